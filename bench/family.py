@@ -62,6 +62,12 @@ def family_cpu_s(pid: int) -> float:
     return sum(cpu_s_by_name(_family(pid)).values())
 
 
+def family_states(pid: int) -> list[str]:
+    """Return the state of a process and of each of its running descendants: S if it sleeps."""
+    stats = [Path(f"/proc/{member}/stat").read_text() for member in _family(pid)]
+    return [stat.rpartition(")")[2].split()[0] for stat in stats]
+
+
 def family_mb(pid: int) -> float:
     """Return the memory of a process and its descendants; shared pages count once."""
     return _memory_kb(pid) / 1024

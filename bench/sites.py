@@ -2,7 +2,7 @@
 
 Costs as in ``bench.sparse``, beside the Collector's gateway in the same run. One core of the bridge
 has to be enough, so many workers send less often. Then, at 512 workers: the time from the last
-worker's request of a step to its stored row, and how long the bridge takes for what all workers
+request that a step waits for to its stored row, and how long the bridge takes for what all workers
 measured in ten minutes without it.
 """
 
@@ -19,6 +19,7 @@ from bench.sparse import (
     EXPERIMENT,
     GATEWAY_GOAL,
     SERIES,
+    SETTINGS,
     S,
     Worker,
     last_step,
@@ -58,7 +59,7 @@ def figures(*, tiny: bool) -> Iterator[Figure]:
     workers, seconds = (4, 3) if tiny else (LARGE, 20)
     late_s = [late for _ in range(rounds) for late in _lateness_s(workers, seconds)]
     yield Figure(
-        f"sparse: {workers} workers, last request of a step to its row, 99 of 100",
+        f"sparse: {workers} workers, last request for a step to its row, 99 of 100",
         *("s", _p99(late_s), None, "", None, LATE_GOAL_S, Limits.OURS),
         (min(late_s), max(late_s)),
     )
@@ -92,10 +93,13 @@ def _p99(values: list[float]) -> float:
 
 
 def _lateness_s(workers: int, seconds: int) -> list[float]:
-    """Return, for each step, the seconds from its last request to its row in the file."""
+    """Return, for each step, the seconds from the request that completes it to its row.
+
+    That is the last one of the next step: until then a worker may measure more.
+    """
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)
-        with Bridge(directory / "bridge") as bridge:
+        with Bridge(directory / "bridge", SETTINGS) as bridge:
             run = _run_of(directory)
             warm = 3
             requests = traffic(workers, warm + seconds)
@@ -109,7 +113,11 @@ def _lateness_s(workers: int, seconds: int) -> list[float]:
     for one in answered:
         step = warm + one.second
         last_sent_s[step] = max(one.sent_s, last_sent_s.get(step, 0.0))
-    return [seen[step] - sent_s for step, sent_s in last_sent_s.items() if step in seen]
+    return [
+        seen[step] - last_sent_s[step + 1]
+        for step in last_sent_s
+        if step in seen and step + 1 in last_sent_s
+    ]
 
 
 class _RowWatch(threading.Thread):
@@ -143,7 +151,7 @@ def _catch_up_s(workers: int, seconds: int) -> float:
             Worker(number, workers, SERIES, begun_ns).requests(range(seconds))
             for number in range(workers)
         ]
-        with Bridge(directory / "bridge") as bridge:
+        with Bridge(directory / "bridge", SETTINGS) as bridge:
             begun_s = time.monotonic()
             # Of equally many requests each: all have measured the same.
             sent_anew(bridge.url, [*zip(*exports, strict=True)], directory)

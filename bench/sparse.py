@@ -24,7 +24,7 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
-from bench.family import family_cpu_s
+from bench.family import family_cpu_s, family_states
 from bench.figures import Figure
 from otel_rl.bridge.counters import Counters
 from otel_rl.bridge.ingest.limits import ReceiveLimits
@@ -52,14 +52,21 @@ WORKERS = 16
 SECONDS = 30
 """Requests of each worker."""
 PACE_S = 1.0
+WARM = 12
+"""Seconds sent before, enough for the first diagnosis of the run."""
 ROUNDS = 3
 EXPERIMENT = "sparse"
+
+SETTINGS = "align.max_series = 100000"
+"""Of the bridge: by default a run has 10,000, fewer than 512 workers of 40."""
 
 GATEWAY_GOAL = 0.7
 """CPU of the bridge by that of the gateway."""
 EMPTY_GOAL = 3.0
 """The same for a request with one series."""
 _TIMEOUT_S = 600.0
+_PROCESSES = 3  # bridge, writer, diagnosis
+_ASLEEP = 30  # looks in a row, a tenth of a second apart
 
 
 class Answered(NamedTuple):
@@ -214,7 +221,7 @@ def _way(
 ) -> Mapping[str, float]:
     with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
         directory = Path(name)
-        bridge: Bridge = stack.enter_context(Bridge(directory / "bridge"))
+        bridge: Bridge = stack.enter_context(Bridge(directory / "bridge", SETTINGS))
         programs: dict[str, Running] = {"bridge": bridge}
         door = bridge.url
         for part in collectors:
@@ -223,18 +230,27 @@ def _way(
             programs[part] = stack.enter_context(collector)
             door = collector.url
         run = directory / "bridge" / "data" / f"{run_id(EXPERIMENT, 'default')}.jsonl"
-        warm = 3
-        requests = traffic(workers, warm + seconds, series)
-        sent_anew(door, requests[:warm], directory)
-        wait_for(run, warm - 1)  # the newest step waits for its workers
+        requests = traffic(workers, WARM + seconds, series)
+        sent_anew(door, requests[:WARM], directory)
+        wait_for(run, WARM - 1)  # the newest step waits for its workers
+        _settle(bridge.pid)
         before = {name: family_cpu_s(one.pid) for name, one in programs.items()}
-        sent_anew(door, requests[warm:], directory, pace_s)
-        wait_for(run, warm + seconds - 1)
+        sent_anew(door, requests[WARM:], directory, pace_s)
+        wait_for(run, WARM + seconds - 1)
         samples = workers * series * seconds
         return {
             name: (family_cpu_s(one.pid) - before[name]) / samples * 1e6
             for name, one in programs.items()
         }
+
+
+def _settle(pid: int) -> None:
+    """Wait until the first diagnosis is over: a process starts for it, once in a bridge's life."""
+    asleep = 0
+    while asleep < _ASLEEP:
+        time.sleep(0.1)
+        states = family_states(pid)
+        asleep = asleep + 1 if len(states) >= _PROCESSES and set(states) == {"S"} else 0
 
 
 def sent_anew(

@@ -35,6 +35,7 @@ from otel_rl.bridge.delivery.trackio.settings import TrackioSettings
 from otel_rl.bridge.delivery.wandb.account import WandbSettings
 from otel_rl.bridge.ingest.error_answers import ANSWERS
 from otel_rl.cli import commands as cli
+from otel_rl.cli.main import COMMANDS
 from otel_rl.demo.faults.plan import Fault, Kind, affected_roles
 from otel_rl.diagnose.report_json import json_schema
 from otel_rl.errors import OtelRLError
@@ -119,8 +120,7 @@ def commands() -> Iterator[str]:
     shared = {line: names for line, names in users.items() if len(names) >= _SEVERAL}
     for name, parser in parsers.items():
         own = (usage for usage, line in _options(parser).items() if line not in shared)
-        does = " ".join((parser.description or "").split()).partition(". ")[0].removesuffix(".")
-        yield f"- `{' '.join(('otel-rl', name, *own))}`: {does}."
+        yield f"- `{' '.join(('otel-rl', name, *own))}`: {COMMANDS[name].summary}"
     yield from ("", "Options of every command, or of those named:", "")
     for line, names in shared.items():
         yield line if len(names) == len(parsers) else f"{line} ({', '.join(names)})"

@@ -1,4 +1,4 @@
-"""Time of an allocation, divided by what it was worth. ADR 23."""
+"""Time of an allocation, divided into the four parts of goodput. ADR 23."""
 
 from collections.abc import Mapping
 from math import fsum

@@ -86,6 +86,11 @@ class ExperimentKey:
     def __str__(self) -> str:
         return f"{self.experiment}/{self.trial}"
 
+    @property
+    def title(self) -> str:
+        """Name of the run in a tracker: the experiment alone if the trial is the default."""
+        return self.experiment if self.trial == "default" else str(self)
+
 
 @dataclass(frozen=True, slots=True)
 class Batch:
@@ -513,6 +518,7 @@ class WorkerFailure:
         step: The step that the error has ended, else the last one known; None without steps.
         is_in_step: Whether the step is the one that the error has ended.
         recovery_s: Time until another process took its place; None while none has.
+        reports_ends: Whether its SDK reports ends. Else its silence may be an end in order.
     """
 
     worker: str
@@ -522,6 +528,7 @@ class WorkerFailure:
     step: int | None = None
     is_in_step: bool = False
     recovery_s: float | None = None
+    reports_ends: bool = True
 
     @property
     def is_interrupt(self) -> bool:
@@ -531,7 +538,7 @@ class WorkerFailure:
     def __str__(self) -> str:
         """Return who failed, how and when: ``trainer/0, RuntimeError at step 3``."""
         if self.error is None:
-            what = " ended without an exit report"
+            what = " ended without an exit report" if self.reports_ends else " fell silent"
         else:
             what = f", {self.error}" if self.error else " failed"
         after = "" if self.recovery_s is None else f"; replaced after {self.recovery_s:.1f} s"
@@ -555,7 +562,7 @@ class WorkerFailure:
         """Return the failure that the last ones follow from: the first error of an ended worker.
 
         Its peers hang or are killed because of it, so those without an exit report come second.
-        Unless the errors tell that a peer is gone: then it is one that had stopped before them.
+        If the errors report a lost peer, it is a worker that had stopped before them.
         An interrupt comes before all: others fail by it.
         """
         lasting = [one for one in failures if one.recovery_s is None]
@@ -807,7 +814,7 @@ class Row:
         tables: Tracker key to table. A row has either values or tables.
         labels: Tracker key to text.
         devices: Tracker key to value of GPUs and hosts, for a tracker's own panels only.
-        new_keys: Meaning of keys of this and later rows, told once in each opening of the tracker.
+        new_keys: Meaning of keys of this and later rows, sent once in each opening of the tracker.
         attempt: Pass over the steps, from 1.
     """
 

@@ -1,5 +1,6 @@
 """What holds for every test."""
 
+import gc
 import os
 import signal
 import time
@@ -28,6 +29,8 @@ settings.load_profile("otel_rl")
 _MARK = "OTEL_RL_TEST_RUN"
 _DEADLINE_S = 60.0
 
+_LAB = [Path(__file__).parent / folder for folder in ("lab", "frameworks")]
+
 
 def pytest_configure(config: pytest.Config) -> None:
     """Hold the mark ``process`` to what tests do, and let programs that tests start hear Ctrl-C.
@@ -41,6 +44,25 @@ def pytest_configure(config: pytest.Config) -> None:
         draw_few()
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave out folders all of whose tests would be deselected, as what they import takes time."""
+    return True if "not lab" in config.option.markexpr and collection_path in _LAB else None
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Keep the collector of garbage from what collection makes, then and in all tests.
+
+    It stays until the end: a million objects to go through again and again.
+    """
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

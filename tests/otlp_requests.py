@@ -30,6 +30,7 @@ from otel_rl.bridge.ingest.limits import ReceiveLimits
 from otel_rl.bridge.ingest.pipeline import IngestPipeline
 from otel_rl.bridge.ingest.security.tls import TlsSettings, load_tls
 from otel_rl.bridge.ingest.security.tokens import AuthSettings, Tokens
+from otel_rl.errors import JournalFull
 from otel_rl.records import Batch, Signal, Value
 
 Attributes = Mapping[str, Value]
@@ -294,18 +295,19 @@ class Journal:
         with self._lock:
             self._batches.extend(batches)
 
-    def later(self, batches: Sequence[Batch]) -> Future[None]:
+    def together(self, requests: Sequence[Sequence[Batch]]) -> Future[Sequence[JournalFull | None]]:
         """As a journal that keeps batches on a thread of its own."""
-        kept: Future[None] = Future()
+        kept: Future[Sequence[JournalFull | None]] = Future()
         kept.set_running_or_notify_cancel()
 
         def keep() -> None:
             try:
-                self(batches)
+                for batches in requests:
+                    self(batches)
             except Exception as exc:  # noqa: BLE001  # handed to who waits for it
                 kept.set_exception(exc)
             else:
-                kept.set_result(None)
+                kept.set_result([None] * len(requests))
 
         Thread(target=keep, name="journal", daemon=True).start()
         return kept
@@ -359,7 +361,7 @@ def intake(
 ) -> IngestPipeline:
     return IngestPipeline(
         accept=journal,
-        accept_later=journal.later,
+        accept_together=journal.together,
         limits=limits or ReceiveLimits(),
         counters=counters,
         tokens=Tokens(auth or AuthSettings()),

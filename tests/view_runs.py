@@ -1,5 +1,6 @@
 """Journals with runs to look at: histories as a bridge leaves them, of any size."""
 
+import math
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -45,6 +46,7 @@ class LookedAt:
         keys: Further keys, each with a value in each step.
         samples: Rollouts, as fields.
         status: Of the run.
+        diverges_at: Step from which reward and loss are NaN; None for none.
     """
 
     key: ExperimentKey = GRPO
@@ -55,6 +57,7 @@ class LookedAt:
     keys: Sequence[str] = ()
     samples: Sequence[Mapping[str, str | float]] = ()
     status: ExperimentStatus = ExperimentStatus.COMPLETE
+    diverges_at: int | None = None
 
 
 def write_run(directory: Path, run: LookedAt, *, now_ns: int = T0) -> None:
@@ -102,9 +105,10 @@ def _history(run: LookedAt, now_ns: int) -> Iterator[tuple[int, Facts]]:
             (4.0 if worker == run.slow or step == run.slow_step else 1.0) + 0.1 * noise.random()
             for worker in range(run.workers)
         ]
+        lost = math.nan if run.diverges_at and step >= run.diverges_at else 0.0
         values = {
-            REWARD.key: 1 - 1 / step,
-            LOSS.key: 1 / step,
+            REWARD.key: 1 - 1 / step + lost,
+            LOSS.key: 1 / step + lost,
             STEP.key: max(seconds),
             **{key: noise.random() for key in run.keys},
         }

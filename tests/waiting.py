@@ -11,7 +11,11 @@ _LOOK_S = 0.02
 
 
 def wait_until(
-    condition: Callable[[], object], what: str = "the condition", *, timeout_s: float
+    condition: Callable[[], object],
+    what: str = "the condition",
+    *,
+    timeout_s: float,
+    look_s: float = _LOOK_S,
 ) -> None:
     """Look until ``condition`` holds; fail once the time is up.
 
@@ -19,11 +23,12 @@ def wait_until(
         condition: Looked at again and again.
         what: Is waited for.
         timeout_s: Far beyond what it takes on a busy machine.
+        look_s: Between two looks; longer where a look costs a program work.
     """
     deadline = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline, f"waited {timeout_s:g} s in vain: {what}"
-        time.sleep(_LOOK_S)
+        time.sleep(look_s)
 
 
 def collect_garbage() -> None:

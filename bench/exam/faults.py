@@ -2,8 +2,9 @@
 
 import math
 import random
+from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from bench.exam.effects import Death, Effect, Measure
 from bench.exam.events import Who
@@ -16,7 +17,7 @@ Drawn = tuple[Effect, Fault]
 
 _SLOW = {
     Job.GENERATION: "slow_generation",
-    Job.ENVIRONMENT: "slow_reward",
+    Job.ENVIRONMENT: "slow_phase",
     Job.REWARD: "slow_reward",
     Job.LOADING: "slow_phase",
     Job.TRAINING: "slow_training",
@@ -28,7 +29,11 @@ _OWN_WORK = {Job.GENERATION, Job.ENVIRONMENT, Job.REWARD, Job.TRAINING}
 
 @dataclass(frozen=True)
 class Slower(Effect):
-    """Work that takes longer: of one worker or of a role; lasting, for a while, in some steps."""
+    """Work that takes longer: of one worker or of a role; lasting, for a while, in some steps.
+
+    Makers of a queue begin no work in some steps: of every few, and of rare ones, pieces of work
+    count, else there may be none that is slower.
+    """
 
     stage: Stage
     by: float
@@ -38,16 +43,20 @@ class Slower(Effect):
     every: int = 1
     rare: float = 1.0
     seed: int = 0
+    done: Counter[Who] = field(default_factory=Counter, compare=False)
 
-    def is_on(self, step: int) -> bool:
-        if not self.since <= step < self.until or (step - self.since) % self.every:
+    def is_on(self, piece: int) -> bool:
+        """Return whether a piece of work is slow, counted from the onset."""
+        if piece % self.every:
             return False
-        is_first = step == self.since
-        return is_first or random.Random(f"{self.seed}-{step}").random() < self.rare
+        return not piece or random.Random(f"{self.seed}-{piece}").random() < self.rare
 
     def factor(self, who: Who, stage: Stage, step: int) -> float:
         is_it = stage.phase == self.stage.phase and stage.role == self.stage.role
-        return self.by if is_it and self.who in {None, who} and self.is_on(step) else 1.0
+        if not is_it or self.who not in {None, who} or not self.since <= step < self.until:
+            return 1.0
+        self.done[who] += 1
+        return self.by if self.is_on(self.done[who] - 1) else 1.0
 
 
 @dataclass(frozen=True)
@@ -174,6 +183,7 @@ class _Draw:
         self.program = program
         self.measures_machine = measures_machine
         self.since = 0
+        self.is_early = False
 
     def _stage(self, jobs: set[Job], fewest: int = 1) -> Stage | None:
         found = [
@@ -252,7 +262,10 @@ class _Draw:
             return None
         who, by, rare = self._one(stage.role), self._by(4, 12), self.chance.uniform(0.08, 0.2)
         effect = Slower(stage, by, self.since, who, rare=rare, seed=self.program.seed)
-        if sum(map(effect.is_on, range(self.program.steps))) < 4:
+        pieces = self.program.steps - self.since
+        if self.program.topology is Topology.QUEUE and stage.role != self.program.learner:
+            pieces //= 3  # of each of the makers, at least
+        if sum(map(effect.is_on, range(pieces))) < 4:
             return None
         kinds = frozenset({"straggler", _SLOW[stage.job]})
         return effect, Fault(
@@ -328,6 +341,8 @@ class _Draw:
 
     def entropy(self) -> Drawn | None:
         within = self.chance.randint(4, 15)
+        if self.is_early:  # complete before another fault may end the run
+            within = min(within, 8)
         effect = Learning(Measure.ENTROPY, 0.03, self.since, within, is_factor=True)
         kinds = frozenset({"entropy_collapse"})
         return effect, Fault("entropy collapse", kinds, self.since, in_words=f"in {within} steps")
@@ -415,6 +430,8 @@ class _Draw:
         )
 
 
+# Where the entropy is not a number, its collapse is in no data.
+_HIDDEN = {"nan", "entropy collapse"}
 _ENDS = ("hang", "crash")
 _FIRST = ("slow_worker", "slow_role", "every_few", "slow_checkpoint", "nan", "entropy")
 
@@ -458,12 +475,14 @@ def drawn(
     if not mixture:
         draw.since = chance.randint(int(0.35 * steps), int(0.6 * steps))
         return [_any(chance, kinds, names)]
-    draw.since = chance.randint(int(0.28 * steps), int(0.38 * steps))
+    draw.since, draw.is_early = chance.randint(int(0.28 * steps), int(0.38 * steps)), True
     first = _any(chance, kinds, _FIRST)
-    draw.since = chance.randint(int(0.56 * steps), int(0.66 * steps))
+    draw.since, draw.is_early = chance.randint(int(0.56 * steps), int(0.66 * steps)), False
     while True:
         other = _any(chance, kinds, (*_FIRST, *_ENDS))
         one, two = first[1], other[1]
+        if {one.name, two.name} == _HIDDEN:
+            continue
         if one.name != two.name and (one.role is None or one.role != two.role):
             return [first, other]
         if program.topology is Topology.COLOCATED and one.kinds.isdisjoint(two.kinds):

@@ -18,6 +18,7 @@ __all__ = ["play"]
 _STARTUP_S = 3.0
 _HELD_STEPS = 25  # a run that hangs is observed for as long
 _HELD_S = 90.0
+_PACE_STEPS = 8
 
 
 class _Stopped(Exception):
@@ -145,9 +146,14 @@ class _Play:
     def _stopped(self) -> Recording:
         """End the recording: the others wait, or are ended by their launcher after a while."""
         step = len(self.made.step_ends_s)
-        held_s = max(_HELD_STEPS * self.program.usual_step_s * 0.6, _HELD_S)
+        # By its last steps: another fault may have made them longer.
+        ends_s = self.made.step_ends_s[-_PACE_STEPS:]
+        pace_s = (ends_s[-1] - ends_s[0]) / (len(ends_s) - 1)
+        held_s = max(_HELD_STEPS * pace_s * 0.6, _HELD_S)
         hung = {one.who for one in self.made.open}
-        is_abort = self.aborts and not hung
+        # A stock SDK reports no end: of workers that all stop within a second or two, no data
+        # tells a crash from the end of the run, or who was first.
+        is_abort = self.aborts and not hung and self.has_end_reports
         for who in self.made.begins:
             if who in self.gone or who in hung:
                 continue

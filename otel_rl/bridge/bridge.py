@@ -57,10 +57,12 @@ class Left(NamedTuple):
     Attributes:
         requests: Accepted requests of which no rows are made.
         rows: Rows that trackers have not been given, of all trackers.
+        error: Last error of a tracker that takes none; empty if all do.
     """
 
     requests: int
     rows: int
+    error: str = ""
 
 
 class Bridge:
@@ -187,17 +189,19 @@ class Bridge:
         self._durable.keep(batches)
 
     def status(self) -> Sequence[RunStatus]:
-        """Every run that was written to since the start; of those that are over, some hundreds."""
+        """Every run written to since the start; of finished ones, the last hundreds."""
         return self._delivery.status()
 
     def left(self) -> Left:
-        """Return what is not written yet. Any thread may call it, during ``stop`` too.
+        """Return the unwritten requests and rows. Any thread may call it, during ``stop`` too.
 
         Raises:
             JournalError: It cannot be read.
         """
-        rows = sum(status.pending for status in self._delivery.status())
-        return Left(self._stores.spool.pending(), rows)
+        found = self._delivery.status()
+        rows = sum(status.pending for status in found)
+        error = next((status.last_error for status in found if status.last_error), "")
+        return Left(self._stores.spool.pending(), rows, error)
 
     def stop(self, *, exit_code: int = 0, is_over: bool = False) -> Sequence[RunStatus]:
         """Stop accepting, make rows of all that was accepted, and finish the runs.
@@ -288,7 +292,7 @@ class Bridge:
         )
         self._intake = IngestPipeline(
             accept=self._durable.keep,
-            accept_later=self._durable.keep_later,
+            accept_together=self._durable.keep_together,
             limits=settings.receive,
             counters=self.counters,
             clock_ns=self._clock_ns,

@@ -1,4 +1,4 @@
-"""Lets go of finished runs, and removes what ended ones have left in the journal.
+"""Unloads finished runs, and removes ended ones from the journal when their time or share is over.
 
 In a thread of its own: it may take longer than a bridge lease lasts.
 """
@@ -85,7 +85,7 @@ class Cleanup:
         self._thread.start()
 
     def join(self) -> None:
-        """Wait for the end of the thread; one that waits for the journal is left behind."""
+        """Wait for the end of the thread, but not if it waits for the journal."""
         if self._thread.is_alive():
             self._thread.join(_SETTLE_S)
 
@@ -114,7 +114,7 @@ class Cleanup:
         self._deliveries.prune_finished(confirmed_before_ns=self._clock_ns() - keep_ns)
 
     def remove_ended(self) -> None:
-        """Remove from the journal what ended runs have left, as far as it is too old or too much.
+        """Remove ended runs from the journal that are too old or beyond their share.
 
         The thread does so every minute.
 
@@ -130,8 +130,8 @@ class Cleanup:
         self._let_go(removed.keys)
         if removed.keys:
             _log.info(
-                "Ended runs were removed from the journal: %d were old, %d were more than their"
-                " share. Their trackers have all of them.",
+                "Ended runs were removed from the journal: %d by age, %d beyond the share of "
+                "ended runs. Their trackers have all rows.",
                 len(removed.too_old),
                 len(removed.over_share),
             )
@@ -151,7 +151,7 @@ class Cleanup:
                 self._counters.add(Counter.EXCEPTIONS, reason=Where.SETTLE)
                 if time.monotonic() - self._logged_s >= _LOG_EVERY_S:
                     self._logged_s = time.monotonic()
-                    _log.exception("Letting go of finished runs failed; tried again.")
+                    _log.exception("Unloading or removing finished runs failed; retrying.")
 
     def _settle(self) -> None:
         self.note_finished(self._delivery.status())
@@ -163,7 +163,7 @@ class Cleanup:
         self._let_go(over[:-_KEPT_IN_MEMORY])
 
     def _let_go(self, keys: Sequence[ExperimentKey]) -> None:
-        """Forget runs that are over; the journal has what is needed if they go on."""
+        """Forget runs that are over; the journal keeps their state in case they go on."""
         self._delivery.let_go(keys)
         self._rows.without_metrics.let_go(keys)
         for key in keys:

@@ -160,7 +160,7 @@ class TrackerSettings(BaseModel):
             owner = name.rpartition(".")[0]
             if owner and owner not in self.trackers:
                 raise ConfigError(
-                    f"tracker.options.{name}: {owner} is no tracker of this bridge.",
+                    f"tracker.options.{name}: {owner} is not a tracker of this bridge.",
                     hint=f"Its trackers are {', '.join(self.trackers)}.",
                 )
 
@@ -367,9 +367,7 @@ def _check_variables(environment: Mapping[str, str]) -> None:
         if variable.startswith(ENV_PREFIX):
             section = variable.removeprefix(ENV_PREFIX).partition("__")[0].lower()
             if section not in BridgeSettings.model_fields:
-                raise ConfigError(
-                    f"{variable}: there is no such setting.", hint="See docs/bridge.md."
-                )
+                raise ConfigError(f"{variable}: unknown setting.", hint="See docs/bridge.md.")
 
 
 def _merged(base: Mapping[str, object], over: Mapping[str, object]) -> dict[str, object]:
@@ -389,7 +387,7 @@ def _explained(exc: ValidationError) -> str:
         path = ".".join(str(part) for part in error["loc"]) or "settings"
         variable = ENV_PREFIX + "__".join(str(part).upper() for part in error["loc"])
         if error["type"] == "extra_forbidden":
-            lines.append(f"{path}: there is no such setting. See docs/bridge.md.")
+            lines.append(f"{path}: unknown setting. See docs/bridge.md.")
         else:
             got = "" if _may_be_secret(error["loc"], error["input"]) else _got(error["input"])
             lines.append(f"{path}: {error['msg']}{got}. Set it in the file or by {variable}.")

@@ -76,7 +76,7 @@ class Outcome(StrEnum):
 
     Attributes:
         OK: Accepted.
-        PARTIAL: Partly refused, as the answer says.
+        PARTIAL: Partly refused, with the reason in the answer.
         MALFORMED: Not OTLP.
         HTTP2: HTTP/2 on the HTTP port.
         TOO_LARGE: Over a bound ``receive.max_..._per_request`` or ``receive.max_body_bytes``.

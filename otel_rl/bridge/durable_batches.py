@@ -1,4 +1,4 @@
-"""Makes the batches of requests durable, and says so to whoever makes rows of them."""
+"""Makes the batches of requests durable, and notifies the stage that makes rows of them."""
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
@@ -55,35 +55,46 @@ class DurableBatches:
             raise
         self._were_kept(len(batches))
 
-    def keep_later(self, batches: Sequence[Batch]) -> Future[None] | None:
-        """Begin to store the batches of a request, without waiting.
+    def keep_together(
+        self, requests: Sequence[Sequence[Batch]]
+    ) -> Future[Sequence[JournalFull | None]] | None:
+        """Begin to store the batches of several requests in one transaction, without waiting.
 
         Returns:
-            Done once they are durable, or with an error as of ``keep``; it cannot be cancelled.
-            None where this journal, or shares of it, make the caller wait: nothing was begun.
+            Done once they are durable, or with an error as of ``keep``; it cannot be cancelled. The
+            result has a JournalFull for each request that found no room. None where this journal,
+            or shares of it, make the caller wait: nothing was begun.
 
         Raises:
             JournalClosed: The bridge is stopping; the sender retries.
         """
         if self._room.is_shared:
             return None
-        appended = self._spool.append_later(batches)
+        appended = self._spool.append_together(requests)
         if appended is None:
             return None
-        kept: Future[None] = Future()
+        kept: Future[Sequence[JournalFull | None]] = Future()
         kept.set_running_or_notify_cancel()
-        appended.add_done_callback(partial(self._settle, kept, len(batches)))
+        appended.add_done_callback(partial(self._settle, kept, [*map(len, requests)]))
         return kept
 
-    def _settle(self, kept: Future[None], n: int, appended: Future[JournalFull | None]) -> None:
-        error = appended.exception() or appended.result()
+    def _settle(
+        self,
+        kept: Future[Sequence[JournalFull | None]],
+        sizes: Sequence[int],
+        appended: Future[Sequence[JournalFull | None]],
+    ) -> None:
+        error = appended.exception()
         if isinstance(error, JournalGone):
             self._presence.gone(error)
         if error is not None:
             kept.set_exception(error)
             return
-        self._were_kept(n)
-        kept.set_result(None)
+        full = appended.result()
+        n = sum(size for size, exc in zip(sizes, full, strict=True) if exc is None)
+        if n:
+            self._were_kept(n)
+        kept.set_result(full)
 
     def _were_kept(self, n: int) -> None:
         self._presence.there()

@@ -27,10 +27,10 @@ class Page(Protocol):
             grant: Returns the grant of an ``Authorization`` header; None if no token is required.
             wants_token: Whether one is.
             host: Address that the server listens on.
-            count_failure: Called for each failure of the page that its reader is told of.
+            count_failure: Called for each failure of the page that its reader gets as an answer.
         """
         ...
 
     def stop(self) -> None:
-        """End what would hold up the end of the server. Any thread may call it; idempotent."""
+        """End requests that would delay the server's end. Any thread may call it; idempotent."""
         ...

@@ -51,7 +51,7 @@ def stop_timeout_s(settings: BridgeSettings) -> float:
 
 
 class RowThread:
-    """Makes rows of what waits in the spool. Other threads call the public methods.
+    """Makes rows of the batches in the spool. Other threads call the public methods.
 
     Args:
         settings: Of the bridge.
@@ -140,12 +140,12 @@ class RowThread:
             except JournalError as exc:
                 pause_s = _RETRY_S
                 if self._may_log():
-                    _log.warning("Rows cannot be kept, the batches wait: %s", exc)
+                    _log.warning("Rows cannot be stored, the batches wait: %s", exc)
             except Exception:  # noqa: BLE001  # the thread outlives any single failure; counted
                 pause_s = _RETRY_S
                 self._counters.add(Counter.EXCEPTIONS, reason=Where.DRAIN)
                 if self._may_log():
-                    _log.exception("Making rows failed; the batches are kept and tried again.")
+                    _log.exception("Making rows failed; the batches are kept, retrying.")
             if stopping:
                 return
             if pause_s:
@@ -201,7 +201,7 @@ class RowThread:
             time.sleep(_TICK_S)
 
     def _look_last(self) -> None:
-        """Tell the runs that have ended what is found out about them."""
+        """Give findings to the runs that have ended."""
         if self._diagnosis.look_last():
             while self._rows.round(self._clock_ns()):
                 pass

@@ -131,7 +131,7 @@ def retention(
     tenant: Callable[[ExperimentKey], str],
     busy: Callable[[], Collection[ExperimentKey]],
 ) -> Retention:
-    """Return what chooses the ended runs to remove; ``busy`` are those that still have work."""
+    """Return the chooser of ended runs to remove; ``busy`` are those that still have work."""
     journal = settings.journal
     ended_bytes = int(journal.max_ended_share * journal.max_bytes)
 
@@ -166,7 +166,7 @@ def diagnosis(
         every_s=settings.diagnose.every_s if settings.align.max_history_bytes else 0,
         experiments=lambda: [key for key in rows.experiments() if run_store.is_ours(key)],
         progress=rows.progress,
-        tell=rows.findings.tell,
+        report=rows.findings.add,
         counters=counters,
         clock_ns=clock_ns,
     )

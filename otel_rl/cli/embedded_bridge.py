@@ -99,7 +99,7 @@ def started(settings: BridgeSettings) -> Bridge:
     bridge.start()
     for name in settings.tracker.trackers:
         if lacks := backend(name).lacks:
-            say(f"{name} cannot hold: {lacks}")
+            say(f"{name} does not store: {lacks}")
     return bridge
 
 
@@ -107,7 +107,7 @@ def _page(settings: BridgeSettings) -> Page | None:
     """Return the page with the runs, where its extra is installed."""
     if not settings.view.enabled or importlib.util.find_spec("plotly") is None:
         return None
-    from otel_rl.view.process import BridgePage  # of no use to a bridge without it
+    from otel_rl.view.page_process import BridgePage  # of no use to a bridge without it
 
     return BridgePage(settings)
 
@@ -179,7 +179,7 @@ def report(bridge: Bridge, statuses: Iterable[RunStatus]) -> bool:
             for words in said:
                 say(f"  {words}")
     if is_shared:
-        say("other bridges go on with what is left")
+        say("other bridges write the remaining rows")
     if not complete:
         say(f"write the rest with: {recovery_command(bridge.settings)}")
     for (name, reason), count in bridge.counters.snapshot().items():
@@ -187,7 +187,7 @@ def report(bridge: Bridge, statuses: Iterable[RunStatus]) -> bool:
             say(f"  {count} counted as {name}{{{reason}}}; see docs/operations.md")
     late = bridge.counters.value(Counter.SAMPLES_LATE)
     if late:
-        say(f"  {_many(late, 'sample')} late, in rows of their own")
+        say(f"  {_many(late, 'sample')} arrived late and are in extra rows")
     for key in bridge.without_metrics:
         say(f"{key} ended with no metric. {NO_METRIC_HINT}")
     return complete
@@ -260,14 +260,14 @@ def finish(bridge: Bridge, *, exit_code: int, is_over: bool) -> bool:
         say(f"writing the rest: {left} (Ctrl-C leaves it in the journal)")
         with _news(bridge):
             statuses = bridge.stop(exit_code=exit_code, is_over=is_over)
-        if bridge.has_page:
-            say(f"look at it again with: otel-rl view {shlex.quote(str(bridge.settings.data))}")
+        if bridge.has_page and statuses:
+            say(f"show the run again with: otel-rl view {shlex.quote(str(bridge.settings.data))}")
         return report(bridge, statuses)
 
 
 @contextmanager
 def _news(bridge: Bridge) -> Iterator[None]:
-    """Say now and then what is left to write, and for how long at most."""
+    """Print the remaining work and time from time to time."""
     until_s = time.monotonic() + bridge.settings.stop_timeout_s
     is_done = threading.Event()
 
@@ -288,14 +288,14 @@ def _news(bridge: Bridge) -> Iterator[None]:
 
 
 def left_in_words(left: Left, seconds: float) -> str:
-    """Return what is left to write, and the time for it, in words."""
+    """Return the remaining work and time, in words."""
     parts = [_many(left.requests, "request")] if left.requests else []
     if left.rows:
         parts.append(_many(left.rows, "row"))
     minutes, rest = divmod(max(0, round(seconds)), 60)
     time_left = f"{minutes} min {rest} s" if minutes else f"{rest} s"
     what = f"{' and '.join(parts)} left" if parts else "closing the runs"
-    return f"{what}, for at most {time_left}"
+    return f"{what}, for at most {time_left}{f': {left.error}' * bool(left.error)}"
 
 
 @contextmanager
@@ -304,7 +304,7 @@ def _impatience(settings: BridgeSettings) -> Iterator[None]:
 
     def leave(number: int, _frame: FrameType | None) -> None:
         try:
-            say("left; the rows that were not written yet are in the journal")
+            say("stopped; unwritten rows stay in the journal")
             say(f"write the rest with: {recovery_command(settings)}")
         finally:  # printing raises if the signal interrupted a print
             os._exit(128 + number)  # as a shell reports a death by signal

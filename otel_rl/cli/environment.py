@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator, Mapping
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Final
 from urllib.parse import quote
@@ -11,7 +12,41 @@ from otel_rl.semconv import names
 from otel_rl.worker.identity.names import parse_resource_attributes
 from otel_rl.worker.settings import Protocol, exporters_beside_otlp, exporters_of
 
-__all__ = ["notes_on", "reporting_environment", "wants_grpc"]
+__all__ = ["VARIABLES", "misspelt", "notes_on", "reporting_environment", "wants_grpc"]
+
+_PREFIX: Final = "OTEL_RL_"
+_SETTINGS: Final = "BRIDGE"  # before the two underscores of a setting, which are checked elsewhere
+
+VARIABLES: Final = frozenset(
+    [
+        "ADAPTERS",
+        "CONSOLE",
+        "COUNT",
+        "EXIT_TIMEOUT",
+        "EXPERIMENT",
+        "GC",
+        "GPU",
+        "GPU_DEVICES",
+        "GPU_INTERVAL",
+        "GPU_ROLES",
+        "HOST",
+        "HOST_INTERVAL",
+        "INDEX",
+        "LOG_LEVEL",
+        "MFU_DEVICES",
+        "MODEL_FLOPS_PER_TOKEN",
+        "PEAK_FLOPS_PER_S",
+        "PROVENANCE",
+        "ROLE",
+        "STACK_AFTER",
+        "TAG",
+        "TRACE_STEPS",
+        "TRIAL",
+    ]
+)
+"""Every variable of otel_rl that a person sets, without its prefix."""
+
+_ALIKE: Final = 0.75  # TRAIL and TRIAL: 0.8
 
 _ENDPOINT: Final = "OTEL_EXPORTER_OTLP_ENDPOINT"
 _PROTOCOL: Final = "OTEL_EXPORTER_OTLP_PROTOCOL"
@@ -99,7 +134,7 @@ def _point_signals(
     grpc: str | None,
     prefers_grpc: bool,
 ) -> None:
-    """Add what a signal needs that has another protocol than ``common``."""
+    """Add the variables of a signal whose protocol differs from ``common``."""
     for signal in Signal:
         prefix = f"OTEL_EXPORTER_OTLP_{signal.upper()}_"
         if environment.get(f"{prefix}ENDPOINT"):
@@ -146,6 +181,7 @@ def notes_on(base: Mapping[str, str], environment: Mapping[str, str]) -> Iterato
         for name in (*_REPLACED, _METRICS_ENDPOINT)
         if base.get(name, "").strip() and environment.get(name) != base[name]
     ]
+    yield from misspelt(base)
     if replaced:
         yield (
             f"of your environment, {', '.join(replaced)} {_is(replaced)} replaced for CMD, so that "
@@ -158,6 +194,17 @@ def notes_on(base: Mapping[str, str], environment: Mapping[str, str]) -> Iterato
     for variable in _CONFIG_FILES:
         if path := base.get(variable, "").strip():
             yield from _notes_on_file(variable, path)
+
+
+def misspelt(base: Mapping[str, str]) -> Iterator[str]:
+    """Yield a note for each variable that is none, but nearly one."""
+    for name in sorted(base):
+        if not name.startswith(_PREFIX):
+            continue
+        first, sep, rest = name.removeprefix(_PREFIX).partition("__")
+        known = {_SETTINGS} if sep else VARIABLES
+        if first not in known and (near := get_close_matches(first, known, 1, _ALIKE)):
+            yield f"{name} has no effect: did you mean {_PREFIX}{near[0]}{sep}{rest}?"
 
 
 def _is(found: list[str]) -> str:

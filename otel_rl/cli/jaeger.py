@@ -99,7 +99,7 @@ class Jaeger:
     def _decoded(
         self, experiment: str | None, lookback: timedelta, *, newest_only: bool = False
     ) -> Iterator[tuple[ExperimentKey, Decoded]]:
-        """Yield the spans of all matching runs, in parts. Some may come twice.
+        """Yield the spans of all matching runs, in parts. Some may be repeated.
 
         Args:
             experiment: See ``histories``.
@@ -157,7 +157,7 @@ class Jaeger:
         try:
             return orjson.loads(answer.content)
         except orjson.JSONDecodeError as error:
-            raise TraceStoreError(f"{url} answers with no JSON.", hint=_ADDRESS) from error
+            raise TraceStoreError(f"{url} does not answer with JSON.", hint=_ADDRESS) from error
 
 
 def _by_run(resource_spans: Sequence[Json]) -> Iterator[tuple[ExperimentKey, Decoded]]:
@@ -167,7 +167,7 @@ def _by_run(resource_spans: Sequence[Json]) -> Iterator[tuple[ExperimentKey, Dec
         request = parse_json(Signal.TRACES, payload, max_objects=_NO_LIMIT)
         batches = validate(Signal.TRACES, request, _LIMITS, 0).batches
     except RequestError as error:
-        raise TraceStoreError(f"The Jaeger's answer is no OTLP: {error}") from error
+        raise TraceStoreError(f"Jaeger's answer is not OTLP: {error}") from error
     for batch in batches:
         yield batch.experiment, decode_spans(batch)
 

@@ -1,4 +1,4 @@
-"""One live line about a run at the bottom of a terminal, below what its command prints.
+"""One live line about a run at the bottom of a terminal, below the output of its command.
 
 The command shares the terminal. So its lines scroll in a region that ends above the last row, and
 the live line is written with one call that leaves the cursor where it was: progress bars that

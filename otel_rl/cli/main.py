@@ -34,27 +34,25 @@ class _Command(NamedTuple):
     extra: str
 
 
-_COMMANDS: Final = {
+COMMANDS: Final = {
     "run": _Command("run a command and write what it reports to one tracker run", "bridge"),
     "bridge": _Command(
-        "take OTLP from anywhere and write one tracker run per experiment", "bridge"
+        "receive OTLP from any sender, write one tracker run per experiment", "bridge"
     ),
     "demo": _Command(
-        "a real asynchronous GRPO run on this machine, ending in one tracker run", "demo"
+        "train a small policy by GRPO on this machine, ending in one tracker run", "demo"
     ),
-    "diagnose": _Command(
-        "diagnose a run: find its faults, and the worker and phase at fault", "bridge"
-    ),
+    "diagnose": _Command("find what makes a run slow or bad: worker, phase and evidence", "bridge"),
     "export": _Command("write the spans of a run as a trace for Perfetto", "bridge"),
     "replay": _Command("write stored runs to a tracker, again or for the first time", "bridge"),
-    "archive": _Command("show where the values of each run are, as Parquet files", "archive"),
-    "runs": _Command("list runs: state, newest step, size, and where their tracker is", "bridge"),
+    "archive": _Command("write and list the Parquet files with every value of a run", "archive"),
+    "runs": _Command("list runs: state, newest step, size, and link to the tracker", "bridge"),
     "top": _Command("show runs and their workers in the terminal, kept up to date", "bridge"),
     "view": _Command("show runs in a browser, live and ended, without any account", "view"),
-    "report": _Command("write one HTML file about a run, to be mailed or kept", "view"),
-    "mcp": _Command("answer agents that ask about runs, by the Model Context Protocol", "mcp"),
+    "report": _Command("write one HTML file about a run, to mail or to keep", "view"),
+    "mcp": _Command("serve runs to agents, over the Model Context Protocol", "mcp"),
     "dashboard": _Command("arrange the charts of runs in a W&B workspace, by topic", "bridge"),
-    "doctor": _Command("check what would prevent runs from being written, with remedies", "bridge"),
+    "doctor": _Command("check this machine and its settings, and suggest remedies", "bridge"),
 }
 
 
@@ -107,11 +105,11 @@ def _parser(chosen: str) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="otel-rl",
         description="OpenTelemetry for distributed RL training, ending in one tracker run.",
-        epilog="Every command explains itself: otel-rl COMMAND --help",
+        epilog="Help for one command: otel-rl COMMAND --help",
     )
     parser.add_argument("--version", action="version", version=f"otel-rl {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for name, command in _COMMANDS.items():
+    for name, command in COMMANDS.items():
         if name == chosen:
             _module(name).add_parser(commands)
         else:
@@ -126,4 +124,4 @@ def _module(name: str) -> "ModuleType":
         library = (exc.name or "").partition(".")[0]
         if library in ("", "otel_rl"):
             raise
-        raise MissingExtra(f"`otel-rl {name}`", library, _COMMANDS[name].extra) from exc
+        raise MissingExtra(f"`otel-rl {name}`", library, COMMANDS[name].extra) from exc

@@ -31,8 +31,8 @@ def add_bridge_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--detail",
         choices=[*Tier],
-        help="what the tracker gets: the main values (basic, the default), internals too, or "
-        "everything",
+        help="values that the tracker gets: the main ones (basic, the default), internals too "
+        "(full), or everything",
     )
     group.add_argument(
         "--names",
@@ -43,7 +43,7 @@ def add_bridge_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--project",
         metavar="NAME",
-        help="of W&B or Trackio (default: $WANDB_PROJECT for W&B, else otel_rl)",
+        help="project in W&B or Trackio (default: $WANDB_PROJECT for W&B, else otel_rl)",
     )
     group.add_argument(
         "--attach",
@@ -55,7 +55,7 @@ def add_bridge_options(parser: argparse.ArgumentParser) -> None:
         "--per-worker",
         action="store_true",
         default=None,
-        help="also each worker's own series",
+        help="also write each worker's own series",
     )
 
 
@@ -99,7 +99,7 @@ def settings_of(
 
 
 def _qualified(option: str, takers: Sequence[str], trackers: Sequence[str]) -> Sequence[str]:
-    """Return the names of an option: with several trackers, those of the ones that have it."""
+    """Return the names of an option: with several trackers, one for each that has it."""
     if len(trackers) < 2:
         return [option]
     return [f"{tracker}.{option}" for tracker in trackers if tracker in takers]
@@ -140,6 +140,7 @@ def host_and_port(text: str) -> dict[str, object]:
     host, _, port = text.rpartition(":")
     if not port.isdigit() or int(port) > 65535:
         raise argparse.ArgumentTypeError(
-            f'"{text}" is no address. Write HOST:PORT, e.g. 127.0.0.1:4318; port 0 is free.'
+            f'"{text}" is not an address. Write HOST:PORT, e.g. 127.0.0.1:4318; port 0 picks a '
+            "free port."
         )
     return {"host": host.strip("[]") or "127.0.0.1", "port": int(port)}

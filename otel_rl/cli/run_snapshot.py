@@ -91,7 +91,7 @@ class _Phase(NamedTuple):
 
 
 class RunWatch:
-    """Reads what is new of one run. One thread."""
+    """Reads the new part of one run. One thread."""
 
     def __init__(self, key: ExperimentKey) -> None:
         self._key = key

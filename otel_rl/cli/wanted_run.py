@@ -9,7 +9,14 @@ from typing import NamedTuple
 from otel_rl.errors import ConfigError
 from otel_rl.records import ExperimentKey
 
-__all__ = ["WantedRun", "add_run_names", "steps", "wanted_run"]
+__all__ = ["WantedRun", "add_run", "add_run_names", "steps", "wanted_run"]
+
+
+def add_run(
+    parser: argparse.ArgumentParser, meaning: str = "default: the most recently active run"
+) -> None:
+    """Add the argument for a run; ``meaning`` is its help."""
+    parser.add_argument("run", nargs="?", metavar="EXPERIMENT[/TRIAL]", help=meaning)
 
 
 def add_run_names(parser: argparse.ArgumentParser) -> None:
@@ -74,7 +81,7 @@ class WantedRun(NamedTuple):
                 f"--experiment={shlex.quote(key.experiment)} --trial={shlex.quote(key.trial)}"
                 for key in whole
             )
-            raise ConfigError(f"{self.text!r} stands for several runs.", hint=f"Write {runs}.")
+            raise ConfigError(f"{self.text!r} matches several runs.", hint=f"Write {runs}.")
         return whole or [key for key in keys if self.text in {key.experiment, key.trial}]
 
     def __str__(self) -> str:
@@ -95,5 +102,7 @@ def wanted_run(arguments: argparse.Namespace) -> WantedRun:
     """
     wanted = WantedRun(arguments.run, arguments.experiment, arguments.trial)
     if wanted.text is not None and wanted.is_exact:
-        raise ConfigError("Name the run either by --experiment and --trial, or by one text.")
+        raise ConfigError(
+            "Name the run either by --experiment and --trial, or by EXPERIMENT[/TRIAL]."
+        )
     return wanted

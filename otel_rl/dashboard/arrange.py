@@ -1,5 +1,6 @@
 """Makes a dashboard for the keys that a run has. Pure."""
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -15,6 +16,8 @@ _NO_CHARTS: Final = frozenset({"table", "text"})
 
 # Values of a counter or histogram that have another scale than the others.
 _APART: Final = frozenset({"count", "per_step", "rate", "total"})
+
+_DIGITS: Final = re.compile("([0-9]{1,18})")
 
 _UNITS: Final = {"1": "", "By": "bytes", "Cel": "°C"}
 
@@ -119,7 +122,14 @@ def _rule(spec: KeySpec) -> Rule:
 
 def _order(spec: KeySpec) -> tuple[object, ...]:
     is_beside = spec.statistic in {"count", "total"}
-    return rule_of(spec.name)[0], spec.name, spec.role, is_beside, spec.attributes
+    attributes = [(name, _natural(value)) for name, value in spec.attributes]
+    return rule_of(spec.name)[0], _natural(spec.name), spec.role, is_beside, attributes
+
+
+def _natural(text: str) -> list[str | int]:
+    """Return what sorts layer2 before layer10."""
+    parts = _DIGITS.split(text)
+    return [int(part) if place % 2 else part for place, part in enumerate(parts)]
 
 
 def _section(spec: KeySpec) -> str:
@@ -127,7 +137,7 @@ def _section(spec: KeySpec) -> str:
 
 
 def _panel_of(spec: KeySpec) -> tuple[object, ...]:
-    """Return what keys of one panel have in common."""
+    """Return the common parts of the keys of one panel."""
     kind = spec.statistic if spec.statistic in _APART else ""
     common = (spec.name or spec.key, spec.unit, spec.axis, kind)
     match _rule(spec).join:

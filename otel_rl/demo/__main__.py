@@ -12,7 +12,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m otel_rl.demo", description=__doc__)
     parser.add_argument("--steps", type=int, default=defaults.steps, help="policy updates")
     parser.add_argument("--seed", type=int, default=defaults.seed)
-    parser.add_argument("--no-kill", action="store_true", help="let every generator live")
+    parser.add_argument("--no-kill", action="store_true", help="do not kill a generator half-way")
     options = parser.parse_args()
     settings = DemoSettings(
         steps=options.steps,

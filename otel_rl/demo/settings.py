@@ -84,7 +84,7 @@ class DemoSettings(BaseModel):
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
-        """Refuse settings that would block the run for ever, and faults without a process."""
+        """Refuse settings that would block the run, and faults without a process."""
         for fault in self.faults:
             fault.victims(self.processes)
         if self.min_digits > self.max_digits:

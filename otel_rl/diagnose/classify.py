@@ -7,9 +7,11 @@ Names of the registry come first. Users have names of their own, so words are se
 import re
 from collections.abc import Iterator, Mapping
 from enum import StrEnum
+from statistics import median
 from typing import Final
 
 from otel_rl.diagnose.history.run_history import PhaseKey, RunHistory, Track
+from otel_rl.diagnose.history.timings import is_step
 from otel_rl.semconv.names import (
     PHASES,
     RlGoodputPartValues,
@@ -39,6 +41,7 @@ class Work(StrEnum):
 
     SYNC = "sync"
     REWARD = "reward"
+    ENVIRONMENT = "environment"
     GENERATION = "generation"
     TRAINING = "training"
     OTHER = "other"
@@ -80,7 +83,8 @@ _WORK = (
         Work.SYNC,
         r"(^|\.)sync(_(params?|policy|model|actor|rollouts?))?$|weight|broadcast|checkpoint_engine|update_params|reload|policy_push|policy_pull",
     ),
-    (Work.REWARD, r"reward|env(_|$|\.)|environment|scor(e|ing)|judge|verif|grad(er|ing$)|tool"),
+    (Work.REWARD, r"reward|scor(e|ing)|judge|verif|grad(er|ing$)"),
+    (Work.ENVIRONMENT, r"env(_|$|\.)|environment|tool|sandbox"),
     (
         Work.GENERATION,
         r"generat|rollout|decod|prefill|sampl|action_select|inferen|tokeniz|vllm|sglang|explor",
@@ -195,8 +199,25 @@ def _part_by_words(phase: str) -> RlGoodputPartValues | None:
 
 
 def only_waits(history: RunHistory, place: PhaseKey) -> bool:
-    """Return whether a phase is no work: by its class, else by words, as in ``allreduce_wait``."""
-    return place in history.waits or _part_by_words(place.phase) is RlGoodputPartValues.IDLE
+    """Return whether a phase is no work: by its class, else by words, as in ``allreduce_wait``.
+
+    Nor is what a span around the parts of a step has beside them.
+    """
+    is_wait = place in history.waits or _part_by_words(place.phase) is RlGoodputPartValues.IDLE
+    return is_wait or (is_step(place.phase) and _is_rest(history, place))
+
+
+def _is_rest(history: RunHistory, place: PhaseKey) -> bool:
+    usual = {
+        other: max((median(track.values) for track in of.values() if track.values), default=0.0)
+        for other, of in history.spans.items()
+        if other.role == place.role
+    }
+    own_s = usual.pop(place, 0.0)
+    return own_s < _REST * sum(usual.values())
+
+
+_REST: Final = 0.2  # of the parts of a step
 
 
 def waits_for_samples(place: PhaseKey) -> bool:
@@ -229,7 +250,7 @@ class Subject(StrEnum):
     KL = r"(^|/|_)kl((/|_)(reference|ref|div(ergence)?|mean|loss|penalty))*$"
     RESPONSE_LENGTH = r"(response|completion)(/|_)(length|tokens|len)((/|_)mean)?$|episode/length$"
     STALENESS = r"staleness(/mean)?$|age/versions/mean$|off_?policy(ness)?(/|_)?(steps|mean)?$"
-    POLICY_VERSION = r"policy/version$|weight_version$"
+    POLICY_VERSION = r"(policy|weights?|model)(/|_)version$"
     PREEMPTIONS = r"preempt(ed|ions?)(/|_|$)|recomput"
     CACHE_MISSES = r"cache/miss/ratio$|cache_miss"
     EVICTIONS = r"evict(ed|ions?)?(/|_|$)|(^|/)sample/dropped(/|$)"

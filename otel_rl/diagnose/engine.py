@@ -10,6 +10,7 @@ from otel_rl.diagnose.costs import with_cost
 from otel_rl.diagnose.coverage import coverage, doubts
 from otel_rl.diagnose.detectors import (
     dataflow,
+    hung_worker,
     learning,
     passing,
     processes,
@@ -37,6 +38,7 @@ _DETECTORS: Final[Sequence[Callable[[RunHistory], Iterable[Cause]]]] = (
     processes.crashes,
     processes.crash_loops,
     stalls.stalls,
+    hung_worker.hung_workers,
     processes.clock_skew,
     processes.gc_pauses,
     processes.preemptions,
@@ -117,9 +119,14 @@ def _since_change(history: RunHistory, causes: Sequence[Cause], first: int) -> i
 
 
 def _failures(history: RunHistory, causes: Sequence[Cause]) -> Sequence[str]:
-    """Return the last failures of workers in words, without the one that is a cause."""
+    """Return the last failures of workers in words, without causes and silence after the end."""
     crashed = {(one.worker, one.since) for one in causes if one.kind is Kind.CRASH}
-    others = [one for one in history.failures if (one.worker, one.step) not in crashed]
+    ended = processes.ended_with_the_run(history)
+    others = [
+        one
+        for one in history.failures
+        if (one.worker, one.step) not in crashed and one.worker not in ended
+    ]
     words = [str(one) for one in others[-_FAILURES:]]
     earlier = len(others) - len(words)
     return [f"{earlier} failures of workers before these", *words] if earlier else words

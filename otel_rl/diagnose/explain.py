@@ -1,6 +1,7 @@
 """Explaining away: removes causes that follow from another one, by mechanism."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
 from otel_rl.diagnose.result import Cause, Kind
@@ -57,7 +58,10 @@ _EXPLAINS: Final[dict[Kind, frozenset[Kind]]] = {
     Kind.KL_GROWTH: frozenset({Kind.REWARD_DROP}),
 }
 
+_Subject = tuple[Kind, str | None, str | None]
+
 SLACK: Final = 8  # tolerance of the first step of a change, in steps
+_AS_MANY: Final = 0.75  # the same of two ratios
 _AS_MUCH: Final = (0.6, 1.6)  # range of ratios at which two slowdowns are the same
 
 
@@ -68,7 +72,8 @@ def is_near(since: int | None, step: int) -> bool:
 
 def unexplained(causes: Sequence[Cause]) -> Iterator[Cause]:
     """Yield the causes that do not follow from another one, without duplicates."""
-    seen: set[tuple[Kind, str | None, str | None]] = set()
+    seen: set[_Subject] = set()
+    begun = _first_steps(causes)
     for place, cause in enumerate(causes):
         subject = cause.kind, cause.role, cause.worker
         if subject in seen or any(_takes_the_place_of(other, cause) for other in causes):
@@ -76,17 +81,33 @@ def unexplained(causes: Sequence[Cause]) -> Iterator[Cause]:
         if any(_is_same_transfer(other, cause) for other in causes[:place]):
             continue
         seen.add(subject)
-        yield cause
+        since = begun.get(subject)
+        yield cause if since is None else replace(cause, since=since)
+
+
+def _first_steps(causes: Sequence[Cause]) -> Mapping[_Subject, int]:
+    """Return the first step of each subject: trouble that comes and goes may have come to stay."""
+    first: dict[_Subject, int] = {}
+    for one in causes:
+        if one.worker is not None and one.since is not None and one.until is None:
+            subject = one.kind, one.role, one.worker
+            first[subject] = min(one.since, first.get(subject, one.since))
+    return first
 
 
 def _is_same_transfer(cause: Cause, other: Cause) -> bool:
-    """Return whether both are sides of one weight transfer: since then, by as much."""
+    """Return whether both are sides of one weight transfer: by as much, or by as many times.
+
+    A side that has other parts of the transfer, or fewer bytes of it, takes less time.
+    """
     if cause.kind is not Kind.SLOW_SYNC or other.kind is not Kind.SLOW_SYNC:
         return False
     if cause.role == other.role or cause.since is None or not is_near(other.since, cause.since):
         return False
-    (_, longer_s), (_, other_s) = _slower_by(cause), _slower_by(other)
-    return _AS_MUCH[0] * longer_s <= other_s <= _AS_MUCH[1] * longer_s
+    (before_s, longer_s), (other_before_s, other_s) = _slower_by(cause), _slower_by(other)
+    is_as_much = _AS_MUCH[0] * longer_s <= other_s <= _AS_MUCH[1] * longer_s
+    times, other_times = longer_s * other_before_s, other_s * before_s
+    return is_as_much or _AS_MANY * times <= other_times <= times / _AS_MANY
 
 
 def _takes_the_place_of(cause: Cause, effect: Cause) -> bool:
@@ -134,6 +155,8 @@ def _is_answer_to(answer: Cause, call: Cause) -> bool:
     if (answer.since, call.since) != (None, None) and not _are_near(answer.since, call.since):
         return False
     (before_s, longer_s), (call_before_s, call_longer_s) = _slower_by(answer), _slower_by(call)
+    if answer.phase == call.phase:
+        return before_s < call_before_s  # a call is as long as all that it asks for
     is_as_much = _AS_MUCH[0] * call_longer_s <= longer_s <= _AS_MUCH[1] * call_longer_s
     return is_as_much and before_s < call_before_s
 

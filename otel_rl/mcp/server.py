@@ -40,7 +40,7 @@ def serve_http(server: MCPServer, listener: Listener) -> None:
 
 
 class _Door:
-    """Lets in who may see runs; the tools ask again which ones."""
+    """Admits readers of runs; the tools check which runs they may see."""
 
     def __init__(self, app: ASGIApp, access: Access) -> None:
         self._app = app

@@ -13,9 +13,9 @@ from pydantic import Field
 from starlette.requests import Request
 
 from otel_rl.errors import OtelRLError
+from otel_rl.mcp.answers import Answers
+from otel_rl.mcp.answers import Scope as _Scope
 from otel_rl.mcp.fitting import fitted
-from otel_rl.mcp.readings import Readings
-from otel_rl.mcp.readings import Scope as _Scope
 from otel_rl.redaction import shown
 from otel_rl.version import __version__
 from otel_rl.view.access import Access, Forbidden
@@ -45,8 +45,8 @@ _LastStep = Annotated[int | None, Field(ge=0, description="Last step; empty: to 
 class _Tools:
     """Tools, whose answers are made on one thread."""
 
-    def __init__(self, readings: Readings, access: Access | None) -> None:
-        self._readings = readings
+    def __init__(self, answers: Answers, access: Access | None) -> None:
+        self._readings = answers
         self._access = access
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="otel-rl-mcp")
 
@@ -81,7 +81,7 @@ class _Tools:
     async def why_step(
         self, ctx: Context, step: Annotated[int, Field(ge=0)], run: _Run = ""
     ) -> CallToolResult:
-        """Explain the time of one step: critical path, longest phases, what was unusual."""
+        """Explain the time of one step: critical path, longest phases, anomalies."""
         return await self._answer(ctx, lambda of, to: of.why_step(to, run, step))
 
     async def keys(
@@ -138,7 +138,7 @@ class _Tools:
         )
 
     async def _answer(
-        self, ctx: Context, ask: Callable[[Readings, _Scope], Mapping[str, Any]]
+        self, ctx: Context, ask: Callable[[Answers, _Scope], Mapping[str, Any]]
     ) -> CallToolResult:
         request = ctx.request_context.request
 
@@ -159,17 +159,17 @@ class _Tools:
         )
 
 
-def make_server(readings: Readings, access: Access | None = None) -> MCPServer:
+def make_server(answers: Answers, access: Access | None = None) -> MCPServer:
     """Return a server with all tools.
 
     Args:
-        readings: Answers them, on one thread.
+        answers: Answers them, on one thread.
         access: Rules for readers over HTTP.
     """
     server = MCPServer(
         "otel_rl", instructions=_INSTRUCTIONS, version=__version__, log_level="WARNING"
     )
-    tools = _Tools(readings, access)
+    tools = _Tools(answers, access)
     for tool in (
         tools.runs,
         tools.diagnose,

@@ -133,7 +133,7 @@ class SpanTable:
         return None
 
     def select(self, first: int, last: int) -> bool:
-        """Keep only what took part in some steps, inclusive: spans in their time, and linked ones.
+        """Keep only the spans of some steps, inclusive: those in their time, and linked ones.
 
         Of the linked spans before that time, those that made the samples of the steps stay, and
         those that brought the weights to them.

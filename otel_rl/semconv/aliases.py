@@ -12,14 +12,15 @@ A table ``dialects/<program>.toml`` holds what one program calls its metrics:
         scale       factor to the metric's unit; negative where the sign is the opposite
     labels          attribute of each label: name, and value with {} for the label's value
     dropped_labels  repeat another label
+    series_labels   only tell series apart, such as the engines of a process: no part of a key
     processes       see ``foreign_processes.py``
     spans           see ``foreign_spans.py``
     folds           see ``folded_attributes.py``
 
-A name without a rule stays, and so do its labels. A rule exists only if the program means the same
-as the registry: a timer that holds other timers is no phase, a running total is no counter's
-increment, and a KL of other things is another KL. The registry defines how values of several
-workers are reduced, so that ratios are never summed.
+A name without a rule stays, and so do its labels but those of series. A rule exists only if the
+program means the same as the registry: a timer that holds other timers is no phase, a running total
+is no counter's increment, and a KL of other things is another KL. The registry defines how values
+of several workers are reduced, so that ratios are never summed.
 """
 
 import re
@@ -94,6 +95,7 @@ class Dialect:
         lower_case: See the module.
         labels: See the module.
         dropped_labels: See the module.
+        series_labels: See the module.
     """
 
     def __init__(
@@ -102,12 +104,14 @@ class Dialect:
         prefixes: Iterable[str] = (),
         labels: Mapping[str, Label] | None = None,
         dropped_labels: Iterable[str] = (),
+        series_labels: Iterable[str] = (),
         *,
         lower_case: bool = False,
     ) -> None:
         self.prefixes = tuple(prefixes)
         self.labels = labels or {}
         self.dropped_labels = frozenset(dropped_labels)
+        self.series_labels = frozenset(series_labels)
         self.rules = tuple(rules)
         self._patterns = [(re.compile(rule.match), rule) for rule in self.rules]
         self._lower_case = lower_case
@@ -162,12 +166,11 @@ def _table(program: str) -> Mapping[str, Any]:
 
 
 @lru_cache(maxsize=_MAX_KNOWN)
-def scraped_alias(name: str) -> tuple[Dialect, Alias] | None:
-    """Return the table and the meaning of a metric that no adapter translates; None without one."""
+def scraped_alias(name: str) -> tuple[Dialect, Alias | None] | None:
+    """Return the table and the meaning of a metric that no adapter translates, if it has them."""
     for prefix, found in _by_prefix():
         if name.startswith(prefix):
-            alias = found.alias(name[len(prefix) :])
-            return None if alias is None else (found, alias)
+            return found, found.alias(name[len(prefix) :])
     return None
 
 

@@ -6,7 +6,7 @@ The section ``folds`` of a table:
     kept      attributes that are part of a key
     classes   those whose numbers are kept as their class: 204 is 2xx
 
-All others, such as a peer and its port, only tell series apart.
+All others, such as a peer and its port, only distinguish series.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,7 +16,10 @@ from typing import Any, Final
 
 from otel_rl.semconv.aliases import sections
 
-__all__ = ["fold"]
+__all__ = ["APART", "fold"]
+
+APART: Final = "otel_rl.apart."
+"""Begins the name of an attribute that only tells series apart, see ``scraped_names.py``."""
 
 Attributes = tuple[tuple[str, str], ...]
 
@@ -35,21 +38,24 @@ class _Fold:
 
 
 def fold(name: str, attributes: Attributes) -> tuple[Attributes, Attributes]:
-    """Return the attributes that are part of a key, and those that only tell series apart.
+    """Return the attributes that are part of a key, and those that only distinguish series.
 
     Args:
         name: Of the metric.
         attributes: Sorted.
     """
+    apart = tuple(pair for pair in attributes if pair[0].startswith(APART))
+    if apart:
+        attributes = tuple(pair for pair in attributes if pair not in apart)
     found = _fold_of(name) if attributes else None
     if found is None:
-        return attributes, ()
+        return attributes, apart
     kept = [
         (key, _class(value) if key in found.classes else value)
         for key, value in attributes
         if key in found.kept or key in found.classes
     ]
-    return tuple(kept), tuple(pair for pair in attributes if pair not in kept)
+    return tuple(kept), (*(pair for pair in attributes if pair not in kept), *apart)
 
 
 def _class(status: str) -> str:

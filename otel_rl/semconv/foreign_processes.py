@@ -49,7 +49,7 @@ class _Processes:
 
 
 def own_identity(attributes: Mapping[str, str]) -> Mapping[str, str]:
-    """Return the attributes of the registry that a resource lacks and its program's own stand for.
+    """Return registry attributes that a resource lacks, derived from its program's own.
 
     Empty for a resource of no known program.
 

@@ -17,7 +17,7 @@ COOKIE: Final = "otel_rl_token"
 
 
 class Forbidden(Exception):
-    """The page is not shown to this reader. Its text says what would be needed."""
+    """The page is not shown to this reader. Its text names what is needed."""
 
 
 @dataclass(frozen=True, slots=True)

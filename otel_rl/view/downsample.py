@@ -45,23 +45,24 @@ def downsample(
         inside = [place for place in inside if first <= xs[place] <= last]
         if inside:
             inside = range(max(0, inside[0] - 1), min(len(xs), inside[-1] + 2))
-    places = inside if len(inside) <= most else _extremes(ys, inside, most // 2)
+    places = inside if len(inside) <= most else _extremes(ys, inside, most)
     return Points(
         [xs[place] for place in places],
         [ys[place] if math.isfinite(ys[place]) else None for place in places],
     )
 
 
-def _extremes(ys: Sequence[float], inside: Sequence[int], parts: int) -> list[int]:
+def _extremes(ys: Sequence[float], inside: Sequence[int], most: int) -> list[int]:
+    has_gaps = most > 2 and not all(math.isfinite(ys[place]) for place in inside)
+    parts = most // 3 if has_gaps else most // 2
     places: list[int] = []
     for part in range(parts):
         of = inside[len(inside) * part // parts : len(inside) * (part + 1) // parts]
         finite = [place for place in of if math.isfinite(ys[place])]
-        if not finite:
-            places.append(of[0])
-            continue
-        chosen = {min(finite, key=ys.__getitem__), max(finite, key=ys.__getitem__)}
-        if len(finite) < len(of) and len(chosen) == 1:
+        chosen = set()
+        if finite:
+            chosen = {min(finite, key=ys.__getitem__), max(finite, key=ys.__getitem__)}
+        if has_gaps and len(finite) < len(of):
             chosen.add(next(place for place in of if not math.isfinite(ys[place])))
         places += sorted(chosen)
     return places

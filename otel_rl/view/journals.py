@@ -1,4 +1,4 @@
-"""Finds the runs of every journal in reach, and keeps what was read of their histories."""
+"""Finds the runs of every journal, and keeps the parts of their histories that were read."""
 
 import contextlib
 import time

@@ -1,4 +1,4 @@
-"""Answers what the page asks: one function from a question to bytes, for any server."""
+"""Answers requests of the page: one function from a question to bytes, for any server."""
 
 import gzip
 import logging
@@ -20,6 +20,7 @@ from otel_rl.semconv.spec import Tier
 from otel_rl.version import __version__
 from otel_rl.view.journals import Found, Journals, Progress, may_see
 from otel_rl.view.parts.health import health
+from otel_rl.view.parts.key_series import whole_series
 from otel_rl.view.parts.overview import (
     Catalogue,
     diagnosis,
@@ -78,7 +79,7 @@ class Answer(NamedTuple):
 
 
 class _NotFound(Exception):
-    """There is no such run or part of one."""
+    """The run, or the part of it, does not exist."""
 
 
 class Pages:
@@ -100,6 +101,7 @@ class Pages:
         self._parts: dict[str, Callable[[Found, Mapping[str, str]], Any]] = {
             "overview": self._overview,
             "panel": self._panel,
+            "series": self._series,
             "diagnosis": self._diagnosis,
             "workers": self._workers,
             "timeline": self._timeline,
@@ -112,7 +114,7 @@ class Pages:
         self._journals.close()
 
     def answer(self, question: Question) -> Answer:
-        """Answer a question; what fails is answered, too."""
+        """Answer a question, also if it fails."""
         if question.path == "plotly.js":
             return Answer(200, _plotly(), "text/javascript", "gzip")
         try:
@@ -200,6 +202,16 @@ class Pages:
             last=float(query.get("last", math.inf)),
         )
         return {"lines": lines, **_read_so_far(progress)}
+
+    def _series(self, found: Found, query: Mapping[str, str]) -> Any:
+        """Return one key of the run; without a key, those that can be asked for."""
+        progress = self._journals.read(found)
+        if key := query.get("key"):
+            by_time = query.get("x") == "time"
+            shown_ = whole_series(progress.data, key, by_time=by_time)
+        else:
+            shown_ = {"sections": self._catalogue(found, query).keys(progress.data)}
+        return {**shown_, **_read_so_far(progress)}
 
     def _diagnosis(self, found: Found, query: Mapping[str, str]) -> Any:
         first, last = _step(query, "first"), _step(query, "last")

@@ -15,13 +15,13 @@ def label(text: str) -> str:
 
 
 def passage(text: str) -> str:
-    """Return a longer text, such as a completion, with its line breaks."""
+    """Return a longer text, such as a completion, with line breaks kept."""
     text = printable(redacted(text[:_PASSAGE], with_names=False), keep="\n\t")
     return text if len(text) < _PASSAGE else text + "…"
 
 
 def line_names(keys: tuple[str, ...]) -> list[str]:
-    """Return a short name for each line of a panel: its key without what all have in common."""
+    """Return a short name for each line of a panel: its key without the common parts."""
     parts = [key.split("/") for key in keys]
     shared = 0
     while all(len(one) > shared for one in parts) and len({one[shared] for one in parts}) == 1:
@@ -40,6 +40,6 @@ def line_names(keys: tuple[str, ...]) -> list[str]:
 
 
 def in_order(worker: str) -> tuple[str, int, str]:
-    """Return what sorts ``<role>/<index>`` by the number, not by its digits."""
+    """Return a key that sorts ``<role>/<index>`` by the number, not by its digits."""
     role, _, index = worker.rpartition("/")
     return role, int(index) if index.isdigit() and len(index) < 10 else 1 << 40, worker

@@ -1,4 +1,4 @@
-"""Finds where workers of a run are, from what its journal keeps."""
+"""Finds the hosts of the workers of a run, from its journal."""
 
 from collections.abc import Iterable, Iterator, Mapping
 

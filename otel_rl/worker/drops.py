@@ -17,7 +17,7 @@ class DropReason(StrEnum):
 
     Attributes:
         BUFFER_FULL: More between two exports than the buffer holds.
-        QUEUE_FULL: The endpoint was away for longer than the queue lasts.
+        QUEUE_FULL: The endpoint was unreachable for longer than the queue lasts.
         NOT_A_NUMBER: Text, None, a larger array.
         NOT_ADDABLE: NaN, infinite or negative for a counter or histogram.
         BAD_STEP: Not a 64-bit integer.

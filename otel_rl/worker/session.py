@@ -267,7 +267,7 @@ class Session:
             self.providers.meter.steps.take()
         if self.settings.logs.enabled:
             with GUARD:
-                self._tell_stacks()
+                self._send_stacks()
         events = self.providers.events.take_all()
         self._has_reported = self._has_reported or bool(measured or events)
         if self._is_worker and not self._has_started:
@@ -283,8 +283,8 @@ class Session:
         before, after = map(self.providers.events.requests, (first, last))
         return [*before, *measured, *after]
 
-    def _tell_stacks(self) -> None:
-        """Report where flows stand whose phases take too long."""
+    def _send_stacks(self) -> None:
+        """Report the stacks of flows whose phases take too long."""
         for stack in self._hangs.look(monotonic_ns(), time_ns()):
             from otel_rl.worker.events.masking import masked_lines  # not before it is needed
 

@@ -147,10 +147,10 @@ class Settings:
         gpu: GPU sampling of the process.
         trace_steps: Share of all steps whose spans are kept; None if OpenTelemetry's own
             ``OTEL_TRACES_SAMPLER`` decides.
-        provenance: What is told of command, code and machine.
+        provenance: Facts of command, code and machine that are sent.
         mfu: What is known for the MFU of steps.
         console: True sends what the process writes to its console.
-        stack_after_s: Age from which a phase that takes too long tells its stack; 0 for never.
+        stack_after_s: Age from which the stack of a phase that takes too long is sent; 0 for never.
         host: Reports of the host.
         exit_timeout_s: Maximum time that the end of the process waits for the endpoint.
     """

@@ -11,7 +11,7 @@ from opentelemetry.proto.common.v1.common_pb2 import AnyValue, ArrayValue, KeyVa
 
 from otel_rl.bridge.ingest.limits import ReceiveLimits
 from otel_rl.bridge.ingest.parsing.otlp_json import parse_json
-from otel_rl.bridge.ingest.signals import ExportRequest
+from otel_rl.bridge.ingest.signal_specs import ExportRequest
 from otel_rl.bridge.ingest.validation.validate import validate
 from otel_rl.bridge.otlp.decode import decode
 from otel_rl.records import Signal

@@ -16,6 +16,7 @@ from otel_rl.errors import TrackerError, TrackerRejected, TrackerUnavailable
 from otel_rl.records import ExperimentKey, Row
 from otel_rl.run_id import run_id
 from tests.ports import free_ports
+from tests.slow import slow_after
 from tests.trackers.programs import MlflowServer, TrackioServer
 
 pytestmark = pytest.mark.process
@@ -53,7 +54,7 @@ def opened(tracker: str, directory: Path, **attributes: str) -> TrackerError:
 
 
 @pytest.mark.parametrize(
-    ("tracker", "option"), [("mlflow", "tracking_uri"), ("trackio", "server_url")]
+    ("tracker", "option"), slow_after(1, [("trackio", "server_url"), ("mlflow", "tracking_uri")])
 )
 def test_a_server_that_is_away_is_unavailable(tracker: str, option: str, tmp_path: Path) -> None:
     (port,) = free_ports(1)
@@ -93,7 +94,7 @@ def answering(handler: type[_Refusing]) -> Iterator[str]:
 
 
 @pytest.mark.parametrize(
-    ("tracker", "option"), [("mlflow", "tracking_uri"), ("trackio", "server_url")]
+    ("tracker", "option"), slow_after(1, [("trackio", "server_url"), ("mlflow", "tracking_uri")])
 )
 def test_a_server_that_limits_rates_is_asked_again_later(
     tracker: str, option: str, tmp_path: Path

@@ -4,15 +4,11 @@ from collections.abc import Sequence
 
 import pytest
 
-from otel_rl.bridge.ingest.limits import ReceiveLimits
-from otel_rl.bridge.ingest.parsing.otlp_json import parse_json
-from otel_rl.bridge.ingest.validation.validate import validate
-from otel_rl.bridge.otlp.decode import decode
 from otel_rl.bridge.rows.aligner import Aligner, AlignSettings
-from otel_rl.records import Decoded, HistogramPoint, Point, Signal
-from tests.dialects.replay import requests
+from otel_rl.records import Decoded, HistogramPoint, Point
+from tests.dialects.decoded import NOW_NS
+from tests.dialects.decoded import decoded as decoded_metrics
 
-NOW_NS = 1_800_000_000_000_000_000
 SERVERS, ROUTES, CLIENTS = 3, 3, 2
 CALLS = 20  # as in emitters/http_service.py
 
@@ -20,12 +16,7 @@ CALLS = 20  # as in emitters/http_service.py
 @pytest.fixture(scope="module")
 def decoded() -> Sequence[Decoded]:
     """Metrics of FastAPI, requests and httpx, 0.66b2: of either conventions, in two processes."""
-    found = []
-    for _, body in requests("http", NOW_NS):
-        request = parse_json(Signal.METRICS, body, max_objects=100_000)
-        (batch,) = validate(Signal.METRICS, request, ReceiveLimits(), NOW_NS).batches
-        found.append(decode(batch))
-    return found
+    return decoded_metrics("http")
 
 
 @pytest.fixture(scope="module")

@@ -86,6 +86,11 @@ def test_groups_of_workers_are_roles_with_ranks(run: Run) -> None:
     assert run.by_step("service/trajectory_collector/expected").popitem()[1] == 1
 
 
+def test_a_run_has_a_page_of_keys_without_ids(run: Run) -> None:
+    assert len(run.keys) < 80
+    assert not [key for key in run.keys if "/rl." in key and "compute_logprobs" not in key]
+
+
 def test_the_critical_path_leads_from_one_trace_into_another(run: Run) -> None:
     generated = run.by_step("critical_path/trajectory_collector/generate")
     slow = [generated[step] for step in range(SLOW_FROM + 4, STEPS)]

@@ -81,7 +81,7 @@ stall_timeout_s = 1
 """,
     "jsonl": "",
 }
-_NOT_TAKEN = "does not take the rows"
+_NOT_TAKEN = "does not accept the rows"
 _BEGIN_NS = time.time_ns() - 600 * 10**9
 
 

@@ -2,62 +2,39 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+from tests.frameworks import source_scripts as scripts
 from tests.frameworks.conftest import Runner
+from tests.frameworks.source_scripts import STEPS
 from tests.lab.frameworks.sources import SOURCES
 from tests.process.commands import Row, jsonl_rows
 
-STEPS = 4
-
-SLIME = f"""
-    from argparse import Namespace
-
-    {{install}}
-    import slime.observability.logging_utils as logging_utils
-    from slime.observability.logging_utils import finish_tracking, init_tracking
-
-    args = Namespace(use_wandb=False, use_tensorboard=False, wandb_project="p", wandb_group="g")
-    init_tracking(args, primary=False, role="actor")
-    for step in range({STEPS}):
-        log = {{{{"train/pg_loss": 0.5 * step, "train/custom": 7, "train/step": step}}}}
-        logging_utils.log(args, log, step_key="train/step")
-    logging_utils.log(args, {{{{"eval/math": 0.25, "eval/step": 3}}}}, step_key="eval/step")
-    finish_tracking(args)
-"""
-
-OPENRLHF = f"""
-    from argparse import Namespace
-
-    {{install}}
-    from openrlhf.utils.logging_utils import TensorboardLogger
-
-    wandb = Namespace(key=None, project="p", run_name="r")
-    logger = TensorboardLogger(Namespace(logger=Namespace(tensorboard_dir="tb", wandb=wandb)))
-    for step in range(1, {STEPS} + 1):
-        status = {{{{"policy_loss": 0.5 * step, "custom": 7, "generated_samples": ["text", 1.0]}}}}
-        logger.log_train(step, status)
-    logger.log_eval({STEPS}, {{{{"eval_math_pass1": 0.25}}}})
-    logger.close()
-"""
-
-ROLL = f"""
-    {{install}}
-    from roll.utils.tracking import create_tracker
-
-    tracker = create_tracker(tracker_name="{{tracker}}", config={{{{"seed": 1}}}})
-    for step in range({STEPS}):
-        log = {{{{"actor/pg_loss@sum": 0.5 * step, "custom@mean": 7, "n": {{{{"a@max": 2}}}}}}}}
-        tracker.log(values=log, step=step)
-    tracker.finish()
-"""
-
 BY_HAND = {
-    "slime": "import otel_rl.integrations.slime as adapter; adapter.install()",
-    "openrlhf": "import otel_rl.integrations.openrlhf as adapter; adapter.install()",
-    "roll": "import otel_rl.integrations.roll as adapter; adapter.register()",
+    "areal": ("import otel_rl.integrations.areal as adapter", "adapter.attach(trainer)"),
+    "nemo-rl": (
+        "from otel_rl.integrations import nemo_rl; logger.loggers.append(nemo_rl.OtelLogger())",
+        "",
+    ),
+    "openrlhf": ("import otel_rl.integrations.openrlhf as adapter; adapter.install()", ""),
+    "prime-rl": ("import otel_rl.integrations.prime_rl as adapter; adapter.install()", ""),
+    "roll": ("import otel_rl.integrations.roll as adapter; adapter.register()", "otel_rl"),
+    "skyrl": (
+        "import otel_rl.integrations.skyrl as adapter",
+        "adapter.OtelTracker(experiment.get_tracker())",
+    ),
+    "slime": ("import otel_rl.integrations.slime as adapter; adapter.install()", ""),
+    "torchforge": (
+        "import otel_rl.integrations.forge as adapter; adapter.register()",
+        "['otel_rl']",
+    ),
+    "vllm": ("", ""),
 }
+"""Statement that switches an adapter on, and what stands for an object of the framework."""
+
+AUTOMATICALLY = {"roll": "stdout", "skyrl": "experiment.get_tracker()", "torchforge": "[]"}
 
 Run = Callable[..., list[Row]]
 
@@ -71,11 +48,10 @@ def run(request: pytest.FixtureRequest, frameworks: Runner) -> Run:
         if not source.is_built():
             pytest.skip(f"the source of {name} could not be fetched here")
         by_hand = request.param == "by hand"
-        code = code.format(
-            install=BY_HAND[name] if by_hand else "", tracker="otel_rl" if by_hand else "stdout"
-        )
+        install, wrap = BY_HAND[name] if by_hand else ("", AUTOMATICALLY.get(name, ""))
         options = ("--no-adapters",) if by_hand else ()
-        done = replace(frameworks, sources=(source.path,)).run(code, *options)
+        runner = replace(frameworks, sources=(source.path, Path(__file__).parent))
+        done = runner.run(code.format(install=install, wrap=wrap), *options)
         assert done.status == 0, f"{name}: {done.err}"
         return list(jsonl_rows(frameworks.directory, "real"))
 
@@ -88,7 +64,7 @@ def column(rows: list[Row], key: str) -> list[tuple[int, float]]:
 
 @pytest.mark.tried("slime", "slime", seen="each step, an evaluation, at its source file")
 def test_slime_brings_every_logged_value_to_the_last(run: Run) -> None:
-    rows = run("slime", SLIME)
+    rows = run("slime", scripts.SLIME)
     assert column(rows, "trainer/loss/policy") == [(step, 0.5 * step) for step in range(STEPS)]
     assert column(rows, "trainer/custom") == [(step, 7) for step in range(STEPS)]
     assert [value for _, value in column(rows, "trainer/eval/math")] == [0.25]
@@ -96,7 +72,7 @@ def test_slime_brings_every_logged_value_to_the_last(run: Run) -> None:
 
 @pytest.mark.tried("OpenRLHF", "OpenRLHF", seen="each step, an evaluation, at its source file")
 def test_openrlhf_brings_every_logged_value_to_the_last(run: Run) -> None:
-    rows = run("openrlhf", OPENRLHF)
+    rows = run("openrlhf", scripts.OPENRLHF)
     steps = range(1, STEPS + 1)
     assert column(rows, "trainer/loss/policy") == [(step, 0.5 * step) for step in steps]
     assert column(rows, "trainer/custom") == [(step, 7) for step in steps]
@@ -105,7 +81,55 @@ def test_openrlhf_brings_every_logged_value_to_the_last(run: Run) -> None:
 
 @pytest.mark.tried("ROLL", "ROLL", seen="each step, at its source file")
 def test_roll_brings_every_logged_value_without_its_reducer(run: Run) -> None:
-    rows = run("roll", ROLL)
+    rows = run("roll", scripts.ROLL)
     assert column(rows, "trainer/loss/policy") == [(step, 0.5 * step) for step in range(STEPS)]
     assert column(rows, "trainer/custom") == [(step, 7) for step in range(STEPS)]
     assert column(rows, "trainer/n/a") == [(step, 2) for step in range(STEPS)]
+
+
+@pytest.mark.tried("AReaL", "AReaL", seen="each step, at its source file")
+def test_areal_brings_every_committed_value_without_counts(run: Run) -> None:
+    rows = run("areal", scripts.AREAL)
+    assert column(rows, "trainer/grad/norm") == [(step, 0.5 * step) for step in range(STEPS)]
+    assert column(rows, "trainer/custom") == [(step, 7) for step in range(STEPS)]
+    assert not column(rows, "trainer/custom__count")
+
+
+@pytest.mark.tried("NeMo-RL", "NeMo-RL", seen="each step, an axis of its own, at its source file")
+def test_nemo_rl_brings_every_logged_value_to_the_last(run: Run) -> None:
+    rows = run("nemo-rl", scripts.NEMO_RL)
+    assert column(rows, "trainer/grad/norm") == [(step, 0.5 * step) for step in range(STEPS)]
+    assert column(rows, "trainer/custom") == [(step, 7) for step in range(STEPS)]
+    assert [value for _, value in column(rows, "trainer/validation/accuracy")] == [0.25]
+
+
+@pytest.mark.tried("prime-rl", "prime-rl", seen="each step, at its source files")
+def test_prime_rl_brings_every_logged_value_to_the_last(run: Run) -> None:
+    rows = run("prime-rl", scripts.PRIME_RL)
+    assert column(rows, "trainer/grad/norm") == [(step, 0.5 * step) for step in range(STEPS)]
+    assert column(rows, "trainer/custom") == [(step, 7) for step in range(STEPS)]
+
+
+@pytest.mark.tried("SkyRL", "SkyRL", seen="each step, at its source files")
+def test_skyrl_brings_every_logged_value_to_the_last(run: Run) -> None:
+    rows = run("skyrl", scripts.SKYRL)
+    assert column(rows, "trainer/grad/norm") == [(step, 0.5 * step) for step in range(STEPS)]
+    assert column(rows, "trainer/custom") == [(step, 7) for step in range(STEPS)]
+
+
+@pytest.mark.tried("torchforge", "torchforge", seen="each step, at its source files")
+def test_torchforge_brings_every_recorded_value_to_the_last(run: Run) -> None:
+    rows = run("torchforge", scripts.FORGE)
+    assert column(rows, "trainer/rl_trainer/grad_norm") == [(n, 0.5 * n) for n in range(STEPS)]
+    assert column(rows, "trainer/custom") == [(step, 7) for step in range(STEPS)]
+
+
+@pytest.mark.tried("vLLM", "vLLM", seen="all its statistics, at its source files")
+def test_vllm_brings_the_statistics_of_its_engines(run: Run) -> None:
+    rows = run("vllm", scripts.VLLM)
+    last = {key: value for row in rows for key, value in row.values.items()}
+    sums = ("tokens", "requests/success", "kv_cache/queries", "kv_cache/hits")
+    assert [last[f"generator/{name}"] for name in sums] == [192, 3, 30, 12]
+    assert last["generator/queue/depth"] == 1
+    assert last["generator/kv_cache/utilization"] == 0.5
+    assert last["generator/response/tokens"] == 21

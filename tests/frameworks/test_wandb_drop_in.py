@@ -101,6 +101,9 @@ for tag in sorted(events.Tags()["scalars"]):
 """
 
 
+@pytest.mark.tried(
+    "Stable-Baselines3", "stable-baselines3", "wandb", seen="the last value of each scalar"
+)
 def test_stable_baselines3_with_its_callback_and_sync_tensorboard(frameworks: Runner) -> None:
     done = frameworks.run(DROP_IN + SB3, "--role", "trainer")
     assert done.status == 0, done.err
@@ -110,6 +113,55 @@ def test_stable_baselines3_with_its_callback_and_sync_tensorboard(frameworks: Ru
         found = values(frameworks, f"trainer/{tag.removeprefix('train/')}")
         assert found[int(step)] == pytest.approx(float(value), rel=1e-6), tag
         assert max(found) == int(step)
+
+
+CLEANRL = """
+import random
+import time
+
+import gymnasium
+from torch.utils.tensorboard import SummaryWriter
+
+import wandb
+
+name = f"CartPole-v1__ppo__1__{int(time.time())}"
+settings = {"seed": 1, "learning_rate": 2.5e-4}
+wandb.init(project="cleanRL", entity=None, sync_tensorboard=True, config=settings, name=name,
+           monitor_gym=True, save_code=True)
+writer = SummaryWriter(f"runs/{name}")
+writer.add_text("hyperparameters", "|param|value|\\n|-|-|\\n|seed|1|")
+environment = gymnasium.wrappers.RecordEpisodeStatistics(gymnasium.make("CartPole-v1"))
+environment.reset(seed=1)
+last = {}
+for global_step in range(1, 201):
+    *_, terminated, truncated, info = environment.step(random.Random(global_step).randrange(2))
+    if terminated or truncated:
+        last["charts/episodic_return"] = (global_step, float(info["episode"]["r"]))
+        environment.reset()
+    if global_step % 50 == 0:
+        last["losses/value_loss"] = (global_step, 1 / global_step)
+    for tag, (step, value) in last.items():
+        if step == global_step:
+            writer.add_scalar(tag, value, global_step)
+environment.close()
+writer.close()
+for tag, (step, value) in last.items():
+    print("last", tag, step, repr(value))
+"""
+
+
+@pytest.mark.tried("CleanRL", "gymnasium", "wandb", seen="the last value of each scalar")
+def test_a_script_like_those_of_cleanrl_brings_the_last_value_of_each_scalar(
+    frameworks: Runner,
+) -> None:
+    done = frameworks.run(DROP_IN + CLEANRL, "--role", "trainer")
+    assert done.status == 0, done.err
+    lasts = [line.split()[1:] for line in done.out.splitlines() if line.startswith("last ")]
+    assert len(lasts) == 2
+    for tag, step, value in lasts:
+        found = values(frameworks, f"trainer/{tag}")
+        assert max(found) == int(step)
+        assert found[int(step)] == pytest.approx(float(value), rel=1e-6)
 
 
 ACCELERATE = """
@@ -124,6 +176,7 @@ accelerator.end_training()
 """
 
 
+@pytest.mark.tried("Accelerate", "accelerate", "wandb", seen="each step")
 def test_a_tracker_of_accelerate_logs_through_it(frameworks: Runner) -> None:
     done = frameworks.run(DROP_IN + ACCELERATE, "--role", "trainer")
     assert done.status == 0, done.err
@@ -170,6 +223,7 @@ assert copied.experiment.id == logger.experiment.id
 """
 
 
+@pytest.mark.tried("Lightning", "pytorch-lightning", "wandb", seen="each step")
 def test_a_logger_of_lightning_logs_through_it(frameworks: Runner) -> None:
     done = frameworks.run(DROP_IN + LIGHTNING, "--role", "trainer")
     assert done.status == 0, done.err

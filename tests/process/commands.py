@@ -1,5 +1,7 @@
 """Runs the ``otel-rl`` command as a user does: a process of its own in a directory of its own."""
 
+import contextlib
+import io
 import json
 import os
 import re
@@ -8,7 +10,9 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from unittest import mock
 
+from otel_rl.cli.main import main
 from otel_rl.run_id import run_id
 from tests.wandb_offline import OfflineRun, read_offline_run, run_directories
 
@@ -16,11 +20,13 @@ __all__ = [
     "EVERY_KEY",
     "NO_CONSOLE",
     "OTEL_RL",
+    "TIMEOUT_S",
     "Finished",
     "Row",
     "clean_environment",
     "jsonl_rows",
     "otel_rl",
+    "otel_rl_here",
     "wandb_run",
 ]
 
@@ -82,6 +88,28 @@ def otel_rl(
         check=False,
     )
     return Finished(done.returncode, done.stdout, done.stderr)
+
+
+def otel_rl_here(
+    *arguments: str | Path, cwd: Path, env: Mapping[str, str] | None = None
+) -> Finished:
+    """Run ``otel-rl`` in this process, for a command that is refused before anything starts.
+
+    A process of its own takes a second of CPU to load the bridge.
+    """
+    out, err = io.StringIO(), io.StringIO()
+    environment = env if env is not None else clean_environment(cwd)
+    with (
+        mock.patch.dict(os.environ, environment, clear=True),
+        contextlib.chdir(cwd),
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(err),
+    ):
+        try:
+            status = main([*map(str, arguments)])
+        except SystemExit as exc:  # of the parser of arguments
+            status = exc.code if isinstance(exc.code, int) else 1
+    return Finished(status, out.getvalue(), err.getvalue())
 
 
 @dataclass(frozen=True)

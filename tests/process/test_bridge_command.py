@@ -17,7 +17,14 @@ import pytest
 
 from otel_rl.bridge.config import load_settings
 from tests import plain_http
-from tests.process.commands import OTEL_RL, clean_environment, jsonl_rows, otel_rl, wandb_run
+from tests.process.commands import (
+    OTEL_RL,
+    clean_environment,
+    jsonl_rows,
+    otel_rl,
+    otel_rl_here,
+    wandb_run,
+)
 from tests.slow import slow_after
 
 pytestmark = pytest.mark.process
@@ -126,41 +133,60 @@ def _otlp(
     }
 
 
-def losses(directory: Path, experiment: str) -> list[tuple[int, float]]:
+def losses(directory: Path, experiment: str, trial: str = "default") -> list[tuple[int, float]]:
     return [
         (row.step, row.values["trainer/loss"])
-        for row in jsonl_rows(directory, experiment)
+        for row in jsonl_rows(directory, experiment, trial)
         if "trainer/loss" in row.values
     ]
 
 
-def test_experiments_of_one_bridge_do_not_touch_each_other(tmp_path: Path) -> None:
-    with bridge(tmp_path, "--tracker", "jsonl") as service:
+@dataclass(frozen=True)
+class Served:
+    """A bridge that was stopped, with what it was sent."""
+
+    directory: Path
+    acknowledged: list[int]
+    status: int
+    err: str
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Served:
+    directory = tmp_path_factory.mktemp("served")
+    with bridge(directory, "--tracker", "jsonl") as service:
         for step in range(20):
             for number, experiment in enumerate(("a", "b")):
                 assert service.log(experiment, {step: step + number / 2}).status_code == 200
-        status, _ = service.stop()
-    assert status == 0
-    assert losses(tmp_path, "a") == [(step, float(step)) for step in range(20)]
-    assert losses(tmp_path, "b") == [(step, step + 0.5) for step in range(20)]
-
-
-def test_trials_of_one_experiment_are_runs_of_their_own(tmp_path: Path) -> None:
-    with bridge(tmp_path, "--tracker", "jsonl") as service:
         for trial in ("x", "y"):
-            service.log("a", {0: 1.0}, rl__trial__name=trial)
-        service.stop()
-    for trial in ("x", "y"):
-        assert len(jsonl_rows(tmp_path, "a", trial)) == 1
-
-
-def test_nothing_acknowledged_is_lost_at_a_clean_stop(tmp_path: Path) -> None:
-    with bridge(tmp_path, "--tracker", "jsonl") as service:
-        acknowledged = [step for step in range(200) if service.log("a", {step: 1.0}).is_success]
+            assert service.log("tried", {ord(trial): 1.0}, rl__trial__name=trial).is_success
+        assert service.log("nan", dict.fromkeys(range(5), math.nan)).json() == {}
+        acknowledged = [step for step in range(200) if service.log("c", {step: 1.0}).is_success]
         status, err = service.stop()
-    assert status == 0
-    assert [step for step, _ in losses(tmp_path, "a")] == acknowledged
-    assert "200 rows in jsonl" in err
+    return Served(directory, acknowledged, status, err)
+
+
+def test_experiments_of_one_bridge_do_not_touch_each_other(served: Served) -> None:
+    assert losses(served.directory, "a") == [(step, float(step)) for step in range(20)]
+    assert losses(served.directory, "b") == [(step, step + 0.5) for step in range(20)]
+
+
+def test_trials_of_one_experiment_are_runs_of_their_own(served: Served) -> None:
+    for trial in ("x", "y"):
+        assert losses(served.directory, "tried", trial) == [(ord(trial), 1.0)]
+
+
+def test_nothing_acknowledged_is_lost_at_a_clean_stop(served: Served) -> None:
+    assert served.status == 0
+    assert [step for step, _ in losses(served.directory, "c")] == served.acknowledged
+    written = len(jsonl_rows(served.directory, "c"))
+    assert f"run c/default: {written} rows in jsonl" in served.err
+
+
+def test_nan_everywhere_is_data(served: Served) -> None:
+    found = losses(served.directory, "nan")
+    assert [step for step, _ in found] == list(range(5))
+    assert all(math.isnan(value) for _, value in found)
 
 
 def test_a_restarted_bridge_goes_on_in_the_same_run(tmp_path: Path) -> None:
@@ -255,17 +281,8 @@ def test_bad_input_is_answered_and_the_next_good_request_is_served(
         partial = answer.json()["partialSuccess"]
         assert int(partial["rejectedDataPoints"]) == refused
         assert partial["errorMessage"]
-    good = shared.log(f"good after {name}", {1: 1.0})
+    good = shared.log("good", {1: 1.0})
     assert (good.status_code, good.json()) == (200, {})
-
-
-def test_nan_everywhere_is_data(tmp_path: Path) -> None:
-    with bridge(tmp_path, "--tracker", "jsonl") as service:
-        assert service.log("a", dict.fromkeys(range(5), math.nan)).json() == {}
-        service.stop()
-    found = losses(tmp_path, "a")
-    assert [step for step, _ in found] == list(range(5))
-    assert all(math.isnan(value) for _, value in found)
 
 
 def test_a_port_in_use_is_an_error_at_start_that_says_how_to_go_on(tmp_path: Path) -> None:
@@ -284,7 +301,7 @@ def test_a_port_in_use_is_an_error_at_start_that_says_how_to_go_on(tmp_path: Pat
     slow_after(
         1,
         [
-            ("[align]\nwindow = 5\n", "align.window: there is no such setting"),
+            ("[align]\nwindow = 5\n", "align.window: unknown setting"),
             ("[http]\nport = 'x'\n", "http.port"),
             ("[tracker]\nname = 'wandbb'\n", "Known trackers: wandb, jsonl"),
             ("[[[", "is not TOML"),
@@ -293,13 +310,13 @@ def test_a_port_in_use_is_an_error_at_start_that_says_how_to_go_on(tmp_path: Pat
 )
 def test_a_wrong_setting_is_an_error_at_start(tmp_path: Path, content: str, message: str) -> None:
     (tmp_path / "bridge.toml").write_text(content)
-    done = otel_rl("bridge", "--config", "bridge.toml", cwd=tmp_path)
+    done = otel_rl_here("bridge", "--config", "bridge.toml", cwd=tmp_path)
     assert done.status == 2
     assert message in done.err
 
 
 def test_an_address_that_is_none_is_an_error_with_an_example(tmp_path: Path) -> None:
-    done = otel_rl("bridge", "--http", "nonsense", cwd=tmp_path)
+    done = otel_rl_here("bridge", "--http", "nonsense", cwd=tmp_path)
     assert done.status == 2
     assert "127.0.0.1:4318" in done.err
     assert "Traceback" not in done.err
@@ -307,9 +324,9 @@ def test_an_address_that_is_none_is_an_error_with_an_example(tmp_path: Path) -> 
 
 def test_an_unknown_variable_is_an_error_at_start(tmp_path: Path) -> None:
     environment = clean_environment(tmp_path, OTEL_RL_BRIDGE__ALING__WINDOW_S="2")
-    done = otel_rl("bridge", cwd=tmp_path, env=environment)
+    done = otel_rl_here("bridge", cwd=tmp_path, env=environment)
     assert done.status == 2
-    assert "OTEL_RL_BRIDGE__ALING__WINDOW_S: there is no such setting" in done.err
+    assert "OTEL_RL_BRIDGE__ALING__WINDOW_S: unknown setting" in done.err
 
 
 def test_one_setting_of_a_section_leaves_the_others_at_their_defaults() -> None:
@@ -334,11 +351,11 @@ def test_listening_beyond_loopback_is_said_loudly(tmp_path: Path) -> None:
 
 def test_doctor_finds_what_is_wrong_and_says_what_to_do(tmp_path: Path) -> None:
     free = {"OTEL_RL_BRIDGE__HTTP__PORT": "0", "OTEL_RL_BRIDGE__GRPC__PORT": "0"}
-    well = otel_rl(
+    well = otel_rl_here(
         "doctor", "--tracker", "jsonl", cwd=tmp_path, env=clean_environment(tmp_path, **free)
     )
     assert (well.status, "FAIL" in well.out) == (0, False), well.out
-    ill = otel_rl(
+    ill = otel_rl_here(
         "doctor",
         "--tracker",
         "jsonl",
@@ -353,7 +370,7 @@ def test_doctor_finds_what_is_wrong_and_says_what_to_do(tmp_path: Path) -> None:
 def test_doctor_makes_nothing_in_a_directory_that_has_no_journal(tmp_path: Path) -> None:
     (tmp_path / ".otel_rl" / "run").mkdir(parents=True)
     free = {"OTEL_RL_BRIDGE__HTTP__PORT": "0", "OTEL_RL_BRIDGE__GRPC__PORT": "0"}
-    well = otel_rl(
+    well = otel_rl_here(
         "doctor", "--tracker", "jsonl", cwd=tmp_path, env=clean_environment(tmp_path, **free)
     )
     assert well.status == 0, well.out

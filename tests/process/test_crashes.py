@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.process.commands import Finished, otel_rl, wandb_run
+from tests.process.commands import Finished, otel_rl, otel_rl_here, wandb_run
 from tests.wandb_offline import OfflineRun
 
 pytestmark = pytest.mark.process
@@ -62,11 +62,12 @@ def test_the_trackers_run_says_it(crashed: Crashed) -> None:
 
 def test_the_diagnosis_says_it(crashed: Crashed) -> None:
     data = next((crashed.directory / ".otel_rl").iterdir())
-    done = otel_rl("diagnose", "--data", data, cwd=crashed.directory)
+    words = ("diagnose", "--data", data)
+    done = otel_rl_here(*words, cwd=crashed.directory)
     lines = done.out.splitlines()
     assert f"1. crash: {WORDS}" in lines, done
     assert f"     {MESSAGE}" in lines
-    told = json.loads(otel_rl("diagnose", "--json", "--data", data, cwd=crashed.directory).out)
+    told = json.loads(otel_rl_here(*words, "--json", cwd=crashed.directory).out)
     (cause,) = told["causes"]
     assert (cause["kind"], cause["worker"], cause["since_step"]) == ("crash", "trainer/0", 3)
 

@@ -97,7 +97,7 @@ def test_the_view_is_saved_once_replaced_by_us_and_never_if_a_person_changed_it(
     view["spec"] = view["spec"].replace("Reward mean", "My reward")
     refused = place.save()
     assert refused.status == 2
-    assert "is not as it was written" in refused.err
+    assert "was edited since otel_rl wrote it" in refused.err
     assert "My reward" in view["spec"]
     assert place.save("--force").status == 0
     assert place.panels() == panels

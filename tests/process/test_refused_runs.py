@@ -1,6 +1,7 @@
 """Trackers that are away or refuse a run: one line each, the training goes on, its rows wait."""
 
 import http.server
+import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -10,18 +11,21 @@ import pytest
 
 from otel_rl.bridge.journal.reader import journals_below, overview
 from tests.ports import free_ports
-from tests.process.commands import Finished, clean_environment, otel_rl
+from tests.process.commands import OTEL_RL, TIMEOUT_S, clean_environment, otel_rl_here
 from tests.trackers.programs import TrackioServer
 
 pytestmark = pytest.mark.process
 
 SCRIPT = """
+import sys
+
 import otel_rl
 from otel_rl import mlogger
 
 otel_rl.init(role="trainer")
 for step in range(5):
     mlogger.log({"loss": 1 / (step + 1)}, step=step)
+sys.stdin.readline()
 print("trained")
 """
 
@@ -50,80 +54,104 @@ def refusing() -> Iterator[str]:
         thread.join()
 
 
-def trained(directory: Path, trackers: list[str], **variables: str) -> Finished:
-    """The end of a run whose trackers take nothing: all is as without them."""
+def trained(
+    directory: Path, trackers: list[str], troubles: list[str], **variables: str
+) -> dict[str, str]:
+    """Train until each trouble was told, then end.
+
+    The end of a run whose trackers take nothing is as without them.
+
+    Args:
+        directory: Of the command.
+        trackers: Names.
+        troubles: Words, one for each line that is to come, whatever the machine takes for it.
+        variables: Of the environment.
+
+    Returns:
+        The line of each trouble.
+    """
     (directory / "train.py").write_text(SCRIPT)
     environment = clean_environment(
-        directory, OTEL_RL_BRIDGE__STOP_TIMEOUT_S="6", TRACKIO_DIR=str(directory), **variables
+        directory, OTEL_RL_BRIDGE__STOP_TIMEOUT_S="4", TRACKIO_DIR=str(directory), **variables
     )
     chosen = [word for tracker in trackers for word in ("--tracker", tracker)]
-    done = otel_rl(
-        *("run", *chosen, "--experiment", "refused", "--", sys.executable, "train.py"),
+    with subprocess.Popen(
+        [*OTEL_RL, "run", *chosen, "--experiment", "refused", "--", sys.executable, "train.py"],
         cwd=directory,
         env=environment,
-    )
-    assert done.status == 0, done.err
-    assert "trained" in done.out
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        told = _lines_about(troubles, process)
+        out, _ = process.communicate("go on\n", timeout=TIMEOUT_S)
+    assert process.returncode == 0
+    assert "trained" in out
     (journal,) = journals_below(directory / ".otel_rl")
     waiting = {run.tracker: run.unconfirmed for run in overview(journal)}
     assert waiting.keys() == {*trackers}
     assert all(unconfirmed >= 5 for unconfirmed in waiting.values())
-    return done
+    return told
 
 
-def line_about(done: Finished, words: str) -> str:
-    """The line that says it, which is there once."""
-    found = {line for line in done.err.splitlines() if words in line}
-    assert found, done.err
-    (first, *_) = sorted(found, key=len)
-    return first
+def _lines_about(troubles: list[str], process: "subprocess.Popen[str]") -> dict[str, str]:
+    """Read lines of the command until each trouble was told."""
+    assert process.stderr is not None
+    told: dict[str, str] = {}
+    while len(told) < len(troubles):
+        line = process.stderr.readline()
+        assert line, f"the command has ended and told only {told}"
+        told |= {words: line for words in troubles if words in line and words not in told}
+    return told
 
 
 def test_refused_credentials_and_a_refused_name_leave_the_training_alone(
     tmp_path: Path, refusing: str
 ) -> None:
-    done = trained(
+    told = trained(
         tmp_path,
         ["mlflow", "trackio"],
+        ["401", "reserved"],
         MLFLOW_TRACKING_URI=refusing,
         OTEL_RL_BRIDGE__TRACKER__OPTIONS__TRACKIO__PROJECT="registry-of-runs",
     )
-    assert "MLFLOW_TRACKING_USERNAME" in line_about(done, "401")
-    assert "another project" in line_about(done, "reserved")
+    assert "MLFLOW_TRACKING_USERNAME" in told["401"]
+    assert "another project" in told["reserved"]
 
 
 @pytest.mark.slow
 def test_servers_that_are_away_leave_the_training_alone(tmp_path: Path) -> None:
     mlflow, trackio, wandb = (f"http://127.0.0.1:{port}" for port in free_ports(3))
-    done = trained(
+    trained(
         tmp_path,
         ["mlflow", "trackio", "wandb"],
+        [mlflow, trackio, wandb],
         MLFLOW_TRACKING_URI=mlflow,
         TRACKIO_SERVER_URL=trackio,
         WANDB_BASE_URL=wandb,
         WANDB_API_KEY="k" * 40,
     )
-    for url in (mlflow, trackio, wandb):
-        assert line_about(done, url)
 
 
 @pytest.mark.slow
 def test_a_wrong_token_and_a_file_in_the_way_leave_the_training_alone(tmp_path: Path) -> None:
     (tmp_path / "tensorboard").touch()
     with TrackioServer(tmp_path / "server") as server:
-        done = trained(
+        told = trained(
             tmp_path,
             ["trackio", "tensorboard"],
+            ["token", "cannot be opened"],
             TRACKIO_SERVER_URL=server.url,
             TRACKIO_WRITE_TOKEN="another",  # no secret
         )
-    assert "TRACKIO_WRITE_TOKEN" in line_about(done, "token")
-    assert "a directory that it may write to" in line_about(done, "cannot be opened")
+    assert "TRACKIO_WRITE_TOKEN" in told["token"]
+    assert "a directory that it may write to" in told["cannot be opened"]
 
 
 def test_a_misspelt_tracker_is_one_line_before_the_training_begins(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(SCRIPT)
-    done = otel_rl(
+    done = otel_rl_here(
         *("run", "--tracker", "mlfow", "--", sys.executable, "train.py"),
         cwd=tmp_path,
         env=clean_environment(tmp_path),

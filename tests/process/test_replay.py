@@ -16,13 +16,13 @@ from otel_rl.bridge.delivery.tracker_interface import RunInfo
 from otel_rl.records import ExperimentKey, Row
 from otel_rl.run_id import run_id
 from tests import waiting
-from tests.process.commands import OTEL_RL, clean_environment, jsonl_rows, otel_rl
+from tests.process.commands import OTEL_RL, clean_environment, jsonl_rows, otel_rl, otel_rl_here
 from tests.trackers.places import read_tensorboard, read_trackio, trackio_query
 from tests.trackers.programs import TrackioServer
 
 pytestmark = pytest.mark.process
 
-wait_until = partial(waiting.wait_until, timeout_s=90)
+wait_until = partial(waiting.wait_until, timeout_s=90, look_s=0.2)
 
 SCRIPT = """
 import sys
@@ -214,7 +214,7 @@ def test_runs_below_a_directory_may_be_chosen_by_name(tmp_path: Path) -> None:
 def test_a_file_of_an_archive_that_cannot_be_read_is_said_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "copied").mkdir()
     (tmp_path / "copied" / "a.parquet").write_bytes(b"PAR1 and no more")
-    done = otel_rl(
+    done = otel_rl_here(
         "replay", "copied", "--tracker", "jsonl", cwd=tmp_path, env=clean_environment(tmp_path)
     )
     assert done.status == 2
@@ -243,7 +243,7 @@ def _count(server: TrackioServer) -> int:
 def test_what_cannot_be_replayed_is_said_in_one_line(
     tmp_path: Path, words: list[str], message: str
 ) -> None:
-    done = otel_rl("replay", *words, cwd=tmp_path, env=clean_environment(tmp_path))
+    done = otel_rl_here("replay", *words, cwd=tmp_path, env=clean_environment(tmp_path))
     assert done.status == 2
     assert message in done.err
     assert len(done.err.splitlines()) == 1

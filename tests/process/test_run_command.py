@@ -7,6 +7,7 @@ import stat
 import subprocess
 import sys
 import textwrap
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -14,9 +15,11 @@ import pytest
 from tests.process.commands import (
     EVERY_KEY,
     OTEL_RL,
+    Finished,
     clean_environment,
     jsonl_rows,
     otel_rl,
+    otel_rl_here,
     wandb_run,
 )
 from tests.slow import slow_after
@@ -79,25 +82,50 @@ def test_a_strangers_4000_values_from_4_processes_are_all_in_one_run(
     assert sorted(v for found in values.values() for v in found) == list(range(4000))
 
 
-def test_every_step_is_in_the_run_once_with_its_axes(tmp_path: Path) -> None:
+@dataclass(frozen=True)
+class Ran:
+    """A command that has ended, and what it left."""
+
+    done: Finished
+    directory: Path
+
+
+@pytest.fixture(scope="module")
+def fifty_steps(tmp_path_factory: pytest.TempPathFactory) -> Ran:
+    """A trainer that ends with status 3."""
+    directory = tmp_path_factory.mktemp("fifty-steps")
     path = script(
-        tmp_path,
+        directory,
         """
+        import sys
         import otel_rl
 
         otel_rl.init(role="trainer")
         for step in range(50):
             otel_rl.mlogger.log({"loss": 1 / (step + 1), "kl": float(step)}, step=step)
+        sys.exit(3)
         """,
     )
-    done = otel_rl("run", "--experiment", "e", "--trial", "t", "--", PYTHON, path, cwd=tmp_path)
-    assert done.status == 0, done.err
-    run = wandb_run(tmp_path, "e", "t")
+    words = ("run", "--experiment", "e", "--trial", "t", "--", PYTHON, path)
+    return Ran(otel_rl(*words, cwd=directory), directory)
+
+
+def test_every_step_is_in_the_run_once_with_its_axes(fifty_steps: Ran) -> None:
+    run = wandb_run(fifty_steps.directory, "e", "t")
     rows = [row for row in run.history if "trainer/kl" in row]  # the bridge's report may have one
     assert [row["step"] for row in rows] == list(range(50))
     assert [row["trainer/kl"] for row in rows] == list(range(50))
     assert all(row["_timestamp"] > 1.6e9 for row in run.history)
-    assert f"otel-rl: run e/t: {len(run.history)} rows in wandb" in done.err
+    assert f"otel-rl: run e/t: {len(run.history)} rows in wandb" in fifty_steps.done.err
+
+
+def test_the_exit_status_is_that_of_the_command(fifty_steps: Ran) -> None:
+    assert fifty_steps.done.status == 3
+    assert wandb_run(fifty_steps.directory, "e", "t").exit_code == 3
+
+
+def test_a_run_with_metrics_does_not_say_that_it_has_none(fifty_steps: Ran) -> None:
+    assert "no metric" not in fifty_steps.done.err
 
 
 def test_the_place_of_the_run_is_said_while_the_command_runs(tmp_path: Path) -> None:
@@ -215,22 +243,20 @@ def test_ranks_of_a_launcher_are_reduced_and_told_apart(tmp_path: Path) -> None:
         assert [row.values[f"workers/trainer/{rank}/loss"] for rank in range(3)] == [0, 1, 2]
 
 
-@pytest.mark.parametrize("status", slow_after(1, [3, 0]))
-def test_the_exit_status_is_that_of_the_command(tmp_path: Path, status: int) -> None:
+@pytest.mark.slow
+def test_a_command_that_succeeds_is_a_run_that_has_succeeded(tmp_path: Path) -> None:
     path = script(
         tmp_path,
-        f"""
-        import sys
+        """
         import otel_rl
 
         otel_rl.init(role="trainer")
-        otel_rl.mlogger.log({{"loss": 1}}, step=0)
-        sys.exit({status})
+        otel_rl.mlogger.log({"loss": 1}, step=0)
         """,
     )
     done = otel_rl("run", "--experiment", "e", "--", PYTHON, path, cwd=tmp_path)
-    assert done.status == status
-    assert wandb_run(tmp_path, "e").exit_code == status
+    assert done.status == 0
+    assert wandb_run(tmp_path, "e").exit_code == 0
 
 
 def test_a_command_that_is_not_there_is_127_and_leaves_nothing(tmp_path: Path) -> None:
@@ -253,7 +279,7 @@ def test_a_file_that_cannot_be_executed_is_126(tmp_path: Path) -> None:
 def test_a_name_that_cannot_be_used_is_refused_before_the_command_starts(
     tmp_path: Path, option: str, name: str, reason: str
 ) -> None:
-    done = otel_rl("run", option, name, "--", "touch", "started", cwd=tmp_path)
+    done = otel_rl_here("run", option, name, "--", "touch", "started", cwd=tmp_path)
     assert done.status == 2
     assert f"{option}: {reason}" in done.err
     assert list(tmp_path.iterdir()) == []
@@ -268,7 +294,7 @@ def test_any_script_name_makes_a_name_for_the_run(tmp_path: Path) -> None:
 
 def test_a_tracker_directory_that_cannot_be_used_is_an_error_at_start(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    done = otel_rl(
+    done = otel_rl_here(
         "run", "--", "touch", "started",
         cwd=tmp_path, env=clean_environment(tmp_path, WANDB_DIR="file"),
     )  # fmt: skip
@@ -278,7 +304,7 @@ def test_a_tracker_directory_that_cannot_be_used_is_an_error_at_start(tmp_path: 
 
 
 def test_a_log_level_that_is_none_is_an_error_at_start(tmp_path: Path) -> None:
-    done = otel_rl(
+    done = otel_rl_here(
         "run", "--", "touch", "started",
         cwd=tmp_path, env=clean_environment(tmp_path, OTEL_RL_LOG_LEVEL="loud"),
     )  # fmt: skip
@@ -334,15 +360,21 @@ def test_a_command_killed_by_a_signal_is_128_and_its_number(tmp_path: Path) -> N
     assert done.status == 128 + signal.SIGKILL
 
 
-def test_a_command_that_reports_nothing_is_told_why(tmp_path: Path) -> None:
-    done = otel_rl("run", "--tracker", "jsonl", "--", PYTHON, "-c", "pass", cwd=tmp_path)
-    assert done.status == 0
-    assert "nothing was reported" in done.err
+@pytest.fixture(scope="module")
+def silent(tmp_path_factory: pytest.TempPathFactory) -> Finished:
+    """A command that reports nothing."""
+    words = ("run", "--tracker", "jsonl", "--", "echo", "hello")
+    return otel_rl(*words, cwd=tmp_path_factory.mktemp("silent"))
 
 
-def test_standard_output_belongs_to_the_command(tmp_path: Path) -> None:
-    done = otel_rl("run", "--tracker", "jsonl", "--", "echo", "hello", cwd=tmp_path)
-    assert done.out == "hello\n"
+def test_a_command_that_reports_nothing_is_told_why(silent: Finished) -> None:
+    assert silent.status == 0
+    assert "nothing was reported" in silent.err
+    assert "show the run again" not in silent.err
+
+
+def test_standard_output_belongs_to_the_command(silent: Finished) -> None:
+    assert silent.out == "hello\n"
 
 
 @pytest.mark.parametrize("exists", slow_after(1, [False, True]))
@@ -466,11 +498,11 @@ def test_a_second_run_of_the_same_trial_goes_on_in_the_same_tracker_run(tmp_path
         """,
     )
     for first in ("0", "5"):
-        done = otel_rl("run", "--experiment", "e", "--", PYTHON, path, first, cwd=tmp_path)
+        words = ("run", "--experiment", "e", "--tracker", "jsonl", "--", PYTHON, path, first)
+        done = otel_rl(*words, cwd=tmp_path)
         assert done.status == 0, done.err
-    run = wandb_run(tmp_path, "e")
-    losses = [row["trainer/loss"] for row in run.history if "trainer/loss" in row]
-    assert losses == list(range(10))
+    values = [row.values for row in jsonl_rows(tmp_path, "e")]
+    assert [one["trainer/loss"] for one in values if "trainer/loss" in one] == list(range(10))
 
 
 @pytest.mark.slow
@@ -707,13 +739,6 @@ def test_a_run_that_ends_with_no_metric_says_so_last(
     assert "docs/quickstart.md" in last
 
 
-def test_a_run_with_one_metric_does_not_say_that_it_has_none(tmp_path: Path) -> None:
-    path = script(tmp_path, "import otel_rl; otel_rl.mlogger.log({'loss': 1.0})")
-    done = otel_rl("run", "--tracker", "jsonl", "--", PYTHON, path, cwd=tmp_path)
-    assert done.status == 0
-    assert "no metric" not in done.err
-
-
 MEASURED = """
     import otel_rl
 
@@ -724,10 +749,13 @@ MEASURED = """
 
 @pytest.mark.parametrize(
     ("options", "keys"),
-    [
-        ((), {"trainer/loss", "trainer/mine"}),
-        (("--detail", "full"), {"trainer/loss", "trainer/mine", "trainer/grad/abs_max"}),
-    ],
+    slow_after(
+        1,
+        [
+            (("--detail", "full"), {"trainer/loss", "trainer/mine", "trainer/grad/abs_max"}),
+            ((), {"trainer/loss", "trainer/mine"}),
+        ],
+    ),
 )
 def test_the_tracker_gets_as_much_detail_as_is_asked_for(
     tmp_path: Path, options: tuple[str, ...], keys: set[str]

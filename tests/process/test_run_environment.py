@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.process.commands import Finished, clean_environment, jsonl_rows, otel_rl
+from tests.process.commands import Finished, clean_environment, jsonl_rows, otel_rl, otel_rl_here
 from tests.slow import slow_after
 
 pytestmark = pytest.mark.process
@@ -82,7 +82,7 @@ def lines(done: Finished, word: str) -> list[str]:
 @pytest.mark.parametrize(
     ("options", "environ"),
     slow_after(
-        2,
+        1,
         [
             (["--grpc"], {}),
             ([], {"OTEL_EXPORTER_OTLP_METRICS_PROTOCOL": "grpc"}),
@@ -145,7 +145,8 @@ def test_a_grpc_sdk_that_is_pointed_to_the_http_port_is_told_what_to_do(tmp_path
 
 
 def test_grpc_on_a_bridge_without_it_is_an_error_at_start(tmp_path: Path) -> None:
-    done = run(tmp_path, GRPC_ONLY, "--grpc", OTEL_RL_BRIDGE__GRPC__ENABLED="false")
+    environment = clean_environment(tmp_path, OTEL_RL_BRIDGE__GRPC__ENABLED="false")
+    done = otel_rl_here("run", "--grpc", "--", "touch", "started", cwd=tmp_path, env=environment)
     assert done.status == 2, done.err
     assert "--grpc: the bridge does not listen on gRPC" in done.err
 
@@ -163,6 +164,7 @@ def test_a_bridge_without_grpc_says_so_and_names_no_address(tmp_path: Path) -> N
 # What the user's variables mean
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("exporter", slow_after(1, ["console", "none", "prometheus"]))
 @pytest.mark.parametrize("program", slow_after(1, [HTTP_ONLY, OWN]))
 def test_metrics_that_are_to_go_elsewhere_are_announced(
@@ -183,6 +185,7 @@ def test_metrics_for_the_console_are_not_exported_over_otlp(tmp_path: Path) -> N
     assert not any("generator/loss" in row.values for row in jsonl_rows(tmp_path, "e"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "exporter", slow_after(1, ["console,otlp", "otlp", "OTLP", "otlp_proto_http"])
 )
@@ -192,6 +195,7 @@ def test_metrics_that_are_for_otlp_too_are_in_the_run(tmp_path: Path, exporter: 
     assert value(tmp_path, "generator/loss") == 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("signal", slow_after(1, ["TRACES", "LOGS"]))
 def test_other_signals_that_are_to_go_elsewhere_are_announced(tmp_path: Path, signal: str) -> None:
     done = run(tmp_path, OWN, **{f"OTEL_{signal}_EXPORTER": "console"})
@@ -200,6 +204,7 @@ def test_other_signals_that_are_to_go_elsewhere_are_announced(tmp_path: Path, si
     assert value(tmp_path, "generator/loss") == 3
 
 
+@pytest.mark.slow
 def test_a_disabled_sdk_is_announced(tmp_path: Path) -> None:
     done = run(tmp_path, OWN, OTEL_SDK_DISABLED="true")
     assert done.status == 0, done.err
@@ -224,6 +229,7 @@ def test_variables_that_lead_elsewhere_are_replaced_and_named_without_their_valu
     assert "secret" not in done.err
 
 
+@pytest.mark.slow
 def test_an_ordinary_environment_is_not_commented_on(tmp_path: Path) -> None:
     done = run(tmp_path, OWN)
     assert done.status == 0, done.err
@@ -255,6 +261,7 @@ def test_an_sdk_whose_file_names_the_variables_is_in_the_run(tmp_path: Path, end
     assert lines(done, "OTEL_CONFIG_FILE") == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "variable", slow_after(1, ["OTEL_CONFIG_FILE", "OTEL_EXPERIMENTAL_CONFIG_FILE"])
 )

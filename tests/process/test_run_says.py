@@ -84,7 +84,7 @@ def run(directory: Path, program: str) -> int:
     return done.status
 
 
-@pytest.fixture(scope="module", params=list(WAYS.values()), ids=list(WAYS))
+@pytest.fixture(scope="module", params=slow_after(1, WAYS.values()), ids=list(WAYS))
 def written(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where the run is of which several processes said something, in one of the ways."""
     directory = tmp_path_factory.mktemp("run")
@@ -109,6 +109,7 @@ def test_samples_stand_in_a_table_at_their_steps(written: Path) -> None:
     assert rows == [[step, f"p{step}", step / 2] for step in range(3)]
 
 
+@pytest.mark.slow  # of a run in W&B: test_crashes.py
 def test_an_exception_that_nobody_caught_is_a_crash(tmp_path: Path) -> None:
     program = """
         import otel_rl

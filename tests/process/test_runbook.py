@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from otel_rl.bridge.journal.sqlite import JOURNAL_FILE
+from otel_rl.bridge.journal.sqlite import JOURNAL_FILE, SqliteJournal
 from otel_rl.run_id import run_id
 from tests import plain_http
 from tests.docs_examples import blocks
@@ -19,7 +19,7 @@ from tests.faults.keeper import wait_for
 from tests.lab.running import Bridge
 from tests.lab.site import BRIDGE, history_of
 from tests.otlp_requests import gauge, key_values, metrics_request, point
-from tests.process.commands import clean_environment, otel_rl
+from tests.process.commands import clean_environment, otel_rl, otel_rl_here
 from tests.wandb_server import API_KEY, WandbServer
 
 pytestmark = pytest.mark.process
@@ -124,8 +124,7 @@ def test_a_stopped_bridge_goes_on_where_its_directory_is_moved(tmp_path: Path) -
 
 
 def test_a_journal_of_another_format_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
-    with Bridge(tmp_path, BRIDGE) as bridge:
-        assert bridge.stop() == 0
+    SqliteJournal(tmp_path / "data").close()
     journal = tmp_path / "data" / JOURNAL_FILE
     connection = sqlite3.connect(journal)
     connection.execute("PRAGMA user_version=99")
@@ -144,7 +143,7 @@ def test_doctor_is_content_beside_a_bridge_that_is_well(tmp_path: Path) -> None:
     with Bridge(tmp_path / "bridge", BRIDGE) as bridge:
         http, grpc = map(str, bridge.ports)
         variables = {"OTEL_RL_BRIDGE__HTTP__PORT": http, "OTEL_RL_BRIDGE__GRPC__PORT": grpc}
-        done = otel_rl(
+        done = otel_rl_here(
             "doctor", "--tracker", "jsonl", "--data", bridge.directory / "data", cwd=tmp_path,
             env=clean_environment(tmp_path, **variables),
         )  # fmt: skip
@@ -156,7 +155,7 @@ def test_doctor_says_that_a_port_is_taken_by_something_else(tmp_path: Path) -> N
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         variables = {"OTEL_RL_BRIDGE__HTTP__PORT": "0", "OTEL_RL_BRIDGE__GRPC__PORT": port}
-        done = otel_rl(
+        done = otel_rl_here(
             "doctor", "--tracker", "jsonl", cwd=tmp_path,
             env=clean_environment(tmp_path, **variables),
         )  # fmt: skip
@@ -196,7 +195,7 @@ def test_a_wrong_key_is_corrected_in_its_file_without_a_restart(
     server.fail(401)
     with bridge:
         send(bridge, range(3))
-        assert wait_for(lambda: "does not take the rows" in bridge.said(), WRITTEN_S)
+        assert wait_for(lambda: "does not accept the rows" in bridge.said(), WRITTEN_S)
         bridge.give_key(server, API_KEY)
         server.heal()
         assert wait_for(lambda: has_all(server, range(3)), WRITTEN_S), bridge.said()

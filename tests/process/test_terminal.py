@@ -13,7 +13,7 @@ from otel_rl.bridge.journal.run_store import RunStore
 from otel_rl.bridge.journal.sqlite import SqliteJournal
 from otel_rl.diagnose.history.records import Facts, RowFacts
 from otel_rl.records import ExperimentKey, KeySpec, RoleStanding, Row
-from tests.process.commands import OTEL_RL, clean_environment
+from tests.process.commands import OTEL_RL, clean_environment, otel_rl_here
 from tests.terminal import Terminal
 
 pytestmark = pytest.mark.process
@@ -91,31 +91,18 @@ def test_top_shows_the_runs_fits_the_terminal_and_leaves_it_as_it_was(data: Path
 
 
 def test_top_without_a_terminal_is_plain_text(data: Path) -> None:
-    done = subprocess.run(
-        [*OTEL_RL, "top", "--data", str(data)],
-        cwd=data,
-        env=clean_environment(data),
-        capture_output=True,
-        timeout=120,
-        check=True,
-    )
-    lines = done.stdout.decode().splitlines()
+    done = otel_rl_here("top", "--data", data, cwd=data)
+    assert done.status == 0, done.err
+    lines = done.out.splitlines()
     assert lines[0].split()[:3] == ["RUN", "STATE", "STEP"]
     assert lines[1].startswith("grpo/one")
-    assert b"\x1b" not in done.stdout + done.stderr
+    assert "\x1b" not in done.out + done.err
 
 
 def test_top_of_a_run_that_is_not_there_says_which_there_are(data: Path) -> None:
-    done = subprocess.run(
-        [*OTEL_RL, "top", "nothing", "--data", str(data)],
-        cwd=data,
-        env=clean_environment(data),
-        capture_output=True,
-        timeout=120,
-        check=False,
-    )
-    assert done.returncode == 2
-    assert "There are: grpo/one, ppo/two." in done.stderr.decode()
+    done = otel_rl_here("top", "nothing", "--data", data, cwd=data)
+    assert done.status == 2
+    assert "There are: grpo/one, ppo/two." in done.err
 
 
 def run(directory: Path, *options: str) -> list[str]:

@@ -14,7 +14,7 @@ import pytest
 from otel_rl.bridge.bridge import Bridge
 from otel_rl.bridge.config import BridgeSettings
 from otel_rl.bridge.counters import Counter, Where
-from otel_rl.view.process import BridgePage
+from otel_rl.view.page_process import BridgePage
 from tests.otlp_requests import gauge, key_values, metrics_request, point
 from tests.view_runs import LookedAt, write_run
 from tests.waiting import wait_until

@@ -9,8 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from otel_rl.bridge.config import BridgeSettings
 from otel_rl.records import ExperimentKey, ExperimentStatus
 from otel_rl.run_id import run_id
+from otel_rl.view.pages import Pages
+from otel_rl.view.report import report_html
 from tests.browser import Browser
 from tests.process.commands import OTEL_RL, clean_environment
 from tests.view_runs import GRPO, HOSTILE, T0, LookedAt, S, write_run
@@ -108,6 +111,14 @@ def test_the_straggler_is_a_row_of_the_heatmap(viewed: Viewed) -> None:
     assert browser.complaints() == []
 
 
+def test_workers_that_all_take_as_long_are_not_red(viewed: Viewed) -> None:
+    browser = viewed.open(HOSTILE_KEY, "workers")
+    (share,) = browser.get(
+        "document.querySelector('#heatmap').data.map((one) => Math.max(...one.z.flat()) / one.zmax)"
+    )
+    assert 0.2 < share < 0.5
+
+
 def test_of_a_thousand_workers_the_straggler_is_drawn(viewed: Viewed) -> None:
     browser = viewed.open(LARGE, "workers")
     assert "trainer/613" in browser.get("document.querySelector('#heatmap').data[0].text.flat()")
@@ -178,3 +189,53 @@ def test_what_is_new_is_seen_without_a_reload(viewed: Viewed) -> None:
     browser.wait("document.querySelector('#live').textContent === 'live'")
     write_run(viewed.data / "new", LookedAt(ExperimentKey("newcomer")), now_ns=T0 + S)
     browser.wait("document.querySelector('main').textContent.includes('newcomer')")
+
+
+def test_runs_are_compared_by_any_key_each_in_its_colour(viewed: Viewed) -> None:
+    browser = viewed.browser
+    browser.open(viewed.url, "runs")
+    assert browser.get("document.querySelector('#key').value") == "trainer/reward/mean"
+    color = "document.querySelector('#compare').data.at(-1).line.color"
+    before = browser.get(color)
+    browser.do(
+        "const key = document.querySelector('#key'); key.value = 'trainer/iteration/duration';"
+        "key.dispatchEvent(new Event('change'));"
+        "document.querySelector('[data-run] input').click()"
+    )
+    plot = "document.querySelector('#compare')"
+    browser.wait(f"{plot}.layout.yaxis.title.text === 'trainer/iteration/duration'")
+    browser.wait(f"{plot}.data.length === 2")
+    assert browser.get(color) == before
+    assert browser.complaints() == []
+
+
+def test_the_link_of_a_run_waits_for_its_first_report(viewed: Viewed) -> None:
+    late = ExperimentKey("late")
+    run = run_id(late.experiment, late.trial)
+    viewed.browser.open(f"{viewed.url}#/run/{run}/overview", "waiting")
+    assert "Nothing was reported" in viewed.browser.get("document.body.textContent")
+    viewed.browser.wait("document.querySelector('#live').textContent === 'live'")
+    write_run(viewed.data / "late", LookedAt(late), now_ns=T0 + 2 * S)
+    viewed.browser.wait("document.body.dataset.ready === 'overview'")
+    assert viewed.browser.get("document.querySelector('#waiting')") is None
+
+
+def test_where_a_line_is_not_a_number_is_a_cross(viewed: Viewed) -> None:
+    diverged = ExperimentKey("diverged")
+    write_run(viewed.data / "nan", LookedAt(diverged, diverges_at=15), now_ns=T0 + 3 * S)
+    browser = viewed.open(diverged, "overview")
+    browser.wait("document.querySelector('[data-panel]')?.data?.length === 2")
+    assert browser.get("document.querySelector('[data-panel]').data[1].x") == [*range(15, 21)]
+    assert "NaN" in browser.get("document.querySelector('.facts').textContent")
+    assert browser.complaints() == ["NaN"]  # the loss
+
+
+def test_a_report_says_of_when_it_is(viewed: Viewed) -> None:
+    """What it calls a minute ago is so when it is made, not when it is read."""
+    run = run_id(GRPO.experiment, GRPO.trial)
+    pages = Pages(BridgeSettings(data=viewed.data / "a"), clock_ns=lambda: T0 + S)
+    path = viewed.data.parent / "report.html"
+    path.write_text(report_html(pages, run), encoding="utf-8")
+    viewed.browser.open(path.as_uri(), "overview")
+    assert "14 Nov 2023" in viewed.browser.get("document.querySelector('#live').textContent")
+    assert viewed.browser.complaints() == []

@@ -12,8 +12,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from otel_rl.bridge.journal.formats import state_format as wire
+from otel_rl.bridge.rows.goodput.allocation import Place
 from otel_rl.bridge.rows.goodput.goodput import Goodput
-from otel_rl.bridge.rows.goodput.places import Place
 from otel_rl.bridge.rows.goodput.work_over_time import WorkOverTime
 from otel_rl.bridge.rows.series.streams import Group, Stream, WorkerState
 from otel_rl.bridge.rows.steps.step_axis import ValueTimeline
@@ -96,7 +96,7 @@ class World:
         if is_new:
             self.workers.pop((role, label), None)
         worker = self.worker(role, label)
-        self.goodput.heard(worker, self.now_ns, is_held=is_held)
+        self.goodput.exported(worker, self.now_ns, is_held=is_held)
         worker.first_ns = worker.first_ns or self.now_ns
 
     def left(self, role: str, label: str) -> None:
@@ -195,6 +195,6 @@ def test_work_that_is_taken_is_not_there_any_more(
 
 def test_a_place_without_phases_is_idle_all_the_time() -> None:
     place = Place(T0)
-    place.heard(T0, is_first=True, is_held=True)
-    place.heard(T0 + 5 * S, is_first=False, is_held=True)
+    place.exported(T0, is_first=True, is_held=True)
+    place.exported(T0 + 5 * S, is_first=False, is_held=True)
     assert place.spent(T0 + 9 * S) == (9.0, 0.0, 0.0)

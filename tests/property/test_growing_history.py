@@ -13,6 +13,7 @@ from bench.exam.requests import arrivals
 from otel_rl.diagnose.engine import diagnose
 from otel_rl.diagnose.history.records import Facts, RowFacts, SpanFacts, StepFacts, WorkerFacts
 from otel_rl.diagnose.history.run_history import GrowingHistory, RunHistory
+from tests.slow import slow_after
 
 SEED = 20
 LOOKS = 6
@@ -31,7 +32,7 @@ def as_plain(history: RunHistory) -> dict[str, object]:
     return {name: value for name, value in vars(history).items() if not name.startswith("_")}
 
 
-@pytest.mark.parametrize("number", range(1, 9))
+@pytest.mark.parametrize("number", slow_after(3, range(1, 9)))
 def test_every_look_finds_what_a_look_at_the_whole_run_finds(number: int) -> None:
     records = drawn_records(number)
     growing, read = GrowingHistory(), 0

@@ -1,7 +1,5 @@
 """A request of a known shape has the same outcome as if it were parsed."""
 
-from collections.abc import Sequence
-from concurrent.futures import Future
 from dataclasses import replace
 
 from google.protobuf.message import DecodeError
@@ -241,7 +239,6 @@ class _Site:
     def door(self) -> IngestPipeline:
         return IngestPipeline(
             accept=self._journal,
-            accept_later=self._later,
             limits=LIMITS,
             counters=self.counters,
             clock_ns=lambda: NOW_NS,
@@ -249,24 +246,18 @@ class _Site:
         )
 
     def outcome(self, door: IngestPipeline, payload: bytes) -> object:
-        known = door.take_known(payload)
+        known = door.known(payload)
         try:
             if known is None:
                 found = door.take(Signal.METRICS, lambda: payload)
             else:
-                known[1].result()
-                found = door.known_was_kept(known[0])
+                self._journal(known.batches)
+                found = door.known_was_kept(known)
         except RequestError as error:
             found_error = type(error), str(error)
             return found_error, len(self._journal.batches)
         kept = [(batch.experiment, _canonical(batch.payload)) for batch in self._journal.take()]
         return outcome(found), kept
-
-    def _later(self, batches: Sequence[Batch]) -> Future[None]:
-        self._journal(batches)
-        kept: Future[None] = Future()
-        kept.set_result(None)
-        return kept
 
 
 @given(conversations())

@@ -302,7 +302,7 @@ def test_a_state_that_was_written_and_read_goes_on_as_it_would_have(
         if restart:
             twins.restart()
     for aligner in twins:
-        aligner.findings.tell(
+        aligner.findings.add(
             Finding(3, now_ns, "cause", "It is slow.", [{"kind": "slow", "score": 0.5}])
         )
         aligner.end(failed=False)

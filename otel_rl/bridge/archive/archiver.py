@@ -1,4 +1,4 @@
-"""Writes what waits in the journal to Parquet files: ``<directory>/<run id>/<file>.parquet``.
+"""Writes waiting values of the journal to Parquet files: ``<directory>/<run id>/<file>.parquet``.
 
 journal ─ parts of a file ─> child process ─ temporary file, sync, rename ─> parts are removed
 
@@ -50,7 +50,7 @@ _LOG_EVERY_S: Final = 60.0
 
 
 class ArchiveUnwritable(Exception):
-    """The child process could not write a file; its text says why."""
+    """The child process could not write a file; its text is the reason."""
 
 
 class _File(NamedTuple):
@@ -183,11 +183,11 @@ class Archiver:
 
     @contextlib.contextmanager
     def _failures_counted(self) -> Iterator[None]:
-        """Catch and count failures; what waits is tried again after a pause."""
+        """Catch and count failures; values wait and are retried after a pause."""
         try:
             yield
         except LeaseLost as exc:
-            _log.debug("A run's archive goes on elsewhere: %s", exc)
+            _log.debug("Another bridge continues a run's archive: %s", exc)
         except JournalError as exc:
             _log.debug("The journal is unreachable, values wait for the archive: %s", exc)
         except ArchiveUnwritable as exc:
@@ -240,7 +240,7 @@ class Archiver:
         timer = threading.Timer(_TIMEOUT_S, process.kill)
         timer.start()
         try:
-            with contextlib.suppress(BrokenPipeError):  # its answers say what is written
+            with contextlib.suppress(BrokenPipeError):  # its answers list what is written
                 for file in files:
                     damaged += self._send(file, process.stdin)
                 process.stdin.flush()

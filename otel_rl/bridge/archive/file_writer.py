@@ -278,7 +278,7 @@ def main() -> int:
         parts = deque(_parts(stdin))
         try:
             written = write_file(Path(head.path), tables_of(head, _drained(parts)))
-        except Exception as exc:  # noqa: BLE001  # the bridge says it; other files are written
+        except Exception as exc:  # noqa: BLE001  # the bridge reports it; other files are written
             reason = exc.strerror if isinstance(exc, OSError) else None
             _answer({"error": f"{head.path}: {reason or repr(exc)}"})
         else:

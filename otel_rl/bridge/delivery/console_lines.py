@@ -1,6 +1,6 @@
 """Lines of the run's console that a tracker lacks, known by their numbers.
 
-A tracker that counts its lines is told none twice: after a kill, rows are handed over again, and
+A tracker that counts its lines gets none twice: after a kill, rows are handed over again, and
 lines below that count are left out. Lines that are missing there, although their rows are not, keep
 their places, so that the count stays right.
 """

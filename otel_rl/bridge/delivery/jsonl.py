@@ -35,10 +35,11 @@ from pathlib import Path
 
 from otel_rl.bridge.delivery.console_lines import ConsoleLines
 from otel_rl.bridge.delivery.local_files.file_errors import not_opened, unavailable
+from otel_rl.bridge.delivery.local_files.journal_mark import check_journal
 from otel_rl.bridge.delivery.local_files.read_back import ReadBack
 from otel_rl.bridge.delivery.tracker_interface import RunInfo
 from otel_rl.bridge.journal.formats.row_format import fast_json
-from otel_rl.errors import TrackerRejected, TrackerUnavailable
+from otel_rl.errors import TrackerUnavailable
 from otel_rl.records import CONSOLE, Description, Row, Value
 
 __all__ = ["JsonLinesTracker"]
@@ -65,7 +66,13 @@ class JsonLinesTracker:
         try:
             self._file = self._path.open("r+b" if self._path.exists() else "w+b")
             end, self._next_row = _end_of_rows(self._file)
-            self._check_journal(run)
+            check_journal(
+                self._path.with_suffix(".journal"),
+                run.journal,
+                rows=self._next_row,
+                place=self._path,
+                kind="file",
+            )
             self._file.truncate(end)
             sound_end, self._next_row = _end_before_gap(self._file, end, self._next_row)
             if sound_end < end:
@@ -150,23 +157,6 @@ class JsonLinesTracker:
 
     def _unavailable(self, exc: OSError) -> TrackerUnavailable:
         return unavailable(self._path, exc, self._path.parent)
-
-    def _check_journal(self, run: RunInfo) -> None:
-        """Refuse to append to the rows of another journal."""
-        sidecar = self._path.with_suffix(".journal")
-        written_from = sidecar.read_text().strip() if sidecar.exists() else ""
-        if not run.journal or written_from == run.journal:
-            return
-        if self._next_row:
-            raise TrackerRejected(
-                f"{self._path}: has {self._next_row} rows of another journal.",
-                hint="Give the trial another name, move the file away, or start the bridge with "
-                "the data directory that it was written from.",
-            )
-        with sidecar.open("w") as file:
-            file.write(f"{run.journal}\n")
-            file.flush()
-            os.fsync(file.fileno())
 
     def _opened(self) -> BufferedRandom:
         if self._file is None:

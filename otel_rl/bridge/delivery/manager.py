@@ -161,7 +161,7 @@ class DeliveryManager:
             return set(self._runs)
 
     def let_go(self, keys: Iterable[ExperimentKey]) -> None:
-        """Forget those of the runs that are over; one that has new rows is begun again."""
+        """Forget the given runs that are over; a run with new rows begins again."""
         with self._lock:
             for key in keys:
                 run = self._runs.get(key)

@@ -33,7 +33,7 @@ __all__ = ["BACKENDS", "backend"]
 
 
 def backend(name: str) -> TrackerKind:
-    """Look up a backend: one of these, else one that another package has registered.
+    """Look up a backend: one of ours, else one of another package.
 
     Raises:
         ConfigError: The name is unknown, or its package cannot be loaded.

@@ -154,7 +154,7 @@ class WriterSlots(Generic[_HolderT]):
         return False
 
     def _look(self) -> None:
-        """Grant what is free, or ask one more holder to leave; of all who wait, one does so."""
+        """Grant free slots, or ask one more holder to leave; one waiting thread does so."""
         with self._lock:
             now_s = self._clock_s()
             if now_s < self._look_again_s:

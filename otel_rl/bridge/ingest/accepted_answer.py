@@ -1,6 +1,6 @@
 """Builds the answer to a request that was accepted, in whole or in part."""
 
-from otel_rl.bridge.ingest.signals import SIGNALS, ExportResponse
+from otel_rl.bridge.ingest.signal_specs import SIGNALS, ExportResponse
 from otel_rl.bridge.ingest.validation.validate import Validated
 from otel_rl.signals import Signal
 

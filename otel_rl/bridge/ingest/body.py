@@ -16,7 +16,7 @@ from otel_rl.errors import MalformedRequest, Overloaded, RequestTooLarge, SlowSe
 
 __all__ = ["ENCODINGS", "Held", "InFlight", "decompress", "drain", "read"]
 
-# zlib's window size; +16 says that the stream has a gzip header.
+# zlib's window size; +16 for a stream with a gzip header.
 _WINDOW_BITS = {"gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}
 
 ENCODINGS = ("identity", *_WINDOW_BITS)

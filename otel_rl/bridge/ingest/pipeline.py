@@ -23,24 +23,29 @@ from otel_rl.bridge.ingest.parsing.otlp_json import memory_of_json, parse_json
 from otel_rl.bridge.ingest.parsing.preparse import worst_bytes
 from otel_rl.bridge.ingest.refused_items import MAX_MESSAGE_BYTES, shorten
 from otel_rl.bridge.ingest.security.tokens import AuthSettings, Grant, Tokens
-from otel_rl.bridge.ingest.signals import SIGNALS, ExportRequest
+from otel_rl.bridge.ingest.signal_specs import SIGNALS, ExportRequest
 from otel_rl.bridge.ingest.validation.known_shapes import KnownShapes
 from otel_rl.bridge.ingest.validation.rules import Problem
 from otel_rl.bridge.ingest.validation.sanitize import Admission
 from otel_rl.bridge.ingest.validation.validate import Validated, memory_of, validate
-from otel_rl.errors import MalformedRequest
+from otel_rl.errors import JournalFull, MalformedRequest
 from otel_rl.records import Batch, ExperimentKey, Signal
 
-__all__ = ["IngestPipeline"]
+__all__ = ["AcceptTogether", "IngestPipeline"]
 
 _log = logging.getLogger(__name__)
+
+AcceptTogether = Callable[[Sequence[Sequence[Batch]]], Future[Sequence[JournalFull | None]] | None]
 
 _MESSAGES_PER_OBJECT = 2  # lower bound of the cost of one JSON object in memory and time
 
 # Waiting large requests take at most one thread in this many; the rest serve all others.
 _THREADS_OF_ONE_LARGE = 8
 
-_NEW = (Refusal.TOO_MANY_EXPERIMENTS, "")  # perhaps: whoever may wait for the journal finds out
+_NEW = (
+    Refusal.TOO_MANY_EXPERIMENTS,
+    "",
+)  # perhaps: a thread that may wait for the journal finds out
 
 _LOG_INTERVAL_S = 60.0  # a sender retries every second; its error is worth one line a minute
 
@@ -54,7 +59,7 @@ class IngestPipeline:
         accept: Makes the batches of a request durable before it returns. Called from many threads
             at once, so that they share one fsync. Raises JournalFull or JournalClosed where it
             cannot; the sender then retries.
-        accept_later: Begins that without waiting, see ``DurableBatches.keep_later``.
+        accept_together: Begins that for several requests, see ``DurableBatches.keep_together``.
         limits: Bounds on requests.
         counters: Counts every request and its items.
         clock_ns: The bridge's own clock.
@@ -69,7 +74,7 @@ class IngestPipeline:
         self,
         *,
         accept: Callable[[Sequence[Batch]], None],
-        accept_later: Callable[[Sequence[Batch]], Future[None] | None] = lambda _: None,
+        accept_together: AcceptTogether = lambda _: None,
         limits: ReceiveLimits,
         counters: Counters,
         clock_ns: Callable[[], int] = time.time_ns,
@@ -81,8 +86,8 @@ class IngestPipeline:
     ) -> None:
         self.problem = problem
         self.limits = limits
+        self.accept_together = accept_together
         self._accept = accept
-        self._accept_later = accept_later
         self._counters = counters
         self._clock_ns = clock_ns
         self._tokens = tokens or Tokens(AuthSettings())
@@ -166,40 +171,31 @@ class IngestPipeline:
                 newcomers.keep(batch.experiment for batch in admitted.batches)
         return self._counted(signal, admitted)
 
-    def take_known(
-        self, payload: bytes, grant: Grant | None = None
-    ) -> tuple[Validated, Future[None]] | None:
-        """Validate a short metrics request of known shapes and experiments, and begin to store it.
-
-        It neither blocks nor parses.
+    def known(self, payload: bytes, grant: Grant | None = None) -> Validated | None:
+        """Validate a metrics request of known shapes and experiments, without parsing it.
 
         Args:
             payload: As protobuf.
             grant: Grant of the sender.
 
         Returns:
-            The outcome for ``known_was_kept``, which holds once the future is done. None if the
-            request is not certainly such a one: then ``take`` decides.
-
-        Raises:
-            JournalClosed: The sender should send this again.
+            The outcome for ``known_was_kept``, once ``accept_together`` has kept its batches. None
+            if the request is not certainly such a one: then ``take`` decides.
         """
 
         def problem(key: ExperimentKey) -> Problem:
             forbidden = None if grant is None else grant.problem(key)
             return forbidden or (None if self._experiments.knows(key) else _NEW)
 
-        validated = self._known.validate(payload, self._clock_ns(), problem)
-        kept = None if validated is None else self._accept_later(validated.batches)
-        return None if validated is None or kept is None else (validated, kept)
+        return self._known.validate(payload, self._clock_ns(), problem)
 
     def known_was_kept(self, validated: Validated) -> Validated:
-        """Count a request of ``take_known`` that is durable. Returns what its sender is told."""
+        """Count a request of ``known`` that is durable. Returns what its sender is told."""
         self._experiments.keep([batch.experiment for batch in validated.batches])
         return self._counted(Signal.METRICS, validated)
 
     def _counted(self, signal: Signal, admitted: Validated) -> Validated:
-        """Count a request that is durable, and add what became of earlier ones."""
+        """Count a request that is durable, and add the losses of earlier ones to its answer."""
         self._count(signal, admitted)
         points, message = self._overflow.take(admitted.batches)
         if not points:
@@ -224,7 +220,7 @@ class IngestPipeline:
         self._counters.add(Counter.EXCEPTIONS, reason=where)
         if self._may_log():
             _log.error("A request failed unexpectedly, the sender will retry.", exc_info=error)
-        return answer, "The bridge failed to store the request. Its log says why."
+        return answer, "The bridge failed to store the request. See its log."
 
     def _parsed(
         self,

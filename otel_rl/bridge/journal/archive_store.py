@@ -112,7 +112,7 @@ class ArchiveStore:
     def begin_file(
         self, key: ExperimentKey, max_bytes: int, made_through_ns: int = _LATEST_NS
     ) -> int | None:
-        """Decide the next file of a run, or return the one that was decided.
+        """Decide the next file of a run, or return the decided one.
 
         Args:
             key: The run.

@@ -166,7 +166,7 @@ class PreparedCommit:
         return Use(int(waiting), int(made))
 
     def _change_run(self, connection: Connection) -> bool:
-        """Change what is known of the run. Returns whether it is there and ours."""
+        """Change the metadata of the run. Returns whether it exists and is ours."""
         commit, description = self._commit, self._description
         changed = connection.execute(
             _CHANGE_RUN,
@@ -222,7 +222,7 @@ def _keep_log(
     new: tuple[int, bytes] | None,
     forgotten_ns: int,
 ) -> None:
-    """Add to the log of a run, and remove what is not needed any more."""
+    """Add to the log of a run, and remove parts that are no longer needed."""
     if new is not None:
         newest_ns, body = new
         connection.execute(

@@ -1,4 +1,4 @@
-"""Delivery store: which rows of each run a tracker has, and what keeps it from taking more.
+"""Delivery store: the rows of each run that a tracker has, and its last error.
 
 Rows are removed only below the number that every tracker of the bridge has confirmed, and that each
 allows to remove: a tracker that is away holds rows, but no other tracker.
@@ -111,7 +111,7 @@ class DeliveryStore:
         )
 
     def prune(self, key: ExperimentKey, below: int) -> None:
-        """Allow the removal of the rows before ``below``, and remove what all trackers allow.
+        """Allow the removal of the rows before ``below``, and remove those that all trackers allow.
 
         Raises:
             JournalFull: No room even for that. Some may be removed.
@@ -122,7 +122,7 @@ class DeliveryStore:
         self._remove(key, below)
 
     def forget(self, key: ExperimentKey) -> None:
-        """Forget what was allowed for a run that is over."""
+        """Forget the permissions to remove rows of a run that is over."""
         with self._allowed.lock:
             for name in self._all:
                 self._allowed.below.pop((key, name), None)
@@ -135,7 +135,7 @@ class DeliveryStore:
             pass
 
     def settled(self) -> Sequence[ExperimentKey]:
-        """Runs with which there is nothing to do until something new comes.
+        """Runs without work until new data arrives.
 
         Nothing waits or is open, everything is archived, all trackers have finished them, and their
         rows are gone, or will stay for ever because one confirms none.
@@ -172,7 +172,7 @@ class DeliveryStore:
                 self._remove(key, next_row)
 
     def reported(self, key: ExperimentKey, state: str, error: str) -> None:
-        """Remember what keeps the tracker from taking rows, and since when; "" for nothing.
+        """Store the error because of which the tracker accepts no rows, and its time; "" for none.
 
         Raises:
             JournalFull: No room. Nothing was written.

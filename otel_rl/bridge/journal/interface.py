@@ -1,4 +1,4 @@
-"""The bridge's own database, spool and run store in one: what every kind of it promises.
+"""Interface of the bridge's own database, which is spool and run store in one.
 
 * Durable: once ``write`` returns, what it did survives ``kill -9`` and power loss.
 * Atomic: each function that is given to ``write`` happens wholly or not at all, and may span the
@@ -87,12 +87,12 @@ class Journal(Protocol):
 
     @property
     def identity(self) -> str:
-        """Random, made with the database: tells a run of this journal from one of another."""
+        """Random, made with the database: marks the runs of this journal."""
         ...
 
     @property
     def max_bytes(self) -> int:
-        """Bound for what comes in, see ``check_room``."""
+        """Bound for incoming data, see ``check_room``."""
         ...
 
     @property
@@ -124,13 +124,13 @@ class Journal(Protocol):
             JournalFull: There is no room, in the bound or on the disk. Nothing was written.
             JournalClosed: The bridge is stopping. Nothing was written.
             JournalUnavailable: The database is unreachable. Nothing was written, or all was:
-                only a read can tell.
+                only a read can find out.
             Exception: What ``function`` raised. Nothing was written.
         """
         ...
 
     def write_later(self, function: Callable[[Connection], _T], /) -> Future[_T] | None:
-        """Begin what ``write`` does, without waiting.
+        """Begin a ``write``, without waiting.
 
         Returns:
             Done with the result once that is durable, or with the error; it cannot be cancelled.
@@ -153,7 +153,7 @@ class Journal(Protocol):
         ...
 
     def check_room(self, connection: Connection, n_bytes: int, /) -> None:
-        """Refuse what would fill the room that is needed to get rid of what is there.
+        """Refuse data that would take the room needed to write present data to trackers.
 
         Called inside ``write`` by those who bring something in. Turning a batch into rows needs
         room before it gives the batch's room back, so batches may not take all of it.
@@ -168,7 +168,7 @@ class Journal(Protocol):
         ...
 
     def close(self) -> None:
-        """Finish what was accepted, then close. Idempotent."""
+        """Finish accepted writes, then close. Idempotent."""
         ...
 
 

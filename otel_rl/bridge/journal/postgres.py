@@ -98,7 +98,7 @@ _PAUSE_S: Final = 0.02  # after the first of them, at most; twice that after the
 _MEASURED_FOR_S: Final = 1.0  # the size changes by what others do, too
 
 
-# Of a connection that is refused, libpq tells the text alone. In another language it is "away".
+# Of a refused connection, libpq gives the text alone. In another language it counts as unreachable.
 _NO_DATABASE: Final = re.compile(r'database "[^"]*" does not exist')
 
 
@@ -107,7 +107,7 @@ class PostgresJournal:
 
     Args:
         url: ``postgresql://user:password@host:port/database``, or what else libpq takes.
-        max_bytes: Bound for what comes in, see ``check_room``. It may be exceeded by what all
+        max_bytes: Bound for incoming data, see ``check_room``. It may be exceeded by what all
             bridges take in a second.
         connections: How many this process may have.
 
@@ -183,7 +183,7 @@ class PostgresJournal:
 
     def _write(self, function: Callable[[Connection], _T]) -> _T:
         for attempt in range(_ATTEMPTS):
-            with _told(), self._pool.borrowed() as borrowed:
+            with _translated_errors(), self._pool.borrowed() as borrowed:
                 try:
                     # What needs no answer is sent with what comes next.
                     with borrowed.pipeline(), borrowed.transaction():
@@ -201,7 +201,7 @@ class PostgresJournal:
     @contextlib.contextmanager
     def read(self) -> Iterator[Connection]:
         """See ``Journal.read``."""
-        with _told(), self._pool.borrowed() as borrowed:
+        with _translated_errors(), self._pool.borrowed() as borrowed:
             yield _Connection(borrowed)
 
     def check_room(self, connection: Connection, n_bytes: int, /) -> None:
@@ -220,7 +220,7 @@ class PostgresJournal:
             self._taken_bytes += n_bytes
 
     def size(self) -> int:
-        """Bytes of the batches and of what was made of them; tables and indexes are larger."""
+        """Bytes of the batches and of the rows made of them; tables and indexes are larger."""
         with self.read() as connection:
             return _size(connection)
 
@@ -233,7 +233,7 @@ class PostgresJournal:
 
 
 class _Pool:
-    """Up to so many connections, made when they are needed, thrown away when they fail."""
+    """Bounded pool of connections, made when needed and discarded when they fail."""
 
     def __init__(self, url: str, limit: int) -> None:
         self._url = url
@@ -285,7 +285,7 @@ class _Pool:
         try:
             connection = psycopg.connect(
                 self._url,
-                autocommit=True,  # reads are single statements; writes say where they begin
+                autocommit=True,  # reads are single statements; writes begin explicitly
                 connect_timeout=_CONNECT_TIMEOUT_S,
                 keepalives_idle=_PROBE_S,
                 keepalives_interval=_PROBE_S,
@@ -297,7 +297,7 @@ class _Pool:
             )
         except psycopg.ProgrammingError as exc:
             raise ConfigError(
-                "journal.url: is no address of a PostgreSQL database.",
+                "journal.url: is not an address of a PostgreSQL database.",
                 hint="It looks like postgresql://user:password@host:5432/database.",
             ) from exc
         connection.execute(
@@ -371,7 +371,7 @@ def _size(connection: Connection) -> int:
 
 
 @contextlib.contextmanager
-def _told() -> Iterator[None]:
+def _translated_errors() -> Iterator[None]:
     """Convert errors of the server to the journal's. Errors of a statement pass unchanged."""
     try:
         yield
@@ -397,7 +397,7 @@ def _told() -> Iterator[None]:
             raise _gone(exc) from exc
         raise JournalUnavailable(
             f"The database does not answer: {_message(exc)}.",
-            hint="Look at the server of journal.url; senders retry meanwhile.",
+            hint="Check the server of journal.url; senders retry meanwhile.",
         ) from exc
 
 
@@ -405,13 +405,13 @@ def _gone(exc: Exception) -> JournalGone:
     return JournalGone(
         f"The database or its tables were removed while the bridge was using them: {_message(exc)}."
         " Nothing more is acknowledged.",
-        hint="Put back what was there. If it is lost, start the bridges again: senders repeat what "
-        "was not acknowledged; what was, and is not in a run yet, is lost.",
+        hint="Restore it. If it is lost, start the bridges again: senders repeat what was not "
+        "acknowledged; acknowledged data that is not yet in a run is lost.",
     )
 
 
 def _is_alive(connection: _Server) -> bool:
-    """Return whether the connection is open, as far as the socket tells."""
+    """Return whether the connection is open, by the state of its socket."""
     if connection.closed:
         return False
     waiting = poll()

@@ -10,7 +10,7 @@ _log = logging.getLogger(__name__)
 
 
 class JournalPresence:
-    """Last known presence of a journal's files or tables. Any thread may tell and ask."""
+    """Last known presence of a journal's files or tables. Any thread may call any method."""
 
     def __init__(self) -> None:
         self._gone: JournalGone | None = None
@@ -31,4 +31,4 @@ class JournalPresence:
         """Note that the journal was used, and may have been put back."""
         if self._gone is not None:
             self._gone = None
-            _log.warning("The journal is where it was. Requests are taken again.")
+            _log.warning("The journal is back. Requests are accepted again.")

@@ -78,9 +78,9 @@ class RunOverview:
         roles: How the workers of each role stood when rows were made last.
         tracker: Its name, or empty if none has been asked yet.
         rows: How many were made so far.
-        unconfirmed: How many of them the tracker has not said that it has.
+        unconfirmed: How many of them the tracker has not confirmed.
         waiting_bytes: Acknowledged batches that are no rows yet.
-        state: What the delivery said when it spoke last of ``error``.
+        state: State of the delivery when it last reported ``error``.
         error: What keeps the tracker from taking rows; empty if nothing does.
         error_ns: Since when, in nanoseconds since the epoch.
         owner: The bridge that works on it, of several on one database, as ``host:process:...``;
@@ -239,7 +239,7 @@ def looking(directory: Path) -> Iterator[Connection]:
     except sqlite3.Error as exc:
         raise JournalError(
             f"Cannot read the journal {str(path)!r}: {exc}.",
-            hint="Look as the user that the bridge runs as, with the same version of otel_rl.",
+            hint="Run this command as the user of the bridge, with the same version of otel_rl.",
         ) from exc
 
 

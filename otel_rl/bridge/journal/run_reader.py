@@ -29,7 +29,7 @@ __all__ = [
     "span_parts",
 ]
 
-_TABLE_MARK: Final = b':[["'  # its columns; a label or value with it is told by decoding
+_TABLE_MARK: Final = b':[["'  # its columns; decoding shows whether it is a label or value
 _ROWS_AT_ONCE: Final = 200
 
 
@@ -91,7 +91,7 @@ def revision(connection: Connection) -> int:
 
 
 def history_size(connection: Connection, run: str, after: int = 0) -> tuple[int, int]:
-    """Return how many records of the history, and how many bytes, come after a number."""
+    """Return the number and bytes of the history's records after a number."""
     records, size = connection.execute(
         "SELECT COUNT(*), CAST(COALESCE(SUM(LENGTH(body)), 0) AS BIGINT) FROM history"
         " WHERE run_id = ? AND number > ?",
@@ -129,7 +129,7 @@ def read_keys(connection: Connection, run: str) -> Sequence[KeySpec]:
 
 
 def span_parts(connection: Connection, run: str, *, since_ns: int) -> Iterator[bytes]:
-    """Yield the parts of the log of spans that have one that ended after that time."""
+    """Yield the parts of the log of spans with a span that ended after that time."""
     found = connection.execute(
         "SELECT body, crc FROM trails WHERE run_id = ? AND newest_ns > ? ORDER BY number",
         (run, since_ns),

@@ -1,4 +1,4 @@
-"""Run store: numbered rows of each run, the state that made them, and what the run is.
+"""Run store: numbered rows of each run, the state that made them, and the run's metadata.
 
 Everything carries a checksum. What is damaged on the disk harms the run that it belongs to, and no
 other: a row becomes ``DAMAGED_ROW`` at its number, a state is gone.
@@ -61,7 +61,7 @@ class RunStore:
         journal: Where they are.
         max_share: Part of the journal's bound that the rows of one run may take, see ``has_room``.
         owners: Says which runs this bridge may write.
-        clock_ns: Nanoseconds since the epoch, for what a person is told.
+        clock_ns: Nanoseconds since the epoch, for messages.
         room: Holds tenants to their shares.
     """
 
@@ -137,7 +137,7 @@ class RunStore:
         return self._room.is_left(key) and self._number(key, ROOM_OF_ROWS) < self._max_row_bytes
 
     def open_runs(self) -> Sequence[ExperimentKey]:
-        """The runs whose state holds samples that stand in no row yet."""
+        """The runs whose state holds samples that are in no row yet."""
         with self._journal.read() as connection:
             found = connection.execute(
                 "SELECT experiment, trial FROM runs WHERE is_open = 1 ORDER BY number"
@@ -216,7 +216,7 @@ class RunStore:
 
     @property
     def identity(self) -> str:
-        """The journal's own, so that a tracker can tell its rows from those of another."""
+        """The journal's own, so that a tracker can distinguish its rows from those of another."""
         return self._journal.identity
 
     def _number(self, key: ExperimentKey, expression: str) -> int:
@@ -241,8 +241,8 @@ def _sound(key: ExperimentKey, body: bytes, crc: int) -> tuple[bytes | None, Sta
     if checksum(body, run_id(key.experiment, key.trial)) == crc:
         return body, None
     _log.error(
-        "The state of %s is damaged in the journal: open steps are lost, and samples that come "
-        "again are not recognised. Check the disk.",
+        "The state of %s is damaged in the journal: open steps are lost, and repeated samples "
+        "are not recognised. Check the disk.",
         key,
     )
     return None, StateFault.DAMAGED

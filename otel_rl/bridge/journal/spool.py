@@ -12,6 +12,7 @@ import random
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
+from itertools import groupby
 
 from otel_rl.bridge.journal.interface import (
     MADE,
@@ -78,34 +79,48 @@ class Spool:
                 so that they do not wait for its room; they are recognised when they come again.
             JournalClosed: The bridge is stopping. Nothing was written.
         """
-        full = self._journal.write(self._inserting(batches))
+        (full,) = self._journal.write(self._inserting([batches]))
         if full is not None:
             raise full
 
-    def append_later(self, batches: Sequence[Batch]) -> Future[JournalFull | None] | None:
-        """Begin what ``append`` does, without waiting.
+    def append_together(
+        self, requests: Sequence[Sequence[Batch]]
+    ) -> Future[Sequence[JournalFull | None]] | None:
+        """Begin what ``append`` does for several requests, without waiting.
 
         Returns:
-            See ``Journal.write_later``. The result is a JournalFull where ``append`` raises one.
+            See ``Journal.write_later``. The result has, for each request, the JournalFull that
+            ``append`` raises.
 
         Raises:
             JournalClosed: The bridge is stopping. Nothing was written.
         """
-        return self._journal.write_later(self._inserting(batches))
+        return self._journal.write_later(self._inserting(requests))
 
-    def _inserting(self, batches: Sequence[Batch]) -> Callable[[Connection], JournalFull | None]:
-        """Return what inserts the batches of a request in a transaction."""
+    def _inserting(
+        self, requests: Sequence[Sequence[Batch]]
+    ) -> Callable[[Connection], Sequence[JournalFull | None]]:
+        """Return what inserts the batches of some requests in a transaction."""
+        owned = [(place, batch) for place, request in enumerate(requests) for batch in request]
         # In this order everywhere, so that no two wait for each other.
-        ordered = sorted(batches, key=lambda batch: batch.experiment)
+        owned.sort(key=lambda one: one[1].experiment)
+        of_runs = [[*some] for _, some in groupby(owned, key=lambda one: one[1].experiment)]
 
-        def insert(connection: Connection) -> JournalFull | None:
-            full: JournalFull | None = None
+        def insert(connection: Connection) -> Sequence[JournalFull | None]:
+            full: list[JournalFull | None] = [None] * len(requests)
             shard = random.randrange(self._journal.shards)  # noqa: S311  # it spreads
-            for batch in ordered:
+            for of_run in of_runs:
                 try:
-                    self._insert(connection, batch, shard)
+                    self._insert(connection, [batch for _, batch in of_run], shard)
                 except JournalFull as exc:
-                    full = exc
+                    if len(of_run) == 1:
+                        full[of_run[0][0]] = exc
+                        continue
+                    for place, batch in of_run:  # there may be room for some
+                        try:
+                            self._insert(connection, [batch], shard)
+                        except JournalFull as exc_of_one:
+                            full[place] = exc_of_one
             return full
 
         return insert
@@ -218,8 +233,9 @@ class Spool:
             ).fetchall()
         return {ExperimentKey(experiment, trial): int(size) for experiment, trial, size in found}
 
-    def _insert(self, connection: Connection, batch: Batch, shard: int) -> None:
-        key, size = batch.experiment, len(batch.payload)
+    def _insert(self, connection: Connection, batches: Sequence[Batch], shard: int) -> None:
+        """Insert batches of one run, or none of them."""
+        key, size = batches[0].experiment, sum(len(batch.payload) for batch in batches)
         run = run_id(key.experiment, key.trial)
         self._journal.check_room(connection, size - self._over_bytes)
         known = connection.execute(
@@ -235,11 +251,12 @@ class Spool:
                 " SELECT ?, ?, ?, ?, COALESCE(MAX(next_row), 0), COALESCE(MAX(next_row), 0),"
                 " COALESCE(MAX(lost_ns), 0) FROM deleted WHERE run_id = ?"
                 " ON CONFLICT DO NOTHING",
-                (run, key.experiment, key.trial, batch.received_ns, run),
+                (run, key.experiment, key.trial, batches[0].received_ns, run),
             )
         waiting, rows = known or (0, 0)
         # A batch that is larger than the share is taken when nothing else waits, or it never fits.
-        if waiting and waiting + size + rows > self._max_bytes:
+        is_alone = not waiting and len(batches) == 1
+        if not is_alone and waiting + size + rows > self._max_bytes:
             raise JournalFull(
                 f"{waiting} bytes of {key} wait to be made into rows, and {rows} bytes of"
                 " rows for the tracker, which is its share.",
@@ -250,17 +267,20 @@ class Spool:
             " ON CONFLICT (run_id, shard) DO UPDATE SET bytes = waiting.bytes + excluded.bytes",
             (run, shard, size),
         )
-        connection.execute(
+        connection.executemany(
             "INSERT INTO batches (run_id, shard, signal, received_ns, payload, crc)"
             " VALUES (?, ?, ?, ?, ?, ?)",
-            (
-                run,
-                shard,
-                batch.signal,
-                batch.received_ns,
-                batch.payload,
-                checksum(batch.payload, run, str(batch.signal), batch.received_ns),
-            ),
+            [
+                (
+                    run,
+                    shard,
+                    batch.signal,
+                    batch.received_ns,
+                    batch.payload,
+                    checksum(batch.payload, run, str(batch.signal), batch.received_ns),
+                )
+                for batch in batches
+            ],
         )
 
 

@@ -3,7 +3,7 @@
 * Shared fsync: calls that wait at the same moment are committed together.
 * One owner: a second bridge on the same directory is refused.
 * Nothing is acknowledged that cannot be found again: the files at the path must be those that are
-  written. SQLite goes on writing to a file that was removed, and says nothing.
+  written. SQLite goes on writing to a file that was removed, without an error.
 
 One thread, ``otel-rl-journal``, owns the only writing connection. Reads borrow one of a few others
 and see everything whose ``write`` has returned.
@@ -52,7 +52,7 @@ class SqliteJournal:
 
     Args:
         directory: Created if missing; holds ``JOURNAL_FILE`` and its lock.
-        max_bytes: Bound for what comes in, see ``check_room``. What is made of it may take as much
+        max_bytes: Bound for incoming data, see ``check_room``. What is made of it may take as much
             again.
 
     Raises:
@@ -96,7 +96,7 @@ class SqliteJournal:
 
     @property
     def identity(self) -> str:
-        """Random, made with the file: tells a run of this journal from one of another."""
+        """Random, made with the file: marks the runs of this journal."""
         return self._identity
 
     @property
@@ -183,7 +183,7 @@ class SqliteJournal:
             return _size(connection)
 
     def close(self) -> None:
-        """Finish what was accepted, then close. Idempotent."""
+        """Finish accepted writes, then close. Idempotent."""
         with self._closing:
             if self._closed.is_set():
                 return
@@ -228,7 +228,7 @@ def _size(connection: Connection) -> int:
 
 
 class _Work:
-    """One function that waits for the database, and what to tell who waits for it."""
+    """One function that waits for the database, and the result for its caller."""
 
     __slots__ = ("fail", "run")
 
@@ -242,7 +242,7 @@ class _Work:
 
 
 def _commit(connection: sqlite3.Connection, group: list[_Work], check: Callable[[], None]) -> None:
-    """Run a group in one transaction; one that fails takes nothing of the others with it.
+    """Run a group in one transaction; a failing member does not undo the others.
 
     Args:
         connection: The writing one.

@@ -92,7 +92,7 @@ def open_database(path: Path, max_bytes: int) -> tuple[sqlite3.Connection, str]:
 
 
 def _keep_to_owner(directory: Path) -> None:
-    """Take from everybody else what an older version, a copy or a backup has let them read."""
+    """Restrict files to their owner that an older version, a copy or a backup has made readable."""
     for name in (JOURNAL_FILE, *(JOURNAL_FILE + end for end in _BESIDE), "lock"):
         path = directory / name
         try:
@@ -137,8 +137,9 @@ class OpenFiles:
                 raise JournalGone(
                     f"{path!r} was removed or replaced while the bridge was using it. Nothing more "
                     "is acknowledged.",
-                    hint="Put back what was there. If it is lost, start the bridge again: senders "
-                    "repeat what was not acknowledged; what was, and is not in a run yet, is lost.",
+                    hint="Restore it. If it is lost, start the bridge again: senders repeat what "
+                    "was not acknowledged; acknowledged data that is not yet in a run is "
+                    "lost.",
                 )
 
 

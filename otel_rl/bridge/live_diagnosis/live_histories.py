@@ -1,4 +1,4 @@
-"""Histories of live runs: each look reads what the journal has got since the last one.
+"""Histories of live runs: each diagnosis reads the new part of the journal.
 
 journal    [ 1 2 3 4 5 6 ][ 7 8 ]      a first look reads all, the next one 7 and 8
 [ . . 3 4 5 6 ][ 7 8 ]      the oldest is forgotten: all of it is read again
@@ -46,7 +46,7 @@ class Looked(NamedTuple):
 
 @dataclass(slots=True)
 class _Live:
-    """What was read of a run.
+    """History of a run, as far as it is read.
 
     Attributes:
         history: Of it.

@@ -1,4 +1,4 @@
-"""Diagnoses each run as it goes on, and once it stands still; adds the findings to the run.
+"""Diagnoses each live run, and once when it stalls; adds the findings to the run.
 
 A process of its own looks at one run after the other, as soon as there is news and as often as its
 share of the CPU allows.
@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from otel_rl.bridge.counters import Counter, Counters, Where
 from otel_rl.bridge.journal.run_store import RunStore
-from otel_rl.bridge.live_diagnosis.process import DiagnosisProcess
+from otel_rl.bridge.live_diagnosis.diagnosis_client import DiagnosisProcess
 from otel_rl.bridge.live_diagnosis.stall_watch import StallWatch
 from otel_rl.bridge.rows.reports.finding_rows import Finding
 from otel_rl.errors import JournalError, LeaseLost
@@ -26,7 +26,7 @@ _log = logging.getLogger(__name__)
 # Largest part of a core that the looks at all runs may take.
 _SHARE: Final = 1 / 100
 
-# The first look at a run reads all of it, and failures say nothing about the time of others: they
+# The first diagnosis of a run reads all of it, and failures do not predict the time of others: they
 # delay the next look no longer.
 _FIRST_PAUSE_S: Final = 5.0
 _FAILED_PAUSE_S: Final = 60.0
@@ -49,7 +49,7 @@ class DiagnosisScheduler:
         arguments: Of its command line.
         every_s: Shortest time between two looks at a run; 0 for never.
         experiments: Experiments that may have new findings.
-        tell: Receives the findings.
+        report: Receives the findings.
         counters: Of the bridge.
         clock_ns: The bridge's clock.
         progress: Returns the time of the newest stored history of a run, and its newest step then.
@@ -64,7 +64,7 @@ class DiagnosisScheduler:
         arguments: Sequence[str],
         every_s: float,
         experiments: Callable[[], Sequence[ExperimentKey]],
-        tell: Callable[[ExperimentKey, Finding], None],
+        report: Callable[[ExperimentKey, Finding], None],
         counters: Counters,
         clock_ns: Callable[[], int],
         progress: Callable[[ExperimentKey], tuple[int, int] | None] = lambda _: None,
@@ -74,7 +74,7 @@ class DiagnosisScheduler:
         self._process = DiagnosisProcess(environment, arguments)
         self._every_s = every_s
         self._experiments = experiments
-        self._tell = tell
+        self._report = report
         self._counters = counters
         self._clock_ns = clock_ns
         self._last_timeout_s = last_timeout_s
@@ -124,7 +124,7 @@ class DiagnosisScheduler:
             self.look()
 
     def look(self) -> None:
-        """Diagnose the runs whose time it is, and those that have begun to stand still."""
+        """Diagnose the runs that are due, and those that have begun to stall."""
         with self._failures_counted("of the runs"):
             experiments = dict.fromkeys(self._experiments())
             self._looked = {key: self._looked.get(key, _now(0)) for key in experiments}
@@ -150,14 +150,16 @@ class DiagnosisScheduler:
         try:
             yield
         except (JournalError, LeaseLost) as exc:
-            _log.debug("No look %s: %s", what, exc)  # users of the journal report it
+            _log.debug("No diagnosis %s: %s", what, exc)  # users of the journal report it
         except TimeoutError as exc:  # on a busy machine, no defect
             self._counters.add(Counter.EXCEPTIONS, reason=Where.WATCH)
-            _log.warning("The diagnosis %s took too long: %s. Runs go on without.", what, exc)
+            _log.warning("The diagnosis %s took too long: %s. Runs continue without it.", what, exc)
         except Exception:  # noqa: BLE001  # runs continue without a diagnosis; counted
             if not self._is_ended:
                 self._counters.add(Counter.EXCEPTIONS, reason=Where.WATCH)
-                _log.warning("The diagnosis %s failed; runs go on without.", what, exc_info=True)
+                _log.warning(
+                    "The diagnosis %s failed; runs continue without it.", what, exc_info=True
+                )
 
     def _is_due(self, key: ExperimentKey) -> bool:
         pause_s = min(_AFTER_END_S, self._every_s) if self._has_ended(key) else self._every_s
@@ -181,7 +183,7 @@ class DiagnosisScheduler:
             pause_s = answer.cpu_s / _SHARE
             if is_first:
                 pause_s = min(pause_s, _FIRST_PAUSE_S)
-            self._tell(key, _finding(answer.report, self._clock_ns()))
+            self._report(key, _finding(answer.report, self._clock_ns()))
             found = True
         self._looked[key] = _now(rows)
         self._free_s = time.monotonic() + pause_s

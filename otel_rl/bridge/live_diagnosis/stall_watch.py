@@ -3,24 +3,30 @@
 from collections import deque
 from typing import Final
 
-from otel_rl.diagnose.detectors.stalls import stall_s
+from otel_rl.diagnose.detectors.stalls import stall_s, suspicious_s
 from otel_rl.diagnose.history.rhythm import Rhythm
 
 __all__ = ["StallWatch"]
 
 _NS_PER_S: Final = 1_000_000_000
 
+_LIMITS: Final = (suspicious_s, stall_s)
+
 # Enough for the time of usual steps, and to have seen one with a checkpoint.
 _MAX_TOLD: Final = 500
 
 
 class StallWatch:
-    """Watches one run. A stall is noticed once: what is known of it later is for the next look."""
+    """Watches one run.
+
+    A stall is noticed when phases may tell it, and when it is one without them: what is known of it
+    later is for the next look.
+    """
 
     def __init__(self) -> None:
         self._told: deque[tuple[int, float]] = deque(maxlen=_MAX_TOLD)
         self._newest_ns = 0
-        self._is_noticed = False
+        self._noticed = 0
 
     def notices(self, newest_ns: int, step: int) -> bool:
         """Return whether the run has begun to stand still, as a diagnosis would see it.
@@ -35,13 +41,13 @@ class StallWatch:
             self._told.clear()  # a new attempt
         if not self._told or step > self._told[-1][0]:
             self._told.append((step, now_s))
-            self._is_noticed = False
+            self._noticed = 0
             return False
-        if self._is_noticed or newest_ns == self._newest_ns:
+        if self._noticed == len(_LIMITS) or newest_ns == self._newest_ns:
             return False
         self._newest_ns = newest_ns
         rhythm = Rhythm.between(range(self._told[0][0], step + 1), self._told, now_s)
-        if rhythm is None or rhythm.stands_s < stall_s(rhythm):
+        if rhythm is None or rhythm.stands_s < _LIMITS[self._noticed](rhythm):
             return False
-        self._is_noticed = True
+        self._noticed = sum(rhythm.stands_s >= limit_s(rhythm) for limit_s in _LIMITS)
         return True

@@ -31,7 +31,7 @@ _TYPE: Final = "hw.type"
 _LABELS: Final = frozenset({_ID, _HOST, "hw.model", "hw.name", "hw.parent", "hw.vendor"})
 
 _NAMESPACES: Final = ("hw.gpu.", "rl.gpu.")
-_COMMON: Final = "hw."  # common to hardware of all kinds; hw.type tells which
+_COMMON: Final = "hw."  # common to hardware of all kinds; hw.type is the kind
 _SYSTEM: Final = "system."
 
 

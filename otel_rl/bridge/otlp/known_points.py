@@ -169,7 +169,7 @@ def learned(sender: Sender, body: bytes, now_ns: int, points: Sequence[Point]) -
 
 
 def _spelled(point: Point) -> object:
-    """Return a point so that equal ones compare equal: NaN does not equal itself."""
+    """Return a form of a point that compares equal to an equal one: NaN does not equal itself."""
     if not isinstance(point, Measurements):
         return None
     columns = ([*point.times_ns], [*point.values], [*point.steps])

@@ -6,6 +6,7 @@ from typing import Any
 from opentelemetry.proto.metrics.v1.metrics_pb2 import AggregationTemporality, Metric
 
 from otel_rl.semconv.aliases import Alias, Dialect, scraped_alias
+from otel_rl.semconv.folded_attributes import APART
 from otel_rl.semconv.names import METRICS
 from otel_rl.semconv.spec import Instrument
 
@@ -18,6 +19,10 @@ def translate(metric: Metric) -> None:
     if found is None:
         return
     dialect, alias = found
+    if dialect.series_labels:
+        _set_apart(metric, dialect.series_labels)
+    if alias is None:
+        return
     metric.name, metric.unit = alias.name, alias.unit
     for point in _points(metric):
         _relabel(point.attributes, dialect, alias)
@@ -34,6 +39,13 @@ def translate(metric: Metric) -> None:
 def _points(metric: Metric) -> Iterable[Any]:
     kind = metric.WhichOneof("data")
     return getattr(metric, kind).data_points if kind else ()
+
+
+def _set_apart(metric: Metric, labels: frozenset[str]) -> None:
+    for point in _points(metric):
+        for label in point.attributes:
+            if label.key in labels:
+                label.key = f"{APART}{label.key}"
 
 
 def _relabel(attributes: Any, dialect: Dialect, alias: Alias) -> None:

@@ -78,7 +78,7 @@ class _Found(NamedTuple):
 
 
 def _decoded(batch: Batch, most: int) -> Iterator[_Found]:
-    """Yield what is found, the same objects each time, complete in the last one."""
+    """Yield the same objects each time, complete in the last one."""
     found = _Found([], [], {})
     yield found
     for resource_spans in ExportTraceServiceRequest.FromString(batch.payload).resource_spans:
@@ -118,7 +118,7 @@ class _Marks:
 
 
 def _marks_of(span: Span, sender: Sender) -> _Marks | None:
-    """Return the meaning of a span; None for an open one, which comes again when it has ended."""
+    """Return the meaning of a span; None for an open one, which is sent again when it has ended."""
     marks = _Marks(step=step_of(span.attributes))
     for attribute in span.attributes:
         if attribute.key == names.RL_PHASE:
@@ -137,7 +137,7 @@ def _marks_of(span: Span, sender: Sender) -> _Marks | None:
 
 
 def _translate(marks: _Marks, span: Span) -> None:
-    """Add what a span means in another program, see ``foreign_spans.py``."""
+    """Add the meaning of another program's span, see ``foreign_spans.py``."""
     marks.phase, marks.is_foreign_step = meaning_of(span.name)
     by_attributes = "", ""
     for attribute in span.attributes:

@@ -48,7 +48,7 @@ class TimedPoint(NamedTuple):
 
 @dataclass(slots=True)
 class ArchivedWorker:
-    """Worker of the run, as far as its values tell.
+    """Worker of the run, as far as its values identify it.
 
     Attributes:
         worker: The process.
@@ -84,7 +84,7 @@ class ArchiveFiles:
 
     @property
     def digest(self) -> str:
-        """Return what changes when a file is added."""
+        """Return a value that changes when a file is added."""
         listed = [(file.name, file.stat().st_size) for file in self.files]
         return hashlib.sha256(json.dumps(listed).encode()).hexdigest()
 

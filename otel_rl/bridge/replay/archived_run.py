@@ -46,7 +46,7 @@ _COMMIT_ROWS: Final = 500
 
 
 def identity_of(files: ArchiveFiles, settings: AlignSettings) -> str:
-    """Return what tells rows of these files, settings and version from others."""
+    """Return a digest that distinguishes rows of these files, settings and version from others."""
     made_of = f"{files.digest} {settings.model_dump_json()} {__version__}"
     return f"archive-{hashlib.sha256(made_of.encode()).hexdigest()[:24]}"
 
@@ -114,7 +114,7 @@ def _rows(
 
 
 def _joined(timed: Iterator[TimedPoint], beat: Covered) -> Iterator[Point]:
-    """Join the measurements of each series in a beat: distinct ones may have one time."""
+    """Join the measurements of each series between heartbeats: several may have one time."""
     measured: dict[Series, tuple[list[int], list[float], list[int | None]]] = {}
     others: list[Point] = []
     for time_ns, point in timed:
@@ -130,7 +130,7 @@ def _joined(timed: Iterator[TimedPoint], beat: Covered) -> Iterator[Point]:
 
 
 def _announced_share(series: Series) -> Point:
-    """Return a share without a step: it says that there will be others."""
+    """Return a share without a step: it announces others."""
     delta = Temporality.DELTA
     if series.instrument is Instrument.HISTOGRAM:
         return HistogramPoint(series, 0, 0, delta, 0, None, None, None, (), is_share=True)

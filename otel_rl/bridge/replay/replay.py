@@ -75,7 +75,7 @@ class Replay:
         self._delivery.abandon()
 
     def _watch(self) -> None:
-        """Give up on a tracker that takes nothing."""
+        """Give up on a tracker that accepts nothing."""
         before, since_s = -1, time.monotonic()
         while not self._stopped.wait(0.2):
             status = self.status()

@@ -1,7 +1,7 @@
 """Which runs an earlier replay has finished, so that a later one need not ask their tracker.
 
 A file beside the journal. It only saves time: without it, or where it cannot be written, the
-tracker is asked, and tells that it has every row.
+tracker is asked, and confirms that it has every row.
 """
 
 import hashlib
@@ -18,7 +18,7 @@ __all__ = ["Replayed"]
 
 _FILE: Final = "replayed.json"
 
-# They say where a tracker is. Secrets are among them: only a digest is written.
+# Addresses of a tracker. Secrets are among them: only a digest is written.
 _PLACES: Final = ("WANDB_", "MLFLOW_", "TRACKIO_", "HF_")
 
 
@@ -27,7 +27,7 @@ class Replayed:
 
     Args:
         options: Of the trackers: other ones are another place.
-        enabled: Whether what the files say counts.
+        enabled: Whether the files count.
     """
 
     def __init__(self, options: Mapping[str, str], *, enabled: bool = True) -> None:

@@ -1,4 +1,4 @@
-"""A run of a journal as a source of rows: what is there when the replay begins.
+"""A run of a journal as a source of rows: those that exist when the replay begins.
 
 It reads beside a bridge that runs, and changes nothing.
 """

@@ -122,7 +122,7 @@ class Aligner:
         self.state.liveness.end(self._intake.series.workers.states, failed=failed)
 
     def close_surplus(self, now_ns: int) -> list[Row]:
-        """Remove and return what is open beyond the bounds. For the middle of a batch.
+        """Remove and return open rows beyond the bounds. For the middle of a batch.
 
         The progress of its workers is known at its end, and complete rows only then.
 
@@ -155,7 +155,7 @@ class Aligner:
         Args:
             now_ns: The bridge's clock.
             everything: Also close incomplete rows: no more data will come.
-            at_most: Approximate number of values; ``has_more`` tells whether some were left.
+            at_most: Approximate number of values; ``has_more`` is set if some were left.
             report: The bridge's report, by tracker key. It goes into the last complete row; with
                 ``everything``, into a row of its own if there is none.
         """
@@ -176,7 +176,7 @@ class Aligner:
         return self._rows([*numeric, *dips, *tables, *analyses, *messages])
 
     def _look_at_workers(self, now_ns: int) -> None:
-        """Look which workers live, and forget those that are gone for long."""
+        """Check the liveness of workers, and forget those that ended long ago."""
         table, lease_ns = self._intake.series, int(self.settings.lease_s * _NS_PER_S)
         for worker in table.workers.states.values():
             worker.clock_is(now_ns)
@@ -211,17 +211,17 @@ class Aligner:
         def missed() -> Mapping[str, tuple[int, int]]:
             """Return the instances of workers whose last spans may be missing, and time ranges."""
             found = {
-                worker.instance: state.unheard_ns(now_ns, is_over=everything)
+                worker.instance: state.silent_ns(now_ns, is_over=everything)
                 for worker, state in self._intake.series.workers.states.items()
             }
-            return {instance: unheard for instance, unheard in found.items() if unheard is not None}
+            return {instance: silent for instance, silent in found.items() if silent is not None}
 
         return self.state.span_window.close(
             self._intake.axis.role, self.settings, now_ns, missed, everything=everything
         )
 
     def _take_messages(self, newest_ns: int) -> Sequence[Finding | DataWarning]:
-        """Remove and return what is to be told in the run, at its newest time."""
+        """Remove and return notes for the run, at its newest time."""
         intake = self._intake
         findings = self.state.findings.take()
         warnings, intake.warnings = intake.warnings, []
@@ -230,7 +230,7 @@ class Aligner:
         return [*findings, *warnings]
 
     def _rows(self, closed: list[Closed]) -> list[Row]:
-        """Return the rows of what was closed, in order of time."""
+        """Return the closed rows, in order of time."""
         closed.sort(key=lambda row: row.time_ns)
         if closed:
             self.state.newest_ns = max(self.state.newest_ns, closed[-1].time_ns)

@@ -1,4 +1,4 @@
-"""Catalogue of a run's tracker keys: what each one means, written when it is first in a row.
+"""Catalogue of a run's tracker keys: the meaning of each, written with its first row.
 
 A known key costs one look into a set. A new one is described by its group, or else by the stage
 that made it.
@@ -57,7 +57,7 @@ class KeyCatalogue:
         find: Callable[[str], tuple[Group, str] | None],
         sources: Mapping[str, KeySource] | None = None,
     ) -> None:
-        """Describe the new ones among the keys of a row.
+        """Describe the new keys of a row.
 
         Args:
             keys: Of its values or tables.
@@ -72,7 +72,7 @@ class KeyCatalogue:
                 self._add(_described(key, axis, find(key), (sources or {}).get(key)))
 
     def note_texts(self, keys: Iterable[str], axis: str) -> None:
-        """Describe the new ones among the keys of texts."""
+        """Describe the new keys of texts."""
         for key in keys:
             if key not in self._known:
                 tier = Tier.BASIC if key in _SENT_TEXTS else Tier.FULL

@@ -48,7 +48,7 @@ __all__ = ["LoadedRun", "load_run"]
 
 _log = logging.getLogger(__name__)
 
-_UNRECOGNISED: Final = "samples that come again are not recognised"
+_UNRECOGNISED: Final = "repeated samples are not recognised"
 _UNEXPLAINED: Final = "steps go unexplained"
 _UNDESCRIBED: Final = "they are described again"
 
@@ -83,7 +83,7 @@ class LoadedRun:
         heard_ns: Arrival of the last taken one.
         archive_room: Tells whether the journal has room for values that wait for the archive.
         unarchived: Values that are left out of the archive, since the commit.
-        told_failures: Failures of its workers that are not news for the log.
+        logged_failures: Failures of its workers that are not news for the log.
         logged_failure_ns: Time of the last one in the log.
         told_crash: What ended it, as in the log.
         progress: Time of the newest stored history by the bridge's clock, and the newest step then;
@@ -112,7 +112,7 @@ class LoadedRun:
     heard_ns: int = 0
     archive_room: Callable[[], bool] | None = None
     unarchived: int = 0
-    told_failures: Sequence[WorkerFailure] = ()
+    logged_failures: Sequence[WorkerFailure] = ()
     logged_failure_ns: int = 0
     told_crash: str = ""
     progress: tuple[int, int] | None = None
@@ -225,7 +225,7 @@ class LoadedRun:
         )
 
     def committed(self) -> None:
-        """Add the counts of what was committed to the bridge's counters."""
+        """Add the committed counts to the bridge's counters."""
         now, before, add = self.aligner.sample_counts, self.counted, self.counters.add
         for counter, reason, n in (
             (Counter.SAMPLES_TAKEN, None, now.taken - before.taken),
@@ -316,7 +316,7 @@ def load_run(
     counted = dataclasses.replace(aligner.sample_counts)
     run = LoadedRun(key, aligner, metadata, report, counters, counted, epoch, now_ns)
     run.lost_ns = saved.lost_ns
-    run.told_failures = aligner.standing.failures
+    run.logged_failures = aligner.standing.failures
     run.cut = cut
     if archive_room is not None:
         aligner.logs.begin_archive()

@@ -247,7 +247,7 @@ class RowProcessor:
                 if failed is not None:
                     run.aligner.end(failed=failed)
                 report = run.report_values(self._gauges(key))
-                if not run.report.is_news(report):
+                if not run.report.has_changed(report):
                     report = {}
                 rows = run.aligner.close(now_ns, everything=True, report=report)
                 description = self._news(key, run)
@@ -274,7 +274,7 @@ class RowProcessor:
                 done.has_more = True
                 return
         elif not run.taken and self._is_idle(run, now_ns):
-            self.findings.told(key)
+            self.findings.stored(key)
             self.runs.unload(key)
             return
         has_more = run.reads_on or bool(run.unread)
@@ -293,13 +293,13 @@ class RowProcessor:
             rows = run.aligner.close(clock_ns, report=report, at_most=_ROW_VALUES)
             done.has_more |= run.aligner.has_more
             if rows and report:
-                run.report.told(report, now_ns)
+                run.report.written(report, now_ns)
             description = self._news(key, run)
         if rows or is_due or description is not None:
             history = run.aligner.logs.take_history(clock_ns)
             done.commits.append(run.take_commit(rows, description, history))
         elif run.parts is None and not run.taken:
-            self.findings.told(key)
+            self.findings.stored(key)
 
     def _is_due(self, key: ExperimentKey, run: LoadedRun, now_ns: int) -> bool:
         """Return whether batches are to be committed without a row."""
@@ -308,7 +308,7 @@ class RowProcessor:
         return (
             run.taken_bytes >= _UNCOMMITTED_BYTES
             or has_passed(self._commit_every_ns, run.taken_ns, now_ns)
-            # Or the faulty one would not be told from those before it.
+            # Or the faulty one would not be distinguished from those before it.
             or self._troubles.is_one_by_one(key)
         )
 

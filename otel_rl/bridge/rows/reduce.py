@@ -372,7 +372,7 @@ class Distribution:
         self.unbucketed = unbucketed
 
     def values(self, key: str, statistics: Iterable[str]) -> Iterator[tuple[str, float]]:
-        """Yield what a row has of it: the mean as ``key``, the count and these statistics."""
+        """Yield its values in a row: the mean as ``key``, the count and these statistics."""
         mean = self.statistic("mean")
         if mean is not None:
             yield key, mean

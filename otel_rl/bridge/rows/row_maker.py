@@ -1,4 +1,4 @@
-"""Makes numbered rows of what was closed: steps, windows, tables, analyses, findings, warnings."""
+"""Makes numbered rows of closed steps, windows, tables, analyses, findings and warnings."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -53,7 +53,7 @@ class RowMaker:
         return thinned
 
     def rows(self, closed: Closed) -> Iterator[Row]:
-        """Yield the rows of what was closed, numbered."""
+        """Yield numbered rows of the closed parts."""
         attempts = self._open.steps.attempts
         attempt = closed.attempt if isinstance(closed, ClosedStep) else None
         attempt = attempts.at(closed.time_ns) if attempt is None else attempt

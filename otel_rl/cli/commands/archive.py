@@ -1,4 +1,4 @@
-"""``otel-rl archive``: writes what waits for the archive, and shows where each run's files are."""
+"""``otel-rl archive``: writes waiting values, and shows where each run's files are."""
 
 import argparse
 import contextlib
@@ -17,6 +17,7 @@ from otel_rl.cli.embedded_bridge import say
 from otel_rl.cli.journal_discovery import journals
 from otel_rl.cli.options import add_bridge_options, settings_of
 from otel_rl.cli.replay.archive_places import archive_place, archive_places
+from otel_rl.cli.wanted_run import add_run
 from otel_rl.errors import ConfigError, JournalError, JournalLocked
 from otel_rl.records import ExperimentKey
 from otel_rl.redaction import printable
@@ -34,12 +35,12 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     """Add the command to the parser of ``otel-rl``."""
     parser = commands.add_parser(
         "archive",
-        description="Write what a stopped bridge has left for the archive, and show where each "
-        "run's files are (docs/archive.md).",
+        description="Write the values that a stopped bridge has left for the archive, and show "
+        "where the files of each run are (docs/archive.md).",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("run", nargs="?", metavar="EXPERIMENT[/TRIAL]", help="default: every run")
+    add_run(parser, "default: every run")
     parser.add_argument("--to", type=Path, metavar="DIR", help="copy the files to this directory")
     add_bridge_options(parser)
     parser.set_defaults(command=_command)
@@ -65,7 +66,7 @@ def _command(arguments: argparse.Namespace) -> int:
 
 
 def _write_waiting(settings: BridgeSettings) -> bool:
-    """Write what stopped bridges have left. Returns whether all of it is written."""
+    """Write the values that stopped bridges have left. Returns whether all are written."""
     if settings.journal.url is not None:
         return True  # a run's values are written by the bridge that has the run
     is_complete = True
@@ -73,7 +74,7 @@ def _write_waiting(settings: BridgeSettings) -> bool:
         try:
             journal = SqliteJournal(data, max_bytes=settings.journal.max_bytes)
         except JournalLocked:
-            say(f"a bridge is using {data}: it writes the rest every {settings.archive.every_s} s")
+            say(f"a bridge uses {data}: it writes the rest every {settings.archive.every_s} s")
             continue
         except (ConfigError, JournalError) as exc:  # of another version: it has no archive
             say(f"the journal in {data} cannot be opened: {exc}")

@@ -12,6 +12,7 @@ from otel_rl.bridge.delivery.wandb.display.workspace_view import VIEW_TITLE, sav
 from otel_rl.bridge.journal.reader import keys, overview, shared_keys, shared_overview
 from otel_rl.cli.journal_discovery import journals, shared_journal
 from otel_rl.cli.options import add_bridge_options, settings_of
+from otel_rl.cli.wanted_run import add_run
 from otel_rl.dashboard.arrange import Section, arrange, as_json, in_words
 from otel_rl.errors import ConfigError, MissingExtra
 from otel_rl.records import ExperimentKey, KeySpec
@@ -21,8 +22,8 @@ __all__ = ["add_parser"]
 
 _DESCRIPTION = f"""\
 Arrange the charts of runs in sections by topic. With W&B online it is saved as the view
-{VIEW_TITLE!r} of the project, otherwise printed. A view that a person has changed since is left as
-it is.
+{VIEW_TITLE!r} of the project, otherwise printed. A view that was edited
+by hand is not overwritten.
 """
 
 _EPILOG = """\
@@ -41,12 +42,10 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument(
-        "run", nargs="?", metavar="EXPERIMENT[/TRIAL]", help="default: all runs in reach"
-    )
+    add_run(parser, "default: all runs in the journals here")
     parser.add_argument("--json", action="store_true", help="print it as JSON")
     parser.add_argument(
-        "--force", action="store_true", help="also if a person has changed the view"
+        "--force", action="store_true", help="overwrite a view that was edited by hand"
     )
     add_bridge_options(parser)
     parser.set_defaults(command=_command)

@@ -38,7 +38,7 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     parser.add_argument("--trial", metavar="NAME", help="default: the time, so each is a new run")
     parser.add_argument("--steps", type=_positive, metavar="N", help="policy updates (100)")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="(%(default)s)")
-    parser.add_argument("--no-kill", action="store_true", help="let every generator live")
+    parser.add_argument("--no-kill", action="store_true", help="do not kill a generator half-way")
     parser.add_argument(
         "--colocated",
         action="store_true",
@@ -86,7 +86,7 @@ def _command(arguments: argparse.Namespace) -> int:
     try:
         say(f"experiment {key}, OTLP on http://{bridge.http}")
         if link := page_link(bridge, key):
-            say(f"look at it: {link}")
+            say(f"page of the run: {link}")
         work_dir = bridge.settings.data / "demo"
         settings = settings.model_copy(update={"work_dir": work_dir})
         status = _train(settings, key, bridge.http, colocated=colocated)
@@ -104,9 +104,9 @@ def _write_report(settings: BridgeSettings, key: ExperimentKey) -> None:
     try:
         write_report(settings, run_id(key.experiment, key.trial), output)
     except ConfigError as exc:
-        say(f"there is no report: {exc}")
+        say(f"no report was written: {exc}")
     else:
-        say(f"a report of it, one file: open {shlex.quote(str(output))}")
+        say(f"report of the run, one HTML file: open {shlex.quote(str(output))}")
 
 
 def _demo_settings(arguments: argparse.Namespace, key: ExperimentKey) -> "DemoSettings":

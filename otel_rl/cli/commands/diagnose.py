@@ -21,7 +21,7 @@ from otel_rl.bridge.journal.reader import (
 )
 from otel_rl.cli.journal_discovery import journals, shared_journal
 from otel_rl.cli.options import add_bridge_options, settings_of
-from otel_rl.cli.wanted_run import WantedRun, add_run_names, steps, wanted_run
+from otel_rl.cli.wanted_run import WantedRun, add_run, add_run_names, steps, wanted_run
 from otel_rl.diagnose.engine import diagnose
 from otel_rl.diagnose.history.goodput import goodput_of
 from otel_rl.diagnose.history.records import Facts
@@ -45,18 +45,18 @@ __all__ = ["add_parser"]
 
 _DESCRIPTION = """\
 Name the worker and phase behind a slower or worse run, live or ended: ranked causes with evidence.
-Exits 0 whatever it finds.
+The exit status is 0 also if it finds faults.
 """
 
 _EPILOG = """\
 examples:
   otel-rl diagnose                          the most recently active run
   otel-rl diagnose grpo-7b/trial-3          one by name
-  otel-rl diagnose --experiment a/b --trial c     one whose names have slashes in them
+  otel-rl diagnose --experiment a/b --trial c     names that contain slashes
   otel-rl diagnose --steps 412              why was step 412 slow?
-  otel-rl diagnose --steps 400:500 --json   what is different in these, for a program
+  otel-rl diagnose --steps 400:500 --json   what changed in these steps, as JSON
   otel-rl diagnose --html causes.html       with charts and timeline, as a page to mail
-  otel-rl diagnose --jaeger http://localhost:16686 grpo-7b     by its traces
+  otel-rl diagnose --jaeger http://localhost:16686 grpo-7b     from traces, without a journal
 """
 
 
@@ -68,12 +68,7 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument(
-        "run",
-        nargs="?",
-        metavar="EXPERIMENT[/TRIAL]",
-        help="default: the most recently active run",
-    )
+    add_run(parser)
     add_run_names(parser)
     parser.add_argument(
         "--steps", type=steps, metavar="FIRST[:LAST]", help="steps to analyse (all)"
@@ -81,7 +76,7 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     parser.add_argument(
         "--now",
         action="store_true",
-        help="only what is wrong now",
+        help="only problems that last until now",
     )
     output = parser.add_mutually_exclusive_group()
     output.add_argument("--json", action="store_true", help="as JSON")
@@ -92,7 +87,7 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         "--html",
         type=Path,
         metavar="FILE",
-        help="write a page too",
+        help="also write a page, with charts",
     )
     parser.add_argument(
         "--jaeger", metavar="URL", help="read the traces of this Jaeger instead of a journal"
@@ -178,7 +173,7 @@ def _check_html(arguments: argparse.Namespace) -> None:
             hint="Leave out one of them.",
         )
     if arguments.now:
-        raise ConfigError("--html shows what has passed, too.", hint="Leave out --now.")
+        raise ConfigError("--html also shows past problems.", hint="Leave out --now.")
     if importlib.util.find_spec("plotly") is None:
         raise MissingExtra("`otel-rl diagnose --html`", "plotly", "view")
 
@@ -276,10 +271,10 @@ def _check_not_removed(settings: BridgeSettings, wanted: WantedRun) -> None:
     for key in wanted.of(removed)[-1:]:
         when = datetime.fromtimestamp(removed[key] / 1e9, UTC)
         raise ConfigError(
-            f"{key} ended and was removed from the journal on {when:%Y-%m-%d}. Its rows are in the"
-            " tracker; what a diagnosis needs is gone.",
-            hint="journal.keep_ended_days and journal.max_ended_share say how long ended runs stay."
-            " With --jaeger its spans may still be there.",
+            f"{key} ended and was removed from the journal on {when:%Y-%m-%d}. Its rows are in "
+            "the tracker; the history for a diagnosis is gone.",
+            hint="journal.keep_ended_days and journal.max_ended_share set how long ended runs "
+            "stay. With --jaeger its spans may still be there.",
         )
 
 

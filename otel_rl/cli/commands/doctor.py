@@ -21,6 +21,7 @@ from otel_rl.bridge.ingest.security.tokens import Tokens
 from otel_rl.bridge.journal.reader import RunOverview, overview, shared_overview
 from otel_rl.bridge.journal.sqlite import JOURNAL_FILE, SqliteJournal
 from otel_rl.cli.embedded_bridge import say
+from otel_rl.cli.environment import misspelt
 from otel_rl.cli.journal_discovery import journals, shared_journal
 from otel_rl.cli.liveness_text import in_words
 from otel_rl.cli.options import add_bridge_options, settings_of
@@ -60,7 +61,7 @@ def _command(arguments: argparse.Namespace) -> int:
             print(shown(f"{verdict} {result.name}: {result.message}"))
             if result.hint and not result.ok:
                 print(shown(f"     {result.hint}"))
-    say("all is well" if not failed else f"{failed} checks failed")
+    say("all checks passed" if not failed else f"{failed} checks failed")
     return 1 if failed else 0
 
 
@@ -85,6 +86,12 @@ def check_plugins(_settings: BridgeSettings) -> Iterator[CheckResult]:
         )
 
 
+def check_variables(_settings: BridgeSettings) -> Iterator[CheckResult]:
+    """Check that no variable of otel_rl is misspelt."""
+    for note in misspelt(os.environ):
+        yield CheckResult("variables", note, ok=False, hint="Correct or unset it.")
+
+
 def check_endpoint(_settings: BridgeSettings) -> Iterator[CheckResult]:
     """Check that the endpoint of workers started from here answers."""
     endpoint = os.environ.get("OTEL_EXPORTER_OTLP_ENDPOINT")
@@ -95,7 +102,7 @@ def check_endpoint(_settings: BridgeSettings) -> Iterator[CheckResult]:
     try:
         port = url.port or 4318
         with socket.create_connection((url.hostname or "localhost", port), timeout=_TIMEOUT_S):
-            yield CheckResult("endpoint", f"{endpoint} takes connections")
+            yield CheckResult("endpoint", f"{endpoint} accepts connections")
     except (OSError, ValueError) as exc:
         yield CheckResult(
             "endpoint",
@@ -150,7 +157,7 @@ def check_data(settings: BridgeSettings) -> Iterator[CheckResult]:
     try:
         SqliteJournal(settings.data, max_bytes=settings.journal.max_bytes).close()
     except JournalLocked as exc:
-        yield CheckResult("data", f"{exc.args[0]} It is a bridge if all is well.")
+        yield CheckResult("data", f"{exc.args[0]} That process should be a bridge.")
     except OtelRLError as exc:
         yield CheckResult("data", exc.args[0], ok=False, hint=exc.hint)
     else:
@@ -170,7 +177,7 @@ def check_runs(settings: BridgeSettings) -> Iterator[CheckResult]:
             yield CheckResult("runs", exc.args[0], ok=False, hint=exc.hint)
     settled = [run for run in runs if not (run.error or run.unconfirmed or run.waiting_bytes)]
     if settled:
-        yield CheckResult("runs", f"{len(settled)} with all rows at their tracker")
+        yield CheckResult("runs", f"{len(settled)} with all rows written to their tracker")
     for run in runs:
         if run not in settled:
             yield _run_result(run)
@@ -207,7 +214,7 @@ def _run_result(run: RunOverview) -> CheckResult:
         f"run {run.key}",
         message,
         ok=not run.error,
-        hint="The rows are kept. A bridge on this journal tries again by itself.",
+        hint="The rows are kept. A bridge on this journal retries by itself.",
     )
 
 
@@ -229,7 +236,8 @@ def _free(name: str, where: str, host: str, port: int) -> CheckResult:
                 f"listen {name}",
                 f"{where}: {exc.strerror}",
                 ok=False,
-                hint=f"Stop what uses it, or give another address with --{name} HOST:PORT.",
+                hint=f"Stop the program that uses it, or give another address with --{name} "
+                "HOST:PORT.",
             )
     return CheckResult(f"listen {name}", f"{where} is free")
 
@@ -247,6 +255,7 @@ def _is_bridge(where: str) -> bool:
 CHECKS: tuple[Callable[[BridgeSettings], Iterator[CheckResult]], ...] = (
     check_python,
     check_plugins,
+    check_variables,
     check_endpoint,
     check_listen,
     check_security,

@@ -25,7 +25,7 @@ from otel_rl.bridge.rows.history.span_log import read_spans
 from otel_rl.cli.embedded_bridge import say
 from otel_rl.cli.options import add_bridge_options, settings_of
 from otel_rl.cli.run_lookup import FoundRun, find_runs, opened, removed
-from otel_rl.cli.wanted_run import WantedRun, add_run_names, steps, wanted_run
+from otel_rl.cli.wanted_run import WantedRun, add_run, add_run_names, steps, wanted_run
 from otel_rl.diagnose.history.records import Facts
 from otel_rl.errors import ConfigError
 from otel_rl.perfetto import Counter, SpanTable, TraceSummary, write_trace
@@ -56,16 +56,12 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     """Add the command to the parser of ``otel-rl``."""
     parser = commands.add_parser(
         "export",
-        description="Write the spans of a run that its journal has as a Chrome trace for Perfetto.",
+        description="Write the spans of a run, as far as its journal has them, as a Chrome trace "
+        "for Perfetto.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument(
-        "run",
-        nargs="?",
-        metavar="EXPERIMENT[/TRIAL]",
-        help="default: the most recently active run",
-    )
+    add_run(parser)
     add_run_names(parser)
     parser.add_argument(
         "--perfetto", action="store_true", required=True, help="as Chrome trace JSON"
@@ -74,7 +70,7 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         "--steps",
         type=steps,
         metavar="FIRST[:LAST]",
-        help="these, with the samples and weights they used (all)",
+        help="only these, with the samples and weights that they used (all)",
     )
     parser.add_argument(
         "-o",
@@ -89,7 +85,9 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
 
 def _command(arguments: argparse.Namespace) -> int:
     if arguments.output is None and sys.stdout.isatty():
-        raise ConfigError("A trace is no text to look at.", hint="Name a file: -o trace.json.gz")
+        raise ConfigError(
+            "A trace is not text for a terminal.", hint="Name a file: -o trace.json.gz"
+        )
     settings = settings_of(arguments)
     run = _chosen(settings, wanted_run(arguments))
     identity = run_id(run.key.experiment, run.key.trial)
@@ -128,7 +126,7 @@ def _chosen(settings: BridgeSettings, wanted: WantedRun) -> FoundRun:
         when = datetime.fromtimestamp(gone[key] / 1e9, UTC)
         raise ConfigError(
             f"{key} ended and was removed from the journal on {when:%Y-%m-%d}.",
-            hint="journal.keep_ended_days and journal.max_ended_share say how long they stay.",
+            hint="journal.keep_ended_days and journal.max_ended_share set how long they stay.",
         )
     if runs:
         raise ConfigError(

@@ -4,7 +4,7 @@ import argparse
 
 from otel_rl.cli.embedded_bridge import say
 from otel_rl.cli.options import add_bridge_options, host_and_port, settings_of
-from otel_rl.mcp.readings import Readings
+from otel_rl.mcp.answers import Answers
 from otel_rl.mcp.server import serve_http, serve_stdio
 from otel_rl.mcp.tools import make_server
 from otel_rl.view.listener import Listener
@@ -12,8 +12,8 @@ from otel_rl.view.listener import Listener
 __all__ = ["add_parser"]
 
 _DESCRIPTION = """\
-Answer agents and other programs by the Model Context Protocol (MCP): runs, diagnosis, history,
-spans. Reads journals beside their bridges and changes nothing.
+Serve runs, diagnosis, history and spans to agents and other programs, over the Model Context
+Protocol (MCP). Reads journals, also of running bridges, and changes nothing.
 """
 
 _EPILOG = """\
@@ -35,8 +35,8 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         "--http",
         type=host_and_port,
         metavar="HOST:PORT",
-        help="serve over HTTP (default: standard input and output); beyond loopback with the token "
-        "that is printed, or one of auth.tokens",
+        help="serve over HTTP (default: standard input and output); on other addresses with the "
+        "token that is printed, or one of auth.tokens",
     )
     add_bridge_options(parser)
     parser.set_defaults(command=_command)
@@ -44,10 +44,10 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
 
 def _command(arguments: argparse.Namespace) -> int:
     settings = settings_of(arguments)
-    readings = Readings(settings)
+    answers = Answers(settings)
     listen = arguments.http
     if listen is None:
-        serve_stdio(make_server(readings))
+        serve_stdio(make_server(answers))
         return 0
     listener = Listener(
         "--http",
@@ -59,5 +59,5 @@ def _command(arguments: argparse.Namespace) -> int:
     say(f"{listener.url}mcp (Ctrl-C ends it)")
     if listener.token:
         say("header: Authorization: Bearer ", token=listener.token)
-    serve_http(make_server(readings, listener.access), listener)
+    serve_http(make_server(answers, listener.access), listener)
     return 0

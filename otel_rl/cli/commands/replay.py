@@ -32,8 +32,6 @@ examples:
   otel-rl replay grpo-7b/lr-3e-6 --tracker wandb --name grpo-7b/again
   otel-rl replay /shared/runs --tracker wandb     every run below, from nodes without internet
   otel-rl replay .otel_rl/archive --experiment grpo-7b --tracker mlflow    from Parquet files
-
-Called again it goes on where the tracker is, and writes no row twice.
 """
 
 
@@ -41,8 +39,8 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     """Add the command to the parser of ``otel-rl``."""
     parser = commands.add_parser(
         "replay",
-        description="Write runs from their journals or archives to a tracker. It may be called "
-        "again at any time: it goes on where the tracker is, and writes no row twice.",
+        description="Write runs from their journals or archives to a tracker. When called "
+        "again, it continues after the last row that the tracker has, so no row is written twice.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -61,12 +59,12 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         type=int,
         default=4,
         metavar="N",
-        help="runs written at the same time (%(default)s); fewer meet fewer rate limits",
+        help="runs written at the same time (%(default)s); lower it if the tracker limits rates",
     )
     parser.add_argument(
         "--again",
         action="store_true",
-        help="also ask for runs that an earlier replay has finished",
+        help="also check runs that an earlier replay has finished",
     )
     add_bridge_options(parser)
     parser.set_defaults(command=_command)
@@ -100,7 +98,10 @@ def _command(arguments: argparse.Namespace) -> int:
     if jobs.known:
         say(f"{jobs.known} were written by an earlier replay; --again asks their tracker")
     if jobs.failed:
-        say(f"{jobs.failed} lack rows; call it again to go on where their tracker is")
+        say(
+            f"{jobs.failed} lack rows; call it again to continue after the last row that their "
+            "tracker has"
+        )
     return 1 if jobs.failed else 0
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from otel_rl.cli.commands.view import run_of
 from otel_rl.cli.options import add_bridge_options, settings_of
+from otel_rl.cli.wanted_run import add_run
 from otel_rl.errors import MissingExtra
 from otel_rl.redaction import shown
 from otel_rl.view.report import write_report
@@ -13,7 +14,7 @@ from otel_rl.view.report import write_report
 __all__ = ["add_parser"]
 
 _DESCRIPTION = """\
-Write what `otel-rl view` shows of a run to one HTML file, to be mailed or kept. It
+Write what `otel-rl view` shows of a run to one HTML file, to mail or to keep. It
 opens in any browser, without a server and without internet.
 """
 
@@ -32,12 +33,7 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument(
-        "run",
-        nargs="?",
-        metavar="EXPERIMENT[/TRIAL]",
-        help="default: the most recently active run",
-    )
+    add_run(parser)
     parser.add_argument(
         "-o",
         "--output",

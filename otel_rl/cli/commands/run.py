@@ -52,8 +52,8 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     """Add the command to the parser of ``otel-rl``."""
     parser = commands.add_parser(
         "run",
-        description="Start a bridge on free loopback ports, run CMD with the OTEL_* variables set "
-        "to it, write all that it reports, finish the run.",
+        description="Start a bridge on free loopback ports, run CMD with OTEL_* variables "
+        "that point to it, write all that CMD reports to one tracker run, and finish that run.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -63,7 +63,7 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     parser.add_argument(
         "--trial",
         metavar="NAME",
-        help="one run of it (default: the time); the same name resumes its run",
+        help="name of this run (default: the time); the same name resumes its run",
     )
     parser.add_argument(
         "--role", metavar="NAME", help="role of processes without one (default: worker)"
@@ -83,7 +83,7 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         "--no-live-line",
         dest="live_line",
         action="store_false",
-        help="keep the last row of the terminal free",
+        help="do not draw the progress line at the bottom of the terminal",
     )
     add_bridge_options(parser)
     parser.add_argument("cmd", nargs=argparse.REMAINDER, metavar="-- CMD", help="the command")
@@ -115,7 +115,7 @@ def _command(arguments: argparse.Namespace) -> int:
         grpc = bridge.addresses.grpc
         say(f"experiment {key}, OTLP on http://{bridge.http}{f' and grpc://{grpc}' * bool(grpc)}")
         if link := page_link(bridge, key):
-            say(f"look at it: {link}")
+            say(f"page of the run: {link}")
         environment = reporting_environment(
             os.environ,
             http=bridge.http,
@@ -193,7 +193,7 @@ def _signals_to(process: "subprocess.Popen[bytes]") -> Iterator[None]:
 
 
 def _is_in_foreground() -> bool:
-    """Return whether the terminal's keys reach this process, whatever its standard input is."""
+    """Return whether the terminal's keys reach this process, with any standard input."""
     try:
         terminal = os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY)
     except OSError:

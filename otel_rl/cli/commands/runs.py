@@ -32,8 +32,8 @@ examples:
 
 states:
   running    its workers report
-  stalled    nothing is reported for a minute, or no step for ten times as long as usual
-  finished, aborted, crashed     it has ended so
+  stalled    no report for a minute, or no new step for ten usual step times
+  finished, aborted, crashed     how the run ended
 """
 
 _UNITS: Final = ((86_400, "d"), (3_600, "h"), (60, "min"))

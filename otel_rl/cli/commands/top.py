@@ -20,7 +20,7 @@ from otel_rl.cli.embedded_bridge import say
 from otel_rl.cli.journal_discovery import journals, shared_journal
 from otel_rl.cli.options import add_bridge_options, settings_of
 from otel_rl.cli.run_snapshot import RunWatch, Snapshot, WorkerLine
-from otel_rl.cli.wanted_run import WantedRun, add_run_names, wanted_run
+from otel_rl.cli.wanted_run import WantedRun, add_run, add_run_names, wanted_run
 from otel_rl.errors import ConfigError, JournalError
 from otel_rl.records import ExperimentKey
 from otel_rl.redaction import printable
@@ -33,7 +33,7 @@ examples:
   otel-rl top grpo-7b            the workers of one
   otel-rl top --once             print it and exit, as it does without a terminal
 
-Ctrl-C leaves.
+Ctrl-C exits.
 """
 
 _EVERY_S: Final = 2.0
@@ -64,12 +64,7 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument(
-        "run",
-        nargs="?",
-        metavar="EXPERIMENT[/TRIAL]",
-        help="whose workers to show (default: of the most recently active run)",
-    )
+    add_run(parser, "whose workers to show (default: of the most recently active run)")
     add_run_names(parser)
     parser.add_argument("--once", action="store_true", help="print once and exit")
     add_bridge_options(parser)
@@ -172,7 +167,7 @@ class _Reader:
 
 
 def _screen(snapshots: Sequence[Snapshot], *, rows: int | None) -> RenderableType:
-    """Return all of it; what does not fit into so many rows of a terminal is counted."""
+    """Return the whole text; lines beyond the height of the terminal are counted instead."""
     first = snapshots[0]
     runs = snapshots[:_MOST_RUNS]
     workers = first.workers

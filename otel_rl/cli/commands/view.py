@@ -16,7 +16,7 @@ from otel_rl.view.server import ViewServer
 __all__ = ["add_parser", "run_of"]
 
 _DESCRIPTION = """\
-Show runs in a browser, live and ended. Reads journals beside their bridges and changes
+Show runs in a browser, live and ended. Reads journals, also of running bridges, and changes
 nothing; needs no account and no internet.
 """
 
@@ -48,9 +48,11 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         type=host_and_port,
         default={"host": "127.0.0.1", "port": 8800},
         metavar="HOST:PORT",
-        help="default: 127.0.0.1:8800; beyond loopback with the token of the link",
+        help="default: 127.0.0.1:8800; on other addresses with the token in the link",
     )
-    parser.add_argument("--open", action="store_true", help="open it in this machine's browser")
+    parser.add_argument(
+        "--open", action="store_true", help="open the page in a browser on this machine"
+    )
     add_bridge_options(parser)
     parser.set_defaults(command=_command)
 

@@ -15,6 +15,6 @@ def archive_place(settings: BridgeSettings, data: Path) -> Path:
 
 
 def archive_places(settings: BridgeSettings) -> Sequence[Path]:
-    """Return those of all bridges in reach, sorted."""
+    """Return the archive directories of all bridges, sorted."""
     found = {archive_place(settings, data) for data in (settings.data, *journals(settings))}
     return sorted(found)

@@ -1,4 +1,4 @@
-"""A run of the archive as what a replay reads. Needs pyarrow."""
+"""A run of the archive as a source of a replay. Needs pyarrow."""
 
 import contextlib
 import tempfile

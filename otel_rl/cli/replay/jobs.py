@@ -90,7 +90,7 @@ class ReplayJobs:
                         self._note(going.pop(future), future)
                     if time.monotonic() >= news_s:
                         news_s = time.monotonic() + _NEWS_S
-                        self._tell(going.values())
+                        self._report(going.values())
             finally:
                 self._stopping.set()
                 for job in going.values():
@@ -143,7 +143,7 @@ class ReplayJobs:
             self.failed += 1
             say(f"run {job}: {status.safe_row} rows in {job.tracker}. {status.last_error}")
 
-    def _tell(self, going: Collection[ReplayJob]) -> None:
+    def _report(self, going: Collection[ReplayJob]) -> None:
         parts = []
         for job in going:
             status = None if job.replay is None else job.replay.status()

@@ -31,7 +31,7 @@ class ReplaySource(Protocol):
 
     @property
     def mark(self) -> tuple[int, str]:
-        """Return what changes when there is more of it. Cheap."""
+        """Return a value that changes when there are more rows. Cheap."""
         ...
 
     def opened(self, stack: contextlib.ExitStack, is_over: Callable[[], bool], /) -> StoredRun:

@@ -107,7 +107,9 @@ class Children:
         program = ["-m", module]
         if own_clock:
             program = ["-c", clock.launch_code(module)]
-            environment["OTEL_RL_PROVENANCE"] = "off"  # the command would tell a diagnosis
+            environment["OTEL_RL_PROVENANCE"] = (
+                "off"  # the command would reveal the fault to a diagnosis
+            )
             host = f"host.name={socket.gethostname()}-{role}-{index}"
             attributes = environment.get("OTEL_RESOURCE_ATTRIBUTES")
             environment["OTEL_RESOURCE_ATTRIBUTES"] = f"{attributes},{host}" if attributes else host

@@ -12,7 +12,6 @@ It also reports for the whole run: its settings are the run's config, and its en
 status.
 """
 
-import os
 import signal
 import sys
 import time
@@ -21,21 +20,19 @@ from pathlib import Path
 import numpy as np
 
 import otel_rl
-from otel_rl.demo.control.children import Child, Children
+from otel_rl.demo.control.children import Child
+from otel_rl.demo.control.members import Members, RunFailed, ending
 from otel_rl.demo.control.messages import (
-    Address,
     Finished,
     GoOn,
     Hello,
     Impair,
     Level,
     Serving,
-    Start,
     StepDone,
     Stop,
 )
-from otel_rl.demo.control.server import ControlServer
-from otel_rl.demo.faults.plan import FaultPlan, Kind, Process
+from otel_rl.demo.faults.plan import FaultPlan, Kind
 from otel_rl.demo.metrics.telemetry import report_as
 from otel_rl.demo.model import Parameters
 from otel_rl.demo.progress import Progress
@@ -63,45 +60,30 @@ TAGS = ("demo", "grpo")
 STOP_ORDER = ("trainer", "generator", "reward", "replay_buffer", "weight_store")
 
 
-class RunFailed(Exception):
-    """Run that cannot reach its end. The message is for people."""
-
-    status = Status.CRASHED
-
-
-class RunAborted(RunFailed):
-    """Run that is ended from outside."""
-
-    status = Status.ABORTED
-
-
 class Orchestrator:
-    """Controller of one run."""
+    """Course of one run: start, training with faults and replacements, end."""
 
     def __init__(self, settings: DemoSettings, work_dir: Path) -> None:
         self._settings = settings
         self._logs = work_dir / "logs"
         self._logs.mkdir(exist_ok=True)
         self._checkpoint = work_dir / "policy-0.f32"
-        self._server = ControlServer()
-        self._children = Children(port=self._server.port, logs=self._logs)
-        self._replicas = Replicas(queue_limit=settings.queue_limit)
-        self._feed = Prompts(settings)
-        self._admission = Admission(settings)
         self._faults = FaultPlan(
             settings.faults, steps=settings.steps, processes=settings.processes
         )
+        self._members = Members(settings, self._faults, self._checkpoint, self._logs)
+        self._server, self._children = self._members.server, self._members.children
+        self._replicas = Replicas(queue_limit=settings.queue_limit)
+        self._feed = Prompts(settings)
+        self._admission = Admission(settings)
         self._progress = Progress(sys.stdout)
-        self._addresses: dict[str, Address] = {}
-        self._parent = os.getppid()
         self._kill_is_due = False
-        self._interrupted = False
         self._record = RunRecord(settings)
 
     def run(self) -> DemoResult:
         """Run the demo to its end or failure. Afterwards no process is left."""
         for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, self._interrupt)
+            signal.signal(number, self._members.interrupt)
         reason, status = "", Status.CRASHED
         try:
             self._start()
@@ -117,9 +99,6 @@ class Orchestrator:
             otel_rl.end_experiment(status)
         return self._record.result(reason=reason, logs=self._logs, replicas=self._replicas)
 
-    def _interrupt(self, *_: object) -> None:
-        self._interrupted = True
-
     # Start
 
     def _start(self) -> None:
@@ -129,38 +108,25 @@ class Orchestrator:
         members = self._settings.members
         self._progress.note(f"Starting {len(members)} processes.")
         for role, index, count in members:
-            self._start_child(role, index, count)
+            self._members.start(role, index, count)
         here: set[tuple[str, int]] = set()
         deadline_s = time.monotonic() + START_TIMEOUT_S
         while len(here) < len(members):
             for member, message in self._server.receive(timeout_s=TICK_S):
                 if isinstance(message, Hello):
                     here.add(member)
-                    self._register(member, message)
+                    self._members.register(member, message)
             self._progress.waiting(len(here), len(members), "processes have started")
-            self._fail_on(self._children.exited())
-            self._check_outside()
+            self._members.fail_on(self._children.exited())
+            self._members.check()
             if time.monotonic() > deadline_s:
                 raise RunFailed(f"only {len(here)} of {len(members)} processes came up in time")
         self._progress.note("All have started: generating the samples of the first step.")
         for member in here:
-            self._server.send(member, self._start_message(member))
+            self._members.begin(member, step=self._record.step)
         self._record.all_joined()
         self._admission.begin()
         self._begin_faults()
-
-    def _register(self, member: tuple[str, int], hello: Hello) -> None:
-        if hello.address is not None:
-            role, index = member
-            self._addresses[f"{role}/{index}"] = hello.address
-
-    def _start_message(self, member: Process) -> Start:
-        faults = self._faults.faults(member, step=self._record.step)
-        return Start(self._settings, str(self._checkpoint), dict(self._addresses), faults)
-
-    def _start_child(self, role: str, index: int, count: int) -> None:
-        own_clock = self._faults.has_own_clock((role, index))
-        self._children.start(role, index, count, own_clock=own_clock)
 
     # Faults
 
@@ -186,7 +152,7 @@ class Orchestrator:
             self._replace_generators(self._children.exited())
             self._feed_replicas()
             self._show()
-            self._check_outside()
+            self._members.check()
             if self._record.since_last_step_s() > STEP_TIMEOUT_S:
                 raise RunFailed(f"no step was made in {STEP_TIMEOUT_S:.0f} s")
 
@@ -194,7 +160,7 @@ class Orchestrator:
         role, index = member
         match message:
             case Hello():
-                self._server.send(member, self._start_message(member))
+                self._members.begin(member, step=self._record.step)
             case Serving():
                 self._replicas.serving(index)
             case Finished(number, tokens):
@@ -218,13 +184,13 @@ class Orchestrator:
         for child in exited:
             gives_up = self._replicas.failed_starts(child.index) >= MAX_FAILED_STARTS
             if child.role != "generator" or gives_up:
-                self._fail_on([child])
+                self._members.fail_on([child])
             requests = self._replicas.lost(child.index)
             self._progress.note(
-                f"{child.name} is gone ({_how(child)}); {requests} requests go to others; "
-                "starting it again."
+                f"{child.name} is gone ({ending(child)}); {requests} requests are sent to other "
+                "replicas; restarting it."
             )
-            self._start_child(child.role, child.index, self._settings.generators)
+            self._members.start(child.role, child.index, self._settings.generators)
 
     def _feed_replicas(self) -> None:
         while self._admission.admits(
@@ -265,14 +231,16 @@ class Orchestrator:
         deadline_s = time.monotonic() + STOP_TIMEOUT_S
         while self._children.alive(role):
             self._stop_newcomers()
-            self._fail_on([child for child in self._children.exited() if _how(child) != "exit 0"])
-            self._check_outside()
+            self._members.fail_on(
+                [child for child in self._children.exited() if ending(child) != "exit 0"]
+            )
+            self._members.check()
             if time.monotonic() > deadline_s:
                 raise RunFailed(f"{role} did not stop in {STOP_TIMEOUT_S:.0f} s")
         self._stop_newcomers()  # the last counts of those that are gone
 
     def _stop_newcomers(self) -> None:
-        """Stop a replacement that joins only now, and count what the others still do."""
+        """Stop a replacement that joins late, and count the remaining work of the others."""
         for member, message in self._server.receive(timeout_s=TICK_S):
             if isinstance(message, Hello):
                 self._server.send(member, Stop())
@@ -289,22 +257,6 @@ class Orchestrator:
         while len(self._children) and time.monotonic() < deadline_s:
             self._stop_newcomers()
             self._children.exited()
-
-    def _check_outside(self) -> None:
-        if self._interrupted:
-            raise RunAborted("interrupted")
-        if os.getppid() != self._parent:
-            raise RunAborted("the process that started the demo is gone")
-
-    def _fail_on(self, exited: list[Child]) -> None:
-        for child in exited:
-            last = child.last_line()
-            raise RunFailed(f"{child.name} ended ({_how(child)}): {last} [{child.log}]")
-
-
-def _how(child: Child) -> str:
-    code = child.process.returncode
-    return f"exit {code}" if code >= 0 else signal.Signals(-code).name
 
 
 def main() -> None:

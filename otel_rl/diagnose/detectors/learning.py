@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from statistics import median
+from typing import Final
 
 from otel_rl.diagnose.classify import Subject, Work, tracks_about, work_of
 from otel_rl.diagnose.history.run_history import PhaseKey, RunHistory, Track
@@ -21,6 +22,9 @@ from otel_rl.diagnose.stats.trends import TrendDeparture, beyond_trend, departur
 __all__ = ["degeneration", "not_a_number", "wrong_rewards"]
 
 _JUMP = 4.0  # times the usual change between two steps
+_FEW, _FAR_JUMP = 3, 8.0  # the same of so few last values, and more than the series ever moved
+_SURE = 40  # moves that tell their usual size
+_START = 8  # values: at first, rewards leap because the policy learns
 
 # An entropy or KL left its trend if it is this many times off it; a reward makes up for that if it
 # is above its own trend by this many times its noise.
@@ -30,16 +34,18 @@ _WELL_SPENT = 2.0
 # Times and counts, whatever they are the time of.
 _NO_VALUES = ("otel_rl/", "critical_path/", "phase/", "goodput/", "service/")
 
+_NO_VALUE: Final = re.compile(r"/(worker/|(phase/)?age(/|$)|duration|latency)")
+
 _DEGENERATE = {Kind.ENTROPY_COLLAPSE: Subject.ENTROPY, Kind.KL_GROWTH: Subject.KL}
 
 
 def not_a_number(history: RunHistory) -> Iterator[Cause]:
     """Find the first measurement that was NaN or infinite, of a series that had been finite."""
     found = [
-        (track.steps[0], key, worker)
+        (step, key, worker)
         for key, of in history.oddities.items()
         for worker, track in of.items()
-        if _was_finite(history, key, worker, track.steps[0])
+        if (step := _turned(history, key, worker, track.steps[0])) is not None
     ]
     counted = _counted_odd(history)
     found += counted
@@ -67,9 +73,27 @@ def not_a_number(history: RunHistory) -> Iterator[Cause]:
     )
 
 
-def _was_finite(history: RunHistory, key: str, worker: str, step: int) -> bool:
+def _turned(history: RunHistory, key: str, worker: str, first: int) -> int | None:
+    """Return the first odd step of a worker's series; None if it was never finite before.
+
+    Args:
+        history: Of the run.
+        key: Of the series.
+        worker: The worker.
+        first: Step of the first snapshot with an odd measurement of it.
+    """
     of = history.workers.get(key, {})
-    return worker in of and min(of[worker].steps) < step
+    if worker not in of or min(of[worker].steps) > first:
+        return None
+    if min(of[worker].steps) < first:
+        return first
+    # Both are in one snapshot of many quick steps, whose rows tell them apart.
+    finite, rows = False, history.rows.get(key, Track())
+    for step, value in zip(rows.steps, rows.values, strict=True):
+        if finite and not math.isfinite(value):
+            return step
+        finite = finite or math.isfinite(value)
+    return None
 
 
 def _counted_odd(history: RunHistory) -> list[tuple[int, str, str]]:
@@ -208,7 +232,7 @@ def _is_far_off(kind: Kind, left: TrendDeparture) -> bool:
 def _of_rows(history: RunHistory, subject: Subject) -> Iterator[tuple[str, Track]]:
     """Yield the series about a subject from the rows: reduced over workers, one value a step."""
     for key, track in history.rows.items():
-        is_time = key.startswith(_NO_VALUES) or "/duration" in key or timed_part(key) is not None
+        is_time = key.startswith(_NO_VALUES) or _NO_VALUE.search(key) or timed_part(key)
         if re.search(subject.value, key) and not is_time:  # the time of a reward is no reward
             yield key, track.finite()
 
@@ -222,16 +246,30 @@ def _jump(track: Track) -> tuple[float, int, float, float] | None:
     if len(values) < 12:
         return None
     moves = [abs(b - a) for a, b in pairwise(values)]
-    usual = max(spread(moves), median(moves))
+    # Of few moves, the usual size may be much larger than it seems.
+    unsure = max(1.0, math.sqrt(_SURE / len(moves)))
+    usual = unsure * max(spread(moves), median(moves))
     gone_through = max(values) - min(values)
     scale = max(usual, 0.07 * gone_through, 1e-3 * max(map(abs, values)), 1e-9)
     best: tuple[float, int, float, float] | None = None
-    for place in range(5, len(values) - 4):
+    for place in range(_START, len(values) - 4):
         before, after = values[place - 5 : place], values[place : place + 5]
         gap = max(min(after) - max(before), min(before) - max(after))
-        if gap >= _JUMP * scale and (best is None or gap / scale > best[0]):
+        # The usual change of few values is uncertain: the levels have to be apart by more than
+        # either scatters.
+        least = max(_JUMP * scale, max(before) - min(before), max(after) - min(after))
+        if gap >= least and (best is None or gap / scale > best[0]):
             best = gap / scale, steps[place], median(before), median(after)
-    return best
+    return best or _last_jump(track, scale)
+
+
+def _last_jump(track: Track, scale: float) -> tuple[float, int, float, float] | None:
+    """Return a jump before the last few values, if it is far beyond all of the series."""
+    before, after = track.values[:-_FEW], track.values[-_FEW:]
+    gap = max(min(after) - max(before), min(before) - max(after))
+    if gap < max(_FAR_JUMP * scale, max(before) - min(before)):
+        return None
+    return gap / scale, track.steps[-_FEW], median(before[-5:]), median(after)
 
 
 def _lasting_fall(track: Track) -> LevelChange | None:

@@ -1,12 +1,13 @@
-"""Detector of a whole role that was slow for a while: no level changes, and no peer is faster.
+"""Detector of a role, or of one of two workers, that was slow for a while: no level changes.
 
-The steps in between are found as the run of values that are longest, and longer than all others.
+Of three or more workers, ``recurring`` finds the one that is slower than its peers. The steps in
+between are found as the run of values that are longest, and longer than all others.
 """
 
 from collections.abc import Iterator, Sequence
-from math import log
+from math import log, sqrt
 from statistics import median
-from typing import Final
+from typing import Final, NamedTuple
 
 from otel_rl.diagnose.classify import Work, only_waits, work_of
 from otel_rl.diagnose.detectors.slow_phases import slow_kind, together, traces_of
@@ -18,7 +19,9 @@ from otel_rl.diagnose.stats.levels import settled
 
 __all__ = ["passing_slowdowns"]
 
-_FEWEST: Final = 6  # steps of it
+_TWO: Final = 2  # workers: neither has peers, and their mean may show nothing
+_FEWEST: Final = 6  # values of it
+_FEWEST_FAR, _FAR = 4, 1.3  # the same of some that are all so many times above all others
 _FEWEST_OTHERS: Final = 12  # on both sides together
 _SIDE: Final = 4  # fewest of them on either side
 _SLOWER: Final = 1.5
@@ -27,33 +30,75 @@ _INSIDE: Final = 0.8  # of the steps of it are as much slower
 _MIN_COST: Final = 0.02  # part of the time of all steps
 
 
+class _Slow(NamedTuple):
+    """Part of a series that is longer than the rest.
+
+    Attributes:
+        since: First step of it.
+        until: First step after it.
+        usual: Median of the rest.
+        now: Median of it.
+    """
+
+    since: int
+    until: int
+    usual: float
+    now: float
+
+
 def passing_slowdowns(history: RunHistory) -> Iterator[Cause]:
-    """Find phases of whole roles that took longer for some steps, and then no more."""
+    """Find phases of roles or workers that took longer for some steps, and then no more."""
     load = Workload(history)
     for place, tracks in history.spans.items():
         if only_waits(history, place) and work_of(place) is not Work.SYNC:
             continue
-        pooled = settled(load.eased(place, together(tracks)))
-        found = _longest(pooled.values)
-        if found is None:
+        own = {worker: settled(load.eased(place, track)) for worker, track in tracks.items()}
+        found = _passing(settled(load.eased(place, together(tracks))))
+        if found is None and len(own) != _TWO:
             continue
-        begin, end = found
-        inside = pooled.values[begin:end]
-        others = [*pooled.values[:begin], *pooled.values[end:]]
-        usual = median(others)
-        least = max(_SLOWER, 1 + _NOISE * spread(others) / usual)
-        is_clear = sum(value >= least * usual for value in inside) >= _INSIDE * len(inside)
-        is_apart = sum(value >= least * usual for value in others) <= (1 - _INSIDE) / 2 * len(
-            others
-        )
-        cost = sum(value - usual for value in inside) / max(1e-9, sum(pooled.values))
-        if is_clear and is_apart and cost >= _MIN_COST:
-            yield _cause(history, place, pooled, begin, end, usual)
+        slow = [worker for worker, track in own.items() if _has(track, found)]
+        worker = slow[0] if len(slow) == 1 < len(own) else None
+        if worker is not None:
+            found = _passing(own[worker]) or found
+        if found is not None:
+            yield _cause(history, place, worker, found)
+
+
+def _has(track: Track, found: _Slow | None) -> bool:
+    """Return whether a worker was slow in these steps; in any, if the role is not known to be."""
+    if found is None:
+        return _passing(track) is not None
+    columns = [*zip(track.steps, track.values, strict=True)]
+    inside = [value for step, value in columns if found.since <= step < found.until]
+    others = [value for step, value in columns if not found.since <= step < found.until]
+    return bool(inside and others) and median(inside) >= sqrt(found.now / found.usual) * median(
+        others
+    )
+
+
+def _passing(track: Track) -> _Slow | None:
+    """Return the part of a series that is clearly longer than what is before and after it."""
+    found = _longest(track.values)
+    if found is None:
+        return None
+    begin, end = found
+    inside = track.values[begin:end]
+    others = [*track.values[:begin], *track.values[end:]]
+    usual = median(others)
+    least = usual * max(_SLOWER, 1 + _NOISE * spread(others) / usual)
+    if len(inside) < _FEWEST and min(inside) < _FAR * max(others):
+        return None
+    is_clear = sum(value >= least for value in inside) >= _INSIDE * len(inside)
+    is_apart = sum(value >= least for value in others) <= (1 - _INSIDE) / 2 * len(others)
+    cost = sum(value - usual for value in inside) / max(1e-9, sum(track.values))
+    if not (is_clear and is_apart and cost >= _MIN_COST):
+        return None
+    return _Slow(track.steps[begin], track.steps[end], usual, median(inside))
 
 
 def _longest(values: Sequence[float]) -> tuple[int, int] | None:
     """Return the part of a series that is most above its middle, if it ends within the series."""
-    if len(values) < _FEWEST + _FEWEST_OTHERS or min(values) <= 0:
+    if len(values) < _FEWEST_FAR + _FEWEST_OTHERS or min(values) <= 0:
         return None
     above = [log(value / median(values)) - log(_SLOWER) / 2 for value in values]
     best, total, begin, found = 0.0, 0.0, 0, (0, 0)
@@ -65,20 +110,18 @@ def _longest(values: Sequence[float]) -> tuple[int, int] | None:
             best, found = total, (begin, place + 1)
     first, end = found
     is_within = first >= _SIDE and len(values) - end >= _SIDE
-    return found if end - first >= _FEWEST and is_within else None
+    return found if end - first >= _FEWEST_FAR and is_within else None
 
 
-def _cause(
-    history: RunHistory, place: PhaseKey, pooled: Track, begin: int, end: int, usual: float
-) -> Cause:
-    since, until = pooled.steps[begin], pooled.steps[end]
-    now = median(pooled.values[begin:end])
+def _cause(history: RunHistory, place: PhaseKey, worker: str | None, found: _Slow) -> Cause:
+    since, until, usual, now = found
     return Cause(
-        slow_kind(place),
+        slow_kind(place, is_alone=worker is not None),
         0.5,
-        f"{place.phase} of {place.role} took {now / usual:.1f} times as long in steps {since} to "
-        f"{until - 1}; over since step {until}",
+        f"{place.phase} of {worker or place.role} took {now / usual:.1f} times as long in steps "
+        f"{since} to {until - 1}; over since step {until}",
         role=place.role,
+        worker=worker,
         phase=place.phase,
         since=since,
         until=until,
@@ -86,7 +129,7 @@ def _cause(
             Evidence(
                 f"time of one {place.phase}",
                 f"phase/{place}",
-                None,
+                worker,
                 usual,
                 now,
                 "s",

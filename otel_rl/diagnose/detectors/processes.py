@@ -2,7 +2,7 @@
 
 from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from itertools import pairwise
 from statistics import median
@@ -11,13 +11,14 @@ from otel_rl.diagnose.classify import Subject, summed_by_step, tracks_about, wit
 from otel_rl.diagnose.history.rhythm import Rhythm
 from otel_rl.diagnose.history.run_history import Loss, RunHistory, Track
 from otel_rl.diagnose.result import Cause, Evidence, Kind
-from otel_rl.diagnose.stats.levels import LevelChange, level
+from otel_rl.diagnose.stats.levels import LevelChange, level, medians, smoothed
 from otel_rl.records import ExperimentStatus, WorkerFailure
 
 __all__ = [
     "clock_skew",
     "crash_loops",
     "crashes",
+    "ended_with_the_run",
     "fell_silent_together",
     "gc_pauses",
     "preemptions",
@@ -29,15 +30,18 @@ _CRASHES_OF_ONE = 2
 _AT_ONCE_S = 10.0
 _FEWEST_STEPS = 8
 _LEFT_STEPS = 3  # of others after the last sign of a worker
-_AT_ONCE = 1.5  # usual steps
+_AT_ONCE = 3.0  # usual steps: each role reports with its own part of a step
 _SKEW_S = 1.5
+_CLOCKS = 3  # of which two agree
 _EVIDENT_SKEW_S = 0.02
+_FEW, _MANY = 3, 3.0  # values, times all others
 _GC_SHARE = 0.05
+_GC_SHARE_FELT, _GC_FELT = 0.015, 0.6  # where a phase takes longer by so much of the pauses
 
 
 def crashes(history: RunHistory) -> Iterator[Cause]:
     """Find the failure that ended the run, else the first lasting error of a worker."""
-    ended = _ended_with_the_run(history)
+    ended = ended_with_the_run(history)
     failure = WorkerFailure.first_cause(one for one in history.failures if one.worker not in ended)
     has_crashed = history.status == ExperimentStatus.CRASHED
     if failure is None or failure.is_interrupt:
@@ -83,42 +87,60 @@ def fell_silent_together(history: RunHistory) -> bool:
 
     Their run has ended, or was killed: that cannot be told.
     """
-    return bool(_ended_with_the_run(history))
+    return bool(ended_with_the_run(history))
 
 
-def _ended_with_the_run(history: RunHistory) -> AbstractSet[str]:
+def ended_with_the_run(history: RunHistory) -> AbstractSet[str]:
     """Return workers that fell silent with all others, of SDKs that report no end.
 
     Their leases end one after the other, so the first one to be missed is not the first to stop.
     """
     lasting = [one for one in history.failures if one.recovery_s is None]
-    if not lasting or any(one.error is not None for one in lasting) or _reports_ends(history):
+    if not lasting or any(one.error is not None or one.reports_ends for one in lasting):
         return frozenset()
     last_s: dict[str, float] = {}  # by the bridge's clock: a worker's own may be wrong
     for of in (history.lags, *history.spans.values(), *history.workers.values()):
         for name, track in of.items():
             last_s[name] = max(last_s.get(name, 0.0), track.times_s[-1])
-    begun_s = [history.begun_s[step] for step in sorted(history.begun_s)]
-    usual_s = median([later - earlier for earlier, later in pairwise(begun_s)] or [0.0])
-    since_s = max(last_s.values(), default=0.0) - max(_AT_ONCE_S, _AT_ONCE * usual_s)
-    together = {name for name, at_s in last_s.items() if at_s >= since_s}
+    silent = {one.worker for one in lasting}
+    if _is_most(silent, last_s):  # processes without a part in steps may outlive the others
+        last_s = {name: at_s for name, at_s in last_s.items() if name in silent}
+    newest_s = max(last_s.values(), default=0.0)
+    together = {name for name, at_s in last_s.items() if at_s >= newest_s - _at_once_s(history)}
     # One that is missed among others that go on is dead: those are silent for as long.
-    quiet_s = history.ends_s - max(last_s.values(), default=0.0)
-    missed = {one.worker for one in lasting} & together
-    is_over = together <= {one.worker for one in lasting} or quiet_s >= _AT_ONCE_S
-    return missed if is_over else frozenset()
+    quiet_s = history.ends_s - newest_s
+    is_over = together <= silent or quiet_s >= _AT_ONCE_S
+    return silent & together if is_over else frozenset()
 
 
-def _reports_ends(history: RunHistory) -> bool:
-    """Return whether workers are of otel_rl, by what only its workers measure."""
-    return any(key.startswith("phase/") or "/worker/" in key for key in history.workers)
+def _is_most(silent: AbstractSet[str], workers: Iterable[str]) -> bool:
+    """Return whether most workers of several roles are silent."""
+    all_workers = {*workers}
+    roles = {name.rpartition("/")[0] for name in silent}
+    return len(roles) > 1 and 2 * len(silent & all_workers) > len(all_workers)
+
+
+def _at_once_s(history: RunHistory) -> float:
+    """Return the time within which the last reports of a run come, if it ends at once.
+
+    Each role reports with its own part of a step, and no more often than its SDK exports.
+    """
+    begun_s = [history.begun_s[step] for step in sorted(history.begun_s)]
+    exports_s = [median(_gaps(track.times_s) or [0.0]) for track in history.lags.values()]
+    return max(
+        _AT_ONCE_S, _AT_ONCE * median(_gaps(begun_s) or [0.0]), 2 * max(exports_s, default=0.0)
+    )
+
+
+def _gaps(times_s: Sequence[float]) -> list[float]:
+    return [later_s - earlier_s for earlier_s, later_s in pairwise(times_s)]
 
 
 def crash_loops(history: RunHistory) -> Iterator[Cause]:
     """Find workers of a role that fail repeatedly. One failure is an accident."""
     of_role: dict[str, list[Loss]] = {}
     ended = Counter[str]()
-    with_the_run = _ended_with_the_run(history)
+    with_the_run = ended_with_the_run(history)
     newest = {loss.worker: loss for loss in history.losses}
     for loss in history.losses:
         role = loss.worker.partition("/")[0]
@@ -141,12 +163,8 @@ def crash_loops(history: RunHistory) -> Iterator[Cause]:
             continue
         if failures == len(workers) and _at_once(lost) and lost[0].step >= history.last:
             continue  # the run was over or was killed, or one failure caused the others
-        if (
-            most == 1
-            and history.status == ExperimentStatus.CRASHED
-            and not _came_back(history, role)
-        ):
-            continue  # each has failed once, by the end of the run
+        if most == 1 and not _came_back(history, role):
+            continue  # each has failed once: the end of the run, or the loss of some workers
         one = worker if most > failures / 2 else None
         since = _first_step(history, role, lost)
         if since is None:
@@ -197,10 +215,11 @@ def clock_skew(history: RunHistory) -> Iterator[Cause]:
                 for name, track in measured.items()
                 if len(at_the_time := _meanwhile(track, *lived)) >= 3
             }
-        others = [lag_s for name, lag_s in least_s[lived].items() if name != worker]
-        if len(others) < 2:
+        every_s = {**least_s[lived], worker: min(lags.values)}
+        if len(every_s) < _CLOCKS:
             continue
-        ahead_s = median(others) - min(lags.values)
+        # Its own one among them: of two others, a wrong clock would move the middle.
+        ahead_s = median(every_s.values()) - min(lags.values)
         if abs(ahead_s) < _SKEW_S:
             if worker in proven and abs(ahead_s - median(proven[worker])) > abs(ahead_s):
                 proven.pop(worker)
@@ -234,13 +253,14 @@ def gc_pauses(history: RunHistory) -> Iterator[Cause]:
     """Find processes that the garbage collector stops for a good part of their time."""
     found: list[tuple[float, str, str | None, LevelChange]] = []
     for key, worker, track in tracks_about(history, Subject.GC_TIME):
-        # A step has several exports, and the collector runs in one of them.
-        of_steps = summed_by_step(track)
+        # A step has several exports, or one has those of several steps.
+        of_steps = smoothed(with_gaps(history, summed_by_step(track)))
         change = level(of_steps, shortest=3, among=len(history.workers.get(key, ())))
         if change is None or not change.is_rise(ratio=3.0, order=0.6, size=1.5):
             continue
         share = change.after / _usual_s(of_steps, change.step)
-        if share >= _GC_SHARE:
+        least = _GC_SHARE if worker is None else _least_gc_share(history, worker, change)
+        if share >= least:
             found.append((share, key, worker, change))
     if found:
         share, key, worker, change = max(found, key=lambda one: one[0])
@@ -261,6 +281,17 @@ def gc_pauses(history: RunHistory) -> Iterator[Cause]:
         )
 
 
+def _least_gc_share(history: RunHistory, worker: str, change: LevelChange) -> float:
+    """Return the part of a step that matters: less if work of the worker takes as much longer."""
+    longer_s = [
+        found[1] - found[0]
+        for of in history.spans.values()
+        if worker in of and (found := medians(of[worker], change.step, shortest=3)) is not None
+    ]
+    is_felt = max(longer_s, default=0.0) >= _GC_FELT * (change.after - change.before)
+    return _GC_SHARE_FELT if is_felt else _GC_SHARE
+
+
 def _usual_s(track: Track, since: int) -> float:
     """Return the usual time from one value of a step to the next, since a step."""
     at_s = [at for step, at in zip(track.steps, track.times_s, strict=True) if step >= since]
@@ -279,7 +310,8 @@ def preemptions(history: RunHistory) -> Iterator[Cause]:
             if subject is Subject.PREEMPTIONS:
                 track = with_gaps(history, summed_by_step(track))
             # A few in a row happen by chance among many workers: their number is no measurement.
-            shortest = 6 if subject is Subject.PREEMPTIONS else 3
+            is_count = subject is Subject.PREEMPTIONS
+            shortest = 6 if is_count and not _is_many(track) else 3
             change = level(track, shortest=shortest, among=len(history.workers.get(key, ())))
             if change and change.is_rise(ratio=ratio, order=0.7, size=2.0) and change.after > 0.02:
                 what = "requests preempted or recomputed"
@@ -305,6 +337,12 @@ def preemptions(history: RunHistory) -> Iterator[Cause]:
         since=since,
         evidence=[one for *_, one in evidence[:4]],
     )
+
+
+def _is_many(counts: Track) -> bool:
+    """Return whether the last few counts are far above all others: no chance of small numbers."""
+    others, last = counts.values[:-_FEW], counts.values[-_FEW:]
+    return bool(others) and min(last) >= max(_MANY, _MANY * max(others))
 
 
 def throttling(history: RunHistory) -> Iterator[Cause]:

@@ -4,7 +4,7 @@ They happen too rarely for statistics, so all later ones have to take far longer
 """
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from statistics import median
 
 from otel_rl.diagnose.classify import Work, only_waits, work_of
@@ -18,6 +18,7 @@ _RARE = 0.4  # of the steps
 _FEWEST = 3  # together
 _FAR = 2.5  # times the longest before
 _FAR_ALONE = 5.0  # the same of a single one, or after one
+_FAR_OF_ONE, _ALIKE = 3.5, 1.6  # the same after one or of one, if all others are alike
 _MIN_STEPS = 0.5  # usual steps that it takes longer
 
 
@@ -38,10 +39,19 @@ def rare_phases(history: RunHistory) -> Iterator[Cause]:
         for cut in range(1, len(columns) if len(columns) >= _FEWEST else 1):
             before = [value for _, value in columns[:cut]]
             after = [value for _, value in columns[cut:]]
-            far = _FAR_ALONE if 1 in {len(before), len(after)} else _FAR
+            far = _far(before, after)
             if min(after) >= far * max(before) and min(after) >= _MIN_STEPS * usual_s + max(before):
                 yield _cause(history, place, columns[cut][0], median(before), median(after))
                 break
+
+
+def _far(before: Sequence[float], after: Sequence[float]) -> float:
+    """Return how many times as long it has to take."""
+    fewer, others = sorted((before, after), key=len)
+    if len(fewer) > 1:
+        return _FAR
+    is_alike = len(others) >= _FEWEST and max(others) <= _ALIKE * min(others)
+    return _FAR_OF_ONE if is_alike else _FAR_ALONE
 
 
 def _cause(

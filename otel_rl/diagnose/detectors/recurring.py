@@ -14,7 +14,7 @@ from typing import NamedTuple
 from otel_rl.diagnose.classify import Work, only_waits, work_of
 from otel_rl.diagnose.detectors.slow_phases import slow_kind, step_time, traces_of
 from otel_rl.diagnose.history.run_history import PhaseKey, RunHistory, Track
-from otel_rl.diagnose.result import Cause, Evidence, Kind
+from otel_rl.diagnose.result import Cause, Evidence
 from otel_rl.diagnose.stats.changes import spread
 
 __all__ = ["recurring"]
@@ -22,11 +22,12 @@ __all__ = ["recurring"]
 _FEWEST_WORKERS = 3
 _FEWEST_STEPS = 20
 _START = 5  # steps that may be odd because the run begins
-_FAR = 1.7  # times its peers
+_FAR = 1.35  # times its peers
 _FAR_NOISE = 4.5  # times the noise of that ratio
 _FEWEST = 4  # steps
 _MIN_COST = 0.02  # part of the time of all steps
 _CHANCE = 1.5e-3
+_COSTLY, _CHANCE_OF_COSTLY = 0.05, 0.05  # of so much time, who takes it is worth less proof
 _REGULAR = 0.75
 _OVER = 4  # usual distances without trouble
 
@@ -58,7 +59,8 @@ def recurring(history: RunHistory) -> Iterator[Cause]:
             cost = sum(one.own_s - one.peers_s for one in steps) / max(1e-9, whole_s)
             if len(steps) < _FEWEST or cost < _MIN_COST or compared < _FEWEST_STEPS:
                 continue
-            if len(tracks) * _tail(every, len(steps), 1 / len(tracks)) < _CHANCE:
+            chance = _CHANCE_OF_COSTLY if cost >= _COSTLY else _CHANCE
+            if len(tracks) * _tail(every, len(steps), 1 / len(tracks)) < chance:
                 yield _cause(history, place, worker, steps, cost)
 
 
@@ -98,9 +100,6 @@ def _tail(n: int, least: int, chance: float) -> float:
 def _cause(
     history: RunHistory, place: PhaseKey, worker: str, odd: Sequence[_Odd], cost: float
 ) -> Cause:
-    kind = slow_kind(place)
-    if kind in {Kind.SLOW_TRAINING, Kind.SLOW_PHASE}:
-        kind = Kind.STRAGGLER
     first, last = odd[0].step, odd[-1].step
     before, after = median(one.peers_s for one in odd), median(one.own_s for one in odd)
     gaps = [b.step - a.step for a, b in pairwise(odd)]
@@ -114,7 +113,7 @@ def _cause(
         when = f"in {len(odd)} of the steps {first} to {last}"
     over = f"; over since step {last + 1}" if is_over else ""
     return Cause(
-        kind,
+        slow_kind(place, is_alone=True),
         0.45 + 0.3 * min(1.0, cost),
         f"{place.phase} of {worker} takes {after / before:.1f} times as long as that of its peers "
         f"{when}, {cost:.0%} of the time of all steps{over}",

@@ -7,6 +7,7 @@ machine's, and is subtracted.
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
+from itertools import pairwise
 from math import exp, inf, log, sqrt
 from statistics import fmean, median
 from typing import NamedTuple
@@ -17,7 +18,7 @@ from otel_rl.diagnose.history.run_history import PhaseKey, RunHistory, Track
 from otel_rl.diagnose.history.timings import is_step_time
 from otel_rl.diagnose.result import Cause, Evidence, Kind
 from otel_rl.diagnose.stats.changes import spread
-from otel_rl.diagnose.stats.levels import LevelChange, common_ratio, level, medians, settled
+from otel_rl.diagnose.stats.levels import LevelChange, common_ratio, level, medians, settled, soon
 from otel_rl.diagnose.stats.peers import Peers, turn_length
 from otel_rl.semconv.spec import STEP_SPAN
 
@@ -26,13 +27,16 @@ __all__ = ["least_slowdown", "slow_kind", "slow_work", "step_time", "together", 
 # Smaller slowdowns, or smaller parts of a step or of a worker's time, are not reported.
 _MIN_RATIO = 1.7
 _LEAST_RATIO = 1.2  # where values are steady: this, and so many times their noise
-_STEADY = 5.0
+_STEADY, _FEW = 5.0, 4  # of so few values; more of them tell a level as well by less
+_LASTING = 2.0
+_NOISY = 0.5
 _MIN_SHARE = 0.1
 _LEAST_SHARE = 0.02  # of a slowdown that is far beyond the noise
 _LITTLE_SHARE, _IN_ORDER = 0.04, 0.85  # of one that most values show
 _MIN_PART_OF_STEP = 0.02
 _MIN_PART = 0.25
 _MIN_OWN_RATIO = 1.25
+_OWN_PART = 0.95
 _FELT = 1.05
 _UNEVEN = 2  # while steps take no longer, one of two workers is slower in few steps by chance
 
@@ -50,6 +54,7 @@ _KINDS = {
     Work.REWARD: Kind.SLOW_REWARD,
     Work.TRAINING: Kind.SLOW_TRAINING,
     Work.SYNC: Kind.SLOW_SYNC,
+    Work.ENVIRONMENT: Kind.SLOW_PHASE,
     Work.OTHER: Kind.SLOW_PHASE,
 }
 
@@ -88,12 +93,21 @@ def step_time(history: RunHistory) -> Track:
         if key.endswith("/iteration/duration"):
             return rows
     named = (rows for key, rows in sorted(history.rows.items()) if is_step_time(key))
-    return next(named, track)
+    return next(named, _between_steps(history) if history.is_told_by_spans else track)
 
 
-def slow_kind(place: PhaseKey) -> Kind:
-    """Return the kind of fault if that phase takes longer."""
-    return _KINDS[work_of(place)]
+def _between_steps(history: RunHistory) -> Track:
+    """Return the time from the first news of each step to that of the next one."""
+    track = Track()
+    for (step, begun_s), (later, next_s) in pairwise(sorted(history.begun_s.items())):
+        track.add(step, 0.0, (next_s - begun_s) / (later - step))
+    return track
+
+
+def slow_kind(place: PhaseKey, *, is_alone: bool = False) -> Kind:
+    """Return the kind of fault if that phase takes longer, of one worker alone or of its role."""
+    kind = _KINDS[work_of(place)]
+    return Kind.STRAGGLER if is_alone and kind in _IN_STEP else kind
 
 
 def traces_of(history: RunHistory, since: int, count: int = 3) -> list[str]:
@@ -135,8 +149,8 @@ def slow_work(history: RunHistory) -> Iterator[Cause]:
         if alone and len(alone) <= max(1, len(tracks) // 3):
             yield _cause(history, place, alone, is_alone=True)
             continue
-        found = level(settled(pooled[place]))
-        eased = level(settled(load.eased(place, pooled[place])))
+        found = soon(settled(pooled[place]))
+        eased = soon(settled(load.eased(place, pooled[place])))
         if found is None or eased is None or not (_is_slower(found) and _is_slower(eased)):
             yield from _always_slower(history, place, tracks, peers, usual_s)
             continue
@@ -159,10 +173,18 @@ def _is_slower(found: LevelChange) -> bool:
     return found.is_rise(ratio=_least_ratio(found), order=0.7, size=1.2)
 
 
-def _least_ratio(found: LevelChange) -> float:
-    """Return the smallest slowdown that stands out of the noise of a series."""
+def _least_ratio(found: LevelChange, uneven: float = 0.0) -> float:
+    """Return the smallest slowdown that stands out of the noise of a series.
+
+    Args:
+        found: The slowdown.
+        uneven: Part by which it has to be larger where noise decides.
+    """
     noise = found.change.noise / found.before if found.before > 0 else 1.0
-    return min(_MIN_RATIO, max(_LEAST_RATIO, 1 + _STEADY * noise))
+    often = min(found.change.place, found.change.length - found.change.place)
+    beyond = max(_LASTING, _STEADY * min(1.0, sqrt(_FEW / often)))
+    by_noise = min(1.0, beyond * noise / _NOISY)
+    return max(_LEAST_RATIO, min(_MIN_RATIO, 1 + beyond * noise) * (1 + uneven * by_noise))
 
 
 def least_slowdown(history: RunHistory) -> float | None:
@@ -191,7 +213,7 @@ def _longer_step(history: RunHistory, load: Workload) -> float:
 
 def _takes_longer(history: RunHistory, load: Workload) -> bool:
     """Return whether steps take longer for their work at all."""
-    found = level(settled(load.eased_steps(step_time(history))))
+    found = soon(settled(load.eased_steps(step_time(history))))
     return found is not None and found.is_rise(ratio=_FELT, order=0.75)
 
 
@@ -208,20 +230,33 @@ def _slower_than_peers(
 ) -> _Slow | None:
     """Return the slowdown of a worker against peers with the same work in the same steps."""
     relative = _since(peers.relative(worker), begun)
-    found = level(relative, among=peers.count)
+    found = soon(relative, among=peers.count)
     if found is None:
         return None
-    least_ratio = _least_ratio(found)
-    if not is_felt:
-        least_ratio *= 1 + _UNEVEN / sum(step >= found.step for step in relative.steps)
+    uneven = 0.0 if is_felt else _UNEVEN / sum(step >= found.step for step in relative.steps)
+    least_ratio = _least_ratio(found, uneven)
     if not found.is_rise(ratio=least_ratio, order=0.65, size=1.2):
         return None
     before, after = medians(track, found.step) or _NO_LEVELS
     share = _more_of(history, place, worker, found.step, before, after)
-    own_ratio = min(_MIN_OWN_RATIO, least_ratio - 0.05)
+    # Its peers may have become faster, which is no slowdown of its own.
+    own_ratio = min(_MIN_OWN_RATIO, _OWN_PART * found.ratio)
     if after < own_ratio * before or after - before < least_s or share < _least_share(found):
         return None
-    return _Slow(worker, found.step, before, after, found.ratio, share)
+    return _Slow(
+        worker, _begun(track, found.step, before, after), before, after, found.ratio, share
+    )
+
+
+def _begun(track: Track, step: int, before: float, after: float) -> int:
+    """Return the first of a worker's slow steps: in some of them its peers may have no value."""
+    begun = step
+    for at, value in zip(reversed(track.steps), reversed(track.values), strict=True):
+        if at < step:
+            if value < sqrt(before * after):
+                break
+            begun = at
+    return begun
 
 
 def _since(track: Track, step: int) -> Track:
@@ -242,7 +277,7 @@ def _always_slower(
     Only for work that the whole role does alike: the peers' time then replaces a level before.
     """
     kind = slow_kind(place)
-    if kind in {Kind.SLOW_SYNC, Kind.SLOW_PHASE} or len(tracks) < _FEWEST_ALIKE:
+    if work_of(place) in {Work.SYNC, Work.OTHER} or len(tracks) < _FEWEST_ALIKE:
         return
     typical = {name: median(track.values) for name, track in tracks.items()}
     worker = max(typical, key=lambda name: typical[name])
@@ -331,9 +366,7 @@ def _share(history: RunHistory, place: PhaseKey, worker: str, since: int) -> flo
 def _cause(history: RunHistory, place: PhaseKey, slow: list[_Slow], *, is_alone: bool) -> Cause:
     slow.sort(key=lambda one: -one.excess * one.share)
     worst = slow[0]
-    kind = slow_kind(place)
-    if is_alone and kind in _IN_STEP:
-        kind = Kind.STRAGGLER
+    kind = slow_kind(place, is_alone=is_alone)
     ratio = worst.after / worst.before if worst.before else inf
     words = (
         f"{place.phase} of {worst.worker if is_alone else place.role} takes {ratio:.1f} times as "
@@ -358,7 +391,7 @@ def _cause(history: RunHistory, place: PhaseKey, slow: list[_Slow], *, is_alone:
         0.45 + 0.3 * strength + 0.15 * min(1.0, worst.share),
         words,
         role=place.role,
-        worker=worst.worker if is_alone else None,
+        worker=worst.worker if is_alone or len(history.spans[place]) == 1 else None,
         phase=place.phase,
         since=worst.step,
         evidence=evidence,

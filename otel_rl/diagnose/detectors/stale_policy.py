@@ -2,12 +2,15 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
+from itertools import pairwise
+from statistics import median
 
-from otel_rl.diagnose.classify import Subject, Work, tracks_about, work_of
+from otel_rl.diagnose.classify import Subject, Work, only_waits, tracks_about, work_of
+from otel_rl.diagnose.detectors.slow_phases import step_time
 from otel_rl.diagnose.detectors.workload import follows_a_change
 from otel_rl.diagnose.history.run_history import PhaseKey, RunHistory, Track
 from otel_rl.diagnose.result import Cause, Evidence, Kind
-from otel_rl.diagnose.stats.levels import LevelChange, level
+from otel_rl.diagnose.stats.levels import LevelChange, begun, level, settled
 from otel_rl.diagnose.stats.trends import departure
 from otel_rl.semconv.spec import STEP_SPAN
 
@@ -18,6 +21,10 @@ _FILLED = 2  # times the age of its samples: steps until a buffer is full for th
 _AT_ONCE = 0.75  # part of a change that makes it a jump
 _AT_LEVEL = 0.25  # of a change, by which values are off a level
 _OFF = 1.4  # times the extrapolation: a queue that fills slows down
+_LITTLE_OLDER = 2.5  # versions
+_PAUSE, _PAUSED = 1.4, 6  # times the usual step, in so many steps
+_PULLS = 6  # of them, and usual distances without one
+_RARER = 1.4  # times the work between two pulls
 _SETTLED = 3  # weight updates until their interval is stable
 
 
@@ -29,6 +36,9 @@ def stale_policy(history: RunHistory) -> Iterator[Cause]:
         yield cause
     for place, of in history.spans.items():
         is_of_steps = PhaseKey(place.role, STEP_SPAN) in history.spans
+        if place.role not in reported and (stopped := _stopped(history, place)):
+            reported.add(place.role)
+            yield _of_no_pulls(place, stopped, among=len(of))
         if (
             work_of(place) is Work.SYNC
             and not is_of_steps
@@ -42,10 +52,86 @@ def stale_policy(history: RunHistory) -> Iterator[Cause]:
                 is not None
                 and change.is_rise(ratio=1.8, order=0.7)
                 and change.after - change.before >= 1
+                and _is_rarer_than_its_work(history, place, worker, change.step)
             ]
             if rarer:
                 reported.add(place.role)
                 yield _of_rare_pulls(place, rarer, among=len(of))
+
+
+def _stopped(history: RunHistory, place: PhaseKey) -> Mapping[str, int]:
+    """Return the workers that take up weights no more, though they work, and their last such step.
+
+    Those of a stage that all end with the last step, as a trainer's own sync, do not.
+    """
+    if work_of(place) is not Work.SYNC or PhaseKey(place.role, STEP_SPAN) in history.spans:
+        return {}
+    stopped = {}
+    for worker, track in history.counts[place].items():
+        steps = sorted(set(track.steps))
+        gaps = [b - a for a, b in pairwise(steps)]
+        since = history.last - (steps[-1] if steps else 0)
+        is_long = len(steps) >= _PULLS and since >= max(_PULLS, _PULLS * max(gaps[-_PULLS:]))
+        if is_long and _works_until(history, place, worker) >= history.last - since // 3:
+            stopped[worker] = steps[-1]
+    return stopped
+
+
+def _works_until(history: RunHistory, place: PhaseKey, worker: str) -> int:
+    """Return the last step of other work of a worker that takes up weights, as it began with."""
+    return max(
+        (
+            of[worker].steps[-1]
+            for other, of in history.spans.items()
+            if other.role == place.role and other != place and worker in of and of[worker].steps
+            if not only_waits(history, other) and work_of(other) is Work.GENERATION
+        ),
+        default=-1,
+    )
+
+
+def _of_no_pulls(place: PhaseKey, stopped: Mapping[str, int], *, among: int) -> Cause:
+    one = next(iter(stopped)) if len(stopped) == 1 < among else None
+    since = min(stopped.values()) + 1
+    return Cause(
+        Kind.STALE_POLICY,
+        0.75,
+        f"{one or place.role} takes up no new weights since step {since}, and goes on working",
+        role=place.role,
+        worker=one,
+        phase=place.phase,
+        since=since,
+        evidence=[
+            Evidence(f"last step with {place.phase}", f"phase/{place}", worker, None, float(last))
+            for worker, last in [*stopped.items()][:4]
+        ],
+    )
+
+
+def _is_rarer_than_its_work(history: RunHistory, place: PhaseKey, worker: str, since: int) -> bool:
+    """Return whether a worker has no reason to pull less often: it does as much between two pulls.
+
+    One that pulls before each piece of work pulls less often if its work takes more steps.
+    """
+    pieces = Counter[int]()
+    for other, of in history.counts.items():
+        is_work = not only_waits(history, other) and work_of(other) is not Work.SYNC
+        if other.role == place.role and worker in of and is_work:
+            pieces.update(_summed(of[worker]))
+    pulls = Counter[int](_summed(history.counts[place][worker]))
+    before, after = (
+        sum(n for step, n in pieces.items() if (step < since) == early)
+        / max(1, sum(n for step, n in pulls.items() if (step < since) == early))
+        for early in (True, False)
+    )
+    return not pieces or after >= _RARER * before
+
+
+def _summed(counts: Track) -> Mapping[int, int]:
+    summed = Counter[int]()
+    for step, count in zip(counts.steps, counts.values, strict=True):
+        summed[step] += round(count)
+    return summed
 
 
 def _behind(history: RunHistory) -> Iterator[Cause]:
@@ -70,7 +156,7 @@ def _behind(history: RunHistory) -> Iterator[Cause]:
                 and change.change.order > 0.7
                 and change.is_clear
             ):
-                behind.append((worker, change))
+                behind.append((worker, begun(_gap(newest, track), change)))
         if not behind:
             continue
         worst = max(behind, key=lambda one: one[1].after)
@@ -152,13 +238,15 @@ def staleness(history: RunHistory) -> Iterator[Cause]:
         change = level(track)
         if change is None or not change.is_rise(ratio=1.8, order=0.7, size=1.5):
             continue
-        if change.after - change.before < 1.5:
+        if change.after - change.before < 1.5 or _is_full(track, change):
             continue
         # The first samples are of the first policy, and a buffer needs as many steps to fill up.
         fills = max(_BEGUN, _FILLED * change.after)
-        if _steps_at_level(track, change) < fills:
+        if _steps_at_level(history, track, change) < fills:
             continue
         if follows_a_change(history, change.step, within=fills):
+            continue
+        if _follows_a_pause(history, track, change):
             continue
         if change.jump < _AT_ONCE and not _grows_faster(track):
             continue  # a buffer that fills up from the beginning on
@@ -174,16 +262,44 @@ def staleness(history: RunHistory) -> Iterator[Cause]:
         return
 
 
-def _steps_at_level(track: Track, change: LevelChange) -> int:
+def _follows_a_pause(history: RunHistory, track: Track, change: LevelChange) -> bool:
+    """Return whether the buffer filled up in a long step, as one with an evaluation, and no more.
+
+    Where more samples are made than used, it stays full.
+    """
+    steps = step_time(history).finite()
+    columns = [*zip(steps.steps, steps.values, strict=True)]
+    before = [value for step, value in columns if step < change.step - _PAUSED]
+    paused = [value for step, value in columns if 0 <= change.step - step <= _PAUSED]
+    if not before or not paused or max(paused) < _PAUSE * median(before):
+        return False
+    since = [v for s, v in zip(track.steps, track.values, strict=True) if s >= change.step]
+    half = len(since) // 2
+    return half > 0 and median(since[half:]) - median(since[:half]) < 1
+
+
+def _is_full(track: Track, change: LevelChange) -> bool:
+    """Return whether samples are a little older and no more: a buffer has filled, which is bounded.
+
+    It takes what is made in a slow step, and keeps it where more is made than used.
+    """
+    since = [v for s, v in zip(track.steps, track.values, strict=True) if s >= change.step]
+    half = len(since) // 2
+    grows = half > 0 and median(since[half:]) - median(since[:half]) >= 1
+    return change.after - change.before < _LITTLE_OLDER and not grows
+
+
+def _steps_at_level(history: RunHistory, track: Track, change: LevelChange) -> int:
     """Return the steps at about the level before a change, until it begins.
 
-    A series that has risen from its first value on was at no level.
+    A series that has risen from its first value on was at no level, nor one of a run that begins.
     """
+    first = next(iter(settled(step_time(history)).steps), history.first)
     near = _AT_LEVEL * (change.after - change.before)
     own = track.finite()
     columns = zip(own.steps, own.values, strict=True)
     at = [step for step, value in columns if step < change.step and value - change.before > -near]
-    return change.step - min(at, default=change.step)
+    return change.step - max(first, min(at, default=change.step))
 
 
 def _grows_faster(track: Track) -> bool:

@@ -10,15 +10,18 @@ from otel_rl.diagnose.detectors.standing_work import Standing, standing_work
 from otel_rl.diagnose.history.rhythm import Rhythm
 from otel_rl.diagnose.history.run_history import PhaseKey, RunHistory, Track
 from otel_rl.diagnose.result import Cause, Evidence, Kind
+from otel_rl.diagnose.stats.levels import settled
 from otel_rl.records import ExperimentStatus
 from otel_rl.semconv import names
 from otel_rl.semconv.spec import AWAITING
 
-__all__ = ["stall_s", "stalls"]
+__all__ = ["stall_s", "stalls", "suspicious_s"]
 
 _FEWEST_STEPS = 8
 _STALL_S = 10.0  # an export or two may be late
 _STALL = 10  # times the usual duration of a step
+_SUSPICIOUS, _LONGER = 4, 1.5  # the same if phases tell who holds up the others
+_FAR = 4  # times the longest time of a phase
 _LATE_S = 5.0  # of the last export of a process that ends with the last step
 _LONGEST = 2  # times the longest one, such as one with a checkpoint
 _SAVE_S = 300.0  # the first save of a run: none has told the time that one takes
@@ -38,12 +41,14 @@ class _Age(NamedTuple):
 def stalls(history: RunHistory) -> Iterator[Cause]:
     """Find a run that still reports, and makes no step any more."""
     rhythm = Rhythm.of(history)
-    if rhythm is None or rhythm.stands_s < stall_s(rhythm):
+    if rhythm is None or rhythm.stands_s < suspicious_s(rhythm):
         return
     if history.status == ExperimentStatus.COMPLETE:
         return
     stands_s, usual_s = rhythm.stands_s, rhythm.usual_s
     ages = sorted(_ages(history), reverse=True)
+    if stands_s < stall_s(rhythm) and not _is_evident(history, ages):
+        return
     # Without phases the run may be over, unless its workers have not ended.
     if not ages and history.status != ExperimentStatus.RUNNING:
         return
@@ -108,6 +113,27 @@ def stall_s(rhythm: Rhythm) -> float:
     if rhythm.steps < _FEWEST_STEPS:
         return inf
     return max(_STALL_S, _STALL * rhythm.usual_s, _LONGEST * rhythm.longest_s)
+
+
+def suspicious_s(rhythm: Rhythm) -> float:
+    """Return the same where phases tell that one worker holds up the others."""
+    if rhythm.steps < _FEWEST_STEPS:
+        return inf
+    return max(_STALL_S, _SUSPICIOUS * rhythm.usual_s, _LONGER * rhythm.longest_s)
+
+
+def _is_evident(history: RunHistory, ages: Sequence[_Age]) -> bool:
+    """Return whether work is in progress for far longer than ever, or others have all done theirs.
+
+    Something new, such as a first evaluation, is neither.
+    """
+    if ages:
+        place = PhaseKey(ages[0].worker.rpartition("/")[0], ages[0].phase)
+        took = [v for track in history.spans.get(place, {}).values() for v in settled(track).values]
+        is_known = ages[0].is_work and len(took) >= _FEWEST_STEPS
+        return is_known and ages[0].seconds >= _FAR * max(took)
+    standing = standing_work(history)
+    return standing is not None and standing.is_partly_done
 
 
 def _has_ended(history: RunHistory) -> bool:

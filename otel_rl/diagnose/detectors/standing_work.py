@@ -10,7 +10,7 @@ from collections.abc import Set as AbstractSet
 from statistics import fmean, median
 from typing import Final, NamedTuple
 
-from otel_rl.diagnose.classify import only_waits
+from otel_rl.diagnose.classify import Work, only_waits, work_of
 from otel_rl.diagnose.history.run_history import PhaseKey, RunHistory, Track
 from otel_rl.semconv.spec import STEP_SPAN
 
@@ -68,7 +68,9 @@ def standing_work(history: RunHistory) -> Standing | None:
     if _others_stopped_before(history, parts):
         return None
     most = max(part.most for part in parts.values())
-    place = next((one for one in in_order if parts[one].most < most), in_order[0])
+    # Who takes up weights waits for those who make them.
+    own = [one for one in in_order if work_of(one) is not Work.SYNC] or in_order
+    place = next((one for one in own if parts[one].most < most), own[0])
     return Standing(place, parts[place].times.keys(), is_partly_done=False)
 
 
@@ -77,7 +79,8 @@ def _parts(history: RunHistory) -> Mapping[PhaseKey, _Part]:
     parts = {}
     longest_s = max(map(_usual, history.spans.values()), default=0.0)
     for place, tracks in history.spans.items():
-        if only_waits(history, place) or place.phase == STEP_SPAN:
+        # A pull of weights waits for those who make them.
+        if only_waits(history, place) or place in history.waits or place.phase == STEP_SPAN:
             continue
         if _usual(tracks) < _LEAST * longest_s:
             continue

@@ -5,14 +5,17 @@ they are named as what they are.
 """
 
 import re
+from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from statistics import fmean, median
 from typing import Final
 
+from otel_rl.diagnose.detectors.hung_worker import hung_workers_of
 from otel_rl.diagnose.history.run_history import PhaseKey, RunHistory, Track
 from otel_rl.diagnose.stats.levels import LevelChange, level
+from otel_rl.diagnose.stats.peers import turn_length
 
 __all__ = ["Workload", "changes", "follows_a_change"]
 
@@ -46,6 +49,7 @@ class Workload:
     def __init__(self, history: RunHistory) -> None:
         self._history = history
         self.what, self.of_step = _work(history)
+        self._steps = sorted(self.of_step)
         self._workers: dict[PhaseKey, Mapping[int, int]] = {}
 
     def eased(self, place: PhaseKey, track: Track) -> Track:
@@ -54,7 +58,7 @@ class Workload:
         usual = median(shared.values()) if shared else 1.0
         eased = Track()
         for step, at_s, value in zip(track.steps, track.times_s, track.values, strict=True):
-            part = self.of_step.get(step, 1.0) * usual / shared.get(step, usual)
+            part = self._at(step) * usual / shared.get(step, usual)
             eased.add(step, at_s, value / part)
         return eased
 
@@ -62,17 +66,31 @@ class Workload:
         """Return times of whole steps per unit of work."""
         eased = Track()
         for step, at_s, value in zip(track.steps, track.times_s, track.values, strict=True):
-            eased.add(step, at_s, value / self.of_step.get(step, 1.0))
+            eased.add(step, at_s, value / self._at(step))
         return eased
+
+    def _at(self, step: int) -> float:
+        """Return the work of a step; of one that has not told its own, that of the step before."""
+        place = bisect_right(self._steps, step)
+        return self.of_step[self._steps[place - 1]] if place else 1.0
 
     def _workers_of(self, place: PhaseKey) -> Mapping[int, int]:
         if place not in self._workers:
-            counted: dict[int, int] = defaultdict(int)
-            for track in self._history.spans.get(place, {}).values():
-                for step in set(track.steps):
-                    counted[step] += 1
-            self._workers[place] = counted
+            tracks = self._history.spans.get(place, {})
+            self._workers[place] = _present(tracks) if turn_length(tracks) == 1 else {}
         return self._workers[place]
+
+
+def _present(tracks: Mapping[str, Track]) -> Mapping[int, int]:
+    """Return how many workers share the work of each step: from their first one to their last.
+
+    One without a value in between reports it with another step.
+    """
+    present: dict[int, int] = defaultdict(int)
+    for track in tracks.values():
+        for step in range(track.steps[0], track.steps[-1] + 1) if track.steps else ():
+            present[step] += 1
+    return present
 
 
 def changes(history: RunHistory) -> Iterator[str]:
@@ -123,7 +141,9 @@ def _work(history: RunHistory) -> tuple[str, Mapping[int, float]]:
                 continue
             if key.startswith(("otel_rl/", "phase/", "critical_path/")):
                 continue
-            track = _of_each_step(track.finite())
+            if f"{key}/per_step" in history.rows:
+                track = history.rows[f"{key}/per_step"]
+            track = _of_each_step(track.finite(), is_counter=f"{key}/rate" in history.rows)
             steps = history.last - history.first + 1
             if len(track.values) < max(_FEWEST, _PART * steps) or min(track.values) <= 0:
                 continue
@@ -134,23 +154,29 @@ def _work(history: RunHistory) -> tuple[str, Mapping[int, float]]:
     return "", {}
 
 
-def _of_each_step(track: Track) -> Track:
-    """Return what each step added, if the series is a total that grows."""
-    values = track.values
-    if len(values) < _FEWEST or any(b <= a for a, b in pairwise(values)):
+def _of_each_step(track: Track, *, is_counter: bool = False) -> Track:
+    """Return what each step added, if the series is a total that grows; its last value counts."""
+    newest = dict(zip(track.steps, zip(track.times_s, track.values, strict=True), strict=True))
+    steps = sorted(newest)
+    values = [newest[step][1] for step in steps]
+    if len(values) < _FEWEST or any(b < a for a, b in pairwise(values)):
         return track
-    if values[0] <= 0 or values[-1] < _CUMULATIVE * len(values) * values[0]:
+    is_total = 0 < _CUMULATIVE * len(values) * values[0] <= values[-1]
+    if not is_counter and (not is_total or len(set(values)) < len(values)):
         return track
-    moves = [b - a for a, b in pairwise(values)]
-    return Track(track.steps[1:], track.times_s[1:], moves)
+    moves = Track()
+    for (step, value), (later, then) in pairwise(zip(steps, values, strict=True)):
+        moves.add(later, newest[later][0], (then - value) / (later - step))
+    return moves
 
 
 def _resized(history: RunHistory) -> Iterator[tuple[str, int, int, int]]:
     """Yield (role, workers before, workers after, first step) of roles that were resized.
 
-    A worker that failed was not removed on purpose.
+    A worker that failed, or that hangs, was not removed on purpose.
     """
     failed = {one.worker for one in history.failures} | {one.worker for one in history.losses}
+    failed |= {hang.worker for hang in hung_workers_of(history)}
     of_role: dict[str, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
     for place, tracks in history.spans.items():
         for worker, track in tracks.items():

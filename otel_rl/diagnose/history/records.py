@@ -118,6 +118,7 @@ class Facts(NamedTuple):
         failures: The same with their causes, new or changed.
         status: Of the run by its workers, as ``ExperimentStatus``; empty before the first export.
         attempt: In progress.
+        returned: Workers whose loss is withdrawn: they were silent, and report again.
     """
 
     time_ns: int
@@ -131,6 +132,7 @@ class Facts(NamedTuple):
     failures: Sequence[WorkerFailure] = ()
     status: str = ""
     attempt: int = 1
+    returned: Sequence[str] = ()
 
     def encode(self) -> bytes:
         """Encode as compressed JSON, in which NaN and infinities are strings."""
@@ -138,6 +140,7 @@ class Facts(NamedTuple):
         after = (
             *(self.spans, self.lags, self.lost),
             *([astuple(one) for one in self.failures], self.status, self.attempt),
+            self.returned,
         )
         parts = _json(before)[:-1], _encode_workers(self.workers), _json(after)[1:]
         return zlib.compress(b",".join(parts), level=1)
@@ -145,7 +148,7 @@ class Facts(NamedTuple):
     @classmethod
     def decode(cls, body: bytes) -> Self:
         """Decode the result of ``encode``."""
-        time_ns, step, rows, steps, workers, spans, lags, lost, failures, status, attempt = (
+        time_ns, step, rows, steps, workers, spans, lags, lost, failures, status, attempt, *rest = (
             json.loads(zlib.decompress(body))
         )
         return cls(
@@ -160,6 +163,7 @@ class Facts(NamedTuple):
             [WorkerFailure(*one) for one in failures],
             status,
             attempt,
+            *rest,  # not in journals of format 10
         )
 
 

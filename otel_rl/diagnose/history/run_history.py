@@ -105,6 +105,7 @@ class RunHistory:
         losses: In order of time.
         failures: Of workers, with their causes, in order of time.
         status: Of the run by its workers at its last record.
+        is_told_by_spans: Whether nothing but spans has told a step.
         attempt: Of the steps.
     """
 
@@ -153,6 +154,8 @@ class RunHistory:
         self.counts: dict[PhaseKey, dict[str, Track]] = defaultdict(lambda: defaultdict(Track))
         self.steps: list[StepFacts] = []
         self.lags: dict[str, Track] = defaultdict(Track)
+        self.is_told_by_spans = True
+        self._ended = -1
 
     def _add(self, facts: Facts, time_s: float, begun_ns: int) -> None:
         step = facts.step
@@ -169,6 +172,7 @@ class RunHistory:
             for key, value in row.values.items():
                 self.rows[key].add(row.step, (row.time_ns - begun_ns) / 1e9, value)
         self.steps.extend(one for one in facts.steps if one.attempt == self.attempt)
+        in_progress = self._ended + 1
         self._go_on(facts, time_s)
         for key, some in facts.workers.items():
             for worker, of_step, measurements, total, oddities in some:
@@ -180,12 +184,15 @@ class RunHistory:
                     self.oddities[key][worker].add(at, time_s, oddities)
         for span in facts.spans:
             phase = PhaseKey(span.role, span.phase)
-            self.spans[phase][span.worker].add(span.step, time_s, span.total_s / span.spans)
-            self.counts[phase][span.worker].add(span.step, time_s, span.spans)
+            # If spans alone tell steps, the bridge knows none in progress for those without one.
+            at = in_progress if self.is_told_by_spans and not span.step else span.step
+            self.spans[phase][span.worker].add(at, time_s, span.total_s / span.spans)
+            self.counts[phase][span.worker].add(at, time_s, span.spans)
             if span.is_wait:
                 self.waits.add(phase)
         for worker, lag_s in facts.lags:
             self.lags[worker].add(step, time_s, lag_s)
+        self._withdraw_losses(facts.returned)
         self.losses.extend(Loss(step, time_s, worker) for worker in facts.lost)
         self.status = facts.status or self.status
         self._add_failures(facts.failures)
@@ -197,13 +204,23 @@ class RunHistory:
         has told them.
         """
         of_steps: Sequence[RowFacts | StepFacts] = [*facts.rows, *facts.steps]
-        for one in of_steps:
-            if one.attempt != self.attempt:
-                continue
-            self.known_steps.add(one.step)
-            if one.step > self.last:
-                self.last = one.step
-                self.begun_s.setdefault(one.step, time_s)
+        steps = [one.step for one in of_steps if one.attempt == self.attempt]
+        self.is_told_by_spans &= not facts.step and not any(steps)
+        if self.is_told_by_spans:
+            told = sorted({span.step for span in facts.spans if span.step})
+            self._ended = max([self._ended, *told])
+            steps += told
+        for step in steps:
+            self.known_steps.add(step)
+            if step > self.last:
+                self.last = step
+                self.begun_s.setdefault(step, time_s)
+
+    def _withdraw_losses(self, workers: Iterable[str]) -> None:
+        """Remove the last loss of each worker, and the failure that it was taken for."""
+        for worker in workers:
+            _remove_last(self.losses, [one.worker == worker for one in self.losses])
+            _remove_last(self.failures, [one.worker == worker for one in self.failures])
 
     def _add_failures(self, failures: Iterable[WorkerFailure]) -> None:
         """Add failures; a known one has changed, because its worker was replaced."""
@@ -276,6 +293,7 @@ class RunHistory:
             for phase, tracks in source.items():
                 into[phase].update(_of_steps(tracks, first, last))
         part.unspanned, part.waits = self.unspanned, self.waits
+        part.is_told_by_spans = self.is_told_by_spans
         part.steps = [step for step in self.steps if first <= step.step <= last]
         part.lags = _of_steps(self.lags, first, last)
         part.losses = [loss for loss in self.losses if first <= loss.step <= last]
@@ -308,6 +326,7 @@ class GrowingHistory:
 
 
 _Key = TypeVar("_Key", str, PhaseKey)
+_T = TypeVar("_T")
 
 
 def _of_workers(
@@ -353,3 +372,9 @@ def _in_order(track: Track, *, by_step: bool) -> Track:
         [track.times_s[place] for place in order],
         [track.values[place] for place in order],
     )
+
+
+def _remove_last(known: list[_T], is_it: Sequence[bool]) -> None:
+    """Remove the last element for which ``is_it`` is true, if any."""
+    if any(is_it):
+        del known[len(is_it) - 1 - is_it[::-1].index(True)]

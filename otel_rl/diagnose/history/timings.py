@@ -7,7 +7,7 @@ there are neither spans nor phases, these are its phases.
 import re
 from typing import Final
 
-__all__ = ["is_step_time", "timed_part"]
+__all__ = ["is_step", "is_step_time", "timed_part"]
 
 _TIME: Final = r"(?:timings?|times?|durations?|latency|elapsed)(?:_s|_ms|_sec|_seconds|_raw|_perf)?"
 _WHOLE: Final = re.compile(rf"{_TIME}$")
@@ -19,7 +19,7 @@ _STEP: Final = re.compile(
 
 # Times that are no work of a step.
 _OTHER: Final = re.compile(
-    r"(^|_|/)(gc|idle|age|uptime|wall|eta|total|epoch|queue|worker|wait)(_|/|$)"
+    r"(^|_|/)(cpu|gc|idle|age|uptime|wall|eta|total|epoch|queue|worker|wait)(_|/|$)"
     r"|(^|/)(time_|timing_)?call(_|/|$)"
 )
 
@@ -35,7 +35,12 @@ def timed_part(key: str) -> tuple[str, str] | None:
 
 def is_step_time(key: str) -> bool:
     """Return whether a key has the time of whole steps."""
-    return bool(_STEP.match(_part(key.partition("/")[2])))
+    return is_step(_part(key.partition("/")[2]))
+
+
+def is_step(name: str) -> bool:
+    """Return whether this is a name of whole steps."""
+    return bool(_STEP.match(name))
 
 
 def _part(name: str) -> str:

@@ -5,14 +5,23 @@ U at every place, as in Pettitt's test). O(n log n).
 """
 
 import math
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from statistics import median
 
-__all__ = ["Change", "find_change", "spread"]
+__all__ = ["Change", "find_change", "find_step", "find_sudden", "spread"]
 
 _TINY = 1e-12
+
+# Few values that are a change at once: their number, and how far they are from the level before, in
+# units of its noise and times its farthest value.
+_SUDDEN = ((3, 8.0, 1.5), (2, 10.0, 2.0))
+_FEWEST_BEFORE = 10
+
+_NEARLY_ALL = 0.95
+_RISE = 1.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,10 +96,69 @@ def find_change(values: Sequence[float], *, shortest: int = 4) -> Change | None:
             best, best_z, best_u = place, z, u
     if not best:
         return None
-    before, after = median(values[:best]), median(values[best:])
-    residuals = [abs(v - before) for v in values[:best]] + [abs(v - after) for v in values[best:]]
-    order = 2 * best_u / (best * (n - best)) - 1
-    return Change(best, before, after, 1.4826 * median(residuals), order, n)
+    return _change(values, best, 2 * best_u / (best * (n - best)) - 1)
+
+
+def _change(values: Sequence[float], place: int, order: float) -> Change:
+    before, after = median(values[:place]), median(values[place:])
+    residuals = [abs(v - before) for v in values[:place]] + [abs(v - after) for v in values[place:]]
+    return Change(place, before, after, 1.4826 * median(residuals), order, len(values))
+
+
+def find_step(values: Sequence[float], *, shortest: int = 4) -> Change | None:
+    """Find the place of the largest rise, if nearly all values after it are above those before.
+
+    Args:
+        values: Finite, in order of time.
+        shortest: Fewest values on either side.
+
+    Returns:
+        None if there is none, or some are not positive.
+    """
+    if len(values) < 2 * shortest or min(values) <= 0:
+        return None
+    if median(values[-shortest:]) <= _RISE * median(values[:shortest]):
+        return None  # most series end as they have begun
+    logs = [math.log(value) for value in values]
+    n, total, before = len(logs), sum(logs), 0.0
+    best, most = 0, 0.0
+    for place, value in enumerate(logs[: n - shortest + 1]):
+        rise = before * n - total * place  # of the means of logarithms, times both lengths
+        if place >= shortest and rise < 0:
+            square = rise * rise / (place * (n - place))
+            if square > most:
+                best, most = place, square
+        before += value
+    if not best:
+        return None
+    first, last = values[:best], sorted(values[best:])
+    pairs = sum(len(last) - bisect_right(last, value) for value in first)
+    order = 2 * pairs / (best * (n - best)) - 1
+    return _change(values, best, order) if order >= _NEARLY_ALL else None
+
+
+def find_sudden(values: Sequence[float]) -> Change | None:
+    """Find the last two or three values far above all before them.
+
+    In units of the noise of those, and of the farthest of them.
+
+    Args:
+        values: Finite, in order of time.
+
+    Returns:
+        None if there are too few, or they are not so far.
+    """
+    if min(values[-2:], default=0.0) <= max(values[:-3], default=0.0):
+        return None
+    for count, noises, times in _SUDDEN:
+        before, after = values[:-count], values[-count:]
+        if len(before) < _FEWEST_BEFORE:
+            return None
+        middle, noise = median(before), spread(before)
+        least = max(noises * noise, times * (max(before) - middle))
+        if noise > _TINY and min(after) - middle > least:
+            return _change(values, len(before), 1.0)
+    return None
 
 
 def spread(values: Sequence[float]) -> float:

@@ -1,22 +1,24 @@
 """Detects level changes of a series over the steps of a run, and their first step."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean, median
 
 from otel_rl.diagnose.history.run_history import Track
-from otel_rl.diagnose.stats.changes import Change, find_change
+from otel_rl.diagnose.stats.changes import Change, find_change, find_step, find_sudden
 
 __all__ = [
     "LONGER",
     "LONGER_NOISE",
     "LevelChange",
+    "begun",
     "common_ratio",
     "level",
     "levels",
     "medians",
     "settled",
     "smoothed",
+    "soon",
 ]
 
 LONGER = 1.5
@@ -40,6 +42,10 @@ _ENOUGH = 3
 _START, _START_PART = 5, 0.1  # most values of it: this many, or this part of all
 _SLOW_START = 1.5  # times the values after it
 _AFTER_START = 10
+
+_LARGER = 1.5  # times a clear change
+
+_USUAL = 0.5  # part of the values before a rise that are not of it, at least
 
 _NEAR = 6  # values on either side of a change that tell a jump from a slope
 
@@ -113,6 +119,42 @@ def level(track: Track, *, shortest: int = 4, among: int = 1) -> LevelChange | N
     return LevelChange(track.steps[place], change, jump, among)
 
 
+def soon(track: Track, *, among: int = 1) -> LevelChange | None:
+    """Find the clearest level change, or a larger one of fewer values, or one that parts all.
+
+    By ranks, the small drift of many values is clearer than a few that are far above all others.
+    """
+    found = level(track, among=among)
+    if found is None:
+        return None
+    track = track.finite()
+    for larger in (find_step(track.values), find_sudden(track.values)):
+        if larger is not None and _is_larger(larger, found):
+            found = LevelChange(track.steps[larger.place], larger, 1.0, among)
+    return found
+
+
+def _is_larger(change: Change, found: LevelChange) -> bool:
+    if found.is_clear and change.order >= found.change.order > 0:
+        return True
+    more = change.after - change.before
+    return more >= (_LARGER if found.is_clear else 1.0) * (found.after - found.before)
+
+
+def begun(track: Track, found: LevelChange) -> LevelChange:
+    """Return a rise with the step from which on all values are above all that is usual before.
+
+    Ranks part a slope in its middle.
+    """
+    track = track.finite()
+    before = sorted(track.values[: found.change.place])
+    usual = before[int(_USUAL * (len(before) - 1))] + found.change.noise / 2
+    place = found.change.place
+    while place > 0 and track.values[place - 1] > usual:
+        place -= 1
+    return replace(found, step=track.steps[place])
+
+
 def levels(track: Track, *, shortest: int = 4, most: int = 3) -> Iterator[LevelChange]:
     """Yield the clearest change, then that of the part before it: a series may rise twice."""
     track = track.finite()
@@ -132,7 +174,7 @@ def settled(track: Track) -> Track:
     if len(values) < most + _AFTER_START:
         return track
     slow = _SLOW_START * median(values[most : most + _AFTER_START])
-    begun = next((place for place in range(most) if values[place] <= slow), most)
+    begun = max((place + 1 for place in range(most) if values[place] > slow), default=0)
     return Track(track.steps[begun:], track.times_s[begun:], values[begun:]) if begun else track
 
 
@@ -159,7 +201,7 @@ def medians(track: Track, step: int, *, shortest: int = 1) -> tuple[float, float
 
 def common_ratio(tracks: Sequence[Track], step: int) -> float:
     """Return the average slowdown of all series since ``step``, which is the machine's."""
-    levels = [found for one in tracks if (found := medians(one, step, shortest=3)) is not None]
+    levels = [found for one in tracks if (found := medians(one, step, shortest=2)) is not None]
     ratios = [after / before for before, after in levels if before > 0 and after > 0]
     if len(ratios) < _ENOUGH:
         return 1.0

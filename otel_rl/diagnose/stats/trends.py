@@ -17,6 +17,9 @@ __all__ = ["TrendDeparture", "TrendWindow", "beyond_trend", "departure"]
 _FEWEST_BEFORE = 10
 _FEWEST_AFTER = 6
 
+_LONGEST_BEND = 20
+_OFF_NOISE = 3.0
+
 _MOST = 700.0  # up to which the exponential is finite
 
 
@@ -79,6 +82,7 @@ def departure(track: Track) -> TrendDeparture | None:
         range(_FEWEST_BEFORE, n - _FEWEST_AFTER + 1),
         key=lambda cut: lines.through(0, cut).missed + lines.through(cut, n).missed,
     )
+    begun = _begun(lines, scaled, place)
     parted = lines.through(0, place).missed + lines.through(place, n).missed
     straight, curved = _Lines(values).through(0, place), lines.through(0, place)
 
@@ -90,7 +94,7 @@ def departure(track: Track) -> TrendDeparture | None:
         return TrendWindow((line, curve), median(values[first:end]))
 
     return TrendDeparture(
-        track.steps[place],
+        track.steps[begun],
         straight.at(place - 1),
         median(values[(place + n) // 2 :]),
         tuple(
@@ -101,8 +105,26 @@ def departure(track: Track) -> TrendDeparture | None:
     )
 
 
+def _begun(lines: "_Lines", values: Sequence[float], place: int) -> int:
+    """Return the first value of a gradual departure, of which ``place`` is the clearest bend.
+
+    From it on all values are off the trend before it, in the direction of those that follow.
+    """
+    end = min(len(values), place + _FEWEST_AFTER)
+    is_up = median(values[place:end]) > lines.through(0, place).at(place)
+    for first in range(max(_FEWEST_BEFORE, place - _LONGEST_BEND), place):
+        line = lines.through(0, first)
+        least = _OFF_NOISE * math.sqrt(line.missed / first)
+        off = (values[at] - line.at(at) for at in range(first, place))
+        if all((one if is_up else -one) > least for one in off):
+            return first
+    return place
+
+
 def beyond_trend(track: Track, step: int) -> float | None:
     """Return how far the values since a step are above the trend before it, in units of its noise.
+
+    Far from the values before it a trend is uncertain, and counts as noise.
 
     None if there are too few of either.
     """
@@ -113,7 +135,9 @@ def beyond_trend(track: Track, step: int) -> float | None:
     line = _Lines(track.values).through(0, place)
     since = (place + n) // 2
     found = sum(track.values[at] - line.at(at) for at in range(since, n)) / (n - since)
-    noise = math.sqrt(line.missed / place)
+    ahead = (since + n - place) / 2
+    unsure = math.sqrt(1 / place + 12 * ahead**2 / place**3)  # of least squares
+    noise = math.sqrt(line.missed / place) * max(1.0, 2 * unsure)
     return found / max(noise, 1e-9 + 1e-3 * max(map(abs, track.values)))
 
 

@@ -29,6 +29,10 @@ def _add(add: Callable[[ModuleType], None], module: ModuleType) -> None:
         _log.warning("Metrics of %s are not recorded: %s.", module.__name__, error)
 
 
+def _areal(module: ModuleType) -> None:
+    import_module("otel_rl.integrations.areal").always(module.StatsLogger)
+
+
 def _verl(module: ModuleType) -> None:
     adapter = import_module("otel_rl.integrations.verl")  # registers with verl
     adapter.always(module.Tracking)
@@ -92,6 +96,7 @@ def _tunix(_module: ModuleType) -> None:
 
 
 _MODULES: Final[Mapping[str, Callable[[ModuleType], None]]] = {
+    "areal.utils.stats_logger": _areal,
     "forge.observability.metrics": _forge,
     "nemo_rl.utils.logger": _nemo_rl,
     "openrlhf.utils.logging_utils": _openrlhf,

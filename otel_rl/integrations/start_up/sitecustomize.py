@@ -12,6 +12,7 @@ _HERE = os.path.dirname(os.path.realpath(__file__))  # noqa: PTH120  # cheaper t
 
 _FRAMEWORKS = frozenset(
     (
+        "areal",
         "forge",
         "nemo_rl",
         "openrlhf",

@@ -1,1 +1,1 @@
-"""Data of each page, from what a journal has of a run."""
+"""Data of each page, from the journal of a run."""

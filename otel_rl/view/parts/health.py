@@ -1,4 +1,4 @@
-"""Data of the page *Health*: what waits, what was lost, and which bounds are near."""
+"""Data of the page *Health*: waiting data, losses, and bounds that are near."""
 
 import math
 import shlex
@@ -56,7 +56,7 @@ def health(found: Found, data: RunData, settings: BridgeSettings, now_ns: int) -
 
 
 def _environment(description: Description) -> Iterator[tuple[str, str]]:
-    """Yield what the run was made with, in words."""
+    """Yield the provenance of the run, in words."""
     made = description.provenance
     if made is not None:
         yield "command", passage(shlex.join(made.command))

@@ -1,4 +1,4 @@
-"""Values of keys for programs: the keys of a run, one as a short series, two runs compared."""
+"""Values of keys: those of a run, one as a short series, two runs compared."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,7 +11,11 @@ from otel_rl.view.downsample import downsample
 from otel_rl.view.run_data import RunData, Series
 from otel_rl.view.text import label
 
-__all__ = ["Bounds", "comparison", "key_list", "key_series", "similar_keys"]
+__all__ = ["Bounds", "comparison", "key_list", "key_series", "similar_keys", "whole_series"]
+
+_POINTS: Final = 600
+_NS_PER_MS: Final = 1e6
+_MS_PER_HOUR: Final = 3_600_000
 
 _COMPARED: Final = 0.1  # of the steps that both runs have: their last part
 
@@ -58,6 +62,21 @@ def key_series(series: Series, bounds: Bounds) -> dict[str, Any]:
         if bounds.first <= step <= bounds.last
     ]
     return {**_summary(series), "shown": len(values), "values": values}
+
+
+def whole_series(data: RunData, key: str, *, by_time: bool) -> dict[str, Any]:
+    """Return one key of a run, to be compared with that of others; empty if it has none.
+
+    Args:
+        data: Of the run.
+        key: As ``Catalogue.keys`` names it.
+        by_time: x is the time in hours since the first value of the run; else the step.
+    """
+    series = next((of for known, of in data.series.items() if label(known) == key), Series())
+    xs: Sequence[float] = series.steps
+    if by_time:
+        xs = [(ms - data.begun_ns / _NS_PER_MS) / _MS_PER_HOUR for ms in series.times_ms]
+    return downsample(xs, series.values, most=_POINTS)._asdict()
 
 
 def comparison(data: RunData, other: RunData, keys: Iterable[str]) -> list[dict[str, Any]]:

@@ -22,7 +22,7 @@ from otel_rl.diagnose.places import with_places
 from otel_rl.diagnose.report_json import run_as_json
 from otel_rl.goodput import as_json as as_json_goodput
 from otel_rl.goodput import in_words
-from otel_rl.records import KeySpec
+from otel_rl.records import ExperimentStatus, KeySpec
 from otel_rl.semconv import names
 from otel_rl.semconv.spec import Tier
 from otel_rl.view.downsample import downsample
@@ -48,6 +48,7 @@ _MAX_SPARK_BYTES: Final = 4 << 20  # of stored history; longer ones are read whe
 _MAX_DIAGNOSED_BYTES: Final = 8 << 20
 
 _NS_PER_S: Final = 1e9
+_NS_PER_MS: Final = 1e6
 
 # What the list shows of a run, the first that it has.
 _HEADLINES: Final = {names.RL_REWARD_MEAN: "reward", names.RL_TRAIN_LOSS: "loss"}
@@ -56,10 +57,12 @@ _LAST_STEPS: Final = 20
 
 
 def run_facts(found: Found, now_ns: int) -> dict[str, Any]:
-    """Return what is known of a run without its history."""
+    """Return the overview of a run without its history."""
     run, key = found.run, found.run.key
     crash = run.description.crash
     idle_s = max(0.0, (now_ns - run.changed_ns) / _NS_PER_S)
+    age_s = max(idle_s, (now_ns - (run.begun_ns or run.changed_ns)) / _NS_PER_S)
+    has_ended = run.description.status is not ExperimentStatus.RUNNING
     return {
         "id": found.id,
         "experiment": label(key.experiment),
@@ -67,8 +70,9 @@ def run_facts(found: Found, now_ns: int) -> dict[str, Any]:
         "state": state_of(run, now_ns),
         "crash": None if crash is None else label(crash.as_crash),
         "step": run.step,
-        "age_s": max(idle_s, (now_ns - (run.begun_ns or run.changed_ns)) / _NS_PER_S),
+        "lasted_s": age_s - idle_s if has_ended else age_s,
         "idle_s": idle_s,
+        "now_ms": now_ns / _NS_PER_MS,
         "roles": {
             label(role): {"alive": of.alive, "expected": of.expected, "failures": of.failures}
             for role, of in sorted(run.roles.items())
@@ -96,19 +100,20 @@ def headline(data: RunData, keys: Sequence[KeySpec]) -> dict[str, Any] | None:
             is_plain = spec.statistic == "value" and not spec.worker
             if spec.name == name and is_plain and series is not None:
                 points = downsample(series.steps, series.values, most=_SPARK_POINTS)
-                last = next((one for one in reversed(series.values) if math.isfinite(one)), None)
-                return {"name": words, "key": label(spec.key), "last": last, **points._asdict()}
+                last = series.values[-1]
+                newest = last if math.isfinite(last) else str(last)
+                return {"name": words, "key": label(spec.key), "last": newest, **points._asdict()}
     return None
 
 
 def step_seconds(data: RunData) -> float | None:
-    """Return how long the last steps took, as their median; None without spans of steps."""
+    """Return the median duration of the last steps; None without spans of steps."""
     last = [step.seconds for step in data.steps[-_LAST_STEPS:]]
     return median(last) if last else None
 
 
 def goodput(found: Found) -> dict[str, Any] | None:
-    """Return what the time of a run's allocation was worth; None if it is unknown."""
+    """Return the goodput of a run; None if it is unknown."""
     with found.open() as connection:
         spent = read_standing(connection, found.id).goodput
     if not in_words(spent):
@@ -173,6 +178,22 @@ class Catalogue:
         """Return titles and panels that have data, without it."""
         sections = [self._section(section, data) for section in self._sections]
         return [section for section in sections if section["panels"]]
+
+    def keys(self, data: RunData) -> list[dict[str, Any]]:
+        """Return titles and the keys of their charts that have data."""
+        found = [
+            {
+                "title": section.title,
+                "keys": [
+                    label(key)
+                    for panel in section.panels
+                    for key in panel.keys
+                    if key in data.series
+                ],
+            }
+            for section in self._sections
+        ]
+        return [section for section in found if section["keys"]]
 
     def _section(self, section: Section, data: RunData) -> dict[str, Any]:
         return {

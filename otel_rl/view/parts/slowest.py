@@ -1,4 +1,4 @@
-"""Longest spans of a run, and what the time of one step went to."""
+"""Longest spans of a run, and the use of the time of one step."""
 
 import heapq
 from collections import defaultdict

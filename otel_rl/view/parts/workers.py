@@ -1,4 +1,4 @@
-"""Data of the page *Workers*: time of a phase by worker and step, and how each worker stands."""
+"""Data of the page *Workers*: time of a phase by worker and step, and each worker's state."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence

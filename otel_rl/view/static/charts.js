@@ -52,6 +52,8 @@ otelRl.charts = {
         ...(panel.stacked ? { stackgroup: "all", line: { width: 0.5, color: shade }, fillcolor: `${shade}bb` } : {}),
       };
     });
+    const lost = otelRl.charts.notFinite(traces);
+    if (lost) traces.push(lost);
     const shapes = marks.map((mark) => ({
       type: "line", xref: "x", yref: "paper", x0: mark.x, x1: mark.x, y0: 0, y1: 1,
       line: { width: 1.2, dash: "dot", color: color(mark.kind === "cause" ? "--warn" : "--bad") },
@@ -60,6 +62,7 @@ otelRl.charts = {
       shapes, showlegend: lines.length > 1 && lines.length <= 8,
       xaxis: x === "time" ? { type: "date" } : { title: { text: "step", standoff: 4, font: { size: 11 } } },
       yaxis: { rangemode: panel.stacked ? "tozero" : "normal" },
+      ...(lost ? { yaxis2: { overlaying: "y", range: [0, 1], visible: false, fixedrange: true } } : {}),
       uirevision: `${x}`,
     };
     if (lines.length > 1 && lines.length <= 8) layout.margin = { l: 44, r: 10, t: 6, b: 54 };
@@ -72,6 +75,16 @@ otelRl.charts = {
       });
     }
     return drawn;
+  },
+
+  // A cross at the bottom for each NaN or infinity, where a line has a gap.
+  notFinite(traces) {
+    const xs = [...new Set(traces.flatMap((one) => one.x.filter((_, place) => one.y[place] === null)))];
+    if (!xs.length) return null;
+    return {
+      type: "scatter", mode: "markers", name: "NaN or infinite", showlegend: false, x: xs, y: xs.map(() => 0.03), yaxis: "y2", cliponaxis: false,
+      marker: { symbol: "x", size: 6, color: otelRl.charts.color("--bad") }, hovertemplate: "NaN or infinite<extra></extra>",
+    };
   },
 
   // Only what is on the screen is fetched and drawn.

@@ -39,12 +39,13 @@ const otelRl = {
     const answer = await fetch(`/api/${url}`, { credentials: "same-origin" });
     if (answer.status === 401) { location.reload(); }
     const found = await answer.json().catch(() => ({}));
-    if (!answer.ok) throw new Error(found.error || `The server answers ${answer.status}.`);
+    if (!answer.ok) throw Object.assign(new Error(found.error || `The server answers ${answer.status}.`), { status: answer.status });
     return found;
   },
 
   number(value) {
     if (value === null || value === undefined || Number.isNaN(value)) return "–";
+    if (typeof value === "string") return { nan: "NaN", inf: "∞", "-inf": "−∞" }[value] || value;
     const size = Math.abs(value);
     if (size >= 1e6 || (size > 0 && size < 1e-3)) return value.toExponential(2);
     if (size >= 1000) return Math.round(value).toLocaleString("en");

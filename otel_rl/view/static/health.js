@@ -10,7 +10,7 @@ otelRl.pages.health = class {
     const found = await otelRl.get(`runs/${this.run}/health`);
     const isSize = (one) => one.name.includes("journal");
     const facts = [
-      ["tracker", found.tracker || "–"], ["state", found.state || "–"], ["rows made", found.rows.toLocaleString("en")],
+      ["tracker", found.tracker || "–"], ["delivery", found.state || "–"], ["rows made", found.rows.toLocaleString("en")],
       ["rows without confirmation", found.unconfirmed.toLocaleString("en")], ["requests that wait", bytes(found.waiting_bytes)],
     ];
     const link = /^https?:\/\//.test(found.location) ? h("a", { href: found.location, rel: "noreferrer", target: "_blank" }, found.location) : h("code", {}, found.location || "not opened yet");

@@ -63,11 +63,21 @@
       if (page === shown) document.body.dataset.ready = shown.name;
     } catch (error) {
       document.getElementById("notice")?.remove();
-      content.prepend(h("p", { class: "notice", id: "notice" }, error.message));
+      if (error.status === 404 && page === shown && header) wait();
+      else content.prepend(h("p", { class: "notice", id: "notice" }, error.message));
     } finally {
       busy = false;
       if (again || page !== shown) { again = false; refresh(); }
     }
+  }
+
+  // The link of a run is known before its first report.
+  function wait() {
+    document.body.dataset.ready = "waiting";
+    otelRl.fill(header, h("div", { class: "card", id: "waiting" },
+      h("p", {}, h("b", {}, "Nothing was reported to this run yet.")),
+      h("p", { class: "quiet" }, "This page shows it from its first report on. If none comes, docs/quickstart.md has the causes. ", h("a", { href: "#/" }, "All runs"))));
+    content.lastChild.replaceChildren();
   }
 
   async function fillHeader(run) {
@@ -77,7 +87,7 @@
     const expected = roles.reduce((sum, of) => sum + of.expected, 0);
     const failures = roles.reduce((sum, of) => sum + of.failures, 0);
     const facts = page.name !== "overview" ? [] : [
-      ["step", found.step ?? "–"], [found.shown ? found.shown.name : "reward", otelRl.number(found.shown ? found.shown.last : null)], ["a step takes", otelRl.duration(found.step_s)], ["age", otelRl.duration(found.age_s)], ["last data", `${otelRl.duration(found.idle_s)} ago`],
+      ["step", found.step ?? "–"], [found.shown ? found.shown.name : "reward", otelRl.number(found.shown ? found.shown.last : null)], ["a step takes", otelRl.duration(found.step_s)], ["duration", otelRl.duration(found.lasted_s)], ["last data", `${otelRl.duration(found.idle_s)} ago`],
       ["workers alive", expected ? `${alive} of ${expected}` : found.state === "running" ? String(alive) : "ended"], ["failures of workers", failures],
     ];
     document.getElementById("crumbs").textContent = `${found.experiment} / ${found.trial}`;
@@ -93,7 +103,11 @@
   // Changes are told by the server; where that fails, the page asks now and then.
   function follow() {
     const live = document.getElementById("live");
-    if (otelRl.report) { live.textContent = "report"; return; }
+    if (otelRl.report) { // what is "ago" in it, is before this time
+      const { now_ms: made } = otelRl.report[`runs/${otelRl.report.runs.only}/overview`];
+      live.textContent = `report of ${new Date(made).toLocaleString("en-GB", { dateStyle: "medium", timeStyle: "short" })}`;
+      return;
+    }
     let asking = null;
     let last = 0;
     const changed = () => {

@@ -3,21 +3,27 @@ otelRl.pages.runs = class {
   constructor(root) {
     this.root = root;
     this.chosen = null; // of the comparison: null for the first three
+    this.key = null; // null for reward or loss
+    this.x = "step";
+    this.keys = new Map(); // by the run's id, with the step at which they were asked for
+    this.colors = new Map(); // places in the palette by the run's id
   }
 
   async refresh() {
     this.found = await otelRl.get("runs");
-    this.draw();
+    await this.draw();
   }
 
-  draw() {
+  async draw() {
     const { h } = otelRl;
     const { runs, faults, left_out: leftOut } = this.found;
     if (!this.made) {
       this.made = true;
       this.table = h("div", { class: "card scroll" });
       this.plot = h("div", { class: "plot", id: "compare" });
-      this.compare = h("section", {}, h("h2", {}, "Compare"), h("div", { class: "card" }, this.plot));
+      this.controls = h("div", { class: "row controls" });
+      this.note = h("p", { class: "quiet" });
+      this.compare = h("section", {}, this.controls, h("div", { class: "card" }, this.plot), this.note);
       this.notes = h("div");
       otelRl.fill(this.root, h("h1", {}, "Runs"), h("p", {}), this.notes, this.table, this.compare);
     }
@@ -28,21 +34,73 @@ otelRl.pages.runs = class {
       this.compare.hidden = true;
       return;
     }
-    const comparable = runs.filter((run) => run.shown);
+    const comparable = runs.filter((run) => run.step !== null);
     const chosen = this.chosen || new Set(comparable.slice(0, 3).map((run) => run.id));
     otelRl.fill(this.table, h("table", {}, h("thead", {}, h("tr", {},
-      ["", "Run", "State", "Step", "Reward", "", "Verdict", "Workers", "Age", "Active"].map((text, place) =>
+      ["", "Run", "State", "Step", "Reward", "", "Verdict", "Workers", "Duration", "Active"].map((text, place) =>
         h("th", { scope: "col", class: [7, 8].includes(place) ? "wide-only" : null }, text)))),
     h("tbody", {}, runs.map((run) => this.line(run, chosen)))));
     if (leftOut) this.table.append(h("p", { class: "quiet" }, `and ${leftOut} older runs`));
     this.compare.hidden = comparable.length === 0;
-    const { palette } = otelRl.charts;
-    const lines = comparable.filter((run) => chosen.has(run.id));
-    otelRl.charts.draw(this.plot, lines.map((run, place) => ({
-      type: "scatter", mode: "lines", x: run.shown.xs, y: run.shown.ys,
-      name: otelRl.plain(`${run.experiment}/${run.trial}`), line: { width: 2, color: palette[place % palette.length] },
-      hovertemplate: "%{y:.4~g}",
-    })), { showlegend: true, margin: { l: 44, r: 10, t: 6, b: 50 }, yaxis: { title: { text: otelRl.plain(comparable[0] ? comparable[0].shown.key : ""), font: { size: 11 } } }, xaxis: { title: { text: "step", standoff: 4, font: { size: 11 } } } });
+    for (const run of comparable) if (!this.colors.has(run.id)) this.colors.set(run.id, this.colors.size);
+    return this.showCompared(comparable.filter((run) => chosen.has(run.id)));
+  }
+
+  // Draws one key of the chosen runs; each run keeps its colour.
+  async showCompared(runs) {
+    const asked = this.asked = {};
+    const drawn = await Promise.all(runs.map(async (run) => [run, await this.keysOf(run)]));
+    const sections = new Map();
+    for (const [, of] of drawn) for (const { title, keys } of of) sections.set(title, new Set([...(sections.get(title) || []), ...keys]));
+    const known = [...sections.values()].flatMap((keys) => [...keys]);
+    const usual = runs.map((run) => run.shown && run.shown.key).find((key) => known.includes(key));
+    const key = known.includes(this.key) ? this.key : usual || known[0] || "";
+    const time = this.x === "time" ? "time" : null;
+    const lines = !key ? [] : await Promise.all(runs.map((run) => otelRl.get(`runs/${run.id}/series`, { key, x: time })));
+    if (this.asked !== asked) return; // another choice was made meanwhile
+    this.fillControls(sections, key);
+    const without = runs.filter((_, place) => lines[place] && !lines[place].xs.length).map((run) => `${run.experiment}/${run.trial}`);
+    this.note.textContent = key && without.length ? `Without this key: ${without.join(", ")}` : "";
+    this.plotCompared(runs, lines, key);
+    if (lines.some((one) => one.read < 1)) setTimeout(() => { if (this.asked === asked) this.draw(); }, 500);
+  }
+
+  close() { this.asked = null; }
+
+  async keysOf(run) {
+    const known = this.keys.get(run.id);
+    if (known && known.step === run.step) return known.sections;
+    const { sections, read } = await otelRl.get(`runs/${run.id}/series`);
+    if (read === 1) this.keys.set(run.id, { step: run.step, sections });
+    return sections;
+  }
+
+  fillControls(sections, chosen) {
+    const { h } = otelRl;
+    const again = (change) => { change(); this.draw(); };
+    otelRl.fill(this.controls, h("h2", { class: "grow" }, "Compare"),
+      otelRl.toggle([["step", "by step"], ["time", "by hours"]], this.x, (x) => again(() => { this.x = x; }), "x axis"),
+      h("select", { id: "key", "aria-label": "key", onchange: (event) => again(() => { this.key = event.target.value; }) },
+        [...sections].map(([title, keys]) => h("optgroup", { label: title }, [...keys].map((key) => h("option", { value: key, selected: key === chosen }, key))))));
+  }
+
+  plotCompared(runs, lines, key) {
+    const { palette, notFinite } = otelRl.charts;
+    const font = { size: 11 };
+    const traces = lines.map((line, place) => {
+      const run = runs[place];
+      const color = palette[this.colors.get(run.id) % palette.length];
+      return {
+        type: "scatter", mode: line.xs.length < 3 ? "markers" : "lines", x: line.xs, y: line.ys, connectgaps: false,
+        name: otelRl.plain(`${run.experiment}/${run.trial}`), line: { width: 2, color }, marker: { color }, hovertemplate: "%{y:.4~g}",
+      };
+    }).filter((one) => one.x.length);
+    const lost = notFinite(traces);
+    otelRl.charts.draw(this.plot, lost ? [...traces, lost] : traces, {
+      showlegend: true, margin: { l: 44, r: 10, t: 6, b: 50 }, uirevision: `${key} ${this.x}`,
+      yaxis: { title: { text: otelRl.plain(key), font } }, xaxis: { title: { text: this.x === "time" ? "hours" : "step", standoff: 4, font } },
+      ...(lost ? { yaxis2: { overlaying: "y", range: [0, 1], visible: false, fixedrange: true } } : {}),
+    });
   }
 
   line(run, chosen) {
@@ -51,7 +109,7 @@ otelRl.pages.runs = class {
     const alive = workers.reduce((sum, of) => sum + of.alive, 0);
     const expected = workers.reduce((sum, of) => sum + of.expected, 0);
     return h("tr", { "data-run": run.id },
-      h("td", {}, run.shown ? h("input", {
+      h("td", {}, run.step !== null ? h("input", {
         type: "checkbox", "aria-label": `compare ${run.experiment}/${run.trial}`, checked: chosen.has(run.id),
         onchange: (event) => { if (event.target.checked) chosen.add(run.id); else chosen.delete(run.id); this.chosen = chosen; this.draw(); },
       }) : null),
@@ -59,9 +117,10 @@ otelRl.pages.runs = class {
         h("span", { class: "quiet cut trial" }, h("bdi", {}, run.trial)), run.crash ? h("div", { class: "quiet" }, run.crash) : null),
       h("td", {}, otelRl.badge(run.state)), h("td", {}, run.step ?? "–"),
       h("td", {}, run.shown ? otelRl.spark(run.shown.ys) : null),
-      h("td", { title: run.shown ? run.shown.key : null }, run.shown ? otelRl.number(run.shown.last) : "–"),
+      h("td", { title: run.shown ? run.shown.key : null }, run.shown ? otelRl.number(run.shown.last) : "–",
+        run.shown && run.shown.name !== "reward" ? h("div", { class: "quiet" }, run.shown.name) : null),
       h("td", {}, run.verdict ? otelRl.badge(run.verdict) : "–"),
       h("td", { class: "wide-only" }, expected ? `${alive} of ${expected}` : "–"),
-      h("td", { class: "wide-only" }, otelRl.duration(run.age_s)), h("td", {}, `${otelRl.duration(run.idle_s)} ago`));
+      h("td", { class: "wide-only" }, otelRl.duration(run.lasted_s)), h("td", {}, `${otelRl.duration(run.idle_s)} ago`));
   }
 };

@@ -31,16 +31,17 @@ otelRl.pages.workers = class {
       heatmap.left_out ? `${heatmap.left_out} workers with less time are not drawn.` : "",
       otelRl.report ? "" : "Click a cell to see its step.",
     ].filter(Boolean).join(" ");
-    otelRl.fill(this.table, h("table", {}, h("thead", {}, h("tr", {}, ["Worker", "State", "Step", "Last phase", "ended before", "Last export"].map((text) => h("th", { scope: "col" }, text)))),
+    otelRl.fill(this.table, h("table", {}, h("thead", {}, h("tr", {}, ["Worker", "State", "Step", "Last phase", "Phase ended", "Last export"].map((text) => h("th", { scope: "col" }, text)))),
       h("tbody", {}, workers.map((one) => h("tr", {}, h("td", {}, h("bdi", { class: "cut" }, one.worker)), h("td", {}, otelRl.badge(one.standing)), h("td", {}, one.step ?? "–"),
-        h("td", {}, h("bdi", { class: "cut" }, one.phase || "–")), h("td", {}, otelRl.duration(one.phase_s)), h("td", {}, one.heard_s === null ? "–" : `${otelRl.duration(one.heard_s)} ago`))))));
+        h("td", {}, h("bdi", { class: "cut" }, one.phase || "–")), h("td", {}, one.phase_s === null ? "–" : `${otelRl.duration(one.phase_s)} ago`), h("td", {}, one.heard_s === null ? "–" : `${otelRl.duration(one.heard_s)} ago`))))));
   }
 
   plotCells(heatmap) {
     const { plain } = otelRl;
     const isDark = otelRl.isDark();
     const values = heatmap.seconds.flat().filter((one) => one !== null).sort((a, b) => a - b);
-    const most = values[Math.floor(0.995 * (values.length - 1))] || 1;
+    const at = (share) => values[Math.floor(share * (values.length - 1))];
+    const most = Math.max(at(0.995), 2.5 * at(0.5)) || 1; // so that the usual is blue, and red is slow
     const scale = isDark ? [[0, "#1d2733"], [0.35, "#2f5fa8"], [0.65, "#d08a35"], [1, "#ff5470"]] : [[0, "#edf2fb"], [0.35, "#9dbcf0"], [0.65, "#f2b05e"], [1, "#c92a4b"]];
     const rows = heatmap.workers.length;
     this.plot.style.height = `${Math.min(1600, Math.max(220, 110 + (rows > 60 ? 9 : 24) * rows))}px`;

@@ -13,6 +13,7 @@ from opentelemetry.trace import Span, get_current_span
 
 from otel_rl.semconv.names import RL_GPU_OWNER
 from otel_rl.worker import session
+from otel_rl.worker.api.async_block import AsyncBlock
 from otel_rl.worker.api.phase_spans import tracer
 from otel_rl.worker.otlp.anyvalue import label
 
@@ -23,7 +24,7 @@ _SPAN = "rl.gpu.owner"
 _MAX_PHASE_CHARS = 64
 
 
-class gpu_owner:  # noqa: N801  # reads like step() and phase()
+class gpu_owner(AsyncBlock):  # noqa: N801  # reads like step() and phase()
     """Assigns the process's GPUs to ``phase`` while the block runs. Never raises, never waits.
 
     Records a span ``rl.gpu.owner``, an event of that name on the surrounding span (usually the
@@ -66,16 +67,3 @@ class gpu_owner:  # noqa: N801  # reads like step() and phase()
             span, self._span = self._span, None
             if span is not None:
                 span.end()
-
-    async def __aenter__(self) -> Self:
-        """Begin the turn."""
-        return self.__enter__()
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        """End the turn."""
-        self.__exit__(kind, error, traceback)

@@ -154,7 +154,7 @@ def score(item: _Item, *, reward: object = None, length: object = None) -> _Item
 
 
 class _Outcome(NamedTuple):
-    """Outcome of a sample; None for what is not known."""
+    """Outcome of a sample; None for unknown parts."""
 
     reward: float | None
     length: int | None

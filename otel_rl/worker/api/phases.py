@@ -23,6 +23,7 @@ from otel_rl.semconv.names import (
 )
 from otel_rl.version import __version__
 from otel_rl.worker import session
+from otel_rl.worker.api.async_block import AsyncBlock
 from otel_rl.worker.api.decorator import timed
 from otel_rl.worker.api.phase_spans import (
     SCOPE_NAME,
@@ -38,6 +39,7 @@ from otel_rl.worker.metrics.provider import BufferedMeterProvider
 from otel_rl.worker.phases import control_flows, exclusive_time
 from otel_rl.worker.phases.exclusive_time import Refused, Timeline
 from otel_rl.worker.phases.frames import UNACCOUNTED, WHOLES, Frame, StepFrame
+from otel_rl.worker.phases.reported_phases import MAX_PHASES
 from otel_rl.worker.tensors import as_step
 
 __all__ = ["phase", "step"]
@@ -56,20 +58,17 @@ _WHY: Final = {
     Refused.TOO_MANY_PHASES: (
         DropReason.TOO_MANY_PHASES,
         (
-            f"The steps have more than {exclusive_time.MAX_PHASES} different phases; further ones "
+            f"The steps have more than {MAX_PHASES} different phases; further ones "
             "are not measured. Phase names should not contain ids or numbers."
         ),
     ),
 }
 
 
-class _Block:
+class _Block(AsyncBlock):
     """``with`` or ``async with`` block that never raises. Reentrant."""
 
-    __slots__ = ("__weakref__",)
-
-    def __enter__(self) -> Self:
-        raise NotImplementedError
+    __slots__ = ()
 
     def __exit__(
         self,
@@ -79,7 +78,7 @@ class _Block:
     ) -> None:
         try:
             flow = control_flows.current()
-            if flow.refused is not None and flow.ends_refused(self):
+            if flow.refused is not None and flow.refused.ends(self):
                 return
             frame = flow.close(self)
             if frame is None:
@@ -102,17 +101,6 @@ class _Block:
                     end_span(flow, frame, error)
         except Exception as failure:  # noqa: BLE001  # nothing may raise into training code
             session.GUARD.caught(failure)
-
-    async def __aenter__(self) -> Self:
-        return self.__enter__()
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.__exit__(kind, error, traceback)
 
     def _report(self, flow: Timeline, frame: Frame) -> None:
         raise NotImplementedError
@@ -169,12 +157,12 @@ class step(_Block):  # noqa: N801  # reads as a statement: with step(12)
                 self._refuse(flow, frame)
                 return self
             current = session.running()
-            flow.report_as(current)
+            flow.reported.begin(current)
             if current is not None:
                 frame.end_counts = current.providers.meter.steps.open(
                     number, frame.begun_ns + flow.wall_ns, self
                 )
-            if self._phases and not flow.report(filter(_is_name, self._phases)):
+            if self._phases and not flow.reported.add(filter(_is_name, self._phases)):
                 session.GUARD.drop(*_WHY[Refused.TOO_MANY_PHASES])
             if found is not None:
                 begin_step_span(found, flow, frame)
@@ -203,7 +191,7 @@ class step(_Block):  # noqa: N801  # reads as a statement: with step(12)
         if gauges is None:
             return
         number = frame.number
-        for name, phase_class in flow.phases.items():
+        for name, phase_class in flow.reported.classes.items():
             gauges.record_phase(name, durations_ns.get(name, 0), phase_class, number)
         gauges.record_phase(UNACCOUNTED, durations_ns[UNACCOUNTED], None, number)
         gauges.record_iteration(frame.ended_ns - frame.begun_ns, number)

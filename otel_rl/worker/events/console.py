@@ -3,8 +3,8 @@
     print, logging, tracebacks -> stream.write -> chunks --exporter--> lines -> limits -> events
 
 Only the method ``write`` of the two streams is replaced, on the objects themselves: they keep their
-type, file descriptor, encoding and ``isatty``, and handlers that hold them are heard as well. The
-text is written first; a copy is taken of what was written. Lines are made on the exporter thread.
+type, file descriptor, encoding and ``isatty``, and output of handlers that hold them is included.
+The text is written first, then copied. Lines are made on the exporter thread.
 What does not pass through these objects is not seen: other processes, C libraries, ``os.write``.
 """
 
@@ -53,7 +53,7 @@ _ESCAPE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?
 
 @dataclass(slots=True)
 class _Stream:
-    """One of the two streams: its unfinished line, and what it may still send."""
+    """One of the two streams: its unfinished line, and its remaining budget."""
 
     name: str
     partial: str = ""
@@ -104,7 +104,7 @@ class Console:
         self._refilled_s = self._clock_s()
 
     def start(self, owner: object, count: int | None = None) -> None:
-        """Begin to copy what is written to the present streams.
+        """Begin to copy the output of the present streams.
 
         Args:
             owner: Of the copy; an earlier one cannot stop it any more.
@@ -151,11 +151,11 @@ class Console:
                 self._keep(stream, stream.partial, time_ns(), texts)
                 stream.partial = ""
             if stream.dropped:
-                _tell(stream.name, f"{stream.dropped} lines of {stream.name}", texts)
+                _report_drops(stream.name, f"{stream.dropped} lines of {stream.name}", texts)
                 self._guard.drops.add(DropReason.CONSOLE, stream.dropped)
                 stream.dropped = 0
         if lost:
-            _tell("stderr", f"{lost} characters", texts)
+            _report_drops("stderr", f"{lost} characters", texts)
             self._guard.drops.add(DropReason.CONSOLE)
         return [_event(text) for text in texts]
 
@@ -223,13 +223,13 @@ class Console:
         last.lines.append(line)
 
 
-def _tell(stream: str, what: str, texts: list[_Text]) -> None:
+def _report_drops(stream: str, what: str, texts: list[_Text]) -> None:
     line = f"[otel_rl: {what} left out, over the limits of a worker]"
     texts.append(_Text(stream, time_ns(), len(line), [line]))
 
 
 def _visible(line: str) -> str:
-    """Return what a terminal shows of a line in the end, on one line."""
+    """Return the final state of a line as a terminal shows it."""
     line = line.rstrip("\r").rpartition("\r")[2]
     if not line.isprintable():
         line = printable(_ESCAPE.sub("", line), keep="\t")

@@ -1,4 +1,4 @@
-"""Masks secrets in what a worker tells of its start: arguments, lines of text."""
+"""Masks secrets in the arguments and lines of text that a worker sends about its start."""
 
 import re
 from collections.abc import Sequence
@@ -54,7 +54,7 @@ def masked(arguments: Sequence[str]) -> list[str]:
 
 
 def masked_lines(text: str) -> str:
-    """Mask what follows names like ``api_key`` in a line, and passwords in URLs."""
+    """Mask values after names like ``api_key`` in a line, and passwords in URLs."""
     shown: list[str] = []
     copied = position = 0
     while (found := _NAME_IN_LINE.search(text, position)) is not None:
@@ -71,5 +71,5 @@ def _end_of_line(text: str, position: int) -> int:
 
 
 def is_secret(name: str) -> bool:
-    """Report whether what follows a name in arguments or text is a secret."""
+    """Report whether the value after a name in arguments or text is a secret."""
     return _SECRET.fullmatch(name) is not None

@@ -25,10 +25,11 @@ class ProvenanceThread:
     def __init__(self, events: EventQueue, guard: Guard) -> None:
         self._events = events
         self._guard = guard
-        # _lock guards the two below. Re-entrant, for signal handlers that shut down.
+        # _lock guards the three below. Re-entrant, for signal handlers that shut down.
         self._lock = threading.RLock()
         self._thread: threading.Thread | None = None
         self._has_ended = False
+        self._is_settled = False  # the event was added, or it is too late for it
 
     def start(self, *, with_code: bool) -> None:
         """Start the thread, unless there was one or the process ends.
@@ -53,17 +54,32 @@ class ProvenanceThread:
         with self._lock:
             self._has_ended = True
             thread = self._thread
-        if thread is not None and thread is not threading.current_thread():
-            thread.join(_EXIT_S)
+        if thread is None or thread is threading.current_thread():
+            return
+        thread.join(_EXIT_S)
+        with self._lock:  # what is added behind the last export would be a loss of it
+            is_late = thread.is_alive() and not self._is_settled
+            self._is_settled = True
+        if is_late:
+            self._guard.drop(
+                DropReason.SHUTDOWN,
+                "The process ended before its commit and packages were read: the run lacks them.",
+            )
 
     def forget(self) -> None:
         """Forget the parent's thread, in a forked child."""
         self._lock, self._thread = threading.RLock(), None  # another thread may have held it
+        self._is_settled = False
 
     def _report(self, *, with_code: bool) -> None:
         with self._guard:
             from otel_rl.worker.events.provenance import provenance  # needed once
 
             found = provenance(with_code=with_code)
-            if not self._events.add(RL_WORKER_START, found, text_chars=text_chars(found)):
+            with self._lock:
+                if self._is_settled:
+                    return
+                self._is_settled = True
+                is_added = self._events.add(RL_WORKER_START, found, text_chars=text_chars(found))
+            if not is_added:
                 self._guard.drop(DropReason.BUFFER_FULL, "Too many events in one interval.")

@@ -131,7 +131,7 @@ class FlushRequests:
             self._changed.notify_all()
 
     def end(self) -> None:
-        """Answer those who wait for the end."""
+        """Answer the threads that wait for the end."""
         with self._changed:
             self._has_ended = True
             self._changed.notify_all()

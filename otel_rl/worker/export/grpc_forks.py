@@ -48,7 +48,7 @@ _transports: Final[list[ref[Calls]]] = []
 
 
 class _Fork(local):
-    """What the thread that forks holds."""
+    """Locks that the forking thread holds."""
 
     def __init__(self) -> None:
         self.parents: list[ref[Calls]] = []

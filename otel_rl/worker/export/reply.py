@@ -37,10 +37,10 @@ class Reply:
 
     Attributes:
         outcome: Accepted, to be retried, or never to be taken.
-        message: For people, empty if there is nothing to say.
+        message: For people; may be empty.
         rejected: Of an accepted request, the points, log records or spans that were not taken.
         retry_after_s: What the endpoint asked for, or None.
-        unreachable: There was no connection: as far as can be told, no server listens.
+        unreachable: There was no connection: probably no server listens.
     """
 
     outcome: Outcome
@@ -67,7 +67,7 @@ class Transport(Protocol):
 
 
 def accepted(body: bytes) -> Reply:
-    """An acknowledgement, which may say that some of the request was not taken."""
+    """An acknowledgement, which may report that a part of the request was refused."""
     try:
         rejected, message = read_partial_success(body)
     except NotAnAnswer:

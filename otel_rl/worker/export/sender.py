@@ -40,6 +40,7 @@ class Sender:
         self.is_reached = is_reached
         """True once the endpoint has answered."""
         self.last_failure = "no answer yet"
+        """Reason for what is left: of the last attempt, or that the time is up."""
         self._guard = guard
         self._noun = _NOUNS[queues.main.signal]
 
@@ -81,6 +82,7 @@ class Sender:
             return False
         queue.failures = 0
         queue.not_before_s = 0.0
+        self.last_failure = "too late"
         item = queue.take_oldest()
         if reply.outcome is Outcome.REFUSED:
             self._refused(queue, reply, item.measurements)

@@ -5,9 +5,8 @@
     export --------> its cells become shares             exporter thread
 
 The step of a count is that of its attribute ``rl.loop.iteration``; else the ``otel_rl.step`` block
-around the call, else the block opened last in the process. In a process without such blocks, gauges
-tell the steps: what was counted since the last gauge belongs to the step of the next one. Counts
-outside of any step are in the totals only.
+around the call, else the block opened last in the process. In a process without such blocks, a
+count belongs to the step of the next gauge. Counts outside of any step are in the totals only.
 """
 
 import threading
@@ -116,7 +115,7 @@ class _Step:
     """One step, or a piece of it.
 
     Attributes:
-        number: None while no gauge has told it.
+        number: None while no gauge has reported it.
         begun_ns: 0 if unknown.
         ended_ns: End so far.
         is_closed: Whether later counts belong to another step.
@@ -187,8 +186,9 @@ class StepShares:
         guard: Counts losses.
 
     Attributes:
-        current: Step of counts that tell none and are in no block; None outside of steps.
-        follows_gauges: Whether gauges tell the steps, because there was no block yet.
+        current: Step of counts that have no step of their own and are in no block; None outside of
+            steps.
+        follows_gauges: Whether the steps are those of gauges, because there was no block yet.
     """
 
     def __init__(self, guard: Guard) -> None:
@@ -208,10 +208,10 @@ class StepShares:
         self.follows_gauges = True
         self._open: dict[_Step, ref[object]] = {}
         self._ended: deque[_Step] = deque()
-        # The step that gauges have told last, the time of the last, and the counts since.
-        self._told: _Step | None = None
-        self._told_number: int | None = None
-        self._told_ns = 0
+        # The newest step of a gauge, the time of the newest gauge, and the counts since.
+        self._gauge_step: _Step | None = None
+        self._gauge_step_number: int | None = None
+        self._gauge_step_ns = 0
         self._pending: _Cells = {}
         self._has_counted = False  # or is about to
         self._explicit: dict[int, _Step] = {}
@@ -237,9 +237,9 @@ class StepShares:
                 self.follows_gauges = False
                 if self.current is not None:
                     self.current.is_closed = True
-                if self._told is not None:
-                    self._end_told(self._told)
-                    self._told = None
+                if self._gauge_step is not None:
+                    self._end_gauge_step(self._gauge_step)
+                    self._gauge_step = None
             self._open[step] = ref(owner)
             if len(self._open) > _MAX_OPEN:
                 self._leave(next(iter(self._open)))
@@ -260,8 +260,8 @@ class StepShares:
     def reached(self, step: object, now_ns: int) -> None:
         """Record that a gauge was measured with a step. Only if ``follows_gauges``."""
         if type(step) is int:
-            if step == self._told_number and not self._pending:
-                self._told_ns = now_ns  # nearly always
+            if step == self._gauge_step_number and not self._pending:
+                self._gauge_step_ns = now_ns  # nearly always
                 return
             if not self._has_counted and self._renumbered(step, now_ns):
                 return
@@ -273,34 +273,34 @@ class StepShares:
         with self._lock:
             if not self.follows_gauges:
                 return
-            told = self._told
-            if told is None or told.number != number:
+            marked = self._gauge_step
+            if marked is None or marked.number != number:
                 begun_ns = 0
-                if told is not None:
-                    begun_ns = self._told_ns
-                    self._end_told(told)
-                told = self._told = _Step(number, begun_ns)
-                self._told_number = number
+                if marked is not None:
+                    begun_ns = self._gauge_step_ns
+                    self._end_gauge_step(marked)
+                marked = self._gauge_step = _Step(number, begun_ns)
+                self._gauge_step_number = number
             pending = self.current
             if pending is None or pending.cells:
                 self.current = _Step(None, 0)
                 self._pending = self.current.cells
             if pending is not None and pending.cells:
-                told.absorb(pending.cells)
+                marked.absorb(pending.cells)
                 pending.is_closed = True
-            self._told_ns = now_ns
+            self._gauge_step_ns = now_ns
 
     def _renumbered(self, number: int, now_ns: int) -> bool:
-        """Let the step that gauges have told be the next one, if there was no count yet.
+        """Renumber the step of the gauges to the next one, if there was no count yet.
 
         Steps before the first count have no shares, not even zeros, so none of them is kept.
         """
         with self._lock:
-            told = self._told
-            if told is None or self._has_counted or as_step(number) is None:
+            marked = self._gauge_step
+            if marked is None or self._has_counted or as_step(number) is None:
                 return False
-            told.number = self._told_number = number
-            told.begun_ns, self._told_ns = self._told_ns, now_ns
+            marked.number = self._gauge_step_number = number
+            marked.begun_ns, self._gauge_step_ns = self._gauge_step_ns, now_ns
             return True
 
     def count(self, stream: ShareStream, amount: float, attributes: Attributes) -> None:
@@ -333,7 +333,7 @@ class StepShares:
                 cell.fold()
 
     def take(self) -> list[Share]:
-        """Remove and return the shares of ended steps, and of what gauges have told so far.
+        """Remove and return the shares of ended steps, and of the gauges' step so far.
 
         A series that counts in a step for the first time is announced before its first share, so
         that a receiver need not show it by time meanwhile.
@@ -345,13 +345,13 @@ class StepShares:
             taken = [*self._ended, *self._explicit.values()]
             self._ended.clear()
             self._explicit.clear()
-            told = self._told
-            if told is not None and (told.parts or told.cells):
-                told.is_closed = True
-                told.ended_ns = self._told_ns
-                taken.append(told)
-                self._told = _Step(told.number, self._told_ns)
-                self._told.is_first = False
+            marked = self._gauge_step
+            if marked is not None and (marked.parts or marked.cells):
+                marked.is_closed = True
+                marked.ended_ns = self._gauge_step_ns
+                taken.append(marked)
+                self._gauge_step = _Step(marked.number, self._gauge_step_ns)
+                self._gauge_step.is_first = False
             # Shares of a series tile time in this order.
             taken.sort(key=lambda step: step.ended_ns)
             going_on = [*self._open, *(() if self.current is None else (self.current,))]
@@ -416,22 +416,22 @@ class StepShares:
                 present = self._new_cell(self.current, cell.key, cell.stream, cell.attributes)
             present.values += cell.take()
 
-    def _explicit_step(self, told: object) -> _Step | None:
-        """Return the step that a count tells itself; None if it is no integer."""
-        number = as_step(told)
+    def _explicit_step(self, given: object) -> _Step | None:
+        """Return the step in a count's own attribute; None if it is not an integer."""
+        number = as_step(given)
         if number is None:
             return None
         with self._lock:
             self._has_counted = True  # what is returned keeps its number
-            if self._told is not None and self._told.number == number:
-                return self._told
+            if self._gauge_step is not None and self._gauge_step.number == number:
+                return self._gauge_step
             for step in self._open:
                 if step.number == number:
                     return step
             now_ns = time_ns()
             found = self._explicit.get(number)
             if found is None:
-                # Beside blocks nothing tells when it began.
+                # Beside blocks its begin is unknown.
                 found = _Step(number, self._explicit_ns if self.follows_gauges else 0)
                 found.is_first = False
                 self._explicit[number] = found
@@ -456,9 +456,9 @@ class StepShares:
         step.is_closed = True
         self.current = next(reversed(self._open), None)
 
-    def _end_told(self, told: _Step) -> None:
-        told.ended_ns = self._told_ns
-        self._end(told)
+    def _end_gauge_step(self, marked: _Step) -> None:
+        marked.ended_ns = self._gauge_step_ns
+        self._end(marked)
 
     def _end(self, step: _Step) -> None:
         step.is_closed = True

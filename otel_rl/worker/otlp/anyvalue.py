@@ -121,7 +121,7 @@ def _plain(value: object, depth: int, room: Iterator[int]) -> Plain:
 def _as_mapping(value: object) -> Mapping[object, object] | None:
     if isinstance(value, Mapping):
         return value
-    argparse = sys.modules.get("argparse")  # whoever has a Namespace has loaded it
+    argparse = sys.modules.get("argparse")  # a program with a Namespace has loaded it
     if isinstance(value, SimpleNamespace) or (argparse and isinstance(value, argparse.Namespace)):
         return dict(vars(value).items())
     if is_dataclass(value) and not isinstance(value, type):

@@ -48,7 +48,7 @@ _LOCAL_LINK, _REMOTE_LINK = (b"\x35" + _FLAGS(flags) for flags in (_LOCAL, _REMO
 
 
 _CACHED_CHARS: Final = 64
-"""Longer texts are seldom said twice."""
+"""Longer texts are seldom repeated."""
 
 
 def span_requests(
@@ -101,7 +101,7 @@ def encode_span(span: ReadableSpan) -> bytes:
         parts.append(b"\x22\x08" + parent_id.to_bytes(8))
         if is_remote:
             flags = _REMOTE_SPAN
-    # The protocol's kinds begin with "not said".
+    # The protocol's kinds begin with "unspecified".
     number = 1 if kind is SpanKind.INTERNAL else kind.value + 1
     times = _KIND_AND_TIMES(0x30, number, 0x39, span.start_time or 0, 0x41, span.end_time or 0)
     parts += (_name(span.name), times)

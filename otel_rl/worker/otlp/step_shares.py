@@ -6,8 +6,7 @@ previous share, among its attributes. These tile time, as the points of gauges d
     step 7, with the share before at 40:     |begun 41 ------ ended 52|     (40, 52]
     step 8:                                                    |54 ------- 66|     (52, 66]
 
-A point without a step and a value, sent during the first step of a series, says that shares will
-follow.
+A point without a step and a value, sent during the first step of a series, announces shares.
 """
 
 import struct
@@ -97,7 +96,7 @@ class Share:
     Attributes:
         stream: Its instrument.
         attributes: Without the step, encoded as ``encoded_attributes``.
-        step: The step; None says only that there will be shares.
+        step: The step; None only announces that there will be shares.
         begun_ns: Begin of the step; 0 if unknown.
         ended_ns: End of it.
         amount: Growth of a counter, or the distribution of a histogram.

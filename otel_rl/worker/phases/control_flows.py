@@ -105,7 +105,7 @@ def open_frames() -> list[tuple[Frame, int]]:
 
 def forget_dead() -> int:
     """Clear the open frames of ended threads and tasks. Returns their number."""
-    return _forget(timeline for timeline in tuple(_open.values()) if timeline.is_dead)
+    return _forget(timeline for timeline in tuple(_open.values()) if timeline.flow.is_dead)
 
 
 def forget_all() -> int:

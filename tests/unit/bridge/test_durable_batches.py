@@ -41,9 +41,11 @@ class Site:
         self.kept += 1
 
     def later(self, found: Sequence[Batch]) -> None:
-        future = self.batches.keep_later(found)
+        future = self.batches.keep_together([found])
         assert future is not None
-        future.result(60)
+        (full,) = future.result(60)
+        if full is not None:
+            raise full
 
 
 @pytest.fixture
@@ -102,7 +104,7 @@ def test_nothing_is_said_before_the_disk_has_it(site: Site) -> None:
     blocking = threading.Thread(target=site.journal.write, args=(block,))
     blocking.start()
     assert begun.wait(60)
-    future = site.batches.keep_later(batches())
+    future = site.batches.keep_together([batches()])
     assert future is not None
     assert not future.cancel()
     assert (future.done(), site.kept) == (False, 0)
@@ -117,5 +119,14 @@ def test_shares_of_the_journal_are_asked_for_in_a_thread_that_may_wait(tmp_path:
         TokenSettings(name=name, experiments=(name,), sha256=(name * 64,)) for name in "ab"
     )
     site = Site(tmp_path / "data", TokenShares(AuthSettings(tokens=tokens)), 10 << 20)
-    assert site.batches.keep_later(batches()) is None
+    assert site.batches.keep_together([batches()]) is None
     assert site.spool.pending() == 0
+
+
+def test_a_request_without_room_fails_alone(site: Site) -> None:
+    future = site.batches.keep_together([batches(), batches(11 << 20), batches()])
+    assert future is not None
+    first, large, last = future.result(60)
+    assert (first, last) == (None, None)
+    assert isinstance(large, JournalFull)
+    assert site.spool.pending() == site.counters.value(Counter.BATCHES_SPOOLED) == 2

@@ -79,7 +79,7 @@ def test_a_list_names_several_trackers_each_once(tmp_path: Path) -> None:
 
 def test_an_option_of_no_tracker_of_the_bridge_is_an_error(tmp_path: Path) -> None:
     given = settings(tmp_path, tracker={"name": "jsonl", "options": {"trackio.project": "p"}})
-    with pytest.raises(ConfigError, match="trackio is no tracker of this bridge"):
+    with pytest.raises(ConfigError, match="trackio is not a tracker of this bridge"):
         given.tracker.check_options()
 
 

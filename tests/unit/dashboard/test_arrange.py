@@ -52,6 +52,12 @@ def test_the_statistics_of_a_series_share_a_panel_and_its_count_has_its_own() ->
     assert [len(panel.keys) for _, panel in found] == [3, 1]
 
 
+def test_layers_are_in_the_order_of_their_numbers() -> None:
+    layers = [KeySpec(f"trainer/layer{n}/norm", f"layer{n}/norm", "trainer") for n in (10, 2, 1)]
+    found = [panel.title for _, panel in panels(*layers)]
+    assert found == [f"layer{n}/norm, trainer" for n in (1, 2, 10)]
+
+
 def test_the_workers_of_all_roles_are_in_one_panel() -> None:
     alive = [
         KeySpec(f"service/{role}/alive", names.RL_SERVICE_ALIVE, role, unit="{worker}")

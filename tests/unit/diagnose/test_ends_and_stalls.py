@@ -41,7 +41,10 @@ def stock_run(ends: dict[str, int], steps: int = 40) -> list[Facts]:
 def with_end(facts: list[Facts], missed: Sequence[str], last: int) -> RunHistory:
     """Return the history if these workers are missed 16 s after the last record."""
     end_ns = facts[-1].time_ns + 16 * S
-    failures = [WorkerFailure(worker, (1_000 + last) * S, step=last) for worker in missed]
+    failures = [
+        WorkerFailure(worker, (1_000 + last) * S, step=last, reports_ends=False)
+        for worker in missed
+    ]
     end = Facts(end_ns, last, lost=list(missed), failures=failures, status="crashed")
     return RunHistory([*facts, end])
 
@@ -155,5 +158,6 @@ def test_a_nan_explains_slower_work_only_if_it_is_slower_at_once(since: int, is_
 def test_words_of_programs_are_what_they_mean() -> None:
     assert timed_part("environment/time/tool_call") == ("environment", "tool_call")
     assert timed_part("generator/timing/call_judge") is None
+    assert timed_part("replay_buffer/process/cpu/time/user") is None
     assert work_of(PhaseKey("learner", "sync_params")) is Work.SYNC
     assert work_of(PhaseKey("learner", "async_update")) is Work.TRAINING

@@ -1,9 +1,13 @@
 """Findings of runs that were not tuned on: each was wrong once."""
 
+import math
+
 import pytest
 
 from otel_rl.diagnose.classify import Work, work_of
+from otel_rl.diagnose.detectors.learning import not_a_number
 from otel_rl.diagnose.engine import diagnose
+from otel_rl.diagnose.history.records import Facts, RowFacts, WorkerFacts
 from otel_rl.diagnose.history.run_history import PhaseKey, RunHistory
 from otel_rl.diagnose.result import Kind, Verdict
 from tests.unit.diagnose.made import AT, Series, changed, made
@@ -139,3 +143,16 @@ def test_a_wrong_clock_does_not_hide_slow_work_of_another_role() -> None:
     world = several(("learner", "backward", 1, 3.0, AT))
     world.ahead_s = {"judge/1": 20.0}
     assert found_in(world) == {(Kind.CLOCK_SKEW, "judge/1"), (Kind.STRAGGLER, "learner/1")}
+
+
+@pytest.mark.parametrize(("odd", "since"), [({7, 8, 9}, 7), ({1}, None)])
+def test_a_nan_among_many_quick_steps_has_the_step_of_its_row(
+    odd: set[int], since: int | None
+) -> None:
+    rows = [
+        RowFacts(step, step, {"trainer/loss": math.nan if step in odd else 1.0})
+        for step in range(1, 10)
+    ]
+    seen = [WorkerFacts("trainer/0", 9, 9 - len(odd), 9.0 - len(odd), len(odd))]
+    history = RunHistory([Facts(9, 9, rows=rows, workers={"trainer/loss": seen})])
+    assert [one.since for one in not_a_number(history)] == ([since] if since else [])

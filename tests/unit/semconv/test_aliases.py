@@ -176,6 +176,10 @@ def test_a_scraped_name_is_known_by_its_prefix(name: str, program: str, alias: A
     assert scraped_alias(name) == (dialect(program), alias)
 
 
-@pytest.mark.parametrize("name", ["num_requests_waiting", "vllm:mine", "ray_tasks", "timing_s/gen"])
+@pytest.mark.parametrize("name", ["num_requests_waiting", "ray_tasks", "timing_s/gen"])
 def test_any_other_scraped_name_stays(name: str) -> None:
     assert scraped_alias(name) is None
+
+
+def test_a_scraped_name_without_a_rule_keeps_it_and_its_program_is_known() -> None:
+    assert scraped_alias("vllm:mine") == (dialect("vllm"), None)

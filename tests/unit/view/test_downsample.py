@@ -24,6 +24,14 @@ def test_what_is_not_finite_is_a_gap() -> None:
     assert downsample([1, 2, 3], [1.0, math.nan, math.inf], most=10).ys == [1.0, None, None]
 
 
+def test_one_nan_among_a_hundred_thousand_values_is_a_gap() -> None:
+    values = [float(place % 7) for place in range(100_000)]
+    values[61_803] = math.nan
+    points = downsample(range(100_000), values, most=600)
+    assert len(points.xs) <= 600
+    assert (61_803, None) in zip(points.xs, points.ys, strict=True)
+
+
 def test_a_part_without_a_finite_value_is_a_gap() -> None:
     values = [1.0] * 50 + [math.nan] * 50
     assert None in downsample(range(100), values, most=20).ys

@@ -115,6 +115,34 @@ def test_a_parameter_that_is_no_number_is_400(looked: Looked) -> None:
     assert looked.ask(f"runs/{RUN}/workers", first="inf").status == 400
 
 
+def test_a_run_that_has_diverged_does_not_show_its_last_number(tmp_path: Path) -> None:
+    write_run(tmp_path, LookedAt(diverges_at=15))
+    (run,) = Looked(tmp_path).get("runs")["runs"]
+    assert run["shown"]["last"] == "nan"
+
+
+@pytest.mark.parametrize(
+    ("status", "lasted_s"), [(ExperimentStatus.COMPLETE, 0), (ExperimentStatus.RUNNING, 10)]
+)
+def test_an_ended_run_grows_no_older(
+    tmp_path: Path, status: ExperimentStatus, lasted_s: float
+) -> None:
+    write_run(tmp_path, LookedAt(status=status))
+    (run,) = Looked(tmp_path).get("runs")["runs"]
+    assert (run["lasted_s"], run["idle_s"]) == (lasted_s, 10)
+
+
+def test_any_key_of_a_run_can_be_compared(looked: Looked) -> None:
+    sections = looked.get(f"runs/{RUN}/series")["sections"]
+    keys = [key for section in sections for key in section["keys"]]
+    assert keys == ["trainer/reward/mean", "trainer/loss", "trainer/iteration/duration"]
+    points = looked.get(f"runs/{RUN}/series", key="trainer/loss")
+    assert (points["xs"], points["ys"][3]) == (list(range(1, 21)), 0.25)
+    hours = looked.get(f"runs/{RUN}/series", key="trainer/loss", x="time")["xs"]
+    assert (hours[0], hours[-1]) == (0.0, pytest.approx(19 / 3600))
+    assert looked.get(f"runs/{RUN}/series", key="other")["xs"] == []
+
+
 # Overview
 
 

@@ -82,7 +82,7 @@ def check_jsonl(attributes: Mapping[str, str], directory: Path) -> Sequence[Chec
 def check_settings(
     name: str, validate: Callable[[Mapping[str, str]], None], attributes: Mapping[str, str]
 ) -> CheckResult | None:
-    """Return what is wrong with the settings; None if nothing is.
+    """Return the fault of the settings; None if there is none.
 
     Args:
         name: Of the check.
@@ -107,7 +107,7 @@ def check_writable(name: str, directory: Path) -> CheckResult:
 
 
 def check_server(name: str, url: str, hint: str = "") -> CheckResult:
-    """Check that the server of a URL takes connections.
+    """Check that the server of a URL accepts connections.
 
     Args:
         name: Of the check.

@@ -1,1 +1,1 @@
-"""Files of trackers: what was written is read back, and errors are the same for all."""
+"""Files of trackers: reading back, errors, and the mark of the journal."""

@@ -1,4 +1,4 @@
-"""Proof that a file has what was appended to it: it is synced and read back."""
+"""Proof that appended content is in a file: it is synced and read back."""
 
 import os
 import zlib
@@ -14,7 +14,7 @@ _CHUNK: Final = 1 << 20  # bytes
 
 
 class ReadBack:
-    """Checksum of what was appended to a file since it was read back last.
+    """Checksum of the content that was appended to a file since the last check.
 
     Args:
         end: End of the file's sound content, in bytes. Nothing before it is read.
@@ -34,7 +34,7 @@ class ReadBack:
         self._checksum = zlib.crc32(content, self._checksum)
 
     def check(self, file: BufferedRandom, path: Path) -> None:
-        """Sync the file, and check that the one of this name has what was appended.
+        """Sync the file, and check that the file of this name has the appended content.
 
         Raises:
             OSError: It cannot be synced or read.

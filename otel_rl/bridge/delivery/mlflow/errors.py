@@ -19,7 +19,7 @@ _OTHER_HINT = "Check MLFLOW_TRACKING_URI and the experiment's name; the rows are
 
 @contextmanager
 def translated() -> Iterator[None]:
-    """Translate what MLflow raises.
+    """Translate MLflow's exceptions.
 
     Raises:
         TrackerRejected: The server refuses credentials, names or the run.

@@ -1,4 +1,4 @@
-"""The kind MLflow: what can be checked before a run, and a writer's environment."""
+"""The kind MLflow: its checks before a run, and a writer's environment."""
 
 import importlib.util
 import os

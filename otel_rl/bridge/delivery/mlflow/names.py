@@ -1,4 +1,4 @@
-"""Names and texts as MLflow takes them.
+"""Names and texts that MLflow accepts.
 
 MLflow refuses a whole batch with one name that it does not take: a metric, a parameter or a tag may
 have letters, digits, ``_ - . : /`` and spaces, at most 250 of them, and may not read as another
@@ -27,7 +27,7 @@ _DIGEST: Final = 9  # an underscore and eight digits
 
 @lru_cache(maxsize=16_384)
 def mlflow_name(name: str) -> str:
-    """Return a name that MLflow takes; one that had to be changed ends with a digest of itself."""
+    """Return a name that MLflow accepts; a changed name ends with a digest of the original."""
     changed = _FORBIDDEN.sub("_", name)
     if changed != posixpath.normpath(changed) or changed.startswith(("/", "..")) or changed == ".":
         changed = "/".join(part for part in changed.split("/") if part.strip("."))

@@ -36,7 +36,7 @@ class MlflowSettings:
         """Read the attributes of a run.
 
         Raises:
-            ConfigError: An unknown name, or a store that cannot tell repeated values.
+            ConfigError: An unknown name, or a store that cannot recognise repeated values.
         """
         settings = parse_options("mlflow", cls, attributes, secret_hint=_SECRET_HINT)
         uri = settings.uri(os.environ)
@@ -44,9 +44,9 @@ class MlflowSettings:
         if uri and scheme not in _SERVERS | _DATABASES and uri != "databricks":
             raise ConfigError(
                 f'mlflow.tracking_uri: must be a server or a database (got "{redacted(uri)}").',
-                hint="Files of runs have no key against repeated values, and MLflow has given them "
-                "up: `mlflow migrate-filestore` moves them. Use sqlite:///mlflow.db, or "
-                "http://HOST:5000.",
+                hint="MLflow's file store cannot recognise repeated values and is deprecated: "
+                "`mlflow migrate-filestore` moves its runs to a database. Use "
+                "sqlite:///mlflow.db, or http://HOST:5000.",
             )
         return settings
 

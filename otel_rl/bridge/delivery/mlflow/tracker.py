@@ -3,7 +3,7 @@
 MLflow's primary key of a value is (run, metric, timestamp, step, value, is NaN), and a value that
 is there already is left as it is. All of these are the row's own, so a row that is sent again
 changes nothing. The last value of each row is its number, as metric ``otel_rl/row`` at the row's
-number as step: the largest one tells the position, because batches are written in order and whole.
+number as step: the largest one is the position, because batches are written in order and whole.
 
 A run is found again by its tag ``otel_rl.run_id``: MLflow makes the ids of runs itself.
 """

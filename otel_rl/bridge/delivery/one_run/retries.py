@@ -1,4 +1,4 @@
-"""Failures of one run's delivery: the pause after each, and who is told of it."""
+"""Failures of one run's delivery: the pause after each, its log line and stored error."""
 
 import logging
 import math
@@ -67,7 +67,7 @@ class Retries:
             return
         self._logged_at = now
         _log.warning(
-            "The tracker does not take the rows of %s: %s They are kept; trying again in %.1f s.",
+            "The tracker does not accept the rows of %s: %s They are kept; retrying in %.1f s.",
             self._key,
             exc,
             pause_s,

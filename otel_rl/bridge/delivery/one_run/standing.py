@@ -34,7 +34,7 @@ class Standing:
 
     @property
     def error(self) -> str:
-        """Last error; empty once the tracker takes rows again."""
+        """Last error; empty once the tracker accepts rows again."""
         with self._lock:
             return self._error
 

@@ -1,1 +1,1 @@
-"""Selects what a tracker gets of each row."""
+"""Selects the values of each row that a tracker gets."""

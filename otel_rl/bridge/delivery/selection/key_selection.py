@@ -1,6 +1,6 @@
-"""Selects what a tracker gets of each row, and under which names. ADR 16.
+"""Selects the values of each row that a tracker gets, and their names. ADR 16.
 
-The catalogue of the run says what a key is. Every row is passed on, with its number, also if
+The catalogue of the run defines each key. Every row is passed on, with its number, also if
 nothing of it is left: the tracker's rows are counted. The first row of an opening, and each one
 with an unknown key, carries the meaning of the keys that are sent from there on.
 """
@@ -93,7 +93,7 @@ class KeySelection:
         self._project = project or ProjectKeys()
 
     def rows(self, rows: Sequence[Row]) -> Sequence[Row]:
-        """Return the rows with what is sent of them."""
+        """Return the rows with the values that are sent."""
         known = self._sent.keys()
         new: Sequence[KeySpec] = ()
         if not all(
@@ -104,7 +104,7 @@ class KeySelection:
         return [replace(selected[0], new_keys=new), *selected[1:]] if new else selected
 
     def keys(self) -> Sequence[KeySpec]:
-        """Return the meaning of the keys that are sent and were not told yet."""
+        """Return the meaning of the keys that are sent for the first time."""
         return self._learn(())
 
     def _learn(self, rows: Sequence[Row]) -> Sequence[KeySpec]:

@@ -27,7 +27,7 @@ class ProjectKeys:
         # _lock guards the two below.
         self._lock = threading.Lock()
         self._known: set[int] = set()  # hashes, which are smaller
-        self._is_told = False
+        self._is_logged = False
 
     def take(self, names: Collection[str], *, is_needed: bool) -> bool:
         """Return whether there is room for a value's names, which are then the project's.
@@ -41,12 +41,12 @@ class ProjectKeys:
             if len(self._known) + len(new) <= self._most:
                 self._known |= new
                 return True
-            is_told, self._is_told = self._is_told, True
-        if not is_told:
+            is_logged, self._is_logged = self._is_logged, True
+        if not is_logged:
             _log.warning(
-                "The runs of this bridge have %d keys, as many as a project should. Of the detail "
-                "basic new ones are added, others are left out and counted. A project of its own "
-                "for each kind of run has room for more.",
+                "The runs of this bridge have %d keys, the most that W&B advises for a project. "
+                "New keys of the basic detail are still sent, others are left out and counted. "
+                "Use one project for each kind of run.",
                 self._most,
             )
         return is_needed

@@ -58,7 +58,7 @@ class EventFile:
         self._written = ReadBack(self._sound_end(accepts))
 
     def cut_off(self) -> None:
-        """Remove what follows the accepted events. Call it before anything is appended."""
+        """Remove the content after the accepted events. Call it before anything is appended."""
         self._file.truncate(self._written.end)
         _sync_name(self._path)
 
@@ -80,7 +80,7 @@ class EventFile:
         self._written.appended(content)
 
     def sync(self) -> None:
-        """Sync the file, and read back what was appended.
+        """Sync the file, and read back the appended events.
 
         Raises:
             TrackerUnavailable: It is not there.

@@ -1,4 +1,4 @@
-"""The kind TensorBoard: what can be checked before a run."""
+"""The kind TensorBoard: its checks before a run."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path

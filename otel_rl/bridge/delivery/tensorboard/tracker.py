@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
 from otel_rl.bridge.delivery.local_files.file_errors import not_opened, unavailable
+from otel_rl.bridge.delivery.local_files.journal_mark import check_journal
 from otel_rl.bridge.delivery.tensorboard.event_file import EventFile
 from otel_rl.bridge.delivery.tensorboard.settings import validate
 from otel_rl.bridge.delivery.tracker_interface import RunInfo
@@ -62,7 +63,13 @@ class TensorBoardTracker:
             self._directory.mkdir(parents=True, exist_ok=True)
             path = self._directory / f"events.out.tfevents.otel_rl.{run.run_id}"
             self._file = EventFile(path, self._accepts)
-            self._check_journal(run)
+            check_journal(
+                self._directory / "otel_rl.journal",
+                run.journal,
+                rows=self._next_row,
+                place=self._directory,
+                kind="directory",
+            )
             self._file.cut_off()
         except OSError as exc:
             raise not_opened(self._directory, exc, self._directory) from exc
@@ -76,7 +83,7 @@ class TensorBoardTracker:
             self._next_row = rows[-1].number + 1
 
     def describe(self, description: Description, /) -> None:
-        """Append what is known of the run as a text, unless the file has it."""
+        """Append the metadata of the run as a text, unless the file has it."""
         text = _known(description)
         digest = hashlib.sha256(text.encode()).hexdigest()[:16]
         if digest != self._config:
@@ -133,20 +140,6 @@ class TensorBoardTracker:
             file.append(messages)
         except OSError as exc:
             raise self._unavailable(exc) from exc
-
-    def _check_journal(self, run: RunInfo) -> None:
-        """Refuse to append to the rows of another journal."""
-        sidecar = self._directory / "otel_rl.journal"
-        written_from = sidecar.read_text().strip() if sidecar.exists() else ""
-        if not run.journal or written_from == run.journal:
-            return
-        if self._next_row:
-            raise TrackerRejected(
-                f"{self._directory}: has {self._next_row} rows of another journal.",
-                hint="Give the trial another name, move the directory away, or start the bridge "
-                "with the data directory that it was written from.",
-            )
-        sidecar.write_text(f"{run.journal}\n")
 
     def _unavailable(self, exc: OSError) -> TrackerUnavailable:
         return unavailable(self._directory, exc, self._directory)
@@ -206,7 +199,7 @@ def _add_text(summary: "Summary", tag: str, text: str) -> None:
 
 
 def _known(description: Description) -> str:
-    """Return what is known of the run, as JSON in Markdown."""
+    """Return the metadata of the run, as JSON in Markdown."""
     crash = description.crash
     known: dict[str, object] = {
         "config": description.config,

@@ -1,4 +1,4 @@
-"""The kind Trackio: what can be checked before a run."""
+"""The kind Trackio: its checks before a run."""
 
 import importlib.util
 import os

@@ -19,7 +19,7 @@ from otel_rl.bridge.delivery.trackio.settings import TrackioSettings
 from otel_rl.bridge.delivery.trackio.store import Alert, Entry, LocalStore, RemoteStore, Store
 from otel_rl.bridge.tracker_keys import DIAGNOSIS_ALERT, DIAGNOSIS_CAUSE
 from otel_rl.errors import ConfigError, TrackerRejected, TrackerUnavailable
-from otel_rl.records import CONSOLE, Description, ExperimentKey, Row, Table, Value
+from otel_rl.records import CONSOLE, Description, Row, Table, Value
 from otel_rl.redaction import printable, redacted
 
 __all__ = ["TrackioTracker"]
@@ -52,7 +52,7 @@ class TrackioTracker:
             raise TrackerRejected(exc.args[0], hint=exc.hint) from exc
         self._run_id, self._journal = run.run_id, run.journal
         project, place = self._settings.project, self._settings.place(os.environ)
-        name = _name(run.key)
+        name = run.key.title
         if place:
             self._store = RemoteStore(
                 place,
@@ -120,7 +120,7 @@ class TrackioTracker:
             if now_s - self._progress_s >= self._settings.stall_timeout_s:
                 raise TrackerUnavailable(
                     f"Trackio has taken no row of {self._run_id} after {safe} for "
-                    f"{self._settings.stall_timeout_s:g} s, though it had answered.",
+                    f"{self._settings.stall_timeout_s:g} s, although it answers.",
                     hint="Is its database locked, or its disk full?",
                 )
             if now_s >= deadline_s:
@@ -229,10 +229,6 @@ class TrackioTracker:
         return self._store
 
 
-def _name(key: ExperimentKey) -> str:
-    return key.experiment if key.trial == ExperimentKey("").trial else str(key)
-
-
 def _directory() -> str:
     from trackio.utils import TRACKIO_DIR
 
@@ -240,7 +236,7 @@ def _directory() -> str:
 
 
 def _known(description: Description) -> dict[str, Value]:
-    """Return what is known of the run, apart from its config."""
+    """Return the metadata of the run, apart from its config."""
     crash = description.crash
     known: dict[str, Value] = {
         "notes": description.notes,
@@ -255,7 +251,7 @@ def _known(description: Description) -> dict[str, Value]:
 
 
 def _key(name: str) -> str:
-    """Return a name that SQLite and JSON take: no lone surrogates."""
+    """Return a name that SQLite and JSON accept: without lone surrogates."""
     return name.encode("utf-8", "backslashreplace").decode() or "metric"
 
 

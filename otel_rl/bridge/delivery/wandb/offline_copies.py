@@ -145,7 +145,7 @@ def check_room(parent: Path, run_id: str, journal: str) -> None:
     # back.
     if largest is not None and _free_bytes(parent) < needed / 2:
         raise TrackerUnavailable(
-            f"An offline W&B run is written anew, and beside {largest.directory} with "
+            f"There is no room to rewrite the offline W&B run beside {largest.directory} with "
             f"{needed / _MIB:.1f} MiB there is no room for that.",
             hint=_room_hint(largest.directory),
         )
@@ -163,7 +163,7 @@ def check_writable(directory: Path) -> None:
     if not os.access(directory, os.W_OK | os.R_OK):
         raise TrackerUnavailable(
             f"W&B cannot write to {directory}.",
-            hint="Is the disk mounted, and may the bridge write to it?",
+            hint="Check that the disk is mounted and that the bridge may write to it.",
         )
 
 

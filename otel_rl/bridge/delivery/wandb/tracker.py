@@ -44,7 +44,7 @@ from otel_rl.bridge.delivery.wandb.sdk import FILE_FLUSH_S, quiet_settings, tran
 from otel_rl.bridge.delivery.wandb.server_api import JOURNAL_KEY
 from otel_rl.bridge.delivery.wandb.upload import Upload
 from otel_rl.errors import ConfigError, TrackerError, TrackerRejected, TrackerUnavailable
-from otel_rl.records import Description, ExperimentKey, Row
+from otel_rl.records import Description, Row
 from otel_rl.semconv import names
 
 if TYPE_CHECKING:
@@ -163,7 +163,7 @@ class WandbTracker:
                 run.summary.update(shown)
 
     def _write_with_more(self, row: Row, line: dict[str, object]) -> None:
-        """Log a row that comes with more than numbers and texts."""
+        """Log a row with tables, alerts or console lines."""
         run, display = self._opened(), self._display
         assert display is not None
         lines = self._console.of(row)
@@ -249,7 +249,7 @@ def _init(run: RunInfo, settings: WandbSettings, account: Account) -> "wandb.Run
         id=run.run_id,
         project=account.project,
         entity=account.entity or None,
-        name=_name(run.key)[:_MAX_NAME_LENGTH],
+        name=run.key.title[:_MAX_NAME_LENGTH],
         group=(run.description.group or run.key.experiment)[:_MAX_NAME_LENGTH],
         job_type=run.description.job_type[:_MAX_NAME_LENGTH] or None,
         dir=run.directory,
@@ -263,10 +263,6 @@ def _init(run: RunInfo, settings: WandbSettings, account: Account) -> "wandb.Run
         reinit="create_new",
         settings=quiet_settings(settings, account),
     )
-
-
-def _name(key: ExperimentKey) -> str:
-    return key.experiment if key.trial == ExperimentKey("").trial else str(key)
 
 
 def _directory(run: "wandb.Run") -> Path:

@@ -18,11 +18,11 @@ from otel_rl.bridge.ingest.admission.call_slots import Place, Places, SenderPath
 from otel_rl.bridge.ingest.admission.token_shares import token_of
 from otel_rl.bridge.ingest.error_answers import status_message
 from otel_rl.bridge.ingest.limits import MAX_HEAD_BYTES, ReceiveLimits
-from otel_rl.bridge.ingest.peers import peer_of_call
 from otel_rl.bridge.ingest.pipeline import IngestPipeline
 from otel_rl.bridge.ingest.security.exposure import exposure
 from otel_rl.bridge.ingest.security.tls import Tls
 from otel_rl.bridge.ingest.security.tokens import Grant
+from otel_rl.bridge.ingest.sender_address import peer_of_call
 from otel_rl.bridge.ingest.validation.validate import Validated
 from otel_rl.errors import ConfigError, MalformedRequest, SlowSender
 from otel_rl.signals import Signal
@@ -99,8 +99,8 @@ class GrpcServer:
             self._loop_thread.stop()
             raise ConfigError(
                 f"grpc: cannot listen on {host}:{port}.",
-                hint=f"Stop what uses port {port}, or give another one with --grpc HOST:PORT "
-                "(0 is free).",
+                hint=f"Stop what uses port {port}, or give another one with "
+                "OTEL_RL_BRIDGE__GRPC__PORT (0 is free).",
             ) from exc
         self._address = f"{host}:{self._calls.port}"
         danger = exposure(

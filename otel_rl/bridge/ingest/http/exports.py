@@ -4,7 +4,7 @@
                              └ any other ─> a thread: unpack, parse, validate, store ─> answer
 
 A framework would take longer than a request of a known shape (docs/adr/0020). Such a request waits
-for the disk without a thread.
+for the disk without a thread, together with those that are complete at the same moment.
 """
 
 import asyncio
@@ -25,9 +25,11 @@ from otel_rl.bridge.ingest.admission.call_slots import Places
 from otel_rl.bridge.ingest.admission.token_shares import token_of
 from otel_rl.bridge.ingest.error_answers import Answer
 from otel_rl.bridge.ingest.http.media import Media, RequestHead, encoded, error_response
-from otel_rl.bridge.ingest.peers import address_of
+from otel_rl.bridge.ingest.http.repeated_exports import KNOWN_EXPORT
+from otel_rl.bridge.ingest.http.stored_together import StoredTogether
 from otel_rl.bridge.ingest.pipeline import IngestPipeline
 from otel_rl.bridge.ingest.security.tokens import Grant
+from otel_rl.bridge.ingest.sender_address import address_of
 from otel_rl.bridge.ingest.validation.validate import Validated
 from otel_rl.errors import JournalClosed
 from otel_rl.signals import Signal
@@ -50,6 +52,7 @@ class Exports:
     def __init__(self, intake: IngestPipeline) -> None:
         self._intake = intake
         self._limits = intake.limits
+        self._together = StoredTogether(intake.accept_together)
         self._threads: ThreadPoolExecutor
         self._places: Places
 
@@ -121,6 +124,8 @@ class Exports:
                 and len(compressed) <= _MAX_SHORT_BYTES
             ):
                 admitted = await self._by_shape(compressed, grant)
+                if admitted is not None and not admitted.message:
+                    scope["state"].get(KNOWN_EXPORT, _ignore)(grant)
             if admitted is None:
                 unpack = partial(
                     body.decompress,
@@ -137,11 +142,9 @@ class Exports:
 
     async def _by_shape(self, payload: bytes, grant: Grant | None) -> Validated | None:
         """Take a request of known shapes; None if it is not certainly one."""
-        known = self._intake.take_known(payload, grant)
-        if known is None:
+        validated = self._intake.known(payload, grant)
+        if validated is None or not await self._together.keep(validated.batches):
             return None
-        validated, kept = known
-        await asyncio.wrap_future(kept)
         return self._intake.known_was_kept(validated)
 
     async def _by_turns(
@@ -190,6 +193,10 @@ _ACCEPTED: Mapping[Media, ASGIApp] = {
     Media.PROTOBUF: _Accepted(Media.PROTOBUF, b""),
     Media.JSON: _Accepted(Media.JSON, b"{}"),
 }
+
+
+def _ignore(_grant: Grant | None) -> None:
+    """Learn nothing: the request did not wait for others."""
 
 
 async def _chunks(receive: Receive) -> AsyncIterator[bytes]:

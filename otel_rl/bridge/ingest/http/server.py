@@ -1,11 +1,13 @@
 """Runs the HTTP application on a socket and a thread of its own."""
 
+import asyncio
+import contextlib
 import logging
 import math
 import socket
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from types import TracebackType
 from typing import Self
@@ -17,8 +19,11 @@ from starlette.routing import BaseRoute
 from otel_rl.bridge.counters import Outcome
 from otel_rl.bridge.ingest.error_answers import TOO_MANY_CONNECTIONS, status_message
 from otel_rl.bridge.ingest.http.app import create_app
+from otel_rl.bridge.ingest.http.gathered_reads import GatheredReads
+from otel_rl.bridge.ingest.http.gathering_protocol import GatheringProtocol
 from otel_rl.bridge.ingest.http.listener import BoundedListener
-from otel_rl.bridge.ingest.http.timed_protocol import SenderTimeouts, TimedProtocol
+from otel_rl.bridge.ingest.http.repeated_exports import RepeatedExports
+from otel_rl.bridge.ingest.http.timed_protocol import SenderTimeouts
 from otel_rl.bridge.ingest.pipeline import IngestPipeline
 from otel_rl.bridge.ingest.security.exposure import exposure
 from otel_rl.bridge.ingest.security.tls import Tls
@@ -33,6 +38,8 @@ _log = logging.getLogger(__name__)
 _SEND_BUFFER_BYTES = 64 << 10
 
 _LOG_INTERVAL_S = 60.0  # a client retries every second, and there may be a thousand ranks
+
+_DATE_S = 1.0  # resolution of the Date header
 
 _BACKLOG = 2048  # uvicorn's value; connections wait in it before ``start``
 
@@ -86,10 +93,16 @@ class HttpServer:
             self._socket.set_busy,
             self._on_http2,
         )
+        protocol = partial(
+            GatheringProtocol,
+            patience=patience,
+            reads=GatheredReads(),
+            exports=RepeatedExports(intake),
+        )
         config = uvicorn.Config(
             create_app(intake, routes),
             # uvicorn calls the value; its annotation is a class.
-            http=partial(TimedProtocol, patience=patience),  # type: ignore[arg-type]
+            http=protocol,  # type: ignore[arg-type]
             loop="asyncio",  # other loops do not ask the listener for connections
             access_log=False,
             log_config=None,
@@ -126,7 +139,7 @@ class HttpServer:
         """
         with self._lock:
             self._server.config.timeout_graceful_shutdown = math.ceil(grace_s)
-            self._server.should_exit = True
+            self._server.exit()
             if self._thread.is_alive():
                 self._thread.join()
             self._socket.close()
@@ -173,10 +186,31 @@ class _Server(uvicorn.Server):
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
         self.has_begun = threading.Event()
+        # _lock guards the moment in which the loop begins to listen for the end.
+        self._lock = threading.Lock()
+        self._end: Callable[[], object] | None = None
+
+    def exit(self) -> None:
+        """Begin to stop. Any thread may call it."""
+        with self._lock:
+            self.should_exit = True
+            if self._end is not None:
+                self._end()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         self.has_begun.set()
+
+    async def main_loop(self) -> None:
+        """Wait for the end. uvicorn looks for it ten times a second, which costs an idle bridge."""
+        loop, ended = asyncio.get_running_loop(), asyncio.Event()
+        with self._lock:
+            self._end = partial(loop.call_soon_threadsafe, ended.set)
+        while not await self.on_tick(0):  # and sets the date of answers
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(ended.wait(), _DATE_S)
+        with self._lock:
+            self._end = None
 
 
 def _listen(host: str, port: int, intake: IngestPipeline, *, has_tls: bool) -> BoundedListener:
@@ -223,7 +257,8 @@ def _farewell(max_connections: int, retry_after_s: int) -> bytes:
 def _cannot_listen(host: str, port: int, error: OSError) -> ConfigError:
     return ConfigError(
         f"http: cannot listen on {host}:{port} ({error.strerror or error}).",
-        hint=f"Stop what uses port {port}, or give another one with --http HOST:PORT (0 is free).",
+        hint=f"Stop what uses port {port}, or give another one with OTEL_RL_BRIDGE__HTTP__PORT "
+        "(0 is free).",
     )
 
 

@@ -20,7 +20,7 @@ __all__ = ["SenderTimeouts", "TimedProtocol"]
 
 # Of a stopping server: for a sender to answer the end of its TLS connection. One that sends nothing
 # at the moment does not read it either.
-_GOODBYE_S = 0.5
+_CLOSING_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ class TimedProtocol(BoundedProtocol):
         self._patience = patience
         self._headers = _Deadline(self.loop, patience.header_timeout_s, self._give_up_headers)
         self._answer = _Deadline(self.loop, patience.answer_timeout_s, self._give_up_answer)
-        self._goodbye = _Deadline(self.loop, _GOODBYE_S, self._give_up_goodbye)
+        self._closing = _Deadline(self.loop, _CLOSING_S, self._give_up_closing)
         self._number = -1
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -87,9 +87,9 @@ class TimedProtocol(BoundedProtocol):
         self._headers.start()
 
     def on_response_complete(self) -> None:
-        """End an answer, and tell whether the next request has arrived already."""
+        """End an answer, and record whether the next request has arrived already."""
         super().on_response_complete()
-        self._tell_whether_busy()
+        self._update_busy()
 
     def pause_writing(self) -> None:
         """Start the timeout of the answer."""
@@ -103,7 +103,7 @@ class TimedProtocol(BoundedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Stop all timeouts."""
-        for deadline in (self._headers, self._answer, self._goodbye):
+        for deadline in (self._headers, self._answer, self._closing):
             deadline.stop()
         super().connection_lost(exc)
 
@@ -111,7 +111,7 @@ class TimedProtocol(BoundedProtocol):
         """End the connection, after the request that it has, if any."""
         super().shutdown()
         if self.transport.is_closing():
-            self._goodbye.start()
+            self._closing.start()
 
     def _have_parsed(self) -> None:
         """Check whether the headers are complete."""
@@ -119,9 +119,9 @@ class TimedProtocol(BoundedProtocol):
             self._headers.stop()
         elif not self._headers.is_running:
             self._headers.start()
-        self._tell_whether_busy()
+        self._update_busy()
 
-    def _tell_whether_busy(self) -> None:
+    def _update_busy(self) -> None:
         if not self.transport.is_closing():  # otherwise its descriptor may be reused
             self._patience.set_busy(self._number, is_busy=self._is_stored)
 
@@ -135,7 +135,7 @@ class TimedProtocol(BoundedProtocol):
         self._patience.count(Outcome.SLOW)
         self.transport.abort()
 
-    def _give_up_goodbye(self) -> None:
+    def _give_up_closing(self) -> None:
         if not self.transport.get_write_buffer_size():  # otherwise an answer is on its way
             self.transport.abort()
 

@@ -1,4 +1,4 @@
-"""uvicorn's HTTP/1.1 protocol on httptools, with bounds on what a sender may send.
+"""uvicorn's HTTP/1.1 protocol on httptools, with bounds for the data of a sender.
 
 By itself the parser bounds neither headers nor trailers, nor the requests that a sender sends
 ahead. A gRPC client at the HTTP port gets an answer that names the right port.
@@ -37,7 +37,7 @@ _INVALID = "Invalid HTTP request received."
 
 
 class BoundedProtocol(HttpToolsProtocol):
-    """Parses a bounded part of what a sender sends, and the rest when its answer is due.
+    """Parses a bounded part of a sender's data, and the rest when its answer is due.
 
     Args:
         config: Passed on.
@@ -133,7 +133,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self.flow.resume_reading()
 
     def _parse(self) -> None:
-        """Parse what has arrived, up to a request that has to wait for its turn."""
+        """Parse the data that has arrived, up to a request that has to wait for its turn."""
         while self._unparsed and not self.pipeline and not self._is_broken:
             data = self._unparsed.popleft()
             self._pending_bytes += len(data)
@@ -156,7 +156,7 @@ class BoundedProtocol(HttpToolsProtocol):
             self._break_off()
 
     def _break_off(self) -> None:
-        """Refuse what cannot be parsed; requests before it are answered first."""
+        """Refuse data that cannot be parsed; earlier requests are answered first."""
         self._is_broken = True
         self._unparsed.clear()
         if self._is_stored:

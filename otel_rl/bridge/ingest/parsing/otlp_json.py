@@ -21,7 +21,7 @@ from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescript
 from google.protobuf.message import Message
 
 from otel_rl.bridge.ingest.parsing.preparse import SMALLER_BATCHES
-from otel_rl.bridge.ingest.signals import SIGNALS, ExportRequest
+from otel_rl.bridge.ingest.signal_specs import SIGNALS, ExportRequest
 from otel_rl.errors import MalformedRequest, RequestTooLarge
 from otel_rl.signals import Signal
 

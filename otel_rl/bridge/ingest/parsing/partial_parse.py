@@ -17,7 +17,7 @@ from otel_rl.bridge.ingest.parsing.preparse import (
     count_messages,
     fields,
 )
-from otel_rl.bridge.ingest.signals import SignalSpec
+from otel_rl.bridge.ingest.signal_specs import SignalSpec
 from otel_rl.bridge.otlp.attributes import experiment_of
 from otel_rl.errors import MalformedRequest, RequestTooLarge
 from otel_rl.records import ExperimentKey

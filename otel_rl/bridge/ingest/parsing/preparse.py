@@ -79,7 +79,7 @@ def weigh(payload: bytes, root: Descriptor, max_messages: int, max_parts: int | 
 
     Args:
         payload: A serialized message of type ``root``.
-        root: Descriptor; tells which fields are messages.
+        root: Descriptor, which defines the fields that are messages.
         max_messages: Bound on messages at every depth, empty ones included. Strings are held to a
             multiple of it.
         max_parts: Bound on data points, spans and log records, and separately on resources, scopes
@@ -197,7 +197,7 @@ def count_messages(payload: bytes, root: Descriptor, types: Collection[str]) -> 
 
     Args:
         payload: A serialized message of type ``root``, possibly damaged.
-        root: Descriptor; tells which fields are messages.
+        root: Descriptor, which defines the fields that are messages.
         types: Full names. Messages within these types are not counted.
     """
     found = 0

@@ -1,1 +1,1 @@
-"""Checks resources, points, spans and events, and removes what breaks a rule."""
+"""Checks resources, points, spans and events, and removes those that break a rule."""

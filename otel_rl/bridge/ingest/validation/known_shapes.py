@@ -109,7 +109,7 @@ class KnownShapes:
         return experiment_of(resource.attributes)
 
     def _is_sound(self, body: bytes, now_ns: int, shape: BodyShape) -> bool:
-        """Return whether ``validate`` accepts a body as it is, whatever its resource."""
+        """Return whether ``validate`` accepts a body unchanged, with any resource."""
         resource = Resource()
         resource.attributes.add(key=names.RL_EXPERIMENT_NAME).value.string_value = "any"
         serialized = resource.SerializeToString()

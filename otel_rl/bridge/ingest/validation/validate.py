@@ -17,7 +17,7 @@ from otel_rl.bridge.ingest.limits import ReceiveLimits
 from otel_rl.bridge.ingest.parsing.partial_parse import parse_partially
 from otel_rl.bridge.ingest.parsing.preparse import check_message_count, weigh
 from otel_rl.bridge.ingest.refused_items import Refusals, by_reason
-from otel_rl.bridge.ingest.signals import SIGNALS, ExportRequest
+from otel_rl.bridge.ingest.signal_specs import SIGNALS, ExportRequest
 from otel_rl.bridge.ingest.validation.sanitize import Admission, Sanitizer
 from otel_rl.bridge.otlp.raw_exemplars import MetricsView
 from otel_rl.errors import MalformedRequest

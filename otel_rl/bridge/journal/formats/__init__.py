@@ -1,1 +1,1 @@
-"""Formats of what the journal keeps, explicit and versioned."""
+"""Formats of the data in the journal, explicit and versioned."""

@@ -1,4 +1,4 @@
-"""Conditions on ``runs``: what several trackers have of a run. The parameters are their names."""
+"""Conditions on ``runs``: rows that several trackers have. The parameters are their names."""
 
 __all__ = ["all_closed", "all_confirmed", "all_ended", "lacks_rows"]
 

@@ -29,7 +29,7 @@ def encode_description(description: Description) -> bytes:
 def read_description(key: ExperimentKey, body: bytes, crc: int) -> Description:
     """Undo ``encode_description``; an empty description where the disk has damaged it."""
     if checksum(body, run_id(key.experiment, key.trial)) != crc:
-        _log.error("What is known of %s is damaged in the journal. Check the disk.", key)
+        _log.error("The metadata of %s is damaged in the journal. Check the disk.", key)
         return Description()
     fields = json.loads(body)
     fields["tags"] = tuple(fields["tags"])

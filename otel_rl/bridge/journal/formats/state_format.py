@@ -11,7 +11,7 @@ Rules for a change, see ``docs/adr/0011-state-is-messagepack.md``:
   what a journal of before means. None is removed, moved or given another meaning or type.
 * Every change raises ``FORMAT`` in ``schema.py``, so that an older bridge refuses the journal
   instead of dropping what it does not know.
-* What cannot be said so gets another ``VERSION`` and structs of its own beside these.
+* A change that cannot be made so gets another ``VERSION`` and structs of its own beside these.
 """
 
 import sys
@@ -138,7 +138,7 @@ Attributes = tuple[tuple[str, str], ...]
 
 
 class StateRefused(Exception):
-    """The bytes are no state that a bridge has written. Its text says what is wrong with them."""
+    """The bytes are no state that a bridge has written. Its text names what is wrong with them."""
 
 
 class _Array(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True, gc=False):
@@ -165,7 +165,7 @@ class Moments(
         "squares": "s",
     },
 ):
-    """Moments of many values. A map, which tells it from a list of values."""
+    """Moments of many values. A map, to distinguish it from a list of values."""
 
     count: Count
     total: Number
@@ -198,7 +198,7 @@ class Distribution(_Array, frozen=True, gc=False):
 
 
 class StepCounts(_Array, frozen=True, gc=False):
-    """Counts of one step: begin and end by worker, and by group what counted."""
+    """Counts of one step: begin and end by worker, and amounts by group."""
 
     times_ns: Mapping[str, tuple[Int64, Int64]]
     grown: Mapping[Count, Mapping[str, Number]]
@@ -367,7 +367,7 @@ class Axis(_Array, frozen=True, gc=False):
 
 
 class PausableClock(_Array, frozen=True, gc=False):
-    """The clock that stands still while the bridge cannot receive."""
+    """The clock that is paused while the bridge cannot receive."""
 
     deaf_ns: Int64
     since_ns: Int64
@@ -398,6 +398,7 @@ class Failure(_Array, frozen=True, gc=False):
     step: Int64 | None
     is_in_step: bool
     recovery_s: float | None
+    reports_ends: bool = True
 
 
 class Liveness(_Array, frozen=True, gc=False):
@@ -499,7 +500,7 @@ class WorkerColumns(_Array, frozen=True, gc=False):
 
 
 class UnitChange(_Array, frozen=True, gc=False):
-    """A second unit of a metric, of which the run is not told yet."""
+    """A second unit of a metric, of which the run has no note yet."""
 
     key: str
     unit: str
@@ -680,7 +681,7 @@ class Goodput(_Array, frozen=True, gc=False):
 
 
 class Aligner(_Array, frozen=True, gc=False):
-    """Open rows of one run, and what is known of its workers and series."""
+    """Open rows of one run, and the state of its workers and series."""
 
     next_number: Count
     sample_counts: SampleCounts
@@ -845,7 +846,7 @@ _DECODERS: Final[dict[type[_Versioned], msgspec.msgpack.Decoder[Any]]] = {
 
 
 def prepared(kept: _Array) -> Any:
-    """Encode what many others contain; the result stands in its place."""
+    """Encode a part that many others contain; the result replaces it there."""
     return msgspec.Raw(encode(kept))
 
 
@@ -858,7 +859,7 @@ def encode(kept: _Array) -> bytes:
 
 
 def decode(body: bytes, kind: type[_T]) -> _T:
-    """Decode what ``encode`` gave.
+    """Decode the result of ``encode``.
 
     Raises:
         StateRefused: It is something else.
@@ -873,7 +874,7 @@ def decode(body: bytes, kind: type[_T]) -> _T:
 
 @contextmanager
 def refusing() -> Iterator[None]:
-    """Turn a failure into ``StateRefused``: what is forged fails in any way.
+    """Turn any failure into ``StateRefused``: forged bytes may fail in any way.
 
     Raises:
         StateRefused: Something within was raised.
@@ -887,7 +888,7 @@ def refusing() -> Iterator[None]:
 
 
 def compress(raw: bytes) -> bytes:
-    """Compress what ``encode`` gave, at most as far as ``decompress`` reads it."""
+    """Compress the result of ``encode``, within the bound of ``decompress``."""
     body = zlib.compress(raw, level=1)
     return body if len(raw) <= _most_raw(body) else zlib.compress(raw, level=0)
 

@@ -5,7 +5,7 @@
                        v
                      lost                             another has it, or might have it by now
 
-* The database's clock alone says when a lease has ended. A bridge trusts its own monotonic clock
+* The database's clock alone decides when a lease has ended. A bridge trusts its own monotonic clock
   for one thing: it stops ``_MARGIN`` of a lease before the database can have given it away, counted
   from before it asked for it.
 * Each turn of a run has a number, the epoch, which is larger than that of the turn before. What an
@@ -39,7 +39,7 @@ _MARGIN: Final = 1 / 3
 _RENEWALS: Final = 3  # in the time of a lease
 _MAX_PAUSE_S: Final = 1.0  # a run without an owner waits at most this long to be looked at
 
-_MIN_SILENCE_S: Final = 5.0  # a bridge that is only slow says more within it
+_MIN_SILENCE_S: Final = 5.0  # a bridge that is only slow sends more within it
 
 _BOOT_CLOCK: Final = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)  # Linux has it
 
@@ -122,12 +122,12 @@ class BridgeLeases:
             thread.start()
 
     def settle(self, keys: Collection[ExperimentKey]) -> None:
-        """These need no owner until something new comes: give back those that are ours."""
+        """Give back these runs if they are ours: they need no owner until new data arrives."""
         with self._changing:
             self._settled.update(keys)
 
     def claim_no_more(self) -> None:
-        """Keep what is owned, and leave new runs to the others."""
+        """Keep the owned runs, and leave new ones to the other bridges."""
         self._claims = False
 
     def stop(self) -> None:
@@ -141,7 +141,7 @@ class BridgeLeases:
         try:
             self._journal.write(self._table.give_all_back)
         except JournalError as exc:
-            _log.warning("Leases run out by themselves, they cannot be given back: %s", exc)
+            _log.warning("Leases cannot be given back and expire by themselves: %s", exc)
 
     # From here on: the thread that keeps the leases.
 
@@ -157,7 +157,7 @@ class BridgeLeases:
             self._stopping.wait(pause_s * (0.5 + random.random() / 2))  # noqa: S311  # it spreads
 
     def turn(self) -> None:
-        """Renew what is due, and claim what is free. A thread does so, if any was started.
+        """Renew due leases, and claim free runs. A started thread does so.
 
         Raises:
             JournalError: The database is unreachable; what is held ends by itself.
@@ -187,7 +187,9 @@ class BridgeLeases:
             }
             lost = before.keys() - self._held.keys()
         if lost:
-            _log.warning("Runs are left to other bridges: %s", ", ".join(map(str, sorted(lost))))
+            _log.warning(
+                "Runs are handed over to other bridges: %s", ", ".join(map(str, sorted(lost)))
+            )
             self._lost(lost)
         self._release([key for key in renewed if key not in self._held])
 
@@ -221,22 +223,22 @@ class BridgeLeases:
             self.let_go()
 
     def let_go(self) -> None:
-        """Let go of what could not be renewed in time. A thread does so, if any was started."""
+        """Give up leases that could not be renewed in time. A started thread does so."""
         now = self._monotonic()
         with self._changing:
             ended = [key for key, lease in self._held.items() if now >= lease.ends_at]
             if ended:
                 self._held = {k: lease for k, lease in self._held.items() if k not in ended}
         if ended:
-            _log.warning("Leases were not renewed in time; %d runs are let go", len(ended))
+            _log.warning("Leases were not renewed in time; %d runs are given up", len(ended))
             self._lost(ended)
 
     # The third.
 
     def _end_silent(self) -> None:
-        """End transactions that the server waits for, so that no renewal comes too late by them."""
+        """End transactions that the server waits for, so that none delays a renewal."""
         silence_s = max(_MIN_SILENCE_S, self._lease_s / _RENEWALS)
         while not self._stopping.wait(silence_s / 2):
             with contextlib.suppress(JournalError), self._journal.read() as connection:
                 if ended := self._table.end_silent(connection, silence_s):
-                    _log.warning("Transactions of bridges that went silent are ended: %d", ended)
+                    _log.warning("Transactions of silent bridges were ended: %d", ended)

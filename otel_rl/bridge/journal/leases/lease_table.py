@@ -1,6 +1,6 @@
 """Bridge leases in the database: who owns a run, in which turn, and until when.
 
-The database's clock alone says when a lease has ended. PostgreSQL only.
+The database's clock alone decides when a lease has ended. PostgreSQL only.
 """
 
 from collections.abc import Collection, Mapping, Sequence

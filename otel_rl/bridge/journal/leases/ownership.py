@@ -26,7 +26,7 @@ class Ownership(Protocol):
 
 
 class SoleOwner:
-    """A bridge that shares its journal with no other: every run is its own, for ever."""
+    """Ownership without sharing: every run is this bridge's own, always."""
 
     def epoch(self, key: ExperimentKey, /) -> int:  # noqa: ARG002  # all alike
         """Always 0, the only turn."""

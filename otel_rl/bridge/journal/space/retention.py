@@ -86,7 +86,7 @@ class _Ended:
 
 
 class Retention:
-    """Keeps what ended runs leave within bounds. One thread calls ``turn``.
+    """Keeps the data of ended runs within bounds. One thread calls ``turn``.
 
     Args:
         journal: Where they are.
@@ -119,7 +119,7 @@ class Retention:
         self._free = free
 
     def turn(self, now_ns: int) -> Removed:
-        """Remove what is too old or too much by ``now_ns``.
+        """Remove runs that are too old or beyond a share at ``now_ns``.
 
         Raises:
             JournalError: The journal is unreachable. Some may be removed.
@@ -177,7 +177,7 @@ class Retention:
         )
 
     def _remove_history(self, one: _Ended) -> None:
-        """Remove what alone is large, part by part. Nothing depends on it."""
+        """Remove the large tables of a run, part by part. Nothing depends on them."""
         run = run_id(one.key.experiment, one.key.trial)
         while self._journal.write(lambda connection: _remove_some_history(connection, run)):
             pass

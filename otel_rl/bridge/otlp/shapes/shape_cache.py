@@ -90,7 +90,7 @@ class ShapeCache:
         return 2 * self._bytes > self._max_bytes
 
     def _use(self, shape: BodyShape) -> None:
-        """Put a shape in front of the others of its length, and away from being forgotten."""
+        """Make a shape the first of its length and the last to be forgotten."""
         with self._lock:
             length = self._lengths.pop(shape, None)
             if length is None:

@@ -83,7 +83,7 @@ class Changes:
             returns = self._has_many(place, step, start_ns)
         else:
             returns = is_known_step
-        if returns and self._was_told(step, value):
+        if returns and self._was_recorded(step, value):
             return False
         self._put(place, (step, start_ns, time_ns, value))
         return True
@@ -125,7 +125,7 @@ class Changes:
                 found += 1
         return found >= _MAX_CHANGES
 
-    def _was_told(self, step: int, value: float) -> bool:
+    def _was_recorded(self, step: int, value: float) -> bool:
         """Return whether the step has had this value, for any start."""
         values = self._many.get(step)
         if values is None:

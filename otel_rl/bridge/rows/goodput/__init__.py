@@ -1,1 +1,1 @@
-"""Goodput of a run: what the time of its allocation was worth. ADR 23."""
+"""Goodput of a run: the time of its allocation in four parts. ADR 23."""

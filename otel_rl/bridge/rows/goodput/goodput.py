@@ -13,7 +13,7 @@ from math import fsum
 from typing import Final, NamedTuple
 
 from otel_rl.bridge.journal.formats import state_format as wire
-from otel_rl.bridge.rows.goodput.places import Place, Places
+from otel_rl.bridge.rows.goodput.allocation import Place, Places
 from otel_rl.bridge.rows.goodput.waste import ThrownAway
 from otel_rl.bridge.rows.goodput.work_over_time import WorkOverTime
 from otel_rl.bridge.rows.series.streams import Group, Stream, WorkerState
@@ -33,7 +33,7 @@ TIMED: Final = frozenset({names.RL_PHASE_DURATION, names.RL_ITERATION_DURATION})
 _NS_PER_S: Final = 1_000_000_000
 
 _LONGEST_S: Final = 30 * 86_400.0
-"""A phase that is said to be longer is in another unit."""
+"""A longer duration is in another unit."""
 
 _MAX_ROLES: Final = 256
 
@@ -110,7 +110,7 @@ class _Role:
 
 
 class _Clock(NamedTuple):
-    """A series of phases, with what it adds to."""
+    """A series of phases, and the part of the time that it adds to."""
 
     kind: int
     role: _Role
@@ -143,8 +143,8 @@ class Goodput:
         self._roles: dict[str, _Role] = {}
         self._away = ThrownAway()
         self._attempt = 1
-        self._told_ns = 0
-        self._told: Mapping[str, Spent] = {}
+        self._written_ns = 0
+        self._written: Mapping[str, Spent] = {}
         # By number of the group: groups are never forgotten. None for phases within others.
         self._kinds: dict[int, int | None] = {}
         # By number of the stream, of places that are known.
@@ -173,7 +173,7 @@ class Goodput:
         """Take the growth of any counter."""
         self._away.count(group, growth)
 
-    def heard(self, worker: WorkerState, event_ns: int, *, is_held: bool) -> None:
+    def exported(self, worker: WorkerState, event_ns: int, *, is_held: bool) -> None:
         """Take an export, after its points and before its worker's state does.
 
         Args:
@@ -186,7 +186,7 @@ class Goodput:
             return
         found = self._found(worker, event_ns)
         if found is not None:
-            found[1].heard(event_ns, is_first=not worker.first_ns, is_held=is_held)
+            found[1].exported(event_ns, is_first=not worker.first_ns, is_held=is_held)
 
     def left(self, worker: WorkerState) -> None:
         """Take a worker's report of its end: nothing holds its place any more."""
@@ -221,7 +221,7 @@ class Goodput:
         return {"": Spent(*map(fsum, zip(*of_roles.values(), strict=True))), **of_roles}
 
     def take(self, now_ns: int, *, is_over: bool) -> Mapping[str, Spent]:
-        """Return the time for a row that is written now; nothing if it was told a while ago.
+        """Return the time for a row that is written now; nothing if it was written recently.
 
         Of a run with one role, only the run's.
 
@@ -229,18 +229,18 @@ class Goodput:
             now_ns: The bridge's clock.
             is_over: Whether this may be the last row: do not wait.
         """
-        if not is_over and 0 <= now_ns - self._told_ns < _EVERY_NS:
+        if not is_over and 0 <= now_ns - self._written_ns < _EVERY_NS:
             return {}
         spent = self.spent()
         if len(spent) == 2:
             spent = {"": spent[""]}
-        if not spent or spent == self._told:
+        if not spent or spent == self._written:
             return {}
-        self._told_ns, self._told = now_ns, spent
+        self._written_ns, self._written = now_ns, spent
         return spent
 
     def _clock(self, stream: Stream, time_ns: int) -> _Clock | None:
-        """Return what a series adds to; None for a phase within another."""
+        """Return the part that a series adds to; None for a phase within another."""
         kind = self._kind(stream.group)
         found = None if kind is None else self._found(stream.worker, time_ns)
         if kind is None or found is None:
@@ -275,8 +275,8 @@ class Goodput:
             {name: role.to_wire() for name, role in self._roles.items()},
             self._away.counted,
             self._attempt,
-            self._told_ns,
-            self._told,
+            self._written_ns,
+            self._written,
         )
 
     @classmethod
@@ -287,8 +287,8 @@ class Goodput:
             return goodput
         goodput._roles = {name: _Role.from_wire(role) for name, role in kept.roles.items()}
         goodput._away = ThrownAway.from_wire(kept.counted)
-        goodput._attempt, goodput._told_ns = kept.attempt, kept.told_ns
-        goodput._told = {role: Spent(*spent) for role, spent in kept.told.items()}
+        goodput._attempt, goodput._written_ns = kept.attempt, kept.told_ns
+        goodput._written = {role: Spent(*spent) for role, spent in kept.told.items()}
         return goodput
 
 

@@ -66,7 +66,7 @@ class HistoryWriter:
         self._forgotten_ns = 0
         self._begin()
         self._lost: set[Worker] | None = set()
-        self._told: tuple[Sequence[WorkerFailure], str] = (), ""
+        self._reported: tuple[Sequence[WorkerFailure], str] = (), ""
 
     def _begin(self) -> None:
         self._made_ns = 0
@@ -224,9 +224,11 @@ class HistoryWriter:
             status: Of the run, by its workers.
             attempt: In progress.
         """
-        news = [one for one in failures if one not in self._told[0]]
-        has_ended = status not in {"", ExperimentStatus.RUNNING, self._told[1]}
-        new = self._rows or self._steps or self._measured or self._spans or news or has_ended
+        news = [one for one in failures if one not in self._reported[0]]
+        has_ended = status not in {"", ExperimentStatus.RUNNING, self._reported[1]}
+        returned = self._returned(workers)
+        has_news = news or has_ended or returned
+        new = self._rows or self._steps or self._measured or self._spans or has_news
         is_time = everything or self._rows or self._steps or now_ns - self._made_ns >= _EVERY_NS
         if not max_bytes:
             self._begin()
@@ -241,18 +243,25 @@ class HistoryWriter:
             dict(_by_worker(self._measured)),
             list(_by_phase(self._spans, names)),
             [(f"{of.role}/{of.label}", lag_s) for of, lag_s in self._lags.items()][:_MAX_VALUES],
-            self._newly_lost(workers),
-            news,
-            status,
-            attempt,
+            *(self._newly_lost(workers), news, status, attempt),
+            returned,
         )
-        self._told = failures, status
+        self._reported = failures, status
         within = self._within
         self._begin()
         self._made_ns, self._within = now_ns, within
         body = facts.encode()
         self._keep(now_ns, len(body), max_bytes)
         return HistoryRecords(now_ns, body)
+
+    def _returned(self, workers: Mapping[Worker, WorkerState]) -> list[str]:
+        """Return workers that were missed, and report again, of SDKs that report no ends."""
+        states = [workers[of] for of in self._lost or () if of in workers]
+        return sorted(
+            f"{state.role}/{state.label}"
+            for state in states
+            if state.standing is WorkerStanding.ALIVE and not state.sends_exit_report
+        )
 
     def _newly_lost(self, workers: Mapping[Worker, WorkerState]) -> list[str]:
         lost = {of for of, state in workers.items() if state.standing is WorkerStanding.FAILED}

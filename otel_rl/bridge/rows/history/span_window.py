@@ -89,7 +89,7 @@ class SpanWindow:
         """Explain a bounded number of steps of ``role`` whose spans have had time to arrive.
 
         Args:
-            role: Role of the steps; empty if no metric has told one.
+            role: Role of the steps; empty if no metric has one.
             settings: How long to wait for spans.
             now_ns: The bridge's clock.
             missed: Returns the instances of workers whose last spans may never arrive, and the time
@@ -202,7 +202,7 @@ class SpanWindow:
 
 
 def _stepping_role(steps: Sequence[tuple[str, int]]) -> str:
-    """Return the role of the run's steps where only spans know: trainers, else those with most."""
+    """Return the role of the run's steps by spans alone: trainers, else that with most."""
     found = Counter(role for role, _ in steps)
     return max(found, key=lambda role: (role == "trainer", found[role], role))
 

@@ -39,6 +39,14 @@ class FailureLog:
                 self._failures[place] = failed_ns, replace(failure, recovery_s=recovery_s)
                 return
 
+    def withdraw(self, worker: str) -> None:
+        """Remove the lasting failure of a worker, ``<role>/<index>``, that reports again."""
+        self._failures = [
+            (since_ns, failure)
+            for since_ns, failure in self._failures
+            if failure.worker != worker or failure.recovery_s is not None
+        ]
+
     def at_steps(self, step_at: Callable[[int], int | None]) -> Sequence[WorkerFailure]:
         """Return the failures, with the steps in progress where workers reported none."""
         for place, (since_ns, failure) in enumerate(self._failures):

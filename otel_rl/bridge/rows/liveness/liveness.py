@@ -2,7 +2,9 @@
 
 Every export renews a lease. A lease that expires without an exit report is a failure, and the role
 has recovered when another instance takes the place of the failed one: with the same index, or any
-new one where no index is known. A worker with an exit report is no longer expected.
+new one where no index is known. A worker with an exit report is no longer expected. An SDK without
+exit reports may send nothing while nothing changes: if its instance reports again, it was silent,
+its failure is withdrawn, and its lease lasts three such silences from then on.
 
         last export            first export of the next instance
     -------|..........lease..........|            failure, at the end of the lease
@@ -40,7 +42,7 @@ _MAX_ROLES = 256
 
 
 class Liveness:
-    """Leases of the workers of one experiment, and what follows for its roles and its status."""
+    """Leases of the workers of one experiment, from which roles and status follow."""
 
     def __init__(self) -> None:
         self._roles: dict[str, RoleLiveness] = {}
@@ -58,11 +60,17 @@ class Liveness:
         """
         if state.standing is WorkerStanding.ALIVE:
             return
-        if state.standing is not WorkerStanding.NEW and event_ns <= state.gone_ns:
+        was_missed = state.standing is WorkerStanding.FAILED and not state.sends_exit_report
+        is_later = event_ns > state.gone_ns or (was_missed and not event_ns)
+        if state.standing is not WorkerStanding.NEW and not is_later:
             return  # sent before its exit report, and overtaken
         role = self._role(worker.role)
-        if role is not None:
-            state.standing = WorkerStanding.ALIVE
+        if role is None:
+            return
+        state.standing = WorkerStanding.ALIVE
+        if was_missed and role.withdraw(worker.index, state.received_ns):
+            self._failures.withdraw(f"{state.role}/{state.label}")
+        else:
             since_ns = role.arrived(worker, state, now_ns)
             if since_ns is not None:
                 self._failures.made_good(worker.role, since_ns, now_ns)
@@ -193,9 +201,7 @@ class Liveness:
         liveness._failures = FailureLog.from_wire(kept.failures)
         for worker, state in workers.items():
             if state.standing is WorkerStanding.ALIVE and worker.role not in liveness._roles:
-                raise wire.StateRefused(
-                    f"it watches no role {worker.role!r}, of which a worker lives"
-                )
+                raise wire.StateRefused(f"it has no role {worker.role!r}, of which a worker lives")
         return liveness
 
     def _lost(
@@ -211,9 +217,12 @@ class Liveness:
         if living.get(worker.instance):
             return  # the process lives, under a name that it reported since
         role.failures += 1
-        self._went_well = False
+        self._went_well = not state.sends_exit_report  # else it cannot be told from an end in order
         last_ns = state.event_ns or state.received_ns
-        failure = last_error(state) or WorkerFailure(f"{state.role}/{state.label}", last_ns)
+        name = f"{state.role}/{state.label}"
+        failure = last_error(state) or WorkerFailure(
+            name, last_ns, reports_ends=state.sends_exit_report
+        )
         self._failures.add(state.received_ns, failure)
         if successor is None:
             role.failed(worker.index, state.received_ns)

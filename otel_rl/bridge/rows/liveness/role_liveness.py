@@ -57,6 +57,23 @@ class RoleLiveness:
         self.vacancies.append(_Vacancy(index, since_ns))
         del self.vacancies[:-_MAX_VACANCIES]
 
+    def withdraw(self, index: int | None, since_ns: int) -> bool:
+        """Undo a failure whose worker reports again, unless another has taken its place.
+
+        Args:
+            index: Index of the worker, which identifies its place; None if it has none.
+            since_ns: Its last sign, which identifies the place of one without an index.
+
+        Returns:
+            Whether it is undone.
+        """
+        for place, vacancy in enumerate(self.vacancies):
+            if vacancy.index == index and (index is not None or vacancy.since_ns == since_ns):
+                del self.vacancies[place]
+                self.failures -= 1
+                return True
+        return False
+
     def let_go(self, index: int | None, state: WorkerState) -> None:
         """Record a worker that is not expected any more."""
         state.standing = WorkerStanding.LEFT

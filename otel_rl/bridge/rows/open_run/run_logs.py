@@ -14,7 +14,7 @@ __all__ = ["RunLogs"]
 
 
 class RunLogs:
-    """Gives out what is new for each log of a run, and takes back what is needed of it.
+    """New parts of each log of a run for a commit, and their restoration.
 
     Take them before the state, which includes what they forget.
     """

@@ -92,7 +92,7 @@ class RunState:
             self.span_window.to_wire(),
             intake.history.to_wire(),
             [finding.to_wire() for finding in self.findings.waiting],
-            self.findings.told,
+            self.findings.last_subject,
             [warning.to_wire() for warning in intake.warnings],
             intake.dropped,
             intake.has_told_shared,

@@ -1,4 +1,4 @@
-"""Takes what workers tell of themselves: exports, which renew a lease, and ends."""
+"""Takes the reports of workers about themselves: exports, which renew a lease, and ends."""
 
 from collections.abc import Iterable
 
@@ -33,7 +33,7 @@ def add_exports(
         worker.sends_exit_report = worker.sends_exit_report or export.sends_exit_report
         state.liveness.exported(export.worker, worker, export.time_ns, received_ns)
         is_held = export.worker.index is not None and worker.standing is WorkerStanding.ALIVE
-        intake.goodput.heard(worker, export.time_ns, is_held=is_held)
+        intake.goodput.exported(worker, export.time_ns, is_held=is_held)
         # A repeat shows neither the progress of its worker nor its clock.
         event_ns = export.time_ns if is_new or export.time_ns > worker.event_ns else 0
         # A clock that has stood still is no measure of another.

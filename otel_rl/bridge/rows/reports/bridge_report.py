@@ -31,11 +31,11 @@ class BridgeReport:
         """Return whether the last report is old enough, or of a clock that was set back since."""
         return not 0 <= now_ns - self._told_ns < self._interval_ns
 
-    def is_news(self, values: Mapping[str, float]) -> bool:
+    def has_changed(self, values: Mapping[str, float]) -> bool:
         """Return whether ``values`` differ from the last report."""
         return values != self._told
 
-    def told(self, values: Mapping[str, float], now_ns: int) -> None:
+    def written(self, values: Mapping[str, float], now_ns: int) -> None:
         """Record that the run has these values."""
         self._told, self._told_ns = values, now_ns
 

@@ -19,8 +19,8 @@ class ChangeThrottle:
     """Remembers the values last written."""
 
     def __init__(self) -> None:
-        self._told: Mapping[str, float] = {}
-        self._told_ns = 0
+        self._written: Mapping[str, float] = {}
+        self._written_ns = 0
         self._changed_ns: int | None = None
 
     def needs_a_row(
@@ -33,7 +33,7 @@ class ChangeThrottle:
             now_ns: As at every call.
             everything: Do not wait any longer.
         """
-        if values == self._told:
+        if values == self._written:
             self._changed_ns = None
             return False
         if self._changed_ns is None or self._changed_ns > now_ns:
@@ -42,19 +42,19 @@ class ChangeThrottle:
 
     def take(self, values: Mapping[str, float], now_ns: int) -> Mapping[str, float]:
         """Return the part of ``values`` for a row that is written now: all of them, or nothing."""
-        if values == self._told and 0 <= now_ns - self._told_ns < _REPEAT_NS:
+        if values == self._written and 0 <= now_ns - self._written_ns < _REPEAT_NS:
             return {}
-        self._told, self._told_ns, self._changed_ns = values, now_ns, None
+        self._written, self._written_ns, self._changed_ns = values, now_ns, None
         return values
 
     def to_wire(self) -> wire.Throttle:
         """Return the state for the journal."""
-        return wire.Throttle(self._told, self._told_ns, self._changed_ns)
+        return wire.Throttle(self._written, self._written_ns, self._changed_ns)
 
     @classmethod
     def from_wire(cls, kept: wire.Throttle) -> "ChangeThrottle":
         """Undo ``to_wire``."""
         notice = cls()
-        notice._told = {key: wire.number(one) for key, one in kept.told.items()}
-        notice._told_ns, notice._changed_ns = kept.told_ns, kept.changed_ns
+        notice._written = {key: wire.number(one) for key, one in kept.told.items()}
+        notice._written_ns, notice._changed_ns = kept.told_ns, kept.changed_ns
         return notice

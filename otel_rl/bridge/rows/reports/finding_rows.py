@@ -39,7 +39,8 @@ class Finding:
     @property
     def labels(self) -> Mapping[str, str]:
         """Return the labels of the row."""
-        labels = {"diagnosis/verdict": self.verdict}
+        # Trackers show the last value of a label: that of a past fault must not stay.
+        labels = {"diagnosis/verdict": self.verdict, DIAGNOSIS_CAUSE: "none"}
         if self.causes:
             first = self.causes[0]
             labels[DIAGNOSIS_CAUSE] = str(first.get("kind"))
@@ -75,16 +76,18 @@ class NewFindings:
 
     Attributes:
         waiting: Those that are in no row yet.
-        told: Subject of the last one; None before the first with a cause.
+        last_subject: Subject of the last one; None before the first with a cause.
     """
 
     waiting: list[Finding] = field(default_factory=list)
-    told: tuple[str, ...] | None = None
+    last_subject: tuple[str, ...] | None = None
 
-    def tell(self, finding: Finding) -> None:
-        """Add a finding, if it is news."""
-        if finding.subject != self.told and (finding.causes or self.told is not None):
-            self.told = finding.subject
+    def add(self, finding: Finding) -> None:
+        """Add a finding, unless it repeats the last one."""
+        if finding.subject != self.last_subject and (
+            finding.causes or self.last_subject is not None
+        ):
+            self.last_subject = finding.subject
             self.waiting.append(finding)
 
     def take(self) -> list[Finding]:

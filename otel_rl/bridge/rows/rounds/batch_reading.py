@@ -16,7 +16,7 @@ _MOST_LARGE = 2
 
 
 class BatchReading:
-    """Reads and takes batches; one that cannot be taken is found and set aside.
+    """Reads and takes batches; one that fails is found and set aside.
 
     Args:
         spool: Source of batches.

@@ -15,9 +15,9 @@ class FindingQueue:
         self._runs = runs
         # Of any thread, and those of the thread that makes rows that are in no commit yet.
         self._findings: dict[ExperimentKey, Finding] = {}
-        self._untold: dict[ExperimentKey, Finding] = {}
+        self._unstored: dict[ExperimentKey, Finding] = {}
 
-    def tell(self, key: ExperimentKey, finding: Finding) -> None:
+    def add(self, key: ExperimentKey, finding: Finding) -> None:
         """Add a finding to the run, in the next round or at the end.
 
         Any thread may call it.
@@ -28,15 +28,15 @@ class FindingQueue:
     def pass_on(self, key: ExperimentKey, run: LoadedRun) -> None:
         """Add the finding to a run, until it is committed."""
         if key in self._findings:
-            self._untold[key] = self._findings.pop(key)
-        if key in self._untold:  # no news, unless the last attempt was rolled back
-            run.aligner.findings.tell(self._untold[key])
+            self._unstored[key] = self._findings.pop(key)
+        if key in self._unstored:  # no news, unless the last attempt was rolled back
+            run.aligner.findings.add(self._unstored[key])
 
-    def told(self, key: ExperimentKey) -> None:
+    def stored(self, key: ExperimentKey) -> None:
         """Forget the finding that was passed on."""
-        self._untold.pop(key, None)
+        self._unstored.pop(key, None)
 
     def leave(self, key: ExperimentKey) -> None:
         """Forget the findings of a run that another bridge owns."""
         self._findings.pop(key, None)
-        self._untold.pop(key, None)
+        self._unstored.pop(key, None)

@@ -24,7 +24,7 @@ _LOG_FAILURES_NS = 60_000_000_000
 
 
 class RowCommits:
-    """Writes commits to the run store, and tells of what is then durable.
+    """Writes commits to the run store, and reports durable rows.
 
     Args:
         run_store: Destination of rows.
@@ -103,7 +103,7 @@ class RowCommits:
 
     def _committed(self, commit: Commit) -> None:
         run = self._runs.loaded[commit.key]
-        self._findings.told(commit.key)
+        self._findings.stored(commit.key)
         dropped = run.aligner.logs.take_dropped()
         if dropped:
             self._dropped(commit.key, dropped)
@@ -123,14 +123,14 @@ class RowCommits:
 
 def _log_failures(key: ExperimentKey, run: LoadedRun, description: Description) -> None:
     """Log the end of a run by a failure, and failures of workers, in a crash loop the last."""
-    told, run.told_failures = run.told_failures, description.failures
+    logged, run.logged_failures = run.logged_failures, description.failures
     words = "" if description.crash is None else description.crash.as_crash
     if words:
         if words != run.told_crash:
             _log.warning("%s %s", key, words)
         run.told_crash = words
         return
-    news = [one for one in description.failures if one not in told]
+    news = [one for one in description.failures if one not in logged]
     if news and has_passed(_LOG_FAILURES_NS, run.logged_failure_ns, news[-1].time_ns):
         run.logged_failure_ns = news[-1].time_ns
         _log.warning("%s: %s", key, news[-1])

@@ -42,7 +42,7 @@ class _Trouble:
 
 
 class RunTroubles:
-    """Decides how a run goes on after something went wrong with it.
+    """Decides how a run continues after a failure.
 
     Args:
         runs: In memory.
@@ -108,14 +108,14 @@ class RunTroubles:
         self._pause(key, now_ns)
         self._counters.add(Counter.EXCEPTIONS, reason=Where.DRAIN)
         if self._may_log(now_ns):
-            _log.exception("Making rows of %s failed; its batches are kept and tried again.", key)
+            _log.exception("Making rows of %s failed; its batches are kept, retrying.", key)
 
     def wait_for_room(self, key: ExperimentKey, now_ns: int, exc: ShareUsedUp) -> None:
         """Pause a run whose tenant has no room for its rows."""
         self._pause(key, now_ns)
         self._counters.add(Counter.COMMITS_REFUSED, reason=CommitRefusal.SHARE_USED_UP, run=key)
         if self._may_log(now_ns):
-            _log.warning("Rows of %s cannot be kept, its batches wait: %s", key, exc)
+            _log.warning("Rows of %s cannot be stored, its batches wait: %s", key, exc)
 
     def leave(self, *keys: ExperimentKey) -> None:
         """Forget runs that another bridge owns; one that is owned here again is loaded anew."""

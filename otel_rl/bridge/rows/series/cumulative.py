@@ -174,7 +174,7 @@ def _is_older(life: _Life, start_ns: int, time_ns: int, amount: float) -> bool:
 
 
 def _since(life: _LifeT, amount: float) -> tuple[_LifeT | None, bool]:
-    """Return the life to subtract: a total that has shrunk was counted anew."""
+    """Return the process start to subtract from: a total that has shrunk began again."""
     return None if amount < life.amount else life, True
 
 

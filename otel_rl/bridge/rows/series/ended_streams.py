@@ -1,4 +1,4 @@
-"""Series of forgotten workers, some of which come back."""
+"""Series of forgotten workers, some of which return."""
 
 from array import array
 from typing import NamedTuple
@@ -12,7 +12,7 @@ __all__ = ["EndedStream", "EndedStreams"]
 
 
 class EndedStream(NamedTuple):
-    """State of a forgotten series, needed if its worker comes back."""
+    """State of a forgotten series, needed if its worker returns."""
 
     number: int
     counter: CounterStream | None
@@ -46,7 +46,7 @@ class EndedStreams:
         )
 
     def take(self, series: Series) -> EndedStream | None:
-        """Remove and return the state of a series that comes back; None if it is unknown."""
+        """Remove and return the state of a series that returns; None if it is unknown."""
         return self.streams.pop(series, None)
 
     def drop_surplus(self, max_series: int, memory: DedupMemory) -> None:

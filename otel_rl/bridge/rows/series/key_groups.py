@@ -210,7 +210,7 @@ class GroupTable:
         """Return the keys of single workers."""
         return self._own_keys
 
-    def untold(self) -> tuple[Sequence[UnitChange], Sequence[Group]]:
+    def unannounced(self) -> tuple[Sequence[UnitChange], Sequence[Group]]:
         """Return the next results of ``take_unit_changes`` and ``take_overflowed``."""
         return self._unit_changes, self._overflowed
 
@@ -238,7 +238,7 @@ class GroupTable:
     def from_wire(
         cls, identities: wire.Identities, kept: wire.StreamTable, share: wire.Sharing
     ) -> "GroupTable":
-        """Undo ``to_wire``, ``own_keys`` and ``untold``."""
+        """Undo ``to_wire``, ``own_keys`` and ``unannounced``."""
         table = cls()
         for number, one in enumerate(identities.groups):
             role, name, attributes, reduction, unit = one.identity

@@ -29,7 +29,7 @@ class OwnName(NamedTuple):
 
 
 def own_name_of(series: Series) -> OwnName:
-    """Return the framework's name of a series: said by its adapter, or the unchanged one."""
+    """Return the framework's name of a series: given by its adapter, or the unchanged one."""
     said = dict(series.attributes) if series.attributes else {}
     name = said.get(names.OTEL_RL_FRAMEWORK_METRIC, "")
     if name:

@@ -44,7 +44,7 @@ class SeriesGroups:
         return self._keys.has_room_for(self._identity(series), settings)
 
     def of_role(self, series: Series) -> Group:
-        """Return the group of its role; what a host reports is of no role."""
+        """Return the group of its role; values of a host have no role."""
         _, statistics, extra = _reduction_of(series)
         before = len(self._keys.groups)
         key = ""

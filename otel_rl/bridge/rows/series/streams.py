@@ -25,6 +25,9 @@ _SHORTEST_PAUSE_NS: Final = 1_000_000_000
 _SPAN_INTERVAL_NS: Final = 5_000_000_000
 """OpenTelemetry's default span interval: spans that ended before it have been sent."""
 
+_FORGETS: Final = 20
+"""Pauses of the longest length until that is forgotten, however many exports come meanwhile."""
+
 
 @dataclass(slots=True, eq=False)
 class Group:
@@ -126,7 +129,8 @@ class WorkerState:
         """
         self.first_ns = self.first_ns or received_ns
         if self.received_ns:
-            self.pause_ns = max(received_ns - self.received_ns, self.pause_ns * 19 // 20)
+            pause_ns = received_ns - self.received_ns
+            self.pause_ns = max(pause_ns, self.pause_ns - pause_ns // _FORGETS)
         self.received_ns = max(self.received_ns, received_ns)
         if not event_ns:
             return
@@ -138,7 +142,7 @@ class WorkerState:
             if newest is None or self.newest_step > newest:
                 self.unsettled.append((received_ns, self.newest_step))
 
-    def unheard_ns(self, now_ns: int, *, is_over: bool) -> tuple[int, int] | None:
+    def silent_ns(self, now_ns: int, *, is_over: bool) -> tuple[int, int] | None:
         """Return the time range of spans that may never arrive; None if it is alive.
 
         Args:
@@ -248,4 +252,5 @@ def failure_from_wire(kept: wire.Failure) -> WorkerFailure:
         kept.step,
         kept.is_in_step,
         kept.recovery_s,
+        kept.reports_ends,
     )

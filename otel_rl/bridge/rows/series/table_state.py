@@ -85,7 +85,7 @@ class TableState:
             self._frozen = wire.compress(wire.encode(self._identities()))
             self._frozen_at = self._changes
         streams, groups = self.streams.values(), self.keys.groups
-        unit_changes, overflowed = self.keys.untold()
+        unit_changes, overflowed = self.keys.unannounced()
         return wire.StreamTable(
             self._frozen,
             [_columns(worker) for worker in self.workers.states.values()],

@@ -37,7 +37,7 @@ _MAX_GONE = 64
 
 @dataclass(slots=True)
 class Returned:
-    """Worker that has gone back.
+    """Worker that has gone back to an earlier step.
 
     Attributes:
         since_ns: Its later measurements, by its clock, are of the new pass.
@@ -144,7 +144,7 @@ class StepPasses:
         closed_through: int | None,
         received_ns: int,
     ) -> None:
-        """Detect whether a worker has gone back with these samples.
+        """Detect whether these samples show that a worker has gone back to an earlier step.
 
         Args:
             stream: Stream of the samples.

@@ -28,7 +28,7 @@ class StepThinning:
         self._reserve = _FIRST_RESERVE
 
     def count(self, time_ns: int, most: int) -> None:
-        """Count a row, of whatever kind.
+        """Count a row of any kind.
 
         Args:
             time_ns: Event time of the row; one of an earlier minute counts as of the present one.

@@ -95,7 +95,7 @@ class AnswerStream:
 
 
 def read_answer(stream: AnswerStream) -> Answer:
-    """Read the final answer to a POST; interim ones are passed over.
+    """Read the final answer to a POST; interim ones are skipped.
 
     Raises:
         BrokenAnswer: There is no head of an answer. A body that breaks off does not raise: the

@@ -96,7 +96,7 @@ def _bounded(connection: type[HTTPConnection], budget: CallBudget) -> type[HTTPC
 
 
 class _Way(NamedTuple):
-    """Route that requests would take to an address, found out once.
+    """Route of requests to an address, determined once.
 
     Attributes:
         pool: The connections.
@@ -202,7 +202,7 @@ def _answer(response: BaseHTTPResponse) -> Answer:
     parts = []
     try:
         # With a length, else room is made for as much as an answer claims to have; and to the end,
-        # which alone says whether it broke off.
+        # which alone shows whether it broke off.
         while part := response.read(MAX_ANSWER_BYTES):
             parts.append(part)
     except HTTPError as error:

@@ -192,7 +192,7 @@ def test_an_address_where_nobody_answers_is_told(postgres: PostgresServer) -> No
 
 
 def test_what_is_no_address_is_a_mistake_in_the_settings() -> None:
-    with pytest.raises(ConfigError, match="is no address"):
+    with pytest.raises(ConfigError, match="is not an address"):
         PostgresJournal("mysql://somewhere?what=ever")
 
 

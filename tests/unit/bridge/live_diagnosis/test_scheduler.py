@@ -14,7 +14,7 @@ from otel_rl.bridge.journal.commit import Commit
 from otel_rl.bridge.journal.run_store import RunStore
 from otel_rl.bridge.journal.sqlite import SqliteJournal
 from otel_rl.bridge.live_diagnosis import scheduler
-from otel_rl.bridge.live_diagnosis.process import DiagnosisProcess, ProcessEnded
+from otel_rl.bridge.live_diagnosis.diagnosis_client import DiagnosisProcess, ProcessEnded
 from otel_rl.bridge.live_diagnosis.scheduler import DiagnosisScheduler
 from otel_rl.bridge.rows.aligner import Aligner
 from otel_rl.bridge.rows.reports.finding_rows import Finding
@@ -60,7 +60,7 @@ class Bench:
             arguments=self.arguments,
             every_s=every_s,
             experiments=lambda: keys,
-            tell=lambda key, finding: self.told.append((key, finding)),
+            report=lambda key, finding: self.told.append((key, finding)),
             counters=self.counters,
             clock_ns=time.time_ns,
             progress=lambda _: self.progress,
@@ -289,7 +289,7 @@ def test_a_journal_that_is_away_for_a_while_ends_no_watch(bench: Callable[..., B
         arguments=[],
         every_s=3600,
         experiments=experiments,
-        tell=lambda key, finding: None,
+        report=lambda key, finding: None,
         counters=it.counters,
         clock_ns=time.time_ns,
     )
@@ -316,7 +316,7 @@ def rows(aligner: Aligner) -> list[Row]:
 
 def test_a_finding_is_a_row_with_labels_and_one_with_a_table() -> None:
     aligner = Aligner()
-    aligner.findings.tell(finding("straggler"))
+    aligner.findings.add(finding("straggler"))
     labelled, ranked = rows(aligner)
     assert (labelled.number, labelled.step, labelled.values) == (0, 7, {"diagnosis/causes": 1})
     assert labelled.labels == {
@@ -332,15 +332,15 @@ def test_a_finding_is_a_row_with_labels_and_one_with_a_table() -> None:
 
 def test_only_what_is_news_is_told_also_after_a_restart() -> None:
     aligner = Aligner()
-    aligner.findings.tell(finding(None))
+    aligner.findings.add(finding(None))
     assert rows(aligner) == []  # nothing was wrong before, either
-    aligner.findings.tell(finding("straggler"))
+    aligner.findings.add(finding("straggler"))
     assert len(rows(aligner)) == 2
     aligner = revived(aligner)
-    aligner.findings.tell(finding("straggler", step=9))
+    aligner.findings.add(finding("straggler", step=9))
     assert rows(aligner) == []
-    aligner.findings.tell(finding("straggler", worker="trainer/0"))
+    aligner.findings.add(finding("straggler", worker="trainer/0"))
     assert len(rows(aligner)) == 2
-    aligner.findings.tell(finding(None))
+    aligner.findings.add(finding(None))
     (well,) = rows(aligner)
     assert well.labels == {"diagnosis/verdict": "healthy"}

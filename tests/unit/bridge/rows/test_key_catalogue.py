@@ -88,7 +88,7 @@ def test_every_key_of_every_row_is_in_the_catalogue_once() -> None:
     sample = TextSample(GENERATOR, "rollouts", 3, T0, {"prompt": "2 + 2"}, 1)
     exports = [Export(of, T0) for of in (*RANKS, GENERATOR)]
     aligner.add(Decoded(points, exports, [sample], [root]), received_ns=T0)
-    aligner.findings.tell(Finding(3, T0, "cause", "words", [{"kind": "slow"}]))
+    aligner.findings.add(Finding(3, T0, "cause", "words", [{"kind": "slow"}]))
     rows = aligner.close(T0 + 60 * S, everything=True, report={"otel_rl/bridge/samples/late": 1})
     found = [one.key for one in aligner.row_maker.keys.take()]
     in_rows = {key for row in rows for key in (*row.values, *row.tables, *row.labels)}

@@ -25,7 +25,7 @@ from otel_rl.bridge.rows import loaded_run, processor
 from otel_rl.bridge.rows.aligner import Aligner, AlignSettings
 from otel_rl.bridge.rows.processor import RowProcessor
 from otel_rl.bridge.rows.reports.finding_rows import Finding
-from otel_rl.bridge.tracker_keys import DIAGNOSIS_ALERT
+from otel_rl.bridge.tracker_keys import DIAGNOSIS_ALERT, DIAGNOSIS_CAUSE
 from otel_rl.diagnose.history.records import Facts
 from otel_rl.errors import JournalFull
 from otel_rl.records import Batch, Decoded, ExperimentKey, Signal, Value
@@ -43,6 +43,9 @@ from tests.slow import slow_after
 from tests.stores import Store
 
 S = 1_000_000_000
+
+_MOST_ROUNDS = 1_000
+"""Limit of rounds at once, far above what a test needs, so that rounds without end fail soon."""
 T0 = 1_700_000_000 * S
 A, B = ExperimentKey("a"), ExperimentKey("b")
 
@@ -101,8 +104,9 @@ class Bench:
     def run(self, seconds: float = 0) -> None:
         """Let time pass, then make rows until there is nothing more to do at once."""
         self.now_ns += int(seconds * S)
+        rounds = count(1)
         while self.drain.round(self.now_ns):
-            pass
+            assert next(rounds) < _MOST_ROUNDS, "there is always more to do"
 
     def steps(self, key: ExperimentKey) -> list[int]:
         rows = self.run_store.rows(key, start=0, limit=10_000)
@@ -310,7 +314,7 @@ def test_a_row_takes_uncommitted_batches_with_it(sparing: Bench) -> None:
     sparing.spool.append([batch(A, 1)])
     sparing.run(0.1)
     assert sparing.spool.pending() == 1
-    sparing.drain.findings.tell(A, SLOW)
+    sparing.drain.findings.add(A, SLOW)
     sparing.run(0.1)
     assert sparing.spool.pending() == 0
 
@@ -780,7 +784,7 @@ def test_a_finding_is_told_once_though_its_first_commits_are_undone(
 
     with monkeypatch.context() as patched:
         patched.setattr(RunStore, "commit", undo)
-        bench.drain.findings.tell(A, SLOW)
+        bench.drain.findings.add(A, SLOW)
         for _ in range(3):
             with contextlib.suppress(JournalFull):
                 bench.run(seconds=2)
@@ -789,7 +793,7 @@ def test_a_finding_is_told_once_though_its_first_commits_are_undone(
         bench.run(seconds=2)
     assert alerts(bench, A) == ["the judge is slow"]
     bench.restart()
-    bench.drain.findings.tell(A, SLOW)  # what a bridge finds that has just begun is no news
+    bench.drain.findings.add(A, SLOW)  # what a bridge finds that has just begun is no news
     bench.run(seconds=2)
     assert alerts(bench, A) == ["the judge is slow"]
 
@@ -798,7 +802,7 @@ def test_a_finding_beside_a_damaged_batch_is_told(bench: Bench) -> None:
     bench.spool.append([batch(A, 0)])
     bench.run()
     bench.spool.append([broken(A), broken(A)])
-    bench.drain.findings.tell(A, SLOW)
+    bench.drain.findings.add(A, SLOW)
     bench.run(seconds=2)
     bench.run(seconds=2)
     assert alerts(bench, A) == ["the judge is slow"]
@@ -807,10 +811,23 @@ def test_a_finding_beside_a_damaged_batch_is_told(bench: Bench) -> None:
 def test_of_two_findings_at_once_the_later_one_is_told(bench: Bench) -> None:
     bench.spool.append([batch(A, 0)])
     bench.run()
-    bench.drain.findings.tell(A, SLOW)
-    bench.drain.findings.tell(A, dataclasses.replace(SLOW, words="the judge is slower", step=4))
+    bench.drain.findings.add(A, SLOW)
+    bench.drain.findings.add(A, dataclasses.replace(SLOW, words="the judge is slower", step=4))
     bench.run(seconds=2)
     assert alerts(bench, A) == ["the judge is slower"]
+
+
+def test_a_cause_that_has_passed_is_not_the_last_one_told(bench: Bench) -> None:
+    bench.spool.append([batch(A, 0)])
+    bench.run()
+    bench.drain.findings.add(A, SLOW)
+    bench.run(seconds=2)
+    bench.drain.findings.add(A, Finding(9, T0, "healthy", "no fault found"))
+    bench.run(seconds=2)
+    rows = bench.run_store.rows(A, start=0, limit=10_000)
+    causes = [row.labels[DIAGNOSIS_CAUSE] for row in rows if DIAGNOSIS_CAUSE in row.labels]
+    assert causes == ["slow_reward", "none"]
+    assert alerts(bench, A) == ["the judge is slow"]
 
 
 def spans_of(bench: Bench, key: ExperimentKey) -> dict[tuple[int, str], int]:

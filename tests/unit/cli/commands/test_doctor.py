@@ -83,7 +83,7 @@ def test_runs_are_listed_while_a_bridge_writes_them(
     deliveries: DeliveryStore, doctor: Callable[[], Report]
 ) -> None:
     report = doctor()
-    assert "1 with all rows at their tracker" in report.about("runs")
+    assert "1 with all rows written to their tracker" in report.about("runs")
     assert "20 of 40 rows not confirmed by wandb" in report.about("run grpo/default")
 
 

@@ -74,8 +74,8 @@ def test_what_another_flow_closes_has_its_time_until_then_and_is_closed_once() -
 
 def test_a_part_is_reported_with_its_whole() -> None:
     bench = Bench()
-    assert bench.timeline.report(["weight_push"])
-    assert [*bench.timeline.phases] == ["weight_sync", "weight_push"]
+    assert bench.timeline.reported.add(["weight_push"])
+    assert [*bench.timeline.reported.classes] == ["weight_sync", "weight_push"]
 
 
 def test_a_step_with_open_phases_has_their_time_when_it_ends() -> None:

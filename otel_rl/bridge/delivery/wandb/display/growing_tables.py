@@ -130,8 +130,8 @@ class GrowingTables:
             if not self._is_full:
                 self._is_full = True
                 _log.warning(
-                    "The run has more than %d tables of samples: %s and further ones stand only "
-                    "at their steps, without a table of all steps.",
+                    "The run has more than %d tables of samples: %s and further ones are only at "
+                    "their steps, without a table of all steps.",
                     MAX_TABLES,
                     key,
                 )
@@ -189,7 +189,7 @@ class GrowingTables:
 def _record(
     line: str,
 ) -> tuple[int, str, Sequence[str], Sequence[Sequence[Value]]] | None:
-    """Return what a line holds; None for one that a crash has torn."""
+    """Return the content of a line; None if a crash has cut it."""
     try:
         row, key, columns, samples = json.loads(line)
     except ValueError:

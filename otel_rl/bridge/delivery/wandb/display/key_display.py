@@ -54,7 +54,7 @@ class KeyDisplay:
         return not row.new_keys and row.attempt <= self._attempt
 
     def take(self, row: Row) -> None:
-        """Define what is new with a row, before it is logged."""
+        """Define the new keys of a row, before it is logged."""
         if row.attempt > self._attempt:
             self._begin(row.attempt)
         for spec in row.new_keys:

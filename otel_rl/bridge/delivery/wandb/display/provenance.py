@@ -35,7 +35,7 @@ class ProvenanceFiles:
         self._written: dict[str, str] = {}
 
     def show(self, provenance: Provenance | None) -> None:
-        """Write what is known of the run.
+        """Write the provenance of the run.
 
         Raises:
             OSError: The directory of the run cannot be written to.

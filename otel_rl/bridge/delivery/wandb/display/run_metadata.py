@@ -44,7 +44,7 @@ def show(run: "wandb.Run", description: Description) -> None:
 
 
 def _crash(description: Description) -> str:
-    """Return what ended the run, with the message of the error; empty if nothing did."""
+    """Return the error that ended the run, with its message; empty if there was none."""
     crash = description.crash
     if crash is None:
         return ""

@@ -1,9 +1,9 @@
-"""Summary of a W&B run: the values that stand for it in the table of runs.
+"""Summary of a W&B run: its values in the table of runs.
 
 W&B's own summary is the last value of each key. That of a queue at the end of a run is 0, and the
 best reward is not the last. W&B's other summaries (``define_metric(summary="max")``) begin anew
-when a run is resumed, and one NaN stays in them for good. So the registry says what the summary of
-a metric is, and it is computed here and set explicitly, after each batch of rows.
+when a run is resumed, and one NaN stays in them for good. So the registry defines the summary of a
+metric, which is computed here and set explicitly, after each batch of rows.
 
     max, min, mean    {"max": 0.9, "last": 0.7}, without NaN and infinities
     last_step         the last value up to the end of the last training step
@@ -76,7 +76,7 @@ class _Value:
             self.best = _EXTREMES[Summary(self.kind)](self.best, value)
 
     def settle(self, time_ns: int) -> bool:
-        """Settle what was so at a time. Returns whether there was anything."""
+        """Settle the values of a time. Returns whether there were any."""
         before = len(self.pending)
         while self.pending and self.pending[0][0] <= time_ns:
             self.settled = self.pending.pop(0)[1]
@@ -94,7 +94,7 @@ class _Value:
         return {self.kind: best, "last": _as_shown(self.last)}
 
     def continue_from(self, shown: object) -> None:
-        """Continue from what the server has."""
+        """Continue from the server's summary."""
         if self.kind == Summary.LAST_STEP:
             self.settled = _number(shown)
         elif self.kind == Summary.PEAK:
@@ -177,7 +177,7 @@ class RunSummary:
         self._write()
 
     def changed(self) -> dict[str, object]:
-        """Return what W&B is to show instead of last values, after the rows were given to it."""
+        """Return the values that W&B shows instead of last values, once it has the rows."""
         shown = {wandb_key(key): self._values[key].shown() for key in sorted(self._changed)}
         self._changed.clear()
         return {key: value for key, value in shown.items() if value is not None}
@@ -201,7 +201,7 @@ class RunSummary:
         return True
 
     def _write(self) -> None:
-        """Keep the state. A disk that takes none must not stop the rows."""
+        """Keep the state. A full disk must not stop the rows."""
         if self._file is None:
             return
         state = {

@@ -76,8 +76,8 @@ def save_view(
     found = _saved(account, entity)
     if found is not None and not is_forced and found.digest != _read(note):
         raise TrackerRejected(
-            f"The view {VIEW_TITLE!r} of {entity}/{account.project} is not as it was written from "
-            "here last, and was left as it is.",
+            f"The view {VIEW_TITLE!r} of {entity}/{account.project} was edited since otel_rl "
+            "wrote it, and was not overwritten.",
             hint="Save your changes as another view, and replace this one with --force.",
         )
     workspace = _workspace(account, entity, sections)

@@ -19,7 +19,7 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import Metric, NumberDataPoint
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from otel_rl.bridge.ingest.parsing.otlp_json import parse_json
-from otel_rl.bridge.ingest.signals import ExportRequest
+from otel_rl.bridge.ingest.signal_specs import ExportRequest
 from otel_rl.errors import MalformedRequest, RequestTooLarge
 from otel_rl.signals import Signal
 from tests.otlp_requests import (

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from otel_rl.bridge.counters import Refusal
 from otel_rl.bridge.ingest.limits import ReceiveLimits
 from otel_rl.bridge.ingest.parsing.preparse import fields
-from otel_rl.bridge.ingest.signals import SIGNALS, ExportRequest
+from otel_rl.bridge.ingest.signal_specs import SIGNALS, ExportRequest
 from otel_rl.bridge.ingest.validation.sanitize import Admission
 from otel_rl.bridge.ingest.validation.validate import Validated, validate
 from otel_rl.errors import MalformedRequest

@@ -17,7 +17,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from otel_rl.bridge.counters import Refusal
 from otel_rl.bridge.ingest.limits import ReceiveLimits
-from otel_rl.bridge.ingest.signals import ExportRequest
+from otel_rl.bridge.ingest.signal_specs import ExportRequest
 from otel_rl.bridge.ingest.validation.validate import Validated, validate
 from otel_rl.errors import MalformedRequest, RequestTooLarge
 from otel_rl.records import ExperimentKey, Signal

@@ -222,8 +222,8 @@ def test_a_run_to_which_a_batch_is_added_is_not_removed(store: Store) -> None:
     thread = threading.Thread(target=remove)
     insert = Spool._insert
 
-    def slow(spool: Spool, connection: Connection, batch: Batch, shard: int) -> None:
-        insert(spool, connection, batch, shard)
+    def slow(spool: Spool, connection: Connection, batches: Sequence[Batch], shard: int) -> None:
+        insert(spool, connection, batches, shard)
         begun.set()
         thread.join(0.5)  # it waits for this transaction, or comes after it
 

@@ -4,7 +4,7 @@ import pytest
 
 from otel_rl.bridge.rows.reports.change_throttle import ChangeThrottle
 from otel_rl.records import Decoded, Departure, ExperimentStatus, Export
-from tests.unit.bridge.rows.test_liveness import T0, Bench, S, generator
+from tests.unit.bridge.rows.liveness.liveness_bench import T0, Bench, S, generator
 
 
 @pytest.mark.parametrize(("silence_s", "failures"), [(590, 0), (610, 1)])

@@ -77,7 +77,7 @@ class DiagnosisProcess:
         names = [[one.experiment, one.trial] for one in (key, *live)]
         question = json.dumps([names[0], names[1:]]).encode()
         try:
-            # It says nothing unasked but its end, which is no failure between two questions.
+            # Unasked, only its end arrives, which is no failure between two questions.
             if self._channel is None or self._channel.poll():
                 self.end()
                 self._channel = self._start()

@@ -1,7 +1,7 @@
-"""Places of the workers of a role: how long each was held, and what its processes did there. Pure.
+"""Places of the workers of a role: time for which each was held, and its use. Pure.
 
 trainer/0   |-- first process --|   gap   |-- second process --|
-            begun               heard                          heard
+            begun             exported                       exported
 """
 
 from array import array
@@ -26,7 +26,7 @@ class Place:
 
     Attributes:
         begun_ns: First sign of life.
-        heard_ns: Last export; 0 before the first.
+        exported_ns: Last export; 0 before the first.
         phase_ns: End of the last reported phase; 0 before it.
         starting_ns: First sign of a process without a reported phase so far; else 0.
         reported_s: Seconds in phases of that process.
@@ -36,7 +36,7 @@ class Place:
     """
 
     begun_ns: int
-    heard_ns: int = 0
+    exported_ns: int = 0
     phase_ns: int = 0
     starting_ns: int = 0
     reported_s: float = 0.0
@@ -47,9 +47,9 @@ class Place:
     @property
     def last_ns(self) -> int:
         """Return the last sign of life."""
-        return max(self.begun_ns, self.heard_ns, self.phase_ns)
+        return max(self.begun_ns, self.exported_ns, self.phase_ns)
 
-    def heard(self, event_ns: int, *, is_first: bool, is_held: bool) -> None:
+    def exported(self, event_ns: int, *, is_first: bool, is_held: bool) -> None:
         """Record an export, after its phases.
 
         Args:
@@ -58,7 +58,7 @@ class Place:
             is_held: See above.
         """
         if is_first:
-            has_phases = self.phase_ns > self.heard_ns
+            has_phases = self.phase_ns > self.exported_ns
             self.starting_ns = 0 if has_phases else event_ns
             self.reported_s = 0.0
         elif self.starting_ns and self.reported_s:
@@ -66,11 +66,11 @@ class Place:
             begun_ns = self.phase_ns - round(self.reported_s * _NS_PER_S)
             self.overhead_s += max(0, begun_ns - self.starting_ns) / _NS_PER_S
             self.starting_ns = 0
-        self.heard_ns = max(self.heard_ns, event_ns)
+        self.exported_ns = max(self.exported_ns, event_ns)
         self.is_held = is_held
 
     def spent(self, until_ns: int) -> tuple[float, float, float]:
-        """Return wall time, and what of it was productive and overhead, in seconds.
+        """Return wall time, productive time and overhead, in seconds.
 
         Args:
             until_ns: Last sign of the role.
@@ -120,7 +120,7 @@ class Places:
         places = [*self.of.values()]
         times_ns, seconds = array("q"), array("d")
         times_ns.extend([one.begun_ns for one in places])
-        times_ns.extend([one.heard_ns for one in places])
+        times_ns.extend([one.exported_ns for one in places])
         times_ns.extend([one.phase_ns for one in places])
         times_ns.extend([one.starting_ns for one in places])
         seconds.extend([one.reported_s for one in places])
@@ -143,11 +143,11 @@ class Places:
             raise wire.StateRefused("goodput has more places than times, or fewer")
         held, found = set(kept.held), cls(past=kept.past)
         for number, label in enumerate(kept.labels):
-            begun_ns, heard_ns, phase_ns, starting_ns = times_ns[number :: len(kept.labels)]
+            begun_ns, exported_ns, phase_ns, starting_ns = times_ns[number :: len(kept.labels)]
             reported_s, productive_s, overhead_s = seconds[number :: len(kept.labels)]
             found.of[label] = Place(
                 begun_ns,
-                heard_ns,
+                exported_ns,
                 phase_ns,
                 starting_ns,
                 reported_s,

@@ -1,4 +1,4 @@
-"""Answers about runs, from the readings that the page and the commands use."""
+"""Answers about runs, from the answers that the page and the commands use."""
 
 import math
 import time
@@ -16,7 +16,7 @@ from otel_rl.view.parts.slowest import longest_phases, longest_spans, step_time
 from otel_rl.view.parts.timeline import timeline
 from otel_rl.view.run_data import RunData
 
-__all__ = ["Readings", "Scope"]
+__all__ = ["Answers", "Scope"]
 
 _READING_S: Final = 20.0  # of a long history; a client waits for longer
 _LONGEST_OF_STEP: Final = 15
@@ -27,7 +27,7 @@ Scope = Sequence[str] | None
 """Experiments that a reader may see, see ``Grant``; None for all."""
 
 
-class Readings:
+class Answers:
     """Answers of one server. One thread.
 
     Args:
@@ -66,7 +66,7 @@ class Readings:
         return diagnosis(found, steps, now=now, now_ns=self._clock_ns())
 
     def why_step(self, scope: Scope, run: str | None, step: int) -> Mapping[str, Any]:
-        """Return what the time of one step went to, beside other steps."""
+        """Return the use of the time of one step, beside other steps."""
         found = self._named(scope, run)
         _check_steps(found, step, step)
         data = self._read(found)
@@ -154,7 +154,7 @@ class Readings:
         if progress.share < 1:
             raise ConfigError(
                 f"The history of {found.run.key} is long: {progress.share:.0%} is read.",
-                hint="Ask again, it is read on.",
+                hint="Ask again: reading continues.",
             )
         return progress.data
 

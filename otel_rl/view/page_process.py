@@ -1,4 +1,4 @@
-"""The page of a bridge: read in a process of its own, ``python -m otel_rl.view.process``.
+"""The page of a bridge: read in a process of its own, ``python -m otel_rl.view.page_process``.
 
 Reading a history takes seconds of an interpreter that would otherwise take requests, and memory
 that a bridge should not keep. So the bridge hands questions over a socket, one at a time, and sends
@@ -25,7 +25,7 @@ from starlette.routing import BaseRoute
 
 from otel_rl.bridge.config import BridgeSettings
 from otel_rl.bridge.ingest.security.tokens import Grant
-from otel_rl.bridge.live_diagnosis.process import reading_environment
+from otel_rl.bridge.live_diagnosis.diagnosis_client import reading_environment
 from otel_rl.view.access import Access
 from otel_rl.view.app import PageRoutes
 from otel_rl.view.pages import Answer, Pages, Question
@@ -126,7 +126,7 @@ class BridgePage:
         ours, theirs = socket.socketpair()
         with theirs:
             self._process = subprocess.Popen(  # noqa: S603  # our own interpreter and module
-                [sys.executable, "-P", "-m", "otel_rl.view.process", str(theirs.fileno())],
+                [sys.executable, "-P", "-m", "otel_rl.view.page_process", str(theirs.fileno())],
                 pass_fds=[theirs.fileno()],
                 env=reading_environment(os.environ),
                 stdin=subprocess.DEVNULL,
@@ -149,7 +149,7 @@ class BridgePage:
 
 
 def _handed_over(settings: BridgeSettings) -> dict[str, object]:
-    """Return what the process needs of the settings: no token, but the URL of the database."""
+    """Return the settings that the process needs: no token, but the URL of the database."""
     url = settings.journal.url
     return {
         "data": str(settings.data),

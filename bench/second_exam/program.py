@@ -1,0 +1,147 @@
+"""A program under exam: its sizes, times, noise, names and SDK, drawn from a seed."""
+
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+__all__ = ["Program", "System", "Telemetry", "drawn"]
+
+
+class System(StrEnum):
+    """Kind of RL system."""
+
+    LOCKSTEP = "lockstep"
+    ASYNC = "async"
+    AGENTS = "agents"
+
+
+@dataclass(frozen=True, slots=True)
+class Telemetry:
+    """The program's way to report.
+
+    Attributes:
+        is_ours: Reports as otel_rl's worker: exact gauges, heartbeats, ends, ages of phases.
+        spans: Has spans.
+        metrics: Has metrics.
+        names: Vocabulary of its metrics and spans; ``rl`` is the conventions'.
+        is_delta: Counters and histograms are deltas, and a gauge's point is sent once.
+        every_s: Seconds between exports.
+        marks_all: Each span has the step, not roots alone.
+        names_waits: Collectives have phases of their own, instead of being within the work.
+    """
+
+    is_ours: bool
+    spans: bool
+    metrics: bool
+    names: str
+    is_delta: bool
+    every_s: float
+    marks_all: bool
+    names_waits: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """Everything about a run except its troubles.
+
+    Attributes:
+        sizes: Workers by role.
+        steps: Of the whole run.
+        step_s: Usual seconds of a step.
+        noise: Standard deviation of a piece of work's logarithm.
+        tail: Share of pieces of work that take much longer by chance.
+        growth: Growth of the answers over the run, 0 for none.
+        warmup: How much longer the first step takes.
+        evaluates, saves: Every so many steps; 0 for never.
+        pushes: Weights are sent every so many steps.
+        stages: Pipeline stages of the trainers of an asynchronous system.
+    """
+
+    system: System
+    telemetry: Telemetry
+    sizes: Mapping[str, int]
+    steps: int
+    step_s: float
+    noise: float
+    tail: float
+    growth: float
+    warmup: float
+    evaluates: int
+    saves: int
+    pushes: int
+    stages: int
+    seed: str
+
+    @property
+    def workers(self) -> int:
+        return sum(self.sizes.values())
+
+
+def drawn(chance: random.Random, system: System, needs: frozenset[str], seed: str) -> Program:
+    """Draw a program that has what a scenario needs to be visible at all.
+
+    Args:
+        needs: Of ``ours``, ``spans``, ``metrics``, ``waits`` (collectives have phases of their
+            own), ``many`` (at least four workers of each role), ``quiet`` (noise up to 4 %),
+            ``saves``.
+    """
+    step_s = 0.5 * 240 ** chance.random()
+    sizes = _sizes(chance, system, 4 if "many" in needs else 2)
+    noise = 0.01 * (4 if "quiet" in needs else 15) ** chance.random()
+    return Program(
+        system=system,
+        telemetry=_telemetry(chance, needs, step_s),
+        sizes=sizes,
+        steps=chance.randint(60, 80),
+        step_s=step_s,
+        noise=noise,
+        tail=chance.choice([0.0, 0.005, 0.02]),
+        growth=chance.choice([0.0, 0.0, 0.3]),
+        warmup=chance.uniform(1, 6),
+        evaluates=chance.choice([0, 0, 10, 20]),
+        saves=chance.choice([8, 10, 15]) if "saves" in needs else chance.choice([0, 10, 25]),
+        pushes=chance.choice([1, 1, 2, 4]) if system is System.ASYNC else 1,
+        stages=chance.choice([1, 2]),
+        seed=seed,
+    )
+
+
+def _sizes(chance: random.Random, system: System, least: int) -> dict[str, int]:
+    if system is System.LOCKSTEP:
+        return {
+            "trainer": chance.randint(max(3, least), 12),
+            "reward": chance.randint(least, 3 + least),
+        }
+    if system is System.ASYNC:
+        return {
+            "generator": chance.randint(max(3, least), 12),
+            "reward": chance.randint(least, 3 + least),
+            "trainer": 2 * chance.randint(least // 2, 4),
+            "replay_buffer": 1,
+        }
+    return {
+        "orchestrator": 1,
+        "env": chance.randint(max(4, least), 12),
+        "generator": chance.randint(least, 8),
+        "trainer": chance.randint(least, 8),
+    }
+
+
+def _telemetry(chance: random.Random, needs: frozenset[str], step_s: float) -> Telemetry:
+    is_ours = "ours" in needs or chance.random() < 0.4
+    kind = chance.choice(["both", "both", "metrics", "spans"])
+    has_spans = is_ours or "spans" in needs or kind != "metrics"
+    has_metrics = is_ours or "metrics" in needs or kind != "spans"
+    fastest = 1.0 if is_ours else chance.choice([1.0, 5.0, 10.0])
+    is_delta = is_ours or chance.random() < 0.85
+    return Telemetry(
+        is_ours=is_ours,
+        spans=has_spans,
+        metrics=has_metrics,
+        names="rl" if is_ours else chance.choice(["rl", "verl", "slime", "plain"]),
+        is_delta=is_delta,
+        every_s=max(fastest, step_s / 4) if is_delta else max(10.0, 1.5 * step_s),
+        marks_all=is_ours or chance.random() < 0.7,
+        names_waits=is_ours or "waits" in needs or chance.random() < 0.5,
+    )

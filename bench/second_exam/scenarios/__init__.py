@@ -1,0 +1,16 @@
+"""All scenarios: what goes wrong or changes, written down before anything was run."""
+
+from collections.abc import Sequence
+from typing import Final
+
+from bench.second_exam.scenario import Scenario
+from bench.second_exam.scenarios import agents, asynchronous, healthy, lockstep
+
+__all__ = ["SCENARIOS"]
+
+SCENARIOS: Final[Sequence[Scenario]] = (
+    *lockstep.SCENARIOS,
+    *asynchronous.SCENARIOS,
+    *agents.SCENARIOS,
+    *healthy.SCENARIOS,
+)

@@ -1,0 +1,1 @@
+"""A program's names, and OTLP requests as its SDK makes them."""

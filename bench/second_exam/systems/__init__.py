@@ -1,0 +1,1 @@
+"""The three simulated systems, and what they are made of."""

@@ -1,0 +1,173 @@
+"""uvicorn's HTTP/1.1 protocol, in which the exports of many workers wait for each other."""
+
+import asyncio
+from functools import partial
+from typing import Any, Final
+
+from starlette.responses import Response
+from uvicorn.config import Config
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
+from uvicorn.server import ServerState
+
+from otel_rl.bridge.ingest.http.app import PATHS
+from otel_rl.bridge.ingest.http.gathered_reads import PACED_S, GatheredReads
+from otel_rl.bridge.ingest.http.repeated_exports import KNOWN_EXPORT, KnownHead, RepeatedExports
+from otel_rl.bridge.ingest.http.timed_protocol import SenderTimeouts, TimedProtocol
+from otel_rl.bridge.ingest.security.tokens import Grant
+from otel_rl.signals import Signal
+
+__all__ = ["GatheringProtocol"]
+
+_EXPORT: Final = f"POST {PATHS[Signal.METRICS]} ".encode()
+
+_BLANK_LINE: Final = b"\r\n\r\n"
+
+_MAX_BYTES: Final = 64 << 10
+"""Of a connection that waits: longer requests are parsed as they arrive."""
+
+
+class GatheringProtocol(TimedProtocol):
+    """Parses an export of metrics a little later than it arrives, if others are expected.
+
+    Only one of a sender that has paused since its last answer. It is parsed before the connection
+    ends, for whatever reason.
+
+    Args:
+        config: Passed on.
+        server_state: Passed on.
+        app_state: Passed on.
+        _loop: Passed on.
+        patience: Passed on.
+        reads: What waits, of all connections.
+        exports: Takes those that are recognised.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        server_state: ServerState,
+        app_state: dict[str, Any],
+        _loop: asyncio.AbstractEventLoop | None = None,
+        *,
+        patience: SenderTimeouts,
+        reads: GatheredReads,
+        exports: RepeatedExports,
+    ) -> None:
+        super().__init__(config, server_state, app_state, _loop, patience=patience)
+        self._reads = reads
+        self._gathered = bytearray()
+        self._answered_s: float | None = None
+        self._exports = exports
+        self._known: KnownHead | None = None
+        self._is_storing = False  # a repeated export, which is answered later
+        self._is_ending = False
+
+    @property
+    def _is_answering(self) -> bool:
+        return self._is_storing or super()._is_answering
+
+    @property
+    def _is_stored(self) -> bool:
+        return self._is_storing or super()._is_stored
+
+    def data_received(self, data: bytes) -> None:
+        """Gather or parse bytes."""
+        if self._is_storing:
+            self._gathered += data
+            self.flow.pause_reading()
+            return
+        if not self._gathered and not self._may_wait(data):
+            super().data_received(data)
+            return
+        if not self._gathered:
+            self._unset_keepalive_if_required()
+            self._patience.set_busy(self._number, is_busy=True)
+        self._gathered += data
+        if len(self._gathered) > _MAX_BYTES:
+            self.parse_gathered()
+        else:
+            self._reads.wait(self, len(data))
+
+    def parse_gathered(self) -> None:
+        """Parse what was gathered, if that was not done yet, or recognise it."""
+        if not self._gathered or self._is_storing:
+            return
+        data, self._gathered = bytes(self._gathered), bytearray()
+        known = self._known
+        payload = None if known is None else known.body(data)
+        if known is not None and payload is not None and not self._is_answering:
+            parse = partial(self._parse_all, data)
+            self._is_storing = self._exports.take(payload, known.grant, self._send_answer, parse)
+        if not self._is_storing:
+            self._parse_all(data)
+
+    def on_response_complete(self) -> None:
+        """End an answer."""
+        self._answered_s = self.loop.time()
+        super().on_response_complete()
+
+    def eof_received(self) -> None:
+        """Parse what the sender has sent before it ended the connection."""
+        self.parse_gathered()
+        super().eof_received()
+
+    def _parse_all(self, data: bytes) -> None:
+        """Parse one request or more, and learn the head if it is one that is accepted."""
+        self._is_storing = False
+        super().data_received(data)
+        head = self._head_of(data)
+        if head is not None:
+            learn = partial(self._learn, head, len(data))
+            self.cycle.scope["state"][KNOWN_EXPORT] = learn
+
+    def _head_of(self, data: bytes) -> bytes | None:
+        """Return the head of a request that was parsed; None if it is not plain and the only one.
+
+        It is called before the application has read the body.
+        """
+        cycle: RequestResponseCycle | None = self.cycle
+        if cycle is None or cycle.more_body or not cycle.keep_alive or self.pipeline:
+            return None
+        if self._unparsed or self._pending_bytes or not self._is_in_head:
+            return None
+        head = data[: data.find(_BLANK_LINE) + len(_BLANK_LINE)]
+        is_plain = not cycle.waiting_for_100_continue and data[len(head) :] == cycle.body
+        return head if is_plain else None
+
+    def _learn(self, head: bytes, size: int, grant: Grant | None) -> None:
+        self._known = KnownHead(head, size, grant)
+
+    def _send_answer(self, response: Response) -> None:
+        """Send the answer to a repeated export, as uvicorn does."""
+        self._is_storing = False
+        if self.transport.is_closing():
+            return
+        headers = [*self.server_state.default_headers, *response.raw_headers]
+        if self._is_ending:
+            headers.append((b"connection", b"close"))
+        lines = [b"%b: %b\r\n" % header for header in headers]
+        head = b"".join([STATUS_LINE[response.status_code], *lines, b"\r\n"])
+        self.transport.write(head + bytes(response.body))
+        if self._is_ending:
+            super().shutdown()
+        self.on_response_complete()
+        self.parse_gathered()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Parse nothing more: the sender does not hear the answer, and sends it again."""
+        self._gathered.clear()
+        super().connection_lost(exc)
+
+    def shutdown(self) -> None:
+        """End the connection, after the request that it has, if any."""
+        self.parse_gathered()
+        self._is_ending = True
+        if not self._is_storing:
+            super().shutdown()
+
+    def _may_wait(self, data: bytes) -> bool:
+        answered_s = self._answered_s
+        if answered_s is None or self._is_answering or not data.startswith(_EXPORT):
+            return False
+        now_s = self.loop.time()
+        return now_s - answered_s >= PACED_S and self._reads.is_worth_it(now_s)

@@ -1,0 +1,116 @@
+"""Takes exports whose head is, byte for byte, that of the last one of their connection.
+
+A worker repeats the head of its exports, so only a body of a known shape is new (docs/adr/0020).
+Neither the HTTP parser nor the application is asked again.
+"""
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from functools import partial
+from typing import Final, NamedTuple
+
+from starlette.responses import Response
+
+from otel_rl.bridge.counters import Where
+from otel_rl.bridge.ingest.accepted_answer import export_response
+from otel_rl.bridge.ingest.http.media import Media, encoded, error_response
+from otel_rl.bridge.ingest.http.stored_together import StoredTogether
+from otel_rl.bridge.ingest.pipeline import IngestPipeline
+from otel_rl.bridge.ingest.security.tokens import Grant
+from otel_rl.bridge.ingest.validation.validate import Validated
+from otel_rl.errors import Overloaded
+from otel_rl.signals import Signal
+
+__all__ = ["KNOWN_EXPORT", "KnownHead", "RepeatedExports"]
+
+KNOWN_EXPORT: Final = "otel_rl.known_export"
+"""Key of the ASGI state with what to call, with the grant, once an export of known shape is
+accepted whole."""
+
+
+class KnownHead(NamedTuple):
+    """Head of a request that was accepted, as protobuf without an encoding.
+
+    Attributes:
+        head: With the blank line.
+        size: Of head and body.
+        grant: Grant of the sender.
+    """
+
+    head: bytes
+    size: int
+    grant: Grant | None
+
+    def body(self, request: bytes) -> bytes | None:
+        """Return the body of another request with this head; None if it has another one."""
+        if len(request) != self.size or not request.startswith(self.head):
+            return None
+        return request[len(self.head) :]
+
+
+class RepeatedExports:
+    """Stores such exports. Used on one event loop.
+
+    Args:
+        intake: Takes the requests.
+    """
+
+    def __init__(self, intake: IngestPipeline) -> None:
+        self._intake = intake
+        self._together = StoredTogether(intake.accept_together)
+
+    def take(
+        self,
+        payload: bytes,
+        grant: Grant | None,
+        answer: Callable[[Response], None],
+        otherwise: Callable[[], None],
+    ) -> bool:
+        """Validate a request, and begin to store it if it is of a known shape.
+
+        Args:
+            payload: As protobuf.
+            grant: Grant of the sender.
+            answer: Called once, if it is taken.
+            otherwise: Called instead of it, if the journal needs a thread.
+
+        Returns:
+            Whether it is taken.
+        """
+        validated = self._intake.known(payload, grant)
+        if validated is None:
+            return False
+        with ExitStack() as stack:
+            held = stack.enter_context(self._intake.hold(grant))
+            try:
+                held.add(len(payload))
+            except Overloaded:
+                return False
+            done = partial(self._done, validated, stack.pop_all(), answer, otherwise)
+        self._together.begin(validated.batches, done)
+        return True
+
+    def _done(
+        self,
+        validated: Validated,
+        held: ExitStack,
+        answer: Callable[[Response], None],
+        otherwise: Callable[[], None],
+        kept: "bool | BaseException",
+    ) -> None:
+        held.close()
+        if kept is False:
+            otherwise()
+        elif isinstance(kept, Exception):
+            retry_after_s = self._intake.limits.retry_after_s
+            reason = self._intake.answer(kept, Where.HTTP)
+            answer(error_response(Media.PROTOBUF, *reason, retry_after_s=retry_after_s))
+        else:
+            found = self._intake.known_was_kept(validated)
+            if found.message:
+                answer(encoded(Media.PROTOBUF, export_response(Signal.METRICS, found)))
+            else:
+                answer(_ACCEPTED)
+
+
+_ACCEPTED: Final = Response(b"", headers={"content-type": str(Media.PROTOBUF)})

@@ -1,0 +1,82 @@
+"""What the points of one experiment are taken into."""
+
+from otel_rl.bridge.rows.goodput.goodput import Goodput
+from otel_rl.bridge.rows.history.archived_points import ArchivedPoints
+from otel_rl.bridge.rows.history.history_writer import HistoryWriter
+from otel_rl.bridge.rows.intake.export_plans import ExportPlans
+from otel_rl.bridge.rows.reports.data_warnings import DataWarning, DroppedPoints
+from otel_rl.bridge.rows.reports.sample_counts import SampleCounts
+from otel_rl.bridge.rows.series.series_table import StreamTable
+from otel_rl.bridge.rows.series.streams import Stream
+from otel_rl.bridge.rows.settings import AlignSettings
+from otel_rl.bridge.rows.steps.step_axis import StepAxis
+from otel_rl.bridge.rows.steps.step_rows import OpenSteps
+from otel_rl.bridge.rows.table_rows import OpenTables
+from otel_rl.bridge.rows.window_rows import OpenWindows
+from otel_rl.records import Covered
+
+__all__ = ["IntakeState"]
+
+
+class IntakeState:
+    """Open steps, windows and tables of one experiment, and what is known of its points.
+
+    Attributes:
+        settings: May be replaced at any time.
+        sample_counts: Counts of the samples, since the experiment began.
+        series: Streams, workers and tracker keys.
+        axis: Times of steps and policy versions.
+        steps: Open steps.
+        windows: Open windows.
+        tables: Open tables.
+        history: Of who measured what.
+        goodput: Account of the time of all workers.
+        plans: Streams of the exports of known shapes.
+        archived: Receives every accepted value; None without an archive.
+        warnings: About the data, until they are in a row.
+        dropped: Points without room for their series, by worker.
+        has_told_shared: Whether a warning about processes with one name was given.
+    """
+
+    archived: ArchivedPoints | None = None
+
+    def __init__(self, settings: AlignSettings) -> None:
+        self.settings = settings
+        self.sample_counts = SampleCounts()
+        self.series = StreamTable()
+        self.axis = StepAxis()
+        self.steps = OpenSteps()
+        self.windows = OpenWindows()
+        self.tables = OpenTables()
+        self.history = HistoryWriter()
+        self.goodput = Goodput()
+        self.plans = ExportPlans()
+        self.warnings: list[DataWarning] = []
+        self.dropped: dict[str, DroppedPoints] = {}
+        self.has_told_shared = False
+
+    def is_new(
+        self,
+        stream: Stream,
+        covers: Covered | None,
+        samples: int = 1,
+        *,
+        step: int | None = None,
+    ) -> bool:
+        """Record a point. Returns whether it is new.
+
+        Points of different steps have one time if they were collected together.
+        """
+        if covers is None:
+            return True
+        start_ns, end_ns = covers
+        if self.series.is_unknown(stream, end_ns, single=not start_ns):
+            self.sample_counts.drop_as_too_old(samples)
+            return False
+        if start_ns:
+            is_new = stream.seen.take_interval(start_ns, end_ns)
+        else:
+            is_new = self.series.memory.take_time(stream.number, end_ns, step)
+        if not is_new:
+            self.sample_counts.drop_as_duplicate(samples)
+        return is_new

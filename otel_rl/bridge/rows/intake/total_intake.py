@@ -1,0 +1,147 @@
+"""Takes the points of counters, up-down counters and histograms."""
+
+from dataclasses import replace
+
+from otel_rl.bridge.rows.intake.intake_state import IntakeState
+from otel_rl.bridge.rows.intake.measurement_intake import MeasurementIntake
+from otel_rl.bridge.rows.reports.data_warnings import of_shared
+from otel_rl.bridge.rows.series.cumulative import CounterStream, HistogramStream
+from otel_rl.bridge.rows.series.streams import Stream
+from otel_rl.records import HistogramPoint, Measurements, SumPoint, Temporality
+from otel_rl.semconv.spec import Instrument
+
+__all__ = ["TotalIntake"]
+
+
+class TotalIntake:
+    """Takes what is new in each total, and levels as measurements.
+
+    Args:
+        to: What it is taken into.
+        measurements: Takes levels.
+    """
+
+    def __init__(self, to: IntakeState, measurements: MeasurementIntake) -> None:
+        self._to = to
+        self._measurements = measurements
+
+    def add_sum(self, stream: Stream, point: SumPoint, received_ns: int) -> None:
+        """Take a point of a counter or an up-down counter."""
+        if point.is_share:
+            self._add_share(stream, point, received_ns)
+            return
+        is_delta = point.temporality is Temporality.DELTA
+        if point.series.instrument is not Instrument.COUNTER:
+            self._add_level(stream, point, received_ns)
+            return
+        if is_delta and not self._to.is_new(stream, point.covers, step=point.step):
+            return
+        counter = stream.counter
+        is_known = counter is not None and counter.time_ns > 0
+        is_counted = counter is None and self._is_counted(point)
+        if counter is None:
+            counter = CounterStream()
+            if is_counted:
+                counter = CounterStream.counted(point)
+                self._to.sample_counts.drop_as_too_old(1)
+            stream.counter = counter
+        increment = counter.advance(point)
+        self._look_for_shared(counter, point)
+        is_new = increment is not None or not (is_known or is_counted)
+        if self._to.archived is not None and is_new:
+            self._to.archived.counted(stream.number, point)
+        if increment is not None:
+            self._to.history.measured(stream, [increment.value])
+            self._to.goodput.counted(stream.group, increment.value)
+            self._to.sample_counts.count_late(
+                self._to.windows.add_increment(
+                    stream, increment, point.time_ns, received_ns, self._to.settings
+                )
+            )
+        elif is_known:
+            self._to.sample_counts.drop_as_duplicate(1)
+
+    def _add_share(
+        self, stream: Stream, point: SumPoint | HistogramPoint, received_ns: int
+    ) -> None:
+        """Add a step's share of counts. Other points have them, too, so it is in no total.
+
+        One without a step says that there will be shares.
+        """
+        stream.has_shares()
+        if point.step is None:
+            return
+        if not self._to.is_new(stream, point.covers, step=point.step):
+            return
+        if self._to.archived is not None:
+            if isinstance(point, SumPoint):
+                self._to.archived.counted(stream.number, point)
+            else:
+                self._to.archived.distributed(stream.number, point)
+        self._to.sample_counts.count_late(
+            self._to.steps.add_share(stream, point.step, point, received_ns)
+        )
+        if self._to.axis.leads(stream.worker, received_ns, is_step=True):
+            self._to.axis.steps.observe([(point.time_ns, point.step)])
+
+    def _add_level(self, stream: Stream, point: SumPoint, received_ns: int) -> None:
+        """Add a point of an up-down counter: a level, at its step if it has one."""
+        is_delta = point.temporality is Temporality.DELTA
+        level = Measurements(
+            point.series,
+            [point.time_ns],
+            [point.value],
+            [point.step],
+            told_since_ns=None if point.step is None else point.start_ns,
+        )
+        if level.told_since_ns is not None and not is_delta:
+            self._measurements.add(stream, level, received_ns)
+            return
+        if not self._to.is_new(stream, point.covers, step=point.step):
+            return
+        stream.level = stream.level + point.value if is_delta else point.value
+        self._measurements.add_new(stream, replace(level, values=[stream.level]), received_ns)
+
+    def add_histogram(self, stream: Stream, point: HistogramPoint, received_ns: int) -> None:
+        """Take a point of a histogram."""
+        if point.is_share:
+            self._add_share(stream, point, received_ns)
+            return
+        is_delta = point.temporality is Temporality.DELTA
+        if is_delta and not self._to.is_new(stream, point.covers, step=point.step):
+            return
+        before_ns = stream.histogram.time_ns if stream.histogram is not None else 0
+        is_counted = stream.histogram is None and self._is_counted(point)
+        if stream.histogram is None:
+            stream.histogram = HistogramStream()
+            if is_counted:
+                stream.histogram = HistogramStream.counted(point)
+                self._to.sample_counts.drop_as_too_old(1)
+        new = stream.histogram.advance(point)
+        self._look_for_shared(stream.histogram, point)
+        is_duplicate = new is None and not is_delta and point.time_ns <= before_ns
+        if self._to.archived is not None and not (is_duplicate or is_counted):
+            self._to.archived.distributed(stream.number, point)
+        if new is not None:
+            if new.count and new.total is not None:
+                self._to.history.measured(stream, [new.total / new.count])
+            self._to.sample_counts.count_late(
+                self._to.windows.add_distribution(stream, new, received_ns, self._to.settings)
+            )
+        elif is_duplicate:
+            self._to.sample_counts.drop_as_duplicate(1)
+
+    def _look_for_shared(
+        self, stream: CounterStream | HistogramStream, point: SumPoint | HistogramPoint
+    ) -> None:
+        """Warn once about concurrent processes with one name."""
+        if len(stream.lives) < 2 or point.step is not None or self._to.has_told_shared:
+            return
+        if stream.is_shared:
+            self._to.has_told_shared = True
+            self._to.warnings.append(of_shared(point.series, point.time_ns))
+
+    def _is_counted(self, point: SumPoint | HistogramPoint) -> bool:
+        """Return whether the first point of a series may repeat a part of the totals."""
+        is_cumulative = point.temporality is Temporality.CUMULATIVE
+        return is_cumulative and self._to.series.ended.counts_again(point.start_ns)

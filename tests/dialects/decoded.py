@@ -1,0 +1,42 @@
+"""Recordings, decoded as the bridge does, and the keys that they have in a run."""
+
+from collections.abc import Mapping, Sequence
+
+from otel_rl.bridge.ingest.limits import ReceiveLimits
+from otel_rl.bridge.ingest.parsing.otlp_json import parse_json
+from otel_rl.bridge.ingest.validation.validate import validate
+from otel_rl.bridge.otlp.decode import decode
+from otel_rl.bridge.rows.aligner import Aligner, AlignSettings
+from otel_rl.records import Decoded, Signal, SpanRecord
+from tests.dialects.replay import requests
+
+__all__ = ["NOW_NS", "decoded", "keys", "spans"]
+
+NOW_NS = 1_800_000_000_000_000_000
+
+_MAX_OBJECTS = 100_000
+
+
+def decoded(name: str, signal: Signal = Signal.METRICS) -> Sequence[Decoded]:
+    """Return the requests of one signal."""
+    found = []
+    for path, body in requests(name, NOW_NS):
+        if path.endswith(signal.value):
+            parsed = parse_json(signal, body, max_objects=_MAX_OBJECTS)
+            (batch,) = validate(signal, parsed, ReceiveLimits(), NOW_NS).batches
+            found.append(decode(batch))
+    return found
+
+
+def keys(name: str) -> Mapping[str, float]:
+    """Return the keys of a recording in a run, each with its last value."""
+    aligner = Aligner(AlignSettings())
+    for one in decoded(name):
+        aligner.add(one, received_ns=NOW_NS)
+    rows = aligner.close(NOW_NS, everything=True)
+    return {key: value for row in rows for key, value in row.values.items()}
+
+
+def spans(name: str) -> Sequence[SpanRecord]:
+    """Return the spans of a recording."""
+    return [span for one in decoded(name, Signal.TRACES) for span in one.spans]

@@ -1,0 +1,65 @@
+"""Runs a program that serves Prometheus metrics, and has the real Collector scrape it.
+
+    python -m tests.dialects.record FILE -- python -m tests.dialects.emitters.scraped PYTHON SCRIPT
+
+The program gets its port as last argument, writes a line when it has measured everything, and ends
+at the end of its input.
+"""
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from tests.lab.programs import COLLECTOR
+from tests.ports import free_ports
+
+SCRAPES_S = 8.0
+
+SETTINGS = """
+receivers:
+  prometheus:
+    config:
+      scrape_configs:
+        - job_name: engine
+          scrape_interval: 1s
+          static_configs: [{{targets: ["127.0.0.1:{port}"]}}]
+processors:
+  filter:
+    metrics:
+      metric: ['IsMatch(name, "^(python|process|scrape)_.*") or name == "up"']
+  resource:
+    attributes:
+      - {{key: rl.experiment.name, value: dialects, action: insert}}
+      - {{key: rl.worker.role, value: generator, action: insert}}
+exporters:
+  otlp_http: {{endpoint: "{endpoint}"}}
+service:
+  telemetry: {{metrics: {{level: none}}}}
+  pipelines:
+    metrics: {{receivers: [prometheus], processors: [filter, resource], exporters: [otlp_http]}}
+"""
+
+
+def main(command: list[str]) -> int:
+    """Run both. Returns the program's exit status."""
+    (port,) = free_ports(1)
+    endpoint = os.environ["OTEL_EXPORTER_OTLP_ENDPOINT"]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    program = subprocess.Popen([*command, str(port)], **pipes, text=True)  # type: ignore[call-overload]  # two pipes
+    program.stdout.readline()
+    with tempfile.TemporaryDirectory() as directory:
+        settings = Path(directory) / "collector.yaml"
+        settings.write_text(SETTINGS.format(port=port, endpoint=endpoint))
+        collector = subprocess.Popen([COLLECTOR.path, f"--config={settings}"])
+        time.sleep(SCRAPES_S)
+        collector.terminate()
+        collector.wait()
+    program.communicate()
+    return int(program.returncode)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

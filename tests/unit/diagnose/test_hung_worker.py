@@ -1,0 +1,65 @@
+"""A worker that hangs in its work is named, though the run goes on without it."""
+
+from collections.abc import Sequence
+
+import pytest
+
+from otel_rl.diagnose.engine import diagnose
+from otel_rl.diagnose.history.records import Facts, RowFacts, SpanFacts, WorkerFacts
+from otel_rl.diagnose.history.run_history import RunHistory
+from otel_rl.diagnose.result import Cause, Kind
+
+S = 1_000_000_000
+WORKERS = [f"generator/{index}" for index in range(4)]
+STUCK = "generator/2"
+STEP_S, SINCE, STEPS = 5, 20, 40
+
+
+def run(
+    phase: str = "generate", *, reports_age: bool = True, until: int = STEPS, is_wait: bool = False
+) -> RunHistory:
+    """Four workers, of which one reports its phase's age and comes to no end of it."""
+    facts = []
+    for step in range(STEPS):
+        is_stuck = SINCE <= step < until
+        spans = [
+            SpanFacts(step, "generator", phase, worker, is_wait, 1, 2.0, 2.0, 0)
+            for worker in WORKERS
+            if worker != STUCK or not is_stuck
+        ]
+        age = WorkerFacts(STUCK, None, 1, 1.0 + STEP_S * (step - SINCE), 0)
+        told = is_stuck and reports_age
+        workers = {f"generator/worker/phase/age/{phase}": [age]} if told else {}
+        rows = [RowFacts(step, step * STEP_S * S, {"trainer/loss": 1.0})]
+        lags = [(worker, 0.1) for worker in WORKERS]
+        time_ns = (1_000 + step * STEP_S) * S
+        facts.append(Facts(time_ns, step, rows, workers=workers, spans=spans, lags=lags))
+    return RunHistory(facts)
+
+
+def stalls(history: RunHistory) -> Sequence[Cause]:
+    return [one for one in diagnose(history).causes if one.kind is Kind.STALL]
+
+
+def test_it_is_named_with_its_phase_and_the_step_in_which_it_began() -> None:
+    (cause,) = stalls(run())
+    assert (cause.worker, cause.phase, cause.since) == (STUCK, "generate", SINCE - 1)
+
+
+def test_it_has_not_been_removed_on_purpose() -> None:
+    assert not diagnose(run()).changes
+
+
+@pytest.mark.parametrize("until", [SINCE + 1, SINCE + 10, STEPS - 3])
+def test_a_phase_that_has_ended_is_no_hang(until: int) -> None:
+    assert not stalls(run(until=until))
+
+
+def test_a_long_wait_for_others_is_no_hang() -> None:
+    assert not stalls(run("collector_wait", is_wait=True))
+
+
+def test_a_worker_that_tells_no_age_may_be_gone_on_purpose() -> None:
+    history = run(reports_age=False)
+    assert not stalls(history)
+    assert diagnose(history).changes
