@@ -219,6 +219,13 @@ def test_a_run_whose_request_ended_the_process_gets_one_of_its_own_until_it_ends
     assert not shared.is_suspect(hanging.run_id)
 
 
+def test_few_runs_have_a_process_of_their_own_however_many_are_suspected() -> None:
+    shared = SharedWriters("jsonl", 10)
+    for n in range(17):
+        shared.suspect(f"run-{n}")
+    assert [n for n in range(17) if not shared.is_suspect(f"run-{n}")] == [0]
+
+
 PARENT = """
 import os, sys
 from pathlib import Path
