@@ -22,6 +22,7 @@ _AT_ONCE = 0.75  # part of a change that makes it a jump
 _AT_LEVEL = 0.25  # of a change, by which values are off a level
 _OFF = 1.4  # times the extrapolation: a queue that fills slows down
 _LITTLE_OLDER = 2.5  # versions
+_GROWN = 2  # of the later samples, in versions
 _PAUSE, _PAUSED = 1.4, 6  # times the usual step, in so many steps
 _PULLS = 6  # of them, and usual distances without one
 _RARER = 1.4  # times the work between two pulls
@@ -285,7 +286,7 @@ def _is_full(track: Track, change: LevelChange) -> bool:
     """
     since = [v for s, v in zip(track.steps, track.values, strict=True) if s >= change.step]
     half = len(since) // 2
-    grows = half > 0 and median(since[half:]) - median(since[:half]) >= 1
+    grows = half > 0 and median(since[half:]) - median(since[:half]) >= _GROWN
     return change.after - change.before < _LITTLE_OLDER and not grows
 
 

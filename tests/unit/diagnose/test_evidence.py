@@ -347,3 +347,10 @@ def test_of_three_clocks_the_one_that_differs_is_wrong() -> None:
     lags = {"generator/0": 0.1, "reward/0": 120.1, "trainer/0": 0.12}
     (found,) = causes(made(30, lags=lags))
     assert found == (Kind.CLOCK_SKEW, "reward/0", None)
+
+
+def test_samples_that_are_a_little_older_each_time_fill_a_buffer() -> None:
+    ages = [1.0] * 20 + [1.5, 2.0, 2.0, 2.0, 2.0, 2.0, 2.5, 2.5, 2.5, 2.5, 2.5]
+    ages += [3.0, 2.5, 2.5, 3.0, 3.0, 3.0, 3.0]
+    rows: dict[str, Series] = {"trainer/policy/staleness": lambda step: ages[step]}
+    assert causes(made(len(ages), rows=rows)) == []
