@@ -36,6 +36,7 @@ class Mark:
         alarms: False causes, while it ran and at its end.
         told_s: From the first step with the trouble to a right first cause.
         verdict: What was said at the end.
+        is_ours: The program reports as otel_rl's worker does.
     """
 
     name: str
@@ -49,6 +50,7 @@ class Mark:
     has_second: bool | None = None
     is_silent: bool = False
     told_s: float | None = None
+    is_ours: bool = False
 
 
 def judged(run: Run, looks: Sequence[Look], onset_s: float) -> Mark:
@@ -57,7 +59,8 @@ def judged(run: Run, looks: Sequence[Look], onset_s: float) -> Mark:
     if not run.expected:
         alarms = [f"step {one.step}: {c.words}" for one in looks for c in _false(run, one.said)]
         return Mark(run.scenario.name, is_healthy=True, is_right=not alarms, has_kind=not alarms,
-                    alarms=alarms, verdict=str(last.verdict))  # fmt: skip
+                    alarms=alarms, verdict=str(last.verdict),
+                    is_ours=run.program.telemetry.is_ours)  # fmt: skip
     hit = _first(run, last)
     told = [one.at_s - onset_s for one in looks if one.at_s >= onset_s and _is_told(run, one.said)]
     early = [f"step {one.step}: {cause.words}" for one in looks
@@ -75,6 +78,7 @@ def judged(run: Run, looks: Sequence[Look], onset_s: float) -> Mark:
         alarms=early,
         told_s=min(told, default=None),
         verdict=str(last.verdict),
+        is_ours=run.program.telemetry.is_ours,
     )
 
 
@@ -151,6 +155,11 @@ def summary(marks: Sequence[Mark]) -> str:
         f"alarms before the trouble: {_of(sick, lambda m: bool(m.alarms))}",
         f"healthy runs with an alarm: {_of(well, lambda m: not m.is_right)}",
     ]
+    for ours, of in ((True, "otel_rl's worker"), (False, "other SDKs")):
+        ill = [mark for mark in sick if mark.is_ours is ours]
+        fit = [mark for mark in well if mark.is_ours is ours]
+        lines.append(f"programs of {of}: {_of(ill, lambda m: m.is_right)}")
+        lines.append(f"  healthy with an alarm: {_of(fit, lambda m: not m.is_right)}")
     if told:
         half, most = told[len(told) // 2], told[int(0.9 * (len(told) - 1))]
         lines.append(f"told within: half {half:.0f} s, 90 % {most:.0f} s, of {len(told)} told")
