@@ -68,8 +68,8 @@ def _stands_still(history: RunHistory, failure: WorkerFailure) -> bool:
     rhythm = Rhythm.of(history)
     if failure.step is None or rhythm is None or rhythm.steps < _FEWEST_STEPS:
         return False
-    if history.last > failure.step + 1:
-        return False
+    if history.last >= failure.step + _LEFT_STEPS:
+        return False  # others could do without it
     return rhythm.stands_s > max(_AT_ONCE_S, 3 * rhythm.usual_s, rhythm.longest_s)
 
 

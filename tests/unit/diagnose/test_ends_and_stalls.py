@@ -161,3 +161,18 @@ def test_words_of_programs_are_what_they_mean() -> None:
     assert timed_part("replay_buffer/process/cpu/time/user") is None
     assert work_of(PhaseKey("learner", "sync_params")) is Work.SYNC
     assert work_of(PhaseKey("learner", "async_update")) is Work.TRAINING
+
+
+@pytest.mark.parametrize(("last", "is_crash"), [(20, True), (22, True), (39, False)])
+def test_a_kill_after_which_the_run_stands_still_is_a_crash_though_short_steps_came_late(
+    last: int, *, is_crash: bool
+) -> None:
+    facts = stock_run({"actor/0": last, "actor/1": 20, "actor/2": last}, steps=last + 1)
+    stands = [
+        Facts(facts[-1].time_ns + second * S, last, lags=[("actor/0", 0.1)], status="running")
+        for second in range(1, 60)
+    ]
+    history = RunHistory([*facts, *stands])
+    history.failures = [WorkerFailure("actor/1", (1_000 + 20) * S, step=20)]
+    crashes = [one.worker for one in diagnose(history).causes if one.kind is Kind.CRASH]
+    assert crashes == (["actor/1"] if is_crash else [])
