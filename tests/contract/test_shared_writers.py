@@ -12,6 +12,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+import psutil
 import pytest
 
 from otel_rl.bridge.delivery.shared_writers import SharedWriters
@@ -206,8 +207,11 @@ def test_a_run_whose_request_ended_the_process_gets_one_of_its_own_until_it_ends
             opening = threading.Thread(target=_open, args=(writer, hanging))
             opening.start()
             wait_until(partial(_is_locked, hanging), "the run is being opened")
-            os.kill(shared.pids[0], signal.SIGKILL)
+            process = psutil.Process(shared.pids[0])
+            process.kill()
             opening.join()
+            # Its other sockets may be open for a moment: what is sent then has been in the process.
+            wait_until(lambda: process.status() == psutil.STATUS_ZOMBIE, "the process is dead")
         with pytest.raises(TrackerUnavailable):
             other.write(rows(0, 1))
     fifo.unlink()
@@ -251,6 +255,10 @@ def test_a_process_ends_when_its_parent_is_gone(tmp_path: Path) -> None:
     wait_until(lambda: is_gone(int(parent.stdout)), "the orphaned process ends")
 
 
+def _has_writer(bench: Bench, key: ExperimentKey) -> bool:
+    return bench.writer_pid(key) is not None
+
+
 @pytest.mark.parametrize("seed", slow_after(1, range(5)))
 def test_under_kills_every_row_of_every_run_is_there_once(seed: int, tmp_path: Path) -> None:
     dice = random.Random(seed)  # draws kills
@@ -261,7 +269,9 @@ def test_under_kills_every_row_of_every_run_is_there_once(seed: int, tmp_path: P
     for _ in range(12):
         for key in keys:
             bench.feed(key, dice.randint(1, 60))
-        for key in dice.sample(keys, 2):
+        victims = dice.sample(keys, 2)
+        wait_until(partial(_has_writer, bench, victims[0]), "a process writes the run")
+        for key in victims:
             pid = bench.writer_pid(key)
             if pid is not None:
                 with contextlib.suppress(ProcessLookupError):

@@ -199,8 +199,8 @@ def test_an_engine_is_scraped_into_the_run_that_its_target_names(site: Site, tar
         new = targets / "vllm.new"
         new.write_text(json.dumps([target]))
         new.replace(targets / "vllm.json")
-        running = "generator/requests/running/0"
-        tokens = "generator/tokens/0"
+        running = "generator/requests/running"
+        tokens = "generator/tokens"
         for key in (running, tokens):
             wait_for(partial(has, site, "engine", key), ARRIVES_S)
         assert {value for _, value in values(site, "engine", running)} == {5.0}

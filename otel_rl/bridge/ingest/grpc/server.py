@@ -99,8 +99,8 @@ class GrpcServer:
             self._loop_thread.stop()
             raise ConfigError(
                 f"grpc: cannot listen on {host}:{port}.",
-                hint=f"Stop what uses port {port}, or give another one with "
-                "OTEL_RL_BRIDGE__GRPC__PORT (0 is free).",
+                hint=f"Stop what uses port {port}, or give another one with --grpc HOST:PORT of "
+                "otel-rl bridge or OTEL_RL_BRIDGE__GRPC__PORT (0 is free).",
             ) from exc
         self._address = f"{host}:{self._calls.port}"
         danger = exposure(

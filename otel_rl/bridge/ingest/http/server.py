@@ -257,8 +257,8 @@ def _farewell(max_connections: int, retry_after_s: int) -> bytes:
 def _cannot_listen(host: str, port: int, error: OSError) -> ConfigError:
     return ConfigError(
         f"http: cannot listen on {host}:{port} ({error.strerror or error}).",
-        hint=f"Stop what uses port {port}, or give another one with OTEL_RL_BRIDGE__HTTP__PORT "
-        "(0 is free).",
+        hint=f"Stop what uses port {port}, or give another one with --http HOST:PORT of "
+        "otel-rl bridge or OTEL_RL_BRIDGE__HTTP__PORT (0 is free).",
     )
 
 
