@@ -77,7 +77,7 @@ class Outcome(StrEnum):
     Attributes:
         OK: Accepted.
         PARTIAL: Partly refused, with the reason in the answer.
-        MALFORMED: Not OTLP.
+        MALFORMED: The request is not OTLP.
         HTTP2: HTTP/2 on the HTTP port.
         TOO_LARGE: Over a bound ``receive.max_..._per_request`` or ``receive.max_body_bytes``.
         UNAUTHENTICATED: No valid token.
@@ -85,8 +85,8 @@ class Outcome(StrEnum):
         WRONG_METHOD: Not a POST.
         NOT_FOUND: Unknown path.
         DISCONNECTED: The sender left early.
-        CANCELLED: gRPC without a message, or one over ``receive.max_body_bytes``.
-        SLOW: Over ``receive.body_timeout_s``, or a lost gRPC place.
+        CANCELLED: gRPC call without a message, or with one over ``receive.max_body_bytes``.
+        SLOW: Over ``receive.body_timeout_s``, or too slow for a gRPC place.
         OVERLOADED: Over ``receive.max_in_flight_bytes``, or no gRPC place.
         TOO_MANY_CONNECTIONS: Over ``receive.max_connections``.
         NO_ROOM: Journal or disk full.
@@ -182,7 +182,7 @@ class ValueFold(StrEnum):
 
     Attributes:
         WORKER: Series of single workers, beyond ``tracker.max_values_per_minute``.
-        FURTHER: Beyond the basic detail, if still too much.
+        FURTHER: Beyond the basic detail, if that was not enough.
         TOO_MANY_KEYS: Beyond 100,000 keys in all runs.
         TOO_MANY_ROWS: Steps left out by ``align.max_rows_per_minute``.
     """
@@ -263,12 +263,12 @@ class Where(StrEnum):
     Attributes:
         HTTP: HTTP requests; senders retry.
         GRPC: gRPC requests; senders retry.
-        DRAIN: Rows; made again.
-        DELIVERY: Tracker runs; written again.
-        WATCH: Diagnosis; left out.
-        SETTLE: Ended runs; unloaded or removed later.
-        ARCHIVE: Archive; written again.
-        VIEW: Page with the runs; asks again.
+        DRAIN: Making rows; they are made again.
+        DELIVERY: Writing to trackers; rows are written again.
+        WATCH: Diagnosis; this one is left out.
+        SETTLE: Ended runs; they are unloaded or removed later.
+        ARCHIVE: Archive; its files are written again.
+        VIEW: Page with the runs; it asks again.
     """
 
     HTTP = "http"
