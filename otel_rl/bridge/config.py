@@ -138,10 +138,10 @@ class TrackerSettings(BaseModel):
     """Runs in a process: JSON lines and TensorBoard. 1: not shared."""
 
     confirm_interval_s: float = Field(30.0, gt=0)
-    """Interval of asking for rows."""
+    """Interval of asking the tracker which rows it has."""
 
     keep_confirmed_s: float = Field(600.0, ge=0)
-    """Stay of confirmed rows."""
+    """Time that confirmed rows stay in the journal."""
 
     max_retry_s: float = Field(60.0, gt=0)
     """Longest pause between attempts."""
@@ -205,16 +205,16 @@ class ArchiveSettings(BaseModel):
     model_config = _MODEL
 
     enabled: bool | None = None
-    """Write it. Unset: if pyarrow is installed."""
+    """Write the archive. Unset: if pyarrow is installed."""
 
     directory: Path | None = None
-    """Its files. Unset: ``archive`` in ``data``."""
+    """Directory of its files. Unset: ``archive`` in ``data``."""
 
     every_s: float = Field(300.0, gt=0)
-    """Longest time of a file."""
+    """Longest time until values are in a file."""
 
     max_share: float = Field(0.1, gt=0, le=1)
-    """Part of ``journal.max_bytes`` for waiting values."""
+    """Part of ``journal.max_bytes`` for values not yet in files."""
 
 
 class DiagnoseSettings(BaseModel):
@@ -223,7 +223,7 @@ class DiagnoseSettings(BaseModel):
     model_config = _MODEL
 
     every_s: float = Field(5.0, ge=0)
-    """Shortest time between two looks at a run; 1 % of a core for all. 0: off."""
+    """Shortest time between two diagnoses of a run; all take 1 % of a core. 0: off."""
 
 
 class ViewSettings(BaseModel):
@@ -232,10 +232,10 @@ class ViewSettings(BaseModel):
     model_config = _MODEL
 
     enabled: bool = True
-    """Serve it. Without ``auth.tokens`` on loopback only."""
+    """Serve the page with the runs. Without ``auth.tokens`` on loopback only."""
 
     behind_proxy: bool = False
-    """Elsewhere, too: only an authenticating proxy reaches it."""
+    """Serve it beyond loopback: only an authenticating proxy reaches it."""
 
 
 class TelemetrySettings(BaseModel):
@@ -250,7 +250,7 @@ class TelemetrySettings(BaseModel):
     """Export interval."""
 
     run_interval_s: float = Field(10.0, gt=0)
-    """Interval in each run."""
+    """Interval of the bridge's metrics in each run."""
 
 
 class BridgeSettings(BaseSettings):

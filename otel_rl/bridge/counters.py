@@ -77,7 +77,7 @@ class Outcome(StrEnum):
     Attributes:
         OK: Accepted.
         PARTIAL: Partly refused, with the reason in the answer.
-        MALFORMED: Not OTLP.
+        MALFORMED: The request is not OTLP.
         HTTP2: HTTP/2 on the HTTP port.
         TOO_LARGE: Over a bound ``receive.max_..._per_request`` or ``receive.max_body_bytes``.
         UNAUTHENTICATED: No valid token.
@@ -85,8 +85,8 @@ class Outcome(StrEnum):
         WRONG_METHOD: Not a POST.
         NOT_FOUND: Unknown path.
         DISCONNECTED: The sender left early.
-        CANCELLED: gRPC without a message, or one over ``receive.max_body_bytes``.
-        SLOW: Over ``receive.body_timeout_s``, or a lost gRPC place.
+        CANCELLED: gRPC call without a message, or with one over ``receive.max_body_bytes``.
+        SLOW: Over ``receive.body_timeout_s``, or too slow for a gRPC place.
         OVERLOADED: Over ``receive.max_in_flight_bytes``, or no gRPC place.
         TOO_MANY_CONNECTIONS: Over ``receive.max_connections``.
         NO_ROOM: Journal or disk full.
@@ -117,21 +117,21 @@ class Refusal(StrEnum):
     """Reason to refuse a point, exemplar, span or log record of a request.
 
     Attributes:
-        MALFORMED: One resource is not OTLP.
+        MALFORMED: Its resource is not OTLP.
         NO_EXPERIMENT: No ``rl.experiment.name`` or ``receive.default_experiment``.
-        NOT_ALLOWED: Not for this token.
+        NOT_ALLOWED: The token may not write this experiment.
         TOO_MANY_EXPERIMENTS: Beyond ``receive.max_experiments``.
-        SHARE_USED_UP: Beyond the token's share of them.
+        SHARE_USED_UP: Beyond the token's share of the experiments.
         INVALID_NAME: A name or tag is no text, empty, long, unprintable or repeated.
         INVALID_METRIC_NAME: Empty, too long or unprintable.
         INVALID_ID: A trace or span id is missing, zero or of wrong length.
         NO_VALUE: Neither a number nor the flag for none.
         INVALID_BUCKETS: Bounds do not ascend or fit the counts.
-        INVALID_EVENT: A field is missing or wrong.
-        EVENT_TOO_LARGE: Too large or too deep.
-        SPAN_TOO_LARGE: Bytes, links, name or phase.
-        TOO_MANY_ATTRIBUTES: Or fields of a sample.
-        ATTRIBUTE_TOO_LONG: Key, value or all together.
+        INVALID_EVENT: A field of the event is missing or wrong.
+        EVENT_TOO_LARGE: Event with too many bytes or too deep nesting.
+        SPAN_TOO_LARGE: Too many bytes or links, or a long name or phase.
+        TOO_MANY_ATTRIBUTES: Too many attributes, or fields of a text sample.
+        ATTRIBUTE_TOO_LONG: A key, a value, or all attributes together.
         TOO_MANY_BUCKETS: Over ``receive.max_buckets``.
         TOO_MANY_EXEMPLARS: Over ``receive.max_exemplars``.
         TIME_OUT_OF_RANGE: Beyond ``receive.max_age_s`` or ``receive.max_future_s``.
@@ -162,11 +162,11 @@ class SampleDrop(StrEnum):
 
     Attributes:
         TOO_MANY_SERIES: Beyond ``align.max_series`` or ``align.max_keys``.
-        TOO_OLD: Before what ``align.max_remembered`` covers.
+        TOO_OLD: Older than the points remembered by ``align.max_remembered``.
         RUN_REMOVED: From before the run's removal (``journal.keep_ended_days``).
         TOO_MANY_CONFIG_KEYS: Beyond 4,096 hyper-parameters or 256 tags of a run.
-        DAMAGED: Damaged on the disk, set aside.
-        UNDECODABLE: Set aside: a defect, see the log.
+        DAMAGED: Its batch was damaged on the disk and is set aside.
+        UNDECODABLE: Its batch cannot be decoded and is set aside; a defect, see the log.
     """
 
     TOO_MANY_SERIES = "too_many_series"
@@ -182,7 +182,7 @@ class ValueFold(StrEnum):
 
     Attributes:
         WORKER: Series of single workers, beyond ``tracker.max_values_per_minute``.
-        FURTHER: Beyond the basic detail, if still too much.
+        FURTHER: Beyond the basic detail, if that was not enough.
         TOO_MANY_KEYS: Beyond 100,000 keys in all runs.
         TOO_MANY_ROWS: Steps left out by ``align.max_rows_per_minute``.
     """
@@ -263,12 +263,12 @@ class Where(StrEnum):
     Attributes:
         HTTP: HTTP requests; senders retry.
         GRPC: gRPC requests; senders retry.
-        DRAIN: Rows; made again.
-        DELIVERY: Tracker runs; written again.
-        WATCH: Diagnosis; left out.
-        SETTLE: Ended runs; unloaded or removed later.
-        ARCHIVE: Archive; written again.
-        VIEW: Page with the runs; asks again.
+        DRAIN: Making rows; they are made again.
+        DELIVERY: Writing to trackers; rows are written again.
+        WATCH: Diagnosis; this one is left out.
+        SETTLE: Ended runs; they are unloaded or removed later.
+        ARCHIVE: Archive; its files are written again.
+        VIEW: Page with the runs; it asks again.
     """
 
     HTTP = "http"
@@ -346,9 +346,9 @@ COUNTERS: Mapping[Counter, CounterSpec] = {
         unit="{record}",
     ),
     Counter.BATCHES_SPOOLED: CounterSpec("Batches stored and acknowledged.", unit="{batch}"),
-    Counter.SAMPLES_TAKEN: CounterSpec("Samples in rows, written or open."),
-    Counter.SAMPLES_DUPLICATE: CounterSpec("Repeated samples, or older than a counter's total."),
-    Counter.SAMPLES_LATE: CounterSpec("Samples after their row, in one of their own."),
+    Counter.SAMPLES_TAKEN: CounterSpec("Samples in rows, written or still open."),
+    Counter.SAMPLES_DUPLICATE: CounterSpec("Repeated samples, or totals older than the known one."),
+    Counter.SAMPLES_LATE: CounterSpec("Samples that came after their row, in a row of their own."),
     Counter.SAMPLES_DROPPED: CounterSpec("Accepted samples in no row.", SampleDrop),
     Counter.ROWS_CREATED: CounterSpec("Rows numbered and stored for delivery.", unit="{row}"),
     Counter.ROWS_WRITTEN: CounterSpec(

@@ -16,23 +16,23 @@ class DropReason(StrEnum):
     """Reason why a measurement, an event or a span was dropped. A closed set: each is documented.
 
     Attributes:
-        BUFFER_FULL: More between two exports than the buffer holds.
+        BUFFER_FULL: Between two exports came more than the buffer holds.
         QUEUE_FULL: The endpoint was unreachable for longer than the queue lasts.
-        NOT_A_NUMBER: Text, None, a larger array.
-        NOT_ADDABLE: NaN, infinite or negative for a counter or histogram.
-        BAD_STEP: Not a 64-bit integer.
+        NOT_A_NUMBER: The value is a text, None, or an array of several elements.
+        NOT_ADDABLE: NaN, infinity or a negative number for a counter or histogram.
+        BAD_STEP: The step is no 64-bit integer.
         BAD_REDUCE: Not one of ``Reduction``.
-        BAD_NAME: Not 1 to 255 characters.
+        BAD_NAME: The name has not 1 to 255 characters.
         BAD_ATTRIBUTES: Attributes or config are no mapping.
         TOO_LARGE: Over a bound.
         TOO_MANY_SAMPLES: Over 256 in a ``log_samples``, or 65,536 in a ``lineage.link``.
-        BAD_SAMPLE: Empty or no mapping; no list.
+        BAD_SAMPLE: A text sample is empty or no mapping, or the samples are no list.
         TEXT_CUT: Over 16,384 characters in a text, or 65,536 in a sample; cut.
-        NO_STAMP: The sample takes no key or attribute.
-        BAD_STATUS: Unknown to ``end_experiment``.
+        NO_STAMP: The sample takes no key or attribute for its stamp.
+        BAD_STATUS: The status is unknown to ``end_experiment``.
         REJECTED: Refused by the endpoint for good.
-        TOO_MANY_PHASES: Over 128 in a thread or task.
-        UNCLOSED_PHASE: Open at the end of its thread, task or process, or over 64 deep.
+        TOO_MANY_PHASES: Over 128 phase names in a thread or task.
+        UNCLOSED_PHASE: Phase open when its thread, task or process ended, or nested over 64 deep.
         NOT_STARTED: Before ``init`` without an experiment, or after a shutdown.
         SHUTDOWN: Unsent when the process ended.
         CONSOLE: Console lines over the bounds.

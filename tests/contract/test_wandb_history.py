@@ -12,7 +12,7 @@ import pytest
 import wandb
 
 from otel_rl.bridge.delivery.tracker_interface import RunInfo
-from otel_rl.bridge.delivery.wandb.history_log import SUPPORTED, HistoryLog
+from otel_rl.bridge.delivery.wandb.history_sender import SUPPORTED, HistorySender
 from otel_rl.bridge.delivery.wandb.tracker import WandbTracker
 from otel_rl.bridge.tracker_keys import DIAGNOSIS_ALERT
 from otel_rl.records import CONSOLE, CONSOLE_COLUMNS, ExperimentKey, KeySpec, Row, Table
@@ -131,7 +131,7 @@ class Changed:
 
 def test_rows_are_logged_one_by_one_if_the_interface_is_another_one() -> None:
     run = Changed()
-    log = HistoryLog(run)  # type: ignore[arg-type]
+    log = HistorySender(run)  # type: ignore[arg-type]
     log.add({"loss": 0.5}, 0)
     log.add({"loss": 0.25}, 1)
     log.flush()

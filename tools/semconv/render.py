@@ -163,9 +163,6 @@ def page(registry: Registry, template: str) -> str:
     (kinds,) = (a for a in registry.attributes if a.key == "rl.phase_class")
     tables["kinds"] = _kind_list(kinds, _phases(registry))
     tables["proposal"] = _proposal_list(registry)
-    tables["proposal_same"] = _codes(
-        ours for theirs, ours in sorted(_proposed(registry)) if theirs == ours
-    )
     return Template(template).substitute(tables)
 
 

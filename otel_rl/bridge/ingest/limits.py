@@ -37,10 +37,10 @@ class ReceiveLimits(BaseModel):
 
     # Waiting requests share one fsync, so this exceeds the number of cores.
     max_concurrent_requests: int = Field(64, ge=1, le=1024)
-    """Threads of a protocol."""
+    """Threads for each protocol."""
 
     max_connections: int = Field(1024, ge=1)
-    """Connections of a protocol."""
+    """Connections for each protocol."""
 
     max_experiments: int = Field(1000, ge=1)
     """Runs (experiment and trial) in use at once."""
@@ -52,11 +52,11 @@ class ReceiveLimits(BaseModel):
     """Time for a body or gRPC message."""
 
     answer_timeout_s: float = Field(10.0, gt=0)
-    """Time to read the answer."""
+    """Time that a sender has to read the answer."""
 
     # Above the export interval of every SDK.
     idle_timeout_s: float = Field(75.0, gt=0)
-    """Time of an idle connection."""
+    """Time until an idle connection is closed."""
 
     retry_after_s: int = Field(1, ge=1)
     """``Retry-After``; above three, exporters give up."""

@@ -26,7 +26,7 @@ class AlignSettings(BaseModel):
 
     # Some SDKs collect one instrument after another.
     settle_s: float = Field(default=0.25, ge=0, le=60)
-    """An export this long after a worker left a step settles it."""
+    """A worker's step is settled by an export this long after the worker left it."""
 
     quiet_s: float = Field(default=1.0, ge=0, le=3600)
     """Time without a sample that closes a complete newest step."""
@@ -54,10 +54,10 @@ class AlignSettings(BaseModel):
     """GPUs and hosts with own keys."""
 
     max_open_steps: int = Field(default=10_000, gt=0)
-    """Waiting steps of a role."""
+    """Open steps of a role."""
 
     spans_wait_s: float = Field(default=10.0, ge=0, le=3600)
-    """Wait of a step for its spans."""
+    """Time that a step waits for its spans."""
 
     spans_horizon_s: float = Field(default=60.0, ge=0, le=86400)
     """Greatest age of analysed spans."""
@@ -69,7 +69,7 @@ class AlignSettings(BaseModel):
     """Spans per experiment kept for analysis."""
 
     max_spans_bytes: int = Field(default=128 << 20, ge=1 << 10)
-    """Their memory: 700 bytes a span, 70 a link."""
+    """Memory of these spans: 700 bytes a span, 70 a link."""
 
     max_open_windows: int = Field(default=1_000, gt=0)
     """Open windows per experiment."""

@@ -33,7 +33,7 @@ from otel_rl.bridge.delivery.wandb.display.provenance import ProvenanceFiles
 from otel_rl.bridge.delivery.wandb.display.run_metadata import show
 from otel_rl.bridge.delivery.wandb.display.run_summary import RunSummary
 from otel_rl.bridge.delivery.wandb.display.system_panels import SystemPanels
-from otel_rl.bridge.delivery.wandb.history_log import HistoryLog
+from otel_rl.bridge.delivery.wandb.history_sender import HistorySender
 from otel_rl.bridge.delivery.wandb.offline_copies import (
     OfflineCopy,
     check_room,
@@ -68,7 +68,7 @@ class WandbTracker:
         self._remote = RunOnServer(self._account, "", "")
         self._run: wandb.Run | None = None
         self._display: KeyDisplay | None = None
-        self._history: HistoryLog | None = None
+        self._history: HistorySender | None = None
         self._panels: SystemPanels | None = None
         self._files: ProvenanceFiles | None = None
         self._console = ConsoleLines(0)
@@ -111,7 +111,7 @@ class WandbTracker:
         with translated():
             attempt = run.description.attempt_below(start)
             self._display = KeyDisplay(self._run, attempt, has_axes=self._settings.attempt_axes)
-            self._history = HistoryLog(self._run)
+            self._history = HistorySender(self._run)
         self._console = ConsoleLines(counts.console)
         path = writer_file(run, "samples") if self._account.online else None
         self._samples = GrowingTables(self._run.summary.__setitem__, path, start)

@@ -2,36 +2,21 @@
 
 import json
 import logging
-from functools import lru_cache
 
 from otel_rl.bridge.delivery.wandb.display.run_metadata import as_table
+from otel_rl.bridge.delivery.wandb.display.wandb_keys import (
+    ATTEMPT,
+    HOURS,
+    STEP,
+    attempt_axis,
+    wandb_key,
+)
 from otel_rl.records import CONSOLE, Row
 
-__all__ = [
-    "ATTEMPT",
-    "HOURS",
-    "LEFT_OUT",
-    "MAX_AXES",
-    "STEP",
-    "payload",
-    "step_axis",
-    "wandb_key",
-]
+__all__ = ["LEFT_OUT", "payload"]
 
 LEFT_OUT = "otel_rl/bridge/values/left_out"
 """Key of the number of values of a row that exceed W&B's limit."""
-
-STEP = "step"
-"""Key of the axis of charts over training steps."""
-
-HOURS = "hours"
-"""Key of the axis of other charts: hours since the first row."""
-
-ATTEMPT = "attempt"
-"""Key of the attempt of a row."""
-
-MAX_AXES = 100
-"""Attempts with an axis of their own; later ones go on with the last."""
 
 _log = logging.getLogger(__name__)
 
@@ -41,11 +26,6 @@ _POLICY_VERSION = "policy_version"
 _MAX_LINE_BYTES = (10 << 20) - (100 << 10) - 1024
 _MAX_CHARACTER_BYTES = 6  # \u003c
 _VALUE_BYTES = 32  # a double has at most 24 digits and signs; quotes, colon and comma
-
-
-def step_axis(attempt: int) -> str:
-    """Return the key of the axis of an attempt. The first has that of all."""
-    return STEP if attempt == 1 else f"{STEP}/attempt_{min(attempt, MAX_AXES)}"
 
 
 def payload(row: Row, hours: float) -> dict[str, object]:
@@ -67,7 +47,7 @@ def _numbers(row: Row) -> dict[str, float]:
     characters = sum(map(len, payload))
     if characters * _MAX_CHARACTER_BYTES + len(payload) * _VALUE_BYTES > _MAX_LINE_BYTES:
         payload = _fitting(row.number, payload)
-    payload[STEP] = payload[step_axis(row.attempt)] = row.step
+    payload[STEP] = payload[attempt_axis(row.attempt)] = row.step
     payload[ATTEMPT] = row.attempt
     if row.policy_version is not None:
         payload[_POLICY_VERSION] = row.policy_version
@@ -93,14 +73,3 @@ def _fitting(number: int, payload: dict[str, float]) -> dict[str, float]:
         _log.error("Row %d is too long for W&B: %d values are left out.", number, left_out)
         fitting[LEFT_OUT] = left_out
     return fitting
-
-
-@lru_cache(maxsize=16_384)
-def wandb_key(name: str) -> str:
-    """Return a key that W&B accepts. A refused row would be a gap in the run.
-
-    W&B raises on a lone surrogate, and overwrites or ignores empty keys and those that start with
-    an underscore.
-    """
-    name = name.encode("utf-8", "backslashreplace").decode()
-    return name if name and not name.startswith("_") else f"metric{name}"

@@ -8,11 +8,11 @@ are drawn over time.
 
 from typing import TYPE_CHECKING, Final
 
-from otel_rl.bridge.delivery.wandb.display.history_rows import (
+from otel_rl.bridge.delivery.wandb.display.wandb_keys import (
     ATTEMPT,
     HOURS,
     STEP,
-    step_axis,
+    attempt_axis,
     wandb_key,
 )
 from otel_rl.records import KeySpec, Row
@@ -63,7 +63,7 @@ class KeyDisplay:
     def _begin(self, attempt: int) -> None:
         """Draw all keys of steps over the axis of an attempt from now on."""
         self._attempt = attempt
-        own = step_axis(attempt)
+        own = attempt_axis(attempt)
         if own != STEP:
             self._run.define_metric(self._prefix + own, hidden=True)
         axis = own if self._has_axes else STEP

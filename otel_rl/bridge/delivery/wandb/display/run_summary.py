@@ -22,7 +22,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Final
 
-from otel_rl.bridge.delivery.wandb.display.history_rows import HOURS, wandb_key
+from otel_rl.bridge.delivery.wandb.display.wandb_keys import HOURS, wandb_key
 from otel_rl.records import KeySpec, Row
 from otel_rl.semconv import names
 from otel_rl.semconv.spec import Summary

@@ -19,7 +19,7 @@ import pydantic_core
 if TYPE_CHECKING:
     import wandb
 
-__all__ = ["SUPPORTED", "HistoryLog"]
+__all__ = ["SUPPORTED", "HistorySender"]
 
 SUPPORTED: Final = "0.31."
 """Prefix of the versions of W&B that have the interface."""
@@ -31,7 +31,7 @@ _MAX_KNOWN_KEYS: Final = 100_000
 _LENGTH_DELIMITED: Final = 2  # protobuf's wire type of texts and messages
 
 
-class HistoryLog:
+class HistorySender:
     """Rows of an opened run, on their way to W&B. One thread.
 
     Args:
