@@ -136,13 +136,13 @@ def _passed(history: RunHistory) -> list[Cause]:
     """Return past causes of longer steps, by diagnosing the beginning of the run."""
     for share in _SHORTER:
         last = history.first + int(share * (history.last - history.first))
-        part = history.between(history.first, last)
-        longer = level(slow_phases.step_time(part))
+        longer = level(slow_phases.step_time(history.steps_between(history.first, last)))
         if last - history.first < _FEWEST_OF_PART or longer is None or not _is_longer(longer):
             continue
-        over = level(slow_phases.step_time(history.between(longer.step, history.last)))
+        over = level(slow_phases.step_time(history.steps_between(longer.step, history.last)))
         if over is None or not over.is_fall(ratio=0.7):
             continue
+        part = history.between(history.first, last)
         found = (cause for detect in _DETECTORS for cause in detect(part))
         causes = _ranked(part, (one for one in found if is_near(one.since, longer.step)))
         if causes:

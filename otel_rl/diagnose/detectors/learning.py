@@ -15,7 +15,7 @@ from otel_rl.diagnose.classify import Subject, Work, tracks_about, work_of
 from otel_rl.diagnose.history.run_history import PhaseKey, RunHistory, Track
 from otel_rl.diagnose.history.timings import timed_part
 from otel_rl.diagnose.result import Cause, Evidence, Kind
-from otel_rl.diagnose.stats.changes import spread
+from otel_rl.diagnose.stats.changes import running_medians, spread
 from otel_rl.diagnose.stats.levels import LevelChange, level
 from otel_rl.diagnose.stats.trends import TrendDeparture, beyond_trend, departure
 
@@ -278,7 +278,7 @@ def _lasting_fall(track: Track) -> LevelChange | None:
     if len(values) < 16:
         return None
     width = max(4, len(values) // 8)
-    smooth = [median(values[i : i + width]) for i in range(len(values) - width + 1)]
+    smooth = running_medians(values, width)
     best = max(range(len(smooth)), key=smooth.__getitem__)
     noise = spread([b - a for a, b in pairwise(values)])
     drop = smooth[best] - smooth[-1]

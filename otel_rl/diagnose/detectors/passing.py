@@ -100,7 +100,8 @@ def _longest(values: Sequence[float]) -> tuple[int, int] | None:
     """Return the part of a series that is most above its middle, if it ends within the series."""
     if len(values) < _FEWEST_FAR + _FEWEST_OTHERS or min(values) <= 0:
         return None
-    above = [log(value / median(values)) - log(_SLOWER) / 2 for value in values]
+    middle = median(values)
+    above = [log(value / middle) - log(_SLOWER) / 2 for value in values]
     best, total, begin, found = 0.0, 0.0, 0, (0, 0)
     for place, one in enumerate(above):
         if total <= 0:

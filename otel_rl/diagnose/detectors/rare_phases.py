@@ -5,6 +5,7 @@ They happen too rarely for statistics, so all later ones have to take far longer
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from itertools import accumulate
 from statistics import median
 
 from otel_rl.diagnose.classify import Work, only_waits, work_of
@@ -36,11 +37,13 @@ def rare_phases(history: RunHistory) -> Iterator[Cause]:
         if len(longest) > _RARE * (history.last - history.first + 1):
             continue
         columns = sorted(longest.items())
+        values = [value for _, value in columns]
+        most, least = [*accumulate(values, max)], [*accumulate(reversed(values), min)][::-1]
         for cut in range(1, len(columns) if len(columns) >= _FEWEST else 1):
-            before = [value for _, value in columns[:cut]]
-            after = [value for _, value in columns[cut:]]
-            far = _far(before, after)
-            if min(after) >= far * max(before) and min(after) >= _MIN_STEPS * usual_s + max(before):
+            if least[cut] < max(_FAR * most[cut - 1], _MIN_STEPS * usual_s + most[cut - 1]):
+                continue
+            before, after = values[:cut], values[cut:]
+            if least[cut] >= _far(before, after) * most[cut - 1]:
                 yield _cause(history, place, columns[cut][0], median(before), median(after))
                 break
 

@@ -1,11 +1,12 @@
 """History of a run: its records as series over its steps."""
 
 import math
+import sys
+from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field
-from itertools import pairwise
 from typing import NamedTuple, Self, TypeVar
 
 from otel_rl.diagnose.history.records import Facts, RowFacts, StepFacts
@@ -47,6 +48,9 @@ class Track:
 
     def between(self, first: int, last: int) -> "Track":
         """Return the values of these steps, inclusive."""
+        if self.steps == sorted(self.steps):
+            part = slice(bisect_left(self.steps, first), bisect_right(self.steps, last))
+            return Track(self.steps[part], self.times_s[part], self.values[part])
         columns = zip(self.steps, self.times_s, self.values, strict=True)
         kept = [column for column in columns if first <= column[0] <= last]
         return Track(*map(list, zip(*kept, strict=True))) if kept else Track()
@@ -100,7 +104,7 @@ class RunHistory:
         counts: By phase and worker, how many spans ended in each snapshot.
         unspanned: Phases without spans: they were measured, as often as reported.
         waits: Phases that only wait.
-        steps: Critical path of each step, in order.
+        steps: Critical path of each step, in order, without what else is known of it.
         lags: By worker, the delay from its own clock to the arrival, in s.
         losses: In order of time.
         failures: Of workers, with their causes, in order of time.
@@ -171,12 +175,12 @@ class RunHistory:
         for row in (row for row in facts.rows if row.attempt == self.attempt):
             for key, value in row.values.items():
                 self.rows[key].add(row.step, (row.time_ns - begun_ns) / 1e9, value)
-        self.steps.extend(one for one in facts.steps if one.attempt == self.attempt)
+        self.steps.extend(_path_of(one) for one in facts.steps if one.attempt == self.attempt)
         in_progress = self._ended + 1
         self._go_on(facts, time_s)
         for key, some in facts.workers.items():
             for worker, of_step, measurements, total, oddities in some:
-                at = step if of_step is None else of_step
+                at = step if of_step is None or of_step == step else of_step
                 if measurements:
                     self.workers[key][worker].add(at, time_s, total / measurements)
                     self.measurements[key][worker].add(at, time_s, measurements)
@@ -186,6 +190,7 @@ class RunHistory:
             phase = PhaseKey(span.role, span.phase)
             # If spans alone tell steps, the bridge knows none in progress for those without one.
             at = in_progress if self.is_told_by_spans and not span.step else span.step
+            at = step if at == step else at  # one object for all
             self.spans[phase][span.worker].add(at, time_s, span.total_s / span.spans)
             self.counts[phase][span.worker].add(at, time_s, span.spans)
             if span.is_wait:
@@ -275,13 +280,7 @@ class RunHistory:
 
     def between(self, first: int, last: int) -> "RunHistory":
         """Return the history of these steps, inclusive."""
-        part = RunHistory(())
-        part.attempt, part.newest_ns = self.attempt, self.newest_ns
-        part.first, part.last = max(first, self.first), min(last, self.last)
-        part.begun_s = {step: at_s for step, at_s in self.begun_s.items() if first <= step <= last}
-        part.known_steps = {step for step in self.known_steps if first <= step <= last}
-        part.ends_s = self.ends_s if last >= self.last else part.begun_s.get(last, 0.0)
-        part.rows = _of_steps(self.rows, first, last)
+        part = self.steps_between(first, last)
         for mine, theirs in (
             (part.workers, self.workers),
             (part.measurements, self.measurements),
@@ -293,8 +292,6 @@ class RunHistory:
             for phase, tracks in source.items():
                 into[phase].update(_of_steps(tracks, first, last))
         part.unspanned, part.waits = self.unspanned, self.waits
-        part.is_told_by_spans = self.is_told_by_spans
-        part.steps = [step for step in self.steps if first <= step.step <= last]
         part.lags = _of_steps(self.lags, first, last)
         part.losses = [loss for loss in self.losses if first <= loss.step <= last]
         is_end = last >= self.last
@@ -304,6 +301,19 @@ class RunHistory:
             if (is_end if one.step is None else first <= one.step <= last)
         ]
         part.status = self.status if is_end else ""
+        return part
+
+    def steps_between(self, first: int, last: int) -> "RunHistory":
+        """Return the same without what single workers did: steps and rows."""
+        part = RunHistory(())
+        part.attempt, part.newest_ns = self.attempt, self.newest_ns
+        part.first, part.last = max(first, self.first), min(last, self.last)
+        part.begun_s = {step: at_s for step, at_s in self.begun_s.items() if first <= step <= last}
+        part.known_steps = {step for step in self.known_steps if first <= step <= last}
+        part.ends_s = self.ends_s if last >= self.last else part.begun_s.get(last, 0.0)
+        part.rows = _of_steps(self.rows, first, last)
+        part.is_told_by_spans = self.is_told_by_spans
+        part.steps = [step for step in self.steps if first <= step.step <= last]
         return part
 
 
@@ -348,6 +358,15 @@ def _of_steps_through(step: int, facts: Facts) -> Facts:
     return facts._replace(workers=workers, spans=[one for one in facts.spans if one.step <= step])
 
 
+def _path_of(step: StepFacts) -> StepFacts:
+    """Return a step with its critical path; names are one object for all steps."""
+    path = [
+        (sys.intern(role), sys.intern(phase), sys.intern(worker), seconds)
+        for role, phase, worker, seconds in step.path
+    ]
+    return step._replace(path=path, busy=(), values={})
+
+
 def _copied(tracks: Mapping[str, Track]) -> dict[str, Track]:
     return {
         worker: Track([*track.steps], [*track.times_s], [*track.values])
@@ -364,7 +383,7 @@ def _of_steps(tracks: Mapping[str, Track], first: int, last: int) -> dict[str, T
 
 def _in_order(track: Track, *, by_step: bool) -> Track:
     marks: Sequence[float] = track.steps if by_step else track.times_s
-    if all(one <= other for one, other in pairwise(marks)):
+    if marks == sorted(marks):
         return track
     order = sorted(range(len(marks)), key=marks.__getitem__)
     return Track(

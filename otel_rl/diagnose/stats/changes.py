@@ -5,13 +5,13 @@ U at every place, as in Pettitt's test). O(n log n).
 """
 
 import math
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from statistics import median
 
-__all__ = ["Change", "find_change", "find_step", "find_sudden", "spread"]
+__all__ = ["Change", "find_change", "find_step", "find_sudden", "running_medians", "spread"]
 
 _TINY = 1e-12
 
@@ -165,6 +165,23 @@ def spread(values: Sequence[float]) -> float:
     """Return the median absolute deviation from the median, times 1.4826."""
     middle = median(values)
     return 1.4826 * median(abs(value - middle) for value in values)
+
+
+def running_medians(values: Sequence[float], width: int) -> list[float]:
+    """Return the median of each ``width`` neighbours, in order.
+
+    Args:
+        values: Finite, at least ``width``.
+        width: Number of neighbours.
+    """
+    window = sorted(values[:width])
+    low, high = (width - 1) // 2, width // 2
+    found = [(window[low] + window[high]) / 2]
+    for gone, new in zip(values, values[width:], strict=False):
+        del window[bisect_left(window, gone)]
+        insort(window, new)
+        found.append((window[low] + window[high]) / 2)
+    return found
 
 
 def _ranks(values: Sequence[float]) -> list[float]:
