@@ -71,6 +71,9 @@ class Journal:
         if self.trouble == "threads":
             return None
         done: Future[Sequence[JournalFull | None]] = Future()
+        if self.trouble == "ended":
+            done.set_exception(SystemExit("the thread ends"))
+            return done
         full: list[JournalFull | None] = []
         for batches in requests:
             try:
@@ -178,8 +181,8 @@ def _outcome(seconds: list[tuple[str, list[bytes]]], *, pause_s: float) -> objec
     return found[0]
 
 
-def ten_seconds(max_in_flight_bytes: int = 256 << 20) -> Site:
-    """Return a site whose workers have exported for ten seconds."""
+def ten_seconds(max_in_flight_bytes: int = 256 << 20, *, ends_at: int = 10) -> Site:
+    """Return a site whose workers have exported for ten seconds; from one on none is stored."""
     workers = [Worker(number, WORKERS, 2, BEGUN_NS) for number in range(WORKERS)]
     found: list[Site] = []
 
@@ -187,6 +190,7 @@ def ten_seconds(max_in_flight_bytes: int = 256 << 20) -> Site:
         site = Site(loop, max_in_flight_bytes)
         async with site.exports.lifespan(None):
             for second in range(10):
+                site.journal.trouble = "" if second < ends_at else "ended"
                 sent = [request(worker.request(second), HEADS[0]) for worker in workers]
                 await site.second(sent, pause_s=1.0)
         found.append(site)
@@ -205,3 +209,10 @@ def test_the_bytes_of_repeated_exports_are_given_back() -> None:
     room = 16 << 10
     with ten_seconds(room).door.hold() as held:
         held.add(room)
+
+
+def test_what_was_not_stored_is_not_accepted_whatever_ended_the_thread() -> None:
+    site = ten_seconds(ends_at=8)
+    accepted = sum(transport.written.count(b" 200 OK") for _, transport in site.all)
+    refused = sum(transport.written.count(b" 503 ") for _, transport in site.all)
+    assert (accepted, refused) == (len(site.journal.kept), 2 * WORKERS)

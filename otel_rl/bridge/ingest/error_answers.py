@@ -98,7 +98,7 @@ NOT_FOUND = Answer(404, GrpcCode.UNIMPLEMENTED, Outcome.NOT_FOUND)
 """Answer to an unknown path."""
 
 
-def answer_to(error: Exception) -> Answer:
+def answer_to(error: BaseException) -> Answer:
     """Return the answer to a request that ended in ``error``."""
     for ancestor in type(error).__mro__:
         if issubclass(ancestor, OtelRLError) and ancestor in ANSWERS:

@@ -207,7 +207,7 @@ class IngestPipeline:
         """Count a request that never reached ``take``."""
         self._counters.add(Counter.REQUESTS, reason=outcome)
 
-    def answer(self, error: Exception, where: Where) -> tuple[Answer, str]:
+    def answer(self, error: BaseException, where: Where) -> tuple[Answer, str]:
         """Return the answer and its message for a request that ended in ``error``, and count it.
 
         An unforeseen error is logged, at most once a minute, and not described to the sender: it

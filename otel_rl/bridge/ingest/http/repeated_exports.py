@@ -101,7 +101,7 @@ class RepeatedExports:
         held.close()
         if kept is False:
             otherwise()
-        elif isinstance(kept, Exception):
+        elif isinstance(kept, BaseException):  # whatever ended the thread: it is not stored
             retry_after_s = self._intake.limits.retry_after_s
             reason = self._intake.answer(kept, Where.HTTP)
             answer(error_response(Media.PROTOBUF, *reason, retry_after_s=retry_after_s))
