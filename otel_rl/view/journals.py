@@ -12,7 +12,12 @@ from otel_rl.bridge.ingest.security.tokens import Grant
 from otel_rl.bridge.journal.interface import Connection, Journal
 from otel_rl.bridge.journal.opening import open_journal
 from otel_rl.bridge.journal.reader import RunOverview, journals_below, looking, read_runs
-from otel_rl.bridge.journal.run_reader import history_size, read_history, revision
+from otel_rl.bridge.journal.run_reader import (
+    history_records,
+    newest_history,
+    read_history,
+    revision,
+)
 from otel_rl.diagnose.history.records import Facts
 from otel_rl.errors import ConfigError, JournalError
 from otel_rl.run_id import run_id
@@ -27,6 +32,8 @@ _MAX_MEMORY_BYTES: Final = 100 << 20
 _READING_S: Final = 0.6
 
 _MOST_NAMES: Final = 20  # of runs, in a message
+
+_NEWEST: Final = 100  # records that tell the last value of most keys
 
 Open = Callable[[], AbstractContextManager[Connection]]
 
@@ -169,10 +176,19 @@ class Journals:
                     data.add(number, None if body is None else Facts.decode(body))
                 if time.monotonic() > until_s:
                     break
-            left, _ = history_size(connection, found.id, data.number)
-            whole, _ = history_size(connection, found.id)
+            left = history_records(connection, found.id, data.number)
+            whole = history_records(connection, found.id)
         self._forget()
         return Progress(data, 1.0 if not left else 1 - left / whole)
+
+    def newest(self, found: Found) -> RunData:
+        """Read the newest records of a history alone, which the rest may be far behind."""
+        data = RunData()
+        with found.open() as connection:
+            after = newest_history(connection, found.id, records=_NEWEST)
+            for number, body in read_history(connection, found.id, after=after, limit=_NEWEST):
+                data.add(number, None if body is None else Facts.decode(body))
+        return data
 
     def _forget(self) -> None:
         while (

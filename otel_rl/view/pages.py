@@ -174,12 +174,13 @@ class Pages:
     def _overview(self, found: Found, query: Mapping[str, str]) -> Any:
         progress = self._journals.read(found)
         data = progress.data
+        newest = data if progress.share == 1 else self._journals.newest(found)
         keys = _keys(found)
         return {
             **run_facts(found, self._clock_ns()),
             **_read_so_far(progress),
-            "shown": headline(data, keys),
-            "step_s": step_seconds(data),
+            "shown": headline(newest, keys),
+            "step_s": step_seconds(newest),
             "goodput": goodput(found),
             "sections": self._catalogue(found, query).sections(data),
             "failures": [

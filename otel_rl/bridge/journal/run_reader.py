@@ -20,7 +20,9 @@ __all__ = [
     "Standing",
     "TableRow",
     "first_history",
+    "history_records",
     "history_size",
+    "newest_history",
     "read_history",
     "read_keys",
     "read_standing",
@@ -100,6 +102,23 @@ def history_size(connection: Connection, run: str, after: int = 0) -> tuple[int,
     return int(records), int(size)
 
 
+def history_records(connection: Connection, run: str, after: int = 0) -> int:
+    """Return the number of the history's records after a number."""
+    (records,) = connection.execute(
+        "SELECT COUNT(*) FROM history WHERE run_id = ? AND number > ?", (run, after)
+    ).fetchone()
+    return int(records)
+
+
+def newest_history(connection: Connection, run: str, *, records: int) -> int:
+    """Return the number after which a history has so many records; 0 if it has no more."""
+    found = connection.execute(
+        "SELECT number FROM history WHERE run_id = ? ORDER BY number DESC LIMIT 1 OFFSET ?",
+        (run, records),
+    ).fetchone()
+    return int(found[0]) if found else 0
+
+
 def first_history(connection: Connection, run: str) -> int:
     """Return the number of the oldest record of the history; 0 without one."""
     (number,) = connection.execute(
@@ -109,12 +128,13 @@ def first_history(connection: Connection, run: str) -> int:
 
 
 def read_history(
-    connection: Connection, run: str, *, after: int = 0, limit: int = 64
+    connection: Connection, run: str, *, after: int = 0, limit: int = 256
 ) -> Sequence[tuple[int, bytes | None]]:
     """Return some encoded ``Facts`` after a number, each with its own; None for a damaged one."""
+    # The index alone finds the numbers: a long run's bodies are not sorted anew for each part.
     found = connection.execute(
-        "SELECT number, body, crc FROM history WHERE run_id = ? AND number > ?"
-        " ORDER BY number LIMIT ?",
+        "SELECT number, body, crc FROM history WHERE number IN (SELECT number FROM history"
+        " WHERE run_id = ? AND number > ? ORDER BY number LIMIT ?) ORDER BY number",
         (run, after, limit),
     ).fetchall()
     return [(number, body if checksum(body, run) == crc else None) for number, body, crc in found]

@@ -12,6 +12,7 @@ import pytest
 from otel_rl.bridge.config import BridgeSettings
 from otel_rl.records import ExperimentKey, ExperimentStatus
 from otel_rl.run_id import run_id
+from otel_rl.view.journals import Journals
 from otel_rl.view.pages import Answer, Pages, Question
 from tests.journals.small_run import ENDED, RANKS, STEPS, Life, begin, end, start_ns, step
 from tests.view_runs import HOSTILE, T0, LookedAt, S, write_run
@@ -188,13 +189,27 @@ def test_new_rows_are_read_on(tmp_path: Path) -> None:
 
 
 def test_a_long_history_is_read_in_turns_and_says_how_far(tmp_path: Path) -> None:
-    write_run(tmp_path, LookedAt(steps=200, workers=1))
+    write_run(tmp_path, LookedAt(steps=600, workers=1))
     looked = Looked(tmp_path)
     found = looked.pages._journals.run(RUN)
     assert found is not None
     shares = [looked.pages._journals.read(found, budget_s=0).share for _ in range(4)]
     assert shares == sorted(shares)
     assert 0 < shares[0] < 1 == shares[-1]
+
+
+def test_the_headline_of_a_history_that_is_half_read_is_of_its_newest_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Journals.read, "__kwdefaults__", {"budget_s": 0})
+    write_run(tmp_path, LookedAt(steps=600, workers=1))
+    looked = Looked(tmp_path)
+    answer = looked.ask(f"runs/{RUN}/overview")
+    half = json.loads(gzip.decompress(answer.body) if answer.encoding else answer.body)
+    whole = looked.get(f"runs/{RUN}/overview")
+    assert half["read"] < 1
+    assert half["shown"]["last"] == whole["shown"]["last"]
+    assert half["step_s"] == whole["step_s"]
 
 
 def test_a_crash_is_told(tmp_path: Path) -> None:
