@@ -12,7 +12,6 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-import psutil
 import pytest
 
 from otel_rl.bridge.delivery.shared_writers import SharedWriters
@@ -207,11 +206,11 @@ def test_a_run_whose_request_ended_the_process_gets_one_of_its_own_until_it_ends
             opening = threading.Thread(target=_open, args=(writer, hanging))
             opening.start()
             wait_until(partial(_is_locked, hanging), "the run is being opened")
-            process = psutil.Process(shared.pids[0])
-            process.kill()
+            pid = shared.pids[0]
+            os.kill(pid, signal.SIGKILL)
             opening.join()
-            # Its other sockets may be open for a moment: what is sent then has been in the process.
-            wait_until(lambda: process.status() == psutil.STATUS_ZOMBIE, "the process is dead")
+            # Until its threads are gone, other sockets are open: what is sent then was in it.
+            os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
         with pytest.raises(TrackerUnavailable):
             other.write(rows(0, 1))
     fifo.unlink()

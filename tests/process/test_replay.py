@@ -260,4 +260,4 @@ def test_a_tracker_that_is_away_is_given_up_and_what_is_there_stays(tmp_path: Pa
     done = otel_rl("replay", "grpo", "--tracker", "trackio", cwd=tmp_path, env=environment)
     assert done.status == 1
     assert "cannot be reached" in done.err
-    assert "call it again to go on" in done.err
+    assert "call it again to continue" in done.err

@@ -1,5 +1,8 @@
 """A diagnosis reads what the bridge wrote, numbers that are none included."""
 
+import json
+import zlib
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -25,5 +28,14 @@ workers = st.builds(
 def test_a_record_is_read_as_it_was_written(
     of_keys: dict[str, list[WorkerFacts]], rows: list[RowFacts]
 ) -> None:
-    facts = Facts(1, 2, rows, [], of_keys, [], [("trainer/0", 0.5)], [], [], "running")
+    facts = Facts(
+        1, 2, rows, [], of_keys, [], [("trainer/0", 0.5)], [], [], "running", 1, ["trainer/1"]
+    )
     assert repr(Facts.decode(facts.encode())) == repr(facts)  # NaN does not equal itself
+
+
+def test_a_record_of_format_10_withdraws_no_loss() -> None:
+    facts = Facts(1, 2, lost=["trainer/0"], returned=["trainer/1"])
+    fields = json.loads(zlib.decompress(facts.encode()))
+    before = Facts.decode(zlib.compress(json.dumps(fields[:-1]).encode()))
+    assert (before.lost, before.returned) == (["trainer/0"], ())

@@ -9,7 +9,7 @@ rank and which pass it is.
 from collections import Counter
 from dataclasses import dataclass
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from otel_rl.bridge.rows.aligner import Aligner, AlignSettings
@@ -47,6 +47,13 @@ PASSES = st.lists(
 
 
 @settings(max_examples=examples(40), deadline=None)
+@example(
+    passes=[Pass(back=30, steps=47, pause_s=0.0, is_restart=True)],
+    lags_s=[0.0, 2.5],
+    step_s=0.5,
+    beat_s=0.5,
+    known=False,
+)
 @given(
     passes=PASSES,
     lags_s=st.lists(st.floats(0, 2.5), min_size=1, max_size=4),

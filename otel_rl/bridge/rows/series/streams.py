@@ -25,7 +25,7 @@ _SHORTEST_PAUSE_NS: Final = 1_000_000_000
 _SPAN_INTERVAL_NS: Final = 5_000_000_000
 """OpenTelemetry's default span interval: spans that ended before it have been sent."""
 
-_FORGETS: Final = 20
+_FORGETS: Final = 8
 """Pauses of the longest length until that is forgotten, however many exports come meanwhile."""
 
 
