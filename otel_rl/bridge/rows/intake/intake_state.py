@@ -1,4 +1,4 @@
-"""What the points of one experiment are taken into."""
+"""State that takes the points of one experiment."""
 
 from otel_rl.bridge.rows.goodput.goodput import Goodput
 from otel_rl.bridge.rows.history.archived_points import ArchivedPoints
