@@ -11,11 +11,11 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
+from contextlib import ExitStack
 from functools import partial
 from multiprocessing.connection import Connection as Channel
-from typing import Final
+from typing import Final, NamedTuple
 
 import orjson
 
@@ -27,7 +27,7 @@ from otel_rl.cli.options import add_bridge_options, settings_of
 from otel_rl.diagnose.engine import diagnose
 from otel_rl.diagnose.places import with_places
 from otel_rl.diagnose.report_json import run_as_json
-from otel_rl.errors import OtelRLError
+from otel_rl.errors import JournalUnavailable, OtelRLError
 from otel_rl.records import ExperimentKey
 from otel_rl.run_id import run_id
 from otel_rl.view.journals import Journals
@@ -39,20 +39,33 @@ _NICENESS: Final = 10
 _IDLE_S: Final = 600.0
 
 
+class _OpenJournal(NamedTuple):
+    """What is read of the journal: histories of runs that go on, and all runs."""
+
+    histories: LiveHistories
+    journals: Journals
+
+
 class _Answers:
-    """Answers questions of the bridge.
+    """Answers questions of the bridge. Opens the journal with the first one.
 
     Args:
         settings: Of the bridge.
-        histories: Of its runs.
     """
 
-    def __init__(self, settings: BridgeSettings, histories: LiveHistories) -> None:
-        self._journals = Journals(settings)
-        self._histories = histories
+    def __init__(self, settings: BridgeSettings) -> None:
+        self._settings = settings
+        self._opened = ExitStack()
+        self._journal: _OpenJournal | None = None
+
+    def close(self) -> None:
+        """Close the journal."""
+        self._opened.close()
 
     def answer(self, question: bytes) -> bytes:
         """Return the diagnosis of a run, its CPU time, and whether the whole run was read for it.
+
+        A journal that cannot be used now is tried again with the next question.
 
         Args:
             question: The run, and those that go on: pairs of names, as JSON.
@@ -60,18 +73,23 @@ class _Answers:
         begun_s = time.process_time()
         (experiment, trial), live = orjson.loads(question)
         key = ExperimentKey(experiment, trial)
-        self._histories.keep_only({key, *(ExperimentKey(*one) for one in live)})
         try:
-            looked = self._histories.look(key)
+            if self._journal is None:
+                self._journal = self._open()
+            histories, journals = self._journal
+            histories.keep_only({key, *(ExperimentKey(*one) for one in live)})
+            looked = histories.look(key)
             history = looked.history
             silent_s = max(0.0, time.time() - history.newest_ns / 1e9)
             report = diagnose(history, silent_s=silent_s)
             if any(cause.worker for cause in report.causes):
-                found = self._journals.run(run_id(experiment, trial))
+                found = journals.run(run_id(experiment, trial))
                 if found is not None:
                     report = with_places(report, places_of(found, report))
         except OtelRLError as exc:  # the bridge reports it
-            return orjson.dumps({"error": str(exc)})
+            return orjson.dumps(
+                {"error": str(exc), "is_unavailable": isinstance(exc, JournalUnavailable)}
+            )
         return orjson.dumps(
             {
                 "report": run_as_json(key, history, report),
@@ -80,14 +98,16 @@ class _Answers:
             }
         )
 
-
-@contextmanager
-def _histories(settings: BridgeSettings) -> Iterator[LiveHistories]:
-    with ExitStack() as stack:
-        if settings.journal.url is not None:
-            yield LiveHistories(stack.enter_context(shared_journal(settings)).read)
-            return
-        yield LiveHistories(partial(looking, settings.data))
+    def _open(self) -> _OpenJournal:
+        with ExitStack() as stack:
+            if self._settings.journal.url is None:
+                histories = LiveHistories(partial(looking, self._settings.data))
+            else:
+                histories = LiveHistories(stack.enter_context(shared_journal(self._settings)).read)
+            journals = Journals(self._settings)
+            stack.callback(journals.close)
+            self._opened = stack.pop_all()
+        return _OpenJournal(histories, journals)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -101,8 +121,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         os.nice(_NICENESS)
     settings = settings_of(parsed)
     channel: Channel[bytes, bytes] = Channel(socket.socket(fileno=parsed.channel).detach())
-    with _histories(settings) as histories, contextlib.suppress(EOFError, ConnectionError):
-        answers = _Answers(settings, histories)
+    answers = _Answers(settings)
+    with contextlib.closing(answers), contextlib.suppress(EOFError, ConnectionError):
         while channel.poll(_IDLE_S):
             channel.send_bytes(answers.answer(channel.recv_bytes()))
 

@@ -26,6 +26,8 @@ from starlette.routing import BaseRoute
 from otel_rl.bridge.config import BridgeSettings
 from otel_rl.bridge.ingest.security.tokens import Grant
 from otel_rl.bridge.live_diagnosis.diagnosis_client import reading_environment
+from otel_rl.errors import OtelRLError
+from otel_rl.redaction import shown
 from otel_rl.view.access import Access
 from otel_rl.view.app import PageRoutes
 from otel_rl.view.pages import Answer, Pages, Question
@@ -170,10 +172,15 @@ def main(descriptor: int) -> None:
     channel: _Channel = Connection(descriptor)
     with contextlib.suppress(EOFError, ConnectionError):
         settings = BridgeSettings.model_validate(orjson.loads(channel.recv_bytes()))
-        pages = Pages(settings)
+        pages: Pages | None = None
         while channel.poll(_IDLE_S):
             path, query, experiments = orjson.loads(channel.recv_bytes())
-            answer = pages.answer(Question(path, query, experiments))
+            try:
+                pages = pages or Pages(settings)
+            except OtelRLError as exc:  # of the shared database; the next question tries again
+                answer = Answer(503, orjson.dumps({"error": shown(str(exc))}))
+            else:
+                answer = pages.answer(Question(path, query, experiments))
             channel.send_bytes(orjson.dumps([answer.status, answer.media, answer.encoding]))
             channel.send_bytes(answer.body)
 

@@ -1,5 +1,6 @@
 """The page of a bridge: at its HTTP address, in a process of its own."""
 
+import asyncio
 import json
 import os
 import signal
@@ -15,6 +16,7 @@ from otel_rl.bridge.bridge import Bridge
 from otel_rl.bridge.config import BridgeSettings
 from otel_rl.bridge.counters import Counter, Where
 from otel_rl.view.page_process import BridgePage
+from otel_rl.view.pages import Question
 from tests.otlp_requests import gauge, key_values, metrics_request, point
 from tests.view_runs import LookedAt, write_run
 from tests.waiting import wait_until
@@ -157,3 +159,21 @@ def test_readers_need_a_token_where_senders_do(tmp_path: Path) -> None:
         assert (status, json.loads(body)["runs"]) == (200, [])  # grpo is not theirs
     finally:
         served.bridge.stop()
+
+
+def test_the_reader_outlives_a_database_that_does_not_answer(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    url = "postgresql://u:secret@127.0.0.1:1/none"
+    settings = {"data": tmp_path, "journal": {"url": url}}
+    page = BridgePage(BridgeSettings.model_validate(settings))
+    pids = []
+    for _ in range(2):
+        answer = asyncio.run(page._ask(Question("runs")))
+        assert answer.status == 503
+        assert "does not answer" in json.loads(answer.body)["error"]
+        assert page._process is not None
+        pids.append(page._process.pid)
+    page.stop()
+    assert pids[0] == pids[1]
+    assert capfd.readouterr().err == ""

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from multiprocessing.connection import Connection
 from typing import Any, Final, NamedTuple, TypeAlias
 
+from otel_rl.errors import JournalUnavailable
 from otel_rl.records import ExperimentKey
 
 __all__ = ["Answer", "DiagnosisProcess", "ProcessEnded", "reading_environment"]
@@ -72,6 +73,7 @@ class DiagnosisProcess:
         Raises:
             ProcessEnded: It has ended, or was killed.
             TimeoutError: It took too long.
+            JournalUnavailable: The database does not answer.
             RuntimeError: The run cannot be diagnosed.
         """
         names = [[one.experiment, one.trial] for one in (key, *live)]
@@ -89,6 +91,8 @@ class DiagnosisProcess:
         except (EOFError, ConnectionError) as exc:
             status = self.end()
             raise ProcessEnded(f"the process ended (status {status})") from exc
+        if answer.get("is_unavailable"):
+            raise JournalUnavailable(answer["error"])
         if "error" in answer:
             raise RuntimeError(answer["error"])
         report = answer["report"]

@@ -344,3 +344,18 @@ def test_only_what_is_news_is_told_also_after_a_restart() -> None:
     aligner.findings.add(finding(None))
     (well,) = rows(aligner)
     assert well.labels == {"diagnosis/verdict": "healthy", "diagnosis/cause": "none"}
+
+
+def test_the_process_outlives_a_database_that_does_not_answer(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    url = {"OTEL_RL_BRIDGE__JOURNAL__URL": "postgresql://u:secret@127.0.0.1:1/none"}
+    process = DiagnosisProcess(url, ["--data", str(tmp_path)])
+    pids = []
+    for _ in range(2):
+        with pytest.raises(JournalUnavailable, match="does not answer"):
+            process.ask(KEY, [], DEADLINE_S)
+        pids.append(process.pid)
+    process.end()
+    assert pids[0] == pids[1]
+    assert capfd.readouterr().err == ""
