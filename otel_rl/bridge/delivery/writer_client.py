@@ -105,18 +105,19 @@ class WriterProcess:
         self._host.kill()
 
     def _ask(self, request: Request, expected: type[_ReplyT], *, timeout_s: float) -> _ReplyT:
-        if self._connection is None:
+        connection = self._connection  # ``__exit__`` of another thread may take it away
+        if connection is None:
             raise TrackerUnavailable("The run is not open.")
         is_sent = False
         try:
-            self._connection.send(request)
+            connection.send(request)
             is_sent = True
-            if not self._connection.poll(timeout_s):
+            if not connection.poll(timeout_s):
                 raise TrackerUnavailable(
                     f"The tracker {self._tracker} did not answer in {timeout_s:.0f} s.",
                     hint=f"Its messages are in {self._host.log}.",
                 )
-            reply = self._connection.recv()
+            reply = connection.recv()
         except (EOFError, OSError) as exc:
             if is_sent:
                 self._host.lost()
