@@ -27,7 +27,7 @@ for step in range(5_000):
 print("trained", flush=True)
 sys.stdin.readline()
 otel_rl.mlogger.log({"loss": 1.0}, step=5_000)
-print("delivered" if otel_rl.shutdown(timeout_s=30) else "gave up", flush=True)
+print("delivered" if otel_rl.shutdown(timeout_s=60) else "gave up", flush=True)
 """
 STEPS = range(5_001)
 
