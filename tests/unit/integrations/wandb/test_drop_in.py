@@ -270,7 +270,7 @@ def test_config_is_that_of_init_and_can_be_selected(sink: Sink) -> None:
 
 def told(sink: Sink, name: str = "rl.experiment.start") -> list[dict[str, object]]:
     """What the run was told, one event after another."""
-    otel_rl.flush(timeout_s=10)
+    otel_rl.flush(timeout_s=60)
     return [
         {key: value for key, value in event.attributes.items() if key.startswith("rl.")}
         for event in sink.events(name)
