@@ -400,14 +400,14 @@ def test_an_exit_code_is_what_the_worker_says_at_its_end(
 ) -> None:
     wandb.init()
     wandb.finish(exit_code)
-    otel_rl.shutdown(timeout_s=5)
+    otel_rl.shutdown(timeout_s=60)
     assert told(sink, "rl.worker.end") == [said_at_the_end]
 
 
 def test_a_run_that_an_exception_leaves_has_failed(sink: Sink) -> None:
     with pytest.raises(ZeroDivisionError), wandb.init():
         raise ZeroDivisionError
-    otel_rl.shutdown(timeout_s=5)
+    otel_rl.shutdown(timeout_s=60)
     assert told(sink, "rl.worker.end") == [{"rl.worker.status": "failed"}]
 
 
