@@ -70,6 +70,18 @@ def test_a_row_is_measured_when_it_was_logged_not_when_it_was_complete(sink: Sin
     assert second.time_ns - first.time_ns >= 50_000_000
 
 
+def test_finish_waits_as_long_as_the_end_of_a_process(
+    sink: Sink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waited_s: list[float] = []
+    monkeypatch.setenv("OTEL_RL_EXIT_TIMEOUT", "77")
+    with monkeypatch.context() as patched:
+        patched.setattr(otel_rl, "flush", lambda *, timeout_s: waited_s.append(timeout_s))
+        wandb.init()
+        wandb.finish()
+    assert waited_s == [77.0]
+
+
 def test_job_type_is_the_role_and_the_environment_names_the_run(sink: Sink) -> None:
     wandb.init(project="p", name="n", job_type="generator")
     wandb.log({"x": 1})
