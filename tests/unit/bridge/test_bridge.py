@@ -150,7 +150,7 @@ def test_a_batch_that_cannot_be_read_is_set_aside_and_harms_nobody(
 
 @pytest.mark.slow
 def test_nobody_is_missed_while_the_disk_keeps_every_request_waiting(tmp_path: Path) -> None:
-    bridge = Bridge(settings(tmp_path, align={"lease_s": 2.0}))
+    bridge = Bridge(settings(tmp_path, align={**OPEN_FOR_LONG, "lease_s": 3.0}))
     bridge.start()
     ended = threading.Event()
 
