@@ -10,11 +10,11 @@ from otel_rl.bridge.journal.commit import Commit
 from otel_rl.bridge.journal.formats.key_log import encode_keys
 from otel_rl.bridge.journal.run_store import RunStore
 from otel_rl.bridge.journal.sqlite import SqliteJournal
-from otel_rl.diagnose.history.records import Facts, RowFacts, SpanFacts, StepFacts
+from otel_rl.diagnose.history.records import Facts, RowFacts, SpanFacts, StepFacts, WorkerFacts
 from otel_rl.records import Description, ExperimentKey, ExperimentStatus, KeySpec, Row, Table
 from otel_rl.semconv import names
 
-__all__ = ["GRPO", "HOSTILE", "KEYS", "T0", "LookedAt", "S", "write_run"]
+__all__ = ["GRPO", "HOSTILE", "KEYS", "MEASURED", "T0", "LookedAt", "S", "write_run"]
 
 S = 1_000_000_000
 T0 = 1_700_000_000 * S
@@ -32,6 +32,8 @@ STEP = KeySpec(
 GRPO = ExperimentKey("grpo", "1")
 KEYS = (REWARD, LOSS, STEP)
 
+MEASURED = "trainer/batch_time"
+
 
 @dataclass(frozen=True)
 class LookedAt:
@@ -47,6 +49,7 @@ class LookedAt:
         samples: Rollouts, as fields.
         status: Of the run.
         diverges_at: Step from which reward and loss are NaN; None for none.
+        has_phases: Whether the times are of a phase; else they are measurements of ``MEASURED``.
     """
 
     key: ExperimentKey = GRPO
@@ -58,6 +61,7 @@ class LookedAt:
     samples: Sequence[Mapping[str, str | float]] = ()
     status: ExperimentStatus = ExperimentStatus.COMPLETE
     diverges_at: int | None = None
+    has_phases: bool = True
 
 
 def write_run(directory: Path, run: LookedAt, *, now_ns: int = T0) -> None:
@@ -121,6 +125,7 @@ def _history(run: LookedAt, now_ns: int) -> Iterator[tuple[int, Facts]]:
                 step,
                 rows=[RowFacts(step, time_ns, values)],
                 steps=[StepFacts(step, time_ns, [path], [path], [], f"{step:032x}")],
+                workers={} if run.has_phases else _measured(step, seconds),
                 spans=[
                     SpanFacts(
                         *(step, "trainer", "train", f"trainer/{worker}"),
@@ -131,7 +136,19 @@ def _history(run: LookedAt, now_ns: int) -> Iterator[tuple[int, Facts]]:
                         failed=0,
                     )
                     for worker, took_s in enumerate(seconds)
+                    if run.has_phases
                 ],
                 status=run.status,
             ),
         )
+
+
+def _measured(step: int, seconds: Sequence[float]) -> dict[str, list[WorkerFacts]]:
+    """Two keys of all workers: in the first one all are alike."""
+    return {
+        key: [
+            WorkerFacts(f"trainer/{worker}", step, 2, 2 * value, 0)
+            for worker, value in enumerate(values)
+        ]
+        for key, values in ((LOSS.key, [1 / step] * len(seconds)), (MEASURED, seconds))
+    }

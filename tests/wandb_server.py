@@ -22,9 +22,11 @@ import re
 import socket
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from math import inf
 from types import TracebackType
 from typing import Any, Self
 
@@ -130,8 +132,10 @@ class WandbServer:
         self._failure: _Failure | None = None
         self._stale_lines = 0
         self._slow_s = 0.0
+        self._key = ""
         self._arriving: list[tuple[float, Callable[[], None]]] = []
         self._unknown: list[str] = []
+        self._asked: Counter[str] = Counter()
         self._views: dict[str, dict[str, str]] = {}
         self._alerts: list[tuple[str, str, str]] = []
         self._headers: list[dict[str, str]] = []
@@ -196,6 +200,11 @@ class WandbServer:
         with self._lock:
             return list(self._unknown)
 
+    def asked(self, operation: str) -> int:
+        """How often a GraphQL operation was asked for."""
+        with self._lock:
+            return self._asked[operation]
+
     def headers(self) -> list[dict[str, str]]:
         """The headers of every request so far."""
         with self._lock:
@@ -253,6 +262,17 @@ class WandbServer:
         with self._lock:
             self._slow_s = seconds
 
+    def arrive(self) -> None:
+        """Have the lines that ``slow`` holds back now, after those that came in between."""
+        with self._lock:
+            self._arriving = [(-inf, take) for _, take in self._arriving]
+            self._arrive()
+
+    def take_no_key_but(self, key: str) -> None:
+        """Refuse requests that give another key."""
+        with self._lock:
+            self._key = key
+
     def press_stop(self, run_id: str) -> None:
         """As the button in the UI does."""
         with self._lock:
@@ -278,7 +298,8 @@ class WandbServer:
             with self._lock:
                 self._headers.append(dict(request.headers))
                 self._paths.append(request.url.path)
-            status = self._injected(request.url.path)
+                is_wrong = self._is_wrong(request.headers.get("authorization", ""))
+            status = 401 if is_wrong else self._injected(request.url.path)
             while status == 0:
                 await asyncio.sleep(0.05)
                 status = self._injected(request.url.path)
@@ -295,6 +316,7 @@ class WandbServer:
             client = request.headers.get("x-wandb-client-id", "") if is_shared else ""
             with self._lock:
                 self._arrive()
+                self._asked[match[1] if match else "?"] += 1
                 return self._answer(match[1] if match else "?", body.get("variables") or {}, client)
 
         @app.post("/files/{entity}/{project}/{name}/file_stream")
@@ -318,6 +340,11 @@ class WandbServer:
             return {}
 
         return app
+
+    def _is_wrong(self, authorization: str) -> bool:
+        """Return whether a request gives a key that is not taken. Some give none."""
+        right = base64.b64encode(f"api:{self._key}".encode()).decode()
+        return bool(self._key and authorization) and authorization != f"Basic {right}"
 
     def _injected(self, path: str) -> int | None:
         with self._lock:

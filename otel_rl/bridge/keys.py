@@ -1,4 +1,4 @@
-"""The former name of ``otel_rl.bridge.tracker_keys``, which it still is."""
+"""Deprecated alias of ``otel_rl.bridge.tracker_keys``."""
 
 import sys
 import warnings

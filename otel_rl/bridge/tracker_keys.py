@@ -17,8 +17,8 @@ All rules, in order:
 5. The values of the remaining attributes follow, in the order of the attributes' names; their
   colons become slashes, too. Attributes that identify the GPU are left out. The overflow point of
   an SDK, ``otel.metric.overflow``, is ``overflow``.
-6. Any character that is not a letter, a digit, ``_``, ``-`` or ``.`` becomes ``_x<code point in
-  hex>_``. So does an underscore that would look like the beginning of that. A key that would not
+6. Any character that is not a letter, a digit, ``_``, ``-``, ``.`` or ``@`` becomes ``_x<code point
+  in hex>_``. So does an underscore that would look like the beginning of that. A key that would not
   begin with a letter gets the prefix ``x_``.
 
 A statistic is one more suffix (``/max``, ``/p99``, ``/rate``). The series of a single worker is
@@ -72,7 +72,7 @@ OVERFLOW = ("otel.metric.overflow", "true")
 
 # The second alternative is an underscore that would be read as the beginning of an escape, as it
 # stands or before an escaped character.
-_UNSAFE = re.compile(r"[^A-Za-z0-9_.-]|_(?=xh?[0-9a-f]+(?:_|[^A-Za-z0-9_.-]))")
+_UNSAFE = re.compile(r"[^A-Za-z0-9_.@-]|_(?=xh?[0-9a-f]+(?:_|[^A-Za-z0-9_.@-]))")
 _ESCAPED = re.compile(r"_x([0-9a-f]+)_")
 _VARIANT = re.compile(r"_xh[0-9a-f]+_")
 _ONLY_DOTS = re.compile(r"\.+")

@@ -21,6 +21,7 @@ from otel_rl.version import __version__
 from otel_rl.view.journals import Found, Journals, Progress, may_see
 from otel_rl.view.parts.health import health
 from otel_rl.view.parts.key_series import whole_series
+from otel_rl.view.parts.measurements import deviations, measurements
 from otel_rl.view.parts.overview import (
     Catalogue,
     diagnosis,
@@ -235,14 +236,15 @@ class Pages:
     def _workers(self, found: Found, query: Mapping[str, str]) -> Any:
         progress = self._journals.read(found)
         data, now_ns = progress.data, self._clock_ns()
-        listed = phases(data)
-        chosen = query.get("phase") or (listed[0]["id"] if listed else "")
+        listed, others = phases(data), measurements(data)
+        chosen = query.get("phase") or next((one["id"] for one in [*listed, *others]), "")
+        first, last = _step(query, "first"), _step(query, "last")
         return {
             "phases": listed,
+            "measurements": others,
             "chosen": chosen,
-            "heatmap": heatmap(
-                data, chosen, first=_step(query, "first"), last=_step(query, "last")
-            ),
+            "heatmap": heatmap(data, chosen, first=first, last=last),
+            "deviations": deviations(data, chosen, first=first, last=last),
             "workers": standing(found, data, now_ns),
             **_read_so_far(progress),
         }

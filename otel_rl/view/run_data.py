@@ -20,6 +20,8 @@ __all__ = ["Cells", "LastPhase", "RunData", "Series", "StepPath"]
 _NS_PER_MS: Final = 1e6
 _MAX_KEYS: Final = 4_096
 _MAX_CELLS: Final = 4_000_000  # of all phases, 12 bytes each
+_MAX_MEASURED: Final = 1_000_000  # of all other measurements
+_MAX_SINGLE: Final = 1e38  # of single precision
 
 
 @dataclass(slots=True)
@@ -39,12 +41,12 @@ class Series:
 
 @dataclass(slots=True)
 class Cells:
-    """Times of one phase. The columns have one length.
+    """Times of one phase, or values of one key. The columns have one length.
 
     Attributes:
         workers: Place of each in ``RunData.workers``.
-        steps: In progress when the spans ended.
-        seconds: Sum of the spans, without nested ones.
+        steps: In progress when the spans ended, or of the measurements.
+        seconds: Sum of the spans, without nested ones; mean of the measurements.
     """
 
     workers: "array[int]" = field(default_factory=lambda: array("i"))
@@ -95,6 +97,7 @@ class RunData:
         begun_ns: Time of the first record that the history still has.
         newest_ns: Time of the last record.
         series: By tracker key.
+        measured: By tracker key: each worker's measurements of anything but phases.
         workers: Names, ``<role>/<index>``, in the order of appearance.
         waits: Phases that only wait.
         last_phases: By worker.
@@ -110,6 +113,7 @@ class RunData:
         self.begun_ns = 0
         self.newest_ns = 0
         self.series: dict[str, Series] = {}
+        self.measured: dict[str, Cells] = defaultdict(Cells)
         self.workers: dict[str, int] = {}
         self._spanned: dict[tuple[str, str], Cells] = defaultdict(Cells)
         self._measured: dict[tuple[str, str], Cells] = defaultdict(Cells)
@@ -120,6 +124,7 @@ class RunData:
         self.status = ""
         self.left_out = 0
         self._cells = 0
+        self._values = 0
 
     @property
     def phases(self) -> Mapping[tuple[str, str], Cells]:
@@ -129,7 +134,9 @@ class RunData:
     @property
     def memory_bytes(self) -> int:
         """Return the size of the columns."""
-        return 24 * sum(len(of.values) for of in self.series.values()) + 12 * self._cells
+        return 24 * sum(len(of.values) for of in self.series.values()) + 12 * (
+            self._cells + self._values
+        )
 
     def add(self, number: int, facts: Facts | None) -> None:
         """Add the next record; None for one that is damaged."""
@@ -150,6 +157,7 @@ class RunData:
             if span.is_wait:
                 self.waits.add(place)
         self._add_measured_phases(facts)
+        self._add_measurements(facts)
         for step in facts.steps:
             self._add_row(step.step, step.end_ns / _NS_PER_MS, step.values.items())
         self.steps.extend(map(_path, facts.steps))
@@ -187,6 +195,22 @@ class RunData:
                     at = facts.step if step is None else step
                     self._add_cell(cells, worker, at, total)
                     self.last_phases[worker] = LastPhase(phase, at, facts.time_ns)
+
+    def _add_measurements(self, facts: Facts) -> None:
+        for key, some in facts.workers.items():
+            if key.startswith(("phase/", "otel_rl/")):
+                continue
+            for worker, step, measurements, total, _ in some:
+                if not measurements:
+                    continue
+                if self._values >= _MAX_MEASURED or not abs(total) < _MAX_SINGLE:
+                    self.left_out += 1
+                    continue
+                self._values += 1
+                cells = self.measured[key]
+                cells.workers.append(self.workers.setdefault(worker, len(self.workers)))
+                cells.steps.append(facts.step if step is None else step)
+                cells.seconds.append(total / measurements)
 
     def _add_cell(self, cells: Cells, worker: str, step: int, seconds: float) -> None:
         if self._cells >= _MAX_CELLS or not math.isfinite(seconds):

@@ -25,7 +25,9 @@ from tests import waiting
 from tests.http2 import EXPORT, RawClient
 from tests.otlp_requests import Receiver, grpc_receiver, metrics_request
 
-wait_until = partial(waiting.wait_until, timeout_s=9)
+wait_until = partial(waiting.wait_until, timeout_s=60)
+TIMEOUT_S = 60
+SILENT_CALLS_STAY = ReceiveLimits(body_timeout_s=4 * TIMEOUT_S)
 GAUGE = metrics_request().SerializeToString()
 TOKEN = "a-token-of-sixteen-characters"
 
@@ -56,8 +58,8 @@ def test_headers_without_messages_keep_no_stock_exporter_from_its_deadline(
     *, is_known: bool
 ) -> None:
     data = measured()
-    with grpc_receiver() as receiver, ExitStack() as stack:
-        exporter = OTLPMetricExporter(endpoint=receiver.url, insecure=True, timeout=8)
+    with grpc_receiver(SILENT_CALLS_STAY) as receiver, ExitStack() as stack:
+        exporter = OTLPMetricExporter(endpoint=receiver.url, insecure=True, timeout=TIMEOUT_S)
         stack.callback(exporter.shutdown)
         if is_known:
             assert exporter.export(data) is MetricExportResult.SUCCESS
@@ -89,8 +91,9 @@ def test_a_flood_without_a_token_takes_no_place() -> None:
 
 
 def test_a_call_that_loses_its_place_is_told_to_come_again_with_its_message() -> None:
+    limits = SILENT_CALLS_STAY.model_copy(update={"max_concurrent_requests": 1})
     with (
-        grpc_receiver(ReceiveLimits(max_concurrent_requests=1)) as receiver,
+        grpc_receiver(limits) as receiver,
         grpc.insecure_channel(receiver.server.address) as channel,
         grpc.insecure_channel(
             receiver.server.address, [("grpc.use_local_subchannel_pool", 1)]
@@ -99,7 +102,7 @@ def test_a_call_that_loses_its_place_is_told_to_come_again_with_its_message() ->
         never = threading.Event()
         call: grpc.StreamUnaryMultiCallable[bytes, bytes]
         call = channel.stream_unary(EXPORT, bytes, bytes)
-        silent = call.future(nothing_until(never), timeout=9)
+        silent = call.future(nothing_until(never), timeout=2 * TIMEOUT_S)
         wait_until(lambda: export(victim) == b"" and silent.done())
         error = silent.exception()
         never.set()
@@ -143,9 +146,9 @@ def test_metadata_is_taken_up_to_16_kib(size: int, *, is_taken: bool) -> None:
 
 def export(channel: grpc.Channel, metadata: tuple[tuple[str, str], ...] = ()) -> bytes:
     call: grpc.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(EXPORT, bytes, bytes)
-    return call(GAUGE, timeout=10, metadata=metadata)
+    return call(GAUGE, timeout=TIMEOUT_S, metadata=metadata)
 
 
 def nothing_until(event: threading.Event) -> Iterator[bytes]:
-    event.wait(20)
+    event.wait(2 * TIMEOUT_S)
     yield from ()

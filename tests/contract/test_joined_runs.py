@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
+from math import inf
 from pathlib import Path
 
 import pytest
@@ -160,7 +161,7 @@ def joining(home: Path, id: str, **settings: str) -> RunInfo:  # noqa: A002  # W
         "attach": f"{PROJECT}/{id}",
         "transmit_interval_s": "1",
         "settle_s": "1",
-        "stall_timeout_s": "15",
+        "stall_timeout_s": "90",
     }
     return RunInfo(
         key,
@@ -492,16 +493,22 @@ def test_a_killed_wandb_core_is_followed_by_one_that_goes_on(
 def test_rows_that_the_server_shows_late_are_waited_for_after_a_kill(
     owner: Owner, home: Path, server: WandbServer
 ) -> None:
-    run = joining(home, owner.id, settle_s="6")
+    run = joining(home, owner.id, settle_s="8")
     uploads = server.run(owner.id).uploads
-    server.slow(3)
+    server.slow(inf)
     with WriterProcess("wandb") as writer:
         writer.open(run)
         writer.write(rows(0, 50))
         wait_until(lambda: server.run(owner.id).uploads > uploads, "an upload is acknowledged")
         kill_with_children(writer)
     assert not ours(server, run, owner.id)
-    write(run, 60)
+    server.slow(0)
+    with ThreadPoolExecutor(1) as pool:
+        asked = server.asked("JoinedRun")
+        written = pool.submit(write, run, 60)
+        wait_until(lambda: server.asked("JoinedRun") > asked + 3, "the writer looks for rows")
+        server.arrive()
+        written.result(DEADLINE_S)
     assert numbers(server, run, owner.id) == list(range(60))
 
 
@@ -511,13 +518,15 @@ def test_rows_that_are_shown_later_than_that_are_there_twice_and_known_by_their_
 ) -> None:
     run = joining(home, owner.id, settle_s="0")
     uploads = server.run(owner.id).uploads
-    server.slow(8)
+    server.slow(inf)
     with WriterProcess("wandb") as writer:
         writer.open(run)
         writer.write(rows(0, 50))
         wait_until(lambda: server.run(owner.id).uploads > uploads, "an upload is acknowledged")
         kill_with_children(writer)
+    server.slow(0)
     write(run, 60)
+    server.arrive()
     found = Counter(numbers(server, run, owner.id))
     assert set(found) == set(range(60))
     assert (found[0], max(found.values())) == (2, 2)
@@ -528,7 +537,7 @@ def test_rows_that_are_shown_later_than_that_are_there_twice_and_known_by_their_
 def test_an_upload_that_died_of_one_401_is_noticed_and_the_rows_are_sent_again(
     owner: Owner, home: Path, server: WandbServer
 ) -> None:
-    run = joining(home, owner.id, stall_timeout_s="3")
+    run = joining(home, owner.id, stall_timeout_s="8")
     with WriterProcess("wandb") as writer:
         writer.open(run)
         server.fail(401, path="file_stream")
@@ -545,7 +554,7 @@ def test_an_upload_that_died_of_one_401_is_noticed_and_the_rows_are_sent_again(
 def test_lines_that_the_server_puts_elsewhere_are_not_written_again_and_again(
     owner: Owner, home: Path, server: WandbServer
 ) -> None:
-    run = joining(home, owner.id, stall_timeout_s="3")
+    run = joining(home, owner.id, stall_timeout_s="8")
     server.run(owner.id).client_steps = True
     owner.log(0, 20)
     wait_until(lambda: len(theirs(server, owner.id)) == 20, "the owner's lines are there")

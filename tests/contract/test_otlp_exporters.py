@@ -3,6 +3,7 @@
 Every item is delivered, or accounted as dropped by its exporter; none is both, none is neither.
 """
 
+import itertools
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -216,10 +217,10 @@ def test_40_every_item_is_delivered_or_accounted_as_dropped(
 def test_41_a_storm_of_503_loses_nothing_of_exporters_that_wait_as_they_are_told(
     protocol: str,
 ) -> None:
-    ends_s = time.monotonic() + 1.5
+    attempts = itertools.count()
 
     def storm() -> None:
-        if time.monotonic() < ends_s:
+        if next(attempts) < 20:  # two of each exporter, if they are as fast as each other
             raise JournalFull("full")
 
     with receiver_of(protocol) as receiver:
@@ -227,7 +228,7 @@ def test_41_a_storm_of_503_loses_nothing_of_exporters_that_wait_as_they_are_told
         told = export_all(lambda: sends_metrics(receiver, protocol), items=10, threads=10)
         assert all(told.values())
         assert items_of(receiver.journal.batches) == list(range(10))
-        assert receiver.counts()["requests", "no_room"] >= 10
+        assert receiver.counts()["requests", "no_room"] == 20
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)

@@ -103,7 +103,7 @@ def test_no_log_answer_or_file_has_a_secret(tmp_path: Path) -> None:
     address = said.partition("OTLP/HTTP on ")[2].partition(",")[0]
     trusted = ssl.create_default_context(cafile=str(tmp_path / "secrets" / "tls" / "ca.pem"))
     answers = []
-    with httpx.Client(base_url=f"https://{address}", verify=trusted, timeout=20) as client:
+    with httpx.Client(base_url=f"https://{address}", verify=trusted, timeout=60) as client:
         answers.append(client.get("/healthz"))
         for token in (TOKEN, STRANGE, TOKEN + "x"):
             for body in (metrics_request().SerializeToString(), b"\xff", TOKEN.encode()):

@@ -362,7 +362,7 @@ def deliver(exporter: MetricExporter) -> bool:
     reader = PeriodicExportingMetricReader(exporter, export_interval_millis=60_000)
     provider = MeterProvider([reader], resource=Resource({"rl.experiment.name": "x"}))
     provider.get_meter("test").create_counter("tokens").add(5)
-    delivered = provider.force_flush(10_000)
+    delivered = provider.force_flush(60_000)
     provider.shutdown()
     return delivered
 
@@ -404,7 +404,7 @@ WORKER = """
 import otel_rl
 otel_rl.init()
 otel_rl.mlogger.log({"loss": 0.5}, step=1)
-otel_rl.shutdown()
+assert otel_rl.shutdown(timeout_s=60)
 """
 
 
@@ -427,7 +427,7 @@ def test_a_worker_of_otel_rl_delivers_with_certificate_and_token(
             OTEL_EXPORTER_OTLP_HEADERS=f"authorization=Bearer%20{NEW}",
         )
         subprocess.run(
-            [sys.executable, "-c", WORKER], env=environment, cwd=tmp_path, timeout=60, check=True
+            [sys.executable, "-c", WORKER], env=environment, cwd=tmp_path, timeout=200, check=True
         )
         assert receiver.counts()["points.accepted", ""] >= 1
         assert {batch.experiment.experiment for batch in receiver.journal.batches} == {"team-1"}

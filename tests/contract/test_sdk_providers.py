@@ -37,7 +37,7 @@ def sink(monkeypatch: pytest.MonkeyPatch) -> Iterator[Sink]:
             experiment="e", role="trainer", endpoint=serving.url, export_interval_s=60, index=0
         )
         yield serving
-        otel_rl.shutdown(timeout_s=5)
+        otel_rl.shutdown(timeout_s=60)
 
 
 def _ours() -> dict[str, object]:
@@ -117,7 +117,7 @@ def test_a_provider_that_does_nothing_has_it_too(
 def test_a_meter_provider_flushes_when_it_is_told_to(sink: Sink) -> None:
     provider: Any = metrics.get_meter_provider()
     provider.get_meter("m").create_gauge("g").set(1.5)
-    assert provider.force_flush(timeout_millis=10_000)
+    assert provider.force_flush(timeout_millis=60_000)
     assert [m.value for m in sink.measurements("g")] == [1.5]
 
 
@@ -127,11 +127,11 @@ def test_a_meter_provider_that_is_shut_down_has_delivered_and_the_worker_goes_on
     provider: Any = metrics.get_meter_provider()
     gauge = provider.get_meter("m").create_gauge("g")
     gauge.set(1.5)
-    provider.shutdown(timeout_millis=10_000)
+    provider.shutdown(timeout_millis=60_000)
     assert [m.value for m in sink.measurements("g")] == [1.5]
     gauge.set(2.5)
     otel_rl.mlogger.log({"loss": 1.0}, step=1)
-    assert otel_rl.flush()
+    assert otel_rl.flush(timeout_s=60)
     assert [m.value for m in sink.measurements("g")] == [1.5, 2.5]
     assert [m.step for m in sink.measurements("loss")] == [1]
 
@@ -178,12 +178,12 @@ def test_a_reader_of_the_program_sees_every_instrument_made_before_it_and_after(
         **{key: [7] for key in ("o.before", "o.after")},
         "h.after": [3],
     } | {name: values for name, values in found.items() if name.startswith(("otel_rl.", "rl."))}
-    assert otel_rl.flush()
+    assert otel_rl.flush(timeout_s=60)
     assert [m.value for m in sink.measurements("g.before")] == [0.5, 1.5, 2.5]
     assert list(sums(sink.metrics, "c.before").values()) == [8]
     provider.remove_metric_reader(reader)
     before[0].set(9.5)
-    assert otel_rl.flush()
+    assert otel_rl.flush(timeout_s=60)
     assert sink.measurements("g.before")[-1].value == 9.5
 
 
@@ -197,7 +197,7 @@ def test_a_reader_that_cannot_be_added_raises_nothing(
     assert any("registered already" in message for message in caplog.messages)
     provider.remove_metric_reader(InMemoryMetricReader())
     assert any("not been registered" in message for message in caplog.messages)
-    assert provider.force_flush()
+    assert provider.force_flush(timeout_millis=60_000)
 
 
 def test_a_tracer_provider_flushes_and_takes_a_processor(sink: Sink) -> None:
@@ -211,7 +211,7 @@ def test_a_tracer_provider_flushes_and_takes_a_processor(sink: Sink) -> None:
     provider.add_span_processor(Processor())
     with provider.get_tracer("t").start_as_current_span("s"):
         pass
-    assert provider.force_flush(timeout_millis=10_000)
+    assert provider.force_flush(timeout_millis=60_000)
     assert ended == ["s"]
     assert sink.traces
 
@@ -225,7 +225,7 @@ otel_rl.init(role="trainer")
 metrics.get_meter("m").create_counter("tokens").add(3)
 metrics.get_meter_provider().shutdown()
 trace.get_tracer_provider().shutdown()
-assert otel_rl.flush()
+assert otel_rl.flush(timeout_s=60)
 """
     with serve(Sink()) as sink:
         done = subprocess.run(

@@ -343,7 +343,7 @@ def test_the_wheel_ships_the_registry(tmp_path: Path) -> None:
         [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)],
         cwd=ROOT,
         capture_output=True,
-        timeout=100,
+        timeout=240,
         check=True,
     )
     (wheel,) = tmp_path.glob("*.whl")

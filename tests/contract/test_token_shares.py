@@ -48,14 +48,14 @@ def test_a_token_that_names_a_thousand_experiments_leaves_another_its_own(protoc
             if protocol == "grpc":
                 call: grpc.UnaryUnaryMultiCallable[bytes, bytes]
                 call = channel.unary_unary(EXPORT, bytes, bytes)
-                answer = call(body, timeout=30, metadata=(("authorization", authorization),))
+                answer = call(body, timeout=60, metadata=(("authorization", authorization),))
             else:
                 headers = {
                     "content-type": "application/x-protobuf",
                     "authorization": authorization,
                 }
                 url = receiver.url + "/v1/metrics"
-                answer = plain_http.post(url, content=body, headers=headers, timeout=30).content
+                answer = plain_http.post(url, content=body, headers=headers, timeout=60).content
             return ExportMetricsServiceResponse.FromString(answer)
 
         partial = export("greedy", 1000).partial_success

@@ -116,7 +116,7 @@ def test_a_run_at_the_server_has_them_once_however_often_its_writer_dies(
     with WriterProcess("wandb") as writer:
         writer.open(run)
         writer.write(ROWS[:2])
-        assert writer.flush(timeout_s=20) == 2
+        assert writer.flush(timeout_s=90) == 2
     session("wandb", run)
     stored: Run = server.run(run.run_id)
     history = server.history(run.run_id)

@@ -111,7 +111,7 @@ def _place(
     if isinstance(server, WandbServer):
         for variable, value in server.environment().items():
             monkeypatch.setenv(variable, value)
-        options = (("stall_timeout_s", "15"), ("transmit_interval_s", "1"))
+        options = (("stall_timeout_s", "90"), ("transmit_interval_s", "1"))
         return Place(
             name,
             "wandb",
@@ -593,7 +593,7 @@ def test_an_upload_that_died_of_one_401_is_noticed_and_the_rows_are_sent_again(
 ) -> None:
     place = replace(
         place,
-        run=replace(place.run, attributes=(("stall_timeout_s", "3"), ("transmit_interval_s", "1"))),
+        run=replace(place.run, attributes=(("stall_timeout_s", "8"), ("transmit_interval_s", "1"))),
     )
     with WriterProcess(place.tracker) as writer:
         writer.open(place.run)

@@ -78,7 +78,7 @@ rejected_retry_s = 0.5
 [tracker.options]
 transmit_interval_s = 1
 stall_timeout_s = 4
-init_timeout_s = 10
+init_timeout_s = 30
 finish_timeout_s = 5
 """
 

@@ -91,7 +91,7 @@ class Program:
             return False
         try:
             said = subprocess.run(
-                [self.path, *self.asks_version], capture_output=True, text=True, timeout=30
+                [self.path, *self.asks_version], capture_output=True, text=True, timeout=120
             )
         except OSError:  # of another kind of machine
             return False

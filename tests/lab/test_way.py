@@ -41,7 +41,7 @@ OTEL_RL_WORKER = """
         with tracer.start_as_current_span("rl.sync"):
             used = train.get_span_context()
     otel_rl.end_experiment()
-    assert otel_rl.shutdown(timeout_s=30)
+    assert otel_rl.shutdown(timeout_s=60)
     print(json.dumps([f"{context.trace_id:032x}" for context in (made, used)]))
 """
 
@@ -124,7 +124,7 @@ def traces(site: Site, tmp_path_factory: pytest.TempPathFactory) -> Mapping[str,
             ("stock", STOCK_WORKER, f"http://{site.agent.grpc_address}"),
         )
     }
-    said = {name: process.communicate(timeout=60)[0] for name, process in running.items()}
+    said = {name: process.communicate(timeout=240)[0] for name, process in running.items()}
     assert [process.returncode for process in running.values()] == [0, 0]
     return {name: json.loads(line) for name, line in said.items()}
 

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 from otel_rl.cli.main import main
@@ -19,14 +20,17 @@ from tests.wandb_offline import OfflineRun, read_offline_run, run_directories
 __all__ = [
     "EVERY_KEY",
     "NO_CONSOLE",
+    "OPEN_FOR_LONG",
     "OTEL_RL",
     "TIMEOUT_S",
     "Finished",
     "Row",
     "clean_environment",
+    "growing_lines",
     "jsonl_rows",
     "otel_rl",
     "otel_rl_here",
+    "reported_rows",
     "wandb_run",
 ]
 
@@ -39,10 +43,18 @@ EVERY_KEY = {
 }
 """A run with all keys under shared names: most tests are not about what is left out."""
 
+OPEN_FOR_LONG = {
+    "OTEL_RL_BRIDGE__ALIGN__LEASE_S": "600",
+    "OTEL_RL_BRIDGE__ALIGN__QUIET_S": "600",
+    "OTEL_RL_BRIDGE__ALIGN__ALLOWED_LATENESS_S": "600",
+}
+"""A step waits for all workers, however much later than the first a busy machine starts them."""
+
 NO_CONSOLE = {"OTEL_RL_CONSOLE": "off"}
 """No rows of what a program prints, for tests that count rows; "" for the default."""
 
 _NO_HOST = {"OTEL_RL_HOST": "off"}
+_PATIENT = {"OTEL_RL_EXIT_TIMEOUT": "60"}  # a busy machine answers late what a process sends last
 _NO_ARCHIVE = {"OTEL_RL_BRIDGE__ARCHIVE__ENABLED": "false"}  # see tests/conftest.py
 
 _LAUNCHERS = ("SLURM_", "OMPI_", "MV2_", "PMI_", "RAY_", "ROLE_", "RANK", "WORLD_SIZE")
@@ -59,7 +71,16 @@ def clean_environment(home: Path, **extra: str) -> dict[str, str]:
         if not name.startswith(_FOREIGN) or name.startswith("OTEL_RL_TEST_")
     }
     own = {"HOME": str(home), "OTEL_RL_TRIAL": "default"}
-    return {**kept, **own, **EVERY_KEY, **NO_CONSOLE, **_NO_HOST, **_NO_ARCHIVE, **extra}
+    return {
+        **kept,
+        **own,
+        **EVERY_KEY,
+        **NO_CONSOLE,
+        **_NO_HOST,
+        **_PATIENT,
+        **_NO_ARCHIVE,
+        **extra,
+    }
 
 
 @dataclass(frozen=True)
@@ -127,10 +148,19 @@ class Row:
         return {key: value for key, value in self.values.items() if not _FROM_BRIDGE.match(key)}
 
 
-def jsonl_rows(directory: Path, experiment: str, trial: str = "default") -> Sequence[Row]:
-    """The rows of the run, wherever under ``directory`` it is; there is exactly one file of it."""
+def jsonl_rows(
+    directory: Path, experiment: str, trial: str = "default", *, goes_on: bool = False
+) -> Sequence[Row]:
+    """The rows of the run, wherever under ``directory`` it is; there is exactly one file of it.
+
+    Args:
+        directory: Somewhere above it.
+        experiment: Of the run.
+        trial: Of the run.
+        goes_on: A line may be half-written; else each is whole.
+    """
     (path,) = directory.rglob(f"{run_id(experiment, trial)}.jsonl")
-    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    lines = growing_lines(path) if goes_on else [*map(json.loads, path.read_text().splitlines())]
     return [
         Row(
             line["number"],
@@ -140,6 +170,20 @@ def jsonl_rows(directory: Path, experiment: str, trial: str = "default") -> Sequ
         )
         for line in lines
     ]
+
+
+def growing_lines(path: Path) -> list[dict[str, Any]]:
+    """The whole lines of a file of JSON to which a process may be writing."""
+    whole, _, _ = path.read_text().rpartition("\n")
+    return [json.loads(line) for line in whole.splitlines()]
+
+
+def reported_rows(directory: Path, experiment: str, trial: str = "default") -> Sequence[Row]:
+    """The rows that hold something that a worker reported.
+
+    How many others there are depends on how long the run takes.
+    """
+    return [row for row in jsonl_rows(directory, experiment, trial) if row.reported]
 
 
 def wandb_run(directory: Path, experiment: str, trial: str = "default") -> OfflineRun:

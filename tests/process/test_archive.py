@@ -90,7 +90,7 @@ def request(first: int) -> bytes:
 def send(url: str, body: bytes) -> bool:
     try:
         headers = {"Content-Type": "application/x-protobuf"}
-        return requests.post(url, data=body, headers=headers, timeout=30).ok
+        return requests.post(url, data=body, headers=headers, timeout=90).ok
     except requests.RequestException:
         return False
 
@@ -165,7 +165,7 @@ def test_the_examples_of_the_page_read_a_run(
         "otel_rl.init()\n"
         "for step in range(1, 4):\n"
         "    otel_rl.mlogger.log({'rl.train.loss': 1 / step}, step=step)\n"
-        "otel_rl.shutdown()\n"
+        "assert otel_rl.shutdown(timeout_s=60)\n"
     )
     done = otel_rl(
         *("run", "--tracker", "jsonl", "--experiment", "grpo-7b", "--role", "trainer", "--"),

@@ -75,12 +75,12 @@ def bridge(tmp_path: Path) -> Iterator[Bridge]:
         found = re.search(r"OTLP/HTTP on (\S+),", process.stderr.readline())
         assert found is not None
         made = Bridge(process, found[1])
-        assert plain_http.get(f"{made.url}/healthz", timeout=30).status_code == 200
+        assert plain_http.get(f"{made.url}/healthz", timeout=90).status_code == 200
         made.begin()
         yield made
         process.terminate()
         process.stderr.read()
-    assert process.wait(60) == 0
+    assert process.wait(120) == 0
 
 
 def test_bodies_that_do_not_end_take_no_more_than_what_may_be_in_flight(bridge: Bridge) -> None:

@@ -20,6 +20,6 @@ def test_a_reader_that_has_read_enough_sees_no_traceback(tmp_path: Path) -> None
     )
     assert command.stdout is not None
     command.stdout.close()
-    _, said = command.communicate(timeout=60)
+    _, said = command.communicate(timeout=200)
     assert said == b""
     assert command.returncode == 141

@@ -44,7 +44,7 @@ def rows(tmp_path_factory: pytest.TempPathFactory) -> Sequence[Row]:
             *("demo", "--colocated", "--steps", str(STEPS), "--trial", "t", "--tracker", "jsonl"),
             cwd=directory,
             env=environment,
-            timeout_s=240,
+            timeout_s=540,
         )
     assert done.status == 0, done.out + done.err
     assert f"{STEPS} GRPO steps" in done.out

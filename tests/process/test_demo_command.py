@@ -34,7 +34,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("demo")
     env = clean_environment(directory, OTEL_RL_HOST="on")
     arguments = ("demo", "--steps", str(STEPS), "--trial", "t")
-    done = otel_rl(*arguments, cwd=directory, env=env, timeout_s=240)
+    done = otel_rl(*arguments, cwd=directory, env=env, timeout_s=540)
     assert done.status == 0, done.out + done.err
     assert f"{STEPS} GRPO steps" in done.out
     assert "run grpo-demo/t" in done.err
@@ -298,7 +298,7 @@ def test_two_demos_through_one_bridge_do_not_touch_each_other(tmp_path: Path) ->
             for seed, name in enumerate(("one", "two"))
         ]  # fmt: skip
         for demo in demos:
-            _, err = demo.communicate(timeout=200)
+            _, err = demo.communicate(timeout=400)
             assert demo.returncode == 0, err
         status, _ = service.stop()
         assert status == 0

@@ -190,9 +190,9 @@ def environments() -> Iterator[tuple[int, set[str]]]:
 
 
 def clean_environment(**more: str) -> dict[str, str]:
-    return {
-        name: value for name, value in os.environ.items() if not name.startswith("OTEL_")
-    } | more
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("OTEL_")}
+    # All processes end at once, each with something to say.
+    return {**kept, "OTEL_RL_EXIT_TIMEOUT": "60", **more}
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.process.commands import Finished, clean_environment, otel_rl
+from tests.process.commands import OPEN_FOR_LONG, Finished, clean_environment, otel_rl
 from tests.wandb_server import WandbServer
 
 pytestmark = pytest.mark.process
@@ -83,7 +83,7 @@ def five(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FiveWays]:
             *("--attach", f"bandit/{RUN}", "--"),
             *(sys.executable, "-c", LAUNCH, EXAMPLES, *REPORTING, "own_run"),
             cwd=directory,
-            env=clean_environment(directory, **variables),
+            env=clean_environment(directory, **variables, **OPEN_FOR_LONG),
         )
         assert server.run_ids() == [RUN]
         yield FiveWays(launched, directory, server.history(RUN))

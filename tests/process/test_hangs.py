@@ -11,7 +11,7 @@ import pytest
 
 from otel_rl.bridge.bridge import Bridge
 from otel_rl.bridge.config import BridgeSettings
-from tests.process.commands import clean_environment, otel_rl
+from tests.process.commands import clean_environment, growing_lines, otel_rl
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.process, pytest.mark.slow]
@@ -85,8 +85,8 @@ def stack_rows(home: Path) -> list[dict[str, Any]]:
     return [
         row
         for path in (home / "data").rglob("*.jsonl")
-        for line in path.read_text().splitlines()
-        if "stacks" in line and isinstance(row := json.loads(line), dict)
+        for row in growing_lines(path)
+        if "stacks" in json.dumps(row)
     ]
 
 

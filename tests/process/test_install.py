@@ -47,7 +47,7 @@ import otel_rl
 otel_rl.init(experiment="e", role="trainer")
 for step in range(3):
     otel_rl.mlogger.log({"rl.train.loss": 1.0}, step=step)
-otel_rl.shutdown()
+assert otel_rl.shutdown(timeout_s=60)
 """
 
 LOADED_BY_IMPORT = """
@@ -93,7 +93,7 @@ def python(
         env={**clean_environment(cwd), "PYTHONPATH": "", **extra},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=240,
         check=False,
     )
 

@@ -206,7 +206,7 @@ def served(data: Path, *arguments: str, **environment: str) -> Iterator[tuple[st
             yield found[1], token
         finally:
             process.terminate()
-            process.wait(30)
+            process.wait(90)
 
 
 @asynccontextmanager

@@ -18,7 +18,7 @@ import yaml
 from otel_rl.worker.identity.resource import identify
 from tests.docs_examples import blocks
 from tests.ports import free_ports
-from tests.process.commands import clean_environment, jsonl_rows
+from tests.process.commands import OPEN_FOR_LONG, clean_environment, jsonl_rows
 
 pytestmark = pytest.mark.process
 
@@ -42,7 +42,7 @@ TRAIN = """
     otel_rl.init()
     barrier("begin")
     otel_rl.mlogger.log({"x": 1.0}, step=1)
-    otel_rl.shutdown()
+    assert otel_rl.shutdown(timeout_s=60)
     barrier("end")
 """
 
@@ -105,6 +105,7 @@ class Site:
             OTEL_RL_BRIDGE__TRACKER__NAME="jsonl",
             OTEL_RL_BRIDGE__TRACKER__DIRECTORY=str(directory),
             OTEL_RL_BRIDGE__ALIGN__PER_WORKER="true",
+            **OPEN_FOR_LONG,
         )
 
     def run(self, *scripts: tuple[str, Mapping[str, str]]) -> None:

@@ -72,7 +72,7 @@ def trained(
     """
     (directory / "train.py").write_text(SCRIPT)
     environment = clean_environment(
-        directory, OTEL_RL_BRIDGE__STOP_TIMEOUT_S="4", TRACKIO_DIR=str(directory), **variables
+        directory, OTEL_RL_BRIDGE__STOP_TIMEOUT_S="8", TRACKIO_DIR=str(directory), **variables
     )
     chosen = [word for tracker in trackers for word in ("--tracker", tracker)]
     with subprocess.Popen(
@@ -84,7 +84,7 @@ def trained(
         stderr=subprocess.PIPE,
         text=True,
     ) as process:
-        told = _lines_about(troubles, process)
+        told = lines_about(troubles, process)
         out, _ = process.communicate("go on\n", timeout=TIMEOUT_S)
     assert process.returncode == 0
     assert "trained" in out
@@ -95,7 +95,7 @@ def trained(
     return told
 
 
-def _lines_about(troubles: list[str], process: "subprocess.Popen[str]") -> dict[str, str]:
+def lines_about(troubles: list[str], process: "subprocess.Popen[str]") -> dict[str, str]:
     """Read lines of the command until each trouble was told."""
     assert process.stderr is not None
     told: dict[str, str] = {}

@@ -24,7 +24,7 @@ PROGRAM = """
         otel_rl.mlogger.log({"tokens": 1.0})
         with otel_rl.phase("generate"):
             pass
-        assert otel_rl.flush()
+        assert otel_rl.flush(timeout_s=60)
 
     otel_rl.init(role="trainer")
     for number in range(2):

@@ -20,7 +20,7 @@ GRPC_ONLY = """
 
     provider = MeterProvider([PeriodicExportingMetricReader(OTLPMetricExporter())])
     provider.get_meter("m").create_counter("requests").add(3)
-    provider.shutdown(timeout_millis=4000)
+    provider.shutdown(timeout_millis=60_000)
 """
 
 HTTP_ONLY = GRPC_ONLY.replace("proto.grpc", "proto.http")
@@ -30,7 +30,7 @@ OWN = """
 
     otel_rl.init(role="generator")
     otel_rl.mlogger.log({"loss": 3.0}, step=1)
-    assert otel_rl.shutdown(timeout_s=30)
+    assert otel_rl.shutdown(timeout_s=60)
 """
 
 DECLARATIVE = """
@@ -127,7 +127,7 @@ def test_a_signal_with_a_protocol_of_its_own_finds_its_port(tmp_path: Path) -> N
             return SpanExportResult.SUCCESS
 
     provider = TracerProvider()
-    provider.add_span_processor(SimpleSpanProcessor(Exporter(timeout=5)))
+    provider.add_span_processor(SimpleSpanProcessor(Exporter(timeout=60)))
     provider.get_tracer("t").start_span("s").end()
     """
     done = run(tmp_path, program, OTEL_EXPORTER_OTLP_TRACES_PROTOCOL="grpc")
@@ -136,7 +136,7 @@ def test_a_signal_with_a_protocol_of_its_own_finds_its_port(tmp_path: Path) -> N
 
 @pytest.mark.slow  # the SDK tries again for 20 s
 def test_a_grpc_sdk_that_is_pointed_to_the_http_port_is_told_what_to_do(tmp_path: Path) -> None:
-    done = run(tmp_path, GRPC_ONLY)
+    done = run(tmp_path, GRPC_ONLY.replace("60_000", "4_000"))
     told = lines(done, "gRPC client")
     assert len(told) == 1, done.err
     assert "--grpc" in told[0]
@@ -300,7 +300,7 @@ TRACED = """
     parent = propagate.extract({"traceparent": os.environ["TRACEPARENT"]})
     with trace.get_tracer("m").start_as_current_span("train", parent) as span:
         print(format(span.get_span_context().trace_id, "032x"), flush=True)
-    assert otel_rl.shutdown(timeout_s=30)
+    assert otel_rl.shutdown(timeout_s=60)
 """
 
 

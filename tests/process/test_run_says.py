@@ -142,7 +142,7 @@ def test_a_command_that_ends_without_a_goodbye_ends_the_run(
 
         otel_rl.init(role="trainer")
         otel_rl.mlogger.log({{"loss": 1.0}}, step=1)
-        assert otel_rl.flush(timeout_s=30)
+        assert otel_rl.flush(timeout_s=60)
         {end}
     """
     assert run(tmp_path, program) == exit_status

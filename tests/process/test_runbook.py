@@ -1,6 +1,5 @@
 """What docs/operations.md says of backups, moves, upgrades and keys, done with real bridges."""
 
-import base64
 import shutil
 import socket
 import sqlite3
@@ -26,7 +25,7 @@ pytestmark = pytest.mark.process
 
 PAGE = Path(__file__).parents[2] / "docs" / "operations.md"
 RUN = ("runbook", "default")
-WRITTEN_S = 40.0
+WRITTEN_S = 120.0
 
 # Pauses that are meant for a server far away, shortened for tests.
 TRACKER = """
@@ -49,7 +48,7 @@ def send(bridge: Bridge, steps: range) -> None:
             f"{bridge.url}/v1/metrics",
             content=metrics_request(gauge(loss), resource=resource).SerializeToString(),
             headers={"content-type": "application/x-protobuf"},
-            timeout=30,
+            timeout=90,
         )
         assert answer.status_code == 200
 
@@ -107,7 +106,9 @@ def test_a_backup_that_is_older_than_its_run_writes_nothing_twice(tmp_path: Path
     with Bridge(tmp_path / "new", BRIDGE) as new:
         # Fewer than the copy lacks: with as many, the run would be as long as the copy says.
         send(new, range(10, 13))
-        assert wait_for(lambda: "from a backup. Give the trial another name" in new.said(), 40)
+        assert wait_for(
+            lambda: "from a backup. Give the trial another name" in new.said(), WRITTEN_S
+        )
         assert written(new) == [*range(10)]
 
 
@@ -192,17 +193,13 @@ def test_a_wrong_key_is_corrected_in_its_file_without_a_restart(
 ) -> None:
     bridge = WandbBridge(tmp_path, server)
     bridge.give_key(server, "0" * 40)
-    server.fail(401)
+    server.take_no_key_but(API_KEY)
     with bridge:
         send(bridge, range(3))
         assert wait_for(lambda: "does not accept the rows" in bridge.said(), WRITTEN_S)
+        assert server.history(run_id(*RUN)) == []
         bridge.give_key(server, API_KEY)
-        server.heal()
         assert wait_for(lambda: has_all(server, range(3)), WRITTEN_S), bridge.said()
-    right = base64.b64encode(f"api:{API_KEY}".encode()).decode()
-    # A file is uploaded to a signed address, without the key.
-    given = [of["authorization"] for of in server.headers() if "authorization" in of]
-    assert given[-1] == f"Basic {right}"
 
 
 @pytest.mark.slow

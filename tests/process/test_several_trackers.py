@@ -1,6 +1,7 @@
 """Several trackers at once: the same values in each, and one that is away holds up none."""
 
 import struct
+import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -11,7 +12,16 @@ from otel_rl.bridge.delivery.mlflow.names import MARK, mlflow_name
 from otel_rl.bridge.delivery.tracker_interface import RunInfo
 from otel_rl.records import ExperimentKey
 from otel_rl.run_id import run_id
-from tests.process.commands import Row, clean_environment, jsonl_rows, otel_rl, wandb_run
+from tests.process.commands import (
+    OTEL_RL,
+    TIMEOUT_S,
+    Row,
+    clean_environment,
+    jsonl_rows,
+    otel_rl,
+    wandb_run,
+)
+from tests.process.test_refused_runs import lines_about
 from tests.trackers.places import mlflow_values, read_tensorboard, read_trackio, trackio_query
 from tests.trackers.programs import TrackioServer
 
@@ -106,7 +116,7 @@ def test_the_demo_is_the_same_in_five_trackers(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_tracker_that_is_away_holds_up_none_and_gets_its_rows_later(tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text(SCRIPT)
+    (tmp_path / "train.py").write_text(f"{SCRIPT}input()\n")
     server = TrackioServer(tmp_path / "server")
     environment = clean_environment(
         tmp_path, **server.environment, OTEL_RL_BRIDGE__STOP_TIMEOUT_S="8"
@@ -120,12 +130,20 @@ def test_a_tracker_that_is_away_holds_up_none_and_gets_its_rows_later(tmp_path: 
         sys.executable,
         "train.py",
     ]
-    done = otel_rl(*words, cwd=tmp_path, env=environment)
-    assert "trackio does not store" in done.err, done.err
+    with subprocess.Popen(
+        [*OTEL_RL, *words],
+        cwd=tmp_path,
+        env=environment,
+        stdin=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        lines_about(["trackio does not store", "cannot be reached"], process)
+        _, err = process.communicate("go on\n", timeout=TIMEOUT_S)
     assert len(jsonl_rows(tmp_path, "away")) >= 20
-    assert "cannot be reached" in done.err
-    (command,) = (line for line in done.err.splitlines() if "write the rest with:" in line)
+    (command,) = (line for line in err.splitlines() if "write the rest with:" in line)
     assert "--tracker trackio --tracker jsonl" in command
+    (tmp_path / "train.py").write_text(SCRIPT)
     with server:
         # The same trial again: it finds what waits.
         again = otel_rl(*words, cwd=tmp_path, env=environment)

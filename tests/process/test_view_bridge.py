@@ -18,6 +18,7 @@ from otel_rl.bridge.counters import Counter, Where
 from otel_rl.view.page_process import BridgePage
 from otel_rl.view.pages import Question
 from tests.otlp_requests import gauge, key_values, metrics_request, point
+from tests.process.commands import growing_lines
 from tests.view_runs import LookedAt, write_run
 from tests.waiting import wait_until
 
@@ -71,9 +72,7 @@ class Served:
     def steps(self) -> set[int | None]:
         """Return the steps of the rows that are in the run."""
         return {
-            json.loads(line).get("step")
-            for path in self.data.rglob("*.jsonl")
-            for line in path.read_text().splitlines()
+            row.get("step") for path in self.data.rglob("*.jsonl") for row in growing_lines(path)
         }
 
     def reader(self) -> int:

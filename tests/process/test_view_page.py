@@ -16,7 +16,7 @@ from otel_rl.view.pages import Pages
 from otel_rl.view.report import report_html
 from tests.browser import Browser
 from tests.process.commands import OTEL_RL, clean_environment
-from tests.view_runs import GRPO, HOSTILE, T0, LookedAt, S, write_run
+from tests.view_runs import GRPO, HOSTILE, MEASURED, T0, LookedAt, S, write_run
 
 pytestmark = pytest.mark.process
 
@@ -122,6 +122,18 @@ def test_workers_that_all_take_as_long_are_not_red(viewed: Viewed) -> None:
 def test_of_a_thousand_workers_the_straggler_is_drawn(viewed: Viewed) -> None:
     browser = viewed.open(LARGE, "workers")
     assert "trainer/613" in browser.get("document.querySelector('#heatmap').data[0].text.flat()")
+    assert browser.complaints() == []
+
+
+def test_without_phases_the_worker_that_deviates_is_a_row(viewed: Viewed) -> None:
+    plain = ExperimentKey("plain")
+    run = LookedAt(plain, workers=64, slow=41, has_phases=False)
+    write_run(viewed.data / "plain", run)
+    browser = viewed.open(plain, "workers")
+    rows = browser.get("document.querySelector('#heatmap').data[0].z")
+    assert [place for place, row in enumerate(rows) if min(row) > 2] == [41]
+    assert browser.get("document.querySelector('#heatmap').data[0].text[41][0]") == "trainer/41"
+    assert browser.get("document.querySelector('select').selectedOptions[0].text") == MEASURED
     assert browser.complaints() == []
 
 

@@ -34,4 +34,4 @@ def test_the_printed_link_has_the_token_that_opens_the_page(tmp_path: Path) -> N
                 assert answer.status == 200
         finally:
             process.terminate()
-            process.wait(30)
+            process.wait(90)

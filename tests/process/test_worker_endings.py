@@ -82,7 +82,7 @@ CLEAN = {
         0,
     ),
     "os._exit after flush": (
-        "log(range(100)); otel_rl.flush(timeout_s=20); os._exit(3)",
+        "log(range(100)); otel_rl.flush(timeout_s=60); os._exit(3)",
         3,
     ),
 }
@@ -294,7 +294,7 @@ def grpc_sink() -> Iterator[Sink]:
     sink.url = f"http://127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
     server.start()
     yield sink
-    server.stop(0).wait(10)
+    server.stop(0).wait(60)
 
 
 @pytest.mark.parametrize("protocol", ["http/protobuf", "grpc"])
@@ -311,7 +311,7 @@ for child in range(20):
     pid = os.fork()
     if pid == 0:
         log(range(1), f"child {{child}}")
-        otel_rl.flush(timeout_s=20)
+        otel_rl.flush(timeout_s=60)
         os.write(exports, b"!")
         while True:
             log(range(100), "endless")

@@ -27,7 +27,7 @@ for step in range(5_000):
 print("trained", flush=True)
 sys.stdin.readline()
 otel_rl.mlogger.log({"loss": 1.0}, step=5_000)
-print("delivered" if otel_rl.shutdown(timeout_s=30) else "gave up", flush=True)
+print("delivered" if otel_rl.shutdown(timeout_s=60) else "gave up", flush=True)
 """
 STEPS = range(5_001)
 
@@ -38,7 +38,7 @@ for step in range(20_000):
     otel_rl.mlogger.log({{"loss": 1.0}}, step=step)
 print("trained", flush=True)
 begun_s = own_clock_s()
-assert not otel_rl.shutdown(timeout_s=0.5)
+assert not otel_rl.shutdown(timeout_s=2)
 print("took", own_clock_s() - begun_s, flush=True)
 """
 
@@ -180,7 +180,7 @@ def test_with_nobody_listening_shutdown_keeps_to_its_time_and_says_what_is_lost(
             training.wait_for("trained")
             training.wait_for("took")
             assert training.end() == 0
-    assert float(training.output.split("took")[1].split()[0]) < 5
+    assert float(training.output.split("took")[1].split()[0]) < 12
     assert "lost are 20000 measurements and events" in training.output
 
 
@@ -190,7 +190,7 @@ def test_in_a_black_hole_shutdown_keeps_to_its_time_and_counts_what_it_could_not
     with unruly(black_hole) as endpoint, worker(endpoint.url, SHUTDOWN) as training:
         training.wait_for("took")
         assert training.end() == 0
-    assert float(training.output.split("took")[1].split()[0]) < 5
+    assert float(training.output.split("took")[1].split()[0]) < 12
     assert "lost are 20000 measurements and events" in training.output
 
 

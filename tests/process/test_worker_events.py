@@ -242,7 +242,7 @@ sys.stdin.readline()
 log()
 begun_s = own_clock_s()
 atexit.register(lambda: print("took", own_clock_s() - begun_s, flush=True))
-print(otel_rl.shutdown(timeout_s=2), flush=True)
+print(otel_rl.shutdown(timeout_s=5), flush=True)
 """
     with unruly() as endpoint, worker(endpoint.url, program) as run:
         endpoint.sink.wait(lambda got: bool(got.logs))
@@ -250,7 +250,7 @@ print(otel_rl.shutdown(timeout_s=2), flush=True)
         run.go_on()
         run.wait_for("True")  # all that was recorded has been delivered
         assert run.end() == 0
-        assert float(run.output.split("took")[1]) < 4
+        assert float(run.output.split("took")[1]) < 20
 
 
 def test_without_logs_at_the_endpoint_a_script_ends_as_ever() -> None:

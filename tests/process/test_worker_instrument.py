@@ -47,7 +47,7 @@ def run(tmp_path: Path, program: str, **environ: str) -> subprocess.CompletedPro
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=200,
     )
 
 

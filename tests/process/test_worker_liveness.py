@@ -63,7 +63,7 @@ def standing(directory: Path) -> Mapping[str, float]:
     section = "service/generator/"
     return {
         key.removeprefix(section): value
-        for row in jsonl_rows(directory, "e")
+        for row in jsonl_rows(directory, "e", goes_on=True)
         for key, value in row.values.items()
         if key.startswith(section)
     }

@@ -21,7 +21,7 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
 from opentelemetry.proto.metrics.v1.metrics_pb2 import NumberDataPoint
 
 from tests.otlp_sink import Sink, measurements, pairs, serve, sums
-from tests.process.commands import clean_environment, jsonl_rows, otel_rl
+from tests.process.commands import OPEN_FOR_LONG, clean_environment, jsonl_rows, otel_rl
 
 pytestmark = pytest.mark.process
 
@@ -126,7 +126,7 @@ def rank_main(rank, world, barrier, arrivals, said):
     asked.put(None)
     collector.join()
     said.put((rank, clock.spent))
-    otel_rl.shutdown(timeout_s=30)
+    otel_rl.shutdown(timeout_s=60)
 
 
 def train(world):
@@ -178,7 +178,7 @@ def run(sink: Sink, tmp_path: Path, program: str) -> str:
         capture_output=True,
         text=True,
         check=False,
-        timeout=90,
+        timeout=200,
     )
     assert finished.returncode == 0, finished.stderr
     return finished.stdout
@@ -323,7 +323,7 @@ def test_in_the_run_the_phases_add_up_and_the_pipeline_is_derived(tmp_path: Path
         *("run", "--tracker", "jsonl", "--experiment", "phases", "--"),
         *(sys.executable, program),
         cwd=tmp_path,
-        env=clean_environment(tmp_path, PYTHONPATH=str(ROOT)),
+        env=clean_environment(tmp_path, PYTHONPATH=str(ROOT), **OPEN_FOR_LONG),
     )
     assert done.status == 0, done.err
     ranks: list[Spent] = [
@@ -387,7 +387,7 @@ def running(
     )
     try:
         yield process
-        _, err = process.communicate(timeout=60)
+        _, err = process.communicate(timeout=120)
         assert process.returncode == 0, err
     finally:
         process.kill()

@@ -39,14 +39,14 @@ def run(sink: Sink, tmp_path: Path, program: str) -> subprocess.CompletedProcess
     file = tmp_path / "program.py"
     file.write_text(PROLOGUE + textwrap.dedent(program), encoding="utf-8")
     environ = {k: v for k, v in os.environ.items() if not k.startswith(("OTEL_", "SLURM_"))}
-    environ |= {"OTEL_EXPORTER_OTLP_ENDPOINT": sink.url}
+    environ |= {"OTEL_EXPORTER_OTLP_ENDPOINT": sink.url, "OTEL_RL_EXIT_TIMEOUT": "60"}
     finished = subprocess.run(
         [sys.executable, str(file)],
         env=environ,
         capture_output=True,
         text=True,
         check=False,
-        timeout=90,
+        timeout=200,
     )
     assert finished.returncode == 0, finished.stderr
     return finished
@@ -158,14 +158,17 @@ def test_a_clean_exit_delivers_everything(sink: Sink, tmp_path: Path) -> None:
 def test_an_uncaught_exception_delivers_everything(sink: Sink, tmp_path: Path) -> None:
     file = tmp_path / "program.py"
     file.write_text(PROLOGUE + "setup()\ninstruments()[0].set(1.0)\n1 / 0\n", encoding="utf-8")
-    environ = os.environ | {"OTEL_EXPORTER_OTLP_ENDPOINT": sink.url}
+    environ = os.environ | {
+        "OTEL_EXPORTER_OTLP_ENDPOINT": sink.url,
+        "OTEL_RL_EXIT_TIMEOUT": "60",
+    }
     finished = subprocess.run(
         [sys.executable, str(file)],
         env=environ,
         capture_output=True,
         text=True,
         check=False,
-        timeout=90,
+        timeout=200,
     )
     assert "ZeroDivisionError" in finished.stderr
     assert [m.value for m in sink.measurements("loss")] == [1.0]
@@ -234,8 +237,8 @@ def test_a_child_of_a_multiprocessing_that_is_loaded_after_init_delivers_everyth
         encoding="utf-8",
     )
     environ = {k: v for k, v in os.environ.items() if not k.startswith(("OTEL_", "SLURM_"))}
-    environ |= {"OTEL_EXPORTER_OTLP_ENDPOINT": sink.url}
-    subprocess.run([sys.executable, str(file)], env=environ, check=True, timeout=90)
+    environ |= {"OTEL_EXPORTER_OTLP_ENDPOINT": sink.url, "OTEL_RL_EXIT_TIMEOUT": "60"}
+    subprocess.run([sys.executable, str(file)], env=environ, check=True, timeout=200)
     assert Counter(m.step for m in sink.measurements("depth")) == {1: 1, 2: 1}
 
 
@@ -311,7 +314,7 @@ def test_a_forked_child_does_not_speak_on_its_parents_connection(
         for name in ("before", "after"):
             with trace.get_tracer("mine").start_as_current_span(name):
                 pass
-            otel_rl.flush(timeout_s=30)
+            otel_rl.flush(timeout_s=60)
             if name == "before" and (pid := os.fork()):
                 os.waitpid(pid, 0)
         """,
@@ -344,7 +347,7 @@ def test_a_fork_while_threads_record_and_export_never_hangs(sink: Sink, tmp_path
             if pid == 0:
                 loss.set(float(n), {"rl.loop.iteration": n})
                 tokens.add(1)
-                ok = otel_rl.flush(timeout_s=30)
+                ok = otel_rl.flush(timeout_s=60)
                 os._exit(0 if ok else 3)
             assert os.waitpid(pid, 0)[1] == 0
         going = False

@@ -37,7 +37,7 @@ LEASE_S = 3.0
 _TIMEOUT_S = 10.0  # longer than a bridge that is stopped stays so: its answer is lost
 
 _SETTINGS = """
-stop_timeout_s = 20
+stop_timeout_s = 60
 
 [journal]
 lease_s = {lease_s}
@@ -62,8 +62,8 @@ directory = {directory}
 _WANDB = """
 [tracker.options]
 transmit_interval_s = 1
-stall_timeout_s = 4
-init_timeout_s = 10
+stall_timeout_s = 10
+init_timeout_s = 60
 finish_timeout_s = 5
 """
 

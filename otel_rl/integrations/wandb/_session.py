@@ -14,6 +14,7 @@ from otel_rl.worker.identity.launcher import process_name
 from otel_rl.worker.identity.names import WorkerNames
 from otel_rl.worker.otlp.anyvalue import label
 from otel_rl.worker.session import GUARD, Session, running
+from otel_rl.worker.settings import DEFAULT_EXIT_TIMEOUT_S
 
 __all__ = [
     "DropReason",
@@ -31,9 +32,6 @@ __all__ = [
 
 guard: Final = GUARD
 """Catches and counts errors before they reach training code."""
-
-_FINISH_TIMEOUT_S: Final = 5.0
-"""Maximum time that ``finish`` waits for the endpoint: as at the end of a process."""
 
 # The session that the drop-in has started, and its names.
 _started: tuple[Session, WorkerNames] | None = None
@@ -56,7 +54,7 @@ def join(worker: WorkerNames, about: About) -> None:
             report_metadata(about)
             return
         if _started[1] != worker:
-            otel_rl.shutdown(timeout_s=_FINISH_TIMEOUT_S)
+            otel_rl.shutdown(timeout_s=_exit_timeout_s())
     otel_rl.init(
         **asdict(worker),
         notes=about.notes,
@@ -113,6 +111,11 @@ def report_metadata(about: About) -> None:
             session.report_start(metadata)
 
 
+def _exit_timeout_s() -> float:
+    session = running()
+    return DEFAULT_EXIT_TIMEOUT_S if session is None else session.settings.exit_timeout_s
+
+
 def set_failure(error: str | None) -> None:
     """Set or clear the failure that the worker reports at its end."""
     session = running()
@@ -122,7 +125,7 @@ def set_failure(error: str | None) -> None:
 
 def wait() -> bool:
     """Wait for delivery, at most as long as at the end of a process."""
-    return otel_rl.flush(timeout_s=_FINISH_TIMEOUT_S)
+    return otel_rl.flush(timeout_s=_exit_timeout_s())
 
 
 def _words(tags: Iterable[object]) -> list[str]:

@@ -4,13 +4,13 @@
                  bounded, oldest out first
 
 It owns the send queues and their transports. Training threads only leave requests, so they wait no
-longer than the timeout that they pass to ``flush`` or ``shutdown``.
+longer than the timeout that they pass to ``flush`` or ``shutdown``, and for a collection under way.
 """
 
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from threading import Thread
+from threading import Lock, Thread
 from typing import Final
 
 from opentelemetry import context
@@ -39,6 +39,9 @@ timeout is 15 s."""
 
 _URGENT_BACKOFF_S: Final = 0.25
 """Pause between attempts while ``flush`` or ``shutdown`` waits."""
+
+_COLLECTION_S: Final = 1.0
+"""Time that ``shutdown`` allows a collection under way, to count its records. It needs only CPU."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +111,8 @@ class Exporter:
             self._interval_s, is_waited_for=self._main is Signal.METRICS
         )
         self._next_beat_s = 0.0
+        # Held while records are neither in the source nor in a queue.
+        self._collecting = Lock()
         self._thread = Thread(target=self._run, name=THREAD_NAME, daemon=True)
 
     def start(self) -> None:
@@ -154,17 +159,27 @@ class Exporter:
         )
         if self._requests.may_wait(self._thread):
             self._requests.wait_for_end(timeout_s)
-        lost = self._queues.waiting() + self._source.abandon()
-        delivered = self._has_delivered and not lost
+        lost, is_exact = self._abandon()
+        delivered = self._has_delivered and is_exact and not lost
         # The latest totals of counters may be lost without being counted.
         if first and not delivered and (lost or self._main is Signal.METRICS):
+            number = f"{lost}" if is_exact else f"at least {lost}"
             self._guard.drop(
                 DropReason.SHUTDOWN,
                 "The endpoint did not accept the last records of the process; lost are "
-                f"{lost} {_LOST[self._main]} ({self._sender.last_failure}).",
+                f"{number} {_LOST[self._main]} ({self._sender.last_failure}).",
                 lost,
             )
         return delivered
+
+    def _abandon(self) -> tuple[int, bool]:
+        """Return the number of records that are left, and whether no other one is."""
+        has_ended = self._collecting.acquire(timeout=_COLLECTION_S)
+        try:
+            return self._queues.waiting() + self._source.abandon(), has_ended
+        finally:
+            if has_ended:
+                self._collecting.release()
 
     def _run(self) -> None:
         # HTTP instrumentation must not trace or measure the exporter's own requests, and the thread
@@ -219,12 +234,13 @@ class Exporter:
     def _collect(self) -> None:
         self._schedule.begin()
         failure: Exception | None = None
-        for request in self._source.collect():
-            self._schedule.found_records()
-            try:
-                self._sender.put(request)
-            except Exception as error:  # noqa: BLE001  # a failing signal must not affect the other
-                failure = error
+        with self._collecting:
+            for request in self._source.collect():
+                self._schedule.found_records()
+                try:
+                    self._sender.put(request)
+                except Exception as error:  # noqa: BLE001  # it must not affect the other signal
+                    failure = error
         if failure is not None:
             raise failure
 

@@ -25,7 +25,7 @@ COMMANDS: Mapping[str, list[str]] = {
 """What starts each of them."""
 
 _EXPORT_INTERVAL_MS = 5000  # Node's exporter waits no longer for an answer
-_END_TIMEOUT_S = 60.0
+_END_TIMEOUT_S = 180.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,7 +36,7 @@ VERL = {
     "timing_s/step": "trainer/iteration/duration",
     "timing_s/gen": "phase/trainer/generate",
     "timing_s/update_actor": "phase/trainer/train",
-    "val-core/gsm8k/reward/mean@1": "trainer/val-core/gsm8k/reward/mean_x40_1",
+    "val-core/gsm8k/reward/mean@1": "trainer/val-core/gsm8k/reward/mean@1",
     "training/global_step": "trainer/training/global_step",
 }
 

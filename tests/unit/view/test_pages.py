@@ -15,7 +15,7 @@ from otel_rl.run_id import run_id
 from otel_rl.view.journals import Journals
 from otel_rl.view.pages import Answer, Pages, Question
 from tests.journals.small_run import ENDED, RANKS, STEPS, Life, begin, end, start_ns, step
-from tests.view_runs import HOSTILE, T0, LookedAt, S, write_run
+from tests.view_runs import HOSTILE, MEASURED, T0, LookedAt, S, write_run
 
 RUN = run_id("grpo", "1")
 ENDED_ID = run_id(ENDED.experiment, ENDED.trial)
@@ -251,7 +251,41 @@ def test_many_steps_share_columns_that_show_the_longest(tmp_path: Path) -> None:
 
 
 def test_a_phase_that_is_not_there_has_no_picture(looked: Looked) -> None:
-    assert looked.get(f"runs/{RUN}/workers", phase="trainer/nothing")["heatmap"] is None
+    for name in ("trainer/nothing", "=trainer/nothing"):
+        found = looked.get(f"runs/{RUN}/workers", phase=name)
+        assert (found["heatmap"], found["deviations"]) == (None, None)
+
+
+@pytest.mark.parametrize("slow", [0, 41])
+def test_without_phases_the_measurement_that_a_worker_has_odd_is_shown(
+    tmp_path: Path, slow: int
+) -> None:
+    write_run(tmp_path, LookedAt(workers=64, steps=30, slow=slow, has_phases=False))
+    found = Looked(tmp_path).get(f"runs/{RUN}/workers")
+    assert [one["key"] for one in found["measurements"]] == [MEASURED, "trainer/loss"]
+    assert (found["phases"], found["heatmap"], found["chosen"]) == ([], None, f"={MEASURED}")
+    rows = found["deviations"]
+    assert (rows["steps"], rows["width"]) == ([*range(1, 31)], 1)
+    far = {
+        worker: max(map(abs, row))
+        for worker, row in zip(rows["workers"], rows["deviations"], strict=True)
+    }
+    assert [worker for worker, most in far.items() if most > 0.2] == [f"trainer/{slow}"]
+    assert rows["values"][slow][0] == pytest.approx(4.05, abs=0.06)
+
+
+def test_measurements_of_many_steps_and_workers_are_bounded(tmp_path: Path) -> None:
+    write_run(tmp_path, LookedAt(workers=300, steps=500, slow=7, has_phases=False))
+    found = Looked(tmp_path).get(f"runs/{RUN}/workers", first="10", last="499")["deviations"]
+    assert (len(found["workers"]), found["left_out"], found["width"]) == (200, 100, 3)
+    assert (found["steps"][0], len(found["steps"])) == (10, 164)
+    assert min(found["deviations"][found["workers"].index("trainer/7")]) > 2
+
+
+def test_a_key_of_one_worker_has_no_peers(tmp_path: Path) -> None:
+    write_run(tmp_path, LookedAt(workers=1, has_phases=False))
+    found = Looked(tmp_path).get(f"runs/{RUN}/workers")
+    assert (found["measurements"], found["chosen"], found["deviations"]) == ([], "", None)
 
 
 # Rollouts

@@ -81,11 +81,11 @@ def test_after_shutdown_a_call_starts_no_worker_that_nobody_named(
 
 
 def test_after_two_sessions_a_span_is_sent_once(started: Sink) -> None:
-    otel_rl.shutdown(timeout_s=20)
+    otel_rl.shutdown(timeout_s=60)
     otel_rl.init(experiment="second", role="r", endpoint=started.url, export_interval_s=60)
     with trace.get_tracer("t").start_as_current_span("once"):
         pass
-    otel_rl.shutdown(timeout_s=20)
+    otel_rl.shutdown(timeout_s=60)
     names = [
         span.name
         for request in started.traces
@@ -392,6 +392,7 @@ class Absent:
 def test_an_exit_waits_for_an_endpoint_that_starts_only_if_one_was_named(
     monkeypatch: pytest.MonkeyPatch, endpoint: str | None, waits: bool
 ) -> None:
+    monkeypatch.setenv("OTEL_RL_EXIT_TIMEOUT", "60")
     # The urgent attempts of two seconds: more than the short wait has, fewer than the long one.
     monkeypatch.setattr(session, "open_transport", lambda *_: Absent(tries=8))
     otel_rl.init(experiment="exp", role="trainer", endpoint=endpoint, export_interval_s=60)

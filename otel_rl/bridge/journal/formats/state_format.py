@@ -56,6 +56,7 @@ __all__ = [
     "Identities",
     "Int64",
     "Integer",
+    "Interning",
     "Key",
     "KeyPart",
     "Liveness",
@@ -71,7 +72,6 @@ __all__ = [
     "SampleCounts",
     "SeenPart",
     "Series",
-    "Sharing",
     "Single",
     "Span",
     "SpanPart",
@@ -1006,14 +1006,14 @@ def check_places(groups: int, *kept: Mapping[int, object]) -> None:
             raise StateRefused(f"it has values of group {max(of_groups)}, of {groups}")
 
 
-class Sharing:
-    """Makes equal texts and attributes one object: ten thousand series have few different ones."""
+class Interning:
+    """Interns equal texts and attributes: ten thousand series have few different ones."""
 
     def __init__(self) -> None:
         self._known: dict[Hashable, Any] = {}
 
     def __call__(self, one: _HashableT) -> _HashableT:
-        """The first object that is equal to ``one``."""
+        """Return the first object that is equal to ``one``."""
         first: _HashableT = self._known.setdefault(one, one)
         return first
 

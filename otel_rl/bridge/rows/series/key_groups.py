@@ -236,28 +236,28 @@ class GroupTable:
 
     @classmethod
     def from_wire(
-        cls, identities: wire.Identities, kept: wire.StreamTable, share: wire.Sharing
+        cls, identities: wire.Identities, kept: wire.StreamTable, intern: wire.Interning
     ) -> "GroupTable":
         """Undo ``to_wire``, ``own_keys`` and ``unannounced``."""
         table = cls()
         for number, one in enumerate(identities.groups):
             role, name, attributes, reduction, unit = one.identity
             identity = GroupIdentity(
-                share(role), share(name), share(attributes), reduction, share(unit)
+                intern(role), intern(name), intern(attributes), reduction, intern(unit)
             )
             group = Group(
                 number,
                 one.key,
-                share(one.role),
-                share(one.name),
-                share(one.attributes),
+                intern(one.role),
+                intern(one.name),
+                intern(one.attributes),
                 one.reduction,
-                share(one.statistics),
-                share(one.extra),
+                intern(one.statistics),
+                intern(one.extra),
                 one.own,
-                share(one.unit),
+                intern(one.unit),
                 wire.number(kept.totals.get(number, 0)),
-                own_name=share(one.own_name),
+                own_name=intern(one.own_name),
                 own_scale=one.own_scale,
             )
             table._keep(identity, group)

@@ -165,8 +165,8 @@ class TableState:
             StateRefused: The identities are something else.
         """
         identities = wire.decode(wire.decompress(kept.identities), wire.Identities)
-        share = wire.Sharing()
-        keys = GroupTable.from_wire(identities, kept, share)
+        intern = wire.Interning()
+        keys = GroupTable.from_wire(identities, kept, intern)
         wire.check_places(len(keys.groups), dict.fromkeys(kept.with_shares))
         for number in kept.with_shares:
             keys.groups[number].has_shares = True
@@ -175,24 +175,24 @@ class TableState:
             for prefix, one in identities.devices.items()
         }
         state = cls(
-            _workers(identities, kept, share),
+            _workers(identities, kept, intern),
             keys,
             DeviceTable(devices),
             DedupMemory(kept.forgotten_ns),
             EndedStreams(identities.unknown_through_ns),
             identities.next_stream,
         )
-        state._restore_ended(identities, share)
-        state._restore_streams(identities, kept, share)
+        state._restore_ended(identities, intern)
+        state._restore_streams(identities, kept, intern)
         state.memory.lose_steps(kept.lost_steps)
         state._frozen, state._frozen_at = kept.identities, state._changes
         return state
 
-    def _restore_ended(self, identities: wire.Identities, share: wire.Sharing) -> None:
-        workers = [_worker_from_wire(one, share) for one in identities.ended_workers]
+    def _restore_ended(self, identities: wire.Identities, intern: wire.Interning) -> None:
+        workers = [_worker_from_wire(one, intern) for one in identities.ended_workers]
         for one in identities.ended:
             bounds = wire.integers(one.bounds)
-            series = _series_from_wire(workers[one.worker], one.series, share)
+            series = _series_from_wire(workers[one.worker], one.series, intern)
             self.ended.streams[series] = EndedStream(
                 one.number,
                 None if one.counter is None else CounterStream.from_wire(one.counter),
@@ -204,7 +204,7 @@ class TableState:
             self.memory.of(one.number).bounds = bounds
 
     def _restore_streams(
-        self, identities: wire.Identities, kept: wire.StreamTable, share: wire.Sharing
+        self, identities: wire.Identities, kept: wire.StreamTable, intern: wire.Interning
     ) -> None:
         workers, groups = [*self.workers.states.items()], self.keys.groups
         columns_of_streams = zip(
@@ -218,7 +218,7 @@ class TableState:
             counter, histogram = kept.counters.get(place), kept.histograms.get(place)
             seen = self.memory.of(one.number)
             seen.bounds = bounds
-            stream = self.streams[_series_from_wire(worker, one.series, share)] = Stream(
+            stream = self.streams[_series_from_wire(worker, one.series, intern)] = Stream(
                 one.number,
                 state,
                 groups[one.group],
@@ -254,11 +254,11 @@ def _columns(worker: WorkerState) -> wire.WorkerColumns:
 
 
 def _workers(
-    identities: wire.Identities, kept: wire.StreamTable, share: wire.Sharing
+    identities: wire.Identities, kept: wire.StreamTable, intern: wire.Interning
 ) -> WorkerTable:
     states: dict[Worker, WorkerState] = {}
     for (identity, label), columns in zip(identities.workers, kept.workers, strict=True):
-        worker = _worker_from_wire(identity, share)
+        worker = _worker_from_wire(identity, intern)
         states[worker] = WorkerState(
             worker.role,
             label,
@@ -283,8 +283,8 @@ def _worker_to_wire(worker: Worker) -> wire.Worker:
     return wire.Worker(worker.role, worker.instance, worker.index, worker.count)
 
 
-def _worker_from_wire(kept: wire.Worker, share: wire.Sharing) -> Worker:
-    return Worker(share(kept.role), kept.instance, kept.index, kept.count)
+def _worker_from_wire(kept: wire.Worker, intern: wire.Interning) -> Worker:
+    return Worker(intern(kept.role), kept.instance, kept.index, kept.count)
 
 
 def _series_to_wire(series: Series) -> wire.Series:
@@ -300,17 +300,17 @@ def _series_to_wire(series: Series) -> wire.Series:
     )
 
 
-def _series_from_wire(worker: Worker, kept: wire.Series, share: wire.Sharing) -> Series:
+def _series_from_wire(worker: Worker, kept: wire.Series, intern: wire.Interning) -> Series:
     return Series(
         worker,
-        share(kept.name),
-        share(kept.unit),
-        share(kept.attributes),
+        intern(kept.name),
+        intern(kept.unit),
+        intern(kept.attributes),
         kept.reduction,
         kept.instrument,
-        share(kept.scope),
-        share(kept.typed),
-        share(kept.data),
+        intern(kept.scope),
+        intern(kept.typed),
+        intern(kept.data),
     )
 
 

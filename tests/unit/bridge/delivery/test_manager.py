@@ -53,7 +53,7 @@ def server() -> Iterator[WandbServer]:
 def online(bench: Bench, server: WandbServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
     for variable, value in server.environment().items():
         monkeypatch.setenv(variable, value)
-    attributes = {"transmit_interval_s": "1", "stall_timeout_s": "3", "finish_timeout_s": "10"}
+    attributes = {"transmit_interval_s": "1", "stall_timeout_s": "10", "finish_timeout_s": "60"}
     bench.settings = replace(bench.settings, tracker="wandb", attributes=attributes)
     yield bench
     server.heal()
@@ -98,7 +98,7 @@ def test_confirmed_rows_are_reported_to_the_source(bench: Bench) -> None:
 
 
 def test_confirmed_rows_are_pruned_when_they_have_been_kept_for_long_enough(bench: Bench) -> None:
-    bench.settings = replace(bench.settings, keep_confirmed_s=2.0)
+    bench.settings = replace(bench.settings, keep_confirmed_s=4.0)
     bench.feed(A, 5)
     bench.wait_for(A, lambda _: bench.source.kept_from(A) == 5)  # though nothing more comes
     # Counted from before the source was told, which a busy machine may do a moment later.

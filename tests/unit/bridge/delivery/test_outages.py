@@ -88,11 +88,11 @@ def suffer(outage: Outage, directory: Path) -> Story:
             attributes={
                 "base_url": link.url,
                 "transmit_interval_s": "1",
-                "stall_timeout_s": "2",
-                "finish_timeout_s": "20",
+                "stall_timeout_s": "10",
+                "finish_timeout_s": "60",
             },
         )
-        stack.callback(bench.stop, timeout_s=20)
+        stack.callback(bench.stop, timeout_s=60)
         bench.feed(key, 20)
         bench.wait_for(key, lambda status: status.safe_row == 20)
         if isinstance(outage.what, Trouble):

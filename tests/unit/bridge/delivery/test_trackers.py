@@ -120,4 +120,4 @@ def test_a_writer_may_take_as_long_as_the_tracker_allows_itself() -> None:
 @pytest.mark.process
 def test_the_table_loads_no_tracker_library() -> None:
     code = "import sys, otel_rl.bridge.delivery.manager; sys.exit('wandb' in sys.modules)"
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=30)
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)

@@ -1,11 +1,13 @@
 """Points in any order to rows: what a researcher sees in the run."""
 
 import math
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 import pytest
 
+from otel_rl.bridge import tracker_keys
 from otel_rl.bridge.rows.aligner import Aligner, AlignSettings
 from otel_rl.bridge.rows.reduce import Moments
 from otel_rl.records import (
@@ -251,6 +253,22 @@ def test_names_that_look_alike_get_different_keys() -> None:
     (row,) = bench.rows(everything=True)
     assert sorted(row.values.values()) == [1.0, 2.0]
     assert "trainer/a/b" in row.values
+
+
+def test_a_run_keeps_its_keys_under_a_bridge_that_would_make_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bench = Bench(per_worker=True)
+    with monkeypatch.context() as earlier:
+        earlier.setattr(tracker_keys, "_UNSAFE", re.compile(r"[^A-Za-z0-9_.-]"))
+        bench.export(SOLO, steps(SOLO, {1: 0.5}, name="pass@1"), at_s=1)
+        (before,) = bench.rows(everything=True)
+    bench.aligner = revived(bench.aligner)
+    pass_at = [steps(SOLO, {2: 0.6}, name=name) for name in ("pass@1", "pass@2")]
+    bench.export(SOLO, *pass_at, at_s=2)
+    (after,) = bench.rows(everything=True)
+    assert {*before.values} == {"trainer/pass_x40_1", "workers/trainer/0/pass_x40_1"}
+    assert {*after.values} == {*before.values, "trainer/pass@2", "workers/trainer/0/pass@2"}
 
 
 def test_the_pipeline_time_is_the_sum_of_its_phases() -> None:

@@ -70,6 +70,18 @@ def test_a_row_is_measured_when_it_was_logged_not_when_it_was_complete(sink: Sin
     assert second.time_ns - first.time_ns >= 50_000_000
 
 
+def test_finish_waits_as_long_as_the_end_of_a_process(
+    sink: Sink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waited_s: list[float] = []
+    monkeypatch.setenv("OTEL_RL_EXIT_TIMEOUT", "77")
+    with monkeypatch.context() as patched:
+        patched.setattr(otel_rl, "flush", lambda *, timeout_s: waited_s.append(timeout_s))
+        wandb.init()
+        wandb.finish()
+    assert waited_s == [77.0]
+
+
 def test_job_type_is_the_role_and_the_environment_names_the_run(sink: Sink) -> None:
     wandb.init(project="p", name="n", job_type="generator")
     wandb.log({"x": 1})
@@ -270,7 +282,7 @@ def test_config_is_that_of_init_and_can_be_selected(sink: Sink) -> None:
 
 def told(sink: Sink, name: str = "rl.experiment.start") -> list[dict[str, object]]:
     """What the run was told, one event after another."""
-    otel_rl.flush(timeout_s=10)
+    otel_rl.flush(timeout_s=60)
     return [
         {key: value for key, value in event.attributes.items() if key.startswith("rl.")}
         for event in sink.events(name)
@@ -400,14 +412,14 @@ def test_an_exit_code_is_what_the_worker_says_at_its_end(
 ) -> None:
     wandb.init()
     wandb.finish(exit_code)
-    otel_rl.shutdown(timeout_s=5)
+    otel_rl.shutdown(timeout_s=60)
     assert told(sink, "rl.worker.end") == [said_at_the_end]
 
 
 def test_a_run_that_an_exception_leaves_has_failed(sink: Sink) -> None:
     with pytest.raises(ZeroDivisionError), wandb.init():
         raise ZeroDivisionError
-    otel_rl.shutdown(timeout_s=5)
+    otel_rl.shutdown(timeout_s=60)
     assert told(sink, "rl.worker.end") == [{"rl.worker.status": "failed"}]
 
 

@@ -243,7 +243,7 @@ def test_a_status_that_is_none_is_not_said(worker: Sink) -> None:
 
 def test_a_worker_says_goodbye_after_everything_else(worker: Sink) -> None:
     otel_rl.mlogger.log({"loss": 1.0}, step=1)
-    assert otel_rl.shutdown()
+    assert otel_rl.shutdown(timeout_s=60)
     bye = worker.events()[-1]
     assert (bye.name, about(bye)) == (BYE, {"rl.worker.status": "complete"})
     assert worker.order[-2:] == ["/v1/metrics", "/v1/logs"]
@@ -253,7 +253,7 @@ def test_a_goodbye_names_the_error_that_nobody_caught(
     worker: Sink, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "last_value", ConfigError("x"), raising=False)
-    assert otel_rl.shutdown()
+    assert otel_rl.shutdown(timeout_s=60)
     assert about(worker.events(BYE)[0]) == {
         "rl.worker.status": "failed",
         "error.type": "otel_rl.errors.ConfigError",
@@ -263,15 +263,15 @@ def test_a_goodbye_names_the_error_that_nobody_caught(
 def test_an_error_at_a_prompt_is_no_failure(worker: Sink, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "last_value", ValueError(), raising=False)
     monkeypatch.setattr(sys, "ps1", ">>> ", raising=False)
-    assert otel_rl.shutdown()
+    assert otel_rl.shutdown(timeout_s=60)
     assert about(worker.events(BYE)[0]) == {"rl.worker.status": "complete"}
 
 
 @pytest.mark.usefixtures("worker")
 def test_every_event_of_a_process_has_an_id_of_its_own_over_sessions(sink: Sink) -> None:
-    otel_rl.shutdown()
+    otel_rl.shutdown(timeout_s=60)
     otel_rl.init(experiment="exp", role="trainer", endpoint=sink.url)
-    otel_rl.shutdown()
+    otel_rl.shutdown(timeout_s=60)
     assert [event.name for event in sink.events()] == [START, BYE, START, BYE]
     ids = [str(event.attributes["log.record.uid"]) for event in sink.events()]
     instances = {uid.rpartition("/")[0] for uid in ids}
@@ -318,7 +318,7 @@ def test_events_may_be_switched_off(sink: Sink, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setenv("OTEL_LOGS_EXPORTER", "none")
     otel_rl.init(experiment="exp", role="trainer", endpoint=sink.url, config={"lr": 1})
     otel_rl.mlogger.log({"loss": 1.0}, step=1)
-    assert otel_rl.shutdown()
+    assert otel_rl.shutdown(timeout_s=60)
     assert sink.event_requests == 0
 
 
@@ -329,7 +329,7 @@ def test_events_may_go_elsewhere(sink: Sink, monkeypatch: pytest.MonkeyPatch) ->
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_LOGS_ENDPOINT", f"{elsewhere.url}/v1/logs")
         otel_rl.init(experiment="exp", role="trainer")
         otel_rl.mlogger.log({"loss": 1.0}, step=1)
-        assert otel_rl.shutdown()
+        assert otel_rl.shutdown(timeout_s=60)
         assert [event.name for event in elsewhere.events()] == [START, BYE]
         assert (sink.event_requests, elsewhere.requests) == (0, 0)
 

@@ -701,7 +701,7 @@ def without_traces(
     monkeypatch.setenv("OTEL_TRACES_EXPORTER", "none")
     otel_rl.init(experiment="e", role="r", endpoint=sink.url, export_interval_s=60)
     yield sink
-    otel_rl.shutdown(timeout_s=5)
+    otel_rl.shutdown(timeout_s=60)
 
 
 def test_where_no_spans_are_wanted_none_are_made(without_traces: Sink) -> None:
@@ -782,4 +782,4 @@ def test_a_phase_starts_a_worker_that_the_environment_names(
     found = spans(sink)
     assert set(found) == {"rl.loop", "rl.train"}
     assert "train" in seconds(sink, 1)
-    otel_rl.shutdown(timeout_s=5)
+    otel_rl.shutdown(timeout_s=60)

@@ -2,7 +2,8 @@
 
 from collections import deque
 from collections.abc import Callable, Iterator
-from threading import Event, Semaphore
+from dataclasses import replace
+from threading import Event, Semaphore, Timer
 from time import monotonic
 
 import pytest
@@ -10,6 +11,7 @@ from opentelemetry import context
 
 from otel_rl.signals import Signal
 from otel_rl.worker.drops import DropReason, Drops
+from otel_rl.worker.export import exporter
 from otel_rl.worker.export.exporter import Exporter, Source
 from otel_rl.worker.export.transport import Outcome, Reply
 from otel_rl.worker.guard import Guard
@@ -261,6 +263,42 @@ def test_an_endpoint_that_was_there_once_gets_its_full_time(rig: Rig) -> None:
     rig.record(b"b")
     assert rig.exporter.shutdown(PATIENCE_S, unreached_timeout_s=0)
     assert rig.endpoint.accepted == [b"a", b"b"]
+
+
+@pytest.mark.parametrize(
+    ("patience_s", "lost"), [(PATIENCE_S, {DropReason.SHUTDOWN: 4}), (0.01, {})]
+)
+def test_what_is_just_being_collected_is_counted_or_said_to_be_uncounted(
+    rig: Rig,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    patience_s: float,
+    lost: dict[DropReason, int],
+) -> None:
+    monkeypatch.setattr(exporter, "_COLLECTION_S", patience_s)
+    rig.endpoint.answer = lambda _body: NOBODY
+    rig.record(b"a", measurements=4)
+    collecting, packed = Event(), Event()
+    collect = rig.exporter._source.collect
+
+    def collect_slowly() -> list[Request]:
+        taken = collect()
+        collecting.set()
+        assert packed.wait(PATIENCE_S)
+        return taken
+
+    rig.exporter._source = replace(rig.exporter._source, collect=collect_slowly)
+    rig.is_crowded.set()
+    rig.exporter.hurry()
+    assert collecting.wait(PATIENCE_S)
+    packing = Timer(0.5, packed.set)
+    if lost:
+        packing.start()
+    assert not rig.exporter.shutdown(0.01)
+    packed.set()
+    packing.cancel()
+    assert rig.drops.counts() == lost
+    assert ("lost are at least 0 measurements" in caplog.text) == (not lost)
 
 
 def test_what_could_not_even_be_collected_is_counted(rig: Rig) -> None:

@@ -279,7 +279,7 @@ def grpc_server() -> Iterator[GrpcServer]:
     servicer.url = f"http://127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
     server.start()
     yield servicer
-    server.stop(0).wait(10)
+    server.stop(0).wait(60)
 
 
 def over_grpc(url: str) -> Transport:
@@ -612,7 +612,7 @@ def test_odd_answers_are_read_as_http_says(
 
 def test_a_connection_that_the_server_has_closed_is_opened_again() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        listener.settimeout(10)
+        listener.settimeout(60)
         closed = threading.Event()
 
         def serve() -> None:

@@ -1,4 +1,7 @@
-"""Keys of a W&B run: its x-axes, and the spelling of a tracker key that W&B accepts."""
+"""Keys of a W&B run: its x-axes, and the spelling that W&B accepts of a tracker key.
+
+A tracker key is made of role, metric and attributes in ``otel_rl.bridge.tracker_keys``.
+"""
 
 from functools import lru_cache
 

@@ -152,7 +152,7 @@ def test_nobody_waits_while_the_journal_is_asked_for_room() -> None:
         if asked:
             other = threading.Thread(target=lambda: answered.append(experiments.knows(key(1))))
             other.start()
-            other.join(10)
+            other.join(60)
         asked.append(True)
         return [key(1)]
 

@@ -22,6 +22,9 @@ from tests.postgres import PostgresServer
 
 LEASE_S = 1.5
 PATIENT_LEASE_S = 6.0  # a third of it is longer than a busy machine keeps a thread waiting
+LONG_S = 600.0
+"""By the clock of the database no lease of this length ends in a test."""
+
 DEADLINE_S = 90.0
 wait_until = partial(waiting.wait_until, timeout_s=DEADLINE_S)
 KEYS = [ExperimentKey(f"e{n}") for n in range(9)]
@@ -61,6 +64,17 @@ class Bridge:
 
     def owned(self) -> dict[ExperimentKey, int]:
         return {key: epoch for key in KEYS if (epoch := self.leases.epoch(key)) is not None}
+
+    def wait_until_it_owns_all(self) -> dict[ExperimentKey, int]:
+        """The turn of each run, at a moment in which it has all of them."""
+        seen: list[dict[ExperimentKey, int]] = []
+
+        def owns_all() -> bool:
+            seen.append(self.owned())
+            return seen[-1].keys() == set(KEYS)
+
+        wait_until(owns_all, "not all are claimed")
+        return seen[-1]
 
     def crash(self) -> None:
         """It renews nothing any more, and nobody is told."""
@@ -114,7 +128,7 @@ def site(postgres: PostgresServer) -> Iterator[Site]:
 
 
 def test_runs_with_work_are_shared_out_and_each_has_one_owner(site: Site) -> None:
-    bridges = [site.bridge() for _ in range(3)]
+    bridges = [site.bridge(LONG_S) for _ in range(3)]
     wait_until(lambda: len(bridges_alive(site)) == 3, "not all are heard of")
     site.work(*KEYS)
     wait_until(site.all_are_owned, "a run has no owner")
@@ -136,7 +150,7 @@ def test_a_run_without_work_has_no_owner(site: Site) -> None:
             (KEYS[0].experiment,),
         )
     )
-    bridge = site.bridge()
+    bridge = site.bridge(LONG_S)
     wait_until(lambda: len(bridge.owned()) == len(KEYS) - 1, "a run has no owner")
     assert KEYS[0] not in bridge.owned()
 
@@ -144,19 +158,18 @@ def test_a_run_without_work_has_no_owner(site: Site) -> None:
 def test_the_runs_of_a_bridge_that_is_gone_are_taken_over_in_a_later_turn(site: Site) -> None:
     site.work(*KEYS)
     gone = site.bridge()
-    wait_until(lambda: len(gone.owned()) == len(KEYS), "not all are claimed")
-    before = gone.owned()
+    before = gone.wait_until_it_owns_all()
     other = site.bridge()
     gone.crash()
-    wait_until(lambda: len(other.owned()) == len(KEYS), "not all are taken over")
-    assert all(other.owned()[key] > before[key] for key in KEYS)
+    after = other.wait_until_it_owns_all()
+    assert all(after[key] > before[key] for key in KEYS)
     assert gone.owned() == {}
 
 
 def test_a_bridge_that_is_cut_off_leaves_its_runs_before_anybody_can_take_them(site: Site) -> None:
     site.work(*KEYS)
     bridge = site.bridge(PATIENT_LEASE_S)
-    wait_until(lambda: len(bridge.owned()) == len(KEYS), "not all are claimed")
+    bridge.wait_until_it_owns_all()
     bridge.line.is_cut = True
     wait_until(lambda: sorted(bridge.lost) == KEYS, "they are not let go")
     assert bridge.left_s > 0, "somebody else could have had them"
@@ -165,25 +178,23 @@ def test_a_bridge_that_is_cut_off_leaves_its_runs_before_anybody_can_take_them(s
 def test_a_bridge_that_is_back_owns_its_runs_in_a_new_turn(site: Site) -> None:
     site.work(*KEYS)
     bridge = site.bridge()
-    wait_until(lambda: len(bridge.owned()) == len(KEYS), "not all are claimed")
-    before = bridge.owned()
+    before = bridge.wait_until_it_owns_all()
     bridge.line.is_cut = True
     wait_until(lambda: not bridge.owned(), "they are not let go")
     bridge.line.is_cut = False
-    wait_until(lambda: len(bridge.owned()) == len(KEYS), "they are not claimed again")
-    assert all(bridge.owned()[key] > before[key] for key in KEYS)
+    after = bridge.wait_until_it_owns_all()
+    assert all(after[key] > before[key] for key in KEYS)
 
 
 def test_a_bridge_that_ends_gives_its_runs_back_at_once(site: Site) -> None:
     site.work(*KEYS)
-    ending, other = site.bridge(), None
-    wait_until(lambda: len(ending.owned()) == len(KEYS), "not all are claimed")
+    ending = site.bridge(LONG_S)
+    ending.wait_until_it_owns_all()
     ending.leases.claim_no_more()
     ending.leases.stop()
     with site.journal.read() as connection:
         assert connection.execute("SELECT DISTINCT owner FROM runs").fetchall() == [("",)]
-    other = site.bridge()
-    wait_until(lambda: len(other.owned()) == len(KEYS), "not all are claimed again")
+    site.bridge(LONG_S).wait_until_it_owns_all()
 
 
 def test_a_run_that_is_settled_has_no_owner_until_something_comes(site: Site) -> None:
@@ -205,7 +216,7 @@ def test_rows_that_are_only_to_be_removed_have_an_owner_who_opens_no_run(site: S
     deliveries.confirmed(KEYS[0], 1)
     deliveries.finish(KEYS[0], 1)
     assert deliveries.settled() == []
-    bridge = site.bridge()
+    bridge = site.bridge(LONG_S)
     wait_until(lambda: bridge.gained == [(KEYS[0], False)], "it is not claimed")
 
 
@@ -284,10 +295,6 @@ class HandLine(PostgresJournal):
             return result
 
         return super().write(held)
-
-
-LONG_S = 600.0
-"""By the clock of the database no lease of this length ends in a test."""
 
 
 @pytest.fixture

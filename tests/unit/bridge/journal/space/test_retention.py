@@ -216,7 +216,7 @@ def test_a_run_to_which_a_batch_is_added_is_not_removed(store: Store) -> None:
     begun, removed = threading.Event(), list[Removed]()
 
     def remove() -> None:
-        assert begun.wait(30)
+        assert begun.wait(60)
         removed.append(bench.remove())
 
     thread = threading.Thread(target=remove)
@@ -231,7 +231,7 @@ def test_a_run_to_which_a_batch_is_added_is_not_removed(store: Store) -> None:
         patched.setattr(Spool, "_insert", slow)
         thread.start()
         bench.spool.append([measured(A, 1, bench.now_ns)])
-    thread.join(30)
+    thread.join(60)
     assert removed == [Removed()]
     assert len(bench.spool.read(A, max_bytes=1)) == 1
     assert bench.run_store.next_row(A) == 1

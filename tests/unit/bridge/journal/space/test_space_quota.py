@@ -63,7 +63,7 @@ def send(bridge: Bridge) -> Iterator[Send]:
                 "authorization": f"Bearer {TOKENS[token]}",
             }
             url = f"http://{bridge.http}/v1/metrics"
-            return session.post(url, data=body, headers=headers, timeout=30).status_code
+            return session.post(url, data=body, headers=headers, timeout=90).status_code
 
         yield post
 
@@ -101,5 +101,5 @@ def test_what_one_token_fills_the_journal_with_refuses_no_request_of_another(
         answers += [send("greedy", noise(number, n)) for n in (400, 100, 20, 5, 1, 1)]
         assert send("victim", step(number)) == 200, f"after {number} requests of the other"
         # By its row, what came before it has become rows and states.
-        wait_until(lambda: rows_of_the_victim(tmp_path) >= number, "its row", timeout_s=30)  # noqa: B023
+        wait_until(lambda: rows_of_the_victim(tmp_path) >= number, "its row", timeout_s=90)  # noqa: B023
     assert 503 in answers
