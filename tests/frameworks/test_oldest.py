@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.frameworks.conftest import Runner
+from tests.frameworks.test_ray_endings import ACTORS, LOSSES, RESTARTED
 from tests.frameworks.test_trl import GRPO
 from tests.frameworks.test_trl import STEPS as GRPO_STEPS
 from tests.frameworks.test_wandb_drop_in import ACCELERATE, DROP_IN, LIGHTNING, SB3, values
@@ -45,30 +46,6 @@ WORKER = f"""
             gauge.set(2000.5 + step, {{"rl.loop.iteration": step}})
             otel_rl.mlogger.log({{"logged": 3000.5 + step}}, step=step)
     assert otel_rl.shutdown(timeout_s=60)
-"""
-
-RAY = f"""
-    import ray
-
-    import otel_rl
-
-    @ray.remote
-    class Worker:
-        def work(self, begin):
-            otel_rl.init(role="actor")
-            for step in range(begin, begin + {STEPS}):
-                otel_rl.mlogger.log({{"logged": 1000.5 + step}}, step=step)
-
-    for _ in range(10):  # it gives up after half a minute, on a machine that has other work
-        try:
-            ray.init(num_cpus=2, include_dashboard=False, logging_level="error")
-            break
-        except Exception:
-            ray.shutdown()
-    for begin in (0, {STEPS}):
-        worker = Worker.remote()
-        ray.get(worker.work.remote(begin))
-        ray.kill(worker)
 """
 
 
@@ -124,10 +101,12 @@ def test_trl_has_every_loss_in_the_run(oldest: Runner) -> None:
     assert len(losses) == GRPO_STEPS
 
 
-def test_actors_of_ray_that_are_killed_have_every_value_in_the_run(oldest: Runner) -> None:
-    done = oldest.run(RAY)
+def test_an_actor_of_ray_that_is_killed_and_restarted_has_every_value(
+    oldest: Runner,
+) -> None:
+    done = oldest.run(ACTORS + RESTARTED)
     assert done.status == 0, done.err
-    assert values(oldest, "actor/logged") == {step: 1000.5 + step for step in range(2 * STEPS)}
+    assert values(oldest, "actor/loss") == LOSSES
 
 
 def test_stable_baselines3_has_the_last_value_of_each_scalar_in_the_run(oldest: Runner) -> None:
