@@ -6,7 +6,8 @@ The section ``spans`` of a table:
     step        attributes with the number of the step
     phases      the first one whose pattern matches the whole name of a span counts
         match   regular expression
-        phase   of the registry
+        phase   of the registry, or with a class one of its own
+        class   of a phase that is not in the registry
     classes     attribute, and the class of phase of each of its values; for spans without a phase
     kinds       attribute, and the phase of each of its values
 """
@@ -31,10 +32,12 @@ class SpanMeaning(NamedTuple):
     Attributes:
         phase: Empty for none.
         is_step: Whether it is one training step.
+        phase_class: Empty for that of the phase in the registry.
     """
 
     phase: str = ""
     is_step: bool = False
+    phase_class: str = ""
 
 
 class _Kind(NamedTuple):
@@ -93,7 +96,7 @@ def _known() -> Sequence[_Spans]:
 def _patterns() -> Sequence[tuple[re.Pattern[str], SpanMeaning]]:
     steps = [(re.compile(m), SpanMeaning(is_step=True)) for s in _known() for m in s.steps]
     phases = [
-        (re.compile(rule["match"]), SpanMeaning(rule["phase"]))
+        (re.compile(rule["match"]), SpanMeaning(rule["phase"], phase_class=rule.get("class", "")))
         for spans in _known()
         for rule in spans.phases
     ]

@@ -284,6 +284,14 @@ def test_frameworks_are_tried_and_seen_as_the_lab_has_written() -> None:
     }
 
 
+def test_the_oldest_frameworks_that_are_tried_are_those_of_the_lab() -> None:
+    page = (DOCS / "integrations.md").read_text()
+    shown = page.partition("Oldest tried: ")[2].partition(". ")[0].replace("\n", " ")
+    bounds = (ROOT / "tests/lab/frameworks/oldest.in").read_text().partition("# Nothing")[0]
+    wanted = dict(re.findall(r"^([\w-]+)>=(\S+)$", bounds, re.MULTILINE))
+    assert dict(one.lower().split(" ") for one in shown.split(", ")) == wanted
+
+
 def test_wandb_is_tried_in_the_version_that_is_locked() -> None:
     page = (DOCS / "integrations.md").read_text()
     (version,) = re.findall(r"\| wandb (\d+\.\d+\.\d+) \|", page)

@@ -1,5 +1,6 @@
 """Recordings, decoded as the bridge does, and the keys that they have in a run."""
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
 from otel_rl.bridge.ingest.limits import ReceiveLimits
@@ -7,10 +8,10 @@ from otel_rl.bridge.ingest.parsing.otlp_json import parse_json
 from otel_rl.bridge.ingest.validation.validate import validate
 from otel_rl.bridge.otlp.decode import decode
 from otel_rl.bridge.rows.aligner import Aligner, AlignSettings
-from otel_rl.records import Decoded, Signal, SpanRecord
+from otel_rl.records import Decoded, Row, Signal, SpanRecord
 from tests.dialects.replay import requests
 
-__all__ = ["NOW_NS", "decoded", "keys", "spans"]
+__all__ = ["NOW_NS", "decoded", "keys", "spans", "totals"]
 
 NOW_NS = 1_800_000_000_000_000_000
 
@@ -30,13 +31,25 @@ def decoded(name: str, signal: Signal = Signal.METRICS) -> Sequence[Decoded]:
 
 def keys(name: str) -> Mapping[str, float]:
     """Return the keys of a recording in a run, each with its last value."""
-    aligner = Aligner(AlignSettings())
-    for one in decoded(name):
-        aligner.add(one, received_ns=NOW_NS)
-    rows = aligner.close(NOW_NS, everything=True)
-    return {key: value for row in rows for key, value in row.values.items()}
+    return {key: value for row in _rows(name) for key, value in row.values.items()}
+
+
+def totals(name: str) -> Mapping[str, float]:
+    """Return the keys of a recording in a run, each with the sum over its rows."""
+    found: dict[str, float] = defaultdict(float)
+    for row in _rows(name):
+        for key, value in row.values.items():
+            found[key] += value
+    return found
 
 
 def spans(name: str) -> Sequence[SpanRecord]:
     """Return the spans of a recording."""
     return [span for one in decoded(name, Signal.TRACES) for span in one.spans]
+
+
+def _rows(name: str) -> Sequence[Row]:
+    aligner = Aligner(AlignSettings())
+    for one in decoded(name):
+        aligner.add(one, received_ns=NOW_NS)
+    return aligner.close(NOW_NS, everything=True)

@@ -1,18 +1,21 @@
 """Inference engines and clients of models, recorded, have the registry's keys and phases.
 
 vLLM 0.33.0 and SGLang 0.5.23: the modules of their wheels that emit, scraped by the Collector
-0.159.0. OpenAI's client 3.57.0 under openinference-instrumentation-openai 0.1.66, OpenLLMetry's
+0.159.0. Text Generation Inference 3.3.7: its names, kinds and labels, scraped by 0.160.0. OpenAI's
+client 3.57.0 under openinference-instrumentation-openai 0.1.66, OpenLLMetry's
 opentelemetry-instrumentation-openai 0.62.4, and opentelemetry-instrumentation-openai-v2 2.4b0 with
-opentelemetry-util-genai 0.4b0. All of 2026-11-25, by the programs in ``emitters``.
+opentelemetry-util-genai 0.4b0. All of 2026-11-25 and 26, by the programs in ``emitters``.
 """
 
 import pytest
 
 from otel_rl.semconv.names import METRICS
-from tests.dialects.decoded import decoded, keys, spans
+from tests.dialects.decoded import decoded, keys, spans, totals
+from tests.dialects.emitters.tgi_router import ADDED, SCRAPES
 
 ENGINES, ITERATIONS, TOKENS = 2, 5, 64  # as in emitters/vllm_engine.py
 REQUESTS = 6  # as in emitters/sglang_engine.py
+TGI_REQUESTS = ADDED * SCRAPES
 
 SERVED = (
     "kv_cache/utilization", "kv_cache/queries", "kv_cache/hits", "kv_cache/miss/ratio",
@@ -54,6 +57,31 @@ def test_the_cache_of_sglang_hits_what_its_requests_found() -> None:
     found = keys("sglang")
     assert found["generator/requests"] == REQUESTS
     assert found["generator/kv_cache/miss/ratio"] == pytest.approx(1 - 8 / 32)
+
+
+def test_buckets_of_a_gauge_of_sglang_are_one_key() -> None:
+    found = [key for key in keys("sglang") if "/routing_key_" in key]
+    assert sorted(found) == [
+        "generator/sglang/routing_key_all_req_count",
+        "generator/sglang/routing_key_running_req_count",
+    ]
+
+
+def test_metrics_of_text_generation_inference_are_those_of_a_generator() -> None:
+    last, total = keys("tgi"), totals("tgi")
+    of_requests = {
+        "gen_ai/server/request/duration": 2.0,
+        "gen_ai/server/time_per_output_token": 0.03,
+        "prompt/tokens": 7,
+        "queue/duration": 0.25,
+        "response/tokens": 64,
+        "sampling/max_tokens": 96,
+    }
+    assert {name: last[f"generator/{name}"] for name in of_requests} == of_requests
+    assert {total[f"generator/{name}/count"] for name in of_requests} == {TGI_REQUESTS}
+    assert last["generator/requests"] == TGI_REQUESTS
+    assert last["generator/requests/running"] == 4
+    assert last["generator/queue/depth"] == 3
 
 
 def test_a_request_of_an_engine_is_generation() -> None:

@@ -190,8 +190,8 @@ VLLM = """
     manager.stat_loggers = [
         loggers.PerEngineStatLoggerAdapter(Of(), [0], factory) for factory in found
     ]
-    for waiting in (3, 2, 1):
-        scheduled = SchedulerStats(num_running_reqs=4, num_waiting_reqs=waiting, kv_cache_usage=0.5)
+    for _ in range(3):  # of the same depth: an export may fall between any two
+        scheduled = SchedulerStats(num_running_reqs=4, num_waiting_reqs=2, kv_cache_usage=0.5)
         scheduled.prefix_cache_stats.record(10, 4, preempted=False)
         iterated = IterationStats()
         iterated.num_generation_tokens = 64

@@ -87,6 +87,30 @@ BY_CALLS = (
 )
 
 
+RESTARTED = """
+    class Restarted:
+        def run(self, steps):
+            otel_rl.init(role="actor")
+            work(steps)
+            assert otel_rl.flush(timeout_s=60)
+
+    actor = ray.remote(max_restarts=1, max_task_retries=-1)(Restarted).remote()
+    ray.get(actor.run.remote(range(10)))
+    ray.kill(actor, no_restart=False)
+    ray.get(actor.run.remote(range(10, 20)))
+"""
+
+LOSSES = {step: float(step) for step in range(20)}
+
+
+def test_an_actor_that_is_killed_after_a_flush_and_restarted_has_every_value_in_the_run(
+    frameworks: Runner,
+) -> None:
+    done = frameworks.run(ACTORS + RESTARTED)
+    assert done.status == 0, done.err
+    assert dict(_column(jsonl_rows(frameworks.directory, "real"), "actor/loss")) == LOSSES
+
+
 def _steps(sink: Sink) -> Mapping[str, Counter[int | None]]:
     found: dict[str, Counter[int | None]] = {role: Counter() for role in KINDS}
     for measured in sink.measurements("loss"):

@@ -130,6 +130,6 @@ def test_vllm_brings_the_statistics_of_its_engines(run: Run) -> None:
     last = {key: value for row in rows for key, value in row.values.items()}
     sums = ("tokens", "requests/success", "kv_cache/queries", "kv_cache/hits")
     assert [last[f"generator/{name}"] for name in sums] == [192, 3, 30, 12]
-    assert last["generator/queue/depth"] == 1
+    assert last["generator/queue/depth"] == 2
     assert last["generator/kv_cache/utilization"] == 0.5
     assert last["generator/response/tokens"] == 21

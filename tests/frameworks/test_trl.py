@@ -8,7 +8,7 @@ import pytest
 from tests.frameworks.conftest import Runner
 from tests.process.commands import Finished, Row, jsonl_rows
 
-STEPS = 4
+STEPS = 20
 
 GRPO = f"""
     import time

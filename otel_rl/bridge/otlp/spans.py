@@ -138,7 +138,9 @@ def _marks_of(span: Span, sender: Sender) -> _Marks | None:
 
 def _translate(marks: _Marks, span: Span) -> None:
     """Add the meaning of another program's span, see ``foreign_spans.py``."""
-    marks.phase, marks.is_foreign_step = meaning_of(span.name)
+    meaning = meaning_of(span.name)
+    marks.phase, marks.is_foreign_step = meaning.phase, meaning.is_step
+    marks.phase_class = marks.phase_class or meaning.phase_class
     by_attributes = "", ""
     for attribute in span.attributes:
         if attribute.key in step_keys():

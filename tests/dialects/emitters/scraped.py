@@ -3,7 +3,8 @@
     python -m tests.dialects.record FILE -- python -m tests.dialects.emitters.scraped PYTHON SCRIPT
 
 The program gets its port as last argument, writes a line when it has measured everything, and ends
-at the end of its input.
+at the end of its input. ``SCRAPES_S`` is the time from its line to the end, ``INTERVAL_S`` that
+between two scrapes: 22 and 5 for Ray Serve, whose scrapes are large.
 """
 
 import os
@@ -16,7 +17,8 @@ from pathlib import Path
 from tests.lab.programs import COLLECTOR
 from tests.ports import free_ports
 
-SCRAPES_S = 8.0
+SCRAPES_S = float(os.environ.get("SCRAPES_S", "8"))
+INTERVAL_S = int(os.environ.get("INTERVAL_S", "1"))
 
 SETTINGS = """
 receivers:
@@ -24,12 +26,14 @@ receivers:
     config:
       scrape_configs:
         - job_name: engine
-          scrape_interval: 1s
+          scrape_interval: {interval_s}s
           static_configs: [{{targets: ["127.0.0.1:{port}"]}}]
 processors:
   filter:
     metrics:
-      metric: ['IsMatch(name, "^(python|process|scrape)_.*") or name == "up"']
+      metric:
+        - 'IsMatch(name, "^(python|process|scrape)_.*") or name == "up"'
+        - 'IsMatch(name, "^ray_") and not IsMatch(name, "^ray_serve_")'
   resource:
     attributes:
       - {{key: rl.experiment.name, value: dialects, action: insert}}
@@ -52,7 +56,7 @@ def main(command: list[str]) -> int:
     program.stdout.readline()
     with tempfile.TemporaryDirectory() as directory:
         settings = Path(directory) / "collector.yaml"
-        settings.write_text(SETTINGS.format(port=port, endpoint=endpoint))
+        settings.write_text(SETTINGS.format(port=port, endpoint=endpoint, interval_s=INTERVAL_S))
         collector = subprocess.Popen([COLLECTOR.path, f"--config={settings}"])
         time.sleep(SCRAPES_S)
         collector.terminate()

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from tests.lab.programs import CannotBuild, alone, lab_directory, run
 
-__all__ = ["ENVIRONMENTS", "FRAMEWORKS", "TUNIX", "Frameworks"]
+__all__ = ["ENVIRONMENTS", "FRAMEWORKS", "OLDEST", "TUNIX", "Frameworks"]
 
 _LOCKS = Path(__file__).parent
 
@@ -126,8 +126,15 @@ FRAMEWORKS = Frameworks(
 )
 """The newest releases; 5 GB on disk."""
 
+OLDEST = Frameworks(
+    "oldest",
+    _LOCKS / "oldest.lock",
+    "import ray, stable_baselines3, torch.utils.tensorboard, trl, wandb",
+)
+"""The oldest releases that are supported, and the lower bounds of otel_rl's own dependencies."""
+
 TUNIX = Frameworks("tunix", _LOCKS / "tunix.lock", "import tunix.sft.metrics_logger")
 """Tunix on JAX; its packages agree with no other environment's."""
 
-ENVIRONMENTS = (FRAMEWORKS, TUNIX)
+ENVIRONMENTS = (FRAMEWORKS, OLDEST, TUNIX)
 """What `make lab` installs, and the tests of tests/frameworks use."""

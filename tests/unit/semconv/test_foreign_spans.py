@@ -12,7 +12,8 @@ SPANS = [*sections("spans")]
 
 
 def test_phases_and_classes_are_in_the_registry() -> None:
-    phases = [rule["phase"] for spans in SPANS for rule in spans.get("phases", ())]
+    rules = [rule for spans in SPANS for rule in spans.get("phases", ())]
+    phases = [rule["phase"] for rule in rules if "class" not in rule]
     kinds = [
         phase
         for spans in SPANS
@@ -25,6 +26,9 @@ def test_phases_and_classes_are_in_the_registry() -> None:
         for values in spans.get("classes", {}).values()
         for one in values.values()
     ]
+    own = {rule["phase"]: rule["class"] for rule in rules if "class" in rule}
+    assert not set(own) & set(PHASES)
+    assert set(own.values()) <= set(CLASSES)
     assert phases
     assert kinds
     assert set(phases) | set(kinds) <= set(PHASES)
@@ -49,12 +53,20 @@ def test_phases_and_classes_are_in_the_registry() -> None:
     ],
 )
 def test_a_name_is_a_phase(name: str, phase: str) -> None:
-    assert meaning_of(name) == (phase, False)
+    assert meaning_of(name) == (phase, False, "")
 
 
 @pytest.mark.parametrize("name", ["rl.grpo.step", "rl.sc.step", "megatron.train.iteration"])
 def test_a_name_is_a_step(name: str) -> None:
-    assert meaning_of(name) == ("", True)
+    assert meaning_of(name) == ("", True, "")
+
+
+def test_a_phase_of_its_own_has_a_class() -> None:
+    assert meaning_of("rl.grpo.compute_logprobs") == (
+        "policy_and_reference_logprobs",
+        False,
+        "compute",
+    )
 
 
 def test_an_attribute_gives_a_phase_or_a_class() -> None:

@@ -167,11 +167,17 @@ def test_a_phase_of_the_sender_comes_before_another_programs() -> None:
     assert (span.phase, span.phase_class) == ("reward", "compute")
 
 
+def test_a_phase_that_is_not_in_the_registry_has_the_class_of_its_rule() -> None:
+    sent = Span(trace_id=TRACE, span_id=ONE, name="rl.grpo.compute_logprobs")
+    (span,) = decoded(sent, resource=NEMO).spans
+    assert (span.phase, span.phase_class) == ("policy_and_reference_logprobs", "compute")
+
+
 def test_a_class_without_a_phase_stays_a_class() -> None:
     sent = Span(
         trace_id=TRACE,
         span_id=ONE,
-        name="rl.grpo.compute_logprobs",
+        name="rl.grpo.something_new",
         attributes=key_values({"rl.bucket": "idle"}),
     )
     (span,) = decoded(sent, resource=NEMO).spans

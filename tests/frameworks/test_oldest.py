@@ -1,0 +1,128 @@
+"""The oldest versions that are supported: every value of a real program is in the run, once."""
+
+import os
+import re
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from tests.frameworks.conftest import Runner
+from tests.frameworks.test_ray_endings import ACTORS, LOSSES, RESTARTED
+from tests.frameworks.test_trl import GRPO
+from tests.frameworks.test_trl import STEPS as GRPO_STEPS
+from tests.frameworks.test_wandb_drop_in import ACCELERATE, DROP_IN, LIGHTNING, SB3, values
+from tests.lab.frameworks.environment import OLDEST
+from tests.process.commands import wandb_run
+
+STEPS = 40
+
+STOCK = f"""
+    import os
+
+    from opentelemetry import metrics, trace
+    from opentelemetry.exporter.otlp.proto.grpc.metric_exporter import OTLPMetricExporter as Grpc
+    from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter as Http
+    from opentelemetry.sdk.metrics import MeterProvider
+    from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
+
+    exporter = (Grpc if os.environ["OTEL_EXPORTER_OTLP_PROTOCOL"] == "grpc" else Http)()
+    provider = MeterProvider([PeriodicExportingMetricReader(exporter, export_interval_millis=200)])
+    gauge = provider.get_meter("stock").create_gauge("stock")
+    for step in range({STEPS}):
+        gauge.set(1000.5 + step, {{"rl.loop.iteration": step}})
+    assert provider.force_flush(60_000)
+    provider.shutdown()
+"""
+
+WORKER = f"""
+    import otel_rl
+    from opentelemetry import metrics
+
+    otel_rl.init(role="trainer")
+    gauge = metrics.get_meter("mine").create_gauge("gauge")
+    for step in range({STEPS}):
+        with otel_rl.step(step), otel_rl.phase("train"):
+            gauge.set(2000.5 + step, {{"rl.loop.iteration": step}})
+            otel_rl.mlogger.log({{"logged": 3000.5 + step}}, step=step)
+    assert otel_rl.shutdown(timeout_s=60)
+"""
+
+
+@pytest.fixture
+def oldest(metadata_of_this_checkout: Path, tmp_path: Path) -> Runner:
+    """Runs scripts with the oldest versions; fails where the lab is required and has none."""
+    if not OLDEST.is_built():
+        if os.environ.get("OTEL_RL_LAB") == "required" and not OLDEST.refusal():
+            pytest.fail("the oldest versions are not installed: run `make lab`", pytrace=False)
+        pytest.skip(OLDEST.refusal() or "the oldest versions are not installed: run `make lab`")
+    return Runner(OLDEST.python, tmp_path, metadata_of_this_checkout)
+
+
+def counted(runner: Runner, *names: str) -> Counter[tuple[str, int, float]]:
+    """Key, step and value of each measurement of these keys in the W&B run."""
+    return Counter(
+        (name, int(row["step"]), row[name])
+        for row in wandb_run(runner.directory, "real").history
+        for name in names
+        if name in row
+    )
+
+
+@pytest.mark.parametrize("protocol", ["http/protobuf", "grpc"])
+def test_a_stock_sdk_and_a_worker_have_every_value_in_a_wandb_run(
+    oldest: Runner, protocol: str
+) -> None:
+    command: list[str | Path] = [
+        oldest.python, "-m", "otel_rl.cli", "run", "--experiment", "real", "--role", "trainer",
+        "--tracker", "wandb", "--", "sh", "-c", "$PYTHON stock.py && $PYTHON worker.py",
+    ]  # fmt: skip
+    oldest.script(STOCK, "stock.py")
+    oldest.script(WORKER, "worker.py")
+    environment = {
+        "OTEL_EXPORTER_OTLP_PROTOCOL": protocol,
+        "PYTHON": str(oldest.python),
+        "WANDB_MODE": "offline",
+    }
+    done = oldest.start(*command, env=environment)
+    assert done.status == 0, done.err
+    firsts = {"trainer/stock": 1000.5, "trainer/gauge": 2000.5, "trainer/logged": 3000.5}
+    assert counted(oldest, *firsts) == Counter(
+        (name, step, first + step) for name, first in firsts.items() for step in range(STEPS)
+    )
+
+
+def test_trl_has_every_loss_in_the_run(oldest: Runner) -> None:
+    done = oldest.run(GRPO)
+    assert done.status == 0, done.err
+    (line,) = re.findall(r"^logged \[(.*)\]$", done.out, re.MULTILINE)
+    losses = [float(text) for text in line.split(",")]
+    assert values(oldest, "trainer/loss") == pytest.approx(dict(enumerate(losses, 1)))
+    assert len(losses) == GRPO_STEPS
+
+
+def test_an_actor_of_ray_that_is_killed_and_restarted_has_every_value(
+    oldest: Runner,
+) -> None:
+    done = oldest.run(ACTORS + RESTARTED)
+    assert done.status == 0, done.err
+    assert values(oldest, "actor/loss") == LOSSES
+
+
+def test_stable_baselines3_has_the_last_value_of_each_scalar_in_the_run(oldest: Runner) -> None:
+    done = oldest.run(DROP_IN + SB3, "--role", "trainer")
+    assert done.status == 0, done.err
+    lasts = re.findall(r"^last (\S+) (\d+) (\S+)$", done.out, re.MULTILINE)
+    assert len(lasts) >= 10, done.out
+    for tag, step, value in lasts:
+        found = values(oldest, f"trainer/{tag.removeprefix('train/')}")
+        assert found[int(step)] == pytest.approx(float(value), rel=1e-6), tag
+
+
+def test_accelerate_and_lightning_have_each_step_in_the_run(oldest: Runner) -> None:
+    done = oldest.run(DROP_IN + ACCELERATE, "--role", "trainer")
+    assert done.status == 0, done.err
+    assert values(oldest, "trainer/loss") == {0: 1.0, 1: 0.5, 2: pytest.approx(1 / 3)}
+    done = oldest.run(DROP_IN + LIGHTNING, "--role", "lightning")
+    assert done.status == 0, done.err
+    assert values(oldest, "lightning/index") == {0: 0.0, 1: 1.0, 2: 2.0, 3: 3.0}
