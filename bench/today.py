@@ -40,7 +40,9 @@ def figures(*, tiny: bool) -> Iterator[Figure]:
             yield _figure(f"total CPU: {what}", "s", ours.cpu_s, theirs.cpu_s, name, cpu)
             yield _figure(f"memory: {what}", "MB", ours.peak_mb, theirs.peak_mb, name, memory)
             for part, seconds in ours.parts_cpu_s.items():
-                yield _figure(f"CPU of {part}: {what}", "s", seconds, theirs.parts_cpu_s[part], name)
+                yield _figure(
+                    f"CPU of {part}: {what}", "s", seconds, theirs.parts_cpu_s[part], name
+                )
             what += ", telemetry alone"
             yield _figure(
                 f"total CPU: {what}",
