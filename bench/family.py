@@ -23,11 +23,20 @@ class Cost:
         cpu_s: CPU seconds.
         peak_mb: Peak memory of all together; shared pages count once.
         said: Output of the command.
+        own_cpu_s: Part of the command's own process.
+        spawned_cpu_s: Part of the processes that ``multiprocessing`` spawned.
     """
 
     cpu_s: float
     peak_mb: float
     said: str
+    own_cpu_s: float
+    spawned_cpu_s: float
+
+    @property
+    def others_cpu_s(self) -> float:
+        """Part of all other processes."""
+        return self.cpu_s - self.own_cpu_s - self.spawned_cpu_s
 
 
 def measured(module: str, *arguments: str) -> Cost:
@@ -42,14 +51,39 @@ def measured(module: str, *arguments: str) -> Cost:
         text=True,
     )
     peak = 0
+    parts = _Parts()
     while process.poll() is None:
         peak = max(peak, _memory_kb(process.pid))
+        parts.sample(_family(process.pid))
         time.sleep(SAMPLE_S)
     said, _ = process.communicate()
     if process.returncode:
         raise SystemExit(f"{module} {' '.join(arguments)} failed with {process.returncode}.")
     _reap_orphans()
-    return Cost(_children_cpu_s() - before_s, peak / 1024, said)
+    own_s, spawned_s = parts.cpu_s(process.pid)
+    return Cost(_children_cpu_s() - before_s, peak / 1024, said, own_s, spawned_s)
+
+
+class _Parts:
+    """CPU seconds and commands of processes, as of the last look at each."""
+
+    def __init__(self) -> None:
+        self._cpu_s: dict[int, float] = {}
+        self._spawned: set[int] = set()
+
+    def sample(self, pids: Iterable[int]) -> None:
+        for pid in pids:
+            with contextlib.suppress(OSError):  # it has ended
+                self._cpu_s[pid] = sum(cpu_s_by_name([pid]).values())
+                command = Path(f"/proc/{pid}/cmdline").read_bytes()
+                if b"spawn_main" in command:
+                    self._spawned.add(pid)
+                elif command:  # an ended process has none
+                    self._spawned.discard(pid)
+
+    def cpu_s(self, own: int) -> tuple[float, float]:
+        """Return those of the process ``own``, and of all that ``multiprocessing`` spawned."""
+        return self._cpu_s.get(own, 0.0), sum(self._cpu_s[pid] for pid in self._spawned)
 
 
 def descendants_cpu_s() -> dict[str, float]:

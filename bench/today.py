@@ -27,7 +27,7 @@ GOALS = {"run per worker": (1 / 3, 1 / 2), "queue to a controller": (0.7, None)}
 
 
 def figures(*, tiny: bool) -> Iterator[Figure]:
-    """Yield the totals, then the rest without the cost of workers that report nothing."""
+    """Yield the totals and their parts, then the rest without workers that report nothing."""
     if tiny:
         os.environ["BENCH_STEPS"] = "20"
     names = ("nothing", *OURS, *GOALS)
@@ -39,6 +39,10 @@ def figures(*, tiny: bool) -> Iterator[Figure]:
             ours, what = _each(rounds, contender), f"{text}, {name}"
             yield _figure(f"total CPU: {what}", "s", ours.cpu_s, theirs.cpu_s, name, cpu)
             yield _figure(f"memory: {what}", "MB", ours.peak_mb, theirs.peak_mb, name, memory)
+            for part, seconds in ours.parts_cpu_s.items():
+                yield _figure(
+                    f"CPU of {part}: {what}", "s", seconds, theirs.parts_cpu_s[part], name
+                )
             what += ", telemetry alone"
             yield _figure(
                 f"total CPU: {what}",
@@ -62,11 +66,17 @@ class _Costs:
 
     cpu_s: Sequence[float]
     peak_mb: Sequence[float]
+    parts_cpu_s: Mapping[str, Sequence[float]]
 
 
 def _each(rounds: Sequence[Mapping[str, Cost]], name: str) -> _Costs:
     costs = [found[name] for found in rounds]
-    return _Costs([cost.cpu_s for cost in costs], [cost.peak_mb for cost in costs])
+    parts = {
+        "workers": [cost.spawned_cpu_s for cost in costs],
+        "bridge or controller": [cost.own_cpu_s for cost in costs],
+        "other processes": [cost.others_cpu_s for cost in costs],
+    }
+    return _Costs([cost.cpu_s for cost in costs], [cost.peak_mb for cost in costs], parts)
 
 
 def _beyond(values: Sequence[float], nothing: Sequence[float]) -> Sequence[float]:
@@ -85,14 +95,14 @@ def _figure(
     name: str,
     goal: float | None = None,
 ) -> Figure:
-    ratios = [one / other for one, other in zip(ours, theirs, strict=True)]
+    ratios = [one / other for one, other in zip(ours, theirs, strict=True) if other > 0]
     return Figure(
         what,
         unit,
         median(ours),
         median(theirs),
         f"W&B offline, {name}",
-        median(ratios),
+        median(ratios) if ratios else None,
         goal,
-        spread=(min(ratios), max(ratios)),
+        spread=(min(ratios), max(ratios)) if ratios else None,
     )

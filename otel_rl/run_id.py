@@ -1,13 +1,16 @@
 """Stable id of a run, equal in every worker and in the bridge."""
 
-import base64
-import hashlib
 from functools import lru_cache
+
+from otel_rl.sha256 import sha256
 
 __all__ = ["run_id"]
 
 _LENGTH = 16
 """80 bits: a billion runs of one project collide with a chance of one in two million."""
+
+_ALPHABET = "abcdefghijklmnopqrstuvwxyz234567"  # base 32 of RFC 4648
+_BITS = 5  # of a character
 
 _MAX_CACHED = 1024  # default limit of experiments in a bridge; called per batch
 
@@ -22,9 +25,11 @@ def run_id(experiment: str, trial: str) -> str:
         experiment: ``rl.experiment.name``.
         trial: ``rl.trial.name``.
     """
-    digest = hashlib.sha256()
+    digest = sha256()
     for name in (experiment, trial):
         encoded = name.encode("utf-8", "surrogatepass")
         digest.update(len(encoded).to_bytes(8, "big"))
         digest.update(encoded)
-    return base64.b32encode(digest.digest()).decode("ascii").lower()[:_LENGTH]
+    number = int.from_bytes(digest.digest()[: _LENGTH * _BITS // 8])
+    places = range(_BITS * (_LENGTH - 1), -1, -_BITS)
+    return "".join(_ALPHABET[number >> place & 31] for place in places)

@@ -16,7 +16,6 @@ from time import monotonic, monotonic_ns, time_ns
 from typing import Final
 
 from opentelemetry import metrics, trace
-from opentelemetry.sdk.resources import Resource, ServiceInstanceIdResourceDetector
 from opentelemetry.util.types import AttributeValue
 
 from otel_rl.errors import ConfigError
@@ -58,6 +57,7 @@ from otel_rl.worker.phases.gc_time import GcTime
 from otel_rl.worker.phases.hangs import HangWatch
 from otel_rl.worker.phases.open_phases import count_open, show_phases
 from otel_rl.worker.phases.open_spans import show_open_spans
+from otel_rl.worker.sdk_resources import Resource, ServiceInstanceIdResourceDetector
 from otel_rl.worker.settings import (
     DEFAULT_EXIT_TIMEOUT_S,
     ProvenanceDetail,

@@ -1,19 +1,19 @@
-"""Readings of the machine through ``psutil``, and of the container where that has less."""
+"""Readings of the machine, and of the container where that has less."""
 
+import os
 import time
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
-
-import psutil
+from typing import Final, Protocol
 
 from otel_rl.worker.host.cgroup import Container
 
-__all__ = ["Machine", "Reading"]
+__all__ = ["Counters", "Machine", "Reading"]
 
 _NETWORK: Final = Path("/sys/class/net")
 _DISKS: Final = Path("/sys/block")
+_LINUX: Final = Path("/proc/stat")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +46,36 @@ class Reading:
     machine_cpu_s: float = 0.0
 
 
+class Counters(Protocol):
+    """Counters of a machine, by the names that ``psutil`` gives them."""
+
+    def cpu_times_s(self) -> Mapping[str, float]:
+        """Return the CPU seconds of all cores so far, by mode."""
+        ...
+
+    def memory_bytes(self) -> tuple[int, int]:
+        """Return (what programs can still have, all of it)."""
+        ...
+
+    def filesystem_bytes(self) -> tuple[int, int]:
+        """Return (used, free for users) of ``/``."""
+        ...
+
+    def network_bytes(self) -> Mapping[str, tuple[int, int]]:
+        """Return the bytes (received, transmitted) so far, by interface."""
+        ...
+
+    def disk_bytes(self) -> Mapping[str, tuple[int, int]]:
+        """Return the bytes (read, written) so far, by disk and partition."""
+        ...
+
+
 class Machine:
     """Reads this machine, or the container's share of it. A reading takes milliseconds.
 
     Args:
         container: Of this process.
+        counters: Of the machine.
         network: Folder of the network interfaces.
         disks: Folder of the disks.
     """
@@ -58,10 +83,12 @@ class Machine:
     def __init__(
         self,
         container: Container | None = None,
+        counters: Counters | None = None,
         network: Path = _NETWORK,
         disks: Path = _DISKS,
     ) -> None:
         self._container = container or Container()
+        self._counters = counters or _counters()
         self._network = network
         self._disks = disks
 
@@ -71,8 +98,8 @@ class Machine:
         Raises:
             OSError: A file of the system cannot be read.
         """
-        disk = psutil.disk_usage("/")
-        spent = psutil.cpu_times()._asdict()
+        disk_used, disk_free = self._counters.filesystem_bytes()
+        spent = self._counters.cpu_times_s()
         # Linux counts the time of guests as user time, too.
         whole_s = sum(spent.values()) - spent.get("guest", 0) - spent.get("guest_nice", 0)
         idle_s = spent["idle"] + spent.get("iowait", 0)
@@ -81,8 +108,8 @@ class Machine:
             used_s,
             all_s,
             *self._memory(),
-            disk.used,
-            disk.used + disk.free,  # some is kept for root
+            disk_used,
+            disk_used + disk_free,  # some is kept for root
             self._network_bytes(),
             self._disk_bytes(),
             cpu_stolen_s=spent.get("steal"),
@@ -91,33 +118,41 @@ class Machine:
 
     def _cpu_of_container(self) -> tuple[float, float] | None:
         share = self._container.cpu()
-        if share is None or share.cpus >= (psutil.cpu_count() or 1):
+        if share is None or share.cpus >= (os.cpu_count() or 1):
             return None
         return share.used_s, time.monotonic() * share.cpus
 
     def _memory(self) -> tuple[float, float]:
-        memory, share = psutil.virtual_memory(), self._container.memory()
-        if share is not None and share.limit_bytes < memory.total:
+        share, (available, total) = self._container.memory(), self._counters.memory_bytes()
+        if share is not None and share.limit_bytes < total:
             return share.used_bytes, share.limit_bytes
-        return memory.total - memory.available, memory.total
-
-    # psutil's corrections of counters that start over would hold a lock, which a fork may copy.
+        return total - available, total
 
     def _network_bytes(self) -> Mapping[str, float]:
-        found = psutil.net_io_counters(pernic=True, nowrap=False)
+        found = self._counters.network_bytes()
         counted = _hardware(found.keys() - {"lo", "lo0"}, self._network)
         return {
-            "receive": sum(found[name].bytes_recv for name in counted),
-            "transmit": sum(found[name].bytes_sent for name in counted),
+            "receive": sum(found[name][0] for name in counted),
+            "transmit": sum(found[name][1] for name in counted),
         }
 
     def _disk_bytes(self) -> Mapping[str, float]:
-        found = psutil.disk_io_counters(perdisk=True, nowrap=False) or {}
+        found = self._counters.disk_bytes()
         counted = _hardware(found.keys(), self._disks)
         return {
-            "read": sum(found[name].read_bytes for name in counted),
-            "write": sum(found[name].write_bytes for name in counted),
+            "read": sum(found[name][0] for name in counted),
+            "write": sum(found[name][1] for name in counted),
         }
+
+
+def _counters() -> Counters:
+    if _LINUX.exists():
+        from otel_rl.worker.host.linux import Linux
+
+        return Linux()
+    from otel_rl.worker.host.portable import Portable
+
+    return Portable()
 
 
 def _hardware(names: Collection[str], folder: Path) -> Collection[str]:

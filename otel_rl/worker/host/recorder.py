@@ -89,7 +89,7 @@ class HostRecorder:
         self._latest: dict[str, list[Observation]] = {}
 
     def prepare(self, settings: HostSettings) -> None:
-        """Load ``psutil`` if it is needed. Call it in the thread that starts the worker."""
+        """Load what reads the machine, in the thread that starts the worker."""
         if settings.enabled:
             with self._guard:
                 _machine()

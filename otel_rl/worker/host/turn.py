@@ -8,10 +8,11 @@ Where there is no such lock, each process reports: the bridge counts a host once
 """
 
 import contextlib
-import hashlib
 import os
 from pathlib import Path
 from typing import Final
+
+from otel_rl.sha256 import sha256
 
 try:
     import fcntl
@@ -65,5 +66,5 @@ def _path() -> Path:
 
 def _byte(host: str, run_id: str) -> int:
     boot = _BOOT.read_bytes() if _BOOT.exists() else b""
-    digest = hashlib.sha256(b"\0".join((boot, host.encode(), run_id.encode()))).digest()
+    digest = sha256(b"\0".join((boot, host.encode(), run_id.encode()))).digest()
     return int.from_bytes(digest[:7])

@@ -53,10 +53,13 @@ class Expander:
         self._max_exemplars = max_exemplars
         # By reduction and scope.
         self._streams: dict[tuple[str | None, str], dict[str, Stream]] = {}
+        # Exemplars of the present export, by name.
+        self._logged: dict[tuple[str | None, str], dict[str, list[bytes]]] = {}
 
     def pack(self, entries: Iterable[Measured | Logged], packer: RequestPacker) -> None:
         """Encode ``entries`` into requests. A bad entry loses only itself."""
         encoder = Encoder(self._intervals, self._max_exemplars)
+        self._logged = {}
         self._extend(encoder, entries)
         too_large = encoder.pack(packer)
         if too_large:
@@ -78,11 +81,11 @@ class Expander:
         head, high, tail = framing.head, framing.high, framing.tail
         last_step: object = None
         last_context: Context | None = None
-        series: dict[Stream, list[bytes]] = {}  # those without attributes
+        series = encoder.plain
         for entry in entries:
             try:
                 if isinstance(entry, Logged):
-                    self._extend_by_row(encoder, series, framing, entry)
+                    self._extend_by_row(series, framing, entry)
                     continue
                 stream, value, kept, time_ns, context = entry
                 if isinstance(kept, dict):
@@ -107,7 +110,7 @@ class Expander:
                 elif stream in series:
                     exemplars = series[stream]
                 else:
-                    exemplars = series[stream] = encoder.exemplars(stream)
+                    exemplars = series[stream] = []
                 exemplars.append(exemplar + after)
             except BadStep as bad:
                 guard.drop(DropReason.BAD_STEP, f"{stream.name}: {bad}. It is dropped.")
@@ -117,11 +120,7 @@ class Expander:
                 guard.caught(error)
 
     def _extend_by_row(
-        self,
-        encoder: Encoder,
-        series: dict[Stream, list[bytes]],
-        framing: Framing,
-        logged: Logged,
+        self, series: dict[Stream, list[bytes]], framing: Framing, logged: Logged
     ) -> None:
         """Add one call of ``mlogger.log``."""
         values, step, reduce, time_ns, context, scope = logged
@@ -137,17 +136,17 @@ class Expander:
             return
         before, after, pack_double = framing.before, framing.after, framing.pack_double
         streams = self._streams.setdefault(place, {})
+        known = self._logged.setdefault(place, {})
         for name, value in values.items():
             try:
-                stream = streams[name] if name in streams else self._new_stream(name, place)
+                exemplars = known.get(name)
+                if exemplars is None:
+                    stream = streams[name] if name in streams else self._new_stream(name, place)
+                    exemplars = known[name] = series.setdefault(stream, [])
                 if type(value) is float:
                     exemplar = pack_double(before, time_ns, AS_DOUBLE, value)
                 else:
                     exemplar = _packed(before, time_ns, value, name)
-                if stream in series:
-                    exemplars = series[stream]
-                else:
-                    exemplars = series[stream] = encoder.exemplars(stream)
                 exemplars.append(exemplar + after)
             except _Bad as bad:
                 self._guard.drop(bad.reason, str(bad))

@@ -8,13 +8,13 @@ from opentelemetry.context import Context
 from opentelemetry.metrics import Meter
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import MetricReader
-from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.util.types import Attributes
 
 from otel_rl.worker.guard import Guard
 from otel_rl.worker.metrics.instruments import Adds, Records
 from otel_rl.worker.metrics.sdk_meters import without_steps
+from otel_rl.worker.sdk_resources import Resource
 
 __all__ = ["AddsTwice", "Mirror", "RecordsTwice"]
 

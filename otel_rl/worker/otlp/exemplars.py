@@ -66,7 +66,7 @@ _BEFORE_LENGTHS: Final = range(max(map(len, _HEADS)) + 10 + len(_TIME) + 1)
 _PACK_DOUBLE: Final = [struct.Struct(f"<{n}sQBd").pack for n in _BEFORE_LENGTHS]
 _PACK_INT: Final = [struct.Struct(f"<{n}sQBq").pack for n in _BEFORE_LENGTHS]
 
-_TIME_AND_TAG: Final = struct.Struct("<QB").unpack_from
+_MEASURED: Final = struct.Struct("<QB8s").unpack_from
 
 
 class BadStep(ValueError):
@@ -129,8 +129,8 @@ def pack(before: bytes, time_ns: int, value: float) -> bytes:
 def measured(exemplar: bytes) -> tuple[int, bool, bytes]:
     """Return an exemplar's (time in ns, True if an integer, the value's eight bytes)."""
     time_at = 3 if exemplar[2] != _FILTERED else 5 + exemplar[3]
-    time_ns, tag = _TIME_AND_TAG(exemplar, time_at)
-    return time_ns, tag == _AS_INT, exemplar[time_at + 9 : time_at + 17]
+    time_ns, tag, value = _MEASURED(exemplar, time_at)
+    return time_ns, tag == _AS_INT, value
 
 
 def _span(context: Context | None) -> bytes:

@@ -24,7 +24,7 @@ __all__ = ["MAX_EXEMPLARS_PER_POINT", "Encoder", "Stream", "encode_heartbeat"]
 MAX_EXEMPLARS_PER_POINT: Final = 1024
 """Keeps a point under 100 KB, so that metrics can be split between points."""
 
-_POINT = struct.Struct("<BQBQB").pack  # start_time_unix_nano = 2, time_unix_nano = 3, value's tag
+_POINT = struct.Struct("<BQBQB8s").pack  # start_time_unix_nano = 2, time_unix_nano = 3, value
 _AS_DOUBLE: Final = 0x21  # as_double = 4
 _AS_INT: Final = 0x31  # as_int = 6
 _POINT_WITHOUT_VALUE = struct.Struct("<BQBB").pack  # time_unix_nano, flags = 8
@@ -72,26 +72,35 @@ class Encoder:
     Args:
         intervals: Of all exports of the process, because points tile time across exports.
         max_exemplars: Limit per point; further ones go to another point of the series.
+
+    Attributes:
+        plain: Exemplars of the series without attributes, in the order of the measurements. The
+            caller may add to them, and a list for a stream that has none.
     """
 
     def __init__(self, intervals: Intervals, max_exemplars: int = MAX_EXEMPLARS_PER_POINT) -> None:
         self._intervals = intervals
         self._max_exemplars = max_exemplars
-        # By their encoded attributes.
-        self._streams: dict[Stream, dict[bytes, list[bytes]]] = {}
+        self.plain: dict[Stream, list[bytes]] = {}
+        # Those with attributes, by these encoded.
+        self._series: dict[Stream, dict[bytes, list[bytes]]] = {}
         # The same lists by the attributes as given, because encoding these is expensive.
         self._labelled: dict[Stream, dict[tuple[object, ...], _Labelled]] = {}
+        # The last one of each stream, because most streams have one.
+        self._latest: dict[Stream, _Labelled] = {}
+        # What stands before a point, by the lengths of the stream's head and of the point: most
+        # points of an export are equally long.
+        self._heads: dict[tuple[int, int], tuple[bytes, bytes, int]] = {}
 
-    def exemplars(
-        self, stream: Stream, attributes: Mapping[str, object] | None = None
-    ) -> list[bytes]:
+    def exemplars(self, stream: Stream, attributes: Mapping[str, object]) -> list[bytes]:
         """Return the exemplars of a series so far; append to it in the order of the measurements.
 
         Raises:
             Exception: An attribute cannot be encoded: a user's ``__str__`` may raise anything.
         """
-        if not attributes:
-            return self._exemplars_of(stream, b"")
+        latest = self._latest.get(stream)
+        if latest is not None and latest.types is None and latest.attributes == attributes:
+            return latest.exemplars
         known = self._labelled.get(stream)
         if known is None:
             known = self._labelled[stream] = {}
@@ -105,44 +114,58 @@ class Encoder:
             and found.attributes == attributes
             and (found.types is None or found.types == _types(attributes))
         ):
+            self._latest[stream] = found
             return found.exemplars
         exemplars = self._exemplars_of(stream, protobuf.attributes(7, attributes))
         if _SCALARS.issuperset(map(type, attributes.values())):
-            known[key] = _Labelled(attributes, exemplars)
+            self._latest[stream] = known[key] = _Labelled(attributes, exemplars)
         return exemplars
 
     def pack(self, packer: RequestPacker) -> int:
         """Encode everything. Returns the number of measurements that no request can hold."""
-        return sum(
-            self._packed_point(packer, stream, series)
-            if len(series) == 1
-            else _added(packer, stream, *self._points(stream.identity, series))
-            for stream, series in self._streams.items()
+        too_large = 0
+        for stream, exemplars in self.plain.items():
+            series = self._series.pop(stream, None) if self._series else None
+            if series is None:
+                too_large += self._added_one(packer, stream, b"", exemplars)
+            else:
+                too_large += self._added(packer, stream, {b"": exemplars, **series})
+        for stream, series in self._series.items():
+            if len(series) == 1:
+                ((attributes, exemplars),) = series.items()
+                too_large += self._added_one(packer, stream, attributes, exemplars)
+            else:
+                too_large += self._added(packer, stream, series)
+        return too_large
+
+    def _added_one(
+        self, packer: RequestPacker, stream: Stream, attributes: bytes, exemplars: list[bytes]
+    ) -> int:
+        """Add a metric of one series: like any other, without a list for each level."""
+        count = len(exemplars)
+        if not 0 < count <= self._max_exemplars:
+            return self._added(packer, stream, {attributes: exemplars})
+        head, point = stream.head, self._point(stream.identity, attributes, exemplars)
+        lengths = len(head), len(point)
+        found = self._heads.get(lengths)
+        if found is None:
+            found = self._heads[lengths] = _heads_of_one(*lengths)
+        metric, gauge, length = found
+        return (
+            0
+            if packer.add(stream.scope_head, (metric, head, gauge, point), length, count)
+            else count
         )
 
-    def _packed_point(
+    def _exemplars_of(self, stream: Stream, attributes: bytes) -> list[bytes]:
+        if not attributes:
+            return self.plain.setdefault(stream, [])
+        return self._series.setdefault(stream, {}).setdefault(attributes, [])
+
+    def _added(
         self, packer: RequestPacker, stream: Stream, series: Mapping[bytes, list[bytes]]
     ) -> int:
-        """Encode a gauge of one point like any other, without a list for each level."""
-        ((attributes, exemplars),) = series.items()
-        if not 0 < len(exemplars) <= self._max_exemplars:
-            return _added(packer, stream, *self._points(stream.identity, series))
-        point = self._point(stream.identity, attributes, exemplars)
-        point_head = protobuf.head(1, len(point))
-        length = len(point_head) + len(point)
-        gauge = protobuf.head(5, length)
-        length += len(gauge) + len(stream.head)
-        metric = protobuf.head(2, length)
-        pieces = (metric, stream.head, gauge, point_head, point)
-        if packer.add(stream.scope_head, pieces, len(metric) + length, len(exemplars)):
-            return 0
-        return len(exemplars)
-
-    def _exemplars_of(self, stream: Stream, attributes: bytes) -> list[bytes]:
-        series = self._streams.get(stream)
-        if series is None:
-            series = self._streams[stream] = {}
-        return series.setdefault(attributes, [])
+        return _added(packer, stream, *self._points(stream.identity, series))
 
     def _points(
         self, identity: bytes, series: Mapping[bytes, list[bytes]]
@@ -162,8 +185,7 @@ class Encoder:
         measured_ns, is_integer, value = measured(exemplars[-1])
         start_ns, time_ns = self._intervals.following((identity, attributes), measured_ns)
         tag = _AS_INT if is_integer else _AS_DOUBLE
-        times = _POINT(0x11, start_ns, 0x19, time_ns, tag)
-        return b"".join((times, value, *exemplars, attributes))
+        return b"".join((_POINT(0x11, start_ns, 0x19, time_ns, tag, value), *exemplars, attributes))
 
 
 def _added(
@@ -219,6 +241,23 @@ def _metric(stream: Stream, points: Sequence[bytes]) -> tuple[Sequence[bytes], i
     length += len(gauge) + len(stream.head)
     metric = protobuf.head(2, length)
     return (metric, stream.head, gauge, *points), len(metric) + length
+
+
+def _heads_of_one(head: int, point: int) -> tuple[bytes, bytes, int]:
+    """Encode what stands before the head and the point of a metric of one point.
+
+    Args:
+        head: Length of the stream's head.
+        point: Length of the point.
+
+    Returns:
+        Both, and the length of the whole.
+    """
+    point_head = protobuf.head(1, point)
+    gauge = protobuf.head(5, len(point_head) + point) + point_head
+    length = head + len(gauge) + point
+    metric = protobuf.head(2, length)
+    return metric, gauge, len(metric) + length
 
 
 def _text(number: int, text: str | None) -> bytes:

@@ -49,7 +49,8 @@ class Intervals:
                 self._forget_one()
             start_ns = self._begin_ns
         # After the wall clock is set back, the end grows by 1 ns until the clock has caught up.
-        end_ns = self._ends[key] = max(measured_ns, start_ns + 1)
+        end_ns = measured_ns if measured_ns > start_ns else start_ns + 1  # faster than max
+        self._ends[key] = end_ns
         return start_ns, end_ns
 
     def _forget_one(self) -> None:

@@ -9,7 +9,6 @@ The deciding number is sent in W3C ``tracestate``, in OpenTelemetry's format for
 (``ot=rv:...;th:...``), so that a Collector that samples further also keeps whole blocks.
 """
 
-import hashlib
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Final
@@ -20,6 +19,7 @@ from opentelemetry.trace import Link, SpanContext, SpanKind, TraceState, get_cur
 from opentelemetry.util.types import Attributes
 
 from otel_rl.semconv.names import RL_LOOP_ITERATION, RL_POLICY_VERSION
+from otel_rl.sha256 import sha256
 from otel_rl.worker import served_policy
 from otel_rl.worker.tensors import as_step
 
@@ -107,4 +107,4 @@ def _blocks(attributes: Attributes) -> tuple[int, ...] | None:
 @lru_cache(maxsize=1024)
 def _number(run_id: str, block: int) -> int:
     """Return a pseudo-random number from 0 to 2**56."""
-    return int.from_bytes(hashlib.sha256(f"{run_id}/{block}".encode()).digest()[: _BITS // 8])
+    return int.from_bytes(sha256(f"{run_id}/{block}".encode()).digest()[: _BITS // 8])

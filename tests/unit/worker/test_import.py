@@ -4,6 +4,7 @@ import sys
 import tomllib
 from pathlib import Path
 
+import psutil
 import pytest
 
 import otel_rl
@@ -34,6 +35,7 @@ UNUSED = [
     "google.protobuf",
     "grpc",
     "gzip",
+    "hashlib",
     "http.client",
     "importlib.metadata",
     "multiprocessing",
@@ -42,6 +44,7 @@ UNUSED = [
     "opentelemetry.sdk.metrics",
     "otel_rl.records",
     "otel_rl.worker.api.lineage",
+    "psutil",
     "pynvml",
     "requests",
     "ssl",
@@ -83,7 +86,7 @@ def test_init_loads_no_tracker_no_server_and_no_arrays() -> None:
         "otel_rl.mlogger.log({'loss': 1.0}, step=1)\n"
         "otel_rl.shutdown(timeout_s=0.1)"
     )
-    assert loaded == {"opentelemetry.sdk", "psutil"}  # the SDK loads psutil, too
+    assert loaded == {"opentelemetry.sdk"}
 
 
 def test_a_worker_exports_metrics_events_and_spans_without_what_others_need(sink: Sink) -> None:
@@ -111,6 +114,22 @@ assert otel_rl.flush(timeout_s=60)
         if metric.name == "tokens"
     ]
     assert sent[-1] == 7
+
+
+def test_the_sdks_detector_of_processes_finds_psutil(
+    sink: Sink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OTEL_EXPERIMENTAL_RESOURCE_DETECTORS", "process")
+    code = EXPORT.format(url=sink.url) + "import psutil; assert psutil.Process().username()"
+    assert loaded_after(code, ["psutil"]) == {"psutil"}
+    owners = {
+        attribute.value.string_value
+        for request in sink.metrics
+        for of in request.resource_metrics
+        for attribute in of.resource.attributes
+        if attribute.key == "process.owner"
+    }
+    assert owners == {psutil.Process().username()}
 
 
 def test_a_proxy_loads_requests(sink: Sink, monkeypatch: pytest.MonkeyPatch) -> None:

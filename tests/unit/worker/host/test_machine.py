@@ -3,13 +3,13 @@
 import os
 import time
 from pathlib import Path
-from types import SimpleNamespace
 
 import psutil
 import pytest
 
 from otel_rl.worker.host.cgroup import Container, CpuShare, MemoryShare
-from otel_rl.worker.host.machine import Machine
+from otel_rl.worker.host.machine import Counters, Machine
+from otel_rl.worker.host.portable import Portable
 
 TICKS = os.sysconf("SC_CLK_TCK")
 
@@ -27,8 +27,9 @@ class Limited(Container):
         return self._shares[1]
 
 
-def test_without_limits_the_machine_is_read() -> None:
-    reading = Machine(Limited(None, None)).read()
+@pytest.mark.parametrize("counters", [None, Portable()])
+def test_without_limits_the_machine_is_read(counters: Counters | None) -> None:
+    reading = Machine(Limited(None, None), counters).read()
     assert reading.memory_bytes == psutil.virtual_memory().total
     assert 0 < reading.memory_used_bytes < reading.memory_bytes
     assert 0 < reading.cpu_used_s < reading.cpu_s
@@ -73,11 +74,12 @@ def test_limits_above_the_machine_are_none() -> None:
 def test_bytes_over_hardware_are_not_counted_again_on_the_layers_above_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    counted = SimpleNamespace(bytes_sent=1, bytes_recv=2)
-    found = dict.fromkeys(("lo", "eth0", "eth1", "bond0", "veth1"), counted)
-    monkeypatch.setattr(psutil, "net_io_counters", lambda **_: found)
+    interfaces = dict.fromkeys(("lo", "eth0", "eth1", "bond0", "veth1"), (2, 1))
+    counters = Portable()
+    monkeypatch.setattr(counters, "network_bytes", lambda: interfaces)
     for name in ("eth0", "eth1"):
         (tmp_path / name / "device").mkdir(parents=True)
-    assert Machine(network=tmp_path).read().network_bytes == {"receive": 4, "transmit": 2}
+    assert Machine(None, counters, tmp_path).read().network_bytes == {"receive": 4, "transmit": 2}
     # In a container no interface is hardware.
-    assert Machine(network=tmp_path / "x").read().network_bytes == {"receive": 8, "transmit": 4}
+    found = Machine(None, counters, tmp_path / "x").read().network_bytes
+    assert found == {"receive": 8, "transmit": 4}

@@ -61,7 +61,7 @@ def test_a_request_with_a_large_resource_is_no_larger_than_allowed(length: int) 
     encoder = Encoder(Intervals(0))
     framing = Framing()
     for n in range(300):
-        exemplars = encoder.exemplars(Stream(SCOPE, f"m{n}"))
+        exemplars = encoder.plain.setdefault(Stream(SCOPE, f"m{n}"), [])
         exemplars.append(pack(framing.before, n, float(n)))
     assert encoder.pack(packer) == 0
     requests = packer.requests()
