@@ -31,6 +31,7 @@ from otel_rl.bridge.delivery.selection.key_selection import KeyNames
 from otel_rl.bridge.ingest.limits import ReceiveLimits
 from otel_rl.bridge.ingest.security.tls import TlsSettings
 from otel_rl.bridge.ingest.security.tokens import AuthSettings
+from otel_rl.bridge.journal.opening import JournalPlace
 from otel_rl.bridge.rows.settings import AlignSettings
 from otel_rl.errors import ConfigError
 from otel_rl.redaction import is_secret_name, redacted
@@ -306,6 +307,12 @@ class BridgeSettings(BaseSettings):
 
     stop_timeout_s: float = Field(300.0, gt=0)
     """Time to deliver rows at a stop."""
+
+    @property
+    def journal_place(self) -> JournalPlace:
+        """Return what locates the journal."""
+        url = None if self.journal.url is None else self.journal.url.get_secret_value()
+        return JournalPlace(self.data, url, self.journal.max_bytes)
 
     @classmethod
     def settings_customise_sources(

@@ -23,8 +23,9 @@ _log = logging.getLogger(__name__)
 # Rows are also closed by time, so rounds run even when nothing arrives.
 _TICK_S = 0.2
 
-# Each round costs each run, however little came, so requests are gathered for this many times the
-# CPU time of the last rounds, and for this long at most: rows may be that much later.
+# Each round costs each run, however little came, so requests are gathered, from the beginning of
+# the last rounds, for this many times their CPU time, and for this long at most: rows may be that
+# much later.
 _GATHERING = 60.0
 _MAX_GATHERING_S = 0.3
 
@@ -126,7 +127,7 @@ class RowThread:
         while True:
             stopping = self._stopping.is_set()
             pause_s = 0.0
-            begun_s = time.thread_time()
+            begun_s, used_s = time.monotonic(), time.thread_time()
             try:
                 if stopping and not self._is_shared:
                     self._finish()
@@ -151,8 +152,10 @@ class RowThread:
             if pause_s:
                 self._stopping.wait(pause_s)
             else:
-                used_s = time.thread_time() - begun_s
-                self._stopping.wait(min(_MAX_GATHERING_S, _GATHERING * used_s))
+                used_s = time.thread_time() - used_s
+                took_s = time.monotonic() - begun_s
+                gathering_s = min(_MAX_GATHERING_S, _GATHERING * used_s)
+                self._stopping.wait(max(0.0, gathering_s - took_s))
                 self._work.wait(_TICK_S)
                 self._work.clear()
 

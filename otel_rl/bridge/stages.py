@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from starlette.routing import BaseRoute
 
 from otel_rl.bridge.archive.archiver import Archiver
-from otel_rl.bridge.config import ENV_PREFIX, BridgeSettings
+from otel_rl.bridge.config import BridgeSettings
 from otel_rl.bridge.counters import Counter, Counters, Where
 from otel_rl.bridge.delivery.group import DeliveryGroup
 from otel_rl.bridge.delivery.manager import DeliveryManager, DeliverySettings
@@ -19,6 +19,7 @@ from otel_rl.bridge.ingest.security.tls import Tls, load_tls
 from otel_rl.bridge.journal.archive_store import ArchiveStore
 from otel_rl.bridge.journal.leases.lease_table import FREE
 from otel_rl.bridge.journal.space.retention import EVERY_RUN, Retention
+from otel_rl.bridge.live_diagnosis.diagnosis_client import arguments_of, environment_of
 from otel_rl.bridge.live_diagnosis.scheduler import DiagnosisScheduler
 from otel_rl.bridge.page import Page
 from otel_rl.bridge.rows.processor import RowProcessor
@@ -158,11 +159,11 @@ def diagnosis(
     clock_ns: Callable[[], int],
 ) -> DiagnosisScheduler:
     """Return the scheduler of diagnoses of this bridge's runs."""
-    url, run_store = settings.journal.url, stores.run_store
+    place, run_store = settings.journal_place, stores.run_store
     return DiagnosisScheduler(
         run_store,
-        environment={} if url is None else {f"{ENV_PREFIX}JOURNAL__URL": url.get_secret_value()},
-        arguments=["--data", str(settings.data)],
+        environment=environment_of(place),
+        arguments=arguments_of(place),
         every_s=settings.diagnose.every_s if settings.align.max_history_bytes else 0,
         experiments=lambda: [key for key in rows.experiments() if run_store.is_ours(key)],
         progress=rows.progress,

@@ -15,15 +15,15 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from functools import partial
 from multiprocessing.connection import Connection as Channel
+from pathlib import Path
 from typing import Final, NamedTuple
 
 import orjson
 
-from otel_rl.bridge.config import BridgeSettings
+from otel_rl.bridge.journal.opening import JournalPlace
 from otel_rl.bridge.journal.reader import looking
+from otel_rl.bridge.live_diagnosis.diagnosis_client import URL_VARIABLE
 from otel_rl.bridge.live_diagnosis.live_histories import LiveHistories
-from otel_rl.cli.journal_discovery import shared_journal
-from otel_rl.cli.options import add_bridge_options, settings_of
 from otel_rl.diagnose.engine import diagnose
 from otel_rl.diagnose.places import with_places
 from otel_rl.diagnose.report_json import run_as_json
@@ -50,11 +50,11 @@ class _Answers:
     """Answers questions of the bridge. Opens the journal with the first one.
 
     Args:
-        settings: Of the bridge.
+        place: Of the journal.
     """
 
-    def __init__(self, settings: BridgeSettings) -> None:
-        self._settings = settings
+    def __init__(self, place: JournalPlace) -> None:
+        self._place = place
         self._opened = ExitStack()
         self._journal: _OpenJournal | None = None
 
@@ -100,11 +100,12 @@ class _Answers:
 
     def _open(self) -> _OpenJournal:
         with ExitStack() as stack:
-            if self._settings.journal.url is None:
-                histories = LiveHistories(partial(looking, self._settings.data))
+            if self._place.url is None:
+                histories = LiveHistories(partial(looking, self._place.directory))
             else:
-                histories = LiveHistories(stack.enter_context(shared_journal(self._settings)).read)
-            journals = Journals(self._settings)
+                shared = stack.enter_context(contextlib.closing(self._place.open()))
+                histories = LiveHistories(shared.read)
+            journals = Journals(self._place)
             stack.callback(journals.close)
             self._opened = stack.pop_all()
         return _OpenJournal(histories, journals)
@@ -114,14 +115,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Answer questions on a socket until its other end is closed."""
     parser = argparse.ArgumentParser(prog="otel_rl.cli.diagnosis_process")
     parser.add_argument("--channel", type=int, required=True)
-    add_bridge_options(parser)
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--max-bytes", type=int, required=True)
+    parser.add_argument("--shared", action="store_true")
     parsed = parser.parse_args(arguments)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the bridge ends it
     with contextlib.suppress(OSError):
         os.nice(_NICENESS)
-    settings = settings_of(parsed)
+    url = os.environ[URL_VARIABLE] if parsed.shared else None
     channel: Channel[bytes, bytes] = Channel(socket.socket(fileno=parsed.channel).detach())
-    answers = _Answers(settings)
+    answers = _Answers(JournalPlace(parsed.data, url, parsed.max_bytes))
     with contextlib.closing(answers), contextlib.suppress(EOFError, ConnectionError):
         while channel.poll(_IDLE_S):
             channel.send_bytes(answers.answer(channel.recv_bytes()))

@@ -6,7 +6,6 @@ from pathlib import Path
 
 from otel_rl.bridge.config import BridgeSettings
 from otel_rl.bridge.journal.interface import Journal
-from otel_rl.bridge.journal.opening import open_journal
 from otel_rl.bridge.journal.reader import journals_below
 
 __all__ = ["journals", "shared_journal"]
@@ -19,14 +18,7 @@ def shared_journal(settings: BridgeSettings) -> Iterator[Journal]:
     Raises:
         OtelRLError: It cannot be used.
     """
-    url = settings.journal.url
-    journal = open_journal(
-        settings.data,
-        None if url is None else url.get_secret_value(),
-        max_bytes=settings.journal.max_bytes,
-        connections=1,
-    )
-    with contextlib.closing(journal):
+    with contextlib.closing(settings.journal_place.open()) as journal:
         yield journal
 
 

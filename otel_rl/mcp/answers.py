@@ -39,7 +39,7 @@ class Answers:
         self, settings: BridgeSettings, *, clock_ns: Callable[[], int] = time.time_ns
     ) -> None:
         self._clock_ns = clock_ns
-        self._journals = Journals(settings)
+        self._journals = Journals(settings.journal_place)
 
     def close(self) -> None:
         """Close the shared database, if there is one."""

@@ -7,10 +7,8 @@ from contextlib import AbstractContextManager
 from functools import partial
 from typing import Final, NamedTuple
 
-from otel_rl.bridge.config import BridgeSettings
-from otel_rl.bridge.ingest.security.tokens import Grant
 from otel_rl.bridge.journal.interface import Connection, Journal
-from otel_rl.bridge.journal.opening import open_journal
+from otel_rl.bridge.journal.opening import JournalPlace
 from otel_rl.bridge.journal.reader import RunOverview, journals_below, looking, read_runs
 from otel_rl.bridge.journal.run_reader import (
     history_records,
@@ -62,7 +60,11 @@ def may_see(found: Found, experiments: Sequence[str] | None) -> bool:
         found: The run.
         experiments: Those of the reader, see ``Grant``; None for all.
     """
-    return experiments is None or Grant("", experiments).problem(found.run.key) is None
+    if experiments is None:
+        return True
+    from otel_rl.bridge.ingest.security.tokens import Grant  # with pydantic 11 MB
+
+    return Grant("", experiments).problem(found.run.key) is None
 
 
 class Progress(NamedTuple):
@@ -81,22 +83,15 @@ class Journals:
     """The journals of a data directory, or the one that bridges share. One thread.
 
     Args:
-        settings: Of the bridge that writes, or wrote, them.
+        place: Of the journals below a directory, or of the shared one.
 
     Raises:
         OtelRLError: The shared database cannot be used.
     """
 
-    def __init__(self, settings: BridgeSettings) -> None:
-        self._settings = settings
-        self._shared: Journal | None = None
-        if settings.journal.url is not None:
-            self._shared = open_journal(
-                settings.data,
-                settings.journal.url.get_secret_value(),
-                max_bytes=settings.journal.max_bytes,
-                connections=1,
-            )
+    def __init__(self, place: JournalPlace) -> None:
+        self._directory = place.directory
+        self._shared: Journal | None = None if place.url is None else place.open()
         # The most recently used one is the last.
         self._data: dict[tuple[str, int], RunData] = {}
 
@@ -143,7 +138,7 @@ class Journals:
                 return one
         if wanted is None:
             raise ConfigError(
-                f"There is no run in the journals below {str(self._settings.data)!r}.",
+                f"There is no run in the journals below {str(self._directory)!r}.",
                 hint="Name the data directory of a bridge: --data DIR.",
             )
         names = sorted({str(one.run.key) for one in found})
@@ -201,5 +196,5 @@ class Journals:
         if self._shared is not None:
             yield self._shared.read
             return
-        for directory in journals_below(self._settings.data):
+        for directory in journals_below(self._directory):
             yield partial(looking, directory)

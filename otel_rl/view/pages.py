@@ -96,7 +96,7 @@ class Pages:
     ) -> None:
         self._settings = settings
         self._clock_ns = clock_ns
-        self._journals = Journals(settings)
+        self._journals = Journals(settings.journal_place)
         self._diagnoses: dict[str, tuple[float, int, dict[str, Any]]] = {}
         self._catalogues: dict[tuple[str, Tier], tuple[int, Catalogue]] = {}
         self._parts: dict[str, Callable[[Found, Mapping[str, str]], Any]] = {

@@ -1,12 +1,31 @@
-"""Which kind of journal a bridge has."""
+"""Opens the journal of a bridge, of either kind."""
 
 from pathlib import Path
+from typing import NamedTuple
 
 from otel_rl.bridge.journal.interface import Journal
 from otel_rl.bridge.journal.sqlite import SqliteJournal
 from otel_rl.errors import MissingExtra
 
-__all__ = ["open_journal"]
+__all__ = ["JournalPlace", "open_journal"]
+
+
+class JournalPlace(NamedTuple):
+    """Where a bridge keeps its journal.
+
+    Attributes:
+        directory: Of the file.
+        url: Of the database that bridges share; None where the file is the journal.
+        max_bytes: Bound of its size.
+    """
+
+    directory: Path
+    url: str | None
+    max_bytes: int
+
+    def open(self) -> Journal:
+        """Open it for a single reader; see ``open_journal``."""
+        return open_journal(self.directory, self.url, max_bytes=self.max_bytes, connections=1)
 
 
 def open_journal(

@@ -13,10 +13,22 @@ from collections.abc import Mapping, Sequence
 from multiprocessing.connection import Connection
 from typing import Any, Final, NamedTuple, TypeAlias
 
+from otel_rl.bridge.journal.opening import JournalPlace
 from otel_rl.errors import JournalUnavailable
 from otel_rl.records import ExperimentKey
 
-__all__ = ["Answer", "DiagnosisProcess", "ProcessEnded", "reading_environment"]
+__all__ = [
+    "URL_VARIABLE",
+    "Answer",
+    "DiagnosisProcess",
+    "ProcessEnded",
+    "arguments_of",
+    "environment_of",
+    "reading_environment",
+]
+
+URL_VARIABLE: Final = "OTEL_RL_BRIDGE__JOURNAL__URL"
+"""Has the URL of the shared journal, which holds a password."""
 
 _MODULE: Final = "otel_rl.cli.diagnosis_process"
 
@@ -136,6 +148,17 @@ class DiagnosisProcess:
         if self._is_killed:  # just now
             self._process.kill()
         return Connection(ours.detach())
+
+
+def arguments_of(place: JournalPlace) -> Sequence[str]:
+    """Return the arguments of a process that reads this journal."""
+    shared = [] if place.url is None else ["--shared"]
+    return ["--data", str(place.directory), "--max-bytes", str(place.max_bytes), *shared]
+
+
+def environment_of(place: JournalPlace) -> Mapping[str, str]:
+    """Return the variables of a process that reads this journal."""
+    return {} if place.url is None else {URL_VARIABLE: place.url}
 
 
 def reading_environment(environ: Mapping[str, str]) -> Mapping[str, str]:

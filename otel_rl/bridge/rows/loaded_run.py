@@ -52,6 +52,9 @@ _UNRECOGNISED: Final = "repeated samples are not recognised"
 _UNEXPLAINED: Final = "steps go unexplained"
 _UNDESCRIBED: Final = "they are described again"
 
+_POINT_BYTES: Final = 64
+"""Fewest bytes of a point in a batch, about: a request of few points costs more for each."""
+
 _LARGE_BYTES: Final = 1 << 20
 """Size of a batch that takes a multiple of it in memory while it is in progress."""
 
@@ -80,6 +83,7 @@ class LoadedRun:
         taken: Batches that were taken completely, since the commit.
         taken_bytes: Their size.
         taken_ns: When the first of them was taken, by the bridge's clock.
+        state_bytes: Size of its state at the last commit.
         heard_ns: Arrival of the last taken one.
         archive_room: Tells whether the journal has room for values that wait for the archive.
         unarchived: Values that are left out of the archive, since the commit.
@@ -109,6 +113,7 @@ class LoadedRun:
     taken: dict[Offset, None] = field(default_factory=dict)
     taken_bytes: int = 0
     taken_ns: int = 0
+    state_bytes: int = 0
     heard_ns: int = 0
     archive_room: Callable[[], bool] | None = None
     unarchived: int = 0
@@ -157,7 +162,7 @@ class LoadedRun:
                 self.left_out += self.metadata.add(part.announcements)
                 assert self.cut is not None  # since the batch was begun
                 self.cut = one.offset, self.cut[1] + part.items
-                turn.took()
+                turn.took(_share(one, part, part_points))
                 if part.has_more and turn.is_over:
                     return
             self.parts = self.cut = None
@@ -198,6 +203,8 @@ class LoadedRun:
         taken, self.taken, self.taken_bytes = [*self.taken], {}, 0
         seen = logs.take_dedup()  # before the state, which includes what the log forgets
         kept = wire.Run(wire.VERSION, aligner.state.to_wire(), self.metadata.to_wire(), self.cut)
+        state = wire.encode(kept)
+        self.state_bytes = len(state)
         keys = aligner.row_maker.keys.take()
         archive = logs.take_archived()
         if archive and self.archive_room is not None and not self.archive_room():
@@ -207,7 +214,7 @@ class LoadedRun:
             self.key,
             rows,
             aligner.row_maker.next_number,
-            wire.encode(kept),
+            state,
             taken,
             standing.is_watching,
             seen,
@@ -349,6 +356,13 @@ def _counting_refusals(
             exc,
             lost,
         )
+
+
+def _share(one: Spooled, part: Decoded, part_points: int) -> float:
+    """Return the work of a part beside one of ``part_points``; a small batch is less than one."""
+    if part.has_more:
+        return 1.0
+    return min(1.0, len(one.batch.payload) / (part_points * _POINT_BYTES))
 
 
 def _after(part: Decoded, lost_ns: int) -> Decoded:

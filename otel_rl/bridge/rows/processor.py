@@ -53,7 +53,8 @@ _SLICE_PARTS = 32
 # Approximate number of values that become rows in one transaction.
 _ROW_VALUES = 100_000
 
-# Batches without a row are committed at this size: after a crash they are read again.
+# Batches without a row are committed at this size, or at that of the run's state if it is larger,
+# since a commit writes the state: after a crash they are read again.
 _UNCOMMITTED_BYTES = 4 << 20
 
 # An experiment that is silent for this long, with nothing open, is only in the run store.
@@ -278,7 +279,7 @@ class RowProcessor:
             self.runs.unload(key)
             return
         has_more = run.reads_on or bool(run.unread)
-        is_due = self._is_due(key, run, now_ns)
+        is_due = self._is_due(key, run, now_ns, has_more=has_more)
         if not has_more:
             self._troubles.is_over(key)
         done.has_more |= has_more
@@ -301,15 +302,18 @@ class RowProcessor:
         elif run.parts is None and not run.taken:
             self.findings.stored(key)
 
-    def _is_due(self, key: ExperimentKey, run: LoadedRun, now_ns: int) -> bool:
+    def _is_due(self, key: ExperimentKey, run: LoadedRun, now_ns: int, *, has_more: bool) -> bool:
         """Return whether batches are to be committed without a row."""
         if run.parts is not None or not run.taken:
             return False
-        return (
-            run.taken_bytes >= _UNCOMMITTED_BYTES
-            or has_passed(self._commit_every_ns, run.taken_ns, now_ns)
-            # Or the faulty one would not be distinguished from those before it.
-            or self._troubles.is_one_by_one(key)
+        # Or the faulty one would not be distinguished from those before it.
+        if self._troubles.is_one_by_one(key):
+            return True
+        # In a backlog the state may be as large as all batches that were taken since its beginning.
+        if has_more and run.taken_bytes < run.state_bytes:
+            return False
+        return run.taken_bytes >= max(_UNCOMMITTED_BYTES, run.state_bytes) or has_passed(
+            self._commit_every_ns, run.taken_ns, now_ns
         )
 
     def _is_idle(self, run: LoadedRun, now_ns: int) -> bool:

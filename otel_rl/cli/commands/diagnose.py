@@ -161,7 +161,7 @@ def _command(arguments: argparse.Namespace) -> int:
 
 
 def _with_places(report: Diagnosis, settings: BridgeSettings, key: ExperimentKey) -> Diagnosis:
-    with closing(Journals(settings)) as journals:
+    with closing(Journals(settings.journal_place)) as journals:
         found = journals.run(run_id(key.experiment, key.trial))
         return report if found is None else with_places(report, places_of(found, report))
 

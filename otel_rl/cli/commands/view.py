@@ -88,5 +88,5 @@ def run_of(settings: BridgeSettings, wanted: str | None) -> str:
     Raises:
         ConfigError: There is none.
     """
-    with closing(Journals(settings)) as journals:
+    with closing(Journals(settings.journal_place)) as journals:
         return journals.named(wanted).id

@@ -17,6 +17,7 @@ OF_A_WRITER = [*UNUSED, "fastapi", "importlib.metadata", "pydantic", "starlette"
         ("otel_rl.bridge.bridge", UNUSED),
         ("otel_rl.cli.commands.diagnose", [*UNUSED, "fastapi"]),
         ("otel_rl.bridge.delivery.writer_main", OF_A_WRITER),
+        ("otel_rl.cli.diagnosis_process", [*OF_A_WRITER, "asyncio", "pydantic_core", "ssl"]),
     ],
 )
 def test_what_not_all_use_is_not_loaded(module: str, unused: list[str]) -> None:

@@ -42,11 +42,11 @@ class Turn:
 
     clock_s: Callable[[], float]
     end_s: float
-    parts_left: int
+    parts_left: float
 
-    def took(self) -> None:
-        """Count a part."""
-        self.parts_left -= 1
+    def took(self, share: float = 1.0) -> None:
+        """Count a part, or the share of one that a small batch is."""
+        self.parts_left -= share
 
     @property
     def is_over(self) -> bool:

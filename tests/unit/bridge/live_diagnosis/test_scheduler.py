@@ -11,10 +11,16 @@ import pytest
 
 from otel_rl.bridge.counters import Counter, Counters, Where
 from otel_rl.bridge.journal.commit import Commit
+from otel_rl.bridge.journal.opening import JournalPlace
 from otel_rl.bridge.journal.run_store import RunStore
 from otel_rl.bridge.journal.sqlite import SqliteJournal
 from otel_rl.bridge.live_diagnosis import scheduler
-from otel_rl.bridge.live_diagnosis.diagnosis_client import DiagnosisProcess, ProcessEnded
+from otel_rl.bridge.live_diagnosis.diagnosis_client import (
+    DiagnosisProcess,
+    ProcessEnded,
+    arguments_of,
+    environment_of,
+)
 from otel_rl.bridge.live_diagnosis.scheduler import DiagnosisScheduler
 from otel_rl.bridge.rows.aligner import Aligner
 from otel_rl.bridge.rows.reports.finding_rows import Finding
@@ -30,6 +36,7 @@ pytestmark = pytest.mark.process
 
 KEY = ExperimentKey("-grpo", "slow")  # a name that looks like an option
 DEADLINE_S = 90.0
+MAX_BYTES = 1 << 30
 
 
 def judges_are_slow(role: str, phase: str, index: int, step: int) -> float:
@@ -53,7 +60,7 @@ class Bench:
         self.counters = Counters()
         self.told: list[tuple[ExperimentKey, Finding]] = []
         self.progress: tuple[int, int] | None = None
-        self.arguments = ["--data", str(directory), *arguments]
+        self.arguments = [*arguments_of(JournalPlace(directory, None, MAX_BYTES)), *arguments]
         self.watch = DiagnosisScheduler(
             self.run_store,
             environment={},
@@ -349,8 +356,8 @@ def test_only_what_is_news_is_told_also_after_a_restart() -> None:
 def test_the_process_outlives_a_database_that_does_not_answer(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    url = {"OTEL_RL_BRIDGE__JOURNAL__URL": "postgresql://u:secret@127.0.0.1:1/none"}
-    process = DiagnosisProcess(url, ["--data", str(tmp_path)])
+    shared = JournalPlace(tmp_path, "postgresql://u:secret@127.0.0.1:1/none", MAX_BYTES)
+    process = DiagnosisProcess(environment_of(shared), arguments_of(shared))
     pids = []
     for _ in range(2):
         with pytest.raises(JournalUnavailable, match="does not answer"):

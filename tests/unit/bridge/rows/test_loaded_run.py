@@ -2,6 +2,8 @@
 
 from collections.abc import Mapping
 
+import pytest
+
 from otel_rl.bridge.counters import Counter, Counters, Refusal, SampleDrop, StateFault
 from otel_rl.bridge.journal.commit import Commit
 from otel_rl.bridge.journal.run_store import SavedRun
@@ -68,6 +70,30 @@ def test_a_batch_that_was_taken_in_part_is_taken_on_where_it_was_left() -> None:
     assert [*again.taken] == [7]
     assert closed(again) == {step: float(step) for step in range(10)}
     assert again.aligner.sample_counts.duplicate == 0
+
+
+@pytest.mark.parametrize(("part_points", "is_one_turn"), [(1_000, True), (10, False)])
+def test_small_batches_share_a_turn_as_far_as_they_are_small(
+    part_points: int, *, is_one_turn: bool
+) -> None:
+    run = loaded(Counters())
+    run.read([spooled(n, range(n, n + 1)) for n in range(50)], 1)
+    run.take(turn(1), part_points, T0)
+    assert len(run.taken) > 1
+    assert (len(run.taken) == 50) is is_one_turn
+    while run.unread:
+        run.take(turn(1), part_points, T0)
+    assert closed(run) == {step: float(step) for step in range(50)}
+
+
+def test_a_large_batch_ends_a_turn_with_its_last_part() -> None:
+    run = loaded(Counters())
+    run.read([spooled(1, range(10)), spooled(2, range(10, 11))], 1)
+    run.take(turn(1), 4, T0)
+    assert not run.taken
+    for _ in range(2):
+        run.take(turn(1), 4, T0)
+    assert [*run.taken] == [1]
 
 
 def test_a_damaged_batch_is_read_alone() -> None:

@@ -310,6 +310,41 @@ def test_many_batches_without_a_row_are_committed_at_once(
     assert sparing.spool.pending() == 0
 
 
+def test_in_a_backlog_a_large_state_is_not_written_for_every_few_batches(
+    sparing: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sparing.spool.append([steps_in_one_batch(A, range(1, 300))])
+    sparing.run(1.0)
+    monkeypatch.setattr(processor, "_READ_BYTES", 1)  # so more waits after each round
+    waiting = [batch(A, step) for step in range(300, 340)]
+    sparing.spool.append(waiting)
+    states = states_written(sparing, monkeypatch)
+    # Each after as many bytes as the last one has, and one when nothing waits.
+    most = sum(len(one.payload) for one in waiting) / min(map(len, states)) + 2
+    assert 1 <= len(states) <= most < len(waiting) / 4
+    sparing.run(1.0)
+    assert sparing.spool.pending() == 0
+    sparing.drain.finish(sparing.now_ns)
+    assert sparing.steps(A) == [*range(340)]
+    assert sparing.counters.value(Counter.SAMPLES_DUPLICATE) == 0
+
+
+def states_written(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Sequence[bytes]:
+    """The states of a backlog's commits, where each round takes seconds."""
+    states: list[bytes] = []
+    commit = bench.run_store.commit
+
+    def noted(commits: Sequence[Commit]) -> None:
+        states.extend(one.state for one in commits)
+        commit(commits)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(bench.run_store, "commit", noted)
+        while bench.drain.round(bench.now_ns):
+            bench.now_ns += 2 * S
+    return states
+
+
 def test_a_row_takes_uncommitted_batches_with_it(sparing: Bench) -> None:
     sparing.spool.append([batch(A, 1)])
     sparing.run(0.1)
