@@ -33,6 +33,10 @@ _NEXT: Final[Mapping[Kind, str]] = {
     Kind.REWARD_DROP: "learning rate, data and rollouts since then",
     Kind.ENTROPY_COLLAPSE: "entropy bonus, temperature, and rollouts that repeat themselves",
     Kind.KL_GROWTH: "KL coefficient, learning rate, and the reference policy",
+    Kind.LOGPROB_MISMATCH: "the last weight transfer, then precision, temperature and kernels: the "
+    "same tokens through both programs of {who}",
+    Kind.REWARD_HACKING: "rollouts with the highest rewards since then, and what the reward of "
+    "{who} checks in them",
 }
 
 

@@ -11,7 +11,7 @@ from statistics import median
 from typing import Final
 
 from otel_rl.diagnose.history.run_history import PhaseKey, RunHistory, Track
-from otel_rl.diagnose.history.timings import is_step
+from otel_rl.diagnose.history.timings import is_step, timed_part
 from otel_rl.semconv.names import (
     PHASES,
     RlGoodputPartValues,
@@ -27,6 +27,7 @@ __all__ = [
     "from_nothing",
     "goodput_part_of",
     "only_waits",
+    "rows_about",
     "stage_of",
     "summed_by_step",
     "tracks_about",
@@ -243,7 +244,8 @@ class Subject(StrEnum):
     """Subject of a tracker key, as a pattern of it."""
 
     REWARD_MEAN = (
-        r"(^|/)((rollout|episode|critic|env)/)?(rewards?|scores?|return)(/|_)?(mean|avg)?$"
+        r"(^|/)((rollout|episode|critic|env)/)?((mean|avg|raw|train)_)*"
+        r"(rewards?|scores?|return)(/|_)?(mean|avg)?$"
     )
     REWARD_STD = r"(rewards?|scores?|return)(/|_)std$"
     ENTROPY = r"entropy(_loss)?(/mean|_mean)?$"
@@ -263,6 +265,34 @@ class Subject(StrEnum):
     CLIENT_CALLS = r"(rpc|http)/client/(call/|request/)?duration"
     SERVER_CALLS = r"(rpc|http)/server/(call/|request/)?duration"
     NONFINITE = r"non_?finite|(^|/|_)nans?(/|_|$)|inf_count"
+    LEARNING_RATE = r"learning_rate$|(^|/)(\w+_)?lr(-\w+)?$"
+    # Between inference and training, of the same tokens.
+    LOGPROB_GAP = (
+        r"(sampl|rollout|infer|vllm|sglang|mismatch|behav)(.*[/_])?"
+        r"log_?p(rob)?s?_(abs_)?diff(erence)?((/|_)mean)?$"
+    )
+    PROBABILITY_GAP = r"rollout_probs?_diff((/|_)mean)?$"
+    MISMATCH_KL = (
+        r"kl/rollout$|rollout_corr/(k3_)?kl$|train_rollout_(k3_)?kl$|gen_kl_error$"
+        r"|(^|/|_)mismatch_(k3_)?kl(/all)?((/|_)mean)?$"
+    )
+    REPETITION = r"repet(ition|itive)|repeat(ed|s)?(_|/|$)|duplicated?_n_?gram"
+
+
+# Times and counts, whatever they are the time of.
+_NO_VALUES: Final = ("otel_rl/", "critical_path/", "phase/", "goodput/", "service/")
+_NO_VALUE: Final = re.compile(r"/(worker/|(phase/)?age(/|$)|duration|latency)")
+
+
+def rows_about(history: RunHistory, subject: Subject) -> Iterator[tuple[str, Track]]:
+    """Yield (tracker key, series) about a subject: reduced over workers, one value a step.
+
+    The time of a reward is no reward.
+    """
+    for key, track in history.rows.items():
+        is_time = key.startswith(_NO_VALUES) or _NO_VALUE.search(key) or timed_part(key)
+        if re.search(subject.value, key) and not is_time:
+            yield key, track.finite()
 
 
 _STATISTIC = re.compile(r"/((rank_)?(max|min|std)|p\d+|count|rate|per_step)$")

@@ -21,6 +21,8 @@ from otel_rl.diagnose.detectors import (
     stale_policy,
     stalls,
 )
+from otel_rl.diagnose.detectors.quality.logprob_mismatch import logprob_mismatch
+from otel_rl.diagnose.detectors.quality.reward_hacking import reward_hacking
 from otel_rl.diagnose.detectors.workload import Workload, changes
 from otel_rl.diagnose.explain import SLACK, is_near, unexplained
 from otel_rl.diagnose.history.records import StepFacts
@@ -35,6 +37,8 @@ _DETECTORS: Final[Sequence[Callable[[RunHistory], Iterable[Cause]]]] = (
     learning.not_a_number,
     learning.wrong_rewards,
     learning.degeneration,
+    logprob_mismatch,
+    reward_hacking,
     processes.crashes,
     processes.crash_loops,
     stalls.stalls,

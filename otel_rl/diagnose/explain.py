@@ -18,7 +18,10 @@ _SLOW: Final = frozenset(
         Kind.STRAGGLER,
     }
 )
-_LEARNING: Final = frozenset({Kind.REWARD_DROP, Kind.ENTROPY_COLLAPSE, Kind.KL_GROWTH})
+_LEARNING: Final = frozenset(
+    {Kind.REWARD_DROP, Kind.ENTROPY_COLLAPSE, Kind.KL_GROWTH, Kind.REWARD_HACKING}
+)
+_BEHIND: Final = frozenset({Kind.LOGPROB_MISMATCH})  # samples of other weights
 _BACKLOG: Final = frozenset({Kind.STALENESS_GROWTH, Kind.EVICTION, Kind.STALE_POLICY})
 
 # A process at fault does not slow the own work of another role.
@@ -36,7 +39,9 @@ _EXPLAINS: Final[dict[Kind, frozenset[Kind]]] = {
         Kind.SLOW_TRAINING,
         Kind.STARVATION,
         Kind.KV_THRASH,
+        Kind.LOGPROB_MISMATCH,
     },
+    Kind.LOGPROB_MISMATCH: _LEARNING,
     Kind.REWARD_BUG: _LEARNING,
     Kind.CRASH: _SLOW | _BACKLOG | {Kind.STARVATION, Kind.STALL, Kind.NETWORK_DELAY},
     Kind.CRASH_LOOP: _SLOW | _BACKLOG | {Kind.STARVATION, Kind.KV_THRASH, Kind.NETWORK_DELAY},
@@ -45,15 +50,17 @@ _EXPLAINS: Final[dict[Kind, frozenset[Kind]]] = {
     Kind.GC_PAUSES: _SLOW | _BACKLOG | {Kind.STARVATION, Kind.NETWORK_DELAY},
     Kind.THROTTLED: _SLOW | _BACKLOG | {Kind.STARVATION},
     Kind.KV_THRASH: _SLOW | _BACKLOG | {Kind.STARVATION},
-    Kind.SLOW_SYNC: _BACKLOG | {Kind.STARVATION} | _LEARNING,
+    Kind.SLOW_SYNC: _BACKLOG | {Kind.STARVATION} | _LEARNING | _BEHIND,
     Kind.NETWORK_DELAY: _BACKLOG | _SLOW | {Kind.STARVATION},
     Kind.SLOW_GENERATION: _BACKLOG | {Kind.STARVATION, Kind.NETWORK_DELAY},
     Kind.SLOW_REWARD: _BACKLOG | {Kind.STARVATION, Kind.SLOW_GENERATION, Kind.NETWORK_DELAY},
     Kind.SLOW_TRAINING: _BACKLOG | {Kind.NETWORK_DELAY, Kind.STARVATION},
     Kind.STRAGGLER: _BACKLOG | {Kind.NETWORK_DELAY, Kind.STARVATION},
     Kind.SLOW_PHASE: _BACKLOG | {Kind.STARVATION},
-    Kind.STALE_POLICY: frozenset({Kind.STALENESS_GROWTH, Kind.EVICTION}) | _LEARNING,
+    Kind.STALE_POLICY: frozenset({Kind.STALENESS_GROWTH, Kind.EVICTION}) | _LEARNING | _BEHIND,
+    Kind.STALENESS_GROWTH: _BEHIND,
     Kind.EVICTION: frozenset({Kind.STALENESS_GROWTH, Kind.STARVATION}),
+    Kind.REWARD_HACKING: frozenset({Kind.ENTROPY_COLLAPSE, Kind.KL_GROWTH, Kind.REWARD_DROP}),
     Kind.ENTROPY_COLLAPSE: frozenset({Kind.REWARD_DROP}),
     Kind.KL_GROWTH: frozenset({Kind.REWARD_DROP}),
 }

@@ -33,6 +33,8 @@ class Kind(StrEnum):
     REWARD_DROP = "reward_drop"
     ENTROPY_COLLAPSE = "entropy_collapse"
     KL_GROWTH = "kl_growth"
+    LOGPROB_MISMATCH = "logprob_mismatch"
+    REWARD_HACKING = "reward_hacking"
 
 
 @dataclass(frozen=True, slots=True)

@@ -70,6 +70,8 @@ SCENARIOS: tuple[Scenario, ...] = (
     fault("lockstep.entropy_collapses", What.ENTROPY, "trainer", "entropy_collapse",
           needs="metrics"),
     fault("lockstep.kl_grows", What.KL, "trainer", "kl_growth", needs="metrics"),
+    fault("lockstep.logprobs_disagree", What.GAP, "trainer", "logprob_mismatch", needs="metrics"),
+    fault("lockstep.reward_is_tricked", What.HACK, "trainer", "reward_hacking", needs="metrics"),
     fault("lockstep.collector_pauses", What.GC, "trainer", "gc_pauses", index=ONE, needs="ours"),
     fault("lockstep.one_device_hot", What.HEAT, "trainer", "throttled", index=ONE,
           needs="metrics"),

@@ -96,6 +96,8 @@ class World:
             length *= one.size if step >= one.step else 1
         for one in self.troubles.of(What.LENGTH_RAMP):
             length *= 1 + (one.size - 1) * step / program.steps
+        for one in self.troubles.of(What.LEAP):
+            length *= 1 + 0.8 * max(0.0, min(1.0, (step - one.step) / 10))
         return length
 
     def batch(self, step: int) -> float:
