@@ -15,6 +15,8 @@ _NEXT: Final[Mapping[Kind, str]] = {
     Kind.SLOW_TRAINING: "sequence lengths and batch sizes of {who}, and its GPUs' clocks",
     Kind.SLOW_SYNC: "the transfer of weights: its size, its network, and who waits for whom",
     Kind.SLOW_PHASE: "what {phase} of {who} waits for: disk, network, another service",
+    Kind.SLOW_TOOL: "the service or sandbox that {phase} of {who} calls: load, limits, time-outs",
+    Kind.SLOW_DATA: "the source that {phase} of {who} reads: storage, network, loader processes",
     Kind.STRAGGLER: "GPU clocks, temperature, and other programs on the machine of {who}",
     Kind.STARVATION: "rates of those who make samples, and what they wait for",
     Kind.EVICTION: "the buffer's size and age limit against the rate of samples",

@@ -20,6 +20,7 @@ from otel_rl.semconv.names import (
     RlStageValues,
     RlWorkerRoleValues,
 )
+from otel_rl.semconv.spec import TOOL_SPAN
 
 __all__ = [
     "Subject",
@@ -42,6 +43,7 @@ class Work(StrEnum):
 
     SYNC = "sync"
     REWARD = "reward"
+    DATA = "data"
     ENVIRONMENT = "environment"
     GENERATION = "generation"
     TRAINING = "training"
@@ -83,6 +85,10 @@ _WORK = (
     (
         Work.SYNC,
         r"(^|\.)sync(_(params?|policy|model|actor|rollouts?))?$|weight|broadcast|checkpoint_engine|update_params|reload|policy_push|policy_pull",
+    ),
+    (
+        Work.DATA,
+        r"data_?(set|load|read|fetch|prep)|(load|fetch|read)(ing)?_(data|prompts?)|load_batch|^load$",
     ),
     (Work.REWARD, r"reward|scor(e|ing)|judge|verif|grad(er|ing$)"),
     (Work.ENVIRONMENT, r"env(_|$|\.)|environment|tool|sandbox"),
@@ -127,6 +133,8 @@ def stage_of(role: str, phase: str, stepping_role: str) -> str:
 
 def work_of(place: PhaseKey) -> Work:
     """Kind of work of a phase: by its registered name, else by words in its name or its role's."""
+    if place.phase.startswith(TOOL_SPAN):
+        return Work.ENVIRONMENT  # whatever its name is about
     if place.phase not in _WAITS:
         work = _WORK_OF_STAGE.get(_OF_PHASE.get(place.phase, ""))
         if work is not None:

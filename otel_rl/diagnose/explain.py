@@ -15,6 +15,8 @@ _SLOW: Final = frozenset(
         Kind.SLOW_TRAINING,
         Kind.SLOW_SYNC,
         Kind.SLOW_PHASE,
+        Kind.SLOW_TOOL,
+        Kind.SLOW_DATA,
         Kind.STRAGGLER,
     }
 )
@@ -57,6 +59,8 @@ _EXPLAINS: Final[dict[Kind, frozenset[Kind]]] = {
     Kind.SLOW_TRAINING: _BACKLOG | {Kind.NETWORK_DELAY, Kind.STARVATION},
     Kind.STRAGGLER: _BACKLOG | {Kind.NETWORK_DELAY, Kind.STARVATION},
     Kind.SLOW_PHASE: _BACKLOG | {Kind.STARVATION},
+    Kind.SLOW_TOOL: _BACKLOG | {Kind.STARVATION},
+    Kind.SLOW_DATA: _BACKLOG | {Kind.STARVATION},
     Kind.STALE_POLICY: frozenset({Kind.STALENESS_GROWTH, Kind.EVICTION}) | _LEARNING | _BEHIND,
     Kind.STALENESS_GROWTH: _BEHIND,
     Kind.EVICTION: frozenset({Kind.STALENESS_GROWTH, Kind.STARVATION}),

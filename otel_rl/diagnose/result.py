@@ -15,6 +15,8 @@ class Kind(StrEnum):
     SLOW_TRAINING = "slow_training"
     SLOW_SYNC = "slow_sync"
     SLOW_PHASE = "slow_phase"
+    SLOW_TOOL = "slow_tool"
+    SLOW_DATA = "slow_data"
     STRAGGLER = "straggler"
     STARVATION = "starvation"
     EVICTION = "eviction"

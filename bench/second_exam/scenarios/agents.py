@@ -5,15 +5,15 @@ from bench.second_exam.trouble import Shape, What
 
 __all__ = ["SCENARIOS"]
 
-_TOOL = fault("agents.tool_slow", What.SLOW, "env", "slow_phase", phase="tool_search", size=4)
+_TOOL = fault("agents.tool_slow", What.SLOW, "env", "slow_tool", phase="tool_search", size=4)
 _TRAIN = fault("agents.one_rank_trains_slowly", What.SLOW, "trainer", "straggler slow_training",
                phase="train", index=ONE, begins=0.65, needs="waits")  # fmt: skip
 
 SCENARIOS: tuple[Scenario, ...] = (
     _TOOL,
-    fault("agents.tool_slow_for_a_while", What.SLOW, "env", "slow_phase", phase="tool_search",
+    fault("agents.tool_slow_for_a_while", What.SLOW, "env", "slow_tool", phase="tool_search",
           size=4, begins=0.35, shape=Shape.PASSING),
-    fault("agents.tools_of_one_host_slow", What.SLOW, "env", "slow_phase straggler",
+    fault("agents.tools_of_one_host_slow", What.SLOW, "env", "slow_tool straggler",
           phase="tool_search", index=ONE, size=6, needs="many"),
     fault("agents.one_engine_slow", What.SLOW, "generator", "slow_generation straggler",
           phase="generate", index=ONE, size=3),

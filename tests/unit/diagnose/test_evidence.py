@@ -106,7 +106,7 @@ def test_a_total_tells_of_a_larger_batch() -> None:
 def test_a_slow_tool_is_no_slow_reward() -> None:
     spans = role("tool_search", *[changed(0.5, 2.0)] * 3, name="env")
     (found,) = causes(made(step_s=changed(3.0, 4.5), spans=spans))
-    assert found == (Kind.SLOW_PHASE, None, AT)
+    assert found == (Kind.SLOW_TOOL, None, AT)
 
 
 def test_one_of_two_workers_that_was_slow_for_a_while_is_named() -> None:
