@@ -33,6 +33,7 @@ class What(StrEnum):
     REWARD_JUMP = "reward_jump"
     ENTROPY = "entropy"
     KL = "kl"
+    UNEVEN = "uneven"  # a rank gets ``size`` times the tokens of the others
     GAP = "gap"  # the engines' log-probabilities are ``size`` times as far off the trainers'
     HACK = "hack"  # the reward is gained by a trick: held-out scores fall, answers repeat
     # No troubles: changes on purpose.

@@ -24,6 +24,7 @@ from otel_rl.diagnose.detectors import (
 from otel_rl.diagnose.detectors.quality.logprob_mismatch import logprob_mismatch
 from otel_rl.diagnose.detectors.quality.reward_hacking import reward_hacking
 from otel_rl.diagnose.detectors.resources.slow_tools import slow_tools
+from otel_rl.diagnose.detectors.resources.uneven_work import uneven_work
 from otel_rl.diagnose.detectors.workload import Workload, changes
 from otel_rl.diagnose.explain import SLACK, is_near, unexplained
 from otel_rl.diagnose.history.records import StepFacts
@@ -49,6 +50,7 @@ _DETECTORS: Final[Sequence[Callable[[RunHistory], Iterable[Cause]]]] = (
     processes.preemptions,
     processes.throttling,
     slow_phases.slow_work,
+    uneven_work,
     recurring.recurring,
     passing.passing_slowdowns,
     rare_phases.rare_phases,

@@ -57,6 +57,7 @@ _EXPLAINS: Final[dict[Kind, frozenset[Kind]]] = {
     Kind.SLOW_GENERATION: _BACKLOG | {Kind.STARVATION, Kind.NETWORK_DELAY},
     Kind.SLOW_REWARD: _BACKLOG | {Kind.STARVATION, Kind.SLOW_GENERATION, Kind.NETWORK_DELAY},
     Kind.SLOW_TRAINING: _BACKLOG | {Kind.NETWORK_DELAY, Kind.STARVATION},
+    Kind.UNEVEN_WORK: _BACKLOG | _SLOW | {Kind.STARVATION},
     Kind.STRAGGLER: _BACKLOG | {Kind.NETWORK_DELAY, Kind.STARVATION},
     Kind.SLOW_PHASE: _BACKLOG | {Kind.STARVATION},
     Kind.SLOW_TOOL: _BACKLOG | {Kind.STARVATION},
@@ -72,6 +73,7 @@ _EXPLAINS: Final[dict[Kind, frozenset[Kind]]] = {
 _Subject = tuple[Kind, str | None, str | None]
 
 SLACK: Final = 8  # tolerance of the first step of a change, in steps
+_MORE_OF_WORK: Final = 1.3  # times as long for each token is another fault
 _AS_MANY: Final = 0.75  # the same of two ratios
 _AS_MUCH: Final = (0.6, 1.6)  # range of ratios at which two slowdowns are the same
 
@@ -141,6 +143,8 @@ def _explains(cause: Cause, effect: Cause) -> bool:
         return cause.role in effect.answered_by and _is_before(cause, effect)
     if cause.kind in _OF_PROCESS and effect.kind in _SLOW and effect.role != cause.role:
         return False
+    if cause.kind is Kind.UNEVEN_WORK and effect.kind in _SLOW:
+        return effect.worker == cause.worker and _is_as_much_work(cause, effect)
     if (cause.kind, effect.kind) == (Kind.SLOW_REWARD, Kind.SLOW_GENERATION):
         return cause.since is None or _are_near(cause.since, effect.since)
     if cause.kind is Kind.NAN and effect.worker is not None:
@@ -150,6 +154,13 @@ def _explains(cause: Cause, effect: Cause) -> bool:
     if cause.kind in {Kind.KV_THRASH, Kind.CRASH_LOOP} and effect.kind in _SLOW:
         return effect.role == cause.role and _is_before(cause, effect)
     return _is_before(cause, effect)
+
+
+def _is_as_much_work(cause: Cause, effect: Cause) -> bool:
+    """Return whether a worker takes longer by no more than its larger share of the work."""
+    work, time = cause.evidence[0], effect.evidence[0]
+    more = (work.after or 0.0) / (work.before or 1.0)
+    return (time.after or 0.0) <= _MORE_OF_WORK * more * (time.before or 0.0)
 
 
 def _is_answer_to(answer: Cause, call: Cause) -> bool:

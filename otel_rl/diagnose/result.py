@@ -18,6 +18,7 @@ class Kind(StrEnum):
     SLOW_TOOL = "slow_tool"
     SLOW_DATA = "slow_data"
     STRAGGLER = "straggler"
+    UNEVEN_WORK = "uneven_work"
     STARVATION = "starvation"
     EVICTION = "eviction"
     STALE_POLICY = "stale_policy"

@@ -36,6 +36,8 @@ SCENARIOS: tuple[Scenario, ...] = (
     fault("agents.engine_hot", What.HEAT, "generator", "throttled", index=ONE, size=3,
           needs="metrics"),
     fault("agents.reward_falls", What.REWARD_FALL, "trainer", "reward_drop", needs="metrics"),
+    fault("agents.a_rank_gets_more_tokens", What.UNEVEN, "trainer", "uneven_work", index=ONE,
+          needs="ours many"),
     fault("agents.logprobs_disagree", What.GAP, "trainer", "logprob_mismatch", needs="metrics"),
     fault("agents.reward_is_tricked", What.HACK, "trainer", "reward_hacking", needs="metrics"),
     both("agents.two_at_different_times", _TOOL, _TRAIN),

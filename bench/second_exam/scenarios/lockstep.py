@@ -70,6 +70,8 @@ SCENARIOS: tuple[Scenario, ...] = (
     fault("lockstep.entropy_collapses", What.ENTROPY, "trainer", "entropy_collapse",
           needs="metrics"),
     fault("lockstep.kl_grows", What.KL, "trainer", "kl_growth", needs="metrics"),
+    fault("lockstep.a_rank_gets_more_tokens", What.UNEVEN, "trainer", "uneven_work", index=ONE,
+          needs="ours many"),
     fault("lockstep.logprobs_disagree", What.GAP, "trainer", "logprob_mismatch", needs="metrics"),
     fault("lockstep.reward_is_tricked", What.HACK, "trainer", "reward_hacking", needs="metrics"),
     fault("lockstep.collector_pauses", What.GC, "trainer", "gc_pauses", index=ONE, needs="ours"),

@@ -98,6 +98,7 @@ def _tokens(worker: Worker, step: int, chance: random.Random, *, is_told: bool) 
     world = worker.world
     if is_told:
         mean = 900 * world.length(step) * world.batch(step) * 64
+        mean *= world.share_of(worker.role, worker.index, step)
         tokens = round(mean * math.exp(chance.gauss(0, 0.02)))
         if world.program.telemetry.names in ("verl", "slime"):  # they log numbers of steps
             worker.value("tokens", tokens, step)

@@ -100,6 +100,11 @@ class World:
             length *= 1 + 0.8 * max(0.0, min(1.0, (step - one.step) / 10))
         return length
 
+    def share_of(self, role: str, index: int, step: int) -> float:
+        """Return a worker's part of the work of a step, relative to an equal one."""
+        more = self.troubles.amount(What.UNEVEN, role, index, step, self.program.steps)
+        return more or 1.0
+
     def batch(self, step: int) -> float:
         on = [one.size for one in self.troubles.of(What.BATCH) if step >= one.step]
         return math.prod(on)
@@ -258,6 +263,8 @@ class Worker:
     def _seconds(self, phase: str, seconds: float, step: int) -> float:
         world, steps = self.world, self.world.program.steps
         seconds = world.noisy(seconds, step)
+        if phase == "train":
+            seconds *= world.share_of(self.role, self.index, step)
         seconds *= world.troubles.factor(self.role, self.index, phase, step, steps)
         pause = world.troubles.amount(What.GC, self.role, self.index, step, steps)
         if pause and phase in ("train", "generate"):
