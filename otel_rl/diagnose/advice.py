@@ -28,6 +28,8 @@ _NEXT: Final[Mapping[Kind, str]] = {
     Kind.KV_THRASH: "cache size, concurrent requests and lengths of {who}",
     Kind.GC_PAUSES: "objects that {who} keeps; gc.freeze() after start-up",
     Kind.NETWORK_DELAY: "the network between callers and {who}: retransmissions, proxies, DNS",
+    Kind.SLOW_LINK: "errors and speed of links (ibstat, nvidia-smi nvlink), and NCCL_IB_HCA",
+    Kind.HOST_PRESSURE: "other programs and virtual machines on that host, and its limits",
     Kind.THROTTLED: "temperature, fans and power limit of the devices of {who}",
     Kind.STALL: "the stack of {who}, and who else is in the same collective",
     Kind.CLOCK_SKEW: "time synchronisation (chrony, NTP) of the host of {who}",

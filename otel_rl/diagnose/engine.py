@@ -23,6 +23,8 @@ from otel_rl.diagnose.detectors import (
 )
 from otel_rl.diagnose.detectors.quality.logprob_mismatch import logprob_mismatch
 from otel_rl.diagnose.detectors.quality.reward_hacking import reward_hacking
+from otel_rl.diagnose.detectors.resources.host_pressure import host_pressure
+from otel_rl.diagnose.detectors.resources.slow_links import slow_links
 from otel_rl.diagnose.detectors.resources.slow_tools import slow_tools
 from otel_rl.diagnose.detectors.resources.uneven_work import uneven_work
 from otel_rl.diagnose.detectors.workload import Workload, changes
@@ -49,6 +51,8 @@ _DETECTORS: Final[Sequence[Callable[[RunHistory], Iterable[Cause]]]] = (
     processes.gc_pauses,
     processes.preemptions,
     processes.throttling,
+    host_pressure,
+    slow_links,
     slow_phases.slow_work,
     uneven_work,
     recurring.recurring,

@@ -29,6 +29,9 @@ _BACKLOG: Final = frozenset({Kind.STALENESS_GROWTH, Kind.EVICTION, Kind.STALE_PO
 # A process at fault does not slow the own work of another role.
 _OF_PROCESS: Final = frozenset({Kind.CLOCK_SKEW, Kind.GC_PAUSES, Kind.THROTTLED})
 
+# They may slow any work, but at the same time: a policy of NaN writes long nonsense at once.
+_AT_ONCE: Final = frozenset({Kind.NAN, Kind.HOST_PRESSURE, Kind.SLOW_LINK})
+
 # Consequences of each kind, if they began no earlier.
 _EXPLAINS: Final[dict[Kind, frozenset[Kind]]] = {
     # A policy of NaN writes long nonsense: work on its samples takes longer, in the whole role.
@@ -51,6 +54,8 @@ _EXPLAINS: Final[dict[Kind, frozenset[Kind]]] = {
     Kind.CLOCK_SKEW: _SLOW | _BACKLOG | {Kind.NETWORK_DELAY, Kind.STARVATION},
     Kind.GC_PAUSES: _SLOW | _BACKLOG | {Kind.STARVATION, Kind.NETWORK_DELAY},
     Kind.THROTTLED: _SLOW | _BACKLOG | {Kind.STARVATION},
+    Kind.HOST_PRESSURE: _SLOW | _BACKLOG | {Kind.STARVATION, Kind.NETWORK_DELAY},
+    Kind.SLOW_LINK: _SLOW | _BACKLOG | {Kind.STARVATION},
     Kind.KV_THRASH: _SLOW | _BACKLOG | {Kind.STARVATION},
     Kind.SLOW_SYNC: _BACKLOG | {Kind.STARVATION} | _LEARNING | _BEHIND,
     Kind.NETWORK_DELAY: _BACKLOG | _SLOW | {Kind.STARVATION},
@@ -149,8 +154,8 @@ def _explains(cause: Cause, effect: Cause) -> bool:
         return cause.since is None or _are_near(cause.since, effect.since)
     if cause.kind is Kind.NAN and effect.worker is not None:
         return False  # the same policy is everywhere
-    if cause.kind is Kind.NAN and effect.kind in _SLOW:
-        return _are_near(cause.since or 0, effect.since)  # its nonsense is long at once
+    if cause.kind in _AT_ONCE and effect.kind in _SLOW:
+        return _are_near(cause.since or 0, effect.since)
     if cause.kind in {Kind.KV_THRASH, Kind.CRASH_LOOP} and effect.kind in _SLOW:
         return effect.role == cause.role and _is_before(cause, effect)
     return _is_before(cause, effect)
