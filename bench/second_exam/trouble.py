@@ -33,6 +33,8 @@ class What(StrEnum):
     REWARD_JUMP = "reward_jump"
     ENTROPY = "entropy"
     KL = "kl"
+    STEAL = "steal"  # a host's CPUs go to others: work on it takes ``size`` times as long
+    LINK = "link"  # weights move ``size`` times more slowly between hosts
     UNEVEN = "uneven"  # a rank gets ``size`` times the tokens of the others
     GAP = "gap"  # the engines' log-probabilities are ``size`` times as far off the trainers'
     HACK = "hack"  # the reward is gained by a trick: held-out scores fall, answers repeat

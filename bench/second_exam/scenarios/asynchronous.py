@@ -56,6 +56,8 @@ SCENARIOS: tuple[Scenario, ...] = (
           begins=0.6, needs="waits"),
     fault("async.scorers_hang", What.HANG, "reward", "stall", phase="reward", begins=0.6),
     fault("async.kl_grows", What.KL, "trainer", "kl_growth", needs="metrics"),
+    fault("async.host_shares_its_cpus", What.STEAL, "trainer", "host_pressure", index=ONE,
+          needs="ours many", names_worker=False),
     fault("async.a_rank_gets_more_tokens", What.UNEVEN, "trainer", "uneven_work", index=ONE,
           needs="ours many"),
     fault("async.logprobs_disagree", What.GAP, "trainer", "logprob_mismatch", needs="metrics"),

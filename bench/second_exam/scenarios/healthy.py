@@ -18,6 +18,7 @@ SCENARIOS: tuple[Scenario, ...] = (
             may_say=_LR),
     healthy("lockstep.restarted", What.RESTART, "trainer", needs="ours"),
     healthy("lockstep.idle_tail", What.TAIL, "trainer"),
+    healthy("lockstep.busy_neighbour", What.STEAL, "trainer", 1.0, index=ONE, needs="ours"),
     healthy("lockstep.rewards_in_seasons", What.SEASON, "trainer", needs="metrics"),
     healthy("lockstep.policy_leaps", What.LEAP, "trainer", needs="metrics"),
     healthy("lockstep.logprobs_drift", What.GAP_GROWS, "trainer", 2.5, needs="metrics"),

@@ -39,6 +39,9 @@ def causes(history: RunHistory) -> list[tuple[Kind, str | None, str | None]]:
     ("measure", "before", "after"),
     [
         (STEAL, 0.01, 0.3),
+        ("pressure/cpu", 0.1, 0.8),
+        ("pressure/memory", 0.001, 0.3),
+        ("pressure/io", 0.02, 0.7),
         ("memory/utilization/used", 0.6, 0.97),
         ("filesystem/utilization/used", 0.6, 0.98),
     ],
@@ -58,11 +61,20 @@ def test_a_host_that_is_short_of_something_explains_its_slow_rank(
         hosts(STEAL, 0.01, 0.3, slower=1.0),
         hosts(STEAL, 0.01, 0.03, slower=1.0),
         hosts(STEAL, 0.2, 0.2, slower=1.0),
+        hosts("pressure/io", 0.02, 0.2, slower=1.0),
         hosts("memory/utilization/used", 0.5, 0.9, slower=1.0),
         hosts("memory/utilization/used", 0.97, 0.97, slower=1.0),
         hosts("filesystem/utilization/used", 0.6, 0.98, slower=1.0),
     ],
-    ids=["unfelt", "little", "always", "memory is free", "always full", "disk has room"],
+    ids=[
+        "unfelt",
+        "little",
+        "always",
+        "a little",
+        "memory is free",
+        "always full",
+        "disk has room",
+    ],
 )
 def test_a_host_is_no_fault_if_it_is(history: RunHistory) -> None:
     assert causes(history) == []

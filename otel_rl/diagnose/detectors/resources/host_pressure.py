@@ -43,6 +43,21 @@ _MEASURES: Final = (
         *(0.08, 2.0, 2.0),
     ),
     _Measure(
+        re.compile(r"^host/(?P<host>[^/]+)/pressure/cpu$"),
+        "of the time work waits for a CPU",
+        *(0.5, 2.0, 2.0),
+    ),
+    _Measure(
+        re.compile(r"^host/(?P<host>[^/]+)/pressure/memory$"),
+        "of the time work waits for memory",
+        *(0.1, 2.0, 2.0),
+    ),
+    _Measure(
+        re.compile(r"^host/(?P<host>[^/]+)/pressure/io$"),
+        "of the time work waits for disks",
+        *(0.3, 2.0, 2.0),
+    ),
+    _Measure(
         re.compile(r"^host/(?P<host>[^/]+)/memory/utilization/used$"),
         "of the memory is in use",
         *(0.95, 0.99, 1.05),
