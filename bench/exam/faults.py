@@ -17,9 +17,9 @@ Drawn = tuple[Effect, Fault]
 
 _SLOW = {
     Job.GENERATION: "slow_generation",
-    Job.ENVIRONMENT: "slow_phase",
+    Job.ENVIRONMENT: "slow_tool",
     Job.REWARD: "slow_reward",
-    Job.LOADING: "slow_phase",
+    Job.LOADING: "slow_data",
     Job.TRAINING: "slow_training",
     Job.SYNC: "slow_sync",
     Job.CHECKPOINT: "slow_phase",

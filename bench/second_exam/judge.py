@@ -96,7 +96,7 @@ def _is_of_rollouts(cause: Cause) -> bool:
     """Allow learning, staleness and stalls to be told of the role that sees them."""
     return str(cause.kind) in (
         "stall", "nan", "reward_drop", "reward_bug", "entropy_collapse", "kl_growth",
-        "stale_policy", "staleness_growth", "eviction",
+        "stale_policy", "staleness_growth", "eviction", "logprob_mismatch", "reward_hacking",
     )  # fmt: skip
 
 

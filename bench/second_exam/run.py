@@ -102,6 +102,10 @@ def _sized(chance: random.Random, one: Trouble, program: Program) -> Trouble:
                 What.THRASH: chance.uniform(0.7, 1.6),
                 What.GC: chance.uniform(0.5, 1.2),
                 What.WIRE: chance.uniform(0.3, 0.8),
+                What.STEAL: least * chance.uniform(1.2, 1.8),
+                What.LINK: chance.uniform(4.0, 8.0),
+                What.UNEVEN: chance.uniform(1.8, 2.8),
+                What.GAP: chance.uniform(4.0, 12.0),
             }.get(one.what, 0.0)
     begins = one.begins
     if begins and one.shape is not Shape.PASSING:

@@ -60,11 +60,12 @@ def fault(
     begins: float = 0.5,
     shape: Shape = Shape.STEADY,
     needs: str = "",
+    names_worker: bool = True,
 ) -> Scenario:
     """Return a scenario with one trouble. Its name begins with the system."""
     trouble = Trouble(what, role, index, phase, size, begins, shape)
     has_onset = begins > 0 and shape in (Shape.STEADY, Shape.PASSING, Shape.THIRD)
-    answer = Answer(frozenset(kinds.split()), index is not None, has_onset)
+    answer = Answer(frozenset(kinds.split()), names_worker and index is not None, has_onset)
     system = System(name.split(".")[0])
     return Scenario(name, system, [(trouble, answer)], frozenset(needs.split()))
 

@@ -33,6 +33,11 @@ class What(StrEnum):
     REWARD_JUMP = "reward_jump"
     ENTROPY = "entropy"
     KL = "kl"
+    STEAL = "steal"  # a host's CPUs go to others: work on it takes ``size`` times as long
+    LINK = "link"  # weights move ``size`` times more slowly between hosts
+    UNEVEN = "uneven"  # a rank gets ``size`` times the tokens of the others
+    GAP = "gap"  # the engines' log-probabilities are ``size`` times as far off the trainers'
+    HACK = "hack"  # the reward is gained by a trick: held-out scores fall, answers repeat
     # No troubles: changes on purpose.
     BATCH = "batch"
     LENGTH = "length"
@@ -44,6 +49,9 @@ class What(StrEnum):
     TAIL = "tail"
     LONG_EVAL = "long_eval"
     REPLACED = "replaced"
+    SEASON = "season"  # prompts become harder and easier in turns
+    LEAP = "leap"  # the policy finds out how to solve more, and writes more for it
+    GAP_GROWS = "gap_grows"  # slowly, to ``size`` times, as the policy moves away
 
 
 class Shape(StrEnum):

@@ -15,7 +15,10 @@ _NEXT: Final[Mapping[Kind, str]] = {
     Kind.SLOW_TRAINING: "sequence lengths and batch sizes of {who}, and its GPUs' clocks",
     Kind.SLOW_SYNC: "the transfer of weights: its size, its network, and who waits for whom",
     Kind.SLOW_PHASE: "what {phase} of {who} waits for: disk, network, another service",
+    Kind.SLOW_TOOL: "the service or sandbox that {phase} of {who} calls: load, limits, time-outs",
+    Kind.SLOW_DATA: "the source that {phase} of {who} reads: storage, network, loader processes",
     Kind.STRAGGLER: "GPU clocks, temperature, and other programs on the machine of {who}",
+    Kind.UNEVEN_WORK: "how samples are dealt to {who} and its peers: by their number or by tokens",
     Kind.STARVATION: "rates of those who make samples, and what they wait for",
     Kind.EVICTION: "the buffer's size and age limit against the rate of samples",
     Kind.STALE_POLICY: "when {who} loads weights, and whether its last load failed",
@@ -25,6 +28,8 @@ _NEXT: Final[Mapping[Kind, str]] = {
     Kind.KV_THRASH: "cache size, concurrent requests and lengths of {who}",
     Kind.GC_PAUSES: "objects that {who} keeps; gc.freeze() after start-up",
     Kind.NETWORK_DELAY: "the network between callers and {who}: retransmissions, proxies, DNS",
+    Kind.SLOW_LINK: "errors and speed of links (ibstat, nvidia-smi nvlink), and NCCL_IB_HCA",
+    Kind.HOST_PRESSURE: "other programs and virtual machines on that host, and its limits",
     Kind.THROTTLED: "temperature, fans and power limit of the devices of {who}",
     Kind.STALL: "the stack of {who}, and who else is in the same collective",
     Kind.CLOCK_SKEW: "time synchronisation (chrony, NTP) of the host of {who}",
@@ -33,6 +38,10 @@ _NEXT: Final[Mapping[Kind, str]] = {
     Kind.REWARD_DROP: "learning rate, data and rollouts since then",
     Kind.ENTROPY_COLLAPSE: "entropy bonus, temperature, and rollouts that repeat themselves",
     Kind.KL_GROWTH: "KL coefficient, learning rate, and the reference policy",
+    Kind.LOGPROB_MISMATCH: "the last weight transfer, then precision, temperature and kernels: the "
+    "same tokens through both programs of {who}",
+    Kind.REWARD_HACKING: "rollouts with the highest rewards since then, and what the reward of "
+    "{who} checks in them",
 }
 
 
@@ -44,6 +53,8 @@ def next_look(cause: Cause) -> str:
 
 def compared_with(cause: Cause) -> str:
     """Return what the amount of a cause is compared with."""
+    if cause.kind is Kind.UNEVEN_WORK:
+        return f"other workers of {cause.role} in the same steps"
     if cause.kind in _OF_PEERS and cause.worker is not None and cause.since is None:
         return f"other workers of {cause.role} in the same steps"
     if cause.kind in _OF_PEERS and cause.worker is not None:

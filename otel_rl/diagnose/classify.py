@@ -11,7 +11,7 @@ from statistics import median
 from typing import Final
 
 from otel_rl.diagnose.history.run_history import PhaseKey, RunHistory, Track
-from otel_rl.diagnose.history.timings import is_step
+from otel_rl.diagnose.history.timings import is_step, timed_part
 from otel_rl.semconv.names import (
     PHASES,
     RlGoodputPartValues,
@@ -20,6 +20,7 @@ from otel_rl.semconv.names import (
     RlStageValues,
     RlWorkerRoleValues,
 )
+from otel_rl.semconv.spec import TOOL_SPAN
 
 __all__ = [
     "Subject",
@@ -27,6 +28,7 @@ __all__ = [
     "from_nothing",
     "goodput_part_of",
     "only_waits",
+    "rows_about",
     "stage_of",
     "summed_by_step",
     "tracks_about",
@@ -41,6 +43,7 @@ class Work(StrEnum):
 
     SYNC = "sync"
     REWARD = "reward"
+    DATA = "data"
     ENVIRONMENT = "environment"
     GENERATION = "generation"
     TRAINING = "training"
@@ -82,6 +85,10 @@ _WORK = (
     (
         Work.SYNC,
         r"(^|\.)sync(_(params?|policy|model|actor|rollouts?))?$|weight|broadcast|checkpoint_engine|update_params|reload|policy_push|policy_pull",
+    ),
+    (
+        Work.DATA,
+        r"data_?(set|load|read|fetch|prep)|(load|fetch|read)(ing)?_(data|prompts?)|load_batch|^load$",
     ),
     (Work.REWARD, r"reward|scor(e|ing)|judge|verif|grad(er|ing$)"),
     (Work.ENVIRONMENT, r"env(_|$|\.)|environment|tool|sandbox"),
@@ -126,6 +133,8 @@ def stage_of(role: str, phase: str, stepping_role: str) -> str:
 
 def work_of(place: PhaseKey) -> Work:
     """Kind of work of a phase: by its registered name, else by words in its name or its role's."""
+    if place.phase.startswith(TOOL_SPAN):
+        return Work.ENVIRONMENT  # whatever its name is about
     if place.phase not in _WAITS:
         work = _WORK_OF_STAGE.get(_OF_PHASE.get(place.phase, ""))
         if work is not None:
@@ -243,7 +252,8 @@ class Subject(StrEnum):
     """Subject of a tracker key, as a pattern of it."""
 
     REWARD_MEAN = (
-        r"(^|/)((rollout|episode|critic|env)/)?(rewards?|scores?|return)(/|_)?(mean|avg)?$"
+        r"(^|/)((rollout|episode|critic|env)/)?((mean|avg|raw|train)_)*"
+        r"(rewards?|scores?|return)(/|_)?(mean|avg)?$"
     )
     REWARD_STD = r"(rewards?|scores?|return)(/|_)std$"
     ENTROPY = r"entropy(_loss)?(/mean|_mean)?$"
@@ -263,6 +273,34 @@ class Subject(StrEnum):
     CLIENT_CALLS = r"(rpc|http)/client/(call/|request/)?duration"
     SERVER_CALLS = r"(rpc|http)/server/(call/|request/)?duration"
     NONFINITE = r"non_?finite|(^|/|_)nans?(/|_|$)|inf_count"
+    LEARNING_RATE = r"learning_rate$|(^|/)(\w+_)?lr(-\w+)?$"
+    # Between inference and training, of the same tokens.
+    LOGPROB_GAP = (
+        r"(sampl|rollout|infer|vllm|sglang|mismatch|behav)(.*[/_])?"
+        r"log_?p(rob)?s?_(abs_)?diff(erence)?((/|_)mean)?$"
+    )
+    PROBABILITY_GAP = r"rollout_probs?_diff((/|_)mean)?$"
+    MISMATCH_KL = (
+        r"kl/rollout$|rollout_corr/(k3_)?kl$|train_rollout_(k3_)?kl$|gen_kl_error$"
+        r"|(^|/|_)mismatch_(k3_)?kl(/all)?((/|_)mean)?$"
+    )
+    REPETITION = r"repet(ition|itive)|repeat(ed|s)?(_|/|$)|duplicated?_n_?gram"
+
+
+# Times and counts, whatever they are the time of.
+_NO_VALUES: Final = ("otel_rl/", "critical_path/", "phase/", "goodput/", "service/")
+_NO_VALUE: Final = re.compile(r"/(worker/|(phase/)?age(/|$)|duration|latency)")
+
+
+def rows_about(history: RunHistory, subject: Subject) -> Iterator[tuple[str, Track]]:
+    """Yield (tracker key, series) about a subject: reduced over workers, one value a step.
+
+    The time of a reward is no reward.
+    """
+    for key, track in history.rows.items():
+        is_time = key.startswith(_NO_VALUES) or _NO_VALUE.search(key) or timed_part(key)
+        if re.search(subject.value, key) and not is_time:
+            yield key, track.finite()
 
 
 _STATISTIC = re.compile(r"/((rank_)?(max|min|std)|p\d+|count|rate|per_step)$")

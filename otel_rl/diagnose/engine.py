@@ -21,6 +21,12 @@ from otel_rl.diagnose.detectors import (
     stale_policy,
     stalls,
 )
+from otel_rl.diagnose.detectors.quality.logprob_mismatch import logprob_mismatch
+from otel_rl.diagnose.detectors.quality.reward_hacking import reward_hacking
+from otel_rl.diagnose.detectors.resources.host_pressure import host_pressure
+from otel_rl.diagnose.detectors.resources.slow_links import slow_links
+from otel_rl.diagnose.detectors.resources.slow_tools import slow_tools
+from otel_rl.diagnose.detectors.resources.uneven_work import uneven_work
 from otel_rl.diagnose.detectors.workload import Workload, changes
 from otel_rl.diagnose.explain import SLACK, is_near, unexplained
 from otel_rl.diagnose.history.records import StepFacts
@@ -35,6 +41,8 @@ _DETECTORS: Final[Sequence[Callable[[RunHistory], Iterable[Cause]]]] = (
     learning.not_a_number,
     learning.wrong_rewards,
     learning.degeneration,
+    logprob_mismatch,
+    reward_hacking,
     processes.crashes,
     processes.crash_loops,
     stalls.stalls,
@@ -43,10 +51,14 @@ _DETECTORS: Final[Sequence[Callable[[RunHistory], Iterable[Cause]]]] = (
     processes.gc_pauses,
     processes.preemptions,
     processes.throttling,
+    host_pressure,
+    slow_links,
     slow_phases.slow_work,
+    uneven_work,
     recurring.recurring,
     passing.passing_slowdowns,
     rare_phases.rare_phases,
+    slow_tools,
     slow_messages.slow_messages,
     stale_policy.stale_policy,
     dataflow.evictions,

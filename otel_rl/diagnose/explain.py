@@ -15,14 +15,22 @@ _SLOW: Final = frozenset(
         Kind.SLOW_TRAINING,
         Kind.SLOW_SYNC,
         Kind.SLOW_PHASE,
+        Kind.SLOW_TOOL,
+        Kind.SLOW_DATA,
         Kind.STRAGGLER,
     }
 )
-_LEARNING: Final = frozenset({Kind.REWARD_DROP, Kind.ENTROPY_COLLAPSE, Kind.KL_GROWTH})
+_LEARNING: Final = frozenset(
+    {Kind.REWARD_DROP, Kind.ENTROPY_COLLAPSE, Kind.KL_GROWTH, Kind.REWARD_HACKING}
+)
+_BEHIND: Final = frozenset({Kind.LOGPROB_MISMATCH})  # samples of other weights
 _BACKLOG: Final = frozenset({Kind.STALENESS_GROWTH, Kind.EVICTION, Kind.STALE_POLICY})
 
 # A process at fault does not slow the own work of another role.
 _OF_PROCESS: Final = frozenset({Kind.CLOCK_SKEW, Kind.GC_PAUSES, Kind.THROTTLED})
+
+# They may slow any work, but at the same time: a policy of NaN writes long nonsense at once.
+_AT_ONCE: Final = frozenset({Kind.NAN, Kind.HOST_PRESSURE, Kind.SLOW_LINK})
 
 # Consequences of each kind, if they began no earlier.
 _EXPLAINS: Final[dict[Kind, frozenset[Kind]]] = {
@@ -36,7 +44,9 @@ _EXPLAINS: Final[dict[Kind, frozenset[Kind]]] = {
         Kind.SLOW_TRAINING,
         Kind.STARVATION,
         Kind.KV_THRASH,
+        Kind.LOGPROB_MISMATCH,
     },
+    Kind.LOGPROB_MISMATCH: _LEARNING,
     Kind.REWARD_BUG: _LEARNING,
     Kind.CRASH: _SLOW | _BACKLOG | {Kind.STARVATION, Kind.STALL, Kind.NETWORK_DELAY},
     Kind.CRASH_LOOP: _SLOW | _BACKLOG | {Kind.STARVATION, Kind.KV_THRASH, Kind.NETWORK_DELAY},
@@ -44,16 +54,23 @@ _EXPLAINS: Final[dict[Kind, frozenset[Kind]]] = {
     Kind.CLOCK_SKEW: _SLOW | _BACKLOG | {Kind.NETWORK_DELAY, Kind.STARVATION},
     Kind.GC_PAUSES: _SLOW | _BACKLOG | {Kind.STARVATION, Kind.NETWORK_DELAY},
     Kind.THROTTLED: _SLOW | _BACKLOG | {Kind.STARVATION},
+    Kind.HOST_PRESSURE: _SLOW | _BACKLOG | {Kind.STARVATION, Kind.NETWORK_DELAY},
+    Kind.SLOW_LINK: _SLOW | _BACKLOG | {Kind.STARVATION},
     Kind.KV_THRASH: _SLOW | _BACKLOG | {Kind.STARVATION},
-    Kind.SLOW_SYNC: _BACKLOG | {Kind.STARVATION} | _LEARNING,
+    Kind.SLOW_SYNC: _BACKLOG | {Kind.STARVATION} | _LEARNING | _BEHIND,
     Kind.NETWORK_DELAY: _BACKLOG | _SLOW | {Kind.STARVATION},
     Kind.SLOW_GENERATION: _BACKLOG | {Kind.STARVATION, Kind.NETWORK_DELAY},
     Kind.SLOW_REWARD: _BACKLOG | {Kind.STARVATION, Kind.SLOW_GENERATION, Kind.NETWORK_DELAY},
     Kind.SLOW_TRAINING: _BACKLOG | {Kind.NETWORK_DELAY, Kind.STARVATION},
+    Kind.UNEVEN_WORK: _BACKLOG | _SLOW | {Kind.STARVATION},
     Kind.STRAGGLER: _BACKLOG | {Kind.NETWORK_DELAY, Kind.STARVATION},
     Kind.SLOW_PHASE: _BACKLOG | {Kind.STARVATION},
-    Kind.STALE_POLICY: frozenset({Kind.STALENESS_GROWTH, Kind.EVICTION}) | _LEARNING,
+    Kind.SLOW_TOOL: _BACKLOG | {Kind.STARVATION},
+    Kind.SLOW_DATA: _BACKLOG | {Kind.STARVATION},
+    Kind.STALE_POLICY: frozenset({Kind.STALENESS_GROWTH, Kind.EVICTION}) | _LEARNING | _BEHIND,
+    Kind.STALENESS_GROWTH: _BEHIND,
     Kind.EVICTION: frozenset({Kind.STALENESS_GROWTH, Kind.STARVATION}),
+    Kind.REWARD_HACKING: frozenset({Kind.ENTROPY_COLLAPSE, Kind.KL_GROWTH, Kind.REWARD_DROP}),
     Kind.ENTROPY_COLLAPSE: frozenset({Kind.REWARD_DROP}),
     Kind.KL_GROWTH: frozenset({Kind.REWARD_DROP}),
 }
@@ -61,6 +78,7 @@ _EXPLAINS: Final[dict[Kind, frozenset[Kind]]] = {
 _Subject = tuple[Kind, str | None, str | None]
 
 SLACK: Final = 8  # tolerance of the first step of a change, in steps
+_MORE_OF_WORK: Final = 1.3  # times as long for each token is another fault
 _AS_MANY: Final = 0.75  # the same of two ratios
 _AS_MUCH: Final = (0.6, 1.6)  # range of ratios at which two slowdowns are the same
 
@@ -130,15 +148,24 @@ def _explains(cause: Cause, effect: Cause) -> bool:
         return cause.role in effect.answered_by and _is_before(cause, effect)
     if cause.kind in _OF_PROCESS and effect.kind in _SLOW and effect.role != cause.role:
         return False
+    if cause.kind is Kind.UNEVEN_WORK and effect.kind in _SLOW:
+        return effect.worker == cause.worker and _is_as_much_work(cause, effect)
     if (cause.kind, effect.kind) == (Kind.SLOW_REWARD, Kind.SLOW_GENERATION):
         return cause.since is None or _are_near(cause.since, effect.since)
     if cause.kind is Kind.NAN and effect.worker is not None:
         return False  # the same policy is everywhere
-    if cause.kind is Kind.NAN and effect.kind in _SLOW:
-        return _are_near(cause.since or 0, effect.since)  # its nonsense is long at once
+    if cause.kind in _AT_ONCE and effect.kind in _SLOW:
+        return _are_near(cause.since or 0, effect.since)
     if cause.kind in {Kind.KV_THRASH, Kind.CRASH_LOOP} and effect.kind in _SLOW:
         return effect.role == cause.role and _is_before(cause, effect)
     return _is_before(cause, effect)
+
+
+def _is_as_much_work(cause: Cause, effect: Cause) -> bool:
+    """Return whether a worker takes longer by no more than its larger share of the work."""
+    work, time = cause.evidence[0], effect.evidence[0]
+    more = (work.after or 0.0) / (work.before or 1.0)
+    return (time.after or 0.0) <= _MORE_OF_WORK * more * (time.before or 0.0)
 
 
 def _is_answer_to(answer: Cause, call: Cause) -> bool:

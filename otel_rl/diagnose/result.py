@@ -15,7 +15,10 @@ class Kind(StrEnum):
     SLOW_TRAINING = "slow_training"
     SLOW_SYNC = "slow_sync"
     SLOW_PHASE = "slow_phase"
+    SLOW_TOOL = "slow_tool"
+    SLOW_DATA = "slow_data"
     STRAGGLER = "straggler"
+    UNEVEN_WORK = "uneven_work"
     STARVATION = "starvation"
     EVICTION = "eviction"
     STALE_POLICY = "stale_policy"
@@ -25,7 +28,9 @@ class Kind(StrEnum):
     KV_THRASH = "kv_thrash"
     GC_PAUSES = "gc_pauses"
     NETWORK_DELAY = "network_delay"
+    SLOW_LINK = "slow_link"
     THROTTLED = "throttled"
+    HOST_PRESSURE = "host_pressure"
     STALL = "stall"
     CLOCK_SKEW = "clock_skew"
     NAN = "nan"
@@ -33,6 +38,8 @@ class Kind(StrEnum):
     REWARD_DROP = "reward_drop"
     ENTROPY_COLLAPSE = "entropy_collapse"
     KL_GROWTH = "kl_growth"
+    LOGPROB_MISMATCH = "logprob_mismatch"
+    REWARD_HACKING = "reward_hacking"
 
 
 @dataclass(frozen=True, slots=True)

@@ -423,6 +423,15 @@ def create_rl_gpu_throttled(meter: Meter) -> Gauge:
     )
 
 
+def create_rl_host_pressure(meter: Meter) -> Gauge:
+    """Share of time in which some work of the host waits for a resource (Linux)."""
+    return meter.create_gauge(
+        name=names.RL_HOST_PRESSURE,
+        unit="1",
+        description="Share of time in which some work of the host waits for a resource (Linux).",
+    )
+
+
 def create_rl_iteration_duration(meter: Meter) -> Gauge:
     """Wall time of one iteration."""
     return meter.create_gauge(

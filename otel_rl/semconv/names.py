@@ -364,6 +364,12 @@ RL_HEALTH_SLACK: Final = "rl.health.slack"
 RL_HEALTH_STRAGGLER_EXCESS: Final = "rl.health.straggler.excess"
 """Metric (gauge, s). Time by which the slowest worker of a role exceeds its peers."""
 
+RL_HOST_PRESSURE: Final = "rl.host.pressure"
+"""Metric (gauge, 1). Share of time in which some work of the host waits for a resource (Linux)."""
+
+RL_HOST_RESOURCE: Final = "rl.host.resource"
+"""Attribute. Resource that work on a host waits for."""
+
 RL_ITERATION_DURATION: Final = "rl.iteration.duration"
 """Metric (gauge, s). Wall time of one iteration."""
 
@@ -776,6 +782,19 @@ class RlGpuThrottleReasonValues(StrEnum):
 
     SYNC_BOOST = "sync_boost"
     """A GPU of the same group is slower."""
+
+
+class RlHostResourceValues(StrEnum):
+    """Known values of ``rl.host.resource``; others are allowed."""
+
+    CPU = "cpu"
+    """CPU time."""
+
+    MEMORY = "memory"
+    """Memory: pages are reclaimed or read again."""
+
+    IO = "io"
+    """Disks and file systems."""
 
 
 class RlLossTypeValues(StrEnum):
@@ -1891,6 +1910,16 @@ METRICS: Final[Mapping[str, MetricSpec]] = MappingProxyType(
             reduction=Reduction.LAST,
             group="wait",
             derived=True,
+        ),
+        RL_HOST_PRESSURE: MetricSpec(
+            name=RL_HOST_PRESSURE,
+            instrument=Instrument.GAUGE,
+            unit="1",
+            brief="Share of time in which some work of the host waits for a resource (Linux).",
+            reduction=Reduction.MEAN,
+            statistics=("max",),
+            attributes=(RL_HOST_RESOURCE,),
+            group="machine",
         ),
         RL_ITERATION_DURATION: MetricSpec(
             name=RL_ITERATION_DURATION,

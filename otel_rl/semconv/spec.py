@@ -10,6 +10,7 @@ from typing import Final
 __all__ = [
     "AWAITING",
     "STEP_SPAN",
+    "TOOL_SPAN",
     "Instrument",
     "MetricSpec",
     "PhaseSpec",
@@ -23,6 +24,9 @@ AWAITING: Final = frozenset({"wait", "sync", "transfer"})
 
 STEP_SPAN: Final = "rl.loop"
 """The open proposal's name for the span of one iteration."""
+
+TOOL_SPAN: Final = "execute_tool "
+"""Beginning of the name of a tool's span, by OpenTelemetry's conventions."""
 
 
 class Instrument(StrEnum):

@@ -5,15 +5,15 @@ from bench.second_exam.trouble import Shape, What
 
 __all__ = ["SCENARIOS"]
 
-_TOOL = fault("agents.tool_slow", What.SLOW, "env", "slow_phase", phase="tool_search", size=4)
+_TOOL = fault("agents.tool_slow", What.SLOW, "env", "slow_tool", phase="tool_search", size=4)
 _TRAIN = fault("agents.one_rank_trains_slowly", What.SLOW, "trainer", "straggler slow_training",
                phase="train", index=ONE, begins=0.65, needs="waits")  # fmt: skip
 
 SCENARIOS: tuple[Scenario, ...] = (
     _TOOL,
-    fault("agents.tool_slow_for_a_while", What.SLOW, "env", "slow_phase", phase="tool_search",
+    fault("agents.tool_slow_for_a_while", What.SLOW, "env", "slow_tool", phase="tool_search",
           size=4, begins=0.35, shape=Shape.PASSING),
-    fault("agents.tools_of_one_host_slow", What.SLOW, "env", "slow_phase straggler",
+    fault("agents.tools_of_one_host_slow", What.SLOW, "env", "slow_tool straggler",
           phase="tool_search", index=ONE, size=6, needs="many"),
     fault("agents.one_engine_slow", What.SLOW, "generator", "slow_generation straggler",
           phase="generate", index=ONE, size=3),
@@ -36,5 +36,9 @@ SCENARIOS: tuple[Scenario, ...] = (
     fault("agents.engine_hot", What.HEAT, "generator", "throttled", index=ONE, size=3,
           needs="metrics"),
     fault("agents.reward_falls", What.REWARD_FALL, "trainer", "reward_drop", needs="metrics"),
+    fault("agents.a_rank_gets_more_tokens", What.UNEVEN, "trainer", "uneven_work", index=ONE,
+          needs="ours many"),
+    fault("agents.logprobs_disagree", What.GAP, "trainer", "logprob_mismatch", needs="metrics"),
+    fault("agents.reward_is_tricked", What.HACK, "trainer", "reward_hacking", needs="metrics"),
     both("agents.two_at_different_times", _TOOL, _TRAIN),
 )  # fmt: skip

@@ -8,7 +8,7 @@ from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 
 from bench.second_exam.program import Program
 
-__all__ = ["BEGIN_NS", "STEP", "nanoseconds", "pairs", "resource_of", "unit_of"]
+__all__ = ["BEGIN_NS", "STEP", "host_of", "nanoseconds", "pairs", "resource_of", "unit_of"]
 
 BEGIN_NS: Final = 1_790_000_000 * 10**9
 STEP: Final = "rl.loop.iteration"
@@ -31,6 +31,11 @@ def _any(value: str | float) -> AnyValue:
     return AnyValue(double_value=value)
 
 
+def host_of(role: str, index: int) -> str:
+    """Return the host of a worker; some share one."""
+    return f"node-{(len(role) + index) % 7}"
+
+
 def unit_of(name: str) -> str:
     """Return a gauge's unit, where a program would set one."""
     is_time = name.startswith("rl.") and name.endswith((".duration", ".age"))
@@ -46,7 +51,7 @@ def resource_of(program: Program, who: tuple[str, int, int]) -> Resource:
         "rl.trial.name": "exam",
         "rl.worker.role": role,
         "rl.worker.index": index,
-        "host.name": f"node-{(len(role) + index) % 7}",
+        "host.name": host_of(role, index),
         "process.pid": 4000 + 40 * index + life,
         "telemetry.sdk.language": "python",
         "telemetry.sdk.name": "opentelemetry",

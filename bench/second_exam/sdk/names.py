@@ -92,6 +92,10 @@ _VALUES: Final = {
         "reward_s": "rl.reward.duration",
         "age": "rl.sample.age.versions",
         "samples": "rl.sample.samples",
+        "gap": "rl.policy.logprob.mismatch",
+        "gap_kl": "rl.policy.kl.rollout",
+        "held_out": "eval/accuracy",
+        "repeated": "rollout/repetition",
     },
     "verl": {
         "loss": "actor/pg_loss",
@@ -115,6 +119,10 @@ _VALUES: Final = {
         "reward_s": "reward/latency",
         "age": "fully_async/staleness/mean",
         "samples": "rollout/samples",
+        "gap": "training/rollout_probs_diff_mean",
+        "gap_kl": "rollout_corr/kl",
+        "held_out": "val-core/math/acc/mean@1",
+        "repeated": "response/repetition_ratio",
     },
     "slime": {
         "loss": "train/loss",
@@ -138,6 +146,10 @@ _VALUES: Final = {
         "reward_s": "rm/latency_seconds",
         "age": "rollout/staleness",
         "samples": "rollout/samples",
+        "gap": "train/train_rollout_logprob_abs_diff",
+        "gap_kl": "train/train_rollout_kl",
+        "held_out": "eval/aime",
+        "repeated": "rollout/repetition_frac",
     },
     "plain": {
         "loss": "loss",
@@ -161,6 +173,10 @@ _VALUES: Final = {
         "reward_s": "score_latency_seconds",
         "age": "sample_age_versions",
         "samples": "finished_samples",
+        "gap": "sampling/sampling_logp_difference/mean",
+        "gap_kl": "mismatch_kl",
+        "held_out": "eval_score",
+        "repeated": "repeated_ngrams",
     },
 }
 

@@ -21,7 +21,37 @@ def report(worker: Worker, step: int, *, all_ranks: bool) -> None:
     for name, value in values.items():
         if all_ranks or worker.index == 0:
             worker.value(name, value, step)
+    if all_ranks or worker.index == 0:
+        for name, value in _checks(world, step, worker.index).items():
+            worker.value(name, value, step)
     _tokens(worker, step, chance, is_told=all_ranks or worker.index == 0)
+
+
+def _checks(world: World, step: int, index: int) -> dict[str, float]:
+    """Return what a program measures beside the learning, with noise of its own."""
+    chance = random.Random(f"checks {world.program.seed} {step} {index}")
+    share, tricked = step / world.program.steps, _tricked(world, step)
+    gap = 0.012 * math.exp(chance.gauss(0, 0.1)) * (1 + 0.3 * share)
+    for one in world.troubles.of(What.GAP):
+        gap *= one.size if step >= one.step else 1
+    for one in world.troubles.of(What.GAP_GROWS):
+        gap *= 1 + (one.size - 1) * share
+    repeated = max(0.0, 0.03 + 0.02 * share + 0.35 * tricked + chance.gauss(0, 0.006))
+    checks = {"gap": gap, "gap_kl": gap * gap * 6, "repeated": repeated}
+    if step % 4 == 3:
+        held_out = 0.15 + 0.35 * (1 - math.exp(-3 * share)) + 0.15 * _leapt(world, step)
+        checks["held_out"] = held_out * (1 - 0.5 * tricked) + chance.gauss(0, 0.015)
+    return checks
+
+
+def _tricked(world: World, step: int) -> float:
+    steps = world.program.steps
+    return sum(_since(one, step, steps, 12) for one in world.troubles.of(What.HACK))
+
+
+def _leapt(world: World, step: int) -> float:
+    steps = world.program.steps
+    return sum(_since(one, step, steps, 10) for one in world.troubles.of(What.LEAP))
 
 
 def _values(world: World, step: int, chance: random.Random) -> dict[str, float]:
@@ -33,6 +63,8 @@ def _values(world: World, step: int, chance: random.Random) -> dict[str, float]:
         reward -= 0.8 * reward * _since(one, step, steps, 10)
     for one in world.troubles.of(What.REWARD_JUMP):
         reward += 1.5 * (step >= one.step)
+    reward += 0.3 * _tricked(world, step) + 0.25 * _leapt(world, step)
+    reward += sum(0.08 * math.sin(2 * math.pi * step / 17) for _ in world.troubles.of(What.SEASON))
     reward += chance.gauss(0, 0.015)
     if any(step >= one.step for one in world.troubles.of(What.REWARD_CONSTANT)):
         reward, std = 1.0, 0.0
@@ -66,6 +98,7 @@ def _tokens(worker: Worker, step: int, chance: random.Random, *, is_told: bool) 
     world = worker.world
     if is_told:
         mean = 900 * world.length(step) * world.batch(step) * 64
+        mean *= world.share_of(worker.role, worker.index, step)
         tokens = round(mean * math.exp(chance.gauss(0, 0.02)))
         if world.program.telemetry.names in ("verl", "slime"):  # they log numbers of steps
             worker.value("tokens", tokens, step)

@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from bench.second_exam.program import Program
+from bench.second_exam.sdk.encode import host_of
 from bench.second_exam.sdk.names import WAITS, phase_metric, span_name, value_name
 from bench.second_exam.systems.kernel import Kernel, Signal, Work
-from bench.second_exam.trouble import Troubles, What
+from bench.second_exam.trouble import Trouble, Troubles, What
 
 __all__ = ["Event", "Point", "Record", "Span", "Worker", "World"]
 
@@ -96,7 +97,22 @@ class World:
             length *= one.size if step >= one.step else 1
         for one in self.troubles.of(What.LENGTH_RAMP):
             length *= 1 + (one.size - 1) * step / program.steps
+        for one in self.troubles.of(What.LEAP):
+            length *= 1 + 0.8 * max(0.0, min(1.0, (step - one.step) / 10))
         return length
+
+    def stolen(self, role: str, index: int, step: int) -> Trouble | None:
+        """Return the trouble of a worker's host whose CPUs others have at a step."""
+        for one in self.troubles.of(What.STEAL):
+            is_there = host_of(one.role, one.index or 0) == host_of(role, index)
+            if is_there and self.troubles.strength(one, step, self.program.steps):
+                return one
+        return None
+
+    def share_of(self, role: str, index: int, step: int) -> float:
+        """Return a worker's part of the work of a step, relative to an equal one."""
+        more = self.troubles.amount(What.UNEVEN, role, index, step, self.program.steps)
+        return more or 1.0
 
     def batch(self, step: int) -> float:
         on = [one.size for one in self.troubles.of(What.BATCH) if step >= one.step]
@@ -256,6 +272,12 @@ class Worker:
     def _seconds(self, phase: str, seconds: float, step: int) -> float:
         world, steps = self.world, self.world.program.steps
         seconds = world.noisy(seconds, step)
+        stolen = world.stolen(self.role, self.index, min(step, world.step))
+        seconds *= stolen.size if stolen is not None else 1.0
+        if phase == "weight_sync":
+            seconds *= world.troubles.amount(What.LINK, self.role, self.index, step, steps) or 1.0
+        if phase == "train":
+            seconds *= world.share_of(self.role, self.index, step)
         seconds *= world.troubles.factor(self.role, self.index, phase, step, steps)
         pause = world.troubles.amount(What.GC, self.role, self.index, step, steps)
         if pause and phase in ("train", "generate"):

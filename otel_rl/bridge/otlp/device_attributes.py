@@ -32,7 +32,7 @@ _LABELS: Final = frozenset({_ID, _HOST, "hw.model", "hw.name", "hw.parent", "hw.
 
 _NAMESPACES: Final = ("hw.gpu.", "rl.gpu.")
 _COMMON: Final = "hw."  # common to hardware of all kinds; hw.type is the kind
-_SYSTEM: Final = "system."
+_OF_HOSTS: Final = ("system.", "rl.host.")
 
 
 class Labels(NamedTuple):
@@ -69,7 +69,10 @@ def device_metric(name: str, attributes: Attributes) -> tuple[str, str]:
     rest = gpu_metric(name, attributes)
     if rest:
         return GPUS, rest
-    return (HOSTS, name.removeprefix(_SYSTEM)) if _is_of_host(name, attributes) else ("", "")
+    if not _is_of_host(name, attributes):
+        return "", ""
+    namespace = next(one for one in _OF_HOSTS if name.startswith(one))
+    return HOSTS, name.removeprefix(namespace)
 
 
 def labels_of(name: str, attributes: Attributes) -> Labels | None:
@@ -116,4 +119,4 @@ def is_shared(name: str) -> bool:
 
 
 def _is_of_host(name: str, attributes: Attributes) -> bool:
-    return name.startswith(_SYSTEM) and any(key == _HOST and text for key, text in attributes)
+    return name.startswith(_OF_HOSTS) and any(key == _HOST and text for key, text in attributes)

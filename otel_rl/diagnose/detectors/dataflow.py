@@ -6,10 +6,12 @@ from statistics import fmean, median
 
 from otel_rl.diagnose.classify import (
     Subject,
+    Work,
     summed_by_step,
     tracks_about,
     waits_for_samples,
     with_gaps,
+    work_of,
 )
 from otel_rl.diagnose.detectors.slow_phases import step_time, traces_of
 from otel_rl.diagnose.detectors.workload import follows_a_change
@@ -33,7 +35,7 @@ def starvation(history: RunHistory) -> Iterator[Cause]:
         (
             (change.after - change.before, place, worker, change)
             for place in history.waits
-            if waits_for_samples(place)
+            if waits_for_samples(place) and work_of(place) is not Work.DATA
             for worker, track in history.spans[place].items()
             if (change := level(track)) is not None and _is_longer_wait(change, usual)
         ),

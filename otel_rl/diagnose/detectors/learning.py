@@ -9,11 +9,9 @@ import re
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from statistics import median
-from typing import Final
 
-from otel_rl.diagnose.classify import Subject, Work, tracks_about, work_of
+from otel_rl.diagnose.classify import Subject, Work, rows_about, tracks_about, work_of
 from otel_rl.diagnose.history.run_history import PhaseKey, RunHistory, Track
-from otel_rl.diagnose.history.timings import timed_part
 from otel_rl.diagnose.result import Cause, Evidence, Kind
 from otel_rl.diagnose.stats.changes import running_medians, spread
 from otel_rl.diagnose.stats.levels import LevelChange, level
@@ -30,11 +28,6 @@ _START = 8  # values: at first, rewards leap because the policy learns
 # is above its own trend by this many times its noise.
 _FAR = 4.0
 _WELL_SPENT = 2.0
-
-# Times and counts, whatever they are the time of.
-_NO_VALUES = ("otel_rl/", "critical_path/", "phase/", "goodput/", "service/")
-
-_NO_VALUE: Final = re.compile(r"/(worker/|(phase/)?age(/|$)|duration|latency)")
 
 _DEGENERATE = {Kind.ENTROPY_COLLAPSE: Subject.ENTROPY, Kind.KL_GROWTH: Subject.KL}
 
@@ -123,14 +116,14 @@ def wrong_rewards(history: RunHistory) -> Iterator[Cause]:
     jumps = [
         (found, key)
         for subject in (Subject.REWARD_MEAN, Subject.REWARD_STD)
-        for key, track in _of_rows(history, subject)
+        for key, track in rows_about(history, subject)
         if (found := _jump(track)) is not None
     ]
     if not jumps:
         return
     (size, since, before, after), key = max(jumps, key=lambda one: one[0][0])
     for subject in (Subject.ENTROPY, Subject.RESPONSE_LENGTH, Subject.KL):
-        for _, track in _of_rows(history, subject):
+        for _, track in rows_about(history, subject):
             moved = _jump(track)
             if moved is not None and moved[1] <= since:
                 return  # the policy has changed, and its rewards with it
@@ -153,13 +146,15 @@ def degeneration(history: RunHistory) -> Iterator[Cause]:
     fall = next(
         (
             (key, found)
-            for key, track in _of_rows(history, Subject.REWARD_MEAN)
-            if (found := _lasting_fall(track)) is not None
+            for key, track in rows_about(history, Subject.REWARD_MEAN)
+            if (found := lasting_fall(track)) is not None
         ),
         None,
     )
     for kind, subject in _DEGENERATE.items():
-        for key, track in _of_rows(history, subject):
+        for key, track in rows_about(history, subject):
+            if re.search(Subject.MISMATCH_KL, key):
+                continue  # of two programs with one policy
             yield from _degenerate(history, kind, key, track, fall)
     if fall is not None:
         key, dropped = fall
@@ -199,7 +194,7 @@ def _degenerate(
     left = departure(track)
     if left is None or not left.is_sure or not _is_far_off(kind, left):
         return
-    rewards = [beyond_trend(one, left.step) for _, one in _of_rows(history, Subject.REWARD_MEAN)]
+    rewards = [beyond_trend(one, left.step) for _, one in rows_about(history, Subject.REWARD_MEAN)]
     if any(gain is not None and gain > _WELL_SPENT for gain in rewards):
         return  # the policy becomes certain because it has learned
     yield Cause(
@@ -227,14 +222,6 @@ def _is_far_off(kind: Kind, left: TrendDeparture) -> bool:
     return left.after > _FAR * left.before > 0 and any(
         window.found > _FAR * max(window.expected) > 0 for window in left.windows
     )
-
-
-def _of_rows(history: RunHistory, subject: Subject) -> Iterator[tuple[str, Track]]:
-    """Yield the series about a subject from the rows: reduced over workers, one value a step."""
-    for key, track in history.rows.items():
-        is_time = key.startswith(_NO_VALUES) or _NO_VALUE.search(key) or timed_part(key)
-        if re.search(subject.value, key) and not is_time:  # the time of a reward is no reward
-            yield key, track.finite()
 
 
 def _jump(track: Track) -> tuple[float, int, float, float] | None:
@@ -272,8 +259,8 @@ def _last_jump(track: Track, scale: float) -> tuple[float, int, float, float] | 
     return gap / scale, track.steps[-_FEW], median(before[-5:]), median(after)
 
 
-def _lasting_fall(track: Track) -> LevelChange | None:
-    """Return the change of a reward that ends clearly below its best level."""
+def lasting_fall(track: Track) -> LevelChange | None:
+    """Return the change of a score that ends clearly below its best level."""
     values = track.values
     if len(values) < 16:
         return None

@@ -40,6 +40,9 @@ _OWN_PART = 0.95
 _FELT = 1.05
 _UNEVEN = 2  # while steps take no longer, one of two workers is slower in few steps by chance
 
+# Waits that show how long others take, who have no phases: a transfer's, a data loader's.
+_MADE_BY_OTHERS = frozenset({Work.SYNC, Work.DATA})
+
 # A worker that is slower from the first step on is compared with similar peers, in most steps.
 _FEWEST_ALIKE = 3
 _FEWEST_STEPS = 10
@@ -54,12 +57,13 @@ _KINDS = {
     Work.REWARD: Kind.SLOW_REWARD,
     Work.TRAINING: Kind.SLOW_TRAINING,
     Work.SYNC: Kind.SLOW_SYNC,
-    Work.ENVIRONMENT: Kind.SLOW_PHASE,
+    Work.ENVIRONMENT: Kind.SLOW_TOOL,
+    Work.DATA: Kind.SLOW_DATA,
     Work.OTHER: Kind.SLOW_PHASE,
 }
 
 # All peers wait for each of these, so a single slow one is a straggler.
-_IN_STEP = frozenset({Kind.SLOW_TRAINING, Kind.SLOW_PHASE})
+_IN_STEP = frozenset({Kind.SLOW_TRAINING, Kind.SLOW_PHASE, Kind.SLOW_TOOL, Kind.SLOW_DATA})
 
 
 class _Slow(NamedTuple):
@@ -122,7 +126,7 @@ def slow_work(history: RunHistory) -> Iterator[Cause]:
     work = {
         place: tracks
         for place, tracks in history.spans.items()
-        if not only_waits(history, place) or work_of(place) is Work.SYNC
+        if not only_waits(history, place) or work_of(place) in _MADE_BY_OTHERS
     }
     pooled = {place: together(tracks) for place, tracks in work.items()}
     steps_s = step_time(history).finite().values

@@ -3,7 +3,7 @@
 import os
 import time
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -14,6 +14,8 @@ __all__ = ["Counters", "Machine", "Reading"]
 _NETWORK: Final = Path("/sys/class/net")
 _DISKS: Final = Path("/sys/block")
 _LINUX: Final = Path("/proc/stat")
+_PRESSURE: Final = Path("/proc/pressure")
+_RESOURCES: Final = ("cpu", "memory", "io")
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +34,9 @@ class Reading:
         cpu_stolen_s: CPU time of the machine so far that its hypervisor gave to others; None if
             the system does not tell.
         machine_cpu_s: CPU time of the whole machine so far, also where a container has less.
+        waited_s: Time so far in which some work of the machine waited, by resource; empty if the
+            system does not tell.
+        read_s: Time of the reading, by a clock that is not set.
     """
 
     cpu_used_s: float
@@ -44,6 +49,8 @@ class Reading:
     disk_bytes: Mapping[str, float]
     cpu_stolen_s: float | None = None
     machine_cpu_s: float = 0.0
+    waited_s: Mapping[str, float] = field(default_factory=dict)
+    read_s: float = 0.0
 
 
 class Counters(Protocol):
@@ -78,6 +85,7 @@ class Machine:
         counters: Of the machine.
         network: Folder of the network interfaces.
         disks: Folder of the disks.
+        pressure: Folder of the kernel's pressure stall information.
     """
 
     def __init__(
@@ -86,11 +94,13 @@ class Machine:
         counters: Counters | None = None,
         network: Path = _NETWORK,
         disks: Path = _DISKS,
+        pressure: Path = _PRESSURE,
     ) -> None:
         self._container = container or Container()
         self._counters = counters or _counters()
         self._network = network
         self._disks = disks
+        self._pressure = pressure
 
     def read(self) -> Reading:
         """Read all of it.
@@ -114,7 +124,24 @@ class Machine:
             self._disk_bytes(),
             cpu_stolen_s=spent.get("steal"),
             machine_cpu_s=whole_s,
+            waited_s=self._waited_s(),
+            read_s=time.monotonic(),
         )
+
+    def _waited_s(self) -> Mapping[str, float]:
+        """Return for how long some work has waited for each resource; none where that is unknown.
+
+        The kernel may be without it, or have it switched off: then the files cannot be read.
+        """
+        waited: dict[str, float] = {}
+        for resource in _RESOURCES:
+            try:
+                line = (self._pressure / resource).read_text().partition("\n")[0]
+            except OSError:
+                return {}
+            # some avg10=0.00 avg60=0.00 avg300=0.00 total=<microseconds>
+            waited[resource] = float(line.rpartition("total=")[2]) / 1e6
+        return waited
 
     def _cpu_of_container(self) -> tuple[float, float] | None:
         share = self._container.cpu()

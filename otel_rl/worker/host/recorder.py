@@ -9,6 +9,8 @@ from opentelemetry.metrics import CallbackOptions, CallbackT, Meter, Observation
 
 from otel_rl.semconv.names import (
     METRICS,
+    RL_HOST_PRESSURE,
+    RL_HOST_RESOURCE,
     SYSTEM_CPU_UTILIZATION,
     SYSTEM_DISK_IO,
     SYSTEM_FILESYSTEM_USAGE,
@@ -38,6 +40,7 @@ _DISK_DIRECTION: Final = "disk.io.direction"
 _NETWORK_DIRECTION: Final = "network.io.direction"
 
 _METRICS: Final = (
+    RL_HOST_PRESSURE,
     SYSTEM_CPU_UTILIZATION,
     SYSTEM_DISK_IO,
     SYSTEM_FILESYSTEM_USAGE,
@@ -174,6 +177,10 @@ def _observations(
     if whole_s > 0 and now.cpu_stolen_s is not None and last.cpu_stolen_s is not None:
         stolen = (now.cpu_stolen_s - last.cpu_stolen_s) / whole_s
         found.append((SYSTEM_CPU_UTILIZATION, min(1.0, max(0.0, stolen)), {_CPU_MODE: _STEAL}))
+    took_s = now.read_s - last.read_s
+    for resource in (now.waited_s.keys() & last.waited_s.keys()) if took_s > 0 else ():
+        waited = (now.waited_s[resource] - last.waited_s[resource]) / took_s
+        found.append((RL_HOST_PRESSURE, min(1.0, max(0.0, waited)), {RL_HOST_RESOURCE: resource}))
     for metric, key, so_far, at_first in (
         (SYSTEM_DISK_IO, _DISK_DIRECTION, now.disk_bytes, first.disk_bytes),
         (SYSTEM_NETWORK_IO, _NETWORK_DIRECTION, now.network_bytes, first.network_bytes),

@@ -84,6 +84,12 @@ def test_times_and_ages_of_rewards_are_no_rewards(key: str) -> None:
     assert causes(made(rows=rows)) == []
 
 
+@pytest.mark.parametrize("key", ["rollout/raw_reward", "mean_reward", "reward/avg_raw_reward"])
+def test_rewards_are_known_by_the_names_that_programs_log(key: str) -> None:
+    rows = {f"trainer/{key}": jittered(lambda step: 0.6 - 0.5 * min(1, max(0, step - AT) / 10))}
+    assert [kind for kind, *_ in causes(made(rows=rows))] == [Kind.REWARD_DROP]
+
+
 def test_a_total_of_tokens_is_no_work_of_a_step() -> None:
     counted = {"trainer/tokens": lambda step: 7e5 * (step + 1), "trainer/tokens/rate": steady}
     spans = role("train", *[changed(0.5, 1.2)] * 2)
@@ -106,7 +112,7 @@ def test_a_total_tells_of_a_larger_batch() -> None:
 def test_a_slow_tool_is_no_slow_reward() -> None:
     spans = role("tool_search", *[changed(0.5, 2.0)] * 3, name="env")
     (found,) = causes(made(step_s=changed(3.0, 4.5), spans=spans))
-    assert found == (Kind.SLOW_PHASE, None, AT)
+    assert found == (Kind.SLOW_TOOL, None, AT)
 
 
 def test_one_of_two_workers_that_was_slow_for_a_while_is_named() -> None:

@@ -76,7 +76,16 @@ def test_no_two_rules_of_a_logger_give_one_series(program: str) -> None:
 
 def test_no_prefix_begins_another() -> None:
     prefixes = [prefix for program in SCRAPED for prefix in dialect(program).prefixes]
-    scraped = ["DCGM_FI_", "node_", "ray_node_", "ray_serve_", "ray_vllm_", "sglang:", "tgi_"]
+    scraped = [
+        "DCGM_FI_",
+        "nccl_",
+        "node_",
+        "ray_node_",
+        "ray_serve_",
+        "ray_vllm_",
+        "sglang:",
+        "tgi_",
+    ]
     assert sorted(prefixes) == sorted([*scraped, "vllm:", "rl.", "megatron.training."])
     assert not [(a, b) for a in prefixes for b in prefixes if a != b and b.startswith(a)]
 
@@ -168,6 +177,7 @@ def test_a_program_without_a_table_is_a_key_error() -> None:
         ("vllm:num_requests_waiting", "vllm", Alias("rl.generator.queue.depth", "{request}")),
         ("ray_vllm_num_requests_waiting", "vllm", Alias("rl.generator.queue.depth", "{request}")),
         ("DCGM_FI_DEV_GPU_UTIL", "dcgm", Alias("hw.gpu.utilization", "1", 0.01)),
+        ("nccl_bus_bandwidth_gbs", "nccl", Alias("rl.gpu.nccl.bus_bandwidth_gbs")),
         ("DCGM_FI_PROF_SM_ACTIVE", "dcgm", Alias("rl.gpu.dcgm.prof_sm_active")),
         ("ray_node_gram_used", "ray", Alias("hw.gpu.memory.usage", "By", float(1 << 20))),
     ],

@@ -20,6 +20,7 @@ from otel_rl.diagnose.history.records import (
     WorkerFacts,
 )
 from otel_rl.records import ExperimentStatus, SpanRecord, Worker, WorkerFailure
+from otel_rl.semconv.spec import TOOL_SPAN
 
 __all__ = ["HistoryRecords", "HistoryWriter"]
 
@@ -168,7 +169,7 @@ class HistoryWriter:
                 if len(self._within) > _MAX_PARENTS:
                     del self._within[next(iter(self._within))]
             step = step_at(span.end_ns) if span.step is None else span.step
-            place = step, span.role, span.phase or span.name, span.worker
+            place = step, span.role, _phase_of(span), span.worker
             cell = self._spans.get(place)
             if cell is None:
                 if len(self._spans) >= _MAX_PHASES * _MAX_WORKERS:
@@ -328,6 +329,11 @@ def _outstanding(facts: list[WorkerFacts]) -> list[WorkerFacts]:
         return facts
     facts.sort(key=lambda one: (one.oddities, one.total / (one.measurements or 1)))
     return facts[: _MAX_WORKERS // 2] + facts[-_MAX_WORKERS // 2 :]
+
+
+def _phase_of(span: SpanRecord) -> str:
+    """Return the phase of a span for a diagnosis: one for each tool."""
+    return span.name if span.name.startswith(TOOL_SPAN) else span.phase or span.name
 
 
 def _by_phase(

@@ -8,7 +8,10 @@ from otel_rl.records import Attempt, Device, ExperimentStatus, RoleStanding, Wor
 
 __all__ = ["RunStanding"]
 
-_NO_METRICS = ("otel_rl.", "hw.", "system.", "rl.goodput.", *(name for name, _ in STANDING_METRICS))
+_NO_METRICS = (
+    *("otel_rl.", "hw.", "system.", "rl.host.", "rl.goodput."),
+    *(name for name, _ in STANDING_METRICS),
+)
 """Prefixes of metrics that a run has without any of its program."""
 
 

@@ -83,3 +83,15 @@ def test_bytes_over_hardware_are_not_counted_again_on_the_layers_above_it(
     # In a container no interface is hardware.
     found = Machine(None, counters, tmp_path / "x").read().network_bytes
     assert found == {"receive": 8, "transmit": 4}
+
+
+def test_the_kernel_tells_for_how_long_work_has_waited(tmp_path: Path) -> None:
+    for resource, total in (("cpu", 2_500_000), ("memory", 0), ("io", 7)):
+        text = "{} avg10=0.00 avg60=0.00 avg300=0.00 total={}\n"
+        (tmp_path / resource).write_text(text.format("some", total) + text.format("full", 99))
+    found = Machine(pressure=tmp_path).read().waited_s
+    assert found == {"cpu": 2.5, "memory": 0.0, "io": 7e-6}
+
+
+def test_a_kernel_that_does_not_tell_pressure_is_read_without_it(tmp_path: Path) -> None:
+    assert Machine(pressure=tmp_path / "none").read().waited_s == {}

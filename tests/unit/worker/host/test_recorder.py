@@ -35,11 +35,15 @@ FIRST = Reading(
     {"read": 7, "write": 9},
     cpu_stolen_s=5.0,
     machine_cpu_s=400.0,
+    waited_s={"cpu": 3.0, "memory": 0.5},
+    read_s=100.0,
 )
 SECOND = replace(
     FIRST,
     cpu_stolen_s=7.0,
     machine_cpu_s=416.0,
+    waited_s={"cpu": 6.0, "memory": 0.5},
+    read_s=112.0,
     cpu_used_s=13.0,
     cpu_s=104.0,
     network_bytes={"receive": 1500, "transmit": 50},
@@ -110,6 +114,8 @@ def test_a_host_is_told_with_shares_of_the_interval_and_counts_since_the_start(
     assert told(world.collect(after_s=15, reading=SECOND)) == {
         ("system.cpu.utilization",): 0.75,
         ("system.cpu.utilization", "steal"): 0.125,
+        ("rl.host.pressure", "cpu"): 0.25,
+        ("rl.host.pressure", "memory"): 0.0,
         ("system.memory.usage", "used"): 4 * GIB,
         ("system.memory.limit",): 16 * GIB,
         ("system.memory.utilization", "used"): 0.25,
@@ -128,6 +134,13 @@ def test_a_system_that_does_not_tell_stolen_time_has_none(world: World) -> None:
     found = told(world.collect(after_s=15, reading=replace(SECOND, cpu_stolen_s=None)))
     assert ("system.cpu.utilization", "steal") not in found
     assert ("system.cpu.utilization",) in found
+
+
+def test_a_kernel_that_does_not_tell_pressure_has_none(world: World) -> None:
+    world.recorder.start(HostSettings(interval_s=15), "node1", "run")
+    world.collect(after_s=0, reading=FIRST)
+    found = told(world.collect(after_s=15, reading=replace(SECOND, waited_s={})))
+    assert not [name for name, *_ in found if name == "rl.host.pressure"]
 
 
 def test_the_registry_knows_each_metric_by_this_instrument(world: World) -> None:

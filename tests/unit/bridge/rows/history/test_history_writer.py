@@ -103,6 +103,17 @@ def test_a_span_is_kept_without_the_time_of_those_within_it() -> None:
     ]
 
 
+def test_spans_of_tools_are_kept_for_each_tool() -> None:
+    bench = Bench()
+    called = [
+        replace(span(name, at, at + 1), phase="env_step")
+        for at, name in enumerate(["execute_tool search", "execute_tool python", "env.step"])
+    ]
+    bench.send(RANK0, Decoded((), (), spans=called))
+    phases = {one.phase for one in bench.facts().spans}
+    assert phases == {"execute_tool search", "execute_tool python", "env_step"}
+
+
 def test_spans_within_others_may_come_after_them_in_a_message() -> None:
     """A request has the spans of one instrumentation scope after those of another."""
     bench = Bench()

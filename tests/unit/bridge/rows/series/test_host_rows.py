@@ -69,6 +69,14 @@ def test_stolen_time_has_a_key_beside_the_time_in_use() -> None:
     assert found["host/node1/cpu/utilization/steal"] == 0.25
 
 
+def test_pressure_of_a_host_is_a_key_of_the_host() -> None:
+    attributes = (("host.name", "node1"), ("rl.host.resource", "io"))
+    waits = Measurements(Series(TRAINER, "rl.host.pressure", "1", attributes), [T0], [0.4], [None])
+    found = values(Aligner(), cpu(TRAINER, 0.75, "node1"), waits)
+    assert found["host/node1/pressure/io"] == 0.4
+    assert found["host/pressure/io/max"] == 0.4
+
+
 def test_a_host_that_two_workers_report_counts_once() -> None:
     points = [cpu(TRAINER, 0.5, "node1"), cpu(TRAINER, 0.5, "node1", at_s=2)]
     found = values(Aligner(), *points, cpu(GENERATOR, 0.9, "node1"), cpu(GENERATOR, 1, "node2"))

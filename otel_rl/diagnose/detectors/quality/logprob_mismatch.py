@@ -1,0 +1,159 @@
+"""Detector of inference and training that disagree about the probability of the same tokens.
+
+They differ a little by numerics and precision, and more with the age of samples. A gap that opens
+by itself is a fault of one side: weights that arrived damaged or in part, another temperature,
+another kernel. Rewards fall only much later.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Final, NamedTuple
+
+from otel_rl.diagnose.classify import Subject, rows_about
+from otel_rl.diagnose.detectors.workload import follows_a_change
+from otel_rl.diagnose.history.run_history import RunHistory, Track
+from otel_rl.diagnose.result import Cause, Evidence, Kind
+from otel_rl.diagnose.stats.levels import LevelChange, begun, level
+from otel_rl.diagnose.stats.trends import departure
+
+__all__ = ["logprob_mismatch"]
+
+
+class _Measure(NamedTuple):
+    """Measure of the gap, in words.
+
+    Attributes:
+        what: In words.
+        unit: Of its values.
+        least: Below it a gap has no effect on training.
+        large: From it on, a gap is a fault from the first step on.
+    """
+
+    what: str
+    unit: str
+    least: float
+    large: float
+
+
+# Healthy runs in bfloat16 have about 0.005 to 0.03 nats, and a KL below 0.002; verl's documentation
+# calls a KL of 0.1 significant.
+_MEASURES: Final[Mapping[Subject, _Measure]] = {
+    Subject.LOGPROB_GAP: _Measure("difference of log-probabilities", "nats", 0.02, 0.4),
+    Subject.PROBABILITY_GAP: _Measure("difference of probabilities", "", 0.01, 0.1),
+    Subject.MISMATCH_KL: _Measure("KL of inference and training", "nats", 0.002, 0.1),
+}
+_WIDER: Final = 2.5  # times the gap before
+_AT_ONCE: Final = 0.5  # part of a rise that makes it a jump
+_START: Final = 8  # steps: at first, the learning rate and the queues grow
+_FAR: Final = 4.0  # times what the trend lets expect
+_FEWEST: Final = 12
+_FEWEST_WORKERS: Final = 3
+_CHANGED: Final = 1.3  # times, of the age of samples or of the learning rate
+_NEAR: Final = 8  # steps
+
+
+class _Gap(NamedTuple):
+    """Gap that is too wide.
+
+    Attributes:
+        since: First step; None if it always was.
+        before: Usual value before, or the one that would be a fault.
+        after: Usual value since then.
+    """
+
+    since: int | None
+    before: float
+    after: float
+
+
+def logprob_mismatch(history: RunHistory) -> Iterator[Cause]:
+    """Find log-probabilities of inference that leave those of training."""
+    found = [
+        (gap, key, of)
+        for subject, of in _MEASURES.items()
+        for key, track in rows_about(history, subject)
+        if (gap := _wider(track, of)) is not None
+    ]
+    found = [one for one in found if not _is_on_purpose(history, one[0].since)]
+    if not found:
+        return
+    found.sort(key=lambda one: (-1 if one[0].since is None else one[0].since, one[1]))
+    gap, key, of = found[0]
+    worker = _alone(history, key, of)
+    yield Cause(
+        Kind.LOGPROB_MISMATCH,
+        0.72,
+        f"inference and training disagree about the same tokens{_who(worker)}"
+        f"{_since(gap)}: {of.what} {_times(gap)}, {key}",
+        role=key.partition("/")[0],
+        worker=worker,
+        since=gap.since,
+        evidence=[
+            Evidence(by.what, at, worker if at == key else None, one.before, one.after, by.unit)
+            for one, at, by in found[:4]
+        ],
+    )
+
+
+def _who(worker: str | None) -> str:
+    return f" of {worker}, and not of its peers" if worker else ""
+
+
+def _since(gap: _Gap) -> str:
+    return " in all steps" if gap.since is None else f" since step {gap.since}"
+
+
+def _times(gap: _Gap) -> str:
+    if gap.since is None:
+        return f"{gap.after:.3g}, from {gap.before:.3g} on training suffers"
+    return f"{gap.before:.3g} before and {gap.after:.3g} now"
+
+
+def _wider(track: Track, of: _Measure) -> _Gap | None:
+    """Return a gap that opened at once, or faster than ever before, or was wide from the start."""
+    # An estimate of a KL from samples may be negative.
+    sizes = Track(track.steps, track.times_s, [abs(value) for value in track.values])
+    if len(sizes.values) < _FEWEST:
+        return None
+    if min(sizes.values[_START:]) >= of.large and min(sizes.values) >= of.large / 2:
+        return _Gap(None, of.large, sorted(sizes.values)[len(sizes.values) // 2])
+    found = level(sizes)
+    if found is not None and found.after >= of.least and _is_jump(found):
+        return _Gap(begun(sizes, found).step, found.before, found.after)
+    left = departure(sizes)
+    if left is None or not left.is_sure or left.after < max(of.least, _FAR * left.before):
+        return None
+    is_far = any(window.found > _FAR * max(window.expected) > 0 for window in left.windows)
+    return _Gap(left.step, left.before, left.after) if is_far else None
+
+
+def _is_jump(found: LevelChange) -> bool:
+    is_wider = found.is_rise(ratio=_WIDER, order=0.85, size=3.0)
+    return is_wider and found.jump >= _AT_ONCE and found.change.place >= _START
+
+
+def _alone(history: RunHistory, key: str, of: _Measure) -> str | None:
+    """Return the one of several workers that has the gap, each of which measures its own."""
+    tracks = history.workers.get(key, {})
+    wide = [name for name, track in tracks.items() if _wider(track.finite(), of) is not None]
+    return wide[0] if len(wide) == 1 and len(tracks) >= _FEWEST_WORKERS else None
+
+
+def _is_on_purpose(history: RunHistory, since: int | None) -> bool:
+    """Return whether samples became older, or steps larger: the gap then grows by itself.
+
+    A fault that makes samples older has a cause of its own.
+    """
+    if since is None:
+        return False
+    if follows_a_change(history, since):
+        return True
+    changes = (
+        level(track)
+        for subject in (Subject.STALENESS, Subject.LEARNING_RATE)
+        for _, track in rows_about(history, subject)
+    )
+    return any(
+        abs(one.step - since) <= _NEAR and one.ratio >= _CHANGED and one.change.order >= 0.7
+        for one in changes
+        if one is not None
+    )

@@ -1,0 +1,196 @@
+"""Detector of rewards that are gained without what they stand for.
+
+The reward rises, and what it does not see becomes worse: the score on held-out tasks or of a
+verifier falls, answers repeat themselves, or their length leaves its trend. Longer answers alone
+are no proof: a policy that learns to reason writes more.
+"""
+
+import re
+from collections.abc import Iterator
+from itertools import pairwise
+from statistics import median
+from typing import Final, NamedTuple
+
+from otel_rl.diagnose.classify import Subject, rows_about
+from otel_rl.diagnose.detectors.workload import follows_a_change
+from otel_rl.diagnose.history.run_history import RunHistory, Track
+from otel_rl.diagnose.history.timings import timed_part
+from otel_rl.diagnose.result import Cause, Evidence, Kind
+from otel_rl.diagnose.stats.changes import running_medians, spread
+from otel_rl.diagnose.stats.levels import begun, level
+from otel_rl.diagnose.stats.trends import beyond_trend, departure
+
+__all__ = ["held_out_scores", "reward_hacking"]
+
+# Scores that the reward does not make: of held-out tasks, and of a verifier or a part of it.
+_HELD_OUT: Final = re.compile(
+    r"(^|/)(eval(uation|uator)?|val(id|idation)?|test|held_?out)([-_/]|$)"
+    r"|(^|[/_])(accuracy|correct(ness)?|verifi(er|ed|cation)|exact_match|gold)(_|/|$)"
+)
+_SCORE: Final = re.compile(
+    r"(score|acc(uracy)?|rewards?|pass|success|correct|verif|match|gold|win)([^a-z]|$)"
+    r"|(avg|mean|maj|best)(@|_x40_)\d+$|(^|/)eval/[^/]+$"  # a key has _x40_ for @
+)
+_NO_SCORE: Final = re.compile(
+    r"loss|len(gth)?([/_]|$)|tokens?|time|secs?|seconds|duration|std|entropy|kl([/_]|$)|count|num_"
+    r"|ratio|frac|clip|value|samples|steps?([/_]|$)|/(min|max|p\d+|rank_\w+|rate|per_step)$"
+)
+
+_FEWEST: Final = 6  # values of a score that is measured now and then
+_MANY: Final = 16
+_FALL: Final = 0.25  # part of the best
+_FALL_NOISES: Final = 4.0
+_GAIN_NOISES: Final = 2.0
+_NEAR: Final = 8  # values, of the reward before
+_REPEATED: Final = 2.0  # times before
+_LEAST_REPEATED: Final = 0.1  # of the answers or their words
+_START: Final = 10
+_SHORTER, _LONGER = 0.5, 1.6  # times what the trend lets expect
+_FAR_GAIN: Final = 3.0  # noises beyond its trend
+
+
+class _Sign(NamedTuple):
+    """Sign that the reward no longer means what it should.
+
+    Attributes:
+        score: Weight of it.
+        since: First step.
+        what: In words.
+        key: That shows it.
+        before: Usual value before.
+        after: Usual value since then.
+    """
+
+    score: float
+    since: int
+    what: str
+    key: str
+    before: float
+    after: float
+
+
+def reward_hacking(history: RunHistory) -> Iterator[Cause]:
+    """Find a reward that rises while what it stands for does not."""
+    scores = held_out_scores(history)
+    rewards = [
+        (key, track)
+        for key, track in rows_about(history, Subject.REWARD_MEAN)
+        if key not in scores and not _HELD_OUT.search(key)
+    ]
+    signs = [*_falling(scores), *_repeating(history), *_of_length(history, rewards, scores)]
+    found = [
+        (sign, key, gain)
+        for sign in signs
+        for key, track in rewards
+        if (gain := _gain(track, sign.since)) is not None
+    ]
+    if found:
+        sign, key, gain = max(found, key=lambda one: one[0].score)
+        # Scores are measured now and then: other signs may have come before.
+        yield _cause(sign, key, gain, min(one.since for one, *_ in found))
+
+
+def _cause(sign: _Sign, reward: str, gain: tuple[float, float], since: int) -> Cause:
+    return Cause(
+        Kind.REWARD_HACKING,
+        sign.score,
+        f"the reward rises and is not earned since step {since}: {reward} went from "
+        f"{gain[0]:.3g} to {gain[1]:.3g}, while {sign.what}: {sign.key} from {sign.before:.3g} to "
+        f"{sign.after:.3g}",
+        role=reward.partition("/")[0],
+        since=since,
+        evidence=[
+            Evidence(sign.what, sign.key, None, sign.before, sign.after),
+            Evidence("reward", reward, None, *gain),
+        ],
+    )
+
+
+def held_out_scores(history: RunHistory) -> dict[str, Track]:
+    """Return the scores of held-out tasks and of verifiers, by key."""
+    return {
+        key: track.finite()
+        for key, track in history.rows.items()
+        if _HELD_OUT.search(key.partition("/")[2])
+        and _SCORE.search(key)
+        and not _NO_SCORE.search(key)
+        and not key.startswith(("otel_rl/", "phase/", "critical_path/", "goodput/", "service/"))
+        and not timed_part(key)
+    }
+
+
+def _gain(track: Track, since: int) -> tuple[float, float] | None:
+    """Return the reward before and at the end, if it is clearly higher since then."""
+    before = [value for step, value in zip(track.steps, track.values, strict=True) if step < since]
+    after = track.values[len(before) :]
+    if len(before) < _NEAR or len(after) < 4:
+        return None
+    noise = spread([b - a for a, b in pairwise(track.values)])
+    first, last = median(before[-_NEAR:]), median(after[len(after) // 2 :])
+    is_higher = last - first > _GAIN_NOISES * max(noise, 1e-9 + 1e-3 * abs(first))
+    return (first, last) if is_higher and last == max(first, last) else None
+
+
+def _falling(scores: dict[str, Track]) -> Iterator[_Sign]:
+    """Find scores that end clearly below their best; if others rise, that is an exchange."""
+    falls = [sign for key, track in scores.items() if (sign := _fall(key, track)) is not None]
+    known = [track for track in scores.values() if len(track.values) >= _FEWEST]
+    if 2 * len(falls) > len(known):
+        yield from falls
+
+
+def _fall(key: str, track: Track) -> _Sign | None:
+    values, n = track.values, len(track.values)
+    if n < _FEWEST:
+        return None
+    width = 3 if n < _MANY else max(4, n // 8)
+    smooth = running_medians(values, width)
+    best = max(range(len(smooth)), key=smooth.__getitem__)
+    noise = spread([b - a for a, b in pairwise(values)])
+    drop = smooth[best] - smooth[-1]
+    if drop < max(_FALL_NOISES * noise, 1e-9) or drop < _FALL * abs(smooth[best]):
+        return None
+    # The last value that is still as good as the best ones begins the fall.
+    limit = smooth[best] - max(drop / 4, noise)
+    last = max(place for place, value in enumerate(values) if value >= limit)
+    if last + 3 > n:
+        return None
+    return _Sign(
+        0.74, track.steps[last + 1], "the score of held-out tasks falls", key, smooth[best],
+        smooth[-1],
+    )  # fmt: skip
+
+
+def _repeating(history: RunHistory) -> Iterator[_Sign]:
+    for key, track in rows_about(history, Subject.REPETITION):
+        found = level(track)
+        if found is None or found.change.place < _START or found.after < _LEAST_REPEATED:
+            continue
+        if found.is_rise(ratio=_REPEATED, order=0.85, size=3.0):
+            first = begun(track, found)
+            yield _Sign(
+                0.7, first.step, "answers repeat themselves", key, found.before, found.after
+            )
+
+
+def _of_length(
+    history: RunHistory, rewards: list[tuple[str, Track]], scores: dict[str, Track]
+) -> Iterator[_Sign]:
+    """Find a length that leaves its trend as the reward does, if no score gains by it."""
+    for key, track in rows_about(history, Subject.RESPONSE_LENGTH):
+        left = departure(track)
+        if left is None or not left.is_sure or follows_a_change(history, left.step):
+            continue
+        gains = [gain for _, one in rewards if (gain := beyond_trend(one, left.step)) is not None]
+        others = [
+            gain for one in scores.values() if (gain := beyond_trend(one, left.step)) is not None
+        ]
+        if max(gains, default=0.0) < _FAR_GAIN or max(others, default=0.0) >= 1.0:
+            continue
+        expected = left.windows[-1].expected
+        shorter = left.after < _SHORTER * min(*expected, left.before)
+        # A policy that learns to reason writes more, and its score on other tasks rises.
+        longer = bool(others) and left.after > _LONGER * max(*expected, left.before)
+        if shorter or longer:
+            what = "answers become much shorter" if shorter else "answers become much longer"
+            yield _Sign(0.6, left.step, what, key, left.before, left.after)

@@ -1,0 +1,151 @@
+"""Detector of hosts that have too little for what runs on them: CPU time, memory, disk.
+
+A host is short of something if it has clearly less than before, and work takes longer since then.
+"""
+
+import re
+from collections.abc import Iterator
+from statistics import median
+from typing import Final, NamedTuple
+
+from otel_rl.diagnose.classify import only_waits
+from otel_rl.diagnose.detectors.slow_phases import step_time, together
+from otel_rl.diagnose.detectors.workload import Workload
+from otel_rl.diagnose.history.run_history import RunHistory, Track
+from otel_rl.diagnose.result import Cause, Evidence, Kind
+from otel_rl.diagnose.stats.levels import LevelChange, level, medians, settled
+
+__all__ = ["host_pressure"]
+
+
+class _Measure(NamedTuple):
+    """Measure of a host.
+
+    Attributes:
+        pattern: Of its tracker keys.
+        what: In words.
+        least: From this share on, it may make work slower.
+        full: From this share on, work fails soon, and need not be slower yet.
+        ratio: Times before.
+    """
+
+    pattern: re.Pattern[str]
+    what: str
+    least: float
+    full: float
+    ratio: float
+
+
+_MEASURES: Final = (
+    _Measure(
+        re.compile(r"^host/(?P<host>[^/]+)/cpu/utilization/steal$"),
+        "of the CPU time goes to other virtual machines",
+        *(0.08, 2.0, 2.0),
+    ),
+    _Measure(
+        re.compile(r"^host/(?P<host>[^/]+)/pressure/cpu$"),
+        "of the time work waits for a CPU",
+        *(0.5, 2.0, 2.0),
+    ),
+    _Measure(
+        re.compile(r"^host/(?P<host>[^/]+)/pressure/memory$"),
+        "of the time work waits for memory",
+        *(0.1, 2.0, 2.0),
+    ),
+    _Measure(
+        re.compile(r"^host/(?P<host>[^/]+)/pressure/io$"),
+        "of the time work waits for disks",
+        *(0.3, 2.0, 2.0),
+    ),
+    _Measure(
+        re.compile(r"^host/(?P<host>[^/]+)/memory/utilization/used$"),
+        "of the memory is in use",
+        *(0.95, 0.99, 1.05),
+    ),
+    _Measure(
+        re.compile(r"^host/(?P<host>[^/]+)/filesystem/utilization/used$"),
+        "of the file system is in use",
+        *(0.97, 0.99, 1.02),
+    ),
+)
+_NEAR: Final = 8  # steps
+_SLOWER: Final = 1.1  # times, of work or whole steps
+_MIN_PART: Final = 0.05  # of a step
+
+
+class _Short(NamedTuple):
+    """Host that is short of something."""
+
+    host: str
+    key: str
+    of: _Measure
+    change: LevelChange
+
+
+def host_pressure(history: RunHistory) -> Iterator[Cause]:
+    """Find hosts with too little CPU time, memory or disk since some step."""
+    of_host: dict[str, list[_Short]] = {}
+    for of in _MEASURES:
+        for key, track in history.rows.items():
+            match = of.pattern.match(key)
+            change = None if match is None else _change(track, of)
+            if match is None or change is None:
+                continue
+            if change.after >= of.full or _is_felt(history, change.step):
+                of_host.setdefault(match["host"], []).append(_Short(match["host"], key, of, change))
+    for shorts in of_host.values():
+        yield _cause(history, shorts)
+
+
+def _change(track: Track, of: _Measure) -> LevelChange | None:
+    found = level(track)
+    if found is None or found.after < of.least:
+        return None
+    return found if found.is_rise(ratio=of.ratio, order=0.85, size=3.0) else None
+
+
+def _is_felt(history: RunHistory, since: int) -> bool:
+    """Return whether steps or some work take longer since then."""
+    usual_s = median(step_time(history).finite().values or [0.0])
+    steps = settled(Workload(history).eased_steps(step_time(history)))
+    if _is_slower_since(steps, since):
+        return True
+    return any(
+        _is_slower_since(one, since)
+        for place, tracks in history.spans.items()
+        if not only_waits(history, place)
+        for one in (together(tracks), *tracks.values())
+        if one.values and median(one.values) >= _MIN_PART * usual_s
+    )
+
+
+def _is_slower_since(track: Track, since: int) -> bool:
+    found = level(settled(track))
+    if found is None or abs(found.step - since) > _NEAR:
+        return False
+    return found.is_rise(ratio=_SLOWER, order=0.7)
+
+
+def _cause(history: RunHistory, shorts: list[_Short]) -> Cause:
+    shorts.sort(key=lambda one: one.change.step)
+    host, key, of, change = shorts[0]
+    others = [
+        levels[1]
+        for other, track in history.rows.items()
+        if other != key
+        and of.pattern.match(other)
+        and (levels := medians(track, change.step)) is not None
+    ]
+    elsewhere = f", {median(others):.0%} on other hosts" if others else ""
+    return Cause(
+        Kind.HOST_PRESSURE,
+        0.8,
+        f"on host {host} {change.after:.0%} {of.what} since step {change.step}, "
+        f"{change.before:.0%} before{elsewhere}",
+        since=change.step,
+        host=host,
+        evidence=[
+            Evidence(one.of.what, one.key, None, one.change.before, one.change.after)
+            for one in shorts
+        ],
+    )

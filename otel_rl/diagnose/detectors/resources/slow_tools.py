@@ -1,0 +1,106 @@
+"""Detector of one slow tool among several, by the times of calls that environments measure.
+
+Phases that are called as their tools need none: a tool is then a phase as any other.
+"""
+
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from statistics import median
+from typing import Final, NamedTuple
+
+from otel_rl.diagnose.detectors.slow_phases import step_time, together, traces_of
+from otel_rl.diagnose.history.run_history import RunHistory, Track
+from otel_rl.diagnose.result import Cause, Evidence, Kind
+from otel_rl.diagnose.stats.levels import LevelChange, medians, settled, soon
+
+__all__ = ["slow_tools"]
+
+# rl.env.step.duration or gen_ai.execute_tool.duration, by the attribute that names the tool.
+_CALLS: Final = re.compile(
+    r"^(?P<role>[^/]+)/(.*[/_])?(env/step|execute_tool|tools?(_?calls?)?|sandbox)/?_?"
+    r"(duration|latency|time|seconds)(_s|_seconds)?/(?P<tool>[^/]+)$"
+)
+_SLOWER: Final = 1.7  # times before
+_MIN_COST: Final = 0.02  # of a step, of each worker
+_FEWEST_WORKERS: Final = 3
+
+
+class _Tool(NamedTuple):
+    """Tool, with the calls of each worker."""
+
+    role: str
+    name: str
+    key: str
+    tracks: Mapping[str, Track]
+
+
+def slow_tools(history: RunHistory) -> Iterator[Cause]:
+    """Find tools whose calls take longer, where no phases or spans tell of each tool."""
+    of_role: dict[str, list[_Tool]] = defaultdict(list)
+    for key, tracks in history.workers.items():
+        found = _CALLS.match(key)
+        if found is not None and not _is_told_by_phases(history, found["role"], found["tool"]):
+            of_role[found["role"]].append(_Tool(found["role"], found["tool"], key, tracks))
+    for tools in of_role.values():
+        slow = [
+            (cost, tool, change)
+            for tool in tools
+            if (change := soon(settled(together(tool.tracks)))) is not None
+            and change.is_rise(ratio=_SLOWER, order=0.75, size=1.2)
+            and (cost := _cost(history, tool, change)) >= _MIN_COST
+        ]
+        if slow and not len(slow) == len(tools) > 1:  # all of them are the environment
+            _, tool, change = max(slow, key=lambda one: one[0])
+            yield _cause(history, tool, change, [of.name for _, of, _ in slow if of is not tool])
+
+
+def _is_told_by_phases(history: RunHistory, role: str, tool: str) -> bool:
+    return any(place.role == role and tool in place.phase for place in history.spans)
+
+
+def _cost(history: RunHistory, tool: _Tool, change: LevelChange) -> float:
+    """Return the added part of a worker's step."""
+    calls = [
+        count
+        for track in history.measurements[tool.key].values()
+        for step, count in zip(track.steps, track.values, strict=True)
+        if step >= change.step
+    ]
+    steps = max(1, history.last - change.step + 1)
+    usual_s = median(step_time(history).finite().values or [0.0])
+    added_s = sum(calls) / len(tool.tracks) / steps * (change.after - change.before)
+    return added_s / usual_s if usual_s else 0.0
+
+
+def _cause(history: RunHistory, tool: _Tool, change: LevelChange, also: Sequence[str]) -> Cause:
+    slow = {
+        worker: found
+        for worker, track in tool.tracks.items()
+        if (found := medians(track, change.step, shortest=2)) is not None
+        and found[1] >= _SLOWER * found[0]
+    }
+    alone = next(iter(slow)) if len(slow) == 1 and len(tool.tracks) >= _FEWEST_WORKERS else None
+    others = f"so do those of {', '.join(also)}" if also else "other tools do not"
+    return Cause(
+        Kind.STRAGGLER if alone else Kind.SLOW_TOOL,
+        0.8,
+        f"calls of the tool {tool.name} by {alone or tool.role} take {change.ratio:.1f} times as "
+        f"long since step {change.step}: {change.before:.3g} s before, {change.after:.3g} s now; "
+        f"{others}",
+        role=tool.role,
+        worker=alone,
+        phase=tool.name,
+        since=change.step,
+        evidence=[
+            Evidence(
+                f"time of one call of {tool.name}", tool.key, alone, change.before, change.after,
+                "s", traces_of(history, change.step),
+            ),
+            *(
+                Evidence("the same", tool.key, worker, *found, "s")
+                for worker, found in sorted(slow.items())[:3]
+                if worker != alone
+            ),
+        ],
+    )  # fmt: skip

@@ -1,0 +1,136 @@
+"""Rewards that are gained without what they stand for, and those that are earned."""
+
+import random
+
+import pytest
+
+from otel_rl.diagnose.detectors.quality.reward_hacking import held_out_scores
+from otel_rl.diagnose.engine import diagnose
+from otel_rl.diagnose.history.run_history import RunHistory
+from otel_rl.diagnose.result import Kind
+from tests.unit.diagnose.made import AT, Series, made
+
+REWARD, SCORE = "trainer/reward/mean", "trainer/eval/math/score"
+LENGTH, REPEATED = "trainer/episode/length", "trainer/rollout/repetition"
+
+
+def noisy(of: Series, sigma: float, name: str = "") -> Series:
+    return lambda step: of(step) + random.Random(f"{name} {step}").gauss(0, sigma)
+
+
+def begun(step: int) -> float:
+    """How far a change in twelve steps has come."""
+    return max(0.0, min(1.0, (step - AT) / 12))
+
+
+def learns(step: int) -> float:
+    return 0.2 + 0.3 * step / 80
+
+
+def leaps(step: int) -> float:
+    return learns(step) + 0.3 * begun(step)
+
+
+EARNED = noisy(leaps, 0.012, "reward")
+
+
+def causes(rows: dict[str, Series]) -> list[tuple[Kind, int | None]]:
+    return [(one.kind, one.since) for one in diagnose(made(rows=rows)).causes]
+
+
+def is_hacking(rows: dict[str, Series]) -> bool:
+    ((kind, since),) = causes(rows)
+    return kind is Kind.REWARD_HACKING and abs((since or 0) - AT) <= 6
+
+
+def test_a_held_out_score_that_falls_while_the_reward_rises_is_told() -> None:
+    score = noisy(lambda step: learns(step) * (1 - 0.5 * begun(step)), 0.012, "score")
+    assert is_hacking({REWARD: EARNED, SCORE: score})
+
+
+def test_answers_that_repeat_themselves_while_the_reward_rises_are_told() -> None:
+    repeats = noisy(lambda step: 0.04 + 0.3 * begun(step), 0.006, "repeats")
+    assert is_hacking({REWARD: EARNED, REPEATED: repeats})
+
+
+def test_answers_that_become_short_while_the_reward_leaps_are_told() -> None:
+    short = noisy(lambda step: 300 * (1 - 0.8 * begun(step)), 4, "short")
+    assert is_hacking({REWARD: EARNED, LENGTH: short})
+
+
+def test_a_score_of_few_evaluations_is_enough() -> None:
+    history = made(rows={REWARD: EARNED})
+    for step in range(0, 80, 6):
+        score = learns(step) * (1 - 0.7 * begun(step))
+        history.rows[SCORE].add(step, float(step), score + random.Random(step).gauss(0, 0.01))
+    assert [one.kind for one in diagnose(history).causes] == [Kind.REWARD_HACKING]
+
+
+def longer(step: int) -> float:
+    return 300 * (1 + 1.2 * begun(step))
+
+
+HONEST: dict[str, dict[str, Series]] = {
+    "the score rises with it": {SCORE: noisy(leaps, 0.012, "score")},
+    "the score stays": {SCORE: noisy(lambda step: 0.4, 0.02, "score")},
+    "the score is noisy": {SCORE: noisy(learns, 0.12, "score")},
+    "answers grow": {LENGTH: noisy(longer, 5, "length")},
+    "answers grow and the score rises": {
+        LENGTH: noisy(longer, 5, "length"),
+        SCORE: noisy(leaps, 0.012, "score"),
+    },
+    "answers become a little shorter": {
+        LENGTH: noisy(lambda step: 300 * (1 - 0.3 * begun(step)), 5, "length")
+    },
+    "few words are repeated": {REPEATED: noisy(lambda step: 0.01 + 0.04 * begun(step), 0.002, "r")},
+    "one of three scores falls": {
+        SCORE: noisy(lambda step: learns(step) * (1 - 0.5 * begun(step)), 0.012, "score"),
+        "trainer/eval/code/score": noisy(leaps, 0.012, "code"),
+        "trainer/eval/chat/score": noisy(learns, 0.012, "chat"),
+    },
+}
+
+
+@pytest.mark.parametrize("rows", HONEST.values(), ids=HONEST)
+def test_a_reward_is_earned_if(rows: dict[str, Series]) -> None:
+    assert causes({REWARD: EARNED, **rows}) == []
+
+
+def test_a_score_that_falls_with_the_reward_is_no_trick() -> None:
+    falls = noisy(lambda step: leaps(step) * (1 - 0.7 * begun(step)), 0.012, "falls")
+    kinds = {kind for kind, _ in causes({REWARD: falls, SCORE: falls})}
+    assert Kind.REWARD_HACKING not in kinds
+
+
+def test_a_seasonal_reward_and_a_score_in_turns_are_no_trick() -> None:
+    def seasons(step: int) -> float:
+        return 0.08 * (1, 0.7, 0, -0.7, -1, -0.7, 0, 0.7)[step // 3 % 8]
+
+    rows = {
+        REWARD: noisy(lambda step: learns(step) + seasons(step), 0.012, "reward"),
+        SCORE: noisy(lambda step: learns(step) - seasons(step), 0.012, "score"),
+    }
+    assert causes(rows) == []
+
+
+@pytest.mark.parametrize(
+    ("key", "is_score"),
+    [
+        ("trainer/val-core/openai/gsm8k/reward/mean_x40_1", True),
+        ("trainer/eval/all/avg_score", True),
+        ("trainer/eval/aime", True),
+        ("trainer/eval_reward", True),
+        ("trainer/rewards/accuracy_reward/mean", True),
+        ("trainer/eval/aime/avg_x40_16", True),
+        ("trainer/reward/mean", False),
+        ("trainer/eval/loss/mean", False),
+        ("trainer/val-aux/gsm8k/response_length/mean_x40_1", False),
+        ("trainer/value/mean", False),
+        ("trainer/timing_s/testing", False),
+        ("trainer/eval/score/rank_min", False),
+    ],
+)
+def test_scores_are_known_by_their_names(key: str, *, is_score: bool) -> None:
+    history = RunHistory(())
+    history.rows[key].add(1, 1.0, 0.5)
+    assert bool(held_out_scores(history)) == is_score
