@@ -20,6 +20,7 @@ from typing import Final, NamedTuple
 import orjson
 
 from otel_rl.bridge.config import BridgeSettings
+from otel_rl.bridge.garbage import collect_rarely
 from otel_rl.bridge.journal.reader import looking
 from otel_rl.bridge.live_diagnosis.live_histories import LiveHistories
 from otel_rl.cli.journal_discovery import shared_journal
@@ -119,6 +120,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the bridge ends it
     with contextlib.suppress(OSError):
         os.nice(_NICENESS)
+    collect_rarely()
     settings = settings_of(parsed)
     channel: Channel[bytes, bytes] = Channel(socket.socket(fileno=parsed.channel).detach())
     answers = _Answers(settings)

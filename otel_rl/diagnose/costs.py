@@ -5,7 +5,7 @@ the fault by as much as the slowest worker is then faster, if that phase is on t
 """
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from statistics import median
 from typing import Final, NamedTuple
@@ -62,7 +62,7 @@ def with_cost(history: RunHistory, cause: Cause) -> Cause:
     )
 
 
-def _columns(history: RunHistory) -> tuple[list[int], list[float]]:
+def _columns(history: RunHistory) -> tuple[Sequence[int], Sequence[float]]:
     track = step_time(history).finite()
     return track.steps, track.values
 
