@@ -5,21 +5,44 @@ the fault by as much as the slowest worker is then faster, if that phase is on t
 """
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from statistics import median
+from math import sqrt
+from statistics import fmean, median, variance
 from typing import Final, NamedTuple
 
+from otel_rl.diagnose.classify import only_waits
 from otel_rl.diagnose.detectors.slow_phases import step_time
-from otel_rl.diagnose.history.records import StepFacts
-from otel_rl.diagnose.history.run_history import PhaseKey, RunHistory
-from otel_rl.diagnose.result import Cause
+from otel_rl.diagnose.detectors.workload import Workload
+from otel_rl.diagnose.history.run_history import PhaseKey, RunHistory, Track
+from otel_rl.diagnose.result import Cause, Kind
 from otel_rl.diagnose.spans.critical_path import IDLE
+from otel_rl.diagnose.stats.levels import medians, settled
+from otel_rl.semconv.names import RlPhaseValues
+from otel_rl.semconv.spec import STEP_SPAN
 
 __all__ = ["Cost", "cost_of", "with_cost"]
 
 _LEAST: Final = 0.01  # of a step
+_FEWEST: Final = 5  # steps
+_ALSO_SLOW: Final = 1.3  # times as long
+_CLEAR: Final = 2.0  # times its standard error
+_UNACCOUNTED: Final = str(RlPhaseValues.UNACCOUNTED)
+_UNEXPLAINED: Final = frozenset({IDLE, STEP_SPAN})
+
+# Kinds that make steps longer by other ways than a phase that is known to be slower.
+_SLOWER: Final = frozenset(
+    {
+        Kind.NETWORK_DELAY,
+        Kind.STARVATION,
+        Kind.KV_THRASH,
+        Kind.GC_PAUSES,
+        Kind.THROTTLED,
+        Kind.CRASH_LOOP,
+    }
+)
 _HOUR_S: Final = 3600.0
+_GPUS: Final = "gpu/count"
 
 
 class Cost(NamedTuple):
@@ -28,61 +51,181 @@ class Cost(NamedTuple):
     Attributes:
         step_s: Median time of a step since it began.
         without_s: The same without it.
-        lost_hours: Time that the run has lost, times its workers.
+        lost_s: Time that the run has lost.
+        devices: GPUs that have lost it; workers if no GPU is known.
+        unit: ``GPU`` or ``worker``.
     """
 
     step_s: float
     without_s: float
-    lost_hours: float
+    lost_s: float
+    devices: float
+    unit: str
+
+    @property
+    def lost_hours(self) -> float:
+        """Return the hours that all devices together have lost."""
+        return self.lost_s * self.devices / _HOUR_S
 
 
-def cost_of(history: RunHistory, cause: Cause) -> Cost | None:
-    """Return the cost of slow work; None of other causes, or if steps are no longer by it."""
+def cost_of(history: RunHistory, cause: Cause, *, is_only: bool = False) -> Cost | None:
+    """Return the cost of a cause; None if steps are no longer by it, or nothing tells.
+
+    Args:
+        history: Of the run.
+        cause: One of its causes.
+        is_only: Whether there is no other: steps may then be longer by it even if no phase tells.
+    """
     took = {one: value for one, value in zip(*_columns(history), strict=True) if _is_in(cause, one)}
-    if cause.phase is None or not took or not cause.evidence or not cause.evidence[0].after:
+    if not took:
         return None
-    saved = _saved(history, cause, PhaseKey(cause.role or "", cause.phase), took)
+    added = _added(history, cause, took)
+    if cause.phase is not None and cause.evidence and cause.evidence[0].after:
+        saved = _saved_together(history, cause, took)
+        if added is not None:
+            saved = _at_most(saved, len(took) * (added.mean_s + added.error_s))
+    elif is_only and cause.kind in _SLOWER and added is not None and added.is_clear:
+        saved = dict.fromkeys(took, added.mean_s)
+    else:
+        return None
     lost_s = sum(saved.values())
     if lost_s < _LEAST * sum(took.values()):
         return None
-    without = [seconds - saved.get(step, 0.0) for step, seconds in took.items()]
-    workers = len({name for of in history.spans.values() for name in of})
-    return Cost(median(took.values()), median(without), lost_s * workers / _HOUR_S)
+    without = [max(0.0, seconds - saved.get(step, 0.0)) for step, seconds in took.items()]
+    devices, unit = _devices(history)
+    return Cost(median(took.values()), median(without), lost_s, devices, unit)
 
 
-def with_cost(history: RunHistory, cause: Cause) -> Cause:
-    """Return the cause with its cost in its words."""
-    cost = cost_of(history, cause)
+class _Added(NamedTuple):
+    """Time by which the steps of a cause are longer than those before it, for their work.
+
+    Attributes:
+        mean_s: Of a step.
+        error_s: Standard error of it.
+    """
+
+    mean_s: float
+    error_s: float
+
+    @property
+    def is_clear(self) -> bool:
+        """Return whether the noise of the steps is no explanation."""
+        return self.mean_s > _CLEAR * self.error_s
+
+
+def _added(history: RunHistory, cause: Cause, took: Mapping[int, float]) -> _Added | None:
+    """Return the added time of a step; None if too few steps are before the cause."""
+    eased = settled(Workload(history).eased_steps(step_time(history).finite()))
+    columns = [*zip(eased.steps, eased.values, strict=True)]
+    before = [value for step, value in columns if step < (cause.since or 0)]
+    since = [value for step, value in columns if step in took]
+    if min(len(before), len(since)) < _FEWEST:
+        return None
+    error_s = sqrt(variance(before) / len(before) + variance(since) / len(since))
+    return _Added(fmean(since) - fmean(before), error_s)
+
+
+def _at_most(saved: Mapping[int, float], most_s: float) -> Mapping[int, float]:
+    """Return less of each if all together are more than that."""
+    all_s = sum(saved.values())
+    if all_s <= max(0.0, most_s):
+        return saved
+    return {step: value * max(0.0, most_s) / all_s for step, value in saved.items()}
+
+
+def with_cost(history: RunHistory, cause: Cause, *, is_only: bool = False) -> Cause:
+    """Return the cause with its cost in its words; see ``cost_of``."""
+    cost = cost_of(history, cause, is_only=is_only)
     if cost is None:
         return cause
     return replace(
         cause,
         words=f"{cause.words}; without it a step takes {cost.without_s:.3g} s, not "
-        f"{cost.step_s:.3g}: {cost.lost_hours:.3g} worker hours lost so far",
+        f"{cost.step_s:.3g}: {cost.lost_hours:.3g} {cost.unit} hours lost so far",
     )
 
 
-def _columns(history: RunHistory) -> tuple[list[int], list[float]]:
+def _devices(history: RunHistory) -> tuple[float, str]:
+    """Return the number of GPUs that the workers report, else of workers."""
+    gpus = history.rows.get(_GPUS, Track()).finite().values
+    if gpus and median(gpus) > 0:
+        return median(gpus), "GPU"
+    return len({name for of in history.spans.values() for name in of}), "worker"
+
+
+def _columns(history: RunHistory) -> tuple[Sequence[int], Sequence[float]]:
     track = step_time(history).finite()
     return track.steps, track.values
 
 
-def _path_s(step: StepFacts, place: PhaseKey) -> float:
-    """Return the seconds of a phase on the critical path, else those that nothing explains."""
-    own = sum(s for role, phase, _, s in step.path if PhaseKey(role, phase) == place)
-    return own or sum(s for _, phase, _, s in step.path if phase == IDLE)
+def _on_path(history: RunHistory, place: PhaseKey) -> Mapping[int, tuple[float, float]]:
+    """Return the seconds on each critical path of a phase, and those that may be of it as well.
+
+    A wait may be for it, and what no span of its role explains may be a part of it.
+    """
+    may_be = {PhaseKey(place.role, _UNACCOUNTED): True}
+    found = {}
+    for step in history.steps:
+        own_s = others_s = 0.0
+        for role, phase, _, seconds in step.path:
+            at = PhaseKey(role, phase)
+            if at == place:
+                own_s += seconds
+                continue
+            if at not in may_be:
+                may_be[at] = phase in _UNEXPLAINED or only_waits(history, at)
+            others_s += seconds if may_be[at] else 0.0
+        found[step.step] = own_s, others_s
+    return found
 
 
 def _is_in(cause: Cause, step: int) -> bool:
     return (cause.since or 0) <= step and (cause.until is None or step < cause.until)
 
 
-def _saved(
-    history: RunHistory, cause: Cause, place: PhaseKey, took: Mapping[int, float]
+def _saved_together(
+    history: RunHistory, cause: Cause, took: Mapping[int, float]
 ) -> Mapping[int, float]:
     """Return by how many seconds each step is shorter without the cause."""
-    evidence = cause.evidence[0]
-    faster = (evidence.before or 0.0) / (evidence.after or 1.0)
+    saved: dict[int, float] = defaultdict(float)
+    for place, faster in _slow_places(history, cause):
+        for step, seconds in _saved(history, cause, place, faster, took).items():
+            saved[step] = min(saved[step] + seconds, took[step])
+    return saved
+
+
+def _slow_places(history: RunHistory, cause: Cause) -> Iterator[tuple[PhaseKey, float]]:
+    """Yield the phase of a cause, and the others in which its worker is slow since then as well.
+
+    With each, the part of the time that is left without the cause.
+    """
+    evidence, named = cause.evidence[0], PhaseKey(cause.role or "", cause.phase or "")
+    yield named, (evidence.before or 0.0) / (evidence.after or 1.0)
+    if cause.worker is None:
+        return
+    for place, tracks in history.spans.items():
+        own = tracks.get(cause.worker)
+        if place.role != named.role or place == named or own is None or only_waits(history, place):
+            continue
+        levels = (
+            _of_peers(cause.worker, tracks)
+            if cause.since is None
+            else medians(own, cause.since, shortest=_FEWEST)
+        )
+        if levels is not None and levels[1] >= _ALSO_SLOW * levels[0] > 0:
+            yield place, levels[0] / levels[1]
+
+
+def _of_peers(worker: str, tracks: Mapping[str, Track]) -> tuple[float, float] | None:
+    """Return the usual time of a worker's peers and its own; None without any."""
+    others = [median(of.values) for name, of in tracks.items() if name != worker and of.values]
+    return (median(others), median(tracks[worker].values)) if others else None
+
+
+def _saved(
+    history: RunHistory, cause: Cause, place: PhaseKey, faster: float, took: Mapping[int, float]
+) -> Mapping[int, float]:
+    """Return the same of one phase that takes so much of its time without the cause."""
     slow = {cause.worker} if cause.worker else set(history.spans[place])
     totals: dict[int, dict[str, float]] = defaultdict(dict)
     for worker, track in history.spans[place].items():
@@ -92,7 +235,7 @@ def _saved(
             if step in took:
                 before = totals[step].get(worker, 0.0)
                 totals[step][worker] = before + value * counts.get(step, 1.0)
-    on_path = {step.step: _path_s(step, place) for step in history.steps}
+    on_path = _on_path(history, place)
     saved = {}
     for step, each in totals.items():
         now = max(each.values())
@@ -102,7 +245,8 @@ def _saved(
             max(s * faster, min(s, floor)) if name in slow else s for name, s in each.items()
         )
         shorter = max(0.0, now - then)
-        if on_path:
-            shorter = min(shorter, on_path.get(step, 0.0) * (1 - then / now) if now else 0.0)
+        if on_path and now:
+            own_s, may_be_s = on_path.get(step, (0.0, 0.0))
+            shorter = min(shorter, own_s * (1 - then / now) + may_be_s)
         saved[step] = min(shorter, took[step])
     return saved

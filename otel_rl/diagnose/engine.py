@@ -172,7 +172,7 @@ def _is_longer(steps: LevelChange) -> bool:
 def _ranked(history: RunHistory, causes: Iterable[Cause]) -> list[Cause]:
     in_order = sorted(causes, key=lambda cause: -cause.score)
     named = [_with_worker(history, cause) for cause in unexplained(in_order)]
-    return [with_cost(history, cause) for cause in named]
+    return [with_cost(history, cause, is_only=len(named) == 1) for cause in named]
 
 
 def _with_worker(history: RunHistory, cause: Cause) -> Cause:

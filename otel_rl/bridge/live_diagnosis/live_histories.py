@@ -1,12 +1,16 @@
 """Histories of live runs: each diagnosis reads the new part of the journal.
 
 journal    [ 1 2 3 4 5 6 ][ 7 8 ]      a first look reads all, the next one 7 and 8
-[ . . 3 4 5 6 ][ 7 8 ]      the oldest is forgotten: all of it is read again
+[ . 2 3 4 5 6 ][ 7 8 ]      the oldest is forgotten there: it stays known here
+[ . . . 4 5 6 ][ 7 8 ]      a quarter is: all of it is read again
 """
 
-from collections.abc import Collection
+from array import array
+from bisect import bisect_left
+from collections.abc import Collection, MutableSequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final, NamedTuple, Protocol
 
 from otel_rl.bridge.journal.interface import Connection
@@ -18,8 +22,9 @@ from otel_rl.run_id import run_id
 
 __all__ = ["LiveHistories", "Looked"]
 
-# Of columns in memory for a byte of a record: numbers of Python for compressed text.
-_GROWS: Final = 12
+# Of the records that were read, the part that the journal has forgotten before all are read again:
+# a long run is not read anew with each part that it forgets.
+_MAX_FORGOTTEN: Final = 0.25
 
 _MAX_BYTES: Final = 512 << 20
 
@@ -50,15 +55,17 @@ class _Live:
 
     Attributes:
         history: Of it.
-        first: Number of its oldest record; 0 before one.
-        last: Number of the newest one that was read.
-        size: Bytes of them.
+        numbers: Of the records that were read, in order.
+        size: Bytes of memory.
     """
 
     history: GrowingHistory = field(default_factory=GrowingHistory)
-    first: int = 0
-    last: int = 0
+    numbers: MutableSequence[int] = field(default_factory=partial(array, "q"))
     size: int = 0
+
+    def forgotten(self, first: int) -> float:
+        """Return the part of its records before the journal's first one."""
+        return bisect_left(self.numbers, first) / max(1, len(self.numbers))
 
 
 class LiveHistories:
@@ -66,7 +73,7 @@ class LiveHistories:
 
     Args:
         open_: Opens the journal.
-        max_bytes: Bound of their memory, roughly. Runs beyond it are read from the beginning at
+        max_bytes: Bound of the memory of all. Runs beyond it are read from the beginning at
             each look, those that were looked at longest ago first.
     """
 
@@ -95,23 +102,20 @@ class LiveHistories:
         live = self._live.pop(key, None) or _Live()
         with self._open() as connection:
             first = first_history(connection, run)
-            if first != live.first:
-                live = _Live(first=first)
-            is_whole = not live.last
-            while some := read_history(connection, run, after=live.last):
+            if not first or live.forgotten(first) >= _MAX_FORGOTTEN:
+                live = _Live()
+            is_whole = not live.numbers
+            while some := read_history(connection, run, after=max(live.numbers[-1:], default=0)):
                 for number, body in some:
-                    live.last = number
+                    live.numbers.append(number)
                     if body is not None:  # what is damaged is left out
                         live.history.add(Facts.decode(body))
-                        live.size += len(body)
                         records += 1
+        live.size = live.history.memory_bytes()
         self._live[key] = live
         self._forget()
         return Looked(live.history.history(), records, is_whole)
 
     def _forget(self) -> None:
-        while self._live and self._memory_bytes() > self._max_bytes:
+        while self._live and sum(of.size for of in self._live.values()) > self._max_bytes:
             del self._live[next(iter(self._live))]
-
-    def _memory_bytes(self) -> int:
-        return _GROWS * sum(of.size for of in self._live.values())

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from otel_rl import goodput
 from otel_rl.bridge.config import BridgeSettings
+from otel_rl.bridge.garbage import collect_rarely
 from otel_rl.bridge.journal.reader import (
     histories,
     removed_runs,
@@ -117,6 +118,7 @@ def _command(arguments: argparse.Namespace) -> int:
     if arguments.json_schema:
         print(json.dumps(json_schema(), indent=1))
         return 0
+    collect_rarely()
     settings = settings_of(arguments)
     if arguments.html is not None:
         _check_html(arguments)

@@ -1,59 +1,20 @@
 """History of a run: its records as series over its steps."""
 
-import math
 import sys
-from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass, field
-from typing import NamedTuple, Self, TypeVar
+from sys import getsizeof
+from typing import Final, NamedTuple, Self, TypeVar
 
 from otel_rl.diagnose.history.records import Facts, RowFacts, StepFacts
 from otel_rl.diagnose.history.timings import timed_part
+from otel_rl.diagnose.history.track import Track, in_order
 from otel_rl.records import WorkerFailure
 from otel_rl.semconv import names
 from otel_rl.semconv.spec import AWAITING
 
 __all__ = ["GrowingHistory", "Loss", "PhaseKey", "RunHistory", "Track"]
-
-
-@dataclass(slots=True)
-class Track:
-    """One series. The columns have one length.
-
-    Attributes:
-        steps: Step in progress at each value.
-        times_s: Since the first record of the run.
-        values: May hold NaN and infinities.
-    """
-
-    steps: list[int] = field(default_factory=list)
-    times_s: list[float] = field(default_factory=list)
-    values: list[float] = field(default_factory=list)
-
-    def add(self, step: int, time_s: float, value: float) -> None:
-        """Append a value."""
-        self.steps.append(step)
-        self.times_s.append(time_s)
-        self.values.append(value)
-
-    def finite(self) -> "Track":
-        """Return the finite values."""
-        if all(map(math.isfinite, self.values)):
-            return self
-        columns = zip(self.steps, self.times_s, self.values, strict=True)
-        kept = [column for column in columns if math.isfinite(column[2])]
-        return Track(*map(list, zip(*kept, strict=True))) if kept else Track()
-
-    def between(self, first: int, last: int) -> "Track":
-        """Return the values of these steps, inclusive."""
-        if self.steps == sorted(self.steps):
-            part = slice(bisect_left(self.steps, first), bisect_right(self.steps, last))
-            return Track(self.steps[part], self.times_s[part], self.values[part])
-        columns = zip(self.steps, self.times_s, self.values, strict=True)
-        kept = [column for column in columns if first <= column[0] <= last]
-        return Track(*map(list, zip(*kept, strict=True))) if kept else Track()
 
 
 class PhaseKey(NamedTuple):
@@ -137,12 +98,12 @@ class RunHistory:
         """Put series in order, and add what is known only of the whole."""
         self.steps.sort(key=lambda step: step.step)
         for key, track in self.rows.items():
-            self.rows[key] = _in_order(track, by_step=False)
+            self.rows[key] = in_order(track, by_step=False)
         self._add_phases_without_spans()
         self._add_timed_parts()
         for several in (*self.spans.values(), *self.counts.values(), *self.workers.values()):
             for worker, track in several.items():
-                several[worker] = _in_order(track, by_step=True)
+                several[worker] = in_order(track, by_step=True)
 
     def _begin(self, attempt: int, first: int = 0) -> None:
         """Begin an attempt: its steps are not compared with those of the former one."""
@@ -160,6 +121,7 @@ class RunHistory:
         self.lags: dict[str, Track] = defaultdict(Track)
         self.is_told_by_spans = True
         self._ended = -1
+        self._bytes_of_steps = 0
 
     def _add(self, facts: Facts, time_s: float, begun_ns: int) -> None:
         step = facts.step
@@ -175,24 +137,27 @@ class RunHistory:
         for row in (row for row in facts.rows if row.attempt == self.attempt):
             for key, value in row.values.items():
                 self.rows[key].add(row.step, (row.time_ns - begun_ns) / 1e9, value)
-        self.steps.extend(_path_of(one) for one in facts.steps if one.attempt == self.attempt)
+        new = [_path_of(one) for one in facts.steps if one.attempt == self.attempt]
+        self.steps.extend(new)
+        self._bytes_of_steps += sum(map(_bytes_of, new))
         in_progress = self._ended + 1
         self._go_on(facts, time_s)
         for key, some in facts.workers.items():
             for worker, of_step, measurements, total, oddities in some:
                 at = step if of_step is None or of_step == step else of_step
                 if measurements:
-                    self.workers[key][worker].add(at, time_s, total / measurements)
-                    self.measurements[key][worker].add(at, time_s, measurements)
+                    mean = total / measurements
+                    _beside(self.workers, self.measurements, key, worker).add(at, time_s, mean)
+                    self.measurements[key][worker].values.append(measurements)
                 if oddities:
                     self.oddities[key][worker].add(at, time_s, oddities)
         for span in facts.spans:
             phase = PhaseKey(span.role, span.phase)
             # If spans alone tell steps, the bridge knows none in progress for those without one.
             at = in_progress if self.is_told_by_spans and not span.step else span.step
-            at = step if at == step else at  # one object for all
-            self.spans[phase][span.worker].add(at, time_s, span.total_s / span.spans)
-            self.counts[phase][span.worker].add(at, time_s, span.spans)
+            mean_s = span.total_s / span.spans
+            _beside(self.spans, self.counts, phase, span.worker).add(at, time_s, mean_s)
+            self.counts[phase][span.worker].values.append(span.spans)
             if span.is_wait:
                 self.waits.add(phase)
         for worker, lag_s in facts.lags:
@@ -263,6 +228,16 @@ class RunHistory:
             self.spans[phase].update(_copied(self.workers[key]))
             self.counts[phase].update(_copied(self.measurements[key]))
 
+    def _memory_bytes(self) -> int:
+        """Return the memory of series and steps."""
+        by_worker = (self.workers, self.measurements, self.oddities, self.spans, self.counts)
+        tracks = [of for kind in by_worker for some in kind.values() for of in some.values()]
+        tracks += [*self.rows.values(), *self.lags.values()]
+        columns = {id(one): one for of in tracks for one in (of.steps, of.times_s, of.values)}
+        series = sum(map(getsizeof, columns.values())) + len(tracks) * _BYTES_OF_TRACK
+        known = getsizeof(self.begun_s) + getsizeof(self.known_steps)
+        return series + known + len(self.begun_s) * _BYTES_OF_STEP + self._bytes_of_steps
+
     def _completed(self) -> Self:
         """Return the whole of what was taken. It shares series with this one, until the next."""
         whole = copy(self)
@@ -330,13 +305,33 @@ class GrowingHistory:
         """Add the next snapshot."""
         self._taken._take(facts)  # noqa: SLF001  # its other half
 
+    def memory_bytes(self) -> int:
+        """Return the memory of the history."""
+        return self._taken._memory_bytes()  # noqa: SLF001  # its other half
+
     def history(self) -> RunHistory:
         """Return the history so far. It is valid until the next snapshot."""
         return self._taken._completed()  # noqa: SLF001  # its other half
 
 
+_BYTES_OF_TRACK: Final = 160  # and its place in a dictionary
+_BYTES_OF_STEP: Final = 64  # its number and time
+
 _Key = TypeVar("_Key", str, PhaseKey)
 _T = TypeVar("_T")
+
+
+def _beside(
+    means: Mapping[_Key, dict[str, Track]],
+    numbers: Mapping[_Key, dict[str, Track]],
+    key: _Key,
+    worker: str,
+) -> Track:
+    """Return the series of means, with one of numbers beside it, which shares steps and times."""
+    of = means[key]
+    if worker not in of:
+        numbers[key][worker] = of[worker].beside()
+    return of[worker]
 
 
 def _of_workers(
@@ -367,11 +362,14 @@ def _path_of(step: StepFacts) -> StepFacts:
     return step._replace(path=path, busy=(), values={})
 
 
+def _bytes_of(step: StepFacts) -> int:
+    """Return the memory of a step whose names are those of other steps, too."""
+    of_path = sum(getsizeof(part) + getsizeof(part[-1]) for part in step.path)
+    return getsizeof(step) + sum(map(getsizeof, step)) + of_path
+
+
 def _copied(tracks: Mapping[str, Track]) -> dict[str, Track]:
-    return {
-        worker: Track([*track.steps], [*track.times_s], [*track.values])
-        for worker, track in tracks.items()
-    }
+    return {worker: track.copy() for worker, track in tracks.items()}
 
 
 def _of_steps(tracks: Mapping[str, Track], first: int, last: int) -> dict[str, Track]:
@@ -379,18 +377,6 @@ def _of_steps(tracks: Mapping[str, Track], first: int, last: int) -> dict[str, T
     kept: dict[str, Track] = defaultdict(Track)
     kept.update({key: part for key, part in parts.items() if part.values})
     return kept
-
-
-def _in_order(track: Track, *, by_step: bool) -> Track:
-    marks: Sequence[float] = track.steps if by_step else track.times_s
-    if marks == sorted(marks):
-        return track
-    order = sorted(range(len(marks)), key=marks.__getitem__)
-    return Track(
-        [track.steps[place] for place in order],
-        [track.times_s[place] for place in order],
-        [track.values[place] for place in order],
-    )
 
 
 def _remove_last(known: list[_T], is_it: Sequence[bool]) -> None:

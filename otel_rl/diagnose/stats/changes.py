@@ -84,14 +84,15 @@ def find_change(values: Sequence[float], *, shortest: int = 4) -> Change | None:
     n = len(values)
     if n < 2 * shortest:
         return None
-    ranks = _ranks(values)
-    sums = list(accumulate(ranks))
+    sums = [*accumulate(_ranks(values))]
+    total = sums[-1]
     best, best_z, best_u = 0, 0.0, 0.0
-    for place in range(shortest, n - shortest + 1):
+    for place, before in enumerate(sums[shortest - 1 : n - shortest], shortest):
+        left = n - place
+        pairs = place * left
         # Number of pairs of an earlier and a later value in which the later one is higher.
-        u = sums[-1] - sums[place - 1] - (n - place) * (n - place + 1) / 2
-        deviation = math.sqrt(place * (n - place) * (n + 1) / 12)
-        z = (u - place * (n - place) / 2) / deviation
+        u = total - before - left * (left + 1) / 2
+        z = (u - pairs / 2) / math.sqrt(pairs * (n + 1) / 12)
         if abs(z) > abs(best_z):
             best, best_z, best_u = place, z, u
     if not best:
@@ -186,14 +187,7 @@ def running_medians(values: Sequence[float], width: int) -> list[float]:
 
 def _ranks(values: Sequence[float]) -> list[float]:
     """Return the ranks, from 1; equal values share the mean of their ranks."""
-    order = sorted(range(len(values)), key=values.__getitem__)
-    ranks = [0.0] * len(values)
-    start = 0
-    while start < len(order):
-        end = start
-        while end + 1 < len(order) and values[order[end + 1]] == values[order[start]]:
-            end += 1
-        for place in range(start, end + 1):
-            ranks[order[place]] = (start + end) / 2 + 1
-        start = end + 1
-    return ranks
+    ordered = sorted(values)
+    last = dict(zip(ordered, range(1, len(ordered) + 1), strict=True))
+    first = dict(zip(reversed(ordered), range(len(ordered), 0, -1), strict=True))
+    return [(first[value] + last[value]) / 2 for value in values]

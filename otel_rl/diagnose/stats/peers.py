@@ -9,6 +9,7 @@ as two floats, so that leaving out a value loses no digit that a mean of the oth
 from collections import defaultdict
 from collections.abc import Mapping
 from math import exp, fsum, inf, log
+from operator import neg
 from statistics import fmean
 from typing import NamedTuple
 
@@ -39,8 +40,7 @@ class Peers:
         self._width = turn
         of_part: dict[int, list[float]] = defaultdict(list)
         for own in self._logs.values():
-            for step, logs in own.items():
-                of_part[step // self._width] += logs
+            _add_parts(of_part, own, turn)
         self._sums = {part: _sum(logs) for part, logs in of_part.items()}
 
     @property
@@ -53,15 +53,14 @@ class Peers:
 
         Of several values of a step, the geometric mean counts.
         """
-        own, relative = self._logs[worker], Track()
-        of_part: dict[int, list[float]] = defaultdict(list)
-        for step, logs in own.items():
-            of_part[step // self._width] += logs
-        for step in sorted(own):
+        relative = Track()
+        of_step = _parts(self._logs[worker], 1)
+        of_part = of_step if self._width == 1 else _parts(self._logs[worker], self._width)
+        for step in sorted(of_step):
             part = step // self._width
             if self._sums[part].number > len(of_part[part]):
                 peers = _mean_without(self._sums[part], of_part[part])
-                relative.add(step, 0.0, exp(fmean(own[step])) / exp(peers))
+                relative.add(step, 0.0, exp(_mean(of_step[step])) / exp(peers))
         return relative
 
 
@@ -72,12 +71,29 @@ def turn_length(tracks: Mapping[str, Track]) -> int:
     return max(1, round(len(each) * steps / max(1, sum(map(len, each)))))
 
 
-def _logs(track: Track) -> Mapping[int, list[float]]:
-    of_step: dict[int, list[float]] = defaultdict(list)
+def _logs(track: Track) -> Track:
+    """Return the logarithms of the positive values."""
+    logs = Track()
     for step, value in zip(track.steps, track.values, strict=True):
         if value > 0:
-            of_step[step].append(log(value))
-    return of_step
+            logs.add(step, 0.0, log(value))
+    return logs
+
+
+def _parts(logs: Track, width: int) -> Mapping[int, list[float]]:
+    """Return the values of each ``width`` steps."""
+    of_part: dict[int, list[float]] = defaultdict(list)
+    _add_parts(of_part, logs, width)
+    return of_part
+
+
+def _add_parts(of_part: Mapping[int, list[float]], logs: Track, width: int) -> None:
+    for step, one in zip(logs.steps, logs.values, strict=True):
+        of_part[step // width].append(one)
+
+
+def _mean(logs: list[float]) -> float:
+    return logs[0] if len(logs) == 1 else fmean(logs)
 
 
 def _sum(logs: list[float]) -> _Sum:
@@ -91,4 +107,4 @@ def _mean_without(whole: _Sum, logs: list[float]) -> float:
     finite = [one for one in logs if one != inf]
     if whole.infinite > len(logs) - len(finite):
         return inf
-    return fsum((whole.total, whole.rest, *(-one for one in finite))) / (whole.number - len(logs))
+    return fsum((whole.total, whole.rest, *map(neg, finite))) / (whole.number - len(logs))

@@ -52,7 +52,7 @@ def test_a_history_is_that_of_the_newest_attempt() -> None:
             )
         assert mine == theirs, name
     assert (history.attempt, history.first, history.last) == (2, 60, 120)
-    assert history.rows["trainer/loss"].steps == list(range(60, 121))
+    assert [*history.rows["trainer/loss"].steps] == list(range(60, 121))
     assert sorted(history.begun_s) == list(range(60, 121))
 
 
@@ -70,7 +70,7 @@ def test_the_first_record_of_an_attempt_may_hold_the_end_of_the_one_before() -> 
     )
     history = read(*FIRST, mixed, *others)
     assert max(history.workers["trainer/loss"]["trainer/0"].values) == 1.0
-    assert history.spans[TRAIN]["trainer/0"].steps == list(range(60, 121))
+    assert [*history.spans[TRAIN]["trainer/0"].steps] == list(range(60, 121))
 
 
 def test_workers_that_are_lost_in_each_attempt_fail_again_and_again() -> None:

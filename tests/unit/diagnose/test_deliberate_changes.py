@@ -140,9 +140,9 @@ def test_the_cost_is_that_of_the_run_without_the_fault(job: Job) -> None:
     truth_s = median(b - a for a, b in zip(ends_s[SINCE:], ends_s[SINCE + 1 :], strict=False))
     assert cost.without_s == pytest.approx(truth_s, rel=0.1)
     lost_s = run.made.step_ends_s[-1] - healthy.made.step_ends_s[-1]
-    workers = len({name for of in run.history.spans.values() for name in of})
-    assert cost.lost_hours == pytest.approx(lost_s * workers / 3600, rel=0.15)
-    assert "worker hours" in first.words
+    gpus = run.history.rows["gpu/count"].values[-1]
+    assert cost.lost_hours == pytest.approx(lost_s * gpus / 3600, rel=0.15)
+    assert "GPU hours" in first.words
 
 
 def test_a_killed_worker_of_a_stock_sdk_is_a_crash_while_the_others_wait() -> None:

@@ -13,7 +13,7 @@ from otel_rl.bridge.journal.reader import looking
 from otel_rl.bridge.journal.run_store import RunStore
 from otel_rl.bridge.journal.sqlite import SqliteJournal
 from otel_rl.bridge.live_diagnosis.live_histories import LiveHistories
-from otel_rl.diagnose.history.run_history import RunHistory
+from otel_rl.diagnose.history.run_history import GrowingHistory, RunHistory
 from otel_rl.records import ExperimentKey
 from tests.unit.diagnose.worlds import World
 
@@ -62,7 +62,7 @@ def test_a_look_reads_what_is_new_since_the_last_one(stored: Stored) -> None:
     assert histories.look(KEY).records == 0
 
 
-def test_a_run_whose_oldest_records_are_forgotten_is_read_again(stored: Stored) -> None:
+def test_a_run_is_read_again_when_a_quarter_of_what_is_known_is_forgotten(stored: Stored) -> None:
     stored.add(0, 20)
     histories = stored.histories()
     histories.look(KEY)
@@ -70,6 +70,27 @@ def test_a_run_whose_oldest_records_are_forgotten_is_read_again(stored: Stored) 
     looked = histories.look(KEY)
     assert (looked.records, looked.is_whole) == (16, True)
     assert looked.history.rows == RunHistory(FACTS[5:21]).rows
+
+
+def test_the_oldest_records_stay_known_when_the_journal_forgets_them(stored: Stored) -> None:
+    stored.add(0, 20)
+    histories = stored.histories()
+    histories.look(KEY)
+    stored.add(20, 21, forgotten_ns=FACTS[3].time_ns)
+    looked = histories.look(KEY)
+    assert (looked.records, looked.is_whole) == (1, False)
+    assert looked.history.rows == RunHistory(FACTS[:21]).rows
+
+
+def test_a_run_without_history_any_more_is_read_from_the_beginning(stored: Stored) -> None:
+    stored.add(0, 20)
+    histories = stored.histories()
+    histories.look(KEY)
+    with closing(sqlite3.connect(stored.directory / "journal.db")) as connection:
+        connection.execute("DELETE FROM history")
+        connection.commit()
+    looked = histories.look(KEY)
+    assert (looked.records, looked.is_whole, looked.history.rows) == (0, True, {})
 
 
 def test_a_run_that_is_over_is_let_go(stored: Stored) -> None:
@@ -88,8 +109,10 @@ def test_memory_is_bounded_the_run_that_was_looked_at_longest_ago_goes_first(
 ) -> None:
     stored.add(0, 5)
     stored.add(0, 5, OTHER)
-    of_one = 12 * sum(len(facts.encode()) for facts in FACTS[:5])
-    histories = stored.histories(max_bytes=of_one)
+    of_one = GrowingHistory()
+    for facts in FACTS[:5]:
+        of_one.add(facts)
+    histories = stored.histories(max_bytes=int(1.5 * of_one.memory_bytes()))
     histories.look(KEY)
     assert list(histories.known) == [KEY]
     assert histories.look(OTHER).records == 5
