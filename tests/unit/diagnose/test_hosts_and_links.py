@@ -84,6 +84,15 @@ def test_a_slow_rank_is_not_explained_by_a_host_that_takes_a_little_more() -> No
     assert causes(hosts(STEAL, 0.01, 0.03)) == [(Kind.STRAGGLER, None, "trainer/1")]
 
 
+def test_answers_that_grow_are_not_slower_because_of_a_busy_neighbour() -> None:
+    history = hosts(STEAL, 0.01, 0.2, slower=1.0)
+    rows = {key: (lambda step, of=of: dict(zip(of.steps, of.values, strict=True))[step])
+            for key, of in history.rows.items()}  # fmt: skip
+    grows: Series = noisy(lambda step: 1 + 0.4 * step / 80, "grows")
+    spans = {("trainer", "generate", n): grows for n in range(3)}
+    assert causes(made(rows=rows, spans=spans, step_s=grows)) == []
+
+
 def test_a_full_disk_is_told_before_anything_is_slower() -> None:
     history = hosts("filesystem/utilization/used", 0.6, 0.999, slower=1.0)
     assert causes(history) == [(Kind.HOST_PRESSURE, "node-1", None)]

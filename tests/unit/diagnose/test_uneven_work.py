@@ -82,6 +82,14 @@ INNOCENT: dict[str, tuple[Of, Of]] = {
 }
 
 
+def test_environments_that_take_as_many_samples_as_they_can_are_no_fault() -> None:
+    slow = {n: noisy(changed(0.5, 1.0 if n == 2 else 0.5), ("tool", n)) for n in range(4)}
+    workers = {("env/samples", f"env/{n}"): changed(8.0, 16.0 if n == 2 else 8.0) for n in slow}
+    spans = {("env", "tool_call", n): of for n, of in slow.items()}
+    found = causes(made(workers=workers, spans=spans))
+    assert Kind.UNEVEN_WORK not in {kind for kind, *_ in found}
+
+
 @pytest.mark.parametrize(("tokens", "seconds"), INNOCENT.values(), ids=INNOCENT)
 def test_work_is_no_fault_if(tokens: Of, seconds: Of) -> None:
     assert causes(run(tokens, seconds)) == []

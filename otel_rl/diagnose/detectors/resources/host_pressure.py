@@ -70,6 +70,7 @@ _MEASURES: Final = (
 )
 _NEAR: Final = 8  # steps
 _SLOWER: Final = 1.1  # times, of work or whole steps
+_AT_ONCE: Final = 0.5  # part of a slowdown: growing answers are slower in the end, too
 _MIN_PART: Final = 0.05  # of a step
 
 
@@ -107,11 +108,11 @@ def _change(track: Track, of: _Measure) -> LevelChange | None:
 def _is_felt(history: RunHistory, since: int) -> bool:
     """Return whether steps or some work take longer since then."""
     usual_s = median(step_time(history).finite().values or [0.0])
-    steps = settled(Workload(history).eased_steps(step_time(history)))
-    if _is_slower_since(steps, since):
+    load = Workload(history)
+    if _is_slower_since(load.eased_steps(step_time(history)), since):
         return True
     return any(
-        _is_slower_since(one, since)
+        _is_slower_since(load.eased(place, one), since)
         for place, tracks in history.spans.items()
         if not only_waits(history, place)
         for one in (together(tracks), *tracks.values())
@@ -123,7 +124,7 @@ def _is_slower_since(track: Track, since: int) -> bool:
     found = level(settled(track))
     if found is None or abs(found.step - since) > _NEAR:
         return False
-    return found.is_rise(ratio=_SLOWER, order=0.7)
+    return found.is_rise(ratio=_SLOWER, order=0.7) and found.jump >= _AT_ONCE
 
 
 def _cause(history: RunHistory, shorts: list[_Short]) -> Cause:

@@ -8,11 +8,11 @@ from collections.abc import Iterator, Mapping
 from statistics import median
 from typing import Final, NamedTuple
 
-from otel_rl.diagnose.classify import only_waits, summed_by_step, with_gaps
+from otel_rl.diagnose.classify import Work, only_waits, summed_by_step, with_gaps, work_of
 from otel_rl.diagnose.detectors.slow_phases import step_time
 from otel_rl.diagnose.history.run_history import PhaseKey, RunHistory, Track
 from otel_rl.diagnose.result import Cause, Evidence, Kind
-from otel_rl.diagnose.stats.levels import medians, smoothed, soon
+from otel_rl.diagnose.stats.levels import level, medians, smoothed
 from otel_rl.diagnose.stats.peers import Peers, turn_length
 
 __all__ = ["uneven_work"]
@@ -31,6 +31,7 @@ _ALIKE: Final = 1.15
 _FELT: Final = 0.5  # part of the additional work that takes additional time
 _MIN_PART: Final = 0.05  # of a step
 _FEWEST: Final = 12  # steps
+_LASTING: Final = 6  # steps: numbers of samples vary
 _FEWEST_ALWAYS: Final = 3  # workers
 
 
@@ -84,7 +85,7 @@ def _with_more(what: str, key: str, tracks: Mapping[str, Track]) -> Iterator[_Mo
     peers = Peers(tracks)
     for worker, track in tracks.items():
         relative = peers.relative(worker)
-        found = soon(relative, among=len(tracks))
+        found = level(relative, shortest=_LASTING, among=len(tracks))
         if found is not None and found.is_rise(ratio=_MORE, order=0.8, size=2.5):
             _, own = medians(track, found.step) or (0.0, 0.0)
             if found.after >= _MORE:
@@ -110,8 +111,9 @@ def _longest(history: RunHistory, more: _More) -> tuple[PhaseKey, float] | None:
     usual_s = median(step_time(history).finite().values or [0.0])
     found = []
     for place, tracks in history.spans.items():
-        if more.worker not in tracks or len(tracks) < 2 or only_waits(history, place):
-            continue
+        is_dealt = work_of(place) is Work.TRAINING and not only_waits(history, place)
+        if more.worker not in tracks or len(tracks) < 2 or not is_dealt:
+            continue  # environments and generators take as much as they can
         own = tracks[more.worker]
         if not own.values or median(own.values) < _MIN_PART * usual_s:
             continue
