@@ -14,7 +14,7 @@ CHECK_PYTHON = $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' |
 # Tests start hundreds of processes, each of which would compile the package again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test test-all lab compose faults fuzz mutants overload tenants lint format bench diagnose-bench diagnose-exam diagnose-second-exam capacity docs lock clean
+.PHONY: help demo test test-all lab compose faults fuzz mutants overload tenants lint format bench diagnose-bench diagnose-exam diagnose-second-exam docs lock clean
 
 help:  ## show the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -78,9 +78,6 @@ diagnose-exam: $(VENV)/.installed  ## the diagnosis examined with 300 runs drawn
 
 diagnose-second-exam: $(VENV)/.installed  ## the diagnosis examined with systems simulated apart from the first exam (ARGS="--seed 7 --rounds 2")
 	@$(BIN)/python -m bench.second_exam $(ARGS)
-
-capacity: $(VENV)/.installed  ## how large a site one bridge serves, from costs measured here
-	@$(BIN)/python -m bench.capacity
 
 docs: $(VENV)/.installed  ## write the generated constants, tables and pages
 	@$(BIN)/python -m tools.semconv.generate
