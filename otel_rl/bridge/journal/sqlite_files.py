@@ -6,9 +6,10 @@ import os
 import secrets
 import sqlite3
 import stat
+import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, TextIO
 
 from otel_rl.bridge.journal.formats.schema import (
     FORMAT,
@@ -20,9 +21,11 @@ from otel_rl.errors import ConfigError, JournalError, JournalGone, JournalLocked
 
 __all__ = [
     "JOURNAL_FILE",
+    "LOCK_FILE",
     "PAGE_BYTES",
     "LockFile",
     "OpenFiles",
+    "is_in_use",
     "make_directory",
     "open_database",
 ]
@@ -31,6 +34,13 @@ _log = logging.getLogger(__name__)
 
 JOURNAL_FILE: Final = "journal.db"
 """Its name in the data directory."""
+
+LOCK_FILE: Final = "lock"
+"""Name of the lock in the data directory."""
+
+# A reader that looks whether a bridge holds the lock holds it for some microseconds.
+_LOCK_TRIES: Final = 10
+_LOCK_PAUSE_S: Final = 0.02
 
 _SCHEMA: Final = statements(
     number="INTEGER PRIMARY KEY AUTOINCREMENT", of_bytes="BLOB", keyed=" WITHOUT ROWID"
@@ -159,7 +169,7 @@ class LockFile:
         flags = os.O_RDWR | os.O_APPEND | os.O_CREAT
         self._file = os.fdopen(os.open(path, flags, _OWNER_ONLY), "a+")
         try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _lock(self._file)
         except OSError as exc:
             self._file.seek(0)
             holder = self._file.read().strip() or "another process"
@@ -175,3 +185,25 @@ class LockFile:
     def close(self) -> None:
         """Let go of the lock. Idempotent."""
         self._file.close()
+
+
+def _lock(file: TextIO) -> None:
+    for tries_left in reversed(range(_LOCK_TRIES)):
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if not tries_left:
+                raise
+            time.sleep(_LOCK_PAUSE_S)
+        else:
+            return
+
+
+def is_in_use(directory: Path) -> bool:
+    """Return whether a bridge uses the journal in ``directory``; True where that is unknown."""
+    try:
+        with (directory / LOCK_FILE).open() as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:  # it is held; or this is a copy without it, or that of another user
+        return True
+    return False
