@@ -24,6 +24,7 @@ from otel_rl.bridge.ingest.dropped_after_acceptance import Overflow
 from otel_rl.bridge.ingest.http.server import HttpServer
 from otel_rl.bridge.ingest.pipeline import IngestPipeline
 from otel_rl.bridge.ingest.security.tokens import Tokens
+from otel_rl.bridge.ingest.unstored_batches import UnstoredBatches
 from otel_rl.bridge.journal.presence import JournalPresence
 from otel_rl.bridge.page import Page
 from otel_rl.bridge.queue_gauges import queue_gauges
@@ -145,6 +146,11 @@ class Bridge:
     def problem(self) -> str:
         """Return why the bridge accepts nothing until an operator acts; empty if it does."""
         return self._presence.problem
+
+    @property
+    def unstored(self) -> UnstoredBatches:
+        """Return the batches that could not be stored, and that their senders did not repeat."""
+        return self._durable.unstored
 
     @property
     def without_metrics(self) -> Collection[ExperimentKey]:

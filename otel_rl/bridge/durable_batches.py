@@ -6,9 +6,10 @@ from functools import partial
 
 from otel_rl.bridge.counters import Counter, Counters
 from otel_rl.bridge.ingest.admission.journal_shares import JournalShares
+from otel_rl.bridge.ingest.unstored_batches import UnstoredBatches
 from otel_rl.bridge.journal.presence import JournalPresence
 from otel_rl.bridge.journal.spool import Spool
-from otel_rl.errors import JournalFull, JournalGone
+from otel_rl.errors import JournalClosed, JournalError, JournalFull, JournalGone
 from otel_rl.records import Batch
 
 __all__ = ["DurableBatches"]
@@ -23,6 +24,9 @@ class DurableBatches:
         presence: Told whether the journal is there.
         counters: Of the bridge.
         kept: Called after each request; from a thread of the journal, perhaps.
+
+    Attributes:
+        unstored: Batches that were not stored, except by a closed journal.
     """
 
     def __init__(
@@ -38,6 +42,7 @@ class DurableBatches:
         self._presence = presence
         self._counters = counters
         self._kept = kept
+        self.unstored = UnstoredBatches()
 
     def keep(self, batches: Sequence[Batch]) -> None:
         """Store the batches of a request: they are durable when this returns.
@@ -47,13 +52,13 @@ class DurableBatches:
             JournalClosed: The bridge is stopping; the sender retries.
             JournalGone: The journal was removed; the sender retries.
         """
-        self._room.take(batches)
         try:
+            self._room.take(batches)
             self._spool.append(batches)
-        except JournalGone as exc:
-            self._presence.gone(exc)
+        except JournalError as exc:
+            self._not_kept(batches, exc)
             raise
-        self._were_kept(len(batches))
+        self._were_kept(batches)
 
     def keep_together(
         self, requests: Sequence[Sequence[Batch]]
@@ -75,28 +80,40 @@ class DurableBatches:
             return None
         kept: Future[Sequence[JournalFull | None]] = Future()
         kept.set_running_or_notify_cancel()
-        appended.add_done_callback(partial(self._settle, kept, [*map(len, requests)]))
+        appended.add_done_callback(partial(self._settle, kept, requests))
         return kept
 
     def _settle(
         self,
         kept: Future[Sequence[JournalFull | None]],
-        sizes: Sequence[int],
+        requests: Sequence[Sequence[Batch]],
         appended: Future[Sequence[JournalFull | None]],
     ) -> None:
         error = appended.exception()
-        if isinstance(error, JournalGone):
-            self._presence.gone(error)
         if error is not None:
+            if isinstance(error, JournalError):
+                self._not_kept([batch for batches in requests for batch in batches], error)
             kept.set_exception(error)
             return
-        full = appended.result()
-        n = sum(size for size, exc in zip(sizes, full, strict=True) if exc is None)
-        if n:
-            self._were_kept(n)
-        kept.set_result(full)
+        found = appended.result()
+        stored: list[Batch] = []
+        for batches, full in zip(requests, found, strict=True):
+            if full is None:
+                stored += batches
+            else:
+                self._not_kept(batches, full)
+        if stored:
+            self._were_kept(stored)
+        kept.set_result(found)
 
-    def _were_kept(self, n: int) -> None:
+    def _not_kept(self, batches: Sequence[Batch], error: JournalError) -> None:
+        if isinstance(error, JournalGone):
+            self._presence.gone(error)
+        if not isinstance(error, JournalClosed):  # a stop is no loss: all senders go on to retry
+            self.unstored.add(batches, error)
+
+    def _were_kept(self, batches: Sequence[Batch]) -> None:
+        self.unstored.came_again(batches)
         self._presence.there()
-        self._counters.add(Counter.BATCHES_SPOOLED, n)
+        self._counters.add(Counter.BATCHES_SPOOLED, len(batches))
         self._kept()

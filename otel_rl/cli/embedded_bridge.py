@@ -33,6 +33,7 @@ __all__ = [
     "embedded",
     "embedded_defaults",
     "finish",
+    "has_lost",
     "left_in_words",
     "page_link",
     "recovery_command",
@@ -203,6 +204,21 @@ def _has_left_over(bridge: Bridge) -> bool:
             "or stop_timeout_s was over"
         )
     return bool(bridge.problem or bridge.waiting)
+
+
+def has_lost(bridge: Bridge) -> bool:
+    """Report what could not be stored, once all senders have ended. Returns whether there is any.
+
+    Args:
+        bridge: Has stopped.
+    """
+    n = bridge.unstored.count
+    if n:
+        say(
+            f"at least {_many(n, 'request')} could not be stored and did not come again, so "
+            f"measurements are missing. {bridge.unstored.reason}"
+        )
+    return n > 0
 
 
 def _runs(bridge: Bridge) -> Mapping[ExperimentKey, RunOverview]:

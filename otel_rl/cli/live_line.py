@@ -43,7 +43,7 @@ def live_line(bridge: Bridge, key: ExperimentKey, *, is_wanted: bool) -> Iterato
     def text() -> str:
         try:
             with looking(bridge.settings.data) as connection:
-                for run in read_runs(connection):
+                for run in read_runs(connection, bridge.settings.data):
                     if run.key == key:
                         return summary(watch.look(connection, run))
         except JournalError as exc:

@@ -71,6 +71,6 @@ def _failed(standing: RoleStanding) -> Iterator[str]:
 def _silent(standing: RoleStanding) -> Iterator[str]:
     if standing.silent:
         yield (
-            f"{standing.silent} ended without an exit report; up to an export interval (1 s unless "
-            "set) of metrics may be missing"
+            f"{standing.silent} ended without an exit report, or outlived the command; up to an "
+            "export interval (1 s unless set) of metrics, or what followed the command, is missing"
         )

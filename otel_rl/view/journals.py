@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
+from pathlib import Path
 from typing import Final, NamedTuple
 
 from otel_rl.bridge.journal.interface import Connection, Journal
@@ -104,10 +105,10 @@ class Journals:
         """Return every run, the most recently active first, and why journals cannot be read."""
         found: list[Found] = []
         faults: list[str] = []
-        for open_ in self._openers():
+        for directory, open_ in self._openers():
             try:
                 with open_() as connection:
-                    runs = read_runs(connection)
+                    runs = read_runs(connection, directory)
             except JournalError as exc:
                 faults.append(str(exc))
                 continue
@@ -153,7 +154,7 @@ class Journals:
     def revision(self) -> int:
         """Return a number that changes whenever a run does."""
         newest = 0
-        for open_ in self._openers():
+        for _, open_ in self._openers():
             # A journal that cannot be read is among the faults of ``runs``.
             with contextlib.suppress(JournalError), open_() as connection:
                 newest = max(newest, revision(connection))
@@ -192,9 +193,10 @@ class Journals:
         ):
             del self._data[next(iter(self._data))]
 
-    def _openers(self) -> Iterator[Open]:
+    def _openers(self) -> Iterator[tuple[Path | None, Open]]:
+        """Yield each journal with its directory, which the shared one has not."""
         if self._shared is not None:
-            yield self._shared.read
+            yield None, self._shared.read
             return
         for directory in journals_below(self._directory):
-            yield partial(looking, directory)
+            yield directory, partial(looking, directory)

@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from otel_rl.bridge.delivery.kinds.checks import check_jsonl
 from otel_rl.bridge.journal.run_store import RunStore
 from otel_rl.bridge.journal.spool import Spool
 from otel_rl.bridge.journal.sqlite import SqliteJournal
-from otel_rl.errors import JournalFull
+from otel_rl.errors import JournalError, JournalFull
 from otel_rl.records import Batch, Signal
 from tests.disk.child import drain_of
 from tests.disk.model import key
@@ -149,3 +150,17 @@ def test_a_journal_on_a_full_disk_is_opened_again_once_there_is_room(
         assert Spool(journal).pending() == taken
     finally:
         journal.close()
+
+
+def test_a_journal_without_room_for_its_tables_says_so_and_leaves_no_file(tmp_path: Path) -> None:
+    with small_disk(tmp_path) as (directory, make_room):
+        directory.mkdir()
+        more = tmp_path / "more"
+        more.write_bytes(bytes(shutil.disk_usage(tmp_path).free - 64 * 1024))
+        with pytest.raises(JournalError) as caught:
+            SqliteJournal(directory)
+        assert "Free disk space" in caught.value.hint
+        assert [path.name for path in directory.iterdir()] == ["lock"]
+        assert [check.ok for check in check_jsonl({}, directory)] == [False]
+        make_room()
+        SqliteJournal(directory).close()

@@ -223,8 +223,8 @@ def test_who_ended_without_a_goodbye_is_said_at_the_end_of_the_run(
 ) -> None:
     lines = [line for line in job[0].err.splitlines() if "without an exit report" in line]
     words = (
-        "1 ended without an exit report; up to an export interval (1 s unless set) of metrics may "
-        "be missing"
+        "1 ended without an exit report, or outlived the command; up to an export interval (1 s "
+        "unless set) of metrics, or what followed the command, is missing"
     )
     assert lines == [f"otel-rl:   {role}: {words}" for role in ("killed", "left", "trainer")]
 

@@ -63,8 +63,8 @@ def test_the_last_lines_say_who_ended_without_a_goodbye(
     ended: tuple[Finished, Sequence[Mapping[str, Any]]],
 ) -> None:
     assert (
-        "otel-rl:   generator: 1 ended without an exit report; up to an export interval (1 s "
-        "unless set) of metrics may be missing\n"
+        "otel-rl:   generator: 1 ended without an exit report, or outlived the command; up to an "
+        "export interval (1 s unless set) of metrics, or what followed the command, is missing\n"
     ) in ended[0].err
     assert "trainer:" not in ended[0].err
 

@@ -78,7 +78,15 @@ def test_top_shows_the_runs_fits_the_terminal_and_leaves_it_as_it_was(data: Path
             lambda rows: rows[0].startswith("RUN") and rows[2].startswith("ppo/two")
         )
         shown = rows[1].split()
-        assert shown[:7] == ["grpo/one", "running", "9", "2", "0.9", "3/4", "1"]
+        assert shown[:7] == [
+            "grpo/one",
+            "interrupted",
+            "9",
+            "2",
+            "0.9",
+            "3/4",
+            "1",
+        ]  # no bridge has the journal
         assert shown[7:9] == ["rows", "3"]
         terminal.resize(24, 40)  # what does not fit is cut, not wrapped
         terminal.until(lambda rows: "…" in rows[1] and rows[2].startswith("ppo"))

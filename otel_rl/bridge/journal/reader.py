@@ -15,6 +15,7 @@ from otel_rl.bridge.journal.formats.description_format import read_description
 from otel_rl.bridge.journal.formats.key_log import readable_keys
 from otel_rl.bridge.journal.interface import MADE, WAITING, Connection, Journal, checksum
 from otel_rl.bridge.journal.sqlite import JOURNAL_FILE
+from otel_rl.bridge.journal.sqlite_files import is_in_use
 from otel_rl.errors import JournalError
 from otel_rl.records import Description, ExperimentKey, ExperimentStatus, KeySpec, RoleStanding
 from otel_rl.run_id import run_id
@@ -92,6 +93,7 @@ class RunOverview:
         step_ns: When that was new.
         made_bytes: What the journal has of it, without the batches that wait, about.
         description: Its metadata, with its status and the failures of its workers.
+        has_bridge: Whether a bridge uses the journal, as far as is known.
     """
 
     key: ExperimentKey
@@ -111,16 +113,21 @@ class RunOverview:
     step_ns: int
     made_bytes: int
     description: Description
+    has_bridge: bool = True
 
 
 def state_of(run: RunOverview, now_ns: int) -> str:
-    """Return ``running``, ``stalled``, or how it has ended: ``finished``, ``aborted``, ``crashed``.
+    """Return ``running``, ``stalled``, ``interrupted``, or how it has ended.
 
-    It is stalled if nothing was reported for a minute, or no step for ten times as long as usual.
+    That is ``finished``, ``aborted`` or ``crashed``. It is interrupted if its bridge was killed or
+    stopped before its end. It is stalled if nothing was reported for a minute, or no step for ten
+    times as long as usual.
     """
     ended = _STATES.get(run.description.status)
     if ended is not None:
         return ended
+    if not run.has_bridge:
+        return "interrupted"
     if now_ns - run.changed_ns > _SILENT_S * 1e9:
         return "stalled"
     if run.step is None:
@@ -147,7 +154,7 @@ def overview(directory: Path) -> Sequence[RunOverview]:
         JournalError: It cannot be read.
     """
     with looking(directory) as connection:
-        return read_runs(connection)
+        return read_runs(connection, directory)
 
 
 def shared_histories(
@@ -274,12 +281,18 @@ def _read_removed(connection: Connection) -> Mapping[ExperimentKey, int]:
     return {ExperimentKey(name, trial): int(removed_ns) for name, trial, removed_ns in found}
 
 
-def read_runs(connection: Connection) -> Sequence[RunOverview]:
-    """Every run of a journal, in the order of their names."""
+def read_runs(connection: Connection, directory: Path | None = None) -> Sequence[RunOverview]:
+    """Every run of a journal, in the order of their names.
+
+    Args:
+        connection: Of the journal.
+        directory: Of the journal, if it is one bridge's own.
+    """
     overviews = []
+    has_bridge = directory is None or is_in_use(directory)
     for experiment, trial, roles, *columns, body, crc in connection.execute(_QUERY).fetchall():
         key = ExperimentKey(experiment, trial)
         standings = {role: RoleStanding(*of) for role, of in json.loads(roles).items()}
         description = Description() if body is None else read_description(key, body, crc)
-        overviews.append(RunOverview(key, standings, *(*columns, description)))
+        overviews.append(RunOverview(key, standings, *(*columns, description, has_bridge)))
     return overviews

@@ -24,6 +24,7 @@ from typing import Final, TypeVar
 from otel_rl.bridge.journal.interface import Connection
 from otel_rl.bridge.journal.sqlite_files import (
     JOURNAL_FILE,
+    LOCK_FILE,
     PAGE_BYTES,
     LockFile,
     OpenFiles,
@@ -65,7 +66,7 @@ class SqliteJournal:
         self._max_bytes = max_bytes
         try:
             make_directory(directory)
-            self._lock_file = LockFile(directory / "lock")
+            self._lock_file = LockFile(directory / LOCK_FILE)
         except OSError as exc:
             raise ConfigError(
                 f"data: cannot use {str(directory)!r}: {exc.strerror}.",
@@ -87,7 +88,7 @@ class SqliteJournal:
             raise
         # From here on there are all four.
         self._files = OpenFiles(
-            [directory / "lock", *(Path(f"{self._path}{end}") for end in ("", "-wal", "-shm"))]
+            [directory / LOCK_FILE, *(Path(f"{self._path}{end}") for end in ("", "-wal", "-shm"))]
         )
         self._thread = threading.Thread(
             target=self._run, args=(connection,), name="otel-rl-journal", daemon=True

@@ -4,11 +4,13 @@ import fcntl
 import logging
 import os
 import secrets
+import shutil
 import sqlite3
 import stat
+import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, TextIO
 
 from otel_rl.bridge.journal.formats.schema import (
     FORMAT,
@@ -20,9 +22,11 @@ from otel_rl.errors import ConfigError, JournalError, JournalGone, JournalLocked
 
 __all__ = [
     "JOURNAL_FILE",
+    "LOCK_FILE",
     "PAGE_BYTES",
     "LockFile",
     "OpenFiles",
+    "is_in_use",
     "make_directory",
     "open_database",
 ]
@@ -31,6 +35,13 @@ _log = logging.getLogger(__name__)
 
 JOURNAL_FILE: Final = "journal.db"
 """Its name in the data directory."""
+
+LOCK_FILE: Final = "lock"
+"""Name of the lock in the data directory."""
+
+# A reader that looks whether a bridge holds the lock holds it for some microseconds.
+_LOCK_TRIES: Final = 10
+_LOCK_PAUSE_S: Final = 0.02
 
 _SCHEMA: Final = statements(
     number="INTEGER PRIMARY KEY AUTOINCREMENT", of_bytes="BLOB", keyed=" WITHOUT ROWID"
@@ -41,6 +52,11 @@ PAGE_BYTES: Final = 4096  # SQLite's default
 _OWNER_ONLY: Final = 0o600
 
 _BESIDE: Final = ("-wal", "-shm", "-journal")  # what SQLite puts beside it, as it is itself
+
+_DAMAGED_HINT: Final = "Move the file away to start a new one, and keep it for inspection."
+_FULL_HINT: Final = "Free disk space, or choose another directory with --data."
+
+_LEAST_FREE_BYTES: Final = 1 << 20  # an empty journal takes a third of it
 
 _MIN_PAGES: Final = 64  # in fewer there is hardly room for the schema
 
@@ -56,39 +72,58 @@ def open_database(path: Path, max_bytes: int) -> tuple[sqlite3.Connection, str]:
         ConfigError: Another version wrote to it.
         JournalError: What is there is no journal, or a damaged one.
     """
+    is_new = not path.exists()
     try:
         # SQLite gives the files beside it the mode of this one. A directory that was there
         # before may let others in, and who could write here could run code in the bridge.
-        if not path.exists():
+        if is_new:
             path.touch(mode=_OWNER_ONLY)
         _keep_to_owner(path.parent)
         connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
-        connection.execute("PRAGMA journal_mode=WAL")
-        connection.execute("PRAGMA synchronous=FULL")
-        # Deletes still work in a database that is full by page count, unlike on a full disk.
-        max_pages = max(2 * max_bytes // PAGE_BYTES, _MIN_PAGES)
-        connection.execute(f"PRAGMA max_page_count={max_pages}")
-        (version,) = connection.execute("PRAGMA user_version").fetchone()
-        if version == 0:
-            connection.executescript(f"BEGIN;{_SCHEMA}PRAGMA user_version={FORMAT};COMMIT")
-        elif OLDEST_FORMAT <= version < FORMAT:
-            connection.execute(f"PRAGMA user_version={FORMAT}")
-        elif version != FORMAT:
-            raise ConfigError(
-                f"data: {str(path)!r} has format {version}, this version reads {FORMAT}.",
-                hint=OTHER_FORMAT_HINT.format(another="another directory (--data)"),
-            )
-        connection.execute(
-            "INSERT INTO meta SELECT ? WHERE NOT EXISTS (SELECT * FROM meta)",
-            (secrets.token_hex(16),),
-        )
-        (identity,) = connection.execute("SELECT identity FROM meta").fetchone()
+        try:
+            return connection, _prepared(connection, path, max_bytes)
+        except BaseException:
+            connection.close()
+            raise
     except (OSError, sqlite3.DatabaseError, UnicodeDecodeError) as exc:
+        if is_new:  # it holds nothing, not even tables
+            for end in ("", *_BESIDE):
+                Path(f"{path}{end}").unlink(missing_ok=True)
         raise JournalError(
             f"Cannot open the journal {str(path)!r}: {exc}.",
-            hint="Move the file away to start a new one, and keep it for inspection.",
+            hint=_FULL_HINT if _is_full(exc, path.parent) else _DAMAGED_HINT,
         ) from exc
-    return connection, str(identity)
+
+
+def _prepared(connection: sqlite3.Connection, path: Path, max_bytes: int) -> str:
+    """Set a connection up, make what is missing, and return the identity of the journal."""
+    connection.execute("PRAGMA journal_mode=WAL")
+    connection.execute("PRAGMA synchronous=FULL")
+    # Deletes still work in a database that is full by page count, unlike on a full disk.
+    max_pages = max(2 * max_bytes // PAGE_BYTES, _MIN_PAGES)
+    connection.execute(f"PRAGMA max_page_count={max_pages}")
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    if version == 0:
+        connection.executescript(f"BEGIN;{_SCHEMA}PRAGMA user_version={FORMAT};COMMIT")
+    elif OLDEST_FORMAT <= version < FORMAT:
+        connection.execute(f"PRAGMA user_version={FORMAT}")
+    elif version != FORMAT:
+        raise ConfigError(
+            f"data: {str(path)!r} has format {version}, this version reads {FORMAT}.",
+            hint=OTHER_FORMAT_HINT.format(another="another directory (--data)"),
+        )
+    connection.execute(
+        "INSERT INTO meta SELECT ? WHERE NOT EXISTS (SELECT * FROM meta)",
+        (secrets.token_hex(16),),
+    )
+    (identity,) = connection.execute("SELECT identity FROM meta").fetchone()
+    return str(identity)
+
+
+def _is_full(exc: Exception, directory: Path) -> bool:
+    """Return whether the disk is full: SQLite has several errors for that, also of a bad disk."""
+    is_told = isinstance(exc, sqlite3.Error) and exc.sqlite_errorcode == sqlite3.SQLITE_FULL
+    return is_told or shutil.disk_usage(directory).free < _LEAST_FREE_BYTES
 
 
 def _keep_to_owner(directory: Path) -> None:
@@ -159,7 +194,7 @@ class LockFile:
         flags = os.O_RDWR | os.O_APPEND | os.O_CREAT
         self._file = os.fdopen(os.open(path, flags, _OWNER_ONLY), "a+")
         try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _lock(self._file)
         except OSError as exc:
             self._file.seek(0)
             holder = self._file.read().strip() or "another process"
@@ -175,3 +210,25 @@ class LockFile:
     def close(self) -> None:
         """Let go of the lock. Idempotent."""
         self._file.close()
+
+
+def _lock(file: TextIO) -> None:
+    for tries_left in reversed(range(_LOCK_TRIES)):
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if not tries_left:
+                raise
+            time.sleep(_LOCK_PAUSE_S)
+        else:
+            return
+
+
+def is_in_use(directory: Path) -> bool:
+    """Return whether a bridge uses the journal in ``directory``; True where that is unknown."""
+    try:
+        with (directory / LOCK_FILE).open() as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:  # it is held; or this is a copy without it, or that of another user
+        return True
+    return False

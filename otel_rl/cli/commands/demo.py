@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING
 from pydantic import ValidationError
 
 from otel_rl.bridge.config import BridgeSettings
-from otel_rl.cli.embedded_bridge import embedded, embedded_defaults, finish, page_link, say
+from otel_rl.cli.embedded_bridge import (
+    embedded,
+    embedded_defaults,
+    finish,
+    has_lost,
+    page_link,
+    say,
+)
 from otel_rl.cli.environment import reporting_environment
 from otel_rl.cli.options import add_bridge_options, experiment_key, settings_of
 from otel_rl.errors import ConfigError, MissingExtra
@@ -92,6 +99,7 @@ def _command(arguments: argparse.Namespace) -> int:
         status = _train(settings, key, bridge.http, colocated=colocated)
     finally:
         complete = finish(bridge, exit_code=status, is_over=True)
+    complete = not has_lost(bridge) and complete
     if bridge.has_page:
         _write_report(bridge.settings, key)
     return status or (0 if complete else 1)

@@ -161,7 +161,7 @@ def check_data(settings: BridgeSettings) -> Iterator[CheckResult]:
     except OtelRLError as exc:
         yield CheckResult("data", exc.args[0], ok=False, hint=exc.hint)
     else:
-        yield CheckResult("data", f"{settings.data} can be written")
+        yield check_writable("data", settings.data)
 
 
 def check_runs(settings: BridgeSettings) -> Iterator[CheckResult]:

@@ -18,6 +18,7 @@ from otel_rl.cli.embedded_bridge import (
     embedded,
     embedded_defaults,
     finish,
+    has_lost,
     page_link,
     say,
     wandb_account,
@@ -33,6 +34,9 @@ __all__ = ["add_parser"]
 # Exit statuses of shells: https://pubs.opengroup.org/onlinepubs/9799919799/utilities/V3_chap02.html
 _NOT_FOUND, _NOT_EXECUTABLE, _SIGNALLED = 127, 126, 128
 
+# Of a command that ended well, if measurements are missing because they could not be stored.
+_LOST = 1
+
 _LOOK_EVERY_S = 0.5
 _MAX_STEM = 100  # below the limit of names
 
@@ -44,7 +48,8 @@ examples:
   otel-rl run --grpc -- ./a-program-whose-sdk-speaks-only-grpc
   otel-rl run --attach grpo/my-run -- python train.py    (train.py calls wandb.init)
 
-Without a W&B key the run is written to ./wandb as an offline run. The exit status is that of CMD.
+Without a W&B key the run is written to ./wandb as an offline run. The exit status is that of CMD; 1
+if CMD ended with 0, but measurements were lost because the disk or the journal was full.
 """
 
 
@@ -135,6 +140,8 @@ def _command(arguments: argparse.Namespace) -> int:
         finish(bridge, exit_code=status, is_over=True)
     if not bridge.counters.value(Counter.POINTS_ACCEPTED) and not bridge.without_metrics:
         say(f"nothing was reported. {_likely_cause(bridge)}")
+    if has_lost(bridge):
+        return status or _LOST
     return status
 
 

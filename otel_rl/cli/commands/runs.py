@@ -33,6 +33,7 @@ examples:
 states:
   running    its workers report
   stalled    no report for a minute, or no new step for ten usual step times
+  interrupted                    no bridge works on it: killed or stopped before the run ended
   finished, aborted, crashed     how the run ended
 """
 
@@ -134,14 +135,14 @@ def _read(settings: BridgeSettings) -> tuple[Sequence[_Found], Sequence[JournalE
     for directory in journals(settings):
         try:
             with looking(directory) as connection:
-                found += _found(connection)
+                found += _found(connection, directory)
         except JournalError as exc:
             faults.append(exc)
     return found, faults
 
 
-def _found(connection: Connection) -> Iterator[_Found]:
-    for run in read_runs(connection):
+def _found(connection: Connection, directory: Path | None = None) -> Iterator[_Found]:
+    for run in read_runs(connection, directory):
         identity = run_id(run.key.experiment, run.key.trial)
         yield run, read_standing(connection, identity).goodput
 

@@ -49,6 +49,7 @@ _STYLES: Final = {
     "running": "green",
     "alive": "green",
     "stalled": "yellow",
+    "interrupted": "yellow",
     "silent": "yellow",
     "crashed": "red",
     "failed": "red",
@@ -155,7 +156,7 @@ class _Reader:
         for directory in journals(self._settings):
             try:
                 with looking(directory) as connection:
-                    for run in read_runs(connection):
+                    for run in read_runs(connection, directory):
                         watch = self._watch(str(directory), run.key)
                         yield run.changed_ns, watch.look(connection, run)
             except JournalError as exc:

@@ -11,6 +11,7 @@ from otel_rl.bridge.durable_batches import DurableBatches
 from otel_rl.bridge.ingest.admission.journal_shares import JournalShares
 from otel_rl.bridge.ingest.admission.token_shares import TokenShares
 from otel_rl.bridge.ingest.security.tokens import AuthSettings, TokenSettings
+from otel_rl.bridge.ingest.unstored_batches import UnstoredBatches
 from otel_rl.bridge.journal.presence import JournalPresence
 from otel_rl.bridge.journal.spool import Spool
 from otel_rl.bridge.journal.sqlite import JOURNAL_FILE, SqliteJournal
@@ -29,6 +30,7 @@ class Site:
 
     def __init__(self, directory: Path, shares: TokenShares, max_bytes: int) -> None:
         self.journal = SqliteJournal(directory, max_bytes=max_bytes)
+        self.journal_file = directory / JOURNAL_FILE
         self.spool = Spool(self.journal)
         self.presence = JournalPresence()
         self.counters = Counters()
@@ -130,3 +132,51 @@ def test_a_request_without_room_fails_alone(site: Site) -> None:
     assert (first, last) == (None, None)
     assert isinstance(large, JournalFull)
     assert site.spool.pending() == site.counters.value(Counter.BATCHES_SPOOLED) == 2
+
+
+def of(content: bytes) -> Sequence[Batch]:
+    return [Batch(KEY, Signal.METRICS, content, received_ns=1)]
+
+
+def refuse(site: Site, keep: Keep, content: bytes) -> None:
+    """Have a batch refused."""
+    file = site.journal_file
+    file.rename(file.with_suffix(".away"))
+    with pytest.raises(JournalGone):
+        keep(site, of(content))
+    file.with_suffix(".away").rename(file)
+
+
+@ways
+def test_a_refused_batch_is_unstored_once_until_it_comes_again(site: Site, keep: Keep) -> None:
+    for content in (b"one", b"one", b"two"):
+        refuse(site, keep, content)
+    assert site.batches.unstored.count == 2
+    keep(site, of(b"three"))
+    assert site.batches.unstored.count == 2
+    keep(site, of(b"one"))
+    assert site.batches.unstored.count == 1
+    assert "was removed or replaced" in site.batches.unstored.reason
+
+
+@ways
+def test_a_batch_without_room_is_unstored(site: Site, keep: Keep) -> None:
+    with pytest.raises(JournalFull):
+        keep(site, batches(11 << 20))
+    assert site.batches.unstored.count == 1
+
+
+@ways
+def test_a_batch_that_a_stopping_bridge_refuses_is_not_counted(site: Site, keep: Keep) -> None:
+    site.journal.close()
+    with pytest.raises(JournalClosed):
+        keep(site, batches())
+    assert site.batches.unstored.count == 0
+
+
+def test_unstored_batches_beyond_the_bound_on_memory_are_counted() -> None:
+    unstored = UnstoredBatches(max_remembered=2)
+    for content in (b"one", b"two", b"three"):
+        unstored.add(of(content), JournalFull("No room."))
+    unstored.came_again([*of(b"one"), *of(b"three")])
+    assert (unstored.count, unstored.reason) == (2, "No room.")

@@ -18,8 +18,8 @@ def test_who_is_there_is_said_of_roles_that_somebody_is_expected_in() -> None:
 def test_who_ended_without_a_goodbye_is_said_with_what_may_be_missing() -> None:
     roles = {"trainer": RoleStanding(0, 0, 0, None, silent=2)}
     said = (
-        "trainer: 2 ended without an exit report; up to an export interval (1 s unless set) of "
-        "metrics may be missing"
+        "trainer: 2 ended without an exit report, or outlived the command; up to an export "
+        "interval (1 s unless set) of metrics, or what followed the command, is missing"
     )
     assert [*troubles(roles)] == [said]
     assert [*in_words(roles)] == [said.replace("trainer: ", "trainer: 0 of 0 alive, ")]

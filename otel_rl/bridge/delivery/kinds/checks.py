@@ -2,6 +2,7 @@
 
 import importlib.util
 import os
+import shutil
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -27,6 +28,7 @@ __all__ = [
 ]
 
 _CONNECT_TIMEOUT_S = 3.0
+_LEAST_FREE_BYTES = 64 << 20  # of the disk of a data directory
 _INSTALL_WANDB = "pip install 'otel-rl[wandb]'"
 _OFFLINE = "Set WANDB_MODE=offline to write files instead."
 
@@ -97,11 +99,22 @@ def check_settings(
 
 
 def check_writable(name: str, directory: Path) -> CheckResult:
-    """Check that files can be made in the directory, or the directory itself. Makes nothing."""
+    """Check that files can be made in the directory, or the directory itself, and find room.
+
+    Makes nothing.
+    """
     nearest = next(path for path in (directory, *directory.absolute().parents) if path.exists())
     if not nearest.is_dir() or not os.access(nearest, os.W_OK):
         return CheckResult(
             name, f"{nearest} cannot be written to.", ok=False, hint="Choose another directory."
+        )
+    free = shutil.disk_usage(nearest).free
+    if free < _LEAST_FREE_BYTES:
+        return CheckResult(
+            name,
+            f"{directory} is on a full disk: {free >> 20} MiB are free.",
+            ok=False,
+            hint="Free disk space, or choose another directory.",
         )
     return CheckResult(name, f"{directory} can be written to.")
 

@@ -1,11 +1,20 @@
 """Files of a SQLite journal: its owner's alone, and noticed when they are gone."""
 
+import fcntl
 import stat
+import time
 from pathlib import Path
 
 import pytest
 
-from otel_rl.bridge.journal.sqlite_files import LockFile, OpenFiles, make_directory, open_database
+from otel_rl.bridge.journal.sqlite_files import (
+    LOCK_FILE,
+    LockFile,
+    OpenFiles,
+    is_in_use,
+    make_directory,
+    open_database,
+)
 from otel_rl.errors import JournalError, JournalGone, JournalLocked
 
 MAX_BYTES = 1 << 20
@@ -64,3 +73,21 @@ def test_a_file_that_is_replaced_is_gone_until_it_is_put_back(tmp_path: Path) ->
         files.check()
     aside.rename(path)
     files.check()
+
+
+def test_a_bridge_starts_although_a_reader_is_looking_whether_one_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    LockFile(tmp_path / LOCK_FILE).close()
+    reader = (tmp_path / LOCK_FILE).open()
+    fcntl.flock(reader, fcntl.LOCK_SH)
+    monkeypatch.setattr(time, "sleep", lambda _: reader.close())
+    LockFile(tmp_path / LOCK_FILE).close()
+    assert reader.closed
+
+
+def test_a_journal_is_in_use_as_long_as_its_lock_is_held(tmp_path: Path) -> None:
+    held = LockFile(tmp_path / LOCK_FILE)
+    assert is_in_use(tmp_path)
+    held.close()
+    assert not is_in_use(tmp_path)

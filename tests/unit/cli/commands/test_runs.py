@@ -125,11 +125,33 @@ def test_a_run_without_a_new_step_for_long_is_stalled(
         some.commit("e", ago_s=since_step_s + first_step_s)
         some.commit("e", ago_s=since_step_s, step=10)
         some.commit("e", ago_s=1, step=10)  # heartbeats go on
-    (one,) = listing()
+        (one,) = listing()
     assert one["state"] == state
     assert one["step"] == 10
     assert one["age_s"] == pytest.approx(since_step_s + first_step_s, abs=60)
     assert one["idle_s"] < 60
+
+
+def test_a_run_whose_bridge_is_gone_is_interrupted(data: Path, listing: Listing) -> None:
+    with closing(SqliteJournal(data)) as journal:
+        some = Journals(journal)
+        some.commit("live", ago_s=1, is_="running")
+        some.commit("silent", ago_s=70, is_="running")
+        some.commit("complete", ago_s=1, is_="complete")
+    assert states(listing()) == {
+        "live": "interrupted",
+        "silent": "interrupted",
+        "complete": "finished",
+    }
+
+
+def test_a_copy_of_a_journal_without_its_lock_may_have_a_bridge(
+    data: Path, listing: Listing
+) -> None:
+    with closing(SqliteJournal(data)) as journal:
+        Journals(journal).commit("live", ago_s=1, is_="running")
+    (data / "lock").unlink()
+    assert states(listing()) == {"live": "running"}
 
 
 def test_the_place_and_the_sizes_of_a_run_are_listed(
