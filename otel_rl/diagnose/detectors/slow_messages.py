@@ -10,7 +10,7 @@ from otel_rl.diagnose.classify import Subject, Work, tracks_about, work_of
 from otel_rl.diagnose.detectors.slow_phases import step_time
 from otel_rl.diagnose.history.run_history import RunHistory, Track
 from otel_rl.diagnose.result import Cause, Evidence, Kind
-from otel_rl.diagnose.stats.levels import LevelChange, level, medians
+from otel_rl.diagnose.stats.levels import LevelChange, medians, soon
 
 __all__ = ["slow_messages"]
 
@@ -72,7 +72,7 @@ def _late_calls(history: RunHistory) -> Iterator["_Late"]:
         for like in (_method(key), _protocol(key)):
             answered[like].append((key.partition("/")[0], track))
     for key, worker, track in tracks_about(history, Subject.CLIENT_CALLS):
-        change = level(track)
+        change = soon(track)
         if change is None or not change.is_rise(ratio=1.7, order=0.75, size=2.0):
             continue
         more = change.after - change.before
@@ -131,7 +131,7 @@ def _slower_syncs(history: RunHistory) -> Iterator[tuple[str, LevelChange]]:
     for place, of in history.spans.items():
         if work_of(place) is Work.SYNC:
             for worker, track in of.items():
-                change = level(track)
+                change = soon(track)
                 if change is not None and change.is_rise(ratio=1.7):
                     yield worker, change
 
@@ -184,5 +184,5 @@ def _part_of_answers(history: RunHistory, protocol: str) -> float | None:
 
 def _longer_s(track: Track) -> float:
     """Return by how many seconds the series grew, or 0."""
-    change = level(track)
+    change = soon(track)
     return change.after - change.before if change and change.change.order >= _IN_ORDER else 0.0
