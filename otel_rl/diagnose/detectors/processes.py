@@ -11,7 +11,7 @@ from otel_rl.diagnose.classify import Subject, summed_by_step, tracks_about, wit
 from otel_rl.diagnose.history.rhythm import Rhythm
 from otel_rl.diagnose.history.run_history import Loss, RunHistory, Track
 from otel_rl.diagnose.result import Cause, Evidence, Kind
-from otel_rl.diagnose.stats.levels import LevelChange, level, medians, smoothed, soon
+from otel_rl.diagnose.stats.levels import LevelChange, level, medians, smoothed
 from otel_rl.records import ExperimentStatus, WorkerFailure
 
 __all__ = [
@@ -256,7 +256,7 @@ def gc_pauses(history: RunHistory) -> Iterator[Cause]:
     for key, worker, track in tracks_about(history, Subject.GC_TIME):
         # A step has several exports, or one has those of several steps.
         of_steps = smoothed(with_gaps(history, summed_by_step(track)))
-        change = soon(of_steps, shortest=3, among=len(history.workers.get(key, ())))
+        change = level(of_steps, shortest=3, among=len(history.workers.get(key, ())))
         if change is None or not change.is_rise(ratio=3.0, order=0.6, size=1.5):
             continue
         share = change.after / _usual_s(of_steps, change.step)

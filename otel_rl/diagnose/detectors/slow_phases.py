@@ -230,9 +230,9 @@ def _slower_than_peers(
 ) -> _Slow | None:
     """Return the slowdown of a worker against peers with the same work in the same steps."""
     relative = _since(peers.relative(worker), begun)
-    # All peers of one step are witnesses: that it was long for others, too, would show at once.
-    fewest = 1 if peers.count >= _FEWEST_ALIKE else 2
-    found = soon(relative, among=peers.count, fewest=fewest)
+    if max(relative.values, default=0.0) < _LEAST_RATIO * min(relative.values, default=0.0):
+        return None  # no part of it is slower than another by so much
+    found = soon(relative, among=peers.count)
     if found is None:
         return None
     uneven = 0.0 if is_felt else _UNEVEN / sum(step >= found.step for step in relative.steps)

@@ -138,21 +138,20 @@ def find_step(values: Sequence[float], *, shortest: int = 4) -> Change | None:
     return _change(values, best, order) if order >= _NEARLY_ALL else None
 
 
-def find_sudden(values: Sequence[float], *, fewest: int = _FEWEST_SUDDEN) -> Change | None:
+def find_sudden(values: Sequence[float]) -> Change | None:
     """Find the last few values far above all before them: the fewer, the farther.
 
     In units of the noise of those, and of the farthest of them, which is what this run has shown.
 
     Args:
         values: Finite, in order of time.
-        fewest: Number of values that may be a change.
 
     Returns:
         None if there are too few, or they are not so far.
     """
-    if min(values[-fewest:], default=0.0) <= max(values[:-_MOST_SUDDEN], default=0.0):
+    if min(values[-_FEWEST_SUDDEN:], default=0.0) <= max(values[:-_MOST_SUDDEN], default=0.0):
         return None
-    for count in range(_MOST_SUDDEN, fewest - 1, -1):
+    for count in range(_MOST_SUDDEN, _FEWEST_SUDDEN - 1, -1):
         before, after = values[:-count], values[-count:]
         if len(before) < _FEWEST_BEFORE:
             continue

@@ -119,22 +119,16 @@ def level(track: Track, *, shortest: int = 4, among: int = 1) -> LevelChange | N
     return LevelChange(track.steps[place], change, jump, among)
 
 
-def soon(track: Track, *, shortest: int = 4, among: int = 1, fewest: int = 2) -> LevelChange | None:
+def soon(track: Track, *, among: int = 1) -> LevelChange | None:
     """Find the clearest level change, or a larger one of fewer values, or one that parts all.
 
     By ranks, the small drift of many values is clearer than a few that are far above all others.
-
-    Args:
-        track: The series.
-        shortest: Fewest values on either side of a change by ranks.
-        among: Number of workers, if each is tested.
-        fewest: Number of last values that may be a change, if they are far enough.
     """
-    found = level(track, shortest=shortest, among=among)
+    found = level(track, among=among)
     if found is None:
         return None
     track = track.finite()
-    for larger in (find_step(track.values), find_sudden(track.values, fewest=fewest)):
+    for larger in (find_step(track.values), find_sudden(track.values)):
         if larger is not None and _is_larger(larger, found):
             found = LevelChange(track.steps[larger.place], larger, 1.0, among)
     return found

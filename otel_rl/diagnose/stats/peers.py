@@ -53,16 +53,25 @@ class Peers:
 
         Of several values of a step, the geometric mean counts.
         """
-        own, relative = self._logs[worker], Track()
-        of_part: dict[int, list[float]] = defaultdict(list)
-        for step, logs in own.items():
-            of_part[step // self._width] += logs
+        own = self._logs[worker]
+        of_part: Mapping[int, list[float]] = own
+        if self._width > 1:
+            parts: dict[int, list[float]] = defaultdict(list)
+            for step, logs in own.items():
+                parts[step // self._width] += logs
+            of_part = parts
+        steps, values = list[int](), list[float]()
         for step in sorted(own):
             part = step // self._width
-            if self._sums[part].number > len(of_part[part]):
-                peers = _mean_without(self._sums[part], of_part[part])
-                relative.add(step, 0.0, exp(fmean(own[step])) / exp(peers))
-        return relative
+            whole, logs = self._sums[part], of_part[part]
+            if whole.number > len(logs):
+                steps.append(step)
+                values.append(_ratio(own[step], _mean_without(whole, logs)))
+        return Track(steps, [0.0] * len(steps), values)
+
+
+def _ratio(own: list[float], peers: float) -> float:
+    return exp(own[0] if len(own) == 1 else fmean(own)) / exp(peers)
 
 
 def turn_length(tracks: Mapping[str, Track]) -> int:
@@ -88,6 +97,8 @@ def _sum(logs: list[float]) -> _Sum:
 
 def _mean_without(whole: _Sum, logs: list[float]) -> float:
     """Return the mean of the others' logarithms; there are some."""
+    if not whole.infinite and len(logs) == 1:
+        return fsum((whole.total, whole.rest, -logs[0])) / (whole.number - 1)
     finite = [one for one in logs if one != inf]
     if whole.infinite > len(logs) - len(finite):
         return inf

@@ -183,7 +183,7 @@ def uneven(*of: Series) -> dict[tuple[str, str, int], Series]:
     return {("trainer", "train", index): own(one, index) for index, one in enumerate(of)}
 
 
-@pytest.mark.parametrize(("times", "steps"), [(2.2, 1), (1.6, 2), (1.4, 3)])
+@pytest.mark.parametrize(("times", "steps"), [(1.6, 2), (1.4, 3)])
 def test_one_of_several_workers_is_told_after_the_fewer_steps_the_slower_it_is(
     times: float, steps: int
 ) -> None:
@@ -193,9 +193,21 @@ def test_one_of_several_workers_is_told_after_the_fewer_steps_the_slower_it_is(
     assert causes(made(39, step_s=slow, spans=spans)) == []
 
 
-def test_a_worker_that_was_as_slow_once_before_is_told_after_more_than_a_step() -> None:
-    slow = in_steps(20, 39, times=2.2)
+def test_one_long_step_of_a_worker_is_no_change_however_long_it_is() -> None:
+    slow = in_steps(39, times=9.0)
     assert causes(made(40, step_s=slow, spans=uneven(slow, *[steady] * 4))) == []
+
+
+def test_long_work_of_which_all_pieces_are_of_one_step_is_no_slow_time() -> None:
+    history = made(40, spans=role("reward", steady, steady, name="reward"))
+    place = PhaseKey("reward", "reward")
+    for tracks, value in ((history.spans[place], 1.4), (history.counts[place], 1.0)):
+        of = tracks["reward/1"]
+        for _ in range(6):
+            of.steps.insert(20, 20)
+            of.times_s.insert(20, of.times_s[20])
+            of.values.insert(20, value)
+    assert causes(history) == []
 
 
 @pytest.mark.parametrize(("falls", "found"), [(0.12, True), (0.03, False)])
