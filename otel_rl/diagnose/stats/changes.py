@@ -138,13 +138,14 @@ def find_step(values: Sequence[float], *, shortest: int = 4) -> Change | None:
     return _change(values, best, order) if order >= _NEARLY_ALL else None
 
 
-def find_sudden(values: Sequence[float]) -> Change | None:
+def find_sudden(values: Sequence[float], *, shown: float = -math.inf) -> Change | None:
     """Find the last few values far above all before them: the fewer, the farther.
 
     In units of the noise of those, and of the farthest of them, which is what this run has shown.
 
     Args:
         values: Finite, in order of time.
+        shown: The farthest value that similar series have shown.
 
     Returns:
         None if there are too few, or they are not so far.
@@ -156,7 +157,7 @@ def find_sudden(values: Sequence[float]) -> Change | None:
         if len(before) < _FEWEST_BEFORE:
             continue
         middle, noise = median(before), spread(before)
-        farthest = (1 + _BEYOND / count**2) * (max(before) - middle)
+        farthest = (1 + _BEYOND / count**2) * (max(*before, shown) - middle)
         if noise > _TINY and min(after) - middle > max(_EVIDENCE / count * noise, farthest):
             return _change(values, len(before), 1.0)
     return None

@@ -406,3 +406,9 @@ def test_samples_that_are_a_little_older_each_time_fill_a_buffer() -> None:
     ages += [3.0, 2.5, 2.5, 3.0, 3.0, 3.0, 3.0]
     rows: dict[str, Series] = {"trainer/policy/staleness": lambda step: ages[step]}
     assert causes(made(len(ages), rows=rows)) == []
+
+
+def test_work_that_is_long_of_any_worker_now_and_then_tells_nothing_of_one_in_two_steps() -> None:
+    slow, others = in_steps(38, 39, times=2.0), [in_steps(9 + n, times=2.0) for n in range(4)]
+    assert causes(made(40, step_s=slow, spans=uneven(slow, *others))) == []
+    assert causes(made(40, step_s=slow, spans=uneven(slow, *[steady] * 4))) != []
