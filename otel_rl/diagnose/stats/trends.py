@@ -135,7 +135,14 @@ def _is_heading(
 ) -> bool:
     line, n, sign = lines.through(0, place), len(values), 1 if is_up else -1
     noise = math.sqrt(line.missed / place) * max(1.0, 2 * _unsure(place, n - place)) + 1e-3
-    off = [sign * (math.log(values[at]) - line.at(at)) for at in range(place, n)]
+    # Off both the exponential and the straight line, as any trend may be either.
+    straight, most = _Lines(values).through(0, place), max if is_up else min
+    expected = [most(math.exp(line.at(at)), straight.at(at)) for at in range(place, n)]
+    if min(expected) <= 0:
+        return False
+    off = [
+        sign * math.log(value / one) for value, one in zip(values[place:], expected, strict=True)
+    ]
     if off[0] <= _EACH * noise or sum(off) < _EVIDENCE * noise:
         return False
     if any(later <= one for one, later in pairwise(off)):
@@ -143,7 +150,7 @@ def _is_heading(
     if is_up:
         return off[-1] + _AHEAD * fmean(b - a for a, b in pairwise(off)) > math.log(times)
     move = (values[-1] - values[place - 1]) / (n - place)
-    return times * (values[-1] + _AHEAD * move) < math.exp(line.at(n - 1))
+    return times * (values[-1] + _AHEAD * move) < expected[-1]
 
 
 def _unsure(before: int, ahead: float) -> float:
