@@ -24,7 +24,7 @@ _FEWEST_STEPS = 20
 _START = 5  # steps that may be odd because the run begins
 _FAR = 1.35  # times its peers
 _FAR_NOISE = 4.5  # times the noise of that ratio
-_FEWEST, _EVIDENCE = 3, 18.0  # steps, and the noise that they are off, all together
+_FEWEST = 4  # steps
 _MIN_COST = 0.02  # part of the time of all steps
 _CHANCE = 1.5e-3
 _COSTLY, _CHANCE_OF_COSTLY = 0.05, 0.05  # of so much time, who takes it is worth less proof
@@ -53,28 +53,19 @@ def recurring(history: RunHistory) -> Iterator[Cause]:
         waits = only_waits(history, place) and work_of(place) is not Work.SYNC
         if waits or len(tracks) < _FEWEST_WORKERS:
             continue
-        odd, compared, noise = _odd_steps(history.first, tracks)
+        odd, compared = _odd_steps(history.first, tracks)
         every = sum(map(len, odd.values()))
         for worker, steps in odd.items():
             cost = sum(one.own_s - one.peers_s for one in steps) / max(1e-9, whole_s)
             if len(steps) < _FEWEST or cost < _MIN_COST or compared < _FEWEST_STEPS:
-                continue
-            if len(steps) * _least_off(steps) < _EVIDENCE * noise:
                 continue
             chance = _CHANCE_OF_COSTLY if cost >= _COSTLY else _CHANCE
             if len(tracks) * _tail(every, len(steps), 1 / len(tracks)) < chance:
                 yield _cause(history, place, worker, steps, cost)
 
 
-def _least_off(steps: Sequence[_Odd]) -> float:
-    """Return the logarithm by which each of these steps is longer, at least."""
-    return min(log(one.own_s / one.peers_s) for one in steps)
-
-
-def _odd_steps(
-    first: int, tracks: Mapping[str, Track]
-) -> tuple[Mapping[str, list[_Odd]], int, float]:
-    """Return the odd steps of each worker, how many steps were compared, and the noise of these."""
+def _odd_steps(first: int, tracks: Mapping[str, Track]) -> tuple[Mapping[str, list[_Odd]], int]:
+    """Return the odd steps of each worker, and how many steps were compared."""
     of_step: dict[int, list[tuple[str, float]]] = defaultdict(list)
     for worker, track in tracks.items():
         for step, value in zip(track.steps, track.values, strict=True):
@@ -90,7 +81,7 @@ def _odd_steps(
             ratios[worker].append((value / middle, _Odd(step, middle, value)))
     odd: dict[str, list[_Odd]] = {}
     if all(max(of)[0] < _FAR * min(of)[0] for of in ratios.values()):
-        return odd, len(of_step), 0.0
+        return odd, len(of_step)
     # The noise of all: that of the worker itself may be its fault.
     noises = [spread([log(ratio) for ratio, _ in of]) for of in ratios.values()]
     noise = median(noises) if noises else 0.0
@@ -98,7 +89,7 @@ def _odd_steps(
         usual = median(ratio for ratio, _ in of)
         far = usual * max(_FAR, exp(_FAR_NOISE * noise))
         odd[worker] = [one for ratio, one in of if ratio >= far]
-    return odd, len(of_step), noise
+    return odd, len(of_step)
 
 
 def _tail(n: int, least: int, chance: float) -> float:
