@@ -147,10 +147,15 @@ def judged(number: int, truth: Truth, looks: Sequence[Look]) -> Mark:
 
 
 def _told(looks: Sequence[Look], truth: Truth) -> float | None:
-    """Return the time to the first look during the run that finds it."""
+    """Return the time to the first look during the run that finds it.
+
+    What was there from the beginning may be found before the step ends that shows it.
+    """
     symptom_s = truth.faults[0].symptom_s or 0.0
-    of_run = [look for look in looks if not look.is_last and look.at_s >= symptom_s]
-    return next((look.at_s - symptom_s for look in of_run if look.finds(truth)), None)
+    begins_s = symptom_s if truth.faults[0].step is not None else 0.0
+    of_run = [look for look in looks if not look.is_last and look.at_s >= begins_s]
+    told_s = (look.at_s - symptom_s for look in of_run if look.finds(truth))
+    return next((max(0.0, seconds) for seconds in told_s), None)
 
 
 def _is_near(named: Named | None, fault: Fault) -> bool:

@@ -5,7 +5,7 @@ from typing import Final
 
 from bench.exam.intake import Intake
 from bench.exam.requests import Arrived
-from bench.second_exam.judge import Look, Mark, judged
+from bench.second_exam.judge import Look, Mark, is_told, judged
 from bench.second_exam.run import Run, requests, simulate
 from bench.second_exam.sdk.encode import BEGIN_NS
 from bench.second_exam.systems.world import World
@@ -15,9 +15,10 @@ from otel_rl.diagnose.result import Diagnosis
 
 __all__ = ["examined", "looks"]
 
-_LOOKS: Final = 9  # after the trouble begins; fewer once it is told
+_SEEN_STEPS: Final = 40  # after the trouble begins; none once it is told
 _WELL_LOOKS: Final = 4  # at a healthy run
-_EVERY_S: Final = 5.0  # the bridge's own pace
+_EVERY_S: Final = 5.0  # the bridge's own pace, at first; later ones are farther apart
+_PACE: Final = 1.2
 _AFTER_END_S: Final = 30.0
 
 
@@ -60,6 +61,8 @@ def looks(run: Run, world: World, onset_s: float) -> Sequence[Look]:
     for at_s, bodies in requests(run, world):
         while due and due[0] <= at_s:
             now_s = due.pop(0)
+            if seen and now_s > onset_s and is_told(run, seen[-1]):
+                continue
             step = sum(end < now_s for _, end in world.step_ends)
             seen.append(Look(now_s, step, watcher.look(now_s, is_last=False)))
         watcher.take(at_s, [Arrived(BEGIN_NS, signal, body) for signal, body in bodies])
@@ -83,8 +86,9 @@ def _onset_s(run: Run, world: World) -> float:
 def _times(run: Run, world: World, onset_s: float) -> list[float]:
     if not run.expected:
         return [world.ends_s * (n + 0.5) / _WELL_LOOKS for n in range(_WELL_LOOKS)]
-    pace_s = max(
-        _EVERY_S, (min(world.ends_s, onset_s + 40 * run.program.step_s) - onset_s) / _LOOKS
-    )
-    after = [onset_s + (n + 0.5) * pace_s for n in range(_LOOKS)]
-    return [0.85 * onset_s, *(at_s for at_s in after if at_s < world.ends_s)]
+    times, at_s, pace_s = [0.85 * onset_s], onset_s + _EVERY_S / 2, _EVERY_S
+    ends_s = min(world.ends_s, onset_s + _SEEN_STEPS * run.program.step_s)
+    while at_s < ends_s:
+        times.append(at_s)
+        at_s, pace_s = at_s + pace_s, pace_s * _PACE
+    return times

@@ -9,7 +9,7 @@ from bench.second_exam.run import Run
 from bench.second_exam.trouble import CANNOT_TELL, Expected
 from otel_rl.diagnose.result import Cause, Diagnosis
 
-__all__ = ["Look", "Mark", "judged", "share", "summary"]
+__all__ = ["Look", "Mark", "is_told", "judged", "share", "summary"]
 
 _NEAR: Final = 3  # steps
 _Z: Final = 1.96
@@ -35,6 +35,7 @@ class Mark:
         is_silent: A sick run is called healthy.
         alarms: False causes, while it ran and at its end.
         told_s: From the first step with the trouble to a right first cause.
+        told_steps: The same in usual steps.
         verdict: What was said at the end.
         is_ours: The program reports as otel_rl's worker does.
     """
@@ -50,6 +51,7 @@ class Mark:
     has_second: bool | None = None
     is_silent: bool = False
     told_s: float | None = None
+    told_steps: float | None = None
     is_ours: bool = False
 
 
@@ -62,7 +64,7 @@ def judged(run: Run, looks: Sequence[Look], onset_s: float) -> Mark:
                     alarms=alarms, verdict=str(last.verdict),
                     is_ours=run.program.telemetry.is_ours)  # fmt: skip
     hit = _first(run, last)
-    told = [one.at_s - onset_s for one in looks if one.at_s >= onset_s and _is_told(run, one.said)]
+    told = [one.at_s - onset_s for one in looks if one.at_s >= onset_s and is_told(run, one)]
     early = [f"step {one.step}: {cause.words}" for one in looks
              if run.onset and one.step < run.onset - 1 for cause in one.said.causes]  # fmt: skip
     worker = _has_worker(hit, last)
@@ -77,6 +79,7 @@ def judged(run: Run, looks: Sequence[Look], onset_s: float) -> Mark:
         is_silent=str(last.verdict) == "healthy",
         alarms=early,
         told_s=min(told, default=None),
+        told_steps=min(told) / run.program.step_s if told else None,
         verdict=str(last.verdict),
         is_ours=run.program.telemetry.is_ours,
     )
@@ -108,9 +111,10 @@ def _first(run: Run, said: Diagnosis) -> Expected | None:
     return next((one for one in run.expected if _matches(one, said.causes[0])), None)
 
 
-def _is_told(run: Run, said: Diagnosis) -> bool:
-    hit = _first(run, said)
-    return hit is not None and _has_worker(hit, said) is not False
+def is_told(run: Run, look: Look) -> bool:
+    """Return whether the first cause of a look is right, and its worker."""
+    hit = _first(run, look.said)
+    return hit is not None and _has_worker(hit, look.said) is not False
 
 
 def _has_worker(hit: Expected | None, said: Diagnosis) -> bool | None:
@@ -160,9 +164,14 @@ def summary(marks: Sequence[Mark]) -> str:
         fit = [mark for mark in well if mark.is_ours is ours]
         lines.append(f"programs of {of}: {_of(ill, lambda m: m.is_right)}")
         lines.append(f"  healthy with an alarm: {_of(fit, lambda m: not m.is_right)}")
+    told_steps = sorted(mark.told_steps for mark in sick if mark.told_steps is not None)
     if told:
         half, most = told[len(told) // 2], told[int(0.9 * (len(told) - 1))]
-        lines.append(f"told within: half {half:.0f} s, 90 % {most:.0f} s, of {len(told)} told")
+        most_steps = told_steps[int(0.9 * (len(told_steps) - 1))]
+        lines.append(
+            f"told within: half {half:.0f} s, 90 % {most:.0f} s ({most_steps:.1f} steps), of "
+            f"{len(told)} told"
+        )
     return "\n".join(lines)
 
 

@@ -348,6 +348,8 @@ def with_gaps(history: RunHistory, counts: Track) -> Track:
     by_step = dict(zip(counts.steps, counts.values, strict=True))
     filled = Track()
     for step, at_s in sorted(history.begun_s.items()):
+        if step == history.last and step not in by_step:
+            continue  # in progress: what it has to count may come
         filled.add(step, at_s, by_step.pop(step, 0.0))
     for step, value in by_step.items():
         filled.add(step, history.ends_s, value)

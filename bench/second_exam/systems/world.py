@@ -265,8 +265,10 @@ class Worker:
 
     def _restart(self, after_s: float) -> Work[None]:
         self.record(Event("gone"))
+        self.is_gone = True  # what others do in its name meanwhile is not recorded
         yield after_s
         self.life += 1
+        self.is_gone = False
         self.record(Event("start"))
 
     def _seconds(self, phase: str, seconds: float, step: int) -> float:

@@ -10,7 +10,12 @@ __all__ = ["StallWatch"]
 
 _NS_PER_S: Final = 1_000_000_000
 
-_LIMITS: Final = (suspicious_s, stall_s)
+
+def _half_sure_s(rhythm: Rhythm) -> float:
+    return min(2 * suspicious_s(rhythm), stall_s(rhythm))
+
+
+_LIMITS: Final = (suspicious_s, _half_sure_s, stall_s)
 
 # Enough for the time of usual steps, and to have seen one with a checkpoint.
 _MAX_TOLD: Final = 500
@@ -19,8 +24,8 @@ _MAX_TOLD: Final = 500
 class StallWatch:
     """Watches one run.
 
-    A stall is noticed when phases may tell it, and when it is one without them: what is known of it
-    later is for the next look.
+    A stall is noticed when phases may tell it, when they are far longer than ever, and when it is
+    one without them: what is known of it later is for the next look.
     """
 
     def __init__(self) -> None:

@@ -15,12 +15,13 @@ from otel_rl.diagnose.history.run_history import PhaseKey, RunHistory, Track
 from otel_rl.diagnose.result import Cause, Evidence, Kind
 from otel_rl.diagnose.stats.changes import running_medians, spread
 from otel_rl.diagnose.stats.levels import LevelChange, level
-from otel_rl.diagnose.stats.trends import TrendDeparture, beyond_trend, departure
+from otel_rl.diagnose.stats.trends import TrendDeparture, beyond_trend, departure, heading
 
 __all__ = ["degeneration", "not_a_number", "wrong_rewards"]
 
 _JUMP = 4.0  # times the usual change between two steps
-_FEW, _FAR_JUMP = 3, 8.0  # the same of so few last values, and more than the series ever moved
+# The same of a few last values: the farther the fewer, and more than the series ever moved.
+_FEW, _FAR_JUMP = (3, 2), 24.0
 _SURE = 40  # moves that tell their usual size
 _START = 8  # values: at first, rewards leap because the policy learns
 
@@ -173,7 +174,7 @@ def _degenerate(
     history: RunHistory, kind: Kind, key: str, track: Track, fall: tuple[str, LevelChange] | None
 ) -> Iterator[Cause]:
     """Find a worse level before the reward falls, or a trend left for no reward."""
-    what = "entropy collapsed" if kind is Kind.ENTROPY_COLLAPSE else "KL ran away"
+    what = "entropy collapses" if kind is Kind.ENTROPY_COLLAPSE else "KL runs away"
     found = level(track)
     if fall is not None and found is not None and _is_worse(kind, found):
         reward, dropped = fall
@@ -193,8 +194,13 @@ def _degenerate(
             return
     left = departure(track)
     if left is None or not left.is_sure or not _is_far_off(kind, left):
+        left = heading(track, times=_FAR, is_up=kind is Kind.KL_GROWTH)
+    if left is None:
         return
-    rewards = [beyond_trend(one, left.step) for _, one in rows_about(history, Subject.REWARD_MEAN)]
+    rewards = [
+        beyond_trend(one, left.step, fewest=1)
+        for _, one in rows_about(history, Subject.REWARD_MEAN)
+    ]
     if any(gain is not None and gain > _WELL_SPENT for gain in rewards):
         return  # the policy becomes certain because it has learned
     yield Cause(
@@ -252,11 +258,12 @@ def _jump(track: Track) -> tuple[float, int, float, float] | None:
 
 def _last_jump(track: Track, scale: float) -> tuple[float, int, float, float] | None:
     """Return a jump before the last few values, if it is far beyond all of the series."""
-    before, after = track.values[:-_FEW], track.values[-_FEW:]
-    gap = max(min(after) - max(before), min(before) - max(after))
-    if gap < max(_FAR_JUMP * scale, max(before) - min(before)):
-        return None
-    return gap / scale, track.steps[-_FEW], median(before[-5:]), median(after)
+    for few in _FEW:
+        before, after = track.values[:-few], track.values[-few:]
+        gap = max(min(after) - max(before), min(before) - max(after))
+        if gap >= max(_FAR_JUMP / few * scale, max(before) - min(before)):
+            return gap / scale, track.steps[-few], median(before[-5:]), median(after)
+    return None
 
 
 def lasting_fall(track: Track) -> LevelChange | None:

@@ -52,10 +52,10 @@ def passing_slowdowns(history: RunHistory) -> Iterator[Cause]:
     for place, tracks in history.spans.items():
         if only_waits(history, place) and work_of(place) is not Work.SYNC:
             continue
-        own = {worker: settled(load.eased(place, track)) for worker, track in tracks.items()}
         found = _passing(settled(load.eased(place, together(tracks))))
-        if found is None and len(own) != _TWO:
+        if found is None and len(tracks) != _TWO:
             continue
+        own = {worker: settled(load.eased(place, track)) for worker, track in tracks.items()}
         slow = [worker for worker, track in own.items() if _has(track, found)]
         worker = slow[0] if len(slow) == 1 < len(own) else None
         if worker is not None:
@@ -88,6 +88,8 @@ def _passing(track: Track) -> _Slow | None:
     least = usual * max(_SLOWER, 1 + _NOISE * spread(others) / usual)
     if len(inside) < _FEWEST and min(inside) < _FAR * max(others):
         return None
+    if len({*track.steps[begin:end]}) < _FEWEST_FAR:
+        return None  # several values of a step have one reason
     is_clear = sum(value >= least for value in inside) >= _INSIDE * len(inside)
     is_apart = sum(value >= least for value in others) <= (1 - _INSIDE) / 2 * len(others)
     cost = sum(value - usual for value in inside) / max(1e-9, sum(track.values))

@@ -30,11 +30,12 @@ _CRASHES_OF_ONE = 2
 _AT_ONCE_S = 10.0
 _FEWEST_STEPS = 8
 _LEFT_STEPS = 3  # of others after the last sign of a worker
+_LONGEST = 1.5  # times the longest step: none has come for so long
 _AT_ONCE = 3.0  # usual steps: each role reports with its own part of a step
 _SKEW_S = 1.5
 _CLOCKS = 3  # of which two agree
 _EVIDENT_SKEW_S = 0.02
-_FEW, _MANY = 3, 3.0  # values, times all others
+_FEW, _MANY = (2, 1), 6.0  # values, the farther from all others the fewer: so many, and times
 _GC_SHARE = 0.05
 _GC_SHARE_FELT, _GC_FELT = 0.015, 0.6  # where a phase takes longer by so much of the pauses
 
@@ -70,7 +71,7 @@ def _stands_still(history: RunHistory, failure: WorkerFailure) -> bool:
         return False
     if history.last >= failure.step + _LEFT_STEPS:
         return False  # others could do without it
-    return rhythm.stands_s > max(_AT_ONCE_S, 3 * rhythm.usual_s, rhythm.longest_s)
+    return rhythm.stands_s > max(_AT_ONCE_S, _LONGEST * rhythm.longest_s)
 
 
 def _is_left(history: RunHistory, failure: WorkerFailure) -> bool:
@@ -311,7 +312,7 @@ def preemptions(history: RunHistory) -> Iterator[Cause]:
                 track = with_gaps(history, summed_by_step(track))
             # A few in a row happen by chance among many workers: their number is no measurement.
             is_count = subject is Subject.PREEMPTIONS
-            shortest = 6 if is_count and not _is_many(track) else 3
+            shortest = (_many(track) or 6) if is_count else 3
             change = level(track, shortest=shortest, among=len(history.workers.get(key, ())))
             if change and change.is_rise(ratio=ratio, order=0.7, size=2.0) and change.after > 0.02:
                 what = "requests preempted or recomputed"
@@ -339,10 +340,13 @@ def preemptions(history: RunHistory) -> Iterator[Cause]:
     )
 
 
-def _is_many(counts: Track) -> bool:
-    """Return whether the last few counts are far above all others: no chance of small numbers."""
-    others, last = counts.values[:-_FEW], counts.values[-_FEW:]
-    return bool(others) and min(last) >= max(_MANY, _MANY * max(others))
+def _many(counts: Track) -> int | None:
+    """Return the number of last counts that are far above all others: no chance of small ones."""
+    for few in _FEW:
+        others, last = counts.values[:-few], counts.values[-few:]
+        if others and min(last) >= _MANY / few * max(1.0, *others):
+            return few
+    return None
 
 
 def throttling(history: RunHistory) -> Iterator[Cause]:

@@ -80,6 +80,8 @@ def _odd_steps(first: int, tracks: Mapping[str, Track]) -> tuple[Mapping[str, li
         for worker, value in some:
             ratios[worker].append((value / middle, _Odd(step, middle, value)))
     odd: dict[str, list[_Odd]] = {}
+    if all(max(of)[0] < _FAR * min(of)[0] for of in ratios.values()):
+        return odd, len(of_step)
     # The noise of all: that of the worker itself may be its fault.
     noises = [spread([log(ratio) for ratio, _ in of]) for of in ratios.values()]
     noise = median(noises) if noises else 0.0

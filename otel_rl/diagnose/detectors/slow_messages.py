@@ -10,7 +10,7 @@ from otel_rl.diagnose.classify import Subject, Work, tracks_about, work_of
 from otel_rl.diagnose.detectors.slow_phases import step_time
 from otel_rl.diagnose.history.run_history import RunHistory, Track
 from otel_rl.diagnose.result import Cause, Evidence, Kind
-from otel_rl.diagnose.stats.levels import LevelChange, level, medians
+from otel_rl.diagnose.stats.levels import LevelChange, medians, soon
 
 __all__ = ["slow_messages"]
 
@@ -21,12 +21,16 @@ _MIN_PART_OF_CALLS = 0.1  # of all series: fewer are odd by chance, unless steps
 _ANSWERED = 0.8  # of all calls, the rest being in transit or in another export
 _FELT = 0.5
 _IN_ORDER = 0.7
+_LASTING = 4  # values
 
 
 def slow_messages(history: RunHistory) -> Iterator[Cause]:
     """Find calls that take longer for their callers, but not for those who answer them."""
     syncs = list(_slower_syncs(history))
     late = [one for one in _late_calls(history) if not _is_of_a_sync(one, syncs)]
+    # A single long call may be told twice: soon is only what most callers tell.
+    if 2 * len(late) <= _comparable(history):
+        late = [one for one in late if one.is_lasting]
     # Without a reported answer time, the answer itself may have become slower.
     if not any(one.answered_by for one in late):
         return
@@ -72,7 +76,7 @@ def _late_calls(history: RunHistory) -> Iterator["_Late"]:
         for like in (_method(key), _protocol(key)):
             answered[like].append((key.partition("/")[0], track))
     for key, worker, track in tracks_about(history, Subject.CLIENT_CALLS):
-        change = level(track)
+        change = soon(track)
         if change is None or not change.is_rise(ratio=1.7, order=0.75, size=2.0):
             continue
         more = change.after - change.before
@@ -108,6 +112,11 @@ class _Late(NamedTuple):
     worker: str | None
     answered_by: frozenset[str]
 
+    @property
+    def is_lasting(self) -> bool:
+        """Return whether it does not rest on the last few values."""
+        return self.change.change.length - self.change.change.place >= _LASTING
+
 
 def _comparable(history: RunHistory) -> int:
     """Return the number of series of calls that were tested."""
@@ -131,7 +140,7 @@ def _slower_syncs(history: RunHistory) -> Iterator[tuple[str, LevelChange]]:
     for place, of in history.spans.items():
         if work_of(place) is Work.SYNC:
             for worker, track in of.items():
-                change = level(track)
+                change = soon(track)
                 if change is not None and change.is_rise(ratio=1.7):
                     yield worker, change
 
@@ -184,5 +193,5 @@ def _part_of_answers(history: RunHistory, protocol: str) -> float | None:
 
 def _longer_s(track: Track) -> float:
     """Return by how many seconds the series grew, or 0."""
-    change = level(track)
+    change = soon(track)
     return change.after - change.before if change and change.change.order >= _IN_ORDER else 0.0

@@ -6,7 +6,7 @@ machine's, and is subtracted.
 """
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import pairwise
 from math import exp, inf, log, sqrt
 from statistics import fmean, median
@@ -38,6 +38,7 @@ _MIN_PART = 0.25
 _MIN_OWN_RATIO = 1.25
 _OWN_PART = 0.95
 _FELT = 1.05
+_RECENT = 3  # values that may be the change
 _UNEVEN = 2  # while steps take no longer, one of two workers is slower in few steps by chance
 
 # Waits that show how long others take, who have no phases: a transfer's, a data loader's.
@@ -141,12 +142,14 @@ def slow_work(history: RunHistory) -> Iterator[Cause]:
         peers = Peers(tracks, turn_length(tracks))
         # The start of a run is as odd in the ratio to peers, if these start at another time.
         begun = next(iter(settled(pooled[place]).steps), history.first)
+        relative = {worker: _since(peers.relative(worker), begun) for worker in tracks}
+        shown = _farthest(relative.values())
         alone = [
             one
-            for worker, track in tracks.items()
+            for worker, of in relative.items()
             if (
                 one := _slower_than_peers(
-                    history, place, worker, track, peers, least_s, begun=begun, is_felt=is_felt
+                    history, place, worker, of, shown, least_s, is_felt=is_felt
                 )
             )
         ]
@@ -225,16 +228,19 @@ def _slower_than_peers(
     history: RunHistory,
     place: PhaseKey,
     worker: str,
-    track: Track,
-    peers: Peers,
+    relative: Track,
+    shown: float,
     least_s: float,
     *,
-    begun: int,
     is_felt: bool,
 ) -> _Slow | None:
     """Return the slowdown of a worker against peers with the same work in the same steps."""
-    relative = _since(peers.relative(worker), begun)
-    found = soon(relative, among=peers.count)
+    tracks = history.spans[place]
+    track = tracks[worker]
+    values = relative.values
+    if not values or max(values) < _LEAST_RATIO * min(values):
+        return None  # no part of it is slower than another by so much
+    found = soon(relative, among=len(tracks), shown=shown * median(values))
     if found is None:
         return None
     uneven = 0.0 if is_felt else _UNEVEN / sum(step >= found.step for step in relative.steps)
@@ -249,6 +255,21 @@ def _slower_than_peers(
         return None
     return _Slow(
         worker, _begun(track, found.step, before, after), before, after, found.ratio, share
+    )
+
+
+def _farthest(relative: Iterable[Track]) -> float:
+    """Return how far any worker has been from its peers, in units of its usual distance.
+
+    Where some work takes long now and then, it does so of every worker.
+    """
+    return max(
+        (
+            max(track.values[:-_RECENT]) / median(track.values)
+            for track in relative
+            if len(track.values) > _RECENT
+        ),
+        default=0.0,
     )
 
 

@@ -3,6 +3,7 @@
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from math import inf
+from statistics import median
 from typing import NamedTuple
 
 from otel_rl.diagnose.classify import Subject, only_waits, tracks_about
@@ -10,6 +11,7 @@ from otel_rl.diagnose.detectors.standing_work import Standing, standing_work
 from otel_rl.diagnose.history.rhythm import Rhythm
 from otel_rl.diagnose.history.run_history import PhaseKey, RunHistory, Track
 from otel_rl.diagnose.result import Cause, Evidence, Kind
+from otel_rl.diagnose.stats.changes import spread
 from otel_rl.diagnose.stats.levels import settled
 from otel_rl.records import ExperimentStatus
 from otel_rl.semconv import names
@@ -20,8 +22,10 @@ __all__ = ["stall_s", "stalls", "suspicious_s"]
 _FEWEST_STEPS = 8
 _STALL_S = 10.0  # an export or two may be late
 _STALL = 10  # times the usual duration of a step
-_SUSPICIOUS, _LONGER = 4, 1.5  # the same if phases tell who holds up the others
+_SUSPICIOUS, _BEGUN = 1.0, 1.2  # times the longest one, if work tells who holds up all; the usual
 _FAR = 4  # times the longest time of a phase
+_FAR_OF_ALL, _NOISES = 1.5, 8.0  # the same and times its noise, if others have done the same
+_LATE, _LATE_OF_ROLE = 3, 1.5  # times the longest of it, and of all work of the role, behind these
 _LATE_S = 5.0  # of the last export of a process that ends with the last step
 _LONGEST = 2  # times the longest one, such as one with a checkpoint
 _SAVE_S = 300.0  # the first save of a run: none has told the time that one takes
@@ -37,17 +41,24 @@ class _Age(NamedTuple):
     worker: str
     phase: str
 
+    @property
+    def place(self) -> PhaseKey:
+        """Return the phase of the worker's role."""
+        return PhaseKey(self.worker.rpartition("/")[0], self.phase)
+
 
 def stalls(history: RunHistory) -> Iterator[Cause]:
     """Find a run that still reports, and makes no step any more."""
     rhythm = Rhythm.of(history)
-    if rhythm is None or rhythm.stands_s < suspicious_s(rhythm):
+    if rhythm is None or rhythm.steps < _FEWEST_STEPS:
+        return
+    if rhythm.stands_s < min(suspicious_s(rhythm), _BEGUN * rhythm.usual_s):
         return
     if history.status == ExperimentStatus.COMPLETE:
         return
     stands_s, usual_s = rhythm.stands_s, rhythm.usual_s
     ages = sorted(_ages(history), reverse=True)
-    if stands_s < stall_s(rhythm) and not _is_evident(history, ages):
+    if stands_s < stall_s(rhythm) and not _is_evident(history, rhythm, ages):
         return
     # Without phases the run may be over, unless its workers have not ended.
     if not ages and history.status != ExperimentStatus.RUNNING:
@@ -116,24 +127,49 @@ def stall_s(rhythm: Rhythm) -> float:
 
 
 def suspicious_s(rhythm: Rhythm) -> float:
-    """Return the same where phases tell that one worker holds up the others."""
+    """Return the same where work tells that one worker holds up the others."""
     if rhythm.steps < _FEWEST_STEPS:
         return inf
-    return max(_STALL_S, _SUSPICIOUS * rhythm.usual_s, _LONGER * rhythm.longest_s)
+    return max(_STALL_S, _SUSPICIOUS * rhythm.longest_s)
 
 
-def _is_evident(history: RunHistory, ages: Sequence[_Age]) -> bool:
+def _is_evident(history: RunHistory, rhythm: Rhythm, ages: Sequence[_Age]) -> bool:
     """Return whether work is in progress for far longer than ever, or others have all done theirs.
 
     Something new, such as a first evaluation, is neither.
     """
     if ages:
-        place = PhaseKey(ages[0].worker.rpartition("/")[0], ages[0].phase)
-        took = [v for track in history.spans.get(place, {}).values() for v in settled(track).values]
-        is_known = ages[0].is_work and len(took) >= _FEWEST_STEPS
-        return is_known and ages[0].seconds >= _FAR * max(took)
+        is_far = ages[0].is_work and ages[0].seconds >= _far_s(history, ages[0])
+        return is_far and rhythm.stands_s >= suspicious_s(rhythm)
     standing = standing_work(history)
-    return standing is not None and standing.is_partly_done
+    if standing is None or not standing.is_partly_done:
+        return False
+    of_role = (_longest_s(of) for at, of in history.spans.items() if at.role == standing.place.role)
+    of_place = history.spans[standing.place]
+    done = (track for worker, track in of_place.items() if worker not in standing.workers)
+    late_s = history.ends_s - max(track.times_s[-1] for track in done)
+    least_s = _LATE * _longest_s(of_place), _LATE_OF_ROLE * max(of_role)
+    return late_s >= max(_STALL_S, rhythm.usual_s, *least_s)
+
+
+def _longest_s(tracks: Mapping[str, Track]) -> float:
+    return max((max(settled(track).values) for track in tracks.values() if track.values), default=0)
+
+
+def _far_s(history: RunHistory, age: _Age) -> float:
+    """Return the time in a phase that no worker of the role has come near to.
+
+    What its peers have just done in the same step counts, too: a larger batch takes all longer.
+    """
+    tracks = history.spans.get(age.place, {})
+    took = [value for track in tracks.values() for value in settled(track).values]
+    if len(took) < _FEWEST_STEPS:
+        return inf
+    own = tracks.get(age.worker, Track())
+    others = (track.steps[-1] for worker, track in tracks.items() if worker != age.worker)
+    are_done = bool(own.steps) and max(others, default=0) > own.steps[-1]
+    by_noise = _FAR_OF_ALL + _NOISES * spread(took) / median(took)
+    return max(took) * (min(_FAR, by_noise) if are_done else _FAR)
 
 
 def _has_ended(history: RunHistory) -> bool:

@@ -15,9 +15,10 @@ __all__ = ["Change", "find_change", "find_step", "find_sudden", "running_medians
 
 _TINY = 1e-12
 
-# Few values that are a change at once: their number, and how far they are from the level before, in
-# units of its noise and times its farthest value.
-_SUDDEN = ((3, 8.0, 1.5), (2, 10.0, 2.0))
+# Few values are a change if they are far from the level before, the farther the fewer they are: in
+# units of its noise, all together, and times its farthest value, beyond 1.
+_EVIDENCE, _BEYOND = 16.0, 2.0
+_MOST_SUDDEN, _FEWEST_SUDDEN = 3, 2
 _FEWEST_BEFORE = 10
 
 _NEARLY_ALL = 0.95
@@ -138,26 +139,27 @@ def find_step(values: Sequence[float], *, shortest: int = 4) -> Change | None:
     return _change(values, best, order) if order >= _NEARLY_ALL else None
 
 
-def find_sudden(values: Sequence[float]) -> Change | None:
-    """Find the last two or three values far above all before them.
+def find_sudden(values: Sequence[float], *, shown: float = -math.inf) -> Change | None:
+    """Find the last few values far above all before them: the fewer, the farther.
 
-    In units of the noise of those, and of the farthest of them.
+    In units of the noise of those, and of the farthest of them, which is what this run has shown.
 
     Args:
         values: Finite, in order of time.
+        shown: The farthest value that similar series have shown.
 
     Returns:
         None if there are too few, or they are not so far.
     """
-    if min(values[-2:], default=0.0) <= max(values[:-3], default=0.0):
+    if min(values[-_FEWEST_SUDDEN:], default=0.0) <= max(values[:-_MOST_SUDDEN], default=0.0):
         return None
-    for count, noises, times in _SUDDEN:
+    for count in range(_MOST_SUDDEN, _FEWEST_SUDDEN - 1, -1):
         before, after = values[:-count], values[-count:]
         if len(before) < _FEWEST_BEFORE:
-            return None
+            continue
         middle, noise = median(before), spread(before)
-        least = max(noises * noise, times * (max(before) - middle))
-        if noise > _TINY and min(after) - middle > least:
+        farthest = (1 + _BEYOND / count**2) * (max(*before, shown) - middle)
+        if noise > _TINY and min(after) - middle > max(_EVIDENCE / count * noise, farthest):
             return _change(values, len(before), 1.0)
     return None
 

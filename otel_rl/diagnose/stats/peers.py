@@ -104,6 +104,8 @@ def _sum(logs: list[float]) -> _Sum:
 
 def _mean_without(whole: _Sum, logs: list[float]) -> float:
     """Return the mean of the others' logarithms; there are some."""
+    if not whole.infinite and len(logs) == 1:
+        return fsum((whole.total, whole.rest, -logs[0])) / (whole.number - 1)
     finite = [one for one in logs if one != inf]
     if whole.infinite > len(logs) - len(finite):
         return inf

@@ -6,19 +6,22 @@ the straight line and the exponential of the values so far.
 
 import math
 from collections.abc import Sequence
-from itertools import accumulate
-from statistics import median
+from itertools import accumulate, pairwise
+from statistics import fmean, median
 from typing import NamedTuple
 
 from otel_rl.diagnose.history.run_history import Track
 
-__all__ = ["TrendDeparture", "TrendWindow", "beyond_trend", "departure"]
+__all__ = ["TrendDeparture", "TrendWindow", "beyond_trend", "departure", "heading"]
 
 _FEWEST_BEFORE = 10
 _FEWEST_AFTER = 6
 
 _LONGEST_BEND = 20
 _OFF_NOISE = 3.0
+
+# Last values that leave a trend, all together in units of its noise, each, and steps they go on.
+_HEADING, _EVIDENCE, _EACH, _AHEAD = (6, 5, 4, 3), 16.0, 1.5, 8
 
 _MOST = 700.0  # up to which the exponential is finite
 
@@ -105,6 +108,56 @@ def departure(track: Track) -> TrendDeparture | None:
     )
 
 
+def heading(track: Track, *, times: float, is_up: bool) -> TrendDeparture | None:
+    """Find a departure in the last few values that is so many times off its trend in a few steps.
+
+    If it goes on like that: by its growth if it rises, and by a straight line if it falls. Each
+    value is farther off than the one before, and all together are far beyond the noise.
+
+    Args:
+        track: Finite, in order of its steps.
+        times: How many times it will be off.
+        is_up: Whether it rises.
+    """
+    values = track.values
+    if len(values) < _FEWEST_BEFORE + min(_HEADING) or min(values) <= 0:
+        return None
+    lines = _Lines([math.log(value) for value in values])
+    for place in (len(values) - count for count in _HEADING):
+        if place >= _FEWEST_BEFORE and _is_heading(values, lines, place, times, is_up=is_up):
+            before, after = values[place - 1], values[-1]
+            return TrendDeparture(track.steps[place], before, after, (), is_sure=True)
+    return None
+
+
+def _is_heading(
+    values: Sequence[float], lines: "_Lines", place: int, times: float, *, is_up: bool
+) -> bool:
+    line, n, sign = lines.through(0, place), len(values), 1 if is_up else -1
+    noise = math.sqrt(line.missed / place) * max(1.0, 2 * _unsure(place, n - place)) + 1e-3
+    # Off both the exponential and the straight line, as any trend may be either.
+    straight, most = _Lines(values).through(0, place), max if is_up else min
+    expected = [most(math.exp(line.at(at)), straight.at(at)) for at in range(place, n)]
+    if min(expected) <= 0:
+        return False
+    off = [
+        sign * math.log(value / one) for value, one in zip(values[place:], expected, strict=True)
+    ]
+    if off[0] <= _EACH * noise or sum(off) < _EVIDENCE * noise:
+        return False
+    if any(later <= one for one, later in pairwise(off)):
+        return False
+    if is_up:
+        return off[-1] + _AHEAD * fmean(b - a for a, b in pairwise(off)) > math.log(times)
+    move = (values[-1] - values[place - 1]) / (n - place)
+    return times * (values[-1] + _AHEAD * move) < expected[-1]
+
+
+def _unsure(before: int, ahead: float) -> float:
+    """Return the standard error of a line so far ahead of the values it is through."""
+    return math.sqrt(1 / before + 12 * ahead**2 / before**3)  # of least squares
+
+
 def _begun(lines: "_Lines", values: Sequence[float], place: int) -> int:
     """Return the first value of a gradual departure, of which ``place`` is the clearest bend.
 
@@ -121,7 +174,7 @@ def _begun(lines: "_Lines", values: Sequence[float], place: int) -> int:
     return place
 
 
-def beyond_trend(track: Track, step: int) -> float | None:
+def beyond_trend(track: Track, step: int, *, fewest: int = _FEWEST_AFTER) -> float | None:
     """Return how far the values since a step are above the trend before it, in units of its noise.
 
     Far from the values before it a trend is uncertain, and counts as noise.
@@ -130,14 +183,13 @@ def beyond_trend(track: Track, step: int) -> float | None:
     """
     place = next((place for place, at in enumerate(track.steps) if at >= step), len(track.steps))
     n = len(track.values)
-    if place < _FEWEST_BEFORE or n - place < _FEWEST_AFTER:
+    if place < _FEWEST_BEFORE or n - place < fewest:
         return None
     line = _Lines(track.values).through(0, place)
     since = (place + n) // 2
     found = sum(track.values[at] - line.at(at) for at in range(since, n)) / (n - since)
     ahead = (since + n - place) / 2
-    unsure = math.sqrt(1 / place + 12 * ahead**2 / place**3)  # of least squares
-    noise = math.sqrt(line.missed / place) * max(1.0, 2 * unsure)
+    noise = math.sqrt(line.missed / place) * max(1.0, 2 * _unsure(place, ahead))
     return found / max(noise, 1e-9 + 1e-3 * max(map(abs, track.values)))
 
 

@@ -70,10 +70,13 @@ def test_levels_of_rewards_that_scatter_as_far_as_they_are_apart_are_no_bug() ->
     assert causes(made(len(values), rows=rows)) == []
 
 
-def test_rewards_that_are_far_off_all_before_are_told_after_three_steps() -> None:
-    rows = {"trainer/reward/mean": jittered(lambda step: 0.4 if step < 37 else 1.0)}
-    assert (Kind.REWARD_BUG, None, 37) in causes(made(40, rows=rows))
-    assert causes(made(39, rows=rows)) == []
+@pytest.mark.parametrize(("to", "steps"), [(1.0, 2), (0.65, 3)])
+def test_rewards_are_told_after_the_fewer_steps_the_farther_they_are_off(
+    to: float, steps: int
+) -> None:
+    rows = {"trainer/reward/mean": jittered(lambda step: 0.4 if step < 37 else to)}
+    assert (Kind.REWARD_BUG, None, 37) in causes(made(37 + steps, rows=rows))
+    assert causes(made(36 + steps, rows=rows)) == []
 
 
 @pytest.mark.parametrize(
@@ -176,6 +179,55 @@ def test_two_steps_far_beyond_all_others_are_told_at_once_and_one_is_not(
     assert causes(history) == ([(Kind.SLOW_TRAINING, None, since)] if found else [])
 
 
+def uneven(*of: Series) -> dict[tuple[str, str, int], Series]:
+    """Trainers whose noise is not that of the others."""
+    noise = jittered(lambda step: 1.0)
+
+    def own(one: Series, index: int) -> Series:
+        return lambda step: one(step) * noise(step + 3 * index)
+
+    return {("trainer", "train", index): own(one, index) for index, one in enumerate(of)}
+
+
+@pytest.mark.parametrize(("times", "steps"), [(1.6, 2), (1.4, 3)])
+def test_one_of_several_workers_is_told_after_the_fewer_steps_the_slower_it_is(
+    times: float, steps: int
+) -> None:
+    slow = changed(0.5, 0.5 * times, 40 - steps)
+    spans = uneven(slow, *[steady] * 4)
+    assert causes(made(40, step_s=slow, spans=spans)) == [(Kind.STRAGGLER, "trainer/0", 40 - steps)]
+    assert causes(made(39, step_s=slow, spans=spans)) == []
+
+
+def test_one_long_step_of_a_worker_is_no_change_however_long_it_is() -> None:
+    slow = in_steps(39, times=9.0)
+    assert causes(made(40, step_s=slow, spans=uneven(slow, *[steady] * 4))) == []
+
+
+def test_long_work_of_which_all_pieces_are_of_one_step_is_no_slow_time() -> None:
+    history = made(40, spans=role("reward", steady, steady, name="reward"))
+    place = PhaseKey("reward", "reward")
+    of, numbers = history.spans[place]["reward/1"], history.counts[place]["reward/1"]
+    for _ in range(6):
+        of.steps.insert(20, 20)  # the numbers share the steps and times
+        of.times_s.insert(20, of.times_s[20])
+        of.values.insert(20, 1.4)
+        numbers.values.insert(20, 1.0)
+    assert causes(history) == []
+
+
+@pytest.mark.parametrize(("falls", "found"), [(0.12, True), (0.03, False)])
+def test_an_entropy_that_will_soon_be_gone_is_told_after_three_steps(
+    falls: float, *, found: bool
+) -> None:
+    def entropy(step: int) -> float:
+        return 1.8 * (1 - falls * max(0, step - 36))
+
+    history = made(40, rows={"trainer/entropy": jittered(entropy, 0.001)})
+    told = [(Kind.ENTROPY_COLLAPSE, None, 37)]
+    assert causes(history) == (told if found else [])
+
+
 def test_two_steps_as_far_as_one_before_are_no_change() -> None:
     values = [1.0 + 0.01 * (step % 5) for step in range(30)]
     assert find_sudden([*values, 2.0, 2.1]) is not None
@@ -259,9 +311,9 @@ def standing(for_s: float, *, behind: bool) -> list[Cause]:
     return [one for one in diagnose(history).causes if one.kind is Kind.STALL]
 
 
-def test_who_has_not_done_what_others_have_stands_still_after_four_steps() -> None:
-    assert not standing(18, behind=True)
-    (found,) = standing(22, behind=True)
+def test_who_has_not_done_what_others_have_stands_still_after_ten_seconds() -> None:
+    assert not standing(9, behind=True)
+    (found,) = standing(11, behind=True)
     assert found.worker == "trainer/1"
 
 
@@ -360,3 +412,9 @@ def test_samples_that_are_a_little_older_each_time_fill_a_buffer() -> None:
     ages += [3.0, 2.5, 2.5, 3.0, 3.0, 3.0, 3.0]
     rows: dict[str, Series] = {"trainer/policy/staleness": lambda step: ages[step]}
     assert causes(made(len(ages), rows=rows)) == []
+
+
+def test_work_that_is_long_of_any_worker_now_and_then_tells_nothing_of_one_in_two_steps() -> None:
+    slow, others = in_steps(38, 39, times=2.0), [in_steps(9 + n, times=2.0) for n in range(4)]
+    assert causes(made(40, step_s=slow, spans=uneven(slow, *others))) == []
+    assert causes(made(40, step_s=slow, spans=uneven(slow, *[steady] * 4))) != []
