@@ -41,7 +41,7 @@ EDGES = st.sampled_from(
 TEXT = st.lists(EDGES | st.text(max_size=6), max_size=5).map("".join).filter(bool)
 METRICS = st.builds(Metric, TEXT, TEXT, st.dictionaries(TEXT, TEXT, max_size=3))
 
-WANDB_TAKES = re.compile(r"[A-Za-z][A-Za-z0-9_./-]*")
+WANDB_TAKES = re.compile(r"[A-Za-z][A-Za-z0-9_./@-]*")
 
 
 def is_uncut(key: str) -> bool:
