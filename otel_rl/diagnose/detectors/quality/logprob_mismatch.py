@@ -26,12 +26,14 @@ class _Measure(NamedTuple):
         unit: Of its values.
         least: Below it a gap has no effect on training.
         large: From it on, a gap is a fault from the first step on.
+        power: Of the difference of log-probabilities that it grows with.
     """
 
     what: str
     unit: str
     least: float
     large: float
+    power: int = 1
 
 
 # Healthy runs in bfloat16 have about 0.005 to 0.03 nats, and a KL below 0.002; verl's documentation
@@ -39,9 +41,9 @@ class _Measure(NamedTuple):
 _MEASURES: Final[Mapping[Subject, _Measure]] = {
     Subject.LOGPROB_GAP: _Measure("difference of log-probabilities", "nats", 0.02, 0.4),
     Subject.PROBABILITY_GAP: _Measure("difference of probabilities", "", 0.01, 0.1),
-    Subject.MISMATCH_KL: _Measure("KL of inference and training", "nats", 0.002, 0.1),
+    Subject.MISMATCH_KL: _Measure("KL of inference and training", "nats", 0.002, 0.1, power=2),
 }
-_WIDER: Final = 2.5  # times the gap before
+_WIDER: Final = 2.5  # times the difference before
 _AT_ONCE: Final = 0.5  # part of a rise that makes it a jump
 _START: Final = 8  # steps: at first, the learning rate and the queues grow
 _FAR: Final = 4.0  # times what the trend lets expect
@@ -117,17 +119,17 @@ def _wider(track: Track, of: _Measure) -> _Gap | None:
     if min(sizes.values[_START:]) >= of.large and min(sizes.values) >= of.large / 2:
         return _Gap(None, of.large, sorted(sizes.values)[len(sizes.values) // 2])
     found = level(sizes)
-    if found is not None and found.after >= of.least and _is_jump(found):
+    if found is not None and found.after >= of.least and _is_jump(found, _WIDER**of.power):
         return _Gap(begun(sizes, found).step, found.before, found.after)
-    left = departure(sizes)
-    if left is None or not left.is_sure or left.after < max(of.least, _FAR * left.before):
+    left, far = departure(sizes), _FAR**of.power
+    if left is None or not left.is_sure or left.after < max(of.least, far * left.before):
         return None
-    is_far = any(window.found > _FAR * max(window.expected) > 0 for window in left.windows)
+    is_far = any(window.found > far * max(window.expected) > 0 for window in left.windows)
     return _Gap(left.step, left.before, left.after) if is_far else None
 
 
-def _is_jump(found: LevelChange) -> bool:
-    is_wider = found.is_rise(ratio=_WIDER, order=0.85, size=3.0)
+def _is_jump(found: LevelChange, wider: float) -> bool:
+    is_wider = found.is_rise(ratio=wider, order=0.85, size=3.0)
     return is_wider and found.jump >= _AT_ONCE and found.change.place >= _START
 
 
