@@ -49,7 +49,8 @@ class Workload:
     def __init__(self, history: RunHistory) -> None:
         self._history = history
         self.what, self.of_step = _work(history)
-        self._steps = sorted(self.of_step)
+        # Not all of the newest step's may have come; its times are divided by the work before it.
+        self._steps = sorted(self.of_step)[:-1]
         self._workers: dict[PhaseKey, Mapping[int, int]] = {}
 
     def eased(self, place: PhaseKey, track: Track) -> Track:

@@ -112,6 +112,22 @@ def test_a_total_tells_of_a_larger_batch() -> None:
     assert "2.0 times the tokens" in found.changes[0]
 
 
+def test_longer_answers_are_no_slow_generation_while_a_step_has_told_a_part_of_its_tokens() -> None:
+    def grown(step: int) -> float:
+        return 1.0 + min(1.0, max(0, step - AT) / 10)
+
+    last = AT + 16
+    rows: dict[str, Series] = {
+        "trainer/tokens": lambda step: 7e5 * grown(step) * (0.2 if step == last else 1)
+    }
+    spans = role("generate", *[grown] * 4, name="generator")
+    history = made(last + 2, step_s=lambda step: 2 * grown(step), spans=spans, rows=rows)
+    told = history.rows["trainer/tokens"]
+    for column in (told.steps, told.times_s, told.values):
+        column.pop()  # the step in progress
+    assert causes(history) == []
+
+
 def test_a_slow_tool_is_no_slow_reward() -> None:
     spans = role("tool_search", *[changed(0.5, 2.0)] * 3, name="env")
     (found,) = causes(made(step_s=changed(3.0, 4.5), spans=spans))
