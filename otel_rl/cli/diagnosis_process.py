@@ -41,7 +41,7 @@ _IDLE_S: Final = 600.0
 
 
 class _OpenJournal(NamedTuple):
-    """What is read of the journal: histories of runs that go on, and all runs."""
+    """Parts of the journal that are read: histories of runs that go on, and all runs."""
 
     histories: LiveHistories
     journals: Journals

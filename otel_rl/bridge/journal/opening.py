@@ -11,7 +11,7 @@ __all__ = ["JournalPlace", "open_journal"]
 
 
 class JournalPlace(NamedTuple):
-    """Where a bridge keeps its journal.
+    """Place of a bridge's journal.
 
     Attributes:
         directory: Of the file.
