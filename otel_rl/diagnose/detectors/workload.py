@@ -49,26 +49,34 @@ class Workload:
     def __init__(self, history: RunHistory) -> None:
         self._history = history
         self.what, self.of_step = _work(history)
-        # Not all of the newest step's may have come; its times are divided by the work before it.
-        self._steps = sorted(self.of_step)[:-1]
+        self._steps = sorted(self.of_step)
+        if len(self._steps) > 1 and self.of_step[self._steps[-1]] < self.of_step[self._steps[-2]]:
+            del self._steps[-1]  # not all of it may have come
         self._workers: dict[PhaseKey, Mapping[int, int]] = {}
 
     def eased(self, place: PhaseKey, track: Track) -> Track:
-        """Return times of a phase per unit of work of a worker."""
+        """Return times of a phase per unit of work of a worker, in steps that have told theirs."""
         shared = self._workers_of(place)
         usual = median(shared.values()) if shared else 1.0
         eased = Track()
         for step, at_s, value in zip(track.steps, track.times_s, track.values, strict=True):
-            part = self._at(step) * usual / shared.get(step, usual)
-            eased.add(step, at_s, value / part)
+            if self._is_told(step):
+                part = self._at(step) * usual / shared.get(step, usual)
+                eased.add(step, at_s, value / part)
         return eased
 
     def eased_steps(self, track: Track) -> Track:
-        """Return times of whole steps per unit of work."""
+        """Return times of whole steps per unit of work, of steps that have told theirs."""
         eased = Track()
         for step, at_s, value in zip(track.steps, track.times_s, track.values, strict=True):
-            eased.add(step, at_s, value / self._at(step))
+            if self._is_told(step):
+                eased.add(step, at_s, value / self._at(step))
         return eased
+
+    def _is_told(self, step: int) -> bool:
+        """Return whether the work of a step has come; no more of it may come for a long time."""
+        newest = self._steps[-1] if self._steps else self._history.last
+        return step <= newest or self._history.last - newest > _FOLLOWS
 
     def _at(self, step: int) -> float:
         """Return the work of a step; of one that has not told its own, that of the step before."""

@@ -128,6 +128,16 @@ def test_longer_answers_are_no_slow_generation_while_a_step_has_told_a_part_of_i
     assert causes(history) == []
 
 
+def test_steps_of_a_larger_batch_are_no_slow_training_before_they_have_told_their_tokens() -> None:
+    rows: dict[str, Series] = {"trainer/tokens": changed(7e5, 14e5)}
+    spans = role("train", *[changed(0.5, 1.0)] * 2)
+    history = made(AT + 2, step_s=changed(1.0, 2.0), spans=spans, rows=rows)
+    told = history.rows["trainer/tokens"]
+    for column in (told.steps, told.times_s, told.values):
+        del column[AT:]
+    assert causes(history) == []
+
+
 def test_a_slow_tool_is_no_slow_reward() -> None:
     spans = role("tool_search", *[changed(0.5, 2.0)] * 3, name="env")
     (found,) = causes(made(step_s=changed(3.0, 4.5), spans=spans))
