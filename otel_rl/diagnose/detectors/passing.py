@@ -52,7 +52,10 @@ def passing_slowdowns(history: RunHistory) -> Iterator[Cause]:
     for place, tracks in history.spans.items():
         if only_waits(history, place) and work_of(place) is not Work.SYNC:
             continue
-        found = _passing(settled(load.eased(place, together(tracks))))
+        pooled = together(tracks)
+        found = _passing(settled(load.eased(place, pooled)))
+        if found is not None and not _has(pooled, found):
+            found = None  # only the work changed, which this phase does not depend on
         if found is None and len(tracks) != _TWO:
             continue
         own = {worker: settled(load.eased(place, track)) for worker, track in tracks.items()}

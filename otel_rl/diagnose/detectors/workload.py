@@ -152,9 +152,14 @@ def _work(history: RunHistory) -> tuple[str, Mapping[int, float]]:
                 continue
             if f"{key}/per_step" in history.rows:
                 track = history.rows[f"{key}/per_step"]
-            track = _of_each_step(track.finite(), is_counter=f"{key}/rate" in history.rows)
+            is_counter = f"{key}/rate" in history.rows
+            track = _of_each_step(track.finite(), is_counter=is_counter)
             steps = history.last - history.first + 1
-            if len(track.values) < max(_FEWEST, _PART * steps) or min(track.values) <= 0:
+            if len(track.values) < _FEWEST or min(track.values) <= 0:
+                continue
+            # A total that is told in some steps accounts for those in between.
+            told = track.steps[-1] - track.steps[0] + 1 if is_counter else len(track.values)
+            if told < _PART * steps:
                 continue
             first = median(track.values[:_SIDES])
             return what, {

@@ -138,6 +138,25 @@ def test_steps_of_a_larger_batch_are_no_slow_training_before_they_have_told_thei
     assert causes(history) == []
 
 
+def test_a_total_that_is_told_in_every_second_step_tells_of_a_larger_batch() -> None:
+    counted: dict[str, Series] = {
+        "trainer/tokens": lambda step: 7e5 * (step + 1 + max(0, step - AT + 1)),
+        "trainer/tokens/rate": steady,
+    }
+    spans = role("train", *[changed(0.5, 1.0)] * 2)
+    history = made(step_s=changed(1.0, 2.0), spans=spans, rows=counted)
+    told = history.rows["trainer/tokens"]
+    for column in (told.steps, told.times_s, told.values):
+        del column[::2]
+    assert causes(history) == []
+
+
+def test_weights_that_take_as_long_in_smaller_batches_were_not_slow_for_a_while() -> None:
+    rows = {"trainer/tokens": jittered(lambda step: 7e5 * (0.3 if 30 <= step < 45 else 1.0))}
+    spans = role("weight_pull", *[steady] * 3, name="generator")
+    assert causes(made(step_s=lambda step: 2.0, spans=spans, rows=rows)) == []
+
+
 def test_a_slow_tool_is_no_slow_reward() -> None:
     spans = role("tool_search", *[changed(0.5, 2.0)] * 3, name="env")
     (found,) = causes(made(step_s=changed(3.0, 4.5), spans=spans))
