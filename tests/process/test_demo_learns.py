@@ -266,16 +266,19 @@ def test_an_interrupted_run_says_so_and_leaves_no_process(number: int, tmp_path:
 
 def reporting_to(sink: Sink) -> dict[str, str]:
     """The environment as ``otel-rl run`` makes it."""
+    # A trial of its own: who reports the host is decided for each run, and one that was killed
+    # may still be ending.
+    trial = uuid.uuid4().hex
     return {
         "OTEL_EXPORTER_OTLP_ENDPOINT": sink.url,
         "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf",
-        "OTEL_RESOURCE_ATTRIBUTES": "rl.experiment.name=demo,rl.trial.name=test",
+        "OTEL_RESOURCE_ATTRIBUTES": f"rl.experiment.name=demo,rl.trial.name={trial}",
         "OTEL_PYTHON_METER_PROVIDER": "otel_rl",
         "OTEL_PYTHON_TRACER_PROVIDER": "otel_rl",
         "OTEL_METRIC_EXPORT_INTERVAL": "500",
         "OTEL_METRICS_EXEMPLAR_FILTER": "always_on",
         "OTEL_RL_EXPERIMENT": "demo",
-        "OTEL_RL_TRIAL": "test",
+        "OTEL_RL_TRIAL": trial,
     }
 
 
