@@ -121,3 +121,9 @@ def test_a_gap_explains_a_reward_that_falls_after_it() -> None:
 def test_a_gap_is_told_with_what_to_look_at_next() -> None:
     report = diagnose(made(rows={TRL: noisy(changed(0.012, 0.09))}))
     assert any("next: the last weight transfer" in line for line in in_words(report))
+
+
+@pytest.mark.parametrize(("times", "found"), [(4.0, False), (12.0, True)])
+def test_a_kl_grows_with_the_square_of_the_difference(times: float, *, found: bool) -> None:
+    rows = {"trainer/mismatch_kl": noisy(changed(0.0018, 0.0018 * times))}
+    assert bool(gaps(made(rows=rows))) == found
