@@ -34,6 +34,7 @@ from otel_rl.diagnose.history.run_history import PhaseKey, RunHistory
 from otel_rl.diagnose.result import Cause, Diagnosis, Evidence, Kind, Verdict
 from otel_rl.diagnose.spans.critical_path import IDLE
 from otel_rl.diagnose.stats.levels import LONGER, LONGER_NOISE, LevelChange, level, settled
+from otel_rl.diagnose.transients import lasting
 
 __all__ = ["diagnose"]
 
@@ -95,7 +96,7 @@ def diagnose(
     if steps is not None and last - first < _FEW:
         causes = _ranked(part, _of_few(part, first, last))
     else:
-        found = (cause for detect in _DETECTORS for cause in detect(part))
+        found = lasting(part, (cause for detect in _DETECTORS for cause in detect(part)), silent_s)
         if steps is not None:
             found = (one for one in found if one.since is None or one.since >= first - SLACK)
         causes = _ranked(part, (one for one in found if passed or one.until is None))

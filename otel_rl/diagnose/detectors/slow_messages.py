@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from statistics import fmean, median
 from typing import NamedTuple
 
-from otel_rl.diagnose.classify import Subject, Work, tracks_about, work_of
-from otel_rl.diagnose.detectors.slow_phases import step_time
+from otel_rl.diagnose.classify import Subject, Work, only_waits, tracks_about, work_of
+from otel_rl.diagnose.detectors.slow_phases import step_time, together
 from otel_rl.diagnose.history.run_history import RunHistory, Track
 from otel_rl.diagnose.result import Cause, Evidence, Kind
-from otel_rl.diagnose.stats.levels import LevelChange, medians, soon
+from otel_rl.diagnose.stats.levels import LevelChange, common_ratio, medians, soon
 
 __all__ = ["slow_messages"]
 
@@ -20,8 +20,10 @@ _MIN_PART_OF_STEP = 0.02  # by which a call of one worker takes longer, if all o
 _MIN_PART_OF_CALLS = 0.1  # of all series: fewer are odd by chance, unless steps take longer
 _ANSWERED = 0.8  # of all calls, the rest being in transit or in another export
 _FELT = 0.5
+_EXPLAINED = 0.3  # of what steps take longer
 _IN_ORDER = 0.7
 _LASTING = 4  # values
+_MIN_RATIO = 1.7  # also beyond the machine's: a busy host delays all that runs on it
 
 
 def slow_messages(history: RunHistory) -> Iterator[Cause]:
@@ -40,6 +42,8 @@ def slow_messages(history: RunHistory) -> Iterator[Cause]:
         return
     if len(late) < _MIN_PART_OF_CALLS * _comparable(history) and not _is_felt(history, worst):
         return
+    if not any(_explains(history, one) for one in late):
+        return  # what makes steps longer makes calls longer, as a host that is busy with other work
     since = int(median(one.change.step for one in late))
     roles = {one.key.partition("/")[0] for one in late}
     workers = {one.worker for one in late}
@@ -75,9 +79,12 @@ def _late_calls(history: RunHistory) -> Iterator["_Late"]:
     for key, _, track in tracks_about(history, Subject.SERVER_CALLS):
         for like in (_method(key), _protocol(key)):
             answered[like].append((key.partition("/")[0], track))
+    work = _work_without_syncs(history)
     for key, worker, track in tracks_about(history, Subject.CLIENT_CALLS):
         change = soon(track)
-        if change is None or not change.is_rise(ratio=1.7, order=0.75, size=2.0):
+        if change is None or not change.is_rise(ratio=_MIN_RATIO, order=0.75, size=2.0):
+            continue
+        if change.ratio < _MIN_RATIO * common_ratio(work, change.step):
             continue
         more = change.after - change.before
         if servers := answered.get(_method(key), []):
@@ -118,6 +125,15 @@ class _Late(NamedTuple):
         return self.change.change.length - self.change.change.place >= _LASTING
 
 
+def _work_without_syncs(history: RunHistory) -> list[Track]:
+    """Return the times of the phases that do work, each over its workers."""
+    return [
+        together(tracks)
+        for place, tracks in history.spans.items()
+        if not only_waits(history, place) and work_of(place) is not Work.SYNC
+    ]
+
+
 def _comparable(history: RunHistory) -> int:
     """Return the number of series of calls that were tested."""
     return sum(1 for _ in tracks_about(history, Subject.CLIENT_CALLS))
@@ -127,6 +143,18 @@ def _is_felt(history: RunHistory, late: _Late) -> bool:
     """Return whether steps take longer by a good part of what the calls do."""
     found = medians(step_time(history), late.change.step, shortest=3)
     return found is not None and found[1] - found[0] >= _FELT * late.on_the_way
+
+
+def _explains(history: RunHistory, late: _Late) -> bool:
+    """Return whether a worker's calls took a good part of the time by which steps are longer."""
+    found = medians(step_time(history), late.change.step, shortest=3)
+    if found is None:
+        return True
+    counts = history.measurements.get(late.key, {}).get(late.worker or "")
+    since = [] if counts is None else counts.between(late.change.step, history.last).values
+    steps = max(1, history.last - late.change.step + 1)
+    calls = max(1.0, sum(since) / steps)
+    return calls * late.on_the_way >= _EXPLAINED * (found[1] - found[0])
 
 
 def _step_since(history: RunHistory, late: _Late) -> float:

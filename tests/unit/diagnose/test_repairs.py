@@ -56,6 +56,35 @@ def test_one_odd_series_of_many_is_no_slow_network_unless_steps_feel_it(
     assert kinds == ([Kind.NETWORK_DELAY] if is_told else [])
 
 
+@pytest.mark.parametrize(("felt_s", "is_told"), [(0.1, True), (3.0, False)])
+def test_calls_that_take_a_little_of_what_steps_take_longer_are_not_why(
+    felt_s: float, *, is_told: bool
+) -> None:
+    kinds = [one.kind for one in diagnose(calls(8, 8, felt_s=felt_s)).causes]
+    assert kinds == ([Kind.NETWORK_DELAY] if is_told else [])
+
+
+def test_a_busy_host_that_slows_all_work_alike_does_not_make_messages_slow() -> None:
+    """Callers wait for a CPU too, and those who answer measure only their own part."""
+    history = calls(8, 8)
+    busy = made(
+        step_s=changed(0.05, 0.2),
+        workers={
+            (key, worker): lambda step, of=of: of.values[step]
+            for key, some in history.workers.items()
+            for worker, of in some.items()
+        },
+        spans={
+            (role, phase, index): changed(0.01, 0.04)
+            for role in ("learner", "actor", "judge")
+            for phase in ("load", "compute", "store")
+            for index in range(2)
+        },
+    )
+
+    assert diagnose(busy).causes == []
+
+
 def transfer(pull_longer_s: float) -> RunHistory:
     spans: dict[tuple[str, str, int], Series] = {
         ("trainer", "weight_push", 0): changed(0.1, 0.9),
