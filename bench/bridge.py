@@ -231,7 +231,7 @@ def _bridge_settings(directory: Path, tracker: str) -> BridgeSettings:
 
 def _wait_for_rows(bridge: Bridge, rows: int) -> None:
     while not any(status.next_row >= rows for status in bridge.status()):
-        time.sleep(0.02)
+        time.sleep(0.1)  # a look costs the bridge a query
 
 
 def _requests(first: int, exports: int, directory: Path) -> list[str]:

@@ -64,6 +64,8 @@ GATEWAY_GOAL = 0.7
 """CPU of the bridge by that of the gateway."""
 EMPTY_GOAL = 3.0
 """The same for a request with one series."""
+_MEASURED = "trainer/metric_0"
+"""Key of every row with the values of a step."""
 _TIMEOUT_S = 600.0
 _PROCESSES = 3  # bridge, writer, diagnosis
 _ASLEEP = 30  # looks in a row, a tenth of a second apart
@@ -278,14 +280,15 @@ def wait_for(run: Path, steps: int) -> None:
 
 
 def last_step(run: Path) -> int:
-    """Return the newest step among the last lines of a run; -1 without one."""
+    """Return the newest step with values among the last lines of a run; -1 without one."""
     if not run.exists():
         return -1
     with run.open("rb") as file:
         file.seek(max(0, run.stat().st_size - (1 << 16)))
         lines = file.read().split(b"\n")[1:-1]
-    steps = [json.loads(line)["step"] for line in lines]
-    return max((step for step in steps if step is not None), default=-1)
+    rows = map(json.loads, lines)
+    # Other rows, such as the bridge's reports, have the step in progress.
+    return max((row["step"] for row in rows if _MEASURED in row["values"]), default=-1)
 
 
 if __name__ == "__main__":

@@ -816,6 +816,8 @@ class Row:
         devices: Tracker key to value of GPUs and hosts, for a tracker's own panels only.
         new_keys: Meaning of keys of this and later rows, sent once in each opening of the tracker.
         attempt: Pass over the steps, from 1.
+        stored: As it was read from the journal, without its number; None for any other, also one
+            that ``replace`` has made of it.
     """
 
     number: int
@@ -828,3 +830,4 @@ class Row:
     devices: Mapping[str, float] = field(default_factory=dict)
     new_keys: Sequence[KeySpec] = ()
     attempt: int = 1
+    stored: bytes | None = field(default=None, init=False, compare=False, repr=False)

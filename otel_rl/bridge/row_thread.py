@@ -25,9 +25,10 @@ _TICK_S = 0.2
 
 # Each round costs each run, however little came, so requests are gathered, from the beginning of
 # the last rounds, for this many times their CPU time, and for this long at most: rows may be that
-# much later.
+# much later. That is less than exports wait for each other (``ingest/http/gathered_reads``), so
+# that a round begins as soon as these are stored.
 _GATHERING = 60.0
-_MAX_GATHERING_S = 0.3
+_MAX_GATHERING_S = 0.15
 
 # While the disk blocks all requests, or this process is starved, no sender can report. Pauses
 # longer than this do not count as silence or lateness.

@@ -48,7 +48,7 @@ def rows() -> Sequence[Row]:
     samples = Table(["step", "prompt", "worker"], [[1, "2 + 2", "generator/0"]])
     lines = Table(CONSOLE_COLUMNS, [[0, NOON_NS, "trainer/0", "stdout", "begun"]])
     more = [
-        Row(end, 4, NOON_NS, {"trainer/loss": 1.0}, labels={"critical_path/worker": "häng\n"}),
+        Row(end, 4, NOON_NS, {"trainer/loss": 1.0}, labels={"critical_path/worker": "häng, 1\n"}),
         Row(end + 1, 4, NOON_NS, {}, tables={"rollouts": samples}),
         Row(end + 2, 4, NOON_NS, {REWARD.key: 0.5}, new_keys=(REWARD,)),
         Row(end + 3, 5, NOON_NS, {REWARD.key: 0.9}),

@@ -22,7 +22,7 @@ from otel_rl.bridge.ingest.pipeline import IngestPipeline
 from otel_rl.bridge.ingest.validation.known_shapes import KnownShapes
 from otel_rl.bridge.ingest.validation.validate import Validated, validate
 from otel_rl.bridge.otlp.decode import decode, decode_parts
-from otel_rl.errors import RequestError
+from otel_rl.errors import RequestError, RequestTooLarge
 from otel_rl.records import Batch, Decoded, ExperimentKey, Measurements, Signal
 from tests.otlp_requests import Journal, backwards
 from tests.slow import examples
@@ -319,3 +319,29 @@ def _export(step: int, time_ns: int, *, is_backwards: bool) -> bytes:
         exemplar = point.exemplars.add(time_unix_nano=NOW_NS, as_double=step / 7)
         exemplar.filtered_attributes.add(key="rl.loop.iteration").value.int_value = step
     return backwards(request) if is_backwards else request.SerializeToString()
+
+
+@given(st.data())
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=list(HealthCheck))
+def test_many_workers_in_a_request_are_recognised_within_the_bounds(data: st.DataObject) -> None:
+    is_backwards = data.draw(st.booleans())
+    workers = [
+        _export(n, n, is_backwards=is_backwards) for n in range(data.draw(st.integers(1, 12)))
+    ]
+    limits = LIMITS.model_copy(
+        update={
+            "max_points_per_request": data.draw(st.integers(5, 80)),
+            "max_messages_per_request": data.draw(st.sampled_from([*range(20, 300, 10), 4000])),
+        }
+    )
+    known = KnownShapes(limits)
+    known.learn(_export(0, 1, is_backwards=is_backwards), NOW_NS)
+    payload = b"".join(workers)
+    found = known.validate(payload, NOW_NS, lambda _: None)
+    try:
+        expected = validate(Signal.METRICS, payload, limits, NOW_NS)
+    except RequestTooLarge:
+        assert found is None
+    else:
+        assert found is not None
+        assert outcome(found) == outcome(expected)

@@ -6,16 +6,17 @@ with an unknown key, carries the meaning of the keys that are sent from there on
 """
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from enum import StrEnum
 from typing import Final, TypeVar
 
 from otel_rl.bridge.counters import ValueFold
+from otel_rl.bridge.delivery.selection.key_shapes import DEVICES, KeyShape, Sent
 from otel_rl.bridge.delivery.selection.project_keys import ProjectKeys
 from otel_rl.bridge.delivery.selection.value_budget import Kind, ValueBudget
 from otel_rl.bridge.tracker_keys import MAX_KEY_LENGTH
-from otel_rl.records import GPUS, HOSTS, KeySpec, Row
+from otel_rl.records import KeySpec, Row
 from otel_rl.semconv.spec import Tier
 
 __all__ = ["KeyNames", "KeySelection"]
@@ -25,12 +26,13 @@ _T = TypeVar("_T")
 _RESERVED: Final = frozenset({"step", "hours", "attempt", "policy_version"})
 """Keys of a tracker's axes."""
 
-_DEVICES: Final = (f"{GPUS}/", f"{HOSTS}/")
-
-_RESERVED_PREFIXES: Final = ("_", "otel_rl/", *_DEVICES, "diagnosis/", "step/attempt_")
+_RESERVED_PREFIXES: Final = ("_", "otel_rl/", *DEVICES, "diagnosis/", "step/attempt_")
 
 _OTHER: Final = "/otel_rl"
 """Ends a key whose name a framework's metric has."""
+
+_MAX_SHAPED: Final = 200_000
+"""Keys of all known shapes of rows."""
 
 
 class KeyNames(StrEnum):
@@ -45,10 +47,6 @@ class KeyNames(StrEnum):
     FRAMEWORK = "framework"
     OTEL_RL = "otel_rl"
     BOTH = "both"
-
-
-_Sent = Sequence[tuple[str, float]]
-"""Names of a key in the tracker, each with the divisor of its values."""
 
 
 class KeySelection:
@@ -85,12 +83,15 @@ class KeySelection:
         self._keys = keys
         is_all = detail is Tier.EVERYTHING and names is KeyNames.OTEL_RL
         self._is_all = is_all and budget is None
-        self._sent: dict[str, _Sent] = {}
+        self._sent: dict[str, Sent] = {}
         self._kinds: dict[str, Kind] = {}
         self._taken: set[str] = set()
         # Keys for which there is no room in the run.
         self._crowded: set[str] = set()
         self._project = project or ProjectKeys()
+        # By the keys of rows; what is known of a key never changes.
+        self._shapes: dict[tuple[str, ...], KeyShape] = {}
+        self._shaped = 0
 
     def rows(self, rows: Sequence[Row]) -> Sequence[Row]:
         """Return the rows with the values that are sent."""
@@ -158,44 +159,42 @@ class KeySelection:
         )
 
     def _row(self, row: Row) -> Row:
-        values: dict[str, float] = {}
-        devices: dict[str, float] = {}
-        left_out = self._left_out(row) if self._budget is not None else ()
-        for key, value in row.values.items():
-            sent = () if key in left_out else self._sent[key]
-            for name, divisor in sent:
-                values[name] = value if divisor == 1 else value / divisor
-            if key not in values and key.startswith(_DEVICES):
-                devices[key] = value
+        shape = self._shape(tuple(row.values))
+        picked = shape.picked(self._last_kind(row.time_ns, shape))
+        if picked.is_all and not (row.tables or row.labels or row.devices):
+            return row
+        values = [*row.values.values()]
         return replace(
             row,
-            values=values,
+            values=picked.values(values),
             tables=self._of(row.tables),
             labels=self._of(row.labels),
-            devices=devices,
+            devices=picked.devices(values),
         )
 
-    def _left_out(self, row: Row) -> Collection[str]:
-        """Return the keys for whose values there is no room, and count them."""
-        assert self._budget is not None
-        wanted = [0] * len(Kind)
-        selected: dict[str, Kind] = {}
-        for key in row.values:
-            if self._sent[key]:
-                kind = self._kinds.get(key, Kind.BASIC)
-                if key in self._crowded:
-                    self.folded[ValueFold.TOO_MANY_KEYS] += 1
-                else:
-                    selected[key] = kind
-                    wanted[kind] += len(self._sent[key])
-        last = self._budget.last_kind(row.time_ns, wanted)
-        if last is Kind.WORKER and not self._crowded:  # nearly always
-            return ()
-        folded = {key for key, kind in selected.items() if kind > last}
-        for key in folded:
-            of = ValueFold.WORKER if selected[key] is Kind.WORKER else ValueFold.FURTHER
+    def _shape(self, keys: tuple[str, ...]) -> KeyShape:
+        """Return the shape of a row, which most others have, too."""
+        found = self._shapes.get(keys)
+        if found is None:
+            self._shaped += len(keys)
+            if self._shaped > _MAX_SHAPED:
+                self._shapes.clear()
+                self._shaped = len(keys)
+            found = KeyShape(keys, self._sent, self._kinds, self._crowded)
+            self._shapes[keys] = found
+        return found
+
+    def _last_kind(self, time_ns: int, shape: KeyShape) -> Kind:
+        """Return the last kind of values for which there is room, and count those left out."""
+        if self._budget is None:
+            return Kind.WORKER
+        last = self._budget.last_kind(time_ns, shape.wanted)
+        if shape.crowded:
+            self.folded[ValueFold.TOO_MANY_KEYS] += shape.crowded
+        for kind in shape.folded(last):
+            of = ValueFold.WORKER if kind is Kind.WORKER else ValueFold.FURTHER
             self.folded[of] += 1
-        return folded | self._crowded
+        return last
 
     def _of(self, found: Mapping[str, _T]) -> Mapping[str, _T]:
         return {name: of for key, of in found.items() for name, _ in self._sent[key]}

@@ -28,6 +28,7 @@ _log = logging.getLogger(__name__)
 
 _MAX_WAITING_BYTES: Final = 1 << 20
 _MAX_KNOWN_KEYS: Final = 100_000
+_MAX_SHORT_ITEM: Final = 512  # bytes; of longer ones the length is encoded each time
 _LENGTH_DELIMITED: Final = 2  # protobuf's wire type of texts and messages
 
 
@@ -121,19 +122,24 @@ class _Records:
         if not callable(self._client.publish) or not isinstance(self._run._local_step, int):  # noqa: SLF001
             raise NotImplementedError("it is another one")
         self._known: dict[str, bytes] = {}
+        self._heads = [self._item + _varint(size) for size in range(_MAX_SHORT_ITEM)]
 
     def encode(self, values: Mapping[str, object], step: int) -> bytes:
         """Return the request that ``run.log`` makes of a row."""
-        known, mark = self._known, self._value
+        known, heads = self._known, self._heads
         if len(known) > _MAX_KNOWN_KEYS:
             known.clear()
         parts: list[bytes] = []
-        for key, value in values.items():
+        for key, text in zip(values, _texts(values), strict=True):
             prefix = known.get(key)
             if prefix is None:
-                prefix = known[key] = _field(self._key, key.encode()) + mark
-            text = pydantic_core.to_json(value, inf_nan_mode="constants")
-            parts += self._item, _framed(b"%b%b%b" % (prefix, _varint(len(text)), text))
+                prefix = known[key] = _field(self._key, key.encode()) + self._value
+            size = len(text)
+            whole = len(prefix) + 1 + size
+            if size < len(_SHORT) and whole < len(heads):  # nearly always
+                parts += heads[whole], prefix, _SHORT[size], text
+            else:
+                parts += self._item, _framed(prefix + _framed(text))
         number: bytes = self._history_step(num=step).SerializeToString()
         body = b"".join((*parts, _field(self._step, number), self._flushed))
         for tag in self._around:
@@ -147,14 +153,44 @@ class _Records:
             requests: Of rows.
             next_step: Of the row after them; the SDK puts it into names of files.
         """
-        made = [self._request.FromString(request) for request in requests]
 
         async def publish() -> None:
-            for request in made:
-                await self._client.publish(request)
+            for request in requests:
+                await self._client.publish(_Encoded(request, self._request))
 
         self._run_in_loop(publish)
         self._run._local_step = next_step  # noqa: SLF001
+
+
+class _Encoded:
+    """Request that is sent as it is, and parsed if more than its bytes is asked for.
+
+    Args:
+        request: Serialized.
+        kind: Type of the message.
+    """
+
+    def __init__(self, request: bytes, kind: Any) -> None:
+        self._request = request
+        self._kind = kind
+
+    def ByteSize(self) -> int:  # noqa: N802  # protobuf's
+        return len(self._request)
+
+    def SerializeToString(self) -> bytes:  # noqa: N802  # protobuf's
+        return self._request
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._kind.FromString(self._request), name)
+
+
+def _texts(values: Mapping[str, object]) -> Sequence[bytes]:
+    """Return each value as JSON."""
+    together = pydantic_core.to_json([*values.values()], inf_nan_mode="constants")
+    texts = together[1:-1].split(b",")
+    if len(texts) == len(values):  # a comma within a text is one too many
+        return texts
+    return [pydantic_core.to_json(value, inf_nan_mode="constants") for value in values.values()]
 
 
 def _tag(message: Any, name: str) -> bytes:

@@ -18,7 +18,9 @@ from otel_rl.errors import MalformedRequest, RequestTooLarge
 
 __all__ = [
     "SMALLER_BATCHES",
+    "MessageCounts",
     "check_message_count",
+    "contents",
     "count_messages",
     "fields",
     "weigh",
@@ -92,7 +94,25 @@ def weigh(payload: bytes, root: Descriptor, max_messages: int, max_parts: int | 
         RequestTooLarge: A bound is exceeded.
         MalformedRequest: The bytes are not protobuf.
     """
-    counts = _MessageCounts(max_messages, max_messages if max_parts is None else max_parts)
+    counts = MessageCounts(max_messages, max_messages if max_parts is None else max_parts)
+    _walk(payload, root, counts)
+    return counts.bytes + len(payload)
+
+
+def contents(payload: bytes, root: Descriptor) -> Mapping[str, int]:
+    """Return the numbers of messages, parts and strings of a payload, for ``MessageCounts.add``.
+
+    Args:
+        payload: A serialized message of type ``root``, which was accepted.
+        root: Descriptor, which defines the fields that are messages.
+    """
+    counts = MessageCounts(len(payload), len(payload))
+    _walk(payload, root, counts)
+    return counts.found
+
+
+def _walk(payload: bytes, root: Descriptor, counts: "MessageCounts") -> None:
+    """Add the content of a payload."""
     open_messages = [(_kind(root), 0, len(payload))]
     while open_messages:
         kind, position, end = open_messages.pop()
@@ -121,10 +141,9 @@ def weigh(payload: bytes, root: Descriptor, max_messages: int, max_parts: int | 
                 position = _skip_row(payload, head, length, position, stride)
             n = (position - start) // (content - start + length)
             counts.add(_STRING if child is None else child.part, n)
-    return counts.bytes + len(payload)
 
 
-class _MessageCounts:
+class MessageCounts:
     """Counts messages, parts and strings up to their bounds. See ``weigh``."""
 
     def __init__(self, max_messages: int, max_parts: int) -> None:
@@ -140,12 +159,21 @@ class _MessageCounts:
         self._messages = 0
 
     @property
+    def found(self) -> Mapping[str, int]:
+        """Return the counts of each kind."""
+        return {kind: n for kind, n in self._counts.items() if n}
+
+    @property
     def bytes(self) -> int:
         """Return an upper bound of their memory, in bytes."""
         return self._messages * _MESSAGE_BYTES + self._counts[_STRING] * _STRING_BYTES
 
     def add(self, what: str, n: int) -> None:
-        """Count the content of a field."""
+        """Count the content of a field.
+
+        Raises:
+            RequestTooLarge: A bound is exceeded.
+        """
         counts = self._counts
         counts[what] += n
         if what is not _STRING:

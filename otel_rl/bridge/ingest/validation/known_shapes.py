@@ -5,39 +5,58 @@ and shapes that ``validate`` accepted as they are were checked once; here the ti
 request gets None, and goes the usual way: nothing is refused here.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache, partial
 from itertools import groupby
-from typing import Final
+from typing import Final, NamedTuple
 
 from google.protobuf.message import DecodeError
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 
 from otel_rl.bridge.ingest.limits import ReceiveLimits
+from otel_rl.bridge.ingest.parsing.preparse import MessageCounts, contents
 from otel_rl.bridge.ingest.validation.rules import Rules
 from otel_rl.bridge.ingest.validation.sanitize import Admission
 from otel_rl.bridge.ingest.validation.validate import Validated, validate
 from otel_rl.bridge.otlp.attributes import experiment_of
+from otel_rl.bridge.otlp.raw_exemplars import MetricsView
 from otel_rl.bridge.otlp.shapes import (
     BodyShape,
     ResourcePart,
     ShapeCache,
-    resource_parts,
+    each_part,
 )
-from otel_rl.errors import RequestError
+from otel_rl.errors import RequestError, RequestTooLarge
 from otel_rl.records import Batch, ExperimentKey, Signal
 from otel_rl.semconv import names
 
 __all__ = ["KnownShapes"]
 
-_MAX_REQUEST_BYTES: Final = 1 << 20
-"""Longer requests are parsed under the bounds on memory."""
+_MAX_REQUEST_BYTES: Final = 8 << 20
+"""Twice a gateway's largest. Longer requests are parsed under the bounds on memory."""
 
 _MIN_ITEM_BYTES: Final = 2  # a tag and a length of 0
+
+_PART: Final = MetricsView().resource_metrics.add().DESCRIPTOR
+
+_MAX_COUNTED: Final = 1 << 12
+"""Shapes whose content is known; counting it takes as long as parsing."""
 
 _MAX_RESOURCES: Final = 1 << 12
 _MAX_RESOURCE_BYTES: Final = 2 << 10
 """Together 8 MiB of received data: most resources have a few hundred bytes."""
+
+
+class _Resource(NamedTuple):
+    """Resource that no rule refuses.
+
+    Attributes:
+        key: Of its experiment.
+        contents: Of its part of a request without the body, see ``MessageCounts``.
+    """
+
+    key: ExperimentKey
+    contents: Mapping[str, int]
 
 
 class KnownShapes:
@@ -51,9 +70,10 @@ class KnownShapes:
         self._limits = limits
         # Nothing shorter can hold more messages or points than the limits.
         most = min(limits.max_messages_per_request, limits.max_points_per_request)
-        self._max_bytes = min(_MAX_REQUEST_BYTES, most * _MIN_ITEM_BYTES - 1)
+        self._uncounted_bytes = most * _MIN_ITEM_BYTES - 1
         self._bodies = ShapeCache()
-        self._experiment = lru_cache(maxsize=_MAX_RESOURCES)(self._read_experiment)
+        self._resource = lru_cache(maxsize=_MAX_RESOURCES)(self._read_resource)
+        self._contents: dict[int, Mapping[str, int]] = {}  # of bodies, by the number of the shape
 
     def validate(self, payload: bytes, now_ns: int, admission: Admission) -> Validated | None:
         """Validate a request of known resources and shapes.
@@ -66,38 +86,70 @@ class KnownShapes:
         Returns:
             The same as ``validate``; None if that must decide.
         """
-        parts = self._parts(payload)
-        if not parts:
+        if len(payload) > _MAX_REQUEST_BYTES:
             return None
         rules = Rules(self._limits, now_ns)
+        parts: list[ResourcePart] = []
         keys: list[ExperimentKey] = []
-        accepted = 0
-        for part in parts:
-            if part.resource_end - part.resource > _MAX_RESOURCE_BYTES:
+        shapes: list[BodyShape] = []
+        for part in each_part(payload):
+            if part is None or part.resource_end - part.resource > _MAX_RESOURCE_BYTES:
                 return None
-            key = self._experiment(payload[part.resource : part.resource_end])
+            resource = self._resource(payload[part.resource : part.resource_end])
             body = payload[part.body : part.body_end]
-            shape = self._bodies.find(body) if key is not None else None
-            if key is None or shape is None or not rules.are_near(*shape.time_range_ns(body)):
+            shape = self._bodies.find(body) if resource is not None else None
+            if resource is None or shape is None or not rules.are_near(*shape.time_range_ns(body)):
                 return None
-            keys.append(key)
-            accepted += shape.points
+            parts.append(part)
+            keys.append(resource.key)
+            shapes.append(shape)
+        if not parts or not self._is_within_limits(payload, parts, shapes):
+            return None
         if any(admission(key) is not None for key in dict.fromkeys(keys)):
             return None
+        accepted = sum(shape.points for shape in shapes)
         return Validated(_batches(payload, parts, keys, now_ns), accepted)
 
     def learn(self, payload: bytes, now_ns: int) -> None:
         """Learn from a request that was accepted, whole or in part."""
-        for part in self._parts(payload) or ():
+        if len(payload) > _MAX_REQUEST_BYTES:
+            return
+        for part in each_part(payload):
+            if part is None:
+                return
             body = payload[part.body : part.body_end]
             if self._bodies.find(body) is None:
                 self._bodies.learn(body, partial(self._is_sound, body, now_ns))
 
-    def _parts(self, payload: bytes) -> Sequence[ResourcePart] | None:
-        return resource_parts(payload) if len(payload) <= self._max_bytes else None
+    def _is_within_limits(
+        self, payload: bytes, parts: Sequence[ResourcePart], shapes: Sequence[BodyShape]
+    ) -> bool:
+        """Return whether a request has no more messages, points and texts than parsing accepts."""
+        if len(payload) <= self._uncounted_bytes:
+            return True
+        limits = self._limits
+        counts = MessageCounts(limits.max_messages_per_request, limits.max_points_per_request)
+        try:
+            for part, shape in zip(parts, shapes, strict=True):
+                resource = self._resource(payload[part.resource : part.resource_end])
+                of_resource = {} if resource is None else resource.contents
+                of_body = self._contents_of(shape, payload[part.body : part.body_end])
+                for what, n in (*of_resource.items(), *of_body.items()):
+                    counts.add(what, n)
+        except RequestTooLarge:
+            return False
+        return True
 
-    def _read_experiment(self, serialized: bytes) -> ExperimentKey | None:
-        """Return the experiment of a resource that no rule refuses as it is; else None."""
+    def _contents_of(self, shape: BodyShape, body: bytes) -> Mapping[str, int]:
+        found = self._contents.get(shape.number)
+        if found is None:
+            if len(self._contents) >= _MAX_COUNTED:
+                self._contents.clear()
+            found = self._contents[shape.number] = contents(body, _PART)
+        return found
+
+    def _read_resource(self, serialized: bytes) -> _Resource | None:
+        """Return a resource that no rule refuses as it is; else None."""
         try:
             resource = Resource.FromString(serialized)
         except DecodeError:
@@ -106,7 +158,11 @@ class KnownShapes:
             return None
         if not any(pair.key == names.RL_EXPERIMENT_NAME for pair in resource.attributes):
             return None  # the default one is added to it
-        return experiment_of(resource.attributes)
+        key = experiment_of(resource.attributes)
+        if key is None:
+            return None
+        part = _delimited(_delimited(serialized))
+        return _Resource(key, contents(part, MetricsView.DESCRIPTOR))
 
     def _is_sound(self, body: bytes, now_ns: int, shape: BodyShape) -> bool:
         """Return whether ``validate`` accepts a body unchanged, with any resource."""

@@ -21,7 +21,9 @@ _DECODER = msgspec.json.Decoder()
 
 
 def encode_row(row: Row) -> bytes:
-    """Encode a row without its number."""
+    """Encode a row without its number; one that was read is what it was read from."""
+    if row.stored is not None:
+        return row.stored
     values = row.values if isinstance(row.values, dict) else dict(row.values)
     fields: list[object] = [row.step, row.time_ns, row.policy_version, values]
     if row.tables or row.labels or row.attempt > 1:
@@ -40,7 +42,9 @@ def decode_row(number: int, body: bytes) -> Row:
     step, time_ns, policy_version, values, *more = fields
     tables, labels, attempt = more or ({}, {}, 1)
     tables = {key: Table(*table) for key, table in tables.items()}
-    return Row(number, step, time_ns, values, policy_version, tables, labels, attempt=attempt)
+    row = Row(number, step, time_ns, values, policy_version, tables, labels, attempt=attempt)
+    object.__setattr__(row, "stored", body)  # frozen for everyone else
+    return row
 
 
 def fast_json(record: object, numbers: Iterable[float]) -> bytes | None:

@@ -2,7 +2,11 @@
 
 from otel_rl.bridge.otlp.shapes.body_shape import BodyShape, Columns
 from otel_rl.bridge.otlp.shapes.layout import MAX_BODY_BYTES, Layout, layout_of
-from otel_rl.bridge.otlp.shapes.resource_parts import ResourcePart, resource_parts
+from otel_rl.bridge.otlp.shapes.resource_parts import (
+    ResourcePart,
+    each_part,
+    resource_parts,
+)
 from otel_rl.bridge.otlp.shapes.shape_cache import ShapeCache
 
 __all__ = [
@@ -12,6 +16,7 @@ __all__ = [
     "Layout",
     "ResourcePart",
     "ShapeCache",
+    "each_part",
     "layout_of",
     "resource_parts",
 ]

@@ -1,9 +1,9 @@
 """Splits a metrics request by resource without parsing it."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-__all__ = ["ResourcePart", "resource_parts"]
+__all__ = ["ResourcePart", "each_part", "resource_parts"]
 
 _RESOURCE_METRICS = _RESOURCE = 0x0A  # field 1, length-delimited: in the request, in each part
 _SCOPE_METRICS, _SCHEMA_URL = 0x12, 0x1A  # fields 2 and 3 of each part
@@ -30,27 +30,34 @@ class ResourcePart(NamedTuple):
 
 
 def resource_parts(payload: bytes) -> Sequence[ResourcePart] | None:
-    """Return the parts of a request in order; None if it has any other field.
+    """Return the parts of a request in order; None if it has any other field."""
+    parts: list[ResourcePart] = []
+    for part in each_part(payload):
+        if part is None:
+            return None
+        parts.append(part)
+    return parts
+
+
+def each_part(payload: bytes) -> Iterator[ResourcePart | None]:
+    """Yield the parts of a request in order; None at any other field, as the last one.
 
     Each begins with its resource, or ends with it: the Collector writes fields from the last to the
     first. Bodies are unchecked bytes, which may hold a second resource.
     """
-    parts = []
     position, size = 0, len(payload)
     while position < size:
         start = position
         if payload[position] != _RESOURCE_METRICS:
-            return None
+            yield None
+            return
         length, position = _length(payload, position + 1)
         end = position + length
-        if length < 1 or end > size:
-            return None
-        part = _part(payload, start, position, end)
+        part = None if length < 1 or end > size else _part(payload, start, position, end)
+        yield part
         if part is None:
-            return None
-        parts.append(part)
+            return
         position = end
-    return parts
 
 
 def _part(payload: bytes, start: int, inner: int, end: int) -> ResourcePart | None:

@@ -173,6 +173,20 @@ def test_single_workers_are_left_out_first_and_basic_values_never() -> None:
     assert selection.folded == {ValueFold.WORKER: 14 * 8, ValueFold.FURTHER: 14}
 
 
+def test_a_row_after_silence_has_all_values_again() -> None:
+    selection = KeySelection(
+        Tier.EVERYTHING,
+        KeyNames.OTEL_RL,
+        per_worker=True,
+        keys=lambda: BUDGETED,
+        budget=ValueBudget(20),
+    )
+    values = {spec.key: 1.0 for spec in BUDGETED}
+    times_ns = (0, 1, 2, 5 * MINUTE)
+    rows = selection.rows([Row(n, n, at_ns, dict(values)) for n, at_ns in enumerate(times_ns)])
+    assert [len(row.values) for row in rows] == [10, 10, 1, 10]
+
+
 def test_what_is_left_out_comes_back_after_a_minute_in_which_it_fits() -> None:
     budget = ValueBudget(20)
     assert budget.last_kind(0, [1, 1, 20]) is Kind.FURTHER

@@ -1,0 +1,128 @@
+"""A row whose keys are known is selected as if each of its values were looked at."""
+
+from collections.abc import Collection
+from dataclasses import replace
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from otel_rl.bridge.counters import ValueFold
+from otel_rl.bridge.delivery.selection.key_selection import KeyNames, KeySelection
+from otel_rl.bridge.delivery.selection.project_keys import ProjectKeys
+from otel_rl.bridge.delivery.selection.value_budget import Kind, ValueBudget
+from otel_rl.records import GPUS, HOSTS, KeySpec, Row, Table
+from otel_rl.semconv.spec import Tier
+from tests.slow import examples
+
+NS_PER_MINUTE = 60_000_000_000
+DEVICES = (f"{GPUS}/", f"{HOSTS}/")
+
+keys = st.sampled_from(["a", "b", "c", "d", "gpu/0/power", "host/n/memory"])
+
+
+@st.composite
+def catalogues(draw: st.DrawFn) -> list[KeySpec]:
+    return [
+        KeySpec(
+            key,
+            tier=draw(st.sampled_from(Tier)),
+            worker=draw(st.sampled_from(["", "", "0"])),
+            own_name=draw(st.sampled_from(["", "own", f"own/{key}"])),
+            own_scale=draw(st.sampled_from([1.0, 1.0, 100.0, -1.0])),
+        )
+        for key in draw(st.lists(keys, unique=True))
+    ]
+
+
+values = st.one_of(st.floats(allow_nan=False), st.integers(-5, 5))
+
+
+@st.composite
+def rows(draw: st.DrawFn) -> list[Row]:
+    """Rows of a few shapes, some of them with texts and tables."""
+    shapes = draw(st.lists(st.lists(keys, unique=True), min_size=1, max_size=3))
+    return [
+        Row(
+            number,
+            number,
+            draw(st.integers(0, 3)) * NS_PER_MINUTE,
+            {key: draw(values) for key in draw(st.sampled_from(shapes))},
+            tables={key: Table(("x",), ((1,),)) for key in draw(st.sampled_from([[], [], ["a"]]))},
+            labels=dict.fromkeys(draw(st.sampled_from([[], [], ["b"]])), "text"),
+        )
+        for number in range(draw(st.integers(1, 8)))
+    ]
+
+
+@given(
+    catalogues(),
+    rows(),
+    st.sampled_from(Tier),
+    st.sampled_from(KeyNames),
+    st.booleans(),
+    st.sampled_from([None, 0, 1, 3, 100]),
+    st.sampled_from([0, 2, 100]),
+)
+@settings(max_examples=examples(300), deadline=None)
+def test_rows_of_known_keys_are_selected_value_by_value(
+    catalogue: list[KeySpec],
+    sent: list[Row],
+    detail: Tier,
+    names: KeyNames,
+    per_worker: bool,
+    per_minute: int | None,
+    room: int,
+) -> None:
+    by_shape, by_value = (
+        kind(
+            detail,
+            names,
+            per_worker=per_worker,
+            keys=lambda: catalogue,
+            budget=None if per_minute is None else ValueBudget(per_minute),
+            project=ProjectKeys(room),
+        )
+        for kind in (KeySelection, _ByValue)
+    )
+    for row in sent:
+        (found,), (expected,) = by_shape.rows([row]), by_value.rows([row])
+        assert found == expected
+        assert [*found.values] == [*expected.values]
+    assert by_shape.folded == by_value.folded
+
+
+class _ByValue(KeySelection):
+    """Looks at each value of each row."""
+
+    def _row(self, row: Row) -> Row:
+        values: dict[str, float] = {}
+        devices: dict[str, float] = {}
+        left_out = self._left_out(row) if self._budget is not None else ()
+        for key, value in row.values.items():
+            for name, divisor in () if key in left_out else self._sent[key]:
+                values[name] = value if divisor == 1 else value / divisor
+            if key not in values and key.startswith(DEVICES):
+                devices[key] = value
+        return replace(
+            row,
+            values=values,
+            tables=self._of(row.tables),
+            labels=self._of(row.labels),
+            devices=devices,
+        )
+
+    def _left_out(self, row: Row) -> Collection[str]:
+        assert self._budget is not None
+        kinds = {key: self._kinds.get(key, Kind.BASIC) for key in row.values if self._sent[key]}
+        wanted = [0] * len(Kind)
+        for key, kind in kinds.items():
+            if key in self._crowded:
+                self.folded[ValueFold.TOO_MANY_KEYS] += 1
+            else:
+                wanted[kind] += len(self._sent[key])
+        last = self._budget.last_kind(row.time_ns, wanted)
+        left_out = {key for key, kind in kinds.items() if kind > last} - self._crowded
+        for key in left_out:
+            of = ValueFold.WORKER if kinds[key] is Kind.WORKER else ValueFold.FURTHER
+            self.folded[of] += 1
+        return left_out | self._crowded
