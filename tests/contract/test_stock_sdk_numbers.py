@@ -237,6 +237,20 @@ def test_eight_steps_of_a_stock_gauge_are_eight_rows_however_often_it_is_exporte
     assert run.aligner.sample_counts.late == 0
 
 
+def test_an_integer_that_no_float_is_is_told_of_once_however_often_it_is_exported() -> None:
+    worker, run = StockWorker(), Run()
+    seen, logs = worker.meter.create_gauge("seen"), list[DedupLog]()
+    counts = [2**53 + step for step in range(1, 9)]
+    for step, count in enumerate(counts):
+        seen.set(count, {"rl.loop.iteration": step})
+        run.take(worker.export())
+        run.take(worker.export())
+        run.restart(logs)
+    run.end()
+    assert run.by_step("trainer/seen") == [(step, float(n)) for step, n in enumerate(counts)]
+    assert run.aligner.sample_counts.late == 0
+
+
 def test_up_down_counters_of_a_stock_sdk_stand_at_the_steps_that_they_name() -> None:
     worker, run = StockWorker(), Run()
     running: list[Observation] = []

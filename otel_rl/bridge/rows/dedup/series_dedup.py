@@ -68,6 +68,7 @@ class Changes:
     def take(self, step: int, start_ns: int, time_ns: int, value: float) -> bool:
         """Record a value reported at ``time_ns``. Returns whether it is new."""
         rows = self._rows
+        value = float(value)  # as it is kept: an integer beyond 2**53 does not equal its own float
         place = rows.after((step, start_ns, time_ns))
         before, after = next(rows.backward(place), _NO_ROW), next(rows.forward(place), _NO_ROW)
         told_before = before[0] == step and before[1] == start_ns
