@@ -23,6 +23,7 @@ from otel_rl.bridge.journal.reader import RunOverview, overview
 from otel_rl.bridge.page import Page
 from otel_rl.bridge.rows.rounds.runs_without_metrics import NO_METRIC_HINT
 from otel_rl.cli.liveness_text import failures, listed, troubles
+from otel_rl.cli.standard_streams import print_error
 from otel_rl.errors import ConfigError, JournalError
 from otel_rl.records import ExperimentKey
 from otel_rl.redaction import shown
@@ -69,7 +70,7 @@ def say(text: str, *, token: str = "") -> None:
     """
     # On a terminal it takes the place of a live line.
     begin = _CLEAR_LINE if sys.stderr.isatty() else ""
-    print(begin + shown(f"otel-rl: {text}") + token, file=sys.stderr, flush=True)
+    print_error(begin + shown(f"otel-rl: {text}") + token)
 
 
 def embedded_defaults(key: ExperimentKey) -> dict[str, object]:

@@ -80,7 +80,9 @@ def _command(arguments: argparse.Namespace) -> int:
     if arguments.once or not is_live:
         width = None if sys.stdout.isatty() else _WIDEST
         console = Console(width=width, soft_wrap=False, highlight=False, markup=False)
-        console.print(_screen(reader.look(), rows=None))
+        with console.capture() as capture:  # rich exits with 1 if nobody reads
+            console.print(_screen(reader.look(), rows=None))
+        print(capture.get(), end="")
     else:
         _stay(reader)
     for fault in reader.faults:
