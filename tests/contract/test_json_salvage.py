@@ -1,7 +1,7 @@
 """A resource in JSON that cannot be read takes nothing else of its request with it."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import pytest
@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from otel_rl.bridge.ingest.parsing.partial_json import parse_json_partially
-from otel_rl.bridge.ingest.signal_specs import SIGNALS
+from otel_rl.bridge.ingest.signal_specs import SIGNALS, ExportRequest
 from otel_rl.errors import MalformedRequest
 from otel_rl.records import ExperimentKey
 from otel_rl.signals import Signal
@@ -42,12 +42,12 @@ every_signal = pytest.mark.parametrize("signal", Signal)
 def resource_of(signal: Signal, experiment: str, n: int = 3) -> Json:
     """A resource of ``n`` items."""
     resource = {"rl.experiment.name": experiment}
-    request = {
-        Signal.METRICS: lambda: metrics_request(gauge(*[point()] * n), resource=resource),
-        Signal.TRACES: lambda: trace_request(n, resource=resource),
-        Signal.LOGS: lambda: logs_request(*[event()] * n, resource=resource),
-    }[signal]()
-    return json.loads(otlp_json(request))[RESOURCES[signal]][0]
+    requests: Mapping[Signal, ExportRequest] = {
+        Signal.METRICS: metrics_request(gauge(*[point()] * n), resource=resource),
+        Signal.TRACES: trace_request(n, resource=resource),
+        Signal.LOGS: logs_request(*[event()] * n, resource=resource),
+    }
+    return json.loads(otlp_json(requests[signal]))[RESOURCES[signal]][0]
 
 
 def body_of(signal: Signal, *resources: Json) -> bytes:
