@@ -23,6 +23,7 @@ from otel_rl.bridge.journal.reader import RunOverview, overview
 from otel_rl.bridge.page import Page
 from otel_rl.bridge.rows.rounds.runs_without_metrics import NO_METRIC_HINT
 from otel_rl.cli.liveness_text import failures, listed, troubles
+from otel_rl.cli.standard_streams import print_error
 from otel_rl.errors import ConfigError, JournalError
 from otel_rl.records import ExperimentKey
 from otel_rl.redaction import shown
@@ -69,7 +70,7 @@ def say(text: str, *, token: str = "") -> None:
     """
     # On a terminal it takes the place of a live line.
     begin = _CLEAR_LINE if sys.stderr.isatty() else ""
-    print(begin + shown(f"otel-rl: {text}") + token, file=sys.stderr, flush=True)
+    print_error(begin + shown(f"otel-rl: {text}") + token)
 
 
 def embedded_defaults(key: ExperimentKey) -> dict[str, object]:
@@ -85,18 +86,26 @@ def embedded_defaults(key: ExperimentKey) -> dict[str, object]:
     }
 
 
-def started(settings: BridgeSettings) -> Bridge:
+def started(settings: BridgeSettings, key: ExperimentKey | None = None) -> Bridge:
     """Start a bridge.
+
+    Args:
+        settings: Its settings.
+        key: The expected run, whose page the command names; None for a bridge of any runs.
 
     Raises:
         ConfigError: A setting is wrong.
         JournalLocked: Another process writes the same run.
     """
-    bridge = Bridge(
-        settings,
-        opened=lambda key, location: say(f"run {key}: {location}"),
-        page=_page(settings),
-    )
+    named = {key}
+
+    def opened(run: ExperimentKey, location: str) -> None:
+        say(f"run {run}: {location}")
+        if key is not None and run not in named and (link := page_link(bridge, run)):
+            named.add(run)
+            say(f"page of run {run}: {link}")
+
+    bridge = Bridge(settings, opened=opened, page=_page(settings))
     bridge.start()
     for name in settings.tracker.trackers:
         if lacks := backend(name).lacks:
@@ -120,8 +129,12 @@ def page_link(bridge: Bridge, key: ExperimentKey) -> str:
     return f"http://{bridge.http}/#/run/{run_id(key.experiment, key.trial)}/overview"
 
 
-def embedded(settings: BridgeSettings) -> Bridge:
+def embedded(settings: BridgeSettings, key: ExperimentKey) -> Bridge:
     """Start a bridge inside a command; the tracker's files are where its users expect them.
+
+    Args:
+        settings: Its settings.
+        key: See ``started``.
 
     Raises:
         ConfigError: A setting is wrong, or the bridge would not listen on HTTP.
@@ -148,7 +161,7 @@ def embedded(settings: BridgeSettings) -> Bridge:
     if home is not None and settings.tracker.directory is None:
         tracker = settings.tracker.model_copy(update={"directory": home})
         settings = settings.model_copy(update={"tracker": tracker})
-    return started(settings)
+    return started(settings, key)
 
 
 def wandb_account(settings: BridgeSettings, key: ExperimentKey | None = None) -> Account | None:

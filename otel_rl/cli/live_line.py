@@ -15,7 +15,7 @@ from typing import Final, TextIO
 
 from otel_rl.bridge.bridge import Bridge
 from otel_rl.bridge.journal.reader import looking, read_runs
-from otel_rl.cli.run_snapshot import RunWatch, Snapshot
+from otel_rl.cli.run_snapshot import RunWatch, Snapshot, counted
 from otel_rl.errors import JournalError
 from otel_rl.records import ExperimentKey
 from otel_rl.redaction import shown
@@ -33,19 +33,23 @@ _CLEAR_LINE = "\x1b[2K"
 def live_line(bridge: Bridge, key: ExperimentKey, *, is_wanted: bool) -> Iterator[None]:
     """Show the run in the last row of the terminal, for the length of the context.
 
-    Nothing is shown where standard error is no terminal, or a dumb one.
+    Until it reports, the run that the command does report to is shown. Nothing is shown where
+    standard error is no terminal, or a dumb one.
     """
     if not (is_wanted and has_room_for(sys.stderr, os.environ)):
         yield
         return
-    watch = RunWatch(key)
+    watches: dict[ExperimentKey, RunWatch] = {}
 
     def text() -> str:
         try:
             with looking(bridge.settings.data) as connection:
-                for run in read_runs(connection, bridge.settings.data):
-                    if run.key == key:
-                        return summary(watch.look(connection, run))
+                runs = read_runs(connection, bridge.settings.data)
+                if runs:
+                    run = max(runs, key=lambda one: (one.key == key, one.changed_ns))
+                    watch = watches.setdefault(run.key, RunWatch(run.key))
+                    said = summary(watch.look(connection, run))
+                    return said if run.key == key else f"{run.key}: {said}"
         except JournalError as exc:
             return f"{key}: {exc}"
         return f"{key}: nothing is reported yet"
@@ -70,7 +74,7 @@ def summary(snapshot: Snapshot) -> str:
         parts.append(f"{snapshot.steps_per_s:.2g} steps/s")
     if snapshot.reward is not None:
         parts.append(f"reward {snapshot.reward:.3g}")
-    parts.append(f"workers {snapshot.alive}/{snapshot.expected}")
+    parts.append(f"workers {counted(snapshot)}")
     parts.append(f"lag {snapshot.lag_rows} rows")
     if snapshot.drops:
         parts.append(f"dropped {snapshot.drops}")

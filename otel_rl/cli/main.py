@@ -12,6 +12,12 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from otel_rl.cli.standard_streams import (
+    FULL,
+    abandon_output,
+    open_closed_streams,
+    print_error,
+)
 from otel_rl.errors import ConfigError, MissingExtra, OtelRLError
 from otel_rl.redaction import shown
 from otel_rl.version import __version__
@@ -63,6 +69,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: Arguments without the program's name; those of the process if not given.
     """
     given = sys.argv[1:] if argv is None else argv
+    open_closed_streams()
     try:
         arguments = _parser(given[0] if given else "").parse_args(given)
         handler = logging.StreamHandler(sys.stderr)
@@ -73,13 +80,19 @@ def main(argv: Sequence[str] | None = None) -> int:
         status: int = arguments.command(arguments)
         sys.stdout.flush()
     except BrokenPipeError:  # the reader, such as `head`, has closed the pipe
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        abandon_output()
         return 128 + signal.SIGPIPE
     except KeyboardInterrupt:
         return 128 + signal.SIGINT  # nothing was started yet
     except OtelRLError as exc:
-        print(shown(f"otel-rl: {exc}"), file=sys.stderr)
+        print_error(shown(f"otel-rl: {exc}"))
         return 2
+    except OSError as exc:
+        if exc.errno not in FULL or exc.filename is not None:
+            raise
+        abandon_output()
+        print_error(f"otel-rl: the output cannot be written: {exc.strerror}.")
+        return 1
     return status
 
 

@@ -15,7 +15,7 @@ from otel_rl.run_id import run_id
 from otel_rl.semconv import names
 from otel_rl.semconv.spec import STEP_SPAN
 
-__all__ = ["RunWatch", "Snapshot", "WorkerLine"]
+__all__ = ["RunWatch", "Snapshot", "WorkerLine", "counted"]
 
 _RATE_S: Final = 30.0  # steps of this long make the rate
 _NS_PER_S: Final = 1e9
@@ -30,6 +30,7 @@ _DROPS: Final = frozenset(
 )
 
 _STANDINGS: Final = ("new", "alive", "ended", "failed", "silent")  # by ``WorkerStanding``
+_CURRENT: Final = {"new", "alive"}  # unknown without a bridge
 
 
 class WorkerLine(NamedTuple):
@@ -37,7 +38,7 @@ class WorkerLine(NamedTuple):
 
     Attributes:
         name: ``<role>/<index>``.
-        standing: In one word.
+        standing: In one word; ``unknown`` in place of alive if the run is interrupted.
         phase: The last one that is known; empty without one.
         phase_s: For how long it lasts, or since when it is over.
         step: Its newest step; None without steps.
@@ -62,7 +63,7 @@ class Snapshot:
         step: The newest step; None before the first.
         steps_per_s: Of the last half a minute; None before the second step.
         reward: Mean reward of the last step; None without one.
-        alive: Workers that live.
+        alive: Workers that live; None if the run is interrupted.
         expected: Workers that should live.
         lag_rows: Rows that the tracker has not confirmed.
         drops: Values that were dropped or refused, all reasons.
@@ -76,7 +77,7 @@ class Snapshot:
     step: int | None
     steps_per_s: float | None
     reward: float | None
-    alive: int
+    alive: int | None
     expected: int
     lag_rows: int
     drops: int
@@ -121,7 +122,7 @@ class RunWatch:
             workers.append(
                 WorkerLine(
                     name,
-                    _STANDINGS[worker.standing],
+                    _standing(worker.standing, overview),
                     *self.phase_of(name, now_ns),
                     worker.newest_step,
                     max(0.0, (now_ns - worker.received_ns) / _NS_PER_S),
@@ -134,7 +135,7 @@ class RunWatch:
             overview.step,
             self._rate(),
             self._reward(),
-            sum(role.alive for role in roles),
+            None if overview.is_interrupted else sum(role.alive for role in roles),
             sum(role.expected for role in roles),
             overview.unconfirmed,
             int(sum(value for key, value in self._values.items() if self._is_drop(key))),
@@ -204,6 +205,16 @@ class RunWatch:
         (first, begun_ns), (last, ended_ns) = self._steps[0], self._steps[-1]
         took_s = (ended_ns - begun_ns) / _NS_PER_S
         return (last - first) / took_s if took_s > 0 else None
+
+
+def counted(snapshot: Snapshot) -> str:
+    """Return live and expected workers, such as ``3/4``; ``?/4`` if unknown."""
+    return f"{'?' if snapshot.alive is None else snapshot.alive}/{snapshot.expected}"
+
+
+def _standing(standing: int, overview: RunOverview) -> str:
+    word = _STANDINGS[standing]
+    return "unknown" if overview.is_interrupted and word in _CURRENT else word
 
 
 def _natural(name: str) -> tuple[str, int, str]:

@@ -1,11 +1,14 @@
-"""What is piped into a program that has read enough."""
+"""Commands whose output is closed, full, or piped into a program that has read enough."""
 
+import shlex
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from tests.process.commands import OTEL_RL, clean_environment
+from tests.process.commands import OTEL_RL, clean_environment, jsonl_rows
+from tests.slow import slow_after
 
 pytestmark = pytest.mark.process
 
@@ -23,3 +26,71 @@ def test_a_reader_that_has_read_enough_sees_no_traceback(tmp_path: Path) -> None
     _, said = command.communicate(timeout=200)
     assert said == b""
     assert command.returncode == 141
+
+
+PROGRAM = """
+import otel_rl
+
+otel_rl.init(role="trainer")
+for step in range(20):
+    otel_rl.mlogger.log({"loss": 1.0}, step=step)
+    print("step", step, flush=True)
+"""
+RUN = ["run", "--experiment", "e", "--trial", "default", "--tracker", "jsonl", "--", sys.executable]
+
+
+def shell(directory: Path, redirection: str, *arguments: str) -> tuple[int, str]:
+    """The exit status of a command with a redirection, and what it wrote on standard error."""
+    command = f"{shlex.join([*OTEL_RL, *arguments])} {redirection}"
+    done = subprocess.run(
+        ["bash", "-c", f"set -o pipefail; {command}"],  # any shell
+        cwd=directory,
+        env=clean_environment(directory),
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+    return done.returncode, done.stderr
+
+
+@pytest.fixture
+def trained(tmp_path: Path) -> Path:
+    """A directory with a program, and with a run of it whose standard error was closed."""
+    (tmp_path / "train.py").write_text(PROGRAM)
+    assert shell(tmp_path, "> out 2>&-", *RUN, "train.py")[0] == 0
+    return tmp_path
+
+
+def test_a_run_with_closed_standard_error_is_whole(trained: Path) -> None:
+    assert [row.step for row in jsonl_rows(trained, "e") if "trainer/loss" in row.values] == [
+        *range(20)
+    ]
+    assert (trained / "out").read_text().splitlines()[-1] == "step 19"
+
+
+@pytest.mark.parametrize("redirection", slow_after(1, ["<&- >&- 2>&-", ">&-", "2> /dev/full"]))
+def test_commands_with_closed_streams_end_well(trained: Path, redirection: str) -> None:
+    for command in (["runs"], ["top", "--once"], ["doctor", "--tracker", "jsonl"]):
+        status, said = shell(trained, redirection, *command)
+        assert (command, status, "Traceback" in said) == (command, 0, False)
+
+
+def test_output_that_cannot_be_written_is_an_error_in_a_line(trained: Path) -> None:
+    status, said = shell(trained, "> /dev/full", "runs")
+    assert (status, said.count("\n")) == (1, 1)
+    assert "No space left on device" in said
+
+
+def test_top_whose_reader_is_gone_ends_as_other_commands(trained: Path) -> None:
+    assert shell(trained, "| true", "top", "--once") == (141, "")
+
+
+def test_a_run_whose_messages_have_no_reader_is_whole(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(
+        PROGRAM.replace("print", "dict").replace('"step", step, flush', "flush")
+    )
+    assert shell(tmp_path, "2>&1 | head -n 1 > /dev/null", *RUN, "train.py") == (0, "")
+    assert [row.step for row in jsonl_rows(tmp_path, "e") if "trainer/loss" in row.values] == [
+        *range(20)
+    ]

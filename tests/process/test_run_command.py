@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from otel_rl.run_id import run_id
 from tests.process.commands import (
     EVERY_KEY,
     OPEN_FOR_LONG,
@@ -159,6 +160,23 @@ def test_the_place_of_the_run_is_said_while_the_command_runs(tmp_path: Path) -> 
         process.communicate("go on\n")
     assert process.returncode == 0
     assert Path(tmp_path, said.removeprefix("otel-rl: run e/t: ").strip()).is_file()
+
+
+def test_a_program_that_names_its_own_experiment_is_told_the_page_of_that(tmp_path: Path) -> None:
+    path = script(
+        tmp_path,
+        """
+        import otel_rl
+
+        otel_rl.init(role="trainer", experiment="mine")
+        otel_rl.mlogger.log({"loss": 1.0}, step=1)
+        """,
+    )
+    options = ("--experiment", "e", "--trial", "t", "--tracker", "jsonl")
+    done = otel_rl("run", *options, "--", PYTHON, path, cwd=tmp_path)
+    assert done.status == 0, done.err
+    (said,) = [line for line in done.err.splitlines() if "page of run mine/t: " in line]
+    assert said.endswith(f"/#/run/{run_id('mine', 't')}/overview")
 
 
 @pytest.mark.slow

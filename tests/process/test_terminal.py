@@ -84,7 +84,7 @@ def test_top_shows_the_runs_fits_the_terminal_and_leaves_it_as_it_was(data: Path
             "9",
             "2",
             "0.9",
-            "3/4",
+            "?/4",
             "1",
         ]  # no bridge has the journal
         assert shown[7:9] == ["rows", "3"]

@@ -226,6 +226,7 @@ def test_the_link_of_a_run_waits_for_its_first_report(viewed: Viewed) -> None:
     run = run_id(late.experiment, late.trial)
     viewed.browser.open(f"{viewed.url}#/run/{run}/overview", "waiting")
     assert "Nothing was reported" in viewed.browser.get("document.body.textContent")
+    viewed.browser.wait("document.querySelector('#others a[href^=\"#/run/\"]') !== null")
     viewed.browser.wait("document.querySelector('#live').textContent === 'live'")
     write_run(viewed.data / "late", LookedAt(late), now_ns=T0 + 2 * S)
     viewed.browser.wait("document.body.dataset.ready === 'overview'")

@@ -155,6 +155,24 @@ def test_what_is_refused_for_good_is_counted_and_the_count_arrives(code: int) ->
         assert f"HTTP {code}" in training.output
 
 
+def test_a_worker_without_a_valid_token_is_told_the_loss_and_the_remedy() -> None:
+    refuse = status(401)
+    with (
+        unruly(refuse, manner_of_events=refuse) as endpoint,
+        worker(endpoint.url, LOOP) as training,
+    ):
+        training.wait_for("trained")
+        training.go_on()
+        training.wait_for("delivered")
+        assert training.end() == 0
+    said = [line for line in training.output.splitlines() if "endpoint" in line.lower()]
+    assert said
+    for line in said:
+        assert "HTTP 401" in line
+        assert "is dropped" in line
+        assert "OTEL_EXPORTER_OTLP_HEADERS=authorization=Bearer%20TOKEN" in line
+
+
 def test_a_refusal_at_the_very_end_is_reported_too() -> None:
     def refuse_once(endpoint: Endpoint, request: Request) -> None:
         endpoint.heal()

@@ -54,7 +54,7 @@ def _step(exemplar: Exemplar) -> int | None:
         if pair.key == "rl.loop.iteration":
             if pair.value.WhichOneof("value") == "int_value":
                 return pair.value.int_value
-            return {"7": 7, "7.5": 7}.get(pair.value.string_value)
+            return {"7": 7}.get(pair.value.string_value)
     return None
 
 

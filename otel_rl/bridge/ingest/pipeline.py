@@ -19,7 +19,8 @@ from otel_rl.bridge.ingest.body import Held, InFlight
 from otel_rl.bridge.ingest.dropped_after_acceptance import Overflow
 from otel_rl.bridge.ingest.error_answers import UNFORESEEN, Answer, answer_to
 from otel_rl.bridge.ingest.limits import ReceiveLimits
-from otel_rl.bridge.ingest.parsing.otlp_json import memory_of_json, parse_json
+from otel_rl.bridge.ingest.parsing.otlp_json import memory_of_json
+from otel_rl.bridge.ingest.parsing.partial_json import parse_json_partially
 from otel_rl.bridge.ingest.parsing.preparse import worst_bytes
 from otel_rl.bridge.ingest.refused_items import MAX_MESSAGE_BYTES, shorten
 from otel_rl.bridge.ingest.security.tokens import AuthSettings, Grant, Tokens
@@ -234,8 +235,13 @@ class IngestPipeline:
         """Parse and validate a request, within the bound on memory."""
         memory_bytes, is_weighed = self._memory_of(signal, payload, is_json=is_json)
         with self._parsing.hold(memory_bytes):
-            request = self._from_json(signal, payload) if is_json else payload
-            return validate(signal, request, self.limits, now_ns, admission, is_weighed=is_weighed)
+            if not is_json:
+                return validate(
+                    signal, payload, self.limits, now_ns, admission, is_weighed=is_weighed
+                )
+            parsed = parse_json_partially(SIGNALS[signal], payload, max_objects=self._max_objects)
+            request, unreadable = parsed.request, parsed.unreadable
+            return validate(signal, request, self.limits, now_ns, admission, unreadable=unreadable)
 
     def _memory_of(self, signal: Signal, payload: bytes, *, is_json: bool) -> tuple[int, bool]:
         """Return the memory of a parsed request, in bytes, and whether it was counted.
@@ -252,9 +258,6 @@ class IngestPipeline:
                 return memory_of(signal, payload, self.limits), True
             except MalformedRequest:
                 return most, False  # parts of it may be readable
-
-    def _from_json(self, signal: Signal, payload: bytes) -> ExportRequest:
-        return parse_json(signal, payload, max_objects=self._max_objects)
 
     @property
     def _max_objects(self) -> int:

@@ -27,7 +27,8 @@ _HINTS = {
     Refusal.INVALID_METRIC_NAME: "Name the instrument, with few characters.",
     Refusal.INVALID_ID: "Send 16 bytes of trace id and 8 bytes of span id, not all zero.",
     Refusal.MALFORMED: (
-        "A text is no UTF-8, values are nested over 100 levels deep, or bytes were damaged."
+        "A text is no UTF-8, a value has another type or is nested over 100 levels deep, or bytes "
+        "were damaged."
     ),
     Refusal.INVALID_EVENT: "docs/semantic-conventions.md lists what each event has.",
     Refusal.EVENT_TOO_LARGE: "Shorten it, or raise the bridge's limit.",

@@ -67,7 +67,7 @@ class Commit:
         epoch: The turn in which all this was made, see ``Ownership``.
         keys: What the keys mean that are in a row for the first time, encoded; or None.
         archive: Parts of the archive: number of values and ``ArchivedPart``.
-        step: The newest step, for people who look; None before the first.
+        step: The newest step, for people who look; None keeps the one of before.
     """
 
     key: ExperimentKey

@@ -115,6 +115,11 @@ class RunOverview:
     description: Description
     has_bridge: bool = True
 
+    @property
+    def is_interrupted(self) -> bool:
+        """Return whether it has neither an end nor a bridge: its workers are unknown."""
+        return self.description.status not in _STATES and not self.has_bridge
+
 
 def state_of(run: RunOverview, now_ns: int) -> str:
     """Return ``running``, ``stalled``, ``interrupted``, or how it has ended.
@@ -126,7 +131,7 @@ def state_of(run: RunOverview, now_ns: int) -> str:
     ended = _STATES.get(run.description.status)
     if ended is not None:
         return ended
-    if not run.has_bridge:
+    if run.is_interrupted:
         return "interrupted"
     if now_ns - run.changed_ns > _SILENT_S * 1e9:
         return "stalled"

@@ -130,14 +130,16 @@ def run_of_program(attributes: Iterable[KeyValue]) -> dict[str, str]:
 
 
 def integer(written: str | None) -> int | None:
-    """Parse an integer, fractions cut off; None if it is not one of 64 bits."""
+    """Parse an integer, also one written as a float; None if it is not one of 64 bits."""
     if written is None:
         return None
     try:
-        value = int(float(written)) if "." in written else int(written)
+        number = float(written) if "." in written else int(written)
+        value = int(number)
     except (ValueError, OverflowError):
         return None
-    return value if value in _INT64 else None
+    # The values of step 5.5 are not those of step 5.
+    return value if value == number and value in _INT64 else None
 
 
 def step_of(attributes: Iterable[KeyValue]) -> int | None:

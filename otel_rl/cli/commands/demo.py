@@ -88,7 +88,7 @@ def _command(arguments: argparse.Namespace) -> int:
         )
     if arguments.endpoint:
         return _train(settings, key, arguments.endpoint, colocated=colocated)
-    bridge = embedded(settings_of(arguments, defaults=embedded_defaults(key)))
+    bridge = embedded(settings_of(arguments, defaults=embedded_defaults(key)), key)
     status, complete = 1, False
     try:
         say(f"experiment {key}, OTLP on http://{bridge.http}")

@@ -185,7 +185,8 @@ def check_runs(settings: BridgeSettings) -> Iterator[CheckResult]:
 
 def check_workers(settings: BridgeSettings) -> Iterator[CheckResult]:
     """Report live and missing workers, in runs with unfinished workers."""
-    workers = {str(run.key): "; ".join(in_words(run.roles)) for run in _runs(settings)}
+    runs = [run for run in _runs(settings) if not run.is_interrupted]
+    workers = {str(run.key): "; ".join(in_words(run.roles)) for run in runs}
     for key, words in workers.items():
         if words:
             yield CheckResult(f"workers {key}", words)

@@ -114,7 +114,7 @@ def _command(arguments: argparse.Namespace) -> int:
             "--grpc: the bridge does not listen on gRPC (grpc.enabled is false).",
             hint="Remove one of the two.",
         )
-    bridge = embedded(settings)
+    bridge = embedded(settings, key)
     status = _NOT_EXECUTABLE
     try:
         grpc = bridge.addresses.grpc

@@ -19,7 +19,7 @@ from otel_rl.bridge.journal.reader import looking, read_runs, shared_overview
 from otel_rl.cli.embedded_bridge import say
 from otel_rl.cli.journal_discovery import journals, shared_journal
 from otel_rl.cli.options import add_bridge_options, settings_of
-from otel_rl.cli.run_snapshot import RunWatch, Snapshot, WorkerLine
+from otel_rl.cli.run_snapshot import RunWatch, Snapshot, WorkerLine, counted
 from otel_rl.cli.wanted_run import WantedRun, add_run, add_run_names, wanted_run
 from otel_rl.errors import ConfigError, JournalError
 from otel_rl.records import ExperimentKey
@@ -51,6 +51,7 @@ _STYLES: Final = {
     "stalled": "yellow",
     "interrupted": "yellow",
     "silent": "yellow",
+    "unknown": "yellow",
     "crashed": "red",
     "failed": "red",
 }
@@ -79,7 +80,9 @@ def _command(arguments: argparse.Namespace) -> int:
     if arguments.once or not is_live:
         width = None if sys.stdout.isatty() else _WIDEST
         console = Console(width=width, soft_wrap=False, highlight=False, markup=False)
-        console.print(_screen(reader.look(), rows=None))
+        with console.capture() as capture:  # rich exits with 1 if nobody reads
+            console.print(_screen(reader.look(), rows=None))
+        print(capture.get(), end="")
     else:
         _stay(reader)
     for fault in reader.faults:
@@ -194,7 +197,7 @@ def _runs(snapshots: Sequence[Snapshot]) -> Table:
             "-" if one.step is None else str(one.step),
             "-" if one.steps_per_s is None else f"{one.steps_per_s:.3g}",
             "-" if one.reward is None else f"{one.reward:.3g}",
-            f"{one.alive}/{one.expected}",
+            counted(one),
             f"{one.lag_rows} rows",
             str(one.drops),
             printable(one.verdict) or "-",

@@ -77,8 +77,9 @@ class Run:
         self._tables = Tables()
         self._axis: str | None = None
         self._axis_step: int | None = None
+        self._ahead = 0
         self._finished = False
-        # _lock guards the five above. Re-entrant, so that a signal handler may log.
+        # _lock guards the six above. Re-entrant, so that a signal handler may log.
         self._lock = threading.RLock()
         self.start_time = time()
         self.config = Config(self._add_config)
@@ -271,16 +272,31 @@ class Run:
     def _record(self, rows: Sequence[Row]) -> None:
         """Send complete rows. The caller holds the lock, so that they leave in order."""
         for row in rows:
-            if self._axis is not None:
-                found = as_step(row.values.get(self._axis))
-                self._axis_step = self._axis_step if found is None else found
-                if self._axis_step is not None:
-                    row.step = self._axis_step
+            self._set_step(row)
             self.summary.logged(row.values)
             row.tables = {
                 name: self._tables.news(name, samples) for name, samples in row.tables.items()
             }
             _session.record(row)
+
+    def _set_step(self, row: Row) -> None:
+        """Set a row's step by the axis, up to a value between steps, which is no step."""
+        if self._axis is not None:
+            given = row.values.get(self._axis)
+            found = as_step(given)
+            if given is not None and found is None:
+                warn_once(
+                    f"The step metric {self._axis!r} has {str(given)[:80]!r}, and steps are "
+                    "integers. From here the rows have W&B's own steps, and it is written as a "
+                    "metric like any other. Choose it as the x-axis in W&B's workspace."
+                )
+                last = -1 if self._axis_step is None else self._axis_step
+                self._axis, self._ahead = None, max(0, last + 1 - row.step)  # never back
+            else:
+                self._axis_step = self._axis_step if found is None else found
+                row.step = row.step if self._axis_step is None else self._axis_step
+                return
+        row.step += self._ahead
 
     def report_metadata(self) -> None:
         """Set the run's notes, tags, group and job type."""

@@ -74,7 +74,11 @@ def run_facts(found: Found, now_ns: int) -> dict[str, Any]:
         "idle_s": idle_s,
         "now_ms": now_ns / _NS_PER_MS,
         "roles": {
-            label(role): {"alive": of.alive, "expected": of.expected, "failures": of.failures}
+            label(role): {
+                "alive": None if run.is_interrupted else of.alive,
+                "expected": of.expected,
+                "failures": of.failures,
+            }
             for role, of in sorted(run.roles.items())
         },
     }

@@ -96,6 +96,12 @@ def _by_worker(cells: Cells, first: int, last: int) -> Mapping[int, Mapping[int,
     return rows
 
 
+def _standing(found: Found, standing: WorkerStanding) -> str:
+    if found.run.is_interrupted and standing in (WorkerStanding.NEW, WorkerStanding.ALIVE):
+        return "unknown"
+    return _STANDINGS.get(standing, "")
+
+
 def standing(found: Found, data: RunData, now_ns: int) -> list[dict[str, Any]]:
     """Return the processes of a run, each with its last phase and the ages of both."""
     with found.open() as connection:
@@ -108,7 +114,7 @@ def standing(found: Found, data: RunData, now_ns: int) -> list[dict[str, Any]]:
         result.append(
             {
                 "worker": label(one.name),
-                "standing": _STANDINGS.get(WorkerStanding(one.standing), ""),
+                "standing": _standing(found, WorkerStanding(one.standing)),
                 "heard_s": (now_ns - one.received_ns) / 1e9 if one.received_ns else None,
                 "step": one.newest_step if last is None or not is_newest else last.step,
                 "phase": "" if last is None or not is_newest else label(last.phase),

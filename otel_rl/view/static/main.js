@@ -76,8 +76,17 @@
     document.body.dataset.ready = "waiting";
     otelRl.fill(header, h("div", { class: "card", id: "waiting" },
       h("p", {}, h("b", {}, "Nothing was reported to this run yet.")),
-      h("p", { class: "quiet" }, "This page shows it from its first report on. If none comes, docs/quickstart.md has the causes. ", h("a", { href: "#/" }, "All runs"))));
+      h("p", { class: "quiet" }, "This page shows it from its first report on. If none comes, docs/quickstart.md has the causes. ", h("a", { href: "#/" }, "All runs")),
+      h("p", { id: "others" })));
     content.lastChild.replaceChildren();
+    nameOthers(document.getElementById("others")).catch(() => { /* asked again with the page */ });
+  }
+
+  // The program may report to a run of another name.
+  async function nameOthers(place) {
+    const { runs } = await otelRl.get("runs");
+    const links = runs.slice(0, 3).flatMap((run) => [" ", h("a", { href: `#/run/${run.id}/overview` }, h("bdi", {}, `${run.experiment}/${run.trial}`))]);
+    if (links.length) otelRl.fill(place, "The last active runs:", ...links);
   }
 
   async function fillHeader(run) {
@@ -88,7 +97,7 @@
     const failures = roles.reduce((sum, of) => sum + of.failures, 0);
     const facts = page.name !== "overview" ? [] : [
       ["step", found.step ?? "–"], [found.shown ? found.shown.name : "reward", otelRl.number(found.shown ? found.shown.last : null)], ["a step takes", otelRl.duration(found.step_s)], ["duration", otelRl.duration(found.lasted_s)], ["last data", `${otelRl.duration(found.idle_s)} ago`],
-      ["workers alive", expected ? `${alive} of ${expected}` : found.state === "running" ? String(alive) : "ended"], ["failures of workers", failures],
+      ["workers alive", expected ? `${found.state === "interrupted" ? "?" : alive} of ${expected}` : found.state === "running" ? String(alive) : "ended"], ["failures of workers", failures],
     ];
     document.getElementById("crumbs").textContent = `${found.experiment} / ${found.trial}`;
     document.title = `${found.experiment} – otel_rl`;

@@ -119,7 +119,7 @@ class GrpcTransport:
         if code in _RETRYABLE_CODES or (code == "RESOURCE_EXHAUSTED" and delay_s is not None):
             unreachable = code == "UNAVAILABLE" and _GRPC_UNCONNECTED in details.lower()
             return Reply(Outcome.RETRY, message, retry_after_s=delay_s, unreachable=unreachable)
-        return Reply(Outcome.REFUSED, message)
+        return Reply(Outcome.REFUSED, message, wants_token=code == "UNAUTHENTICATED")
 
 
 def _grpc_channel(signal: SignalSettings) -> grpc.Channel:

@@ -27,6 +27,7 @@ from otel_rl.worker.settings import SignalSettings
 __all__ = ["HttpTransport"]
 
 _OK: Final = 200
+_UNAUTHORIZED: Final = 401
 _REDIRECTS: Final = 300
 
 _RETRYABLE_STATUS: Final = frozenset({429, 502, 503, 504})
@@ -89,7 +90,7 @@ class HttpTransport:
         if answer.status in _RETRYABLE_STATUS:
             after_s = _retry_after_s(answer.headers.get("retry-after"))
             return Reply(Outcome.RETRY, message, retry_after_s=after_s)
-        return Reply(Outcome.REFUSED, message)
+        return Reply(Outcome.REFUSED, message, wants_token=answer.status == _UNAUTHORIZED)
 
 
 def _client(signal: SignalSettings) -> HttpClient:

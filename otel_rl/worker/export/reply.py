@@ -41,6 +41,7 @@ class Reply:
         rejected: Of an accepted request, the points, log records or spans that were not taken.
         retry_after_s: What the endpoint asked for, or None.
         unreachable: There was no connection: probably no server listens.
+        wants_token: The endpoint does not know the sender.
     """
 
     outcome: Outcome
@@ -48,6 +49,7 @@ class Reply:
     rejected: int = 0
     retry_after_s: float | None = None
     unreachable: bool = False
+    wants_token: bool = False
 
 
 class Transport(Protocol):

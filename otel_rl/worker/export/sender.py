@@ -16,11 +16,16 @@ __all__ = ["Sender"]
 _NOUNS: Final = {Signal.METRICS: "measurements", Signal.TRACES: "spans"}
 _MISSING: Final = {
     Signal.LOGS: "The endpoint accepts no log events: {}. The run lacks config, samples and "
-    "the workers' ends; measurements are not affected.",
+    "the workers' ends; measurements are sent separately.",
     Signal.TRACES: "The endpoint accepts no spans: {}. This worker has no traces; "
-    "measurements are not affected. OTEL_TRACES_EXPORTER=none disables them.",
+    "measurements are sent separately. OTEL_TRACES_EXPORTER=none disables them.",
 }
 """Warning for an endpoint that does not accept the signal."""
+
+_UNKNOWN_SENDER: Final = (
+    "The endpoint does not accept the token of this worker, or got none: {}. What the worker "
+    "reports is dropped. Set OTEL_EXPORTER_OTLP_HEADERS=authorization=Bearer%20TOKEN."
+)
 
 _FIRST_BACKOFF_S: Final = 0.5
 _MAX_BACKOFF_S: Final = 30.0
@@ -62,6 +67,8 @@ class Sender:
         self.is_reached = self.is_reached or not reply.unreachable
         if reply.outcome is Outcome.RETRY:
             self._back_off(queue, reply)
+        elif reply.wants_token:
+            self._guard.warn("token", _UNKNOWN_SENDER.format(reply.message))
         elif reply.outcome is Outcome.REFUSED:
             self._guard.warn("refused", f"The endpoint refuses this worker: {reply.message}.")
 
@@ -97,6 +104,10 @@ class Sender:
         return True
 
     def _refused(self, queue: SendQueue, reply: Reply, lost: int) -> None:
+        if reply.wants_token:  # the same for all signals
+            self._guard.drops.add(DropReason.REJECTED, lost)
+            self._guard.warn("token", _UNKNOWN_SENDER.format(reply.message))
+            return
         missing = _MISSING.get(queue.signal)
         if missing is None:
             self._guard.drop(

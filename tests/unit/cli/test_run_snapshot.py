@@ -10,9 +10,10 @@ from otel_rl.bridge.journal.reader import looking, read_runs
 from otel_rl.bridge.journal.run_store import RunStore
 from otel_rl.bridge.journal.sqlite import SqliteJournal
 from otel_rl.cli.live_line import summary
-from otel_rl.cli.run_snapshot import RunWatch, Snapshot
+from otel_rl.cli.run_snapshot import RunWatch, Snapshot, counted
 from otel_rl.diagnose.history.records import Facts, RowFacts, SpanFacts, WorkerFacts
 from otel_rl.records import ExperimentKey, KeySpec, RoleStanding
+from tests.journals.small_run import ENDED, Life, begin, start_ns
 
 S = 1_000_000_000
 RUN = ExperimentKey("grpo", "one")
@@ -90,3 +91,17 @@ def test_a_worker_that_hangs_shows_its_phase_and_for_how_long(tmp_path: Path) ->
         journal.keep(Facts(100 * S, 1, workers=hangs))
         journal.look()
         assert journal.watch.phase_of("trainer/0", 110 * S) == ("train", 70.0)
+
+
+def test_workers_of_an_interrupted_run_are_not_called_alive(tmp_path: Path) -> None:
+    def seen() -> tuple[str, list[str]]:
+        with looking(tmp_path) as connection:
+            (run,) = read_runs(connection, tmp_path)
+            snapshot = RunWatch(ENDED).look(connection, run)
+        return counted(snapshot), [one.standing for one in snapshot.workers]
+
+    life = Life(tmp_path)
+    life.take(begin(ENDED, 0), begin(ENDED, 1), now_ns=start_ns(ENDED))
+    assert seen() == ("2/2", ["alive", "alive"])
+    life.journal.close()  # as a bridge that was killed
+    assert seen() == ("?/2", ["unknown", "unknown"])

@@ -364,6 +364,20 @@ def test_processes_have_a_standing_and_a_last_phase(real: Looked) -> None:
     ]
 
 
+def test_processes_of_an_interrupted_run_are_not_called_alive(tmp_path: Path) -> None:
+    life = Life(tmp_path)
+    life.take(begin(ENDED, 0), *step(ENDED, 0, 0), now_ns=start_ns(ENDED))
+    alive = Looked(tmp_path).get(f"runs/{ENDED_ID}/workers")["workers"]
+    assert [one["standing"] for one in alive] == ["alive"]
+    life.journal.close()  # as a bridge that was killed
+    looked = Looked(tmp_path)
+    assert [one["standing"] for one in looked.get(f"runs/{ENDED_ID}/workers")["workers"]] == [
+        "unknown"
+    ]
+    (run,) = looked.get("runs")["runs"]
+    assert (run["state"], run["roles"]["trainer"]["alive"]) == ("interrupted", None)
+
+
 def test_health_has_bounds_and_what_waits(real: Looked) -> None:
     found = real.get(f"runs/{ENDED_ID}/health")
     assert found["unconfirmed"] == found["rows"] > 0  # no tracker was there

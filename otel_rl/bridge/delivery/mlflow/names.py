@@ -22,17 +22,24 @@ MARK: Final = "otel_rl/row"
 
 _MAX_NAME: Final = 250
 _FORBIDDEN: Final = re.compile(r"[^0-9A-Za-z_\-.: /]")
+_AT: Final = "-at-"
 _DIGEST: Final = 9  # an underscore and eight digits
 
 
 @lru_cache(maxsize=16_384)
 def mlflow_name(name: str) -> str:
-    """Return a name that MLflow accepts; a changed name ends with a digest of the original."""
-    changed = _FORBIDDEN.sub("_", name)
+    """Return a name that MLflow accepts.
+
+    ``pass@1`` is ``pass-at-1``. Any other changed name, and one that reads like such a one, ends
+    with a digest of the original, so that two names never become one.
+    """
+    is_like_at = _AT in name
+    name_at = name if is_like_at else name.replace("@", _AT)
+    changed = _FORBIDDEN.sub("_", name_at)
     if changed != posixpath.normpath(changed) or changed.startswith(("/", "..")) or changed == ".":
         changed = "/".join(part for part in changed.split("/") if part.strip("."))
-    if changed == name and len(name) <= _MAX_NAME:
-        return name
+    if changed == name_at and len(changed) <= _MAX_NAME and not is_like_at:
+        return changed
     digest = zlib.crc32(name.encode("utf-8", "surrogatepass"))
     return f"{changed[: _MAX_NAME - _DIGEST]}_{digest:08x}"
 

@@ -25,12 +25,12 @@ from otel_rl.bridge.ingest.signal_specs import SIGNALS, ExportRequest
 from otel_rl.errors import MalformedRequest, RequestTooLarge
 from otel_rl.signals import Signal
 
-__all__ = ["memory_of_json", "parse_json"]
+__all__ = ["MAX_DEPTH", "Json", "fill", "json_of", "memory_of_json", "parse_json"]
 
 Json = dict[str, "Json"] | list["Json"] | str | int | float | bool | None
 Scalar = str | bytes | int | float | bool
 
-_MAX_DEPTH = 100  # nested messages; the limit of protobuf's own parsers
+MAX_DEPTH = 100  # nested messages; the limit of protobuf's own parsers
 
 # A Python object for each takes about as much memory as a protobuf message.
 _MEMBERS_PER_OBJECT = 4
@@ -62,15 +62,20 @@ def parse_json(signal: Signal, payload: bytes, *, max_objects: int) -> ExportReq
         RequestTooLarge: It holds too many of them.
     """
     memory_of_json(payload, max_objects=max_objects)
+    request = SIGNALS[signal].request()
+    fill(request, json_of(payload), "$", MAX_DEPTH)
+    return request
+
+
+def json_of(payload: bytes) -> Json:
+    """Parse JSON. Raises MalformedRequest where it is none."""
     try:
         # orjson refuses input that is not JSON: NaN as a literal, lone surrogates, bad UTF-8,
         # numbers beyond a double, more than 1,024 levels.
         value: Json = orjson.loads(payload)
     except orjson.JSONDecodeError as exc:
         raise MalformedRequest(f"The body is not JSON: {exc}.") from exc
-    request = SIGNALS[signal].request()
-    _fill(request, value, "$", _MAX_DEPTH)
-    return request
+    return value
 
 
 def memory_of_json(payload: bytes, *, max_objects: int) -> int:
@@ -97,11 +102,22 @@ class _Field:
     scalar: Callable[[Json], Scalar]
 
 
-def _fill(message: Message, value: Json, path: str, depth: int) -> None:
+def fill(message: Message, value: Json, path: str, depth: int) -> None:
+    """Set the fields of a message.
+
+    Args:
+        message: An empty message.
+        value: Its JSON.
+        path: Place of ``value`` in the request, for errors.
+        depth: Bound on the levels of messages.
+
+    Raises:
+        MalformedRequest: A value is not of its field's type. Names the path.
+    """
     if not isinstance(value, dict):
         raise MalformedRequest(f"{path} must be an object.")
     if depth == 0:
-        raise MalformedRequest(f"{path[:200]} is nested deeper than {_MAX_DEPTH} levels.")
+        raise MalformedRequest(f"{path[:200]} is nested deeper than {MAX_DEPTH} levels.")
     fields = _fields(message.DESCRIPTOR.full_name, message.DESCRIPTOR)
     is_nan = False
     for key, member in value.items():
@@ -119,7 +135,7 @@ def _fill(message: Message, value: Json, path: str, depth: int) -> None:
         elif field.message is not None:
             child: Message = getattr(message, field.name)
             child.SetInParent()
-            _fill(child, member, where, depth - 1)
+            fill(child, member, where, depth - 1)
         else:
             _set(message, field, member, where)
     if is_nan and message.WhichOneof("value") is None:
@@ -133,7 +149,7 @@ def _extend(message: Message, field: _Field, value: Json, path: str, depth: int)
     for i, element in enumerate(value):
         where = f"{path}[{i}]"
         if field.message is not None:
-            _fill(container.add(), element, where, depth - 1)
+            fill(container.add(), element, where, depth - 1)
             continue
         try:
             container.append(field.scalar(element))

@@ -14,10 +14,10 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 
 from otel_rl.bridge.counters import Refusal
 from otel_rl.bridge.ingest.limits import ReceiveLimits
-from otel_rl.bridge.ingest.parsing.partial_parse import parse_partially
+from otel_rl.bridge.ingest.parsing.partial_parse import UnreadablePart, parse_partially
 from otel_rl.bridge.ingest.parsing.preparse import check_message_count, weigh
 from otel_rl.bridge.ingest.refused_items import Refusals, by_reason
-from otel_rl.bridge.ingest.signal_specs import SIGNALS, ExportRequest
+from otel_rl.bridge.ingest.signal_specs import SIGNALS, ExportRequest, SignalSpec
 from otel_rl.bridge.ingest.validation.sanitize import Admission, Sanitizer
 from otel_rl.bridge.otlp.raw_exemplars import MetricsView
 from otel_rl.errors import MalformedRequest
@@ -66,6 +66,7 @@ def validate(
     admission: Admission | None = None,
     *,
     is_weighed: bool = False,
+    unreadable: Sequence[UnreadablePart] = (),
 ) -> Validated:
     """Apply the limits to a request.
 
@@ -78,6 +79,7 @@ def validate(
         now_ns: The bridge's own clock; bounds the times of points.
         admission: See ``Sanitizer``.
         is_weighed: Whether ``memory_of`` was called, so that nothing is counted again.
+        unreadable: Parts of it that could not be read before.
 
     Raises:
         MalformedRequest: Neither the request nor any part of it is of this signal.
@@ -93,30 +95,38 @@ def validate(
                 limits.max_messages_per_request,
                 limits.max_points_per_request,
             )
-        return _admit(signal, payload, limits, now_ns, Refusals(spec.items), admission)
+        refusals = _refused(spec, unreadable, admission)
+        admitted = _admit(signal, payload, limits, now_ns, refusals, admission)
     except MalformedRequest:
         salvaged = parse_partially(
             spec, payload, limits.max_messages_per_request, limits.max_points_per_request
         )
         if salvaged is None:
             raise
+        unreadable = [*unreadable, *salvaged.unreadable]
+        refusals = _refused(spec, unreadable, admission)
+        admitted = _admit(signal, salvaged.payload, limits, now_ns, refusals, admission)
+    left_out = sum(part.items for part in unreadable if not part.is_wanted)
+    return replace(admitted, ignored=admitted.ignored + left_out) if left_out else admitted
+
+
+def _refused(
+    spec: SignalSpec, unreadable: Sequence[UnreadablePart], admission: Admission | None
+) -> Refusals:
+    """Return the refusals of the parts that cannot be read."""
     refusals = Refusals(spec.items)
-    for part in salvaged.unreadable:
+    for part in unreadable:
         if not part.is_wanted:
             continue
         key = part.experiment
         owner = "a resource" if key is None else f"experiment {str(key)[:64]!r}"
         # A run shows its refused items, but not those of senders that may not write it.
         is_welcome = key is not None and (admission is None or admission(key) is None)
-        refusals.add(
-            Refusal.MALFORMED,
-            f"What {owner} sends cannot be read",
-            part.items,
-            run=key if is_welcome else None,
-        )
-    admitted = _admit(signal, salvaged.payload, limits, now_ns, refusals, admission)
-    left_out = sum(part.items for part in salvaged.unreadable if not part.is_wanted)
-    return replace(admitted, ignored=admitted.ignored + left_out)
+        detail = f"What {owner} sends cannot be read"
+        if part.fault:
+            detail = f"{part.fault} (of {owner})"
+        refusals.add(Refusal.MALFORMED, detail, part.items, run=key if is_welcome else None)
+    return refusals
 
 
 def _admit(

@@ -44,9 +44,8 @@ class RunStanding:
 
     @property
     def step(self) -> int | None:
-        """Return the newest step; None before the first."""
-        steps = self._state.intake.axis.steps.values
-        return steps[-1] if steps else None
+        """Return the newest step; None before the first since a restart of the bridge."""
+        return self._state.intake.axis.steps.newest
 
     @property
     def attempts(self) -> Sequence[Attempt]:

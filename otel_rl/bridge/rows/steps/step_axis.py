@@ -24,15 +24,25 @@ class ValueTimeline:
     """64-bit integer that changes now and then, in order of event time.
 
     Arrays, because they are stored as they lie in memory, with every commit.
+
+    Attributes:
+        times_ns: Beginnings of the values.
+        values: The values.
+        newest: The latest one, and the greater one of a clock that was set back; None before the
+            first since a restart of the bridge.
     """
 
     times_ns: "array[int]" = field(default_factory=lambda: array("q"))
     values: "array[int]" = field(default_factory=lambda: array("q"))
+    newest: int | None = None
+    _newest_ns: int = 0
 
     def observe(self, observed: Iterable[tuple[int, int]]) -> None:
         """Record values of the integer, as (time, value), in any order; repeats are free."""
         times_ns, values, find = self.times_ns, self.values, bisect.bisect_right
         for time_ns, value in observed:
+            if self.newest is None or time_ns >= self._newest_ns or value > self.newest:
+                self.newest, self._newest_ns = value, time_ns
             place = find(times_ns, time_ns)
             if place and values[place - 1] == value:
                 continue

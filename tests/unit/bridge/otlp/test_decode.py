@@ -162,9 +162,15 @@ def test_a_step_that_a_plain_sdk_leaves_on_the_point_is_the_step() -> None:
 
 
 @pytest.mark.parametrize(
-    ("written", "step"), [("7", 7), ("7.9", 7), ("1.5e300", None), ("9" * 30, None), ("x", None)]
+    ("written", "step"),
+    [
+        *(("7", 7), ("7.0", 7), (7.0, 7), (7.9, None), ("7.9", None)),
+        *(("1.5e300", None), ("9" * 30, None), ("x", None)),
+    ],
 )
-def test_a_step_that_is_no_integer_of_64_bits_is_no_step(written: str, step: int | None) -> None:
+def test_a_step_that_is_no_integer_of_64_bits_is_no_step(
+    written: str | float, step: int | None
+) -> None:
     one = Exemplar(
         as_double=1,
         time_unix_nano=1,

@@ -18,7 +18,7 @@ from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
 from otel_rl.bridge.counters import Counter, Counters, Refusal, SampleDrop, StateFault, Where
 from otel_rl.bridge.journal.commit import Commit
 from otel_rl.bridge.journal.interface import checksum
-from otel_rl.bridge.journal.reader import shared_histories
+from otel_rl.bridge.journal.reader import shared_histories, shared_overview
 from otel_rl.bridge.journal.run_store import RunStore, SavedRun
 from otel_rl.bridge.journal.spool import Spool
 from otel_rl.bridge.rows import loaded_run, processor
@@ -50,9 +50,11 @@ T0 = 1_700_000_000 * S
 A, B = ExperimentKey("a"), ExperimentKey("b")
 
 
-def batch(key: ExperimentKey, step: int, *, padding: int = 0, worker: str = "one") -> Batch:
+def batch(
+    key: ExperimentKey, step: int, *, padding: int = 0, worker: str = "one", ahead_ns: int = 0
+) -> Batch:
     """A measurement of one step, as a stock SDK sends it."""
-    measured = point(float(step), T0 + step)
+    measured = point(float(step), T0 + step + ahead_ns)
     measured.attributes.extend(key_values({"rl.loop.iteration": step}))
     request = metrics_request(
         gauge(measured),
@@ -134,6 +136,31 @@ def test_what_comes_again_is_known_even_after_a_restart(bench: Bench) -> None:
     assert bench.steps(A) == [0, 1, 2, 3, 4]
     assert bench.counters.value(Counter.SAMPLES_DUPLICATE) == 3
     assert bench.counters.value(Counter.SAMPLES_TAKEN) == 2
+
+
+def newest_step(bench: Bench) -> int | None:
+    (run,) = shared_overview(bench.journal)
+    return run.step
+
+
+def test_the_newest_step_goes_on_when_the_clock_of_its_worker_is_set_back(bench: Bench) -> None:
+    for step in (1, 2, 3):
+        bench.spool.append([batch(A, step)])
+    bench.run()
+    for step in (4, 5):
+        bench.spool.append([batch(A, step, ahead_ns=-3600 * S)])
+    bench.run()
+    assert newest_step(bench) == 5
+
+
+def test_the_newest_step_goes_back_with_the_run_and_stays_after_a_restart(bench: Bench) -> None:
+    for time, step in enumerate((2, 3, 4, 1)):
+        bench.spool.append([batch(A, step, ahead_ns=time * S)])
+    bench.run()
+    assert newest_step(bench) == 1
+    bench.restart()
+    bench.run(seconds=60)
+    assert newest_step(bench) == 1
 
 
 def test_the_backlog_of_one_experiment_does_not_delay_another(bench: Bench) -> None:

@@ -180,6 +180,16 @@ def test_the_workers_of_a_run_are_told_until_all_have_said_goodbye(
     assert not any("workers ppo" in line for line in report.lines)
 
 
+def test_workers_of_an_interrupted_run_are_not_told(
+    tmp_path: Path, doctor: Callable[[], Report]
+) -> None:
+    journal = SqliteJournal(tmp_path / "data")
+    roles = {"trainer": RoleStanding(4, 4, 0, None)}
+    RunStore(journal).commit([Commit(A, [], 40, b"", roles=roles)])
+    journal.close()
+    assert not any("workers grpo" in line for line in doctor().lines)
+
+
 def test_runs_of_a_shared_database_are_shown_with_their_owners(
     postgres: PostgresServer, doctor: Callable[[], Report], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -242,6 +242,17 @@ def test_the_axis_of_every_metric_is_the_step(sink: Sink) -> None:
     assert steps(sink, "kl") == [(200, 3.0)]
 
 
+def test_an_axis_between_steps_is_given_up_and_no_value_is_merged(
+    sink: Sink, said: pytest.LogCaptureFixture
+) -> None:
+    run = wandb.init()
+    run.define_metric("*", step_metric="epoch")
+    for epoch in (5, 5.5, 6.0):
+        run.log({"loss": epoch, "epoch": epoch})
+    assert steps(sink, "loss") == [(5, 5.0), (6, 5.5), (7, 6.0)]
+    assert any("'epoch' has '5.5'" in line for line in said.messages)
+
+
 def test_the_axis_of_some_metrics_is_a_metric_and_said(
     sink: Sink, said: pytest.LogCaptureFixture
 ) -> None:

@@ -66,7 +66,9 @@ def test_http_statuses_are_retried_as_otlp_says(
     sink: Sink, status: int, outcome: Outcome, over: Opened
 ) -> None:
     sink.answer = lambda _number: (status, {"Location": "/"}, b"")
-    assert over(sink.url).send(b"").outcome is outcome
+    reply = over(sink.url).send(b"")
+    assert reply.outcome is outcome
+    assert reply.wants_token == (status == 401)
 
 
 @pytest.mark.parametrize(
@@ -325,6 +327,7 @@ def test_grpc_codes_are_retried_as_otlp_says(
     reply = transport.send(b"")
     transport.close()
     assert (reply.outcome, reply.retry_after_s) == (outcome, retry_after_s)
+    assert reply.wants_token == (code is grpc.StatusCode.UNAUTHENTICATED)
 
 
 LIMIT = 64 << 10

@@ -1,0 +1,42 @@
+"""Standard streams of a command, also where its caller has closed them or stops reading."""
+
+import errno
+import os
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Final
+
+__all__ = ["FULL", "abandon_output", "open_closed_streams", "print_error"]
+
+FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
+"""Errors of standard output that its user can understand without a traceback."""
+
+_MODES: Final[Mapping[str, str]] = {"stdin": "r", "stdout": "w", "stderr": "w"}
+
+
+def open_closed_streams() -> None:
+    """Open the null device in place of standard streams that the caller has closed.
+
+    Else the next file, such as the journal, gets the number of the stream, and whatever a library
+    or a child process writes there.
+    """
+    for number, (name, mode) in enumerate(_MODES.items()):
+        try:
+            os.fstat(number)
+        except OSError:
+            null = os.open(os.devnull, os.O_RDWR)  # the lowest free number
+            os.set_inheritable(null, True)  # noqa: FBT003  # positional only
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(number, mode, closefd=False))
+
+
+def abandon_output() -> None:
+    """Send the rest of standard output to the null device, so that the exit flushes into that."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def print_error(text: str) -> None:
+    """Print a line on standard error. Without a reader it is lost, and the command goes on."""
+    with suppress(OSError):
+        print(text, file=sys.stderr, flush=True)
