@@ -26,6 +26,7 @@ from otel_rl.worker.otlp.anyvalue import text_of
 from otel_rl.worker.phases.exclusive_time import Timeline
 from otel_rl.worker.phases.frames import Frame, StepFrame
 from otel_rl.worker.phases.open_spans import span_name
+from otel_rl.worker.step_context import in_step
 from otel_rl.worker.tracing.launcher_trace import root_link
 
 __all__ = ["SCOPE_NAME", "begin_phase_span", "begin_step_span", "end_span", "tracer"]
@@ -71,7 +72,11 @@ def begin_step_span(tracer: Tracer, flow: Timeline, frame: StepFrame) -> None:
         links=[Link(around)] if around.is_valid else None,
         start_time=frame.begun_ns + flow.wall_ns,
     )
-    frame.token = attach(trace.set_span_in_context(frame.span))
+    context = trace.set_span_in_context(frame.span)
+    running = session.running()
+    if running is not None and running.settings.scopes_steps:
+        context = in_step(context, frame.number)
+    frame.token = attach(context)
 
 
 def begin_phase_span(tracer: Tracer, flow: Timeline, frame: Frame, phase_class: str | None) -> None:
