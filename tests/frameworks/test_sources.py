@@ -36,6 +36,13 @@ BY_HAND = {
 
 AUTOMATICALLY = {"roll": "stdout", "skyrl": "experiment.get_tracker()", "torchforge": "[]"}
 
+WAYS_FOR_WANDB = {
+    "drop-in": (
+        "import sys, otel_rl.integrations.wandb; sys.modules['wandb'] = otel_rl.integrations.wandb"
+    ),
+    "hook": "from otel_rl.integrations.wandb_run import log; log.install()",
+}
+
 Run = Callable[..., list[Row]]
 
 
@@ -122,6 +129,47 @@ def test_torchforge_brings_every_recorded_value_to_the_last(run: Run) -> None:
     rows = run("torchforge", scripts.FORGE)
     assert column(rows, "trainer/rl_trainer/grad_norm") == [(n, 0.5 * n) for n in range(STEPS)]
     assert column(rows, "trainer/custom") == [(step, 7) for step in range(STEPS)]
+
+
+@pytest.fixture(params=WAYS_FOR_WANDB)
+def run_beside_wandb(request: pytest.FixtureRequest, frameworks: Runner) -> Run:
+    """Runs a script at the source of a framework that logs to W&B by itself."""
+
+    def run(name: str, code: str, wrap: str = "") -> list[Row]:
+        source = SOURCES[name]
+        if not source.is_built():
+            pytest.skip(f"the source of {name} could not be fetched here")
+        runner = replace(frameworks, sources=(source.path, Path(__file__).parent))
+        code = code.format(install=WAYS_FOR_WANDB[request.param], wrap=wrap)
+        done = runner.run(code, "--role", "trainer", env={"WANDB_MODE": "offline"})
+        assert done.status == 0, done.err
+        return list(jsonl_rows(frameworks.directory, "real"))
+
+    return run
+
+
+def assert_every_value(rows: list[Row]) -> None:
+    assert sorted(column(rows, "trainer/custom")) == [(step, 7) for step in range(STEPS)]
+    assert sorted(column(rows, "trainer/optim/lr")) == [(n, 0.5 * n) for n in range(STEPS)]
+    assert column(rows, "trainer/test/reward") == [(STEPS - 1, 0.25)]
+
+
+@pytest.mark.tried("rLLM", "rLLM", "wandb", seen="each step, at its source file")
+def test_the_tracking_of_rllm_brings_every_value(run_beside_wandb: Run) -> None:
+    assert_every_value(run_beside_wandb("rllm", scripts.RLLM))
+
+
+@pytest.mark.tried(
+    "Tinker cookbook",
+    "tinker-cookbook",
+    "wandb",
+    seen="each step, an evaluation, at its source file",
+)
+@pytest.mark.parametrize("axes", ["", "logger.enable_event_steps()"], ids=["steps", "events"])
+def test_the_logger_of_the_tinker_cookbook_brings_every_value(
+    run_beside_wandb: Run, axes: str
+) -> None:
+    assert_every_value(run_beside_wandb("tinker-cookbook", scripts.TINKER, axes))
 
 
 @pytest.mark.tried("vLLM", "vLLM", seen="all its statistics, at its source files")
