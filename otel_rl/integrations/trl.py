@@ -15,6 +15,9 @@ __all__ = ["OtelCallback", "QuietCallback"]
 
 _FLUSH_TIMEOUT_S: Final = 5.0
 
+_UNREACHED_TIMEOUT_S: Final = 0.5
+"""Of a checkpoint after one that waited in vain."""
+
 
 class OtelCallback(TrainerCallback):  # type: ignore[misc]  # Any where it is not installed
     """Records the trainer's metrics in the first process of the world, which has them.
@@ -32,6 +35,7 @@ class OtelCallback(TrainerCallback):  # type: ignore[misc]  # Any where it is no
         self._recorder = Recorder("trl")
         self._logged: int | None = None
         self._is_over = False
+        self._is_reached = True
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_named: Any) -> None:
         """Start the worker, and set the training arguments as config.
@@ -60,6 +64,12 @@ class OtelCallback(TrainerCallback):  # type: ignore[misc]  # Any where it is no
             is_again = state.global_step == self._logged
             self._logged = state.global_step
             self._recorder.record(logs, None if is_again else state.global_step)
+
+    def on_save(self, args: Any, state: Any, control: Any, **_named: Any) -> None:
+        """Deliver what a training that resumes from this checkpoint does not log again."""
+        if state.is_world_process_zero:
+            timeout_s = _FLUSH_TIMEOUT_S if self._is_reached else _UNREACHED_TIMEOUT_S
+            self._is_reached = otel_rl.flush(timeout_s=timeout_s)
 
     def on_evaluate(self, args: Any, state: Any, control: Any, **_named: Any) -> None:
         """Wait for the delivery of an evaluation that follows the training."""

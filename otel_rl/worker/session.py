@@ -462,7 +462,6 @@ def _begin(identity: Identity, settings: Settings, metadata: RunMetadata) -> Non
         if not settings.disabled and _providers is not None:
             with GUARD:
                 _providers.install()
-                continue_launcher_trace(os.environ)
 
 
 def flush(*, timeout_s: float = DEFAULT_EXIT_TIMEOUT_S) -> bool:
@@ -626,6 +625,7 @@ def _start(
     _has_ended = False
     with GUARD:
         watch_calls(_hurry, GUARD)
+        continue_launcher_trace(os.environ)
     _flush_at_end_of_multiprocessing_child(_session)
     _watch_multiprocessing()
     return _session

@@ -153,6 +153,7 @@ class Settings:
         stack_after_s: Age from which the stack of a phase that takes too long is sent; 0 for never.
         host: Reports of the host.
         exit_timeout_s: Maximum time that the end of the process waits for the endpoint.
+        scopes_steps: True gives a step's number to gauges and spans of every library within it.
     """
 
     metrics: SignalSettings
@@ -170,6 +171,7 @@ class Settings:
     stack_after_s: float = DEFAULT_STACK_AFTER_S
     host: HostSettings = field(default_factory=HostSettings)
     exit_timeout_s: float = DEFAULT_EXIT_TIMEOUT_S
+    scopes_steps: bool = False
 
 
 def read_settings(
@@ -208,12 +210,13 @@ def read_settings(
         trace_steps=_trace_steps(environ),
         provenance=_provenance(environ),
         mfu=read_mfu_settings(environ, given=mfu),
-        console=_console(environ),
+        console=_switch(environ, "OTEL_RL_CONSOLE", default=True),
         stack_after_s=_stack_after_s(environ),
         host=read_host_settings(environ),
         exit_timeout_s=_timeout_s(
             environ.get(_EXIT_TIMEOUT, "").strip(), _EXIT_TIMEOUT, DEFAULT_EXIT_TIMEOUT_S
         ),
+        scopes_steps=_switch(environ, "OTEL_RL_STEP_CONTEXT", default=False),
     )
 
 
@@ -397,13 +400,11 @@ def _provenance(environ: Mapping[str, str]) -> ProvenanceDetail:
         ) from None
 
 
-def _console(environ: Mapping[str, str]) -> bool:
-    text = environ.get("OTEL_RL_CONSOLE", "").strip().lower()
+def _switch(environ: Mapping[str, str], name: str, *, default: bool) -> bool:
+    text = environ.get(name, "").strip().lower()
     if text not in ("", "on", "off"):
-        raise ConfigError(
-            f"OTEL_RL_CONSOLE: must be on or off (got {text!r}).", hint="Correct or unset it."
-        )
-    return text != "off"
+        raise ConfigError(f"{name}: must be on or off (got {text!r}).", hint="Correct or unset it.")
+    return text == "on" if text else default
 
 
 def _stack_after_s(environ: Mapping[str, str]) -> float:

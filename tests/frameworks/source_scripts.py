@@ -4,7 +4,8 @@
 """
 
 __all__ = [
-    "AREAL", "FORGE", "NEMO_RL", "OPENRLHF", "PRIME_RL", "ROLL", "SKYRL", "SLIME", "STEPS", "VLLM",
+    "AREAL", "FORGE", "NEMO_RL", "OPENRLHF", "PRIME_RL", "RLLM", "ROLL", "SKYRL", "SLIME",
+    "STEPS", "TINKER", "VLLM",
 ]  # fmt: skip
 
 STEPS = 4
@@ -200,4 +201,33 @@ VLLM = """
         iterated.finished_requests.append(request)
         manager.record(scheduled, iterated)
     manager.log_engine_initialized()
+"""
+
+TINKER = f"""
+    from stand_ins import stand_in
+
+    stand_in("chz", "neptune_scale", "rich", "tinker_cookbook")
+    {{install}}
+    from tinker_cookbook.utils.ml_log import WandbLogger
+
+    logger = WandbLogger(project="p", log_dir=".", wandb_name="r")
+    {{wrap}}
+    for step in range({STEPS}):
+        logger.log_metrics({{{{"optim/lr": 0.5 * step, "custom": 7}}}}, step=step)
+    logger.log_metrics_event({{{{"test/reward": 0.25}}}}, step, "eval/step")
+    logger.close()
+"""
+
+RLLM = f"""
+    from stand_ins import stand_in
+
+    stand_in("rllm")
+    {{install}}
+    from rllm.utils.tracking import Tracking
+
+    tracking = Tracking("p", "r", ["console", "wandb"], config={{{{"lr": 0.1}}}})
+    for step in range({STEPS}):
+        tracking.log({{{{"optim/lr": 0.5 * step, "custom": 7}}}}, step=step)
+    tracking.log({{{{"test/reward": 0.25}}}}, step=step)
+    tracking.finish()
 """

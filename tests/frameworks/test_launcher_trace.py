@@ -1,6 +1,8 @@
-"""Processes of torchrun continue the trace of their launcher."""
+"""Ranks continue the trace of their launcher."""
 
 from pathlib import Path
+
+import pytest
 
 from tests.frameworks.conftest import Runner
 
@@ -35,11 +37,21 @@ SCRIPT = """
 """
 
 
-def test_each_rank_of_torchrun_continues_the_trace_of_its_launcher(frameworks: Runner) -> None:
+LAUNCHERS = {
+    "torchrun": ["torch.distributed.run", "--standalone", "--nproc-per-node=2"],
+    "accelerate": [
+        "accelerate.commands.launch", "--multi_gpu", "--num_machines=1", "--num_processes=2",
+        "--mixed_precision=no", "--dynamo_backend=no",
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+def test_each_rank_continues_the_trace_of_its_launcher(frameworks: Runner, launcher: str) -> None:
     command: list[str | Path] = [
         frameworks.python, "-m", "otel_rl.cli", "run", "--experiment", "real",
-        "--tracker", "jsonl", "--", frameworks.python, "-m", "torch.distributed.run",
-        "--standalone", "--nproc-per-node=2", frameworks.script(SCRIPT),
+        "--tracker", "jsonl", "--", frameworks.python, "-m", *LAUNCHERS[launcher],
+        frameworks.script(SCRIPT),
     ]  # fmt: skip
     done = frameworks.start(*command, env={"TRACEPARENT": f"00-{TRACE}-{SPAN}-01"})
     assert done.status == 0, done.err

@@ -36,6 +36,13 @@ BY_HAND = {
 
 AUTOMATICALLY = {"roll": "stdout", "skyrl": "experiment.get_tracker()", "torchforge": "[]"}
 
+WAYS_FOR_WANDB = {
+    "drop-in": (
+        "import sys, otel_rl.integrations.wandb; sys.modules['wandb'] = otel_rl.integrations.wandb"
+    ),
+    "hook": "from otel_rl.integrations.wandb_run import log; log.install()",
+}
+
 Run = Callable[..., list[Row]]
 
 
@@ -62,7 +69,7 @@ def column(rows: list[Row], key: str) -> list[tuple[int, float]]:
     return [(row.step, row.values[key]) for row in rows if key in row.values]
 
 
-@pytest.mark.tried("slime", "slime", seen="each step, an evaluation, at its source file")
+@pytest.mark.tried("slime", "slime", seen="each step, an evaluation, at its source")
 def test_slime_brings_every_logged_value_to_the_last(run: Run) -> None:
     rows = run("slime", scripts.SLIME)
     assert column(rows, "trainer/loss/policy") == [(step, 0.5 * step) for step in range(STEPS)]
@@ -70,7 +77,7 @@ def test_slime_brings_every_logged_value_to_the_last(run: Run) -> None:
     assert [value for _, value in column(rows, "trainer/eval/math")] == [0.25]
 
 
-@pytest.mark.tried("OpenRLHF", "OpenRLHF", seen="each step, an evaluation, at its source file")
+@pytest.mark.tried("OpenRLHF", "OpenRLHF", seen="each step, an evaluation, at its source")
 def test_openrlhf_brings_every_logged_value_to_the_last(run: Run) -> None:
     rows = run("openrlhf", scripts.OPENRLHF)
     steps = range(1, STEPS + 1)
@@ -79,7 +86,7 @@ def test_openrlhf_brings_every_logged_value_to_the_last(run: Run) -> None:
     assert [value for _, value in column(rows, "trainer/eval/eval_math_pass1")] == [0.25]
 
 
-@pytest.mark.tried("ROLL", "ROLL", seen="each step, at its source file")
+@pytest.mark.tried("ROLL", "ROLL", seen="each step, at its source")
 def test_roll_brings_every_logged_value_without_its_reducer(run: Run) -> None:
     rows = run("roll", scripts.ROLL)
     assert column(rows, "trainer/loss/policy") == [(step, 0.5 * step) for step in range(STEPS)]
@@ -87,7 +94,7 @@ def test_roll_brings_every_logged_value_without_its_reducer(run: Run) -> None:
     assert column(rows, "trainer/n/a") == [(step, 2) for step in range(STEPS)]
 
 
-@pytest.mark.tried("AReaL", "AReaL", seen="each step, at its source file")
+@pytest.mark.tried("AReaL", "AReaL", seen="each step, at its source")
 def test_areal_brings_every_committed_value_without_counts(run: Run) -> None:
     rows = run("areal", scripts.AREAL)
     assert column(rows, "trainer/grad/norm") == [(step, 0.5 * step) for step in range(STEPS)]
@@ -95,7 +102,7 @@ def test_areal_brings_every_committed_value_without_counts(run: Run) -> None:
     assert not column(rows, "trainer/custom__count")
 
 
-@pytest.mark.tried("NeMo-RL", "NeMo-RL", seen="each step, an axis of its own, at its source file")
+@pytest.mark.tried("NeMo-RL", "NeMo-RL", seen="each step, an axis of its own, at its source")
 def test_nemo_rl_brings_every_logged_value_to_the_last(run: Run) -> None:
     rows = run("nemo-rl", scripts.NEMO_RL)
     assert column(rows, "trainer/grad/norm") == [(step, 0.5 * step) for step in range(STEPS)]
@@ -103,28 +110,69 @@ def test_nemo_rl_brings_every_logged_value_to_the_last(run: Run) -> None:
     assert [value for _, value in column(rows, "trainer/validation/accuracy")] == [0.25]
 
 
-@pytest.mark.tried("prime-rl", "prime-rl", seen="each step, at its source files")
+@pytest.mark.tried("prime-rl", "prime-rl", seen="each step, at its source")
 def test_prime_rl_brings_every_logged_value_to_the_last(run: Run) -> None:
     rows = run("prime-rl", scripts.PRIME_RL)
     assert column(rows, "trainer/grad/norm") == [(step, 0.5 * step) for step in range(STEPS)]
     assert column(rows, "trainer/custom") == [(step, 7) for step in range(STEPS)]
 
 
-@pytest.mark.tried("SkyRL", "SkyRL", seen="each step, at its source files")
+@pytest.mark.tried("SkyRL", "SkyRL", seen="each step, at its source")
 def test_skyrl_brings_every_logged_value_to_the_last(run: Run) -> None:
     rows = run("skyrl", scripts.SKYRL)
     assert column(rows, "trainer/grad/norm") == [(step, 0.5 * step) for step in range(STEPS)]
     assert column(rows, "trainer/custom") == [(step, 7) for step in range(STEPS)]
 
 
-@pytest.mark.tried("torchforge", "torchforge", seen="each step, at its source files")
+@pytest.mark.tried("torchforge", "torchforge", seen="each step, at its source")
 def test_torchforge_brings_every_recorded_value_to_the_last(run: Run) -> None:
     rows = run("torchforge", scripts.FORGE)
     assert column(rows, "trainer/rl_trainer/grad_norm") == [(n, 0.5 * n) for n in range(STEPS)]
     assert column(rows, "trainer/custom") == [(step, 7) for step in range(STEPS)]
 
 
-@pytest.mark.tried("vLLM", "vLLM", seen="all its statistics, at its source files")
+@pytest.fixture(params=WAYS_FOR_WANDB)
+def run_beside_wandb(request: pytest.FixtureRequest, frameworks: Runner) -> Run:
+    """Runs a script at the source of a framework that logs to W&B by itself."""
+
+    def run(name: str, code: str, wrap: str = "") -> list[Row]:
+        source = SOURCES[name]
+        if not source.is_built():
+            pytest.skip(f"the source of {name} could not be fetched here")
+        runner = replace(frameworks, sources=(source.path, Path(__file__).parent))
+        code = code.format(install=WAYS_FOR_WANDB[request.param], wrap=wrap)
+        done = runner.run(code, "--role", "trainer", env={"WANDB_MODE": "offline"})
+        assert done.status == 0, done.err
+        return list(jsonl_rows(frameworks.directory, "real"))
+
+    return run
+
+
+def assert_every_value(rows: list[Row]) -> None:
+    assert sorted(column(rows, "trainer/custom")) == [(step, 7) for step in range(STEPS)]
+    assert sorted(column(rows, "trainer/optim/lr")) == [(n, 0.5 * n) for n in range(STEPS)]
+    assert column(rows, "trainer/test/reward") == [(STEPS - 1, 0.25)]
+
+
+@pytest.mark.tried("rLLM", "rLLM", "wandb", seen="each step, at its source")
+def test_the_tracking_of_rllm_brings_every_value(run_beside_wandb: Run) -> None:
+    assert_every_value(run_beside_wandb("rllm", scripts.RLLM))
+
+
+@pytest.mark.tried(
+    "Tinker cookbook",
+    "tinker-cookbook",
+    "wandb",
+    seen="each step, an evaluation, at its source",
+)
+@pytest.mark.parametrize("axes", ["", "logger.enable_event_steps()"], ids=["steps", "events"])
+def test_the_logger_of_the_tinker_cookbook_brings_every_value(
+    run_beside_wandb: Run, axes: str
+) -> None:
+    assert_every_value(run_beside_wandb("tinker-cookbook", scripts.TINKER, axes))
+
+
+@pytest.mark.tried("vLLM", "vLLM", seen="all its statistics, at its source")
 def test_vllm_brings_the_statistics_of_its_engines(run: Run) -> None:
     rows = run("vllm", scripts.VLLM)
     last = {key: value for row in rows for key, value in row.values.items()}

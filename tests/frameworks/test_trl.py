@@ -1,5 +1,7 @@
 """TRL's GRPO trains a tiny random model, and all that it logs is in the run."""
 
+import re
+import signal
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -9,8 +11,9 @@ from tests.frameworks.conftest import Runner
 from tests.process.commands import Finished, Row, jsonl_rows
 
 STEPS = 20
+SAVED, KILLED = 10, 12
 
-GRPO = f"""
+TRAINER = f"""
     import time
 
     import datasets, tokenizers, torch, transformers, trl
@@ -49,10 +52,34 @@ GRPO = f"""
             max_completion_length=4, report_to=[], use_cpu=True, disable_tqdm=True,
         ),
     )
+"""
+
+GRPO = f"""{TRAINER}
     trainer.train()
     print("logged", [entry["loss"] for entry in trainer.state.log_history if "loss" in entry])
     print("evaluated", trainer.evaluate()["eval_loss"])
 """
+
+RESUMED = f"""{TRAINER}
+    import os, pathlib, signal
+
+    class Killed(transformers.TrainerCallback):
+        def on_log(self, args, state, control, logs, **_):
+            if "loss" in logs:
+                print("logged", state.global_step, repr(logs["loss"]), flush=True)
+
+        def on_step_end(self, args, state, control, **_):
+            if state.global_step == {KILLED} and not is_resumed:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    otel_rl.integrations.trl._FLUSH_TIMEOUT_S = 60  # a busy machine
+    is_resumed = any(pathlib.Path("out").glob("checkpoint-*"))
+    trainer.args.save_strategy, trainer.args.save_steps = "steps", {SAVED}
+    trainer.add_callback(Killed())
+    trainer.train(resume_from_checkpoint=is_resumed)
+"""
+
+_LOGGED = re.compile(r"^logged (\d+) (\S+)$", re.MULTILINE)
 
 
 @pytest.fixture(scope="module")
@@ -82,9 +109,6 @@ def test_every_step_is_in_the_run_to_the_last(training: tuple[Finished, Sequence
     assert values == pytest.approx(losses)
 
 
-@pytest.mark.tried(
-    "TRL, transformers", "TRL", "transformers", seen="each step, an evaluation after the end"
-)
 def test_an_evaluation_after_the_training_is_at_the_last_step_and_not_late(
     training: tuple[Finished, Sequence[Row]],
 ) -> None:
@@ -95,3 +119,27 @@ def test_an_evaluation_after_the_training_is_at_the_last_step_and_not_late(
     assert steps == [STEPS]
     assert values == pytest.approx([loss])
     assert "late" not in done.err
+
+
+@pytest.mark.tried(
+    "TRL, transformers",
+    "TRL",
+    "transformers",
+    seen="each step, an evaluation after the end; killed and resumed: one run",
+)
+def test_a_training_that_is_killed_and_resumed_has_every_step_in_one_run(
+    frameworks: Runner,
+) -> None:
+    killed = frameworks.run(RESUMED)
+    assert killed.status == 128 + signal.SIGKILL, killed.err
+    resumed = frameworks.run(RESUMED)
+    assert resumed.status == 0, resumed.err
+    logged = [
+        {int(step): float(value) for step, value in _LOGGED.findall(done.out)}
+        for done in (killed, resumed)
+    ]
+    assert (min(logged[1]), max(logged[1])) == (SAVED + 1, STEPS)
+    steps, values = _column(jsonl_rows(frameworks.directory, "real"), "trainer/loss")
+    assert dict(zip(steps, values, strict=True)) == pytest.approx(logged[0] | logged[1])
+    repeated = set(range(SAVED + 1, KILLED))
+    assert {step for step in steps if steps.count(step) > 1} <= repeated

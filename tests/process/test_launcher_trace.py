@@ -41,3 +41,35 @@ def test_an_invalid_traceparent_is_no_trace(tmp_path: Path) -> None:
     setup, phase = (line.split()[1:] for line in done.out.splitlines() if " " in line)
     assert setup != [TRACE]
     assert phase[1:] == ["None"]
+
+
+IN_A_THREAD = """
+    import threading
+
+    import otel_rl
+    from opentelemetry import trace
+
+    def links():
+        return [format(link.context.span_id, "016x") for link in trace.get_current_span().links]
+
+    def train():
+        with otel_rl.step(1):
+            found = links()
+        with otel_rl.phase("evaluate"):
+            print("thread", *found, *links())
+
+    with otel_rl.phase("model_load"):  # starts the worker: there is no init
+        print("first", *links())
+    thread = threading.Thread(target=train)
+    thread.start()
+    thread.join()
+    assert otel_rl.shutdown(timeout_s=60)
+"""
+
+
+def test_steps_of_other_threads_and_of_a_worker_without_init_link_to_it(tmp_path: Path) -> None:
+    done = run(tmp_path, IN_A_THREAD, TRACEPARENT=f"00-{TRACE}-{SPAN}-01")
+    assert done.status == 0, done.err
+    found = dict(line.split(maxsplit=1) for line in done.out.splitlines() if " " in line)
+    assert found["first"] == SPAN
+    assert found["thread"] == f"{SPAN} {SPAN}"

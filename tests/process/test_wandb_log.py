@@ -26,6 +26,36 @@ LIBRARY = """
 """
 
 
+AXES = """
+    import wandb
+    from otel_rl.integrations.wandb_run import log as wandb_log
+
+    wandb_log.install()
+    with wandb.init(project="p", name="n", mode="offline") as run:
+        wandb.define_metric("training/step")
+        run.define_metric("*", step_metric="training/step")
+        run.define_metric("eval/*", step_metric=run.define_metric("eval/step"))
+        run.define_metric("seen", step_metric="samples")
+        for step in (10, 20):
+            wandb.log({"training/step": step, "loss": 1 / step})
+        wandb.log({"eval/step": 10, "eval/accuracy": 0.75})
+        wandb.log({"samples": 4096, "seen": 2.0}, step=9)
+"""
+
+
+def test_axes_that_a_library_declares_are_its_steps(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(textwrap.dedent(AXES))
+    done = otel_rl(
+        "run", "--experiment", "e", "--tracker", "jsonl", "--", sys.executable, "train.py",
+        cwd=tmp_path, env=clean_environment(tmp_path),
+    )  # fmt: skip
+    assert done.status == 0, done.err
+    rows = jsonl_rows(tmp_path, "e")
+    assert sorted(by_step(rows, "trainer/loss")) == [(10, 0.1), (20, 0.05)]
+    assert by_step(rows, "trainer/eval/accuracy") == [(10, 0.75)]
+    assert by_step(rows, "trainer/seen") == [(9, 2.0)]
+
+
 @pytest.fixture(scope="module")
 def logged(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("library")

@@ -127,7 +127,11 @@ class Forest:
         around = self._phase_around(span)
         if around is not None:
             return around.phase
-        return span.name if span.step is None else UNACCOUNTED
+        return span.name if span.step is None or self._is_within_a_step(span) else UNACCOUNTED
+
+    def _is_within_a_step(self, span: SpanRecord) -> bool:
+        around = self.parent(span)
+        return around is not None and around.worker == span.worker and self.step(around) is not None
 
     def phase_class(self, span: SpanRecord) -> str:
         """Return the class of that phase; empty without one."""

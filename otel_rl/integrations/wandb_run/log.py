@@ -6,7 +6,7 @@ For a framework without an adapter of its own, before its ``wandb.init``. W&B's 
 before.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import wraps
 from typing import Any, Final
 
@@ -32,7 +32,8 @@ def install(step_keys: Sequence[str] = (), role: str = "trainer") -> None:
 
     Args:
         step_keys: Metrics that hold the step of what is logged with them, the first one counts;
-            without any it is W&B's own step.
+            then those that the library has declared as an axis by ``define_metric``, if it is the
+            axis of all or its name ends with "step". Without any it is W&B's own step.
         role: Default of the worker's role.
     """
     import wandb  # only W&B's users have it
@@ -42,13 +43,15 @@ def install(step_keys: Sequence[str] = (), role: str = "trainer") -> None:
     if hasattr(log, _MARK) or wandb.__name__ != "wandb":  # else it is the drop-in
         return
     recorder = Recorder("wandb_log", Dialect(()))
+    keys = [*step_keys]
+    kind.define_metric = _noting_axes(kind.define_metric, keys)
 
     @wraps(log)
     def recorded(
         run: Any, data: dict[str, Any], step: int | None = None, *args: Any, **named: Any
     ) -> None:
         with guard:
-            at = _step_of(run, data, step, step_keys)
+            at = _step_of(run, data, step, keys)
             with logging_errors():
                 start(WorkerNames(run.project, run.name, role))
             recorder.record(dict(_flat(data)), at)
@@ -56,6 +59,20 @@ def install(step_keys: Sequence[str] = (), role: str = "trainer") -> None:
 
     setattr(recorded, _MARK, tuple(step_keys))
     kind.log = recorded
+
+
+def _noting_axes(define_metric: Callable[..., Any], keys: list[str]) -> Callable[..., Any]:
+    """Return ``define_metric``, which appends axes of steps to ``keys``."""
+
+    @wraps(define_metric)
+    def noted(run: Any, name: str, step_metric: Any = None, *args: Any, **named: Any) -> Any:
+        with guard:
+            axis = getattr(step_metric, "name", step_metric)
+            if axis and axis not in keys and (name == "*" or axis.endswith("step")):
+                keys.append(axis)
+        return define_metric(run, name, step_metric, *args, **named)
+
+    return noted
 
 
 def _step_of(

@@ -26,7 +26,8 @@ from otel_rl.worker.otlp.anyvalue import text_of
 from otel_rl.worker.phases.exclusive_time import Timeline
 from otel_rl.worker.phases.frames import Frame, StepFrame
 from otel_rl.worker.phases.open_spans import span_name
-from otel_rl.worker.tracing.launcher_trace import is_of_launcher
+from otel_rl.worker.step_context import in_step
+from otel_rl.worker.tracing.launcher_trace import root_link
 
 __all__ = ["SCOPE_NAME", "begin_phase_span", "begin_step_span", "end_span", "tracer"]
 
@@ -62,7 +63,8 @@ def begin_step_span(tracer: Tracer, flow: Timeline, frame: StepFrame) -> None:
     It is a root, linked to the surrounding span: a training run in one trace would have millions of
     spans, which no viewer can show.
     """
-    around = trace.get_current_span().get_span_context()
+    current = trace.get_current_span().get_span_context()
+    around = root_link(current) or current
     frame.span = tracer.start_span(
         STEP_SPAN,
         Context(),
@@ -70,7 +72,11 @@ def begin_step_span(tracer: Tracer, flow: Timeline, frame: StepFrame) -> None:
         links=[Link(around)] if around.is_valid else None,
         start_time=frame.begun_ns + flow.wall_ns,
     )
-    frame.token = attach(trace.set_span_in_context(frame.span))
+    context = trace.set_span_in_context(frame.span)
+    running = session.running()
+    if running is not None and running.settings.scopes_steps:
+        context = in_step(context, frame.number)
+    frame.token = attach(context)
 
 
 def begin_phase_span(tracer: Tracer, flow: Timeline, frame: Frame, phase_class: str | None) -> None:
@@ -88,13 +94,12 @@ def begin_phase_span(tracer: Tracer, flow: Timeline, frame: Frame, phase_class: 
         links = [Link(served.pull)] if served.pull.is_valid else None
         if served.version is not None:
             attributes[RL_POLICY_VERSION] = served.version
-    around = trace.get_current_span().get_span_context()
-    is_root = is_of_launcher(around)
+    launcher = root_link(trace.get_current_span().get_span_context())
     frame.span = tracer.start_span(
         span_name(frame),
-        Context() if is_root else None,
+        None if launcher is None else Context(),
         attributes=attributes,
-        links=[*(links or ()), Link(around)] if is_root else links,
+        links=links if launcher is None else [*(links or ()), Link(launcher)],
         start_time=frame.begun_ns + flow.wall_ns,
     )
     frame.token = attach(trace.set_span_in_context(frame.span))

@@ -25,6 +25,7 @@ from otel_rl.worker.drops import DropReason, Drops
 from otel_rl.worker.metrics.expander import SCOPE_NAME
 from otel_rl.worker.metrics.provider import BufferedMeterProvider
 from otel_rl.worker.metrics.sdk_meters import AllBut
+from otel_rl.worker.step_context import step_in
 
 __all__ = ["exact_view"]
 
@@ -111,6 +112,8 @@ class _EveryMeasurement(ExemplarReservoir):
         for _ in range(len(self._offered)):
             value, time_unix_nano, attributes, context = self._offered.popleft()
             filtered = {k: v for k, v in (attributes or {}).items() if k not in known}
+            if RL_LOOP_ITERATION not in filtered and (step := step_in(context)) is not None:
+                filtered[RL_LOOP_ITERATION] = step
             span = get_current_span(context)
             if span is INVALID_SPAN:
                 found.append(Exemplar(filtered, value, time_unix_nano))

@@ -19,6 +19,7 @@ from otel_rl.worker.otlp.exemplars import AS_DOUBLE, LOWEST_DIGIT, BadStep, Fram
 from otel_rl.worker.otlp.gauges import MAX_EXEMPLARS_PER_POINT, Encoder, Stream
 from otel_rl.worker.otlp.intervals import Intervals
 from otel_rl.worker.otlp.request_packer import RequestPacker
+from otel_rl.worker.step_context import step_in
 from otel_rl.worker.tensors import NotANumber, number
 
 __all__ = ["MAX_NAME_LENGTH", "SCOPE_NAME", "Expander"]
@@ -96,7 +97,7 @@ class Expander:
                     if high and context is last_context and type(step) is int and step >> 7 == high:
                         before = head + LOWEST_DIGIT[step & 127] + tail
                     else:
-                        framing(step, context)
+                        framing(step_in(context) if step is None else step, context)
                         before, after = framing.before, framing.after
                         head, high, tail = framing.head, framing.high, framing.tail
                         pack_double, last_context = framing.pack_double, context

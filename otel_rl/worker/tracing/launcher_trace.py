@@ -10,7 +10,7 @@ from opentelemetry.context import Context, attach
 from opentelemetry.trace import SpanContext, get_current_span
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-__all__ = ["continue_launcher_trace", "is_of_launcher"]
+__all__ = ["continue_launcher_trace", "root_link"]
 
 _launcher: SpanContext | None = None
 """Span of the launcher. Forked children have the same."""
@@ -23,18 +23,27 @@ def continue_launcher_trace(environ: Mapping[str, str]) -> None:
         environ: An invalid or absent ``TRACEPARENT`` changes nothing.
     """
     global _launcher  # one launcher per process
-    if "TRACEPARENT" not in environ or get_current_span().get_span_context().is_valid:
+    if "TRACEPARENT" not in environ:
         return
     carrier = {
         name.lower(): environ[name] for name in ("TRACEPARENT", "TRACESTATE") if name in environ
     }
     context = TraceContextTextMapPropagator().extract(carrier, Context())
     found = get_current_span(context).get_span_context()
-    if found.is_valid:
-        _launcher = found
+    if not found.is_valid:
+        return
+    _launcher = found
+    if not get_current_span().get_span_context().is_valid:
         attach(context)
 
 
-def is_of_launcher(span: SpanContext) -> bool:
-    """Report whether ``span`` is the launcher's."""
-    return _launcher is not None and span.is_valid and span.span_id == _launcher.span_id
+def root_link(around: SpanContext) -> SpanContext | None:
+    """Return the launcher's span if a phase is a root that links to it.
+
+    Args:
+        around: The current span. Invalid, it is that of a thread or task that did not start the
+            worker: each has a context of its own.
+    """
+    if _launcher is None or (around.is_valid and around.span_id != _launcher.span_id):
+        return None
+    return _launcher

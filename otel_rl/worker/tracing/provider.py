@@ -12,6 +12,7 @@ from otel_rl.worker.export.exporter import Exporter, Source
 from otel_rl.worker.export.transport import open_transport
 from otel_rl.worker.sdk_resources import Resource
 from otel_rl.worker.settings import SignalSettings
+from otel_rl.worker.step_context import StepOnSpans
 from otel_rl.worker.tracing.sampler import StepSampler
 from otel_rl.worker.tracing.span_buffer import SpanBuffer
 
@@ -39,6 +40,7 @@ class WorkerTracerProvider(TracerProvider):
             shutdown_on_exit=False,
             meter_provider=NoOpMeterProvider(),
         )
+        self.add_span_processor(StepOnSpans())
         self.add_span_processor(buffer)
 
     @property

@@ -81,6 +81,20 @@ def test_what_trl_logs_again_at_a_step_belongs_to_its_time(sink: Sink, adapter: 
     assert [m.step for m in found["train_runtime"]] == [None]
 
 
+def test_what_trl_logged_before_a_checkpoint_is_delivered_with_it(
+    sink: Sink, adapter: Adapter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Killed after it, the training resumes behind these steps and never logs them again.
+    module = adapter("trl")
+    monkeypatch.setattr(module, "_FLUSH_TIMEOUT_S", 60.0)
+    callback = module.OtelCallback()
+    state = SimpleNamespace(global_step=10, is_world_process_zero=True)
+    call(callback, "on_train_begin", state)
+    call(callback, "on_log", state, logs={"loss": 0.5})
+    call(callback, "on_save", state)
+    assert [m.step for m in sink.measurements("rl.train.loss")] == [10]
+
+
 def test_trl_logs_on_the_first_process_only(sink: Sink, adapter: Adapter) -> None:
     callback = adapter("trl").OtelCallback()
     state = SimpleNamespace(global_step=1, is_world_process_zero=False)

@@ -32,6 +32,17 @@ def test_a_step_of_one_process_is_its_phases() -> None:
     ]
 
 
+def test_a_span_of_a_library_that_has_the_number_of_its_step_keeps_its_name() -> None:
+    assert path(
+        span("step", 0, 100, step=1),
+        span("step_over_http", 30, 90, within="step", step=1),
+    ) == [
+        (0, 30, "trainer-0/unaccounted"),
+        (30, 90, "trainer-0/step_over_http"),
+        (90, 100, "trainer-0/unaccounted"),
+    ]
+
+
 def test_phases_back_to_back_are_all_there() -> None:
     assert path(
         span("step", 0, 3, step=1),

@@ -7,3 +7,5 @@ class TrainerCallback:
     def on_train_end(self, args, state, control, **kwargs): ...  # type: ignore[no-untyped-def]
 
     def on_log(self, args, state, control, **kwargs): ...  # type: ignore[no-untyped-def]
+
+    def on_save(self, args, state, control, **kwargs): ...  # type: ignore[no-untyped-def]
