@@ -26,6 +26,7 @@ from otel_rl.diagnose.detectors.quality.reward_hacking import reward_hacking
 from otel_rl.diagnose.detectors.resources.host_pressure import host_pressure
 from otel_rl.diagnose.detectors.resources.slow_links import slow_links
 from otel_rl.diagnose.detectors.resources.slow_tools import slow_tools
+from otel_rl.diagnose.detectors.resources.stage_imbalance import stage_imbalance
 from otel_rl.diagnose.detectors.resources.uneven_work import uneven_work
 from otel_rl.diagnose.detectors.workload import Workload, changes
 from otel_rl.diagnose.explain import SLACK, is_near, unexplained
@@ -55,6 +56,7 @@ _DETECTORS: Final[Sequence[Callable[[RunHistory], Iterable[Cause]]]] = (
     slow_links,
     slow_phases.slow_work,
     uneven_work,
+    stage_imbalance,
     recurring.recurring,
     passing.passing_slowdowns,
     rare_phases.rare_phases,
