@@ -77,7 +77,7 @@ def cost_of(history: RunHistory, cause: Cause, *, is_only: bool = False) -> Cost
         is_only: Whether there is no other: steps may then be longer by it even if no phase tells.
     """
     took = {one: value for one, value in zip(*_columns(history), strict=True) if _is_in(cause, one)}
-    if not took:
+    if not took or cause.kind is Kind.STALL:  # steps are none, and not longer
         return None
     added = _added(history, cause, took)
     if cause.phase is not None and cause.evidence and cause.evidence[0].after:
