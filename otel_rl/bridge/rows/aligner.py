@@ -99,7 +99,7 @@ class Aligner:
             intake.add_sample(sample, received_ns)
         if decoded.spans:
             intake.history.spanned(
-                state.span_window.recent.new_of(decoded.spans), intake.axis.step_at
+                state.span_window.recent.new_of(decoded.spans), intake.axis.steps.at
             )
         intake.sample_counts.spans_too_old += state.span_window.add(
             decoded.spans, intake.settings, received_ns
