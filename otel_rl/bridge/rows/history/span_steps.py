@@ -4,10 +4,11 @@ Metrics tell the step of a time, where there are any. Else spans with a step do:
 before are over.
 """
 
+from bisect import bisect_right, insort
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
-from otel_rl.bridge.rows.steps.step_axis import ValueTimeline
 from otel_rl.records import SpanRecord
 from otel_rl.semconv.spec import STEP_SPAN
 
@@ -15,13 +16,15 @@ __all__ = ["SpanSteps"]
 
 _MAX_DEPTH: Final = 16
 _MAX_ROLES: Final = 64
+_MAX_ENDS: Final = 1_000  # of a role: spans arrive within a minute or two
 
 
 class SpanSteps:
-    """Steps that spans have told: by role, the step that follows each ended one."""
+    """Steps that spans have told."""
 
     def __init__(self) -> None:
-        self._next: dict[str, ValueTimeline] = {}
+        # By role: (end, the step that follows), in order.
+        self._ends: dict[str, list[tuple[int, int]]] = defaultdict(list)
         self._loop = ""
 
     def of(
@@ -45,19 +48,21 @@ class SpanSteps:
 
     def _observe(self, spans: Sequence[SpanRecord]) -> None:
         for span in spans:
-            if span.step is None:
-                continue
-            if span.role not in self._next and len(self._next) >= _MAX_ROLES:
+            is_known = span.role in self._ends or len(self._ends) < _MAX_ROLES
+            if span.step is None or not is_known:
                 continue
             if span.name == STEP_SPAN or not self._loop:
                 self._loop = span.role
-            timeline = self._next.setdefault(span.role, ValueTimeline())
-            timeline.observe([(span.end_ns, span.step + 1)])
+            ends = self._ends[span.role]
+            insort(ends, (span.end_ns, span.step + 1))
+            if len(ends) > _MAX_ENDS:
+                del ends[: _MAX_ENDS // 2]
 
     def _at(self, span: SpanRecord) -> int:
         """Return the step in progress when a span ended, by its own role, else by the loop."""
-        timeline = self._next.get(span.role) or self._next.get(self._loop)
-        return 0 if timeline is None else timeline.at(span.end_ns) or 0
+        ends = self._ends.get(span.role) or self._ends.get(self._loop) or []
+        place = bisect_right(ends, span.end_ns, key=lambda one: one[0])
+        return ends[place - 1][1] if place else 0
 
 
 def _of_span_around(span: SpanRecord, by_id: Mapping[bytes, SpanRecord]) -> int | None:
