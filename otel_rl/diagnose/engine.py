@@ -95,6 +95,7 @@ def diagnose(
     """
     first, last = steps or (history.first, history.last)
     part = history if steps is None else history.between(history.first, last)
+    causes: Sequence[Cause]
     if steps is not None and last - first < _FEW:
         causes = _ranked(part, _of_few(part, first, last))
     else:

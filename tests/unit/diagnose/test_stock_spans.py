@@ -26,6 +26,11 @@ Factor = Callable[[str, int], float]
 """By worker or part, and step."""
 
 
+def _attributes(phase: str, step: int | None) -> dict[str, int | str]:
+    of_phase = {"rl.phase": phase} if phase else {}
+    return {**of_phase, **({} if step is None else {"rl.loop.iteration": step})}
+
+
 class Process:
     """A worker with a tracer of its own."""
 
@@ -54,14 +59,15 @@ class Process:
         *,
         within: Span | None = None,
         links: Sequence[Span] = (),
-        **attributes: int | str,
+        phase: str = "",
+        step: int | None = None,
     ) -> Span:
         """Begin a span, and end it unless others are to be within it."""
         span = self._tracer.start_span(
             name,
             context=None if within is None else set_span_in_context(within),
             links=[Link(one.get_span_context()) for one in links],
-            attributes={key.replace("__", "."): value for key, value in attributes.items()},
+            attributes=_attributes(phase, step),
             start_time=int(begun_s * S),
         )
         if name not in {"rl.loop", "train_iteration"}:
@@ -102,28 +108,26 @@ class Program:
         return usual_s * math.exp(self._chance.gauss(0, 0.03)) * self._factor(part, step)
 
     def _step(self, step: int, begun_s: float) -> float:
-        ahead: dict[str, int] = (
-            {} if self._leads is None else {"rl__loop__iteration": step + self._leads}
-        )
+        ahead = None if self._leads is None else step + self._leads
         made, made_s = [], begun_s
         for index, maker in enumerate(self._makers):
             end_s = begun_s + self._took_s(0.3, f"generator/{index}", step)
-            made.append(maker.span("generate", begun_s, end_s, rl__phase="generate", **ahead))
+            made.append(maker.span("generate", begun_s, end_s, phase="generate", step=ahead))
             made_s = max(made_s, end_s)
         trained_s = [made_s + self._took_s(0.4, f"trainer/{rank}", step) for rank in range(2)]
         saved_s = max(trained_s) + (self._took_s(0.2, "checkpoint", step) if step % 5 == 0 else 0)
         end_s = saved_s + self._took_s(0.1, "sync", step)
         for rank, trainer in enumerate(self._trainers):
-            loop = trainer.span(self._loop, begun_s, end_s, links=made, rl__loop__iteration=step)
-            trainer.span("collector_wait", begun_s, made_s, within=loop, rl__phase="collector_wait")
-            trainer.span("train", made_s, trained_s[rank], within=loop, rl__phase="train")
+            loop = trainer.span(self._loop, begun_s, end_s, links=made, step=step)
+            trainer.span("collector_wait", begun_s, made_s, within=loop, phase="collector_wait")
+            trainer.span("train", made_s, trained_s[rank], within=loop, phase="train")
             trainer.span("all_reduce", trained_s[rank], max(trained_s), within=loop)
             if step % 5 == 0:
                 trainer.span("checkpoint", max(trained_s), saved_s, within=loop)
-            trainer.span("weight_push", saved_s, end_s, within=loop, rl__phase="weight_push")
+            trainer.span("weight_push", saved_s, end_s, within=loop, phase="weight_push")
             loop.end(int(end_s * S))
         for maker in self._makers:
-            maker.span("weight_pull", saved_s, end_s, rl__phase="weight_pull")
+            maker.span("weight_pull", saved_s, end_s, phase="weight_pull")
         return end_s + 0.02
 
 
@@ -153,7 +157,8 @@ def test_a_slow_rank_is_named_and_not_who_waits_for_it(program: Program) -> None
 
 def test_one_slow_transfer_is_listed_once() -> None:
     cause = only_cause(Program(from_on("sync", 4.0)))
-    assert (cause.kind, cause.since) == (Kind.SLOW_SYNC, pytest.approx(AT, abs=EXPORTED))
+    assert cause.kind is Kind.SLOW_SYNC
+    assert cause.since == pytest.approx(AT, abs=EXPORTED)
 
 
 def test_a_slow_checkpoint_is_no_slow_training() -> None:
