@@ -61,6 +61,14 @@ __all__ = [
 Value = None | bool | int | float | str | Sequence["Value"] | Mapping[str, "Value"]
 """Value of a log event: an OTLP ``AnyValue`` in its JSON form, bytes as base64 text."""
 
+_SIGNALS: Final = frozenset({"SIGHUP", "SIGINT", "SIGTERM"})
+_CTRL_C: Final = "KeyboardInterrupt"
+_INTERRUPTS: Final = _SIGNALS | {_CTRL_C}
+"""Errors of a worker that was asked to end."""
+
+_UNEXPLAINED: Final = _SIGNALS | {None}
+"""The same of one that was ended, without an error of its own."""
+
 _FOLLOWS_NS: Final = 3_600_000_000_000
 """How long after an error its peers fail: a collective's timeout may be half an hour."""
 
@@ -513,7 +521,8 @@ class WorkerFailure:
     Attributes:
         worker: ``<role>/<index>``.
         time_ns: Its end; without an exit report, its last progress.
-        error: Type of the error, empty if it is unknown; None without an exit report.
+        error: Type of the error, empty if it is unknown; None without an exit report. Of a command
+            that was asked to end, the signal.
         message: Of the error, without secrets.
         step: The step that the error has ended, else the last one known; None without steps.
         is_in_step: Whether the step is the one that the error has ended.
@@ -532,23 +541,27 @@ class WorkerFailure:
 
     @property
     def is_interrupt(self) -> bool:
-        """Return whether a person has ended it, by Ctrl-C."""
-        return self.error == "KeyboardInterrupt"
+        """Return whether a person or a scheduler has ended it, by Ctrl-C or a signal."""
+        return self.error in _INTERRUPTS
 
     def __str__(self) -> str:
         """Return who failed, how and when: ``trainer/0, RuntimeError at step 3``."""
         if self.error is None:
             what = " ended without an exit report" if self.reports_ends else " fell silent"
         else:
-            what = f", {self.error}" if self.error else " failed"
+            by = "ended by " if self.error in _SIGNALS else ""
+            what = f", {by}{self.error}" if self.error else " failed"
         after = "" if self.recovery_s is None else f"; replaced after {self.recovery_s:.1f} s"
         return f"{self.worker}{what}{self._when}{after}"
 
     @property
     def as_crash(self) -> str:
         """Return the same about the failure that ended the run, in one line without its message."""
+        by = f" by {self.error}" if self.error in _SIGNALS else ""
         return (
-            f"interrupted: {self.worker}{self._when}" if self.is_interrupt else f"crashed: {self}"
+            f"interrupted{by}: {self.worker}{self._when}"
+            if self.is_interrupt
+            else f"crashed: {self}"
         )
 
     @property
@@ -563,7 +576,7 @@ class WorkerFailure:
 
         Its peers hang or are killed because of it, so those without an exit report come second.
         If the errors report a lost peer, it is a worker that had stopped before them.
-        An interrupt comes before all: others fail by it.
+        Ctrl-C comes before all: others fail by it. A signal may be a launcher's answer to an error.
         """
         lasting = [one for one in failures if one.recovery_s is None]
         since_ns = max((one.time_ns for one in lasting), default=0) - _FOLLOWS_NS
@@ -571,7 +584,7 @@ class WorkerFailure:
         late = [*_not_by_a_lost_peer(late)]
         return min(
             late,
-            key=lambda one: (not one.is_interrupt, one.error is None, one.time_ns),
+            key=lambda one: (one.error != _CTRL_C, one.error in _UNEXPLAINED, one.time_ns),
             default=None,
         )
 
@@ -588,7 +601,7 @@ def _not_by_a_lost_peer(failures: "Sequence[WorkerFailure]") -> "Sequence[Worker
     A launcher that kills the rest after an error leaves more of them without a report.
     """
     by_peer = [one for one in failures if one.error and _LOST_PEER.search(one.error)]
-    silent = [one for one in failures if one.error is None]
+    silent = [one for one in failures if one.error in _UNEXPLAINED]
     if not by_peer or len(by_peer) + len(silent) < len(failures) or len(silent) > len(by_peer):
         return failures
     first_ns = min(one.time_ns for one in by_peer)

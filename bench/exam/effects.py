@@ -55,6 +55,10 @@ class Effect:
         """Whether it never comes out of this."""
         return False
 
+    def is_killed(self) -> bool:
+        """Whether a run that hangs is killed after a while."""
+        return False
+
     def death(self, who: Who, step: int) -> Death | None:
         """How a worker ends in this step."""
         return None
@@ -124,6 +128,9 @@ class Effects:
 
     def hangs(self, who: Who, stage: Stage, step: int) -> bool:
         return any(effect.hangs(who, stage, step) for effect in self.each)
+
+    def is_killed(self) -> bool:
+        return any(effect.is_killed() for effect in self.each)
 
     def death(self, who: Who, step: int) -> Death | None:
         return next(filter(None, (effect.death(who, step) for effect in self.each)), None)

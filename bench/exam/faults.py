@@ -64,6 +64,10 @@ class Hang(Effect):
     who: Who
     stage: Stage
     at: int
+    killed: bool = False
+
+    def is_killed(self) -> bool:
+        return self.killed
 
     def hangs(self, who: Who, stage: Stage, step: int) -> bool:
         return who == self.who and stage.phase == self.stage.phase and step >= self.at
@@ -299,8 +303,11 @@ class _Draw:
         if stage is None or (stage.job is Job.REWARD and self.program.calls):
             return None
         who = self._one(stage.role)
-        return Hang(who, stage, self.since), Fault(
-            "hang", frozenset({"stall"}), self.since, stage.role, str(who), in_words=stage.job
+        # Of a generator of its own: other draws of a case stay as they are.
+        killed = random.Random(f"{who} {self.since} {self.program.steps}").random() < _KILLED
+        words = f"{stage.job}, killed" if killed else stage.job
+        return Hang(who, stage, self.since, killed), Fault(
+            "hang", frozenset({"stall"}), self.since, stage.role, str(who), in_words=words
         )
 
     def crash(self) -> Drawn | None:
@@ -429,6 +436,8 @@ class _Draw:
             "eviction", frozenset({"eviction"}), self.since, in_words=f"{share:.0%}"
         )
 
+
+_KILLED = 0.4  # of the runs that hang
 
 # Where the entropy is not a number, its collapse is in no data.
 _HIDDEN = {"nan", "entropy collapse"}

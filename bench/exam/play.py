@@ -19,6 +19,7 @@ _STARTUP_S = 3.0
 _HELD_STEPS = 25  # a run that hangs is observed for as long
 _HELD_S = 90.0
 _PACE_STEPS = 8
+_MISSED_S = 60.0  # far longer than the lease of a worker
 
 
 class _Stopped(Exception):
@@ -169,7 +170,16 @@ class _Play:
             self.made.open.clear()
         self.made.is_over = False
         self.made.ends_s = self.now_s + held_s
+        if hung and self.has_end_reports and self.effects.is_killed():
+            self._kill(self.made.ends_s)
         return self.made
+
+    def _kill(self, at_s: float) -> None:
+        """End all workers without a report, and go on until the bridge has missed them."""
+        for who in self.made.begins:
+            if who not in self.gone:
+                self.made.ends.append(End(who, at_s, has_report=False))
+        self.made.ends_s = at_s + _MISSED_S
 
     def _measure(self, step: int) -> None:
         part = step / self.program.steps

@@ -6,7 +6,8 @@ traces name the operations of each worker: AR (one worker made slower), SE (uneq
 
 Of each trace the diagnosis names a worker, and what a step takes without it. Published are, for
 the same: T (of a step), T_rem (without the slowest 3 % of workers), T_ideal (all operations alike),
-and M_W = (T - T_rem) / (T - T_ideal): the part of the slowdown that single workers explain.
+and M_W = (T - T_rem) / (T - T_ideal): the part of the slowdown that single workers explain. M_S is
+the same of the last stage.
 """
 
 import argparse
@@ -38,7 +39,8 @@ class Judged(NamedTuple):
         worker: Of the cause.
         slowest: The worker with most work in the median step.
         share: Told part of the published slowdown: (T - told) / (T - T_ideal).
-        published: M_W.
+        of_workers: M_W.
+        of_stage: M_S.
     """
 
     name: str
@@ -47,7 +49,8 @@ class Judged(NamedTuple):
     worker: str | None
     slowest: str
     share: float
-    published: float
+    of_workers: float
+    of_stage: float
 
 
 def history_of(operations: list[_Operation]) -> RunHistory:
@@ -87,6 +90,7 @@ def judged(name: str, directory: Path) -> Judged:
     """Diagnose a trace, and compare with what is published of it."""
     operations = parquet.read_table(directory / f"trace-{name}.parquet").to_pylist()
     published = json.loads((directory / f"mw-{name}.json").read_text())
+    of_stage = json.loads((directory / f"ms-{name}.json").read_text())
     history = history_of(operations)
     causes = diagnose(history).causes
     cost = cost_of(history, causes[0]) if causes else None
@@ -102,6 +106,7 @@ def judged(name: str, directory: Path) -> Judged:
         max(work, key=lambda worker: work[worker]),
         saved_s / (published["tori"] - published["tideal"]),
         published["Mw"],
+        of_stage["Ms"],
     )
 
 
@@ -115,7 +120,8 @@ def main() -> None:
         print(
             f"{found.name}, {found.workers} workers, most work: {found.slowest}: "
             f"{found.cause or 'no cause'}\n"
-            f"   share of the slowdown: told {found.share:.1%}, M_W {found.published:.1%}"
+            f"   share of the slowdown: told {found.share:.1%}, M_W {found.of_workers:.1%}, "
+            f"M_S {found.of_stage:.1%}"
         )
 
 

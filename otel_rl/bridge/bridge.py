@@ -209,7 +209,9 @@ class Bridge:
         error = next((status.last_error for status in found if status.last_error), "")
         return Left(self._stores.spool.pending(), rows, error)
 
-    def stop(self, *, exit_code: int = 0, is_over: bool = False) -> Sequence[RunStatus]:
+    def stop(
+        self, *, exit_code: int = 0, is_over: bool = False, by: str | None = None
+    ) -> Sequence[RunStatus]:
         """Stop accepting, make rows of all that was accepted, and finish the runs.
 
         Where other bridges share the journal, they take over the rest after ``lease_s``: steps stay
@@ -219,16 +221,17 @@ class Bridge:
             exit_code: Exit code of the runs: 0 for success.
             is_over: Whether the workers have ended. Those that did not report their end have then
                 failed, unless ``exit_code`` is 0.
+            by: Signal that ended them, such as ``SIGTERM``; None if none is known.
 
         Returns:
             The status of each run. Rows that a tracker did not take within ``stop_timeout_s`` stay
             in the journal for the next start. A second call returns the same.
         """
         if self._ended is None:
-            self._ended = self._stop(exit_code, failed=exit_code != 0 if is_over else None)
+            self._ended = self._stop(exit_code, failed=exit_code != 0 if is_over else None, by=by)
         return self._ended
 
-    def _stop(self, exit_code: int, *, failed: bool | None) -> Sequence[RunStatus]:
+    def _stop(self, exit_code: int, *, failed: bool | None, by: str | None) -> Sequence[RunStatus]:
         begun_s, leases = time.monotonic(), self._stores.leases
         until_s = begun_s + stop_timeout_s(self.settings)
         if self._page is not None:
@@ -238,7 +241,7 @@ class Bridge:
         if leases is not None:
             leases.claim_no_more()
         self._diagnosis.stop()
-        self._row_thread.stop(begun_s=begun_s, failed=failed)
+        self._row_thread.stop(begun_s=begun_s, failed=failed, by=by)
         if self._archive is not None:
             self._archive.finish()
         self.cleanup.join()

@@ -99,6 +99,7 @@ class RowThread:
         # Set before ``stopping``, read after it.
         self._stop_begun_s = math.inf
         self._failed: bool | None = None
+        self._ended_by: str | None = None
         self._thread = threading.Thread(target=self._run, name="otel-rl-drain", daemon=True)
 
     def start(self) -> None:
@@ -109,16 +110,17 @@ class RowThread:
         """Look for work at once."""
         self._work.set()
 
-    def stop(self, *, begun_s: float, failed: bool | None) -> None:
+    def stop(self, *, begun_s: float, failed: bool | None, by: str | None = None) -> None:
         """Make the last rows, and wait for the end of the thread.
 
         Args:
             begun_s: When the bridge began to stop, see ``time.monotonic``.
             failed: Whether workers that did not report their end have failed; None if they may
                 still run.
+            by: Signal that ended them; None if none is known.
         """
         self._stop_begun_s = begun_s
-        self._failed = failed
+        self._failed, self._ended_by = failed, by
         self._stopping.set()
         self._work.set()
         if self._thread.is_alive():
@@ -195,6 +197,7 @@ class RowThread:
             self._rows.finish(
                 self._clock_ns(),
                 failed=self._failed,
+                by=self._ended_by,
                 is_over=lambda: time.monotonic() > until_s,
             )
             now_s = time.monotonic()

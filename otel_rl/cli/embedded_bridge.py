@@ -274,13 +274,14 @@ def _projects(settings: BridgeSettings) -> Iterator[str]:
         yield from filter(None, [settings.tracker.options_of(name).get("project")])
 
 
-def finish(bridge: Bridge, *, exit_code: int, is_over: bool) -> bool:
+def finish(bridge: Bridge, *, exit_code: int, is_over: bool, by: str | None = None) -> bool:
     """Stop the bridge and report the runs. Returns whether all rows are written.
 
     Args:
         bridge: To be stopped.
         exit_code: See ``Bridge.stop``.
         is_over: See ``Bridge.stop``.
+        by: See ``Bridge.stop``.
     """
     with _impatience(bridge.settings):
         left = "what was reported"
@@ -288,7 +289,7 @@ def finish(bridge: Bridge, *, exit_code: int, is_over: bool) -> bool:
             left = left_in_words(bridge.left(), bridge.settings.stop_timeout_s)
         say(f"writing the rest: {left} (Ctrl-C leaves it in the journal)")
         with _news(bridge):
-            statuses = bridge.stop(exit_code=exit_code, is_over=is_over)
+            statuses = bridge.stop(exit_code=exit_code, is_over=is_over, by=by)
         if bridge.has_page and statuses:
             say(f"show the run again with: otel-rl view {shlex.quote(str(bridge.settings.data))}")
         return report(bridge, statuses)

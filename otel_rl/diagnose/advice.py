@@ -19,6 +19,7 @@ _NEXT: Final[Mapping[Kind, str]] = {
     Kind.SLOW_DATA: "the source that {phase} of {who} reads: storage, network, loader processes",
     Kind.STRAGGLER: "GPU clocks, temperature, and other programs on the machine of {who}",
     Kind.UNEVEN_WORK: "how samples are dealt to {who} and its peers: by their number or by tokens",
+    Kind.STAGE_IMBALANCE: "layers by stage: fewer where {who} also has the embedding or the loss",
     Kind.STARVATION: "rates of those who make samples, and what they wait for",
     Kind.EVICTION: "the buffer's size and age limit against the rate of samples",
     Kind.STALE_POLICY: "when {who} loads weights, and whether its last load failed",
@@ -55,6 +56,8 @@ def compared_with(cause: Cause) -> str:
     """Return what the amount of a cause is compared with."""
     if cause.kind is Kind.UNEVEN_WORK:
         return f"other workers of {cause.role} in the same steps"
+    if cause.kind is Kind.STAGE_IMBALANCE:
+        return "the other stages in the same steps"
     if cause.kind in _OF_PEERS and cause.worker is not None and cause.since is None:
         return f"other workers of {cause.role} in the same steps"
     if cause.kind in _OF_PEERS and cause.worker is not None:

@@ -27,6 +27,7 @@ __all__ = [
     "Work",
     "from_nothing",
     "goodput_part_of",
+    "is_collective",
     "only_waits",
     "rows_about",
     "stage_of",
@@ -210,10 +211,19 @@ def _part_by_words(phase: str) -> RlGoodputPartValues | None:
 def only_waits(history: RunHistory, place: PhaseKey) -> bool:
     """Return whether a phase is no work: by its class, else by words, as in ``allreduce_wait``.
 
-    Nor is what a span around the parts of a step has beside them.
+    Nor is what a span around the parts of a step has beside them, nor a collective: all but the
+    last to come wait in it.
     """
     is_wait = place in history.waits or _part_by_words(place.phase) is RlGoodputPartValues.IDLE
-    return is_wait or (is_step(place.phase) and _is_rest(history, place))
+    return is_wait or is_collective(place) or (is_step(place.phase) and _is_rest(history, place))
+
+
+def is_collective(place: PhaseKey) -> bool:
+    """Return whether all workers of a role end a phase together."""
+    return _COLLECTIVE.search(place.phase.lower()) is not None
+
+
+_COLLECTIVE: Final = re.compile(r"all[_-]?(reduce|gather|to[_-]?all)|reduce[_-]?scatter")
 
 
 def _is_rest(history: RunHistory, place: PhaseKey) -> bool:

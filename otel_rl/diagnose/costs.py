@@ -77,7 +77,7 @@ def cost_of(history: RunHistory, cause: Cause, *, is_only: bool = False) -> Cost
         is_only: Whether there is no other: steps may then be longer by it even if no phase tells.
     """
     took = {one: value for one, value in zip(*_columns(history), strict=True) if _is_in(cause, one)}
-    if not took:
+    if not took or cause.kind is Kind.STALL:  # steps are none, and not longer
         return None
     added = _added(history, cause, took)
     if cause.phase is not None and cause.evidence and cause.evidence[0].after:
@@ -199,6 +199,9 @@ def _slow_places(history: RunHistory, cause: Cause) -> Iterator[tuple[PhaseKey, 
 
     With each, the part of the time that is left without the cause.
     """
+    if cause.kind is Kind.STAGE_IMBALANCE:
+        yield from _unequal_places(cause)
+        return
     evidence, named = cause.evidence[0], PhaseKey(cause.role or "", cause.phase or "")
     yield named, (evidence.before or 0.0) / (evidence.after or 1.0)
     if cause.worker is None:
@@ -214,6 +217,13 @@ def _slow_places(history: RunHistory, cause: Cause) -> Iterator[tuple[PhaseKey, 
         )
         if levels is not None and levels[1] >= _ALSO_SLOW * levels[0] > 0:
             yield place, levels[0] / levels[1]
+
+
+def _unequal_places(cause: Cause) -> Iterator[tuple[PhaseKey, float]]:
+    """Yield each phase of a long stage, with the part of its time that a mean stage takes."""
+    for one in cause.evidence:
+        role, _, phase = (one.key or "").removeprefix("phase/").partition("/")
+        yield PhaseKey(role, phase), (one.before or 0.0) / (one.after or 1.0)
 
 
 def _of_peers(worker: str, tracks: Mapping[str, Track]) -> tuple[float, float] | None:

@@ -26,8 +26,10 @@ from otel_rl.diagnose.detectors.quality.reward_hacking import reward_hacking
 from otel_rl.diagnose.detectors.resources.host_pressure import host_pressure
 from otel_rl.diagnose.detectors.resources.slow_links import slow_links
 from otel_rl.diagnose.detectors.resources.slow_tools import slow_tools
+from otel_rl.diagnose.detectors.resources.stage_imbalance import stage_imbalance
 from otel_rl.diagnose.detectors.resources.uneven_work import uneven_work
 from otel_rl.diagnose.detectors.workload import Workload, changes
+from otel_rl.diagnose.endings import in_order_of_time, stalls_before_the_end
 from otel_rl.diagnose.explain import SLACK, is_near, unexplained
 from otel_rl.diagnose.history.records import StepFacts
 from otel_rl.diagnose.history.run_history import PhaseKey, RunHistory
@@ -56,6 +58,7 @@ _DETECTORS: Final[Sequence[Callable[[RunHistory], Iterable[Cause]]]] = (
     slow_links,
     slow_phases.slow_work,
     uneven_work,
+    stage_imbalance,
     recurring.recurring,
     passing.passing_slowdowns,
     rare_phases.rare_phases,
@@ -93,13 +96,14 @@ def diagnose(
     """
     first, last = steps or (history.first, history.last)
     part = history if steps is None else history.between(history.first, last)
+    causes: Sequence[Cause]
     if steps is not None and last - first < _FEW:
         causes = _ranked(part, _of_few(part, first, last))
     else:
         found = lasting(part, (cause for detect in _DETECTORS for cause in detect(part)), silent_s)
         if steps is not None:
             found = (one for one in found if one.since is None or one.since >= first - SLACK)
-        causes = _ranked(part, (one for one in found if passed or one.until is None))
+        causes = _by_time(part, [one for one in found if passed or one.until is None])
     symptoms = list(_symptoms(part))
     if passed and steps is None and not causes:
         causes = _passed(history)
@@ -174,6 +178,16 @@ def _ranked(history: RunHistory, causes: Iterable[Cause]) -> list[Cause]:
     in_order = sorted(causes, key=lambda cause: -cause.score)
     named = [_with_worker(history, cause) for cause in unexplained(in_order)]
     return [with_cost(history, cause, is_only=len(named) == 1) for cause in named]
+
+
+def _by_time(history: RunHistory, causes: Sequence[Cause]) -> Sequence[Cause]:
+    """Rank causes; what was there when a run was killed comes before its end."""
+    before = stalls_before_the_end(history)
+    if not before:
+        return in_order_of_time(history, _ranked(history, causes))
+    ends = [one for one in causes if one.kind is Kind.CRASH]
+    others = [one for one in causes if one.kind not in {Kind.CRASH, Kind.STALL}]
+    return [*_ranked(history, [*before, *others]), *ends]
 
 
 def _with_worker(history: RunHistory, cause: Cause) -> Cause:

@@ -19,6 +19,7 @@ class Kind(StrEnum):
     SLOW_DATA = "slow_data"
     STRAGGLER = "straggler"
     UNEVEN_WORK = "uneven_work"
+    STAGE_IMBALANCE = "stage_imbalance"
     STARVATION = "starvation"
     EVICTION = "eviction"
     STALE_POLICY = "stale_policy"

@@ -4,6 +4,7 @@ import math
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from difflib import get_close_matches
 from typing import Any, Final
 
 from otel_rl.bridge.config import BridgeSettings
@@ -20,6 +21,7 @@ __all__ = ["Answers", "Scope"]
 
 _READING_S: Final = 20.0  # of a long history; a client waits for longer
 _LONGEST_OF_STEP: Final = 15
+_MOST_NEAR, _LEAST_ALIKE = 8, 0.5  # workers that may have been meant
 
 _NAME: Final = "Name a run as EXPERIMENT, TRIAL or EXPERIMENT/TRIAL."
 
@@ -130,8 +132,11 @@ class Answers:
     ) -> Mapping[str, Any]:
         """Return the longest spans that are kept, and the longest phases of the whole run."""
         found = self._named(scope, run)
-        phases = longest_phases(self._read(found), name=name, worker=worker, most=most)
+        data = self._read(found)
+        phases = longest_phases(data, name=name, worker=worker, most=most)
         spans = longest_spans(found, name=name, worker=worker, most=most)
+        if worker and not phases and not spans["spans"]:
+            _check_worker(found, data, worker)
         return {**_run(found), **spans, "phases_of_the_whole_run": phases}
 
     def _summary(self, found: Found, data: RunData) -> Mapping[str, Any]:
@@ -175,6 +180,17 @@ def _check_steps(found: Found, first: int, last: int) -> None:
             f"There are no steps {first} to {last} in {found.run.key}.",
             hint=f"Its steps go to {newest}; the first must not be after the last.",
         )
+
+
+def _check_worker(found: Found, data: RunData, worker: str) -> None:
+    names = sorted({*data.workers, *(name.partition("/")[0] for name in data.workers)})
+    if worker in names:
+        return
+    near = ", ".join(get_close_matches(worker, names, _MOST_NEAR, _LEAST_ALIKE))
+    raise ConfigError(
+        f"Run {found.run.key} has no worker {worker!r}.",
+        hint=f"Similar ones: {near}." if near else "Name a role or <role>/<index>.",
+    )
 
 
 def _config(one: Found, two: Found) -> Mapping[str, Any]:

@@ -4,6 +4,7 @@ import contextlib
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
+from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -31,6 +32,7 @@ _MAX_MEMORY_BYTES: Final = 100 << 20
 _READING_S: Final = 0.6
 
 _MOST_NAMES: Final = 20  # of runs, in a message
+_MOST_NEAR, _LEAST_ALIKE = 8, 0.5  # of them, names that may have been meant
 
 _NEWEST: Final = 100  # records that tell the last value of most keys
 
@@ -142,7 +144,7 @@ class Journals:
                 f"There is no run in the journals below {str(self._directory)!r}.",
                 hint="Name the data directory of a bridge: --data DIR.",
             )
-        names = sorted({str(one.run.key) for one in found})
+        names = _near_first(wanted, sorted({str(one.run.key) for one in found}))
         more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
         raise ConfigError(
             f"There is no run {wanted!r}.",
@@ -200,3 +202,12 @@ class Journals:
             return
         for directory in journals_below(self._directory):
             yield directory, partial(looking, directory)
+
+
+def _near_first(wanted: str, names: Sequence[str]) -> Sequence[str]:
+    """Return names with those first that may have been meant, if not all can be named."""
+    if len(names) <= _MOST_NAMES:
+        return names
+    within = [name for name in names if wanted.casefold() in name.casefold()]
+    near = within or get_close_matches(wanted, names, _MOST_NEAR, _LEAST_ALIKE)
+    return [*near, *(name for name in names if name not in near)]

@@ -163,6 +163,8 @@ def test_mistakes_are_told_with_a_way_out(data: Path) -> None:
         assert "Both names" in await refusal(session, "compare_runs", run="even", other="even")
         words = await refusal(session, "history", run="slow", key="trainer/loss", first_step=3)
         assert "last_step is missing" in words
+        words = await refusal(session, "slowest_spans", run="slow", worker="trainer/22")
+        assert "no worker 'trainer/22'. Similar ones: trainer/2" in words
         await refusal(session, "runs", limit=1_000_000)
 
     over_stdio(data, talk)

@@ -99,7 +99,7 @@ class Aligner:
             intake.add_sample(sample, received_ns)
         if decoded.spans:
             intake.history.spanned(
-                state.span_window.recent.new_of(decoded.spans), intake.axis.step_at
+                state.span_window.recent.new_of(decoded.spans), intake.axis.steps.at
             )
         intake.sample_counts.spans_too_old += state.span_window.add(
             decoded.spans, intake.settings, received_ns
@@ -113,13 +113,14 @@ class Aligner:
         )
         add_departures(state, decoded.departures, received_ns)
 
-    def end(self, *, failed: bool) -> None:
+    def end(self, *, failed: bool, by: str | None = None) -> None:
         """End all leases, as all workers have ended.
 
         Args:
             failed: Whether workers without an exit report have failed.
+            by: Signal that ended them; None if none is known.
         """
-        self.state.liveness.end(self._intake.series.workers.states, failed=failed)
+        self.state.liveness.end(self._intake.series.workers.states, failed=failed, by=by)
 
     def close_surplus(self, now_ns: int) -> list[Row]:
         """Remove and return open rows beyond the bounds. For the middle of a batch.

@@ -220,6 +220,7 @@ class RowProcessor:
         now_ns: int,
         *,
         failed: bool | None = None,
+        by: str | None = None,
         is_over: Callable[[], bool] = lambda: False,
     ) -> None:
         """Make rows of everything that waits or is open: no more data will come.
@@ -228,6 +229,7 @@ class RowProcessor:
             now_ns: The bridge's clock.
             failed: For ended workers, whether those without an exit report have failed. None where
                 workers may go on without this bridge.
+            by: Signal that ended them; None if none is known.
             is_over: Asked after each round. If so, what waits is left to the next bridge, with the
                 open steps of its runs.
 
@@ -246,7 +248,7 @@ class RowProcessor:
             try:
                 run = self.runs.loaded[key]
                 if failed is not None:
-                    run.aligner.end(failed=failed)
+                    run.aligner.end(failed=failed, by=by)
                 report = run.report_values(self._gauges(key))
                 if not run.report.has_changed(report):
                     report = {}

@@ -37,6 +37,9 @@ _NOT_FOUND, _NOT_EXECUTABLE, _SIGNALLED = 127, 126, 128
 # Of a command that ended well, if measurements are missing because they could not be stored.
 _LOST = 1
 
+# Signals that ask for an end.
+_REQUESTS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
 _LOOK_EVERY_S = 0.5
 _MAX_STEM = 100  # below the limit of names
 
@@ -137,12 +140,20 @@ def _command(arguments: argparse.Namespace) -> int:
         with live_line(bridge, key, is_wanted=arguments.live_line):
             status = _run(command, environment)
     finally:
-        finish(bridge, exit_code=status, is_over=True)
+        finish(bridge, exit_code=status, is_over=True, by=_signal_of(status))
     if not bridge.counters.value(Counter.POINTS_ACCEPTED) and not bridge.without_metrics:
         say(f"nothing was reported. {_likely_cause(bridge)}")
     if has_lost(bridge):
         return status or _LOST
     return status
+
+
+def _signal_of(status: int) -> str | None:
+    """Return the signal by which a person or a scheduler has ended a command, by its exit status.
+
+    Others, as SIGKILL and SIGSEGV, may come from the kernel because of what the command did.
+    """
+    return {_SIGNALLED + one: one.name for one in _REQUESTS}.get(status)
 
 
 def _likely_cause(bridge: Bridge) -> str:
@@ -190,8 +201,7 @@ def _signals_to(process: "subprocess.Popen[bytes]") -> Iterator[None]:
         if not (number == signal.SIGINT and _is_in_foreground()):
             process.send_signal(number)
 
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    before = {number: signal.signal(number, forward) for number in numbers}
+    before = {number: signal.signal(number, forward) for number in _REQUESTS}
     try:
         yield
     finally:

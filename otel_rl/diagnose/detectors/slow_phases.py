@@ -12,7 +12,7 @@ from math import exp, inf, log, sqrt
 from statistics import fmean, median
 from typing import NamedTuple
 
-from otel_rl.diagnose.classify import Work, only_waits, work_of
+from otel_rl.diagnose.classify import Work, is_collective, only_waits, work_of
 from otel_rl.diagnose.detectors.workload import Workload
 from otel_rl.diagnose.history.run_history import PhaseKey, RunHistory, Track
 from otel_rl.diagnose.history.timings import is_step_time
@@ -127,9 +127,14 @@ def slow_work(history: RunHistory) -> Iterator[Cause]:
     work = {
         place: tracks
         for place, tracks in history.spans.items()
-        if not only_waits(history, place) or work_of(place) in _MADE_BY_OTHERS
+        if not only_waits(history, place)
+        or work_of(place) in _MADE_BY_OTHERS
+        or is_collective(place)
     }
-    pooled = {place: together(tracks) for place, tracks in work.items()}
+    pooled = {
+        place: _least(tracks) if is_collective(place) else together(tracks)
+        for place, tracks in work.items()
+    }
     steps_s = step_time(history).finite().values
     usual_s = median(steps_s) if steps_s else 0.0
     load = Workload(history)
@@ -147,7 +152,8 @@ def slow_work(history: RunHistory) -> Iterator[Cause]:
         alone = [
             one
             for worker, of in relative.items()
-            if (
+            if not is_collective(place)
+            and (
                 one := _slower_than_peers(
                     history, place, worker, of, shown, least_s, is_felt=is_felt
                 )
@@ -159,7 +165,8 @@ def slow_work(history: RunHistory) -> Iterator[Cause]:
         found = soon(settled(pooled[place]))
         eased = soon(settled(load.eased(place, pooled[place])))
         if found is None or eased is None or not (_is_slower(found) and _is_slower(eased)):
-            yield from _always_slower(history, place, tracks, peers, usual_s)
+            if not is_collective(place):
+                yield from _always_slower(history, place, tracks, peers, usual_s)
             continue
         others = [track for other, track in pooled.items() if other != place]
         excess = found.ratio / common_ratio(others, found.step)
@@ -359,6 +366,18 @@ def together(tracks: Mapping[str, Track]) -> Track:
     for step in sorted(of_step):
         together.add(step, 0.0, exp(fmean(of_step[step])))
     return together
+
+
+def _least(tracks: Mapping[str, Track]) -> Track:
+    """Return the time of the last worker to come into a collective, in each step."""
+    of_step: dict[int, float] = {}
+    for track in tracks.values():
+        for step, value in zip(track.steps, track.values, strict=True):
+            of_step[step] = min(value, of_step.get(step, value))
+    least = Track()
+    for step in sorted(of_step):
+        least.add(step, 0.0, of_step[step])
+    return least
 
 
 def _more_of(

@@ -23,7 +23,7 @@ class Work:
 
     def __init__(self, busy_s: float) -> None:
         self.rounds = 0
-        self.finished: list[bool | None] = []
+        self.finished: list[tuple[bool | None, str | None]] = []
         self.looks = 0
         self.looks_at_disk = 0
         self._busy_s = busy_s
@@ -40,8 +40,8 @@ class Work:
             raise self.error
         return False
 
-    def finish(self, _now_ns: int, *, failed: bool | None, is_over: object) -> None:
-        self.finished.append(failed)
+    def finish(self, _now_ns: int, *, failed: bool | None, by: str | None, is_over: object) -> None:
+        self.finished.append((failed, by))
 
     def go_on(self, _now_ns: int) -> None: ...
 
@@ -79,8 +79,8 @@ class Site:
         )
         self.thread.start()
 
-    def stop(self, *, failed: bool | None = None) -> None:
-        self.thread.stop(begun_s=time.monotonic(), failed=failed)
+    def stop(self, *, failed: bool | None = None, by: str | None = None) -> None:
+        self.thread.stop(begun_s=time.monotonic(), failed=failed, by=by)
 
 
 @pytest.fixture
@@ -91,8 +91,8 @@ def site(tmp_path: Path) -> Iterator[Site]:
 
 
 def test_the_last_rows_are_made_with_what_became_of_the_workers(site: Site) -> None:
-    site.stop(failed=True)
-    assert (site.work.finished, site.work.looks) == ([True], 1)
+    site.stop(failed=True, by="SIGTERM")
+    assert (site.work.finished, site.work.looks) == ([(True, "SIGTERM")], 1)
 
 
 def test_where_bridges_share_the_journal_steps_stay_open_for_them(tmp_path: Path) -> None:

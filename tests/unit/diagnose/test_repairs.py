@@ -185,3 +185,27 @@ def test_a_nan_among_many_quick_steps_has_the_step_of_its_row(
     seen = [WorkerFacts("trainer/0", 9, 9 - len(odd), 9.0 - len(odd), len(odd))]
     history = RunHistory([Facts(9, 9, rows=rows, workers={"trainer/loss": seen})])
     assert [one.since for one in not_a_number(history)] == ([since] if since else [])
+
+
+def collective(seconds: Series, of_all: Series) -> RunHistory:
+    """Two ranks that end a collective together; one of them comes late to it."""
+    spans: dict[tuple[str, str, int], Series] = {
+        ("trainer", "train", 0): lambda step: 0.4,
+        ("trainer", "train", 1): seconds,
+        ("trainer", "all_reduce", 0): lambda step: of_all(step) + seconds(step) - 0.4,
+        ("trainer", "all_reduce", 1): of_all,
+    }
+    return made(spans=spans, step_s=lambda step: 0.4 + seconds(step) + of_all(step))
+
+
+def test_who_waits_in_a_collective_is_not_slow() -> None:
+    history = collective(changed(0.4, 0.9), lambda step: 0.002)
+    assert [(one.kind, one.worker) for one in diagnose(history).causes] == [
+        (Kind.STRAGGLER, "trainer/1")
+    ]
+
+
+def test_a_collective_that_takes_all_longer_is_slow() -> None:
+    history = collective(lambda step: 0.4, changed(0.1, 0.5))
+    (cause,) = diagnose(history).causes
+    assert (cause.phase, cause.worker, cause.since) == ("all_reduce", None, AT)

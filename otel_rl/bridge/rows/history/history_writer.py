@@ -11,6 +11,7 @@ from itertools import pairwise
 from typing import Final, NamedTuple
 
 from otel_rl.bridge.journal.formats import state_format as wire
+from otel_rl.bridge.rows.history.span_steps import SpanSteps
 from otel_rl.bridge.rows.series.streams import Stream, WorkerStanding, WorkerState
 from otel_rl.diagnose.history.records import (
     Facts,
@@ -65,6 +66,7 @@ class HistoryWriter:
         # (newest time, bytes) of the stored records.
         self._kept: deque[tuple[int, int]] = deque()
         self._forgotten_ns = 0
+        self._span_steps = SpanSteps()
         self._begin()
         self._lost: set[Worker] | None = set()
         self._reported: tuple[Sequence[WorkerFailure], str] = (), ""
@@ -152,15 +154,16 @@ class HistoryWriter:
             else:
                 cell[2] += 1
 
-    def spanned(self, spans: Iterable[SpanRecord], step_at: Callable[[int], int]) -> None:
+    def spanned(self, spans: Iterable[SpanRecord], step_at: Callable[[int], int | None]) -> None:
         """Record ended spans.
 
         Args:
             spans: New spans of one message, grouped by scope and not ordered by their ends.
-            step_at: Returns the step in progress at a time in ns.
+            step_at: Returns the step in progress at a time in ns; None where no metric tells it.
         """
         # A nested span precedes its parent, also if both end together.
-        for span in sorted(spans, key=lambda span: (span.end_ns, -span.start_ns)):
+        in_order = sorted(spans, key=lambda span: (span.end_ns, -span.start_ns))
+        for span, step in self._span_steps.of(in_order, step_at):
             inside_ns = self._within.pop((span.span_id, span.worker), 0)
             took_ns = span.end_ns - span.start_ns
             if span.parent_id is not None:
@@ -168,7 +171,6 @@ class HistoryWriter:
                 self._within[parent] = self._within.get(parent, 0) + took_ns
                 if len(self._within) > _MAX_PARENTS:
                     del self._within[next(iter(self._within))]
-            step = step_at(span.end_ns) if span.step is None else span.step
             place = step, span.role, _phase_of(span), span.worker
             cell = self._spans.get(place)
             if cell is None:

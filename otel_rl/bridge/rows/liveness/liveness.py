@@ -101,12 +101,15 @@ class Liveness:
             return
         role.let_go(index, state)
 
-    def end(self, workers: Mapping[Worker, WorkerState], *, failed: bool) -> None:
+    def end(
+        self, workers: Mapping[Worker, WorkerState], *, failed: bool, by: str | None = None
+    ) -> None:
         """End every lease, as all processes are known to be gone.
 
         Args:
             workers: All.
             failed: Whether workers without an exit report have failed.
+            by: Signal that ended them, such as ``SIGTERM``; None if none is known.
         """
         if failed:
             self._note_left(workers.values())
@@ -119,7 +122,7 @@ class Liveness:
             successor = by_role[worker.role].successor(worker, state)
             is_lost = successor is not None and state.sends_exit_report
             if failed or is_lost:
-                self._lost(role, worker, state, successor if is_lost else None, {})
+                self._lost(role, worker, state, successor if is_lost else None, {}, by)
             else:
                 state.gone_ns = state.event_ns
                 role.let_go(worker.index, state)
@@ -211,6 +214,7 @@ class Liveness:
         state: WorkerState,
         successor: WorkerState | None,
         living: Mapping[str, int],
+        by: str | None = None,
     ) -> None:
         """Record an expired lease without an exit report; ``living`` counts leases by instance."""
         state.standing, state.gone_ns = WorkerStanding.FAILED, state.event_ns
@@ -221,7 +225,7 @@ class Liveness:
         last_ns = state.event_ns or state.received_ns
         name = f"{state.role}/{state.label}"
         failure = last_error(state) or WorkerFailure(
-            name, last_ns, reports_ends=state.sends_exit_report
+            name, last_ns, by, reports_ends=state.sends_exit_report
         )
         self._failures.add(state.received_ns, failure)
         if successor is None:

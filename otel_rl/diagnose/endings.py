@@ -1,0 +1,68 @@
+"""Causes before the end of a run: who kills a run may do so because it hangs, or is too slow.
+
+The crash that follows is true, and explains nothing. So the run is diagnosed as it was before its
+end, and the crash comes after what happened first.
+"""
+
+from collections.abc import Sequence
+from copy import copy
+from itertools import chain
+from typing import Final
+
+from otel_rl.diagnose.detectors.hung_worker import hung_workers
+from otel_rl.diagnose.detectors.processes import ended_with_the_run
+from otel_rl.diagnose.detectors.stalls import stalls
+from otel_rl.diagnose.explain import SLACK
+from otel_rl.diagnose.history.run_history import RunHistory
+from otel_rl.diagnose.result import Cause, Kind
+from otel_rl.records import ExperimentStatus, WorkerFailure
+
+__all__ = ["in_order_of_time", "stalls_before_the_end"]
+
+_AT_ONCE_S: Final = 10.0  # a launcher that ends all processes waits for each
+
+
+def stalls_before_the_end(history: RunHistory) -> Sequence[Cause]:
+    """Return the stalls in which a run was when it was killed, or when an error ended it."""
+    failure = _end_of(history)
+    lags = None if failure is None else history.lags.get(failure.worker)
+    if lags is None:
+        return ()
+    before = copy(history)
+    before.ends_s = min(history.ends_s, lags.times_s[-1])
+    before.losses = [one for one in history.losses if one.time_s < before.ends_s]
+    before.failures = [one for one in history.failures if one.recovery_s is not None]
+    before.status = ExperimentStatus.RUNNING
+    return [*chain(stalls(before), hung_workers(before))]
+
+
+def in_order_of_time(history: RunHistory, causes: Sequence[Cause]) -> Sequence[Cause]:
+    """Return the causes with the end of a killed run behind those that were there before."""
+    ends = [one for one in causes if one.kind is Kind.CRASH and one.since is not None]
+    if not ends or not _is_killed(history):
+        return causes
+    (end,) = ends
+    before = [one for one in causes if one is not end and _is_long_before(one, end)]
+    return [*before, end, *(one for one in causes if one is not end and one not in before)]
+
+
+def _end_of(history: RunHistory) -> WorkerFailure | None:
+    """Return the failure that has ended the run; None of one that goes on."""
+    if history.status != ExperimentStatus.CRASHED:
+        return None
+    ended = ended_with_the_run(history)
+    return WorkerFailure.first_cause(one for one in history.failures if one.worker not in ended)
+
+
+def _is_killed(history: RunHistory) -> bool:
+    """Return whether all workers were gone at once, without an error of their own."""
+    lasting = [one for one in history.failures if one.recovery_s is None]
+    if history.status != ExperimentStatus.CRASHED or any(one.error for one in lasting):
+        return False
+    last_s = [track.times_s[-1] for track in history.lags.values() if track.times_s]
+    own_s = [history.lags[one.worker].times_s[-1] for one in lasting if one.worker in history.lags]
+    return bool(own_s) and min(own_s) >= max(last_s) - _AT_ONCE_S
+
+
+def _is_long_before(cause: Cause, end: Cause) -> bool:
+    return cause.since is not None and cause.since < (end.since or 0) - SLACK and not cause.until
