@@ -56,6 +56,7 @@ _DETECTORS: Final[Sequence[Callable[[RunHistory], Iterable[Cause]]]] = (
     slow_phases.slow_work,
     uneven_work,
     recurring.recurring,
+    recurring.recurring_of_all,
     passing.passing_slowdowns,
     rare_phases.rare_phases,
     slow_tools,
