@@ -10,7 +10,7 @@ from otel_rl.diagnose.classify import Subject, Work, tracks_about, work_of
 from otel_rl.diagnose.detectors.slow_phases import step_time
 from otel_rl.diagnose.history.run_history import RunHistory, Track
 from otel_rl.diagnose.result import Cause, Evidence, Kind
-from otel_rl.diagnose.stats.levels import LevelChange, medians, settled, soon
+from otel_rl.diagnose.stats.levels import LevelChange, medians, soon
 
 __all__ = ["slow_messages"]
 
@@ -76,7 +76,7 @@ def _late_calls(history: RunHistory) -> Iterator["_Late"]:
         for like in (_method(key), _protocol(key)):
             answered[like].append((key.partition("/")[0], track))
     for key, worker, track in tracks_about(history, Subject.CLIENT_CALLS):
-        change = soon(settled(track))
+        change = soon(track)
         if change is None or not change.is_rise(ratio=1.7, order=0.75, size=2.0):
             continue
         more = change.after - change.before

@@ -194,20 +194,6 @@ def test_a_trainer_that_waits_for_samples_by_any_name_starves(
     assert (Kind.STARVATION in found) == is_found
 
 
-def test_calls_that_were_slow_when_the_run_began_are_late_all_the_same() -> None:
-    def call_s(step: int) -> float:
-        return 1.4 if step < 7 else changed(0.35, 0.85)(step)
-
-    calls = {
-        ("generator/rpc/client/call/duration/score", f"generator/{n}"): call_s for n in range(3)
-    }
-    answers: Mapping[tuple[str, str], Series] = {
-        ("reward/rpc/server/call/duration/score", "reward/0"): lambda step: 0.35
-    }
-    history = made(step_s=changed(2.0, 2.5), workers=calls | dict(answers))
-    assert kinds(history) == {Kind.NETWORK_DELAY}
-
-
 @pytest.mark.parametrize(
     ("phase", "work"), [("gen", Work.GENERATION), ("gen_batch", Work.GENERATION), ("gentle", None)]
 )
