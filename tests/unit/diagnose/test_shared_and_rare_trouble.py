@@ -189,7 +189,10 @@ def test_ages_of_samples_in_versions_are_known_by_their_names(key: str, *, is_fo
 def test_a_trainer_that_waits_for_samples_by_any_name_starves(
     phase: str, *, is_found: bool
 ) -> None:
-    spans = of_ranks(phase, lambda _: changed(0.1, 2.0)) | of_ranks("train", lambda _: noisy(1.0))
+    spans = {
+        **of_ranks(phase, lambda _: changed(0.1, 2.0)),
+        **of_ranks("train", lambda _: noisy(1.0)),
+    }
     found = kinds(made(step_s=changed(1.2, 3.1), spans=spans))
     assert (Kind.STARVATION in found) == is_found
 
