@@ -74,7 +74,7 @@ def judged(run: Run, looks: Sequence[Look], onset_s: float) -> Mark:
         is_right=hit is not None and worker is not False,
         has_kind=hit is not None,
         has_worker=worker,
-        has_onset=_has_onset(hit, last),
+        has_onset=_has_onset(hit, last, _NEAR * run.program.stride),
         has_second=_has_second(run, last) if len(run.expected) > 1 else None,
         is_silent=str(last.verdict) == "healthy",
         alarms=early,
@@ -90,17 +90,9 @@ def _false(run: Run, said: Diagnosis) -> list[Cause]:
 
 
 def _matches(one: Expected, cause: Cause) -> bool:
-    role = cause.worker.partition("/")[0] if cause.worker else cause.role
-    is_there = role in (None, "", one.role) or str(cause.kind) in ("network_delay", "starvation")
-    return str(cause.kind) in one.kinds and (is_there or _is_of_rollouts(cause))
-
-
-def _is_of_rollouts(cause: Cause) -> bool:
-    """Allow learning, staleness and stalls to be told of the role that sees them."""
-    return str(cause.kind) in (
-        "stall", "nan", "reward_drop", "reward_bug", "entropy_collapse", "kl_growth",
-        "stale_policy", "staleness_growth", "eviction", "logprob_mismatch", "reward_hacking",
-    )  # fmt: skip
+    """Return whether a cause is a trouble: of its kind, and of no other role."""
+    role = cause.role or (cause.worker or "").rpartition("/")[0]
+    return str(cause.kind) in one.kinds and (not one.role or role in ("", one.role))
 
 
 def _first(run: Run, said: Diagnosis) -> Expected | None:
@@ -123,11 +115,11 @@ def _has_worker(hit: Expected | None, said: Diagnosis) -> bool | None:
     return said.causes[0].worker == hit.worker
 
 
-def _has_onset(hit: Expected | None, said: Diagnosis) -> bool | None:
+def _has_onset(hit: Expected | None, said: Diagnosis, near: int) -> bool | None:
     if hit is None or hit.step is None or not said.causes:
         return None
     since = said.causes[0].since
-    return since is not None and abs(since - hit.step) <= _NEAR
+    return since is not None and abs(since - hit.step) <= near
 
 
 def _has_second(run: Run, said: Diagnosis) -> bool:

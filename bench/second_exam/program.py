@@ -55,6 +55,7 @@ class Program:
         warmup: How much longer the first step takes.
         evaluates, saves: Every so many steps; 0 for never.
         pushes: Weights are sent every so many steps.
+        first_step, stride: The number that the program gives to step 0, and to each next one.
         stages: Pipeline stages of the trainers of an asynchronous system.
     """
 
@@ -72,6 +73,12 @@ class Program:
     pushes: int
     stages: int
     seed: str
+    first_step: int = 0
+    stride: int = 1
+
+    def told(self, step: int) -> int:
+        """Return the number that the program gives to a step."""
+        return self.first_step + self.stride * step
 
     @property
     def workers(self) -> int:
@@ -84,7 +91,8 @@ def drawn(chance: random.Random, system: System, needs: frozenset[str], seed: st
     Args:
         needs: Of ``ours``, ``spans``, ``metrics``, ``waits`` (collectives have phases of their
             own), ``many`` (at least four workers of each role), ``quiet`` (noise up to 4 %),
-            ``saves``.
+            ``saves``, ``evaluates``, ``jumps`` (numbers of steps count updates, from a checkpoint
+            on).
     """
     step_s = 0.5 * 240 ** chance.random()
     sizes = _sizes(chance, system, 4 if "many" in needs else 2)
@@ -99,11 +107,13 @@ def drawn(chance: random.Random, system: System, needs: frozenset[str], seed: st
         tail=chance.choice([0.0, 0.005, 0.02]),
         growth=chance.choice([0.0, 0.0, 0.3]),
         warmup=chance.uniform(1, 6),
-        evaluates=chance.choice([0, 0, 10, 20]),
+        evaluates=chance.choice([8, 10] if "evaluates" in needs else [0, 0, 10, 20]),
         saves=chance.choice([8, 10, 15]) if "saves" in needs else chance.choice([0, 10, 25]),
         pushes=chance.choice([1, 1, 2, 4]) if system is System.ASYNC else 1,
         stages=chance.choice([1, 2]),
         seed=seed,
+        first_step=4_000 if "jumps" in needs else 0,
+        stride=16 if "jumps" in needs else 1,
     )
 
 

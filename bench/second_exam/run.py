@@ -38,6 +38,14 @@ _START: Final = {
     System.AGENTS: agents.start,
 }
 _SHARES: Final = {"reward": 0.12, "weight_sync": 0.06, "weight_push": 0.05, "reference": 0.07}
+# What is wrong between roles, or with the policy, which all have.
+_OF_NO_ROLE: Final = frozenset(
+    {
+        *(What.WIRE, What.DRY, What.CRAMPED, What.AGEING, What.LINK, What.STEAL),
+        *(What.REWARD_FALL, What.REWARD_CONSTANT, What.REWARD_JUMP, What.ENTROPY, What.KL),
+        *(What.GAP, What.HACK),
+    }
+)
 _SEEN: Final = 0.3  # of a step: what a slow phase adds at least
 
 
@@ -80,7 +88,16 @@ def _expected(one: Trouble, answer: Answer, program: Program) -> Expected:
             index = None
         elif index is not None:
             kinds |= {"crash"}  # of the worker that fell silent first: it may as well be dead
-    return Expected(kinds, one.role, index, one.step if answer.has_onset else None)
+    step = program.told(one.step) if answer.has_onset else None
+    has_role = index is not None or not (one.what in _OF_NO_ROLE or _is_unseen(one, program))
+    role = one.role if has_role else ""
+    return Expected(kinds, role, index, step)
+
+
+def _is_unseen(one: Trouble, program: Program) -> bool:
+    """Return whether only those who wait for a role tell its time."""
+    is_lockstep = program.system is System.LOCKSTEP
+    return is_lockstep and one.phase == "reward" and not program.telemetry.spans
 
 
 def _sized(chance: random.Random, one: Trouble, program: Program) -> Trouble:
@@ -103,6 +120,7 @@ def _sized(chance: random.Random, one: Trouble, program: Program) -> Trouble:
                 What.GC: chance.uniform(0.5, 1.2),
                 What.WIRE: chance.uniform(0.3, 0.8),
                 What.STEAL: least * chance.uniform(1.2, 1.8),
+                What.NIC: chance.uniform(8.0, 14.0),
                 What.LINK: chance.uniform(4.0, 8.0),
                 What.UNEVEN: chance.uniform(1.8, 2.8),
                 What.GAP: chance.uniform(4.0, 12.0),

@@ -37,6 +37,8 @@ class What(StrEnum):
     LINK = "link"  # weights move ``size`` times more slowly between hosts
     UNEVEN = "uneven"  # a rank gets ``size`` times the tokens of the others
     GAP = "gap"  # the engines' log-probabilities are ``size`` times as far off the trainers'
+    NIC = "nic"  # weights move ``size`` times more slowly to and from all workers of one host
+    FLAKY = "flaky"  # of calls of a tool, one in twelve takes ``size`` times as long
     HACK = "hack"  # the reward is gained by a trick: held-out scores fall, answers repeat
     # No troubles: changes on purpose.
     BATCH = "batch"
@@ -51,6 +53,13 @@ class What(StrEnum):
     REPLACED = "replaced"
     SEASON = "season"  # prompts become harder and easier in turns
     LEAP = "leap"  # the policy finds out how to solve more, and writes more for it
+    SCALES = "scales"  # scorers leave and come back in turns, as load asks
+    CURRICULUM = "curriculum"  # answers may be ``size`` times as long in each of three stages
+    MICRO = "micro"  # gradients are gathered over twice the batches, each with a span
+    ELSEWHERE = "elsewhere"  # evaluations are moved from the ranks to a process of their own
+    SMALLER = "smaller"  # as RESTART, with a part ``size`` of the ranks
+    BLIP = "blip"  # the loss is NaN in two steps, which are skipped
+    ODD_EVAL = "odd_eval"  # one evaluation of all takes ``size`` times as long
     GAP_GROWS = "gap_grows"  # slowly, to ``size`` times, as the policy moves away
 
 
@@ -98,7 +107,7 @@ class Expected:
 
     Attributes:
         kinds: Any of these kinds is right.
-        role: Of the cause.
+        role: Of the cause; empty if it is of none, or the data does not show it.
         index: Of the worker at fault; None if there is not one.
         step: When it begins; None if that is not judged.
     """

@@ -95,7 +95,7 @@ _WORK = (
     (Work.ENVIRONMENT, r"env(_|$|\.)|environment|tool|sandbox"),
     (
         Work.GENERATION,
-        r"generat|rollout|decod|prefill|sampl|action_select|inferen|tokeniz|vllm|sglang|explor",
+        r"generat|(^|_)gen(_|$)|rollout|decod|prefill|sampl|action_select|inferen|tokeniz|vllm|sglang|explor",
     ),
     (
         Work.TRAINING,
@@ -242,10 +242,12 @@ _REST: Final = 0.2  # of the parts of a step
 def waits_for_samples(place: PhaseKey) -> bool:
     """Return whether a wait of this phase is a trainer's wait for samples."""
     learner = not any(word in place.role for word in _PRODUCERS)
-    return learner and any(word in place.phase for word in _SAMPLE_SOURCES)
+    names_source = any(word in place.phase for word in _SAMPLE_SOURCES)
+    return learner and (names_source or bool(_OWN_WAIT.match(place.phase)))
 
 
 _PRODUCERS: Final = ("generator", "reward", "env", "rollout")
+_OWN_WAIT: Final = re.compile(r"(train(er|ing)?_)?(wait|idle)$")  # tells who waits, not for whom
 _SAMPLE_SOURCES: Final = (
     "collector",
     "replay",
@@ -269,7 +271,10 @@ class Subject(StrEnum):
     ENTROPY = r"entropy(_loss)?(/mean|_mean)?$"
     KL = r"(^|/|_)kl((/|_)(reference|ref|div(ergence)?|mean|loss|penalty))*$"
     RESPONSE_LENGTH = r"(response|completion)(/|_)(length|tokens|len)((/|_)mean)?$|episode/length$"
-    STALENESS = r"staleness(/mean)?$|age/versions/mean$|off_?policy(ness)?(/|_)?(steps|mean)?$"
+    STALENESS = (
+        r"staleness(/mean)?$|(^|/|_)age(/|_)(in_)?versions(/mean)?$"
+        r"|off_?policy(ness)?(/|_)?(steps|mean)?$"
+    )
     POLICY_VERSION = r"(policy|weights?|model)(/|_)version$"
     PREEMPTIONS = r"preempt(ed|ions?)(/|_|$)|recomput"
     CACHE_MISSES = r"cache/miss/ratio$|cache_miss"

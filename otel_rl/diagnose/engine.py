@@ -60,6 +60,7 @@ _DETECTORS: Final[Sequence[Callable[[RunHistory], Iterable[Cause]]]] = (
     uneven_work,
     stage_imbalance,
     recurring.recurring,
+    recurring.recurring_of_all,
     passing.passing_slowdowns,
     rare_phases.rare_phases,
     slow_tools,

@@ -1,10 +1,10 @@
-"""All scenarios: what goes wrong or changes, written down before anything was run."""
+"""All scenarios: what goes wrong or changes, each written down before it was run."""
 
 from collections.abc import Sequence
 from typing import Final
 
 from bench.second_exam.scenario import Scenario
-from bench.second_exam.scenarios import agents, asynchronous, healthy, lockstep
+from bench.second_exam.scenarios import agents, asynchronous, further, healthy, lockstep
 
 __all__ = ["SCENARIOS"]
 
@@ -13,4 +13,5 @@ SCENARIOS: Final[Sequence[Scenario]] = (
     *asynchronous.SCENARIOS,
     *agents.SCENARIOS,
     *healthy.SCENARIOS,
+    *further.SCENARIOS,
 )

@@ -156,6 +156,9 @@ class _Farm:
             tool = "tool_python"
         begin_s = self.kernel.now
         seconds = self.tool_s * math.exp(self.world.chance.gauss(-0.18, 0.6))
+        for one in self.world.troubles.of(What.FLAKY):
+            if tool == one.phase and step >= one.step and self.world.chance.random() < 1 / 12:
+                seconds *= one.size
         yield from env.work(tool, seconds, step)
         attributes = {"tool": tool.removeprefix("tool_")}
         env.spread("rl.env.step.duration", self.kernel.now - begin_s, attributes)

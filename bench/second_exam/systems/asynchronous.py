@@ -40,7 +40,10 @@ class _Pipeline:
         mean_s = 0.5 * self.program.step_s * len(self.inboxes) / makers
         told = 0
         while True:
-            group: Group = yield inbox.take()
+            group: Group | None = yield inbox.take()
+            if group is None:
+                worker.leave()
+                return
             step, begin_s = self.world.step, self.kernel.now
             if step != told:
                 worker.step_is_over(told, begin_s, has_loop=False)
@@ -54,11 +57,27 @@ class _Pipeline:
             worker.record(point)
             self.buffer.keep(group)
 
+    def _scale(self, step: int) -> None:
+        """Remove or add scorers, as an autoscaler that sees the load go up and down."""
+        if not any(step >= one.step for one in self.world.troubles.of(What.SCALES)):
+            return
+        size = self.program.sizes["reward"]
+        wanted = size if step // 8 % 2 else max(1, size // 2)
+        while len(self.inboxes) > wanted:
+            self.inboxes.pop().put(None)
+        for index in range(len(self.inboxes), wanted):
+            scorer = Worker(self.world, "reward", index, self.scorers[index].life + 1)
+            self.scorers[index] = scorer
+            self.inboxes.append(Store(self.kernel))
+            self.kernel.spawn(self._score(scorer))
+
     def _train(self, rank: Worker) -> Work[None]:
         for step in range(self.program.steps):
             begin_s = self.kernel.now
             if rank.index == 0:
                 self.world.step = step
+            if rank.index == 0:
+                self._scale(step)
             groups = yield from self._take(rank, step)
             yield from self._update(rank, step, groups)
             yield from self._save(rank, step)

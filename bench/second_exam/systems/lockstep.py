@@ -33,6 +33,7 @@ class _Ranks:
         self.inboxes: list[Store] = []
         share = self.program.step_s * scorers / (self.size * _CALLS)
         self.score_s = 0.12 * share
+        self.grown = 1.0  # work of a rank, if there are fewer
         self.tasks: list[Task] = []
         self.alive: list[Worker] = []
 
@@ -63,7 +64,7 @@ class _Ranks:
 
     def _step(self, rank: Worker, step: int) -> Work[None]:
         step_s, world = self.program.step_s, self.world
-        work = world.batch(step) * world.length(step)
+        work = world.batch(step) * world.length(step) * self.grown
         yield from rank.work("load", 0.01 * step_s, step)
         yield from rank.work("generate", 0.45 * step_s * work, step)
         yield from self._score(rank, step)
@@ -79,7 +80,9 @@ class _Ranks:
 
     def _train(self, rank: Worker, step: int, seconds: float) -> Work[None]:
         if self.program.telemetry.names_waits:
-            yield from rank.work("train", seconds, step)
+            pieces = self.world.micro(step)
+            for _ in range(pieces):
+                yield from rank.work("train", seconds / pieces, step)
             yield from rank.wait("rank_barrier", self.barrier.arrive(), step)
         else:
             begin_s = self.world.kernel.now
@@ -90,13 +93,30 @@ class _Ranks:
     def _now_and_then(self, rank: Worker, step: int) -> Work[None]:
         program = self.program
         if program.evaluates and step % program.evaluates == program.evaluates - 1:
+            if any(step >= one.step for one in self.world.troubles.of(What.ELSEWHERE)):
+                self._evaluate_elsewhere(rank, step)
+                return
             sizes = [one.size for one in self.world.troubles.of(What.LONG_EVAL)]
             grown = 1 + sum(size - 1 for size in sizes) * step / program.steps
+            grown *= self._odd(step)
             yield from rank.work("evaluation", 0.8 * program.step_s * grown, step)
             yield self.barrier.arrive()
         if program.saves and step % program.saves == program.saves - 1:
             yield from rank.work("checkpoint", 0.3 * program.step_s, step)
             yield self.barrier.arrive()
+
+    def _odd(self, step: int) -> float:
+        for one in self.world.troubles.of(What.ODD_EVAL):
+            if one.step <= step < one.step + self.program.evaluates:
+                return one.size
+        return 1.0
+
+    def _evaluate_elsewhere(self, rank: Worker, step: int) -> None:
+        if rank.index == 0:
+            evaluator = Worker(self.world, "evaluator", 0)
+            self.alive.append(evaluator)
+            seconds = 3.0 * self.program.step_s
+            self.world.kernel.spawn(evaluator.work("evaluation", seconds, step))
 
     def _score(self, rank: Worker, step: int) -> Work[None]:
         world, begin_s = self.world, self.world.kernel.now
@@ -137,6 +157,10 @@ class _Ranks:
             for worker in self.alive:
                 worker.leave()
             yield _RESTART_S
+            for one in self.world.troubles.of(What.SMALLER):
+                size = max(2, round(one.size * self.size))
+                self.grown, self.size = self.size / size, size
+                self.barrier = Barrier(self.world.kernel, size)
             self.begin(last - 4, self.program.steps, life + 1)
             return
         if self.world.troubles.of(What.TAIL):
@@ -148,6 +172,6 @@ class _Ranks:
 
 def start(world: World) -> None:
     """Start the processes of a run."""
-    restarts = world.troubles.of(What.RESTART)
+    restarts = [*world.troubles.of(What.RESTART), *world.troubles.of(What.SMALLER)]
     last = restarts[0].step if restarts else world.program.steps
     _Ranks(world).begin(0, last, 0)

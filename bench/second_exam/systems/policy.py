@@ -18,6 +18,9 @@ def report(worker: Worker, step: int, *, all_ranks: bool) -> None:
     for one in nan:  # the rank's own gradient first, then everybody's weights
         if one.index == worker.index or step > one.step:
             values |= {"loss": math.nan, "grad_norm": math.nan}
+    for one in world.troubles.of(What.BLIP):
+        if one.step <= step < one.step + 2:
+            values |= {"loss": math.nan, "grad_norm": math.nan}
     for name, value in values.items():
         if all_ranks or worker.index == 0:
             worker.value(name, value, step)

@@ -4,7 +4,7 @@ import math
 import random
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from bench.second_exam.program import Program
@@ -97,6 +97,8 @@ class World:
             length *= one.size if step >= one.step else 1
         for one in self.troubles.of(What.LENGTH_RAMP):
             length *= 1 + (one.size - 1) * step / program.steps
+        for one in self.troubles.of(What.CURRICULUM):
+            length *= one.size ** (4 * step // program.steps)
         for one in self.troubles.of(What.LEAP):
             length *= 1 + 0.8 * max(0.0, min(1.0, (step - one.step) / 10))
         return length
@@ -114,9 +116,21 @@ class World:
         more = self.troubles.amount(What.UNEVEN, role, index, step, self.program.steps)
         return more or 1.0
 
+    def far_from(self, role: str, index: int, step: int) -> float:
+        """Return how many times as long weights move to and from a worker's host."""
+        for one in self.troubles.of(What.NIC):
+            if host_of(one.role, one.index or 0) == host_of(role, index) and step >= one.step:
+                return one.size
+        return 1.0
+
     def batch(self, step: int) -> float:
+        """Return the samples of a step, relative to the first."""
         on = [one.size for one in self.troubles.of(What.BATCH) if step >= one.step]
-        return math.prod(on)
+        return math.prod(on) * self.micro(step)
+
+    def micro(self, step: int) -> int:
+        """Return the batches over which gradients are gathered."""
+        return 1 + sum(step >= one.step for one in self.troubles.of(What.MICRO))
 
     def noisy(self, seconds: float, step: int = 1 << 30) -> float:
         program = self.program
@@ -144,6 +158,8 @@ class Worker:
         self.record(Event("start"))
 
     def record(self, what: Point | Span | Event) -> None:
+        if what.step is not None and self.world.program.stride > 1:
+            what = replace(what, step=self.world.program.told(what.step))
         if not self.is_gone:
             record = Record(self.world.kernel.now, self.role, self.index, self.life, what)
             self.world.records.append(record)
@@ -278,6 +294,8 @@ class Worker:
         seconds *= stolen.size if stolen is not None else 1.0
         if phase == "weight_sync":
             seconds *= world.troubles.amount(What.LINK, self.role, self.index, step, steps) or 1.0
+        if phase in ("weight_sync", "weight_push", "weight_pull", "param_sync"):
+            seconds *= world.far_from(self.role, self.index, step)
         if phase == "train":
             seconds *= world.share_of(self.role, self.index, step)
         seconds *= world.troubles.factor(self.role, self.index, phase, step, steps)

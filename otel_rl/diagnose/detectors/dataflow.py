@@ -7,6 +7,7 @@ from statistics import fmean, median
 from otel_rl.diagnose.classify import (
     Subject,
     Work,
+    only_waits,
     summed_by_step,
     tracks_about,
     waits_for_samples,
@@ -34,8 +35,9 @@ def starvation(history: RunHistory) -> Iterator[Cause]:
     found = sorted(
         (
             (change.after - change.before, place, worker, change)
-            for place in history.waits
+            for place in history.spans
             if waits_for_samples(place) and work_of(place) is not Work.DATA
+            if only_waits(history, place)
             for worker, track in history.spans[place].items()
             if (change := level(track)) is not None and _is_longer_wait(change, usual)
         ),

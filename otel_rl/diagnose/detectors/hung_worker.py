@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from otel_rl.diagnose.classify import Subject, only_waits, tracks_about
+from otel_rl.diagnose.history.departures import departed
 from otel_rl.diagnose.history.rhythm import Rhythm
 from otel_rl.diagnose.history.run_history import PhaseKey, RunHistory, Track
 from otel_rl.diagnose.result import Cause, Evidence, Kind
@@ -72,7 +73,7 @@ def hung_workers_of(history: RunHistory) -> Iterator[Hang]:
     rhythm = Rhythm.of(history)
     if rhythm is None or rhythm.steps < _FEWEST:
         return
-    lost = {loss.worker for loss in history.losses}
+    lost = departed(history) | {loss.worker for loss in history.losses}
     for key, worker, track in tracks_about(history, Subject.PHASE_AGE):
         if worker is None or worker in lost:
             continue

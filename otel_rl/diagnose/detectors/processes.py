@@ -156,7 +156,9 @@ def crash_loops(history: RunHistory) -> Iterator[Cause]:
     }
     for role in sorted({*of_role, *roles}):
         lost = of_role.get(role, [])
-        counted = _grown(roles.get(role, Track())) - ended[role]
+        # The count may be of workers that were only silent, and have reported since.
+        is_counted = role in roles and role not in history.returned_roles
+        counted = _grown(roles[role]) - ended[role] if is_counted else 0.0
         failures = max(len(lost), int(counted))
         workers = Counter(loss.worker for loss in lost)
         worker, most = workers.most_common(1)[0] if workers else (None, 0)

@@ -1,6 +1,8 @@
 """Detector of phases that are not in every step, such as checkpoints, and take longer than before.
 
-They happen too rarely for statistics, so all later ones have to take far longer than all before.
+They happen too rarely for statistics, so all later ones have to take far longer than all before. A
+single one proves little: it has to be longer than any noise of this run explains, and so has its
+step.
 """
 
 from collections import defaultdict
@@ -10,8 +12,9 @@ from statistics import median
 
 from otel_rl.diagnose.classify import Work, only_waits, work_of
 from otel_rl.diagnose.detectors.slow_phases import slow_kind, step_time, traces_of
-from otel_rl.diagnose.history.run_history import PhaseKey, RunHistory
+from otel_rl.diagnose.history.run_history import PhaseKey, RunHistory, Track
 from otel_rl.diagnose.result import Cause, Evidence
+from otel_rl.diagnose.stats.levels import settled
 
 __all__ = ["rare_phases"]
 
@@ -21,12 +24,15 @@ _FAR = 2.5  # times the longest before
 _FAR_ALONE = 5.0  # the same of a single one, or after one
 _FAR_OF_ONE, _ALIKE = 3.5, 1.6  # the same after one or of one, if all others are alike
 _MIN_STEPS = 0.5  # usual steps that it takes longer
+_BEYOND = 1.5  # times the farthest that other work of the run has been from its usual time
+_MANY = 10  # times that work is done, to show its noise
+_FELT = 0.5  # part by which the step of a single one takes longer
 
 
 def rare_phases(history: RunHistory) -> Iterator[Cause]:
     """Find rare phases that take far longer than all before them."""
-    steps_s = step_time(history).finite().values
-    usual_s = median(steps_s) if steps_s else 0.0
+    steps = step_time(history).finite()
+    usual_s = median(steps.values) if steps.values else 0.0
     for place, tracks in history.spans.items():
         if only_waits(history, place) and work_of(place) is not Work.SYNC:
             continue
@@ -43,9 +49,35 @@ def rare_phases(history: RunHistory) -> Iterator[Cause]:
             if least[cut] < max(_FAR * most[cut - 1], _MIN_STEPS * usual_s + most[cut - 1]):
                 continue
             before, after = values[:cut], values[cut:]
-            if least[cut] >= _far(before, after) * most[cut - 1]:
+            if least[cut] < _far(before, after) * most[cut - 1]:
+                continue
+            longer_s = after[0] - most[cut - 1]
+            if len(after) > 1 or (
+                _is_felt(steps, columns[cut][0], usual_s + _FELT * longer_s)
+                and least[cut] >= _BEYOND * _shown(history, place) * most[cut - 1]
+            ):
                 yield _cause(history, place, columns[cut][0], median(before), median(after))
                 break
+
+
+def _is_felt(steps: Track, since: int, least_s: float) -> bool:
+    """Return whether the step of a single one, or the next, takes so long."""
+    columns = zip(steps.steps, steps.values, strict=True)
+    return any(took_s >= least_s for step, took_s in columns if since <= step <= since + 1)
+
+
+def _shown(history: RunHistory, place: PhaseKey) -> float:
+    """Return how many times its usual time any other work of the run has taken."""
+    return max(
+        (
+            max(track.values) / usual
+            for other, of in history.spans.items()
+            if other != place and not only_waits(history, other)
+            for track in map(settled, of.values())
+            if len(track.values) >= _MANY and (usual := median(track.values)) > 0
+        ),
+        default=1.0,
+    )
 
 
 def _far(before: Sequence[float], after: Sequence[float]) -> float:

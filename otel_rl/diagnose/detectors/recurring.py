@@ -1,7 +1,8 @@
-"""Detector of trouble that comes and goes: every third step, rarely, or for a while.
+"""Detectors of trouble that comes and goes: every third step, rarely, or for a while.
 
 A median does not show it. So the steps are counted in which a worker takes far longer than its
-peers for the same work, and compared with how often that happens to the others.
+peers for the same work, and compared with how often that happens to the others. If it happens to
+all of a role at once, the steps before the first one are compared with those after it.
 """
 
 from collections import defaultdict
@@ -12,12 +13,14 @@ from statistics import median
 from typing import NamedTuple
 
 from otel_rl.diagnose.classify import Work, only_waits, work_of
-from otel_rl.diagnose.detectors.slow_phases import slow_kind, step_time, traces_of
+from otel_rl.diagnose.detectors.slow_phases import slow_kind, step_time, together, traces_of
+from otel_rl.diagnose.detectors.workload import Workload
 from otel_rl.diagnose.history.run_history import PhaseKey, RunHistory, Track
 from otel_rl.diagnose.result import Cause, Evidence
 from otel_rl.diagnose.stats.changes import spread
+from otel_rl.diagnose.stats.levels import settled
 
-__all__ = ["recurring"]
+__all__ = ["recurring", "recurring_of_all"]
 
 _FEWEST_WORKERS = 3
 _FEWEST_STEPS = 20
@@ -29,6 +32,11 @@ _MIN_COST = 0.02  # part of the time of all steps
 _CHANCE = 1.5e-3
 _COSTLY, _CHANCE_OF_COSTLY = 0.05, 0.05  # of so much time, who takes it is worth less proof
 _REGULAR = 0.75
+_CHANCE_OF_ALL = 0.02  # that no earlier step is one of them
+_MOST_OF_ALL = 0.4  # of the steps: more are another level
+_BEFORE = 20  # steps without any
+_OF_ALL = 1.4  # times the usual
+_AS_LONG = 0.5  # part of it by which the step takes longer
 _OVER = 4  # usual distances without trouble
 
 
@@ -62,6 +70,55 @@ def recurring(history: RunHistory) -> Iterator[Cause]:
             chance = _CHANCE_OF_COSTLY if cost >= _COSTLY else _CHANCE
             if len(tracks) * _tail(every, len(steps), 1 / len(tracks)) < chance:
                 yield _cause(history, place, worker, steps, cost)
+
+
+def recurring_of_all(history: RunHistory) -> Iterator[Cause]:
+    """Find work that takes all workers of a role far longer in some steps, and never did before."""
+    steps = step_time(history).finite()
+    took_s = dict(zip(steps.steps, steps.values, strict=True))
+    if len(took_s) < _BEFORE + _FEWEST_STEPS:
+        return
+    load, usual_s = Workload(history), median(took_s.values())
+    for place, tracks in history.spans.items():
+        if only_waits(history, place):
+            continue
+        of_all = settled(load.eased(place, together(tracks)))
+        odd = _odd_of_all(of_all)
+        cost = sum(one.own_s - one.peers_s for one in odd) / sum(took_s.values())
+        is_felt = all(
+            took_s.get(one.step, 0.0) >= usual_s + _AS_LONG * (one.own_s - one.peers_s)
+            for one in odd
+        )
+        if len(odd) >= _FEWEST and cost >= _MIN_COST and is_felt and _is_of_all(tracks, odd):
+            yield _cause(history, place, None, odd, cost)
+
+
+def _odd_of_all(track: Track) -> list[_Odd]:
+    """Return the odd steps of a series, if there was none for long and their rest is as before."""
+    if len(track.values) < _BEFORE + _FEWEST_STEPS:
+        return []
+    usual = median(track.values)
+    far = usual * max(_OF_ALL, exp(_FAR_NOISE * spread([log(one) for one in track.values])))
+    places = [place for place, value in enumerate(track.values) if value >= far]
+    if not places or places[0] < _BEFORE:
+        return []
+    since = (len(track.values) - places[0]) / len(track.values)
+    if since ** (len(places) - 1) > _CHANCE_OF_ALL or len(places) > _MOST_OF_ALL * len(
+        track.values
+    ):
+        return []
+    return [_Odd(track.steps[place], usual, track.values[place]) for place in places]
+
+
+def _is_of_all(tracks: Mapping[str, Track], odd: Sequence[_Odd]) -> bool:
+    """Return whether every worker was slow in most of these steps."""
+    steps, far = {one.step for one in odd}, median(one.own_s / one.peers_s for one in odd) ** 0.5
+    for track in tracks.values():
+        usual = median(track.values)
+        slow = {s for s, v in zip(track.steps, track.values, strict=True) if v >= far * usual}
+        if len(slow & steps) < _REGULAR * len(steps):
+            return False
+    return True
 
 
 def _odd_steps(first: int, tracks: Mapping[str, Track]) -> tuple[Mapping[str, list[_Odd]], int]:
@@ -100,7 +157,7 @@ def _tail(n: int, least: int, chance: float) -> float:
 
 
 def _cause(
-    history: RunHistory, place: PhaseKey, worker: str, odd: Sequence[_Odd], cost: float
+    history: RunHistory, place: PhaseKey, worker: str | None, odd: Sequence[_Odd], cost: float
 ) -> Cause:
     first, last = odd[0].step, odd[-1].step
     before, after = median(one.peers_s for one in odd), median(one.own_s for one in odd)
@@ -115,10 +172,11 @@ def _cause(
         when = f"in {len(odd)} of the steps {first} to {last}"
     over = f"; over since step {last + 1}" if is_over else ""
     return Cause(
-        slow_kind(place, is_alone=True),
+        slow_kind(place, is_alone=worker is not None),
         0.45 + 0.3 * min(1.0, cost),
-        f"{place.phase} of {worker} takes {after / before:.1f} times as long as that of its peers "
-        f"{when}, {cost:.0%} of the time of all steps{over}",
+        f"{place.phase} of {worker or place.role} takes {after / before:.1f} times as long as "
+        f"{'usual' if worker is None else 'that of its peers'} {when}, "
+        f"{cost:.0%} of the time of all steps{over}",
         role=place.role,
         worker=worker,
         phase=place.phase,
@@ -126,7 +184,9 @@ def _cause(
         until=last + 1 if is_over else None,
         evidence=[
             Evidence(
-                f"time of one {place.phase} in these steps, of its peers and its own",
+                f"time of one {place.phase} in these steps, usual and then"
+                if worker is None
+                else f"time of one {place.phase} in these steps, of its peers and its own",
                 key=f"phase/{place}",
                 worker=worker,
                 before=before,

@@ -2,12 +2,14 @@
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from math import inf
 from statistics import median
 from typing import NamedTuple
 
 from otel_rl.diagnose.classify import Subject, only_waits, tracks_about
 from otel_rl.diagnose.detectors.standing_work import Standing, standing_work
+from otel_rl.diagnose.history.departures import departed
 from otel_rl.diagnose.history.rhythm import Rhythm
 from otel_rl.diagnose.history.run_history import PhaseKey, RunHistory, Track
 from otel_rl.diagnose.result import Cause, Evidence, Kind
@@ -220,9 +222,12 @@ def _cause(
 
 
 def _ages(history: RunHistory) -> Iterator[_Age]:
+    gone = departed(history)
     for key, worker, track in tracks_about(history, Subject.PHASE_AGE):
         values = track.finite().values
-        if worker is None or not values or history.ends_s - track.times_s[-1] > _FRESH_S:
+        if worker is None or worker in gone or not values:
+            continue
+        if history.ends_s - track.times_s[-1] > _FRESH_S:
             continue
         phase = key.partition("/phase/age/")[2]
         spec = names.PHASES.get(phase)
@@ -237,16 +242,17 @@ def _first_silent(history: RunHistory) -> tuple[int, list[str]]:
     By what workers report in every step: what goes on without steps shows that a process lives.
     """
     last: dict[str, int] = {}
+    gone = departed(history)
     stopped_s = history.begun_s[history.last]
     for of in (*history.spans.values(), *history.workers.values()):
         if not _is_of_steps(of, stopped_s):
             continue
         for worker, track in of.items():
-            if len(track.steps) >= _FEWEST_STEPS:
+            if len(track.steps) >= _FEWEST_STEPS and worker not in gone:
                 last[worker] = max(last.get(worker, 0), track.steps[-1])
     if not last:
         return 0, []
-    behind = _behind_their_peers(history)
+    behind = _behind_their_peers(history, gone)
     if behind:
         return min(behind.values()), sorted(behind)
     least = min(last.values())
@@ -254,13 +260,17 @@ def _first_silent(history: RunHistory) -> tuple[int, list[str]]:
     return least, silent if 2 * len(silent) <= len(last) else []
 
 
-def _behind_their_peers(history: RunHistory) -> dict[str, int]:
+def _behind_their_peers(history: RunHistory, gone: AbstractSet[str]) -> dict[str, int]:
     """Return the last steps of workers that have not done what most of their peers have.
 
     The newest work of the run tells it: who waits for it comes to none.
     """
     for of in sorted(history.spans.values(), key=_last_s, reverse=True):
-        ends = {worker: track.steps[-1] for worker, track in of.items() if track.steps}
+        ends = {
+            worker: track.steps[-1]
+            for worker, track in of.items()
+            if track.steps and worker not in gone
+        }
         behind = {worker: step for worker, step in ends.items() if step < max(ends.values())}
         if 0 < len(behind) < len(ends) / 2:
             return behind

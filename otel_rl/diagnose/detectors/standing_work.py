@@ -11,6 +11,7 @@ from statistics import fmean, median
 from typing import Final, NamedTuple
 
 from otel_rl.diagnose.classify import Work, only_waits, work_of
+from otel_rl.diagnose.history.departures import departed
 from otel_rl.diagnose.history.run_history import PhaseKey, RunHistory, Track
 from otel_rl.semconv.spec import STEP_SPAN
 
@@ -78,9 +79,12 @@ def _parts(history: RunHistory) -> Mapping[PhaseKey, _Part]:
     """Return the work that the same workers do once in each step."""
     parts = {}
     longest_s = max(map(_usual, history.spans.values()), default=0.0)
-    for place, tracks in history.spans.items():
+    gone = departed(history)
+    for place, of in history.spans.items():
+        tracks = {worker: track for worker, track in of.items() if worker not in gone}
         # A pull of weights waits for those who make them.
-        if only_waits(history, place) or place in history.waits or place.phase == STEP_SPAN:
+        is_wait = only_waits(history, place) or place in history.waits
+        if is_wait or place.phase == STEP_SPAN or not tracks:
             continue
         if _usual(tracks) < _LEAST * longest_s:
             continue

@@ -68,6 +68,7 @@ class RunHistory:
         steps: Critical path of each step, in order, without what else is known of it.
         lags: By worker, the delay from its own clock to the arrival, in s.
         losses: In order of time.
+        returned_roles: Of workers that were missed, and reported again.
         failures: Of workers, with their causes, in order of time.
         status: Of the run by its workers at its last record.
         is_told_by_spans: Whether nothing but spans has told a step.
@@ -81,6 +82,7 @@ class RunHistory:
         self.unspanned: set[PhaseKey] = set()
         self.waits: set[PhaseKey] = set()
         self.losses: list[Loss] = []
+        self.returned_roles: set[str] = set()
         self.failures: list[WorkerFailure] = []
         self.status = ""
         self._begin(1)
@@ -189,6 +191,7 @@ class RunHistory:
     def _withdraw_losses(self, workers: Iterable[str]) -> None:
         """Remove the last loss of each worker, and the failure that it was taken for."""
         for worker in workers:
+            self.returned_roles.add(worker.rpartition("/")[0])
             _remove_last(self.losses, [one.worker == worker for one in self.losses])
             _remove_last(self.failures, [one.worker == worker for one in self.failures])
 
@@ -268,6 +271,7 @@ class RunHistory:
                 into[phase].update(_of_steps(tracks, first, last))
         part.unspanned, part.waits = self.unspanned, self.waits
         part.lags = _of_steps(self.lags, first, last)
+        part.returned_roles = self.returned_roles
         part.losses = [loss for loss in self.losses if first <= loss.step <= last]
         is_end = last >= self.last
         part.failures = [

@@ -1,0 +1,204 @@
+"""Trouble of a whole role, or seen once, and workers that leave: with innocent twins."""
+
+from collections.abc import Callable, Mapping
+from math import sin
+
+import pytest
+
+from otel_rl.diagnose.classify import Work, work_of
+from otel_rl.diagnose.engine import diagnose
+from otel_rl.diagnose.history.departures import departed
+from otel_rl.diagnose.history.records import Facts, RowFacts, SpanFacts
+from otel_rl.diagnose.history.run_history import PhaseKey, RunHistory
+from otel_rl.diagnose.result import Kind
+from tests.unit.diagnose.made import Series, changed, made
+
+S = 1_000_000_000
+RANKS = range(4)
+
+
+def noisy(level: float, size: float = 0.02) -> Series:
+    return lambda step: level * (1 + size * sin(7.3 * step))
+
+
+def kinds(history: RunHistory) -> set[Kind]:
+    return {cause.kind for cause in diagnose(history).causes}
+
+
+def of_ranks(phase: str, of: Callable[[int], Series]) -> Mapping[tuple[str, str, int], Series]:
+    return {("trainer", phase, index): of(index) for index in RANKS}
+
+
+# A role that is slow in some steps.
+
+ODD = (45, 49, 52, 58, 61, 67, 72)
+
+
+def in_steps(steps: tuple[int, ...], times: float, of: Series) -> Series:
+    return lambda step: of(step) * (times if step in steps else 1.0)
+
+
+def run_with_odd_steps(
+    steps: tuple[int, ...] = ODD, *, slow_ranks: int = 4, rows: Mapping[str, Series] | None = None
+) -> RunHistory:
+    spans = of_ranks(
+        "generate",
+        lambda index: in_steps(steps, 1.8 if index < slow_ranks else 1.0, noisy(2.0)),
+    )
+    step_s = in_steps(steps, 1.4, noisy(4.0))
+    return made(step_s=step_s, spans=spans, rows=rows)
+
+
+def test_generation_that_takes_all_longer_in_some_steps_is_named_with_the_first_of_them() -> None:
+    (cause,) = diagnose(run_with_odd_steps()).causes
+    assert (cause.kind, cause.worker, cause.since) == (Kind.SLOW_GENERATION, None, ODD[0])
+
+
+def test_long_tails_that_the_run_has_had_from_its_beginning_are_its_own() -> None:
+    assert not kinds(run_with_odd_steps((9, 22, 31, 45, 58, 67, 72)))
+
+
+def test_tails_of_half_the_ranks_are_not_those_of_the_role() -> None:
+    assert not diagnose(run_with_odd_steps(slow_ranks=2)).causes
+
+
+def test_steps_that_have_more_tokens_are_longer_for_it() -> None:
+    tokens = in_steps(ODD, 1.8, lambda _: 1_000.0)
+    assert not kinds(run_with_odd_steps(rows={"trainer/tokens": tokens}))
+
+
+# Work that is rare.
+
+
+def run_with_evaluations(
+    *longer: int, times: float = 6.7, tail: float = 1.0, is_felt: bool = True
+) -> RunHistory:
+    """Evaluations in every tenth step, of which some take longer."""
+
+    def evaluation_s(step: int) -> float:
+        return 2.0 * (times if step in longer else 1.0) if step % 10 == 9 else 0.0
+
+    def step_s(step: int) -> float:
+        return 4.0 + (evaluation_s(step) if is_felt else 0.0)
+
+    facts, time_ns = [], 1_000 * S
+    for step in range(60):
+        time_ns += int(step_s(step) * S)
+        train_s = 2.0 * (tail if step == 23 else 1.0)
+        spans = [SpanFacts(step, "trainer", "train", "trainer/0", False, 1, train_s, train_s, 0)]
+        if took_s := evaluation_s(step):
+            place = step, "trainer", "evaluation", "trainer/0"
+            spans.append(SpanFacts(*place, False, 1, took_s, took_s, 0))
+        rows = [RowFacts(step, time_ns, {"trainer/iteration/duration": step_s(step)})]
+        facts.append(Facts(time_ns, step, rows, spans=spans))
+    return RunHistory(facts)
+
+
+def test_one_long_evaluation_in_a_run_whose_work_takes_long_by_chance_is_no_fault() -> None:
+    assert Kind.SLOW_PHASE not in kinds(run_with_evaluations(59, tail=6.0))
+
+
+def test_one_long_evaluation_that_no_step_waits_for_is_no_fault() -> None:
+    assert Kind.SLOW_PHASE not in kinds(run_with_evaluations(59, is_felt=False))
+
+
+@pytest.mark.parametrize("longer", [(59,), (49, 59)])
+def test_a_long_evaluation_that_no_noise_explains_or_two_are_a_slow_phase(
+    longer: tuple[int, ...],
+) -> None:
+    history = run_with_evaluations(*longer, tail=6.0 if len(longer) > 1 else 1.0)
+    assert Kind.SLOW_PHASE in kinds(history)
+
+
+# Workers that leave.
+
+LAST = 30
+
+
+def run_that_one_leaves(*, expected: float | None) -> RunHistory:
+    """A run in its last step, which one of two generators has no part in any more."""
+    facts = []
+    for second in range(LAST * 5 + 40):
+        step, is_end = min(second // 5, LAST), second >= LAST * 5
+        spans, rows = [], []
+        workers = ["trainer/0", "generator/0", *([] if is_end else ["generator/1"])]
+        if second % 5 == 4 and second < LAST * 5 + 5:
+            rows = [RowFacts(step, second * S, {"trainer/loss": 1.0})]
+            spans = [
+                SpanFacts(step, worker.partition("/")[0], "generate", worker, False, 1, 2.0, 2.0, 0)
+                for worker in workers[1:]
+            ]
+        if expected is not None and second > LAST * 5 + 2:
+            rows.append(RowFacts(step, second * S, {"service/generator/expected": expected}))
+        lags = [(worker, 0.1) for worker in workers]
+        time_ns = (1_000 + second) * S
+        facts.append(Facts(time_ns, step, rows, spans=spans, lags=lags, status="running"))
+    return RunHistory(facts)
+
+
+def test_nothing_waits_for_a_worker_that_its_role_expects_no_more() -> None:
+    history = run_that_one_leaves(expected=1.0)
+    assert departed(history) == {"generator/1"}
+    assert Kind.STALL not in kinds(history)
+
+
+@pytest.mark.parametrize("expected", [2.0, None])
+def test_a_worker_that_is_still_expected_holds_up_its_run(expected: float | None) -> None:
+    history = run_that_one_leaves(expected=expected)
+    assert not departed(history)
+    (cause,) = diagnose(history).causes
+    assert (cause.kind, cause.worker) == (Kind.STALL, "generator/1")
+
+
+def run_with_silent_trainers(*, returned: bool) -> RunHistory:
+    """Trainers that were missed in a long first step: a counter of failures tells of six."""
+    workers = [f"trainer/{index}" for index in range(6)]
+    facts = []
+    for step in range(12):
+        failures = 6.0 if step else 0.0
+        rows = [RowFacts(step, step * S, {"service/trainer/failures": failures})]
+        lost = workers if step == 1 else ()
+        back = workers if step == 2 and returned else ()
+        facts.append(Facts((1_000 + step) * S, step, rows, lost=lost, returned=back))
+    return RunHistory(facts)
+
+
+@pytest.mark.parametrize("returned", [True, False])
+def test_workers_that_were_only_silent_have_not_failed_again_and_again(*, returned: bool) -> None:
+    history = run_with_silent_trainers(returned=returned)
+    assert (Kind.CRASH_LOOP in kinds(history)) != returned
+
+
+# Samples.
+
+
+@pytest.mark.parametrize(
+    ("key", "is_found"),
+    [
+        ("trainer/sample/age/versions", True),
+        ("trainer/sample_age_versions", True),
+        ("trainer/checkpoint/age", False),
+    ],
+)
+def test_ages_of_samples_in_versions_are_known_by_their_names(key: str, *, is_found: bool) -> None:
+    found = kinds(made(rows={key: changed(1.5, 6.0)}))
+    assert (Kind.STALENESS_GROWTH in found) == is_found
+
+
+@pytest.mark.parametrize(("phase", "is_found"), [("train_wait", True), ("barrier_wait", False)])
+def test_a_trainer_that_waits_for_samples_by_any_name_starves(
+    phase: str, *, is_found: bool
+) -> None:
+    spans = {
+        **of_ranks(phase, lambda _: changed(0.1, 2.0)),
+        **of_ranks("train", lambda _: noisy(1.0)),
+    }
+    found = kinds(made(step_s=changed(1.2, 3.1), spans=spans))
+    assert (Kind.STARVATION in found) == is_found
+
+
+@pytest.mark.parametrize(
+    ("phase", "work"), [("gen", Work.GENERATION), ("gen_batch", Work.GENERATION), ("gentle", None)]
+)
+def test_gen_is_generation(phase: str, work: Work | None) -> None:
+    assert work_of(PhaseKey("trainer", phase)) is (work or Work.TRAINING)
