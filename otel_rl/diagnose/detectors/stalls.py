@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from math import inf
 from statistics import median
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from otel_rl.diagnose.classify import Subject, only_waits, tracks_about
 from otel_rl.diagnose.detectors.standing_work import Standing, standing_work
@@ -17,10 +17,12 @@ from otel_rl.records import ExperimentStatus
 from otel_rl.semconv import names
 from otel_rl.semconv.spec import AWAITING
 
-__all__ = ["stall_s", "stalls", "suspicious_s"]
+__all__ = ["STALL_S", "stall_s", "stalls", "suspicious_s"]
+
+STALL_S: Final = 10.0
+"""Shortest time that tells anything: an export or two may be late."""
 
 _FEWEST_STEPS = 8
-_STALL_S = 10.0  # an export or two may be late
 _STALL = 10  # times the usual duration of a step
 _SUSPICIOUS = 1.0  # times the longest one, if work tells who holds up all
 _NEWEST = 3  # steps that tell that a run goes on
@@ -122,14 +124,14 @@ def stall_s(rhythm: Rhythm) -> float:
     """Return the time without a step from which on a run stands still; endless for a new run."""
     if rhythm.steps < _FEWEST_STEPS:
         return inf
-    return max(_STALL_S, _STALL * rhythm.usual_s, _LONGEST * rhythm.longest_s)
+    return max(STALL_S, _STALL * rhythm.usual_s, _LONGEST * rhythm.longest_s)
 
 
 def suspicious_s(rhythm: Rhythm) -> float:
     """Return the same where work tells that one worker holds up the others."""
     if rhythm.steps < _FEWEST_STEPS:
         return inf
-    return max(_STALL_S, _SUSPICIOUS * rhythm.longest_s)
+    return max(STALL_S, _SUSPICIOUS * rhythm.longest_s)
 
 
 def _is_evident(history: RunHistory, rhythm: Rhythm, ages: Sequence[_Age]) -> bool:
@@ -141,7 +143,7 @@ def _is_evident(history: RunHistory, rhythm: Rhythm, ages: Sequence[_Age]) -> bo
         oldest = ages[0]
         if not oldest.is_work or oldest.seconds < _far_s(history, oldest):
             return False
-        is_missed = oldest.seconds >= _STALL_S and _is_done_by_others(history, oldest)
+        is_missed = oldest.seconds >= STALL_S and _is_done_by_others(history, oldest)
         if is_missed and not _goes_on(history, history.ends_s - oldest.seconds):
             return True
         return rhythm.stands_s >= suspicious_s(rhythm)
@@ -149,7 +151,7 @@ def _is_evident(history: RunHistory, rhythm: Rhythm, ages: Sequence[_Age]) -> bo
     if standing is None or standing.done_s is None or _goes_on(history, standing.done_s):
         return False
     late_s = history.ends_s - standing.done_s
-    return late_s >= max(_STALL_S, *_least_late_s(history, rhythm, standing))
+    return late_s >= max(STALL_S, *_least_late_s(history, rhythm, standing))
 
 
 def _goes_on(history: RunHistory, since_s: float) -> bool:
@@ -179,7 +181,7 @@ def _least_late_s(
 def _tells_after(history: RunHistory, worker: str, done_s: float | None) -> bool:
     """Return whether exports of a worker have come since then, and long enough."""
     own = history.lags.get(worker)
-    return own is not None and done_s is not None and own.times_s[-1] - done_s >= _STALL_S / 2
+    return own is not None and done_s is not None and own.times_s[-1] - done_s >= STALL_S / 2
 
 
 def _by_noise(took: Sequence[float]) -> float:

@@ -18,7 +18,7 @@ _TINY = 1e-12
 # Few values are a change if they are far from the level before, the farther the fewer they are: in
 # units of its noise, all together, and times its farthest value, beyond 1.
 _EVIDENCE, _BEYOND = 16.0, 2.0
-_MOST_SUDDEN, _FEWEST_SUDDEN = 3, 2
+_MOST_SUDDEN, _FEWEST_SUDDEN = 3, 1
 _FEWEST_BEFORE = 10
 
 _NEARLY_ALL = 0.95
