@@ -7,7 +7,7 @@ peers for the same work, and compared with how often that happens to the others.
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
-from math import comb, exp, log
+from math import comb, exp, inf, log
 from statistics import median
 from typing import NamedTuple
 
@@ -28,6 +28,8 @@ _FEWEST = 4  # steps
 _MIN_COST = 0.02  # part of the time of all steps
 _CHANCE = 1.5e-3
 _COSTLY, _CHANCE_OF_COSTLY = 0.05, 0.05  # of so much time, who takes it is worth less proof
+_FEW, _CHANCE_OF_FEW = 2, 3e-5  # steps, if they are far beyond all others
+_TAIL = 2.0  # index of a heavier tail than that of most work
 _REGULAR = 0.75
 _OVER = 4  # usual distances without trouble
 
@@ -53,19 +55,41 @@ def recurring(history: RunHistory) -> Iterator[Cause]:
         waits = only_waits(history, place) and work_of(place) is not Work.SYNC
         if waits or len(tracks) < _FEWEST_WORKERS:
             continue
-        odd, compared = _odd_steps(history.first, tracks)
+        odd, compared, beyond = _odd_steps(history.first, tracks)
         every = sum(map(len, odd.values()))
         for worker, steps in odd.items():
-            cost = sum(one.own_s - one.peers_s for one in steps) / max(1e-9, whole_s)
-            if len(steps) < _FEWEST or cost < _MIN_COST or compared < _FEWEST_STEPS:
+            if len(steps) < _FEW or compared < _FEWEST_STEPS:
                 continue
+            longer_s = sum(one.own_s - one.peers_s for one in steps)
+            cost = longer_s / max(1e-9, whole_s)
             chance = _CHANCE_OF_COSTLY if cost >= _COSTLY else _CHANCE
-            if len(tracks) * _tail(every, len(steps), 1 / len(tracks)) < chance:
+            is_often = len(steps) >= _FEWEST and cost >= _MIN_COST
+            is_often &= len(tracks) * _tail(every, len(steps), 1 / len(tracks)) < chance
+            is_far = _chance_of(len(steps), beyond[worker], len(tracks)) < _CHANCE_OF_FEW
+            if is_often or (is_far and longer_s >= _COSTLY * _since_s(history, steps[0].step)):
                 yield _cause(history, place, worker, steps, cost)
 
 
-def _odd_steps(first: int, tracks: Mapping[str, Track]) -> tuple[Mapping[str, list[_Odd]], int]:
-    """Return the odd steps of each worker, and how many steps were compared."""
+def _chance_of(count: int, beyond: float, workers: int) -> float:
+    """Return the chance that so many of the farthest values are of one worker, and so far.
+
+    Of values with a tail of index a, the farthest n are all g times the next one with g**(-a n).
+    """
+    return beyond ** (-_TAIL * count) * workers ** (1 - count) if beyond > 1 else 1.0
+
+
+def _since_s(history: RunHistory, step: int) -> float:
+    """Return the time since the first news of a step; endless if none came of the step itself."""
+    return history.ends_s - history.begun_s[step] if step in history.begun_s else inf
+
+
+def _odd_steps(
+    first: int, tracks: Mapping[str, Track]
+) -> tuple[Mapping[str, list[_Odd]], int, Mapping[str, float]]:
+    """Return the odd steps of each worker, how many steps were compared, and how odd the least is.
+
+    In units of the farthest that any other value is from the usual one.
+    """
     of_step: dict[int, list[tuple[str, float]]] = defaultdict(list)
     for worker, track in tracks.items():
         for step, value in zip(track.steps, track.values, strict=True):
@@ -80,8 +104,9 @@ def _odd_steps(first: int, tracks: Mapping[str, Track]) -> tuple[Mapping[str, li
         for worker, value in some:
             ratios[worker].append((value / middle, _Odd(step, middle, value)))
     odd: dict[str, list[_Odd]] = {}
+    parts: dict[str, list[float]] = {}
     if all(max(of)[0] < _FAR * min(of)[0] for of in ratios.values()):
-        return odd, len(of_step)
+        return odd, len(of_step), {}
     # The noise of all: that of the worker itself may be its fault.
     noises = [spread([log(ratio) for ratio, _ in of]) for of in ratios.values()]
     noise = median(noises) if noises else 0.0
@@ -89,7 +114,22 @@ def _odd_steps(first: int, tracks: Mapping[str, Track]) -> tuple[Mapping[str, li
         usual = median(ratio for ratio, _ in of)
         far = usual * max(_FAR, exp(_FAR_NOISE * noise))
         odd[worker] = [one for ratio, one in of if ratio >= far]
-    return odd, len(of_step)
+        parts[worker] = [ratio / usual - 1 for ratio, _ in of]
+    return odd, len(of_step), _beyond(odd, parts)
+
+
+def _beyond(
+    odd: Mapping[str, Sequence[_Odd]], parts: Mapping[str, Sequence[float]]
+) -> Mapping[str, float]:
+    """Return by how many times the least odd value of a worker exceeds all others."""
+    found = {}
+    for worker, steps in odd.items():
+        own = sorted(parts[worker])
+        others = [max(of) for other, of in parts.items() if other != worker]
+        usual = max(own[: len(own) - len(steps)], default=0.0)
+        least = own[-len(steps)] if steps else 0.0
+        found[worker] = least / max(1e-9, usual, *others)
+    return found
 
 
 def _tail(n: int, least: int, chance: float) -> float:
@@ -107,7 +147,7 @@ def _cause(
     gaps = [b.step - a.step for a, b in pairwise(odd)]
     gap = median(gaps)
     is_over = history.last - last > _OVER * max(gap, max(gaps) / 2)
-    if gap > 1 and sum(one == gap for one in gaps) >= _REGULAR * len(gaps):
+    if gap > 1 and len(gaps) > 1 and sum(one == gap for one in gaps) >= _REGULAR * len(gaps):
         when = f"every {gap:.0f} steps since step {first}"
     elif sum(one == 1 for one in gaps) >= _REGULAR * len(gaps):
         when = f"in steps {first} to {last}"

@@ -17,7 +17,7 @@ from otel_rl.diagnose.detectors.workload import Workload
 from otel_rl.diagnose.history.run_history import PhaseKey, RunHistory, Track
 from otel_rl.diagnose.history.timings import is_step_time
 from otel_rl.diagnose.result import Cause, Evidence, Kind
-from otel_rl.diagnose.stats.changes import spread
+from otel_rl.diagnose.stats.changes import FEW, spread
 from otel_rl.diagnose.stats.levels import LevelChange, common_ratio, level, medians, settled, soon
 from otel_rl.diagnose.stats.peers import Peers, turn_length
 from otel_rl.semconv.spec import STEP_SPAN
@@ -39,6 +39,7 @@ _MIN_OWN_RATIO = 1.25
 _OWN_PART = 0.95
 _FELT = 1.05
 _RECENT = 3  # values that may be the change
+_LONG_STEP_S = 10.0  # where another step takes so long, one may be enough
 _UNEVEN = 2  # while steps take no longer, one of two workers is slower in few steps by chance
 
 # Waits that show how long others take, who have no phases: a transfer's, a data loader's.
@@ -135,6 +136,7 @@ def slow_work(history: RunHistory) -> Iterator[Cause]:
     load = Workload(history)
     longer_s = _longer_step(history, load)
     is_felt = _takes_longer(history, load)
+    fewest = FEW if usual_s < _LONG_STEP_S else 1
     for place, tracks in work.items():
         # A part of every step has to explain a good part of the added duration of steps.
         is_of_steps = PhaseKey(place.role, STEP_SPAN) in history.spans
@@ -149,7 +151,7 @@ def slow_work(history: RunHistory) -> Iterator[Cause]:
             for worker, of in relative.items()
             if (
                 one := _slower_than_peers(
-                    history, place, worker, of, shown, least_s, is_felt=is_felt
+                    history, place, worker, of, shown, least_s, is_felt=is_felt, fewest=fewest
                 )
             )
         ]
@@ -233,6 +235,7 @@ def _slower_than_peers(
     least_s: float,
     *,
     is_felt: bool,
+    fewest: int,
 ) -> _Slow | None:
     """Return the slowdown of a worker against peers with the same work in the same steps."""
     tracks = history.spans[place]
@@ -240,7 +243,7 @@ def _slower_than_peers(
     values = relative.values
     if not values or max(values) < _LEAST_RATIO * min(values):
         return None  # no part of it is slower than another by so much
-    found = soon(relative, among=len(tracks), shown=shown * median(values))
+    found = soon(relative, among=len(tracks), shown=shown * median(values), fewest=fewest)
     if found is None:
         return None
     uneven = 0.0 if is_felt else _UNEVEN / sum(step >= found.step for step in relative.steps)

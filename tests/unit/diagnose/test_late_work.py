@@ -24,9 +24,7 @@ PARTS = (
 )
 
 
-def told(
-    at_s: int, lost: Sequence[tuple[str, int]], *, noise: float = 0.0, warm: int = 0
-) -> Facts:
+def told(at_s: int, lost: Sequence[tuple[str, int]], *, noise: float = 0.0, warm: int = 0) -> Facts:
     """What comes at this second: work that has ended, unless it is lost in the step after."""
     step, within = divmod(at_s - warm * 5 * STEP_S, STEP_S)
     if at_s < warm * 5 * STEP_S:  # slow first steps
@@ -51,8 +49,7 @@ def _is_after(lost: Sequence[tuple[str, int]], role: str, phase: str, rank: int)
     """Whether this waits for work that is lost."""
     order = [one[1] for one in PARTS]
     return any(
-        (role, rank) == (who, index) or order.index(role) > order.index(who)
-        for who, index in lost
+        (role, rank) == (who, index) or order.index(role) > order.index(who) for who, index in lost
     )
 
 
