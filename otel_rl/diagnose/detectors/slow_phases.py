@@ -45,6 +45,9 @@ _UNEVEN = 2  # while steps take no longer, one of two workers is slower in few s
 # Waits that show how long others take, who have no phases: a transfer's, a data loader's.
 _MADE_BY_OTHERS = frozenset({Work.SYNC, Work.DATA})
 
+# Work that grows with the number of samples, or their length.
+_GROWING = frozenset({Work.GENERATION, Work.REWARD, Work.TRAINING, Work.ENVIRONMENT})
+
 # A worker that is slower from the first step on is compared with similar peers, in most steps.
 _FEWEST_ALIKE = 3
 _FEWEST_STEPS = 10
@@ -158,8 +161,9 @@ def slow_work(history: RunHistory) -> Iterator[Cause]:
         if alone and len(alone) <= max(1, len(tracks) // 3):
             yield _cause(history, place, alone, is_alone=True)
             continue
-        found = soon(settled(pooled[place]))
-        eased = soon(settled(load.eased(place, pooled[place])))
+        few = fewest if _others_are_as_usual(pooled, place) else FEW
+        found = soon(settled(pooled[place]), fewest=few)
+        eased = soon(settled(load.eased(place, pooled[place])), fewest=few)
         if found is None or eased is None or not (_is_slower(found) and _is_slower(eased)):
             yield from _always_slower(history, place, tracks, peers, usual_s)
             continue
@@ -176,6 +180,24 @@ def slow_work(history: RunHistory) -> Iterator[Cause]:
         if excess >= _least_ratio(found) and 2 * len(slow) >= len(tracks):
             is_alone = len(slow) == 1 < len(tracks) and _is_apart(slow[0], tracks)
             yield _cause(history, place, slow, is_alone=is_alone)
+
+
+def _others_are_as_usual(pooled: Mapping[PhaseKey, Track], place: PhaseKey) -> bool:
+    """Return whether other work of the last step of a phase took no longer: its work did not grow.
+
+    How much work a step has may be told after its times.
+    """
+    track = pooled[place]
+    if not track.values:
+        return False
+    step, limit = track.steps[-1], sqrt(track.values[-1] / median(track.values))
+    others = [
+        track.values[-1] < limit * median(track.values)
+        for other, track in pooled.items()
+        if other != place and work_of(other) in _GROWING
+        if track.steps and track.steps[-1] == step
+    ]
+    return bool(others) and all(others)
 
 
 def _is_slower(found: LevelChange) -> bool:

@@ -76,9 +76,9 @@ def standing_work(history: RunHistory) -> Standing | None:
     own = [one for one in in_order if work_of(one) is not Work.SYNC] or in_order
     place = next((one for one in own if parts[one].most < most), own[0])
     workers = parts[place].times.keys()
-    done = (one for one in parts if parts[one].most == most > parts[place].most)
-    done_s = max((_told_s(history, one, parts[one].times.keys()) for one in done), default=None)
-    return Standing(place, workers, is_partly_done=False, done_s=done_s)
+    done = [one for one in parts if parts[one].most == most > parts[place].most]
+    last_s = max((_told_s(history, one, parts[one].times.keys()) for one in done), default=0.0)
+    return Standing(place, workers, is_partly_done=False, done_s=last_s if done else None)
 
 
 def _told_s(history: RunHistory, place: PhaseKey, workers: AbstractSet[str]) -> float:

@@ -55,6 +55,23 @@ def test_one_piece_a_little_longer_is_no_cause() -> None:
     assert causes(run(20.0, STEPS - 1, times=1.2)) == []
 
 
+@pytest.mark.parametrize(("grown", "is_told"), [(1.0, True), (3.0, False)])
+def test_one_far_longer_step_of_a_role_is_told_if_other_work_of_the_step_is_as_usual(
+    grown: float, *, is_told: bool
+) -> None:
+    slow = STEPS - 1
+    spans = {("trainer", "train", index): train(index, 20.0, slow) for index in range(3)}
+    spans |= {("judge", "score", 0): train(0, 10.0, slow, times=grown)}
+    history = made(STEPS, step_s=lambda step: 10 + spans["trainer", "train", 0](step), spans=spans)
+    assert causes(history) == ([(Kind.SLOW_TRAINING, None, slow)] if is_told else [])
+
+
+def test_one_far_longer_step_of_the_only_work_may_be_more_of_it() -> None:
+    spans = {("trainer", "train", index): train(index, 20.0, STEPS - 1) for index in range(3)}
+    history = made(STEPS, step_s=lambda step: 10 + spans["trainer", "train", 0](step), spans=spans)
+    assert causes(history) == []
+
+
 @pytest.mark.parametrize("every", [2, 3, 4])
 def test_what_comes_and_goes_is_told_the_second_time(every: int) -> None:
     slow = STEPS - 1 - every, STEPS - 1

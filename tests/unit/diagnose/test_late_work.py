@@ -26,7 +26,8 @@ PARTS = (
 
 def told(at_s: int, lost: Sequence[tuple[str, int]], *, noise: float = 0.0, warm: int = 0) -> Facts:
     """What comes at this second: work that has ended, unless it is lost in the step after."""
-    step, within = divmod(at_s - warm * 5 * STEP_S, STEP_S)
+    step, seconds = divmod(at_s - warm * 5 * STEP_S, STEP_S)
+    within = float(seconds)
     if at_s < warm * 5 * STEP_S:  # slow first steps
         step, within = at_s // (5 * STEP_S) - warm, at_s % (5 * STEP_S) / 5
     number = step + warm
