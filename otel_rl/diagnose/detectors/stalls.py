@@ -103,9 +103,9 @@ def stalls(history: RunHistory) -> Iterator[Cause]:
 def _at_work(history: RunHistory, words: str, standing: Standing) -> Cause:
     place, workers = standing.place, sorted(standing.workers)
     more = f" and {len(workers) - _MOST_NAMED} more" if len(workers) > _MOST_NAMED else ""
-    others = (
-        "which others have done" if standing.is_partly_done else "the first work that is not done"
-    )
+    others = "the first work that is not done"
+    if standing.is_partly_done and standing.done_s is not None:
+        others = f"which others have done {history.ends_s - standing.done_s:.3g} s ago"
     return _cause(
         history,
         f"{words}{', '.join(workers[:_MOST_NAMED])}{more} came to no end of {place.phase}, "

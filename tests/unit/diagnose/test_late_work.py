@@ -90,6 +90,12 @@ def test_who_has_not_done_what_others_have_is_missed_the_sooner_the_steadier_the
     assert found.worker == "learner/1"
 
 
+def test_what_is_said_has_the_time_since_others_have_done_it() -> None:
+    found = stall(RANK, 36)
+    assert found is not None
+    assert "learner/1 came to no end of train, which others have done 18 s ago" in found.words
+
+
 def test_slow_first_steps_are_not_the_longest_ones() -> None:
     found = stall(RANK, 36, warm=4)
     assert found is not None
