@@ -29,6 +29,7 @@ _MIN_COST = 0.02  # part of the time of all steps
 _CHANCE = 1.5e-3
 _COSTLY, _CHANCE_OF_COSTLY = 0.05, 0.05  # of so much time, who takes it is worth less proof
 _FEW, _CHANCE_OF_FEW = 2, 3e-5  # steps, if they are far beyond all others
+_FEWEST_STEPS_OF_FEW = 12
 _TAIL = 2.0  # index of a heavier tail than that of most work
 _REGULAR = 0.75
 _OVER = 4  # usual distances without trouble
@@ -58,12 +59,12 @@ def recurring(history: RunHistory) -> Iterator[Cause]:
         odd, compared, beyond = _odd_steps(history.first, tracks)
         every = sum(map(len, odd.values()))
         for worker, steps in odd.items():
-            if len(steps) < _FEW or compared < _FEWEST_STEPS:
+            if len(steps) < _FEW or compared < _FEWEST_STEPS_OF_FEW:
                 continue
             longer_s = sum(one.own_s - one.peers_s for one in steps)
             cost = longer_s / max(1e-9, whole_s)
             chance = _CHANCE_OF_COSTLY if cost >= _COSTLY else _CHANCE
-            is_often = len(steps) >= _FEWEST and cost >= _MIN_COST
+            is_often = len(steps) >= _FEWEST and cost >= _MIN_COST and compared >= _FEWEST_STEPS
             is_often &= len(tracks) * _tail(every, len(steps), 1 / len(tracks)) < chance
             is_far = _chance_of(len(steps), beyond[worker], len(tracks)) < _CHANCE_OF_FEW
             if is_often or (is_far and longer_s >= _COSTLY * _since_s(history, steps[0].step)):

@@ -78,6 +78,14 @@ def test_what_comes_and_goes_is_told_the_second_time(every: int) -> None:
     assert causes(run(5.0, *slow)) == [(Kind.STRAGGLER, "trainer/0", slow[0])]
 
 
+@pytest.mark.parametrize(("steps", "is_told"), [(17, True), (16, False)])
+def test_what_comes_and_goes_early_has_twelve_steps_to_be_compared_with(
+    steps: int, *, is_told: bool
+) -> None:
+    told = [(Kind.STRAGGLER, "trainer/0", steps - 3)]
+    assert causes(run(5.0, steps - 3, steps - 1, steps=steps)) == (told if is_told else [])
+
+
 def test_two_long_pieces_tell_nothing_if_another_worker_had_one() -> None:
     assert causes(run(5.0, STEPS - 3, STEPS - 1, before=20)) == []
 
