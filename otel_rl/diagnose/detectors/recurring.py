@@ -7,7 +7,7 @@ peers for the same work, and compared with how often that happens to the others.
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
-from math import comb, exp, inf, log
+from math import comb, exp, factorial, inf, log
 from statistics import median
 from typing import NamedTuple
 
@@ -28,9 +28,7 @@ _FEWEST = 4  # steps
 _MIN_COST = 0.02  # part of the time of all steps
 _CHANCE = 1.5e-3
 _COSTLY, _CHANCE_OF_COSTLY = 0.05, 0.05  # of so much time, who takes it is worth less proof
-_FEW, _CHANCE_OF_FEW = 2, 3e-5  # steps, if they are far beyond all others
-_FEWEST_STEPS_OF_FEW = 12
-_TAIL = 2.0  # index of a heavier tail than that of most work
+_FEW = 3  # steps, if they are farther than all others and near to each other
 _REGULAR = 0.75
 _OVER = 4  # usual distances without trouble
 
@@ -59,24 +57,32 @@ def recurring(history: RunHistory) -> Iterator[Cause]:
         odd, compared, beyond = _odd_steps(history.first, tracks)
         every = sum(map(len, odd.values()))
         for worker, steps in odd.items():
-            if len(steps) < _FEW or compared < _FEWEST_STEPS_OF_FEW:
+            if len(steps) < _FEW or compared < _FEWEST_STEPS:
                 continue
-            longer_s = sum(one.own_s - one.peers_s for one in steps)
-            cost = longer_s / max(1e-9, whole_s)
+            cost = _longer_s(steps) / max(1e-9, whole_s)
             chance = _CHANCE_OF_COSTLY if cost >= _COSTLY else _CHANCE
-            is_often = len(steps) >= _FEWEST and cost >= _MIN_COST and compared >= _FEWEST_STEPS
+            is_often = len(steps) >= _FEWEST and cost >= _MIN_COST
             is_often &= len(tracks) * _tail(every, len(steps), 1 / len(tracks)) < chance
-            is_far = _chance_of(len(steps), beyond[worker], len(tracks)) < _CHANCE_OF_FEW
-            if is_often or (is_far and longer_s >= _COSTLY * _since_s(history, steps[0].step)):
-                yield _cause(history, place, worker, steps, cost)
+            rate = (every - len(steps) + 1) / (compared * (len(tracks) - 1))
+            newest = steps[-_FEW:]
+            is_near = beyond[worker] > 1 and _chance_of(newest, rate) < _CHANCE
+            is_near &= _longer_s(newest) >= _COSTLY * _since_s(history, newest[0].step)
+            if is_often or is_near:
+                yield _cause(history, place, worker, steps if is_often else newest, cost)
 
 
-def _chance_of(count: int, beyond: float, workers: int) -> float:
-    """Return the chance that so many of the farthest values are of one worker, and so far.
+def _longer_s(steps: Sequence[_Odd]) -> float:
+    return sum(one.own_s - one.peers_s for one in steps)
 
-    Of values with a tail of index a, the farthest n are all g times the next one with g**(-a n).
+
+def _chance_of(steps: Sequence[_Odd], rate: float) -> float:
+    """Return the chance that the first of these is followed by the others so soon.
+
+    Args:
+        steps: The newest few odd steps.
+        rate: Of odd steps of other workers, at most.
     """
-    return beyond ** (-_TAIL * count) * workers ** (1 - count) if beyond > 1 else 1.0
+    return (rate * (steps[-1].step - steps[0].step)) ** (len(steps) - 1) / factorial(len(steps) - 1)
 
 
 def _since_s(history: RunHistory, step: int) -> float:
