@@ -40,6 +40,7 @@ _OWN_PART = 0.95
 _FELT = 1.05
 _RECENT = 3  # values that may be the change
 _LONG_STEP_S = 10.0  # where another step takes so long, one may be enough
+_PART_OF_ONE = 0.25  # of a usual step, by which that one takes longer
 _UNEVEN = 2  # while steps take no longer, one of two workers is slower in few steps by chance
 
 # Waits that show how long others take, who have no phases: a transfer's, a data loader's.
@@ -139,7 +140,7 @@ def slow_work(history: RunHistory) -> Iterator[Cause]:
     load = Workload(history)
     longer_s = _longer_step(history, load)
     is_felt = _takes_longer(history, load)
-    fewest = FEW if usual_s < _LONG_STEP_S else 1
+    fewest, single_s = FEW if usual_s < _LONG_STEP_S else 1, _PART_OF_ONE * usual_s
     for place, tracks in work.items():
         # A part of every step has to explain a good part of the added duration of steps.
         is_of_steps = PhaseKey(place.role, STEP_SPAN) in history.spans
@@ -154,7 +155,15 @@ def slow_work(history: RunHistory) -> Iterator[Cause]:
             for worker, of in relative.items()
             if (
                 one := _slower_than_peers(
-                    history, place, worker, of, shown, least_s, is_felt=is_felt, fewest=fewest
+                    history,
+                    place,
+                    worker,
+                    of,
+                    shown,
+                    least_s,
+                    is_felt=is_felt,
+                    fewest=fewest,
+                    single_s=single_s,
                 )
             )
         ]
@@ -175,7 +184,7 @@ def slow_work(history: RunHistory) -> Iterator[Cause]:
             for before, after in [medians(track, found.step) or _NO_LEVELS]
             if (share := _more_of(history, place, worker, found.step, before, after))
             > _least_share(found)
-            and after - before > least_s
+            and after - before > (single_s if _is_single(found) else least_s)
         ]
         if excess >= _least_ratio(found) and 2 * len(slow) >= len(tracks):
             is_alone = len(slow) == 1 < len(tracks) and _is_apart(slow[0], tracks)
@@ -198,6 +207,10 @@ def _others_are_as_usual(pooled: Mapping[PhaseKey, Track], place: PhaseKey) -> b
         if track.steps and track.steps[-1] == step
     ]
     return 2 * sum(others) > len(others)
+
+
+def _is_single(found: LevelChange) -> bool:
+    return found.change.length - found.change.place == 1
 
 
 def _is_slower(found: LevelChange) -> bool:
@@ -258,6 +271,7 @@ def _slower_than_peers(
     *,
     is_felt: bool,
     fewest: int,
+    single_s: float,
 ) -> _Slow | None:
     """Return the slowdown of a worker against peers with the same work in the same steps."""
     tracks = history.spans[place]
@@ -277,6 +291,8 @@ def _slower_than_peers(
     # Its peers may have become faster, which is no slowdown of its own.
     own_ratio = min(_MIN_OWN_RATIO, _OWN_PART * found.ratio)
     if after < own_ratio * before or after - before < least_s or share < _least_share(found):
+        return None
+    if _is_single(found) and after - before < single_s:
         return None
     return _Slow(
         worker, _begun(track, found.step, before, after), before, after, found.ratio, share

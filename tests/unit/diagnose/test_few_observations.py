@@ -31,13 +31,15 @@ def run(
     before: int | None = None,
     longest: float = 2.4,
     steps: int = STEPS,
+    rest_s: float | None = None,
 ) -> RunHistory:
     """Five ranks, of which the first is slower in some steps, and the second in one before."""
     slow = train(0, step_s, *some, times=times)
     second = train(1, step_s, *([] if before is None else [before]), times=longest)
     others = [train(index, step_s) for index in (2, 3, 4)]
     spans = {("trainer", "train", index): of for index, of in enumerate((slow, second, *others))}
-    return made(steps, step_s=lambda step: step_s / 2 + slow(step), spans=spans)
+    rest_s = step_s / 2 if rest_s is None else rest_s
+    return made(steps, step_s=lambda step: rest_s + slow(step), spans=spans)
 
 
 @pytest.mark.parametrize(("step_s", "is_told"), [(20.0, True), (5.0, False)])
@@ -54,6 +56,14 @@ def test_one_long_piece_after_which_all_is_as_before_is_no_cause() -> None:
 
 def test_one_piece_as_long_as_any_was_before_is_no_cause() -> None:
     assert causes(run(20.0, STEPS - 1, before=12)) == []
+
+
+@pytest.mark.parametrize(("rest_s", "is_told"), [(10.0, True), (80.0, False)])
+def test_one_longer_piece_is_told_if_it_takes_a_quarter_of_a_step_longer(
+    rest_s: float, *, is_told: bool
+) -> None:
+    told = [(Kind.STRAGGLER, "trainer/0", STEPS - 1)]
+    assert causes(run(20.0, STEPS - 1, rest_s=rest_s)) == (told if is_told else [])
 
 
 def test_one_piece_a_little_longer_is_no_cause() -> None:
