@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from otel_rl.bridge.counters import Counter, Counters, Where
 from otel_rl.bridge.journal.run_store import RunStore
@@ -38,6 +38,20 @@ _TIMEOUT_S: Final = 120.0
 
 # With fewer rows a run is too short for any finding, and needs no process.
 _FEWEST_ROWS: Final = 10
+
+
+class _Looked(NamedTuple):
+    """Look at a run.
+
+    Attributes:
+        at_s: When it ended.
+        rows: Of the run, by then.
+        newest_ns: When the last news of a live run had come.
+    """
+
+    at_s: float
+    rows: int
+    newest_ns: int
 
 
 class DiagnosisScheduler:
@@ -81,7 +95,7 @@ class DiagnosisScheduler:
         self._stopping = threading.Event()
         self._is_ended = False  # the diagnosis process is killed, which is no failure
         self._progress = progress
-        self._looked: dict[ExperimentKey, tuple[float, int]] = {}
+        self._looked: dict[ExperimentKey, _Looked] = {}
         self._stalls: dict[ExperimentKey, StallWatch] = {}
         self._free_s = 0.0  # from when on another look is within the share
         self._thread = threading.Thread(target=self._run, name="otel-rl-watch", daemon=True)
@@ -127,12 +141,12 @@ class DiagnosisScheduler:
         """Diagnose the runs that are due, and those that have begun to stall."""
         with self._failures_counted("of the runs"):
             experiments = dict.fromkeys(self._experiments())
-            self._looked = {key: self._looked.get(key, _now(0)) for key in experiments}
+            self._looked = {key: self._looked.get(key, _now(0, 0)) for key in experiments}
             self._stalls = {key: self._stalls.get(key) or StallWatch() for key in experiments}
             for key in experiments:
                 if self._begins_to_stand(key):  # however much the looks have taken
                     self._look(key, _TIMEOUT_S)
-            for key in sorted(experiments, key=lambda key: self._looked[key][0]):
+            for key in sorted(experiments, key=lambda key: self._looked[key].at_s):
                 if self._stopping.is_set() or time.monotonic() < self._free_s:
                     return
                 if self._is_due(key) and self._has_news(key):
@@ -163,7 +177,7 @@ class DiagnosisScheduler:
 
     def _is_due(self, key: ExperimentKey) -> bool:
         pause_s = min(_AFTER_END_S, self._every_s) if self._has_ended(key) else self._every_s
-        return time.monotonic() - self._looked[key][0] >= pause_s
+        return time.monotonic() - self._looked[key].at_s >= pause_s
 
     def _has_ended(self, key: ExperimentKey) -> bool:
         return self._run_store.description(key).status is not ExperimentStatus.RUNNING
@@ -171,12 +185,19 @@ class DiagnosisScheduler:
     def _has_news(self, key: ExperimentKey) -> bool:
         rows = self._run_store.next_row(key)
         fewest = 1 if self._run_store.description(key).crash else _FEWEST_ROWS
-        return rows >= fewest and rows > self._looked.get(key, (0.0, 0))[1]
+        looked = self._looked.get(key, _now(0, 0))
+        is_newer = rows > looked.rows or self._newest_ns(key) > looked.newest_ns
+        return rows >= fewest and is_newer
+
+    def _newest_ns(self, key: ExperimentKey) -> int:
+        """Return when the last news of a live run came: one that makes no rows may stand still."""
+        progress = None if self._has_ended(key) else self._progress(key)
+        return 0 if progress is None else progress[0]
 
     def _look(self, key: ExperimentKey, timeout_s: float) -> bool:
         found, pause_s = False, _FAILED_PAUSE_S
-        is_first = not self._looked.get(key, _now(0))[1]
-        rows = self._run_store.next_row(key)
+        is_first = not self._looked.get(key, _now(0, 0)).rows
+        rows, newest_ns = self._run_store.next_row(key), self._newest_ns(key)
         with self._failures_counted(f"of {key}"):
             live = [one for one in self._looked if not self._has_ended(one)]
             answer = self._process.ask(key, live, timeout_s)
@@ -185,13 +206,13 @@ class DiagnosisScheduler:
                 pause_s = min(pause_s, _FIRST_PAUSE_S)
             self._report(key, _finding(answer.report, self._clock_ns()))
             found = True
-        self._looked[key] = _now(rows)
+        self._looked[key] = _now(rows, newest_ns)
         self._free_s = time.monotonic() + pause_s
         return found
 
 
-def _now(rows: int) -> tuple[float, int]:
-    return time.monotonic(), rows
+def _now(rows: int, newest_ns: int) -> _Looked:
+    return _Looked(time.monotonic(), rows, newest_ns)
 
 
 def _finding(report: Mapping[str, Any], time_ns: int) -> Finding:

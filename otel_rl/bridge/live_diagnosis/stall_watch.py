@@ -1,21 +1,29 @@
 """Notices that a run may stand still, by how its newest step came on. Time is an argument."""
 
 from collections import deque
+from math import inf
 from typing import Final
 
-from otel_rl.diagnose.detectors.stalls import stall_s, suspicious_s
+from otel_rl.diagnose.detectors.stalls import STALL_S, stall_s, suspicious_s
 from otel_rl.diagnose.history.rhythm import Rhythm
 
 __all__ = ["StallWatch"]
 
 _NS_PER_S: Final = 1_000_000_000
+_LATE: Final = 1.2  # usual steps
+
+
+def _late_s(rhythm: Rhythm) -> float:
+    """Return the time from which on work may be late, though a step has taken longer before."""
+    longest_s = suspicious_s(rhythm)  # endless for a new run
+    return longest_s if longest_s == inf else min(max(STALL_S, _LATE * rhythm.usual_s), longest_s)
 
 
 def _half_sure_s(rhythm: Rhythm) -> float:
     return min(2 * suspicious_s(rhythm), stall_s(rhythm))
 
 
-_LIMITS: Final = (suspicious_s, _half_sure_s, stall_s)
+_LIMITS: Final = (_late_s, suspicious_s, _half_sure_s, stall_s)
 
 # Enough for the time of usual steps, and to have seen one with a checkpoint.
 _MAX_TOLD: Final = 500

@@ -11,7 +11,7 @@ from otel_rl.diagnose.classify import Subject, summed_by_step, tracks_about, wit
 from otel_rl.diagnose.history.rhythm import Rhythm
 from otel_rl.diagnose.history.run_history import Loss, RunHistory, Track
 from otel_rl.diagnose.result import Cause, Evidence, Kind
-from otel_rl.diagnose.stats.levels import LevelChange, level, medians, smoothed
+from otel_rl.diagnose.stats.levels import LevelChange, level, medians, smoothed, soon
 from otel_rl.records import ExperimentStatus, WorkerFailure
 
 __all__ = [
@@ -256,10 +256,14 @@ def gc_pauses(history: RunHistory) -> Iterator[Cause]:
     """Find processes that the garbage collector stops for a good part of their time."""
     found: list[tuple[float, str, str | None, LevelChange]] = []
     for key, worker, track in tracks_about(history, Subject.GC_TIME):
+        counts = with_gaps(history, summed_by_step(track))
+        among = len(history.workers.get(key, ()))
         # A step has several exports, or one has those of several steps.
-        of_steps = smoothed(with_gaps(history, summed_by_step(track)))
-        change = level(of_steps, shortest=3, among=len(history.workers.get(key, ())))
-        if change is None or not change.is_rise(ratio=3.0, order=0.6, size=1.5):
+        of_steps = smoothed(counts)
+        change = level(of_steps, shortest=3, among=among)
+        if change is None or not _is_more_gc(change):
+            of_steps, change = counts, soon(counts, among=among)
+        if change is None or not _is_more_gc(change):
             continue
         share = change.after / _usual_s(of_steps, change.step)
         least = _GC_SHARE if worker is None else _least_gc_share(history, worker, change)
@@ -282,6 +286,10 @@ def gc_pauses(history: RunHistory) -> Iterator[Cause]:
                 )
             ],
         )
+
+
+def _is_more_gc(change: LevelChange) -> bool:
+    return change.is_rise(ratio=3.0, order=0.6, size=1.5)
 
 
 def _least_gc_share(history: RunHistory, worker: str, change: LevelChange) -> float:

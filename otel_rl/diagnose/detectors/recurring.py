@@ -8,7 +8,7 @@ all of a role at once, the steps before the first one are compared with those af
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
-from math import comb, exp, log
+from math import comb, exp, factorial, inf, log
 from statistics import median
 from typing import NamedTuple
 
@@ -31,6 +31,7 @@ _FEWEST = 4  # steps
 _MIN_COST = 0.02  # part of the time of all steps
 _CHANCE = 1.5e-3
 _COSTLY, _CHANCE_OF_COSTLY = 0.05, 0.05  # of so much time, who takes it is worth less proof
+_FEW = 3  # steps, if they are farther than all others and near to each other
 _REGULAR = 0.75
 _CHANCE_OF_ALL = 0.02  # that no earlier step is one of them
 _MOST_OF_ALL = 0.4  # of the steps: more are another level
@@ -61,15 +62,21 @@ def recurring(history: RunHistory) -> Iterator[Cause]:
         waits = only_waits(history, place) and work_of(place) is not Work.SYNC
         if waits or len(tracks) < _FEWEST_WORKERS:
             continue
-        odd, compared = _odd_steps(history.first, tracks)
+        odd, compared, beyond = _odd_steps(history.first, tracks)
         every = sum(map(len, odd.values()))
         for worker, steps in odd.items():
-            cost = sum(one.own_s - one.peers_s for one in steps) / max(1e-9, whole_s)
-            if len(steps) < _FEWEST or cost < _MIN_COST or compared < _FEWEST_STEPS:
+            if len(steps) < _FEW or compared < _FEWEST_STEPS:
                 continue
+            cost = _longer_s(steps) / max(1e-9, whole_s)
             chance = _CHANCE_OF_COSTLY if cost >= _COSTLY else _CHANCE
-            if len(tracks) * _tail(every, len(steps), 1 / len(tracks)) < chance:
-                yield _cause(history, place, worker, steps, cost)
+            is_often = len(steps) >= _FEWEST and cost >= _MIN_COST
+            is_often &= len(tracks) * _tail(every, len(steps), 1 / len(tracks)) < chance
+            rate = (every - len(steps) + 1) / (compared * (len(tracks) - 1))
+            newest = steps[-_FEW:]
+            is_near = beyond[worker] > 1 and _chance_of(newest, rate) < _CHANCE
+            is_near &= _longer_s(newest) >= _COSTLY * _since_s(history, newest[0].step)
+            if is_often or is_near:
+                yield _cause(history, place, worker, steps if is_often else newest, cost)
 
 
 def recurring_of_all(history: RunHistory) -> Iterator[Cause]:
@@ -84,7 +91,7 @@ def recurring_of_all(history: RunHistory) -> Iterator[Cause]:
             continue
         of_all = settled(load.eased(place, together(tracks)))
         odd = _odd_of_all(of_all)
-        cost = sum(one.own_s - one.peers_s for one in odd) / sum(took_s.values())
+        cost = _longer_s(odd) / sum(took_s.values())
         is_felt = all(
             took_s.get(one.step, 0.0) >= usual_s + _AS_LONG * (one.own_s - one.peers_s)
             for one in odd
@@ -121,8 +128,32 @@ def _is_of_all(tracks: Mapping[str, Track], odd: Sequence[_Odd]) -> bool:
     return True
 
 
-def _odd_steps(first: int, tracks: Mapping[str, Track]) -> tuple[Mapping[str, list[_Odd]], int]:
-    """Return the odd steps of each worker, and how many steps were compared."""
+def _longer_s(steps: Sequence[_Odd]) -> float:
+    return sum(one.own_s - one.peers_s for one in steps)
+
+
+def _chance_of(steps: Sequence[_Odd], rate: float) -> float:
+    """Return the chance that the first of these is followed by the others so soon.
+
+    Args:
+        steps: The newest few odd steps.
+        rate: Of odd steps of other workers, at most.
+    """
+    return (rate * (steps[-1].step - steps[0].step)) ** (len(steps) - 1) / factorial(len(steps) - 1)
+
+
+def _since_s(history: RunHistory, step: int) -> float:
+    """Return the time since the first news of a step; endless if none came of the step itself."""
+    return history.ends_s - history.begun_s[step] if step in history.begun_s else inf
+
+
+def _odd_steps(
+    first: int, tracks: Mapping[str, Track]
+) -> tuple[Mapping[str, list[_Odd]], int, Mapping[str, float]]:
+    """Return the odd steps of each worker, how many steps were compared, and how odd the least is.
+
+    In units of the farthest that any other value is from the usual one.
+    """
     of_step: dict[int, list[tuple[str, float]]] = defaultdict(list)
     for worker, track in tracks.items():
         for step, value in zip(track.steps, track.values, strict=True):
@@ -137,8 +168,9 @@ def _odd_steps(first: int, tracks: Mapping[str, Track]) -> tuple[Mapping[str, li
         for worker, value in some:
             ratios[worker].append((value / middle, _Odd(step, middle, value)))
     odd: dict[str, list[_Odd]] = {}
+    parts: dict[str, list[float]] = {}
     if all(max(of)[0] < _FAR * min(of)[0] for of in ratios.values()):
-        return odd, len(of_step)
+        return odd, len(of_step), {}
     # The noise of all: that of the worker itself may be its fault.
     noises = [spread([log(ratio) for ratio, _ in of]) for of in ratios.values()]
     noise = median(noises) if noises else 0.0
@@ -146,7 +178,22 @@ def _odd_steps(first: int, tracks: Mapping[str, Track]) -> tuple[Mapping[str, li
         usual = median(ratio for ratio, _ in of)
         far = usual * max(_FAR, exp(_FAR_NOISE * noise))
         odd[worker] = [one for ratio, one in of if ratio >= far]
-    return odd, len(of_step)
+        parts[worker] = [ratio / usual - 1 for ratio, _ in of]
+    return odd, len(of_step), _beyond(odd, parts)
+
+
+def _beyond(
+    odd: Mapping[str, Sequence[_Odd]], parts: Mapping[str, Sequence[float]]
+) -> Mapping[str, float]:
+    """Return by how many times the least odd value of a worker exceeds all others."""
+    found = {}
+    for worker, steps in odd.items():
+        own = sorted(parts[worker])
+        others = [max(of) for other, of in parts.items() if other != worker]
+        usual = max(own[: len(own) - len(steps)], default=0.0)
+        least = own[-len(steps)] if steps else 0.0
+        found[worker] = least / max(1e-9, usual, *others)
+    return found
 
 
 def _tail(n: int, least: int, chance: float) -> float:
@@ -164,7 +211,7 @@ def _cause(
     gaps = [b.step - a.step for a, b in pairwise(odd)]
     gap = median(gaps)
     is_over = history.last - last > _OVER * max(gap, max(gaps) / 2)
-    if gap > 1 and sum(one == gap for one in gaps) >= _REGULAR * len(gaps):
+    if gap > 1 and len(gaps) > 1 and sum(one == gap for one in gaps) >= _REGULAR * len(gaps):
         when = f"every {gap:.0f} steps since step {first}"
     elif sum(one == 1 for one in gaps) >= _REGULAR * len(gaps):
         when = f"in steps {first} to {last}"

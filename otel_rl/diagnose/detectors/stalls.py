@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from math import inf
 from statistics import median
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from otel_rl.diagnose.classify import Subject, only_waits, tracks_about
 from otel_rl.diagnose.detectors.standing_work import Standing, standing_work
@@ -19,15 +19,18 @@ from otel_rl.records import ExperimentStatus
 from otel_rl.semconv import names
 from otel_rl.semconv.spec import AWAITING
 
-__all__ = ["stall_s", "stalls", "suspicious_s"]
+__all__ = ["STALL_S", "stall_s", "stalls", "suspicious_s"]
+
+STALL_S: Final = 10.0
+"""Shortest time that tells anything: an export or two may be late."""
 
 _FEWEST_STEPS = 8
-_STALL_S = 10.0  # an export or two may be late
 _STALL = 10  # times the usual duration of a step
-_SUSPICIOUS, _BEGUN = 1.0, 1.2  # times the longest one, if work tells who holds up all; the usual
+_SUSPICIOUS = 1.0  # times the longest one, if work tells who holds up all
+_NEWEST = 3  # steps that tell that a run goes on
 _FAR = 4  # times the longest time of a phase
 _FAR_OF_ALL, _NOISES = 1.5, 8.0  # the same and times its noise, if others have done the same
-_LATE, _LATE_OF_ROLE = 3, 1.5  # times the longest of it, and of all work of the role, behind these
+_LATE, _LATE_OF_ROLE = 3, 1.5  # times the longest of it, and of all work of the role, behind others
 _LATE_S = 5.0  # of the last export of a process that ends with the last step
 _LONGEST = 2  # times the longest one, such as one with a checkpoint
 _SAVE_S = 300.0  # the first save of a run: none has told the time that one takes
@@ -53,8 +56,6 @@ def stalls(history: RunHistory) -> Iterator[Cause]:
     """Find a run that still reports, and makes no step any more."""
     rhythm = Rhythm.of(history)
     if rhythm is None or rhythm.steps < _FEWEST_STEPS:
-        return
-    if rhythm.stands_s < min(suspicious_s(rhythm), _BEGUN * rhythm.usual_s):
         return
     if history.status == ExperimentStatus.COMPLETE:
         return
@@ -104,9 +105,9 @@ def stalls(history: RunHistory) -> Iterator[Cause]:
 def _at_work(history: RunHistory, words: str, standing: Standing) -> Cause:
     place, workers = standing.place, sorted(standing.workers)
     more = f" and {len(workers) - _MOST_NAMED} more" if len(workers) > _MOST_NAMED else ""
-    others = (
-        "which others have done" if standing.is_partly_done else "the first work that is not done"
-    )
+    others = "the first work that is not done"
+    if standing.is_partly_done and standing.done_s is not None:
+        others = f"which others have done {history.ends_s - standing.done_s:.3g} s ago"
     return _cause(
         history,
         f"{words}{', '.join(workers[:_MOST_NAMED])}{more} came to no end of {place.phase}, "
@@ -125,33 +126,69 @@ def stall_s(rhythm: Rhythm) -> float:
     """Return the time without a step from which on a run stands still; endless for a new run."""
     if rhythm.steps < _FEWEST_STEPS:
         return inf
-    return max(_STALL_S, _STALL * rhythm.usual_s, _LONGEST * rhythm.longest_s)
+    return max(STALL_S, _STALL * rhythm.usual_s, _LONGEST * rhythm.longest_s)
 
 
 def suspicious_s(rhythm: Rhythm) -> float:
     """Return the same where work tells that one worker holds up the others."""
     if rhythm.steps < _FEWEST_STEPS:
         return inf
-    return max(_STALL_S, _SUSPICIOUS * rhythm.longest_s)
+    return max(STALL_S, _SUSPICIOUS * rhythm.longest_s)
 
 
 def _is_evident(history: RunHistory, rhythm: Rhythm, ages: Sequence[_Age]) -> bool:
     """Return whether work is in progress for far longer than ever, or others have all done theirs.
 
-    Something new, such as a first evaluation, is neither.
+    Something new, such as a first evaluation, is neither: it is between steps.
     """
     if ages:
-        is_far = ages[0].is_work and ages[0].seconds >= _far_s(history, ages[0])
-        return is_far and rhythm.stands_s >= suspicious_s(rhythm)
+        oldest = ages[0]
+        if not oldest.is_work or oldest.seconds < _far_s(history, oldest):
+            return False
+        is_missed = oldest.seconds >= STALL_S and _is_done_by_others(history, oldest)
+        if is_missed and not _goes_on(history, history.ends_s - oldest.seconds):
+            return True
+        return rhythm.stands_s >= suspicious_s(rhythm)
     standing = standing_work(history)
-    if standing is None or not standing.is_partly_done:
+    if standing is None or standing.done_s is None or _goes_on(history, standing.done_s):
         return False
-    of_role = (_longest_s(of) for at, of in history.spans.items() if at.role == standing.place.role)
+    late_s = history.ends_s - standing.done_s
+    return late_s >= max(STALL_S, *_least_late_s(history, rhythm, standing))
+
+
+def _goes_on(history: RunHistory, since_s: float) -> bool:
+    """Return whether a run has come to further steps since then: the news of one may be late."""
+    later = (at_s > since_s for _, at_s in sorted(history.begun_s.items())[-_NEWEST:])
+    return sum(later) > 1
+
+
+def _least_late_s(
+    history: RunHistory, rhythm: Rhythm, standing: Standing
+) -> tuple[float, float, float]:
+    """Return the times from which on work is late that follows what is done.
+
+    A step that nobody goes on with may have something new in it. Who is silent is no nearer to an
+    end of its work for that.
+    """
     of_place = history.spans[standing.place]
-    done = (track for worker, track in of_place.items() if worker not in standing.workers)
-    late_s = history.ends_s - max(track.times_s[-1] for track in done)
-    least_s = _LATE * _longest_s(of_place), _LATE_OF_ROLE * max(of_role)
-    return late_s >= max(_STALL_S, rhythm.usual_s, *least_s)
+    took = [value for track in of_place.values() for value in settled(track).values]
+    of_role = (_longest_s(of) for at, of in history.spans.items() if at.role == standing.place.role)
+    still_tells = all(_tells_after(history, worker, standing.done_s) for worker in standing.workers)
+    margin = min(_LATE, _by_noise(took)) if still_tells else _LATE
+    is_soon = standing.is_partly_done and still_tells
+    new_s = 0.0 if is_soon else rhythm.usual_s
+    return new_s, margin * max(took, default=0.0), _LATE_OF_ROLE * max(of_role)
+
+
+def _tells_after(history: RunHistory, worker: str, done_s: float | None) -> bool:
+    """Return whether exports of a worker have come since then, and long enough."""
+    own = history.lags.get(worker)
+    return own is not None and done_s is not None and own.times_s[-1] - done_s >= STALL_S / 2
+
+
+def _by_noise(took: Sequence[float]) -> float:
+    """Return how many times the longest of these no further one takes."""
+    return _FAR_OF_ALL + _NOISES * spread(took) / median(took)
 
 
 def _longest_s(tracks: Mapping[str, Track]) -> float:
@@ -167,11 +204,16 @@ def _far_s(history: RunHistory, age: _Age) -> float:
     took = [value for track in tracks.values() for value in settled(track).values]
     if len(took) < _FEWEST_STEPS:
         return inf
+    is_missed = _is_done_by_others(history, age)
+    return max(took) * (min(_FAR, _by_noise(took)) if is_missed else _FAR)
+
+
+def _is_done_by_others(history: RunHistory, age: _Age) -> bool:
+    """Return whether peers have done this work in a later step than the worker has."""
+    tracks = history.spans.get(age.place, {})
     own = tracks.get(age.worker, Track())
     others = (track.steps[-1] for worker, track in tracks.items() if worker != age.worker)
-    are_done = bool(own.steps) and max(others, default=0) > own.steps[-1]
-    by_noise = _FAR_OF_ALL + _NOISES * spread(took) / median(took)
-    return max(took) * (min(_FAR, by_noise) if are_done else _FAR)
+    return bool(own.steps) and max(others, default=0) > own.steps[-1]
 
 
 def _has_ended(history: RunHistory) -> bool:

@@ -29,11 +29,14 @@ class Standing(NamedTuple):
         place: The part.
         workers: Those who have not done it.
         is_partly_done: Whether others have done it.
+        done_s: When the last news came of who has done it, or of the part before it in the same
+            step; None if no part of the step is done.
     """
 
     place: PhaseKey
     workers: AbstractSet[str]
     is_partly_done: bool
+    done_s: float | None
 
 
 class _Part(NamedTuple):
@@ -64,15 +67,25 @@ def standing_work(history: RunHistory) -> Standing | None:
         return None
     in_order = sorted(parts, key=lambda place: (parts[place].order_s, place))
     for place in in_order:
-        if parts[place].behind:
-            return Standing(place, parts[place].behind, is_partly_done=True)
+        if behind := parts[place].behind:
+            done_s = _told_s(history, place, parts[place].times.keys() - behind)
+            return Standing(place, behind, is_partly_done=True, done_s=done_s)
     if _others_stopped_before(history, parts):
         return None
     most = max(part.most for part in parts.values())
     # Who takes up weights waits for those who make them.
     own = [one for one in in_order if work_of(one) is not Work.SYNC] or in_order
     place = next((one for one in own if parts[one].most < most), own[0])
-    return Standing(place, parts[place].times.keys(), is_partly_done=False)
+    workers = parts[place].times.keys()
+    done = [one for one in parts if parts[one].most == most > parts[place].most]
+    last_s = max((_told_s(history, one, parts[one].times.keys()) for one in done), default=0.0)
+    return Standing(place, workers, is_partly_done=False, done_s=last_s if done else None)
+
+
+def _told_s(history: RunHistory, place: PhaseKey, workers: AbstractSet[str]) -> float:
+    """Return when the last news came of this work of any of these workers."""
+    tracks = history.spans[place]
+    return max(tracks[worker].times_s[-1] for worker in workers)
 
 
 def _parts(history: RunHistory) -> Mapping[PhaseKey, _Part]:

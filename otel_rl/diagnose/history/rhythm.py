@@ -14,7 +14,7 @@ from otel_rl.diagnose.history.run_history import RunHistory
 
 __all__ = ["Rhythm"]
 
-_START = 3  # steps that may take long because the run begins
+_START = 5  # steps that may take long because the run begins
 
 
 class Rhythm(NamedTuple):

@@ -22,6 +22,7 @@ _OFF_NOISE = 3.0
 
 # Last values that leave a trend, all together in units of its noise, each, and steps they go on.
 _HEADING, _EVIDENCE, _EACH, _AHEAD = (6, 5, 4, 3), 16.0, 1.5, 8
+_TWO, _OF_TWO = 2, 1.5  # values of a fall, and times as far: what rises may be a spike
 
 _MOST = 700.0  # up to which the exponential is finite
 
@@ -120,10 +121,11 @@ def heading(track: Track, *, times: float, is_up: bool) -> TrendDeparture | None
         is_up: Whether it rises.
     """
     values = track.values
-    if len(values) < _FEWEST_BEFORE + min(_HEADING) or min(values) <= 0:
+    if len(values) < _FEWEST_BEFORE + _TWO or min(values) <= 0:
         return None
     lines = _Lines([math.log(value) for value in values])
-    for place in (len(values) - count for count in _HEADING):
+    counts = _HEADING if is_up else (*_HEADING, _TWO)
+    for place in (len(values) - count for count in counts):
         if place >= _FEWEST_BEFORE and _is_heading(values, lines, place, times, is_up=is_up):
             before, after = values[place - 1], values[-1]
             return TrendDeparture(track.steps[place], before, after, (), is_sure=True)
@@ -143,7 +145,8 @@ def _is_heading(
     off = [
         sign * math.log(value / one) for value, one in zip(values[place:], expected, strict=True)
     ]
-    if off[0] <= _EACH * noise or sum(off) < _EVIDENCE * noise:
+    evidence = _EVIDENCE * (_OF_TWO if len(off) == _TWO else 1.0)
+    if off[0] <= _EACH * noise or sum(off) < evidence * noise:
         return False
     if any(later <= one for one, later in pairwise(off)):
         return False

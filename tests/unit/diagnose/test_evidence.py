@@ -273,6 +273,17 @@ def test_an_entropy_that_will_soon_be_gone_is_told_after_three_steps(
     assert causes(history) == (told if found else [])
 
 
+@pytest.mark.parametrize(("falls", "found"), [(0.12, True), (0.06, False)])
+def test_an_entropy_that_falls_far_faster_is_told_after_two_steps(
+    falls: float, *, found: bool
+) -> None:
+    def entropy(step: int) -> float:
+        return 1.8 * (1 - falls * max(0, step - 37))
+
+    history = made(40, rows={"trainer/entropy": jittered(entropy, 0.005)})
+    assert causes(history) == ([(Kind.ENTROPY_COLLAPSE, None, 38)] if found else [])
+
+
 def test_two_steps_as_far_as_one_before_are_no_change() -> None:
     values = [1.0 + 0.01 * (step % 5) for step in range(30)]
     assert find_sudden([*values, 2.0, 2.1]) is not None

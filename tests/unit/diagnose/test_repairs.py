@@ -70,7 +70,7 @@ def test_a_busy_host_that_slows_all_work_alike_does_not_make_messages_slow() -> 
     busy = made(
         step_s=changed(0.05, 0.2),
         workers={
-            (key, worker): lambda step, of=of: of.values[step]
+            (key, worker): of.values.__getitem__
             for key, some in history.workers.items()
             for worker, of in some.items()
         },

@@ -165,6 +165,24 @@ def test_a_run_that_begins_to_stand_still_is_told_of_it_at_once_and_once(
     it.journal.close()
 
 
+def test_a_run_that_only_tells_that_it_lives_is_looked_at_again(
+    bench: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scheduler, "_SHARE", 1e9)
+    it = bench(every_s=1e-9)
+    it.learn(World(steps=40))
+    it.watch.look()
+    it.watch.look()  # nothing has come
+    assert len(it.told) == 1
+    assert it.progress is not None
+    newest_ns, step = it.progress
+    it.progress = newest_ns + 1, step  # no row has
+    it.watch.look()
+    assert len(it.told) == 2
+    it.watch.stop()
+    it.journal.close()
+
+
 @pytest.mark.parametrize(("share", "looks"), [(1e-9, 1), (1e9, 2)], ids=["spent", "left"])
 def test_the_next_look_waits_until_it_is_within_the_share_of_the_cpu(
     bench: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch, share: float, looks: int

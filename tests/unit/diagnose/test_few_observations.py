@@ -1,0 +1,121 @@
+"""A cause is told after few observations if these are far beyond all that the run has shown."""
+
+import pytest
+
+from otel_rl.diagnose.engine import diagnose
+from otel_rl.diagnose.history.run_history import RunHistory
+from otel_rl.diagnose.result import Kind
+from tests.unit.diagnose.made import Series, made
+
+STEPS = 40
+
+
+def causes(history: RunHistory) -> list[tuple[Kind, str | None, int | None]]:
+    return [(one.kind, one.worker, one.since) for one in diagnose(history).causes]
+
+
+def train(index: int, step_s: float, *some: int, times: float = 3.0) -> Series:
+    """Seconds of a rank's training, that takes longer in some steps; with a little noise."""
+    return lambda step: (
+        step_s
+        / 2
+        * (1 + 0.01 * ((step * 3 + index) % 7 - 3) + 0.005 * ((step * 2 + index) % 5 - 2))
+        * (times if step in some else 1.0)
+    )
+
+
+def run(
+    step_s: float,
+    *some: int,
+    times: float = 3.0,
+    before: int | None = None,
+    longest: float = 2.4,
+    steps: int = STEPS,
+    rest_s: float | None = None,
+) -> RunHistory:
+    """Five ranks, of which the first is slower in some steps, and the second in one before."""
+    slow = train(0, step_s, *some, times=times)
+    second = train(1, step_s, *([] if before is None else [before]), times=longest)
+    others = [train(index, step_s) for index in (2, 3, 4)]
+    spans = {("trainer", "train", index): of for index, of in enumerate((slow, second, *others))}
+    rest_s = step_s / 2 if rest_s is None else rest_s
+    return made(steps, step_s=lambda step: rest_s + slow(step), spans=spans)
+
+
+@pytest.mark.parametrize(("step_s", "is_told"), [(20.0, True), (5.0, False)])
+def test_one_far_longer_piece_of_a_worker_is_told_where_another_step_takes_long(
+    step_s: float, *, is_told: bool
+) -> None:
+    told = [(Kind.STRAGGLER, "trainer/0", STEPS - 1)]
+    assert causes(run(step_s, STEPS - 1)) == (told if is_told else [])
+
+
+def test_one_long_piece_after_which_all_is_as_before_is_no_cause() -> None:
+    assert causes(run(20.0, STEPS - 2)) == []
+
+
+def test_one_piece_as_long_as_any_was_before_is_no_cause() -> None:
+    assert causes(run(20.0, STEPS - 1, before=12)) == []
+
+
+@pytest.mark.parametrize(("rest_s", "is_told"), [(10.0, True), (80.0, False)])
+def test_one_longer_piece_is_told_if_it_takes_a_quarter_of_a_step_longer(
+    rest_s: float, *, is_told: bool
+) -> None:
+    told = [(Kind.STRAGGLER, "trainer/0", STEPS - 1)]
+    assert causes(run(20.0, STEPS - 1, rest_s=rest_s)) == (told if is_told else [])
+
+
+def test_one_piece_a_little_longer_is_no_cause() -> None:
+    assert causes(run(20.0, STEPS - 1, times=1.2)) == []
+
+
+@pytest.mark.parametrize(("grown", "is_told"), [(1.0, True), (3.0, False)])
+def test_one_far_longer_step_of_a_role_is_told_if_other_work_of_the_step_is_as_usual(
+    grown: float, *, is_told: bool
+) -> None:
+    slow = STEPS - 1
+    spans = {("trainer", "train", index): train(index, 20.0, slow) for index in range(3)}
+    spans |= {("judge", "score", 0): train(0, 10.0, slow, times=grown)}
+    history = made(STEPS, step_s=lambda step: 10 + spans["trainer", "train", 0](step), spans=spans)
+    assert causes(history) == ([(Kind.SLOW_TRAINING, None, slow)] if is_told else [])
+
+
+def test_one_far_longer_step_of_the_only_work_may_be_more_of_it() -> None:
+    spans = {("trainer", "train", index): train(index, 20.0, STEPS - 1) for index in range(3)}
+    history = made(STEPS, step_s=lambda step: 10 + spans["trainer", "train", 0](step), spans=spans)
+    assert causes(history) == []
+
+
+@pytest.mark.parametrize("every", [2, 3])
+def test_what_comes_and_goes_is_told_the_third_time(every: int) -> None:
+    slow = [STEPS - 1 - 2 * every, STEPS - 1 - every, STEPS - 1]
+    assert causes(run(5.0, *slow)) == [(Kind.STRAGGLER, "trainer/0", slow[0])]
+    assert causes(run(5.0, *slow[:2], steps=STEPS - every)) == []
+
+
+def test_three_long_pieces_far_from_each_other_may_be_chance() -> None:
+    assert causes(run(5.0, 15, 27, STEPS - 1)) == []
+
+
+def test_three_long_pieces_tell_nothing_if_another_worker_had_a_longer_one() -> None:
+    assert causes(run(5.0, STEPS - 5, STEPS - 3, STEPS - 1, before=20, longest=6.0)) == []
+
+
+def gc(*pauses: int) -> RunHistory:
+    """Workers whose collector takes a few milliseconds a step, and one of them more in some."""
+    workers = {
+        ("actor/gc/time", f"actor/{index}"): lambda step, index=index: (
+            2.0 if not index and step in pauses else 0.001 * (1 + (7 * step + index) % 11)
+        )
+        for index in range(4)
+    }
+    return made(STEPS, step_s=lambda step: 5.0, workers=workers)
+
+
+def test_two_pauses_of_the_collector_far_beyond_all_others_are_told() -> None:
+    assert causes(gc(STEPS - 2, STEPS - 1)) == [(Kind.GC_PAUSES, "actor/0", STEPS - 2)]
+
+
+def test_one_pause_of_the_collector_is_no_cause() -> None:
+    assert causes(gc(STEPS - 1)) == []

@@ -1,0 +1,101 @@
+"""Work that is not done is late by its own noise: the steadier it is, the sooner it is missed.
+
+A step of 20 s: rollouts of 6 s, their scores of 2 s, training of 10 s by two ranks, and a wait for
+others. What is done is told each second.
+"""
+
+from collections.abc import Sequence
+
+import pytest
+
+from otel_rl.diagnose.engine import diagnose
+from otel_rl.diagnose.history.records import Facts, RowFacts, SpanFacts
+from otel_rl.diagnose.history.run_history import RunHistory
+from otel_rl.diagnose.result import Cause, Kind
+
+_NS = 1_000_000_000
+STEP_S = 20
+STEPS = 30
+#: (seconds of a step at its end, role, phase, ranks, seconds)
+PARTS = (
+    (6, "actor", "rollout", 1, 6.0),
+    (8, "judge", "score", 1, 2.0),
+    (18, "learner", "train", 2, 10.0),
+)
+
+
+def told(at_s: int, lost: Sequence[tuple[str, int]], *, noise: float = 0.0, warm: int = 0) -> Facts:
+    """What comes at this second: work that has ended, unless it is lost in the step after."""
+    step, seconds = divmod(at_s - warm * 5 * STEP_S, STEP_S)
+    within = float(seconds)
+    if at_s < warm * 5 * STEP_S:  # slow first steps
+        step, within = at_s // (5 * STEP_S) - warm, at_s % (5 * STEP_S) / 5
+    number = step + warm
+    spans = [
+        SpanFacts(number, role, phase, f"{role}/{rank}", False, 1, took_s, took_s, 0)
+        for end_s, role, phase, ranks, usual_s in PARTS
+        for rank in range(ranks)
+        if within == end_s
+        if step < STEPS or not _is_after(lost, role, phase, rank)
+        for took_s in [usual_s * (1 + noise * ((number + rank) % 7 - 3))]
+        if step <= STEPS
+    ]
+    rows = [RowFacts(number, at_s * _NS, {"learner/loss": 1.0})] if spans else []
+    lags = [(f"{role}/{rank}", 0.1) for _, role, _, ranks, _ in PARTS for rank in range(ranks)]
+    last = min(number, STEPS + warm)
+    return Facts((100 + at_s) * _NS, last, rows, [], {}, spans, lags, status="running")
+
+
+def _is_after(lost: Sequence[tuple[str, int]], role: str, phase: str, rank: int) -> bool:
+    """Whether this waits for work that is lost."""
+    order = [one[1] for one in PARTS]
+    return any(
+        (role, rank) == (who, index) or order.index(role) > order.index(who) for who, index in lost
+    )
+
+
+def stall(
+    lost: Sequence[tuple[str, int]], after_s: float, *, noise: float = 0.0, warm: int = 0
+) -> Cause | None:
+    """What is said so many seconds after the beginning of the step whose work is lost."""
+    until_s = STEPS * STEP_S + warm * 5 * STEP_S + int(after_s)
+    facts = [told(at_s, lost, noise=noise, warm=warm) for at_s in range(until_s + 1)]
+    found = diagnose(RunHistory(facts)).causes
+    return next((one for one in found if one.kind is Kind.STALL), None)
+
+
+NOBODY = (("actor", 0),)
+RANK = (("learner", 1),)
+JUDGE = (("judge", 0),)
+
+
+def test_who_alone_does_its_part_is_missed_while_the_step_has_begun() -> None:
+    found = stall(JUDGE, 6 + STEP_S + 2)
+    assert found is not None
+    assert (found.worker, found.phase) == ("judge/0", "score")
+
+
+def test_between_two_steps_there_may_be_something_new() -> None:
+    assert stall(NOBODY, 6 * STEP_S) is None
+    assert stall(NOBODY, 11 * STEP_S) is not None
+
+
+@pytest.mark.parametrize(("noise", "after_s"), [(0.0, 36), (0.1, 58)])
+def test_who_has_not_done_what_others_have_is_missed_the_sooner_the_steadier_the_work_is(
+    noise: float, after_s: int
+) -> None:
+    assert stall(RANK, after_s - 4, noise=noise) is None
+    found = stall(RANK, after_s, noise=noise)
+    assert found is not None
+    assert found.worker == "learner/1"
+
+
+def test_what_is_said_has_the_time_since_others_have_done_it() -> None:
+    found = stall(RANK, 36)
+    assert found is not None
+    assert "learner/1 came to no end of train, which others have done 18 s ago" in found.words
+
+
+def test_slow_first_steps_are_not_the_longest_ones() -> None:
+    found = stall(RANK, 36, warm=4)
+    assert found is not None
