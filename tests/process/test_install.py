@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.process, pytest.mark.slow]
 
 Environments = Callable[[str], Installation]
 
-WEB_SERVER = {"fastapi", "starlette", "uvicorn", "h11", "anyio"}
+WEB_SERVER = {"starlette", "uvicorn", "h11", "anyio"}
 FRAMEWORKS = {  # their users have them
     "forge",
     "nemo_rl",

@@ -2,16 +2,16 @@
 
 Exports are led past the framework, which answers everything else. Every answer has the encoding of
 its request: an export response for 200, a ``google.rpc.Status`` for an error. The framework's own
-error pages (422, 500, ...) never reach a sender.
+error pages (404, 500, ...) never reach a sender.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
-from inspect import signature
 
-from fastapi import FastAPI, Request
-from fastapi.responses import Response
+from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -37,19 +37,6 @@ PATHS = {
 _SIGNALS = {path: signal for signal, path in PATHS.items()}
 
 
-# Newer versions of FastAPI report every request to the global providers, which belong to the
-# program around the bridge: exported to the bridge itself, each request would cause the next one,
-# for ever. They also log exceptions with their text.
-_QuietFastAPI: Callable[..., FastAPI] = (
-    partial(
-        FastAPI,
-        telemetry={"tracing": False, "metrics": False, "logs": False, "auto_configure": False},
-    )
-    if "telemetry" in signature(FastAPI).parameters
-    else FastAPI
-)
-
-
 def create_app(intake: IngestPipeline, routes: Sequence[BaseRoute] = ()) -> ASGIApp:
     """Create the application: ``POST`` to each of ``PATHS``, and ``GET /healthz``.
 
@@ -58,21 +45,23 @@ def create_app(intake: IngestPipeline, routes: Sequence[BaseRoute] = ()) -> ASGI
         routes: Further ones, with other paths, that do not block.
     """
     exports, others = Exports(intake), _Others(intake)
-    app = _QuietFastAPI(
-        title="otel_rl bridge",
+    app = Starlette(
+        routes=[
+            # Exports are led past the framework, which refuses other methods.
+            *(
+                Route(path, partial(exports, signal), methods=["POST"])
+                for signal, path in PATHS.items()
+            ),
+            Route("/healthz", others.healthz, methods=["GET"]),
+            *routes,
+        ],
         lifespan=exports.lifespan,
-        openapi_url=None,
-        redirect_slashes=False,
         exception_handlers={
             HTTPException: others.answer_framework_error,
             Exception: others.answer_framework_error,
         },
     )
-    # They are led past the framework, which refuses other methods.
-    for signal, path in PATHS.items():
-        app.router.routes.append(Route(path, partial(exports, signal), methods=["POST"]))
-    app.get("/healthz")(others.healthz)
-    app.router.routes.extend(routes)
+    app.router.redirect_slashes = False
     return _Door(app, exports, others)
 
 
@@ -115,7 +104,7 @@ class _Others:
         self._intake = intake
         self._limits = intake.limits
 
-    async def healthz(self) -> Response:
+    async def healthz(self, _: Request) -> Response:
         problem = self._intake.problem()
         status = 503 if problem else 200
         return Response(f"{problem or 'ok'}\n", status, media_type="text/plain")
