@@ -3,6 +3,7 @@
 import contextlib
 import ctypes
 import os
+import platform
 import resource
 import subprocess
 import sys
@@ -107,6 +108,22 @@ def family_mb(pid: int) -> float:
     return _memory_kb(pid) / 1024
 
 
+_KCMP = {"x86_64": 312, "aarch64": 272}.get(platform.machine())
+
+
+def shares_memory(pid: int, others: Iterable[int]) -> bool:
+    """Return whether a process has the memory of one of the others; False where none can say.
+
+    A process that was just started has, until it executes its program: as each of them then
+    reports all of it, the family would seem to need it twice.
+    """
+    of_memory = 1
+    kcmp = ctypes.CDLL(None).syscall
+    return _KCMP is not None and any(
+        kcmp(_KCMP, pid, other, of_memory, 0, 0) == 0 for other in others
+    )
+
+
 def cpu_s_by_name(pids: Iterable[int]) -> dict[str, float]:
     """Return the CPU seconds of some processes, by the name of their program."""
     found: dict[str, float] = {}
@@ -138,7 +155,10 @@ def _reap_orphans() -> None:
 
 def _memory_kb(pid: int) -> int:
     total = 0
-    for member in _family(pid):
+    members = _family(pid)
+    for place, member in enumerate(members):
+        if shares_memory(member, members[:place]):
+            continue
         with contextlib.suppress(OSError):  # it has ended
             for line in Path(f"/proc/{member}/smaps_rollup").read_text().splitlines():
                 if line.startswith("Pss:"):

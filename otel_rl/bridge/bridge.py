@@ -240,8 +240,9 @@ class Bridge:
             server.stop()
         if leases is not None:
             leases.claim_no_more()
-        self._diagnosis.stop()
+        self._diagnosis.pause()
         self._row_thread.stop(begun_s=begun_s, failed=failed, by=by)
+        self._diagnosis.stop()
         if self._archive is not None:
             self._archive.finish()
         self.cleanup.join()

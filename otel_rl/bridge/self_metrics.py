@@ -8,14 +8,15 @@ import uuid
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
 from opentelemetry.metrics import CallbackOptions, Observation
-from opentelemetry.sdk.metrics import MeterProvider
-from opentelemetry.sdk.metrics.export import MetricReader, PeriodicExportingMetricReader
-from opentelemetry.sdk.resources import Resource
 
 from otel_rl.bridge.counters import COUNTERS, GAUGES, Counter, Counters, Gauge
 from otel_rl.semconv import names
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.metrics.export import MetricReader
 
 __all__ = ["GaugeValue", "SelfMetrics", "otlp_reader"]
 
@@ -50,8 +51,12 @@ class SelfMetrics:
         self,
         counters: Counters,
         levels: Callable[[], Iterable[GaugeValue]],
-        readers: Sequence[MetricReader],
+        readers: "Sequence[MetricReader]",
     ) -> None:
+        # The SDK takes 3 MB that a bridge without readers saves.
+        from opentelemetry.sdk.metrics import MeterProvider
+        from opentelemetry.sdk.resources import Resource
+
         self._counters = counters
         self._levels = levels
         resource = {"service.name": _SERVICE, "service.instance.id": str(uuid.uuid4())}
@@ -94,7 +99,7 @@ class SelfMetrics:
         return observe
 
 
-def otlp_reader(endpoint: str, interval_s: float) -> MetricReader:
+def otlp_reader(endpoint: str, interval_s: float) -> "MetricReader":
     """Exports to ``endpoint`` over OTLP/HTTP.
 
     Args:
@@ -103,6 +108,7 @@ def otlp_reader(endpoint: str, interval_s: float) -> MetricReader:
     """
     # Its HTTP client takes 6 MB that a bridge without such an endpoint saves.
     from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
+    from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
 
     exporter = OTLPMetricExporter(endpoint=f"{endpoint.rstrip('/')}/v1/metrics")
     return PeriodicExportingMetricReader(exporter, export_interval_millis=interval_s * 1e3)

@@ -306,7 +306,7 @@ def _child() -> Iterator[_Child]:
     with (
         tempfile.TemporaryFile() as errors,
         subprocess.Popen(
-            [sys.executable, "-m", "otel_rl.bridge.archive.file_writer"],
+            [sys.executable, "-m", "otel_rl.bridge.archive.file_process"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=errors,

@@ -1,4 +1,4 @@
-"""Child process that writes files of the archive: ``python -m otel_rl.bridge.archive.file_writer``.
+"""Writes files of the archive, in a child process of the bridge (``file_process.py``).
 
 A process of its own, because Arrow takes a hundred megabytes, and the bridge's interpreter is busy
 with requests. Standard input has files one after another: a line of JSON (``FileHead``), then the
@@ -13,7 +13,6 @@ import sys
 from array import array
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from importlib.abc import MetaPathFinder
 from pathlib import Path
 from typing import Any, BinaryIO, Final, NamedTuple
 
@@ -360,19 +359,3 @@ def _quantiles(one: wire.ArchivedDetail) -> Sequence[dict[str, float]]:
         {"quantile": wire.number(quantile), "value": wire.number(value)}
         for quantile, value in one.quantiles
     ]
-
-
-class _NoPandas(MetaPathFinder):
-    """Hides pandas, which Arrow loads if it is installed, and does not need here.
-
-    It would take as much CPU as all else that a process does for a small file.
-    """
-
-    def find_spec(self, fullname: str, *_: object) -> None:
-        if fullname == "pandas":
-            raise ModuleNotFoundError("pandas is not needed", name=fullname)
-
-
-if __name__ == "__main__":
-    sys.meta_path.insert(0, _NoPandas())
-    sys.exit(main())

@@ -54,7 +54,7 @@ class Answer(NamedTuple):
 
 
 class DiagnosisProcess:
-    """Starts the process with the first question. One thread asks; any may call ``kill``.
+    """Starts the process with the first question. One thread asks; any may call ``interrupt``.
 
     Args:
         environment: Locates the journal.
@@ -66,7 +66,7 @@ class DiagnosisProcess:
         self._arguments = arguments
         self._process: subprocess.Popen[bytes] | None = None
         self._channel: _Channel | None = None
-        self._is_killed = False
+        self._is_interrupted = self._is_asking = False
 
     @property
     def pid(self) -> int | None:
@@ -83,26 +83,19 @@ class DiagnosisProcess:
             timeout_s: Bound of the time to its answer; the process is then killed.
 
         Raises:
-            ProcessEnded: It has ended, or was killed.
+            ProcessEnded: It has ended, or ``interrupt`` was called.
             TimeoutError: It took too long.
             JournalUnavailable: The database does not answer.
             RuntimeError: The run cannot be diagnosed.
         """
         names = [[one.experiment, one.trial] for one in (key, *live)]
-        question = json.dumps([names[0], names[1:]]).encode()
+        self._is_asking = True  # before the check, so that ``interrupt`` sees it or is seen
         try:
-            # Unasked, only its end arrives, which is no failure between two questions.
-            if self._channel is None or self._channel.poll():
-                self.end()
-                self._channel = self._start()
-            self._channel.send_bytes(question)
-            if not self._channel.poll(timeout_s):
-                self.end()
-                raise TimeoutError(f"no answer in {timeout_s:.3g} s")
-            answer = json.loads(self._channel.recv_bytes())
-        except (EOFError, ConnectionError) as exc:
-            status = self.end()
-            raise ProcessEnded(f"the process ended (status {status})") from exc
+            if self._is_interrupted:
+                raise ProcessEnded("no question is asked now")
+            answer = self._answer(json.dumps([names[0], names[1:]]).encode(), timeout_s)
+        finally:
+            self._is_asking = False
         if answer.get("is_unavailable"):
             raise JournalUnavailable(answer["error"])
         if "error" in answer:
@@ -112,16 +105,19 @@ class DiagnosisProcess:
             raise RuntimeError(f"the diagnosis of {key!r} names another run")
         return Answer(report, answer["cpu_s"], answer["is_whole"])
 
-    def kill(self) -> None:
-        """Kill the process, and let none be started until ``end``: a waiting question fails."""
-        self._is_killed = True
+    def interrupt(self) -> None:
+        """Let questions fail until ``resume``: the one that waits for its answer, too."""
+        self._is_interrupted = True
         process = self._process
-        if process is not None:
+        if process is not None and self._is_asking:
             process.kill()
+
+    def resume(self) -> None:
+        """Answer questions again. Not while one is asked."""
+        self._is_interrupted = False
 
     def end(self) -> int | None:
         """End the process, and return its status; None if there was none."""
-        self._is_killed = False
         channel, self._channel = self._channel, None
         if channel is not None:
             channel.close()
@@ -130,6 +126,21 @@ class DiagnosisProcess:
             return None
         process.kill()
         return process.wait()
+
+    def _answer(self, question: bytes, timeout_s: float) -> Any:  # what JSON holds
+        try:
+            # Unasked, only its end arrives, which is no failure between two questions.
+            if self._channel is None or self._channel.poll():
+                self.end()
+                self._channel = self._start()
+            self._channel.send_bytes(question)
+            if not self._channel.poll(timeout_s):
+                self.end()
+                raise TimeoutError(f"no answer in {timeout_s:.3g} s")
+            return json.loads(self._channel.recv_bytes())
+        except (EOFError, ConnectionError) as exc:
+            status = self.end()
+            raise ProcessEnded(f"the process ended (status {status})") from exc
 
     def _start(self) -> _Channel:
         ours, theirs = socket.socketpair()
@@ -145,7 +156,7 @@ class DiagnosisProcess:
                 stdout=subprocess.DEVNULL,
                 start_new_session=True,  # a Ctrl-C is for the bridge
             )
-        if self._is_killed:  # just now
+        if self._is_interrupted:  # just now
             self._process.kill()
         return Connection(ours.detach())
 

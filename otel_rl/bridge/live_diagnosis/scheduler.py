@@ -93,7 +93,7 @@ class DiagnosisScheduler:
         self._clock_ns = clock_ns
         self._last_timeout_s = last_timeout_s
         self._stopping = threading.Event()
-        self._is_ended = False  # the diagnosis process is killed, which is no failure
+        self._is_ended = False  # the diagnosis process is interrupted, which is no failure
         self._progress = progress
         self._looked: dict[ExperimentKey, _Looked] = {}
         self._stalls: dict[ExperimentKey, StallWatch] = {}
@@ -105,18 +105,23 @@ class DiagnosisScheduler:
         if self._every_s:
             self._thread.start()
 
-    def stop(self) -> None:
-        """Stop, and kill a running diagnosis."""
+    def pause(self) -> None:
+        """Look at no run any more; break off a look. The process waits for ``look_last``."""
         self._stopping.set()
         self._is_ended = True
-        self._process.kill()
+        self._process.interrupt()
         if self._thread.is_alive():
             self._thread.join()
-        self._process.end()
+        self._process.resume()
         self._is_ended = False
 
+    def stop(self) -> None:
+        """End the process, after ``pause``. Idempotent."""
+        self.pause()
+        self._process.end()
+
     def look_last(self) -> bool:
-        """Diagnose ended runs once more if they have new rows; after ``stop``.
+        """Diagnose ended runs once more if they have new rows; after ``pause``.
 
         Returns:
             Whether there were findings.

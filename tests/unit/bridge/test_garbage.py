@@ -1,5 +1,6 @@
 """Collections of cyclic garbage in a process that handles rows."""
 
+import contextlib
 import gc
 import subprocess
 import sys
@@ -7,7 +8,7 @@ import weakref
 
 import pytest
 
-from otel_rl.bridge.garbage import collect_rarely
+from otel_rl.bridge.garbage import collect_rarely, collections_paused
 
 _CODE = """
 import gc
@@ -49,3 +50,10 @@ def test_cyclic_garbage_is_still_collected() -> None:
         assert seen() is None
     finally:
         gc.set_threshold(*before)
+
+
+def test_a_pause_ends_even_if_what_is_done_in_it_fails() -> None:
+    with contextlib.suppress(ImportError), collections_paused():
+        assert not gc.isenabled()
+        raise ImportError
+    assert gc.isenabled()

@@ -40,7 +40,7 @@ from otel_rl.bridge.delivery.wandb.offline_copies import (
     check_writable,
 )
 from otel_rl.bridge.delivery.wandb.run_on_server import LineCounts, RunOnServer
-from otel_rl.bridge.delivery.wandb.sdk import FILE_FLUSH_S, quiet_settings, translated
+from otel_rl.bridge.delivery.wandb.sdk import FILE_FLUSH_S, load, quiet_settings, translated
 from otel_rl.bridge.delivery.wandb.server_api import JOURNAL_KEY
 from otel_rl.bridge.delivery.wandb.upload import Upload
 from otel_rl.errors import ConfigError, TrackerError, TrackerRejected, TrackerUnavailable
@@ -92,6 +92,7 @@ class WandbTracker:
         if not self._account.online:
             check_writable(run.directory)
             check_room(run.directory / "wandb", run.run_id, run.journal)
+        load()
         with translated():
             self._run = _init(run, self._settings, self._account)
             self._panels = SystemPanels(self._run) if self._settings.system_panels else None

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+import psutil
 import pytest
 
 from otel_rl.bridge.counters import Counter, Counters, Where
@@ -296,6 +297,51 @@ def test_a_process_that_dies_is_counted_and_the_next_look_has_another(
     assert again.report == healthy.report
     process.end()
     it.journal.close()
+
+
+def test_an_interrupt_ends_a_process_only_if_it_is_asked(bench: Callable[..., Bench]) -> None:
+    it = bench(every_s=0.1)
+    it.learn(World(steps=70))
+    process = DiagnosisProcess({}, it.arguments)
+    process.ask(KEY, [KEY], DEADLINE_S)
+    idle = process.pid
+    process.interrupt()
+    with pytest.raises(ProcessEnded):
+        process.ask(KEY, [KEY], DEADLINE_S)
+    process.resume()
+    assert not process.ask(KEY, [KEY], DEADLINE_S).is_whole
+    assert process.pid == idle
+    assert idle is not None
+    os.kill(idle, signal.SIGSTOP)  # so that it is asked until the interrupt
+    interrupt = threading.Timer(0.2, process.interrupt)
+    interrupt.start()
+    with pytest.raises(ProcessEnded):
+        process.ask(KEY, [KEY], DEADLINE_S)
+    interrupt.join()
+    process.end()
+    it.journal.close()
+
+
+def test_the_last_look_asks_the_process_of_those_before(bench: Callable[..., Bench]) -> None:
+    it = bench(every_s=0.1)
+    it.learn(World(steps=70))
+    it.watch.start()
+    wait_until(lambda: bool(it.told), "a look", timeout_s=DEADLINE_S)
+    (before,) = children(it)
+    it.watch.pause()
+    assert children(it) == [before]
+    it.end()
+    it.learn(World(steps=70, slower=judges_are_slow))
+    it.watch.look_last()
+    assert len(it.told) == 2
+    assert children(it) == []
+    it.journal.close()
+
+
+def children(it: Bench) -> list[int]:
+    """Processes that look at this journal."""
+    place = it.arguments[1]
+    return [child.pid for child in psutil.Process().children() if place in child.cmdline()]
 
 
 def test_a_journal_that_is_away_for_a_while_ends_no_watch(bench: Callable[..., Bench]) -> None:
