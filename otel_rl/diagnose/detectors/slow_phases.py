@@ -17,7 +17,7 @@ from otel_rl.diagnose.detectors.workload import Workload
 from otel_rl.diagnose.history.run_history import PhaseKey, RunHistory, Track
 from otel_rl.diagnose.history.timings import is_step_time
 from otel_rl.diagnose.result import Cause, Evidence, Kind
-from otel_rl.diagnose.stats.changes import FEW, spread
+from otel_rl.diagnose.stats.changes import spread
 from otel_rl.diagnose.stats.levels import LevelChange, common_ratio, level, medians, settled, soon
 from otel_rl.diagnose.stats.peers import Peers, turn_length
 from otel_rl.semconv.spec import STEP_SPAN
@@ -39,15 +39,10 @@ _MIN_OWN_RATIO = 1.25
 _OWN_PART = 0.95
 _FELT = 1.05
 _RECENT = 3  # values that may be the change
-_LONG_STEP_S = 10.0  # where another step takes so long, one may be enough
-_PART_OF_ONE = 0.25  # of a usual step, by which that one takes longer
 _UNEVEN = 2  # while steps take no longer, one of two workers is slower in few steps by chance
 
 # Waits that show how long others take, who have no phases: a transfer's, a data loader's.
 _MADE_BY_OTHERS = frozenset({Work.SYNC, Work.DATA})
-
-# Work that grows with the number of samples, or their length.
-_GROWING = frozenset({Work.GENERATION, Work.REWARD, Work.TRAINING, Work.ENVIRONMENT})
 
 # A worker that is slower from the first step on is compared with similar peers, in most steps.
 _FEWEST_ALIKE = 3
@@ -145,7 +140,6 @@ def slow_work(history: RunHistory) -> Iterator[Cause]:
     load = Workload(history)
     longer_s = _longer_step(history, load)
     is_felt = _takes_longer(history, load)
-    fewest, single_s = FEW if usual_s < _LONG_STEP_S else 1, _PART_OF_ONE * usual_s
     for place, tracks in work.items():
         # A part of every step has to explain a good part of the added duration of steps.
         is_of_steps = PhaseKey(place.role, STEP_SPAN) in history.spans
@@ -161,24 +155,17 @@ def slow_work(history: RunHistory) -> Iterator[Cause]:
             if not is_collective(place)
             and (
                 one := _slower_than_peers(
-                    history,
-                    place,
-                    worker,
-                    of,
-                    shown,
-                    least_s,
-                    is_felt=is_felt,
-                    fewest=fewest,
-                    single_s=single_s,
+                    history, place, worker, of, shown, least_s, is_felt=is_felt
                 )
             )
         ]
         if alone and len(alone) <= max(1, len(tracks) // 3):
             yield _cause(history, place, alone, is_alone=True)
             continue
-        few = fewest if _others_are_as_usual(pooled, place) else FEW
-        found = soon(settled(pooled[place]), fewest=few)
-        eased = soon(settled(load.eased(place, pooled[place])), fewest=few)
+        found = soon(settled(pooled[place]))
+        eased = soon(settled(load.eased(place, pooled[place])))
+        if is_collective(place) and not is_felt:
+            continue  # who comes last waits a little longer by chance
         if found is None or eased is None or not (_is_slower(found) and _is_slower(eased)):
             if not is_collective(place):
                 yield from _always_slower(history, place, tracks, peers, usual_s)
@@ -191,33 +178,11 @@ def slow_work(history: RunHistory) -> Iterator[Cause]:
             for before, after in [medians(track, found.step) or _NO_LEVELS]
             if (share := _more_of(history, place, worker, found.step, before, after))
             > _least_share(found)
-            and after - before > (single_s if _is_single(found) else least_s)
+            and after - before > least_s
         ]
         if excess >= _least_ratio(found) and 2 * len(slow) >= len(tracks):
             is_alone = len(slow) == 1 < len(tracks) and _is_apart(slow[0], tracks)
             yield _cause(history, place, slow, is_alone=is_alone)
-
-
-def _others_are_as_usual(pooled: Mapping[PhaseKey, Track], place: PhaseKey) -> bool:
-    """Return whether most other work of the last step of a phase took no longer: it did not grow.
-
-    How much work a step has may be told after its times. Calls of slow work take longer, too.
-    """
-    track = pooled[place]
-    if not track.values:
-        return False
-    step, limit = track.steps[-1], sqrt(track.values[-1] / median(track.values))
-    others = [
-        track.values[-1] < limit * median(track.values)
-        for other, track in pooled.items()
-        if other != place and work_of(other) in _GROWING
-        if track.steps and track.steps[-1] == step
-    ]
-    return 2 * sum(others) > len(others)
-
-
-def _is_single(found: LevelChange) -> bool:
-    return found.change.length - found.change.place == 1
 
 
 def _is_slower(found: LevelChange) -> bool:
@@ -277,8 +242,6 @@ def _slower_than_peers(
     least_s: float,
     *,
     is_felt: bool,
-    fewest: int,
-    single_s: float,
 ) -> _Slow | None:
     """Return the slowdown of a worker against peers with the same work in the same steps."""
     tracks = history.spans[place]
@@ -286,7 +249,7 @@ def _slower_than_peers(
     values = relative.values
     if not values or max(values) < _LEAST_RATIO * min(values):
         return None  # no part of it is slower than another by so much
-    found = soon(relative, among=len(tracks), shown=shown * median(values), fewest=fewest)
+    found = soon(relative, among=len(tracks), shown=shown * median(values))
     if found is None:
         return None
     uneven = 0.0 if is_felt else _UNEVEN / sum(step >= found.step for step in relative.steps)
@@ -298,8 +261,6 @@ def _slower_than_peers(
     # Its peers may have become faster, which is no slowdown of its own.
     own_ratio = min(_MIN_OWN_RATIO, _OWN_PART * found.ratio)
     if after < own_ratio * before or after - before < least_s or share < _least_share(found):
-        return None
-    if _is_single(found) and after - before < single_s:
         return None
     return _Slow(
         worker, _begun(track, found.step, before, after), before, after, found.ratio, share

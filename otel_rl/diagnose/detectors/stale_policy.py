@@ -7,7 +7,7 @@ from statistics import median
 
 from otel_rl.diagnose.classify import Subject, Work, only_waits, tracks_about, work_of
 from otel_rl.diagnose.detectors.slow_phases import step_time
-from otel_rl.diagnose.detectors.workload import follows_a_change
+from otel_rl.diagnose.detectors.workload import change_steps, follows_a_change
 from otel_rl.diagnose.history.run_history import PhaseKey, RunHistory, Track
 from otel_rl.diagnose.result import Cause, Evidence, Kind
 from otel_rl.diagnose.stats.levels import LevelChange, begun, level, settled
@@ -247,7 +247,7 @@ def staleness(history: RunHistory) -> Iterator[Cause]:
             continue
         if follows_a_change(history, change.step, within=fills):
             continue
-        if _follows_a_pause(history, track, change):
+        if _follows_a_pause(history, track, change) or _is_of_a_change(history, change):
             continue
         if change.jump < _AT_ONCE and not _grows_faster(track):
             continue  # a buffer that fills up from the beginning on
@@ -261,6 +261,15 @@ def staleness(history: RunHistory) -> Iterator[Cause]:
             evidence=[Evidence("age in versions", key, worker, change.before, change.after)],
         )
         return
+
+
+def _is_of_a_change(history: RunHistory, change: LevelChange) -> bool:
+    """Return whether it is none before a later change on purpose.
+
+    Where a smaller batch makes a trend steeper, the clearest level begins before it.
+    """
+    later = (since for since in change_steps(history) if since > change.step)
+    return any(not [*staleness(history.between(history.first, since - 1))] for since in later)
 
 
 def _follows_a_pause(history: RunHistory, track: Track, change: LevelChange) -> bool:

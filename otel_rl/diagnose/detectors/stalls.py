@@ -175,9 +175,20 @@ def _least_late_s(
     of_role = (_longest_s(of) for at, of in history.spans.items() if at.role == standing.place.role)
     still_tells = all(_tells_after(history, worker, standing.done_s) for worker in standing.workers)
     margin = min(_LATE, _by_noise(took)) if still_tells else _LATE
-    is_soon = standing.is_partly_done and still_tells
+    is_soon = standing.is_partly_done and still_tells and _all_wait(history, standing)
     new_s = 0.0 if is_soon else rhythm.usual_s
     return new_s, margin * max(took, default=0.0), _LATE_OF_ROLE * max(of_role)
+
+
+def _all_wait(history: RunHistory, standing: Standing) -> bool:
+    """Return whether no further work has ended: makers ahead of a buffer do not wait for a step."""
+    return not any(
+        track.times_s[-1] > (standing.done_s or 0.0)
+        for place, of in history.spans.items()
+        if place != standing.place and not only_waits(history, place)
+        for track in of.values()
+        if track.times_s
+    )
 
 
 def _tells_after(history: RunHistory, worker: str, done_s: float | None) -> bool:

@@ -7,7 +7,7 @@ they are named as what they are.
 import re
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from statistics import fmean, median
 from typing import Final
@@ -17,7 +17,7 @@ from otel_rl.diagnose.history.run_history import PhaseKey, RunHistory, Track
 from otel_rl.diagnose.stats.levels import LevelChange, level
 from otel_rl.diagnose.stats.peers import turn_length
 
-__all__ = ["Workload", "changes", "follows_a_change"]
+__all__ = ["Workload", "change_steps", "changes", "follows_a_change"]
 
 _RATES: Final = r"per_?(s|sec|second|gpu)|/s$|rate|throughput|max|limit|second|sample/|generator/"
 # The best measure of work first.
@@ -127,11 +127,17 @@ def follows_a_change(history: RunHistory, step: int, *, within: float = _FOLLOWS
         step: The first step of the other level.
         within: Steps that it may take, if more than usual.
     """
-    moments = [since for _, _, _, since in _resized(history)]
+    since = change_steps(history)
+    return any(-1 <= step - moment <= max(within, _FOLLOWS) for moment in since)
+
+
+def change_steps(history: RunHistory) -> Sequence[int]:
+    """Return the steps since which the work or the number of workers is another on purpose."""
+    steps = [since for _, _, _, since in _resized(history)]
     found = _change_of(Workload(history))
     if found is not None and found.jump > _AT_ONCE:
-        moments.append(found.step)
-    return any(-1 <= step - moment <= max(within, _FOLLOWS) for moment in moments)
+        steps.append(found.step)
+    return steps
 
 
 def _change_of(work: Workload) -> LevelChange | None:

@@ -11,14 +11,14 @@ from dataclasses import dataclass
 from itertools import accumulate
 from statistics import median
 
-__all__ = ["FEW", "Change", "find_change", "find_step", "find_sudden", "running_medians", "spread"]
+__all__ = ["Change", "find_change", "find_step", "find_sudden", "running_medians", "spread"]
 
 _TINY = 1e-12
 
 # Few values are a change if they are far from the level before, the farther the fewer they are: in
 # units of its noise, all together, and times its farthest value, beyond 1.
 _EVIDENCE, _BEYOND = 16.0, 2.0
-_MOST_SUDDEN, FEW = 3, 2
+_MOST_SUDDEN, _FEWEST_SUDDEN = 3, 2
 _FEWEST_BEFORE = 10
 
 _NEARLY_ALL = 0.95
@@ -139,9 +139,7 @@ def find_step(values: Sequence[float], *, shortest: int = 4) -> Change | None:
     return _change(values, best, order) if order >= _NEARLY_ALL else None
 
 
-def find_sudden(
-    values: Sequence[float], *, shown: float = -math.inf, fewest: int = FEW
-) -> Change | None:
+def find_sudden(values: Sequence[float], *, shown: float = -math.inf) -> Change | None:
     """Find the last few values far above all before them: the fewer, the farther.
 
     In units of the noise of those, and of the farthest of them, which is what this run has shown.
@@ -149,14 +147,13 @@ def find_sudden(
     Args:
         values: Finite, in order of time.
         shown: The farthest value that similar series have shown.
-        fewest: So few of them are enough.
 
     Returns:
         None if there are too few, or they are not so far.
     """
-    if min(values[-fewest:], default=0.0) <= max(values[:-_MOST_SUDDEN], default=0.0):
+    if min(values[-_FEWEST_SUDDEN:], default=0.0) <= max(values[:-_MOST_SUDDEN], default=0.0):
         return None
-    for count in range(_MOST_SUDDEN, fewest - 1, -1):
+    for count in range(_MOST_SUDDEN, _FEWEST_SUDDEN - 1, -1):
         before, after = values[:-count], values[-count:]
         if len(before) < _FEWEST_BEFORE:
             continue

@@ -31,60 +31,21 @@ def run(
     before: int | None = None,
     longest: float = 2.4,
     steps: int = STEPS,
-    rest_s: float | None = None,
 ) -> RunHistory:
     """Five ranks, of which the first is slower in some steps, and the second in one before."""
     slow = train(0, step_s, *some, times=times)
     second = train(1, step_s, *([] if before is None else [before]), times=longest)
     others = [train(index, step_s) for index in (2, 3, 4)]
     spans = {("trainer", "train", index): of for index, of in enumerate((slow, second, *others))}
-    rest_s = step_s / 2 if rest_s is None else rest_s
-    return made(steps, step_s=lambda step: rest_s + slow(step), spans=spans)
+    return made(steps, step_s=lambda step: step_s / 2 + slow(step), spans=spans)
 
 
-@pytest.mark.parametrize(("step_s", "is_told"), [(20.0, True), (5.0, False)])
-def test_one_far_longer_piece_of_a_worker_is_told_where_another_step_takes_long(
-    step_s: float, *, is_told: bool
-) -> None:
-    told = [(Kind.STRAGGLER, "trainer/0", STEPS - 1)]
-    assert causes(run(step_s, STEPS - 1)) == (told if is_told else [])
-
-
-def test_one_long_piece_after_which_all_is_as_before_is_no_cause() -> None:
-    assert causes(run(20.0, STEPS - 2)) == []
-
-
-def test_one_piece_as_long_as_any_was_before_is_no_cause() -> None:
-    assert causes(run(20.0, STEPS - 1, before=12)) == []
-
-
-@pytest.mark.parametrize(("rest_s", "is_told"), [(10.0, True), (80.0, False)])
-def test_one_longer_piece_is_told_if_it_takes_a_quarter_of_a_step_longer(
-    rest_s: float, *, is_told: bool
-) -> None:
-    told = [(Kind.STRAGGLER, "trainer/0", STEPS - 1)]
-    assert causes(run(20.0, STEPS - 1, rest_s=rest_s)) == (told if is_told else [])
-
-
-def test_one_piece_a_little_longer_is_no_cause() -> None:
-    assert causes(run(20.0, STEPS - 1, times=1.2)) == []
-
-
-@pytest.mark.parametrize(("grown", "is_told"), [(1.0, True), (3.0, False)])
-def test_one_far_longer_step_of_a_role_is_told_if_other_work_of_the_step_is_as_usual(
-    grown: float, *, is_told: bool
-) -> None:
-    slow = STEPS - 1
-    spans = {("trainer", "train", index): train(index, 20.0, slow) for index in range(3)}
-    spans |= {("judge", "score", 0): train(0, 10.0, slow, times=grown)}
-    history = made(STEPS, step_s=lambda step: 10 + spans["trainer", "train", 0](step), spans=spans)
-    assert causes(history) == ([(Kind.SLOW_TRAINING, None, slow)] if is_told else [])
-
-
-def test_one_far_longer_step_of_the_only_work_may_be_more_of_it() -> None:
-    spans = {("trainer", "train", index): train(index, 20.0, STEPS - 1) for index in range(3)}
-    history = made(STEPS, step_s=lambda step: 10 + spans["trainer", "train", 0](step), spans=spans)
-    assert causes(history) == []
+@pytest.mark.parametrize("step_s", [5.0, 20.0])
+def test_one_far_longer_piece_is_no_cause_and_two_are(step_s: float) -> None:
+    """One in a thousand is as long by accident: a file system that waits, a preempted process."""
+    assert causes(run(step_s, STEPS - 1)) == []
+    told = causes(run(step_s, STEPS - 2, STEPS - 1))
+    assert told == [(Kind.STRAGGLER, "trainer/0", STEPS - 2)]
 
 
 @pytest.mark.parametrize("every", [2, 3])

@@ -1,7 +1,7 @@
-"""Steps of spans that do not tell theirs: that of a span around them, else that of their time.
+"""Steps of spans that do not tell theirs.
 
-Metrics tell the step of a time, where there are any. Else spans with a step do: those that ended
-before are over.
+Metrics tell the step of a time, where there are any. Else a span around does, or spans with a step
+that ended before: these steps are over.
 """
 
 from bisect import bisect_right, insort
@@ -41,10 +41,22 @@ class SpanSteps:
             by_id = {span.span_id: span for span in spans}
             self._observe(spans)
         for span in spans:
+            yield span, self._step_of(span, by_id, step_at)
+
+    def _step_of(
+        self,
+        span: SpanRecord,
+        by_id: Mapping[bytes, SpanRecord],
+        step_at: Callable[[int], int | None],
+    ) -> int:
+        if span.step is not None:
+            return span.step
+        # Metrics are asked first: a span around ends later, and may come in a later message. Some
+        # spans of a worker would have its step and some that of the metrics, one apart.
+        step = step_at(span.end_ns)
+        if step is None:
             step = _of_span_around(span, by_id)
-            if step is None:
-                step = step_at(span.end_ns)
-            yield span, self._at(span) if step is None else step
+        return self._at(span) if step is None else step
 
     def _observe(self, spans: Sequence[SpanRecord]) -> None:
         for span in spans:

@@ -1,0 +1,23 @@
+"""Healthy runs of exams in which a cause was once named, at any look while they went on."""
+
+import pytest
+
+from bench.exam.case import draw, examine
+from otel_rl.diagnose.engine import diagnose
+
+SEED = 4610233
+
+
+@pytest.mark.parametrize(
+    "number",
+    [
+        pytest.param(70, id="scorers of a queue begin their next piece when there is one"),
+        pytest.param(205, id="a smaller batch makes samples that grow older do so faster"),
+        pytest.param(230, id="who comes last into a collective waits a little longer by chance"),
+    ],
+)
+def test_no_cause_is_named_at_any_look(number: int) -> None:
+    mark = examine(draw(SEED, number), diagnose)
+
+    assert mark.truth.is_healthy
+    assert not mark.is_false_alarm, mark.said
