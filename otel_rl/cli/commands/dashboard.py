@@ -10,9 +10,9 @@ from otel_rl.bridge.delivery.selection.key_selection import KeySelection
 from otel_rl.bridge.delivery.wandb.account import WandbSettings, find_account
 from otel_rl.bridge.delivery.wandb.display.workspace_view import VIEW_TITLE, save_view
 from otel_rl.bridge.journal.reader import keys, overview, shared_keys, shared_overview
-from otel_rl.cli.journal_discovery import journals, shared_journal
+from otel_rl.cli.lookup.journal_discovery import journals, shared_journal
+from otel_rl.cli.lookup.wanted_run import add_run
 from otel_rl.cli.options import add_bridge_options, settings_of
-from otel_rl.cli.wanted_run import add_run
 from otel_rl.dashboard.arrange import Section, arrange, as_json, in_words
 from otel_rl.errors import ConfigError, MissingExtra
 from otel_rl.records import ExperimentKey, KeySpec

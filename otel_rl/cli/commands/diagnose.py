@@ -20,9 +20,9 @@ from otel_rl.bridge.journal.reader import (
     shared_histories,
     shared_removed_runs,
 )
-from otel_rl.cli.journal_discovery import journals, shared_journal
+from otel_rl.cli.lookup.journal_discovery import journals, shared_journal
+from otel_rl.cli.lookup.wanted_run import WantedRun, add_run, add_run_names, steps, wanted_run
 from otel_rl.cli.options import add_bridge_options, settings_of
-from otel_rl.cli.wanted_run import WantedRun, add_run, add_run_names, steps, wanted_run
 from otel_rl.diagnose.engine import diagnose
 from otel_rl.diagnose.history.goodput import goodput_of
 from otel_rl.diagnose.history.records import Facts

@@ -23,9 +23,9 @@ from otel_rl.bridge.journal.run_reader import (
 )
 from otel_rl.bridge.rows.history.span_log import read_spans
 from otel_rl.cli.embedded_bridge import say
+from otel_rl.cli.lookup.run_lookup import FoundRun, find_runs, opened, removed
+from otel_rl.cli.lookup.wanted_run import WantedRun, add_run, add_run_names, steps, wanted_run
 from otel_rl.cli.options import add_bridge_options, settings_of
-from otel_rl.cli.run_lookup import FoundRun, find_runs, opened, removed
-from otel_rl.cli.wanted_run import WantedRun, add_run, add_run_names, steps, wanted_run
 from otel_rl.diagnose.history.records import Facts
 from otel_rl.errors import ConfigError
 from otel_rl.perfetto import Counter, SpanTable, TraceSummary, write_trace

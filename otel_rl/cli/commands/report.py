@@ -5,8 +5,8 @@ import importlib.util
 from pathlib import Path
 
 from otel_rl.cli.commands.view import run_of
+from otel_rl.cli.lookup.wanted_run import add_run
 from otel_rl.cli.options import add_bridge_options, settings_of
-from otel_rl.cli.wanted_run import add_run
 from otel_rl.errors import MissingExtra
 from otel_rl.redaction import shown
 from otel_rl.view.report import write_report

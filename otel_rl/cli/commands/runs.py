@@ -15,7 +15,7 @@ from otel_rl.bridge.journal.interface import Connection
 from otel_rl.bridge.journal.reader import RunOverview, looking, read_runs, state_of
 from otel_rl.bridge.journal.run_reader import read_standing
 from otel_rl.cli.embedded_bridge import say
-from otel_rl.cli.journal_discovery import journals, shared_journal
+from otel_rl.cli.lookup.journal_discovery import journals, shared_journal
 from otel_rl.cli.options import add_bridge_options, settings_of
 from otel_rl.errors import ConfigError, JournalError
 from otel_rl.goodput import Spent, as_json

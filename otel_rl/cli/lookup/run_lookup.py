@@ -16,7 +16,7 @@ from otel_rl.bridge.journal.reader import (
     shared_removed_runs,
 )
 from otel_rl.bridge.journal.sqlite import JOURNAL_FILE
-from otel_rl.cli.journal_discovery import journals, shared_journal
+from otel_rl.cli.lookup.journal_discovery import journals, shared_journal
 from otel_rl.errors import JournalError
 from otel_rl.records import ExperimentKey
 

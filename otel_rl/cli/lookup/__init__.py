@@ -1,0 +1,1 @@
+"""Find the run that a command is asked for, in the journals that there are."""
