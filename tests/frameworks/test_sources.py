@@ -69,7 +69,7 @@ def column(rows: list[Row], key: str) -> list[tuple[int, float]]:
     return [(row.step, row.values[key]) for row in rows if key in row.values]
 
 
-@pytest.mark.tried("slime", "slime", seen="each step, an evaluation, at its source")
+@pytest.mark.tried("slime", "slime", seen="each step, an evaluation, source")
 def test_slime_brings_every_logged_value_to_the_last(run: Run) -> None:
     rows = run("slime", scripts.SLIME)
     assert column(rows, "trainer/loss/policy") == [(step, 0.5 * step) for step in range(STEPS)]
@@ -77,7 +77,7 @@ def test_slime_brings_every_logged_value_to_the_last(run: Run) -> None:
     assert [value for _, value in column(rows, "trainer/eval/math")] == [0.25]
 
 
-@pytest.mark.tried("OpenRLHF", "OpenRLHF", seen="each step, an evaluation, at its source")
+@pytest.mark.tried("OpenRLHF", "OpenRLHF", seen="each step, an evaluation, source")
 def test_openrlhf_brings_every_logged_value_to_the_last(run: Run) -> None:
     rows = run("openrlhf", scripts.OPENRLHF)
     steps = range(1, STEPS + 1)
@@ -86,7 +86,7 @@ def test_openrlhf_brings_every_logged_value_to_the_last(run: Run) -> None:
     assert [value for _, value in column(rows, "trainer/eval/eval_math_pass1")] == [0.25]
 
 
-@pytest.mark.tried("ROLL", "ROLL", seen="each step, at its source")
+@pytest.mark.tried("ROLL", "ROLL", seen="each step, source")
 def test_roll_brings_every_logged_value_without_its_reducer(run: Run) -> None:
     rows = run("roll", scripts.ROLL)
     assert column(rows, "trainer/loss/policy") == [(step, 0.5 * step) for step in range(STEPS)]
@@ -94,7 +94,7 @@ def test_roll_brings_every_logged_value_without_its_reducer(run: Run) -> None:
     assert column(rows, "trainer/n/a") == [(step, 2) for step in range(STEPS)]
 
 
-@pytest.mark.tried("AReaL", "AReaL", seen="each step, at its source")
+@pytest.mark.tried("AReaL", "AReaL", seen="each step, source")
 def test_areal_brings_every_committed_value_without_counts(run: Run) -> None:
     rows = run("areal", scripts.AREAL)
     assert column(rows, "trainer/grad/norm") == [(step, 0.5 * step) for step in range(STEPS)]
@@ -102,7 +102,7 @@ def test_areal_brings_every_committed_value_without_counts(run: Run) -> None:
     assert not column(rows, "trainer/custom__count")
 
 
-@pytest.mark.tried("NeMo-RL", "NeMo-RL", seen="each step, an axis of its own, at its source")
+@pytest.mark.tried("NeMo-RL", "NeMo-RL", seen="each step, an axis of its own, source")
 def test_nemo_rl_brings_every_logged_value_to_the_last(run: Run) -> None:
     rows = run("nemo-rl", scripts.NEMO_RL)
     assert column(rows, "trainer/grad/norm") == [(step, 0.5 * step) for step in range(STEPS)]
@@ -110,21 +110,21 @@ def test_nemo_rl_brings_every_logged_value_to_the_last(run: Run) -> None:
     assert [value for _, value in column(rows, "trainer/validation/accuracy")] == [0.25]
 
 
-@pytest.mark.tried("prime-rl", "prime-rl", seen="each step, at its source")
+@pytest.mark.tried("prime-rl", "prime-rl", seen="each step, source")
 def test_prime_rl_brings_every_logged_value_to_the_last(run: Run) -> None:
     rows = run("prime-rl", scripts.PRIME_RL)
     assert column(rows, "trainer/grad/norm") == [(step, 0.5 * step) for step in range(STEPS)]
     assert column(rows, "trainer/custom") == [(step, 7) for step in range(STEPS)]
 
 
-@pytest.mark.tried("SkyRL", "SkyRL", seen="each step, at its source")
+@pytest.mark.tried("SkyRL", "SkyRL", seen="each step, source")
 def test_skyrl_brings_every_logged_value_to_the_last(run: Run) -> None:
     rows = run("skyrl", scripts.SKYRL)
     assert column(rows, "trainer/grad/norm") == [(step, 0.5 * step) for step in range(STEPS)]
     assert column(rows, "trainer/custom") == [(step, 7) for step in range(STEPS)]
 
 
-@pytest.mark.tried("torchforge", "torchforge", seen="each step, at its source")
+@pytest.mark.tried("torchforge", "torchforge", seen="each step, source")
 def test_torchforge_brings_every_recorded_value_to_the_last(run: Run) -> None:
     rows = run("torchforge", scripts.FORGE)
     assert column(rows, "trainer/rl_trainer/grad_norm") == [(n, 0.5 * n) for n in range(STEPS)]
@@ -154,7 +154,7 @@ def assert_every_value(rows: list[Row]) -> None:
     assert column(rows, "trainer/test/reward") == [(STEPS - 1, 0.25)]
 
 
-@pytest.mark.tried("rLLM", "rLLM", "wandb", seen="each step, at its source")
+@pytest.mark.tried("rLLM", "rLLM", "wandb", seen="each step, source")
 def test_the_tracking_of_rllm_brings_every_value(run_beside_wandb: Run) -> None:
     assert_every_value(run_beside_wandb("rllm", scripts.RLLM))
 
@@ -163,7 +163,7 @@ def test_the_tracking_of_rllm_brings_every_value(run_beside_wandb: Run) -> None:
     "Tinker cookbook",
     "tinker-cookbook",
     "wandb",
-    seen="each step, an evaluation, at its source",
+    seen="each step, an evaluation, source",
 )
 @pytest.mark.parametrize("axes", ["", "logger.enable_event_steps()"], ids=["steps", "events"])
 def test_the_logger_of_the_tinker_cookbook_brings_every_value(
@@ -172,7 +172,7 @@ def test_the_logger_of_the_tinker_cookbook_brings_every_value(
     assert_every_value(run_beside_wandb("tinker-cookbook", scripts.TINKER, axes))
 
 
-@pytest.mark.tried("vLLM", "vLLM", seen="all its statistics, at its source")
+@pytest.mark.tried("vLLM", "vLLM", seen="all its statistics, source")
 def test_vllm_brings_the_statistics_of_its_engines(run: Run) -> None:
     rows = run("vllm", scripts.VLLM)
     last = {key: value for row in rows for key, value in row.values.items()}

@@ -2,8 +2,8 @@
 
 Each opening writes the whole run anew, into a directory of its own. It counts as finished when its
 rows and its exit record were read back from the disk; only then are older copies removed, and only
-those with no more rows of the same journal. An incomplete copy is removed if an older one holds as
-much.
+those with no more rows of the same journal. An incomplete copy is removed if it could not be
+opened, holds no row, or an older one holds as much.
 """
 
 import contextlib
@@ -16,7 +16,7 @@ from pathlib import Path
 from otel_rl.bridge.delivery.wandb.offline_file import RunFile
 from otel_rl.errors import TrackerUnavailable
 
-__all__ = ["OfflineCopy", "check_room", "check_writable"]
+__all__ = ["OfflineCopy", "check_room", "check_writable", "removed_unless_opened"]
 
 _MIB = 1 << 20
 _READ_OLDER_S = 60.0  # for all older copies: unread ones stay
@@ -90,7 +90,10 @@ class OfflineCopy:
                 shutil.rmtree(other.directory, ignore_errors=True)
 
     def remove_if_needless(self) -> None:
-        """Remove this incomplete copy, if another one holds as many rows."""
+        """Remove this incomplete copy, if it holds no row, or another one as many."""
+        if not self._file.rows:
+            shutil.rmtree(self._file.directory, ignore_errors=True)
+            return
         for other in self._others():
             if other.journal == self._journal and other.rows >= self._file.rows:
                 shutil.rmtree(self._file.directory, ignore_errors=True)
@@ -149,6 +152,26 @@ def check_room(parent: Path, run_id: str, journal: str) -> None:
             f"{needed / _MIB:.1f} MiB there is no room for that.",
             hint=_room_hint(largest.directory),
         )
+
+
+@contextlib.contextmanager
+def removed_unless_opened(parent: Path, run_id: str) -> Iterator[None]:
+    """Remove the directory of a copy that is made within the context, if that raises.
+
+    While a disk is full, each attempt would leave one.
+
+    Args:
+        parent: Directory of the copies. It need not exist.
+        run_id: Of the run.
+    """
+    known = {other.directory for other in _others(parent / "new", run_id)}
+    try:
+        yield
+    except BaseException:
+        for other in _others(parent / "new", run_id):
+            if other.directory not in known:
+                shutil.rmtree(other.directory, ignore_errors=True)
+        raise
 
 
 def check_writable(directory: Path) -> None:

@@ -38,6 +38,7 @@ from otel_rl.bridge.delivery.wandb.offline_copies import (
     OfflineCopy,
     check_room,
     check_writable,
+    removed_unless_opened,
 )
 from otel_rl.bridge.delivery.wandb.run_on_server import LineCounts, RunOnServer
 from otel_rl.bridge.delivery.wandb.sdk import FILE_FLUSH_S, load, quiet_settings, translated
@@ -93,7 +94,10 @@ class WandbTracker:
             check_writable(run.directory)
             check_room(run.directory / "wandb", run.run_id, run.journal)
         load()
-        with translated():
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(translated())
+            if not self._account.online:
+                stack.enter_context(removed_unless_opened(run.directory / "wandb", run.run_id))
             self._run = _init(run, self._settings, self._account)
             self._panels = SystemPanels(self._run) if self._settings.system_panels else None
             self._files = ProvenanceFiles(self._run)

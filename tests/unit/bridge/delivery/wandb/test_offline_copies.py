@@ -14,6 +14,7 @@ from otel_rl.bridge.delivery.wandb.offline_copies import (
     OfflineCopy,
     check_room,
     check_writable,
+    removed_unless_opened,
 )
 from otel_rl.bridge.delivery.wandb.offline_file import RunFile
 from otel_rl.errors import TrackerUnavailable
@@ -259,6 +260,32 @@ def test_a_short_copy_goes_if_another_one_holds_as_much(
     copy.remove_if_needless()
     assert other.path.exists()
     assert short.path.exists() is stays
+
+
+def test_a_copy_without_a_row_goes_though_it_is_the_only_one(tmp_path: Path) -> None:
+    """A disk that is full from the beginning leaves no older one."""
+    file = File(tmp_path, "1")
+    copy = copy_of(file, 3)
+    with pytest.raises(TrackerUnavailable):
+        copy.verify()
+
+    copy.remove_if_needless()
+
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_directory_that_could_not_be_opened_goes_and_older_ones_stay(tmp_path: Path) -> None:
+    older = File(tmp_path, "1")
+
+    def begin() -> None:
+        with removed_unless_opened(tmp_path, RUN):
+            File(tmp_path, "2")
+            raise OSError(28, "No space left on device")
+
+    with pytest.raises(OSError, match="No space"):
+        begin()
+
+    assert list(tmp_path.iterdir()) == [older.directory]
 
 
 @pytest.mark.parametrize(("journal", "is_refused"), [("one", True), ("other", False)])
