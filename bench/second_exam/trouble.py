@@ -37,6 +37,7 @@ class What(StrEnum):
     LINK = "link"  # weights move ``size`` times more slowly between hosts
     UNEVEN = "uneven"  # a rank gets ``size`` times the tokens of the others
     GAP = "gap"  # the engines' log-probabilities are ``size`` times as far off the trainers'
+    STAGES = "stages"  # ranks are two stages of a pipeline, one with ``size`` times the work
     NIC = "nic"  # weights move ``size`` times more slowly to and from all workers of one host
     FLAKY = "flaky"  # of calls of a tool, one in twelve takes ``size`` times as long
     HACK = "hack"  # the reward is gained by a trick: held-out scores fall, answers repeat

@@ -39,6 +39,7 @@ VARIABLES: Final = frozenset(
         "PROVENANCE",
         "ROLE",
         "STACK_AFTER",
+        "STEP_CONTEXT",
         "TAG",
         "TRACE_STEPS",
         "TRIAL",

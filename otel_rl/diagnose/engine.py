@@ -101,7 +101,9 @@ def diagnose(
     if steps is not None and last - first < _FEW:
         causes = _ranked(part, _of_few(part, first, last))
     else:
-        found = lasting(part, (cause for detect in _DETECTORS for cause in detect(part)), silent_s)
+        found = (cause for detect in _DETECTORS for cause in detect(part))
+        if not passed:
+            found = lasting(part, found, silent_s)
         if steps is not None:
             found = (one for one in found if one.since is None or one.since >= first - SLACK)
         causes = _by_time(part, [one for one in found if passed or one.until is None])

@@ -8,6 +8,8 @@ __all__ = ["SCENARIOS"]
 SCENARIOS: tuple[Scenario, ...] = (
     fault("lockstep.nic_of_one_host_slow", What.NIC, "trainer", "slow_sync straggler slow_link",
           index=ONE, needs="waits many", names_worker=False),
+    fault("lockstep.last_stage_is_long", What.STAGES, "trainer", "stage_imbalance", phase="train",
+          size=1.6, begins=0, needs="waits metrics many"),
     fault("lockstep.slow_rank_while_steps_jump", What.SLOW, "trainer", "straggler slow_training",
           phase="train", index=ONE, needs="waits jumps"),
     fault("lockstep.sync_slow_while_steps_jump", What.SLOW, "trainer", "slow_sync",

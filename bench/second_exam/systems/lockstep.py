@@ -70,13 +70,22 @@ class _Ranks:
         yield from self._score(rank, step)
         yield from rank.work("reference", 0.07 * step_s * work, step)
         yield from rank.wait("rank_barrier", self.barrier.arrive(), step)
-        yield from self._train(rank, step, 0.25 * step_s * work)
+        yield from self._train(rank, step, 0.25 * step_s * work * self._part_of_stage(rank, step))
         sync_s = 0.06 * step_s
         yield from rank.work("weight_sync", sync_s, step)
         yield self.barrier.arrive()
         yield from self._now_and_then(rank, step)
         policy.report(rank, step, all_ranks=self.program.telemetry.is_ours)
         report_device(rank, step)
+
+    def _part_of_stage(self, rank: Worker, step: int) -> float:
+        """Return a rank's part of the work, if ranks are stages, and report its stage."""
+        part = 1.0
+        for one in self.world.troubles.of(What.STAGES):
+            stage = 2 * rank.index // self.size
+            rank.record(Point("gauge", "pp_rank", stage, step))
+            part *= one.size if stage else 1.0
+        return part
 
     def _train(self, rank: Worker, step: int, seconds: float) -> Work[None]:
         if self.program.telemetry.names_waits:

@@ -37,7 +37,7 @@ def mlflow_name(name: str) -> str:
     name_at = name if is_like_at else name.replace("@", _AT)
     changed = _FORBIDDEN.sub("_", name_at)
     if changed != posixpath.normpath(changed) or changed.startswith(("/", "..")) or changed == ".":
-        changed = "/".join(part for part in changed.split("/") if part.strip("."))
+        changed = "/".join(part for part in changed.split("/") if part.strip(".")).lstrip(".")
     if changed == name_at and len(changed) <= _MAX_NAME and not is_like_at:
         return changed
     digest = zlib.crc32(name.encode("utf-8", "surrogatepass"))

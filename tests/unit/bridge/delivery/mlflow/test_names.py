@@ -20,6 +20,11 @@ def test_names_stay_readable(key: str, name: str) -> None:
     assert mlflow_name(key) == name
 
 
+@pytest.mark.parametrize("key", ["..hidden", "../loss", "..@"])
+def test_a_name_that_reads_as_a_path_is_one_no_more(key: str) -> None:
+    _validate_metric_name(mlflow_name(key))  # type: ignore[no-untyped-call]  # MLflow's
+
+
 @pytest.mark.parametrize("key", ["eval/pass-at-1", "a@b-at-c", "pass@50%", "@" * 200])
 def test_a_name_that_could_be_that_of_another_key_has_a_digest(key: str) -> None:
     assert mlflow_name(key)[-9] == "_"
