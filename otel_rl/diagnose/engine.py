@@ -101,7 +101,7 @@ def diagnose(
     if steps is not None and last - first < _FEW:
         causes = _ranked(part, _of_few(part, first, last))
     else:
-        found = (cause for detect in _DETECTORS for cause in detect(part))
+        found: Iterable[Cause] = (cause for detect in _DETECTORS for cause in detect(part))
         if not passed:
             found = lasting(part, found, silent_s)
         if steps is not None:
