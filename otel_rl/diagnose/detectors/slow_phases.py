@@ -371,14 +371,18 @@ def together(tracks: Mapping[str, Track]) -> Track:
 
 
 def _least(tracks: Mapping[str, Track]) -> Track:
-    """Return the time of the last worker to come into a collective, in each step."""
-    of_step: dict[int, float] = {}
-    for track in tracks.values():
+    """Return the time of the last worker to come into a collective, in each step.
+
+    Who comes last may wait for nobody and report nothing: then it is not known.
+    """
+    of_step: dict[int, dict[str, float]] = defaultdict(dict)
+    for worker, track in tracks.items():
         for step, value in zip(track.steps, track.values, strict=True):
-            of_step[step] = min(value, of_step.get(step, value))
+            of_step[step][worker] = min(value, of_step[step].get(worker, value))
     least = Track()
-    for step in sorted(of_step):
-        least.add(step, 0.0, of_step[step])
+    for step, of in sorted(of_step.items()):
+        if len(of) == len(tracks):
+            least.add(step, 0.0, min(of.values()))
     return least
 
 

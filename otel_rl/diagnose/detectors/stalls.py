@@ -3,11 +3,12 @@
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from itertools import pairwise
 from math import inf
 from statistics import median
 from typing import Final, NamedTuple
 
-from otel_rl.diagnose.classify import Subject, only_waits, tracks_about
+from otel_rl.diagnose.classify import Subject, Work, only_waits, tracks_about, work_of
 from otel_rl.diagnose.detectors.standing_work import Standing, standing_work
 from otel_rl.diagnose.history.departures import departed
 from otel_rl.diagnose.history.rhythm import Rhythm
@@ -27,6 +28,7 @@ STALL_S: Final = 10.0
 _FEWEST_STEPS = 8
 _STALL = 10  # times the usual duration of a step
 _SUSPICIOUS = 1.0  # times the longest one, if work tells who holds up all
+_MISSED = 2  # exports, after which a worker is silent
 _NEWEST = 3  # steps that tell that a run goes on
 _FAR = 4  # times the longest time of a phase
 _FAR_OF_ALL, _NOISES = 1.5, 8.0  # the same and times its noise, if others have done the same
@@ -152,6 +154,8 @@ def _is_evident(history: RunHistory, rhythm: Rhythm, ages: Sequence[_Age]) -> bo
     standing = standing_work(history)
     if standing is None or standing.done_s is None or _goes_on(history, standing.done_s):
         return False
+    if _may_have_ended(history, standing):
+        return False
     late_s = history.ends_s - standing.done_s
     return late_s >= max(STALL_S, *_least_late_s(history, rhythm, standing))
 
@@ -195,6 +199,22 @@ def _tells_after(history: RunHistory, worker: str, done_s: float | None) -> bool
     """Return whether exports of a worker have come since then, and long enough."""
     own = history.lags.get(worker)
     return own is not None and done_s is not None and own.times_s[-1] - done_s >= STALL_S / 2
+
+
+def _may_have_ended(history: RunHistory, standing: Standing) -> bool:
+    """Return whether all workers are silent, as after the end of programs that do not report it.
+
+    Spans alone are no signs of life. In the end they lack what workers do at their own pace.
+    """
+    if not history.lags:
+        return work_of(standing.place) is Work.SYNC
+    return not any(_is_heard(history, track) for track in history.lags.values())
+
+
+def _is_heard(history: RunHistory, exports: Track) -> bool:
+    gaps = [later - at for at, later in pairwise(exports.times_s)]
+    usual_s = median(gaps) if gaps else 0.0
+    return history.ends_s - exports.times_s[-1] <= max(STALL_S, _MISSED * usual_s)
 
 
 def _by_noise(took: Sequence[float]) -> float:

@@ -1,4 +1,4 @@
-"""Healthy runs of exams in which a cause was once named, at any look while they went on."""
+"""Runs of exams that were once told wrong: a cause in a healthy one, or the wrong worker."""
 
 import pytest
 
@@ -21,3 +21,10 @@ def test_no_cause_is_named_at_any_look(number: int) -> None:
 
     assert mark.truth.is_healthy
     assert not mark.is_false_alarm, mark.said
+
+
+def test_who_waits_for_the_last_in_a_collective_is_not_slow_if_that_one_reports_no_wait() -> None:
+    mark = examine(draw(918273, 232), diagnose)
+
+    assert mark.truth.faults[0].worker == "actor_train/0"
+    assert mark.right_worker, mark.said

@@ -99,3 +99,15 @@ def test_what_is_said_has_the_time_since_others_have_done_it() -> None:
 def test_slow_first_steps_are_not_the_longest_ones() -> None:
     found = stall(RANK, 36, warm=4)
     assert found is not None
+
+
+def test_a_run_whose_workers_are_all_silent_may_have_ended() -> None:
+    """A stock SDK does not report its end, and exports once more after the last work."""
+    silent_from_s = STEPS * STEP_S + 25
+    facts = [told(at_s, RANK) for at_s in range(silent_from_s + 40)]
+    heard = [
+        one if at_s < silent_from_s else one._replace(lags=[]) for at_s, one in enumerate(facts)
+    ]
+
+    assert stall(RANK, 36) is not None
+    assert diagnose(RunHistory(heard)).causes == []
