@@ -141,32 +141,22 @@ def slow_work(history: RunHistory) -> Iterator[Cause]:
     longer_s = _longer_step(history, load)
     is_felt = _takes_longer(history, load)
     for place, tracks in work.items():
+        if is_collective(place) and not is_felt:
+            continue  # who comes last waits a little longer by chance
         # A part of every step has to explain a good part of the added duration of steps.
         is_of_steps = PhaseKey(place.role, STEP_SPAN) in history.spans
         least_s = max(_MIN_PART_OF_STEP * usual_s, _MIN_PART * longer_s if is_of_steps else 0.0)
         peers = Peers(tracks, turn_length(tracks))
-        # The start of a run is as odd in the ratio to peers, if these start at another time.
-        begun = next(iter(settled(pooled[place]).steps), history.first)
-        relative = {worker: _since(peers.relative(worker), begun) for worker in tracks}
-        shown = _farthest(relative.values())
-        alone = [
-            one
-            for worker, of in relative.items()
-            if not is_collective(place)
-            and (
-                one := _slower_than_peers(
-                    history, place, worker, of, shown, least_s, is_felt=is_felt
-                )
-            )
-        ]
+        alone = (
+            []
+            if is_collective(place)
+            else _alone(history, place, peers, pooled[place], least_s, is_felt=is_felt)
+        )
         if alone and len(alone) <= max(1, len(tracks) // 3):
             yield _cause(history, place, alone, is_alone=True)
             continue
-        found = soon(settled(pooled[place]))
-        eased = soon(settled(load.eased(place, pooled[place])))
-        if is_collective(place) and not is_felt:
-            continue  # who comes last waits a little longer by chance
-        if found is None or eased is None or not (_is_slower(found) and _is_slower(eased)):
+        found = _slowdown(load, place, pooled[place])
+        if found is None:
             if not is_collective(place):
                 yield from _always_slower(history, place, tracks, peers, usual_s)
             continue
@@ -183,6 +173,35 @@ def slow_work(history: RunHistory) -> Iterator[Cause]:
         if excess >= _least_ratio(found) and 2 * len(slow) >= len(tracks):
             is_alone = len(slow) == 1 < len(tracks) and _is_apart(slow[0], tracks)
             yield _cause(history, place, slow, is_alone=is_alone)
+
+
+def _alone(
+    history: RunHistory,
+    place: PhaseKey,
+    peers: Peers,
+    pooled: Track,
+    least_s: float,
+    *,
+    is_felt: bool,
+) -> list[_Slow]:
+    """Return the workers that became slower than their peers."""
+    # The start of a run is as odd in the ratio to peers, if these start at another time.
+    begun = next(iter(settled(pooled).steps), history.first)
+    relative = {worker: _since(peers.relative(worker), begun) for worker in history.spans[place]}
+    shown = _farthest(relative.values())
+    found = (
+        _slower_than_peers(history, place, worker, of, shown, least_s, is_felt=is_felt)
+        for worker, of in relative.items()
+    )
+    return [one for one in found if one is not None]
+
+
+def _slowdown(load: Workload, place: PhaseKey, pooled: Track) -> LevelChange | None:
+    """Return the slowdown of a role, whose work takes longer by itself and for its amount."""
+    found, eased = soon(settled(pooled)), soon(settled(load.eased(place, pooled)))
+    if found is None or eased is None:
+        return None
+    return found if _is_slower(found) and _is_slower(eased) else None
 
 
 def _is_slower(found: LevelChange) -> bool:
