@@ -23,8 +23,10 @@ def collect_rarely() -> None:
 @contextmanager
 def collections_paused() -> Iterator[None]:
     """Pause the collector, for imports: what they make stays, and a sixth of their CPU is its."""
+    was_enabled = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
-        gc.enable()
+        if was_enabled:
+            gc.enable()

@@ -80,7 +80,7 @@ def _command(arguments: argparse.Namespace) -> int:
     if arguments.once or not is_live:
         width = None if sys.stdout.isatty() else _WIDEST
         console = Console(width=width, soft_wrap=False, highlight=False, markup=False)
-        with console.capture() as capture:  # rich exits with 1 if nobody reads
+        with console.capture() as capture:  # rich exits with 1 if the reader is gone
             console.print(_screen(reader.look(), rows=None))
         print(capture.get(), end="")
     else:

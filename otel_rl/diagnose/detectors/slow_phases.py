@@ -392,7 +392,7 @@ def together(tracks: Mapping[str, Track]) -> Track:
 def _least(tracks: Mapping[str, Track]) -> Track:
     """Return the time of the last worker to come into a collective, in each step.
 
-    Who comes last may wait for nobody and report nothing: then it is not known.
+    The last worker may report no wait, because it has none: then the time is unknown.
     """
     of_step: dict[int, dict[str, float]] = defaultdict(dict)
     for worker, track in tracks.items():

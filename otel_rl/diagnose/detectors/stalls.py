@@ -171,8 +171,8 @@ def _least_late_s(
 ) -> tuple[float, float, float]:
     """Return the times from which on work is late that follows what is done.
 
-    A step that nobody goes on with may have something new in it. Who is silent is no nearer to an
-    end of its work for that.
+    A step in which no work goes on may have something new in it. Silence of a worker does not tell
+    that its work is late.
     """
     of_place = history.spans[standing.place]
     took = [value for track in of_place.values() for value in settled(track).values]
