@@ -1,10 +1,11 @@
 """Runs are looked at by another process, and told what is wrong with them."""
 
+import contextlib
 import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import psutil
@@ -97,11 +98,16 @@ class Bench:
 
 
 @pytest.fixture
-def bench(tmp_path: Path) -> Callable[..., Bench]:
-    def make(**arguments: object) -> Bench:
-        return Bench(tmp_path, **arguments)  # type: ignore[arg-type]  # as given
+def bench(tmp_path: Path) -> Iterator[Callable[..., Bench]]:
+    made: list[Bench] = []
 
-    return make
+    def make(**arguments: object) -> Bench:
+        made.append(Bench(tmp_path, **arguments))  # type: ignore[arg-type]  # as given
+        return made[-1]
+
+    yield make
+    for it in made:
+        it.watch.stop()
 
 
 def test_a_run_is_told_what_is_wrong_with_it_once_it_has_come_somewhere(
@@ -339,9 +345,13 @@ def test_the_last_look_asks_the_process_of_those_before(bench: Callable[..., Ben
 
 
 def children(it: Bench) -> list[int]:
-    """Processes that look at this journal."""
-    place = it.arguments[1]
-    return [child.pid for child in psutil.Process().children() if place in child.cmdline()]
+    """Processes that look at this journal; other tests' may end meanwhile."""
+    found = []
+    for child in psutil.Process().children():
+        with contextlib.suppress(psutil.NoSuchProcess):  # a ZombieProcess is one, too
+            if it.arguments[1] in child.cmdline():
+                found.append(child.pid)
+    return found
 
 
 def test_a_journal_that_is_away_for_a_while_ends_no_watch(bench: Callable[..., Bench]) -> None:
