@@ -15,19 +15,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from bench.figures import Figure, Limits
-from bench.sparse import (
-    EXPERIMENT,
-    GATEWAY_GOAL,
-    SERIES,
-    SETTINGS,
-    S,
-    Worker,
-    last_step,
-    sent_anew,
-    traffic,
-    wait_for,
-    whole_way,
-)
+from bench.sparse import GATEWAY_GOAL, SETTINGS, last_step, sent_anew, wait_for, whole_way
+from bench.sparse_worker import EXPERIMENT, GAUGES, MIXED, S, Worker, traffic
 from otel_rl.run_id import run_id
 from tests.lab.programs import COLLECTOR
 from tests.lab.running import Bridge
@@ -52,10 +41,12 @@ def figures(*, tiny: bool) -> Iterator[Figure]:
     if not COLLECTOR.is_built():
         print("sites: gateway not measured, run `make lab` first", file=sys.stderr)
     for workers, pace_s in sites.items():
-        found = [whole_way(workers, requests, SERIES, pace_s) for _ in range(rounds)]
-        for name in found[0]:
-            if name != "gateway":
-                yield _beside_gateway(f"sparse: {workers:,} workers, {name}", name, found)
+        for what, instruments in (("", GAUGES), (" with counters and histograms", MIXED)):
+            found = [whole_way(workers, requests, instruments, pace_s) for _ in range(rounds)]
+            for name in found[0]:
+                if name != "gateway":
+                    figure = f"sparse: {workers:,} workers{what}, {name}"
+                    yield _beside_gateway(figure, name, found)
     workers, seconds = (4, 3) if tiny else (LARGE, 20)
     late_s = [late for _ in range(rounds) for late in _lateness_s(workers, seconds)]
     yield Figure(
@@ -148,7 +139,7 @@ def _catch_up_s(workers: int, seconds: int) -> float:
         directory = Path(name)
         begun_ns = time.time_ns() - seconds * S
         exports = [
-            Worker(number, workers, SERIES, begun_ns).requests(range(seconds))
+            Worker(number, workers, GAUGES, begun_ns).requests(range(seconds))
             for number in range(workers)
         ]
         with Bridge(directory / "bridge", SETTINGS) as bridge:

@@ -17,15 +17,13 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
 
-from opentelemetry.context import Context
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
     ExportMetricsServiceRequest,
 )
-from opentelemetry.sdk.resources import Resource
-from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
 from bench.family import family_cpu_s, family_states
 from bench.figures import Figure
+from bench.sparse_worker import EXPERIMENT, GAUGES, MIXED, SERIES, Instruments, traffic
 from otel_rl.bridge.counters import Counters
 from otel_rl.bridge.ingest.limits import ReceiveLimits
 from otel_rl.bridge.ingest.pipeline import IngestPipeline
@@ -36,18 +34,9 @@ from otel_rl.bridge.rows.aligner import AlignSettings
 from otel_rl.bridge.rows.processor import RowProcessor
 from otel_rl.run_id import run_id
 from otel_rl.signals import Signal
-from otel_rl.worker.drops import Drops
-from otel_rl.worker.guard import Guard
-from otel_rl.worker.metrics.buffer import Measured
-from otel_rl.worker.metrics.expander import Expander
-from otel_rl.worker.otlp.gauges import Stream
-from otel_rl.worker.otlp.intervals import Intervals
-from otel_rl.worker.otlp.request_packer import RequestPacker, encode_resource
 from tests.lab.programs import COLLECTOR
 from tests.lab.running import Bridge, Collector, Running
 
-S = 1_000_000_000
-SERIES = 40
 WORKERS = 16
 SECONDS = 30
 """Requests of each worker."""
@@ -55,7 +44,6 @@ PACE_S = 1.0
 WARM = 12
 """Seconds sent before, enough for the first diagnosis of the run."""
 ROUNDS = 3
-EXPERIMENT = "sparse"
 
 SETTINGS = "align.max_series = 100000"
 """Of the bridge: by default a run has 10,000, fewer than 512 workers of 40."""
@@ -85,69 +73,23 @@ class Answered(NamedTuple):
     took_s: float
 
 
-class Worker:
-    """A worker of otel_rl that measures each of its series once a second, and exports."""
-
-    def __init__(self, number: int, workers: int, series: int, begun_ns: int) -> None:
-        scope = InstrumentationScope("bench")
-        self._streams = [Stream(scope, f"rl.train.metric_{n}") for n in range(series)]
-        self._number, self._begun_ns = number, begun_ns
-        self._resource = encode_resource(
-            Resource(
-                {
-                    "rl.experiment.name": EXPERIMENT,
-                    "rl.worker.role": "trainer",
-                    "rl.worker.index": number,
-                    "rl.worker.count": workers,
-                    "service.instance.id": f"4f6b2d9e-0000-4000-8000-{number:012d}",
-                    "service.name": "trainer",
-                    "host.name": f"node-{number // 8}",
-                    "telemetry.distro.name": "otel_rl",
-                }
-            )
-        )
-        self._expander = Expander(Guard(Drops()), Intervals(begun_ns - 1))
-
-    def request(self, second: int) -> bytes:
-        """Build the export of a second; call it for one second after the other."""
-        (only,) = self.requests(range(second, second + 1))
-        return only
-
-    def requests(self, seconds: range) -> Sequence[bytes]:
-        """Build the requests of one export that has all measurements of some seconds."""
-        packer = RequestPacker(self._resource, Signal.METRICS)
-        entries: list[Measured] = []
-        for second in seconds:
-            time_ns = self._begun_ns + second * S + self._number * 1000
-            entries += [
-                (stream, second * 0.5 + n, {"rl.loop.iteration": second}, time_ns + n, Context())
-                for n, stream in enumerate(self._streams)
-            ]
-        self._expander.pack(entries, packer)
-        return [request.payload for request in packer.requests()]
-
-
-def traffic(workers: int, seconds: int, series: int = SERIES) -> Sequence[Sequence[bytes]]:
-    """Build the requests of all workers, by second; the last one is now."""
-    begun_ns = time.time_ns() - seconds * S
-    senders = [Worker(number, workers, series, begun_ns) for number in range(workers)]
-    return [[sender.request(second) for sender in senders] for second in range(seconds)]
-
-
 def figures(*, tiny: bool) -> Iterator[Figure]:
     """Measure stages, then the whole way; medians over rounds."""
     workers, seconds, rounds = (4, 4, 1) if tiny else (WORKERS, SECONDS, ROUNDS)
-    costs = {**stages(workers, seconds)}
-    parse_us = costs.pop("parse")
-    for name, us in costs.items():
-        yield Figure(f"sparse: {name}", "us", us, parse_us, "ParseFromString", us / parse_us)
+    for what, instruments in (("", GAUGES), (" with counters and histograms", MIXED)):
+        costs = {**stages(workers, seconds, instruments)}
+        parse_us = costs.pop("parse")
+        for name, us in costs.items():
+            parse = parse_us, "ParseFromString", us / parse_us
+            yield Figure(f"sparse: {name}{what}", "us", us, *parse)
     if not COLLECTOR.is_built():
         print("sparse: gateway not measured, run `make lab` first", file=sys.stderr)
-    for series, what, goal in (
-        (SERIES, f"{SERIES} series", GATEWAY_GOAL),
-        (1, "one series", EMPTY_GOAL),
+    for instruments, what, goal in (
+        (GAUGES, f"{SERIES} series", GATEWAY_GOAL),
+        (MIXED, f"{SERIES} series with counters and histograms", GATEWAY_GOAL),
+        (Instruments(1), "one series", EMPTY_GOAL),
     ):
-        found = [whole_way(workers, seconds, series) for _ in range(rounds)]
+        found = [whole_way(workers, seconds, instruments) for _ in range(rounds)]
         for name in found[0]:
             ours = [costs[name] for costs in found]
             theirs = [costs["gateway"] for costs in found if "gateway" in costs]
@@ -167,9 +109,9 @@ def figures(*, tiny: bool) -> Iterator[Figure]:
             )
 
 
-def stages(workers: int, seconds: int) -> Mapping[str, float]:
+def stages(workers: int, seconds: int, instruments: Instruments = GAUGES) -> Mapping[str, float]:
     """Measure CPU microseconds of a sample in this process: receipt, rows, and a bare parse."""
-    requests = traffic(workers, seconds)
+    requests = traffic(workers, seconds, instruments)
     spent = dict.fromkeys(("parse", "receive", "make rows"), 0.0)
     with tempfile.TemporaryDirectory() as directory:
         journal = SqliteJournal(Path(directory))
@@ -199,17 +141,17 @@ def stages(workers: int, seconds: int) -> Mapping[str, float]:
             spent["make rows"] += made - received
             spent["parse"] += parsed - made
         journal.close()
-    samples = workers * SERIES * max(1, seconds - 2)
+    samples = workers * sum(instruments) * max(1, seconds - 2)
     return {name: used_s / samples * 1e6 for name, used_s in spent.items()}
 
 
 def whole_way(
-    workers: int, seconds: int, series: int = SERIES, pace_s: float = PACE_S
+    workers: int, seconds: int, instruments: Instruments = GAUGES, pace_s: float = PACE_S
 ) -> Mapping[str, float]:
     """Measure CPU microseconds of a sample: bridge alone, gateway, bridge behind it."""
-    found = {"bridge alone": _way(workers, seconds, series, (), pace_s)["bridge"]}
+    found = {"bridge alone": _way(workers, seconds, instruments, (), pace_s)["bridge"]}
     if COLLECTOR.is_built():
-        both = _way(workers, seconds, series, ("gateway",), pace_s)
+        both = _way(workers, seconds, instruments, ("gateway",), pace_s)
         found |= {"gateway": both["gateway"], "bridge behind a gateway": both["bridge"]}
     return found
 
@@ -217,7 +159,7 @@ def whole_way(
 def _way(
     workers: int,
     seconds: int,
-    series: int,
+    instruments: Instruments,
     collectors: Sequence[str],
     pace_s: float = PACE_S,
 ) -> Mapping[str, float]:
@@ -232,14 +174,14 @@ def _way(
             programs[part] = stack.enter_context(collector)
             door = collector.url
         run = directory / "bridge" / "data" / f"{run_id(EXPERIMENT, 'default')}.jsonl"
-        requests = traffic(workers, WARM + seconds, series)
+        requests = traffic(workers, WARM + seconds, instruments)
         sent_anew(door, requests[:WARM], directory)
         wait_for(run, WARM - 1)  # the newest step waits for its workers
         _settle(bridge.pid)
         before = {name: family_cpu_s(one.pid) for name, one in programs.items()}
         sent_anew(door, requests[WARM:], directory, pace_s)
         wait_for(run, WARM + seconds - 1)
-        samples = workers * series * seconds
+        samples = workers * sum(instruments) * seconds
         return {
             name: (family_cpu_s(one.pid) - before[name]) / samples * 1e6
             for name, one in programs.items()

@@ -17,7 +17,8 @@ from pathlib import Path
 
 from bench.family import family_cpu_s
 from bench.figures import Figure, Limits
-from bench.sparse import EXPERIMENT, WORKERS, sent_anew, traffic, wait_for
+from bench.sparse import WORKERS, sent_anew, wait_for
+from bench.sparse_worker import EXPERIMENT, traffic
 from otel_rl.run_id import run_id
 from tests.lab.running import Bridge
 

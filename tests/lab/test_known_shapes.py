@@ -12,7 +12,7 @@ import pytest
 from otel_rl.bridge.ingest.limits import ReceiveLimits
 from otel_rl.bridge.ingest.validation.known_shapes import KnownShapes
 from otel_rl.bridge.otlp.decode import decode
-from otel_rl.bridge.otlp.known_points import read_known
+from otel_rl.bridge.otlp.known_bodies import read_known
 from otel_rl.bridge.otlp.resource import sender_of
 from otel_rl.bridge.otlp.shapes import resource_parts
 from otel_rl.records import Batch, ExperimentKey, Signal
@@ -96,4 +96,4 @@ def test_known_shapes_are_recognised_behind_a_gateway(bridge: Bodies, tmp_path: 
     sender = sender_of(second[part.resource : part.resource_end])
     read = read_known(sender, second[part.body : part.body_end], 0)
     assert read is not None
-    assert len(read[0]) == 4
+    assert len(read.gauges) == 4

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from starlette.types import Receive, Scope, Send
 
-from bench.sparse import Worker
+from bench.sparse_worker import Instruments, Worker
 from otel_rl.bridge.counters import Counters
 from otel_rl.bridge.ingest.http.app import create_app
 from otel_rl.bridge.ingest.http.exports import Exports
@@ -136,7 +136,7 @@ class Site:
 @st.composite
 def conversations(draw: st.DrawFn) -> list[tuple[str, list[bytes]]]:
     """Seconds of all workers, with what the journal makes of them."""
-    workers = [Worker(number, WORKERS, 2, BEGUN_NS) for number in range(WORKERS)]
+    workers = [Worker(number, WORKERS, Instruments(2), BEGUN_NS) for number in range(WORKERS)]
     plain = st.just((0, False))
     head = st.one_of(plain, plain, st.tuples(st.integers(0, len(HEADS) - 1), st.booleans()))
     seconds = []
@@ -183,7 +183,7 @@ def _outcome(seconds: list[tuple[str, list[bytes]]], *, pause_s: float) -> objec
 
 def ten_seconds(max_in_flight_bytes: int = 256 << 20, *, ends_at: int = 10) -> Site:
     """Return a site whose workers have exported for ten seconds; from one on none is stored."""
-    workers = [Worker(number, WORKERS, 2, BEGUN_NS) for number in range(WORKERS)]
+    workers = [Worker(number, WORKERS, Instruments(2), BEGUN_NS) for number in range(WORKERS)]
     found: list[Site] = []
 
     async def scenario(loop: asyncio.AbstractEventLoop) -> None:

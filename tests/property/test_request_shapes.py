@@ -1,18 +1,26 @@
 """A request of a known shape has the same outcome as if it were parsed."""
 
 from dataclasses import replace
+from typing import TypeVar
 
+import pytest
 from google.protobuf.message import DecodeError
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
     ExportMetricsServiceRequest,
 )
+from opentelemetry.proto.common.v1.common_pb2 import KeyValue
 from opentelemetry.proto.metrics.v1.metrics_pb2 import (
     AggregationTemporality,
     DataPointFlags,
+    Exemplar,
+    ExponentialHistogramDataPoint,
+    HistogramDataPoint,
+    Metric,
     NumberDataPoint,
     ResourceMetrics,
+    SummaryDataPoint,
 )
 
 from otel_rl.bridge.counters import Counters, Refusal
@@ -21,11 +29,18 @@ from otel_rl.bridge.ingest.limits import ReceiveLimits
 from otel_rl.bridge.ingest.pipeline import IngestPipeline
 from otel_rl.bridge.ingest.validation.known_shapes import KnownShapes
 from otel_rl.bridge.ingest.validation.validate import Validated, validate
+from otel_rl.bridge.otlp import known_bodies
 from otel_rl.bridge.otlp.decode import decode, decode_parts
+from otel_rl.bridge.otlp.known_bodies import read_known
+from otel_rl.bridge.otlp.resource import sender_of
+from otel_rl.bridge.otlp.shapes import ShapeCache, resource_parts
 from otel_rl.errors import RequestError, RequestTooLarge
 from otel_rl.records import Batch, Decoded, ExperimentKey, Measurements, Signal
 from tests.otlp_requests import Journal, backwards
 from tests.slow import examples
+
+_Buckets = TypeVar("_Buckets", HistogramDataPoint, ExponentialHistogramDataPoint)
+_Spelled = tuple[list[str], str, bool]
 
 NOW_NS = 1_700_000_000_000_000_000
 S = 1_000_000_000
@@ -35,6 +50,13 @@ near = st.integers(NOW_NS - 20 * S, NOW_NS + 20 * S)
 times = st.one_of(
     *[near] * 9,
     st.sampled_from([0, 1, NOW_NS - 30 * 86_400 * S, NOW_NS + 3600 * S, (1 << 64) - 1]),
+)
+TEMPORALITIES = st.sampled_from(
+    [
+        AggregationTemporality.AGGREGATION_TEMPORALITY_CUMULATIVE,
+        AggregationTemporality.AGGREGATION_TEMPORALITY_DELTA,
+        AggregationTemporality.AGGREGATION_TEMPORALITY_DELTA,
+    ]
 )
 values = st.one_of(st.floats(), st.floats(), st.integers(-(1 << 63), (1 << 63) - 1))
 steps = st.one_of(
@@ -80,6 +102,124 @@ def points(draw: st.DrawFn) -> NumberDataPoint:
     return point
 
 
+def _exemplars(draw: st.DrawFn, n: int) -> list[Exemplar]:
+    found = []
+    for _ in range(n):
+        found.append(Exemplar(time_unix_nano=draw(times if _rarely(draw) else near)))
+        _set(found[-1], draw(values))
+        if _rarely(draw, 4):
+            key = "rl.loop.iteration" if draw(st.booleans()) else "own"
+            found[-1].filtered_attributes.add(key=key).value.int_value = draw(st.integers(0, 300))
+    return found
+
+
+def _marks(draw: st.DrawFn) -> list[KeyValue]:
+    """The attributes of a point of a counter or histogram: both marks or none, nearly always."""
+    found = [KeyValue(key="a")] if draw(st.booleans()) else []
+    marks = draw(st.sampled_from([(True, True), (False, False)]))
+    if _rarely(draw, 20):
+        marks = True, False
+    for is_there, key, value in zip(
+        marks,
+        ("rl.loop.iteration", "otel_rl.step.share"),
+        (
+            draw(steps) if _rarely(draw, 10) else draw(st.integers(0, 127)),
+            draw(st.sampled_from([0, 5, -1])) if _rarely(draw, 10) else draw(near),
+        ),
+        strict=True,
+    ):
+        for _ in range(is_there * (2 if _rarely(draw) else 1)):
+            pair = KeyValue(key=key)
+            if value is None:
+                pair.value.string_value = "7"
+            else:
+                pair.value.int_value = value
+            found.append(pair)
+    return draw(st.permutations(found))
+
+
+@st.composite
+def sums(draw: st.DrawFn) -> Metric:
+    metric = Metric(name=draw(st.sampled_from(["s0", "s1"])))
+    metric.sum.aggregation_temporality = draw(TEMPORALITIES)
+    metric.sum.is_monotonic = draw(st.booleans())
+    for _ in range(draw(st.integers(0, 2))):
+        point = metric.sum.data_points.add(
+            time_unix_nano=draw(times if _rarely(draw) else near),
+            start_time_unix_nano=draw(st.one_of(near, st.just(0))),
+            exemplars=_exemplars(draw, draw(st.sampled_from([0, 0, 1, 1, 2]))),
+            attributes=_marks(draw),
+        )
+        if not _rarely(draw):
+            _set(point, draw(values))
+        if _rarely(draw, 10):
+            point.flags = draw(st.sampled_from([1, 2]))
+    return metric
+
+
+@st.composite
+def explicit(draw: st.DrawFn) -> HistogramDataPoint:
+    bounds = draw(st.sampled_from([[], [1.0], [1.0, 2.0, 5.0], [2.0, 1.0]]))
+    buckets = len(bounds) + (1 if bounds and not _rarely(draw) else 0)
+    return HistogramDataPoint(
+        explicit_bounds=bounds,
+        bucket_counts=[draw(st.integers(0, 1 << 40)) for _ in range(buckets)],
+    )
+
+
+@st.composite
+def exponential(draw: st.DrawFn) -> ExponentialHistogramDataPoint:
+    point = ExponentialHistogramDataPoint(
+        scale=21 if _rarely(draw) else draw(st.integers(-3, 20)), zero_count=draw(st.integers(0, 2))
+    )
+    for side in (point.positive, point.negative):
+        side.offset = draw(st.integers(-300, 300))
+        side.bucket_counts.extend(draw(st.lists(st.integers(0, 300), max_size=4)))
+    return point
+
+
+@st.composite
+def histograms(draw: st.DrawFn) -> Metric:
+    metric = Metric(name="" if _rarely(draw) else draw(st.sampled_from(["h0", "h1"])))
+    is_explicit = draw(st.booleans())
+    data = metric.histogram if is_explicit else metric.exponential_histogram
+    data.aggregation_temporality = draw(TEMPORALITIES)
+    for _ in range(draw(st.integers(0, 2))):
+        if is_explicit:
+            metric.histogram.data_points.append(_filled(draw, draw(explicit())))
+        else:
+            metric.exponential_histogram.data_points.append(_filled(draw, draw(exponential())))
+    return metric
+
+
+def _filled(draw: st.DrawFn, point: _Buckets) -> _Buckets:
+    point.time_unix_nano = draw(times if _rarely(draw) else near)
+    point.start_time_unix_nano = draw(st.one_of(near, st.just(0)))
+    point.count = draw(st.integers(0, 1 << 40))
+    for name in ("sum", "min", "max"):
+        if draw(st.booleans()):
+            setattr(point, name, draw(st.floats()))
+    point.attributes.extend(_marks(draw))
+    point.exemplars.extend(_exemplars(draw, draw(st.sampled_from([0, 1, 2]))))
+    if _rarely(draw, 10):
+        point.flags = draw(st.sampled_from([1, 2]))
+    return point
+
+
+@st.composite
+def summaries(draw: st.DrawFn) -> Metric:
+    metric = Metric(name="y")
+    metric.summary.data_points.append(SummaryDataPoint(time_unix_nano=draw(near), count=3))
+    return metric
+
+
+@st.composite
+def gauges(draw: st.DrawFn) -> Metric:
+    metric = Metric(name="" if _rarely(draw) else draw(st.sampled_from(["m0", "m1", "m2"])))
+    metric.gauge.data_points.extend(draw(st.lists(points(), max_size=2)))
+    return metric
+
+
 @st.composite
 def resources(draw: st.DrawFn) -> ResourceMetrics:
     part = ResourceMetrics(schema_url=draw(st.sampled_from(["", "https://schema"])))
@@ -87,6 +227,7 @@ def resources(draw: st.DrawFn) -> ResourceMetrics:
     for key, value in (
         ("rl.experiment.name", "two" if _rarely(draw, 10) else experiment),
         ("telemetry.distro.name", "other" if _rarely(draw, 10) else "otel_rl"),
+        ("telemetry.sdk.name", draw(st.sampled_from([None, "opentelemetry"]))),
         ("service.instance.id", draw(st.sampled_from(["a", "b"]))),
     ):
         if value is not None:
@@ -94,16 +235,9 @@ def resources(draw: st.DrawFn) -> ResourceMetrics:
     for scope in range(0 if _rarely(draw) else draw(st.sampled_from([1, 1, 2]))):
         scope_metrics = part.scope_metrics.add()
         scope_metrics.scope.name = f"scope{scope}"
-        for n in range(draw(st.integers(1, 3))):
-            metric = scope_metrics.metrics.add(name="" if _rarely(draw) else f"m{n}")
-            if _rarely(draw):
-                metric.sum.aggregation_temporality = (
-                    AggregationTemporality.AGGREGATION_TEMPORALITY_CUMULATIVE
-                )
-                metric.sum.is_monotonic = True
-                metric.sum.data_points.extend(draw(st.lists(points(), max_size=2)))
-            else:
-                metric.gauge.data_points.extend(draw(st.lists(points(), max_size=2)))
+        for _ in range(draw(st.integers(1, 4))):
+            kind = draw(st.sampled_from([gauges, gauges, sums, histograms]))
+            scope_metrics.metrics.append(draw(summaries() if _rarely(draw) else kind()))
     return part
 
 
@@ -119,32 +253,46 @@ def _set(message: object, value: float) -> None:
     setattr(message, "as_int" if isinstance(value, int) else "as_double", value)
 
 
+def _change(draw: st.DrawFn, metric: Metric) -> None:
+    """Give other numbers to a metric, and other points to a histogram."""
+    if metric.HasField("histogram") or metric.HasField("exponential_histogram"):
+        if draw(st.booleans()):
+            other = draw(histograms())
+            other.name = metric.name
+            metric.CopyFrom(other)
+        return
+    for point in (*metric.gauge.data_points, *metric.sum.data_points):
+        if draw(st.booleans()):
+            _change_numbers(draw, point)
+
+
+def _change_numbers(draw: st.DrawFn, point: NumberDataPoint) -> None:
+    numbers: list[NumberDataPoint | Exemplar] = [point, *point.exemplars]
+    for one in numbers:
+        if one.time_unix_nano:
+            one.time_unix_nano = draw(times if _rarely(draw) else near)
+        if one.HasField("as_double"):
+            one.as_double = draw(st.floats())
+    of_exemplars = [pair for one in point.exemplars for pair in one.filtered_attributes]
+    for pair in (*point.attributes, *of_exemplars):
+        if pair.key == "rl.loop.iteration" and 0 <= pair.value.int_value < 128:
+            top = 130 if _rarely(draw) else 127
+            pair.value.int_value = draw(st.integers(0, top))
+        elif pair.key == "otel_rl.step.share" and pair.value.int_value > 5:
+            pair.value.int_value = draw(near)
+
+
 @st.composite
 def changed(draw: st.DrawFn, payload: bytes) -> bytes:
-    """A request of the same length, mostly: other numbers, or other bytes.
+    """A request of the same shape, mostly: other numbers, or other bytes.
 
     Its fields go the way of those of the first one, mostly.
     """
     request = ExportMetricsServiceRequest.FromString(payload)
-    found = [
-        point
-        for part in request.resource_metrics
-        for scope in part.scope_metrics
-        for metric in scope.metrics
-        for point in (*metric.gauge.data_points, *metric.sum.data_points)
-    ]
-    for point in found:
-        if draw(st.booleans()):
-            if point.time_unix_nano:
-                point.time_unix_nano = draw(times if _rarely(draw) else near)
-            for exemplar in point.exemplars:
-                exemplar.time_unix_nano = draw(times if _rarely(draw) else near)
-                if exemplar.HasField("as_double"):
-                    exemplar.as_double = draw(st.floats())
-                for pair in exemplar.filtered_attributes:
-                    if pair.value.HasField("int_value") and 0 <= pair.value.int_value < 128:
-                        top = 130 if _rarely(draw) else 127
-                        pair.value.int_value = draw(st.integers(0, top))
+    for part in request.resource_metrics:
+        for scope in part.scope_metrics:
+            for metric in scope.metrics:
+                _change(draw, metric)
     is_backwards = (backwards(request) == payload) != _rarely(draw)
     mutated = bytearray(backwards(request) if is_backwards else request.SerializeToString())
     for _ in range(draw(st.sampled_from([0, 0, 0, 0, 0, 1, 3]))):
@@ -264,11 +412,15 @@ class _Site:
 @settings(max_examples=examples(150), deadline=None, suppress_health_check=list(HealthCheck))
 def test_a_known_shape_is_decoded_as_if_it_were_parsed(sent: list[bytes]) -> None:
     for payload in sent:
-        # A field that OTLP does not have, so that the request is parsed.
-        assert _decoded(payload) == _decoded(payload + b"\x78\x01")
+        found = _decoded(payload)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(known_bodies, "_shapes", ShapeCache())
+            assert found == _decoded(payload)
+        # A field that OTLP does not have, so that the order is the request's.
+        assert _sorted(found) == _sorted(_decoded(payload + b"\x78\x01"))
 
 
-def _decoded(payload: bytes) -> object:
+def _decoded(payload: bytes) -> tuple[_Spelled, list[_Spelled]] | None:
     batch = Batch(ExperimentKey("one"), Signal.METRICS, payload, NOW_NS)
     try:
         return _spelled(decode(batch)), [_spelled(part) for part in decode_parts(batch, 3)]
@@ -276,7 +428,14 @@ def _decoded(payload: bytes) -> object:
         return None
 
 
-def _spelled(decoded: Decoded) -> str:
+def _sorted(found: tuple[_Spelled, object] | None) -> _Spelled | None:
+    if found is None:
+        return None
+    points, exports, has_more = found[0]
+    return sorted(points), exports, has_more
+
+
+def _spelled(decoded: Decoded) -> _Spelled:
     points = [
         replace(
             point,
@@ -288,7 +447,7 @@ def _spelled(decoded: Decoded) -> str:
         else point
         for point in decoded.points
     ]
-    return repr((points, decoded.exports, decoded.has_more))
+    return list(map(repr, points)), repr(decoded.exports), decoded.has_more
 
 
 @given(st.data())
@@ -296,37 +455,93 @@ def _spelled(decoded: Decoded) -> str:
 def test_a_worker_is_recognised_from_its_second_request_on(data: st.DataObject) -> None:
     known = KnownShapes(LIMITS)
     is_backwards = data.draw(st.booleans())
+    parts = data.draw(st.sampled_from(["g", "gs", "gh", "gsh", "shg"]))
     first, second = (
-        _export(data.draw(st.integers(0, 127)), time_ns, is_backwards=is_backwards)
+        _export(data.draw(st.integers(0, 127)), time_ns, parts, is_backwards=is_backwards)
         for time_ns in (1, 2)
     )
     assert known.validate(first, NOW_NS, lambda _: None) is None
     known.learn(first, NOW_NS)
     found = known.validate(second, NOW_NS, lambda _: None)
     assert found is not None
-    assert found.accepted == 3
+    assert found.accepted == sum({"g": 3, "s": 4, "h": 4}[part] for part in parts)
 
 
-def _export(step: int, time_ns: int, *, is_backwards: bool) -> bytes:
+@given(st.data())
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=list(HealthCheck))
+def test_a_worker_is_decoded_from_its_second_request_on(data: st.DataObject) -> None:
+    is_backwards = data.draw(st.booleans())
+    parts = data.draw(st.sampled_from(["gs", "gh", "gsh", "hsg"]))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(known_bodies, "_shapes", ShapeCache())
+        for time_ns in (1, 2):
+            step = data.draw(st.integers(0, 127))
+            payload = _export(step, time_ns, parts, is_backwards=is_backwards)
+            (part,) = resource_parts(payload) or ()
+            sender = sender_of(payload[part.resource : part.resource_end])
+            body = payload[part.body : part.body_end]
+            assert (read_known(sender, body, NOW_NS) is None) == (time_ns == 1)
+            assert _sorted(_decoded(payload)) == _sorted(_decoded(payload + b"\x78\x01"))
+
+
+def _export(step: int, time_ns: int, parts: str = "g", *, is_backwards: bool) -> bytes:
+    """An export of gauges, sums and histograms: each shares of a step, and totals."""
     request = ExportMetricsServiceRequest()
     part = request.resource_metrics.add()
-    part.resource.attributes.add(key="rl.experiment.name").value.string_value = "one"
-    scope = part.scope_metrics.add()
-    for n in range(3):
-        point = scope.metrics.add(name=f"m{n}").gauge.data_points.add(
-            time_unix_nano=NOW_NS + time_ns, as_double=step / 7
-        )
-        exemplar = point.exemplars.add(time_unix_nano=NOW_NS, as_double=step / 7)
-        exemplar.filtered_attributes.add(key="rl.loop.iteration").value.int_value = step
+    for key, value in (("rl.experiment.name", "one"), ("telemetry.distro.name", "otel_rl")):
+        part.resource.attributes.add(key=key).value.string_value = value
+    for kind in parts:
+        scope = part.scope_metrics.add()
+        scope.scope.name = kind
+        for n in range(3 if kind == "g" else 2):
+            {"g": _add_gauge, "s": _add_sums, "h": _add_histograms}[kind](
+                scope.metrics.add(name=f"{kind}{n}"), step, NOW_NS + time_ns
+            )
     return backwards(request) if is_backwards else request.SerializeToString()
+
+
+def _add_gauge(metric: Metric, step: int, time_ns: int) -> None:
+    point = metric.gauge.data_points.add(time_unix_nano=time_ns, as_double=step / 7)
+    exemplar = point.exemplars.add(time_unix_nano=NOW_NS, as_double=step / 7)
+    exemplar.filtered_attributes.add(key="rl.loop.iteration").value.int_value = step
+
+
+def _add_sums(metric: Metric, step: int, time_ns: int) -> None:
+    metric.sum.aggregation_temporality = AggregationTemporality.AGGREGATION_TEMPORALITY_DELTA
+    metric.sum.is_monotonic = True
+    for is_share in (False, True):
+        point = metric.sum.data_points.add(
+            start_time_unix_nano=time_ns - 9, time_unix_nano=time_ns, as_int=step
+        )
+        if is_share:
+            _mark(point, step, time_ns)
+
+
+def _add_histograms(metric: Metric, step: int, time_ns: int) -> None:
+    data = metric.exponential_histogram
+    data.aggregation_temporality = AggregationTemporality.AGGREGATION_TEMPORALITY_DELTA
+    for is_share in (False, True):
+        point = data.data_points.add(
+            start_time_unix_nano=time_ns - 9, time_unix_nano=time_ns, count=step, sum=step / 7
+        )
+        point.positive.bucket_counts.extend(range(step))
+        if is_share:
+            _mark(point, step, time_ns)
+
+
+def _mark(point: NumberDataPoint | ExponentialHistogramDataPoint, step: int, time_ns: int) -> None:
+    for key, value in (("rl.loop.iteration", step), ("otel_rl.step.share", time_ns - 9)):
+        point.attributes.add(key=key).value.int_value = value
 
 
 @given(st.data())
 @settings(max_examples=examples(60), deadline=None, suppress_health_check=list(HealthCheck))
 def test_many_workers_in_a_request_are_recognised_within_the_bounds(data: st.DataObject) -> None:
     is_backwards = data.draw(st.booleans())
+    parts = data.draw(st.sampled_from(["g", "gs"]))
     workers = [
-        _export(n, n, is_backwards=is_backwards) for n in range(data.draw(st.integers(1, 12)))
+        _export(n, n, parts, is_backwards=is_backwards)
+        for n in range(data.draw(st.integers(1, 12)))
     ]
     limits = LIMITS.model_copy(
         update={
@@ -335,7 +550,7 @@ def test_many_workers_in_a_request_are_recognised_within_the_bounds(data: st.Dat
         }
     )
     known = KnownShapes(limits)
-    known.learn(_export(0, 1, is_backwards=is_backwards), NOW_NS)
+    known.learn(_export(0, 1, parts, is_backwards=is_backwards), NOW_NS)
     payload = b"".join(workers)
     found = known.validate(payload, NOW_NS, lambda _: None)
     try:

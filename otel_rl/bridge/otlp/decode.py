@@ -31,11 +31,12 @@ from otel_rl.bridge.otlp.attributes import step_of, text_pairs, typed_pairs
 from otel_rl.bridge.otlp.device_attributes import at_host
 from otel_rl.bridge.otlp.events import decode_events, event_parts
 from otel_rl.bridge.otlp.exemplars import ExemplarColumns, read_exemplars
-from otel_rl.bridge.otlp.known_points import JoinedPoints, KnownPoints, learned, read_known
-from otel_rl.bridge.otlp.raw_exemplars import MetricsView, exemplars_of
+from otel_rl.bridge.otlp.known_bodies import KnownBody, learn_body, read_known
+from otel_rl.bridge.otlp.known_points import JoinedPoints, KnownPoints, KnownSums
+from otel_rl.bridge.otlp.raw_exemplars import MetricsView, MetricView, exemplars_of
 from otel_rl.bridge.otlp.resource import Sender, sender_of
 from otel_rl.bridge.otlp.scraped_names import translate
-from otel_rl.bridge.otlp.shapes import MAX_BODY_BYTES, resource_parts
+from otel_rl.bridge.otlp.shapes import HISTOGRAMS, MAX_BODY_BYTES, resource_parts
 from otel_rl.bridge.otlp.spans import decode_spans, span_parts
 from otel_rl.records import (
     PART,
@@ -69,6 +70,7 @@ _RESOURCE = 4
 
 # Bounds of two caches, for a few thousand processes: together they hold 48 MiB of received data.
 _MAX_SERIES, _MAX_LONG_SERIES = 1 << 16, 1 << 10
+_MAX_SCOPES = 1 << 10
 _LONG_BYTES = 512  # attributes and scope; most have less than a hundred bytes
 
 
@@ -108,21 +110,22 @@ def _metric_parts(batch: Batch, most: int = PART) -> Iterator[Decoded]:
     size = 0
     for sender, of_resource, beat_ns in _resources(batch):
         latest_ns: int | None = None
-        if isinstance(of_resource, KnownPoints) and size + len(of_resource) < most:
-            points.append(of_resource)
-            size += len(of_resource)  # one value each
-            of_resource = ()
-        others: list[Point] = []
-        for point in of_resource:
-            others.append(point)
-            if not sender.exact:
-                latest_ns = max(latest_ns or 0, _latest_ns(point))
-            size += _size(point)
-            if size >= most:
-                yield Decoded(_joined([*points, others]), (), has_more=True)
-                points, others, size = [], [], 0
-        if others:
-            points.append(others)
+        for part in of_resource:
+            if isinstance(part, KnownPoints | KnownSums) and size + len(part) < most:
+                points.append(part)
+                size += len(part)  # one value each
+                continue
+            others: list[Point] = []
+            for point in part:
+                others.append(point)
+                if not sender.exact:
+                    latest_ns = max(latest_ns or 0, _latest_ns(point))
+                size += _size(point)
+                if size >= most:
+                    yield Decoded(_joined([*points, others]), (), has_more=True)
+                    points, others, size = [], [], 0
+            if others:
+                points.append(others)
         sent_ns = beat_ns if latest_ns is None else latest_ns
         before_ns = exports[sender.worker].time_ns if sender.worker in exports else 0
         exports[sender.worker] = Export(sender.worker, max(before_ns, sent_ns), sender.exact)
@@ -134,7 +137,7 @@ def _joined(parts: Sequence[Sequence[Point]]) -> Sequence[Point]:
     return parts[0] if len(parts) == 1 else JoinedPoints(parts)
 
 
-def _resources(batch: Batch) -> Iterator[tuple[Sender, Iterable[Point], int]]:
+def _resources(batch: Batch) -> Iterator[tuple[Sender, Iterable[Iterable[Point]], int]]:
     """Yield the sender, the points and the latest heartbeat of each resource.
 
     Workers of otel_rl send the same series in the same order each time: a body of a known shape is
@@ -145,22 +148,46 @@ def _resources(batch: Batch) -> Iterator[tuple[Sender, Iterable[Point], int]]:
     if parts is None:
         for resource_metrics in MetricsView.FromString(payload).resource_metrics:
             sender = sender_of(resource_metrics.resource.SerializeToString())
-            yield sender, _points(resource_metrics, sender, now_ns), _beat_ns(resource_metrics)
+            yield sender, [_points(resource_metrics, sender, now_ns)], _beat_ns(resource_metrics)
         return
     for part in parts:
         sender = sender_of(payload[part.resource : part.resource_end])
         body = payload[part.body : part.body_end]
-        read = read_known(sender, body, now_ns) if sender.exact else None
-        if read is not None:
-            yield sender, *read
+        is_short = sender.exact and len(body) <= MAX_BODY_BYTES
+        known = read_known(sender, body, now_ns) if is_short else None
+        histograms = None if known is None else _known_histograms(known, sender, now_ns)
+        if known is not None and histograms is not None:
+            yield sender, (known.gauges, known.sums, histograms), known.beat_ns
             continue
         (parsed,) = MetricsView.FromString(payload[part.start : part.end]).resource_metrics
         # A body may hold a second resource; it has no shape then.
         merged = sender_of(parsed.resource.SerializeToString())
         points: Iterable[Point] = _points(parsed, merged, now_ns)
-        if sender.exact and len(body) <= MAX_BODY_BYTES:
-            points = learned(sender, body, now_ns, [*points])
-        yield merged, points, _beat_ns(parsed)
+        if is_short:
+            points = sorted(points, key=_order)
+            learn_body(sender, body, now_ns, points)
+        yield merged, [points], _beat_ns(parsed)
+
+
+def _order(point: Point) -> int:
+    """Return the place of a point by its kind: a known body is read in this order."""
+    return 0 if isinstance(point, Measurements) else 1 if isinstance(point, SumPoint) else 2
+
+
+def _known_histograms(known: KnownBody, sender: Sender, now_ns: int) -> Sequence[Point] | None:
+    """Return the points of the histograms of a known body; None if other metrics are among them."""
+    points: list[Point] = []
+    for one in known.histograms:
+        metric = MetricView.FromString(one.metric)
+        if metric.WhichOneof("data") not in HISTOGRAMS:
+            return None
+        points += _points_of(metric, _scope(sender, one.scope, now_ns))
+    return points
+
+
+def _scope(sender: Sender, serialized: bytes, now_ns: int) -> "_Scope":
+    name, reduction = _known_scope(serialized)
+    return _Scope(sender, name, reduction, now_ns)
 
 
 def _size(point: Point) -> int:
@@ -266,23 +293,27 @@ def _points(resource_metrics: ResourceMetrics, sender: Sender, now_ns: int) -> I
         sent = scope_metrics.scope
         scope = _Scope(sender, _scope_name(sent), _reduction(sent), now_ns)
         for metric in scope_metrics.metrics:
-            if not sender.exact:
-                translate(metric)
-            match metric.WhichOneof("data"):
-                case "gauge":
-                    for point in metric.gauge.data_points:
-                        if not point.flags & _NO_VALUE:
-                            yield _gauge(metric, point, scope)
-                case "sum":
-                    yield from _sums(metric, scope)
-                case "histogram":
-                    yield from _histograms(metric, scope)
-                case "exponential_histogram":
-                    yield from _exponential_histograms(metric, scope)
-                case "summary":
-                    yield from _summaries(metric, scope)
-                case _:
-                    pass  # a metric without data is empty: accepted and ignored
+            yield from _points_of(metric, scope)
+
+
+def _points_of(metric: Metric, scope: _Scope) -> Iterator[Point]:
+    if not scope.sender.exact:
+        translate(metric)
+    match metric.WhichOneof("data"):
+        case "gauge":
+            for point in metric.gauge.data_points:
+                if not point.flags & _NO_VALUE:
+                    yield _gauge(metric, point, scope)
+        case "sum":
+            yield from _sums(metric, scope)
+        case "histogram":
+            yield from _histograms(metric, scope)
+        case "exponential_histogram":
+            yield from _exponential_histograms(metric, scope)
+        case "summary":
+            yield from _summaries(metric, scope)
+        case _:
+            pass  # a metric without data is empty: accepted and ignored
 
 
 def _gauge(metric: Metric, point: NumberDataPoint, scope: _Scope) -> Measurements:
@@ -494,6 +525,12 @@ def _scope_name(scope: InstrumentationScope) -> str:
         return f"{scope.name}@{scope.version}" if scope.version else scope.name
     typed = typed_pairs(attributes)
     return f"{scope.name}@{scope.version}{dict(text_pairs(attributes))}{dict(typed) or ''}"
+
+
+@lru_cache(maxsize=_MAX_SCOPES)
+def _known_scope(serialized: bytes) -> tuple[str, Reduction | None]:
+    scope = InstrumentationScope.FromString(serialized)
+    return _scope_name(scope), _reduction(scope)
 
 
 def _reduction(scope: InstrumentationScope) -> Reduction | None:

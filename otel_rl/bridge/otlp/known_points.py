@@ -1,30 +1,17 @@
-"""Reads the points of bodies of known shapes, from workers of otel_rl (docs/adr/0020).
+"""Points of known shapes as columns, made into points when they are read (docs/adr/0020)."""
 
-A shape is learned from a body that was decoded in the usual way, and only if reading it by its
-shape gives the same points.
-"""
-
-import threading
-from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from itertools import chain
-from typing import Final, overload
+from typing import NamedTuple, overload
 
-from otel_rl.bridge.otlp.resource import Sender
-from otel_rl.bridge.otlp.shapes import BodyShape, Columns, ShapeCache
-from otel_rl.records import Covered, Measurements, Point, Series
+from otel_rl.bridge.otlp.shapes import Columns, SumColumns
+from otel_rl.records import Covered, Measurements, Point, Series, SumPoint, Temporality
 
-__all__ = ["JoinedPoints", "KnownPoints", "learned", "read_known"]
-
-_MAX_BYTES: Final = 64 << 20
-"""Memory of the known series: those of 4,000 workers with 40 each."""
-
-_SERIES_BYTES: Final = 300
-"""Of a series without its texts, which are in the body."""
+__all__ = ["JoinedPoints", "KnownPoints", "KnownSums", "SumSeries"]
 
 
 class KnownPoints(Sequence[Measurements]):
-    """Points with one value each, of a sender of otel_rl: columns, made into points when read.
+    """Points with one value each, of a sender of otel_rl.
 
     Args:
         series: Of the points; the same object for all bodies of a sender and a shape, while it is
@@ -64,6 +51,76 @@ class KnownPoints(Sequence[Measurements]):
         return [*self][place]
 
 
+class SumSeries(NamedTuple):
+    """Series of a point of a sum.
+
+    Attributes:
+        series: Its identity.
+        temporality: As sent.
+    """
+
+    series: Series
+    temporality: Temporality
+
+
+class KnownSums(Sequence[SumPoint]):
+    """Points of sums, of a sender of otel_rl.
+
+    Args:
+        series: As in ``KnownPoints``.
+        columns: Of the points.
+        now_ns: Time of points without one.
+        knows_starts: See ``Sender``.
+    """
+
+    __slots__ = ("columns", "knows_starts", "now_ns", "series")
+
+    def __init__(
+        self,
+        series: Sequence[SumSeries],
+        columns: SumColumns,
+        now_ns: int,
+        *,
+        knows_starts: bool,
+    ) -> None:
+        self.series = series
+        self.columns = columns
+        self.now_ns = now_ns
+        self.knows_starts = knows_starts
+
+    def __len__(self) -> int:
+        return len(self.series)
+
+    def __iter__(self) -> Iterator[SumPoint]:
+        now_ns, moves = self.now_ns, self.knows_starts
+        for (series, temporality), start_ns, end_ns, value, step, before_ns in zip(
+            self.series, *self.columns, strict=True
+        ):
+            is_share = step is not None
+            since_ns = 0
+            if is_share:
+                since_ns = before_ns
+            elif temporality is Temporality.DELTA:
+                since_ns = start_ns
+            yield SumPoint(
+                series=series,
+                start_ns=start_ns - 1 if start_ns and moves and not is_share else start_ns,
+                time_ns=end_ns or now_ns,
+                value=value,
+                temporality=temporality,
+                covers=Covered(since_ns if since_ns < end_ns else 0, end_ns) if end_ns else None,
+                step=step,
+                is_share=is_share,
+            )
+
+    @overload
+    def __getitem__(self, place: int) -> SumPoint: ...
+    @overload
+    def __getitem__(self, place: slice) -> Sequence[SumPoint]: ...
+    def __getitem__(self, place: int | slice) -> SumPoint | Sequence[SumPoint]:
+        return [*self][place]
+
+
 class JoinedPoints(Sequence[Point]):
     """Points of several senders, one after the other.
 
@@ -88,89 +145,3 @@ class JoinedPoints(Sequence[Point]):
     def __getitem__(self, place: slice) -> Sequence[Point]: ...
     def __getitem__(self, place: int | slice) -> Point | Sequence[Point]:
         return [*self][place]
-
-
-class _KnownSeries:
-    """Series of each sender and shape, within a bound on memory. Any thread may use it."""
-
-    def __init__(self) -> None:
-        # _lock guards everything below. The number of a shape, as it must not stay for its series.
-        self._lock = threading.Lock()
-        self._series: OrderedDict[tuple[Sender, int], tuple[int, Sequence[Series]]] = OrderedDict()
-        self._bytes = 0
-
-    def of(self, sender: Sender, shape: BodyShape) -> Sequence[Series] | None:
-        """Return the series of the points with a value, in their order; None if unknown."""
-        with self._lock:
-            found = self._series.get((sender, shape.number))
-            if found is None:
-                return None
-            self._series.move_to_end((sender, shape.number))
-            return found[1]
-
-    def keep(self, sender: Sender, shape: BodyShape, series: Sequence[Series], size: int) -> None:
-        """Keep the series of a body of ``size`` bytes."""
-        size += _SERIES_BYTES * len(series)
-        with self._lock:
-            before, _ = self._series.pop((sender, shape.number), (0, ()))
-            self._series[sender, shape.number] = size, series
-            self._bytes += size - before
-            while self._bytes > _MAX_BYTES:
-                self._bytes -= self._series.popitem(last=False)[1][0]
-
-
-_shapes = ShapeCache()
-_series = _KnownSeries()
-
-
-def read_known(sender: Sender, body: bytes, now_ns: int) -> tuple[KnownPoints, int] | None:
-    """Return the points of a body, and the latest time of its points without a value.
-
-    None unless its shape is known, and its sender has sent it before.
-
-    Args:
-        sender: An exact one.
-        body: ``ResourceMetrics`` without its resource.
-        now_ns: Time of measurements without one.
-    """
-    shape = _shapes.find(body)
-    series = None if shape is None else _series.of(sender, shape)
-    if shape is None or series is None:
-        return None
-    columns, beats_ns = shape.read(body)
-    return KnownPoints(series, columns, now_ns), max(beats_ns, default=0)
-
-
-def learned(sender: Sender, body: bytes, now_ns: int, points: Sequence[Point]) -> Sequence[Point]:
-    """Learn the shape and the series of a body. Returns its points.
-
-    Args:
-        sender: An exact one.
-        body: ``ResourceMetrics`` without its resource.
-        now_ns: Time of measurements without one.
-        points: All of the body, decoded in the usual way.
-    """
-    series = tuple([point.series for point in points])
-
-    def gives_the_same(shape: BodyShape) -> bool:
-        if shape.measurements != len(points):
-            return False
-        read = KnownPoints(series, shape.read(body)[0], now_ns)
-        return list(map(_spelled, read)) == list(map(_spelled, points))
-
-    shape = _shapes.find(body)
-    if shape is None:
-        shape = _shapes.learn(body, gives_the_same)
-    elif not gives_the_same(shape):
-        shape = None
-    if shape is not None:
-        _series.keep(sender, shape, series, len(body))
-    return points
-
-
-def _spelled(point: Point) -> object:
-    """Return a form of a point that compares equal to an equal one: NaN does not equal itself."""
-    if not isinstance(point, Measurements):
-        return None
-    columns = ([*point.times_ns], [*point.values], [*point.steps])
-    return repr(columns), point.covers, point.told_since_ns

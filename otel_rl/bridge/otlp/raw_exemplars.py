@@ -20,14 +20,15 @@ from opentelemetry.proto.metrics.v1 import metrics_pb2
 from opentelemetry.proto.metrics.v1.metrics_pb2 import (
     ExponentialHistogramDataPoint,
     HistogramDataPoint,
+    Metric,
     NumberDataPoint,
 )
 from opentelemetry.proto.resource.v1 import resource_pb2
 
-__all__ = ["MetricsView", "exemplars_of"]
+__all__ = ["MetricView", "MetricsView", "exemplars_of"]
 
 
-def _view() -> type[ExportMetricsServiceRequest]:
+def _view() -> tuple[type[ExportMetricsServiceRequest], type[Metric]]:
     pool = DescriptorPool()
     for module in (common_pb2, resource_pb2, metrics_pb2, metrics_service_pb2):
         file = FileDescriptorProto()
@@ -40,12 +41,15 @@ def _view() -> type[ExportMetricsServiceRequest]:
                     field.type = FieldDescriptorProto.TYPE_BYTES
                     field.ClearField("type_name")
         pool.AddSerializedFile(file.SerializeToString())
-    request = pool.FindMessageTypeByName(ExportMetricsServiceRequest.DESCRIPTOR.full_name)
-    return cast("type[ExportMetricsServiceRequest]", message_factory.GetMessageClass(request))
+    request, metric = [
+        message_factory.GetMessageClass(pool.FindMessageTypeByName(name))
+        for name in (ExportMetricsServiceRequest.DESCRIPTOR.full_name, Metric.DESCRIPTOR.full_name)
+    ]
+    return cast("type[ExportMetricsServiceRequest]", request), cast("type[Metric]", metric)
 
 
-MetricsView = _view()
-"""Typed as the message that it reads. Only ``exemplars`` differ: see ``exemplars_of``."""
+MetricsView, MetricView = _view()
+"""Typed as the messages that they read. Only ``exemplars`` differ: see ``exemplars_of``."""
 
 
 def exemplars_of(

@@ -1,8 +1,8 @@
 """Validates metrics requests of known shapes without parsing them (docs/adr/0020).
 
 The outcome of the rules depends on a request's resources, its shape, and the times in it. Resources
-and shapes that ``validate`` accepted as they are were checked once; here the times are. Every other
-request gets None, and goes the usual way: nothing is refused here.
+and shapes that ``validate`` accepted as they are were checked once; here the times are, and each
+histogram. Every other request gets None, and goes the usual way: nothing is refused here.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,13 +15,18 @@ from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 
 from otel_rl.bridge.ingest.limits import ReceiveLimits
 from otel_rl.bridge.ingest.parsing.preparse import MessageCounts, contents
+from otel_rl.bridge.ingest.refused_items import Refusals
 from otel_rl.bridge.ingest.validation.rules import Rules
-from otel_rl.bridge.ingest.validation.sanitize import Admission
+from otel_rl.bridge.ingest.validation.sanitize import Admission, Sanitizer
 from otel_rl.bridge.ingest.validation.validate import Validated, validate
 from otel_rl.bridge.otlp.attributes import experiment_of
-from otel_rl.bridge.otlp.raw_exemplars import MetricsView
+from otel_rl.bridge.otlp.raw_exemplars import MetricsView, MetricView
 from otel_rl.bridge.otlp.shapes import (
+    HISTOGRAMS,
     BodyShape,
+    CutBody,
+    Cuts,
+    Histogram,
     ResourcePart,
     ShapeCache,
     each_part,
@@ -38,6 +43,8 @@ _MAX_REQUEST_BYTES: Final = 8 << 20
 _MIN_ITEM_BYTES: Final = 2  # a tag and a length of 0
 
 _PART: Final = MetricsView().resource_metrics.add().DESCRIPTOR
+
+_SCOPE_METRICS: Final = MetricsView().resource_metrics.add().scope_metrics.add().DESCRIPTOR
 
 _MAX_COUNTED: Final = 1 << 12
 """Shapes whose content is known; counting it takes as long as parsing."""
@@ -59,6 +66,20 @@ class _Resource(NamedTuple):
     contents: Mapping[str, int]
 
 
+class _KnownBody(NamedTuple):
+    """Body of a known shape.
+
+    Attributes:
+        shape: Of all but the histograms.
+        cut: The body.
+        points: Number of its data points.
+    """
+
+    shape: BodyShape
+    cut: CutBody
+    points: int
+
+
 class KnownShapes:
     """Resources and shapes that were accepted before. Any thread may call any method.
 
@@ -72,6 +93,7 @@ class KnownShapes:
         most = min(limits.max_messages_per_request, limits.max_points_per_request)
         self._uncounted_bytes = most * _MIN_ITEM_BYTES - 1
         self._bodies = ShapeCache()
+        self._cuts = Cuts()
         self._resource = lru_cache(maxsize=_MAX_RESOURCES)(self._read_resource)
         self._contents: dict[int, Mapping[str, int]] = {}  # of bodies, by the number of the shape
 
@@ -89,26 +111,50 @@ class KnownShapes:
         if len(payload) > _MAX_REQUEST_BYTES:
             return None
         rules = Rules(self._limits, now_ns)
+        # What it would refuse is refused by the one that decides then.
+        screen = Sanitizer(self._limits, now_ns, Refusals(""), size_bytes=0)
         parts: list[ResourcePart] = []
         keys: list[ExperimentKey] = []
-        shapes: list[BodyShape] = []
+        bodies: list[_KnownBody] = []
         for part in each_part(payload):
             if part is None or part.resource_end - part.resource > _MAX_RESOURCE_BYTES:
                 return None
-            resource = self._resource(payload[part.resource : part.resource_end])
+            serialized = payload[part.resource : part.resource_end]
+            resource = self._resource(serialized)
             body = payload[part.body : part.body_end]
-            shape = self._bodies.find(body) if resource is not None else None
-            if resource is None or shape is None or not rules.are_near(*shape.time_range_ns(body)):
+            known = None if resource is None else self._known(serialized, body, rules, screen)
+            if resource is None or known is None:
                 return None
             parts.append(part)
             keys.append(resource.key)
-            shapes.append(shape)
-        if not parts or not self._is_within_limits(payload, parts, shapes):
+            bodies.append(known)
+        if not parts or not self._is_within_limits(payload, parts, bodies):
             return None
         if any(admission(key) is not None for key in dict.fromkeys(keys)):
             return None
-        accepted = sum(shape.points for shape in shapes)
+        accepted = sum(body.points for body in bodies)
         return Validated(_batches(payload, parts, keys, now_ns), accepted)
+
+    def _known(
+        self, owner: bytes, body: bytes, rules: Rules, screen: Sanitizer
+    ) -> _KnownBody | None:
+        """Return a body that is accepted as it is; else None.
+
+        Args:
+            owner: Its resource.
+            body: Without the resource.
+            rules: Check the times of its shape.
+            screen: Checks histograms.
+        """
+        cut: CutBody | None = CutBody(body, ())
+        shape = self._bodies.find(body)
+        if shape is None:
+            cut = self._cuts.again(owner, body)
+            shape = None if cut is None else self._bodies.find(cut.rest)
+        if cut is None or shape is None or not rules.are_near(*shape.time_range_ns(cut.rest)):
+            return None
+        points = _accepted_points(cut.histograms, screen)
+        return None if points is None else _KnownBody(shape, cut, shape.points + points)
 
     def learn(self, payload: bytes, now_ns: int) -> None:
         """Learn from a request that was accepted, whole or in part."""
@@ -117,12 +163,13 @@ class KnownShapes:
         for part in each_part(payload):
             if part is None:
                 return
-            body = payload[part.body : part.body_end]
+            owner = payload[part.resource : part.resource_end]
+            body, _ = self._cuts.anew(owner, payload[part.body : part.body_end])
             if self._bodies.find(body) is None:
                 self._bodies.learn(body, partial(self._is_sound, body, now_ns))
 
     def _is_within_limits(
-        self, payload: bytes, parts: Sequence[ResourcePart], shapes: Sequence[BodyShape]
+        self, payload: bytes, parts: Sequence[ResourcePart], bodies: Sequence[_KnownBody]
     ) -> bool:
         """Return whether a request has no more messages, points and texts than parsing accepts."""
         if len(payload) <= self._uncounted_bytes:
@@ -130,12 +177,14 @@ class KnownShapes:
         limits = self._limits
         counts = MessageCounts(limits.max_messages_per_request, limits.max_points_per_request)
         try:
-            for part, shape in zip(parts, shapes, strict=True):
+            for part, body in zip(parts, bodies, strict=True):
                 resource = self._resource(payload[part.resource : part.resource_end])
                 of_resource = {} if resource is None else resource.contents
-                of_body = self._contents_of(shape, payload[part.body : part.body_end])
-                for what, n in (*of_resource.items(), *of_body.items()):
-                    counts.add(what, n)
+                of_body = self._contents_of(body.shape, body.cut.rest)
+                of_histograms = [contents(one.field, _SCOPE_METRICS) for one in body.cut.histograms]
+                for found in (of_resource, of_body, *of_histograms):
+                    for what, n in found.items():
+                        counts.add(what, n)
         except RequestTooLarge:
             return False
         return True
@@ -181,6 +230,21 @@ class KnownShapes:
             and not found.exemplars_refused
             and [batch.payload for batch in found.batches] == [payload]
         )
+
+
+def _accepted_points(histograms: Sequence[Histogram], screen: Sanitizer) -> int | None:
+    """Return the number of points of histograms; None unless all are accepted as they are."""
+    found = 0
+    try:
+        for one in histograms:
+            metric = MetricView.FromString(one.metric)
+            kind = metric.WhichOneof("data")
+            if kind not in HISTOGRAMS or not screen.accepts(metric):
+                return None
+            found += len(getattr(metric, kind).data_points)
+    except DecodeError:
+        return None
+    return found
 
 
 def _batches(

@@ -100,6 +100,14 @@ class Sanitizer:
             self._metrics,
         )
 
+    def accepts(self, metric: Metric) -> bool:
+        """Return whether a metric, given as ``MetricView``, stays as it is.
+
+        Raises:
+            DecodeError: An exemplar cannot be parsed.
+        """
+        return self._keeps_metric(metric) and not self.has_changed
+
     def traces(self, request: ExportTraceServiceRequest) -> None:
         """Sanitize the spans of a request.
 

@@ -7,9 +7,10 @@ from operator import itemgetter
 from struct import Struct
 from typing import Any, NamedTuple
 
-from otel_rl.bridge.otlp.shapes.layout import Layout, PointPlaces, Slot
+from otel_rl.bridge.otlp.shapes.fields import Slot
+from otel_rl.bridge.otlp.shapes.layout import Layout
 
-__all__ = ["BodyShape", "Columns"]
+__all__ = ["BodyNumbers", "BodyShape", "Columns", "SumColumns"]
 
 _CONTINUES = 0x80  # bit of each byte of a varint but the last
 
@@ -39,6 +40,38 @@ class Columns(NamedTuple):
     steps: Sequence[int | None]
 
 
+class SumColumns(NamedTuple):
+    """Numbers of the points of sums, in their order. All columns have one length.
+
+    Attributes:
+        starts_ns: Starts of the points; 0 for none.
+        times_ns: Times of the points; 0 for none.
+        values: Integers stay integers.
+        steps: Of steps' shares; None for any other point.
+        befores_ns: Times of the shares before them; 0 for any other point.
+    """
+
+    starts_ns: Sequence[int]
+    times_ns: Sequence[int]
+    values: Sequence[float]
+    steps: Sequence[int | None]
+    befores_ns: Sequence[int]
+
+
+class BodyNumbers(NamedTuple):
+    """All numbers of a body.
+
+    Attributes:
+        gauges: Of the gauge points with a value.
+        sums: Of the points of sums.
+        beats_ns: Times of the gauge points without a value.
+    """
+
+    gauges: Columns
+    sums: SumColumns
+    beats_ns: Sequence[int]
+
+
 class BodyShape:
     """Bodies that differ in times, values and steps only.
 
@@ -49,14 +82,16 @@ class BodyShape:
     Attributes:
         number: Unique in this process.
         points: Number of data points, those without a value included.
-        measurements: Number of those with one.
+        measurements: Number of gauge points with one.
+        sums: Number of points of sums.
         memory_bytes: Upper bound of the memory of the shape, in bytes.
     """
 
     def __init__(self, body: bytes, layout: Layout) -> None:
         slots = layout.slots
         self.number = next(_numbers)
-        self.points = len(layout.points)
+        self.points = len(layout.points) + len(layout.sums)
+        self.sums = len(layout.sums)
         with_value = [point for point in layout.points if point.has_value]
         self.measurements = len(with_value)
         self.memory_bytes = 512 + 3 * len(body) + _SLOT_BYTES * len(slots)
@@ -72,7 +107,12 @@ class BodyShape:
         self._values = _pick(places, [point.value for point in with_value], zero)
         self._steps = _pick(places, [point.step for point in with_value], none)
         self._beats = _pick(places, [p.time for p in layout.points if not p.has_value], zero)
-        self._all_times = Struct(_format(len(body), slots, _times_of(layout.points)))
+        self._sum_starts = _pick(places, [one.start for one in layout.sums], zero)
+        self._sum_times = _pick(places, [one.time for one in layout.sums], zero)
+        self._sum_values = _pick(places, [one.value for one in layout.sums], zero)
+        self._sum_steps = _pick(places, [one.step for one in layout.sums], none)
+        self._befores = _pick(places, [one.before for one in layout.sums], none)
+        self._all_times = Struct(_format(len(body), slots, _times_of(layout)))
 
     def matches(self, body: bytes) -> bool:
         """Return whether a body of the same length has this shape."""
@@ -83,23 +123,29 @@ class BodyShape:
         times_ns = self._all_times.unpack(body)
         return (min(times_ns), max(times_ns)) if times_ns else (0, 0)
 
-    def read(self, body: bytes) -> tuple[Columns, Sequence[int]]:
-        """Read a body of this shape: its columns, and the times of points without a value."""
+    def read(self, body: bytes) -> BodyNumbers:
+        """Read a body of this shape."""
         numbers = (*self._struct.unpack(body), 0, None)
-        encoded = self._steps(numbers)
-        first = encoded[0] if encoded else None
-        if encoded.count(first) == len(encoded):  # nearly always: one step in an export
-            steps: Sequence[int | None] = [_step(first)] * len(encoded)
-        else:
-            steps = list(map(_step, encoded))
-        columns = Columns(
+        gauges = Columns(
             self._starts(numbers),
             self._ends(numbers),
             self._times(numbers),
             self._values(numbers),
-            steps,
+            _integers(self._steps(numbers)),
         )
-        return columns, self._beats(numbers)
+        sums = _NO_SUMS
+        if self.sums:
+            sums = SumColumns(
+                self._sum_starts(numbers),
+                self._sum_times(numbers),
+                self._sum_values(numbers),
+                _integers(self._sum_steps(numbers)),
+                [before or 0 for before in _integers(self._befores(numbers))],
+            )
+        return BodyNumbers(gauges, sums, self._beats(numbers))
+
+
+_NO_SUMS = SumColumns((), (), (), (), ())
 
 
 def _mask(size_bytes: int, slots: Sequence[Slot]) -> int:
@@ -126,9 +172,10 @@ def _format(size_bytes: int, slots: Sequence[Slot], read: frozenset[Slot] | None
     return "".join(form)
 
 
-def _times_of(points: Sequence[PointPlaces]) -> frozenset[Slot]:
-    places = (place for point in points for place in (point.time, point.measured))
-    return frozenset(place for place in places if place is not None)
+def _times_of(layout: Layout) -> frozenset[Slot]:
+    of_points = [place for one in layout.points for place in (one.time, one.measured)]
+    of_sums = [place for one in layout.sums for place in (one.time, *one.exemplar_times)]
+    return frozenset(place for place in (*of_points, *of_sums) if place is not None)
 
 
 def _pick(places: dict[Slot, int], slots: Sequence[Slot | None], absent: int) -> _Pick:
@@ -139,8 +186,16 @@ def _pick(places: dict[Slot, int], slots: Sequence[Slot | None], absent: int) ->
     return lambda numbers: tuple([numbers[index] for index in indexes])
 
 
+def _integers(encoded: Sequence[bytes | None]) -> Sequence[int | None]:
+    """Decode varints, nearly all of which are equal: one step in an export."""
+    first = encoded[0] if encoded else None
+    if encoded.count(first) == len(encoded):
+        return [_integer(first)] * len(encoded)
+    return list(map(_integer, encoded))
+
+
 @lru_cache(maxsize=1 << 12)
-def _step(encoded: bytes | None) -> int | None:
+def _integer(encoded: bytes | None) -> int | None:
     """Decode a varint as a 64-bit integer, as protobuf does."""
     if encoded is None:
         return None

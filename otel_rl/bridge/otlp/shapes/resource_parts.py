@@ -3,6 +3,8 @@
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from otel_rl.bridge.otlp.shapes.fields import length_at
+
 __all__ = ["ResourcePart", "each_part", "resource_parts"]
 
 _RESOURCE_METRICS = _RESOURCE = 0x0A  # field 1, length-delimited: in the request, in each part
@@ -51,7 +53,7 @@ def each_part(payload: bytes) -> Iterator[ResourcePart | None]:
         if payload[position] != _RESOURCE_METRICS:
             yield None
             return
-        length, position = _length(payload, position + 1)
+        length, position = length_at(payload, position + 1)
         end = position + length
         part = None if length < 1 or end > size else _part(payload, start, position, end)
         yield part
@@ -64,26 +66,16 @@ def _part(payload: bytes, start: int, inner: int, end: int) -> ResourcePart | No
     """Split the fields between ``inner`` and ``end``."""
     tag = inner
     while tag < end and payload[tag] in (_SCOPE_METRICS, _SCHEMA_URL):
-        length, content = _length(payload, tag + 1)
+        length, content = length_at(payload, tag + 1)
         if length < 0:
             return None
         tag = content + length
     if tag >= end or payload[tag] != _RESOURCE:
         return None
-    length, resource = _length(payload, tag + 1)
+    length, resource = length_at(payload, tag + 1)
     after = resource + length
     if length < 0 or after > end:
         return None
     if tag == inner:
         return ResourcePart(start, resource, after, after, end, end)
     return ResourcePart(start, resource, after, inner, tag, end) if after == end else None
-
-
-def _length(payload: bytes, position: int) -> tuple[int, int]:
-    """Read a length of at most four bytes: it and the position after it; -1 if there is none."""
-    value = 0
-    for place, byte in enumerate(payload[position : position + 4]):
-        value |= (byte & 0x7F) << 7 * place
-        if byte < 0x80:
-            return value, position + place + 1
-    return -1, position

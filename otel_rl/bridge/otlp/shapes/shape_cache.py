@@ -67,7 +67,7 @@ class ShapeCache:
             return None
         self._credit -= _LEARNING
         layout = layout_of(body)
-        if layout is None or not layout.points:
+        if layout is None or not layout.has_points:
             return None
         shape = BodyShape(body, layout)
         if not is_sound(shape):

@@ -9,9 +9,9 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
 from opentelemetry.proto.metrics.v1.metrics_pb2 import Exemplar, NumberDataPoint, ResourceMetrics
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 
-from otel_rl.bridge.otlp import known_points
+from otel_rl.bridge.otlp import known_bodies
 from otel_rl.bridge.otlp.decode import decode
-from otel_rl.bridge.otlp.known_points import read_known
+from otel_rl.bridge.otlp.known_bodies import read_known
 from otel_rl.bridge.otlp.resource import sender_of
 from otel_rl.bridge.otlp.shapes import BodyShape, ShapeCache, layout_of, resource_parts
 from otel_rl.records import Batch, ExperimentKey, Signal
@@ -57,7 +57,7 @@ def test_a_gauge_has_a_shape_that_reads_its_numbers() -> None:
     sent = body(point(3), point(4))
     layout = layout_of(sent)
     assert layout is not None
-    columns, beats_ns = BodyShape(sent, layout).read(sent)
+    columns, _, beats_ns = BodyShape(sent, layout).read(sent)
     assert list(columns.steps) == [3, 4]
     assert list(columns.values) == [0.5, 0.5]
     assert list(columns.starts_ns) == [NS - 1, NS - 1]
@@ -120,7 +120,7 @@ def test_fields_may_go_from_the_last_to_the_first() -> None:
     sent = payload[part.body : part.body_end]
     layout = layout_of(sent)
     assert layout is not None
-    columns, _ = BodyShape(sent, layout).read(sent)
+    columns, _, _ = BodyShape(sent, layout).read(sent)
     assert list(columns.steps) == [3, 4]
     assert list(columns.times_ns) == [NS, NS]
 
@@ -129,14 +129,14 @@ def test_the_points_of_a_collectors_request_are_known_the_second_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     # Requests of other tests, none of which came twice, have used up what may be learned in vain.
-    monkeypatch.setattr(known_points, "_shapes", ShapeCache())
+    monkeypatch.setattr(known_bodies, "_shapes", ShapeCache())
     payload = of_the_collector(**{"telemetry.distro.name": "otel_rl"})
     decode(Batch(ExperimentKey("one"), Signal.METRICS, payload, NS))
     (part,) = resource_parts(payload) or ()
     sender = sender_of(payload[part.resource : part.resource_end])
     read = read_known(sender, payload[part.body : part.body_end], NS)
     assert read is not None
-    assert len(read[0]) == 2
+    assert len(read.gauges) == 2
 
 
 def test_a_resource_between_other_fields_is_none_of_a_part() -> None:
