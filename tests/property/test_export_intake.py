@@ -5,13 +5,14 @@ from collections.abc import Iterator
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from otel_rl.bridge.otlp.known_points import KnownPoints
-from otel_rl.bridge.otlp.shapes import Columns
+from otel_rl.bridge.otlp.known_points import KnownPoints, KnownShares
+from otel_rl.bridge.otlp.shapes import Columns, ShareColumns
 from otel_rl.bridge.rows.history.archived_points import ArchivedPoints
 from otel_rl.bridge.rows.intake.export_intake import add_points
 from otel_rl.bridge.rows.intake.point_intake import PointIntake
 from otel_rl.bridge.rows.settings import AlignSettings
-from otel_rl.records import Covered, Measurements, Series, Worker
+from otel_rl.records import Covered, Measurements, Series, SumPoint, Worker
+from otel_rl.semconv.spec import Instrument
 from tests.slow import examples
 
 S = 1_000_000_000
@@ -102,6 +103,16 @@ KEPT = tuple(
 OTHERS = tuple(
     Series(worker=Worker("trainer", "b", index=1), name=name) for name in ("rl.train.loss", "own")
 )
+COUNTED = tuple(
+    Series(
+        worker=Worker("trainer", "a", index=0),
+        name=name,
+        instrument=Instrument.COUNTER,
+        data="share",
+    )
+    for name in ("rl.train.tokens", "own.count")
+)
+COUNTED_TWICE = COUNTED[0], COUNTED[0]
 numbers = st.one_of(st.floats(), st.integers(-3, 3))
 
 
@@ -126,10 +137,32 @@ def columns(draw: st.DrawFn, second: int) -> KnownPoints:
 
 
 @st.composite
-def runs_of_exports(draw: st.DrawFn) -> list[tuple[KnownPoints, bool]]:
-    second, sent = 1, []
+def shares(draw: st.DrawFn, second: int) -> KnownShares:
+    """The next shares of a worker's counters, mostly: of one step, behind the last ones."""
+    series = draw(st.sampled_from([COUNTED, COUNTED, COUNTED_TWICE]))
+    n, is_odd = len(series), draw(st.sampled_from([False] * 5 + [True]))
+    rarely = st.sampled_from([0, 0, 0, -1, 1]) if is_odd else st.just(0)
+    step = draw(st.sampled_from([second, second, second - 1]))
+    return KnownShares(
+        series,
+        ShareColumns(
+            [(second + draw(rarely)) * S for _ in range(n)],
+            [draw(st.sampled_from([0, second * S, second * S + 1])) for _ in range(n)],
+            [(second + 1 + draw(rarely)) * S for _ in range(n)],
+            [draw(numbers) for _ in range(n)],
+            [step + draw(rarely) for _ in range(n)],
+        ),
+        second * S,
+    )
+
+
+@st.composite
+def runs_of_exports(draw: st.DrawFn) -> list[tuple[KnownPoints | KnownShares, bool]]:
+    second, sent = 1, list[tuple[KnownPoints | KnownShares, bool]]()
     for _ in range(draw(st.integers(1, 8))):
-        sent.append((draw(columns(second)), draw(st.sampled_from([False] * 4 + [True]))))
+        is_gauge = draw(st.booleans())
+        export = draw(columns(second)) if is_gauge else draw(shares(second))
+        sent.append((export, draw(st.sampled_from([False] * 4 + [True]))))
         second += draw(st.sampled_from([1, 1, 1, 0, 2]))
     return sent
 
@@ -137,7 +170,7 @@ def runs_of_exports(draw: st.DrawFn) -> list[tuple[KnownPoints, bool]]:
 @given(runs_of_exports(), st.booleans(), st.booleans())
 @settings(max_examples=examples(300), deadline=None)
 def test_columns_are_the_same_as_their_points(
-    sent: list[tuple[KnownPoints, bool]], per_worker: bool, is_archived: bool
+    sent: list[tuple[KnownPoints | KnownShares, bool]], per_worker: bool, is_archived: bool
 ) -> None:
     own = AlignSettings(max_series=6, per_worker=per_worker, forget_s=1)
     together, single = PointIntake(own), PointIntake(own)
@@ -176,3 +209,27 @@ class _Unread(KnownPoints):
 
     def __iter__(self) -> Iterator[Measurements]:
         raise AssertionError("Each point was read.")
+
+
+def test_shares_that_go_on_are_added_by_column() -> None:
+    intake = PointIntake(SETTINGS)
+
+    def export(second: int) -> KnownShares:
+        n = len(COUNTED)
+        starts, ends = [second * S] * n, [(second + 1) * S] * n
+        return KnownShares(COUNTED, ShareColumns(starts, starts, ends, [7] * n, [second] * n), 0)
+
+    add_points(intake, export(1), S)
+    later = export(2)
+    later.__class__ = _UnreadShares
+    add_points(intake, later, 2 * S)
+    assert intake.sample_counts.taken == 2 * len(COUNTED)
+
+
+class _UnreadShares(KnownShares):
+    """Shares of which none may be made."""
+
+    __slots__ = ()
+
+    def __iter__(self) -> Iterator[SumPoint]:
+        raise AssertionError("Each share was read.")

@@ -32,7 +32,7 @@ from otel_rl.bridge.otlp.device_attributes import at_host
 from otel_rl.bridge.otlp.events import decode_events, event_parts
 from otel_rl.bridge.otlp.exemplars import ExemplarColumns, read_exemplars
 from otel_rl.bridge.otlp.known_bodies import KnownBody, learn_body, read_known
-from otel_rl.bridge.otlp.known_points import JoinedPoints, KnownPoints, KnownSums
+from otel_rl.bridge.otlp.known_points import JoinedPoints, KnownPoints, KnownShares, KnownSums
 from otel_rl.bridge.otlp.raw_exemplars import MetricsView, MetricView, exemplars_of
 from otel_rl.bridge.otlp.resource import Sender, sender_of
 from otel_rl.bridge.otlp.scraped_names import translate
@@ -63,6 +63,8 @@ __all__ = ["decode", "decode_parts"]
 _Cumulated = NumberDataPoint | HistogramDataPoint | ExponentialHistogramDataPoint
 _Timed = NumberDataPoint | HistogramDataPoint | ExponentialHistogramDataPoint | SummaryDataPoint
 
+_KNOWN = KnownPoints | KnownShares | KnownSums
+
 _NO_VALUE = DataPointFlags.DATA_POINT_FLAGS_NO_RECORDED_VALUE_MASK
 
 # Cost of a resource without points, in points.
@@ -71,6 +73,7 @@ _RESOURCE = 4
 # Bounds of two caches, for a few thousand processes: together they hold 48 MiB of received data.
 _MAX_SERIES, _MAX_LONG_SERIES = 1 << 16, 1 << 10
 _MAX_SCOPES = 1 << 10
+_MAX_BUCKETS = 1 << 13  # of exponential histograms; a MiB
 _LONG_BYTES = 512  # attributes and scope; most have less than a hundred bytes
 
 
@@ -111,7 +114,7 @@ def _metric_parts(batch: Batch, most: int = PART) -> Iterator[Decoded]:
     for sender, of_resource, beat_ns in _resources(batch):
         latest_ns: int | None = None
         for part in of_resource:
-            if isinstance(part, KnownPoints | KnownSums) and size + len(part) < most:
+            if isinstance(part, _KNOWN) and size + len(part) < most:
                 points.append(part)
                 size += len(part)  # one value each
                 continue
@@ -157,7 +160,7 @@ def _resources(batch: Batch) -> Iterator[tuple[Sender, Iterable[Iterable[Point]]
         known = read_known(sender, body, now_ns) if is_short else None
         histograms = None if known is None else _known_histograms(known, sender, now_ns)
         if known is not None and histograms is not None:
-            yield sender, (known.gauges, known.sums, histograms), known.beat_ns
+            yield sender, (known.gauges, known.shares, known.sums, histograms), known.beat_ns
             continue
         (parsed,) = MetricsView.FromString(payload[part.start : part.end]).resource_metrics
         # A body may hold a second resource; it has no shape then.
@@ -171,7 +174,9 @@ def _resources(batch: Batch) -> Iterator[tuple[Sender, Iterable[Iterable[Point]]
 
 def _order(point: Point) -> int:
     """Return the place of a point by its kind: a known body is read in this order."""
-    return 0 if isinstance(point, Measurements) else 1 if isinstance(point, SumPoint) else 2
+    if isinstance(point, SumPoint):
+        return 1 if point.is_share else 2
+    return 0 if isinstance(point, Measurements) else 3
 
 
 def _known_histograms(known: KnownBody, sender: Sender, now_ns: int) -> Sequence[Point] | None:
@@ -482,26 +487,39 @@ def _explicit_buckets(point: HistogramDataPoint) -> tuple[tuple[float, float, in
 def _exponential_buckets(
     point: ExponentialHistogramDataPoint,
 ) -> tuple[tuple[float, float, int], ...]:
-    # https://opentelemetry.io/docs/specs/otel/metrics/data-model/#exponentialhistogram
-    def bound(index: int) -> float:
-        exponent = math.ldexp(index, -point.scale)
-        try:
-            return math.pow(2.0, exponent)
-        except OverflowError:
-            return math.inf
-
-    negative = [
-        (-bound(index + 1), -bound(index), count)
-        for index, count in enumerate(point.negative.bucket_counts, point.negative.offset)
-        if count
-    ]
+    scale, positive, negative = point.scale, point.positive, point.negative
     zero = [(-point.zero_threshold, point.zero_threshold, point.zero_count)]
-    positive = [
-        (bound(index), bound(index + 1), count)
-        for index, count in enumerate(point.positive.bucket_counts, point.positive.offset)
-        if count
-    ]
-    return (*reversed(negative), *(zero if point.zero_count else ()), *positive)
+    return (
+        *[
+            (-upper, -lower, count)
+            for index, count in reversed([*enumerate(negative.bucket_counts, negative.offset)])
+            if count
+            for lower, upper in [_bucket(scale, index)]
+        ],
+        *(zero if point.zero_count else ()),
+        *[
+            (*_bucket(scale, index), count)
+            for index, count in enumerate(positive.bucket_counts, positive.offset)
+            if count
+        ],
+    )
+
+
+@lru_cache(maxsize=_MAX_BUCKETS)
+def _bucket(scale: int, index: int) -> tuple[float, float]:
+    """Return the bounds of a bucket, the same ones in each export of a series.
+
+    https://opentelemetry.io/docs/specs/otel/metrics/data-model/#exponentialhistogram
+    """
+    return _bound(scale, index), _bound(scale, index + 1)
+
+
+def _bound(scale: int, index: int) -> float:
+    exponent = math.ldexp(index, -scale)
+    try:
+        return math.pow(2.0, exponent)
+    except OverflowError:
+        return math.inf
 
 
 def _summaries(metric: Metric, scope: _Scope) -> Iterator[SummaryPoint]:

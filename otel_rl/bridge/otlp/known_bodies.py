@@ -9,7 +9,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from otel_rl.bridge.otlp.known_points import KnownPoints, KnownSums, SumSeries
+from otel_rl.bridge.otlp.known_points import KnownPoints, KnownShares, KnownSums, SumSeries
 from otel_rl.bridge.otlp.resource import Sender
 from otel_rl.bridge.otlp.shapes import BodyShape, Cuts, Histogram, ShapeCache
 from otel_rl.records import Measurements, Point, Series, SumPoint
@@ -28,12 +28,14 @@ class KnownBody(NamedTuple):
 
     Attributes:
         gauges: Their points.
-        sums: Their points.
+        shares: Of counters.
+        sums: Their other points.
         beat_ns: The latest time of the points without a value; 0 if there is none.
         histograms: Still to be parsed. Each may turn out to be another metric.
     """
 
     gauges: KnownPoints
+    shares: KnownShares
     sums: KnownSums
     beat_ns: int
     histograms: Sequence[Histogram]
@@ -43,6 +45,7 @@ class _SeriesOf(NamedTuple):
     """Series of the points of a body, in their order."""
 
     gauges: Sequence[Series]
+    shares: Sequence[Series]
     sums: Sequence[SumSeries]
 
 
@@ -66,7 +69,7 @@ class _KnownSeries:
 
     def keep(self, sender: Sender, shape: BodyShape, series: _SeriesOf, size: int) -> None:
         """Keep the series of a body of ``size`` bytes."""
-        size += _SERIES_BYTES * (len(series.gauges) + len(series.sums))
+        size += _SERIES_BYTES * sum(map(len, series))
         with self._lock:
             before, _ = self._series.pop((sender, shape.number), (0, None))
             self._series[sender, shape.number] = size, series
@@ -115,20 +118,24 @@ def learn_body(sender: Sender, body: bytes, now_ns: int, points: Sequence[Point]
     """
     rest, histograms = _cuts.anew(sender, body)
     gauges = [point for point in points if isinstance(point, Measurements)]
-    sums = [point for point in points if isinstance(point, SumPoint)]
-    if not histograms and len(gauges) + len(sums) < len(points):
+    of_sums = [point for point in points if isinstance(point, SumPoint)]
+    shares = [point for point in of_sums if point.is_share]
+    sums = [point for point in of_sums if not point.is_share]
+    if not histograms and len(gauges) + len(of_sums) < len(points):
         return
     series = _SeriesOf(
         tuple([point.series for point in gauges]),
+        tuple([point.series for point in shares]),
         tuple([SumSeries(point.series, point.temporality) for point in sums]),
     )
 
     def gives_the_same(shape: BodyShape) -> bool:
-        if (shape.measurements, shape.sums) != (len(gauges), len(sums)):
+        if (shape.measurements, shape.shares, shape.sums) != tuple(map(len, series)):
             return False
         read = _read(sender, shape, rest, series, now_ns)
         is_same = list(map(_spelled, read.gauges)) == list(map(_spelled, gauges))
-        return is_same and list(map(repr, read.sums)) == list(map(repr, sums))
+        read_sums = [repr(point) for point in (*read.shares, *read.sums)]
+        return is_same and read_sums == [repr(point) for point in (*shares, *sums)]
 
     shape = _shapes.find(rest)
     if shape is None:
@@ -145,6 +152,7 @@ def _read(
     numbers = shape.read(body)
     return KnownBody(
         KnownPoints(series.gauges, numbers.gauges, now_ns),
+        KnownShares(series.shares, numbers.shares, now_ns),
         KnownSums(series.sums, numbers.sums, now_ns, knows_starts=sender.knows_starts),
         max(numbers.beats_ns, default=0),
         (),

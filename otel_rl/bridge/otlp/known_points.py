@@ -4,10 +4,10 @@ from collections.abc import Iterator, Sequence
 from itertools import chain
 from typing import NamedTuple, overload
 
-from otel_rl.bridge.otlp.shapes import Columns, SumColumns
+from otel_rl.bridge.otlp.shapes import Columns, ShareColumns, SumColumns
 from otel_rl.records import Covered, Measurements, Point, Series, SumPoint, Temporality
 
-__all__ = ["JoinedPoints", "KnownPoints", "KnownSums", "SumSeries"]
+__all__ = ["JoinedPoints", "KnownPoints", "KnownShares", "KnownSums", "SumSeries"]
 
 
 class KnownPoints(Sequence[Measurements]):
@@ -63,8 +63,51 @@ class SumSeries(NamedTuple):
     temporality: Temporality
 
 
+class KnownShares(Sequence[SumPoint]):
+    """Steps' shares of counters, of a sender of otel_rl.
+
+    Args:
+        series: As in ``KnownPoints``.
+        columns: Of the shares.
+        now_ns: Time of shares without one.
+    """
+
+    __slots__ = ("columns", "now_ns", "series")
+
+    def __init__(self, series: Sequence[Series], columns: ShareColumns, now_ns: int) -> None:
+        self.series = series
+        self.columns = columns
+        self.now_ns = now_ns
+
+    def __len__(self) -> int:
+        return len(self.series)
+
+    def __iter__(self) -> Iterator[SumPoint]:
+        now_ns = self.now_ns
+        for series, before_ns, start_ns, end_ns, value, step in zip(
+            self.series, *self.columns, strict=True
+        ):
+            yield SumPoint(
+                series=series,
+                start_ns=start_ns,
+                time_ns=end_ns or now_ns,
+                value=value,
+                temporality=Temporality.DELTA,
+                covers=Covered(before_ns if before_ns < end_ns else 0, end_ns) if end_ns else None,
+                step=step,
+                is_share=True,
+            )
+
+    @overload
+    def __getitem__(self, place: int) -> SumPoint: ...
+    @overload
+    def __getitem__(self, place: slice) -> Sequence[SumPoint]: ...
+    def __getitem__(self, place: int | slice) -> SumPoint | Sequence[SumPoint]:
+        return [*self][place]
+
+
 class KnownSums(Sequence[SumPoint]):
-    """Points of sums, of a sender of otel_rl.
+    """Points of sums that are no shares, of a sender of otel_rl.
 
     Args:
         series: As in ``KnownPoints``.
@@ -92,25 +135,18 @@ class KnownSums(Sequence[SumPoint]):
         return len(self.series)
 
     def __iter__(self) -> Iterator[SumPoint]:
-        now_ns, moves = self.now_ns, self.knows_starts
-        for (series, temporality), start_ns, end_ns, value, step, before_ns in zip(
+        now_ns, moved_ns = self.now_ns, 1 if self.knows_starts else 0
+        for (series, temporality), start_ns, end_ns, value in zip(
             self.series, *self.columns, strict=True
         ):
-            is_share = step is not None
-            since_ns = 0
-            if is_share:
-                since_ns = before_ns
-            elif temporality is Temporality.DELTA:
-                since_ns = start_ns
+            tiles = temporality is Temporality.DELTA and start_ns < end_ns
             yield SumPoint(
                 series=series,
-                start_ns=start_ns - 1 if start_ns and moves and not is_share else start_ns,
+                start_ns=start_ns - moved_ns if start_ns else 0,
                 time_ns=end_ns or now_ns,
                 value=value,
                 temporality=temporality,
-                covers=Covered(since_ns if since_ns < end_ns else 0, end_ns) if end_ns else None,
-                step=step,
-                is_share=is_share,
+                covers=Covered(start_ns if tiles else 0, end_ns) if end_ns else None,
             )
 
     @overload

@@ -150,7 +150,7 @@ class Rules:
         limits = self._limits
         if not self._is_near(point.time_unix_nano):
             return self._time_problem(f"Metric {metric}", point.time_unix_nano)
-        if point.ByteSize() > self._harmless_bytes:
+        if self._may_have_large(point.attributes):
             owner = f"A point of metric {metric}"
             problem = self._pairs(owner, point.attributes)
             if problem is not None:
@@ -176,6 +176,10 @@ class Rules:
                 ),
             )
         return buckets
+
+    def _may_have_large(self, attributes: Iterable[KeyValue]) -> bool:
+        """Return whether attributes may be too many or too long, by a quick test."""
+        return sum([pair.ByteSize() for pair in attributes]) > self._harmless_bytes
 
     def are_sound_numbers(self, points: Iterable[NumberDataPoint]) -> bool:
         """Return whether no point and no exemplar can have a fault, by a quick test.

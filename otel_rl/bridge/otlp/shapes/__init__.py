@@ -1,6 +1,12 @@
 """Requests of a known shape: the same bytes but for times, values and steps (docs/adr/0020)."""
 
-from otel_rl.bridge.otlp.shapes.body_shape import BodyNumbers, BodyShape, Columns, SumColumns
+from otel_rl.bridge.otlp.shapes.body_shape import (
+    BodyNumbers,
+    BodyShape,
+    Columns,
+    ShareColumns,
+    SumColumns,
+)
 from otel_rl.bridge.otlp.shapes.cut import HISTOGRAMS, CutBody, Cuts, Histogram
 from otel_rl.bridge.otlp.shapes.layout import MAX_BODY_BYTES, Layout, layout_of
 from otel_rl.bridge.otlp.shapes.resource_parts import (
@@ -22,6 +28,7 @@ __all__ = [
     "Layout",
     "ResourcePart",
     "ShapeCache",
+    "ShareColumns",
     "SumColumns",
     "each_part",
     "layout_of",

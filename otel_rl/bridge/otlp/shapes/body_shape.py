@@ -5,12 +5,12 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 from operator import itemgetter
 from struct import Struct
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from otel_rl.bridge.otlp.shapes.fields import Slot
-from otel_rl.bridge.otlp.shapes.layout import Layout
+from otel_rl.bridge.otlp.shapes.layout import Layout, SumPlaces
 
-__all__ = ["BodyNumbers", "BodyShape", "Columns", "SumColumns"]
+__all__ = ["BodyNumbers", "BodyShape", "Columns", "ShareColumns", "SumColumns"]
 
 _CONTINUES = 0x80  # bit of each byte of a varint but the last
 
@@ -41,21 +41,29 @@ class Columns(NamedTuple):
 
 
 class SumColumns(NamedTuple):
-    """Numbers of the points of sums, in their order. All columns have one length.
-
-    Attributes:
-        starts_ns: Starts of the points; 0 for none.
-        times_ns: Times of the points; 0 for none.
-        values: Integers stay integers.
-        steps: Of steps' shares; None for any other point.
-        befores_ns: Times of the shares before them; 0 for any other point.
-    """
+    """Numbers of the points of sums that are no shares, in their order, as in ``Columns``."""
 
     starts_ns: Sequence[int]
     times_ns: Sequence[int]
     values: Sequence[float]
-    steps: Sequence[int | None]
+
+
+class ShareColumns(NamedTuple):
+    """Numbers of the steps' shares of counters, in their order, as in ``Columns``.
+
+    Attributes:
+        befores_ns: Times of the series' shares before; 0 for none.
+        starts_ns: Begins of their steps; 0 for none.
+        times_ns: Times of the points; 0 for none.
+        values: Growth of the counters.
+        steps: Of the shares.
+    """
+
     befores_ns: Sequence[int]
+    starts_ns: Sequence[int]
+    times_ns: Sequence[int]
+    values: Sequence[float]
+    steps: Sequence[int]
 
 
 class BodyNumbers(NamedTuple):
@@ -63,11 +71,13 @@ class BodyNumbers(NamedTuple):
 
     Attributes:
         gauges: Of the gauge points with a value.
-        sums: Of the points of sums.
+        shares: Of the steps' shares of counters.
+        sums: Of the other points of sums.
         beats_ns: Times of the gauge points without a value.
     """
 
     gauges: Columns
+    shares: ShareColumns
     sums: SumColumns
     beats_ns: Sequence[int]
 
@@ -83,7 +93,8 @@ class BodyShape:
         number: Unique in this process.
         points: Number of data points, those without a value included.
         measurements: Number of gauge points with one.
-        sums: Number of points of sums.
+        shares: Number of steps' shares of counters.
+        sums: Number of the other points of sums.
         memory_bytes: Upper bound of the memory of the shape, in bytes.
     """
 
@@ -91,7 +102,9 @@ class BodyShape:
         slots = layout.slots
         self.number = next(_numbers)
         self.points = len(layout.points) + len(layout.sums)
-        self.sums = len(layout.sums)
+        shares = [one for one in layout.sums if one.step is not None]
+        sums = [one for one in layout.sums if one.step is None]
+        self.shares, self.sums = len(shares), len(sums)
         with_value = [point for point in layout.points if point.has_value]
         self.measurements = len(with_value)
         self.memory_bytes = 512 + 3 * len(body) + _SLOT_BYTES * len(slots)
@@ -107,11 +120,11 @@ class BodyShape:
         self._values = _pick(places, [point.value for point in with_value], zero)
         self._steps = _pick(places, [point.step for point in with_value], none)
         self._beats = _pick(places, [p.time for p in layout.points if not p.has_value], zero)
-        self._sum_starts = _pick(places, [one.start for one in layout.sums], zero)
-        self._sum_times = _pick(places, [one.time for one in layout.sums], zero)
-        self._sum_values = _pick(places, [one.value for one in layout.sums], zero)
-        self._sum_steps = _pick(places, [one.step for one in layout.sums], none)
-        self._befores = _pick(places, [one.before for one in layout.sums], none)
+        self._befores = _pick(places, [one.before for one in shares], none)
+        self._share_steps = _pick(places, [one.step for one in shares], none)
+        # Starts, times and values of each.
+        self._of_shares = _of_sums(places, shares, zero)
+        self._of_sums = _of_sums(places, sums, zero)
         self._all_times = Struct(_format(len(body), slots, _times_of(layout)))
 
     def matches(self, body: bytes) -> bool:
@@ -133,19 +146,19 @@ class BodyShape:
             self._values(numbers),
             _integers(self._steps(numbers)),
         )
-        sums = _NO_SUMS
-        if self.sums:
-            sums = SumColumns(
-                self._sum_starts(numbers),
-                self._sum_times(numbers),
-                self._sum_values(numbers),
-                _integers(self._sum_steps(numbers)),
-                [before or 0 for before in _integers(self._befores(numbers))],
+        shares = _NO_SHARES
+        if self.shares:
+            befores_ns, steps = self._befores(numbers), self._share_steps(numbers)
+            starts_ns, times_ns, values = [of(numbers) for of in self._of_shares]
+            shares = ShareColumns(
+                _positive(befores_ns), starts_ns, times_ns, values, _present(_integers(steps))
             )
-        return BodyNumbers(gauges, sums, self._beats(numbers))
+        sums = SumColumns(*[of(numbers) for of in self._of_sums]) if self.sums else _NO_SUMS
+        return BodyNumbers(gauges, shares, sums, self._beats(numbers))
 
 
-_NO_SUMS = SumColumns((), (), (), (), ())
+_NO_SUMS = SumColumns((), (), ())
+_NO_SHARES = ShareColumns((), (), (), (), ())
 
 
 def _mask(size_bytes: int, slots: Sequence[Slot]) -> int:
@@ -184,6 +197,26 @@ def _pick(places: dict[Slot, int], slots: Sequence[Slot | None], absent: int) ->
     if len(indexes) > 1:
         return itemgetter(*indexes)
     return lambda numbers: tuple([numbers[index] for index in indexes])
+
+
+def _of_sums(places: dict[Slot, int], sums: Sequence[SumPlaces], zero: int) -> Sequence[_Pick]:
+    return [
+        _pick(places, slots, zero)
+        for slots in (
+            [one.start for one in sums],
+            [one.time for one in sums],
+            [one.value for one in sums],
+        )
+    ]
+
+
+def _present(integers: Sequence[int | None]) -> Sequence[int]:
+    return cast("Sequence[int]", integers)  # each share has a step
+
+
+def _positive(encoded: Sequence[bytes | None]) -> Sequence[int]:
+    """Decode varints as times: a negative one means unknown."""
+    return [max(0, time_ns or 0) for time_ns in _integers(encoded)]
 
 
 def _integers(encoded: Sequence[bytes | None]) -> Sequence[int | None]:

@@ -8,7 +8,7 @@ shape take a still shorter one, by column.
 from collections.abc import Sequence
 from typing import cast
 
-from otel_rl.bridge.otlp.known_points import JoinedPoints, KnownPoints
+from otel_rl.bridge.otlp.known_points import JoinedPoints, KnownPoints, KnownShares
 from otel_rl.bridge.rows.goodput.goodput import TIMED
 from otel_rl.bridge.rows.intake.point_intake import PointIntake
 from otel_rl.bridge.rows.series.streams import WorkerState
@@ -22,7 +22,12 @@ __all__ = ["add_points"]
 def add_points(intake: PointIntake, points: Sequence[Point], received_ns: int) -> None:
     """Add points in their order, which arrived at ``received_ns`` by the bridge's clock."""
     for part in points.parts if isinstance(points, JoinedPoints) else (points,):
-        if not (isinstance(part, KnownPoints) and _add_columns(intake, part, received_ns)):
+        is_added = False
+        if isinstance(part, KnownPoints):
+            is_added = _add_columns(intake, part, received_ns)
+        elif isinstance(part, KnownShares):
+            is_added = _add_shares(intake, part, received_ns)
+        if not is_added:
             _add_points(intake, part, received_ns)
 
 
@@ -33,10 +38,12 @@ def _add_columns(intake: PointIntake, points: KnownPoints, received_ns: int) -> 
         Whether they were added: all are of one step and go on where the last export of their series
         ended. Otherwise nothing was changed.
     """
+    starts_ns, ends_ns, times_ns, values, steps = points.columns
     plan = intake.plans.find(points.series, intake.series)
-    if plan is None or intake.archived is not None or not plan.takes(points.columns):
+    if plan is None or intake.archived is not None:
         return False
-    _, ends_ns, times_ns, values, steps = points.columns
+    if not plan.takes(starts_ns, ends_ns, times_ns, steps):
+        return False
     step, worker = cast("int", steps[0]), plan.worker
     opened = intake.steps.open_for(worker, step, received_ns)
     if opened is None:
@@ -48,9 +55,37 @@ def _add_columns(intake: PointIntake, points: KnownPoints, received_ns: int) -> 
     for place in plan.timed:
         intake.goodput.measured(plan.streams[place], (values[place],), (times_ns[place],))
     intake.steps.add_export(opened, plan.streams, step, values, times_ns, intake.settings)
+    _observe(intake, worker, step, times_ns, received_ns)
+    return True
+
+
+def _add_shares(intake: PointIntake, shares: KnownShares, received_ns: int) -> bool:
+    """Add the shares of one worker by column. Returns as ``_add_columns`` does."""
+    befores_ns, starts_ns, times_ns, values, steps = shares.columns
+    plan = intake.plans.find(shares.series, intake.series)
+    if plan is None or intake.archived is not None:
+        return False
+    if not plan.takes(befores_ns, times_ns, times_ns, steps):
+        return False
+    step, worker = steps[0], plan.worker
+    opened = intake.steps.open_for(worker, step, received_ns)
+    if opened is None:
+        return False
+    intake.sample_counts.taken += len(values)
+    for bounds, stream, time_ns in zip(plan.bounds, plan.streams, times_ns, strict=True):
+        bounds[-1] = time_ns
+        stream.has_shares()
+    intake.steps.add_shares(opened, plan.streams, step, values, starts_ns, times_ns)
+    _observe(intake, worker, step, times_ns, received_ns)
+    return True
+
+
+def _observe(
+    intake: PointIntake, worker: WorkerState, step: int, times_ns: Sequence[int], received_ns: int
+) -> None:
+    """Put the times of a step on the axis, if the worker leads it."""
     if intake.axis.leads(worker, received_ns, is_step=True):
         intake.axis.steps.observe((time_ns, step) for time_ns in times_ns)
-    return True
 
 
 def _add_points(intake: PointIntake, points: Sequence[Point], received_ns: int) -> None:

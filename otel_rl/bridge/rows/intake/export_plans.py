@@ -4,7 +4,6 @@ from array import array
 from collections.abc import Sequence
 from operator import lt
 
-from otel_rl.bridge.otlp.shapes import Columns
 from otel_rl.bridge.rows.goodput.goodput import TIMED
 from otel_rl.bridge.rows.series.series_table import StreamTable
 from otel_rl.bridge.rows.series.streams import Stream, WorkerState
@@ -43,9 +42,14 @@ class ExportPlan:
         self.timed = [n for n, stream in enumerate(streams) if stream.group.name in TIMED]
         self._unknown_through_ns = max(stream.unknown_through_ns for stream in streams)
 
-    def takes(self, columns: Columns) -> bool:
+    def takes(
+        self,
+        starts_ns: Sequence[int],
+        ends_ns: Sequence[int],
+        times_ns: Sequence[int],
+        steps: Sequence[int | None],
+    ) -> bool:
         """Return whether the points are of one step, and each goes on where its series ended."""
-        starts_ns, ends_ns, times_ns, _, steps = columns
         step = steps[0]
         return (
             step is not None

@@ -4,7 +4,7 @@ A rate is the growth of a worker by the duration of its own step, from the begin
 to the end of its last. Without a duration there is no rate.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from otel_rl.bridge.journal.formats import state_format as wire
@@ -37,18 +37,37 @@ class StepCounts:
 
     def add(self, stream: Stream, point: SumPoint | HistogramPoint) -> None:
         """Fold in a share."""
-        label = stream.worker.label
-        if point.start_ns:
-            begun_ns, ended_ns = self.times_ns.get(label, (point.start_ns, point.time_ns))
-            self.times_ns[label] = min(begun_ns, point.start_ns), max(ended_ns, point.time_ns)
+        if isinstance(point, SumPoint):
+            self.add_growth((stream,), (point.value,), (point.start_ns,), (point.time_ns,))
+            return
+        self._add_times(stream.worker.label, point.start_ns, point.time_ns)
         for group in (stream.group, stream.own):
-            if group is None:
-                continue
-            if isinstance(point, SumPoint):
-                grown = self.grown.setdefault(group.number, {})
-                grown[label] = grown.get(label, 0) + point.value
-            else:
+            if group is not None:
                 self._distribution(group.number).add_point(point)
+
+    def add_growth(
+        self,
+        streams: Sequence[Stream],
+        values: Sequence[float],
+        starts_ns: Sequence[int],
+        times_ns: Sequence[int],
+    ) -> None:
+        """Fold in a share of each of a worker's counters."""
+        label, all_grown = streams[0].worker.label, self.grown
+        for start_ns, time_ns in dict.fromkeys(zip(starts_ns, times_ns, strict=True)):
+            self._add_times(label, start_ns, time_ns)
+        for stream, value in zip(streams, values, strict=True):
+            for group in (stream.group, stream.own):
+                if group is not None:
+                    grown = all_grown.get(group.number)
+                    if grown is None:
+                        grown = all_grown[group.number] = {}
+                    grown[label] = grown.get(label, 0) + value
+
+    def _add_times(self, label: str, start_ns: int, time_ns: int) -> None:
+        if start_ns:
+            begun_ns, ended_ns = self.times_ns.get(label, (start_ns, time_ns))
+            self.times_ns[label] = min(begun_ns, start_ns), max(ended_ns, time_ns)
 
     def join(self, other: "StepCounts") -> None:
         """Fold in the counts of another part of the same step."""

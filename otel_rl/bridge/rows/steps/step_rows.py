@@ -332,10 +332,7 @@ class OpenSteps:
 
         All of them have reported a step, and none a later one.
         """
-        worker = streams[0].worker
-        if worker.newest_step is None or step >= worker.newest_step:
-            self._roles[worker.role].passes.newest[worker.label] = step, times_ns[-1]
-            worker.newest_step = step
+        self._reached(streams[0].worker, step, times_ns[-1])
         opened.time_ns = max(opened.time_ns, *times_ns)
         cells = opened.cells
         for stream, value, time_ns in zip(streams, values, times_ns, strict=True):
@@ -348,6 +345,32 @@ class OpenSteps:
                 opened.single.setdefault(own.number, []).append((time_ns, value))
             else:
                 put(cells, own.number, value, time_ns, group.reduction)
+
+    def add_shares(
+        self,
+        opened: OpenStep,
+        streams: Sequence[Stream],
+        step: int,
+        values: Sequence[float],
+        starts_ns: Sequence[int],
+        times_ns: Sequence[int],
+    ) -> None:
+        """Fold a share of each counter of a worker into the step of ``open_for``.
+
+        All of them have reported a step, and none a later one.
+        """
+        self._reached(streams[0].worker, step, times_ns[-1])
+        opened.time_ns = max(opened.time_ns, *times_ns)
+        if opened.counts is None:
+            opened.counts = StepCounts()
+        opened.counts.add_growth(streams, values, starts_ns, times_ns)
+        for stream in streams:
+            stream.last_step = step
+
+    def _reached(self, worker: WorkerState, step: int, time_ns: int) -> None:
+        if worker.newest_step is None or step >= worker.newest_step:
+            self._roles[worker.role].passes.newest[worker.label] = step, time_ns
+            worker.newest_step = step
 
     def add_share(
         self, stream: Stream, step: int, point: SumPoint | HistogramPoint, received_ns: int

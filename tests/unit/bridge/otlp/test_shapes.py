@@ -57,7 +57,7 @@ def test_a_gauge_has_a_shape_that_reads_its_numbers() -> None:
     sent = body(point(3), point(4))
     layout = layout_of(sent)
     assert layout is not None
-    columns, _, beats_ns = BodyShape(sent, layout).read(sent)
+    columns, *_, beats_ns = BodyShape(sent, layout).read(sent)
     assert list(columns.steps) == [3, 4]
     assert list(columns.values) == [0.5, 0.5]
     assert list(columns.starts_ns) == [NS - 1, NS - 1]
@@ -120,7 +120,7 @@ def test_fields_may_go_from_the_last_to_the_first() -> None:
     sent = payload[part.body : part.body_end]
     layout = layout_of(sent)
     assert layout is not None
-    columns, _, _ = BodyShape(sent, layout).read(sent)
+    columns, *_ = BodyShape(sent, layout).read(sent)
     assert list(columns.steps) == [3, 4]
     assert list(columns.times_ns) == [NS, NS]
 
