@@ -51,7 +51,7 @@ _MAX_COUNTED: Final = 1 << 12
 
 _MAX_RESOURCES: Final = 1 << 12
 _MAX_RESOURCE_BYTES: Final = 2 << 10
-"""Together 8 MiB of received data: most resources have a few hundred bytes."""
+"""Each of two caches has 8 MiB of received data: most resources have a few hundred bytes."""
 
 
 class _Resource(NamedTuple):
@@ -161,7 +161,7 @@ class KnownShapes:
         if len(payload) > _MAX_REQUEST_BYTES:
             return
         for part in each_part(payload):
-            if part is None:
+            if part is None or part.resource_end - part.resource > _MAX_RESOURCE_BYTES:
                 return
             owner = payload[part.resource : part.resource_end]
             body, _ = self._cuts.anew(owner, payload[part.body : part.body_end])

@@ -150,7 +150,7 @@ class Rules:
         limits = self._limits
         if not self._is_near(point.time_unix_nano):
             return self._time_problem(f"Metric {metric}", point.time_unix_nano)
-        if self._may_have_large(point.attributes):
+        if _size_bytes(point.attributes) > self._harmless_bytes:
             owner = f"A point of metric {metric}"
             problem = self._pairs(owner, point.attributes)
             if problem is not None:
@@ -177,10 +177,6 @@ class Rules:
             )
         return buckets
 
-    def _may_have_large(self, attributes: Iterable[KeyValue]) -> bool:
-        """Return whether attributes may be too many or too long, by a quick test."""
-        return sum([pair.ByteSize() for pair in attributes]) > self._harmless_bytes
-
     def are_sound_numbers(self, points: Iterable[NumberDataPoint]) -> bool:
         """Return whether no point and no exemplar can have a fault, by a quick test.
 
@@ -194,11 +190,8 @@ class Rules:
             if not earliest_ns <= point.time_unix_nano <= latest_ns or _is_empty(point):
                 return False
             exemplars = exemplars_of(point)
-            if exemplars:
-                attributes_bytes = sum(pair.ByteSize() for pair in point.attributes)
-            else:
-                attributes_bytes = point.ByteSize()  # an upper bound that costs less
-            if attributes_bytes > size:
+            # Without exemplars, an upper bound that costs less.
+            if (_size_bytes(point.attributes) if exemplars else point.ByteSize()) > size:
                 return False
             if exemplars and not self._are_sound_exemplars(list(exemplars)):
                 return False
@@ -399,6 +392,10 @@ class Rules:
                     ),
                 )
         return None
+
+
+def _size_bytes(attributes: Iterable[KeyValue]) -> int:
+    return sum([pair.ByteSize() for pair in attributes])
 
 
 def _is_empty(point: NumberDataPoint) -> bool:

@@ -30,8 +30,11 @@ _DATA_OF_HISTOGRAMS: Final = frozenset({9, 10})  # fields of Metric
 _FILLER: Final = b"\x12\x03\x0a\x01x"
 """A metric without data: a scope of histograms only would be empty, and empty ones are removed."""
 
-_MAX_OWNERS: Final = 1 << 12
 _CUTS_OF_AN_OWNER: Final = 3
+
+_MAX_OWNERS: Final = 1 << 12
+_MAX_LENGTHS: Final = 1 << 18
+"""Lengths in all cuts: 10 MiB. A worker with four histograms has about ten in each."""
 
 
 class Histogram(NamedTuple):
@@ -83,14 +86,20 @@ class Cuts:
     """Knows where the bodies of each sender are cut. Any thread may use it.
 
     Args:
-        max_owners: Bound on the senders whose cuts are kept.
+        max_lengths: Bound on the memory, in lengths of pieces.
     """
 
-    def __init__(self, max_owners: int = _MAX_OWNERS) -> None:
-        self._max_owners = max_owners
-        # _lock guards changes of what follows.
+    def __init__(self, max_lengths: int = _MAX_LENGTHS) -> None:
+        self._max_lengths = max_lengths
+        # _lock guards changes of what follows. The owner that was learned last is the last.
         self._lock = threading.Lock()
         self._known: OrderedDict[Hashable, tuple[_Cut, ...]] = OrderedDict()
+        self._lengths = 0
+
+    @property
+    def lengths(self) -> int:
+        """Return the number of lengths in all cuts."""
+        return self._lengths
 
     def again(self, owner: Hashable, body: bytes) -> CutBody | None:
         """Cut a body where an earlier one of its sender was; None if none fits."""
@@ -121,8 +130,15 @@ class Cuts:
             before = self._known.pop(owner, ())
             others = [one for one in before if one != cut][: _CUTS_OF_AN_OWNER - 1]
             self._known[owner] = cut, *others
-            if len(self._known) > self._max_owners:
-                self._known.popitem(last=False)
+            self._lengths += _lengths(self._known[owner]) - _lengths(before)
+            while len(self._known) > _MAX_OWNERS or self._lengths > self._max_lengths:
+                self._lengths -= _lengths(self._known.popitem(last=False)[1])
+
+
+def _lengths(cuts: Sequence[_Cut]) -> int:
+    return sum(
+        1 if isinstance(piece, int) else len(piece.runs) + 2 for cut in cuts for piece in cut
+    )
 
 
 def _find(body: bytes) -> _Cut | None:

@@ -6,14 +6,27 @@ import pytest
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
     ExportMetricsServiceRequest,
 )
-from opentelemetry.proto.metrics.v1.metrics_pb2 import Exemplar, NumberDataPoint, ResourceMetrics
+from opentelemetry.proto.metrics.v1.metrics_pb2 import (
+    AggregationTemporality,
+    Exemplar,
+    Metric,
+    NumberDataPoint,
+    ResourceMetrics,
+)
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 
 from otel_rl.bridge.otlp import known_bodies
 from otel_rl.bridge.otlp.decode import decode
 from otel_rl.bridge.otlp.known_bodies import read_known
 from otel_rl.bridge.otlp.resource import sender_of
-from otel_rl.bridge.otlp.shapes import BodyShape, ShapeCache, layout_of, resource_parts
+from otel_rl.bridge.otlp.shapes import (
+    BodyShape,
+    CutBody,
+    Cuts,
+    ShapeCache,
+    layout_of,
+    resource_parts,
+)
 from otel_rl.records import Batch, ExperimentKey, Signal
 from tests.otlp_requests import backwards, key_values
 
@@ -181,3 +194,85 @@ def test_shapes_of_one_length_are_few() -> None:
         cache.learn(body(name=f"m{n}"), _always)
     found = [cache.find(body(name=f"m{n}")) is not None for n in range(9)]
     assert found.count(True) == 4
+
+
+def _with_histograms(n: int, name: str = "h") -> bytes:
+    part = ResourceMetrics()
+    scope = part.scope_metrics.add()
+    scope.metrics.add(name="loss").gauge.data_points.append(point())
+    for _ in range(n):
+        scope.metrics.add(name=name).exponential_histogram.data_points.add(count=n)
+    return part.SerializeToString()
+
+
+def test_histograms_are_cut_out_where_they_were_before() -> None:
+    cuts = Cuts()
+    first, second = _with_histograms(2), _with_histograms(2, name="longer")
+    rest, histograms = cuts.anew("a", first)
+    found = cuts.again("a", second)
+    assert found is not None
+    assert found.rest == rest
+    assert [Metric.FromString(one.metric).name for one in found.histograms] == ["longer"] * 2
+    assert cuts.anew("a", second) == found
+    assert len(histograms) == 2
+
+
+def test_a_body_without_histograms_stays_whole() -> None:
+    assert Cuts().anew("a", body()) == CutBody(body(), ())
+
+
+def test_another_body_is_not_cut_where_a_histogram_was() -> None:
+    cuts = Cuts()
+    cuts.anew("a", _with_histograms(2))
+    assert cuts.again("b", _with_histograms(2)) is None
+    assert cuts.again("a", _with_histograms(3)) is None
+    assert cuts.again("a", _with_histograms(2)[:-1]) is None
+    assert cuts.again("a", _with_histograms(2) + b"\x1a\x00") is None
+
+
+def test_cuts_keep_their_bound_and_the_last_ones_stay() -> None:
+    cuts = Cuts(max_lengths=200)
+    for owner in range(99):
+        cuts.anew(owner, _with_histograms(owner % 7 + 1))
+        assert cuts.lengths <= 200
+    assert cuts.again(98, _with_histograms(98 % 7 + 1)) is not None
+    assert cuts.again(0, _with_histograms(1)) is None
+
+
+def test_a_sum_has_a_shape_that_reads_its_numbers() -> None:
+    part = ResourceMetrics()
+    metric = part.scope_metrics.add().metrics.add(name="tokens")
+    metric.sum.aggregation_temporality = AggregationTemporality.AGGREGATION_TEMPORALITY_DELTA
+    total = metric.sum.data_points.add(start_time_unix_nano=NS - 5, time_unix_nano=NS, as_int=7)
+    total.exemplars.add(time_unix_nano=NS - 9, as_int=3)
+    share = metric.sum.data_points.add(start_time_unix_nano=NS - 3, time_unix_nano=NS, as_int=4)
+    for key, value in (("rl.loop.iteration", 12), ("otel_rl.step.share", NS - 4)):
+        share.attributes.add(key=key).value.int_value = value
+    sent = part.SerializeToString()
+    layout = layout_of(sent)
+    assert layout is not None
+    shape = BodyShape(sent, layout)
+    _, shares, sums, _ = shape.read(sent)
+    assert [list(column) for column in sums] == [[NS - 5], [NS], [7]]
+    assert [list(column) for column in shares] == [[NS - 4], [NS - 3], [NS], [4], [12]]
+    assert shape.time_range_ns(sent) == (NS - 9, NS)
+
+
+@pytest.mark.parametrize("mark", ["rl.loop.iteration", "otel_rl.step.share"])
+def test_a_sum_with_one_mark_of_a_share_has_no_shape(mark: str) -> None:
+    part = ResourceMetrics()
+    metric = part.scope_metrics.add().metrics.add(name="tokens")
+    metric.sum.aggregation_temporality = AggregationTemporality.AGGREGATION_TEMPORALITY_DELTA
+    point = metric.sum.data_points.add(time_unix_nano=NS, as_int=7)
+    point.attributes.add(key=mark).value.int_value = 5
+    assert layout_of(part.SerializeToString()) is None
+
+
+def test_marks_of_a_share_mean_nothing_in_a_cumulative_sum() -> None:
+    part = ResourceMetrics()
+    metric = part.scope_metrics.add().metrics.add(name="tokens")
+    metric.sum.aggregation_temporality = AggregationTemporality.AGGREGATION_TEMPORALITY_CUMULATIVE
+    point = metric.sum.data_points.add(time_unix_nano=NS, as_int=7)
+    for key in ("rl.loop.iteration", "otel_rl.step.share"):
+        point.attributes.add(key=key).value.int_value = 5
+    assert layout_of(part.SerializeToString()) is None
