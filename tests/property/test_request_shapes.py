@@ -1,7 +1,7 @@
 """A request of a known shape has the same outcome as if it were parsed."""
 
 from dataclasses import replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 from google.protobuf.message import DecodeError
@@ -465,6 +465,28 @@ def test_a_worker_is_recognised_from_its_second_request_on(data: st.DataObject) 
     found = known.validate(second, NOW_NS, lambda _: None)
     assert found is not None
     assert found.accepted == sum({"g": 3, "s": 4, "h": 4}[part] for part in parts)
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        {"time_unix_nano": NOW_NS + 3600 * S},
+        {"scale": 21},
+        {"attributes": [KeyValue(key=f"a{n}") for n in range(4)]},
+        {"exemplars": [Exemplar(time_unix_nano=NOW_NS)] * 3},
+        {"exemplars": [Exemplar(time_unix_nano=NOW_NS + 3600 * S)]},
+    ],
+    ids=["far", "scale", "attributes", "exemplars", "far exemplar"],
+)
+def test_a_histogram_with_a_fault_is_left_to_parsing(fault: dict[str, Any]) -> None:
+    known = KnownShapes(LIMITS)
+    sent = _export(3, 1, "gh", is_backwards=False)
+    known.learn(sent, NOW_NS)
+    assert known.validate(sent, NOW_NS, lambda _: None) is not None
+    request = ExportMetricsServiceRequest.FromString(sent)
+    metric = request.resource_metrics[0].scope_metrics[1].metrics[1]
+    metric.exponential_histogram.data_points.add(**fault)
+    assert known.validate(request.SerializeToString(), NOW_NS, lambda _: None) is None
 
 
 @given(st.data())
