@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from opentelemetry.proto.metrics.v1.metrics_pb2 import AggregationTemporality, Metric
 
 from otel_rl.bridge.ingest.limits import ReceiveLimits
 from otel_rl.bridge.ingest.validation.known_shapes import KnownShapes
@@ -19,7 +20,7 @@ from otel_rl.records import Batch, ExperimentKey, Signal
 from tests import plain_http
 from tests.faults.keeper import wait_for
 from tests.lab.running import Collector
-from tests.otlp_requests import gauge, metrics_request, point
+from tests.otlp_requests import gauge, key_values, metrics_request, point
 from tests.otlp_sink import Answer, Sink, serve
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(600)]
@@ -48,7 +49,7 @@ def bridge() -> Iterator[Bodies]:
 
 
 def export(step: int) -> bytes:
-    """Four series of a worker, as it sends them each second."""
+    """Four gauges, a counter and a histogram of a worker, as it sends them each second."""
     now_ns = time.time_ns()
     points = [point(step / 7, now_ns) for _ in range(4)]
     for one in points:
@@ -62,7 +63,22 @@ def export(step: int) -> bytes:
         "telemetry.distro.name": "otel_rl",
     }
     metrics = [gauge(one, name=f"m{n}") for n, one in enumerate(points)]
-    return metrics_request(*metrics, resource=resource).SerializeToString()
+    counts = [Metric(name="counter"), Metric(name="histogram")]
+    totals = counts[0].sum.data_points, counts[1].exponential_histogram.data_points
+    for data in (counts[0].sum, counts[1].exponential_histogram):
+        data.aggregation_temporality = AggregationTemporality.AGGREGATION_TEMPORALITY_DELTA
+    counts[0].sum.is_monotonic = True
+    for is_share in (True, False):
+        total = totals[0].add(as_int=step)
+        spread = totals[1].add(count=step, sum=step / 7, scale=3, min=0.5, max=2.5)
+        spread.positive.bucket_counts.extend(range(step))
+        for of in (total, spread):
+            of.start_time_unix_nano, of.time_unix_nano = now_ns - 9, now_ns
+            of.exemplars.add(time_unix_nano=now_ns - 5, as_double=step / 7)
+            if is_share:
+                marks = {"rl.loop.iteration": step, "otel_rl.step.share": now_ns - 9}
+                of.attributes.extend(key_values(marks))
+    return metrics_request(*metrics, *counts, resource=resource).SerializeToString()
 
 
 def has(bridge: Bodies, n: int) -> bool:
@@ -89,11 +105,12 @@ def test_known_shapes_are_recognised_behind_a_gateway(bridge: Bodies, tmp_path: 
     known.learn(first, time.time_ns())
     found = known.validate(second, time.time_ns(), lambda _: None)
     assert found is not None
-    assert found.accepted == 4
+    assert found.accepted == 8
 
     decode(Batch(ExperimentKey("x"), Signal.METRICS, first, 0))
     (part,) = resource_parts(second) or ()
     sender = sender_of(second[part.resource : part.resource_end])
     read = read_known(sender, second[part.body : part.body_end], 0)
     assert read is not None
-    assert len(read.gauges) == 4
+    assert (len(read.gauges), len(read.shares), len(read.sums)) == (4, 1, 1)
+    assert [Metric.FromString(one.metric).name for one in read.histograms] == ["histogram"]
