@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-__all__ = ["collect_rarely", "collections_paused"]
+__all__ = ["collect_rarely", "collections_paused", "skip_last_collections"]
 
 _THRESHOLDS: Final = (10_000, 20, 50)
 """New objects, then rounds, between two collections of each generation; Python's are 700, 10, 10.
@@ -30,3 +30,11 @@ def collections_paused() -> Iterator[None]:
     finally:
         if was_enabled:
             gc.enable()
+
+
+def skip_last_collections() -> None:
+    """Let the interpreter end without looking at what is left: with W&B it takes 0.1 s of CPU.
+
+    For the end of a process that has closed everything; exit hooks still run.
+    """
+    gc.freeze()

@@ -57,3 +57,24 @@ def test_a_pause_ends_even_if_what_is_done_in_it_fails() -> None:
         assert not gc.isenabled()
         raise ImportError
     assert gc.isenabled()
+
+
+@pytest.mark.process
+def test_exit_hooks_run_without_the_last_collections() -> None:
+    code = """
+import atexit, gc
+from otel_rl.bridge.garbage import skip_last_collections
+
+class Cycle:
+    def __init__(self):
+        self.me = self
+    def __del__(self):
+        print("collected")
+
+gc.disable()
+atexit.register(print, "exit hook")
+Cycle()
+skip_last_collections()
+"""
+    ended = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert ended.stdout == "exit hook\n"
