@@ -11,31 +11,29 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from otel_rl.bridge.garbage import collect_rarely, collections_paused
-
-with collections_paused():
-    from otel_rl.bridge import stages
-    from otel_rl.bridge.cleanup import Cleanup
-    from otel_rl.bridge.config import BridgeSettings
-    from otel_rl.bridge.counters import Counters, Gauge
-    from otel_rl.bridge.delivery.manager import RunStatus
-    from otel_rl.bridge.durable_batches import DurableBatches
-    from otel_rl.bridge.ingest.admission.experiments import Experiments
-    from otel_rl.bridge.ingest.admission.token_shares import TokenShares
-    from otel_rl.bridge.ingest.dropped_after_acceptance import Overflow
-    from otel_rl.bridge.ingest.http.server import HttpServer
-    from otel_rl.bridge.ingest.pipeline import IngestPipeline
-    from otel_rl.bridge.ingest.security.tokens import Tokens
-    from otel_rl.bridge.ingest.unstored_batches import UnstoredBatches
-    from otel_rl.bridge.journal.presence import JournalPresence
-    from otel_rl.bridge.page import Page
-    from otel_rl.bridge.queue_gauges import queue_gauges
-    from otel_rl.bridge.row_thread import RowThread, stop_timeout_s
-    from otel_rl.bridge.rows.processor import RowProcessor
-    from otel_rl.bridge.self_metrics import SelfMetrics, otlp_reader
-    from otel_rl.bridge.stores import Stores
-    from otel_rl.errors import JournalError, JournalGone
-    from otel_rl.records import Batch, ExperimentKey
+from otel_rl.bridge import stages
+from otel_rl.bridge.cleanup import Cleanup
+from otel_rl.bridge.config import BridgeSettings
+from otel_rl.bridge.counters import Counters, Gauge
+from otel_rl.bridge.delivery.manager import RunStatus
+from otel_rl.bridge.durable_batches import DurableBatches
+from otel_rl.bridge.garbage import collect_rarely
+from otel_rl.bridge.ingest.admission.experiments import Experiments
+from otel_rl.bridge.ingest.admission.token_shares import TokenShares
+from otel_rl.bridge.ingest.dropped_after_acceptance import Overflow
+from otel_rl.bridge.ingest.http.server import HttpServer
+from otel_rl.bridge.ingest.pipeline import IngestPipeline
+from otel_rl.bridge.ingest.security.tokens import Tokens
+from otel_rl.bridge.ingest.unstored_batches import UnstoredBatches
+from otel_rl.bridge.journal.presence import JournalPresence
+from otel_rl.bridge.page import Page
+from otel_rl.bridge.queue_gauges import queue_gauges
+from otel_rl.bridge.row_thread import RowThread, stop_timeout_s
+from otel_rl.bridge.rows.processor import RowProcessor
+from otel_rl.bridge.self_metrics import SelfMetrics, otlp_reader
+from otel_rl.bridge.stores import Stores
+from otel_rl.errors import JournalError, JournalGone
+from otel_rl.records import Batch, ExperimentKey
 
 __all__ = ["Addresses", "Bridge", "Left"]
 
