@@ -17,7 +17,7 @@ from otel_rl.bridge.config import BridgeSettings
 from otel_rl.bridge.counters import Counters, Gauge
 from otel_rl.bridge.delivery.manager import RunStatus
 from otel_rl.bridge.durable_batches import DurableBatches
-from otel_rl.bridge.garbage import collect_rarely
+from otel_rl.bridge.garbage import collect_rarely, return_memory
 from otel_rl.bridge.ingest.admission.experiments import Experiments
 from otel_rl.bridge.ingest.admission.token_shares import TokenShares
 from otel_rl.bridge.ingest.dropped_after_acceptance import Overflow
@@ -160,6 +160,7 @@ class Bridge:
     def start(self) -> None:
         """Resume where the last bridge on this journal stopped, then accept requests."""
         collect_rarely()
+        return_memory()
         stores, telemetry = self._stores, self.settings.telemetry
         if stores.leases is None:
             self.cleanup.prune()

@@ -55,7 +55,7 @@ _MAX_SHOWN: Final = 200
 
 _MAY_HOLD_A_URL: Final = {("journal",), ("journal", "url")}
 
-_MODEL = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, allow_inf_nan=False)
+_MODEL = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class ListenSettings(BaseModel):
@@ -262,7 +262,6 @@ class BridgeSettings(BaseSettings):
         env_nested_delimiter="__",
         extra="forbid",
         frozen=True,
-        use_attribute_docstrings=True,
         allow_inf_nan=False,
     )
 

@@ -43,7 +43,7 @@ from otel_rl.bridge.delivery.writer_messages import (
     Write,
     Written,
 )
-from otel_rl.bridge.garbage import collect_rarely
+from otel_rl.bridge.garbage import collect_rarely, skip_last_collections
 from otel_rl.errors import ConfigError, TrackerRejected, TrackerUnavailable
 
 __all__ = ["serve", "serve_many"]
@@ -196,3 +196,4 @@ def main(fd: int, *, shared: bool = False) -> None:
 
 if __name__ == "__main__":
     main(int(sys.argv[1]), shared="shared" in sys.argv[2:])
+    skip_last_collections()

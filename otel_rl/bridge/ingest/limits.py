@@ -16,7 +16,7 @@ class ReceiveLimits(BaseModel):
     Each refusal is answered with its reason and counted.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid", frozen=True)
 
     # OTLP's recommendation.
     max_body_bytes: int = Field(64 << 20, ge=1 << 10)

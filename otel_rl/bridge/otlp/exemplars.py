@@ -86,8 +86,8 @@ class _Layout:
     """Memory layout of exemplars of one length.
 
     Attributes:
-        structure: Reads one exemplar.
-        fixed: (column, bytes) of tags and lengths.
+        structure: Reads one exemplar without tags and lengths.
+        fixed: (place, byte) of each byte of these.
         time: Its column.
         value: Its column.
         attributes: Columns that are serialized ``KeyValue``.
@@ -101,14 +101,14 @@ class _Layout:
 
     def columns(self, run: Sequence[bytes]) -> ExemplarColumns | None:
         """Read the run by column; None if one of them has another layout."""
-        columns = list(zip(*self.structure.iter_unpack(b"".join(run))))  # noqa: B905  # equal
-        for column, expected in self.fixed:
-            if columns[column].count(expected) != len(run):
+        joined, length = b"".join(run), self.structure.size
+        for place, expected in self.fixed:
+            if joined[place::length].count(expected) != len(run):
                 return None
+        columns = list(zip(*self.structure.iter_unpack(joined)))  # noqa: B905  # equal
         steps: Sequence[int | None] = [None] * len(run)
         for column in self.attributes:
-            is_short = len(columns[column][0]) <= _MAX_STEP_BYTES  # all of them are, or none
-            found = list(map(_step if is_short else _read_step, columns[column]))
+            found = _steps(columns[column])
             steps = found if len(self.attributes) == 1 else list(map(_first, steps, found))
         return ExemplarColumns(columns[self.time], columns[self.value], steps)
 
@@ -119,12 +119,12 @@ _known: dict[int, _Layout] = {}
 
 def _layout(exemplar: bytes) -> _Layout | None:
     """Find the layout of a message with one time and one value; None for anything unusual."""
-    form, fixed, places, attributes = ["<"], [], {}, []
-    column = 0
+    form, fixed, places, attributes = ["<"], list[tuple[int, bytes]](), {}, []
+    column = place = 0
     for tag, head, length in _fields(exemplar):
-        fixed.append((column, head))
-        form.append(f"{len(head)}s")
-        column += 1
+        fixed.extend((place + n, head[n : n + 1]) for n in range(len(head)))
+        form.append(f"{len(head)}x")
+        place += len(head) + length
         if tag in _EIGHT_BYTES:
             name = "time" if tag == _TIME else "value"
             if name in places:
@@ -182,6 +182,29 @@ def _read_step(attribute: bytes) -> int | None:
 
 # Every series of an export has the same steps, so most of them are cached.
 _step = lru_cache(maxsize=1 << 16)(_read_step)
+
+
+class _Steps(NamedTuple):
+    """Steps of attributes that were read together."""
+
+    attributes: Sequence[bytes]
+    steps: Sequence[int | None]
+
+
+# Those that were read last. Any thread may replace them.
+_last: list[_Steps] = [_Steps((), ())]
+
+
+def _steps(attributes: Sequence[bytes]) -> Sequence[int | None]:
+    """Return the step in each of these attributes of one length."""
+    last = _last[0]
+    if last.attributes == attributes:
+        return last.steps
+    if len(attributes[0]) > _MAX_STEP_BYTES:
+        return tuple(map(_read_step, attributes))
+    steps = tuple(map(_step, attributes))
+    _last[0] = _Steps(attributes, steps)
+    return steps
 
 
 def _first(one: int | None, other: int | None) -> int | None:

@@ -15,6 +15,7 @@ from otel_rl.records import HistogramPoint
 from otel_rl.semconv.spec import Reduction
 
 __all__ = [
+    "MAX_VALUES",
     "OVER_RANKS",
     "Cell",
     "Distribution",
@@ -182,7 +183,8 @@ Cell = list[float] | Moments
 case and the fastest to add to, to store and to reduce; otherwise their moments.
 """
 
-_MAX_VALUES = 128
+MAX_VALUES: Final = 128
+"""Of a cell that is a list."""
 
 # Used for every value; access to a member of an enum takes ten times as long (Python 3.11).
 _MEAN, _LAST = Reduction.MEAN, Reduction.LAST
@@ -193,7 +195,7 @@ def put(cells: dict[int, Cell], key: int, value: float, time_ns: int, reduction:
     cell = cells.get(key)
     if isinstance(cell, list):
         cell.append(value)
-        if len(cell) > _MAX_VALUES:
+        if len(cell) > MAX_VALUES:
             cells[key] = _moments(cell)
     elif cell is not None:
         cell.add(value, time_ns)
@@ -217,7 +219,7 @@ def put_all(
         cell = cells[key] = Moments() if reduction is _LAST else []
     if isinstance(cell, list):
         cell.extend(values)
-        if len(cell) > _MAX_VALUES:
+        if len(cell) > MAX_VALUES:
             cells[key] = _moments(cell)
     else:
         cell.extend(values, times_ns)

@@ -8,9 +8,7 @@ __all__ = ["AlignSettings"]
 class AlignSettings(BaseModel):
     """Rules that make rows of samples."""
 
-    model_config = ConfigDict(
-        extra="forbid", frozen=True, use_attribute_docstrings=True, allow_inf_nan=False
-    )
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     window_s: float = Field(default=5.0, gt=0, le=3600)
     """Window of measurements without a step."""

@@ -1,7 +1,6 @@
 """``otel-rl bridge``: the bridge as a service."""
 
 import argparse
-import ctypes
 import os
 import resource
 import signal
@@ -12,9 +11,6 @@ from otel_rl.cli.embedded_bridge import finish, say, started
 from otel_rl.cli.options import add_bridge_options, host_and_port, settings_of
 
 __all__ = ["add_parser"]
-
-_M_MMAP_THRESHOLD = -3  # of glibc's mallopt
-_LARGE_BLOCK_BYTES = 1 << 20
 
 _OTHER_FILES = 512  # the journal, the writers' pipes and logs, libraries
 
@@ -44,7 +40,6 @@ def _command(arguments: argparse.Namespace) -> int:
         extra["grpc"] = arguments.grpc
     settings = settings_of(arguments, overrides=extra)
     _raise_file_limit(settings)
-    _return_large_blocks()
     # Before the bridge starts, so that a signal during its start ends it in order.
     signals = _Signals(signal.SIGINT, signal.SIGTERM)
     bridge = started(settings)
@@ -92,14 +87,3 @@ def _raise_file_limit(settings: BridgeSettings) -> None:
     allowed = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
     if soft != resource.RLIM_INFINITY and soft < allowed:
         resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
-
-
-def _return_large_blocks() -> None:
-    """Return the memory of large requests to the system as soon as they are answered.
-
-    By default glibc learns from the first one to take blocks of that size from the heap of each
-    thread, which keeps them: requests of 16 MiB left 350 MiB behind.
-    """
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # other C libraries have none
-    if mallopt is not None:
-        mallopt(_M_MMAP_THRESHOLD, _LARGE_BLOCK_BYTES)

@@ -2,9 +2,11 @@
 
 import contextlib
 import gc
+import platform
 import subprocess
 import sys
 import weakref
+from pathlib import Path
 
 import pytest
 
@@ -57,3 +59,66 @@ def test_a_pause_ends_even_if_what_is_done_in_it_fails() -> None:
         assert not gc.isenabled()
         raise ImportError
     assert gc.isenabled()
+
+
+@pytest.mark.process
+def test_exit_hooks_run_without_the_last_collections() -> None:
+    code = """
+import atexit, gc
+from otel_rl.bridge.garbage import skip_last_collections
+
+class Cycle:
+    def __init__(self):
+        self.me = self
+    def __del__(self):
+        print("collected")
+
+gc.disable()
+atexit.register(print, "exit hook")
+Cycle()
+skip_last_collections()
+"""
+    ended = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert ended.stdout == "exit hook\n"
+
+
+_HEAPS = """
+import ctypes, sys, threading
+from otel_rl.bridge.garbage import return_memory
+{first}
+libc = ctypes.CDLL(None)
+libc.malloc.restype = libc.fopen.restype = ctypes.c_void_p
+all_have = threading.Barrier(4)
+
+def allocate():
+    libc.malloc(ctypes.c_size_t(100_000))
+    all_have.wait()
+
+threads = [threading.Thread(target=allocate) for _ in range(4)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+file = ctypes.c_void_p(libc.fopen(sys.argv[1].encode(), b"w"))
+libc.malloc_info(0, file)
+libc.fclose(file)
+print(open(sys.argv[1]).read().count("<heap nr="))
+"""
+
+
+@pytest.mark.process
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="malloc_info is glibc's")
+def test_threads_share_one_heap(tmp_path: Path) -> None:
+    default, shared = (
+        int(
+            subprocess.run(
+                [sys.executable, "-c", _HEAPS.format(first=first), str(tmp_path / "heaps.xml")],
+                check=True,
+                capture_output=True,
+                env={},
+            ).stdout
+        )
+        for first in ("", "return_memory()")
+    )
+    assert default > 1
+    assert shared == 1

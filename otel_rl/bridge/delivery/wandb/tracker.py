@@ -41,7 +41,13 @@ from otel_rl.bridge.delivery.wandb.offline_copies import (
     removed_unless_opened,
 )
 from otel_rl.bridge.delivery.wandb.run_on_server import LineCounts, RunOnServer
-from otel_rl.bridge.delivery.wandb.sdk import FILE_FLUSH_S, load, quiet_settings, translated
+from otel_rl.bridge.delivery.wandb.sdk import (
+    FILE_FLUSH_S,
+    load,
+    quiet_settings,
+    translated,
+    without_launch,
+)
 from otel_rl.bridge.delivery.wandb.server_api import JOURNAL_KEY
 from otel_rl.bridge.delivery.wandb.upload import Upload
 from otel_rl.errors import ConfigError, TrackerError, TrackerRejected, TrackerUnavailable
@@ -98,7 +104,8 @@ class WandbTracker:
             stack.enter_context(translated())
             if not self._account.online:
                 stack.enter_context(removed_unless_opened(run.directory / "wandb", run.run_id))
-            self._run = _init(run, self._settings, self._account)
+            with without_launch():
+                self._run = _init(run, self._settings, self._account)
             self._panels = SystemPanels(self._run) if self._settings.system_panels else None
             self._files = ProvenanceFiles(self._run)
         # `run.step` is 0 after a resume until the first log.

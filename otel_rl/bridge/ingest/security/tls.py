@@ -24,7 +24,7 @@ __all__ = ["Tls", "TlsSettings", "load_tls"]
 class TlsSettings(BaseModel):
     """TLS of OTLP over HTTP and gRPC. Without ``cert`` and ``key`` there is none."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid", frozen=True)
 
     cert: Path | None = None
     """PEM file: certificate and intermediates."""

@@ -31,7 +31,7 @@ _HOW_TO_SEND = "Set OTEL_EXPORTER_OTLP_HEADERS=authorization=Bearer%20TOKEN in t
 class TokenSettings(BaseModel):
     """Tokens that may write the same experiments. At least one of ``sha256`` and ``file``."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid", frozen=True)
 
     name: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_.-]{1,64}$")]
     """Name of the sender or team, not secret. Refusals name it."""
@@ -64,7 +64,7 @@ class TokenSettings(BaseModel):
 class AuthSettings(BaseModel):
     """Tokens and the experiments that each may write."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid", frozen=True)
 
     tokens: tuple[TokenSettings, ...] = ()
     """Tables ``[[auth.tokens]]``. Empty: no token is required."""

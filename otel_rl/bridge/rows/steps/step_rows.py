@@ -24,6 +24,7 @@ from typing import cast
 from otel_rl.bridge.journal.formats import state_format as wire
 from otel_rl.bridge.rows.per_worker_rows import single_rows
 from otel_rl.bridge.rows.reduce import (
+    MAX_VALUES,
     Cell,
     cells_from_wire,
     cells_to_wire,
@@ -245,6 +246,7 @@ class OpenSteps:
         role, parts, late = self._placed(stream, steps, values, times_ns, received_ns)
         group, own, reduction = stream.group.number, stream.own, stream.group.reduction
         label, export = stream.worker.label, role.export
+        is_single = own is not None and settings.per_worker
         # This loop runs for every measurement of a run: few calls, local names.
         for opened_steps, own_steps, own_values, own_times_ns in parts:
             for step, value, time_ns in zip(own_steps, own_values, own_times_ns, strict=True):
@@ -257,17 +259,22 @@ class OpenSteps:
                     opened.received_ns = max(received_ns, opened.received_ns)
                 if opened.time_ns < time_ns:
                     opened.time_ns = time_ns
-                put(opened.cells, group, value, time_ns, reduction)
+                cells = opened.cells
+                cell = cells.get(group)
+                if type(cell) is list and len(cell) < MAX_VALUES:  # nearly always: ``put``
+                    cell.append(value)
+                else:
+                    put(cells, group, value, time_ns, reduction)
                 if own is None:
                     continue
-                if settings.per_worker:
+                if is_single:
                     made = opened.single.get(own.number)
                     if made is None:
                         opened.single[own.number] = [(time_ns, value)]
                     else:
                         made.append((time_ns, value))
                 else:
-                    put(opened.cells, own.number, value, time_ns, reduction)
+                    put(cells, own.number, value, time_ns, reduction)
         return late
 
     def open_for(self, worker: WorkerState, step: int, received_ns: int) -> OpenStep | None:

@@ -91,3 +91,9 @@ def test_a_journal_is_in_use_as_long_as_its_lock_is_held(tmp_path: Path) -> None
     assert is_in_use(tmp_path)
     held.close()
     assert not is_in_use(tmp_path)
+
+
+def test_removed_batches_are_not_written_once_more(tmp_path: Path) -> None:
+    connection, _ = open_database(tmp_path / "journal.db", MAX_BYTES)
+    assert connection.execute("PRAGMA secure_delete").fetchone() == (0,)
+    connection.close()
