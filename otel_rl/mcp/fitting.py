@@ -14,6 +14,7 @@ MAX_CHARS: Final = 40_000
 """Of one answer as JSON: about ten thousand tokens."""
 
 _DIGITS: Final = 6
+_MOST_LISTS: Final = 5
 
 # Most characters of a text and most parts of a list, tried one after the other.
 _CUTS: Final = ((2_000, 2_000), (500, 100), (200, 30), (100, 10))
@@ -22,17 +23,34 @@ _CUTS: Final = ((2_000, 2_000), (500, 100), (200, 30), (100, 10))
 def fitted(answer: Mapping[str, Any]) -> str:
     """Return an answer as JSON of at most ``MAX_CHARS``, without secrets; NaN is null.
 
-    What is too long is cut, and the answer then has ``"cut": true``.
+    What is too long is cut, and the answer then has ``cut``: what was left out, and the way to it.
 
     Raises:
         ConfigError: It cannot be cut enough.
     """
     for place, (chars, parts) in enumerate(_CUTS):
         clean = _clean(answer, chars, parts)
-        text = json.dumps(clean if place == 0 else {"cut": True, **clean}, separators=(",", ":"))
+        if place:
+            clean = {"cut": _left_out(answer, chars, parts), **clean}
+        text = json.dumps(clean, separators=(",", ":"))
         if len(text) <= MAX_CHARS:
             return text
     raise ConfigError("The answer is too long.", hint="Ask for fewer steps, keys or points.")
+
+
+def _left_out(answer: Mapping[str, Any], chars: int, parts: int) -> str:
+    lists = [
+        f"{name} has {len(of)}"
+        for name, of in answer.items()
+        if isinstance(of, Sequence) and not isinstance(of, str) and len(of) > parts
+    ]
+    return "; ".join(
+        [
+            f"of each list the first {parts}, of each text {chars} characters",
+            *lists[:_MOST_LISTS],
+            "ask for fewer: a limit and an offset, a range of steps, a worker or a name",
+        ]
+    )
 
 
 def _clean(value: Any, chars: int, parts: int) -> Any:  # JSON of any shape
