@@ -58,9 +58,18 @@ def _clean(value: Any, chars: int, parts: int) -> Any:  # JSON of any shape
         text = shown(value[: 4 * chars])
         return text if len(text) <= chars else f"{text[:chars]}…"
     if isinstance(value, float):
-        return float(f"{value:.{_DIGITS}g}") if math.isfinite(value) else None
+        return _number(value)
     if isinstance(value, Mapping):
         return {str(key)[:chars]: _clean(one, chars, parts) for key, one in value.items()}
     if isinstance(value, Sequence):
         return [_clean(one, chars, parts) for one in value[:parts]]
     return value
+
+
+def _number(value: float) -> float | int | None:
+    """Return a number in few digits; of a large one, such as a time, the whole part stays."""
+    if not math.isfinite(value):
+        return None
+    if abs(value) < 10**_DIGITS:
+        value = float(f"{value:.{_DIGITS}g}")
+    return round(value) if value.is_integer() or abs(value) >= 10**_DIGITS else value
