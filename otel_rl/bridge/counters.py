@@ -184,12 +184,14 @@ class ValueFold(StrEnum):
         WORKER: Series of single workers, beyond ``tracker.max_values_per_minute``.
         FURTHER: Beyond the basic detail, if that was not enough.
         TOO_MANY_KEYS: Beyond 100,000 keys in all runs.
+        ATTRIBUTES: Series beyond ``align.max_metric_keys``.
         TOO_MANY_ROWS: Steps left out by ``align.max_rows_per_minute``.
     """
 
     WORKER = "worker"
     FURTHER = "further"
     TOO_MANY_KEYS = "too_many_keys"
+    ATTRIBUTES = "attributes"
     TOO_MANY_ROWS = "too_many_rows"
 
 

@@ -24,7 +24,7 @@ from otel_rl.bridge.garbage import collect_rarely
 from otel_rl.bridge.journal.opening import JournalPlace
 from otel_rl.bridge.journal.reader import looking
 from otel_rl.bridge.live_diagnosis.diagnosis_client import URL_VARIABLE
-from otel_rl.bridge.live_diagnosis.live_histories import LiveHistories
+from otel_rl.bridge.live_diagnosis.live_histories import LiveHistories, Open
 from otel_rl.diagnose.engine import diagnose
 from otel_rl.diagnose.places import with_places
 from otel_rl.diagnose.report_json import run_as_json
@@ -41,8 +41,9 @@ _IDLE_S: Final = 600.0
 
 
 class _OpenJournal(NamedTuple):
-    """Parts of the journal that are read: histories of runs that go on, and all runs."""
+    """The open journal, and what is known of its runs that go on."""
 
+    open: Open
     histories: LiveHistories
     journals: Journals
 
@@ -77,9 +78,9 @@ class _Answers:
         try:
             if self._journal is None:
                 self._journal = self._open()
-            histories, journals = self._journal
+            open_, histories, journals = self._journal
             histories.keep_only({key, *(ExperimentKey(*one) for one in live)})
-            looked = histories.look(key)
+            looked = histories.look(open_, key)
             history = looked.history
             silent_s = max(0.0, time.time() - history.newest_ns / 1e9)
             report = diagnose(history, silent_s=silent_s)
@@ -102,14 +103,14 @@ class _Answers:
     def _open(self) -> _OpenJournal:
         with ExitStack() as stack:
             if self._place.url is None:
-                histories = LiveHistories(partial(looking, self._place.directory))
+                open_: Open = partial(looking, self._place.directory)
             else:
                 shared = stack.enter_context(contextlib.closing(self._place.open()))
-                histories = LiveHistories(shared.read)
+                open_ = shared.read
             journals = Journals(self._place)
             stack.callback(journals.close)
             self._opened = stack.pop_all()
-        return _OpenJournal(histories, journals)
+        return _OpenJournal(open_, LiveHistories(), journals)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

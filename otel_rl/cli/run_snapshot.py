@@ -4,6 +4,7 @@ import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from statistics import median
 from typing import Final, NamedTuple
 
 from otel_rl.bridge.journal.interface import Connection
@@ -15,7 +16,7 @@ from otel_rl.run_id import run_id
 from otel_rl.semconv import names
 from otel_rl.semconv.spec import STEP_SPAN
 
-__all__ = ["RunWatch", "Snapshot", "WorkerLine", "counted"]
+__all__ = ["RunWatch", "Snapshot", "WorkerLine", "counted", "notable_first"]
 
 _RATE_S: Final = 30.0  # steps of this long make the rate
 _NS_PER_S: Final = 1e9
@@ -31,6 +32,9 @@ _DROPS: Final = frozenset(
 
 _STANDINGS: Final = ("new", "alive", "ended", "failed", "silent")  # by ``WorkerStanding``
 _CURRENT: Final = {"new", "alive"}  # unknown without a bridge
+
+_BEHIND: Final = 2  # steps of a worker that is behind its role
+_LATE_S: Final = 10.0  # of an export, at least, and three times the usual
 
 
 class WorkerLine(NamedTuple):
@@ -51,6 +55,29 @@ class WorkerLine(NamedTuple):
     phase_s: float
     step: int | None
     idle_s: float
+
+
+def notable_first(workers: Sequence[WorkerLine]) -> Sequence[WorkerLine]:
+    """Return failed and silent workers, then late ones and those behind, then all others.
+
+    For a screen without room for all; otherwise the order stays.
+    """
+    newest: dict[str, int] = {}
+    for one in workers:
+        role = one.name.rpartition("/")[0]
+        newest[role] = max(newest.get(role, 0), one.step or 0)
+    usual_s = median(one.idle_s for one in workers) if workers else 0.0
+
+    def rank(one: WorkerLine) -> int:
+        if one.standing in {"failed", "silent"}:
+            return 0
+        if one.standing == "ended":
+            return 3
+        is_behind = one.step is not None
+        is_behind &= newest[one.name.rpartition("/")[0]] - (one.step or 0) >= _BEHIND
+        return 1 if is_behind or one.idle_s > max(_LATE_S, 3 * usual_s) else 2
+
+    return sorted(workers, key=rank)
 
 
 @dataclass(frozen=True, slots=True)

@@ -141,6 +141,8 @@ def work_of(place: PhaseKey) -> Work:
         if work is not None:
             return work
     found = _work_by_words(place.phase)
+    if found is Work.ENVIRONMENT and _work_by_words(place.role) is Work.REWARD:
+        return Work.REWARD  # answers are scored by running them
     if found is None and not _is_overhead(place.phase):  # a trainer's checkpoint is no training
         found = _work_by_words(place.role)
     return found or Work.OTHER

@@ -8,18 +8,20 @@ from difflib import get_close_matches
 from typing import Any, Final
 
 from otel_rl.bridge.config import BridgeSettings
-from otel_rl.bridge.journal.run_reader import read_keys
+from otel_rl.bridge.journal.run_reader import read_keys, read_standing
 from otel_rl.errors import ConfigError
 from otel_rl.view.journals import Found, Journals, may_see
+from otel_rl.view.parts.diagnoses import Asked, Diagnoses, Unread
 from otel_rl.view.parts.key_series import Bounds, comparison, key_list, key_series, similar_keys
-from otel_rl.view.parts.overview import diagnosis, goodput, headline, run_facts, step_seconds
+from otel_rl.view.parts.overview import goodput, headline, run_facts, step_seconds
 from otel_rl.view.parts.slowest import longest_phases, longest_spans, step_time
 from otel_rl.view.parts.timeline import timeline
 from otel_rl.view.run_data import RunData
 
-__all__ = ["Answers", "Scope"]
+__all__ = ["Answers", "Scope", "Steps"]
 
 _READING_S: Final = 20.0  # of a long history; a client waits for longer
+_DIAGNOSED_EVERY_S: Final = 5.0  # a run that goes on
 _LONGEST_OF_STEP: Final = 15
 _MOST_NEAR, _LEAST_ALIKE = 8, 0.5  # workers that may have been meant
 
@@ -27,6 +29,9 @@ _NAME: Final = "Name a run as EXPERIMENT, TRIAL or EXPERIMENT/TRIAL."
 
 Scope = Sequence[str] | None
 """Experiments that a reader may see, see ``Grant``; None for all."""
+
+Steps = tuple[int, int | None] | None
+"""First and last step, None for the newest one; None for all."""
 
 
 class Answers:
@@ -42,6 +47,7 @@ class Answers:
     ) -> None:
         self._clock_ns = clock_ns
         self._journals = Journals(settings.journal_place)
+        self._diagnoses = Diagnoses(every_s=_DIAGNOSED_EVERY_S, budget_s=_READING_S)
 
     def close(self) -> None:
         """Close the shared database, if there is one."""
@@ -55,28 +61,27 @@ class Answers:
             one for one in found if may_see(one, scope) and wanted in str(one.run.key).casefold()
         ]
         now_ns = self._clock_ns()
-        page = [run_facts(one, now_ns) for one in seen[offset : offset + limit]]
+        page = [_facts_and_verdict(one, now_ns) for one in seen[offset : offset + limit]]
         return {**_paged("runs", page, len(seen), offset), "faults": list(faults)}
 
     def diagnose(
-        self, scope: Scope, run: str | None, steps: tuple[int, int] | None, *, now: bool
+        self, scope: Scope, run: str | None, steps: Steps, *, now: bool
     ) -> Mapping[str, Any]:
         """Return causes of slow steps, failures and bad learning; see ``otel-rl diagnose``."""
         found = self._named(scope, run)
-        if steps is not None:
-            _check_steps(found, *steps)
-        return diagnosis(found, steps, now=now, now_ns=self._clock_ns())
+        of = None if steps is None else _known_steps(found, *steps)
+        return self._diagnosed(found, Asked(of, now))
 
     def why_step(self, scope: Scope, run: str | None, step: int) -> Mapping[str, Any]:
         """Return the use of the time of one step, beside other steps."""
         found = self._named(scope, run)
-        _check_steps(found, step, step)
+        _known_steps(found, step, step)
         data = self._read(found)
         return {
             **_run(found),
             "step": step,
             "time": step_time(data, step),
-            "diagnosis": diagnosis(found, (step, step)),
+            "diagnosis": self._diagnosed(found, Asked((step, step))),
             "longest": longest_phases(data, step=step, most=_LONGEST_OF_STEP),
             "critical_path": _critical_path(found, step),
         }
@@ -93,7 +98,7 @@ class Answers:
         return {**_run(found), **_paged("keys", page, len(listed), offset)}
 
     def history(
-        self, scope: Scope, run: str | None, key: str, steps: tuple[int, int] | None, most: int
+        self, scope: Scope, run: str | None, key: str, steps: Steps, most: int
     ) -> Mapping[str, Any]:
         """Return values of a key, cut to a number of points with all extremes kept."""
         found = self._named(scope, run)
@@ -105,7 +110,7 @@ class Answers:
                 f"Run {found.run.key} has no key {key!r}.",
                 hint=f"Similar ones: {similar}." if similar else "The tool keys lists them.",
             )
-        first, last = steps or (-math.inf, math.inf)
+        first, last = (-math.inf, math.inf) if steps is None else _known_steps(found, *steps)
         return {**_run(found), "key": key, **key_series(series, Bounds(first, last, most))}
 
     def compare(
@@ -151,17 +156,33 @@ class Answers:
             "headline": None if known is None else {"key": known["key"], "last": known["last"]},
         }
 
+    def _diagnosed(self, found: Found, asked: Asked) -> Mapping[str, Any]:
+        try:
+            return self._diagnoses.of(found, asked, now_ns=self._clock_ns())
+        except Unread as exc:
+            raise _unread(found, exc.share) from exc
+
     def _named(self, scope: Scope, run: str | None) -> Found:
         return self._journals.named(run or None, sees=lambda found: may_see(found, scope))
 
     def _read(self, found: Found) -> RunData:
         progress = self._journals.read(found, budget_s=_READING_S)
         if progress.share < 1:
-            raise ConfigError(
-                f"The history of {found.run.key} is long: {progress.share:.0%} is read.",
-                hint="Ask again: reading continues.",
-            )
+            raise _unread(found, progress.share)
         return progress.data
+
+
+def _facts_and_verdict(found: Found, now_ns: int) -> Mapping[str, Any]:
+    with found.open() as connection:
+        verdict = read_standing(connection, found.id).verdict
+    return {**run_facts(found, now_ns), "verdict": verdict or None}
+
+
+def _unread(found: Found, share: float) -> ConfigError:
+    return ConfigError(
+        f"The history of {found.run.key} is long: {share:.0%} is read.",
+        hint="Ask again: reading continues.",
+    )
 
 
 def _run(found: Found) -> Mapping[str, Any]:
@@ -173,13 +194,15 @@ def _paged(name: str, page: Sequence[Any], all_: int, offset: int) -> Mapping[st
     return {name: page, "all": all_, "next_offset": after if after < all_ else None}
 
 
-def _check_steps(found: Found, first: int, last: int) -> None:
+def _known_steps(found: Found, first: int, last: int | None) -> tuple[int, int]:
     newest = found.run.step or 0
+    last = max(first, newest) if last is None else last
     if not 0 <= first <= min(last, newest):
         raise ConfigError(
             f"There are no steps {first} to {last} in {found.run.key}.",
             hint=f"Its steps go to {newest}; the first must not be after the last.",
         )
+    return first, last
 
 
 def _check_worker(found: Found, data: RunData, worker: str) -> None:

@@ -14,6 +14,7 @@ MAX_CHARS: Final = 40_000
 """Of one answer as JSON: about ten thousand tokens."""
 
 _DIGITS: Final = 6
+_MOST_LISTS: Final = 5
 
 # Most characters of a text and most parts of a list, tried one after the other.
 _CUTS: Final = ((2_000, 2_000), (500, 100), (200, 30), (100, 10))
@@ -22,17 +23,34 @@ _CUTS: Final = ((2_000, 2_000), (500, 100), (200, 30), (100, 10))
 def fitted(answer: Mapping[str, Any]) -> str:
     """Return an answer as JSON of at most ``MAX_CHARS``, without secrets; NaN is null.
 
-    What is too long is cut, and the answer then has ``"cut": true``.
+    What is too long is cut, and the answer then has ``cut``: what was left out, and the way to it.
 
     Raises:
         ConfigError: It cannot be cut enough.
     """
     for place, (chars, parts) in enumerate(_CUTS):
         clean = _clean(answer, chars, parts)
-        text = json.dumps(clean if place == 0 else {"cut": True, **clean}, separators=(",", ":"))
+        if place:
+            clean = {"cut": _left_out(answer, chars, parts), **clean}
+        text = json.dumps(clean, separators=(",", ":"))
         if len(text) <= MAX_CHARS:
             return text
     raise ConfigError("The answer is too long.", hint="Ask for fewer steps, keys or points.")
+
+
+def _left_out(answer: Mapping[str, Any], chars: int, parts: int) -> str:
+    lists = [
+        f"{name} has {len(of)}"
+        for name, of in answer.items()
+        if isinstance(of, Sequence) and not isinstance(of, str) and len(of) > parts
+    ]
+    return "; ".join(
+        [
+            f"of each list the first {parts}, of each text {chars} characters",
+            *lists[:_MOST_LISTS],
+            "ask for fewer: a limit and an offset, a range of steps, a worker or a name",
+        ]
+    )
 
 
 def _clean(value: Any, chars: int, parts: int) -> Any:  # JSON of any shape
@@ -40,9 +58,18 @@ def _clean(value: Any, chars: int, parts: int) -> Any:  # JSON of any shape
         text = shown(value[: 4 * chars])
         return text if len(text) <= chars else f"{text[:chars]}…"
     if isinstance(value, float):
-        return float(f"{value:.{_DIGITS}g}") if math.isfinite(value) else None
+        return _number(value)
     if isinstance(value, Mapping):
         return {str(key)[:chars]: _clean(one, chars, parts) for key, one in value.items()}
     if isinstance(value, Sequence):
         return [_clean(one, chars, parts) for one in value[:parts]]
     return value
+
+
+def _number(value: float) -> float | int | None:
+    """Return a number in few digits; of a large one, such as a time, the whole part stays."""
+    if not math.isfinite(value):
+        return None
+    if abs(value) < 10**_DIGITS:
+        value = float(f"{value:.{_DIGITS}g}")
+    return round(value) if value.is_integer() or abs(value) >= 10**_DIGITS else value

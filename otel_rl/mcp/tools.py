@@ -13,7 +13,7 @@ from pydantic import Field
 from starlette.requests import Request
 
 from otel_rl.errors import OtelRLError
-from otel_rl.mcp.answers import Answers
+from otel_rl.mcp.answers import Answers, Steps
 from otel_rl.mcp.answers import Scope as _Scope
 from otel_rl.mcp.fitting import fitted
 from otel_rl.redaction import shown
@@ -57,7 +57,10 @@ class _Tools:
         offset: _Offset = 0,
         limit: Annotated[int, Field(ge=1, le=50)] = 20,
     ) -> CallToolResult:
-        """List runs, the last active one first: state, newest step, workers by role, ages."""
+        """List runs, the last active one first: state, newest step, workers by role, ages.
+
+        The verdict is that of the bridge's last diagnosis, null before one.
+        """
         return await self._answer(
             ctx, lambda of, to: of.runs(to, search=search, offset=offset, limit=limit)
         )
@@ -183,9 +186,5 @@ def make_server(answers: Answers, access: Access | None = None) -> MCPServer:
     return server
 
 
-def _steps(first: int | None, last: int | None) -> tuple[int, int] | None:
-    if first is None and last is None:
-        return None
-    if last is None:
-        raise ToolError("last_step is missing. Give both steps or none.")
-    return first or 0, last
+def _steps(first: int | None, last: int | None) -> Steps:
+    return None if first is None and last is None else (first or 0, last)

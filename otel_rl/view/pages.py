@@ -12,19 +12,19 @@ from typing import Any, Final, NamedTuple
 import orjson
 
 from otel_rl.bridge.config import BridgeSettings
-from otel_rl.bridge.journal.run_reader import read_keys
+from otel_rl.bridge.journal.run_reader import read_keys, read_standing
 from otel_rl.errors import OtelRLError
-from otel_rl.records import ExperimentStatus, KeySpec
+from otel_rl.records import KeySpec
 from otel_rl.redaction import redacted, shown
 from otel_rl.semconv.spec import Tier
 from otel_rl.version import __version__
 from otel_rl.view.journals import Found, Journals, Progress, may_see
+from otel_rl.view.parts.diagnoses import Asked, Diagnoses, Unread
 from otel_rl.view.parts.health import health
 from otel_rl.view.parts.key_series import whole_series
 from otel_rl.view.parts.measurements import deviations, measurements
 from otel_rl.view.parts.overview import (
     Catalogue,
-    diagnosis,
     goodput,
     headline,
     panel_lines,
@@ -47,6 +47,7 @@ _COMPRESSED_FROM: Final = 4_096
 
 # A diagnosis takes a tenth of a second for a hundred steps: one in a while is enough.
 _DIAGNOSED_EVERY_S: Final = 15.0
+_DIAGNOSIS_READING_S: Final = 1.0
 
 
 class Question(NamedTuple):
@@ -97,7 +98,7 @@ class Pages:
         self._settings = settings
         self._clock_ns = clock_ns
         self._journals = Journals(settings.journal_place)
-        self._diagnoses: dict[str, tuple[float, int, dict[str, Any]]] = {}
+        self._diagnoses = Diagnoses(every_s=_DIAGNOSED_EVERY_S, budget_s=_DIAGNOSIS_READING_S)
         self._catalogues: dict[tuple[str, Tier], tuple[int, Catalogue]] = {}
         self._parts: dict[str, Callable[[Found, Mapping[str, str]], Any]] = {
             "overview": self._overview,
@@ -217,21 +218,19 @@ class Pages:
 
     def _diagnosis(self, found: Found, query: Mapping[str, str]) -> Any:
         first, last = _step(query, "first"), _step(query, "last")
-        if first is not None and last is not None:
-            return diagnosis(found, (first, last))
-        known = self._diagnoses.get(found.id)
-        now_s = time.monotonic()
-        is_over = found.run.description.status is not ExperimentStatus.RUNNING
-        is_new = known is not None and (
-            (is_over and known[1] == found.run.changed_ns) or now_s - known[0] < _DIAGNOSED_EVERY_S
-        )
-        if known is None or not is_new:
-            if len(self._diagnoses) > _MAX_RUNS:
-                self._diagnoses.clear()
-            made = diagnosis(found, now_ns=self._clock_ns())
-            known = now_s, found.run.changed_ns, made
-            self._diagnoses[found.id] = known
-        return known[2]
+        asked = Asked() if first is None or last is None else Asked((first, last))
+        try:
+            return {**self._diagnoses.of(found, asked, now_ns=self._clock_ns()), "read": 1}
+        except Unread as exc:
+            with found.open() as connection:
+                verdict = read_standing(connection, found.id).verdict
+            return {
+                "verdict": verdict,
+                "words": str(exc),
+                "read": exc.share,
+                "causes": [],
+                "symptoms": [],
+            }
 
     def _workers(self, found: Found, query: Mapping[str, str]) -> Any:
         progress = self._journals.read(found)

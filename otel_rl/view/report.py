@@ -109,7 +109,10 @@ def _answers(pages: Pages, run: str, contents: Contents) -> Iterator[tuple[str, 
         for panel in section["panels"]:
             query = {"id": panel["id"]}
             yield f"runs/{run}/panel?id={panel['id']}", _get(pages, f"runs/{run}/panel", query)
-    yield f"runs/{run}/diagnosis", _get(pages, f"runs/{run}/diagnosis", _range(contents.steps))
+    path = f"runs/{run}/diagnosis"
+    while (found := _get(pages, path, _range(contents.steps)))["read"] < 1:
+        pass
+    yield path, found
     for page in ("workers", "rollouts", "health"):
         if page in contents.pages:
             yield f"runs/{run}/{page}", _get(pages, f"runs/{run}/{page}")

@@ -6,6 +6,7 @@ the run.
 
 import itertools
 import math
+import re
 import statistics
 import time
 from collections.abc import Mapping, Sequence
@@ -29,20 +30,23 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import (
     SummaryDataPoint,
 )
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
+from opentelemetry.sdk.metrics import Counter as SdkCounter
+from opentelemetry.sdk.metrics import Histogram as SdkHistogram
 from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import AggregationTemporality as SdkTemporality
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.resources import Resource as SdkResource
 
 from otel_rl.bridge.otlp.decode import decode
 from otel_rl.bridge.rows.aligner import Aligner, AlignSettings
 from otel_rl.bridge.rows.dedup.dedup_log import DedupLog
-from otel_rl.bridge.rows.reports.data_warnings import OVERFLOWED, SHARED
+from otel_rl.bridge.rows.reports.data_warnings import DROPPED, FOLDED, OVERFLOWED, SHARED
 from otel_rl.records import Batch, ExperimentKey, Row, Signal
 from tests.kept import revived
 
 KEY = ExperimentKey("exp")
 S = 1_000_000_000
-T0 = time.time_ns()
+T0 = time.time_ns() // (1000 * S) * 1000 * S  # windows of up to 1000 s begin there
 CUMULATIVE = AggregationTemporality.AGGREGATION_TEMPORALITY_CUMULATIVE
 
 
@@ -86,8 +90,14 @@ class Run:
 class StockWorker:
     """A process with the stock SDK, whose exports are collected by hand."""
 
-    def __init__(self, instance: str = "w", role: str = "trainer") -> None:
-        self.reader = InMemoryMetricReader()
+    def __init__(
+        self, instance: str = "w", role: str = "trainer", *, is_delta: bool = False
+    ) -> None:
+        deltas: dict[type, SdkTemporality] = {
+            SdkCounter: SdkTemporality.DELTA,
+            SdkHistogram: SdkTemporality.DELTA,
+        }
+        self.reader = InMemoryMetricReader(deltas if is_delta else None)
         self.provider = MeterProvider(
             [self.reader],
             SdkResource({"rl.worker.role": role, "service.instance.id": instance}),
@@ -303,6 +313,36 @@ def test_processes_without_a_name_are_counted_and_the_run_tells_it() -> None:
     assert "'trainer'" in told
 
 
+@pytest.mark.parametrize("kind", ["counter", "histogram"])
+def test_processes_with_deltas_and_one_name_are_told_of(kind: str) -> None:
+    run = Run()
+    processes = [StockWorker("", is_delta=True) for _ in range(2)]
+    if kind == "counter":
+        adds = [process.meter.create_counter("tokens").add for process in processes]
+    else:
+        adds = [process.meter.create_histogram("tokens").record for process in processes]
+    for _ in range(4):
+        for process, add in zip(processes, adds, strict=True):
+            add(10)
+            run.take(process.export())
+    run.end()
+    (told,) = (row.labels[SHARED] for row in run.rows if row.labels)
+    assert "service.instance.id" in told
+
+
+def test_deltas_of_one_process_and_of_one_that_replaces_it_are_no_shared_name() -> None:
+    run = Run()
+    old, new = StockWorker("", is_delta=True), StockWorker("", is_delta=True)
+    for process in (old, old, new, old, new, new, new):  # the old one ends beside the new one
+        tokens = process.meter.create_counter("tokens")
+        for number in range(3):
+            tokens.add(10, {"rl.loop.iteration": number})
+        tokens.add(10)
+        run.take(process.export())
+    run.end()
+    assert not [row for row in run.rows if row.labels]
+
+
 def test_steps_for_which_an_sdk_has_no_room_are_told_of_once() -> None:
     """2,000 sets of attributes an instrument by default: what is beyond comes without a step."""
     worker, run = StockWorker(), Run()
@@ -321,6 +361,56 @@ def test_steps_for_which_an_sdk_has_no_room_are_told_of_once() -> None:
     (told,) = (row.labels[OVERFLOWED] for row in run.rows if row.labels)
     assert "trainer/loss/overflow" in told
     assert "delta" in told
+
+
+@pytest.mark.parametrize("is_counter", [True, False])
+def test_an_attribute_with_a_new_value_every_time_folds_beyond_a_bound(is_counter: bool) -> None:
+    worker, run = StockWorker(), Run(max_metric_keys=20)
+    meter = worker.meter
+    tell = meter.create_counter("seen").add if is_counter else meter.create_gauge("seen").set
+    logs: list[DedupLog] = []
+    for number in range(60):
+        tell(1, {"request.id": f"r{number}", "route": f"/{number % 3}"})
+        if number % 20 == 19:
+            run.take(worker.export())
+            run.restart(logs)
+    worker.meter.create_gauge("other").set(3)
+    run.take(worker.export())
+    run.end()
+    kept = [key for key in run.written() if re.fullmatch(r"trainer/seen/r\d+/\d", key)]
+    assert len(kept) == 20
+    assert run.last("trainer/seen/overflow") == (40 if is_counter else 1)
+    assert run.last("trainer/other") == 3
+    (told,) = (row.labels[FOLDED] for row in run.rows if row.labels)
+    assert "'seen'" in told
+    assert "'request.id'" in told
+    assert "trainer/seen/overflow" in told
+
+
+def test_keys_beside_a_metric_that_has_too_many_stay_apart() -> None:
+    worker, run = StockWorker(), Run(max_metric_keys=20)
+    for name in ("a", "b"):
+        gauge = worker.meter.create_gauge(name)
+        for number in range(20):
+            gauge.set(number, {"layer": f"l{number}"})
+    run.take(worker.export())
+    run.end()
+    assert len([key for key in run.written() if "/l" in key]) == 40
+    assert not [row for row in run.rows if row.labels]
+
+
+def test_series_that_fold_leave_room_for_other_metrics() -> None:
+    worker, run = StockWorker(), Run(max_metric_keys=10, max_series=60)
+    requests = worker.meter.create_counter("requests")
+    for number in range(100):
+        requests.add(1, {"request.id": f"r{number}"})
+    run.take(worker.export())
+    worker.meter.create_gauge("loss").set(3)
+    run.take(worker.export())
+    run.end()
+    assert run.last("trainer/requests/overflow") == 30
+    assert run.last("trainer/loss") == 3
+    assert {label for row in run.rows for label in row.labels} == {DROPPED, FOLDED}
 
 
 def test_nan_that_is_told_again_is_a_repetition_too() -> None:

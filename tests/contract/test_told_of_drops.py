@@ -10,26 +10,27 @@ import grpc
 import pytest
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
     ExportMetricsPartialSuccess,
+    ExportMetricsServiceRequest,
     ExportMetricsServiceResponse,
 )
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2_grpc import MetricsServiceStub
 
 from otel_rl.bridge.bridge import Bridge
 from otel_rl.bridge.config import load_settings
-from otel_rl.bridge.counters import Counter, SampleDrop
-from otel_rl.bridge.rows.reports.data_warnings import DROPPED
+from otel_rl.bridge.counters import Counter, SampleDrop, ValueFold
+from otel_rl.bridge.rows.reports.data_warnings import DROPPED, FOLDED
 from otel_rl.run_id import run_id
 from tests import plain_http
-from tests.otlp_requests import gauge, metrics_request, point
+from tests.otlp_requests import gauge, key_values, metrics_request, point
 from tests.waiting import wait_until
 
-MAX_SERIES = 5
+MAX_SERIES, MAX_METRIC_KEYS = 5, 2
 
 
 @pytest.fixture
 def bridge(tmp_path: Path) -> Iterator[Bridge]:
     free = {"port": 0}
-    align = {"max_series": MAX_SERIES}
+    align = {"max_series": MAX_SERIES, "max_metric_keys": MAX_METRIC_KEYS}
     given = {"data": tmp_path, "http": free, "grpc": free, "align": align}
     running = Bridge(load_settings(None, {**given, "tracker": {"name": "jsonl"}}))
     running.start()
@@ -50,6 +51,10 @@ def send(bridge: Bridge, protocol: str, series: int, instance: str) -> ExportMet
             stub = MetricsServiceStub(channel)  # type: ignore[no-untyped-call]  # generated
             answer: ExportMetricsServiceResponse = stub.Export(request)
             return answer.partial_success
+    return post(bridge, request)
+
+
+def post(bridge: Bridge, request: ExportMetricsServiceRequest) -> ExportMetricsPartialSuccess:
     posted = plain_http.post(
         f"http://{bridge.addresses.http}/v1/metrics",
         content=request.SerializeToString(),
@@ -84,3 +89,24 @@ def test_points_of_too_many_series_are_told_to_who_sent_them_once(
     assert "metric.greedy.0" in label
     assert f"max_series = {MAX_SERIES}" in label
     assert sum("metric.greedy.0" in record.getMessage() for record in caplog.records) == 1
+
+
+@pytest.mark.process
+def test_an_attribute_that_makes_too_many_keys_is_told_to_the_run_the_log_and_a_counter(
+    bridge: Bridge, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    metric = gauge(*(point(1.0, time_ns=time.time_ns()) for _ in range(4)), name="queue.depth")
+    for place, one in enumerate(metric.gauge.data_points):
+        one.attributes.extend(key_values({"request.id": f"r{place}", "route": "/a"}))
+    with caplog.at_level(logging.WARNING):
+        post(bridge, metrics_request(metric, resource={"rl.experiment.name": "e"}))
+        wait_until(lambda: bridge.counters.value(Counter.SAMPLES_TAKEN) == 4, timeout_s=60)
+    bridge.stop()
+    folded = bridge.counters.value(Counter.VALUES_FOLDED, reason=ValueFold.ATTRIBUTES)
+    assert folded == 2
+    lines = (tmp_path / f"{run_id('e', 'default')}.jsonl").read_text().splitlines()
+    (label,) = (row["labels"][FOLDED] for row in map(json.loads, lines) if "labels" in row)
+    assert "'queue.depth'" in label
+    assert "'request.id'" in label
+    assert "align.max_metric_keys" in label
+    assert sum("'request.id'" in record.getMessage() for record in caplog.records) == 1

@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import httpx2
+import jsonschema
 import pytest
 from mcp import ClientSession, StdioServerParameters, stdio_client
 from mcp.client.streamable_http import streamable_http_client
 from mcp.types import TextContent
 
-from otel_rl.mcp.fitting import MAX_CHARS
+from otel_rl.mcp.fitting import MAX_CHARS, fitted
 from otel_rl.records import ExperimentKey
 from tests.journals.small_run import ENDED, RANKS, STEPS, Life, begin, end, start_ns, step
 from tests.process.commands import OTEL_RL, clean_environment
@@ -23,6 +24,7 @@ from tests.view_runs import HOSTILE, LookedAt, S, write_run
 
 pytestmark = pytest.mark.process
 
+SCHEMA = json.loads((Path(__file__).parents[2] / "docs/schemas/diagnose.json").read_text())
 SECRET = "hunter2-hunter2-hunter2"
 TOOLS = {
     "runs",
@@ -136,6 +138,8 @@ def test_every_tool_answers_a_real_client(data: Path) -> None:
             session, "history", run="slow", key="trainer/loss", first_step=10, last_step=12
         )
         assert [at for at, _ in part["values"]] == [10, 11, 12]
+        rest = await ask(session, "history", run="slow", key="trainer/loss", first_step=999)
+        assert [at for at, _ in rest["values"]] == [999, 1000]
 
         both = await ask(session, "compare_runs", run="slow", other="even")
         differs = {one["key"]: one for one in both["keys"]}
@@ -154,6 +158,22 @@ def test_every_tool_answers_a_real_client(data: Path) -> None:
     over_stdio(data, talk)
 
 
+def test_an_agent_is_told_what_the_command_tells_and_the_schema_promises(data: Path) -> None:
+    said = subprocess.run(
+        [*OTEL_RL, "diagnose", "slow", "--json", "--data", str(data)],
+        env=clean_environment(data),
+        stdout=subprocess.PIPE,
+        check=True,
+    )
+
+    async def talk(session: ClientSession) -> None:
+        found = await ask(session, "diagnose", run="slow")
+        jsonschema.validate(found, SCHEMA)
+        assert found == json.loads(fitted(json.loads(said.stdout)))
+
+    over_stdio(data, talk)
+
+
 def test_mistakes_are_told_with_a_way_out(data: Path) -> None:
     async def talk(session: ClientSession) -> None:
         assert "There are: " in await refusal(session, "diagnose", run="none")
@@ -161,8 +181,8 @@ def test_mistakes_are_told_with_a_way_out(data: Path) -> None:
         assert "Similar ones: trainer/loss" in words
         assert "go to 1000" in await refusal(session, "why_step", run="slow", step=5_000)
         assert "Both names" in await refusal(session, "compare_runs", run="even", other="even")
-        words = await refusal(session, "history", run="slow", key="trainer/loss", first_step=3)
-        assert "last_step is missing" in words
+        words = await refusal(session, "history", run="slow", key="trainer/loss", first_step=2000)
+        assert "go to 1000" in words
         words = await refusal(session, "slowest_spans", run="slow", worker="trainer/22")
         assert "no worker 'trainer/22'. Similar ones: trainer/2" in words
         await refusal(session, "runs", limit=1_000_000)

@@ -1,26 +1,28 @@
-"""Histories of live runs: each diagnosis reads the new part of the journal.
+"""Histories of runs that are looked at: each diagnosis reads the new part of the journal.
 
 journal    [ 1 2 3 4 5 6 ][ 7 8 ]      a first look reads all, the next one 7 and 8
 [ . 2 3 4 5 6 ][ 7 8 ]      the oldest is forgotten there: it stays known here
 [ . . . 4 5 6 ][ 7 8 ]      a quarter is: all of it is read again
 """
 
+import math
+import time
 from array import array
 from bisect import bisect_left
-from collections.abc import Collection, MutableSequence
+from collections.abc import Callable, Collection, MutableSequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple, TypeAlias
 
 from otel_rl.bridge.journal.interface import Connection
-from otel_rl.bridge.journal.run_reader import first_history, read_history
+from otel_rl.bridge.journal.run_reader import first_history, history_records, read_history
 from otel_rl.diagnose.history.records import Facts
 from otel_rl.diagnose.history.run_history import GrowingHistory, RunHistory
 from otel_rl.records import ExperimentKey
 from otel_rl.run_id import run_id
 
-__all__ = ["LiveHistories", "Looked"]
+__all__ = ["LiveHistories", "Looked", "Open"]
 
 # Of the records that were read, the part that the journal has forgotten before all are read again:
 # a long run is not read anew with each part that it forgets.
@@ -28,11 +30,8 @@ _MAX_FORGOTTEN: Final = 0.25
 
 _MAX_BYTES: Final = 512 << 20
 
-
-class _Open(Protocol):
-    """Opens a connection that only reads."""
-
-    def __call__(self) -> AbstractContextManager[Connection]: ...
+Open: TypeAlias = Callable[[], AbstractContextManager[Connection]]
+"""Opens a connection that only reads."""
 
 
 class Looked(NamedTuple):
@@ -42,11 +41,13 @@ class Looked(NamedTuple):
         history: Valid until the next look at any run.
         records: Number of records that were read for it.
         is_whole: Whether these are all that there are.
+        left: Number of records that were left for the next look, for want of time.
     """
 
     history: RunHistory
     records: int
     is_whole: bool
+    left: int = 0
 
 
 @dataclass(slots=True)
@@ -69,38 +70,47 @@ class _Live:
 
 
 class LiveHistories:
-    """Histories of the runs that go on, in bounded memory. One thread.
+    """Histories of the runs that are looked at, in bounded memory. One thread.
 
     Args:
-        open_: Opens the journal.
         max_bytes: Bound of the memory of all. Runs beyond it are read from the beginning at
             each look, those that were looked at longest ago first.
     """
 
-    def __init__(self, open_: _Open, *, max_bytes: int = _MAX_BYTES) -> None:
-        self._open = open_
+    def __init__(self, *, max_bytes: int = _MAX_BYTES) -> None:
         self._max_bytes = max_bytes
         # The one that was looked at last is the last.
-        self._live: dict[ExperimentKey, _Live] = {}
+        self._live: dict[tuple[ExperimentKey, int], _Live] = {}
 
     def keep_only(self, keys: Collection[ExperimentKey]) -> None:
         """Let go of all other runs: they have ended."""
-        self._live = {key: of for key, of in self._live.items() if key in keys}
+        self._live = {
+            (key, begun_ns): of for (key, begun_ns), of in self._live.items() if key in keys
+        }
 
     @property
     def known(self) -> Collection[ExperimentKey]:
         """Return the runs in memory."""
-        return self._live.keys()
+        return [key for key, _ in self._live]
 
-    def look(self, key: ExperimentKey) -> Looked:
+    def look(
+        self, open_: Open, key: ExperimentKey, *, begun_ns: int = 0, budget_s: float = math.inf
+    ) -> Looked:
         """Read a run on.
+
+        Args:
+            open_: Opens its journal.
+            key: Of the run.
+            begun_ns: Of the run, where several journals may have one of that name.
+            budget_s: Reading ends after about so long.
 
         Raises:
             JournalError: The journal cannot be read.
         """
+        until_s = time.monotonic() + budget_s
         run, records = run_id(key.experiment, key.trial), 0
-        live = self._live.pop(key, None) or _Live()
-        with self._open() as connection:
+        live = self._live.pop((key, begun_ns), None) or _Live()
+        with open_() as connection:
             first = first_history(connection, run)
             if not first or live.forgotten(first) >= _MAX_FORGOTTEN:
                 live = _Live()
@@ -111,11 +121,16 @@ class LiveHistories:
                     if body is not None:  # what is damaged is left out
                         live.history.add(Facts.decode(body))
                         records += 1
+                if time.monotonic() > until_s:
+                    break
+            left = history_records(connection, run, max(live.numbers[-1:], default=0))
         live.size = live.history.memory_bytes()
-        self._live[key] = live
-        self._forget()
-        return Looked(live.history.history(), records, is_whole)
+        self._live[key, begun_ns] = live
+        self._forget(1 if left else 0)  # what is half read is not begun anew
+        return Looked(live.history.history(), records, is_whole, left)
 
-    def _forget(self) -> None:
-        while self._live and sum(of.size for of in self._live.values()) > self._max_bytes:
+    def _forget(self, kept: int) -> None:
+        while (
+            len(self._live) > kept and sum(of.size for of in self._live.values()) > self._max_bytes
+        ):
             del self._live[next(iter(self._live))]

@@ -8,14 +8,14 @@ single points.
 import math
 from collections.abc import Mapping, Sequence
 
-from otel_rl.bridge.rows.history.step_analysis import StepAnalysis
+from otel_rl.bridge.rows.history.step_analysis import MAX_PLACES, StepAnalysis
 from otel_rl.bridge.rows.intake.export_intake import add_points
 from otel_rl.bridge.rows.open_run.run_logs import RunLogs
 from otel_rl.bridge.rows.open_run.run_standing import RunStanding
 from otel_rl.bridge.rows.open_run.run_state import RunState
 from otel_rl.bridge.rows.open_run.run_values import RunValues
 from otel_rl.bridge.rows.open_run.worker_reports import add_departures, add_exports
-from otel_rl.bridge.rows.reports.data_warnings import DataWarning, of_overflowed, of_units
+from otel_rl.bridge.rows.reports.data_warnings import DataWarning, of_overflowed, of_spans, of_units
 from otel_rl.bridge.rows.reports.finding_rows import Finding
 from otel_rl.bridge.rows.row_maker import Closed
 from otel_rl.bridge.rows.settings import AlignSettings
@@ -217,9 +217,15 @@ class Aligner:
             }
             return {instance: silent for instance, silent in found.items() if silent is not None}
 
-        return self.state.span_window.close(
+        window = self.state.span_window
+        was_crowded = bool(window.crowded_role)
+        analyses = window.close(
             self._intake.axis.role, self.settings, now_ns, missed, everything=everything
         )
+        if analyses and not was_crowded and window.crowded_role:
+            end_ns = analyses[-1].time_ns
+            self._intake.warnings.append(of_spans(window.crowded_role, MAX_PLACES, end_ns))
+        return analyses
 
     def _take_messages(self, newest_ns: int) -> Sequence[Finding | DataWarning]:
         """Remove and return notes for the run, at its newest time."""
@@ -227,7 +233,7 @@ class Aligner:
         findings = self.state.findings.take()
         warnings, intake.warnings = intake.warnings, []
         warnings += of_units(intake.series.keys.take_unit_changes(), newest_ns)
-        warnings += of_overflowed(intake.series.keys.take_overflowed(), newest_ns)
+        warnings += of_overflowed(intake.series.keys, self.settings, newest_ns)
         return [*findings, *warnings]
 
     def _rows(self, closed: list[Closed]) -> list[Row]:

@@ -258,6 +258,8 @@ class LoadedRun:
         self.left_out = 0
         thinned = self.aligner.row_maker.take_thinned()
         add(Counter.VALUES_FOLDED, thinned, reason=ValueFold.TOO_MANY_ROWS, run=self.key)
+        folded = self.aligner.logs.take_folded()
+        add(Counter.VALUES_FOLDED, folded, reason=ValueFold.ATTRIBUTES, run=self.key)
         add(Counter.ARCHIVE_DROPPED, self.unarchived, reason=ArchiveDrop.NO_ROOM, run=self.key)
         self.unarchived = 0
         if self.lost:

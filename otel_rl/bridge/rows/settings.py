@@ -42,6 +42,9 @@ class AlignSettings(BaseModel):
     max_keys: int = Field(default=20_000, gt=0)
     """Tracker keys per experiment."""
 
+    max_metric_keys: int = Field(default=1_000, gt=0)
+    """Those of one metric of a role."""
+
     max_remembered: int = Field(default=4_000_000, gt=0)
     """Points per experiment for deduplication, 16 bytes each."""
 

@@ -2,6 +2,7 @@
 
 import argparse
 
+from otel_rl.bridge.garbage import collect_rarely
 from otel_rl.cli.embedded_bridge import say
 from otel_rl.cli.options import add_bridge_options, host_and_port, settings_of
 from otel_rl.mcp.answers import Answers
@@ -43,6 +44,7 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
 
 
 def _command(arguments: argparse.Namespace) -> int:
+    collect_rarely()
     settings = settings_of(arguments)
     answers = Answers(settings)
     listen = arguments.http

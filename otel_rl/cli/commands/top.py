@@ -20,7 +20,7 @@ from otel_rl.cli.embedded_bridge import say
 from otel_rl.cli.lookup.journal_discovery import journals, shared_journal
 from otel_rl.cli.lookup.wanted_run import WantedRun, add_run, add_run_names, wanted_run
 from otel_rl.cli.options import add_bridge_options, settings_of
-from otel_rl.cli.run_snapshot import RunWatch, Snapshot, WorkerLine, counted
+from otel_rl.cli.run_snapshot import RunWatch, Snapshot, WorkerLine, counted, notable_first
 from otel_rl.errors import ConfigError, JournalError
 from otel_rl.records import ExperimentKey
 from otel_rl.redaction import printable
@@ -180,7 +180,7 @@ def _screen(snapshots: Sequence[Snapshot], *, rows: int | None) -> RenderableTyp
     parts: list[RenderableType] = [_runs(runs)]
     if len(snapshots) > len(runs):
         parts.append(Text(f"and {len(snapshots) - len(runs)} more runs", style="dim"))
-    parts += [Text(""), _workers(workers[:room])]
+    parts += [Text(""), _workers(workers if left <= 0 else notable_first(workers)[:room])]
     if left > 0:
         parts.append(Text(f"and {left} more workers of {printable(str(first.key))}", style="dim"))
     return Group(*parts)

@@ -35,6 +35,7 @@ _FEWEST: Final = 12  # steps
 _PART: Final = 0.6  # of the steps need a value
 _CUMULATIVE: Final = 0.5  # times what equal steps add up to
 _SIDES: Final = 5
+_ALL_TOLD: Final = 32  # workers; of more, the journal keeps the extreme ones of each step
 _FOLLOWS: Final = 10  # steps in which a buffer takes up a change
 
 
@@ -203,6 +204,10 @@ def _resized(history: RunHistory) -> Iterator[tuple[str, int, int, int]]:
             if track.steps:
                 of_role[place.role][worker] += [track.steps[0], track.steps[-1]]
     for role, of in sorted(of_role.items()):
+        if len(of) > _ALL_TOLD:
+            for worker, steps in of.items():
+                exports = history.lags.get(worker, Track())
+                steps += [*exports.steps[:1], *exports.steps[-1:]]
         spans = {worker: (min(steps), max(steps)) for worker, steps in of.items()}
         late = [first for first, _ in spans.values() if first > history.first + _SIDES]
         early = [

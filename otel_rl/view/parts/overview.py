@@ -1,7 +1,7 @@
 """Data of the pages *Runs* and *Overview*: state, verdict and charts."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from hashlib import blake2s
 from statistics import median
 from typing import Any, Final
@@ -10,16 +10,10 @@ from otel_rl.bridge.delivery.selection.key_selection import KeyNames, KeySelecti
 from otel_rl.bridge.journal.reader import state_of
 from otel_rl.bridge.journal.run_reader import (
     history_size,
-    read_history,
     read_keys,
     read_standing,
 )
 from otel_rl.dashboard.arrange import Panel, Section, arrange
-from otel_rl.diagnose.engine import diagnose
-from otel_rl.diagnose.history.records import Facts
-from otel_rl.diagnose.history.run_history import RunHistory
-from otel_rl.diagnose.places import with_places
-from otel_rl.diagnose.report_json import run_as_json
 from otel_rl.goodput import as_json as as_json_goodput
 from otel_rl.goodput import in_words
 from otel_rl.records import ExperimentStatus, KeySpec
@@ -29,11 +23,9 @@ from otel_rl.view.downsample import downsample
 from otel_rl.view.journals import Found, Journals
 from otel_rl.view.run_data import RunData, Series
 from otel_rl.view.text import label, line_names, passage
-from otel_rl.view.worker_places import places_of
 
 __all__ = [
     "Catalogue",
-    "diagnosis",
     "goodput",
     "headline",
     "panel_lines",
@@ -45,7 +37,6 @@ __all__ = [
 _SPARK_POINTS: Final = 60
 _LINE_POINTS: Final = 600
 _MAX_SPARK_BYTES: Final = 4 << 20  # of stored history; longer ones are read when they are opened
-_MAX_DIAGNOSED_BYTES: Final = 8 << 20
 
 _NS_PER_S: Final = 1e9
 _NS_PER_MS: Final = 1e6
@@ -124,41 +115,6 @@ def goodput(found: Found) -> dict[str, Any] | None:
         return None
     roles = {label(role): of for role, of in as_json_goodput(spent).items()}
     return {"words": passage(in_words(spent)), "spent": roles}
-
-
-def diagnosis(
-    found: Found, steps: tuple[int, int] | None = None, *, now: bool = False, now_ns: int = 0
-) -> dict[str, Any]:
-    """Diagnose a run, or some steps of it, from its history, as ``otel-rl diagnose`` does.
-
-    Args:
-        found: The run.
-        steps: First and last step to explain; None for the whole run.
-        now: Leave out what has passed.
-        now_ns: By the clock of this machine, for the age of a silent run; 0 for none.
-    """
-    with found.open() as connection:
-        _, size = history_size(connection, found.id)
-        if size > _MAX_DIAGNOSED_BYTES:
-            verdict = read_standing(connection, found.id).verdict
-            words = "The history is long: otel-rl diagnose explains it."
-            return {"verdict": verdict, "words": words, "causes": [], "symptoms": []}
-        records = read_history(connection, found.id, limit=1 << 30)
-    history = RunHistory(Facts.decode(body) for _, body in records if body is not None)
-    silent_s = max(0.0, (now_ns - history.newest_ns) / _NS_PER_S) if now_ns else 0.0
-    report = diagnose(history, steps, passed=not now, silent_s=silent_s)
-    told = run_as_json(found.run.key, history, with_places(report, places_of(found, report)))
-    return {key: _shortened(value) for key, value in told.items()}
-
-
-def _shortened(value: Any) -> Any:  # JSON of any shape
-    if isinstance(value, str):
-        return passage(value)[:1_000]
-    if isinstance(value, Mapping):
-        return {key: _shortened(one) for key, one in value.items()}
-    if isinstance(value, Sequence):
-        return [_shortened(one) for one in value[:50]]
-    return value
 
 
 class Catalogue:

@@ -15,7 +15,15 @@ otelRl.pages.overview = class {
     this.found = await otelRl.get(`runs/${this.run}/overview`, { detail: this.detail === "full" ? "full" : null });
     this.draw();
     for (const card of this.cards.values()) if (card.plot.seen) this.show(card);
-    otelRl.get(`runs/${this.run}/diagnosis`).then((found) => { this.diagnosis = found; this.verdict(); }, () => {});
+    this.diagnose();
+  }
+
+  diagnose() {
+    otelRl.get(`runs/${this.run}/diagnosis`).then((found) => {
+      this.diagnosis = found;
+      this.verdict();
+      if (found.read < 1) setTimeout(() => this.diagnose(), 500);
+    }, () => {});
   }
 
   draw() {

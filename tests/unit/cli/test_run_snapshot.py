@@ -10,7 +10,7 @@ from otel_rl.bridge.journal.reader import looking, read_runs
 from otel_rl.bridge.journal.run_store import RunStore
 from otel_rl.bridge.journal.sqlite import SqliteJournal
 from otel_rl.cli.live_line import summary
-from otel_rl.cli.run_snapshot import RunWatch, Snapshot, counted
+from otel_rl.cli.run_snapshot import RunWatch, Snapshot, WorkerLine, counted, notable_first
 from otel_rl.diagnose.history.records import Facts, RowFacts, SpanFacts, WorkerFacts
 from otel_rl.records import ExperimentKey, KeySpec, RoleStanding
 from tests.journals.small_run import ENDED, Life, begin, start_ns
@@ -105,3 +105,25 @@ def test_workers_of_an_interrupted_run_are_not_called_alive(tmp_path: Path) -> N
     assert seen() == ("2/2", ["alive", "alive"])
     life.journal.close()  # as a bridge that was killed
     assert seen() == ("?/2", ["unknown", "unknown"])
+
+
+def test_of_many_workers_the_failed_the_late_and_those_behind_come_first() -> None:
+    def worker(
+        name: str, standing: str = "alive", step: int | None = 50, idle_s: float = 1.0
+    ) -> WorkerLine:
+        return WorkerLine(name, standing, "train", 1.0, step, idle_s)
+
+    workers = [
+        worker("env/0", step=None),
+        *(worker(f"trainer/{n}", step=50 - n % 2) for n in range(5)),
+        worker("trainer/5", step=48),
+        worker("trainer/6", "ended", step=10, idle_s=500),
+        worker("trainer/7", idle_s=11),
+        worker("trainer/8", "failed", step=3, idle_s=90),
+    ]
+    assert [one.name for one in notable_first(workers)] == [
+        *("trainer/8", "trainer/5", "trainer/7", "env/0"),
+        *(f"trainer/{n}" for n in range(5)),
+        "trainer/6",
+    ]
+    assert notable_first([]) == []

@@ -1,5 +1,6 @@
 """Changes made on purpose are named as what they are, and small or passing trouble is found."""
 
+import random
 from collections.abc import Sequence
 from statistics import median
 
@@ -11,7 +12,10 @@ from bench.exam.faults import Deaths, Hang, Slower, Throttled
 from bench.exam.programs import Job, Program, Stage, Topology
 from bench.exam.styles import Style
 from otel_rl.diagnose.costs import cost_of
+from otel_rl.diagnose.detectors.workload import changes
 from otel_rl.diagnose.engine import diagnose
+from otel_rl.diagnose.history.records import Facts, SpanFacts
+from otel_rl.diagnose.history.run_history import RunHistory
 from otel_rl.diagnose.result import Kind, Verdict
 from tests.slow import slow_after
 from tests.unit.diagnose.made import AT, changed, made
@@ -222,3 +226,23 @@ def test_samples_grow_old_while_a_buffer_fills_for_the_first_time() -> None:
 
     assert Kind.STALENESS_GROWTH not in kinds(11)
     assert Kind.STALENESS_GROWTH in kinds(40)
+
+
+def test_workers_of_which_the_journal_keeps_the_extreme_ones_alone_are_there_all_along() -> None:
+    """Of many workers it has those with the longest and shortest times of each step."""
+    chance, steps, workers = random.Random(1), 100, [f"trainer/{n}" for n in range(60)]
+    told = [
+        Facts(
+            (step + 1) * 1_000_000_000,
+            step,
+            spans=[
+                SpanFacts(step, "trainer", "train", worker, *(False, 1, 1.0, 1.0, 0))
+                for worker in chance.sample(there, 32)
+            ],
+            lags=[(worker, 0.0) for worker in there],
+        )
+        for step in range(steps)
+        for there in [workers if step < 50 else workers[:40]]
+    ]
+    found = [change for change in changes(RunHistory(told)) if "workers of" in change]
+    assert found == ["40 workers of trainer since step 50, 60 before"]

@@ -82,6 +82,13 @@ def test_spans_of_each_tool_name_the_slow_one_whatever_it_is_called() -> None:
     assert found == [(Kind.SLOW_TOOL, None, "execute_tool search")]
 
 
+@pytest.mark.parametrize(("role", "kind"), [("env", Kind.SLOW_TOOL), ("reward", Kind.SLOW_REWARD)])
+def test_an_environment_of_scorers_is_their_scoring(role: str, kind: Kind) -> None:
+    spans = {(role, "env_step", n): noisy(changed(1.0, 3.0), n) for n in range(2)}
+    found = causes(made(spans=spans, step_s=changed(4.0, 6.0)))
+    assert [one[0] for one in found] == [kind]
+
+
 @pytest.mark.parametrize("phase", ["load_data", "dataloader", "fetch_prompts", "data_preprocess"])
 def test_a_slow_source_of_data_is_told_as_such(phase: str) -> None:
     spans = {("trainer", phase, n): noisy(changed(0.1, 0.8), (phase, n), 0.1) for n in range(3)}

@@ -9,8 +9,20 @@ from otel_rl.mcp.fitting import MAX_CHARS, fitted
 
 
 def test_numbers_are_short_and_what_is_no_number_is_null() -> None:
-    answer = {"a": 1 / 3, "b": math.nan, "c": math.inf, "d": 12_345_678, "e": True, "f": None}
+    answer = {
+        "step": 12.0,
+        "now_ms": 1_795_680_123_456.7,
+        "a": 1 / 3,
+        "b": math.nan,
+        "c": math.inf,
+        "d": 12_345_678,
+        "e": True,
+        "f": None,
+    }
+    assert '"step":12,' in fitted(answer)
     assert json.loads(fitted(answer)) == {
+        "step": 12,
+        "now_ms": 1_795_680_123_457,
         "a": 0.333333,
         "b": None,
         "c": None,
@@ -31,7 +43,8 @@ def test_a_long_list_is_cut_and_says_so(size: int) -> None:
     text = fitted({"values": [[number, "x" * 30] for number in range(size)]})
     assert len(text) <= MAX_CHARS
     found = json.loads(text)
-    assert found["cut"] is True
+    assert f"values has {size}" in found["cut"]
+    assert f"the first {len(found['values'])}," in found["cut"]
     assert found["values"][0] == [0, "x" * 30]
 
 

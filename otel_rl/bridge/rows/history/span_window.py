@@ -11,7 +11,7 @@ from typing import Final
 
 from otel_rl.bridge.journal.formats import state_format as wire
 from otel_rl.bridge.rows.history.recent_spans import RecentSpans
-from otel_rl.bridge.rows.history.step_analysis import StepAnalysis, explain
+from otel_rl.bridge.rows.history.step_analysis import OTHERS, StepAnalysis, explain
 from otel_rl.bridge.rows.settings import AlignSettings
 from otel_rl.records import SpanRecord
 from otel_rl.semconv.spec import STEP_SPAN
@@ -52,6 +52,13 @@ class SpanWindow:
     def is_open(self) -> bool:
         """Return whether a step waits to be explained."""
         return bool(self._waiting)
+
+    @property
+    def crowded_role(self) -> str:
+        """Return the role with most phases in the rows, if there were too many; else empty."""
+        if OTHERS not in self._places:
+            return ""
+        return Counter(role for role, _ in self._places).most_common(1)[0][0]
 
     @property
     def has_more(self) -> bool:

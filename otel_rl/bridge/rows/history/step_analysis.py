@@ -16,7 +16,7 @@ from otel_rl.records import KeySource, SpanRecord
 from otel_rl.semconv import names
 from otel_rl.semconv.spec import STEP_SPAN
 
-__all__ = ["MAX_PLACES", "MAX_WORKERS", "HostClock", "Place", "StepAnalysis", "explain"]
+__all__ = ["MAX_PLACES", "MAX_WORKERS", "OTHERS", "HostClock", "Place", "StepAnalysis", "explain"]
 
 MAX_PLACES: Final = 512
 """Bound on pairs of role and phase in the rows of one experiment: a span's name may hold anything,
@@ -28,7 +28,8 @@ MAX_WORKERS: Final = 64
 
 _NS_PER_S: Final = 1_000_000_000
 
-_OTHER: Final = "other"
+OTHERS: Final = ("other", "other")
+"""Role and phase of all that are beyond the bound."""
 
 # Label with the worker of ``rl.health.straggler.excess``.
 _STRAGGLER: Final = "rl.health.straggler.worker"
@@ -258,7 +259,7 @@ class _Explainer:
         place = role, phase
         if place not in places:
             if len(places) >= MAX_PLACES:
-                return _OTHER, _OTHER
+                place = OTHERS
             places.add(place)
         return place
 

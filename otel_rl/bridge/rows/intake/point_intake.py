@@ -85,7 +85,7 @@ class PointIntake(IntakeState):
             return
         if self.archived is not None:
             self.archived.summarized(stream.number, point)
-        role, name, attributes = stream.worker.role, point.series.name, point.series.attributes
+        role, name, attributes = stream.worker.role, point.series.name, stream.group.attributes
         for quantile, value in point.quantiles:
             suffix = f"/p{quantile * 100:g}"
             identity = GroupIdentity(role, name + suffix, attributes, Reduction.MAX)

@@ -135,9 +135,11 @@ class TotalIntake:
         self, stream: CounterStream | HistogramStream, point: SumPoint | HistogramPoint
     ) -> None:
         """Warn once about concurrent processes with one name."""
-        if len(stream.lives) < 2 or point.step is not None or self._to.has_told_shared:
+        if point.step is not None or self._to.has_told_shared:
             return
-        if stream.is_shared:
+        if point.temporality is Temporality.DELTA:
+            stream.note_interval(point.start_ns, point.time_ns)
+        if (len(stream.lives) > 1 or stream.overlaps) and stream.is_shared:
             self._to.has_told_shared = True
             self._to.warnings.append(of_shared(point.series, point.time_ns))
 

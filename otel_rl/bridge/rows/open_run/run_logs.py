@@ -95,6 +95,12 @@ class RunLogs:
         """Return the values accepted since the last call, see ``ArchivedPoints.take``."""
         return [] if self._intake.archived is None else self._intake.archived.take()
 
+    def take_folded(self) -> int:
+        """Return the number of new series since the last call whose metric has too many keys."""
+        series = self._intake.series
+        folded, series.newly_folded = series.newly_folded, 0
+        return folded
+
     def take_dropped(self) -> Mapping[str, DroppedPoints]:
         """Return, by worker, the points dropped by the series limit since the last call."""
         dropped, self._intake.dropped = self._intake.dropped, {}

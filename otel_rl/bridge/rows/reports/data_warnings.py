@@ -1,17 +1,19 @@
 """Warnings about a run's data, each once, in a row of its own."""
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from otel_rl.bridge.journal.formats import state_format as wire
-from otel_rl.bridge.rows.series.key_groups import UnitChange
+from otel_rl.bridge.rows.series.key_groups import GroupTable, UnitChange
 from otel_rl.bridge.rows.series.streams import Group
 from otel_rl.bridge.rows.settings import AlignSettings
 from otel_rl.records import Series
 
 __all__ = [
     "DROPPED",
+    "FOLDED",
     "OVERFLOWED",
     "SHARED",
     "TOLD",
@@ -20,6 +22,7 @@ __all__ = [
     "of_dropped",
     "of_overflowed",
     "of_shared",
+    "of_spans",
     "of_units",
 ]
 
@@ -35,7 +38,10 @@ SHARED = "otel_rl/bridge/shared_instance"
 OVERFLOWED = "otel_rl/bridge/overflowed"
 """Label: an SDK had no room for more attribute sets, and so for no more steps."""
 
-TOLD = frozenset({DROPPED, OVERFLOWED, SHARED, UNIT_CHANGED})
+FOLDED = "otel_rl/bridge/folded"
+"""Label: a metric has too many attribute sets, or spans have too many names, and why."""
+
+TOLD = frozenset({DROPPED, FOLDED, OVERFLOWED, SHARED, UNIT_CHANGED})
 """Every label of a warning, which is also logged for the operator."""
 
 
@@ -102,13 +108,48 @@ def of_shared(series: Series, time_ns: int) -> DataWarning:
     return DataWarning(time_ns, {SHARED: words})
 
 
-def of_overflowed(groups: Iterable[Group], time_ns: int) -> Iterable[DataWarning]:
-    """Make warnings about SDKs without room for all attribute sets, steps included."""
-    for group in groups:
-        words = (
-            f"The SDK of a process of role {group.role!r} keeps a bounded number of sets of "
-            f"attributes of {group.name!r}, 2,000 by default. What it measures beyond has lost its "
-            f"attributes and its step, and is {group.key}. A step is such a set: export gauges "
-            "with delta temporality, and give counters no step (docs/other-sdks.md)."
-        )
-        yield DataWarning(time_ns, {OVERFLOWED: words})
+def of_overflowed(keys: GroupTable, settings: AlignSettings, time_ns: int) -> Iterable[DataWarning]:
+    """Make warnings about attribute sets for which there was no room, in the run or in an SDK."""
+    for group in keys.take_overflowed():
+        of_metric = [one for one in keys.groups if _metric(one) == _metric(group)]
+        if len(of_metric) > settings.max_metric_keys:
+            yield DataWarning(time_ns, {FOLDED: _in_one_key(group, of_metric)})
+        else:
+            yield DataWarning(time_ns, {OVERFLOWED: _without_steps(group)})
+
+
+def _metric(group: Group) -> tuple[str, str, bool]:
+    return group.role, group.name, group.own
+
+
+def _in_one_key(group: Group, of_metric: Iterable[Group]) -> str:
+    values: dict[str, set[str]] = defaultdict(set)
+    for one in of_metric:
+        for attribute, value in one.attributes:
+            values[attribute].add(value)
+    attribute = max(values, key=lambda one: len(values[one]))
+    return (
+        f"{group.name!r} of {group.role!r} has as many keys as a metric may: its attribute "
+        f"{attribute!r} has {len(values[attribute])} values. Further ones are {group.key} "
+        "together. Leave it out of metrics, or put it into spans; if each value needs a chart, "
+        "raise align.max_metric_keys."
+    )
+
+
+def of_spans(role: str, most: int, time_ns: int) -> DataWarning:
+    """Make the warning about more names of spans than a run may have keys for."""
+    words = (
+        f"The run has {most} names of spans on critical paths, most of them of {role!r}: "
+        "further ones are critical_path/other/other together. Give spans names without ids, or an "
+        "attribute rl.phase, and put ids into other attributes."
+    )
+    return DataWarning(time_ns, {FOLDED: words})
+
+
+def _without_steps(group: Group) -> str:
+    return (
+        f"The SDK of a process of role {group.role!r} keeps a bounded number of sets of "
+        f"attributes of {group.name!r}, 2,000 by default. What it measures beyond has lost its "
+        f"attributes and its step, and is {group.key}. A step is such a set: export gauges "
+        "with delta temporality, and give counters no step (docs/other-sdks.md)."
+    )

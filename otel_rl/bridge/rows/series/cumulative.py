@@ -39,6 +39,9 @@ _MAX_LIVES = 64
 # attributes and count the rest as one.
 _MAX_STEPS = 2048
 
+# Intervals of deltas in a row that overlap. A process that ends beside its replacement has two.
+_OVERLAPS = 3
+
 _Key = tuple[int, int | None]
 """Start and step."""
 
@@ -84,18 +87,22 @@ _LifeT = TypeVar("_LifeT", bound=_Life)
 
 @dataclass(slots=True)
 class _Lives(Generic[_LifeT]):
-    """Lives of one cumulative series.
+    """Lives of one cumulative series, or the last interval of one of deltas.
 
     Attributes:
         time_ns: Of the latest point of all; 0 before the first.
         lives: By start and step. A life has several starts if several Collectors scraped it.
         lost_step: Start and step of the latest forgotten life with a step; all earlier ones are
             forgotten, too. None if none is.
+        interval_ns: Start and end of the last delta; not in the journal.
+        overlaps: How many of the last deltas overlap with the one before; not in the journal.
     """
 
     time_ns: int = 0
     lives: dict[_Key, _LifeT] = field(default_factory=dict)
     lost_step: tuple[int, int] | None = None
+    interval_ns: tuple[int, int] = (0, 0)
+    overlaps: int = 0
 
     def before(
         self, start_ns: int, time_ns: int, amount: float, step: int | None
@@ -122,13 +129,26 @@ class _Lives(Generic[_LifeT]):
 
     @property
     def is_shared(self) -> bool:
-        """Return whether an older life has points after the newest: two processes share it."""
+        """Return whether several processes share the series.
+
+        Then an older life has points after the newest, or intervals of deltas overlap: those of one
+        process never do, whatever its clock.
+        """
+        if self.overlaps >= _OVERLAPS:
+            return True
         starts = [(start_ns, life) for (start_ns, step), life in self.lives.items() if step is None]
         _, newest = max(starts, key=operator.itemgetter(0), default=(0, None))
         return newest is not None and any(
             start_ns > 0 and life is not newest and life.time_ns > newest.time_ns
             for start_ns, life in starts
         )
+
+    def note_interval(self, start_ns: int, end_ns: int) -> None:
+        """Compare the interval of a delta with the one before."""
+        first_ns, last_ns = self.interval_ns
+        is_overlapping = 0 < start_ns < last_ns and first_ns < end_ns
+        self.overlaps = self.overlaps + 1 if is_overlapping else 0
+        self.interval_ns = (start_ns, end_ns)
 
     def note(self, start_ns: int, step: int | None, life: _LifeT) -> None:
         """Store ``life`` under a start, after a point of it."""

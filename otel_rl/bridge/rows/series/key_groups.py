@@ -1,6 +1,7 @@
 """Tracker keys of one experiment: each reduced group has a key of its own."""
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -95,16 +96,27 @@ class GroupTable:
         # Every key of a row that some group writes.
         self._written: set[str] = set()
         self._own_keys: set[str] = set()
+        # Keys of each metric of a role, and the identities that those beyond a bound share.
+        self._sizes: Counter[tuple[str, str]] = Counter()
+        self._folds: set[GroupIdentity] = set()
         self._unit_changes: list[UnitChange] = []
         self._overflowed: list[Group] = []
 
     def identify(
-        self, role: str, name: str, attributes: _Attributes, reduction: Reduction, unit: str
+        self,
+        role: str,
+        name: str,
+        attributes: _Attributes,
+        reduction: Reduction,
+        unit: str,
+        *,
+        most: int,
     ) -> GroupIdentity:
         """Return the identity of values in ``unit``, which may be empty.
 
         Seconds and milliseconds have no mean, so the first unit has the key, and another one an
-        identity of its own. No unit means the first one.
+        identity of its own. No unit means the first one. New attributes of a metric of a role with
+        ``most`` keys have one identity, as those for which an SDK has no room.
         """
         # A step that is not a number is left among the attributes.
         attributes = tuple(pair for pair in attributes if pair[0] != names.RL_LOOP_ITERATION)
@@ -112,7 +124,12 @@ class GroupTable:
         unit = normal_unit(unit)
         group = self._groups.get(identity)
         known = _registered_unit(name) or (group.unit if group is not None else "")
-        return identity._replace(unit=unit) if _differ(unit, known) else identity
+        if _differ(unit, known):
+            identity = identity._replace(unit=unit)
+        if identity not in self._groups and attributes and self._sizes[role, name] >= most:
+            identity = identity._replace(attributes=(OVERFLOW,))
+            self._folds.add(identity)
+        return identity
 
     def take_unit_changes(self) -> Sequence[UnitChange]:
         """Return the second units since the last call."""
@@ -120,7 +137,7 @@ class GroupTable:
         return changes
 
     def take_overflowed(self) -> Sequence[Group]:
-        """Return, once in a run, the first overflow group of an SDK."""
+        """Return new overflow groups: the first of an SDK in the run, and those made here."""
         groups, self._overflowed = self._overflowed, []
         return groups
 
@@ -158,7 +175,8 @@ class GroupTable:
             key = self._free_key(key, identity, (*statistics, *extra))
             number = len(self.groups)
             group = Group(number, key, role, name, attributes, reduction, statistics, extra)
-            if OVERFLOW in attributes and not any(OVERFLOW in of.attributes for of in self.groups):
+            others = () if identity in self._folds else self.groups
+            if OVERFLOW in attributes and not any(OVERFLOW in of.attributes for of in others):
                 self._overflowed.append(group)
             self._keep(identity, group)
             if other_unit:
@@ -271,6 +289,8 @@ class GroupTable:
 
     def _keep(self, identity: GroupIdentity, group: Group) -> None:
         self.groups.append(group)
+        if group.role and not group.own:
+            self._sizes[group.role, group.name] += 1
         self._groups[identity] = self._keys[group.key] = group
         self._written.update(_written(group.key, (*group.statistics, *group.extra)))
 

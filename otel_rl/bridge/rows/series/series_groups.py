@@ -12,12 +12,15 @@ from otel_rl.bridge.rows.series.key_groups import GroupIdentity, GroupTable
 from otel_rl.bridge.rows.series.own_names import own_name_of, without_own_name
 from otel_rl.bridge.rows.series.streams import Group, WorkerState
 from otel_rl.bridge.rows.settings import AlignSettings
-from otel_rl.bridge.tracker_keys import device_key
+from otel_rl.bridge.tracker_keys import OVERFLOW, device_key
 from otel_rl.records import HOSTS, Series
 from otel_rl.semconv import names
 from otel_rl.semconv.spec import Instrument, Reduction
 
-__all__ = ["SeriesGroups"]
+__all__ = ["SeriesGroups", "is_folded"]
+
+# Share of the bound on series for those without a key of their own: other metrics find room.
+_FOLDED = 0.5
 
 # Values written beside the statistics of the registry.
 _EXTRA = {Instrument.COUNTER: ("rate", "per_step"), Instrument.HISTOGRAM: ("count",)}
@@ -39,21 +42,30 @@ class SeriesGroups:
         self._keys = keys
         self._devices = devices
 
-    def has_room(self, series: Series, settings: AlignSettings) -> bool:
-        """Return whether the group of a series exists or may be added."""
-        return self._keys.has_room_for(self._identity(series), settings)
+    def has_room(self, series: Series, settings: AlignSettings, *, folded: int) -> bool:
+        """Return whether a series may be added: its group exists, or may be added.
 
-    def of_role(self, series: Series) -> Group:
+        Args:
+            series: A new one.
+            settings: Of the run.
+            folded: Number of series without a key of their own.
+        """
+        identity = self._identity(series, settings)
+        if is_folded(identity) and folded >= _FOLDED * settings.max_series:
+            return False
+        return self._keys.has_room_for(identity, settings)
+
+    def of_role(self, series: Series, settings: AlignSettings) -> Group:
         """Return the group of its role; values of a host have no role."""
         _, statistics, extra = _reduction_of(series)
         before = len(self._keys.groups)
         key = ""
         if _is_of_host(series):
             key = device_key(HOSTS, series.name, without_own_name(series.attributes))
-        group = self._keys.group(
-            self._identity(series), statistics, extra, key=key, unit=series.unit
-        )
-        if len(self._keys.groups) > before and labels_of(series.name, series.attributes) is None:
+        identity = self._identity(series, settings)
+        group = self._keys.group(identity, statistics, extra, key=key, unit=series.unit)
+        is_of_others = is_folded(group) or labels_of(series.name, series.attributes) is not None
+        if len(self._keys.groups) > before and not is_of_others:
             group.own_name, group.own_scale = own_name_of(series)
         return group
 
@@ -78,7 +90,7 @@ class SeriesGroups:
             return (), ""
         reduction, statistics, extra = _reduction_of(series)
         wider: list[Group] = []
-        of_all = self._identity(series, role="")
+        of_all = self._identity(series, settings, role="")
         if not _is_of_host(series) and self._keys.has_room_for(of_all, settings):
             wider.append(self._keys.group(of_all, statistics, extra, unit=series.unit))
         prefix = self._devices.prefix(
@@ -103,7 +115,9 @@ class SeriesGroups:
         identity = GroupIdentity("", name, (("hw.id", uuid),), Reduction.MEAN)
         return self._keys.group(identity, key=device_key(prefix, name))
 
-    def _identity(self, series: Series, role: str | None = None) -> GroupIdentity:
+    def _identity(
+        self, series: Series, settings: AlignSettings, role: str | None = None
+    ) -> GroupIdentity:
         """Return the identity of a series' group: of its own role unless another is given."""
         if role is None:
             role = "" if _is_of_host(series) else series.worker.role
@@ -113,7 +127,13 @@ class SeriesGroups:
             _attributes_of(series),
             _reduction_of(series)[0],
             series.unit,
+            most=settings.max_metric_keys,
         )
+
+
+def is_folded(group: Group | GroupIdentity) -> bool:
+    """Return whether a key is of attributes for which there was no room."""
+    return OVERFLOW in group.attributes
 
 
 def _reduction_of(series: Series) -> tuple[Reduction, tuple[str, ...], tuple[str, ...]]:

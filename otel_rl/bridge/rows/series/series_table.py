@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from otel_rl.bridge.rows.series.series_groups import SeriesGroups
+from otel_rl.bridge.rows.series.series_groups import SeriesGroups, is_folded
 from otel_rl.bridge.rows.series.streams import Stream
 from otel_rl.bridge.rows.series.table_state import TableState
 from otel_rl.bridge.rows.settings import AlignSettings
@@ -32,6 +32,8 @@ class StreamTable:
         ended: Series of forgotten workers.
         groups: The groups of a series.
         forgotten: Number of times that streams were forgotten.
+        folded: Number of series without a key of their own.
+        newly_folded: The same, of those that are new since it was read.
     """
 
     def __init__(self, state: TableState | None = None) -> None:
@@ -46,6 +48,8 @@ class StreamTable:
         # The streams by role; None since one is new or forgotten.
         self._of_roles: dict[str, list[Stream]] | None = None
         self.forgotten = 0
+        self.folded = self._count_folded()
+        self.newly_folded = 0
 
     def stream(self, series: Series, settings: AlignSettings) -> Stream | None:
         """Return the stream of ``series``; None if the experiment has reached a bound.
@@ -55,10 +59,13 @@ class StreamTable:
         stream = self._streams.get(series)
         if stream is not None or len(self._streams) >= settings.max_series:
             return stream
-        if not self.groups.has_room(series, settings):
+        if not self.groups.has_room(series, settings, folded=self.folded):
             return None
         stream = self._make(series, settings)
         self.state.add(series, stream)
+        if is_folded(stream.group):
+            self.folded += 1
+            self.newly_folded += 1
         self._of_roles = None
         return stream
 
@@ -117,11 +124,15 @@ class StreamTable:
         self.forgotten += 1
         for series in [series for series in self._streams if series.worker in gone]:
             self.ended.end(series, self._streams.pop(series))
+        self.folded = self._count_folded()
         self.ended.drop_surplus(settings.max_series, self.memory)
+
+    def _count_folded(self) -> int:
+        return sum(is_folded(stream.group) for stream in self._streams.values())
 
     def _make(self, series: Series, settings: AlignSettings) -> Stream:
         worker = self.workers.of(series.worker)
-        group = self.groups.of_role(series)
+        group = self.groups.of_role(series, settings)
         wider, device = self.groups.of_device(series, worker, settings)
         own = self.groups.of_worker(series, worker, group, settings)
         ended = self.ended.take(series)

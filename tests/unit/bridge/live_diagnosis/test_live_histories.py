@@ -1,5 +1,6 @@
 """Histories of live runs: each record is read once, what is over is let go."""
 
+import math
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
@@ -12,7 +13,7 @@ from otel_rl.bridge.journal.commit import Commit
 from otel_rl.bridge.journal.reader import looking
 from otel_rl.bridge.journal.run_store import RunStore
 from otel_rl.bridge.journal.sqlite import SqliteJournal
-from otel_rl.bridge.live_diagnosis.live_histories import LiveHistories
+from otel_rl.bridge.live_diagnosis.live_histories import LiveHistories, Looked
 from otel_rl.diagnose.history.run_history import GrowingHistory, RunHistory
 from otel_rl.records import ExperimentKey
 from tests.unit.diagnose.worlds import World
@@ -39,8 +40,10 @@ class Stored:
             commit = Commit(key, [], 0, b"", history=history, history_forgotten_ns=forgotten_ns)
             self.run_store.commit([commit])
 
-    def histories(self, **arguments: int) -> LiveHistories:
-        return LiveHistories(partial(looking, self.directory), **arguments)
+    def look(
+        self, histories: LiveHistories, key: ExperimentKey = KEY, budget_s: float = math.inf
+    ) -> Looked:
+        return histories.look(partial(looking, self.directory), key, budget_s=budget_s)
 
 
 @pytest.fixture
@@ -52,56 +55,56 @@ def stored(tmp_path: Path) -> Iterator[Stored]:
 
 def test_a_look_reads_what_is_new_since_the_last_one(stored: Stored) -> None:
     stored.add(0, 20)
-    histories = stored.histories()
-    first = histories.look(KEY)
+    histories = LiveHistories()
+    first = stored.look(histories)
     assert (first.records, first.is_whole) == (20, True)
     stored.add(20, 23)
-    second = histories.look(KEY)
+    second = stored.look(histories)
     assert (second.records, second.is_whole) == (3, False)
     assert vars(second.history)["rows"] == RunHistory(FACTS[:23]).rows
-    assert histories.look(KEY).records == 0
+    assert stored.look(histories).records == 0
 
 
 def test_a_run_is_read_again_when_a_quarter_of_what_is_known_is_forgotten(stored: Stored) -> None:
     stored.add(0, 20)
-    histories = stored.histories()
-    histories.look(KEY)
+    histories = LiveHistories()
+    stored.look(histories)
     stored.add(20, 21, forgotten_ns=FACTS[4].time_ns)
-    looked = histories.look(KEY)
+    looked = stored.look(histories)
     assert (looked.records, looked.is_whole) == (16, True)
     assert looked.history.rows == RunHistory(FACTS[5:21]).rows
 
 
 def test_the_oldest_records_stay_known_when_the_journal_forgets_them(stored: Stored) -> None:
     stored.add(0, 20)
-    histories = stored.histories()
-    histories.look(KEY)
+    histories = LiveHistories()
+    stored.look(histories)
     stored.add(20, 21, forgotten_ns=FACTS[3].time_ns)
-    looked = histories.look(KEY)
+    looked = stored.look(histories)
     assert (looked.records, looked.is_whole) == (1, False)
     assert looked.history.rows == RunHistory(FACTS[:21]).rows
 
 
 def test_a_run_without_history_any_more_is_read_from_the_beginning(stored: Stored) -> None:
     stored.add(0, 20)
-    histories = stored.histories()
-    histories.look(KEY)
+    histories = LiveHistories()
+    stored.look(histories)
     with closing(sqlite3.connect(stored.directory / "journal.db")) as connection:
         connection.execute("DELETE FROM history")
         connection.commit()
-    looked = histories.look(KEY)
+    looked = stored.look(histories)
     assert (looked.records, looked.is_whole, looked.history.rows) == (0, True, {})
 
 
 def test_a_run_that_is_over_is_let_go(stored: Stored) -> None:
     stored.add(0, 5)
     stored.add(0, 5, OTHER)
-    histories = stored.histories()
-    histories.look(KEY)
-    histories.look(OTHER)
+    histories = LiveHistories()
+    stored.look(histories)
+    stored.look(histories, OTHER)
     histories.keep_only([OTHER])
     assert list(histories.known) == [OTHER]
-    assert histories.look(KEY).is_whole
+    assert stored.look(histories).is_whole
 
 
 def test_memory_is_bounded_the_run_that_was_looked_at_longest_ago_goes_first(
@@ -112,10 +115,10 @@ def test_memory_is_bounded_the_run_that_was_looked_at_longest_ago_goes_first(
     of_one = GrowingHistory()
     for facts in FACTS[:5]:
         of_one.add(facts)
-    histories = stored.histories(max_bytes=int(1.5 * of_one.memory_bytes()))
-    histories.look(KEY)
+    histories = LiveHistories(max_bytes=int(1.5 * of_one.memory_bytes()))
+    stored.look(histories)
     assert list(histories.known) == [KEY]
-    assert histories.look(OTHER).records == 5
+    assert stored.look(histories, OTHER).records == 5
     assert list(histories.known) == [OTHER]
 
 
@@ -124,4 +127,16 @@ def test_a_damaged_record_is_left_out(stored: Stored) -> None:
     with closing(sqlite3.connect(stored.directory / "journal.db")) as connection:
         connection.execute("UPDATE history SET crc = crc + 1 WHERE number = 3")
         connection.commit()
-    assert stored.histories().look(KEY).records == 4
+    assert stored.look(LiveHistories()).records == 4
+
+
+def test_a_long_run_is_read_in_parts_when_there_is_no_time(stored: Stored) -> None:
+    for _ in range(10):
+        stored.add(0, 30)
+    histories = LiveHistories()
+    parts = [stored.look(histories, budget_s=0)]
+    while parts[-1].left:
+        parts.append(stored.look(histories, budget_s=0))
+    assert len(parts) == 2
+    assert sum(part.records for part in parts) == 300
+    assert parts[0].left == parts[1].records

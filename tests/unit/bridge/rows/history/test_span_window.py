@@ -254,7 +254,8 @@ def test_names_of_spans_do_not_make_keys_without_end() -> None:
         for explained in bench.explain(after_s=20):
             keys.update(explained.values)
             assert sum(explained.values.values()) == pytest.approx(1.0)
-    assert "critical_path/other/other" in keys
+        assert bool(bench.window.crowded_role) == ("critical_path/other/other" in keys)
+    assert bench.window.crowded_role == spans[2].role
     assert len(keys) <= 513
 
 

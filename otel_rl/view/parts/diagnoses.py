@@ -1,0 +1,125 @@
+"""Diagnoses of runs for the page and for agents: each is made once while nothing is new."""
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from otel_rl.bridge.journal.run_reader import history_size
+from otel_rl.bridge.live_diagnosis.live_histories import LiveHistories
+from otel_rl.diagnose.engine import diagnose
+from otel_rl.diagnose.places import with_places
+from otel_rl.diagnose.report_json import run_as_json
+from otel_rl.records import ExperimentStatus
+from otel_rl.view.journals import Found
+from otel_rl.view.text import passage
+from otel_rl.view.worker_places import places_of
+
+__all__ = ["Asked", "Diagnoses", "Unread"]
+
+_MOST_MADE: Final = 200
+
+_NS_PER_S: Final = 1e9
+
+
+class Asked(NamedTuple):
+    """Question about a run.
+
+    Attributes:
+        steps: First and last step to explain; None for the whole run.
+        now: Whether to leave out what has passed.
+    """
+
+    steps: tuple[int, int] | None = None
+    now: bool = False
+
+
+class Unread(Exception):
+    """The history is long, and not read to its end; the next question reads on.
+
+    Attributes:
+        share: Of the records that are read, from 0 to 1.
+    """
+
+    def __init__(self, share: float) -> None:
+        super().__init__(f"{share:.0%} of the history is read")
+        self.share = share
+
+
+class _Made(NamedTuple):
+    """Diagnosis that was made.
+
+    Attributes:
+        at_s: When.
+        changed_ns: Last change of the run, by then.
+        told: The diagnosis.
+    """
+
+    at_s: float
+    changed_ns: int
+    told: dict[str, Any]
+
+
+class Diagnoses:
+    """Diagnoses runs from their histories, as ``otel-rl diagnose`` does. One thread.
+
+    Args:
+        every_s: Shortest time between two diagnoses of a run that goes on.
+        budget_s: Of one question, for reading the history.
+    """
+
+    def __init__(self, *, every_s: float, budget_s: float) -> None:
+        self._every_s = every_s
+        self._budget_s = budget_s
+        self._histories = LiveHistories()
+        # The one that was made last is the last.
+        self._made: dict[tuple[str, Asked], _Made] = {}
+
+    def of(self, found: Found, asked: Asked, *, now_ns: int) -> dict[str, Any]:
+        """Return the diagnosis of a run, or of some steps of it.
+
+        Args:
+            found: The run.
+            asked: What is to be diagnosed.
+            now_ns: By the clock of this machine, for the age of a silent run.
+
+        Raises:
+            Unread: Of a long history.
+            JournalError: The journal cannot be read.
+        """
+        known = self._made.get((found.id, asked))
+        if known is None or not self._is_new(found, known):
+            self._made.pop((found.id, asked), None)
+            made = _Made(time.monotonic(), found.run.changed_ns, self._make(found, asked, now_ns))
+            self._made[found.id, asked] = known = made
+        while len(self._made) > _MOST_MADE:
+            del self._made[next(iter(self._made))]
+        return known.told
+
+    def _is_new(self, found: Found, known: _Made) -> bool:
+        if found.run.description.status is not ExperimentStatus.RUNNING:
+            return known.changed_ns == found.run.changed_ns
+        return time.monotonic() - known.at_s < self._every_s
+
+    def _make(self, found: Found, asked: Asked, now_ns: int) -> dict[str, Any]:
+        looked = self._histories.look(
+            found.open, found.run.key, begun_ns=found.run.begun_ns, budget_s=self._budget_s
+        )
+        if looked.left:
+            with found.open() as connection:
+                records, _ = history_size(connection, found.id)
+            raise Unread(1 - looked.left / max(1, records))
+        history = looked.history
+        silent_s = max(0.0, (now_ns - history.newest_ns) / _NS_PER_S)
+        report = diagnose(history, asked.steps, passed=not asked.now, silent_s=silent_s)
+        told = run_as_json(found.run.key, history, with_places(report, places_of(found, report)))
+        return {key: _shortened(value) for key, value in told.items()}
+
+
+def _shortened(value: Any) -> Any:  # JSON of any shape
+    if isinstance(value, str):
+        return passage(value)[:1_000]
+    if isinstance(value, Mapping):
+        return {key: _shortened(one) for key, one in value.items()}
+    if isinstance(value, Sequence):
+        return [_shortened(one) for one in value[:50]]
+    return value

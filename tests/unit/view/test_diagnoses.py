@@ -1,0 +1,78 @@
+"""Diagnoses for the page and for agents: of any length, each made once while nothing is new."""
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from otel_rl.bridge.journal.interface import Connection
+from otel_rl.bridge.journal.opening import JournalPlace
+from otel_rl.records import ExperimentStatus
+from otel_rl.view.journals import Journals
+from otel_rl.view.parts.diagnoses import Asked, Diagnoses, Unread
+from tests.view_runs import GRPO, T0, LookedAt, write_run
+
+STEPS = 600
+RUN = LookedAt(slow=2, steps=STEPS, workers=3)
+
+
+@pytest.fixture
+def journals(tmp_path: Path) -> Iterator[Journals]:
+    write_run(tmp_path, RUN)
+    journals = Journals(JournalPlace(tmp_path, None, 1 << 30))
+    yield journals
+    journals.close()
+
+
+class Opened:
+    """A run whose openings are counted."""
+
+    def __init__(self, journals: Journals) -> None:
+        found = journals.named(str(GRPO))
+        self._open = found.open
+        self.found = found._replace(open=self._opened)
+        self.times = 0
+
+    def _opened(self) -> AbstractContextManager[Connection]:
+        self.times += 1
+        return self._open()
+
+
+def test_a_long_history_is_read_in_parts_and_then_diagnosed(journals: Journals) -> None:
+    diagnoses, found = Diagnoses(every_s=0, budget_s=0), journals.named(str(GRPO))
+    with pytest.raises(Unread) as unread:
+        diagnoses.of(found, Asked(), now_ns=T0)
+    assert 0 < unread.value.share < 1
+    for _ in range(STEPS):
+        try:
+            told = diagnoses.of(found, Asked(), now_ns=T0)
+        except Unread:
+            continue
+        break
+    assert (told["steps"], told["causes"][0]["worker"]) == ([0, STEPS], "trainer/2")
+
+
+def test_a_run_that_has_ended_is_diagnosed_once_for_each_question(journals: Journals) -> None:
+    diagnoses, opened = Diagnoses(every_s=0, budget_s=60), Opened(journals)
+    whole = diagnoses.of(opened.found, Asked(), now_ns=T0)
+    times = opened.times
+    assert diagnoses.of(opened.found, Asked(), now_ns=T0) == whole
+    assert opened.times == times
+    few = diagnoses.of(opened.found, Asked((5, 9)), now_ns=T0)
+    assert few["steps"] == [5, 9]
+
+
+@pytest.mark.parametrize(("every_s", "is_kept"), [(600.0, True), (0.0, False)])
+def test_a_run_that_goes_on_is_diagnosed_anew_after_a_while(
+    journals: Journals, every_s: float, is_kept: bool
+) -> None:
+    diagnoses, opened = Diagnoses(every_s=every_s, budget_s=60), Opened(journals)
+    run = opened.found.run
+    running = replace(run, description=replace(run.description, status=ExperimentStatus.RUNNING))
+    found = opened.found._replace(run=running)
+    diagnoses.of(found, Asked(), now_ns=T0)
+    times = opened.times
+    diagnoses.of(found, Asked(), now_ns=T0)
+    assert (opened.times == times) == is_kept
