@@ -3,8 +3,8 @@
     python openai_client.py openinference | openllmetry | gen_ai | genai
 
 The packages are openinference-instrumentation-openai, opentelemetry-instrumentation-openai,
-opentelemetry-instrumentation-openai-v2 and its successor opentelemetry-instrumentation-genai-openai;
-the server that answers is a stand-in on loopback.
+opentelemetry-instrumentation-openai-v2, and opentelemetry-instrumentation-genai-openai, its
+successor. The server that answers is a stand-in on loopback.
 """
 
 import json
