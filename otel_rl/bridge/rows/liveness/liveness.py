@@ -259,7 +259,7 @@ class Liveness:
 
 
 def _is_irregular(state: WorkerState) -> bool:
-    """Return whether a worker has sent no metrics, and announces no end: spans come as work does."""
+    """Return whether a worker announces no end, and has sent only what comes with its work."""
     return not (state.event_ns or state.sends_exit_report)
 
 
