@@ -99,6 +99,9 @@ lock: $(VENV)/.installed  ## pin every dependency, with hashes
 	@$(LOCK) --python-version 3.11 --python-platform x86_64-manylinux_2_28 \
 	  --no-annotate --extra bridge pyproject.toml tests/lab/frameworks/tunix.in -o tests/lab/frameworks/tunix.lock
 	@$(LOCK) --python-version 3.11 --python-platform x86_64-manylinux_2_28 \
+	  --no-annotate --override tests/lab/frameworks/vllm.overrides $(UNUSED_BY_TESTS:%=--no-emit-package %) \
+	  --extra bridge pyproject.toml tests/lab/frameworks/vllm.in -o tests/lab/frameworks/vllm.lock
+	@$(LOCK) --python-version 3.11 --python-platform x86_64-manylinux_2_28 \
 	  --no-annotate --resolution lowest-direct $(UNUSED_BY_TESTS:%=--no-emit-package %) --extra wandb pyproject.toml \
 	  tests/lab/frameworks/oldest.in -o tests/lab/frameworks/oldest.lock
 

@@ -143,8 +143,10 @@ def _point_signals(
         wanted = _protocol(base, signal, None if prefers_grpc else f"{prefix}PROTOCOL", common)
         protocol = wanted if grpc else Protocol.HTTP
         environment.pop(f"{prefix}PROTOCOL", None)
-        if protocol is not common:
+        if protocol is not common or signal is Signal.TRACES:
+            # For spans always: vLLM and SGLang read no other variable.
             environment[f"{prefix}PROTOCOL"] = protocol.value
+        if protocol is not common:
             environment[f"{prefix}ENDPOINT"] = (
                 f"http://{grpc}" if protocol is Protocol.GRPC else f"http://{http}/v1/{signal}"
             )

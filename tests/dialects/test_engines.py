@@ -4,7 +4,8 @@ vLLM 0.33.0 and SGLang 0.5.23: the modules of their wheels that emit, scraped by
 0.159.0. Text Generation Inference 3.3.7: its names, kinds and labels, scraped by 0.160.0. OpenAI's
 client 3.57.0 under openinference-instrumentation-openai 0.1.66, OpenLLMetry's
 opentelemetry-instrumentation-openai 0.62.4, and opentelemetry-instrumentation-openai-v2 2.4b0 with
-opentelemetry-util-genai 0.4b0. All of 2026-11-25 and 26, by the programs in ``emitters``.
+opentelemetry-util-genai 0.4b0, and its successor, opentelemetry-instrumentation-genai-openai
+1.3b0. All of 2026-11-25 and 26, by the programs in ``emitters``.
 """
 
 import pytest
@@ -90,13 +91,13 @@ def test_a_request_of_an_engine_is_generation() -> None:
     assert phases == ["generate"] * REQUESTS  # not the stages within, too
 
 
-@pytest.mark.parametrize("client", ["openinference", "openllmetry", "gen_ai"])
+@pytest.mark.parametrize("client", ["openinference", "openllmetry", "gen_ai", "genai"])
 def test_a_call_of_a_model_is_generation(client: str) -> None:
     found = spans(client)
     assert [span.phase for span in found] == ["generate"] * 4
 
 
-@pytest.mark.parametrize("client", ["openllmetry", "gen_ai"])
+@pytest.mark.parametrize("client", ["openllmetry", "gen_ai", "genai"])
 def test_a_client_has_keys_by_operation_and_model_not_by_peer(client: str) -> None:
     found = keys(client)
     assert found["environment/gen_ai/client/token/usage/chat/tiny/input"] == 7

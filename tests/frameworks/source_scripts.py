@@ -5,7 +5,7 @@
 
 __all__ = [
     "AREAL", "FORGE", "NEMO_RL", "OPENRLHF", "PRIME_RL", "RLLM", "ROLL", "SKYRL", "SLIME",
-    "STEPS", "TINKER", "VLLM",
+    "STEPS", "TINKER", "TRINITY", "VLLM",
 ]  # fmt: skip
 
 STEPS = 4
@@ -230,4 +230,22 @@ RLLM = f"""
         tracking.log({{{{"optim/lr": 0.5 * step, "custom": 7}}}}, step=step)
     tracking.log({{{{"test/reward": 0.25}}}}, step=step)
     tracking.finish()
+"""
+
+
+TRINITY = f"""
+    from argparse import Namespace
+    from stand_ins import stand_in
+
+    stand_in("trinity", "swanlab", "mlflow")
+    {{install}}
+    from trinity.utils.monitor import WandbMonitor
+
+    config = Namespace(monitor=Namespace(monitor_args=None))
+    monitor = WandbMonitor("p", "g", "n", "explorer", config)
+    for step in range({STEPS}):
+        monitor.log({{{{"optim/lr": 0.5 * step}}}}, step=step)
+        monitor.log({{{{"custom": 7}}}}, step=step)
+    monitor.log({{{{"test/reward": 0.25}}}}, step=step)
+    monitor.close()
 """

@@ -172,7 +172,13 @@ def test_the_logger_of_the_tinker_cookbook_brings_every_value(
     assert_every_value(run_beside_wandb("tinker-cookbook", scripts.TINKER, axes))
 
 
-@pytest.mark.tried("vLLM", "vLLM", seen="all its statistics, source")
+@pytest.mark.tried("Trinity-RFT", "trinity-rft", "wandb", seen="each step, an evaluation, source")
+def test_the_monitor_of_trinity_brings_every_value_though_it_commits_none(
+    run_beside_wandb: Run,
+) -> None:
+    assert_every_value(run_beside_wandb("trinity-rft", scripts.TRINITY))
+
+
 def test_vllm_brings_the_statistics_of_its_engines(run: Run) -> None:
     rows = run("vllm", scripts.VLLM)
     last = {key: value for row in rows for key, value in row.values.items()}

@@ -1,9 +1,10 @@
 """A program that calls a model through OpenAI's client, under one of its instrumentations.
 
-    python openai_client.py openinference | openllmetry | gen_ai
+    python openai_client.py openinference | openllmetry | gen_ai | genai
 
-The packages are openinference-instrumentation-openai, opentelemetry-instrumentation-openai and
-opentelemetry-instrumentation-openai-v2; the server that answers is a stand-in on loopback.
+The packages are openinference-instrumentation-openai, opentelemetry-instrumentation-openai,
+opentelemetry-instrumentation-openai-v2, and opentelemetry-instrumentation-genai-openai, its
+successor. The server that answers is a stand-in on loopback.
 """
 
 import json
@@ -17,6 +18,7 @@ MODULES = {
     "openinference": "openinference.instrumentation.openai",
     "openllmetry": "opentelemetry.instrumentation.openai",
     "gen_ai": "opentelemetry.instrumentation.openai_v2",
+    "genai": "opentelemetry.instrumentation.genai.openai",
 }
 CALLS = 4
 

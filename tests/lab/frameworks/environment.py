@@ -14,7 +14,7 @@ from pathlib import Path
 
 from tests.lab.programs import CannotBuild, alone, lab_directory, run
 
-__all__ = ["ENVIRONMENTS", "FRAMEWORKS", "OLDEST", "TUNIX", "Frameworks"]
+__all__ = ["ENVIRONMENTS", "FRAMEWORKS", "OLDEST", "TUNIX", "VLLM", "Frameworks"]
 
 _LOCKS = Path(__file__).parent
 
@@ -136,5 +136,8 @@ OLDEST = Frameworks(
 TUNIX = Frameworks("tunix", _LOCKS / "tunix.lock", "import tunix.sft.metrics_logger")
 """Tunix on JAX; its packages agree with no other environment's."""
 
-ENVIRONMENTS = (FRAMEWORKS, OLDEST, TUNIX)
+VLLM = Frameworks("vllm", _LOCKS / "vllm.lock", "import vllm.v1.engine.async_llm")
+"""vLLM's engine on CPUs, with the torch of the newest releases; 1 GB more on disk."""
+
+ENVIRONMENTS = (FRAMEWORKS, OLDEST, TUNIX, VLLM)
 """What `make lab` installs, and the tests of tests/frameworks use."""

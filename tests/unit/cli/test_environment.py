@@ -42,6 +42,26 @@ def test_metrics_of_who_says_nothing_go_to_the_http_port() -> None:
     assert "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT" not in found
 
 
+@pytest.mark.parametrize(
+    ("variables", "protocol"),
+    [
+        ({}, "http/protobuf"),
+        ({"OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"}, "grpc"),
+        ({"OTEL_EXPORTER_OTLP_TRACES_PROTOCOL": "grpc"}, "grpc"),
+        ({"OTEL_EXPORTER_OTLP_TRACES_PROTOCOL": "http/json"}, "http/protobuf"),
+    ],
+)
+def test_engines_that_read_the_protocol_of_spans_only_find_it(
+    variables: dict[str, str], protocol: str
+) -> None:
+    assert reporting(variables)["OTEL_EXPORTER_OTLP_TRACES_PROTOCOL"] == protocol
+
+
+def test_spans_with_an_endpoint_of_their_own_keep_their_protocol() -> None:
+    jaeger = {"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "http://jaeger:4317"}
+    assert "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL" not in reporting(jaeger)
+
+
 def test_an_ordinary_environment_is_not_commented_on() -> None:
     assert notes(PATH="/usr/bin", OTEL_RESOURCE_ATTRIBUTES="team=rl") == []
 

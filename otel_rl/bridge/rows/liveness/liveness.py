@@ -4,7 +4,8 @@ Every export renews a lease. A lease that expires without an exit report is a fa
 has recovered when another instance takes the place of the failed one: with the same index, or any
 new one where no index is known. A worker with an exit report is no longer expected. An SDK without
 exit reports may send nothing while nothing changes: if its instance reports again, it was silent,
-its failure is withdrawn, and its lease lasts three such silences from then on.
+its failure is withdrawn, and its lease lasts three such silences from then on. One that has sent
+spans or logs only is never a failure: without work it has none to send. It is no longer expected.
 
         last export            first export of the next instance
     -------|..........lease..........|            failure, at the end of the lease
@@ -36,6 +37,9 @@ _ONE_EXPORT_NS = 1 * _NS_PER_S
 
 # Upper bound of a lease, for any export interval.
 _MAX_LEASE_NS = 600 * _NS_PER_S
+
+# Before any export, which thus brings a worker back.
+_COMES_BACK = -1
 
 # A run has a dozen. Roles beyond it are ignored.
 _MAX_ROLES = 256
@@ -150,7 +154,11 @@ class Liveness:
                 is_replaced = successor is not None and worker.index is not None
                 if silence_ns > _lease_ns(state, lease_ns, is_replaced=is_replaced):
                     instances[worker.instance] -= 1
-                    self._lost(role, worker, state, successor, instances)
+                    if _is_irregular(state):
+                        role.let_go(worker.index, state)
+                        state.gone_ns = _COMES_BACK
+                    else:
+                        self._lost(role, worker, state, successor, instances)
             role.look([one for one in there if one[1].standing is WorkerStanding.ALIVE])
 
     def roles(self) -> Mapping[str, RoleStanding]:
@@ -248,6 +256,11 @@ class Liveness:
         if role is None and len(self._roles) < _MAX_ROLES:
             role = self._roles[name] = RoleLiveness()
         return role
+
+
+def _is_irregular(state: WorkerState) -> bool:
+    """Return whether a worker announces no end, and has sent only what comes with its work."""
+    return not (state.event_ns or state.sends_exit_report)
 
 
 def _lease_ns(state: WorkerState, lease_ns: int, *, is_replaced: bool) -> int:

@@ -549,6 +549,39 @@ def test_a_stock_sdk_says_no_goodbye_and_is_not_silent(bench: Bench) -> None:
     assert "service/generator/silent" not in last_values(bench.rows)
 
 
+def spans_of(bench: Bench, worker: Worker) -> None:
+    bench.add(Decoded((), [Export(worker, 0)]))
+
+
+@pytest.mark.parametrize("index", [1, None])
+def test_a_stock_sdk_that_has_sent_spans_only_is_no_failure_when_it_sends_none(
+    bench: Bench, index: int | None
+) -> None:
+    engine = Worker("generator", "engine", index=index, count=None)
+    other = Worker("generator", "server", index=None if index is None else 0, count=None)
+    bench.start(other)
+    spans_of(bench, engine)
+    bench.run(5)
+    spans_of(bench, engine)
+    bench.look()
+    assert bench.standing == (2, 2, 0, None)
+    bench.run(60)
+    assert bench.standing == (1, 1, 0, None)
+    bench.restart_bridge(1)
+    spans_of(bench, engine)
+    bench.look()
+    assert bench.standing == (2, 2, 0, None)
+
+
+def test_spans_that_come_after_the_known_end_of_all_bring_nobody_back(bench: Bench) -> None:
+    engine = Worker("generator", "engine", index=None, count=None)
+    spans_of(bench, engine)
+    bench.aligner.end(failed=False)
+    spans_of(bench, engine)
+    bench.look()
+    assert bench.aligner.standing.status is ExperimentStatus.COMPLETE
+
+
 def test_an_experiment_that_went_on_without_a_dead_worker_is_complete(bench: Bench) -> None:
     bench.start(generator(0, count=2), generator(1, count=2))
     bench.run(3)
