@@ -69,7 +69,8 @@ def recurring(history: RunHistory) -> Iterator[Cause]:
                 continue
             cost = _longer_s(steps) / max(1e-9, whole_s)
             chance = _CHANCE_OF_COSTLY if cost >= _COSTLY else _CHANCE
-            is_often = len(steps) >= _FEWEST and cost >= _MIN_COST
+            is_often = len(steps) >= _FEWEST
+            is_often &= max(cost, _part_since(history, steps)) >= _MIN_COST
             is_often &= len(tracks) * _tail(every, len(steps), 1 / len(tracks)) < chance
             rate = (every - len(steps) + 1) / (compared * (len(tracks) - 1))
             newest = steps[-_FEW:]
@@ -145,6 +146,12 @@ def _chance_of(steps: Sequence[_Odd], rate: float) -> float:
 def _since_s(history: RunHistory, step: int) -> float:
     """Return the time since the first news of a step; endless if none came of the step itself."""
     return history.ends_s - history.begun_s[step] if step in history.begun_s else inf
+
+
+def _part_since(history: RunHistory, steps: Sequence[_Odd]) -> float:
+    """Return the part of the time since the first of these that they took longer."""
+    since_s = _since_s(history, steps[0].step)
+    return _longer_s(steps) / since_s if since_s > 0 else 0.0
 
 
 def _odd_steps(

@@ -202,3 +202,38 @@ def test_a_trainer_that_waits_for_samples_by_any_name_starves(
 )
 def test_gen_is_generation(phase: str, work: Work | None) -> None:
     assert work_of(PhaseKey("trainer", phase)) is (work or Work.TRAINING)
+
+
+# Parts of a step.
+
+
+@pytest.mark.parametrize(("calls", "is_found"), [(16, True), (1, False)])
+def test_calls_count_as_often_as_they_are_made_in_a_step(calls: int, *, is_found: bool) -> None:
+    spans = {("reward", "reward", n): changed(0.02, 0.08) for n in range(3)}
+    slow = made(step_s=lambda _: 4.0, spans=spans, times={"reward": calls})
+    assert (Kind.SLOW_REWARD in kinds(slow)) == is_found
+
+
+@pytest.mark.parametrize("rest_s", [1.0, 3.0])
+def test_the_rest_of_a_step_that_grows_by_as_much_as_a_slow_worker_waits_for_it(
+    rest_s: float,
+) -> None:
+    spans = {
+        **of_ranks("weight_sync", lambda index: changed(0.1, 1.1 if index == 2 else 0.1)),
+        **of_ranks("rl.loop", lambda index: changed(0.002, 0.002 if index == 2 else rest_s)),
+        **of_ranks("train", lambda _: noisy(1.0)),
+    }
+    found = diagnose(made(step_s=changed(1.1, 1.1 + rest_s), spans=spans)).causes
+    assert ("trainer/2" in {one.worker for one in found[:1]}) == (rest_s == 1.0)
+
+
+@pytest.mark.parametrize("since", [56, 8])
+def test_rare_trouble_of_one_worker_costs_its_part_of_the_time_since_it_began(since: int) -> None:
+    """Long ago, it cost little; nothing of it counts before it began."""
+    odd = (since, since + 6, since + 10, since + 16)
+    spans = {
+        ("trainer", "load_data", n): in_steps(odd if n == 2 else (), 11.0, noisy(0.1))
+        for n in range(10)
+    }
+    history = made(step_s=in_steps(odd, 1.25, noisy(4.0)), spans=spans)
+    assert bool(kinds(history)) == (since == 56)
