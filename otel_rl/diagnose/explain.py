@@ -200,17 +200,22 @@ def _is_answer_to(answer: Cause, call: Cause) -> bool:
 
 
 def _is_waited_for(cause: Cause, rest: Cause) -> bool:
-    """Return whether what a step has beside its parts grows by a slow worker that all wait for.
+    """Return whether what a step has beside its parts grows by slower work that it waits for.
 
-    Programs do not name all of their waits.
+    Programs do not name all of their waits. A controller's step has the parts of others only.
     """
-    if cause.worker is None or rest.worker is not None or cause.role != rest.role:
+    if not (cause.kind in _SLOW and rest.kind in _SLOW and _are_near(cause.since, rest.since)):
         return False
-    is_rest = rest.phase == STEP_SPAN or is_step(rest.phase or "")
-    if not is_rest or not _are_near(cause.since, rest.since):
+    if not _is_whole_step(rest) or _is_whole_step(cause):
         return False
+    if cause.role != rest.role:
+        return True
     (_, longer_s), (_, rest_s) = _slower_by(cause), _slower_by(rest)
-    return {cause.kind, rest.kind} <= _SLOW and rest_s <= _AS_MUCH[1] * longer_s
+    return cause.worker is not None and rest.worker is None and rest_s <= _AS_MUCH[1] * longer_s
+
+
+def _is_whole_step(cause: Cause) -> bool:
+    return cause.phase == STEP_SPAN or is_step(cause.phase or "")
 
 
 def _are_near(since: int | None, other: int | None) -> bool:

@@ -92,7 +92,9 @@ def recurring_of_all(history: RunHistory) -> Iterator[Cause]:
             continue
         of_all = settled(load.eased(place, together(tracks)))
         odd = _odd_of_all(of_all)
-        cost = _longer_s(odd) / sum(took_s.values())
+        calls = sum(sum(of.values) for of in history.counts[place].values())
+        in_step = max(1.0, calls / len(tracks) / max(1, len(of_all.values)))
+        cost = in_step * _longer_s(odd) / sum(took_s.values())
         is_felt = all(
             took_s.get(one.step, 0.0) >= usual_s + _AS_LONG * (one.own_s - one.peers_s)
             for one in odd
