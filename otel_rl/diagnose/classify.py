@@ -174,7 +174,7 @@ _PART_OF_PHASE: Final[Mapping[str, RlGoodputPartValues]] = {
 }
 
 _PART_OF_WORD: Final = (
-    (RlGoodputPartValues.IDLE, r"(^|_)(wait|idle|sleep|queue|barrier|block(ed)?)"),
+    (RlGoodputPartValues.IDLE, r"(^|_)(a?wait|idle|sleep|queue|barrier|block(ed)?)"),
     (
         RlGoodputPartValues.OVERHEAD,
         r"(^|_)(eval|valid|test|checkpoint|ckpt|save|load|compil|warm_?up|init|set_?up|log(s|ging)?(_|$))",
@@ -235,6 +235,8 @@ def _is_rest(history: RunHistory, place: PhaseKey) -> bool:
         if other.role == place.role
     }
     own_s = usual.pop(place, 0.0)
+    if not usual and len(history.spans) > 1 and len(history.spans[place]) == 1:
+        return _work_by_words(place.role) is None  # a controller's step has the parts of others
     return own_s < _REST * sum(usual.values())
 
 

@@ -23,6 +23,7 @@ from otel_rl.diagnose.detectors import (
 )
 from otel_rl.diagnose.detectors.quality.logprob_mismatch import logprob_mismatch
 from otel_rl.diagnose.detectors.quality.reward_hacking import reward_hacking
+from otel_rl.diagnose.detectors.resources.flaky_calls import flaky_calls
 from otel_rl.diagnose.detectors.resources.host_pressure import host_pressure
 from otel_rl.diagnose.detectors.resources.slow_links import slow_links
 from otel_rl.diagnose.detectors.resources.slow_tools import slow_tools
@@ -64,6 +65,7 @@ _DETECTORS: Final[Sequence[Callable[[RunHistory], Iterable[Cause]]]] = (
     passing.passing_slowdowns,
     rare_phases.rare_phases,
     slow_tools,
+    flaky_calls,
     slow_messages.slow_messages,
     stale_policy.stale_policy,
     dataflow.evictions,

@@ -4,7 +4,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
+from otel_rl.diagnose.history.timings import is_step
 from otel_rl.diagnose.result import Cause, Kind
+from otel_rl.semconv.spec import STEP_SPAN
 
 __all__ = ["SLACK", "is_near", "unexplained"]
 
@@ -141,7 +143,7 @@ def _takes_the_place_of(cause: Cause, effect: Cause) -> bool:
 def _explains(cause: Cause, effect: Cause) -> bool:
     if cause.kind in _SLOW and cause.since is None and effect.since is not None:
         return False  # a constant state explains no change
-    if _is_answer_to(cause, effect):
+    if _is_answer_to(cause, effect) or _is_waited_for(cause, effect):
         return True
     if cause is effect or effect.kind not in _EXPLAINS.get(cause.kind, frozenset()):
         return False
@@ -195,6 +197,25 @@ def _is_answer_to(answer: Cause, call: Cause) -> bool:
         return before_s < call_before_s  # a call is as long as all that it asks for
     is_as_much = _AS_MUCH[0] * call_longer_s <= longer_s <= _AS_MUCH[1] * call_longer_s
     return is_as_much and before_s < call_before_s
+
+
+def _is_waited_for(cause: Cause, rest: Cause) -> bool:
+    """Return whether what a step has beside its parts grows by slower work that it waits for.
+
+    Programs do not name all of their waits. A controller's step has the parts of others only.
+    """
+    if not (cause.kind in _SLOW and rest.kind in _SLOW and _are_near(cause.since, rest.since)):
+        return False
+    if not _is_whole_step(rest) or _is_whole_step(cause):
+        return False
+    if cause.role != rest.role:
+        return True
+    (_, longer_s), (_, rest_s) = _slower_by(cause), _slower_by(rest)
+    return cause.worker is not None and rest.worker is None and rest_s <= _AS_MUCH[1] * longer_s
+
+
+def _is_whole_step(cause: Cause) -> bool:
+    return cause.phase == STEP_SPAN or is_step(cause.phase or "")
 
 
 def _are_near(since: int | None, other: int | None) -> bool:

@@ -31,6 +31,7 @@ _AT_ONCE_S = 10.0
 _FEWEST_STEPS = 8
 _LEFT_STEPS = 3  # of others after the last sign of a worker
 _LONGEST = 1.5  # times the longest step: none has come for so long
+_ALL_BUT_FEW = 0.75  # of the workers
 _AT_ONCE = 3.0  # usual steps: each role reports with its own part of a step
 _SKEW_S = 1.5
 _CLOCKS = 3  # of which two agree
@@ -106,7 +107,7 @@ def ended_with_the_run(history: RunHistory) -> AbstractSet[str]:
     silent = {one.worker for one in lasting}
     if _is_most(silent, last_s):  # processes without a part in steps may outlive the others
         last_s = {name: at_s for name, at_s in last_s.items() if name in silent}
-    newest_s = max(last_s.values(), default=0.0)
+    newest_s = _latest_s(last_s, several=len({name.rpartition("/")[0] for name in last_s}) > 1)
     together = {name for name, at_s in last_s.items() if at_s >= newest_s - _at_once_s(history)}
     # One that is missed among others that go on is dead: those are silent for as long.
     quiet_s = history.ends_s - newest_s
@@ -119,6 +120,17 @@ def _is_most(silent: AbstractSet[str], workers: Iterable[str]) -> bool:
     all_workers = {*workers}
     roles = {name.rpartition("/")[0] for name in silent}
     return len(roles) > 1 and 2 * len(silent & all_workers) > len(all_workers)
+
+
+def _latest_s(last_s: Mapping[str, float], *, several: bool) -> float:
+    """Return the last sign of life, of several roles without the few that live on.
+
+    A controller may write its results after the others have left.
+    """
+    times_s = sorted(last_s.values())
+    if not times_s:
+        return 0.0
+    return times_s[int(_ALL_BUT_FEW * (len(times_s) - 1))] if several else times_s[-1]
 
 
 def _at_once_s(history: RunHistory) -> float:

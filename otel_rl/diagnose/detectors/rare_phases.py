@@ -8,13 +8,14 @@ step.
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
+from math import sqrt
 from statistics import median
 
 from otel_rl.diagnose.classify import Work, only_waits, work_of
 from otel_rl.diagnose.detectors.slow_phases import slow_kind, step_time, traces_of
 from otel_rl.diagnose.history.run_history import PhaseKey, RunHistory, Track
 from otel_rl.diagnose.result import Cause, Evidence
-from otel_rl.diagnose.stats.levels import settled
+from otel_rl.diagnose.stats.levels import medians, settled
 
 __all__ = ["rare_phases"]
 
@@ -89,13 +90,20 @@ def _far(before: Sequence[float], after: Sequence[float]) -> float:
     return _FAR_OF_ONE if is_alike else _FAR_ALONE
 
 
+def _is_longer(track: Track, since: int, before_s: float, after_s: float) -> bool:
+    """Return whether a worker's own values since then are nearer to the later time."""
+    found = medians(track, since)
+    return found is None or found[1] >= sqrt(before_s * after_s)
+
+
 def _cause(
     history: RunHistory, place: PhaseKey, since: int, before_s: float, after_s: float
 ) -> Cause:
     of = history.spans[place]
-    worker = next(iter(of)) if len(of) == 1 else None
+    longer = [name for name, track in of.items() if _is_longer(track, since, before_s, after_s)]
+    worker = longer[0] if len(longer) == 1 else None
     return Cause(
-        slow_kind(place),
+        slow_kind(place, is_alone=worker is not None and len(of) > 1),
         0.6,
         f"{place.phase} of {worker or place.role}, which is not in every step, takes "
         f"{after_s / before_s:.1f} times as long since step {since}: {before_s:.3g} s before, "

@@ -69,7 +69,8 @@ def recurring(history: RunHistory) -> Iterator[Cause]:
                 continue
             cost = _longer_s(steps) / max(1e-9, whole_s)
             chance = _CHANCE_OF_COSTLY if cost >= _COSTLY else _CHANCE
-            is_often = len(steps) >= _FEWEST and cost >= _MIN_COST
+            is_often = len(steps) >= _FEWEST
+            is_often &= max(cost, _part_since(history, steps)) >= _MIN_COST
             is_often &= len(tracks) * _tail(every, len(steps), 1 / len(tracks)) < chance
             rate = (every - len(steps) + 1) / (compared * (len(tracks) - 1))
             newest = steps[-_FEW:]
@@ -91,7 +92,9 @@ def recurring_of_all(history: RunHistory) -> Iterator[Cause]:
             continue
         of_all = settled(load.eased(place, together(tracks)))
         odd = _odd_of_all(of_all)
-        cost = _longer_s(odd) / sum(took_s.values())
+        calls = sum(sum(of.values) for of in history.counts[place].values())
+        in_step = max(1.0, calls / len(tracks) / max(1, len(of_all.values)))
+        cost = in_step * _longer_s(odd) / sum(took_s.values())
         is_felt = all(
             took_s.get(one.step, 0.0) >= usual_s + _AS_LONG * (one.own_s - one.peers_s)
             for one in odd
@@ -145,6 +148,12 @@ def _chance_of(steps: Sequence[_Odd], rate: float) -> float:
 def _since_s(history: RunHistory, step: int) -> float:
     """Return the time since the first news of a step; endless if none came of the step itself."""
     return history.ends_s - history.begun_s[step] if step in history.begun_s else inf
+
+
+def _part_since(history: RunHistory, steps: Sequence[_Odd]) -> float:
+    """Return the part of the time since the first of these that they took longer."""
+    since_s = _since_s(history, steps[0].step)
+    return _longer_s(steps) / since_s if since_s > 0 else 0.0
 
 
 def _odd_steps(

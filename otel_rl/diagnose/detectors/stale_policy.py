@@ -3,14 +3,22 @@
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from itertools import pairwise
+from math import inf
 from statistics import median
 
-from otel_rl.diagnose.classify import Subject, Work, only_waits, tracks_about, work_of
+from otel_rl.diagnose.classify import (
+    Subject,
+    Work,
+    only_waits,
+    tracks_about,
+    waits_for_samples,
+    work_of,
+)
 from otel_rl.diagnose.detectors.slow_phases import step_time
 from otel_rl.diagnose.detectors.workload import change_steps, follows_a_change
 from otel_rl.diagnose.history.run_history import PhaseKey, RunHistory, Track
 from otel_rl.diagnose.result import Cause, Evidence, Kind
-from otel_rl.diagnose.stats.levels import LevelChange, begun, level, settled
+from otel_rl.diagnose.stats.levels import LevelChange, begun, level, settled, smoothed
 from otel_rl.diagnose.stats.trends import departure
 from otel_rl.semconv.spec import STEP_SPAN
 
@@ -27,6 +35,10 @@ _PAUSE, _PAUSED = 1.4, 6  # times the usual step, in so many steps
 _PULLS = 6  # of them, and usual distances without one
 _RARER = 1.4  # times the work between two pulls
 _SETTLED = 3  # weight updates until their interval is stable
+_PUSHED = 6  # steps between two weight updates, at most
+_FEWEST_PUSHES = 4  # to tell that ages repeat
+_AS_BEFORE = 0.5  # of the usual difference of neighbours, if ages repeat
+_NO_WAIT, _SELDOM = 0.02, 0.2  # part of a step, and of the steps
 
 
 def stale_policy(history: RunHistory) -> Iterator[Cause]:
@@ -235,11 +247,15 @@ def _between(counts: Track) -> Track:
 
 def staleness(history: RunHistory) -> Iterator[Cause]:
     """Find samples that are used later than before, in policy versions."""
-    for key, worker, track in tracks_about(history, Subject.STALENESS):
+    for key, worker, raw in tracks_about(history, Subject.STALENESS):
+        track = _over_pushes(raw.finite())
         change = level(track)
         if change is None or not change.is_rise(ratio=1.8, order=0.7, size=1.5):
             continue
-        if change.after - change.before < 1.5 or _is_full(track, change):
+        if change.after - change.before < 1.5:
+            continue
+        was_full = _was_full(history, track, change)
+        if not was_full and (_is_full(track, change) or _follows_a_pause(history, track, change)):
             continue
         # The first samples are of the first policy, and a buffer needs as many steps to fill up.
         fills = max(_BEGUN, _FILLED * change.after)
@@ -247,20 +263,57 @@ def staleness(history: RunHistory) -> Iterator[Cause]:
             continue
         if follows_a_change(history, change.step, within=fills):
             continue
-        if _follows_a_pause(history, track, change) or _is_of_a_change(history, change):
+        if _is_of_a_change(history, change):
             continue
-        if change.jump < _AT_ONCE and not _grows_faster(track):
+        if change.jump < _AT_ONCE and not was_full and not _grows_faster(track):
             continue  # a buffer that fills up from the beginning on
+        since = begun(track, change).step
         yield Cause(
             Kind.STALENESS_GROWTH,
             0.4,
-            f"samples are {change.after:.2g} versions old since step {change.step}, "
+            f"samples are {change.after:.2g} versions old since step {since}, "
             f"{change.before:.2g} before",
             role=key.partition("/")[0],
-            since=change.step,
+            since=since,
             evidence=[Evidence("age in versions", key, worker, change.before, change.after)],
         )
         return
+
+
+def _over_pushes(track: Track) -> Track:
+    """Return the mean age since the last push of weights, where these are several steps apart.
+
+    Samples then age from push to push, and are young again after it.
+    """
+    values = track.values
+    apart = {
+        width: median(abs(b - a) for a, b in zip(values, values[width:], strict=False))
+        for width in range(1, _PUSHED + 1)
+        if len(values) >= _FEWEST_PUSHES * width
+    }
+    width = min(apart, key=lambda width: (apart[width], width), default=1)
+    return smoothed(track, width) if apart and apart[width] < _AS_BEFORE * apart[1] else track
+
+
+def _was_full(history: RunHistory, track: Track, change: LevelChange) -> bool:
+    """Return whether the buffer was full before: a higher bound is then another one.
+
+    Samples were of one age, and trainers did not wait for them: no less was made than used.
+    """
+    before = [v for s, v in zip(track.steps, track.values, strict=True) if s < change.step]
+    half = len(before) // 2
+    moved = abs(median(before[half:]) - median(before[:half])) if half else inf
+    if moved > _AT_LEVEL * (change.after - change.before):
+        return False
+    steps = step_time(history).finite()
+    long_s = _NO_WAIT * median(steps.values) if steps.values else 0.0
+    waited = [
+        sum(v > long_s for s, v in zip(of.steps, of.values, strict=True) if s < change.step)
+        for place, tracks in history.spans.items()
+        if waits_for_samples(place) and only_waits(history, place)
+        for of in tracks.values()
+    ]
+    return bool(waited) and max(waited) <= _SELDOM * (change.step - history.first)
 
 
 def _is_of_a_change(history: RunHistory, change: LevelChange) -> bool:

@@ -56,6 +56,13 @@ def test_the_first_lease_to_end_after_the_run_is_no_crash() -> None:
     assert report.verdict is Verdict.CANNOT_TELL
 
 
+def test_a_controller_that_ends_long_after_the_others_has_lost_none_of_them() -> None:
+    last = {f"{role}/{index}": 60 for role in ("sampler", "learner") for index in range(4)}
+    facts = stock_run({**last, "driver/0": 79}, steps=80)
+    report = diagnose(with_end(facts, [*last, "driver/0"], 79))
+    assert not [cause for cause in report.causes if cause.kind is Kind.CRASH]
+
+
 def test_workers_of_a_role_that_end_together_are_no_crash_loop() -> None:
     facts = stock_run({f"actor/{index}": 39 for index in range(6)})
     report = diagnose(with_end(facts, ["actor/1", "actor/2", "actor/4", "actor/5"], 39))

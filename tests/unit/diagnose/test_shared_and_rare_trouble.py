@@ -9,8 +9,8 @@ from otel_rl.diagnose.classify import Work, work_of
 from otel_rl.diagnose.engine import diagnose
 from otel_rl.diagnose.history.departures import departed
 from otel_rl.diagnose.history.records import Facts, RowFacts, SpanFacts
-from otel_rl.diagnose.history.run_history import PhaseKey, RunHistory
-from otel_rl.diagnose.result import Kind
+from otel_rl.diagnose.history.run_history import PhaseKey, RunHistory, Track
+from otel_rl.diagnose.result import Kind, Verdict
 from tests.unit.diagnose.made import Series, changed, made
 
 S = 1_000_000_000
@@ -202,3 +202,83 @@ def test_a_trainer_that_waits_for_samples_by_any_name_starves(
 )
 def test_gen_is_generation(phase: str, work: Work | None) -> None:
     assert work_of(PhaseKey("trainer", phase)) is (work or Work.TRAINING)
+
+
+# Parts of a step.
+
+
+@pytest.mark.parametrize(("calls", "is_found"), [(8, True), (1, False)])
+def test_calls_in_odd_steps_count_as_often_as_they_are_made(calls: int, *, is_found: bool) -> None:
+    spans = {("reward", "verify_answers", n): in_steps(ODD, 9.0, noisy(0.05)) for n in range(2)}
+    history = made(
+        step_s=in_steps(ODD, 1.4, noisy(4.0)), spans=spans, times={"verify_answers": calls}
+    )
+    assert (Kind.SLOW_REWARD in kinds(history)) == is_found
+
+
+def test_the_step_of_a_controller_is_no_work_that_takes_longer() -> None:
+    """It has the parts of others, whatever it is called."""
+    spans = {
+        ("driver", "training_step", 0): changed(4.0, 8.0),
+        ("sampler", "rollout", 0): noisy(1.0),
+    }
+    report = diagnose(made(step_s=changed(4.0, 8.0), spans=spans))
+    assert (report.verdict, report.causes) == (Verdict.NO_CLEAR_CAUSE, [])
+    alone = {key: of for key, of in spans.items() if key[0] == "driver"}
+    assert diagnose(made(step_s=changed(4.0, 8.0), spans=alone)).causes
+
+
+def test_a_wait_by_another_name_is_no_slow_work() -> None:
+    spans = {
+        ("verifier", "verify_answers", 0): changed(0.5, 2.0),
+        ("sampler", "await_verdicts", 0): changed(1.0, 4.0),
+    }
+    (cause,) = diagnose(made(step_s=changed(4.0, 7.0), spans=spans)).causes
+    assert cause.role == "verifier"
+
+
+@pytest.mark.parametrize("slow", [(2,), (0, 1, 2, 3)])
+def test_a_rare_phase_that_takes_one_worker_longer_names_it(slow: tuple[int, ...]) -> None:
+    spans = of_ranks("save_shard", lambda index: changed(0.5, 4.0 if index in slow else 0.5))
+    history = made(spans=spans)
+    for of in (history.spans, history.counts):
+        for tracks in of.values():
+            tracks.update({who: every_eighth(track) for who, track in tracks.items()})
+    (cause,) = diagnose(history).causes
+    assert cause.worker == ("trainer/2" if len(slow) == 1 else None)
+
+
+def every_eighth(track: Track) -> Track:
+    return Track(track.steps[7::8], track.times_s[7::8], track.values[7::8])
+
+
+@pytest.mark.parametrize(("calls", "is_found"), [(16, True), (1, False)])
+def test_calls_count_as_often_as_they_are_made_in_a_step(calls: int, *, is_found: bool) -> None:
+    spans = {("reward", "reward", n): changed(0.02, 0.08) for n in range(3)}
+    slow = made(step_s=lambda _: 4.0, spans=spans, times={"reward": calls})
+    assert (Kind.SLOW_REWARD in kinds(slow)) == is_found
+
+
+@pytest.mark.parametrize("rest_s", [1.0, 3.0])
+def test_the_rest_of_a_step_that_grows_by_as_much_as_a_slow_worker_waits_for_it(
+    rest_s: float,
+) -> None:
+    spans = {
+        **of_ranks("weight_sync", lambda index: changed(0.1, 1.1 if index == 2 else 0.1)),
+        **of_ranks("rl.loop", lambda index: changed(0.002, 0.002 if index == 2 else rest_s)),
+        **of_ranks("train", lambda _: noisy(1.0)),
+    }
+    found = diagnose(made(step_s=changed(1.1, 1.1 + rest_s), spans=spans)).causes
+    assert ("trainer/2" in {one.worker for one in found[:1]}) == (rest_s == 1.0)
+
+
+@pytest.mark.parametrize("since", [56, 8])
+def test_rare_trouble_of_one_worker_costs_its_part_of_the_time_since_it_began(since: int) -> None:
+    """Long ago, it cost little; nothing of it counts before it began."""
+    odd = (since, since + 6, since + 10, since + 16)
+    spans = {
+        ("trainer", "load_data", n): in_steps(odd if n == 2 else (), 11.0, noisy(0.1))
+        for n in range(10)
+    }
+    history = made(step_s=in_steps(odd, 1.25, noisy(4.0)), spans=spans)
+    assert bool(kinds(history)) == (since == 56)

@@ -51,6 +51,7 @@ _FEWEST: Final = 12
 _FEWEST_WORKERS: Final = 3
 _CHANGED: Final = 1.3  # times, of the age of samples or of the learning rate
 _NEAR: Final = 8  # steps
+_BY_ITSELF: Final = 6.0  # times the difference before: no larger batch or older sample does more
 
 
 class _Gap(NamedTuple):
@@ -66,6 +67,10 @@ class _Gap(NamedTuple):
     before: float
     after: float
 
+    def is_within(self, times: float) -> bool:
+        """Return whether it is at most so many times as wide as before."""
+        return self.after <= times * self.before
+
 
 def logprob_mismatch(history: RunHistory) -> Iterator[Cause]:
     """Find log-probabilities of inference that leave those of training."""
@@ -75,7 +80,12 @@ def logprob_mismatch(history: RunHistory) -> Iterator[Cause]:
         for key, track in rows_about(history, subject)
         if (gap := _wider(track, of)) is not None
     ]
-    found = [one for one in found if not _is_on_purpose(history, one[0].since)]
+    found = [
+        one
+        for one in found
+        if not one[0].is_within(_BY_ITSELF ** one[2].power)
+        or not _is_on_purpose(history, one[0].since)
+    ]
     if not found:
         return
     found.sort(key=lambda one: (-1 if one[0].since is None else one[0].since, one[1]))

@@ -1,0 +1,186 @@
+"""Detector of calls of which a few take far longer since a step: retries, timeouts, rate limits.
+
+Most calls are as fast as before, so no median shows it. Counted are the reports that are far beyond
+the usual one, before a step and since then: a long tail has them from the beginning on.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import accumulate, pairwise
+from math import log
+from statistics import median
+from typing import Final, NamedTuple
+
+from otel_rl.diagnose.classify import Work, only_waits, work_of
+from otel_rl.diagnose.detectors.slow_phases import slow_kind, traces_of
+from otel_rl.diagnose.history.run_history import PhaseKey, RunHistory, Track
+from otel_rl.diagnose.result import Cause, Evidence
+
+__all__ = ["flaky_calls"]
+
+# Calls of something else, whose time does not grow with the answers of the policy.
+_CALLED: Final = frozenset({Work.ENVIRONMENT, Work.REWARD, Work.DATA})
+_START: Final = 5  # steps that may be odd because the run begins
+_BEFORE: Final = 15  # steps without trouble
+_FAR: Final = (9.0, 3.0)  # times the usual report of the worker
+_FEWEST, _FEWEST_STEPS = 6, 4  # far reports, and steps with one
+_MOST: Final = 0.5  # of the reports: more are another level
+_OFTEN: Final = 6.0  # times as often as before
+_PROOF: Final = 12.0  # logarithm of how much likelier two rates are than one
+_PROOF_OF_STEPS: Final = 8.0  # the same of steps with one: an evaluation has many
+_OVER: Final = 3  # times the longest distance of such steps without one
+_OF_ONE: Final = 0.6  # of the far reports: more are a fault of the worker
+_MIN_COST: Final = 0.05  # of the time of the workers
+
+
+class _Report(NamedTuple):
+    """Calls of one worker in one step that took far longer.
+
+    Attributes:
+        times: Their mean time, relative to the usual one of the worker.
+        longer_s: The time that they took beyond the usual one, all together.
+    """
+
+    step: int
+    worker: str
+    times: float
+    longer_s: float
+
+
+class _Flaky(NamedTuple):
+    """Far reports since a step.
+
+    Attributes:
+        since: First step.
+        far: Those reports.
+        of: Number of all reports since then.
+    """
+
+    since: int
+    far: Sequence[_Report]
+    of: int
+
+
+def flaky_calls(history: RunHistory) -> Iterator[Cause]:
+    """Find roles of whose calls some take far longer since a step, and most as long as before."""
+    for place, tracks in history.spans.items():
+        if work_of(place) not in _CALLED or only_waits(history, place):
+            continue
+        number, far = _reports(history, place, tracks)
+        found = _flaky(history, number, far)
+        if found is None:
+            continue
+        cost = _part_of_time(history, found, len(tracks))
+        if cost >= _MIN_COST and not _is_of_one(found.far, len(tracks)):
+            yield _cause(history, place, tracks, found, cost)
+
+
+def _part_of_time(history: RunHistory, found: _Flaky, workers: int) -> float:
+    """Return the part of the workers' time since then that far reports took beyond the usual."""
+    begun = (at_s for step, at_s in sorted(history.begun_s.items()) if step >= found.since)
+    since_s = history.begun_s[history.last] - next(begun, 0.0)
+    lost_s = sum(one.longer_s for one in found.far)
+    return lost_s / workers / since_s if since_s > 0 else 0.0
+
+
+def _reports(
+    history: RunHistory, place: PhaseKey, tracks: Mapping[str, Track]
+) -> tuple[Mapping[int, int], Sequence[_Report]]:
+    """Return the number of reports of each step, and the far ones in order."""
+    number, far = Counter[int](), []
+    for worker, track in tracks.items():
+        usual_s = median(track.values) if track.values else 0.0
+        number.update(track.steps)
+        counts = history.counts[place][worker].values
+        for step, mean_s, count in zip(track.steps, track.values, counts, strict=True):
+            if mean_s >= min(_FAR) * usual_s > 0:
+                far.append(_Report(step, worker, mean_s / usual_s, count * (mean_s - usual_s)))
+    return number, sorted(far)
+
+
+def _flaky(history: RunHistory, number: Mapping[int, int], far: Sequence[_Report]) -> _Flaky | None:
+    """Return the far reports since a step from which on there are clearly more of them."""
+    begun = history.first + _START
+    steps = [step for step in sorted(number) if step >= begun]
+    for least in _FAR:
+        reports = [one for one in far if one.times >= least and one.step >= begun]
+        since = _more_since(steps, number, Counter(one.step for one in reports), begun + _BEFORE)
+        if since is not None:
+            some = [one for one in reports if one.step >= since]
+            return _Flaky(since, some, sum(of for step, of in number.items() if step >= since))
+    return None
+
+
+def _more_since(
+    steps: Sequence[int], number: Mapping[int, int], far: Mapping[int, int], first: int
+) -> int | None:
+    """Return the step that best separates two rates of far reports, if the later one is higher."""
+    seen, found = ([*accumulate(of.get(step, 0) for step in steps)] for of in (number, far))
+    best, most = None, _PROOF
+    for place, step in enumerate(steps):
+        if step < first or not place or step not in far:
+            continue
+        n, k = seen[place - 1], found[place - 1]
+        more, later = found[-1] - k, seen[-1] - n
+        if more < _FEWEST or more > _MOST * later or more * n < _OFTEN * (k + 1) * later:
+            continue
+        proof = _likelier(k, n, more, later)
+        if proof > most and _is_in_many_steps(steps, far, place):
+            best, most = step, proof
+    return best
+
+
+def _is_in_many_steps(steps: Sequence[int], far: Mapping[int, int], place: int) -> bool:
+    """Return whether far more steps have far reports since then, up to the newest ones."""
+    since = [at for at in range(place, len(steps)) if steps[at] in far]
+    gap = max((b - a for a, b in pairwise(since)), default=0)
+    if len(since) < _FEWEST_STEPS or len(steps) - since[-1] > _OVER * gap:
+        return False
+    before = sum(step in far for step in steps[:place])
+    return _likelier(before, place, len(since), len(steps) - place) >= _PROOF_OF_STEPS
+
+
+def _likelier(k: int, n: int, more: int, later: int) -> float:
+    """Return the logarithm of how much likelier two rates are than one."""
+    return _log_chance(k, n) + _log_chance(more, later) - _log_chance(k + more, n + later)
+
+
+def _log_chance(k: int, n: int) -> float:
+    """Return the logarithm of the probability of ``k`` of ``n`` at their own rate."""
+    return sum(part * log(part / n) for part in (k, n - k) if part)
+
+
+def _is_of_one(far: Sequence[_Report], workers: int) -> bool:
+    ((_, most),) = Counter(one.worker for one in far).most_common(1)
+    return workers > 1 and most > _OF_ONE * len(far)
+
+
+def _cause(
+    history: RunHistory,
+    place: PhaseKey,
+    tracks: Mapping[str, Track],
+    found: _Flaky,
+    cost: float,
+) -> Cause:
+    far = median(one.times for one in found.far)
+    usual_s = median(value for track in tracks.values() for value in track.values)
+    return Cause(
+        slow_kind(place),
+        0.5 + 0.2 * min(1.0, cost),
+        f"{place.phase} of {place.role} takes {far:.1f} times as long now and then since step "
+        f"{found.since}, in {len(found.far)} of {found.of} reports of a worker's step, and is as "
+        "fast as before in the others",
+        role=place.role,
+        phase=place.phase,
+        since=found.since,
+        evidence=[
+            Evidence(
+                f"time of one {place.phase}, usual and then",
+                key=f"phase/{place}",
+                before=usual_s,
+                after=far * usual_s,
+                unit="s",
+                traces=traces_of(history, found.since),
+            )
+        ],
+    )

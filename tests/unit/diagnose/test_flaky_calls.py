@@ -1,0 +1,69 @@
+"""Calls of which a few take far longer since a step, and innocent twins."""
+
+import math
+import random
+from collections.abc import Callable
+
+import pytest
+
+from otel_rl.diagnose.engine import diagnose
+from otel_rl.diagnose.history.run_history import RunHistory
+from otel_rl.diagnose.result import Kind
+from tests.unit.diagnose.made import AT, made
+
+IsLong = Callable[[int, int], bool]
+
+
+def drawn(step: int, env: int) -> random.Random:
+    return random.Random(f"{step} {env}")
+
+
+def now_and_then(step: int, env: int) -> bool:
+    return drawn(step, env).random() < 0.15
+
+
+def calls(is_long: IsLong, *, phase: str = "tool_search", times: float = 20.0) -> RunHistory:
+    def of(env: int) -> Callable[[int], float]:
+        def seconds(step: int) -> float:
+            noise = math.exp(random.Random(f"noise {step} {env}").gauss(0, 0.3))
+            return 0.1 * noise * (times if is_long(step, env) else 1.0)
+
+        return seconds
+
+    spans = {("env", phase, env): of(env) for env in range(6)}
+    return made(spans=spans, step_s=lambda _: 2.0)
+
+
+def test_calls_that_fail_now_and_then_name_their_tool_and_the_first_of_those_steps() -> None:
+    (cause,) = diagnose(calls(lambda step, env: step >= AT and now_and_then(step, env))).causes
+    assert (cause.kind, cause.worker, cause.phase) == (Kind.SLOW_TOOL, None, "tool_search")
+    assert abs((cause.since or 0) - AT) <= 2
+
+
+@pytest.mark.parametrize(
+    "is_long",
+    [
+        now_and_then,
+        lambda step, _: step >= AT and step % 10 == 0,
+        lambda step, env: AT <= step < AT + 12 and now_and_then(step, env),
+    ],
+    ids=["from the beginning on", "in evaluations", "for a while"],
+)
+def test_calls_are_not_flaky_that_take_long(is_long: IsLong) -> None:
+    found = diagnose(calls(is_long)).causes
+    assert not [cause for cause in found if "now and then" in cause.words]
+
+
+def test_generation_of_long_answers_is_no_failing_call() -> None:
+    history = calls(lambda step, env: step >= AT and now_and_then(step, env), phase="generate")
+    assert not diagnose(history).causes
+
+
+def test_long_calls_that_cost_little_are_no_fault() -> None:
+    some = calls(lambda step, env: step >= AT and now_and_then(step, env), times=4.0)
+    assert not diagnose(some).causes
+
+
+def test_failing_calls_of_one_worker_are_those_of_the_worker() -> None:
+    found = diagnose(calls(lambda step, env: env == 2 and step >= AT and now_and_then(step, env)))
+    assert [cause.worker for cause in found.causes] == ["env/2"]
