@@ -250,7 +250,8 @@ def _faults(bridge: Bridge) -> Mapping[ExperimentKey, Sequence[str]]:
 
 def _diagnosis(connection: Connection, key: ExperimentKey, data: Path) -> Iterator[str]:
     """Yield the first cause that the bridge has found in a run, and how to see its evidence."""
-    if cause := read_standing(connection, run_id(key.experiment, key.trial)).cause:
+    cause = read_standing(connection, run_id(key.experiment, key.trial)).cause
+    if cause and not cause.startswith("crash "):  # which the failures tell
         command = shlex.join(["otel-rl", "diagnose", str(key), "--data", str(data)])
         yield f"diagnosis: {cause}; evidence: {command}"
 

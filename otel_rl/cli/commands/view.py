@@ -8,7 +8,7 @@ from pathlib import Path
 
 from otel_rl.bridge.config import BridgeSettings
 from otel_rl.cli.embedded_bridge import say
-from otel_rl.cli.options import add_bridge_options, host_and_port, settings_of
+from otel_rl.cli.options import add_journal_options, host_and_port, settings_of
 from otel_rl.errors import ConfigError, MissingExtra
 from otel_rl.view.journals import Journals
 from otel_rl.view.server import ViewServer
@@ -53,7 +53,7 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     parser.add_argument(
         "--open", action="store_true", help="open the page in a browser on this machine"
     )
-    add_bridge_options(parser)
+    add_journal_options(parser)
     parser.set_defaults(command=_command)
 
 
