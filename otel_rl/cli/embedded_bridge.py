@@ -3,6 +3,7 @@
 import importlib.util
 import os
 import shlex
+import shutil
 import signal
 import sys
 import threading
@@ -55,6 +56,8 @@ _LOSSES = (
     Counter.EXCEPTIONS,
 )
 
+
+_PROGRAM = "otel-rl"
 
 _CLEAR_LINE = "\r\x1b[K"
 
@@ -252,7 +255,7 @@ def _diagnosis(connection: Connection, key: ExperimentKey, data: Path) -> Iterat
     """Yield the first cause that the bridge has found in a run, and how to see its evidence."""
     cause = read_standing(connection, run_id(key.experiment, key.trial)).cause
     if cause and not cause.startswith("crash "):  # which the failures tell
-        command = shlex.join(["otel-rl", "diagnose", str(key), "--data", str(data)])
+        command = _command("diagnose", str(key), "--data", str(data))
         yield f"diagnosis: {cause}; evidence: {command}"
 
 
@@ -262,7 +265,7 @@ def _many(count: int, noun: str) -> str:
 
 def recovery_command(settings: BridgeSettings) -> str:
     """Return the shell command that writes the remaining rows to the same place."""
-    words = ["otel-rl", "bridge", "--data", str(settings.data)]
+    words = ["bridge", "--data", str(settings.data)]
     for name in settings.tracker.trackers:
         words += ["--tracker", name]
     account = wandb_account(settings)
@@ -276,11 +279,18 @@ def recovery_command(settings: BridgeSettings) -> str:
         words += ["--detail", settings.tracker.detail]
     if settings.tracker.names is not KeyNames.FRAMEWORK:
         words += ["--names", settings.tracker.names]
-    command = shlex.join(words)
+    command = _command(*words)
     if settings.tracker.directory is not None:
         directory = shlex.quote(str(settings.tracker.directory))
         command = f"{ENV_PREFIX}TRACKER__DIRECTORY={directory} {command}"
     return command
+
+
+def _command(*words: str) -> str:
+    """Return a command of this program, as the user's shell finds it."""
+    own = Path(sys.argv[0])
+    is_elsewhere = own.name == _PROGRAM and shutil.which(_PROGRAM) is None  # as for `make demo`
+    return shlex.join([str(own) if is_elsewhere else _PROGRAM, *words])
 
 
 def _projects(settings: BridgeSettings) -> Iterator[str]:
@@ -305,7 +315,7 @@ def finish(bridge: Bridge, *, exit_code: int, is_over: bool, by: str | None = No
         with _news(bridge):
             statuses = bridge.stop(exit_code=exit_code, is_over=is_over, by=by)
         if bridge.has_page and statuses:
-            say(f"show the run again with: otel-rl view {shlex.quote(str(bridge.settings.data))}")
+            say(f"show the run again with: {_command('view', str(bridge.settings.data))}")
         return report(bridge, statuses)
 
 

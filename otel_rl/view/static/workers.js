@@ -1,13 +1,18 @@
 "use strict";
 otelRl.pages.workers = class {
-  constructor(root, run) {
+  constructor(root, run, phase) {
     this.root = root;
     this.run = run;
-    this.phase = null;
+    this.phase = phase ? decodeURIComponent(phase) : null;
   }
 
   async refresh() {
     this.found = await otelRl.get(`runs/${this.run}/workers`, { phase: this.phase });
+    const { phases, measurements } = this.found;
+    if (this.phase && ![...phases, ...measurements].some((one) => one.id === this.phase)) {
+      this.phase = null; // of a cause that names work which no worker has reported apart
+      this.found = await otelRl.get(`runs/${this.run}/workers`);
+    }
     this.draw();
   }
 
