@@ -16,6 +16,7 @@ from otel_rl.semconv.spec import STEP_SPAN
 __all__ = ["Coverage", "coverage", "doubts"]
 
 _FEWEST_STEPS: Final = 8
+_NO_PATH: Final = f"no span {STEP_SPAN}, as otel_rl.step(n) makes"
 _SILENT_S: Final = 60.0
 _SILENT: Final = 10  # times the usual duration of a step
 
@@ -43,7 +44,7 @@ class Coverage(NamedTuple):
     def __str__(self) -> str:
         """Return it in words."""
         of = f"spans or phases of {self.timed}" if self.timed else "no spans or phases"
-        path = "" if self.has_path else f", no critical path (no span {STEP_SPAN})"
+        path = "" if self.has_path else f", no critical path ({_NO_PATH})"
         workers = f"{self.workers} worker{'' if self.workers == 1 else 's'}"
         return f"{self.steps} steps, {workers}, {of}{path}; {self._least}"
 

@@ -32,7 +32,7 @@ examples:
 
 states:
   running    its workers report
-  stalled    no report for a minute, or no new step for ten usual step times
+  stalled    no report for a minute, or no new step for ten usual step times and 5 minutes
   interrupted                    no bridge works on it: killed or stopped before the run ended
   finished, aborted, crashed     how the run ended
 """

@@ -39,9 +39,9 @@ otelRl.pages.workers = class {
       shown.left_out ? `${shown.left_out} workers ${deviations ? "nearer to the median" : "with less time"} are not drawn.` : "",
       otelRl.report ? "" : "Click a cell to see its step.",
     ].filter(Boolean).join(" ");
-    otelRl.fill(this.table, h("table", {}, h("thead", {}, h("tr", {}, ["Worker", "State", "Step", "Last phase", "Phase ended", "Last export"].map((text) => h("th", { scope: "col" }, text)))),
+    otelRl.fill(this.table, h("table", {}, h("thead", {}, h("tr", {}, ["Worker", "State", "Step", "Phase", "Phase ended", "Last export"].map((text) => h("th", { scope: "col" }, text)))),
       h("tbody", {}, workers.map((one) => h("tr", {}, h("td", {}, h("bdi", { class: "cut" }, one.worker)), h("td", {}, otelRl.badge(one.standing)), h("td", {}, one.step ?? "–"),
-        h("td", {}, h("bdi", { class: "cut" }, one.phase || "–")), h("td", {}, one.phase_s === null ? "–" : `${otelRl.duration(one.phase_s)} ago`), h("td", {}, one.heard_s === null ? "–" : `${otelRl.duration(one.heard_s)} ago`))))));
+        h("td", {}, h("bdi", { class: "cut" }, one.phase || "–")), h("td", {}, one.phase_s === null ? "–" : one.in_phase ? `in it for ${otelRl.duration(one.phase_s)}` : `${otelRl.duration(one.phase_s)} ago`), h("td", {}, one.heard_s === null ? "–" : `${otelRl.duration(one.heard_s)} ago`))))));
   }
 
   plotCells(heatmap) {

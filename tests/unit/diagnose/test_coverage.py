@@ -55,7 +55,10 @@ def test_what_would_have_been_seen_is_less_where_steps_are_noisy() -> None:
 
 
 def test_without_spans_it_is_said_that_there_is_no_critical_path() -> None:
-    assert "no critical path (no span rl.loop)" in diagnose(drawn(1, Style.PHASES).history()).seen
+    assert (
+        "no critical path (no span rl.loop, as otel_rl.step(n) makes)"
+        in diagnose(drawn(1, Style.PHASES).history()).seen
+    )
 
 
 @pytest.mark.parametrize(("steps", "is_healthy"), [(1, False), (7, False), (8, True)])
