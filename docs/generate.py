@@ -124,8 +124,8 @@ def commands() -> Iterator[str]:
     of: dict[tuple[str, ...], list[str]] = {}
     for line, names in shared.items():
         of.setdefault(tuple(names), []).append(line)
-    for names, lines in sorted(of.items(), key=lambda item: -len(item[0])):
-        whose = "every command" if len(names) == len(parsers) else ", ".join(names)
+    for users_of, lines in sorted(of.items(), key=lambda item: -len(item[0])):
+        whose = "every command" if len(users_of) == len(parsers) else ", ".join(users_of)
         yield from ("", f"Options of {whose}:", "", *lines)
 
 
