@@ -209,7 +209,9 @@ class RunWatch:
 
 
 def counted(snapshot: Snapshot) -> str:
-    """Return live and expected workers, such as ``3/4``; ``?/4`` if unknown."""
+    """Return live and expected workers, such as ``3/4``; ``?/4`` if unknown, ``-`` if none is."""
+    if not snapshot.expected:
+        return "-"
     return f"{'?' if snapshot.alive is None else snapshot.alive}/{snapshot.expected}"
 
 

@@ -111,6 +111,16 @@ def test_workers_of_an_interrupted_run_are_not_called_alive(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
+    ("alive", "expected", "told"), [(1, 2, "1/2"), (None, 2, "?/2"), (0, 0, "-"), (None, 0, "-")]
+)
+def test_workers_are_counted_of_those_that_should_live(
+    alive: int | None, expected: int, told: str
+) -> None:
+    run = Snapshot(RUN, "finished", 7, None, None, alive, expected, 0, 0, "", 1.0, ())
+    assert counted(run) == told
+
+
+@pytest.mark.parametrize(
     ("finding", "told"),
     [
         ({"kind": "straggler", "role": "trainer", "worker": "trainer/1"}, "straggler trainer/1"),
