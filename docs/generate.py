@@ -124,16 +124,19 @@ def commands() -> Iterator[str]:
     for name, parser in parsers.items():
         own = (usage for usage, line in _options(parser).items() if line not in shared)
         yield f"- `{' '.join(('otel-rl', name, *own))}`: {COMMANDS[name].summary}"
-    yield from ("", "Options of every command, or of those named:", "")
+    of: dict[tuple[str, ...], list[str]] = {}
     for line, names in shared.items():
-        yield line if len(names) == len(parsers) else f"{line} ({', '.join(names)})"
+        of.setdefault(tuple(names), []).append(line)
+    for users_of, lines in sorted(of.items(), key=lambda item: -len(item[0])):
+        whose = "every command" if len(users_of) == len(parsers) else ", ".join(users_of)
+        yield from ("", f"Options of {whose}:", "", *lines)
 
 
 def _options(parser: argparse.ArgumentParser) -> dict[str, str]:
     """Return a list item for each option or argument, by its usage."""
     found = {}
     for action in parser._actions:  # noqa: SLF001  # argparse has no public list of them
-        if isinstance(action, argparse._HelpAction):  # noqa: SLF001
+        if isinstance(action, argparse._HelpAction) or action.help == argparse.SUPPRESS:  # noqa: SLF001
             continue
         words = [*action.option_strings[-1:], "" if action.nargs == 0 else action.metavar]
         meaning = (action.help or "").replace("%(default)s", str(action.default))

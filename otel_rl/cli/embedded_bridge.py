@@ -3,11 +3,12 @@
 import importlib.util
 import os
 import shlex
+import shutil
 import signal
 import sys
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
@@ -19,7 +20,9 @@ from otel_rl.bridge.delivery.manager import RunState, RunStatus
 from otel_rl.bridge.delivery.selection.key_selection import KeyNames
 from otel_rl.bridge.delivery.trackers import backend
 from otel_rl.bridge.delivery.wandb.account import Account, WandbSettings, find_account
-from otel_rl.bridge.journal.reader import RunOverview, overview
+from otel_rl.bridge.journal.interface import Connection
+from otel_rl.bridge.journal.reader import looking, read_runs
+from otel_rl.bridge.journal.run_reader import read_standing
 from otel_rl.bridge.page import Page
 from otel_rl.bridge.rows.rounds.runs_without_metrics import NO_METRIC_HINT
 from otel_rl.cli.liveness_text import failures, listed, troubles
@@ -53,6 +56,8 @@ _LOSSES = (
     Counter.EXCEPTIONS,
 )
 
+
+_PROGRAM = "otel-rl"
 
 _CLEAR_LINE = "\r\x1b[K"
 
@@ -176,7 +181,7 @@ def report(bridge: Bridge, statuses: Iterable[RunStatus]) -> bool:
     """Report the location of each run and its losses. Returns whether all rows are written."""
     is_shared = bridge.settings.journal.url is not None
     complete = not _has_left_over(bridge)
-    runs = _runs(bridge)
+    faults = _faults(bridge)
     for status in statuses:
         where = status.location or "(not opened)"
         say(f"run {status.key}: {_many(status.next_row, 'row')} in {status.tracker}: {where}")
@@ -187,11 +192,8 @@ def report(bridge: Bridge, statuses: Iterable[RunStatus]) -> bool:
             complete = False
             error = f" Last error: {status.last_error}" if status.last_error else ""
             say(f"  {_many(status.pending, 'row')} still in the journal.{error}")
-        of = runs.get(status.key)
-        if of is not None:
-            said = [*failures(of.description), *troubles(of.roles, listed(of.description))]
-            for words in said:
-                say(f"  {words}")
+        for words in faults.get(status.key, ()):
+            say(f"  {words}")
     if is_shared:
         say("other bridges write the remaining rows")
     if not complete:
@@ -234,12 +236,27 @@ def has_lost(bridge: Bridge) -> bool:
     return n > 0
 
 
-def _runs(bridge: Bridge) -> Mapping[ExperimentKey, RunOverview]:
-    """Return the final state of each run, after the bridge has stopped."""
-    try:
-        return {run.key: run for run in overview(bridge.settings.data)}
-    except JournalError:
-        return {}  # errors of the journal are reported elsewhere
+def _faults(bridge: Bridge) -> Mapping[ExperimentKey, Sequence[str]]:
+    """Return what was wrong with each run, in words, after the bridge has stopped."""
+    data = bridge.settings.data
+    with suppress(JournalError), looking(data) as connection:
+        return {
+            run.key: [
+                *failures(run.description),
+                *troubles(run.roles, listed(run.description)),
+                *_diagnosis(connection, run.key, data),
+            ]
+            for run in read_runs(connection)
+        }
+    return {}  # errors of the journal are reported elsewhere
+
+
+def _diagnosis(connection: Connection, key: ExperimentKey, data: Path) -> Iterator[str]:
+    """Yield the first cause that the bridge has found in a run, and how to see its evidence."""
+    cause = read_standing(connection, run_id(key.experiment, key.trial)).cause
+    if cause and not cause.startswith("crash "):  # which the failures tell
+        command = _command("diagnose", str(key), "--data", str(data))
+        yield f"diagnosis: {cause}; evidence: {command}"
 
 
 def _many(count: int, noun: str) -> str:
@@ -248,7 +265,7 @@ def _many(count: int, noun: str) -> str:
 
 def recovery_command(settings: BridgeSettings) -> str:
     """Return the shell command that writes the remaining rows to the same place."""
-    words = ["otel-rl", "bridge", "--data", str(settings.data)]
+    words = ["bridge", "--data", str(settings.data)]
     for name in settings.tracker.trackers:
         words += ["--tracker", name]
     account = wandb_account(settings)
@@ -262,11 +279,18 @@ def recovery_command(settings: BridgeSettings) -> str:
         words += ["--detail", settings.tracker.detail]
     if settings.tracker.names is not KeyNames.FRAMEWORK:
         words += ["--names", settings.tracker.names]
-    command = shlex.join(words)
+    command = _command(*words)
     if settings.tracker.directory is not None:
         directory = shlex.quote(str(settings.tracker.directory))
         command = f"{ENV_PREFIX}TRACKER__DIRECTORY={directory} {command}"
     return command
+
+
+def _command(*words: str) -> str:
+    """Return a command of this program, as the user's shell finds it."""
+    own = Path(sys.argv[0])
+    is_elsewhere = own.name == _PROGRAM and shutil.which(_PROGRAM) is None  # as for `make demo`
+    return shlex.join([str(own) if is_elsewhere else _PROGRAM, *words])
 
 
 def _projects(settings: BridgeSettings) -> Iterator[str]:
@@ -291,7 +315,7 @@ def finish(bridge: Bridge, *, exit_code: int, is_over: bool, by: str | None = No
         with _news(bridge):
             statuses = bridge.stop(exit_code=exit_code, is_over=is_over, by=by)
         if bridge.has_page and statuses:
-            say(f"show the run again with: otel-rl view {shlex.quote(str(bridge.settings.data))}")
+            say(f"show the run again with: {_command('view', str(bridge.settings.data))}")
         return report(bridge, statuses)
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import quote
 
+from otel_rl.bridge.config import BridgeSettings
 from otel_rl.records import ExperimentKey, Signal
 from otel_rl.semconv import names
 from otel_rl.worker.identity.names import parse_resource_attributes
@@ -206,8 +207,18 @@ def misspelt(base: Mapping[str, str]) -> Iterator[str]:
             continue
         first, sep, rest = name.removeprefix(_PREFIX).partition("__")
         known = {_SETTINGS} if sep else VARIABLES
-        if first not in known and (near := get_close_matches(first, known, 1, _ALIKE)):
-            yield f"{name} has no effect: did you mean {_PREFIX}{near[0]}{sep}{rest}?"
+        if first in known:
+            continue
+        section = first.removeprefix(f"{_SETTINGS}_")
+        near = get_close_matches(first, known, 1, _ALIKE)
+        if section.lower() in BridgeSettings.model_fields:
+            yield _no_effect(name, f"{_SETTINGS}__{section}{sep}{rest}")
+        elif near:
+            yield _no_effect(name, f"{near[0]}{sep}{rest}")
+
+
+def _no_effect(name: str, meant: str) -> str:
+    return f"{name} has no effect: did you mean {_PREFIX}{meant}?"
 
 
 def _is(found: list[str]) -> str:

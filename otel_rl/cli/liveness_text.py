@@ -15,8 +15,9 @@ def in_words(roles: Mapping[str, RoleStanding]) -> Iterator[str]:
     """Yield one phrase for each role with expected or failed workers."""
     for role, standing in sorted(roles.items()):
         if standing.expected or standing.failures or standing.silent:
-            there = f"{standing.alive} of {standing.expected} alive"
-            yield ", ".join([f"{role}: {there}", *_failed(standing), *_silent(standing)])
+            # Without a total: after the end of a run none is expected.
+            there = [f"{standing.alive} of {standing.expected} alive"] * bool(standing.expected)
+            yield f"{role}: {', '.join([*there, *_failed(standing), *_silent(standing)])}"
 
 
 def troubles(

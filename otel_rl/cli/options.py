@@ -3,7 +3,7 @@
 import argparse
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from otel_rl.bridge.config import BridgeSettings, load_settings
@@ -12,50 +12,79 @@ from otel_rl.records import ExperimentKey
 from otel_rl.semconv.spec import Tier
 from otel_rl.worker.identity.names import checked_name
 
-__all__ = ["add_bridge_options", "experiment_key", "host_and_port", "settings_of"]
+__all__ = [
+    "add_bridge_options",
+    "add_journal_options",
+    "experiment_key",
+    "host_and_port",
+    "settings_of",
+]
 
 
 def add_bridge_options(parser: argparse.ArgumentParser) -> None:
     """Add the options for the tracker and the making of rows."""
     group = parser.add_argument_group("bridge")
+    _add_places(group)
+    _add_tracker_options(group, told=str)
+
+
+def add_journal_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of a command that only reads journals.
+
+    It accepts those of a bridge, too, for scripts that pass the same options to each command.
+    """
+    _add_places(parser.add_argument_group("journal"))
+    _add_tracker_options(parser, told=lambda _: argparse.SUPPRESS)
+
+
+def _add_places(group: argparse._ActionsContainer) -> None:
     group.add_argument(
         "--config", type=Path, metavar="FILE", help="TOML file with settings; see docs/bridge.md"
     )
+    group.add_argument("--data", type=Path, metavar="DIR", help="journal directory")
+
+
+def _add_tracker_options(group: argparse._ActionsContainer, *, told: Callable[[str], str]) -> None:
     group.add_argument(
         "--tracker",
         metavar="NAME",
         action="append",
-        help="wandb (default), mlflow, trackio, tensorboard, jsonl or another package's; may be "
-        "repeated",
+        help=told(
+            "wandb (default), mlflow, trackio, tensorboard, jsonl or another package's; may be "
+            "repeated"
+        ),
     )
     group.add_argument(
         "--detail",
         choices=[*Tier],
-        help="values that the tracker gets: the main ones (basic, the default), internals too "
-        "(full), or everything",
+        help=told(
+            "values that the tracker gets: the main ones (basic, the default), internals too "
+            "(full), or everything"
+        ),
     )
     group.add_argument(
         "--names",
         choices=[*KeyNames],
-        help="names of a framework's metrics: its own (framework, the default), shared ones "
-        "(otel_rl), or both",
+        help=told(
+            "names of a framework's metrics: its own (framework, the default), shared ones "
+            "(otel_rl), or both"
+        ),
     )
     group.add_argument(
         "--project",
         metavar="NAME",
-        help="project in W&B or Trackio (default: $WANDB_PROJECT for W&B, else otel_rl)",
+        help=told("project in W&B or Trackio (default: $WANDB_PROJECT for W&B, else otel_rl)"),
     )
     group.add_argument(
         "--attach",
         metavar="RUN",
-        help="join this W&B run of your own process: [[ENTITY/]PROJECT/]RUN_ID",
+        help=told("join this W&B run of your own process: [[ENTITY/]PROJECT/]RUN_ID"),
     )
-    group.add_argument("--data", type=Path, metavar="DIR", help="journal directory")
     group.add_argument(
         "--per-worker",
         action="store_true",
         default=None,
-        help="also write each worker's own series",
+        help=told("also write each worker's own series"),
     )
 
 
@@ -68,7 +97,7 @@ def settings_of(
     """Return the settings from the command line, the environment and the file.
 
     Args:
-        arguments: Parsed, with the options of ``add_bridge_options``.
+        arguments: Parsed, with the options of ``add_bridge_options`` or ``add_journal_options``.
         overrides: Further settings of the command line, nested like the file.
         defaults: Defaults of the command, where they differ from a bridge's.
 

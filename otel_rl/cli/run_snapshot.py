@@ -94,7 +94,8 @@ class Snapshot:
         expected: Workers that should live.
         lag_rows: Rows that the tracker has not confirmed.
         drops: Values that were dropped or refused, all reasons.
-        verdict: Of the last diagnosis by the bridge; empty before one.
+        verdict: First cause of the last diagnosis by the bridge, such as ``straggler trainer/1``,
+            else its verdict; empty before one.
         age_s: Since the first data.
         workers: In the order of roles and indexes.
     """
@@ -166,7 +167,7 @@ class RunWatch:
             sum(role.expected for role in roles),
             overview.unconfirmed,
             int(sum(value for key, value in self._values.items() if self._is_drop(key))),
-            standing.verdict,
+            standing.cause or standing.verdict,
             max(0.0, (now_ns - (overview.begun_ns or now_ns)) / _NS_PER_S),
             workers,
         )
@@ -235,7 +236,9 @@ class RunWatch:
 
 
 def counted(snapshot: Snapshot) -> str:
-    """Return live and expected workers, such as ``3/4``; ``?/4`` if unknown."""
+    """Return live and expected workers, such as ``3/4``; ``?/4`` if unknown, ``-`` if none is."""
+    if not snapshot.expected:
+        return "-"
     return f"{'?' if snapshot.alive is None else snapshot.alive}/{snapshot.expected}"
 
 

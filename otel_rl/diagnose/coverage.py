@@ -16,6 +16,7 @@ from otel_rl.semconv.spec import STEP_SPAN
 __all__ = ["Coverage", "coverage", "doubts"]
 
 _FEWEST_STEPS: Final = 8
+_NO_PATH: Final = f"no span {STEP_SPAN}, as otel_rl.step(n) makes"
 _SILENT_S: Final = 60.0
 _SILENT: Final = 10  # times the usual duration of a step
 
@@ -43,13 +44,20 @@ class Coverage(NamedTuple):
     def __str__(self) -> str:
         """Return it in words."""
         of = f"spans or phases of {self.timed}" if self.timed else "no spans or phases"
-        path = "" if self.has_path else f", no critical path (no span {STEP_SPAN})"
-        least = "how long steps take is unknown"
-        if self.least_ratio is not None:
-            least = f"steps that take {self.least_ratio:.1f} times as long would be seen"
-        if self.least_work is not None:
-            least += f", and so would work that takes {self.least_work:.1f} times as long"
-        return f"{self.steps} steps, {self.workers} workers, {of}{path}; {least}"
+        path = "" if self.has_path else f", no critical path ({_NO_PATH})"
+        workers = f"{self.workers} worker{'' if self.workers == 1 else 's'}"
+        return f"{self.steps} steps, {workers}, {of}{path}; {self._least}"
+
+    @property
+    def _least(self) -> str:
+        """The smallest slowdowns that would be seen."""
+        if self.least_ratio is None:
+            least = "how long steps take is unknown"
+            if self.least_work is not None:
+                least += f", work that takes {self.least_work:.1f} times as long would be seen"
+            return least
+        least = f"steps that take {self.least_ratio:.1f} times as long would be seen"
+        return least if self.least_work is None else f"{least}, or work {self.least_work:.1f} times"
 
 
 def coverage(history: RunHistory) -> Coverage:

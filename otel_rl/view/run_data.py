@@ -18,6 +18,8 @@ from otel_rl.semconv.spec import STEP_SPAN
 __all__ = ["Cells", "LastPhase", "RunData", "Series", "StepPath"]
 
 _NS_PER_MS: Final = 1e6
+_NS_PER_S: Final = 1e9
+_PHASE_AGE: Final = "/phase/age/"  # of a phase in progress, from a worker's heartbeat
 _MAX_KEYS: Final = 4_096
 _MAX_CELLS: Final = 4_000_000  # of all phases, 12 bytes each
 _MAX_MEASURED: Final = 1_000_000  # of all other measurements
@@ -55,17 +57,19 @@ class Cells:
 
 
 class LastPhase(NamedTuple):
-    """Phase that a worker ended last.
+    """Phase that a worker ended last, or is in for long.
 
     Attributes:
         phase: Its name.
         step: In progress.
-        time_ns: When the bridge knew, by its clock.
+        time_ns: When the bridge knew of its end, by its clock; or its begin.
+        is_over: Whether it has ended.
     """
 
     phase: str
     step: int
     time_ns: int
+    is_over: bool = True
 
 
 class StepPath(NamedTuple):
@@ -200,9 +204,12 @@ class RunData:
         for key, some in facts.workers.items():
             if key.startswith(("phase/", "otel_rl/")):
                 continue
+            phase = key.partition(_PHASE_AGE)[2]
             for worker, step, measurements, total, _ in some:
                 if not measurements:
                     continue
+                if phase:
+                    self._add_open_phase(worker, phase, total / measurements, facts)
                 if self._values >= _MAX_MEASURED or not abs(total) < _MAX_SINGLE:
                     self.left_out += 1
                     continue
@@ -211,6 +218,13 @@ class RunData:
                 cells.workers.append(self.workers.setdefault(worker, len(self.workers)))
                 cells.steps.append(facts.step if step is None else step)
                 cells.seconds.append(total / measurements)
+
+    def _add_open_phase(self, worker: str, phase: str, age_s: float, facts: Facts) -> None:
+        begun_ns = facts.time_ns - round(age_s * _NS_PER_S)
+        last = self.last_phases.get(worker)
+        # Of nested phases the inner one is the younger.
+        if last is None or last.is_over or last.time_ns <= begun_ns:
+            self.last_phases[worker] = LastPhase(phase, facts.step, begun_ns, is_over=False)
 
     def _add_cell(self, cells: Cells, worker: str, step: int, seconds: float) -> None:
         if self._cells >= _MAX_CELLS or not math.isfinite(seconds):

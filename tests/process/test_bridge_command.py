@@ -371,3 +371,10 @@ def test_doctor_makes_nothing_in_a_directory_that_has_no_journal(tmp_path: Path)
     )
     assert well.status == 0, well.out
     assert [path.name for path in (tmp_path / ".otel_rl").iterdir()] == ["run"]
+
+
+def test_a_bridge_with_the_page_tells_its_address(tmp_path: Path) -> None:
+    with bridge(tmp_path, "--tracker", "jsonl") as service:
+        assert service.process.stderr is not None
+        line = service.process.stderr.readline()
+    assert line == f"otel-rl: page with the runs: {service.url}/\n"

@@ -100,6 +100,23 @@ def test_charts_and_the_verdict_are_drawn_from_this_machine_alone(viewed: Viewed
     assert browser.complaints() == []
 
 
+def test_a_cause_leads_to_the_time_of_its_phase_by_worker(viewed: Viewed) -> None:
+    browser = viewed.open(GRPO, "overview")
+    browser.wait("document.querySelector('#verdict li a')")
+    assert browser.get("document.querySelector('#verdict b').textContent") == "straggler trainer/2"
+    browser.do("document.querySelector('#verdict li a').click()")
+    browser.wait("document.body.dataset.ready === 'workers'")
+    assert browser.get("document.querySelector('select').value") == "trainer/train"
+    assert browser.complaints() == []
+
+
+def test_a_cause_without_such_a_phase_leads_to_the_longest(viewed: Viewed) -> None:
+    browser = viewed.open(GRPO, "workers")
+    browser.do("location.hash = location.hash + '/trainer%2Fbatch'")
+    browser.wait("document.querySelector('select')?.value === 'trainer/train'")
+    browser.wait("document.querySelector('#heatmap')?.data?.length > 0")
+
+
 def test_the_straggler_is_a_row_of_the_heatmap(viewed: Viewed) -> None:
     browser = viewed.open(GRPO, "workers")
     means = browser.get(

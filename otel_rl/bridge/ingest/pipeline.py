@@ -111,7 +111,7 @@ class IngestPipeline:
         )
         # _lock guards _next_log_s.
         self._lock = threading.Lock()
-        self._next_log_s = 0.0
+        self._next_log_s: dict[str, float] = {}  # by kind of line
 
     @property
     def wants_token(self) -> bool:
@@ -219,7 +219,7 @@ class IngestPipeline:
         if answer is not UNFORESEEN:
             return answer, str(error)
         self._counters.add(Counter.EXCEPTIONS, reason=where)
-        if self._may_log():
+        if self._may_log("unforeseen"):
             _log.error("A request failed unexpectedly, the sender will retry.", exc_info=error)
         return answer, "The bridge failed to store the request. See its log."
 
@@ -275,12 +275,17 @@ class IngestPipeline:
         for reason, n in admitted.exemplars_refused.items():
             self._counters.add(Counter.EXEMPLARS_REFUSED, n, reason=reason)
 
-    def _may_log(self) -> bool:
+        # No run shows it, and many senders do not print what they are answered.
+        nameless = any(reason is Refusal.NO_EXPERIMENT for _, reason in admitted.refused_of_runs)
+        if nameless and self._may_log(Refusal.NO_EXPERIMENT):
+            _log.warning("%s", admitted.message)
+
+    def _may_log(self, kind: str) -> bool:
         now_s = time.monotonic()
         with self._lock:
-            if now_s < self._next_log_s:
+            if now_s < self._next_log_s.get(kind, 0.0):
                 return False
-            self._next_log_s = now_s + _LOG_INTERVAL_S
+            self._next_log_s[kind] = now_s + _LOG_INTERVAL_S
             return True
 
 

@@ -33,6 +33,7 @@ __all__ = [
 
 _TABLE_MARK: Final = b':[["'  # its columns; decoding shows whether it is a label or value
 _ROWS_AT_ONCE: Final = 200
+_NONE: Final = "None"  # of a subject that lacks the part
 
 
 class KnownWorker(NamedTuple):
@@ -63,11 +64,13 @@ class Standing(NamedTuple):
         verdict: Of the last diagnosis by its bridge, as ``Verdict``; empty before one.
         goodput: As in its last row with goodput: time of each role, and of the run, whose role is
             empty. Nothing if it is unknown.
+        cause: First cause of that diagnosis, such as ``straggler trainer/1``; empty without one.
     """
 
     workers: Sequence[KnownWorker]
     verdict: str
     goodput: Mapping[str, Spent] = MappingProxyType({})
+    cause: str = ""
 
 
 class TableRow(NamedTuple):
@@ -210,8 +213,16 @@ def read_standing(connection: Connection, run: str) -> Standing:
         for (who, label), of in zip(identities.workers, table.workers, strict=False)
     ]
     told = {} if aligner.goodput is None else aligner.goodput.told
+    subject = aligner.told or ("",)
     return Standing(
         workers,
-        aligner.told[0] if aligner.told else "",
+        subject[0],
         {role: Spent(*spent) for role, spent in told.items()},
+        _cause(*subject[1:]),
     )
+
+
+def _cause(kind: str = _NONE, role: str = _NONE, worker: str = _NONE) -> str:
+    """Return the first cause of a finding, by the rest of its subject."""
+    where = next((one for one in (worker, role) if one not in {"", _NONE}), "")
+    return "" if kind == _NONE else f"{kind} {where}".rstrip()

@@ -55,6 +55,8 @@ def _command(arguments: argparse.Namespace) -> int:
     addresses = bridge.addresses
     journal = settings.data if settings.journal.url is None else "the database of journal.url"
     say(f"OTLP/HTTP on {addresses.http}, OTLP/gRPC on {addresses.grpc}, data in {journal}")
+    if bridge.has_page:
+        say(f"page with the runs: http{'s' * (settings.tls.cert is not None)}://{addresses.http}/")
     signals.wait()
     return 0 if finish(bridge, exit_code=0, is_over=False) else 1
 

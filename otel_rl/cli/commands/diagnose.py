@@ -22,7 +22,7 @@ from otel_rl.bridge.journal.reader import (
 )
 from otel_rl.cli.lookup.journal_discovery import journals, shared_journal
 from otel_rl.cli.lookup.wanted_run import WantedRun, add_run, add_run_names, steps, wanted_run
-from otel_rl.cli.options import add_bridge_options, settings_of
+from otel_rl.cli.options import add_journal_options, settings_of
 from otel_rl.diagnose.engine import diagnose
 from otel_rl.diagnose.history.goodput import goodput_of
 from otel_rl.diagnose.history.records import Facts
@@ -100,7 +100,7 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         metavar="HOURS",
         help="greatest age of those traces (24)",
     )
-    add_bridge_options(parser)
+    add_journal_options(parser)
     parser.set_defaults(command=_command)
 
 

@@ -25,7 +25,7 @@ from otel_rl.bridge.rows.history.span_log import read_spans
 from otel_rl.cli.embedded_bridge import say
 from otel_rl.cli.lookup.run_lookup import FoundRun, find_runs, opened, removed
 from otel_rl.cli.lookup.wanted_run import WantedRun, add_run, add_run_names, steps, wanted_run
-from otel_rl.cli.options import add_bridge_options, settings_of
+from otel_rl.cli.options import add_journal_options, settings_of
 from otel_rl.diagnose.history.records import Facts
 from otel_rl.errors import ConfigError
 from otel_rl.perfetto import Counter, SpanTable, TraceSummary, write_trace
@@ -79,7 +79,7 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         metavar="FILE",
         help="compressed if its name ends in .gz (default: standard output)",
     )
-    add_bridge_options(parser)
+    add_journal_options(parser)
     parser.set_defaults(command=_command)
 
 

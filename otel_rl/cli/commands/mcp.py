@@ -4,7 +4,7 @@ import argparse
 
 from otel_rl.bridge.garbage import collect_rarely
 from otel_rl.cli.embedded_bridge import say
-from otel_rl.cli.options import add_bridge_options, host_and_port, settings_of
+from otel_rl.cli.options import add_journal_options, host_and_port, settings_of
 from otel_rl.mcp.answers import Answers
 from otel_rl.mcp.server import serve_http, serve_stdio
 from otel_rl.mcp.tools import make_server
@@ -39,7 +39,7 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         help="serve over HTTP (default: standard input and output); on other addresses with the "
         "token that is printed, or one of auth.tokens",
     )
-    add_bridge_options(parser)
+    add_journal_options(parser)
     parser.set_defaults(command=_command)
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from otel_rl.cli.commands.view import run_of
 from otel_rl.cli.lookup.wanted_run import add_run
-from otel_rl.cli.options import add_bridge_options, settings_of
+from otel_rl.cli.options import add_journal_options, settings_of
 from otel_rl.errors import MissingExtra
 from otel_rl.redaction import shown
 from otel_rl.view.report import write_report
@@ -42,7 +42,7 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         metavar="FILE",
         help="(%(default)s)",
     )
-    add_bridge_options(parser)
+    add_journal_options(parser)
     parser.set_defaults(command=_command)
 
 

@@ -16,7 +16,7 @@ from otel_rl.bridge.journal.reader import RunOverview, looking, read_runs, state
 from otel_rl.bridge.journal.run_reader import read_standing
 from otel_rl.cli.embedded_bridge import say
 from otel_rl.cli.lookup.journal_discovery import journals, shared_journal
-from otel_rl.cli.options import add_bridge_options, settings_of
+from otel_rl.cli.options import add_journal_options, settings_of
 from otel_rl.errors import ConfigError, JournalError
 from otel_rl.goodput import Spent, as_json
 from otel_rl.redaction import printable, redacted
@@ -32,7 +32,7 @@ examples:
 
 states:
   running    its workers report
-  stalled    no report for a minute, or no new step for ten usual step times
+  stalled    no report for a minute, or no new step for ten usual step times and 5 minutes
   interrupted                    no bridge works on it: killed or stopped before the run ended
   finished, aborted, crashed     how the run ended
 """
@@ -64,7 +64,7 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         "directory", nargs="?", type=Path, metavar="DIR", help="data directory (default: --data)"
     )
     parser.add_argument("--json", action="store_true", help="as JSON")
-    add_bridge_options(parser)
+    add_journal_options(parser)
     parser.set_defaults(command=_command)
 
 

@@ -19,7 +19,7 @@ from otel_rl.bridge.journal.reader import looking, read_runs, shared_overview
 from otel_rl.cli.embedded_bridge import say
 from otel_rl.cli.lookup.journal_discovery import journals, shared_journal
 from otel_rl.cli.lookup.wanted_run import WantedRun, add_run, add_run_names, wanted_run
-from otel_rl.cli.options import add_bridge_options, settings_of
+from otel_rl.cli.options import add_journal_options, settings_of
 from otel_rl.cli.run_snapshot import RunWatch, Snapshot, WorkerLine, counted, notable_first
 from otel_rl.errors import ConfigError, JournalError
 from otel_rl.records import ExperimentKey
@@ -69,7 +69,7 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     add_run(parser, "whose workers to show (default: of the most recently active run)")
     add_run_names(parser)
     parser.add_argument("--once", action="store_true", help="print once and exit")
-    add_bridge_options(parser)
+    add_journal_options(parser)
     parser.set_defaults(command=_command)
 
 

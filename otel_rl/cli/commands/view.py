@@ -8,7 +8,7 @@ from pathlib import Path
 
 from otel_rl.bridge.config import BridgeSettings
 from otel_rl.cli.embedded_bridge import say
-from otel_rl.cli.options import add_bridge_options, host_and_port, settings_of
+from otel_rl.cli.options import add_journal_options, host_and_port, settings_of
 from otel_rl.errors import ConfigError, MissingExtra
 from otel_rl.view.journals import Journals
 from otel_rl.view.server import ViewServer
@@ -53,7 +53,7 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     parser.add_argument(
         "--open", action="store_true", help="open the page in a browser on this machine"
     )
-    add_bridge_options(parser)
+    add_journal_options(parser)
     parser.set_defaults(command=_command)
 
 
@@ -61,7 +61,7 @@ def _command(arguments: argparse.Namespace) -> int:
     if importlib.util.find_spec("plotly") is None:
         raise MissingExtra("`otel-rl view`", "plotly", "view")
     run = arguments.what
-    if run is not None and Path(run).is_dir():
+    if run is not None and Path(run).is_dir() and not _is_run(arguments, run):
         if arguments.data is not None:
             raise ConfigError("Name the directory once, as DIR or by --data.")
         arguments.data, run = Path(run), None
@@ -80,6 +80,15 @@ def _command(arguments: argparse.Namespace) -> int:
 
     server.serve(started)
     return 0
+
+
+def _is_run(arguments: argparse.Namespace, name: str) -> bool:
+    """Return whether a run has the name, which may be that of a directory, too."""
+    try:
+        run_of(settings_of(arguments), name)
+    except ConfigError:
+        return False
+    return True
 
 
 def run_of(settings: BridgeSettings, wanted: str | None) -> str:

@@ -79,9 +79,10 @@ def run_summary(journals: Journals, found: Found, now_ns: int) -> dict[str, Any]
     """Return a line of the list of runs: its facts, its verdict, and its reward."""
     with found.open() as connection:
         keys = read_keys(connection, found.id)
-        verdict = read_standing(connection, found.id).verdict
+        standing = read_standing(connection, found.id)
         _, size = history_size(connection, found.id)
-    facts = {**run_facts(found, now_ns), "verdict": verdict, "shown": None}
+    told = {"verdict": standing.verdict, "cause": label(standing.cause)}
+    facts = {**run_facts(found, now_ns), **told, "shown": None}
     if size > _MAX_SPARK_BYTES:
         return facts
     return {**facts, "shown": headline(journals.read(found).data, keys)}

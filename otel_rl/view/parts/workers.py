@@ -97,28 +97,33 @@ def _by_worker(cells: Cells, first: int, last: int) -> Mapping[int, Mapping[int,
 
 
 def _standing(found: Found, standing: WorkerStanding) -> str:
-    if found.run.is_interrupted and standing in (WorkerStanding.NEW, WorkerStanding.ALIVE):
+    if found.run.is_interrupted and _is_there(standing):
         return "unknown"
     return _STANDINGS.get(standing, "")
 
 
+def _is_there(standing: int) -> bool:
+    return standing in (WorkerStanding.NEW, WorkerStanding.ALIVE)
+
+
 def standing(found: Found, data: RunData, now_ns: int) -> list[dict[str, Any]]:
-    """Return the processes of a run, each with its last phase and the ages of both."""
+    """Return the processes of a run, each with its phase and the ages of both."""
     with found.open() as connection:
         known: Sequence[Any] = read_standing(connection, found.id).workers
     result = []
     newest = {one.name: one.received_ns for one in known}
     for one in sorted(known, key=lambda one: (in_order(one.name), one.first_ns)):
-        last = data.last_phases.get(one.name)
         is_newest = one.received_ns == newest[one.name]
+        last = data.last_phases.get(one.name) if is_newest else None
         result.append(
             {
                 "worker": label(one.name),
                 "standing": _standing(found, WorkerStanding(one.standing)),
                 "heard_s": (now_ns - one.received_ns) / 1e9 if one.received_ns else None,
-                "step": one.newest_step if last is None or not is_newest else last.step,
-                "phase": "" if last is None or not is_newest else label(last.phase),
-                "phase_s": None if last is None or not is_newest else (now_ns - last.time_ns) / 1e9,
+                "step": one.newest_step if last is None else last.step,
+                "phase": "" if last is None else label(last.phase),
+                "phase_s": None if last is None else (now_ns - last.time_ns) / 1e9,
+                "in_phase": last is not None and not last.is_over and _is_there(one.standing),
             }
         )
     return result[:2_000]

@@ -112,13 +112,15 @@ otelRl.pages.overview = class {
 
   verdict() {
     const { h } = otelRl;
+    const headline = ({ kind, worker, role }) => [kind, worker || role].filter(Boolean).join(" ");
     const { verdict, words, causes, symptoms, bound, failures } = this.diagnosis;
     const kind = { "no clear cause": "unclear" }[verdict] || verdict;
     this.top.className = `card verdict ${kind}`;
     otelRl.fill(this.top,
-      h("div", { class: "row" }, otelRl.badge(verdict), h("b", {}, words),
+      h("div", { class: "row" }, otelRl.badge(verdict), h("b", {}, causes.length > 0 ? headline(causes[0]) : words),
         bound ? h("span", { class: "quiet" }, `most of a step: ${bound.role}/${bound.phase}, ${Math.round(100 * bound.share)} %`) : null),
-      causes.length > 0 ? h("ol", {}, causes.map((cause) => h("li", {}, h("b", {}, cause.kind), ` ${cause.words}`,
+      causes.length > 0 ? h("ol", {}, causes.map((cause) => h("li", {}, h("b", {}, cause.kind), ` ${cause.words} `,
+        cause.phase && !otelRl.report ? h("a", { href: `#/run/${this.run}/workers/${encodeURIComponent(`${cause.role}/${cause.phase}`)}` }, "by worker") : null,
         cause.evidence.slice(0, 3).map((one) => h("div", { class: "evidence" },
           [one.what, one.worker ? ` of ${one.worker}` : "", one.before !== null && one.after !== null ? `: ${otelRl.number(one.before)} → ${otelRl.number(one.after)} ${one.unit}` : ""].join("")))))) : null,
       [...(symptoms || []), ...(failures || [])].map((one) => h("div", { class: "evidence" }, one)));

@@ -119,7 +119,7 @@ otelRl.pages.runs = class {
       h("td", {}, run.shown ? otelRl.spark(run.shown.ys) : null),
       h("td", { title: run.shown ? run.shown.key : null }, run.shown ? otelRl.number(run.shown.last) : "–",
         run.shown && run.shown.name !== "reward" ? h("div", { class: "quiet" }, run.shown.name) : null),
-      h("td", {}, run.verdict ? otelRl.badge(run.verdict) : "–"),
+      h("td", {}, run.verdict ? otelRl.badge(run.verdict) : "–", run.cause ? h("div", { class: "quiet" }, h("bdi", { class: "cut" }, run.cause)) : null),
       h("td", { class: "wide-only" }, expected ? `${run.state === "interrupted" ? "?" : alive} of ${expected}` : "–"),
       h("td", { class: "wide-only" }, otelRl.duration(run.lasted_s)), h("td", {}, `${otelRl.duration(run.idle_s)} ago`));
   }

@@ -1,13 +1,18 @@
 "use strict";
 otelRl.pages.workers = class {
-  constructor(root, run) {
+  constructor(root, run, phase) {
     this.root = root;
     this.run = run;
-    this.phase = null;
+    this.phase = phase ? decodeURIComponent(phase) : null;
   }
 
   async refresh() {
     this.found = await otelRl.get(`runs/${this.run}/workers`, { phase: this.phase });
+    const { phases, measurements } = this.found;
+    if (this.phase && ![...phases, ...measurements].some((one) => one.id === this.phase)) {
+      this.phase = null; // of a cause that names work which no worker has reported apart
+      this.found = await otelRl.get(`runs/${this.run}/workers`);
+    }
     this.draw();
   }
 
@@ -34,9 +39,9 @@ otelRl.pages.workers = class {
       shown.left_out ? `${shown.left_out} workers ${deviations ? "nearer to the median" : "with less time"} are not drawn.` : "",
       otelRl.report ? "" : "Click a cell to see its step.",
     ].filter(Boolean).join(" ");
-    otelRl.fill(this.table, h("table", {}, h("thead", {}, h("tr", {}, ["Worker", "State", "Step", "Last phase", "Phase ended", "Last export"].map((text) => h("th", { scope: "col" }, text)))),
+    otelRl.fill(this.table, h("table", {}, h("thead", {}, h("tr", {}, ["Worker", "State", "Step", "Phase", "Phase ended", "Last export"].map((text) => h("th", { scope: "col" }, text)))),
       h("tbody", {}, workers.map((one) => h("tr", {}, h("td", {}, h("bdi", { class: "cut" }, one.worker)), h("td", {}, otelRl.badge(one.standing)), h("td", {}, one.step ?? "–"),
-        h("td", {}, h("bdi", { class: "cut" }, one.phase || "–")), h("td", {}, one.phase_s === null ? "–" : `${otelRl.duration(one.phase_s)} ago`), h("td", {}, one.heard_s === null ? "–" : `${otelRl.duration(one.heard_s)} ago`))))));
+        h("td", {}, h("bdi", { class: "cut" }, one.phase || "–")), h("td", {}, one.phase_s === null ? "–" : one.in_phase ? `in it for ${otelRl.duration(one.phase_s)}` : `${otelRl.duration(one.phase_s)} ago`), h("td", {}, one.heard_s === null ? "–" : `${otelRl.duration(one.heard_s)} ago`))))));
   }
 
   plotCells(heatmap) {

@@ -37,6 +37,9 @@ _GZIP: Final = 31
 """Window bits of zlib for gzip's format."""
 
 
+_DEFAULT: Final = " (the default endpoint: start a bridge and CMD with `otel-rl run -- CMD`)"
+
+
 class HttpTransport:
     """OTLP/HTTP with protobuf bodies.
 
@@ -47,7 +50,7 @@ class HttpTransport:
 
     def __init__(self, signal: SignalSettings, beside: Transport | None) -> None:
         self._url = signal.url
-        self._place = redacted(signal.url)
+        self._place = redacted(signal.url) + ("" if signal.is_named else _DEFAULT)
         self._gzip = signal.gzip
         self._timeout_s = signal.timeout_s
         self.peer = signal.peer

@@ -1,7 +1,11 @@
+import sys
+from pathlib import Path
+
 import pytest
 
 from otel_rl.bridge.bridge import Left
-from otel_rl.cli.embedded_bridge import left_in_words
+from otel_rl.bridge.config import BridgeSettings
+from otel_rl.cli.embedded_bridge import left_in_words, recovery_command
 
 
 @pytest.mark.parametrize(
@@ -17,3 +21,22 @@ from otel_rl.cli.embedded_bridge import left_in_words
 )
 def test_what_is_left_to_write_is_said_in_words(left: Left, seconds: float, words: str) -> None:
     assert left_in_words(left, seconds) == words
+
+
+@pytest.mark.parametrize(
+    ("path", "started_as", "word"),
+    [
+        ("found", "/somewhere/.venv/bin/otel-rl", "otel-rl"),
+        ("empty", ".venv/bin/otel-rl", ".venv/bin/otel-rl"),
+        ("empty", "/usr/bin/pytest", "otel-rl"),
+    ],
+)
+def test_a_command_to_be_typed_begins_as_this_shell_finds_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str, started_as: str, word: str
+) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "found").mkdir()
+    (tmp_path / "found" / "otel-rl").touch(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path / path))
+    monkeypatch.setattr(sys, "argv", [started_as, "run"])
+    assert f"{word} bridge --data d" in f" {recovery_command(BridgeSettings(data=Path('d')))}"

@@ -4,16 +4,19 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
+
 from otel_rl.bridge.journal.commit import Commit
 from otel_rl.bridge.journal.formats.key_log import encode_keys
 from otel_rl.bridge.journal.reader import looking, read_runs
 from otel_rl.bridge.journal.run_store import RunStore
 from otel_rl.bridge.journal.sqlite import SqliteJournal
+from otel_rl.bridge.rows.reports.finding_rows import Finding
 from otel_rl.cli.live_line import summary
 from otel_rl.cli.run_snapshot import RunWatch, Snapshot, WorkerLine, counted, notable_first
 from otel_rl.diagnose.history.records import Facts, RowFacts, SpanFacts, WorkerFacts
-from otel_rl.records import ExperimentKey, KeySpec, RoleStanding
-from tests.journals.small_run import ENDED, Life, begin, start_ns
+from otel_rl.records import ExperimentKey, KeySpec, RoleStanding, Value
+from tests.journals.small_run import ENDED, T0, Life, begin, start_ns
 
 S = 1_000_000_000
 RUN = ExperimentKey("grpo", "one")
@@ -127,3 +130,39 @@ def test_of_many_workers_the_failed_the_late_and_those_behind_come_first() -> No
         "trainer/6",
     ]
     assert notable_first([]) == []
+
+
+@pytest.mark.parametrize(
+    ("alive", "expected", "told"), [(1, 2, "1/2"), (None, 2, "?/2"), (0, 0, "-"), (None, 0, "-")]
+)
+def test_workers_are_counted_of_those_that_should_live(
+    alive: int | None, expected: int, told: str
+) -> None:
+    run = Snapshot(RUN, "finished", 7, None, None, alive, expected, 0, 0, "", 1.0, ())
+    assert counted(run) == told
+
+
+@pytest.mark.parametrize(
+    ("finding", "told"),
+    [
+        ({"kind": "straggler", "role": "trainer", "worker": "trainer/1"}, "straggler trainer/1"),
+        ({"kind": "slow_reward", "role": "judge", "worker": None}, "slow_reward judge"),
+        ({"kind": "reward_drop"}, "reward_drop"),
+        (None, "no clear cause"),
+    ],
+)
+def test_the_verdict_names_the_first_cause(
+    tmp_path: Path, finding: dict[str, Value] | None, told: str
+) -> None:
+    life = Life(tmp_path)
+    slow = Finding(3, T0, "cause", "it is slow", [{"kind": "slow"}])
+    last = Finding(4, T0, "cause" if finding else told, "words", [finding] if finding else [])
+    for one in (slow, last):
+        life.processor.findings.add(ENDED, one)
+        life.take(begin(ENDED, 0), now_ns=start_ns(ENDED))
+    with looking(tmp_path) as connection:
+        (run,) = read_runs(connection, tmp_path)
+        snapshot = RunWatch(ENDED).look(connection, run)
+    life.journal.close()
+    assert snapshot.verdict == told
+    assert summary(snapshot).endswith(told)

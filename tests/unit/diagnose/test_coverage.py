@@ -2,7 +2,7 @@
 
 import pytest
 
-from otel_rl.diagnose.coverage import coverage, doubts
+from otel_rl.diagnose.coverage import Coverage, coverage, doubts
 from otel_rl.diagnose.engine import diagnose
 from otel_rl.diagnose.history.records import Facts
 from otel_rl.diagnose.history.run_history import RunHistory
@@ -24,6 +24,26 @@ def test_healthy_tells_how_many_steps_and_workers_and_what_would_have_been_seen(
     assert as_json(report)["seen"] == report.seen
 
 
+@pytest.mark.parametrize(
+    ("ratios", "words"),
+    [
+        ((1.5, 1.2), "steps that take 1.5 times as long would be seen, or work 1.2 times"),
+        ((1.5, None), "steps that take 1.5 times as long would be seen"),
+        (
+            (None, 1.2),
+            "how long steps take is unknown, work that takes 1.2 times as long would be seen",
+        ),
+        ((None, None), "how long steps take is unknown"),
+    ],
+)
+def test_each_part_of_what_would_have_been_seen_is_a_sentence(
+    ratios: tuple[float | None, float | None], words: str
+) -> None:
+    assert (
+        str(Coverage(30, 1, 0, True, *ratios)) == f"30 steps, 1 worker, no spans or phases; {words}"
+    )
+
+
 def test_what_would_have_been_seen_is_less_where_steps_are_noisy() -> None:
     noisy = coverage(made(step_s=lambda step: 1.0 + 0.5 * (step % 3))).least_ratio
     assert noisy is not None
@@ -35,7 +55,10 @@ def test_what_would_have_been_seen_is_less_where_steps_are_noisy() -> None:
 
 
 def test_without_spans_it_is_said_that_there_is_no_critical_path() -> None:
-    assert "no critical path (no span rl.loop)" in diagnose(drawn(1, Style.PHASES).history()).seen
+    assert (
+        "no critical path (no span rl.loop, as otel_rl.step(n) makes)"
+        in diagnose(drawn(1, Style.PHASES).history()).seen
+    )
 
 
 @pytest.mark.parametrize(("steps", "is_healthy"), [(1, False), (7, False), (8, True)])

@@ -148,7 +148,7 @@ class DirectClient:
         except (AnswerTooLong, BrokenAnswer) as error:
             raise CallFailed(str(error)) from error
         except OSError as error:
-            raise CallFailed(type(error).__name__) from error
+            raise CallFailed(_in_words(error)) from error
         finally:
             if answer is None or not is_sent or not answer.keeps_alive:
                 self.close()
@@ -183,7 +183,7 @@ class DirectClient:
             address = cast("tuple[str, int]", (host.encode("ascii"), port))
             sock = socket.create_connection(address, timeout_s)
         except OSError as error:
-            raise CallFailed(type(error).__name__, is_unconnected=True) from error
+            raise CallFailed(_in_words(error), is_unconnected=True) from error
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return sock
 
@@ -195,7 +195,7 @@ class DirectClient:
             return context.wrap_socket(sock, server_hostname=host)
         except (OSError, ValueError) as error:  # of a name that no certificate can have
             sock.close()
-            raise CallFailed(type(error).__name__) from error
+            raise CallFailed(_in_words(error)) from error
 
     def _send(self, sock: socket.socket, head: bytes, body: bytes) -> bool:
         """Send a request. False if the server closed first, perhaps with an answer."""
@@ -235,6 +235,11 @@ def _head(parts: SplitResult, headers: Mapping[str, str], body_bytes: int) -> by
         return "\r\n".join([*lines, "", ""]).encode("latin-1")
     except UnicodeError as error:
         raise BadRoute("a header that is not Latin-1") from error
+
+
+def _in_words(error: OSError | ValueError) -> str:
+    """Return what the system says of a failure; a timeout, for example, says nothing."""
+    return getattr(error, "strerror", None) or type(error).__name__
 
 
 def _is_readable(sock: socket.socket) -> bool:

@@ -87,6 +87,18 @@ def test_runs_that_are_only_ever_refused_are_not_remembered() -> None:
     assert all(not counters.take_run(ExperimentKey(f"experiment-{n}")) for n in range(50))
 
 
+def test_data_without_an_experiment_is_one_line_in_the_log_with_the_remedy(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    nameless = metrics_request(gauge(point()), resource={}).SerializeToString()
+    door = intake(Journal(), Counters())
+    for _ in range(3):
+        door.take(Signal.METRICS, lambda: nameless)
+    door.take(Signal.METRICS, lambda: late("x"))
+    (record,) = caplog.records
+    assert "OTEL_RESOURCE_ATTRIBUTES=rl.experiment.name=NAME" in record.getMessage()
+
+
 def test_what_is_refused_of_a_known_run_is_counted_for_it() -> None:
     counters = Counters()
     door = intake(Journal(), counters)

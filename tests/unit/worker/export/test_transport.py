@@ -6,6 +6,7 @@ import threading
 import tracemalloc
 from collections.abc import Callable, Iterable, Iterator
 from concurrent import futures
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from pathlib import Path
@@ -232,6 +233,33 @@ def test_an_answer_that_breaks_off_is_no_acknowledgement(over: Opened) -> None:
             answered.result(60)
     assert reply.outcome is Outcome.RETRY
     assert not reply.unreachable
+
+
+@pytest.fixture
+def deaf() -> Iterator[str]:
+    """URL of a port that is taken, and refuses connections."""
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        yield f"http://127.0.0.1:{bound.getsockname()[1]}"
+
+
+@pytest.mark.parametrize("is_named", [True, False])
+def test_a_refused_connection_is_told_and_at_the_default_endpoint_the_remedy(
+    deaf: str, *, is_named: bool
+) -> None:
+    signal = replace(read_settings({}, endpoint=deaf).metrics, is_named=is_named)
+    reply = open_transport(signal).send(b"")
+    assert reply.unreachable
+    assert reply.message.startswith("Connection refused at http://127.0.0.1:")
+    assert ("otel-rl run" in reply.message) is not is_named
+
+
+def test_an_unknown_host_is_told_in_the_words_of_the_system() -> None:
+    host = "x" * 64  # too long for a name server to be asked
+    reply = over_http(f"http://{host}:4318").send(b"")
+    assert reply.unreachable
+    assert reply.message.endswith(f" at http://{host}:4318/v1/metrics")
+    assert "gaierror" not in reply.message
 
 
 class GrpcServer(metrics_service_pb2_grpc.MetricsServiceServicer):
