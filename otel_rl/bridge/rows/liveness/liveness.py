@@ -5,7 +5,7 @@ has recovered when another instance takes the place of the failed one: with the 
 new one where no index is known. A worker with an exit report is no longer expected. An SDK without
 exit reports may send nothing while nothing changes: if its instance reports again, it was silent,
 its failure is withdrawn, and its lease lasts three such silences from then on. One that has sent
-spans or logs only is never a failure: without work it has none to send. It is no longer expected.
+spans or logs only while it started has no more to send, and is no failure: it is not expected.
 
         last export            first export of the next instance
     -------|..........lease..........|            failure, at the end of the lease
@@ -154,7 +154,7 @@ class Liveness:
                 is_replaced = successor is not None and worker.index is not None
                 if silence_ns > _lease_ns(state, lease_ns, is_replaced=is_replaced):
                     instances[worker.instance] -= 1
-                    if _is_irregular(state):
+                    if _only_started(state):
                         role.let_go(worker.index, state)
                         state.gone_ns = _COMES_BACK
                     else:
@@ -258,9 +258,10 @@ class Liveness:
         return role
 
 
-def _is_irregular(state: WorkerState) -> bool:
-    """Return whether a worker announces no end, and has sent only what comes with its work."""
-    return not (state.event_ns or state.sends_exit_report)
+def _only_started(state: WorkerState) -> bool:
+    """Return whether a worker announces no end, and has sent nothing but spans of its start."""
+    is_known = state.event_ns or state.sends_exit_report
+    return not is_known and state.received_ns - state.first_ns < _FIRST_LEASE_NS
 
 
 def _lease_ns(state: WorkerState, lease_ns: int, *, is_replaced: bool) -> int:

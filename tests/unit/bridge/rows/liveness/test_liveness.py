@@ -554,7 +554,7 @@ def spans_of(bench: Bench, worker: Worker) -> None:
 
 
 @pytest.mark.parametrize("index", [1, None])
-def test_a_stock_sdk_that_has_sent_spans_only_is_no_failure_when_it_sends_none(
+def test_a_stock_sdk_that_has_sent_spans_of_its_start_only_is_no_failure(
     bench: Bench, index: int | None
 ) -> None:
     engine = Worker("generator", "engine", index=index, count=None)
@@ -571,6 +571,18 @@ def test_a_stock_sdk_that_has_sent_spans_only_is_no_failure_when_it_sends_none(
     spans_of(bench, engine)
     bench.look()
     assert bench.standing == (2, 2, 0, None)
+
+
+def test_a_stock_sdk_that_has_sent_spans_of_its_work_is_a_failure_when_it_sends_none(
+    bench: Bench,
+) -> None:
+    environment = Worker("env", "stock", index=None, count=None)
+    bench.start(generator(0, count=1))
+    for _ in range(50):
+        spans_of(bench, environment)
+        bench.run(5)
+    bench.run(60)
+    assert last_values(bench.rows)["service/env/failures"] == 1
 
 
 def test_spans_that_come_after_the_known_end_of_all_bring_nobody_back(bench: Bench) -> None:
