@@ -160,7 +160,8 @@ def _resources(batch: Batch) -> Iterator[tuple[Sender, Iterable[Iterable[Point]]
         known = read_known(sender, body, now_ns) if is_short else None
         histograms = None if known is None else _known_histograms(known, sender, now_ns)
         if known is not None and histograms is not None:
-            yield sender, (known.gauges, known.shares, known.sums, histograms), known.beat_ns
+            counted = [part for part in (known.shares, known.sums, histograms) if part]
+            yield sender, (known.gauges, *counted), known.beat_ns
             continue
         (parsed,) = MetricsView.FromString(payload[part.start : part.end]).resource_metrics
         # A body may hold a second resource; it has no shape then.

@@ -28,15 +28,15 @@ class KnownBody(NamedTuple):
 
     Attributes:
         gauges: Their points.
-        shares: Of counters.
-        sums: Their other points.
+        shares: Of counters, as ``KnownShares`` if there are any.
+        sums: Their other points, as ``KnownSums`` if there are any.
         beat_ns: The latest time of the points without a value; 0 if there is none.
         histograms: Still to be parsed. Each may turn out to be another metric.
     """
 
     gauges: KnownPoints
-    shares: KnownShares
-    sums: KnownSums
+    shares: Sequence[SumPoint]
+    sums: Sequence[SumPoint]
     beat_ns: int
     histograms: Sequence[Histogram]
 
@@ -104,7 +104,7 @@ def read_known(sender: Sender, body: bytes, now_ns: int) -> KnownBody | None:
     series = None if shape is None else _series.of(sender, shape)
     if shape is None or series is None:
         return None
-    return _read(sender, shape, body, series, now_ns)._replace(histograms=histograms)
+    return _read(sender, shape, body, series, now_ns, histograms)
 
 
 def learn_body(sender: Sender, body: bytes, now_ns: int, points: Sequence[Point]) -> None:
@@ -147,16 +147,22 @@ def learn_body(sender: Sender, body: bytes, now_ns: int, points: Sequence[Point]
 
 
 def _read(
-    sender: Sender, shape: BodyShape, body: bytes, series: _SeriesOf, now_ns: int
+    sender: Sender,
+    shape: BodyShape,
+    body: bytes,
+    series: _SeriesOf,
+    now_ns: int,
+    histograms: Sequence[Histogram] = (),
 ) -> KnownBody:
     numbers = shape.read(body)
-    return KnownBody(
-        KnownPoints(series.gauges, numbers.gauges, now_ns),
-        KnownShares(series.shares, numbers.shares, now_ns),
-        KnownSums(series.sums, numbers.sums, now_ns, knows_starts=sender.knows_starts),
-        max(numbers.beats_ns, default=0),
-        (),
-    )
+    shares: Sequence[SumPoint] = ()
+    sums: Sequence[SumPoint] = ()
+    if shape.shares:
+        shares = KnownShares(series.shares, numbers.shares, now_ns)
+    if shape.sums:
+        sums = KnownSums(series.sums, numbers.sums, now_ns, knows_starts=sender.knows_starts)
+    gauges = KnownPoints(series.gauges, numbers.gauges, now_ns)
+    return KnownBody(gauges, shares, sums, max(numbers.beats_ns, default=0), histograms)
 
 
 def _spelled(point: Measurements) -> object:

@@ -111,8 +111,6 @@ class KnownShapes:
         if len(payload) > _MAX_REQUEST_BYTES:
             return None
         rules = Rules(self._limits, now_ns)
-        # What it would refuse is refused by the one that decides then.
-        screen = Sanitizer(self._limits, now_ns, Refusals(""), size_bytes=0)
         parts: list[ResourcePart] = []
         keys: list[ExperimentKey] = []
         bodies: list[_KnownBody] = []
@@ -122,7 +120,7 @@ class KnownShapes:
             serialized = payload[part.resource : part.resource_end]
             resource = self._resource(serialized)
             body = payload[part.body : part.body_end]
-            known = None if resource is None else self._known(serialized, body, rules, screen)
+            known = None if resource is None else self._known(serialized, body, rules, now_ns)
             if resource is None or known is None:
                 return None
             parts.append(part)
@@ -135,16 +133,14 @@ class KnownShapes:
         accepted = sum(body.points for body in bodies)
         return Validated(_batches(payload, parts, keys, now_ns), accepted)
 
-    def _known(
-        self, owner: bytes, body: bytes, rules: Rules, screen: Sanitizer
-    ) -> _KnownBody | None:
+    def _known(self, owner: bytes, body: bytes, rules: Rules, now_ns: int) -> _KnownBody | None:
         """Return a body that is accepted as it is; else None.
 
         Args:
             owner: Its resource.
             body: Without the resource.
             rules: Check the times of its shape.
-            screen: Checks histograms.
+            now_ns: The bridge's own clock.
         """
         cut: CutBody | None = CutBody(body, ())
         shape = self._bodies.find(body)
@@ -153,7 +149,11 @@ class KnownShapes:
             shape = None if cut is None else self._bodies.find(cut.rest)
         if cut is None or shape is None or not rules.are_near(*shape.time_range_ns(cut.rest)):
             return None
-        points = _accepted_points(cut.histograms, screen)
+        points: int | None = 0
+        if cut.histograms:
+            # What it would refuse is refused by the one that decides then.
+            screen = Sanitizer(self._limits, now_ns, Refusals(""), size_bytes=0)
+            points = _accepted_points(cut.histograms, screen)
         return None if points is None else _KnownBody(shape, cut, shape.points + points)
 
     def learn(self, payload: bytes, now_ns: int) -> None:
