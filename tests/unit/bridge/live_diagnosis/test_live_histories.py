@@ -140,3 +140,12 @@ def test_a_long_run_is_read_in_parts_when_there_is_no_time(stored: Stored) -> No
     assert len(parts) == 2
     assert sum(part.records for part in parts) == 300
     assert parts[0].left == parts[1].records
+
+
+def test_what_is_half_read_is_kept_beyond_the_bound(stored: Stored) -> None:
+    for _ in range(10):
+        stored.add(0, 30)
+    histories = LiveHistories(max_bytes=1)
+    assert stored.look(histories, budget_s=0).left
+    assert not stored.look(histories, budget_s=0).left
+    assert list(histories.known) == []
