@@ -168,7 +168,7 @@ def slow_work(history: RunHistory) -> Iterator[Cause]:
             for before, after in [medians(track, found.step) or _NO_LEVELS]
             if (share := _more_of(history, place, worker, found.step, before, after))
             > _least_share(found)
-            and _times_in_step(history, place, worker, found) * (after - before) > least_s
+            and after - before > least_s
         ]
         if excess >= _least_ratio(found) and 2 * len(slow) >= len(tracks):
             is_alone = len(slow) == 1 < len(tracks) and _is_apart(slow[0], tracks)
@@ -279,8 +279,7 @@ def _slower_than_peers(
     share = _more_of(history, place, worker, found.step, before, after)
     # Its peers may have become faster, which is no slowdown of its own.
     own_ratio = min(_MIN_OWN_RATIO, _OWN_PART * found.ratio)
-    longer_s = _times_in_step(history, place, worker, found) * (after - before)
-    if after < own_ratio * before or longer_s < least_s or share < _least_share(found):
+    if after < own_ratio * before or after - before < least_s or share < _least_share(found):
         return None
     return _Slow(
         worker, _begun(track, found.step, before, after), before, after, found.ratio, share
@@ -411,18 +410,6 @@ def _more_of(
 ) -> float:
     """Return the added part of the worker's time, relative to an unchanged phase."""
     return _share(history, place, worker, since) * max(0.0, 1 - before / after) if after else 0.0
-
-
-def _times_in_step(history: RunHistory, place: PhaseKey, worker: str, found: LevelChange) -> float:
-    """Return how often a worker does a phase in a step; 1 of what is not in every step.
-
-    A little slowdown counts once: that of short calls may be a busy machine's.
-    """
-    if found.ratio < _MIN_RATIO:
-        return 1.0
-    counts = history.counts[place][worker]
-    times = sum(n for at, n in zip(counts.steps, counts.values, strict=True) if at >= found.step)
-    return max(1.0, times / (history.last - found.step + 1))
 
 
 def _share(history: RunHistory, place: PhaseKey, worker: str, since: int) -> float:

@@ -252,13 +252,6 @@ def every_eighth(track: Track) -> Track:
     return Track(track.steps[7::8], track.times_s[7::8], track.values[7::8])
 
 
-@pytest.mark.parametrize(("calls", "is_found"), [(16, True), (1, False)])
-def test_calls_count_as_often_as_they_are_made_in_a_step(calls: int, *, is_found: bool) -> None:
-    spans = {("reward", "reward", n): changed(0.02, 0.08) for n in range(3)}
-    slow = made(step_s=lambda _: 4.0, spans=spans, times={"reward": calls})
-    assert (Kind.SLOW_REWARD in kinds(slow)) == is_found
-
-
 @pytest.mark.parametrize("rest_s", [1.0, 3.0])
 def test_the_rest_of_a_step_that_grows_by_as_much_as_a_slow_worker_waits_for_it(
     rest_s: float,
