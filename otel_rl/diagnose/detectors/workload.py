@@ -54,13 +54,19 @@ class Workload:
             del self._steps[-1]  # not all of it may have come
         self._workers: dict[PhaseKey, Mapping[int, int]] = {}
 
-    def eased(self, place: PhaseKey, track: Track) -> Track:
-        """Return times of a phase per unit of work of a worker, in steps that have told theirs."""
+    def eased(self, place: PhaseKey, track: Track, *, ahead: int = 0) -> Track:
+        """Return times of a phase per unit of work of a worker, in steps that have told theirs.
+
+        Args:
+            place: The phase.
+            track: Its times.
+            ahead: Further steps, whose work is taken for that of the last one that has told it.
+        """
         shared = self._workers_of(place)
         usual = median(shared.values()) if shared else 1.0
         eased = Track()
         for step, at_s, value in zip(track.steps, track.times_s, track.values, strict=True):
-            if self._is_told(step):
+            if self.is_told(step - ahead):
                 part = self._at(step) * usual / shared.get(step, usual)
                 eased.add(step, at_s, value / part)
         return eased
@@ -69,11 +75,11 @@ class Workload:
         """Return times of whole steps per unit of work, of steps that have told theirs."""
         eased = Track()
         for step, at_s, value in zip(track.steps, track.times_s, track.values, strict=True):
-            if self._is_told(step):
+            if self.is_told(step):
                 eased.add(step, at_s, value / self._at(step))
         return eased
 
-    def _is_told(self, step: int) -> bool:
+    def is_told(self, step: int) -> bool:
         """Return whether the work of a step has come; no more of it may come for a long time."""
         newest = self._steps[-1] if self._steps else self._history.last
         return step <= newest or self._history.last - newest > _FOLLOWS

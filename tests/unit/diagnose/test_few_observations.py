@@ -3,6 +3,7 @@
 import pytest
 
 from otel_rl.diagnose.engine import diagnose
+from otel_rl.diagnose.history.records import Facts, SpanFacts
 from otel_rl.diagnose.history.run_history import RunHistory
 from otel_rl.diagnose.result import Kind
 from tests.unit.diagnose.made import Series, made
@@ -80,3 +81,70 @@ def test_two_pauses_of_the_collector_far_beyond_all_others_are_told() -> None:
 
 def test_one_pause_of_the_collector_is_no_cause() -> None:
     assert causes(gc(STEPS - 1)) == []
+
+
+def role(
+    step_s: float,
+    *,
+    ranks: int = 4,
+    apart: float = 0.01,
+    times: float = 2.0,
+    usual: int = STEPS - 1,
+) -> RunHistory:
+    """Ranks that are all slower in the last step; they differ by noise of their own."""
+
+    def train(index: int) -> Series:
+        return lambda step: (
+            step_s
+            / 2
+            * (1 + 0.01 * ((step * 2) % 5 - 2) + apart * ((step * (3 + index) + index) % 7 - 3))
+            * (1.0 if step < usual else times)
+        )
+
+    spans = {("trainer", "train", index): train(index) for index in range(ranks)}
+    rows = {"trainer/tokens": lambda step: 1e5}
+    slowest = [train(index) for index in range(ranks)]
+    return made(
+        STEPS,
+        step_s=lambda step: step_s / 2 + max(of(step) for of in slowest),
+        spans=spans,
+        rows=rows,
+    )
+
+
+def test_several_ranks_that_are_slower_in_one_long_step_are_several_observations() -> None:
+    assert causes(role(20.0)) == [(Kind.SLOW_TRAINING, None, STEPS - 1)]
+
+
+def test_one_rank_is_one_observation_however_long() -> None:
+    assert causes(role(20.0, ranks=1, times=4.0)) == []
+
+
+def test_ranks_that_take_the_same_time_because_they_wait_for_each_other_are_one() -> None:
+    assert causes(role(20.0, apart=0.0)) == []
+
+
+def test_a_step_that_is_longer_by_a_few_seconds_may_be_over() -> None:
+    """A busy host is slow for a second or so, for all of its workers."""
+    assert causes(role(8.0)) == []
+
+
+def score(tokens: Series) -> RunHistory:
+    """A scorer that is slower in the last step, and in the next, which has not told its tokens."""
+    spans = [SpanFacts(STEPS, "judge", "score", "judge/0", False, 1, 5.0, 5.0, 0)]
+    return made(
+        STEPS,
+        step_s=lambda step: 10.0,
+        spans={
+            ("judge", "score", 0): lambda step: (
+                2.5 * (1 + 0.01 * (step % 5 - 2)) * (2 if step == STEPS - 1 else 1)
+            )
+        },
+        rows={"trainer/tokens": tokens},
+        after=[(5.0, Facts(0, 0, spans=spans))],
+    )
+
+
+def test_the_work_of_a_step_that_has_not_told_it_is_that_of_the_one_before() -> None:
+    assert causes(score(lambda step: 1e5)) == [(Kind.SLOW_REWARD, "judge/0", STEPS - 1)]
+    assert causes(score(lambda step: 1e5 * (2 if step == STEPS - 1 else 1))) == []
