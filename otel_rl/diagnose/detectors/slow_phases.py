@@ -41,11 +41,6 @@ _FELT = 1.05
 _RECENT = 3  # values that may be the change
 _UNEVEN = 2  # while steps take no longer, one of two workers is slower in few steps by chance
 
-# Workers that are as many observations in one step, if they differ by so much of what they all do.
-_SEVERAL, _DIFFER = 2, 0.5
-LASTING_S = 6.0
-"""Time that a slowdown has to last: a busy host is slow for a second or so."""
-
 # Waits that show how long others take, who have no phases: a transfer's, a data loader's.
 _MADE_BY_OTHERS = frozenset({Work.SYNC, Work.DATA})
 
@@ -160,9 +155,7 @@ def slow_work(history: RunHistory) -> Iterator[Cause]:
         if alone and len(alone) <= max(1, len(tracks) // 3):
             yield _cause(history, place, alone, is_alone=True)
             continue
-        found = _slowdown(load, place, pooled[place]) or _at_once(
-            load, place, tracks, pooled[place]
-        )
+        found = _slowdown(load, place, tracks, pooled[place])
         if found is None:
             if not is_collective(place):
                 yield from _always_slower(history, place, tracks, peers, usual_s)
@@ -203,38 +196,19 @@ def _alone(
     return [one for one in found if one is not None]
 
 
-def _slowdown(load: Workload, place: PhaseKey, pooled: Track) -> LevelChange | None:
+def _slowdown(
+    load: Workload, place: PhaseKey, tracks: Mapping[str, Track], pooled: Track
+) -> LevelChange | None:
     """Return the slowdown of a role, whose work takes longer by itself and for its amount.
 
     The step in progress tells its amount in the end. If its work is long, and so was that of the
     step before for its amount, it is not long because there is more of it.
     """
-    found, eased = soon(settled(pooled)), soon(settled(load.eased(place, pooled, ahead=1)))
-    if found is None or eased is None:
+    eased = load.eased(place, pooled, ahead=int(load.is_of_its_step(tracks)))
+    found, for_its_amount = soon(settled(pooled)), soon(settled(eased))
+    if found is None or for_its_amount is None:
         return None
-    return found if _is_slower(found) and _is_slower(eased) else None
-
-
-def _at_once(
-    load: Workload, place: PhaseKey, tracks: Mapping[str, Track], pooled: Track
-) -> LevelChange | None:
-    """Return the slowdown of a role in one step, of which each worker is an observation.
-
-    Where all take the same time, as if they waited for each other in it, they are one. It may be
-    over by now, unless it has taken so long itself.
-    """
-    if len(tracks) < _SEVERAL or is_collective(place):
-        return None
-    found = soon(settled(load.eased(place, pooled)), fewest=1)
-    if found is None or found.step != pooled.steps[-1] or not _is_slower(found):
-        return None
-    longer_s, far = found.after - found.before, sqrt(found.ratio)
-    is_of_all = all(
-        track.steps[-1] == found.step and track.values[-1] > far * median(track.values)
-        for track in tracks.values()
-    )
-    is_it = is_of_all and longer_s >= LASTING_S and _are_independent(tracks, pooled)
-    return found if is_it else None
+    return found if _is_slower(found) and _is_slower(for_its_amount) else None
 
 
 def _is_slower(found: LevelChange) -> bool:
@@ -420,14 +394,6 @@ def together(tracks: Mapping[str, Track]) -> Track:
     for step in sorted(of_step):
         together.add(step, 0.0, exp(fmean(of_step[step])))
     return together
-
-
-def _are_independent(tracks: Mapping[str, Track], pooled: Track) -> bool:
-    """Return whether the workers differ within a step about as much as steps do."""
-    peers = Peers(tracks)
-    own = [spread([log(one) for one in peers.relative(name).values] or [0.0]) for name in tracks]
-    of_all = spread([log(value) for value in pooled.values])
-    return min(own) > _DIFFER * of_all
 
 
 def _least(tracks: Mapping[str, Track]) -> Track:

@@ -35,6 +35,7 @@ _FEWEST: Final = 12  # steps
 _PART: Final = 0.6  # of the steps need a value
 _CUMULATIVE: Final = 0.5  # times what equal steps add up to
 _SIDES: Final = 5
+_NEARLY_ALL: Final = 0.8
 _FOLLOWS: Final = 10  # steps in which a buffer takes up a change
 
 
@@ -48,7 +49,7 @@ class Workload:
 
     def __init__(self, history: RunHistory) -> None:
         self._history = history
-        self.what, self.of_step = _work(history)
+        self.what, self.of_step, self._told_s = _work(history)
         self._steps = sorted(self.of_step)
         if len(self._steps) > 1 and self.of_step[self._steps[-1]] < self.of_step[self._steps[-2]]:
             del self._steps[-1]  # not all of it may have come
@@ -79,6 +80,19 @@ class Workload:
                 eased.add(step, at_s, value / self._at(step))
         return eased
 
+    def is_of_its_step(self, tracks: Mapping[str, Track]) -> bool:
+        """Return whether the steps of these times are those that have told their work.
+
+        Who does not tell a step is in the last one that others have told: it may be of the next.
+        """
+        began = [
+            at_s - took_s < self._told_s[step]
+            for track in tracks.values()
+            for step, at_s, took_s in _newest(track)
+            if step in self._told_s
+        ]
+        return not self.what or sum(began) >= _NEARLY_ALL * max(1, len(began))
+
     def is_told(self, step: int) -> bool:
         """Return whether the work of a step has come; no more of it may come for a long time."""
         newest = self._steps[-1] if self._steps else self._history.last
@@ -94,6 +108,12 @@ class Workload:
             tracks = self._history.spans.get(place, {})
             self._workers[place] = _present(tracks) if turn_length(tracks) == 1 else {}
         return self._workers[place]
+
+
+def _newest(track: Track) -> Iterator[tuple[int, float, float]]:
+    """Yield (step, time, value) of the newest values."""
+    for place in range(max(0, len(track.steps) - _FOLLOWS), len(track.steps)):
+        yield track.steps[place], track.times_s[place], track.values[place]
 
 
 def _present(tracks: Mapping[str, Track]) -> Mapping[int, int]:
@@ -155,7 +175,8 @@ def _change_of(work: Workload) -> LevelChange | None:
     return None if found is None or 1 / _CHANGED < found.ratio < _CHANGED else found
 
 
-def _work(history: RunHistory) -> tuple[str, Mapping[int, float]]:
+def _work(history: RunHistory) -> tuple[str, Mapping[int, float], Mapping[int, float]]:
+    """Return the measure of work, the work of each step, and when it was measured."""
     for what, pattern in _MEASURES:
         for key, track in history.rows.items():
             if not re.search(pattern, key) or re.search(_RATES, key.partition("/")[2]):
@@ -174,10 +195,11 @@ def _work(history: RunHistory) -> tuple[str, Mapping[int, float]]:
             if told < _PART * steps:
                 continue
             first = median(track.values[:_SIDES])
-            return what, {
+            work = {
                 step: value / first for step, value in zip(track.steps, track.values, strict=True)
             }
-    return "", {}
+            return what, work, dict(zip(track.steps, track.times_s, strict=True))
+    return "", {}, {}
 
 
 def _of_each_step(track: Track, *, is_counter: bool = False) -> Track:

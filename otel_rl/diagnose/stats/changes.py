@@ -139,9 +139,7 @@ def find_step(values: Sequence[float], *, shortest: int = 4) -> Change | None:
     return _change(values, best, order) if order >= _NEARLY_ALL else None
 
 
-def find_sudden(
-    values: Sequence[float], *, shown: float = -math.inf, fewest: int = _FEWEST_SUDDEN
-) -> Change | None:
+def find_sudden(values: Sequence[float], *, shown: float = -math.inf) -> Change | None:
     """Find the last few values far above all before them: the fewer, the farther.
 
     In units of the noise of those, and of the farthest of them, which is what this run has shown.
@@ -149,14 +147,13 @@ def find_sudden(
     Args:
         values: Finite, in order of time.
         shown: The farthest value that similar series have shown.
-        fewest: Number of them; one only if it sums up several observations.
 
     Returns:
         None if there are too few, or they are not so far.
     """
-    if min(values[-fewest:], default=0.0) <= max(values[:-_MOST_SUDDEN], default=0.0):
+    if min(values[-_FEWEST_SUDDEN:], default=0.0) <= max(values[:-_MOST_SUDDEN], default=0.0):
         return None
-    for count in range(_MOST_SUDDEN, fewest - 1, -1):
+    for count in range(_MOST_SUDDEN, _FEWEST_SUDDEN - 1, -1):
         before, after = values[:-count], values[-count:]
         if len(before) < _FEWEST_BEFORE:
             continue

@@ -120,9 +120,7 @@ def level(track: Track, *, shortest: int = 4, among: int = 1) -> LevelChange | N
     return LevelChange(track.steps[place], change, jump, among)
 
 
-def soon(
-    track: Track, *, among: int = 1, shown: float = -inf, fewest: int = 2
-) -> LevelChange | None:
+def soon(track: Track, *, among: int = 1, shown: float = -inf) -> LevelChange | None:
     """Find the clearest level change, or a larger one of fewer values, or one that parts all.
 
     By ranks, the small drift of many values is clearer than a few that are far above all others.
@@ -131,13 +129,12 @@ def soon(
         track: The series.
         among: Number of workers, if each is tested.
         shown: The farthest value that any of these has shown.
-        fewest: Number of values that may be one.
     """
     found = level(track, among=among)
     if found is None:
         return None
     track = track.finite()
-    for larger in (find_step(track.values), find_sudden(track.values, shown=shown, fewest=fewest)):
+    for larger in (find_step(track.values), find_sudden(track.values, shown=shown)):
         if larger is not None and _is_larger(larger, found):
             found = LevelChange(track.steps[larger.place], larger, 1.0, among)
     return found

@@ -3,7 +3,7 @@
 import pytest
 
 from otel_rl.diagnose.engine import diagnose
-from otel_rl.diagnose.history.records import Facts, SpanFacts
+from otel_rl.diagnose.history.records import Facts, RowFacts, SpanFacts
 from otel_rl.diagnose.history.run_history import RunHistory
 from otel_rl.diagnose.result import Kind
 from tests.unit.diagnose.made import Series, made
@@ -83,52 +83,6 @@ def test_one_pause_of_the_collector_is_no_cause() -> None:
     assert causes(gc(STEPS - 1)) == []
 
 
-def role(
-    step_s: float,
-    *,
-    ranks: int = 4,
-    apart: float = 0.01,
-    times: float = 2.0,
-    usual: int = STEPS - 1,
-) -> RunHistory:
-    """Ranks that are all slower in the last step; they differ by noise of their own."""
-
-    def train(index: int) -> Series:
-        return lambda step: (
-            step_s
-            / 2
-            * (1 + 0.01 * ((step * 2) % 5 - 2) + apart * ((step * (3 + index) + index) % 7 - 3))
-            * (1.0 if step < usual else times)
-        )
-
-    spans = {("trainer", "train", index): train(index) for index in range(ranks)}
-    rows = {"trainer/tokens": lambda step: 1e5}
-    slowest = [train(index) for index in range(ranks)]
-    return made(
-        STEPS,
-        step_s=lambda step: step_s / 2 + max(of(step) for of in slowest),
-        spans=spans,
-        rows=rows,
-    )
-
-
-def test_several_ranks_that_are_slower_in_one_long_step_are_several_observations() -> None:
-    assert causes(role(20.0)) == [(Kind.SLOW_TRAINING, None, STEPS - 1)]
-
-
-def test_one_rank_is_one_observation_however_long() -> None:
-    assert causes(role(20.0, ranks=1, times=4.0)) == []
-
-
-def test_ranks_that_take_the_same_time_because_they_wait_for_each_other_are_one() -> None:
-    assert causes(role(20.0, apart=0.0)) == []
-
-
-def test_a_step_that_is_longer_by_a_few_seconds_may_be_over() -> None:
-    """A busy host is slow for a second or so, for all of its workers."""
-    assert causes(role(8.0)) == []
-
-
 def score(tokens: Series) -> RunHistory:
     """A scorer that is slower in the last step, and in the next, which has not told its tokens."""
     spans = [SpanFacts(STEPS, "judge", "score", "judge/0", False, 1, 5.0, 5.0, 0)]
@@ -148,3 +102,17 @@ def score(tokens: Series) -> RunHistory:
 def test_the_work_of_a_step_that_has_not_told_it_is_that_of_the_one_before() -> None:
     assert causes(score(lambda step: 1e5)) == [(Kind.SLOW_REWARD, "judge/0", STEPS - 1)]
     assert causes(score(lambda step: 1e5 * (2 if step == STEPS - 1 else 1))) == []
+
+
+def test_work_without_a_step_of_its_own_may_be_of_the_next_which_has_more_of_it() -> None:
+    """Makers tell no step, so theirs is the last one that trainers told; the batch is doubled."""
+    facts, second = list[Facts](), 10**9
+    for step in range(STEPS):
+        at_s, times = 100 + 20 * step, 2 if step >= STEPS - 2 else 1
+        took_s = 5 * times * (1 + 0.01 * (step % 5 - 2))
+        spans = [SpanFacts(step, "actor", "generate", "actor/0", False, 1, took_s, took_s, 0)]
+        tokens = 1e5 * (2 if step >= STEPS - 1 else 1)
+        rows = [RowFacts(step, at_s * second, {"trainer/tokens": tokens})]
+        facts.append(Facts(at_s * second, step, rows if step < STEPS - 1 else []))
+        facts.append(Facts((at_s + 11) * second, step, spans=spans))
+    assert causes(RunHistory(facts)) == []
