@@ -9,6 +9,7 @@ from statistics import median
 from typing import Final, NamedTuple
 
 from otel_rl.diagnose.classify import Subject, Work, only_waits, tracks_about, work_of
+from otel_rl.diagnose.detectors.hung_worker import is_current
 from otel_rl.diagnose.detectors.standing_work import Standing, standing_work
 from otel_rl.diagnose.history.departures import departed
 from otel_rl.diagnose.history.rhythm import Rhythm
@@ -75,7 +76,7 @@ def stalls(history: RunHistory) -> Iterator[Cause]:
     if not is_held_up and _has_ended(history):
         return
     words = f"no step since step {history.last}, for {stands_s:.3g} s, usually {usual_s:.3g}; "
-    if ages:
+    if ages and ages[0].is_work:
         _, age_s, worker, phase = ages[0]
         yield _cause(
             history,
@@ -309,13 +310,23 @@ def _ages(history: RunHistory) -> Iterator[_Age]:
         values = track.finite().values
         if worker is None or worker in gone or not values:
             continue
-        if history.ends_s - track.times_s[-1] > _FRESH_S:
+        if history.ends_s - track.times_s[-1] > _FRESH_S or not is_current(history, worker, track):
             continue
         phase = key.partition("/phase/age/")[2]
         spec = names.PHASES.get(phase)
         is_work = spec is None or spec.phase_class not in AWAITING
         is_work &= not only_waits(history, PhaseKey(worker.rpartition("/")[0], phase))
-        yield _Age(is_work, values[-1], worker, phase)
+        yield _Age(is_work, values[-1] + _silence_s(history, worker), worker, phase)
+
+
+def _silence_s(history: RunHistory, worker: str) -> float:
+    """Return the time since the last export of a worker that has missed some; else 0."""
+    exports = history.lags.get(worker, Track()).times_s
+    if len(exports) < _FEWEST_STEPS:
+        return 0.0
+    usual_s = median(later - at for at, later in pairwise(exports))
+    silence_s = history.ends_s - exports[-1]
+    return silence_s if silence_s > _MISSED * usual_s else 0.0
 
 
 def _first_silent(history: RunHistory) -> tuple[int, list[str]]:
