@@ -49,6 +49,7 @@ class _Age(NamedTuple):
     seconds: float
     worker: str
     phase: str
+    told_ago_s: float
 
     @property
     def place(self) -> PhaseKey:
@@ -77,15 +78,15 @@ def stalls(history: RunHistory) -> Iterator[Cause]:
         return
     words = f"no step since step {history.last}, for {stands_s:.3g} s, usually {usual_s:.3g}; "
     if ages and ages[0].is_work:
-        _, age_s, worker, phase = ages[0]
+        _, age_s, worker, phase, told_ago_s = ages[0]
         yield _cause(
             history,
-            f"{words}{worker} has been in {phase} for {age_s:.3g} s",
+            f"{words}{worker} has been in {phase} for {age_s + told_ago_s:.3g} s",
             [worker],
             phase=phase,
             evidence=[
                 Evidence(f"age of {of}", f"worker/phase/age/{of}", by, None, age, "s")
-                for _, age, by, of in ages[:6]
+                for _, age, by, of, _ in ages[:6]
             ],
         )
         return
@@ -316,17 +317,8 @@ def _ages(history: RunHistory) -> Iterator[_Age]:
         spec = names.PHASES.get(phase)
         is_work = spec is None or spec.phase_class not in AWAITING
         is_work &= not only_waits(history, PhaseKey(worker.rpartition("/")[0], phase))
-        yield _Age(is_work, values[-1] + _silence_s(history, worker), worker, phase)
-
-
-def _silence_s(history: RunHistory, worker: str) -> float:
-    """Return the time since the last export of a worker that has missed some; else 0."""
-    exports = history.lags.get(worker, Track()).times_s
-    if len(exports) < _FEWEST_STEPS:
-        return 0.0
-    usual_s = median(later - at for at, later in pairwise(exports))
-    silence_s = history.ends_s - exports[-1]
-    return silence_s if silence_s > _MISSED * usual_s else 0.0
+        told_ago_s = history.ends_s - track.times_s[-1]
+        yield _Age(is_work, values[-1], worker, phase, told_ago_s)
 
 
 def _first_silent(history: RunHistory) -> tuple[int, list[str]]:
