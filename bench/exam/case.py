@@ -28,6 +28,7 @@ _WATCHED_S: Final = 720.0  # after the symptom; then only at the end
 _AFTER_END_S: Final = 30.0
 _HEALTHY_EVERY: Final = 5
 _MIXTURES: Final = 0.2
+_FAR: Final = 2.0  # times the longest time of work: then it is seen to hang
 
 
 @dataclass(frozen=True)
@@ -97,7 +98,21 @@ def _with_symptom(fault: Fault, case: Case, made: Recording) -> Fault:
         at_s = ends_s[fault.step]
     else:  # the step in which the run stopped should have ended
         at_s = ends_s[-1] + case.program.usual_step_s
-    return replace(fault, symptom_s=at_s + case.how.lag_s)
+    visible_s = _visible_s(case, made) if "stall" in fault.kinds else None
+    return replace(fault, symptom_s=at_s + case.how.lag_s, visible_s=visible_s)
+
+
+def _visible_s(case: Case, made: Recording) -> float:
+    """Return when work that hangs is told to have taken twice its longest, slow starts aside."""
+    stuck, how = made.open[0], case.how
+    begun_s = made.step_ends_s[case.program.warm_up]
+    longest_s = max(
+        one.end_s - one.begin_s
+        for one in made.timed
+        if (one.who.role, one.phase) == (stuck.who.role, stuck.phase) and one.begin_s >= begun_s
+    )
+    exports = int((stuck.since_s + _FAR * longest_s) / how.every_s) + 1
+    return exports * how.every_s + how.lag_s
 
 
 def _look_times(case: Case, truth: Truth, made: Recording) -> list[float]:

@@ -102,6 +102,14 @@ class Mark:
     about: Mapping[str, object] = field(default_factory=dict)
 
     @property
+    def told_visible_s(self) -> float | None:
+        """Seconds to that look from when a first fault that hangs could be seen; None of others."""
+        fault = self.truth.faults[0] if self.truth.faults else None
+        if self.told_s is None or fault is None or fault.visible_s is None:
+            return None
+        return max(0.0, self.told_s + (fault.symptom_s or 0.0) - fault.visible_s)
+
+    @property
     def name(self) -> str:
         """Of its kind of case."""
         if self.truth.is_healthy:

@@ -10,6 +10,8 @@ from bench.exam.shares import wilson
 
 __all__ = ["as_text", "by_fault", "figures", "table", "write_docs"]
 
+_HANG_S = 15.0  # goal
+
 _BEGIN, _END = "<!-- exam: written by make diagnose-exam -->", "<!-- end of exam -->"
 
 
@@ -34,9 +36,21 @@ def figures(marks: Sequence[Mark], *, seed: int, commit: str) -> dict[str, objec
         "p90_s": _percentile(told, 0.9),
         "p50_steps": _percentile(_in_steps(faulty), 0.5),
         "p90_steps": _percentile(_in_steps(faulty), 0.9),
+        **_hangs(faulty),
         "seed": seed,
         "commit": commit,
         "each": [_as_json(mark) for mark in marks],
+    }
+
+
+def _hangs(faulty: Sequence[Mark]) -> dict[str, object]:
+    """Return how many hangs were told in time: from their symptom, and from when they are seen."""
+    hangs = [mark for mark in faulty if mark.truth.faults[0].visible_s is not None]
+    told = [mark for mark in hangs if mark.told_s is not None]
+    return {
+        "hangs": len(hangs),
+        "hangs_in_time": sum((mark.told_s or 0.0) <= _HANG_S for mark in told),
+        "hangs_seen_in_time": sum((mark.told_visible_s or 0.0) <= _HANG_S for mark in told),
     }
 
 
@@ -64,6 +78,10 @@ def table(found: dict[str, object]) -> str:
             f"| named during the run | {found['told_in_run']} of {found['faulty']} | "
             f"half within {_seconds(found['p50_s'])}, 90 % within {_seconds(found['p90_s'])} "
             f"({found['p50_steps']} and {found['p90_steps']} steps) |"
+        ),
+        (
+            f"| hangs named within 15 s | {found['hangs_in_time']} of {found['hangs']} | "
+            f"{found['hangs_seen_in_time']} of when the work has taken twice its longest |"
         ),
         "",
         "![Share of each fault that is named right and first](images/diagnose-exam.svg)",

@@ -17,6 +17,8 @@ class Fault:
         worker: The affected worker; None if it is not a single one.
         symptom_s: When its first effect has been reported, in seconds of the run.
         in_words: Size and place, for a reader of the figures.
+        visible_s: When work that hangs has been reported for twice the longest time that it ever
+            took, in seconds of the run; None of other faults.
     """
 
     name: str
@@ -26,6 +28,7 @@ class Fault:
     worker: str | None = None
     symptom_s: float | None = None
     in_words: str = ""
+    visible_s: float | None = None
 
 
 @dataclass(frozen=True)

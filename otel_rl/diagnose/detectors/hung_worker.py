@@ -12,7 +12,7 @@ from otel_rl.diagnose.result import Cause, Evidence, Kind
 from otel_rl.semconv import names
 from otel_rl.semconv.spec import AWAITING
 
-__all__ = ["hung_workers", "hung_workers_of"]
+__all__ = ["hung_workers", "hung_workers_of", "is_current"]
 
 _FEWEST: Final = 8  # times of the phase, to know the longest
 _FAR: Final = 4  # times the longest time of the phase, by any worker of the role
@@ -85,7 +85,7 @@ def hung_workers_of(history: RunHistory) -> Iterator[Hang]:
 
 def _hang(history: RunHistory, worker: str, phase: str, ages: Track) -> Hang | None:
     place = PhaseKey(worker.rpartition("/")[0], phase)
-    if not ages.values or not _is_current(history, worker, ages) or _waits(history, place):
+    if not ages.values or not is_current(history, worker, ages) or _waits(history, place):
         return None
     age_s = ages.values[-1]
     took = [value for track in history.spans.get(place, {}).values() for value in track.values]
@@ -96,11 +96,11 @@ def _hang(history: RunHistory, worker: str, phase: str, ages: Track) -> Hang | N
     return Hang(worker, phase, age_s, max(took), since) if goes_on else None
 
 
-def _is_current(history: RunHistory, worker: str, ages: Track) -> bool:
+def is_current(history: RunHistory, worker: str, ages: Track) -> bool:
     """Return whether the worker is still in the phase: its newest exports tell its age."""
     told_s = ages.times_s[-1]
     own = history.lags.get(worker)
-    newest_s = told_s if own is None else own.times_s[-1]
+    newest_s = told_s if own is None else max(told_s, own.times_s[-1])
     later = 0 if own is None else len(own.times_s) - bisect_right(own.times_s, told_s)
     return later <= _LATE_EXPORTS and history.ends_s - newest_s <= _FRESH_S
 

@@ -155,7 +155,7 @@ def slow_work(history: RunHistory) -> Iterator[Cause]:
         if alone and len(alone) <= max(1, len(tracks) // 3):
             yield _cause(history, place, alone, is_alone=True)
             continue
-        found = _slowdown(load, place, pooled[place])
+        found = _slowdown(load, place, tracks, pooled[place])
         if found is None:
             if not is_collective(place):
                 yield from _always_slower(history, place, tracks, peers, usual_s)
@@ -196,12 +196,19 @@ def _alone(
     return [one for one in found if one is not None]
 
 
-def _slowdown(load: Workload, place: PhaseKey, pooled: Track) -> LevelChange | None:
-    """Return the slowdown of a role, whose work takes longer by itself and for its amount."""
-    found, eased = soon(settled(pooled)), soon(settled(load.eased(place, pooled)))
-    if found is None or eased is None:
+def _slowdown(
+    load: Workload, place: PhaseKey, tracks: Mapping[str, Track], pooled: Track
+) -> LevelChange | None:
+    """Return the slowdown of a role, whose work takes longer by itself and for its amount.
+
+    The step in progress tells its amount in the end. If its work is long, and so was that of the
+    step before for its amount, it is not long because there is more of it.
+    """
+    eased = load.eased(place, pooled, ahead=int(load.is_of_its_step(tracks)))
+    found, for_its_amount = soon(settled(pooled)), soon(settled(eased))
+    if found is None or for_its_amount is None:
         return None
-    return found if _is_slower(found) and _is_slower(eased) else None
+    return found if _is_slower(found) and _is_slower(for_its_amount) else None
 
 
 def _is_slower(found: LevelChange) -> bool:

@@ -9,6 +9,7 @@ from statistics import median
 from typing import Final, NamedTuple
 
 from otel_rl.diagnose.classify import Subject, Work, only_waits, tracks_about, work_of
+from otel_rl.diagnose.detectors.hung_worker import is_current
 from otel_rl.diagnose.detectors.standing_work import Standing, standing_work
 from otel_rl.diagnose.history.departures import departed
 from otel_rl.diagnose.history.rhythm import Rhythm
@@ -33,6 +34,7 @@ _NEWEST = 3  # steps that tell that a run goes on
 _FAR = 4  # times the longest time of a phase
 _FAR_OF_ALL, _NOISES = 1.5, 8.0  # the same and times its noise, if others have done the same
 _LATE, _LATE_OF_ROLE = 3, 1.5  # times the longest of it, and of all work of the role, behind others
+_TELLING_S = 7.0  # from the end of a span to its record: a stock SDK keeps spans for 5 s
 _LATE_S = 5.0  # of the last export of a process that ends with the last step
 _LONGEST = 2  # times the longest one, such as one with a checkpoint
 _SAVE_S = 300.0  # the first save of a run: none has told the time that one takes
@@ -47,6 +49,7 @@ class _Age(NamedTuple):
     seconds: float
     worker: str
     phase: str
+    told_ago_s: float
 
     @property
     def place(self) -> PhaseKey:
@@ -74,16 +77,16 @@ def stalls(history: RunHistory) -> Iterator[Cause]:
     if not is_held_up and _has_ended(history):
         return
     words = f"no step since step {history.last}, for {stands_s:.3g} s, usually {usual_s:.3g}; "
-    if ages:
-        _, age_s, worker, phase = ages[0]
+    if ages and ages[0].is_work:
+        _, age_s, worker, phase, told_ago_s = ages[0]
         yield _cause(
             history,
-            f"{words}{worker} has been in {phase} for {age_s:.3g} s",
+            f"{words}{worker} has been in {phase} for {age_s + told_ago_s:.3g} s",
             [worker],
             phase=phase,
             evidence=[
                 Evidence(f"age of {of}", f"worker/phase/age/{of}", by, None, age, "s")
-                for _, age, by, of in ages[:6]
+                for _, age, by, of, _ in ages[:6]
             ],
         )
         return
@@ -156,8 +159,8 @@ def _is_evident(history: RunHistory, rhythm: Rhythm, ages: Sequence[_Age]) -> bo
         return False
     if _may_have_ended(history, standing):
         return False
-    late_s = history.ends_s - standing.done_s
-    return late_s >= max(STALL_S, *_least_late_s(history, rhythm, standing))
+    age_s = history.ends_s - standing.done_s + _least_taken_s(history, standing)
+    return age_s >= max(_least_age_s(history, rhythm, standing))
 
 
 def _goes_on(history: RunHistory, since_s: float) -> bool:
@@ -166,22 +169,30 @@ def _goes_on(history: RunHistory, since_s: float) -> bool:
     return sum(later) > 1
 
 
-def _least_late_s(
-    history: RunHistory, rhythm: Rhythm, standing: Standing
-) -> tuple[float, float, float]:
-    """Return the times from which on work is late that follows what is done.
+def _least_taken_s(history: RunHistory, standing: Standing) -> float:
+    """Return the time that those have taken who have done it: the others have begun with them."""
+    if not standing.is_partly_done:
+        return 0.0
+    tracks = history.spans[standing.place]
+    return min(tracks[worker].values[-1] for worker in tracks.keys() - standing.workers)
+
+
+def _least_age_s(history: RunHistory, rhythm: Rhythm, standing: Standing) -> Sequence[float]:
+    """Return the times that work takes at least if it is late, from its beginning.
 
     A step in which no work goes on may have something new in it. Silence of a worker does not tell
-    that its work is late.
+    that its work is late, and work may be told some time after its end.
     """
     of_place = history.spans[standing.place]
     took = [value for track in of_place.values() for value in settled(track).values]
+    longest_s = max(took, default=0.0)
     of_role = (_longest_s(of) for at, of in history.spans.items() if at.role == standing.place.role)
     still_tells = all(_tells_after(history, worker, standing.done_s) for worker in standing.workers)
     margin = min(_LATE, _by_noise(took)) if still_tells else _LATE
     is_soon = standing.is_partly_done and still_tells and _all_wait(history, standing)
+    told_s = longest_s + _TELLING_S if still_tells else _least_taken_s(history, standing) + STALL_S
     new_s = 0.0 if is_soon else rhythm.usual_s
-    return new_s, margin * max(took, default=0.0), _LATE_OF_ROLE * max(of_role)
+    return STALL_S, told_s, new_s, margin * longest_s, _LATE_OF_ROLE * max(of_role)
 
 
 def _all_wait(history: RunHistory, standing: Standing) -> bool:
@@ -258,9 +269,9 @@ def _has_ended(history: RunHistory) -> bool:
     for worker, track in history.lags.items():
         role = worker.rpartition("/")[0]
         last_s[role].append(inf if worker in lost else track.times_s[-1])
-    return any(
-        max(of) <= stopped_s + _LATE_S and min(of) >= stopped_s - _LATE_S for of in last_s.values()
-    )
+    # The news of the last step may be late: who still reports then has not ended with it.
+    newest_s = min(stopped_s, history.ends_s - 2 * _LATE_S) + _LATE_S
+    return any(max(of) <= newest_s and min(of) >= stopped_s - _LATE_S for of in last_s.values())
 
 
 def _may_take_s(history: RunHistory, ages: Sequence[_Age]) -> float:
@@ -300,13 +311,14 @@ def _ages(history: RunHistory) -> Iterator[_Age]:
         values = track.finite().values
         if worker is None or worker in gone or not values:
             continue
-        if history.ends_s - track.times_s[-1] > _FRESH_S:
+        if history.ends_s - track.times_s[-1] > _FRESH_S or not is_current(history, worker, track):
             continue
         phase = key.partition("/phase/age/")[2]
         spec = names.PHASES.get(phase)
         is_work = spec is None or spec.phase_class not in AWAITING
         is_work &= not only_waits(history, PhaseKey(worker.rpartition("/")[0], phase))
-        yield _Age(is_work, values[-1], worker, phase)
+        told_ago_s = history.ends_s - track.times_s[-1]
+        yield _Age(is_work, values[-1], worker, phase, told_ago_s)
 
 
 def _first_silent(history: RunHistory) -> tuple[int, list[str]]:

@@ -36,6 +36,7 @@ _PART: Final = 0.6  # of the steps need a value
 _CUMULATIVE: Final = 0.5  # times what equal steps add up to
 _SIDES: Final = 5
 _ALL_TOLD: Final = 32  # workers; of more, the journal keeps the extreme ones of each step
+_NEARLY_ALL: Final = 0.8
 _FOLLOWS: Final = 10  # steps in which a buffer takes up a change
 
 
@@ -49,19 +50,25 @@ class Workload:
 
     def __init__(self, history: RunHistory) -> None:
         self._history = history
-        self.what, self.of_step = _work(history)
+        self.what, self.of_step, self._told_s = _work(history)
         self._steps = sorted(self.of_step)
         if len(self._steps) > 1 and self.of_step[self._steps[-1]] < self.of_step[self._steps[-2]]:
             del self._steps[-1]  # not all of it may have come
         self._workers: dict[PhaseKey, Mapping[int, int]] = {}
 
-    def eased(self, place: PhaseKey, track: Track) -> Track:
-        """Return times of a phase per unit of work of a worker, in steps that have told theirs."""
+    def eased(self, place: PhaseKey, track: Track, *, ahead: int = 0) -> Track:
+        """Return times of a phase per unit of work of a worker, in steps that have told theirs.
+
+        Args:
+            place: The phase.
+            track: Its times.
+            ahead: Further steps, whose work is taken for that of the last one that has told it.
+        """
         shared = self._workers_of(place)
         usual = median(shared.values()) if shared else 1.0
         eased = Track()
         for step, at_s, value in zip(track.steps, track.times_s, track.values, strict=True):
-            if self._is_told(step):
+            if self.is_told(step - ahead):
                 part = self._at(step) * usual / shared.get(step, usual)
                 eased.add(step, at_s, value / part)
         return eased
@@ -70,11 +77,24 @@ class Workload:
         """Return times of whole steps per unit of work, of steps that have told theirs."""
         eased = Track()
         for step, at_s, value in zip(track.steps, track.times_s, track.values, strict=True):
-            if self._is_told(step):
+            if self.is_told(step):
                 eased.add(step, at_s, value / self._at(step))
         return eased
 
-    def _is_told(self, step: int) -> bool:
+    def is_of_its_step(self, tracks: Mapping[str, Track]) -> bool:
+        """Return whether the steps of these times are those that have told their work.
+
+        Who does not tell a step is in the last one that others have told: it may be of the next.
+        """
+        began = [
+            at_s - took_s < self._told_s[step]
+            for track in tracks.values()
+            for step, at_s, took_s in _newest(track)
+            if step in self._told_s
+        ]
+        return not self.what or sum(began) >= _NEARLY_ALL * max(1, len(began))
+
+    def is_told(self, step: int) -> bool:
         """Return whether the work of a step has come; no more of it may come for a long time."""
         newest = self._steps[-1] if self._steps else self._history.last
         return step <= newest or self._history.last - newest > _FOLLOWS
@@ -89,6 +109,12 @@ class Workload:
             tracks = self._history.spans.get(place, {})
             self._workers[place] = _present(tracks) if turn_length(tracks) == 1 else {}
         return self._workers[place]
+
+
+def _newest(track: Track) -> Iterator[tuple[int, float, float]]:
+    """Yield (step, time, value) of the newest values."""
+    for place in range(max(0, len(track.steps) - _FOLLOWS), len(track.steps)):
+        yield track.steps[place], track.times_s[place], track.values[place]
 
 
 def _present(tracks: Mapping[str, Track]) -> Mapping[int, int]:
@@ -150,7 +176,8 @@ def _change_of(work: Workload) -> LevelChange | None:
     return None if found is None or 1 / _CHANGED < found.ratio < _CHANGED else found
 
 
-def _work(history: RunHistory) -> tuple[str, Mapping[int, float]]:
+def _work(history: RunHistory) -> tuple[str, Mapping[int, float], Mapping[int, float]]:
+    """Return the measure of work, the work of each step, and when it was measured."""
     for what, pattern in _MEASURES:
         for key, track in history.rows.items():
             if not re.search(pattern, key) or re.search(_RATES, key.partition("/")[2]):
@@ -169,10 +196,11 @@ def _work(history: RunHistory) -> tuple[str, Mapping[int, float]]:
             if told < _PART * steps:
                 continue
             first = median(track.values[:_SIDES])
-            return what, {
+            work = {
                 step: value / first for step, value in zip(track.steps, track.values, strict=True)
             }
-    return "", {}
+            return what, work, dict(zip(track.steps, track.times_s, strict=True))
+    return "", {}, {}
 
 
 def _of_each_step(track: Track, *, is_counter: bool = False) -> Track:

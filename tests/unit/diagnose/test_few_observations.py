@@ -3,6 +3,7 @@
 import pytest
 
 from otel_rl.diagnose.engine import diagnose
+from otel_rl.diagnose.history.records import Facts, RowFacts, SpanFacts
 from otel_rl.diagnose.history.run_history import RunHistory
 from otel_rl.diagnose.result import Kind
 from tests.unit.diagnose.made import Series, made
@@ -80,3 +81,38 @@ def test_two_pauses_of_the_collector_far_beyond_all_others_are_told() -> None:
 
 def test_one_pause_of_the_collector_is_no_cause() -> None:
     assert causes(gc(STEPS - 1)) == []
+
+
+def score(tokens: Series) -> RunHistory:
+    """A scorer that is slower in the last step, and in the next, which has not told its tokens."""
+    spans = [SpanFacts(STEPS, "judge", "score", "judge/0", False, 1, 5.0, 5.0, 0)]
+    return made(
+        STEPS,
+        step_s=lambda step: 10.0,
+        spans={
+            ("judge", "score", 0): lambda step: (
+                2.5 * (1 + 0.01 * (step % 5 - 2)) * (2 if step == STEPS - 1 else 1)
+            )
+        },
+        rows={"trainer/tokens": tokens},
+        after=[(5.0, Facts(0, 0, spans=spans))],
+    )
+
+
+def test_the_work_of_a_step_that_has_not_told_it_is_that_of_the_one_before() -> None:
+    assert causes(score(lambda step: 1e5)) == [(Kind.SLOW_REWARD, "judge/0", STEPS - 1)]
+    assert causes(score(lambda step: 1e5 * (2 if step == STEPS - 1 else 1))) == []
+
+
+def test_work_without_a_step_of_its_own_may_be_of_the_next_which_has_more_of_it() -> None:
+    """Makers tell no step, so theirs is the last one that trainers told; the batch is doubled."""
+    facts, second = list[Facts](), 10**9
+    for step in range(STEPS):
+        at_s, times = 100 + 20 * step, 2 if step >= STEPS - 2 else 1
+        took_s = 5 * times * (1 + 0.01 * (step % 5 - 2))
+        spans = [SpanFacts(step, "actor", "generate", "actor/0", False, 1, took_s, took_s, 0)]
+        tokens = 1e5 * (2 if step >= STEPS - 1 else 1)
+        rows = [RowFacts(step, at_s * second, {"trainer/tokens": tokens})]
+        facts.append(Facts(at_s * second, step, rows if step < STEPS - 1 else []))
+        facts.append(Facts((at_s + 11) * second, step, spans=spans))
+    assert causes(RunHistory(facts)) == []

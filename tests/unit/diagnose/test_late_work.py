@@ -80,7 +80,7 @@ def test_between_two_steps_there_may_be_something_new() -> None:
     assert stall(NOBODY, 11 * STEP_S) is not None
 
 
-@pytest.mark.parametrize(("noise", "after_s"), [(0.0, 36), (0.1, 58)])
+@pytest.mark.parametrize(("noise", "after_s"), [(0.0, 27), (0.1, 50)])
 def test_who_has_not_done_what_others_have_is_missed_the_sooner_the_steadier_the_work_is(
     noise: float, after_s: int
 ) -> None:
@@ -94,6 +94,18 @@ def test_what_is_said_has_the_time_since_others_have_done_it() -> None:
     found = stall(RANK, 36)
     assert found is not None
     assert "learner/1 came to no end of train, which others have done 18 s ago" in found.words
+
+
+def test_a_step_that_is_told_late_is_no_end_of_those_who_still_export() -> None:
+    """The row of a step waits for the values of the rank that hangs."""
+    until_s = STEPS * STEP_S + 30
+    facts = [told(at_s, RANK) for at_s in range(until_s + 1)]
+    late = [
+        one._replace(step=min(one.step, STEPS - 1), rows=[of for of in one.rows if of.step < STEPS])
+        for one in facts[:-3]
+    ]
+    found = diagnose(RunHistory([*late, *facts[-3:]])).causes
+    assert [(one.kind, one.worker) for one in found] == [(Kind.STALL, "learner/1")]
 
 
 def test_slow_first_steps_are_not_the_longest_ones() -> None:

@@ -3,12 +3,12 @@
 import pytest
 
 from otel_rl.diagnose.engine import diagnose
-from otel_rl.diagnose.history.records import Facts, SpanFacts
+from otel_rl.diagnose.history.records import Facts, SpanFacts, WorkerFacts
 from otel_rl.diagnose.history.rhythm import Rhythm
 from otel_rl.diagnose.history.run_history import RunHistory
 from otel_rl.diagnose.result import Cause, Kind
 from otel_rl.records import ExperimentStatus
-from tests.unit.diagnose.standing import hung, snapshots
+from tests.unit.diagnose.standing import AGE, hung, snapshots
 
 
 def stalls(facts: list[Facts]) -> list[Cause]:
@@ -109,3 +109,17 @@ def test_a_phase_reported_before_the_end_is_no_stall_of_a_run_that_is_complete()
     facts = hung(0.2, 100, 40)
     facts[-1] = facts[-1]._replace(status=ExperimentStatus.COMPLETE)
     assert not stalls(facts)
+
+
+def test_a_stopped_process_is_named_and_not_those_that_have_left_the_phase_since() -> None:
+    """It reports nothing any more; what its peers last reported of that phase is over."""
+    ranks, facts = ("trainer/0", "trainer/1", "trainer/2"), hung(1, 60, 13, phase=None)
+    for number, one in enumerate(facts):
+        second = number - 60  # of the stall
+        heard = ranks if second <= 0 else ranks[::2]
+        phase, age_s = ("train", 0.5) if second <= 0 else ("rank_barrier", float(second))
+        ages = {AGE + phase: [WorkerFacts(rank, None, 1, age_s, 0) for rank in heard]}
+        facts[number] = one._replace(workers=ages, lags=[(rank, 0.1) for rank in heard])
+    (found,) = stalls(facts)
+    assert (found.worker, found.phase) == ("trainer/1", "train")
+    assert "trainer/1 has been in train for 12.5 s" in found.words

@@ -36,6 +36,42 @@ def looks(*causes: Named, at_s: float = 130.0) -> Sequence[Look]:
     return [Look(at_s, verdict, causes, is_last=False), Look(400.0, verdict, causes, is_last=True)]
 
 
+HANG = Fault("hang", frozenset({"stall"}), 30, "actor", "actor/2", 100.0, visible_s=120.0)
+STALL = Named("stall", "actor", "actor/2", 30)
+
+
+@pytest.mark.parametrize(
+    ("at_s", "from_symptom", "from_visible"), [(110, 1, 1), (130, 0, 1), (140, 0, 0)]
+)
+def test_a_hang_is_timed_from_its_symptom_and_from_when_it_can_be_seen(
+    at_s: float, from_symptom: int, from_visible: int
+) -> None:
+    mark = judged(1, Truth((HANG,)), looks(STALL, at_s=at_s))
+    found = figures([mark], seed=1, commit="x")
+    assert found["hangs"] == 1
+    assert found["hangs_in_time"] == from_symptom
+    assert found["hangs_seen_in_time"] == from_visible
+
+
+def test_other_faults_are_no_hangs() -> None:
+    mark = judged(1, Truth((STRAGGLER,)), looks(FOUND))
+    assert figures([mark], seed=1, commit="x")["hangs"] == 0
+
+
+@pytest.mark.slow
+def test_a_drawn_hang_can_be_seen_after_it_begins() -> None:
+    hangs = (draw(SEED, number) for number in range(60))
+    mark = next(
+        examine(case, all_is_well)
+        for case in hangs
+        if case.truth.faults and case.truth.faults[0].name == "hang"
+    )
+    fault = mark.truth.faults[0]
+    assert fault.visible_s is not None
+    assert fault.symptom_s is not None
+    assert abs(fault.visible_s - fault.symptom_s) < 120
+
+
 @pytest.mark.slow
 def test_rules_that_always_say_healthy_find_no_fault_and_raise_no_alarm() -> None:
     marks = [examine(draw(SEED, number), all_is_well) for number in range(8)]
