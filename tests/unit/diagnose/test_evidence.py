@@ -63,6 +63,13 @@ def test_the_usual_move_of_few_rewards_is_not_known_well_enough_for_a_small_jump
     assert causes(made(len(values), rows=rows)) == []
 
 
+def test_rewards_that_rise_in_every_step_do_not_jump_in_the_largest() -> None:
+    values = [0.153, 0.188, 0.175, 0.186, 0.183, 0.182, 0.198, 0.233, 0.229, 0.218, 0.241]
+    values += [0.238, 0.299, 0.299, 0.307, 0.307, 0.310, 0.344, 0.348, 0.350, 0.342]
+    rows: dict[str, Series] = {"trainer/reward/mean": lambda step: values[step]}
+    assert causes(made(len(values), rows=rows)) == []
+
+
 def test_levels_of_rewards_that_scatter_as_far_as_they_are_apart_are_no_bug() -> None:
     values = [0.17, 0.16, 0.17, 0.165] * 2 + [0.15, 0.175, 0.16, 0.13, 0.17]
     values += [0.2, 0.23, 0.25, 0.24, 0.22]
