@@ -64,6 +64,20 @@ def test_calls_that_take_a_little_of_what_steps_take_longer_are_not_why(
     assert kinds == ([Kind.NETWORK_DELAY] if is_told else [])
 
 
+@pytest.mark.parametrize(("fastest_s", "is_told"), [(0.02, False), (0.08, True)])
+def test_a_queue_before_the_answer_is_no_slow_way_because_some_calls_are_as_fast_as_before(
+    fastest_s: float, *, is_told: bool
+) -> None:
+    workers: dict[tuple[str, str], Series] = {
+        ("judge/rpc/server/call/duration/Score", "judge/0"): lambda step: 0.01,
+        ("actor/rpc/client/call/duration/Score", "actor/0"): lambda step: (
+            0.02 if step < AT else fastest_s if step % 5 == 0 else 0.08
+        ),
+    }
+    kinds = [one.kind for one in diagnose(made(workers=workers)).causes]
+    assert kinds == ([Kind.NETWORK_DELAY] if is_told else [])
+
+
 def test_a_busy_host_that_slows_all_work_alike_does_not_make_messages_slow() -> None:
     """Callers wait for a CPU too, and those who answer measure only their own part."""
     history = calls(8, 8)
