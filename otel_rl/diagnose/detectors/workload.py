@@ -151,27 +151,34 @@ def _change_of(work: Workload) -> LevelChange | None:
 
 def _work(history: RunHistory) -> tuple[str, Mapping[int, float]]:
     for what, pattern in _MEASURES:
-        for key, track in history.rows.items():
-            if not re.search(pattern, key) or re.search(_RATES, key.partition("/")[2]):
-                continue
-            if key.startswith(("otel_rl/", "phase/", "critical_path/")):
-                continue
-            if f"{key}/per_step" in history.rows:
-                track = history.rows[f"{key}/per_step"]
-            is_counter = f"{key}/rate" in history.rows
-            track = _of_each_step(track.finite(), is_counter=is_counter)
-            steps = history.last - history.first + 1
-            if len(track.values) < _FEWEST or min(track.values) <= 0:
-                continue
-            # A total that is told in some steps accounts for those in between.
-            told = track.steps[-1] - track.steps[0] + 1 if is_counter else len(track.values)
-            if told < _PART * steps:
-                continue
+        found = list(_told(history, pattern))
+        if found:  # a total that is told now and then tells less of each step
+            track = max(found, key=lambda one: len(one.values))
             first = median(track.values[:_SIDES])
             return what, {
                 step: value / first for step, value in zip(track.steps, track.values, strict=True)
             }
     return "", {}
+
+
+def _told(history: RunHistory, pattern: str) -> Iterator[Track]:
+    """Yield the work of each step by the series of a measure that tell it of most steps."""
+    for key, track in history.rows.items():
+        if not re.search(pattern, key) or re.search(_RATES, key.partition("/")[2]):
+            continue
+        if key.startswith(("otel_rl/", "phase/", "critical_path/")):
+            continue
+        if f"{key}/per_step" in history.rows:
+            track = history.rows[f"{key}/per_step"]
+        is_counter = f"{key}/rate" in history.rows
+        track = _of_each_step(track.finite(), is_counter=is_counter)
+        steps = history.last - history.first + 1
+        if len(track.values) < _FEWEST or min(track.values) <= 0:
+            continue
+        # A total that is told in some steps accounts for those in between.
+        told = track.steps[-1] - track.steps[0] + 1 if is_counter else len(track.values)
+        if told >= _PART * steps:
+            yield track
 
 
 def _of_each_step(track: Track, *, is_counter: bool = False) -> Track:

@@ -388,7 +388,7 @@ def test_a_machine_on_which_everything_takes_longer_has_no_clear_cause(
 
 def test_a_busy_machine_that_slows_some_work_more_than_other_has_no_clear_cause() -> None:
     spans: Spans = {}
-    factors = {"forward": 1.4, "backward": 1.6, "optimize": 2.2, "pack": 2.6, "generate": 3.2}
+    factors = {"forward": 1.4, "backward": 1.6, "optimize": 2.2, "pack": 2.6, "generate": 3.0}
     for phase, factor in factors.items():
         spans |= ranks(phase, *[changed(0.2, 0.2 * factor)] * 2)
     assert kinds(made(step_s=changed(1.0, 2.4), spans=spans)) == set()
