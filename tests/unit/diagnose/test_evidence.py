@@ -39,6 +39,17 @@ def test_the_only_far_slower_steps_of_a_few_workers_are_told_if_they_cost_much()
     assert found == (Kind.STRAGGLER, "trainer/0", 26)
 
 
+def test_a_worker_that_takes_less_time_after_each_step_with_more_is_not_slow_now_and_then() -> None:
+    more, less = (21, 25, 40, 44, 52, 60, 67), (22, 26, 41, 45, 53, 61, 68)
+
+    def own(step: int) -> float:
+        return 0.75 if step in more else 0.25 if step in less else 0.5
+
+    assert causes(made(spans=role("train", own, *[steady] * 4))) == []
+    slow = role("train", in_steps(*more, times=1.5), *[steady] * 4)
+    assert causes(made(spans=slow)) == [(Kind.STRAGGLER, "trainer/0", more[0])]
+
+
 @pytest.mark.parametrize("within", [1, 5, 11])
 def test_a_collapse_begins_with_its_first_step_however_gradual_it_is(within: int) -> None:
     def entropy(step: int) -> float:
