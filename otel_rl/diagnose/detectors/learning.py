@@ -24,6 +24,7 @@ _JUMP = 4.0  # times the usual change between two steps
 _FEW, _FAR_JUMP = (3, 2), 24.0
 _SURE = 40  # moves that tell their usual size
 _START = 8  # values: at first, rewards leap because the policy learns
+_SIDE = 5  # values of either level of a jump
 
 # An entropy or KL left its trend if it is this many times off it; a reward makes up for that if it
 # is above its own trend by this many times its noise.
@@ -233,7 +234,8 @@ def _is_far_off(kind: Kind, left: TrendDeparture) -> bool:
 def _jump(track: Track) -> tuple[float, int, float, float] | None:
     """Return (size, step, before, after) of a lasting jump, in units of the usual change.
 
-    A jump lies between two steps and covers a good part of the range of the series.
+    A jump lies between two steps, covers a good part of the range of the series, and is more than
+    what the series moves anyway in as many steps.
     """
     values, steps = track.values, track.steps
     if len(values) < 12:
@@ -245,15 +247,25 @@ def _jump(track: Track) -> tuple[float, int, float, float] | None:
     gone_through = max(values) - min(values)
     scale = max(usual, 0.07 * gone_through, 1e-3 * max(map(abs, values)), 1e-9)
     best: tuple[float, int, float, float] | None = None
-    for place in range(_START, len(values) - 4):
-        before, after = values[place - 5 : place], values[place : place + 5]
-        gap = max(min(after) - max(before), min(before) - max(after))
+    for place in range(_START, len(values) - _SIDE + 1):
+        before, after = values[place - _SIDE : place], values[place : place + _SIDE]
+        drift = _SIDE * _drift(values, place)
+        gap = max(
+            min(after) - max(before) - max(0.0, drift), min(before) - max(after) + min(0.0, drift)
+        )
         # The usual change of few values is uncertain: the levels have to be apart by more than
         # either scatters.
         least = max(_JUMP * scale, max(before) - min(before), max(after) - min(after))
         if gap >= least and (best is None or gap / scale > best[0]):
             best = gap / scale, steps[place], median(before), median(after)
     return best or _last_jump(track, scale)
+
+
+def _drift(values: Sequence[float], place: int) -> float:
+    """Return the mean move from value to value, without the levels of a jump."""
+    first, last = place - _SIDE, place + _SIDE - 1
+    moved = values[first] - values[0] + values[-1] - values[last]
+    return moved / max(1, first + len(values) - 1 - last)
 
 
 def _last_jump(track: Track, scale: float) -> tuple[float, int, float, float] | None:

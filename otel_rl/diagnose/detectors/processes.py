@@ -2,7 +2,7 @@
 
 from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from itertools import pairwise
 from statistics import median
@@ -105,24 +105,17 @@ def ended_with_the_run(history: RunHistory) -> AbstractSet[str]:
         for name, track in of.items():
             last_s[name] = max(last_s.get(name, 0.0), track.times_s[-1])
     silent = {one.worker for one in lasting}
-    if _is_most(silent, last_s):  # processes without a part in steps may outlive the others
-        last_s = {name: at_s for name, at_s in last_s.items() if name in silent}
-    newest_s = _latest_s(last_s, several=len({name.rpartition("/")[0] for name in last_s}) > 1)
+    # Processes without a part in steps, such as a buffer, may outlive the others.
+    at_work = {name for of in history.spans.values() for name in of} & {*last_s} or {*last_s}
+    newest_s = _latest_s({name: last_s[name] for name in at_work})
     together = {name for name, at_s in last_s.items() if at_s >= newest_s - _at_once_s(history)}
     # One that is missed among others that go on is dead: those are silent for as long.
     quiet_s = history.ends_s - newest_s
-    is_over = together <= silent or quiet_s >= _AT_ONCE_S
+    is_over = together & at_work <= silent or quiet_s >= _AT_ONCE_S
     return silent & together if is_over else frozenset()
 
 
-def _is_most(silent: AbstractSet[str], workers: Iterable[str]) -> bool:
-    """Return whether most workers of several roles are silent."""
-    all_workers = {*workers}
-    roles = {name.rpartition("/")[0] for name in silent}
-    return len(roles) > 1 and 2 * len(silent & all_workers) > len(all_workers)
-
-
-def _latest_s(last_s: Mapping[str, float], *, several: bool) -> float:
+def _latest_s(last_s: Mapping[str, float]) -> float:
     """Return the last sign of life, of several roles without the few that live on.
 
     A controller may write its results after the others have left.
@@ -130,7 +123,8 @@ def _latest_s(last_s: Mapping[str, float], *, several: bool) -> float:
     times_s = sorted(last_s.values())
     if not times_s:
         return 0.0
-    return times_s[int(_ALL_BUT_FEW * (len(times_s) - 1))] if several else times_s[-1]
+    roles = {name.rpartition("/")[0] for name in last_s}
+    return times_s[int(_ALL_BUT_FEW * (len(times_s) - 1))] if len(roles) > 1 else times_s[-1]
 
 
 def _at_once_s(history: RunHistory) -> float:

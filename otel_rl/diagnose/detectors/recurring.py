@@ -6,7 +6,7 @@ all of a role at once, the steps before the first one are compared with those af
 """
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import pairwise
 from math import comb, exp, factorial, inf, log
 from statistics import median
@@ -30,7 +30,7 @@ _FAR_NOISE = 4.5  # times the noise of that ratio
 _FEWEST = 4  # steps
 _MIN_COST = 0.02  # part of the time of all steps
 _CHANCE = 1.5e-3
-_COSTLY, _CHANCE_OF_COSTLY = 0.05, 0.05  # of so much time, who takes it is worth less proof
+_COSTLY, _CHANCE_OF_COSTLY = 0.05, 0.01  # of so much time, who takes it is worth less proof
 _FEW = 3  # steps, if they are farther than all others and near to each other
 _REGULAR = 0.75
 _CHANCE_OF_ALL = 0.02  # that no earlier step is one of them
@@ -39,6 +39,7 @@ _BEFORE = 20  # steps without any
 _OF_ALL = 1.4  # times the usual
 _AS_LONG = 0.5  # part of it by which the step takes longer
 _OVER = 4  # usual distances without trouble
+_MADE_UP = 0.5  # part of the time of odd steps
 
 
 class _Odd(NamedTuple):
@@ -62,10 +63,10 @@ def recurring(history: RunHistory) -> Iterator[Cause]:
         waits = only_waits(history, place) and work_of(place) is not Work.SYNC
         if waits or len(tracks) < _FEWEST_WORKERS:
             continue
-        odd, compared, beyond = _odd_steps(history.first, tracks)
+        odd, compared, beyond, made_up = _odd_steps(history.first, tracks)
         every = sum(map(len, odd.values()))
         for worker, steps in odd.items():
-            if len(steps) < _FEW or compared < _FEWEST_STEPS:
+            if len(steps) < _FEW or compared < _FEWEST_STEPS or worker in made_up:
                 continue
             cost = _longer_s(steps) / max(1e-9, whole_s)
             chance = _CHANCE_OF_COSTLY if cost >= _COSTLY else _CHANCE
@@ -156,13 +157,25 @@ def _part_since(history: RunHistory, steps: Sequence[_Odd]) -> float:
     return _longer_s(steps) / since_s if since_s > 0 else 0.0
 
 
-def _odd_steps(
-    first: int, tracks: Mapping[str, Track]
-) -> tuple[Mapping[str, list[_Odd]], int, Mapping[str, float]]:
-    """Return the odd steps of each worker, how many steps were compared, and how odd the least is.
+class _OddSteps(NamedTuple):
+    """Steps of all workers.
 
-    In units of the farthest that any other value is from the usual one.
+    Attributes:
+        of: By worker.
+        compared: Number of steps that were compared.
+        beyond: By worker, how odd the least is, in units of the farthest that any other value is
+            from the usual one.
+        made_up: Workers that are as much faster in others: they do more work in some steps.
     """
+
+    of: Mapping[str, Sequence[_Odd]]
+    compared: int
+    beyond: Mapping[str, float]
+    made_up: Collection[str]
+
+
+def _odd_steps(first: int, tracks: Mapping[str, Track]) -> _OddSteps:
+    """Find the odd steps of each worker."""
     of_step: dict[int, list[tuple[str, float]]] = defaultdict(list)
     for worker, track in tracks.items():
         for step, value in zip(track.steps, track.values, strict=True):
@@ -179,16 +192,19 @@ def _odd_steps(
     odd: dict[str, list[_Odd]] = {}
     parts: dict[str, list[float]] = {}
     if all(max(of)[0] < _FAR * min(of)[0] for of in ratios.values()):
-        return odd, len(of_step), {}
+        return _OddSteps(odd, len(of_step), {}, ())
     # The noise of all: that of the worker itself may be its fault.
     noises = [spread([log(ratio) for ratio, _ in of]) for of in ratios.values()]
     noise = median(noises) if noises else 0.0
+    far, made_up = max(_FAR, exp(_FAR_NOISE * noise)), set[str]()
     for worker, of in ratios.items():
         usual = median(ratio for ratio, _ in of)
-        far = usual * max(_FAR, exp(_FAR_NOISE * noise))
-        odd[worker] = [one for ratio, one in of if ratio >= far]
+        odd[worker] = [one for ratio, one in of if ratio >= far * usual]
         parts[worker] = [ratio / usual - 1 for ratio, _ in of]
-    return odd, len(of_step), _beyond(odd, parts)
+        faster_s = sum(usual * one.peers_s - one.own_s for ratio, one in of if ratio <= usual / far)
+        if faster_s >= _MADE_UP * _longer_s(odd[worker]):
+            made_up.add(worker)
+    return _OddSteps(odd, len(of_step), _beyond(odd, parts), made_up)
 
 
 def _beyond(

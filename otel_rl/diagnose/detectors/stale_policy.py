@@ -1,7 +1,7 @@
 """Detectors of stale samples: generators that do not take up new weights."""
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from math import inf
 from statistics import median
@@ -34,7 +34,8 @@ _GROWN = 2  # of the later samples, in versions
 _PAUSE, _PAUSED = 1.4, 6  # times the usual step, in so many steps
 _PULLS = 6  # of them, and usual distances without one
 _RARER = 1.4  # times the work between two pulls
-_SETTLED = 3  # weight updates until their interval is stable
+_BEHIND, _NEARLY_EVER = 2, 0.95  # versions, farther than in this part of the reports before
+_SETTLED, _AGAIN = 3, 6  # weight updates until their interval is stable, reports of a replacement
 _PUSHED = 6  # steps between two weight updates, at most
 _FEWEST_PUSHES = 4  # to tell that ages repeat
 _AS_BEFORE = 0.5  # of the usual difference of neighbours, if ages repeat
@@ -162,14 +163,15 @@ def _behind(history: RunHistory) -> Iterator[Cause]:
             continue
         behind: list[tuple[str, LevelChange]] = []
         for worker, track in of.items():
-            change = level(_gap(newest, track), among=len(of))
+            gap = _gap(newest, track)
+            change = level(gap, among=len(of))
             if (
                 change is not None
-                and change.after - change.before >= 2
+                and change.after - _farthest(gap.values[: change.change.place]) >= _BEHIND
                 and change.change.order > 0.7
                 and change.is_clear
             ):
-                behind.append((worker, begun(_gap(newest, track), change)))
+                behind.append((worker, begun(gap, change)))
         if not behind:
             continue
         worst = max(behind, key=lambda one: one[1].after)
@@ -189,10 +191,16 @@ def _behind(history: RunHistory) -> Iterator[Cause]:
         )
 
 
+def _farthest(behind: Sequence[float]) -> float:
+    """Return how far a worker has nearly ever been behind: on a busy host that changes often."""
+    return sorted(behind)[int(_NEARLY_EVER * (len(behind) - 1))]
+
+
 def _leader(versions: Mapping[str, Mapping[str, Track]]) -> str:
-    """Return the role that had the newest version first, in most versions.
+    """Return the role that had the newest version first, of most versions that others had, too.
 
     The last version alone may be that of several roles: those that follow have it in the end, too.
+    A mean of quick updates is a version that one role alone has had.
     """
     first: dict[float, dict[str, float]] = defaultdict(dict)
     for role, of in versions.items():
@@ -202,6 +210,7 @@ def _leader(versions: Mapping[str, Mapping[str, Track]]) -> str:
     led = Counter(
         role
         for at_s in first.values()
+        if len(at_s) > 1
         for role, role_s in at_s.items()
         if role_s == min(at_s.values())
     )
@@ -376,17 +385,23 @@ def _grows_faster(track: Track) -> bool:
 def _gap(newest: Track, own: Track) -> Track:
     """Return by how many versions a worker is behind, at the times of its reports.
 
-    Counts from its first update on: no worker is far behind the first version.
+    Counts from its first updates on: no worker is far behind the first version. One that was
+    replaced, and has an older version than before, begins again, unless it stays there.
     """
     gap = Track()
     place = changes = 0
+    again = inf  # reports until it should have taken up the newest
     known = before = None
     for step, time_s, value in zip(own.steps, own.times_s, own.values, strict=True):
         while place < len(newest.times_s) and newest.times_s[place] <= time_s:
             known = newest.values[place]
             place += 1
-        changes += before is not None and value != before
+        if before is not None and value < before:
+            changes, again = 0, _AGAIN
+        else:
+            changes += before is not None and value != before
+            again -= 1
         before = value
-        if known is not None and changes >= _SETTLED:
+        if known is not None and (changes >= _SETTLED or again <= 0):
             gap.add(step, time_s, max(0.0, known - value))
     return gap

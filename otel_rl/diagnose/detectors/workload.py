@@ -179,28 +179,59 @@ def _change_of(work: Workload) -> LevelChange | None:
 def _work(history: RunHistory) -> tuple[str, Mapping[int, float], Mapping[int, float]]:
     """Return the measure of work, the work of each step, and when it was measured."""
     for what, pattern in _MEASURES:
-        for key, track in history.rows.items():
-            if not re.search(pattern, key) or re.search(_RATES, key.partition("/")[2]):
-                continue
-            if key.startswith(("otel_rl/", "phase/", "critical_path/")):
-                continue
-            if f"{key}/per_step" in history.rows:
-                track = history.rows[f"{key}/per_step"]
-            is_counter = f"{key}/rate" in history.rows
-            track = _of_each_step(track.finite(), is_counter=is_counter)
-            steps = history.last - history.first + 1
-            if len(track.values) < _FEWEST or min(track.values) <= 0:
-                continue
-            # A total that is told in some steps accounts for those in between.
-            told = track.steps[-1] - track.steps[0] + 1 if is_counter else len(track.values)
-            if told < _PART * steps:
-                continue
+        found = list(_told(history, pattern))
+        if found:  # a total that is told now and then tells less of each step
+            track = max(found, key=lambda one: len(one.values))
             first = median(track.values[:_SIDES])
             work = {
                 step: value / first for step, value in zip(track.steps, track.values, strict=True)
             }
             return what, work, dict(zip(track.steps, track.times_s, strict=True))
     return "", {}, {}
+
+
+def _told(history: RunHistory, pattern: str) -> Iterator[Track]:
+    """Yield the work of each step by the series of a measure that tell it of most steps."""
+    for key, track in history.rows.items():
+        if not re.search(pattern, key) or re.search(_RATES, key.partition("/")[2]):
+            continue
+        if key.startswith(("otel_rl/", "phase/", "critical_path/")):
+            continue
+        if f"{key}/per_step" in history.rows:
+            track = history.rows[f"{key}/per_step"]
+        is_counter = f"{key}/rate" in history.rows
+        if is_counter and key in history.workers:
+            track = _counted(history, key)
+        else:
+            track = _of_each_step(track.finite(), is_counter=is_counter)
+        steps = history.last - history.first + 1
+        if len(track.values) < _FEWEST or min(track.values) <= 0:
+            continue
+        # A total that is told in some steps accounts for those in between.
+        told = track.steps[-1] - track.steps[0] + 1 if is_counter else len(track.values)
+        if told >= _PART * steps:
+            yield track
+
+
+def _counted(history: RunHistory, key: str) -> Track:
+    """Return what all workers counted in each step; one without a report counts it with the next.
+
+    Rows have the total of all now and then.
+    """
+    of_step: dict[int, float] = defaultdict(float)
+    for worker, track in history.workers[key].items():
+        own: dict[int, float] = defaultdict(float)
+        numbers = history.measurements[key][worker].values
+        for step, mean, number in zip(track.steps, track.values, numbers, strict=True):
+            own[step] += mean * number
+        told = [step for step, amount in sorted(own.items()) if amount > 0]
+        for before, step in pairwise([*(one - 1 for one in told[:1]), *told]):
+            for each in range(before + 1, step + 1):
+                of_step[each] += own[step] / (step - before)
+    counted = Track()
+    for step, amount in sorted(of_step.items()):
+        counted.add(step, 0.0, amount)
+    return counted
 
 
 def _of_each_step(track: Track, *, is_counter: bool = False) -> Track:

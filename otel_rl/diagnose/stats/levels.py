@@ -2,11 +2,11 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from math import inf
+from math import exp, inf, log
 from statistics import fmean, median
 
 from otel_rl.diagnose.history.run_history import Track
-from otel_rl.diagnose.stats.changes import Change, find_change, find_step, find_sudden
+from otel_rl.diagnose.stats.changes import Change, find_change, find_step, find_sudden, spread
 
 __all__ = [
     "LONGER",
@@ -36,8 +36,9 @@ _PERFECT = 0.95
 # Among many workers one reaches that by chance.
 _MANY, _PERFECT_OF_MANY = 8, 0.99
 
-# Fewest series that show a change of the whole machine.
+# Fewest series that show a change of the whole machine, and the shortest work that it interrupts.
 _ENOUGH = 3
+_INTERRUPTED_S = 1e-3
 
 # A run begins slowly: compilation, cold caches, empty queues. That is no level to compare with.
 _START, _START_PART = 5, 0.1  # most values of it: this many, or this part of all
@@ -206,9 +207,16 @@ def medians(track: Track, step: int, *, shortest: int = 1) -> tuple[float, float
 
 
 def common_ratio(tracks: Sequence[Track], step: int) -> float:
-    """Return the average slowdown of all series since ``step``, which is the machine's."""
+    """Return the slowdown since ``step`` that is usual among all series: it is the machine's.
+
+    Their average and, as a busy machine does not slow all alike, what they usually are above it.
+
+    Args:
+        tracks: Durations, in s.
+        step: First step of the slowdown.
+    """
     levels = [found for one in tracks if (found := medians(one, step, shortest=2)) is not None]
-    ratios = [after / before for before, after in levels if before > 0 and after > 0]
-    if len(ratios) < _ENOUGH:
+    ratios = [after / before for before, after in levels if min(before, after) >= _INTERRUPTED_S]
+    if len(ratios) < _ENOUGH or median(ratios) <= 1:
         return 1.0
-    return max(1.0, median(ratios))
+    return median(ratios) * exp(spread([log(ratio) for ratio in ratios]))

@@ -15,7 +15,7 @@ from otel_rl.diagnose.costs import cost_of
 from otel_rl.diagnose.detectors.workload import changes
 from otel_rl.diagnose.engine import diagnose
 from otel_rl.diagnose.history.records import Facts, SpanFacts
-from otel_rl.diagnose.history.run_history import RunHistory
+from otel_rl.diagnose.history.run_history import RunHistory, Track
 from otel_rl.diagnose.result import Kind, Verdict
 from tests.slow import slow_after
 from tests.unit.diagnose.made import AT, changed, made
@@ -36,6 +36,37 @@ def test_a_batch_doubled_on_purpose_is_no_fault_and_named(seed: int) -> None:
     report = diagnose(run.history, passed=True)
     assert report.verdict is Verdict.HEALTHY
     assert any("2.0 times" in change for change in report.changes)
+
+
+@pytest.mark.parametrize("times", [2.0, 1.0])
+def test_a_batch_doubled_in_the_last_steps_is_known_by_what_each_worker_counts(
+    times: float,
+) -> None:
+    """Rows have the total only now and then."""
+    tokens = changed(1_000.0, times * 1_000.0)
+    history = made(
+        AT + 5,
+        step_s=changed(0.7, 1.4),
+        workers={("trainer/tokens", f"trainer/{index}"): tokens for index in range(3)},
+        spans={("trainer", "train", index): changed(0.5, 1.0) for index in range(3)},
+    )
+    for step in range(0, AT + 5, 5):
+        total = 3 * sum(tokens(each) for each in range(step))
+        history.rows["trainer/tokens"].add(step, float(step), total)
+        history.rows["trainer/tokens/rate"].add(step, float(step), 0.0)
+    assert bool(diagnose(history).causes) == (times == 1.0)
+
+
+def test_the_work_is_that_of_the_series_which_tells_it_of_most_steps() -> None:
+    history = made(
+        rows={"trainer/num_tokens": changed(1_000.0, 2_000.0)},
+        spans={("trainer", "train", index): changed(0.5, 1.0) for index in range(3)},
+    )
+    coarse = Track()
+    for step in range(0, 80, 5):
+        coarse.add(step, float(step), 1_000.0 * step)
+    history.rows = {"generator/tokens": coarse, "generator/tokens/rate": coarse} | history.rows
+    assert not diagnose(history).causes
 
 
 def test_work_that_is_slower_in_a_doubled_batch_is_still_a_fault() -> None:

@@ -12,7 +12,7 @@ from bench.exam.styles import Style
 from otel_rl.diagnose.classify import Work, work_of
 from otel_rl.diagnose.engine import diagnose
 from otel_rl.diagnose.explain import unexplained
-from otel_rl.diagnose.history.records import Facts, WorkerFacts
+from otel_rl.diagnose.history.records import Facts, SpanFacts, WorkerFacts
 from otel_rl.diagnose.history.run_history import Loss, PhaseKey, RunHistory, Track
 from otel_rl.diagnose.history.timings import timed_part
 from otel_rl.diagnose.result import Cause, Kind, Verdict
@@ -67,6 +67,30 @@ def test_workers_of_a_role_that_end_together_are_no_crash_loop() -> None:
     facts = stock_run({f"actor/{index}": 39 for index in range(6)})
     report = diagnose(with_end(facts, ["actor/1", "actor/2", "actor/4", "actor/5"], 39))
     assert not report.causes
+
+
+@pytest.mark.parametrize("is_gone", [False, True])
+def test_a_buffer_that_outlives_those_who_work_on_steps_makes_their_end_no_crash(
+    *, is_gone: bool
+) -> None:
+    """It has no phases, and is silent for less long than they are when it is missed as well."""
+    ends = {"trainer/0": 38, "trainer/1": 38, "generator/0": 39, "buffer/0": 79}
+    facts = [
+        one._replace(
+            step=min(n, 39),
+            workers={"actor/x": [who._replace(step=min(n, 39)) for who in one.workers["actor/x"]]},
+            spans=[
+                SpanFacts(
+                    n, who.worker.partition("/")[0], "work", who.worker, False, 1, 1.0, 1.0, 0
+                )
+                for who in one.workers["actor/x"]
+                if who.worker != "buffer/0"
+            ],
+        )
+        for n, one in enumerate(stock_run(ends, 80))
+    ]
+    missed = [worker for worker in ends if is_gone or worker != "buffer/0"]
+    assert not diagnose(with_end(facts, missed, 39)).causes
 
 
 def test_a_worker_that_others_have_outlived_is_a_crash() -> None:

@@ -39,6 +39,17 @@ def test_the_only_far_slower_steps_of_a_few_workers_are_told_if_they_cost_much()
     assert found == (Kind.STRAGGLER, "trainer/0", 26)
 
 
+def test_a_worker_that_takes_less_time_after_each_step_with_more_is_not_slow_now_and_then() -> None:
+    more, less = (21, 25, 40, 44, 52, 60, 67), (22, 26, 41, 45, 53, 61, 68)
+
+    def own(step: int) -> float:
+        return 0.75 if step in more else 0.25 if step in less else 0.5
+
+    assert causes(made(spans=role("train", own, *[steady] * 4))) == []
+    slow = role("train", in_steps(*more, times=1.5), *[steady] * 4)
+    assert causes(made(spans=slow)) == [(Kind.STRAGGLER, "trainer/0", more[0])]
+
+
 @pytest.mark.parametrize("within", [1, 5, 11])
 def test_a_collapse_begins_with_its_first_step_however_gradual_it_is(within: int) -> None:
     def entropy(step: int) -> float:
@@ -59,6 +70,13 @@ def test_rewards_that_leap_in_the_first_steps_are_no_bug(steps: int, *, found: b
 def test_the_usual_move_of_few_rewards_is_not_known_well_enough_for_a_small_jump() -> None:
     values = [0.131, 0.161, 0.148, 0.178, 0.186, 0.191, 0.186, 0.186]
     values += [0.232, 0.24, 0.229, 0.228, 0.234]
+    rows: dict[str, Series] = {"trainer/reward/mean": lambda step: values[step]}
+    assert causes(made(len(values), rows=rows)) == []
+
+
+def test_rewards_that_rise_in_every_step_do_not_jump_in_the_largest() -> None:
+    values = [0.153, 0.188, 0.175, 0.186, 0.183, 0.182, 0.198, 0.233, 0.229, 0.218, 0.241]
+    values += [0.238, 0.299, 0.299, 0.307, 0.307, 0.310, 0.344, 0.348, 0.350, 0.342]
     rows: dict[str, Series] = {"trainer/reward/mean": lambda step: values[step]}
     assert causes(made(len(values), rows=rows)) == []
 

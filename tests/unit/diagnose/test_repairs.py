@@ -34,6 +34,47 @@ def test_who_has_new_weights_first_leads_though_all_end_with_the_same(
     assert (first.kind, first.role) == (Kind.STALE_POLICY, roles[1])
 
 
+@pytest.mark.parametrize(("steps", "takes_up", "is_told"), [(4, 12, False), (20, 0, True)])
+def test_a_replacement_has_old_weights_only_if_it_does_not_take_up_newer_ones(
+    steps: int, takes_up: int, *, is_told: bool
+) -> None:
+    def restarted(step: int) -> float:
+        return float(step if step < AT else 4 + takes_up * (step - AT))
+
+    workers: dict[tuple[str, str], Series] = {
+        ("generator/policy/version", "generator/0"): float,
+        ("generator/policy/version", "generator/1"): restarted,
+        ("trainer/policy/version", "trainer/0"): float,
+    }
+    kinds = [one.kind for one in diagnose(made(AT + steps, workers=workers)).causes]
+    assert kinds == ([Kind.STALE_POLICY] if is_told else [])
+
+
+@pytest.mark.parametrize("behind", [4, 6])
+def test_old_weights_are_farther_behind_than_a_busy_host_has_left_them_before(behind: int) -> None:
+    def own(step: int) -> float:
+        return float(step - behind if step >= AT else step // 5 * 5)
+
+    workers: dict[tuple[str, str], Series] = {
+        ("generator/policy/version", "generator/0"): own,
+        ("trainer/policy/version", "trainer/0"): float,
+    }
+    kinds = [one.kind for one in diagnose(made(workers=workers)).causes]
+    assert kinds == ([Kind.STALE_POLICY] if behind > 4 else [])
+
+
+def test_versions_that_one_role_alone_has_had_are_no_lead_of_it() -> None:
+    """One generator tells means of two versions; the trainer tells each other version."""
+    late = changed(0.0, 6.0)
+    workers: dict[tuple[str, str], Series] = {
+        ("generator/policy/version", "generator/0"): lambda step: step - 1.5 - late(step),
+        ("generator/policy/version", "generator/1"): lambda step: step - 1 - late(step),
+        ("trainer/policy/version", "trainer/0"): lambda step: float(step // 2 * 2),
+    }
+    first = diagnose(made(workers=workers)).causes[0]
+    assert (first.kind, first.role) == (Kind.STALE_POLICY, "generator")
+
+
 def calls(series: int, late: int, *, felt_s: float = 0.0) -> RunHistory:
     """So many callers, of which some wait longer from AT on, while the answer takes as long."""
     workers: dict[tuple[str, str], Series] = {
@@ -61,6 +102,20 @@ def test_calls_that_take_a_little_of_what_steps_take_longer_are_not_why(
     felt_s: float, *, is_told: bool
 ) -> None:
     kinds = [one.kind for one in diagnose(calls(8, 8, felt_s=felt_s)).causes]
+    assert kinds == ([Kind.NETWORK_DELAY] if is_told else [])
+
+
+@pytest.mark.parametrize(("fastest_s", "is_told"), [(0.02, False), (0.08, True)])
+def test_a_queue_before_the_answer_is_no_slow_way_because_some_calls_are_as_fast_as_before(
+    fastest_s: float, *, is_told: bool
+) -> None:
+    workers: dict[tuple[str, str], Series] = {
+        ("judge/rpc/server/call/duration/Score", "judge/0"): lambda step: 0.01,
+        ("actor/rpc/client/call/duration/Score", "actor/0"): lambda step: (
+            0.02 if step < AT else fastest_s if step % 5 == 0 else 0.08
+        ),
+    }
+    kinds = [one.kind for one in diagnose(made(workers=workers)).causes]
     assert kinds == ([Kind.NETWORK_DELAY] if is_told else [])
 
 

@@ -1,5 +1,6 @@
 """Rewards that are gained without what they stand for, and those that are earned."""
 
+import math
 import random
 
 import pytest
@@ -68,6 +69,18 @@ def test_a_score_of_few_evaluations_is_enough() -> None:
 
 def longer(step: int) -> float:
     return 300 * (1 + 1.2 * begun(step))
+
+
+@pytest.mark.parametrize(("gained", "is_told"), [(0.0, True), (0.15, False)])
+def test_longer_answers_are_no_trick_if_a_score_that_had_grown_less_and_less_gains_by_them(
+    gained: float, *, is_told: bool
+) -> None:
+    history = made(rows={REWARD: EARNED, LENGTH: noisy(longer, 4, "longer")})
+    for step in range(3, 80, 4):
+        score = 0.2 + 0.25 * (1 - math.exp(-step / 15)) + gained * begun(step)
+        history.rows[SCORE].add(step, float(step), score + random.Random(step).gauss(0, 0.01))
+    kinds = [one.kind for one in diagnose(history).causes]
+    assert kinds == ([Kind.REWARD_HACKING] if is_told else [])
 
 
 HONEST: dict[str, dict[str, Series]] = {

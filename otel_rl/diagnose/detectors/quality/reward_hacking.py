@@ -42,6 +42,7 @@ _FALL: Final = 0.25  # part of the best
 _FALL_NOISES: Final = 4.0
 _GAIN_NOISES: Final = 2.0
 _NEAR: Final = 8  # values, of the reward before
+_FEWEST_EARNED: Final = 3  # the same of a score that is measured now and then, and since then
 _REPEATED: Final = 2.0  # times before
 _LEAST_REPEATED: Final = 0.1  # of the answers or their words
 _START: Final = 10
@@ -131,6 +132,20 @@ def _gain(track: Track, since: int) -> tuple[float, float] | None:
     return (first, last) if is_higher and last == max(first, last) else None
 
 
+def _rise(track: Track, since: int) -> float | None:
+    """Return how far a score is above its last values before, in units of its noise.
+
+    Not above its trend: that of a score that has grown less and less is too high.
+    """
+    before = [value for step, value in zip(track.steps, track.values, strict=True) if step < since]
+    after = track.values[len(before) :]
+    if min(len(before), len(after)) < _FEWEST_EARNED:
+        return None
+    noise = spread([b - a for a, b in pairwise(track.values)])
+    first, last = median(before[-_FEWEST_EARNED:]), median(after[len(after) // 2 :])
+    return (last - first) / max(noise, 1e-9 + 1e-3 * abs(first))
+
+
 def _falling(scores: dict[str, Track]) -> Iterator[_Sign]:
     """Find scores that end clearly below their best; if others rise, that is an exchange."""
     falls = [sign for key, track in scores.items() if (sign := _fall(key, track)) is not None]
@@ -182,10 +197,8 @@ def _of_length(
         if left is None or not left.is_sure or follows_a_change(history, left.step):
             continue
         gains = [gain for _, one in rewards if (gain := beyond_trend(one, left.step)) is not None]
-        others = [
-            gain for one in scores.values() if (gain := beyond_trend(one, left.step)) is not None
-        ]
-        if max(gains, default=0.0) < _FAR_GAIN or max(others, default=0.0) >= 1.0:
+        others = [rise for one in scores.values() if (rise := _rise(one, left.step)) is not None]
+        if max(gains, default=0.0) < _FAR_GAIN or max(others, default=0.0) >= _GAIN_NOISES:
             continue
         expected = left.windows[-1].expected
         shorter = left.after < _SHORTER * min(*expected, left.before)

@@ -386,6 +386,23 @@ def test_a_machine_on_which_everything_takes_longer_has_no_clear_cause(
     assert bool(report.symptoms) is (verdict is Verdict.NO_CLEAR_CAUSE)
 
 
+def test_a_busy_machine_that_slows_some_work_more_than_other_has_no_clear_cause() -> None:
+    spans: Spans = {}
+    factors = {"forward": 1.4, "backward": 1.6, "optimize": 2.2, "pack": 2.6, "generate": 3.0}
+    for phase, factor in factors.items():
+        spans |= ranks(phase, *[changed(0.2, 0.2 * factor)] * 2)
+    assert kinds(made(step_s=changed(1.0, 2.4), spans=spans)) == set()
+
+
+def test_work_that_is_too_short_to_be_interrupted_does_not_make_a_busy_machine_quiet() -> None:
+    spans: Spans = {}
+    for phase, seconds in (("forward", 0.2), ("backward", 0.3), ("optimize", 0.1), ("pack", 0.2)):
+        spans |= ranks(phase, *[changed(seconds, 2 * seconds)] * 2)
+    for phase in ("dispatch", "copy", "tokenize", "count", "log"):
+        spans |= ranks(phase, *[changed(1e-4, 1e-4)] * 2)
+    assert kinds(made(step_s=changed(1.0, 2.0), spans=spans)) == set()
+
+
 @pytest.mark.parametrize(("since", "is_told"), [(AT - 7, False), (AT - 12, True)])
 def test_what_began_more_than_eight_steps_before_is_not_explained(
     since: int, is_told: bool
