@@ -7,10 +7,14 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Final
 
-__all__ = ["FULL", "abandon_output", "open_closed_streams", "print_error"]
+from otel_rl.redaction import shown
+
+__all__ = ["FULL", "abandon_output", "open_closed_streams", "print_error", "say"]
 
 FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
 """Errors of standard output that its user can understand without a traceback."""
+
+_CLEAR_LINE: Final = "\r\x1b[K"
 
 _MODES: Final[Mapping[str, str]] = {"stdin": "r", "stdout": "w", "stderr": "w"}
 
@@ -40,3 +44,15 @@ def print_error(text: str) -> None:
     """Print a line on standard error. Without a reader it is lost, and the command goes on."""
     with suppress(OSError):
         print(text, file=sys.stderr, flush=True)
+
+
+def say(text: str, *, token: str = "") -> None:
+    """Print one line for the user on standard error; standard output belongs to the command.
+
+    Args:
+        text: Shown without secrets.
+        token: Shown behind it: a secret of this command that its user needs.
+    """
+    # On a terminal it takes the place of a live line.
+    begin = _CLEAR_LINE if sys.stderr.isatty() else ""
+    print_error(begin + shown(f"otel-rl: {text}") + token)

@@ -12,6 +12,7 @@ from otel_rl.diagnose.detectors import (
     dataflow,
     hung_worker,
     learning,
+    old_samples,
     passing,
     processes,
     rare_phases,
@@ -69,7 +70,7 @@ _DETECTORS: Final[Sequence[Callable[[RunHistory], Iterable[Cause]]]] = (
     slow_messages.slow_messages,
     stale_policy.stale_policy,
     dataflow.evictions,
-    stale_policy.staleness,
+    old_samples.staleness,
     dataflow.starvation,
 )
 

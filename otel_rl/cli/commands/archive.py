@@ -13,11 +13,11 @@ from otel_rl.bridge.counters import Counters
 from otel_rl.bridge.journal.archive_store import ArchiveStore
 from otel_rl.bridge.journal.sqlite import SqliteJournal
 from otel_rl.bridge.replay.archive_files import ArchiveFiles, archives_below
-from otel_rl.cli.embedded_bridge import say
 from otel_rl.cli.lookup.journal_discovery import journals
 from otel_rl.cli.lookup.wanted_run import add_run
 from otel_rl.cli.options import add_bridge_options, settings_of
 from otel_rl.cli.replay.archive_places import archive_place, archive_places
+from otel_rl.cli.standard_streams import say
 from otel_rl.errors import ConfigError, JournalError, JournalLocked
 from otel_rl.records import ExperimentKey
 from otel_rl.redaction import printable

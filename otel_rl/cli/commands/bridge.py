@@ -7,8 +7,10 @@ import signal
 
 from otel_rl.bridge.config import BridgeSettings
 from otel_rl.bridge.ingest.security.exposure import exposure
-from otel_rl.cli.embedded_bridge import finish, say, started
+from otel_rl.cli.bridge_end import finish
+from otel_rl.cli.embedded_bridge import started
 from otel_rl.cli.options import add_bridge_options, host_and_port, settings_of
+from otel_rl.cli.standard_streams import say
 
 __all__ = ["add_parser"]
 

@@ -9,16 +9,11 @@ from typing import TYPE_CHECKING
 from pydantic import ValidationError
 
 from otel_rl.bridge.config import BridgeSettings
-from otel_rl.cli.embedded_bridge import (
-    embedded,
-    embedded_defaults,
-    finish,
-    has_lost,
-    page_link,
-    say,
-)
+from otel_rl.cli.bridge_end import finish, has_lost
+from otel_rl.cli.embedded_bridge import embedded, embedded_defaults, page_link
 from otel_rl.cli.environment import reporting_environment
 from otel_rl.cli.options import add_bridge_options, experiment_key, settings_of
+from otel_rl.cli.standard_streams import say
 from otel_rl.errors import ConfigError, MissingExtra
 from otel_rl.records import ExperimentKey
 from otel_rl.run_id import run_id

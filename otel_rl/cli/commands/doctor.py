@@ -20,11 +20,11 @@ from otel_rl.bridge.ingest.security.tls import load_tls
 from otel_rl.bridge.ingest.security.tokens import Tokens
 from otel_rl.bridge.journal.reader import RunOverview, overview, shared_overview
 from otel_rl.bridge.journal.sqlite import JOURNAL_FILE, SqliteJournal
-from otel_rl.cli.embedded_bridge import say
 from otel_rl.cli.environment import misspelt
 from otel_rl.cli.liveness_text import in_words
 from otel_rl.cli.lookup.journal_discovery import journals, shared_journal
 from otel_rl.cli.options import add_bridge_options, settings_of
+from otel_rl.cli.standard_streams import say
 from otel_rl.errors import ConfigError, JournalError, JournalLocked, OtelRLError
 from otel_rl.redaction import shown
 

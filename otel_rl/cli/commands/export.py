@@ -22,10 +22,10 @@ from otel_rl.bridge.journal.run_reader import (
     span_parts,
 )
 from otel_rl.bridge.rows.history.span_log import read_spans
-from otel_rl.cli.embedded_bridge import say
 from otel_rl.cli.lookup.run_lookup import FoundRun, find_runs, opened, removed
 from otel_rl.cli.lookup.wanted_run import WantedRun, add_run, add_run_names, steps, wanted_run
 from otel_rl.cli.options import add_journal_options, settings_of
+from otel_rl.cli.standard_streams import say
 from otel_rl.diagnose.history.records import Facts
 from otel_rl.errors import ConfigError
 from otel_rl.perfetto import Counter, SpanTable, TraceSummary, write_trace

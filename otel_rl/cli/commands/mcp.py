@@ -3,8 +3,8 @@
 import argparse
 
 from otel_rl.bridge.garbage import collect_rarely
-from otel_rl.cli.embedded_bridge import say
 from otel_rl.cli.options import add_journal_options, host_and_port, settings_of
+from otel_rl.cli.standard_streams import say
 from otel_rl.mcp.answers import Answers
 from otel_rl.mcp.server import serve_http, serve_stdio
 from otel_rl.mcp.tools import make_server

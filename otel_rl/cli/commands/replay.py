@@ -9,13 +9,13 @@ from typing import Final
 from otel_rl.bridge.config import BridgeSettings
 from otel_rl.bridge.delivery.trackers import backend
 from otel_rl.bridge.replay.replayed import Replayed
-from otel_rl.cli.embedded_bridge import say
 from otel_rl.cli.lookup.run_lookup import FoundRun, find_runs, runs_below
 from otel_rl.cli.lookup.wanted_run import WantedRun, add_run_names, wanted_run
 from otel_rl.cli.options import add_bridge_options, settings_of
 from otel_rl.cli.replay.archive_places import archive_places
 from otel_rl.cli.replay.jobs import ReplayJob, ReplayJobs
 from otel_rl.cli.replay.sources import JournalSource, ReplaySource
+from otel_rl.cli.standard_streams import say
 from otel_rl.errors import ConfigError, JournalError, MissingExtra
 from otel_rl.records import ExperimentKey
 

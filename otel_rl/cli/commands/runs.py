@@ -14,9 +14,9 @@ from otel_rl.bridge.config import BridgeSettings
 from otel_rl.bridge.journal.interface import Connection
 from otel_rl.bridge.journal.reader import RunOverview, looking, read_runs, state_of
 from otel_rl.bridge.journal.run_reader import read_standing
-from otel_rl.cli.embedded_bridge import say
 from otel_rl.cli.lookup.journal_discovery import journals, shared_journal
 from otel_rl.cli.options import add_journal_options, settings_of
+from otel_rl.cli.standard_streams import say
 from otel_rl.errors import ConfigError, JournalError
 from otel_rl.goodput import Spent, as_json
 from otel_rl.redaction import printable, redacted

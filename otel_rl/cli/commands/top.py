@@ -16,11 +16,11 @@ from rich.text import Text
 
 from otel_rl.bridge.config import BridgeSettings
 from otel_rl.bridge.journal.reader import looking, read_runs, shared_overview
-from otel_rl.cli.embedded_bridge import say
 from otel_rl.cli.lookup.journal_discovery import journals, shared_journal
 from otel_rl.cli.lookup.wanted_run import WantedRun, add_run, add_run_names, wanted_run
 from otel_rl.cli.options import add_journal_options, settings_of
 from otel_rl.cli.run_snapshot import RunWatch, Snapshot, WorkerLine, counted, notable_first
+from otel_rl.cli.standard_streams import say
 from otel_rl.errors import ConfigError, JournalError
 from otel_rl.records import ExperimentKey
 from otel_rl.redaction import printable

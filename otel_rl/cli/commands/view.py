@@ -7,8 +7,8 @@ from contextlib import closing
 from pathlib import Path
 
 from otel_rl.bridge.config import BridgeSettings
-from otel_rl.cli.embedded_bridge import say
 from otel_rl.cli.options import add_journal_options, host_and_port, settings_of
+from otel_rl.cli.standard_streams import say
 from otel_rl.errors import ConfigError, MissingExtra
 from otel_rl.view.journals import Journals
 from otel_rl.view.server import ViewServer

@@ -24,7 +24,7 @@ from otel_rl.bridge.delivery.manager import RunState
 from otel_rl.bridge.journal.delivery_store import DeliveryStore
 from otel_rl.bridge.journal.run_store import RunStore
 from otel_rl.bridge.journal.sqlite import JOURNAL_FILE
-from otel_rl.cli.embedded_bridge import finish
+from otel_rl.cli.bridge_end import finish
 from otel_rl.errors import (
     ConfigError,
     JournalClosed,

@@ -5,7 +5,7 @@ import pytest
 
 from otel_rl.bridge.bridge import Left
 from otel_rl.bridge.config import BridgeSettings
-from otel_rl.cli.embedded_bridge import left_in_words, recovery_command
+from otel_rl.cli.bridge_end import left_in_words, recovery_command
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,156 @@
+"""Detector of old samples: those that wait longer than before until they are used."""
+
+from collections.abc import Iterator
+from math import inf
+from statistics import median
+
+from otel_rl.diagnose.classify import Subject, only_waits, tracks_about, waits_for_samples
+from otel_rl.diagnose.detectors.slow_phases import step_time
+from otel_rl.diagnose.detectors.workload import change_steps, follows_a_change
+from otel_rl.diagnose.history.run_history import RunHistory, Track
+from otel_rl.diagnose.result import Cause, Evidence, Kind
+from otel_rl.diagnose.stats.levels import LevelChange, begun, level, settled, smoothed
+from otel_rl.diagnose.stats.trends import departure
+
+__all__ = ["staleness"]
+
+_BEGUN = 6  # steps until samples are as old as usual
+_FILLED = 2  # times the age of its samples: steps until a buffer is full for the first time
+_AT_ONCE = 0.75  # part of a change that makes it a jump
+_AT_LEVEL = 0.25  # of a change, by which values are off a level
+_OFF = 1.4  # times the extrapolation: a queue that fills slows down
+_LITTLE_OLDER = 2.5  # versions
+_GROWN = 2  # of the later samples, in versions
+_PAUSE, _PAUSED = 1.4, 6  # times the usual step, in so many steps
+_PUSHED = 6  # steps between two weight updates, at most
+_FEWEST_PUSHES = 4  # to tell that ages repeat
+_AS_BEFORE = 0.5  # of the usual difference of neighbours, if ages repeat
+_NO_WAIT, _SELDOM = 0.02, 0.2  # part of a step, and of the steps
+
+
+def staleness(history: RunHistory) -> Iterator[Cause]:
+    """Find samples that are used later than before, in policy versions."""
+    for key, worker, raw in tracks_about(history, Subject.STALENESS):
+        track = _over_pushes(raw.finite())
+        change = level(track)
+        if change is None or not change.is_rise(ratio=1.8, order=0.7, size=1.5):
+            continue
+        if change.after - change.before < 1.5:
+            continue
+        was_full = _was_full(history, track, change)
+        if not was_full and (_is_full(track, change) or _follows_a_pause(history, track, change)):
+            continue
+        # The first samples are of the first policy, and a buffer needs as many steps to fill up.
+        fills = max(_BEGUN, _FILLED * change.after)
+        if _steps_at_level(history, track, change) < fills:
+            continue
+        if follows_a_change(history, change.step, within=fills):
+            continue
+        if _is_of_a_change(history, change):
+            continue
+        if change.jump < _AT_ONCE and not was_full and not _grows_faster(track):
+            continue  # a buffer that fills up from the beginning on
+        since = begun(track, change).step
+        yield Cause(
+            Kind.STALENESS_GROWTH,
+            0.4,
+            f"samples are {change.after:.2g} versions old since step {since}, "
+            f"{change.before:.2g} before",
+            role=key.partition("/")[0],
+            since=since,
+            evidence=[Evidence("age in versions", key, worker, change.before, change.after)],
+        )
+        return
+
+
+def _over_pushes(track: Track) -> Track:
+    """Return the mean age since the last push of weights, where these are several steps apart.
+
+    Samples then age from push to push, and are young again after it.
+    """
+    values = track.values
+    apart = {
+        width: median(abs(b - a) for a, b in zip(values, values[width:], strict=False))
+        for width in range(1, _PUSHED + 1)
+        if len(values) >= _FEWEST_PUSHES * width
+    }
+    width = min(apart, key=lambda width: (apart[width], width), default=1)
+    return smoothed(track, width) if apart and apart[width] < _AS_BEFORE * apart[1] else track
+
+
+def _was_full(history: RunHistory, track: Track, change: LevelChange) -> bool:
+    """Return whether the buffer was full before: a higher bound is then another one.
+
+    Samples were of one age, and trainers did not wait for them: no less was made than used.
+    """
+    before = [v for s, v in zip(track.steps, track.values, strict=True) if s < change.step]
+    half = len(before) // 2
+    moved = abs(median(before[half:]) - median(before[:half])) if half else inf
+    if moved > _AT_LEVEL * (change.after - change.before):
+        return False
+    steps = step_time(history).finite()
+    long_s = _NO_WAIT * median(steps.values) if steps.values else 0.0
+    waited = [
+        sum(v > long_s for s, v in zip(of.steps, of.values, strict=True) if s < change.step)
+        for place, tracks in history.spans.items()
+        if waits_for_samples(place) and only_waits(history, place)
+        for of in tracks.values()
+    ]
+    return bool(waited) and max(waited) <= _SELDOM * (change.step - history.first)
+
+
+def _is_of_a_change(history: RunHistory, change: LevelChange) -> bool:
+    """Return whether it is none before a later change on purpose.
+
+    Where a smaller batch makes a trend steeper, the clearest level begins before it.
+    """
+    later = (since for since in change_steps(history) if since > change.step)
+    return any(not [*staleness(history.between(history.first, since - 1))] for since in later)
+
+
+def _follows_a_pause(history: RunHistory, track: Track, change: LevelChange) -> bool:
+    """Return whether the buffer filled up in a long step, as one with an evaluation, and no more.
+
+    Where more samples are made than used, it stays full.
+    """
+    steps = step_time(history).finite()
+    columns = [*zip(steps.steps, steps.values, strict=True)]
+    before = [value for step, value in columns if step < change.step - _PAUSED]
+    paused = [value for step, value in columns if 0 <= change.step - step <= _PAUSED]
+    if not before or not paused or max(paused) < _PAUSE * median(before):
+        return False
+    since = [v for s, v in zip(track.steps, track.values, strict=True) if s >= change.step]
+    half = len(since) // 2
+    return half > 0 and median(since[half:]) - median(since[:half]) < 1
+
+
+def _is_full(track: Track, change: LevelChange) -> bool:
+    """Return whether samples are a little older and no more: a buffer has filled, which is bounded.
+
+    It takes what is made in a slow step, and keeps it where more is made than used.
+    """
+    since = [v for s, v in zip(track.steps, track.values, strict=True) if s >= change.step]
+    half = len(since) // 2
+    grows = half > 0 and median(since[half:]) - median(since[:half]) >= _GROWN
+    return change.after - change.before < _LITTLE_OLDER and not grows
+
+
+def _steps_at_level(history: RunHistory, track: Track, change: LevelChange) -> int:
+    """Return the steps at about the level before a change, until it begins.
+
+    A series that has risen from its first value on was at no level, nor one of a run that begins.
+    """
+    first = next(iter(settled(step_time(history)).steps), history.first)
+    near = _AT_LEVEL * (change.after - change.before)
+    own = track.finite()
+    columns = zip(own.steps, own.values, strict=True)
+    at = [step for step, value in columns if step < change.step and value - change.before > -near]
+    return change.step - max(first, min(at, default=change.step))
+
+
+def _grows_faster(track: Track) -> bool:
+    """Return whether a series has left its trend, upwards, and far beyond what it expects."""
+    left = departure(track.finite())
+    if left is None or not left.is_sure:
+        return False
+    return any(window.found > _OFF * max(window.expected) for window in left.windows)
