@@ -66,6 +66,8 @@ SERVER = f"""
 ENVIRONMENT = {
     "VLLM_CPU_KVCACHE_SPACE": "1",
     "VLLM_NO_USAGE_STATS": "1",
+    # The server kills its engine, which then sends no more.
+    "OTEL_BSP_SCHEDULE_DELAY": "100",
 }
 
 

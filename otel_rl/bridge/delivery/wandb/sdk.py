@@ -45,15 +45,16 @@ def without_launch() -> Iterator[None]:
     import wandb
 
     name = "_detect_and_apply_job_inputs"  # private: without it nothing is left out
-    if "wandb.sdk.launch" in sys.modules or not hasattr(wandb.Run, name):
+    run_class = getattr(wandb, "Run", None)
+    before = getattr(run_class, name, None)
+    if before is None or "wandb.sdk.launch" in sys.modules:
         yield
         return
-    before = getattr(wandb.Run, name)
-    setattr(wandb.Run, name, lambda _run: None)
+    setattr(run_class, name, lambda _run: None)
     try:
         yield
     finally:
-        setattr(wandb.Run, name, before)
+        setattr(run_class, name, before)
 
 
 class _NoNumpy:
