@@ -14,6 +14,10 @@ MAX_CHARS: Final = 40_000
 """Of one answer as JSON: about ten thousand tokens."""
 
 _DIGITS: Final = 6
+
+_MOST_EXACT: Final = 1 << 53
+"""Whole numbers beyond it are not exact, and have more digits than they tell."""
+
 _MOST_LISTS: Final = 5
 
 # Most characters of a text and most parts of a list, tried one after the other.
@@ -70,6 +74,7 @@ def _number(value: float) -> float | int | None:
     """Return a number in few digits; of a large one, such as a time, the whole part stays."""
     if not math.isfinite(value):
         return None
-    if abs(value) < 10**_DIGITS:
+    is_large = 10**_DIGITS <= abs(value) < _MOST_EXACT
+    if not is_large:
         value = float(f"{value:.{_DIGITS}g}")
-    return round(value) if value.is_integer() or abs(value) >= 10**_DIGITS else value
+    return round(value) if is_large or (value.is_integer() and abs(value) < _MOST_EXACT) else value

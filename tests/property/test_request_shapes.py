@@ -34,9 +34,11 @@ from otel_rl.bridge.otlp.decode import decode, decode_parts
 from otel_rl.bridge.otlp.known_bodies import read_known
 from otel_rl.bridge.otlp.resource import sender_of
 from otel_rl.bridge.otlp.shapes import ShapeCache, resource_parts
+from otel_rl.bridge.otlp.shapes.fields import with_length
 from otel_rl.errors import RequestError, RequestTooLarge
 from otel_rl.records import Batch, Decoded, ExperimentKey, Measurements, Signal
-from tests.otlp_requests import Journal, backwards
+from tests import otlp_requests
+from tests.otlp_requests import Journal, backwards, gauge, key_values
 from tests.slow import examples
 
 _Buckets = TypeVar("_Buckets", HistogramDataPoint, ExponentialHistogramDataPoint)
@@ -582,3 +584,37 @@ def test_many_workers_in_a_request_are_recognised_within_the_bounds(data: st.Dat
     else:
         assert found is not None
         assert outcome(found) == outcome(expected)
+
+
+def _field(tag: int, content: bytes) -> bytes:
+    return with_length(tag, len(content)) + content
+
+
+def _in_one_scope(*metrics: bytes) -> bytes:
+    part = ResourceMetrics()
+    part.resource.attributes.extend(key_values({"rl.experiment.name": "one"}))
+    return _field(0x0A, part.SerializeToString() + _field(0x12, b"".join(metrics)))
+
+
+def _gauge(name: str, description: str = "") -> bytes:
+    metric = gauge(otlp_requests.point(1.0, NOW_NS), name=name)
+    metric.description = description
+    return _field(0x12, metric.SerializeToString())
+
+
+def test_a_histogram_within_another_metric_is_left_to_parsing() -> None:
+    short, large = _gauge("a"), _gauge("a", "d" * 100)
+    rest = len(large) - len(short)
+    (other,) = [one for n in range(rest) if len(one := _gauge("b", "e" * n)) == rest]
+    metric = Metric(name="h")
+    metric.histogram.data_points.add(count=1, sum=0.5, time_unix_nano=NOW_NS, bucket_counts=[1])
+    histogram = _field(0x12, metric.SerializeToString())
+    filler = _field(0x12, Metric(name="x").SerializeToString())
+    known = KnownShapes(LIMITS)
+    # The same sender's cut, and a shape of as many bytes as what is left of the last request.
+    known.learn(_in_one_scope(short, histogram, other), NOW_NS)
+    known.learn(_in_one_scope(large, filler), NOW_NS)
+    sent = _in_one_scope(large[: len(short)], histogram, large[len(short) :])
+    with pytest.raises(RequestError):
+        validate(Signal.METRICS, sent, LIMITS, NOW_NS)
+    assert known.validate(sent, NOW_NS, lambda _: None) is None

@@ -99,8 +99,8 @@ def read_known(sender: Sender, body: bytes, now_ns: int) -> KnownBody | None:
         cut = _cuts.again(sender, body)
         if cut is None:
             return None
-        body, histograms = cut
-        shape = _shapes.find(body)
+        body, histograms, cuts = cut
+        shape = _shapes.find(body, cuts)
     series = None if shape is None else _series.of(sender, shape)
     if shape is None or series is None:
         return None
@@ -116,7 +116,7 @@ def learn_body(sender: Sender, body: bytes, now_ns: int, points: Sequence[Point]
         now_ns: Time of points without one.
         points: All of the body, decoded in the usual way.
     """
-    rest, histograms = _cuts.anew(sender, body)
+    rest, histograms, _ = _cuts.anew(sender, body)
     gauges = [point for point in points if isinstance(point, Measurements)]
     of_sums = [point for point in points if isinstance(point, SumPoint)]
     shares = [point for point in of_sums if point.is_share]

@@ -59,3 +59,9 @@ def test_texts_are_cut_before_lists_are_very_short() -> None:
     found = json.loads(fitted({"causes": [{"words": "x" * 5_000} for _ in range(60)]}))
     assert len(found["causes"]) == 60
     assert len(found["causes"][0]["words"]) == 501
+
+
+def test_a_number_of_a_run_that_diverges_has_few_digits() -> None:
+    assert fitted({"loss": [1.2345678e38, -1e300, 2.0**52]}) == (
+        '{"loss":[1.23457e+38,-1e+300,4503599627370496]}'
+    )

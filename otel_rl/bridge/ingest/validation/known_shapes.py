@@ -146,7 +146,7 @@ class KnownShapes:
         shape = self._bodies.find(body)
         if shape is None:
             cut = self._cuts.again(owner, body)
-            shape = None if cut is None else self._bodies.find(cut.rest)
+            shape = None if cut is None else self._bodies.find(cut.rest, cut.cuts)
         if cut is None or shape is None or not rules.are_near(*shape.time_range_ns(cut.rest)):
             return None
         points: int | None = 0
@@ -164,7 +164,7 @@ class KnownShapes:
             if part is None or part.resource_end - part.resource > _MAX_RESOURCE_BYTES:
                 return
             owner = payload[part.resource : part.resource_end]
-            body, _ = self._cuts.anew(owner, payload[part.body : part.body_end])
+            body, *_ = self._cuts.anew(owner, payload[part.body : part.body_end])
             if self._bodies.find(body) is None:
                 self._bodies.learn(body, partial(self._is_sound, body, now_ns))
 

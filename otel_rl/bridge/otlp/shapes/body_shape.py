@@ -17,6 +17,8 @@ _CONTINUES = 0x80  # bit of each byte of a varint but the last
 # Of a slot: its format in ``struct``, its place in a column, its number.
 _SLOT_BYTES = 120
 
+_EDGE_BYTES = 100
+
 _numbers = itertools.count()
 
 _Pick = Callable[[tuple[Any, ...]], Sequence[Any]]
@@ -107,7 +109,9 @@ class BodyShape:
         self.shares, self.sums = len(shares), len(sums)
         with_value = [point for point in layout.points if point.has_value]
         self.measurements = len(with_value)
+        self._edges = frozenset(layout.edges)
         self.memory_bytes = 512 + 3 * len(body) + _SLOT_BYTES * len(slots)
+        self.memory_bytes += _EDGE_BYTES * len(self._edges)
         self._mask = _mask(len(body), slots)
         self._fixed = int.from_bytes(body, "little") & self._mask
         self._struct = Struct(_format(len(body), slots))
@@ -127,9 +131,15 @@ class BodyShape:
         self._of_sums = _of_sums(places, sums, zero)
         self._all_times = Struct(_format(len(body), slots, _times_of(layout)))
 
-    def matches(self, body: bytes) -> bool:
-        """Return whether a body of the same length has this shape."""
-        return int.from_bytes(body, "little") & self._mask == self._fixed
+    def matches(self, body: bytes, cuts: Sequence[int] = ()) -> bool:
+        """Return whether a body of the same length has this shape.
+
+        Args:
+            body: It.
+            cuts: Places that must be between fields of its scopes, see ``CutBody``.
+        """
+        is_same = int.from_bytes(body, "little") & self._mask == self._fixed
+        return is_same and (not cuts or self._edges.issuperset(cuts))
 
     def time_range_ns(self, body: bytes) -> tuple[int, int]:
         """Return the earliest and the latest time of the points and measurements of a body."""

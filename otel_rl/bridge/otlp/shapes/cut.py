@@ -7,12 +7,13 @@ The rest is a body of its own, with a shape like any other:
 
 A worker sends its metrics in the same order each time, so the next body is cut at the same places
 without a look at any other metric. The rest tells whether that was right: it has a known shape only
-if the metrics between the cuts are those of that shape.
+if the metrics between the cuts are those of that shape, and no cut is within one of them.
 """
 
 import threading
 from collections import OrderedDict
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterator, Sequence
+from itertools import accumulate
 from typing import Final, NamedTuple
 
 from otel_rl.bridge.otlp.shapes.fields import LEN, NoLayout, length_at, strict_fields, with_length
@@ -60,10 +61,12 @@ class CutBody(NamedTuple):
     Attributes:
         rest: All but the histograms.
         histograms: In their order.
+        cuts: Places in the rest where a scope with histograms begins, one was, or a filler is.
     """
 
     rest: bytes
     histograms: Sequence[Histogram]
+    cuts: Sequence[int] = ()
 
 
 class _ScopeCut(NamedTuple):
@@ -188,6 +191,7 @@ def _cut(body: bytes, cut: _Cut) -> CutBody | None:
     """Cut a body; None if it does not have the same pieces."""
     rest: list[bytes] = []
     histograms: list[Histogram] = []
+    cuts: list[int] = []
     position = 0
     for piece in cut:
         if isinstance(piece, int):
@@ -197,8 +201,9 @@ def _cut(body: bytes, cut: _Cut) -> CutBody | None:
         end = _cut_scope(body, position, piece, rest, histograms)
         if end is None:
             return None
+        cuts += _places(piece, rest)
         position = end
-    return CutBody(b"".join(rest), histograms) if position == len(body) else None
+    return CutBody(b"".join(rest), histograms, cuts) if position == len(body) else None
 
 
 def _cut_scope(
@@ -232,3 +237,11 @@ def _cut_scope(
     histograms += [Histogram(scope, metric) for metric in metrics]
     rest += (with_length(_TAG, len(content) + len(_FILLER)), content, _FILLER)
     return end
+
+
+def _places(cut: _ScopeCut, rest: Sequence[bytes]) -> Iterator[int]:
+    """Yield the places of a scope whose head, content and filler are the last ones of the rest."""
+    *before, head, _, _ = map(len, rest)
+    place = sum(before)
+    yield place
+    yield from accumulate(cut.runs, initial=place + head)

@@ -1,7 +1,7 @@
 """Known shapes of bodies, within a bound on memory. Any thread may use it."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from otel_rl.bridge.otlp.shapes.body_shape import BodyShape
@@ -44,10 +44,10 @@ class ShapeCache:
         """Return the memory of all shapes, in bytes."""
         return self._bytes
 
-    def find(self, body: bytes) -> BodyShape | None:
-        """Return the shape of a body; None if it is not known."""
+    def find(self, body: bytes, cuts: Sequence[int] = ()) -> BodyShape | None:
+        """Return the shape of a body with these cuts; None if it is not known."""
         for place, shape in enumerate(self._shapes.get(len(body), ())):
-            if shape.matches(body):
+            if shape.matches(body, cuts):
                 if self._credit < _MAX_CREDIT:
                     self._credit += 1
                 if place or self._is_crowded:

@@ -120,16 +120,19 @@ class GroupTable:
         """
         # A step that is not a number is left among the attributes.
         attributes = tuple(pair for pair in attributes if pair[0] != names.RL_LOOP_ITERATION)
-        identity = GroupIdentity(role, name, attributes, reduction)
-        unit = normal_unit(unit)
-        group = self._groups.get(identity)
-        known = _registered_unit(name) or (group.unit if group is not None else "")
-        if _differ(unit, known):
-            identity = identity._replace(unit=unit)
+        identity = self._in_unit(GroupIdentity(role, name, attributes, reduction), unit)
         if identity not in self._groups and attributes and self._sizes[role, name] >= most:
-            identity = identity._replace(attributes=(OVERFLOW,))
+            of_others = GroupIdentity(role, name, (OVERFLOW,), reduction)
+            identity = self._in_unit(of_others, unit)
             self._folds.add(identity)
         return identity
+
+    def _in_unit(self, identity: GroupIdentity, unit: str) -> GroupIdentity:
+        """Return an identity, or that of the same values in another unit than its first one."""
+        unit = normal_unit(unit)
+        group = self._groups.get(identity)
+        known = _registered_unit(identity.name) or (group.unit if group is not None else "")
+        return identity._replace(unit=unit) if _differ(unit, known) else identity
 
     def take_unit_changes(self) -> Sequence[UnitChange]:
         """Return the second units since the last call."""
