@@ -6,7 +6,7 @@ all of a role at once, the steps before the first one are compared with those af
 """
 
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from math import comb, exp, factorial, inf, log
 from statistics import median
@@ -39,7 +39,6 @@ _BEFORE = 20  # steps without any
 _OF_ALL = 1.4  # times the usual
 _AS_LONG = 0.5  # part of it by which the step takes longer
 _OVER = 4  # usual distances without trouble
-_MADE_UP = 0.5  # part of the time of odd steps
 
 
 class _Odd(NamedTuple):
@@ -63,20 +62,22 @@ def recurring(history: RunHistory) -> Iterator[Cause]:
         waits = only_waits(history, place) and work_of(place) is not Work.SYNC
         if waits or len(tracks) < _FEWEST_WORKERS:
             continue
-        odd, compared, beyond, made_up = _odd_steps(history.first, tracks)
+        odd, compared, beyond, faster = _odd_steps(history.first, tracks)
         every = sum(map(len, odd.values()))
         for worker, steps in odd.items():
-            if len(steps) < _FEW or compared < _FEWEST_STEPS or worker in made_up:
+            if len(steps) < _FEW or compared < _FEWEST_STEPS:
                 continue
             cost = _longer_s(steps) / max(1e-9, whole_s)
             chance = _CHANCE_OF_COSTLY if cost >= _COSTLY else _CHANCE
             is_often = len(steps) >= _FEWEST
-            is_often &= max(cost, _part_since(history, steps)) >= _MIN_COST
+            is_often &= _lost_part(history, steps, faster[worker], whole_s) >= _MIN_COST
             is_often &= len(tracks) * _tail(every, len(steps), 1 / len(tracks)) < chance
             rate = (every - len(steps) + 1) / (compared * (len(tracks) - 1))
             newest = steps[-_FEW:]
             is_near = beyond[worker] > 1 and _chance_of(newest, rate) < _CHANCE
-            is_near &= _longer_s(newest) >= _COSTLY * _since_s(history, newest[0].step)
+            is_near &= _lost_s(newest, faster[worker]) >= _COSTLY * _since_s(
+                history, newest[0].step
+            )
             if is_often or is_near:
                 yield _cause(history, place, worker, steps if is_often else newest, cost)
 
@@ -151,10 +152,20 @@ def _since_s(history: RunHistory, step: int) -> float:
     return history.ends_s - history.begun_s[step] if step in history.begun_s else inf
 
 
-def _part_since(history: RunHistory, steps: Sequence[_Odd]) -> float:
-    """Return the part of the time since the first of these that they took longer."""
-    since_s = _since_s(history, steps[0].step)
-    return _longer_s(steps) / since_s if since_s > 0 else 0.0
+def _lost_s(steps: Sequence[_Odd], faster: Sequence[_Odd]) -> float:
+    """Return the time that these took longer, less what the worker made up around them.
+
+    Work that is counted in the next step is missing in this one.
+    """
+    return _longer_s(steps) + _longer_s([one for one in faster if one.step >= steps[0].step - 1])
+
+
+def _lost_part(
+    history: RunHistory, steps: Sequence[_Odd], faster: Sequence[_Odd], whole_s: float
+) -> float:
+    """Return the lost part of the time of the run, or of that since the first of these."""
+    since_s = min(max(1e-9, whole_s), _since_s(history, steps[0].step))
+    return _lost_s(steps, faster) / since_s if since_s > 0 else 0.0
 
 
 class _OddSteps(NamedTuple):
@@ -165,13 +176,13 @@ class _OddSteps(NamedTuple):
         compared: Number of steps that were compared.
         beyond: By worker, how odd the least is, in units of the farthest that any other value is
             from the usual one.
-        made_up: Workers that are as much faster in others: they do more work in some steps.
+        faster: By worker, the steps in which it was as far below its usual ratio to its peers.
     """
 
     of: Mapping[str, Sequence[_Odd]]
     compared: int
     beyond: Mapping[str, float]
-    made_up: Collection[str]
+    faster: Mapping[str, Sequence[_Odd]]
 
 
 def _odd_steps(first: int, tracks: Mapping[str, Track]) -> _OddSteps:
@@ -192,19 +203,19 @@ def _odd_steps(first: int, tracks: Mapping[str, Track]) -> _OddSteps:
     odd: dict[str, list[_Odd]] = {}
     parts: dict[str, list[float]] = {}
     if all(max(of)[0] < _FAR * min(of)[0] for of in ratios.values()):
-        return _OddSteps(odd, len(of_step), {}, ())
+        return _OddSteps(odd, len(of_step), {}, {})
     # The noise of all: that of the worker itself may be its fault.
     noises = [spread([log(ratio) for ratio, _ in of]) for of in ratios.values()]
     noise = median(noises) if noises else 0.0
-    far, made_up = max(_FAR, exp(_FAR_NOISE * noise)), set[str]()
+    far, faster = max(_FAR, exp(_FAR_NOISE * noise)), {}
     for worker, of in ratios.items():
         usual = median(ratio for ratio, _ in of)
         odd[worker] = [one for ratio, one in of if ratio >= far * usual]
         parts[worker] = [ratio / usual - 1 for ratio, _ in of]
-        faster_s = sum(usual * one.peers_s - one.own_s for ratio, one in of if ratio <= usual / far)
-        if faster_s >= _MADE_UP * _longer_s(odd[worker]):
-            made_up.add(worker)
-    return _OddSteps(odd, len(of_step), _beyond(odd, parts), made_up)
+        faster[worker] = [
+            one._replace(peers_s=usual * one.peers_s) for ratio, one in of if ratio <= usual / far
+        ]
+    return _OddSteps(odd, len(of_step), _beyond(odd, parts), faster)
 
 
 def _beyond(

@@ -50,6 +50,17 @@ def test_a_worker_that_takes_less_time_after_each_step_with_more_is_not_slow_now
     assert causes(made(spans=slow)) == [(Kind.STRAGGLER, "trainer/0", more[0])]
 
 
+def test_a_worker_that_makes_up_only_a_part_of_its_long_steps_is_slow_now_and_then() -> None:
+    more, less = (21, 25, 40, 44, 52, 60, 67), (22, 26, 41, 45, 53, 61, 68)
+
+    def own(step: int) -> float:
+        return 1.0 if step in more else 0.2 if step in less else 0.5
+
+    assert causes(made(spans=role("train", own, *[steady] * 4))) == [
+        (Kind.STRAGGLER, "trainer/0", more[0])
+    ]
+
+
 @pytest.mark.parametrize("within", [1, 5, 11])
 def test_a_collapse_begins_with_its_first_step_however_gradual_it_is(within: int) -> None:
     def entropy(step: int) -> float:
