@@ -208,7 +208,7 @@ def _with_histograms(n: int, name: str = "h") -> bytes:
 def test_histograms_are_cut_out_where_they_were_before() -> None:
     cuts = Cuts()
     first, second = _with_histograms(2), _with_histograms(2, name="longer")
-    rest, histograms = cuts.anew("a", first)
+    rest, histograms, _ = cuts.anew("a", first)
     found = cuts.again("a", second)
     assert found is not None
     assert found.rest == rest
