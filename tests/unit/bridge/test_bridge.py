@@ -120,12 +120,14 @@ def test_a_bridge_that_stops_waits_for_the_tracker_to_make_room_for_rows(
 
 
 def test_a_bridge_that_stops_leaves_a_backlog_over_its_time_to_the_next_one(
-    tmp_path: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hasty = Bridge(settings(tmp_path, stop_timeout_s=1e-6))
-    hasty.accept([batch(step, padding=100_000) for step in range(300)])
-    hasty.start()
-    hasty.stop()
+    hasty.accept([batch(step) for step in range(300)])
+    with monkeypatch.context() as full:
+        full.setattr(RunStore, "has_room", lambda *_: False)
+        hasty.start()
+        hasty.stop()
     assert hasty.waiting > 0
     left = Bridge(settings(tmp_path))
     left.start()
