@@ -72,16 +72,18 @@ def test_the_one_used_longest_ago_is_asked_first_to_make_room() -> None:
 
 def test_one_that_does_not_make_room_does_not_keep_others_from_being_asked() -> None:
     slots = WriterSlots[str](2, starting=8)
-    gone = threading.Event()
+    inside, gone = threading.Event(), threading.Event()
     deadline = time.monotonic() + DEADLINE_S
 
     def leave() -> None:
         with slots.hold("idle", gone.set, never):
+            inside.set()
             assert gone.wait(DEADLINE_S)
 
     with slots.hold("busy", nothing, never):
         idle = threading.Thread(target=leave)
         idle.start()
+        assert inside.wait(DEADLINE_S)
         with slots.hold("new", nothing, lambda: time.monotonic() > deadline) as held:
             assert held
             assert gone.is_set(), "it was asked as well"
@@ -97,6 +99,8 @@ class Runs:
     def __init__(self, slots: WriterSlots[str]) -> None:
         self.slots = slots
         self.asked: list[str] = []
+        self.waited: set[str] = set()
+        """Those that have been in the queue."""
         self.live: list[str] = []
         self._leave: dict[str, threading.Event] = {}
         self._threads: list[threading.Thread] = []
@@ -118,10 +122,15 @@ class Runs:
 
     def _live(self, name: str) -> None:
         leave = self._leave[name]
-        with self.slots.hold(name, lambda: self.asked.append(name), leave.is_set) as held:
+
+        def is_cancelled() -> bool:  # asked of those that wait
+            self.waited.add(name)
+            return leave.is_set()
+
+        with self.slots.hold(name, lambda: self.asked.append(name), is_cancelled) as held:
             if held:
                 self.live.append(name)
-                assert leave.wait(DEADLINE_S)
+                assert leave.wait(2 * DEADLINE_S)  # longer than a test waits for another
 
 
 @pytest.fixture
@@ -169,7 +178,7 @@ def test_the_tenant_with_the_fewest_slots_has_the_next_one(tenants: Runs) -> Non
     wait_until(lambda: len(tenants.live) == 8, timeout_s=DEADLINE_S)
     tenants.want("few/2")
     first = next(name for name in tenants.live if name.startswith("many"))
-    wait_until(lambda: tenants.asked, timeout_s=DEADLINE_S)
+    wait_until(lambda: "few/2" in tenants.waited, timeout_s=DEADLINE_S)
     tenants.leave(first)
     wait_until(lambda: live_of(tenants, "few") == 3, timeout_s=DEADLINE_S)
 
