@@ -375,11 +375,24 @@ def http_receiver(
     *,
     auth: AuthSettings | None = None,
     tls: TlsSettings | None = None,
+    before: Callable[[Receiver], object] = lambda _: None,
 ) -> Iterator[Receiver]:
+    """Serve HTTP inside the context.
+
+    Args:
+        before: Is called while the port listens and nothing is served. What it sends is read before
+            any timeout of its connection is over.
+    """
     journal, counters = Journal(), Counters()
     door = intake(journal, counters, limits, auth)
-    with HttpServer(door, port=0, tls=load_tls(tls or TlsSettings())) as server:
-        yield Receiver(server, journal, counters)
+    server = HttpServer(door, port=0, tls=load_tls(tls or TlsSettings()))
+    receiver = Receiver(server, journal, counters)
+    try:
+        before(receiver)
+        server.start()
+        yield receiver
+    finally:
+        server.stop()
 
 
 @contextmanager

@@ -12,6 +12,7 @@ import time
 import zlib
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from functools import partial
 
 import httpx
@@ -117,11 +118,19 @@ def small() -> Iterator[tuple[Receiver, httpx.Client]]:
         yield receiver, client
 
 
-@pytest.fixture
-def impatient() -> Iterator[Receiver]:
-    """Waits for no sender, but for longer than a busy machine takes to send what it has."""
-    with http_receiver(ReceiveLimits(header_timeout_s=1.5, body_timeout_s=1.5)) as receiver:
-        yield receiver
+@contextmanager
+def impatient(*sent: bytes) -> Iterator[tuple[Receiver, list[socket.socket]]]:
+    """A receiver that waits for no sender, and connections to it on which something was sent."""
+    limits = ReceiveLimits(header_timeout_s=0.5, body_timeout_s=0.5)
+    opened: list[socket.socket] = []
+
+    def send(receiver: Receiver) -> None:
+        for one in sent:
+            opened.append(stack.enter_context(connection(receiver)))
+            opened[-1].sendall(one)
+
+    with ExitStack() as stack, http_receiver(limits, before=send) as receiver:
+        yield receiver, opened
 
 
 def post(receiver: Receiver, body: bytes) -> httpx.Response:
@@ -595,21 +604,17 @@ class TestRobustness:
         good = client.post("/v1/metrics", content=PROTOBUF_GAUGE, headers=PROTOBUF)
         assert (good.status_code, good.content) == (200, b"")
 
-    def test_slow_body_is_given_up(self, impatient: Receiver) -> None:
-        with connection(impatient) as slow:
-            slow.sendall(head(100) + b"half")
+    def test_slow_body_is_given_up(self) -> None:
+        with impatient(head(100) + b"half") as (receiver, (slow,)):
             assert slow.recv(100).startswith(b"HTTP/1.1 503")
-        assert impatient.journal.take() == []
+            assert receiver.journal.take() == []
 
-    def test_half_open_headers_are_closed(self, impatient: Receiver) -> None:
-        with connection(impatient) as silent, connection(impatient) as half_open:
-            half_open.sendall(head(10)[:-6])
-            assert half_open.recv(100) == b""
-            assert silent.recv(100) == b""
+    def test_half_open_headers_are_closed(self) -> None:
+        with impatient(b"", head(10)[:-6]) as (_, opened):
+            assert [one.recv(100) for one in opened] == [b"", b""]
 
-    def test_half_open_headers_of_a_second_request_are_closed(self, impatient: Receiver) -> None:
-        with connection(impatient) as reused:
-            reused.sendall(head(0))
+    def test_half_open_headers_of_a_second_request_are_closed(self) -> None:
+        with impatient(head(0)) as (_, (reused,)):
             assert reused.recv(1000).startswith(b"HTTP/1.1 200")
             reused.sendall(b"POST /v1/metrics HT")
             assert reused.recv(100) == b""

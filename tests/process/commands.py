@@ -54,6 +54,8 @@ NO_CONSOLE = {"OTEL_RL_CONSOLE": "off"}
 """No rows of what a program prints, for tests that count rows; "" for the default."""
 
 _NO_HOST = {"OTEL_RL_HOST": "off"}
+# A short process on a busy machine may end before its code is read, and warns and counts that.
+_NO_PROVENANCE = {"OTEL_RL_PROVENANCE": "off"}
 _PATIENT = {"OTEL_RL_EXIT_TIMEOUT": "60"}  # a busy machine answers late what a process sends last
 _NO_ARCHIVE = {"OTEL_RL_BRIDGE__ARCHIVE__ENABLED": "false"}  # see tests/conftest.py
 
@@ -77,6 +79,7 @@ def clean_environment(home: Path, **extra: str) -> dict[str, str]:
         **EVERY_KEY,
         **NO_CONSOLE,
         **_NO_HOST,
+        **_NO_PROVENANCE,
         **_PATIENT,
         **_NO_ARCHIVE,
         **extra,

@@ -57,6 +57,7 @@ def test_one_run_has_what_the_script_logs_to_wandb_and_what_it_reports_by_otel(
 ) -> None:
     (tmp_path / "train.py").write_text(TRAIN)
     command: list[str | Path] = [sys.executable, tmp_path / "train.py", "3"]
+    before = server.run_ids()
     done = otel_rl(
         *("run", "--experiment", "grpo", "--role", "trainer", "--attach", "theirs/mine", "--"),
         *command,
@@ -64,7 +65,7 @@ def test_one_run_has_what_the_script_logs_to_wandb_and_what_it_reports_by_otel(
         env=environment(tmp_path, server),
     )
     assert done.status == 3, done.err
-    assert server.run_ids() == ["mine"]
+    assert server.run_ids() == [*before, "mine"]
     history = server.history("mine")
     own = [(row["global_step"], row["trainer/loss"]) for row in history if "trainer/loss" in row]
     assert own == [(step, 1 / (step + 1)) for step in range(50)]

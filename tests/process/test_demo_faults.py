@@ -17,6 +17,7 @@ from tests.otlp_sink import Measurement, Sink, pairs, serve, sums
 from tests.process.test_demo_learns import (
     SMALL,
     clean_environment,
+    orchestrator,
     reporting_to,
 )
 from tests.strays import processes_with
@@ -204,10 +205,5 @@ def test_replicas_crash_again_caches_thrash_and_policies_go_stale(
                 timeout_s=PATIENCE_S,
             )
         finally:
-            for pid in processes_with(MARK, mark):
-                if (
-                    "otel_rl.demo.processes.orchestrator"
-                    in Path(f"/proc/{pid}/cmdline").read_text()
-                ):
-                    os.kill(pid, signal.SIGTERM)
+            os.kill(orchestrator(processes_with(MARK, mark)), signal.SIGTERM)
         assert not running.result(PATIENCE_S).ok  # it was interrupted

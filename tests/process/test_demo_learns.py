@@ -1,17 +1,19 @@
 """The demo's promises, kept by real processes with real signals."""
 
+import contextlib
 import os
 import signal
 import subprocess
 import sys
 import uuid
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+import psutil
 import pytest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
@@ -165,18 +167,19 @@ class Running:
         return [pid for pid, environment in environments() if wanted <= environment]
 
     def orchestrator(self) -> int:
-        (pid,) = [
-            pid for pid in self.pids() if "otel_rl.demo.processes.orchestrator" in command_of(pid)
-        ]
-        return pid
+        return orchestrator(self.pids())
 
 
-def command_of(pid: int) -> str:
-    """Empty if it is gone by now."""
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_text()
-    except OSError:
-        return ""
+def orchestrator(pids: Iterable[int]) -> int:
+    """The orchestrator among processes. A child that it starts looks as it does for a moment."""
+    parents: dict[int, int] = {}
+    for pid in pids:
+        with contextlib.suppress(psutil.NoSuchProcess):  # gone by now
+            process = psutil.Process(pid)
+            if "otel_rl.demo.processes.orchestrator" in process.cmdline():
+                parents[pid] = process.ppid()
+    (pid,) = (pid for pid, parent in parents.items() if parent not in parents)
+    return pid
 
 
 def environments() -> Iterator[tuple[int, set[str]]]:

@@ -26,7 +26,13 @@ import otel_rl
 
 def child():
     otel_rl.init(role="reward", resource_attributes={"host.name": host})
+    tell("reward")
     wait()
+
+def tell(role):
+    part = pathlib.Path(f"{host}.{role}.part")
+    part.write_text(str(os.getpid()))
+    part.rename(f"{host}.{role}")
 
 def wait():
     while not pathlib.Path("seen").exists():
@@ -34,7 +40,7 @@ def wait():
 
 role, host = sys.argv[1:]
 otel_rl.init(role=role, resource_attributes={"host.name": host})
-pathlib.Path(f"{host}.{role}").write_text(str(os.getpid()))
+tell(role)
 if role == "trainer":
     forked = multiprocessing.get_context("fork").Process(target=child)
     forked.start()
@@ -130,10 +136,13 @@ def test_each_host_is_in_the_system_panels_and_in_the_rows(running: Running) -> 
 
 @pytest.mark.slow
 def test_when_the_reporter_of_a_host_is_killed_another_worker_goes_on(running: Running) -> None:
-    for role in ("trainer", "generator"):
-        file = running.directory / f"node1.{role}"
+    files = {
+        role: running.directory / f"node1.{role}" for role in ("trainer", "generator", "reward")
+    }
+    for role, file in files.items():
         wait_until(file.exists, f"the {role} of node1", timeout_s=TIMEOUT_S)
-        os.kill(int(file.read_text()), signal.SIGKILL)
+    for role in ("trainer", "generator"):
+        os.kill(int(files[role].read_text()), signal.SIGKILL)
     # What is left of the host is the child that the trainer forked.
     before = len(running.system())
     wait_until(

@@ -1,6 +1,7 @@
 """The page of a bridge: at its HTTP address, in a process of its own."""
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
@@ -128,7 +129,8 @@ def test_readers_that_wait_hold_up_no_sender(served: Served) -> None:
                     assert not any(one.done() for one in waiting)
             wait_until(lambda: SENT - 2 in served.steps(), "rows", timeout_s=DEADLINE_S)
         finally:
-            os.kill(reader, signal.SIGCONT)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(reader, signal.SIGCONT)
         # A reader that does not answer within a minute is ended.
         assert {one.result()[0] for one in waiting} <= {200, 503}
 

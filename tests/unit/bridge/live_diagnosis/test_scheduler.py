@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 import psutil
 import pytest
@@ -56,6 +57,7 @@ class Bench:
         arguments: Sequence[str] = (),
         keys: Sequence[ExperimentKey] = (KEY,),
         last_timeout_s: float = DEADLINE_S,
+        environment: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         self.journal = SqliteJournal(directory)
         self.run_store = RunStore(self.journal)
@@ -65,7 +67,7 @@ class Bench:
         self.arguments = [*arguments_of(JournalPlace(directory, None, MAX_BYTES)), *arguments]
         self.watch = DiagnosisScheduler(
             self.run_store,
-            environment={},
+            environment=environment,
             arguments=self.arguments,
             every_s=every_s,
             experiments=lambda: keys,
@@ -267,9 +269,13 @@ def test_a_look_that_fails_is_counted_and_harms_nobody(bench: Callable[..., Benc
 
 
 def test_a_look_that_takes_too_long_is_counted_and_said_in_a_line(
-    bench: Callable[..., Bench], caplog: pytest.LogCaptureFixture
+    bench: Callable[..., Bench], caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
-    it = bench(every_s=3600, last_timeout_s=0.001)
+    # Its process stops before it can answer.
+    (tmp_path / "sitecustomize.py").write_text(
+        "import os, signal\nos.kill(os.getpid(), signal.SIGSTOP)\n"
+    )
+    it = bench(every_s=3600, last_timeout_s=0.001, environment={"PYTHONPATH": str(tmp_path)})
     it.learn(World(steps=70))
     it.end()
     it.watch.start()

@@ -133,8 +133,8 @@ def test_a_hurried_exporter_sends_before_the_interval_is_over_and_keeps_nobody_w
 
 
 def test_who_hurries_all_the_time_gets_a_few_exports_in_an_interval() -> None:
-    rig = Rig(interval_s=0.4)
     begun_s = monotonic()
+    rig = Rig(interval_s=0.4)
     sent_after_s: list[float] = []
     while len(sent_after_s) < 9:
         if not rig.recorded:
