@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Self
@@ -213,7 +214,11 @@ def test_a_run_that_stays_short_is_not_finished_and_all_its_rows_are_pending(
 ) -> None:
     bench.feed(A, 3)
     bench.wait_until_written(A)
-    status = bench.stop(timeout_s=1.0)["a"]
+    with ThreadPoolExecutor(1) as stopping:
+        stopped = stopping.submit(bench.stop)
+        bench.wait_for(A, lambda _: len(tracker.endings) > 1)
+        bench.delivery.abandon()  # as when its time is over
+        status = stopped.result()["a"]
     assert status.state is RunState.RETRYING
     assert (status.next_row, status.pending) == (0, 3)
     assert status.last_error == "The file has only 1 of 3 rows. Free space."

@@ -1,6 +1,7 @@
 """Several trackers as one delivery: one that is away delays no other."""
 
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Self
@@ -71,26 +72,25 @@ class Site:
         self.run_store = RunStore(self.journal)
         self.trackers = {"jsonl": Memory(), "tensorboard": Memory()}
         record = DeliveryStore(self.journal, "jsonl", others=["tensorboard"])
-        self.group = DeliveryGroup(
-            {
-                name: DeliveryManager(
-                    self.run_store,
-                    record.of(name),
-                    DeliverySettings(
-                        name,
-                        directory,
-                        {},
-                        confirm_interval_s=0.05,
-                        keep_confirmed_s=0,
-                        first_retry_s=0.05,
-                        max_retry_s=0.2,
-                    ),
-                    Counters().add,
-                    writer=partial(_same, tracker),
-                )
-                for name, tracker in self.trackers.items()
-            }
-        )
+        self.managers = {
+            name: DeliveryManager(
+                self.run_store,
+                record.of(name),
+                DeliverySettings(
+                    name,
+                    directory,
+                    {},
+                    confirm_interval_s=0.05,
+                    keep_confirmed_s=0,
+                    first_retry_s=0.05,
+                    max_retry_s=0.2,
+                ),
+                Counters().add,
+                writer=partial(_same, tracker),
+            )
+            for name, tracker in self.trackers.items()
+        }
+        self.group = DeliveryGroup(self.managers)
 
     def add(self, n: int) -> None:
         first = self.run_store.next_row(KEY)
@@ -136,6 +136,10 @@ def test_a_stopping_bridge_finishes_the_run_where_it_can(site: Site) -> None:
     site.add(3)
     assert site.group.busy() == [KEY]
     assert site.group.over() == []
-    statuses = site.group.stop(timeout_s=1, exit_code=0)
+    with ThreadPoolExecutor(1) as stopping:
+        stopped = stopping.submit(site.group.stop, timeout_s=90, exit_code=0)
+        wait_until(lambda: site.group.status()[0].state is RunState.FINISHED)
+        site.managers["tensorboard"].abandon()  # as when its time is over
+        statuses = stopped.result()
     assert [status.state for status in statuses] == [RunState.FINISHED, RunState.RETRYING]
     assert site.group.pending(KEY) == 3
