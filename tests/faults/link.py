@@ -1,6 +1,7 @@
 """The wire between a bridge and what it needs, which can be cut in several ways."""
 
 import contextlib
+import math
 import socket
 import threading
 from enum import StrEnum
@@ -38,10 +39,12 @@ class Link:
 
     Args:
         target: Port on loopback.
+        freezes_after: Bytes of requests, after which it is frozen.
     """
 
-    def __init__(self, target: int) -> None:
+    def __init__(self, target: int, *, freezes_after: float = math.inf) -> None:
         self._target = target
+        self._freezes_after = freezes_after
         # Holds the port while nobody listens on it.
         self._placeholder = _bound(0)
         self._port: int = self._placeholder.getsockname()[1]
@@ -49,6 +52,7 @@ class Link:
         self._lock = threading.Lock()
         self._listener: socket.socket | None = None
         self._trouble = Trouble.NONE
+        self._passed = 0
         self._ended = False
         self._open: set[socket.socket] = set()
 
@@ -127,6 +131,8 @@ class Link:
     def _pump(self, source: socket.socket, sink: socket.socket, *, is_answer: bool) -> None:
         with contextlib.suppress(OSError):
             while chunk := source.recv(_CHUNK):
+                if not is_answer:
+                    self._count(len(chunk))
                 trouble = self._wait_while_nothing_passes()
                 if is_answer and trouble is Trouble.LOST_ANSWERS:
                     break
@@ -138,6 +144,13 @@ class Link:
             self._open -= {source, sink}
         _close(source)
         _close(sink)
+
+    def _count(self, n: int) -> None:
+        with self._lock:
+            self._passed += n
+            is_enough = self._passed > self._freezes_after
+        if is_enough:
+            self.suffer(Trouble.FROZEN)
 
     def _wait_while_nothing_passes(self) -> Trouble:
         while True:

@@ -16,6 +16,7 @@ from otel_rl.bridge.delivery.tracker_interface import RunInfo
 from otel_rl.records import ExperimentKey, Row
 from otel_rl.run_id import run_id
 from tests import waiting
+from tests.faults.link import Link
 from tests.process.commands import OTEL_RL, clean_environment, jsonl_rows, otel_rl, otel_rl_here
 from tests.trackers.places import read_tensorboard, read_trackio, trackio_query
 from tests.trackers.programs import TrackioServer
@@ -34,6 +35,9 @@ for step in range(int(sys.argv[1])):
     mlogger.log({"loss": 1 / (step + 1)}, step=step)
 """
 
+
+SOME_ROWS_BYTES = 250_000
+"""More than a batch of rows in requests, and less than a run of 3,000 steps."""
 
 ARCHIVED = {"OTEL_RL_BRIDGE__ARCHIVE__ENABLED": "true"}
 
@@ -144,23 +148,24 @@ def test_a_replay_of_the_archive_is_as_that_of_the_journal_also_after_a_kill(
         done = otel_rl("replay", "grpo", "--tracker", "trackio", cwd=tmp_path, env=environment)
         assert done.status == 0, done.err
         journaled = read_trackio(query, info(tmp_path, "grpo"))
-        for name in map("archived-{}".format, range(5)):
-            words = ["replay", "copied", "--tracker", "trackio", "--name", name]
-            before = _count(server)
+        words = ["replay", "copied", "--tracker", "trackio", "--name", "archived"]
+        before = _count(server)
+        with Link(server.port, freezes_after=SOME_ROWS_BYTES) as link:
             killed = subprocess.Popen(
-                [*OTEL_RL, *words], cwd=tmp_path, env=environment, start_new_session=True
+                [*OTEL_RL, *words],
+                cwd=tmp_path,
+                env=environment | {"TRACKIO_SERVER_URL": link.url},
+                start_new_session=True,
             )
-            wait_until(partial(_has_more, server, before), "the first rows are there")
+            wait_until(lambda: _count(server) > before, "the first rows are there")
             os.killpg(killed.pid, signal.SIGKILL)
             killed.wait()
-            part = len(read_trackio(query, info(tmp_path, name)))
-            if part < len(journaled):  # else this process came too late to kill it
-                break
+        part = len(read_trackio(query, info(tmp_path, "archived")))
         while (done := otel_rl(*words, cwd=tmp_path, env=environment)).status:
             assert "Another writer" in done.err, done.err  # of the killed one, for a moment
             time.sleep(1)
         assert "an archive holds no config" in done.err
-        archived = read_trackio(query, info(tmp_path, name))
+        archived = read_trackio(query, info(tmp_path, "archived"))
     assert 0 < part < len(archived)
     assert [row.number for row in archived] == [*range(len(archived))]
     assert len(measured(archived)) >= 3_000
@@ -224,10 +229,6 @@ def test_a_file_of_an_archive_that_cannot_be_read_is_said_in_one_line(tmp_path: 
     assert done.status == 2
     assert "cannot be read" in done.err
     assert len(done.err.splitlines()) == 2
-
-
-def _has_more(server: TrackioServer, than: int) -> bool:
-    return _count(server) > than
 
 
 def _count(server: TrackioServer) -> int:
