@@ -19,6 +19,14 @@ from tests.otlp_requests import gauge, metrics_request, point
 pytestmark = [pytest.mark.process, pytest.mark.timeout(600)]
 
 ARRIVES_S = 180.0
+
+# Requests that come within this time become one, also where each takes its time.
+GATHERING = """
+exporters:
+  {exporter}:
+    retry_on_failure: {{initial_interval: 200ms, max_interval: 500ms}}
+    sending_queue: {{batch: {{flush_timeout: 3s}}}}
+"""
 KEY = "workers/trainer/0/loss"
 FAILED = "otelcol_exporter_send_failed_metric_points"
 
@@ -35,7 +43,7 @@ class Way:
 def way(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Way]:
     directory = tmp_path_factory.mktemp("way")
     bridge = Bridge(directory / "bridge", BRIDGE)
-    gateway = gateway_of(bridge, directory / "gateway")
+    gateway = gateway_of(bridge, directory / "gateway", overlay=GATHERING)
     with bridge, gateway:
         yield Way(gateway, bridge)
 
@@ -80,7 +88,10 @@ def test_a_poisoned_batch_is_dropped_and_counted_and_the_queue_goes_on(way: Way)
     assert post(way, metrics_of("queue", 5.0).SerializeToString()) == 200
     assert wait_for(partial(has, way, "queue", 5.0), ARRIVES_S)
     assert values(way, "queue") == [5.0]
-    assert way.gateway.metric("otelcol_exporter_queue_size", data_type="metrics") == 0
+    assert wait_for(
+        lambda: way.gateway.metric("otelcol_exporter_queue_size", data_type="metrics") == 0,
+        ARRIVES_S,
+    )
 
 
 def test_a_poisoned_part_of_a_batch_takes_nothing_else_with_it(way: Way) -> None:

@@ -17,6 +17,7 @@ from opentelemetry.trace import (
 )
 
 import otel_rl
+from otel_rl.worker import served_policy
 from otel_rl.worker.api import lineage
 from otel_rl.worker.settings import read_settings
 from otel_rl.worker.tracing.provider import WorkerTracerProvider
@@ -94,6 +95,7 @@ def test_a_span_within_another_is_kept_if_that_one_is(*, is_kept: bool) -> None:
 
 
 def test_what_belongs_to_no_step_is_kept() -> None:
+    served_policy.forget()  # of another test
     assert keeps(sampler(0))
 
 
