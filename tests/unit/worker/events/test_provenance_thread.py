@@ -22,6 +22,7 @@ class Rig:
         self.may_end = threading.Event()
         self.may_end.set()
         monkeypatch.setattr(provenance, "provenance", self._provenance)
+        monkeypatch.setattr(provenance_thread, "_EXIT_S", 90.0)  # a busy machine
         self.guard = Guard(Drops())
         self.events = EventQueue(Resource({}), self.guard)
         self.thread = ProvenanceThread(self.events, self.guard)

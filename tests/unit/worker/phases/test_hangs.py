@@ -22,9 +22,16 @@ S = 1_000_000_000
 
 def look(watch: HangWatch, age_s: float) -> list[Stack]:
     """Look as if every phase were so old."""
-    (view,) = views()
-    begun_ns = monotonic_ns() - view.phase_age_ns
-    return watch.look(begun_ns + int(age_s * S), 0)
+    return watch.look(begun_ns() + int(age_s * S), 0)
+
+
+def begun_ns() -> int:
+    """When the phase began, to a hundredth of a second."""
+    while True:
+        before_ns = monotonic_ns()
+        (view,) = views()
+        if monotonic_ns() - before_ns < S / 100:  # else the machine has paused in between
+            return before_ns - view.phase_age_ns
 
 
 @contextmanager
