@@ -581,14 +581,15 @@ def test_a_run_that_never_begins_is_not_made(owner: Owner, home: Path, server: W
     assert server.run_ids() == before
 
 
+@pytest.mark.usefixtures("owner")  # whose process has loaded W&B: the other run soon begins
 def test_a_run_that_begins_after_the_first_rows_is_joined_when_it_does(
     owners: Owners, home: Path, server: WandbServer
 ) -> None:
     run = joining(home, "late")
     with WriterProcess("wandb") as writer, ThreadPoolExecutor(1) as pool:
+        asked = server.asked("JoinedRun") + 1
         opened = pool.submit(writer.open, run)
-        asked = len(server.paths()) + 1
-        wait_until(lambda: len(server.paths()) > asked, "the bridge asks for the run, twice")
+        wait_until(lambda: server.asked("JoinedRun") > asked, "the bridge asks for the run, twice")
         owners.begin("late")
         assert opened.result(DEADLINE_S) == 0
         writer.write(rows(0, 5))
