@@ -14,7 +14,8 @@ from otel_rl.bridge.journal.archive_store import ArchiveStore
 from otel_rl.bridge.journal.sqlite import SqliteJournal
 from otel_rl.bridge.replay.archive_files import ArchiveFiles, archives_below
 from otel_rl.cli.lookup.journal_discovery import journals
-from otel_rl.cli.lookup.wanted_run import add_run
+from otel_rl.cli.lookup.run_or_directory import take_directory
+from otel_rl.cli.lookup.wanted_run import WantedRun, add_run
 from otel_rl.cli.options import add_bridge_options, settings_of
 from otel_rl.cli.replay.archive_places import archive_place, archive_places
 from otel_rl.cli.standard_streams import say
@@ -40,13 +41,14 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    add_run(parser, "default: every run")
+    add_run(parser, "every run")
     parser.add_argument("--to", type=Path, metavar="DIR", help="copy the files to this directory")
     add_bridge_options(parser)
     parser.set_defaults(command=_command)
 
 
 def _command(arguments: argparse.Namespace) -> int:
+    take_directory(arguments, may_be_empty=True)  # an archive may be all that there is
     settings = settings_of(arguments)
     is_complete = _write_waiting(settings)
     runs = [run for run in _runs(settings) if _is_wanted(run.key, arguments.run)]
@@ -100,7 +102,7 @@ def _runs(settings: BridgeSettings) -> Iterator[ArchiveFiles]:
 
 
 def _is_wanted(key: ExperimentKey, text: str | None) -> bool:
-    return text is None or text in {str(key), key.experiment, key.trial}
+    return bool(WantedRun(text).of([key]))
 
 
 def _copy(files: Sequence[Path], directory: Path) -> None:

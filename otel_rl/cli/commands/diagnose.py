@@ -21,6 +21,7 @@ from otel_rl.bridge.journal.reader import (
     shared_removed_runs,
 )
 from otel_rl.cli.lookup.journal_discovery import journals, shared_journal
+from otel_rl.cli.lookup.run_or_directory import take_directory
 from otel_rl.cli.lookup.wanted_run import WantedRun, add_run, add_run_names, steps, wanted_run
 from otel_rl.cli.options import add_journal_options, settings_of
 from otel_rl.diagnose.engine import diagnose
@@ -119,6 +120,8 @@ def _command(arguments: argparse.Namespace) -> int:
         print(json.dumps(json_schema(), indent=1))
         return 0
     collect_rarely()
+    if arguments.jaeger is None:
+        take_directory(arguments)
     settings = settings_of(arguments)
     if arguments.html is not None:
         _check_html(arguments)

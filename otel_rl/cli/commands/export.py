@@ -23,6 +23,7 @@ from otel_rl.bridge.journal.run_reader import (
 )
 from otel_rl.bridge.rows.history.span_log import read_spans
 from otel_rl.cli.lookup.run_lookup import FoundRun, find_runs, opened, removed
+from otel_rl.cli.lookup.run_or_directory import take_directory
 from otel_rl.cli.lookup.wanted_run import WantedRun, add_run, add_run_names, steps, wanted_run
 from otel_rl.cli.options import add_journal_options, settings_of
 from otel_rl.cli.standard_streams import say
@@ -88,6 +89,7 @@ def _command(arguments: argparse.Namespace) -> int:
         raise ConfigError(
             "A trace is not text for a terminal.", hint="Name a file: -o trace.json.gz"
         )
+    take_directory(arguments)
     settings = settings_of(arguments)
     run = _chosen(settings, wanted_run(arguments))
     identity = run_id(run.key.experiment, run.key.trial)

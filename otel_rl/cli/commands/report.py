@@ -5,6 +5,7 @@ import importlib.util
 from pathlib import Path
 
 from otel_rl.cli.commands.view import run_of
+from otel_rl.cli.lookup.run_or_directory import take_directory
 from otel_rl.cli.lookup.wanted_run import add_run
 from otel_rl.cli.options import add_journal_options, settings_of
 from otel_rl.errors import MissingExtra
@@ -49,6 +50,7 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
 def _command(arguments: argparse.Namespace) -> int:
     if importlib.util.find_spec("plotly") is None:
         raise MissingExtra("`otel-rl report`", "plotly", "view")
+    take_directory(arguments)
     settings = settings_of(arguments)
     size = write_report(settings, run_of(settings, arguments.run), arguments.output)
     print(shown(f"{arguments.output} ({size / 1e6:.1f} MB)"))
