@@ -26,6 +26,7 @@ from otel_rl.cli.lookup.run_lookup import FoundRun, find_runs, opened, removed
 from otel_rl.cli.lookup.run_or_directory import take_directory
 from otel_rl.cli.lookup.wanted_run import WantedRun, add_run, add_run_names, steps, wanted_run
 from otel_rl.cli.options import add_journal_options, settings_of
+from otel_rl.cli.progress import progress
 from otel_rl.cli.standard_streams import say
 from otel_rl.diagnose.history.records import Facts
 from otel_rl.errors import ConfigError
@@ -93,12 +94,17 @@ def _command(arguments: argparse.Namespace) -> int:
     settings = settings_of(arguments)
     run = _chosen(settings, wanted_run(arguments))
     identity = run_id(run.key.experiment, run.key.trial)
-    with SpanTable() as table, opened(settings, run) as connection:
+    with (
+        progress("reading the spans") as news,
+        SpanTable() as table,
+        opened(settings, run) as connection,
+    ):
         damaged = _fill(table, connection, identity)
         names = {of.instance: of.name for of in read_standing(connection, identity).workers}
         if damaged:
             say(f"{damaged} damaged parts of the spans are left out")
         _set_clocks(table, _leads(connection, identity, arguments.steps), names)
+        news("writing the trace")
         chosen = _select(table, run, arguments.steps)
         about = {"run": str(run.key), "steps": f"{chosen[0]}:{chosen[1]}"}
         unknown = table.unknown_links()

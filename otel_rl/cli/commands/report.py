@@ -8,6 +8,7 @@ from otel_rl.cli.commands.view import run_of
 from otel_rl.cli.lookup.run_or_directory import take_directory
 from otel_rl.cli.lookup.wanted_run import add_run
 from otel_rl.cli.options import add_journal_options, settings_of
+from otel_rl.cli.progress import progress
 from otel_rl.errors import MissingExtra
 from otel_rl.redaction import shown
 from otel_rl.view.report import write_report
@@ -52,6 +53,8 @@ def _command(arguments: argparse.Namespace) -> int:
         raise MissingExtra("`otel-rl report`", "plotly", "view")
     take_directory(arguments)
     settings = settings_of(arguments)
-    size = write_report(settings, run_of(settings, arguments.run), arguments.output)
+    run = run_of(settings, arguments.run)
+    with progress("reading the history") as news:
+        size = write_report(settings, run, arguments.output, news=news)
     print(shown(f"{arguments.output} ({size / 1e6:.1f} MB)"))
     return 0
