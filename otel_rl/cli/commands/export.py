@@ -277,10 +277,10 @@ def _opened(path: Path, *, is_compressed: bool) -> BinaryIO:
 def _report(
     summary: TraceSummary, chosen: tuple[int, int], unknown: int, path: Path | None
 ) -> None:
-    said = (
-        f"{summary.spans} spans of {summary.processes} workers in steps {chosen[0]} to {chosen[1]},"
-        f" {summary.flows} links"
-    )
+    first, last = chosen
+    steps = f"step {first}" if first == last else f"steps {first} to {last}"
+    workers = f"{summary.processes} worker{'s' * (summary.processes != 1)}"
+    said = f"{summary.spans} spans of {workers} in {steps}, {summary.flows} links"
     if unknown:
         said += f" ({unknown} more to spans that are not in the journal)"
     if path is not None:

@@ -42,7 +42,7 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         type=Path,
         default=Path("report.html"),
         metavar="FILE",
-        help="(%(default)s)",
+        help="default: %(default)s",
     )
     add_journal_options(parser)
     parser.set_defaults(command=_command)
