@@ -33,6 +33,7 @@ from otel_rl.bridge.ingest.security.tls import TlsSettings
 from otel_rl.bridge.ingest.security.tokens import AuthSettings
 from otel_rl.bridge.journal.opening import JournalPlace
 from otel_rl.bridge.rows.settings import AlignSettings
+from otel_rl.bridge.setting_names import unknown_setting
 from otel_rl.errors import ConfigError
 from otel_rl.redaction import is_secret_name, redacted
 from otel_rl.semconv.spec import Tier
@@ -371,9 +372,9 @@ def _check_variables(environment: Mapping[str, str]) -> None:
     """Reject unknown variables: pydantic-settings ignores one whose first part is no setting."""
     for variable in environment:
         if variable.startswith(ENV_PREFIX):
-            section = variable.removeprefix(ENV_PREFIX).partition("__")[0].lower()
-            if section not in BridgeSettings.model_fields:
-                raise ConfigError(f"{variable}: unknown setting.", hint="See docs/bridge.md.")
+            path = variable.removeprefix(ENV_PREFIX).lower().split("__")
+            if path[0] not in BridgeSettings.model_fields:
+                raise ConfigError(unknown_setting(BridgeSettings, path, written=variable))
 
 
 def _merged(base: Mapping[str, object], over: Mapping[str, object]) -> dict[str, object]:
@@ -393,7 +394,7 @@ def _explained(exc: ValidationError) -> str:
         path = ".".join(str(part) for part in error["loc"]) or "settings"
         variable = ENV_PREFIX + "__".join(str(part).upper() for part in error["loc"])
         if error["type"] == "extra_forbidden":
-            lines.append(f"{path}: unknown setting. See docs/bridge.md.")
+            lines.append(unknown_setting(BridgeSettings, [*map(str, error["loc"])]))
         else:
             got = "" if _may_be_secret(error["loc"], error["input"]) else _got(error["input"])
             lines.append(f"{path}: {error['msg']}{got}. Set it in the file or by {variable}.")

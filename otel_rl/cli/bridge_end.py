@@ -23,6 +23,7 @@ from otel_rl.bridge.journal.run_reader import read_standing
 from otel_rl.bridge.rows.rounds.runs_without_metrics import NO_METRIC_HINT
 from otel_rl.cli.embedded_bridge import wandb_account
 from otel_rl.cli.liveness_text import failures, listed, troubles
+from otel_rl.cli.signals import handled
 from otel_rl.cli.standard_streams import say
 from otel_rl.errors import JournalError
 from otel_rl.records import ExperimentKey
@@ -233,10 +234,5 @@ def _impatience(settings: BridgeSettings) -> Iterator[None]:
         finally:  # printing raises if the signal interrupted a print
             os._exit(128 + number)  # as a shell reports a death by signal
 
-    numbers = (signal.SIGINT, signal.SIGTERM)
-    before = {number: signal.signal(number, leave) for number in numbers}
-    try:
+    with handled((signal.SIGINT, signal.SIGTERM), leave):
         yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -7,9 +7,11 @@ import argparse
 import importlib
 import logging
 import os
+import re
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from otel_rl.cli.standard_streams import (
@@ -71,7 +73,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     given = sys.argv[1:] if argv is None else argv
     open_closed_streams()
     try:
-        arguments = _parser(given[0] if given else "").parse_args(given)
+        arguments = _parsed(given)
         handler = logging.StreamHandler(sys.stderr)
         handler.setFormatter(_Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
         logging.basicConfig(
@@ -113,20 +115,55 @@ def _log_level(name: str) -> int:
     return levels[name.upper()]
 
 
-def _parser(chosen: str) -> argparse.ArgumentParser:
+def _parsed(given: Sequence[str]) -> argparse.Namespace:
+    """Parse the command line; a mistyped command or option is told with what was meant."""
+    chosen = given[0] if given else ""
+    parser = _parser(chosen)
+    if chosen and not chosen.startswith("-") and chosen not in COMMANDS:
+        parser.error(f"there is no command {chosen!r}.{_meant(chosen, COMMANDS)}")
+    arguments, unknown = parser.parse_known_args(given)
+    if unknown:
+        usage = parser.of_commands.get(chosen, parser)
+        options = re.findall(r"(?<![\w-])--[a-z][a-z-]*", usage.format_help())
+        usage.error(f"unrecognized arguments: {' '.join(unknown)}.{_meant(unknown[0], options)}")
+    return arguments
+
+
+def _meant(given: str, known: Iterable[str]) -> str:
+    near = get_close_matches(given.partition("=")[0], known, 1)
+    return f" Did you mean {near[0]}?" if near else ""
+
+
+class _Parser(argparse.ArgumentParser):
+    """Parser of all commands.
+
+    Attributes:
+        of_commands: Parser of each, which shows its own usage.
+    """
+
+    of_commands: Mapping[str, argparse.ArgumentParser]
+
+
+def _parser(chosen: str) -> _Parser:
     """Make the parser; only the chosen command adds its options."""
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="otel-rl",
         description="OpenTelemetry for distributed RL training, ending in one tracker run.",
         epilog="Help for one command: otel-rl COMMAND --help",
     )
     parser.add_argument("--version", action="version", version=f"otel-rl {__version__}")
-    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    commands = parser.add_subparsers(
+        title="commands",
+        metavar="COMMAND",
+        required=True,
+        parser_class=argparse.ArgumentParser,
+    )
     for name, command in COMMANDS.items():
         if name == chosen:
             _module(name).add_parser(commands)
         else:
             commands.add_parser(name, help=command.summary)
+    parser.of_commands = commands.choices
     return parser
 
 

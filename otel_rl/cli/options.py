@@ -41,7 +41,12 @@ def _add_places(group: argparse._ActionsContainer) -> None:
     group.add_argument(
         "--config", type=Path, metavar="FILE", help="TOML file with settings; see docs/bridge.md"
     )
-    group.add_argument("--data", type=Path, metavar="DIR", help="journal directory")
+    group.add_argument(
+        "--data",
+        type=Path,
+        metavar="DIR",
+        help="data directory with the journals (default: .otel_rl)",
+    )
 
 
 def _add_tracker_options(group: argparse._ActionsContainer, *, told: Callable[[str], str]) -> None:

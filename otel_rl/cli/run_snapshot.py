@@ -159,7 +159,7 @@ class RunWatch:
         roles = overview.roles.values()
         return Snapshot(
             self._key,
-            state_of(overview, now_ns),
+            state_of(overview, standing, now_ns),
             overview.step,
             self._rate(),
             self._reward(),

@@ -17,6 +17,7 @@ __all__ = ["Coverage", "coverage", "doubts"]
 
 _FEWEST_STEPS: Final = 8
 _NO_PATH: Final = f"no span {STEP_SPAN}, as otel_rl.step(n) makes"
+_UNTIMED: Final = "how long steps take is unknown"
 _SILENT_S: Final = 60.0
 _SILENT: Final = 10  # times the usual duration of a step
 
@@ -49,10 +50,15 @@ class Coverage(NamedTuple):
         return f"{self.steps} steps, {workers}, {of}{path}; {self._least}"
 
     @property
+    def unknown(self) -> str:
+        """Return what no finding can be about, in words; empty if times were measured."""
+        return _UNTIMED if self.least_ratio is None and self.least_work is None else ""
+
+    @property
     def _least(self) -> str:
         """The smallest slowdowns that would be seen."""
         if self.least_ratio is None:
-            least = "how long steps take is unknown"
+            least = _UNTIMED
             if self.least_work is not None:
                 least += f", work that takes {self.least_work:.1f} times as long would be seen"
             return least

@@ -115,6 +115,7 @@ def diagnose(
         causes = _passed(history)
     found_nothing = not causes and not symptoms
     why_not = list(doubts(part, silent_s=silent_s, is_part=steps is not None))
+    seen = coverage(part)
     verdict = Verdict.CAUSE if causes else Verdict.NO_CLEAR_CAUSE
     if found_nothing:
         verdict = Verdict.CANNOT_TELL if why_not else Verdict.HEALTHY
@@ -126,9 +127,10 @@ def diagnose(
         symptoms,
         _bound(part, _since_change(part, causes, first)),
         _failures(part, causes),
-        str(coverage(part)),
+        str(seen),
         why_not if found_nothing else (),
         list(changes(part)),
+        seen.unknown,
     )
 
 

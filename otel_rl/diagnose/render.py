@@ -16,7 +16,7 @@ def summary(report: Diagnosis) -> str:
         return f"{report.symptoms[0]}; no clear cause"
     if report.verdict is Verdict.CANNOT_TELL:
         return f"{report.verdict}: {'; '.join(report.doubts)}"
-    return "no fault found"
+    return f"no fault found, but {report.unknown}" if report.unknown else "no fault found"
 
 
 def in_words(report: Diagnosis, *, trace_url: str = "") -> Iterator[str]:
@@ -26,8 +26,7 @@ def in_words(report: Diagnosis, *, trace_url: str = "") -> Iterator[str]:
         report: The diagnosis.
         trace_url: URL of a trace, with ``{trace_id}`` in it; empty for ids alone.
     """
-    doubts = f": {'; '.join(report.doubts)}" if report.verdict is Verdict.CANNOT_TELL else ""
-    yield f"steps {report.first} to {report.last}: {report.verdict}{doubts}"
+    yield f"{_steps(report)}: {report.verdict}{_limits(report)}"
     for symptom in report.symptoms:
         yield f"  {symptom}"
     for change in report.changes:
@@ -49,6 +48,19 @@ def in_words(report: Diagnosis, *, trace_url: str = "") -> Iterator[str]:
         yield "No phase, worker or metric stands out enough to be called the cause."
     if report.seen and not report.causes:
         yield f"  seen: {report.seen}"
+
+
+def _steps(report: Diagnosis) -> str:
+    if report.first == report.last:
+        return f"step {report.first}"
+    return f"steps {report.first} to {report.last}"
+
+
+def _limits(report: Diagnosis) -> str:
+    """Return why a verdict may not be relied on."""
+    if report.verdict is Verdict.CANNOT_TELL:
+        return f": {'; '.join(report.doubts)}"
+    return f", but {report.unknown}" if report.verdict is Verdict.HEALTHY and report.unknown else ""
 
 
 def _place(cause: Cause) -> Iterator[str]:

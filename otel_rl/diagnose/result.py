@@ -126,6 +126,7 @@ class Diagnosis:
         seen: What the verdict rests on, in words.
         doubts: Why a run without a finding may still not be healthy, in words.
         changes: Deliberate changes, which are no faults, in words.
+        unknown: What no finding can be about, for want of measurements, in words.
     """
 
     first: int
@@ -138,3 +139,4 @@ class Diagnosis:
     seen: str = ""
     doubts: Sequence[str] = ()
     changes: Sequence[str] = ()
+    unknown: str = ""

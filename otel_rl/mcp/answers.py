@@ -8,12 +8,12 @@ from difflib import get_close_matches
 from typing import Any, Final
 
 from otel_rl.bridge.config import BridgeSettings
-from otel_rl.bridge.journal.run_reader import read_keys, read_standing
+from otel_rl.bridge.journal.run_reader import read_keys
 from otel_rl.errors import ConfigError
 from otel_rl.view.journals import Found, Journals, may_see
 from otel_rl.view.parts.diagnoses import Asked, Diagnoses, Unread
 from otel_rl.view.parts.key_series import Bounds, comparison, key_list, key_series, similar_keys
-from otel_rl.view.parts.overview import goodput, headline, run_facts, step_seconds
+from otel_rl.view.parts.overview import goodput, headline, run_facts, standing_of, step_seconds
 from otel_rl.view.parts.slowest import longest_phases, longest_spans, step_time
 from otel_rl.view.parts.timeline import timeline
 from otel_rl.view.run_data import RunData
@@ -147,10 +147,10 @@ class Answers:
     def _summary(self, found: Found, data: RunData) -> Mapping[str, Any]:
         with found.open() as connection:
             keys = read_keys(connection, found.id)
-        known = headline(data, keys)
-        spent = goodput(found)
+        known, standing = headline(data, keys), standing_of(found)
+        spent = goodput(standing)
         return {
-            **run_facts(found, self._clock_ns()),
+            **run_facts(found, standing, self._clock_ns()),
             "step_s": step_seconds(data),
             "goodput": None if spent is None else spent["words"],
             "headline": None if known is None else {"key": known["key"], "last": known["last"]},
@@ -173,9 +173,8 @@ class Answers:
 
 
 def _facts_and_verdict(found: Found, now_ns: int) -> Mapping[str, Any]:
-    with found.open() as connection:
-        verdict = read_standing(connection, found.id).verdict
-    return {**run_facts(found, now_ns), "verdict": verdict or None}
+    standing = standing_of(found)
+    return {**run_facts(found, standing, now_ns), "verdict": standing.verdict or None}
 
 
 def _unread(found: Found, share: float) -> ConfigError:

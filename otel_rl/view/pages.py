@@ -30,6 +30,7 @@ from otel_rl.view.parts.overview import (
     panel_lines,
     run_facts,
     run_summary,
+    standing_of,
     step_seconds,
 )
 from otel_rl.view.parts.rollouts import rollouts
@@ -155,7 +156,7 @@ class Pages:
             "runs": [
                 run_summary(self._journals, one, now_ns)
                 if place < _MAX_SUMMARIES
-                else run_facts(one, now_ns)
+                else run_facts(one, standing_of(one), now_ns)
                 for place, one in enumerate(seen[:_MAX_RUNS])
             ],
             "left_out": max(0, len(seen) - _MAX_RUNS),
@@ -177,13 +178,13 @@ class Pages:
         progress = self._journals.read(found)
         data = progress.data
         newest = data if progress.share == 1 else self._journals.newest(found)
-        keys = _keys(found)
+        keys, stands = _keys(found), standing_of(found)
         return {
-            **run_facts(found, self._clock_ns()),
+            **run_facts(found, stands, self._clock_ns()),
             **_read_so_far(progress),
             "shown": headline(newest, keys),
             "step_s": step_seconds(newest),
-            "goodput": goodput(found),
+            "goodput": goodput(stands),
             "sections": self._catalogue(found, query).sections(data),
             "failures": [
                 {"step": one.step, "time_ms": one.time_ns / 1e6, "worker": shown(one.worker[:160])}

@@ -3,7 +3,7 @@
 import gzip
 import importlib.resources
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -49,7 +49,12 @@ CAUSES: Final = Contents(
 
 
 def write_report(
-    settings: BridgeSettings, run: str, output: Path, contents: Contents = EVERYTHING
+    settings: BridgeSettings,
+    run: str,
+    output: Path,
+    contents: Contents = EVERYTHING,
+    *,
+    news: Callable[[str], None] = lambda _: None,
 ) -> int:
     """Write the report of a run to a file. Returns its bytes.
 
@@ -58,13 +63,14 @@ def write_report(
         run: Its ``rl.run.id``.
         output: The file.
         contents: What it shows.
+        news: Told what is being done, in words.
 
     Raises:
         ConfigError: There is no such run, or a journal cannot be read, or the file written.
     """
     pages = Pages(settings)
     try:
-        html = report_html(pages, run, contents).encode()
+        html = report_html(pages, run, contents, news).encode()
     finally:
         pages.close()
     try:
@@ -74,18 +80,24 @@ def write_report(
     return len(html)
 
 
-def report_html(pages: Pages, run: str, contents: Contents = EVERYTHING) -> str:
+def report_html(
+    pages: Pages,
+    run: str,
+    contents: Contents = EVERYTHING,
+    news: Callable[[str], None] = lambda _: None,
+) -> str:
     """Return the page of a run with all that it shows: charts, timeline, workers, rollouts.
 
     Args:
         pages: Answers questions.
         run: Its ``rl.run.id``.
         contents: What it shows.
+        news: Told what is being done, in words.
 
     Raises:
         ConfigError: There is no such run, or a journal cannot be read.
     """
-    answers = dict(_answers(pages, run, contents))
+    answers = dict(_answers(pages, run, contents, news))
     # No tag can begin in it.
     data = orjson.dumps(answers).decode().replace("<", "\\u003c")
     html = (_STATIC / "index.html").read_text(encoding="utf-8")
@@ -100,18 +112,22 @@ def report_html(pages: Pages, run: str, contents: Contents = EVERYTHING) -> str:
     return html.replace("</body>", f"{tail}\n</body>")
 
 
-def _answers(pages: Pages, run: str, contents: Contents) -> Iterator[tuple[str, Any]]:
+def _answers(
+    pages: Pages, run: str, contents: Contents, news: Callable[[str], None]
+) -> Iterator[tuple[str, Any]]:
     yield "runs", {"runs": [], "faults": [], "left_out": 0, "only": run}
     yield "pages", contents.pages
-    overview = _overview(pages, run, contents)
+    overview = _overview(pages, run, contents, news)
     yield f"runs/{run}/overview", overview
     for section in overview["sections"]:
         for panel in section["panels"]:
             query = {"id": panel["id"]}
+            news(f"drawing {panel['title']}")
             yield f"runs/{run}/panel?id={panel['id']}", _get(pages, f"runs/{run}/panel", query)
     path = f"runs/{run}/diagnosis"
+    news("looking for causes")
     while (found := _get(pages, path, _range(contents.steps)))["read"] < 1:
-        pass
+        news(f"looking for causes, {found['read']:.0%}")
     yield path, found
     for page in ("workers", "rollouts", "health"):
         if page in contents.pages:
@@ -123,9 +139,10 @@ def _answers(pages: Pages, run: str, contents: Contents) -> Iterator[tuple[str, 
         yield f"{path}?first={step}&last={step}", _get(pages, path, _range((step, step)))
 
 
-def _overview(pages: Pages, run: str, contents: Contents) -> Any:
+def _overview(pages: Pages, run: str, contents: Contents, news: Callable[[str], None]) -> Any:
     overview = _get(pages, f"runs/{run}/overview")
     while overview["read"] < 1:
+        news(f"reading the history, {overview['read']:.0%}")
         overview = _get(pages, f"runs/{run}/overview")
     if contents.sections is not None:
         overview["sections"] = [

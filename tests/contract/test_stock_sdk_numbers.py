@@ -100,7 +100,7 @@ class StockWorker:
         self.reader = InMemoryMetricReader(deltas if is_delta else None)
         self.provider = MeterProvider(
             [self.reader],
-            SdkResource({"rl.worker.role": role, "service.instance.id": instance}),
+            SdkResource.create({"rl.worker.role": role, "service.instance.id": instance}),
             shutdown_on_exit=False,
         )
         self.meter = self.provider.get_meter("stock")
@@ -328,6 +328,19 @@ def test_processes_with_deltas_and_one_name_are_told_of(kind: str) -> None:
     run.end()
     (told,) = (row.labels[SHARED] for row in run.rows if row.labels)
     assert "service.instance.id" in told
+
+
+@pytest.mark.parametrize("is_delta", [True, False])
+def test_one_process_shares_its_name_with_none_however_long_it_reports(is_delta: bool) -> None:
+    run, worker = Run(), StockWorker(is_delta=is_delta)
+    seconds = worker.meter.create_histogram("step_time")
+    tokens = worker.meter.create_counter("tokens")
+    for _ in range(10):
+        seconds.record(0.1)
+        tokens.add(10)
+        run.take(worker.export())
+    run.end()
+    assert not [row.labels for row in run.rows if row.labels]
 
 
 def test_deltas_of_one_process_and_of_one_that_replaces_it_are_no_shared_name() -> None:

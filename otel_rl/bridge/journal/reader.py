@@ -14,6 +14,7 @@ from typing import Final
 from otel_rl.bridge.journal.formats.description_format import read_description
 from otel_rl.bridge.journal.formats.key_log import readable_keys
 from otel_rl.bridge.journal.interface import MADE, WAITING, Connection, Journal, checksum
+from otel_rl.bridge.journal.run_reader import Standing
 from otel_rl.bridge.journal.sqlite import JOURNAL_FILE
 from otel_rl.bridge.journal.sqlite_files import is_in_use
 from otel_rl.errors import JournalError
@@ -38,7 +39,12 @@ __all__ = [
 
 _SILENT_S: Final = 60.0  # workers report each second, and by default at least once a minute
 _SHORTEST_STALL_S: Final = 300.0
-_STALL: Final = 10  # times the usual duration of a step
+_STALL: Final = 10.0  # times the usual duration of a step
+
+# The same after a diagnosis has found a stall: a run that has come to a step since then goes on,
+# though no look has said so yet.
+_SHORTEST_DIAGNOSED_S: Final = 10.0
+_DIAGNOSED_STALL: Final = 1.5
 
 _STATES: Final = {
     ExperimentStatus.COMPLETE: "finished",
@@ -121,12 +127,12 @@ class RunOverview:
         return self.description.status not in _STATES and not self.has_bridge
 
 
-def state_of(run: RunOverview, now_ns: int) -> str:
+def state_of(run: RunOverview, standing: Standing, now_ns: int) -> str:
     """Return ``running``, ``stalled``, ``interrupted``, or how it has ended.
 
     That is ``finished``, ``aborted`` or ``crashed``. It is interrupted if its bridge was killed or
-    stopped before its end. It is stalled if nothing was reported for a minute, or no step for ten
-    times as long as usual.
+    stopped before its end. It is stalled if nothing was reported for a minute, no step for ten
+    times as long as usual, or no step since the bridge's diagnosis has found a stall.
     """
     ended = _STATES.get(run.description.status)
     if ended is not None:
@@ -138,7 +144,10 @@ def state_of(run: RunOverview, now_ns: int) -> str:
     if run.step is None:
         return "running"
     usual_ns = (run.step_ns - run.begun_ns) / max(1, run.step)
-    is_late = now_ns - run.step_ns > max(_SHORTEST_STALL_S * 1e9, _STALL * usual_ns)
+    shortest_s, times = _SHORTEST_STALL_S, _STALL
+    if standing.is_stalled:
+        shortest_s, times = _SHORTEST_DIAGNOSED_S, _DIAGNOSED_STALL
+    is_late = now_ns - run.step_ns > max(shortest_s * 1e9, times * usual_ns)
     return "stalled" if is_late else "running"
 
 

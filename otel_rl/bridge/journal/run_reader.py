@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 from otel_rl.bridge.journal.formats import state_format as wire
 from otel_rl.bridge.journal.formats.key_log import readable_keys
 from otel_rl.bridge.journal.interface import Connection, checksum
+from otel_rl.diagnose.result import Kind
 from otel_rl.goodput import Spent
 from otel_rl.records import KeySpec, Table
 
@@ -71,6 +72,11 @@ class Standing(NamedTuple):
     verdict: str
     goodput: Mapping[str, Spent] = MappingProxyType({})
     cause: str = ""
+
+    @property
+    def is_stalled(self) -> bool:
+        """Return whether that diagnosis has found first that the run stands still."""
+        return self.cause.partition(" ")[0] == Kind.STALL
 
 
 class TableRow(NamedTuple):

@@ -2,25 +2,28 @@
 
 import argparse
 import contextlib
+import importlib.util
 import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from otel_rl.bridge.archive.archiver import Archiver, ArchiveUnwritable
 from otel_rl.bridge.config import BridgeSettings
 from otel_rl.bridge.counters import Counters
 from otel_rl.bridge.journal.archive_store import ArchiveStore
 from otel_rl.bridge.journal.sqlite import SqliteJournal
-from otel_rl.bridge.replay.archive_files import ArchiveFiles, archives_below
 from otel_rl.cli.lookup.journal_discovery import journals
-from otel_rl.cli.lookup.wanted_run import add_run
+from otel_rl.cli.lookup.run_or_directory import take_directory
+from otel_rl.cli.lookup.wanted_run import WantedRun, add_run
 from otel_rl.cli.options import add_bridge_options, settings_of
 from otel_rl.cli.replay.archive_places import archive_place, archive_places
 from otel_rl.cli.standard_streams import say
-from otel_rl.errors import ConfigError, JournalError, JournalLocked
+from otel_rl.errors import ConfigError, JournalError, JournalLocked, MissingExtra
 from otel_rl.records import ExperimentKey
 from otel_rl.redaction import printable
+
+if TYPE_CHECKING:
+    from otel_rl.bridge.replay.archive_files import ArchiveFiles
 
 __all__ = ["add_parser"]
 
@@ -40,13 +43,16 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    add_run(parser, "default: every run")
+    add_run(parser, "every run")
     parser.add_argument("--to", type=Path, metavar="DIR", help="copy the files to this directory")
     add_bridge_options(parser)
     parser.set_defaults(command=_command)
 
 
 def _command(arguments: argparse.Namespace) -> int:
+    if importlib.util.find_spec("pyarrow") is None:
+        raise MissingExtra("`otel-rl archive`", "pyarrow", "archive")
+    take_directory(arguments, may_be_empty=True)  # an archive may be all that there is
     settings = settings_of(arguments)
     is_complete = _write_waiting(settings)
     runs = [run for run in _runs(settings) if _is_wanted(run.key, arguments.run)]
@@ -67,6 +73,8 @@ def _command(arguments: argparse.Namespace) -> int:
 
 def _write_waiting(settings: BridgeSettings) -> bool:
     """Write the values that stopped bridges have left. Returns whether all are written."""
+    from otel_rl.bridge.archive.archiver import Archiver, ArchiveUnwritable
+
     if settings.journal.url is not None:
         return True  # a run's values are written by the bridge that has the run
     is_complete = True
@@ -94,13 +102,15 @@ def _write_waiting(settings: BridgeSettings) -> bool:
     return is_complete
 
 
-def _runs(settings: BridgeSettings) -> Iterator[ArchiveFiles]:
+def _runs(settings: BridgeSettings) -> Iterator["ArchiveFiles"]:
+    from otel_rl.bridge.replay.archive_files import archives_below
+
     for place in archive_places(settings):
         yield from archives_below(place, lambda exc: say(str(exc)))
 
 
 def _is_wanted(key: ExperimentKey, text: str | None) -> bool:
-    return text is None or text in {str(key), key.experiment, key.trial}
+    return bool(WantedRun(text).of([key]))
 
 
 def _copy(files: Sequence[Path], directory: Path) -> None:

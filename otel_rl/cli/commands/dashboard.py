@@ -11,7 +11,8 @@ from otel_rl.bridge.delivery.wandb.account import WandbSettings, find_account
 from otel_rl.bridge.delivery.wandb.display.workspace_view import VIEW_TITLE, save_view
 from otel_rl.bridge.journal.reader import keys, overview, shared_keys, shared_overview
 from otel_rl.cli.lookup.journal_discovery import journals, shared_journal
-from otel_rl.cli.lookup.wanted_run import add_run
+from otel_rl.cli.lookup.run_or_directory import take_directory
+from otel_rl.cli.lookup.wanted_run import WantedRun, add_run
 from otel_rl.cli.options import add_bridge_options, settings_of
 from otel_rl.dashboard.arrange import Section, arrange, as_json, in_words
 from otel_rl.errors import ConfigError, MissingExtra
@@ -42,7 +43,7 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    add_run(parser, "default: all runs in the journals here")
+    add_run(parser, "all runs in the journals here")
     parser.add_argument("--json", action="store_true", help="print it as JSON")
     parser.add_argument(
         "--force", action="store_true", help="overwrite a view that was edited by hand"
@@ -52,6 +53,7 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
 
 
 def _command(arguments: argparse.Namespace) -> int:
+    take_directory(arguments)
     settings = settings_of(arguments)
     sections = arrange(_sent(settings, arguments.run))
     if arguments.json:
@@ -89,7 +91,7 @@ def _sent(settings: BridgeSettings, wanted: str | None) -> Sequence[KeySpec]:
     runs: list[str] = []
     for key, catalogue in _catalogues(settings):
         runs.append(str(key))
-        if wanted not in {None, str(key), key.experiment, key.trial}:
+        if not WantedRun(wanted).of([key]):
             continue
         for spec in _selected(settings, catalogue):
             found.setdefault(spec.key, spec)

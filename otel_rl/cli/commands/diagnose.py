@@ -21,8 +21,10 @@ from otel_rl.bridge.journal.reader import (
     shared_removed_runs,
 )
 from otel_rl.cli.lookup.journal_discovery import journals, shared_journal
+from otel_rl.cli.lookup.run_or_directory import take_directory
 from otel_rl.cli.lookup.wanted_run import WantedRun, add_run, add_run_names, steps, wanted_run
 from otel_rl.cli.options import add_journal_options, settings_of
+from otel_rl.cli.progress import counted, progress
 from otel_rl.diagnose.engine import diagnose
 from otel_rl.diagnose.history.goodput import goodput_of
 from otel_rl.diagnose.history.records import Facts
@@ -119,30 +121,22 @@ def _command(arguments: argparse.Namespace) -> int:
         print(json.dumps(json_schema(), indent=1))
         return 0
     collect_rarely()
+    if arguments.jaeger is None:
+        take_directory(arguments)
     settings = settings_of(arguments)
     if arguments.html is not None:
         _check_html(arguments)
-    trace_url = settings.align.trace_url
-    wanted = wanted_run(arguments)
-    if arguments.jaeger is None:
-        found = _histories(settings, wanted)
-        if not wanted.of(found):
-            _check_not_removed(settings, wanted)
-        key, bodies = _chosen(wanted, found, _of_journals(settings))
-    else:
-        jaeger = _jaeger(arguments.jaeger, arguments.lookback)
-        trace_url = trace_url or jaeger.trace_url
-        key, bodies = _chosen(wanted, _traced(jaeger, wanted), _OF_A_JAEGER)
-    history = RunHistory(Facts.decode(body) for body in bodies)
+    key, bodies, trace_url = _stored(arguments, settings)
+    with progress("reading the history") as news:
+        told = counted(bodies, "reading the history", news)
+        history = RunHistory(Facts.decode(body) for body in told)
     if arguments.steps is not None and arguments.steps[0] > history.last:
         raise ConfigError(
             f"--steps: {key} has come to step {history.last} (got {arguments.steps[0]}).",
             hint="Steps are those of rl.loop.iteration.",
         )
-    silent_s = 0.0 if arguments.jaeger else max(0.0, time.time() - history.newest_ns / 1e9)
-    report = diagnose(history, arguments.steps, passed=not arguments.now, silent_s=silent_s)
-    if arguments.jaeger is None:
-        report = _with_places(report, settings, key)
+    with progress(f"looking for causes in {history.last} steps"):
+        report = _diagnosed(arguments, settings, key, history)
     if arguments.json:
         answer = run_as_json(key, history, report)
         print(json.dumps(answer, indent=1, allow_nan=False))
@@ -155,11 +149,46 @@ def _command(arguments: argparse.Namespace) -> int:
     if words:
         print(printable(words))
     if arguments.html is not None:
-        contents = CAUSES._replace(steps=arguments.steps)
-        wanted_id = run_id(key.experiment, key.trial)
-        size = write_report(settings, wanted_id, arguments.html, contents)
-        print(shown(f"{arguments.html} ({size / 1e6:.1f} MB)"))
+        _write_html(arguments, settings, key)
     return 0
+
+
+def _stored(
+    arguments: argparse.Namespace, settings: BridgeSettings
+) -> tuple[ExperimentKey, Sequence[bytes], str]:
+    """Return the wanted run, its encoded history, and where a person sees its traces."""
+    wanted, trace_url = wanted_run(arguments), settings.align.trace_url
+    if arguments.jaeger is not None:
+        jaeger = _jaeger(arguments.jaeger, arguments.lookback)
+        with progress("reading traces of the Jaeger"):
+            key, bodies = _chosen(wanted, _traced(jaeger, wanted), _OF_A_JAEGER)
+        return key, bodies, trace_url or jaeger.trace_url
+    with progress("reading the journal"):
+        found = _histories(settings, wanted)
+    if not wanted.of(found):
+        _check_not_removed(settings, wanted)
+    return *_chosen(wanted, found, _of_journals(settings)), trace_url
+
+
+def _diagnosed(
+    arguments: argparse.Namespace,
+    settings: BridgeSettings,
+    key: ExperimentKey,
+    history: RunHistory,
+) -> Diagnosis:
+    silent_s = 0.0 if arguments.jaeger else max(0.0, time.time() - history.newest_ns / 1e9)
+    report = diagnose(history, arguments.steps, passed=not arguments.now, silent_s=silent_s)
+    return report if arguments.jaeger else _with_places(report, settings, key)
+
+
+def _write_html(
+    arguments: argparse.Namespace, settings: BridgeSettings, key: ExperimentKey
+) -> None:
+    contents = CAUSES._replace(steps=arguments.steps)
+    wanted_id = run_id(key.experiment, key.trial)
+    with progress("reading the history") as news:
+        size = write_report(settings, wanted_id, arguments.html, contents, news=news)
+    print(shown(f"{arguments.html} ({size / 1e6:.1f} MB)"))
 
 
 def _with_places(report: Diagnosis, settings: BridgeSettings, key: ExperimentKey) -> Diagnosis:

@@ -23,8 +23,10 @@ from otel_rl.bridge.journal.run_reader import (
 )
 from otel_rl.bridge.rows.history.span_log import read_spans
 from otel_rl.cli.lookup.run_lookup import FoundRun, find_runs, opened, removed
+from otel_rl.cli.lookup.run_or_directory import take_directory
 from otel_rl.cli.lookup.wanted_run import WantedRun, add_run, add_run_names, steps, wanted_run
 from otel_rl.cli.options import add_journal_options, settings_of
+from otel_rl.cli.progress import progress
 from otel_rl.cli.standard_streams import say
 from otel_rl.diagnose.history.records import Facts
 from otel_rl.errors import ConfigError
@@ -88,15 +90,21 @@ def _command(arguments: argparse.Namespace) -> int:
         raise ConfigError(
             "A trace is not text for a terminal.", hint="Name a file: -o trace.json.gz"
         )
+    take_directory(arguments)
     settings = settings_of(arguments)
     run = _chosen(settings, wanted_run(arguments))
     identity = run_id(run.key.experiment, run.key.trial)
-    with SpanTable() as table, opened(settings, run) as connection:
+    with (
+        progress("reading the spans") as news,
+        SpanTable() as table,
+        opened(settings, run) as connection,
+    ):
         damaged = _fill(table, connection, identity)
         names = {of.instance: of.name for of in read_standing(connection, identity).workers}
         if damaged:
             say(f"{damaged} damaged parts of the spans are left out")
         _set_clocks(table, _leads(connection, identity, arguments.steps), names)
+        news("writing the trace")
         chosen = _select(table, run, arguments.steps)
         about = {"run": str(run.key), "steps": f"{chosen[0]}:{chosen[1]}"}
         unknown = table.unknown_links()
@@ -269,10 +277,10 @@ def _opened(path: Path, *, is_compressed: bool) -> BinaryIO:
 def _report(
     summary: TraceSummary, chosen: tuple[int, int], unknown: int, path: Path | None
 ) -> None:
-    said = (
-        f"{summary.spans} spans of {summary.processes} workers in steps {chosen[0]} to {chosen[1]},"
-        f" {summary.flows} links"
-    )
+    first, last = chosen
+    steps = f"step {first}" if first == last else f"steps {first} to {last}"
+    workers = f"{summary.processes} worker{'s' * (summary.processes != 1)}"
+    said = f"{summary.spans} spans of {workers} in {steps}, {summary.flows} links"
     if unknown:
         said += f" ({unknown} more to spans that are not in the journal)"
     if path is not None:

@@ -1,14 +1,17 @@
 """``otel-rl mcp``: answers programs that ask about runs by the Model Context Protocol."""
 
 import argparse
+import importlib.util
+from collections.abc import Mapping
+from contextlib import closing
+from functools import partial
+from typing import Any
 
+from otel_rl.bridge.config import BridgeSettings
 from otel_rl.bridge.garbage import collect_rarely
 from otel_rl.cli.options import add_journal_options, host_and_port, settings_of
 from otel_rl.cli.standard_streams import say
-from otel_rl.mcp.answers import Answers
-from otel_rl.mcp.server import serve_http, serve_stdio
-from otel_rl.mcp.tools import make_server
-from otel_rl.view.listener import Listener
+from otel_rl.errors import MissingExtra
 
 __all__ = ["add_parser"]
 
@@ -44,13 +47,25 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
 
 
 def _command(arguments: argparse.Namespace) -> int:
+    if importlib.util.find_spec("mcp") is None:
+        raise MissingExtra("`otel-rl mcp`", "mcp", "mcp")
     collect_rarely()
-    settings = settings_of(arguments)
-    answers = Answers(settings)
-    listen = arguments.http
+    _serve(settings_of(arguments), arguments.http)
+    return 0
+
+
+def _serve(settings: BridgeSettings, listen: Mapping[str, Any] | None) -> None:
+    from otel_rl.mcp.answers import Answers
+    from otel_rl.mcp.server import serve_http, serve_stdio
+    from otel_rl.mcp.tools import make_server
+    from otel_rl.view.listener import Listener
+
+    with closing(Answers(settings)):
+        pass  # a database that cannot be used is told now, and not to the client
+    answers = partial(Answers, settings)
     if listen is None:
         serve_stdio(make_server(answers))
-        return 0
+        return
     listener = Listener(
         "--http",
         listen["host"],
@@ -62,4 +77,3 @@ def _command(arguments: argparse.Namespace) -> int:
     if listener.token:
         say("header: Authorization: Bearer ", token=listener.token)
     serve_http(make_server(answers, listener.access), listener)
-    return 0

@@ -47,8 +47,9 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     parser.add_argument(
         "run",
         nargs="?",
-        metavar="EXPERIMENT[/TRIAL]|DIR",
-        help="a run, or a directory: every run in the journals and archives below it",
+        metavar="RUN|DIR",
+        help="EXPERIMENT[/TRIAL] or id of a run; or a directory, for every run in the journals and "
+        "archives below it",
     )
     add_run_names(parser)
     parser.add_argument(

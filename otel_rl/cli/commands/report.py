@@ -5,8 +5,10 @@ import importlib.util
 from pathlib import Path
 
 from otel_rl.cli.commands.view import run_of
+from otel_rl.cli.lookup.run_or_directory import take_directory
 from otel_rl.cli.lookup.wanted_run import add_run
 from otel_rl.cli.options import add_journal_options, settings_of
+from otel_rl.cli.progress import progress
 from otel_rl.errors import MissingExtra
 from otel_rl.redaction import shown
 from otel_rl.view.report import write_report
@@ -40,7 +42,7 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         type=Path,
         default=Path("report.html"),
         metavar="FILE",
-        help="(%(default)s)",
+        help="default: %(default)s",
     )
     add_journal_options(parser)
     parser.set_defaults(command=_command)
@@ -49,7 +51,10 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
 def _command(arguments: argparse.Namespace) -> int:
     if importlib.util.find_spec("plotly") is None:
         raise MissingExtra("`otel-rl report`", "plotly", "view")
+    take_directory(arguments)
     settings = settings_of(arguments)
-    size = write_report(settings, run_of(settings, arguments.run), arguments.output)
+    run = run_of(settings, arguments.run)
+    with progress("reading the history") as news:
+        size = write_report(settings, run, arguments.output, news=news)
     print(shown(f"{arguments.output} ({size / 1e6:.1f} MB)"))
     return 0

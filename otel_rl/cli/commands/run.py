@@ -19,6 +19,7 @@ from otel_rl.cli.embedded_bridge import embedded, embedded_defaults, page_link, 
 from otel_rl.cli.environment import notes_on, reporting_environment
 from otel_rl.cli.live_line import live_line
 from otel_rl.cli.options import add_bridge_options, experiment_key, settings_of
+from otel_rl.cli.signals import handled
 from otel_rl.cli.standard_streams import say
 from otel_rl.errors import ConfigError
 from otel_rl.worker.identity.names import checked_name
@@ -195,12 +196,8 @@ def _signals_to(process: "subprocess.Popen[bytes]") -> Iterator[None]:
         if not (number == signal.SIGINT and _is_in_foreground()):
             process.send_signal(number)
 
-    before = {number: signal.signal(number, forward) for number in _REQUESTS}
-    try:
+    with handled(_REQUESTS, forward):
         yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _is_in_foreground() -> bool:

@@ -13,7 +13,7 @@ from typing import Final
 from otel_rl.bridge.config import BridgeSettings
 from otel_rl.bridge.journal.interface import Connection
 from otel_rl.bridge.journal.reader import RunOverview, looking, read_runs, state_of
-from otel_rl.bridge.journal.run_reader import read_standing
+from otel_rl.bridge.journal.run_reader import Standing, read_standing
 from otel_rl.cli.lookup.journal_discovery import journals, shared_journal
 from otel_rl.cli.options import add_journal_options, settings_of
 from otel_rl.cli.standard_streams import say
@@ -32,7 +32,8 @@ examples:
 
 states:
   running    its workers report
-  stalled    no report for a minute, or no new step for ten usual step times and 5 minutes
+  stalled    no report for a minute, no new step for ten usual step times and 5 minutes, or
+             since the diagnosis has found a stall
   interrupted                    no bridge works on it: killed or stopped before the run ended
   finished, aborted, crashed     how the run ended
 """
@@ -107,7 +108,7 @@ def _command(arguments: argparse.Namespace) -> int:
     settings = settings_of(arguments)
     found, faults = _read(settings)
     now_ns = time.time_ns()
-    listed = [_listed(run, goodput, now_ns) for run, goodput in found]
+    listed = [_listed(run, standing, now_ns) for run, standing in found]
     listed.sort(key=lambda one: (one.idle_s, str(one.run.key)))
     if arguments.json:
         print(json.dumps([_as_json(one) for one in listed], indent=1))
@@ -122,11 +123,11 @@ def _command(arguments: argparse.Namespace) -> int:
     return 1 if faults else 0
 
 
-_Found = tuple[RunOverview, Mapping[str, Spent]]
+_Found = tuple[RunOverview, Standing]
 
 
 def _read(settings: BridgeSettings) -> tuple[Sequence[_Found], Sequence[JournalError]]:
-    """Return every run in reach with its goodput, and why journals cannot be read."""
+    """Return every run in reach with its standing, and why journals cannot be read."""
     if settings.journal.url is not None:
         with shared_journal(settings) as journal, journal.read() as connection:
             return [*_found(connection)], []
@@ -144,13 +145,14 @@ def _read(settings: BridgeSettings) -> tuple[Sequence[_Found], Sequence[JournalE
 def _found(connection: Connection, directory: Path | None = None) -> Iterator[_Found]:
     for run in read_runs(connection, directory):
         identity = run_id(run.key.experiment, run.key.trial)
-        yield run, read_standing(connection, identity).goodput
+        yield run, read_standing(connection, identity)
 
 
-def _listed(run: RunOverview, goodput: Mapping[str, Spent], now_ns: int) -> _Listed:
+def _listed(run: RunOverview, standing: Standing, now_ns: int) -> _Listed:
     idle_s = max(0.0, (now_ns - run.changed_ns) / 1e9)
     age_s = max(idle_s, (now_ns - (run.begun_ns or run.changed_ns)) / 1e9)
-    return _Listed(run, state_of(run, now_ns), age_s, idle_s, _size(run.location), goodput)
+    state, size = state_of(run, standing, now_ns), _size(run.location)
+    return _Listed(run, state, age_s, idle_s, size, standing.goodput)
 
 
 def _size(location: str) -> int | None:
@@ -232,7 +234,10 @@ def _nothing(settings: BridgeSettings) -> Iterator[str]:
     if settings.journal.url is not None:
         yield "There is no run in the database of journal.url."
         return
-    yield printable(f"There is no run in the journals below {str(settings.data)!r}.")
+    if not settings.data.is_dir():
+        yield printable(f"There is no directory {str(settings.data)!r}.")
+    else:
+        yield printable(f"There is no run in the journals below {str(settings.data)!r}.")
     yield "Start one with `otel-rl run -- python train.py` or `otel-rl demo`, or name the data"
     yield "directory of a bridge: otel-rl runs DIR. Ended runs are removed from a journal after"
     yield "journal.keep_ended_days; their rows stay in the tracker."

@@ -17,6 +17,7 @@ from rich.text import Text
 from otel_rl.bridge.config import BridgeSettings
 from otel_rl.bridge.journal.reader import looking, read_runs, shared_overview
 from otel_rl.cli.lookup.journal_discovery import journals, shared_journal
+from otel_rl.cli.lookup.run_or_directory import take_directory
 from otel_rl.cli.lookup.wanted_run import WantedRun, add_run, add_run_names, wanted_run
 from otel_rl.cli.options import add_journal_options, settings_of
 from otel_rl.cli.run_snapshot import RunWatch, Snapshot, WorkerLine, counted, notable_first
@@ -66,7 +67,7 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    add_run(parser, "whose workers to show (default: of the most recently active run)")
+    add_run(parser)
     add_run_names(parser)
     parser.add_argument("--once", action="store_true", help="print once and exit")
     add_journal_options(parser)
@@ -74,6 +75,7 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
 
 
 def _command(arguments: argparse.Namespace) -> int:
+    take_directory(arguments)
     settings = settings_of(arguments)
     reader = _Reader(settings, wanted_run(arguments))
     is_live = sys.stdout.isatty() and os.environ.get("TERM", "dumb") not in {"", "dumb"}

@@ -4,12 +4,13 @@ import argparse
 import importlib.util
 import webbrowser
 from contextlib import closing
-from pathlib import Path
 
 from otel_rl.bridge.config import BridgeSettings
+from otel_rl.cli.lookup.run_or_directory import take_directory
+from otel_rl.cli.lookup.wanted_run import add_run
 from otel_rl.cli.options import add_journal_options, host_and_port, settings_of
 from otel_rl.cli.standard_streams import say
-from otel_rl.errors import ConfigError, MissingExtra
+from otel_rl.errors import MissingExtra
 from otel_rl.view.journals import Journals
 from otel_rl.view.server import ViewServer
 
@@ -37,12 +38,7 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument(
-        "what",
-        nargs="?",
-        metavar="DIR | RUN",
-        help="data directory, or EXPERIMENT[/TRIAL] (default: all runs of --data)",
-    )
+    add_run(parser, "all runs of --data")
     parser.add_argument(
         "--listen",
         type=host_and_port,
@@ -60,12 +56,8 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
 def _command(arguments: argparse.Namespace) -> int:
     if importlib.util.find_spec("plotly") is None:
         raise MissingExtra("`otel-rl view`", "plotly", "view")
-    run = arguments.what
-    if run is not None and Path(run).is_dir() and not _is_run(arguments, run):
-        if arguments.data is not None:
-            raise ConfigError("Name the directory once, as DIR or by --data.")
-        arguments.data, run = Path(run), None
-    settings = settings_of(arguments)
+    take_directory(arguments, may_be_empty=True)
+    settings, run = settings_of(arguments), arguments.run
     place = "" if run is None else f"#/run/{run_of(settings, run)}/overview"
     listen = arguments.listen
     server = ViewServer(
@@ -80,15 +72,6 @@ def _command(arguments: argparse.Namespace) -> int:
 
     server.serve(started)
     return 0
-
-
-def _is_run(arguments: argparse.Namespace, name: str) -> bool:
-    """Return whether a run has the name, which may be that of a directory, too."""
-    try:
-        run_of(settings_of(arguments), name)
-    except ConfigError:
-        return False
-    return True
 
 
 def run_of(settings: BridgeSettings, wanted: str | None) -> str:

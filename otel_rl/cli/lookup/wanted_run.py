@@ -8,15 +8,19 @@ from typing import NamedTuple
 
 from otel_rl.errors import ConfigError
 from otel_rl.records import ExperimentKey
+from otel_rl.run_id import run_id
 
 __all__ = ["WantedRun", "add_run", "add_run_names", "steps", "wanted_run"]
 
 
-def add_run(
-    parser: argparse.ArgumentParser, meaning: str = "default: the most recently active run"
-) -> None:
-    """Add the argument for a run; ``meaning`` is its help."""
-    parser.add_argument("run", nargs="?", metavar="EXPERIMENT[/TRIAL]", help=meaning)
+def add_run(parser: argparse.ArgumentParser, default: str = "the most recently active run") -> None:
+    """Add the argument for a run, or a directory with runs; ``default`` is in its help."""
+    parser.add_argument(
+        "run",
+        nargs="?",
+        metavar="RUN|DIR",
+        help=f"EXPERIMENT[/TRIAL] or id of a run, or a data directory (default: {default})",
+    )
 
 
 def add_run_names(parser: argparse.ArgumentParser) -> None:
@@ -82,7 +86,11 @@ class WantedRun(NamedTuple):
                 for key in whole
             )
             raise ConfigError(f"{self.text!r} matches several runs.", hint=f"Write {runs}.")
-        return whole or [key for key in keys if self.text in {key.experiment, key.trial}]
+        return whole or [
+            key
+            for key in keys
+            if self.text in {key.experiment, key.trial, run_id(key.experiment, key.trial)}
+        ]
 
     def __str__(self) -> str:
         if self.text is not None:

@@ -9,6 +9,7 @@ from typing import Any, Final
 from otel_rl.bridge.delivery.selection.key_selection import KeyNames, KeySelection
 from otel_rl.bridge.journal.reader import state_of
 from otel_rl.bridge.journal.run_reader import (
+    Standing,
     history_size,
     read_keys,
     read_standing,
@@ -31,6 +32,7 @@ __all__ = [
     "panel_lines",
     "run_facts",
     "run_summary",
+    "standing_of",
     "step_seconds",
 ]
 
@@ -47,7 +49,7 @@ _HEADLINES: Final = {names.RL_REWARD_MEAN: "reward", names.RL_TRAIN_LOSS: "loss"
 _LAST_STEPS: Final = 20
 
 
-def run_facts(found: Found, now_ns: int) -> dict[str, Any]:
+def run_facts(found: Found, standing: Standing, now_ns: int) -> dict[str, Any]:
     """Return the overview of a run without its history."""
     run, key = found.run, found.run.key
     crash = run.description.crash
@@ -58,7 +60,7 @@ def run_facts(found: Found, now_ns: int) -> dict[str, Any]:
         "id": found.id,
         "experiment": label(key.experiment),
         "trial": label(key.trial),
-        "state": state_of(run, now_ns),
+        "state": state_of(run, standing, now_ns),
         "crash": None if crash is None else label(crash.as_crash),
         "step": run.step,
         "lasted_s": age_s - idle_s if has_ended else age_s,
@@ -82,7 +84,7 @@ def run_summary(journals: Journals, found: Found, now_ns: int) -> dict[str, Any]
         standing = read_standing(connection, found.id)
         _, size = history_size(connection, found.id)
     told = {"verdict": standing.verdict, "cause": label(standing.cause)}
-    facts = {**run_facts(found, now_ns), **told, "shown": None}
+    facts = {**run_facts(found, standing, now_ns), **told, "shown": None}
     if size > _MAX_SPARK_BYTES:
         return facts
     return {**facts, "shown": headline(journals.read(found).data, keys)}
@@ -108,10 +110,15 @@ def step_seconds(data: RunData) -> float | None:
     return median(last) if last else None
 
 
-def goodput(found: Found) -> dict[str, Any] | None:
-    """Return the goodput of a run; None if it is unknown."""
+def standing_of(found: Found) -> Standing:
+    """Return the standing of a run, just read."""
     with found.open() as connection:
-        spent = read_standing(connection, found.id).goodput
+        return read_standing(connection, found.id)
+
+
+def goodput(standing: Standing) -> dict[str, Any] | None:
+    """Return the goodput of a run; None if it is unknown."""
+    spent = standing.goodput
     if not in_words(spent):
         return None
     roles = {label(role): of for role, of in as_json_goodput(spent).items()}

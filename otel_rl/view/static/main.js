@@ -97,7 +97,7 @@
     const failures = roles.reduce((sum, of) => sum + of.failures, 0);
     const facts = page.name !== "overview" ? [] : [
       ["step", found.step ?? "–"], [found.shown ? found.shown.name : "reward", otelRl.number(found.shown ? found.shown.last : null)], ["a step takes", otelRl.duration(found.step_s)], ["duration", otelRl.duration(found.lasted_s)], ["last data", `${otelRl.duration(found.idle_s)} ago`],
-      ["workers alive", expected ? `${found.state === "interrupted" ? "?" : alive} of ${expected}` : found.state === "running" ? String(alive) : "ended"], ["failures of workers", failures],
+      ["workers alive", expected ? `${found.state === "interrupted" ? "?" : alive} of ${expected}` : ["running", "stalled"].includes(found.state) ? String(alive) : "–"], ["failures of workers", failures],
     ];
     document.getElementById("crumbs").textContent = `${found.experiment} / ${found.trial}`;
     document.title = `${found.experiment} – otel_rl`;

@@ -113,7 +113,7 @@ otelRl.pages.overview = class {
   verdict() {
     const { h } = otelRl;
     const headline = ({ kind, worker, role }) => [kind, worker || role].filter(Boolean).join(" ");
-    const { verdict, words, causes, symptoms, bound, failures } = this.diagnosis;
+    const { verdict, words, causes, symptoms, bound, failures, seen } = this.diagnosis;
     const kind = { "no clear cause": "unclear" }[verdict] || verdict;
     this.top.className = `card verdict ${kind}`;
     otelRl.fill(this.top,
@@ -123,7 +123,7 @@ otelRl.pages.overview = class {
         cause.phase && !otelRl.report ? h("a", { href: `#/run/${this.run}/workers/${encodeURIComponent(`${cause.role}/${cause.phase}`)}` }, "by worker") : null,
         cause.evidence.slice(0, 3).map((one) => h("div", { class: "evidence" },
           [one.what, one.worker ? ` of ${one.worker}` : "", one.before !== null && one.after !== null ? `: ${otelRl.number(one.before)} → ${otelRl.number(one.after)} ${one.unit}` : ""].join("")))))) : null,
-      [...(symptoms || []), ...(failures || [])].map((one) => h("div", { class: "evidence" }, one)));
+      [...(symptoms || []), ...(failures || []), ...(seen && !causes.length ? [`seen: ${seen}`] : [])].map((one) => h("div", { class: "evidence" }, one)));
     for (const card of this.cards.values()) if (card.lines && card.section === "Step time") this.plot(card);
   }
 

@@ -26,7 +26,7 @@ otelRl.pages.workers = class {
       this.plot = h("div", { id: "heatmap", role: "img", "aria-label": "A phase or measurement by worker and step" });
       this.note = h("p", { class: "quiet" });
       this.table = h("div", { class: "card scroll" });
-      otelRl.fill(this.root, this.controls, h("div", { class: "card" }, this.plot), this.note, h("h2", {}, "Processes"), this.table);
+      otelRl.fill(this.root, this.controls, this.note, h("div", { class: "card" }, this.plot), h("h2", {}, "Processes"), this.table);
     }
     const choices = [...phases.map((one) => [one.id, `${one.role}/${one.phase}${one.waits ? " (waits)" : ""}`]), ...measurements.map((one) => [one.id, one.key])];
     otelRl.fill(this.controls, h("h2", { class: "grow" }, deviations ? "A measurement by worker and step" : "Time of a phase by worker and step"),
@@ -34,6 +34,7 @@ otelRl.pages.workers = class {
     if (shown) this.plotCells(shown); else otelRl.fill(this.plot, h("p", { class: "empty" }, "No phase was reported yet, and no key by several workers."));
     this.note.textContent = !shown ? "" : [
       deviations ? "Colours show the distance from the median of the workers at the step: red is more, blue less." : "A slow worker is a row, a slow step a column.",
+      heatmap ? this.longest(heatmap) : "",
       "Of each step the 32 outstanding workers are kept.",
       shown.width > 1 ? `${shown.width} steps share a column, which shows the ${deviations ? "farthest" : "longest"}.` : "",
       shown.left_out ? `${shown.left_out} workers ${deviations ? "nearer to the median" : "with less time"} are not drawn.` : "",
@@ -42,6 +43,18 @@ otelRl.pages.workers = class {
     otelRl.fill(this.table, h("table", {}, h("thead", {}, h("tr", {}, ["Worker", "State", "Step", "Phase", "Phase ended", "Last export"].map((text) => h("th", { scope: "col" }, text)))),
       h("tbody", {}, workers.map((one) => h("tr", {}, h("td", {}, h("bdi", { class: "cut" }, one.worker)), h("td", {}, otelRl.badge(one.standing)), h("td", {}, one.step ?? "–"),
         h("td", {}, h("bdi", { class: "cut" }, one.phase || "–")), h("td", {}, one.phase_s === null ? "–" : one.in_phase ? `in it for ${otelRl.duration(one.phase_s)}` : `${otelRl.duration(one.phase_s)} ago`), h("td", {}, one.heard_s === null ? "–" : `${otelRl.duration(one.heard_s)} ago`))))));
+  }
+
+  // Among many rows a slow worker is below the window.
+  longest(heatmap) {
+    const middle = (cells) => {
+      const sorted = cells.filter((one) => one !== null).sort((a, b) => a - b);
+      return sorted[Math.floor((sorted.length - 1) / 2)] ?? 0;
+    };
+    const usual = heatmap.seconds.map(middle);
+    const most = Math.max(...usual);
+    if (usual.length < 2 || most < 1.2 * middle(usual)) return "";
+    return `Longest: ${heatmap.workers[usual.indexOf(most)]}, mostly ${otelRl.duration(most)}; half of the workers take ${otelRl.duration(middle(usual))} or less.`;
   }
 
   plotCells(heatmap) {

@@ -16,7 +16,7 @@ from otel_rl.cli.live_line import summary
 from otel_rl.cli.run_snapshot import RunWatch, Snapshot, WorkerLine, counted, notable_first
 from otel_rl.diagnose.history.records import Facts, RowFacts, SpanFacts, WorkerFacts
 from otel_rl.records import ExperimentKey, KeySpec, RoleStanding, Value
-from tests.journals.small_run import ENDED, T0, Life, begin, start_ns
+from tests.journals.small_run import ENDED, T0, Life, begin, start_ns, step
 
 S = 1_000_000_000
 RUN = ExperimentKey("grpo", "one")
@@ -166,3 +166,27 @@ def test_the_verdict_names_the_first_cause(
     life.journal.close()
     assert snapshot.verdict == told
     assert summary(snapshot).endswith(told)
+
+
+@pytest.mark.parametrize(
+    ("kind", "seconds_later", "state"),
+    [
+        ("stall", 9, "running"),  # a step has come since
+        ("stall", 11, "stalled"),
+        ("straggler", 11, "running"),
+        ("straggler", 61, "stalled"),  # nothing was reported for a minute
+    ],
+)
+def test_a_run_is_stalled_as_soon_as_the_diagnosis_says_so(
+    tmp_path: Path, kind: str, seconds_later: int, state: str
+) -> None:
+    life = Life(tmp_path)
+    life.take(begin(ENDED, 0), *step(ENDED, 0, 1), now_ns=start_ns(ENDED))
+    cause: dict[str, Value] = {"kind": kind, "role": "trainer", "worker": "trainer/0"}
+    life.processor.findings.add(ENDED, Finding(1, T0, "cause", "words", [cause]))
+    life.take(begin(ENDED, 1), now_ns=start_ns(ENDED))
+    with looking(tmp_path) as connection:
+        (run,) = read_runs(connection, tmp_path)
+        snapshot = RunWatch(ENDED).look(connection, run, T0 + seconds_later * S)
+    life.journal.close()
+    assert (run.step, snapshot.state) == (1, state)

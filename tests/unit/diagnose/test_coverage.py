@@ -4,7 +4,7 @@ import pytest
 
 from otel_rl.diagnose.coverage import Coverage, coverage, doubts
 from otel_rl.diagnose.engine import diagnose
-from otel_rl.diagnose.history.records import Facts
+from otel_rl.diagnose.history.records import Facts, RowFacts
 from otel_rl.diagnose.history.run_history import RunHistory
 from otel_rl.diagnose.render import in_words, summary
 from otel_rl.diagnose.report_json import as_json
@@ -13,6 +13,8 @@ from otel_rl.records import WorkerFailure
 from tests.unit.diagnose.drawn import Style, drawn
 from tests.unit.diagnose.made import changed, made
 from tests.unit.diagnose.worlds import World
+
+S = 1_000_000_000
 
 
 def test_healthy_tells_how_many_steps_and_workers_and_what_would_have_been_seen() -> None:
@@ -70,7 +72,7 @@ def test_few_steps_are_not_called_healthy(steps: int, *, is_healthy: bool) -> No
 def test_no_step_is_not_called_healthy() -> None:
     report = diagnose(RunHistory([Facts(1, 0), Facts(2, 0)]))
     assert summary(report) == "cannot tell: no step was seen"
-    assert next(iter(in_words(report))) == "steps 0 to 0: cannot tell: no step was seen"
+    assert next(iter(in_words(report))) == "step 0: cannot tell: no step was seen"
 
 
 @pytest.mark.parametrize(
@@ -108,3 +110,19 @@ def test_a_dead_worker_is_told_at_the_step_of_its_last_sign() -> None:
 def test_a_lost_worker_that_reports_again_is_not_gone() -> None:
     assert [*doubts(World(lost={30: ["actor/1"]}).history())] == []
     assert [*doubts(World(lost={30: ["actor/9"]}).history())] == ["actor/9 stopped reporting"]
+
+
+def test_healthy_says_so_where_no_time_was_measured() -> None:
+    learning = [
+        Facts(step * S, step, rows=[RowFacts(step, step * S, {"trainer/loss": 1 / step})])
+        for step in range(1, 41)
+    ]
+    report = diagnose(RunHistory(learning))
+    assert report.verdict is Verdict.HEALTHY
+    assert summary(report) == "no fault found, but how long steps take is unknown"
+    assert next(iter(in_words(report))).endswith(": healthy, but how long steps take is unknown")
+    assert summary(diagnose(made())) == "no fault found"
+
+
+def test_one_step_is_called_a_step() -> None:
+    assert next(iter(in_words(diagnose(made(), (30, 30))))).startswith("step 30: ")

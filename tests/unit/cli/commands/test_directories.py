@@ -1,0 +1,81 @@
+"""A directory in place of a run's name, for every command that reads journals."""
+
+from pathlib import Path
+
+import pytest
+
+from otel_rl.bridge.journal.sqlite import JOURNAL_FILE
+from otel_rl.cli.main import main
+from otel_rl.records import ExperimentKey
+from otel_rl.run_id import run_id
+from tests.view_runs import LookedAt, write_run
+
+RUN_ID = run_id("grpo", "1")
+READERS = (("diagnose",), ("top", "--once"), ("report", "-o", "page.html"))
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working directory with a data directory of two runs, and others without any."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("grpo", "later"):
+        key = ExperimentKey(name, "1")
+        write_run(tmp_path / "runs" / "data" / run_id(name, "1"), LookedAt(key))
+    (tmp_path / "empty").mkdir()
+    return tmp_path
+
+
+@pytest.mark.parametrize("command", READERS)
+@pytest.mark.parametrize(
+    "place", ["runs/data/{}/", "./runs/data/{}", "runs/data/{}/" + JOURNAL_FILE]
+)
+@pytest.mark.usefixtures("home")
+def test_the_directory_of_a_run_stands_for_the_run(
+    command: tuple[str, ...], place: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*command, place.format(RUN_ID)]) == 0
+    out = capsys.readouterr().out
+    assert "later" not in out
+    assert "grpo/1" in out or "page.html" in out
+
+
+@pytest.mark.parametrize("command", READERS)
+@pytest.mark.usefixtures("home")
+def test_a_data_directory_stands_for_its_runs(command: tuple[str, ...]) -> None:
+    assert main([*command, "runs/data"]) == 0
+
+
+@pytest.mark.parametrize("command", READERS)
+@pytest.mark.usefixtures("home")
+def test_a_run_is_named_by_its_id(command: tuple[str, ...]) -> None:
+    assert main([*command, RUN_ID, "--data", "runs/data"]) == 0
+
+
+@pytest.mark.parametrize("command", READERS)
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["empty"], "no journal in 'empty', nor directly below. Name the data directory"),
+        (["runs"], "no journal in 'runs'"),
+        (["."], "There are some below runs/data."),
+        (["./missing"], "There is no directory './missing'. Name the data directory"),
+        (["runs/data", "--data", "empty"], "Name the directory once, as DIR or by --data."),
+    ],
+)
+@pytest.mark.usefixtures("home")
+def test_a_directory_without_runs_is_refused_with_a_hint(
+    command: tuple[str, ...],
+    arguments: list[str],
+    told: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main([*command, *arguments]) == 2
+    assert told in capsys.readouterr().err
+
+
+def test_a_run_comes_before_a_directory_of_its_name(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_run(home / "grpo", LookedAt(ExperimentKey("other")))
+    assert main(["diagnose", "grpo", "--data", "runs/data"]) == 0
+    assert "grpo/1" in capsys.readouterr().out

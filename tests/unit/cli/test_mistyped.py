@@ -1,0 +1,73 @@
+"""A mistyped command, option or setting is told with what was meant."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from otel_rl.bridge.config import load_settings
+from otel_rl.cli.main import main
+from otel_rl.errors import ConfigError
+
+
+@pytest.mark.parametrize(
+    ("line", "usage", "told"),
+    [
+        ("diagnos", "otel-rl [-h]", "there is no command 'diagnos'. Did you mean diagnose?"),
+        ("xyz", "otel-rl [-h]", "there is no command 'xyz'."),
+        ("runs --jsn", "otel-rl runs", "unrecognized arguments: --jsn. Did you mean --json?"),
+        ("run --expriment=x -- true", "otel-rl run", "Did you mean --experiment?"),
+        ("top --zzz", "otel-rl top", "unrecognized arguments: --zzz."),
+    ],
+)
+def test_what_was_meant_on_the_command_line_is_told(
+    line: str, usage: str, told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(line.split())
+    error = capsys.readouterr().err
+    assert ended.value.code == 2
+    assert f"usage: {usage}" in error
+    assert error.endswith(f"{told}\n")
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        ("trackr = 'jsonl'", "trackr: unknown setting. Did you mean tracker? See"),
+        (
+            "[align]\nwindows = 5",
+            "align.windows: unknown setting. Did you mean align.window_s? See",
+        ),
+        ("window_s = 5", "window_s: unknown setting. Did you mean align.window_s? See"),
+        ("[http]\nxyzzy = 5", "http.xyzzy: unknown setting. See docs/bridge.md."),
+    ],
+)
+def test_what_was_meant_in_a_file_is_told(tmp_path: Path, content: str, told: str) -> None:
+    file = tmp_path / "bridge.toml"
+    file.write_text(content)
+    with pytest.raises(ConfigError, match=f"^{re.escape(told)}"):
+        load_settings(file)
+
+
+@pytest.mark.parametrize(
+    ("variable", "told"),
+    [
+        (
+            "ALING__WINDOW_S",
+            "OTEL_RL_BRIDGE__ALING__WINDOW_S: unknown setting. Did you mean align.",
+        ),
+        ("TRACKER__NAM", "tracker.nam: unknown setting. Did you mean tracker.name? See"),
+    ],
+)
+def test_what_was_meant_in_a_variable_is_told(
+    monkeypatch: pytest.MonkeyPatch, variable: str, told: str
+) -> None:
+    monkeypatch.setenv(f"OTEL_RL_BRIDGE__{variable}", "2")
+    with pytest.raises(ConfigError, match=f"^{re.escape(told)}"):
+        load_settings()
+
+
+def test_a_directory_that_is_not_there_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["runs", "no/such/place"]) == 0
+    assert capsys.readouterr().out.startswith("There is no directory 'no/such/place'.\n")

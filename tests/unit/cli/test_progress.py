@@ -1,0 +1,58 @@
+"""The line of a long command on a terminal."""
+
+import io
+
+import pytest
+
+from otel_rl.cli.progress import counted, progress
+from tests.waiting import wait_until
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture
+def terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
+    monkeypatch.setenv("TERM", "xterm")
+    return Terminal()
+
+
+def test_a_terminal_shows_what_is_done_and_how_much_and_then_nothing(terminal: Terminal) -> None:
+    seen = []
+    with progress("looking", terminal, after_s=0) as news:
+        for item in counted(range(1_000), "reading", news):
+            seen.append(item)
+            if item == 500:
+                wait_until(
+                    lambda: "reading, 45% (" in terminal.getvalue(), "the line", timeout_s=60
+                )
+    assert seen == [*range(1_000)]
+    assert terminal.getvalue().endswith("\r\x1b[K")
+
+
+def test_what_is_done_at_once_writes_nothing(terminal: Terminal) -> None:
+    with progress("looking", terminal, after_s=3_600) as news:
+        news("reading")
+    assert terminal.getvalue() == ""
+
+
+def test_an_error_leaves_no_line(terminal: Terminal) -> None:
+    def fail() -> None:
+        with progress("looking", terminal, after_s=0):
+            wait_until(lambda: "looking (" in terminal.getvalue(), "the line", timeout_s=60)
+            raise ValueError("bad")
+
+    with pytest.raises(ValueError, match="bad"):
+        fail()
+    assert terminal.getvalue().endswith("\r\x1b[K")
+
+
+@pytest.mark.parametrize("term", ["xterm", "dumb", ""])
+def test_files_and_dumb_terminals_get_nothing(term: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", term)
+    stream = io.StringIO() if term == "xterm" else Terminal()
+    with progress("looking", stream, after_s=0) as news:
+        news("reading")
+    assert stream.getvalue() == ""
