@@ -183,11 +183,11 @@ def _order(point: Point) -> int:
 def _known_histograms(known: KnownBody, sender: Sender, now_ns: int) -> Sequence[Point] | None:
     """Return the points of the histograms of a known body; None if other metrics are among them."""
     points: list[Point] = []
-    for one in known.histograms:
-        metric = MetricView.FromString(one.metric)
+    for serialized_scope, serialized in known.histograms:
+        metric = MetricView.FromString(serialized)
         if metric.WhichOneof("data") not in HISTOGRAMS:
             return None
-        points += _points_of(metric, _scope(sender, one.scope, now_ns))
+        points += _points_of(metric, _scope(sender, serialized_scope, now_ns))
     return points
 
 
