@@ -192,7 +192,8 @@ def _known_histograms(known: KnownBody, sender: Sender, now_ns: int) -> Sequence
 
 
 def _scope(sender: Sender, serialized: bytes, now_ns: int) -> "_Scope":
-    name, reduction = _known_scope(serialized)
+    is_long = len(serialized) > _LONG_BYTES
+    name, reduction = (_read_scope if is_long else _known_scope)(serialized)
     return _Scope(sender, name, reduction, now_ns)
 
 
@@ -546,10 +547,12 @@ def _scope_name(scope: InstrumentationScope) -> str:
     return f"{scope.name}@{scope.version}{dict(text_pairs(attributes))}{dict(typed) or ''}"
 
 
-@lru_cache(maxsize=_MAX_SCOPES)
-def _known_scope(serialized: bytes) -> tuple[str, Reduction | None]:
+def _read_scope(serialized: bytes) -> tuple[str, Reduction | None]:
     scope = InstrumentationScope.FromString(serialized)
     return _scope_name(scope), _reduction(scope)
+
+
+_known_scope = lru_cache(maxsize=_MAX_SCOPES)(_read_scope)
 
 
 def _reduction(scope: InstrumentationScope) -> Reduction | None:
