@@ -118,4 +118,4 @@ def test_known_shapes_are_recognised_behind_a_gateway(
     read = read_known(sender, second[part.body : part.body_end], 0)
     assert read is not None
     assert (len(read.gauges), len(read.shares), len(read.sums)) == (4, 1, 1)
-    assert [Metric.FromString(one.metric).name for one in read.histograms] == ["histogram"]
+    assert [Metric.FromString(metric).name for _, metric in read.histograms] == ["histogram"]

@@ -618,3 +618,31 @@ def test_a_histogram_within_another_metric_is_left_to_parsing() -> None:
     with pytest.raises(RequestError):
         validate(Signal.METRICS, sent, LIMITS, NOW_NS)
     assert known.validate(sent, NOW_NS, lambda _: None) is None
+
+
+def test_a_histogram_is_of_the_scope_of_its_own_body(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(known_bodies, "_shapes", ShapeCache())
+    # Cut at the same places, although their scopes end at different ones.
+    first, second = _in_a_scope("own", "loss.of"), _in_a_scope("own.name", "lo")
+    for sent in (first, second, first):
+        assert _sorted(_decoded(sent)) == _sorted(_decoded(sent + b"\x78\x01"))
+
+
+def _in_a_scope(name: str, metric: str) -> bytes:
+    request = ExportMetricsServiceRequest()
+    part = request.resource_metrics.add()
+    part.resource.attributes.extend(key_values({"telemetry.distro.name": "otel_rl"}))
+    scope = part.scope_metrics.add()
+    scope.scope.name = name
+    _add_gauge(scope.metrics.add(name=metric), 3, NOW_NS)
+    _add_histograms(scope.metrics.add(name="h"), 3, NOW_NS)
+    return request.SerializeToString()
+
+
+@pytest.mark.parametrize("group", [b"\x7b\x7c", b"\x7b\x08\x01\x7c"], ids=["empty", "number"])
+def test_a_group_in_a_resource_is_left_to_parsing(group: bytes) -> None:
+    resource = ResourceMetrics()
+    resource.resource.attributes.extend(key_values({"rl.experiment.name": "one"}))
+    serialized = resource.resource.SerializeToString() + group
+    sent = _field(0x0A, _field(0x0A, serialized) + _field(0x12, _gauge("a")))
+    assert KnownShapes(LIMITS).validate(sent, NOW_NS, lambda _: None) is None

@@ -183,16 +183,17 @@ def _order(point: Point) -> int:
 def _known_histograms(known: KnownBody, sender: Sender, now_ns: int) -> Sequence[Point] | None:
     """Return the points of the histograms of a known body; None if other metrics are among them."""
     points: list[Point] = []
-    for one in known.histograms:
-        metric = MetricView.FromString(one.metric)
+    for serialized_scope, serialized in known.histograms:
+        metric = MetricView.FromString(serialized)
         if metric.WhichOneof("data") not in HISTOGRAMS:
             return None
-        points += _points_of(metric, _scope(sender, one.scope, now_ns))
+        points += _points_of(metric, _scope(sender, serialized_scope, now_ns))
     return points
 
 
 def _scope(sender: Sender, serialized: bytes, now_ns: int) -> "_Scope":
-    name, reduction = _known_scope(serialized)
+    is_long = len(serialized) > _LONG_BYTES
+    name, reduction = (_read_scope if is_long else _known_scope)(serialized)
     return _Scope(sender, name, reduction, now_ns)
 
 
@@ -546,10 +547,12 @@ def _scope_name(scope: InstrumentationScope) -> str:
     return f"{scope.name}@{scope.version}{dict(text_pairs(attributes))}{dict(typed) or ''}"
 
 
-@lru_cache(maxsize=_MAX_SCOPES)
-def _known_scope(serialized: bytes) -> tuple[str, Reduction | None]:
+def _read_scope(serialized: bytes) -> tuple[str, Reduction | None]:
     scope = InstrumentationScope.FromString(serialized)
     return _scope_name(scope), _reduction(scope)
+
+
+_known_scope = lru_cache(maxsize=_MAX_SCOPES)(_read_scope)
 
 
 def _reduction(scope: InstrumentationScope) -> Reduction | None:

@@ -31,14 +31,15 @@ class KnownBody(NamedTuple):
         shares: Of counters, as ``KnownShares`` if there are any.
         sums: Their other points, as ``KnownSums`` if there are any.
         beat_ns: The latest time of the points without a value; 0 if there is none.
-        histograms: Still to be parsed. Each may turn out to be another metric.
+        histograms: Serialized scope and metric of each, the metrics still to be parsed. Each may
+            turn out to be another metric.
     """
 
     gauges: KnownPoints
     shares: Sequence[SumPoint]
     sums: Sequence[SumPoint]
     beat_ns: int
-    histograms: Sequence[Histogram]
+    histograms: Sequence[tuple[bytes, bytes]]
 
 
 class _SeriesOf(NamedTuple):
@@ -162,7 +163,8 @@ def _read(
     if shape.sums:
         sums = KnownSums(series.sums, numbers.sums, now_ns, knows_starts=sender.knows_starts)
     gauges = KnownPoints(series.gauges, numbers.gauges, now_ns)
-    return KnownBody(gauges, shares, sums, max(numbers.beats_ns, default=0), histograms)
+    parsed_later = [(shape.scope(one.scope), one.metric) for one in histograms]
+    return KnownBody(gauges, shares, sums, max(numbers.beats_ns, default=0), parsed_later)
 
 
 def _spelled(point: Measurements) -> object:

@@ -21,6 +21,7 @@ _PID = "process.pid"
 # Bounds of two caches, for a few thousand processes: together they hold 16 MiB of received data.
 _MAX_SENDERS, _MAX_LONG_SENDERS = 1 << 12, 1 << 8
 _LONG_BYTES = 2 << 10  # most resources have a few hundred, those of Kubernetes up to this
+_MAX_BYTES = 32 << 10  # its unknown fields are not limited; such a resource is read each time
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -44,6 +45,8 @@ class Sender:
 
 def sender_of(serialized: bytes) -> Sender:
     """Return the sender of a serialized ``Resource``; mostly the same object each time."""
+    if len(serialized) > _MAX_BYTES:
+        return _read_sender(serialized)
     return (_sender if len(serialized) <= _LONG_BYTES else _long_sender)(serialized)
 
 

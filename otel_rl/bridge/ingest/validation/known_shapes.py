@@ -31,7 +31,7 @@ from otel_rl.bridge.otlp.shapes import (
     ShapeCache,
     each_part,
 )
-from otel_rl.errors import RequestError, RequestTooLarge
+from otel_rl.errors import MalformedRequest, RequestError, RequestTooLarge
 from otel_rl.records import Batch, ExperimentKey, Signal
 from otel_rl.semconv import names
 
@@ -185,7 +185,7 @@ class KnownShapes:
                 for found in (of_resource, of_body, *of_histograms):
                     for what, n in found.items():
                         counts.add(what, n)
-        except RequestTooLarge:
+        except (MalformedRequest, RequestTooLarge):
             return False
         return True
 
@@ -201,7 +201,8 @@ class KnownShapes:
         """Return a resource that no rule refuses as it is; else None."""
         try:
             resource = Resource.FromString(serialized)
-        except DecodeError:
+            found = contents(_delimited(_delimited(serialized)), MetricsView.DESCRIPTOR)
+        except (DecodeError, MalformedRequest):
             return None
         if Rules(self._limits, 0).resource(resource) is not None:
             return None
@@ -210,8 +211,7 @@ class KnownShapes:
         key = experiment_of(resource.attributes)
         if key is None:
             return None
-        part = _delimited(_delimited(serialized))
-        return _Resource(key, contents(part, MetricsView.DESCRIPTOR))
+        return _Resource(key, found)
 
     def _is_sound(self, body: bytes, now_ns: int, shape: BodyShape) -> bool:
         """Return whether ``validate`` accepts a body unchanged, with any resource."""

@@ -110,8 +110,9 @@ class BodyShape:
         with_value = [point for point in layout.points if point.has_value]
         self.measurements = len(with_value)
         self._edges = frozenset(layout.edges)
-        self.memory_bytes = 512 + 3 * len(body) + _SLOT_BYTES * len(slots)
-        self.memory_bytes += _EDGE_BYTES * len(self._edges)
+        self._scopes = {tag: body[start:end] for tag, (start, end) in layout.scopes.items()}
+        self.memory_bytes = 512 + 4 * len(body) + _SLOT_BYTES * len(slots)
+        self.memory_bytes += _EDGE_BYTES * (len(self._edges) + len(self._scopes))
         self._mask = _mask(len(body), slots)
         self._fixed = int.from_bytes(body, "little") & self._mask
         self._struct = Struct(_format(len(body), slots))
@@ -140,6 +141,10 @@ class BodyShape:
         """
         is_same = int.from_bytes(body, "little") & self._mask == self._fixed
         return is_same and (not cuts or self._edges.issuperset(cuts))
+
+    def scope(self, place: int) -> bytes:
+        """Return the serialized ``InstrumentationScope`` of the scope that begins there."""
+        return self._scopes.get(place, b"")
 
     def time_range_ns(self, body: bytes) -> tuple[int, int]:
         """Return the earliest and the latest time of the points and measurements of a body."""

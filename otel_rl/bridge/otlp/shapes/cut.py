@@ -24,7 +24,7 @@ __all__ = ["HISTOGRAMS", "CutBody", "Cuts", "Histogram"]
 HISTOGRAMS: Final = frozenset({"histogram", "exponential_histogram"})
 """Kinds of metrics that are taken out."""
 
-_SCOPE_METRICS, _SCOPE, _METRICS = 2, 1, 2
+_SCOPE_METRICS = _METRICS = 2
 _TAG: Final = 0x12  # of both: field 2, length-delimited
 _DATA_OF_HISTOGRAMS: Final = frozenset({9, 10})  # fields of Metric
 
@@ -42,11 +42,11 @@ class Histogram(NamedTuple):
     """A metric that was taken out.
 
     Attributes:
-        scope: Serialized ``InstrumentationScope`` of it.
+        scope: Place in the rest where its scope begins.
         metric: Serialized ``Metric``, unchecked.
     """
 
-    scope: bytes
+    scope: int
     metric: bytes
 
     @property
@@ -69,19 +69,10 @@ class CutBody(NamedTuple):
     cuts: Sequence[int] = ()
 
 
-class _ScopeCut(NamedTuple):
-    """Cuts of one scope.
+_Runs = tuple[int, ...]
+"""Lengths of what stays of a scope: before, between and after its histograms."""
 
-    Attributes:
-        runs: Lengths of what stays: before, between and after the histograms.
-        scope: Start and end of its ``InstrumentationScope`` in what stays; both 0 if it has none.
-    """
-
-    runs: tuple[int, ...]
-    scope: tuple[int, int]
-
-
-_Cut = tuple[int | _ScopeCut, ...]
+_Cut = tuple[int | _Runs, ...]
 """Pieces of a body: the length of one that stays, or a scope with histograms."""
 
 
@@ -139,14 +130,12 @@ class Cuts:
 
 
 def _lengths(cuts: Sequence[_Cut]) -> int:
-    return sum(
-        1 if isinstance(piece, int) else len(piece.runs) + 2 for cut in cuts for piece in cut
-    )
+    return sum(1 if isinstance(piece, int) else len(piece) for cut in cuts for piece in cut)
 
 
 def _find(body: bytes) -> _Cut | None:
     """Return the cut of a body; None if it has no histogram."""
-    pieces: list[int | _ScopeCut] = []
+    pieces: list[int | _Runs] = []
     stays = 0
     position = 0
     for number, kind, start, end in strict_fields(body, 0, len(body)):
@@ -161,23 +150,17 @@ def _find(body: bytes) -> _Cut | None:
     return (*pieces, stays) if pieces else None
 
 
-def _find_in_scope(body: bytes, start: int, end: int) -> _ScopeCut | None:
-    runs, run, scope = list[int](), 0, (0, 0)
+def _find_in_scope(body: bytes, start: int, end: int) -> _Runs | None:
+    runs, run = list[int](), 0
     position = start
     for number, kind, content, after in strict_fields(body, start, end):
-        is_metric = (number, kind) == (_METRICS, LEN)
-        if is_metric and _is_histogram(body, content, after):
+        if (number, kind) == (_METRICS, LEN) and _is_histogram(body, content, after):
             runs.append(run)
             run = 0
         else:
-            if number == _SCOPE:
-                if scope != (0, 0):
-                    raise NoLayout
-                stays = sum(runs) + run
-                scope = stays + content - position, stays + after - position
             run += after - position
         position = after
-    return _ScopeCut((*runs, run), scope) if runs else None
+    return (*runs, run) if runs else None
 
 
 def _is_histogram(body: bytes, start: int, end: int) -> bool:
@@ -207,7 +190,7 @@ def _cut(body: bytes, cut: _Cut) -> CutBody | None:
 
 
 def _cut_scope(
-    body: bytes, position: int, cut: _ScopeCut, rest: list[bytes], histograms: list[Histogram]
+    body: bytes, position: int, runs: _Runs, rest: list[bytes], histograms: list[Histogram]
 ) -> int | None:
     """Cut the scope at a position. Returns its end; None if it is another one."""
     if body[position : position + 1] != b"\x12":
@@ -216,7 +199,7 @@ def _cut_scope(
     end = position + length
     if length < 0 or end > len(body):
         return None
-    first, *others = cut.runs
+    first, *others = runs
     stays = [body[position : position + first]]
     metrics: list[bytes] = []
     position += first
@@ -233,15 +216,15 @@ def _cut_scope(
     if position != end:
         return None
     content = b"".join(stays)
-    scope = content[slice(*cut.scope)]
+    scope = sum(map(len, rest))
     histograms += [Histogram(scope, metric) for metric in metrics]
     rest += (with_length(_TAG, len(content) + len(_FILLER)), content, _FILLER)
     return end
 
 
-def _places(cut: _ScopeCut, rest: Sequence[bytes]) -> Iterator[int]:
+def _places(runs: _Runs, rest: Sequence[bytes]) -> Iterator[int]:
     """Yield the places of a scope whose head, content and filler are the last ones of the rest."""
     *before, head, _, _ = map(len, rest)
     place = sum(before)
     yield place
-    yield from accumulate(cut.runs, initial=place + head)
+    yield from accumulate(runs, initial=place + head)

@@ -94,12 +94,15 @@ class Layout:
         points: Of gauges, in the order of the body.
         sums: Points of sums, in the order of the body.
         edges: Starts of the scopes, and of each field in them, and ends of these.
+        scopes: Start and end of the ``InstrumentationScope`` of each scope that has one, by the
+            start of the scope.
     """
 
     slots: list[Slot] = field(default_factory=list)
     points: list[PointPlaces] = field(default_factory=list)
     sums: list[SumPlaces] = field(default_factory=list)
     edges: set[int] = field(default_factory=set)
+    scopes: dict[int, tuple[int, int]] = field(default_factory=dict)
 
     @property
     def has_points(self) -> bool:
@@ -129,18 +132,20 @@ def _read_body(body: bytes, layout: Layout) -> None:
     for number, kind, start, end in strict_fields(body, 0, len(body)):
         if (number, kind) == (_SCOPE_METRICS, LEN):
             layout.edges |= {tag, start}
-            _read_scope(body, start, end, layout)
+            _read_scope(body, tag, start, end, layout)
         elif (number, kind) != (_SCHEMA_URL, LEN):
             raise NoLayout
         tag = end
 
 
-def _read_scope(body: bytes, start: int, end: int, layout: Layout) -> None:
+def _read_scope(body: bytes, tag: int, start: int, end: int, layout: Layout) -> None:
     for number, kind, start_of, end_of in strict_fields(body, start, end):
         layout.edges.add(end_of)
         if (number, kind) == (_METRICS, LEN):
             _read_metric(body, start_of, end_of, layout)
-        elif kind != LEN or number not in (_SCOPE, _SCHEMA_URL):
+        elif (number, kind) == (_SCOPE, LEN) and tag not in layout.scopes:
+            layout.scopes[tag] = start_of, end_of
+        elif (number, kind) != (_SCHEMA_URL, LEN):
             raise NoLayout
 
 

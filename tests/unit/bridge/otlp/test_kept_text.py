@@ -15,7 +15,7 @@ from otel_rl.bridge.otlp.exemplars import read_exemplars
 from otel_rl.bridge.otlp.resource import sender_of
 from otel_rl.errors import OtelRLError
 from otel_rl.records import Batch, ExperimentKey, Signal
-from tests.otlp_requests import gauge, key_values, metrics_request, trace_request
+from tests.otlp_requests import delimited, gauge, key_values, metrics_request, trace_request
 
 NOW_NS = 1_800_000_000_000_000_000
 
@@ -116,6 +116,15 @@ def test_long_resources_are_remembered_up_to_a_few_mebibytes() -> None:
 
     # 256 of 28 kB each
     assert kept_bytes(read, 1000) < 12 << 20
+
+
+def test_unknown_fields_of_a_resource_leave_nothing_behind() -> None:
+    resource = metrics_request().resource_metrics[0].resource.SerializeToString()
+
+    def read(number: int) -> None:
+        sender_of(resource + delimited(0x7A, long_text(number).encode()))
+
+    assert kept_bytes(read, 40) < 1 << 20
 
 
 @pytest.mark.slow
