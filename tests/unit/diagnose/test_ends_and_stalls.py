@@ -69,6 +69,21 @@ def test_workers_of_a_role_that_end_together_are_no_crash_loop() -> None:
     assert not report.causes
 
 
+@pytest.mark.parametrize(("restarts", "is_loop"), [(1, False), (3, True)])
+def test_a_restart_of_all_workers_is_one_failure_of_them(restarts: int, is_loop: bool) -> None:
+    """Their leases end one after the other, over the interval in which each of them exports."""
+    facts = stock_run({f"actor/{index}": 119 for index in range(8)}, steps=120)
+    for at in range(30, 30 + 30 * restarts, 30):
+        for index in range(8):
+            failure = WorkerFailure(
+                f"actor/{index}", (1_000 + at) * S, step=at, recovery_s=9.0, reports_ends=False
+            )
+            facts[at + index] = facts[at + index]._replace(
+                lost=[failure.worker], failures=[failure]
+            )
+    assert (Kind.CRASH_LOOP in {one.kind for one in diagnose(RunHistory(facts)).causes}) == is_loop
+
+
 @pytest.mark.parametrize("is_gone", [False, True])
 def test_a_buffer_that_outlives_those_who_work_on_steps_makes_their_end_no_crash(
     *, is_gone: bool
