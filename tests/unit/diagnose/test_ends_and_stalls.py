@@ -203,6 +203,8 @@ def test_a_nan_explains_slower_work_only_if_it_is_slower_at_once(since: int, is_
 
 def test_words_of_programs_are_what_they_mean() -> None:
     assert timed_part("environment/time/tool_call") == ("environment", "tool_call")
+    assert timed_part("trainer/time/actor/update_policy") == ("trainer", "actor.update_policy")
+    assert timed_part("trainer/time/actor/update_policy/rank_max") is None
     assert timed_part("generator/timing/call_judge") is None
     assert timed_part("replay_buffer/process/cpu/time/user") is None
     assert work_of(PhaseKey("learner", "sync_params")) is Work.SYNC
