@@ -1,7 +1,9 @@
 """Detector of a worker that hangs in its work while the run goes on without it."""
 
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from itertools import pairwise
 from typing import Final, NamedTuple
 
 from otel_rl.diagnose.classify import Subject, only_waits, tracks_about
@@ -10,7 +12,7 @@ from otel_rl.diagnose.history.rhythm import Rhythm
 from otel_rl.diagnose.history.run_history import PhaseKey, RunHistory, Track
 from otel_rl.diagnose.result import Cause, Evidence, Kind
 from otel_rl.semconv import names
-from otel_rl.semconv.spec import AWAITING
+from otel_rl.semconv.spec import AWAITING, STEP_SPAN
 
 __all__ = ["hung_workers", "hung_workers_of", "is_current"]
 
@@ -18,6 +20,7 @@ _FEWEST: Final = 8  # times of the phase, to know the longest
 _FAR: Final = 4  # times the longest time of the phase, by any worker of the role
 _LEAST_S: Final = 10.0
 _STEPS: Final = 4  # that the run makes meanwhile
+_FEW_OF: Final = 3  # workers of a role, of which one may be idle
 _FRESH_S: Final = 60.0  # age of the last export of the worker
 _LATE_EXPORTS: Final = 2  # without the age of the phase: an export may have several requests
 
@@ -28,9 +31,10 @@ class Hang(NamedTuple):
     Attributes:
         worker: ``<role>/<index>``.
         phase: In which it is.
-        age_s: Time since it began.
+        age_s: Time since it began, else since it was done.
         longest_s: Longest time that any worker of the role has taken for it.
         since: Step in progress when it began.
+        is_told: Whether the worker tells the phase in which it is.
     """
 
     worker: str
@@ -38,6 +42,15 @@ class Hang(NamedTuple):
     age_s: float
     longest_s: float
     since: int
+    is_told: bool = True
+
+    def __str__(self) -> str:
+        """Return who hangs, in what, and since when."""
+        does = "has been in" if self.is_told else "still reports, and has done no"
+        return (
+            f"{self.worker} {does} {self.phase} for {self.age_s:.3g} s since step {self.since}, "
+            f"at most {self.longest_s:.3g} s before; the others go on"
+        )
 
 
 def hung_workers(history: RunHistory) -> Iterator[Cause]:
@@ -49,16 +62,15 @@ def hung_workers(history: RunHistory) -> Iterator[Cause]:
         yield Cause(
             Kind.STALL,
             0.95,
-            f"{hang.worker} has been in {hang.phase} for {hang.age_s:.3g} s since step "
-            f"{hang.since}, at most {hang.longest_s:.3g} s before; the others go on",
+            str(hang),
             role=hang.worker.rpartition("/")[0],
             worker=hang.worker,
             phase=hang.phase,
             since=hang.since,
             evidence=[
                 Evidence(
-                    f"age of {hang.phase}",
-                    f"worker/phase/age/{hang.phase}",
+                    f"age of {hang.phase}" if hang.is_told else f"time without {hang.phase}",
+                    f"worker/phase/age/{hang.phase}" if hang.is_told else None,
                     hang.worker,
                     hang.longest_s,
                     hang.age_s,
@@ -80,7 +92,61 @@ def hung_workers_of(history: RunHistory) -> Iterator[Hang]:
         phase = key.partition("/phase/age/")[2]
         hang = _hang(history, worker, phase, track.finite())
         if hang is not None and hang.age_s >= _STEPS * rhythm.usual_s:
+            lost |= {worker}
             yield hang
+    for role in sorted({place.role for place in history.spans}):
+        yield from _idle(history, role, lost, max(_LEAST_S, _STEPS * rhythm.usual_s))
+
+
+def _idle(
+    history: RunHistory, role: str, known: AbstractSet[str], least_s: float
+) -> Iterator[Hang]:
+    """Yield the few workers of a role that report, and no more do any of the work of all others.
+
+    By SDKs that do not tell the phase in progress. Most of a role are not used any more on purpose.
+    """
+    work = [
+        of
+        for place, of in history.spans.items()
+        if place.role == role and place.phase != STEP_SPAN and not only_waits(history, place)
+    ]
+    last = {worker: _newest_of(work, worker) for worker in {name for of in work for name in of}}
+    newest_s = sorted(at_s for at_s, _ in last.values())
+    idle = {
+        worker: history.lags[worker].times_s[-1] - at_s
+        for worker, (at_s, step) in last.items()
+        if worker in history.lags and worker not in known and history.last - step >= _STEPS
+    }
+    late = {worker: idle_s for worker, idle_s in idle.items() if idle_s >= least_s}
+    if not late or len(late) * _FEW_OF > len(last):
+        return
+    longest_s = max(_longest_gap(work, worker) for worker in last)
+    for worker, idle_s in sorted(late.items()):
+        at_s, step = last[worker]
+        others_go_on = newest_s[len(late)] >= at_s + least_s
+        if others_go_on and idle_s >= _FAR * longest_s:
+            yield Hang(worker, _main_phase(history, worker), idle_s, longest_s, step, is_told=False)
+
+
+def _newest_of(work: Sequence[Mapping[str, Track]], worker: str) -> tuple[float, int]:
+    """Return when a worker has last done any work, and in which step."""
+    return max((of[worker].times_s[-1], of[worker].steps[-1]) for of in work if worker in of)
+
+
+def _longest_gap(work: Sequence[Mapping[str, Track]], worker: str) -> float:
+    """Return the longest time in which nothing came of a worker, from its first work to its last."""
+    times_s = sorted({at_s for of in work if worker in of for at_s in of[worker].times_s})
+    return max((later_s - at_s for at_s, later_s in pairwise(times_s)), default=0.0)
+
+
+def _main_phase(history: RunHistory, worker: str) -> str:
+    """Return the phase in which a worker spends most of its time."""
+    took_s = {
+        place.phase: sum(of[worker].values)
+        for place, of in history.spans.items()
+        if worker in of and place.phase != STEP_SPAN and not only_waits(history, place)
+    }
+    return max(sorted(took_s), key=lambda phase: took_s[phase])
 
 
 def _hang(history: RunHistory, worker: str, phase: str, ages: Track) -> Hang | None:

@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from itertools import pairwise
+from math import inf
 from statistics import median
 
 from otel_rl.diagnose.classify import Subject, summed_by_step, tracks_about, with_gaps
@@ -133,10 +134,13 @@ def _at_once_s(history: RunHistory) -> float:
     Each role reports with its own part of a step, and no more often than its SDK exports.
     """
     begun_s = [history.begun_s[step] for step in sorted(history.begun_s)]
+    return max(_noticed_s(history), _AT_ONCE * median(_gaps(begun_s) or [0.0]))
+
+
+def _noticed_s(history: RunHistory) -> float:
+    """Return the time within which workers are missed that stop at once: each exports in turn."""
     exports_s = [median(_gaps(track.times_s) or [0.0]) for track in history.lags.values()]
-    return max(
-        _AT_ONCE_S, _AT_ONCE * median(_gaps(begun_s) or [0.0]), 2 * max(exports_s, default=0.0)
-    )
+    return max(_AT_ONCE_S, 2 * max(exports_s, default=0.0))
 
 
 def _gaps(times_s: Sequence[float]) -> list[float]:
@@ -144,11 +148,15 @@ def _gaps(times_s: Sequence[float]) -> list[float]:
 
 
 def crash_loops(history: RunHistory) -> Iterator[Cause]:
-    """Find workers of a role that fail repeatedly. One failure is an accident."""
+    """Find workers of a role that fail repeatedly. One failure is an accident.
+
+    Workers that stop together have failed once: a launcher restarts all of them, or a host is lost.
+    """
     of_role: dict[str, list[Loss]] = {}
     ended = Counter[str]()
     with_the_run = ended_with_the_run(history)
     newest = {loss.worker: loss for loss in history.losses}
+    noticed_s = _noticed_s(history)
     for loss in history.losses:
         role = loss.worker.partition("/")[0]
         if loss.worker in with_the_run and loss is newest[loss.worker]:
@@ -168,10 +176,9 @@ def crash_loops(history: RunHistory) -> Iterator[Cause]:
         failures = max(len(lost), int(counted))
         workers = Counter(loss.worker for loss in lost)
         worker, most = workers.most_common(1)[0] if workers else (None, 0)
-        if failures < _CRASHES and most < _CRASHES_OF_ONE:
+        times = _incidents(lost, noticed_s) + failures - len(lost)
+        if times < _CRASHES and most < _CRASHES_OF_ONE:
             continue
-        if failures == len(workers) and _at_once(lost) and lost[0].step >= history.last:
-            continue  # the run was over or was killed, or one failure caused the others
         if most == 1 and not _came_back(history, role):
             continue  # each has failed once: the end of the run, or the loss of some workers
         one = worker if most > failures / 2 else None
@@ -390,8 +397,16 @@ def _first_step(history: RunHistory, role: str, lost: Sequence[Loss]) -> int | N
     return min([*known, *(loss.step for loss in lost)], default=None)
 
 
-def _at_once(lost: Sequence[Loss]) -> bool:
-    return lost[-1].time_s - lost[0].time_s <= _AT_ONCE_S
+def _incidents(lost: Sequence[Loss], noticed_s: float) -> int:
+    """Return how often workers failed, in order of time: those that fail together fail once."""
+    together: list[Counter[str]] = []
+    before_s = -inf
+    for loss in lost:
+        if loss.time_s - before_s > noticed_s:
+            together.append(Counter())
+        together[-1][loss.worker] += 1
+        before_s = loss.time_s
+    return sum(max(of.values()) for of in together)
 
 
 def _grown(track: Track) -> float:

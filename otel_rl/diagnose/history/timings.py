@@ -17,6 +17,8 @@ _STEP: Final = re.compile(
     r"^(per_|train_|training_|one_|total_)?(step|iteration|iter|loop)(_total)?$"
 )
 
+_STATISTIC: Final = re.compile(r"(rank_)?(mean|max|min|std)$|p\d+$|count$|rate$|per_step$")
+
 # Times that are no work of a step.
 _OTHER: Final = re.compile(
     r"(^|_|/)(cpu|gc|idle|age|uptime|wall|eta|total|epoch|queue|worker|wait)(_|/|$)"
@@ -45,8 +47,10 @@ def is_step(name: str) -> bool:
 
 def _part(name: str) -> str:
     *groups, last = name.split("/")
-    if groups and _WHOLE.match(groups[-1]):
-        return last
+    places = [place for place, group in enumerate(groups) if _WHOLE.match(group)]
+    if places:
+        part = [*groups[places[0] + 1 :], last]  # of dotted names, such as time.actor.update
+        return "" if len(part) > 1 and _STATISTIC.match(last) else ".".join(part)
     if groups and _WHOLE.match(last):
         return groups[-1]
     found = _AFTER.match(last) or _BEFORE.match(last)

@@ -69,6 +69,21 @@ def test_workers_of_a_role_that_end_together_are_no_crash_loop() -> None:
     assert not report.causes
 
 
+@pytest.mark.parametrize(("restarts", "is_loop"), [(1, False), (3, True)])
+def test_a_restart_of_all_workers_is_one_failure_of_them(restarts: int, is_loop: bool) -> None:
+    """Their leases end one after the other, over the interval in which each of them exports."""
+    facts = stock_run({f"actor/{index}": 119 for index in range(8)}, steps=120)
+    for at in range(30, 30 + 30 * restarts, 30):
+        for index in range(8):
+            failure = WorkerFailure(
+                f"actor/{index}", (1_000 + at) * S, step=at, recovery_s=9.0, reports_ends=False
+            )
+            facts[at + index] = facts[at + index]._replace(
+                lost=[failure.worker], failures=[failure]
+            )
+    assert (Kind.CRASH_LOOP in {one.kind for one in diagnose(RunHistory(facts)).causes}) == is_loop
+
+
 @pytest.mark.parametrize("is_gone", [False, True])
 def test_a_buffer_that_outlives_those_who_work_on_steps_makes_their_end_no_crash(
     *, is_gone: bool
@@ -188,6 +203,8 @@ def test_a_nan_explains_slower_work_only_if_it_is_slower_at_once(since: int, is_
 
 def test_words_of_programs_are_what_they_mean() -> None:
     assert timed_part("environment/time/tool_call") == ("environment", "tool_call")
+    assert timed_part("trainer/time/actor/update_policy") == ("trainer", "actor.update_policy")
+    assert timed_part("trainer/time/actor/update_policy/rank_max") is None
     assert timed_part("generator/timing/call_judge") is None
     assert timed_part("replay_buffer/process/cpu/time/user") is None
     assert work_of(PhaseKey("learner", "sync_params")) is Work.SYNC

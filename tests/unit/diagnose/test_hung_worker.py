@@ -16,7 +16,13 @@ STEP_S, SINCE, STEPS = 5, 20, 40
 
 
 def run(
-    phase: str = "generate", *, reports_age: bool = True, until: int = STEPS, is_wait: bool = False
+    phase: str = "generate",
+    *,
+    reports_age: bool = True,
+    exports: bool = True,
+    until: int = STEPS,
+    is_wait: bool = False,
+    stuck: Sequence[str] = (STUCK,),
 ) -> RunHistory:
     """Four workers, of which one reports its phase's age and comes to no end of it."""
     facts = []
@@ -25,13 +31,14 @@ def run(
         spans = [
             SpanFacts(step, "generator", phase, worker, is_wait, 1, 2.0, 2.0, 0)
             for worker in WORKERS
-            if worker != STUCK or not is_stuck
+            if worker not in stuck or not is_stuck
         ]
         age = WorkerFacts(STUCK, None, 1, 1.0 + STEP_S * (step - SINCE), 0)
         told = is_stuck and reports_age
         workers = {f"generator/worker/phase/age/{phase}": [age]} if told else {}
         rows = [RowFacts(step, step * STEP_S * S, {"trainer/loss": 1.0})]
-        lags = [(worker, 0.1) for worker in WORKERS]
+        live = [one for one in WORKERS if exports or one not in stuck or not is_stuck]
+        lags = [(worker, 0.1) for worker in live]
         time_ns = (1_000 + step * STEP_S) * S
         facts.append(Facts(time_ns, step, rows, workers=workers, spans=spans, lags=lags))
     return RunHistory(facts)
@@ -59,7 +66,23 @@ def test_a_long_wait_for_others_is_no_hang() -> None:
     assert not stalls(run("collector_wait", is_wait=True))
 
 
-def test_a_worker_that_tells_no_age_may_be_gone_on_purpose() -> None:
-    history = run(reports_age=False)
+def test_a_worker_that_tells_no_age_and_is_silent_may_be_gone_on_purpose() -> None:
+    history = run(reports_age=False, exports=False)
     assert not stalls(history)
     assert diagnose(history).changes
+
+
+def test_a_worker_that_tells_no_age_and_reports_without_any_work_hangs() -> None:
+    history = run(reports_age=False)
+    (cause,) = stalls(history)
+    assert (cause.worker, cause.phase, cause.since) == (STUCK, "generate", SINCE - 1)
+    assert "still reports, and has done no generate for" in cause.words
+    assert not diagnose(history).changes
+
+
+def test_workers_that_are_half_of_a_role_are_not_used_any_more_on_purpose() -> None:
+    assert not stalls(run(reports_age=False, stuck=WORKERS[:2]))
+
+
+def test_a_worker_that_has_its_turn_now_and_then_does_not_hang() -> None:
+    assert not stalls(run(reports_age=False, until=SINCE + 10))

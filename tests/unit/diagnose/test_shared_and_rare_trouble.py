@@ -151,15 +151,15 @@ def test_a_worker_that_is_still_expected_holds_up_its_run(expected: float | None
 
 
 def run_with_silent_trainers(*, returned: bool) -> RunHistory:
-    """Trainers that were missed in a long first step: a counter of failures tells of six."""
-    workers = [f"trainer/{index}" for index in range(6)]
+    """Trainers that are missed in long steps, two in each of three: a counter tells of six."""
     facts = []
     for step in range(12):
-        failures = 6.0 if step else 0.0
+        failures = 2.0 * min(step, 3)
         rows = [RowFacts(step, step * S, {"service/trainer/failures": failures})]
-        lost = workers if step == 1 else ()
-        back = workers if step == 2 and returned else ()
-        facts.append(Facts((1_000 + step) * S, step, rows, lost=lost, returned=back))
+        lost = [f"trainer/{2 * step + index}" for index in (0, 1)] if 1 <= step <= 3 else ()
+        back = [f"trainer/{2 * step - 2 + index}" for index in (0, 1)] if 2 <= step <= 4 else ()
+        returning = back if returned else ()
+        facts.append(Facts((1_000 + 60 * step) * S, step, rows, lost=lost, returned=returning))
     return RunHistory(facts)
 
 

@@ -292,11 +292,13 @@ def test_failures_are_a_loop_from_three_on_or_two_of_one_worker(
 
 
 @pytest.mark.parametrize(("apart_s", "is_told"), [(8.0, False), (12.0, True)])
-def test_workers_that_are_lost_at_the_end_within_ten_seconds_are_lost_at_once(
+def test_workers_that_are_lost_within_ten_seconds_of_each_other_are_lost_at_once(
     apart_s: float, is_told: bool
 ) -> None:
-    last = Facts(0, 0, lost=["actor/2", "actor/3"])
-    history = made(lost={79: ["actor/0", "actor/1"]}, after=[(apart_s, last)])
+    second, third = (Facts(0, 0, lost=[f"actor/{n}", f"actor/{n + 1}"]) for n in (2, 4))
+    history = made(
+        lost={79: ["actor/0", "actor/1"]}, after=[(apart_s, second), (2 * apart_s, third)]
+    )
     assert kinds(history) == ({Kind.CRASH_LOOP} if is_told else set())
 
 
