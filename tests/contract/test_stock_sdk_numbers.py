@@ -100,7 +100,7 @@ class StockWorker:
         self.reader = InMemoryMetricReader(deltas if is_delta else None)
         self.provider = MeterProvider(
             [self.reader],
-            SdkResource({"rl.worker.role": role, "service.instance.id": instance}),
+            SdkResource.create({"rl.worker.role": role, "service.instance.id": instance}),
             shutdown_on_exit=False,
         )
         self.meter = self.provider.get_meter("stock")
@@ -328,6 +328,18 @@ def test_processes_with_deltas_and_one_name_are_told_of(kind: str) -> None:
     run.end()
     (told,) = (row.labels[SHARED] for row in run.rows if row.labels)
     assert "service.instance.id" in told
+
+
+@pytest.mark.parametrize("kind", ["counter", "histogram"])
+def test_deltas_of_one_process_are_no_shared_name(kind: str) -> None:
+    run, worker = Run(), StockWorker(is_delta=True)
+    tokens, took = worker.meter.create_counter("tokens"), worker.meter.create_histogram("took")
+    tell = tokens.add if kind == "counter" else took.record
+    for _ in range(6):
+        tell(10)
+        run.take(worker.export())
+    run.end()
+    assert not [row for row in run.rows if row.labels]
 
 
 def test_deltas_of_one_process_and_of_one_that_replaces_it_are_no_shared_name() -> None:
