@@ -39,10 +39,11 @@ _MAX_LIVES = 64
 # attributes and count the rest as one.
 _MAX_STEPS = 2048
 
+# The start of an SDK's point is taken as a nanosecond earlier, see ``start_ns`` in ``decode.py``.
+_MOVED_NS = 1
+
 # Intervals of deltas in a row that overlap. A process that ends beside its replacement has two.
 _OVERLAPS = 3
-
-_MOVED_NS = 1  # the start of an SDK's points is moved back when they are decoded
 
 _Key = tuple[int, int | None]
 """Start and step."""
@@ -148,7 +149,7 @@ class _Lives(Generic[_LifeT]):
     def note_interval(self, start_ns: int, end_ns: int) -> None:
         """Compare the interval of a delta with the one before."""
         first_ns, last_ns = self.interval_ns
-        is_overlapping = 0 < start_ns < last_ns - _MOVED_NS and first_ns < end_ns
+        is_overlapping = 0 < start_ns < last_ns - _MOVED_NS and first_ns + _MOVED_NS < end_ns
         self.overlaps = self.overlaps + 1 if is_overlapping else 0
         self.interval_ns = (start_ns, end_ns)
 
