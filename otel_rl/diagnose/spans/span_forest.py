@@ -12,6 +12,7 @@ from typing import Final
 
 from otel_rl.diagnose.spans.collectives import collectives_in
 from otel_rl.records import SpanRecord
+from otel_rl.semconv import names
 from otel_rl.semconv.names import RlPhaseValues
 from otel_rl.semconv.spec import STEP_SPAN
 
@@ -25,6 +26,7 @@ _MAX_OUTLASTING: Final = 256
 more.
 """
 
+_OTHER: Final = names.RlPhaseClassValues.OTHER.value
 _BARRIER: Final = RlPhaseValues.RANK_BARRIER.value
 
 _SAMPLE: Final = RlPhaseValues.GENERATE.value
@@ -263,8 +265,10 @@ class Forest:
         return (span.role, span.name) in self._found
 
     def _with_steps(self) -> Iterator[tuple[SpanRecord, int]]:
+        """Yield the spans whose kind of work no phase tells."""
         for span in self._by_id.values():
-            if span.name != STEP_SPAN and (step := self.step(span)) is not None:
+            is_unknown = not span.phase or span.phase_class == _OTHER
+            if is_unknown and span.name != STEP_SPAN and (step := self.step(span)) is not None:
                 yield span, step
 
 
