@@ -137,7 +137,7 @@ def _command(arguments: argparse.Namespace) -> int:
     finally:
         finish(bridge, exit_code=status, is_over=True, by=_signal_of(status))
     if not bridge.counters.value(Counter.POINTS_ACCEPTED) and not bridge.without_metrics:
-        say(f"nothing was reported. {_likely_cause(bridge)}")
+        say(f"nothing was reported. {'' if _signal_of(status) else _likely_cause(bridge)}".rstrip())
     if has_lost(bridge):
         return status or _LOST
     return status
