@@ -33,10 +33,10 @@ from otel_rl.bridge.ingest.security.tls import TlsSettings
 from otel_rl.bridge.ingest.security.tokens import AuthSettings
 from otel_rl.bridge.journal.opening import JournalPlace
 from otel_rl.bridge.rows.settings import AlignSettings
-from otel_rl.bridge.setting_names import unknown_setting
 from otel_rl.errors import ConfigError
 from otel_rl.redaction import is_secret_name, redacted
 from otel_rl.semconv.spec import Tier
+from otel_rl.setting_names import unknown_setting
 
 __all__ = [
     "ENV_PREFIX",

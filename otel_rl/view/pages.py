@@ -181,6 +181,7 @@ class Pages:
         keys, stands = _keys(found), standing_of(found)
         return {
             **run_facts(found, stands, self._clock_ns()),
+            "step": found.run.step or newest.last_step or found.run.step,  # by spans alone
             **_read_so_far(progress),
             "shown": headline(newest, keys),
             "step_s": step_seconds(newest),

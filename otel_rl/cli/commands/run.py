@@ -17,10 +17,10 @@ from otel_rl.cli.adapter_environment import adapter_environment
 from otel_rl.cli.bridge_end import finish, has_lost
 from otel_rl.cli.embedded_bridge import embedded, embedded_defaults, page_link, wandb_account
 from otel_rl.cli.environment import notes_on, reporting_environment
-from otel_rl.cli.live_line import live_line
 from otel_rl.cli.options import add_bridge_options, experiment_key, settings_of
 from otel_rl.cli.signals import handled
 from otel_rl.cli.standard_streams import say
+from otel_rl.cli.terminal.live_line import live_line
 from otel_rl.errors import ConfigError
 from otel_rl.worker.identity.names import checked_name
 
@@ -137,7 +137,7 @@ def _command(arguments: argparse.Namespace) -> int:
     finally:
         finish(bridge, exit_code=status, is_over=True, by=_signal_of(status))
     if not bridge.counters.value(Counter.POINTS_ACCEPTED) and not bridge.without_metrics:
-        say(f"nothing was reported. {_likely_cause(bridge)}")
+        say(f"nothing was reported. {'' if _signal_of(status) else _likely_cause(bridge)}".rstrip())
     if has_lost(bridge):
         return status or _LOST
     return status

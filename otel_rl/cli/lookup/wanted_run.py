@@ -19,7 +19,7 @@ def add_run(parser: argparse.ArgumentParser, default: str = "the most recently a
         "run",
         nargs="?",
         metavar="RUN|DIR",
-        help=f"EXPERIMENT[/TRIAL] or id of a run, or a data directory (default: {default})",
+        help=f"a run by EXPERIMENT[/TRIAL] or id, or a data directory (default: {default})",
     )
 
 

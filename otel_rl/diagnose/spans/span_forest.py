@@ -10,8 +10,11 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
+from otel_rl.diagnose.spans.collectives import collectives_in
 from otel_rl.records import SpanRecord
+from otel_rl.semconv import names
 from otel_rl.semconv.names import RlPhaseValues
+from otel_rl.semconv.spec import STEP_SPAN
 
 __all__ = ["UNACCOUNTED", "ByEnd", "Forest"]
 
@@ -23,6 +26,7 @@ _MAX_OUTLASTING: Final = 256
 more.
 """
 
+_OTHER: Final = names.RlPhaseClassValues.OTHER.value
 _BARRIER: Final = RlPhaseValues.RANK_BARRIER.value
 
 _SAMPLE: Final = RlPhaseValues.GENERATE.value
@@ -61,9 +65,10 @@ class Forest:
 
     Args:
         spans: In any order. Of two with one id the first counts: a span may come twice.
+        finds_collectives: Whether to find those that no phase tells, see ``collectives.py``.
     """
 
-    def __init__(self, spans: Iterable[SpanRecord]) -> None:
+    def __init__(self, spans: Iterable[SpanRecord], *, finds_collectives: bool = False) -> None:
         self._by_id: dict[bytes, SpanRecord] = {}
         for span in spans:
             self._by_id.setdefault(span.span_id, span)
@@ -77,8 +82,10 @@ class Forest:
                 children[parent.span_id].append(span)
             if parent is None or parent.worker != span.worker or span.start_ns >= parent.end_ns:
                 tops[span.worker].append(span)
-            if _is_collective(span) and (step := self.step(span)) is not None:
-                collectives[span.role, step, span.phase].append(span)
+        self._found = collectives_in(self._with_steps()) if finds_collectives else frozenset()
+        for span in filter(self._is_collective, self._by_id.values()):
+            if (step := self.step(span)) is not None:
+                collectives[span.role, step, span.phase or span.name].append(span)
         self._children = {parent: ByEnd(spans) for parent, spans in children.items()}
         self._tops = {worker: ByEnd(spans) for worker, spans in tops.items()}
         self._around: dict[bytes, SpanRecord | None] = {}
@@ -143,7 +150,7 @@ class Forest:
     def is_wait(self, span: SpanRecord) -> bool:
         """Return whether another process decides its end; also for a plain span within a wait."""
         around = self._phase_around(span)
-        return span.is_wait or (around is not None and around.is_wait)
+        return span.is_wait or self._is_found(span) or (around is not None and around.is_wait)
 
     def before(self, span: SpanRecord) -> Iterable[SpanRecord]:
         """Return the top-level spans that the process had ended before the span, last first."""
@@ -245,14 +252,24 @@ class Forest:
 
     def last_to_arrive(self, span: SpanRecord, through_ns: int) -> SpanRecord | None:
         """Return the span of the last rank to arrive at a collective, if it was another one."""
-        if not _is_collective(span) or (step := self.step(span)) is None:
+        if not self._is_collective(span) or (step := self.step(span)) is None:
             return None
-        return self._collectives[span.role, step, span.phase].last_to_arrive(span, through_ns)
+        of = self._collectives[span.role, step, span.phase or span.name]
+        return of.last_to_arrive(span, through_ns)
 
+    def _is_collective(self, span: SpanRecord) -> bool:
+        """Return whether all ranks have to arrive before any can go on, as in an all-reduce."""
+        return span.phase == _BARRIER or span.phase_class == "sync" or self._is_found(span)
 
-def _is_collective(span: SpanRecord) -> bool:
-    """Return whether all ranks have to arrive before any can go on: a barrier, an all-reduce."""
-    return span.phase == _BARRIER or span.phase_class == "sync"
+    def _is_found(self, span: SpanRecord) -> bool:
+        return (span.role, span.name) in self._found
+
+    def _with_steps(self) -> Iterator[tuple[SpanRecord, int]]:
+        """Yield the spans whose kind of work no phase tells."""
+        for span in self._by_id.values():
+            is_unknown = not span.phase or span.phase_class == _OTHER
+            if is_unknown and span.name != STEP_SPAN and (step := self.step(span)) is not None:
+                yield span, step
 
 
 class _Collective:

@@ -207,7 +207,7 @@ def _path(
     lanes: Mapping[str, _Lane],
     start_ns: int,
 ) -> list[dict[str, Any]]:
-    forest = Forest(spans)
+    forest = Forest(spans, finds_collectives=True)
     last_ranks = [max(roots, key=lambda root: root.end_ns) for roots in steps]
     return [
         {

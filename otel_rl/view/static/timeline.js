@@ -65,7 +65,7 @@ otelRl.pages.timeline = class {
         h("button", { type: "button", onclick: () => this.move(-this.count), title: "earlier ([)", disabled: first <= known[0] }, "← earlier"),
         h("button", { type: "button", onclick: () => this.move(this.count), title: "later (])", disabled: last >= known[1] }, "later →"),
         otelRl.select("steps", [1, 2, 4, 8].map((n) => [String(n), String(n)]), String(this.count), count)]));
-    this.legend.textContent = `Spans are known of steps ${known[0]} to ${known[1]}. Red: the critical path, which decided how long the step took.`
+    this.legend.textContent = `Spans are known of steps ${known[0]} to ${known[1]}. Red: the critical path, which decided how long the step took. It leaves a wait for what was awaited where links, phases, or spans that end together tell that; else it stays on who waits.`
       + (leftOut ? ` ${leftOut} short spans are not drawn.` : "");
     this.plotSpans();
   }

@@ -10,6 +10,10 @@ from typing import Any
 import pytest
 
 from otel_rl.bridge.config import BridgeSettings
+from otel_rl.bridge.journal.commit import Commit
+from otel_rl.bridge.journal.run_store import RunStore
+from otel_rl.bridge.journal.sqlite import SqliteJournal
+from otel_rl.diagnose.history.records import Facts
 from otel_rl.records import ExperimentKey, ExperimentStatus
 from otel_rl.run_id import run_id
 from otel_rl.view.journals import Journals
@@ -382,3 +386,13 @@ def test_health_has_bounds_and_what_waits(real: Looked) -> None:
     found = real.get(f"runs/{ENDED_ID}/health")
     assert found["unconfirmed"] == found["rows"] > 0  # no tracker was there
     assert found["bounds"][0]["used"] > 0
+
+
+def test_a_run_of_spans_alone_has_its_newest_step(tmp_path: Path) -> None:
+    journal = SqliteJournal(tmp_path)
+    try:
+        history = 7 * S, Facts(7 * S, 7).encode()  # and no step of a metric
+        RunStore(journal).commit([Commit(ExperimentKey("grpo", "1"), [], 1, b"", history=history)])
+    finally:
+        journal.close()
+    assert Looked(tmp_path).get(f"runs/{RUN}/overview")["step"] == 7

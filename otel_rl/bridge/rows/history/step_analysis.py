@@ -126,12 +126,12 @@ def _explained(
             roots[span.step].append(span)
     if not roots:  # they were evicted
         return
-    forest = Forest(spans)
+    forest = Forest(spans, finds_collectives=True)
     reference = min((root.worker, root.host) for of in roots.values() for root in of)[1]
     clocks = estimate_clocks(forest, reference)
     ahead_ns = {host: clock.ahead_ns for host, clock in clocks.items() if clock.ahead_ns}
     if ahead_ns:
-        forest = Forest(with_one_clock(spans, clocks))
+        forest = Forest(with_one_clock(spans, clocks), finds_collectives=True)
     last_of = {}
     for step in sorted(roots):
         ranks = [forest.get(root.span_id) or root for root in roots[step]]

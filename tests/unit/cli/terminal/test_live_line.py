@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from otel_rl.cli.live_line import LiveLine
+from otel_rl.cli.terminal.live_line import LiveLine
 
 
 def test_a_terminal_that_goes_away_ends_the_line_without_a_traceback(

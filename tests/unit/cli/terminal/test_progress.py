@@ -4,7 +4,7 @@ import io
 
 import pytest
 
-from otel_rl.cli.progress import counted, progress
+from otel_rl.cli.terminal.progress import counted, progress
 from tests.waiting import wait_until
 
 

@@ -1,0 +1,1 @@
+"""Lines that a command keeps up to date on a terminal."""
