@@ -155,12 +155,12 @@ class Journals:
 
     def revision(self) -> int:
         """Return a number that changes whenever a run does."""
-        newest = 0
+        found = 0
         for _, open_ in self._openers():
             # A journal that cannot be read is among the faults of ``runs``.
             with contextlib.suppress(JournalError), open_() as connection:
-                newest = max(newest, revision(connection))
-        return newest
+                found += revision(connection)
+        return found
 
     def read(self, found: Found, *, budget_s: float = _READING_S) -> Progress:
         """Read the history on, for about so long."""

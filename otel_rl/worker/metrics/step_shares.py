@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from contextvars import ContextVar
 from functools import partial
+from sys import getrefcount
 from time import time_ns
 from typing import Final
 from weakref import ref
@@ -109,6 +110,9 @@ class _Cell:
 
 
 _Cells = dict[object, _Cell]
+
+_ALONE: Final = next(getrefcount(one) for one in {object(): None})
+"""References to a key of a dict that is gone through, if there is no other one."""
 
 
 class _Step:
@@ -216,7 +220,7 @@ class StepShares:
         self._has_counted = False  # or is about to
         self._explicit: dict[int, _Step] = {}
         self._explicit_ns = 0
-        self._sent: list[_Cell] = []  # a thread may have appended to them since
+        self._sent: dict[_Cell, None] = {}  # a thread may have appended to them since, or will
         self._known: dict[tuple[ShareStream, bytes], None] = {}
         self._announced: set[tuple[ShareStream, bytes]] = set()
 
@@ -343,6 +347,8 @@ class StepShares:
                 self._leave(step)  # its thread or task has ended within the block
             self._carry_over()
             taken = [*self._ended, *self._explicit.values()]
+            for step in self._explicit.values():
+                step.is_closed = True
             self._ended.clear()
             self._explicit.clear()
             marked = self._gauge_step
@@ -375,12 +381,13 @@ class StepShares:
         for cell in step.all_cells():
             with self._guard:
                 key = cell.stream, encoded_attributes(cell.stream, cell.attributes)
-                self._sent.append(cell)
+                self._sent[cell] = None
                 known = whole.setdefault(key, cell)
                 with self._lock:
                     if known is not cell:
                         known.merge(cell)
                     known.fold()
+        step.cells, step.parts = {}, []  # a task that outlives its step keeps it
         if step.is_first:
             self._note(whole)
         if len(self._announced) < _MAX_KNOWN:
@@ -404,17 +411,17 @@ class StepShares:
             del self._known[next(iter(self._known))]
 
     def _carry_over(self) -> None:
-        """Count in the present step what a thread added to one while it was taken."""
-        late = [cell for cell in self._sent if cell.values]
-        self._sent = []
-        for cell in late:
-            if self.current is None:
-                self._sent.append(cell)
-                continue
-            present = self.current.cells.get(cell.key)
-            if present is None:
-                present = self._new_cell(self.current, cell.key, cell.stream, cell.attributes)
-            present.values += cell.take()
+        """Count in the present step what a thread added to one while it was taken, or after."""
+        sent, self._sent = self._sent, {}
+        for cell in sent:
+            is_held = getrefcount(cell) > _ALONE  # asked first: who lets go has added its amount
+            if cell.values and self.current is not None:
+                present = self.current.cells.get(cell.key)
+                if present is None:
+                    present = self._new_cell(self.current, cell.key, cell.stream, cell.attributes)
+                present.values += cell.take()
+            if is_held or cell.values:
+                self._sent[cell] = None
 
     def _explicit_step(self, given: object) -> _Step | None:
         """Return the step in a count's own attribute; None if it is not an integer."""
@@ -448,7 +455,10 @@ class StepShares:
                 key, attributes = (stream, "overflow"), _OVERFLOW
             else:
                 step.sets[stream] = sets + 1
-            return step.cells.setdefault(key, _Cell(key, stream, {**attributes}))
+            cell = step.cells.setdefault(key, _Cell(key, stream, {**attributes}))
+            if step.is_closed:  # its cells may have been taken
+                self._sent[cell] = None
+            return cell
 
     def _leave(self, step: _Step) -> None:
         """Make a block's step no longer the current one."""

@@ -95,6 +95,17 @@ def test_the_revision_changes_with_a_run(tmp_path: Path) -> None:
     assert looked.get("revision") != before
 
 
+@pytest.mark.parametrize("directory", ["", "beside"])
+def test_the_revision_changes_with_a_run_of_a_bridge_whose_clock_is_behind(
+    tmp_path: Path, directory: str
+) -> None:
+    write_run(tmp_path, LookedAt())
+    looked = Looked(tmp_path)
+    before = looked.get("revision")
+    write_run(tmp_path / directory, LookedAt(ExperimentKey("other")), now_ns=T0 - S)
+    assert looked.get("revision") != before
+
+
 def test_a_reader_sees_the_runs_of_its_token_only(tmp_path: Path) -> None:
     write_run(tmp_path, LookedAt())
     looked = Looked(tmp_path)

@@ -30,8 +30,6 @@ class Rows:
         self.identity = "journal"
         self.room = True
         self.confirmations: dict[ExperimentKey, int] = {}
-        self.confirmed_at_s: dict[ExperimentKey, float] = {}
-        self.pruned_at_s: dict[ExperimentKey, float] = {}
         self.errors: list[tuple[str, str]] = []
         self.locations: dict[ExperimentKey, str] = {}
         self.descriptions: dict[ExperimentKey, Description] = {}
@@ -50,7 +48,6 @@ class Rows:
         with self._lock:
             assert below <= self.confirmations.get(key, 0), "unconfirmed rows are removed"
             self._kept_from[key] = below
-            self.pruned_at_s[key] = time.monotonic()
 
     def has_room(self, key: ExperimentKey, /) -> bool:
         return self.room
@@ -94,7 +91,6 @@ class Rows:
     def confirmed(self, key: ExperimentKey, next_row: int, /) -> None:
         with self._lock:
             self.confirmations[key] = next_row
-            self.confirmed_at_s[key] = time.monotonic()
 
 
 class Bench:
@@ -119,6 +115,8 @@ class Bench:
             max_retry_s=0.5,
             rejected_retry_s=0.5,
         )
+        self.ahead_s = 0.0
+        """Of the delivery's clock."""
         self.opened: list[tuple[ExperimentKey, str]] = []
         self._delivery: DeliveryManager | None = None
 
@@ -131,6 +129,7 @@ class Bench:
                 self.settings,
                 self.count,
                 writer=self._writer,
+                monotonic=lambda: time.monotonic() + self.ahead_s,
                 opened=lambda key, location: self.opened.append((key, location)),
             )
         return self._delivery

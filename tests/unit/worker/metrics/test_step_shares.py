@@ -2,7 +2,7 @@ import asyncio
 import contextvars
 import threading
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from time import time_ns
@@ -228,6 +228,64 @@ def test_what_a_thread_adds_while_its_step_ends_is_in_the_next(
         assert grown(provider) == {}
         tokens.add(2, {"kind": "a"})
     assert grown(provider) == {2: 7}
+
+
+def test_what_a_thread_adds_long_after_its_step_ended_is_in_the_next(
+    provider: BufferedMeterProvider,
+) -> None:
+    tokens = provider.get_meter("m").create_counter("tokens")
+    with Block(provider, 1):
+        tokens.add(1)
+        step = provider.steps.current
+        assert step is not None
+        (cell,) = step.all_cells()
+    for number in range(2, 5):  # steps and exports while the thread waits for its turn
+        with Block(provider, number):
+            tokens.add(1)
+        grown(provider)
+    cell.values.append(5)
+    with Block(provider, 5):
+        assert grown(provider) == {}
+    assert grown(provider) == {5: 5}
+
+
+class Meanwhile(str):
+    """A text in whose look-up something happens, as if another thread had its turn then."""
+
+    __slots__ = ("happen",)
+
+    happen: Callable[[], object]
+
+    def __hash__(self) -> int:
+        self.happen()
+        return super().__hash__()
+
+
+@pytest.mark.parametrize("is_explicit", [False, True])
+def test_a_series_that_a_thread_begins_in_a_step_that_was_exported_is_in_the_next(
+    provider: BufferedMeterProvider, *, is_explicit: bool
+) -> None:
+    tokens = provider.get_meter("m").create_counter("tokens")
+    end = provider.steps.open(1, time_ns(), tokens)
+    tokens.add(1)
+    assert provider.steps.current is not None
+    (cell,) = provider.steps.current.all_cells()
+    seen: list[Mapping[object, float]] = []
+
+    def end_and_export() -> None:
+        if not seen:
+            seen.append({})
+            end(time_ns())
+            seen[0] = grown(provider)
+
+    kind = Meanwhile("a")
+    kind.happen = end_and_export
+    given = {STEP: 7} if is_explicit else {}
+    provider.steps.count(cell.stream, 5, {"kind": kind, **given})
+    assert seen == [{1: 1}]
+    with Block(provider, 2):
+        assert grown(provider) == {}
+    assert grown(provider) == {2: 5}
 
 
 def test_tasks_count_in_the_step_that_they_were_made_in(provider: BufferedMeterProvider) -> None:
