@@ -378,3 +378,17 @@ def test_a_bridge_with_the_page_tells_its_address(tmp_path: Path) -> None:
         assert service.process.stderr is not None
         line = service.process.stderr.readline()
     assert line == f"otel-rl: page with the runs: {service.url}/\n"
+
+
+def test_a_bridge_whose_page_is_closed_tells_no_address_of_it(tmp_path: Path) -> None:
+    command = [*OTEL_RL, "bridge", "--http", "0.0.0.0:0", "--grpc", "127.0.0.1:0"]
+    command += ["--data", str(tmp_path / "data"), "--tracker", "jsonl"]
+    with subprocess.Popen(
+        command, cwd=tmp_path, env=clean_environment(tmp_path), stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stderr is not None
+        before = next(line for line in process.stderr if "OTLP/HTTP on 0.0.0.0:" in line)
+        process.send_signal(signal.SIGTERM)
+        after = process.stderr.read()
+    assert process.returncode == 0, before + after
+    assert "page with the runs" not in after

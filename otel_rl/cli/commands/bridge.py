@@ -6,7 +6,7 @@ import resource
 import signal
 
 from otel_rl.bridge.config import BridgeSettings
-from otel_rl.bridge.ingest.security.exposure import exposure
+from otel_rl.bridge.ingest.security.exposure import exposure, is_loopback
 from otel_rl.cli.bridge_end import finish
 from otel_rl.cli.embedded_bridge import started
 from otel_rl.cli.options import add_bridge_options, host_and_port, settings_of
@@ -57,10 +57,16 @@ def _command(arguments: argparse.Namespace) -> int:
     addresses = bridge.addresses
     journal = settings.data if settings.journal.url is None else "the database of journal.url"
     say(f"OTLP/HTTP on {addresses.http}, OTLP/gRPC on {addresses.grpc}, data in {journal}")
-    if bridge.has_page:
+    if bridge.has_page and _shows_runs(settings):
         say(f"page with the runs: http{'s' * (settings.tls.cert is not None)}://{addresses.http}/")
     signals.wait()
     return 0 if finish(bridge, exit_code=0, is_over=False) else 1
+
+
+def _shows_runs(settings: BridgeSettings) -> bool:
+    """Return whether any reader may see the page."""
+    is_open = settings.view.behind_proxy or is_loopback(settings.http.host)
+    return is_open or bool(settings.auth.tokens)
 
 
 class _Signals:

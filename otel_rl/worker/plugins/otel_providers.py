@@ -9,10 +9,14 @@ code, so on any error the program gets providers that do nothing.
 import logging
 import os
 from importlib.metadata import entry_points
+from typing import TYPE_CHECKING
 
 from opentelemetry.metrics import MeterProvider, NoOpMeterProvider
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.trace import NoOpTracerProvider, TracerProvider
+
+if TYPE_CHECKING:
+    from otel_rl.worker.tracing.provider import WorkerTracerProvider
 
 __all__ = ["WorkerConfigurator", "meter_provider", "tracer_provider"]
 
@@ -38,16 +42,22 @@ def meter_provider() -> MeterProvider:
 
 
 def tracer_provider() -> TracerProvider:
-    """Return the worker's TracerProvider, or one that does nothing. Never raises."""
+    """Return the worker's TracerProvider, or one that does nothing. Never raises.
+
+    The program may still set its own, which then gets all spans.
+    """
+    provider: _SilentTracerProvider | WorkerTracerProvider = _SilentTracerProvider()
     try:
         from otel_rl.worker.session import implicit_session
+        from otel_rl.worker.tracing.giving_way import give_way
 
         session = implicit_session()
         if session is not None:
-            return session.providers.tracer
+            provider = session.providers.tracer
+        give_way(provider)
     except Exception as error:  # noqa: BLE001  # the API would raise it in user code
         _log_once(error)
-    return _SilentTracerProvider()
+    return provider
 
 
 class _SilentMeterProvider(NoOpMeterProvider):
@@ -70,6 +80,8 @@ class _SilentMeterProvider(NoOpMeterProvider):
 
 class _SilentTracerProvider(NoOpTracerProvider):
     """No-op provider, including the methods that only the SDK's has."""
+
+    replaced_by: TracerProvider | None = None
 
     @property
     def resource(self) -> Resource:
