@@ -224,7 +224,7 @@ class DiagnoseSettings(BaseModel):
 
     model_config = _MODEL
 
-    every_s: float = Field(5.0, ge=0)
+    every_s: float = Field(2.0, ge=0)
     """Shortest time between two diagnoses of a run; all take 1 % of a core. 0: off."""
 
 

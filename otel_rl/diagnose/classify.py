@@ -365,18 +365,22 @@ def with_gaps(history: RunHistory, counts: Track) -> Track:
     Counters are reported when there is something to count, if their increase is what is sent.
     """
     by_step = dict(zip(counts.steps, counts.values, strict=True))
-    filled = Track()
-    for step, at_s in sorted(history.begun_s.items()):
-        if step == history.last and step not in by_step:
-            continue  # in progress: what it has to count may come
-        filled.add(step, at_s, by_step.pop(step, 0.0))
-    for step, value in by_step.items():
-        filled.add(step, history.ends_s, value)
+    begun_s = history.begun_s
+    steps = sorted(begun_s)
+    if steps and steps[-1] == history.last and history.last not in by_step:
+        steps.pop()  # in progress: what it has to count may come
+    filled = Track.of(
+        steps, map(begun_s.__getitem__, steps), [by_step.get(step, 0.0) for step in steps]
+    )
+    for step in [step for step in by_step if step not in begun_s]:
+        filled.add(step, history.ends_s, by_step[step])
     return filled
 
 
 def summed_by_step(counts: Track) -> Track:
     """Return a counter's increase in each step; one snapshot may have all of it, or nothing."""
+    if len(set(counts.steps)) == len(counts.steps):
+        return counts
     summed = Track()
     for step, at_s, value in zip(counts.steps, counts.times_s, counts.values, strict=True):
         if summed.steps and summed.steps[-1] == step:

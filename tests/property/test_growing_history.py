@@ -1,5 +1,9 @@
-"""A history that grows by a snapshot at a time is, at any time, that of all snapshots at once."""
+"""A history that grows by a snapshot at a time is, at any time, that of all snapshots at once.
 
+So is what is derived from its series and kept from look to look.
+"""
+
+import random
 from collections.abc import Sequence
 
 import pytest
@@ -13,6 +17,9 @@ from bench.exam.requests import arrivals
 from otel_rl.diagnose.engine import diagnose
 from otel_rl.diagnose.history.records import Facts, RowFacts, SpanFacts, StepFacts, WorkerFacts
 from otel_rl.diagnose.history.run_history import GrowingHistory, RunHistory
+from otel_rl.diagnose.stats.medians import to_median
+from otel_rl.diagnose.stats.peers import peers_of
+from otel_rl.diagnose.stats.pooled import pooled
 from tests.slow import slow_after
 
 SEED = 20
@@ -36,8 +43,8 @@ def as_plain(history: RunHistory) -> dict[str, object]:
 def test_every_look_finds_what_a_look_at_the_whole_run_finds(number: int) -> None:
     records = drawn_records(number)
     growing, read = GrowingHistory(), 0
-    for look in range(1, LOOKS + 1):
-        until = len(records) * look // LOOKS
+    cuts = random.Random(number).sample(range(1, len(records)), LOOKS - 1)
+    for until in (*sorted(cuts), len(records)):
         for facts in records[read:until]:
             growing.add(facts)
         read = until
@@ -47,7 +54,7 @@ def test_every_look_finds_what_a_look_at_the_whole_run_finds(number: int) -> Non
 
 
 _STEPS = st.integers(0, 5)
-_WORKERS = st.sampled_from(["a/0", "a/1", "b/0"])
+_WORKERS = st.sampled_from(["a/0", "a/1", "a/2", "b/0"])
 _VALUES = st.floats(0, 9)
 _KEYS = st.sampled_from(["phase/a/train", "phase/b/act", "a/timing_s/score", "a/loss"])
 _ATTEMPTS = st.integers(1, 3)
@@ -115,3 +122,41 @@ def test_a_look_in_between_changes_nothing(some: list[Facts], data: st.DataObjec
         if data.draw(st.booleans()):
             assert as_plain(growing.history()) == as_plain(RunHistory(some[:number]))
     assert as_plain(growing.history()) == as_plain(RunHistory(some))
+
+
+def derived(history: RunHistory) -> dict[object, object]:
+    """All that is kept from look to look."""
+    found: dict[object, object] = {}
+    for place, tracks in history.spans.items():
+        peers, middles = peers_of(history, place), to_median(history, place, 1)
+        found[place] = (
+            pooled(history, place).copy(),
+            {worker: peers.relative(worker).copy() for worker in tracks},
+            [
+                (worker, [*of.steps], [*of.own], of.usual)
+                for worker, of in middles.of_workers(tracks)
+            ],
+            middles.steps,
+        )
+    return found
+
+
+_SPANS = st.builds(
+    lambda step, worker, seconds: SpanFacts(
+        step, "a", "train", f"a/{worker}", False, 1, seconds, seconds, 0
+    ),
+    st.integers(1, 4),
+    st.integers(0, 3),
+    st.sampled_from([0.0, 1.0, 2.0, 3.0]),
+)
+
+
+@given(st.lists(st.lists(_SPANS, max_size=9), max_size=5))
+def test_what_is_kept_from_look_to_look_is_what_a_first_look_derives(
+    ended: list[list[SpanFacts]],
+) -> None:
+    some = [Facts(number, 1, spans=spans) for number, spans in enumerate(ended, 1)]
+    growing = GrowingHistory()
+    for number, facts in enumerate(some, 1):
+        growing.add(facts)
+        assert derived(growing.history()) == derived(RunHistory(some[:number]))

@@ -10,12 +10,13 @@ from statistics import median
 from typing import Final, NamedTuple
 
 from otel_rl.diagnose.classify import Work, only_waits, work_of
-from otel_rl.diagnose.detectors.slow_phases import slow_kind, together, traces_of
+from otel_rl.diagnose.detectors.slow_phases import slow_kind, traces_of
 from otel_rl.diagnose.detectors.workload import Workload
 from otel_rl.diagnose.history.run_history import PhaseKey, RunHistory, Track
 from otel_rl.diagnose.result import Cause, Evidence
 from otel_rl.diagnose.stats.changes import spread
 from otel_rl.diagnose.stats.levels import settled
+from otel_rl.diagnose.stats.pooled import pooled
 
 __all__ = ["passing_slowdowns"]
 
@@ -52,9 +53,9 @@ def passing_slowdowns(history: RunHistory) -> Iterator[Cause]:
     for place, tracks in history.spans.items():
         if only_waits(history, place) and work_of(place) is not Work.SYNC:
             continue
-        pooled = together(tracks)
-        found = _passing(settled(load.eased(place, pooled)))
-        if found is not None and not _has(pooled, found):
+        of_role = pooled(history, place)
+        found = _passing(settled(load.eased(place, of_role)))
+        if found is not None and not _has(of_role, found):
             found = None  # only the work changed, which this phase does not depend on
         if found is None and len(tracks) != _TWO:
             continue

@@ -5,7 +5,6 @@ peers for the same work, and compared with how often that happens to the others.
 all of a role at once, the steps before the first one are compared with those after it.
 """
 
-from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from math import comb, exp, factorial, inf, log
@@ -13,12 +12,14 @@ from statistics import median
 from typing import NamedTuple
 
 from otel_rl.diagnose.classify import Work, only_waits, work_of
-from otel_rl.diagnose.detectors.slow_phases import slow_kind, step_time, together, traces_of
+from otel_rl.diagnose.detectors.slow_phases import slow_kind, step_time, traces_of
 from otel_rl.diagnose.detectors.workload import Workload
 from otel_rl.diagnose.history.run_history import PhaseKey, RunHistory, Track
 from otel_rl.diagnose.result import Cause, Evidence
 from otel_rl.diagnose.stats.changes import spread
 from otel_rl.diagnose.stats.levels import settled
+from otel_rl.diagnose.stats.medians import Ratios, to_median
+from otel_rl.diagnose.stats.pooled import pooled
 
 __all__ = ["recurring", "recurring_of_all"]
 
@@ -62,7 +63,7 @@ def recurring(history: RunHistory) -> Iterator[Cause]:
         waits = only_waits(history, place) and work_of(place) is not Work.SYNC
         if waits or len(tracks) < _FEWEST_WORKERS:
             continue
-        odd, compared, beyond, faster = _odd_steps(history.first, tracks)
+        odd, compared, beyond, faster = _odd_steps(history, place)
         every = sum(map(len, odd.values()))
         for worker, steps in odd.items():
             if len(steps) < _FEW or compared < _FEWEST_STEPS:
@@ -92,7 +93,7 @@ def recurring_of_all(history: RunHistory) -> Iterator[Cause]:
     for place, tracks in history.spans.items():
         if only_waits(history, place):
             continue
-        of_all = settled(load.eased(place, together(tracks)))
+        of_all = settled(load.eased(place, pooled(history, place)))
         odd = _odd_of_all(of_all)
         calls = sum(sum(of.values) for of in history.counts[place].values())
         in_step = max(1.0, calls / len(tracks) / max(1, len(of_all.values)))
@@ -174,9 +175,10 @@ class _OddSteps(NamedTuple):
     Attributes:
         of: By worker.
         compared: Number of steps that were compared.
-        beyond: By worker, how odd the least is, in units of the farthest that any other value is
-            from the usual one.
-        faster: By worker, the steps in which it was as far below its usual ratio to its peers.
+        beyond: By worker with a few of them, how odd the least is, in units of the farthest that
+            any other value is from the usual one.
+        faster: By such a worker, the steps in which it was as far below its usual ratio to its
+            peers.
     """
 
     of: Mapping[str, Sequence[_Odd]]
@@ -185,51 +187,55 @@ class _OddSteps(NamedTuple):
     faster: Mapping[str, Sequence[_Odd]]
 
 
-def _odd_steps(first: int, tracks: Mapping[str, Track]) -> _OddSteps:
+def _odd_steps(history: RunHistory, place: PhaseKey) -> _OddSteps:
     """Find the odd steps of each worker."""
-    of_step: dict[int, list[tuple[str, float]]] = defaultdict(list)
-    for worker, track in tracks.items():
-        for step, value in zip(track.steps, track.values, strict=True):
-            if value > 0 and step >= first + _START:
-                of_step[step].append((worker, value))
-    ratios: dict[str, list[tuple[float, _Odd]]] = defaultdict(list)
-    for step in sorted(of_step):
-        some = of_step[step]
-        if len(some) < _FEWEST_WORKERS:
-            continue
-        middle = median(value for _, value in some)
-        for worker, value in some:
-            ratios[worker].append((value / middle, _Odd(step, middle, value)))
-    odd: dict[str, list[_Odd]] = {}
-    parts: dict[str, list[float]] = {}
-    if all(max(of)[0] < _FAR * min(of)[0] for of in ratios.values()):
-        return _OddSteps(odd, len(of_step), {}, {})
+    found = to_median(history, place, history.first + _START)
+    ratios = dict(found.of_workers(history.spans[place]))
+    usual = {worker: one.usual for worker, one in ratios.items()}
+    if all(one.most < _FAR * one.least for one in usual.values()):
+        return _OddSteps({}, found.steps, {}, {})
     # The noise of all: that of the worker itself may be its fault.
-    noises = [spread([log(ratio) for ratio, _ in of]) for of in ratios.values()]
-    noise = median(noises) if noises else 0.0
-    far, faster = max(_FAR, exp(_FAR_NOISE * noise)), {}
-    for worker, of in ratios.items():
-        usual = median(ratio for ratio, _ in of)
-        odd[worker] = [one for ratio, one in of if ratio >= far * usual]
-        parts[worker] = [ratio / usual - 1 for ratio, _ in of]
-        faster[worker] = [
-            one._replace(peers_s=usual * one.peers_s) for ratio, one in of if ratio <= usual / far
-        ]
-    return _OddSteps(odd, len(of_step), _beyond(odd, parts), faster)
+    far = max(_FAR, exp(_FAR_NOISE * median(one.noise for one in usual.values())))
+    odd = {worker: _odd(one, far) for worker, one in ratios.items()}
+    often = [worker for worker, steps in odd.items() if len(steps) >= _FEW]
+    most = {worker: one.most / one.ratio - 1 for worker, one in usual.items()}
+    beyond = {worker: _beyond(ratios[worker], len(odd[worker]), worker, most) for worker in often}
+    return _OddSteps(
+        odd, found.steps, beyond, {worker: _faster(ratios[worker], far) for worker in often}
+    )
 
 
-def _beyond(
-    odd: Mapping[str, Sequence[_Odd]], parts: Mapping[str, Sequence[float]]
-) -> Mapping[str, float]:
-    """Return by how many times the least odd value of a worker exceeds all others."""
-    found = {}
-    for worker, steps in odd.items():
-        own = sorted(parts[worker])
-        others = [max(of) for other, of in parts.items() if other != worker]
-        usual = max(own[: len(own) - len(steps)], default=0.0)
-        least = own[-len(steps)] if steps else 0.0
-        found[worker] = least / max(1e-9, usual, *others)
-    return found
+def _odd(of: Ratios, far: float) -> list[_Odd]:
+    least = far * of.usual.ratio
+    if of.usual.most < least:
+        return []
+    columns = zip(of.values, of.steps, of.medians, of.own, strict=True)
+    return [_Odd(step, middle, own) for ratio, step, middle, own in columns if ratio >= least]
+
+
+def _faster(of: Ratios, far: float) -> list[_Odd]:
+    usual = of.usual.ratio
+    columns = zip(of.values, of.steps, of.medians, of.own, strict=True)
+    return [
+        _Odd(step, usual * middle, own)
+        for ratio, step, middle, own in columns
+        if ratio <= usual / far
+    ]
+
+
+def _beyond(of: Ratios, count: int, worker: str, most: Mapping[str, float]) -> float:
+    """Return by how many times the least odd value of a worker exceeds all others.
+
+    Args:
+        of: Its values.
+        count: Number of the odd ones.
+        worker: The worker.
+        most: The farthest value of each worker above its usual one.
+    """
+    own = [ratio / of.usual.ratio - 1 for ratio in sorted(of.values)]
+    others = [one for other, one in most.items() if other != worker]
+    usual = max(own[: len(own) - count], default=0.0)
+    return own[-count] / max(1e-9, usual, *others)
 
 
 def _tail(n: int, least: int, chance: float) -> float:

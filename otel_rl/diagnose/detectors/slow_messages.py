@@ -7,10 +7,11 @@ from statistics import fmean, median
 from typing import NamedTuple
 
 from otel_rl.diagnose.classify import Subject, Work, only_waits, tracks_about, work_of
-from otel_rl.diagnose.detectors.slow_phases import step_time, together
+from otel_rl.diagnose.detectors.slow_phases import step_time
 from otel_rl.diagnose.history.run_history import RunHistory, Track
 from otel_rl.diagnose.result import Cause, Evidence, Kind
 from otel_rl.diagnose.stats.levels import LevelChange, common_ratio, medians, soon
+from otel_rl.diagnose.stats.pooled import pooled
 
 __all__ = ["slow_messages"]
 
@@ -139,8 +140,8 @@ class _Late(NamedTuple):
 def _work_without_syncs(history: RunHistory) -> list[Track]:
     """Return the times of the phases that do work, each over its workers."""
     return [
-        together(tracks)
-        for place, tracks in history.spans.items()
+        pooled(history, place)
+        for place in history.spans
         if not only_waits(history, place) and work_of(place) is not Work.SYNC
     ]
 

@@ -8,8 +8,8 @@ machine's, and is subtracted.
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import pairwise
-from math import exp, inf, log, sqrt
-from statistics import fmean, median
+from math import inf, log, sqrt
+from statistics import median
 from typing import NamedTuple
 
 from otel_rl.diagnose.classify import Work, is_collective, only_waits, work_of
@@ -19,10 +19,11 @@ from otel_rl.diagnose.history.timings import is_step_time
 from otel_rl.diagnose.result import Cause, Evidence, Kind
 from otel_rl.diagnose.stats.changes import spread
 from otel_rl.diagnose.stats.levels import LevelChange, common_ratio, level, medians, settled, soon
-from otel_rl.diagnose.stats.peers import Peers, turn_length
+from otel_rl.diagnose.stats.peers import Peers, peers_of
+from otel_rl.diagnose.stats.pooled import pooled
 from otel_rl.semconv.spec import STEP_SPAN
 
-__all__ = ["least_slowdown", "slow_kind", "slow_work", "step_time", "together", "traces_of"]
+__all__ = ["least_slowdown", "slow_kind", "slow_work", "step_time", "traces_of"]
 
 # Smaller slowdowns, or smaller parts of a step or of a worker's time, are not reported.
 _MIN_RATIO = 1.7
@@ -38,6 +39,7 @@ _MIN_PART = 0.25
 _MIN_OWN_RATIO = 1.25
 _OWN_PART = 0.95
 _FELT = 1.05
+_MOSTLY = 0.65  # order of a slowdown against peers
 _RECENT = 3  # values that may be the change
 _UNEVEN = 2  # while steps take no longer, one of two workers is slower in few steps by chance
 
@@ -131,8 +133,8 @@ def slow_work(history: RunHistory) -> Iterator[Cause]:
         or work_of(place) in _MADE_BY_OTHERS
         or is_collective(place)
     }
-    pooled = {
-        place: _least(tracks) if is_collective(place) else together(tracks)
+    of_role = {
+        place: _least(tracks) if is_collective(place) else pooled(history, place)
         for place, tracks in work.items()
     }
     steps_s = step_time(history).finite().values
@@ -146,21 +148,21 @@ def slow_work(history: RunHistory) -> Iterator[Cause]:
         # A part of every step has to explain a good part of the added duration of steps.
         is_of_steps = PhaseKey(place.role, STEP_SPAN) in history.spans
         least_s = max(_MIN_PART_OF_STEP * usual_s, _MIN_PART * longer_s if is_of_steps else 0.0)
-        peers = Peers(tracks, turn_length(tracks))
+        peers = peers_of(history, place)
         alone = (
             []
             if is_collective(place)
-            else _alone(history, place, peers, pooled[place], least_s, is_felt=is_felt)
+            else _alone(history, place, peers, of_role[place], least_s, is_felt=is_felt)
         )
         if alone and len(alone) <= max(1, len(tracks) // 3):
             yield _cause(history, place, alone, is_alone=True)
             continue
-        found = _slowdown(load, place, tracks, pooled[place])
+        found = _slowdown(load, place, tracks, of_role[place])
         if found is None:
             if not is_collective(place):
                 yield from _always_slower(history, place, tracks, peers, usual_s)
             continue
-        others = [track for other, track in pooled.items() if other != place]
+        others = [track for other, track in of_role.items() if other != place]
         excess = found.ratio / common_ratio(others, found.step)
         slow = [
             _Slow(worker, found.step, before, after, excess, share)
@@ -179,14 +181,14 @@ def _alone(
     history: RunHistory,
     place: PhaseKey,
     peers: Peers,
-    pooled: Track,
+    of_role: Track,
     least_s: float,
     *,
     is_felt: bool,
 ) -> list[_Slow]:
     """Return the workers that became slower than their peers."""
     # The start of a run is as odd in the ratio to peers, if these start at another time.
-    begun = next(iter(settled(pooled).steps), history.first)
+    begun = next(iter(settled(of_role).steps), history.first)
     relative = {worker: _since(peers.relative(worker), begun) for worker in history.spans[place]}
     shown = _farthest(relative.values())
     found = (
@@ -197,15 +199,15 @@ def _alone(
 
 
 def _slowdown(
-    load: Workload, place: PhaseKey, tracks: Mapping[str, Track], pooled: Track
+    load: Workload, place: PhaseKey, tracks: Mapping[str, Track], of_role: Track
 ) -> LevelChange | None:
     """Return the slowdown of a role, whose work takes longer by itself and for its amount.
 
     The step in progress tells its amount in the end. If its work is long, and so was that of the
     step before for its amount, it is not long because there is more of it.
     """
-    eased = load.eased(place, pooled, ahead=int(load.is_of_its_step(tracks)))
-    found, for_its_amount = soon(settled(pooled)), soon(settled(eased))
+    eased = load.eased(place, of_role, ahead=int(load.is_of_its_step(tracks)))
+    found, for_its_amount = soon(settled(of_role)), soon(settled(eased))
     if found is None or for_its_amount is None:
         return None
     return found if _is_slower(found) and _is_slower(for_its_amount) else None
@@ -232,8 +234,8 @@ def _least_ratio(found: LevelChange, uneven: float = 0.0) -> float:
 def least_slowdown(history: RunHistory) -> float | None:
     """Return the slowdown that stands out of the noise of most phases; None without phases."""
     found = []
-    for place, tracks in history.spans.items():
-        values = [] if only_waits(history, place) else settled(together(tracks)).values
+    for place in history.spans:
+        values = [] if only_waits(history, place) else settled(pooled(history, place)).values
         if len(values) >= _FEWEST_STEPS and (usual := median(values)) > 0:
             found.append(min(_MIN_RATIO, max(_LEAST_RATIO, 1 + _STEADY * spread(values) / usual)))
     return median(found) if found else None
@@ -276,11 +278,11 @@ def _slower_than_peers(
     if not values or max(values) < _LEAST_RATIO * min(values):
         return None  # no part of it is slower than another by so much
     found = soon(relative, among=len(tracks), shown=shown * median(values))
-    if found is None:
+    if found is None or not found.is_up(_MOSTLY):
         return None
     uneven = 0.0 if is_felt else _UNEVEN / sum(step >= found.step for step in relative.steps)
     least_ratio = _least_ratio(found, uneven)
-    if not found.is_rise(ratio=least_ratio, order=0.65, size=1.2):
+    if not found.is_rise(ratio=least_ratio, order=_MOSTLY, size=1.2):
         return None
     before, after = medians(track, found.step) or _NO_LEVELS
     share = _more_of(history, place, worker, found.step, before, after)
@@ -381,19 +383,6 @@ def _is_apart(one: _Slow, tracks: Mapping[str, Track]) -> bool:
     peers = [medians(track, one.step) for name, track in tracks.items() if name != one.worker]
     limit = sqrt(one.after / one.before) if one.before else inf
     return all(after < limit * before for before, after in filter(None, peers))
-
-
-def together(tracks: Mapping[str, Track]) -> Track:
-    """Return the geometric mean over the workers, in each step."""
-    of_step: dict[int, list[float]] = defaultdict(list)
-    for track in tracks.values():
-        for step, value in zip(track.steps, track.values, strict=True):
-            if value > 0:
-                of_step[step].append(log(value))
-    together = Track()
-    for step in sorted(of_step):
-        together.add(step, 0.0, exp(fmean(of_step[step])))
-    return together
 
 
 def _least(tracks: Mapping[str, Track]) -> Track:

@@ -2,10 +2,10 @@
 
 import sys
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from copy import copy
 from sys import getsizeof
-from typing import Final, NamedTuple, Self, TypeVar
+from typing import Any, Final, NamedTuple, Protocol, Self, TypeVar
 
 from otel_rl.diagnose.history.records import Facts, RowFacts, StepFacts
 from otel_rl.diagnose.history.timings import timed_part
@@ -44,6 +44,17 @@ class Loss(NamedTuple):
     step: int
     time_s: float
     worker: str
+
+
+class Derived(Protocol):
+    """What is derived from series: it goes on with those that have grown."""
+
+    def memory_bytes(self) -> int:
+        """Return the memory of what is kept."""
+        ...
+
+
+_D = TypeVar("_D", bound=Derived)
 
 
 class RunHistory:
@@ -124,6 +135,19 @@ class RunHistory:
         self.is_told_by_spans = True
         self._ended = -1
         self._bytes_of_steps = 0
+        self._derived: dict[tuple[Any, Hashable], Derived] = {}
+
+    def derived(self, make: Callable[[], _D], of: Hashable) -> _D:
+        """Return what was derived from earlier states of this history, or a new one.
+
+        Args:
+            make: Makes an empty one; its class.
+            of: Tells it from others of the class.
+        """
+        found = self._derived.get((make, of))
+        if found is None:
+            found = self._derived[make, of] = make()
+        return found  # type: ignore[return-value]  # made by the same
 
     def _add(self, facts: Facts, time_s: float, begun_ns: int) -> None:
         step = facts.step
@@ -239,7 +263,8 @@ class RunHistory:
         columns = {id(one): one for of in tracks for one in (of.steps, of.times_s, of.values)}
         series = sum(map(getsizeof, columns.values())) + len(tracks) * _BYTES_OF_TRACK
         known = getsizeof(self.begun_s) + getsizeof(self.known_steps)
-        return series + known + len(self.begun_s) * _BYTES_OF_STEP + self._bytes_of_steps
+        known += len(self.begun_s) * _BYTES_OF_STEP + self._bytes_of_steps
+        return series + known + sum(one.memory_bytes() for one in self._derived.values())
 
     def _completed(self) -> Self:
         """Return the whole of what was taken. It shares series with this one, until the next."""

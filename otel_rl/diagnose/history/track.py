@@ -7,6 +7,7 @@ from collections.abc import Iterable, MutableSequence
 from dataclasses import dataclass, field
 from itertools import islice
 from operator import le
+from sys import getsizeof
 from typing import Final, TypeAlias
 
 __all__ = ["Track", "in_order"]
@@ -38,6 +39,11 @@ class Track:
 
     __hash__ = None  # type: ignore[assignment]  # it grows
 
+    @classmethod
+    def of(cls, steps: Iterable[int], times_s: Iterable[float], values: Iterable[float]) -> "Track":
+        """Return the series of these columns."""
+        return cls(array(_INT, steps), array(_FLOAT, times_s), array(_FLOAT, values))
+
     def add(self, step: int, time_s: float, value: float) -> None:
         """Append a value."""
         self.steps.append(step)
@@ -48,9 +54,17 @@ class Track:
         """Return an empty series that shares the steps and times: only values are added to it."""
         return Track(self.steps, self.times_s)
 
+    def head(self, count: int) -> "Track":
+        """Return the first values."""
+        return Track(self.steps[:count], self.times_s[:count], self.values[:count])
+
     def copy(self) -> "Track":
         """Return a copy that shares no column."""
         return Track(self.steps[:], self.times_s[:], self.values[:])
+
+    def memory_bytes(self) -> int:
+        """Return the memory of all columns."""
+        return getsizeof(self.steps) + getsizeof(self.times_s) + getsizeof(self.values)
 
     def finite(self) -> "Track":
         """Return the finite values."""

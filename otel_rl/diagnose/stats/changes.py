@@ -7,8 +7,10 @@ U at every place, as in Pettitt's test). O(n log n).
 import math
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
 from itertools import accumulate
+from operator import mul, sub
 from statistics import median
 
 __all__ = ["Change", "find_change", "find_step", "find_sudden", "running_medians", "spread"]
@@ -24,28 +26,48 @@ _FEWEST_BEFORE = 10
 _NEARLY_ALL = 0.95
 _RISE = 1.05
 
+_LENGTHS = 16  # of series: those of one run have a few
 
-@dataclass(frozen=True, slots=True)
+
+@dataclass(frozen=True)
 class Change:
-    """Change of the level of a series at one place.
+    """Change of the level of a series at one place. Most are told to be none by their order.
 
     Attributes:
+        values: The series.
         place: Index of the first value of the new level.
-        before: Median of the values before.
-        after: Median of the values from there on.
-        noise: Median absolute deviation of the values from their level, times 1.4826: the standard
-            deviation if they were normal.
         order: From -1 (every value before is higher) to 1 (every value before is lower): Cliff's
             delta.
-        length: Of the series.
     """
 
+    values: Sequence[float] = field(repr=False)
     place: int
-    before: float
-    after: float
-    noise: float
     order: float
-    length: int
+
+    @property
+    def length(self) -> int:
+        """Return the number of values."""
+        return len(self.values)
+
+    @cached_property
+    def before(self) -> float:
+        """Return the median of the values before."""
+        return median(self.values[: self.place])
+
+    @cached_property
+    def after(self) -> float:
+        """Return the median of the values from the place on."""
+        return median(self.values[self.place :])
+
+    @cached_property
+    def noise(self) -> float:
+        """Return the median absolute deviation of the values from their level, times 1.4826.
+
+        That is the standard deviation if they were normal.
+        """
+        off = [abs(value - self.before) for value in self.values[: self.place]]
+        off += [abs(value - self.after) for value in self.values[self.place :]]
+        return 1.4826 * median(off)
 
     @property
     def ratio(self) -> float:
@@ -85,26 +107,25 @@ def find_change(values: Sequence[float], *, shortest: int = 4) -> Change | None:
     n = len(values)
     if n < 2 * shortest:
         return None
+    middles, weights = _expected(n, shortest)
     sums = [*accumulate(_ranks(values))]
-    total = sums[-1]
-    best, best_z, best_u = 0, 0.0, 0.0
-    for place, before in enumerate(sums[shortest - 1 : n - shortest], shortest):
-        left = n - place
-        pairs = place * left
-        # Number of pairs of an earlier and a later value in which the later one is higher.
-        u = total - before - left * (left + 1) / 2
-        z = (u - pairs / 2) / math.sqrt(pairs * (n + 1) / 12)
-        if abs(z) > abs(best_z):
-            best, best_z, best_u = place, z, u
-    if not best:
+    # How far the ranks before each place are below those of a series without a change.
+    below = [*map(sub, middles, sums[shortest - 1 : n - shortest])]
+    clear = [*map(mul, map(abs, below), weights)]
+    clearest = max(clear)
+    if not clearest:
         return None
-    return _change(values, best, 2 * best_u / (best * (n - best)) - 1)
+    at = clear.index(clearest)
+    place = at + shortest
+    return Change(values, place, 2 * below[at] / (place * (n - place)))
 
 
-def _change(values: Sequence[float], place: int, order: float) -> Change:
-    before, after = median(values[:place]), median(values[place:])
-    residuals = [abs(v - before) for v in values[:place]] + [abs(v - after) for v in values[place:]]
-    return Change(place, before, after, 1.4826 * median(residuals), order, len(values))
+@lru_cache(maxsize=_LENGTHS)
+def _expected(n: int, shortest: int) -> tuple[Sequence[float], Sequence[float]]:
+    """Return the expected sum of ranks before each place, and what makes places comparable."""
+    places = range(shortest, n - shortest + 1)
+    middles = [place * (n + 1) / 2 for place in places]
+    return middles, [1 / math.sqrt(place * (n - place)) for place in places]
 
 
 def find_step(values: Sequence[float], *, shortest: int = 4) -> Change | None:
@@ -136,7 +157,7 @@ def find_step(values: Sequence[float], *, shortest: int = 4) -> Change | None:
     first, last = values[:best], sorted(values[best:])
     pairs = sum(len(last) - bisect_right(last, value) for value in first)
     order = 2 * pairs / (best * (n - best)) - 1
-    return _change(values, best, order) if order >= _NEARLY_ALL else None
+    return Change(values, best, order) if order >= _NEARLY_ALL else None
 
 
 def find_sudden(values: Sequence[float], *, shown: float = -math.inf) -> Change | None:
@@ -160,7 +181,7 @@ def find_sudden(values: Sequence[float], *, shown: float = -math.inf) -> Change 
         middle, noise = median(before), spread(before)
         farthest = (1 + _BEYOND / count**2) * (max(*before, shown) - middle)
         if noise > _TINY and min(after) - middle > max(_EVIDENCE / count * noise, farthest):
-            return _change(values, len(before), 1.0)
+            return Change(values, len(before), 1.0)
     return None
 
 
@@ -191,5 +212,7 @@ def _ranks(values: Sequence[float]) -> list[float]:
     """Return the ranks, from 1; equal values share the mean of their ranks."""
     ordered = sorted(values)
     last = dict(zip(ordered, range(1, len(ordered) + 1), strict=True))
+    if len(last) == len(ordered):
+        return [*map(last.__getitem__, values)]
     first = dict(zip(reversed(ordered), range(len(ordered), 0, -1), strict=True))
     return [(first[value] + last[value]) / 2 for value in values]

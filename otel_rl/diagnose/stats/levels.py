@@ -2,7 +2,8 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from math import exp, inf, log
+from itertools import islice
+from math import exp, fsum, inf, log
 from statistics import fmean, median
 
 from otel_rl.diagnose.history.run_history import Track
@@ -59,14 +60,24 @@ class LevelChange:
     Attributes:
         step: First step of the new level.
         change: Its size.
-        jump: The part of the change that came at once: about 1 for a step, 0 for a slope.
         among: Number of similar series that were tested.
+        is_sudden: Whether all of it came at once, as it is of the last few values or parts all.
     """
 
     step: int
     change: Change
-    jump: float
     among: int = 1
+    is_sudden: bool = False
+
+    @property
+    def jump(self) -> float:
+        """Return the part of the change that came at once: about 1 for a step, 0 for a slope."""
+        whole = self.after - self.before
+        if self.is_sudden or not whole:
+            return float(self.is_sudden)
+        values, place = self.change.values, self.change.place
+        before, after = values[max(0, place - _NEAR) : place], values[place : place + _NEAR]
+        return (median(after) - median(before)) / whole
 
     @property
     def before(self) -> float:
@@ -89,17 +100,19 @@ class LevelChange:
         perfect = _PERFECT if self.among <= _MANY else _PERFECT_OF_MANY
         return self.change.chance < _CHANCE or abs(self.change.order) >= perfect
 
+    def is_up(self, order: float) -> bool:
+        """Return whether most values are higher, which is unlikely by chance."""
+        return self.change.order >= order and self.is_clear
+
     def is_rise(self, *, ratio: float, order: float = 0.7, size: float = 2.0) -> bool:
         """Return whether it is clearly higher: by a factor, of most values, beyond the noise."""
-        change = self.change
-        is_up = change.ratio >= ratio and change.order >= order and change.size >= size
-        return is_up and self.is_clear
+        return self.is_up(order) and self.change.ratio >= ratio and self.change.size >= size
 
     def is_fall(self, *, ratio: float, order: float = 0.7, size: float = 2.0) -> bool:
         """Return whether it is clearly lower."""
         change = self.change
-        is_down = change.ratio <= ratio and change.order <= -order and change.size <= -size
-        return is_down and self.is_clear
+        is_down = change.order <= -order and self.is_clear
+        return is_down and change.ratio <= ratio and change.size <= -size
 
 
 def level(track: Track, *, shortest: int = 4, among: int = 1) -> LevelChange | None:
@@ -114,11 +127,7 @@ def level(track: Track, *, shortest: int = 4, among: int = 1) -> LevelChange | N
     change = find_change(track.values, shortest=shortest)
     if change is None:
         return None
-    values, place = track.values, change.place
-    near = median(values[place : place + _NEAR]) - median(values[max(0, place - _NEAR) : place])
-    whole = change.after - change.before
-    jump = near / whole if whole else 0.0
-    return LevelChange(track.steps[place], change, jump, among)
+    return LevelChange(track.steps[change.place], change, among)
 
 
 def soon(track: Track, *, among: int = 1, shown: float = -inf) -> LevelChange | None:
@@ -137,7 +146,7 @@ def soon(track: Track, *, among: int = 1, shown: float = -inf) -> LevelChange | 
     track = track.finite()
     for larger in (find_step(track.values), find_sudden(track.values, shown=shown)):
         if larger is not None and _is_larger(larger, found):
-            found = LevelChange(track.steps[larger.place], larger, 1.0, among)
+            found = LevelChange(track.steps[larger.place], larger, among, is_sudden=True)
     return found
 
 
@@ -188,10 +197,9 @@ def settled(track: Track) -> Track:
 def smoothed(track: Track, width: int = 3) -> Track:
     """Return means of neighbours, so that values that come in bursts show their rate."""
     track = track.finite()
-    values = [
-        fmean(track.values[max(0, place - width + 1) : place + 1])
-        for place in range(len(track.values))
-    ]
+    begun = [fmean(track.values[:count]) for count in range(1, min(width, len(track.values) + 1))]
+    windows = zip(*(islice(track.values, first, None) for first in range(width)), strict=False)
+    values = [*begun, *(total / width for total in map(fsum, windows))]
     return Track(track.steps, track.times_s, values)
 
 

@@ -9,11 +9,12 @@ from statistics import median
 from typing import Final, NamedTuple
 
 from otel_rl.diagnose.classify import only_waits
-from otel_rl.diagnose.detectors.slow_phases import step_time, together
+from otel_rl.diagnose.detectors.slow_phases import step_time
 from otel_rl.diagnose.detectors.workload import Workload
 from otel_rl.diagnose.history.run_history import RunHistory, Track
 from otel_rl.diagnose.result import Cause, Evidence, Kind
 from otel_rl.diagnose.stats.levels import LevelChange, level, medians, settled
+from otel_rl.diagnose.stats.pooled import pooled
 
 __all__ = ["host_pressure"]
 
@@ -115,7 +116,7 @@ def _is_felt(history: RunHistory, since: int) -> bool:
         _is_slower_since(load.eased(place, one), since)
         for place, tracks in history.spans.items()
         if not only_waits(history, place)
-        for one in (together(tracks), *tracks.values())
+        for one in (pooled(history, place), *tracks.values())
         if one.values and median(one.values) >= _MIN_PART * usual_s
     )
 

@@ -9,10 +9,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from statistics import median
 from typing import Final, NamedTuple
 
-from otel_rl.diagnose.detectors.slow_phases import step_time, together, traces_of
+from otel_rl.diagnose.detectors.slow_phases import step_time, traces_of
 from otel_rl.diagnose.history.run_history import RunHistory, Track
 from otel_rl.diagnose.result import Cause, Evidence, Kind
 from otel_rl.diagnose.stats.levels import LevelChange, medians, settled, soon
+from otel_rl.diagnose.stats.pooled import together
 
 __all__ = ["slow_tools"]
 

@@ -13,7 +13,7 @@ from otel_rl.diagnose.detectors.slow_phases import step_time
 from otel_rl.diagnose.history.run_history import PhaseKey, RunHistory, Track
 from otel_rl.diagnose.result import Cause, Evidence, Kind
 from otel_rl.diagnose.stats.levels import level, medians, smoothed
-from otel_rl.diagnose.stats.peers import Peers, turn_length
+from otel_rl.diagnose.stats.peers import Peers, peers_of, turn_length
 
 __all__ = ["uneven_work"]
 
@@ -117,7 +117,7 @@ def _longest(history: RunHistory, more: _More) -> tuple[PhaseKey, float] | None:
         own = tracks[more.worker]
         if not own.values or median(own.values) < _MIN_PART * usual_s:
             continue
-        relative = Peers(tracks, turn_length(tracks)).relative(more.worker)
+        relative = peers_of(history, place).relative(more.worker)
         before, after = (1.0, median(relative.values or [0.0]))
         if more.since is not None:
             before, after = medians(relative, more.since) or (1.0, 0.0)

@@ -446,7 +446,7 @@ def test_in_a_range_of_many_steps_the_change_is_found_where_it_is() -> None:
 
 
 def change(place: int, length: int, order: float, *, among: int = 1) -> LevelChange:
-    return LevelChange(place, Change(place, 1.0, 2.0, 0.1, order, length), 1.0, among)
+    return LevelChange(place, Change([1.0] * place + [2.0] * (length - place), place, order), among)
 
 
 @pytest.mark.parametrize(
