@@ -57,6 +57,7 @@ def jump(track: Track, mixed: int = 0) -> Jump | None:
         one
         for width in range(mixed + 1)
         for place in range(_START, len(track.values) - width - _SIDE + 1)
+        if not width or track.steps[place + width] - track.steps[place - 1] <= mixed + 1
         if (one := _at(track, scale, place, width)) is not None
     ]
     return max(found, key=lambda one: one.size, default=None) or _last_jump(track, scale)

@@ -4,6 +4,7 @@ import pytest
 
 from otel_rl.diagnose.classify import Subject, rows_about
 from otel_rl.diagnose.engine import diagnose
+from otel_rl.diagnose.history.run_history import Track
 from otel_rl.diagnose.result import Kind
 from otel_rl.diagnose.stats.jumps import jump
 from tests.unit.diagnose.made import Series, made
@@ -52,6 +53,18 @@ def test_a_jump_over_several_steps_is_half_of_all_that_rewards_have_gone_through
     rows = {"trainer/reward/mean": jittered(lambda step: 1.0 - reward(step), 0.003)}
     ((_, track),) = rows_about(made(rows=rows), Subject.REWARD_MEAN)
     assert (jump(track, mixed=3) is not None) == is_found
+
+
+@pytest.mark.parametrize(("apart", "is_found"), [(1, True), (4, False)])
+def test_rewards_of_several_steps_each_rise_for_longer_than_batches_are_mixed(
+    apart: int, *, is_found: bool
+) -> None:
+    values = [0.1 + 0.002 * (n % 3) for n in range(20)] + [0.3, 0.5, 0.6]
+    values += [0.75 + 0.002 * (n % 3) for n in range(20)]
+    track = Track()
+    for n, value in enumerate(values):
+        track.add(apart * n, float(n), value)
+    assert (jump(track, mixed=4) is not None) == is_found
 
 
 def test_values_of_mixed_batches_lie_between_the_levels() -> None:
