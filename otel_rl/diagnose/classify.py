@@ -20,7 +20,7 @@ from otel_rl.semconv.names import (
     RlStageValues,
     RlWorkerRoleValues,
 )
-from otel_rl.semconv.spec import TOOL_SPAN
+from otel_rl.semconv.spec import STEP_SPAN, TOOL_SPAN
 
 __all__ = [
     "Subject",
@@ -110,7 +110,13 @@ _WORK_OF_STAGE: Final[Mapping[str, Work]] = {
     RlStageValues.TRAINER: Work.TRAINING,
 }
 
-_WAITS: Final = frozenset({RlPhaseValues.COLLECTOR_WAIT, RlPhaseValues.RANK_BARRIER})
+_WAITS: Final = frozenset(
+    {
+        RlPhaseValues.COLLECTOR_WAIT,
+        RlPhaseValues.RANK_BARRIER,
+        RlPhaseValues.SYNC_COORDINATION,  # a generator without requests is in it: no weights move
+    }
+)
 """Phases whose stage is the one waited for, and not the stage of the waiting work."""
 
 
@@ -217,7 +223,8 @@ def only_waits(history: RunHistory, place: PhaseKey) -> bool:
     last to come wait in it.
     """
     is_wait = place in history.waits or _part_by_words(place.phase) is RlGoodputPartValues.IDLE
-    return is_wait or is_collective(place) or (is_step(place.phase) and _is_rest(history, place))
+    is_whole = place.phase == STEP_SPAN or is_step(place.phase)
+    return is_wait or is_collective(place) or (is_whole and _is_rest(history, place))
 
 
 def is_collective(place: PhaseKey) -> bool:
@@ -234,13 +241,20 @@ def _is_rest(history: RunHistory, place: PhaseKey) -> bool:
         for other, of in history.spans.items()
         if other.role == place.role
     }
-    own_s = usual.pop(place, 0.0)
-    if not usual and len(history.spans) > 1 and len(history.spans[place]) == 1:
+    own = history.spans.get(place, {})
+    own_s = max([usual.pop(place, 0.0), *map(_newest, own.values())])
+    if not usual and len(history.spans) > 1 and len(own) == 1:
         return _work_by_words(place.role) is None  # a controller's step has the parts of others
     return own_s < _REST * sum(usual.values())
 
 
+def _newest(track: Track) -> float:
+    """Return the level at which a series ends: work that no part names may have come to it."""
+    return median(track.values[-max(_ENDING, len(track.values) // 4) :]) if track.values else 0.0
+
+
 _REST: Final = 0.2  # of the parts of a step
+_ENDING: Final = 5  # values, at least
 
 
 def waits_for_samples(place: PhaseKey) -> bool:

@@ -141,8 +141,8 @@ def _takes_the_place_of(cause: Cause, effect: Cause) -> bool:
 
 
 def _explains(cause: Cause, effect: Cause) -> bool:
-    if cause.kind in _SLOW and cause.since is None and effect.since is not None:
-        return False  # a constant state explains no change
+    if _is_of_another_time(cause, effect):
+        return False
     if _is_answer_to(cause, effect) or _is_waited_for(cause, effect):
         return True
     if cause is effect or effect.kind not in _EXPLAINS.get(cause.kind, frozenset()):
@@ -165,6 +165,18 @@ def _explains(cause: Cause, effect: Cause) -> bool:
     if cause.kind in {Kind.KV_THRASH, Kind.CRASH_LOOP} and effect.kind in _SLOW:
         return effect.role == cause.role and _is_before(cause, effect)
     return _is_before(cause, effect)
+
+
+def _is_of_another_time(cause: Cause, effect: Cause) -> bool:
+    """Return whether a cause was over when a lasting effect had just begun, or was always there.
+
+    A constant state explains no change.
+    """
+    if effect.since is None:
+        return False
+    if cause.until is not None and effect.until is None:
+        return cause.until <= effect.since + SLACK
+    return cause.kind in _SLOW and cause.since is None
 
 
 def _is_by_its_work(cause: Cause, effect: Cause) -> bool:

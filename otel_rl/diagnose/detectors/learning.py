@@ -14,17 +14,14 @@ from otel_rl.diagnose.classify import Subject, Work, rows_about, tracks_about, w
 from otel_rl.diagnose.history.run_history import PhaseKey, RunHistory, Track
 from otel_rl.diagnose.result import Cause, Evidence, Kind
 from otel_rl.diagnose.stats.changes import running_medians, spread
+from otel_rl.diagnose.stats.jumps import Jump, jump
 from otel_rl.diagnose.stats.levels import LevelChange, level
 from otel_rl.diagnose.stats.trends import TrendDeparture, beyond_trend, departure, heading
 
 __all__ = ["degeneration", "not_a_number", "wrong_rewards"]
 
-_JUMP = 4.0  # times the usual change between two steps
-# The same of a few last values: the farther the fewer, and more than the series ever moved.
-_FEW, _FAR_JUMP = (3, 2), 24.0
-_SURE = 40  # moves that tell their usual size
-_START = 8  # values: at first, rewards leap because the policy learns
-_SIDE = 5  # values of either level of a jump
+# Age of the oldest samples of a batch, in units of the usual one; and most steps of a jump.
+_OLDEST, _MOST_MIXED = 2.0, 4
 
 # An entropy or KL left its trend if it is this many times off it; a reward makes up for that if it
 # is above its own trend by this many times its noise.
@@ -115,32 +112,51 @@ def _is_alone(
 
 def wrong_rewards(history: RunHistory) -> Iterator[Cause]:
     """Find rewards that jump, or become constant, while the policy goes on as before."""
+    mixed = _mixed_steps(history)
     jumps = [
         (found, key)
         for subject in (Subject.REWARD_MEAN, Subject.REWARD_STD)
         for key, track in rows_about(history, subject)
-        if (found := _jump(track)) is not None
+        if (found := jump(track, mixed)) is not None
     ]
     if not jumps:
         return
-    (size, since, before, after), key = max(jumps, key=lambda one: one[0][0])
-    for subject in (Subject.ENTROPY, Subject.RESPONSE_LENGTH, Subject.KL):
-        for _, track in rows_about(history, subject):
-            moved = _jump(track)
-            if moved is not None and moved[1] <= since:
-                return  # the policy has changed, and its rewards with it
-    role = _scorer(history, key)
+    largest, key = max(jumps, key=lambda one: one[0].size)
+    if _policy_moved(history, largest.step, mixed):
+        return  # and its rewards with it
     yield Cause(
         Kind.REWARD_BUG,
-        min(0.92, 0.75 + size / 200),
-        f"rewards are computed differently since step {since}: {key} jumped from {before:.3g} to "
-        f"{after:.3g}, and the policy did not change",
-        role=role,
-        since=since,
-        evidence=[
-            Evidence("jump of the rewards", one[1], None, one[0][2], one[0][3]) for one in jumps
-        ],
+        min(0.92, 0.75 + largest.size / 200),
+        f"rewards are computed differently since step {largest.step}: {key} jumped from "
+        f"{largest.before:.3g} to {largest.after:.3g}, and the policy did not change",
+        role=_scorer(history, key),
+        since=largest.step,
+        evidence=[_evidence(one, of) for one, of in jumps],
     )
+
+
+def _mixed_steps(history: RunHistory) -> int:
+    """Return the steps in which batches mix samples from before and after a change of rewards."""
+    ages = [
+        median(track.values)
+        for _, _, raw in tracks_about(history, Subject.STALENESS)
+        if (track := raw.finite()).values
+    ]
+    return min(_MOST_MIXED, math.ceil(_OLDEST * max(ages, default=0.0)))
+
+
+def _policy_moved(history: RunHistory, step: int, mixed: int) -> bool:
+    """Return whether the policy jumped until then."""
+    return any(
+        moved.step <= step
+        for subject in (Subject.ENTROPY, Subject.RESPONSE_LENGTH, Subject.KL)
+        for _, track in rows_about(history, subject)
+        if (moved := jump(track, mixed)) is not None
+    )
+
+
+def _evidence(one: Jump, key: str) -> Evidence:
+    return Evidence("jump of the rewards", key, None, one.before, one.after)
 
 
 def degeneration(history: RunHistory) -> Iterator[Cause]:
@@ -177,7 +193,7 @@ def _degenerate(
     """Find a worse level before the reward falls, or a trend left for no reward."""
     what = "entropy collapses" if kind is Kind.ENTROPY_COLLAPSE else "KL runs away"
     found = level(track)
-    if fall is not None and found is not None and _is_worse(kind, found):
+    if fall is not None and found is not None and _is_worse(kind, track, found):
         reward, dropped = fall
         if found.step <= dropped.step + 3:
             yield Cause(
@@ -215,9 +231,12 @@ def _degenerate(
     )
 
 
-def _is_worse(kind: Kind, found: LevelChange) -> bool:
-    is_entropy = kind is Kind.ENTROPY_COLLAPSE
-    return found.is_fall(ratio=0.4) if is_entropy else found.is_rise(ratio=3.0)
+def _is_worse(kind: Kind, track: Track, found: LevelChange) -> bool:
+    """Return whether a level is far worse, and farther than the policy went while it learned."""
+    beyond = beyond_trend(track, found.step, fewest=1)
+    if kind is Kind.ENTROPY_COLLAPSE:
+        return found.is_fall(ratio=0.4) and (beyond is None or beyond < 0)
+    return found.is_rise(ratio=3.0) and (beyond is None or beyond > 0)
 
 
 def _is_far_off(kind: Kind, left: TrendDeparture) -> bool:
@@ -229,53 +248,6 @@ def _is_far_off(kind: Kind, left: TrendDeparture) -> bool:
     return left.after > _FAR * left.before > 0 and any(
         window.found > _FAR * max(window.expected) > 0 for window in left.windows
     )
-
-
-def _jump(track: Track) -> tuple[float, int, float, float] | None:
-    """Return (size, step, before, after) of a lasting jump, in units of the usual change.
-
-    A jump lies between two steps, covers a good part of the range of the series, and is more than
-    what the series moves anyway in as many steps.
-    """
-    values, steps = track.values, track.steps
-    if len(values) < 12:
-        return None
-    moves = [abs(b - a) for a, b in pairwise(values)]
-    # Of few moves, the usual size may be much larger than it seems.
-    unsure = max(1.0, math.sqrt(_SURE / len(moves)))
-    usual = unsure * max(spread(moves), median(moves))
-    gone_through = max(values) - min(values)
-    scale = max(usual, 0.07 * gone_through, 1e-3 * max(map(abs, values)), 1e-9)
-    best: tuple[float, int, float, float] | None = None
-    for place in range(_START, len(values) - _SIDE + 1):
-        before, after = values[place - _SIDE : place], values[place : place + _SIDE]
-        drift = _SIDE * _drift(values, place)
-        gap = max(
-            min(after) - max(before) - max(0.0, drift), min(before) - max(after) + min(0.0, drift)
-        )
-        # The usual change of few values is uncertain: the levels have to be apart by more than
-        # either scatters.
-        least = max(_JUMP * scale, max(before) - min(before), max(after) - min(after))
-        if gap >= least and (best is None or gap / scale > best[0]):
-            best = gap / scale, steps[place], median(before), median(after)
-    return best or _last_jump(track, scale)
-
-
-def _drift(values: Sequence[float], place: int) -> float:
-    """Return the mean move from value to value, without the levels of a jump."""
-    first, last = place - _SIDE, place + _SIDE - 1
-    moved = values[first] - values[0] + values[-1] - values[last]
-    return moved / max(1, first + len(values) - 1 - last)
-
-
-def _last_jump(track: Track, scale: float) -> tuple[float, int, float, float] | None:
-    """Return a jump before the last few values, if it is far beyond all of the series."""
-    for few in _FEW:
-        before, after = track.values[:-few], track.values[-few:]
-        gap = max(min(after) - max(before), min(before) - max(after))
-        if gap >= max(_FAR_JUMP / few * scale, max(before) - min(before)):
-            return gap / scale, track.steps[-few], median(before[-5:]), median(after)
-    return None
 
 
 def lasting_fall(track: Track) -> LevelChange | None:

@@ -7,7 +7,7 @@ all of a role at once, the steps before the first one are compared with those af
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
-from math import comb, exp, factorial, inf, log
+from math import comb, exp, factorial, inf, log, sqrt
 from statistics import median
 from typing import NamedTuple
 
@@ -38,6 +38,7 @@ _CHANCE_OF_ALL = 0.02  # that no earlier step is one of them
 _MOST_OF_ALL = 0.4  # of the steps: more are another level
 _BEFORE = 20  # steps without any
 _OF_ALL = 1.4  # times the usual
+_MUCH_LONGER = 3.0  # times the usual: no busy machine
 _AS_LONG = 0.5  # part of it by which the step takes longer
 _OVER = 4  # usual distances without trouble
 
@@ -55,6 +56,11 @@ class _Odd(NamedTuple):
     peers_s: float
     own_s: float
 
+    @property
+    def times(self) -> float:
+        """Return how many times as long it took."""
+        return self.own_s / self.peers_s
+
 
 def recurring(history: RunHistory) -> Iterator[Cause]:
     """Find workers that are far slower than their peers in some of the steps."""
@@ -63,24 +69,49 @@ def recurring(history: RunHistory) -> Iterator[Cause]:
         waits = only_waits(history, place) and work_of(place) is not Work.SYNC
         if waits or len(tracks) < _FEWEST_WORKERS:
             continue
-        odd, compared, beyond, faster = _odd_steps(history, place)
-        every = sum(map(len, odd.values()))
-        for worker, steps in odd.items():
-            if len(steps) < _FEW or compared < _FEWEST_STEPS:
-                continue
-            cost = _longer_s(steps) / max(1e-9, whole_s)
-            chance = _CHANCE_OF_COSTLY if cost >= _COSTLY else _CHANCE
-            is_often = len(steps) >= _FEWEST
-            is_often &= _lost_part(history, steps, faster[worker], whole_s) >= _MIN_COST
-            is_often &= len(tracks) * _tail(every, len(steps), 1 / len(tracks)) < chance
-            rate = (every - len(steps) + 1) / (compared * (len(tracks) - 1))
-            newest = steps[-_FEW:]
-            is_near = beyond[worker] > 1 and _chance_of(newest, rate) < _CHANCE
-            is_near &= _lost_s(newest, faster[worker]) >= _COSTLY * _since_s(
-                history, newest[0].step
-            )
-            if is_often or is_near:
-                yield _cause(history, place, worker, steps if is_often else newest, cost)
+        found = _odd_steps(history, place)
+        if found.compared < _FEWEST_STEPS:
+            continue
+        for worker in found.of:
+            if steps := _own_trouble(history, found, worker, whole_s):
+                yield _cause(history, place, worker, steps, _longer_s(steps) / whole_s)
+
+
+def _own_trouble(
+    history: RunHistory, found: "_OddSteps", worker: str, whole_s: float
+) -> Sequence[_Odd]:
+    """Return the odd steps of a worker that chance does not explain; none if it may."""
+    steps, others = _alike(found.of, worker)
+    if len(steps) < _FEW:
+        return ()
+    workers, faster = len(found.of), found.faster[worker]
+    cost = _longer_s(steps) / max(1e-9, whole_s)
+    chance = _CHANCE_OF_COSTLY if cost >= _COSTLY else _CHANCE
+    if (
+        len(steps) >= _FEWEST
+        and _lost_part(history, steps, faster, whole_s) >= _MIN_COST
+        and workers * _tail(len(steps) + others, len(steps), 1 / workers) < chance
+    ):
+        return steps
+    newest = steps[-_FEW:]
+    is_near = (
+        found.beyond[worker] > 1
+        and _chance_of(newest, (others + 1) / (found.compared * (workers - 1))) < _CHANCE
+        and _lost_s(newest, faster) >= _COSTLY * _since_s(history, newest[0].step)
+    )
+    return newest if is_near else ()
+
+
+def _alike(odd: Mapping[str, Sequence[_Odd]], worker: str) -> tuple[Sequence[_Odd], int]:
+    """Return a worker's odd steps, and how many the others have that are as far, or nearly.
+
+    Small trouble, of which each has some, does not explain large trouble of one.
+    """
+    if not odd[worker]:
+        return (), 0
+    far = sqrt(median(one.times for one in odd[worker]))
+    far_of = {name: [one for one in of if one.times >= far] for name, of in odd.items()}
+    return far_of[worker], sum(map(len, far_of.values())) - len(far_of[worker])
 
 
 def recurring_of_all(history: RunHistory) -> Iterator[Cause]:
@@ -115,17 +146,28 @@ def _odd_of_all(track: Track) -> list[_Odd]:
     places = [place for place, value in enumerate(track.values) if value >= far]
     if not places or places[0] < _BEFORE:
         return []
-    since = (len(track.values) - places[0]) / len(track.values)
-    if since ** (len(places) - 1) > _CHANCE_OF_ALL or len(places) > _MOST_OF_ALL * len(
-        track.values
-    ):
+    if len(places) > _MOST_OF_ALL * len(track.values):
         return []
-    return [_Odd(track.steps[place], usual, track.values[place]) for place in places]
+    odd = [_Odd(track.steps[place], usual, track.values[place]) for place in places]
+    return odd if _chance_of_all(places, len(track.values), odd) <= _CHANCE_OF_ALL else []
+
+
+def _chance_of_all(places: Sequence[int], length: int, odd: Sequence[_Odd]) -> float:
+    """Return the chance that so many odd steps are all after the first, or all near to each other.
+
+    A busy machine slows neighbouring steps, too, but less.
+    """
+    further = len(places) - 1
+    chance = ((length - places[0]) / length) ** further
+    if min(one.times for one in odd) >= _MUCH_LONGER:
+        near = (places[-1] - places[0] + 1) / length
+        chance = min(chance, len(places) * near**further)
+    return chance
 
 
 def _is_of_all(tracks: Mapping[str, Track], odd: Sequence[_Odd]) -> bool:
     """Return whether every worker was slow in most of these steps."""
-    steps, far = {one.step for one in odd}, median(one.own_s / one.peers_s for one in odd) ** 0.5
+    steps, far = {one.step for one in odd}, sqrt(median(one.times for one in odd))
     for track in tracks.values():
         usual = median(track.values)
         slow = {s for s, v in zip(track.steps, track.values, strict=True) if v >= far * usual}

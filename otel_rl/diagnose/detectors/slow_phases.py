@@ -51,6 +51,7 @@ _FEWEST_ALIKE = 3
 _FEWEST_STEPS = 10
 _ALIKE = 1.3
 _MIN_OFTEN = 0.75
+_LEAST_ALWAYS = 1.4  # times its peers: a first rank may have a little more to do by design
 
 # A worker that joined or left has no level on one side.
 _NO_LEVELS = (0.0, 0.0)
@@ -338,29 +339,50 @@ def _always_slower(
 
     Only for work that the whole role does alike: the peers' time then replaces a level before.
     """
-    kind = slow_kind(place)
     if work_of(place) in {Work.SYNC, Work.OTHER} or len(tracks) < _FEWEST_ALIKE:
         return
     typical = {name: median(track.values) for name, track in tracks.items()}
     worker = max(typical, key=lambda name: typical[name])
     others = [time for name, time in typical.items() if name != worker]
+    unlike = max(others) / min(others)
+    if unlike > _ALIKE or not _is_mostly_slower(peers, worker, tracks, unlike):
+        return
+    peers_s, own_s = median(others), typical[worker]
+    share = _more_of(history, place, worker, history.first, peers_s, own_s)
+    if share >= _MIN_SHARE and own_s - peers_s >= _MIN_SHARE * usual_s:
+        yield _always_slower_cause(history, place, worker, peers_s, own_s)
+
+
+def _is_mostly_slower(peers: Peers, worker: str, workers: Iterable[str], unlike: float) -> bool:
+    """Return whether a worker takes longer than its peers in most steps, beyond their noise.
+
+    Args:
+        peers: All workers.
+        worker: The slowest one.
+        workers: Names of all.
+        unlike: How many times as long as the fastest peer the slowest one takes.
+    """
     relative = peers.relative(worker).values
-    if len(relative) < _FEWEST_STEPS or max(others) > _ALIKE * min(others):
-        return
-    usually_s, longer_s = median(others), typical[worker] - median(others)
-    share = _more_of(history, place, worker, history.first, usually_s, typical[worker])
-    if (
-        sum(one >= _MIN_RATIO for one in relative) < _MIN_OFTEN * len(relative)
-        or share < _MIN_SHARE
-        or longer_s < _MIN_SHARE * usual_s
-    ):
-        return
-    ratio = typical[worker] / usually_s
-    yield Cause(
-        Kind.STRAGGLER if kind in _IN_STEP else kind,
+    if len(relative) < _FEWEST_STEPS:
+        return False
+    noises = [
+        spread(values) / median(values)
+        for other in workers
+        if other != worker and (values := peers.relative(other).values)
+    ]
+    noise = median(noises) if noises else 1.0
+    least = min(_MIN_RATIO, max(_LEAST_ALWAYS * unlike, 1 + _STEADY * noise))
+    return sum(one >= least for one in relative) >= _MIN_OFTEN * len(relative)
+
+
+def _always_slower_cause(
+    history: RunHistory, place: PhaseKey, worker: str, peers_s: float, own_s: float
+) -> Cause:
+    return Cause(
+        slow_kind(place, is_alone=True),
         0.4,
-        f"{place.phase} of {worker} takes {ratio:.1f} times as long as that of its peers, in all "
-        f"steps: {_seconds(typical[worker])}, and {_seconds(usually_s)}",
+        f"{place.phase} of {worker} takes {own_s / peers_s:.1f} times as long as that of its "
+        f"peers, in all steps: {_seconds(own_s)}, and {_seconds(peers_s)}",
         role=place.role,
         worker=worker,
         phase=place.phase,
@@ -369,8 +391,8 @@ def _always_slower(
                 f"time of one {place.phase}, of its peers and its own",
                 key=f"phase/{place}",
                 worker=worker,
-                before=usually_s,
-                after=typical[worker],
+                before=peers_s,
+                after=own_s,
                 unit="s",
                 traces=traces_of(history, history.first),
             )

@@ -317,6 +317,7 @@ def _ages(history: RunHistory) -> Iterator[_Age]:
         spec = names.PHASES.get(phase)
         is_work = spec is None or spec.phase_class not in AWAITING
         is_work &= not only_waits(history, PhaseKey(worker.rpartition("/")[0], phase))
+        is_work |= phase == names.RlPhaseValues.WEIGHT_PUSH  # for which all others wait
         told_ago_s = history.ends_s - track.times_s[-1]
         yield _Age(is_work, values[-1], worker, phase, told_ago_s)
 

@@ -44,10 +44,12 @@ class _Part(NamedTuple):
 
     Attributes:
         times: By worker, how often it was done.
+        newest: By worker, the last step with it, and how often it was done in that step.
         order_s: When in a step it is usually told.
     """
 
     times: Mapping[str, float]
+    newest: Mapping[str, tuple[int, float]]
     order_s: float
 
     @property
@@ -56,8 +58,16 @@ class _Part(NamedTuple):
 
     @property
     def behind(self) -> AbstractSet[str]:
-        """Return who has done it less often than others."""
-        return {worker for worker, times in self.times.items() if times < self.most}
+        """Return who has done it less often than others, also in the newest step of it.
+
+        Who has told it in one step less, and then again, is not behind.
+        """
+        last = max(self.newest.values())
+        return {
+            worker
+            for worker, times in self.times.items()
+            if times < self.most and self.newest[worker] < last
+        }
 
 
 def standing_work(history: RunHistory) -> Standing | None:
@@ -103,10 +113,16 @@ def _parts(history: RunHistory) -> Mapping[PhaseKey, _Part]:
             continue
         times = {worker: sum(history.counts[place][worker].values) for worker in tracks}
         if min(times.values()) >= max(_FEWEST, max(times.values()) - 1):
-            parts[place] = _Part(times, _order_s(history, tracks))
+            newest = {worker: _newest(history, place, worker) for worker in tracks}
+            parts[place] = _Part(times, newest, _order_s(history, tracks))
     # Who works ahead of the steps, or behind, is in no order with the others.
     steps = _steps(parts)
     return {place: part for place, part in parts.items() if part.most in {steps, steps - 1}}
+
+
+def _newest(history: RunHistory, place: PhaseKey, worker: str) -> tuple[int, float]:
+    counts = history.counts[place][worker]
+    return counts.steps[-1], counts.values[-1]
 
 
 def _usual(tracks: Mapping[str, Track]) -> float:

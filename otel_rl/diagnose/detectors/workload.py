@@ -30,6 +30,7 @@ _MEASURES: Final = (
     ),
 )
 _CHANGED: Final = 1.15  # times the usual
+_MOSTLY: Final = 0.7  # order of a change: a counter's shares of single steps scatter
 _AT_ONCE: Final = 0.5  # part of a change that makes it a jump
 _FEWEST: Final = 12  # steps
 _PART: Final = 0.6  # of the steps need a value
@@ -173,7 +174,9 @@ def _change_of(work: Workload) -> LevelChange | None:
     for step, value in sorted(work.of_step.items()):
         track.add(step, 0.0, value)
     found = level(track)
-    return None if found is None or 1 / _CHANGED < found.ratio < _CHANGED else found
+    if found is None or 1 / _CHANGED < found.ratio < _CHANGED:
+        return None
+    return found if abs(found.change.order) >= _MOSTLY else None
 
 
 def _work(history: RunHistory) -> tuple[str, Mapping[int, float], Mapping[int, float]]:
@@ -181,7 +184,7 @@ def _work(history: RunHistory) -> tuple[str, Mapping[int, float], Mapping[int, f
     for what, pattern in _MEASURES:
         found = list(_told(history, pattern))
         if found:  # a total that is told now and then tells less of each step
-            track = max(found, key=lambda one: len(one.values))
+            _, track = max(found, key=lambda one: one[0])
             first = median(track.values[:_SIDES])
             work = {
                 step: value / first for step, value in zip(track.steps, track.values, strict=True)
@@ -190,8 +193,11 @@ def _work(history: RunHistory) -> tuple[str, Mapping[int, float], Mapping[int, f
     return "", {}, {}
 
 
-def _told(history: RunHistory, pattern: str) -> Iterator[Track]:
-    """Yield the work of each step by the series of a measure that tell it of most steps."""
+def _told(history: RunHistory, pattern: str) -> Iterator[tuple[int, Track]]:
+    """Yield (steps that are told, work of each step) by the series of a measure, if of most steps.
+
+    What is counted from one report to the next is shared among the steps in between.
+    """
     for key, track in history.rows.items():
         if not re.search(pattern, key) or re.search(_RATES, key.partition("/")[2]):
             continue
@@ -210,7 +216,7 @@ def _told(history: RunHistory, pattern: str) -> Iterator[Track]:
         # A total that is told in some steps accounts for those in between.
         told = track.steps[-1] - track.steps[0] + 1 if is_counter else len(track.values)
         if told >= _PART * steps:
-            yield track
+            yield len({*history.rows[key].steps} & {*track.steps}), track
 
 
 def _counted(history: RunHistory, key: str) -> Track:

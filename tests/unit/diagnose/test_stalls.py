@@ -123,3 +123,29 @@ def test_a_stopped_process_is_named_and_not_those_that_have_left_the_phase_since
     (found,) = stalls(facts)
     assert (found.worker, found.phase) == ("trainer/1", "train")
     assert "trainer/1 has been in train for 12.5 s" in found.words
+
+
+def test_a_push_that_does_not_end_holds_up_all_who_wait_for_weights() -> None:
+    facts = hung(1, 60, 30, phase=None)
+    ages = {
+        AGE + "weight_push": [WorkerFacts("trainer/0", None, 1, 29.0, 0)],
+        AGE + "weight_sync": [WorkerFacts("trainer/1", None, 1, 29.5, 0)],
+        "generator/worker/phase/age/idle": [WorkerFacts("generator/0", None, 1, 20.0, 0)],
+    }
+    facts[-1] = facts[-1]._replace(workers={**facts[-1].workers, **ages})
+    (found,) = stalls(facts)
+    assert (found.worker, found.phase) == ("trainer/0", "weight_push")
+
+
+@pytest.mark.parametrize(("missed", "behind"), [(20, None), (59, "reward/1")])
+def test_who_told_its_work_in_one_step_less_is_behind_only_if_it_was_the_newest(
+    missed: int, behind: str | None
+) -> None:
+    facts = hung(1, 60, 120, phase=None)
+    for step, one in enumerate(facts[:60]):
+        workers = ["reward/0", "reward/1"] if step != missed else ["reward/0"]
+        spans = [SpanFacts(step, "reward", "reward", who, False, 1, 0.2, 0.2, 0) for who in workers]
+        train = SpanFacts(step, "trainer", "train", "trainer/0", False, 1, 0.5, 0.5, 0)
+        facts[step] = one._replace(spans=[*spans, train])
+    (found,) = stalls(facts)
+    assert (found.worker if found.worker == "reward/1" else None) == behind

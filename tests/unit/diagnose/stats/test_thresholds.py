@@ -96,6 +96,17 @@ def always(*seconds: float) -> Spans:
     return ranks("train", *[changed(s, s) for s in seconds])
 
 
+def always_uneven(*seconds: float) -> Spans:
+    """Like ``always``; each takes up to a quarter longer or less in a step, in another order."""
+    return ranks(
+        "train",
+        *[
+            lambda step, s=s, n=n: s * (1 + 0.08 * ((step * (n + 2) + n) % 7 - 3))
+            for n, s in enumerate(seconds)
+        ],
+    )
+
+
 @pytest.mark.parametrize(
     ("history", "is_told"),
     [
@@ -105,8 +116,11 @@ def always(*seconds: float) -> Spans:
         (made(11, spans=always(0.2, 0.2, 0.5)), True),
         (made(spans=always(0.2, 0.27, 0.6)), False),
         (made(spans=always(0.2, 0.25, 0.6)), True),
-        (made(spans=always(0.2, 0.2, 0.32)), False),
-        (made(spans=always(0.2, 0.2, 0.36)), True),
+        (made(spans=always(0.4, 0.4, 0.54)), False),
+        (made(spans=always(0.4, 0.4, 0.58)), True),
+        (made(spans=always(0.4, 0.48, 0.7)), False),
+        (made(spans=always_uneven(0.4, 0.4, 0.6)), False),
+        (made(spans=always_uneven(0.4, 0.4, 0.8)), True),
     ],
     ids=[
         "one peer",
@@ -117,6 +131,9 @@ def always(*seconds: float) -> Spans:
         "peers alike",
         "not much slower",
         "slower",
+        "not much slower than peers that are unlike",
+        "not much slower for the noise",
+        "slower than the noise",
     ],
 )
 def test_who_was_always_slower_is_told_by_two_peers_that_are_alike_over_ten_steps(

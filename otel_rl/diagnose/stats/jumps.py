@@ -1,0 +1,115 @@
+"""Finds a jump: a lasting change of level between two steps, in a series that moves all the time.
+
+Values of batches that mix samples from before and after a change take several steps to jump.
+"""
+
+import math
+from collections.abc import Sequence
+from itertools import pairwise
+from statistics import median
+from typing import NamedTuple
+
+from otel_rl.diagnose.history.run_history import Track
+from otel_rl.diagnose.stats.changes import spread
+
+__all__ = ["Jump", "jump"]
+
+_JUMP = 4.0  # times the usual change between two steps
+# The same of a few last values: the farther the fewer, and more than the series ever moved.
+_FEW, _FAR_JUMP = (3, 2), 24.0
+_SURE = 40  # moves that tell their usual size
+_START = 8  # values: at first, rewards leap because the policy learns
+_SIDE = 5  # values of either level of a jump
+_FEWEST = 12  # values
+_MIXED = 0.5  # part of the range that a jump over several steps covers: learning may be as quick
+
+
+class Jump(NamedTuple):
+    """Lasting change of level.
+
+    Attributes:
+        size: In units of the usual change between two steps.
+        step: The first step that is off.
+        before: Median of the level before.
+        after: Median of the level after.
+    """
+
+    size: float
+    step: int
+    before: float
+    after: float
+
+
+def jump(track: Track, mixed: int = 0) -> Jump | None:
+    """Return the largest jump of a series.
+
+    A jump covers a good part of the range of the series, and is more than what the series moves
+    anyway in as many steps.
+
+    Args:
+        track: Finite, in order of its steps.
+        mixed: Most steps whose values may lie between the levels.
+    """
+    if len(track.values) < _FEWEST:
+        return None
+    scale = _scale(track.values)
+    found = [
+        one
+        for width in range(mixed + 1)
+        for place in range(_START, len(track.values) - width - _SIDE + 1)
+        if not width or track.steps[place + width] - track.steps[place - 1] <= mixed + 1
+        if (one := _at(track, scale, place, width)) is not None
+    ]
+    return max(found, key=lambda one: one.size, default=None) or _last_jump(track, scale)
+
+
+def _scale(values: Sequence[float]) -> float:
+    moves = [abs(b - a) for a, b in pairwise(values)]
+    # Of few moves, the usual size may be much larger than it seems.
+    unsure = max(1.0, math.sqrt(_SURE / len(moves)))
+    usual = unsure * max(spread(moves), median(moves))
+    return max(usual, 0.07 * _range(values), 1e-3 * max(map(abs, values)), 1e-9)
+
+
+def _range(values: Sequence[float]) -> float:
+    return max(values) - min(values)
+
+
+def _at(track: Track, scale: float, place: int, width: int) -> Jump | None:
+    """Return the jump that begins at a place and ends so many values later, if there is one."""
+    values, end = track.values, place + width
+    before, after = values[place - _SIDE : place], values[end : end + _SIDE]
+    drift = (_SIDE + width) * _drift(values, place, end)
+    gap = max(
+        min(after) - max(before) - max(0.0, drift), min(before) - max(after) + min(0.0, drift)
+    )
+    # The usual change of few values is uncertain: the levels have to be apart by more than
+    # either scatters.
+    least = max(_JUMP * scale, max(before) - min(before), max(after) - min(after))
+    if width:
+        least = max(least, _MIXED * _range(values))
+    if gap < least or not _are_between(before, values[place:end], after):
+        return None
+    return Jump(gap / scale, track.steps[place], median(before), median(after))
+
+
+def _are_between(before: Sequence[float], values: Sequence[float], after: Sequence[float]) -> bool:
+    lower, upper = sorted((before, after), key=max)
+    return all(min(lower) <= value <= max(upper) for value in values)
+
+
+def _drift(values: Sequence[float], place: int, end: int) -> float:
+    """Return the mean move from value to value, without the levels of a jump."""
+    first, last = place - _SIDE, end + _SIDE - 1
+    moved = values[first] - values[0] + values[-1] - values[last]
+    return moved / max(1, first + len(values) - 1 - last)
+
+
+def _last_jump(track: Track, scale: float) -> Jump | None:
+    """Return a jump before the last few values, if it is far beyond all of the series."""
+    for few in _FEW:
+        before, after = track.values[:-few], track.values[-few:]
+        gap = max(min(after) - max(before), min(before) - max(after))
+        if gap >= max(_FAR_JUMP / few * scale, max(before) - min(before)):
+            return Jump(gap / scale, track.steps[-few], median(before[-5:]), median(after))
+    return None

@@ -1,0 +1,41 @@
+"""Trouble in some steps: of one worker whose peers have small trouble, and of all for a while."""
+
+import pytest
+
+from otel_rl.diagnose.result import Kind
+from tests.unit.diagnose.made import Series, made
+from tests.unit.diagnose.test_evidence import causes, in_steps, role, steady
+
+SMALL = ((12, 31), (17, 44), (22, 52), (27, 61))
+
+
+@pytest.mark.parametrize(("times", "is_told"), [(7.0, True), (1.6, False)])
+def test_small_trouble_of_all_hides_large_trouble_of_one_no_more(
+    times: float, *, is_told: bool
+) -> None:
+    own = in_steps(26, 38, 49, 58, times=times)
+    others = [in_steps(*some, times=1.6) for some in SMALL]
+    history = made(step_s=lambda step: 1.5 + own(step), spans=role("train", own, *others))
+    assert causes(history) == ([(Kind.STRAGGLER, "trainer/0", 26)] if is_told else [])
+
+
+@pytest.mark.parametrize(("times", "is_told"), [(12.0, True), (2.0, False)])
+def test_a_stall_of_all_in_neighbouring_steps_is_told_if_no_busy_machine_makes_it(
+    times: float, *, is_told: bool
+) -> None:
+    load = in_steps(37, 39, 42, 44, times=times)
+    spans = role("load_data", load, load, load) | role("train", steady, steady, steady)
+    history = made(63, step_s=lambda step: 0.6 + load(step), spans=spans)
+    assert causes(history) == ([(Kind.SLOW_DATA, None, 37)] if is_told else [])
+
+
+@pytest.mark.parametrize(("since", "is_told"), [(60, True), (78, False)])
+def test_what_a_step_has_beside_its_parts_is_work_if_it_stays_long(
+    since: int, *, is_told: bool
+) -> None:
+    def rest(step: int) -> float:
+        return 3.0 if step >= since else 0.05
+
+    parts: dict[tuple[str, str, int], Series] = role("train", *[steady] * 3)
+    history = made(step_s=lambda step: 0.5 + rest(step), spans=parts | role("rl.loop", *[rest] * 3))
+    assert bool(causes(history)) == is_told

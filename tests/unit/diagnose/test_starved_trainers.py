@@ -1,0 +1,83 @@
+"""Trainers that wait for samples, because too few prompts come: generators wait, too."""
+
+import pytest
+
+from otel_rl.diagnose.detectors.workload import changes
+from otel_rl.diagnose.engine import diagnose
+from otel_rl.diagnose.explain import unexplained
+from otel_rl.diagnose.history.run_history import Track
+from otel_rl.diagnose.result import Cause, Evidence, Kind
+from tests.unit.diagnose.made import AT, changed, made
+from tests.unit.diagnose.test_evidence import jittered
+
+
+def test_generators_that_wait_for_prompts_are_no_slow_transfer() -> None:
+    spans = {
+        ("generator", phase, index): jittered(of)
+        for index in range(3)
+        for phase, of in {
+            "sync_coordination": changed(3e-5, 8.0),
+            "weight_pull": lambda _: 0.02,
+            "generate": lambda _: 0.1,
+        }.items()
+    }
+    spans |= {
+        ("trainer", phase, index): jittered(of)
+        for index in range(2)
+        for phase, of in {"collector_wait": changed(0.1, 9.0), "train": lambda _: 1.0}.items()
+    }
+    waits = ["sync_coordination", "weight_pull", "collector_wait"]
+    history = made(step_s=changed(2.0, 12.0), spans=spans, waits=waits)
+    assert [cause.kind for cause in diagnose(history).causes] == [Kind.STARVATION]
+
+
+@pytest.mark.parametrize(("until", "is_told"), [(AT + 1, True), (None, False)])
+def test_what_is_over_explains_nothing_that_has_begun_and_lasts(
+    until: int | None, *, is_told: bool
+) -> None:
+    slow = Cause(
+        Kind.SLOW_GENERATION,
+        0.8,
+        "slow",
+        role="generator",
+        since=5,
+        until=until,
+        evidence=[Evidence("time", "phase/generator/generate", None, 0.1, 0.7, "s")],
+    )
+    starved = Cause(
+        Kind.STARVATION,
+        0.7,
+        "starved",
+        role="trainer",
+        since=AT,
+        evidence=[Evidence("wait", "phase/trainer/wait", None, 0.1, 9.0, "s")],
+    )
+    found = [cause.kind for cause in unexplained([slow, starved])]
+    assert (Kind.STARVATION in found) == is_told
+
+
+@pytest.mark.parametrize(("scatter", "is_change"), [(0.1, True), (0.9, False)])
+def test_counts_that_scatter_more_than_they_change_tell_no_change_on_purpose(
+    scatter: float, *, is_change: bool
+) -> None:
+    def tokens(step: int) -> float:
+        return changed(100.0, 125.0)(step) * (1 + scatter * ((step * 7 % 11) / 11 - 0.5))
+
+    assert bool([*changes(made(rows={"trainer/tokens": tokens}))]) == is_change
+
+
+def test_work_that_is_told_in_each_step_is_known_better_than_shares_of_a_total() -> None:
+    key = "generator/tokens"
+    history = made(
+        workers={(key, "generator/0"): lambda step: 100.0 * (step < 1) + 200.0 * (step % 2)},
+        rows={
+            key: lambda step: 100.0 * (step + 1),
+            f"{key}/rate": lambda _: 1.0,
+            "trainer/perf/total_num_tokens": jittered(changed(100.0, 200.0)),
+        },
+    )
+    whole = history.rows[key]
+    history.rows[key] = Track()
+    for step in (0, *range(1, 80, 2)):
+        history.rows[key].add(step, whole.times_s[step], whole.values[step])
+    assert any("2.0 times the tokens" in one for one in changes(history))

@@ -1,0 +1,83 @@
+"""Rewards that are computed differently, in batches that mix samples of before and after."""
+
+import pytest
+
+from otel_rl.diagnose.classify import Subject, rows_about
+from otel_rl.diagnose.engine import diagnose
+from otel_rl.diagnose.history.run_history import Track
+from otel_rl.diagnose.result import Kind
+from otel_rl.diagnose.stats.jumps import jump
+from tests.unit.diagnose.made import Series, made
+from tests.unit.diagnose.test_evidence import jittered
+
+# Of a run of the demo whose scorers give 0 from its 27th step on: the first samples of it were
+# used in the 28th, and the last of those before in the 30th.
+LEARNED = [0.041, 0.042, 0.037, 0.037, 0.037, 0.041, 0.046, 0.047, 0.048, 0.044, 0.048, 0.058]
+LEARNED += [0.056, 0.064, 0.070, 0.070, 0.094, 0.074, 0.091, 0.094, 0.096, 0.112, 0.111, 0.105]
+LEARNED += [0.133, 0.146, 0.154]
+MIXED = [0.069, 0.016, 0.026]
+WRONG = [*LEARNED, *MIXED, *[0.0] * 40]
+
+KL = [0.0, 0.056, 0.139, 0.078, 0.070, 0.083, 0.088, 0.115, 0.138, 0.126, 0.141, 0.132, 0.155]
+KL += [0.192, 0.222, 0.227, 0.292, 0.310, 0.382, 0.427, 0.491, 0.557, 0.518, 0.577, 0.631, 0.728]
+KL += [0.772, 0.815, 0.853, 0.894, 0.905, 0.887, 0.935, 1.008, 0.989, 0.996, 0.987, 0.987, 0.958]
+KL += [0.867, 0.911, 0.935, 0.967, 0.869, 0.894, 0.933, 0.892, 0.980, 0.955, 0.913, 0.908, 0.862]
+KL += [0.883, 0.852, 0.822, 0.743, 0.782, 0.778, 0.764, 0.729, 0.680, 0.752, 0.728, 0.749, 0.713]
+KL += [0.698, 0.707, 0.676, 0.631, 0.647]
+
+
+def told(values: list[float], age: float, kl: list[float] | None = None) -> list[Kind]:
+    rows: dict[str, Series] = {
+        "trainer/reward/mean": lambda step: values[step],
+        "trainer/policy/staleness": jittered(lambda _: age),
+    }
+    if kl is not None:
+        rows["trainer/policy/kl/reference"] = lambda step: kl[step]
+    return [cause.kind for cause in diagnose(made(len(values), rows=rows)).causes]
+
+
+@pytest.mark.parametrize(
+    ("age", "kind"), [(1.5, Kind.REWARD_BUG), (0.0, Kind.REWARD_DROP)], ids=["old", "fresh"]
+)
+def test_rewards_that_jump_within_the_age_of_samples_are_wrong(age: float, kind: Kind) -> None:
+    assert told(WRONG, age) == [kind]
+
+
+@pytest.mark.parametrize(("above", "is_found"), [(0.22, False), (0.28, True)])
+def test_a_jump_over_several_steps_is_half_of_all_that_rewards_have_gone_through(
+    above: float, *, is_found: bool
+) -> None:
+    def reward(step: int) -> float:
+        return above * min(1.0, max(0, step - 27) / 4) + (step < 4) * 0.5
+
+    rows = {"trainer/reward/mean": jittered(lambda step: 1.0 - reward(step), 0.003)}
+    ((_, track),) = rows_about(made(rows=rows), Subject.REWARD_MEAN)
+    assert (jump(track, mixed=3) is not None) == is_found
+
+
+@pytest.mark.parametrize(("apart", "is_found"), [(1, True), (4, False)])
+def test_rewards_of_several_steps_each_rise_for_longer_than_batches_are_mixed(
+    apart: int, *, is_found: bool
+) -> None:
+    values = [0.1 + 0.002 * (n % 3) for n in range(20)] + [0.3, 0.5, 0.6]
+    values += [0.75 + 0.002 * (n % 3) for n in range(20)]
+    track = Track()
+    for n, value in enumerate(values):
+        track.add(apart * n, float(n), value)
+    assert (jump(track, mixed=4) is not None) == is_found
+
+
+def test_values_of_mixed_batches_lie_between_the_levels() -> None:
+    outside = [*LEARNED, 0.3, 0.016, 0.026, *[0.0] * 40]
+    assert told(WRONG, 1.5) == [Kind.REWARD_BUG]
+    assert told(outside, 1.5) == [Kind.REWARD_DROP]
+
+
+def test_a_kl_that_grew_while_the_policy_learned_is_not_why_rewards_are_wrong() -> None:
+    assert told(WRONG, 1.5, KL) == [Kind.REWARD_BUG]
+    assert told(WRONG, 0.0, KL) == [Kind.REWARD_DROP]
+
+
+def test_a_policy_that_jumps_with_its_rewards_is_why_they_fall() -> None:
+    kl = [0.1 + 0.001 * (step % 3) + 0.9 * (step >= 27) for step in range(len(WRONG))]
+    assert Kind.REWARD_BUG not in told(WRONG, 1.5, kl)
