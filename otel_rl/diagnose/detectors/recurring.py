@@ -5,6 +5,7 @@ peers for the same work, and compared with how often that happens to the others.
 all of a role at once, the steps before the first one are compared with those after it.
 """
 
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from math import comb, exp, factorial, inf, log, sqrt
@@ -72,16 +73,23 @@ def recurring(history: RunHistory) -> Iterator[Cause]:
         found = _odd_steps(history, place)
         if found.compared < _FEWEST_STEPS:
             continue
+        every = sorted(one.times for odd in found.of.values() for one in odd)
         for worker in found.of:
-            if steps := _own_trouble(history, found, worker, whole_s):
+            if steps := _own_trouble(history, found, worker, every, whole_s):
                 yield _cause(history, place, worker, steps, _longer_s(steps) / whole_s)
 
 
 def _own_trouble(
-    history: RunHistory, found: "_OddSteps", worker: str, whole_s: float
+    history: RunHistory,
+    found: "_OddSteps",
+    worker: str,
+    every: Sequence[float],
+    whole_s: float,
 ) -> Sequence[_Odd]:
     """Return the odd steps of a worker that chance does not explain; none if it may."""
-    steps, others = _alike(found.of, worker)
+    if len(found.of[worker]) < _FEW:
+        return ()
+    steps, others = _alike(found.of[worker], every)
     if len(steps) < _FEW:
         return ()
     workers, faster = len(found.of), found.faster[worker]
@@ -102,16 +110,18 @@ def _own_trouble(
     return newest if is_near else ()
 
 
-def _alike(odd: Mapping[str, Sequence[_Odd]], worker: str) -> tuple[Sequence[_Odd], int]:
+def _alike(own: Sequence[_Odd], every: Sequence[float]) -> tuple[Sequence[_Odd], int]:
     """Return a worker's odd steps, and how many the others have that are as far, or nearly.
 
     Small trouble, of which each has some, does not explain large trouble of one.
+
+    Args:
+        own: Its odd steps; at least one.
+        every: How many times as long the odd steps of all take, in order.
     """
-    if not odd[worker]:
-        return (), 0
-    far = sqrt(median(one.times for one in odd[worker]))
-    far_of = {name: [one for one in of if one.times >= far] for name, of in odd.items()}
-    return far_of[worker], sum(map(len, far_of.values())) - len(far_of[worker])
+    far = sqrt(median(one.times for one in own))
+    alike = [one for one in own if one.times >= far]
+    return alike, len(every) - bisect_left(every, far) - len(alike)
 
 
 def recurring_of_all(history: RunHistory) -> Iterator[Cause]:
