@@ -134,7 +134,7 @@ def _newest_of(work: Sequence[Mapping[str, Track]], worker: str) -> tuple[float,
 
 
 def _longest_gap(work: Sequence[Mapping[str, Track]], worker: str) -> float:
-    """Return the longest time in which nothing came of a worker, from its first work to its last."""
+    """Return the longest time between two pieces of work of a worker."""
     times_s = sorted({at_s for of in work if worker in of for at_s in of[worker].times_s})
     return max((later_s - at_s for at_s, later_s in pairwise(times_s)), default=0.0)
 
