@@ -72,7 +72,7 @@ otelRl.pages.timeline = class {
 
   plotSpans() {
     const { plain } = otelRl;
-    const { color, colorOf, path: pathColor } = otelRl.charts;
+    const { color, colorOf, palette, path: pathColor } = otelRl.charts;
     const { lanes, spans, path, steps, seconds } = this.found;
     let height = 0;
     const tops = lanes.map((lane) => { const top = height; height += lane.rows + 0.9; return top; });
@@ -83,9 +83,11 @@ otelRl.pages.timeline = class {
       if (!phases.has(name)) phases.set(name, []);
       phases.get(name).push(place);
     });
+    // Of many names, only phases have a colour: others are libraries' details.
+    const isPale = (name, places) => !spans[places[0]].phase && (name === "rl.loop" || phases.size > palette.length);
     const traces = [...phases].map(([name, places]) => {
       const waits = spans[places[0]].waits;
-      const isStep = !spans[places[0]].phase;
+      const isStep = isPale(name, places);
       const shade = isStep ? color("--quiet") : colorOf(name);
       return {
         type: "bar", orientation: "h", name: plain(name), customdata: places,
