@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from otel_rl import goodput
 from otel_rl.bridge.config import BridgeSettings
-from otel_rl.bridge.garbage import collect_rarely
 from otel_rl.bridge.journal.reader import (
     histories,
     removed_runs,
@@ -120,7 +119,6 @@ def _command(arguments: argparse.Namespace) -> int:
     if arguments.json_schema:
         print(json.dumps(json_schema(), indent=1))
         return 0
-    collect_rarely()
     if arguments.jaeger is None:
         take_directory(arguments)
     settings = settings_of(arguments)

@@ -8,7 +8,6 @@ from functools import partial
 from typing import Any
 
 from otel_rl.bridge.config import BridgeSettings
-from otel_rl.bridge.garbage import collect_rarely
 from otel_rl.cli.options import add_journal_options, host_and_port, settings_of
 from otel_rl.cli.standard_streams import say
 from otel_rl.errors import MissingExtra
@@ -49,7 +48,6 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
 def _command(arguments: argparse.Namespace) -> int:
     if importlib.util.find_spec("mcp") is None:
         raise MissingExtra("`otel-rl mcp`", "mcp", "mcp")
-    collect_rarely()
     _serve(settings_of(arguments), arguments.http)
     return 0
 

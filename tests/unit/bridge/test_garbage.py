@@ -14,7 +14,6 @@ from otel_rl.bridge.garbage import collect_rarely, collections_paused
 
 _CODE = """
 import gc
-from otel_rl.bridge.garbage import collect_rarely
 {first}
 gc.collect()
 before = sum(one["collections"] for one in gc.get_stats())
@@ -22,16 +21,24 @@ kept = [[(n, 0.5)] for n in range(100_000)]
 print(sum(one["collections"] for one in gc.get_stats()) - before)
 """
 
+_COMMAND = """
+from otel_rl.cli.main import main
+try:
+    main(["no-such-command"])
+except SystemExit:
+    pass
+"""
+
 
 @pytest.mark.process
-def test_open_steps_cause_few_collections() -> None:
+def test_open_steps_cause_few_collections_in_a_command() -> None:
     default, rare = (
         int(
             subprocess.run(
                 [sys.executable, "-c", _CODE.format(first=first)], check=True, capture_output=True
             ).stdout
         )
-        for first in ("", "collect_rarely()")
+        for first in ("", _COMMAND)
     )
     assert 0 < rare * 10 < default
 

@@ -16,7 +16,7 @@ rest of the previous pass is closed.
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import cast
@@ -35,7 +35,7 @@ from otel_rl.bridge.rows.reduce import (
 )
 from otel_rl.bridge.rows.series.key_groups import GroupIdentity
 from otel_rl.bridge.rows.series.series_table import StreamTable
-from otel_rl.bridge.rows.series.streams import Stream, WorkerStanding, WorkerState
+from otel_rl.bridge.rows.series.streams import Group, Stream, WorkerStanding, WorkerState
 from otel_rl.bridge.rows.settings import AlignSettings
 from otel_rl.bridge.rows.steps.attempts import Attempts
 from otel_rl.bridge.rows.steps.step_axis import is_integral
@@ -152,6 +152,91 @@ _Steps = dict[int, OpenStep]
 _Part = tuple[_Steps, Sequence[int], Sequence[float], Sequence[int]]
 
 
+_Export = tuple[str, int]
+"""Label of the worker, and the time of arrival."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Reached:
+    """The steps of one series of an export. The other series mostly have the same ones.
+
+    It holds until a step is removed.
+
+    Attributes:
+        export: That it is of.
+        of: Where its steps are.
+        steps: Their numbers; one may stand there repeatedly.
+        times_ns: Of their samples.
+        opened: The step of each.
+    """
+
+    export: _Export
+    of: _Steps
+    steps: Sequence[int]
+    times_ns: Sequence[int]
+    opened: Sequence[OpenStep]
+
+    @classmethod
+    def of_samples(
+        cls, export: _Export, of: _Steps, steps: Sequence[int], times_ns: Sequence[int]
+    ) -> "_Reached":
+        """Open the steps that are missing, and note the export and its times at each."""
+        opened: list[OpenStep] = []
+        label, received_ns = export
+        for number, time_ns in zip(steps, times_ns, strict=True):
+            step = of.get(number)
+            if step is None:
+                step = of[number] = OpenStep()
+            if step.export is not export:  # once in a step
+                step.export = export
+                step.workers.add(label)
+                step.received_ns = max(received_ns, step.received_ns)
+            if step.time_ns < time_ns:
+                step.time_ns = time_ns
+            opened.append(step)
+        return cls(export, of, steps, times_ns, opened)
+
+    def has(
+        self, export: _Export, of: _Steps, steps: Sequence[int], times_ns: Sequence[int]
+    ) -> bool:
+        """Return whether these are the samples of another series."""
+        return (
+            self.export is export
+            and self.of is of
+            and self.steps == steps
+            and self.times_ns == times_ns
+        )
+
+
+# These loops run for every measurement of a run: few calls, local names.
+
+
+def _put_each(
+    opened: Iterable[OpenStep], group: Group, values: Sequence[float], times_ns: Sequence[int]
+) -> None:
+    """Fold a value into a group of each step."""
+    number, reduction = group.number, group.reduction
+    for step, value, time_ns in zip(opened, values, times_ns, strict=True):
+        cells = step.cells
+        cell = cells.get(number)
+        if type(cell) is list and len(cell) < MAX_VALUES:  # nearly always: ``put``
+            cell.append(value)
+        else:
+            put(cells, number, value, time_ns, reduction)
+
+
+def _keep_each(
+    opened: Iterable[OpenStep], number: int, values: Sequence[float], times_ns: Sequence[int]
+) -> None:
+    """Keep a measurement of a group in each step."""
+    for step, made in zip(opened, zip(times_ns, values, strict=True), strict=True):
+        single = step.single
+        if number in single:
+            single[number].append(made)
+        else:
+            single[number] = [made]
+
+
 @dataclass(slots=True)
 class _Role:
     """Open steps of a role.
@@ -166,6 +251,7 @@ class _Role:
         passes: Workers that have gone back.
         size: The most workers that were in a row.
         export: The last export: its worker and time.
+        reached: The steps of its last series.
     """
 
     open: _Steps = field(default_factory=dict)
@@ -176,7 +262,8 @@ class _Role:
     again_samples: Counter[int] = field(default_factory=Counter)
     passes: StepPasses = field(default_factory=StepPasses)
     size: int = 0
-    export: tuple[str, int] | None = None
+    export: _Export | None = None
+    reached: _Reached | None = None
 
     @property
     def is_open(self) -> bool:
@@ -244,37 +331,20 @@ class OpenSteps:
             Number of late ones: their step was closed before.
         """
         role, parts, late = self._placed(stream, steps, values, times_ns, received_ns)
-        group, own, reduction = stream.group.number, stream.own, stream.group.reduction
-        label, export = stream.worker.label, role.export
-        is_single = own is not None and settings.per_worker
-        # This loop runs for every measurement of a run: few calls, local names.
+        own, export = stream.own, role.export
+        assert export is not None  # theirs
         for opened_steps, own_steps, own_values, own_times_ns in parts:
-            for step, value, time_ns in zip(own_steps, own_values, own_times_ns, strict=True):
-                opened = opened_steps.get(step)
-                if opened is None:
-                    opened = opened_steps[step] = OpenStep()
-                if opened.export is not export:  # once in a step, of all series of an export
-                    opened.export = export
-                    opened.workers.add(label)
-                    opened.received_ns = max(received_ns, opened.received_ns)
-                if opened.time_ns < time_ns:
-                    opened.time_ns = time_ns
-                cells = opened.cells
-                cell = cells.get(group)
-                if type(cell) is list and len(cell) < MAX_VALUES:  # nearly always: ``put``
-                    cell.append(value)
-                else:
-                    put(cells, group, value, time_ns, reduction)
-                if own is None:
-                    continue
-                if is_single:
-                    made = opened.single.get(own.number)
-                    if made is None:
-                        opened.single[own.number] = [(time_ns, value)]
-                    else:
-                        made.append((time_ns, value))
-                else:
-                    put(cells, own.number, value, time_ns, reduction)
+            reached = role.reached
+            if reached is None or not reached.has(export, opened_steps, own_steps, own_times_ns):
+                reached = _Reached.of_samples(export, opened_steps, own_steps, own_times_ns)
+                role.reached = reached
+            _put_each(reached.opened, stream.group, own_values, own_times_ns)
+            if own is None:
+                continue
+            if settings.per_worker:
+                _keep_each(reached.opened, own.number, own_values, own_times_ns)
+            else:
+                _put_each(reached.opened, own, own_values, own_times_ns)
         return late
 
     def open_for(self, worker: WorkerState, step: int, received_ns: int) -> OpenStep | None:
@@ -464,6 +534,7 @@ class OpenSteps:
                 of_roles[worker.role][worker] = state
         for name, role in self._roles.items():
             workers = of_roles[name]
+            role.reached = None
             role.passes.look(workers, now_ns)
             if role.is_open:
                 one = _Closing(
@@ -491,6 +562,7 @@ class OpenSteps:
         """Remove and return the oldest steps of each role that has too many."""
         closed: list[ClosedStep] = []
         for name, role in self._roles.items():
+            role.reached = None
             if max(len(role.open), len(role.late), len(role.again)) > settings.max_open_steps:
                 workers = [state for of, state in table.workers.states.items() if of.role == name]
                 one = _Closing(
@@ -858,10 +930,12 @@ def _reduce(
         values[derived.key] = sum(value for phase, value in phases.items() if phase in _PIPELINE)
     if opened.counts is not None:
         values.update(opened.counts.values(role, table))
-    single = {table.keys.groups[number].key: made for number, made in opened.single.items()}
-    rows = list(single_rows(single))
-    if rows:
-        values |= rows.pop()[1]
+    groups, rows = table.keys.groups, list[tuple[int, dict[str, float]]]()
+    if set(map(len, opened.single.values())) == {1}:  # nearly always, and much faster
+        values.update([(groups[number].key, made[0][1]) for number, made in opened.single.items()])
+    elif opened.single:
+        rows += single_rows({groups[number].key: made for number, made in opened.single.items()})
+        values |= rows.pop()[1] if rows else {}
     return [
         *(ClosedStep(role, step, time_ns, row, version, 0, attempt) for time_ns, row in rows),
         ClosedStep(role, step, opened.time_ns, values, version, late, attempt),
