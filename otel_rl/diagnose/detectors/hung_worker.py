@@ -116,6 +116,7 @@ def _idle(
         worker: history.lags[worker].times_s[-1] - at_s
         for worker, (at_s, step) in last.items()
         if worker in history.lags and worker not in known and history.last - step >= _STEPS
+        if sum(len(of[worker].steps) for of in work if worker in of) >= _FEWEST
     }
     late = {worker: idle_s for worker, idle_s in idle.items() if idle_s >= least_s}
     if not late or len(late) * _FEW_OF > len(last):
@@ -134,7 +135,7 @@ def _newest_of(work: Sequence[Mapping[str, Track]], worker: str) -> tuple[float,
 
 
 def _longest_gap(work: Sequence[Mapping[str, Track]], worker: str) -> float:
-    """Return the longest time in which nothing came of a worker, from its first work to its last."""
+    """Return the longest time between two works of a worker."""
     times_s = sorted({at_s for of in work if worker in of for at_s in of[worker].times_s})
     return max((later_s - at_s for at_s, later_s in pairwise(times_s)), default=0.0)
 
