@@ -7,9 +7,11 @@ Names of the registry come first. Users have names of their own, so words are se
 import re
 from collections.abc import Iterator, Mapping
 from enum import StrEnum
+from math import inf
 from statistics import median
 from typing import Final
 
+from otel_rl.diagnose.history.rhythm import Rhythm
 from otel_rl.diagnose.history.run_history import PhaseKey, RunHistory, Track
 from otel_rl.diagnose.history.timings import is_step, timed_part
 from otel_rl.semconv.names import (
@@ -89,7 +91,7 @@ _WORK = (
     ),
     (
         Work.DATA,
-        r"data_?(set|load|read|fetch|prep)|(load|fetch|read)(ing)?_(data|prompts?)|load_batch|^load$",
+        r"data_?(set|load|read|fetch|prep)|(load|fetch|read)(ing)?_(data|prompts?)|load_batch|next_(\w+_)?batch|^load$",
     ),
     (Work.REWARD, r"reward|scor(e|ing)|judge|verif|grad(er|ing$)"),
     (Work.ENVIRONMENT, r"env(_|$|\.)|environment|tool|sandbox"),
@@ -236,6 +238,7 @@ _COLLECTIVE: Final = re.compile(r"all[_-]?(reduce|gather|to[_-]?all)|reduce[_-]?
 
 
 def _is_rest(history: RunHistory, place: PhaseKey) -> bool:
+    """Return whether a span of a whole step is not work beside the parts of the step."""
     usual = {
         other: max((median(track.values) for track in of.values() if track.values), default=0.0)
         for other, of in history.spans.items()
@@ -243,9 +246,14 @@ def _is_rest(history: RunHistory, place: PhaseKey) -> bool:
     }
     own = history.spans.get(place, {})
     own_s = max([usual.pop(place, 0.0), *map(_newest, own.values())])
-    if not usual and len(history.spans) > 1 and len(own) == 1:
-        return _work_by_words(place.role) is None  # a controller's step has the parts of others
-    return own_s < _REST * sum(usual.values())
+    parts_s = sum(usual.values())
+    has_others = any(other.role != place.role for other in history.spans)
+    if has_others and len(own) == 1 and _work_by_words(place.role) is None:
+        return True  # a controller's step has the parts of others
+    rhythm = Rhythm.of(history)
+    step_s = inf if rhythm is None else rhythm.usual_s
+    # Parts that are not nested in the span are in its time, too: together they exceed a step.
+    return own_s < _REST * parts_s or (own_s < 2 * parts_s and own_s + parts_s > _OVERLAP * step_s)
 
 
 def _newest(track: Track) -> float:
@@ -255,6 +263,7 @@ def _newest(track: Track) -> float:
 
 _REST: Final = 0.2  # of the parts of a step
 _ENDING: Final = 5  # values, at least
+_OVERLAP: Final = 1.4  # times a step
 
 
 def waits_for_samples(place: PhaseKey) -> bool:

@@ -116,6 +116,7 @@ def _idle(
         worker: history.lags[worker].times_s[-1] - at_s
         for worker, (at_s, step) in last.items()
         if worker in history.lags and worker not in known and history.last - step >= _STEPS
+        if sum(len(of[worker].steps) for of in work if worker in of) >= _FEWEST
     }
     late = {worker: idle_s for worker, idle_s in idle.items() if idle_s >= least_s}
     if not late or len(late) * _FEW_OF > len(last):

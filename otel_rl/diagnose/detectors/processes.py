@@ -9,6 +9,7 @@ from math import inf
 from statistics import median
 
 from otel_rl.diagnose.classify import Subject, summed_by_step, tracks_about, with_gaps
+from otel_rl.diagnose.detectors.slow_phases import in_seconds
 from otel_rl.diagnose.history.rhythm import Rhythm
 from otel_rl.diagnose.history.run_history import Loss, RunHistory, Track
 from otel_rl.diagnose.result import Cause, Evidence, Kind
@@ -287,8 +288,8 @@ def gc_pauses(history: RunHistory) -> Iterator[Cause]:
         yield Cause(
             Kind.GC_PAUSES,
             min(0.95, 0.8 + share / 2),
-            f"the garbage collector stops {worker or key} for {_seconds(change.after)} of each "
-            f"step since step {change.step}, {share:.0%} of the time; {_seconds(change.before)} "
+            f"the garbage collector stops {worker or key} for {in_seconds(change.after)} of each "
+            f"step since step {change.step}, {share:.0%} of the time; {in_seconds(change.before)} "
             "before",
             role=key.partition("/")[0],
             worker=worker,
@@ -320,10 +321,6 @@ def _usual_s(track: Track, since: int) -> float:
     """Return the usual time from one value of a step to the next, since a step."""
     at_s = [at for step, at in zip(track.steps, track.times_s, strict=True) if step >= since]
     return max(1e-9, median([b - a for a, b in pairwise(at_s)] or [1.0]))
-
-
-def _seconds(value: float) -> str:
-    return f"{value * 1e3:.3g} ms" if value < 1 else f"{value:.3g} s"
 
 
 def preemptions(history: RunHistory) -> Iterator[Cause]:

@@ -7,7 +7,7 @@ from statistics import fmean, median
 from typing import NamedTuple
 
 from otel_rl.diagnose.classify import Subject, Work, only_waits, tracks_about, work_of
-from otel_rl.diagnose.detectors.slow_phases import step_time
+from otel_rl.diagnose.detectors.slow_phases import in_seconds, step_time
 from otel_rl.diagnose.history.run_history import RunHistory, Track
 from otel_rl.diagnose.result import Cause, Evidence, Kind
 from otel_rl.diagnose.stats.levels import LevelChange, common_ratio, medians, soon
@@ -40,7 +40,8 @@ def slow_messages(history: RunHistory) -> Iterator[Cause]:
         return
     late.sort(key=lambda one: (not one.answered_by, -one.on_the_way))
     worst = late[0]
-    if len(late) == 1 and worst.on_the_way < _MIN_PART_OF_STEP * _step_since(history, worst):
+    is_little = worst.on_the_way < _MIN_PART_OF_STEP * _step_since(history, worst)
+    if len(late) == 1 and is_little and not _is_felt(history, worst):
         return
     if len(late) < _MIN_PART_OF_CALLS * _comparable(history) and not _is_felt(history, worst):
         return
@@ -52,9 +53,9 @@ def slow_messages(history: RunHistory) -> Iterator[Cause]:
     yield Cause(
         Kind.NETWORK_DELAY,
         0.8 + 0.02 * min(5, len(late)),
-        f"messages take {worst.on_the_way * 1e3:.3g} ms longer on their way since step {since}: "
+        f"messages take {in_seconds(worst.on_the_way)} longer on their way since step {since}: "
         f"{worst.key} of {worst.worker or 'its callers'} went from "
-        f"{worst.change.before * 1e3:.3g} to {worst.change.after * 1e3:.3g} ms, and those who "
+        f"{in_seconds(worst.change.before)} to {in_seconds(worst.change.after)}, and those who "
         "answer are as fast as before",
         role=next(iter(roles)) if len(roles) == 1 else None,
         worker=worst.worker if len(workers) == 1 else None,
@@ -162,11 +163,19 @@ def _explains(history: RunHistory, late: _Late) -> bool:
     found = medians(step_time(history), late.change.step, shortest=3)
     if found is None:
         return True
-    counts = history.measurements.get(late.key, {}).get(late.worker or "")
-    since = [] if counts is None else counts.between(late.change.step, history.last).values
-    steps = max(1, history.last - late.change.step + 1)
-    calls = max(1.0, sum(since) / steps)
+    calls = max(1.0, _calls(history, late) / max(1, history.last - late.change.step + 1))
     return calls * late.on_the_way >= _EXPLAINED * (found[1] - found[0])
+
+
+def _calls(history: RunHistory, late: _Late) -> float:
+    """Return how many calls a caller has made since then: those of a histogram are in its rows."""
+    callers = history.workers.get(late.key, {})
+    own = history.measurements.get(late.key, {}).get(late.worker or "", Track())
+    in_rows = history.rows.get(f"{late.key}/count", Track()).finite()
+    told, of_all = (
+        sum(track.between(late.change.step, history.last).values) for track in (own, in_rows)
+    )
+    return max(told, of_all / max(1, len(callers)))
 
 
 def _step_since(history: RunHistory, late: _Late) -> float:

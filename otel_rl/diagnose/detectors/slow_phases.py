@@ -14,8 +14,9 @@ from typing import NamedTuple
 
 from otel_rl.diagnose.classify import Work, is_collective, only_waits, work_of
 from otel_rl.diagnose.detectors.workload import Workload
+from otel_rl.diagnose.history.rhythm import Rhythm
 from otel_rl.diagnose.history.run_history import PhaseKey, RunHistory, Track
-from otel_rl.diagnose.history.timings import is_step_time
+from otel_rl.diagnose.history.timings import is_step, is_step_time
 from otel_rl.diagnose.result import Cause, Evidence, Kind
 from otel_rl.diagnose.stats.changes import spread
 from otel_rl.diagnose.stats.levels import LevelChange, common_ratio, level, medians, settled, soon
@@ -23,7 +24,14 @@ from otel_rl.diagnose.stats.peers import Peers, peers_of
 from otel_rl.diagnose.stats.pooled import pooled
 from otel_rl.semconv.spec import STEP_SPAN
 
-__all__ = ["least_slowdown", "slow_kind", "slow_work", "step_time", "traces_of"]
+__all__ = [
+    "in_seconds",
+    "least_slowdown",
+    "slow_kind",
+    "slow_work",
+    "step_time",
+    "traces_of",
+]
 
 # Smaller slowdowns, or smaller parts of a step or of a worker's time, are not reported.
 _MIN_RATIO = 1.7
@@ -40,6 +48,7 @@ _MIN_OWN_RATIO = 1.25
 _OWN_PART = 0.95
 _FELT = 1.05
 _MOSTLY = 0.65  # order of a slowdown against peers
+_WHOLE = 0.5  # of the time from step to step
 _RECENT = 3  # values that may be the change
 _UNEVEN = 2  # while steps take no longer, one of two workers is slower in few steps by chance
 
@@ -101,7 +110,26 @@ def step_time(history: RunHistory) -> Track:
         if key.endswith("/iteration/duration"):
             return rows
     named = (rows for key, rows in sorted(history.rows.items()) if is_step_time(key))
-    return next(named, _between_steps(history) if history.is_told_by_spans else track)
+    found = next(named, None)
+    if found is not None:
+        return found
+    return _between_steps(history) if history.is_told_by_spans else _of_whole_steps(history)
+
+
+def _of_whole_steps(history: RunHistory) -> Track:
+    """Return the time of spans around whole steps, whose parts are not nested in them."""
+    rhythm = Rhythm.of(history)
+    whole = [
+        pooled(history, place)
+        for place in sorted(history.spans)
+        if is_step(place.phase) and only_waits(history, place)
+    ]
+    long = [
+        track
+        for track in whole
+        if rhythm and track.values and median(track.values) >= _WHOLE * rhythm.usual_s
+    ]
+    return max(long, key=lambda track: len(track.values), default=Track())
 
 
 def _between_steps(history: RunHistory) -> Track:
@@ -114,7 +142,7 @@ def _between_steps(history: RunHistory) -> Track:
 
 def slow_kind(place: PhaseKey, *, is_alone: bool = False) -> Kind:
     """Return the kind of fault if that phase takes longer, of one worker alone or of its role."""
-    kind = _KINDS[work_of(place)]
+    kind = Kind.SLOW_PHASE if is_collective(place) else _KINDS[work_of(place)]
     return Kind.STRAGGLER if is_alone and kind in _IN_STEP else kind
 
 
@@ -382,7 +410,7 @@ def _always_slower_cause(
         slow_kind(place, is_alone=True),
         0.4,
         f"{place.phase} of {worker} takes {own_s / peers_s:.1f} times as long as that of its "
-        f"peers, in all steps: {_seconds(own_s)}, and {_seconds(peers_s)}",
+        f"peers, in all steps: {in_seconds(own_s)}, and {in_seconds(peers_s)}",
         role=place.role,
         worker=worker,
         phase=place.phase,
@@ -457,8 +485,8 @@ def _cause(history: RunHistory, place: PhaseKey, slow: list[_Slow], *, is_alone:
     ratio = worst.after / worst.before if worst.before else inf
     words = (
         f"{place.phase} of {worst.worker if is_alone else place.role} takes {ratio:.1f} times as "
-        f"long since step {worst.step}: {_seconds(worst.before)} before, {_seconds(worst.after)} "
-        f"now{'; its peers do not' if is_alone else ''}"
+        f"long since step {worst.step}: {in_seconds(worst.before)} before, "
+        f"{in_seconds(worst.after)} now{'; its peers do not' if is_alone else ''}"
     )
     strength = min(1.0, log(worst.excess) / log(8))
     evidence = [
@@ -485,5 +513,6 @@ def _cause(history: RunHistory, place: PhaseKey, slow: list[_Slow], *, is_alone:
     )
 
 
-def _seconds(value: float) -> str:
+def in_seconds(value: float) -> str:
+    """Return a duration in words."""
     return f"{value * 1e3:.3g} ms" if value < 1 else f"{value:.3g} s"

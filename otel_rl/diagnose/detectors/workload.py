@@ -9,6 +9,7 @@ from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
+from operator import sub
 from statistics import fmean, median
 from typing import Final
 
@@ -22,7 +23,7 @@ __all__ = ["Workload", "change_steps", "changes", "follows_a_change"]
 _RATES: Final = r"per_?(s|sec|second|gpu)|/s$|rate|throughput|max|limit|second|sample/|generator/"
 # The best measure of work first.
 _MEASURES: Final = (
-    ("tokens", r"(^|/|_)(num_|total_)*tokens?(_per_step|_num|_total|_count)?$"),
+    ("tokens", r"(^|/|_)(num_|total_)*tokens?(_(per_step|num|total|count|trained|processed))?$"),
     ("samples", r"(^|/|_)(batch_?size|num_(samples|sequences|rollouts)|samples)$"),
     (
         "answers' length",
@@ -38,6 +39,9 @@ _CUMULATIVE: Final = 0.5  # times what equal steps add up to
 _SIDES: Final = 5
 _ALL_TOLD: Final = 32  # workers; of more, the journal keeps the extreme ones of each step
 _NEARLY_ALL: Final = 0.8
+_MISSED: Final = 2  # reports, as far apart as any
+_EXACT: Final = 0.95  # of the reports come a step after the one before
+_AROUND, _REPORTS = 3, 1.5  # steps on each side, at least so many reports
 _FOLLOWS: Final = 10  # steps in which a buffer takes up a change
 
 
@@ -174,7 +178,7 @@ def _change_of(work: Workload) -> LevelChange | None:
     for step, value in sorted(work.of_step.items()):
         track.add(step, 0.0, value)
     found = level(track)
-    if found is None or 1 / _CHANGED < found.ratio < _CHANGED:
+    if found is None or not found.is_clear or 1 / _CHANGED < found.ratio < _CHANGED:
         return None
     return found if abs(found.change.order) >= _MOSTLY else None
 
@@ -225,6 +229,7 @@ def _counted(history: RunHistory, key: str) -> Track:
     Rows have the total of all now and then.
     """
     of_step: dict[int, float] = defaultdict(float)
+    known: list[Sequence[int]] = []
     for worker, track in history.workers[key].items():
         own: dict[int, float] = defaultdict(float)
         numbers = history.measurements[key][worker].values
@@ -234,10 +239,57 @@ def _counted(history: RunHistory, key: str) -> Track:
         for before, step in pairwise([*(one - 1 for one in told[:1]), *told]):
             for each in range(before + 1, step + 1):
                 of_step[each] += own[step] / (step - before)
-    counted = Track()
+        known.append(told)
+    is_by_step = _is_by_step(known)
+    if not is_by_step:
+        known = [told[:-1] for told in known]  # the last report of a process comes early
+    # The first report of a process may have more than one step, or is but a reference.
+    oldest = history.first if is_by_step else _first_told_by_all(known)
+    counted, newest = Track(), _told_by_all(known)
     for step, amount in sorted(of_step.items()):
-        counted.add(step, 0.0, amount)
-    return counted
+        if oldest <= step <= newest:
+            counted.add(step, 0.0, amount)
+    return counted if is_by_step else _without_beat(counted, known)
+
+
+def _first_told_by_all(known: Sequence[Sequence[int]]) -> int:
+    """Return the step after the first one of which all workers have told their part."""
+    return 1 - _told_by_all([[-step for step in reversed(told)] for told in known])
+
+
+def _gaps_of(known: Sequence[Sequence[int]]) -> Sequence[int]:
+    return [gap for told in known for gap in map(sub, told[1:], told)]
+
+
+def _is_by_step(known: Sequence[Sequence[int]]) -> bool:
+    """Return whether each step has a report of its own, of nearly all workers."""
+    gaps = _gaps_of(known)
+    return sum(gap == 1 for gap in gaps) >= _EXACT * len(gaps)
+
+
+def _without_beat(counted: Track, known: Sequence[Sequence[int]]) -> Track:
+    """Return the usual amount of the steps around each, but of the last ones.
+
+    Exports at times of their own have one step or two, though all are alike.
+    """
+    side = max(_AROUND, round(_REPORTS * fmean(_gaps_of(known) or [1])))
+    smooth, values = Track(), counted.values
+    for place in range(len(values) - side):
+        around = values[max(0, place - side) : place + side + 1]
+        smooth.add(counted.steps[place], counted.times_s[place], median(around))
+    return smooth
+
+
+def _told_by_all(known: Sequence[Sequence[int]]) -> int:
+    """Return the last step of which all workers have told their part: each exports at its time.
+
+    Args:
+        known: Steps of the reports of each worker. One that has missed several has ended.
+    """
+    ends = [told[-1] for told in known if told]
+    missed = [_MISSED * max(map(sub, told[1:], told), default=1) for told in known if told]
+    newest = max(ends, default=0)
+    return min((end for end in ends if newest - end < max(missed)), default=newest)
 
 
 def _of_each_step(track: Track, *, is_counter: bool = False) -> Track:

@@ -47,10 +47,10 @@ def is_step(name: str) -> bool:
 
 def _part(name: str) -> str:
     *groups, last = name.split("/")
-    places = [place for place, group in enumerate(groups) if _WHOLE.match(group)]
-    if places:
-        part = [*groups[places[0] + 1 :], last]  # of dotted names, such as time.actor.update
-        return "" if len(part) > 1 and _STATISTIC.match(last) else ".".join(part)
+    if groups and _WHOLE.match(groups[-1]):
+        return last
+    if groups and _WHOLE.match(groups[0]):  # a dotted name, such as time.actor.update
+        return "" if _STATISTIC.match(last) else ".".join([*groups[1:], last])
     if groups and _WHOLE.match(last):
         return groups[-1]
     found = _AFTER.match(last) or _BEFORE.match(last)

@@ -57,6 +57,31 @@ def test_a_batch_doubled_in_the_last_steps_is_known_by_what_each_worker_counts(
     assert bool(diagnose(history).causes) == (times == 1.0)
 
 
+@pytest.mark.parametrize("step_s", [2.0, 6.0, 9.0, 11.0, 40.0])
+@pytest.mark.parametrize("times", [1.0, 2.0])
+def test_counts_that_are_exported_between_steps_are_no_change_of_work(
+    step_s: float, times: float
+) -> None:
+    """Three workers export each 10 s, at times of their own; the first one's tell the step."""
+    steps, key = 90, "trainer/tokens"
+    facts = [Facts(int(1e9 * (1_000 + step_s * step)), step) for step in range(steps)]
+    history = RunHistory(facts)
+    history.rows[f"{key}/rate"].add(0, 0.0, 0.0)
+    for index in range(3):
+        total = before = 0.0
+        for at_s in range(3 * index, int(steps * step_s), 10):
+            done = int(at_s / step_s)
+            total = sum(1_000.0 * (times if step >= SINCE else 1.0) for step in range(done))
+            known = int(at_s // 10 * 10 / step_s)
+            if total > before:
+                history.workers[key][f"trainer/{index}"].add(known, float(at_s), total - before)
+                history.measurements[key][f"trainer/{index}"].add(known, float(at_s), 1.0)
+            before = total
+        history.rows[key].add(steps - 1, 0.0, total)
+    found = list(changes(history))
+    assert [one[:9] for one in found] == (["2.0 times"] if times == 2.0 else [])
+
+
 def test_the_work_is_that_of_the_series_which_tells_it_of_most_steps() -> None:
     history = made(
         rows={"trainer/num_tokens": changed(1_000.0, 2_000.0)},

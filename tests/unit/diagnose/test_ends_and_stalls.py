@@ -205,10 +205,12 @@ def test_words_of_programs_are_what_they_mean() -> None:
     assert timed_part("environment/time/tool_call") == ("environment", "tool_call")
     assert timed_part("trainer/time/actor/update_policy") == ("trainer", "actor.update_policy")
     assert timed_part("trainer/time/actor/update_policy/rank_max") is None
+    assert timed_part("trainer/http/client/request/duration/POST/8000") is None
     assert timed_part("generator/timing/call_judge") is None
     assert timed_part("replay_buffer/process/cpu/time/user") is None
     assert work_of(PhaseKey("learner", "sync_params")) is Work.SYNC
     assert work_of(PhaseKey("learner", "async_update")) is Work.TRAINING
+    assert work_of(PhaseKey("learner", "next_prompt_batch")) is Work.DATA
 
 
 @pytest.mark.parametrize(("last", "is_crash"), [(20, True), (22, True), (39, False)])

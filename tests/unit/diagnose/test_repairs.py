@@ -105,6 +105,16 @@ def test_calls_that_take_a_little_of_what_steps_take_longer_are_not_why(
     assert kinds == ([Kind.NETWORK_DELAY] if is_told else [])
 
 
+def test_the_calls_of_a_histogram_are_counted_in_its_rows() -> None:
+    """A caller makes 40 of them in each step, and tells one mean of all."""
+    history = calls(8, 8, felt_s=3.0)
+    assert not diagnose(history).causes
+    key = "actor/rpc/client/call/duration/Score/count"
+    for step in range(80):
+        history.rows[key].add(step, float(step), 8 * 40.0)
+    assert [one.kind for one in diagnose(history).causes] == [Kind.NETWORK_DELAY]
+
+
 @pytest.mark.parametrize(("fastest_s", "is_told"), [(0.02, False), (0.08, True)])
 def test_a_queue_before_the_answer_is_no_slow_way_because_some_calls_are_as_fast_as_before(
     fastest_s: float, *, is_told: bool
@@ -264,3 +274,34 @@ def test_a_collective_that_takes_all_longer_is_slow() -> None:
     history = collective(lambda step: 0.4, changed(0.1, 0.5))
     (cause,) = diagnose(history).causes
     assert (cause.phase, cause.worker, cause.since) == ("all_reduce", None, AT)
+    assert cause.kind is Kind.SLOW_PHASE  # no GPU takes longer
+
+
+def with_whole_steps(role: str, part_s: Series, ranks: int) -> RunHistory:
+    """Workers whose spans of whole steps have no parts nested in them, and no other step time."""
+    whole: Series = lambda step: 0.5 + part_s(step)  # noqa: E731
+    spans: dict[tuple[str, str, int], Series] = {}
+    for rank in range(3):
+        spans |= {("trainer", "train", rank): lambda step: 0.5}
+        spans |= {("trainer", "all_reduce", rank): part_s}
+    spans |= {(role, "training_step", rank): whole for rank in range(ranks)}
+    spans |= {(role, "next_batch", rank): lambda step: 0.02 for rank in range(ranks)}
+    history = made(spans=spans, step_s=whole)
+    history.steps = []
+    return history
+
+
+@pytest.mark.parametrize(("role", "ranks"), [("trainer", 3), ("controller", 1)])
+def test_a_span_of_a_whole_step_tells_its_time_and_is_no_part_of_it(role: str, ranks: int) -> None:
+    report = diagnose(with_whole_steps(role, changed(0.1, 0.6), ranks))
+    assert [one.phase for one in report.causes] == ["all_reduce"]
+    assert report.symptoms
+
+
+def test_a_span_of_a_step_with_parts_beside_its_own_work_is_work() -> None:
+    spans = {
+        ("trainer", "training_step", 0): changed(0.5, 1.0),
+        ("trainer", "all_reduce", 0): lambda step: 0.3,
+    }
+    history = made(spans=spans, step_s=changed(0.8, 1.3))
+    assert [one.phase for one in diagnose(history).causes] == ["training_step"]

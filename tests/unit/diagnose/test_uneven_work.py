@@ -39,7 +39,7 @@ def causes(history: RunHistory) -> list[tuple[Kind, str | None, int | None]]:
     return [(one.kind, one.worker, one.since) for one in diagnose(history).causes]
 
 
-@pytest.mark.parametrize("name", ["tokens", "perf/total_num_tokens", "samples"])
+@pytest.mark.parametrize("name", ["tokens", "tokens_trained", "perf/total_num_tokens", "samples"])
 def test_a_rank_that_gets_more_is_named_and_is_no_straggler(name: str) -> None:
     history = run(of_one(9e4, 18e4), of_one(0.5, 1.0), name=name)
     assert causes(history) == [(Kind.UNEVEN_WORK, "trainer/2", AT)]

@@ -18,7 +18,10 @@ from otel_rl.diagnose.stats.peers import Peers, peers_of, turn_length
 __all__ = ["uneven_work"]
 
 _AMOUNTS: Final = (
-    ("tokens", re.compile(r"(^|[/_])tokens?(_(per_step|num|total|count))?$")),
+    (
+        "tokens",
+        re.compile(r"(^|[/_])tokens?(_(per_step|num|total|count|trained|processed))?$"),
+    ),
     ("samples", re.compile(r"(^|[/_])(samples|sequences)(_(per_step|num|total|count))?$")),
 )
 _NO_AMOUNT: Final = re.compile(
