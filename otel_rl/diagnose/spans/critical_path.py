@@ -133,11 +133,11 @@ class _Walk:
         if last is not None and last.span_id not in self._entered:
             # Explained by that rank's work before its arrival.
             yield _Cause(last, last.start_ns)
-        for producer in self._forest.used_around(wait).between(wait.start_ns, at_ns):
+        for producer in self._forest.samples.around(wait).between(wait.start_ns, at_ns):
             if producer.span_id not in self._entered and producer.worker != wait.worker:
                 yield _Cause(producer, producer.end_ns)
                 return
-        sample = self._forest.sample_before(wait, at_ns)
+        sample = self._forest.samples.last_before(wait, at_ns)
         if sample is not None and sample.span_id not in self._entered:
             yield _Cause(sample, sample.end_ns)
 

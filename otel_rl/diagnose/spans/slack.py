@@ -145,7 +145,7 @@ class _Search:
         return found
 
     def _used_by(self, wait: SpanRecord, through_ns: int) -> Iterator[SpanRecord]:
-        around = self._forest.used_around(wait).between(None, through_ns)
+        around = self._forest.samples.around(wait).between(None, through_ns)
         for used in islice(around, _MAX_PRODUCERS):
             if used.worker != wait.worker:
                 yield used

@@ -10,48 +10,21 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
+from otel_rl.diagnose.spans.by_end import ByEnd
 from otel_rl.diagnose.spans.collectives import collectives_in
+from otel_rl.diagnose.spans.used_samples import UsedSamples
 from otel_rl.records import SpanRecord
 from otel_rl.semconv import names
 from otel_rl.semconv.names import RlPhaseValues
 from otel_rl.semconv.spec import STEP_SPAN
 
-__all__ = ["UNACCOUNTED", "ByEnd", "Forest"]
+__all__ = ["UNACCOUNTED", "Forest"]
 
 UNACCOUNTED: Final = RlPhaseValues.UNACCOUNTED.value
 """Phase of the part of a step that is in none of its phases."""
 
-_MAX_OUTLASTING: Final = 256
-"""Bound on work begun by one span and ended later, mostly the last to end. One sample needs no
-more.
-"""
-
 _OTHER: Final = names.RlPhaseClassValues.OTHER.value
 _BARRIER: Final = RlPhaseValues.RANK_BARRIER.value
-
-_SAMPLE: Final = RlPhaseValues.GENERATE.value
-_SAMPLE_WAIT: Final = RlPhaseValues.COLLECTOR_WAIT.value
-
-
-class ByEnd:
-    """Spans by the time of their end.
-
-    Args:
-        spans: In any order.
-    """
-
-    __slots__ = ("_ends", "_spans")
-
-    def __init__(self, spans: Iterable[SpanRecord]) -> None:
-        self._spans = sorted(spans, key=lambda span: (span.end_ns, span.start_ns))
-        self._ends = [span.end_ns for span in self._spans]
-
-    def between(self, after_ns: int | None, through_ns: int | None) -> Iterable[SpanRecord]:
-        """Return the spans that end in (``after_ns``, ``through_ns``], last first; None is open."""
-        first = 0 if after_ns is None else bisect_right(self._ends, after_ns)
-        end = len(self._ends) if through_ns is None else bisect_right(self._ends, through_ns)
-        for place in range(end - 1, first - 1, -1):
-            yield self._spans[place]
 
 
 _NONE = ByEnd(())
@@ -66,6 +39,9 @@ class Forest:
     Args:
         spans: In any order. Of two with one id the first counts: a span may come twice.
         finds_collectives: Whether to find those that no phase tells, see ``collectives.py``.
+
+    Attributes:
+        samples: Those that its processes use.
     """
 
     def __init__(self, spans: Iterable[SpanRecord], *, finds_collectives: bool = False) -> None:
@@ -89,10 +65,8 @@ class Forest:
         self._children = {parent: ByEnd(spans) for parent, spans in children.items()}
         self._tops = {worker: ByEnd(spans) for worker, spans in tops.items()}
         self._around: dict[bytes, SpanRecord | None] = {}
-        self._used: dict[bytes, ByEnd] = {}
         self._collectives = {key: _Collective(spans) for key, spans in collectives.items()}
-        has_links = any(span.links for span in self.spans)
-        self._samples = _NONE if has_links else ByEnd(filter(self._is_sample, self.spans))
+        self.samples: Final = UsedSamples(self)
 
     @property
     def spans(self) -> Iterable[SpanRecord]:
@@ -126,6 +100,10 @@ class Forest:
     def children(self, span: SpanRecord, through_ns: int) -> Iterable[SpanRecord]:
         """Return the children that ended within the span by ``through_ns``, last first."""
         return self._children.get(span.span_id, _NONE).between(span.start_ns, through_ns)
+
+    def outlasting(self, span: SpanRecord) -> Iterable[SpanRecord]:
+        """Return the children that ended after the span, last first."""
+        return self._children.get(span.span_id, _NONE).between(span.end_ns, None)
 
     def phase(self, span: SpanRecord) -> str:
         """Return the phase of a span or around it, else its name."""
@@ -182,73 +160,6 @@ class Forest:
         for span_id in climbed:
             self._around[span_id] = found
         return found
-
-    def used_around(self, span: SpanRecord) -> ByEnd:
-        """Return the spans linked by the span, its ancestors in the process and their children.
-
-        A wait seldom links to the awaited span: the sample is known by its stamp when the step
-        takes it out of the buffer, and the link is set there. Later work of other roles on a sample
-        is included: the sample was there when the last of it was done.
-        """
-        top = self._top(span)
-        found = self._used.get(top.span_id)
-        if found is None:
-            found = self._used[top.span_id] = ByEnd(self._used_within(top))
-        return found
-
-    def _top(self, span: SpanRecord) -> SpanRecord:
-        seen = {span.span_id}
-        while (parent := self.parent(span)) is not None:
-            if parent.worker != span.worker or parent.span_id in seen:
-                break
-            span = parent
-            seen.add(span.span_id)
-        return span
-
-    def _used_within(self, top: SpanRecord) -> Iterator[SpanRecord]:
-        linked = {found.span_id: found for found in self._linked_within(top)}
-        yield from linked.values()
-        known = set(linked)
-        for found in linked.values():
-            yield from (one for one in self._outlasting(found, known) if one.role != top.role)
-
-    def _linked_within(self, top: SpanRecord) -> Iterator[SpanRecord]:
-        waiting, seen = [top], {top.span_id}
-        while waiting:
-            span = waiting.pop()
-            yield from self.linked(span)
-            for child in self.children(span, top.end_ns):
-                if child.worker == top.worker and child.span_id not in seen:
-                    seen.add(child.span_id)
-                    waiting.append(child)
-
-    def _outlasting(self, span: SpanRecord, known: set[bytes]) -> Iterator[SpanRecord]:
-        """Yield work that a span began and that ended after it, such as a consumer's."""
-        waiting, left = [span], _MAX_OUTLASTING
-        while waiting:
-            parent = waiting.pop()
-            for child in self._children.get(parent.span_id, _NONE).between(parent.end_ns, None):
-                left -= 1
-                if left < 0:
-                    return
-                if child.span_id not in known:
-                    known.add(child.span_id)
-                    waiting.append(child)
-                    yield child
-
-    def sample_before(self, wait: SpanRecord, through_ns: int) -> SpanRecord | None:
-        """Return the last sample that another process ended during a wait for samples.
-
-        Only where no span links to any: in separate traces nothing else tells which sample it was.
-        """
-        if self.phase(wait) != _SAMPLE_WAIT:
-            return None
-        ended = self._samples.between(wait.start_ns, through_ns)
-        return next((span for span in ended if span.worker != wait.worker), None)
-
-    def _is_sample(self, span: SpanRecord) -> bool:
-        parent = self.parent(span)
-        return span.phase == _SAMPLE and (parent is None or parent.worker != span.worker)
 
     def last_to_arrive(self, span: SpanRecord, through_ns: int) -> SpanRecord | None:
         """Return the span of the last rank to arrive at a collective, if it was another one."""

@@ -14,9 +14,10 @@ from dataclasses import dataclass
 
 from otel_rl.diagnose.classify import stage_of
 from otel_rl.diagnose.spans.activity import STANDSTILL, Activity, Process, Stretch
+from otel_rl.diagnose.spans.by_end import ByEnd
 from otel_rl.diagnose.spans.critical_path import IDLE, Segment
 from otel_rl.diagnose.spans.slack import slack_of_roles
-from otel_rl.diagnose.spans.span_forest import ByEnd, Forest
+from otel_rl.diagnose.spans.span_forest import Forest
 from otel_rl.records import SpanRecord
 from otel_rl.semconv.names import RlStageValues
 
