@@ -70,7 +70,7 @@ _UNEXPLAINED: Final = _SIGNALS | {None}
 """The same of one that was ended, without an error of its own."""
 
 _FOLLOWS_NS: Final = 3_600_000_000_000
-"""How long after an error its peers fail: a collective's timeout may be half an hour."""
+"""Time after an error in which its peers fail: a collective's timeout may be half an hour."""
 
 PART: Final = 1_000
 """Approximate number of points, samples or spans that are made into rows at a time."""

@@ -18,7 +18,7 @@ from opentelemetry.util.types import Attributes
 __all__ = ["GivesWay", "GivingWayTracer", "give_way"]
 
 _GUARD = "_TRACER_PROVIDER_SET_ONCE"
-"""Of the API, for which it has no public name. Without it, the API refuses as ever."""
+"""Name in the API, which has no public one. Without it, the API refuses as ever."""
 
 _gives_way: ContextVar[bool] = ContextVar("otel_rl_gives_way", default=False)
 
@@ -64,7 +64,7 @@ class GivingWayTracer(SdkTracer):
     """Its provider."""
 
     arguments: tuple[str, str | None, str | None, Attributes]
-    """Of ``get_tracer``."""
+    """Arguments of ``get_tracer``."""
 
     @classmethod
     def of(
