@@ -29,6 +29,7 @@ from otel_rl.view.parts.overview import (
     headline,
     panel_lines,
     run_facts,
+    run_line,
     run_summary,
     standing_of,
     step_seconds,
@@ -156,7 +157,7 @@ class Pages:
             "runs": [
                 run_summary(self._journals, one, now_ns)
                 if place < _MAX_SUMMARIES
-                else run_facts(one, standing_of(one), now_ns)
+                else run_line(one, now_ns)
                 for place, one in enumerate(seen[:_MAX_RUNS])
             ],
             "left_out": max(0, len(seen) - _MAX_RUNS),

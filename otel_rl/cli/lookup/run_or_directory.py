@@ -1,6 +1,7 @@
 """Takes a directory with journals where a command wants a run's name."""
 
 import argparse
+import os
 from itertools import islice
 from pathlib import Path
 from typing import Final
@@ -15,6 +16,7 @@ from otel_rl.errors import ConfigError
 __all__ = ["take_directory"]
 
 _MOST_NAMED: Final = 3
+_MOST_LOOKED_AT: Final = 10_000
 _PATHS: Final = ("/", "./", "../", "~")
 
 
@@ -33,9 +35,8 @@ def take_directory(arguments: argparse.Namespace, *, may_be_empty: bool = False)
     text: str | None = arguments.run
     if text is None:
         return
-    path = Path(text).expanduser()
-    path = path.parent if path.name == JOURNAL_FILE and path.is_file() else path
-    if not path.is_dir():
+    path = _directory(text)
+    if path is None:
         if text.startswith(_PATHS):
             raise ConfigError(f"There is no directory {text!r}.", hint=_HINT)
         return
@@ -54,9 +55,24 @@ _HINT: Final = (
 )
 
 
+def _directory(text: str) -> Path | None:
+    """Return the directory that is named; None if it is none, or cannot be one."""
+    try:
+        path = Path(text).expanduser()
+        path = path.parent if path.name == JOURNAL_FILE and path.is_file() else path
+        return path if path.is_dir() else None
+    except (OSError, RuntimeError):  # too long, not to be read, or of a user that does not exist
+        return None
+
+
 def _near(path: Path) -> str:
-    found = dict.fromkeys(str(one.parent.parent) for one in path.rglob(JOURNAL_FILE))
-    places = ", ".join(islice(found, _MOST_NAMED))
+    found: dict[str, None] = {}
+    for directory, _, files in islice(os.walk(path), _MOST_LOOKED_AT):  # it may be a whole disk
+        if JOURNAL_FILE in files:
+            found[str(Path(directory).parent)] = None
+        if len(found) == _MOST_NAMED:
+            break
+    places = ", ".join(found)
     return f"There are some below {places}." if places else _HINT
 
 

@@ -31,6 +31,7 @@ __all__ = [
     "headline",
     "panel_lines",
     "run_facts",
+    "run_line",
     "run_summary",
     "standing_of",
     "step_seconds",
@@ -75,6 +76,16 @@ def run_facts(found: Found, standing: Standing, now_ns: int) -> dict[str, Any]:
             for role, of in sorted(run.roles.items())
         },
     }
+
+
+def run_line(found: Found, now_ns: int) -> dict[str, Any]:
+    """Return the same of a run of which no more is shown; its standing is read only if it goes on.
+
+    That takes up to 15 ms of a run with 512 workers, and a list has hundreds.
+    """
+    run = found.run
+    goes_on = run.description.status is ExperimentStatus.RUNNING and not run.is_interrupted
+    return run_facts(found, standing_of(found) if goes_on else Standing((), ""), now_ns)
 
 
 def run_summary(journals: Journals, found: Found, now_ns: int) -> dict[str, Any]:

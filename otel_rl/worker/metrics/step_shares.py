@@ -169,18 +169,32 @@ class _Step:
         self.parts.append(cells)
         if len(self.parts) > _MAX_PARTS:
             whole, *others = self.parts
-            for other in others:
-                for key, cell in other.items():
-                    known = whole.setdefault(key, cell)
-                    if known is not cell:
-                        known.merge(cell)
+            held = [cell for other in others for cell in _merge(whole, other)]
             for key in list(whole)[_MAX_CELLS:]:
-                cell = whole[key]
-                rest = (cell.stream, "overflow")
+                stream = whole[key].stream
+                rest = (stream, "overflow")
                 if key != rest:
-                    del whole[key]
-                    whole.setdefault(rest, _Cell(rest, cell.stream, _OVERFLOW)).merge(cell)
-            self.parts = [whole]
+                    whole.setdefault(rest, _Cell(rest, stream, _OVERFLOW))
+                    held += _merge(whole, {key: whole.pop(key)}, into=rest)
+            self.parts = [whole, *({cell.key: cell} for cell in held)]
+
+
+def _merge(whole: _Cells, other: _Cells, *, into: object = None) -> Iterator[_Cell]:
+    """Move the cells of a piece to others; yield those that a thread still holds, unchanged.
+
+    Args:
+        whole: Cells that stay.
+        other: The piece, which is left empty: no thread finds a cell there any more.
+        into: Key of the cell in ``whole`` for all of them; default: their own.
+    """
+    for key in list(other):
+        cell = other.pop(key)
+        if getrefcount(cell) >= _ALONE:  # the piece refers to it no more
+            yield cell
+            continue
+        known = whole.setdefault(key if into is None else into, cell)
+        if known is not cell:
+            known.merge(cell)
 
 
 class StepShares:

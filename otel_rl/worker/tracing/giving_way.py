@@ -7,12 +7,12 @@ otel_rl that provider gets the spans of all tracers, also of earlier ones; with 
 
 from collections.abc import Callable
 from contextvars import ContextVar
-from threading import RLock
+from threading import Lock
 from typing import Any, Protocol, cast
 
 from opentelemetry import trace
 from opentelemetry.sdk.trace import Tracer as SdkTracer
-from opentelemetry.trace import Span, TracerProvider
+from opentelemetry.trace import Span, Tracer, TracerProvider
 from opentelemetry.util.types import Attributes
 
 __all__ = ["GivesWay", "GivingWayTracer", "give_way"]
@@ -34,23 +34,28 @@ def give_way(own: GivesWay) -> None:
     """Let the API accept another provider as long as ``own`` is the global one. Idempotent."""
     guard = getattr(trace, _GUARD, None)
     if guard is not None and not isinstance(guard, _Replaceable):
-        setattr(trace, _GUARD, _Replaceable(own))
+        setattr(trace, _GUARD, _Replaceable(own, guard))
+
+
+class _Once(Protocol):
+    def do_once(self, func: Callable[[], None], /) -> bool: ...
 
 
 class _Replaceable:
     """Stands in for the API's ``Once``: the first provider of the program is accepted, too."""
 
-    def __init__(self, own: GivesWay) -> None:
+    def __init__(self, own: GivesWay, first: _Once) -> None:
         self._own = own
-        # Guards replaced_by and the global provider. Re-entrant: a request may load a provider.
-        self._lock = RLock()
+        self._first = first  # also decides for who has asked it before it was replaced
+        self._lock = Lock()  # guards replaced_by and the global provider
 
     def do_once(self, set_provider: Callable[[], None]) -> bool:
         """Call ``set_provider`` unless the program has set a provider. Returns if it did."""
         with self._lock:
-            if self._own.replaced_by is not None:
-                return False
-            set_provider()
+            if not self._first.do_once(set_provider):
+                if cast("object", trace.get_tracer_provider()) is not self._own:
+                    return False
+                set_provider()
             present = trace.get_tracer_provider()
             if cast("object", present) is not self._own:
                 self._own.replaced_by = present
@@ -65,6 +70,9 @@ class GivingWayTracer(SdkTracer):
 
     arguments: tuple[str, str | None, str | None, Attributes]
     """Arguments of ``get_tracer``."""
+
+    _theirs: Tracer | None = None
+    """Of the program's provider. Each request would clear what the process has warned of once."""
 
     @classmethod
     def of(
@@ -89,6 +97,8 @@ class GivingWayTracer(SdkTracer):
             return super().start_span(*arguments, **named)
         token = _gives_way.set(True)
         try:
-            return provider.get_tracer(*self.arguments).start_span(*arguments, **named)
+            if self._theirs is None:
+                self._theirs = provider.get_tracer(*self.arguments)
+            return self._theirs.start_span(*arguments, **named)
         finally:
             _gives_way.reset(token)

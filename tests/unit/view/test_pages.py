@@ -11,6 +11,8 @@ import pytest
 
 from otel_rl.bridge.config import BridgeSettings
 from otel_rl.bridge.journal.commit import Commit
+from otel_rl.bridge.journal.interface import Connection
+from otel_rl.bridge.journal.run_reader import Standing, read_standing
 from otel_rl.bridge.journal.run_store import RunStore
 from otel_rl.bridge.journal.sqlite import SqliteJournal
 from otel_rl.diagnose.history.records import Facts
@@ -18,6 +20,7 @@ from otel_rl.records import ExperimentKey, ExperimentStatus
 from otel_rl.run_id import run_id
 from otel_rl.view.journals import Journals
 from otel_rl.view.pages import Answer, Pages, Question
+from otel_rl.view.parts import overview
 from tests.journals.small_run import ENDED, RANKS, STEPS, Life, begin, end, start_ns, step
 from tests.view_runs import HOSTILE, MEASURED, T0, LookedAt, S, write_run
 
@@ -68,6 +71,24 @@ def test_the_list_has_state_step_and_reward(looked: Looked) -> None:
     )
     assert run["shown"]["name"] == "reward"
     assert run["shown"]["last"] == pytest.approx(0.95)
+
+
+def test_of_ended_runs_far_down_the_list_no_state_is_decoded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(23):
+        key = ExperimentKey("e", str(number))
+        write_run(tmp_path, LookedAt(key, workers=1, steps=1), now_ns=T0 + number)
+    decoded: list[str] = []
+
+    def read(connection: Connection, run: str) -> Standing:
+        decoded.append(run)
+        return read_standing(connection, run)
+
+    monkeypatch.setattr(overview, "read_standing", read)
+    found = Looked(tmp_path).get("runs")["runs"]
+    assert [one["state"] for one in found] == 23 * ["finished"]
+    assert decoded == [one["id"] for one in found[:20]]
 
 
 def test_the_last_active_run_comes_first_over_several_journals(tmp_path: Path) -> None:

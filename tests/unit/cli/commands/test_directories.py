@@ -1,10 +1,14 @@
 """A directory in place of a run's name, for every command that reads journals."""
 
+import errno
+import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from otel_rl.bridge.journal.sqlite import JOURNAL_FILE
+from otel_rl.cli.lookup import run_or_directory
 from otel_rl.cli.main import main
 from otel_rl.records import ExperimentKey
 from otel_rl.run_id import run_id
@@ -71,6 +75,45 @@ def test_a_directory_without_runs_is_refused_with_a_hint(
 ) -> None:
     assert main([*command, *arguments]) == 2
     assert told in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["~no-user-of-this-name", "名" * 120])
+@pytest.mark.usefixtures("home")
+def test_a_name_that_can_be_no_path_is_no_directory(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["top", "--once", name, "--data", "runs/data"]) == 2
+    assert name in capsys.readouterr().err
+
+
+def test_a_run_whose_name_is_too_long_for_a_path_is_found(home: Path) -> None:
+    name = "名" * 120
+    write_run(home / "runs" / "data" / "long", LookedAt(ExperimentKey(name)))
+    assert main(["top", "--once", name, "--data", "runs/data"]) == 0
+
+
+def test_a_hint_is_not_looked_for_in_more_than_some_directories(
+    home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(run_or_directory, "_MOST_LOOKED_AT", 1)
+    assert main(["top", "--once", "."]) == 2
+    assert "Name the data directory" in capsys.readouterr().err
+
+
+def test_a_directory_that_is_removed_meanwhile_is_no_failure(
+    home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    list_directory = os.scandir
+
+    def without_runs(path: str = ".") -> "Iterator[os.DirEntry[str]]":
+        if Path(path).name == "runs":
+            raise FileNotFoundError(errno.ENOENT, "removed", path)
+        return list_directory(path)
+
+    (home / "runs" / "data").rename(home / "data")
+    monkeypatch.setattr(os, "scandir", without_runs)
+    assert main(["top", "--once", "."]) == 2
+    assert "no journal in '.'" in capsys.readouterr().err
 
 
 def test_a_run_comes_before_a_directory_of_its_name(

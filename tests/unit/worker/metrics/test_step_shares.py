@@ -25,7 +25,7 @@ from otel_rl.worker import session
 from otel_rl.worker.drops import Drops
 from otel_rl.worker.guard import Guard
 from otel_rl.worker.metrics.provider import BufferedMeterProvider
-from otel_rl.worker.metrics.step_shares import StepShares
+from otel_rl.worker.metrics.step_shares import StepShares, _Cell
 from otel_rl.worker.phases.frames import EndCounts
 from tests.otlp_sink import Sink, pairs
 from tests.slow import examples
@@ -247,6 +247,25 @@ def test_what_a_thread_adds_long_after_its_step_ended_is_in_the_next(
     with Block(provider, 5):
         assert grown(provider) == {}
     assert grown(provider) == {5: 5}
+
+
+def test_what_a_thread_adds_to_a_piece_that_was_merged_is_in_the_next(
+    provider: BufferedMeterProvider,
+) -> None:
+    meter = provider.get_meter("m")
+    tokens, loss = meter.create_counter("tokens"), meter.create_gauge("loss")
+    loss.set(0.5, {STEP: 0})
+    held: list[_Cell] = []
+    for piece in range(200):
+        tokens.add(1)
+        if piece in (1, 100):
+            assert provider.steps.current is not None
+            (cell,) = provider.steps.current.all_cells()
+            held.append(cell)
+        loss.set(0.5, {STEP: 1})
+    for cell in held:
+        cell.values.append(5)  # by a thread that has found the cell before the piece was merged
+    assert sum(one.value for one in shares(provider)) == 210
 
 
 class Meanwhile(str):

@@ -83,6 +83,40 @@ def test_after_init_it_is_the_programs_all_the_same(sink: Sink) -> None:
     assert (finished.returncode, finished.stderr) == (0, "")
 
 
+def test_one_that_is_set_while_a_library_asks_for_a_tracer_stays(sink: Sink) -> None:
+    meanwhile = """
+import threading
+from opentelemetry import trace
+from otel_rl.worker import session
+
+begin, is_asked, is_set = session.implicit_session, threading.Event(), threading.Event()
+
+def begin_later():
+    is_asked.set()
+    assert is_set.wait(60)
+    return begin()
+
+session.implicit_session = begin_later
+library = threading.Thread(target=trace.get_tracer, args=("library",))
+library.start()
+assert is_asked.wait(60)
+"""
+    end = "is_set.set()\nlibrary.join()\nassert trace.get_tracer_provider() is own\n"
+    finished = run(OWN + meanwhile + SET + end, **_environment(sink))
+    assert (finished.returncode, finished.stderr) == (0, "")
+
+
+def test_its_spans_do_not_repeat_warnings_that_are_shown_once(sink: Sink) -> None:
+    steps = """
+import warnings
+for _ in range(3):
+    library.start_span("step").end()
+    warnings.warn("once at a place", UserWarning)
+"""
+    finished = run(LIBRARY + OWN + SET + steps, **_environment(sink))
+    assert finished.stderr.count("UserWarning: once at a place") == 1, finished.stderr
+
+
 def _environment(sink: Sink) -> dict[str, str]:
     return {**PLUGINS, "OTEL_RL_EXPERIMENT": "e", "OTEL_EXPORTER_OTLP_ENDPOINT": sink.url}
 
