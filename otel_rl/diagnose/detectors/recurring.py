@@ -66,6 +66,8 @@ class _Odd(NamedTuple):
 def recurring(history: RunHistory) -> Iterator[Cause]:
     """Find workers that are far slower than their peers in some of the steps."""
     whole_s = sum(step_time(history).finite().values) or history.ends_s
+    if not whole_s:
+        return  # all steps came at once: what they lost is unknown
     for place, tracks in history.spans.items():
         waits = only_waits(history, place) and work_of(place) is not Work.SYNC
         if waits or len(tracks) < _FEWEST_WORKERS:
@@ -128,7 +130,7 @@ def recurring_of_all(history: RunHistory) -> Iterator[Cause]:
     """Find work that takes all workers of a role far longer in some steps, and never did before."""
     steps = step_time(history).finite()
     took_s = dict(zip(steps.steps, steps.values, strict=True))
-    if len(took_s) < _BEFORE + _FEWEST_STEPS:
+    if len(took_s) < _BEFORE + _FEWEST_STEPS or not any(took_s.values()):
         return
     load, usual_s = Workload(history), median(took_s.values())
     for place, tracks in history.spans.items():
