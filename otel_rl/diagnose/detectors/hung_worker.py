@@ -122,11 +122,13 @@ def _idle(
     ]
     last = {worker: _newest_of(work, worker) for worker in {name for of in work for name in of}}
     newest_s = sorted(at_s for at_s, _ in last.values())
+    # Who ends work that few others do has no peers that go on: an evaluator may be through.
+    common = [of for of in work if 2 * len(of) > len(last)]
     idle = {
         worker: history.lags[worker].times_s[-1] - at_s
         for worker, (at_s, step) in last.items()
         if worker in history.lags and worker not in known and history.last - step >= _STEPS
-        if sum(len(of[worker].steps) for of in work if worker in of) >= _FEWEST
+        if sum(len(of[worker].steps) for of in common if worker in of) >= _FEWEST
     }
     late = {worker: idle_s for worker, idle_s in idle.items() if idle_s >= least_s}
     if not late or len(late) * _FEW_OF > len(last) or len(last) > ALL_TOLD:

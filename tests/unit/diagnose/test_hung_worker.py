@@ -6,7 +6,7 @@ import pytest
 
 from otel_rl.diagnose.engine import diagnose
 from otel_rl.diagnose.history.records import Facts, RowFacts, SpanFacts, WorkerFacts
-from otel_rl.diagnose.history.run_history import RunHistory
+from otel_rl.diagnose.history.run_history import PhaseKey, RunHistory
 from otel_rl.diagnose.result import Cause, Kind
 
 S = 1_000_000_000
@@ -93,6 +93,25 @@ def test_a_worker_that_has_its_turn_now_and_then_does_not_hang() -> None:
 def test_a_worker_that_tells_what_it_is_in_is_idle_if_that_is_no_work(is_in: str) -> None:
     """A replica that was taken out of use, or a spare one."""
     assert not stalls(run(is_in=is_in))
+
+
+def evaluating(evaluator: str, steps: range) -> RunHistory:
+    history = run(reports_age=False, stuck=[evaluator])
+    place = PhaseKey("generator", "evaluate")
+    for step in steps:
+        at_s = history.begun_s[step]
+        history.spans[place][evaluator].add(step, at_s, 3.0)
+        history.counts[place][evaluator].add(step, at_s, 1.0)
+    history.lags[evaluator] = history.lags[WORKERS[0]].copy()
+    return history
+
+
+def test_a_worker_that_ends_what_no_other_does_has_no_peers_that_go_on() -> None:
+    assert not stalls(evaluating("generator/4", range(SINCE)))
+
+
+def test_a_worker_that_now_does_what_no_other_does_is_at_work() -> None:
+    assert not stalls(evaluating(STUCK, range(SINCE, STEPS)))
 
 
 def test_a_worker_that_is_no_more_among_the_extreme_ones_of_a_large_role_does_not_hang() -> None:
