@@ -32,6 +32,7 @@ _FAR_NOISE = 4.5  # times the noise of that ratio
 _FEWEST = 4  # steps
 _MIN_COST = 0.02  # part of the time of all steps
 _CHANCE = 1.5e-3
+_LEAST_TOLD = 0.01
 _COSTLY, _CHANCE_OF_COSTLY = 0.05, 0.02  # of so much time, who takes it is worth less proof
 _FEW = 3  # steps, if they are farther than all others and near to each other
 _REGULAR = 0.75
@@ -313,13 +314,14 @@ def _cause(
         when = f"in steps {first} to {last}"
     else:
         when = f"in {len(odd)} of the steps {first} to {last}"
+    # What has just begun in a long run has cost little yet.
+    part = f", {cost:.0%} of the time of all steps" if cost >= _LEAST_TOLD else ""
     over = f"; over since step {last + 1}" if is_over else ""
     return Cause(
         slow_kind(place, is_alone=worker is not None),
         0.45 + 0.3 * min(1.0, cost),
         f"{place.phase} of {worker or place.role} takes {after / before:.1f} times as long as "
-        f"{'usual' if worker is None else 'that of its peers'} {when}, "
-        f"{cost:.0%} of the time of all steps{over}",
+        f"{'usual' if worker is None else 'that of its peers'} {when}{part}{over}",
         role=place.role,
         worker=worker,
         phase=place.phase,
