@@ -52,3 +52,4 @@ def test_trouble_that_has_just_begun_in_a_long_run_is_not_told_to_cost_nothing(
     )
     (cause,) = diagnose(history).causes
     assert ("% of the time of all steps" in cause.words) == says_part
+    assert "a step takes 3 s, not 3:" not in cause.words
