@@ -7,13 +7,13 @@ Names of the registry come first. Users have names of their own, so words are se
 import re
 from collections.abc import Iterator, Mapping
 from enum import StrEnum
-from math import inf
 from statistics import median
 from typing import Final
 
 from otel_rl.diagnose.history.rhythm import Rhythm
 from otel_rl.diagnose.history.run_history import PhaseKey, RunHistory, Track
 from otel_rl.diagnose.history.timings import is_step, timed_part
+from otel_rl.diagnose.stats.usual import usual_time
 from otel_rl.semconv.names import (
     PHASES,
     RlGoodputPartValues,
@@ -239,21 +239,22 @@ _COLLECTIVE: Final = re.compile(r"all[_-]?(reduce|gather|to[_-]?all)|reduce[_-]?
 
 def _is_rest(history: RunHistory, place: PhaseKey) -> bool:
     """Return whether a span of a whole step is not work beside the parts of the step."""
-    usual = {
-        other: max((median(track.values) for track in of.values() if track.values), default=0.0)
-        for other, of in history.spans.items()
-        if other.role == place.role
-    }
     own = history.spans.get(place, {})
-    own_s = max([usual.pop(place, 0.0), *map(_newest, own.values())])
-    parts_s = sum(usual.values())
     has_others = any(other.role != place.role for other in history.spans)
     if has_others and len(own) == 1 and _work_by_words(place.role) is None:
         return True  # a controller's step has the parts of others
+    own_s = max([usual_time(history, place), *map(_newest, own.values())])
+    parts = [other for other in history.spans if other.role == place.role and other != place]
+    parts_s = sum(usual_time(history, other) for other in parts)
+    if own_s < _REST * parts_s:
+        return True
+    return own_s < 2 * parts_s and _is_beyond_a_step(history, own_s + parts_s)
+
+
+def _is_beyond_a_step(history: RunHistory, seconds: float) -> bool:
+    """Return whether parts cannot be one after the other: some are in the time of others."""
     rhythm = Rhythm.of(history)
-    step_s = inf if rhythm is None else rhythm.usual_s
-    # Parts that are not nested in the span are in its time, too: together they exceed a step.
-    return own_s < _REST * parts_s or (own_s < 2 * parts_s and own_s + parts_s > _OVERLAP * step_s)
+    return rhythm is not None and seconds > _OVERLAP * rhythm.usual_s
 
 
 def _newest(track: Track) -> float:

@@ -138,11 +138,11 @@ def with_cost(history: RunHistory, cause: Cause, *, is_only: bool = False) -> Ca
     cost = cost_of(history, cause, is_only=is_only)
     if cost is None:
         return cause
-    return replace(
-        cause,
-        words=f"{cause.words}; without it a step takes {cost.without_s:.3g} s, not "
-        f"{cost.step_s:.3g}: {cost.lost_hours:.3g} {cost.unit} hours lost so far",
-    )
+    without, usual = f"{cost.without_s:.3g}", f"{cost.step_s:.3g}"
+    # The median step has nothing of what comes now and then.
+    shorter = "" if without == usual else f"without it a step takes {without} s, not {usual}: "
+    lost = f"{cost.lost_hours:.3g} {cost.unit} hours lost so far"
+    return replace(cause, words=f"{cause.words}; {shorter}{lost}")
 
 
 def _devices(history: RunHistory) -> tuple[float, str]:

@@ -14,7 +14,10 @@ from otel_rl.diagnose.result import Cause, Evidence, Kind
 from otel_rl.semconv import names
 from otel_rl.semconv.spec import AWAITING, STEP_SPAN
 
-__all__ = ["hung_workers", "hung_workers_of", "is_current"]
+__all__ = ["ALL_TOLD", "hung_workers", "hung_workers_of", "is_current"]
+
+ALL_TOLD: Final = 32
+"""Workers of a role; of more, the journal keeps the extreme ones of each step."""
 
 _FEWEST: Final = 8  # times of the phase, to know the longest
 _FAR: Final = 4  # times the longest time of the phase, by any worker of the role
@@ -86,16 +89,17 @@ def hung_workers_of(history: RunHistory) -> Iterator[Hang]:
     if rhythm is None or rhythm.steps < _FEWEST:
         return
     lost = departed(history) | {loss.worker for loss in history.losses}
+    tell: set[str] = set()
     for key, worker, track in tracks_about(history, Subject.PHASE_AGE):
         if worker is None or worker in lost:
             continue
+        tell |= {worker}
         phase = key.partition("/phase/age/")[2]
         hang = _hang(history, worker, phase, track.finite())
         if hang is not None and hang.age_s >= _STEPS * rhythm.usual_s:
-            lost |= {worker}
             yield hang
     for role in sorted({place.role for place in history.spans}):
-        yield from _idle(history, role, lost, max(_LEAST_S, _STEPS * rhythm.usual_s))
+        yield from _idle(history, role, lost | tell, max(_LEAST_S, _STEPS * rhythm.usual_s))
 
 
 def _idle(
@@ -104,6 +108,12 @@ def _idle(
     """Yield the few workers of a role that report, and no more do any of the work of all others.
 
     By SDKs that do not tell the phase in progress. Most of a role are not used any more on purpose.
+
+    Args:
+        history: Of the run.
+        role: Of the workers.
+        known: Workers that tell the phase in which they are, or are gone.
+        least_s: Least time without work.
     """
     work = [
         of
@@ -112,14 +122,16 @@ def _idle(
     ]
     last = {worker: _newest_of(work, worker) for worker in {name for of in work for name in of}}
     newest_s = sorted(at_s for at_s, _ in last.values())
+    # Who ends work that few others do has no peers that go on: an evaluator may be through.
+    common = [of for of in work if 2 * len(of) > len(last)]
     idle = {
         worker: history.lags[worker].times_s[-1] - at_s
         for worker, (at_s, step) in last.items()
         if worker in history.lags and worker not in known and history.last - step >= _STEPS
-        if sum(len(of[worker].steps) for of in work if worker in of) >= _FEWEST
+        if sum(len(of[worker].steps) for of in common if worker in of) >= _FEWEST
     }
     late = {worker: idle_s for worker, idle_s in idle.items() if idle_s >= least_s}
-    if not late or len(late) * _FEW_OF > len(last):
+    if not late or len(late) * _FEW_OF > len(last) or len(last) > ALL_TOLD:
         return
     longest_s = max(_longest_gap(work, worker) for worker in last)
     for worker, idle_s in sorted(late.items()):

@@ -397,12 +397,12 @@ def _first_step(history: RunHistory, role: str, lost: Sequence[Loss]) -> int | N
 def _incidents(lost: Sequence[Loss], noticed_s: float) -> int:
     """Return how often workers failed, in order of time: those that fail together fail once."""
     together: list[Counter[str]] = []
-    before_s = -inf
+    first_s = -inf
     for loss in lost:
-        if loss.time_s - before_s > noticed_s:
+        if loss.time_s - first_s > noticed_s:
             together.append(Counter())
+            first_s = loss.time_s
         together[-1][loss.worker] += 1
-        before_s = loss.time_s
     return sum(max(of.values()) for of in together)
 
 

@@ -50,7 +50,7 @@ def rare_phases(history: RunHistory) -> Iterator[Cause]:
             if least[cut] < max(_FAR * most[cut - 1], _MIN_STEPS * usual_s + most[cut - 1]):
                 continue
             before, after = values[:cut], values[cut:]
-            if least[cut] < _far(before, after) * most[cut - 1]:
+            if not median(before) or least[cut] < _far(before, after) * most[cut - 1]:
                 continue
             longer_s = after[0] - most[cut - 1]
             if len(after) > 1 or (

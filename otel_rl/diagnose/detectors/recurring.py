@@ -32,6 +32,7 @@ _FAR_NOISE = 4.5  # times the noise of that ratio
 _FEWEST = 4  # steps
 _MIN_COST = 0.02  # part of the time of all steps
 _CHANCE = 1.5e-3
+_LEAST_TOLD = 0.01
 _COSTLY, _CHANCE_OF_COSTLY = 0.05, 0.02  # of so much time, who takes it is worth less proof
 _FEW = 3  # steps, if they are farther than all others and near to each other
 _REGULAR = 0.75
@@ -66,6 +67,8 @@ class _Odd(NamedTuple):
 def recurring(history: RunHistory) -> Iterator[Cause]:
     """Find workers that are far slower than their peers in some of the steps."""
     whole_s = sum(step_time(history).finite().values) or history.ends_s
+    if not whole_s:
+        return  # all steps came at once: what they lost is unknown
     for place, tracks in history.spans.items():
         waits = only_waits(history, place) and work_of(place) is not Work.SYNC
         if waits or len(tracks) < _FEWEST_WORKERS:
@@ -128,7 +131,7 @@ def recurring_of_all(history: RunHistory) -> Iterator[Cause]:
     """Find work that takes all workers of a role far longer in some steps, and never did before."""
     steps = step_time(history).finite()
     took_s = dict(zip(steps.steps, steps.values, strict=True))
-    if len(took_s) < _BEFORE + _FEWEST_STEPS:
+    if len(took_s) < _BEFORE + _FEWEST_STEPS or not any(took_s.values()):
         return
     load, usual_s = Workload(history), median(took_s.values())
     for place, tracks in history.spans.items():
@@ -311,13 +314,14 @@ def _cause(
         when = f"in steps {first} to {last}"
     else:
         when = f"in {len(odd)} of the steps {first} to {last}"
+    # What has just begun in a long run has cost little yet.
+    part = f", {cost:.0%} of the time of all steps" if cost >= _LEAST_TOLD else ""
     over = f"; over since step {last + 1}" if is_over else ""
     return Cause(
         slow_kind(place, is_alone=worker is not None),
         0.45 + 0.3 * min(1.0, cost),
         f"{place.phase} of {worker or place.role} takes {after / before:.1f} times as long as "
-        f"{'usual' if worker is None else 'that of its peers'} {when}, "
-        f"{cost:.0%} of the time of all steps{over}",
+        f"{'usual' if worker is None else 'that of its peers'} {when}{part}{over}",
         role=place.role,
         worker=worker,
         phase=place.phase,

@@ -372,7 +372,7 @@ def _always_slower(
     typical = {name: median(track.values) for name, track in tracks.items()}
     worker = max(typical, key=lambda name: typical[name])
     others = [time for name, time in typical.items() if name != worker]
-    unlike = max(others) / min(others)
+    unlike = max(others) / min(others) if min(others) > 0 else inf  # who takes no time is no peer
     if unlike > _ALIKE or not _is_mostly_slower(peers, worker, tracks, unlike):
         return
     peers_s, own_s = median(others), typical[worker]

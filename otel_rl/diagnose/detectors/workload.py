@@ -13,7 +13,7 @@ from operator import sub
 from statistics import fmean, median
 from typing import Final
 
-from otel_rl.diagnose.detectors.hung_worker import hung_workers_of
+from otel_rl.diagnose.detectors.hung_worker import ALL_TOLD, hung_workers_of
 from otel_rl.diagnose.history.run_history import PhaseKey, RunHistory, Track
 from otel_rl.diagnose.stats.levels import LevelChange, level
 from otel_rl.diagnose.stats.peers import turn_length
@@ -37,7 +37,6 @@ _FEWEST: Final = 12  # steps
 _PART: Final = 0.6  # of the steps need a value
 _CUMULATIVE: Final = 0.5  # times what equal steps add up to
 _SIDES: Final = 5
-_ALL_TOLD: Final = 32  # workers; of more, the journal keeps the extreme ones of each step
 _NEARLY_ALL: Final = 0.8
 _MISSED: Final = 2  # reports, as far apart as any
 _EXACT: Final = 0.95  # of the reports come a step after the one before
@@ -321,7 +320,7 @@ def _resized(history: RunHistory) -> Iterator[tuple[str, int, int, int]]:
             if track.steps:
                 of_role[place.role][worker] += [track.steps[0], track.steps[-1]]
     for role, of in sorted(of_role.items()):
-        if len(of) > _ALL_TOLD:
+        if len(of) > ALL_TOLD:
             for worker, steps in of.items():
                 exports = history.lags.get(worker, Track())
                 steps += [*exports.steps[:1], *exports.steps[-1:]]

@@ -52,13 +52,13 @@ def jump(track: Track, mixed: int = 0) -> Jump | None:
     """
     if len(track.values) < _FEWEST:
         return None
-    scale = _scale(track.values)
+    scale, part = _scale(track.values), _MIXED * _range(track.values)
     found = [
         one
         for width in range(mixed + 1)
         for place in range(_START, len(track.values) - width - _SIDE + 1)
         if not width or track.steps[place + width] - track.steps[place - 1] <= mixed + 1
-        if (one := _at(track, scale, place, width)) is not None
+        if (one := _at(track, scale, place, width, part if width else 0.0)) is not None
     ]
     return max(found, key=lambda one: one.size, default=None) or _last_jump(track, scale)
 
@@ -75,8 +75,16 @@ def _range(values: Sequence[float]) -> float:
     return max(values) - min(values)
 
 
-def _at(track: Track, scale: float, place: int, width: int) -> Jump | None:
-    """Return the jump that begins at a place and ends so many values later, if there is one."""
+def _at(track: Track, scale: float, place: int, width: int, part: float) -> Jump | None:
+    """Return the jump that begins at a place and ends so many values later, if there is one.
+
+    Args:
+        track: The series.
+        scale: Its usual change between two steps.
+        place: Of the first value that is off.
+        width: Number of values between the levels.
+        part: The smallest jump that counts.
+    """
     values, end = track.values, place + width
     before, after = values[place - _SIDE : place], values[end : end + _SIDE]
     drift = (_SIDE + width) * _drift(values, place, end)
@@ -86,9 +94,7 @@ def _at(track: Track, scale: float, place: int, width: int) -> Jump | None:
     # The usual change of few values is uncertain: the levels have to be apart by more than
     # either scatters.
     least = max(_JUMP * scale, max(before) - min(before), max(after) - min(after))
-    if width:
-        least = max(least, _MIXED * _range(values))
-    if gap < least or not _are_between(before, values[place:end], after):
+    if gap < max(least, part) or not _are_between(before, values[place:end], after):
         return None
     return Jump(gap / scale, track.steps[place], median(before), median(after))
 

@@ -84,6 +84,20 @@ def test_a_restart_of_all_workers_is_one_failure_of_them(restarts: int, is_loop:
     assert (Kind.CRASH_LOOP in {one.kind for one in diagnose(RunHistory(facts)).causes}) == is_loop
 
 
+@pytest.mark.parametrize(("apart_s", "is_loop"), [(1, False), (8, True)])
+def test_workers_that_fail_one_after_the_other_for_long_have_not_stopped_together(
+    apart_s: int, *, is_loop: bool
+) -> None:
+    facts = stock_run({f"actor/{index}": 119 for index in range(6)}, steps=120)
+    for index in range(6):
+        at = 30 + index * apart_s
+        failure = WorkerFailure(
+            f"actor/{index}", (1_000 + at) * S, step=at, recovery_s=9.0, reports_ends=False
+        )
+        facts[at] = facts[at]._replace(lost=[failure.worker], failures=[failure])
+    assert (Kind.CRASH_LOOP in {one.kind for one in diagnose(RunHistory(facts)).causes}) == is_loop
+
+
 @pytest.mark.parametrize("is_gone", [False, True])
 def test_a_buffer_that_outlives_those_who_work_on_steps_makes_their_end_no_crash(
     *, is_gone: bool

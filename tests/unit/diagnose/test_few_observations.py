@@ -4,7 +4,7 @@ import pytest
 
 from otel_rl.diagnose.engine import diagnose
 from otel_rl.diagnose.history.records import Facts, RowFacts, SpanFacts
-from otel_rl.diagnose.history.run_history import RunHistory
+from otel_rl.diagnose.history.run_history import PhaseKey, RunHistory
 from otel_rl.diagnose.result import Kind
 from tests.unit.diagnose.made import Series, made
 
@@ -116,3 +116,39 @@ def test_work_without_a_step_of_its_own_may_be_of_the_next_which_has_more_of_it(
         facts.append(Facts(at_s * second, step, rows if step < STEPS - 1 else []))
         facts.append(Facts((at_s + 11) * second, step, spans=spans))
     assert causes(RunHistory(facts)) == []
+
+
+@pytest.mark.parametrize("timed", [0, 3])
+def test_ranks_whose_measured_times_are_zero_are_no_peers(timed: int) -> None:
+    """Programs log the time of a part that only some ranks do, as 0 by the others."""
+    key = "trainer/timing_s/reward"
+    workers = {
+        (key, f"trainer/{rank}"): lambda step, rank=rank: 1.0 if rank <= timed else 0.0
+        for rank in range(5)
+    }
+    assert causes(made(workers=workers)) == []
+
+
+def test_rare_work_that_once_took_no_time_is_not_many_times_as_long() -> None:
+    history = made(60)
+    place = PhaseKey("trainer", "export")
+    for step, took_s in ((5, 0.0), (15, 0.0), (25, 9.0), (35, 9.0)):
+        history.spans[place]["trainer/0"].add(step, float(step), took_s)
+        history.counts[place]["trainer/0"].add(step, float(step), 1.0)
+    assert causes(history) == []
+
+
+@pytest.mark.parametrize(
+    ("some", "workers"), [((40, 45, 50, 55), 4), ((54, 56, 58, 60), 1)], ids=["all", "one"]
+)
+def test_what_trouble_in_some_steps_costs_is_unknown_if_all_steps_came_at_once(
+    some: tuple[int, ...], workers: int
+) -> None:
+    """As those of an exporter that is flushed at the end."""
+    spans = [
+        SpanFacts(step, "actor", "generate", f"actor/{index}", False, 1, took_s, took_s, 0)
+        for step in range(1, 61)
+        for index in range(4)
+        for took_s in [4.0 if step in some and index < workers else 1.0]
+    ]
+    assert causes(RunHistory([Facts(10**9, 0, spans=spans)])) == []

@@ -6,7 +6,7 @@ import pytest
 
 from otel_rl.diagnose.engine import diagnose
 from otel_rl.diagnose.history.records import Facts, RowFacts, SpanFacts, WorkerFacts
-from otel_rl.diagnose.history.run_history import RunHistory
+from otel_rl.diagnose.history.run_history import PhaseKey, RunHistory
 from otel_rl.diagnose.result import Cause, Kind
 
 S = 1_000_000_000
@@ -23,8 +23,9 @@ def run(
     until: int = STEPS,
     is_wait: bool = False,
     stuck: Sequence[str] = (STUCK,),
+    is_in: str = "",
 ) -> RunHistory:
-    """Four workers, of which one reports its phase's age and comes to no end of it."""
+    """Four workers, of which one reports the age of its phase, or of ``is_in``, to no end."""
     facts = []
     for step in range(STEPS):
         is_stuck = SINCE <= step < until
@@ -35,7 +36,7 @@ def run(
         ]
         age = WorkerFacts(STUCK, None, 1, 1.0 + STEP_S * (step - SINCE), 0)
         told = is_stuck and reports_age
-        workers = {f"generator/worker/phase/age/{phase}": [age]} if told else {}
+        workers = {f"generator/worker/phase/age/{is_in or phase}": [age]} if told else {}
         rows = [RowFacts(step, step * STEP_S * S, {"trainer/loss": 1.0})]
         live = [one for one in WORKERS if exports or one not in stuck or not is_stuck]
         lags = [(worker, 0.1) for worker in live]
@@ -86,3 +87,45 @@ def test_workers_that_are_half_of_a_role_are_not_used_any_more_on_purpose() -> N
 
 def test_a_worker_that_has_its_turn_now_and_then_does_not_hang() -> None:
     assert not stalls(run(reports_age=False, until=SINCE + 10))
+
+
+@pytest.mark.parametrize("is_in", ["collector_wait", "unaccounted"])
+def test_a_worker_that_tells_what_it_is_in_is_idle_if_that_is_no_work(is_in: str) -> None:
+    """A replica that was taken out of use, or a spare one."""
+    assert not stalls(run(is_in=is_in))
+
+
+def evaluating(evaluator: str, steps: range) -> RunHistory:
+    history = run(reports_age=False, stuck=[evaluator])
+    place = PhaseKey("generator", "evaluate")
+    for step in steps:
+        at_s = history.begun_s[step]
+        history.spans[place][evaluator].add(step, at_s, 3.0)
+        history.counts[place][evaluator].add(step, at_s, 1.0)
+    history.lags[evaluator] = history.lags[WORKERS[0]].copy()
+    return history
+
+
+def test_a_worker_that_ends_what_no_other_does_has_no_peers_that_go_on() -> None:
+    assert not stalls(evaluating("generator/4", range(SINCE)))
+
+
+def test_a_worker_that_now_does_what_no_other_does_is_at_work() -> None:
+    assert not stalls(evaluating(STUCK, range(SINCE, STEPS)))
+
+
+def test_a_worker_that_is_no_more_among_the_extreme_ones_of_a_large_role_does_not_hang() -> None:
+    """Of many workers, the journal keeps the times of the fastest and the slowest of each step."""
+    extreme = [f"generator/{index}" for index in range(32)]
+    facts = []
+    for step in range(STEPS):
+        told = [*extreme[1:], "generator/50"] if step < SINCE else extreme
+        spans = [
+            SpanFacts(step, "generator", "generate", worker, False, 1, 2.0, 2.0, 0)
+            for worker in told
+        ]
+        rows = [RowFacts(step, step * STEP_S * S, {"trainer/loss": 1.0})]
+        lags = [(f"generator/{index}", 0.1) for index in range(64)]
+        time_ns = (1_000 + step * STEP_S) * S
+        facts.append(Facts(time_ns, step, rows, spans=spans, lags=lags))
+    assert not stalls(RunHistory(facts))

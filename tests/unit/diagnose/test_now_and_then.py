@@ -2,6 +2,7 @@
 
 import pytest
 
+from otel_rl.diagnose.engine import diagnose
 from otel_rl.diagnose.result import Kind
 from tests.unit.diagnose.made import Series, made
 from tests.unit.diagnose.test_evidence import causes, in_steps, role, steady
@@ -39,3 +40,16 @@ def test_what_a_step_has_beside_its_parts_is_work_if_it_stays_long(
     parts: dict[tuple[str, str, int], Series] = role("train", *[steady] * 3)
     history = made(step_s=lambda step: 0.5 + rest(step), spans=parts | role("rl.loop", *[rest] * 3))
     assert bool(causes(history)) == is_told
+
+
+@pytest.mark.parametrize(("steps", "says_part"), [(1_000, False), (100, True)])
+def test_trouble_that_has_just_begun_in_a_long_run_is_not_told_to_cost_nothing(
+    steps: int, *, says_part: bool
+) -> None:
+    own = in_steps(*range(steps - 16, steps, 5), times=6.0)
+    history = made(
+        steps, step_s=lambda step: 2.5 + own(step), spans=role("train", own, *[steady] * 4)
+    )
+    (cause,) = diagnose(history).causes
+    assert ("% of the time of all steps" in cause.words) == says_part
+    assert "a step takes 3 s, not 3:" not in cause.words

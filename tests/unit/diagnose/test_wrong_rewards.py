@@ -1,5 +1,7 @@
 """Rewards that are computed differently, in batches that mix samples of before and after."""
 
+from collections.abc import Iterator
+
 import pytest
 
 from otel_rl.diagnose.classify import Subject, rows_about
@@ -81,3 +83,23 @@ def test_a_kl_that_grew_while_the_policy_learned_is_not_why_rewards_are_wrong() 
 def test_a_policy_that_jumps_with_its_rewards_is_why_they_fall() -> None:
     kl = [0.1 + 0.001 * (step % 3) + 0.9 * (step >= 27) for step in range(len(WRONG))]
     assert Kind.REWARD_BUG not in told(WRONG, 1.5, kl)
+
+
+class Read(list[float]):
+    """Values that count how often all of them are read."""
+
+    times = 0
+
+    def __iter__(self) -> Iterator[float]:
+        self.times += 1
+        return super().__iter__()
+
+
+def reads(steps: int) -> int:
+    values = Read(WRONG[step % len(WRONG)] for step in range(steps))
+    jump(Track([*range(steps)], [0.0] * steps, values), mixed=4)
+    return values.times
+
+
+def test_a_long_series_is_read_no_more_often_than_a_short_one() -> None:
+    assert reads(400) == reads(200)
