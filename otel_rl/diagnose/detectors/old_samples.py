@@ -1,6 +1,8 @@
 """Detector of old samples: those that wait longer than before until they are used."""
 
-from collections.abc import Iterator
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from itertools import takewhile
 from math import inf
 from statistics import median
 
@@ -9,7 +11,7 @@ from otel_rl.diagnose.detectors.slow_phases import step_time
 from otel_rl.diagnose.detectors.workload import change_steps, follows_a_change
 from otel_rl.diagnose.history.run_history import RunHistory, Track
 from otel_rl.diagnose.result import Cause, Evidence, Kind
-from otel_rl.diagnose.stats.levels import LevelChange, begun, level, settled, smoothed
+from otel_rl.diagnose.stats.levels import LevelChange, begun, level, smoothed
 from otel_rl.diagnose.stats.trends import departure
 
 __all__ = ["staleness"]
@@ -50,6 +52,8 @@ def staleness(history: RunHistory) -> Iterator[Cause]:
             continue
         if change.jump < _AT_ONCE and not was_full and not _grows_faster(track):
             continue  # a buffer that fills up from the beginning on
+        if _goes_on_as_before(track, change):
+            continue
         since = begun(track, change).step
         yield Cause(
             Kind.STALENESS_GROWTH,
@@ -88,15 +92,19 @@ def _was_full(history: RunHistory, track: Track, change: LevelChange) -> bool:
     moved = abs(median(before[half:]) - median(before[:half])) if half else inf
     if moved > _AT_LEVEL * (change.after - change.before):
         return False
-    steps = step_time(history).finite()
+    steps, first = step_time(history).finite(), _first_usual(history)
     long_s = _NO_WAIT * median(steps.values) if steps.values else 0.0
     waited = [
-        sum(v > long_s for s, v in zip(of.steps, of.values, strict=True) if s < change.step)
+        sum(took_s > long_s for took_s in _within(of, first, change.step))
         for place, tracks in history.spans.items()
         if waits_for_samples(place) and only_waits(history, place)
         for of in tracks.values()
     ]
-    return bool(waited) and max(waited) <= _SELDOM * (change.step - history.first)
+    return bool(waited) and max(waited) <= _SELDOM * (change.step - first)
+
+
+def _within(track: Track, first: int, end: int) -> Sequence[float]:
+    return track.values[bisect_left(track.steps, first) : bisect_left(track.steps, end)]
 
 
 def _is_of_a_change(history: RunHistory, change: LevelChange) -> bool:
@@ -140,12 +148,33 @@ def _steps_at_level(history: RunHistory, track: Track, change: LevelChange) -> i
 
     A series that has risen from its first value on was at no level, nor one of a run that begins.
     """
-    first = next(iter(settled(step_time(history)).steps), history.first)
+    first = _first_usual(history)
     near = _AT_LEVEL * (change.after - change.before)
     own = track.finite()
     columns = zip(own.steps, own.values, strict=True)
     at = [step for step, value in columns if step < change.step and value - change.before > -near]
     return change.step - max(first, min(at, default=change.step))
+
+
+def _first_usual(history: RunHistory) -> int:
+    """Return the first step that is not of the start, whose steps are longer than the newest."""
+    steps = step_time(history).finite()
+    newest = steps.values[len(steps.values) // 2 :][-_BEGUN:]
+    usual_s = median(newest) if newest else 0.0
+    columns = zip(steps.steps, steps.values, strict=True)
+    return next((step for step, took_s in columns if took_s <= _PAUSE * usual_s), history.first)
+
+
+def _goes_on_as_before(track: Track, change: LevelChange) -> bool:
+    """Return whether a queue only grows on: ages in whole versions have steps where time has none.
+
+    The level before the change lasted as long as one version took to come, since the run began.
+    """
+    values, place = track.finite().values, change.change.place
+    held = sum(1 for _ in takewhile(lambda value: value == values[place - 1], values[:place][::-1]))
+    grown = values[-1] - values[place - 1]
+    is_whole = all(value.is_integer() for value in values)
+    return is_whole and grown <= 1 + (len(values) - place) / held
 
 
 def _grows_faster(track: Track) -> bool:

@@ -14,14 +14,14 @@ def old_since(step: int, before: float, more: float, *, filling: int = 6) -> Ser
     return lambda at: before + more * min(1.0, max(0.0, (at - step + 1) / filling))
 
 
-def stale(ages: Series, waits: Series) -> list[Cause]:
-    spans = {
-        ("trainer", "collector_wait", 0): waits,
-        ("trainer", "train", 0): lambda step: 1.0 + 0.02 * sin(7.3 * step),
-    }
-    history = made(
-        rows={"trainer/sample/age/versions": ages}, spans=spans, waits=["collector_wait"]
-    )
+def steady(step: int) -> float:
+    return 1.0 + 0.02 * sin(7.3 * step)
+
+
+def stale(ages: Series, waits: Series, *, took_s: Series = steady, steps: int = 80) -> list[Cause]:
+    spans = {("trainer", "collector_wait", 0): waits, ("trainer", "train", 0): took_s}
+    rows = {"trainer/sample/age/versions": ages}
+    history = made(steps, step_s=took_s, rows=rows, spans=spans, waits=["collector_wait"])
     return [one for one in diagnose(history).causes if one.kind is Kind.STALENESS_GROWTH]
 
 
@@ -42,3 +42,27 @@ def test_ages_that_repeat_from_push_to_push_are_compared_by_their_mean() -> None
 
 def test_samples_that_are_older_by_less_than_two_versions_are_of_one_bound() -> None:
     assert not stale(old_since(AT, 1.8, 1.2), lambda _: 0.001)
+
+
+@pytest.mark.parametrize(("start", "is_found"), [(4, False), (0, True)])
+def test_a_start_with_long_steps_is_no_time_in_which_samples_had_an_age(
+    start: int, *, is_found: bool
+) -> None:
+    """While the trainer warms up, its queue fills no faster than it is emptied."""
+
+    def took_s(step: int) -> float:
+        return steady(step) * (4.0 if step < start else 1.0)
+
+    ages = old_since(7, 1.0, 2.0, filling=3)
+    found = stale(ages, lambda step: 0.001 if step else 3.0, took_s=took_s, steps=14)
+    assert bool(found) == is_found
+
+
+@pytest.mark.parametrize(("held", "is_found"), [(13, False), (40, True)])
+def test_a_queue_that_has_grown_at_one_rate_has_no_step_where_a_version_is_full(
+    held: int, *, is_found: bool
+) -> None:
+    def ages(step: int) -> float:
+        return 1.0 + (0 if step < held else 1 + (step - held) // 13)
+
+    assert bool(stale(ages, lambda _: 0.001, steps=held + 26)) == is_found
