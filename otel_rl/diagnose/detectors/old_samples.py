@@ -1,7 +1,6 @@
 """Detector of old samples: those that wait longer than before until they are used."""
 
-from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from itertools import takewhile
 from math import inf
 from statistics import median
@@ -92,19 +91,15 @@ def _was_full(history: RunHistory, track: Track, change: LevelChange) -> bool:
     moved = abs(median(before[half:]) - median(before[:half])) if half else inf
     if moved > _AT_LEVEL * (change.after - change.before):
         return False
-    steps, first = step_time(history).finite(), _first_usual(history)
+    steps = step_time(history).finite()
     long_s = _NO_WAIT * median(steps.values) if steps.values else 0.0
     waited = [
-        sum(took_s > long_s for took_s in _within(of, first, change.step))
+        sum(v > long_s for s, v in zip(of.steps, of.values, strict=True) if s < change.step)
         for place, tracks in history.spans.items()
         if waits_for_samples(place) and only_waits(history, place)
         for of in tracks.values()
     ]
-    return bool(waited) and max(waited) <= _SELDOM * (change.step - first)
-
-
-def _within(track: Track, first: int, end: int) -> Sequence[float]:
-    return track.values[bisect_left(track.steps, first) : bisect_left(track.steps, end)]
+    return bool(waited) and max(waited) <= _SELDOM * (change.step - history.first)
 
 
 def _is_of_a_change(history: RunHistory, change: LevelChange) -> bool:
