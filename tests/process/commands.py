@@ -55,7 +55,7 @@ NO_CONSOLE = {"OTEL_RL_CONSOLE": "off"}
 
 _NO_HOST = {"OTEL_RL_HOST": "off"}
 # A short process on a busy machine may end before its code is read, and warns and counts that.
-_NO_PROVENANCE = {"OTEL_RL_PROVENANCE": "off"}
+_NO_CODE = {"OTEL_RL_PROVENANCE": "command"}
 _PATIENT = {"OTEL_RL_EXIT_TIMEOUT": "60"}  # a busy machine answers late what a process sends last
 _NO_ARCHIVE = {"OTEL_RL_BRIDGE__ARCHIVE__ENABLED": "false"}  # see tests/conftest.py
 
@@ -79,7 +79,7 @@ def clean_environment(home: Path, **extra: str) -> dict[str, str]:
         **EVERY_KEY,
         **NO_CONSOLE,
         **_NO_HOST,
-        **_NO_PROVENANCE,
+        **_NO_CODE,
         **_PATIENT,
         **_NO_ARCHIVE,
         **extra,
