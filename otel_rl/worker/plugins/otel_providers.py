@@ -9,14 +9,10 @@ code, so on any error the program gets providers that do nothing.
 import logging
 import os
 from importlib.metadata import entry_points
-from typing import TYPE_CHECKING
 
 from opentelemetry.metrics import MeterProvider, NoOpMeterProvider
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.trace import NoOpTracerProvider, TracerProvider
-
-if TYPE_CHECKING:
-    from otel_rl.worker.tracing.provider import WorkerTracerProvider
 
 __all__ = ["WorkerConfigurator", "meter_provider", "tracer_provider"]
 
@@ -42,22 +38,16 @@ def meter_provider() -> MeterProvider:
 
 
 def tracer_provider() -> TracerProvider:
-    """Return the worker's TracerProvider, or one that does nothing. Never raises.
-
-    The program may still set its own, which then gets all spans.
-    """
-    provider: _SilentTracerProvider | WorkerTracerProvider = _SilentTracerProvider()
+    """Return the worker's TracerProvider, or one that does nothing. Never raises."""
     try:
         from otel_rl.worker.session import implicit_session
-        from otel_rl.worker.tracing.giving_way import give_way
 
         session = implicit_session()
         if session is not None:
-            provider = session.providers.tracer
-        give_way(provider)
+            return session.providers.tracer
     except Exception as error:  # noqa: BLE001  # the API would raise it in user code
         _log_once(error)
-    return provider
+    return _SilentTracerProvider()
 
 
 class _SilentMeterProvider(NoOpMeterProvider):
@@ -80,8 +70,6 @@ class _SilentMeterProvider(NoOpMeterProvider):
 
 class _SilentTracerProvider(NoOpTracerProvider):
     """No-op provider, including the methods that only the SDK's has."""
-
-    replaced_by: TracerProvider | None = None
 
     @property
     def resource(self) -> Resource:

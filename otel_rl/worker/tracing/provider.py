@@ -4,7 +4,6 @@ from opentelemetry.metrics import NoOpMeterProvider
 from opentelemetry.sdk.trace import Tracer as SdkTracer
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.trace import Tracer
-from opentelemetry.trace import TracerProvider as TracerProviderOfApi
 from opentelemetry.util.types import Attributes
 
 from otel_rl.semconv.names import RL_RUN_ID
@@ -14,7 +13,6 @@ from otel_rl.worker.export.transport import open_transport
 from otel_rl.worker.sdk_resources import Resource
 from otel_rl.worker.settings import SignalSettings
 from otel_rl.worker.step_context import StepOnSpans
-from otel_rl.worker.tracing.giving_way import GivingWayTracer
 from otel_rl.worker.tracing.sampler import StepSampler
 from otel_rl.worker.tracing.span_buffer import SpanBuffer
 
@@ -35,8 +33,6 @@ class WorkerTracerProvider(TracerProvider):
         self.steps = StepSampler()
         self.steps.run_id = _run_id(resource)
         self._tracers_made: set[SdkTracer] = set()
-        self.replaced_by: TracerProviderOfApi | None = None
-        """Provider that the program has set instead of this one; it makes all later spans."""
         # Without a provider of its own the SDK would ask for the global one from inside a lock.
         super().__init__(
             sampler=self.steps if keeps_steps else None,
@@ -60,13 +56,11 @@ class WorkerTracerProvider(TracerProvider):
         attributes: Attributes = None,
     ) -> Tracer:
         """See ``opentelemetry.trace.TracerProvider.get_tracer``."""
-        arguments = (
+        tracer = super().get_tracer(
             instrumenting_module_name, instrumenting_library_version, schema_url, attributes
-        )  # fmt: skip
-        tracer = super().get_tracer(*arguments)
+        )
         # The SDK reads the resource once, when it makes a tracer, and then gives the same tracer.
         if isinstance(tracer, SdkTracer) and tracer not in self._tracers_made:
-            tracer = GivingWayTracer.of(tracer, self, arguments)
             self._tracers_made.add(tracer)
             tracer.resource = self._current
         return tracer
