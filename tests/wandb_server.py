@@ -118,8 +118,19 @@ class _Failure:
     status: int
     until: float
     path: str
+    only_rows: bool = False
     hits: int = 0
     rows: int = 0
+
+
+def _rows_in(request: Request, body: bytes) -> int:
+    """Return how many history rows a request has."""
+    if not request.url.path.endswith("file_stream"):
+        return 0
+    if request.headers.get("content-encoding") == "gzip":
+        body = gzip.decompress(body)
+    chunk = (json.loads(body).get("files") or {}).get(HISTORY)
+    return 0 if chunk is None else len(chunk["content"])
 
 
 class WandbServer:
@@ -235,6 +246,11 @@ class WandbServer:
         with self._lock:
             self._failure = _Failure(status, time.monotonic() + seconds, path)
 
+    def refuse_rows(self) -> None:
+        """Answer requests with history rows with 500, and others as ever."""
+        with self._lock:
+            self._failure = _Failure(500, inf, "file_stream", only_rows=True)
+
     def heal(self) -> None:
         """End the failure, the lag and the slowness."""
         with self._lock:
@@ -303,8 +319,7 @@ class WandbServer:
             while status == 0:
                 await asyncio.sleep(0.05)
                 status = self._injected(request.url.path)
-            if status is not None:
-                self._note_refused(request, await request.body())
+            if status is not None and self._refuses(request, await request.body()):
                 return Response(json.dumps({"error": "injected"}), status_code=status)
             return await call_next(request)
 
@@ -354,15 +369,14 @@ class WandbServer:
             failure.hits += 1
             return failure.status
 
-    def _note_refused(self, request: Request, body: bytes) -> None:
-        if not request.url.path.endswith("file_stream"):
-            return
-        if request.headers.get("content-encoding") == "gzip":
-            body = gzip.decompress(body)
-        chunk = (json.loads(body).get("files") or {}).get(HISTORY)
+    def _refuses(self, request: Request, body: bytes) -> bool:
+        """Return whether the present failure hits a request, and count its rows."""
+        rows = _rows_in(request, body)
         with self._lock:
-            if self._failure is not None and chunk is not None:
-                self._failure.rows += len(chunk["content"])
+            if self._failure is None:
+                return True
+            self._failure.rows += rows
+            return rows > 0 or not self._failure.only_rows
 
     def _arrive(self) -> None:
         due = [item for item in self._arriving if item[0] <= time.monotonic()]
