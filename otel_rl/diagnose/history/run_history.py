@@ -47,7 +47,7 @@ class Loss(NamedTuple):
 
 
 class Derived(Protocol):
-    """What is derived from series: it goes on with those that have grown."""
+    """Values derived from series: they go on with those that have grown."""
 
     def memory_bytes(self) -> int:
         """Return the memory of what is kept."""

@@ -13,7 +13,7 @@ ALL: Final = -1
 
 
 class Growth:
-    """What was seen of the series of some workers, each in order of its steps."""
+    """State of the series of some workers as last seen, each in order of its steps."""
 
     def __init__(self) -> None:
         self._seen: dict[str, tuple[Track, int]] = {}
