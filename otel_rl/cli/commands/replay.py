@@ -10,6 +10,7 @@ from otel_rl.bridge.config import BridgeSettings
 from otel_rl.bridge.delivery.trackers import backend
 from otel_rl.bridge.replay.replayed import Replayed
 from otel_rl.cli.lookup.run_lookup import FoundRun, find_runs, runs_below
+from otel_rl.cli.lookup.run_or_directory import directory_named
 from otel_rl.cli.lookup.wanted_run import WantedRun, add_run_names, wanted_run
 from otel_rl.cli.options import add_bridge_options, settings_of
 from otel_rl.cli.replay.archive_places import archive_places
@@ -119,8 +120,8 @@ def _wanted(settings: BridgeSettings, arguments: argparse.Namespace) -> Sequence
     Raises:
         ConfigError: There are none, or it is unclear which.
     """
-    if arguments.run is not None and Path(arguments.run).is_dir():
-        directory = Path(arguments.run)
+    directory = None if arguments.run is None else directory_named(arguments.run)
+    if directory is not None:
         named = WantedRun(None, arguments.experiment, arguments.trial)
         found = _found(settings, runs_below(directory), [directory])
         keys = {*named.of([run.key for run in found])}

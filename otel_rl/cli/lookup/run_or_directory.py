@@ -13,7 +13,7 @@ from otel_rl.cli.lookup.wanted_run import WantedRun
 from otel_rl.cli.options import settings_of
 from otel_rl.errors import ConfigError
 
-__all__ = ["take_directory"]
+__all__ = ["directory_named", "take_directory"]
 
 _MOST_NAMED: Final = 3
 _MOST_LOOKED_AT: Final = 10_000
@@ -35,7 +35,7 @@ def take_directory(arguments: argparse.Namespace, *, may_be_empty: bool = False)
     text: str | None = arguments.run
     if text is None:
         return
-    path = _directory(text)
+    path = directory_named(text)
     if path is None:
         if text.startswith(_PATHS):
             raise ConfigError(f"There is no directory {text!r}.", hint=_HINT)
@@ -55,7 +55,7 @@ _HINT: Final = (
 )
 
 
-def _directory(text: str) -> Path | None:
+def directory_named(text: str) -> Path | None:
     """Return the directory that is named; None if it is none, or cannot be one."""
     try:
         path = Path(text).expanduser()

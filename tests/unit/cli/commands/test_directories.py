@@ -2,7 +2,7 @@
 
 import errno
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -77,12 +77,13 @@ def test_a_directory_without_runs_is_refused_with_a_hint(
     assert told in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("command", [("top", "--once"), ("replay", "--tracker", "jsonl")])
 @pytest.mark.parametrize("name", ["~no-user-of-this-name", "名" * 120])
 @pytest.mark.usefixtures("home")
 def test_a_name_that_can_be_no_path_is_no_directory(
-    name: str, capsys: pytest.CaptureFixture[str]
+    name: str, command: Sequence[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["top", "--once", name, "--data", "runs/data"]) == 2
+    assert main([*command, name, "--data", "runs/data"]) == 2
     assert name in capsys.readouterr().err
 
 
