@@ -351,6 +351,15 @@ def create_rl_generator_tokens(meter: Meter) -> Counter:
     )
 
 
+def create_rl_gpu_activity(meter: Meter) -> Gauge:
+    """Use of a unit of the GPU, between 0 and 1 (Hopper and later)."""
+    return meter.create_gauge(
+        name=names.RL_GPU_ACTIVITY,
+        unit="1",
+        description="Use of a unit of the GPU, between 0 and 1 (Hopper and later).",
+    )
+
+
 def create_rl_gpu_clock_frequency(meter: Meter) -> Gauge:
     """GPU clock."""
     return meter.create_gauge(

@@ -21,7 +21,10 @@ STEP = "rl.loop.iteration"
 
 @pytest.fixture
 def cuda(monkeypatch: pytest.MonkeyPatch) -> Cuda:
-    return Cuda(monkeypatch)
+    """A device with work to do."""
+    made = Cuda(monkeypatch)
+    made.launch(5)
+    return made
 
 
 def watermark(provider: BufferedMeterProvider) -> int:
@@ -39,7 +42,6 @@ def is_ready(held: object) -> bool:
 
 def test_a_number_is_that_of_its_place_in_the_stream(cuda: Cuda) -> None:
     tensor = cuda.tensor(1.0)
-    cuda.launch(5)
     held = hold(tensor)
     cuda.queue(lambda: tensor.cell.__setitem__(0, 2.0))  # optimizer steps are in place
     assert is_ready(held) is False
@@ -54,7 +56,7 @@ def test_a_number_that_is_ready_is_read_without_the_device(cuda: Cuda) -> None:
     cuda.run()
     cuda.launch(5)  # it may hang in this
     assert number(held) == 0.5
-    assert cuda.now_ms == 0
+    assert cuda.now_ms == 5
 
 
 def test_a_number_that_a_cuda_graph_computes_later_is_none(cuda: Cuda) -> None:
