@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 from otel_rl.diagnose.detectors.processes import fell_silent_together
 from otel_rl.diagnose.detectors.slow_phases import least_slowdown, step_time
-from otel_rl.diagnose.history.run_history import RunHistory
+from otel_rl.diagnose.history.run_history import RunHistory, Track
 from otel_rl.diagnose.stats.changes import spread
 from otel_rl.diagnose.stats.levels import LONGER, LONGER_NOISE, settled
 from otel_rl.records import ExperimentStatus, WorkerFailure
@@ -20,6 +20,8 @@ _NO_PATH: Final = f"no span {STEP_SPAN}, as otel_rl.step(n) makes"
 _UNTIMED: Final = "how long steps take is unknown"
 _SILENT_S: Final = 60.0
 _SILENT: Final = 10  # times the usual duration of a step
+_LONG_S: Final = 10.0
+_LONG: Final = 10  # times the usual duration of a step
 
 
 class Coverage(NamedTuple):
@@ -33,6 +35,8 @@ class Coverage(NamedTuple):
         least_ratio: The smallest lasting slowdown of steps that would be seen; None if their
             duration is unknown.
         least_work: The same of the work of most phases; None without phases.
+        longest: (step, seconds, times the usual) of the longest step after the start, if that is
+            far longer than others; None otherwise.
     """
 
     steps: int
@@ -41,18 +45,27 @@ class Coverage(NamedTuple):
     has_path: bool
     least_ratio: float | None
     least_work: float | None = None
+    longest: tuple[int, float, float] | None = None
 
     def __str__(self) -> str:
         """Return it in words."""
         of = f"spans or phases of {self.timed}" if self.timed else "no spans or phases"
         path = "" if self.has_path else f", no critical path ({_NO_PATH})"
         workers = f"{self.workers} worker{'' if self.workers == 1 else 's'}"
-        return f"{self.steps} steps, {workers}, {of}{path}; {self._least}"
+        return f"{self.steps} steps, {workers}, {of}{path}; {self._least}{self._once}"
 
     @property
     def unknown(self) -> str:
         """Return what no finding can be about, in words; empty if times were measured."""
         return _UNTIMED if self.least_ratio is None and self.least_work is None else ""
+
+    @property
+    def _once(self) -> str:
+        """The longest step, which may be a save or an evaluation, or have had trouble."""
+        if self.longest is None:
+            return ""
+        step, seconds, times = self.longest
+        return f"; step {step} alone took {seconds:.3g} s, {times:.0f} times as long as usual"
 
     @property
     def _least(self) -> str:
@@ -68,7 +81,8 @@ class Coverage(NamedTuple):
 
 def coverage(history: RunHistory) -> Coverage:
     """Return what was seen of a run."""
-    values = settled(step_time(history).finite()).values
+    times_s = settled(step_time(history).finite())
+    values = times_s.values
     timed = {worker for of in history.spans.values() for worker in of}
     workers = {*timed, *history.lags, *(name for of in history.workers.values() for name in of)}
     least_ratio = None
@@ -76,7 +90,25 @@ def coverage(history: RunHistory) -> Coverage:
         least_ratio = max(LONGER, 1 + LONGER_NOISE * spread(values) / usual)
     has_path = bool(history.steps)
     least_work = least_slowdown(history)
-    return Coverage(_steps(history), len(workers), len(timed), has_path, least_ratio, least_work)
+    return Coverage(
+        _steps(history),
+        len(workers),
+        len(timed),
+        has_path,
+        least_ratio,
+        least_work,
+        _longest(times_s),
+    )
+
+
+def _longest(times_s: Track) -> tuple[int, float, float] | None:
+    """Return the one step that is far longer than all others."""
+    if len(times_s.values) < _FEWEST_STEPS:
+        return None
+    seconds, step = max(zip(times_s.values, times_s.steps, strict=True))
+    usual_s = median(times_s.values)
+    is_long = seconds >= _LONG_S and usual_s > 0 and seconds >= _LONG * usual_s
+    return (step, seconds, seconds / usual_s) if is_long else None
 
 
 def doubts(history: RunHistory, *, silent_s: float = 0.0, is_part: bool = False) -> Iterator[str]:

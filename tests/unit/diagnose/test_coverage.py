@@ -56,6 +56,16 @@ def test_what_would_have_been_seen_is_less_where_steps_are_noisy() -> None:
     assert diagnose(made(step_s=changed(1.0, 1.51))).verdict is Verdict.NO_CLEAR_CAUSE
 
 
+@pytest.mark.parametrize(
+    ("longest_s", "words"),
+    [(4.9, ""), (9.0, ""), (20.0, "; step 25 alone took 20 s, 40 times as long as usual")],
+)
+def test_one_step_that_took_far_longer_is_told_beside_healthy(longest_s: float, words: str) -> None:
+    report = diagnose(made(step_s=lambda step: longest_s if step == 25 else 0.5))
+    assert report.verdict is Verdict.HEALTHY
+    assert report.seen.partition(" times;")[0].partition("be seen")[2] == words
+
+
 def test_without_spans_it_is_said_that_there_is_no_critical_path() -> None:
     assert (
         "no critical path (no span rl.loop, as otel_rl.step(n) makes)"
