@@ -11,8 +11,8 @@ __all__ = ["JoinedPoints", "KnownPoints", "KnownShares", "KnownSums", "SumSeries
 
 
 PointT_co = TypeVar("PointT_co", bound=Point, covariant=True)
-SeriesT = TypeVar("SeriesT", Series, "SumSeries")
-ColumnsT = TypeVar("ColumnsT", Columns, ShareColumns, SumColumns)
+SeriesT = TypeVar("SeriesT")
+ColumnsT = TypeVar("ColumnsT")
 
 
 class _PointsMadeWhenRead(Sequence[PointT_co]):

@@ -148,16 +148,7 @@ class Moments:
 
     def to_wire(self) -> wire.Moments:
         """Return the moments for the journal."""
-        return wire.Moments(
-            self.count,
-            self.total,
-            self.minimum,
-            self.maximum,
-            self.last,
-            self.last_time_ns,
-            self.mean,
-            self.squares,
-        )
+        return wire.copied(self, wire.Moments)
 
     @classmethod
     def from_wire(cls, kept: wire.Moments) -> "Moments":
