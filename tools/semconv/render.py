@@ -57,6 +57,8 @@ _BRIDGE = "otel_rl.bridge."
 _DEVICE = ("hw.id", "hw.name", "hw.model", "hw.vendor", "hw.parent")
 _HOST = "host.name"  # of every metric of a host
 _EVENT_ID = "log.record.uid"  # of every event
+# The values of these are listed with their meaning elsewhere on the page.
+_LISTED = ("rl.phase", "rl.phase_class", "rl.worker.role")
 _DEFAULT_REDUCTION = {
     Instrument.GAUGE: Reduction.MEAN,
     Instrument.COUNTER: Reduction.SUM,
@@ -334,7 +336,7 @@ def _metric_list(metrics: Sequence[Metric]) -> str:
 
 def _attribute_list(attributes: Sequence[Attribute]) -> str:
     def values(attribute: Attribute) -> str:
-        if attribute.members and attribute.key != "rl.phase":
+        if attribute.members and attribute.key not in _LISTED:
             return _codes(member.value for member in attribute.members)
         examples = f" {_codes(attribute.examples[:1])}" if attribute.examples else ""
         return f"{attribute.type}{examples}"
