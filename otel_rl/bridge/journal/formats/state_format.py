@@ -5,13 +5,7 @@ may be moved, renamed or written anew as long as it reads and writes these. What
 numbers, texts and containers, never calls anything that the bytes name, and takes memory in
 proportion to the bytes that are stored.
 
-Rules for a change, see ``docs/adr/0011-state-is-messagepack.md``:
-
-* A field is its place in the array. New ones are added at the end and have a default, which is
-  what a journal of before means. None is removed, moved or given another meaning or type.
-* Every change raises ``FORMAT`` in ``schema.py``, so that an older bridge refuses the journal
-  instead of dropping what it does not know.
-* A change that cannot be made so gets another ``VERSION`` and structs of its own beside these.
+Rules for a change: ``docs/adr/0011-state-is-messagepack.md``.
 """
 
 import sys
