@@ -309,7 +309,8 @@ class Subject(StrEnum):
     EVICTIONS = r"evict(ed|ions?)?(/|_|$)|(^|/)sample/dropped(/|$)"
     INTAKE = r"(^|/)(writes|added|inserted|enqueued|puts)(/count)?$"
     GC_TIME = r"(^|/)gc(/|_)(time|duration|pause)"
-    THROTTLING = r"throttl"
+    THROTTLING = r"throttl(?!ed/power_cap)"  # a GPU that works hard is at its power limit
+    POWER_LIMIT = r"power(/|_)limit$"
     PHASE_AGE = r"worker/phase/age/"
     IDLE_TIME = r"idle/time$|idle_time$|idle/ratio$"
     QUEUE_DEPTH = r"queue/(depth|size|length)$|queue_(depth|size|length)$|num_requests_waiting$"

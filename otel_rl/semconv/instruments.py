@@ -205,6 +205,11 @@ def create_rl_generator_tokens(meter: Meter) -> Counter:
     return meter.create_counter(*_described(names.RL_GENERATOR_TOKENS))
 
 
+def create_rl_gpu_activity(meter: Meter) -> Gauge:
+    """Use of a unit of the GPU, between 0 and 1 (Hopper and later)."""
+    return meter.create_gauge(*_described(names.RL_GPU_ACTIVITY))
+
+
 def create_rl_gpu_clock_frequency(meter: Meter) -> Gauge:
     """GPU clock."""
     return meter.create_gauge(*_described(names.RL_GPU_CLOCK_FREQUENCY))

@@ -298,6 +298,9 @@ RL_GOODPUT_RATIO: Final = "rl.goodput.ratio"
 RL_GOODPUT_TIME: Final = "rl.goodput.time"
 """Metric (gauge, s). Worker seconds of the allocation so far. The parts add up to all of it."""
 
+RL_GPU_ACTIVITY: Final = "rl.gpu.activity"
+"""Metric (gauge, 1). Use of a unit of the GPU, between 0 and 1 (Hopper and later)."""
+
 RL_GPU_CLOCK_DOMAIN: Final = "rl.gpu.clock.domain"
 """Attribute. Clock of a GPU."""
 
@@ -342,6 +345,9 @@ RL_GPU_THROTTLED: Final = "rl.gpu.throttled"
 
 RL_GPU_THROTTLE_REASON: Final = "rl.gpu.throttle.reason"
 """Attribute. Reason for a lowered clock, except idleness and set clocks."""
+
+RL_GPU_UNIT: Final = "rl.gpu.unit"
+"""Attribute. Unit of a GPU."""
 
 RL_HEALTH_BOUND: Final = "rl.health.bound"
 """Metric (gauge, 1). Share of a stage in the critical path. The shares add up to 1."""
@@ -793,6 +799,22 @@ class RlGpuThrottleReasonValues(StrEnum):
     """A GPU of the same group is slower."""
 
 
+class RlGpuUnitValues(StrEnum):
+    """Known values of ``rl.gpu.unit``; others are allowed."""
+
+    SM = "sm"
+    """Multiprocessors: share of them and of time with work."""
+
+    WARPS = "warps"
+    """Warps resident on the multiprocessors: occupancy."""
+
+    TENSOR = "tensor"
+    """Tensor cores."""
+
+    MEMORY = "memory"
+    """Bandwidth of the GPU memory."""
+
+
 class RlHostResourceValues(StrEnum):
     """Known values of ``rl.host.resource``; others are allowed."""
 
@@ -1237,6 +1259,9 @@ METRICS: Final[Mapping[str, MetricSpec]] = by_name(
         "Worker seconds of the allocation so far. The parts add up to all of it.",
         reduction=Reduction.LAST, attributes=(RL_GOODPUT_PART,), group="wait", derived=True,
         tier=Tier.BASIC),
+    MetricSpec(RL_GPU_ACTIVITY, Instrument.GAUGE, "1",
+        "Use of a unit of the GPU, between 0 and 1 (Hopper and later).", statistics=("min",),
+        attributes=(RL_GPU_UNIT,), group="machine"),
     MetricSpec(RL_GPU_CLOCK_FREQUENCY, Instrument.GAUGE, "Hz", "GPU clock.", statistics=("min",),
         attributes=(RL_GPU_CLOCK_DOMAIN,), group="machine"),
     MetricSpec(RL_GPU_COUNT, Instrument.GAUGE, "{device}",

@@ -178,6 +178,7 @@ class Session:
             heartbeat=lambda: (
                 meter.heartbeat() if self._is_worker and settings.metrics.enabled else None
             ),
+            unready_since_ns=lambda: buffer.unready_since_ns,
             first=lambda: events.requests(events.take_all() if settings.logs.enabled else []),
             last=lambda: (
                 self.exit_report.request()

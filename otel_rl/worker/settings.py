@@ -154,6 +154,7 @@ class Settings:
         host: Reports of the host.
         exit_timeout_s: Maximum time that the end of the process waits for the endpoint.
         scopes_steps: True gives a step's number to gauges and spans of every library within it.
+        times_devices: True measures steps and phases on the device, if one is in use.
     """
 
     metrics: SignalSettings
@@ -172,6 +173,7 @@ class Settings:
     host: HostSettings = field(default_factory=HostSettings)
     exit_timeout_s: float = DEFAULT_EXIT_TIMEOUT_S
     scopes_steps: bool = False
+    times_devices: bool = True
 
 
 def read_settings(
@@ -217,6 +219,7 @@ def read_settings(
             environ.get(_EXIT_TIMEOUT, "").strip(), _EXIT_TIMEOUT, DEFAULT_EXIT_TIMEOUT_S
         ),
         scopes_steps=_switch(environ, "OTEL_RL_STEP_CONTEXT", default=False),
+        times_devices=_switch(environ, "OTEL_RL_DEVICE_CLOCK", default=True),
     )
 
 

@@ -1,16 +1,17 @@
 """Converts numbers of training code: Python's, numpy's, tensors on a device.
 
-``hold`` runs on the training thread and never waits for a device. ``number`` runs on the exporter
-thread and may.
+``hold`` runs on the training thread and never waits for a device. ``number`` waits; the exporter
+thread asks ``is_ready`` first, so that a device that hangs does not silence the worker.
 """
 
 import operator
 import sys
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Final, Protocol, SupportsIndex, runtime_checkable
 
-__all__ = ["PLAIN", "NotANumber", "as_step", "hold", "number"]
+__all__ = ["PLAIN", "Deferred", "NotANumber", "as_step", "hold", "number"]
 
 PLAIN: Final = frozenset({float, int, bool})
 """Immutable types, which need no ``hold``."""
@@ -33,27 +34,91 @@ class NotANumber:
             self.description += f" of shape {tuple(value.shape)}"  # type: ignore[attr-defined]
 
 
-@runtime_checkable
 class _Event(Protocol):
+    def query(self) -> bool: ...
     def synchronize(self) -> None: ...
 
 
-class _OnDevice:
-    """Private copy of a tensor and the event after which its value is available."""
+class _Tensor(Protocol):
+    device: object
 
-    __slots__ = ("event", "tensor")
+    def clone(self) -> object: ...
+    def to(self, device: str, *, non_blocking: bool) -> object: ...
 
-    def __init__(self, tensor: object, event: _Event | None) -> None:
-        self.tensor = tensor
-        self.event = event
+
+@runtime_checkable
+class _JaxArray(Protocol):
+    def is_ready(self) -> bool: ...
+
+
+class Deferred(ABC):
+    """Number that a device has yet to compute."""
+
+    __slots__ = ()
+
+    @property
+    @abstractmethod
+    def is_ready(self) -> bool:
+        """Report whether ``read`` does not wait."""
+
+    @abstractmethod
+    def read(self) -> object:
+        """Return the number, in any type. Waits for the device."""
+
+    def at_once(self) -> object:
+        """Return what is known without the device, if there is such a thing; else the number."""
+        return self.read()
+
+
+class _OnDevice(Deferred):
+    """Copy of a tensor, on its way to the host.
+
+    Args:
+        tensor: The copy in host memory.
+        event: Recorded after the copy, in the stream of the training thread.
+    """
+
+    __slots__ = ("_event", "_tensor")
+
+    def __init__(self, tensor: object, event: _Event) -> None:
+        self._tensor = tensor
+        self._event = event
+
+    @property
+    def is_ready(self) -> bool:
+        return self._event.query()
+
+    def read(self) -> object:
+        self._event.synchronize()
+        return self._tensor
+
+
+class _Dispatched(Deferred):
+    """Array of JAX, which its device computes in the background."""
+
+    __slots__ = ("_array",)
+
+    def __init__(self, array: _JaxArray) -> None:
+        self._array = array
+
+    @property
+    def is_ready(self) -> bool:
+        return self._array.is_ready()
+
+    def read(self) -> object:
+        return self._array
 
 
 def hold(value: object) -> object:
     """Return an object that ``number`` reads as the present value, whatever changes later.
 
-    Copies single elements only, and enqueues a device copy without waiting for it. Never raises.
+    Copies single elements only, and enqueues the copy of a device without waiting for it. Never
+    raises.
+
+    Returns:
+        A ``Deferred`` if a device has yet to compute it.
     """
-    if type(value) in PLAIN or value is None or isinstance(value, str | bytes):
+    if type(value) in PLAIN or value is None or isinstance(value, str | bytes | Deferred):
         return value
     try:
         return _copy(value)
@@ -66,21 +131,43 @@ def _copy(value: object) -> object:
         return NotANumber(value)
     detach = getattr(value, "detach", None)
     if callable(detach):
-        return _OnDevice(detach().clone(), _recorded_event(value))
+        return _copy_of_tensor(value, detach())
     copy = getattr(value, "copy", None)
-    return copy() if callable(copy) else value
+    copied = copy() if callable(copy) else value
+    return _Dispatched(copied) if isinstance(copied, _JaxArray) else copied
 
 
-def number(held: object) -> float | NotANumber:
-    """Read a held value. Integers that fit 64 bits stay integers; True is 1."""
+def _copy_of_tensor(tensor: object, detached: _Tensor) -> object:
+    """Copy a tensor to the host within its own stream.
+
+    Read later, by another thread, it would queue behind all work that the device has by then.
+    """
+    cuda = getattr(sys.modules.get("torch"), "cuda", None)
+    if cuda is None or not getattr(tensor, "is_cuda", False):
+        return detached.clone()
+    if cuda.is_current_stream_capturing():
+        return NotANumber(tensor)  # a CUDA graph computes it later, again and again
+    with cuda.device(detached.device):
+        # Into pinned memory, which torch makes and keeps for later copies.
+        copied = detached.to("cpu", non_blocking=True)
+        event = cuda.Event()
+        event.record()
+    return _OnDevice(copied, event)
+
+
+def number(held: object, *, at_once: bool = False) -> float | NotANumber:
+    """Read a held value, and wait for its device. Integers that fit 64 bits stay integers.
+
+    Args:
+        held: By ``hold``.
+        at_once: True reads what is known without its device, if there is such a thing.
+    """
     if isinstance(held, float) and type(held) is float:
         return held
     if isinstance(held, NotANumber):
         return held
-    if isinstance(held, _OnDevice):
-        if held.event is not None:
-            held.event.synchronize()
-        held = held.tensor
+    if isinstance(held, Deferred):
+        held = held.at_once() if at_once else held.read()
     item = getattr(held, "item", None)
     value: object = item() if callable(item) else held
     try:
@@ -121,18 +208,3 @@ def _element_count(value: object) -> int:
     if isinstance(size, int):
         return size
     return 0 if hasattr(value, "__len__") else 1
-
-
-def _recorded_event(tensor: object) -> _Event | None:
-    """Mark the point in the tensor's stream after which its copy is complete.
-
-    The exporter thread reads from another stream, which does not wait for this one.
-    """
-    if not getattr(tensor, "is_cuda", False):
-        return None
-    cuda = getattr(sys.modules.get("torch"), "cuda", None)
-    if cuda is None:
-        return None
-    event = cuda.Event()
-    event.record()
-    return event if isinstance(event, _Event) else None

@@ -138,10 +138,22 @@ int nvmlDeviceGetUtilizationRates(Device *d, unsigned *rates) {
   return small(d, "utilization", rates);
 }
 int nvmlDeviceGetMemoryInfo(Device *d, unsigned long long *memory) { /* total, free, used */
+  unsigned long long reserved = 0;
   int error = number(d, "memory_used", &memory[2]);
   if (!error) error = number(d, "memory_total", &memory[0]);
+  number(d, "memory_reserved", &reserved);
+  memory[2] += reserved; /* this version counts it as used */
   memory[1] = memory[0] - memory[2];
   return error;
+}
+typedef struct { unsigned version; unsigned long long total, reserved, free, used; } Memory;
+int nvmlDeviceGetMemoryInfo_v2(Device *d, Memory *memory) {
+  int error = number(d, "memory_reserved", &memory->reserved);
+  if (!error) error = number(d, "memory_used", &memory->used);
+  if (!error) error = number(d, "memory_total", &memory->total);
+  if (error) return error;
+  memory->free = memory->total - memory->reserved - memory->used;
+  return 0;
 }
 int nvmlDeviceGetPowerUsage(Device *d, unsigned *mw) { return small(d, "power", mw); }
 int nvmlDeviceGetEnforcedPowerLimit(Device *d, unsigned *mw) { return small(d, "power_limit", mw); }
@@ -176,6 +188,39 @@ int nvmlDeviceGetFieldValues(Device *d, int count, Field *fields) {
     char word[32];
     snprintf(word, sizeof word, "field_%u", fields[i].field);
     fields[i].error = number(d, word, &fields[i].value);
+  }
+  return 0;
+}
+
+/* Counters: "gpm_4 25.5" is the mean of metric 4 of the last sample, since the one before. */
+typedef struct { unsigned version, supported; } Support;
+typedef struct { Device *device; } Sample;
+typedef struct {
+  unsigned id;
+  int error;
+  double value;
+  const char *name, *unit, *family;
+} Metric;
+typedef struct { unsigned version, count; Sample *before, *after; Metric metrics[]; } Metrics;
+int nvmlGpmQueryDeviceSupport(Device *d, Support *support) {
+  support->supported = 0;
+  small(d, "gpm", &support->supported);
+  return 0;
+}
+int nvmlGpmSampleAlloc(Sample **sample) {
+  *sample = calloc(1, sizeof **sample);
+  return *sample ? 0 : 20;
+}
+int nvmlGpmSampleFree(Sample *sample) { free(sample); return 0; }
+int nvmlGpmSampleGet(Device *d, Sample *sample) { sample->device = d; return 0; }
+int nvmlGpmMetricsGet(Metrics *asked) {
+  if (asked->before == asked->after || !asked->before->device || !asked->after->device) return 2;
+  for (unsigned i = 0; i < asked->count; i++) {
+    char word[32];
+    const char *value;
+    snprintf(word, sizeof word, "gpm_%u", asked->metrics[i].id);
+    asked->metrics[i].error = text(asked->after->device, word, &value);
+    if (!asked->metrics[i].error) asked->metrics[i].value = atof(value);
   }
   return 0;
 }

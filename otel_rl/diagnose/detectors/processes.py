@@ -39,6 +39,7 @@ _SKEW_S = 1.5
 _CLOCKS = 3  # of which two agree
 _EVIDENT_SKEW_S = 0.02
 _FEW, _MANY = (2, 1), 6.0  # values, the farther from all others the fewer: so many, and times
+_LOWER_POWER = 0.95
 _GC_SHARE = 0.05
 _GC_SHARE_FELT, _GC_FELT = 0.015, 0.6  # where a phase takes longer by so much of the pauses
 
@@ -370,10 +371,21 @@ def _many(counts: Track) -> int | None:
 
 
 def throttling(history: RunHistory) -> Iterator[Cause]:
-    """Find devices that are slowed down by heat or power."""
-    found = [*tracks_about(history, Subject.THROTTLING)]
-    of_workers = [one for one in found if one[1] is not None]
-    for key, worker, track in of_workers or found:  # rows repeat what workers say
+    """Find devices that are slowed down by heat, or by a power limit that was lowered."""
+    for key, worker, track in _of_devices(history, Subject.POWER_LIMIT):
+        change = level(track, shortest=3, among=len(history.workers.get(key, ())))
+        if change and change.after < _LOWER_POWER * change.before:
+            yield Cause(
+                Kind.THROTTLED,
+                0.85,
+                f"the power limit of {worker or key} is {change.after:.4g} W since step "
+                f"{change.step}, {change.before:.4g} before",
+                role=worker.rpartition("/")[0] if worker else None,
+                worker=worker,
+                since=change.step,
+                evidence=[Evidence("power limit", key, worker, change.before, change.after, "W")],
+            )
+    for key, worker, track in _of_devices(history, Subject.THROTTLING):
         change = level(track, shortest=3, among=len(history.workers.get(key, ())))
         if change and change.is_rise(ratio=2.0) and change.after > 0.05:
             yield Cause(
@@ -385,6 +397,12 @@ def throttling(history: RunHistory) -> Iterator[Cause]:
                 since=change.step,
                 evidence=[Evidence("throttled", key, worker, change.before, change.after)],
             )
+
+
+def _of_devices(history: RunHistory, subject: Subject) -> Sequence[tuple[str, str | None, Track]]:
+    """Return the series of workers; those of rows repeat them."""
+    found = [*tracks_about(history, subject)]
+    return [one for one in found if one[1] is not None] or found
 
 
 def _first_step(history: RunHistory, role: str, lost: Sequence[Loss]) -> int | None:

@@ -1,5 +1,7 @@
 """Spans of steps and phases, with exactly the measured times, to the nanosecond.
 
+On a device they are measured later; only otel_rl's own export knows these times.
+
 The timeline's times are converted to the wall clock once, when the outermost block begins, so that
 a clock change neither stretches nor overlaps the spans.
 """
@@ -23,6 +25,7 @@ from otel_rl.semconv.spec import STEP_SPAN
 from otel_rl.version import __version__
 from otel_rl.worker import served_policy, session
 from otel_rl.worker.otlp.anyvalue import text_of
+from otel_rl.worker.phases.device_clock import SpanTimes
 from otel_rl.worker.phases.exclusive_time import Timeline
 from otel_rl.worker.phases.frames import Frame, StepFrame
 from otel_rl.worker.phases.open_spans import span_name
@@ -116,7 +119,16 @@ def end_span(flow: Timeline, frame: Frame, error: BaseException | None) -> None:
     # As in OpenTelemetry, a BaseException that is no Exception, e.g. GeneratorExit, is no error.
     if isinstance(error, Exception) and span.is_recording():
         _record(span, error, ended_ns)
+    begun, ended = frame.begun, frame.ended
+    if begun is None or ended is None or frame.marks is None:
+        span.end(ended_ns)
+        return
+    running = session.running()
+    later = {} if running is None else running.providers.spans.device_times
+    key = span.get_span_context().span_id
+    later[key] = SpanTimes(frame.marks.clock, begun, ended, flow.wall_ns)
     span.end(ended_ns)
+    later.pop(key, None)  # of a span that is not kept
 
 
 def _record(span: Span, error: Exception, time_ns: int) -> None:

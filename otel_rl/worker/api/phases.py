@@ -5,11 +5,13 @@ another flow runs beside it: it takes no time from the step's phases, and is mea
 """
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from types import TracebackType
 from typing import Final, ParamSpec, Self, TypeVar
 
 from opentelemetry.metrics import Meter
 from opentelemetry.metrics import _Gauge as Gauge
+from opentelemetry.util.types import Attributes
 
 from otel_rl.semconv.names import (
     METRICS,
@@ -36,11 +38,13 @@ from otel_rl.worker.drops import DropReason
 from otel_rl.worker.events.exit_status import mark_step
 from otel_rl.worker.metrics.expander import MAX_NAME_LENGTH
 from otel_rl.worker.metrics.provider import BufferedMeterProvider
-from otel_rl.worker.phases import control_flows, exclusive_time
+from otel_rl.worker.phases import control_flows, device_clock, exclusive_time
+from otel_rl.worker.phases.device_clock import DeviceSeconds
 from otel_rl.worker.phases.exclusive_time import Refused, Timeline
-from otel_rl.worker.phases.frames import UNACCOUNTED, WHOLES, Frame, StepFrame
+from otel_rl.worker.phases.frames import Frame, StepFrame
+from otel_rl.worker.phases.phase_names import UNACCOUNTED, WHOLES
 from otel_rl.worker.phases.reported_phases import MAX_PHASES
-from otel_rl.worker.tensors import as_step
+from otel_rl.worker.tensors import Deferred, as_step
 
 __all__ = ["phase", "step"]
 
@@ -159,6 +163,8 @@ class step(_Block):  # noqa: N801  # reads as a statement: with step(12)
             current = session.running()
             flow.reported.begin(current)
             if current is not None:
+                if current.settings.times_devices and device_clock.is_in_use():
+                    _mark(flow, frame)
                 frame.end_counts = current.providers.meter.steps.open(
                     number, frame.begun_ns + flow.wall_ns, self
                 )
@@ -186,20 +192,65 @@ class step(_Block):  # noqa: N801  # reads as a statement: with step(12)
                 "and is not measured.",
             )
             return
-        durations_ns = frame.durations_ns
-        gauges = _gauges(len(durations_ns) + 1)
+        gauges = _gauges(len(frame.durations_ns) + 1)
         if gauges is None:
             return
         number = frame.number
         for name, phase_class in flow.reported.classes.items():
-            gauges.record_phase(name, durations_ns.get(name, 0), phase_class, number)
-        gauges.record_phase(UNACCOUNTED, durations_ns[UNACCOUNTED], None, number)
-        gauges.record_iteration(frame.ended_ns - frame.begun_ns, number)
+            gauges.record_phase(name, _seconds(frame, name), phase_class, number)
+        gauges.record_phase(UNACCOUNTED, _seconds(frame, UNACCOUNTED), None, number)
+        duration_s = _seconds(frame, None)
+        gauges.record_iteration(duration_s, number)
         if tokens is not None and current is not None:
-            duration_s = (frame.ended_ns - frame.begun_ns) / 1e9
-            mfu = current.model_flops.utilization(tokens, duration_s)
-            if mfu is not None:
-                gauges.record_mfu(mfu, number)
+            mfu = partial(current.model_flops.utilization, tokens)
+            if isinstance(duration_s, DeviceSeconds):
+                gauges.record_mfu(_Utilization(mfu, duration_s), number)
+            else:
+                gauges.record_mfu(mfu(duration_s), number)
+
+
+def _mark(flow: Timeline, step: StepFrame) -> None:
+    """Measure a step, and the phases that it will have, on the device."""
+    if flow.clock is None:
+        flow.clock = device_clock.DeviceClock(session.GUARD)
+    step.marks = device_clock.StepMarks(flow.clock, step.begun_ns)
+    step.begun = step.marks.last
+
+
+def _seconds(step: StepFrame, phase: str | None) -> float | DeviceSeconds:
+    """Return the duration of an ended step, or of a phase of it."""
+    if phase is None:
+        program_s = (step.ended_ns - step.begun_ns) / 1e9
+    else:
+        program_s = step.durations_ns.get(phase, 0) / 1e9
+    if step.marks is None or not step.marks.is_known:
+        return program_s
+    return DeviceSeconds(step.marks, phase, program_s)
+
+
+class _Utilization(Deferred):
+    """MFU of a step whose duration is not known yet.
+
+    Args:
+        mfu: Computes it from the duration.
+        duration_s: Of the step.
+    """
+
+    __slots__ = ("_duration_s", "_mfu")
+
+    def __init__(self, mfu: Callable[[float], float | None], duration_s: DeviceSeconds) -> None:
+        self._mfu = mfu
+        self._duration_s = duration_s
+
+    @property
+    def is_ready(self) -> bool:
+        return self._duration_s.is_ready
+
+    def read(self) -> float | None:
+        return self._mfu(self._duration_s.read())
+
+    def at_once(self) -> float | None:
+        return self._mfu(self._duration_s.at_once())
 
 
 class phase(_Block):  # noqa: N801  # reads as a statement: with phase("train")
@@ -253,10 +304,10 @@ class phase(_Block):  # noqa: N801  # reads as a statement: with phase("train")
         gauges = _gauges(1)
         if gauges is None:
             return
-        gauges.record_phase(frame.name, frame.charged_ns, self._phase_class)
+        gauges.record_phase(frame.name, frame.charged_ns / 1e9, self._phase_class)
         whole = WHOLES.get(frame.name)
         if whole is not None and not flow.credit(whole, frame.charged_ns):
-            gauges.record_phase(whole, frame.charged_ns)
+            gauges.record_phase(whole, frame.charged_ns / 1e9)
 
 
 def _is_name(name: object) -> bool:
@@ -285,7 +336,7 @@ class _Gauges:
     def record_phase(
         self,
         name: str,
-        duration_ns: int,
+        duration_s: float | Deferred,
         phase_class: str | None = None,
         number: int | None = None,
     ) -> None:
@@ -294,13 +345,14 @@ class _Gauges:
             attributes[RL_LOOP_ITERATION] = number
         if phase_class is not None:
             attributes[RL_PHASE_CLASS] = phase_class
-        self._phase.set(duration_ns / 1e9, attributes)
+        _set(self._phase, duration_s, attributes)
 
-    def record_mfu(self, mfu: float, number: int) -> None:
-        self._mfu.set(mfu, {RL_LOOP_ITERATION: number})
+    def record_mfu(self, mfu: float | Deferred | None, number: int) -> None:
+        if mfu is not None:
+            _set(self._mfu, mfu, {RL_LOOP_ITERATION: number})
 
-    def record_iteration(self, duration_ns: int, number: int) -> None:
-        self._iteration.set(duration_ns / 1e9, {RL_LOOP_ITERATION: number})
+    def record_iteration(self, duration_s: float | Deferred, number: int) -> None:
+        _set(self._iteration, duration_s, {RL_LOOP_ITERATION: number})
 
 
 _made: _Gauges | None = None
@@ -323,6 +375,10 @@ def _gauges(measurements: int) -> _Gauges | None:
     if _made is None or _made.provider is not current.providers.meter:
         _made = _Gauges(current.providers.meter)
     return _made
+
+
+def _set(gauge: Gauge, value: float | Deferred, attributes: Attributes) -> None:
+    gauge.set(value, attributes)  # type: ignore[arg-type]  # ours take what a device computes later
 
 
 def _gauge(meter: Meter, name: str) -> Gauge:

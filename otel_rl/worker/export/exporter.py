@@ -57,6 +57,8 @@ class Source:
             the other endpoint is unreachable.
         close: Called once, last.
         heartbeat: Request to send if nothing was collected; None for none.
+        unready_since_ns: Returns the time of the oldest record that a device has yet to compute, in
+            ns since the Unix epoch; None for none.
         first: Requests to send first.
         last: Last request, sent after everything else has been delivered.
     """
@@ -67,6 +69,7 @@ class Source:
     flush_beside: Callable[[float], object] = lambda _timeout_s: None
     close: Callable[[], None] = lambda: None
     heartbeat: Callable[[], Request | None] = lambda: None
+    unready_since_ns: Callable[[], int | None] = lambda: None
     first: Callable[[], list[Request]] = list
     last: Callable[[], Request | None] = lambda: None
 
@@ -276,8 +279,15 @@ class Exporter:
         if time.monotonic() >= self._requests.deadline_s():
             return False  # later records belong to another session
         known_losses = self._guard.drops.counts()
+        begun_ns = time.time_ns()
         self._collect()
         delivered = self._send_all()
+        while delivered and self._is_unready(begun_ns):
+            if time.monotonic() >= self._requests.deadline_s():
+                delivered = False
+                break
+            self._collect()
+            delivered = self._send_all()
         if delivered and report_losses and self._guard.drops.counts() != known_losses:
             self._collect()
             delivered = self._send_all()
@@ -285,6 +295,11 @@ class Exporter:
         if remaining_s > 0:
             self._source.flush_beside(remaining_s / 2)
         return delivered
+
+    def _is_unready(self, begun_ns: int) -> bool:
+        """Report whether a device has yet to compute a record of before ``begun_ns``."""
+        oldest_ns = self._source.unready_since_ns()
+        return oldest_ns is not None and oldest_ns < begun_ns
 
     def _send_all(self) -> bool:
         """Send until the queues are empty or the deadline passes."""

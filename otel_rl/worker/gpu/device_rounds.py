@@ -121,6 +121,7 @@ class DeviceRounds:
         answers = self._answers(devices)
         self._recorder.record(answers)
         self._share(answers)
+        self._recorder.record(driver.activity(devices))
         self._recorder.record(driver.errors(devices))
         return [device for device, _ in answers]
 

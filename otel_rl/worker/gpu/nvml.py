@@ -35,6 +35,7 @@ from otel_rl.semconv.names import (
     RlGpuLinkValues,
     RlGpuThrottleReasonValues,
 )
+from otel_rl.worker.gpu.activity import UnitCounters
 from otel_rl.worker.gpu.readings import DeviceGone, DriverMemory, NoDriver, Reading
 from otel_rl.worker.gpu.visible_devices import Instance, Listed, choose
 
@@ -129,6 +130,7 @@ class Driver:
         self.nvml = load()
         self._memory = memory
         self._events: object = None
+        self._counters: dict[str, UnitCounters | None] = {}
         codes = self.nvml
         self._unsupported = {
             codes.NVML_ERROR_NOT_SUPPORTED,
@@ -152,7 +154,8 @@ class Driver:
 
     def close(self) -> None:
         """Release NVML. Failures have no consequence."""
-        for end in (self._free_events, self.nvml.nvmlShutdown):
+        counters = [one for one in self._counters.values() if one is not None]
+        for end in (*(one.close for one in counters), self._free_events, self.nvml.nvmlShutdown):
             try:
                 end()
             except self.nvml.NVMLError as error:
@@ -217,6 +220,21 @@ class Driver:
             for (uuid, kind), count in self._memory.errors.items():
                 if uuid == device.uuid:
                     yield device, [Reading(HW_ERRORS, count, ((ERROR_TYPE, kind),), since=0)]
+
+    def activity(self, devices: Sequence[Device]) -> Iterator[tuple[Device, list[Reading]]]:
+        """Yield what the units of each GPU did since the last call; nothing at the first one."""
+        for device in devices:
+            if device.parent:
+                continue
+            try:
+                if device.uuid not in self._counters:
+                    self._counters[device.uuid] = None
+                    self._counters[device.uuid] = UnitCounters(self.nvml, device.handle)
+                elif (counters := self._counters[device.uuid]) is not None:
+                    yield device, [*counters.read()]
+            except (self.nvml.NVMLError, AttributeError) as error:  # or an old pynvml
+                self._counters[device.uuid] = None
+                self.log_unsupported(device, "activity", error)
 
     def is_unsupported(self, error: Exception) -> bool:
         """Report whether the query will never be supported."""
@@ -325,7 +343,12 @@ def _utilization(device: Device) -> Iterator[Reading]:
 
 
 def _memory(device: Device) -> Iterator[Reading]:
-    memory = device.driver.nvml.nvmlDeviceGetMemoryInfo(device.handle)
+    nvml = device.driver.nvml
+    try:
+        memory = nvml.nvmlDeviceGetMemoryInfo(device.handle, nvml.nvmlMemory_v2)
+    except nvml.NVMLError:
+        # Drivers before 510; what the driver reserves for itself is in use, too.
+        memory = nvml.nvmlDeviceGetMemoryInfo(device.handle)
     yield Reading(HW_GPU_MEMORY_USAGE, memory.used)
     yield Reading(HW_GPU_MEMORY_LIMIT, memory.total)
     if memory.total:
@@ -393,30 +416,16 @@ def _memory_errors(device: Device) -> Iterator[Reading]:
         yield Reading(HW_ERRORS, found, ((ERROR_TYPE, kind),))
 
 
-def _pcie_bytes(device: Device) -> Iterator[Reading]:
-    nvml = device.driver.nvml
-    fields = nvml.NVML_FI_DEV_PCIE_COUNT_RX_BYTES, nvml.NVML_FI_DEV_PCIE_COUNT_TX_BYTES
-    yield from _moved(device, RlGpuLinkValues.PCIE, [(one, 0) for one in fields], unit_bytes=1)
-
-
 def _nvlink_bytes(device: Device) -> Iterator[Reading]:
     nvml = device.driver.nvml
     fields = nvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX, nvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX
     asked = [(one, _ALL_LINKS) for one in fields]
-    yield from _moved(device, RlGpuLinkValues.NVLINK, asked, unit_bytes=1024)
-
-
-def _moved(
-    device: Device, link: str, fields: list[tuple[int, int]], *, unit_bytes: int
-) -> Iterator[Reading]:
-    """Yield received and sent bytes. NVML reports an error per field."""
-    nvml = device.driver.nvml
-    answers = nvml.nvmlDeviceGetFieldValues(device.handle, fields)
+    answers = nvml.nvmlDeviceGetFieldValues(device.handle, asked)
     for direction, answer in zip(("receive", "transmit"), answers, strict=True):
-        if answer.nvmlReturn:
+        if answer.nvmlReturn:  # each field has its own error
             raise nvml.NVMLError(answer.nvmlReturn)
-        attributes = ((_DIRECTION, direction), (RL_GPU_LINK, link))
-        yield Reading(HW_GPU_IO, answer.value.ullVal * unit_bytes, attributes)
+        attributes = ((_DIRECTION, direction), (RL_GPU_LINK, RlGpuLinkValues.NVLINK))
+        yield Reading(HW_GPU_IO, answer.value.ullVal * 1024, attributes)
 
 
 def _memory_of_the_process(device: Device) -> Iterator[Reading]:
@@ -437,7 +446,6 @@ _QUESTIONS: Final[tuple[_Question, ...]] = (
     _clocks,
     _throttling,
     _memory_errors,
-    _pcie_bytes,
     _nvlink_bytes,
     _memory_of_the_process,
 )

@@ -1,7 +1,7 @@
 """Buffers measurements between the training threads and the exporter thread."""
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from itertools import chain, repeat, starmap
 from typing import Final, NamedTuple
@@ -11,7 +11,7 @@ from opentelemetry.util.types import AnyValue
 
 from otel_rl.worker.otlp.gauges import Stream
 
-__all__ = ["CAPACITY", "Buffer", "Logged", "Measured"]
+__all__ = ["CAPACITY", "Buffer", "Entry", "Logged", "Measured", "time_of"]
 
 CAPACITY: Final = 1 << 17
 """Entries. A full buffer takes 24 MB, and 48 MB if the measurements have attributes besides the
@@ -57,6 +57,11 @@ class Logged(NamedTuple):
 Entry = Measured | Logged
 
 
+def time_of(entry: Entry) -> int:
+    """Return the time of a measurement, in ns since the Unix epoch."""
+    return entry[3]
+
+
 class Buffer:
     """Bounded queue. Any thread puts and takes; no lock, so that fork() cannot break it.
 
@@ -67,17 +72,25 @@ class Buffer:
     Attributes:
         entries: Writers append here after they have compared its length with ``capacity``.
         capacity: In entries.
+        unready_since_ns: Time of the oldest entry that the last reader put back, because a device
+            has yet to compute it; None for none.
     """
 
-    __slots__ = ("capacity", "entries")
+    __slots__ = ("capacity", "entries", "unready_since_ns")
 
     def __init__(self, capacity: int = CAPACITY) -> None:
         self.entries: deque[Entry] = deque()
         self.capacity = capacity
+        self.unready_since_ns: int | None = None
 
     def take_all(self) -> Iterator[Entry]:
         """Return all entries put before the call, in order. Taken lazily, during iteration."""
         return chain.from_iterable(self._chunks(len(self.entries)))
+
+    def put_back(self, unready: Sequence[Entry]) -> None:
+        """Return taken entries that wait for a device; the next reader takes them first."""
+        self.unready_since_ns = min(map(time_of, unready), default=None)
+        self.entries.extendleft(reversed(unready))
 
     def abandon(self) -> int:
         """Clear the buffer. Returns the number of measurements in it."""
@@ -98,4 +111,5 @@ class Buffer:
 
     def clear(self) -> None:
         """Clear the buffer."""
+        self.unready_since_ns = None
         self.entries.clear()

@@ -94,7 +94,8 @@ class Collection:
         collected_ns = time_ns()
         packer = self._packer()
         if self._buffer.entries:
-            self._expander.pack(self._buffer.take_all(), packer)
+            unready = self._expander.pack(self._buffer.take_all(), packer)
+            self._buffer.put_back(unready)
         # After the gauges: a step that they have left behind has its shares in the same export.
         with self._guard:
             too_large = encode_shares(self._steps.take(), self._intervals, packer)
@@ -104,7 +105,7 @@ class Collection:
             with self._guard:
                 too_large = sdk.pack(self._intervals, packer)
                 self._guard.drops.add(DropReason.TOO_LARGE, too_large)
-        self._collected_ns = collected_ns
+        self._collected_ns = min(collected_ns, self._buffer.unready_since_ns or collected_ns)
         return packer
 
     def _packer(self) -> RequestPacker:

@@ -4,6 +4,7 @@ Runs on the exporter thread, so that the training thread pays for an append only
 """
 
 from collections.abc import Iterable
+from time import monotonic, sleep
 from typing import Final
 
 from opentelemetry.context import Context
@@ -14,13 +15,13 @@ from otel_rl.semconv.spec import Reduction
 from otel_rl.version import __version__
 from otel_rl.worker.drops import DropReason
 from otel_rl.worker.guard import Guard
-from otel_rl.worker.metrics.buffer import Logged, Measured
+from otel_rl.worker.metrics.buffer import Entry, Logged
 from otel_rl.worker.otlp.exemplars import AS_DOUBLE, LOWEST_DIGIT, BadStep, Framing, pack
 from otel_rl.worker.otlp.gauges import MAX_EXEMPLARS_PER_POINT, Encoder, Stream
 from otel_rl.worker.otlp.intervals import Intervals
 from otel_rl.worker.otlp.request_packer import RequestPacker
 from otel_rl.worker.step_context import step_in
-from otel_rl.worker.tensors import NotANumber, number
+from otel_rl.worker.tensors import Deferred, NotANumber, number
 
 __all__ = ["MAX_NAME_LENGTH", "SCOPE_NAME", "Expander"]
 
@@ -32,6 +33,12 @@ MAX_NAME_LENGTH: Final = 255
 
 _MAX_CACHED_STREAMS: Final = 10_000
 """Bounds the cache against names that contain an id or a step."""
+
+_DEVICE_WAIT_S: Final = 0.1
+"""Time that an export waits for devices: a healthy one is so far behind the program. What it has
+not computed by then is in the next export."""
+
+_DEVICE_POLL_S: Final = 0.002
 
 
 class Expander:
@@ -54,13 +61,21 @@ class Expander:
         self._max_exemplars = max_exemplars
         # By reduction and scope.
         self._streams: dict[tuple[str | None, str], dict[str, Stream]] = {}
-        # Exemplars of the present export, by name.
+        # Of the present export: exemplars by name, entries that wait for a device, and until when
+        # to wait for it.
         self._logged: dict[tuple[str | None, str], dict[str, list[bytes]]] = {}
+        self._unready: list[Entry] = []
+        self._until_s = 0.0
 
-    def pack(self, entries: Iterable[Measured | Logged], packer: RequestPacker) -> None:
-        """Encode ``entries`` into requests. A bad entry loses only itself."""
+    def pack(self, entries: Iterable[Entry], packer: RequestPacker) -> list[Entry]:
+        """Encode ``entries`` into requests. A bad entry loses only itself.
+
+        Returns:
+            Entries, or their parts, that a device has yet to compute.
+        """
         encoder = Encoder(self._intervals, self._max_exemplars)
         self._logged = {}
+        self._unready, self._until_s = [], monotonic() + _DEVICE_WAIT_S
         self._extend(encoder, entries)
         too_large = encoder.pack(packer)
         if too_large:
@@ -69,14 +84,14 @@ class Expander:
                 "Points larger than a request may be are dropped. Shorten their attributes.",
                 too_large,
             )
+        return self._unready
 
-    def _extend(self, encoder: Encoder, entries: Iterable[Measured | Logged]) -> None:
+    def _extend(self, encoder: Encoder, entries: Iterable[Entry]) -> None:
         """Pass the valid ``entries`` to the encoder.
 
         The common case is one loop over local names instead of a call per entry: this is the cost
         of every measurement.
         """
-        guard = self._guard
         framing = Framing()
         before, after, pack_double = framing.before, framing.after, framing.pack_double
         head, high, tail = framing.head, framing.high, framing.tail
@@ -89,6 +104,9 @@ class Expander:
                     self._extend_by_row(series, framing, entry)
                     continue
                 stream, value, kept, time_ns, context = entry
+                if type(value) is not float and self._is_late(value):
+                    self._unready.append(entry)
+                    continue
                 if isinstance(kept, dict):
                     step, attributes = kept.pop(RL_LOOP_ITERATION, None), kept
                 else:
@@ -113,12 +131,10 @@ class Expander:
                 else:
                     exemplars = series[stream] = []
                 exemplars.append(exemplar + after)
-            except BadStep as bad:
-                guard.drop(DropReason.BAD_STEP, f"{stream.name}: {bad}. It is dropped.")
-            except _Bad as bad:
-                guard.drop(bad.reason, str(bad))
+            except (BadStep, _Bad) as bad:
+                self._refuse(stream.name, bad)
             except Exception as error:  # noqa: BLE001  # the exporter thread must survive
-                guard.caught(error)
+                self._guard.caught(error)
 
     def _extend_by_row(
         self, series: dict[Stream, list[bytes]], framing: Framing, logged: Logged
@@ -135,6 +151,10 @@ class Expander:
             message = f"mlogger.log: {bad}. The metrics of the call are dropped."
             self._guard.drop(DropReason.BAD_STEP, message, len(values))
             return
+        late = {name: value for name, value in values.items() if self._is_late(value)}
+        if late:
+            self._unready.append(logged._replace(values=late))
+            values = {name: value for name, value in values.items() if name not in late}
         before, after, pack_double = framing.before, framing.after, framing.pack_double
         streams = self._streams.setdefault(place, {})
         known = self._logged.setdefault(place, {})
@@ -153,6 +173,25 @@ class Expander:
                 self._guard.drop(bad.reason, str(bad))
             except Exception as error:  # noqa: BLE001  # the other values are kept
                 self._guard.caught(error)
+
+    def _refuse(self, name: str, bad: "BadStep | _Bad") -> None:
+        if isinstance(bad, _Bad):
+            self._guard.drop(bad.reason, str(bad))
+        else:
+            self._guard.drop(DropReason.BAD_STEP, f"{name}: {bad}. It is dropped.")
+
+    def _is_late(self, value: object) -> bool:
+        """Report whether a device has yet to compute a value, after waiting for it a little."""
+        if not isinstance(value, Deferred):
+            return False
+        try:
+            while not value.is_ready:
+                if monotonic() >= self._until_s:
+                    return True
+                sleep(_DEVICE_POLL_S)
+        except Exception:  # noqa: BLE001  # of a failed device: to read it fails, and is counted
+            return False
+        return False
 
     def _new_stream(self, name: object, place: tuple[str | None, str]) -> Stream:
         if not isinstance(name, str) or not name.strip() or len(name) > MAX_NAME_LENGTH:

@@ -98,6 +98,6 @@ class MirroredGauge(BufferedGauge):
         """See ``BufferedGauge``."""
         super().set(amount, attributes, context)
         with self._guard:
-            plain = amount if type(amount) in PLAIN else number(hold(amount))
+            plain = amount if type(amount) in PLAIN else number(hold(amount), at_once=True)
             if not isinstance(plain, NotANumber):
                 self._mirrored.set(plain, attributes, context)

@@ -56,6 +56,7 @@ def span_requests(
     guard: Guard,
     *,
     max_request_bytes: int = MAX_REQUEST_BYTES,
+    times: Mapping[int, tuple[int, int]] | None = None,
 ) -> list[Request]:
     """Spans in as many requests as their resources and the size limit need, in order.
 
@@ -63,6 +64,8 @@ def span_requests(
         spans: That have ended.
         guard: Counts those that no request can hold, or that cannot be encoded.
         max_request_bytes: No request is larger.
+        times: Begin and end in ns since the Unix epoch, by span id, of spans that have others than
+            their own.
     """
     # By identity: to hash a resource or scope costs more than to encode a span.
     packers: dict[int, RequestPacker] = {}
@@ -78,7 +81,7 @@ def span_requests(
             head = scopes.get(id(scope))
             if head is None:
                 head = scopes[id(scope)] = b"" if scope is None else encode_scope(scope)
-            encoded = encode_span(span)
+            encoded = encode_span(span, times.get(span.context.span_id) if times else None)
         except Exception as error:  # noqa: BLE001  # one span costs no other
             guard.caught(error)
             continue
@@ -87,8 +90,8 @@ def span_requests(
     return [request for packer in packers.values() for request in packer.requests()]
 
 
-def encode_span(span: ReadableSpan) -> bytes:
-    """A ``Span`` in the field that ``ScopeSpans`` has for it."""
+def encode_span(span: ReadableSpan, times_ns: tuple[int, int] | None = None) -> bytes:
+    """A ``Span`` in the field that ``ScopeSpans`` has for it, at its times or at others."""
     # Taken apart as the tuples that they are: their properties cost as much as all the rest.
     trace_id, span_id, _, _, state, _ = span.context
     parent, kind, attributes = span.parent, span.kind, span.attributes
@@ -103,7 +106,8 @@ def encode_span(span: ReadableSpan) -> bytes:
             flags = _REMOTE_SPAN
     # The protocol's kinds begin with "unspecified".
     number = 1 if kind is SpanKind.INTERNAL else kind.value + 1
-    times = _KIND_AND_TIMES(0x30, number, 0x39, span.start_time or 0, 0x41, span.end_time or 0)
+    begun_ns, ended_ns = times_ns or (span.start_time or 0, span.end_time or 0)
+    times = _KIND_AND_TIMES(0x30, number, 0x39, begun_ns, 0x41, ended_ns)
     parts += (_name(span.name), times)
     if attributes:
         parts += _attributes(9, attributes)

@@ -22,12 +22,15 @@ from typing import TYPE_CHECKING, Final
 from opentelemetry.context import detach
 
 from otel_rl.worker.phases.control_flow import ControlFlow
-from otel_rl.worker.phases.frames import UNACCOUNTED, Frame, StepFrame
+from otel_rl.worker.phases.frames import Frame, StepFrame
+from otel_rl.worker.phases.phase_names import UNACCOUNTED
 from otel_rl.worker.phases.refused_blocks import RefusedBlocks
 from otel_rl.worker.phases.reported_phases import ReportedPhases
 
 if TYPE_CHECKING:
     import asyncio
+
+    from otel_rl.worker.phases.device_clock import DeviceClock
 
 __all__ = [
     "MAX_DEPTH",
@@ -53,7 +56,8 @@ class TimelineView:
     """Snapshot of a timeline, for other threads.
 
     Attributes:
-        phase: The innermost open phase, or ``unaccounted``.
+        phase: The innermost open phase, or ``unaccounted``; an earlier one if the device is still
+            in it.
         phase_age_ns: Age of the phase; of ``unaccounted``, since the end of the last phase.
         step: The open step, or None.
         step_age_ns: Age of the step.
@@ -82,6 +86,7 @@ class Timeline:
         "_opened",
         "_phases",
         "_since_ns",
+        "clock",
         "flow",
         "refused",
         "reported",
@@ -99,6 +104,8 @@ class Timeline:
         self._frames: list[Frame] = []
         self._since_ns = 0
         self.flow = ControlFlow(task)
+        self.clock: DeviceClock | None = None
+        """Of the device on which its steps are measured."""
         self.wall_ns = 0
         """Offset from its clock to the times of spans. Fixed while a frame is open, so that spans
         have the measured duration even if the wall clock is set.
@@ -171,6 +178,8 @@ class Timeline:
         if not frames:
             self._opened.pop(id(self), None)
         frame.ended_ns = now_ns
+        if frame.marks is not None:
+            frame.ended = frame.marks.last
         step = frame.step
         if step is not None:
             step.charge(frame.name, frame.charged_ns)
@@ -199,9 +208,11 @@ class Timeline:
             return None
         top = frames[-1]
         begun_ns = self._since_ns if isinstance(top, StepFrame) else top.begun_ns
+        busy = None if top.marks is None else top.marks.clock.busy_with()
+        name, begun_ns = busy or (top.name, begun_ns)
         step = next((frame for frame in frames if isinstance(frame, StepFrame)), None)
         return TimelineView(
-            top.name,
+            name,
             max(0, now_ns - begun_ns),
             None if step is None else step.number,
             0 if step is None else max(0, now_ns - step.begun_ns),
@@ -244,6 +255,8 @@ class Timeline:
                 now_ns = since_ns
             top = frames[-1]
             top.charged_ns += now_ns - since_ns
+            if top.marks is not None:
+                top.marks.passed(top.name, now_ns)
             if top.is_abandoned:
                 self._let_go()
         self._since_ns = now_ns

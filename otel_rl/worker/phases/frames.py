@@ -1,22 +1,15 @@
 """Open frames of a timeline: phases and their step, as data."""
 
-from collections.abc import Mapping
 from contextvars import Token
-from typing import Final, Protocol
+from typing import Protocol
 
 from opentelemetry.context import Context
 from opentelemetry.trace import Span
 
-from otel_rl.semconv.names import PHASES, RlPhaseValues
+from otel_rl.worker.phases.device_clock import Mark, StepMarks
+from otel_rl.worker.phases.phase_names import UNACCOUNTED, WHOLES
 
-__all__ = ["UNACCOUNTED", "WHOLES", "EndCounts", "Frame", "StepFrame"]
-
-UNACCOUNTED: Final = RlPhaseValues.UNACCOUNTED.value
-
-WHOLES: Final[Mapping[str, str]] = {
-    str(name): str(spec.part_of) for name, spec in PHASES.items() if spec.part_of is not None
-}
-"""Maps a phase to the phase that contains it: its time also counts in the containing one."""
+__all__ = ["EndCounts", "Frame", "StepFrame"]
 
 
 class Frame:
@@ -27,6 +20,9 @@ class Frame:
         name: The phase.
         step: Its step, or None.
         begun_ns: Start, by the timeline's clock.
+        marks: Of its step, if a device is in use.
+        begun: Its start on the device.
+        ended: Its end there.
         charged_ns: Exclusive time so far.
         ended_ns: End; 0 while open.
         is_abandoned: True after another flow closed it.
@@ -36,10 +32,13 @@ class Frame:
     """
 
     __slots__ = (
+        "begun",
         "begun_ns",
         "charged_ns",
+        "ended",
         "ended_ns",
         "is_abandoned",
+        "marks",
         "name",
         "opener",
         "show_at_ns",
@@ -59,6 +58,9 @@ class Frame:
         self.span: Span | None = None
         self.show_at_ns = 0
         self.token: Token[Context] | None = None
+        self.marks: StepMarks | None = None if step is None else step.marks
+        self.begun: Mark | None = None if self.marks is None else self.marks.last
+        self.ended: Mark | None = None
 
 
 class EndCounts(Protocol):

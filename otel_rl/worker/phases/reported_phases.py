@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import Final
 
-from otel_rl.worker.phases.frames import UNACCOUNTED, WHOLES
+from otel_rl.worker.phases.phase_names import UNACCOUNTED, WHOLES
 
 __all__ = ["MAX_PHASES", "ReportedPhases"]
 

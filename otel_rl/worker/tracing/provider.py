@@ -95,7 +95,12 @@ class SpanSender:
     def __init__(self, buffer: SpanBuffer, signal: SignalSettings, interval_s: float) -> None:
         self._buffer = buffer
         self._exporter = Exporter(
-            Source(buffer.collect, buffer.abandon, lambda: buffer.is_crowded),
+            Source(
+                buffer.collect,
+                buffer.abandon,
+                lambda: buffer.is_crowded,
+                unready_since_ns=lambda: buffer.unready_since_ns,
+            ),
             lambda _signal, beside: open_transport(signal, beside),
             interval_s,
             buffer.guard,

@@ -1,7 +1,7 @@
 """Buffers spans between the threads that end them and the exporter that sends them."""
 
 from collections import deque
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor
 
@@ -9,6 +9,7 @@ from otel_rl.worker.drops import DropReason, Drops
 from otel_rl.worker.guard import Guard
 from otel_rl.worker.otlp.request_packer import Request
 from otel_rl.worker.otlp.spans import span_requests
+from otel_rl.worker.phases.device_clock import SpanTimes
 
 __all__ = ["SpanBuffer"]
 
@@ -24,6 +25,18 @@ class Reader(Protocol):
         ...
 
 
+class _OnDevice(NamedTuple):
+    """Span that a device may not have reached the end of.
+
+    Attributes:
+        span: With the program's times.
+        times: The device's.
+    """
+
+    span: ReadableSpan
+    times: SpanTimes
+
+
 class SpanBuffer(SpanProcessor):
     """Bounded queue. Any thread may end a span; one thread collects. No lock, like ``Buffer``.
 
@@ -33,7 +46,12 @@ class SpanBuffer(SpanProcessor):
 
     def __init__(self, capacity: int) -> None:
         self._capacity = capacity
-        self._ended: deque[ReadableSpan] = deque()
+        self._ended: deque[ReadableSpan | _OnDevice] = deque()
+        self.device_times: dict[int, SpanTimes] = {}
+        """Times on a device, by span id, of spans that are about to end."""
+        self.unready_since_ns: int | None = None
+        """End of the oldest span that a device has yet to reach the end of, in ns since the Unix
+        epoch; None for none."""
         self.guard = Guard(Drops())
         """Counts lost spans, apart from the measurements."""
         self.reader: Reader | None = None
@@ -60,7 +78,8 @@ class SpanBuffer(SpanProcessor):
                 "dropped. OTEL_BSP_MAX_QUEUE_SIZE sets the limit.",
             )
             return
-        self._ended.append(span)
+        times = self.device_times.pop(span.context.span_id, None)
+        self._ended.append(span if times is None else _OnDevice(span, times))
 
     def force_flush(self, timeout_millis: int = 30_000) -> bool:
         """See ``SpanProcessor``."""
@@ -79,7 +98,20 @@ class SpanBuffer(SpanProcessor):
 
     def collect(self) -> list[Request]:
         """Return the spans ended since the last call, ready to send."""
-        return span_requests(self._take_all(), self.guard)
+        ready: list[ReadableSpan] = []
+        unready: list[_OnDevice] = []
+        times: dict[int, tuple[int, int]] = {}
+        for ended in self._take_all():
+            if not isinstance(ended, _OnDevice):
+                ready.append(ended)
+            elif ended.times.is_ready:
+                ready.append(ended.span)
+                times[ended.span.context.span_id] = ended.times.in_wall_ns()
+            else:
+                unready.append(ended)
+        self.unready_since_ns = unready[0].span.end_time if unready else None
+        self._ended.extendleft(reversed(unready))
+        return span_requests(ready, self.guard, times=times)
 
     def abandon(self) -> int:
         """Clear the buffer. Returns the number of spans in it."""
@@ -87,12 +119,13 @@ class SpanBuffer(SpanProcessor):
 
     def forget(self) -> None:
         """Reset in a forked child: the parent sends the waiting spans."""
+        self.unready_since_ns = None
         self._ended.clear()
         self.guard.drops.reset()
 
-    def _take_all(self) -> list[ReadableSpan]:
+    def _take_all(self) -> list[ReadableSpan | _OnDevice]:
         popleft = self._ended.popleft
-        taken: list[ReadableSpan] = []
+        taken: list[ReadableSpan | _OnDevice] = []
         try:
             taken.extend(popleft() for _ in range(len(self._ended)))
         except IndexError:  # at the end of a process two threads may run this

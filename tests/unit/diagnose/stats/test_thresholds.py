@@ -357,6 +357,23 @@ def test_a_device_that_is_throttled_as_much_as_ever_is_how_it_is() -> None:
     assert kinds(made(workers=workers)) == set()
 
 
+def test_a_device_that_works_at_its_power_limit_is_not_throttled() -> None:
+    workers = {("trainer/gpu/throttled/power_cap", "trainer/0"): changed(0.1, 1.0)}
+    assert kinds(made(workers=workers)) == set()
+
+
+@pytest.mark.parametrize(("watts", "kind"), [(690, None), (500, Kind.THROTTLED)])
+def test_a_device_whose_power_limit_is_lowered_is_throttled(
+    watts: float, kind: Kind | None
+) -> None:
+    workers = {
+        ("trainer/gpu/power/limit", f"trainer/{n}"): changed(700, watts if n else 700)
+        for n in range(2)
+    }
+    found = [(c.kind, c.worker, c.since) for c in diagnose(made(workers=workers)).causes]
+    assert found == ([(kind, "trainer/1", AT)] if kind else [])
+
+
 @pytest.mark.parametrize(
     ("steps", "step_s", "stands_s", "is_told"),
     [

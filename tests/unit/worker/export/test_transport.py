@@ -13,6 +13,7 @@ from pathlib import Path
 
 import grpc
 import pytest
+import requests  # noqa: F401  # imported later, it would count in a test of memory
 from google.protobuf.any_pb2 import Any
 from google.protobuf.duration_pb2 import Duration
 from opentelemetry.proto.collector.metrics.v1 import metrics_service_pb2_grpc

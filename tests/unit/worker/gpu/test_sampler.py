@@ -6,6 +6,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from time import monotonic
 
 import pytest
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
@@ -106,6 +107,10 @@ def sampled(provider: BufferedMeterProvider, drops: Drops) -> Iterator[Sampled]:
     assert drops.counts() == {}
 
 
+MOVED = [("hw.gpu.io", direction, "pcie") for direction in ("receive", "transmit")]
+"""Bytes since the first sample: however long ago that is."""
+
+
 def test_a_device_says_everything_in_the_units_of_the_registry(
     machine: Machine, sampled: Sampled
 ) -> None:
@@ -129,15 +134,19 @@ def test_a_device_says_everything_in_the_units_of_the_registry(
         ("rl.gpu.throttled", "sync_boost"): 0.0,
         ("hw.errors", "ecc.corrected"): 0,
         ("hw.errors", "ecc.uncorrected"): 0,
-        ("hw.gpu.io", "receive", "pcie"): 0,
-        ("hw.gpu.io", "transmit", "pcie"): 0,
+        ("rl.gpu.activity", "sm"): 0.9,
+        ("rl.gpu.activity", "warps"): 0.5,
+        ("rl.gpu.activity", "tensor"): 0.4,
+        ("rl.gpu.activity", "memory"): 0.25,
         ("hw.gpu.io", "receive", "nvlink"): 0,
         ("hw.gpu.io", "transmit", "nvlink"): 0,
         ("rl.gpu.process.memory.usage",): 4 << 30,
     }
     # What is collected first may be the first half of a round.
-    sampled.wait_for(lambda: len(sampled.collect()) >= len(expected))
-    assert {(key[0], *key[2:]): value for key, value in sampled.values.items()} == expected
+    sampled.wait_for(lambda: len(sampled.collect()) >= len(expected) + len(MOVED))
+    found = {(key[0], *key[2:]): value for key, value in sampled.values.items()}
+    assert {key: found.pop(key) > 0 for key in MOVED} == dict.fromkeys(MOVED, True)
+    assert found == expected
     assert {name: METRICS[name].unit for name in sampled.units if name in METRICS} == {
         name: unit for name, unit in sampled.units.items() if name in METRICS
     }
@@ -151,13 +160,56 @@ def test_counters_count_what_happened_since_the_worker_began(
     machine.set(gpu(0))
     sampled.start()
     sampled.wait_for(lambda: sampled.value("hw.energy") == 0)
-    machine.set(gpu(0, energy=5_000_002_000, ecc_corrected=5, field_138=12, field_197=1500))
+    machine.set(gpu(0, energy=5_000_002_000, ecc_corrected=5, field_138=12))
     sampled.wait_for(lambda: sampled.value("hw.energy") == 2.0)
     sampled.wait_for(lambda: sampled.value("hw.errors", uuid_of(0), "ecc.corrected") == 2)
     nvlink = ("hw.gpu.io", uuid_of(0), "transmit", "nvlink")
     sampled.wait_for(lambda: sampled.value(*nvlink) == 2 * 1024)
-    pcie = ("hw.gpu.io", uuid_of(0), "transmit", "pcie")
-    sampled.wait_for(lambda: sampled.value(*pcie) == 500)
+
+
+def test_bytes_over_pcie_are_those_of_the_rate_at_which_they_moved(
+    machine: Machine, sampled: Sampled
+) -> None:
+    machine.set(gpu(0, gpm_20=1000, gpm_21=500))
+    begun_s = monotonic()
+    sampled.start()
+    sent, received = (("hw.gpu.io", uuid_of(0), way, "pcie") for way in ("transmit", "receive"))
+    # What is collected may be of two rounds.
+    sampled.wait_for(
+        lambda: (
+            (found := sampled.value(*sent) or 0) > 0
+            and sampled.value(*received) == pytest.approx(found / 2, abs=1)
+        )
+    )
+    most = (monotonic() - begun_s) * 1000 * (1 << 20)
+    assert (sampled.value(*sent) or 0) <= most
+
+
+def test_a_gpu_without_counters_of_its_units_says_the_rest(
+    machine: Machine, sampled: Sampled, caplog: pytest.LogCaptureFixture
+) -> None:
+    machine.set(gpu(0, gpm=0))
+    with caplog.at_level("INFO"):
+        sampled.start()
+        sampled.wait_for(lambda: sampled.value("hw.power") == 300)
+    assert "does not report its activity" in caplog.text
+    assert sampled.value("rl.gpu.activity", uuid_of(0), "sm") is None
+
+
+def test_memory_that_the_driver_reserves_for_itself_is_not_in_use(
+    machine: Machine, sampled: Sampled
+) -> None:
+    machine.set(gpu(0, memory_used=1 << 30, memory_reserved=1 << 29))
+    sampled.start()
+    sampled.wait_for(lambda: sampled.value("hw.gpu.memory.usage") == 1 << 30)
+
+
+def test_a_driver_that_does_not_tell_what_it_reserves_tells_the_memory(
+    machine: Machine, sampled: Sampled
+) -> None:
+    machine.set(gpu(0, memory_reserved=NOT_SUPPORTED))
+    sampled.start()
+    sampled.wait_for(lambda: sampled.value("hw.gpu.memory.usage") == 20 << 30)
 
 
 def test_a_reset_of_a_device_takes_nothing_from_its_counters(

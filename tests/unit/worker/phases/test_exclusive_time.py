@@ -7,7 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from otel_rl.worker.phases.exclusive_time import MAX_DEPTH, Refused, Timeline
-from otel_rl.worker.phases.frames import UNACCOUNTED, WHOLES, StepFrame
+from otel_rl.worker.phases.frames import StepFrame
+from otel_rl.worker.phases.phase_names import UNACCOUNTED, WHOLES
 from otel_rl.worker.phases.reported_phases import MAX_PHASES
 from tests.slow import examples
 

@@ -1,0 +1,286 @@
+"""Times at which a device reaches the boundaries of steps and phases.
+
+A program only queues work on a GPU, and waits for it much later:
+
+    program  |fwd|bwd|log                   |
+    device   |fwd        |bwd           |log|
+
+So each boundary is an event in the stream of its thread. The device reaches it a while after the
+one before, and not before the program came to it:
+
+    reached = max(recorded, previous + elapsed on the device)
+
+If the device has nothing to do, that is the program's own time. Only torch with CUDA or ROCm is
+known; other work counts as done when the program goes on.
+"""
+
+import sys
+import threading
+from collections import deque
+from time import sleep
+from typing import Final, NamedTuple, Protocol
+
+from otel_rl.worker.guard import Guard
+from otel_rl.worker.phases.phase_names import WHOLES
+from otel_rl.worker.tensors import Deferred
+
+__all__ = ["DeviceClock", "DeviceSeconds", "Mark", "SpanTimes", "StepMarks", "is_in_use"]
+
+_MAX_WAITING: Final = 1 << 12
+"""Marks that a device has yet to reach; further ones have the program's time."""
+
+_DRIFT: Final = 1e-4
+"""More than two clocks drift apart. Less time is taken to have passed, so that the next boundary at
+which the device was waiting corrects it."""
+
+_POLL_S: Final = 0.002
+
+_NS_PER_MS: Final = 1e6
+
+
+class _Event(Protocol):
+    def record(self) -> None: ...
+    def query(self) -> bool: ...
+    def elapsed_time(self, later: "_Event") -> float: ...
+
+
+class _Cuda(Protocol):
+    """The part of ``torch.cuda`` that is used."""
+
+    def Event(self, *, enable_timing: bool) -> _Event: ...  # noqa: N802  # torch's name
+    def is_initialized(self) -> bool: ...
+    def is_current_stream_capturing(self) -> bool: ...
+
+
+def is_in_use() -> bool:
+    """Report whether the process has queued work on a device."""
+    cuda = _cuda()
+    return cuda is not None and cuda.is_initialized()
+
+
+def _cuda() -> _Cuda | None:
+    cuda: _Cuda | None = getattr(sys.modules.get("torch"), "cuda", None)
+    return cuda
+
+
+class Mark:
+    """Boundary in a stream.
+
+    Attributes:
+        phase: What the device does before it.
+        recorded_ns: When the program came to it, on the monotonic clock.
+        reached_ns: When the device reached it; None as long as that is not known.
+        event: In the stream; None once it is no longer needed.
+    """
+
+    __slots__ = ("event", "phase", "reached_ns", "recorded_ns")
+
+    def __init__(self, phase: str, recorded_ns: int, event: _Event) -> None:
+        self.phase = phase
+        self.recorded_ns = recorded_ns
+        self.reached_ns: int | None = None
+        self.event: _Event | None = event
+
+
+class DeviceClock:
+    """Marks of one control flow, which alone makes them. Other threads ask when they are reached.
+
+    Args:
+        guard: Counts a failure of the device, after which no further mark is made.
+    """
+
+    def __init__(self, guard: Guard) -> None:
+        self._guard = guard
+        self._has_failed = False
+        self._free: deque[_Event] = deque()
+        self._waiting: deque[Mark] = deque()
+        self._lock = threading.Lock()  # of those that ask
+        self._last: Mark | None = None  # that was reached
+
+    def mark(self, phase: str, now_ns: int) -> Mark | None:
+        """Mark the end of ``phase`` in the present stream. Never raises, never waits.
+
+        Returns:
+            None without a device, and while a CUDA graph is captured, which would contain the mark.
+        """
+        cuda = _cuda()
+        if cuda is None or self._has_failed or len(self._waiting) >= _MAX_WAITING:
+            return None
+        try:
+            if cuda.is_current_stream_capturing():
+                return None
+            event = self._free.pop() if self._free else cuda.Event(enable_timing=True)
+            event.record()
+        except Exception as error:  # noqa: BLE001  # nothing may raise into training code
+            self._fail(error)
+            return None
+        mark = Mark(phase, now_ns, event)
+        self._waiting.append(mark)
+        return mark
+
+    def has_reached(self, mark: Mark) -> bool:
+        """Report whether the device has reached a mark, whose time is then known."""
+        if mark.reached_ns is None:
+            self._catch_up()
+        return mark.reached_ns is not None
+
+    def busy_with(self) -> tuple[str, int] | None:
+        """Return the phase that the device is in, and its begin on the monotonic clock.
+
+        Returns:
+            None if the device has reached all marks.
+        """
+        self._catch_up()
+        last = self._last
+        try:
+            waiting = self._waiting[0]
+        except IndexError:
+            return None
+        return waiting.phase, waiting.recorded_ns if last is None else last.reached_ns or 0
+
+    def _catch_up(self) -> None:
+        with self._lock:
+            while self._waiting and self._reach(self._waiting[0]):
+                self._waiting.popleft()
+
+    def _reach(self, mark: Mark) -> bool:
+        """Set the time of the first waiting mark, if the device has reached it."""
+        event, last = mark.event, self._last
+        if event is None:
+            return True
+        reached_ns = mark.recorded_ns
+        try:
+            if not (self._has_failed or event.query()):
+                return False
+            if last is not None and last.event is not None and not self._has_failed:
+                elapsed_ns = last.event.elapsed_time(event) * _NS_PER_MS * (1 - _DRIFT)
+                reached_ns = max(reached_ns, (last.reached_ns or 0) + round(elapsed_ns))
+        except Exception as error:  # noqa: BLE001  # the program has its own troubles
+            self._fail(error)
+        mark.reached_ns = reached_ns
+        self._last = mark
+        if last is not None and last.event is not None:
+            self._free.append(last.event)
+            last.event = None
+        return True
+
+    def _fail(self, error: Exception) -> None:
+        self._has_failed = True
+        self._guard.caught(error)
+
+
+class StepMarks:
+    """Boundaries of one step and its phases.
+
+    Args:
+        clock: Of its flow.
+        begun_ns: Begin of the step.
+    """
+
+    __slots__ = ("_durations_ns", "_marks", "clock")
+
+    def __init__(self, clock: DeviceClock, begun_ns: int) -> None:
+        self.clock = clock
+        self._marks = [clock.mark("", begun_ns)]
+        self._durations_ns: dict[str, int] = {}
+
+    @property
+    def last(self) -> Mark | None:
+        """The newest mark."""
+        return self._marks[-1]
+
+    def passed(self, phase: str, now_ns: int) -> None:
+        """Mark the end of a part of ``phase``, in which no inner one was open."""
+        self._marks.append(self.clock.mark(phase, now_ns))
+
+    @property
+    def is_known(self) -> bool:
+        """Report whether all its boundaries are marked."""
+        return None not in self._marks
+
+    @property
+    def is_ready(self) -> bool:
+        """Report whether the device has reached the last boundary. The step must have ended."""
+        last = self.last
+        return last is None or self.clock.has_reached(last)
+
+    def duration_ns(self, phase: str | None) -> int:
+        """Return the exclusive time of a phase, or that of the step. It must be ready."""
+        if phase is None:
+            return _reached_ns(self._marks[-1]) - _reached_ns(self._marks[0])
+        if not self._durations_ns:
+            self._durations_ns = self._sums()
+        return self._durations_ns.get(phase, 0)
+
+    def _sums(self) -> dict[str, int]:
+        sums_ns: dict[str, int] = {}
+        before_ns = _reached_ns(self._marks[0])
+        for mark in self._marks[1:]:
+            reached_ns = _reached_ns(mark)
+            phase = "" if mark is None else mark.phase
+            for name in (phase, WHOLES.get(phase)):
+                if name is not None:
+                    sums_ns[name] = sums_ns.get(name, 0) + reached_ns - before_ns
+            before_ns = reached_ns
+        return sums_ns
+
+
+def _reached_ns(mark: Mark | None) -> int:
+    return 0 if mark is None else mark.reached_ns or 0
+
+
+class DeviceSeconds(Deferred):
+    """Seconds that a step, or a phase of it, took on the device.
+
+    Args:
+        marks: Of the step.
+        phase: None for the step.
+        program_s: Seconds that the program was in it.
+    """
+
+    __slots__ = ("_marks", "_phase", "_program_s")
+
+    def __init__(self, marks: StepMarks, phase: str | None, program_s: float) -> None:
+        self._marks = marks
+        self._phase = phase
+        self._program_s = program_s
+
+    @property
+    def is_ready(self) -> bool:
+        """See ``Deferred``."""
+        return self._marks.is_ready
+
+    def read(self) -> float:
+        """See ``Deferred``."""
+        while not self.is_ready:
+            sleep(_POLL_S)
+        return self.at_once()
+
+    def at_once(self) -> float:
+        """Return the device's seconds if they are known, else the program's."""
+        return self._marks.duration_ns(self._phase) / 1e9 if self.is_ready else self._program_s
+
+
+class SpanTimes(NamedTuple):
+    """Boundaries of a span on a device.
+
+    Attributes:
+        clock: Of its flow.
+        begun: The first.
+        ended: The last.
+        wall_ns: Offset from the monotonic to the wall clock.
+    """
+
+    clock: DeviceClock
+    begun: Mark
+    ended: Mark
+    wall_ns: int
+
+    @property
+    def is_ready(self) -> bool:
+        """Report whether the device has reached both."""
+        return self.clock.has_reached(self.ended)
+
+    def in_wall_ns(self) -> tuple[int, int]:
+        """Return both times in ns since the Unix epoch. They must be ready."""
+        return _reached_ns(self.begun) + self.wall_ns, _reached_ns(self.ended) + self.wall_ns

@@ -1,0 +1,15 @@
+"""Names of phases with a meaning of their own."""
+
+from collections.abc import Mapping
+from typing import Final
+
+from otel_rl.semconv.names import PHASES, RlPhaseValues
+
+__all__ = ["UNACCOUNTED", "WHOLES"]
+
+UNACCOUNTED: Final = RlPhaseValues.UNACCOUNTED.value
+
+WHOLES: Final[Mapping[str, str]] = {
+    str(name): str(spec.part_of) for name, spec in PHASES.items() if spec.part_of is not None
+}
+"""Maps a phase to the phase that contains it: its time also counts in the containing one."""
