@@ -401,10 +401,10 @@ CONSOLE: Final = "otel_rl/console"
 """Name and tracker key of the table of the run's console, whose columns are ``CONSOLE_COLUMNS``."""
 
 CONSOLE_COLUMNS: Final = ("line", "time_ns", "worker", "stream", "text")
+"""``line`` counts the lines of the run from 0."""
 
 STACKS: Final = "stacks"
 """Name of the tables of where workers stand whose phases take too long."""
-"""``line`` counts the lines of the run from 0."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,6 @@ import os
 import shutil
 import time
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import pytest
@@ -73,12 +72,7 @@ class Browser:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        _type: type[BaseException] | None,
-        _error: BaseException | None,
-        _traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._driver.quit()
 
     def open(self, url: str, page: str) -> None:

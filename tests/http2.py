@@ -2,7 +2,6 @@
 
 import socket
 import struct
-from types import TracebackType
 from typing import Self
 
 __all__ = ["EXPORT", "RawClient"]
@@ -65,12 +64,7 @@ class RawClient:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        _type: type[BaseException] | None,
-        _error: BaseException | None,
-        _traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _frame(self) -> tuple[int, int, int]:

@@ -27,7 +27,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from math import inf
-from types import TracebackType
 from typing import Any, Self
 
 import uvicorn
@@ -169,12 +168,7 @@ class WandbServer:
             time.sleep(0.01)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.heal()
         self._server.should_exit = True
         self._thread.join(_START_TIMEOUT_S)

@@ -94,7 +94,6 @@ class _Sender:
         self.counts: dict[tuple[int, Who], list[Count]] = defaultdict(list)
         self.open = {one.who: one for one in made.open}
         self.lives = [*self._lives()]
-        self.known_roles = {who.role for who in made.begins}
 
     def arrivals(self) -> Iterator[tuple[int, list[Arrived]]]:
         self._sort()

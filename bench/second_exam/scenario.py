@@ -1,7 +1,7 @@
 """A scenario: troubles, what a program needs to show them, and what is right to say."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from bench.second_exam.program import System
 from bench.second_exam.trouble import Shape, Trouble, What
@@ -41,7 +41,6 @@ class Scenario:
     troubles: Sequence[tuple[Trouble, Answer | None]] = ()
     needs: frozenset[str] = frozenset()
     may_say: frozenset[str] = frozenset()
-    mentions: bool = field(default=False)
 
     @property
     def is_healthy(self) -> bool:

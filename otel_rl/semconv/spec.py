@@ -3,9 +3,11 @@
 ``names.py`` is generated from ``registry/*.yaml`` and fills ``METRICS`` and ``PHASES`` with these.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final
+from types import MappingProxyType
+from typing import Final, TypeVar
 
 __all__ = [
     "AWAITING",
@@ -17,6 +19,7 @@ __all__ = [
     "Reduction",
     "Summary",
     "Tier",
+    "by_name",
 ]
 
 AWAITING: Final = frozenset({"wait", "sync", "transfer"})
@@ -197,3 +200,11 @@ class PhaseSpec:
     part_of: str | None = None
     pipeline: bool = False
     span: str = ""
+
+
+SpecT = TypeVar("SpecT", MetricSpec, PhaseSpec)
+
+
+def by_name(*specs: SpecT) -> Mapping[str, SpecT]:
+    """Return definitions by their names, in their order."""
+    return MappingProxyType({spec.name: spec for spec in specs})

@@ -1,7 +1,6 @@
 """What is known of a run beside its numbers reaches every tracker."""
 
 import json
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,7 +15,7 @@ from tests.trackers.places import trackio_query
 from tests.wandb_offline import read_offline_run, run_directories
 from tests.wandb_server import Run, WandbServer
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.usefixtures("no_login")]
 
 NOON_NS = 1_700_000_000_250_000_000
 
@@ -46,13 +45,6 @@ ROWS = [
     Row(1, 3, NOON_NS, {}, None, {"trainer/samples": TEXTS}),
     Row(2, 4, NOON_NS, {"trainer/loss": 0.25}),
 ]
-
-
-@pytest.fixture(autouse=True)
-def no_login(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    for variable in [name for name in os.environ if name.startswith("WANDB_")]:
-        monkeypatch.delenv(variable)
-    monkeypatch.setenv("HOME", str(tmp_path))
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,6 @@
 
 import os
 import signal
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,7 +15,7 @@ from otel_rl.semconv import names
 from tests.wandb_offline import read_offline_run, run_directories
 from tests.wandb_server import WandbServer
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.usefixtures("no_login")]
 
 NOON_NS = 1_700_000_000_000_000_000
 MINUTE_NS = 60_000_000_000
@@ -50,21 +49,6 @@ AXES = {
     **dict.fromkeys((ALIVE.key, WORKER.key, DROPS.key, OWN.key), "hours"),
 }
 HIDDEN = {"step", "hours", "attempt", WORKER.key, DROPS.key}
-
-
-@pytest.fixture(autouse=True)
-def no_login(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    for variable in [name for name in os.environ if name.startswith("WANDB_")]:
-        monkeypatch.delenv(variable)
-    monkeypatch.setenv("HOME", str(tmp_path))
-
-
-@pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[WandbServer]:
-    with WandbServer() as server:
-        for name, value in server.environment().items():
-            monkeypatch.setenv(name, value)
-        yield server
 
 
 def info(directory: Path, **attributes: str) -> RunInfo:

@@ -1,7 +1,6 @@
 """W&B has the same run from finished records as from ``run.log``, by the real SDK."""
 
 import math
-import os
 import re
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -20,7 +19,7 @@ from otel_rl.run_id import run_id
 from otel_rl.semconv import names
 from tests.wandb_offline import OfflineRun, read_offline_run, run_directories
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.usefixtures("no_login")]
 
 NOON_NS = 1_700_000_000_250_000_000
 KEY = ExperimentKey("grpo")
@@ -58,13 +57,6 @@ def rows() -> Sequence[Row]:
         Row(end + 7, 2, NOON_NS, {REWARD.key: 0.2}, attempt=2),
     ]
     return [*plain, *more]
-
-
-@pytest.fixture(autouse=True)
-def no_login(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    for variable in [name for name in os.environ if name.startswith("WANDB_")]:
-        monkeypatch.delenv(variable)
-    monkeypatch.setenv("HOME", str(tmp_path))
 
 
 def written(directory: Path, rows: Sequence[Row]) -> OfflineRun:

@@ -1,7 +1,6 @@
 """The command, code and machine of a run are where W&B shows them."""
 
 import json
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,7 +13,7 @@ from otel_rl.run_id import run_id
 from tests.wandb_offline import run_directories
 from tests.wandb_server import WandbServer
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.usefixtures("no_login")]
 
 STARTED = Provenance(
     role="trainer",
@@ -32,19 +31,6 @@ STARTED = Provenance(
 )
 KEY = ExperimentKey("grpo")
 HOSTS = {"node7": ["generator", "trainer"], "node8": ["generator"]}
-
-
-@pytest.fixture(autouse=True)
-def no_login(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("HOME", str(tmp_path))
-
-
-@pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[WandbServer]:
-    with WandbServer() as server:
-        for name, value in server.environment().items():
-            monkeypatch.setenv(name, value)
-        yield server
 
 
 def written(directory: Path, *later: Description) -> str:

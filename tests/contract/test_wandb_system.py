@@ -2,8 +2,6 @@
 
 import json
 import logging
-import os
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,6 +15,8 @@ from otel_rl.records import Description, Device, ExperimentKey, Row
 from otel_rl.run_id import run_id
 from tests.wandb_offline import read_offline_run, run_directories
 from tests.wandb_server import WandbServer
+
+pytestmark = pytest.mark.usefixtures("no_login")
 
 NOON_NS = 1_700_000_000_250_000_000
 EVENTS = "wandb-events.jsonl"
@@ -83,21 +83,6 @@ SHOWN = {
     "disk./.usagePercent/l:node1": 50.0,
     "cpu/l:node2": 75.0,
 }
-
-
-@pytest.fixture(autouse=True)
-def no_login(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    for variable in [name for name in os.environ if name.startswith("WANDB_")]:
-        monkeypatch.delenv(variable)
-    monkeypatch.setenv("HOME", str(tmp_path))
-
-
-@pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[WandbServer]:
-    with WandbServer() as server:
-        for name, value in server.environment().items():
-            monkeypatch.setenv(name, value)
-        yield server
 
 
 def info(directory: Path, **attributes: str) -> RunInfo:

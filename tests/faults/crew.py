@@ -6,7 +6,6 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from tests.faults.outcome import Outcome
@@ -39,12 +38,7 @@ class Crew:
         self._threads = ThreadPoolExecutor(self._size, thread_name_prefix="faults-crew")
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._threads.shutdown(cancel_futures=True)
         self._stack.close()
 

@@ -5,7 +5,6 @@ import math
 import socket
 import threading
 from enum import StrEnum
-from types import TracebackType
 from typing import Self
 
 __all__ = ["Link", "Trouble"]
@@ -69,12 +68,7 @@ class Link:
         self._listen()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         with self._lock:
             self._ended = True
         self.suffer(Trouble.REFUSED)

@@ -23,5 +23,5 @@ def fields_of_state() -> str:
 
 
 def _structs() -> list[type[msgspec.Struct]]:
-    public = [getattr(wire, name) for name in wire.__all__]
+    public = [one for name, one in sorted(vars(wire).items()) if not name.startswith("_")]
     return [one for one in public if isinstance(one, type) and issubclass(one, msgspec.Struct)]

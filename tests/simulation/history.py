@@ -43,7 +43,6 @@ class History:
         answers_lost: How many of the answers do not arrive.
         lag_s: How old a count may be.
         wrong: What no right client does, in words.
-        rewritten: Lines that came again and were the same.
     """
 
     def __init__(
@@ -58,7 +57,6 @@ class History:
         self.answers_lost = 0.0
         self.lag_s = 0.0
         self.wrong: list[str] = []
-        self.rewritten = 0
         self.config: Mapping[str, str] = {}
         self._counts: list[tuple[float, int]] = [(0.0, 0)]
         self._late: list[tuple[float, int, Sequence[str]]] = []
@@ -116,7 +114,6 @@ class History:
             if place >= len(self.lines):
                 self.lines.append(line)
             elif self.lines[place] == line:
-                self.rewritten += 1
                 self._events["the tracker got a line again"] += 1
             else:
                 self.wrong.append(f"line {place} was overwritten by another row")

@@ -22,16 +22,31 @@ Generated from ``registry/*.yaml`` by ``python -m tools.semconv.generate``. Do n
 _NAMES_IMPORTS = """\
 from collections.abc import Mapping
 from enum import StrEnum
-from types import MappingProxyType
 from typing import Final
 
-from otel_rl.semconv.spec import Instrument, MetricSpec, PhaseSpec, Reduction, Summary, Tier
+from otel_rl.semconv.spec import (
+    Instrument,
+    MetricSpec,
+    PhaseSpec,
+    Reduction,
+    Summary,
+    Tier,
+    by_name,
+)
+
+_QUANTILES: Final = ("p50", "p90", "p99", "min", "max")
 """
 _INSTRUMENTS_IMPORTS = """\
 from opentelemetry.metrics import Counter, Histogram, Meter, UpDownCounter
 from opentelemetry.metrics import _Gauge as Gauge  # the API's own __all__ has it under this name
 
 from otel_rl.semconv import names
+
+
+def _described(name: str) -> tuple[str, str, str]:
+    \"\"\"Return name, unit and description of a metric.\"\"\"
+    spec = names.METRICS[name]
+    return name, spec.unit, spec.brief
 """
 # The linter takes a singular "token" in the name of a constant for a password.
 _LOOKS_LIKE_A_SECRET = re.compile(r"(^|_)TOKEN(_|$)")
@@ -42,6 +57,8 @@ _BRIDGE = "otel_rl.bridge."
 _DEVICE = ("hw.id", "hw.name", "hw.model", "hw.vendor", "hw.parent")
 _HOST = "host.name"  # of every metric of a host
 _EVENT_ID = "log.record.uid"  # of every event
+# The values of these are listed with their meaning elsewhere on the page.
+_LISTED = ("rl.phase", "rl.phase_class", "rl.worker.role")
 _DEFAULT_REDUCTION = {
     Instrument.GAUGE: Reduction.MEAN,
     Instrument.COUNTER: Reduction.SUM,
@@ -185,17 +202,17 @@ def _named(name: str, value: str, text: str) -> str:
     return f'{name}: Final = "{value}"{reason}\n{_docstring(text)}'
 
 
-def _text_argument(name: str, text: str, indent: str) -> str:
-    """Render ``name="text",`` on one line, or in parentheses over as many as needed."""
-    one_line = f"{indent}{name}={_quoted(text)},"
-    if len(one_line) <= _WIDTH:
-        return one_line
-    inner = indent + "    "
-    lines = textwrap.wrap(
-        text, _WIDTH - len(inner) - 2, drop_whitespace=False, break_on_hyphens=False
-    )
-    quoted = "\n".join(f"{inner}{_quoted(line)}" for line in lines)
-    return f"{indent}{name}=(\n{quoted}\n{indent}),"
+def _call(kind: str, arguments: Iterable[str]) -> str:
+    """Render ``kind(...),`` in as few lines as it needs."""
+    lines, line = [], f"    {kind}("
+    for argument in arguments:
+        # A tuple may be continued on the next line, a text may not.
+        for part in [argument] if argument.startswith('"') else argument.split(", "):
+            if len(line) + len(part) + 2 > _WIDTH:
+                lines.append(line.rstrip())
+                line = " " * 8
+            line += f"{part}, "
+    return "\n".join([*lines, line.removesuffix(", ") + "),"])
 
 
 def _quoted(text: str) -> str:
@@ -219,63 +236,56 @@ def _values_class(attribute: Attribute) -> str:
 
 def _mapping(declaration: str, brief: str, entries: Iterable[str]) -> str:
     body = "\n".join(entries)
-    return f'{declaration} = MappingProxyType(\n    {{\n{body}\n    }}\n)\n"""{brief}"""\n'
+    return f'{declaration} = by_name(\n{body}\n)  # fmt: skip\n"""{brief}"""\n'
 
 
 def _metric_entry(metric: Metric) -> str:
-    indent = " " * 12
-    lines = [
-        f"        {constant(metric.name)}: MetricSpec(",
-        f"{indent}name={constant(metric.name)},",
-        f"{indent}instrument=Instrument.{metric.instrument.name},",
-        f'{indent}unit="{metric.unit}",',
-        _text_argument("brief", metric.brief, indent),
-        f"{indent}reduction=Reduction.{metric.reduction.name},",
+    keys = [
+        constant(key) if key.startswith(("rl.", "otel_rl.")) else _quoted(key)
+        for key, _ in metric.attributes
     ]
-    if metric.statistics:
-        lines.append(f"{indent}statistics={_tuple([_quoted(s) for s in metric.statistics])},")
-    if metric.per_worker:
-        lines.append(f"{indent}per_worker=True,")
-    if metric.attributes:
-        keys = [
-            constant(key) if key.startswith(("rl.", "otel_rl.")) else _quoted(key)
-            for key, _ in metric.attributes
-        ]
-        line = f"{indent}attributes={_tuple(keys)},"
-        if len(line) > _WIDTH:  # in the formatter's style
-            parts = "".join(f"{indent}    {key},\n" for key in keys)
-            line = f"{indent}attributes=(\n{parts}{indent}),"
-        lines.append(line)
-    lines.append(f'{indent}group="{metric.group}",')
-    if metric.derived:
-        lines.append(f"{indent}derived=True,")
-    if metric.tier is not Tier.FULL:
-        lines.append(f"{indent}tier=Tier.{metric.tier.name},")
-    if metric.tiers:
-        pairs = [f"({_quoted(name)}, Tier.{tier.name})" for name, tier in metric.tiers]
-        lines.append(f"{indent}tiers={_tuple(pairs)},")
-    if metric.summary:
-        lines.append(f"{indent}summary=Summary.{metric.summary.name},")
-    lines.append("        ),")
-    return "\n".join(lines)
+    statistics = "_QUANTILES"
+    if metric.statistics != _QUANTILES:
+        statistics = _tuple([_quoted(s) for s in metric.statistics])
+    tiers = [f"({_quoted(name)}, Tier.{tier.name})" for name, tier in metric.tiers]
+    options = {
+        f"reduction=Reduction.{metric.reduction.name}": metric.reduction is not Reduction.MEAN,
+        f"statistics={statistics}": metric.statistics,
+        "per_worker=True": metric.per_worker,
+        f"attributes={_tuple(keys)}": keys,
+        f'group="{metric.group}"': True,
+        "derived=True": metric.derived,
+        f"tier=Tier.{metric.tier.name}": metric.tier is not Tier.FULL,
+        f"tiers={_tuple(tiers)}": tiers,
+        f"summary=Summary.{metric.summary and metric.summary.name}": metric.summary,
+    }
+    return _call(
+        "MetricSpec",
+        [
+            constant(metric.name),
+            f"Instrument.{metric.instrument.name}",
+            _quoted(metric.unit),
+            _quoted(metric.brief),
+            *(option for option, is_set in options.items() if is_set),
+        ],
+    )
 
 
 def _phase_entry(member: Member) -> str:
-    indent = " " * 12
-    lines = [
-        f"        RlPhaseValues.{member.id.upper()}: PhaseSpec(",
-        f"{indent}name=RlPhaseValues.{member.id.upper()},",
-        f"{indent}phase_class=RlPhaseClassValues.{member.phase_class.upper()},",
-        _text_argument("brief", member.brief, indent),
-    ]
-    if member.part_of:
-        lines.append(f"{indent}part_of=RlPhaseValues.{member.part_of.upper()},")
-    if member.pipeline:
-        lines.append(f"{indent}pipeline=True,")
-    if member.span:
-        lines.append(f'{indent}span="{member.span}",')
-    lines.append("        ),")
-    return "\n".join(lines)
+    options = {
+        f"part_of=RlPhaseValues.{(member.part_of or '').upper()}": member.part_of,
+        "pipeline=True": member.pipeline,
+        f'span="{member.span}"': member.span,
+    }
+    return _call(
+        "PhaseSpec",
+        [
+            f"RlPhaseValues.{member.id.upper()}",
+            f"RlPhaseClassValues.{member.phase_class.upper()}",
+            _quoted(member.brief),
+            *(option for option, is_set in options.items() if is_set),
+        ],
+    )
 
 
 def _event_names(events: Sequence[Event]) -> str:
@@ -289,11 +299,7 @@ def _constructor(metric: Metric) -> str:
     return (
         f"def create_{constant(metric.name).lower()}(meter: Meter) -> {kind}:\n"
         f"{_docstring(metric.brief, '    ')}"
-        f"    return meter.{method}(\n"
-        f"        name=names.{constant(metric.name)},\n"
-        f'        unit="{metric.unit}",\n'
-        f"{_text_argument('description', metric.brief, ' ' * 8)}\n"
-        f"    )\n"
+        f"    return meter.{method}(*_described(names.{constant(metric.name)}))\n"
     )
 
 
@@ -330,7 +336,7 @@ def _metric_list(metrics: Sequence[Metric]) -> str:
 
 def _attribute_list(attributes: Sequence[Attribute]) -> str:
     def values(attribute: Attribute) -> str:
-        if attribute.members and attribute.key != "rl.phase":
+        if attribute.members and attribute.key not in _LISTED:
             return _codes(member.value for member in attribute.members)
         examples = f" {_codes(attribute.examples[:1])}" if attribute.examples else ""
         return f"{attribute.type}{examples}"

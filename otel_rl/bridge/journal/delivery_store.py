@@ -99,16 +99,7 @@ class DeliveryStore:
         Raises:
             JournalFull: No room. Nothing was written.
         """
-        run = run_id(key.experiment, key.trial)
-        self._write(
-            key,
-            lambda connection: connection.execute(
-                "INSERT INTO deliveries (run_id, tracker, next_row, confirmed_ns)"
-                " VALUES (?, ?, ?, ?) ON CONFLICT (run_id, tracker) DO UPDATE"
-                " SET next_row = excluded.next_row, confirmed_ns = excluded.confirmed_ns",
-                (run, self._tracker, next_row, self._clock_ns()),
-            ),
-        )
+        self._put(key, next_row=next_row, confirmed_ns=self._clock_ns())
 
     def prune(self, key: ExperimentKey, below: int) -> None:
         """Allow the removal of the rows before ``below``, and remove those that all trackers allow.
@@ -196,27 +187,11 @@ class DeliveryStore:
         Raises:
             JournalFull: No room. Nothing was written.
         """
-        run = run_id(key.experiment, key.trial)
-        self._write(
-            key,
-            lambda connection: connection.execute(
-                "INSERT INTO deliveries (run_id, tracker, location) VALUES (?, ?, ?)"
-                " ON CONFLICT (run_id, tracker) DO UPDATE SET location = excluded.location",
-                (run, self._tracker, location.replace("\0", "")),
-            ),
-        )
+        self._put(key, location=location.replace("\0", ""))
 
     def finish(self, key: ExperimentKey, next_row: int) -> None:
         """Remember that the tracker's run was closed with every row before ``next_row``."""
-        run = run_id(key.experiment, key.trial)
-        self._write(
-            key,
-            lambda connection: connection.execute(
-                "INSERT INTO deliveries (run_id, tracker, finished_row) VALUES (?, ?, ?)"
-                " ON CONFLICT (run_id, tracker) DO UPDATE SET finished_row = excluded.finished_row",
-                (run, self._tracker, next_row),
-            ),
-        )
+        self._put(key, finished_row=next_row)
 
     def finished(self, key: ExperimentKey) -> int:
         """Return the last value of ``finish``; 0 if there is none."""
@@ -226,6 +201,16 @@ class DeliveryStore:
                 (run_id(key.experiment, key.trial), self._tracker),
             ).fetchone()
         return int(found[0]) if found else 0
+
+    def _put(self, key: ExperimentKey, **columns: int | str) -> None:
+        """Set these columns of the run's delivery."""
+        statement = (
+            f"INSERT INTO deliveries (run_id, tracker, {', '.join(columns)})"  # noqa: S608  # ours
+            f" VALUES (?, ?{', ?' * len(columns)}) ON CONFLICT (run_id, tracker) DO UPDATE"
+            f" SET {', '.join(f'{name} = excluded.{name}' for name in columns)}"
+        )
+        values = (run_id(key.experiment, key.trial), self._tracker, *columns.values())
+        self._write(key, lambda connection: connection.execute(statement, values))
 
     def _write(self, key: ExperimentKey, function: Callable[[Connection], _T]) -> _T:
         return write_owned(self._journal, self._owners, key, function)

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from itertools import chain
-from typing import NamedTuple, overload
+from typing import Generic, NamedTuple, TypeVar, overload
 
 from otel_rl.bridge.otlp.shapes import Columns, ShareColumns, SumColumns
 from otel_rl.records import Covered, Measurements, Point, Series, SumPoint, Temporality
@@ -10,25 +10,47 @@ from otel_rl.records import Covered, Measurements, Point, Series, SumPoint, Temp
 __all__ = ["JoinedPoints", "KnownPoints", "KnownShares", "KnownSums", "SumSeries"]
 
 
-class KnownPoints(Sequence[Measurements]):
-    """Points with one value each, of a sender of otel_rl.
+PointT_co = TypeVar("PointT_co", bound=Point, covariant=True)
+SeriesT = TypeVar("SeriesT")
+ColumnsT = TypeVar("ColumnsT")
+
+
+class _PointsMadeWhenRead(Sequence[PointT_co]):
+    __slots__ = ()
+
+    @overload
+    def __getitem__(self, place: int) -> PointT_co: ...
+    @overload
+    def __getitem__(self, place: slice) -> Sequence[PointT_co]: ...
+    def __getitem__(self, place: int | slice) -> PointT_co | Sequence[PointT_co]:
+        return [*self][place]
+
+
+class _Columnar(_PointsMadeWhenRead[PointT_co], Generic[PointT_co, SeriesT, ColumnsT]):
+    """Points of a sender of otel_rl.
 
     Args:
         series: Of the points; the same object for all bodies of a sender and a shape, while it is
             known.
         columns: Of the points.
-        now_ns: Time of measurements without one.
+        now_ns: Time of points without one.
     """
 
     __slots__ = ("columns", "now_ns", "series")
 
-    def __init__(self, series: Sequence[Series], columns: Columns, now_ns: int) -> None:
+    def __init__(self, series: Sequence[SeriesT], columns: ColumnsT, now_ns: int) -> None:
         self.series = series
         self.columns = columns
         self.now_ns = now_ns
 
     def __len__(self) -> int:
         return len(self.series)
+
+
+class KnownPoints(_Columnar[Measurements, Series, Columns]):
+    """Points with one value each."""
+
+    __slots__ = ()
 
     def __iter__(self) -> Iterator[Measurements]:
         now_ns = self.now_ns
@@ -43,13 +65,6 @@ class KnownPoints(Sequence[Measurements]):
                 Covered(start_ns if start_ns < end_ns else 0, end_ns) if end_ns else None,
             )
 
-    @overload
-    def __getitem__(self, place: int) -> Measurements: ...
-    @overload
-    def __getitem__(self, place: slice) -> Sequence[Measurements]: ...
-    def __getitem__(self, place: int | slice) -> Measurements | Sequence[Measurements]:
-        return [*self][place]
-
 
 class SumSeries(NamedTuple):
     """Series of a point of a sum.
@@ -63,24 +78,10 @@ class SumSeries(NamedTuple):
     temporality: Temporality
 
 
-class KnownShares(Sequence[SumPoint]):
-    """Steps' shares of counters, of a sender of otel_rl.
+class KnownShares(_Columnar[SumPoint, Series, ShareColumns]):
+    """Steps' shares of counters."""
 
-    Args:
-        series: As in ``KnownPoints``.
-        columns: Of the shares.
-        now_ns: Time of shares without one.
-    """
-
-    __slots__ = ("columns", "now_ns", "series")
-
-    def __init__(self, series: Sequence[Series], columns: ShareColumns, now_ns: int) -> None:
-        self.series = series
-        self.columns = columns
-        self.now_ns = now_ns
-
-    def __len__(self) -> int:
-        return len(self.series)
+    __slots__ = ()
 
     def __iter__(self) -> Iterator[SumPoint]:
         now_ns = self.now_ns
@@ -98,41 +99,24 @@ class KnownShares(Sequence[SumPoint]):
                 is_share=True,
             )
 
-    @overload
-    def __getitem__(self, place: int) -> SumPoint: ...
-    @overload
-    def __getitem__(self, place: slice) -> Sequence[SumPoint]: ...
-    def __getitem__(self, place: int | slice) -> SumPoint | Sequence[SumPoint]:
-        return [*self][place]
 
-
-class KnownSums(Sequence[SumPoint]):
-    """Points of sums that are no shares, of a sender of otel_rl.
+class KnownSums(_Columnar[SumPoint, SumSeries, SumColumns]):
+    """Points of sums that are no shares.
 
     Args:
-        series: As in ``KnownPoints``.
+        series: See ``_Columnar``, as are the next two.
         columns: Of the points.
         now_ns: Time of points without one.
         knows_starts: See ``Sender``.
     """
 
-    __slots__ = ("columns", "knows_starts", "now_ns", "series")
+    __slots__ = ("knows_starts",)
 
     def __init__(
-        self,
-        series: Sequence[SumSeries],
-        columns: SumColumns,
-        now_ns: int,
-        *,
-        knows_starts: bool,
+        self, series: Sequence[SumSeries], columns: SumColumns, now_ns: int, *, knows_starts: bool
     ) -> None:
-        self.series = series
-        self.columns = columns
-        self.now_ns = now_ns
+        super().__init__(series, columns, now_ns)
         self.knows_starts = knows_starts
-
-    def __len__(self) -> int:
-        return len(self.series)
 
     def __iter__(self) -> Iterator[SumPoint]:
         now_ns, moved_ns = self.now_ns, 1 if self.knows_starts else 0
@@ -149,15 +133,8 @@ class KnownSums(Sequence[SumPoint]):
                 covers=Covered(start_ns if tiles else 0, end_ns) if end_ns else None,
             )
 
-    @overload
-    def __getitem__(self, place: int) -> SumPoint: ...
-    @overload
-    def __getitem__(self, place: slice) -> Sequence[SumPoint]: ...
-    def __getitem__(self, place: int | slice) -> SumPoint | Sequence[SumPoint]:
-        return [*self][place]
 
-
-class JoinedPoints(Sequence[Point]):
+class JoinedPoints(_PointsMadeWhenRead[Point]):
     """Points of several senders, one after the other.
 
     Args:
@@ -174,10 +151,3 @@ class JoinedPoints(Sequence[Point]):
 
     def __iter__(self) -> Iterator[Point]:
         return chain.from_iterable(self.parts)
-
-    @overload
-    def __getitem__(self, place: int) -> Point: ...
-    @overload
-    def __getitem__(self, place: slice) -> Sequence[Point]: ...
-    def __getitem__(self, place: int | slice) -> Point | Sequence[Point]:
-        return [*self][place]

@@ -19,7 +19,7 @@ from otel_rl.bridge.rows.reports.data_warnings import DataWarning, of_overflowed
 from otel_rl.bridge.rows.reports.finding_rows import Finding
 from otel_rl.bridge.rows.row_maker import Closed
 from otel_rl.bridge.rows.settings import AlignSettings
-from otel_rl.bridge.rows.steps.step_rows import ClosedStep
+from otel_rl.bridge.rows.steps.step_closing import ClosedStep
 from otel_rl.bridge.rows.turns.batch_limit import BatchLimit
 from otel_rl.bridge.rows.window_rows import ClosedWindow
 from otel_rl.records import Decoded, Row

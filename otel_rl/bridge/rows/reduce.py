@@ -148,7 +148,7 @@ class Moments:
 
     def to_wire(self) -> wire.Moments:
         """Return the moments for the journal."""
-        return wire.Moments(
+        return wire.Moments(  # often, so not by ``wire.copied``
             self.count,
             self.total,
             self.minimum,

@@ -9,7 +9,7 @@ from otel_rl.bridge.rows.key_catalogue import STEP, TIME, KeyCatalogue
 from otel_rl.bridge.rows.reports.data_warnings import DataWarning
 from otel_rl.bridge.rows.reports.finding_rows import Finding
 from otel_rl.bridge.rows.row_split import parts
-from otel_rl.bridge.rows.steps.step_rows import ClosedStep
+from otel_rl.bridge.rows.steps.step_closing import ClosedStep
 from otel_rl.bridge.rows.steps.step_thinning import StepThinning
 from otel_rl.bridge.rows.table_rows import ClosedTable, trace_link
 from otel_rl.bridge.rows.window_rows import ClosedWindow

@@ -200,9 +200,8 @@ def _lines(sample: TextSample) -> list[str]:
 
 
 def _to_wire(sample: TextSample, label: str) -> wire.Sample:
-    worker = sample.worker
     return wire.Sample(
-        wire.Worker(worker.role, worker.instance, worker.index, worker.count),
+        wire.copied(sample.worker, wire.Worker),
         sample.table,
         sample.step,
         sample.time_ns,
@@ -213,9 +212,8 @@ def _to_wire(sample: TextSample, label: str) -> wire.Sample:
 
 
 def _from_wire(kept: wire.Sample) -> tuple[TextSample, str]:
-    worker = kept.worker
     sample = TextSample(
-        Worker(worker.role, worker.instance, worker.index, worker.count),
+        wire.restored(kept.worker, Worker),
         kept.table,
         kept.step,
         kept.time_ns,

@@ -6,7 +6,6 @@ with otel_rl.gpu_owner("offload"):
     engine.sleep()
 """
 
-from types import TracebackType
 from typing import Self
 
 from opentelemetry.trace import Span, get_current_span
@@ -53,12 +52,7 @@ class gpu_owner(AsyncBlock):  # noqa: N801  # reads like step() and phase()
                     self._span = made.start_span(_SPAN, attributes={RL_GPU_OWNER: phase})
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """End the turn."""
         current = session.running()
         with session.GUARD:

@@ -8,7 +8,7 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
 from otel_rl.worker.metrics.expander import MAX_NAME_LENGTH, SCOPE_NAME
 from otel_rl.worker.metrics.gauge import BufferedGauge, MirroredGauge
-from otel_rl.worker.metrics.instruments import Adds, Records
+from otel_rl.worker.metrics.instruments import RecordFunction
 from otel_rl.worker.metrics.own_observables import Callbacks, OwnObservables
 from otel_rl.worker.otlp.gauges import Stream
 from otel_rl.worker.otlp.observed import ObservedKind
@@ -53,23 +53,16 @@ class Backing:
         self._scope = scope
         self._provider = provider
 
-    def adds(self, create: Callable[[Meter], Adds]) -> Adds:
-        """Create a counter."""
-        own, mirrored = self._twice(create)
-        if mirrored is None:
-            return own
-        from otel_rl.worker.metrics.mirror import AddsTwice
-
-        return AddsTwice(own, mirrored)
-
-    def records(self, create: Callable[[Meter], Records], *, advised: bool) -> Records:
-        """Create a histogram."""
+    def records(
+        self, create: Callable[[Meter], RecordFunction], *, advised: bool = False
+    ) -> RecordFunction:
+        """Create a counter or histogram, ``advised`` if it has explicit buckets."""
         own, mirrored = self._twice(create, advised=advised)
         if mirrored is None:
             return own
-        from otel_rl.worker.metrics.mirror import RecordsTwice
+        from otel_rl.worker.metrics.mirror import recorded_twice
 
-        return RecordsTwice(own, mirrored)
+        return recorded_twice(own, mirrored)
 
     def observes(self, create: Callable[[Meter], object]) -> None:
         """Create an observable instrument."""

@@ -31,7 +31,6 @@ from otel_rl.worker.otlp.step_shares import ShareStream
 from otel_rl.worker.tensors import NotANumber, hold, number
 
 __all__ = [
-    "Adds",
     "BoundCounter",
     "BoundHistogram",
     "BoundObservableCounter",
@@ -39,29 +38,13 @@ __all__ = [
     "BoundObservableUpDownCounter",
     "BoundUpDownCounter",
     "Rebindable",
-    "Records",
+    "RecordFunction",
     "plain_callbacks",
 ]
 
 
-class Adds(Protocol):
-    """Instrument with ``add``."""
-
-    def add(
-        self, amount: float, attributes: Attributes = None, context: Context | None = None
-    ) -> None:
-        """See ``opentelemetry.metrics.Counter.add``."""
-        ...
-
-
-class Records(Protocol):
-    """Instrument with ``record``."""
-
-    def record(
-        self, amount: float, attributes: Attributes = None, context: Context | None = None
-    ) -> None:
-        """See ``opentelemetry.metrics.Histogram.record``."""
-        ...
+RecordFunction = Callable[[float, Attributes, Context | None], None]
+"""``add`` or ``record`` of an instrument."""
 
 
 @runtime_checkable
@@ -73,118 +56,85 @@ class Rebindable(Protocol):
         ...
 
 
-class _AddInstrument:
-    """Base of the two instruments with ``add``.
+class _Synchronous:
+    """Base of counters and histograms.
 
     Args:
         make: Creates the SDK instrument; called again after a fork.
-        guard: Counts amounts that cannot be added.
+        guard: Counts amounts that cannot be recorded.
     """
 
-    lowest = 0.0
-
-    def __init__(self, make: Callable[[], Adds], guard: Guard) -> None:
+    def __init__(self, make: Callable[[], RecordFunction], guard: Guard) -> None:
         self._make = make
         self._guard = guard
-        self._sdk = make()
+        self._record_in_sdk = make()
 
     def rebind(self) -> None:
-        self._sdk = self._make()
+        """See ``Rebindable``."""
+        self._record_in_sdk = self._make()
+
+
+class BoundUpDownCounter(_Synchronous, UpDownCounter):
+    """Stable wrapper of an SDK up-down counter. Never raises."""
 
     def add(
-        self,
-        amount: float,
-        attributes: Attributes = None,
-        context: Context | None = None,
+        self, amount: float, attributes: Attributes = None, context: Context | None = None
     ) -> None:
+        """See ``opentelemetry.metrics.UpDownCounter.add``."""
         try:
-            addable = _addable(amount, self.lowest, self._guard)
+            addable = _addable(amount, -math.inf, self._guard)
             if addable is not None:
-                self._sdk.add(addable, attributes, context)
+                self._record_in_sdk(addable, attributes, context)
         except Exception as error:  # noqa: BLE001  # nothing may raise into training code
             self._guard.caught(error)
 
 
-class BoundCounter(_AddInstrument, Counter):
-    """Stable wrapper of an SDK counter. Never raises.
+class _CountsSteps(_Synchronous):
+    """Base of the instruments that count in the step in progress, too.
 
     Args:
-        make: Creates the SDK instrument; called again after a fork.
-        guard: Counts amounts that cannot be added.
+        make: See ``_Synchronous``.
+        guard: See ``_Synchronous``.
         steps: Of the process.
         stream: Its shares of steps on the wire.
     """
 
     def __init__(
-        self, make: Callable[[], Adds], guard: Guard, steps: StepShares, stream: ShareStream
+        self,
+        make: Callable[[], RecordFunction],
+        guard: Guard,
+        steps: StepShares,
+        stream: ShareStream,
     ) -> None:
         super().__init__(make, guard)
         self._steps = steps
         self._stream = stream
 
-    def add(
-        self,
-        amount: float,
-        attributes: Attributes = None,
-        context: Context | None = None,
+    def count(
+        self, amount: float, attributes: Attributes = None, context: Context | None = None
     ) -> None:
-        """See ``opentelemetry.metrics.Counter.add``."""
+        """Record an amount in the total, and in its step if it has one."""
         try:
             addable = _addable(amount, 0.0, self._guard)
             if addable is None:
                 return
-            self._sdk.add(addable, attributes, context)
+            self._record_in_sdk(addable, attributes, context)
             if self._steps.current is not None or (attributes and RL_LOOP_ITERATION in attributes):
                 self._steps.count(self._stream, addable, attributes)
         except Exception as error:  # noqa: BLE001  # nothing may raise into training code
             self._guard.caught(error)
 
 
-class BoundUpDownCounter(_AddInstrument, UpDownCounter):
-    """Stable wrapper of an SDK up-down counter. Never raises."""
+class BoundCounter(_CountsSteps, Counter):
+    """Stable wrapper of an SDK counter. Never raises."""
 
-    lowest = -math.inf
+    add = _CountsSteps.count
 
 
-class BoundHistogram(Histogram):
-    """Stable wrapper of an SDK histogram. Never raises.
+class BoundHistogram(_CountsSteps, Histogram):
+    """Stable wrapper of an SDK histogram. Never raises."""
 
-    Args:
-        make: Creates the SDK instrument; called again after a fork.
-        guard: Counts amounts that cannot be recorded.
-        steps: Of the process.
-        stream: Its shares of steps on the wire.
-    """
-
-    def __init__(
-        self, make: Callable[[], Records], guard: Guard, steps: StepShares, stream: ShareStream
-    ) -> None:
-        self._make = make
-        self._guard = guard
-        self._steps = steps
-        self._stream = stream
-        self._sdk = make()
-
-    def rebind(self) -> None:
-        """See ``Rebindable``."""
-        self._sdk = self._make()
-
-    def record(
-        self,
-        amount: float,
-        attributes: Attributes = None,
-        context: Context | None = None,
-    ) -> None:
-        """See ``opentelemetry.metrics.Histogram.record``."""
-        try:
-            addable = _addable(amount, 0.0, self._guard)
-            if addable is None:
-                return
-            self._sdk.record(addable, attributes, context)
-            if self._steps.current is not None or (attributes and RL_LOOP_ITERATION in attributes):
-                self._steps.count(self._stream, addable, attributes)
-        except Exception as error:  # noqa: BLE001  # nothing may raise into training code
-            self._guard.caught(error)
+    record = _CountsSteps.count
 
 
 class _Observable:

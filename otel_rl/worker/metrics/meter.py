@@ -100,8 +100,8 @@ class BufferedMeter(Meter):
 
         def make() -> BoundCounter:
             return BoundCounter(
-                lambda: self._backing.adds(
-                    lambda meter: meter.create_counter(name, unit, description)
+                lambda: self._backing.records(
+                    lambda meter: meter.create_counter(name, unit, description).add
                 ),
                 self._provider.guard,
                 self._provider.steps,
@@ -118,8 +118,8 @@ class BufferedMeter(Meter):
 
         def make() -> BoundUpDownCounter:
             return BoundUpDownCounter(
-                lambda: self._backing.adds(
-                    lambda meter: meter.create_up_down_counter(name, unit, description)
+                lambda: self._backing.records(
+                    lambda meter: meter.create_up_down_counter(name, unit, description).add
                 ),
                 self._provider.guard,
             )
@@ -141,8 +141,10 @@ class BufferedMeter(Meter):
         def make() -> BoundHistogram:
             return BoundHistogram(
                 lambda: self._backing.records(
-                    lambda meter: meter.create_histogram(
-                        name, unit, description, explicit_bucket_boundaries_advisory=buckets
+                    lambda meter: (
+                        meter.create_histogram(
+                            name, unit, description, explicit_bucket_boundaries_advisory=buckets
+                        ).record
                     ),
                     advised=buckets is not None,
                 ),

@@ -12,11 +12,11 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.util.types import Attributes
 
 from otel_rl.worker.guard import Guard
-from otel_rl.worker.metrics.instruments import Adds, Records
+from otel_rl.worker.metrics.instruments import RecordFunction
 from otel_rl.worker.metrics.sdk_meters import without_steps
 from otel_rl.worker.sdk_resources import Resource
 
-__all__ = ["AddsTwice", "Mirror", "RecordsTwice"]
+__all__ = ["Mirror", "recorded_twice"]
 
 
 class Mirror:
@@ -65,29 +65,11 @@ class Mirror:
             self._guard.warn("readers", "A metric reader could not be shut down.", error=error)
 
 
-class AddsTwice:
-    """Counter, or up-down counter, that also adds to its copy in the mirror."""
+def recorded_twice(own: RecordFunction, mirrored: RecordFunction) -> RecordFunction:
+    """Return what records in an instrument and in its copy in the mirror."""
 
-    def __init__(self, own: Adds, mirrored: Adds) -> None:
-        self._both = (own, mirrored)
+    def record(amount: float, attributes: Attributes, context: Context | None) -> None:
+        own(amount, attributes, context)
+        mirrored(amount, attributes, context)
 
-    def add(
-        self, amount: float, attributes: Attributes = None, context: Context | None = None
-    ) -> None:
-        """See ``opentelemetry.metrics.Counter.add``."""
-        for one in self._both:
-            one.add(amount, attributes, context)
-
-
-class RecordsTwice:
-    """Histogram that also records to its copy in the mirror."""
-
-    def __init__(self, own: Records, mirrored: Records) -> None:
-        self._both = (own, mirrored)
-
-    def record(
-        self, amount: float, attributes: Attributes = None, context: Context | None = None
-    ) -> None:
-        """See ``opentelemetry.metrics.Histogram.record``."""
-        for one in self._both:
-            one.record(amount, attributes, context)
+    return record

@@ -13,24 +13,7 @@ _log = logging.getLogger(__name__)
 
 def encode_keys(keys: Iterable[KeySpec]) -> bytes:
     """Return one part."""
-    of_wire = [
-        wire.Key(
-            one.key,
-            one.name,
-            one.role,
-            one.attributes,
-            one.statistic,
-            one.unit,
-            one.axis,
-            one.section,
-            one.tier,
-            one.reduction,
-            one.worker,
-            one.own_name,
-            one.own_scale,
-        )
-        for one in keys
-    ]
+    of_wire = [wire.copied(one, wire.Key) for one in keys]
     return wire.compress(wire.encode(wire.KeyPart(wire.VERSION, of_wire)))
 
 
@@ -41,24 +24,7 @@ def decode_keys(body: bytes) -> Sequence[KeySpec]:
         StateRefused: It is something else.
     """
     part = wire.decode(wire.decompress(body), wire.KeyPart)
-    return [
-        KeySpec(
-            one.key,
-            one.name,
-            one.role,
-            one.attributes,
-            one.statistic,
-            one.unit,
-            one.axis,
-            one.section,
-            one.tier,
-            one.reduction,
-            one.worker,
-            one.own_name,
-            one.own_scale,
-        )
-        for one in part.keys
-    ]
+    return [wire.restored(one, KeySpec) for one in part.keys]
 
 
 def readable_keys(parts: Iterable[bytes]) -> Sequence[KeySpec]:

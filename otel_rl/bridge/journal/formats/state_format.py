@@ -5,20 +5,16 @@ may be moved, renamed or written anew as long as it reads and writes these. What
 numbers, texts and containers, never calls anything that the bytes name, and takes memory in
 proportion to the bytes that are stored.
 
-Rules for a change, see ``docs/adr/0011-state-is-messagepack.md``:
-
-* A field is its place in the array. New ones are added at the end and have a default, which is
-  what a journal of before means. None is removed, moved or given another meaning or type.
-* Every change raises ``FORMAT`` in ``schema.py``, so that an older bridge refuses the journal
-  instead of dropping what it does not know.
-* A change that cannot be made so gets another ``VERSION`` and structs of its own beside these.
+Rules for a change: ``docs/adr/0011-state-is-messagepack.md``.
 """
 
 import sys
 import zlib
 from array import array
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cache
+from operator import attrgetter
 from typing import Annotated, Any, Final, TypeVar
 
 import msgspec
@@ -93,6 +89,7 @@ __all__ = [
     "buckets",
     "check_places",
     "compress",
+    "copied",
     "decode",
     "decompress",
     "decompress_each",
@@ -107,6 +104,7 @@ __all__ = [
     "packed",
     "prepared",
     "refusing",
+    "restored",
     "single",
     "value",
 ]
@@ -115,6 +113,8 @@ VERSION: Final = 1
 """First element of everything that is encoded here."""
 
 _T = TypeVar("_T", bound="_Versioned")
+_StructT = TypeVar("_StructT", bound=msgspec.Struct)
+_RecordT = TypeVar("_RecordT")
 _HashableT = TypeVar("_HashableT", bound=Hashable)
 
 # Compressed bytes are read up to so many, or so many times what is stored. Identities of ten
@@ -856,6 +856,21 @@ def encode(kept: _Array) -> bytes:
         return _ENCODER.encode(kept)
     except (OverflowError, UnicodeEncodeError):  # so seldom that no value is looked at before
         return _ENCODER.encode(_fitting(kept))
+
+
+def copied(record: object, kind: type[_StructT]) -> _StructT:
+    """Make a struct of a record that has attributes with the names of its fields."""
+    return kind(*_fields_of(kind)(record))
+
+
+def restored(kept: _Array, kind: Callable[..., _RecordT]) -> _RecordT:
+    """Undo ``copied``."""
+    return kind(**msgspec.structs.asdict(kept))
+
+
+@cache
+def _fields_of(kind: type[msgspec.Struct]) -> Callable[[object], Sequence[Any]]:
+    return attrgetter(*kind.__struct_fields__)
 
 
 def decode(body: bytes, kind: type[_T]) -> _T:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from otel_rl.bridge.rows.key_catalogue import TIME
 from otel_rl.bridge.rows.open_run.run_state import RunState
 from otel_rl.bridge.rows.series.key_groups import GroupIdentity
-from otel_rl.bridge.rows.steps.step_rows import ClosedStep
+from otel_rl.bridge.rows.steps.step_closing import ClosedStep
 from otel_rl.bridge.rows.window_rows import ClosedWindow
 from otel_rl.goodput import Spent
 from otel_rl.records import RoleStanding

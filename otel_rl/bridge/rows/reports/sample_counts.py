@@ -43,23 +43,9 @@ class SampleCounts:
 
     def to_wire(self) -> wire.SampleCounts:
         """Return the counts for the journal."""
-        return wire.SampleCounts(
-            self.taken,
-            self.late,
-            self.duplicate,
-            self.too_many_series,
-            self.too_old,
-            self.spans_too_old,
-        )
+        return wire.copied(self, wire.SampleCounts)
 
     @classmethod
     def from_wire(cls, kept: wire.SampleCounts) -> "SampleCounts":
         """Undo ``to_wire``."""
-        return cls(
-            kept.taken,
-            kept.late,
-            kept.duplicate,
-            kept.too_many_series,
-            kept.too_old,
-            kept.spans_too_old,
-        )
+        return wire.restored(kept, cls)

@@ -1,6 +1,6 @@
 """State of a tracker key, of a worker and of each of its series."""
 
-from dataclasses import astuple, dataclass, field
+from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Final
 
@@ -239,18 +239,9 @@ class Stream:
 
 def failure_to_wire(failure: WorkerFailure) -> wire.Failure:
     """Return a failure for the journal."""
-    return wire.Failure(*astuple(failure))
+    return wire.copied(failure, wire.Failure)
 
 
 def failure_from_wire(kept: wire.Failure) -> WorkerFailure:
     """Undo ``failure_to_wire``."""
-    return WorkerFailure(
-        kept.worker,
-        kept.time_ns,
-        kept.error,
-        kept.message,
-        kept.step,
-        kept.is_in_step,
-        kept.recovery_s,
-        kept.reports_ends,
-    )
+    return wire.restored(kept, WorkerFailure)

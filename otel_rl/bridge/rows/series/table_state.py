@@ -118,12 +118,12 @@ class TableState:
         places_of_ended = {worker: place for place, worker in enumerate(ended_workers)}
         return wire.Identities(
             wire.VERSION,
-            [(_worker_to_wire(worker), state.label) for worker, state in workers.items()],
+            [(wire.copied(worker, wire.Worker), state.label) for worker, state in workers.items()],
             self.keys.to_wire(),
             [
                 wire.Stream(
                     places[id(stream.worker)],
-                    _series_to_wire(series),
+                    wire.copied(series, wire.Series),
                     stream.number,
                     stream.group.number,
                     None if stream.own is None else stream.own.number,
@@ -136,11 +136,11 @@ class TableState:
             self.next_stream,
             self.keys.own_keys,
             self.workers.indexes,
-            [_worker_to_wire(worker) for worker in ended_workers],
+            [wire.copied(worker, wire.Worker) for worker in ended_workers],
             [
                 wire.Ended(
                     places_of_ended[series.worker],
-                    _series_to_wire(series),
+                    wire.copied(series, wire.Series),
                     stream.number,
                     None if stream.counter is None else stream.counter.to_wire(),
                     None if stream.histogram is None else stream.histogram.to_wire(),
@@ -151,10 +151,7 @@ class TableState:
                 for series, stream in ended.items()
             ],
             self.ended.unknown_through_ns,
-            {
-                prefix: wire.Device(one.uuid, one.host, one.name, one.model, one.workers)
-                for prefix, one in self.devices.devices.items()
-            },
+            {prefix: wire.copied(one, wire.Device) for prefix, one in self.devices.devices.items()},
         )
 
     @classmethod
@@ -170,10 +167,7 @@ class TableState:
         wire.check_places(len(keys.groups), dict.fromkeys(kept.with_shares))
         for number in kept.with_shares:
             keys.groups[number].has_shares = True
-        devices = {
-            prefix: Device(one.uuid, one.host, one.name, one.model, one.workers)
-            for prefix, one in identities.devices.items()
-        }
+        devices = {prefix: wire.restored(one, Device) for prefix, one in identities.devices.items()}
         state = cls(
             _workers(identities, kept, intern),
             keys,
@@ -279,25 +273,8 @@ def _workers(
     return WorkerTable(states, dict(identities.indexes))
 
 
-def _worker_to_wire(worker: Worker) -> wire.Worker:
-    return wire.Worker(worker.role, worker.instance, worker.index, worker.count)
-
-
 def _worker_from_wire(kept: wire.Worker, intern: wire.Interning) -> Worker:
     return Worker(intern(kept.role), kept.instance, kept.index, kept.count)
-
-
-def _series_to_wire(series: Series) -> wire.Series:
-    return wire.Series(
-        series.name,
-        series.unit,
-        series.attributes,
-        series.reduction,
-        series.instrument,
-        series.scope,
-        series.typed,
-        series.data,
-    )
 
 
 def _series_from_wire(worker: Worker, kept: wire.Series, intern: wire.Interning) -> Series:

@@ -66,14 +66,9 @@ class Attempts:
 
     def to_wire(self) -> list[wire.Attempt]:
         """Return the attempts for the journal."""
-        return [
-            wire.Attempt(one.number, one.first_step, one.first_row, one.since_ns)
-            for one in self.begun
-        ]
+        return [wire.copied(one, wire.Attempt) for one in self.begun]
 
     @classmethod
     def from_wire(cls, kept: Sequence[wire.Attempt]) -> "Attempts":
         """Undo ``to_wire``."""
-        return cls(
-            [Attempt(one.number, one.first_step, one.first_row, one.since_ns) for one in kept]
-        )
+        return cls([wire.restored(one, Attempt) for one in kept])

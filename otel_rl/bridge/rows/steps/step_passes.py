@@ -81,17 +81,7 @@ class Returned:
 
     def to_wire(self) -> wire.Returned:
         """Return the worker for the journal."""
-        return wire.Returned(
-            self.since_ns,
-            self.received_ns,
-            self.through,
-            self.first,
-            self.is_sure,
-            self.newest_ns,
-            self.positions,
-            self.high,
-            self.repeats,
-        )
+        return wire.copied(self, wire.Returned)
 
     @classmethod
     def from_wire(cls, kept: wire.Returned) -> "Returned":

@@ -1,0 +1,242 @@
+"""Open steps of one role: their samples and counts so far, until each has a row."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from otel_rl.bridge.journal.formats import state_format as wire
+from otel_rl.bridge.rows.reduce import (
+    MAX_VALUES,
+    Cell,
+    cells_from_wire,
+    cells_to_wire,
+    merged,
+    put,
+)
+from otel_rl.bridge.rows.series.streams import Group
+from otel_rl.bridge.rows.steps.step_counts import StepCounts
+from otel_rl.bridge.rows.steps.step_passes import StepPasses
+
+__all__ = ["Export", "OpenStep", "ReachedSteps", "RoleSteps", "Steps", "keep_each", "put_each"]
+
+
+@dataclass(slots=True)
+class OpenStep:
+    """Samples of one step so far, by the number of their group.
+
+    Attributes:
+        time_ns: The latest of their times.
+        received_ns: Arrival of the last.
+        cells: Values to be reduced.
+        single: Every measurement, of the groups with per-worker rows.
+        workers: The labels of those that have reported.
+        export: The last export with a sample of it.
+        counts: Of counters and histograms, if there are any.
+    """
+
+    time_ns: int = 0
+    received_ns: int = 0
+    cells: dict[int, Cell] = field(default_factory=dict)
+    single: dict[int, list[tuple[int, float]]] = field(default_factory=dict)
+    workers: set[str] = field(default_factory=set)
+    export: tuple[str, int] | None = None
+    counts: StepCounts | None = None
+
+    def join(self, other: "OpenStep") -> None:
+        """Fold in another part of the same step."""
+        self.time_ns = max(self.time_ns, other.time_ns)
+        self.received_ns = max(self.received_ns, other.received_ns)
+        self.workers |= other.workers
+        for number, cell in other.cells.items():
+            own = self.cells.get(number)
+            self.cells[number] = cell if own is None else merged((own, cell))
+        for number, made in other.single.items():
+            self.single.setdefault(number, []).extend(made)
+        if other.counts is not None:
+            if self.counts is None:
+                self.counts = StepCounts()
+            self.counts.join(other.counts)
+
+    def size(self) -> int:
+        """Return the approximate number of its values."""
+        single = sum(map(len, self.single.values()))
+        return 1 + len(self.cells) + single + (0 if self.counts is None else self.counts.size())
+
+    def to_wire(self) -> wire.OpenStep:
+        """Return the step for the journal.
+
+        Without ``export``, an optimisation: the next sample of an export sets it again.
+        """
+        cells = cells_to_wire(self.cells)
+        counts = None if self.counts is None else self.counts.to_wire()
+        return wire.OpenStep(
+            self.time_ns, self.received_ns, cells, self.single, self.workers, counts
+        )
+
+    @classmethod
+    def from_wire(cls, kept: wire.OpenStep, groups: int) -> "OpenStep":
+        """Undo ``to_wire``, with so many groups."""
+        wire.check_places(groups, kept.cells, kept.single)
+        return cls(
+            kept.time_ns,
+            kept.received_ns,
+            cells_from_wire(kept.cells),
+            wire.single(kept.single),
+            kept.workers,
+            counts=None if kept.counts is None else StepCounts.from_wire(kept.counts, groups),
+        )
+
+
+Steps = dict[int, OpenStep]
+"""Steps by number."""
+
+Export = tuple[str, int]
+"""Label of the worker, and the time of arrival."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReachedSteps:
+    """The steps of one series of an export. The other series mostly have the same ones.
+
+    It holds until a step is removed.
+
+    Attributes:
+        export: That it is of.
+        of: Where its steps are.
+        steps: Their numbers; one may stand there repeatedly.
+        times_ns: Of their samples.
+        opened: The step of each.
+    """
+
+    export: Export
+    of: Steps
+    steps: Sequence[int]
+    times_ns: Sequence[int]
+    opened: Sequence[OpenStep]
+
+    @classmethod
+    def of_samples(
+        cls, export: Export, of: Steps, steps: Sequence[int], times_ns: Sequence[int]
+    ) -> "ReachedSteps":
+        """Open the steps that are missing, and note the export and its times at each."""
+        opened: list[OpenStep] = []
+        label, received_ns = export
+        for number, time_ns in zip(steps, times_ns, strict=True):
+            step = of.get(number)
+            if step is None:
+                step = of[number] = OpenStep()
+            if step.export is not export:  # once in a step
+                step.export = export
+                step.workers.add(label)
+                step.received_ns = max(received_ns, step.received_ns)
+            if step.time_ns < time_ns:
+                step.time_ns = time_ns
+            opened.append(step)
+        return cls(export, of, steps, times_ns, opened)
+
+    def has(self, export: Export, of: Steps, steps: Sequence[int], times_ns: Sequence[int]) -> bool:
+        """Return whether these are the samples of another series."""
+        return (
+            self.export is export
+            and self.of is of
+            and self.steps == steps
+            and self.times_ns == times_ns
+        )
+
+
+# These loops run for every measurement of a run: few calls, local names.
+
+
+def put_each(
+    opened: Iterable[OpenStep], group: Group, values: Sequence[float], times_ns: Sequence[int]
+) -> None:
+    """Fold a value into a group of each step."""
+    number, reduction = group.number, group.reduction
+    for step, value, time_ns in zip(opened, values, times_ns, strict=True):
+        cells = step.cells
+        cell = cells.get(number)
+        if type(cell) is list and len(cell) < MAX_VALUES:  # nearly always: ``put``
+            cell.append(value)
+        else:
+            put(cells, number, value, time_ns, reduction)
+
+
+def keep_each(
+    opened: Iterable[OpenStep], number: int, values: Sequence[float], times_ns: Sequence[int]
+) -> None:
+    """Keep a measurement of a group in each step."""
+    for step, made in zip(opened, zip(times_ns, values, strict=True), strict=True):
+        single = step.single
+        if number in single:
+            single[number].append(made)
+        else:
+            single[number] = [made]
+
+
+@dataclass(slots=True)
+class RoleSteps:
+    """Open steps of a role.
+
+    Attributes:
+        open: Steps of the present pass, without a row.
+        closed_through: Steps through this one have rows.
+        late: Steps with a row and later samples.
+        again: Steps of the workers that have gone back, as long as others may follow.
+        again_closed_through: Of those, the last that has a row.
+        again_samples: Number of samples in ``again``.
+        passes: Workers that have gone back.
+        size: The most workers that were in a row.
+        export: The last export: its worker and time.
+        reached: The steps of its last series.
+    """
+
+    open: Steps = field(default_factory=dict)
+    closed_through: int | None = None
+    late: Steps = field(default_factory=dict)
+    again: Steps = field(default_factory=dict)
+    again_closed_through: int | None = None
+    again_samples: Counter[int] = field(default_factory=Counter)
+    passes: StepPasses = field(default_factory=StepPasses)
+    size: int = 0
+    export: Export | None = None
+    reached: ReachedSteps | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """Return whether any step waits."""
+        return bool(self.open or self.late or self.again)
+
+    def to_wire(self) -> wire.StepsOfRole:
+        """Return the steps for the journal."""
+        return wire.StepsOfRole(
+            _to_wire(self.open),
+            self.closed_through,
+            _to_wire(self.late),
+            _to_wire(self.again),
+            self.again_closed_through,
+            self.again_samples,
+            self.passes.to_wire(),
+            self.size,
+        )
+
+    @classmethod
+    def from_wire(cls, kept: wire.StepsOfRole, groups: int) -> "RoleSteps":
+        """Undo ``to_wire``, with so many groups."""
+        return cls(
+            _from_wire(kept.open, groups),
+            kept.closed_through,
+            _from_wire(kept.late, groups),
+            _from_wire(kept.again, groups),
+            kept.again_closed_through,
+            Counter(kept.again_samples),
+            StepPasses.from_wire(kept.passes),
+            kept.size,
+        )
+
+
+def _to_wire(steps: Steps) -> dict[int, wire.OpenStep]:
+    return {number: step.to_wire() for number, step in steps.items()}
+
+
+def _from_wire(kept: Mapping[int, wire.OpenStep], groups: int) -> Steps:
+    return {number: OpenStep.from_wire(step, groups) for number, step in kept.items()}

@@ -1,0 +1,381 @@
+"""Closes steps of one role: chooses those that are complete, and reduces each to its row.
+
+A row with fewer workers than expected contains their number, so that it is not taken for the whole
+step.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from otel_rl.bridge.rows.per_worker_rows import single_rows
+from otel_rl.bridge.rows.reduce import reduced, statistic
+from otel_rl.bridge.rows.series.key_groups import GroupIdentity
+from otel_rl.bridge.rows.series.series_table import StreamTable
+from otel_rl.bridge.rows.series.streams import WorkerStanding, WorkerState
+from otel_rl.bridge.rows.settings import AlignSettings
+from otel_rl.bridge.rows.steps.attempts import Attempts
+from otel_rl.bridge.rows.steps.role_steps import OpenStep, RoleSteps, Steps
+from otel_rl.bridge.rows.steps.step_axis import is_integral
+from otel_rl.bridge.rows.steps.step_passes import Returned
+from otel_rl.bridge.rows.turns.batch_limit import BatchLimit
+from otel_rl.records import RoleStanding
+from otel_rl.semconv import names
+from otel_rl.semconv.names import RlPhaseValues
+from otel_rl.semconv.spec import Reduction
+
+__all__ = ["ClosedStep", "StepClosing"]
+
+_NS_PER_S = 1_000_000_000
+
+_FIRST_STEP = -(1 << 63)
+
+# Work and transfer phases of an iteration, without waits.
+_PIPELINE = frozenset(phase for phase, spec in names.PHASES.items() if spec.pipeline)
+
+
+@dataclass(frozen=True, slots=True)
+class ClosedStep:
+    """One step of one role, reduced.
+
+    Attributes:
+        role: Its role.
+        step: Its number.
+        time_ns: Latest event time among its samples.
+        values: Tracker key to value.
+        version: The policy version that was reported with the step, if any.
+        late: Number of samples that turned out to be late when it was closed.
+        attempt: That it is of; None for the one at its time.
+    """
+
+    role: str
+    step: int
+    time_ns: int
+    values: dict[str, float]
+    version: int | None
+    late: int = 0
+    attempt: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StepClosing:
+    """One check of the steps of a role.
+
+    Attributes:
+        leader: Label of the worker that leads the run's axis, if it is of this role.
+    """
+
+    name: str
+    role: RoleSteps
+    workers: Sequence[WorkerState]
+    table: StreamTable
+    settings: AlignSettings
+    now_ns: int
+    room: BatchLimit
+    attempts: Attempts
+    leader: str | None
+
+    def surplus(self, standing: RoleStanding | None) -> list[ClosedStep]:
+        """Remove and return the oldest steps above the bound."""
+        role, rows = self.role, list[ClosedStep]()
+        expected = self._expected(standing)
+        for step in self._beyond(role.open):
+            rows += self._close_open(step, expected)
+        for step in self._beyond(role.late):
+            rows += self._close_late(step)
+        for step in self._beyond(role.again):
+            rows += self._close_again(step)
+        return rows
+
+    def _close_open(self, step: int, expected: Callable[[OpenStep], int]) -> list[ClosedStep]:
+        role = self.role
+        opened = role.open.pop(step)
+        role.closed_through = _later(step, role.closed_through)
+        rows = self._rows(step, opened, expected(opened))
+        role.size = max(role.size, len(opened.workers))
+        return rows
+
+    def _close_late(self, step: int) -> list[ClosedStep]:
+        return self._rows(step, self.role.late.pop(step), self.role.size, is_late=True)
+
+    def _close_again(self, step: int) -> list[ClosedStep]:
+        role = self.role
+        role.again_closed_through = _later(step, role.again_closed_through)
+        late = role.again_samples.pop(step, 0)
+        return self._rows(step, role.again.pop(step), role.size, late=late)
+
+    def _beyond(self, steps: Steps) -> list[int]:
+        return sorted(steps)[: max(0, len(steps) - self.settings.max_open_steps)]
+
+    def closed(self, standing: RoleStanding | None, *, everything: bool) -> list[ClosedStep]:
+        """Remove and return steps that are complete, or have waited long enough."""
+        role = self.role
+        should_be = role.size if standing is None else min(role.size, standing.expected)
+        rows = self._turned(should_be, is_over=everything)
+        waiting_for = self._waiting_for(should_be)
+        expected = self._expected(standing)
+        for step, opened in self._due(role.open, waiting_for, everything=everything):
+            if not self._has_room(opened):
+                break
+            rows += self._close_open(step, expected)
+        enough = role.size or math.inf
+        for step, opened in self._due(role.late, None, enough, everything=everything):
+            if not self._has_room(opened):
+                break
+            rows += self._close_late(step)
+        enough = math.inf if role.passes.returned else enough
+        for step, opened in self._due(role.again, None, enough, everything=everything):
+            if not self._has_room(opened):
+                break
+            rows += self._close_again(step)
+        return rows
+
+    def _has_room(self, opened: OpenStep) -> bool:
+        return self.room.take(opened.size())
+
+    def _due(
+        self,
+        steps: Steps,
+        waiting_for: Sequence[WorkerState] | None,
+        enough: float = math.inf,
+        *,
+        everything: bool,
+    ) -> list[tuple[int, OpenStep]]:
+        """Return the steps that are complete or have waited long enough, ascending.
+
+        Args:
+            steps: All.
+            waiting_for: Workers that must have gone past a step; None if unknown.
+            enough: Number of workers that completes a step.
+            everything: All steps.
+        """
+        if not steps:
+            return []
+        settings, now_ns = self.settings, self.now_ns
+        lateness_ns = int(settings.allowed_lateness_s * _NS_PER_S)
+        quiet_ns = int(settings.quiet_s * _NS_PER_S)
+        complete_below = _complete_below(waiting_for)
+        newest = max(steps)
+        surplus = len(steps) - settings.max_open_steps
+        due: list[tuple[int, OpenStep]] = []
+        for place, step in enumerate(sorted(steps)):
+            opened = steps[step]
+            opened.received_ns = min(opened.received_ns, now_ns)  # the clock may be set back
+            silent_ns = now_ns - opened.received_ns
+            complete = complete_below is not None and step < complete_below
+            complete = complete or (silent_ns >= quiet_ns and len(opened.workers) >= enough)
+            if step == newest and not complete and waiting_for is not None:
+                # The newest, with all series of the previous step, from every worker.
+                before = due[-1][0] if due else self.role.closed_through
+                complete = (
+                    silent_ns >= quiet_ns
+                    and before is not None
+                    and all(worker.has_all_of(step, since=before) for worker in waiting_for)
+                )
+            if everything or complete or silent_ns >= lateness_ns or place < surplus:
+                due.append((step, opened))
+        return due
+
+    def _turned(self, should_be: int, *, is_over: bool) -> list[ClosedStep]:
+        """Close the rest of the previous pass if all workers have gone back, or all is over."""
+        passes = self.role.passes
+        if not passes.returned:
+            return []
+        settle_ns = int(self.settings.settle_s * _NS_PER_S)
+        lateness_ns = int(self.settings.allowed_lateness_s * _NS_PER_S)
+        live = [worker for worker in self.workers if self._is_live(worker)]
+        passes.keep({worker.label for worker in live})
+        after = passes.caught_up(self.role.closed_through)
+        if after is not None:
+            self._join(after)
+        if passes.others or not passes.returned:
+            return []
+        heard_ns: dict[str, int] = {}
+        for worker in live:
+            heard_ns[worker.label] = max(worker.received_ns, heard_ns.get(worker.label, 0))
+        if not all(
+            one.is_sure and (is_over or heard_ns[label] - one.received_ns >= settle_ns)
+            for label, one in passes.returned.items()
+        ):
+            return []
+        is_overdue = is_over or self.now_ns - passes.since_ns >= lateness_ns
+        if len(passes.returned) < should_be and not is_overdue:
+            return []
+        return self._turn()
+
+    def _join(self, after: int) -> None:
+        """Join the steps after this one with those of the others."""
+        role = self.role
+        for step in [step for step in role.again if step > after]:
+            joining = role.again.pop(step)
+            role.again_samples.pop(step, None)
+            if step in role.open:
+                role.open[step].join(joining)
+            else:
+                role.open[step] = joining
+
+    def _turn(self) -> list[ClosedStep]:
+        role = self.role
+        rows: list[ClosedStep] = []
+        for step in sorted(role.open):
+            opened = role.open[step]
+            rows += self._rows(step, opened, role.size)
+        returned = role.passes.begin()
+        if self.leader is not None:
+            self._begin_attempt(returned)
+        closed_through = role.again_closed_through
+        for step in sorted(role.again):
+            if closed_through is not None and step <= closed_through:
+                late = role.again_samples[step]
+                rows += self._rows(step, role.again.pop(step), role.size, late=late)
+        role.open, role.again, role.again_closed_through = role.again, {}, None
+        role.again_samples.clear()
+        if role.open and min(role.open) > _FIRST_STEP:
+            closed_through = _later(min(role.open) - 1, closed_through)
+        role.closed_through = closed_through
+        role.size = len(returned)
+        for worker in self.workers:
+            worker.start_again()
+        for stream in self.table.streams_of(self.name):
+            one = returned.get(stream.worker.label)
+            if one is not None:
+                step_of = one.positions.get(stream.number)
+                if step_of is not None:
+                    stream.reported(step_of)
+        return rows
+
+    def _begin_attempt(self, returned: Mapping[str, Returned]) -> None:
+        """Begin an attempt of the run, unless its workers have only named an old step."""
+        repeating = {label: one for label, one in returned.items() if one.is_attempt}
+        if repeating:
+            leading = repeating.get(self.leader or "")
+            since_ns = min(one.since_ns for one in repeating.values())
+            self.attempts.begin(
+                min(one.first for one in repeating.values()),
+                since_ns if leading is None else leading.since_ns,
+            )
+
+    def _is_live(self, worker: WorkerState) -> bool:
+        return self.now_ns - worker.received_ns <= int(self.settings.lease_s * _NS_PER_S)
+
+    def _waiting_for(self, should_be: int) -> list[WorkerState] | None:
+        """Return the live workers of the role whose steps are waited for.
+
+        None while a worker may still be before its first step. For ``allowed_lateness_s`` after the
+        first export of the role, that is an announced worker without an export; for as long after a
+        worker's first export, as many as there were before; and for as long after each worker's
+        first export, one that has reported other data but no step yet.
+        """
+        lateness_ns = int(self.settings.allowed_lateness_s * _NS_PER_S)
+        if self._missing_count():
+            return None
+        live = [worker for worker in self.workers if self._is_live(worker)]
+        stepping = [worker for worker in live if worker.streams]
+        young = [worker for worker in live if self.now_ns - worker.first_ns < lateness_ns]
+        if any(not worker.streams for worker in young):
+            return None
+        if young and len({worker.label for worker in stepping}) < should_be:
+            return None
+        return stepping
+
+    def _expected(self, standing: RoleStanding | None) -> Callable[[OpenStep], int]:
+        """Return the number of workers expected in a row that was not closed before.
+
+        As many as were in one before, without those that have reported their end since. While the
+        role is young, as many as were announced.
+        """
+        role = self.role
+        left = {worker.label for worker in self.workers if worker.standing is WorkerStanding.LEFT}
+        announced = self._missing_count()
+        alive = role.size if standing is None else standing.expected
+
+        def expected(opened: OpenStep) -> int:
+            there = alive + len(left & opened.workers) if left else alive
+            return max(min(role.size, there), announced)
+
+        return expected
+
+    def _missing_count(self) -> int:
+        """Return the number of announced workers, if some may still be missing; else 0."""
+        lateness_ns = int(self.settings.allowed_lateness_s * _NS_PER_S)
+        begun_ns = min((worker.first_ns for worker in self.workers), default=0)
+        if self.now_ns - begun_ns >= lateness_ns or not self.table.workers.is_missing(self.name):
+            return 0
+        return max((worker.count or 0 for worker in self.workers), default=0)
+
+    def _rows(
+        self, step: int, opened: OpenStep, expected: int, *, late: int = 0, is_late: bool = False
+    ) -> list[ClosedStep]:
+        attempt = None if is_late or self.leader is None else self.attempts.newest
+        rows = _reduce(self.name, step, opened, self.table, late, attempt)
+        if len(opened.workers) < expected and rows[-1].values:
+            for name, value in (
+                (names.RL_SERVICE_STEP_REPORTED, len(opened.workers)),
+                (names.RL_SERVICE_STEP_EXPECTED, expected),
+            ):
+                identity = GroupIdentity(self.name, name, (), Reduction.LAST)
+                if self.table.keys.has_room_for(identity, self.settings):
+                    group = self.table.keys.group(identity)
+                    for row in rows:
+                        row.values[group.key] = float(value)
+        return rows
+
+
+def _complete_below(waiting_for: Sequence[WorkerState] | None) -> float | None:
+    """Return the step below which all are complete: every worker has gone past them."""
+    if waiting_for is None:
+        return None
+    return min((worker.passed_below() for worker in waiting_for), default=math.inf)
+
+
+def _later(step: int, other: int | None) -> int:
+    return step if other is None else max(step, other)
+
+
+def _reduce(
+    role: str,
+    step: int,
+    opened: OpenStep,
+    table: StreamTable,
+    late: int,
+    attempt: int | None,
+) -> list[ClosedStep]:
+    """Reduce a step to its row.
+
+    If single measurements are written and a worker made several in one step, a row for each but the
+    last precedes it.
+    """
+    values: dict[str, float] = {}
+    version: int | None = None
+    phases: dict[str, float] = {}
+    for number, cell in opened.cells.items():
+        group = table.keys.groups[number]
+        value = reduced(cell, group.reduction)
+        if value is None:
+            continue
+        values[group.key] = value
+        for suffix in group.statistics:
+            found = statistic(cell, suffix)
+            if found is not None:
+                values[f"{group.key}/{suffix}"] = found
+        if group.name == names.RL_POLICY_VERSION and is_integral(value):
+            version = int(value)
+        if group.name == names.RL_PHASE_DURATION and not group.own:
+            phases[dict(group.attributes).get(names.RL_PHASE, "")] = value
+    if RlPhaseValues.TRAIN in phases:
+        derived = table.keys.group(
+            GroupIdentity(role, names.RL_PIPELINE_DURATION, (), Reduction.MEAN)
+        )
+        values[derived.key] = sum(value for phase, value in phases.items() if phase in _PIPELINE)
+    if opened.counts is not None:
+        values.update(opened.counts.values(role, table))
+    groups, rows = table.keys.groups, list[tuple[int, dict[str, float]]]()
+    if set(map(len, opened.single.values())) == {1}:  # nearly always, and much faster
+        values.update([(groups[number].key, made[0][1]) for number, made in opened.single.items()])
+    elif opened.single:
+        rows += single_rows({groups[number].key: made for number, made in opened.single.items()})
+        values |= rows.pop()[1] if rows else {}
+    return [
+        *(ClosedStep(role, step, time_ns, row, version, 0, attempt) for time_ns, row in rows),
+        ClosedStep(role, step, opened.time_ns, values, version, late, attempt),
+    ]
