@@ -83,9 +83,10 @@ class _AddInstrument:
 
     lowest = 0.0
 
-    def __init__(self, make: Callable[[], Adds], guard: Guard) -> None:
+    def __init__(self, make: Callable[[], Adds], guard: Guard, name: str) -> None:
         self._make = make
         self._guard = guard
+        self._name = name
         self._sdk = make()
 
     def rebind(self) -> None:
@@ -98,7 +99,7 @@ class _AddInstrument:
         context: Context | None = None,
     ) -> None:
         try:
-            addable = _addable(amount, self.lowest, self._guard)
+            addable = _addable(amount, self.lowest, self._name, self._guard)
             if addable is not None:
                 self._sdk.add(addable, attributes, context)
         except Exception as error:  # noqa: BLE001  # nothing may raise into training code
@@ -118,7 +119,7 @@ class BoundCounter(_AddInstrument, Counter):
     def __init__(
         self, make: Callable[[], Adds], guard: Guard, steps: StepShares, stream: ShareStream
     ) -> None:
-        super().__init__(make, guard)
+        super().__init__(make, guard, stream.name)
         self._steps = steps
         self._stream = stream
 
@@ -130,7 +131,7 @@ class BoundCounter(_AddInstrument, Counter):
     ) -> None:
         """See ``opentelemetry.metrics.Counter.add``."""
         try:
-            addable = _addable(amount, 0.0, self._guard)
+            addable = _addable(amount, 0.0, self._stream.name, self._guard)
             if addable is None:
                 return
             self._sdk.add(addable, attributes, context)
@@ -177,7 +178,7 @@ class BoundHistogram(Histogram):
     ) -> None:
         """See ``opentelemetry.metrics.Histogram.record``."""
         try:
-            addable = _addable(amount, 0.0, self._guard)
+            addable = _addable(amount, 0.0, self._stream.name, self._guard)
             if addable is None:
                 return
             self._sdk.record(addable, attributes, context)
@@ -210,7 +211,7 @@ class BoundObservableGauge(_Observable, ObservableGauge):
     """SDK observable gauge that is made again after a fork."""
 
 
-def _addable(amount: object, lowest: float, guard: Guard) -> float | None:
+def _addable(amount: object, lowest: float, name: str, guard: Guard) -> float | None:
     """Convert the amount for the SDK; None, counted, if it cannot be added.
 
     The SDK drops such amounts too, but uncounted and with a log line for each.
@@ -219,7 +220,8 @@ def _addable(amount: object, lowest: float, guard: Guard) -> float | None:
     if isinstance(plain, NotANumber):
         guard.drop(
             DropReason.NOT_A_NUMBER,
-            f"A counter or histogram takes numbers (got {plain.description}). It is dropped.",
+            f"{name}: a counter or histogram takes numbers (got {plain.description}). "
+            "It is dropped.",
         )
         return None
     # False for NaN too.
@@ -227,7 +229,7 @@ def _addable(amount: object, lowest: float, guard: Guard) -> float | None:
         return plain
     guard.drop(
         DropReason.NOT_ADDABLE,
-        f"A counter or histogram cannot take {plain}. It is dropped. "
+        f"{name}: a counter or histogram cannot take {plain}. It is dropped. "
         "Use a gauge for values that may be NaN, an up-down counter for values that may fall.",
     )
     return None
