@@ -15,10 +15,10 @@ from otel_rl.bridge.journal.run_reader import (
     read_standing,
 )
 from otel_rl.dashboard.arrange import Panel, Section, arrange
+from otel_rl.dashboard.own_names import headlines
 from otel_rl.goodput import as_json as as_json_goodput
 from otel_rl.goodput import in_words
 from otel_rl.records import ExperimentStatus, KeySpec
-from otel_rl.semconv import names
 from otel_rl.semconv.spec import Tier
 from otel_rl.view.downsample import downsample
 from otel_rl.view.journals import Found, Journals
@@ -43,9 +43,6 @@ _MAX_SPARK_BYTES: Final = 4 << 20  # of stored history; longer ones are read whe
 
 _NS_PER_S: Final = 1e9
 _NS_PER_MS: Final = 1e6
-
-# What the list shows of a run, the first that it has.
-_HEADLINES: Final = {names.RL_REWARD_MEAN: "reward", names.RL_TRAIN_LOSS: "loss"}
 
 _LAST_STEPS: Final = 20
 
@@ -103,15 +100,13 @@ def run_summary(journals: Journals, found: Found, now_ns: int) -> dict[str, Any]
 
 def headline(data: RunData, keys: Sequence[KeySpec]) -> dict[str, Any] | None:
     """Return the reward of a run, or else its loss; None if it has neither."""
-    for name, words in _HEADLINES.items():
-        for spec in keys:
-            series = data.series.get(spec.key)
-            is_plain = spec.statistic == "value" and not spec.worker
-            if spec.name == name and is_plain and series is not None:
-                points = downsample(series.steps, series.values, most=_SPARK_POINTS)
-                last = series.values[-1]
-                newest = last if math.isfinite(last) else str(last)
-                return {"name": words, "key": label(spec.key), "last": newest, **points._asdict()}
+    for word, spec in headlines(keys):
+        series = data.series.get(spec.key)
+        if series is not None:
+            points = downsample(series.steps, series.values, most=_SPARK_POINTS)
+            last = series.values[-1]
+            newest = last if math.isfinite(last) else str(last)
+            return {"name": word, "key": label(spec.key), "last": newest, **points._asdict()}
     return None
 
 

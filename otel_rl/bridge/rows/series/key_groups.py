@@ -99,7 +99,7 @@ class GroupTable:
         # Every key of a row that some group writes.
         self._written: set[str] = set()
         self._own_keys: set[str] = set()
-        # Keys of each metric of a role or device, and the identities that those beyond a bound share.
+        # Keys of each metric of a role or device, and identities that those beyond a bound share.
         self._sizes: Counter[tuple[str, str, _Attributes]] = Counter()
         self._folds: set[GroupIdentity] = set()
         self._unit_changes: list[UnitChange] = []
