@@ -3,7 +3,7 @@
 import math
 import random
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from otel_rl.bridge.journal.commit import Commit
@@ -11,7 +11,15 @@ from otel_rl.bridge.journal.formats.key_log import encode_keys
 from otel_rl.bridge.journal.run_store import RunStore
 from otel_rl.bridge.journal.sqlite import SqliteJournal
 from otel_rl.diagnose.history.records import Facts, RowFacts, SpanFacts, StepFacts, WorkerFacts
-from otel_rl.records import Description, ExperimentKey, ExperimentStatus, KeySpec, Row, Table
+from otel_rl.records import (
+    Description,
+    ExperimentKey,
+    ExperimentStatus,
+    KeySpec,
+    Row,
+    Table,
+    Value,
+)
 from otel_rl.semconv import names
 
 __all__ = ["GRPO", "HOSTILE", "KEYS", "MEASURED", "T0", "LookedAt", "S", "write_run"]
@@ -49,6 +57,7 @@ class LookedAt:
         samples: Rollouts, as fields.
         status: Of the run.
         diverges_at: Step from which reward and loss are NaN; None for none.
+        config: Settings of the program.
         has_phases: Whether the times are of a phase; else they are measurements of ``MEASURED``.
     """
 
@@ -61,6 +70,7 @@ class LookedAt:
     samples: Sequence[Mapping[str, str | float]] = ()
     status: ExperimentStatus = ExperimentStatus.COMPLETE
     diverges_at: int | None = None
+    config: Mapping[str, Value] = field(default_factory=dict)
     has_phases: bool = True
 
 
@@ -71,7 +81,7 @@ def write_run(directory: Path, run: LookedAt, *, now_ns: int = T0) -> None:
         store = RunStore(journal, clock_ns=lambda: now_ns)
         own = [KeySpec(key, key, "trainer", axis="step") for key in run.keys]
         keys = encode_keys([*KEYS, *own])
-        description = Description(status=run.status)
+        description = Description(status=run.status, config=run.config)
         # In one transaction, for the sake of slow disks.
         store.commit(
             [

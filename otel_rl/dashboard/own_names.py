@@ -15,12 +15,16 @@ __all__ = ["headlines", "resembled"]
 
 _TIME: Final = r"(^|[/_])(time|times|timing|duration|latency|seconds|secs|ms)([/_]|$)"
 
+# A framework logs hundreds, which would stand before everything else.
+_STATISTIC: Final = r"[/_](max|min|std|var|median|p\d+|count|sum|total)$"
+
 # Of names in lower case with slashes for dots, the first that matches.
 _LIKE: Final = tuple(
     (re.compile(pattern), name)
     for pattern, name in (
         (r"(^|[/_])(step|iteration|iter)_?(time|duration|seconds)$", names.RL_ITERATION_DURATION),
         (_TIME, ""),
+        (_STATISTIC, ""),
         (
             r"(^|[/_])(rew|rewards?|scores?|returns?)([/_](mean|avg))?$",
             names.RL_REWARD_MEAN,

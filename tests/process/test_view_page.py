@@ -164,6 +164,70 @@ def test_rollouts_are_found(viewed: Viewed) -> None:
     assert "14" in browser.get("document.querySelector('#samples tbody').textContent")
 
 
+def test_samples_of_a_step_are_shown_and_the_worst_first(viewed: Viewed) -> None:
+    stepped = ExperimentKey("stepped")
+    samples: list[Mapping[str, str | float]] = [
+        {"step": step, "completion": f"{step}/{part}", "reward": part / 4}
+        for step in range(1, 11)
+        for part in range(4)
+    ]
+    write_run(viewed.data / "stepped", LookedAt(stepped, steps=10, samples=samples))
+    browser = viewed.open(stepped, "rollouts")
+    rows = (
+        "[...document.querySelectorAll('#samples tbody tr')].map((row) => row.cells[1].innerText)"
+    )
+    browser.do("document.querySelector('#step').focus()")
+    browser.press("7")
+    browser.wait(f'JSON.stringify({rows}) === \'["7/3","7/2","7/1","7/0"]\'')
+    browser.do(
+        "const order = [...document.querySelectorAll('select')].at(-1);"
+        "order.value = 'lowest'; order.dispatchEvent(new Event('change'))"
+    )
+    browser.wait(f"{rows}[0] === '7/0'")
+    assert browser.complaints() == []
+
+
+def test_a_chart_is_saved_as_a_picture_on_white_and_as_values(viewed: Viewed) -> None:
+    long = ExperimentKey("saved")
+    write_run(viewed.data / "saved", LookedAt(long, steps=1_300, workers=1))
+    browser = viewed.open(long, "overview")
+    browser.wait("document.querySelector('[data-panel]')?.data?.length === 2")
+    names = browser.get("document.querySelector('[data-panel]').data.map((one) => one.name)")
+    assert [name.split(": ")[1] for name in names] == ["lowest, highest", "mean"]
+    browser.do(
+        "window.saved = {}; otelRl.saving.download = (name, url) => { saved[name] = url; };"
+        "for (const one of document.querySelector('.chart .saving').children) one.click()"
+    )
+    browser.wait("Object.keys(saved).length === 2")
+    picture, values = browser.get(
+        "Object.keys(saved).sort().reverse().map((name) => decodeURIComponent(saved[name]))"
+    )
+    assert picture.startswith("data:image/svg+xml")
+    assert "rgb(255, 255, 255)" in picture
+    assert "Reward mean, trainer" in picture
+    lines = values.partition(",")[2].splitlines()
+    assert lines[:2] == ["step,key,value", "1,trainer/reward/mean,0"]
+    assert len(lines) == 1_301
+    assert browser.complaints() == []
+
+
+def test_runs_that_are_compared_show_what_differs_in_their_config(viewed: Viewed) -> None:
+    for number, rate in enumerate((0.5, 2.0)):
+        key = ExperimentKey("sweep", f"lr{rate}")
+        run = LookedAt(key, config={"lr": rate, "group": 8})
+        write_run(viewed.data / key.trial, run, now_ns=T0 + (100 + number) * S)
+    browser = viewed.browser
+    browser.open(viewed.url, "runs")
+    table = "document.querySelector('#differences')"
+    browser.wait(f"{table}.querySelectorAll('tbody tr').length > 0")
+    rows = browser.get(
+        f"[...{table}.querySelectorAll('tbody tr')]"
+        ".map((row) => [...row.cells].map((cell) => cell.innerText))"
+    )
+    assert ["lr", "2.0", "0.5"] in [row[:3] for row in rows]
+    assert browser.complaints() == []
+
+
 def test_keys_lead_everywhere(viewed: Viewed) -> None:
     browser = viewed.open(GRPO, "overview")
     for key, page in zip("2345", ("timeline", "workers", "rollouts", "health"), strict=True):

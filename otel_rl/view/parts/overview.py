@@ -195,7 +195,13 @@ def _panel_id(section: Section, panel: Panel) -> str:
 
 
 def panel_lines(
-    data: RunData, panel: Panel, *, by_time: bool, first: float, last: float
+    data: RunData,
+    panel: Panel,
+    *,
+    by_time: bool,
+    first: float,
+    last: float,
+    most: int = _LINE_POINTS,
 ) -> list[dict[str, Any]]:
     """Return the lines of a panel, downsampled.
 
@@ -205,6 +211,7 @@ def panel_lines(
         by_time: x is the time in ms since the epoch; else the step.
         first: The lowest x.
         last: The highest x.
+        most: Points of a line.
     """
     lines = []
     for name, key in zip(line_names(panel.keys), panel.keys, strict=True):
@@ -212,9 +219,9 @@ def panel_lines(
         if series is None:
             continue
         points = downsample(
-            _xs(series, by_time=by_time), series.values, most=_LINE_POINTS, first=first, last=last
+            _xs(series, by_time=by_time), series.values, most=most, first=first, last=last
         )
-        lines.append({"name": name, "key": label(key), "xs": points.xs, "ys": points.ys})
+        lines.append({"name": name, "key": label(key), **points._asdict()})
     return lines
 
 

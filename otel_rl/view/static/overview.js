@@ -72,7 +72,9 @@ otelRl.pages.overview = class {
     let card = this.cards.get(panel.id);
     if (!card) {
       const plot = h("div", { class: "plot", "data-panel": panel.id });
-      card = { panel, section, plot, element: h("article", { class: "card chart" }, h("h3", { title: `${panel.title}\n${panel.keys.join("\n")}` }, h("bdi", {}, panel.title)), plot) };
+      card = { panel, section, plot, detail: this.detail === "full" ? "full" : null };
+      card.element = h("article", { class: "card chart" },
+        h("div", { class: "title" }, h("h3", { title: `${panel.title}\n${panel.keys.join("\n")}` }, h("bdi", {}, panel.title)), otelRl.saving.buttons(card, this.run)), plot);
       card.observer = otelRl.charts.whenSeen(plot, () => this.show(card));
       this.cards.set(panel.id, card);
     }

@@ -20,7 +20,8 @@ def own(key: str) -> KeySpec:
         ("charts/episodic_return", names.RL_REWARD_MEAN),
         ("rollout/ep_rew_mean", names.RL_REWARD_MEAN),
         ("critic/rewards/mean", names.RL_REWARD_MEAN),
-        ("rewards/format/std", names.RL_REWARD_STD),
+        ("rewards/format", names.RL_REWARD_STD),
+        ("actor/entropy/max", ""),
         ("eval/pass@8", names.RL_REWARD_STD),
         ("actor.pg_loss", names.RL_TRAIN_LOSS),
         ("losses/approx_kl", names.RL_POLICY_KL_REFERENCE),
@@ -37,7 +38,14 @@ def test_a_name_resembles_a_metric_by_its_words(name: str, like: str) -> None:
 
 
 def test_charts_of_learning_stand_first_whatever_they_are_called() -> None:
-    keys = ["trainer/mine", "trainer/kl", "trainer/loss", "trainer/reward", "eval/accuracy"]
+    keys = [
+        "trainer/mine",
+        "trainer/kl/max",
+        "trainer/kl",
+        "trainer/loss",
+        "trainer/reward",
+        "eval/accuracy",
+    ]
     duration = KeySpec("trainer/iteration/duration", names.RL_ITERATION_DURATION, "trainer")
     found = [
         (section.title, [panel.keys[0] for panel in section.panels])
@@ -46,7 +54,7 @@ def test_charts_of_learning_stand_first_whatever_they_are_called() -> None:
     assert found == [
         ("Learning", ["trainer/reward", "eval/accuracy", "trainer/loss", "trainer/kl"]),
         ("Step time", ["trainer/iteration/duration"]),
-        ("Your metrics", ["trainer/mine"]),
+        ("Your metrics", ["trainer/kl/max", "trainer/mine"]),
     ]
 
 
