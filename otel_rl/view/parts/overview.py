@@ -40,6 +40,7 @@ __all__ = [
 _SPARK_POINTS: Final = 60
 _LINE_POINTS: Final = 600
 _MAX_SPARK_BYTES: Final = 4 << 20  # of stored history; longer ones are read when they are opened
+_NEWEST_OF_LONG: Final = 4  # records, for the value alone
 
 _NS_PER_S: Final = 1e9
 _NS_PER_MS: Final = 1e6
@@ -94,7 +95,8 @@ def run_summary(journals: Journals, found: Found, now_ns: int) -> dict[str, Any]
     told = {"verdict": standing.verdict, "cause": label(standing.cause)}
     facts = {**run_facts(found, standing, now_ns), **told, "shown": None}
     if size > _MAX_SPARK_BYTES:
-        return facts
+        newest = headline(journals.newest(found, records=_NEWEST_OF_LONG), keys)
+        return {**facts, "shown": newest and {**newest, "xs": [], "ys": []}}
     return {**facts, "shown": headline(journals.read(found).data, keys)}
 
 

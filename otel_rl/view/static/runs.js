@@ -131,7 +131,7 @@ otelRl.pages.runs = class {
       h("td", {}, h("a", { href: `#/run/${run.id}/overview`, class: "cut" }, h("bdi", {}, run.experiment)),
         h("span", { class: "quiet cut trial" }, h("bdi", {}, run.trial)), run.crash ? h("div", { class: "quiet" }, run.crash) : null),
       h("td", {}, otelRl.badge(run.state)), h("td", {}, run.step ?? "–"),
-      h("td", {}, run.shown ? otelRl.spark(run.shown.ys) : null),
+      h("td", {}, run.shown && run.shown.ys.length ? otelRl.spark(run.shown.ys) : null),
       h("td", { title: run.shown ? run.shown.key : null }, run.shown ? otelRl.number(run.shown.last) : "–",
         run.shown && run.shown.name !== "reward" ? h("div", { class: "quiet" }, run.shown.name) : null),
       h("td", {}, run.verdict ? otelRl.badge(run.verdict) : "–", run.cause ? h("div", { class: "quiet" }, h("bdi", { class: "cut" }, run.cause)) : null),

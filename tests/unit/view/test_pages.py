@@ -224,6 +224,15 @@ def test_new_rows_are_read_on(tmp_path: Path) -> None:
     assert (progress.share, progress.data.last_step) == (1.0, 3)
 
 
+def test_of_a_long_history_the_list_has_the_newest_reward_without_a_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(overview, "_MAX_SPARK_BYTES", 0)
+    write_run(tmp_path, LookedAt())
+    (run,) = Looked(tmp_path).get("runs")["runs"]
+    assert (run["shown"]["last"], run["shown"]["ys"]) == (pytest.approx(0.95), [])
+
+
 def test_a_long_history_is_read_in_turns_and_says_how_far(tmp_path: Path) -> None:
     write_run(tmp_path, LookedAt(steps=600, workers=1))
     looked = Looked(tmp_path)

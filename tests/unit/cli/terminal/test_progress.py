@@ -37,7 +37,7 @@ def test_a_line_that_is_said_meanwhile_is_written_at_once_with_its_end(
     terminal: Terminal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else the live line may come between, and erase it."""
-    written = []
+    written: list[str] = []
     monkeypatch.setattr(terminal, "write", written.append)
     monkeypatch.setattr("sys.stderr", terminal)
     say("3 damaged parts of the spans are left out")
