@@ -125,7 +125,8 @@ def _rule(spec: KeySpec) -> Rule:
 def _order(spec: KeySpec) -> tuple[object, ...]:
     is_beside = spec.statistic in {"count", "total"}
     attributes = [(name, _natural(value)) for name, value in spec.attributes]
-    return rule_of(spec.name)[0], _natural(spec.name), spec.role, is_beside, attributes
+    is_own = spec.name not in names.METRICS
+    return rule_of(spec.name)[0], is_own, _natural(spec.name), spec.role, is_beside, attributes
 
 
 def _natural(text: str) -> list[str | int]:

@@ -11,7 +11,7 @@ from fnmatch import fnmatchcase
 from functools import lru_cache
 from typing import Final
 
-from otel_rl.dashboard.own_names import resembled
+from otel_rl.dashboard.resemblance import resembled
 from otel_rl.semconv import names
 
 __all__ = ["ASYNC", "DIAGNOSIS", "SECTIONS", "STEP_TIME", "Join", "Rule", "rule_of"]

@@ -15,7 +15,7 @@ from otel_rl.bridge.journal.run_reader import (
     read_standing,
 )
 from otel_rl.dashboard.arrange import Panel, Section, arrange
-from otel_rl.dashboard.own_names import headlines
+from otel_rl.dashboard.resemblance import headlines
 from otel_rl.goodput import as_json as as_json_goodput
 from otel_rl.goodput import in_words
 from otel_rl.records import ExperimentStatus, KeySpec

@@ -3,7 +3,7 @@
 import pytest
 
 from otel_rl.dashboard.arrange import arrange
-from otel_rl.dashboard.own_names import headlines, resembled
+from otel_rl.dashboard.resemblance import headlines, resembled
 from otel_rl.records import KeySpec
 from otel_rl.semconv import names
 
@@ -56,6 +56,12 @@ def test_charts_of_learning_stand_first_whatever_they_are_called() -> None:
         ("Step time", ["trainer/iteration/duration"]),
         ("Your metrics", ["trainer/kl/max", "trainer/mine"]),
     ]
+
+
+def test_a_registered_metric_stands_before_own_names_like_it() -> None:
+    registered = KeySpec("trainer/reward/mean", names.RL_REWARD_MEAN, "trainer")
+    (section,) = arrange([own("trainer/actor/score"), registered])
+    assert [panel.keys[0] for panel in section.panels] == [registered.key, "trainer/actor/score"]
 
 
 def test_an_own_reward_stands_for_the_run_before_its_loss_and_an_evaluation() -> None:
