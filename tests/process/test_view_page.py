@@ -228,6 +228,27 @@ def test_runs_that_are_compared_show_what_differs_in_their_config(viewed: Viewed
     assert browser.complaints() == []
 
 
+def test_on_paper_every_chart_is_drawn_and_the_theme_is_light(viewed: Viewed) -> None:
+    paper = ExperimentKey("paper")
+    write_run(viewed.data / "paper", LookedAt(paper, keys=[f"trainer/k{n}" for n in range(40)]))
+    browser = viewed.open(paper, "overview")
+    drawn = "[...document.querySelectorAll('[data-panel]')].filter((one) => one.data).length"
+    assert browser.get(drawn) < 43
+    browser.do(
+        "document.documentElement.dataset.theme = 'dark';"
+        f"window.print = () => {{ window.onPaper = {drawn}; }};"
+        "document.dispatchEvent(new KeyboardEvent('keydown', { key: 'p', ctrlKey: true }))"
+    )
+    browser.wait("window.onPaper !== undefined")
+    assert browser.get("window.onPaper") == 43
+    theme = "document.documentElement.dataset.theme"
+    browser.do("dispatchEvent(new Event('beforeprint'))")
+    assert browser.get(theme) == "light"
+    browser.do("dispatchEvent(new Event('afterprint'))")
+    assert browser.get(theme) == "dark"
+    assert browser.complaints() == []
+
+
 def test_keys_lead_everywhere(viewed: Viewed) -> None:
     browser = viewed.open(GRPO, "overview")
     for key, page in zip("2345", ("timeline", "workers", "rollouts", "health"), strict=True):

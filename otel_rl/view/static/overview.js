@@ -129,5 +129,8 @@ otelRl.pages.overview = class {
     for (const card of this.cards.values()) if (card.lines && card.section === "Step time") this.plot(card);
   }
 
+  // Draws what was not on the screen yet.
+  async complete() { for (const card of this.cards.values()) if (!card.lines) await this.show(card); }
+
   redraw() { for (const card of this.cards.values()) if (card.lines) this.plot(card); }
 };
