@@ -52,6 +52,7 @@ class LookedAt:
         workers: Trainers.
         steps: From 1 on.
         slow: Number of a trainer that takes four times as long; None for none.
+        slow_from: First step in which it does.
         slow_step: Step in which all take four times as long; None for none.
         keys: Further keys, each with a value in each step.
         samples: Rollouts, as fields.
@@ -65,6 +66,7 @@ class LookedAt:
     workers: int = 4
     steps: int = 20
     slow: int | None = None
+    slow_from: int = 0
     slow_step: int | None = None
     keys: Sequence[str] = ()
     samples: Sequence[Mapping[str, str | float]] = ()
@@ -116,7 +118,7 @@ def _history(run: LookedAt, now_ns: int) -> Iterator[tuple[int, Facts]]:
     for step in range(1, run.steps + 1):
         time_ns = now_ns - (run.steps - step) * S
         seconds = [
-            (4.0 if worker == run.slow or step == run.slow_step else 1.0) + 0.1 * noise.random()
+            (4.0 if _is_slow(run, worker, step) else 1.0) + 0.1 * noise.random()
             for worker in range(run.workers)
         ]
         lost = math.nan if run.diverges_at and step >= run.diverges_at else 0.0
@@ -151,6 +153,10 @@ def _history(run: LookedAt, now_ns: int) -> Iterator[tuple[int, Facts]]:
                 status=run.status,
             ),
         )
+
+
+def _is_slow(run: LookedAt, worker: int, step: int) -> bool:
+    return (worker == run.slow and step >= run.slow_from) or step == run.slow_step
 
 
 def _measured(step: int, seconds: Sequence[float]) -> dict[str, list[WorkerFacts]]:

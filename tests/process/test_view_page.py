@@ -101,6 +101,19 @@ def test_charts_and_the_verdict_are_drawn_from_this_machine_alone(viewed: Viewed
     assert browser.complaints() == []
 
 
+def test_where_a_cause_began_is_marked_in_every_chart(viewed: Viewed) -> None:
+    key = ExperimentKey("worse")
+    write_run(viewed.data / "worse", LookedAt(key, steps=60, slow=2, slow_from=31))
+    browser = viewed.open(key, "overview")
+    marks = (
+        "[...document.querySelectorAll('[data-panel]')]"
+        ".map((one) => (one.layout?.shapes ?? []).map((mark) => mark.x0))"
+    )
+    browser.wait("document.querySelector('#verdict li')")
+    browser.wait(f"{marks}.length === 3 && {marks}.every((one) => one.length === 1)")
+    assert {at for of_one in browser.get(marks) for at in of_one} == {31}
+
+
 def test_a_cause_leads_to_the_time_of_its_phase_by_worker(viewed: Viewed) -> None:
     browser = viewed.open(GRPO, "overview")
     browser.wait("document.querySelector('#verdict li a')")

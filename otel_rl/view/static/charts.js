@@ -53,10 +53,14 @@ otelRl.charts = {
     });
     const lost = otelRl.charts.notFinite(traces);
     if (lost) traces.push(lost);
-    const shapes = marks.map((mark) => ({
-      type: "line", xref: "x", yref: "paper", x0: mark.x, x1: mark.x, y0: 0, y1: 1,
-      line: { width: 1.2, dash: "dot", color: color(mark.kind === "cause" ? "--warn" : "--bad") },
-    }));
+    const shapes = marks.map((mark) => {
+      const shade = color(mark.kind === "cause" ? "--warn" : "--bad");
+      const text = marks.length > 3 ? "" : mark.kind === "cause" ? "cause" : "worker failed";
+      return {
+        type: "line", xref: "x", yref: "paper", x0: mark.x, x1: mark.x, y0: 0, y1: 1, line: { width: 1.2, dash: "dot", color: shade },
+        label: { text, textposition: "end", textangle: 0, font: { size: 9, color: shade } },
+      };
+    });
     const layout = {
       shapes, showlegend: lines.length > 1 && lines.length <= 8,
       xaxis: x === "time" ? { type: "date" } : { title: { text: "step", standoff: 4, font: { size: 11 } } },
@@ -64,7 +68,7 @@ otelRl.charts = {
       ...(lost ? { yaxis2: { overlaying: "y", range: [0, 1], visible: false, fixedrange: true } } : {}),
       uirevision: `${x}`,
     };
-    if (lines.length > 1 && lines.length <= 8) layout.margin = { l: 44, r: 10, t: 6, b: 54 };
+    layout.margin = { l: 44, r: 10, t: marks.length ? 16 : 6, b: layout.showlegend ? 54 : 30 };
     const isNew = !element.data;
     const drawn = otelRl.charts.draw(element, traces, layout);
     if (isNew && onzoom) {
