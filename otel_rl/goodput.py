@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from math import fsum
 from typing import Final, NamedTuple
 
-__all__ = ["Spent", "as_json", "in_words"]
+__all__ = ["Spent", "as_json", "duration", "in_words"]
 
 _UNITS: Final = ((7_200.0, 3_600.0, "h"), (120.0, 60.0, "min"), (0.0, 1.0, "s"))
 
@@ -45,7 +45,7 @@ def in_words(spent: Mapping[str, Spent]) -> str:
     if run is None or run.ratio is None:
         return ""
     parts = ", ".join(
-        f"{name.removesuffix('_s')} {_duration(seconds)}" for name, seconds in run._asdict().items()
+        f"{name.removesuffix('_s')} {duration(seconds)}" for name, seconds in run._asdict().items()
     )
     roles = ", ".join(
         f"{role} {of.ratio:.0%}" for role, of in spent.items() if role and of.ratio is not None
@@ -62,7 +62,8 @@ def as_json(spent: Mapping[str, Spent]) -> Mapping[str, Mapping[str, float]]:
     }
 
 
-def _duration(seconds: float) -> str:
+def duration(seconds: float) -> str:
+    """Return a time in words, in hours, minutes or seconds."""
     for at_least_s, unit_s, name in _UNITS:
         if seconds >= at_least_s:
             return f"{seconds / unit_s:.3g} {name}"

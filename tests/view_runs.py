@@ -3,7 +3,7 @@
 import math
 import random
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from otel_rl.bridge.journal.commit import Commit
@@ -11,7 +11,15 @@ from otel_rl.bridge.journal.formats.key_log import encode_keys
 from otel_rl.bridge.journal.run_store import RunStore
 from otel_rl.bridge.journal.sqlite import SqliteJournal
 from otel_rl.diagnose.history.records import Facts, RowFacts, SpanFacts, StepFacts, WorkerFacts
-from otel_rl.records import Description, ExperimentKey, ExperimentStatus, KeySpec, Row, Table
+from otel_rl.records import (
+    Description,
+    ExperimentKey,
+    ExperimentStatus,
+    KeySpec,
+    Row,
+    Table,
+    Value,
+)
 from otel_rl.semconv import names
 
 __all__ = ["GRPO", "HOSTILE", "KEYS", "MEASURED", "T0", "LookedAt", "S", "write_run"]
@@ -44,11 +52,13 @@ class LookedAt:
         workers: Trainers.
         steps: From 1 on.
         slow: Number of a trainer that takes four times as long; None for none.
+        slow_from: First step in which it does.
         slow_step: Step in which all take four times as long; None for none.
         keys: Further keys, each with a value in each step.
         samples: Rollouts, as fields.
         status: Of the run.
         diverges_at: Step from which reward and loss are NaN; None for none.
+        config: Settings of the program.
         has_phases: Whether the times are of a phase; else they are measurements of ``MEASURED``.
     """
 
@@ -56,11 +66,13 @@ class LookedAt:
     workers: int = 4
     steps: int = 20
     slow: int | None = None
+    slow_from: int = 0
     slow_step: int | None = None
     keys: Sequence[str] = ()
     samples: Sequence[Mapping[str, str | float]] = ()
     status: ExperimentStatus = ExperimentStatus.COMPLETE
     diverges_at: int | None = None
+    config: Mapping[str, Value] = field(default_factory=dict)
     has_phases: bool = True
 
 
@@ -71,7 +83,7 @@ def write_run(directory: Path, run: LookedAt, *, now_ns: int = T0) -> None:
         store = RunStore(journal, clock_ns=lambda: now_ns)
         own = [KeySpec(key, key, "trainer", axis="step") for key in run.keys]
         keys = encode_keys([*KEYS, *own])
-        description = Description(status=run.status)
+        description = Description(status=run.status, config=run.config)
         # In one transaction, for the sake of slow disks.
         store.commit(
             [
@@ -106,7 +118,7 @@ def _history(run: LookedAt, now_ns: int) -> Iterator[tuple[int, Facts]]:
     for step in range(1, run.steps + 1):
         time_ns = now_ns - (run.steps - step) * S
         seconds = [
-            (4.0 if worker == run.slow or step == run.slow_step else 1.0) + 0.1 * noise.random()
+            (4.0 if _is_slow(run, worker, step) else 1.0) + 0.1 * noise.random()
             for worker in range(run.workers)
         ]
         lost = math.nan if run.diverges_at and step >= run.diverges_at else 0.0
@@ -141,6 +153,10 @@ def _history(run: LookedAt, now_ns: int) -> Iterator[tuple[int, Facts]]:
                 status=run.status,
             ),
         )
+
+
+def _is_slow(run: LookedAt, worker: int, step: int) -> bool:
+    return (worker == run.slow and step >= run.slow_from) or step == run.slow_step
 
 
 def _measured(step: int, seconds: Sequence[float]) -> dict[str, list[WorkerFacts]]:

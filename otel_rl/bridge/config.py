@@ -32,6 +32,7 @@ from otel_rl.bridge.ingest.limits import ReceiveLimits
 from otel_rl.bridge.ingest.security.tls import TlsSettings
 from otel_rl.bridge.ingest.security.tokens import AuthSettings
 from otel_rl.bridge.journal.opening import JournalPlace
+from otel_rl.bridge.journal.sqlite_files import DATA_DIRECTORY
 from otel_rl.bridge.rows.settings import AlignSettings
 from otel_rl.errors import ConfigError
 from otel_rl.redaction import is_secret_name, redacted
@@ -266,7 +267,7 @@ class BridgeSettings(BaseSettings):
         allow_inf_nan=False,
     )
 
-    data: Path = Path(".otel_rl")
+    data: Path = Path(DATA_DIRECTORY)
     """Journal directory, for one bridge at a time."""
 
     http: HttpSettings = HttpSettings()

@@ -8,6 +8,7 @@ from otel_rl.bridge.bridge import Bridge
 from otel_rl.bridge.config import BridgeSettings
 from otel_rl.bridge.delivery.trackers import backend
 from otel_rl.bridge.delivery.wandb.account import Account, WandbSettings, find_account
+from otel_rl.bridge.journal.sqlite_files import DATA_DIRECTORY
 from otel_rl.bridge.page import Page
 from otel_rl.cli.standard_streams import say
 from otel_rl.errors import ConfigError
@@ -26,7 +27,7 @@ def embedded_defaults(key: ExperimentKey) -> dict[str, object]:
     return {
         "http": {"host": "127.0.0.1", "port": 0},
         "grpc": {"host": "127.0.0.1", "port": 0},
-        "data": Path(".otel_rl") / run_id(key.experiment, key.trial),
+        "data": Path(DATA_DIRECTORY) / run_id(key.experiment, key.trial),
     }
 
 

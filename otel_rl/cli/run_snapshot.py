@@ -10,6 +10,7 @@ from typing import Final, NamedTuple
 from otel_rl.bridge.journal.interface import Connection
 from otel_rl.bridge.journal.reader import RunOverview, state_of
 from otel_rl.bridge.journal.run_reader import read_history, read_keys, read_standing
+from otel_rl.dashboard.resemblance import headlines
 from otel_rl.diagnose.history.records import Facts
 from otel_rl.records import ExperimentKey, KeySpec
 from otel_rl.run_id import run_id
@@ -127,6 +128,7 @@ class RunWatch:
         self._run = run_id(key.experiment, key.trial)
         self._after = 0
         self._specs: Mapping[str, KeySpec] = {}
+        self._rewards: Mapping[str, None] = {}  # keys, the best first
         self._steps: deque[tuple[int, int]] = deque()  # step and time of recent rows
         self._values: dict[str, float] = {}  # rewards and drops, by key
         self._phases: dict[str, _Phase] = {}  # by name of the worker
@@ -185,6 +187,8 @@ class RunWatch:
             if not is_new:
                 specs = read_keys(connection, self._run)
                 self._specs, is_new = {spec.key: spec for spec in specs}, True
+                rewards = [spec.key for word, spec in headlines(specs) if word == "reward"]
+                self._rewards = dict.fromkeys(rewards)
             for number, body in some:
                 self._after = number
                 if body is not None:
@@ -195,7 +199,7 @@ class RunWatch:
             if not self._steps or row.step > self._steps[-1][0]:
                 self._steps.append((row.step, row.time_ns))
             for key, value in row.values.items():
-                if self._is_reward(key) or self._is_drop(key):
+                if key in self._rewards or self._is_drop(key):
                     self._values[key] = value
         while self._steps and self._steps[-1][1] - self._steps[0][1] > _RATE_S * _NS_PER_S:
             if len(self._steps) <= 2:
@@ -216,16 +220,12 @@ class RunWatch:
                         age_ns = round(one.total / one.measurements * _NS_PER_S)
                         self._phases[one.worker] = _Phase(phase, facts.time_ns - age_ns)
 
-    def _is_reward(self, key: str) -> bool:
-        spec = self._specs.get(key)
-        return spec is not None and spec.name == names.RL_REWARD_MEAN and spec.statistic == "value"
-
     def _is_drop(self, key: str) -> bool:
         spec = self._specs.get(key)
         return spec is not None and spec.name in _DROPS and spec.statistic in {"value", "total"}
 
     def _reward(self) -> float | None:
-        return next((value for key, value in self._values.items() if self._is_reward(key)), None)
+        return next((self._values[key] for key in self._rewards if key in self._values), None)
 
     def _rate(self) -> float | None:
         if len(self._steps) < 2:

@@ -43,7 +43,9 @@ def abandon_output() -> None:
 def print_error(text: str) -> None:
     """Print a line on standard error. Without a reader it is lost, and the command goes on."""
     with suppress(OSError):
-        print(text, file=sys.stderr, flush=True)
+        # At once: a live line of another thread between the text and its end would erase it.
+        sys.stderr.write(f"{text}\n")
+        sys.stderr.flush()
 
 
 def say(text: str, *, token: str = "") -> None:

@@ -19,6 +19,8 @@ _APART: Final = frozenset({"count", "per_step", "rate", "total"})
 
 _DIGITS: Final = re.compile("([0-9]{1,18})")
 
+_ABBREVIATIONS: Final = frozenset({"cpu", "gc", "gpu", "io", "kl", "kv", "mfu", "rpc"})
+
 _UNITS: Final = {"1": "", "By": "bytes", "Cel": "°C"}
 
 
@@ -123,7 +125,8 @@ def _rule(spec: KeySpec) -> Rule:
 def _order(spec: KeySpec) -> tuple[object, ...]:
     is_beside = spec.statistic in {"count", "total"}
     attributes = [(name, _natural(value)) for name, value in spec.attributes]
-    return rule_of(spec.name)[0], _natural(spec.name), spec.role, is_beside, attributes
+    is_own = spec.name not in names.METRICS
+    return rule_of(spec.name)[0], is_own, _natural(spec.name), spec.role, is_beside, attributes
 
 
 def _natural(text: str) -> list[str | int]:
@@ -171,7 +174,8 @@ def _panel(specs: Sequence[KeySpec]) -> Panel:
 def _words(spec: KeySpec) -> str:
     if spec.name not in names.METRICS:
         return spec.name or spec.key
-    text = spec.name.removeprefix("rl.").replace("_", " ").replace(".", " ")
+    words = re.split("[_.]", spec.name.removeprefix("otel_rl.").removeprefix("rl."))
+    text = " ".join(word.upper() if word in _ABBREVIATIONS else word for word in words)
     return text[0].upper() + text[1:]
 
 

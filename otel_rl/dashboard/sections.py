@@ -1,7 +1,8 @@
 """The sections of a dashboard, and the place of each metric in them: one table.
 
 The first rule whose pattern matches the name of a metric places it. Metrics of the registry without
-a rule go by their group, and all others to the last section.
+a rule go by their group, a program's own names to the place of the metric that they resemble, and
+all others to the last section.
 """
 
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from fnmatch import fnmatchcase
 from functools import lru_cache
 from typing import Final
 
+from otel_rl.dashboard.resemblance import resembled
 from otel_rl.semconv import names
 
 __all__ = ["ASYNC", "DIAGNOSIS", "SECTIONS", "STEP_TIME", "Join", "Rule", "rule_of"]
@@ -133,5 +135,8 @@ def rule_of(name: str) -> tuple[int, Rule]:
         if fnmatchcase(name, rule.pattern):
             return place, rule
     metric = names.METRICS.get(name)
+    if metric is None and (like := resembled(name)):
+        place, rule = rule_of(like)
+        return place, Rule(name, rule.section)
     section = OWN if metric is None else _OF_GROUP.get(metric.group, OWN)
     return len(_RULES), Rule(name, section)

@@ -126,18 +126,30 @@ def stage_of(role: str, phase: str, stepping_role: str) -> str:
     """Stage of the pipeline, a value of ``rl.stage``.
 
     A phase of a single stage decides: a trainer that generates, because the same devices do both,
-    counts as a generator. Otherwise the role decides. A role outside the registry is a trainer if
-    its steps are the run's, and a generator if not.
+    counts as a generator. An own name that tells a wait is the stage that it waits for, or idle.
+    Otherwise the role decides. A role outside the registry is a trainer if its steps are the run's,
+    and a generator if not.
 
     Args:
         role: Role of the worker.
         phase: Name of the phase.
         stepping_role: The role whose steps are the run's.
     """
-    found = _OF_PHASE.get(phase) or _OF_ROLE.get(role)
+    found = _OF_PHASE.get(phase) or _stage_of_wait(PhaseKey(role, phase)) or _OF_ROLE.get(role)
     if found is not None:
         return str(found)
     return str(RlStageValues.TRAINER if role == stepping_role else RlStageValues.GENERATOR)
+
+
+def _stage_of_wait(place: PhaseKey) -> RlStageValues | None:
+    """Return the stage that a wait of an own name is for; None if it tells no wait.
+
+    At a barrier ranks wait for each other, so their role decides.
+    """
+    is_wait = _part_by_words(place.phase) is RlGoodputPartValues.IDLE
+    if place.phase in PHASES or not is_wait or "barrier" in place.phase.lower():
+        return None
+    return RlStageValues.GENERATOR if waits_for_samples(place) else RlStageValues.IDLE
 
 
 def work_of(place: PhaseKey) -> Work:

@@ -18,6 +18,7 @@ from otel_rl.diagnose.history.run_history import PhaseKey, RunHistory, Track
 from otel_rl.diagnose.result import Cause, Kind
 from otel_rl.diagnose.spans.critical_path import IDLE
 from otel_rl.diagnose.stats.levels import medians, settled
+from otel_rl.goodput import duration
 from otel_rl.semconv.names import RlPhaseValues
 from otel_rl.semconv.spec import STEP_SPAN
 
@@ -141,7 +142,7 @@ def with_cost(history: RunHistory, cause: Cause, *, is_only: bool = False) -> Ca
     without, usual = f"{cost.without_s:.3g}", f"{cost.step_s:.3g}"
     # The median step has nothing of what comes now and then.
     shorter = "" if without == usual else f"without it a step takes {without} s, not {usual}: "
-    lost = f"{cost.lost_hours:.3g} {cost.unit} hours lost so far"
+    lost = f"{duration(3600 * cost.lost_hours)} of {cost.unit} time lost so far"
     return replace(cause, words=f"{cause.words}; {shorter}{lost}")
 
 

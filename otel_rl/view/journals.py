@@ -179,12 +179,12 @@ class Journals:
         self._forget()
         return Progress(data, 1.0 if not left else 1 - left / whole)
 
-    def newest(self, found: Found) -> RunData:
+    def newest(self, found: Found, *, records: int = _NEWEST) -> RunData:
         """Read the newest records of a history alone, which the rest may be far behind."""
         data = RunData()
         with found.open() as connection:
-            after = newest_history(connection, found.id, records=_NEWEST)
-            for number, body in read_history(connection, found.id, after=after, limit=_NEWEST):
+            after = newest_history(connection, found.id, records=records)
+            for number, body in read_history(connection, found.id, after=after, limit=records):
                 data.add(number, None if body is None else Facts.decode(body))
         return data
 

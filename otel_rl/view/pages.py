@@ -20,7 +20,7 @@ from otel_rl.semconv.spec import Tier
 from otel_rl.version import __version__
 from otel_rl.view.journals import Found, Journals, Progress, may_see
 from otel_rl.view.parts.diagnoses import Asked, Diagnoses, Unread
-from otel_rl.view.parts.health import health
+from otel_rl.view.parts.health import environment, health
 from otel_rl.view.parts.key_series import whole_series
 from otel_rl.view.parts.measurements import deviations, measurements
 from otel_rl.view.parts.overview import (
@@ -34,7 +34,7 @@ from otel_rl.view.parts.overview import (
     standing_of,
     step_seconds,
 )
-from otel_rl.view.parts.rollouts import rollouts
+from otel_rl.view.parts.rollouts import Order, Wanted, rollouts
 from otel_rl.view.parts.timeline import timeline
 from otel_rl.view.parts.workers import heatmap, phases, standing
 
@@ -46,6 +46,7 @@ _MAX_RUNS: Final = 200
 _MAX_CATALOGUES: Final = 16
 _MAX_SUMMARIES: Final = 20  # runs of the list whose rewards are drawn
 _COMPRESSED_FROM: Final = 4_096
+_EVERY_POINT: Final = 1_000_000  # of a line that is saved
 
 # A diagnosis takes a tenth of a second for a hundred steps: one in a while is enough.
 _DIAGNOSED_EVERY_S: Final = 15.0
@@ -111,6 +112,7 @@ class Pages:
             "timeline": self._timeline,
             "rollouts": self._rollouts,
             "health": self._health,
+            "environment": lambda found, _query: environment(found.run.description),
         }
 
     def close(self) -> None:
@@ -206,6 +208,7 @@ class Pages:
             by_time=query.get("x") == "time",
             first=float(query.get("first", -math.inf)),
             last=float(query.get("last", math.inf)),
+            **({"most": _EVERY_POINT} if query.get("every") else {}),
         )
         return {"lines": lines, **_read_so_far(progress)}
 
@@ -256,7 +259,9 @@ class Pages:
         return {**shown_, "trace_url": redacted(self._settings.align.trace_url)}
 
     def _rollouts(self, found: Found, query: Mapping[str, str]) -> Any:
-        return rollouts(found, search=query.get("search", ""), table=query.get("table", ""))
+        search, table = query.get("search", ""), query.get("table", "")
+        order = Order(query.get("order") or Order.NEWEST)
+        return rollouts(found, Wanted(search, table, _step(query, "step"), order))
 
     def _health(self, found: Found, _query: Mapping[str, str]) -> Any:
         progress = self._journals.read(found)

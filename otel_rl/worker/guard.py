@@ -1,6 +1,7 @@
 """Keeps errors of otel_rl out of training: catches, counts and rarely logs them."""
 
 import logging
+import sys
 import time
 from collections.abc import Callable
 from types import TracebackType
@@ -13,6 +14,24 @@ _LOG_EVERY_S = 60.0
 """A fault in a training loop repeats every step; once a minute does not flood the log."""
 
 _log = logging.getLogger("otel_rl")
+
+
+class _Unconfigured(logging.Handler):
+    """Writes ``otel_rl: <message>`` where a program has configured no logging.
+
+    Python's last resort would write the message alone, and nobody would know whose it is.
+    """
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if logging.getLogger().handlers or len(_log.handlers) > 1:
+            return
+        try:
+            sys.stderr.write(f"otel_rl: {self.format(record)}\n")
+        except (AttributeError, OSError, ValueError):  # standard error is closed, or there is none
+            self.handleError(record)
+
+
+_log.addHandler(_Unconfigured(logging.WARNING))
 
 
 class Guard:

@@ -400,6 +400,38 @@ def test_an_attribute_with_a_new_value_every_time_folds_beyond_a_bound(is_counte
     assert "trainer/seen/overflow" in told
 
 
+@pytest.mark.parametrize(
+    ("name", "device", "paths"),
+    [
+        (
+            "hw.gpu.io",
+            "hw.id",
+            ["gpu/trainer/io", "gpu/io", "gpu/node1/d0/io", "gpu/node1/d1/io"],
+        ),
+        ("system.disk.io", "host.name", ["host/disk/io", "host/d0/disk/io", "host/d1/disk/io"]),
+    ],
+)
+def test_the_keys_of_devices_fold_each_and_of_all(name: str, device: str, paths: list[str]) -> None:
+    worker, run = StockWorker(), Run(max_metric_keys=20)
+    gauge = worker.meter.create_gauge(name)
+    logs: list[DedupLog] = []
+    for number in range(60):
+        for one in ("d0", "d1"):
+            gauge.set(1, {"host.name": "node1", device: one, "request.id": f"r{number}"})
+        if number % 20 == 19:
+            run.take(worker.export())
+            run.restart(logs)
+    run.end()
+    for path in paths:
+        kept = [key for key in run.written() if re.fullmatch(rf"{path}/r\d+", key)]
+        assert len(kept) == 20, path
+        assert run.last(f"{path}/overflow") is not None
+    told = [row.labels[FOLDED] for row in run.rows if row.labels]
+    assert len(told) == 1, told
+    assert f"'{name}'" in told[0]
+    assert "of ''" not in told[0]
+
+
 def test_keys_beside_a_metric_that_has_too_many_stay_apart() -> None:
     worker, run = StockWorker(), Run(max_metric_keys=20)
     for name in ("a", "b"):

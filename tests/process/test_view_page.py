@@ -101,6 +101,19 @@ def test_charts_and_the_verdict_are_drawn_from_this_machine_alone(viewed: Viewed
     assert browser.complaints() == []
 
 
+def test_where_a_cause_began_is_marked_in_every_chart(viewed: Viewed) -> None:
+    key = ExperimentKey("worse")
+    write_run(viewed.data / "worse", LookedAt(key, steps=60, slow=2, slow_from=31))
+    browser = viewed.open(key, "overview")
+    marks = (
+        "[...document.querySelectorAll('[data-panel]')]"
+        ".map((one) => (one.layout?.shapes ?? []).map((mark) => mark.x0))"
+    )
+    browser.wait("document.querySelector('#verdict li')")
+    browser.wait(f"{marks}.length === 3 && {marks}.every((one) => one.length === 1)")
+    assert {at for of_one in browser.get(marks) for at in of_one} == {31}
+
+
 def test_a_cause_leads_to_the_time_of_its_phase_by_worker(viewed: Viewed) -> None:
     browser = viewed.open(GRPO, "overview")
     browser.wait("document.querySelector('#verdict li a')")
@@ -162,6 +175,91 @@ def test_rollouts_are_found(viewed: Viewed) -> None:
     browser.press("add 7 and")
     browser.wait("document.querySelectorAll('#samples tbody tr').length === 1")
     assert "14" in browser.get("document.querySelector('#samples tbody').textContent")
+
+
+def test_samples_of_a_step_are_shown_and_the_worst_first(viewed: Viewed) -> None:
+    stepped = ExperimentKey("stepped")
+    samples: list[Mapping[str, str | float]] = [
+        {"step": step, "completion": f"{step}/{part}", "reward": part / 4}
+        for step in range(1, 11)
+        for part in range(4)
+    ]
+    write_run(viewed.data / "stepped", LookedAt(stepped, steps=10, samples=samples))
+    browser = viewed.open(stepped, "rollouts")
+    rows = (
+        "[...document.querySelectorAll('#samples tbody tr')].map((row) => row.cells[1].innerText)"
+    )
+    browser.do("document.querySelector('#step').focus()")
+    browser.press("7")
+    browser.wait(f'JSON.stringify({rows}) === \'["7/3","7/2","7/1","7/0"]\'')
+    browser.do(
+        "const order = [...document.querySelectorAll('select')].at(-1);"
+        "order.value = 'lowest'; order.dispatchEvent(new Event('change'))"
+    )
+    browser.wait(f"{rows}[0] === '7/0'")
+    assert browser.complaints() == []
+
+
+def test_a_chart_is_saved_as_a_picture_on_white_and_as_values(viewed: Viewed) -> None:
+    long = ExperimentKey("saved")
+    write_run(viewed.data / "saved", LookedAt(long, steps=1_300, workers=1))
+    browser = viewed.open(long, "overview")
+    browser.wait("document.querySelector('[data-panel]')?.data?.length === 2")
+    names = browser.get("document.querySelector('[data-panel]').data.map((one) => one.name)")
+    assert [name.split(": ")[1] for name in names] == ["lowest, highest", "mean"]
+    browser.do(
+        "window.saved = {}; otelRl.saving.download = (name, url) => { saved[name] = url; };"
+        "for (const one of document.querySelector('.chart .saving').children) one.click()"
+    )
+    browser.wait("Object.keys(saved).length === 2")
+    picture, values = browser.get(
+        "Object.keys(saved).sort().reverse().map((name) => decodeURIComponent(saved[name]))"
+    )
+    assert picture.startswith("data:image/svg+xml")
+    assert "rgb(255, 255, 255)" in picture
+    assert "Reward mean, trainer" in picture
+    lines = values.partition(",")[2].splitlines()
+    assert lines[:2] == ["step,key,value", "1,trainer/reward/mean,0"]
+    assert len(lines) == 1_301
+    assert browser.complaints() == []
+
+
+def test_runs_that_are_compared_show_what_differs_in_their_config(viewed: Viewed) -> None:
+    for number, rate in enumerate((0.5, 2.0)):
+        key = ExperimentKey("sweep", f"lr{rate}")
+        run = LookedAt(key, config={"lr": rate, "group": 8})
+        write_run(viewed.data / key.trial, run, now_ns=T0 + (100 + number) * S)
+    browser = viewed.browser
+    browser.open(viewed.url, "runs")
+    table = "document.querySelector('#differences')"
+    browser.wait(f"{table}.querySelectorAll('tbody tr').length > 0")
+    rows = browser.get(
+        f"[...{table}.querySelectorAll('tbody tr')]"
+        ".map((row) => [...row.cells].map((cell) => cell.innerText))"
+    )
+    assert ["lr", "2.0", "0.5"] in [row[:3] for row in rows]
+    assert browser.complaints() == []
+
+
+def test_on_paper_every_chart_is_drawn_and_the_theme_is_light(viewed: Viewed) -> None:
+    paper = ExperimentKey("paper")
+    write_run(viewed.data / "paper", LookedAt(paper, keys=[f"trainer/k{n}" for n in range(40)]))
+    browser = viewed.open(paper, "overview")
+    drawn = "[...document.querySelectorAll('[data-panel]')].filter((one) => one.data).length"
+    assert browser.get(drawn) < 43
+    browser.do(
+        "document.documentElement.dataset.theme = 'dark';"
+        f"window.print = () => {{ window.onPaper = {drawn}; }};"
+        "document.dispatchEvent(new KeyboardEvent('keydown', { key: 'p', ctrlKey: true }))"
+    )
+    browser.wait("window.onPaper !== undefined")
+    assert browser.get("window.onPaper") == 43
+    theme = "document.documentElement.dataset.theme"
+    browser.do("dispatchEvent(new Event('beforeprint'))")
+    assert browser.get(theme) == "light"
+    browser.do("dispatchEvent(new Event('afterprint'))")
+    assert browser.get(theme) == "dark"
+    assert browser.complaints() == []
 
 
 def test_keys_lead_everywhere(viewed: Viewed) -> None:

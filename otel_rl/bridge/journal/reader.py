@@ -16,7 +16,7 @@ from otel_rl.bridge.journal.formats.key_log import readable_keys
 from otel_rl.bridge.journal.interface import MADE, WAITING, Connection, Journal, checksum
 from otel_rl.bridge.journal.run_reader import Standing
 from otel_rl.bridge.journal.sqlite import JOURNAL_FILE
-from otel_rl.bridge.journal.sqlite_files import is_in_use
+from otel_rl.bridge.journal.sqlite_files import DATA_DIRECTORY, is_in_use
 from otel_rl.errors import JournalError
 from otel_rl.records import Description, ExperimentKey, ExperimentStatus, KeySpec, RoleStanding
 from otel_rl.run_id import run_id
@@ -238,8 +238,13 @@ def removed_runs(directory: Path) -> Mapping[ExperimentKey, int]:
 
 
 def journals_below(data: Path) -> Iterator[Path]:
-    """Yield the directories with a journal: that of a bridge, and those of single runs below it."""
-    for path in (data / JOURNAL_FILE, *data.glob(f"*/{JOURNAL_FILE}")):
+    """Yield the directories with a journal: that of a bridge, and those of single runs below it.
+
+    A directory in which `otel-rl run` was called stands for its data directory.
+    """
+    of_runs = data.glob(f"*/{JOURNAL_FILE}")
+    called_in = data.glob(f"{DATA_DIRECTORY}/*/{JOURNAL_FILE}")
+    for path in (data / JOURNAL_FILE, *of_runs, *called_in):
         if path.exists():
             yield path.parent
 

@@ -21,6 +21,7 @@ from otel_rl.bridge.journal.formats.schema import (
 from otel_rl.errors import ConfigError, JournalError, JournalGone, JournalLocked
 
 __all__ = [
+    "DATA_DIRECTORY",
     "JOURNAL_FILE",
     "LOCK_FILE",
     "PAGE_BYTES",
@@ -33,6 +34,7 @@ __all__ = [
 
 _log = logging.getLogger(__name__)
 
+DATA_DIRECTORY: Final = ".otel_rl"  # of journals, unless another is named
 JOURNAL_FILE: Final = "journal.db"
 """Its name in the data directory."""
 

@@ -147,10 +147,12 @@ class ReplayJobs:
         parts = []
         for job in going:
             status = None if job.replay is None else job.replay.status()
-            if job.replay is not None and status is not None:
+            if status is None:
+                parts.append(f"{job}: reading its rows")
+            elif job.replay is not None:
                 why = f" ({status.last_error})" if status.last_error else ""
                 parts.append(f"{job}: {status.next_row} of {job.replay.source.end} rows{why}")
-        say(f"{self.done} of {len(self.jobs)} runs; {'; '.join(parts) or 'opening'}")
+        say(f"{self.done} of {len(self.jobs)} runs; {'; '.join(parts)}")
 
 
 def _is_complete(status: RunStatus, rows: int) -> bool:

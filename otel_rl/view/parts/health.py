@@ -13,7 +13,7 @@ from otel_rl.view.journals import Found
 from otel_rl.view.run_data import RunData
 from otel_rl.view.text import label, passage
 
-__all__ = ["health"]
+__all__ = ["environment", "health"]
 
 _OWN: Final = "otel_rl/"
 _MAX_COUNTS: Final = 200
@@ -51,12 +51,16 @@ def health(found: Found, data: RunData, settings: BridgeSettings, now_ns: int) -
         "counts": list(_counts(data)),
         "failures": [label(str(one)) for one in data.failures[-50:]],
         "left_out": data.left_out,
-        "environment": dict(_environment(run.description)),
+        "environment": environment(run.description),
     }
 
 
+def environment(description: Description) -> dict[str, str]:
+    """Return the provenance and the config of a run, in words."""
+    return dict(_environment(description))
+
+
 def _environment(description: Description) -> Iterator[tuple[str, str]]:
-    """Yield the provenance of the run, in words."""
     made = description.provenance
     if made is not None:
         yield "command", passage(shlex.join(made.command))

@@ -15,10 +15,10 @@ from otel_rl.bridge.journal.run_reader import (
     read_standing,
 )
 from otel_rl.dashboard.arrange import Panel, Section, arrange
+from otel_rl.dashboard.resemblance import headlines
 from otel_rl.goodput import as_json as as_json_goodput
 from otel_rl.goodput import in_words
 from otel_rl.records import ExperimentStatus, KeySpec
-from otel_rl.semconv import names
 from otel_rl.semconv.spec import Tier
 from otel_rl.view.downsample import downsample
 from otel_rl.view.journals import Found, Journals
@@ -40,12 +40,10 @@ __all__ = [
 _SPARK_POINTS: Final = 60
 _LINE_POINTS: Final = 600
 _MAX_SPARK_BYTES: Final = 4 << 20  # of stored history; longer ones are read when they are opened
+_NEWEST_OF_LONG: Final = 4  # records, for the value alone
 
 _NS_PER_S: Final = 1e9
 _NS_PER_MS: Final = 1e6
-
-# What the list shows of a run, the first that it has.
-_HEADLINES: Final = {names.RL_REWARD_MEAN: "reward", names.RL_TRAIN_LOSS: "loss"}
 
 _LAST_STEPS: Final = 20
 
@@ -97,21 +95,20 @@ def run_summary(journals: Journals, found: Found, now_ns: int) -> dict[str, Any]
     told = {"verdict": standing.verdict, "cause": label(standing.cause)}
     facts = {**run_facts(found, standing, now_ns), **told, "shown": None}
     if size > _MAX_SPARK_BYTES:
-        return facts
+        newest = headline(journals.newest(found, records=_NEWEST_OF_LONG), keys)
+        return {**facts, "shown": newest and {**newest, "xs": [], "ys": []}}
     return {**facts, "shown": headline(journals.read(found).data, keys)}
 
 
 def headline(data: RunData, keys: Sequence[KeySpec]) -> dict[str, Any] | None:
     """Return the reward of a run, or else its loss; None if it has neither."""
-    for name, words in _HEADLINES.items():
-        for spec in keys:
-            series = data.series.get(spec.key)
-            is_plain = spec.statistic == "value" and not spec.worker
-            if spec.name == name and is_plain and series is not None:
-                points = downsample(series.steps, series.values, most=_SPARK_POINTS)
-                last = series.values[-1]
-                newest = last if math.isfinite(last) else str(last)
-                return {"name": words, "key": label(spec.key), "last": newest, **points._asdict()}
+    for word, spec in headlines(keys):
+        series = data.series.get(spec.key)
+        if series is not None:
+            points = downsample(series.steps, series.values, most=_SPARK_POINTS)
+            last = series.values[-1]
+            newest = last if math.isfinite(last) else str(last)
+            return {"name": word, "key": label(spec.key), "last": newest, **points._asdict()}
     return None
 
 
@@ -200,7 +197,13 @@ def _panel_id(section: Section, panel: Panel) -> str:
 
 
 def panel_lines(
-    data: RunData, panel: Panel, *, by_time: bool, first: float, last: float
+    data: RunData,
+    panel: Panel,
+    *,
+    by_time: bool,
+    first: float,
+    last: float,
+    most: int = _LINE_POINTS,
 ) -> list[dict[str, Any]]:
     """Return the lines of a panel, downsampled.
 
@@ -210,6 +213,7 @@ def panel_lines(
         by_time: x is the time in ms since the epoch; else the step.
         first: The lowest x.
         last: The highest x.
+        most: Points of a line.
     """
     lines = []
     for name, key in zip(line_names(panel.keys), panel.keys, strict=True):
@@ -217,9 +221,9 @@ def panel_lines(
         if series is None:
             continue
         points = downsample(
-            _xs(series, by_time=by_time), series.values, most=_LINE_POINTS, first=first, last=last
+            _xs(series, by_time=by_time), series.values, most=most, first=first, last=last
         )
-        lines.append({"name": name, "key": label(key), "xs": points.xs, "ys": points.ys})
+        lines.append({"name": name, "key": label(key), **points._asdict()})
     return lines
 
 

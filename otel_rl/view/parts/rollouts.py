@@ -1,40 +1,61 @@
 """Data of the page *Rollouts*: the text samples that the journal still has, with a search."""
 
-from collections.abc import Iterator, Sequence
-from typing import Any, Final
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from enum import StrEnum
+from typing import Any, Final, NamedTuple
 
 from otel_rl.bridge.journal.run_reader import TableRow, read_tables
 from otel_rl.records import CONSOLE, STACKS
 from otel_rl.view.journals import Found
 from otel_rl.view.text import label, passage
 
-__all__ = ["rollouts"]
+__all__ = ["Order", "Wanted", "rollouts"]
 
 _MOST: Final = 200
 _OWN: Final = "diagnosis/"
 _STACKS: Final = f"/{STACKS}"
 
+_Sample = dict[str, Any]
 
-def rollouts(found: Found, *, search: str = "", table: str = "") -> dict[str, Any]:
-    """Return the newest samples that match, and the rewards of all.
 
-    Args:
-        found: The run.
+class Order(StrEnum):
+    """Order of samples."""
+
+    NEWEST = "newest"
+    LOWEST = "lowest"
+    HIGHEST = "highest"
+
+
+class Wanted(NamedTuple):
+    """Samples that a reader wants.
+
+    Attributes:
         search: Text in any field, in any case; empty for all.
         table: Name of a table; empty for the first.
+        step: Only the samples of this step, else of the last one before it that has some; None for
+            all steps.
+        order: Of the samples; by reward those without one come last.
     """
+
+    search: str = ""
+    table: str = ""
+    step: int | None = None
+    order: Order = Order.NEWEST
+
+
+_ALL: Final = Wanted()
+
+
+def rollouts(found: Found, wanted: Wanted = _ALL) -> dict[str, Any]:
+    """Return samples, and the rewards of the whole table."""
     with found.open() as connection:
         rows = read_tables(connection, found.id)
     names = sorted({key for row in rows for key in row.tables if _is_rollouts(key)})
-    chosen = table if table in names else next(iter(names), "")
+    chosen = wanted.table if wanted.table in names else next(iter(names), "")
     samples = list(_samples(rows, chosen))
     columns = list(dict.fromkeys(column for sample in samples for column in sample))
-    wanted = search.casefold()
-    matching = [
-        sample
-        for sample in samples
-        if not wanted or any(wanted in str(value).casefold() for value in sample.values())
-    ]
+    matching = _in_order(list(_matching(_of_step(samples, wanted.step), wanted.search)), wanted)
     return {
         "tables": [label(name) for name in names],
         "table": label(chosen),
@@ -52,11 +73,40 @@ def rollouts(found: Found, *, search: str = "", table: str = "") -> dict[str, An
     }
 
 
+def _matching(samples: Iterable[_Sample], search: str) -> Iterator[_Sample]:
+    text = search.casefold()
+    for sample in samples:
+        if not text or any(text in str(value).casefold() for value in sample.values()):
+            yield sample
+
+
+def _of_step(samples: Sequence[_Sample], step: int | None) -> Sequence[_Sample]:
+    if step is None:
+        return samples
+    steps = [one for sample in samples if isinstance(one := sample.get("step"), int | float)]
+    newest = max((one for one in steps if one <= step), default=None)
+    return [sample for sample in samples if newest is not None and sample.get("step") == newest]
+
+
+def _in_order(samples: Sequence[_Sample], wanted: Wanted) -> Sequence[_Sample]:
+    if wanted.order is Order.NEWEST:
+        return samples
+    sign = 1 if wanted.order is Order.LOWEST else -1
+
+    def rank(sample: _Sample) -> tuple[bool, float]:
+        reward = sample.get("reward")
+        if not isinstance(reward, int | float) or math.isnan(reward):
+            return True, 0.0
+        return False, sign * reward
+
+    return sorted(samples, key=rank)
+
+
 def _is_rollouts(key: str) -> bool:
     return key != CONSOLE and not key.startswith(_OWN) and not key.endswith(_STACKS)
 
 
-def _samples(rows: Sequence[TableRow], table: str) -> Iterator[dict[str, Any]]:
+def _samples(rows: Sequence[TableRow], table: str) -> Iterator[_Sample]:
     """Yield samples as fields, the newest first."""
     for row in rows:
         found = row.tables.get(table)

@@ -40,24 +40,27 @@ otelRl.charts = {
   lines(element, panel, lines, { x, marks = [], onzoom = null }) {
     const { plain } = otelRl;
     const { palette, color } = otelRl.charts;
-    const traces = lines.map((line, place) => {
+    const traces = lines.flatMap((line, place) => {
       const shade = panel.stacked ? otelRl.charts.colorOf(line.name) : palette[place % palette.length];
       const isBound = lines.length > 1 && /(^|\/)(p9\d|min|max|rank_min|rank_max|std)$/.test(line.name);
-      return {
-        type: "scatter", mode: line.xs.length < 3 ? "markers" : "lines", name: plain(line.name),
-        x: x === "time" ? line.xs.map((ms) => new Date(ms)) : line.xs, y: line.ys, connectgaps: false,
+      return otelRl.charts.withTrend(line, x === "time" ? (ms) => new Date(ms) : (step) => step, {
+        type: "scatter", mode: line.xs.length < 3 ? "markers" : "lines", name: plain(line.name), connectgaps: false,
         line: { width: isBound ? 1 : 1.8, color: shade, dash: isBound ? "dot" : "solid", shape: "linear" },
         marker: { color: shade, size: 6 },
         hovertemplate: `%{y:.4~g} ${plain(panel.unit)}`,
         ...(panel.stacked ? { stackgroup: "all", line: { width: 0.5, color: shade }, fillcolor: `${shade}bb` } : {}),
-      };
+      });
     });
     const lost = otelRl.charts.notFinite(traces);
     if (lost) traces.push(lost);
-    const shapes = marks.map((mark) => ({
-      type: "line", xref: "x", yref: "paper", x0: mark.x, x1: mark.x, y0: 0, y1: 1,
-      line: { width: 1.2, dash: "dot", color: color(mark.kind === "cause" ? "--warn" : "--bad") },
-    }));
+    const shapes = marks.map((mark) => {
+      const shade = color(mark.kind === "cause" ? "--warn" : "--bad");
+      const text = marks.length > 3 ? "" : mark.kind === "cause" ? "cause" : "worker failed";
+      return {
+        type: "line", xref: "x", yref: "paper", x0: mark.x, x1: mark.x, y0: 0, y1: 1, line: { width: 1.2, dash: "dot", color: shade },
+        label: { text, textposition: "end", textangle: 0, font: { size: 9, color: shade } },
+      };
+    });
     const layout = {
       shapes, showlegend: lines.length > 1 && lines.length <= 8,
       xaxis: x === "time" ? { type: "date" } : { title: { text: "step", standoff: 4, font: { size: 11 } } },
@@ -65,7 +68,7 @@ otelRl.charts = {
       ...(lost ? { yaxis2: { overlaying: "y", range: [0, 1], visible: false, fixedrange: true } } : {}),
       uirevision: `${x}`,
     };
-    if (lines.length > 1 && lines.length <= 8) layout.margin = { l: 44, r: 10, t: 6, b: 54 };
+    layout.margin = { l: 44, r: 10, t: marks.length ? 16 : 6, b: layout.showlegend ? 54 : 30 };
     const isNew = !element.data;
     const drawn = otelRl.charts.draw(element, traces, layout);
     if (isNew && onzoom) {
@@ -77,9 +80,22 @@ otelRl.charts = {
     return drawn;
   },
 
+  // Of a long line only the extremes are points: they make a pale band, and the means of its parts
+  // a line. Areas that add up are of means alone.
+  withTrend(line, at, trace) {
+    const points = { ...trace, x: line.xs.map(at), y: line.ys };
+    const [xs, means] = line.trend;
+    if (!xs.length) return [points];
+    const trend = { ...trace, x: xs.map(at), y: means };
+    if (trace.stackgroup) return [trend];
+    const band = { ...points, name: `${trace.name}: lowest, highest`, opacity: 0.3, showlegend: false, line: { ...trace.line, width: 1, dash: "solid" } };
+    return [band, { ...trend, name: `${trace.name}: mean`, meta: "mean" }];
+  },
+
   // A cross at the bottom for each NaN or infinity, where a line has a gap.
   notFinite(traces) {
-    const xs = [...new Set(traces.flatMap((one) => one.x.filter((_, place) => one.y[place] === null)))];
+    const measured = traces.filter((one) => one.meta !== "mean");
+    const xs = [...new Set(measured.flatMap((one) => one.x.filter((_, place) => one.y[place] === null)))];
     if (!xs.length) return null;
     return {
       type: "scatter", mode: "markers", name: "NaN or infinite", showlegend: false, x: xs, y: xs.map(() => 0.03), yaxis: "y2", cliponaxis: false,

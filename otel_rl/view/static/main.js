@@ -135,7 +135,23 @@
     setInterval(() => { if (events.readyState === EventSource.CLOSED) changed(); }, 10000);
   }
 
+  // Paper is white, and has the charts that were not on the screen yet.
+  let themeOfScreen = null;
+  function forPaper(isOver) {
+    if (!isOver) themeOfScreen ??= root.dataset.theme;
+    root.dataset.theme = isOver ? themeOfScreen ?? root.dataset.theme : "light";
+    if (isOver) themeOfScreen = null;
+    page?.redraw?.();
+  }
+  addEventListener("beforeprint", () => forPaper(false));
+  addEventListener("afterprint", () => forPaper(true));
+
   document.addEventListener("keydown", (event) => {
+    if ((event.ctrlKey || event.metaKey) && event.key === "p" && page?.complete) {
+      event.preventDefault();
+      page.complete().then(() => window.print());
+      return;
+    }
     if (event.ctrlKey || event.metaKey || event.altKey || /^(INPUT|SELECT|TEXTAREA)$/.test(event.target.tagName)) return;
     const { run } = route();
     if (event.key === "t") nextTheme();

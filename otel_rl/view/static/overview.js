@@ -51,7 +51,7 @@ otelRl.pages.overview = class {
     if (shape === this.shape) return;
     this.shape = shape;
     otelRl.fill(this.body, ...sections.map(([title, panels]) => h("section", {}, h("h2", {}, title),
-      h("div", { class: "charts" }, panels.map((panel) => this.card(panel, title).element)))));
+      h("div", { class: "charts" }, panels.map((panel) => this.card(panel).element)))));
     if (!sections.length) {
       otelRl.fill(this.body, h("p", { class: "empty" }, wanted ? "No chart has this in its name." : "There are no values yet."));
     }
@@ -67,12 +67,14 @@ otelRl.pages.overview = class {
       oninput: (event) => { this.search = event.target.value; this.draw(); } }));
   }
 
-  card(panel, section) {
+  card(panel) {
     const { h } = otelRl;
     let card = this.cards.get(panel.id);
     if (!card) {
       const plot = h("div", { class: "plot", "data-panel": panel.id });
-      card = { panel, section, plot, element: h("article", { class: "card chart" }, h("h3", { title: `${panel.title}\n${panel.keys.join("\n")}` }, h("bdi", {}, panel.title)), plot) };
+      card = { panel, plot, detail: this.detail === "full" ? "full" : null };
+      card.element = h("article", { class: "card chart" },
+        h("div", { class: "title" }, h("h3", { title: `${panel.title}\n${panel.keys.join("\n")}` }, h("bdi", {}, panel.title)), otelRl.saving.buttons(card, this.run)), plot);
       card.observer = otelRl.charts.whenSeen(plot, () => this.show(card));
       this.cards.set(panel.id, card);
     }
@@ -102,7 +104,7 @@ otelRl.pages.overview = class {
     const isTime = this.x === "time";
     const marks = this.found.failures.filter((one) => isTime || one.step !== null)
       .map((one) => ({ x: isTime ? new Date(one.time_ms) : one.step, kind: "failure" }));
-    if (!isTime && this.diagnosis && card.section === "Step time") {
+    if (!isTime && this.diagnosis) {
       for (const cause of this.diagnosis.causes) if (cause.since_step !== null) marks.push({ x: cause.since_step, kind: "cause" });
     }
     otelRl.charts.lines(card.plot, card.panel, card.lines, {
@@ -124,8 +126,11 @@ otelRl.pages.overview = class {
         cause.evidence.slice(0, 3).map((one) => h("div", { class: "evidence" },
           [one.what, one.worker ? ` of ${one.worker}` : "", one.before !== null && one.after !== null ? `: ${otelRl.number(one.before)} → ${otelRl.number(one.after)} ${one.unit}` : ""].join("")))))) : null,
       [...(symptoms || []), ...(failures || []), ...(seen && !causes.length ? [`seen: ${seen}`] : [])].map((one) => h("div", { class: "evidence" }, one)));
-    for (const card of this.cards.values()) if (card.lines && card.section === "Step time") this.plot(card);
+    if (causes.length) this.redraw();
   }
+
+  // Draws what was not on the screen yet.
+  async complete() { for (const card of this.cards.values()) if (!card.lines) await this.show(card); }
 
   redraw() { for (const card of this.cards.values()) if (card.lines) this.plot(card); }
 };

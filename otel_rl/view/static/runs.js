@@ -23,7 +23,8 @@ otelRl.pages.runs = class {
       this.plot = h("div", { class: "plot", id: "compare" });
       this.controls = h("div", { class: "row controls" });
       this.note = h("p", { class: "quiet" });
-      this.compare = h("section", {}, this.controls, h("div", { class: "card" }, this.plot), this.note);
+      this.differences = h("div", { class: "card scroll", id: "differences" });
+      this.compare = h("section", {}, this.controls, h("div", { class: "card" }, this.plot), this.note, this.differences);
       this.notes = h("div");
       otelRl.fill(this.root, h("h1", {}, "Runs"), h("p", {}), this.notes, this.table, this.compare);
     }
@@ -62,7 +63,21 @@ otelRl.pages.runs = class {
     const without = runs.filter((_, place) => lines[place] && !lines[place].xs.length).map((run) => `${run.experiment}/${run.trial}`);
     this.note.textContent = key && without.length ? `Without this key: ${without.join(", ")}` : "";
     this.plotCompared(runs, lines, key);
+    this.differences.hidden = runs.length < 2;
+    if (runs.length > 1) this.showDifferences(runs, asked).catch((error) => otelRl.fill(this.differences, h("p", { class: "empty" }, error.message)));
     if (lines.some((one) => one.read < 1)) setTimeout(() => { if (this.asked === asked) this.draw(); }, 500);
+  }
+
+  // Settings, command and code in which the chosen runs differ.
+  async showDifferences(runs, asked) {
+    const { h } = otelRl;
+    const found = await Promise.all(runs.map((run) => otelRl.get(`runs/${run.id}/environment`)));
+    if (this.asked !== asked) return;
+    const names = [...new Set(found.flatMap((one) => Object.keys(one)))].filter((name) => new Set(found.map((one) => one[name] ?? "")).size > 1);
+    const rows = names.sort((a, b) => b.startsWith("config ") - a.startsWith("config "));
+    otelRl.fill(this.differences, h("h3", {}, "Differences of config and code"), rows.length ? h("table", {},
+      h("thead", {}, h("tr", {}, ["", ...runs.map((run) => `${run.experiment}/${run.trial}`)].map((text) => h("th", { scope: "col" }, h("bdi", {}, text))))),
+      h("tbody", {}, rows.map((name) => h("tr", {}, h("th", { scope: "row" }, h("bdi", {}, name.replace(/^config /, ""))), found.map((one) => h("td", { class: "text" }, one[name] ?? "–")))))) : h("p", { class: "quiet" }, "None was reported."));
   }
 
   close() { this.asked = null; }
@@ -85,15 +100,15 @@ otelRl.pages.runs = class {
   }
 
   plotCompared(runs, lines, key) {
-    const { palette, notFinite } = otelRl.charts;
+    const { palette, notFinite, withTrend } = otelRl.charts;
     const font = { size: 11 };
-    const traces = lines.map((line, place) => {
+    const traces = lines.flatMap((line, place) => {
       const run = runs[place];
       const color = palette[this.colors.get(run.id) % palette.length];
-      return {
-        type: "scatter", mode: line.xs.length < 3 ? "markers" : "lines", x: line.xs, y: line.ys, connectgaps: false,
+      return withTrend(line, (x) => x, {
+        type: "scatter", mode: line.xs.length < 3 ? "markers" : "lines", connectgaps: false,
         name: otelRl.plain(`${run.experiment}/${run.trial}`), line: { width: 2, color }, marker: { color }, hovertemplate: "%{y:.4~g}",
-      };
+      });
     }).filter((one) => one.x.length);
     const lost = notFinite(traces);
     otelRl.charts.draw(this.plot, lost ? [...traces, lost] : traces, {
@@ -116,7 +131,7 @@ otelRl.pages.runs = class {
       h("td", {}, h("a", { href: `#/run/${run.id}/overview`, class: "cut" }, h("bdi", {}, run.experiment)),
         h("span", { class: "quiet cut trial" }, h("bdi", {}, run.trial)), run.crash ? h("div", { class: "quiet" }, run.crash) : null),
       h("td", {}, otelRl.badge(run.state)), h("td", {}, run.step ?? "–"),
-      h("td", {}, run.shown ? otelRl.spark(run.shown.ys) : null),
+      h("td", {}, run.shown && run.shown.ys.length ? otelRl.spark(run.shown.ys) : null),
       h("td", { title: run.shown ? run.shown.key : null }, run.shown ? otelRl.number(run.shown.last) : "–",
         run.shown && run.shown.name !== "reward" ? h("div", { class: "quiet" }, run.shown.name) : null),
       h("td", {}, run.verdict ? otelRl.badge(run.verdict) : "–", run.cause ? h("div", { class: "quiet" }, h("bdi", { class: "cut" }, run.cause)) : null),

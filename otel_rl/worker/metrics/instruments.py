@@ -62,11 +62,13 @@ class _Synchronous:
     Args:
         make: Creates the SDK instrument; called again after a fork.
         guard: Counts amounts that cannot be recorded.
+        name: Of the instrument, for messages.
     """
 
-    def __init__(self, make: Callable[[], RecordFunction], guard: Guard) -> None:
+    def __init__(self, make: Callable[[], RecordFunction], guard: Guard, name: str) -> None:
         self._make = make
         self._guard = guard
+        self._name = name
         self._record_in_sdk = make()
 
     def rebind(self) -> None:
@@ -82,7 +84,7 @@ class BoundUpDownCounter(_Synchronous, UpDownCounter):
     ) -> None:
         """See ``opentelemetry.metrics.UpDownCounter.add``."""
         try:
-            addable = _addable(amount, -math.inf, self._guard)
+            addable = _addable(amount, -math.inf, self._name, self._guard)
             if addable is not None:
                 self._record_in_sdk(addable, attributes, context)
         except Exception as error:  # noqa: BLE001  # nothing may raise into training code
@@ -106,7 +108,7 @@ class _CountsSteps(_Synchronous):
         steps: StepShares,
         stream: ShareStream,
     ) -> None:
-        super().__init__(make, guard)
+        super().__init__(make, guard, stream.name)
         self._steps = steps
         self._stream = stream
 
@@ -115,7 +117,7 @@ class _CountsSteps(_Synchronous):
     ) -> None:
         """Record an amount in the total, and in its step if it has one."""
         try:
-            addable = _addable(amount, 0.0, self._guard)
+            addable = _addable(amount, 0.0, self._name, self._guard)
             if addable is None:
                 return
             self._record_in_sdk(addable, attributes, context)
@@ -160,7 +162,7 @@ class BoundObservableGauge(_Observable, ObservableGauge):
     """SDK observable gauge that is made again after a fork."""
 
 
-def _addable(amount: object, lowest: float, guard: Guard) -> float | None:
+def _addable(amount: object, lowest: float, name: str, guard: Guard) -> float | None:
     """Convert the amount for the SDK; None, counted, if it cannot be added.
 
     The SDK drops such amounts too, but uncounted and with a log line for each.
@@ -169,7 +171,8 @@ def _addable(amount: object, lowest: float, guard: Guard) -> float | None:
     if isinstance(plain, NotANumber):
         guard.drop(
             DropReason.NOT_A_NUMBER,
-            f"A counter or histogram takes numbers (got {plain.description}). It is dropped.",
+            f"{name}: a counter or histogram takes numbers (got {plain.description}). "
+            "It is dropped.",
         )
         return None
     # False for NaN too.
@@ -177,7 +180,7 @@ def _addable(amount: object, lowest: float, guard: Guard) -> float | None:
         return plain
     guard.drop(
         DropReason.NOT_ADDABLE,
-        f"A counter or histogram cannot take {plain}. It is dropped. "
+        f"{name}: a counter or histogram cannot take {plain}. It is dropped. "
         "Use a gauge for values that may be NaN, an up-down counter for values that may fall.",
     )
     return None

@@ -122,6 +122,7 @@ class BufferedMeter(Meter):
                     lambda meter: meter.create_up_down_counter(name, unit, description).add
                 ),
                 self._provider.guard,
+                name,
             )
 
         key = ("up_down_counter", name, unit, description)

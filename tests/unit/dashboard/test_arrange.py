@@ -87,6 +87,19 @@ def test_a_title_ends_in_the_unit(unit: str, title: str) -> None:
     assert panel.title == title
 
 
+@pytest.mark.parametrize(
+    ("name", "title"),
+    [
+        (names.RL_POLICY_KL_REFERENCE, "Policy KL reference, trainer"),
+        (names.RL_TRAIN_MFU, "Train MFU, trainer"),
+        (names.OTEL_RL_WORKER_SPANS_DROPPED, "Worker spans dropped, trainer"),
+    ],
+)
+def test_a_title_is_in_words_and_abbreviations(name: str, title: str) -> None:
+    ((_, panel),) = panels(KeySpec("k", name, "trainer"))
+    assert panel.title == title
+
+
 def test_what_is_no_chart_of_a_run_has_no_panel() -> None:
     drops = "otel_rl.worker.spans.dropped"
     assert not panels(

@@ -202,7 +202,7 @@ def test_the_cost_is_that_of_the_run_without_the_fault(job: Job) -> None:
     lost_s = run.made.step_ends_s[-1] - healthy.made.step_ends_s[-1]
     gpus = run.history.rows["gpu/count"].values[-1]
     assert cost.lost_hours == pytest.approx(lost_s * gpus / 3600, rel=0.15)
-    assert "GPU hours" in first.words
+    assert "of GPU time lost so far" in first.words
 
 
 def test_a_killed_worker_of_a_stock_sdk_is_a_crash_while_the_others_wait() -> None:

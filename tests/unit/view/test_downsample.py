@@ -9,7 +9,11 @@ from otel_rl.view.downsample import downsample
 
 
 def test_a_short_series_is_as_it_was() -> None:
-    assert downsample([1, 2, 3], [5.0, 6.0, 7.0], most=10) == ([1, 2, 3], [5.0, 6.0, 7.0])
+    assert downsample([1, 2, 3], [5.0, 6.0, 7.0], most=10) == (
+        [1, 2, 3],
+        [5.0, 6.0, 7.0],
+        ([], []),
+    )
 
 
 def test_one_bad_step_of_a_hundred_thousand_is_seen() -> None:
@@ -44,6 +48,23 @@ def test_a_range_has_its_neighbours_so_that_lines_leave_the_picture() -> None:
 
 def test_a_range_without_points_is_empty() -> None:
     assert downsample([1, 2], [1.0, 2.0], most=10, first=5, last=6).xs == []
+
+
+def test_means_tell_where_a_noisy_series_goes_between_its_extremes() -> None:
+    values = [place / 20_000 + (5.0 if place % 2 else -5.0) for place in range(20_000)]
+    points = downsample(range(20_000), values, most=600)
+    xs, means = points.trend
+    assert len(xs) == len(means) == 300
+    assert all(
+        mean is not None and abs(mean - x / 20_000) < 0.1 for x, mean in zip(xs, means, strict=True)
+    )
+    assert None not in points.ys
+
+
+def test_a_mean_leaves_out_what_is_not_finite() -> None:
+    values = [2.0, math.nan] * 500 + [math.inf] * 1_000
+    means = downsample(range(2_000), values, most=30).trend[1]
+    assert means == [2.0] * 5 + [None] * 5
 
 
 @given(

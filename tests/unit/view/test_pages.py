@@ -224,6 +224,15 @@ def test_new_rows_are_read_on(tmp_path: Path) -> None:
     assert (progress.share, progress.data.last_step) == (1.0, 3)
 
 
+def test_of_a_long_history_the_list_has_the_newest_reward_without_a_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(overview, "_MAX_SPARK_BYTES", 0)
+    write_run(tmp_path, LookedAt())
+    (run,) = Looked(tmp_path).get("runs")["runs"]
+    assert (run["shown"]["last"], run["shown"]["ys"]) == (pytest.approx(0.95), [])
+
+
 def test_a_long_history_is_read_in_turns_and_says_how_far(tmp_path: Path) -> None:
     write_run(tmp_path, LookedAt(steps=600, workers=1))
     looked = Looked(tmp_path)
@@ -332,6 +341,65 @@ def test_rollouts_are_searched_in_any_case(looked: Looked) -> None:
     assert (found["matching"], found["all"], len(found["rewards"])) == (1, 40, 40)
     sample = dict(zip(found["columns"], found["samples"][0], strict=True))
     assert sample == {"prompt": "add 7 and 7", "completion": "14", "reward": 7 / 40}
+
+
+@pytest.fixture
+def sampled(tmp_path: Path) -> Looked:
+    """A run with two samples in every fifth step, of which a few have no reward."""
+    samples: list[Mapping[str, str | float]] = [
+        {"step": step, "completion": f"{step}{part}", "reward": reward}
+        for step, rewards in {5: (0.25, math.nan), 10: (1.0, 0.0)}.items()
+        for part, reward in zip("ab", rewards, strict=True)
+    ]
+    write_run(tmp_path, LookedAt(samples=samples))
+    return Looked(tmp_path)
+
+
+@pytest.mark.parametrize(("step", "shown"), [("10", 10), ("9", 5), ("5", 5)])
+def test_rollouts_of_a_step_are_those_of_the_last_step_with_some(
+    sampled: Looked, step: str, shown: int
+) -> None:
+    found = sampled.get(f"runs/{RUN}/rollouts", step=step)
+    assert (found["matching"], found["all"]) == (2, 4)
+    assert {sample[found["columns"].index("step")] for sample in found["samples"]} == {shown}
+
+
+def test_before_the_first_samples_there_are_none(sampled: Looked) -> None:
+    assert sampled.get(f"runs/{RUN}/rollouts", step="4")["samples"] == []
+
+
+@pytest.mark.parametrize(
+    ("order", "completions"), [("lowest", ["10b", "5a", "10a"]), ("highest", ["10a", "5a", "10b"])]
+)
+def test_rollouts_are_ordered_by_reward_and_those_without_come_last(
+    sampled: Looked, order: str, completions: list[str]
+) -> None:
+    found = sampled.get(f"runs/{RUN}/rollouts", order=order)
+    place = found["columns"].index("completion")
+    assert [sample[place] for sample in found["samples"]] == [*completions, "5b"]
+
+
+def test_an_unknown_order_is_refused(sampled: Looked) -> None:
+    assert sampled.ask(f"runs/{RUN}/rollouts", order="best").status == 400
+
+
+def test_a_long_line_is_saved_whole_and_drawn_with_its_means(tmp_path: Path) -> None:
+    write_run(tmp_path, LookedAt(steps=1_500, workers=1))
+    looked = Looked(tmp_path)
+    panel = looked.get(f"runs/{RUN}/overview")["sections"][0]["panels"][0]["id"]
+    (drawn,) = looked.get(f"runs/{RUN}/panel", id=panel)["lines"]
+    (whole,) = looked.get(f"runs/{RUN}/panel", id=panel, every="1")["lines"]
+    assert len(drawn["xs"]) <= 600
+    assert len(drawn["trend"][0]) == 300
+    assert whole["xs"] == [*range(1, 1_501)]
+    assert whole["trend"] == [[], []]
+
+
+def test_config_and_code_of_a_run_can_be_compared(tmp_path: Path) -> None:
+    write_run(tmp_path, LookedAt(config={"lr": 0.5, "model": {"layers": 2}}))
+    found = Looked(tmp_path).get(f"runs/{RUN}/environment")
+    assert found["config lr"] == "0.5"
+    assert "layers" in found["config model"]
 
 
 def test_without_rollouts_the_page_says_so(tmp_path: Path) -> None:

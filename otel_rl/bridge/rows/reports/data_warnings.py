@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from otel_rl.bridge.journal.formats import state_format as wire
-from otel_rl.bridge.rows.series.key_groups import GroupTable, UnitChange
+from otel_rl.bridge.rows.series.key_groups import GroupTable, UnitChange, device_of
 from otel_rl.bridge.rows.series.streams import Group
 from otel_rl.bridge.rows.settings import AlignSettings
 from otel_rl.records import Series
@@ -118,8 +118,8 @@ def of_overflowed(keys: GroupTable, settings: AlignSettings, time_ns: int) -> It
             yield DataWarning(time_ns, {OVERFLOWED: _without_steps(group)})
 
 
-def _metric(group: Group) -> tuple[str, str, bool]:
-    return group.role, group.name, group.own
+def _metric(group: Group) -> tuple[object, ...]:
+    return group.role, group.name, group.own, device_of(group)
 
 
 def _in_one_key(group: Group, of_metric: Iterable[Group]) -> str:
@@ -129,7 +129,8 @@ def _in_one_key(group: Group, of_metric: Iterable[Group]) -> str:
             values[attribute].add(value)
     attribute = max(values, key=lambda one: len(values[one]))
     return (
-        f"{group.name!r} of {group.role!r} has as many keys as a metric may: its attribute "
+        f"{group.name!r}{f' of {group.role!r}' if group.role else ''} has as many keys as a metric "
+        "may: its attribute "
         f"{attribute!r} has {len(values[attribute])} values. Further ones are {group.key} "
         "together. Leave it out of metrics, or put it into spans; if each value needs a chart, "
         "raise align.max_metric_keys."

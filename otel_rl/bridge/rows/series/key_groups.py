@@ -13,7 +13,7 @@ from otel_rl.bridge.tracker_keys import OVERFLOW, tracker_key, variant_key, work
 from otel_rl.semconv import names
 from otel_rl.semconv.spec import Reduction
 
-__all__ = ["GroupIdentity", "GroupTable", "UnitChange", "normal_unit"]
+__all__ = ["GroupIdentity", "GroupTable", "UnitChange", "device_of", "normal_unit"]
 
 _Attributes = tuple[tuple[str, str], ...]
 
@@ -21,6 +21,9 @@ _ANNOTATION = re.compile(r"\{[^}]*\}")
 _NOT_IN_KEY = re.compile(r"[^A-Za-z0-9_.-]+")
 
 _UNSPECIFIC = ("", "1")
+
+# Attributes of groups without role, which name one GPU or host.
+_DEVICES = frozenset({"hw.id", "host.name"})
 
 # Common spellings of UCUM units.
 _SPELLINGS = {
@@ -96,8 +99,8 @@ class GroupTable:
         # Every key of a row that some group writes.
         self._written: set[str] = set()
         self._own_keys: set[str] = set()
-        # Keys of each metric of a role, and the identities that those beyond a bound share.
-        self._sizes: Counter[tuple[str, str]] = Counter()
+        # Keys of each metric of a role or device, and identities that those beyond a bound share.
+        self._sizes: Counter[tuple[str, str, _Attributes]] = Counter()
         self._folds: set[GroupIdentity] = set()
         self._unit_changes: list[UnitChange] = []
         self._overflowed: list[Group] = []
@@ -111,18 +114,22 @@ class GroupTable:
         unit: str,
         *,
         most: int,
+        device: _Attributes = (),
     ) -> GroupIdentity:
         """Return the identity of values in ``unit``, which may be empty.
 
         Seconds and milliseconds have no mean, so the first unit has the key, and another one an
-        identity of its own. No unit means the first one. New attributes of a metric of a role with
-        ``most`` keys have one identity, as those for which an SDK has no room.
+        identity of its own. No unit means the first one. New attributes of a metric of a role, or
+        of a ``device``, with ``most`` keys have one identity, as those for which an SDK has no
+        room.
         """
         # A step that is not a number is left among the attributes.
         attributes = tuple(pair for pair in attributes if pair[0] != names.RL_LOOP_ITERATION)
-        identity = self._in_unit(GroupIdentity(role, name, attributes, reduction), unit)
-        if identity not in self._groups and attributes and self._sizes[role, name] >= most:
-            of_others = GroupIdentity(role, name, (OVERFLOW,), reduction)
+        own = GroupIdentity(role, name, (*attributes, *device), reduction)
+        identity = self._in_unit(own, unit)
+        is_full = attributes and self._sizes[role, name, device] >= most
+        if is_full and identity not in self._groups:
+            of_others = GroupIdentity(role, name, (OVERFLOW, *device), reduction)
             identity = self._in_unit(of_others, unit)
             self._folds.add(identity)
         return identity
@@ -178,8 +185,7 @@ class GroupTable:
             key = self._free_key(key, identity, (*statistics, *extra))
             number = len(self.groups)
             group = Group(number, key, role, name, attributes, reduction, statistics, extra)
-            others = () if identity in self._folds else self.groups
-            if OVERFLOW in attributes and not any(OVERFLOW in of.attributes for of in others):
+            if OVERFLOW in attributes and not self._is_told(identity):
                 self._overflowed.append(group)
             self._keep(identity, group)
             if other_unit:
@@ -290,10 +296,22 @@ class GroupTable:
         table._overflowed = [table.groups[number] for number in kept.overflowed]
         return table
 
+    def _is_told(self, identity: GroupIdentity) -> bool:
+        """Return whether an overflow group needs no warning.
+
+        There is one for SDKs, and for a metric that folds here one for each role and one for all
+        devices.
+        """
+        is_fold, role = identity in self._folds, identity.role
+        return any(
+            OVERFLOW in of.attributes and (not is_fold or (not role and of.name == identity.name))
+            for of in self.groups
+        )
+
     def _keep(self, identity: GroupIdentity, group: Group) -> None:
         self.groups.append(group)
-        if group.role and not group.own:
-            self._sizes[group.role, group.name] += 1
+        if not group.own:
+            self._sizes[group.role, group.name, device_of(group)] += 1
         self._groups[identity] = self._keys[group.key] = group
         self._written.update(_written(group.key, (*group.statistics, *group.extra)))
 
@@ -310,6 +328,11 @@ class GroupTable:
             if self._written.isdisjoint(_written(candidate, suffixes)):
                 return candidate
         return variant_key(key, repr(tuple(identity)))
+
+
+def device_of(group: Group) -> _Attributes:
+    """Return the attribute that names the one device of a group; empty for others."""
+    return () if group.role else tuple(pair for pair in group.attributes if pair[0] in _DEVICES)
 
 
 def normal_unit(unit: str) -> str:

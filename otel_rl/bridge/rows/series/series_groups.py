@@ -12,7 +12,7 @@ from otel_rl.bridge.rows.series.key_groups import GroupIdentity, GroupTable
 from otel_rl.bridge.rows.series.own_names import own_name_of, without_own_name
 from otel_rl.bridge.rows.series.streams import Group, WorkerState
 from otel_rl.bridge.rows.settings import AlignSettings
-from otel_rl.bridge.tracker_keys import OVERFLOW, device_key
+from otel_rl.bridge.tracker_keys import OVERFLOW, device_key, tracker_key
 from otel_rl.records import HOSTS, Series
 from otel_rl.semconv import names
 from otel_rl.semconv.spec import Instrument, Reduction
@@ -60,9 +60,9 @@ class SeriesGroups:
         _, statistics, extra = _reduction_of(series)
         before = len(self._keys.groups)
         key = ""
-        if _is_of_host(series):
-            key = device_key(HOSTS, series.name, without_own_name(series.attributes))
         identity = self._identity(series, settings)
+        if _is_of_host(series):
+            key = device_key(HOSTS, series.name, _key_attributes(series, identity))
         group = self._keys.group(identity, statistics, extra, key=key, unit=series.unit)
         is_of_others = is_folded(group) or labels_of(series.name, series.attributes) is not None
         if len(self._keys.groups) > before and not is_of_others:
@@ -88,21 +88,22 @@ class SeriesGroups:
         labels = labels_of(series.name, series.attributes)
         if labels is None:
             return (), ""
-        reduction, statistics, extra = _reduction_of(series)
+        _, statistics, extra = _reduction_of(series)
         wider: list[Group] = []
         of_all = self._identity(series, settings, role="")
         if not _is_of_host(series) and self._keys.has_room_for(of_all, settings):
-            wider.append(self._keys.group(of_all, statistics, extra, unit=series.unit))
+            key = tracker_key("", series.name, _key_attributes(series, of_all))
+            wider.append(self._keys.group(of_all, statistics, extra, key=key, unit=series.unit))
         prefix = self._devices.prefix(
             labels, f"{worker.role}/{worker.label}", at_most=settings.max_devices
         )
         its_id = ("hw.id", labels.uuid) if labels.name else ("host.name", labels.host)
-        of_one = GroupIdentity("", series.name, (*_attributes_of(series), its_id), reduction)
+        of_one = self._identity(series, settings, role="", device=(its_id,))
         if prefix and self._keys.has_room_for(of_one, settings):
-            key = device_key(prefix, series.name, without_own_name(series.attributes))
+            key = device_key(prefix, series.name, _key_attributes(series, of_one))
             before = len(self._keys.groups)
             one = self._keys.group(of_one, (), extra, key=key)
-            if len(self._keys.groups) > before:
+            if len(self._keys.groups) > before and not is_folded(one):
                 one.own_name, one.own_scale = own_name_of(series)
             wider.append(one)
         return tuple(wider), labels.uuid if is_shared(series.name) else ""
@@ -116,7 +117,11 @@ class SeriesGroups:
         return self._keys.group(identity, key=device_key(prefix, name))
 
     def _identity(
-        self, series: Series, settings: AlignSettings, role: str | None = None
+        self,
+        series: Series,
+        settings: AlignSettings,
+        role: str | None = None,
+        device: _Attributes = (),
     ) -> GroupIdentity:
         """Return the identity of a series' group: of its own role unless another is given."""
         if role is None:
@@ -128,6 +133,7 @@ class SeriesGroups:
             _reduction_of(series)[0],
             series.unit,
             most=settings.max_metric_keys,
+            device=device,
         )
 
 
@@ -159,3 +165,12 @@ def _is_of_host(series: Series) -> bool:
 def _attributes_of(series: Series) -> _Attributes:
     """Return the attributes that are part of its key."""
     return without_labels(series.name, without_own_name(series.attributes))
+
+
+def _key_attributes(series: Series, identity: GroupIdentity) -> _Attributes:
+    """Return the attributes of a series for a device's key, which tell that it is a device's."""
+    shown = without_own_name(series.attributes)
+    if not is_folded(identity):
+        return shown
+    own = without_labels(series.name, shown)
+    return (*(pair for pair in shown if pair not in own), OVERFLOW)

@@ -50,6 +50,14 @@ def test_a_data_directory_stands_for_its_runs(command: tuple[str, ...]) -> None:
 
 
 @pytest.mark.parametrize("command", READERS)
+def test_the_directory_in_which_runs_were_started_stands_for_them(
+    command: tuple[str, ...], home: Path
+) -> None:
+    write_run(home / "project" / ".otel_rl" / RUN_ID, LookedAt())
+    assert main([*command, "project"]) == 0
+
+
+@pytest.mark.parametrize("command", READERS)
 @pytest.mark.usefixtures("home")
 def test_a_run_is_named_by_its_id(command: tuple[str, ...]) -> None:
     assert main([*command, RUN_ID, "--data", "runs/data"]) == 0

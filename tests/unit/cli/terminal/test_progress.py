@@ -4,6 +4,7 @@ import io
 
 import pytest
 
+from otel_rl.cli.standard_streams import say
 from otel_rl.cli.terminal.progress import counted, progress
 from tests.waiting import wait_until
 
@@ -30,6 +31,17 @@ def test_a_terminal_shows_what_is_done_and_how_much_and_then_nothing(terminal: T
                 )
     assert seen == [*range(1_000)]
     assert terminal.getvalue().endswith("\r\x1b[K")
+
+
+def test_a_line_that_is_said_meanwhile_is_written_at_once_with_its_end(
+    terminal: Terminal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the live line may come between, and erase it."""
+    written: list[str] = []
+    monkeypatch.setattr(terminal, "write", written.append)
+    monkeypatch.setattr("sys.stderr", terminal)
+    say("3 damaged parts of the spans are left out")
+    assert written == ["\r\x1b[Kotel-rl: 3 damaged parts of the spans are left out\n"]
 
 
 def test_what_is_done_at_once_writes_nothing(terminal: Terminal) -> None:

@@ -219,6 +219,20 @@ def test_what_cannot_be_added_is_counted_and_raises_nothing(
     assert drops.counts() == {reason: 2}
 
 
+def test_the_log_names_the_instrument_that_dropped_an_amount(
+    provider: BufferedMeterProvider, caplog: pytest.LogCaptureFixture
+) -> None:
+    provider.get_meter("m").create_histogram("advantages").record(-0.5)
+    assert "advantages: a counter or histogram cannot take -0.5" in caplog.text
+
+
+def test_the_log_names_an_up_down_counter_that_dropped_an_amount(
+    provider: BufferedMeterProvider, caplog: pytest.LogCaptureFixture
+) -> None:
+    provider.get_meter("m").create_up_down_counter("depth").add(math.nan)
+    assert "depth: a counter or histogram cannot take nan" in caplog.text
+
+
 def test_an_up_down_counter_may_fall(provider: BufferedMeterProvider) -> None:
     provider.get_meter("m").create_up_down_counter("depth").add(-3)
     (point,) = sdk_metrics(provider)["depth"].sum.data_points
