@@ -29,6 +29,7 @@ _LOCKS = {
 _UV_LOCK = Path(__file__).with_name("uv.lock.txt")
 _PIN = re.compile(r"^[a-zA-Z0-9._-]+==", re.MULTILINE)
 _LOCKED = ("--require-hashes", "--requirement")
+_PACKAGE = _CHECKOUT / "otel_rl"
 _COMPILED = (
     "wandb, otel_rl.cli.commands.demo, otel_rl.demo, otel_rl.worker.session, "
     "otel_rl.worker.export.transport"
@@ -108,7 +109,8 @@ def _compile(python: Path) -> None:
     _show("  bytecode")
     environment = dict(os.environ)
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
-    subprocess.run([str(python), "-c", f"import {_COMPILED}"], env=environment, check=True)
+    for arguments in (["-m", "compileall", "-q", str(_PACKAGE)], ["-c", f"import {_COMPILED}"]):
+        subprocess.run([str(python), *arguments], env=environment, check=True)
 
 
 def _install_with_pip(python: Path, lock: Path, count: int) -> None:

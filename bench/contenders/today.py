@@ -101,6 +101,9 @@ def control(queue: "multiprocessing.Queue[Put]", directory: str) -> None:
 
 
 def bridge(directory: str, *, per_worker: bool) -> None:
+    from otel_rl.bridge.garbage import collect_rarely
+
+    collect_rarely()  # as the command otel-rl
     from otel_rl.bridge.bridge import Bridge
     from otel_rl.bridge.config import BridgeSettings, GrpcSettings, HttpSettings, TrackerSettings
     from otel_rl.bridge.rows.settings import AlignSettings

@@ -20,12 +20,6 @@ from pydantic import (
     field_validator,
     model_validator,
 )
-from pydantic_settings import (
-    BaseSettings,
-    PydanticBaseSettingsSource,
-    SettingsConfigDict,
-    SettingsError,
-)
 
 from otel_rl.bridge.delivery.selection.key_selection import KeyNames
 from otel_rl.bridge.ingest.limits import ReceiveLimits
@@ -256,16 +250,10 @@ class TelemetrySettings(BaseModel):
     """Interval of the bridge's metrics in each run."""
 
 
-class BridgeSettings(BaseSettings):
+class BridgeSettings(BaseModel):
     """All settings of a bridge."""
 
-    model_config = SettingsConfigDict(
-        env_prefix=ENV_PREFIX,
-        env_nested_delimiter="__",
-        extra="forbid",
-        frozen=True,
-        allow_inf_nan=False,
-    )
+    model_config = _MODEL
 
     data: Path = Path(DATA_DIRECTORY)
     """Journal directory, for one bridge at a time."""
@@ -315,18 +303,6 @@ class BridgeSettings(BaseSettings):
         url = None if self.journal.url is None else self.journal.url.get_secret_value()
         return JournalPlace(self.data, url, self.journal.max_bytes)
 
-    @classmethod
-    def settings_customise_sources(
-        cls,
-        settings_cls: type[BaseSettings],  # noqa: ARG003  # pydantic's signature
-        init_settings: PydanticBaseSettingsSource,
-        env_settings: PydanticBaseSettingsSource,
-        dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003
-        file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003
-    ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Rank the environment over the file, which ``load_settings`` passes as arguments."""
-        return env_settings, init_settings
-
 
 def load_settings(
     file: Path | None = None,
@@ -357,16 +333,21 @@ def load_settings(
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as exc:
             raise ConfigError(f"{file}: is not TOML: {exc}.") from exc
     try:
-        # The constructor reads the environment, `model_validate` does not: the command line wins.
-        settings = BridgeSettings(**_merged(defaults or {}, content))  # type: ignore[arg-type]  # pydantic checks it
+        given = _merged(_merged(defaults or {}, content), _of_environment())
+        settings = BridgeSettings.model_validate(given)
         merged = _merged(settings.model_dump(exclude_unset=True), overrides or {})
         return BridgeSettings.model_validate(merged)
     except ValidationError as exc:
         raise ConfigError(_explained(exc)) from exc
-    except SettingsError as exc:
-        raise ConfigError(
-            f"{exc}.", hint=f"Set what is in it: {ENV_PREFIX}SECTION__NAME. See docs/bridge.md."
-        ) from exc
+
+
+def _of_environment() -> Mapping[str, object]:
+    """Return values of the environment, nested like the file."""
+    if not any(name.upper().startswith(ENV_PREFIX) for name in os.environ):
+        return {}
+    from otel_rl.bridge.config_variables import values_of_variables
+
+    return values_of_variables(BridgeSettings, prefix=ENV_PREFIX)
 
 
 def _check_variables(environment: Mapping[str, str]) -> None:

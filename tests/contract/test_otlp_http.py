@@ -759,6 +759,17 @@ print([span.name for span in spans.get_finished_spans()], reader.get_metrics_dat
 """
 
 
+def test_the_first_requests_for_health_may_come_at_once() -> None:
+    """The framework that answers them is imported for the first one."""
+    with (
+        http_receiver() as receiver,
+        httpx.Client(base_url=receiver.url, timeout=60) as client,
+        ThreadPoolExecutor(8) as threads,
+    ):
+        answers = threads.map(lambda _: client.get("/healthz").status_code, range(8))
+        assert [*answers] == [200] * 8
+
+
 @pytest.mark.process
 def test_the_bridge_reports_nothing_of_itself_to_the_providers_of_the_process() -> None:
     # Else a bridge beside a program that reports to it would report every report, for ever.

@@ -16,6 +16,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import IO, Final, NamedTuple
 
@@ -35,7 +36,7 @@ _FILE_BYTES: Final = 16 << 20
 """Bytes of parts in a file: about half a million values, and twice as much memory of the child."""
 
 _FILES_AT_ONCE: Final = 100
-"""Files of one child process. Its answers must fit into a pipe."""
+"""Files of each kind of one child process. Its answers must fit into a pipe."""
 
 _SETTLED_NS: Final = 30_000_000_000
 """Age of values after which it is known whether a new attempt has begun with them."""
@@ -167,15 +168,18 @@ class Archiver:
             return
         is_much = 2 * size > self._max_waiting_bytes
         oldest_ns = self._clock_ns() - self._every_ns
-        due = [
-            run
-            for run in self._store.waiting()
-            if is_much or run.size >= _FILE_BYTES or run.oldest_ns <= oldest_ns
-        ]
-        if due:
-            held_ns = min(_SETTLED_NS, self._every_ns // 2)
-            # A child process costs more than a look: none for values that are all too new.
-            if files := self._begin(due, self._clock_ns() - held_ns):
+        waiting = self._store.waiting()
+        due = [run for run in waiting if is_much or run.oldest_ns <= oldest_ns]
+        large = [run for run in waiting if run not in due and run.size >= _FILE_BYTES]
+        if due or large:
+            settled_ns = self._clock_ns() - min(_SETTLED_NS, self._every_ns // 2)
+            # A child process costs more than a look: none for values that are all too new, nor for
+            # a small part of a large run's.
+            files = [
+                *self._begin(due, settled_ns),
+                *self._begin(large, settled_ns, min_bytes=_FILE_BYTES),
+            ]
+            if files:
                 with self._child() as child:
                     self._write(files, child)
             self._pause_s = 0.0
@@ -216,19 +220,22 @@ class Archiver:
         return True
 
     def _begin(
-        self, due: Sequence[UnarchivedRun], made_through_ns: int | None = None
+        self,
+        due: Sequence[UnarchivedRun],
+        made_through_ns: int | None = None,
+        *,
+        min_bytes: int = 0,
     ) -> Sequence[_File]:
         """Decide a file of each of these runs, as far as one process may write them.
 
         Args:
             due: The runs.
             made_through_ns: Later values wait; None for all.
+            min_bytes: Smaller files are not begun.
         """
         through = () if made_through_ns is None else (made_through_ns,)
-        found = (
-            (run.key, self._store.begin_file(run.key, _FILE_BYTES, *through))
-            for run in due[:_FILES_AT_ONCE]
-        )
+        begin = partial(self._store.begin_file, min_bytes=min_bytes)
+        found = ((run.key, begin(run.key, _FILE_BYTES, *through)) for run in due[:_FILES_AT_ONCE])
         return [_File(key, number) for key, number in found if number is not None]
 
     def _write(self, files: Sequence[_File], child: _Child) -> int:

@@ -110,7 +110,12 @@ class ArchiveStore:
         return read_description(key, *found).attempts if found else ()
 
     def begin_file(
-        self, key: ExperimentKey, max_bytes: int, made_through_ns: int = _LATEST_NS
+        self,
+        key: ExperimentKey,
+        max_bytes: int,
+        made_through_ns: int = _LATEST_NS,
+        *,
+        min_bytes: int = 0,
     ) -> int | None:
         """Decide the next file of a run, or return the decided one.
 
@@ -118,9 +123,10 @@ class ArchiveStore:
             key: The run.
             max_bytes: Bytes of parts at which the file ends.
             made_through_ns: Parts that were added later wait.
+            min_bytes: All parts wait if those of the file have fewer bytes.
 
         Returns:
-            Its number, unique in the journal; None if nothing waits.
+            Its number, unique in the journal; None for no file.
 
         Raises:
             LeaseLost: The run belongs to another bridge.
@@ -145,11 +151,11 @@ class ArchiveStore:
                 if size >= max_bytes:
                     break
             cursor.close()
-            if last is not None:
-                connection.execute(
-                    "UPDATE archive SET file = ? WHERE run_id = ? AND number <= ?",
-                    (last, run, last),
-                )
+            if last is None or size < min_bytes:
+                return None
+            connection.execute(
+                "UPDATE archive SET file = ? WHERE run_id = ? AND number <= ?", (last, run, last)
+            )
             return last
 
         return write_owned(self._journal, self._owners, key, begin)

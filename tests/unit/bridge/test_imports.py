@@ -14,7 +14,10 @@ OF_A_WRITER = [*UNUSED, "fastapi", "importlib.metadata", "pydantic", "starlette"
 @pytest.mark.parametrize(
     ("module", "unused"),
     [
-        ("otel_rl.bridge.bridge", [*UNUSED, "opentelemetry.sdk", "psutil"]),
+        (
+            "otel_rl.bridge.bridge",
+            [*UNUSED, "fastapi", "opentelemetry.sdk", "psutil", "pydantic_settings"],
+        ),
         ("otel_rl.cli.commands.diagnose", [*UNUSED, "fastapi", "starlette"]),
         ("otel_rl.bridge.delivery.writer_main", OF_A_WRITER),
         ("otel_rl.cli.diagnosis_process", [*OF_A_WRITER, "asyncio", "pydantic_core", "ssl"]),

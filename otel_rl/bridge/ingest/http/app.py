@@ -5,49 +5,25 @@ its request: an export response for 200, a ``google.rpc.Status`` for an error. T
 error pages (422, 500, ...) never reach a sender.
 """
 
-from collections.abc import Callable, Sequence
-from functools import partial
-from inspect import signature
+import asyncio
+from collections.abc import Sequence
 
-from fastapi import FastAPI, Request
-from fastapi.responses import Response
-from starlette.exceptions import HTTPException
-from starlette.routing import BaseRoute, Route
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from otel_rl.bridge.counters import Outcome, Where
+from otel_rl.bridge.counters import Where
 from otel_rl.bridge.ingest import body
-from otel_rl.bridge.ingest.error_answers import NOT_FOUND, Answer
-from otel_rl.bridge.ingest.http.exports import Exports
+from otel_rl.bridge.ingest.http.exports import PATHS, Exports
 from otel_rl.bridge.ingest.http.media import RequestHead, error_response
 from otel_rl.bridge.ingest.limits import MAX_HEAD_BYTES
 from otel_rl.bridge.ingest.pipeline import IngestPipeline
 from otel_rl.errors import MalformedRequest
-from otel_rl.signals import Signal
 
-__all__ = ["PATHS", "create_app"]
-
-PATHS = {
-    Signal.METRICS: "/v1/metrics",
-    Signal.TRACES: "/v1/traces",
-    Signal.LOGS: "/v1/logs",
-}
-"""Path of each signal, as OTLP names it."""
+__all__ = ["create_app"]
 
 _SIGNALS = {path: signal for signal, path in PATHS.items()}
-
-
-# Newer versions of FastAPI report every request to the global providers, which belong to the
-# program around the bridge: exported to the bridge itself, each request would cause the next one,
-# for ever. They also log exceptions with their text.
-_QuietFastAPI: Callable[..., FastAPI] = (
-    partial(
-        FastAPI,
-        telemetry={"tracing": False, "metrics": False, "logs": False, "auto_configure": False},
-    )
-    if "telemetry" in signature(FastAPI).parameters
-    else FastAPI
-)
 
 
 def create_app(intake: IngestPipeline, routes: Sequence[BaseRoute] = ()) -> ASGIApp:
@@ -57,23 +33,7 @@ def create_app(intake: IngestPipeline, routes: Sequence[BaseRoute] = ()) -> ASGI
         intake: Takes the requests, from up to ``max_concurrent_requests`` threads at once.
         routes: Further ones, with other paths, that do not block.
     """
-    exports, others = Exports(intake), _Others(intake)
-    app = _QuietFastAPI(
-        title="otel_rl bridge",
-        lifespan=exports.lifespan,
-        openapi_url=None,
-        redirect_slashes=False,
-        exception_handlers={
-            HTTPException: others.answer_framework_error,
-            Exception: others.answer_framework_error,
-        },
-    )
-    # They are led past the framework, which refuses other methods.
-    for signal, path in PATHS.items():
-        app.router.routes.append(Route(path, partial(exports, signal), methods=["POST"]))
-    app.get("/healthz")(others.healthz)
-    app.router.routes.extend(routes)
-    return _Door(app, exports, others)
+    return _Door(intake, Exports(intake), routes)
 
 
 class _Door:
@@ -83,21 +43,49 @@ class _Door:
     any size.
     """
 
-    def __init__(self, app: ASGIApp, exports: Exports, others: "_Others") -> None:
-        self._app = app
+    def __init__(
+        self, intake: IngestPipeline, exports: Exports, routes: Sequence[BaseRoute]
+    ) -> None:
+        self._intake = intake
         self._exports = exports
-        self._others = others
+        self._routes = routes
+        self._lifespan = Router(lifespan=exports.lifespan)
+        self._framework: ASGIApp | None = None
+        # _loading is held by the first request that needs the framework.
+        self._loading = asyncio.Lock()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
-            await self._app(scope, receive, send)
+            await self._lifespan(scope, receive, send)
         elif _head_bytes(scope) > MAX_HEAD_BYTES:
-            response = await self._others.refuse_head(Request(scope, receive))
+            response = await self._refuse_head(Request(scope, receive))
             await response(scope, receive, send)
         elif scope["method"] == "POST" and scope["path"] in _SIGNALS:
             await self._exports(_SIGNALS[scope["path"]], scope, receive, send)
         else:
-            await self._app(scope, receive, send)
+            framework = self._framework or await self._loaded()
+            await framework(scope, receive, send)
+
+    async def _loaded(self) -> ASGIApp:
+        """Load the framework, in a thread: it takes as much CPU as all else of a bridge's start."""
+        async with self._loading:
+            if self._framework is None:
+                self._framework = await asyncio.to_thread(self._load)
+        return self._framework
+
+    def _load(self) -> ASGIApp:
+        from otel_rl.bridge.ingest.http.framework import create_framework
+
+        return create_framework(self._intake, self._exports, self._routes)
+
+    async def _refuse_head(self, request: Request) -> Response:
+        """Answer a request whose head is too large."""
+        limits = self._intake.limits
+        await body.drain(request.stream(), timeout_s=limits.body_timeout_s)
+        error = MalformedRequest(f"The headers are over {MAX_HEAD_BYTES} bytes.")
+        answer, message = self._intake.answer(error, Where.HTTP)
+        media = RequestHead.of(request.scope).media
+        return error_response(media, answer, message, retry_after_s=limits.retry_after_s)
 
 
 def _head_bytes(scope: Scope) -> int:
@@ -106,44 +94,3 @@ def _head_bytes(scope: Scope) -> int:
     for name, value in headers:
         size += len(name) + len(value)
     return size
-
-
-class _Others:
-    """Answers to everything but exports."""
-
-    def __init__(self, intake: IngestPipeline) -> None:
-        self._intake = intake
-        self._limits = intake.limits
-
-    async def healthz(self) -> Response:
-        problem = self._intake.problem()
-        status = 503 if problem else 200
-        return Response(f"{problem or 'ok'}\n", status, media_type="text/plain")
-
-    async def refuse_head(self, request: Request) -> Response:
-        """Answer a request whose head is too large."""
-        await body.drain(request.stream(), timeout_s=self._limits.body_timeout_s)
-        error = MalformedRequest(f"The headers are over {MAX_HEAD_BYTES} bytes.")
-        return self._error(request, *self._intake.answer(error, Where.HTTP))
-
-    async def answer_framework_error(self, request: Request, error: Exception) -> Response:
-        """Answer unknown paths and wrong methods, which the framework detects by itself."""
-        await body.drain(request.stream(), timeout_s=self._limits.body_timeout_s)
-        if isinstance(error, HTTPException) and error.status_code == 405:
-            self._intake.count(Outcome.WRONG_METHOD)
-            allowed = (error.headers or {}).get("allow", "POST")
-            return Response(
-                f"405 method not allowed, supported: [{allowed}]",
-                status_code=405,
-                headers={"allow": allowed},
-                media_type="text/plain",
-            )
-        if isinstance(error, HTTPException) and error.status_code == 404:
-            self._intake.count(Outcome.NOT_FOUND)
-            message = f"{request.url.path!r} is not served. Paths: {', '.join(PATHS.values())}."
-            return self._error(request, NOT_FOUND, message)
-        return self._error(request, *self._intake.answer(error, Where.HTTP))
-
-    def _error(self, request: Request, answer: Answer, message: str) -> Response:
-        media = RequestHead.of(request.scope).media
-        return error_response(media, answer, message, retry_after_s=self._limits.retry_after_s)

@@ -34,7 +34,14 @@ from otel_rl.bridge.ingest.validation.validate import Validated
 from otel_rl.errors import JournalClosed
 from otel_rl.signals import Signal
 
-__all__ = ["Exports"]
+__all__ = ["PATHS", "Exports"]
+
+PATHS = {
+    Signal.METRICS: "/v1/metrics",
+    Signal.TRACES: "/v1/traces",
+    Signal.LOGS: "/v1/logs",
+}
+"""Path of each signal, as OTLP names it."""
 
 _CLIENT_CLOSED = 499  # nginx's code for a closed request; it is never sent
 

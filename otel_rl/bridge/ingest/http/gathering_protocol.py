@@ -9,7 +9,7 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
 from uvicorn.server import ServerState
 
-from otel_rl.bridge.ingest.http.app import PATHS
+from otel_rl.bridge.ingest.http.exports import PATHS
 from otel_rl.bridge.ingest.http.gathered_reads import PACED_S, GatheredReads
 from otel_rl.bridge.ingest.http.repeated_exports import KNOWN_EXPORT, KnownHead, RepeatedExports
 from otel_rl.bridge.ingest.http.timed_protocol import SenderTimeouts, TimedProtocol

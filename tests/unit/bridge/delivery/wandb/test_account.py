@@ -139,7 +139,12 @@ def test_a_writer_inherits_no_run_of_the_users_own() -> None:
         "WANDB_API_KEY": KEY,
         "WANDB_ERROR_REPORTING": "false",
         "WANDB_SILENT": "true",
+        "GOMAXPROCS": "1",
     }
+
+
+def test_the_cpus_of_the_core_are_the_users_to_set() -> None:
+    assert writer_environment({"GOMAXPROCS": "4"})["GOMAXPROCS"] == "4"
 
 
 @pytest.mark.parametrize(
