@@ -4,10 +4,10 @@ The clock on the wall is not asked, because on a busy machine it tells of the ne
 what the kernel keeps for the process itself: the seconds that its threads computed, in relation to
 the same work without telemetry, done in turns in the same loop, so that a slow processor is slow in
 both; and the seconds in which the training thread wanted no processor, because it waited for
-something. Neighbours add to neither, and steps in which the process was stopped and continued
-(SIGSTOP, SIGCONT) count for no waiting. What the bounds guard against is large: an exporter that spins
-while nobody answers doubles the first, and steps that wait for attempts, with their back-off of
-half a second and then more, add more to the second than all of them may have.
+something. Neighbours add to neither, and a step in which the process was stopped and continued
+counts for no waiting. What the bounds guard against is large: an exporter that spins while nobody
+answers doubles the first, and steps that wait for attempts, with their back-off of half a second
+and then more, add more to the second than all of them may have.
 """
 
 import json
