@@ -114,7 +114,13 @@ class Diagnoses:
             raise Unread(1 - looked.left / max(1, records))
         history = looked.history
         silent_s = max(0.0, (now_ns - history.newest_ns) / _NS_PER_S)
-        report = diagnose(history, asked.steps, passed=not asked.now, silent_s=silent_s)
+        report = diagnose(
+            history,
+            asked.steps,
+            passed=not asked.now,
+            silent_s=silent_s,
+            is_interrupted=found.run.is_interrupted,
+        )
         told = run_as_json(found.run.key, history, with_places(report, places_of(found, report)))
         return {key: _shortened(value) for key, value in told.items()}
 
