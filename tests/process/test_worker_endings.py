@@ -33,7 +33,7 @@ pytestmark = pytest.mark.process
 INTERVAL_S = 0.1
 
 PROLOGUE = """
-import atexit, concurrent.futures, multiprocessing, os, signal, sys, threading
+import atexit, concurrent.futures, multiprocessing, os, signal, sys, threading, time
 import otel_rl
 
 def log(steps, name="loss"):
@@ -146,6 +146,8 @@ CHILDREN = {
     "Process that returns": ("process(log, range(100))", 0),
     "Process that raises": ("process(fail, range(100))", 1),
     "Process that calls sys.exit": ("process(leave, range(100))", 5),
+    "Process whose thread outlives it": ("process(start, range(100))", 0),
+    "Process whose executor outlives it": ("process(submit, range(100))", 0),
     "Pool that is closed": (
         (
             "with context.Pool(2) as pool:\n"
@@ -170,6 +172,21 @@ def fail(steps):
 def leave(steps):
     log(steps)
     sys.exit(5)
+
+def start(steps):
+    log(steps[:50])
+
+    def rest():
+        threading.main_thread().join()
+        log(steps[50:])
+
+    threading.Thread(target=rest).start()
+
+def submit(steps):
+    log(steps[:50])
+    executor = concurrent.futures.ThreadPoolExecutor(1)
+    executor.submit(time.sleep, 0.5)
+    executor.submit(log, steps[50:])
 
 def process(target, *arguments):
     child = context.Process(target=target, args=arguments)
