@@ -32,7 +32,7 @@ from otel_rl.semconv.names import (
 from otel_rl.signals import Signal
 from otel_rl.version import __version__
 from otel_rl.worker import served_policy
-from otel_rl.worker.child_threads import join_threads_of_child
+from otel_rl.worker.child_threads import after_threads_of_fork, join_threads_of_child
 from otel_rl.worker.drops import DropReason, Drops
 from otel_rl.worker.events.console import Console
 from otel_rl.worker.events.exit_report import ExitReport
@@ -638,6 +638,7 @@ def _after_fork_in_child() -> None:
     if _session is not None and _providers is not None:
         with GUARD:
             _session.restart_after_fork()
+            after_threads_of_fork(_shutdown_at_exit)
     _watch_multiprocessing()
 
 

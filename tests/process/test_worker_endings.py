@@ -225,6 +225,40 @@ if __name__ == "__main__":
         assert steps(sink, "parent") == once(range(100))
 
 
+@pytest.mark.parametrize("ending", ["return", "sys.exit(5)", "later()"])
+def test_a_child_forked_by_a_thread_ends_with_its_threads_and_misses_nothing(ending: str) -> None:
+    program = f"""{PROLOGUE}
+def later():
+    first = threading.current_thread()
+
+    def rest():
+        first.join()
+        log(range(100, 110), "late")
+
+    threading.Thread(target=rest).start()
+
+def fork():
+    pid = os.fork()
+    if pid == 0:  # it has no other thread, and exit handlers are called by none
+        log(range(100))
+        {ending}
+        return
+    print("status", os.waitpid(pid, 0)[1], flush=True)
+
+setup()
+log(range(100), "parent")
+thread = threading.Thread(target=fork)
+thread.start()
+thread.join()
+"""
+    with serve(Sink()) as sink, worker(sink.url, program) as running:
+        running.wait_for("status 0")
+        assert running.end() == 0, running.output
+        assert steps(sink) == once(range(100))
+        assert steps(sink, "late") == once(range(100, 110) if ending == "later()" else range(0))
+        assert steps(sink, "parent") == once(range(100))
+
+
 KILLED_CHILDREN = {
     "Process.terminate": "child.terminate()",
     "Process.kill": "child.kill()",
