@@ -544,6 +544,11 @@ class WorkerFailure:
         """Return whether a person or a scheduler has ended it, by Ctrl-C or a signal."""
         return self.error in _INTERRUPTS
 
+    @property
+    def is_reported(self) -> bool:
+        """Return whether it reported its end by itself, after everything else."""
+        return self.error not in _UNEXPLAINED
+
     def __str__(self) -> str:
         """Return who failed, how and when: ``trainer/0, RuntimeError at step 3``."""
         if self.error is None:

@@ -10,6 +10,8 @@ __all__ = ["failures", "in_words", "listed", "troubles"]
 
 _MOST: Final = 8  # failures that are listed
 
+_LAST_INTERVAL: Final = "up to an export interval (1 s unless set) of metrics"
+
 
 def in_words(roles: Mapping[str, RoleStanding]) -> Iterator[str]:
     """Yield one phrase for each role with expected or failed workers."""
@@ -29,14 +31,18 @@ def troubles(
         roles: By name.
         listed: Failures that are listed one by one.
     """
-    named = Counter(one.worker.rpartition("/")[0] for one in listed)
+    named = Counter(map(_role, listed))
+    lasting = Counter(_role(one) for one in listed if one.recovery_s is None)
+    killed = Counter(_role(one) for one in listed if not one.is_reported)
     for role, standing in sorted(roles.items()):
-        missing = standing.expected - standing.alive
+        missing = standing.expected - standing.alive - lasting[role]
         # Without a total: workers that reported their end are no longer expected.
         words = [f"{missing} missing"] if missing > 0 else []
         if standing.failures > named[role]:
             words += _failed(standing)
         words += _silent(standing)
+        if killed[role]:
+            words.append(f"{_LAST_INTERVAL} is missing, of {killed[role]} without an exit report")
         if words:
             yield f"{role}: {', '.join(words)}"
 
@@ -62,6 +68,10 @@ def listed(description: Description) -> Sequence[WorkerFailure]:
     return last if crash is None or crash in last else [crash, *last]
 
 
+def _role(failure: WorkerFailure) -> str:
+    return failure.worker.rpartition("/")[0]
+
+
 def _failed(standing: RoleStanding) -> Iterator[str]:
     if standing.failures:
         yield f"{standing.failures} failed"
@@ -72,6 +82,6 @@ def _failed(standing: RoleStanding) -> Iterator[str]:
 def _silent(standing: RoleStanding) -> Iterator[str]:
     if standing.silent:
         yield (
-            f"{standing.silent} ended without an exit report, or outlived the command; up to an "
-            "export interval (1 s unless set) of metrics, or what followed the command, is missing"
+            f"{standing.silent} ended without an exit report, or outlived the command; "
+            f"{_LAST_INTERVAL}, or what followed the command, is missing"
         )

@@ -111,13 +111,20 @@ def _longest(times_s: Track) -> tuple[int, float, float] | None:
     return (step, seconds, seconds / usual_s) if is_long else None
 
 
-def doubts(history: RunHistory, *, silent_s: float = 0.0, is_part: bool = False) -> Iterator[str]:
+def doubts(
+    history: RunHistory,
+    *,
+    silent_s: float = 0.0,
+    is_part: bool = False,
+    is_interrupted: bool = False,
+) -> Iterator[str]:
     """Yield reasons for which a run without a finding may still not be healthy.
 
     Args:
         history: History of the run.
         silent_s: Time since the last record.
         is_part: Whether these are steps that were asked for, and may be few.
+        is_interrupted: Whether its bridge is gone, and the run has no end.
     """
     steps = _steps(history)
     if not steps:
@@ -133,6 +140,9 @@ def doubts(history: RunHistory, *, silent_s: float = 0.0, is_part: bool = False)
         yield f"{', '.join(gone[:4])}{' and others' if len(gone) > 4 else ''} stopped reporting"
     begun_s = [history.begun_s[step] for step in sorted(history.begun_s)]
     usual_s = median([b - a for a, b in pairwise(begun_s)] or [0.0])
+    if is_interrupted and not is_part:
+        yield "its bridge was killed or stopped before the end of the run"
+        return
     is_silent = silent_s > max(_SILENT_S, _SILENT * usual_s)
     if is_silent and history.status == ExperimentStatus.RUNNING:
         yield f"nothing was reported for {silent_s:.0f} s, and the run has not ended"

@@ -88,6 +88,7 @@ def diagnose(
     *,
     passed: bool = False,
     silent_s: float = 0.0,
+    is_interrupted: bool = False,
 ) -> Diagnosis:
     """Diagnose a run.
 
@@ -97,6 +98,7 @@ def diagnose(
             in the whole run.
         passed: If the end of the run is healthy, report what had made steps longer for a while.
         silent_s: Time since the last record.
+        is_interrupted: Whether its bridge is gone, and the run has no end.
     """
     first, last = steps or (history.first, history.last)
     part = history if steps is None else history.between(history.first, last)
@@ -114,7 +116,9 @@ def diagnose(
     if passed and steps is None and not causes:
         causes = _passed(history)
     found_nothing = not causes and not symptoms
-    why_not = list(doubts(part, silent_s=silent_s, is_part=steps is not None))
+    why_not = list(
+        doubts(part, silent_s=silent_s, is_part=steps is not None, is_interrupted=is_interrupted)
+    )
     seen = coverage(part)
     verdict = Verdict.CAUSE if causes else Verdict.NO_CLEAR_CAUSE
     if found_nothing:

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from otel_rl.bridge.config import BridgeSettings
 from otel_rl.bridge.journal.run_reader import read_keys
+from otel_rl.bridge.live_diagnosis.kept import MemoryBound
 from otel_rl.errors import ConfigError
 from otel_rl.view.journals import Found, Journals, may_see
 from otel_rl.view.parts.diagnoses import Asked, Diagnoses, Unread
@@ -39,15 +40,20 @@ class Answers:
 
     Args:
         settings: Of the bridge that writes, or wrote, the journals.
+        bound: Of the memory of histories, for all threads that answer.
         clock_ns: Nanoseconds since the epoch.
     """
 
     def __init__(
-        self, settings: BridgeSettings, *, clock_ns: Callable[[], int] = time.time_ns
+        self,
+        settings: BridgeSettings,
+        bound: MemoryBound,
+        *,
+        clock_ns: Callable[[], int] = time.time_ns,
     ) -> None:
         self._clock_ns = clock_ns
-        self._journals = Journals(settings.journal_place)
-        self._diagnoses = Diagnoses(every_s=_DIAGNOSED_EVERY_S, budget_s=_READING_S)
+        self._journals = Journals(settings.journal_place, bound)
+        self._diagnoses = Diagnoses(every_s=_DIAGNOSED_EVERY_S, budget_s=_READING_S, bound=bound)
 
     def close(self) -> None:
         """Close the shared database, if there is one."""

@@ -18,6 +18,7 @@ from otel_rl.bridge.journal.run_reader import (
     read_history,
     revision,
 )
+from otel_rl.bridge.live_diagnosis.kept import Kept, MemoryBound
 from otel_rl.diagnose.history.records import Facts
 from otel_rl.errors import ConfigError, JournalError
 from otel_rl.run_id import run_id
@@ -25,7 +26,6 @@ from otel_rl.view.run_data import RunData
 
 __all__ = ["Found", "Journals", "Progress", "may_see"]
 
-# Histories that are kept in memory, by the size of their columns.
 _MAX_MEMORY_BYTES: Final = 100 << 20
 
 # An answer is not held up for longer by a long history; the next one reads on.
@@ -87,16 +87,17 @@ class Journals:
 
     Args:
         place: Of the journals below a directory, or of the shared one.
+        bound: Of the memory of histories; None for one of their own.
 
     Raises:
         OtelRLError: The shared database cannot be used.
     """
 
-    def __init__(self, place: JournalPlace) -> None:
+    def __init__(self, place: JournalPlace, bound: MemoryBound | None = None) -> None:
         self._directory = place.directory
         self._shared: Journal | None = None if place.url is None else place.open()
-        # The most recently used one is the last.
-        self._data: dict[tuple[str, int], RunData] = {}
+        # By the size of their columns.
+        self._data: Kept[tuple[str, int], RunData] = Kept(bound or MemoryBound(_MAX_MEMORY_BYTES))
 
     def close(self) -> None:
         """Close the shared database."""
@@ -165,19 +166,12 @@ class Journals:
     def read(self, found: Found, *, budget_s: float = _READING_S) -> Progress:
         """Read the history on, for about so long."""
         key = found.id, found.run.begun_ns
-        data = self._data.pop(key, None) or RunData()
-        self._data[key] = data
-        until_s = time.monotonic() + budget_s
-        with found.open() as connection:
-            while some := read_history(connection, found.id, after=data.number):
-                for number, body in some:
-                    data.add(number, None if body is None else Facts.decode(body))
-                if time.monotonic() > until_s:
-                    break
-            left = history_records(connection, found.id, data.number)
-            whole = history_records(connection, found.id)
-        self._forget()
-        return Progress(data, 1.0 if not left else 1 - left / whole)
+        data = self._data.take(key) or RunData()
+        try:
+            share = _read_on(found, data, budget_s)
+        finally:  # what was read before a fault is not read again
+            self._data.put(key, data, data.memory_bytes, stays=True)
+        return Progress(data, share)
 
     def newest(self, found: Found, *, records: int = _NEWEST) -> RunData:
         """Read the newest records of a history alone, which the rest may be far behind."""
@@ -188,13 +182,6 @@ class Journals:
                 data.add(number, None if body is None else Facts.decode(body))
         return data
 
-    def _forget(self) -> None:
-        while (
-            len(self._data) > 1
-            and sum(of.memory_bytes for of in self._data.values()) > _MAX_MEMORY_BYTES
-        ):
-            del self._data[next(iter(self._data))]
-
     def _openers(self) -> Iterator[tuple[Path | None, Open]]:
         """Yield each journal with its directory, which the shared one has not."""
         if self._shared is not None:
@@ -202,6 +189,19 @@ class Journals:
             return
         for directory in journals_below(self._directory):
             yield directory, partial(looking, directory)
+
+
+def _read_on(found: Found, data: RunData, budget_s: float) -> float:
+    """Add records for about so long, and return the share of all that is read."""
+    until_s = time.monotonic() + budget_s
+    with found.open() as connection:
+        while some := read_history(connection, found.id, after=data.number):
+            for number, body in some:
+                data.add(number, None if body is None else Facts.decode(body))
+            if time.monotonic() > until_s:
+                break
+        left = history_records(connection, found.id, data.number)
+        return 1.0 if not left else 1 - left / history_records(connection, found.id)
 
 
 def _near_first(wanted: str, names: Sequence[str]) -> Sequence[str]:

@@ -32,6 +32,7 @@ from otel_rl.semconv.names import (
 from otel_rl.signals import Signal
 from otel_rl.version import __version__
 from otel_rl.worker import served_policy
+from otel_rl.worker.child_threads import after_threads_of_fork, join_threads_of_child
 from otel_rl.worker.drops import DropReason, Drops
 from otel_rl.worker.events.console import Console
 from otel_rl.worker.events.exit_report import ExitReport
@@ -638,6 +639,7 @@ def _after_fork_in_child() -> None:
     if _session is not None and _providers is not None:
         with GUARD:
             _session.restart_after_fork()
+            after_threads_of_fork(_shutdown_at_exit)
     _watch_multiprocessing()
 
 
@@ -662,7 +664,14 @@ def _flush_at_end_of_multiprocessing_child(_session_of_parent: Session) -> None:
     """
     util = sys.modules.get("multiprocessing.util")
     if util is not None:
-        util.Finalize(None, _shutdown_at_exit, exitpriority=-100)
+        util.Finalize(None, _shutdown_of_child, exitpriority=-100)
+
+
+def _shutdown_of_child() -> None:
+    try:
+        join_threads_of_child()
+    finally:  # Ctrl-C ends the wait
+        _shutdown_at_exit()
 
 
 def _resource(identity: Identity) -> Resource:

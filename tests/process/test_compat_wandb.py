@@ -105,7 +105,7 @@ def test_rows_are_those_that_wandb_itself_makes(tmp_path: Path) -> None:
 
 
 FORKS = """
-    import multiprocessing
+    import multiprocessing, threading
 
     import otel_rl.integrations.wandb as wandb
 
@@ -113,6 +113,12 @@ FORKS = """
     def work(number):
         # A row with an explicit step is pending until the process ends.
         wandb.log({"x": number}, step=100 + number)
+        threading.Thread(target=outlive, args=(number,)).start()
+
+
+    def outlive(number):
+        threading.main_thread().join()
+        wandb.log({"x": number}, step=200 + number)
 
 
     if __name__ == "__main__":
@@ -127,7 +133,9 @@ FORKS = """
 """
 
 
-def test_a_forked_child_completes_its_last_row_at_its_end(tmp_path: Path) -> None:
+def test_a_forked_child_completes_its_last_row_when_all_its_threads_have_ended(
+    tmp_path: Path,
+) -> None:
     script = tmp_path / "forks.py"
     script.write_text(textwrap.dedent(FORKS))
     done = otel_rl("run", "--experiment", "forks", "--tracker", "jsonl", "--", sys.executable,
@@ -135,4 +143,4 @@ def test_a_forked_child_completes_its_last_row_at_its_end(tmp_path: Path) -> Non
     assert done.status == 0, done.err
     found = {row.step: row.values["env/x"] for row in jsonl_rows(tmp_path, "forks")
              if "env/x" in row.values}  # fmt: skip
-    assert found == {0: -1.0, 100: 0.0, 101: 1.0, 102: 2.0}
+    assert found == {0: -1.0} | {step + n: float(n) for step in (100, 200) for n in range(3)}

@@ -33,7 +33,7 @@ pytestmark = pytest.mark.process
 INTERVAL_S = 0.1
 
 PROLOGUE = """
-import atexit, concurrent.futures, multiprocessing, os, signal, sys, threading
+import atexit, concurrent.futures, multiprocessing, os, signal, sys, threading, time
 import otel_rl
 
 def log(steps, name="loss"):
@@ -146,6 +146,8 @@ CHILDREN = {
     "Process that returns": ("process(log, range(100))", 0),
     "Process that raises": ("process(fail, range(100))", 1),
     "Process that calls sys.exit": ("process(leave, range(100))", 5),
+    "Process whose thread outlives it": ("process(start, range(100))", 0),
+    "Process whose executor outlives it": ("process(submit, range(100))", 0),
     "Pool that is closed": (
         (
             "with context.Pool(2) as pool:\n"
@@ -170,6 +172,21 @@ def fail(steps):
 def leave(steps):
     log(steps)
     sys.exit(5)
+
+def start(steps):
+    log(steps[:50])
+
+    def rest():
+        threading.main_thread().join()
+        log(steps[50:])
+
+    threading.Thread(target=rest).start()
+
+def submit(steps):
+    log(steps[:50])
+    executor = concurrent.futures.ThreadPoolExecutor(1)
+    executor.submit(time.sleep, 0.5)
+    executor.submit(log, steps[50:])
 
 def process(target, *arguments):
     child = context.Process(target=target, args=arguments)
@@ -205,6 +222,40 @@ if __name__ == "__main__":
             running.wait_for(f"status {status}")
         assert running.end() == 0, running.output
         assert steps(sink) == once(range(100))
+        assert steps(sink, "parent") == once(range(100))
+
+
+@pytest.mark.parametrize("ending", ["return", "sys.exit(5)", "later()"])
+def test_a_child_forked_by_a_thread_ends_with_its_threads_and_misses_nothing(ending: str) -> None:
+    program = f"""{PROLOGUE}
+def later():
+    first = threading.current_thread()
+
+    def rest():
+        first.join()
+        log(range(100, 110), "late")
+
+    threading.Thread(target=rest).start()
+
+def fork():
+    pid = os.fork()
+    if pid == 0:  # it has no other thread, and exit handlers are called by none
+        log(range(100))
+        {ending}
+        return
+    print("status", os.waitpid(pid, 0)[1], flush=True)
+
+setup()
+log(range(100), "parent")
+thread = threading.Thread(target=fork)
+thread.start()
+thread.join()
+"""
+    with serve(Sink()) as sink, worker(sink.url, program) as running:
+        running.wait_for("status 0")
+        assert running.end() == 0, running.output
+        assert steps(sink) == once(range(100))
+        assert steps(sink, "late") == once(range(100, 110) if ending == "later()" else range(0))
         assert steps(sink, "parent") == once(range(100))
 
 

@@ -4,9 +4,10 @@ The clock on the wall is not asked, because on a busy machine it tells of the ne
 what the kernel keeps for the process itself: the seconds that its threads computed, in relation to
 the same work without telemetry, done in turns in the same loop, so that a slow processor is slow in
 both; and the seconds in which the training thread wanted no processor, because it waited for
-something. Neighbours add to neither. What the bounds guard against is large: an exporter that spins
-while nobody answers doubles the first, and steps that wait for attempts, with their back-off of
-half a second and then more, add more to the second than all of them may have.
+something. Neighbours add to neither, and a step in which the process was stopped and continued
+counts for no waiting. What the bounds guard against is large: an exporter that spins while nobody
+answers doubles the first, and steps that wait for attempts, with their back-off of half a second
+and then more, add more to the second than all of them may have.
 """
 
 import json
@@ -29,7 +30,7 @@ pytestmark = pytest.mark.process
 STATUS = 3  # of the script's own choosing, to be seen through everything
 
 TRAIN = """
-import json, sys, time
+import json, signal, sys, time
 from pathlib import Path
 
 import otel_rl
@@ -56,19 +57,29 @@ def waited_s():
     return time.monotonic() - (ran_ns + wanted_ns) / 1e9
 
 
+def waited_in(step):
+    global loss
+    before, begun_s = continued.copy(), waited_s()
+    loss += train(step)
+    step_s = waited_s() - begun_s
+    return step_s if before == continued.copy() else 0.0
+
+
+continued = []  # the kernel runs this handler before anything else of a process that was stopped
+signal.signal(signal.SIGCONT, lambda *_: continued.append(True))
 otel_rl.init(experiment="e", role="trainer", export_interval_s=0.05)
 otel_rl.mlogger.log({"hello": 1.0}, step=0)
 print(otel_rl.flush(timeout_s=float(sys.argv[1])), flush=True)
 sys.stdin.readline()
 
-loss = bare_s = 0.0
-begun_s, idle_s = time.process_time(), waited_s()
+loss = bare_s = idle_s = 0.0
+begun_s = time.process_time()
 for step in range(1, STEPS + 1):
-    loss += train(step)
+    idle_s += waited_in(step)
     bare_begun_s = time.thread_time()  # of this thread alone: the exporter's counts as training's
     compute(step)
     bare_s += time.thread_time() - bare_begun_s
-trained_s, idle_s = time.process_time() - begun_s - bare_s, waited_s() - idle_s
+trained_s = time.process_time() - begun_s - bare_s
 print("loss", loss, flush=True)
 Path(sys.argv[2]).write_text(json.dumps([trained_s / bare_s, idle_s]))
 sys.exit(int(sys.argv[3]))
@@ -86,7 +97,7 @@ class Trained:
         status: Its exit status.
         out: What it wrote.
         effort: CPU time of the training loop, exporter included, in that of its bare work.
-        waited_s: The time for which the training thread waited for something in the loop.
+        waited_s: The time for which the training thread waited for something in its steps.
     """
 
     status: int

@@ -17,6 +17,7 @@ from typing import Final, NamedTuple, TypeAlias
 
 from otel_rl.bridge.journal.interface import Connection
 from otel_rl.bridge.journal.run_reader import first_history, history_records, read_history
+from otel_rl.bridge.live_diagnosis.kept import Kept, MemoryBound
 from otel_rl.diagnose.history.records import Facts
 from otel_rl.diagnose.history.run_history import GrowingHistory, RunHistory
 from otel_rl.records import ExperimentKey
@@ -57,12 +58,10 @@ class _Live:
     Attributes:
         history: Of it.
         numbers: Of the records that were read, in order.
-        size: Bytes of memory.
     """
 
     history: GrowingHistory = field(default_factory=GrowingHistory)
     numbers: MutableSequence[int] = field(default_factory=partial(array, "q"))
-    size: int = 0
 
     def forgotten(self, first: int) -> float:
         """Return the part of its records before the journal's first one."""
@@ -73,25 +72,21 @@ class LiveHistories:
     """Histories of the runs that are looked at, in bounded memory. One thread.
 
     Args:
-        max_bytes: Bound of the memory of all. Runs beyond it are read from the beginning at
-            each look, those that were looked at longest ago first.
+        bound: Of the memory of all; None for one of their own. Runs beyond it are read from the
+            beginning at each look, those that were looked at longest ago first.
     """
 
-    def __init__(self, *, max_bytes: int = _MAX_BYTES) -> None:
-        self._max_bytes = max_bytes
-        # The one that was looked at last is the last.
-        self._live: dict[tuple[ExperimentKey, int], _Live] = {}
+    def __init__(self, bound: MemoryBound | None = None) -> None:
+        self._live: Kept[tuple[ExperimentKey, int], _Live] = Kept(bound or MemoryBound(_MAX_BYTES))
 
     def keep_only(self, keys: Collection[ExperimentKey]) -> None:
         """Let go of all other runs: they have ended."""
-        self._live = {
-            (key, begun_ns): of for (key, begun_ns), of in self._live.items() if key in keys
-        }
+        self._live.keep_only(lambda at: at[0] in keys)
 
     @property
     def known(self) -> Collection[ExperimentKey]:
         """Return the runs in memory."""
-        return [key for key, _ in self._live]
+        return [key for key, _ in self._live.known()]
 
     def look(
         self, open_: Open, key: ExperimentKey, *, begun_ns: int = 0, budget_s: float = math.inf
@@ -109,7 +104,7 @@ class LiveHistories:
         """
         until_s = time.monotonic() + budget_s
         run, records = run_id(key.experiment, key.trial), 0
-        live = self._live.pop((key, begun_ns), None) or _Live()
+        live = self._live.take((key, begun_ns)) or _Live()
         with open_() as connection:
             first = first_history(connection, run)
             if not first or live.forgotten(first) >= _MAX_FORGOTTEN:
@@ -124,13 +119,6 @@ class LiveHistories:
                 if time.monotonic() > until_s:
                     break
             left = history_records(connection, run, max(live.numbers[-1:], default=0))
-        live.size = live.history.memory_bytes()
-        self._live[key, begun_ns] = live
-        self._forget(1 if left else 0)  # what is half read is not begun anew
+        is_half_read = bool(left)  # and is not begun anew
+        self._live.put((key, begun_ns), live, live.history.memory_bytes(), stays=is_half_read)
         return Looked(live.history.history(), records, is_whole, left)
-
-    def _forget(self, kept: int) -> None:
-        while (
-            len(self._live) > kept and sum(of.size for of in self._live.values()) > self._max_bytes
-        ):
-            del self._live[next(iter(self._live))]

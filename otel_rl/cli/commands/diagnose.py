@@ -174,9 +174,18 @@ def _diagnosed(
     key: ExperimentKey,
     history: RunHistory,
 ) -> Diagnosis:
-    silent_s = 0.0 if arguments.jaeger else max(0.0, time.time() - history.newest_ns / 1e9)
-    report = diagnose(history, arguments.steps, passed=not arguments.now, silent_s=silent_s)
-    return report if arguments.jaeger else _with_places(report, settings, key)
+    if arguments.jaeger:
+        return diagnose(history, arguments.steps, passed=not arguments.now)
+    with closing(Journals(settings.journal_place)) as journals:
+        found = journals.run(run_id(key.experiment, key.trial))
+        report = diagnose(
+            history,
+            arguments.steps,
+            passed=not arguments.now,
+            silent_s=max(0.0, time.time() - history.newest_ns / 1e9),
+            is_interrupted=found is not None and found.run.is_interrupted,
+        )
+        return report if found is None else with_places(report, places_of(found, report))
 
 
 def _write_html(
@@ -187,12 +196,6 @@ def _write_html(
     with progress("reading the history") as news:
         size = write_report(settings, wanted_id, arguments.html, contents, news=news)
     print(shown(f"{arguments.html} ({size / 1e6:.1f} MB)"))
-
-
-def _with_places(report: Diagnosis, settings: BridgeSettings, key: ExperimentKey) -> Diagnosis:
-    with closing(Journals(settings.journal_place)) as journals:
-        found = journals.run(run_id(key.experiment, key.trial))
-        return report if found is None else with_places(report, places_of(found, report))
 
 
 def _check_html(arguments: argparse.Namespace) -> None:

@@ -5,7 +5,7 @@ import importlib.util
 from collections.abc import Mapping
 from contextlib import closing
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from otel_rl.bridge.config import BridgeSettings
 from otel_rl.cli.options import add_journal_options, host_and_port, settings_of
@@ -13,6 +13,8 @@ from otel_rl.cli.standard_streams import say
 from otel_rl.errors import MissingExtra
 
 __all__ = ["add_parser"]
+
+_MAX_HISTORY_BYTES: Final = 512 << 20  # of all threads that answer
 
 _DESCRIPTION = """\
 Serve runs, diagnosis, history and spans to agents and other programs, over the Model Context
@@ -53,14 +55,15 @@ def _command(arguments: argparse.Namespace) -> int:
 
 
 def _serve(settings: BridgeSettings, listen: Mapping[str, Any] | None) -> None:
+    from otel_rl.bridge.live_diagnosis.kept import MemoryBound
     from otel_rl.mcp.answers import Answers
     from otel_rl.mcp.server import serve_http, serve_stdio
     from otel_rl.mcp.tools import make_server
     from otel_rl.view.listener import Listener
 
-    with closing(Answers(settings)):
+    answers = partial(Answers, settings, MemoryBound(_MAX_HISTORY_BYTES))
+    with closing(answers()):
         pass  # a database that cannot be used is told now, and not to the client
-    answers = partial(Answers, settings)
     if listen is None:
         serve_stdio(make_server(answers))
         return

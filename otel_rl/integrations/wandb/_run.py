@@ -23,6 +23,7 @@ from otel_rl.integrations.wandb._skipped import MEDIA_HINT, report_skipped
 from otel_rl.integrations.wandb._stand_ins.media import ignored, refused
 from otel_rl.integrations.wandb._stand_ins.stand_in import is_optional, stand_in
 from otel_rl.integrations.wandb._summary import Summary
+from otel_rl.worker.child_threads import join_threads_of_child
 from otel_rl.worker.tensors import as_step
 
 __all__ = ["Metric", "Run"]
@@ -348,4 +349,11 @@ def _complete_at_end_of_multiprocessing_child(run: Run) -> None:
 
     The priority is before that of otel_rl's own finalizer, which sends the records.
     """
-    multiprocessing_util.Finalize(None, run.complete, exitpriority=-50)
+
+    def complete() -> None:
+        try:
+            join_threads_of_child()
+        finally:  # Ctrl-C ends the wait
+            run.complete()
+
+    multiprocessing_util.Finalize(None, complete, exitpriority=-50)

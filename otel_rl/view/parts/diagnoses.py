@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from otel_rl.bridge.journal.run_reader import history_size
+from otel_rl.bridge.live_diagnosis.kept import MemoryBound
 from otel_rl.bridge.live_diagnosis.live_histories import LiveHistories
 from otel_rl.diagnose.engine import diagnose
 from otel_rl.diagnose.places import with_places
@@ -65,12 +66,15 @@ class Diagnoses:
     Args:
         every_s: Shortest time between two diagnoses of a run that goes on.
         budget_s: Of one question, for reading the history.
+        bound: Of the memory of histories; None for one of their own.
     """
 
-    def __init__(self, *, every_s: float, budget_s: float) -> None:
+    def __init__(
+        self, *, every_s: float, budget_s: float, bound: MemoryBound | None = None
+    ) -> None:
         self._every_s = every_s
         self._budget_s = budget_s
-        self._histories = LiveHistories()
+        self._histories = LiveHistories(bound)
         # The one that was made last is the last.
         self._made: dict[tuple[str, Asked], _Made] = {}
 
@@ -110,7 +114,13 @@ class Diagnoses:
             raise Unread(1 - looked.left / max(1, records))
         history = looked.history
         silent_s = max(0.0, (now_ns - history.newest_ns) / _NS_PER_S)
-        report = diagnose(history, asked.steps, passed=not asked.now, silent_s=silent_s)
+        report = diagnose(
+            history,
+            asked.steps,
+            passed=not asked.now,
+            silent_s=silent_s,
+            is_interrupted=found.run.is_interrupted,
+        )
         told = run_as_json(found.run.key, history, with_places(report, places_of(found, report)))
         return {key: _shortened(value) for key, value in told.items()}
 

@@ -9,6 +9,7 @@ import pytest
 from mcp import Client
 
 from otel_rl.bridge.config import BridgeSettings
+from otel_rl.bridge.live_diagnosis.kept import MemoryBound
 from otel_rl.mcp.answers import Answers
 from otel_rl.mcp.lanes import Lanes
 from otel_rl.mcp.tools import make_server
@@ -32,7 +33,7 @@ class SlowAnswers(Answers):
 
 
 def test_a_slow_diagnosis_holds_up_neither_pings_nor_other_tools(tmp_path: Path) -> None:
-    server = make_server(lambda: SlowAnswers(BridgeSettings(data=tmp_path)))
+    server = make_server(lambda: SlowAnswers(BridgeSettings(data=tmp_path), MemoryBound(0)))
 
     async def talk() -> None:
         async with Client(server, mode="legacy") as client:

@@ -1,7 +1,7 @@
 """Diagnoses for the page and for agents: of any length, each made once while nothing is new."""
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -76,3 +76,18 @@ def test_a_run_that_goes_on_is_diagnosed_anew_after_a_while(
     times = opened.times
     diagnoses.of(found, Asked(), now_ns=T0)
     assert (opened.times == times) == is_kept
+
+
+@pytest.mark.parametrize(
+    ("status", "verdict"),
+    [(ExperimentStatus.COMPLETE, "healthy"), (ExperimentStatus.RUNNING, "cannot tell")],
+)
+def test_a_run_without_an_end_whose_bridge_is_gone_is_not_healthy(
+    tmp_path: Path, status: ExperimentStatus, verdict: str
+) -> None:
+    write_run(tmp_path, LookedAt(status=status, steps=50))
+    with closing(Journals(JournalPlace(tmp_path, None, 1 << 30))) as journals:
+        diagnoses, found = Diagnoses(every_s=0, budget_s=60), journals.named(str(GRPO))
+        assert diagnoses.of(found, Asked(), now_ns=T0)["verdict"] == verdict
+        of_steps = diagnoses.of(found, Asked((10, 40)), now_ns=T0)
+    assert of_steps["verdict"] == "healthy"  # these were seen to their end

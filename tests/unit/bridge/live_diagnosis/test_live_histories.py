@@ -13,6 +13,7 @@ from otel_rl.bridge.journal.commit import Commit
 from otel_rl.bridge.journal.reader import looking
 from otel_rl.bridge.journal.run_store import RunStore
 from otel_rl.bridge.journal.sqlite import SqliteJournal
+from otel_rl.bridge.live_diagnosis.kept import MemoryBound
 from otel_rl.bridge.live_diagnosis.live_histories import LiveHistories, Looked
 from otel_rl.diagnose.history.run_history import GrowingHistory, RunHistory
 from otel_rl.records import ExperimentKey
@@ -115,7 +116,7 @@ def test_memory_is_bounded_the_run_that_was_looked_at_longest_ago_goes_first(
     of_one = GrowingHistory()
     for facts in FACTS[:5]:
         of_one.add(facts)
-    histories = LiveHistories(max_bytes=int(1.5 * of_one.memory_bytes()))
+    histories = LiveHistories(MemoryBound(int(1.5 * of_one.memory_bytes())))
     stored.look(histories)
     assert list(histories.known) == [KEY]
     assert stored.look(histories, OTHER).records == 5
@@ -145,7 +146,7 @@ def test_a_long_run_is_read_in_parts_when_there_is_no_time(stored: Stored) -> No
 def test_what_is_half_read_is_kept_beyond_the_bound(stored: Stored) -> None:
     for _ in range(10):
         stored.add(0, 30)
-    histories = LiveHistories(max_bytes=1)
+    histories = LiveHistories(MemoryBound(1))
     assert stored.look(histories, budget_s=0).left
     assert not stored.look(histories, budget_s=0).left
     assert list(histories.known) == []

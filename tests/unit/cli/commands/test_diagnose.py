@@ -109,12 +109,12 @@ AB_C, A_BC = ExperimentKey("a/b", "c"), ExperimentKey("a", "b/c")
 
 
 @pytest.fixture
-def namesakes(tmp_path: Path) -> Path:
-    """Two runs that are the same text, of which the most recently active one is faulty."""
+def namesakes(tmp_path: Path) -> Iterator[Path]:
+    """Two running ones that are the same text, of which the most recently active is faulty."""
     journal = SqliteJournal(tmp_path)
     keep(journal, {AB_C: World(seed=1), A_BC: World(slower=judges_are_slow)})
+    yield tmp_path
     journal.close()
-    return tmp_path
 
 
 @pytest.mark.parametrize(("key", "verdict"), [(AB_C, "healthy"), (A_BC, "cause")])
@@ -126,6 +126,14 @@ def test_names_are_values_of_which_no_text_is_made(
     report = json.loads(capsys.readouterr().out)
     assert (report["experiment"], report["trial"]) == (key.experiment, key.trial)
     assert report["verdict"] == verdict
+
+
+def test_a_run_without_an_end_whose_bridge_is_gone_is_not_called_healthy(
+    kept: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["diagnose", "ppo", "--data", str(kept)]) == 0
+    told = capsys.readouterr().out
+    assert "cannot tell: its bridge was killed or stopped before the end of the run" in told
 
 
 def test_a_text_that_stands_for_two_runs_is_refused_with_what_to_write(
