@@ -5,11 +5,16 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from typing import Final
 
 import pytest
 from opentelemetry.metrics import Meter
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
+    ExportMetricsServiceRequest,
+)
+from opentelemetry.proto.metrics.v1.metrics_pb2 import AGGREGATION_TEMPORALITY_CUMULATIVE
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.resources import Resource
@@ -97,6 +102,7 @@ class World:
         self.rows: list[Row] = []
         self.requests: list[Request] = []
         self.loses = False
+        self.through: Callable[[Request], Request] = lambda request: request
 
     def wait(self, seconds: float) -> None:
         """Let time pass, with an export of each source every second."""
@@ -111,7 +117,7 @@ class World:
             for request in source():
                 self.requests.append(request)
                 if not self.loses:
-                    self.take(request)
+                    self.take(self.through(request))
         self.rows += self.aligner.close(self.clock())
 
     def take(self, request: Request) -> None:
@@ -248,6 +254,33 @@ def test_a_request_that_comes_again_counts_nothing_twice(world: World) -> None:
     world.end()
     assert world.on_steps("trainer/tokens/per_step") == dict.fromkeys(range(5), 10)
     assert world.total("trainer/tokens") == 50
+
+
+def cumulative(request: Request) -> Request:
+    """Do what the Collector's deltatocumulative does to shares: each is a series of its own."""
+    sent = ExportMetricsServiceRequest.FromString(request.payload)
+    for scope in (scope for one in sent.resource_metrics for scope in one.scope_metrics):
+        for metric in scope.metrics:
+            kind = metric.WhichOneof("data")
+            if kind is not None and kind != "gauge":
+                data = getattr(metric, kind)
+                data.aggregation_temporality = AGGREGATION_TEMPORALITY_CUMULATIVE
+    return replace(request, payload=sent.SerializeToString())
+
+
+def test_shares_that_a_collector_has_made_cumulative_are_shares(world: World) -> None:
+    worker = Worker(world)
+    ages = worker.meter.create_histogram("age")
+    world.through = cumulative
+    for number in range(6):
+        with worker.step(number):
+            worker.tokens.add(10)
+            ages.record(2)
+            world.wait(6)
+    world.end()
+    assert world.total("trainer/tokens") == 60
+    assert world.on_steps("trainer/tokens/per_step") == dict.fromkeys(range(6), 10)
+    assert world.on_steps("trainer/age/count") == dict.fromkeys(range(6), 1)
 
 
 def test_the_bridge_goes_on_after_a_restart_in_any_step(world: World) -> None:

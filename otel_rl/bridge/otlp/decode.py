@@ -379,7 +379,11 @@ class _ShareMarks(NamedTuple):
 
 
 def _share_marks(attributes: Iterable[KeyValue]) -> _ShareMarks | None:
-    """Return the marks of a step's share; None if the attributes are those of another point."""
+    """Return the marks of a step's share; None if the attributes are those of another point.
+
+    A share is a delta, even if a Collector has made it cumulative: no two of a series have equal
+    marks, so its total is its own value.
+    """
     marks = {
         pair.key: pair
         for pair in attributes
@@ -401,7 +405,7 @@ def _sums(metric: Metric, scope: _Scope) -> Iterator[SumPoint]:
     is_delta = temporality is Temporality.DELTA
     data = "delta" if is_delta else ""
     for point in metric.sum.data_points:
-        marks = _share_marks(point.attributes) if is_delta else None
+        marks = _share_marks(point.attributes)
         if marks is not None:
             series, _ = scope.series(metric, instrument, marks.attributes, "share")
             yield SumPoint(
@@ -409,7 +413,7 @@ def _sums(metric: Metric, scope: _Scope) -> Iterator[SumPoint]:
                 start_ns=point.start_time_unix_nano,
                 time_ns=point.time_unix_nano or scope.now_ns,
                 value=_number(point),
-                temporality=temporality,
+                temporality=Temporality.DELTA,
                 covers=marks.covers(point),
                 step=marks.step,
                 is_share=True,
@@ -451,8 +455,9 @@ def _histogram(
     data: str,
 ) -> HistogramPoint:
     is_delta = temporality is Temporality.DELTA
-    marks = _share_marks(point.attributes) if is_delta else None
+    marks = _share_marks(point.attributes)
     if marks is not None:
+        temporality = Temporality.DELTA
         step, start_ns, covers = marks.step, point.start_time_unix_nano, marks.covers(point)
         series, _ = scope.series(metric, Instrument.HISTOGRAM, marks.attributes, "share")
     else:
