@@ -68,6 +68,8 @@ _KNOWN = KnownPoints | KnownShares | KnownSums
 
 _NO_VALUE = DataPointFlags.DATA_POINT_FLAGS_NO_RECORDED_VALUE_MASK
 
+_SHARE = names.OTEL_RL_STEP_SHARE.encode()
+
 # Cost of a resource without points, in points.
 _RESOURCE = 4
 
@@ -402,7 +404,7 @@ def _share_marks(attributes: Iterable[KeyValue]) -> _ShareMarks | None:
 
 def _sums(metric: Metric, scope: _Scope) -> Iterator[SumPoint]:
     instrument = Instrument.COUNTER if metric.sum.is_monotonic else Instrument.UP_DOWN_COUNTER
-    marked = _marked(metric.sum.data_points)
+    marked = _marked(metric, metric.sum.data_points)
     temporality = _temporality(metric.sum.aggregation_temporality, marked)
     is_delta = temporality is Temporality.DELTA
     data = "delta" if is_delta else ""
@@ -433,7 +435,7 @@ def _sums(metric: Metric, scope: _Scope) -> Iterator[SumPoint]:
 
 
 def _histograms(metric: Metric, scope: _Scope) -> Iterator[HistogramPoint]:
-    marked = _marked(metric.histogram.data_points)
+    marked = _marked(metric, metric.histogram.data_points)
     temporality = _temporality(metric.histogram.aggregation_temporality, marked)
     for point, marks in marked:
         if not point.flags & _NO_VALUE or marks is not None:
@@ -442,7 +444,7 @@ def _histograms(metric: Metric, scope: _Scope) -> Iterator[HistogramPoint]:
 
 
 def _exponential_histograms(metric: Metric, scope: _Scope) -> Iterator[HistogramPoint]:
-    marked = _marked(metric.exponential_histogram.data_points)
+    marked = _marked(metric, metric.exponential_histogram.data_points)
     temporality = _temporality(metric.exponential_histogram.aggregation_temporality, marked)
     for point, marks in marked:
         if not point.flags & _NO_VALUE or marks is not None:
@@ -579,7 +581,12 @@ def _number(point: NumberDataPoint) -> float:
     return point.as_int if point.WhichOneof("value") == "as_int" else point.as_double
 
 
-def _marked(points: Iterable[_CumulatedT]) -> list[tuple[_CumulatedT, _ShareMarks | None]]:
+def _marked(
+    metric: Metric, points: Iterable[_CumulatedT]
+) -> Iterable[tuple[_CumulatedT, _ShareMarks | None]]:
+    """Return each point with the marks of a share, or None."""
+    if _SHARE not in metric.SerializeToString():  # to look at each point takes a microsecond
+        return [(point, None) for point in points]
     return [(point, _share_marks(point.attributes)) for point in points]
 
 
