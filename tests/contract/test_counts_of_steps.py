@@ -1,15 +1,21 @@
 """ADR 0015, from the instruments of a worker to the rows of the bridge, on a simulated clock."""
 
 import random
+import re
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from typing import Final
 
 import pytest
 from opentelemetry.metrics import Meter
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
+    ExportMetricsServiceRequest,
+)
+from opentelemetry.proto.metrics.v1.metrics_pb2 import AGGREGATION_TEMPORALITY_CUMULATIVE, Metric
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.resources import Resource
@@ -97,6 +103,7 @@ class World:
         self.rows: list[Row] = []
         self.requests: list[Request] = []
         self.loses = False
+        self.process: Callable[[ExportMetricsServiceRequest], None] | None = None
 
     def wait(self, seconds: float) -> None:
         """Let time pass, with an export of each source every second."""
@@ -111,8 +118,16 @@ class World:
             for request in source():
                 self.requests.append(request)
                 if not self.loses:
-                    self.take(request)
+                    self.take(self.processed(request))
         self.rows += self.aligner.close(self.clock())
+
+    def processed(self, request: Request) -> Request:
+        """What a Collector with ``process`` makes of a request."""
+        if self.process is None:
+            return request
+        sent = ExportMetricsServiceRequest.FromString(request.payload)
+        self.process(sent)
+        return replace(request, payload=sent.SerializeToString())
 
     def take(self, request: Request) -> None:
         batch = Batch(ExperimentKey("e"), Signal.METRICS, request.payload, self.clock())
@@ -248,6 +263,63 @@ def test_a_request_that_comes_again_counts_nothing_twice(world: World) -> None:
     world.end()
     assert world.on_steps("trainer/tokens/per_step") == dict.fromkeys(range(5), 10)
     assert world.total("trainer/tokens") == 50
+
+
+def cumulative(sent: ExportMetricsServiceRequest) -> None:
+    """Do what the Collector's deltatocumulative does to shares: each is a series of its own."""
+    for metric in metrics_of(sent):
+        kind = metric.WhichOneof("data")
+        if kind is not None and kind != "gauge":
+            getattr(metric, kind).aggregation_temporality = AGGREGATION_TEMPORALITY_CUMULATIVE
+
+
+def joined(sent: ExportMetricsServiceRequest) -> None:
+    """Do what its groupbyattrs does to metrics of one name and type: the first takes the points."""
+    first: dict[tuple[str, str | None], Metric] = {}
+    for metric in metrics_of(sent):
+        kind = metric.WhichOneof("data")
+        one = first.setdefault((metric.name, kind), metric)
+        if one is not metric and kind is not None:
+            getattr(one, kind).data_points.extend(getattr(metric, kind).data_points)
+            metric.ClearField("data")
+
+
+def joined_from_the_last(sent: ExportMetricsServiceRequest) -> None:
+    for scope in (scope for one in sent.resource_metrics for scope in one.scope_metrics):
+        metrics = [*reversed(scope.metrics)]
+        del scope.metrics[:]
+        scope.metrics.extend(metrics)
+    joined(sent)
+
+
+def metrics_of(sent: ExportMetricsServiceRequest) -> Sequence[Metric]:
+    scopes = [scope for one in sent.resource_metrics for scope in one.scope_metrics]
+    return [metric for scope in scopes for metric in scope.metrics]
+
+
+@pytest.mark.parametrize("process", [cumulative, joined, joined_from_the_last])
+def test_shares_and_totals_stay_apart_behind_a_collector_that_treats_them_alike(
+    world: World,
+    monkeypatch: pytest.MonkeyPatch,
+    process: Callable[[ExportMetricsServiceRequest], None],
+) -> None:
+    monkeypatch.setenv(
+        "OTEL_EXPORTER_OTLP_METRICS_DEFAULT_HISTOGRAM_AGGREGATION",
+        "base2_exponential_bucket_histogram",
+    )
+    worker = Worker(world)
+    ages = worker.meter.create_histogram("age")
+    world.process = process
+    for number in range(12):
+        with worker.step(number):
+            worker.tokens.add(10)
+            ages.record(2)
+            world.wait(6)
+    world.end()
+    assert world.total("trainer/tokens") == 120
+    assert world.on_steps("trainer/tokens/per_step") == dict.fromkeys(range(12), 10)
+    assert world.on_steps("trainer/age/count") == dict.fromkeys(range(12), 1)
+    assert not {key for row in world.rows for key in row.values if re.search(r"/\d{9}", key)}
 
 
 def test_the_bridge_goes_on_after_a_restart_in_any_step(world: World) -> None:

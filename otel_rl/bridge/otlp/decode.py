@@ -13,7 +13,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from opentelemetry.proto.common.v1.common_pb2 import InstrumentationScope, KeyValue
 from opentelemetry.proto.metrics.v1.metrics_pb2 import (
@@ -61,11 +61,14 @@ from otel_rl.semconv.spec import Instrument, Reduction
 __all__ = ["decode", "decode_parts"]
 
 _Cumulated = NumberDataPoint | HistogramDataPoint | ExponentialHistogramDataPoint
+_CumulatedT = TypeVar("_CumulatedT", bound=_Cumulated)
 _Timed = NumberDataPoint | HistogramDataPoint | ExponentialHistogramDataPoint | SummaryDataPoint
 
 _KNOWN = KnownPoints | KnownShares | KnownSums
 
 _NO_VALUE = DataPointFlags.DATA_POINT_FLAGS_NO_RECORDED_VALUE_MASK
+
+_SHARE = names.OTEL_RL_STEP_SHARE.encode()
 
 # Cost of a resource without points, in points.
 _RESOURCE = 4
@@ -379,7 +382,11 @@ class _ShareMarks(NamedTuple):
 
 
 def _share_marks(attributes: Iterable[KeyValue]) -> _ShareMarks | None:
-    """Return the marks of a step's share; None if the attributes are those of another point."""
+    """Return the marks of a step's share; None if the attributes are those of another point.
+
+    A share is a delta, even if a Collector has made it cumulative: no two of a series have equal
+    marks, so its total is its own value.
+    """
     marks = {
         pair.key: pair
         for pair in attributes
@@ -396,12 +403,12 @@ def _share_marks(attributes: Iterable[KeyValue]) -> _ShareMarks | None:
 
 
 def _sums(metric: Metric, scope: _Scope) -> Iterator[SumPoint]:
-    temporality = _temporality(metric.sum.aggregation_temporality)
     instrument = Instrument.COUNTER if metric.sum.is_monotonic else Instrument.UP_DOWN_COUNTER
+    marked = _marked(metric, metric.sum.data_points)
+    temporality = _temporality(metric.sum.aggregation_temporality, marked)
     is_delta = temporality is Temporality.DELTA
     data = "delta" if is_delta else ""
-    for point in metric.sum.data_points:
-        marks = _share_marks(point.attributes) if is_delta else None
+    for point, marks in marked:
         if marks is not None:
             series, _ = scope.series(metric, instrument, marks.attributes, "share")
             yield SumPoint(
@@ -409,7 +416,7 @@ def _sums(metric: Metric, scope: _Scope) -> Iterator[SumPoint]:
                 start_ns=point.start_time_unix_nano,
                 time_ns=point.time_unix_nano or scope.now_ns,
                 value=_number(point),
-                temporality=temporality,
+                temporality=Temporality.DELTA,
                 covers=marks.covers(point),
                 step=marks.step,
                 is_share=True,
@@ -428,34 +435,38 @@ def _sums(metric: Metric, scope: _Scope) -> Iterator[SumPoint]:
 
 
 def _histograms(metric: Metric, scope: _Scope) -> Iterator[HistogramPoint]:
-    temporality = _temporality(metric.histogram.aggregation_temporality)
-    for point in metric.histogram.data_points:
-        if not point.flags & _NO_VALUE:
-            yield _histogram(metric, point, scope, temporality, _explicit_buckets(point), "")
+    marked = _marked(metric, metric.histogram.data_points)
+    temporality = _temporality(metric.histogram.aggregation_temporality, marked)
+    for point, marks in marked:
+        if not point.flags & _NO_VALUE or marks is not None:
+            buckets = _explicit_buckets(point)
+            yield _histogram(metric, point, marks, scope, temporality, buckets, "")
 
 
 def _exponential_histograms(metric: Metric, scope: _Scope) -> Iterator[HistogramPoint]:
-    temporality = _temporality(metric.exponential_histogram.aggregation_temporality)
-    for point in metric.exponential_histogram.data_points:
-        if not point.flags & _NO_VALUE or _share_marks(point.attributes) is not None:
+    marked = _marked(metric, metric.exponential_histogram.data_points)
+    temporality = _temporality(metric.exponential_histogram.aggregation_temporality, marked)
+    for point, marks in marked:
+        if not point.flags & _NO_VALUE or marks is not None:
             buckets = _exponential_buckets(point)
-            yield _histogram(metric, point, scope, temporality, buckets, "exponential")
+            yield _histogram(metric, point, marks, scope, temporality, buckets, "exponential")
 
 
 def _histogram(
     metric: Metric,
     point: HistogramDataPoint | ExponentialHistogramDataPoint,
+    marks: _ShareMarks | None,
     scope: _Scope,
     temporality: Temporality,
     buckets: tuple[tuple[float, float, int], ...],
     data: str,
 ) -> HistogramPoint:
-    is_delta = temporality is Temporality.DELTA
-    marks = _share_marks(point.attributes) if is_delta else None
     if marks is not None:
+        temporality = Temporality.DELTA
         step, start_ns, covers = marks.step, point.start_time_unix_nano, marks.covers(point)
         series, _ = scope.series(metric, Instrument.HISTOGRAM, marks.attributes, "share")
     else:
+        is_delta = temporality is Temporality.DELTA
         if is_delta:
             data = f"{data} delta".lstrip()
         series, step = scope.series(metric, Instrument.HISTOGRAM, point.attributes, data)
@@ -570,8 +581,25 @@ def _number(point: NumberDataPoint) -> float:
     return point.as_int if point.WhichOneof("value") == "as_int" else point.as_double
 
 
-def _temporality(value: AggregationTemporality.ValueType) -> Temporality:
-    if value == AggregationTemporality.AGGREGATION_TEMPORALITY_DELTA:
+def _marked(
+    metric: Metric, points: Iterable[_CumulatedT]
+) -> Iterable[tuple[_CumulatedT, _ShareMarks | None]]:
+    """Return each point with the marks of a share, or None."""
+    if _SHARE not in metric.SerializeToString():  # to look at each point takes a microsecond
+        return [(point, None) for point in points]
+    return [(point, _share_marks(point.attributes)) for point in points]
+
+
+def _temporality(
+    value: AggregationTemporality.ValueType, marked: Iterable[tuple[object, _ShareMarks | None]]
+) -> Temporality:
+    """Return the temporality of points that are no shares.
+
+    Beside shares they are totals, whatever the metric says: a Collector that joins metrics of one
+    name (groupbyattrs) keeps the temporality of the first. Real deltas are totals of short lives.
+    """
+    is_delta = value == AggregationTemporality.AGGREGATION_TEMPORALITY_DELTA
+    if is_delta and not any(marks is not None for _, marks in marked):
         return Temporality.DELTA
     return Temporality.CUMULATIVE
 
