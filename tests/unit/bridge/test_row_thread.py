@@ -170,7 +170,7 @@ def run_status(**about: Any) -> RunStatus:
         ({}, 4),
         ({"state": RunState.LIVE, "next_row": 3, "pending": 0}, 4),
         ({"state": RunState.RETRYING, "last_error": "refused"}, 1),
-        ({"state": RunState.LIVE, "next_row": 3, "safe_row": 3, "pending": 0}, 1),
+        ({"state": RunState.LIVE, "pending": 0}, 1),
     ],
     ids=["opens", "confirms", "refuses", "has all"],
 )
