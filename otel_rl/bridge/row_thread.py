@@ -9,6 +9,7 @@ from collections.abc import Callable
 from otel_rl.bridge.config import BridgeSettings
 from otel_rl.bridge.counters import Counter, Counters, Where
 from otel_rl.bridge.delivery.group import DeliveryGroup
+from otel_rl.bridge.delivery.manager import RunStatus
 from otel_rl.bridge.journal.interface import Journal
 from otel_rl.bridge.journal.presence import JournalPresence
 from otel_rl.bridge.journal.spool import Spool
@@ -37,7 +38,7 @@ _HELD_UP_S = 1.0
 # After a full disk or a bug.
 _RETRY_S = 1.0
 
-# Without room for rows, a stopping bridge waits this long for a tracker that takes none.
+# Without room for rows, a stopping bridge waits this long for trackers that refuse them.
 _NO_ROOM_S = 5.0
 
 # What goes wrong is tried again every second; it is worth one line a minute.
@@ -188,7 +189,7 @@ class RowThread:
         """Make rows of everything that was accepted, for at most half of the stop timeout.
 
         Without room for rows, the tracker frees some by taking those that are there: wait as long
-        as it does.
+        as it is about to, however slow it is.
         """
         taken_s = time.monotonic()
         until_s = self._stop_begun_s + self._settings.stop_timeout_s / 2
@@ -200,9 +201,10 @@ class RowThread:
                 by=self._ended_by,
                 is_over=lambda: time.monotonic() > until_s,
             )
-            now_s = time.monotonic()
-            safe_rows, before = sum(run.safe_row for run in self._delivery.status()), safe_rows
-            taken_s = now_s if safe_rows > before else taken_s
+            now_s, runs = time.monotonic(), self._delivery.status()
+            safe_rows, before = sum(run.safe_row for run in runs), safe_rows
+            if safe_rows > before or any(map(_is_at_work, runs)):
+                taken_s = now_s
             if now_s > until_s or now_s - taken_s > _NO_ROOM_S or not self._spool.pending():
                 return
             time.sleep(_TICK_S)
@@ -220,3 +222,8 @@ class RowThread:
             return False
         self._logged_ns = now_ns
         return True
+
+
+def _is_at_work(run: RunStatus) -> bool:
+    """Return whether a tracker is opening a run, or taking or confirming its rows."""
+    return not run.last_error and (run.pending > 0 or run.next_row > run.safe_row)

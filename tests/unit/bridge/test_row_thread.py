@@ -8,11 +8,14 @@ from typing import Any, cast
 
 import pytest
 
+from otel_rl.bridge import row_thread
 from otel_rl.bridge.config import load_settings
 from otel_rl.bridge.counters import Counter, Counters, Where
+from otel_rl.bridge.delivery.delivery_interfaces import RunState, RunStatus
 from otel_rl.bridge.journal.presence import JournalPresence
 from otel_rl.bridge.row_thread import RowThread, stop_timeout_s
 from otel_rl.errors import JournalFull, JournalGone
+from otel_rl.records import ExperimentKey
 from tests.waiting import wait_until
 
 DEADLINE_S = 90.0
@@ -145,3 +148,38 @@ def test_others_wait_for_the_runs_of_a_stopping_bridge(
         },
     )
     assert stop_timeout_s(given) == timeout_s
+
+
+def run_status(**about: Any) -> RunStatus:
+    fields: dict[str, Any] = {
+        "key": ExperimentKey("e"),
+        "tracker": "jsonl",
+        "location": "",
+        "state": RunState.OPENING,
+        "next_row": 0,
+        "safe_row": 0,
+        "pending": 3,
+        "last_error": "",
+    }
+    return RunStatus(**fields | about)
+
+
+@pytest.mark.parametrize(
+    ("of_run", "finished"),
+    [
+        ({}, 4),
+        ({"state": RunState.LIVE, "next_row": 3, "pending": 0}, 4),
+        ({"state": RunState.RETRYING, "last_error": "refused"}, 1),
+        ({"state": RunState.LIVE, "pending": 0}, 1),
+    ],
+    ids=["opens", "confirms", "refuses", "has all"],
+)
+def test_batches_without_room_wait_for_a_tracker_that_is_at_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, of_run: dict[str, Any], finished: int
+) -> None:
+    monkeypatch.setattr(row_thread, "_NO_ROOM_S", 0.0)  # any time is too long
+    site = Site(tmp_path)
+    monkeypatch.setattr(site.work, "status", lambda: [run_status(**of_run)])
+    monkeypatch.setattr(site.work, "pending", lambda: int(len(site.work.finished) < 4))
+    site.stop()
+    assert len(site.work.finished) == finished
