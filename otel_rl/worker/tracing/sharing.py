@@ -19,6 +19,7 @@ from opentelemetry.sdk.trace.sampling import Decision
 
 from otel_rl.worker.drops import DropReason
 from otel_rl.worker.guard import Guard
+from otel_rl.worker.sdk_resources import Resource
 
 __all__ = ["share_with_later"]
 
@@ -68,12 +69,13 @@ def _sharing(
 
 
 class _Later(SpanProcessor):
-    """Passes spans on to the processors of another provider. They see otel_rl's resource."""
+    """Passes spans on to the processors of another provider, with its resource."""
 
     def __init__(self, provider: TracerProvider, processors: SpanProcessor, guard: Guard) -> None:
         self.provider = provider
         self._processors = processors
         self._guard = guard
+        self._resources: tuple[Resource, Resource, Resource] | None = None
 
     @classmethod
     def of(cls, provider: trace.TracerProvider, guard: Guard) -> "_Later | None":
@@ -98,7 +100,7 @@ class _Later(SpanProcessor):
         """See ``SpanProcessor``."""
         try:
             if self._is_wanted(span):
-                self._processors.on_end(span)
+                self._processors.on_end(_copy(span, self._resource(span.resource)))
         except Exception as error:  # noqa: BLE001  # see on_start
             self._failed(error)
 
@@ -120,8 +122,37 @@ class _Later(SpanProcessor):
         result = sampler.should_sample(Context(), number, span.name, span.kind)
         return result.decision is Decision.RECORD_AND_SAMPLE
 
+    def _resource(self, own: Resource) -> Resource:
+        """Return the provider's resource with what ``own`` names differently.
+
+        Its exporter may send to the bridge, too, which takes a span of one worker once.
+        """
+        theirs, known = self.provider.resource, self._resources
+        if known is not None and known[0] is own and known[1] is theirs:
+            return known[2]
+        merged = theirs.merge(own)
+        self._resources = (own, theirs, merged)
+        return merged
+
     def _failed(self, error: Exception) -> None:
         self._guard.drops.add(DropReason.INTERNAL)
         self._guard.warn(
             "later", "A processor of the program's TracerProvider failed.", error=error
         )
+
+
+def _copy(span: ReadableSpan, resource: Resource) -> ReadableSpan:
+    return ReadableSpan(
+        name=span.name,
+        context=span.context,
+        parent=span.parent,
+        resource=resource,
+        attributes=span.attributes,
+        events=span.events,
+        links=span.links,
+        kind=span.kind,
+        status=span.status,
+        start_time=span.start_time,
+        end_time=span.end_time,
+        instrumentation_scope=span.instrumentation_scope,
+    )

@@ -109,6 +109,24 @@ def test_the_run_has_spans_after_its_shutdown(sink: Sink) -> None:
     assert _span_names(sink) == ALL
 
 
+def test_its_exporters_see_its_resource_and_the_worker(sink: Sink) -> None:
+    later = """TracerProvider(resource=Resource({"service.name": "mine", "rollout": "a"}))"""
+    code = LIBRARY + "from opentelemetry.sdk.resources import Resource\n"
+    code += LATER.replace("TracerProvider()", later)
+    code += """
+with library.start_as_current_span("span", attributes={"a": 1}) as span:
+    span.add_event("event")
+(found,) = exported.get_finished_spans()
+resource = found.resource.attributes
+assert (resource["rollout"], resource["rl.experiment.name"]) == ("a", "e")
+assert resource["service.name"] == trace.get_tracer_provider().resource.attributes["service.name"]
+assert (found.name, dict(found.attributes), found.events[0].name) == ("span", {"a": 1}, "event")
+assert found.context == span.get_span_context()
+"""
+    finished = run(code, **_environment(sink))
+    assert (finished.returncode, finished.stderr) == (0, "")
+
+
 def test_a_flush_of_the_global_provider_flushes_it(sink: Sink) -> None:
     batched = """
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
