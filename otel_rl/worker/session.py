@@ -68,6 +68,7 @@ from otel_rl.worker.settings import (
 )
 from otel_rl.worker.tracing.launcher_trace import continue_launcher_trace
 from otel_rl.worker.tracing.provider import SpanSender, WorkerTracerProvider
+from otel_rl.worker.tracing.sharing import share_with_later
 from otel_rl.worker.tracing.span_buffer import SpanBuffer
 
 __all__ = [
@@ -363,6 +364,7 @@ class _Providers:
         _install_meter_provider(self.meter)
         if isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider):
             trace.set_tracer_provider(self.tracer)
+        share_with_later(self.tracer, self.spans.guard)
 
 
 # _lock guards the three below. Re-entrant: asking the API for the global provider may load the

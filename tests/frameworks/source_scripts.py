@@ -5,7 +5,7 @@
 
 __all__ = [
     "AREAL", "FORGE", "NEMO_RL", "OPENRLHF", "PRIME_RL", "RLLM", "ROLL", "SKYRL", "SLIME",
-    "STEPS", "TINKER", "TRINITY", "VLLM",
+    "SLIME_BY_WANDB", "STEPS", "TINKER", "TRINITY", "VLLM",
 ]  # fmt: skip
 
 STEPS = 4
@@ -23,6 +23,30 @@ SLIME = f"""
         log = {{{{"train/pg_loss": 0.5 * step, "train/custom": 7, "train/step": step}}}}
         logging_utils.log(args, log, step_key="train/step")
     logging_utils.log(args, {{{{"eval/math": 0.25, "eval/step": 3}}}}, step_key="eval/step")
+    finish_tracking(args)
+"""
+
+# It logs each group of metrics by itself, at a step of its own.
+
+SLIME_BY_WANDB = f"""
+    from argparse import Namespace
+
+    {{install}}
+    import slime.observability.logging_utils as logging_utils
+    from slime.observability.logging_utils import finish_tracking, init_tracking
+
+    args = Namespace(
+        use_wandb=True, use_tensorboard=False, wandb_project="p", wandb_group="g", rank=0,
+        wandb_mode="offline", wandb_key=None, wandb_team=None, wandb_dir=None,
+        wandb_random_suffix=False, wandb_run_id=None, save=None,
+    )
+    init_tracking(args)
+    for step in range({STEPS}):
+        log = {{{{"rollout/custom": 7, "rollout/step": step}}}}
+        logging_utils.log(args, log, step_key="rollout/step")
+        log = {{{{"train/kind": 0.5 * step, "train/step": step}}}}
+        logging_utils.log(args, log, step_key="train/step")
+    logging_utils.log(args, {{{{"eval/reward": 0.25, "eval/step": 3}}}}, step_key="eval/step")
     finish_tracking(args)
 """
 

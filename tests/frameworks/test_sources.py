@@ -148,6 +148,14 @@ def run_beside_wandb(request: pytest.FixtureRequest, frameworks: Runner) -> Run:
     return run
 
 
+def test_the_groups_that_slime_logs_to_wandb_have_each_its_step(run_beside_wandb: Run) -> None:
+    rows = run_beside_wandb("slime", scripts.SLIME_BY_WANDB)
+    steps = range(STEPS)
+    assert sorted(column(rows, "trainer/rollout/custom")) == [(step, 7) for step in steps]
+    assert sorted(column(rows, "trainer/kind")) == [(n, 0.5 * n) for n in steps]
+    assert set(column(rows, "trainer/eval/reward")) == {(3, 0.25)}
+
+
 def assert_every_value(rows: list[Row]) -> None:
     assert sorted(column(rows, "trainer/custom")) == [(step, 7) for step in range(STEPS)]
     assert sorted(column(rows, "trainer/optim/lr")) == [(n, 0.5 * n) for n in range(STEPS)]

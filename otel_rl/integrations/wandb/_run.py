@@ -14,6 +14,7 @@ from weakref import WeakSet
 from otel_rl.integrations.wandb import _session, _tensorboard
 from otel_rl.integrations.wandb._config import Config
 from otel_rl.integrations.wandb._log_once import warn_once
+from otel_rl.integrations.wandb._logged.axes import Axes
 from otel_rl.integrations.wandb._logged.rows import Row, Rows
 from otel_rl.integrations.wandb._logged.table import Tables
 from otel_rl.integrations.wandb._logged.values import flat_row
@@ -76,11 +77,9 @@ class Run:
         self.about = about
         self._rows = Rows()
         self._tables = Tables()
-        self._axis: str | None = None
-        self._axis_step: int | None = None
-        self._ahead = 0
+        self._axes = Axes()
         self._finished = False
-        # _lock guards the six above. Re-entrant, so that a signal handler may log.
+        # _lock guards the four above. Re-entrant, so that a signal handler may log.
         self._lock = threading.RLock()
         self.start_time = time()
         self.config = Config(self._add_config)
@@ -143,12 +142,13 @@ class Run:
         goal: str | None = None,
         overwrite: bool | None = None,
     ) -> Metric:
-        """Use ``step_metric`` of the pattern ``*`` as the step; warn about others.
+        """Use ``step_metric`` as the step of rows in which it is; warn about one that is no step.
 
         Args:
             name: A metric or a pattern.
-            step_metric: The metric whose values are the steps.
-            step_sync: Ignored: a row without the step metric has its last value.
+            step_metric: The metric whose values are the steps, for the pattern ``*`` or by a name
+                that ends with "step".
+            step_sync: Ignored: a row without the step metric of ``*`` has its last value.
             hidden: Ignored.
             summary: Ignored: a run's summary holds last values.
             goal: Ignored.
@@ -164,10 +164,9 @@ class Run:
         ):
             if value is not None:
                 warn_once(f"define_metric({argument}=...) is ignored: set it in W&B's workspace.")
-        if axis is not None and name == "*":
-            with self._lock:
-                self._axis = axis
-        elif axis is not None:
+        with self._lock:
+            is_step = axis is not None and self._axes.declare(name, axis)
+        if axis is not None and not is_step:
             warn_once(
                 f"define_metric({name!r}, step_metric={axis!r}): every metric of a run has one "
                 f"axis, the step, so {axis!r} is written as a metric like any other. Choose it as "
@@ -273,31 +272,12 @@ class Run:
     def _record(self, rows: Sequence[Row]) -> None:
         """Send complete rows. The caller holds the lock, so that they leave in order."""
         for row in rows:
-            self._set_step(row)
+            self._axes.set_step(row)
             self.summary.logged(row.values)
             row.tables = {
                 name: self._tables.news(name, samples) for name, samples in row.tables.items()
             }
             _session.record(row)
-
-    def _set_step(self, row: Row) -> None:
-        """Set a row's step by the axis, up to a value between steps, which is no step."""
-        if self._axis is not None:
-            given = row.values.get(self._axis)
-            found = as_step(given)
-            if given is not None and found is None:
-                warn_once(
-                    f"The step metric {self._axis!r} has {str(given)[:80]!r}, and steps are "
-                    "integers. From here the rows have W&B's own steps, and it is written as a "
-                    "metric like any other. Choose it as the x-axis in W&B's workspace."
-                )
-                last = -1 if self._axis_step is None else self._axis_step
-                self._axis, self._ahead = None, max(0, last + 1 - row.step)  # never back
-            else:
-                self._axis_step = self._axis_step if found is None else found
-                row.step = row.step if self._axis_step is None else self._axis_step
-                return
-        row.step += self._ahead
 
     def report_metadata(self) -> None:
         """Set the run's notes, tags, group and job type."""

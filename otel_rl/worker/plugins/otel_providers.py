@@ -41,9 +41,11 @@ def tracer_provider() -> TracerProvider:
     """Return the worker's TracerProvider, or one that does nothing. Never raises."""
     try:
         from otel_rl.worker.session import implicit_session
+        from otel_rl.worker.tracing.sharing import share_with_later
 
         session = implicit_session()
         if session is not None:
+            share_with_later(session.providers.tracer, session.providers.spans.guard)
             return session.providers.tracer
     except Exception as error:  # noqa: BLE001  # the API would raise it in user code
         _log_once(error)

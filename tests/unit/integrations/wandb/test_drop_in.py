@@ -263,6 +263,48 @@ def test_the_axis_of_some_metrics_is_a_metric_and_said(
     assert any("'epoch' is written as a metric like any other" in line for line in said.messages)
 
 
+def test_each_group_of_metrics_has_the_step_of_its_axis(sink: Sink) -> None:
+    run = wandb.init()
+    run.define_metric("train/*", step_metric="train/step")
+    run.define_metric("reward", step_metric="step")
+    for step in (0, 10, 20):
+        run.log({"train/loss": 1.0, "train/step": step})
+        run.log({"reward": 2.0, "step": step})
+    assert steps(sink, "train/loss") == [(0, 1.0), (10, 1.0), (20, 1.0)]
+    assert steps(sink, "reward") == [(0, 2.0), (10, 2.0), (20, 2.0)]
+
+
+def test_of_two_axes_in_a_row_the_first_declared_is_its_step(sink: Sink) -> None:
+    run = wandb.init()
+    run.define_metric("rollout/*", step_metric="rollout/step")
+    run.define_metric("train/*", step_metric="train/step")
+    run.log({"train/step": 40, "rollout/step": 4, "loss": 1.0})
+    assert steps(sink, "loss") == [(4, 1.0)]
+
+
+def test_a_row_without_an_axis_of_its_own_has_the_step_that_it_was_given(sink: Sink) -> None:
+    run = wandb.init()
+    run.define_metric("eval/*", step_metric="eval/step")
+    run.log({"eval/loss": 1.0, "eval/step": 7})
+    run.log({"loss": 2.0}, step=30, commit=True)
+    assert steps(sink, "loss") == [(30, 2.0)]
+
+
+def test_an_axis_of_some_metrics_that_is_between_steps_is_given_up_alone(
+    sink: Sink, said: pytest.LogCaptureFixture
+) -> None:
+    run = wandb.init()
+    run.define_metric("eval/*", step_metric="eval/step")
+    run.define_metric("train/*", step_metric="train/step")
+    run.log({"train/step": 5, "loss": 1.0})
+    for step in (5.5, 6.0):
+        run.log({"eval/step": step, "score": step})
+    run.log({"train/step": 8, "loss": 2.0})
+    assert steps(sink, "score") == [(6, 5.5), (7, 6.0)]
+    assert steps(sink, "loss") == [(5, 1.0), (8, 2.0)]
+    assert any("'eval/step' has '5.5'" in line for line in said.messages)
+
+
 def test_the_summary_reads_last_values_and_carries_its_own(sink: Sink) -> None:
     run = wandb.init()
     run.log({"loss": np.float32(2.5)})

@@ -1,0 +1,158 @@
+"""Shares spans with a TracerProvider that the program sets after otel_rl's is the global one.
+
+The API accepts one provider for the life of a process and refuses later ones. Below ``otel-rl run``
+that one is otel_rl's as soon as any library requests a tracer, and the program's exporters would
+get nothing. So spans go to the processors of the later provider, too, as its sampler decides.
+"""
+
+import logging
+from collections.abc import Callable
+from functools import wraps
+from threading import Lock
+from typing import Final
+
+from opentelemetry import trace
+from opentelemetry.context import Context
+from opentelemetry.sdk.trace import ReadableSpan, Span, SpanProcessor, TracerProvider
+from opentelemetry.sdk.trace import Tracer as SdkTracer
+from opentelemetry.sdk.trace.sampling import Decision
+
+from otel_rl.worker.drops import DropReason
+from otel_rl.worker.guard import Guard
+from otel_rl.worker.sdk_resources import Resource
+
+__all__ = ["share_with_later"]
+
+_log = logging.getLogger("otel_rl")
+
+_MARK: Final = "_shares_with_later"
+
+_SCOPE: Final = "otel_rl.sharing"
+
+
+def share_with_later(own: TracerProvider, guard: Guard) -> None:
+    """Make ``trace.set_tracer_provider`` share the spans of ``own`` while it is the global one.
+
+    Idempotent. Only the first later provider of the SDK gets spans; the API refuses others.
+
+    Args:
+        own: Keeps making all spans.
+        guard: Counts exceptions of the program's processors.
+    """
+    refuse = trace.set_tracer_provider
+    if not hasattr(refuse, _MARK):
+        shared = _sharing(refuse, own, guard)
+        trace.set_tracer_provider = shared  # type: ignore[assignment]  # its parameter has a name
+
+
+def _sharing(
+    refuse: Callable[[trace.TracerProvider], None], own: TracerProvider, guard: Guard
+) -> Callable[[trace.TracerProvider], None]:
+    lock = Lock()  # guards shared
+    shared: list[TracerProvider] = []
+
+    @wraps(refuse)
+    def set_tracer_provider(tracer_provider: trace.TracerProvider) -> None:
+        found: object = trace.get_tracer_provider()
+        if found is own and tracer_provider is not own:
+            with lock, guard:
+                later = None if shared else _Later.of(tracer_provider, guard)
+                if later is not None:
+                    shared.append(later.provider)
+                    own.add_span_processor(later)
+                    _log.info("The program's TracerProvider gets the spans, too.")
+                    return
+        refuse(tracer_provider)
+
+    setattr(set_tracer_provider, _MARK, True)
+    return set_tracer_provider
+
+
+class _Later(SpanProcessor):
+    """Passes spans on to the processors of another provider, with its resource."""
+
+    def __init__(self, provider: TracerProvider, processors: SpanProcessor, guard: Guard) -> None:
+        self.provider = provider
+        self._processors = processors
+        self._guard = guard
+        self._resources: tuple[Resource, Resource, Resource] | None = None
+
+    @classmethod
+    def of(cls, provider: trace.TracerProvider, guard: Guard) -> "_Later | None":
+        """Return one for ``provider``; None for one that is not of the SDK."""
+        if not isinstance(provider, TracerProvider):
+            return None
+        tracer = provider.get_tracer(_SCOPE)
+        # The SDK's provider shows its processors, also those that are added later, by its tracers.
+        return (
+            cls(provider, tracer.span_processor, guard) if isinstance(tracer, SdkTracer) else None
+        )
+
+    def on_start(self, span: Span, parent_context: Context | None = None) -> None:
+        """See ``SpanProcessor``."""
+        try:
+            if self._is_wanted(span):
+                self._processors.on_start(span, parent_context)
+        except Exception as error:  # noqa: BLE001  # phases have spans, and may not raise
+            self._failed(error)
+
+    def on_end(self, span: ReadableSpan) -> None:
+        """See ``SpanProcessor``."""
+        try:
+            if self._is_wanted(span):
+                self._processors.on_end(_copy(span, self._resource(span.resource)))
+        except Exception as error:  # noqa: BLE001  # see on_start
+            self._failed(error)
+
+    def shutdown(self) -> None:
+        """Shut the provider down, for a program that shuts down its tracing."""
+        try:
+            self.provider.shutdown()
+        except Exception as error:  # noqa: BLE001  # otel_rl's own processors have to go on
+            self._failed(error)
+
+    def force_flush(self, timeout_millis: int = 30_000) -> bool:
+        """See ``SpanProcessor``."""
+        return self.provider.force_flush(timeout_millis)
+
+    def _is_wanted(self, span: ReadableSpan) -> bool:
+        """Ask the provider's sampler as at the root of the trace, so that it keeps whole ones."""
+        sampler = self.provider.sampler
+        number = span.context.trace_id
+        result = sampler.should_sample(Context(), number, span.name, span.kind)
+        return result.decision is Decision.RECORD_AND_SAMPLE
+
+    def _resource(self, own: Resource) -> Resource:
+        """Return the provider's resource with what ``own`` names differently.
+
+        Its exporter may send to the bridge, too, which takes a span of one worker once.
+        """
+        theirs, known = self.provider.resource, self._resources
+        if known is not None and known[0] is own and known[1] is theirs:
+            return known[2]
+        merged = theirs.merge(own)
+        self._resources = (own, theirs, merged)
+        return merged
+
+    def _failed(self, error: Exception) -> None:
+        self._guard.drops.add(DropReason.INTERNAL)
+        self._guard.warn(
+            "later", "A processor of the program's TracerProvider failed.", error=error
+        )
+
+
+def _copy(span: ReadableSpan, resource: Resource) -> ReadableSpan:
+    return ReadableSpan(
+        name=span.name,
+        context=span.context,
+        parent=span.parent,
+        resource=resource,
+        attributes=span.attributes,
+        events=span.events,
+        links=span.links,
+        kind=span.kind,
+        status=span.status,
+        start_time=span.start_time,
+        end_time=span.end_time,
+        instrumentation_scope=span.instrumentation_scope,
+    )
