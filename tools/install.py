@@ -105,12 +105,12 @@ def _install_with_uv(uv: str, python: Path, lock: Path, *, compiles_all: bool) -
 
 
 def _compile(python: Path) -> None:
-    """Write the bytecode of what the demo imports: else each of its processes compiles it anew."""
+    """Write the bytecode of what runs import: else each of their processes compiles it anew."""
     _show("  bytecode")
     environment = dict(os.environ)
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
-    for arguments in (["-m", "compileall", "-q", str(_PACKAGE)], ["-c", f"import {_COMPILED}"]):
-        subprocess.run([str(python), *arguments], env=environment, check=True)
+    program = f"import {_COMPILED}, compileall; compileall.compile_dir({str(_PACKAGE)!r}, quiet=1)"
+    subprocess.run([str(python), "-c", program], env=environment, check=True)
 
 
 def _install_with_pip(python: Path, lock: Path, count: int) -> None:
