@@ -149,7 +149,9 @@ def _is_evident(history: RunHistory, rhythm: Rhythm, ages: Sequence[_Age]) -> bo
         oldest = ages[0]
         if not oldest.is_work or oldest.seconds < _far_s(history, oldest):
             return False
-        if oldest.seconds >= STALL_S and not _goes_on(history, history.ends_s - oldest.seconds):
+        is_missed = len(history.spans[oldest.place]) == 1 or _is_done_by_others(history, oldest)
+        is_missed &= oldest.seconds >= STALL_S
+        if is_missed and not _goes_on(history, history.ends_s - oldest.seconds):
             return True
         return rhythm.stands_s >= suspicious_s(rhythm)
     standing = standing_work(history)
