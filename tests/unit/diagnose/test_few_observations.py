@@ -70,27 +70,20 @@ def test_three_long_pieces_tell_nothing_if_another_worker_had_a_longer_one() -> 
 AGE = "trainer/worker/phase/age/train"
 
 
-def at_work(*told: tuple[float, bool], slow: bool = True) -> RunHistory:
-    """The same and the next step, whose work the other ranks have done.
+def at_work(age_s: float, *, slow: bool = True) -> RunHistory:
+    """The same and the next step: the other ranks have done its work, the first is still at it.
 
     Args:
-        told: Seconds since then, and whether the first rank is still at work; else it has ended.
+        age_s: Since when.
         slow: Whether it was slow in the step before.
     """
-    after, ranks = list[tuple[float, Facts]](), range(1, 5)
-    for at_s, is_open in told:
-        age = [WorkerFacts("trainer/0", None, 1, at_s, 0)]
-        took_s = {
-            **{index: train(index, 20.0)(STEPS) for index in ranks},
-            **({} if is_open else {0: at_s}),
-        }
-        spans = [
-            SpanFacts(STEPS, "trainer", "train", f"trainer/{index}", False, 1, of, of, 0)
-            for index, of in took_s.items()
-        ]
-        workers = {AGE: age} if is_open else {}
-        after.append((at_s, Facts(0, 0, workers=workers, spans=spans, status="running")))
-        ranks = range(0)
+    spans = [
+        SpanFacts(STEPS, "trainer", "train", f"trainer/{index}", False, 1, of, of, 0)
+        for index in range(1, 5)
+        for of in [train(index, 20.0)(STEPS)]
+    ]
+    ages = {AGE: [WorkerFacts("trainer/0", None, 1, age_s, 0)]}
+    after = [(age_s, Facts(0, 0, workers=ages, spans=spans, status="running"))]
     return run(20.0, *([STEPS - 1] if slow else []), after=after)
 
 
@@ -100,17 +93,20 @@ def at_work(*told: tuple[float, bool], slow: bool = True) -> RunHistory:
 def test_work_that_takes_longer_already_is_the_second_observation_and_never_the_first(
     age_s: float, slow: bool, is_told: bool
 ) -> None:
-    told = causes(at_work((age_s, True), slow=slow))
+    told = causes(at_work(age_s, slow=slow))
     assert told == [(Kind.STRAGGLER, "trainer/0", STEPS - 1)] * is_told
 
 
-def test_work_that_has_ended_is_in_progress_no_more() -> None:
-    assert causes(at_work((9.0, True), (10.1, False))) == []
+def test_the_age_of_work_that_has_ended_since_is_no_second_observation() -> None:
+    history = at_work(14.0)
+    before_its_end_s = history.ends_s - 14.0 - 2.0
+    history.workers[AGE]["trainer/0"] = Track.of([STEPS - 1], [before_its_end_s], [28.0])
+    assert causes(history) == []
 
 
 def test_an_age_with_that_of_nested_phases_is_no_time_of_the_work_itself() -> None:
     """Each step ends with a save within the training, after half a minute of it."""
-    history = at_work((14.0, True))
+    history = at_work(14.0)
     ages = history.workers[AGE]["trainer/0"]
     history.workers[AGE]["trainer/0"] = Track.of(
         [5, *ages.steps], [95.0, *ages.times_s], [35.0, *ages.values]
