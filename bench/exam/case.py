@@ -138,6 +138,7 @@ def _looks(
         begin_ns = begin_ns or at_ns - int((case.how.every_s + case.how.lag_s) * _NS)
         while times and begin_ns + times[0] * _NS < at_ns:
             at_s = times.popleft()
+            intake.go_on(begin_ns + int(at_s * _NS))
             if is_found or not run.has_news():
                 continue
             looks.append(run.look(at_s, begin_ns + int(at_s * _NS)))

@@ -30,9 +30,8 @@ class Intake:
         self.refused = 0
 
     def take(self, at_ns: int, arrived: Iterable[Arrived]) -> None:
-        """Take requests, and make rows, as a bridge does every second."""
-        while self._now_ns and at_ns - self._now_ns > 2 * _NS:
-            self._turn(self._now_ns + 2 * _NS)
+        """Take requests, and make rows."""
+        self.go_on(at_ns)
         for one in arrived:
             validated = validate(one.signal, one.body, _LIMITS, at_ns)
             self.refused += sum(validated.refused.values())
@@ -40,6 +39,11 @@ class Intake:
                 for part in decode_parts(batch):
                     self._aligner.add(part, received_ns=at_ns)
         self._turn(at_ns)
+
+    def go_on(self, at_ns: int) -> None:
+        """Make rows until this time, as a bridge does every second."""
+        while self._now_ns and at_ns - self._now_ns > 2 * _NS:
+            self._turn(self._now_ns + 2 * _NS)
 
     def _turn(self, now_ns: int) -> None:
         self._now_ns = now_ns

@@ -93,6 +93,7 @@ class _Sender:
         self.intervals: dict[tuple[int, Who], _Interval] = defaultdict(_Interval)
         self.counts: dict[tuple[int, Who], list[Count]] = defaultdict(list)
         self.open = {one.who: one for one in made.open}
+        self.in_progress: dict[tuple[int, Who], Open] = {}
         self.lives = [*self._lives()]
 
     def arrivals(self) -> Iterator[tuple[int, list[Arrived]]]:
@@ -132,6 +133,8 @@ class _Sender:
         for one in self.made.timed:
             if one.end_s <= self.made.ends_s:
                 self.intervals[int(one.end_s / every_s), one.who].timed.append(one)
+            if self.how.style is Style.PHASES and not one.is_step:
+                self._note_progress(one)
         for value in self.made.values:
             self.intervals[int(value.at_s / every_s), value.who].values.append(value)
         for call in self.made.calls:
@@ -141,6 +144,14 @@ class _Sender:
                 self.intervals[int(end.at_s / every_s), end.who].ends.append(end)
         for count in self.made.counts:
             self.counts[int(count.at_s / every_s), count.who].append(count)
+
+    def _note_progress(self, one: Timed) -> None:
+        """Note a phase for the exports that find it open; of two, the one that began later."""
+        every_s = self.how.every_s
+        for tick in range(int(one.begin_s / every_s), int(one.end_s / every_s)):
+            known = self.in_progress.get((tick, one.who))
+            if known is None or known.since_s < one.begin_s:
+                self.in_progress[tick, one.who] = Open(one.who, one.phase, one.begin_s)
 
     def _export(self, life: _Life, tick: int, sent_s: float) -> Iterator[tuple[Signal, Message]]:
         who, some = life.who, self.intervals.get((tick, life.who), _Interval())
@@ -231,8 +242,10 @@ class _Sender:
         else:
             yield self._level(who, "process.memory.usage", 1e9, sent_s)
         stuck = self.open.get(who)
-        if stuck is not None and self.how.style is Style.PHASES and sent_s > stuck.since_s:
-            yield self._age(who, stuck, sent_s)
+        is_stuck = stuck is not None and sent_s > stuck.since_s
+        shown = stuck if is_stuck else self.in_progress.get((tick, who))
+        if shown is not None and self.how.style is Style.PHASES:
+            yield self._age(who, shown, sent_s)
 
     def _level(self, who: Who, name: str, value: float, sent_s: float) -> Metric:
         metric = Metric(name=name)

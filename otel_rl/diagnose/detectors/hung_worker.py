@@ -10,11 +10,12 @@ from otel_rl.diagnose.classify import Subject, only_waits, tracks_about
 from otel_rl.diagnose.history.departures import departed
 from otel_rl.diagnose.history.rhythm import Rhythm
 from otel_rl.diagnose.history.run_history import PhaseKey, RunHistory, Track
+from otel_rl.diagnose.open_work import is_current
 from otel_rl.diagnose.result import Cause, Evidence, Kind
 from otel_rl.semconv import names
 from otel_rl.semconv.spec import AWAITING, STEP_SPAN
 
-__all__ = ["ALL_TOLD", "hung_workers", "hung_workers_of", "is_current"]
+__all__ = ["ALL_TOLD", "hung_workers", "hung_workers_of"]
 
 ALL_TOLD: Final = 32
 """Workers of a role; of more, the journal keeps the extreme ones of each step."""
@@ -24,8 +25,6 @@ _FAR: Final = 4  # times the longest time of the phase, by any worker of the rol
 _LEAST_S: Final = 10.0
 _STEPS: Final = 4  # that the run makes meanwhile
 _FEW_OF: Final = 3  # workers of a role, of which one may be idle
-_FRESH_S: Final = 60.0  # age of the last export of the worker
-_LATE_EXPORTS: Final = 2  # without the age of the phase: an export may have several requests
 
 
 class Hang(NamedTuple):
@@ -173,15 +172,6 @@ def _hang(history: RunHistory, worker: str, phase: str, ages: Track) -> Hang | N
     since = _step_at(history, ages.times_s[-1] - age_s)
     goes_on = history.last - since >= _STEPS
     return Hang(worker, phase, age_s, max(took), since) if goes_on else None
-
-
-def is_current(history: RunHistory, worker: str, ages: Track) -> bool:
-    """Return whether the worker is still in the phase: its newest exports tell its age."""
-    told_s = ages.times_s[-1]
-    own = history.lags.get(worker)
-    newest_s = told_s if own is None else max(told_s, own.times_s[-1])
-    later = 0 if own is None else len(own.times_s) - bisect_right(own.times_s, told_s)
-    return later <= _LATE_EXPORTS and history.ends_s - newest_s <= _FRESH_S
 
 
 def _waits(history: RunHistory, place: PhaseKey) -> bool:

@@ -17,6 +17,7 @@ from otel_rl.diagnose.detectors.workload import Workload
 from otel_rl.diagnose.history.rhythm import Rhythm
 from otel_rl.diagnose.history.run_history import PhaseKey, RunHistory, Track
 from otel_rl.diagnose.history.timings import is_step, is_step_time
+from otel_rl.diagnose.open_work import with_open_work
 from otel_rl.diagnose.result import Cause, Evidence, Kind
 from otel_rl.diagnose.stats.changes import spread
 from otel_rl.diagnose.stats.levels import LevelChange, common_ratio, level, medians, settled, soon
@@ -155,6 +156,7 @@ def traces_of(history: RunHistory, since: int, count: int = 3) -> list[str]:
 
 def slow_work(history: RunHistory) -> Iterator[Cause]:
     """Find phases in which a worker, or a whole role, takes clearly longer for the same work."""
+    history = with_open_work(history)
     work = {
         place: tracks
         for place, tracks in history.spans.items()

@@ -9,17 +9,16 @@ from statistics import median
 from typing import Final, NamedTuple
 
 from otel_rl.diagnose.classify import Subject, Work, only_waits, tracks_about, work_of
-from otel_rl.diagnose.detectors.hung_worker import is_current
 from otel_rl.diagnose.detectors.standing_work import Standing, standing_work
 from otel_rl.diagnose.history.departures import departed
 from otel_rl.diagnose.history.rhythm import Rhythm
 from otel_rl.diagnose.history.run_history import PhaseKey, RunHistory, Track
+from otel_rl.diagnose.open_work import is_current
 from otel_rl.diagnose.result import Cause, Evidence, Kind
-from otel_rl.diagnose.stats.changes import spread
 from otel_rl.diagnose.stats.levels import settled
 from otel_rl.records import ExperimentStatus
 from otel_rl.semconv import names
-from otel_rl.semconv.spec import AWAITING
+from otel_rl.semconv.spec import AWAITING, STEP_SPAN
 
 __all__ = ["STALL_S", "stall_s", "stalls", "suspicious_s"]
 
@@ -32,7 +31,7 @@ _SUSPICIOUS = 1.0  # times the longest one, if work tells who holds up all
 _MISSED = 2  # exports, after which a worker is silent
 _NEWEST = 3  # steps that tell that a run goes on
 _FAR = 4  # times the longest time of a phase
-_FAR_OF_ALL, _NOISES = 1.5, 8.0  # the same and times its noise, if others have done the same
+_FAR_OF_ALL, _FAR_ALONE = 1.5, 2.0  # the same at least if others have done it, or no other does it
 _LATE, _LATE_OF_ROLE = 3, 1.5  # times the longest of it, and of all work of the role, behind others
 _TELLING_S = 7.0  # from the end of a span to its record: a stock SDK keeps spans for 5 s
 _LATE_S = 5.0  # of the last export of a process that ends with the last step
@@ -150,7 +149,8 @@ def _is_evident(history: RunHistory, rhythm: Rhythm, ages: Sequence[_Age]) -> bo
         oldest = ages[0]
         if not oldest.is_work or oldest.seconds < _far_s(history, oldest):
             return False
-        is_missed = oldest.seconds >= STALL_S and _is_done_by_others(history, oldest)
+        is_missed = len(history.spans[oldest.place]) == 1 or _is_done_by_others(history, oldest)
+        is_missed &= oldest.seconds >= STALL_S
         if is_missed and not _goes_on(history, history.ends_s - oldest.seconds):
             return True
         return rhythm.stands_s >= suspicious_s(rhythm)
@@ -180,19 +180,26 @@ def _least_taken_s(history: RunHistory, standing: Standing) -> float:
 def _least_age_s(history: RunHistory, rhythm: Rhythm, standing: Standing) -> Sequence[float]:
     """Return the times that work takes at least if it is late, from its beginning.
 
-    A step in which no work goes on may have something new in it. Silence of a worker does not tell
-    that its work is late, and work may be told some time after its end.
+    A step in which no work goes on may have something new in it, which may be as long as any work.
+    Silence of a worker does not tell that its work is late, and work may be told some time after
+    its end.
     """
     of_place = history.spans[standing.place]
     took = [value for track in of_place.values() for value in settled(track).values]
     longest_s = max(took, default=0.0)
     of_role = (_longest_s(of) for at, of in history.spans.items() if at.role == standing.place.role)
     still_tells = all(_tells_after(history, worker, standing.done_s) for worker in standing.workers)
-    margin = min(_LATE, _by_noise(took)) if still_tells else _LATE
+    margin = min(_LATE, _beyond(took, _FAR_OF_ALL)) if still_tells else _LATE
     is_soon = standing.is_partly_done and still_tells and _all_wait(history, standing)
     told_s = longest_s + _TELLING_S if still_tells else _least_taken_s(history, standing) + STALL_S
-    new_s = 0.0 if is_soon else rhythm.usual_s
+    new_s = 0.0 if is_soon else min(rhythm.usual_s, max(map(_longest_s, _all_work(history))))
     return STALL_S, told_s, new_s, margin * longest_s, _LATE_OF_ROLE * max(of_role)
+
+
+def _all_work(history: RunHistory) -> Iterator[Mapping[str, Track]]:
+    for place, of in history.spans.items():
+        if place.phase != STEP_SPAN and not only_waits(history, place):
+            yield of
 
 
 def _all_wait(history: RunHistory, standing: Standing) -> bool:
@@ -228,9 +235,14 @@ def _is_heard(history: RunHistory, exports: Track) -> bool:
     return history.ends_s - exports.times_s[-1] <= max(STALL_S, _MISSED * usual_s)
 
 
-def _by_noise(took: Sequence[float]) -> float:
-    """Return how many times the longest of these no further one takes."""
-    return _FAR_OF_ALL + _NOISES * spread(took) / median(took)
+def _beyond(took: Sequence[float], least: float) -> float:
+    """Return how many times the longest of these a further one takes at most.
+
+    By how far the longest is from the usual: where some work takes long now and then, the spread of
+    most of it does not show it.
+    """
+    usual_s = median(took) if took else 0.0
+    return max(least, max(took) / usual_s) if usual_s > 0 else inf
 
 
 def _longest_s(tracks: Mapping[str, Track]) -> float:
@@ -240,14 +252,34 @@ def _longest_s(tracks: Mapping[str, Track]) -> float:
 def _far_s(history: RunHistory, age: _Age) -> float:
     """Return the time in a phase that no worker of the role has come near to.
 
-    What its peers have just done in the same step counts, too: a larger batch takes all longer.
+    What its peers have just done in the same step counts, too: a larger batch takes all longer. Of
+    one that has no peers, what others have done in the same step.
     """
     tracks = history.spans.get(age.place, {})
     took = [value for track in tracks.values() for value in settled(track).values]
     if len(took) < _FEWEST_STEPS:
         return inf
-    is_missed = _is_done_by_others(history, age)
-    return max(took) * (min(_FAR, _by_noise(took)) if is_missed else _FAR)
+    if _is_done_by_others(history, age):
+        return max(took) * min(_FAR, _beyond(took, _FAR_OF_ALL))
+    more = _more_work(history, age) if len(tracks) == 1 else inf
+    return max(took) * min(_FAR, more * _beyond(took, _FAR_ALONE))
+
+
+def _more_work(history: RunHistory, age: _Age) -> float:
+    """Return how many times as long as usual other roles' work has taken since that of the worker.
+
+    Endless if none has told any: then nothing shows that there is no more of it.
+    """
+    last_s = history.spans[age.place][age.worker].times_s[-1]
+    times = [
+        track.values[-1] / usual_s
+        for place, of in history.spans.items()
+        if place.role != age.place.role and not only_waits(history, place)
+        for track in of.values()
+        if track.times_s and track.times_s[-1] > last_s
+        if (usual_s := median(track.values)) > 0
+    ]
+    return max(1.0, *times) if times else inf
 
 
 def _is_done_by_others(history: RunHistory, age: _Age) -> bool:

@@ -5,7 +5,7 @@ wait for those who do not: whoever has done it once less than its peers is the o
 Parts are counted, because a span does not always tell its step.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from statistics import fmean, median
 from typing import Final, NamedTuple
@@ -29,8 +29,8 @@ class Standing(NamedTuple):
         place: The part.
         workers: Those who have not done it.
         is_partly_done: Whether others have done it.
-        done_s: When the last news came of who has done it, or of the part before it in the same
-            step; None if no part of the step is done.
+        done_s: When the last news came of who has done it, or of what comes before it in the same
+            step: another part, or a wait for it; None if there is none.
     """
 
     place: PhaseKey
@@ -88,14 +88,28 @@ def standing_work(history: RunHistory) -> Standing | None:
     place = next((one for one in own if parts[one].most < most), own[0])
     workers = parts[place].times.keys()
     done = [one for one in parts if parts[one].most == most > parts[place].most]
-    last_s = max((_told_s(history, one, parts[one].times.keys()) for one in done), default=0.0)
-    return Standing(place, workers, is_partly_done=False, done_s=last_s if done else None)
+    news_s = [_told_s(history, one, parts[one].times.keys()) for one in done]
+    last_s = max(news_s or _waited_s(history, place), default=None)
+    return Standing(place, workers, is_partly_done=False, done_s=last_s)
 
 
 def _told_s(history: RunHistory, place: PhaseKey, workers: AbstractSet[str]) -> float:
     """Return when the last news came of this work of any of these workers."""
     tracks = history.spans[place]
     return max(tracks[worker].times_s[-1] for worker in workers)
+
+
+def _waited_s(history: RunHistory, place: PhaseKey) -> Sequence[float]:
+    """Return when the worker of this work has last ended a wait in a later step than its work."""
+    if len(history.spans[place]) > 1:
+        return []  # they may wait for each other
+    ((worker, work),) = history.spans[place].items()
+    return [
+        of[worker].times_s[-1]
+        for other, of in history.spans.items()
+        if worker in of and of[worker].steps[-1] > work.steps[-1]
+        if only_waits(history, other) and other.phase != STEP_SPAN
+    ]
 
 
 def _parts(history: RunHistory) -> Mapping[PhaseKey, _Part]:
@@ -116,7 +130,7 @@ def _parts(history: RunHistory) -> Mapping[PhaseKey, _Part]:
             newest = {worker: _newest(history, place, worker) for worker in tracks}
             parts[place] = _Part(times, newest, _order_s(history, tracks))
     # Who works ahead of the steps, or behind, is in no order with the others.
-    steps = _steps(parts)
+    steps = _steps(parts, history.last - history.first + 1)
     return {place: part for place, part in parts.items() if part.most in {steps, steps - 1}}
 
 
@@ -129,12 +143,19 @@ def _usual(tracks: Mapping[str, Track]) -> float:
     return max((median(track.values) for track in tracks.values() if track.values), default=0.0)
 
 
-def _steps(parts: Mapping[PhaseKey, _Part]) -> float:
-    """Return how often most parts were begun."""
+def _steps(parts: Mapping[PhaseKey, _Part], begun: int) -> float:
+    """Return how often most parts were begun, or those of a step if others are steps ahead.
+
+    Args:
+        parts: Of each step, or of work ahead of the steps.
+        begun: Number of steps.
+    """
     most = [part.most for part in parts.values()]
-    return max(
+    usual = max(
         most, key=lambda times: (most.count(times) + most.count(times - 1), times), default=0
     )
+    of_steps = [times for times in most if begun - 1 <= times <= min(begun, usual - 2)]
+    return max(of_steps) if of_steps and usual > begun else usual
 
 
 def _order_s(history: RunHistory, tracks: Mapping[str, Track]) -> float:

@@ -2,7 +2,7 @@
 
 import sys
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from copy import copy
 from sys import getsizeof
 from typing import Any, Final, NamedTuple, Protocol, Self, TypeVar
@@ -148,6 +148,10 @@ class RunHistory:
         if found is None:
             found = self._derived[make, of] = make()
         return found  # type: ignore[return-value]  # made by the same
+
+    def forget_derived(self, of: Collection[Hashable]) -> None:
+        """Let go of what was derived of these, in this copy: it has other series of them."""
+        self._derived = {key: one for key, one in self._derived.items() if key[1] not in of}
 
     def _add(self, facts: Facts, time_s: float, begun_ns: int) -> None:
         step = facts.step

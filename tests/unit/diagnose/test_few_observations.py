@@ -1,10 +1,12 @@
 """A cause is told after few observations if these are far beyond all that the run has shown."""
 
+from collections.abc import Sequence
+
 import pytest
 
 from otel_rl.diagnose.engine import diagnose
-from otel_rl.diagnose.history.records import Facts, RowFacts, SpanFacts
-from otel_rl.diagnose.history.run_history import PhaseKey, RunHistory
+from otel_rl.diagnose.history.records import Facts, RowFacts, SpanFacts, WorkerFacts
+from otel_rl.diagnose.history.run_history import PhaseKey, RunHistory, Track
 from otel_rl.diagnose.result import Kind
 from tests.unit.diagnose.made import Series, made
 
@@ -32,13 +34,14 @@ def run(
     before: int | None = None,
     longest: float = 2.4,
     steps: int = STEPS,
+    after: Sequence[tuple[float, Facts]] = (),
 ) -> RunHistory:
     """Five ranks, of which the first is slower in some steps, and the second in one before."""
     slow = train(0, step_s, *some, times=times)
     second = train(1, step_s, *([] if before is None else [before]), times=longest)
     others = [train(index, step_s) for index in (2, 3, 4)]
     spans = {("trainer", "train", index): of for index, of in enumerate((slow, second, *others))}
-    return made(steps, step_s=lambda step: step_s / 2 + slow(step), spans=spans)
+    return made(steps, step_s=lambda step: step_s / 2 + slow(step), spans=spans, after=after)
 
 
 @pytest.mark.parametrize("step_s", [5.0, 20.0])
@@ -62,6 +65,53 @@ def test_three_long_pieces_far_from_each_other_may_be_chance() -> None:
 
 def test_three_long_pieces_tell_nothing_if_another_worker_had_a_longer_one() -> None:
     assert causes(run(5.0, STEPS - 5, STEPS - 3, STEPS - 1, before=20, longest=6.0)) == []
+
+
+AGE = "trainer/worker/phase/age/train"
+
+
+def at_work(age_s: float, *, slow: bool = True) -> RunHistory:
+    """The same and the next step: the other ranks have done its work, the first is still at it.
+
+    Args:
+        age_s: Since when.
+        slow: Whether it was slow in the step before.
+    """
+    spans = [
+        SpanFacts(STEPS, "trainer", "train", f"trainer/{index}", False, 1, of, of, 0)
+        for index in range(1, 5)
+        for of in [train(index, 20.0)(STEPS)]
+    ]
+    ages = {AGE: [WorkerFacts("trainer/0", None, 1, age_s, 0)]}
+    after = [(age_s, Facts(0, 0, workers=ages, spans=spans, status="running"))]
+    return run(20.0, *([STEPS - 1] if slow else []), after=after)
+
+
+@pytest.mark.parametrize(
+    ("age_s", "slow", "is_told"), [(14, True, True), (11, True, False), (14, False, False)]
+)
+def test_work_that_takes_longer_already_is_the_second_observation_and_never_the_first(
+    age_s: float, slow: bool, is_told: bool
+) -> None:
+    told = causes(at_work(age_s, slow=slow))
+    assert told == [(Kind.STRAGGLER, "trainer/0", STEPS - 1)] * is_told
+
+
+def test_the_age_of_work_that_has_ended_since_is_no_second_observation() -> None:
+    history = at_work(14.0)
+    before_its_end_s = history.ends_s - 14.0 - 2.0
+    history.workers[AGE]["trainer/0"] = Track.of([STEPS - 1], [before_its_end_s], [28.0])
+    assert causes(history) == []
+
+
+def test_an_age_with_that_of_nested_phases_is_no_time_of_the_work_itself() -> None:
+    """Each step ends with a save within the training, after half a minute of it."""
+    history = at_work(14.0)
+    ages = history.workers[AGE]["trainer/0"]
+    history.workers[AGE]["trainer/0"] = Track.of(
+        [5, *ages.steps], [95.0, *ages.times_s], [35.0, *ages.values]
+    )
+    assert causes(history) == []
 
 
 def gc(*pauses: int) -> RunHistory:

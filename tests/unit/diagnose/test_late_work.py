@@ -1,4 +1,4 @@
-"""Work that is not done is late by its own noise: the steadier it is, the sooner it is missed.
+"""Work that is not done is late by how long it ever took: the steadier, the sooner it is missed.
 
 A step of 20 s: rollouts of 6 s, their scores of 2 s, training of 10 s by two ranks, and a wait for
 others. What is done is told each second.
@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import pytest
 
 from otel_rl.diagnose.engine import diagnose
-from otel_rl.diagnose.history.records import Facts, RowFacts, SpanFacts
+from otel_rl.diagnose.history.records import Facts, RowFacts, SpanFacts, WorkerFacts
 from otel_rl.diagnose.history.run_history import RunHistory
 from otel_rl.diagnose.result import Cause, Kind
 
@@ -24,7 +24,14 @@ PARTS = (
 )
 
 
-def told(at_s: int, lost: Sequence[tuple[str, int]], *, noise: float = 0.0, warm: int = 0) -> Facts:
+def told(
+    at_s: int,
+    lost: Sequence[tuple[str, int]],
+    *,
+    noise: float = 0.0,
+    warm: int = 0,
+    longest: float = 1.0,
+) -> Facts:
     """What comes at this second: work that has ended, unless it is lost in the step after."""
     step, seconds = divmod(at_s - warm * 5 * STEP_S, STEP_S)
     within = float(seconds)
@@ -37,7 +44,8 @@ def told(at_s: int, lost: Sequence[tuple[str, int]], *, noise: float = 0.0, warm
         for rank in range(ranks)
         if within == end_s
         if step < STEPS or not _is_after(lost, role, phase, rank)
-        for took_s in [usual_s * (1 + noise * ((number + rank) % 7 - 3))]
+        for more in [longest if step == STEPS // 2 else 1.0]
+        for took_s in [usual_s * more * (1 + noise * ((number + rank) % 7 - 3))]
         if step <= STEPS
     ]
     rows = [RowFacts(number, at_s * _NS, {"learner/loss": 1.0})] if spans else []
@@ -55,11 +63,18 @@ def _is_after(lost: Sequence[tuple[str, int]], role: str, phase: str, rank: int)
 
 
 def stall(
-    lost: Sequence[tuple[str, int]], after_s: float, *, noise: float = 0.0, warm: int = 0
+    lost: Sequence[tuple[str, int]],
+    after_s: float,
+    *,
+    noise: float = 0.0,
+    warm: int = 0,
+    longest: float = 1.0,
 ) -> Cause | None:
     """What is said so many seconds after the beginning of the step whose work is lost."""
     until_s = STEPS * STEP_S + warm * 5 * STEP_S + int(after_s)
-    facts = [told(at_s, lost, noise=noise, warm=warm) for at_s in range(until_s + 1)]
+    facts = [
+        told(at_s, lost, noise=noise, warm=warm, longest=longest) for at_s in range(until_s + 1)
+    ]
     found = diagnose(RunHistory(facts)).causes
     return next((one for one in found if one.kind is Kind.STALL), None)
 
@@ -67,6 +82,7 @@ def stall(
 NOBODY = (("actor", 0),)
 RANK = (("learner", 1),)
 JUDGE = (("judge", 0),)
+LEARNER = (("learner", 0),)
 
 
 def test_who_alone_does_its_part_is_missed_while_the_step_has_begun() -> None:
@@ -80,14 +96,61 @@ def test_between_two_steps_there_may_be_something_new() -> None:
     assert stall(NOBODY, 11 * STEP_S) is not None
 
 
-@pytest.mark.parametrize(("noise", "after_s"), [(0.0, 27), (0.1, 50)])
+@pytest.mark.parametrize(("noise", "longest", "after_s"), [(0, 1, 27), (0.1, 1, 31), (0, 1.6, 36)])
 def test_who_has_not_done_what_others_have_is_missed_the_sooner_the_steadier_the_work_is(
-    noise: float, after_s: int
+    noise: float, longest: float, after_s: int
 ) -> None:
-    assert stall(RANK, after_s - 4, noise=noise) is None
-    found = stall(RANK, after_s, noise=noise)
+    """What it has once taken counts more than its usual noise."""
+    assert stall(RANK, after_s - 4, noise=noise, longest=longest) is None
+    found = stall(RANK, after_s, noise=noise, longest=longest)
     assert found is not None
     assert found.worker == "learner/1"
+
+
+@pytest.mark.parametrize(
+    ("more", "age_s", "is_late"), [(1, 19, False), (1, 22, True), (3, 38, False), (3, 42, True)]
+)
+def test_who_alone_does_its_part_is_missed_after_twice_its_longest_time_unless_all_have_more_to_do(
+    more: int, age_s: int, is_late: bool
+) -> None:
+    """Its open phase tells since when it is at work, and the others' work how much there is."""
+    begun_s = STEPS * STEP_S + 8
+    facts = []
+    for at_s in range(begun_s + age_s + 1):
+        one = told(at_s, LEARNER)
+        of_last = more if at_s > STEPS * STEP_S else 1
+        spans = [
+            span._replace(total_s=span.total_s * of_last)
+            for span in one.spans
+            if span.worker != "learner/1"
+        ]
+        age = WorkerFacts("learner/0", None, 1, float(at_s - begun_s), 0)
+        ages = {"learner/worker/phase/age/train": [age]} if at_s > begun_s else {}
+        facts.append(one._replace(spans=spans, workers=ages))
+    found = [one for one in diagnose(RunHistory(facts)).causes if one.kind is Kind.STALL]
+    assert [one.worker for one in found] == ["learner/0"] * is_late
+
+
+@pytest.mark.parametrize("waits", [True, False])
+def test_who_has_ended_its_wait_for_those_who_work_ahead_has_begun_its_work(waits: bool) -> None:
+    """Of a learner and an actor that fills a buffer, two pieces ahead."""
+    facts = []
+    for at_s in range(STEPS * STEP_S + 60):
+        step, second = divmod(at_s, STEP_S)
+        done = [("actor", "rollout", 6.0, False)] * (second == 6 and step <= STEPS)
+        done += [("actor", "rollout", 6.0, False)] * (second == 12 and step < 2)
+        done += [("learner", "queue_wait", 1.0, True)] * (second == 1 and waits and step <= STEPS)
+        done += [("learner", "train", 10.0, False)] * (second == 18 and step < STEPS)
+        last = min(step, STEPS)
+        spans = [
+            SpanFacts(last, role, phase, f"{role}/0", is_wait, 1, took_s, took_s, 0)
+            for role, phase, took_s, is_wait in done
+        ]
+        rows = [RowFacts(last, at_s * _NS, {"learner/loss": 1.0})] if second == 1 else []
+        lags = [("actor/0", 0.1), ("learner/0", 0.1)]
+        facts.append(Facts((100 + at_s) * _NS, last, rows, [], {}, spans, lags, status="running"))
+    found = [one for one in diagnose(RunHistory(facts)).causes if one.kind is Kind.STALL]
+    assert [(one.worker, one.phase) for one in found] == [("learner/0", "train")] * waits
 
 
 def test_what_is_said_has_the_time_since_others_have_done_it() -> None:
