@@ -129,7 +129,7 @@ def diagnose(
         _failures(part, causes),
         str(seen),
         why_not if found_nothing else (),
-        list(changes(part)),
+        [*changes(part), *learning.new_tasks(part)],
         seen.unknown,
     )
 
