@@ -7,7 +7,7 @@ they are named as what they are.
 import re
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from operator import sub
 from statistics import fmean, median
@@ -68,14 +68,20 @@ class Workload:
             track: Its times.
             ahead: Further steps, whose work is taken for that of the last one that has told it.
         """
-        shared = self._workers_of(place)
-        usual = median(shared.values()) if shared else 1.0
+        parts = self.parts(place, track.steps)
         eased = Track()
-        for step, at_s, value in zip(track.steps, track.times_s, track.values, strict=True):
+        for step, at_s, value, part in zip(
+            track.steps, track.times_s, track.values, parts, strict=True
+        ):
             if self.is_told(step - ahead):
-                part = self._at(step) * usual / shared.get(step, usual)
                 eased.add(step, at_s, value / part)
         return eased
+
+    def parts(self, place: PhaseKey, steps: Iterable[int]) -> Sequence[float]:
+        """Return the work of one worker in each of some steps, relative to the usual."""
+        shared = self._workers_of(place)
+        usual = median(shared.values()) if shared else 1.0
+        return [self._at(step) * usual / shared.get(step, usual) for step in steps]
 
     def eased_steps(self, track: Track) -> Track:
         """Return times of whole steps per unit of work, of steps that have told theirs."""
