@@ -114,7 +114,7 @@ def _is_of_a_change(history: RunHistory, change: LevelChange) -> bool:
 
 
 def _is_of_pauses(history: RunHistory, track: Track, change: LevelChange) -> bool:
-    """Return whether samples are older by no more than what long steps, as evaluations, account for.
+    """Return whether samples are older by no more than long steps, as evaluations, account for.
 
     What is made meanwhile waits for as many usual steps, and stays where as much is made as used.
     """

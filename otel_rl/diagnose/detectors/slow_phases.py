@@ -52,6 +52,7 @@ _FELT = 1.05
 _MOSTLY = 0.65  # order of a slowdown against peers
 _WHOLE = 0.5  # of the time from step to step
 _RECENT = 3  # values that may be the change
+_SHARED = 1.15  # times another ratio, which is then the same
 _UNEVEN = 2  # while steps take no longer, one of two workers is slower in few steps by chance
 
 # Waits that show how long others take, who have no phases: a transfer's, a data loader's.
@@ -187,6 +188,8 @@ def slow_work(history: RunHistory) -> Iterator[Cause]:
         if found is None:
             continue
         others = [track for other, track in of_role.items() if other != place]
+        if not load.is_told(found.step + 1) and _is_shared(found, others):
+            continue  # makers are ahead of the step that tells their amount
         excess = found.ratio / common_ratio(others, found.step)
         slow = [
             _Slow(worker, found.step, before, after, excess, share)
@@ -235,6 +238,13 @@ def _slowdown(
     if found is None or for_its_amount is None:
         return None
     return found if _is_slower(found) and _is_slower(for_its_amount) else None
+
+
+def _is_shared(found: LevelChange, others: Iterable[Track]) -> bool:
+    """Return whether other work takes as many times as long since then, as for a larger batch."""
+    levels = (medians(track, found.step, shortest=2) for track in others)
+    ratios = [after / before for before, after in filter(None, levels) if before > 0]
+    return any(found.ratio / _SHARED <= ratio <= found.ratio * _SHARED for ratio in ratios)
 
 
 def _is_slower(found: LevelChange) -> bool:

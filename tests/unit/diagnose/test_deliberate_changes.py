@@ -1,5 +1,6 @@
 """Changes made on purpose are named as what they are, and small or passing trouble is found."""
 
+import math
 import random
 from collections.abc import Sequence
 from statistics import median
@@ -20,6 +21,7 @@ from otel_rl.diagnose.result import Kind, Verdict
 from tests.slow import slow_after
 from tests.unit.diagnose.made import AT, changed, made
 from tests.unit.diagnose.played import Played
+from tests.unit.diagnose.test_evidence import jittered
 
 SINCE = 30
 
@@ -55,6 +57,21 @@ def test_a_batch_doubled_in_the_last_steps_is_known_by_what_each_worker_counts(
         history.rows["trainer/tokens"].add(step, float(step), total)
         history.rows["trainer/tokens/rate"].add(step, float(step), 0.0)
     assert bool(diagnose(history).causes) == (times == 1.0)
+
+
+@pytest.mark.parametrize(
+    ("scored_s", "is_found"), [(0.8, False), (0.4, True)], ids=["a larger batch", "slow"]
+)
+def test_makers_ahead_of_a_queue_work_for_a_batch_that_is_not_told_yet(
+    scored_s: float, *, is_found: bool
+) -> None:
+    """A trainer tells the amount of a step at its end; makers had more to do before."""
+    made_s, scoring_s = changed(0.9, 1.8), changed(0.4, scored_s)
+    spans = {("sampler", "generate", index): jittered(made_s) for index in range(2)}
+    spans |= {("grader", "grading", index): jittered(scoring_s) for index in range(2)}
+    rows = {"trainer/num_tokens": lambda step: 1_000.0 if step <= AT else math.nan}
+    found = diagnose(made(AT + 2, step_s=jittered(lambda _: 3.0), spans=spans, rows=rows)).causes
+    assert [one.kind for one in found] == [Kind.SLOW_GENERATION] * is_found
 
 
 @pytest.mark.parametrize("step_s", [2.0, 6.0, 9.0, 11.0, 40.0])
