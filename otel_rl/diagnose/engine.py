@@ -118,7 +118,8 @@ def diagnose(
     if passed and steps is None and not causes:
         causes = _passed(history)
     found_nothing = not causes and not symptoms
-    why_not = list(doubts(part, silent_s=silent_s, is_part=steps is not None))
+    is_part = steps is not None
+    why_not = list(doubts(part, silent_s=silent_s, is_part=is_part)) if found_nothing else []
     seen = coverage(part)
     verdict = Verdict.CAUSE if causes else Verdict.NO_CLEAR_CAUSE
     if found_nothing:
@@ -132,7 +133,7 @@ def diagnose(
         _bound(part, _since_change(part, causes, first)),
         _failures(part, causes),
         str(seen),
-        why_not if found_nothing else (),
+        why_not,
         [*changes(part), *learning.new_tasks(part)],
         seen.unknown,
     )

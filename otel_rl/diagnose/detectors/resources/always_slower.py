@@ -30,6 +30,8 @@ from otel_rl.diagnose.history.timings import is_step
 from otel_rl.diagnose.result import Cause, Evidence
 from otel_rl.diagnose.stats.changes import spread
 from otel_rl.diagnose.stats.peers import Peers, peers_of, turn_length
+from otel_rl.diagnose.stats.pooled import pooled
+from otel_rl.diagnose.stats.usual import usual_time
 from otel_rl.semconv.names import RlGoodputPartValues
 from otel_rl.semconv.spec import STEP_SPAN
 
@@ -40,6 +42,7 @@ _FEWEST_STEPS: Final = 10
 _ALIKE: Final = 1.3
 _OFTEN: Final = 0.75  # of the steps
 _LEAST_ALWAYS: Final = 1.4  # times its peers
+_UNEVEN: Final = 1.2  # times the mean of all, of one of three that takes 1.4 times as long
 _BY_DESIGN: Final = 2.0  # the same of a first or last worker: no pipeline is made so unequal
 _STEADY: Final = 5.0  # times the noise of peers
 _ENOUGH: Final = 1.7  # times its peers, with any noise
@@ -108,12 +111,18 @@ def _slowest(history: RunHistory) -> Iterator[_Slowest]:
     steps_s = step_time(history).finite().values
     usual_s = median(steps_s) if steps_s else 0.0
     for place in history.spans:
-        if not _is_work_of_all(history, place):
+        if not _is_uneven(history, place) or not _is_work_of_all(history, place):
             continue
         for alike in _alike(history, place):
             found = _slowest_of(history, place, alike)
             if found is not None and found.own_s - found.peers_s >= _SHARE * usual_s:
                 yield found
+
+
+def _is_uneven(history: RunHistory, place: PhaseKey) -> bool:
+    """Return whether one worker may take longer: both times are known from earlier looks."""
+    of_role = pooled(history, place).values
+    return bool(of_role) and usual_time(history, place) >= _UNEVEN * median(of_role)
 
 
 def _is_work_of_all(history: RunHistory, place: PhaseKey) -> bool:
