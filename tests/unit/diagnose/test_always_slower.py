@@ -13,6 +13,10 @@ from tests.unit.diagnose.test_evidence import jittered
 RANKS = 4
 
 
+def constant(value: float) -> Series:
+    return lambda step: value
+
+
 def ranks(
     times: Mapping[int, float],
     phase: str = "train",
@@ -22,10 +26,9 @@ def ranks(
 ) -> RunHistory:
     """Ranks that take so many times as long; further phases take all the same."""
     spans = {
-        (role, phase, rank): jittered(lambda _, rank=rank: 0.5 * times.get(rank, 1.0))
-        for rank in range(RANKS)
+        (role, phase, rank): jittered(constant(0.5 * times.get(rank, 1.0))) for rank in range(RANKS)
     }
-    spans |= {(role, name, rank): jittered(lambda _: 0.4) for name in more for rank in range(RANKS)}
+    spans |= {(role, name, rank): jittered(constant(0.4)) for name in more for rank in range(RANKS)}
     return made(spans=spans, workers=workers)
 
 
@@ -59,7 +62,7 @@ def test_replicas_that_generate_are_no_pipeline() -> None:
 
 def in_stages(stage_of: Sequence[int]) -> Mapping[tuple[str, str], Series]:
     return {
-        ("trainer/pp_rank", f"trainer/{rank}"): (lambda _, stage=stage: float(stage))
+        ("trainer/pp_rank", f"trainer/{rank}"): constant(stage)
         for rank, stage in enumerate(stage_of)
     }
 

@@ -10,7 +10,6 @@ from typing import Final
 from otel_rl.diagnose.detectors.hung_worker import Hang, hung_workers_of
 from otel_rl.diagnose.detectors.slow_phases import between_steps, step_time
 from otel_rl.diagnose.detectors.workload import Workload
-from otel_rl.diagnose.explain import is_near
 from otel_rl.diagnose.history.run_history import RunHistory
 from otel_rl.diagnose.result import Cause
 from otel_rl.diagnose.stats.levels import settled, soon
@@ -18,6 +17,7 @@ from otel_rl.diagnose.stats.levels import settled, soon
 __all__ = ["idle_workers", "unused_workers"]
 
 _LONGER: Final = 1.05  # times a step before
+_NEAR: Final = 8  # steps from the last work to those that take longer
 
 
 def idle_workers(history: RunHistory) -> Iterator[Cause]:
@@ -43,5 +43,5 @@ def _is_missed(history: RunHistory, idle: Hang) -> bool:
     return (
         found is not None
         and found.is_rise(ratio=_LONGER, order=0.75)
-        and is_near(idle.since, found.step)
+        and abs(idle.since - found.step) <= _NEAR
     )
