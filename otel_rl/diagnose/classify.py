@@ -87,7 +87,7 @@ _OF_ROLE: Final[Mapping[str, str]] = {
 _WORK = (
     (
         Work.SYNC,
-        r"(^|\.)sync(_(params?|policy|model|actor|rollouts?))?$|weight|broadcast|checkpoint_engine|update_params|reload|policy_push|policy_pull",
+        r"(^|\.)sync$|(^|[._])sync_(params?|policy|model|actor|rollouts?)$|weight|broadcast|checkpoint_engine|update_params|reload|policy_push|policy_pull",
     ),
     (
         Work.DATA,

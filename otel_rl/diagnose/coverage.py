@@ -6,6 +6,8 @@ from statistics import median
 from typing import Final, NamedTuple
 
 from otel_rl.diagnose.detectors.processes import fell_silent_together
+from otel_rl.diagnose.detectors.resources.always_slower import longer_by_design
+from otel_rl.diagnose.detectors.resources.idle_workers import unused_workers
 from otel_rl.diagnose.detectors.slow_phases import least_slowdown, step_time
 from otel_rl.diagnose.history.run_history import RunHistory, Track
 from otel_rl.diagnose.stats.changes import spread
@@ -138,6 +140,8 @@ def doubts(
     gone = _gone(history)
     if gone:
         yield f"{', '.join(gone[:4])}{' and others' if len(gone) > 4 else ''} stopped reporting"
+    yield from unused_workers(history)
+    yield from longer_by_design(history)
     begun_s = [history.begun_s[step] for step in sorted(history.begun_s)]
     usual_s = median([b - a for a, b in pairwise(begun_s)] or [0.0])
     if is_interrupted and not is_part:

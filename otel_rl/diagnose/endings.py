@@ -11,6 +11,7 @@ from typing import Final
 
 from otel_rl.diagnose.detectors.hung_worker import hung_workers
 from otel_rl.diagnose.detectors.processes import ended_with_the_run
+from otel_rl.diagnose.detectors.resources.idle_workers import idle_workers
 from otel_rl.diagnose.detectors.stalls import stalls
 from otel_rl.diagnose.explain import SLACK
 from otel_rl.diagnose.history.run_history import RunHistory
@@ -33,7 +34,7 @@ def stalls_before_the_end(history: RunHistory) -> Sequence[Cause]:
     before.losses = [one for one in history.losses if one.time_s < before.ends_s]
     before.failures = [one for one in history.failures if one.recovery_s is not None]
     before.status = ExperimentStatus.RUNNING
-    return [*chain(stalls(before), hung_workers(before))]
+    return [*chain(stalls(before), hung_workers(before), idle_workers(before))]
 
 
 def in_order_of_time(history: RunHistory, causes: Sequence[Cause]) -> Sequence[Cause]:

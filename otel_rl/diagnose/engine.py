@@ -24,8 +24,10 @@ from otel_rl.diagnose.detectors import (
 )
 from otel_rl.diagnose.detectors.quality.logprob_mismatch import logprob_mismatch
 from otel_rl.diagnose.detectors.quality.reward_hacking import reward_hacking
+from otel_rl.diagnose.detectors.resources.always_slower import always_slower
 from otel_rl.diagnose.detectors.resources.flaky_calls import flaky_calls
 from otel_rl.diagnose.detectors.resources.host_pressure import host_pressure
+from otel_rl.diagnose.detectors.resources.idle_workers import idle_workers
 from otel_rl.diagnose.detectors.resources.slow_links import slow_links
 from otel_rl.diagnose.detectors.resources.slow_tools import slow_tools
 from otel_rl.diagnose.detectors.resources.stage_imbalance import stage_imbalance
@@ -52,6 +54,7 @@ _DETECTORS: Final[Sequence[Callable[[RunHistory], Iterable[Cause]]]] = (
     processes.crash_loops,
     stalls.stalls,
     hung_worker.hung_workers,
+    idle_workers,
     processes.clock_skew,
     processes.gc_pauses,
     processes.preemptions,
@@ -59,6 +62,7 @@ _DETECTORS: Final[Sequence[Callable[[RunHistory], Iterable[Cause]]]] = (
     host_pressure,
     slow_links,
     slow_phases.slow_work,
+    always_slower,
     uneven_work,
     stage_imbalance,
     recurring.recurring,
@@ -116,9 +120,12 @@ def diagnose(
     if passed and steps is None and not causes:
         causes = _passed(history)
     found_nothing = not causes and not symptoms
-    why_not = list(
-        doubts(part, silent_s=silent_s, is_part=steps is not None, is_interrupted=is_interrupted)
-    )
+    why_not: Sequence[str] = ()
+    if found_nothing:
+        is_part = steps is not None
+        why_not = list(
+            doubts(part, silent_s=silent_s, is_part=is_part, is_interrupted=is_interrupted)
+        )
     seen = coverage(part)
     verdict = Verdict.CAUSE if causes else Verdict.NO_CLEAR_CAUSE
     if found_nothing:
@@ -132,8 +139,8 @@ def diagnose(
         _bound(part, _since_change(part, causes, first)),
         _failures(part, causes),
         str(seen),
-        why_not if found_nothing else (),
-        list(changes(part)),
+        why_not,
+        [*changes(part), *learning.new_tasks(part)],
         seen.unknown,
     )
 

@@ -31,9 +31,6 @@ _BACKLOG: Final = frozenset({Kind.STALENESS_GROWTH, Kind.EVICTION, Kind.STALE_PO
 # A process at fault does not slow the own work of another role.
 _OF_PROCESS: Final = frozenset({Kind.CLOCK_SKEW, Kind.GC_PAUSES, Kind.THROTTLED})
 
-# They give a worker more work than others have.
-_OF_WORK: Final = frozenset({Kind.UNEVEN_WORK, Kind.STAGE_IMBALANCE})
-
 # They may slow any work, but at the same time: a policy of NaN writes long nonsense at once.
 _AT_ONCE: Final = frozenset({Kind.NAN, Kind.HOST_PRESSURE, Kind.SLOW_LINK})
 
@@ -68,7 +65,6 @@ _EXPLAINS: Final[dict[Kind, frozenset[Kind]]] = {
     Kind.SLOW_REWARD: _BACKLOG | {Kind.STARVATION, Kind.SLOW_GENERATION, Kind.NETWORK_DELAY},
     Kind.SLOW_TRAINING: _BACKLOG | {Kind.NETWORK_DELAY, Kind.STARVATION},
     Kind.UNEVEN_WORK: _BACKLOG | _SLOW | {Kind.STARVATION},
-    Kind.STAGE_IMBALANCE: frozenset({Kind.STRAGGLER, Kind.SLOW_TRAINING}),
     Kind.STRAGGLER: _BACKLOG | {Kind.NETWORK_DELAY, Kind.STARVATION},
     Kind.SLOW_PHASE: _BACKLOG | {Kind.STARVATION},
     Kind.SLOW_TOOL: _BACKLOG | {Kind.STARVATION},
@@ -154,7 +150,7 @@ def _explains(cause: Cause, effect: Cause) -> bool:
         return cause.role in effect.answered_by and _is_before(cause, effect)
     if cause.kind in _OF_PROCESS and effect.kind in _SLOW and effect.role != cause.role:
         return False
-    if cause.kind in _OF_WORK and effect.kind in _SLOW:
+    if cause.kind is Kind.UNEVEN_WORK and effect.kind in _SLOW:
         return effect.worker == cause.worker and _is_by_its_work(cause, effect)
     if (cause.kind, effect.kind) == (Kind.SLOW_REWARD, Kind.SLOW_GENERATION):
         return cause.since is None or _are_near(cause.since, effect.since)
@@ -180,12 +176,7 @@ def _is_of_another_time(cause: Cause, effect: Cause) -> bool:
 
 
 def _is_by_its_work(cause: Cause, effect: Cause) -> bool:
-    """Return whether a worker takes longer by no more than its larger share of the work.
-
-    The only worker of a long stage takes as long as the stage.
-    """
-    if cause.kind is Kind.STAGE_IMBALANCE:
-        return effect.since is None and cause.worker is not None
+    """Return whether a worker takes longer by no more than its larger share of the work."""
     work, time = cause.evidence[0], effect.evidence[0]
     more = (work.after or 0.0) / (work.before or 1.0)
     return (time.after or 0.0) <= _MORE_OF_WORK * more * (time.before or 0.0)

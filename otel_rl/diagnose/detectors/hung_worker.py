@@ -15,7 +15,7 @@ from otel_rl.diagnose.result import Cause, Evidence, Kind
 from otel_rl.semconv import names
 from otel_rl.semconv.spec import AWAITING, STEP_SPAN
 
-__all__ = ["ALL_TOLD", "hung_workers", "hung_workers_of"]
+__all__ = ["ALL_TOLD", "Hang", "hung_workers", "hung_workers_of"]
 
 ALL_TOLD: Final = 32
 """Workers of a role; of more, the journal keeps the extreme ones of each step."""
@@ -46,6 +46,29 @@ class Hang(NamedTuple):
     since: int
     is_told: bool = True
 
+    @property
+    def as_cause(self) -> Cause:
+        """Return it as the cause of trouble."""
+        return Cause(
+            Kind.STALL,
+            0.95,
+            str(self),
+            role=self.worker.rpartition("/")[0],
+            worker=self.worker,
+            phase=self.phase,
+            since=self.since,
+            evidence=[
+                Evidence(
+                    f"age of {self.phase}" if self.is_told else f"time without {self.phase}",
+                    f"worker/phase/age/{self.phase}" if self.is_told else None,
+                    self.worker,
+                    self.longest_s,
+                    self.age_s,
+                    "s",
+                )
+            ],
+        )
+
     def __str__(self) -> str:
         """Return who hangs, in what, and since when."""
         does = "has been in" if self.is_told else "still reports, and has done no"
@@ -56,30 +79,11 @@ class Hang(NamedTuple):
 
 
 def hung_workers(history: RunHistory) -> Iterator[Cause]:
-    """Find workers whose work in progress takes far longer than it ever took, while steps go on.
+    """Find workers that tell work in progress which takes far longer than ever, while steps go on.
 
     A run without further steps is a stall.
     """
-    for hang in hung_workers_of(history):
-        yield Cause(
-            Kind.STALL,
-            0.95,
-            str(hang),
-            role=hang.worker.rpartition("/")[0],
-            worker=hang.worker,
-            phase=hang.phase,
-            since=hang.since,
-            evidence=[
-                Evidence(
-                    f"age of {hang.phase}" if hang.is_told else f"time without {hang.phase}",
-                    f"worker/phase/age/{hang.phase}" if hang.is_told else None,
-                    hang.worker,
-                    hang.longest_s,
-                    hang.age_s,
-                    "s",
-                )
-            ],
-        )
+    yield from (one.as_cause for one in hung_workers_of(history) if one.is_told)
 
 
 def hung_workers_of(history: RunHistory) -> Iterator[Hang]:
@@ -87,10 +91,10 @@ def hung_workers_of(history: RunHistory) -> Iterator[Hang]:
     rhythm = Rhythm.of(history)
     if rhythm is None or rhythm.steps < _FEWEST:
         return
-    lost = departed(history) | {loss.worker for loss in history.losses}
+    gone = departed(history) | {loss.worker for loss in history.losses}
     tell: set[str] = set()
     for key, worker, track in tracks_about(history, Subject.PHASE_AGE):
-        if worker is None or worker in lost:
+        if worker is None or worker in gone:
             continue
         tell |= {worker}
         phase = key.partition("/phase/age/")[2]
@@ -98,11 +102,15 @@ def hung_workers_of(history: RunHistory) -> Iterator[Hang]:
         if hang is not None and hang.age_s >= _STEPS * rhythm.usual_s:
             yield hang
     for role in sorted({place.role for place in history.spans}):
-        yield from _idle(history, role, lost | tell, max(_LEAST_S, _STEPS * rhythm.usual_s))
+        yield from _idle(history, role, gone, tell, max(_LEAST_S, _STEPS * rhythm.usual_s))
 
 
 def _idle(
-    history: RunHistory, role: str, known: AbstractSet[str], least_s: float
+    history: RunHistory,
+    role: str,
+    gone: AbstractSet[str],
+    tell: AbstractSet[str],
+    least_s: float,
 ) -> Iterator[Hang]:
     """Yield the few workers of a role that report, and no more do any of the work of all others.
 
@@ -111,7 +119,8 @@ def _idle(
     Args:
         history: Of the run.
         role: Of the workers.
-        known: Workers that tell the phase in which they are, or are gone.
+        gone: Workers that are peers of no one any more.
+        tell: Workers that tell the phase in which they are.
         least_s: Least time without work.
     """
     work = [
@@ -119,14 +128,15 @@ def _idle(
         for place, of in history.spans.items()
         if place.role == role and place.phase != STEP_SPAN and not only_waits(history, place)
     ]
-    last = {worker: _newest_of(work, worker) for worker in {name for of in work for name in of}}
+    names_of_role = {name for of in work for name in of} - gone
+    last = {worker: _newest_of(work, worker) for worker in names_of_role}
     newest_s = sorted(at_s for at_s, _ in last.values())
     # Who ends work that few others do has no peers that go on: an evaluator may be through.
     common = [of for of in work if 2 * len(of) > len(last)]
     idle = {
         worker: history.lags[worker].times_s[-1] - at_s
         for worker, (at_s, step) in last.items()
-        if worker in history.lags and worker not in known and history.last - step >= _STEPS
+        if worker in history.lags and worker not in tell and history.last - step >= _STEPS
         if sum(len(of[worker].steps) for of in common if worker in of) >= _FEWEST
     }
     late = {worker: idle_s for worker, idle_s in idle.items() if idle_s >= least_s}

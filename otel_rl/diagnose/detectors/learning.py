@@ -12,13 +12,14 @@ from statistics import median
 
 from otel_rl.diagnose.classify import Subject, Work, rows_about, tracks_about, work_of
 from otel_rl.diagnose.history.run_history import PhaseKey, RunHistory, Track
+from otel_rl.diagnose.history.settings import settings_changed
 from otel_rl.diagnose.result import Cause, Evidence, Kind
 from otel_rl.diagnose.stats.changes import running_medians, spread
 from otel_rl.diagnose.stats.jumps import Jump, jump
 from otel_rl.diagnose.stats.levels import LevelChange, level
 from otel_rl.diagnose.stats.trends import TrendDeparture, beyond_trend, departure, heading
 
-__all__ = ["degeneration", "not_a_number", "wrong_rewards"]
+__all__ = ["degeneration", "new_tasks", "not_a_number", "wrong_rewards"]
 
 # Age of the oldest samples of a batch, in units of the usual one; and most steps of a jump.
 _OLDEST, _MOST_MIXED = 2.0, 4
@@ -112,18 +113,14 @@ def _is_alone(
 
 def wrong_rewards(history: RunHistory) -> Iterator[Cause]:
     """Find rewards that jump, or become constant, while the policy goes on as before."""
-    mixed = _mixed_steps(history)
-    jumps = [
-        (found, key)
-        for subject in (Subject.REWARD_MEAN, Subject.REWARD_STD)
-        for key, track in rows_about(history, subject)
-        if (found := jump(track, mixed)) is not None
-    ]
+    jumps = _jumps_of_rewards(history)
     if not jumps:
         return
     largest, key = max(jumps, key=lambda one: one[0].size)
-    if _policy_moved(history, largest.step, mixed):
+    if _policy_moved(history, largest.step, _mixed_steps(history)):
         return  # and its rewards with it
+    if any(settings_changed(history, largest.step)):
+        return  # other tasks have other rewards
     yield Cause(
         Kind.REWARD_BUG,
         min(0.92, 0.75 + largest.size / 200),
@@ -133,6 +130,25 @@ def wrong_rewards(history: RunHistory) -> Iterator[Cause]:
         since=largest.step,
         evidence=[_evidence(one, of) for one, of in jumps],
     )
+
+
+def new_tasks(history: RunHistory) -> Iterator[str]:
+    """Yield in words the settings that changed on purpose, and rewards with them."""
+    steps = {found.step for found, _ in _jumps_of_rewards(history)}
+    if (fall := _fall(history)) is not None:
+        steps.add(fall[1].step)
+    changes = {change for step in steps for change in settings_changed(history, step)}
+    yield from map(str, sorted(changes))
+
+
+def _jumps_of_rewards(history: RunHistory) -> Sequence[tuple[Jump, str]]:
+    mixed = _mixed_steps(history)
+    return [
+        (found, key)
+        for subject in (Subject.REWARD_MEAN, Subject.REWARD_STD)
+        for key, track in rows_about(history, subject)
+        if (found := jump(track, mixed)) is not None
+    ]
 
 
 def _mixed_steps(history: RunHistory) -> int:
@@ -161,14 +177,9 @@ def _evidence(one: Jump, key: str) -> Evidence:
 
 def degeneration(history: RunHistory) -> Iterator[Cause]:
     """Find an entropy that collapses, a KL that diverges, or a reward that falls for good."""
-    fall = next(
-        (
-            (key, found)
-            for key, track in rows_about(history, Subject.REWARD_MEAN)
-            if (found := lasting_fall(track)) is not None
-        ),
-        None,
-    )
+    fall = _fall(history)
+    if fall is not None and any(settings_changed(history, fall[1].step)):
+        fall = None  # of harder tasks
     for kind, subject in _DEGENERATE.items():
         for key, track in rows_about(history, subject):
             if re.search(Subject.MISMATCH_KL, key):
@@ -185,6 +196,16 @@ def degeneration(history: RunHistory) -> Iterator[Cause]:
             since=dropped.step,
             evidence=[Evidence("reward", key, None, dropped.before, dropped.after)],
         )
+
+
+def _fall(history: RunHistory) -> tuple[str, LevelChange] | None:
+    """Return the first (tracker key, change) of a reward that falls for good."""
+    falls = (
+        (key, found)
+        for key, track in rows_about(history, Subject.REWARD_MEAN)
+        if (found := lasting_fall(track)) is not None
+    )
+    return next(falls, None)
 
 
 def _degenerate(

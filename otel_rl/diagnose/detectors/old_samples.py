@@ -1,6 +1,6 @@
 """Detector of old samples: those that wait longer than before until they are used."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import takewhile
 from math import inf
 from statistics import median
@@ -37,6 +37,8 @@ def staleness(history: RunHistory) -> Iterator[Cause]:
         if change is None or not change.is_rise(ratio=1.8, order=0.7, size=1.5):
             continue
         if change.after - change.before < 1.5:
+            continue
+        if _is_of_pauses(history, track, change):
             continue
         was_full = _was_full(history, track, change)
         if not was_full and (_is_full(track, change) or _follows_a_pause(history, track, change)):
@@ -111,20 +113,43 @@ def _is_of_a_change(history: RunHistory, change: LevelChange) -> bool:
     return any(not [*staleness(history.between(history.first, since - 1))] for since in later)
 
 
+def _is_of_pauses(history: RunHistory, track: Track, change: LevelChange) -> bool:
+    """Return whether samples are older by no more than long steps, as evaluations, account for.
+
+    What is made meanwhile waits for as many usual steps, and stays where as much is made as used.
+    """
+    usual_s, since = _steps_around(history, change)
+    paused = [value for value in since if value >= _PAUSE * usual_s]
+    if not _is_paused(since, usual_s) or len(paused) > _SELDOM * len(since) + 1:
+        return False
+    older = [v for s, v in zip(track.steps, track.values, strict=True) if s >= change.step]
+    return max(older) - change.before <= 1 + sum(paused) / usual_s - len(paused)
+
+
 def _follows_a_pause(history: RunHistory, track: Track, change: LevelChange) -> bool:
     """Return whether the buffer filled up in a long step, as one with an evaluation, and no more.
 
     Where more samples are made than used, it stays full.
     """
-    steps = step_time(history).finite()
-    columns = [*zip(steps.steps, steps.values, strict=True)]
-    before = [value for step, value in columns if step < change.step - _PAUSED]
-    paused = [value for step, value in columns if 0 <= change.step - step <= _PAUSED]
-    if not before or not paused or max(paused) < _PAUSE * median(before):
+    usual_s, steps = _steps_around(history, change)
+    if not _is_paused(steps, usual_s):
         return False
     since = [v for s, v in zip(track.steps, track.values, strict=True) if s >= change.step]
     half = len(since) // 2
     return half > 0 and median(since[half:]) - median(since[:half]) < 1
+
+
+def _steps_around(history: RunHistory, change: LevelChange) -> tuple[float, Sequence[float]]:
+    """Return the usual time of a step, and those of the steps just before a change and since."""
+    steps = step_time(history).finite()
+    columns = [*zip(steps.steps, steps.values, strict=True)]
+    since = [value for step, value in columns if step >= change.step - _PAUSED]
+    has_before = len(since) < len(columns)
+    return median(steps.values) if has_before else inf, since
+
+
+def _is_paused(since: Sequence[float], usual_s: float) -> bool:
+    return max(since[: _PAUSED + 1], default=0.0) >= _PAUSE * usual_s
 
 
 def _is_full(track: Track, change: LevelChange) -> bool:

@@ -26,8 +26,10 @@ from otel_rl.diagnose.stats.pooled import pooled
 from otel_rl.semconv.spec import STEP_SPAN
 
 __all__ = [
+    "between_steps",
     "in_seconds",
     "least_slowdown",
+    "more_of",
     "slow_kind",
     "slow_work",
     "step_time",
@@ -51,17 +53,13 @@ _FELT = 1.05
 _MOSTLY = 0.65  # order of a slowdown against peers
 _WHOLE = 0.5  # of the time from step to step
 _RECENT = 3  # values that may be the change
+_SHARED = 1.15  # times another ratio, which is then the same
 _UNEVEN = 2  # while steps take no longer, one of two workers is slower in few steps by chance
 
 # Waits that show how long others take, who have no phases: a transfer's, a data loader's.
 _MADE_BY_OTHERS = frozenset({Work.SYNC, Work.DATA})
 
-# A worker that is slower from the first step on is compared with similar peers, in most steps.
-_FEWEST_ALIKE = 3
 _FEWEST_STEPS = 10
-_ALIKE = 1.3
-_MIN_OFTEN = 0.75
-_LEAST_ALWAYS = 1.4  # times its peers: a first rank may have a little more to do by design
 
 # A worker that joined or left has no level on one side.
 _NO_LEVELS = (0.0, 0.0)
@@ -114,7 +112,7 @@ def step_time(history: RunHistory) -> Track:
     found = next(named, None)
     if found is not None:
         return found
-    return _between_steps(history) if history.is_told_by_spans else _of_whole_steps(history)
+    return between_steps(history) if history.is_told_by_spans else _of_whole_steps(history)
 
 
 def _of_whole_steps(history: RunHistory) -> Track:
@@ -133,7 +131,7 @@ def _of_whole_steps(history: RunHistory) -> Track:
     return max(long, key=lambda track: len(track.values), default=Track())
 
 
-def _between_steps(history: RunHistory) -> Track:
+def between_steps(history: RunHistory) -> Track:
     """Return the time from the first news of each step to that of the next one."""
     track = Track()
     for (step, begun_s), (later, next_s) in pairwise(sorted(history.begun_s.items())):
@@ -190,16 +188,16 @@ def slow_work(history: RunHistory) -> Iterator[Cause]:
             continue
         found = _slowdown(load, place, tracks, of_role[place])
         if found is None:
-            if not is_collective(place):
-                yield from _always_slower(history, place, tracks, peers, usual_s)
             continue
         others = [track for other, track in of_role.items() if other != place]
+        if not load.is_told(found.step + 1) and _is_shared(found, others):
+            continue  # makers are ahead of the step that tells their amount
         excess = found.ratio / common_ratio(others, found.step)
         slow = [
             _Slow(worker, found.step, before, after, excess, share)
             for worker, track in tracks.items()
             for before, after in [medians(track, found.step) or _NO_LEVELS]
-            if (share := _more_of(history, place, worker, found.step, before, after))
+            if (share := more_of(history, place, worker, found.step, before, after))
             > _least_share(found)
             and after - before > least_s
         ]
@@ -242,6 +240,13 @@ def _slowdown(
     if found is None or for_its_amount is None:
         return None
     return found if _is_slower(found) and _is_slower(for_its_amount) else None
+
+
+def _is_shared(found: LevelChange, others: Iterable[Track]) -> bool:
+    """Return whether other work takes as many times as long since then, as for a larger batch."""
+    levels = (medians(track, found.step, shortest=2) for track in others)
+    ratios = [after / before for before, after in filter(None, levels) if before > 0]
+    return any(found.ratio / _SHARED <= ratio <= found.ratio * _SHARED for ratio in ratios)
 
 
 def _is_slower(found: LevelChange) -> bool:
@@ -316,7 +321,7 @@ def _slower_than_peers(
     if not found.is_rise(ratio=least_ratio, order=_MOSTLY, size=1.2):
         return None
     before, after = medians(track, found.step) or _NO_LEVELS
-    share = _more_of(history, place, worker, found.step, before, after)
+    share = more_of(history, place, worker, found.step, before, after)
     # Its peers may have become faster, which is no slowdown of its own.
     own_ratio = min(_MIN_OWN_RATIO, _OWN_PART * found.ratio)
     if after < own_ratio * before or after - before < least_s or share < _least_share(found):
@@ -358,78 +363,6 @@ def _since(track: Track, step: int) -> Track:
     )
 
 
-def _always_slower(
-    history: RunHistory,
-    place: PhaseKey,
-    tracks: Mapping[str, Track],
-    peers: Peers,
-    usual_s: float,
-) -> Iterator[Cause]:
-    """Find the one worker that is slower than all of its peers from the first step on.
-
-    Only for work that the whole role does alike: the peers' time then replaces a level before.
-    """
-    if work_of(place) in {Work.SYNC, Work.OTHER} or len(tracks) < _FEWEST_ALIKE:
-        return
-    typical = {name: median(track.values) for name, track in tracks.items()}
-    worker = max(typical, key=lambda name: typical[name])
-    others = [time for name, time in typical.items() if name != worker]
-    unlike = max(others) / min(others) if min(others) > 0 else inf  # who takes no time is no peer
-    if unlike > _ALIKE or not _is_mostly_slower(peers, worker, tracks, unlike):
-        return
-    peers_s, own_s = median(others), typical[worker]
-    share = _more_of(history, place, worker, history.first, peers_s, own_s)
-    if share >= _MIN_SHARE and own_s - peers_s >= _MIN_SHARE * usual_s:
-        yield _always_slower_cause(history, place, worker, peers_s, own_s)
-
-
-def _is_mostly_slower(peers: Peers, worker: str, workers: Iterable[str], unlike: float) -> bool:
-    """Return whether a worker takes longer than its peers in most steps, beyond their noise.
-
-    Args:
-        peers: All workers.
-        worker: The slowest one.
-        workers: Names of all.
-        unlike: How many times as long as the fastest peer the slowest one takes.
-    """
-    relative = peers.relative(worker).values
-    if len(relative) < _FEWEST_STEPS:
-        return False
-    noises = [
-        spread(values) / median(values)
-        for other in workers
-        if other != worker and (values := peers.relative(other).values)
-    ]
-    noise = median(noises) if noises else 1.0
-    least = min(_MIN_RATIO, max(_LEAST_ALWAYS * unlike, 1 + _STEADY * noise))
-    return sum(one >= least for one in relative) >= _MIN_OFTEN * len(relative)
-
-
-def _always_slower_cause(
-    history: RunHistory, place: PhaseKey, worker: str, peers_s: float, own_s: float
-) -> Cause:
-    return Cause(
-        slow_kind(place, is_alone=True),
-        0.4,
-        f"{place.phase} of {worker} takes {own_s / peers_s:.1f} times as long as that of its "
-        f"peers, in all steps: {in_seconds(own_s)}, and {in_seconds(peers_s)}",
-        role=place.role,
-        worker=worker,
-        phase=place.phase,
-        evidence=[
-            Evidence(
-                f"time of one {place.phase}, of its peers and its own",
-                key=f"phase/{place}",
-                worker=worker,
-                before=peers_s,
-                after=own_s,
-                unit="s",
-                traces=traces_of(history, history.first),
-            )
-        ],
-    )
-
-
 def _is_apart(one: _Slow, tracks: Mapping[str, Track]) -> bool:
     """Return whether no peer became slower by nearly as much."""
     peers = [medians(track, one.step) for name, track in tracks.items() if name != one.worker]
@@ -453,7 +386,7 @@ def _least(tracks: Mapping[str, Track]) -> Track:
     return least
 
 
-def _more_of(
+def more_of(
     history: RunHistory, place: PhaseKey, worker: str, since: int, before: float, after: float
 ) -> float:
     """Return the added part of the worker's time, relative to an unchanged phase."""

@@ -8,7 +8,14 @@ from math import inf
 from statistics import median
 from typing import Final, NamedTuple
 
-from otel_rl.diagnose.classify import Subject, Work, only_waits, tracks_about, work_of
+from otel_rl.diagnose.classify import (
+    Subject,
+    Work,
+    goodput_part_of,
+    only_waits,
+    tracks_about,
+    work_of,
+)
 from otel_rl.diagnose.detectors.standing_work import Standing, standing_work
 from otel_rl.diagnose.history.departures import departed
 from otel_rl.diagnose.history.rhythm import Rhythm
@@ -36,7 +43,7 @@ _LATE, _LATE_OF_ROLE = 3, 1.5  # times the longest of it, and of all work of the
 _TELLING_S = 7.0  # from the end of a span to its record: a stock SDK keeps spans for 5 s
 _LATE_S = 5.0  # of the last export of a process that ends with the last step
 _LONGEST = 2  # times the longest one, such as one with a checkpoint
-_SAVE_S = 300.0  # the first save of a run: none has told the time that one takes
+_SAVE_S = 300.0  # the first save or evaluation: none has told the time that one takes
 _FRESH_S = 60.0  # age of a report of phases
 _MOST_NAMED = 4
 
@@ -310,10 +317,18 @@ def _may_take_s(history: RunHistory, ages: Sequence[_Age]) -> float:
     """Return the time that may pass without a step in this phase, whatever the steps take."""
     if not ages:
         return 0.0
-    phase = ages[0].phase
-    spec = names.PHASES.get(phase)
-    is_save = spec is not None and spec.phase_class == names.RlPhaseClassValues.IO
-    return _SAVE_S if is_save and all(of.phase != phase for of in history.spans) else 0.0
+    place = ages[0].place
+    is_new = all(of.phase != place.phase for of in history.spans)
+    return _SAVE_S if is_new and _is_of_few_steps(place) else 0.0
+
+
+def _is_of_few_steps(place: PhaseKey) -> bool:
+    """Return whether a phase is not in every step, as a checkpoint or an evaluation."""
+    spec = names.PHASES.get(place.phase)
+    if spec is not None:
+        return spec.phase_class == names.RlPhaseClassValues.IO
+    is_overhead = goodput_part_of(place) is names.RlGoodputPartValues.OVERHEAD
+    return is_overhead and work_of(place) is not Work.SYNC
 
 
 def _cause(

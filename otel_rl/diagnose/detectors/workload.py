@@ -7,10 +7,10 @@ they are named as what they are.
 import re
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from operator import sub
-from statistics import fmean, median
+from statistics import fmean, median, pvariance
 from typing import Final
 
 from otel_rl.diagnose.detectors.hung_worker import ALL_TOLD, hung_workers_of
@@ -68,14 +68,20 @@ class Workload:
             track: Its times.
             ahead: Further steps, whose work is taken for that of the last one that has told it.
         """
-        shared = self._workers_of(place)
-        usual = median(shared.values()) if shared else 1.0
+        parts = self.parts(place, track.steps)
         eased = Track()
-        for step, at_s, value in zip(track.steps, track.times_s, track.values, strict=True):
+        for step, at_s, value, part in zip(
+            track.steps, track.times_s, track.values, parts, strict=True
+        ):
             if self.is_told(step - ahead):
-                part = self._at(step) * usual / shared.get(step, usual)
                 eased.add(step, at_s, value / part)
         return eased
+
+    def parts(self, place: PhaseKey, steps: Iterable[int]) -> Sequence[float]:
+        """Return the work of one worker in each of some steps, relative to the usual."""
+        shared = self._workers_of(place)
+        usual = median(shared.values()) if shared else 1.0
+        return [self._at(step) * usual / shared.get(step, usual) for step in steps]
 
     def eased_steps(self, track: Track) -> Track:
         """Return times of whole steps per unit of work, of steps that have told theirs."""
@@ -267,15 +273,19 @@ def _is_by_step(known: Sequence[Sequence[int]]) -> bool:
 
 
 def _without_beat(counted: Track, known: Sequence[Sequence[int]]) -> Track:
-    """Return the usual amount of the steps around each, but of the last ones.
+    """Return the mean amount of the steps before or after each, whichever are more alike.
 
-    Exports at times of their own have one step or two, though all are alike.
+    Exports at times of their own have one step or two, though all are alike: of their amounts, only
+    the sum is right. The last steps are left out.
     """
     side = max(_AROUND, round(_REPORTS * fmean(_gaps_of(known) or [1])))
     smooth, values = Track(), counted.values
     for place in range(len(values) - side):
-        around = values[max(0, place - side) : place + side + 1]
-        smooth.add(counted.steps[place], counted.times_s[place], median(around))
+        before = values[max(0, place - 2 * side) : place + 1]
+        after = values[place : place + 2 * side + 1]
+        sides = [one for one in (before, after) if len(one) > side]
+        alike = min(sides or [after], key=pvariance)
+        smooth.add(counted.steps[place], counted.times_s[place], fmean(alike))
     return smooth
 
 

@@ -6,6 +6,7 @@ The logarithms of a step are added up once for all workers; each leaves out its 
 as two floats, so that leaving out a value loses no digit that a mean of the others would have.
 """
 
+from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Mapping
 from math import exp, fsum, inf, log
@@ -101,10 +102,14 @@ def peers_of(history: RunHistory, place: PhaseKey) -> Peers:
 
 
 def turn_length(tracks: Mapping[str, Track]) -> int:
-    """Return the steps in which each worker has its turn: 1 if all work in every step."""
-    each = [set(track.steps) for track in tracks.values()]
-    steps = len(set().union(*each))
-    return max(1, round(len(each) * steps / max(1, sum(map(len, each)))))
+    """Return the steps in which each worker has its turn: 1 if all work in every step.
+
+    Who has joined late, or left, had no turns before or after.
+    """
+    each = [set(track.steps) for track in tracks.values() if track.steps]
+    steps = sorted(set().union(*each))
+    present = sum(bisect_right(steps, max(of)) - bisect_left(steps, min(of)) for of in each)
+    return max(1, round(present / max(1, sum(map(len, each)))))
 
 
 def _logs(track: Track, first: int) -> Track:

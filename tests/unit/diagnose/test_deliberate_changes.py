@@ -1,5 +1,6 @@
 """Changes made on purpose are named as what they are, and small or passing trouble is found."""
 
+import math
 import random
 from collections.abc import Sequence
 from statistics import median
@@ -12,14 +13,15 @@ from bench.exam.faults import Deaths, Hang, Slower, Throttled
 from bench.exam.programs import Job, Program, Stage, Topology
 from bench.exam.styles import Style
 from otel_rl.diagnose.costs import cost_of
-from otel_rl.diagnose.detectors.workload import changes
+from otel_rl.diagnose.detectors.workload import Workload, changes
 from otel_rl.diagnose.engine import diagnose
-from otel_rl.diagnose.history.records import Facts, SpanFacts
+from otel_rl.diagnose.history.records import Facts, RowFacts, SpanFacts, WorkerFacts
 from otel_rl.diagnose.history.run_history import RunHistory, Track
 from otel_rl.diagnose.result import Kind, Verdict
 from tests.slow import slow_after
 from tests.unit.diagnose.made import AT, changed, made
 from tests.unit.diagnose.played import Played
+from tests.unit.diagnose.test_evidence import jittered
 
 SINCE = 30
 
@@ -55,6 +57,45 @@ def test_a_batch_doubled_in_the_last_steps_is_known_by_what_each_worker_counts(
         history.rows["trainer/tokens"].add(step, float(step), total)
         history.rows["trainer/tokens/rate"].add(step, float(step), 0.0)
     assert bool(diagnose(history).causes) == (times == 1.0)
+
+
+def test_counts_of_exports_are_right_as_a_sum_though_some_steps_have_two_or_none() -> None:
+    """Exports of a plain SDK come at their own times: one of three steps is told with another."""
+
+    def tokens(step: int, rank: int) -> WorkerFacts:
+        reports = (0, 1, 2)[step % 3] if rank % 2 and step >= AT else 1
+        total = reports * (2_000.0 if step >= AT else 1_000.0)
+        return WorkerFacts(f"trainer/{rank}", None, max(1, reports), total, 0)
+
+    facts = [
+        Facts(
+            (1_000 + 16 * step) * 1_000_000_000,
+            step,
+            [RowFacts(step, 0, {"trainer/tokens": 1_000.0 * step, "trainer/tokens/rate": 1.0})],
+            workers={"trainer/tokens": [tokens(step, rank) for rank in range(4)]},
+        )
+        for step in range(2 * AT)
+    ]
+    of_step = Workload(RunHistory(facts)).of_step
+    before = [work for step, work in of_step.items() if step < AT - 10]
+    since = [work for step, work in of_step.items() if step >= AT + 10]
+    assert 1.8 <= median(since) / median(before) <= 2.2
+    assert max(since) <= 1.3 * min(since)
+
+
+@pytest.mark.parametrize(
+    ("scored_s", "is_found"), [(0.8, False), (0.4, True)], ids=["a larger batch", "slow"]
+)
+def test_makers_ahead_of_a_queue_work_for_a_batch_that_is_not_told_yet(
+    scored_s: float, *, is_found: bool
+) -> None:
+    """A trainer tells the amount of a step at its end; makers had more to do before."""
+    made_s, scoring_s = changed(0.9, 1.8), changed(0.4, scored_s)
+    spans = {("sampler", "generate", index): jittered(made_s) for index in range(2)}
+    spans |= {("grader", "grading", index): jittered(scoring_s) for index in range(2)}
+    rows = {"trainer/num_tokens": lambda step: 1_000.0 if step <= AT else math.nan}
+    found = diagnose(made(AT + 2, step_s=jittered(lambda _: 3.0), spans=spans, rows=rows)).causes
+    assert [one.kind for one in found] == [Kind.SLOW_GENERATION] * is_found
 
 
 @pytest.mark.parametrize("step_s", [2.0, 6.0, 9.0, 11.0, 40.0])

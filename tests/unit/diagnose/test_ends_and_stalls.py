@@ -202,6 +202,16 @@ def test_servers_that_take_turns_are_compared_over_their_turns() -> None:
     assert relative.values == pytest.approx([1.0] * 10 + [3.0] * 10)
 
 
+def test_who_has_left_had_no_turn_after_that() -> None:
+    """Of three workers whose news skip some steps, one leaves after a third of them."""
+    tracks = {f"generator/{index}": Track() for index in range(3)}
+    for step in range(60):
+        for index, track in enumerate(tracks.values()):
+            if (step + index) % 4 and (index or step < 20):
+                track.add(step, float(step), 1.0)
+    assert turn_length(tracks) == 1
+
+
 def test_thrown_away_samples_explain_who_waits_for_samples() -> None:
     evicts = Cause(Kind.EVICTION, 0.72, "", role="replay_buffer", since=30)
     waits = Cause(Kind.STARVATION, 0.66, "", role="trainer", since=30)
@@ -223,6 +233,7 @@ def test_words_of_programs_are_what_they_mean() -> None:
     assert timed_part("generator/timing/call_judge") is None
     assert timed_part("replay_buffer/process/cpu/time/user") is None
     assert work_of(PhaseKey("learner", "sync_params")) is Work.SYNC
+    assert work_of(PhaseKey("sampler", "pull_sync_params")) is Work.SYNC
     assert work_of(PhaseKey("learner", "async_update")) is Work.TRAINING
     assert work_of(PhaseKey("learner", "next_prompt_batch")) is Work.DATA
 

@@ -2,14 +2,14 @@
 
 import math
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import pytest
 
 from otel_rl.diagnose.engine import diagnose
 from otel_rl.diagnose.history.run_history import RunHistory
 from otel_rl.diagnose.result import Kind
-from tests.unit.diagnose.made import AT, made
+from tests.unit.diagnose.made import AT, Series, changed, made
 
 IsLong = Callable[[int, int], bool]
 
@@ -22,7 +22,14 @@ def now_and_then(step: int, env: int) -> bool:
     return drawn(step, env).random() < 0.15
 
 
-def calls(is_long: IsLong, *, phase: str = "tool_search", times: float = 20.0) -> RunHistory:
+def calls(
+    is_long: IsLong,
+    *,
+    phase: str = "tool_search",
+    times: float = 20.0,
+    steps: int = 80,
+    rows: Mapping[str, Series] | None = None,
+) -> RunHistory:
     def of(env: int) -> Callable[[int], float]:
         def seconds(step: int) -> float:
             noise = math.exp(random.Random(f"noise {step} {env}").gauss(0, 0.3))
@@ -31,7 +38,7 @@ def calls(is_long: IsLong, *, phase: str = "tool_search", times: float = 20.0) -
         return seconds
 
     spans = {("env", phase, env): of(env) for env in range(6)}
-    return made(spans=spans, step_s=lambda _: 2.0)
+    return made(steps, spans=spans, step_s=lambda _: 2.0, rows=rows)
 
 
 def test_calls_that_fail_now_and_then_name_their_tool_and_the_first_of_those_steps() -> None:
@@ -67,3 +74,15 @@ def test_long_calls_that_cost_little_are_no_fault() -> None:
 def test_failing_calls_of_one_worker_are_those_of_the_worker() -> None:
     found = diagnose(calls(lambda step, env: env == 2 and step >= AT and now_and_then(step, env)))
     assert [cause.worker for cause in found.causes] == ["env/2"]
+
+
+@pytest.mark.parametrize("tokens", [1.0, 3.0], ids=["same batch", "larger batch"])
+def test_calls_that_are_longer_for_a_larger_batch_do_not_fail_now_and_then(tokens: float) -> None:
+    history = calls(
+        lambda step, _: step >= AT,
+        phase="grading",
+        times=3.0,  # about half of them are farther than is called far
+        steps=AT + 6,
+        rows={"trainer/num_tokens": changed(1_000.0, 1_000.0 * tokens)},
+    )
+    assert bool(diagnose(history).causes) == (tokens == 1.0)

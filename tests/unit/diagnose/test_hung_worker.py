@@ -7,12 +7,13 @@ import pytest
 from otel_rl.diagnose.engine import diagnose
 from otel_rl.diagnose.history.records import Facts, RowFacts, SpanFacts, WorkerFacts
 from otel_rl.diagnose.history.run_history import PhaseKey, RunHistory
-from otel_rl.diagnose.result import Cause, Kind
+from otel_rl.diagnose.result import Cause, Kind, Verdict
 
 S = 1_000_000_000
 WORKERS = [f"generator/{index}" for index in range(4)]
 STUCK = "generator/2"
 STEP_S, SINCE, STEPS = 5, 20, 40
+DIES = SINCE - 4
 
 
 def run(
@@ -24,8 +25,13 @@ def run(
     is_wait: bool = False,
     stuck: Sequence[str] = (STUCK,),
     is_in: str = "",
+    longer_s: float = 0.0,
+    dead: Sequence[str] = (),
 ) -> RunHistory:
-    """Four workers, of which one reports the age of its phase, or of ``is_in``, to no end."""
+    """Four workers, of which one reports the age of its phase, or of ``is_in``, to no end.
+
+    Meanwhile, a step takes so much longer; dead ones are lost a few steps before.
+    """
     facts = []
     for step in range(STEPS):
         is_stuck = SINCE <= step < until
@@ -33,15 +39,18 @@ def run(
             SpanFacts(step, "generator", phase, worker, is_wait, 1, 2.0, 2.0, 0)
             for worker in WORKERS
             if worker not in stuck or not is_stuck
+            if worker not in dead or step < DIES
         ]
         age = WorkerFacts(STUCK, None, 1, 1.0 + STEP_S * (step - SINCE), 0)
         told = is_stuck and reports_age
         workers = {f"generator/worker/phase/age/{is_in or phase}": [age]} if told else {}
         rows = [RowFacts(step, step * STEP_S * S, {"trainer/loss": 1.0})]
         live = [one for one in WORKERS if exports or one not in stuck or not is_stuck]
+        live = [one for one in live if one not in dead or step < DIES]
         lags = [(worker, 0.1) for worker in live]
-        time_ns = (1_000 + step * STEP_S) * S
-        facts.append(Facts(time_ns, step, rows, workers=workers, spans=spans, lags=lags))
+        time_ns = int((1_000 + step * STEP_S + longer_s * max(0, step - SINCE)) * S)
+        lost = dead if step == DIES + 1 else ()
+        facts.append(Facts(time_ns, step, rows, workers=workers, spans=spans, lags=lags, lost=lost))
     return RunHistory(facts)
 
 
@@ -73,12 +82,26 @@ def test_a_worker_that_tells_no_age_and_is_silent_may_be_gone_on_purpose() -> No
     assert diagnose(history).changes
 
 
-def test_a_worker_that_tells_no_age_and_reports_without_any_work_hangs() -> None:
-    history = run(reports_age=False)
+def test_a_worker_that_tells_no_age_and_reports_without_any_work_hangs_if_it_is_missed() -> None:
+    history = run(reports_age=False, longer_s=0.15 * STEP_S)
     (cause,) = stalls(history)
     assert (cause.worker, cause.phase, cause.since) == (STUCK, "generate", SINCE - 1)
     assert "still reports, and has done no generate for" in cause.words
     assert not diagnose(history).changes
+
+
+def test_a_worker_that_reports_and_is_not_missed_may_be_idle_on_purpose() -> None:
+    found = diagnose(run(reports_age=False))
+    assert (found.verdict, [*found.causes], found.changes) == (Verdict.CANNOT_TELL, [], [])
+    (doubt,) = found.doubts
+    assert doubt.startswith(f"{STUCK} still reports, and has done no generate for")
+    assert doubt.endswith(": it hangs, or is not used any more")
+
+
+def test_a_dead_worker_does_not_hide_one_that_hangs() -> None:
+    dead = WORKERS[:1]
+    (cause,) = stalls(run(reports_age=False, longer_s=0.15 * STEP_S, dead=dead))
+    assert cause.worker == STUCK
 
 
 def test_workers_that_are_half_of_a_role_are_not_used_any_more_on_purpose() -> None:

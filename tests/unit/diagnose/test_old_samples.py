@@ -66,3 +66,29 @@ def test_a_queue_that_has_grown_at_one_rate_has_no_step_where_a_version_is_full(
         return 1.0 + (0 if step < held else 1 + (step - held) // 13)
 
     assert bool(stale(ages, lambda _: 0.001, steps=held + 26)) == is_found
+
+
+EVERY = 16
+
+
+def evaluating(step: int) -> float:
+    return steady(step) + 3.0 * (step > 0 and step % EVERY == 0)
+
+
+def older_by(versions: float) -> Series:
+    """Return ages that grow by so many versions in the steps after each evaluation."""
+
+    def ages(step: int) -> float:
+        done, since = divmod(step, EVERY)
+        return 1.0 + versions * max(0.0, done - 1 + min(1.0, since / 3)) * (step >= EVERY)
+
+    return ages
+
+
+@pytest.mark.parametrize(("versions", "is_found"), [(2.5, False), (3.0, False), (7.0, True)])
+@pytest.mark.parametrize("steps", [EVERY + 7, 2 * EVERY + 7])
+def test_what_is_made_in_an_evaluation_waits_for_as_long_as_that_took(
+    versions: float, steps: int, *, is_found: bool
+) -> None:
+    found = stale(older_by(versions), lambda _: 0.001, took_s=evaluating, steps=steps)
+    assert bool(found) == is_found

@@ -59,9 +59,15 @@ def test_saves_as_long_as_those_before_are_none() -> None:
     assert stalls(list(snapshots(upto, until_s=upto[-1] + 90)))
 
 
-def test_the_first_save_of_a_run_may_take_minutes_and_no_hour() -> None:
-    assert not stalls(hung(0.2, 100, 200, phase="checkpoint"))
-    assert stalls(hung(0.2, 100, 400, phase="checkpoint"))
+@pytest.mark.parametrize("phase", ["checkpoint", "save_ckpt", "evaluate", "validation"])
+def test_the_first_save_or_evaluation_of_a_run_may_take_minutes_and_no_hour(phase: str) -> None:
+    assert not stalls(hung(0.2, 100, 224, phase=phase))
+    assert stalls(hung(0.2, 100, 400, phase=phase))
+
+
+@pytest.mark.parametrize("phase", ["weight_push", "load_new_weights", "forward"])
+def test_a_phase_of_every_step_may_take_no_minutes(phase: str) -> None:
+    assert stalls(hung(0.2, 100, 224, phase=phase))
 
 
 def test_a_save_of_a_run_that_has_saved_is_known_by_its_time() -> None:

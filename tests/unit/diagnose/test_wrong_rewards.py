@@ -1,5 +1,6 @@
 """Rewards that are computed differently, in batches that mix samples of before and after."""
 
+import math
 from collections.abc import Iterator
 
 import pytest
@@ -7,9 +8,9 @@ import pytest
 from otel_rl.diagnose.classify import Subject, rows_about
 from otel_rl.diagnose.engine import diagnose
 from otel_rl.diagnose.history.run_history import Track
-from otel_rl.diagnose.result import Kind
+from otel_rl.diagnose.result import Diagnosis, Kind
 from otel_rl.diagnose.stats.jumps import jump
-from tests.unit.diagnose.made import Series, made
+from tests.unit.diagnose.made import Series, changed, made
 from tests.unit.diagnose.test_evidence import jittered
 
 # Of a run of the demo whose scorers give 0 from its 27th step on: the first samples of it were
@@ -103,3 +104,37 @@ def reads(steps: int) -> int:
 
 def test_a_long_series_is_read_no_more_often_than_a_short_one() -> None:
     assert reads(400) == reads(200)
+
+
+HARDER = 60
+
+
+def harder(step: int, at: int = HARDER) -> float:
+    """A reward that falls at once, and is learned again."""
+    return 0.58 if step < at else 0.3 + 0.25 * (1 - math.exp((at - step) / 30))
+
+
+def of_level(level: Series, steps: int) -> Diagnosis:
+    rows = {"driver/mean_reward": jittered(harder), "driver/curriculum_level": level}
+    return diagnose(made(steps, rows=rows))
+
+
+@pytest.mark.parametrize("steps", [HARDER + 6, HARDER + 12, HARDER + 50])
+def test_harder_tasks_that_the_program_tells_are_no_wrong_rewards(steps: int) -> None:
+    found = of_level(changed(1.0, 2.0, HARDER), steps)
+    assert not found.causes
+    assert found.changes == ["driver/curriculum_level is 2 since step 60, 1 before"]
+
+
+@pytest.mark.parametrize(
+    "level",
+    [
+        pytest.param(lambda step: 1.0, id="no other level"),
+        pytest.param(changed(1.0, 2.0, HARDER - 20), id="another level before"),
+        pytest.param(lambda step: float(step >= HARDER) + step % 3, id="a value that moves"),
+    ],
+)
+def test_rewards_that_jump_without_another_setting_are_wrong(level: Series) -> None:
+    found = of_level(level, HARDER + 50)
+    assert [one.kind for one in found.causes] == [Kind.REWARD_BUG]
+    assert not found.changes

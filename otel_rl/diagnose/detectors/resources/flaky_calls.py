@@ -8,11 +8,13 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate, pairwise
 from math import log
+from operator import truediv
 from statistics import median
 from typing import Final, NamedTuple
 
 from otel_rl.diagnose.classify import Work, only_waits, work_of
 from otel_rl.diagnose.detectors.slow_phases import slow_kind, traces_of
+from otel_rl.diagnose.detectors.workload import Workload
 from otel_rl.diagnose.history.run_history import PhaseKey, RunHistory, Track
 from otel_rl.diagnose.result import Cause, Evidence
 
@@ -86,15 +88,22 @@ def _part_of_time(history: RunHistory, found: _Flaky, workers: int) -> float:
 def _reports(
     history: RunHistory, place: PhaseKey, tracks: Mapping[str, Track]
 ) -> tuple[Mapping[int, int], Sequence[_Report]]:
-    """Return the number of reports of each step, and the far ones in order."""
-    number, far = Counter[int](), []
+    """Return the number of reports of each step, and the far ones in order.
+
+    Those are far by themselves, and for the work of their steps.
+    """
+    number, far, load = Counter[int](), list[_Report](), Workload(history)
     for worker, track in tracks.items():
-        usual_s = median(track.values) if track.values else 0.0
         number.update(track.steps)
+        if not track.values or max(track.values) < min(_FAR) * median(track.values):
+            continue
+        eased = [*map(truediv, track.values, load.parts(place, track.steps))]
+        usual_s, usual = median(track.values), median(eased)
         counts = history.counts[place][worker].values
-        for step, mean_s, count in zip(track.steps, track.values, counts, strict=True):
-            if mean_s >= min(_FAR) * usual_s > 0:
-                far.append(_Report(step, worker, mean_s / usual_s, count * (mean_s - usual_s)))
+        for step, mean_s, of, count in zip(track.steps, track.values, eased, counts, strict=True):
+            times = min(mean_s / usual_s, of / usual) if usual_s > 0 else 0.0
+            if times >= min(_FAR):
+                far.append(_Report(step, worker, times, count * (mean_s - usual_s)))
     return number, sorted(far)
 
 

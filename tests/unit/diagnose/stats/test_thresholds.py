@@ -1,6 +1,6 @@
 """What is told from which size on, on either side of each threshold, mostly without noise."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import pytest
 
@@ -93,7 +93,7 @@ def test_a_worker_whose_peers_became_faster_is_no_straggler_unless_it_became_slo
 
 
 def always(*seconds: float) -> Spans:
-    return ranks("train", *[changed(s, s) for s in seconds])
+    return ranks("train", *[changed(s, s) for s in _in_the_middle(seconds)])
 
 
 def always_uneven(*seconds: float) -> Spans:
@@ -102,9 +102,14 @@ def always_uneven(*seconds: float) -> Spans:
         "train",
         *[
             lambda step, s=s, n=n: s * (1 + 0.08 * ((step * (n + 2) + n) % 7 - 3))
-            for n, s in enumerate(seconds)
+            for n, s in enumerate(_in_the_middle(seconds))
         ],
     )
+
+
+def _in_the_middle(seconds: Sequence[float]) -> Sequence[float]:
+    """Put the last one between the others: it is no end of a pipeline."""
+    return [*seconds[:1], seconds[-1], *seconds[1:-1]]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,227 @@
+"""Detector of a worker that is slower than its peers from the first step on.
+
+Their time replaces a level before, if they do the same work. Time alone does not tell that of the
+first and the last worker of a role: they may hold the embedding or the loss of a pipeline, and
+write for all.
+"""
+
+from collections.abc import Collection, Iterator, Mapping
+from math import inf
+from statistics import median
+from typing import Final, NamedTuple
+
+from otel_rl.diagnose.classify import (
+    Work,
+    goodput_part_of,
+    is_collective,
+    only_waits,
+    work_of,
+)
+from otel_rl.diagnose.detectors.slow_phases import (
+    in_seconds,
+    more_of,
+    slow_kind,
+    step_time,
+    traces_of,
+)
+from otel_rl.diagnose.history.pipeline import stages_of
+from otel_rl.diagnose.history.run_history import PhaseKey, RunHistory, Track
+from otel_rl.diagnose.history.timings import is_step
+from otel_rl.diagnose.result import Cause, Evidence
+from otel_rl.diagnose.stats.changes import spread
+from otel_rl.diagnose.stats.peers import Peers, peers_of, turn_length
+from otel_rl.diagnose.stats.pooled import pooled
+from otel_rl.diagnose.stats.usual import usual_time
+from otel_rl.semconv.names import RlGoodputPartValues
+from otel_rl.semconv.spec import STEP_SPAN
+
+__all__ = ["always_slower", "longer_by_design"]
+
+_FEWEST_ALIKE: Final = 3
+_FEWEST_STEPS: Final = 10
+_ALIKE: Final = 1.3
+_OFTEN: Final = 0.75  # of the steps
+_LEAST_ALWAYS: Final = 1.4  # times its peers
+_UNEVEN: Final = 1.2  # times the mean of all, of one of three that takes 1.4 times as long
+_BY_DESIGN: Final = 2.0  # the same of a first or last worker: no pipeline is made so unequal
+_STEADY: Final = 5.0  # times the noise of peers
+_ENOUGH: Final = 1.7  # times its peers, with any noise
+_SHARE: Final = 0.1  # of the worker's time, and of a step
+
+# Replicas that serve requests do the same, whatever their number.
+_OF_RANKS: Final = frozenset({Work.TRAINING, Work.DATA, Work.OTHER})
+
+
+class _Alike(NamedTuple):
+    """Workers with the same work.
+
+    Attributes:
+        tracks: Their times, by worker.
+        peers: The same, to compare.
+        ends: The first and the last one, if these may be the ends of a pipeline.
+    """
+
+    tracks: Mapping[str, Track]
+    peers: Peers
+    ends: Collection[str]
+
+
+class _Slowest(NamedTuple):
+    """Worker that is slower than its peers all along.
+
+    Attributes:
+        place: Its work.
+        worker: The worker.
+        peers_s: Usual time of the work of its peers, in s.
+        own_s: The same of its own.
+        is_end: Whether it may be the end of a pipeline.
+    """
+
+    place: PhaseKey
+    worker: str
+    peers_s: float
+    own_s: float
+    is_end: bool
+
+    @property
+    def is_by_design(self) -> bool:
+        """Return whether it may have more to do by design."""
+        return self.is_end and self.own_s < _BY_DESIGN * self.peers_s
+
+    def __str__(self) -> str:
+        return (
+            f"{self.place.phase} of {self.worker} takes {self.own_s / self.peers_s:.1f} times as "
+            "long as that of its peers, in all steps"
+        )
+
+
+def always_slower(history: RunHistory) -> Iterator[Cause]:
+    """Find the one worker that is slower than all of its peers from the first step on."""
+    yield from (_cause(history, one) for one in _slowest(history) if not one.is_by_design)
+
+
+def longer_by_design(history: RunHistory) -> Iterator[str]:
+    """Yield who takes longer all along, slow or with more work in a pipeline, in words."""
+    for one in _slowest(history):
+        if one.is_by_design and work_of(one.place) is Work.TRAINING:
+            yield f"{one}: it is slow, or has more to do as the end of a pipeline (no pp_rank)"
+
+
+def _slowest(history: RunHistory) -> Iterator[_Slowest]:
+    steps_s = step_time(history).finite().values
+    usual_s = median(steps_s) if steps_s else 0.0
+    for place in history.spans:
+        if not _is_uneven(history, place) or not _is_work_of_all(history, place):
+            continue
+        for alike in _alike(history, place):
+            found = _slowest_of(history, place, alike)
+            if found is not None and found.own_s - found.peers_s >= _SHARE * usual_s:
+                yield found
+
+
+def _is_uneven(history: RunHistory, place: PhaseKey) -> bool:
+    """Return whether one worker may take longer: both times are known from earlier looks."""
+    of_role = pooled(history, place).values
+    return bool(of_role) and usual_time(history, place) >= _UNEVEN * median(of_role)
+
+
+def _is_work_of_all(history: RunHistory, place: PhaseKey) -> bool:
+    """Return whether a whole role does this work alike, as far as its name tells."""
+    work = work_of(place)
+    if work is Work.SYNC or is_collective(place) or _is_whole(place):
+        return False
+    if work is Work.OTHER and goodput_part_of(place) is not RlGoodputPartValues.PRODUCTIVE:
+        return False  # one writes a checkpoint, for all
+    return work is Work.DATA or not only_waits(history, place)
+
+
+def _is_whole(place: PhaseKey) -> bool:
+    return place.phase == STEP_SPAN or is_step(place.phase)
+
+
+def _alike(history: RunHistory, place: PhaseKey) -> Iterator[_Alike]:
+    """Yield workers that do the same work: those of each stage of a pipeline, else all."""
+    tracks = history.spans[place]
+    stages = [
+        workers & tracks.keys()
+        for of in stages_of(history).values()
+        for workers in of.values()
+        if workers & tracks.keys()
+    ]
+    if not stages:
+        has_ends = work_of(place) in _OF_RANKS
+        yield _Alike(tracks, peers_of(history, place), _ends(tracks) if has_ends else ())
+    for workers in stages:
+        of_stage = {worker: tracks[worker] for worker in sorted(workers)}
+        yield _Alike(of_stage, Peers(of_stage, turn_length(of_stage)), ())
+
+
+def _slowest_of(history: RunHistory, place: PhaseKey, alike: _Alike) -> _Slowest | None:
+    tracks = alike.tracks
+    if len(tracks) < _FEWEST_ALIKE:
+        return None
+    typical = {name: median(track.values) for name, track in tracks.items()}
+    worker = max(typical, key=lambda name: typical[name])
+    others = [time for name, time in typical.items() if name != worker]
+    unlike = max(others) / min(others) if min(others) > 0 else inf  # who takes no time is no peer
+    if unlike > _ALIKE or not _is_mostly_slower(alike.peers, worker, [*tracks], unlike):
+        return None
+    peers_s, own_s = median(others), typical[worker]
+    if more_of(history, place, worker, history.first, peers_s, own_s) < _SHARE:
+        return None
+    return _Slowest(place, worker, peers_s, own_s, worker in alike.ends)
+
+
+def _ends(workers: Collection[str]) -> Collection[str]:
+    """Return the workers with the least and the greatest index."""
+    return min(workers, key=_number), max(workers, key=_number)
+
+
+def _number(worker: str) -> int:
+    index = worker.rpartition("/")[2]
+    return int(index) if index.isdigit() else -1
+
+
+def _is_mostly_slower(peers: Peers, worker: str, workers: Collection[str], unlike: float) -> bool:
+    """Return whether a worker takes longer than its peers in most steps, beyond their noise.
+
+    Args:
+        peers: All workers.
+        worker: The slowest one.
+        workers: Names of all.
+        unlike: How many times as long as the fastest peer the slowest one takes.
+    """
+    relative = peers.relative(worker).values
+    if len(relative) < _FEWEST_STEPS:
+        return False
+    noises = [
+        spread(values) / median(values)
+        for other in workers
+        if other != worker and (values := peers.relative(other).values)
+    ]
+    noise = median(noises) if noises else 1.0
+    least = min(_ENOUGH, max(_LEAST_ALWAYS * unlike, 1 + _STEADY * noise))
+    return sum(one >= least for one in relative) >= _OFTEN * len(relative)
+
+
+def _cause(history: RunHistory, found: _Slowest) -> Cause:
+    place, worker, peers_s, own_s, _ = found
+    return Cause(
+        slow_kind(place, is_alone=True),
+        0.4,
+        f"{found}: {in_seconds(own_s)}, and {in_seconds(peers_s)}",
+        role=place.role,
+        worker=worker,
+        phase=place.phase,
+        evidence=[
+            Evidence(
+                f"time of one {place.phase}, of its peers and its own",
+                key=f"phase/{place}",
+                worker=worker,
+                before=peers_s,
+                after=own_s,
+                unit="s",
+                traces=traces_of(history, history.first),
+            )
+        ],
+    )

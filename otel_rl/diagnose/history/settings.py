@@ -1,0 +1,60 @@
+"""Settings that a program reports: values that stay the same for many steps, and then are others.
+
+A curriculum's level or a data set's number changes on purpose, and what is measured with it.
+"""
+
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from otel_rl.diagnose.history.run_history import RunHistory, Track
+
+__all__ = ["SettingChange", "settings_changed"]
+
+_STEADY: Final = 8  # equal values before
+_SINCE: Final = 2  # equal values since then
+_NEAR: Final = 1  # steps: the row of a change may tell the old or the new value
+_NOT_SET: Final = (
+    *("otel_rl/", "critical_path/", "phase/", "goodput/", "service/", "health/", "diagnosis/"),
+)
+
+
+class SettingChange(NamedTuple):
+    """Change of a setting.
+
+    Attributes:
+        key: Tracker key of the setting.
+        step: Its first step.
+        before: Value before.
+        after: Value since then.
+    """
+
+    key: str
+    step: int
+    before: float
+    after: float
+
+    def __str__(self) -> str:
+        return f"{self.key} is {self.after:.6g} since step {self.step}, {self.before:.6g} before"
+
+
+def settings_changed(history: RunHistory, step: int) -> Iterator[SettingChange]:
+    """Yield the settings that changed at a step."""
+    for key, track in history.rows.items():
+        if key.startswith(_NOT_SET):
+            continue
+        place = next((at for at, of in enumerate(track.steps) if of >= step - _NEAR), None)
+        for at in (place, (place or 0) + 1, (place or 0) + 2) if place is not None else ():
+            if at < len(track.steps) and track.steps[at] <= step + _NEAR and _is_set(track, at):
+                before, after = track.values[at - 1], track.values[at]
+                yield SettingChange(key, track.steps[at], before, after)
+
+
+def _is_set(track: Track, place: int) -> bool:
+    """Return whether another value begins here, after equal ones and before equal ones."""
+    before, after = track.values[:place], track.values[place : place + _STEADY]
+    return (
+        len(before) >= _STEADY
+        and len(after) >= _SINCE
+        and len(set(before[-_STEADY:])) == len(set(after)) == 1
+        and before[-1] != after[0]
+    )
