@@ -277,7 +277,10 @@ def _more_work(history: RunHistory, age: _Age) -> float:
 
     Endless if none has told any: then nothing shows that there is no more of it.
     """
-    last_s = history.spans[age.place][age.worker].times_s[-1]
+    own = history.spans[age.place].get(age.worker, Track())
+    if not own.times_s:
+        return inf
+    last_s = own.times_s[-1]
     times = [
         track.values[-1] / usual_s
         for place, of in history.spans.items()

@@ -131,6 +131,18 @@ def test_who_alone_does_its_part_is_missed_after_twice_its_longest_time_unless_a
     assert [one.worker for one in found] == ["learner/0"] * is_late
 
 
+def test_a_worker_that_replaces_the_only_one_of_its_role_is_at_its_first_work() -> None:
+    begun_s = STEPS * STEP_S + 8
+    facts = []
+    for at_s in range(begun_s + 40):
+        one = told(at_s, LEARNER)
+        spans = [span for span in one.spans if span.worker != "learner/1"]
+        age = WorkerFacts("learner/2", None, 1, float(at_s - begun_s), 0)
+        ages = {"learner/worker/phase/age/train": [age]} if at_s > begun_s else {}
+        facts.append(one._replace(spans=spans, workers=ages))
+    assert "learner/2" not in {one.worker for one in diagnose(RunHistory(facts)).causes}
+
+
 @pytest.mark.parametrize("waits", [True, False])
 def test_who_has_ended_its_wait_for_those_who_work_ahead_has_begun_its_work(waits: bool) -> None:
     """Of a learner and an actor that fills a buffer, two pieces ahead."""
