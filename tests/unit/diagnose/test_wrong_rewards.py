@@ -138,3 +138,13 @@ def test_rewards_that_jump_without_another_setting_are_wrong(level: Series) -> N
     found = of_level(level, HARDER + 50)
     assert [one.kind for one in found.causes] == [Kind.REWARD_BUG]
     assert not found.changes
+
+
+def test_a_counter_that_stood_still_is_no_setting() -> None:
+    rows = {
+        "driver/mean_reward": jittered(harder),
+        "maker/preemptions": changed(1.0, 2.0, HARDER),
+        "maker/preemptions/rate": lambda step: float(step == HARDER),
+    }
+    found = diagnose(made(HARDER + 50, rows=rows))
+    assert [one.kind for one in found.causes] == [Kind.REWARD_BUG]
