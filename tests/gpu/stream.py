@@ -90,6 +90,7 @@ class Cuda:
         waits: How often someone has waited for the device.
         failure: What each query raises; None while the device works.
         is_capturing: Whether a CUDA graph is being captured.
+        is_beside: Whether the present stream is another one, in which there is no work.
     """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -97,6 +98,7 @@ class Cuda:
         self.waits = 0
         self.failure: Exception | None = None
         self.is_capturing = False
+        self.is_beside = False
         self._work: deque[Callable[[], object]] = deque()
         torch = ModuleType("torch")
         torch.cuda = self  # type: ignore[attr-defined]
@@ -111,7 +113,7 @@ class Cuda:
 
     def queue(self, work: Callable[[], object]) -> None:
         """Queue what takes no time: an idle device does it at once."""
-        if self._work:
+        if self._work and not self.is_beside:
             self._work.append(work)
         else:
             work()

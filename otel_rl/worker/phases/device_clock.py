@@ -10,8 +10,9 @@ one before, and not before the program came to it:
 
     reached = max(recorded, previous + elapsed on the device)
 
-If the device has nothing to do, that is the program's own time. Only torch with CUDA or ROCm is
-known; other work counts as done when the program goes on.
+If the device has nothing to do, that is the program's own time. Of a stream that is ahead of the
+one before it is the time of that one. Only torch with CUDA or ROCm is known; other work counts as
+done when the program goes on.
 """
 
 import sys
@@ -69,16 +70,19 @@ class Mark:
     Attributes:
         phase: What the device does before it.
         recorded_ns: When the program came to it, on the monotonic clock.
-        reached_ns: When the device reached it; None as long as that is not known.
+        reached_ns: When the device reached it and all earlier ones; None as long as that is not
+            known.
+        stream_ns: When its own stream reached it, which may be ahead of an earlier mark's.
         event: In the stream; None once it is no longer needed.
     """
 
-    __slots__ = ("event", "phase", "reached_ns", "recorded_ns")
+    __slots__ = ("event", "phase", "reached_ns", "recorded_ns", "stream_ns")
 
     def __init__(self, phase: str, recorded_ns: int, event: _Event) -> None:
         self.phase = phase
         self.recorded_ns = recorded_ns
         self.reached_ns: int | None = None
+        self.stream_ns = recorded_ns
         self.event: _Event | None = event
 
 
@@ -128,13 +132,15 @@ class DeviceClock:
         """Return the phase that the device is in, and its begin on the monotonic clock.
 
         Returns:
-            None if the device has reached all marks.
+            None if the device has reached all marks, or does what was queued before a step.
         """
         self._catch_up()
         last = self._last
         try:
             waiting = self._waiting[0]
         except IndexError:
+            return None
+        if not waiting.phase:
             return None
         return waiting.phase, waiting.recorded_ns if last is None else last.reached_ns or 0
 
@@ -148,16 +154,15 @@ class DeviceClock:
         event, last = mark.event, self._last
         if event is None:
             return True
-        reached_ns = mark.recorded_ns
         try:
             if not (self._has_failed or event.query()):
                 return False
             if last is not None and last.event is not None and not self._has_failed:
                 elapsed_ns = last.event.elapsed_time(event) * _NS_PER_MS * (1 - _DRIFT)
-                reached_ns = max(reached_ns, (last.reached_ns or 0) + round(elapsed_ns))
+                mark.stream_ns = max(mark.stream_ns, last.stream_ns + round(elapsed_ns))
         except Exception as error:  # noqa: BLE001  # the program has its own troubles
             self._fail(error)
-        mark.reached_ns = reached_ns
+        mark.reached_ns = max(mark.stream_ns, _reached_ns(last))
         self._last = mark
         if last is not None and last.event is not None:
             self._free.append(last.event)

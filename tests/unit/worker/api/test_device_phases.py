@@ -192,3 +192,56 @@ def test_the_device_s_clock_can_be_left_alone(
         assert seconds(sink, 1)["backward"] < 5
     finally:
         otel_rl.shutdown(timeout_s=5)
+
+
+def test_a_phase_that_outlives_its_step_takes_nothing_of_it(cuda: Cuda, started: Sink) -> None:
+    step = otel_rl.step(1)
+    phase = otel_rl.phase("train")
+    step.__enter__()
+    phase.__enter__()
+    cuda.launch(2 / MS)
+    step.__exit__(None, None, None)
+    cuda.launch(30 / MS)
+    phase.__exit__(None, None, None)
+    cuda.run()
+    assert iteration_s(started, 1) == pytest.approx(2, rel=0.05)
+    assert seconds(started, 1)["train"] == pytest.approx(2, rel=0.05)
+
+
+def test_a_stream_that_is_ahead_leaves_no_negative_times(cuda: Cuda, started: Sink) -> None:
+    with otel_rl.step(1):
+        with otel_rl.phase("train"):
+            cuda.launch(20 / MS)
+        cuda.is_beside = True  # the program goes on in another stream
+        with otel_rl.phase("copy"):
+            pass
+        cuda.is_beside = False
+        with otel_rl.phase("evaluate"):
+            cuda.launch(10 / MS)
+        cuda.is_beside = True
+    cuda.run()
+    found = seconds(started, 1)
+    assert min(found.values()) >= 0
+    assert found["train"] == pytest.approx(20, rel=NEAR)
+    assert found["evaluate"] == pytest.approx(10, rel=NEAR)
+
+
+def test_a_device_that_fails_later_leaves_no_negative_times(cuda: Cuda, started: Sink) -> None:
+    with otel_rl.step(1):
+        with otel_rl.phase("train"):
+            cuda.launch(20 / MS)
+        cuda.run()
+        control_flows.views()
+        cuda.failure = RuntimeError("CUDA error")
+        with otel_rl.phase("log"):
+            pass
+    assert min(seconds(started, 1).values()) >= 0
+
+
+def test_work_between_steps_is_in_no_phase(cuda: Cuda, started: Sink) -> None:
+    cuda.launch(3 / MS)
+    with otel_rl.step(1):
+        with otel_rl.phase("train"):
+            (seen,) = control_flows.views()
+        cuda.run()
+    assert seen.phase == "train"
