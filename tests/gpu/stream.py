@@ -10,6 +10,7 @@ import sys
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from threading import get_ident
 from types import ModuleType
 
 import pytest
@@ -30,6 +31,7 @@ class Event:
         self._cuda.queue(self._happen)
 
     def query(self) -> bool:
+        self._cuda.queried_by.add(get_ident())
         if self._cuda.failure is not None:
             raise self._cuda.failure
         return self.at_ms is not None
@@ -89,6 +91,7 @@ class Cuda:
         now_ms: The device's clock.
         waits: How often someone has waited for the device.
         failure: What each query raises; None while the device works.
+        queried_by: Threads that have asked whether an event has happened.
         is_capturing: Whether a CUDA graph is being captured.
         is_beside: Whether the present stream is another one, in which there is no work.
     """
@@ -97,6 +100,7 @@ class Cuda:
         self.now_ms = 0.0
         self.waits = 0
         self.failure: Exception | None = None
+        self.queried_by: set[int] = set()
         self.is_capturing = False
         self.is_beside = False
         self._work: deque[Callable[[], object]] = deque()

@@ -24,6 +24,7 @@ from otel_rl.worker.export.sender import Sender
 from otel_rl.worker.export.transport import Transport
 from otel_rl.worker.guard import Guard
 from otel_rl.worker.otlp.request_packer import Request
+from otel_rl.worker.stream_capture import leave_captures_alone
 
 __all__ = ["Exporter", "Source"]
 
@@ -240,6 +241,8 @@ class Exporter:
     def _collect(self) -> None:
         self._schedule.begin()
         failure: Exception | None = None
+        with self._guard:
+            leave_captures_alone()
         with self._collecting:
             for request in self._source.collect():
                 self._schedule.found_records()

@@ -8,7 +8,7 @@ import pytest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 import otel_rl
-from otel_rl.worker import session
+from otel_rl.worker import session, stream_capture
 from otel_rl.worker.drops import DropReason
 from otel_rl.worker.phases import control_flows
 from tests.gpu.stream import Cuda
@@ -150,6 +150,26 @@ def test_a_step_within_a_cuda_graph_s_capture_has_the_program_s_times(
     cuda.is_capturing = False
     assert seconds(started, 1)["train"] < 5
     assert spans(started).keys() == {"rl.loop", "rl.train"}
+
+
+def test_threads_that_query_the_device_leave_captures_of_others_alone(
+    cuda: Cuda, started: Sink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: set[int] = set()
+    too_late: set[int] = set()
+
+    def exchange(_mode: object) -> int:
+        told.add(threading.get_ident())
+        too_late.update(cuda.queried_by & {threading.get_ident()})
+        return 0
+
+    monkeypatch.setattr(stream_capture, "_exchange_mode", lambda: exchange)
+    train(cuda, 1)
+    assert seconds(started, 1)["backward"] > 5
+    assert spans(started)
+    assert cuda.queried_by
+    assert cuda.queried_by <= told
+    assert not too_late
 
 
 def test_a_device_that_fails_is_told_once_and_leaves_the_program_s_times(
