@@ -25,8 +25,12 @@ class Event:
         self._cuda = cuda
         self._has_time = enable_timing
         self.at_ms: float | None = None
+        self._number: int | None = None
 
     def record(self) -> None:
+        if self._number not in (None, self._cuda.number):
+            raise RuntimeError("Event device does not match recording stream's device")
+        self._number = self._cuda.number
         self.at_ms = None
         self._cuda.queue(self._happen)
 
@@ -44,6 +48,7 @@ class Event:
     def elapsed_time(self, later: "Event") -> float:
         assert self._has_time
         assert later._has_time
+        assert self._number == later._number
         assert self.at_ms is not None
         assert later.at_ms is not None
         return later.at_ms - self.at_ms
@@ -92,6 +97,7 @@ class Cuda:
         waits: How often someone has waited for the device.
         failure: What each query raises; None while the device works.
         queried_by: Threads that have asked whether an event has happened.
+        number: Of the present device.
         is_capturing: Whether a CUDA graph is being captured.
         is_beside: Whether the present stream is another one, in which there is no work.
     """
@@ -101,6 +107,7 @@ class Cuda:
         self.waits = 0
         self.failure: Exception | None = None
         self.queried_by: set[int] = set()
+        self.number = 0
         self.is_capturing = False
         self.is_beside = False
         self._work: deque[Callable[[], object]] = deque()
@@ -141,6 +148,9 @@ class Cuda:
     def device(self, name: str) -> Iterator[None]:
         assert name == Tensor.device
         yield
+
+    def current_device(self) -> int:
+        return self.number
 
     def is_initialized(self) -> bool:
         return True

@@ -49,6 +49,7 @@ class _Cuda(Protocol):
     """The part of ``torch.cuda`` that is used."""
 
     def Event(self, *, enable_timing: bool) -> _Event: ...  # noqa: N802  # torch's name
+    def current_device(self) -> int: ...
     def is_initialized(self) -> bool: ...
     def is_current_stream_capturing(self) -> bool: ...
 
@@ -62,6 +63,14 @@ def is_in_use() -> bool:
 def _cuda() -> _Cuda | None:
     cuda: _Cuda | None = getattr(sys.modules.get("torch"), "cuda", None)
     return cuda
+
+
+def _present_device() -> int | None:
+    cuda = _cuda()
+    try:
+        return None if cuda is None else cuda.current_device()
+    except Exception:  # noqa: BLE001  # the next mark fails too, and is counted
+        return None
 
 
 class Mark:
@@ -87,7 +96,9 @@ class Mark:
 
 
 class DeviceClock:
-    """Marks of one control flow, which alone makes them. Other threads ask when they are reached.
+    """Marks of one control flow on one device, the present one when it is made.
+
+    The flow alone makes marks. Other threads ask when they are reached.
 
     Args:
         guard: Counts a failure of the device, after which no further mark is made.
@@ -96,6 +107,7 @@ class DeviceClock:
     def __init__(self, guard: Guard) -> None:
         self._guard = guard
         self._has_failed = False
+        self._device = _present_device()
         self._free: deque[_Event] = deque()
         self._waiting: deque[Mark] = deque()
         self._lock = threading.Lock()  # of those that ask
@@ -105,13 +117,14 @@ class DeviceClock:
         """Mark the end of ``phase`` in the present stream. Never raises, never waits.
 
         Returns:
-            None without a device, and while a CUDA graph is captured, which would contain the mark.
+            None without a device, on another one, and while a CUDA graph is captured, which would
+            contain the mark.
         """
         cuda = _cuda()
         if cuda is None or self._has_failed or len(self._waiting) >= _MAX_WAITING:
             return None
         try:
-            if cuda.is_current_stream_capturing():
+            if cuda.is_current_stream_capturing() or cuda.current_device() != self._device:
                 return None
             event = self._free.pop() if self._free else cuda.Event(enable_timing=True)
             event.record()
@@ -121,6 +134,11 @@ class DeviceClock:
         mark = Mark(phase, now_ns, event)
         self._waiting.append(mark)
         return mark
+
+    @property
+    def is_of_present_device(self) -> bool:
+        """Report whether work is queued on its device now. True if that is unknown."""
+        return _present_device() in (self._device, None)
 
     def has_reached(self, mark: Mark) -> bool:
         """Report whether the device has reached a mark, whose time is then known."""

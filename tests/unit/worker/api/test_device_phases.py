@@ -265,3 +265,19 @@ def test_work_between_steps_is_in_no_phase(cuda: Cuda, started: Sink) -> None:
             (seen,) = control_flows.views()
         cuda.run()
     assert seen.phase == "train"
+
+
+def test_a_step_on_two_devices_has_the_program_s_times_and_the_next_the_device_s(
+    cuda: Cuda, started: Sink
+) -> None:
+    before = session.GUARD.drops.counts().get(DropReason.INTERNAL, 0)
+    train(cuda, 1)
+    with otel_rl.step(2):
+        cuda.number = 1
+        with otel_rl.phase("forward"):
+            cuda.launch(10 / MS)
+    train(cuda, 3)
+    assert seconds(started, 1)["forward"] == pytest.approx(20, rel=NEAR)
+    assert seconds(started, 2)["forward"] < 5
+    assert seconds(started, 3)["backward"] == pytest.approx(40, rel=NEAR)
+    assert session.GUARD.drops.counts().get(DropReason.INTERNAL, 0) == before
