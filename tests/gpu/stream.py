@@ -10,6 +10,7 @@ import sys
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from threading import get_ident
 from types import ModuleType
 
 import pytest
@@ -24,12 +25,17 @@ class Event:
         self._cuda = cuda
         self._has_time = enable_timing
         self.at_ms: float | None = None
+        self._number: int | None = None
 
     def record(self) -> None:
+        if self._number not in (None, self._cuda.number):
+            raise RuntimeError("Event device does not match recording stream's device")
+        self._number = self._cuda.number
         self.at_ms = None
         self._cuda.queue(self._happen)
 
     def query(self) -> bool:
+        self._cuda.queried_by.add(get_ident())
         if self._cuda.failure is not None:
             raise self._cuda.failure
         return self.at_ms is not None
@@ -42,6 +48,7 @@ class Event:
     def elapsed_time(self, later: "Event") -> float:
         assert self._has_time
         assert later._has_time
+        assert self._number == later._number
         assert self.at_ms is not None
         assert later.at_ms is not None
         return later.at_ms - self.at_ms
@@ -89,14 +96,20 @@ class Cuda:
         now_ms: The device's clock.
         waits: How often someone has waited for the device.
         failure: What each query raises; None while the device works.
+        queried_by: Threads that have asked whether an event has happened.
+        number: Of the present device.
         is_capturing: Whether a CUDA graph is being captured.
+        is_beside: Whether the present stream is another one, in which there is no work.
     """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now_ms = 0.0
         self.waits = 0
         self.failure: Exception | None = None
+        self.queried_by: set[int] = set()
+        self.number = 0
         self.is_capturing = False
+        self.is_beside = False
         self._work: deque[Callable[[], object]] = deque()
         torch = ModuleType("torch")
         torch.cuda = self  # type: ignore[attr-defined]
@@ -111,7 +124,7 @@ class Cuda:
 
     def queue(self, work: Callable[[], object]) -> None:
         """Queue what takes no time: an idle device does it at once."""
-        if self._work:
+        if self._work and not self.is_beside:
             self._work.append(work)
         else:
             work()
@@ -135,6 +148,9 @@ class Cuda:
     def device(self, name: str) -> Iterator[None]:
         assert name == Tensor.device
         yield
+
+    def current_device(self) -> int:
+        return self.number
 
     def is_initialized(self) -> bool:
         return True

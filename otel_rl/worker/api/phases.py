@@ -211,7 +211,7 @@ class step(_Block):  # noqa: N801  # reads as a statement: with step(12)
 
 def _mark(flow: Timeline, step: StepFrame) -> None:
     """Measure a step, and the phases that it will have, on the device."""
-    if flow.clock is None:
+    if flow.clock is None or not flow.clock.is_of_present_device:
         flow.clock = device_clock.DeviceClock(session.GUARD)
     step.marks = device_clock.StepMarks(flow.clock, step.begun_ns)
     step.begun = step.marks.last

@@ -24,6 +24,7 @@ from otel_rl.worker.export.sender import Sender
 from otel_rl.worker.export.transport import Transport
 from otel_rl.worker.guard import Guard
 from otel_rl.worker.otlp.request_packer import Request
+from otel_rl.worker.stream_capture import leave_captures_alone
 
 __all__ = ["Exporter", "Source"]
 
@@ -39,6 +40,9 @@ timeout is 15 s."""
 
 _URGENT_BACKOFF_S: Final = 0.25
 """Pause between attempts while ``flush`` or ``shutdown`` waits."""
+
+_DEVICE_PAUSE_S: Final = 0.02
+"""Pause between looks at a device that ``flush`` or ``shutdown`` waits for."""
 
 _COLLECTION_S: Final = 1.0
 """Time that ``shutdown`` allows a collection under way, to count its records. It needs only CPU."""
@@ -237,6 +241,8 @@ class Exporter:
     def _collect(self) -> None:
         self._schedule.begin()
         failure: Exception | None = None
+        with self._guard:
+            leave_captures_alone()
         with self._collecting:
             for request in self._source.collect():
                 self._schedule.found_records()
@@ -281,13 +287,7 @@ class Exporter:
         known_losses = self._guard.drops.counts()
         begun_ns = time.time_ns()
         self._collect()
-        delivered = self._send_all()
-        while delivered and self._is_unready(begun_ns):
-            if time.monotonic() >= self._requests.deadline_s():
-                delivered = False
-                break
-            self._collect()
-            delivered = self._send_all()
+        delivered = self._send_all() and self._send_late(begun_ns)
         if delivered and report_losses and self._guard.drops.counts() != known_losses:
             self._collect()
             delivered = self._send_all()
@@ -295,6 +295,21 @@ class Exporter:
         if remaining_s > 0:
             self._source.flush_beside(remaining_s / 2)
         return delivered
+
+    def _send_late(self, begun_ns: int) -> bool:
+        """Send what was recorded before ``begun_ns``, as soon as devices have computed it.
+
+        A device that hangs gets half of the remaining time: the rest is for what needs no device.
+        """
+        until_s = (time.monotonic() + self._requests.deadline_s()) / 2
+        while self._is_unready(begun_ns):
+            if time.monotonic() >= until_s:
+                return False
+            self._requests.pause(_DEVICE_PAUSE_S)
+            self._collect()
+            if not self._send_all():
+                return False
+        return True
 
     def _is_unready(self, begun_ns: int) -> bool:
         """Report whether a device has yet to compute a record of before ``begun_ns``."""

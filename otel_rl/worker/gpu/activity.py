@@ -5,6 +5,7 @@ does. They are read in pairs, and are the means of the time between.
 """
 
 from collections.abc import Iterator
+from math import isnan
 from time import monotonic
 from types import ModuleType
 from typing import Any, Final
@@ -95,7 +96,7 @@ class UnitCounters:
         self._read_at_s = monotonic()
 
     def _means(self, metrics: tuple[tuple[str, str], ...]) -> list[float | None]:
-        """Return the mean of each metric between both samples; None where it is not supported."""
+        """Return the mean of each metric between both samples; None where there is none."""
         asked: Any = self._nvml.c_nvmlGpmMetricsGet_t()
         asked.version = self._nvml.NVML_GPM_METRICS_GET_VERSION
         asked.sample1, asked.sample2 = self._samples
@@ -104,4 +105,6 @@ class UnitCounters:
             asked.metrics[place].metricId = getattr(self._nvml, name)
         self._nvml.nvmlGpmMetricsGet(asked)
         answers = [asked.metrics[place] for place in range(len(metrics))]
-        return [None if answer.nvmlReturn else answer.value for answer in answers]
+        return [
+            None if answer.nvmlReturn or isnan(answer.value) else answer.value for answer in answers
+        ]

@@ -10,6 +10,7 @@ from opentelemetry.context import Context
 from opentelemetry.util.types import AnyValue
 
 from otel_rl.worker.otlp.gauges import Stream
+from otel_rl.worker.tensors import Deferred
 
 __all__ = ["CAPACITY", "Buffer", "Entry", "Logged", "Measured", "time_of"]
 
@@ -94,6 +95,7 @@ class Buffer:
 
     def abandon(self) -> int:
         """Clear the buffer. Returns the number of measurements in it."""
+        self.unready_since_ns = None
         return sum(
             len(entry.values) if isinstance(entry, Logged) else 1 for entry in self.take_all()
         )
@@ -113,3 +115,21 @@ class Buffer:
         """Clear the buffer."""
         self.unready_since_ns = None
         self.entries.clear()
+
+    def forget(self) -> None:
+        """Clear the buffer in a forked child: the parent sends the entries.
+
+        Copies of tensors are kept for ever. To free their pinned memory torch records an event on
+        the device, which fails in a child, and ends the process.
+        """
+        kept = [entry for entry in self.entries if _is_on_device(entry)]
+        if kept:
+            import ctypes  # torch has loaded it
+
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(kept))
+        self.clear()
+
+
+def _is_on_device(entry: Entry) -> bool:
+    values = entry.values.values() if isinstance(entry, Logged) else (entry[1],)
+    return any(isinstance(value, Deferred) for value in values)

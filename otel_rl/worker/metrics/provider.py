@@ -177,7 +177,7 @@ class BufferedMeterProvider(MeterProvider):
             keep_buffer: False after a fork: the parent sends the buffered measurements.
         """
         if not keep_buffer:
-            self.buffer.clear()
+            self.buffer.forget()
             self.steps.forget()
             self._collection.begin()
         for drops in tuple(self._drops):

@@ -10,8 +10,9 @@ one before, and not before the program came to it:
 
     reached = max(recorded, previous + elapsed on the device)
 
-If the device has nothing to do, that is the program's own time. Only torch with CUDA or ROCm is
-known; other work counts as done when the program goes on.
+If the device has nothing to do, that is the program's own time. Of a stream that is ahead of the
+one before it is the time of that one. Only torch with CUDA or ROCm is known; other work counts as
+done when the program goes on.
 """
 
 import sys
@@ -48,6 +49,7 @@ class _Cuda(Protocol):
     """The part of ``torch.cuda`` that is used."""
 
     def Event(self, *, enable_timing: bool) -> _Event: ...  # noqa: N802  # torch's name
+    def current_device(self) -> int: ...
     def is_initialized(self) -> bool: ...
     def is_current_stream_capturing(self) -> bool: ...
 
@@ -63,27 +65,40 @@ def _cuda() -> _Cuda | None:
     return cuda
 
 
+def _present_device() -> int | None:
+    cuda = _cuda()
+    try:
+        return None if cuda is None else cuda.current_device()
+    except Exception:  # noqa: BLE001  # the next mark fails too, and is counted
+        return None
+
+
 class Mark:
     """Boundary in a stream.
 
     Attributes:
         phase: What the device does before it.
         recorded_ns: When the program came to it, on the monotonic clock.
-        reached_ns: When the device reached it; None as long as that is not known.
+        reached_ns: When the device reached it and all earlier ones; None as long as that is not
+            known.
+        stream_ns: When its own stream reached it, which may be ahead of an earlier mark's.
         event: In the stream; None once it is no longer needed.
     """
 
-    __slots__ = ("event", "phase", "reached_ns", "recorded_ns")
+    __slots__ = ("event", "phase", "reached_ns", "recorded_ns", "stream_ns")
 
     def __init__(self, phase: str, recorded_ns: int, event: _Event) -> None:
         self.phase = phase
         self.recorded_ns = recorded_ns
         self.reached_ns: int | None = None
+        self.stream_ns = recorded_ns
         self.event: _Event | None = event
 
 
 class DeviceClock:
-    """Marks of one control flow, which alone makes them. Other threads ask when they are reached.
+    """Marks of one control flow on one device, the present one when it is made.
+
+    The flow alone makes marks. Other threads ask when they are reached.
 
     Args:
         guard: Counts a failure of the device, after which no further mark is made.
@@ -92,6 +107,7 @@ class DeviceClock:
     def __init__(self, guard: Guard) -> None:
         self._guard = guard
         self._has_failed = False
+        self._device = _present_device()
         self._free: deque[_Event] = deque()
         self._waiting: deque[Mark] = deque()
         self._lock = threading.Lock()  # of those that ask
@@ -101,13 +117,14 @@ class DeviceClock:
         """Mark the end of ``phase`` in the present stream. Never raises, never waits.
 
         Returns:
-            None without a device, and while a CUDA graph is captured, which would contain the mark.
+            None without a device, on another one, and while a CUDA graph is captured, which would
+            contain the mark.
         """
         cuda = _cuda()
         if cuda is None or self._has_failed or len(self._waiting) >= _MAX_WAITING:
             return None
         try:
-            if cuda.is_current_stream_capturing():
+            if cuda.is_current_stream_capturing() or cuda.current_device() != self._device:
                 return None
             event = self._free.pop() if self._free else cuda.Event(enable_timing=True)
             event.record()
@@ -117,6 +134,11 @@ class DeviceClock:
         mark = Mark(phase, now_ns, event)
         self._waiting.append(mark)
         return mark
+
+    @property
+    def is_of_present_device(self) -> bool:
+        """Report whether work is queued on its device now. True if that is unknown."""
+        return _present_device() in (self._device, None)
 
     def has_reached(self, mark: Mark) -> bool:
         """Report whether the device has reached a mark, whose time is then known."""
@@ -128,13 +150,15 @@ class DeviceClock:
         """Return the phase that the device is in, and its begin on the monotonic clock.
 
         Returns:
-            None if the device has reached all marks.
+            None if the device has reached all marks, or does what was queued before a step.
         """
         self._catch_up()
         last = self._last
         try:
             waiting = self._waiting[0]
         except IndexError:
+            return None
+        if not waiting.phase:
             return None
         return waiting.phase, waiting.recorded_ns if last is None else last.reached_ns or 0
 
@@ -148,16 +172,15 @@ class DeviceClock:
         event, last = mark.event, self._last
         if event is None:
             return True
-        reached_ns = mark.recorded_ns
         try:
             if not (self._has_failed or event.query()):
                 return False
             if last is not None and last.event is not None and not self._has_failed:
                 elapsed_ns = last.event.elapsed_time(event) * _NS_PER_MS * (1 - _DRIFT)
-                reached_ns = max(reached_ns, (last.reached_ns or 0) + round(elapsed_ns))
+                mark.stream_ns = max(mark.stream_ns, last.stream_ns + round(elapsed_ns))
         except Exception as error:  # noqa: BLE001  # the program has its own troubles
             self._fail(error)
-        mark.reached_ns = reached_ns
+        mark.reached_ns = max(mark.stream_ns, _reached_ns(last))
         self._last = mark
         if last is not None and last.event is not None:
             self._free.append(last.event)

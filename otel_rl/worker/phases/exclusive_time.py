@@ -307,5 +307,6 @@ class Timeline:
             if frame.step is step:
                 step.charge(frame.name, frame.charged_ns)
                 frame.charged_ns = 0
+                frame.marks = None
                 frame.step = None
         step.charge(UNACCOUNTED, step.charged_ns)

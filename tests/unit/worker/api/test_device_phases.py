@@ -8,7 +8,7 @@ import pytest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 import otel_rl
-from otel_rl.worker import session
+from otel_rl.worker import session, stream_capture
 from otel_rl.worker.drops import DropReason
 from otel_rl.worker.phases import control_flows
 from tests.gpu.stream import Cuda
@@ -152,6 +152,26 @@ def test_a_step_within_a_cuda_graph_s_capture_has_the_program_s_times(
     assert spans(started).keys() == {"rl.loop", "rl.train"}
 
 
+def test_threads_that_query_the_device_leave_captures_of_others_alone(
+    cuda: Cuda, started: Sink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: set[int] = set()
+    too_late: set[int] = set()
+
+    def exchange(_mode: object) -> int:
+        told.add(threading.get_ident())
+        too_late.update(cuda.queried_by & {threading.get_ident()})
+        return 0
+
+    monkeypatch.setattr(stream_capture, "_exchange_mode", lambda: exchange)
+    train(cuda, 1)
+    assert seconds(started, 1)["backward"] > 5
+    assert spans(started)
+    assert cuda.queried_by
+    assert cuda.queried_by <= told
+    assert not too_late
+
+
 def test_a_device_that_fails_is_told_once_and_leaves_the_program_s_times(
     cuda: Cuda, started: Sink
 ) -> None:
@@ -192,3 +212,72 @@ def test_the_device_s_clock_can_be_left_alone(
         assert seconds(sink, 1)["backward"] < 5
     finally:
         otel_rl.shutdown(timeout_s=5)
+
+
+def test_a_phase_that_outlives_its_step_takes_nothing_of_it(cuda: Cuda, started: Sink) -> None:
+    step = otel_rl.step(1)
+    phase = otel_rl.phase("train")
+    step.__enter__()
+    phase.__enter__()
+    cuda.launch(2 / MS)
+    step.__exit__(None, None, None)
+    cuda.launch(30 / MS)
+    phase.__exit__(None, None, None)
+    cuda.run()
+    assert iteration_s(started, 1) == pytest.approx(2, rel=0.05)
+    assert seconds(started, 1)["train"] == pytest.approx(2, rel=0.05)
+
+
+def test_a_stream_that_is_ahead_leaves_no_negative_times(cuda: Cuda, started: Sink) -> None:
+    with otel_rl.step(1):
+        with otel_rl.phase("train"):
+            cuda.launch(20 / MS)
+        cuda.is_beside = True  # the program goes on in another stream
+        with otel_rl.phase("copy"):
+            pass
+        cuda.is_beside = False
+        with otel_rl.phase("evaluate"):
+            cuda.launch(10 / MS)
+        cuda.is_beside = True
+    cuda.run()
+    found = seconds(started, 1)
+    assert min(found.values()) >= 0
+    assert found["train"] == pytest.approx(20, rel=NEAR)
+    assert found["evaluate"] == pytest.approx(10, rel=NEAR)
+
+
+def test_a_device_that_fails_later_leaves_no_negative_times(cuda: Cuda, started: Sink) -> None:
+    with otel_rl.step(1):
+        with otel_rl.phase("train"):
+            cuda.launch(20 / MS)
+        cuda.run()
+        control_flows.views()
+        cuda.failure = RuntimeError("CUDA error")
+        with otel_rl.phase("log"):
+            pass
+    assert min(seconds(started, 1).values()) >= 0
+
+
+def test_work_between_steps_is_in_no_phase(cuda: Cuda, started: Sink) -> None:
+    cuda.launch(3 / MS)
+    with otel_rl.step(1):
+        with otel_rl.phase("train"):
+            (seen,) = control_flows.views()
+        cuda.run()
+    assert seen.phase == "train"
+
+
+def test_a_step_on_two_devices_has_the_program_s_times_and_the_next_the_device_s(
+    cuda: Cuda, started: Sink
+) -> None:
+    before = session.GUARD.drops.counts().get(DropReason.INTERNAL, 0)
+    train(cuda, 1)
+    with otel_rl.step(2):
+        cuda.number = 1
+        with otel_rl.phase("forward"):
+            cuda.launch(10 / MS)
+    train(cuda, 3)
+    assert seconds(started, 1)["forward"] == pytest.approx(20, rel=NEAR)
+    assert seconds(started, 2)["forward"] < 5
+    assert seconds(started, 3)["backward"] == pytest.approx(40, rel=NEAR)
+    assert session.GUARD.drops.counts().get(DropReason.INTERNAL, 0) == before

@@ -59,6 +59,8 @@ class Rig:
         self.drops = Drops()
         self.span_patience_s: list[float] = []
         self.goodbye: Request | None = None
+        self.unready_since_ns: int | None = None
+        self.collections = 0
         self.is_crowded = Event()
         self.exporter = Exporter(
             Source(
@@ -66,6 +68,7 @@ class Rig:
                 lambda: sum(request.measurements for request in self._collect()),
                 self.is_crowded.is_set,
                 self.span_patience_s.append,
+                unready_since_ns=lambda: self.unready_since_ns,
                 last=lambda: self.goodbye,
             ),
             lambda _signal, _beside: self.endpoint,
@@ -80,6 +83,7 @@ class Rig:
 
     def _collect(self) -> list[Request]:
         self.is_crowded.clear()
+        self.collections += 1
         return [self.recorded.popleft() for _ in range(len(self.recorded))]
 
 
@@ -224,6 +228,18 @@ def test_spans_that_cannot_be_delivered_leave_time_for_the_goodbye(rig: Rig) -> 
     assert rig.endpoint.accepted == [b"a", b"goodbye"]
     (patience_s,) = rig.span_patience_s
     assert patience_s <= PATIENCE_S / 2
+
+
+def test_a_device_that_hangs_leaves_time_for_the_spans(rig: Rig) -> None:
+    rig.unready_since_ns = 1
+    assert not rig.exporter.shutdown(2.0)
+    assert len(rig.span_patience_s) == 1
+
+
+def test_who_waits_for_a_device_does_not_keep_the_processor_busy(rig: Rig) -> None:
+    rig.unready_since_ns = 1
+    assert not rig.exporter.flush(0.5)
+    assert rig.collections <= 100
 
 
 def test_what_shutdown_could_not_deliver_is_counted(rig: Rig) -> None:

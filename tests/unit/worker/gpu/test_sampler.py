@@ -185,6 +185,17 @@ def test_bytes_over_pcie_are_those_of_the_rate_at_which_they_moved(
     assert (sampled.value(*sent) or 0) <= most
 
 
+def test_counters_that_the_driver_cannot_compute_are_left_out(
+    machine: Machine, sampled: Sampled
+) -> None:
+    machine.set(gpu(0, gpm_3="nan", gpm_20="nan"))
+    sampled.start()
+    sampled.wait_for(lambda: (sampled.value("hw.gpu.io", uuid_of(0), "receive", "pcie") or 0) > 0)
+    assert sampled.value("hw.gpu.io", uuid_of(0), "transmit", "pcie") is None
+    assert sampled.value("rl.gpu.activity", uuid_of(0), "sm") == 0.9
+    assert sampled.value("rl.gpu.activity", uuid_of(0), "warps") is None
+
+
 def test_a_gpu_without_counters_of_its_units_says_the_rest(
     machine: Machine, sampled: Sampled, caplog: pytest.LogCaptureFixture
 ) -> None:

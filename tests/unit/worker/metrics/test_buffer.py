@@ -1,12 +1,15 @@
 """The buffer between training threads and the exporter: no lock, nothing lost, nothing twice."""
 
+import gc
 from threading import Thread
+from weakref import ref
 
 from opentelemetry.context import Context
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
 from otel_rl.worker.metrics.buffer import Buffer, Logged, Measured
 from otel_rl.worker.otlp.gauges import Stream
+from otel_rl.worker.tensors import Deferred
 
 STREAM = Stream(InstrumentationScope("m"), "loss")
 
@@ -53,3 +56,32 @@ def test_what_is_abandoned_is_counted_in_measurements() -> None:
     buffer.entries.append(entry(1))
     buffer.entries.append(Logged({"a": 1, "b": 2}, None, None, 1, Context()))
     assert buffer.abandon() == 3
+
+
+def test_what_is_abandoned_waits_for_no_device_any_more() -> None:
+    buffer = Buffer()
+    buffer.put_back([entry(1)])
+    buffer.abandon()
+    assert buffer.unready_since_ns is None
+
+
+class Pinned(Deferred):
+    """A copy of a tensor."""
+
+    is_ready = False
+
+    def read(self) -> float:
+        return 0.5
+
+
+def test_a_forked_child_forgets_entries_but_frees_no_copy_of_a_tensor() -> None:
+    buffer = Buffer()
+    copies = [Pinned(), Pinned()]
+    alive = [ref(copy) for copy in copies]
+    buffer.entries.append((STREAM, copies[0], None, 1, Context()))
+    buffer.entries.append(Logged({"loss": copies[1]}, None, None, 1, Context()))
+    copies.clear()
+    buffer.forget()
+    gc.collect()
+    assert not buffer.entries
+    assert all(copy() is not None for copy in alive)

@@ -1,0 +1,56 @@
+"""Captures of CUDA graphs, which the exporter thread must not spoil.
+
+By default a capture fails if any other thread of the process asks whether an event has happened.
+A thread may tell the driver that it asks for nothing of the capture.
+"""
+
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any, Final
+
+__all__ = ["leave_captures_alone"]
+
+_LIBRARY: Final = "libcuda.so.1"
+
+_FUNCTION: Final = "cuThreadExchangeStreamCaptureMode"
+
+_RELAXED: Final = 2
+"""CU_STREAM_CAPTURE_MODE_RELAXED."""
+
+
+class _Thread(threading.local):
+    has_asked = False
+
+
+_this = _Thread()
+
+
+def leave_captures_alone() -> None:
+    """Make calls of this thread invisible to captures of others. Call it in own threads only.
+
+    Idempotent; does nothing until the process uses CUDA.
+    """
+    if _this.has_asked:
+        return
+    cuda = getattr(sys.modules.get("torch"), "cuda", None)
+    is_initialized = getattr(cuda, "is_initialized", None)  # None while torch is being imported
+    if is_initialized is None or not is_initialized():
+        return
+    _this.has_asked = True
+    exchange = _exchange_mode()
+    if exchange is not None:
+        import ctypes  # torch has loaded it
+
+        exchange(ctypes.byref(ctypes.c_int(_RELAXED)))
+
+
+def _exchange_mode() -> Callable[[Any], int] | None:
+    """Return the driver's function; None without NVIDIA's driver."""
+    import ctypes
+
+    try:
+        found: Callable[[Any], int] = getattr(ctypes.CDLL(_LIBRARY), _FUNCTION)
+    except (OSError, AttributeError):
+        return None
+    return found
