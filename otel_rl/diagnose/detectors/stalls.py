@@ -156,7 +156,7 @@ def _is_evident(history: RunHistory, rhythm: Rhythm, ages: Sequence[_Age]) -> bo
         oldest = ages[0]
         if not oldest.is_work or oldest.seconds < _far_s(history, oldest):
             return False
-        is_missed = _is_alone(history, oldest) or _is_done_by_others(history, oldest)
+        is_missed = len(history.spans[oldest.place]) == 1 or _is_done_by_others(history, oldest)
         is_missed &= oldest.seconds >= STALL_S
         if is_missed and not _goes_on(history, history.ends_s - oldest.seconds):
             return True
@@ -268,7 +268,7 @@ def _far_s(history: RunHistory, age: _Age) -> float:
         return inf
     if _is_done_by_others(history, age):
         return max(took) * min(_FAR, _beyond(took, _FAR_OF_ALL))
-    more = _more_work(history, age) if _is_alone(history, age) else inf
+    more = _more_work(history, age) if len(tracks) == 1 else inf
     return max(took) * min(_FAR, more * _beyond(took, _FAR_ALONE))
 
 
@@ -277,7 +277,10 @@ def _more_work(history: RunHistory, age: _Age) -> float:
 
     Endless if none has told any: then nothing shows that there is no more of it.
     """
-    last_s = history.spans[age.place][age.worker].times_s[-1]
+    own = history.spans[age.place].get(age.worker, Track())
+    if not own.times_s:
+        return inf
+    last_s = own.times_s[-1]
     times = [
         track.values[-1] / usual_s
         for place, of in history.spans.items()
@@ -287,11 +290,6 @@ def _more_work(history: RunHistory, age: _Age) -> float:
         if (usual_s := median(track.values)) > 0
     ]
     return max(1.0, *times) if times else inf
-
-
-def _is_alone(history: RunHistory, age: _Age) -> bool:
-    """Return whether no other worker has ever done this work: not one that has taken it over."""
-    return [*history.spans.get(age.place, ())] == [age.worker]
 
 
 def _is_done_by_others(history: RunHistory, age: _Age) -> bool:

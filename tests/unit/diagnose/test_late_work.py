@@ -131,20 +131,16 @@ def test_who_alone_does_its_part_is_missed_after_twice_its_longest_time_unless_a
     assert [one.worker for one in found] == ["learner/0"] * is_late
 
 
-@pytest.mark.parametrize(("age_s", "is_late"), [(15, False), (38, False), (45, True)])
-def test_who_has_taken_over_the_work_of_the_only_worker_may_take_longer(
-    age_s: int, *, is_late: bool
-) -> None:
+def test_a_worker_that_replaces_the_only_one_of_its_role_is_at_its_first_work() -> None:
     begun_s = STEPS * STEP_S + 8
     facts = []
-    for at_s in range(begun_s + age_s + 1):
+    for at_s in range(begun_s + 40):
         one = told(at_s, LEARNER)
         spans = [span for span in one.spans if span.worker != "learner/1"]
         age = WorkerFacts("learner/2", None, 1, float(at_s - begun_s), 0)
         ages = {"learner/worker/phase/age/train": [age]} if at_s > begun_s else {}
         facts.append(one._replace(spans=spans, workers=ages))
-    found = [one for one in diagnose(RunHistory(facts)).causes if one.kind is Kind.STALL]
-    assert [one.worker for one in found] == ["learner/2"] * is_late
+    assert "learner/2" not in {one.worker for one in diagnose(RunHistory(facts)).causes}
 
 
 @pytest.mark.parametrize("waits", [True, False])
