@@ -4,6 +4,8 @@ A step of 20 s: rollouts of 6 s, their scores of 2 s, training of 10 s by two ra
 others. What is done is told each second.
 """
 
+import math
+import random
 from collections.abc import Sequence
 
 import pytest
@@ -198,3 +200,23 @@ def test_a_run_whose_workers_are_all_silent_may_have_ended() -> None:
 
     assert stall(RANK, 36) is not None
     assert diagnose(RunHistory(heard)).causes == []
+
+
+@pytest.mark.parametrize(("age_s", "is_late"), [(30, False), (38, True)])
+def test_the_longest_of_noisy_work_is_no_bound_of_the_next_one(
+    age_s: int, *, is_late: bool
+) -> None:
+    """By chance, sixty times of 10 s, a third more or less, are at most 15 s."""
+    chance, facts = random.Random(1), []
+    begun_s = STEPS * STEP_S + 8
+    for at_s in range(begun_s + age_s + 1):
+        one = told(at_s, RANK)
+        spans = [
+            span._replace(total_s=span.total_s * math.exp(chance.gauss(0, 0.3)))
+            for span in one.spans
+        ]
+        age = WorkerFacts("learner/1", None, 1, float(at_s - begun_s), 0)
+        ages = {"learner/worker/phase/age/train": [age]} if at_s > begun_s else {}
+        facts.append(one._replace(spans=spans, workers=ages))
+    found = [one for one in diagnose(RunHistory(facts)).causes if one.kind is Kind.STALL]
+    assert [one.worker for one in found] == ["learner/1"] * is_late
