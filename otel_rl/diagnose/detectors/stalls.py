@@ -170,6 +170,8 @@ def _is_evident(history: RunHistory, rhythm: Rhythm, ages: Sequence[_Age]) -> bo
         return False
     if _may_have_ended(history, standing):
         return False
+    if not _all_wait(history, standing) and rhythm.stands_s <= suspicious_s(rhythm):
+        return False  # the step goes on without those who have not done their part
     age_s = history.ends_s - standing.done_s + _least_taken_s(history, standing)
     return age_s >= max(_least_age_s(history, rhythm, standing))
 
