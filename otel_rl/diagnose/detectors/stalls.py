@@ -257,13 +257,11 @@ def _beyond(took: Sequence[float], least: float) -> float:
     usual_s = median(took) if took else 0.0
     if usual_s <= 0:
         return inf
-    longest = max(took) / usual_s
+    longest = log(max(took) / usual_s)
     noise = spread([log(value) for value in took if value > 0])
-    noises = _NORMAL.inv_cdf(
-        (len(took) + 1) / (len(took) + 2)
-    )  # at which the longest of so many is
-    by_longest = longest ** (_NOISES_BY_LONGEST / noises)
-    return max(least, longest, min(by_longest, exp(_NOISES * noise)) / longest)
+    noises = _NORMAL.inv_cdf((len(took) + 1) / (len(took) + 2))  # of the longest
+    by_noise = min(_NOISES * noise, _NOISES_BY_LONGEST / noises * longest)
+    return max(least, exp(max(longest, by_noise - longest)))
 
 
 def _longest_s(tracks: Mapping[str, Track]) -> float:
