@@ -23,6 +23,7 @@ VARIABLES: Final = frozenset(
         "ADAPTERS",
         "CONSOLE",
         "COUNT",
+        "DEVICE_CLOCK",
         "EXIT_TIMEOUT",
         "EXPERIMENT",
         "GC",

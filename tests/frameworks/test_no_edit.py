@@ -65,7 +65,7 @@ VERL = """
 
     for _ in range(10):  # it gives up after half a minute, on a machine that has other work
         try:
-            ray.init(num_cpus=2, include_dashboard=False, logging_level="error")
+            ray.init("local", num_cpus=2, include_dashboard=False, logging_level="error")
             break
         except Exception:
             ray.shutdown()

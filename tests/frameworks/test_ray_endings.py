@@ -56,7 +56,7 @@ ACTORS = """
     def start_ray():
         for _ in range(10):  # it gives up after half a minute, on a machine that has other work
             try:
-                return ray.init(num_cpus=8, include_dashboard=False, logging_level="error")
+                return ray.init("local", num_cpus=8, include_dashboard=False, logging_level="error")
             except Exception:
                 ray.shutdown()
         raise RuntimeError("Ray does not start")

@@ -9,7 +9,7 @@ CODE = """
 
     otel_rl.init(experiment="e", role="trainer")
     hook = "otel_rl.integrations.ray_tracing:carry_context"
-    ray.init(_tracing_startup_hook=hook, num_cpus=1, log_to_driver=False)
+    ray.init("local", _tracing_startup_hook=hook, num_cpus=1, log_to_driver=False)
 
 
     @ray.remote

@@ -14,6 +14,7 @@ __all__ = ["SettingChange", "settings_changed"]
 _STEADY: Final = 8  # equal values before
 _SINCE: Final = 2  # equal values since then
 _NEAR: Final = 1  # steps: the row of a change may tell the old or the new value
+_RATE: Final = "/rate"
 _NOT_SET: Final = (
     *("otel_rl/", "critical_path/", "phase/", "goodput/", "service/", "health/", "diagnosis/"),
 )
@@ -49,6 +50,8 @@ def settings_changed(history: RunHistory, step: int) -> Iterator[SettingChange]:
     for key, track in history.rows.items():
         if key.startswith(_NOT_SET) or _MEASURED.search(key):
             continue
+        if key.endswith(_RATE) or key + _RATE in history.rows:
+            continue  # a counter, which nothing has counted for a while
         place = next((at for at, of in enumerate(track.steps) if of >= step - _NEAR), None)
         for at in (place, (place or 0) + 1, (place or 0) + 2) if place is not None else ():
             if at < len(track.steps) and track.steps[at] <= step + _NEAR and _is_set(track, at):

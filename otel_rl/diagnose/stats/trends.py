@@ -19,6 +19,7 @@ _FEWEST_AFTER = 6
 
 _LONGEST_BEND = 20
 _OFF_NOISE = 3.0
+_ROUNDING = 1e-9  # of the values: a line through equal ones is off by the last digits
 
 # Last values that leave a trend, all together in units of its noise, each, and steps they go on.
 _HEADING, _EVIDENCE, _EACH, _AHEAD = (6, 5, 4, 3), 16.0, 1.5, 8
@@ -168,9 +169,10 @@ def _begun(lines: "_Lines", values: Sequence[float], place: int) -> int:
     """
     end = min(len(values), place + _FEWEST_AFTER)
     is_up = median(values[place:end]) > lines.through(0, place).at(place)
+    rounding = _ROUNDING * max(map(abs, values))
     for first in range(max(_FEWEST_BEFORE, place - _LONGEST_BEND), place):
         line = lines.through(0, first)
-        least = _OFF_NOISE * math.sqrt(line.missed / first)
+        least = _OFF_NOISE * math.sqrt(line.missed / first) + rounding
         off = (values[at] - line.at(at) for at in range(first, place))
         if all((one if is_up else -one) > least for one in off):
             return first

@@ -148,3 +148,13 @@ def test_what_is_measured_is_no_setting_even_if_it_stays_the_same_for_long(key: 
     rows = {"driver/mean_reward": jittered(harder), key: changed(1.0, 0.0, HARDER)}
     found = diagnose(made(HARDER + 50, rows=rows))
     assert [one.kind for one in found.causes] == [Kind.REWARD_BUG]
+
+
+def test_a_counter_that_stood_still_is_no_setting() -> None:
+    rows = {
+        "driver/mean_reward": jittered(harder),
+        "maker/preemptions": changed(1.0, 2.0, HARDER),
+        "maker/preemptions/rate": lambda step: float(step == HARDER),
+    }
+    found = diagnose(made(HARDER + 50, rows=rows))
+    assert [one.kind for one in found.causes] == [Kind.REWARD_BUG]

@@ -262,7 +262,13 @@ def test_a_policy_degenerates_if_it_is_four_times_off_its_way(
     assert kinds(made(rows=rows)) == ({kind} if kind else set())
 
 
-@pytest.mark.parametrize(("gain", "is_told"), [(0.008, True), (0.02, False)])
+@pytest.mark.parametrize("usual", [0.1, 0.6, 1.0, 1.3, 2.0, 7.7])
+def test_a_policy_that_did_not_change_at_all_has_changed_where_it_did(usual: float) -> None:
+    rows = {"trainer/entropy": changed(usual, usual / 10)}
+    assert [one.since for one in diagnose(made(rows=rows)).causes] == [AT]
+
+
+@pytest.mark.parametrize(("gain", "is_told"), [(0.008, True), (0.022, False)])
 def test_a_policy_that_becomes_sure_has_to_gain_twice_the_noise_of_its_reward(
     gain: float, is_told: bool
 ) -> None:

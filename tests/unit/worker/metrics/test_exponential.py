@@ -74,7 +74,8 @@ def test_the_resolution_is_that_of_the_sdk(spread: float) -> None:
     (point,) = data.resource_metrics[0].scope_metrics[0].metrics[0].data.data_points
     assert isinstance(point, ExponentialHistogramDataPoint)
     found = buckets(values)
-    assert (found.scale, found.count, found.total) == (point.scale, point.count, point.sum)
+    assert (found.scale, found.count) == (point.scale, point.count)
+    assert found.total == pytest.approx(point.sum, rel=1e-12)  # the order of sums is not the SDK's
     expected = enumerate(point.positive.bucket_counts, point.positive.offset)
     assert found.counts == {index: number for index, number in expected if number}
 
