@@ -61,7 +61,7 @@ def starvation(history: RunHistory) -> Iterator[Cause]:
     evidence += _idle_others(history, place.role)
     yield Cause(
         Kind.STARVATION,
-        0.5 + 0.1 * min(1.0, more / usual) + 0.02 * min(5, len(evidence)),
+        0.5 + 0.1 * min(1.0, more / (usual or more)) + 0.02 * min(5, len(evidence)),
         f"{place.role} waits for samples since step {change.step}: {place.phase} took "
         f"{change.before * 1e3:.3g} ms of a step before and {change.after * 1e3:.3g} ms now, and "
         "its producers are as fast as before",

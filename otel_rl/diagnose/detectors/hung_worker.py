@@ -93,16 +93,17 @@ def hung_workers_of(history: RunHistory) -> Iterator[Hang]:
         return
     gone = departed(history) | {loss.worker for loss in history.losses}
     tell: set[str] = set()
+    least_s = max(_LEAST_S, _STEPS * rhythm.usual_s)
     for key, worker, track in tracks_about(history, Subject.PHASE_AGE):
         if worker is None or worker in gone:
             continue
         tell |= {worker}
         phase = key.partition("/phase/age/")[2]
-        hang = _hang(history, worker, phase, track.finite())
-        if hang is not None and hang.age_s >= _STEPS * rhythm.usual_s:
+        hang = _hang(history, worker, phase, track.finite(), least_s)
+        if hang is not None:
             yield hang
     for role in sorted({place.role for place in history.spans}):
-        yield from _idle(history, role, gone, tell, max(_LEAST_S, _STEPS * rhythm.usual_s))
+        yield from _idle(history, role, gone, tell, least_s)
 
 
 def _idle(
@@ -171,17 +172,19 @@ def _main_phase(history: RunHistory, worker: str) -> str:
     return max(sorted(took_s), key=lambda phase: took_s[phase])
 
 
-def _hang(history: RunHistory, worker: str, phase: str, ages: Track) -> Hang | None:
+def _hang(history: RunHistory, worker: str, phase: str, ages: Track, least_s: float) -> Hang | None:
+    if not ages.values or ages.values[-1] < least_s:
+        return None  # of most workers in a look: the times of all others are not read for them
     place = PhaseKey(worker.rpartition("/")[0], phase)
-    if not ages.values or not is_current(history, worker, ages) or _waits(history, place):
+    if not is_current(history, worker, ages) or _waits(history, place):
         return None
-    age_s = ages.values[-1]
-    took = [value for track in history.spans.get(place, {}).values() for value in track.values]
-    if len(took) < _FEWEST or age_s < max(_LEAST_S, _FAR * max(took)):
+    took = [track.values for track in history.spans.get(place, {}).values() if track.values]
+    longest_s = max(map(max, took), default=0.0)
+    if sum(map(len, took)) < _FEWEST or ages.values[-1] < _FAR * longest_s:
         return None
-    since = _step_at(history, ages.times_s[-1] - age_s)
+    since = _step_at(history, ages.times_s[-1] - ages.values[-1])
     goes_on = history.last - since >= _STEPS
-    return Hang(worker, phase, age_s, max(took), since) if goes_on else None
+    return Hang(worker, phase, ages.values[-1], longest_s, since) if goes_on else None
 
 
 def _waits(history: RunHistory, place: PhaseKey) -> bool:

@@ -374,7 +374,7 @@ def throttling(history: RunHistory) -> Iterator[Cause]:
     """Find devices that are slowed down by heat, or by a power limit that was lowered."""
     for key, worker, track in _of_devices(history, Subject.POWER_LIMIT):
         change = level(track, shortest=3, among=len(history.workers.get(key, ())))
-        if change and change.after < _LOWER_POWER * change.before:
+        if change and change.is_fall(ratio=_LOWER_POWER, order=0.9):
             yield Cause(
                 Kind.THROTTLED,
                 0.85,

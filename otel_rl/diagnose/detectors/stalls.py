@@ -4,8 +4,8 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from itertools import pairwise
-from math import inf
-from statistics import median
+from math import exp, inf, log
+from statistics import NormalDist, median
 from typing import Final, NamedTuple
 
 from otel_rl.diagnose.classify import (
@@ -22,6 +22,7 @@ from otel_rl.diagnose.history.rhythm import Rhythm
 from otel_rl.diagnose.history.run_history import PhaseKey, RunHistory, Track
 from otel_rl.diagnose.open_work import is_current
 from otel_rl.diagnose.result import Cause, Evidence, Kind
+from otel_rl.diagnose.stats.changes import spread
 from otel_rl.diagnose.stats.levels import settled
 from otel_rl.records import ExperimentStatus
 from otel_rl.semconv import names
@@ -39,6 +40,9 @@ _MISSED = 2  # exports, after which a worker is silent
 _NEWEST = 3  # steps that tell that a run goes on
 _FAR = 4  # times the longest time of a phase
 _FAR_OF_ALL, _FAR_ALONE = 1.5, 2.0  # the same at least if others have done it, or no other does it
+# Times the noise that no work is beyond by chance: by its spread, and by its longest time.
+_NOISES, _NOISES_BY_LONGEST = 5.0, 6.0
+_NORMAL = NormalDist()
 _LATE, _LATE_OF_ROLE = 3, 1.5  # times the longest of it, and of all work of the role, behind others
 _TELLING_S = 7.0  # from the end of a span to its record: a stock SDK keeps spans for 5 s
 _LATE_S = 5.0  # of the last export of a process that ends with the last step
@@ -166,6 +170,8 @@ def _is_evident(history: RunHistory, rhythm: Rhythm, ages: Sequence[_Age]) -> bo
         return False
     if _may_have_ended(history, standing):
         return False
+    if not _all_wait(history, standing) and rhythm.stands_s <= suspicious_s(rhythm):
+        return False  # the step goes on without those who have not done their part
     age_s = history.ends_s - standing.done_s + _least_taken_s(history, standing)
     return age_s >= max(_least_age_s(history, rhythm, standing))
 
@@ -246,10 +252,16 @@ def _beyond(took: Sequence[float], least: float) -> float:
     """Return how many times the longest of these a further one takes at most.
 
     By how far the longest is from the usual: where some work takes long now and then, the spread of
-    most of it does not show it.
+    most of it does not show it. The longest of few is not far, so noise counts for more of them.
     """
     usual_s = median(took) if took else 0.0
-    return max(least, max(took) / usual_s) if usual_s > 0 else inf
+    if usual_s <= 0:
+        return inf
+    longest = log(max(took) / usual_s)
+    noise = spread([log(value) for value in took if value > 0])
+    noises = _NORMAL.inv_cdf((len(took) + 1) / (len(took) + 2))  # of the longest
+    by_noise = min(_NOISES * noise, _NOISES_BY_LONGEST / noises * longest)
+    return max(least, exp(max(longest, by_noise - longest)))
 
 
 def _longest_s(tracks: Mapping[str, Track]) -> float:

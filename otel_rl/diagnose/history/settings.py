@@ -3,6 +3,7 @@
 A curriculum's level or a data set's number changes on purpose, and what is measured with it.
 """
 
+import re
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
@@ -16,6 +17,12 @@ _NEAR: Final = 1  # steps: the row of a change may tell the old or the new value
 _RATE: Final = "/rate"
 _NOT_SET: Final = (
     *("otel_rl/", "critical_path/", "phase/", "goodput/", "service/", "health/", "diagnosis/"),
+)
+# Measured, though often the same for long: the highest reward, the part of groups that all fail.
+_MEASURED: Final = re.compile(
+    r"rewards?(?![a-z])(?!.*(scale|weight|coef))|advantage|score|return"
+    r"|(^|/|_)(frac(tion)?|ratio|rate|errors?|fail\w*|invalid|timeouts?|nans?|clip\w*|count)(/|_|$)"
+    r"|(/|_)(min|max|mean|std)$"
 )
 
 
@@ -41,7 +48,9 @@ class SettingChange(NamedTuple):
 def settings_changed(history: RunHistory, step: int) -> Iterator[SettingChange]:
     """Yield the settings that changed at a step."""
     for key, track in history.rows.items():
-        if key.startswith(_NOT_SET) or key.endswith(_RATE) or key + _RATE in history.rows:
+        if key.startswith(_NOT_SET) or _MEASURED.search(key):
+            continue
+        if key.endswith(_RATE) or key + _RATE in history.rows:
             continue  # a counter, which nothing has counted for a while
         place = next((at for at, of in enumerate(track.steps) if of >= step - _NEAR), None)
         for at in (place, (place or 0) + 1, (place or 0) + 2) if place is not None else ():

@@ -1,9 +1,10 @@
 """A worker that hangs in its work is named, though the run goes on without it."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import pytest
 
+from otel_rl.diagnose.detectors.hung_worker import hung_workers
 from otel_rl.diagnose.engine import diagnose
 from otel_rl.diagnose.history.records import Facts, RowFacts, SpanFacts, WorkerFacts
 from otel_rl.diagnose.history.run_history import PhaseKey, RunHistory
@@ -152,3 +153,27 @@ def test_a_worker_that_is_no_more_among_the_extreme_ones_of_a_large_role_does_no
         time_ns = (1_000 + step * STEP_S) * S
         facts.append(Facts(time_ns, step, rows, spans=spans, lags=lags))
     assert not stalls(RunHistory(facts))
+
+
+class Read(list[float]):
+    """Values that count how often all of them are read."""
+
+    times = 0
+
+    def __iter__(self) -> Iterator[float]:
+        self.times += 1
+        return super().__iter__()
+
+
+@pytest.mark.parametrize(("age_s", "is_read"), [(3.0, False), (500.0, True)])
+def test_times_of_peers_are_read_for_work_that_is_old_alone(age_s: float, *, is_read: bool) -> None:
+    """Else a look at many workers, each in some phase, reads the times of all for each of them."""
+    history = run(until=0)
+    tracks = history.spans[PhaseKey("generator", "generate")]
+    tracks[STUCK].values = told = Read(tracks[STUCK].values)
+    ages = history.workers["generator/worker/phase/age/generate"]
+    for worker in WORKERS:
+        ages[worker].add(STEPS - 1, history.ends_s, age_s)
+
+    assert len([*hung_workers(history)]) == (len(WORKERS) if is_read else 0)
+    assert (told.times >= len(WORKERS)) == is_read

@@ -4,6 +4,8 @@ A step of 20 s: rollouts of 6 s, their scores of 2 s, training of 10 s by two ra
 others. What is done is told each second.
 """
 
+import math
+import random
 from collections.abc import Sequence
 
 import pytest
@@ -198,3 +200,49 @@ def test_a_run_whose_workers_are_all_silent_may_have_ended() -> None:
 
     assert stall(RANK, 36) is not None
     assert diagnose(RunHistory(heard)).causes == []
+
+
+@pytest.mark.parametrize(("age_s", "is_late"), [(30, False), (38, True)])
+def test_the_longest_of_noisy_work_is_no_bound_of_the_next_one(
+    age_s: int, *, is_late: bool
+) -> None:
+    """By chance, sixty times of 10 s, a third more or less, are at most 15 s."""
+    chance, facts = random.Random(1), []
+    begun_s = STEPS * STEP_S + 8
+    for at_s in range(begun_s + age_s + 1):
+        one = told(at_s, RANK)
+        spans = [
+            span._replace(total_s=span.total_s * math.exp(chance.gauss(0, 0.3)))
+            for span in one.spans
+        ]
+        age = WorkerFacts("learner/1", None, 1, float(at_s - begun_s), 0)
+        ages = {"learner/worker/phase/age/train": [age]} if at_s > begun_s else {}
+        facts.append(one._replace(spans=spans, workers=ages))
+    found = [one for one in diagnose(RunHistory(facts)).causes if one.kind is Kind.STALL]
+    assert [one.worker for one in found] == ["learner/1"] * is_late
+
+
+def test_a_step_that_others_go_on_with_is_no_stall_before_it_takes_longer_than_ever() -> None:
+    """Two of four actors are removed, and still report."""
+    facts, told_of = [], []
+    for at_s in range(STEPS * STEP_S):
+        step, second = divmod(at_s, STEP_S)
+        removed = step >= STEPS - 4
+        done = [("actor", rank, "rollout", 8.0) for rank in range(4 - 2 * removed) if second == 8]
+        done += [("judge", 0, "score", 2.0)] * (second == 10)
+        done += [("learner", 0, "train", 8.0)] * (second == 18)
+        spans = [
+            SpanFacts(step, role, phase, f"{role}/{rank}", False, 1, took_s, took_s, 0)
+            for role, rank, phase, took_s in done
+        ]
+        rows = [RowFacts(step, at_s * _NS, {"learner/loss": 1.0})] if spans else []
+        lags = [
+            *((f"actor/{rank}", 0.1) for rank in range(4)),
+            ("judge/0", 0.1),
+            ("learner/0", 0.1),
+        ]
+        at_ns = (100 + at_s) * _NS
+        facts.append(Facts(at_ns, step, rows, [], {}, spans, lags, status="running"))
+        if removed and step < STEPS - 2:
+            told_of += [one.kind for one in diagnose(RunHistory(facts)).causes]
+    assert Kind.STALL not in told_of

@@ -31,6 +31,12 @@ def test_generators_that_wait_for_prompts_are_no_slow_transfer() -> None:
     assert [cause.kind for cause in diagnose(history).causes] == [Kind.STARVATION]
 
 
+def test_trainers_that_wait_in_steps_that_take_no_time_are_told() -> None:
+    spans = {("trainer", "collector_wait", 0): jittered(changed(0.1, 9.0))}
+    history = made(step_s=lambda _: 0.0, spans=spans, waits=["collector_wait"])
+    assert [cause.kind for cause in diagnose(history).causes] == [Kind.STARVATION]
+
+
 @pytest.mark.parametrize(("until", "is_told"), [(AT + 1, True), (None, False)])
 def test_what_is_over_explains_nothing_that_has_begun_and_lasts(
     until: int | None, *, is_told: bool

@@ -140,6 +140,16 @@ def test_rewards_that_jump_without_another_setting_are_wrong(level: Series) -> N
     assert not found.changes
 
 
+@pytest.mark.parametrize(
+    "key",
+    ["driver/reward/max", "driver/frac_reward_zero_std", "driver/parse_errors", "critic/score/min"],
+)
+def test_what_is_measured_is_no_setting_even_if_it_stays_the_same_for_long(key: str) -> None:
+    rows = {"driver/mean_reward": jittered(harder), key: changed(1.0, 0.0, HARDER)}
+    found = diagnose(made(HARDER + 50, rows=rows))
+    assert [one.kind for one in found.causes] == [Kind.REWARD_BUG]
+
+
 def test_a_counter_that_stood_still_is_no_setting() -> None:
     rows = {
         "driver/mean_reward": jittered(harder),

@@ -1,5 +1,6 @@
 """What is told from which size on, on either side of each threshold, mostly without noise."""
 
+import random
 from collections.abc import Mapping, Sequence
 
 import pytest
@@ -383,6 +384,14 @@ def test_a_device_whose_power_limit_is_lowered_is_throttled(
     }
     found = [(c.kind, c.worker, c.since) for c in diagnose(made(workers=workers)).causes]
     assert found == ([(kind, "trainer/1", AT)] if kind else [])
+
+
+@pytest.mark.parametrize("seed", [5, 9, 11])
+def test_a_power_limit_that_always_moves_is_not_lowered(seed: int) -> None:
+    chance = random.Random(seed)
+    watts = [chance.choice([600.0, 650.0, 700.0]) for _ in range(80)]
+    workers = {("trainer/gpu/power/limit", "trainer/0"): lambda step: watts[step]}
+    assert kinds(made(workers=workers)) == set()
 
 
 @pytest.mark.parametrize(
