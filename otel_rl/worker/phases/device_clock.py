@@ -56,8 +56,9 @@ class _Cuda(Protocol):
 
 def is_in_use() -> bool:
     """Report whether the process has queued work on a device."""
-    cuda = _cuda()
-    return cuda is not None and cuda.is_initialized()
+    # A thread may be importing torch.
+    is_initialized = getattr(_cuda(), "is_initialized", None)
+    return is_initialized is not None and bool(is_initialized())
 
 
 def _cuda() -> _Cuda | None:

@@ -1,8 +1,10 @@
 """Steps and phases whose work a device does later than the program."""
 
+import sys
 import threading
 from itertools import pairwise
 from time import monotonic_ns, sleep
+from types import ModuleType
 
 import pytest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
@@ -184,6 +186,19 @@ def test_a_device_that_fails_is_told_once_and_leaves_the_program_s_times(
         pass
     assert seconds(started, 2)["train"] < 5
     assert session.GUARD.drops.counts()[DropReason.INTERNAL] == before + 1
+
+
+def test_a_step_beside_an_import_of_torch_is_measured(
+    started: Sink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch = ModuleType("torch")
+    torch.cuda = ModuleType("torch.cuda")  # type: ignore[attr-defined]  # which has nothing yet
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    before = session.GUARD.drops.counts()
+    with otel_rl.step(1), otel_rl.phase("train"):
+        pass
+    assert seconds(started, 1).keys() == {"train", "unaccounted"}
+    assert session.GUARD.drops.counts() == before
 
 
 def test_threads_have_streams_of_their_own(cuda: Cuda, started: Sink) -> None:
