@@ -154,24 +154,37 @@ def test_a_step_within_a_cuda_graph_s_capture_has_the_program_s_times(
     assert spans(started).keys() == {"rl.loop", "rl.train"}
 
 
-def test_threads_that_query_the_device_leave_captures_of_others_alone(
-    cuda: Cuda, started: Sink, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    told: set[int] = set()
-    too_late: set[int] = set()
+class Exchange:
+    """The driver's function, by which a thread tells that it asks for nothing of a capture."""
 
-    def exchange(_mode: object) -> int:
-        told.add(threading.get_ident())
-        too_late.update(cuda.queried_by & {threading.get_ident()})
+    def __init__(self, cuda: Cuda) -> None:
+        self.told: set[int] = set()
+        self.too_late: set[int] = set()
+        self._cuda = cuda
+
+    def __call__(self, _mode: object) -> int:
+        self.told.add(threading.get_ident())
+        self.too_late.update(self._cuda.queried_by & {threading.get_ident()})
         return 0
 
-    monkeypatch.setattr(stream_capture, "_exchange_mode", lambda: exchange)
+
+@pytest.fixture
+def exchange(cuda: Cuda, monkeypatch: pytest.MonkeyPatch) -> Exchange:
+    made = Exchange(cuda)
+    monkeypatch.setattr(stream_capture, "_exchange_mode", lambda: made)
+    return made
+
+
+# ``exchange`` is there before the threads of ``started``.
+def test_threads_that_query_the_device_leave_captures_of_others_alone(
+    cuda: Cuda, exchange: Exchange, started: Sink
+) -> None:
     train(cuda, 1)
     assert seconds(started, 1)["backward"] > 5
     assert spans(started)
     assert cuda.queried_by
-    assert cuda.queried_by <= told
-    assert not too_late
+    assert cuda.queried_by <= exchange.told
+    assert not exchange.too_late
 
 
 def test_a_device_that_fails_is_told_once_and_leaves_the_program_s_times(
