@@ -43,7 +43,7 @@ def test_a_phase_lasts_as_long_as_the_device_works_on_it(cuda: Cuda, started: Si
     found = seconds(started, 1)
     assert found["forward"] == pytest.approx(20, rel=NEAR)
     assert found["backward"] == pytest.approx(40, rel=NEAR)
-    assert found["log"] < 1
+    assert found["log"] < 10
 
 
 def test_the_phases_still_add_up_to_the_step(cuda: Cuda, started: Sink) -> None:
@@ -92,11 +92,11 @@ def test_a_phase_without_the_device_lasts_as_long_as_the_program_is_in_it(
             cuda.idle(50)
             least_s = (monotonic_ns() - begun_ns) / 1e9
         with otel_rl.phase("train"):
-            cuda.launch(1 / MS)
+            cuda.launch(20 / MS)
     cuda.run()
     found = seconds(started, 1)
     assert found["reward"] >= least_s
-    assert found["train"] == pytest.approx(1, rel=0.05)
+    assert found["train"] == pytest.approx(20, rel=0.05)
 
 
 def test_spans_have_the_times_of_the_device(cuda: Cuda, started: Sink) -> None:
@@ -121,11 +121,11 @@ def _lasted_s(span: Span) -> float:
 
 def test_what_the_device_has_not_reached_is_reported_later(cuda: Cuda, started: Sink) -> None:
     with otel_rl.step(1), otel_rl.phase("train"):
-        cuda.launch(1 / MS)
+        cuda.launch(20 / MS)
     assert not otel_rl.flush(timeout_s=0.5)
     assert not [m for m in started.measurements("rl.phase.duration") if m.step == 1]
     cuda.run()
-    assert seconds(started, 1)["train"] == pytest.approx(1, rel=0.05)
+    assert seconds(started, 1)["train"] == pytest.approx(20, rel=0.05)
     assert spans(started).keys() == {"rl.loop", "rl.train"}
 
 
@@ -134,7 +134,7 @@ def test_a_hang_is_in_the_phase_that_the_device_does_not_end(cuda: Cuda, started
     arrived(started)
     with otel_rl.step(2):
         with otel_rl.phase("train"):
-            cuda.launch(1 / MS)
+            cuda.launch(20 / MS)
         with otel_rl.phase("log"):  # waits for it
             (hanging,) = control_flows.views()
             cuda.run()
