@@ -84,7 +84,9 @@ def test_rows_of_the_logger_wait_for_their_numbers_on_a_device_only(
 ) -> None:
     otel_rl.mlogger.log({"loss": cuda.tensor(0.5), "reward": 1.0}, step=3)
     assert not otel_rl.flush(timeout_s=0.5)
-    wait_until(lambda: [m.name for m in started.measurements() if m.step == 3] == ["reward"])
+    wait_until(
+        lambda: [m.name for m in started.measurements() if m.step == 3] == ["reward"], timeout_s=60
+    )
     cuda.run()
     assert otel_rl.flush(timeout_s=60)
     assert [(m.name, m.value) for m in started.measurements() if m.step == 3] == [
