@@ -4,10 +4,11 @@ By default a capture fails if any other thread of the process asks whether an ev
 A thread may tell the driver that it asks for nothing of the capture.
 """
 
-import sys
 import threading
 from collections.abc import Callable
 from typing import Any, Final
+
+from otel_rl.worker.torch_cuda import is_in_use
 
 __all__ = ["leave_captures_alone"]
 
@@ -31,11 +32,7 @@ def leave_captures_alone() -> None:
 
     Idempotent; does nothing until the process uses CUDA.
     """
-    if _this.has_asked:
-        return
-    cuda = getattr(sys.modules.get("torch"), "cuda", None)
-    is_initialized = getattr(cuda, "is_initialized", None)  # None while torch is being imported
-    if is_initialized is None or not is_initialized():
+    if _this.has_asked or not is_in_use():
         return
     _this.has_asked = True
     exchange = _exchange_mode()

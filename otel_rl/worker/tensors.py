@@ -5,11 +5,12 @@ thread asks ``is_ready`` first, so that a device that hangs does not silence the
 """
 
 import operator
-import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Final, Protocol, SupportsIndex, runtime_checkable
+
+from otel_rl.worker.torch_cuda import torch_cuda
 
 __all__ = ["PLAIN", "Deferred", "NotANumber", "as_step", "hold", "number"]
 
@@ -142,7 +143,7 @@ def _copy_of_tensor(tensor: object, detached: _Tensor) -> object:
 
     Read later, by another thread, it would queue behind all work that the device has by then.
     """
-    cuda = getattr(sys.modules.get("torch"), "cuda", None)
+    cuda = torch_cuda()
     if cuda is None or not getattr(tensor, "is_cuda", False):
         return detached.clone()
     if cuda.is_current_stream_capturing():

@@ -45,6 +45,7 @@ from otel_rl.worker.phases.frames import Frame, StepFrame
 from otel_rl.worker.phases.phase_names import UNACCOUNTED, WHOLES
 from otel_rl.worker.phases.reported_phases import MAX_PHASES
 from otel_rl.worker.tensors import Deferred, as_step
+from otel_rl.worker.torch_cuda import is_in_use
 
 __all__ = ["phase", "step"]
 
@@ -163,7 +164,7 @@ class step(_Block):  # noqa: N801  # reads as a statement: with step(12)
             current = session.running()
             flow.reported.begin(current)
             if current is not None:
-                if current.settings.times_devices and device_clock.is_in_use():
+                if current.settings.times_devices and is_in_use():
                     _mark(flow, frame)
                 frame.end_counts = current.providers.meter.steps.open(
                     number, frame.begun_ns + flow.wall_ns, self

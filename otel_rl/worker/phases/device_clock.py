@@ -15,7 +15,6 @@ one before it is the time of that one. Only torch with CUDA or ROCm is known; ot
 done when the program goes on.
 """
 
-import sys
 import threading
 from collections import deque
 from time import sleep
@@ -24,8 +23,9 @@ from typing import Final, NamedTuple, Protocol
 from otel_rl.worker.guard import Guard
 from otel_rl.worker.phases.phase_names import WHOLES
 from otel_rl.worker.tensors import Deferred
+from otel_rl.worker.torch_cuda import torch_cuda
 
-__all__ = ["DeviceClock", "DeviceSeconds", "Mark", "SpanTimes", "StepMarks", "is_in_use"]
+__all__ = ["DeviceClock", "DeviceSeconds", "Mark", "SpanTimes", "StepMarks"]
 
 _MAX_WAITING: Final = 1 << 12
 """Marks that a device has yet to reach; further ones have the program's time."""
@@ -50,24 +50,11 @@ class _Cuda(Protocol):
 
     def Event(self, *, enable_timing: bool) -> _Event: ...  # noqa: N802  # torch's name
     def current_device(self) -> int: ...
-    def is_initialized(self) -> bool: ...
     def is_current_stream_capturing(self) -> bool: ...
 
 
-def is_in_use() -> bool:
-    """Report whether the process has queued work on a device."""
-    # A thread may be importing torch.
-    is_initialized = getattr(_cuda(), "is_initialized", None)
-    return is_initialized is not None and bool(is_initialized())
-
-
-def _cuda() -> _Cuda | None:
-    cuda: _Cuda | None = getattr(sys.modules.get("torch"), "cuda", None)
-    return cuda
-
-
 def _present_device() -> int | None:
-    cuda = _cuda()
+    cuda: _Cuda | None = torch_cuda()
     try:
         return None if cuda is None else cuda.current_device()
     except Exception:  # noqa: BLE001  # the next mark fails too, and is counted
@@ -121,7 +108,7 @@ class DeviceClock:
             None without a device, on another one, and while a CUDA graph is captured, which would
             contain the mark.
         """
-        cuda = _cuda()
+        cuda: _Cuda | None = torch_cuda()
         if cuda is None or self._has_failed or len(self._waiting) >= _MAX_WAITING:
             return None
         try:
