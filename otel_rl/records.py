@@ -253,6 +253,7 @@ class SumPoint:
         covers: See ``Measurements``; None if a repetition cannot be detected.
         step: The step, removed from the attributes. A stock SDK counts each step separately.
         is_share: Whether it is a step's share of counts that are in other points, too (ADR 0015).
+        is_scraped: Whether a Collector has scraped it, of a process that may be older than the run.
     """
 
     series: Series
@@ -263,6 +264,7 @@ class SumPoint:
     covers: Covered | None = None
     step: int | None = None
     is_share: bool = False
+    is_scraped: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -303,6 +305,7 @@ class HistogramPoint:
     step: int | None = None
     bounds: tuple[float | None, float | None] = (None, None)
     is_share: bool = False
+    is_scraped: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -233,6 +233,70 @@ def test_the_first_scrape_of_a_histogram_is_a_reference_as_that_of_a_counter() -
     assert run.last("trainer/requests") == sum(counts)
 
 
+def scraped(*metrics: Metric, instance: str = "host:9090") -> ExportMetricsServiceRequest:
+    """A request as a Collector's Prometheus receiver makes it."""
+    sent = request(*metrics, instance=instance, role="generator")
+    sent.resource_metrics[0].resource.attributes.append(text("url.scheme", "http"))
+    return sent
+
+
+def test_what_a_scraped_process_counted_before_the_run_is_not_of_the_run() -> None:
+    run = Run()
+    run.take(request(gauge("loss", 100, 1)), after_s=100)
+    for second in range(101, 111):
+        # It has counted since second 7, with its ``_created``.
+        run.take(scraped(counter("tokens", 7, second, 5000 + second)))
+    assert run.end().last("generator/tokens") == 9
+
+
+@pytest.mark.parametrize("first_s", [100, 104])
+def test_what_a_process_counted_that_started_in_the_run_is_of_the_run(first_s: int) -> None:
+    run = Run()
+    run.take(request(gauge("loss", 100, 1)), after_s=100)
+    for second in range(101, 104):
+        run.take(scraped(counter("tokens", 7, second, 5000)))
+    # It starts again, and another one starts.
+    for second in range(105, 111):
+        run.take(scraped(counter("tokens", first_s, second, 40 + second)))
+        run.take(scraped(counter("tokens", first_s, second, 60), instance="other:9090"))
+    assert run.end().last("generator/tokens") == 40 + 110 + 60
+
+
+def test_a_restart_of_the_bridge_counts_nothing_that_was_before_the_run() -> None:
+    run, logs = Run(), list[DedupLog]()
+    run.take(request(gauge("loss", 100, 1)), after_s=100)
+    for second in range(101, 104):
+        run.take(scraped(counter("tokens", 7, second, 5000 + second)))
+        run.restart(logs)
+    run.take(scraped(counter("tokens", 9, 105, 7777), instance="other:9090"))
+    assert run.end().last("generator/tokens") == 2
+
+
+def joined(metric: Metric, start_s: float) -> Metric:
+    """A delta metric with a second point of the same time, which starts elsewhere.
+
+    As aggregate_labels of the Collector's metricstransform makes it of two series, if one was idle.
+    """
+    data = getattr(metric, metric.WhichOneof("data") or "")
+    data.aggregation_temporality = AggregationTemporality.AGGREGATION_TEMPORALITY_DELTA
+    data.data_points.add().CopyFrom(data.data_points[0])
+    data.data_points[1].start_time_unix_nano = T0 + int(start_s * S)
+    return metric
+
+
+def test_deltas_of_one_time_that_a_collector_has_joined_count_each_once() -> None:
+    run = Run()
+    for second in (2, 3):
+        sent = request(
+            joined(counter("tokens", second - 1, second, 10), 0),
+            joined(histogram("took", second - 1, second, [0.05] * 5, extremes=True), 0),
+        )
+        for _ in range(2):  # the answer was lost
+            run.take(sent)
+    assert run.end().last("trainer/tokens") == 40
+    assert sum(row.values.get("trainer/took/count", 0) for row in run.rows) == 20
+
+
 def test_eight_steps_of_a_stock_gauge_are_eight_rows_however_often_it_is_exported() -> None:
     worker, run = StockWorker(), Run()
     loss = worker.meter.create_gauge("loss")

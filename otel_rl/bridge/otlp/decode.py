@@ -431,6 +431,7 @@ def _sums(metric: Metric, scope: _Scope) -> Iterator[SumPoint]:
                 temporality=temporality,
                 covers=scope.covers(point, tiles=is_delta and step is None),
                 step=step,
+                is_scraped=scope.sender.is_scraped,
             )
 
 
@@ -485,6 +486,7 @@ def _histogram(
         covers=covers,
         step=step,
         is_share=marks is not None,
+        is_scraped=scope.sender.is_scraped,
     )
 
 

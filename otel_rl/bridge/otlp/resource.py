@@ -18,6 +18,9 @@ _DEFAULT_ROLE = "worker"
 
 _PID = "process.pid"
 
+# Of the Prometheus receiver.
+_SCRAPED = "url.scheme"
+
 # Bounds of two caches, for a few thousand processes: together they hold 16 MiB of received data.
 _MAX_SENDERS, _MAX_LONG_SENDERS = 1 << 12, 1 << 8
 _LONG_BYTES = 2 << 10  # most resources have a few hundred, those of Kubernetes up to this
@@ -35,12 +38,14 @@ class Sender:
             series that have a start tile time.
         knows_starts: Whether its cumulative points are an SDK's own, with true starts. A Collector
             that scrapes uses the time of its first scrape.
+        is_scraped: Whether a Collector scrapes it.
     """
 
     worker: Worker
     host: str
     exact: bool
     knows_starts: bool
+    is_scraped: bool
 
 
 def sender_of(serialized: bytes) -> Sender:
@@ -77,7 +82,8 @@ def _read_sender(serialized: bytes) -> Sender:
         host=attributes.get("host.name", ""),
         exact=exact,
         # The resource of a scraped SDK may carry the SDK's own attributes beside the scrape's.
-        knows_starts="telemetry.sdk.name" in attributes and "url.scheme" not in attributes,
+        knows_starts="telemetry.sdk.name" in attributes and _SCRAPED not in attributes,
+        is_scraped=_SCRAPED in attributes,
     )
 
 

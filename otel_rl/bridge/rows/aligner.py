@@ -7,6 +7,7 @@ single points.
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from otel_rl.bridge.rows.history.step_analysis import MAX_PLACES, StepAnalysis
 from otel_rl.bridge.rows.intake.export_intake import add_points
@@ -14,9 +15,12 @@ from otel_rl.bridge.rows.open_run.run_logs import RunLogs
 from otel_rl.bridge.rows.open_run.run_standing import RunStanding
 from otel_rl.bridge.rows.open_run.run_state import RunState
 from otel_rl.bridge.rows.open_run.run_values import RunValues
-from otel_rl.bridge.rows.open_run.worker_reports import add_departures, add_exports
+from otel_rl.bridge.rows.open_run.worker_reports import (
+    add_departures,
+    add_exports,
+    look_at_clocks,
+)
 from otel_rl.bridge.rows.reports.data_warnings import (
-    SAMPLED,
     DataWarning,
     of_overflowed,
     of_sampled,
@@ -101,11 +105,14 @@ class Aligner:
             intake.series.make_room(intake.settings, received_ns)
         has_points, is_new = state.begun or (False, False)
         taken = intake.sample_counts.taken
+        times_ns = [export.time_ns for export in decoded.exports if export.time_ns]
+        intake.first_ns = min([*times_ns, intake.first_ns or arrived_ns])
+        look_at_clocks(state, decoded.exports, arrived_ns)
         add_points(intake, decoded.points, received_ns)
         for sample in decoded.samples:
             intake.add_sample(sample, received_ns)
         if decoded.is_sampled:
-            state.span_window.is_marked = True
+            state.span_window.missing.is_marked = True
         if decoded.spans:
             intake.history.spanned(
                 state.span_window.recent.new_of(decoded.spans), intake.axis.steps.at
@@ -172,7 +179,7 @@ class Aligner:
         state, intake, room = self.state, self._intake, BatchLimit(at_most)
         clock_ns, now_ns = now_ns, state.clock.at(now_ns)
         self._look_at_workers(now_ns)
-        numeric = self._close_numeric(now_ns, room, everything=everything)
+        numeric = self._close_numeric(now_ns, clock_ns, room, everything=everything)
         tables = intake.tables.close(intake.settings, now_ns, everything=everything, room=room)
         analyses = self._close_analyses(now_ns, everything=everything)
         self.has_more = room.is_used_up or state.span_window.has_more
@@ -188,13 +195,14 @@ class Aligner:
     def _look_at_workers(self, now_ns: int) -> None:
         """Check the liveness of workers, and forget those that ended long ago."""
         table, lease_ns = self._intake.series, int(self.settings.lease_s * _NS_PER_S)
+        table.workers.compare_clocks(self.settings)
         for worker in table.workers.states.values():
             worker.clock_is(now_ns)
         self.state.liveness.look(table.workers.states, lease_ns=lease_ns, now_ns=now_ns)
         table.forget(self.settings, now_ns)
 
     def _close_numeric(
-        self, now_ns: int, room: BatchLimit, *, everything: bool
+        self, now_ns: int, clock_ns: int, room: BatchLimit, *, everything: bool
     ) -> list[ClosedStep | ClosedWindow]:
         """Remove and return the complete steps and windows that have a value."""
         intake = self._intake
@@ -210,8 +218,16 @@ class Aligner:
         intake.sample_counts.count_late(sum(step.late for step in steps))
         intake.goodput.follow(intake.steps.attempts.begun, intake.axis.steps)
         windows = intake.windows.close(
-            intake.series, intake.settings, now_ns, everything=everything, room=room
+            intake.series,
+            intake.settings,
+            now_ns,
+            clock_ns=clock_ns,
+            everything=everything,
+            room=room,
         )
+        # Their steps are those of the leader's times.
+        if shift_ns := intake.series.workers.shift_of(intake.axis.leader):
+            windows = [replace(row, time_ns=row.time_ns - shift_ns) for row in windows]
         numeric: list[ClosedStep | ClosedWindow] = [*steps, *windows]
         return [row for row in numeric if row.values]
 
@@ -236,7 +252,8 @@ class Aligner:
             lambda: self._intake.axis.steps.values,
             everything=everything,
         )
-        if analyses and window.sampled and SAMPLED not in self.row_maker.keys:
+        if analyses and window.sampled and not self._intake.has_told_sampled:
+            self._intake.has_told_sampled = True
             self._intake.warnings.append(of_sampled(window.sampled, analyses[-1].time_ns))
         if analyses and not was_crowded and window.crowded_role:
             end_ns = analyses[-1].time_ns

@@ -36,6 +36,7 @@ from otel_rl.bridge.rows.series.cumulative import Increment
 from otel_rl.bridge.rows.series.key_groups import GroupIdentity
 from otel_rl.bridge.rows.series.series_table import StreamTable
 from otel_rl.bridge.rows.series.streams import Group, Stream
+from otel_rl.bridge.rows.series.worker_clock import tolerance_ns
 from otel_rl.bridge.rows.settings import AlignSettings
 from otel_rl.bridge.rows.turns.batch_limit import BatchLimit
 from otel_rl.records import HOST_ID, HistogramPoint
@@ -237,6 +238,8 @@ class OpenWindows:
             Number of late ones.
         """
         length_ns = int(settings.window_s * _NS_PER_S)
+        if shift_ns := stream.worker.shift_ns:
+            times_ns = [time_ns + shift_ns for time_ns in times_ns]
         late = start = 0
         for _, run in groupby(time_ns // length_ns for time_ns in times_ns):
             end = start + sum(1 for _ in run)
@@ -261,6 +264,7 @@ class OpenWindows:
         settings: AlignSettings,
     ) -> bool:
         """Fold in an increment of a counter. Returns whether it is late."""
+        time_ns += stream.worker.shift_ns
         window = self._window(time_ns, received_ns, settings)
         for group in window.groups(stream):
             cells = window.counted.setdefault(group.number, {})
@@ -275,7 +279,8 @@ class OpenWindows:
         self, stream: Stream, point: HistogramPoint, received_ns: int, settings: AlignSettings
     ) -> bool:
         """Fold in a delta histogram. Returns whether it is late."""
-        window = self._window(point.time_ns, received_ns, settings)
+        time_ns = point.time_ns + stream.worker.shift_ns
+        window = self._window(time_ns, received_ns, settings)
         for group in window.groups(stream):
             cell = window.distributions.get(group.number)
             if cell is None:
@@ -302,17 +307,27 @@ class OpenWindows:
         settings: AlignSettings,
         now_ns: int,
         *,
+        clock_ns: int,
         everything: bool,
         room: BatchLimit | None = None,
     ) -> list[ClosedWindow]:
-        """Remove and return every window that is over and finds room, in order of time."""
+        """Remove and return every window that is over and finds room, in order of time.
+
+        Args:
+            table: Streams, workers and keys.
+            settings: How long to wait.
+            now_ns: The bridge's clock without its downtime.
+            clock_ns: The bridge's clock.
+            everything: No more data will come.
+            room: For so many values.
+        """
         room = room or BatchLimit()
         horizon_ns = now_ns - int(settings.lease_s * _NS_PER_S)
         young_ns = now_ns - int(settings.allowed_lateness_s * _NS_PER_S)
         # A new worker without reported progress may hold data of any window.
-        clock_ns = min(
+        come_ns = min(
             (
-                worker.event_ns
+                worker.come_through_ns
                 for worker in table.workers.states.values()
                 if worker.received_ns >= horizon_ns
                 and (worker.event_ns or worker.first_ns >= young_ns)
@@ -324,12 +339,14 @@ class OpenWindows:
         for place, end_ns in enumerate(sorted(self._open)):
             window = self._open[end_ns]
             window.received_ns = min(window.received_ns, now_ns)  # the clock may be set back
-            over = clock_ns >= end_ns
+            over = come_ns >= end_ns
             overdue = now_ns - window.received_ns >= settings.allowed_lateness_s * _NS_PER_S
             if everything or over or overdue or place < surplus:
                 if not room.take(window.size()):
                     break
-                rows += self._closed(end_ns, table, settings, is_last=everything)
+                # A window of the future, by a wrong clock, says nothing of those before it.
+                is_past = over or end_ns <= clock_ns + tolerance_ns(settings.allowed_lateness_s)
+                rows += self._closed(end_ns, table, settings, is_last=everything, is_past=is_past)
         return rows
 
     def to_wire(self) -> wire.Windows:
@@ -354,10 +371,17 @@ class OpenWindows:
         return windows
 
     def _closed(
-        self, end_ns: int, table: StreamTable, settings: AlignSettings, *, is_last: bool
+        self,
+        end_ns: int,
+        table: StreamTable,
+        settings: AlignSettings,
+        *,
+        is_last: bool,
+        is_past: bool = True,
     ) -> Iterator[ClosedWindow]:
         window = self._open.pop(end_ns)
-        self._closed_through_ns = max(end_ns, self._closed_through_ns)
+        if is_past:
+            self._closed_through_ns = max(end_ns, self._closed_through_ns)
         length_ns = int(settings.window_s * _NS_PER_S)
         rates = self._rates(window, end_ns, length_ns, table, is_last=is_last)
         yield from _rows(window, table, rates)
@@ -374,7 +398,7 @@ class OpenWindows:
         beyond = {
             (worker.role, worker.label)
             for worker in table.workers.states.values()
-            if worker.event_ns >= end_ns and worker.first_ns <= window.received_ns
+            if worker.come_through_ns >= end_ns and worker.first_ns <= window.received_ns
         }
         is_whole_run = is_last and end_ns - self._first_end_ns <= length_ns
         for number, counted in window.counted.items():

@@ -85,6 +85,7 @@ __all__ = [
     "Window",
     "Windows",
     "Worker",
+    "WorkerClock",
     "WorkerColumns",
     "buckets",
     "check_places",
@@ -340,6 +341,8 @@ class SpanWindow(_Array, frozen=True, gc=False):
     forgotten_ns: Int64
     behind_ns: Mapping[str, Int64]
     unnamed_ns: Int64
+    ranks: Mapping[tuple[str, str], Sequence[Int64]] = {}
+    is_marked: bool = False
 
 
 class History(_Array, frozen=True, gc=False):
@@ -482,6 +485,16 @@ class HistogramStream(_Array, frozen=True, gc=False):
     lives: Sequence[HistogramLife]
 
 
+class WorkerClock(_Array, frozen=True, gc=False):
+    """Difference of a worker's clock, and what it was seen by; times in ns."""
+
+    ahead_ns: Int64 | None
+    seen_ns: Int64
+    since_ns: Int64
+    exports: Count
+    shift_ns: Int64
+
+
 class WorkerColumns(_Array, frozen=True, gc=False):
     """Changing fields of a worker."""
 
@@ -497,6 +510,7 @@ class WorkerColumns(_Array, frozen=True, gc=False):
     is_replacement: bool
     sends_exit_report: bool
     error: Failure | None = None
+    clock: WorkerClock | None = None
 
 
 class UnitChange(_Array, frozen=True, gc=False):
@@ -706,6 +720,8 @@ class Aligner(_Array, frozen=True, gc=False):
     begun: tuple[bool, bool] | None
     attempts: Sequence[Attempt]
     goodput: Goodput | None = None
+    is_told_sampled: bool = False
+    first_ns: Int64 = 0
 
 
 _Provenance = tuple[

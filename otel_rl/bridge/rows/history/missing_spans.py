@@ -6,7 +6,7 @@ ranks only, or of none, show it: each rank makes a span of every step that it me
 """
 
 from collections import deque
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from otel_rl.records import SpanRecord
@@ -15,7 +15,7 @@ from otel_rl.semconv.spec import BLOCK_STEPS, STEP_SPAN
 __all__ = ["Gaps", "MissingSpans"]
 
 # Latest steps of one rank that are remembered.
-_STEPS_OF_RANK: Final = 64
+_STEPS_OF_RANK: Final = 16
 
 # Workers whose steps are remembered.
 _MAX_RANKS: Final = 4_096
@@ -49,10 +49,25 @@ class Gaps(NamedTuple):
 
 
 class MissingSpans:
-    """Steps of each rank that have spans. Not in the journal: later spans show the same."""
+    """Steps of each rank that have spans.
 
-    def __init__(self) -> None:
-        self._steps: dict[tuple[str, str], deque[int]] = {}
+    Attributes:
+        is_marked: Whether a span has said that others of its step may have been dropped.
+    """
+
+    def __init__(
+        self,
+        ranks: Mapping[tuple[str, str], Iterable[int]] | None = None,
+        *,
+        is_marked: bool = False,
+    ) -> None:
+        self.is_marked = is_marked
+        self._steps = {rank: deque(of, _STEPS_OF_RANK) for rank, of in (ranks or {}).items()}
+
+    @property
+    def ranks(self) -> Mapping[tuple[str, str], Sequence[int]]:
+        """Return the latest steps with spans, by role and worker."""
+        return {rank: [*steps] for rank, steps in self._steps.items()}
 
     def add(self, spans: Iterable[SpanRecord]) -> None:
         """Take new spans."""

@@ -38,15 +38,14 @@ class SpanWindow:
 
     Attributes:
         recent: The spans.
-        is_marked: Whether a span has said that others of its step may have been dropped.
+        missing: Steps that have spans.
         gaps: Steps without spans, as of the last explanation.
     """
 
     def __init__(self) -> None:
         self.recent = RecentSpans()
-        self.is_marked = False
+        self.missing = MissingSpans()
         self.gaps = Gaps()
-        self._missing = MissingSpans()
         # Arrival of the last root of a rank, for each step to be explained.
         self._waiting: dict[tuple[str, int], int] = {}
         # End of each explained step, so that a late rank does not have it explained again, while a
@@ -71,7 +70,7 @@ class SpanWindow:
     @property
     def sampled(self) -> str:
         """Return what shows that spans of steps are dropped on the way, in words; else empty."""
-        return str(self.gaps) if self.gaps.is_a_rule else _MARKED if self.is_marked else ""
+        return str(self.gaps) if self.gaps.is_a_rule else _MARKED if self.missing.is_marked else ""
 
     @property
     def has_more(self) -> bool:
@@ -86,7 +85,7 @@ class SpanWindow:
             wait to be explained.
         """
         added, dropped = self.recent.add(spans)
-        self._missing.add(added)
+        self.missing.add(added)
         for span in added:
             if span.name == STEP_SPAN and span.step is not None:
                 step = (span.role, span.step)
@@ -151,7 +150,7 @@ class SpanWindow:
         steps = [number for of, number in due if of == role]
         if steps:
             explained_before = {number for of, number in self._explained if of == role}
-            self.gaps = self._missing.gaps(role, explained_before.union(steps), reported())
+            self.gaps = self.missing.gaps(role, explained_before.union(steps), reported())
         explained = explain(self.recent.by_id, role, steps, self._places, missed() if steps else {})
         self._explaining = _Explaining(role, self._over_ns(due), explained)
 
@@ -223,6 +222,8 @@ class SpanWindow:
             # The others are read from the spans; mostly there are no more than those.
             self.recent.newest_of_forgotten(),
             self.recent.unnamed_ns,
+            self.missing.ranks,
+            self.missing.is_marked,
         )
 
     @classmethod
@@ -232,6 +233,7 @@ class SpanWindow:
         window.recent = RecentSpans(kept.forgotten_ns, kept.behind_ns, kept.unnamed_ns)
         window._waiting, window._explained = dict(kept.waiting), dict(kept.explained)
         window._places, window._looked_ns = kept.places, kept.looked_ns
+        window.missing = MissingSpans(kept.ranks, is_marked=kept.is_marked)
         return window
 
 

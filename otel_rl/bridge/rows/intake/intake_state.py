@@ -36,6 +36,8 @@ class IntakeState:
         warnings: About the data, until they are in a row.
         dropped: Points without room for their series, by worker.
         has_told_shared: Whether a warning about processes with one name was given.
+        has_told_sampled: Whether one about spans that are dropped on the way was given.
+        first_ns: Earliest time of an export, by its sender's clock; 0 before the first.
     """
 
     archived: ArchivedPoints | None = None
@@ -54,6 +56,8 @@ class IntakeState:
         self.warnings: list[DataWarning] = []
         self.dropped: dict[str, DroppedPoints] = {}
         self.has_told_shared = False
+        self.has_told_sampled = False
+        self.first_ns = 0
 
     def is_new(
         self,

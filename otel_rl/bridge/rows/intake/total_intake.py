@@ -34,15 +34,15 @@ class TotalIntake:
         if point.series.instrument is not Instrument.COUNTER:
             self._add_level(stream, point, received_ns)
             return
-        if is_delta and not self._to.is_new(stream, point.covers, step=point.step):
+        if is_delta and not self._to.is_new(stream, point.covers, step=_told_by(point)):
             return
         counter = stream.counter
         is_known = counter is not None and counter.time_ns > 0
         is_counted = counter is None and self._is_counted(point)
         if counter is None:
-            counter = CounterStream()
+            is_before = is_counted or self._is_before_the_run(point)
+            counter = CounterStream.counted(point) if is_before else CounterStream()
             if is_counted:
-                counter = CounterStream.counted(point)
                 self._to.sample_counts.drop_as_too_old(1)
             stream.counter = counter
         increment = counter.advance(point)
@@ -97,7 +97,7 @@ class TotalIntake:
         if level.told_since_ns is not None and not is_delta:
             self._measurements.add(stream, level, received_ns)
             return
-        if not self._to.is_new(stream, point.covers, step=point.step):
+        if not self._to.is_new(stream, point.covers, step=_told_by(point)):
             return
         stream.level = stream.level + point.value if is_delta else point.value
         self._measurements.add_new(stream, replace(level, values=[stream.level]), received_ns)
@@ -108,14 +108,14 @@ class TotalIntake:
             self._add_share(stream, point, received_ns)
             return
         is_delta = point.temporality is Temporality.DELTA
-        if is_delta and not self._to.is_new(stream, point.covers, step=point.step):
+        if is_delta and not self._to.is_new(stream, point.covers, step=_told_by(point)):
             return
         before_ns = stream.histogram.time_ns if stream.histogram is not None else 0
         is_counted = stream.histogram is None and self._is_counted(point)
         if stream.histogram is None:
-            stream.histogram = HistogramStream()
+            is_before = is_counted or self._is_before_the_run(point)
+            stream.histogram = HistogramStream.counted(point) if is_before else HistogramStream()
             if is_counted:
-                stream.histogram = HistogramStream.counted(point)
                 self._to.sample_counts.drop_as_too_old(1)
         new = stream.histogram.advance(point)
         self._look_for_shared(stream.histogram, point)
@@ -143,7 +143,25 @@ class TotalIntake:
             self._to.has_told_shared = True
             self._to.warnings.append(of_shared(point.series, point.time_ns))
 
+    def _is_before_the_run(self, point: SumPoint | HistogramPoint) -> bool:
+        """Return whether the first point of a series has counts of a time before the run.
+
+        What is scraped may have run for days. A process that reports by itself is of its run.
+        """
+        is_cumulative = point.temporality is Temporality.CUMULATIVE
+        return point.is_scraped and is_cumulative and 0 < point.start_ns < self._to.first_ns
+
     def _is_counted(self, point: SumPoint | HistogramPoint) -> bool:
         """Return whether the first point of a series may repeat a part of the totals."""
         is_cumulative = point.temporality is Temporality.CUMULATIVE
         return is_cumulative and self._to.series.ended.counts_again(point.start_ns)
+
+
+def _told_by(point: SumPoint | HistogramPoint) -> int | None:
+    """Return what tells a point from others of its time: its step, else the start of a delta.
+
+    A Collector that leaves out attributes may give a series several deltas of one time.
+    """
+    if point.step is not None or point.temporality is not Temporality.DELTA:
+        return point.step
+    return point.start_ns or None

@@ -103,6 +103,8 @@ class RunState:
             self.begun,
             intake.steps.attempts.to_wire(),
             intake.goodput.to_wire(),
+            intake.has_told_sampled,
+            intake.first_ns,
         )
 
     @classmethod
@@ -141,5 +143,8 @@ def _intake(kept: wire.Aligner, settings: AlignSettings) -> PointIntake:
     intake.warnings = [DataWarning.from_wire(warning) for warning in kept.warnings]
     intake.dropped = {worker: DroppedPoints(*one) for worker, one in kept.dropped.items()}
     intake.has_told_shared = kept.is_told_shared
+    intake.has_told_sampled = kept.is_told_sampled
+    # Of a journal that does not tell it, no count is before the run.
+    intake.first_ns = kept.first_ns or (1 if kept.newest_ns else 0)
     intake.goodput = Goodput.from_wire(kept.goodput)
     return intake

@@ -4,9 +4,10 @@ from collections.abc import Iterable
 
 from otel_rl.bridge.rows.open_run.run_state import RunState
 from otel_rl.bridge.rows.series.streams import WorkerStanding
+from otel_rl.bridge.rows.series.worker_clock import tolerance_ns
 from otel_rl.records import Departure, Export
 
-__all__ = ["add_departures", "add_exports"]
+__all__ = ["add_departures", "add_exports", "look_at_clocks"]
 
 _NS_PER_S = 1_000_000_000
 
@@ -25,6 +26,7 @@ def add_exports(
     """
     intake = state.intake
     settle_ns = int(intake.settings.settle_s * _NS_PER_S)
+    most_ns = tolerance_ns(intake.settings.allowed_lateness_s)
     for export in exports:
         worker = intake.series.workers.lease(export.worker, intake.settings)
         if worker is None:
@@ -38,7 +40,24 @@ def add_exports(
         event_ns = export.time_ns if is_new or export.time_ns > worker.event_ns else 0
         # A clock that has stood still is no measure of another.
         intake.history.exported(worker, event_ns, arrived_ns)
+        if event_ns:
+            worker.clock.exported(event_ns, arrived_ns, most_ns)
         worker.exported(received_ns=received_ns, event_ns=event_ns, settle_ns=settle_ns)
+
+
+def look_at_clocks(state: RunState, exports: Iterable[Export], arrived_ns: int) -> None:
+    """Compare the clocks of senders that are ahead, before their samples are added.
+
+    One sample of the future would close all windows until then.
+    """
+    workers, settings = state.intake.series.workers, state.intake.settings
+    most_ns = tolerance_ns(settings.allowed_lateness_s)
+    for export in exports:
+        if export.time_ns - arrived_ns > most_ns:
+            worker = workers.lease(export.worker, settings)
+            if worker is not None:
+                worker.clock.exported(export.time_ns, arrived_ns, most_ns)
+                workers.compare_clocks(settings)
 
 
 def add_departures(state: RunState, departures: Iterable[Departure], received_ns: int) -> None:

@@ -7,6 +7,7 @@ from typing import Final
 from otel_rl.bridge.journal.formats import state_format as wire
 from otel_rl.bridge.rows.dedup.series_dedup import SeriesDedup
 from otel_rl.bridge.rows.series.cumulative import CounterStream, HistogramStream
+from otel_rl.bridge.rows.series.worker_clock import WorkerClock
 from otel_rl.records import WorkerFailure
 from otel_rl.semconv.spec import Reduction
 
@@ -102,6 +103,8 @@ class WorkerState:
         sends_exit_report: Whether it sends an exit report when it ends in order.
         error: The last error that has left one of its steps.
         streams: Its series that carry steps.
+        clock: Its clock, beside the bridge's.
+        shift_ns: What is added to its times to compare them with others'.
     """
 
     role: str
@@ -120,6 +123,13 @@ class WorkerState:
     sends_exit_report: bool = False
     error: WorkerFailure | None = None
     streams: list["Stream"] = field(default_factory=list)
+    clock: WorkerClock = field(default_factory=WorkerClock)
+    shift_ns: int = 0
+
+    @property
+    def come_through_ns(self) -> int:
+        """Return ``event_ns`` by the clock that all workers are compared by; 0 if unknown."""
+        return self.event_ns + self.shift_ns if self.event_ns else 0
 
     def exported(self, *, received_ns: int, event_ns: int, settle_ns: int) -> None:
         """Record an export whose samples are already added.

@@ -21,6 +21,7 @@ from otel_rl.bridge.rows.series.streams import (
     failure_from_wire,
     failure_to_wire,
 )
+from otel_rl.bridge.rows.series.worker_clock import WorkerClock
 from otel_rl.bridge.rows.series.worker_table import WorkerTable
 from otel_rl.records import Device, Series, Worker
 
@@ -244,6 +245,7 @@ def _columns(worker: WorkerState) -> wire.WorkerColumns:
         worker.is_replacement,
         worker.sends_exit_report,
         None if worker.error is None else failure_to_wire(worker.error),
+        worker.clock.to_wire(worker.shift_ns),
     )
 
 
@@ -269,6 +271,8 @@ def _workers(
             columns.is_replacement,
             columns.sends_exit_report,
             None if columns.error is None else failure_from_wire(columns.error),
+            clock=WorkerClock.from_wire(columns.clock),
+            shift_ns=0 if columns.clock is None else columns.clock.shift_ns,
         )
     return WorkerTable(states, dict(identities.indexes))
 

@@ -3,6 +3,7 @@
 from collections.abc import Collection, Mapping
 
 from otel_rl.bridge.rows.series.streams import WorkerState
+from otel_rl.bridge.rows.series.worker_clock import most_common_ns, tolerance_ns
 from otel_rl.bridge.rows.settings import AlignSettings
 from otel_rl.records import Worker
 
@@ -47,6 +48,26 @@ class WorkerTable:
         if worker not in self.states and len(self.states) >= settings.max_series:
             return None
         return self.of(worker)
+
+    def compare_clocks(self, settings: AlignSettings) -> None:
+        """Set how far the times of each worker are from most others', if that matters."""
+        states = self.states.values()
+        if not any(state.clock.ahead_ns or state.shift_ns for state in states):
+            return
+        most_ns = tolerance_ns(settings.allowed_lateness_s)
+        known = [state.clock.ahead_ns for state in states if state.clock.ahead_ns is not None]
+        usual_ns = most_common_ns(known, most_ns)
+        for state in states:
+            ahead_ns = usual_ns if state.clock.ahead_ns is None else state.clock.ahead_ns
+            state.shift_ns = usual_ns - ahead_ns if abs(usual_ns - ahead_ns) > most_ns else 0
+
+    def shift_of(self, leader: tuple[str, str]) -> int:
+        """Return ``shift_ns`` of a worker by role and label, else of the first one."""
+        states = self.states.values()
+        if not any(state.shift_ns for state in states):
+            return 0
+        leads = (state for state in states if (state.role, state.label) == leader)
+        return next(leads, next(iter(states))).shift_ns
 
     def names(self) -> Mapping[str, str]:
         """Return ``<role>/<index>`` of each worker, by its instance."""

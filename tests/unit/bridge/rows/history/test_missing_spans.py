@@ -2,7 +2,7 @@
 
 import random
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 
 import pytest
 
@@ -16,17 +16,17 @@ DRAWN = random.Random(7)
 AT_RANDOM = {number for number in STEPS if DRAWN.random() < 0.5}
 
 
-def run(spanned: Collection[int], steps: Iterable[int] = STEPS, **marks: bool) -> Bench:
+def run(spanned: Collection[int], *, is_sampled: bool = False) -> Bench:
     """A run of which all steps are measured, and only some have spans."""
     bench = Bench()
-    for number in steps:
+    for number in STEPS:
         spans = step(number) if number in spanned else []
         measured = bench.measured(number + 1, number)
-        found = Decoded(measured, (), spans=spans, **marks)
+        found = Decoded(measured, (), spans=spans, is_sampled=is_sampled)
         bench.aligner.add(found, received_ns=bench.at_ns(number + 1))
         bench.hear(number + 1, TRAINER, GENERATOR)
-    bench.hear(steps[-1] + 1.5, leaving=[TRAINER, GENERATOR])
-    bench.look(steps[-1] + 2, everything=True)
+    bench.hear(STEPS[-1] + 1.5, leaving=[TRAINER, GENERATOR])
+    bench.look(STEPS[-1] + 2, everything=True)
     return bench
 
 

@@ -1,0 +1,94 @@
+"""Clock of a worker that is wrong by more than rows wait.
+
+Windows are of time, and close when all workers have come past their end, or after
+``align.allowed_lateness_s``. With a clock that differs by more, no window would have the counts of
+all. A time after its arrival is wrong for certain. One long before may be of data that waited on
+the way. But such data, once it comes, comes faster than it was measured; a clock that is wrong goes
+as fast as the bridge's.
+
+The bridge's own clock may be the wrong one, and be set: what most workers have is right.
+"""
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from otel_rl.bridge.journal.formats import state_format as wire
+
+__all__ = ["WorkerClock", "most_common_ns", "tolerance_ns"]
+
+_NS_PER_S: Final = 1_000_000_000
+
+# Data may be on its way for so long: the batches of two Collectors, with time between them.
+_LEAST_NS: Final = 10 * _NS_PER_S
+
+# For so long, and in so many exports, data that waits would not keep its distance.
+_STEADY_NS: Final = 5 * _NS_PER_S
+_EXPORTS: Final = 3
+
+# Of the tolerance: how much the distance may change by what happens on the way.
+_SHARE: Final = 4
+
+
+def tolerance_ns(allowed_lateness_s: float) -> int:
+    """Return the difference up to which clocks need no correction."""
+    return max(_LEAST_NS, int(allowed_lateness_s * _NS_PER_S))
+
+
+@dataclass(slots=True)
+class WorkerClock:
+    """Difference of a worker's clock to the bridge's.
+
+    Attributes:
+        ahead_ns: The difference; 0 if it is too small to matter, None if it is not certain.
+    """
+
+    ahead_ns: int | None = None
+    _seen_ns: int = 0
+    _since_ns: int = 0
+    _exports: int = 0
+
+    def exported(self, event_ns: int, arrived_ns: int, tolerance_ns: int) -> None:
+        """Take the newest time of an export, and when it arrived by the bridge's clock."""
+        ahead_ns = event_ns - arrived_ns
+        if abs(ahead_ns) <= tolerance_ns:
+            self.ahead_ns = self._exports = 0
+            return
+        if self.ahead_ns and abs(ahead_ns - self.ahead_ns) <= tolerance_ns:
+            return
+        if not self._exports or abs(ahead_ns - self._seen_ns) > tolerance_ns // _SHARE:
+            self.ahead_ns, self._exports = None, 0
+            self._seen_ns, self._since_ns = ahead_ns, arrived_ns
+        self._exports += 1
+        is_steady = self._exports >= _EXPORTS and arrived_ns - self._since_ns >= _STEADY_NS
+        if ahead_ns > 0 or is_steady:
+            self.ahead_ns = ahead_ns
+
+    def to_wire(self, shift_ns: int) -> wire.WorkerClock | None:
+        """Return the clock for the journal; None for one that is right."""
+        if self.ahead_ns == 0 and not (self._exports or shift_ns):
+            return None
+        return wire.WorkerClock(
+            self.ahead_ns, self._seen_ns, self._since_ns, self._exports, shift_ns
+        )
+
+    @classmethod
+    def from_wire(cls, kept: wire.WorkerClock | None) -> "WorkerClock":
+        """Undo ``to_wire``."""
+        if kept is None:
+            return cls(0)
+        return cls(kept.ahead_ns, kept.seen_ns, kept.since_ns, kept.exports)
+
+
+def most_common_ns(ahead_ns: Iterable[int], tolerance_ns: int) -> int:
+    """Return the difference that most clocks have, about; of equally common ones the smallest."""
+    in_order = sorted(ahead_ns)
+
+    def rank(one: int) -> tuple[int, int]:
+        alike = bisect_right(in_order, one + tolerance_ns) - bisect_left(
+            in_order, one - tolerance_ns
+        )
+        return alike, -abs(one)
+
+    return max(in_order, key=rank, default=0)

@@ -1,0 +1,104 @@
+"""Rates and means are those of all workers, however wrong the clock of one of them is."""
+
+from collections import Counter
+
+import pytest
+
+from tests.contract.test_stock_sdk_numbers import T0, Run, S, counter, gauge, request
+
+PER_S = 10
+SECONDS = 120
+WINDOW_S = 5
+
+TWO_HOURS_S = 7200
+
+
+def run(*ahead_s: float, **options: float) -> Run:
+    """Workers that count ten a second and export every second, each by its own clock."""
+    run = Run(**options)
+    for second in range(1, SECONDS):
+        for worker, by_s in enumerate(ahead_s):
+            total = counter("tokens", by_s, by_s + second, PER_S * second)
+            level = gauge("depth", by_s + second, worker)
+            sent = request(total, level, instance=f"w{worker}")
+            run.take(sent, after_s=1 / len(ahead_s))
+    return run.end()
+
+
+def rates(of: Run) -> Counter[float]:
+    found = (row.values.get("trainer/tokens/rate") for row in of.rows)
+    return Counter(round(rate, 3) for rate in found if rate is not None)
+
+
+@pytest.mark.parametrize("ahead_s", [16, 20, 300, -20, -TWO_HOURS_S])
+def test_the_rate_of_two_workers_is_of_both(ahead_s: float) -> None:
+    found = rates(run(0, ahead_s))
+    assert found[2 * PER_S] >= SECONDS / WINDOW_S - 4
+    # Of a clock behind, the first seconds may as well have waited on the way.
+    assert sum(found.values()) - found[2 * PER_S] <= 4
+
+
+@pytest.mark.parametrize("ahead_s", [20, -20, -TWO_HOURS_S])
+def test_the_clock_of_the_first_worker_may_be_the_wrong_one(ahead_s: float) -> None:
+    found = rates(run(ahead_s, 0, 0))
+    assert found[3 * PER_S] >= SECONDS / WINDOW_S - 4
+
+
+@pytest.mark.parametrize("ahead_s", [20, -20, -TWO_HOURS_S])
+def test_a_level_is_the_mean_of_both(ahead_s: float) -> None:
+    of = run(0, ahead_s)
+    levels = Counter(
+        row.values["trainer/depth"] for row in of.rows if "trainer/depth" in row.values
+    )
+    assert levels[0.5] >= SECONDS / WINDOW_S - 4
+
+
+@pytest.mark.parametrize("ahead_s", [0, 20, 300, -20, -TWO_HOURS_S])
+def test_no_count_is_lost(ahead_s: float) -> None:
+    assert run(0, ahead_s).last("trainer/tokens") == 2 * PER_S * (SECONDS - 1)
+
+
+def test_rows_have_the_time_of_the_first_worker_when_all_clocks_are_behind() -> None:
+    rows = run(-TWO_HOURS_S, -TWO_HOURS_S).rows
+    expected = run(0, 0).rows
+    assert [row.time_ns for row in rows] == [
+        row.time_ns - TWO_HOURS_S * 1_000_000_000 for row in expected
+    ]
+
+
+def test_one_sample_of_the_future_closes_no_window_before_it() -> None:
+    run = Run()
+    run.take(request(gauge("forecast", 300, 1.0), instance="odd"))
+    for second in range(1, SECONDS):
+        for worker in "ab":
+            total = counter("tokens", 0, second, PER_S * second)
+            run.take(request(total, instance=worker), after_s=0.5)
+    assert rates(run.end())[2 * PER_S] >= SECONDS / WINDOW_S - 4
+
+
+def test_data_that_waited_on_the_way_keeps_its_time() -> None:
+    run = Run()
+    waiting = []
+    for second in range(1, SECONDS):
+        run.take(request(gauge("depth", second, 0), instance="here"), after_s=1)
+        waiting.append(request(gauge("away", second, second), instance="away"))
+        if second in (SECONDS // 2, SECONDS - 1):
+            for sent in waiting:
+                run.take(sent, after_s=0.01)
+            waiting.clear()
+    told = [row for row in run.end().rows if "trainer/away" in row.values]
+    assert len(told) >= SECONDS / WINDOW_S
+    for row in told:
+        assert abs((row.time_ns - T0) / S - row.values["trainer/away"]) <= WINDOW_S
+
+
+def test_a_clock_that_is_set_right_is_right() -> None:
+    run = Run()
+    for second in range(1, SECONDS):
+        for worker, start_s in (("a", 0), ("b", 20)):
+            by_s = start_s if second < SECONDS // 2 else 0
+            total = counter("tokens", start_s, by_s + second, PER_S * second)
+            run.take(request(total, instance=worker), after_s=0.5)
+    found = run.end()
+    assert found.last("trainer/tokens") == 2 * PER_S * (SECONDS - 1)
+    assert rates(found)[2 * PER_S] >= SECONDS / WINDOW_S - 6
