@@ -112,8 +112,7 @@ class ProfilingContext:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_error: object) -> bool:
-        return False
+    def __exit__(self, *_error: object) -> None: ...
 
 
 @pytest.fixture
@@ -231,6 +230,71 @@ def test_transformers_own_handler_calls_the_adapter(sink: Sink, adapter: Adapter
     handler.on_log(args, state, control, {"loss": 0.25})
     handler.on_train_end(args, state, control)
     assert [(m.value, m.step) for m in arrived(sink)["rl.train.loss"]] == [(0.25, 3)]
+
+
+# RLlib
+
+
+class Timer:
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_error: object) -> None: ...
+
+
+class Algorithm:
+    """As far as it is needed, RLlib's."""
+
+    def __init__(self) -> None:
+        self.config = SimpleNamespace(to_dict=lambda: {"lr": 0.1})
+        self.metrics = SimpleNamespace(log_time=lambda _key: Timer())
+        self.training_iteration = 0
+        self.is_stopped = False
+
+    def train(self, **metrics: object) -> None:
+        with self.metrics.log_time(("timers", "learner_update_timer")):
+            self.step()
+        self.training_iteration += 1
+        result = {"training_iteration": self.training_iteration, "date": "today", **metrics}
+        self.log_result({"learners": {"default_policy": metrics}, "env_runners": metrics, **result})
+        self.cleanup()
+
+    def step(self) -> None:
+        with self.metrics.log_time(("timers", "env_runner_sampling_timer")):
+            pass
+
+    def log_result(self, result: object) -> None: ...
+
+    def cleanup(self) -> None:
+        self.is_stopped = True
+
+
+def test_an_iteration_of_rllib_is_a_step_with_the_phases_that_it_times(
+    sink: Sink, adapter: Adapter
+) -> None:
+    algorithm = Algorithm()
+    adapter("rllib").follow(algorithm=algorithm, metrics_logger=None)
+    adapter("rllib").follow(algorithm=algorithm)  # once is enough
+    algorithm.train(total_loss=0.5)
+    found = arrived(sink)
+    assert [(m.value, m.step) for m in found["rl.train.loss"]] == [(0.5, 1)]
+    assert [m.step for m in found["rl.iteration.duration"]] == [1]
+    assert phases(sink, 1) == {"generate", "unaccounted"}
+    assert phases(sink, None) == {"train"}  # beside the step
+    assert algorithm.is_stopped
+    assert configs(sink) == [{"lr": 0.1}]
+
+
+def test_nan_of_rllib_is_recorded_where_a_learner_has_computed_it(
+    sink: Sink, adapter: Adapter
+) -> None:
+    algorithm = Algorithm()
+    adapter("rllib").follow(algorithm=algorithm)
+    algorithm.train(mean=float("nan"), num_trainable_parameters=float("nan"))
+    found = arrived(sink)
+    assert [name for name in found if "mean" in name or "num_" in name] == [
+        "learners/default_policy/mean"
+    ]
 
 
 # verl
