@@ -35,6 +35,7 @@ _CHANCE = 1.5e-3
 _LEAST_TOLD = 0.01
 _COSTLY, _CHANCE_OF_COSTLY = 0.05, 0.02  # of so much time, who takes it is worth less proof
 _FEW = 3  # steps, if they are farther than all others and near to each other
+_KNOWN = 100  # steps of other runs without one: accidents are rare, also in a short run
 _REGULAR = 0.75
 _CHANCE_OF_ALL = 0.02  # that no earlier step is one of them
 _MOST_OF_ALL = 0.4  # of the steps: more are another level
@@ -107,7 +108,7 @@ def _own_trouble(
     newest = steps[-_FEW:]
     is_near = (
         found.beyond[worker] > 1
-        and _chance_of(newest, (others + 1) / (found.compared * (workers - 1))) < _CHANCE
+        and _chance_of(newest, (others + 1) / (found.compared * (workers - 1) + _KNOWN)) < _CHANCE
         and _lost_s(newest, faster) >= _COSTLY * _since_s(history, newest[0].step)
     )
     return newest if is_near else ()

@@ -10,7 +10,7 @@ from otel_rl.diagnose.classify import Subject, Work, only_waits, tracks_about, w
 from otel_rl.diagnose.detectors.slow_phases import in_seconds, step_time
 from otel_rl.diagnose.history.run_history import RunHistory, Track
 from otel_rl.diagnose.result import Cause, Evidence, Kind
-from otel_rl.diagnose.stats.levels import LevelChange, common_ratio, medians, soon
+from otel_rl.diagnose.stats.levels import LevelChange, common_ratio, medians, settled, soon
 from otel_rl.diagnose.stats.pooled import pooled
 
 __all__ = ["slow_messages"]
@@ -84,6 +84,7 @@ def _late_calls(history: RunHistory) -> Iterator["_Late"]:
             answered[like].append((key.partition("/")[0], track))
     work = _work_without_syncs(history)
     for key, worker, track in tracks_about(history, Subject.CLIENT_CALLS):
+        track = settled(track)
         change = soon(track)
         if change is None or not change.is_rise(ratio=_MIN_RATIO, order=0.75, size=2.0):
             continue
@@ -189,7 +190,7 @@ def _slower_syncs(history: RunHistory) -> Iterator[tuple[str, LevelChange]]:
     for place, of in history.spans.items():
         if work_of(place) is Work.SYNC:
             for worker, track in of.items():
-                change = soon(track)
+                change = soon(settled(track))
                 if change is not None and change.is_rise(ratio=1.7):
                     yield worker, change
 
@@ -242,5 +243,5 @@ def _part_of_answers(history: RunHistory, protocol: str) -> float | None:
 
 def _longer_s(track: Track) -> float:
     """Return by how many seconds the series grew, or 0."""
-    change = soon(track)
+    change = soon(settled(track))
     return change.after - change.before if change and change.change.order >= _IN_ORDER else 0.0

@@ -5,6 +5,7 @@ wait for it, and one worker from its peers. A slowdown common to all phases of a
 machine's, and is subtracted.
 """
 
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import pairwise
@@ -50,8 +51,10 @@ _MIN_PART = 0.25
 _MIN_OWN_RATIO = 1.25
 _OWN_PART = 0.95
 _FELT = 1.05
+_FELT_PART, _FELT_NOISE = 0.5, 3.0  # of a slowdown, and of steps, by which its steps are longer
 _MOSTLY = 0.65  # order of a slowdown against peers
 _WHOLE = 0.5  # of the time from step to step
+_DEVIATION, _FITTED = 1.4826, 0.8  # of a median deviation; values that the median takes up
 _RECENT = 3  # values that may be the change
 _SHARED = 1.15  # times another ratio, which is then the same
 _UNEVEN = 2  # while steps take no longer, one of two workers is slower in few steps by chance
@@ -169,8 +172,9 @@ def slow_work(history: RunHistory) -> Iterator[Cause]:
     steps_s = step_time(history).finite().values
     usual_s = median(steps_s) if steps_s else 0.0
     load = Workload(history)
-    longer_s = _longer_step(history, load)
-    is_felt = _takes_longer(history, load)
+    eased_s = load.eased_steps(step_time(history))
+    longer_s = _longer_step(eased_s)
+    is_felt = _takes_longer(eased_s)
     for place, tracks in work.items():
         if is_collective(place) and not is_felt:
             continue  # who comes last waits a little longer by chance
@@ -181,7 +185,9 @@ def slow_work(history: RunHistory) -> Iterator[Cause]:
         alone = (
             []
             if is_collective(place)
-            else _alone(history, place, peers, of_role[place], least_s, is_felt=is_felt)
+            else _alone(
+                history, place, peers, of_role[place], least_s, None if is_felt else eased_s
+            )
         )
         if alone and len(alone) <= max(1, len(tracks) // 3):
             yield _cause(history, place, alone, is_alone=True)
@@ -212,17 +218,25 @@ def _alone(
     peers: Peers,
     of_role: Track,
     least_s: float,
-    *,
-    is_felt: bool,
+    unfelt: Track | None,
 ) -> list[_Slow]:
-    """Return the workers that became slower than their peers."""
+    """Return the workers that became slower than their peers.
+
+    Args:
+        history: Of the run.
+        place: Their phase.
+        peers: Their times relative to each other.
+        of_role: Their times together.
+        least_s: Least slowdown.
+        unfelt: Times of steps for their work if most take no longer; None if they do.
+    """
     # The start of a run is as odd in the ratio to peers, if these start at another time.
     begun = next(iter(settled(of_role).steps), history.first)
     relative = {worker: _since(peers.relative(worker), begun) for worker in history.spans[place]}
     shown = _farthest(relative.values())
     found = (
-        _slower_than_peers(history, place, worker, of, shown, least_s, is_felt=is_felt)
-        for worker, of in relative.items()
+        _slower_than_peers(history, place, worker, relative, shown, least_s, unfelt)
+        for worker in relative
     )
     return [one for one in found if one is not None]
 
@@ -239,7 +253,11 @@ def _slowdown(
     found, for_its_amount = soon(settled(of_role)), soon(settled(eased))
     if found is None or for_its_amount is None:
         return None
-    return found if _is_slower(found) and _is_slower(for_its_amount) else None
+    if not (_is_slower(found) and _is_slower(for_its_amount)):
+        return None
+    noise = _noise_of_all(tracks.values(), found.step) / sqrt(len(tracks))
+    both = (found, for_its_amount)
+    return found if all(_is_slower(one, noise=noise) for one in both) else None
 
 
 def _is_shared(found: LevelChange, others: Iterable[Track]) -> bool:
@@ -249,22 +267,24 @@ def _is_shared(found: LevelChange, others: Iterable[Track]) -> bool:
     return any(found.ratio / _SHARED <= ratio <= found.ratio * _SHARED for ratio in ratios)
 
 
-def _is_slower(found: LevelChange) -> bool:
-    return found.is_rise(ratio=_least_ratio(found), order=0.7, size=1.2)
+def _is_slower(found: LevelChange, *, noise: float = 0.0) -> bool:
+    return found.is_rise(ratio=_least_ratio(found, noise=noise), order=0.7, size=1.2)
 
 
-def _least_ratio(found: LevelChange, uneven: float = 0.0) -> float:
+def _least_ratio(found: LevelChange, uneven: float = 0.0, *, noise: float = 0.0) -> float:
     """Return the smallest slowdown that stands out of the noise of a series.
 
     Args:
         found: The slowdown.
         uneven: Part by which it has to be larger where noise decides.
+        noise: Of all workers: few values of one series agree by chance.
     """
-    noise = found.change.noise / found.before if found.before > 0 else 1.0
+    noise = max(noise, found.change.noise / found.before) if found.before > 0 else 1.0
     often = min(found.change.place, found.change.length - found.change.place)
-    beyond = max(_LASTING, _STEADY * min(1.0, sqrt(_FEW / often)))
-    by_noise = min(1.0, beyond * noise / _NOISY)
-    return max(_LEAST_RATIO, min(_MIN_RATIO, 1 + beyond * noise) * (1 + uneven * by_noise))
+    of_few = _STEADY * min(1.0, sqrt(_FEW / often)) * noise
+    of_many = min(_MIN_RATIO - 1, _LASTING * noise)
+    by_noise = min(1.0, max(of_few, _LASTING * noise) / _NOISY)
+    return max(_LEAST_RATIO, (1 + max(of_few, of_many)) * (1 + uneven * by_noise))
 
 
 def least_slowdown(history: RunHistory) -> float | None:
@@ -283,32 +303,44 @@ def _least_share(found: LevelChange) -> float:
     return _LITTLE_SHARE if found.change.order >= _IN_ORDER else _MIN_SHARE
 
 
-def _longer_step(history: RunHistory, load: Workload) -> float:
+def _longer_step(eased_s: Track) -> float:
     """Return by how many seconds a step takes longer for its work, if it clearly does."""
-    found = level(settled(load.eased_steps(step_time(history))))
+    found = level(settled(eased_s))
     if found is None or not found.is_rise(ratio=1.5, order=0.7):
         return 0.0
     return found.after - found.before
 
 
-def _takes_longer(history: RunHistory, load: Workload) -> bool:
+def _takes_longer(eased_s: Track) -> bool:
     """Return whether steps take longer for their work at all."""
-    found = soon(settled(load.eased_steps(step_time(history))))
+    found = soon(settled(eased_s))
     return found is not None and found.is_rise(ratio=_FELT, order=0.75)
+
+
+def _shows(eased_s: Track, since: int, longer_s: float) -> bool:
+    """Return whether each step since then has taken as much longer, beyond the noise of steps.
+
+    Of those that have ended: the second slow piece of work comes before the end of its step.
+    """
+    place = bisect_left(eased_s.steps, since)
+    before, after = eased_s.values[:place], eased_s.values[place:]
+    if not before or not after:
+        return False
+    least_s = max(_FELT_PART * longer_s, _FELT_NOISE * spread(before))
+    return min(after) - median(before) >= least_s
 
 
 def _slower_than_peers(
     history: RunHistory,
     place: PhaseKey,
     worker: str,
-    relative: Track,
+    of_all: Mapping[str, Track],
     shown: float,
     least_s: float,
-    *,
-    is_felt: bool,
+    unfelt: Track | None,
 ) -> _Slow | None:
     """Return the slowdown of a worker against peers with the same work in the same steps."""
-    tracks = history.spans[place]
+    tracks, relative = history.spans[place], of_all[worker]
     track = tracks[worker]
     values = relative.values
     if not values or max(values) < _LEAST_RATIO * min(values):
@@ -316,11 +348,13 @@ def _slower_than_peers(
     found = soon(relative, among=len(tracks), shown=shown * median(values))
     if found is None or not found.is_up(_MOSTLY):
         return None
-    uneven = 0.0 if is_felt else _UNEVEN / sum(step >= found.step for step in relative.steps)
-    least_ratio = _least_ratio(found, uneven)
+    before, after = medians(track, found.step) or _NO_LEVELS
+    uneven = 0.0
+    if unfelt is not None and not _shows(unfelt, found.step, after - before):
+        uneven = _UNEVEN / sum(step >= found.step for step in relative.steps)
+    least_ratio = _least_ratio(found, uneven, noise=_noise_of_all(of_all.values(), found.step))
     if not found.is_rise(ratio=least_ratio, order=_MOSTLY, size=1.2):
         return None
-    before, after = medians(track, found.step) or _NO_LEVELS
     share = more_of(history, place, worker, found.step, before, after)
     # Its peers may have become faster, which is no slowdown of its own.
     own_ratio = min(_MIN_OWN_RATIO, _OWN_PART * found.ratio)
@@ -344,6 +378,18 @@ def _farthest(relative: Iterable[Track]) -> float:
         ),
         default=0.0,
     )
+
+
+def _noise_of_all(relative: Iterable[Track], step: int) -> float:
+    """Return the noise of all workers around their levels before and since a step."""
+    off: list[float] = []
+    for track in relative:
+        place = bisect_left(track.steps, step)
+        for part in (track.values[:place], track.values[place:]):
+            if len(part) > 1:
+                usual, few = median(part), len(part) / (len(part) - _FITTED)
+                off += [few * abs(value / usual - 1) for value in part]
+    return _DEVIATION * median(off) if off else 0.0
 
 
 def _begun(track: Track, step: int, before: float, after: float) -> int:

@@ -347,7 +347,7 @@ class GrowingHistory:
         return self._taken._completed()  # noqa: SLF001  # its other half
 
 
-_BYTES_OF_TRACK: Final = 160  # and its place in a dictionary
+_BYTES_OF_TRACK: Final = 224  # and its place in a dictionary
 _BYTES_OF_STEP: Final = 64  # its number and time
 
 _Key = TypeVar("_Key", str, PhaseKey)

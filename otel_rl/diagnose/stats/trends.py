@@ -23,7 +23,7 @@ _ROUNDING = 1e-9  # of the values: a line through equal ones is off by the last 
 
 # Last values that leave a trend, all together in units of its noise, each, and steps they go on.
 _HEADING, _EVIDENCE, _EACH, _AHEAD = (6, 5, 4, 3), 16.0, 1.5, 8
-_TWO, _OF_TWO = 2, 1.5  # values of a fall, and times as far: what rises may be a spike
+_TWO = 2  # values of a fall: what rises may be a spike
 
 _MOST = 700.0  # up to which the exponential is finite
 
@@ -146,8 +146,7 @@ def _is_heading(
     off = [
         sign * math.log(value / one) for value, one in zip(values[place:], expected, strict=True)
     ]
-    evidence = _EVIDENCE * (_OF_TWO if len(off) == _TWO else 1.0)
-    if off[0] <= _EACH * noise or sum(off) < evidence * noise:
+    if off[0] <= _EACH * noise or sum(off) < _EVIDENCE * noise:
         return False
     if any(later <= one for one, later in pairwise(off)):
         return False
