@@ -655,6 +655,34 @@ def test_look_alikes_from_a_stock_sdk_are_series_of_their_own() -> None:
     assert run.last("trainer/tokens/1") == 15
 
 
+def level(name: str, time_s: float, value: int) -> Metric:
+    """A point of an up-down counter."""
+    metric = counter(name, 0, time_s, value)
+    metric.sum.is_monotonic = False
+    return metric
+
+
+OF_ONE_NAME = {
+    "counter": counter("work", 0, 1, 7),
+    "level": level("work", 1, 11),
+    "gauge": gauge("work", 1, 13.0),
+    "histogram": histogram("work", 0, 1, [17.0], extremes=True),
+}
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+@pytest.mark.parametrize("kinds", [*itertools.permutations(OF_ONE_NAME, 2)], ids="-".join)
+def test_instruments_of_one_name_lose_no_value(kinds: tuple[str, str], restarts: bool) -> None:
+    run = Run()
+    for kind in kinds:
+        run.take(request(OF_ONE_NAME[kind]))
+        if restarts:
+            run.restart([])
+    told = {value for row in run.end().rows for value in row.values.values()}
+    expected = {"counter": 7, "level": 11, "gauge": 13, "histogram": 17}
+    assert {expected[kind] for kind in kinds} <= told
+
+
 def test_a_summary_beside_a_gauge_of_its_name_loses_neither() -> None:
     run = Run(window_s=100)
     for second in range(1, 4):

@@ -54,6 +54,8 @@ class GroupIdentity(NamedTuple):
         attributes: Without the step.
         reduction: Of the values.
         unit: Empty for the first unit of the metric, and for none.
+        extra: Further optional values, as suffixes: a level, a counter and a histogram of one name
+            have no common value.
     """
 
     role: str
@@ -61,6 +63,7 @@ class GroupIdentity(NamedTuple):
     attributes: _Attributes
     reduction: Reduction
     unit: str = ""
+    extra: tuple[str, ...] = ()
 
 
 class UnitChange(NamedTuple):
@@ -115,6 +118,7 @@ class GroupTable:
         *,
         most: int,
         device: _Attributes = (),
+        extra: tuple[str, ...] = (),
     ) -> GroupIdentity:
         """Return the identity of values in ``unit``, which may be empty.
 
@@ -125,11 +129,11 @@ class GroupTable:
         """
         # A step that is not a number is left among the attributes.
         attributes = tuple(pair for pair in attributes if pair[0] != names.RL_LOOP_ITERATION)
-        own = GroupIdentity(role, name, (*attributes, *device), reduction)
+        own = GroupIdentity(role, name, (*attributes, *device), reduction, extra=extra)
         identity = self._in_unit(own, unit)
         is_full = attributes and self._sizes[role, name, device] >= most
         if is_full and identity not in self._groups:
-            of_others = GroupIdentity(role, name, (OVERFLOW, *device), reduction)
+            of_others = own._replace(attributes=(OVERFLOW, *device))
             identity = self._in_unit(of_others, unit)
             self._folds.add(identity)
         return identity
@@ -159,7 +163,6 @@ class GroupTable:
         self,
         identity: GroupIdentity,
         statistics: tuple[str, ...] = (),
-        extra: tuple[str, ...] = (),
         *,
         suffix: str = "",
         key: str = "",
@@ -170,14 +173,13 @@ class GroupTable:
         Args:
             identity: See ``identify``.
             statistics: Further statistics, as suffixes of the key.
-            extra: Further optional values, as suffixes.
             suffix: The end of the identity's name that is no part of the metric's.
             key: Default: made of the identity.
             unit: As reported.
         """
         group = self._groups.get(identity)
         if group is None:
-            role, name, attributes, reduction, other_unit = identity
+            role, name, attributes, reduction, other_unit, extra = identity
             name = name.removesuffix(suffix)
             first_key = key = key or tracker_key(role, name, attributes) + suffix
             if other_unit:
@@ -204,7 +206,9 @@ class GroupTable:
         if key not in self._own_keys and len(self._own_keys) >= settings.max_worker_series:
             return None
         self._own_keys.add(key)
-        identity = GroupIdentity(key, group.name, group.attributes, group.reduction)
+        identity = GroupIdentity(
+            key, group.name, group.attributes, group.reduction, extra=group.extra
+        )
         own = self._groups.get(identity)
         if own is None:
             statistics = tuple(one.removeprefix(OVER_RANKS) for one in group.statistics)
@@ -245,7 +249,7 @@ class GroupTable:
         """Return the groups for the journal, without the totals, which change all the time."""
         return [
             wire.Group(
-                (*identity,),
+                identity[:5],
                 g.key,
                 g.role,
                 g.name,
@@ -270,7 +274,12 @@ class GroupTable:
         for number, one in enumerate(identities.groups):
             role, name, attributes, reduction, unit = one.identity
             identity = GroupIdentity(
-                intern(role), intern(name), intern(attributes), reduction, intern(unit)
+                intern(role),
+                intern(name),
+                intern(attributes),
+                reduction,
+                intern(unit),
+                intern(one.extra),
             )
             group = Group(
                 number,

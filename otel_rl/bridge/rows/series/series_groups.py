@@ -57,13 +57,13 @@ class SeriesGroups:
 
     def of_role(self, series: Series, settings: AlignSettings) -> Group:
         """Return the group of its role; values of a host have no role."""
-        _, statistics, extra = _reduction_of(series)
+        _, statistics, _ = _reduction_of(series)
         before = len(self._keys.groups)
         key = ""
         identity = self._identity(series, settings)
         if _is_of_host(series):
             key = device_key(HOSTS, series.name, _key_attributes(series, identity))
-        group = self._keys.group(identity, statistics, extra, key=key, unit=series.unit)
+        group = self._keys.group(identity, statistics, key=key, unit=series.unit)
         is_of_others = is_folded(group) or labels_of(series.name, series.attributes) is not None
         if len(self._keys.groups) > before and not is_of_others:
             group.own_name, group.own_scale = own_name_of(series)
@@ -88,12 +88,12 @@ class SeriesGroups:
         labels = labels_of(series.name, series.attributes)
         if labels is None:
             return (), ""
-        _, statistics, extra = _reduction_of(series)
+        _, statistics, _ = _reduction_of(series)
         wider: list[Group] = []
         of_all = self._identity(series, settings, role="")
         if not _is_of_host(series) and self._keys.has_room_for(of_all, settings):
             key = tracker_key("", series.name, _key_attributes(series, of_all))
-            wider.append(self._keys.group(of_all, statistics, extra, key=key, unit=series.unit))
+            wider.append(self._keys.group(of_all, statistics, key=key, unit=series.unit))
         prefix = self._devices.prefix(
             labels, f"{worker.role}/{worker.label}", at_most=settings.max_devices
         )
@@ -102,7 +102,7 @@ class SeriesGroups:
         if prefix and self._keys.has_room_for(of_one, settings):
             key = device_key(prefix, series.name, _key_attributes(series, of_one))
             before = len(self._keys.groups)
-            one = self._keys.group(of_one, (), extra, key=key)
+            one = self._keys.group(of_one, key=key)
             if len(self._keys.groups) > before and not is_folded(one):
                 one.own_name, one.own_scale = own_name_of(series)
             wider.append(one)
@@ -126,14 +126,16 @@ class SeriesGroups:
         """Return the identity of a series' group: of its own role unless another is given."""
         if role is None:
             role = "" if _is_of_host(series) else series.worker.role
+        reduction, _, extra = _reduction_of(series)
         return self._keys.identify(
             role,
             series.name,
             _attributes_of(series),
-            _reduction_of(series)[0],
+            reduction,
             series.unit,
             most=settings.max_metric_keys,
             device=device,
+            extra=extra,
         )
 
 
