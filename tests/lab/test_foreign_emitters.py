@@ -15,8 +15,10 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import pairwise
 from pathlib import Path
+from threading import Thread
 
 import numpy as np
 import pytest
@@ -691,6 +693,73 @@ def test_what_is_scraped_counts_once_over_restarts_of_the_collector_and_of_the_t
     assert sum(values(rows, f"{ROLE}/took/count")) == counted
     assert weighted(rows, f"{ROLE}/took") == pytest.approx(50.0)
     assert troubles(rows) == {}
+
+
+class Page(ThreadingHTTPServer):
+    """A page of metrics in the format OpenMetrics, with the times since which they count."""
+
+    def __init__(self) -> None:
+        self.text = ""
+        super().__init__(("127.0.0.1", 0), PageHandler)
+
+    def show(self, tokens: int, *, since_s: float) -> None:
+        """Count, since the process has started."""
+        lines = [
+            "# TYPE tokens counter",
+            f"tokens_total {tokens}",
+            f"tokens_created {since_s:.3f}",
+            "# TYPE temperature gauge",
+            f"temperature {tokens}",
+            "# EOF",
+        ]
+        self.text = "".join(f"{line}\n" for line in lines)
+
+
+class PageHandler(BaseHTTPRequestHandler):
+    """Answers with the page as it is."""
+
+    def do_GET(self) -> None:
+        assert isinstance(self.server, Page)
+        body = self.server.text.encode()
+        self.send_response(200)
+        self.send_header("Content-Type", "application/openmetrics-text; version=1.0.0")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
+@pytest.mark.slow
+def test_a_scraped_process_that_is_older_than_the_run_counts_since_the_first_scrape(
+    tmp_path: Path,
+) -> None:
+    hour_ago_s = time.time() - 3600
+    with Page() as page, site_at(tmp_path, MANY_WINDOWS) as site:
+        Thread(target=page.serve_forever).start()
+        settings = {
+            "OTEL_RL_GATEWAY_URL": site.bridge.url,
+            "OTEL_RL_EXPERIMENT": EXPERIMENT,
+            "OTEL_RL_TRIAL": "node",
+        }
+        address = f"127.0.0.1:{page.server_port}"
+        overlay = SCRAPING.format(address=address) + QUICK.format(exporter="otlp_http/gateway")
+        scraped = Scraped(site)
+        page.show(5000, since_s=hour_ago_s)
+        try:
+            with Collector("agent", tmp_path / "agent", settings, overlay):
+                scraped.look_again()
+                page.show(5007, since_s=hour_ago_s)
+                assert wait_for(lambda: scraped.total() >= 7, ARRIVES_S)
+                # It starts again, and has counted when it is scraped for the first time.
+                page.show(4, since_s=time.time())
+                assert wait_for(lambda: scraped.total() >= 7 + 4, ARRIVES_S)
+                scraped.look_again()
+        finally:
+            page.shutdown()
+        site.stop()
+        assert last(site.rows("scraped"), TOTAL) == 7 + 4
 
 
 # The examples in other languages, as their readers run them.

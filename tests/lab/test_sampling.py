@@ -1,5 +1,6 @@
 """Jaeger gets whole steps, and what failed, was slow or hangs; the bridge gets everything."""
 
+import json
 import secrets
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -7,21 +8,26 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from google.protobuf.message import Message
 from opentelemetry.context import Context
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 
+from otel_rl.bridge.rows.reports.data_warnings import SAMPLED
+from otel_rl.run_id import run_id
 from otel_rl.semconv.spec import BLOCK_STEPS
 from otel_rl.worker.tracing.sampler import StepSampler
 from tests import plain_http
 from tests.faults.keeper import wait_for
-from tests.lab.running import CONFIGURATIONS, Collector
-from tests.otlp_requests import key_values
+from tests.lab.running import CONFIGURATIONS, Bridge, Collector
+from tests.lab.site import BRIDGE, gateway_of
+from tests.otlp_requests import Attributes, gauge, key_values, metrics_request, point
 from tests.otlp_sink import Sink, serve
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(600)]
 
 STEPS = 20 * BLOCK_STEPS
+TRAINER: Attributes = {"rl.experiment.name": "sampling", "rl.worker.role": "trainer"}
 ARRIVES_S = 180.0
 S = 1_000_000_000
 
@@ -95,14 +101,9 @@ def number_of(trace: Span) -> int:
 def send(gateway: Collector, traces: Iterable[Span]) -> None:
     request = ExportTraceServiceRequest()
     resource_spans = request.resource_spans.add()
-    resource_spans.resource.attributes.extend(key_values({"rl.experiment.name": "sampling"}))
+    resource_spans.resource.attributes.extend(key_values(TRAINER))
     resource_spans.scope_spans.add().spans.extend(traces)
-    plain_http.post(
-        f"{gateway.url}/v1/traces",
-        content=request.SerializeToString(),
-        headers={"content-type": "application/x-protobuf"},
-        timeout=60,
-    ).raise_for_status()
+    post(gateway, "traces", request)
 
 
 def batched(traces: Sequence[Span], size: int) -> Iterator[Sequence[Span]]:
@@ -122,3 +123,64 @@ def spans(sink: Sink) -> set[str]:
 
 def has_all(sink: Sink, names: Mapping[str, int] | set[str]) -> bool:
     return spans(sink) >= set(names)
+
+
+# Half of all traces, as most people set it: each trace by itself, of whatever process.
+HALF = """
+exporters:
+  {exporter}:
+    retry_on_failure: {{initial_interval: 200ms, max_interval: 500ms}}
+processors:
+  tail_sampling:
+    decision_wait: 1s
+    policies:
+      - {{name: half, type: probabilistic, probabilistic: {{sampling_percentage: 50}}}}
+service:
+  pipelines:
+    traces: {{processors: [memory_limiter, tail_sampling]}}
+"""
+
+
+def test_a_run_is_told_that_its_traces_are_sampled_on_the_way(tmp_path: Path) -> None:
+    bridge = Bridge(tmp_path / "bridge", BRIDGE)
+    with bridge, gateway_of(bridge, tmp_path / "gateway", overlay=HALF) as gateway:
+        begin_ns = time.time_ns() - STEPS * S
+        for step in range(STEPS):
+            end_ns = begin_ns + (step + 1) * S
+            measured = point(1.0, end_ns)
+            measured.attributes.extend(key_values({"rl.loop.iteration": step}))
+            post(gateway, "metrics", metrics_request(gauge(measured), resource=TRAINER))
+            send(gateway, [step_span(step, end_ns)])
+        directory = bridge.directory / "data"
+        file = directory / f"{run_id('sampling', 'default')}.jsonl"
+        assert wait_for(
+            lambda: file.exists() and '"critical_path/partial"' in file.read_text(), ARRIVES_S
+        )
+        assert bridge.stop() == 0, bridge.said()
+    rows = [json.loads(line) for line in file.read_text().splitlines()]
+    (words,) = [row["labels"][SAMPLED] for row in rows if SAMPLED in row.get("labels", {})]
+    assert "steps" in words
+    paths = [row for row in rows if "critical_path/longest" in row.get("labels", {})]
+    assert 0 < len(paths) < STEPS
+    assert any("critical_path/partial" in row["values"] for row in paths)
+
+
+def step_span(step: int, end_ns: int) -> Span:
+    """A step of a trainer, with a trace of its own."""
+    return Span(
+        name="rl.loop",
+        trace_id=secrets.token_bytes(16),
+        span_id=secrets.token_bytes(8),
+        start_time_unix_nano=end_ns - S,
+        end_time_unix_nano=end_ns,
+        attributes=key_values({"rl.loop.iteration": step}),
+    )
+
+
+def post(gateway: Collector, signal: str, request: Message) -> None:
+    plain_http.post(
+        f"{gateway.url}/v1/{signal}",
+        content=request.SerializeToString(),
+        headers={"content-type": "application/x-protobuf"},
+        timeout=60,
+    ).raise_for_status()
