@@ -4,7 +4,7 @@ from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from math import inf
 from statistics import median
 
@@ -38,7 +38,8 @@ _AT_ONCE = 3.0  # usual steps: each role reports with its own part of a step
 _SKEW_S = 1.5
 _CLOCKS = 3  # of which two agree
 _EVIDENT_SKEW_S = 0.02
-_FEW, _MANY = (2, 1), 6.0  # values, the farther from all others the fewer: so many, and times
+_MANY, _SEVERAL = 6.0, 3.0  # times all counts before: a single one, or each of more
+_ENOUGH = 6  # other counts: a few in a row happen by chance among many workers
 _LOWER_POWER = 0.95
 _GC_SHARE = 0.05
 _GC_SHARE_FELT, _GC_FELT = 0.015, 0.6  # where a phase takes longer by so much of the pauses
@@ -329,11 +330,10 @@ def preemptions(history: RunHistory) -> Iterator[Cause]:
     evidence: list[tuple[float, int, Evidence]] = []
     for subject, ratio in ((Subject.PREEMPTIONS, 3.0), (Subject.CACHE_MISSES, 1.5)):
         for key, worker, track in tracks_about(history, subject):
+            shortest = 3
             if subject is Subject.PREEMPTIONS:
-                track = with_gaps(history, summed_by_step(track))
-            # A few in a row happen by chance among many workers: their number is no measurement.
-            is_count = subject is Subject.PREEMPTIONS
-            shortest = (_many(track) or 6) if is_count else 3
+                counts = with_gaps(history, summed_by_step(track))
+                track, shortest = _far_above(counts) or (counts, _ENOUGH)
             change = level(track, shortest=shortest, among=len(history.workers.get(key, ())))
             if change and change.is_rise(ratio=ratio, order=0.7, size=2.0) and change.after > 0.02:
                 what = "requests preempted or recomputed"
@@ -361,12 +361,22 @@ def preemptions(history: RunHistory) -> Iterator[Cause]:
     )
 
 
-def _many(counts: Track) -> int | None:
-    """Return the number of last counts that are far above all others: no chance of small ones."""
-    for few in _FEW:
-        others, last = counts.values[:-few], counts.values[-few:]
-        if others and min(last) >= _MANY / few * max(1.0, *others):
-            return few
+def _far_above(counts: Track) -> tuple[Track, int] | None:
+    """Return the counts, and how many of the last are far above all before, as none is by chance.
+
+    Without steps among these whose count came with that of the next: exports have their own pace.
+    """
+    values, most = counts.values, [0.0, *accumulate(counts.values, max)]
+    told = [place for place, value in enumerate(values) if value > 0][::-1]
+    least = inf
+    for few, place in enumerate(told, 1):
+        least = min(least, values[place])
+        is_mostly_told = len(values) - place < 2 * few
+        times = _MANY if few == 1 else _SEVERAL
+        if place and is_mostly_told and least >= times * max(1.0, most[place]):
+            kept = [*range(place), *told[few - 1 :: -1]]
+            columns = (counts.steps, counts.times_s, values)
+            return Track.of(*([of[at] for at in kept] for of in columns)), min(few, _ENOUGH)
     return None
 
 
