@@ -159,7 +159,7 @@ def crash_loops(history: RunHistory) -> Iterator[Cause]:
     ended = Counter[str]()
     with_the_run = ended_with_the_run(history)
     newest = {loss.worker: loss for loss in history.losses}
-    noticed_s = _noticed_s(history)
+    noticed_s = _noticed_s(history) if history.losses else 0.0
     for loss in history.losses:
         role = loss.worker.partition("/")[0]
         if loss.worker in with_the_run and loss is newest[loss.worker]:
@@ -220,25 +220,27 @@ def clock_skew(history: RunHistory) -> Iterator[Cause]:
     message sent long before its span ended proves nothing.
     """
     measured = {worker: lags for worker, lags in history.lags.items() if len(lags.values) >= 3}
+    ever_s = {worker: min(lags.values) for worker, lags in measured.items()}
     proven: dict[str, list[float]] = {}
     for step in history.steps:
         for worker, ahead_s in step.clocks:
             proven.setdefault(worker, []).append(ahead_s)
-    least_s: dict[tuple[float, float], Mapping[str, float]] = {}  # most workers live as long
+    usual_s: dict[tuple[float, float], float | None] = {}  # most workers live as long
     for worker, lags in sorted(measured.items()):
         # The bridge's clock may be set, or all exports be held up: others count at the same time.
         lived = lags.times_s[0], lags.times_s[-1]
-        if lived not in least_s:
-            least_s[lived] = {
-                name: min(at_the_time)
+        if lived not in usual_s:
+            least_s = [
+                ever_s[name] if len(at_the_time) == len(track.values) else min(at_the_time)
                 for name, track in measured.items()
                 if len(at_the_time := _meanwhile(track, *lived)) >= 3
-            }
-        every_s = {**least_s[lived], worker: min(lags.values)}
-        if len(every_s) < _CLOCKS:
+            ]
+            # Its own one among them: of two others, a wrong clock would move the middle.
+            usual_s[lived] = median(least_s) if len(least_s) >= _CLOCKS else None
+        middle_s = usual_s[lived]
+        if middle_s is None:
             continue
-        # Its own one among them: of two others, a wrong clock would move the middle.
-        ahead_s = median(every_s.values()) - min(lags.values)
+        ahead_s = middle_s - ever_s[worker]
         if abs(ahead_s) < _SKEW_S:
             if worker in proven and abs(ahead_s - median(proven[worker])) > abs(ahead_s):
                 proven.pop(worker)
