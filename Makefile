@@ -97,6 +97,9 @@ lock: $(VENV)/.installed  ## pin every dependency, with hashes
 	  $(UNUSED_BY_TESTS:%=--no-emit-package %) --extra bridge pyproject.toml tests/lab/frameworks/requirements.in \
 	  -o tests/lab/frameworks/requirements.lock
 	@$(LOCK) --python-version 3.11 --python-platform x86_64-manylinux_2_28 \
+	  --no-annotate --constraint tests/lab/frameworks/requirements.lock tests/lab/frameworks/rllib.in \
+	  -o tests/lab/frameworks/rllib.lock
+	@$(LOCK) --python-version 3.11 --python-platform x86_64-manylinux_2_28 \
 	  --no-annotate --extra bridge pyproject.toml tests/lab/frameworks/tunix.in -o tests/lab/frameworks/tunix.lock
 	@$(LOCK) --python-version 3.11 --python-platform x86_64-manylinux_2_28 \
 	  --no-annotate --override tests/lab/frameworks/vllm.overrides $(UNUSED_BY_TESTS:%=--no-emit-package %) \

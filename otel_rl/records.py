@@ -740,6 +740,7 @@ class Decoded:
         announcements: Of the run.
         departures: Of workers.
         has_more: True if further parts of the batch follow.
+        is_sampled: True if a span says that others of its step may have been dropped.
     """
 
     points: Sequence[Point]
@@ -749,6 +750,7 @@ class Decoded:
     announcements: Sequence[Announcement] = ()
     departures: Sequence[Departure] = ()
     has_more: bool = False
+    is_sampled: bool = False
 
     @property
     def items(self) -> int:

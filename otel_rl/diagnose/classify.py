@@ -353,10 +353,14 @@ def rows_about(history: RunHistory, subject: Subject) -> Iterator[tuple[str, Tra
 
     The time of a reward is no reward.
     """
+    pattern = re.compile(subject.value)
     for key, track in history.rows.items():
-        is_time = key.startswith(_NO_VALUES) or _NO_VALUE.search(key) or timed_part(key)
-        if re.search(subject.value, key) and not is_time:
+        if pattern.search(key) and not _is_time_or_count(key):
             yield key, track.finite()
+
+
+def _is_time_or_count(key: str) -> bool:
+    return bool(key.startswith(_NO_VALUES) or _NO_VALUE.search(key) or timed_part(key))
 
 
 _STATISTIC = re.compile(r"/((rank_)?(max|min|std)|p\d+|count|rate|per_step)$")

@@ -35,7 +35,7 @@ from otel_rl.diagnose.detectors.resources.uneven_work import uneven_work
 from otel_rl.diagnose.detectors.workload import Workload, changes
 from otel_rl.diagnose.endings import in_order_of_time, stalls_before_the_end
 from otel_rl.diagnose.explain import SLACK, is_near, unexplained
-from otel_rl.diagnose.history.records import StepFacts
+from otel_rl.diagnose.history.records import PARTIAL_PATH, StepFacts
 from otel_rl.diagnose.history.run_history import PhaseKey, RunHistory
 from otel_rl.diagnose.result import Cause, Diagnosis, Evidence, Kind, Verdict
 from otel_rl.diagnose.spans.critical_path import IDLE
@@ -142,6 +142,7 @@ def diagnose(
         why_not,
         [*changes(part), *learning.new_tasks(part)],
         seen.unknown,
+        sum(PARTIAL_PATH in step.values for step in part.steps),
     )
 
 

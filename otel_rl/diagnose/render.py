@@ -33,7 +33,8 @@ def in_words(report: Diagnosis, *, trace_url: str = "") -> Iterator[str]:
         yield f"  no fault: {change}"
     if report.bound is not None:
         role, phase, share = report.bound
-        yield f"  most of the time of a step: {role}/{phase}, {share:.0%}"
+        partial = f"; spans of {report.partial} steps may be missing" if report.partial else ""
+        yield f"  most of the time of a step: {role}/{phase}, {share:.0%}{partial}"
     for failure in report.failures:
         yield f"  {failure}"
     for place, cause in enumerate(report.causes, 1):

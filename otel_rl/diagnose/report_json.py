@@ -75,6 +75,7 @@ class BoundJson(TypedDict):
     role: str
     phase: str
     share: Annotated[float, _told("Of the time, from 0 to 1.")]
+    partial: Annotated[int, _told("Number of the steps of which spans may be missing.")]
 
 
 class DiagnosisJson(TypedDict):
@@ -142,6 +143,7 @@ def as_json(report: Diagnosis) -> DiagnosisJson:
             "role": printable(bound[0]),
             "phase": printable(bound[1]),
             "share": round(bound[2], 4),
+            "partial": report.partial,
         },
         "failures": [printable(failure) for failure in report.failures],
         "seen": printable(report.seen),

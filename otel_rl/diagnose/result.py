@@ -127,6 +127,7 @@ class Diagnosis:
         doubts: Why a run without a finding may still not be healthy, in words.
         changes: Deliberate changes, which are no faults, in words.
         unknown: What no finding can be about, for want of measurements, in words.
+        partial: Number of these steps whose critical path may lack spans.
     """
 
     first: int
@@ -140,3 +141,4 @@ class Diagnosis:
     doubts: Sequence[str] = ()
     changes: Sequence[str] = ()
     unknown: str = ""
+    partial: int = 0

@@ -11,6 +11,7 @@ from typing import Final, TypeVar
 
 __all__ = [
     "AWAITING",
+    "BLOCK_STEPS",
     "STEP_SPAN",
     "TOOL_SPAN",
     "Instrument",
@@ -27,6 +28,9 @@ AWAITING: Final = frozenset({"wait", "sync", "transfer"})
 
 STEP_SPAN: Final = "rl.loop"
 """The open proposal's name for the span of one iteration."""
+
+BLOCK_STEPS: Final = 8
+"""Steps that workers keep, or drop, together. Staler samples are rare."""
 
 TOOL_SPAN: Final = "execute_tool "
 """Beginning of the name of a tool's span, by OpenTelemetry's conventions."""

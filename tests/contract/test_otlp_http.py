@@ -221,6 +221,10 @@ class TestSuccess:
     def test_health_is_answered(self, client: httpx.Client) -> None:
         assert client.get("/healthz").status_code == 200
 
+    def test_health_is_read_only(self, client: httpx.Client) -> None:
+        answer = client.post("/healthz")
+        assert (answer.status_code, answer.headers["allow"]) == (405, "GET")
+
 
 class TestCompression:
     @pytest.mark.parametrize(
@@ -759,15 +763,34 @@ print([span.name for span in spans.get_finished_spans()], reader.get_metrics_dat
 """
 
 
-def test_the_first_requests_for_health_may_come_at_once() -> None:
+def test_the_first_requests_for_other_paths_may_come_at_once() -> None:
     """The framework that answers them is imported for the first one."""
     with (
         http_receiver() as receiver,
         httpx.Client(base_url=receiver.url, timeout=60) as client,
         ThreadPoolExecutor(8) as threads,
     ):
-        answers = threads.map(lambda _: client.get("/healthz").status_code, range(8))
-        assert [*answers] == [200] * 8
+        answers = threads.map(lambda _: client.get("/nothing").status_code, range(8))
+        assert [*answers] == [404] * 8
+
+
+PROBE = """
+import sys
+import httpx
+from tests.otlp_requests import http_receiver
+
+with http_receiver() as receiver:
+    answer = httpx.get(receiver.url + "/healthz", timeout=60)
+print(answer.status_code, answer.text.strip(), "fastapi" in sys.modules)
+"""
+
+
+@pytest.mark.process
+def test_a_health_probe_loads_no_framework() -> None:
+    finished = subprocess.run(
+        [sys.executable, "-c", PROBE], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert finished.stdout.strip() == "200 ok False", finished.stderr
 
 
 @pytest.mark.process

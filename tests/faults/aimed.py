@@ -19,6 +19,7 @@ _TIMEOUT_S = 240.0
 _SOME_MARKS = 100  # of some twenty requests
 _SOME_REPEATS = 10
 _PAUSE_S = 0.2
+_COUNT_OF_ROWS = "RunLineCount"
 
 
 def aimed_plan(seed: int) -> Plan:
@@ -85,11 +86,18 @@ class Aimed:
         bridge, server = self._stage.bridge, self._stage.server
         server.refuse_rows()  # the first request may have none, and is repeated for ever
         self._wait(lambda: server.refused_rows() > 0, "W&B refused rows")
+        self._wait_until_bridge_knows_of_them()
         before = self._rows()
         killed = kill([*bridge.writers(), *bridge.cores()])
         server.heal()
         self._struck(killed > 0, "kill writer and wandb-core")
         self._wait(lambda: self._rows() > before, "W&B took rows again")
+
+    def _wait_until_bridge_knows_of_them(self) -> None:
+        """Its writer counts the run's rows between two hand-overs, and never during one."""
+        server = self._stage.server
+        counted = server.asked(_COUNT_OF_ROWS)
+        self._wait(lambda: server.asked(_COUNT_OF_ROWS) > counted, "rows were counted")
 
     def _kill_bridge_that_has_answered(self) -> None:
         before = self._acknowledged()

@@ -121,11 +121,23 @@ def test_an_evaluation_after_the_training_is_at_the_last_step_and_not_late(
     assert "late" not in done.err
 
 
+def test_the_phases_of_a_step_add_up_to_it(training: tuple[Finished, Sequence[Row]]) -> None:
+    _, rows = training
+    steps, durations = _column(rows, "trainer/iteration/duration")
+    assert steps == [*range(1, STEPS + 1)]
+    names = ("batch_create", "generate", "reward", "train", "unaccounted")
+    columns = {name: _column(rows, f"phase/trainer/{name}") for name in names}
+    assert [found for found, _ in columns.values()] == [steps] * len(names)
+    sums = [sum(values) for values in zip(*(found for _, found in columns.values()), strict=True)]
+    assert sums == pytest.approx(durations)
+    assert min(columns["generate"][1]) > 0
+
+
 @pytest.mark.tried(
     "TRL, transformers",
     "TRL",
     "transformers",
-    seen="each step, an evaluation after the end; killed and resumed: one run",
+    seen="each step, its phases, an evaluation after the end; killed and resumed: one run",
 )
 def test_a_training_that_is_killed_and_resumed_has_every_step_in_one_run(
     frameworks: Runner,

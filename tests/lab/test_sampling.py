@@ -11,7 +11,8 @@ from opentelemetry.context import Context
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 
-from otel_rl.worker.tracing.sampler import BLOCK_STEPS, StepSampler
+from otel_rl.semconv.spec import BLOCK_STEPS
+from otel_rl.worker.tracing.sampler import StepSampler
 from tests import plain_http
 from tests.faults.keeper import wait_for
 from tests.lab.running import CONFIGURATIONS, Collector

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final
 
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
@@ -33,6 +33,9 @@ _CLASS_OF: Final = {str(name): str(spec.phase_class) for name, spec in names.PHA
 
 _OTHER: Final = names.RlPhaseClassValues.OTHER.value
 
+# Of a scope, by the Collector's tail sampling processor.
+_TAIL_SAMPLED: Final = "tailsampling."
+
 _HOST: Final = "host.name"
 
 _NS_PER_S: Final = 1_000_000_000
@@ -45,36 +48,41 @@ def decode_spans(batch: Batch) -> Decoded:
     """Decode the spans of ``batch``, in the order of the request, and their senders' leases."""
     *_, found = _decoded(batch, PART)
     exports = [Export(worker, 0) for worker in found.workers]
-    return Decoded(found.steps, exports, spans=found.spans)
+    return Decoded(found.steps, exports, spans=found.spans, is_sampled=found.is_sampled)
 
 
 def span_parts(batch: Batch, most: int = PART) -> Iterator[Decoded]:
     """Decode in parts, see ``decode_parts``."""
     decoded = _decoded(batch, most)
-    spans, steps, workers = next(decoded)
+    found = next(decoded)
     for _ in decoded:
         yield Decoded((), (), has_more=True)
+    spans = found.spans
     # A nested span precedes its parent, also if both end together.
     spans.sort(key=lambda span: (span.end_ns, -span.start_ns))
     places = range(0, max(1, len(spans)), most)
     for place in places[:-1]:
         yield Decoded((), (), spans=spans[place : place + most], has_more=True)
-    exports = [Export(worker, 0) for worker in workers]
-    yield Decoded(steps, exports, spans=spans[places[-1] :])
+    exports = [Export(worker, 0) for worker in found.workers]
+    last = spans[places[-1] :]
+    yield Decoded(found.steps, exports, spans=last, is_sampled=found.is_sampled)
 
 
-class _Found(NamedTuple):
+@dataclass(slots=True)
+class _Found:
     """Content of a batch.
 
     Attributes:
         spans: In the order of the request.
         steps: Durations of the steps of other programs, whose measurements carry no step.
         workers: The senders.
+        is_sampled: Whether a span says that others of its step may have been dropped.
     """
 
     spans: list[SpanRecord]
     steps: list[Measurements]
     workers: dict[Worker, None]
+    is_sampled: bool = False
 
 
 def _decoded(batch: Batch, most: int) -> Iterator[_Found]:
@@ -88,7 +96,11 @@ def _decoded(batch: Batch, most: int) -> Iterator[_Found]:
         found.workers[worker] = None
         host = _host(resource) or worker.instance
         for scope_spans in resource_spans.scope_spans:
+            found.is_sampled |= any(
+                one.key.startswith(_TAIL_SAMPLED) for one in scope_spans.scope.attributes
+            )
             for sent in scope_spans.spans:
+                found.is_sampled |= _is_sampled(sent.trace_state, sender)
                 marks = _marks_of(sent, sender)
                 if marks is None:
                     continue
@@ -179,6 +191,22 @@ def _duration(span: Span, step: int, worker: Worker) -> Measurements:
         [took_s],
         [step],
     )
+
+
+def _is_sampled(trace_state: str, sender: Sender) -> bool:
+    """Return whether a span was kept by chance, and others of its step perhaps not.
+
+    OpenTelemetry's entry has a threshold then. Workers of otel_rl give the random number, too: one
+    for all traces of a step.
+    """
+    if "th:" not in trace_state:
+        return False
+    for entry in trace_state.split(","):
+        name, _, value = entry.strip().partition("=")
+        if name == "ot":
+            fields = dict(field.partition(":")[::2] for field in value.split(";"))
+            return bool(fields.get("th", "").strip("0")) and not (sender.exact and "rv" in fields)
+    return False
 
 
 def _names_a_span(link: Span.Link) -> bool:

@@ -15,7 +15,14 @@ from otel_rl.bridge.rows.open_run.run_standing import RunStanding
 from otel_rl.bridge.rows.open_run.run_state import RunState
 from otel_rl.bridge.rows.open_run.run_values import RunValues
 from otel_rl.bridge.rows.open_run.worker_reports import add_departures, add_exports
-from otel_rl.bridge.rows.reports.data_warnings import DataWarning, of_overflowed, of_spans, of_units
+from otel_rl.bridge.rows.reports.data_warnings import (
+    SAMPLED,
+    DataWarning,
+    of_overflowed,
+    of_sampled,
+    of_spans,
+    of_units,
+)
 from otel_rl.bridge.rows.reports.finding_rows import Finding
 from otel_rl.bridge.rows.row_maker import Closed
 from otel_rl.bridge.rows.settings import AlignSettings
@@ -97,6 +104,8 @@ class Aligner:
         add_points(intake, decoded.points, received_ns)
         for sample in decoded.samples:
             intake.add_sample(sample, received_ns)
+        if decoded.is_sampled:
+            state.span_window.is_marked = True
         if decoded.spans:
             intake.history.spanned(
                 state.span_window.recent.new_of(decoded.spans), intake.axis.steps.at
@@ -220,8 +229,15 @@ class Aligner:
         window = self.state.span_window
         was_crowded = bool(window.crowded_role)
         analyses = window.close(
-            self._intake.axis.role, self.settings, now_ns, missed, everything=everything
+            self._intake.axis.role,
+            self.settings,
+            now_ns,
+            missed,
+            lambda: self._intake.axis.steps.values,
+            everything=everything,
         )
+        if analyses and window.sampled and SAMPLED not in self.row_maker.keys:
+            self._intake.warnings.append(of_sampled(window.sampled, analyses[-1].time_ns))
         if analyses and not was_crowded and window.crowded_role:
             end_ns = analyses[-1].time_ns
             self._intake.warnings.append(of_spans(window.crowded_role, MAX_PLACES, end_ns))

@@ -50,6 +50,10 @@ class KeyCatalogue:
         self._known: set[str] = set()
         self._new: list[KeySpec] = []
 
+    def __contains__(self, key: str) -> bool:
+        """Return whether a key, also of a text, was in a row."""
+        return key in self._known
+
     def note(
         self,
         keys: Mapping[str, object],

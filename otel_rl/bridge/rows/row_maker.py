@@ -13,7 +13,7 @@ from otel_rl.bridge.rows.steps.step_closing import ClosedStep
 from otel_rl.bridge.rows.steps.step_thinning import StepThinning
 from otel_rl.bridge.rows.table_rows import ClosedTable, trace_link
 from otel_rl.bridge.rows.window_rows import ClosedWindow
-from otel_rl.diagnose.history.records import StepFacts
+from otel_rl.diagnose.history.records import PARTIAL_PATH, StepFacts
 from otel_rl.records import Row, Table
 
 __all__ = ["Closed", "RowMaker"]
@@ -92,9 +92,8 @@ class RowMaker:
             if self._open.settings.trace_url:
                 url = trace_link(self._open.settings.trace_url, closed.trace_id)
                 labels["critical_path/trace_url"] = url
-            values = {**closed.values, **closed.health}
+            values = {**closed.values, **closed.health, **_partial(closed)}
             if closed.missed:
-                values["critical_path/partial"] = float(len(closed.missed))
                 missed = sorted(workers.get(worker, worker) for worker in closed.missed)
                 labels["critical_path/missed"] = ", ".join(missed[:_MAX_NAMED])
             self.keys.note(values, STEP, self._open.series.keys.find, closed.sources)
@@ -153,7 +152,7 @@ class RowMaker:
             clocks,
             explained.trace_id,
             attempt,
-            {**explained.values, **explained.health},
+            {**explained.values, **explained.health, **_partial(explained)},
         )
 
     def _keeps(self, step: int, closed: ClosedStep | StepAnalysis) -> bool:
@@ -177,3 +176,7 @@ class RowMaker:
         number = self.next_number
         self.next_number += 1
         return Row(number, step, time_ns, values, version, tables or {}, labels or {})
+
+
+def _partial(of: StepAnalysis) -> Mapping[str, float]:
+    return {PARTIAL_PATH: float(len(of.missed))} if of.missed else {}

@@ -15,7 +15,7 @@ from otel_rl.diagnose.classify import (
     work_of,
 )
 from otel_rl.diagnose.detectors.slow_phases import step_time, traces_of
-from otel_rl.diagnose.detectors.workload import follows_a_change
+from otel_rl.diagnose.detectors.workload import Workload, follows_a_change
 from otel_rl.diagnose.history.run_history import RunHistory, Track
 from otel_rl.diagnose.result import Cause, Evidence, Kind
 from otel_rl.diagnose.stats.levels import LevelChange, level, levels, smoothed
@@ -31,7 +31,7 @@ def starvation(history: RunHistory) -> Iterator[Cause]:
     steps = step_time(history)
     if not steps.values:
         return
-    usual = median(steps.finite().values)
+    usual, load = median(steps.finite().values), Workload(history)
     found = sorted(
         (
             (change.after - change.before, place, worker, change)
@@ -39,7 +39,7 @@ def starvation(history: RunHistory) -> Iterator[Cause]:
             if waits_for_samples(place) and work_of(place) is not Work.DATA
             if only_waits(history, place)
             for worker, track in history.spans[place].items()
-            if (change := level(track)) is not None and _is_longer_wait(change, usual)
+            if (change := level(load.told(track))) is not None and _is_longer_wait(change, usual)
         ),
         key=lambda one: -one[0],
     )

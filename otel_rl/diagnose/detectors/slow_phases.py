@@ -54,6 +54,7 @@ _FELT = 1.05
 _FELT_PART, _FELT_NOISE = 0.5, 3.0  # of a slowdown, and of steps, by which its steps are longer
 _MOSTLY = 0.65  # order of a slowdown against peers
 _WHOLE = 0.5  # of the time from step to step
+_DEVIATION, _FITTED = 1.4826, 0.8  # of a median deviation; values that the median takes up
 _RECENT = 3  # values that may be the change
 _SHARED = 1.15  # times another ratio, which is then the same
 _UNEVEN = 2  # while steps take no longer, one of two workers is slower in few steps by chance
@@ -234,8 +235,8 @@ def _alone(
     relative = {worker: _since(peers.relative(worker), begun) for worker in history.spans[place]}
     shown = _farthest(relative.values())
     found = (
-        _slower_than_peers(history, place, worker, of, shown, least_s, unfelt)
-        for worker, of in relative.items()
+        _slower_than_peers(history, place, worker, relative, shown, least_s, unfelt)
+        for worker in relative
     )
     return [one for one in found if one is not None]
 
@@ -252,7 +253,11 @@ def _slowdown(
     found, for_its_amount = soon(settled(of_role)), soon(settled(eased))
     if found is None or for_its_amount is None:
         return None
-    return found if _is_slower(found) and _is_slower(for_its_amount) else None
+    if not (_is_slower(found) and _is_slower(for_its_amount)):
+        return None
+    noise = _noise_of_all(tracks.values(), found.step) / sqrt(len(tracks))
+    both = (found, for_its_amount)
+    return found if all(_is_slower(one, noise=noise) for one in both) else None
 
 
 def _is_shared(found: LevelChange, others: Iterable[Track]) -> bool:
@@ -262,22 +267,24 @@ def _is_shared(found: LevelChange, others: Iterable[Track]) -> bool:
     return any(found.ratio / _SHARED <= ratio <= found.ratio * _SHARED for ratio in ratios)
 
 
-def _is_slower(found: LevelChange) -> bool:
-    return found.is_rise(ratio=_least_ratio(found), order=0.7, size=1.2)
+def _is_slower(found: LevelChange, *, noise: float = 0.0) -> bool:
+    return found.is_rise(ratio=_least_ratio(found, noise=noise), order=0.7, size=1.2)
 
 
-def _least_ratio(found: LevelChange, uneven: float = 0.0) -> float:
+def _least_ratio(found: LevelChange, uneven: float = 0.0, *, noise: float = 0.0) -> float:
     """Return the smallest slowdown that stands out of the noise of a series.
 
     Args:
         found: The slowdown.
         uneven: Part by which it has to be larger where noise decides.
+        noise: Of all workers: few values of one series agree by chance.
     """
-    noise = found.change.noise / found.before if found.before > 0 else 1.0
+    noise = max(noise, found.change.noise / found.before) if found.before > 0 else 1.0
     often = min(found.change.place, found.change.length - found.change.place)
-    beyond = max(_LASTING, _STEADY * min(1.0, sqrt(_FEW / often)))
-    by_noise = min(1.0, beyond * noise / _NOISY)
-    return max(_LEAST_RATIO, min(_MIN_RATIO, 1 + beyond * noise) * (1 + uneven * by_noise))
+    of_few = _STEADY * min(1.0, sqrt(_FEW / often)) * noise
+    of_many = min(_MIN_RATIO - 1, _LASTING * noise)
+    by_noise = min(1.0, max(of_few, _LASTING * noise) / _NOISY)
+    return max(_LEAST_RATIO, (1 + max(of_few, of_many)) * (1 + uneven * by_noise))
 
 
 def least_slowdown(history: RunHistory) -> float | None:
@@ -327,13 +334,13 @@ def _slower_than_peers(
     history: RunHistory,
     place: PhaseKey,
     worker: str,
-    relative: Track,
+    of_all: Mapping[str, Track],
     shown: float,
     least_s: float,
     unfelt: Track | None,
 ) -> _Slow | None:
     """Return the slowdown of a worker against peers with the same work in the same steps."""
-    tracks = history.spans[place]
+    tracks, relative = history.spans[place], of_all[worker]
     track = tracks[worker]
     values = relative.values
     if not values or max(values) < _LEAST_RATIO * min(values):
@@ -345,7 +352,8 @@ def _slower_than_peers(
     uneven = 0.0
     if unfelt is not None and not _shows(unfelt, found.step, after - before):
         uneven = _UNEVEN / sum(step >= found.step for step in relative.steps)
-    if not found.is_rise(ratio=_least_ratio(found, uneven), order=_MOSTLY, size=1.2):
+    least_ratio = _least_ratio(found, uneven, noise=_noise_of_all(of_all.values(), found.step))
+    if not found.is_rise(ratio=least_ratio, order=_MOSTLY, size=1.2):
         return None
     share = more_of(history, place, worker, found.step, before, after)
     # Its peers may have become faster, which is no slowdown of its own.
@@ -370,6 +378,18 @@ def _farthest(relative: Iterable[Track]) -> float:
         ),
         default=0.0,
     )
+
+
+def _noise_of_all(relative: Iterable[Track], step: int) -> float:
+    """Return the noise of all workers around their levels before and since a step."""
+    off: list[float] = []
+    for track in relative:
+        place = bisect_left(track.steps, step)
+        for part in (track.values[:place], track.values[place:]):
+            if len(part) > 1:
+                usual, few = median(part), len(part) / (len(part) - _FITTED)
+                off += [few * abs(value / usual - 1) for value in part]
+    return _DEVIATION * median(off) if off else 0.0
 
 
 def _begun(track: Track, step: int, before: float, after: float) -> int:

@@ -1,5 +1,6 @@
 """Detector of runs that stand still: no step for far longer than those of this run take."""
 
+from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
@@ -76,7 +77,7 @@ def stalls(history: RunHistory) -> Iterator[Cause]:
         return
     stands_s, usual_s = rhythm.stands_s, rhythm.usual_s
     ages = sorted(_ages(history), reverse=True)
-    if stands_s < stall_s(rhythm) and not _is_evident(history, rhythm, ages):
+    if not _is_long(history, rhythm) and not _is_evident(history, rhythm, ages):
         return
     # Without phases the run may be over, unless its workers have not ended.
     if not ages and history.status != ExperimentStatus.RUNNING:
@@ -151,6 +152,14 @@ def suspicious_s(rhythm: Rhythm) -> float:
     return max(STALL_S, _SUSPICIOUS * rhythm.longest_s)
 
 
+def _is_long(history: RunHistory, rhythm: Rhythm) -> bool:
+    """Return whether no step came for far longer than one takes, for the work that goes on."""
+    if rhythm.stands_s < stall_s(rhythm):
+        return False
+    more = _more_work(history, history.ends_s - rhythm.stands_s) or 1.0
+    return rhythm.stands_s >= more * stall_s(rhythm)
+
+
 def _is_evident(history: RunHistory, rhythm: Rhythm, ages: Sequence[_Age]) -> bool:
     """Return whether work is in progress for far longer than ever, or others have all done theirs.
 
@@ -167,6 +176,8 @@ def _is_evident(history: RunHistory, rhythm: Rhythm, ages: Sequence[_Age]) -> bo
         return rhythm.stands_s >= suspicious_s(rhythm)
     standing = standing_work(history)
     if standing is None or standing.done_s is None or _goes_on(history, standing.done_s):
+        return False
+    if standing.place.phase == STEP_SPAN:
         return False
     if _may_have_ended(history, standing):
         return False
@@ -199,14 +210,16 @@ def _least_age_s(history: RunHistory, rhythm: Rhythm, standing: Standing) -> Seq
     """
     of_place = history.spans[standing.place]
     took = [value for track in of_place.values() for value in settled(track).values]
-    longest_s = max(took, default=0.0)
+    done_s = max(of_place[worker].times_s[-1] for worker in standing.workers)
+    more = _more_work(history, done_s) or 1.0
+    longest_s = more * max(took, default=0.0)
     of_role = (_longest_s(of) for at, of in history.spans.items() if at.role == standing.place.role)
     still_tells = all(_tells_after(history, worker, standing.done_s) for worker in standing.workers)
     margin = min(_LATE, _beyond(took, _FAR_OF_ALL)) if still_tells else _LATE
     is_soon = standing.is_partly_done and still_tells and _all_wait(history, standing)
     told_s = longest_s + _TELLING_S if still_tells else _least_taken_s(history, standing) + STALL_S
     new_s = 0.0 if is_soon else min(rhythm.usual_s, max(map(_longest_s, _all_work(history))))
-    return STALL_S, told_s, new_s, margin * longest_s, _LATE_OF_ROLE * max(of_role)
+    return STALL_S, told_s, new_s, margin * longest_s, more * _LATE_OF_ROLE * max(of_role)
 
 
 def _all_work(history: RunHistory) -> Iterator[Mapping[str, Track]]:
@@ -264,8 +277,9 @@ def _beyond(took: Sequence[float], least: float) -> float:
     return max(least, exp(max(longest, by_noise - longest)))
 
 
-def _longest_s(tracks: Mapping[str, Track]) -> float:
-    return max((max(settled(track).values) for track in tracks.values() if track.values), default=0)
+def _longest_s(tracks: Mapping[str, Track], until_s: float = inf) -> float:
+    parts = (track.head(bisect_right(track.times_s, until_s)) for track in tracks.values())
+    return max((max(settled(part).values) for part in parts if part.values), default=0.0)
 
 
 def _far_s(history: RunHistory, age: _Age) -> float:
@@ -280,28 +294,31 @@ def _far_s(history: RunHistory, age: _Age) -> float:
         return inf
     if _is_done_by_others(history, age):
         return max(took) * min(_FAR, _beyond(took, _FAR_OF_ALL))
-    more = _more_work(history, age) if len(tracks) == 1 else inf
-    return max(took) * min(_FAR, more * _beyond(took, _FAR_ALONE))
+    own = tracks.get(age.worker, Track())
+    more = None
+    if len(tracks) == 1 and own.times_s:
+        more = _more_work(history, own.times_s[-1], beside=age.place.role)
+    return max(took) * min(_FAR, (more or inf) * _beyond(took, _FAR_ALONE))
 
 
-def _more_work(history: RunHistory, age: _Age) -> float:
-    """Return how many times as long as usual other roles' work has taken since that of the worker.
+def _more_work(history: RunHistory, since_s: float, *, beside: str = "") -> float | None:
+    """Return how many times its longest any work has taken that was told since then, at least 1.
 
-    Endless if none has told any: then nothing shows that there is no more of it.
+    None if none was told: then nothing shows how much there is.
+
+    Args:
+        history: Of the run.
+        since_s: When work before it was told.
+        beside: Role whose own work does not count.
     """
-    own = history.spans[age.place].get(age.worker, Track())
-    if not own.times_s:
-        return inf
-    last_s = own.times_s[-1]
     times = [
-        track.values[-1] / usual_s
+        median(track.values[-1] for track in newest) / longest_s
         for place, of in history.spans.items()
-        if place.role != age.place.role and not only_waits(history, place)
-        for track in of.values()
-        if track.times_s and track.times_s[-1] > last_s
-        if (usual_s := median(track.values)) > 0
+        if place.role != beside and place.phase != STEP_SPAN and not only_waits(history, place)
+        for newest in [[track for track in of.values() if track.times_s[-1] > since_s]]
+        if newest and (longest_s := _longest_s(of, until_s=since_s)) > 0
     ]
-    return max(1.0, *times) if times else inf
+    return max(1.0, *times) if times else None
 
 
 def _is_done_by_others(history: RunHistory, age: _Age) -> bool:

@@ -26,7 +26,7 @@ class Standing(NamedTuple):
     """Part of a step that has not been done.
 
     Attributes:
-        place: The part.
+        place: The part; the span of a whole step if all of its parts are done that are known.
         workers: Those who have not done it.
         is_partly_done: Whether others have done it.
         done_s: When the last news came of who has done it, or of what comes before it in the same
@@ -75,6 +75,9 @@ def standing_work(history: RunHistory) -> Standing | None:
     parts = _parts(history)
     if not parts:
         return None
+    for place in sorted(history.spans):
+        if place.phase == STEP_SPAN and (open_step := _open_step(history, place, parts)):
+            return open_step
     in_order = sorted(parts, key=lambda place: (parts[place].order_s, place))
     for place in in_order:
         if behind := parts[place].behind:
@@ -91,6 +94,19 @@ def standing_work(history: RunHistory) -> Standing | None:
     news_s = [_told_s(history, one, parts[one].times.keys()) for one in done]
     last_s = max(news_s or _waited_s(history, place), default=None)
     return Standing(place, workers, is_partly_done=False, done_s=last_s)
+
+
+def _open_step(
+    history: RunHistory, place: PhaseKey, parts: Mapping[PhaseKey, _Part]
+) -> Standing | None:
+    """Return the step of a role that has not ended, though all have done each part of it."""
+    steps = {worker: sum(of.values) for worker, of in history.counts[place].items()}
+    own = {one: part for one, part in parts.items() if one.role == place.role}
+    done = {times for part in own.values() for times in part.times.values()}
+    if len(done) != 1 or done != {times + 1 for times in steps.values()}:
+        return None
+    done_s = max(_told_s(history, one, part.times.keys()) for one, part in own.items())
+    return Standing(place, steps.keys(), is_partly_done=False, done_s=done_s)
 
 
 def _told_s(history: RunHistory, place: PhaseKey, workers: AbstractSet[str]) -> float:

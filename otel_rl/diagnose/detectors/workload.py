@@ -85,11 +85,11 @@ class Workload:
 
     def eased_steps(self, track: Track) -> Track:
         """Return times of whole steps per unit of work, of steps that have told theirs."""
-        eased = Track()
-        for step, at_s, value in zip(track.steps, track.times_s, track.values, strict=True):
-            if self.is_told(step):
-                eased.add(step, at_s, value / self._at(step))
-        return eased
+        told = self.told(track)
+        eased = [
+            value / self._at(step) for step, value in zip(told.steps, told.values, strict=True)
+        ]
+        return Track.of(told.steps, told.times_s, eased)
 
     def is_of_its_step(self, tracks: Mapping[str, Track]) -> bool:
         """Return whether the steps of these times are those that have told their work.
@@ -103,6 +103,14 @@ class Workload:
             if step in self._told_s
         ]
         return not self.what or sum(began) >= _NEARLY_ALL * max(1, len(began))
+
+    def told(self, track: Track) -> Track:
+        """Return the values of steps that have told their work."""
+        told = Track()
+        for step, at_s, value in zip(track.steps, track.times_s, track.values, strict=True):
+            if self.is_told(step):
+                told.add(step, at_s, value)
+        return told
 
     def is_told(self, step: int) -> bool:
         """Return whether the work of a step has come; no more of it may come for a long time."""

@@ -10,13 +10,16 @@ import math
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import astuple
-from typing import Any, NamedTuple, Self
+from typing import Any, Final, NamedTuple, Self
 
 import orjson
 
 from otel_rl.records import WorkerFailure
 
-__all__ = ["Facts", "RowFacts", "SpanFacts", "StepFacts", "WorkerFacts"]
+__all__ = ["PARTIAL_PATH", "Facts", "RowFacts", "SpanFacts", "StepFacts", "WorkerFacts"]
+
+PARTIAL_PATH: Final = "critical_path/partial"
+"""Key: number of workers whose spans the critical path of a step may lack."""
 
 
 class RowFacts(NamedTuple):

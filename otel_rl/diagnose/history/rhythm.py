@@ -15,6 +15,7 @@ from otel_rl.diagnose.history.run_history import RunHistory
 __all__ = ["Rhythm"]
 
 _START = 5  # steps that may take long because the run begins
+_BYTES = 400
 
 
 class Rhythm(NamedTuple):
@@ -33,10 +34,9 @@ class Rhythm(NamedTuple):
     stands_s: float
 
     @classmethod
-    def of(cls, history: RunHistory) -> Self | None:
+    def of(cls, history: RunHistory) -> "Rhythm | None":
         """Return the rhythm; None if the steps came at once, which tells of no time."""
-        told = sorted(history.begun_s.items())
-        return cls.between(sorted(history.known_steps), told, history.ends_s)
+        return history.derived(_Remembered, cls.__name__).of(history)
 
     @classmethod
     def between(
@@ -62,3 +62,24 @@ class Rhythm(NamedTuple):
         # A run with a single snapshot after its start has no other bound.
         bounds_s = longest_s or [next_s - begun_s for (_, begun_s), (_, next_s) in pairwise(told)]
         return cls(len(known), median(usual_s), max(bounds_s), ends_s - told[-1][1])
+
+
+class _Remembered:
+    """Rhythm of a history until it grows: many rules ask for it at each look."""
+
+    def __init__(self) -> None:
+        self._size: tuple[int, int, float] | None = None
+        self._rhythm: Rhythm | None = None
+
+    def of(self, history: RunHistory) -> Rhythm | None:
+        """Return it."""
+        size = len(history.begun_s), len(history.known_steps), history.ends_s
+        if size != self._size:
+            told = sorted(history.begun_s.items())
+            self._rhythm = Rhythm.between(sorted(history.known_steps), told, history.ends_s)
+            self._size = size
+        return self._rhythm
+
+    def memory_bytes(self) -> int:
+        """Return the memory of what is kept."""
+        return _BYTES

@@ -7,7 +7,7 @@ from copy import copy
 from sys import getsizeof
 from typing import Any, Final, NamedTuple, Protocol, Self, TypeVar
 
-from otel_rl.diagnose.history.records import Facts, RowFacts, StepFacts
+from otel_rl.diagnose.history.records import PARTIAL_PATH, Facts, RowFacts, StepFacts
 from otel_rl.diagnose.history.timings import timed_part
 from otel_rl.diagnose.history.track import Track, in_order
 from otel_rl.records import WorkerFailure
@@ -347,7 +347,7 @@ class GrowingHistory:
         return self._taken._completed()  # noqa: SLF001  # its other half
 
 
-_BYTES_OF_TRACK: Final = 160  # and its place in a dictionary
+_BYTES_OF_TRACK: Final = 224  # and its place in a dictionary
 _BYTES_OF_STEP: Final = 64  # its number and time
 
 _Key = TypeVar("_Key", str, PhaseKey)
@@ -388,11 +388,12 @@ def _of_steps_through(step: int, facts: Facts) -> Facts:
 
 def _path_of(step: StepFacts) -> StepFacts:
     """Return a step with its critical path; names are one object for all steps."""
+    partial = {key: step.values[key] for key in (PARTIAL_PATH,) if key in step.values}
     path = [
         (sys.intern(role), sys.intern(phase), sys.intern(worker), seconds)
         for role, phase, worker, seconds in step.path
     ]
-    return step._replace(path=path, busy=(), values={})
+    return step._replace(path=path, busy=(), values=partial)
 
 
 def _bytes_of(step: StepFacts) -> int:

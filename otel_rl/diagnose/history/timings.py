@@ -5,6 +5,7 @@ there are neither spans nor phases, these are its phases.
 """
 
 import re
+from functools import lru_cache
 from typing import Final
 
 __all__ = ["is_step", "is_step_time", "timed_part"]
@@ -26,6 +27,11 @@ _OTHER: Final = re.compile(
 )
 
 
+# A live run is looked at every few seconds, and most of its keys are those of before.
+_remembered: Final = lru_cache(maxsize=1 << 14)
+
+
+@_remembered
 def timed_part(key: str) -> tuple[str, str] | None:
     """Return (role, part) of a key with the time of a part of a step; None if it is none."""
     role, _, name = key.partition("/")
@@ -35,6 +41,7 @@ def timed_part(key: str) -> tuple[str, str] | None:
     return role, part
 
 
+@_remembered
 def is_step_time(key: str) -> bool:
     """Return whether a key has the time of whole steps."""
     return is_step(_part(key.partition("/")[2]))

@@ -21,7 +21,9 @@ _FLOAT: Final = "d"
 
 @dataclass(slots=True, eq=False)
 class Track:
-    """One series. The columns have one length. Equal series have the same bits, so NaN is NaN.
+    """One series. The columns have one length, and only grow.
+
+    Equal series have the same bits, so NaN is NaN.
 
     Attributes:
         steps: Step in progress at each value.
@@ -32,6 +34,9 @@ class Track:
     steps: _Ints = field(default_factory=lambda: array(_INT))
     times_s: _Floats = field(default_factory=lambda: array(_FLOAT))
     values: _Floats = field(default_factory=lambda: array(_FLOAT))
+    # Number of the first ones that were found to be in order.
+    _steps_in_order: int = field(default=0, init=False)
+    _times_in_order: int = field(default=0, init=False)
 
     def __eq__(self, other: object) -> bool:
         """Compare all columns."""
@@ -74,10 +79,27 @@ class Track:
 
     def between(self, first: int, last: int) -> "Track":
         """Return the values of these steps, inclusive."""
-        if _is_sorted(self.steps):
+        if self.is_in_order(by_step=True):
             part = slice(bisect_left(self.steps, first), bisect_right(self.steps, last))
             return Track(self.steps[part], self.times_s[part], self.values[part])
         return self._of(at for at, step in enumerate(self.steps) if first <= step <= last)
+
+    def is_in_order(self, *, by_step: bool) -> bool:
+        """Return whether no value is before its predecessor, by step or by time.
+
+        A live run is looked at again and again: only its new values are compared.
+        """
+        known = self._steps_in_order if by_step else self._times_in_order
+        marks: _Ints | _Floats = self.steps if by_step else self.times_s
+        if known < len(marks):
+            new = marks[max(0, known - 1) :]
+            if not all(map(le, new, islice(new, 1, None))):
+                return False
+            if by_step:
+                self._steps_in_order = len(marks)
+            else:
+                self._times_in_order = len(marks)
+        return True
 
     def _bits(self) -> tuple[bytes, bytes, bytes]:
         return (
@@ -98,9 +120,6 @@ class Track:
 
 def in_order(track: Track, *, by_step: bool) -> Track:
     """Return a series in order of its steps, or times; equal ones stay as they are."""
-    marks = track.steps if by_step else track.times_s
-    return track if _is_sorted(marks) else track._sorted_by(marks)  # noqa: SLF001  # its own class
-
-
-def _is_sorted(marks: _Ints | _Floats) -> bool:
-    return all(map(le, marks, islice(marks, 1, None)))
+    if track.is_in_order(by_step=by_step):
+        return track
+    return track._sorted_by(track.steps if by_step else track.times_s)  # noqa: SLF001  # its own

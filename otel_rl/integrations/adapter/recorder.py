@@ -51,9 +51,12 @@ _switched_on: set[str] = set()
 
 
 def is_instrumented() -> bool:
-    """Report whether the program itself uses ``otel_rl.init`` or the W&B drop-in."""
+    """Report whether the program uses ``otel_rl.init``, the W&B drop-in or the hook of W&B."""
     drop_in = sys.modules.get("otel_rl.integrations.wandb")
-    if drop_in is not None and sys.modules.get("wandb") is drop_in:
+    wandb = sys.modules.get("wandb")
+    if drop_in is not None and wandb is drop_in:
+        return True
+    if "wandb_log" in _switched_on and getattr(wandb, "run", None) is not None:
         return True
     session = running()
     return session is not None and not session.is_guess and session is not _started

@@ -83,6 +83,13 @@ def _openrlhf(_module: ModuleType) -> None:
     import_module("otel_rl.integrations.openrlhf").install(quietly=True)
 
 
+def _rllib(module: ModuleType) -> None:
+    def add(algorithm: Any, *_arguments: object, **_named: object) -> None:
+        import_module("otel_rl.integrations.rllib").follow(algorithm=algorithm)
+
+    _after(module.Algorithm, "setup", add)
+
+
 def _roll(_module: ModuleType) -> None:
     import_module("otel_rl.integrations.roll").always()
 
@@ -101,6 +108,7 @@ _MODULES: Final[Mapping[str, Callable[[ModuleType], None]]] = {
     "nemo_rl.utils.logger": _nemo_rl,
     "openrlhf.utils.logging_utils": _openrlhf,
     "prime_rl.monitors": _prime_rl,
+    "ray.rllib.algorithms.algorithm": _rllib,
     "roll.utils.tracking": _roll,
     "skyrl.train.entrypoints.main_base": _skyrl,
     "skyrl_train.entrypoints.main_base": _skyrl,

@@ -17,6 +17,7 @@ _FRAMEWORKS = frozenset(
         "nemo_rl",
         "openrlhf",
         "prime_rl",
+        "ray.rllib",
         "roll",
         "skyrl",
         "skyrl_train",

@@ -19,14 +19,12 @@ from opentelemetry.trace import Link, SpanContext, SpanKind, TraceState, get_cur
 from opentelemetry.util.types import Attributes
 
 from otel_rl.semconv.names import RL_LOOP_ITERATION, RL_POLICY_VERSION
+from otel_rl.semconv.spec import BLOCK_STEPS
 from otel_rl.sha256 import sha256
 from otel_rl.worker import served_policy
 from otel_rl.worker.tensors import as_step
 
-__all__ = ["BLOCK_STEPS", "StepSampler"]
-
-BLOCK_STEPS: Final = 8
-"""Steps that are kept together. Staler samples are rare."""
+__all__ = ["StepSampler"]
 
 _BITS: Final = 56  # of the numbers in tracestate
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from tests.lab.programs import CannotBuild, alone, lab_directory, run
 
-__all__ = ["ENVIRONMENTS", "FRAMEWORKS", "OLDEST", "TUNIX", "VLLM", "Frameworks"]
+__all__ = ["ENVIRONMENTS", "FRAMEWORKS", "OLDEST", "RLLIB", "TUNIX", "VLLM", "Frameworks"]
 
 _LOCKS = Path(__file__).parent
 
@@ -30,18 +30,24 @@ class Frameworks:
         lock: Pinned requirements with hashes. Nothing else is installed.
         warm_up: Proves that what was left out of the lock is not needed, and compiles what tests
             import first.
+        base: Environment whose packages it has, too.
     """
 
-    def __init__(self, name: str, lock: Path, warm_up: str) -> None:
+    def __init__(
+        self, name: str, lock: Path, warm_up: str, base: "Frameworks | None" = None
+    ) -> None:
         self.name = name
         self._lock = lock
         self._warm_up = warm_up
+        self._base = base
 
     @property
     def path(self) -> Path:
         """Where it is once it is built."""
         python = f"{sys.version_info.major}.{sys.version_info.minor}"
         made_of = self._lock.read_text(encoding="utf-8") + python + platform.machine()
+        if self._base is not None:
+            made_of += self._base.path.name
         digest = hashlib.sha256(made_of.encode()).hexdigest()[:12]
         return lab_directory() / f"{self.name}-{python}-{digest}"
 
@@ -61,7 +67,7 @@ class Frameworks:
 
     def is_built(self) -> bool:
         """Whether everything was installed and its interpreter still starts."""
-        if not self._complete.is_file():
+        if not self._complete.is_file() or not (self._base is None or self._base.is_built()):
             return False
         try:
             return subprocess.run([self.python, "-c", ""], timeout=60).returncode == 0
@@ -80,6 +86,8 @@ class Frameworks:
             return False
         if refusal := self.refusal():
             raise CannotBuild(f"{refusal[0].upper()}{refusal[1:]}.")
+        if self._base is not None:
+            self._base.build()
         with alone("frameworks.lock"):
             if self.is_built():  # by whoever was first
                 return False
@@ -95,10 +103,17 @@ class Frameworks:
                 "--no-progress", "--requirement", str(self._lock),
             ]  # fmt: skip
             run("its packages", command, work)
+            if self._base is not None:
+                (self._packages / "base.pth").write_text(f"{self._base._packages}\n")
             run("its first import", [python, "-c", self._warm_up], work)
             self._complete.touch()
             shutil.rmtree(work)
             return True
+
+    @property
+    def _packages(self) -> Path:
+        python = f"python{sys.version_info.major}.{sys.version_info.minor}"
+        return self.path / "lib" / python / "site-packages"
 
     @property
     def _complete(self) -> Path:
@@ -139,5 +154,10 @@ TUNIX = Frameworks("tunix", _LOCKS / "tunix.lock", "import tunix.sft.metrics_log
 VLLM = Frameworks("vllm", _LOCKS / "vllm.lock", "import vllm.v1.engine.async_llm")
 """vLLM's engine on CPUs, with the torch of the newest releases; 1 GB more on disk."""
 
-ENVIRONMENTS = (FRAMEWORKS, OLDEST, TUNIX, VLLM)
+RLLIB = Frameworks(
+    "rllib", _LOCKS / "rllib.lock", "import ray.rllib.algorithms.ppo", base=FRAMEWORKS
+)
+"""What RLlib needs beside the newest releases."""
+
+ENVIRONMENTS = (FRAMEWORKS, OLDEST, TUNIX, VLLM, RLLIB)
 """What `make lab` installs, and the tests of tests/frameworks use."""

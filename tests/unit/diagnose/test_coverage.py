@@ -4,7 +4,7 @@ import pytest
 
 from otel_rl.diagnose.coverage import Coverage, coverage, doubts
 from otel_rl.diagnose.engine import diagnose
-from otel_rl.diagnose.history.records import Facts, RowFacts
+from otel_rl.diagnose.history.records import Facts, RowFacts, StepFacts
 from otel_rl.diagnose.history.run_history import RunHistory
 from otel_rl.diagnose.render import in_words, summary
 from otel_rl.diagnose.report_json import as_json
@@ -136,3 +136,17 @@ def test_healthy_says_so_where_no_time_was_measured() -> None:
 
 def test_one_step_is_called_a_step() -> None:
     assert next(iter(in_words(diagnose(made(), (30, 30))))).startswith("step 30: ")
+
+
+def test_paths_that_may_lack_spans_are_told_beside_what_they_say() -> None:
+    path, partial = [("trainer", "train", "trainer/0", 1.0)], {"critical_path/partial": 2.0}
+    steps = [
+        StepFacts(step, step * S, path, (), (), "", 1, partial if step % 2 else {})
+        for step in range(1, 21)
+    ]
+    report = diagnose(RunHistory([Facts(S, 20, steps=steps)]))
+    told = "  most of the time of a step: trainer/train, 100%; spans of 10 steps may be missing"
+    assert told in [*in_words(report)]
+    bound = as_json(report)["bound"]
+    assert bound is not None
+    assert bound["partial"] == 10

@@ -306,6 +306,25 @@ def test_trainers_that_wait_after_a_larger_batch_are_not_starved() -> None:
     assert [cause.kind for cause in diagnose(same).causes] == [Kind.STARVATION]
 
 
+@pytest.mark.parametrize(("tokens", "is_starved"), [(200, False), (100, True)])
+@pytest.mark.parametrize("told_late", [1, 2, 3])
+def test_a_longer_wait_is_judged_once_its_steps_have_told_their_work(
+    told_late: int, tokens: float, *, is_starved: bool
+) -> None:
+    """Makers of a larger batch take longer, though not one of its parts; it is told at its end."""
+    waits = {("trainer", "wait_for_batch", 0): changed(0.01, 1.0)}
+    told = []
+    for steps in range(AT + 1, AT + 10):
+        rows = {
+            "trainer/tokens": lambda step, steps=steps: (
+                changed(100, tokens)(step) if step < steps - told_late else math.nan
+            )
+        }
+        history = made(steps, spans=waits, waits=["wait_for_batch"], rows=rows)
+        told += [cause.kind for cause in diagnose(history).causes]
+    assert {*told} == ({Kind.STARVATION} if is_starved else set())
+
+
 def test_samples_that_grow_old_as_workers_join_are_no_fault() -> None:
     age = {"trainer/policy/staleness": changed(0.5, 4.0)}
     generators = {("generator", "generate", 0): lambda _: 0.5}

@@ -85,6 +85,7 @@ NOBODY = (("actor", 0),)
 RANK = (("learner", 1),)
 JUDGE = (("judge", 0),)
 LEARNER = (("learner", 0),)
+LEARNER_ALONE = (*LEARNER, ("learner", 1))
 
 
 def test_who_alone_does_its_part_is_missed_while_the_step_has_begun() -> None:
@@ -131,6 +132,47 @@ def test_who_alone_does_its_part_is_missed_after_twice_its_longest_time_unless_a
         facts.append(one._replace(spans=spans, workers=ages))
     found = [one for one in diagnose(RunHistory(facts)).causes if one.kind is Kind.STALL]
     assert [one.worker for one in found] == ["learner/0"] * is_late
+
+
+@pytest.mark.parametrize(("more", "is_late"), [(1, True), (4, False)])
+def test_work_is_not_late_before_it_takes_longer_than_others_of_the_same_batch(
+    more: int, *, is_late: bool
+) -> None:
+    """Rollouts and scores of a batch that is four times as large are told, and no more."""
+    begun_s, facts = STEPS * STEP_S, []
+    for at_s in range(begun_s + more * 8 + 35):
+        second = max(0, at_s - begun_s)
+        one = told(begun_s + second // more if second else at_s, LEARNER_ALONE)
+        spans = [
+            span._replace(total_s=span.total_s * (more if second else 1))
+            for span in one.spans
+            if span.worker != "learner/1" and second % more == 0
+        ]
+        facts.append(one._replace(time_ns=(100 + at_s) * _NS, spans=spans))
+    found = diagnose(RunHistory(facts)).causes
+    assert [one.worker for one in found if one.kind is Kind.STALL] == ["learner/0"] * is_late
+
+
+@pytest.mark.parametrize(("more", "is_late"), [(1, True), (4, False)])
+def test_no_step_comes_for_as_many_times_as_long_as_the_pieces_of_work_take(
+    more: int, *, is_late: bool
+) -> None:
+    """Of an actor ahead of a queue without an end; a learner waits, or hangs."""
+    facts, begun_s = [], STEPS * 4
+    for at_s in range(begun_s + 60):
+        step = min(at_s // 4, STEPS)
+        times = more if at_s > begun_s else 1
+        done = [("actor", "rollout", 3.0 * times)] * (at_s % (4 * times) == 0)
+        done += [("learner", "train", 2.0)] * (at_s % 4 == 3 and step < STEPS)
+        spans = [
+            SpanFacts(step, role, phase, f"{role}/0", False, 1, took_s, took_s, 0)
+            for role, phase, took_s in done
+        ]
+        rows = [RowFacts(step, at_s * _NS, {"learner/loss": 1.0})] if spans else []
+        lags = [("actor/0", 0.1), ("learner/0", 0.1)]
+        facts.append(Facts((100 + at_s) * _NS, step, rows, [], {}, spans, lags, status="running"))
+    found = diagnose(RunHistory(facts)).causes
+    assert [one.kind for one in found if one.kind is Kind.STALL] == [Kind.STALL] * is_late
 
 
 def test_a_worker_that_replaces_the_only_one_of_its_role_is_at_its_first_work() -> None:
@@ -246,3 +288,28 @@ def test_a_step_that_others_go_on_with_is_no_stall_before_it_takes_longer_than_e
         if removed and step < STEPS - 2:
             told_of += [one.kind for one in diagnose(RunHistory(facts)).causes]
     assert Kind.STALL not in told_of
+
+
+@pytest.mark.parametrize(("in_step", "is_late"), [(True, False), (False, True)])
+def test_a_step_that_goes_on_after_its_parts_has_a_part_that_is_told_at_its_end(
+    *, in_step: bool, is_late: bool
+) -> None:
+    """A first evaluation of 34 s. Two samplers ahead of a buffer have filled it; one has pulled."""
+    facts = []
+    for at_s in range(8 * STEP_S + 34):
+        step, second = divmod(at_s, STEP_S)
+        done = [("ppo", 0, "backward", 14.0)] * (second == 16 and step < 8)
+        done += [("ppo", 0, "rl.loop", 0.1)] * (second == 17 and step < (7 if in_step else 8))
+        for rank, pulls in ((0, 8), (1, 7)):
+            done += [("sampler", rank, "pull_weights", 0.4)] * (second == 1 and step < pulls)
+            done += [("sampler", rank, "sample", 12.0)] * (second == 14 and step < 8)
+        spans = [
+            SpanFacts(min(step, 7), role, phase, f"{role}/{rank}", False, 1, took_s, took_s, 0)
+            for role, rank, phase, took_s in done
+        ]
+        rows = [RowFacts(min(step, 7), at_s * _NS, {"ppo/loss": 1.0})] if second == 2 else []
+        lags = [("sampler/0", 0.1), ("sampler/1", 0.1), ("ppo/0", 0.1)]
+        at_ns = (100 + at_s) * _NS
+        facts.append(Facts(at_ns, min(step, 7), rows, [], {}, spans, lags, status="running"))
+    found = diagnose(RunHistory(facts)).causes
+    assert [one.worker for one in found if one.kind is Kind.STALL] == ["sampler/1"] * is_late

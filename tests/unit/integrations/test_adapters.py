@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
-from typing import Any
+from typing import Any, Self
 
 import pytest
 
@@ -103,6 +103,110 @@ def test_trl_logs_on_the_first_process_only(sink: Sink, adapter: Adapter) -> Non
     assert arrived(sink) == {}
 
 
+class ProfilingContext:
+    """As far as it is needed, TRL's of ``trl.extras.profiling``."""
+
+    def __init__(self, name: str) -> None:
+        self.name = f"GRPOTrainer.{name}"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_error: object) -> None: ...
+
+
+@pytest.fixture
+def steps_of_trl(adapter: Adapter, monkeypatch: pytest.MonkeyPatch) -> Callable[[int, str], None]:
+    """Trains some steps as transformers does; the last one saves or evaluates."""
+    timed = type("ProfilingContext", (ProfilingContext,), {})
+    profiling = SimpleNamespace(ProfilingContext=timed)
+    monkeypatch.setitem(sys.modules, "trl.extras.profiling", profiling)
+    callback = adapter("trl").OtelCallback()
+
+    def train(steps: int, then: str = "") -> None:
+        state = SimpleNamespace(global_step=0, is_world_process_zero=True)
+        call(callback, "on_train_begin", state)
+        control = SimpleNamespace(should_evaluate=False, should_save=False)
+        for step in range(steps):
+            callback.on_step_begin(None, state, control)
+            with timed("_prepare_inputs"):
+                with timed("transformers.generate"):
+                    pass
+                with timed("_calculate_rewards"), timed("my_reward"):
+                    pass
+                with timed("_get_per_token_logps_and_entropies"):
+                    pass
+            with timed("compute_loss"), timed("_get_per_token_logps_and_entropies"):
+                pass
+            state.global_step += 1
+            is_last = step + 1 == steps
+            control.should_evaluate = is_last and "evaluation" in then
+            control.should_save = is_last and "checkpoint" in then
+            callback.on_step_end(None, state, control)
+        if control.should_evaluate:
+            with timed("_prepare_inputs"):
+                pass
+            control.should_evaluate = False
+            callback.on_evaluate(None, state, control)
+        if control.should_save:
+            callback.on_save(None, state, control)
+        callback.on_train_end(None, state, control)
+
+    return train
+
+
+def phases(sink: Sink, step: int | None) -> set[object]:
+    durations = arrived(sink)["rl.phase.duration"]
+    return {m.attributes["rl.phase"] for m in durations if m.step == step}
+
+
+def test_a_step_of_trl_has_the_phases_that_trl_times(
+    sink: Sink, steps_of_trl: Callable[..., None]
+) -> None:
+    steps_of_trl(2)
+    assert [m.step for m in arrived(sink)["rl.iteration.duration"]] == [1, 2]
+    timed = {"batch_create", "generate", "log_probs", "reward", "train", "unaccounted"}
+    assert phases(sink, 1) == phases(sink, 2) == timed
+    assert phases(sink, None) == set()
+
+
+def test_the_log_probabilities_of_trls_loss_are_training(
+    sink: Sink, steps_of_trl: Callable[..., None]
+) -> None:
+    steps_of_trl(1)
+    assert otel_rl.flush(timeout_s=60)
+    names = [
+        span.name
+        for request in sink.traces
+        for resource in request.resource_spans
+        for scope in resource.scope_spans
+        for span in scope.spans
+    ]
+    assert names.count("log_probs") == 1
+
+
+@pytest.mark.parametrize("then", [["evaluation"], ["checkpoint"], ["checkpoint", "evaluation"]])
+def test_what_follows_a_step_of_trl_lies_between_steps(
+    sink: Sink, steps_of_trl: Callable[..., None], then: list[str]
+) -> None:
+    steps_of_trl(2, " ".join(then))
+    assert phases(sink, None) == set(then)
+
+
+def test_a_training_of_trl_that_failed_leaves_no_step_to_the_next(
+    sink: Sink, adapter: Adapter
+) -> None:
+    callback = adapter("trl").OtelCallback()
+    state = SimpleNamespace(global_step=4, is_world_process_zero=True)
+    control = SimpleNamespace(should_evaluate=False, should_save=False)
+    for _ in range(2):  # the first one raises in its step
+        call(callback, "on_train_begin", state)
+        callback.on_step_begin(None, state, control)
+    callback.on_step_end(None, state, control)
+    assert len(phases(sink, 5)) == 2
+    assert [m.step for m in arrived(sink)["rl.iteration.duration"]] == [5, 5]
+
+
 def test_transformers_own_handler_calls_the_adapter(sink: Sink, adapter: Adapter) -> None:
     pytest.importorskip("transformers.trainer_callback", reason="transformers is not installed")
     from transformers import (  # type: ignore[import-not-found]  # not installed everywhere
@@ -126,6 +230,71 @@ def test_transformers_own_handler_calls_the_adapter(sink: Sink, adapter: Adapter
     handler.on_log(args, state, control, {"loss": 0.25})
     handler.on_train_end(args, state, control)
     assert [(m.value, m.step) for m in arrived(sink)["rl.train.loss"]] == [(0.25, 3)]
+
+
+# RLlib
+
+
+class Timer:
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_error: object) -> None: ...
+
+
+class Algorithm:
+    """As far as it is needed, RLlib's."""
+
+    def __init__(self) -> None:
+        self.config = SimpleNamespace(to_dict=lambda: {"lr": 0.1})
+        self.metrics = SimpleNamespace(log_time=lambda _key: Timer())
+        self.training_iteration = 0
+        self.is_stopped = False
+
+    def train(self, **metrics: object) -> None:
+        with self.metrics.log_time(("timers", "learner_update_timer")):
+            self.step()
+        self.training_iteration += 1
+        result = {"training_iteration": self.training_iteration, "date": "today", **metrics}
+        self.log_result({"learners": {"default_policy": metrics}, "env_runners": metrics, **result})
+        self.cleanup()
+
+    def step(self) -> None:
+        with self.metrics.log_time(("timers", "env_runner_sampling_timer")):
+            pass
+
+    def log_result(self, result: object) -> None: ...
+
+    def cleanup(self) -> None:
+        self.is_stopped = True
+
+
+def test_an_iteration_of_rllib_is_a_step_with_the_phases_that_it_times(
+    sink: Sink, adapter: Adapter
+) -> None:
+    algorithm = Algorithm()
+    adapter("rllib").follow(algorithm=algorithm, metrics_logger=None)
+    adapter("rllib").follow(algorithm=algorithm)  # once is enough
+    algorithm.train(total_loss=0.5)
+    found = arrived(sink)
+    assert [(m.value, m.step) for m in found["rl.train.loss"]] == [(0.5, 1)]
+    assert [m.step for m in found["rl.iteration.duration"]] == [1]
+    assert phases(sink, 1) == {"generate", "unaccounted"}
+    assert phases(sink, None) == {"train"}  # beside the step
+    assert algorithm.is_stopped
+    assert configs(sink) == [{"lr": 0.1}]
+
+
+def test_nan_of_rllib_is_recorded_where_a_learner_has_computed_it(
+    sink: Sink, adapter: Adapter
+) -> None:
+    algorithm = Algorithm()
+    adapter("rllib").follow(algorithm=algorithm)
+    algorithm.train(mean=float("nan"), num_trainable_parameters=float("nan"))
+    found = arrived(sink)
+    assert [name for name in found if "mean" in name or "num_" in name] == [
+        "learners/default_policy/mean"
+    ]
 
 
 # verl

@@ -188,6 +188,19 @@ def test_verl_in_a_program_that_starts_its_worker_reports_by_that_alone(
     assert tracking.logger == {}
 
 
+@pytest.mark.parametrize("has_run", [True, False], ids=["beside a run", "without one"])
+def test_verl_reports_where_the_hook_of_wandb_has_no_run(
+    sink: Sink, waiting: Any, monkeypatch: pytest.MonkeyPatch, has_run: bool
+) -> None:
+    wandb: Any = ModuleType("wandb")
+    wandb.Run = type("Run", (), {"log": None, "define_metric": None})
+    wandb.run = wandb.Run() if has_run else None
+    monkeypatch.setitem(sys.modules, "wandb", wandb)
+    importlib.import_module("otel_rl.integrations.wandb_run.log").install()
+    tracking = waiting("verl.utils.tracking", VERL).Tracking("project", "experiment")
+    assert [*tracking.logger] == ([] if has_run else ["otel_rl"])
+
+
 def test_a_second_tracking_of_verl_reports_as_the_first(sink: Sink, waiting: Any) -> None:
     kind = waiting("verl.utils.tracking", VERL).Tracking
     kind("project", "experiment").log({"x": 1.0}, 1)

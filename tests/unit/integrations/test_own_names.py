@@ -60,7 +60,7 @@ TRL = {
     "completions/max_length": "trainer/episode/length/max",
     "completions/clipped_ratio": "trainer/completions/clipped_ratio",
     "num_tokens": "trainer/num_tokens",
-    "step_time": "trainer/iteration/duration",
+    "step_time": "trainer/step_time",  # the adapter measures the whole step
     "epoch": "trainer/epoch",
 }
 

@@ -1,8 +1,8 @@
 """OTLP/HTTP as an ASGI application.
 
-Exports are led past the framework, which answers everything else. Every answer has the encoding of
-its request: an export response for 200, a ``google.rpc.Status`` for an error. The framework's own
-error pages (422, 500, ...) never reach a sender.
+Exports and health probes are led past the framework, which answers everything else. Every answer
+has the encoding of its request: an export response for 200, a ``google.rpc.Status`` for an error.
+The framework's own error pages (422, 500, ...) never reach a sender.
 """
 
 import asyncio
@@ -16,6 +16,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from otel_rl.bridge.counters import Where
 from otel_rl.bridge.ingest import body
 from otel_rl.bridge.ingest.http.exports import PATHS, Exports
+from otel_rl.bridge.ingest.http.health import HEALTH_PATH, Health
 from otel_rl.bridge.ingest.http.media import RequestHead, error_response
 from otel_rl.bridge.ingest.limits import MAX_HEAD_BYTES
 from otel_rl.bridge.ingest.pipeline import IngestPipeline
@@ -37,7 +38,7 @@ def create_app(intake: IngestPipeline, routes: Sequence[BaseRoute] = ()) -> ASGI
 
 
 class _Door:
-    """Leads exports past the framework, and refuses requests whose head is too large.
+    """Leads exports and health probes past the framework; refuses heads that are too large.
 
     The HTTP parser bounds only headers that arrive in pieces; those that arrive in one piece are of
     any size.
@@ -48,6 +49,7 @@ class _Door:
     ) -> None:
         self._intake = intake
         self._exports = exports
+        self._health = Health(intake)
         self._routes = routes
         self._lifespan = Router(lifespan=exports.lifespan)
         self._framework: ASGIApp | None = None
@@ -62,6 +64,9 @@ class _Door:
             await response(scope, receive, send)
         elif scope["method"] == "POST" and scope["path"] in _SIGNALS:
             await self._exports(_SIGNALS[scope["path"]], scope, receive, send)
+        elif scope["method"] == "GET" and scope["path"] == HEALTH_PATH:
+            response = await self._health.answer()
+            await response(scope, receive, send)
         else:
             framework = self._framework or await self._loaded()
             await framework(scope, receive, send)
@@ -76,7 +81,7 @@ class _Door:
     def _load(self) -> ASGIApp:
         from otel_rl.bridge.ingest.http.framework import create_framework
 
-        return create_framework(self._intake, self._exports, self._routes)
+        return create_framework(self._intake, self._exports, self._health, self._routes)
 
     async def _refuse_head(self, request: Request) -> Response:
         """Answer a request whose head is too large."""

@@ -1,4 +1,7 @@
-"""Requests that are no exports, answered by FastAPI. Imported for the first of them."""
+"""Requests that are neither exports nor health probes, answered by FastAPI.
+
+Imported for the first of them.
+"""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -14,6 +17,7 @@ from otel_rl.bridge.counters import Outcome, Where
 from otel_rl.bridge.ingest import body
 from otel_rl.bridge.ingest.error_answers import NOT_FOUND, Answer
 from otel_rl.bridge.ingest.http.exports import PATHS, Exports
+from otel_rl.bridge.ingest.http.health import HEALTH_PATH, Health
 from otel_rl.bridge.ingest.http.media import RequestHead, error_response
 from otel_rl.bridge.ingest.pipeline import IngestPipeline
 
@@ -33,9 +37,9 @@ _QuietFastAPI: Callable[..., FastAPI] = (
 
 
 def create_framework(
-    intake: IngestPipeline, exports: Exports, routes: Sequence[BaseRoute]
+    intake: IngestPipeline, exports: Exports, health: Health, routes: Sequence[BaseRoute]
 ) -> ASGIApp:
-    """Create the application that answers what is no export: ``GET /healthz`` and ``routes``."""
+    """Create the application that answers ``routes``, unknown paths and wrong methods."""
     others = _Others(intake)
     app = _QuietFastAPI(
         title="otel_rl bridge",
@@ -46,10 +50,10 @@ def create_framework(
             Exception: others.answer_framework_error,
         },
     )
-    # They are led past the framework, which refuses other methods.
+    # These are led past the framework, which refuses other methods.
     for signal, path in PATHS.items():
         app.router.routes.append(Route(path, partial(exports, signal), methods=["POST"]))
-    app.get("/healthz")(others.healthz)
+    app.get(HEALTH_PATH)(health.answer)
     app.router.routes.extend(routes)
     return app
 
@@ -61,17 +65,12 @@ class _Others:
         self._intake = intake
         self._limits = intake.limits
 
-    async def healthz(self) -> Response:
-        problem = self._intake.problem()
-        status = 503 if problem else 200
-        return Response(f"{problem or 'ok'}\n", status, media_type="text/plain")
-
     async def answer_framework_error(self, request: Request, error: Exception) -> Response:
         """Answer unknown paths and wrong methods, which the framework detects by itself."""
         await body.drain(request.stream(), timeout_s=self._limits.body_timeout_s)
         if isinstance(error, HTTPException) and error.status_code == 405:
             self._intake.count(Outcome.WRONG_METHOD)
-            allowed = (error.headers or {}).get("allow", "POST")
+            allowed = (error.headers or {}).get("Allow", "POST")
             return Response(
                 f"405 method not allowed, supported: [{allowed}]",
                 status_code=405,

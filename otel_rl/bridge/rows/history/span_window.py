@@ -6,10 +6,11 @@ intervals of its own. Later spans are ignored.
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from otel_rl.bridge.journal.formats import state_format as wire
+from otel_rl.bridge.rows.history.missing_spans import Gaps, MissingSpans
 from otel_rl.bridge.rows.history.recent_spans import RecentSpans
 from otel_rl.bridge.rows.history.step_analysis import OTHERS, StepAnalysis, explain
 from otel_rl.bridge.rows.settings import AlignSettings
@@ -19,6 +20,8 @@ from otel_rl.semconv.spec import STEP_SPAN
 __all__ = ["SpanWindow"]
 
 _NS_PER_S: Final = 1_000_000_000
+
+_MARKED: Final = "Spans say that they are sampled (tracestate ot=th, or tailsampling.*)"
 
 # Interval of explanations, each of which sorts all spans. Steps are explained together.
 _EVERY_NS: Final = 5 * _NS_PER_S
@@ -35,10 +38,15 @@ class SpanWindow:
 
     Attributes:
         recent: The spans.
+        is_marked: Whether a span has said that others of its step may have been dropped.
+        gaps: Steps without spans, as of the last explanation.
     """
 
     def __init__(self) -> None:
         self.recent = RecentSpans()
+        self.is_marked = False
+        self.gaps = Gaps()
+        self._missing = MissingSpans()
         # Arrival of the last root of a rank, for each step to be explained.
         self._waiting: dict[tuple[str, int], int] = {}
         # End of each explained step, so that a late rank does not have it explained again, while a
@@ -61,6 +69,11 @@ class SpanWindow:
         return Counter(role for role, _ in self._places).most_common(1)[0][0]
 
     @property
+    def sampled(self) -> str:
+        """Return what shows that spans of steps are dropped on the way, in words; else empty."""
+        return str(self.gaps) if self.gaps.is_a_rule else _MARKED if self.is_marked else ""
+
+    @property
     def has_more(self) -> bool:
         """Return whether the next ``close`` continues to explain, at any time."""
         return self._explaining is not None
@@ -73,6 +86,7 @@ class SpanWindow:
             wait to be explained.
         """
         added, dropped = self.recent.add(spans)
+        self._missing.add(added)
         for span in added:
             if span.name == STEP_SPAN and span.step is not None:
                 step = (span.role, span.step)
@@ -90,6 +104,7 @@ class SpanWindow:
         settings: AlignSettings,
         now_ns: int,
         missed: Callable[[], Mapping[str, tuple[int, int]]] = dict,
+        reported: Callable[[], Iterable[int]] = tuple,
         *,
         everything: bool,
     ) -> Sequence[StepAnalysis]:
@@ -101,6 +116,7 @@ class SpanWindow:
             now_ns: The bridge's clock.
             missed: Returns the instances of workers whose last spans may never arrive, and the time
                 range of these. Called if there is something to explain.
+            reported: Returns the steps of the role by metrics.
             everything: Also explain steps whose spans may still arrive.
         """
         explained = self._go_on(settings, everything=everything)
@@ -108,7 +124,7 @@ class SpanWindow:
             everything or not 0 <= now_ns - self._looked_ns < _EVERY_NS
         ):
             self._looked_ns = now_ns
-            self._look(role, settings, now_ns, missed, everything=everything)
+            self._look(role, settings, now_ns, missed, reported, everything=everything)
             explained += self._go_on(settings, everything=everything)
         return explained
 
@@ -118,6 +134,7 @@ class SpanWindow:
         settings: AlignSettings,
         now_ns: int,
         missed: Callable[[], Mapping[str, tuple[int, int]]],
+        reported: Callable[[], Iterable[int]],
         *,
         everything: bool,
     ) -> None:
@@ -132,6 +149,9 @@ class SpanWindow:
             return
         role = role or _stepping_role(due)
         steps = [number for of, number in due if of == role]
+        if steps:
+            explained_before = {number for of, number in self._explained if of == role}
+            self.gaps = self._missing.gaps(role, explained_before.union(steps), reported())
         explained = explain(self.recent.by_id, role, steps, self._places, missed() if steps else {})
         self._explaining = _Explaining(role, self._over_ns(due), explained)
 
@@ -144,7 +164,7 @@ class SpanWindow:
         is_over = True
         for one in explaining.explained:
             if one is not None:
-                explained.append(one)
+                explained.append(self._with_missed(one))
             if not everything and (one is None or len(explained) >= _STEPS_AT_A_TIME):
                 is_over = False
                 break
@@ -159,6 +179,13 @@ class SpanWindow:
             self._explaining = None
             self._forget(settings)
         return explained
+
+    def _with_missed(self, of: StepAnalysis) -> StepAnalysis:
+        """Add the workers whose spans are dropped on the way."""
+        dropped = self.gaps.lacking.get(of.step, ())
+        if self.sampled:
+            dropped = {span.worker for span in self.recent.by_id.values()}
+        return replace(of, missed=sorted({*of.missed, *dropped})) if dropped else of
 
     def _over_ns(self, steps: Sequence[tuple[str, int]]) -> dict[tuple[str, int], int]:
         """Return the end of each step, on the last rank."""

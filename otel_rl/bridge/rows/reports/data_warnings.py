@@ -15,12 +15,14 @@ __all__ = [
     "DROPPED",
     "FOLDED",
     "OVERFLOWED",
+    "SAMPLED",
     "SHARED",
     "TOLD",
     "DataWarning",
     "DroppedPoints",
     "of_dropped",
     "of_overflowed",
+    "of_sampled",
     "of_shared",
     "of_spans",
     "of_units",
@@ -41,7 +43,10 @@ OVERFLOWED = "otel_rl/bridge/overflowed"
 FOLDED = "otel_rl/bridge/folded"
 """Label: a metric has too many attribute sets, or spans have too many names, and why."""
 
-TOLD = frozenset({DROPPED, FOLDED, OVERFLOWED, SHARED, UNIT_CHANGED})
+SAMPLED = "otel_rl/bridge/sampled"
+"""Label: spans of steps are dropped before the bridge, so critical paths may be wrong."""
+
+TOLD = frozenset({DROPPED, FOLDED, OVERFLOWED, SAMPLED, SHARED, UNIT_CHANGED})
 """Every label of a warning, which is also logged for the operator."""
 
 
@@ -145,6 +150,16 @@ def of_spans(role: str, most: int, time_ns: int) -> DataWarning:
         "attribute rl.phase, and put ids into other attributes."
     )
     return DataWarning(time_ns, {FOLDED: words})
+
+
+def of_sampled(shown_by: str, time_ns: int) -> DataWarning:
+    """Make the warning about spans that are dropped on the way."""
+    words = (
+        f"{shown_by}. Critical paths, and what limited a step, may lack the work of other "
+        "processes. Send all spans to the bridge and sample behind it, or keep whole steps: "
+        "OTEL_RL_TRACE_STEPS."
+    )
+    return DataWarning(time_ns, {SAMPLED: words})
 
 
 def _without_steps(group: Group) -> str:

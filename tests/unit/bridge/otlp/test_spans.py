@@ -194,3 +194,40 @@ def test_ranks_of_two_groups_are_two_workers() -> None:
     }
     assert {(worker.role, worker.index) for worker in workers} == {("policy", 0), ("generator", 0)}
     assert len({worker.instance for worker in workers}) == 2
+
+
+@pytest.mark.parametrize(
+    ("state", "is_sampled"),
+    [
+        ("", False),
+        ("ot=th:0", False),
+        ("ot=th:8", True),
+        ("vendor=th:8", False),
+        ("vendor=1, ot=th:c", True),
+        ("ot=th:0;rv:9b8233f7e3a151", False),
+        ("ot=rv:9b8233f7e3a151;th:8", True),
+        ("ot=rv:9b8233f7e3a151", False),
+    ],
+)
+def test_the_threshold_of_a_span_says_whether_others_were_dropped(
+    state: str, is_sampled: bool
+) -> None:
+    span = Span(trace_id=TRACE, span_id=ONE, trace_state=state)
+    assert decoded(span).is_sampled is is_sampled
+
+
+def test_the_steps_that_our_workers_keep_are_whole() -> None:
+    ours = {**RESOURCE, "telemetry.distro.name": "otel_rl"}
+    whole = Span(trace_id=TRACE, span_id=ONE, trace_state="ot=rv:9b8233f7e3a151;th:8")
+    torn = Span(trace_id=TRACE, span_id=ONE, trace_state="ot=th:8")
+    assert not decoded(whole, resource=ours).is_sampled
+    assert decoded(torn, resource=ours).is_sampled
+
+
+def test_a_scope_says_that_a_collector_has_chosen_its_traces() -> None:
+    request = ExportTraceServiceRequest()
+    scope_spans = request.resource_spans.add().scope_spans.add()
+    scope_spans.scope.attributes.extend(key_values({"tailsampling.policy": "one-in-two"}))
+    scope_spans.spans.add(trace_id=TRACE, span_id=ONE)
+    batch = Batch(ExperimentKey("x"), Signal.TRACES, request.SerializeToString(), 99)
+    assert decode(batch).is_sampled

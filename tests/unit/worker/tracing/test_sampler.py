@@ -17,11 +17,12 @@ from opentelemetry.trace import (
 )
 
 import otel_rl
+from otel_rl.semconv.spec import BLOCK_STEPS
 from otel_rl.worker import served_policy
 from otel_rl.worker.api import lineage
 from otel_rl.worker.settings import read_settings
 from otel_rl.worker.tracing.provider import WorkerTracerProvider
-from otel_rl.worker.tracing.sampler import BLOCK_STEPS, StepSampler
+from otel_rl.worker.tracing.sampler import StepSampler
 from otel_rl.worker.tracing.span_buffer import SpanBuffer
 from tests.otlp_sink import Sink
 

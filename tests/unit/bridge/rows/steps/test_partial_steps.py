@@ -52,10 +52,10 @@ class Bench:
         spans: Sequence[SpanRecord] = (),
         leaving: Sequence[Worker] = (),
     ) -> None:
-        at_ns = T0 + int(at_s * S)
+        at_ns = self.at_ns(at_s)
         exports = [Export(worker, at_ns, sends_exit_report=True) for worker in workers]
         steps = [span.step for span in spans if span.step is not None]
-        losses = [Measurements(Series(TRAINER, "loss"), [at_ns], [1.0], steps)] if steps else []
+        losses = self.measured(at_s, *steps)
         departures = [Departure(worker, at_ns + 1, failed=False) for worker in leaving]
         self.aligner.add(
             Decoded(losses, exports, departures=departures, spans=spans), received_ns=at_ns
@@ -63,7 +63,15 @@ class Bench:
         self.look(at_s)
 
     def look(self, at_s: float, *, everything: bool = False) -> None:
-        self.rows += self.aligner.close(T0 + int(at_s * S), everything=everything)
+        self.rows += self.aligner.close(self.at_ns(at_s), everything=everything)
+
+    def at_ns(self, at_s: float) -> int:
+        return T0 + int(at_s * S)
+
+    def measured(self, at_s: float, *steps: int) -> Sequence[Measurements]:
+        """The trainer's loss at these steps."""
+        n, series = len(steps), Series(TRAINER, "loss")
+        return [Measurements(series, [self.at_ns(at_s)] * n, [1.0] * n, steps)] if n else []
 
     def partial(self) -> Mapping[int, float | None]:
         """Number of workers whose spans may be missing, of each step that is explained."""

@@ -1,0 +1,99 @@
+"""Finds steps without spans: these are sampled on the way, or lost.
+
+What drops whole traces leaves no gap within one. But a step is several traces, one of each process,
+and what drops some of them makes another critical path of the rest. Steps that have spans of some
+ranks only, or of none, show it: each rank makes a span of every step that it measures.
+"""
+
+from collections import deque
+from collections.abc import Collection, Iterable, Mapping
+from typing import Final, NamedTuple
+
+from otel_rl.records import SpanRecord
+from otel_rl.semconv.spec import BLOCK_STEPS, STEP_SPAN
+
+__all__ = ["Gaps", "MissingSpans"]
+
+# Latest steps of one rank that are remembered.
+_STEPS_OF_RANK: Final = 64
+
+# Workers whose steps are remembered.
+_MAX_RANKS: Final = 4_096
+
+# Steps without spans that show a rule: an export may be lost, and the spans of some steps with it.
+_FEWEST: Final = 3
+_SHARE: Final = 0.05
+
+
+class Gaps(NamedTuple):
+    """Steps that should have spans.
+
+    Attributes:
+        lacking: Ranks that have spans before and after a step but not in it, by step.
+        missing: Number of steps that have no spans, or lack some rank's.
+        compared: Number of steps that were compared.
+    """
+
+    lacking: Mapping[int, Collection[str]] = {}
+    missing: int = 0
+    compared: int = 0
+
+    def __str__(self) -> str:
+        """Return it in words."""
+        return f"Of {self.compared} steps {self.missing} lack spans: they are sampled, or lost"
+
+    @property
+    def is_a_rule(self) -> bool:
+        """Return whether they are too many to be lost by accident."""
+        return self.missing >= _FEWEST and self.missing >= _SHARE * self.compared
+
+
+class MissingSpans:
+    """Steps of each rank that have spans. Not in the journal: later spans show the same."""
+
+    def __init__(self) -> None:
+        self._steps: dict[tuple[str, str], deque[int]] = {}
+
+    def add(self, spans: Iterable[SpanRecord]) -> None:
+        """Take new spans."""
+        for span in spans:
+            if span.name != STEP_SPAN or span.step is None:
+                continue
+            rank = span.role, span.worker
+            if rank not in self._steps:
+                self._steps[rank] = deque(maxlen=_STEPS_OF_RANK)
+                if len(self._steps) > _MAX_RANKS:
+                    del self._steps[next(iter(self._steps))]
+            self._steps[rank].append(span.step)
+
+    def gaps(self, role: str, spanned: Collection[int], reported: Iterable[int]) -> Gaps:
+        """Compare the steps of a role that have spans of any rank with those that should have.
+
+        Args:
+            role: The role.
+            spanned: Its steps with spans.
+            reported: Its steps by metrics.
+        """
+        if not spanned:
+            return Gaps()
+        lacking = self._lacking(role, spanned)
+        first, last = min(spanned), max(spanned)
+        blocks = {step // BLOCK_STEPS for step in spanned}
+        # Workers keep or drop whole blocks, see ``otel_rl/worker/tracing/sampler.py``.
+        missing = {
+            step
+            for step in set(reported).difference(spanned)
+            if first < step < last and step // BLOCK_STEPS in blocks
+        }
+        return Gaps(lacking, len(missing) + len(lacking), len(missing) + len(spanned))
+
+    def _lacking(self, role: str, spanned: Collection[int]) -> dict[int, list[str]]:
+        found: dict[int, list[str]] = {}
+        for (of_role, worker), steps in self._steps.items():
+            if of_role != role:
+                continue
+            own, first, last = set(steps), min(steps), max(steps)
+            for step in spanned:
+                if first < step < last and step not in own:
+                    found.setdefault(step, []).append(worker)
+        return found

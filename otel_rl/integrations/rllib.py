@@ -1,0 +1,124 @@
+"""RLlib adapter: a callback for an ``Algorithm``, in the process that trains, under Tune an actor.
+
+    config.callbacks(on_algorithm_init=otel_rl.integrations.rllib.follow)
+
+Each iteration is a step, with the phases that RLlib times; its own timers are moving averages.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from functools import wraps
+from numbers import Real
+from typing import Any, Final
+
+import otel_rl
+from otel_rl.integrations.adapter import Recorder, WorkerNames, guard, start
+
+__all__ = ["follow"]
+
+_FLUSH_TIMEOUT_S: Final = 5.0
+
+_MARK: Final = "_adds_otel_rl"
+
+_PHASES: Final[Mapping[str, str]] = {
+    "env_runner_sampling_timer": "generate",
+    "evaluation_iteration": "evaluation",
+    "learner_update_timer": "train",
+    "replay_buffer_add_data_timer": "replay",
+    "replay_buffer_sampling_timer": "batch_create",
+    "sample": "collector_wait",
+    "synch_env_connectors": "sync_coordination",
+    "synch_weights": "weight_sync",
+}
+"""By the key of RLlib's timer."""
+
+_NO_METRICS: Final = frozenset({"config", "pid", "timestamp"})
+
+
+def follow(*, algorithm: Any, **_named: Any) -> None:
+    """Record the iterations of an algorithm. RLlib passes more than is needed.
+
+    Raises:
+        ConfigError: See ``otel_rl.init``.
+    """
+    if hasattr(algorithm, _MARK):
+        return
+    start(WorkerNames(role="trainer"))
+    recorder = Recorder("rllib")
+    recorder.config(algorithm.config.to_dict())
+    # Of the object, because Ray copies the methods of an actor's class before it is made.
+    algorithm.step = _stepping(algorithm, recorder)
+    algorithm.log_result = _recording(algorithm.log_result, recorder)
+    algorithm.cleanup = _finishing(algorithm.cleanup)
+    _time(algorithm.metrics, recorder)
+    setattr(algorithm, _MARK, True)
+
+
+def _stepping(algorithm: Any, recorder: Recorder) -> Callable[[], Any]:
+    original: Callable[[], Any] = algorithm.step
+
+    @wraps(original)
+    def step() -> Any:
+        if recorder.is_silent:
+            return original()
+        with otel_rl.step(algorithm.training_iteration + 1):
+            return original()
+
+    return step
+
+
+def _recording(original: Callable[[Any], None], recorder: Recorder) -> Callable[[Any], None]:
+    @wraps(original)
+    def log_result(result: Any) -> None:
+        original(result)  # its callbacks may change the result
+        with guard:
+            recorder.record(dict(_flat(result)), result.get("training_iteration"))
+
+    return log_result
+
+
+def _finishing(original: Callable[[], None]) -> Callable[[], None]:
+    @wraps(original)
+    def cleanup() -> None:
+        # Ray ends the process of a trial without its exit handlers.
+        otel_rl.flush(timeout_s=_FLUSH_TIMEOUT_S)
+        original()
+
+    return cleanup
+
+
+def _time(metrics: Any, recorder: Recorder) -> None:
+    """Enter a phase with each timer of a ``MetricsLogger`` that has one."""
+    original = metrics.log_time
+
+    @wraps(original)
+    def log_time(key: str | tuple[str, ...], *arguments: Any, **named: Any) -> Any:
+        timer = original(key, *arguments, **named)
+        phase = _PHASES.get(key if isinstance(key, str) else key[-1])
+        return timer if phase is None or recorder.is_silent else _both(timer, phase)
+
+    metrics.log_time = log_time
+
+
+@contextmanager
+def _both(timer: Any, phase: str) -> Iterator[Any]:
+    with ExitStack() as opened:
+        opened.enter_context(otel_rl.phase(phase))
+        yield opened.enter_context(timer)
+
+
+def _flat(values: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, object]]:
+    for key, value in values.items():
+        name = f"{prefix}{key}"
+        if name in _NO_METRICS or isinstance(value, str | bool):
+            continue
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{name}/")
+        elif not _is_missing(name, value):
+            yield name, value
+
+
+def _is_missing(name: str, value: object) -> bool:
+    """Report whether a NaN is the mean of no values; of learners it may be what they computed."""
+    is_computed = name.startswith("learners/") and "/num_" not in name
+    return isinstance(value, Real) and value != value and not is_computed

@@ -1,0 +1,71 @@
+"""Critical paths are marked, and the run is told, where spans are sampled on the way."""
+
+import random
+import re
+from collections.abc import Collection, Iterable
+
+import pytest
+
+from otel_rl.bridge.rows.reports.data_warnings import SAMPLED
+from otel_rl.records import Decoded
+from otel_rl.semconv.spec import BLOCK_STEPS
+from tests.unit.bridge.rows.steps.test_partial_steps import GENERATOR, TRAINER, Bench, step
+
+STEPS = range(80)
+DRAWN = random.Random(7)
+AT_RANDOM = {number for number in STEPS if DRAWN.random() < 0.5}
+
+
+def run(spanned: Collection[int], steps: Iterable[int] = STEPS, **marks: bool) -> Bench:
+    """A run of which all steps are measured, and only some have spans."""
+    bench = Bench()
+    for number in steps:
+        spans = step(number) if number in spanned else []
+        measured = bench.measured(number + 1, number)
+        found = Decoded(measured, (), spans=spans, **marks)
+        bench.aligner.add(found, received_ns=bench.at_ns(number + 1))
+        bench.hear(number + 1, TRAINER, GENERATOR)
+    bench.hear(steps[-1] + 1.5, leaving=[TRAINER, GENERATOR])
+    bench.look(steps[-1] + 2, everything=True)
+    return bench
+
+
+def told(bench: Bench) -> list[str]:
+    return [row.labels[SAMPLED] for row in bench.rows if SAMPLED in row.labels]
+
+
+def test_steps_whose_spans_are_dropped_at_random_are_told_once_with_their_number() -> None:
+    (words,) = told(run(AT_RANDOM))
+    assert re.match(r"Of \d+ steps \d+ lack spans", words)
+
+
+def test_paths_of_a_run_with_spans_dropped_at_random_are_partial() -> None:
+    partial = run(AT_RANDOM).partial()
+    late = [missed for number, missed in partial.items() if number > 40]
+    assert late
+    assert set(late) == {2.0}  # of both workers
+
+
+def test_a_run_with_the_spans_of_all_steps_is_told_nothing() -> None:
+    bench = run(STEPS)
+    assert told(bench) == []
+    assert set(bench.partial().values()) == {None}
+
+
+@pytest.mark.parametrize("kept", [{0, 3, 4}, {1, 9}, {5}])
+def test_whole_blocks_of_steps_as_workers_keep_them_lack_nothing(kept: set[int]) -> None:
+    spanned = [number for number in STEPS if number // BLOCK_STEPS in kept]
+    bench = run(spanned)
+    assert told(bench) == []
+    assert set(bench.partial().values()) == {None}
+
+
+def test_one_lost_export_is_no_sampling() -> None:
+    assert told(run(set(STEPS) - {30, 31})) == []
+
+
+def test_spans_that_say_that_they_are_sampled_are_told_whatever_steps_they_have() -> None:
+    bench = run(STEPS, is_sampled=True)
+    (words,) = told(bench)
+    assert "tracestate" in words
+    assert set(bench.partial().values()) == {2.0}
