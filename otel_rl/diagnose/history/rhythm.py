@@ -25,6 +25,8 @@ class Rhythm(NamedTuple):
         usual_s: Median duration of a step.
         longest_s: Bound of the longest one after the start, such as one with a checkpoint.
         stands_s: Time from the first news of the last step to the last record.
+
+    Without the time in which no worker was heard.
     """
 
     steps: int
@@ -35,8 +37,8 @@ class Rhythm(NamedTuple):
     @classmethod
     def of(cls, history: RunHistory) -> Self | None:
         """Return the rhythm; None if the steps came at once, which tells of no time."""
-        told = sorted(history.begun_s.items())
-        return cls.between(sorted(history.known_steps), told, history.ends_s)
+        told = [(step, history.age_s(0.0, at_s)) for step, at_s in sorted(history.begun_s.items())]
+        return cls.between(sorted(history.known_steps), told, history.age_s(0.0))
 
     @classmethod
     def between(
