@@ -40,5 +40,7 @@ class Silences:
 
     def between(self, begin_s: float, end_s: float) -> float:
         """Return the seconds of silence between two times, with all since the last export."""
-        each = [*self, (self._heard_s, end_s)] if self._exports else []
-        return sum(max(0.0, min(end, end_s) - max(begin, begin_s)) for begin, end in each)
+        silent_s = 0.0
+        for begin, end in [*self, (self._heard_s, end_s)] if self._exports else ():
+            silent_s += max(0.0, min(end, end_s) - max(begin, begin_s))
+        return silent_s
