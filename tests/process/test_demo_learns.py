@@ -30,7 +30,7 @@ pytestmark = [
 
 MARK = "OTEL_RL_DEMO_TEST"
 END = names.RL_EXPERIMENT_END
-DEADLINE_S = 90.0
+DEADLINE_S = 240.0  # a run is nine processes
 wait_until = partial(waiting.wait_until, timeout_s=DEADLINE_S)
 
 SMALL = {
