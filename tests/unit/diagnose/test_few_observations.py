@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Sequence
+from functools import partial
 
 import pytest
 
@@ -191,12 +192,14 @@ def test_a_slow_start_hides_no_late_calls() -> None:
     workers: dict[tuple[str, str], Series] = {
         ("judge/rpc/server/call/duration/Score", "judge/0"): lambda step: 0.5
     }
+
+    def call_s(caller: int, step: int) -> float:
+        if step < 4 or step >= STEPS - 3:
+            return 2.0 + 0.01 * ((step + caller) % 3)
+        return 0.6 + 0.01 * ((step * 3 + caller) % 5)
+
     for caller in range(3):
-        workers[call, f"actor/{caller}"] = lambda step, caller=caller: (
-            2.0 + 0.01 * ((step + caller) % 3)
-            if step < 4 or step >= STEPS - 3
-            else 0.6 + 0.01 * ((step * 3 + caller) % 5)
-        )
+        workers[call, f"actor/{caller}"] = partial(call_s, caller)
     told = causes(made(STEPS, step_s=lambda step: 7.0, workers=workers))
     assert told == [(Kind.NETWORK_DELAY, None, STEPS - 3)]
 
