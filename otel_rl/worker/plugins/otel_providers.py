@@ -27,10 +27,12 @@ def meter_provider() -> MeterProvider:
     """Return the worker's MeterProvider, or one that does nothing. Never raises."""
     try:
         # Imported here, so that a broken installation is caught too.
+        from otel_rl.worker.metrics.sharing import share_with_later
         from otel_rl.worker.session import implicit_session
 
         session = implicit_session()
         if session is not None and session.settings.metrics.enabled:
+            share_with_later(session.providers.meter)
             return session.providers.meter
     except Exception as error:  # noqa: BLE001  # the API would raise it in user code
         _log_once(error)
