@@ -50,9 +50,9 @@ from otel_rl.worker.identity.launcher import process_name
 from otel_rl.worker.identity.names import DEFAULT_ROLE
 from otel_rl.worker.identity.rank import invalid_place
 from otel_rl.worker.identity.resource import Identity, identify
+from otel_rl.worker.later_providers import take_later
 from otel_rl.worker.metrics.expander import SCOPE_NAME
 from otel_rl.worker.metrics.provider import BufferedMeterProvider
-from otel_rl.worker.metrics.sharing import share_with_later as share_metrics
 from otel_rl.worker.otlp.anyvalue import Plain
 from otel_rl.worker.otlp.request_packer import Request
 from otel_rl.worker.phases.gc_time import GcTime
@@ -69,7 +69,7 @@ from otel_rl.worker.settings import (
 )
 from otel_rl.worker.tracing.launcher_trace import continue_launcher_trace
 from otel_rl.worker.tracing.provider import SpanSender, WorkerTracerProvider
-from otel_rl.worker.tracing.sharing import share_with_later as share_spans
+from otel_rl.worker.tracing.sharing import share_with_later
 from otel_rl.worker.tracing.span_buffer import SpanBuffer
 
 __all__ = [
@@ -365,8 +365,8 @@ class _Providers:
         _install_meter_provider(self.meter)
         if isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider):
             trace.set_tracer_provider(self.tracer)
-        share_spans(self.tracer, self.spans.guard)
-        share_metrics(self.meter)
+        share_with_later(self.tracer, self.spans.guard)
+        take_later(metrics, "meter", self.meter, self.meter.share_with)
 
 
 # _lock guards the three below. Re-entrant: asking the API for the global provider may load the

@@ -32,7 +32,6 @@ from otel_rl.worker.otlp.request_packer import Request
 from otel_rl.worker.sdk_resources import Resource
 
 if TYPE_CHECKING:
-    from opentelemetry.sdk.metrics import MeterProvider as SdkMeterProvider
     from opentelemetry.sdk.metrics.export import MetricReader
 
     from otel_rl.worker.metrics.mirror import Mirror
@@ -156,12 +155,21 @@ class BufferedMeterProvider(MeterProvider):
         if self._of_readers is not None:
             self._of_readers.remove(metric_reader)
 
-    def share_with(self, later: "SdkMeterProvider") -> None:
-        """Show all instruments, including existing ones, in another provider, too."""
+    def share_with(self, later: object) -> bool:
+        """Show all instruments, including existing ones, in another provider, too.
+
+        Returns:
+            False for one that is not of the SDK.
+        """
+        from opentelemetry.sdk.metrics import MeterProvider as SdkMeterProvider
+
         from otel_rl.worker.metrics.mirror import Mirror
 
+        if not isinstance(later, SdkMeterProvider):
+            return False
         with self.guard:
             self._show_in(Mirror(later, self.guard))
+        return True
 
     def _show_in(self, mirror: "Mirror") -> None:
         self.mirrors = (*self.mirrors, mirror)
