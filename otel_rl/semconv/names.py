@@ -160,6 +160,9 @@ OTEL_RL_BRIDGE_TRACKER_RETRIES: Final = "otel_rl.bridge.tracker.retries"
 OTEL_RL_BRIDGE_VALUES_FOLDED: Final = "otel_rl.bridge.values.folded"
 """Metric (counter, {value}). Values left out of the tracker as too many."""
 
+OTEL_RL_COPY: Final = "otel_rl.copy"
+"""Attribute. Metrics of a worker that sends them itself, too. A bridge leaves them out."""
+
 OTEL_RL_FRAMEWORK_METRIC: Final = "otel_rl.framework.metric"
 """Attribute. Name that the framework gives the metric. Not part of the key."""
 

@@ -50,6 +50,7 @@ from otel_rl.worker.identity.launcher import process_name
 from otel_rl.worker.identity.names import DEFAULT_ROLE
 from otel_rl.worker.identity.rank import invalid_place
 from otel_rl.worker.identity.resource import Identity, identify
+from otel_rl.worker.later_providers import take_later
 from otel_rl.worker.metrics.expander import SCOPE_NAME
 from otel_rl.worker.metrics.provider import BufferedMeterProvider
 from otel_rl.worker.otlp.anyvalue import Plain
@@ -365,6 +366,7 @@ class _Providers:
         if isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider):
             trace.set_tracer_provider(self.tracer)
         share_with_later(self.tracer, self.spans.guard)
+        take_later(metrics, "meter", self.meter, self.meter.share_with)
 
 
 # _lock guards the three below. Re-entrant: asking the API for the global provider may load the

@@ -153,6 +153,8 @@ def _resources(batch: Batch) -> Iterator[tuple[Sender, Iterable[Iterable[Point]]
     parts = resource_parts(payload)
     if parts is None:
         for resource_metrics in MetricsView.FromString(payload).resource_metrics:
+            if _are_copies(resource_metrics):
+                continue
             sender = sender_of(resource_metrics.resource.SerializeToString())
             yield sender, [_points(resource_metrics, sender, now_ns)], _beat_ns(resource_metrics)
         return
@@ -167,6 +169,8 @@ def _resources(batch: Batch) -> Iterator[tuple[Sender, Iterable[Iterable[Point]]
             yield sender, (known.gauges, *counted), known.beat_ns
             continue
         (parsed,) = MetricsView.FromString(payload[part.start : part.end]).resource_metrics
+        if _are_copies(parsed):
+            continue
         # A body may hold a second resource; it has no shape then.
         merged = sender_of(parsed.resource.SerializeToString())
         points: Iterable[Point] = _points(parsed, merged, now_ns)
@@ -301,9 +305,21 @@ _long_series = lru_cache(maxsize=_MAX_LONG_SERIES)(_read_series)
 def _points(resource_metrics: ResourceMetrics, sender: Sender, now_ns: int) -> Iterator[Point]:
     for scope_metrics in resource_metrics.scope_metrics:
         sent = scope_metrics.scope
+        if _is_copy(sent):
+            continue
         scope = _Scope(sender, _scope_name(sent), _reduction(sent), now_ns)
         for metric in scope_metrics.metrics:
             yield from _points_of(metric, scope)
+
+
+def _are_copies(resource_metrics: ResourceMetrics) -> bool:
+    """Report whether a worker has sent all of these itself, so that they tell of no other one."""
+    scopes = resource_metrics.scope_metrics
+    return bool(scopes) and all(_is_copy(scope_metrics.scope) for scope_metrics in scopes)
+
+
+def _is_copy(scope: InstrumentationScope) -> bool:
+    return any(attribute.key == names.OTEL_RL_COPY for attribute in scope.attributes)
 
 
 def _points_of(metric: Metric, scope: _Scope) -> Iterator[Point]:

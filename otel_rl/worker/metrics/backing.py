@@ -1,13 +1,14 @@
 """Instruments behind those of a meter: the SDK's, and copies for readers of the program."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from opentelemetry.metrics import Meter
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
+from otel_rl.worker.guard import Guard
 from otel_rl.worker.metrics.expander import MAX_NAME_LENGTH, SCOPE_NAME
-from otel_rl.worker.metrics.gauge import BufferedGauge, MirroredGauge
+from otel_rl.worker.metrics.gauge import BufferedGauge
 from otel_rl.worker.metrics.instruments import RecordFunction
 from otel_rl.worker.metrics.own_observables import Callbacks, OwnObservables
 from otel_rl.worker.otlp.gauges import Stream
@@ -31,8 +32,13 @@ class Instrumented(Protocol):
         ...
 
     @property
-    def mirror(self) -> "Mirror | None":
-        """Copy of the instruments for readers of the program; None without such readers."""
+    def mirrors(self) -> "Sequence[Mirror]":
+        """Copies of the instruments for readers of the program."""
+        ...
+
+    @property
+    def guard(self) -> Guard:
+        """Catches errors."""
         ...
 
     @property
@@ -57,19 +63,19 @@ class Backing:
         self, create: Callable[[Meter], RecordFunction], *, advised: bool = False
     ) -> RecordFunction:
         """Create a counter or histogram, ``advised`` if it has explicit buckets."""
-        own, mirrored = self._twice(create, advised=advised)
-        if mirrored is None:
+        own = create(self._provider.sdk.meter(self._scope, advised=advised))
+        copies = self._copies(create)
+        if not copies:
             return own
-        from otel_rl.worker.metrics.mirror import recorded_twice
+        from otel_rl.worker.metrics.mirror import recorded_in
 
-        return recorded_twice(own, mirrored)
+        return recorded_in(own, copies)
 
     def observes(self, create: Callable[[Meter], object]) -> None:
         """Create an observable instrument."""
         if self._scope.name != SCOPE_NAME:
-            self._twice(create)
-        elif self._provider.mirror is not None:
-            create(self._provider.mirror.meter(self._scope))
+            create(self._provider.sdk.meter(self._scope))
+        self._copies(create)
 
     def observe_own(
         self, kind: ObservedKind, name: str, callbacks: Callbacks, unit: str, description: str
@@ -79,19 +85,21 @@ class Backing:
             stream = Stream(self._scope, instrument_name(name), unit or "", description or "")
             self._provider.own.add(stream, kind, callbacks)
 
-    def _twice(
-        self, create: Callable[[Meter], MadeT], *, advised: bool = False
-    ) -> tuple[MadeT, MadeT | None]:
-        """Create the SDK's instrument, and its copy if there is a mirror."""
-        mirror = self._provider.mirror
-        own = create(self._provider.sdk.meter(self._scope, advised=advised))
-        return own, None if mirror is None else create(mirror.meter(self._scope))
-
     def mirror_gauge(self, gauge: BufferedGauge) -> None:
         """Copy a gauge for the readers of the program, if there are any."""
-        mirror = self._provider.mirror
-        if mirror is not None and not isinstance(gauge, MirroredGauge):
-            gauge.show_in(mirror.meter(self._scope))
+        mirrors = self._provider.mirrors
+        if not mirrors:
+            return
+        try:
+            gauge.show_in([mirror.meter(self._scope) for mirror in mirrors])
+        except Exception as error:  # noqa: BLE001  # a bare one; the run takes more names
+            self._provider.guard.warn(
+                "copy", "Metric readers of the program do not get a gauge.", error=error
+            )
+
+    def _copies(self, create: Callable[[Meter], MadeT]) -> list[MadeT]:
+        """Create the instrument for the readers of the program."""
+        return [create(mirror.meter(self._scope)) for mirror in self._provider.mirrors]
 
 
 def instrument_name(name: object) -> str:

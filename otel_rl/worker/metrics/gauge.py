@@ -1,5 +1,6 @@
 """Synchronous gauge that keeps every measurement."""
 
+from collections.abc import Iterable
 from time import time_ns
 
 from opentelemetry.context import Context, get_current
@@ -14,7 +15,7 @@ from otel_rl.worker.metrics.step_shares import StepShares
 from otel_rl.worker.otlp.gauges import Stream
 from otel_rl.worker.tensors import PLAIN, NotANumber, hold, number
 
-__all__ = ["BUFFER_FULL", "BufferedGauge", "MirroredGauge"]
+__all__ = ["BUFFER_FULL", "BufferedGauge", "MirroredGauge", "without_step"]
 
 BUFFER_FULL = (
     "More measurements were made between two exports than the buffer holds; the newest are "
@@ -76,10 +77,12 @@ class BufferedGauge(_Gauge):
         except Exception as error:  # noqa: BLE001  # nothing may raise into training code
             self._guard.caught(error)
 
-    def show_in(self, meter: Meter) -> None:
-        """Record the values in a gauge of ``meter`` as well, from now on."""
+    def show_in(self, meters: Iterable[Meter]) -> None:
+        """Record the values in a gauge of each of ``meters`` as well, from now on."""
         stream = self._stream
-        self._mirrored = meter.create_gauge(stream.name, stream.unit, stream.description)
+        self._mirrored = [
+            meter.create_gauge(stream.name, stream.unit, stream.description) for meter in meters
+        ]
         # Replaces a check in each ``set``, which runs in training loops.
         self.__class__ = MirroredGauge
 
@@ -87,7 +90,7 @@ class BufferedGauge(_Gauge):
 class MirroredGauge(BufferedGauge):
     """Gauge that readers of the program receive, too."""
 
-    _mirrored: _Gauge
+    _mirrored: list[_Gauge]
 
     def set(
         self,
@@ -100,4 +103,13 @@ class MirroredGauge(BufferedGauge):
         with self._guard:
             plain = amount if type(amount) in PLAIN else number(hold(amount), at_once=True)
             if not isinstance(plain, NotANumber):
-                self._mirrored.set(plain, attributes, context)
+                copied = without_step(attributes)
+                for gauge in self._mirrored:
+                    gauge.set(plain, copied, context)
+
+
+def without_step(attributes: Attributes) -> Attributes:
+    """Return the attributes without the step, which would make a new series every step."""
+    if not attributes or RL_LOOP_ITERATION not in attributes:
+        return attributes
+    return {key: value for key, value in attributes.items() if key != RL_LOOP_ITERATION}

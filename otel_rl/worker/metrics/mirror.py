@@ -1,8 +1,12 @@
-"""Second SDK that serves metric readers of the program, with a copy of every instrument.
+"""Further SDK that serves metric readers of the program, with a copy of every instrument.
 
 otel_rl's exporter is not a reader, and two cannot share one SDK: an export resets each of its
-histograms. Costs nothing as long as the program adds no reader.
+histograms. Costs nothing as long as the program adds no reader, and no provider of its own. The
+copies have an attribute, because a reader may export to the bridge, too.
 """
+
+from collections.abc import Sequence
+from typing import Self
 
 from opentelemetry.context import Context
 from opentelemetry.metrics import Meter
@@ -11,33 +15,43 @@ from opentelemetry.sdk.metrics.export import MetricReader
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.util.types import Attributes
 
+from otel_rl.semconv.names import OTEL_RL_COPY
 from otel_rl.worker.guard import Guard
+from otel_rl.worker.metrics.gauge import without_step
 from otel_rl.worker.metrics.instruments import RecordFunction
 from otel_rl.worker.metrics.sdk_meters import without_steps
 from otel_rl.worker.sdk_resources import Resource
 
-__all__ = ["Mirror", "recorded_twice"]
+__all__ = ["Mirror", "recorded_in"]
 
 
 class Mirror:
     """SDK for the program's readers. Never raises.
 
     Args:
-        resource: Resource of the measurements; a forked child keeps its parent's.
+        provider: Has the readers.
         guard: Catches exceptions of readers.
     """
 
-    def __init__(self, resource: Resource, guard: Guard) -> None:
+    def __init__(self, provider: MeterProvider, guard: Guard) -> None:
         self._guard = guard
-        self._provider = MeterProvider(
-            (), resource, shutdown_on_exit=False, views=[without_steps()]
-        )
+        self._provider = provider
+
+    @classmethod
+    def of_readers(cls, resource: Resource, guard: Guard) -> Self:
+        """Return one without readers yet.
+
+        Args:
+            resource: Resource of the measurements; a forked child keeps its parent's.
+            guard: Catches exceptions of readers.
+        """
+        views = [without_steps()]
+        return cls(MeterProvider((), resource, shutdown_on_exit=False, views=views), guard)
 
     def meter(self, scope: InstrumentationScope) -> Meter:
         """Return the meter of ``scope``."""
-        return self._provider.get_meter(
-            scope.name, scope.version, scope.schema_url, scope.attributes
-        )
+        attributes = {**(scope.attributes or {}), OTEL_RL_COPY: True}
+        return self._provider.get_meter(scope.name, scope.version, scope.schema_url, attributes)
 
     def add(self, reader: MetricReader) -> None:
         """See ``opentelemetry.sdk.metrics.MeterProvider.add_metric_reader``."""
@@ -65,11 +79,13 @@ class Mirror:
             self._guard.warn("readers", "A metric reader could not be shut down.", error=error)
 
 
-def recorded_twice(own: RecordFunction, mirrored: RecordFunction) -> RecordFunction:
-    """Return what records in an instrument and in its copy in the mirror."""
+def recorded_in(own: RecordFunction, copies: Sequence[RecordFunction]) -> RecordFunction:
+    """Return what records in an instrument and in its copies."""
 
     def record(amount: float, attributes: Attributes, context: Context | None) -> None:
         own(amount, attributes, context)
-        mirrored(amount, attributes, context)
+        copied = without_step(attributes)
+        for copy in copies:
+            copy(amount, copied, context)
 
     return record

@@ -64,8 +64,9 @@ class BufferedMeterProvider(MeterProvider):
         """Counts of the step in progress."""
         self.reader: Reader | None = None
         """Sender of the measurements. They wait while it is None."""
-        self.mirror: Mirror | None = None
-        """Copy of the instruments for readers of the program; None without such readers."""
+        self.mirrors: tuple[Mirror, ...] = ()
+        """Copies of the instruments for readers of the program."""
+        self._of_readers: Mirror | None = None
         self.own = OwnObservables(guard)
         """Observable instruments of otel_rl itself."""
         # At most one, by None. Written with setdefault only.
@@ -120,19 +121,18 @@ class BufferedMeterProvider(MeterProvider):
             True if the endpoint and the program's readers have accepted it.
         """
         until_s = monotonic() + timeout_millis / 1000
-        reader, mirror = self.reader, self.mirror
+        reader = self.reader
         is_delivered = reader is None or reader.flush(timeout_millis / 1000)
-        if mirror is not None:
+        for mirror in self.mirrors:
             is_delivered &= mirror.flush(max(0.0, until_s - monotonic()))
         return is_delivered
 
     def shutdown(self, timeout_millis: float = 30_000) -> None:
         """Flush for a program that shuts down its metrics; otel_rl continues. Never raises."""
         until_s = monotonic() + timeout_millis / 1000
-        reader, mirror = self.reader, self.mirror
-        if reader is not None:
-            reader.flush(timeout_millis / 1000)
-        if mirror is not None:
+        if self.reader is not None:
+            self.reader.flush(timeout_millis / 1000)
+        for mirror in self.mirrors:
             mirror.shutdown(max(0.0, until_s - monotonic()))
 
     def add_metric_reader(self, metric_reader: "MetricReader") -> None:
@@ -141,19 +141,39 @@ class BufferedMeterProvider(MeterProvider):
         It reads measurements from now on, without steps, and of a gauge the last value, as any
         reader. otel_rl's own export does not change.
         """
-        if self.mirror is None:
+        if self._of_readers is None:
             from otel_rl.worker.metrics.mirror import Mirror  # as the reader, it is the SDK's
 
             with self.guard:
-                self.mirror = Mirror(self._resource, self.guard)
-                self._rebind()
-        if self.mirror is not None:
-            self.mirror.add(metric_reader)
+                self._of_readers = Mirror.of_readers(self._resource, self.guard)
+                self._show_in(self._of_readers)
+        if self._of_readers is not None:
+            self._of_readers.add(metric_reader)
 
     def remove_metric_reader(self, metric_reader: "MetricReader") -> None:
         """See ``opentelemetry.sdk.metrics.MeterProvider.remove_metric_reader``. Never raises."""
-        if self.mirror is not None:
-            self.mirror.remove(metric_reader)
+        if self._of_readers is not None:
+            self._of_readers.remove(metric_reader)
+
+    def share_with(self, later: object) -> bool:
+        """Show all instruments, including existing ones, in another provider, too.
+
+        Returns:
+            False for one that is not of the SDK.
+        """
+        from opentelemetry.sdk.metrics import MeterProvider as SdkMeterProvider
+
+        from otel_rl.worker.metrics.mirror import Mirror
+
+        if not isinstance(later, SdkMeterProvider):
+            return False
+        with self.guard:
+            self._show_in(Mirror(later, self.guard))
+        return True
+
+    def _show_in(self, mirror: "Mirror") -> None:
+        self.mirrors = (*self.mirrors, mirror)
+        self._rebind()
 
     def collect(self, *, with_heartbeat: bool = False) -> list[Request]:
         """Return everything recorded since the last call, as requests ready to send.

@@ -10,6 +10,7 @@ import logging
 import os
 from importlib.metadata import entry_points
 
+from opentelemetry import metrics
 from opentelemetry.metrics import MeterProvider, NoOpMeterProvider
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.trace import NoOpTracerProvider, TracerProvider
@@ -27,11 +28,14 @@ def meter_provider() -> MeterProvider:
     """Return the worker's MeterProvider, or one that does nothing. Never raises."""
     try:
         # Imported here, so that a broken installation is caught too.
+        from otel_rl.worker.later_providers import take_later
         from otel_rl.worker.session import implicit_session
 
         session = implicit_session()
         if session is not None and session.settings.metrics.enabled:
-            return session.providers.meter
+            meter = session.providers.meter
+            take_later(metrics, "meter", meter, meter.share_with)
+            return meter
     except Exception as error:  # noqa: BLE001  # the API would raise it in user code
         _log_once(error)
     return _SilentMeterProvider()

@@ -1,14 +1,9 @@
 """Shares spans with a TracerProvider that the program sets after otel_rl's is the global one.
 
-The API accepts one provider for the life of a process and refuses later ones. Below ``otel-rl run``
-that one is otel_rl's as soon as any library requests a tracer, and the program's exporters would
-get nothing. So spans go to the processors of the later provider, too, as its sampler decides.
+Spans go to the processors of the later provider, too, as its sampler decides.
 """
 
 import logging
-from collections.abc import Callable
-from functools import wraps
-from threading import Lock
 from typing import Final
 
 from opentelemetry import trace
@@ -19,53 +14,34 @@ from opentelemetry.sdk.trace.sampling import Decision
 
 from otel_rl.worker.drops import DropReason
 from otel_rl.worker.guard import Guard
+from otel_rl.worker.later_providers import take_later
 from otel_rl.worker.sdk_resources import Resource
 
 __all__ = ["share_with_later"]
 
 _log = logging.getLogger("otel_rl")
 
-_MARK: Final = "_shares_with_later"
-
 _SCOPE: Final = "otel_rl.sharing"
 
 
 def share_with_later(own: TracerProvider, guard: Guard) -> None:
-    """Make ``trace.set_tracer_provider`` share the spans of ``own`` while it is the global one.
-
-    Idempotent. Only the first later provider of the SDK gets spans; the API refuses others.
+    """Make ``trace.set_tracer_provider`` share the spans of ``own``. Idempotent.
 
     Args:
         own: Keeps making all spans.
         guard: Counts exceptions of the program's processors.
     """
-    refuse = trace.set_tracer_provider
-    if not hasattr(refuse, _MARK):
-        shared = _sharing(refuse, own, guard)
-        trace.set_tracer_provider = shared  # type: ignore[assignment]  # its parameter has a name
 
+    def share(provider: object) -> bool:
+        with guard:
+            later = _Later.of(provider, guard)
+            if later is not None:
+                own.add_span_processor(later)
+                _log.info("The program's TracerProvider gets the spans, too.")
+                return True
+        return False
 
-def _sharing(
-    refuse: Callable[[trace.TracerProvider], None], own: TracerProvider, guard: Guard
-) -> Callable[[trace.TracerProvider], None]:
-    lock = Lock()  # guards shared
-    shared: list[TracerProvider] = []
-
-    @wraps(refuse)
-    def set_tracer_provider(tracer_provider: trace.TracerProvider) -> None:
-        found: object = trace.get_tracer_provider()
-        if found is own and tracer_provider is not own:
-            with lock, guard:
-                later = None if shared else _Later.of(tracer_provider, guard)
-                if later is not None:
-                    shared.append(later.provider)
-                    own.add_span_processor(later)
-                    _log.info("The program's TracerProvider gets the spans, too.")
-                    return
-        refuse(tracer_provider)
-
-    setattr(set_tracer_provider, _MARK, True)
-    return set_tracer_provider
+    take_later(trace, "tracer", own, share)
 
 
 class _Later(SpanProcessor):
@@ -78,7 +54,7 @@ class _Later(SpanProcessor):
         self._resources: tuple[Resource, Resource, Resource] | None = None
 
     @classmethod
-    def of(cls, provider: trace.TracerProvider, guard: Guard) -> "_Later | None":
+    def of(cls, provider: object, guard: Guard) -> "_Later | None":
         """Return one for ``provider``; None for one that is not of the SDK."""
         if not isinstance(provider, TracerProvider):
             return None

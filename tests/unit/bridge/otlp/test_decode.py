@@ -197,6 +197,33 @@ def test_the_reduction_travels_as_a_scope_attribute() -> None:
     assert found.series.reduction is Reduction.MAX
 
 
+def test_copies_of_what_a_worker_sends_itself_tell_of_no_point_and_no_worker() -> None:
+    scope = InstrumentationScope(name="x", attributes=attributes({"otel_rl.copy": True}))
+    found = decoded(gauge(NumberDataPoint(as_double=1)), scope=scope)
+    assert (list(found.points), list(found.exports)) == ([], [])
+
+
+def test_beside_copies_the_others_are_decoded() -> None:
+    scopes: list[dict[str, str | int | float | bool]] = [{"otel_rl.copy": True}, {}]
+    request = ExportMetricsServiceRequest(
+        resource_metrics=[
+            ResourceMetrics(
+                resource=resource(),
+                scope_metrics=[
+                    ScopeMetrics(
+                        scope=InstrumentationScope(name="x", attributes=attributes(pairs)),
+                        metrics=[gauge(NumberDataPoint(as_double=value))],
+                    )
+                    for value, pairs in enumerate(scopes)
+                ],
+            )
+        ]
+    )
+    found = decode(Batch(KEY, Signal.METRICS, request.SerializeToString(), RECEIVED_NS))
+    assert [values for _, values, _ in measured(found.points)] == [[1.0]]
+    assert len(found.exports) == 1
+
+
 def test_an_unknown_reduction_leaves_the_registrys() -> None:
     scope = InstrumentationScope(name="x", attributes=attributes({"rl.reduce": "median"}))
     (found,) = points(gauge(NumberDataPoint(as_double=1)), scope=scope)

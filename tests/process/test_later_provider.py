@@ -1,0 +1,60 @@
+"""A program's own MeterProvider that exports to the bridge, beside otel_rl's."""
+
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from tests.process.commands import clean_environment, jsonl_rows, otel_rl
+
+pytestmark = pytest.mark.process
+
+STEPS = 5
+
+SCRIPT = f"""
+    from opentelemetry import metrics
+
+    library = metrics.get_meter("library")  # otel_rl's provider is the global one from here on
+    loss, tokens = library.create_gauge("loss"), library.create_counter("tokens")
+
+    from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
+    from opentelemetry.sdk.metrics import MeterProvider
+    from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
+
+    reader = PeriodicExportingMetricReader(OTLPMetricExporter(), export_interval_millis=600_000)
+    own = MeterProvider([reader])
+    metrics.set_meter_provider(own)
+    if {{uses_its_own}}:
+        own.get_meter("direct").create_gauge("direct").set(7.0)
+    for step in range({STEPS}):
+        loss.set(step + 0.5, {{{{"rl.loop.iteration": step}}}})
+        tokens.add(10)
+    assert metrics.get_meter_provider().force_flush(60_000)
+    own.shutdown()
+"""
+
+
+@pytest.mark.parametrize("uses_its_own", [False, True])
+def test_the_run_has_each_value_once(tmp_path: Path, *, uses_its_own: bool) -> None:
+    script = textwrap.dedent(SCRIPT.format(uses_its_own=uses_its_own))
+    (tmp_path / "train.py").write_text(script)
+    done = otel_rl(
+        "run", "--experiment", "e", "--role", "trainer", "--tracker", "jsonl", "--",
+        sys.executable, "train.py", cwd=tmp_path, env=clean_environment(tmp_path),
+    )  # fmt: skip
+    assert done.status == 0, done.err
+    assert "Overriding" not in done.err
+    rows = jsonl_rows(tmp_path, "e")
+    losses = [
+        (row.step, row.values["trainer/loss"]) for row in rows if "trainer/loss" in row.values
+    ]
+    assert losses == [(step, step + 0.5) for step in range(STEPS)]
+    last = {key: value for row in rows for key, value in row.values.items()}
+    assert last["trainer/tokens"] == STEPS * 10
+    directs = [value for key, value in last.items() if key.endswith("direct")]
+    assert directs == ([7.0] if uses_its_own else [])
+    if not uses_its_own:
+        assert [key for key in last if key.startswith("service/") and key.endswith("alive")] == [
+            "service/trainer/alive"
+        ]
