@@ -18,7 +18,7 @@ from tests.otlp_requests import key_values
 from tests.otlp_sink import Sink, serve
 from tests.trackers.programs import MlflowServer
 
-pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.process
 
 ARRIVES_S = 90.0
 PROMPT = '[{"role":"user","parts":[{"type":"text","content":"2+2?"}]}]'
