@@ -1,6 +1,7 @@
 """Many live runs: those with news do not wait for looks at all others."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -48,9 +49,12 @@ def test_of_many_runs_a_round_looks_at_those_with_news(store: Store, looks: list
 
 def test_time_closes_the_rows_of_many_runs_a_second_later_at_most(store: Store) -> None:
     bench = of_many(store, AlignSettings(quiet_s=1.0))
-    bench.spool.append([batch(key, 2) for key in [*MANY, B]])
-    for step in range(10):
-        bench.spool.append([batch(B, 3 + step)])
+    news = [replace(batch(key, 2), received_ns=bench.now_ns) for key in MANY]
+    bench.spool.append(news)
+    bench.run(0.9)
+    assert not any(2 in bench.steps(key) for key in MANY)
+    for step in range(5):
+        bench.spool.append([batch(B, step)])
         bench.run(0.2)
     assert all(bench.steps(key) == [0, 1, 2] for key in MANY)
 
