@@ -561,6 +561,7 @@ def test_lines_that_the_server_puts_elsewhere_are_not_written_again_and_again(
     with WriterProcess("wandb") as writer:
         writer.open(run)
         writer.write(rows(0, 5))
+        wait_until(lambda: numbers(server, run, owner.id) == [*range(5)], "they are there")
         with pytest.raises(TrackerRejected, match="not at its end"):
             writer.flush(timeout_s=DEADLINE_S)
     with WriterProcess("wandb") as writer, pytest.raises(TrackerRejected, match="not at its end"):

@@ -423,13 +423,15 @@ def test_an_offline_directory_of_another_journal_is_never_removed(place: Place) 
 def test_a_pause_in_training_is_no_stalled_upload(place: Place) -> None:
     place = replace(
         place,
-        run=replace(place.run, attributes=(("stall_timeout_s", "8"), ("transmit_interval_s", "1"))),
+        run=replace(
+            place.run, attributes=(("stall_timeout_s", "15"), ("transmit_interval_s", "1"))
+        ),
     )
     with WriterProcess(place.tracker) as writer:
         writer.open(place.run)
         writer.write(rows(0, 1))
         assert writer.flush(timeout_s=DEADLINE_S) == 1
-        time.sleep(8.5)  # the pause itself, longer than the stall
+        time.sleep(15.5)  # the pause itself, longer than the stall
         writer.write(rows(1, 2))
         writer.flush(timeout_s=0)
         assert writer.flush(timeout_s=DEADLINE_S) == 2

@@ -19,8 +19,6 @@ from tests.fuzz.corpus import corpus
 from tests.fuzz.fuzzer import T0, Fuzzer, Report
 from tests.fuzz.stack import Stack
 
-pytestmark = pytest.mark.timeout(120)
-
 
 @pytest.fixture
 def stack(tmp_path: Path) -> Iterator[Stack]:

@@ -18,7 +18,7 @@ from tests.otlp_requests import key_values
 from tests.otlp_sink import Sink, serve
 from tests.trackers.programs import MlflowServer
 
-pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.process
 
 ARRIVES_S = 90.0
 PROMPT = '[{"role":"user","parts":[{"type":"text","content":"2+2?"}]}]'
@@ -82,7 +82,7 @@ def test_mlflow_gets_the_spans_with_gen_ai_content_and_the_bridge_gets_all(tmp_p
                 timeout=60,
             ).raise_for_status()
             found = partial(client.search_traces, locations=[experiment])
-            assert wait_for(lambda: bool(found()), ARRIVES_S)
+            assert wait_for(lambda: any(one.data.spans for one in found()), ARRIVES_S)
             (arrived,) = found()
             assert wait_for(lambda: names(bridge) == {"step", "sample"}, ARRIVES_S)
     assert [one.name for one in arrived.data.spans] == ["sample"]

@@ -38,7 +38,7 @@ def spans(tmp_path_factory: pytest.TempPathFactory) -> Spans:
             demo = [*OTEL_RL, "demo", "--endpoint", door, "--steps", str(STEPS), "--no-kill"]
             environment = clean_environment(directory)
             done = subprocess.run(
-                demo, cwd=directory, env=environment, capture_output=True, text=True, timeout=200
+                demo, cwd=directory, env=environment, capture_output=True, text=True, timeout=360
             )
             assert done.returncode == 0, done.stderr
             wait_for(lambda: is_whole(found_in(jaeger)), ARRIVES_S, look_s=1.0)
@@ -58,7 +58,8 @@ def is_whole(spans: Spans) -> bool:
     """Whether the last step is there, and everything that it leads to."""
     trained = train_spans(spans)
     rollouts = followed(spans, trained)
-    return len(trained) == RANKS and None not in [*rollouts, *followed(spans, rollouts)]
+    pulls = followed(spans, rollouts)
+    return len(trained) == RANKS and None not in [*rollouts, *pulls, *followed(spans, pulls)]
 
 
 def train_spans(spans: Spans) -> Sequence[Span]:

@@ -65,7 +65,6 @@ def happened() -> Counter[str]:
     return Counter()
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("first", slow_after(1, range(FIRST, FIRST + SEEDS, AT_ONCE)))
 def test_every_acknowledged_measurement_is_in_the_run_once(
     first: int, happened: Counter[str]

@@ -33,6 +33,7 @@ from otel_rl.bridge.rows.rounds.loaded_runs import LoadedRuns
 from otel_rl.bridge.rows.rounds.row_commits import RowCommits
 from otel_rl.bridge.rows.rounds.run_troubles import RunTroubles
 from otel_rl.bridge.rows.rounds.runs_without_metrics import RunsWithoutMetrics
+from otel_rl.bridge.rows.rounds.silent_runs import SilentRuns
 from otel_rl.bridge.rows.settings import AlignSettings
 from otel_rl.bridge.rows.turns.turn_length import Slices, Turn
 from otel_rl.bridge.rows.turns.turn_order import Rotation
@@ -140,6 +141,7 @@ class RowProcessor:
         self._gauges = gauges
         self._owners = owners or SoleOwner()
         self.runs = LoadedRuns(self._owners, load)
+        self._silent = SilentRuns(self.runs)
         self.findings = FindingQueue(self.runs)
         self.without_metrics = RunsWithoutMetrics()
         self._troubles = RunTroubles(self.runs, self.findings, spool, counters)
@@ -185,11 +187,14 @@ class RowProcessor:
             key: None for key in self._spool.waiting() if self._owners.epoch(key) is not None
         }
         share_bytes = _READ_BYTES // max(1, len(waiting))
+        self._silent.begin(waiting, now_ns)
         done = _Round()
         end_s = self._slices.end_of_round_s()
         for key in self._rotation.turns([*waiting, *self.runs.unloaded, *self.runs.loaded]):
             if self._troubles.is_paused(key, now_ns):
                 self.runs.begin(key)
+                continue
+            if self._silent.leaves_out(key):
                 continue
             try:
                 turn = self._slices.turn(len(waiting))

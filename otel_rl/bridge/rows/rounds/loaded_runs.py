@@ -49,7 +49,7 @@ class LoadedRuns:
             if epoch is None:
                 raise LeaseLost(f"{key} belongs to another bridge.")
             run = self.loaded[key] = self._load(key, epoch, now_ns)
-            self.unloaded.pop(key, None)
+        self.unloaded.pop(key, None)
         return run
 
     def unload(self, key: ExperimentKey) -> None:
