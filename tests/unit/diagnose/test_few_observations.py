@@ -2,7 +2,6 @@
 
 import random
 from collections.abc import Sequence
-from functools import partial
 
 import pytest
 
@@ -186,20 +185,22 @@ def test_counts_of_two_exports_far_beyond_all_others_are_told_though_a_step_has_
     assert told == ([] if since is None else [(Kind.KV_THRASH, "actor/0", since)])
 
 
+def late_calls(caller: int) -> Series:
+    """Seconds of a call: long in the first steps, while programs compile, and in the last ones."""
+    return lambda step: (
+        2.0 + 0.01 * ((step + caller) % 3)
+        if step < 4 or step >= STEPS - 3
+        else 0.6 + 0.01 * ((step * 3 + caller) % 5)
+    )
+
+
 def test_a_slow_start_hides_no_late_calls() -> None:
-    """As long as the late calls are, each took in the first steps, while its program compiled."""
-    call = "actor/rpc/client/call/duration/Score"
     workers: dict[tuple[str, str], Series] = {
         ("judge/rpc/server/call/duration/Score", "judge/0"): lambda step: 0.5
     }
-
-    def call_s(caller: int, step: int) -> float:
-        if step < 4 or step >= STEPS - 3:
-            return 2.0 + 0.01 * ((step + caller) % 3)
-        return 0.6 + 0.01 * ((step * 3 + caller) % 5)
-
     for caller in range(3):
-        workers[call, f"actor/{caller}"] = partial(call_s, caller)
+        key = "actor/rpc/client/call/duration/Score"
+        workers[key, f"actor/{caller}"] = late_calls(caller)
     told = causes(made(STEPS, step_s=lambda step: 7.0, workers=workers))
     assert told == [(Kind.NETWORK_DELAY, None, STEPS - 3)]
 
