@@ -2,7 +2,7 @@
 
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from itertools import pairwise
 from math import exp, inf, log
@@ -156,7 +156,7 @@ def _is_long(history: RunHistory, rhythm: Rhythm) -> bool:
     """Return whether no step came for far longer than one takes, for the work that goes on."""
     if rhythm.stands_s < stall_s(rhythm):
         return False
-    more = _more_work(history, history.begun_s[max(history.begun_s)]) or 1.0
+    more = _more_work(history, history.begun_s[max(history.begun_s)], than=_usual_s) or 1.0
     return rhythm.stands_s >= more * stall_s(rhythm)
 
 
@@ -211,7 +211,7 @@ def _least_age_s(history: RunHistory, rhythm: Rhythm, standing: Standing) -> Seq
     of_place = history.spans[standing.place]
     took = [value for track in of_place.values() for value in settled(track).values]
     done_s = max(of_place[worker].times_s[-1] for worker in standing.workers)
-    more = _more_work(history, done_s) or 1.0
+    more = _more_work(history, done_s, than=_longest_s) or 1.0
     longest_s = more * max(took, default=0.0)
     of_role = (_longest_s(of) for at, of in history.spans.items() if at.role == standing.place.role)
     still_tells = all(_tells_after(history, worker, standing.done_s) for worker in standing.workers)
@@ -286,6 +286,11 @@ def _longest_s(tracks: Mapping[str, Track], until_s: float = inf) -> float:
     return max((max(settled(part).values) for part in parts if part.values), default=0.0)
 
 
+def _usual_s(tracks: Mapping[str, Track], until_s: float) -> float:
+    parts = (track.values[: bisect_right(track.times_s, until_s)] for track in tracks.values())
+    return median([median(part) for part in parts if part] or [0.0])
+
+
 def _far_s(history: RunHistory, age: _Age) -> float:
     """Return the time in a phase that no worker of the role has come near to.
 
@@ -301,26 +306,33 @@ def _far_s(history: RunHistory, age: _Age) -> float:
     own = tracks.get(age.worker, Track())
     more = None
     if len(tracks) == 1 and own.times_s:
-        more = _more_work(history, own.times_s[-1], beside=age.place.role)
+        more = _more_work(history, own.times_s[-1], than=_longest_s, beside=age.place.role)
     return max(took) * min(_FAR, (more or inf) * _beyond(took, _FAR_ALONE))
 
 
-def _more_work(history: RunHistory, since_s: float, *, beside: str = "") -> float | None:
-    """Return how many times its longest any work has taken that was told since then, at least 1.
+def _more_work(
+    history: RunHistory,
+    since_s: float,
+    *,
+    than: Callable[[Mapping[str, Track], float], float],
+    beside: str = "",
+) -> float | None:
+    """Return how many times as long any work has taken that was told since then, at least 1.
 
     None if none was told: then nothing shows how much there is.
 
     Args:
         history: Of the run.
         since_s: When work before it was told.
+        than: Returns the time of that work before.
         beside: Role whose own work does not count.
     """
     times = [
-        median(track.values[-1] for track in newest) / longest_s
+        median(track.values[-1] for track in newest) / before_s
         for place, of in history.spans.items()
         if place.role != beside and place.phase != STEP_SPAN and not only_waits(history, place)
         for newest in [[track for track in of.values() if track.times_s[-1] > since_s]]
-        if newest and (longest_s := _longest_s(of, until_s=since_s)) > 0
+        if newest and (before_s := than(of, since_s)) > 0
     ]
     return max(1.0, *times) if times else None
 

@@ -20,7 +20,9 @@ from otel_rl.diagnose.stats.peers import turn_length
 
 __all__ = ["Workload", "change_steps", "changes", "follows_a_change"]
 
-_RATES: Final = r"per_?(s|sec|second|gpu)|/s$|rate|throughput|max|limit|second|sample/|generator/"
+_RATES: Final = (
+    r"per_?(s|sec|second|gpu)(?![a-z])|/s$|rate|throughput|max|limit|second|sample/|generator/"
+)
 # The best measure of work first.
 _MEASURES: Final = (
     ("tokens", r"(^|/|_)(num_|total_)*tokens?(_(per_step|num|total|count|trained|processed))?$"),

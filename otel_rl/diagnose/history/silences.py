@@ -5,6 +5,7 @@ itself. So steps and work are as old as the time in which some worker was heard.
 """
 
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import Final
 
 __all__ = ["Silences"]
@@ -13,13 +14,14 @@ _LEAST_S: Final = 10.0
 _FAR: Final = 2.5  # times the mean of all other times between two exports
 
 
+@dataclass(slots=True)
 class Silences:
     """Silences of a run, from the last export before each to the first one after it."""
 
-    def __init__(self) -> None:
-        self._begun_s = self._heard_s = 0.0
-        self._exports = 0
-        self._gaps: list[tuple[float, float]] = []
+    _begun_s: float = 0.0
+    _heard_s: float = 0.0
+    _exports: int = 0
+    _gaps: list[tuple[float, float]] = field(default_factory=list)
 
     def hear(self, time_s: float) -> None:
         """Add the time of an export of any worker, in order."""

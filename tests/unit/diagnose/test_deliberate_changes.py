@@ -306,6 +306,28 @@ def test_trainers_that_wait_after_a_larger_batch_are_not_starved() -> None:
     assert [cause.kind for cause in diagnose(same).causes] == [Kind.STARVATION]
 
 
+@pytest.mark.parametrize(
+    ("name", "is_work"),
+    [
+        ("trainer/tokens_per_step", True),
+        ("trainer/perf/total_num_tokens", True),
+        ("trainer/batch_size", True),
+        ("trainer/tokens_per_s", False),
+        ("trainer/tokens_per_sec", False),
+        ("trainer/tokens_per_second", False),
+        ("trainer/tokens_per_gpu", False),
+    ],
+)
+def test_the_work_of_a_step_is_no_rate(name: str, *, is_work: bool) -> None:
+    history = made(
+        rows={name: changed(1_000.0, 2_000.0)},
+        spans={("trainer", "train", index): changed(0.5, 1.0) for index in range(3)},
+        step_s=changed(0.7, 1.4),
+    )
+    assert bool(Workload(history).of_step) == is_work
+    assert bool(diagnose(history).causes) != is_work
+
+
 @pytest.mark.parametrize(("tokens", "is_starved"), [(200, False), (100, True)])
 @pytest.mark.parametrize("told_late", [1, 2, 3])
 def test_a_longer_wait_is_judged_once_its_steps_have_told_their_work(

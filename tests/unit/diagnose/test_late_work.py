@@ -153,15 +153,16 @@ def test_work_is_not_late_before_it_takes_longer_than_others_of_the_same_batch(
     assert [one.worker for one in found if one.kind is Kind.STALL] == ["learner/0"] * is_late
 
 
+@pytest.mark.parametrize("ahead_s", [0, 20])
 @pytest.mark.parametrize(("more", "is_late"), [(1, True), (4, False)])
 def test_no_step_comes_for_as_many_times_as_long_as_the_pieces_of_work_take(
-    more: int, *, is_late: bool
+    more: int, ahead_s: int, *, is_late: bool
 ) -> None:
     """Of an actor ahead of a queue without an end; a learner waits, or hangs."""
     facts, begun_s = [], STEPS * 4
     for at_s in range(begun_s + 60):
         step = min(at_s // 4, STEPS)
-        times = more if at_s > begun_s else 1
+        times = more if at_s > begun_s - ahead_s else 1
         done = [("actor", "rollout", 3.0 * times)] * (at_s % (4 * times) == 0)
         done += [("learner", "train", 2.0)] * (at_s % 4 == 3 and step < STEPS)
         spans = [
