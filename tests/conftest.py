@@ -27,7 +27,7 @@ settings.register_profile(
 settings.load_profile("otel_rl")
 
 _MARK = "OTEL_RL_TEST_RUN"
-_DEADLINE_S = 60.0
+_DEADLINE_S = 240.0
 
 _LAB = [Path(__file__).parent / folder for folder in ("lab", "frameworks")]
 

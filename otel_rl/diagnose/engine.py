@@ -1,5 +1,6 @@
 """Diagnosis engine: runs the detectors, drops consequences of other causes, ranks the rest."""
 
+from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -140,10 +141,22 @@ def diagnose(
         _failures(part, causes),
         str(seen),
         why_not,
-        [*changes(part), *learning.new_tasks(part)],
+        [*changes(part), *learning.new_tasks(part), *_pauses(part)],
         seen.unknown,
         sum(PARTIAL_PATH in step.values for step in part.steps),
     )
+
+
+def _pauses(history: RunHistory) -> Iterator[str]:
+    """Yield in words when all stood still together, and went on."""
+    begun = sorted((at_s, step) for step, at_s in history.begun_s.items())
+    for begin_s, end_s in history.silences:
+        if begun and begun[0][0] <= begin_s < end_s <= begun[-1][0]:
+            step = begun[bisect_right(begun, (begin_s, history.last)) - 1][1]
+            yield (
+                f"no worker was heard for {end_s - begin_s:.3g} s after step {step}: all stood "
+                "still together, or their network did"
+            )
 
 
 def _since_change(history: RunHistory, causes: Sequence[Cause], first: int) -> int:

@@ -27,6 +27,9 @@ _FLUSH_TIMEOUT_S: Final = 5.0
 
 _MARK: Final = "_adds_otel_rl"
 
+_ROLES: Final = {"evals": "evaluation", "orchestrator": "orchestrator"}
+"""By what a program is named after."""
+
 
 class OtelMonitor(Monitor):  # type: ignore[misc]  # Any where prime-rl is not installed
     """Records scalar metrics; episodes stay with the other monitors."""
@@ -81,10 +84,10 @@ def install(*, quietly: bool = False) -> None:
 
 
 def _role() -> str:
-    """Return the role from the program's name, since both roles use the same metric names."""
+    """Return the role from the program's name, since all roles use the same metric names."""
     spec = getattr(sys.modules.get("__main__"), "__spec__", None)
     words = f"{Path(sys.argv[0]).name} {getattr(spec, 'name', '')}"
-    return "orchestrator" if "orchestrator" in words else "trainer"
+    return next((role for name, role in _ROLES.items() if name in words), "trainer")
 
 
 def _is_first_rank() -> bool:

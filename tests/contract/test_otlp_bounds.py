@@ -244,12 +244,14 @@ def test_headers_that_are_begun_and_not_ended_are_counted_and_silence_is_not() -
 
 
 def test_an_idle_connection_is_closed() -> None:
-    with (
-        http_receiver(ReceiveLimits(idle_timeout_s=2)) as receiver,
-        connection(receiver) as idle,
-    ):
-        idle.sendall(b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n")
-        assert answer_of(idle).startswith(b"HTTP/1.1 200")
+    opened: list[socket.socket] = []
+
+    def ask(receiver: Receiver) -> None:
+        opened.append(stack.enter_context(connection(receiver)))
+        opened[0].sendall(b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n")
+
+    with ExitStack() as stack, http_receiver(ReceiveLimits(idle_timeout_s=2), before=ask):
+        assert answer_of(opened[0]).startswith(b"HTTP/1.1 200")
 
 
 def test_what_is_no_http_is_answered_counted_and_not_logged(

@@ -114,7 +114,7 @@ def test_36_stop_finishes_what_is_in_flight_and_takes_nothing_afterwards() -> No
         receiver.journal.before = wait_for_disk
         answer = threads.submit(send, channel, GAUGE)
         assert waiting.wait(60)
-        stopped = threads.submit(receiver.server.stop, 5)
+        stopped = threads.submit(receiver.server.stop, 60)
         durable.set()
         stopped.result(60)
         assert answer.result(60) == b""

@@ -527,7 +527,7 @@ class TestRobustness:
             receiver.journal.before = wait_for_disk
             answer = threads.submit(post, receiver, encoded(metrics_request()))
             assert waiting.wait(60)
-            stopped = threads.submit(receiver.server.stop, 5)
+            stopped = threads.submit(receiver.server.stop, 60)
             wait_until(lambda: not is_listening(receiver))
             durable.set()
             stopped.result(60)

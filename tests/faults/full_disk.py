@@ -52,7 +52,7 @@ _START_TIMEOUT_S = 90.0
 _SAID_TIMEOUT_S = 120.0
 _STOP_S, _SHORT_STOP_S = 200.0, 2.0
 _END_S = 60.0  # what else a stop may take
-_TIMEOUT_S = 30.0
+_TIMEOUT_S = 120.0
 
 _SETTINGS = """
 stop_timeout_s = {stop_timeout_s}

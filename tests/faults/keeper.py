@@ -25,7 +25,7 @@ MARK = "FAULTS_SCENARIO"
 _REPOSITORY = Path(__file__).parents[2]
 _LOOK_S = 0.05
 _ADDRESSES = re.compile(r"OTLP/HTTP on (\S+), OTLP/gRPC on (\S+),")
-_STOP_TIMEOUT_S = 60.0  # of one that nobody waits for any more
+_STOP_TIMEOUT_S = 180.0  # of one that nobody waits for any more
 _UNLIMITED = resource.RLIM_INFINITY
 
 

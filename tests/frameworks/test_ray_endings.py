@@ -218,6 +218,10 @@ def job(
     return done, jsonl_rows(runner.directory, "real")
 
 
+# Ray may or may not run the exit handlers of those that end with the driver.
+SILENT = [["killed", *others] for others in ([], ["left"], ["trainer"], ["left", "trainer"])]
+
+
 def test_who_ended_without_a_goodbye_is_said_at_the_end_of_the_run(
     job: tuple[Finished, Sequence[Row]],
 ) -> None:
@@ -226,14 +230,15 @@ def test_who_ended_without_a_goodbye_is_said_at_the_end_of_the_run(
         "1 ended without an exit report, or outlived the command; up to an export interval (1 s "
         "unless set) of metrics, or what followed the command, is missing"
     )
-    assert lines == [f"otel-rl:   {role}: {words}" for role in ("killed", "left", "trainer")]
+    assert lines in [[f"otel-rl:   {role}: {words}" for role in roles] for roles in SILENT]
 
 
 def test_who_ended_without_a_goodbye_is_in_the_run(job: tuple[Finished, Sequence[Row]]) -> None:
     silent: dict[str, float] = {}
     for row in job[1]:
         silent |= {key: value for key, value in row.values.items() if key.endswith("/silent")}
-    assert silent == {f"service/{role}/silent": 1 for role in ("killed", "left", "trainer")}
+    assert silent in [{f"service/{role}/silent": 1 for role in roles} for roles in SILENT]
+    assert len(silent) == job[0].err.count("without an exit report")
 
 
 def test_an_actor_that_nobody_needs_any_more_has_everything_in_the_run(

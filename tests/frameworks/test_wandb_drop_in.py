@@ -101,9 +101,6 @@ for tag in sorted(events.Tags()["scalars"]):
 """
 
 
-@pytest.mark.tried(
-    "Stable-Baselines3", "stable-baselines3", "wandb", seen="the last value of each scalar"
-)
 def test_stable_baselines3_with_its_callback_and_sync_tensorboard(frameworks: Runner) -> None:
     done = frameworks.run(DROP_IN + SB3, "--role", "trainer")
     assert done.status == 0, done.err

@@ -20,7 +20,7 @@ def parts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, objec
     out = tmp_path_factory.mktemp("bench") / "build" / "bench.json"
     command = [sys.executable, "-m", "bench", "--tiny", "--out", str(out), *PARTS]
     root = Path(__file__).parents[2]
-    subprocess.run(command, cwd=root, check=True, stdout=subprocess.DEVNULL, timeout=100)
+    subprocess.run(command, cwd=root, check=True, stdout=subprocess.DEVNULL, timeout=500)
     found: dict[str, dict[str, object]] = json.loads(out.read_text())
     return found
 

@@ -342,7 +342,7 @@ def test_listening_beyond_loopback_is_said_loudly(tmp_path: Path) -> None:
     with process.stderr:
         assert "WARNING" in process.stderr.readline()
         process.terminate()
-        assert process.wait(60) == 0
+        assert process.wait(120) == 0
 
 
 def test_doctor_finds_what_is_wrong_and_says_what_to_do(tmp_path: Path) -> None:

@@ -103,7 +103,9 @@ def test_the_diagnosis_names_the_line_of_a_process_that_hangs(
         done = otel_rl("diagnose", way, "--now", "--json", "--data", home / "data", cwd=home)
         if done.status == 0:  # before the first rows there is no such run
             found.update(json.loads(done.out))
-        return any(cause["stack"] for cause in found.get("causes", ()))
+        # A busy machine may have made a step before it long enough for a stack of its own.
+        stacks = [cause["stack"] for cause in found.get("causes", ())]
+        return any(stack and "hang_in_" in stack[0] for stack in stacks)
 
     wait_until(is_found, timeout_s=DEADLINE_S)
     (cause,) = found["causes"]
@@ -115,9 +117,12 @@ def test_the_diagnosis_names_the_line_of_a_process_that_hangs(
 
 def test_the_run_has_the_stacks(hanging: tuple[Path, dict[str, int]]) -> None:
     home, _ = hanging
-    wait_until(lambda: len(stack_rows(home)) >= len(LINES), timeout_s=DEADLINE_S)
-    told = json.dumps(stack_rows(home))
-    assert all(f"hang_in_{way}" in told for way in LINES)
+
+    def told() -> set[str]:
+        rows = json.dumps(stack_rows(home))
+        return {way for way in LINES if f"hang_in_{way}" in rows}
+
+    wait_until(lambda: told() == {*LINES}, timeout_s=DEADLINE_S)
 
 
 def test_the_run_is_told_of_the_stall(hanging: tuple[Path, dict[str, int]]) -> None:

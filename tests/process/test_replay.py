@@ -23,7 +23,7 @@ from tests.trackers.programs import TrackioServer
 
 pytestmark = pytest.mark.process
 
-wait_until = partial(waiting.wait_until, timeout_s=90, look_s=0.2)
+wait_until = partial(waiting.wait_until, timeout_s=240, look_s=0.2)
 
 SCRIPT = """
 import sys

@@ -17,6 +17,7 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
 )
 
 from tests.otlp_sink import Sink
+from tests.ports import free_ports
 from tests.process.commands import clean_environment
 
 __all__ = ["HEARTBEAT", "OWN_CLOCK", "Endpoint", "Manner", "Request", "Worker", "unruly", "worker"]
@@ -85,12 +86,16 @@ class Endpoint:
     sink: Sink
     manner: Manner
     manner_of_events: Manner
-    url: str = ""
     attempts: int = 0
     healed: Event = field(default_factory=Event)
-    _address: tuple[str, int] = ("127.0.0.1", 0)
+    # None of those that connections get, one of which would take it while it is closed.
+    _port: int = field(default_factory=lambda: free_ports(1)[0])
     _listener: socket.socket | None = None
     _changed: Condition = field(default_factory=Condition)
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self._port}"
 
     def deliver(self, request: Request) -> None:
         """What a good endpoint does."""
@@ -114,9 +119,7 @@ class Endpoint:
 
     def open(self) -> None:
         if self._listener is None:
-            self._listener = socket.create_server(self._address)
-            self._address = self._listener.getsockname()[:2]
-            self.url = "http://{}:{}".format(*self._address)
+            self._listener = socket.create_server(("127.0.0.1", self._port))
             Thread(target=self._listen, args=(self._listener,), daemon=True).start()
 
     def refuse(self) -> None:

@@ -16,7 +16,7 @@ from tests.ports import free_ports
 
 __all__ = ["MlflowServer", "TrackerServer", "TrackioServer"]
 
-wait_until = partial(waiting.wait_until, timeout_s=120)
+wait_until = partial(waiting.wait_until, timeout_s=240)
 
 
 class TrackerServer:

@@ -135,7 +135,7 @@ def _idle(
     # Who ends work that few others do has no peers that go on: an evaluator may be through.
     common = [of for of in work if 2 * len(of) > len(last)]
     idle = {
-        worker: history.lags[worker].times_s[-1] - at_s
+        worker: history.age_s(at_s, history.lags[worker].times_s[-1])
         for worker, (at_s, step) in last.items()
         if worker in history.lags and worker not in tell and history.last - step >= _STEPS
         if sum(len(of[worker].steps) for of in common if worker in of) >= _FEWEST
@@ -180,11 +180,13 @@ def _hang(history: RunHistory, worker: str, phase: str, ages: Track, least_s: fl
         return None
     took = [track.values for track in history.spans.get(place, {}).values() if track.values]
     longest_s = max(map(max, took), default=0.0)
-    if sum(map(len, took)) < _FEWEST or ages.values[-1] < _FAR * longest_s:
+    begun_s = ages.times_s[-1] - ages.values[-1]
+    age_s = history.age_s(begun_s, ages.times_s[-1])
+    if sum(map(len, took)) < _FEWEST or age_s < max(least_s, _FAR * longest_s):
         return None
-    since = _step_at(history, ages.times_s[-1] - ages.values[-1])
+    since = _step_at(history, begun_s)
     goes_on = history.last - since >= _STEPS
-    return Hang(worker, phase, ages.values[-1], longest_s, since) if goes_on else None
+    return Hang(worker, phase, age_s, longest_s, since) if goes_on else None
 
 
 def _waits(history: RunHistory, place: PhaseKey) -> bool:

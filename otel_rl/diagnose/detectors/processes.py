@@ -4,7 +4,7 @@ from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from math import inf
 from statistics import median
 
@@ -38,7 +38,8 @@ _AT_ONCE = 3.0  # usual steps: each role reports with its own part of a step
 _SKEW_S = 1.5
 _CLOCKS = 3  # of which two agree
 _EVIDENT_SKEW_S = 0.02
-_FEW, _MANY = (2, 1), 6.0  # values, the farther from all others the fewer: so many, and times
+_MANY, _SEVERAL = 6.0, 3.0  # times all counts before: a single one, or each of more
+_ENOUGH = 6  # other counts: a few in a row happen by chance among many workers
 _LOWER_POWER = 0.95
 _GC_SHARE = 0.05
 _GC_SHARE_FELT, _GC_FELT = 0.015, 0.6  # where a phase takes longer by so much of the pauses
@@ -158,7 +159,7 @@ def crash_loops(history: RunHistory) -> Iterator[Cause]:
     ended = Counter[str]()
     with_the_run = ended_with_the_run(history)
     newest = {loss.worker: loss for loss in history.losses}
-    noticed_s = _noticed_s(history)
+    noticed_s = _noticed_s(history) if history.losses else 0.0
     for loss in history.losses:
         role = loss.worker.partition("/")[0]
         if loss.worker in with_the_run and loss is newest[loss.worker]:
@@ -219,25 +220,27 @@ def clock_skew(history: RunHistory) -> Iterator[Cause]:
     message sent long before its span ended proves nothing.
     """
     measured = {worker: lags for worker, lags in history.lags.items() if len(lags.values) >= 3}
+    ever_s = {worker: min(lags.values) for worker, lags in measured.items()}
     proven: dict[str, list[float]] = {}
     for step in history.steps:
         for worker, ahead_s in step.clocks:
             proven.setdefault(worker, []).append(ahead_s)
-    least_s: dict[tuple[float, float], Mapping[str, float]] = {}  # most workers live as long
+    usual_s: dict[tuple[float, float], float | None] = {}  # most workers live as long
     for worker, lags in sorted(measured.items()):
         # The bridge's clock may be set, or all exports be held up: others count at the same time.
         lived = lags.times_s[0], lags.times_s[-1]
-        if lived not in least_s:
-            least_s[lived] = {
-                name: min(at_the_time)
+        if lived not in usual_s:
+            least_s = [
+                ever_s[name] if len(at_the_time) == len(track.values) else min(at_the_time)
                 for name, track in measured.items()
                 if len(at_the_time := _meanwhile(track, *lived)) >= 3
-            }
-        every_s = {**least_s[lived], worker: min(lags.values)}
-        if len(every_s) < _CLOCKS:
+            ]
+            # Its own one among them: of two others, a wrong clock would move the middle.
+            usual_s[lived] = median(least_s) if len(least_s) >= _CLOCKS else None
+        middle_s = usual_s[lived]
+        if middle_s is None:
             continue
-        # Its own one among them: of two others, a wrong clock would move the middle.
-        ahead_s = median(every_s.values()) - min(lags.values)
+        ahead_s = middle_s - ever_s[worker]
         if abs(ahead_s) < _SKEW_S:
             if worker in proven and abs(ahead_s - median(proven[worker])) > abs(ahead_s):
                 proven.pop(worker)
@@ -329,11 +332,10 @@ def preemptions(history: RunHistory) -> Iterator[Cause]:
     evidence: list[tuple[float, int, Evidence]] = []
     for subject, ratio in ((Subject.PREEMPTIONS, 3.0), (Subject.CACHE_MISSES, 1.5)):
         for key, worker, track in tracks_about(history, subject):
+            shortest = 3
             if subject is Subject.PREEMPTIONS:
-                track = with_gaps(history, summed_by_step(track))
-            # A few in a row happen by chance among many workers: their number is no measurement.
-            is_count = subject is Subject.PREEMPTIONS
-            shortest = (_many(track) or 6) if is_count else 3
+                counts = with_gaps(history, summed_by_step(track))
+                track, shortest = _far_above(counts) or (counts, _ENOUGH)
             change = level(track, shortest=shortest, among=len(history.workers.get(key, ())))
             if change and change.is_rise(ratio=ratio, order=0.7, size=2.0) and change.after > 0.02:
                 what = "requests preempted or recomputed"
@@ -361,12 +363,22 @@ def preemptions(history: RunHistory) -> Iterator[Cause]:
     )
 
 
-def _many(counts: Track) -> int | None:
-    """Return the number of last counts that are far above all others: no chance of small ones."""
-    for few in _FEW:
-        others, last = counts.values[:-few], counts.values[-few:]
-        if others and min(last) >= _MANY / few * max(1.0, *others):
-            return few
+def _far_above(counts: Track) -> tuple[Track, int] | None:
+    """Return the counts, and how many of the last are far above all before, as none is by chance.
+
+    Without steps among these whose count came with that of the next: exports have their own pace.
+    """
+    values, most = counts.values, [0.0, *accumulate(counts.values, max)]
+    told = [place for place, value in enumerate(values) if value > 0][::-1]
+    least = inf
+    for few, place in enumerate(told, 1):
+        least = min(least, values[place])
+        is_mostly_told = len(values) - place < 2 * few
+        times = _MANY if few == 1 else _SEVERAL
+        if place and is_mostly_told and least >= times * max(1.0, most[place]):
+            kept = [*range(place), *told[few - 1 :: -1]]
+            columns = (counts.steps, counts.times_s, values)
+            return Track.of(*([of[at] for at in kept] for of in columns)), min(few, _ENOUGH)
     return None
 
 

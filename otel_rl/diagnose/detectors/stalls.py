@@ -156,7 +156,7 @@ def _is_long(history: RunHistory, rhythm: Rhythm) -> bool:
     """Return whether no step came for far longer than one takes, for the work that goes on."""
     if rhythm.stands_s < stall_s(rhythm):
         return False
-    more = _more_work(history, history.ends_s - rhythm.stands_s) or 1.0
+    more = _more_work(history, history.begun_s[max(history.begun_s)]) or 1.0
     return rhythm.stands_s >= more * stall_s(rhythm)
 
 
@@ -183,7 +183,7 @@ def _is_evident(history: RunHistory, rhythm: Rhythm, ages: Sequence[_Age]) -> bo
         return False
     if not _all_wait(history, standing) and rhythm.stands_s <= suspicious_s(rhythm):
         return False  # the step goes on without those who have not done their part
-    age_s = history.ends_s - standing.done_s + _least_taken_s(history, standing)
+    age_s = history.age_s(standing.done_s) + _least_taken_s(history, standing)
     return age_s >= max(_least_age_s(history, rhythm, standing))
 
 
@@ -242,7 +242,11 @@ def _all_wait(history: RunHistory, standing: Standing) -> bool:
 def _tells_after(history: RunHistory, worker: str, done_s: float | None) -> bool:
     """Return whether exports of a worker have come since then, and long enough."""
     own = history.lags.get(worker)
-    return own is not None and done_s is not None and own.times_s[-1] - done_s >= STALL_S / 2
+    return (
+        own is not None
+        and done_s is not None
+        and history.age_s(done_s, own.times_s[-1]) >= STALL_S / 2
+    )
 
 
 def _may_have_ended(history: RunHistory, standing: Standing) -> bool:
@@ -397,8 +401,14 @@ def _ages(history: RunHistory) -> Iterator[_Age]:
         is_work = spec is None or spec.phase_class not in AWAITING
         is_work &= not only_waits(history, PhaseKey(worker.rpartition("/")[0], phase))
         is_work |= phase == names.RlPhaseValues.WEIGHT_PUSH  # for which all others wait
-        told_ago_s = history.ends_s - track.times_s[-1]
-        yield _Age(is_work, values[-1], worker, phase, told_ago_s)
+        told_s, age_s = track.times_s[-1], values[-1]
+        yield _Age(
+            is_work,
+            history.age_s(told_s - age_s, told_s),
+            worker,
+            phase,
+            history.age_s(told_s),
+        )
 
 
 def _first_silent(history: RunHistory) -> tuple[int, list[str]]:

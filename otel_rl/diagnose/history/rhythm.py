@@ -26,6 +26,8 @@ class Rhythm(NamedTuple):
         usual_s: Median duration of a step.
         longest_s: Bound of the longest one after the start, such as one with a checkpoint.
         stands_s: Time from the first news of the last step to the last record.
+
+    Without the time in which no worker was heard.
     """
 
     steps: int
@@ -73,10 +75,12 @@ class _Remembered:
 
     def of(self, history: RunHistory) -> Rhythm | None:
         """Return it."""
-        size = len(history.begun_s), len(history.known_steps), history.ends_s
+        ends_s = history.age_s(0.0)
+        size = len(history.begun_s), len(history.known_steps), ends_s
         if size != self._size:
-            told = sorted(history.begun_s.items())
-            self._rhythm = Rhythm.between(sorted(history.known_steps), told, history.ends_s)
+            begun = sorted(history.begun_s.items())
+            told = [(step, history.age_s(0.0, at_s)) for step, at_s in begun]
+            self._rhythm = Rhythm.between(sorted(history.known_steps), told, ends_s)
             self._size = size
         return self._rhythm
 

@@ -8,6 +8,7 @@ from sys import getsizeof
 from typing import Any, Final, NamedTuple, Protocol, Self, TypeVar
 
 from otel_rl.diagnose.history.records import PARTIAL_PATH, Facts, RowFacts, StepFacts
+from otel_rl.diagnose.history.silences import Silences
 from otel_rl.diagnose.history.timings import timed_part
 from otel_rl.diagnose.history.track import Track, in_order
 from otel_rl.records import WorkerFailure
@@ -78,6 +79,7 @@ class RunHistory:
         waits: Phases that only wait.
         steps: Critical path of each step, in order, without what else is known of it.
         lags: By worker, the delay from its own clock to the arrival, in s.
+        silences: In which no worker was heard.
         losses: In order of time.
         returned_roles: Of workers that were missed, and reported again.
         failures: Of workers, with their causes, in order of time.
@@ -92,6 +94,7 @@ class RunHistory:
         self.newest_ns = 0
         self.unspanned: set[PhaseKey] = set()
         self.waits: set[PhaseKey] = set()
+        self.silences = Silences()
         self.losses: list[Loss] = []
         self.returned_roles: set[str] = set()
         self.failures: list[WorkerFailure] = []
@@ -105,6 +108,8 @@ class RunHistory:
         """Add a snapshot; ``_complete`` follows the last one."""
         self._begun_ns = self._begun_ns or facts.time_ns
         self.newest_ns = max(self.newest_ns, facts.time_ns)
+        if facts.lags or facts.workers or facts.spans:
+            self.silences.hear((facts.time_ns - self._begun_ns) / 1e9)
         self._add(facts, (facts.time_ns - self._begun_ns) / 1e9, self._begun_ns)
 
     def _complete(self) -> None:
@@ -285,6 +290,16 @@ class RunHistory:
         whole._complete()  # noqa: SLF001  # a copy of this one
         return whole
 
+    def age_s(self, since_s: float, until_s: float | None = None) -> float:
+        """Return the time since then, to the last record unless told, in which a worker was heard.
+
+        Args:
+            since_s: Since the first record.
+            until_s: Since the first record.
+        """
+        until_s = self.ends_s if until_s is None else until_s
+        return until_s - since_s - self.silences.between(since_s, until_s)
+
     def between(self, first: int, last: int) -> "RunHistory":
         """Return the history of these steps, inclusive."""
         part = self.steps_between(first, last)
@@ -300,7 +315,7 @@ class RunHistory:
                 into[phase].update(_of_steps(tracks, first, last))
         part.unspanned, part.waits = self.unspanned, self.waits
         part.lags = _of_steps(self.lags, first, last)
-        part.returned_roles = self.returned_roles
+        part.silences, part.returned_roles = self.silences, self.returned_roles
         part.losses = [loss for loss in self.losses if first <= loss.step <= last]
         is_end = last >= self.last
         part.failures = [

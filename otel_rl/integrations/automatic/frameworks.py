@@ -98,6 +98,14 @@ def _slime(_module: ModuleType) -> None:
     import_module("otel_rl.integrations.slime").install(quietly=True)
 
 
+def _stable_baselines3(module: ModuleType) -> None:
+    def add(event: str, callback: Any, *_arguments: object, **_named: object) -> None:
+        import_module("otel_rl.integrations.stable_baselines3").follow(callback, event)
+
+    for event in ("training_start", "rollout_start", "rollout_end", "training_end"):
+        _after(module.BaseCallback, f"on_{event}", partial(add, f"on_{event}"))
+
+
 def _tunix(_module: ModuleType) -> None:
     import_module("otel_rl.integrations.tunix").always()
 
@@ -113,6 +121,7 @@ _MODULES: Final[Mapping[str, Callable[[ModuleType], None]]] = {
     "skyrl.train.entrypoints.main_base": _skyrl,
     "skyrl_train.entrypoints.main_base": _skyrl,
     "slime.observability.logging_utils": _slime,
+    "stable_baselines3.common.callbacks": _stable_baselines3,
     "transformers.trainer": _transformers,
     "tunix.sft.metrics_logger": _tunix,
     "verl.utils.tracking": _verl,

@@ -22,6 +22,7 @@ _FRAMEWORKS = frozenset(
         "skyrl",
         "skyrl_train",
         "slime",
+        "stable_baselines3",
         "transformers",
         "tunix",
         "verl",

@@ -1,6 +1,8 @@
 """A cause is told after few observations if these are far beyond all that the run has shown."""
 
+import random
 from collections.abc import Sequence
+from functools import partial
 
 import pytest
 
@@ -57,6 +59,41 @@ def test_what_comes_and_goes_is_told_the_third_time(every: int) -> None:
     slow = [STEPS - 1 - 2 * every, STEPS - 1 - every, STEPS - 1]
     assert causes(run(5.0, *slow)) == [(Kind.STRAGGLER, "trainer/0", slow[0])]
     assert causes(run(5.0, *slow[:2], steps=STEPS - every)) == []
+
+
+def test_what_comes_and_goes_is_told_the_third_time_of_three_workers_too() -> None:
+    slow = train(0, 5.0, 33, 36, STEPS - 1)
+    spans = {("trainer", "train", 0): slow}
+    spans |= {("trainer", "train", index): train(index, 5.0) for index in (1, 2)}
+    told = causes(made(STEPS, step_s=lambda step: 2.5 + slow(step), spans=spans))
+    assert told == [(Kind.STRAGGLER, "trainer/0", 33)]
+
+
+@pytest.mark.parametrize("is_felt", [True, False])
+def test_the_second_long_piece_is_told_where_work_is_noisy_if_the_step_of_the_first_took_longer(
+    is_felt: bool,
+) -> None:
+    """The second piece is told before its step has ended, so steps have no other level yet."""
+
+    def noisy(index: int, times: float) -> Series:
+        def of(step: int) -> float:
+            noise = random.Random(f"{index} {step}").lognormvariate(0.0, 0.12)
+            return 10.0 * noise * (times if step >= STEPS - 1 else 1.0)
+
+        return of
+
+    works = [noisy(index, 1.0 if index else 3.0) for index in range(5)]
+    second = [
+        SpanFacts(STEPS, "trainer", "train", f"trainer/{index}", False, 1, of(STEPS), of(STEPS), 0)
+        for index, of in enumerate(works)
+    ]
+    history = made(
+        STEPS,
+        step_s=lambda step: 20.0 + (max(of(step) for of in works) if is_felt else 12.0),
+        spans={("trainer", "train", index): of for index, of in enumerate(works)},
+        after=[(35.0, Facts(0, 0, spans=second))],
+    )
+    assert causes(history) == ([(Kind.STRAGGLER, "trainer/0", STEPS - 1)] if is_felt else [])
 
 
 def test_three_long_pieces_far_from_each_other_may_be_chance() -> None:
@@ -131,6 +168,40 @@ def test_two_pauses_of_the_collector_far_beyond_all_others_are_told() -> None:
 
 def test_one_pause_of_the_collector_is_no_cause() -> None:
     assert causes(gc(STEPS - 1)) == []
+
+
+@pytest.mark.parametrize(
+    ("counts", "since"),
+    [((12, 24, 0), STEPS - 3), ((12, 0), None), ((2, 2, 2, 2), None)],
+    ids=["two in three steps", "one before the last", "small"],
+)
+def test_counts_of_two_exports_far_beyond_all_others_are_told_though_a_step_has_none(
+    counts: Sequence[int], since: int | None
+) -> None:
+    """Exports have a pace of their own: some steps have the requests of two, and others none."""
+    key = "actor/generator/preemptions"
+    first = STEPS - len(counts)
+    workers = {(key, "actor/0"): lambda step: float(counts[step - first]) if step >= first else 0.0}
+    told = causes(made(STEPS, step_s=lambda step: 7.0, workers=workers))
+    assert told == ([] if since is None else [(Kind.KV_THRASH, "actor/0", since)])
+
+
+def test_a_slow_start_hides_no_late_calls() -> None:
+    """As long as the late calls are, each took in the first steps, while its program compiled."""
+    call = "actor/rpc/client/call/duration/Score"
+    workers: dict[tuple[str, str], Series] = {
+        ("judge/rpc/server/call/duration/Score", "judge/0"): lambda step: 0.5
+    }
+
+    def call_s(caller: int, step: int) -> float:
+        if step < 4 or step >= STEPS - 3:
+            return 2.0 + 0.01 * ((step + caller) % 3)
+        return 0.6 + 0.01 * ((step * 3 + caller) % 5)
+
+    for caller in range(3):
+        workers[call, f"actor/{caller}"] = partial(call_s, caller)
+    told = causes(made(STEPS, step_s=lambda step: 7.0, workers=workers))
+    assert told == [(Kind.NETWORK_DELAY, None, STEPS - 3)]
 
 
 def score(tokens: Series) -> RunHistory:

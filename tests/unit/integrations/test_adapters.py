@@ -670,6 +670,24 @@ def test_prime_rl_monitors_get_one_more(sink: Sink, adapter: Adapter) -> None:
     assert [(m.value, m.step) for m in found["rl.iteration.duration"]] == [(3.0, 8)]
 
 
+@pytest.mark.parametrize(
+    ("program", "role"),
+    [
+        ("/venv/bin/trainer", "trainer"),
+        ("/venv/bin/orchestrator", "orchestrator"),
+        ("/venv/bin/evals", "evaluation"),
+    ],
+)
+def test_roles_of_prime_rl_are_the_names_of_its_programs(
+    sink: Sink, adapter: Adapter, monkeypatch: pytest.MonkeyPatch, program: str, role: str
+) -> None:
+    monkeypatch.setattr(sys, "argv", [program, "@", "config.toml"])
+    monitor = adapter("prime_rl").OtelMonitor(None)
+    asyncio.run(monitor.init())
+    asyncio.run(monitor.log_metrics({"x": 1.0}, step=3))
+    assert arrived(sink)["x"][0].resource["rl.worker.role"] == role
+
+
 def test_prime_rl_monitors_on_the_first_rank_only(
     sink: Sink, adapter: Adapter, monkeypatch: pytest.MonkeyPatch
 ) -> None:

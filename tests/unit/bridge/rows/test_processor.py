@@ -246,6 +246,37 @@ def test_a_turn_ends_in_the_middle_of_a_batch_and_the_next_experiment_has_its_ow
     assert (bench.steps(A), bench.steps(B)) == ([*range(1_000)], [1, 2])
 
 
+PART_S = 0.03
+"""Of a part of a burst, in the test's own time: a thousand points on a machine that is busy."""
+
+
+@pytest.mark.parametrize("arrives", slow_after(3, [1, 8, 32, 9, 31, 33, 64, 65, 100]))
+@pytest.mark.parametrize(("limit", "most"), [("work", 64), ("time", 1.0 / PART_S)])
+def test_a_row_of_another_experiment_waits_for_a_second_of_a_burst_at_most(
+    store: Store, monkeypatch: pytest.MonkeyPatch, limit: str, most: float, arrives: int
+) -> None:
+    taken = 0
+    part_s = PART_S if limit == "time" else 0.0
+    bench = Bench(store, part=10, clock_s=lambda: part_s * taken)
+    add = Aligner.add
+
+    def noted(aligner: Aligner, decoded: Decoded, **options: Any) -> None:
+        nonlocal taken
+        add(aligner, decoded, **options)
+        is_of_burst = len(decoded.points) == 10
+        taken += is_of_burst
+        if is_of_burst and taken == arrives:
+            bench.spool.append([batch(B, 0), batch(B, 1)])
+
+    monkeypatch.setattr(Aligner, "add", noted)
+    bench.spool.append([steps_in_one_batch(A, range(2_000))])
+    while taken < arrives or B in bench.spool.waiting():
+        assert bench.drain.round(bench.now_ns)
+    assert bench.steps(B)
+    assert taken - arrives <= most
+    assert A in bench.spool.waiting()
+
+
 @pytest.mark.parametrize("rounds", [1, 3, 7, 12])
 def test_a_batch_that_was_cut_goes_on_where_it_was_after_a_restart(
     store: Store, taken: list[int], rounds: int

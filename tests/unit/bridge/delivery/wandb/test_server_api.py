@@ -18,7 +18,7 @@ from otel_rl.errors import TrackerRejected, TrackerUnavailable
 
 TLS = Path(__file__).parents[4] / "tls"
 KEY = "k" * 40
-TIMEOUT_S = 10.0
+TIMEOUT_S = 60.0
 Answer = tuple[int, Mapping[str, str], bytes]
 
 

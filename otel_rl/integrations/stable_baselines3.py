@@ -1,0 +1,125 @@
+"""Stable-Baselines3 adapter: a callback.
+
+    model.learn(100_000, callback=otel_rl.integrations.stable_baselines3.OtelCallback())
+
+The step is the number of timesteps at which the logger dumps. What follows, up to the next dump, is
+timed as that step.
+"""
+
+from collections.abc import Mapping
+from contextlib import ExitStack
+from typing import Any, Final
+
+from stable_baselines3.common.callbacks import (  # type: ignore[import-not-found]  # no dependency
+    BaseCallback,
+)
+from stable_baselines3.common.logger import (  # type: ignore[import-not-found]  # no dependency
+    KVWriter,
+)
+
+import otel_rl
+from otel_rl.integrations.adapter import Recorder, WorkerNames, start
+
+__all__ = ["OtelCallback", "follow"]
+
+_FLUSH_TIMEOUT_S: Final = 5.0
+
+_PHASES: Final = {"on_rollout_start": "generate", "on_rollout_end": "train"}
+"""Each lasts until the next one."""
+
+
+class OtelCallback(BaseCallback):  # type: ignore[misc]  # Any where it is not installed
+    """Records what the algorithm's logger dumps, with the phases ``generate`` and ``train``.
+
+    Args:
+        experiment: Default ``OTEL_RL_EXPERIMENT``.
+        trial: One run of it; default ``OTEL_RL_TRIAL``.
+        role: Default ``OTEL_RL_ROLE``, else ``trainer``.
+    """
+
+    def __init__(
+        self, experiment: str | None = None, trial: str | None = None, role: str | None = None
+    ) -> None:
+        super().__init__()
+        self._given = WorkerNames(experiment, trial, role)
+
+    def _on_training_start(self) -> None:
+        follow(self, "on_training_start", self._given)
+
+    def _on_rollout_start(self) -> None:
+        follow(self, "on_rollout_start")
+
+    def _on_step(self) -> bool:
+        return True
+
+    def _on_rollout_end(self) -> None:
+        follow(self, "on_rollout_end")
+
+    def _on_training_end(self) -> None:
+        follow(self, "on_training_end")
+
+
+class _Writer(KVWriter):  # type: ignore[misc]  # Any where it is not installed
+    """Output of the logger."""
+
+    def __init__(self) -> None:
+        self._recorder = Recorder("stable_baselines3")
+        self._open_step, self._open_phase = ExitStack(), ExitStack()
+        self._number: int | None = None
+        self._phase = ""
+
+    def begin(self, number: int) -> None:
+        """End the step, and begin the next one, in the same phase."""
+        if number != self._number and not self._recorder.is_silent:
+            phase = self._phase
+            self.close()
+            self._number = number
+            self._open_step.enter_context(otel_rl.step(number))
+            self.enter(phase)
+
+    def enter(self, phase: str) -> None:
+        """Enter a phase of the step; an empty text is none."""
+        if phase != self._phase and self._number is not None:
+            self._phase = phase
+            self._open_phase.close()
+            if phase:
+                self._open_phase.enter_context(otel_rl.phase(phase))
+
+    def write(self, key_values: Mapping[str, object], key_excluded: object, step: int = 0) -> None:
+        """Record what is dumped."""
+        self._recorder.record(key_values, step)
+        self.begin(step)
+
+    def close(self) -> None:
+        """End the step in progress."""
+        self.enter("")
+        self._number = None
+        self._open_step.close()
+
+
+def follow(callback: Any, event: str, given: WorkerNames | None = None) -> None:
+    """Follow an event of any callback of a training; several tell the same.
+
+    Args:
+        callback: Of Stable-Baselines3.
+        event: Name of its method.
+        given: Names of the worker.
+
+    Raises:
+        ConfigError: See ``otel_rl.init``.
+    """
+    formats = callback.logger.output_formats
+    writer = next((one for one in formats if isinstance(one, _Writer)), None)
+    if writer is None:
+        if event != "on_training_start":
+            return
+        start(WorkerNames(role="trainer"), given or WorkerNames())
+        writer = _Writer()
+        formats.append(writer)
+    if event == "on_training_start":
+        writer.begin(callback.model.num_timesteps)
+    elif event == "on_training_end":
+        writer.close()
+        otel_rl.flush(timeout_s=_FLUSH_TIMEOUT_S)
+    else:
+        writer.enter(_PHASES[event])

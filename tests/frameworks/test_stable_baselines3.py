@@ -1,0 +1,73 @@
+"""Stable-Baselines3 trains, on and off its policy: all that its logger dumps is in the run."""
+
+import json
+
+import pytest
+
+from tests.frameworks.conftest import Runner
+from tests.process.commands import Row, jsonl_rows
+
+SCRIPT = """
+    import json
+    from stable_baselines3 import DQN, PPO
+    from stable_baselines3.common.logger import KVWriter, configure
+    {install}
+
+    dumped = []
+
+    class Dumped(KVWriter):
+        def write(self, key_values, key_excluded, step=0):
+            dumped.append((step, {{key: float(value) for key, value in key_values.items()}}))
+        def close(self):
+            pass
+
+    kinds = {{
+        "PPO": lambda: PPO("MlpPolicy", "CartPole-v1", n_steps=64, n_epochs=1, device="cpu"),
+        "DQN": lambda: DQN("MlpPolicy", "CartPole-v1", learning_starts=50, device="cpu"),
+    }}
+    model = kinds["{kind}"]()
+    logger = configure(None, [])
+    logger.output_formats.append(Dumped())
+    model.set_logger(logger)
+    model.learn(64 * 4, callback={callback}, log_interval=1)
+    print(json.dumps(dumped))
+"""
+
+BY_HAND = {
+    "install": "from otel_rl.integrations.stable_baselines3 import OtelCallback",
+    "callback": "OtelCallback()",
+}
+AUTOMATICALLY = {"install": "", "callback": "lambda *_: True"}
+
+NAMES = {"rollout/ep_rew_mean": "trainer/reward/mean", "train/loss": "trainer/loss"}
+
+
+def column(rows: list[Row], key: str) -> list[tuple[int, float]]:
+    return [(row.step, row.values[key]) for row in rows if key in row.values]
+
+
+@pytest.mark.tried(
+    "Stable-Baselines3", "stable-baselines3", seen="each dump, phases, on and off the policy"
+)
+@pytest.mark.parametrize("kind", ["PPO", "DQN"])
+@pytest.mark.parametrize(
+    ("way", "options"),
+    [(AUTOMATICALLY, ()), (BY_HAND, ("--no-adapters",))],
+    ids=["automatically", "by hand"],
+)
+def test_every_dump_is_in_the_run_to_the_last(
+    frameworks: Runner, kind: str, way: dict[str, str], options: tuple[str, ...]
+) -> None:
+    done = frameworks.run(SCRIPT.format(kind=kind, **way), *options)
+    assert done.status == 0, done.err
+    dumped = json.loads(done.out.splitlines()[-1])
+    assert len(dumped) >= 3
+    rows = [*jsonl_rows(frameworks.directory, "real")]
+    for name, key in NAMES.items():
+        expected = [(step, values[name]) for step, values in dumped if name in values]
+        found = column(rows, key)
+        assert [step for step, _ in found] == [step for step, _ in expected]
+        assert [value for _, value in found] == pytest.approx([value for _, value in expected])
+    begun = [0, *(step for step, _ in dumped)]
+    for phase in ("generate", "train", "unaccounted"):
+        assert [step for step, _ in column(rows, f"phase/trainer/{phase}")] == begun

@@ -1,0 +1,82 @@
+"""A job that is suspended and resumed: what stood still together is nobody's fault, and named."""
+
+from collections.abc import Sequence
+
+import pytest
+
+from otel_rl.diagnose.engine import diagnose
+from otel_rl.diagnose.history.records import Facts, RowFacts, SpanFacts, WorkerFacts
+from otel_rl.diagnose.history.run_history import RunHistory
+from otel_rl.diagnose.history.silences import Silences
+from otel_rl.diagnose.result import Kind
+
+_NS = 1_000_000_000
+STEP_S = 5
+AT_S = 200 + 2
+"""Seconds after the start at which it is suspended, within a step."""
+
+
+def heard(second: int, now_s: int, *, ages: bool) -> Facts:
+    """What two ranks tell after so many seconds of work, which is at some later time."""
+    step, within = divmod(second, STEP_S)
+    ranks = ("trainer/0", "trainer/1")
+    spans = [SpanFacts(step, "trainer", "train", rank, False, 1, 4.0, 4.0, 0) for rank in ranks]
+    age_s = float(within + (now_s - second if step == AT_S // STEP_S else 0))
+    told = [WorkerFacts(rank, None, 1, age_s, 0) for rank in ranks]
+    return Facts(
+        (100 + now_s) * _NS,
+        step,
+        [RowFacts(step, now_s * _NS, {"trainer/loss": 1.0})],
+        workers={"trainer/worker/phase/age/train": told} if ages and within < 4 else {},
+        spans=spans if within == 4 else [],
+        lags=[(rank, 0.1) for rank in ranks],
+        status="running",
+    )
+
+
+def looks(pause_s: int, *, ages: bool, until_s: int = 260) -> Sequence[RunHistory]:
+    """The run at each second since it was resumed."""
+    facts = [
+        heard(second, second + (pause_s if second >= AT_S else 0), ages=ages)
+        for second in range(until_s)
+    ]
+    return [RunHistory(facts[:count]) for count in range(AT_S + 1, until_s, 3)]
+
+
+@pytest.mark.parametrize("ages", [True, False])
+@pytest.mark.parametrize("pause_s", [30, 300, 40_000])
+def test_a_run_that_was_suspended_does_not_stand_still_when_it_goes_on(
+    pause_s: int, *, ages: bool
+) -> None:
+    found = [diagnose(history) for history in looks(pause_s, ages=ages)]
+    assert [one.causes for one in found if one.causes] == []
+    (words,) = found[-1].changes
+    assert words.startswith(f"no worker was heard for {pause_s + 1:.3g} s after step 40")
+
+
+def test_a_run_that_hangs_after_it_was_resumed_stands_still_as_soon_as_any_other() -> None:
+    resumed_s = AT_S + 300
+    facts = [heard(s, s + (300 if s >= AT_S else 0), ages=False) for s in range(240)]
+    lags = [("trainer/0", 0.1), ("trainer/1", 0.1)]
+    alive = {"host/load": [WorkerFacts("trainer/0", None, 1, 1.0, 0)]}
+    facts += [
+        Facts((100 + at_s) * _NS, 47, workers=alive, lags=lags, status="running")
+        for at_s in range(resumed_s + 38, resumed_s + 38 + 60)
+    ]
+    assert [one.kind for one in diagnose(RunHistory(facts)).causes] == [Kind.STALL]
+
+
+def test_exports_a_minute_apart_are_no_silence_and_far_longer_times_between_them_are() -> None:
+    told = Silences()
+    for at_s in (0.0, 60.0, 121.0, 180.0, 600.0, 660.0):
+        told.hear(at_s)
+    assert [*told] == [(180.0, 600.0)]
+    assert told.between(100.0, 610.0) == 420.0
+    assert told.between(200.0, 300.0) == 100.0
+
+
+def test_the_time_since_the_last_export_is_silence_as_far_as_is_known() -> None:
+    told = Silences()
+    for second in range(60):
+        told.hear(float(second))
+    assert told.between(50.0, 65.0) == 6.0
