@@ -102,3 +102,10 @@ def test_a_clock_that_is_set_right_is_right() -> None:
     found = run.end()
     assert found.last("trainer/tokens") == 2 * PER_S * (SECONDS - 1)
     assert rates(found)[2 * PER_S] >= SECONDS / WINDOW_S - 6
+
+
+@pytest.mark.parametrize("ahead_s", [16, 20, 300])
+def test_no_sample_of_a_clock_that_is_ahead_is_late(ahead_s: float) -> None:
+    of = run(0, ahead_s)
+    assert of.aligner.sample_counts.late == 0
+    assert rates(of).keys() == {2 * PER_S}

@@ -5,6 +5,7 @@ and what drops some of them makes another critical path of the rest. Steps that 
 ranks only, or of none, show it: each rank makes a span of every step that it measures.
 """
 
+from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
@@ -104,11 +105,13 @@ class MissingSpans:
 
     def _lacking(self, role: str, spanned: Collection[int]) -> dict[int, list[str]]:
         found: dict[int, list[str]] = {}
+        in_order = sorted(spanned)
         for (of_role, worker), steps in self._steps.items():
             if of_role != role:
                 continue
             own, first, last = set(steps), min(steps), max(steps)
-            for step in spanned:
-                if first < step < last and step not in own:
+            between = slice(bisect_right(in_order, first), bisect_left(in_order, last))
+            for step in in_order[between]:
+                if step not in own:
                     found.setdefault(step, []).append(worker)
         return found

@@ -3,9 +3,11 @@
 import random
 import re
 from collections.abc import Collection
+from dataclasses import replace
 
 import pytest
 
+from otel_rl.bridge.rows.history.missing_spans import MissingSpans
 from otel_rl.bridge.rows.reports.data_warnings import SAMPLED
 from otel_rl.records import Decoded
 from otel_rl.semconv.spec import BLOCK_STEPS
@@ -58,6 +60,15 @@ def test_whole_blocks_of_steps_as_workers_keep_them_lack_nothing(kept: set[int])
     bench = run(spanned)
     assert told(bench) == []
     assert set(bench.partial().values()) == {None}
+
+
+def test_a_rank_whose_steps_are_dropped_is_named_beside_the_others() -> None:
+    found = MissingSpans()
+    for rank, steps in (("a", range(1, 11)), ("b", [1, 2, 4, 8, 9, 10]), ("late", [7, 8, 9])):
+        found.add([replace(step(number)[0], worker=rank) for number in steps])
+    gaps = found.gaps("trainer", range(1, 11), range(1, 11))
+    assert gaps.lacking == {3: ["b"], 5: ["b"], 6: ["b"], 7: ["b"]}
+    assert gaps.is_a_rule
 
 
 def test_one_lost_export_is_no_sampling() -> None:
