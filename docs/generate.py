@@ -60,7 +60,7 @@ _ACTIONS: Final[Mapping[str, str]] = {
     "JournalClosed": "none, senders retry.",
     "JournalUnavailable": "check the server of `journal.url`.",
     "JournalGone": ("restore it, or restart the bridge; until then `/healthz` answers 503."),
-    "LeaseLost": "none; if frequent, [what breaks first](scale.md#what-breaks-first).",
+    "LeaseLost": "none; if frequent, [what breaks first](scale.md#limits).",
     "JournalError": "check the disk, keep `journal.db`, start with another directory.",
     "TrackerUnavailable": "none, rows are retried.",
     "RunDiverged": "use another trial name.",

@@ -9,7 +9,7 @@ import os
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from pydantic import (
     BaseModel,
@@ -345,9 +345,16 @@ def _of_environment() -> Mapping[str, object]:
     """Return values of the environment, nested like the file."""
     if not any(name.upper().startswith(ENV_PREFIX) for name in os.environ):
         return {}
-    from otel_rl.bridge.config_variables import values_of_variables
+    from pydantic_settings import BaseSettings, EnvSettingsSource, SettingsError  # takes 0.1 s
 
-    return values_of_variables(BridgeSettings, prefix=ENV_PREFIX)
+    # The source asks for fields and configuration only, which any model has.
+    settings = cast(type[BaseSettings], BridgeSettings)
+    try:
+        return EnvSettingsSource(settings, env_prefix=ENV_PREFIX, env_nested_delimiter="__")()
+    except SettingsError as exc:
+        raise ConfigError(
+            f"{exc}.", hint=f"Set what is in it: {ENV_PREFIX}SECTION__NAME. See docs/bridge.md."
+        ) from exc
 
 
 def _check_variables(environment: Mapping[str, str]) -> None:

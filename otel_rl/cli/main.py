@@ -123,6 +123,9 @@ def _parsed(given: Sequence[str]) -> argparse.Namespace:
     parser = _parser(chosen)
     if chosen and not chosen.startswith("-") and chosen not in COMMANDS:
         parser.error(f"there is no command {chosen!r}.{_meant(chosen, COMMANDS)}")
+    if not chosen:
+        parser.print_help(sys.stderr)
+        parser.exit(2)
     arguments, unknown = parser.parse_known_args(given)
     if unknown:
         usage = parser.of_commands.get(chosen, parser)

@@ -5,6 +5,7 @@ forbids it.
 """
 
 import asyncio
+import gzip
 import importlib.resources
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -127,12 +128,15 @@ class PageRoutes:
             return _error(403, str(exc))
         path = request.path_params["path"]
         answer = await self._ask(Question(path, dict(request.query_params), experiments))
-        headers = dict(_HEADERS)
-        if answer.encoding:
+        headers = {**_HEADERS, "vary": "accept-encoding"}
+        body = answer.body
+        if answer.encoding and _takes_gzip(request):
             headers["content-encoding"] = answer.encoding
+        elif answer.encoding:
+            body = gzip.decompress(body)
         if path == "plotly.js":
             headers["cache-control"] = "private, max-age=86400"
-        return Response(answer.body, answer.status, headers, answer.media)
+        return Response(body, answer.status, headers, answer.media)
 
     async def _events(self, request: Request) -> Response:
         """Tell when there is something new, as server-sent events."""
@@ -162,6 +166,10 @@ class PageRoutes:
                 await asyncio.sleep(_LOOK_S)
         finally:
             self._streams -= 1
+
+
+def _takes_gzip(request: Request) -> bool:
+    return "gzip" in request.headers.get("accept-encoding", "")
 
 
 def _asset(name: str) -> bytes:

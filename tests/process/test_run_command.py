@@ -394,6 +394,13 @@ def test_a_command_that_reports_nothing_is_told_why(silent: Finished) -> None:
     assert "show the run again" not in silent.err
 
 
+def test_a_command_that_fails_before_it_reports_is_not_told_to_instrument(tmp_path: Path) -> None:
+    done = otel_rl("run", "--tracker", "jsonl", "--", PYTHON, "missing.py", cwd=tmp_path)
+    assert done.status == 2
+    assert "CMD failed with exit status 2 before it reported" in done.err
+    assert "Does CMD record" not in done.err
+
+
 def test_standard_output_belongs_to_the_command(silent: Finished) -> None:
     assert silent.out == "hello\n"
 

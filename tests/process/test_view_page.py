@@ -90,6 +90,25 @@ def test_the_list_leads_to_a_run(viewed: Viewed) -> None:
     assert browser.complaints() == []
 
 
+def test_a_run_is_found_by_its_text(viewed: Viewed) -> None:
+    browser = viewed.browser
+    browser.open(viewed.url, "runs")
+    browser.do(
+        "const find = document.querySelector('#search'); find.value = 'BROK';"
+        "find.dispatchEvent(new Event('input'))"
+    )
+    shown = "[...document.querySelectorAll('[data-run]')].filter((one) => one.offsetHeight)"
+    assert browser.get(f"{shown}.map((one) => one.querySelector('a').textContent)") == ["broken"]
+    assert browser.get("document.querySelector('#compare').data.length") == 3
+    assert browser.complaints() == []
+
+
+def test_without_spans_the_timeline_shows_how_to_mark_phases(viewed: Viewed) -> None:
+    browser = viewed.open(GRPO, "timeline")
+    assert "otel_rl.phase(" in browser.get("document.querySelector('pre').textContent")
+    assert browser.complaints() == []
+
+
 def test_charts_and_the_verdict_are_drawn_from_this_machine_alone(viewed: Viewed) -> None:
     viewed.browser.hosts()
     browser = viewed.open(GRPO, "overview")

@@ -55,7 +55,7 @@ def archived_run(
     files: ArchiveFiles,
     journal: Journal,
     settings: AlignSettings,
-    is_over: Callable[[], bool] = lambda: False,
+    goes_on: Callable[[float], bool] = lambda _: True,
 ) -> StoredRun:
     """Make the rows of a run.
 
@@ -63,16 +63,17 @@ def archived_run(
         files: Of the run.
         journal: An empty one, for the rows.
         settings: Rules of the rows.
-        is_over: Asked now and then; if so, the work is given up.
+        goes_on: Called with the share of the values that is read; False ends the work.
 
     Raises:
-        JournalError: A file cannot be read, there is no room for the rows, or it is given up.
+        JournalError: A file cannot be read, there is no room for the rows, or ``goes_on`` is False.
     """
     store = RunStore(journal)
     aligner = Aligner(settings)
     rows: list[Row] = []
-    for made in _rows(files, aligner, settings):
-        if is_over():
+    points = _Counted(files.points())
+    for made in _rows(files, points, aligner, settings):
+        if not goes_on(points.count / max(1, files.values)):
             raise JournalClosed("The replay was interrupted.")
         rows += made
         if len(rows) >= _COMMIT_ROWS:
@@ -82,8 +83,21 @@ def archived_run(
     return StoredRun(store, files.key, identity_of(files, settings))
 
 
+class _Counted:
+    """Iterates over points and counts them."""
+
+    def __init__(self, points: Iterator[TimedPoint]) -> None:
+        self._points = points
+        self.count = 0
+
+    def __iter__(self) -> Iterator[TimedPoint]:
+        for point in self._points:
+            self.count += 1
+            yield point
+
+
 def _rows(
-    files: ArchiveFiles, aligner: Aligner, settings: AlignSettings
+    files: ArchiveFiles, timed_points: _Counted, aligner: Aligner, settings: AlignSettings
 ) -> Iterator[Sequence[Row]]:
     """Yield the rows of each beat, and at the end of all that is open."""
     # A first step waits as long for the other workers of its role.
@@ -91,7 +105,7 @@ def _rows(
     coming = sorted(files.workers(), key=lambda one: one.first_ns, reverse=True)
     alive: list[ArchivedWorker] = []
     now_ns = 0
-    for beat, timed in groupby(files.points(), key=lambda one: one.time_ns // _BEAT_NS):
+    for beat, timed in groupby(timed_points, key=lambda one: one.time_ns // _BEAT_NS):
         now_ns = (beat + 1) * _BEAT_NS
         points: list[Point] = []
         while coming and coming[-1].first_ns - lead_ns < now_ns:

@@ -132,7 +132,7 @@ def _demo_settings(arguments: argparse.Namespace, key: ExperimentKey) -> "DemoSe
         words = error.errors()[0]["msg"].removeprefix("Value error, ")
     except ValueError as error:
         words = str(error)
-    raise ConfigError(f"--fault: {words}", hint="otel-rl demo --fault help lists the kinds")
+    raise ConfigError(f"--fault: {words}.", hint="otel-rl demo --fault help lists the kinds.")
 
 
 def _list_faults() -> int:

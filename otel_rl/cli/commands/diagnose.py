@@ -281,7 +281,9 @@ def _of_journals(settings: BridgeSettings) -> _Source:
     place = f"below {str(settings.data)!r}"
     return _Source(
         f"in the journals {place}",
-        f"No journal {place} has kept anything of a run.",
+        f"No journal {place} has the history of a run."
+        if settings.journal.url is not None or settings.data.is_dir()
+        else f"There is no directory {str(settings.data)!r}.",
         "Say where the bridge keeps its journal: --data DIR, or --config FILE. Bridges keep what "
         "is needed unless align.max_history_bytes is 0.",
     )

@@ -37,9 +37,9 @@ __all__ = ["add_parser"]
 
 _EPILOG: Final = """\
 examples:
-  otel-rl export --perfetto -o trace.json.gz             the most recently active run
-  otel-rl export --perfetto --steps 400:420 grpo-7b -o trace.json
-  otel-rl export --perfetto grpo-7b/trial-3 > trace.json
+  otel-rl export -o trace.json.gz             the most recently active run
+  otel-rl export --steps 400:420 grpo-7b -o trace.json
+  otel-rl export grpo-7b/trial-3 > trace.json
 
 Open the file at https://ui.perfetto.dev, which keeps it on your machine, or in chrome://tracing.
 """
@@ -66,7 +66,7 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     add_run(parser)
     add_run_names(parser)
     parser.add_argument(
-        "--perfetto", action="store_true", required=True, help="as Chrome trace JSON"
+        "--perfetto", action="store_true", help="as Chrome trace JSON (the only format)"
     )
     parser.add_argument(
         "--steps",

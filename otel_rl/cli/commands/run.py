@@ -137,7 +137,7 @@ def _command(arguments: argparse.Namespace) -> int:
     finally:
         finish(bridge, exit_code=status, is_over=True, by=_signal_of(status))
     if not bridge.counters.value(Counter.POINTS_ACCEPTED) and not bridge.without_metrics:
-        say(f"nothing was reported. {'' if _signal_of(status) else _likely_cause(bridge)}".rstrip())
+        say(f"nothing was reported. {_likely_cause(bridge, status)}".rstrip())
     if has_lost(bridge):
         return status or _LOST
     return status
@@ -151,9 +151,13 @@ def _signal_of(status: int) -> str | None:
     return {_SIGNALLED + one: one.name for one in _REQUESTS}.get(status)
 
 
-def _likely_cause(bridge: Bridge) -> str:
+def _likely_cause(bridge: Bridge, status: int) -> str:
+    if _signal_of(status):
+        return ""
     if bridge.counters.value(Counter.REQUESTS, reason=Outcome.HTTP2):
         return "CMD has spoken gRPC to the port for HTTP. Write: otel-rl run --grpc -- CMD"
+    if status:
+        return f"CMD failed with exit status {status} before it reported. See docs/quickstart.md."
     return (
         "Does CMD record with OpenTelemetry or otel_rl.mlogger, in a Python that has otel_rl "
         "installed? See docs/quickstart.md."

@@ -41,9 +41,9 @@ class ArchiveSource:
         """See ``ReplaySource``."""
         return self.files.values, identity_of(self.files, self.settings.align)
 
-    def opened(self, stack: contextlib.ExitStack, is_over: Callable[[], bool], /) -> StoredRun:
+    def opened(self, stack: contextlib.ExitStack, goes_on: Callable[[float], bool], /) -> StoredRun:
         """See ``ReplaySource``."""
         scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix="otel-rl-replay-"))
         journal = SqliteJournal(Path(scratch), max_bytes=_NO_BOUND)
         stack.callback(journal.close)
-        return archived_run(self.files, journal, self.settings.align, is_over)
+        return archived_run(self.files, journal, self.settings.align, goes_on)

@@ -8,6 +8,7 @@ import time
 from collections.abc import Collection, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Final
 
 from otel_rl.bridge.config import BridgeSettings
@@ -37,6 +38,7 @@ class ReplayJob:
         key: Name of the run there.
         replay: None before it begins.
         is_known: Whether an earlier replay has finished it.
+        share_read: Share of the archive's values that was read, before there are rows.
     """
 
     found: ReplaySource
@@ -44,6 +46,7 @@ class ReplayJob:
     key: ExperimentKey
     replay: Replay | None = None
     is_known: bool = False
+    share_read: float = 0.0
 
     def __str__(self) -> str:
         own = "" if self.key == self.found.key else f" as {self.key}"
@@ -106,12 +109,16 @@ class ReplayJobs:
             job.is_known = True
             return None
         with contextlib.ExitStack() as stack:
-            source = found.opened(stack, self._stopping.is_set)
+            source = found.opened(stack, partial(self._goes_on, job))
             job.replay = Replay(source, job.key, self._delivery(job), self.settings.stop_timeout_s)
             status = job.replay.run()
         if status is None or _is_complete(status, source.end):
             self.replayed.note(found.directory, job.tracker, job.key, found.mark)
         return status
+
+    def _goes_on(self, job: ReplayJob, share_read: float) -> bool:
+        job.share_read = share_read
+        return not self._stopping.is_set()
 
     def _delivery(self, job: ReplayJob) -> DeliverySettings:
         """Return the settings: files are where users of the tracker expect them."""
@@ -148,7 +155,7 @@ class ReplayJobs:
         for job in going:
             status = None if job.replay is None else job.replay.status()
             if status is None:
-                parts.append(f"{job}: reading its rows")
+                parts.append(f"{job}: reading its values, {job.share_read:.0%}")
             elif job.replay is not None:
                 why = f" ({status.last_error})" if status.last_error else ""
                 parts.append(f"{job}: {status.next_row} of {job.replay.source.end} rows{why}")

@@ -34,15 +34,15 @@ class ReplaySource(Protocol):
         """Return a value that changes when there are more rows. Cheap."""
         ...
 
-    def opened(self, stack: contextlib.ExitStack, is_over: Callable[[], bool], /) -> StoredRun:
+    def opened(self, stack: contextlib.ExitStack, goes_on: Callable[[float], bool], /) -> StoredRun:
         """Return its rows, for the length of the context.
 
         Args:
             stack: The context.
-            is_over: Asked now and then; if so, the work is given up.
+            goes_on: Called now and then with the share that is read; False ends the work.
 
         Raises:
-            JournalError: They cannot be read, or it is given up.
+            JournalError: They cannot be read, or ``goes_on`` is False.
         """
         ...
 
@@ -78,9 +78,9 @@ class JournalSource:
             JournalError: It cannot be read.
         """
         with contextlib.ExitStack() as stack:
-            return self.opened(stack, lambda: False).first == 0
+            return self.opened(stack, lambda _: True).first == 0
 
-    def opened(self, stack: contextlib.ExitStack, _: Callable[[], bool], /) -> StoredRun:
+    def opened(self, stack: contextlib.ExitStack, _: Callable[[float], bool], /) -> StoredRun:
         """See ``ReplaySource``."""
         if self.directory is not None:
             store = RunStore(ReadOnlyJournal(self.directory))

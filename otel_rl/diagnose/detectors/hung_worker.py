@@ -15,9 +15,9 @@ from otel_rl.diagnose.result import Cause, Evidence, Kind
 from otel_rl.semconv import names
 from otel_rl.semconv.spec import AWAITING, STEP_SPAN
 
-__all__ = ["ALL_TOLD", "Hang", "hung_workers", "hung_workers_of"]
+__all__ = ["Hang", "hung_workers", "hung_workers_of"]
 
-ALL_TOLD: Final = 32
+_ALL_TOLD: Final = 32
 """Workers of a role; of more, the journal keeps the extreme ones of each step."""
 
 _FEWEST: Final = 8  # times of the phase, to know the longest
@@ -141,7 +141,7 @@ def _idle(
         if sum(len(of[worker].steps) for of in common if worker in of) >= _FEWEST
     }
     late = {worker: idle_s for worker, idle_s in idle.items() if idle_s >= least_s}
-    if not late or len(late) * _FEW_OF > len(last) or len(last) > ALL_TOLD:
+    if not late or len(late) * _FEW_OF > len(last) or len(last) > _ALL_TOLD:
         return
     longest_s = max(_longest_gap(work, worker) for worker in last)
     for worker, idle_s in sorted(late.items()):

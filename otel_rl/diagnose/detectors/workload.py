@@ -13,7 +13,7 @@ from operator import sub
 from statistics import fmean, median, pvariance
 from typing import Final
 
-from otel_rl.diagnose.detectors.hung_worker import ALL_TOLD, hung_workers_of
+from otel_rl.diagnose.detectors.hung_worker import hung_workers_of
 from otel_rl.diagnose.history.run_history import PhaseKey, RunHistory, Track
 from otel_rl.diagnose.stats.levels import LevelChange, level
 from otel_rl.diagnose.stats.peers import turn_length
@@ -330,7 +330,8 @@ def _of_each_step(track: Track, *, is_counter: bool = False) -> Track:
 def _resized(history: RunHistory) -> Iterator[tuple[str, int, int, int]]:
     """Yield (role, workers before, workers after, first step) of roles that were resized.
 
-    A worker that failed, or that hangs, was not removed on purpose.
+    A worker that failed, or that hangs, was not removed on purpose; one that exports without work
+    is idle.
     """
     failed = {one.worker for one in history.failures} | {one.worker for one in history.losses}
     failed |= {hang.worker for hang in hung_workers_of(history)}
@@ -340,10 +341,9 @@ def _resized(history: RunHistory) -> Iterator[tuple[str, int, int, int]]:
             if track.steps:
                 of_role[place.role][worker] += [track.steps[0], track.steps[-1]]
     for role, of in sorted(of_role.items()):
-        if len(of) > ALL_TOLD:
-            for worker, steps in of.items():
-                exports = history.lags.get(worker, Track())
-                steps += [*exports.steps[:1], *exports.steps[-1:]]
+        for worker, steps in of.items():
+            exports = history.lags.get(worker, Track())
+            steps += [*exports.steps[:1], *exports.steps[-1:]]
         spans = {worker: (min(steps), max(steps)) for worker, steps in of.items()}
         late = [first for first, _ in spans.values() if first > history.first + _SIDES]
         early = [

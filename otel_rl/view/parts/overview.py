@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from hashlib import blake2s
+from itertools import pairwise
 from statistics import median
 from typing import Any, Final
 
@@ -44,8 +45,10 @@ _NEWEST_OF_LONG: Final = 4  # records, for the value alone
 
 _NS_PER_S: Final = 1e9
 _NS_PER_MS: Final = 1e6
+_MS_PER_S: Final = 1e3
 
 _LAST_STEPS: Final = 20
+_LAST_VALUES: Final = 200  # of a key that may have several in a step
 
 
 def run_facts(found: Found, standing: Standing, now_ns: int) -> dict[str, Any]:
@@ -113,9 +116,23 @@ def headline(data: RunData, keys: Sequence[KeySpec]) -> dict[str, Any] | None:
 
 
 def step_seconds(data: RunData) -> float | None:
-    """Return the median duration of the last steps; None without spans of steps."""
-    last = [step.seconds for step in data.steps[-_LAST_STEPS:]]
+    """Return the median duration of the last steps, or time between their values without spans.
+
+    None if neither is known.
+    """
+    last = [step.seconds for step in data.steps[-_LAST_STEPS:]] or _between_values(data)
     return median(last) if last else None
+
+
+def _between_values(data: RunData) -> list[float]:
+    """Return seconds per step between the values of the key with most of them."""
+    series = max(data.series.values(), key=lambda one: len(one.values), default=Series())
+    newest = zip(series.steps[-_LAST_VALUES:], series.times_ms[-_LAST_VALUES:], strict=True)
+    ends = sorted(dict(newest).items())[-_LAST_STEPS:]
+    return [
+        (time_ms - earlier_ms) / _MS_PER_S / (step - earlier)
+        for (earlier, earlier_ms), (step, time_ms) in pairwise(ends)
+    ]
 
 
 def standing_of(found: Found) -> Standing:

@@ -10,14 +10,14 @@ otelRl.pages.health = class {
     const found = await otelRl.get(`runs/${this.run}/health`);
     const isSize = (one) => one.name.includes("journal");
     const facts = [
-      ["tracker", found.tracker || "–"], ["delivery", found.state || "–"], ["rows made", found.rows.toLocaleString("en")],
-      ["rows without confirmation", found.unconfirmed.toLocaleString("en")], ["requests that wait", bytes(found.waiting_bytes)],
+      ["tracker", found.tracker || "–"], ["delivery", found.state || "–"], ["rows", found.rows.toLocaleString("en")],
+      ["unconfirmed rows", found.unconfirmed.toLocaleString("en")], ["requests in the spool", bytes(found.waiting_bytes)],
     ];
     const link = /^https?:\/\//.test(found.location) ? h("a", { href: found.location, rel: "noreferrer", target: "_blank" }, found.location) : h("code", {}, found.location || "not opened yet");
     otelRl.fill(this.root,
       found.error ? h("p", { class: "notice" }, `${found.error} (for ${duration(found.error_s)})`) : "",
       h("div", { class: "facts" }, facts.map(([name, value]) => h("div", { class: "card fact" }, h("b", { title: value }, value), h("span", {}, name)))),
-      h("p", { class: "quiet" }, "Run at the tracker: ", link),
+      h("p", { class: "quiet" }, "Run in the tracker: ", link),
       h("div", { class: "two" },
         h("div", { class: "card" }, h("h3", {}, "Bounds"), h("p", {}), found.bounds.map((one) => {
           const share = one.used / one.bound;

@@ -31,14 +31,14 @@ otelRl.pages.overview = class {
     if (!this.made) {
       this.made = true;
       this.top = h("div", { class: "card verdict", id: "verdict" }, h("span", { class: "quiet" }, "Looking for faults …"));
-      this.goodput = h("div", { class: "card quiet", id: "goodput" });
+      this.goodput = h("div", { class: "card quiet", id: "goodput", role: "img" });
       this.controls = h("div", { class: "row controls" });
       this.body = h("div");
       otelRl.fill(this.root, this.top, this.goodput, this.controls, this.body);
       this.fillControls();
     }
     this.goodput.hidden = !this.found.goodput;
-    this.goodput.textContent = this.found.goodput ? this.found.goodput.words : "";
+    if (this.found.goodput) this.drawGoodput(this.found.goodput);
     const wanted = this.search.toLowerCase();
     const sections = [];
     const known = new Set();
@@ -55,6 +55,21 @@ otelRl.pages.overview = class {
     if (!sections.length) {
       otelRl.fill(this.body, h("p", { class: "empty" }, wanted ? "No chart has this in its name." : "There are no values yet."));
     }
+  }
+
+  // One bar for the run and one for each role: shares of worker time.
+  drawGoodput({ words, spent }) {
+    const { h, duration } = otelRl;
+    const names = ["productive", "overhead", "idle", "wasted"];
+    this.goodput.setAttribute("aria-label", words);
+    otelRl.fill(this.goodput,
+      h("div", { class: "row" }, h("b", {}, words.split(":")[0]), h("span", { class: "grow" }),
+        names.map((name) => h("span", { class: "part" }, h("i", { class: name }), `${name} ${duration(spent[""][`${name}_s`])}`))),
+      Object.entries(spent).map(([role, of]) => {
+        const all = names.reduce((sum, name) => sum + of[`${name}_s`], 0);
+        return all > 0 ? [h("span", {}, h("bdi", { class: "cut" }, role || "run")), h("span", { class: "bars" }, names.map((name) =>
+          h("i", { class: name, style: `width:${(100 * of[`${name}_s`]) / all}%`, title: `${role || "run"}: ${name} ${duration(of[`${name}_s`])}, ${Math.round((100 * of[`${name}_s`]) / all)} %` })))] : null;
+      }));
   }
 
   fillControls() {

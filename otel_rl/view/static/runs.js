@@ -5,6 +5,7 @@ otelRl.pages.runs = class {
     this.chosen = null; // of the comparison: null for the first three
     this.key = null; // null for reward or loss
     this.x = "step";
+    this.search = "";
     this.keys = new Map(); // by the run's id, with the step at which they were asked for
     this.colors = new Map(); // places in the palette by the run's id
   }
@@ -19,14 +20,16 @@ otelRl.pages.runs = class {
     const { runs, faults, left_out: leftOut } = this.found;
     if (!this.made) {
       this.made = true;
-      this.table = h("div", { class: "card scroll" });
+      this.table = h("div", { class: "card scroll list" });
+      this.find = h("input", { type: "search", id: "search", placeholder: "Find a run", "aria-label": "Find a run",
+        oninput: (event) => { this.search = event.target.value; this.hide(); } });
       this.plot = h("div", { class: "plot", id: "compare" });
       this.controls = h("div", { class: "row controls" });
       this.note = h("p", { class: "quiet" });
       this.differences = h("div", { class: "card scroll", id: "differences" });
       this.compare = h("section", {}, this.controls, h("div", { class: "card" }, this.plot), this.note, this.differences);
       this.notes = h("div");
-      otelRl.fill(this.root, h("h1", {}, "Runs"), h("p", {}), this.notes, this.table, this.compare);
+      otelRl.fill(this.root, h("div", { class: "row controls" }, h("h1", { class: "grow" }, "Runs"), this.find), this.notes, this.table, this.compare);
     }
     otelRl.fill(this.notes, ...faults.map((fault) => h("p", { class: "notice" }, fault)));
     if (!runs.length) {
@@ -42,9 +45,16 @@ otelRl.pages.runs = class {
         h("th", { scope: "col", class: [7, 8].includes(place) ? "wide-only" : null }, text)))),
     h("tbody", {}, runs.map((run) => this.line(run, chosen)))));
     if (leftOut) this.table.append(h("p", { class: "quiet" }, `and ${leftOut} older runs`));
+    this.hide();
     this.compare.hidden = comparable.length === 0;
     for (const run of comparable) if (!this.colors.has(run.id)) this.colors.set(run.id, this.colors.size);
     return this.showCompared(comparable.filter((run) => chosen.has(run.id)));
+  }
+
+  // Shows the runs whose line has the searched text; the comparison stays as it was chosen.
+  hide() {
+    const wanted = this.search.toLowerCase();
+    for (const line of this.table.querySelectorAll("[data-run]")) line.hidden = !line.textContent.toLowerCase().includes(wanted);
   }
 
   // Draws one key of the chosen runs; each run keeps its colour.

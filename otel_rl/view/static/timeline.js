@@ -42,7 +42,9 @@ otelRl.pages.timeline = class {
   draw() {
     const { h } = otelRl;
     if (!this.found.steps.length) {
-      otelRl.fill(this.root, h("p", { class: "empty" }, "There is no span of a step: programs report them by phases or by the OpenTelemetry tracing API, with the attribute rl.loop.iteration."));
+      otelRl.fill(this.root, h("div", { class: "empty" }, h("p", {}, "No spans were reported. To see where the time of a step goes, mark steps and phases (docs/phases.md):"),
+        h("pre", { class: "card" }, "with otel_rl.step(n):\n    with otel_rl.phase(\"generate\"):\n        ...\n    with otel_rl.phase(\"train\"):\n        ..."),
+        h("p", {}, "or use the OpenTelemetry tracing API, with the attribute rl.loop.iteration.")));
       return;
     }
     if (!this.made) {
@@ -65,7 +67,7 @@ otelRl.pages.timeline = class {
         h("button", { type: "button", onclick: () => this.move(-this.count), title: "earlier ([)", disabled: first <= known[0] }, "← earlier"),
         h("button", { type: "button", onclick: () => this.move(this.count), title: "later (])", disabled: last >= known[1] }, "later →"),
         otelRl.select("steps", [1, 2, 4, 8].map((n) => [String(n), String(n)]), String(this.count), count)]));
-    this.legend.textContent = `Spans are known of steps ${known[0]} to ${known[1]}. Red: the critical path, which decided how long the step took. It leaves a wait for what was awaited where links, phases, or spans that end together tell that; else it stays on who waits.`
+    this.legend.textContent = `The journal has spans of steps ${known[0]} to ${known[1]}. Red: the critical path, which determines how long the step takes. From a wait it goes on to the awaited work where links, phases or simultaneous ends show it; else it stays on the waiting worker.`
       + (leftOut ? ` ${leftOut} short spans are not drawn.` : "");
     this.plotSpans();
   }
@@ -115,7 +117,7 @@ otelRl.pages.timeline = class {
     const drawn = otelRl.charts.draw(this.plot, traces, {
       barmode: "overlay", hovermode: "closest", showlegend: true, shapes,
       margin: { l: 120, r: 10, t: 24, b: 70 }, legend: { orientation: "h", y: -0.12, x: 0, font: { size: 11 } },
-      xaxis: { range: [-0.01 * seconds, 1.01 * seconds], title: { text: `seconds since the begin of step ${steps[0].step}`, font: { size: 11 } } },
+      xaxis: { range: [-0.01 * seconds, 1.01 * seconds], title: { text: `seconds since step ${steps[0].step} began`, font: { size: 11 } } },
       yaxis: { range: [height, -0.6], tickvals: lanes.map((lane, place) => tops[place] + lane.rows / 2), ticktext: lanes.map((lane) => plain(lane.name) + (lane.lost ? " †" : "")), showgrid: false, zeroline: false },
       annotations: steps.map((step) => ({ x: step.start, y: 1, yref: "paper", yanchor: "bottom", xanchor: "left", showarrow: false, text: `step ${step.step}, ${otelRl.duration(step.seconds)}`, font: { size: 11 } })),
       uirevision: `${steps[0].step}-${steps[steps.length - 1].step}`,

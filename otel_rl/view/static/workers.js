@@ -31,11 +31,11 @@ otelRl.pages.workers = class {
     const choices = [...phases.map((one) => [one.id, `${one.role}/${one.phase}${one.waits ? " (waits)" : ""}`]), ...measurements.map((one) => [one.id, one.key])];
     otelRl.fill(this.controls, h("h2", { class: "grow" }, deviations ? "A measurement by worker and step" : "Time of a phase by worker and step"),
       otelRl.select(measurements.length ? "phase or key" : "phase", otelRl.report ? choices.filter(([id]) => id === chosen) : choices, chosen, (phase) => { this.phase = phase; this.refresh(); }));
-    if (shown) this.plotCells(shown); else otelRl.fill(this.plot, h("p", { class: "empty" }, "No phase was reported yet, and no key by several workers."));
+    if (shown) this.plotCells(shown); else otelRl.fill(this.plot, h("p", { class: "empty" }, "No phase was reported yet (docs/phases.md), and no key by more than one worker."));
     this.note.textContent = !shown ? "" : [
       deviations ? "Colours show the distance from the median of the workers at the step: red is more, blue less." : "A slow worker is a row, a slow step a column.",
       heatmap ? this.longest(heatmap) : "",
-      "Of each step the 32 outstanding workers are kept.",
+      shown.workers.length + shown.left_out > 32 ? "The history has the 32 most extreme workers of each step." : "",
       shown.width > 1 ? `${shown.width} steps share a column, which shows the ${deviations ? "farthest" : "longest"}.` : "",
       shown.left_out ? `${shown.left_out} workers ${deviations ? "nearer to the median" : "with less time"} are not drawn.` : "",
       otelRl.report ? "" : "Click a cell to see its step.",
@@ -54,7 +54,7 @@ otelRl.pages.workers = class {
     const usual = heatmap.seconds.map(middle);
     const most = Math.max(...usual);
     if (usual.length < 2 || most < 1.2 * middle(usual)) return "";
-    return `Longest: ${heatmap.workers[usual.indexOf(most)]}, mostly ${otelRl.duration(most)}; half of the workers take ${otelRl.duration(middle(usual))} or less.`;
+    return `Slowest: ${heatmap.workers[usual.indexOf(most)]}, median ${otelRl.duration(most)}; median of all workers: ${otelRl.duration(middle(usual))}.`;
   }
 
   plotCells(heatmap) {

@@ -31,6 +31,13 @@ def test_what_was_meant_on_the_command_line_is_told(
     assert error.endswith(f"{told}\n")
 
 
+def test_without_a_command_the_commands_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main([])
+    assert ended.value.code == 2
+    assert "find what makes a run slow" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("content", "told"),
     [

@@ -178,6 +178,21 @@ def test_a_worker_that_died_is_no_deliberate_change() -> None:
     assert not report.changes
 
 
+def test_a_worker_that_exports_without_work_is_idle_and_not_removed() -> None:
+    history = Played(5, Topology.LOCKSTEP, Style.PHASES).history
+    place = next(one for one, tracks in history.spans.items() if len(tracks) > 1)
+    worker = max(history.spans[place])
+    for tracks in history.spans.values():
+        if worker in tracks:
+            idle = tracks[worker]
+            kept = [at for at, step in enumerate(idle.steps) if step < history.last - 8]
+            tracks[worker] = Track()
+            for at in kept:
+                tracks[worker].add(idle.steps[at], idle.times_s[at], idle.values[at])
+    assert history.lags[worker].steps[-1] > history.last - 5
+    assert not [*changes(history)]
+
+
 def test_a_run_without_a_change_names_none() -> None:
     report = diagnose(Played(5, Topology.LOCKSTEP, Style.PHASES).history, passed=True)
     assert report.verdict is Verdict.HEALTHY

@@ -1,6 +1,7 @@
 """Who sees the page, and what every answer carries."""
 
 import asyncio
+import gzip
 from hashlib import sha256
 from typing import Any
 
@@ -13,6 +14,7 @@ from otel_rl.view.access import Access
 from otel_rl.view.app import PageRoutes
 from otel_rl.view.pages import Answer, Question
 
+RUNS = b'{"runs":[]}'
 TOKEN = "a-token-that-nobody-guesses"
 _DIGEST = sha256(TOKEN.encode()).hexdigest()
 
@@ -40,7 +42,16 @@ class Served:
     async def _answer(self, question: Question) -> Answer:
         await asyncio.sleep(0)
         self.asked.append(question)
+        if question.path == "runs":
+            return Answer(200, gzip.compress(RUNS), encoding="gzip")
         return Answer(200, b'{"revision":"1"}')
+
+
+@pytest.mark.parametrize("accepted", ["gzip, br", "identity"])
+def test_an_answer_is_compressed_for_those_who_accept_it(accepted: str) -> None:
+    answer = Served().client.get("/api/runs", headers={"accept-encoding": accepted})
+    assert answer.content == RUNS
+    assert ("content-encoding" in answer.headers) == ("gzip" in accepted)
 
 
 PATHS = ["/", "/static/page.css", "/static/main.js", "/api/runs", "/api/nothing"]

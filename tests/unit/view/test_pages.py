@@ -257,6 +257,18 @@ def test_the_headline_of_a_history_that_is_half_read_is_of_its_newest_step(
     assert half["step_s"] == whole["step_s"]
 
 
+def test_without_spans_a_step_takes_the_time_between_its_values(tmp_path: Path) -> None:
+    write_run(tmp_path, LookedAt(steps=40))
+    data = Journals(BridgeSettings(data=tmp_path).journal_place)
+    found, _ = data.runs()
+    read = data.read(found[0]).data
+    read.steps.clear()
+    assert overview.step_seconds(read) == pytest.approx(1.0)
+    read.series.clear()
+    assert overview.step_seconds(read) is None
+    data.close()
+
+
 def test_a_crash_is_told(tmp_path: Path) -> None:
     write_run(tmp_path, LookedAt(status=ExperimentStatus.CRASHED))
     assert Looked(tmp_path).get(f"runs/{RUN}/overview")["state"] == "crashed"

@@ -171,8 +171,25 @@ def test_a_replay_that_is_interrupted_ends_before_its_rows_are_made(tmp_path: Pa
     archive = written(tmp_path / "archive", files)
     with closing(SqliteJournal(tmp_path / "scratch")) as journal:
         with pytest.raises(JournalError, match="interrupted"):
-            archived_run(archive, journal, settings, is_over=lambda: True)
+            archived_run(archive, journal, settings, goes_on=lambda _: False)
         assert RunStore(journal).next_row(KEY) == 0
+
+
+def test_the_share_of_values_that_is_read_grows_to_the_whole(tmp_path: Path) -> None:
+    settings = AlignSettings()
+    _, files = original(settings)
+    archive = written(tmp_path / "archive", files)
+    shares: list[float] = []
+
+    def goes_on(share: float) -> bool:
+        shares.append(share)
+        return True
+
+    with closing(SqliteJournal(tmp_path / "scratch")) as journal:
+        archived_run(archive, journal, settings, goes_on)
+    assert shares == sorted(shares)
+    assert 0 < shares[0] < 1
+    assert shares[-1] == 1
 
 
 def test_a_run_with_a_damaged_file_is_named_and_others_are_found(tmp_path: Path) -> None:

@@ -224,7 +224,9 @@ def test_a_directory_without_a_journal_is_said(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["diagnose", "--data", str(tmp_path / "none")]) == 2
-    assert "has kept anything of a run" in capsys.readouterr().err
+    assert "There is no directory" in capsys.readouterr().err
+    assert main(["diagnose", "--data", str(tmp_path)]) == 2
+    assert "has the history of a run" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("steps", ["x", "7:3", "-1", "1:2:3"])
@@ -262,7 +264,7 @@ def test_a_run_that_was_removed_after_its_end_is_named(
         assert "grpo/slow ended and was removed from the journal on 20" in said
         assert "journal.keep_ended_days" in said
     assert main(["diagnose", "nothing", "--data", str(tmp_path)]) != 0
-    assert "has kept anything of a run" in capsys.readouterr().err
+    assert "has the history of a run" in capsys.readouterr().err
 
 
 def test_what_the_disk_has_damaged_is_left_out(

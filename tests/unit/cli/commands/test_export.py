@@ -62,7 +62,7 @@ def test_standard_output_is_the_trace_alone(
     export: Export, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     keep_spans(tmp_path, RUN, [*steps_of_a_run(range(2))])
-    assert main(["export", "--perfetto", "--data", str(tmp_path)]) == 0
+    assert main(["export", "--data", str(tmp_path)]) == 0
     assert json.loads(capsys.readouterr().out)["otherData"]["run"] == "grpo/one"
 
 
