@@ -38,10 +38,13 @@ VALUES: Sequence[dict[str, float]] = (
 
 
 def rows() -> Sequence[Row]:
-    """Rows of every kind, some of which are more than numbers and texts."""
+    """Rows of every kind, some of which are more than numbers and texts.
+
+    Each comes twice, as the first one with a key is logged in any case.
+    """
     plain = [
-        Row(n, n // 2, NOON_NS + n, values, policy_version=n if n % 2 else None)
-        for n, values in enumerate(VALUES)
+        Row(n, n // 2, NOON_NS + n, values, policy_version=n if n % 4 > 1 else None)
+        for n, values in enumerate(values for values in VALUES for _ in range(2))
     ]
     end = len(plain)
     samples = Table(["step", "prompt", "worker"], [[1, "2 + 2", "generator/0"]])
@@ -71,7 +74,7 @@ def written(directory: Path, rows: Sequence[Row]) -> OfflineRun:
 
 
 def shown(run: OfflineRun) -> dict[str, Any]:
-    """Return a run as text that tells NaN and kinds of numbers, without random names and times."""
+    """Return a run as text that tells NaN, without random names and times."""
     parts: dict[str, Any] = asdict(run)
     # wandb-core keeps no order of keys.
     parts["history"] = [_text(line) for line in parts["history"]]
@@ -79,7 +82,12 @@ def shown(run: OfflineRun) -> dict[str, Any]:
 
 
 def _text(line: dict[str, object]) -> str:
-    kept = {key: value for key, value in line.items() if "runtime" not in key}
+    # wandb-core writes whole numbers without a fraction, -0.0 as well: as doubles they are equal.
+    kept = {
+        key: float(value) + 0.0 if type(value) in {int, float} else value
+        for key, value in line.items()
+        if "runtime" not in key
+    }
     return re.sub(r"wandb-client-artifact://\w+", "", repr(sorted(kept.items())))
 
 
@@ -96,11 +104,36 @@ def test_a_run_of_records_is_that_of_log(
     assert records.metrics[REWARD.key] == "step/attempt_2"
 
 
-def test_many_rows_are_there_once_and_in_order(tmp_path: Path) -> None:
+def test_many_rows_are_there_once_and_in_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logged: list[int] = []
+    log = wandb.Run.log
+
+    def counted(run: wandb.Run, data: dict[str, Any], step: int, **options: Any) -> None:
+        logged.append(step)
+        log(run, data, step, **options)
+
+    monkeypatch.setattr(wandb.Run, "log", counted)
     many = [Row(n, n, NOON_NS + n, {f"m{m}": n + m / 10 for m in range(50)}) for n in range(3_000)]
     run = written(tmp_path / "run", many)
+    assert logged == [0]  # the keys are new
     assert [line["_step"] for line in run.history] == [*range(3_000)]
     assert all(line["m7"] == n + 0.7 for n, line in enumerate(run.history))
+    assert run.summary["m7"] == 2_999.7
+    assert run.summary["_step"] == 2_999
+
+
+def test_keys_that_come_late_are_logged_and_then_are_in_the_records(tmp_path: Path) -> None:
+    late = [
+        Row(n, n, NOON_NS + n, {"a": n + 0.5, **({"b": n + 0.25} if n % 3 == 2 else {})})
+        for n in range(9)
+    ]
+    run = written(tmp_path / "run", late)
+    assert [(line["a"], line.get("b")) for line in run.history] == [
+        (n + 0.5, n + 0.25 if n % 3 == 2 else None) for n in range(9)
+    ]
+    assert (run.summary["a"], run.summary["b"]) == (8.5, 8.25)
 
 
 def test_the_version_that_is_installed_is_one_that_was_tried() -> None:
