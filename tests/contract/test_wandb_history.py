@@ -84,7 +84,9 @@ def shown(run: OfflineRun) -> dict[str, Any]:
 def _text(line: dict[str, object]) -> str:
     # wandb-core writes whole numbers without a fraction, -0.0 as well: as doubles they are equal.
     kept = {
-        key: float(value) + 0.0 if type(value) in {int, float} else value
+        key: value + 0.0
+        if isinstance(value, int | float) and not isinstance(value, bool)
+        else value
         for key, value in line.items()
         if "runtime" not in key
     }
