@@ -2,8 +2,10 @@
 
 import math
 import re
+import time
 from collections.abc import Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ from otel_rl.records import CONSOLE, CONSOLE_COLUMNS, ExperimentKey, KeySpec, Ro
 from otel_rl.run_id import run_id
 from otel_rl.semconv import names
 from tests.wandb_offline import OfflineRun, read_offline_run, run_directories
+from tests.wandb_server import WandbServer
 
 pytestmark = [pytest.mark.process, pytest.mark.usefixtures("no_login")]
 
@@ -136,6 +139,31 @@ def test_keys_that_come_late_are_logged_and_then_are_in_the_records(tmp_path: Pa
         (n + 0.5, n + 0.25 if n % 3 == 2 else None) for n in range(9)
     ]
     assert (run.summary["a"], run.summary["b"]) == (8.5, 8.25)
+
+
+def test_a_resumed_run_goes_on_at_its_step_and_runtime(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = RunInfo(KEY, run_id(KEY.experiment, KEY.trial), tmp_path, (("mode", "online"),))
+    with WandbServer() as server:
+        for name, value in server.environment().items():
+            monkeypatch.setenv(name, value)
+        for begin, later_s in ((0, 1_000), (20, 0)):
+            now = partial(_later, later_s)
+            monkeypatch.setattr("otel_rl.bridge.delivery.wandb.history_sender.time", now)
+            tracker = WandbTracker()
+            assert tracker.open(run) == begin
+            tracker.write([Row(n, n, NOON_NS + n, {"a": n / 4}) for n in range(begin, begin + 20)])
+            assert tracker.close(exit_code=0) == begin + 20
+        history = server.history(run.run_id)
+    assert [(line["_step"], line["a"]) for line in history] == [(n, n / 4) for n in range(40)]
+    # Longer than all of this test: the time before the run was resumed is included.
+    assert history[19]["_runtime"] > 1_000
+    assert history[39]["_runtime"] > 1_000
+
+
+def _later(seconds: float) -> float:
+    return time.time() + seconds
 
 
 def test_the_version_that_is_installed_is_one_that_was_tried() -> None:

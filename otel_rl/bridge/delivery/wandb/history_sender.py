@@ -145,6 +145,8 @@ class _Records:
         interface._assign(stream)  # noqa: SLF001
         self._stream: bytes = self._request(record_publish=stream).SerializeToString()
         self._run: Any = run
+        # Whole seconds of the openings before.
+        self._began_s: float = self._run.start_time - self._run._start_runtime  # noqa: SLF001
         if not callable(self._client.publish) or not isinstance(self._run._local_step, int):  # noqa: SLF001
             raise NotImplementedError("it is another one")
         self._known: dict[str, _Heads] = {}
@@ -163,7 +165,7 @@ class _Records:
 
     def encode(self, values: Mapping[str, object], step: int) -> bytes:
         """Return the record of a row."""
-        row = {**values, "_step": step, "_runtime": time() - self._run.start_time}
+        row = {**values, "_step": step, "_runtime": time() - self._began_s}
         texts = dict(zip(row, _texts(row), strict=True))
         self._last |= texts
         number: bytes = self._history_step(num=step).SerializeToString()
