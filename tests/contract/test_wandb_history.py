@@ -2,8 +2,10 @@
 
 import math
 import re
+import time
 from collections.abc import Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ from otel_rl.records import CONSOLE, CONSOLE_COLUMNS, ExperimentKey, KeySpec, Ro
 from otel_rl.run_id import run_id
 from otel_rl.semconv import names
 from tests.wandb_offline import OfflineRun, read_offline_run, run_directories
+from tests.wandb_server import WandbServer
 
 pytestmark = [pytest.mark.process, pytest.mark.usefixtures("no_login")]
 
@@ -38,10 +41,13 @@ VALUES: Sequence[dict[str, float]] = (
 
 
 def rows() -> Sequence[Row]:
-    """Rows of every kind, some of which are more than numbers and texts."""
+    """Rows of every kind, some of which are more than numbers and texts.
+
+    Each comes twice, as the first one with a key is logged in any case.
+    """
     plain = [
-        Row(n, n // 2, NOON_NS + n, values, policy_version=n if n % 2 else None)
-        for n, values in enumerate(VALUES)
+        Row(n, n // 2, NOON_NS + n, values, policy_version=n if n % 4 > 1 else None)
+        for n, values in enumerate(values for values in VALUES for _ in range(2))
     ]
     end = len(plain)
     samples = Table(["step", "prompt", "worker"], [[1, "2 + 2", "generator/0"]])
@@ -71,7 +77,7 @@ def written(directory: Path, rows: Sequence[Row]) -> OfflineRun:
 
 
 def shown(run: OfflineRun) -> dict[str, Any]:
-    """Return a run as text that tells NaN and kinds of numbers, without random names and times."""
+    """Return a run as text that tells NaN, without random names and times."""
     parts: dict[str, Any] = asdict(run)
     # wandb-core keeps no order of keys.
     parts["history"] = [_text(line) for line in parts["history"]]
@@ -79,7 +85,14 @@ def shown(run: OfflineRun) -> dict[str, Any]:
 
 
 def _text(line: dict[str, object]) -> str:
-    kept = {key: value for key, value in line.items() if "runtime" not in key}
+    # wandb-core writes whole numbers without a fraction, -0.0 as well: as doubles they are equal.
+    kept = {
+        key: value + 0.0
+        if isinstance(value, int | float) and not isinstance(value, bool)
+        else value
+        for key, value in line.items()
+        if "runtime" not in key
+    }
     return re.sub(r"wandb-client-artifact://\w+", "", repr(sorted(kept.items())))
 
 
@@ -96,11 +109,61 @@ def test_a_run_of_records_is_that_of_log(
     assert records.metrics[REWARD.key] == "step/attempt_2"
 
 
-def test_many_rows_are_there_once_and_in_order(tmp_path: Path) -> None:
+def test_many_rows_are_there_once_and_in_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logged: list[int] = []
+    log = wandb.Run.log
+
+    def counted(run: wandb.Run, data: dict[str, Any], step: int, **options: Any) -> None:
+        logged.append(step)
+        log(run, data, step, **options)
+
+    monkeypatch.setattr(wandb.Run, "log", counted)
     many = [Row(n, n, NOON_NS + n, {f"m{m}": n + m / 10 for m in range(50)}) for n in range(3_000)]
     run = written(tmp_path / "run", many)
+    assert logged == [0]  # the keys are new
     assert [line["_step"] for line in run.history] == [*range(3_000)]
     assert all(line["m7"] == n + 0.7 for n, line in enumerate(run.history))
+    assert run.summary["m7"] == 2_999.7
+    assert run.summary["_step"] == 2_999
+
+
+def test_keys_that_come_late_are_logged_and_then_are_in_the_records(tmp_path: Path) -> None:
+    late = [
+        Row(n, n, NOON_NS + n, {"a": n + 0.5, **({"b": n + 0.25} if n % 3 == 2 else {})})
+        for n in range(9)
+    ]
+    run = written(tmp_path / "run", late)
+    assert [(line["a"], line.get("b")) for line in run.history] == [
+        (n + 0.5, n + 0.25 if n % 3 == 2 else None) for n in range(9)
+    ]
+    assert (run.summary["a"], run.summary["b"]) == (8.5, 8.25)
+
+
+def test_a_resumed_run_goes_on_at_its_step_and_runtime(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = RunInfo(KEY, run_id(KEY.experiment, KEY.trial), tmp_path, (("mode", "online"),))
+    with WandbServer() as server:
+        for name, value in server.environment().items():
+            monkeypatch.setenv(name, value)
+        for begin, later_s in ((0, 1_000), (20, 0)):
+            now = partial(_later, later_s)
+            monkeypatch.setattr("otel_rl.bridge.delivery.wandb.history_sender.time", now)
+            tracker = WandbTracker()
+            assert tracker.open(run) == begin
+            tracker.write([Row(n, n, NOON_NS + n, {"a": n / 4}) for n in range(begin, begin + 20)])
+            assert tracker.close(exit_code=0) == begin + 20
+        history = server.history(run.run_id)
+    assert [(line["_step"], line["a"]) for line in history] == [(n, n / 4) for n in range(40)]
+    # Longer than all of this test: the time before the run was resumed is included.
+    assert history[19]["_runtime"] > 1_000
+    assert history[39]["_runtime"] > 1_000
+
+
+def _later(seconds: float) -> float:
+    return time.time() + seconds
 
 
 def test_the_version_that_is_installed_is_one_that_was_tried() -> None:

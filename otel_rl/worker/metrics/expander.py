@@ -5,7 +5,7 @@ Runs on the exporter thread, so that the training thread pays for an append only
 
 from collections.abc import Iterable
 from time import monotonic, sleep
-from typing import Final
+from typing import Final, TypeAlias
 
 from opentelemetry.context import Context
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
@@ -16,7 +16,14 @@ from otel_rl.version import __version__
 from otel_rl.worker.drops import DropReason
 from otel_rl.worker.guard import Guard
 from otel_rl.worker.metrics.buffer import Entry, Logged
-from otel_rl.worker.otlp.exemplars import AS_DOUBLE, LOWEST_DIGIT, BadStep, Framing, pack
+from otel_rl.worker.otlp.exemplars import (
+    AS_DOUBLE,
+    LOWEST_DIGIT,
+    AlikeRows,
+    BadStep,
+    Framing,
+    pack,
+)
 from otel_rl.worker.otlp.gauges import MAX_EXEMPLARS_PER_POINT, Encoder, Stream
 from otel_rl.worker.otlp.intervals import Intervals
 from otel_rl.worker.otlp.request_packer import RequestPacker
@@ -41,6 +48,15 @@ not computed by then is in the next export."""
 _DEVICE_POLL_S: Final = 0.002
 
 
+_FLOAT: Final = frozenset({float})
+
+_Place: TypeAlias = tuple[str | None, str]
+"""(reduction, scope)."""
+
+_Shape: TypeAlias = tuple[_Place, tuple[str, ...], int, bytes]
+"""(place, names, length of the bytes before a measurement, bytes after it) of a row of floats."""
+
+
 class Expander:
     """Converts entries to gauges. One thread.
 
@@ -59,11 +75,11 @@ class Expander:
         self._guard = guard
         self._intervals = intervals
         self._max_exemplars = max_exemplars
-        # By reduction and scope.
-        self._streams: dict[tuple[str | None, str], dict[str, Stream]] = {}
-        # Of the present export: exemplars by name, entries that wait for a device, and until when
-        # to wait for it.
-        self._logged: dict[tuple[str | None, str], dict[str, list[bytes]]] = {}
+        self._streams: dict[_Place, dict[str, Stream]] = {}
+        # Of the present export: exemplars by name, rows like the last one, entries that wait for a
+        # device, and until when to wait for it.
+        self._logged: dict[_Place, dict[str, list[bytes]]] = {}
+        self._alike: tuple[_Shape, AlikeRows] | None = None
         self._unready: list[Entry] = []
         self._until_s = 0.0
 
@@ -74,9 +90,10 @@ class Expander:
             Entries, or their parts, that a device has yet to compute.
         """
         encoder = Encoder(self._intervals, self._max_exemplars)
-        self._logged = {}
+        self._logged, self._alike = {}, None
         self._unready, self._until_s = [], monotonic() + _DEVICE_WAIT_S
         self._extend(encoder, entries)
+        self._end_alike()
         too_large = encoder.pack(packer)
         if too_large:
             self._guard.drop(
@@ -151,10 +168,13 @@ class Expander:
             message = f"mlogger.log: {bad}. The metrics of the call are dropped."
             self._guard.drop(DropReason.BAD_STEP, message, len(values))
             return
-        late = {name: value for name, value in values.items() if self._is_late(value)}
-        if late:
-            self._unready.append(logged._replace(values=late))
-            values = {name: value for name, value in values.items() if name not in late}
+        names, floats = tuple(values), _FLOAT.issuperset(map(type, values.values()))
+        shape = _shape(place, names, framing)
+        if floats and self._alike is not None and self._alike[0] == shape:
+            self._alike[1].add(framing.before, time_ns, values.values())
+            return
+        self._end_alike()
+        values = values if floats else self._ready(logged)
         before, after, pack_double = framing.before, framing.after, framing.pack_double
         streams = self._streams.setdefault(place, {})
         known = self._logged.setdefault(place, {})
@@ -173,6 +193,22 @@ class Expander:
                 self._guard.drop(bad.reason, str(bad))
             except Exception as error:  # noqa: BLE001  # the other values are kept
                 self._guard.caught(error)
+        if floats and known.keys() >= values.keys():
+            rows = AlikeRows([known[name] for name in names], len(framing.before), framing.after)
+            self._alike = shape, rows
+
+    def _ready(self, logged: Logged) -> dict[str, object]:
+        """Return the values of a row that no device has yet to compute; the others wait."""
+        late = {name: value for name, value in logged.values.items() if self._is_late(value)}
+        if not late:
+            return logged.values
+        self._unready.append(logged._replace(values=late))
+        return {name: value for name, value in logged.values.items() if name not in late}
+
+    def _end_alike(self) -> None:
+        alike, self._alike = self._alike, None
+        if alike is not None:
+            alike[1].encode()
 
     def _refuse(self, name: str, bad: "BadStep | _Bad") -> None:
         if isinstance(bad, _Bad):
@@ -193,7 +229,7 @@ class Expander:
             return False
         return False
 
-    def _new_stream(self, name: object, place: tuple[str | None, str]) -> Stream:
+    def _new_stream(self, name: object, place: _Place) -> Stream:
         if not isinstance(name, str) or not name.strip() or len(name) > MAX_NAME_LENGTH:
             raise _Bad(
                 DropReason.BAD_NAME,
@@ -207,6 +243,10 @@ class Expander:
         scope = InstrumentationScope(scope_name or SCOPE_NAME, __version__, None, attributes)
         stream = streams[name] = Stream(scope, name)
         return stream
+
+
+def _shape(place: _Place, names: tuple[str, ...], framing: Framing) -> _Shape:
+    return place, names, len(framing.before), framing.after
 
 
 class _Bad(Exception):

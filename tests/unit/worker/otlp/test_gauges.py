@@ -128,6 +128,49 @@ def test_every_measurement_is_read_back_as_it_was_made(
     )
 
 
+# Few names and orders, so that most rows are like the one before.
+ROWS = st.lists(
+    st.tuples(
+        st.sampled_from([("a", "b"), ("b", "a"), ("a",), ("a", "b", "c"), ()]),
+        st.one_of(st.floats(), st.floats(), st.floats(), st.integers(-9, 9)),
+        st.one_of(st.none(), INT64, NEIGHBOURS, NEIGHBOURS),
+        st.sampled_from([None, None, None, "max"]),
+        st.sampled_from([None, None, (1, 1), (2, 2)]),
+    ),
+    max_size=40,
+)
+
+
+@settings(max_examples=examples(150), deadline=None)
+@given(ROWS, st.integers(1, 1024))
+def test_every_row_is_read_back_as_it_was_logged_and_in_order(
+    rows: list[tuple[tuple[str, ...], float, int | None, str | None, tuple[int, int] | None]],
+    max_exemplars: int,
+) -> None:
+    entries = [
+        Logged(dict.fromkeys(names, value), step, reduce, time_ns, in_span(ids))
+        for time_ns, (names, value, step, reduce, ids) in enumerate(rows)
+    ]
+    found: dict[tuple[str, object], list[str]] = {}
+    for m in measurements(parse(encode(entries, max_exemplars=max_exemplars))):
+        facts = key(m.value, m.step, m.time_ns, m.trace_id, m.span_id)
+        found.setdefault((m.name, m.scope.get("rl.reduce")), []).append(facts)
+    expected: dict[tuple[str, object], list[str]] = {}
+    for time_ns, (names, value, step, reduce, ids) in enumerate(rows):
+        trace_id, span_id = (f"{ids[0]:032x}", f"{ids[1]:016x}") if ids else ("", "")
+        for name in names:
+            facts = key(value, step, time_ns, trace_id, span_id)
+            expected.setdefault((name, reduce), []).append(facts)
+    assert found == expected
+
+
+def test_many_rows_of_one_shape_are_all_encoded() -> None:
+    entries = [Logged({"a": n / 2, "b": n / 4}, n, None, n, Context()) for n in range(3_000)]
+    found = [(m.name, m.step, m.value) for m in measurements(parse(encode(entries)))]
+    expected = [("a", n, n / 2) for n in range(3_000)] + [("b", n, n / 4) for n in range(3_000)]
+    assert sorted(found) == expected
+
+
 @settings(max_examples=examples(50), deadline=None)
 @given(st.lists(MEASUREMENT, min_size=1, max_size=30), st.integers(1, 5))
 def test_a_point_repeats_its_last_measurement_and_keeps_to_its_limit(
