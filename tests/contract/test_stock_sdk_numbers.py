@@ -297,6 +297,18 @@ def test_deltas_of_one_time_that_a_collector_has_joined_count_each_once() -> Non
     assert sum(row.values.get("trainer/took/count", 0) for row in run.rows) == 20
 
 
+def test_deltas_with_a_start_beyond_all_times_count_each_once() -> None:
+    """It comes of an SDK that subtracts from 0."""
+    run = Run()
+    sent = request(joined(counter("tokens", 1, 2, 10), 0))
+    sent.resource_metrics[0].scope_metrics[0].metrics[0].sum.data_points[1].start_time_unix_nano = (
+        1 << 64
+    ) - 1
+    for _ in range(2):
+        run.take(sent)
+    assert run.end().last("trainer/tokens") == 20
+
+
 def test_eight_steps_of_a_stock_gauge_are_eight_rows_however_often_it_is_exported() -> None:
     worker, run = StockWorker(), Run()
     loss = worker.meter.create_gauge("loss")

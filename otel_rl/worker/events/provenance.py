@@ -25,6 +25,7 @@ from otel_rl.semconv.names import (
     VCS_REPOSITORY_URL_FULL,
 )
 from otel_rl.worker.events.masking import masked, masked_lines
+from otel_rl.worker.fork_barrier import IMPORTS
 from otel_rl.worker.otlp.anyvalue import Plain
 
 if TYPE_CHECKING:
@@ -105,7 +106,8 @@ def _cut_bytes(text: str) -> str:
 
 
 def _packages() -> list[str]:
-    from importlib.metadata import distributions  # 1 MB that one worker of a role needs
+    with IMPORTS.work():
+        from importlib.metadata import distributions  # 1 MB that one worker of a role needs
 
     found = {
         f"{name}=={version}"

@@ -6,6 +6,7 @@ from typing import Final
 from otel_rl.semconv.names import RL_WORKER_START
 from otel_rl.worker.drops import DropReason
 from otel_rl.worker.events.queue import EventQueue, text_chars
+from otel_rl.worker.fork_barrier import IMPORTS
 from otel_rl.worker.guard import Guard
 
 __all__ = ["ProvenanceThread"]
@@ -73,7 +74,8 @@ class ProvenanceThread:
 
     def _report(self, *, with_code: bool) -> None:
         with self._guard:
-            from otel_rl.worker.events.provenance import provenance  # needed once
+            with IMPORTS.work():
+                from otel_rl.worker.events.provenance import provenance  # needed once
 
             found = provenance(with_code=with_code)
             with self._lock:

@@ -22,6 +22,7 @@ from otel_rl.worker.export.flush_requests import FlushRequests
 from otel_rl.worker.export.queues import MAX_QUEUE_BYTES, SendQueue, SendQueues
 from otel_rl.worker.export.sender import Sender
 from otel_rl.worker.export.transport import Transport
+from otel_rl.worker.fork_barrier import Uncut
 from otel_rl.worker.guard import Guard
 from otel_rl.worker.otlp.request_packer import Request
 from otel_rl.worker.stream_capture import leave_captures_alone
@@ -112,15 +113,21 @@ class Exporter:
     def _reset(self, *, is_reached: bool) -> None:
         self._requests = FlushRequests(lambda: self._sender.is_reached)
         self._has_delivered = False  # written by the thread before it ends, read after
-        self._queues = SendQueues(self._open_transport, self._max_queue_bytes, self._main)
+        self._queues = SendQueues(self._opened, self._max_queue_bytes, self._main)
         self._sender = Sender(self._queues, self._guard, is_reached=is_reached)
         self._schedule = CollectSchedule(
             self._interval_s, is_waited_for=self._main is Signal.METRICS
         )
         self._next_beat_s = 0.0
+        # What imports modules, runs callbacks or locks the SDK.
+        self._uncut = Uncut()
         # Held while records are neither in the source nor in a queue.
         self._collecting = Lock()
         self._thread = Thread(target=self._run, name=THREAD_NAME, daemon=True)
+
+    def _opened(self, signal: Signal, beside: Transport | None) -> Transport:
+        with self._uncut.work():
+            return self._open_transport(signal, beside)
 
     def start(self) -> None:
         """Start the thread."""
@@ -195,8 +202,9 @@ class Exporter:
             context.set_value("suppress_instrumentation", value=True, context=context.Context())
         )
         with self._guard:
-            for request in self._source.first():
-                self._sender.put(request)
+            with self._uncut.work():
+                for request in self._source.first():
+                    self._sender.put(request)
             self._send_queued()
             self._beat()  # from now on the receiver waits for this worker
         is_stopping = delivered = False
@@ -227,7 +235,8 @@ class Exporter:
         self._has_delivered = delivered
         request = None
         with self._guard:
-            request = self._source.last() if delivered else None
+            with self._uncut.work():
+                request = self._source.last() if delivered else None
             if request is not None:
                 self._sender.put(request)
                 self._send_all()
@@ -243,7 +252,7 @@ class Exporter:
         failure: Exception | None = None
         with self._guard:
             leave_captures_alone()
-        with self._collecting:
+        with self._uncut.work(), self._collecting:
             for request in self._source.collect():
                 self._schedule.found_records()
                 try:

@@ -9,7 +9,6 @@ import grpc
 from otel_rl.redaction import redacted
 from otel_rl.signals import Signal
 from otel_rl.version import __version__
-from otel_rl.worker.export.grpc_forks import Calls
 from otel_rl.worker.export.reply import (
     MAX_ANSWER_BYTES,
     MAX_RETRY_AFTER_S,
@@ -18,6 +17,7 @@ from otel_rl.worker.export.reply import (
     Transport,
     accepted,
 )
+from otel_rl.worker.fork_barrier import Uncut
 from otel_rl.worker.settings import SignalSettings
 
 __all__ = ["GrpcTransport"]
@@ -26,6 +26,8 @@ _RETRYABLE_CODES: Final = frozenset(
     {"CANCELLED", "DEADLINE_EXCEEDED", "ABORTED", "OUT_OF_RANGE", "UNAVAILABLE", "DATA_LOSS"}
 )
 """As the OTLP specification lists them; RESOURCE_EXHAUSTED is one only with RetryInfo."""
+
+_MAX_FORK_WAIT_S: Final = 0.5  # an endpoint that hangs must not hold up the program
 
 _GRPC_UNCONNECTED: Final = "failed to connect"
 """Text in gRPC's own status for an address where no server listens."""
@@ -58,7 +60,7 @@ class GrpcTransport:
         )
         self._channel: grpc.Channel | None = None
         self._call: Callable[..., bytes] | None = None
-        self._calls = Calls()
+        self._calls = Uncut(_MAX_FORK_WAIT_S)
         self._metadata = (*signal.headers, ("user-agent", f"otel_rl/{__version__}"))
         self._timeout_s = signal.timeout_s
         self._url = signal.url
@@ -74,7 +76,7 @@ class GrpcTransport:
         """See ``Transport``."""
         try:
             call = self._call = self._call or self._find_call()
-            with self._calls.one():
+            with self._calls.work():
                 answer = call(body, timeout=self._timeout_s, metadata=self._metadata)
             return accepted(answer)
         except grpc.RpcError as error:

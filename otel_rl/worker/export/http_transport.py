@@ -22,6 +22,7 @@ from otel_rl.worker.export.reply import (
     Transport,
     accepted,
 )
+from otel_rl.worker.fork_barrier import IMPORTS
 from otel_rl.worker.settings import SignalSettings
 
 __all__ = ["HttpTransport"]
@@ -118,7 +119,8 @@ def _retry_after_s(header: str | None) -> float | None:
     try:
         delay_s = float(header)
     except ValueError:
-        from email.utils import parsedate_to_datetime  # slow to import, seldom needed
+        with IMPORTS.work():
+            from email.utils import parsedate_to_datetime  # slow to import, seldom needed
 
         try:
             delay_s = parsedate_to_datetime(header).timestamp() - time()

@@ -15,6 +15,7 @@ from math import inf
 from typing import Final, TypedDict
 
 from otel_rl.errors import ConfigError
+from otel_rl.worker.fork_barrier import IMPORTS
 from otel_rl.worker.gpu.peak_flops import peak_flops_per_s
 from otel_rl.worker.gpu.readings import DriverMemory, NoDriver
 from otel_rl.worker.guard import Guard
@@ -186,9 +187,10 @@ def _visible_models() -> list[str]:
     Raises:
         NoDriver: There is no driver.
     """
-    from otel_rl.worker.gpu.nvml import Driver  # few workers need it
+    with IMPORTS.work():
+        from otel_rl.worker.gpu.nvml import Driver  # few workers need it
 
-    driver = Driver(DriverMemory())
+        driver = Driver(DriverMemory())
     try:
         devices, _ = driver.devices(os.environ.get("CUDA_VISIBLE_DEVICES"))
         parents = {device.parent for device in devices if device.parent}

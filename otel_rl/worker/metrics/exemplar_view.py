@@ -22,6 +22,7 @@ from opentelemetry.util.types import Attributes
 from otel_rl.semconv.names import OTEL_RL_WORKER_MEASUREMENTS_DROPPED, RL_LOOP_ITERATION
 from otel_rl.version import __version__
 from otel_rl.worker.drops import DropReason, Drops
+from otel_rl.worker.fork_barrier import IMPORTS
 from otel_rl.worker.metrics.expander import SCOPE_NAME
 from otel_rl.worker.metrics.provider import BufferedMeterProvider
 from otel_rl.worker.metrics.sdk_meters import AllBut
@@ -71,7 +72,8 @@ def _counted_drops() -> Drops:
 
 
 def _observe(drops: Drops) -> None:
-    provider = metrics.get_meter_provider()
+    with IMPORTS.work():  # the API may load a plug-in
+        provider = metrics.get_meter_provider()
     if isinstance(provider, BufferedMeterProvider):
         provider.counts_anew(drops)
     metrics.get_meter(SCOPE_NAME, __version__).create_observable_counter(

@@ -1,6 +1,7 @@
 """Takes the points of counters, up-down counters and histograms."""
 
 from dataclasses import replace
+from typing import Final
 
 from otel_rl.bridge.rows.intake.intake_state import IntakeState
 from otel_rl.bridge.rows.intake.measurement_intake import MeasurementIntake
@@ -11,6 +12,9 @@ from otel_rl.records import HistogramPoint, Measurements, SumPoint, Temporality
 from otel_rl.semconv.spec import Instrument
 
 __all__ = ["TotalIntake"]
+
+# What is kept of a point beside its time has the range of a step; a start may be any of 64 bits.
+_MAX_STEP: Final = (1 << 63) - 1
 
 
 class TotalIntake:
@@ -164,4 +168,4 @@ def _told_by(point: SumPoint | HistogramPoint) -> int | None:
     """
     if point.step is not None or point.temporality is not Temporality.DELTA:
         return point.step
-    return point.start_ns or None
+    return min(point.start_ns, _MAX_STEP) or None

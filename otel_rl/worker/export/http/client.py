@@ -18,6 +18,7 @@ from urllib.parse import SplitResult, quote, urlsplit
 from otel_rl.version import __version__
 from otel_rl.worker.export.call_budget import AnswerTooLong, CallBudget
 from otel_rl.worker.export.http.answer import Answer, AnswerStream, BrokenAnswer, read_answer
+from otel_rl.worker.fork_barrier import IMPORTS
 from otel_rl.worker.settings import SignalSettings
 
 if TYPE_CHECKING:
@@ -256,7 +257,8 @@ def _tls_context(signal: SignalSettings) -> "ssl.SSLContext":
     Raises:
         BadRoute: One cannot be read.
     """
-    import ssl  # most workers have no use for its 5 MB
+    with IMPORTS.work():
+        import ssl  # most workers have no use for its 5 MB
 
     authorities = signal.certificate or _authorities(signal)
     certificate, key = signal.client_certificate, signal.client_key
@@ -281,7 +283,8 @@ def _authorities(signal: SignalSettings) -> str:
     for variable in () if signal.is_loopback else _BUNDLES:
         if path := os.environ.get(variable):
             return path
-    from certifi import where
+    with IMPORTS.work():
+        from certifi import where
 
     return where()
 

@@ -14,6 +14,7 @@ import otel_rl
 import otel_rl.integrations.wandb as wandb
 from otel_rl.errors import ConfigError
 from otel_rl.integrations.wandb import _log_once
+from tests.forks import end_if_it_hangs
 from tests.otlp_sink import Measurement, Sink, sums
 
 
@@ -511,9 +512,13 @@ def test_a_forked_child_does_not_send_what_its_parent_has_pending(sink: Sink) ->
     run.log({"x": 1.0}, step=3)
     pid = os.fork()
     if pid == 0:
-        run.log({"x": 2.0}, step=4)
-        run.finish()
-        os._exit(0)
+        try:
+            end_if_it_hangs()
+            run.log({"x": 2.0}, step=4)
+            run.finish()
+            os._exit(0)
+        finally:
+            os._exit(1)
     assert os.waitpid(pid, 0)[1] == 0
     run.finish()
     found = {(m.resource["service.instance.id"], m.step, m.value) for m in arrived(sink, "x")}

@@ -1,0 +1,100 @@
+"""Holds up a fork while another thread of this package does what would hang the child.
+
+A forked child has one thread. A lock that another thread of its parent held, of a module that it
+was importing or of a library, is never released in the child: the first import of that module hangs
+there. And gRPC prepares its channels for a fork only if no thread is inside a call: of 2,800 forks
+of a process that exported all the time, one child hung.
+"""
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from threading import RLock, local
+from typing import Final
+from weakref import ref
+
+__all__ = ["IMPORTS", "MAX_WAIT_S", "Uncut"]
+
+MAX_WAIT_S: Final = 2.0
+"""A fork waits no longer for all of it: a callback that hangs must not hold up the program."""
+
+
+class Uncut:
+    """Work that no fork of another thread cuts in two, of one thread at a time.
+
+    Args:
+        max_wait_s: A fork waits no longer for it; work with the network has no known end.
+    """
+
+    def __init__(self, max_wait_s: float = MAX_WAIT_S) -> None:
+        self._max_wait_s = max_wait_s
+        self.renew()
+        _all.append(ref(self))
+
+    def renew(self) -> None:
+        """Forget the parent's threads, in a forked child."""
+        # Re-entrant: the work itself may fork.
+        self._lock = RLock()
+
+    @contextmanager
+    def work(self) -> Iterator[None]:
+        """Enter around the work. Forks of other threads wait for its end."""
+        with self._lock:
+            yield
+
+    def hold(self, deadline_s: float) -> bool:
+        """Wait until no work is under way, and let none begin.
+
+        Args:
+            deadline_s: On the monotonic clock; past it, work goes on and False is returned.
+        """
+        wait_s = min(self._max_wait_s, deadline_s - time.monotonic())
+        return self._lock.acquire(timeout=max(0.0, wait_s))
+
+    def release(self) -> None:
+        """Let work begin again."""
+        self._lock.release()
+
+
+_all: Final[list[ref[Uncut]]] = []
+
+IMPORTS: Final = Uncut()
+"""Enter around an import in a thread that otel_rl has started."""
+
+
+class _Fork(local):
+    """What the forking thread holds."""
+
+    def __init__(self) -> None:
+        self.held: list[Uncut] = []
+
+    def begin(self) -> None:
+        deadline_s = time.monotonic() + MAX_WAIT_S
+        for found in tuple(_all):
+            uncut = found()
+            if uncut is None:
+                with suppress(ValueError):  # another thread that forks has removed it
+                    _all.remove(found)
+            elif uncut.hold(deadline_s):
+                self.held.append(uncut)
+
+    def end_in_parent(self) -> None:
+        while self.held:
+            self.held.pop().release()
+
+    def end_in_child(self) -> None:
+        self.held.clear()
+        for found in _all:
+            if (uncut := found()) is not None:
+                uncut.renew()
+
+
+_fork: Final = _Fork()
+
+with suppress(AttributeError):  # there is no fork on Windows
+    os.register_at_fork(
+        before=lambda: _fork.begin(),
+        after_in_parent=lambda: _fork.end_in_parent(),
+        after_in_child=lambda: _fork.end_in_child(),
+    )

@@ -1,0 +1,147 @@
+"""No process forks in the middle of what would hang its child, unless that takes long."""
+
+import importlib
+import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from opentelemetry import metrics
+from opentelemetry.metrics import CallbackOptions, Observation
+
+import otel_rl
+from otel_rl.worker import fork_barrier
+from otel_rl.worker.fork_barrier import Uncut
+from tests.forks import end_if_it_hangs
+from tests.otlp_sink import Sink
+
+pytestmark = [
+    pytest.mark.process,
+    pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork on this system"),
+]
+
+
+@contextmanager
+def work_under_way(uncut: Uncut) -> Iterator[threading.Event]:
+    """A thread inside uncut work, which ends with the event."""
+    inside, end = threading.Event(), threading.Event()
+
+    def work() -> None:
+        with uncut.work():
+            inside.set()
+            end.wait()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    inside.wait()
+    yield end
+    end.set()
+    thread.join()
+
+
+def work_once() -> None:
+    with Uncut().work():
+        pass
+
+
+def fork(child: Callable[[], object] = work_once) -> int:
+    """Return the exit status of a child that ends with 0 if the call returns."""
+    pid = os.fork()
+    if pid == 0:
+        try:
+            end_if_it_hangs()
+            child()
+            os._exit(0)
+        finally:
+            os._exit(1)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+@pytest.fixture
+def waits_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fork_barrier, "MAX_WAIT_S", 600.0)
+
+
+def test_a_fork_waits_for_the_end_of_work(waits_long: None) -> None:
+    statuses: list[int] = []
+    with work_under_way(Uncut(600.0)) as end:
+        forking = threading.Thread(target=lambda: statuses.append(fork()))
+        forking.start()
+        forking.join(0.2)
+        assert forking.is_alive()  # it would have forked long ago
+        end.set()
+        forking.join()
+    assert statuses == [0]
+
+
+def test_a_fork_waits_for_no_work_that_hangs() -> None:
+    with work_under_way(Uncut(0.0)):
+        assert fork() == 0
+
+
+def test_all_work_together_holds_up_a_fork_no_longer_than_the_longest(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(fork_barrier, "MAX_WAIT_S", 0.0)
+    with work_under_way(Uncut(600.0)), work_under_way(Uncut(600.0)):
+        assert fork() == 0
+
+
+def test_work_goes_on_after_a_fork_in_parent_and_child() -> None:
+    uncut = Uncut()
+
+    def work() -> None:
+        with uncut.work():
+            pass
+
+    assert fork(work) == 0
+    work()
+
+
+def test_a_child_does_what_its_parent_was_doing() -> None:
+    uncut = Uncut(0.0)
+    with work_under_way(uncut):
+        assert fork(uncut.work().__enter__) == 0
+
+
+def test_work_may_fork(waits_long: None) -> None:
+    with Uncut(600.0).work():
+        assert fork() == 0
+
+
+def test_a_child_that_forks_waits_for_no_work_of_its_parent(waits_long: None) -> None:
+    uncut = Uncut(0.0)
+
+    def grandchild() -> None:
+        uncut._max_wait_s = 600.0
+        os._exit(fork())
+
+    with work_under_way(uncut):
+        assert fork(grandchild) == 0
+
+
+def test_a_child_imports_what_the_exporter_of_its_parent_was_importing(
+    started: Sink, waits_long: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The fork comes while the module is being imported; it takes as long as a real one."""
+    (tmp_path / "slow_to_import.py").write_text(
+        "import sys, time\nsys.modules['__main__'].slow_import.set()\ntime.sleep(0.5)\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    begun = threading.Event()
+    monkeypatch.setattr("__main__.slow_import", begun, raising=False)
+
+    def observe(_options: CallbackOptions) -> list[Observation]:
+        importlib.import_module("slow_to_import")
+        return [Observation(1)]
+
+    metrics.get_meter("forks").create_observable_gauge("forks.observed", [observe])
+    flushed: list[bool] = []
+    flushing = threading.Thread(target=lambda: flushed.append(otel_rl.flush(timeout_s=60)))
+    flushing.start()
+    assert begun.wait(60)
+    assert fork(lambda: importlib.import_module("slow_to_import")) == 0
+    flushing.join()
+    assert flushed == [True]
