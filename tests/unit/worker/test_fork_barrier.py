@@ -3,7 +3,7 @@
 import importlib
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from opentelemetry.metrics import CallbackOptions, Observation
 import otel_rl
 from otel_rl.worker import fork_barrier
 from otel_rl.worker.fork_barrier import Uncut
-from tests.forks import end_if_it_hangs
+from tests.forks import forked
 from tests.otlp_sink import Sink
 
 pytestmark = [
@@ -46,17 +46,9 @@ def work_once() -> None:
         pass
 
 
-def fork(child: Callable[[], object] = work_once) -> int:
-    """Return the exit status of a child that ends with 0 if the call returns."""
-    pid = os.fork()
-    if pid == 0:
-        try:
-            end_if_it_hangs()
-            child()
-            os._exit(0)
-        finally:
-            os._exit(1)
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+def fork() -> int:
+    """Return the exit status of a child that does some work."""
+    return forked(work_once)
 
 
 @pytest.fixture
@@ -96,14 +88,14 @@ def test_work_goes_on_after_a_fork_in_parent_and_child() -> None:
         with uncut.work():
             pass
 
-    assert fork(work) == 0
+    assert forked(work) == 0
     work()
 
 
 def test_a_child_does_what_its_parent_was_doing() -> None:
     uncut = Uncut(0.0)
     with work_under_way(uncut):
-        assert fork(uncut.work().__enter__) == 0
+        assert forked(uncut.work().__enter__) == 0
 
 
 def test_work_may_fork(waits_long: None) -> None:
@@ -116,10 +108,10 @@ def test_a_child_that_forks_waits_for_no_work_of_its_parent(waits_long: None) ->
 
     def grandchild() -> None:
         uncut._max_wait_s = 600.0
-        os._exit(fork())
+        os._exit(forked(work_once))
 
     with work_under_way(uncut):
-        assert fork(grandchild) == 0
+        assert forked(grandchild) == 0
 
 
 def test_a_child_imports_what_the_exporter_of_its_parent_was_importing(
@@ -142,6 +134,6 @@ def test_a_child_imports_what_the_exporter_of_its_parent_was_importing(
     flushing = threading.Thread(target=lambda: flushed.append(otel_rl.flush(timeout_s=60)))
     flushing.start()
     assert begun.wait(60)
-    assert fork(lambda: importlib.import_module("slow_to_import")) == 0
+    assert forked(lambda: importlib.import_module("slow_to_import")) == 0
     flushing.join()
     assert flushed == [True]

@@ -2,7 +2,6 @@
 
 import logging
 import math
-import os
 import subprocess
 import sys
 import threading
@@ -14,7 +13,7 @@ import otel_rl
 import otel_rl.integrations.wandb as wandb
 from otel_rl.errors import ConfigError
 from otel_rl.integrations.wandb import _log_once
-from tests.forks import end_if_it_hangs
+from tests.forks import forked
 from tests.otlp_sink import Measurement, Sink, sums
 
 
@@ -510,16 +509,12 @@ def test_threads_share_the_rows(sink: Sink) -> None:
 def test_a_forked_child_does_not_send_what_its_parent_has_pending(sink: Sink) -> None:
     run = wandb.init()
     run.log({"x": 1.0}, step=3)
-    pid = os.fork()
-    if pid == 0:
-        try:
-            end_if_it_hangs()
-            run.log({"x": 2.0}, step=4)
-            run.finish()
-            os._exit(0)
-        finally:
-            os._exit(1)
-    assert os.waitpid(pid, 0)[1] == 0
+
+    def child() -> None:
+        run.log({"x": 2.0}, step=4)
+        run.finish()
+
+    assert forked(child) == 0
     run.finish()
     found = {(m.resource["service.instance.id"], m.step, m.value) for m in arrived(sink, "x")}
     assert {(step, value) for _, step, value in found} == {(3, 1.0), (4, 2.0)}

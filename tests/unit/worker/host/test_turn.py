@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from otel_rl.worker.host.turn import HostTurn
+from tests.forks import forked
 
 HOLD = """
 import sys
@@ -72,11 +73,12 @@ def test_what_is_given_back_another_process_takes() -> None:
 def test_a_forked_child_neither_has_it_nor_ends_it() -> None:
     turn = HostTurn()
     assert turn.take("node1", "run")
-    pid = os.fork()
-    if pid == 0:
+
+    def child() -> None:
         turn.give_back()
-        os._exit(1 if HostTurn().take("node1", "run") else 0)
-    assert os.waitpid(pid, 0)[1] == 0
+        assert not HostTurn().take("node1", "run")
+
+    assert forked(child) == 0
     script = HOLD.replace("sys.stdin.read()", "")
     found = subprocess.run(
         [sys.executable, "-c", script, "node1", "run"], capture_output=True, text=True, check=True
