@@ -2,12 +2,12 @@
 
 import random
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 import pytest
 
-from otel_rl.bridge.rows.history.missing_spans import MissingSpans
+from otel_rl.bridge.rows.history.missing_spans import Gaps, MissingSpans
 from otel_rl.bridge.rows.reports.data_warnings import SAMPLED
 from otel_rl.records import Decoded
 from otel_rl.semconv.spec import BLOCK_STEPS
@@ -69,6 +69,29 @@ def test_a_rank_whose_steps_are_dropped_is_named_beside_the_others() -> None:
     gaps = found.gaps("trainer", range(1, 11), range(1, 11))
     assert gaps.lacking == {3: ["b"], 5: ["b"], 6: ["b"], 7: ["b"]}
     assert gaps.is_a_rule
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        pytest.param({"a": range(0, 60, 2), "b": range(1, 60, 2)}, id="in turns"),
+        pytest.param({"a": range(60), "b": range(0, 60, 10)}, id="every tenth"),
+        pytest.param({"a": [*range(60), *range(5)], "b": range(60)}, id="one begins again"),
+        pytest.param({"a": range(60), "b": [*range(10, 60), *range(10)]}, id="a late batch"),
+        pytest.param({"a": range(60), "b": range(40, 60)}, id="joins late"),
+    ],
+)
+def test_ranks_that_make_a_span_of_each_of_their_steps_lack_nothing(
+    steps: dict[str, Sequence[int]],
+) -> None:
+    found = MissingSpans()
+    for rank, of in steps.items():
+        found.add([replace(step(number)[0], worker=rank) for number in of])
+    assert found.gaps("trainer", range(60), range(60)) == Gaps(compared=60)
+
+
+def test_a_span_of_every_tenth_step_that_is_measured_is_no_sampling() -> None:
+    assert told(run(STEPS[::10])) == []
 
 
 def test_one_lost_export_is_no_sampling() -> None:
