@@ -215,11 +215,10 @@ class SeriesDedup:
 
     def has_time(self, time_ns: int) -> bool:
         """Return whether a single point of this time without a step was recorded."""
-        points = self.points
-        if not points or time_ns > points.last(0):
+        if not self.points or time_ns > self.points.last(0):
             return False
-        place = points.after((time_ns, NO_STEP))
-        return next(points.backward(place), None) == [time_ns, NO_STEP]
+        place = self.points.after((time_ns, NO_STEP))
+        return next(self.points.backward(place), None) == [time_ns, NO_STEP]
 
     def newest_ns(self) -> int:
         """Return the latest time of all accepted points; 0 if there is none."""
