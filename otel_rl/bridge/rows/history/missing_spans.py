@@ -33,7 +33,7 @@ class Gaps(NamedTuple):
 
     Attributes:
         lacking: Ranks that have spans before and after a step but not in it, by step.
-        missing: Number of steps that have no spans, or lack some rank's.
+        missing: Number of steps that have no spans, or lack those of a rank with several gaps.
         compared: Number of steps that were compared.
     """
 
@@ -106,7 +106,17 @@ class MissingSpans:
             for step in set(reported).difference(spanned)
             if first < step < last and step // BLOCK_STEPS in blocks and (step - first) % every == 0
         }
-        return Gaps(lacking, len(missing) + len(lacking), len(missing) + len(spanned))
+        torn = self._torn(role)
+        of_ranks = sum(not torn.isdisjoint(workers) for workers in lacking.values())
+        return Gaps(lacking, len(missing) + of_ranks, len(missing) + len(spanned))
+
+    def _torn(self, role: str) -> set[str]:
+        """Return the ranks with several gaps: one alone is a lost export, or a rank was away."""
+        return {
+            worker
+            for (of_role, worker), steps in self._steps.items()
+            if of_role == role and _gap_count(steps) > 1
+        }
 
     def _lacking(self, role: str, spanned: Collection[int]) -> dict[int, list[str]]:
         found: dict[int, list[str]] = {}
@@ -124,4 +134,13 @@ class MissingSpans:
 
 def _interval(in_order: Sequence[int]) -> int:
     """Return the largest interval that all of these steps keep; chance keeps none beyond 1."""
-    return gcd(*(after - before for before, after in pairwise(in_order))) or 1
+    return gcd(*_distances(in_order)) or 1
+
+
+def _gap_count(in_order: Sequence[int]) -> int:
+    every = _interval(in_order)
+    return sum(distance > every for distance in _distances(in_order))
+
+
+def _distances(in_order: Sequence[int]) -> list[int]:
+    return [after - before for before, after in pairwise(in_order)]

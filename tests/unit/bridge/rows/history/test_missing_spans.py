@@ -94,6 +94,15 @@ def test_a_span_of_every_tenth_step_that_is_measured_is_no_sampling() -> None:
     assert told(run(STEPS[::10])) == []
 
 
+def test_a_rank_that_was_away_for_a_while_lacks_spans_and_is_not_sampled() -> None:
+    found = MissingSpans()
+    for rank, steps in (("a", range(60)), ("b", [*range(20), *range(55, 60)])):
+        found.add([replace(step(number)[0], worker=rank) for number in steps])
+    gaps = found.gaps("trainer", range(60), range(60))
+    assert gaps.lacking == {number: ["b"] for number in range(20, 55)}
+    assert not gaps.is_a_rule
+
+
 def test_one_lost_export_is_no_sampling() -> None:
     assert told(run(set(STEPS) - {30, 31})) == []
 
