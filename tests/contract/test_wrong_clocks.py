@@ -112,6 +112,23 @@ def test_data_of_a_queue_that_empties_slowly_keeps_its_time(speed: float) -> Non
         assert abs((row.time_ns - T0) / S - row.values["trainer/away"]) <= WINDOW_S
 
 
+@pytest.mark.parametrize(("interval_s", "flush_s"), [(1, 30), (10, 30), (30, 30), (60, 20)])
+def test_data_that_a_collector_keeps_for_a_while_each_time_keeps_its_time(
+    interval_s: int, flush_s: int
+) -> None:
+    run = Run()
+    for second in range(1, 5 * SECONDS):
+        run.take(request(gauge("depth", second, 0), instance="here"), after_s=1)
+        kept = range(second - flush_s, second) if second % flush_s == 0 else ()
+        for at in kept:
+            if at % interval_s == 2 * interval_s // 5:
+                run.take(request(gauge("away", at, at), instance="away"), after_s=0)
+    told = [row for row in run.end().rows if "trainer/away" in row.values]
+    assert len(told) >= 3
+    for row in told:
+        assert abs((row.time_ns - T0) / S - row.values["trainer/away"]) <= WINDOW_S
+
+
 def test_a_clock_that_is_set_right_is_right() -> None:
     run = Run()
     for second in range(1, SECONDS):

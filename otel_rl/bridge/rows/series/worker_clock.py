@@ -70,7 +70,10 @@ class WorkerClock:
     def _is_steady(self, ahead_ns: int, arrived_ns: int) -> bool:
         elapsed_ns = arrived_ns - self._since_ns
         is_long = self._exports >= _EXPORTS and elapsed_ns >= _STEADY_NS
-        return is_long and abs(ahead_ns - self._seen_ns) <= elapsed_ns // _SHARE_OF_TIME
+        # A Collector may keep one export until it sends, for the same time each time; not several.
+        is_often = 2 * elapsed_ns <= (self._exports - 1) * abs(ahead_ns)
+        is_one_way = abs(ahead_ns - self._seen_ns) <= elapsed_ns // _SHARE_OF_TIME
+        return is_long and is_often and is_one_way
 
     def to_wire(self, shift_ns: int) -> wire.WorkerClock | None:
         """Return the clock for the journal; None for one that is right."""
