@@ -87,13 +87,20 @@ class MissingSpans:
                 insort(steps, span.step)
                 del steps[:-_STEPS_OF_RANK]
 
-    def gaps(self, role: str, spanned: Collection[int], reported: Iterable[int]) -> Gaps:
+    def gaps(
+        self,
+        role: str,
+        spanned: Collection[int],
+        reported: Iterable[int],
+        waiting: Collection[int] = (),
+    ) -> Gaps:
         """Compare the steps of a role that have spans of any rank with those that should have.
 
         Args:
             role: The role.
             spanned: Its steps with spans.
             reported: Its steps by metrics.
+            waiting: Further ones with spans, of which some are still to come.
         """
         if not spanned:
             return Gaps()
@@ -103,7 +110,7 @@ class MissingSpans:
         # Workers keep or drop whole blocks, see ``otel_rl/worker/tracing/sampler.py``.
         missing = {
             step
-            for step in set(reported).difference(spanned)
+            for step in set(reported).difference(spanned, waiting)
             if first < step < last and step // BLOCK_STEPS in blocks and (step - first) % every == 0
         }
         torn = self._torn(role)

@@ -103,6 +103,19 @@ def test_a_rank_that_was_away_for_a_while_lacks_spans_and_is_not_sampled() -> No
     assert not gaps.is_a_rule
 
 
+def test_steps_of_a_rank_that_came_late_and_left_wait_and_lack_nothing() -> None:
+    bench = Bench()
+    for number in STEPS:
+        late = number - 8  # its spans come after those of the others
+        spans = step(number)
+        if 0 <= late <= 30:
+            root = step(late)[0]
+            spans.append(replace(root, span_id=root.span_id + b"/other", worker="trainer-1"))
+        bench.hear(number + 1, TRAINER, GENERATOR, spans=spans)
+    bench.look(STEPS[-1] + 20, everything=True)
+    assert told(bench) == []
+
+
 def test_one_lost_export_is_no_sampling() -> None:
     assert told(run(set(STEPS) - {30, 31})) == []
 
