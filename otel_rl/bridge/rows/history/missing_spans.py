@@ -33,7 +33,7 @@ class Gaps(NamedTuple):
 
     Attributes:
         lacking: Ranks that have spans before and after a step but not in it, by step.
-        missing: Number of steps that have no spans, or lack those of a rank with several gaps.
+        missing: Number of steps that have no spans, or lack some rank's, if there are several gaps.
         compared: Number of steps that were compared.
     """
 
@@ -115,7 +115,12 @@ class MissingSpans:
         }
         torn = self._torn(role)
         of_ranks = sum(not torn.isdisjoint(workers) for workers in lacking.values())
-        return Gaps(lacking, len(missing) + of_ranks, len(missing) + len(spanned))
+        in_order = sorted(missing.union(spanned))
+        gap_count = sum(
+            step in missing and before not in missing for before, step in pairwise(in_order)
+        )
+        of_all = len(missing) if gap_count > 1 else 0  # see ``_torn``
+        return Gaps(lacking, of_all + of_ranks, len(in_order))
 
     def _torn(self, role: str) -> set[str]:
         """Return the ranks with several gaps: one alone is a lost export, or a rank was away."""
