@@ -54,7 +54,7 @@ def test_a_run_with_the_spans_of_all_steps_is_told_nothing() -> None:
     assert set(bench.partial().values()) == {None}
 
 
-@pytest.mark.parametrize("kept", [{0, 3, 4}, {1, 9}, {5}])
+@pytest.mark.parametrize("kept", [{0, 3, 4, 6}, {1, 9}, {5}])
 def test_whole_blocks_of_steps_as_workers_keep_them_lack_nothing(kept: set[int]) -> None:
     spanned = [number for number in STEPS if number // BLOCK_STEPS in kept]
     bench = run(spanned)
@@ -116,8 +116,8 @@ def test_steps_of_a_rank_that_came_late_and_left_wait_and_lack_nothing() -> None
     assert told(bench) == []
 
 
-@pytest.mark.parametrize("lost", [{30, 31}, {*range(30, 40)}])
-def test_one_lost_export_is_no_sampling(lost: set[int]) -> None:
+@pytest.mark.parametrize("lost", [{30, 34}, {*range(29, 36)}])
+def test_lost_exports_are_no_sampling(lost: set[int]) -> None:
     assert told(run(set(STEPS) - lost)) == []
 
 
