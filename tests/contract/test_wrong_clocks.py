@@ -4,6 +4,8 @@ from collections import Counter
 
 import pytest
 
+from otel_rl.bridge.rows.series.worker_table import WorkerTable
+from otel_rl.bridge.rows.settings import AlignSettings
 from tests.contract.test_stock_sdk_numbers import T0, Run, S, counter, gauge, request
 
 PER_S = 10
@@ -92,6 +94,41 @@ def test_data_that_waited_on_the_way_keeps_its_time() -> None:
         assert abs((row.time_ns - T0) / S - row.values["trainer/away"]) <= WINDOW_S
 
 
+@pytest.mark.parametrize("speed", [1.1, 1.5, 2.0])
+def test_data_of_a_queue_that_empties_slowly_keeps_its_time(speed: float) -> None:
+    run = Run()
+    seconds = range(1, 2 * SECONDS)
+    arrivals = [
+        *((at, gauge("depth", at, 0), "here") for at in seconds),
+        *((max(at, SECONDS + at / speed), gauge("away", at, at), "away") for at in seconds),
+    ]
+    before = 0.0
+    for at, sent, instance in sorted(arrivals, key=lambda one: one[0]):
+        run.take(request(sent, instance=instance), after_s=at - before)
+        before = at
+    told = [row for row in run.end().rows if "trainer/away" in row.values]
+    assert len(told) >= SECONDS / WINDOW_S
+    for row in told:
+        assert abs((row.time_ns - T0) / S - row.values["trainer/away"]) <= WINDOW_S
+
+
+@pytest.mark.parametrize(("interval_s", "flush_s"), [(1, 30), (10, 30), (30, 30), (60, 20)])
+def test_data_that_a_collector_keeps_for_a_while_each_time_keeps_its_time(
+    interval_s: int, flush_s: int
+) -> None:
+    run = Run()
+    for second in range(1, 5 * SECONDS):
+        run.take(request(gauge("depth", second, 0), instance="here"), after_s=1)
+        kept = range(second - flush_s, second) if second % flush_s == 0 else ()
+        for at in kept:
+            if at % interval_s == 2 * interval_s // 5:
+                run.take(request(gauge("away", at, at), instance="away"), after_s=0)
+    told = [row for row in run.end().rows if "trainer/away" in row.values]
+    assert len(told) >= 3
+    for row in told:
+        assert abs((row.time_ns - T0) / S - row.values["trainer/away"]) <= WINDOW_S
+
+
 def test_a_clock_that_is_set_right_is_right() -> None:
     run = Run()
     for second in range(1, SECONDS):
@@ -109,3 +146,21 @@ def test_no_sample_of_a_clock_that_is_ahead_is_late(ahead_s: float) -> None:
     of = run(0, ahead_s)
     assert of.aligner.sample_counts.late == 0
     assert rates(of).keys() == {2 * PER_S}
+
+
+def test_clocks_are_compared_when_one_changes_not_in_each_export(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    compared: list[object] = []
+    compare = WorkerTable.compare_clocks
+
+    def counted(table: WorkerTable, settings: AlignSettings) -> None:
+        compared.append(table)
+        compare(table, settings)
+
+    monkeypatch.setattr(WorkerTable, "compare_clocks", counted)
+    of = run(20, 20, 20)  # the bridge's clock is behind
+    exports = 3 * (SECONDS - 1)
+    looks = exports + 1
+    assert len(compared) <= looks + 3
+    assert rates(of)[3 * PER_S] >= SECONDS / WINDOW_S - 4

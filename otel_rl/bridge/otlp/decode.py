@@ -169,12 +169,13 @@ def _resources(batch: Batch) -> Iterator[tuple[Sender, Iterable[Iterable[Point]]
             yield sender, (known.gauges, *counted), known.beat_ns
             continue
         (parsed,) = MetricsView.FromString(payload[part.start : part.end]).resource_metrics
-        if _are_copies(parsed):
+        copies = [_is_copy(scope_metrics.scope) for scope_metrics in parsed.scope_metrics]
+        if copies and all(copies):
             continue
         # A body may hold a second resource; it has no shape then.
         merged = sender_of(parsed.resource.SerializeToString())
         points: Iterable[Point] = _points(parsed, merged, now_ns)
-        if is_short:
+        if is_short and not any(copies):  # a known body is read as it is
             points = sorted(points, key=_order)
             learn_body(sender, body, now_ns, points)
         yield merged, [points], _beat_ns(parsed)

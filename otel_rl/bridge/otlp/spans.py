@@ -100,7 +100,7 @@ def _decoded(batch: Batch, most: int) -> Iterator[_Found]:
                 one.key.startswith(_TAIL_SAMPLED) for one in scope_spans.scope.attributes
             )
             for sent in scope_spans.spans:
-                found.is_sampled |= _is_sampled(sent.trace_state, sender)
+                found.is_sampled |= _is_sampled(sent, sender)
                 marks = _marks_of(sent, sender)
                 if marks is None:
                     continue
@@ -193,19 +193,20 @@ def _duration(span: Span, step: int, worker: Worker) -> Measurements:
     )
 
 
-def _is_sampled(trace_state: str, sender: Sender) -> bool:
+def _is_sampled(span: Span, sender: Sender) -> bool:
     """Return whether a span was kept by chance, and others of its step perhaps not.
 
     OpenTelemetry's entry has a threshold then. Workers of otel_rl give the random number, too: one
-    for all traces of a step.
+    for all traces of a step. Whom they call inherits the entry; of others the root says it.
     """
-    if "th:" not in trace_state:
+    if "th:" not in span.trace_state:
         return False
-    for entry in trace_state.split(","):
+    is_of_worker = sender.exact or bool(span.parent_span_id)
+    for entry in span.trace_state.split(","):
         name, _, value = entry.strip().partition("=")
         if name == "ot":
             fields = dict(field.partition(":")[::2] for field in value.split(";"))
-            return bool(fields.get("th", "").strip("0")) and not (sender.exact and "rv" in fields)
+            return bool(fields.get("th", "").strip("0")) and not (is_of_worker and "rv" in fields)
     return False
 
 

@@ -69,7 +69,7 @@ class Backing:
             return own
         from otel_rl.worker.metrics.mirror import recorded_in
 
-        return recorded_in(own, copies)
+        return recorded_in(own, copies, self._provider.guard)
 
     def observes(self, create: Callable[[Meter], object]) -> None:
         """Create an observable instrument."""

@@ -79,13 +79,16 @@ class Mirror:
             self._guard.warn("readers", "A metric reader could not be shut down.", error=error)
 
 
-def recorded_in(own: RecordFunction, copies: Sequence[RecordFunction]) -> RecordFunction:
-    """Return what records in an instrument and in its copies."""
+def recorded_in(
+    own: RecordFunction, copies: Sequence[RecordFunction], guard: Guard
+) -> RecordFunction:
+    """Return what records in an instrument, and in its copies whatever one of them raises."""
 
     def record(amount: float, attributes: Attributes, context: Context | None) -> None:
         own(amount, attributes, context)
         copied = without_step(attributes)
         for copy in copies:
-            copy(amount, copied, context)
+            with guard:
+                copy(amount, copied, context)
 
     return record

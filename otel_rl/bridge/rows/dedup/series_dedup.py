@@ -213,6 +213,13 @@ class SeriesDedup:
         points.put(place, (time_ns, step))
         return True
 
+    def has_time(self, time_ns: int) -> bool:
+        """Return whether a single point of this time without a step was recorded."""
+        if not self.points or time_ns > self.points.last(0):
+            return False
+        place = self.points.after((time_ns, NO_STEP))
+        return next(self.points.backward(place), None) == [time_ns, NO_STEP]
+
     def newest_ns(self) -> int:
         """Return the latest time of all accepted points; 0 if there is none."""
         return max(

@@ -2,12 +2,14 @@
 
 What drops whole traces leaves no gap within one. But a step is several traces, one of each process,
 and what drops some of them makes another critical path of the rest. Steps that have spans of some
-ranks only, or of none, show it: each rank makes a span of every step that it measures.
+ranks only, or of none, show it: each rank makes a span of every step that it measures, or of every
+n-th one.
 """
 
-from bisect import bisect_left, bisect_right
-from collections import deque
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import pairwise
+from math import gcd
 from typing import Final, NamedTuple
 
 from otel_rl.records import SpanRecord
@@ -15,7 +17,7 @@ from otel_rl.semconv.spec import BLOCK_STEPS, STEP_SPAN
 
 __all__ = ["Gaps", "MissingSpans"]
 
-# Latest steps of one rank that are remembered.
+# Highest steps of one rank that are remembered, in whatever order they come.
 _STEPS_OF_RANK: Final = 16
 
 # Workers whose steps are remembered.
@@ -31,7 +33,7 @@ class Gaps(NamedTuple):
 
     Attributes:
         lacking: Ranks that have spans before and after a step but not in it, by step.
-        missing: Number of steps that have no spans, or lack some rank's.
+        missing: Number of steps that have no spans, or lack some rank's, if there are several gaps.
         compared: Number of steps that were compared.
     """
 
@@ -63,11 +65,11 @@ class MissingSpans:
         is_marked: bool = False,
     ) -> None:
         self.is_marked = is_marked
-        self._steps = {rank: deque(of, _STEPS_OF_RANK) for rank, of in (ranks or {}).items()}
+        self._steps = {rank: sorted(of) for rank, of in (ranks or {}).items()}
 
     @property
     def ranks(self) -> Mapping[tuple[str, str], Sequence[int]]:
-        """Return the latest steps with spans, by role and worker."""
+        """Return the highest steps with spans, in order, by role and worker."""
         return {rank: [*steps] for rank, steps in self._steps.items()}
 
     def add(self, spans: Iterable[SpanRecord]) -> None:
@@ -77,31 +79,56 @@ class MissingSpans:
                 continue
             rank = span.role, span.worker
             if rank not in self._steps:
-                self._steps[rank] = deque(maxlen=_STEPS_OF_RANK)
+                self._steps[rank] = []
                 if len(self._steps) > _MAX_RANKS:
                     del self._steps[next(iter(self._steps))]
-            self._steps[rank].append(span.step)
+            steps = self._steps[rank]
+            if span.step not in steps:
+                insort(steps, span.step)
+                del steps[:-_STEPS_OF_RANK]
 
-    def gaps(self, role: str, spanned: Collection[int], reported: Iterable[int]) -> Gaps:
+    def gaps(
+        self,
+        role: str,
+        spanned: Collection[int],
+        reported: Iterable[int],
+        waiting: Collection[int] = (),
+    ) -> Gaps:
         """Compare the steps of a role that have spans of any rank with those that should have.
 
         Args:
             role: The role.
             spanned: Its steps with spans.
             reported: Its steps by metrics.
+            waiting: Further ones with spans, of which some are still to come.
         """
         if not spanned:
             return Gaps()
         lacking = self._lacking(role, spanned)
         first, last = min(spanned), max(spanned)
-        blocks = {step // BLOCK_STEPS for step in spanned}
+        blocks, every = {step // BLOCK_STEPS for step in spanned}, _interval(sorted(spanned))
         # Workers keep or drop whole blocks, see ``otel_rl/worker/tracing/sampler.py``.
         missing = {
             step
-            for step in set(reported).difference(spanned)
-            if first < step < last and step // BLOCK_STEPS in blocks
+            for step in set(reported).difference(spanned, waiting)
+            if first < step < last and step // BLOCK_STEPS in blocks and (step - first) % every == 0
         }
-        return Gaps(lacking, len(missing) + len(lacking), len(missing) + len(spanned))
+        torn = self._torn(role)
+        of_ranks = sum(not torn.isdisjoint(workers) for workers in lacking.values())
+        in_order = sorted(missing.union(spanned))
+        gap_count = sum(
+            step in missing and before not in missing for before, step in pairwise(in_order)
+        )
+        of_all = len(missing) if gap_count > 1 else 0  # see ``_torn``
+        return Gaps(lacking, of_all + of_ranks, len(in_order))
+
+    def _torn(self, role: str) -> set[str]:
+        """Return the ranks with several gaps: one alone is a lost export, or a rank was away."""
+        return {
+            worker
+            for (of_role, worker), steps in self._steps.items()
+            if of_role == role and _gap_count(steps) > 1
+        }
 
     def _lacking(self, role: str, spanned: Collection[int]) -> dict[int, list[str]]:
         found: dict[int, list[str]] = {}
@@ -109,9 +136,23 @@ class MissingSpans:
         for (of_role, worker), steps in self._steps.items():
             if of_role != role:
                 continue
-            own, first, last = set(steps), min(steps), max(steps)
-            between = slice(bisect_right(in_order, first), bisect_left(in_order, last))
+            own, first, every = set(steps), steps[0], _interval(steps)
+            between = slice(bisect_right(in_order, first), bisect_left(in_order, steps[-1]))
             for step in in_order[between]:
-                if step not in own:
+                if step not in own and (step - first) % every == 0:
                     found.setdefault(step, []).append(worker)
         return found
+
+
+def _interval(in_order: Sequence[int]) -> int:
+    """Return the largest interval that all of these steps keep; chance keeps none beyond 1."""
+    return gcd(*_distances(in_order)) or 1
+
+
+def _gap_count(in_order: Sequence[int]) -> int:
+    every = _interval(in_order)
+    return sum(distance > every for distance in _distances(in_order))
+
+
+def _distances(in_order: Sequence[int]) -> list[int]:
+    return [after - before for before, after in pairwise(in_order)]

@@ -150,7 +150,8 @@ class SpanWindow:
         steps = [number for of, number in due if of == role]
         if steps:
             explained_before = {number for of, number in self._explained if of == role}
-            self.gaps = self.missing.gaps(role, explained_before.union(steps), reported())
+            waiting = {number for of, number in self._waiting if of == role}
+            self.gaps = self.missing.gaps(role, explained_before.union(steps), reported(), waiting)
         explained = explain(self.recent.by_id, role, steps, self._places, missed() if steps else {})
         self._explaining = _Explaining(role, self._over_ns(due), explained)
 

@@ -66,10 +66,12 @@ class IntakeState:
         samples: int = 1,
         *,
         step: int | None = None,
+        delta_ns: int = 0,
     ) -> bool:
         """Record a point. Returns whether it is new.
 
-        Points of different steps have one time if they were collected together.
+        Points of different steps have one time if they were collected together. So have deltas that
+        a Collector has joined; then the start of each, ``delta_ns``, tells them apart.
         """
         if covers is None:
             return True
@@ -79,6 +81,11 @@ class IntakeState:
             return False
         if start_ns:
             is_new = stream.seen.take_interval(start_ns, end_ns)
+        elif delta_ns:
+            # A journal of format 11 and before has no start of it.
+            is_new = not stream.seen.has_time(end_ns) and self.series.memory.take_time(
+                stream.number, end_ns, delta_ns
+            )
         else:
             is_new = self.series.memory.take_time(stream.number, end_ns, step)
         if not is_new:

@@ -13,8 +13,8 @@ from otel_rl.semconv.spec import Instrument
 
 __all__ = ["TotalIntake"]
 
-# What is kept of a point beside its time has the range of a step; a start may be any of 64 bits.
-_MAX_STEP: Final = (1 << 63) - 1
+# The start of a delta is kept like a step, and may be any number of 64 bits.
+_MAX_DELTA_NS: Final = (1 << 63) - 1
 
 
 class TotalIntake:
@@ -38,7 +38,7 @@ class TotalIntake:
         if point.series.instrument is not Instrument.COUNTER:
             self._add_level(stream, point, received_ns)
             return
-        if is_delta and not self._to.is_new(stream, point.covers, step=_told_by(point)):
+        if is_delta and not self._is_new(stream, point):
             return
         counter = stream.counter
         is_known = counter is not None and counter.time_ns > 0
@@ -101,7 +101,7 @@ class TotalIntake:
         if level.told_since_ns is not None and not is_delta:
             self._measurements.add(stream, level, received_ns)
             return
-        if not self._to.is_new(stream, point.covers, step=_told_by(point)):
+        if not self._is_new(stream, point):
             return
         stream.level = stream.level + point.value if is_delta else point.value
         self._measurements.add_new(stream, replace(level, values=[stream.level]), received_ns)
@@ -112,7 +112,7 @@ class TotalIntake:
             self._add_share(stream, point, received_ns)
             return
         is_delta = point.temporality is Temporality.DELTA
-        if is_delta and not self._to.is_new(stream, point.covers, step=_told_by(point)):
+        if is_delta and not self._is_new(stream, point):
             return
         before_ns = stream.histogram.time_ns if stream.histogram is not None else 0
         is_counted = stream.histogram is None and self._is_counted(point)
@@ -147,6 +147,11 @@ class TotalIntake:
             self._to.has_told_shared = True
             self._to.warnings.append(of_shared(point.series, point.time_ns))
 
+    def _is_new(self, stream: Stream, point: SumPoint | HistogramPoint) -> bool:
+        is_delta = point.temporality is Temporality.DELTA and point.step is None
+        delta_ns = min(point.start_ns, _MAX_DELTA_NS) if is_delta else 0
+        return self._to.is_new(stream, point.covers, step=point.step, delta_ns=delta_ns)
+
     def _is_before_the_run(self, point: SumPoint | HistogramPoint) -> bool:
         """Return whether the first point of a series has counts of a time before the run.
 
@@ -159,13 +164,3 @@ class TotalIntake:
         """Return whether the first point of a series may repeat a part of the totals."""
         is_cumulative = point.temporality is Temporality.CUMULATIVE
         return is_cumulative and self._to.series.ended.counts_again(point.start_ns)
-
-
-def _told_by(point: SumPoint | HistogramPoint) -> int | None:
-    """Return what tells a point from others of its time: its step, else the start of a delta.
-
-    A Collector that leaves out attributes may give a series several deltas of one time.
-    """
-    if point.step is not None or point.temporality is not Temporality.DELTA:
-        return point.step
-    return min(point.start_ns, _MAX_STEP) or None

@@ -55,8 +55,12 @@ def look_at_clocks(state: RunState, exports: Iterable[Export], arrived_ns: int) 
     for export in exports:
         if export.time_ns - arrived_ns > most_ns:
             worker = workers.lease(export.worker, settings)
-            if worker is not None:
-                worker.clock.exported(export.time_ns, arrived_ns, most_ns)
+            if worker is None:
+                continue
+            before_ns = worker.clock.ahead_ns
+            worker.clock.exported(export.time_ns, arrived_ns, most_ns)
+            # All of them are ahead if the bridge's own clock is behind.
+            if worker.clock.ahead_ns != before_ns:
                 workers.compare_clocks(settings)
 
 

@@ -4,7 +4,7 @@ Windows are of time, and close when all workers have come past their end, or aft
 ``align.allowed_lateness_s``. With a clock that differs by more, no window would have the counts of
 all. A time after its arrival is wrong for certain. One long before may be of data that waited on
 the way. But such data, once it comes, comes faster than it was measured; a clock that is wrong goes
-as fast as the bridge's.
+as fast as the bridge's. A delay that stays the same looks like such a clock.
 
 The bridge's own clock may be the wrong one, and be set: what most workers have is right.
 """
@@ -29,6 +29,9 @@ _EXPORTS: Final = 3
 
 # Of the tolerance: how much the distance may change by what happens on the way.
 _SHARE: Final = 4
+
+# Of the time: a queue that empties slowly lets the distance change by more.
+_SHARE_OF_TIME: Final = 20
 
 
 def tolerance_ns(allowed_lateness_s: float) -> int:
@@ -61,9 +64,16 @@ class WorkerClock:
             self.ahead_ns, self._exports = None, 0
             self._seen_ns, self._since_ns = ahead_ns, arrived_ns
         self._exports += 1
-        is_steady = self._exports >= _EXPORTS and arrived_ns - self._since_ns >= _STEADY_NS
-        if ahead_ns > 0 or is_steady:
+        if ahead_ns > 0 or self._is_steady(ahead_ns, arrived_ns):
             self.ahead_ns = ahead_ns
+
+    def _is_steady(self, ahead_ns: int, arrived_ns: int) -> bool:
+        elapsed_ns = arrived_ns - self._since_ns
+        is_long = self._exports >= _EXPORTS and elapsed_ns >= _STEADY_NS
+        # A Collector may keep one export until it sends, for the same time each time; not several.
+        is_often = 2 * elapsed_ns <= (self._exports - 1) * abs(ahead_ns)
+        is_one_way = abs(ahead_ns - self._seen_ns) <= elapsed_ns // _SHARE_OF_TIME
+        return is_long and is_often and is_one_way
 
     def to_wire(self, shift_ns: int) -> wire.WorkerClock | None:
         """Return the clock for the journal; None for one that is right."""

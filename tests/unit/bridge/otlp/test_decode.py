@@ -224,6 +224,36 @@ def test_beside_copies_the_others_are_decoded() -> None:
     assert len(found.exports) == 1
 
 
+def test_beside_copies_of_histograms_the_others_are_decoded_each_time() -> None:
+    """A Collector may join what one resource sends; later bodies are like the first."""
+    worker = attributes({"telemetry.distro.name": "otel_rl", "service.instance.id": "joined"})
+
+    def joined(count: int) -> bytes:
+        point = HistogramDataPoint(
+            count=count,
+            bucket_counts=[count, 0],
+            explicit_bounds=[1.0],
+            start_time_unix_nano=count,
+            time_unix_nano=count + 1,
+        )
+        histogram = Histogram(aggregation_temporality=DELTA, data_points=[point])
+        metric = Metric(name="h", histogram=histogram)
+        copy = InstrumentationScope(name="x", attributes=attributes({"otel_rl.copy": True}))
+        scopes = [
+            ScopeMetrics(metrics=[gauge(NumberDataPoint(as_double=1, time_unix_nano=count))]),
+            ScopeMetrics(scope=InstrumentationScope(name="x"), metrics=[metric]),
+            ScopeMetrics(scope=copy, metrics=[metric]),
+        ]
+        sent = ResourceMetrics(resource=Resource(attributes=worker), scope_metrics=scopes)
+        return ExportMetricsServiceRequest(resource_metrics=[sent]).SerializeToString()
+
+    counts = [
+        [point.count for point in decode(batch).points if isinstance(point, HistogramPoint)]
+        for batch in (Batch(KEY, Signal.METRICS, joined(n), RECEIVED_NS) for n in (1, 2, 3))
+    ]
+    assert counts == [[1], [2], [3]]
+
+
 def test_an_unknown_reduction_leaves_the_registrys() -> None:
     scope = InstrumentationScope(name="x", attributes=attributes({"rl.reduce": "median"}))
     (found,) = points(gauge(NumberDataPoint(as_double=1)), scope=scope)

@@ -224,6 +224,12 @@ def test_the_steps_that_our_workers_keep_are_whole() -> None:
     assert decoded(torn, resource=ours).is_sampled
 
 
+def test_whom_a_worker_calls_in_a_step_that_it_keeps_is_whole_as_well() -> None:
+    inherited = "ot=rv:9b8233f7e3a151;th:8"
+    called = Span(trace_id=TRACE, span_id=TWO, parent_span_id=ONE, trace_state=inherited)
+    assert not decoded(called).is_sampled
+
+
 def test_a_scope_says_that_a_collector_has_chosen_its_traces() -> None:
     request = ExportTraceServiceRequest()
     scope_spans = request.resource_spans.add().scope_spans.add()

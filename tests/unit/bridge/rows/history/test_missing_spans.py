@@ -2,12 +2,12 @@
 
 import random
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 import pytest
 
-from otel_rl.bridge.rows.history.missing_spans import MissingSpans
+from otel_rl.bridge.rows.history.missing_spans import Gaps, MissingSpans
 from otel_rl.bridge.rows.reports.data_warnings import SAMPLED
 from otel_rl.records import Decoded
 from otel_rl.semconv.spec import BLOCK_STEPS
@@ -54,7 +54,7 @@ def test_a_run_with_the_spans_of_all_steps_is_told_nothing() -> None:
     assert set(bench.partial().values()) == {None}
 
 
-@pytest.mark.parametrize("kept", [{0, 3, 4}, {1, 9}, {5}])
+@pytest.mark.parametrize("kept", [{0, 3, 4, 6}, {1, 9}, {5}])
 def test_whole_blocks_of_steps_as_workers_keep_them_lack_nothing(kept: set[int]) -> None:
     spanned = [number for number in STEPS if number // BLOCK_STEPS in kept]
     bench = run(spanned)
@@ -71,8 +71,54 @@ def test_a_rank_whose_steps_are_dropped_is_named_beside_the_others() -> None:
     assert gaps.is_a_rule
 
 
-def test_one_lost_export_is_no_sampling() -> None:
-    assert told(run(set(STEPS) - {30, 31})) == []
+@pytest.mark.parametrize(
+    "steps",
+    [
+        pytest.param({"a": range(0, 60, 2), "b": range(1, 60, 2)}, id="in turns"),
+        pytest.param({"a": range(60), "b": range(0, 60, 10)}, id="every tenth"),
+        pytest.param({"a": [*range(60), *range(5)], "b": range(60)}, id="one begins again"),
+        pytest.param({"a": range(60), "b": [*range(10, 60), *range(10)]}, id="a late batch"),
+        pytest.param({"a": range(60), "b": range(40, 60)}, id="joins late"),
+    ],
+)
+def test_ranks_that_make_a_span_of_each_of_their_steps_lack_nothing(
+    steps: dict[str, Sequence[int]],
+) -> None:
+    found = MissingSpans()
+    for rank, of in steps.items():
+        found.add([replace(step(number)[0], worker=rank) for number in of])
+    assert found.gaps("trainer", range(60), range(60)) == Gaps(compared=60)
+
+
+def test_a_span_of_every_tenth_step_that_is_measured_is_no_sampling() -> None:
+    assert told(run(STEPS[::10])) == []
+
+
+def test_a_rank_that_was_away_for_a_while_lacks_spans_and_is_not_sampled() -> None:
+    found = MissingSpans()
+    for rank, steps in (("a", range(60)), ("b", [*range(20), *range(55, 60)])):
+        found.add([replace(step(number)[0], worker=rank) for number in steps])
+    gaps = found.gaps("trainer", range(60), range(60))
+    assert gaps.lacking == {number: ["b"] for number in range(20, 55)}
+    assert not gaps.is_a_rule
+
+
+def test_steps_of_a_rank_that_came_late_and_left_wait_and_lack_nothing() -> None:
+    bench = Bench()
+    for number in STEPS:
+        late = number - 8  # its spans come after those of the others
+        spans = step(number)
+        if 0 <= late <= 30:
+            root = step(late)[0]
+            spans.append(replace(root, span_id=root.span_id + b"/other", worker="trainer-1"))
+        bench.hear(number + 1, TRAINER, GENERATOR, spans=spans)
+    bench.look(STEPS[-1] + 20, everything=True)
+    assert told(bench) == []
+
+
+@pytest.mark.parametrize("lost", [{30, 34}, {*range(29, 36)}])
+def test_lost_exports_are_no_sampling(lost: set[int]) -> None:
+    assert told(run(set(STEPS) - lost)) == []
 
 
 def test_spans_that_say_that_they_are_sampled_are_told_whatever_steps_they_have() -> None:
