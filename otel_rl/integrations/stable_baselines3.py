@@ -67,6 +67,7 @@ class _Writer(KVWriter):  # type: ignore[misc]  # Any where it is not installed
         self._open_step, self._open_phase = ExitStack(), ExitStack()
         self._number: int | None = None
         self._phase = ""
+        self.has_spans = True
 
     def begin(self, number: int) -> None:
         """End the step, and begin the next one, in the same phase."""
@@ -83,12 +84,19 @@ class _Writer(KVWriter):  # type: ignore[misc]  # Any where it is not installed
             self._phase = phase
             self._open_phase.close()
             if phase:
-                self._open_phase.enter_context(otel_rl.phase(phase))
+                self._open_phase.enter_context(otel_rl.phase(phase, span=self.has_spans))
 
     def write(self, key_values: Mapping[str, object], key_excluded: object, step: int = 0) -> None:
-        """Record what is dumped."""
+        """Record what is dumped; in a training, the next step begins."""
         self._recorder.record(key_values, step)
-        self.begin(step)
+        if self._number is not None:
+            self.begin(step)
+
+    def end(self) -> None:
+        """End the training, once: each callback tells of it. Wait for delivery."""
+        if self._number is not None:
+            self.close()
+            otel_rl.flush(timeout_s=_FLUSH_TIMEOUT_S)
 
     def close(self) -> None:
         """End the step in progress."""
@@ -117,9 +125,10 @@ def follow(callback: Any, event: str, given: WorkerNames | None = None) -> None:
         writer = _Writer()
         formats.append(writer)
     if event == "on_training_start":
+        # An algorithm with a replay buffer may take turns thousands of times in a step.
+        writer.has_spans = not hasattr(callback.model, "train_freq")
         writer.begin(callback.model.num_timesteps)
     elif event == "on_training_end":
-        writer.close()
-        otel_rl.flush(timeout_s=_FLUSH_TIMEOUT_S)
+        writer.end()
     else:
         writer.enter(_PHASES[event])
