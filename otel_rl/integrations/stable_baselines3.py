@@ -6,6 +6,7 @@ The step is the number of timesteps at which the logger dumps. What follows, up 
 timed as that step.
 """
 
+import atexit
 from collections.abc import Mapping
 from contextlib import ExitStack
 from typing import Any, Final
@@ -96,6 +97,7 @@ class _Writer(KVWriter):  # type: ignore[misc]  # Any where it is not installed
         """End the training, once: each callback tells of it. Wait for delivery."""
         if self._number is not None:
             self.close()
+            atexit.unregister(self.close)
             otel_rl.flush(timeout_s=_FLUSH_TIMEOUT_S)
 
     def close(self) -> None:
@@ -128,6 +130,7 @@ def follow(callback: Any, event: str, given: WorkerNames | None = None) -> None:
         # An algorithm with a replay buffer may take turns thousands of times in a step.
         writer.has_spans = not hasattr(callback.model, "train_freq")
         writer.begin(callback.model.num_timesteps)
+        atexit.register(writer.close)  # nothing else tells that a training failed
     elif event == "on_training_end":
         writer.end()
     else:

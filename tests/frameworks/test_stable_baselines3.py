@@ -62,6 +62,16 @@ AFTERWARDS = """
 """
 
 
+FAILED = """
+    from stable_baselines3 import PPO
+
+    def failing(*_):
+        raise ValueError("of the user")
+
+    PPO("MlpPolicy", "CartPole-v1", n_steps=64, device="cpu").learn(256, callback=failing)
+"""
+
+
 @pytest.mark.tried(
     "Stable-Baselines3", "stable-baselines3", seen="each dump, phases, on and off the policy"
 )
@@ -99,3 +109,11 @@ def test_a_training_is_delivered_once_and_a_dump_after_it_begins_no_step(
     assert column(rows, "trainer/after") == [(999, 1.0)]
     assert 999 not in dict(column(rows, "phase/trainer/unaccounted"))
     assert column(rows, "phase/trainer/train")
+
+
+def test_a_training_that_fails_ends_its_step(frameworks: Runner) -> None:
+    done = frameworks.run(FAILED)
+    assert done.status == 1
+    assert "of the user" in done.err
+    assert "are not measured" not in done.err
+    assert column([*jsonl_rows(frameworks.directory, "real")], "phase/trainer/generate")
