@@ -106,6 +106,20 @@ class _Writer(KVWriter):  # type: ignore[misc]  # Any where it is not installed
         self._number = None
         self._open_step.close()
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Leave no output in a copy of the model: its training adds its own."""
+        return _NoWriter, ()
+
+
+class _NoWriter(KVWriter):  # type: ignore[misc]  # Any where it is not installed
+    """Output of a copied logger that has recorded."""
+
+    def write(self, key_values: object, key_excluded: object, step: int = 0) -> None:
+        """Record nothing."""
+
+    def close(self) -> None:
+        """Close nothing."""
+
 
 def follow(callback: Any, event: str, given: WorkerNames | None = None) -> None:
     """Follow an event of any callback of a training; several tell the same.

@@ -62,6 +62,16 @@ AFTERWARDS = """
 """
 
 
+COPIED = """
+    import cloudpickle
+    from stable_baselines3 import PPO
+
+    model = PPO("MlpPolicy", "CartPole-v1", n_steps=64, n_epochs=1, device="cpu")
+    model.learn(64)
+    copied = cloudpickle.loads(cloudpickle.dumps(model))
+    copied.learn(64 * 3, reset_num_timesteps=False, log_interval=1)
+"""
+
 FAILED = """
     from stable_baselines3 import PPO
 
@@ -117,3 +127,10 @@ def test_a_training_that_fails_ends_its_step(frameworks: Runner) -> None:
     assert "of the user" in done.err
     assert "are not measured" not in done.err
     assert column([*jsonl_rows(frameworks.directory, "real")], "phase/trainer/generate")
+
+
+def test_a_copy_of_a_trained_model_trains_and_is_recorded(frameworks: Runner) -> None:
+    done = frameworks.run(COPIED)
+    assert done.status == 0, done.err
+    rows = [*jsonl_rows(frameworks.directory, "real")]
+    assert [step for step, _ in column(rows, NAMES["train/loss"])] == [192, 256]
