@@ -19,7 +19,7 @@ __all__ = ["Coverage", "coverage", "doubts"]
 
 _FEWEST_STEPS: Final = 8
 _NO_PATH: Final = f"no span {STEP_SPAN}, as otel_rl.step(n) makes"
-_UNTIMED: Final = "how long steps take is unknown"
+_UNTIMED: Final = "nothing measures how long steps take"
 _SILENT_S: Final = 60.0
 _SILENT: Final = 10  # times the usual duration of a step
 _LONG_S: Final = 10.0

@@ -6,6 +6,7 @@ The step is the number of timesteps at which the logger dumps. What follows, up 
 timed as that step.
 """
 
+import atexit
 from collections.abc import Mapping
 from contextlib import ExitStack
 from typing import Any, Final
@@ -67,6 +68,7 @@ class _Writer(KVWriter):  # type: ignore[misc]  # Any where it is not installed
         self._open_step, self._open_phase = ExitStack(), ExitStack()
         self._number: int | None = None
         self._phase = ""
+        self.has_spans = True
 
     def begin(self, number: int) -> None:
         """End the step, and begin the next one, in the same phase."""
@@ -83,18 +85,40 @@ class _Writer(KVWriter):  # type: ignore[misc]  # Any where it is not installed
             self._phase = phase
             self._open_phase.close()
             if phase:
-                self._open_phase.enter_context(otel_rl.phase(phase))
+                self._open_phase.enter_context(otel_rl.phase(phase, span=self.has_spans))
 
     def write(self, key_values: Mapping[str, object], key_excluded: object, step: int = 0) -> None:
-        """Record what is dumped."""
+        """Record what is dumped; in a training, the next step begins."""
         self._recorder.record(key_values, step)
-        self.begin(step)
+        if self._number is not None:
+            self.begin(step)
+
+    def end(self) -> None:
+        """End the training, once: each callback tells of it. Wait for delivery."""
+        if self._number is not None:
+            self.close()
+            atexit.unregister(self.close)
+            otel_rl.flush(timeout_s=_FLUSH_TIMEOUT_S)
 
     def close(self) -> None:
         """End the step in progress."""
         self.enter("")
         self._number = None
         self._open_step.close()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Leave no output in a copy of the model: its training adds its own."""
+        return _NoWriter, ()
+
+
+class _NoWriter(KVWriter):  # type: ignore[misc]  # Any where it is not installed
+    """Output of a copied logger that has recorded."""
+
+    def write(self, key_values: object, key_excluded: object, step: int = 0) -> None:
+        """Record nothing."""
+
+    def close(self) -> None:
+        """Close nothing."""
 
 
 def follow(callback: Any, event: str, given: WorkerNames | None = None) -> None:
@@ -117,9 +141,11 @@ def follow(callback: Any, event: str, given: WorkerNames | None = None) -> None:
         writer = _Writer()
         formats.append(writer)
     if event == "on_training_start":
+        # An algorithm with a replay buffer may take turns thousands of times in a step.
+        writer.has_spans = not hasattr(callback.model, "train_freq")
         writer.begin(callback.model.num_timesteps)
+        atexit.register(writer.close)  # nothing else tells that a training failed
     elif event == "on_training_end":
-        writer.close()
-        otel_rl.flush(timeout_s=_FLUSH_TIMEOUT_S)
+        writer.end()
     else:
         writer.enter(_PHASES[event])

@@ -6,6 +6,7 @@ Each optimizer step is a step of otel_rl: its phase is ``train``, but for what T
 by themselves (``ProfilingContext``). Evaluations and checkpoints are phases between steps.
 """
 
+import atexit
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
@@ -119,6 +120,7 @@ class OtelCallback(TrainerCallback):  # type: ignore[misc]  # Any where it is no
         if state.is_world_process_zero and hasattr(args, "to_dict"):
             self._recorder.config(args.to_dict())
         _steps.end()  # of a training that failed
+        atexit.register(_steps.end)  # nothing else tells of its failure
         with guard:
             _follow_trl()
 
@@ -177,6 +179,7 @@ class OtelCallback(TrainerCallback):  # type: ignore[misc]  # Any where it is no
     def on_train_end(self, args: Any, state: Any, control: Any, **_named: Any) -> None:
         """Wait for delivery; the process may still record."""
         _steps.end()
+        atexit.unregister(_steps.end)
         self._is_over = True
         otel_rl.flush(timeout_s=_FLUSH_TIMEOUT_S)
 

@@ -46,6 +46,42 @@ def column(rows: list[Row], key: str) -> list[tuple[int, float]]:
     return [(row.step, row.values[key]) for row in rows if key in row.values]
 
 
+AFTERWARDS = """
+    import otel_rl
+    from stable_baselines3 import DQN
+    from stable_baselines3.common.callbacks import CheckpointCallback
+
+    flushed = []
+    original = otel_rl.flush
+    otel_rl.flush = lambda **named: flushed.append(named) or original(**named)
+    model = DQN("MlpPolicy", "CartPole-v1", learning_starts=50, device="cpu")
+    model.learn(200, callback=[CheckpointCallback(1000, ".") for _ in range(3)], log_interval=1)
+    model.logger.record("after", 1.0)
+    model.logger.dump(999)
+    print("flushed", len(flushed))
+"""
+
+
+COPIED = """
+    import cloudpickle
+    from stable_baselines3 import PPO
+
+    model = PPO("MlpPolicy", "CartPole-v1", n_steps=64, n_epochs=1, device="cpu")
+    model.learn(64)
+    copied = cloudpickle.loads(cloudpickle.dumps(model))
+    copied.learn(64 * 3, reset_num_timesteps=False, log_interval=1)
+"""
+
+FAILED = """
+    from stable_baselines3 import PPO
+
+    def failing(*_):
+        raise ValueError("of the user")
+
+    PPO("MlpPolicy", "CartPole-v1", n_steps=64, device="cpu").learn(256, callback=failing)
+"""
+
+
 @pytest.mark.tried(
     "Stable-Baselines3", "stable-baselines3", seen="each dump, phases, on and off the policy"
 )
@@ -71,3 +107,30 @@ def test_every_dump_is_in_the_run_to_the_last(
     begun = [0, *(step for step, _ in dumped)]
     for phase in ("generate", "train", "unaccounted"):
         assert [step for step, _ in column(rows, f"phase/trainer/{phase}")] == begun
+
+
+def test_a_training_is_delivered_once_and_a_dump_after_it_begins_no_step(
+    frameworks: Runner,
+) -> None:
+    done = frameworks.run(AFTERWARDS)
+    assert done.status == 0, done.err
+    assert "flushed 1" in done.out
+    rows = [*jsonl_rows(frameworks.directory, "real")]
+    assert column(rows, "trainer/after") == [(999, 1.0)]
+    assert 999 not in dict(column(rows, "phase/trainer/unaccounted"))
+    assert column(rows, "phase/trainer/train")
+
+
+def test_a_training_that_fails_ends_its_step(frameworks: Runner) -> None:
+    done = frameworks.run(FAILED)
+    assert done.status == 1
+    assert "of the user" in done.err
+    assert "are not measured" not in done.err
+    assert column([*jsonl_rows(frameworks.directory, "real")], "phase/trainer/generate")
+
+
+def test_a_copy_of_a_trained_model_trains_and_is_recorded(frameworks: Runner) -> None:
+    done = frameworks.run(COPIED)
+    assert done.status == 0, done.err
+    rows = [*jsonl_rows(frameworks.directory, "real")]
+    assert [step for step, _ in column(rows, NAMES["train/loss"])] == [192, 256]

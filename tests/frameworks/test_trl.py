@@ -79,6 +79,14 @@ RESUMED = f"""{TRAINER}
     trainer.train(resume_from_checkpoint=is_resumed)
 """
 
+FAILED = f"""{TRAINER}
+    def failing(completions, **_):
+        raise ValueError("of the user")
+
+    trainer.reward_funcs = [failing]
+    trainer.train()
+"""
+
 _LOGGED = re.compile(r"^logged (\d+) (\S+)$", re.MULTILINE)
 
 
@@ -155,3 +163,12 @@ def test_a_training_that_is_killed_and_resumed_has_every_step_in_one_run(
     assert dict(zip(steps, values, strict=True)) == pytest.approx(logged[0] | logged[1])
     repeated = set(range(SAVED + 1, KILLED))
     assert {step for step in steps if steps.count(step) > 1} <= repeated
+
+
+def test_a_training_that_fails_ends_its_step(frameworks: Runner) -> None:
+    done = frameworks.run(FAILED)
+    assert done.status == 1
+    assert "of the user" in done.err
+    assert "are not measured" not in done.err
+    steps, _ = _column(jsonl_rows(frameworks.directory, "real"), "phase/trainer/generate")
+    assert steps == [1]

@@ -401,6 +401,20 @@ def test_a_command_that_fails_before_it_reports_is_not_told_to_instrument(tmp_pa
     assert "Does CMD record" not in done.err
 
 
+@pytest.mark.parametrize(
+    ("before", "is_said"),
+    [([], True), (["--"], False)],
+    ids=["without the two dashes", "behind two dashes"],
+)
+def test_an_option_of_run_behind_the_command_is_said_to_be_given_to_it(
+    before: list[str], *, is_said: bool, tmp_path: Path
+) -> None:
+    words = ("run", "--tracker", "jsonl", *before, "echo", "--trial=7", "--lr", "1")
+    done = otel_rl(*words, cwd=tmp_path)
+    assert done.out == "--trial=7 --lr 1\n"
+    assert ("--trial is given to echo" in done.err, "--lr is given" in done.err) == (is_said, False)
+
+
 def test_standard_output_belongs_to_the_command(silent: Finished) -> None:
     assert silent.out == "hello\n"
 

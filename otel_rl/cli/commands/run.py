@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -90,13 +91,16 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     )
     add_bridge_options(parser)
     parser.add_argument("cmd", nargs=argparse.REMAINDER, metavar="-- CMD", help="the command")
-    parser.set_defaults(command=_command)
+    parser.set_defaults(command=_command, usage=parser.format_usage)
 
 
 def _command(arguments: argparse.Namespace) -> int:
     command: list[str] = arguments.cmd
+    misplaced: Sequence[str] = ()
     if command[:1] == ["--"]:
         command = command[1:]
+    else:
+        misplaced = _options_in(command, arguments.usage())
     if not command:
         say("there is no command to run. Write: otel-rl run -- python train.py")
         return 2
@@ -107,6 +111,11 @@ def _command(arguments: argparse.Namespace) -> int:
     if arguments.role is not None:
         checked_name("--role", arguments.role)
     settings = settings_of(arguments, defaults=embedded_defaults(key))
+    for option in misplaced:
+        say(
+            f"{option} is given to {command[0]}. If it is for otel-rl: otel-rl run {option} "
+            f"... -- {command[0]} ...; a `--` before CMD ends this note."
+        )
     if arguments.grpc and not settings.grpc.enabled:
         raise ConfigError(
             "--grpc: the bridge does not listen on gRPC (grpc.enabled is false).",
@@ -141,6 +150,12 @@ def _command(arguments: argparse.Namespace) -> int:
     if has_lost(bridge):
         return status or _LOST
     return status
+
+
+def _options_in(command: Sequence[str], usage: str) -> Sequence[str]:
+    """Return the options of this command that stand behind CMD."""
+    own = set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", usage))
+    return [name for word in command if (name := word.partition("=")[0]) in own]
 
 
 def _signal_of(status: int) -> str | None:

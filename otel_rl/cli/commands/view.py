@@ -59,6 +59,11 @@ def _command(arguments: argparse.Namespace) -> int:
     take_directory(arguments, may_be_empty=True)
     settings, run = settings_of(arguments), arguments.run
     place = "" if run is None else f"#/run/{run_of(settings, run)}/overview"
+    if settings.journal.url is None and not settings.data.is_dir():
+        say(
+            f"there is no directory {str(settings.data)!r} yet: the page is empty until a bridge "
+            "makes it. Another one: otel-rl view DIR"
+        )
     listen = arguments.listen
     server = ViewServer(
         settings, listen["host"], listen["port"], is_behind_proxy=settings.view.behind_proxy

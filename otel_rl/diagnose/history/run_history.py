@@ -108,9 +108,15 @@ class RunHistory:
         """Add a snapshot; ``_complete`` follows the last one."""
         self._begun_ns = self._begun_ns or facts.time_ns
         self.newest_ns = max(self.newest_ns, facts.time_ns)
+        time_s = (facts.time_ns - self._begun_ns) / 1e9
         if facts.lags or facts.workers or facts.spans:
-            self.silences.hear((facts.time_ns - self._begun_ns) / 1e9)
-        self._add(facts, (facts.time_ns - self._begun_ns) / 1e9, self._begun_ns)
+            self.silences.hear(time_s, self._heard_before_s(facts))
+        self._add(facts, time_s, self._begun_ns)
+
+    def _heard_before_s(self, facts: Facts) -> float | None:
+        """Return the time of the newest export of the workers of a snapshot, before it."""
+        of = (self.lags.get(worker) for worker, _ in facts.lags)
+        return max((own.times_s[-1] for own in of if own), default=None)
 
     def _complete(self) -> None:
         """Put series in order, and add what is known only of the whole."""

@@ -4,45 +4,75 @@ A person suspends a job and resumes it, or a cluster moves it: no part of the ru
 itself. So steps and work are as old as the time in which some worker was heard.
 """
 
+from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from math import inf
 from typing import Final
 
 __all__ = ["Silences"]
 
 _LEAST_S: Final = 10.0
-_FAR: Final = 2.5  # times the mean of all other times between two exports
+_FAR: Final = 2.5  # times the usual time between two exports of one worker
+_WEIGHT: Final = 1 / 8  # of the newest of these times
 
 
 @dataclass(slots=True)
 class Silences:
-    """Silences of a run, from the last export before each to the first one after it."""
+    """Silences of a run, from the last export before each to the first one after it.
 
-    _begun_s: float = 0.0
-    _heard_s: float = 0.0
-    _exports: int = 0
-    _gaps: list[tuple[float, float]] = field(default_factory=list)
+    Many workers may export together once a minute, and slow ones all export later than before: so
+    a silence is told by the times between exports of one worker, and by the newest of them.
+    """
 
-    def hear(self, time_s: float) -> None:
-        """Add the time of an export of any worker, in order."""
-        if not self._exports:
-            self._begun_s = time_s
-        elif time_s - self._heard_s > _LEAST_S:
-            self._gaps.append((self._heard_s, time_s))
-        self._exports += 1
+    _heard_s: float | None = None
+    _usual_s: float | None = None
+    _begun_s: list[float] = field(default_factory=list)
+    _ended_s: list[float] = field(default_factory=list)
+    _until_s: list[float] = field(default_factory=list)  # all up to the end of each
+
+    def hear(self, time_s: float, before_s: float | None) -> None:
+        """Add exports, in order.
+
+        Args:
+            time_s: Time of them.
+            before_s: Newest export before of the workers that have sent them; None without one.
+        """
+        heard_s, usual_s = self._heard_s, self._usual_s
         self._heard_s = time_s
+        far_s = inf if usual_s is None else max(_LEAST_S, _FAR * usual_s)
+        if heard_s is not None and time_s - heard_s > far_s:
+            self._add(heard_s, time_s)
+        if before_s is not None:
+            self._get_used_to(time_s - before_s)
 
     def __iter__(self) -> Iterator[tuple[float, float]]:
         """Yield the begin and the end of each that is over."""
-        heard_s, others = self._heard_s - self._begun_s, self._exports - 2
-        for begin_s, end_s in self._gaps:
-            took_s = end_s - begin_s
-            if others > 0 and took_s > _FAR * (heard_s - took_s) / others:
-                yield begin_s, end_s
+        return zip(self._begun_s, self._ended_s, strict=True)
 
     def between(self, begin_s: float, end_s: float) -> float:
         """Return the seconds of silence between two times, with all since the last export."""
-        silent_s = 0.0
-        for begin, end in [*self, (self._heard_s, end_s)] if self._exports else ():
-            silent_s += max(0.0, min(end, end_s) - max(begin, begin_s))
-        return silent_s
+        if self._heard_s is None:
+            return 0.0
+        since_s = max(0.0, end_s - max(begin_s, self._heard_s))
+        return since_s + max(0.0, self._until(end_s) - self._until(begin_s))
+
+    def _get_used_to(self, own_s: float) -> None:
+        """Take up the time between two exports of one worker; a single long one counts little."""
+        if self._usual_s is None:
+            self._usual_s = own_s
+        own_s = min(own_s, _FAR * self._usual_s)
+        self._usual_s += _WEIGHT * (own_s - self._usual_s)
+
+    def _add(self, begin_s: float, end_s: float) -> None:
+        before_s = self._until_s[-1] if self._until_s else 0.0
+        self._begun_s.append(begin_s)
+        self._ended_s.append(end_s)
+        self._until_s.append(before_s + end_s - begin_s)
+
+    def _until(self, time_s: float) -> float:
+        """Return the seconds of silence up to a time, of those that are over."""
+        place = bisect_right(self._begun_s, time_s) - 1
+        if place < 0:
+            return 0.0
+        return self._until_s[place] - max(0.0, self._ended_s[place] - time_s)

@@ -3,8 +3,8 @@
 import logging
 import os
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import asdict
 from typing import Final, SupportsFloat, cast
@@ -125,6 +125,7 @@ class Recorder:
 
     def __init__(self, framework: str, table: Dialect | None = None) -> None:
         self._framework = framework
+        self._table = table
         self._dialect = dialect(framework) if table is None else table
         self._mlogger = MLogger(f"{_SCOPE}.{framework}")
         self._instruments: dict[tuple[str, str | None], Gauge | Counter] = {}
@@ -132,6 +133,10 @@ class Recorder:
         self._is_automatic = _is_automatic.get()
         if not self._is_automatic:
             _switched_on.add(framework)
+
+    def __reduce__(self) -> tuple[Callable[..., "Recorder"], tuple[object, ...]]:
+        """Make a copy, also in another process: frameworks copy loggers and callbacks."""
+        return _copied, (self._framework, self._table, self._is_automatic)
 
     @property
     def is_silent(self) -> bool:
@@ -223,6 +228,11 @@ class Recorder:
         if name not in self._logged and len(self._logged) < _MAX_LOGGED:
             self._logged.add(name)
             _log.warning("otel_rl.integrations.%s: %s %s.", self._framework, name, what)
+
+
+def _copied(framework: str, table: Dialect | None, is_automatic: bool) -> Recorder:
+    with automatically() if is_automatic else nullcontext():
+        return Recorder(framework, table)
 
 
 def _is_number(value: object) -> bool:

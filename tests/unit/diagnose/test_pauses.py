@@ -1,6 +1,7 @@
 """A job that is suspended and resumed: what stood still together is nobody's fault, and named."""
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import pytest
 
@@ -66,17 +67,50 @@ def test_a_run_that_hangs_after_it_was_resumed_stands_still_as_soon_as_any_other
     assert [one.kind for one in diagnose(RunHistory(facts)).causes] == [Kind.STALL]
 
 
-def test_exports_a_minute_apart_are_no_silence_and_far_longer_times_between_them_are() -> None:
+def heard_of_one(times_s: Sequence[float]) -> Silences:
+    """What is known of a single worker that exports at these times."""
     told = Silences()
-    for at_s in (0.0, 60.0, 121.0, 180.0, 600.0, 660.0):
-        told.hear(at_s)
+    for before_s, at_s in pairwise([None, *times_s]):
+        told.hear(at_s or 0.0, before_s)
+    return told
+
+
+def test_exports_a_minute_apart_are_no_silence_and_far_longer_times_between_them_are() -> None:
+    told = heard_of_one([0.0, 60.0, 121.0, 180.0, 600.0, 660.0])
     assert [*told] == [(180.0, 600.0)]
     assert told.between(100.0, 610.0) == 420.0
     assert told.between(200.0, 300.0) == 100.0
+    assert told.between(601.0, 660.0) == 0.0
+
+
+def test_a_pause_of_a_night_hides_no_shorter_ones() -> None:
+    times_s = [*range(100), *range(40_000, 40_100), *range(40_200, 40_300)]
+    assert [*heard_of_one(times_s)] == [(99, 40_000), (40_099, 40_200)]
+
+
+@pytest.mark.parametrize("workers", [2, 3, 32])
+def test_many_workers_that_export_together_once_a_minute_are_silent_in_no_minute(
+    workers: int,
+) -> None:
+    told = Silences()
+    for minute in range(20):
+        for worker in range(workers):
+            at_s = 60.0 * minute + worker
+            told.hear(at_s, at_s - 60.0 if minute else None)
+    assert [*told] == []
+    told.hear(20 * 60.0 + 300.0, 19 * 60.0)
+    assert [*told] == [(19 * 60.0 + workers - 1, 20 * 60.0 + 300.0)]
+
+
+def test_a_run_whose_workers_only_export_more_slowly_while_it_hangs_stands_still() -> None:
+    lags = [("trainer/0", 0.1), ("trainer/1", 0.1)]
+    facts = [heard(second, second, ages=False) for second in range(300)]
+    facts += [
+        Facts((100 + at_s) * _NS, 59, lags=lags, status="running")
+        for at_s in range(315, 315 + 15 * 20, 15)
+    ]
+    assert [one.kind for one in diagnose(RunHistory(facts)).causes] == [Kind.STALL]
 
 
 def test_the_time_since_the_last_export_is_silence_as_far_as_is_known() -> None:
-    told = Silences()
-    for second in range(60):
-        told.hear(float(second))
-    assert told.between(50.0, 65.0) == 6.0
+    assert heard_of_one(range(60)).between(50.0, 65.0) == 6.0

@@ -1,4 +1,9 @@
+import copy
+import importlib
 import math
+import pickle
+from collections.abc import Callable
+from types import ModuleType
 
 import numpy as np
 import pytest
@@ -131,3 +136,33 @@ def test_a_worker_that_is_one_already_is_kept(sink: Sink) -> None:
     start(TRAINER)
     Recorder("trl").record({"loss": 1.0}, 3)
     assert arrived(sink, "rl.train.loss")[0].resource["rl.worker.role"] == "critic"
+
+
+@pytest.fixture
+def known() -> ModuleType:
+    """The module as pickle finds it: tests of adapters import it anew."""
+    return importlib.import_module("otel_rl.integrations.adapter.recorder")
+
+
+@pytest.mark.parametrize(
+    "copied", [copy.deepcopy, lambda one: pickle.loads(pickle.dumps(one))], ids=["copy", "pickle"]
+)
+def test_a_copy_of_a_recorder_that_has_recorded_records(
+    sink: Sink, known: ModuleType, copied: Callable[[Recorder], Recorder]
+) -> None:
+    known.start(TRAINER)
+    recorder = known.Recorder("trl")
+    recorder.record({"loss": 0.5, "mine": 1.0}, 1)
+    copied(recorder).record({"mine": 2.0}, 2)
+    assert [(m.value, m.step) for m in arrived(sink, "mine")] == [(1.0, 1), (2.0, 2)]
+
+
+def test_a_copy_of_an_automatic_recorder_is_silent_beside_one_of_the_program(
+    known: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(known, "_switched_on", set())
+    with known.automatically():
+        copied = pickle.loads(pickle.dumps(known.Recorder("trl")))
+    assert not copied.is_silent
+    known.Recorder("trl")
+    assert copied.is_silent

@@ -51,3 +51,24 @@ def test_a_folder_that_is_no_run_is_a_data_directory(
     assert main(["view", "other"]) == 0
     assert (home / Server.shown).resolve() == home / "other"
     assert "#/run" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("named", [["--data", "typo"], []])
+def test_a_data_directory_that_is_not_there_yet_is_said(
+    named: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(view, "ViewServer", Server)
+    assert main(["view", *named]) == 0
+    place = named[-1] if named else ".otel_rl"
+    assert f"there is no directory '{place}' yet" in capsys.readouterr().err
+
+
+def test_nothing_is_said_of_a_data_directory_that_is_there(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["view", "--data", str(home / "other")]) == 0
+    assert "no directory" not in capsys.readouterr().err
