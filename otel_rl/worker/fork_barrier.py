@@ -64,7 +64,7 @@ IMPORTS: Final = Uncut()
 
 
 class _Fork(local):
-    """What the forking thread holds."""
+    """Work that the forking thread holds up."""
 
     def __init__(self) -> None:
         self.held: list[Uncut] = []
