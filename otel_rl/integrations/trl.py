@@ -29,7 +29,7 @@ _UNREACHED_TIMEOUT_S: Final = 0.5
 _PREPARE: Final = "_prepare_inputs"
 
 _LOG_PROBS: Final = "_get_per_token_logps_and_entropies"
-"""Of the old and the reference policy while inputs are prepared; in the loss it is training."""
+"""Gives those of the old and the reference policy for inputs, else of the policy in the loss."""
 
 _PHASES: Final[Mapping[str, str]] = {
     _PREPARE: "batch_create",
