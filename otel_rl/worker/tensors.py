@@ -66,10 +66,6 @@ class Deferred(ABC):
     def read(self) -> object:
         """Return the number, in any type. Waits for the device."""
 
-    def at_once(self) -> object:
-        """Return what is known without the device, if there is such a thing; else the number."""
-        return self.read()
-
 
 class _OnDevice(Deferred):
     """Copy of a tensor, on its way to the host.
@@ -119,7 +115,9 @@ def hold(value: object) -> object:
     Returns:
         A ``Deferred`` if a device has yet to compute it.
     """
-    if type(value) in PLAIN or value is None or isinstance(value, str | bytes | Deferred):
+    if type(value) in PLAIN or value is None:
+        return value
+    if isinstance(value, str | bytes | Deferred | NotANumber):
         return value
     try:
         return _copy(value)
@@ -156,19 +154,18 @@ def _copy_of_tensor(tensor: object, detached: _Tensor) -> object:
     return _OnDevice(copied, event)
 
 
-def number(held: object, *, at_once: bool = False) -> float | NotANumber:
+def number(held: object) -> float | NotANumber:
     """Read a held value, and wait for its device. Integers that fit 64 bits stay integers.
 
     Args:
         held: By ``hold``.
-        at_once: True reads what is known without its device, if there is such a thing.
     """
     if isinstance(held, float) and type(held) is float:
         return held
     if isinstance(held, NotANumber):
         return held
     if isinstance(held, Deferred):
-        held = held.at_once() if at_once else held.read()
+        held = held.read()
     item = getattr(held, "item", None)
     value: object = item() if callable(item) else held
     try:

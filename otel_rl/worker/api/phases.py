@@ -220,13 +220,11 @@ def _mark(flow: Timeline, step: StepFrame) -> None:
 
 def _seconds(step: StepFrame, phase: str | None) -> float | DeviceSeconds:
     """Return the duration of an ended step, or of a phase of it."""
+    if step.marks is not None and step.marks.is_known:
+        return DeviceSeconds(step.marks, phase)
     if phase is None:
-        program_s = (step.ended_ns - step.begun_ns) / 1e9
-    else:
-        program_s = step.durations_ns.get(phase, 0) / 1e9
-    if step.marks is None or not step.marks.is_known:
-        return program_s
-    return DeviceSeconds(step.marks, phase, program_s)
+        return (step.ended_ns - step.begun_ns) / 1e9
+    return step.durations_ns.get(phase, 0) / 1e9
 
 
 class _Utilization(Deferred):
@@ -249,9 +247,6 @@ class _Utilization(Deferred):
 
     def read(self) -> float | None:
         return self._mfu(self._duration_s.read())
-
-    def at_once(self) -> float | None:
-        return self._mfu(self._duration_s.at_once())
 
 
 class phase(_Block):  # noqa: N801  # reads as a statement: with phase("train")

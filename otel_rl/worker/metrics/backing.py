@@ -10,6 +10,7 @@ from otel_rl.worker.guard import Guard
 from otel_rl.worker.metrics.expander import MAX_NAME_LENGTH, SCOPE_NAME
 from otel_rl.worker.metrics.gauge import BufferedGauge
 from otel_rl.worker.metrics.instruments import RecordFunction
+from otel_rl.worker.metrics.late_copies import LateCopies
 from otel_rl.worker.metrics.own_observables import Callbacks, OwnObservables
 from otel_rl.worker.otlp.gauges import Stream
 from otel_rl.worker.otlp.observed import ObservedKind
@@ -34,6 +35,11 @@ class Instrumented(Protocol):
     @property
     def mirrors(self) -> "Sequence[Mirror]":
         """Copies of the instruments for readers of the program."""
+        ...
+
+    @property
+    def late_copies(self) -> LateCopies:
+        """Values for those readers that a device has yet to compute."""
         ...
 
     @property
@@ -91,7 +97,8 @@ class Backing:
         if not mirrors:
             return
         try:
-            gauge.show_in([mirror.meter(self._scope) for mirror in mirrors])
+            meters = [mirror.meter(self._scope) for mirror in mirrors]
+            gauge.show_in(meters, self._provider.late_copies)
         except Exception as error:  # noqa: BLE001  # a bare one; the run takes more names
             self._provider.guard.warn(
                 "copy", "Metric readers of the program do not get a gauge.", error=error

@@ -1,6 +1,7 @@
 """Synchronous gauge that keeps every measurement."""
 
 from collections.abc import Iterable
+from functools import partial
 from time import time_ns
 
 from opentelemetry.context import Context, get_current
@@ -11,9 +12,10 @@ from otel_rl.semconv.names import RL_LOOP_ITERATION
 from otel_rl.worker.drops import DropReason
 from otel_rl.worker.guard import Guard
 from otel_rl.worker.metrics.buffer import Buffer
+from otel_rl.worker.metrics.late_copies import LateCopies
 from otel_rl.worker.metrics.step_shares import StepShares
 from otel_rl.worker.otlp.gauges import Stream
-from otel_rl.worker.tensors import PLAIN, NotANumber, hold, number
+from otel_rl.worker.tensors import PLAIN, Deferred, NotANumber, hold, number
 
 __all__ = ["BUFFER_FULL", "BufferedGauge", "MirroredGauge", "without_step"]
 
@@ -77,12 +79,18 @@ class BufferedGauge(_Gauge):
         except Exception as error:  # noqa: BLE001  # nothing may raise into training code
             self._guard.caught(error)
 
-    def show_in(self, meters: Iterable[Meter]) -> None:
-        """Record the values in a gauge of each of ``meters`` as well, from now on."""
+    def show_in(self, meters: Iterable[Meter], late: LateCopies) -> None:
+        """Record the values in a gauge of each of ``meters`` as well, from now on.
+
+        Args:
+            meters: Of the readers.
+            late: Receives the values that a device has yet to compute.
+        """
         stream = self._stream
         self._mirrored = [
             meter.create_gauge(stream.name, stream.unit, stream.description) for meter in meters
         ]
+        self._late = late
         # Replaces a check in each ``set``, which runs in training loops.
         self.__class__ = MirroredGauge
 
@@ -91,6 +99,7 @@ class MirroredGauge(BufferedGauge):
     """Gauge that readers of the program receive, too."""
 
     _mirrored: list[_Gauge]
+    _late: LateCopies
 
     def set(
         self,
@@ -99,13 +108,21 @@ class MirroredGauge(BufferedGauge):
         context: Context | None = None,
     ) -> None:
         """See ``BufferedGauge``."""
-        super().set(amount, attributes, context)
+        held = amount if type(amount) in PLAIN else hold(amount)
+        super().set(held, attributes, context)  # type: ignore[arg-type]  # a held one is taken
         with self._guard:
-            plain = amount if type(amount) in PLAIN else number(hold(amount), at_once=True)
+            copied = without_step(attributes)
+            if isinstance(held, Deferred):
+                kept = {**copied} if copied else None
+                self._late.add(held, partial(self._copy, attributes=kept, context=context))
+                return
+            plain = number(held)
             if not isinstance(plain, NotANumber):
-                copied = without_step(attributes)
-                for gauge in self._mirrored:
-                    gauge.set(plain, copied, context)
+                self._copy(plain, copied, context)
+
+    def _copy(self, amount: float, attributes: Attributes, context: Context | None) -> None:
+        for gauge in self._mirrored:
+            gauge.set(amount, attributes, context)
 
 
 def without_step(attributes: Attributes) -> Attributes:

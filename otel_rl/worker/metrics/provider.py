@@ -25,6 +25,7 @@ from otel_rl.worker.guard import Guard
 from otel_rl.worker.metrics.buffer import Buffer
 from otel_rl.worker.metrics.collection import Collection
 from otel_rl.worker.metrics.expander import SCOPE_NAME
+from otel_rl.worker.metrics.late_copies import LateCopies
 from otel_rl.worker.metrics.meter import BufferedMeter
 from otel_rl.worker.metrics.own_observables import OwnObservables
 from otel_rl.worker.metrics.step_shares import StepShares
@@ -66,6 +67,8 @@ class BufferedMeterProvider(MeterProvider):
         """Sender of the measurements. They wait while it is None."""
         self.mirrors: tuple[Mirror, ...] = ()
         """Copies of the instruments for readers of the program."""
+        self.late_copies = LateCopies(guard)
+        """Values for those readers that a device has yet to compute."""
         self._of_readers: Mirror | None = None
         self.own = OwnObservables(guard)
         """Observable instruments of otel_rl itself."""
@@ -181,7 +184,9 @@ class BufferedMeterProvider(MeterProvider):
         Args:
             with_heartbeat: Adds a heartbeat to the last request, if there is one.
         """
-        return self._collection.collect(with_heartbeat=with_heartbeat)
+        requests = self._collection.collect(with_heartbeat=with_heartbeat)
+        self.late_copies.record_ready()
+        return requests
 
     def heartbeat(self) -> Request:
         """Return a request that renews the lease; the last ``collect`` is its watermark."""
@@ -199,6 +204,7 @@ class BufferedMeterProvider(MeterProvider):
         if not keep_buffer:
             self.buffer.forget()
             self.steps.forget()
+            self.late_copies.forget()
             self._collection.begin()
         for drops in tuple(self._drops):
             drops.begin_anew()

@@ -246,15 +246,13 @@ class DeviceSeconds(Deferred):
     Args:
         marks: Of the step.
         phase: None for the step.
-        program_s: Seconds that the program was in it.
     """
 
-    __slots__ = ("_marks", "_phase", "_program_s")
+    __slots__ = ("_marks", "_phase")
 
-    def __init__(self, marks: StepMarks, phase: str | None, program_s: float) -> None:
+    def __init__(self, marks: StepMarks, phase: str | None) -> None:
         self._marks = marks
         self._phase = phase
-        self._program_s = program_s
 
     @property
     def is_ready(self) -> bool:
@@ -265,11 +263,7 @@ class DeviceSeconds(Deferred):
         """See ``Deferred``."""
         while not self.is_ready:
             sleep(_POLL_S)
-        return self.at_once()
-
-    def at_once(self) -> float:
-        """Return the device's seconds if they are known, else the program's."""
-        return self._marks.duration_ns(self._phase) / 1e9 if self.is_ready else self._program_s
+        return self._marks.duration_ns(self._phase) / 1e9
 
 
 class SpanTimes(NamedTuple):

@@ -7,6 +7,7 @@ import pytest
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
     ExportMetricsServiceRequest,
 )
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
 import otel_rl
 from otel_rl.worker.drops import DropReason, Drops
@@ -135,3 +136,59 @@ def test_the_numbers_of_a_failed_device_are_counted_as_lost(
     cuda.failure = RuntimeError("CUDA error: an illegal memory access was encountered")
     assert [m.name for m in collect()] == ["reward"]
     assert drops.counts() == {DropReason.INTERNAL: 1}
+
+
+def read_by(reader: InMemoryMetricReader, name: str) -> list[float]:
+    data = reader.get_metrics_data()
+    return [
+        float(getattr(point, "value", "nan"))
+        for resource in (data.resource_metrics if data else ())
+        for scope in resource.scope_metrics
+        for metric in scope.metrics
+        if metric.name == name
+        for point in metric.data.data_points
+    ]
+
+
+def test_a_reader_of_the_program_makes_no_gauge_wait_for_a_device(
+    cuda: Cuda, provider: BufferedMeterProvider, collect: Collect
+) -> None:
+    reader = InMemoryMetricReader()
+    provider.add_metric_reader(reader)
+    gauge = provider.get_meter("m").create_gauge("loss")
+    for step, value in enumerate((0.25, 0.5)):
+        gauge.set(cuda.tensor(value), {STEP: step})  # type: ignore[arg-type]
+    assert not cuda.waits
+    assert not cuda.queried_by
+    collect()
+    assert read_by(reader, "loss") == []
+    cuda.run()
+    assert [m.value for m in collect()] == [0.25, 0.5]
+    assert read_by(reader, "loss") == [0.5]
+    assert not cuda.waits
+
+
+def test_what_a_device_never_computes_is_forgotten_by_a_fork(
+    cuda: Cuda, provider: BufferedMeterProvider, collect: Collect
+) -> None:
+    reader = InMemoryMetricReader()
+    provider.add_metric_reader(reader)
+    provider.get_meter("m").create_gauge("loss").set(cuda.tensor(1.0))  # type: ignore[arg-type]
+    provider.restart(provider.resource, keep_buffer=False)
+    cuda.run()
+    assert collect() == []
+    assert read_by(reader, "loss") == []
+
+
+def test_a_value_that_a_device_fails_to_compute_reaches_no_reader_and_delays_no_other(
+    cuda: Cuda, provider: BufferedMeterProvider, collect: Collect
+) -> None:
+    reader = InMemoryMetricReader()
+    provider.add_metric_reader(reader)
+    meter = provider.get_meter("m")
+    meter.create_gauge("loss").set(cuda.tensor(1.0))  # type: ignore[arg-type]
+    meter.create_gauge("plain").set(2.0)
+    cuda.failure = RuntimeError("CUDA error: an illegal memory access was encountered")
+    collect()
+    assert read_by(reader, "loss") == []
+    assert read_by(reader, "plain") == [2.0]
