@@ -214,7 +214,7 @@ def test_a_reader_of_the_program_gets_the_device_s_times_and_the_training_thread
     data = own_reader.get_metrics_data()
     assert data is not None
     durations = {
-        point.attributes["rl.phase"]: point.value
+        (point.attributes or {})["rl.phase"]: getattr(point, "value", None)
         for scope in data.resource_metrics[0].scope_metrics
         for metric in scope.metrics
         if metric.name == "rl.phase.duration"
