@@ -41,12 +41,11 @@ __all__ = [
     "step",
 ]
 
-_MODULES = {"lineage"}
-
-_APART = {"exact_view", "lineage"}
-"""Loaded when they are asked for: most workers have no use for them, and they take 2 MB."""
+_APART = {"__version__", "exact_view", "lineage"}
+"""Each is loaded when it is asked for: most workers have no use for them, and they take 2 MB."""
 
 _HOME = {
+    "__version__": "otel_rl.version",
     "end_experiment": "otel_rl.worker.api.experiment",
     "exact_view": "otel_rl.worker.metrics.exemplar_view",
     "flush": "otel_rl.worker.session",
@@ -59,42 +58,21 @@ _HOME = {
     "step": "otel_rl.worker.api.phases",
 }
 
-_FORMER = {
-    "carrier": "lineage",
-    "finish": "end_experiment",
-    "log_config": "mlogger.log_config",
-    "log_samples": "mlogger.log_samples",
-}
+_FORMER = {"carrier", "finish", "log_config", "log_samples"}
 
 
 def __getattr__(name: str) -> object:
-    if name == "__version__":  # alone: it needs no other module
-        return import_module("otel_rl.version").__version__
     if name in _FORMER:
-        return _renamed(name, _FORMER[name])
+        from otel_rl.former_names import renamed  # importing otel_rl loads as little as it can
+
+        return renamed(name, lambda now: globals()[now] if now in globals() else __getattr__(now))
     if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    if name in _APART:
-        home = import_module(_HOME[name])
-        found: object = home if name in _MODULES else getattr(home, name)
-        globals()[name] = found
-        return found
-    # All names at once, so that a signal handler after `init` finds no half-imported module.
-    for each, path in _HOME.items():
-        if each in _APART:
-            continue
-        home = import_module(path)
-        globals()[each] = home if each in _MODULES else getattr(home, each)
+    # All at once, so that a signal handler after `init` finds no half-imported module.
+    for each in [name] if name in _APART else [one for one in _HOME if one not in _APART]:
+        home = import_module(_HOME[each])
+        globals()[each] = home if each == "lineage" else getattr(home, each)
     return globals()[name]
-
-
-def _renamed(former: str, now: str) -> object:
-    import warnings  # importing otel_rl loads as little as it can
-
-    warnings.warn(f"otel_rl.{former} is now otel_rl.{now}.", DeprecationWarning, stacklevel=3)
-    home, _, member = now.partition(".")
-    found: object = globals()[home] if home in globals() else __getattr__(home)
-    return getattr(found, member) if member else found
 
 
 def __dir__() -> list[str]:

@@ -210,8 +210,9 @@ class Covered(NamedTuple):
 class Measurements:
     """Measurements of one gauge series, in the order in which they were made.
 
-    The three sequences have one length, n >= 1. Nobody changes them: not frozen only because there
-    is one for each measurement of a run with many workers, and a frozen one takes thrice as long.
+    The three sequences have one length, n >= 1, and are never changed. The class is not frozen
+    because there is one for each measurement of a run with many workers, and a frozen one takes
+    thrice as long.
 
     Attributes:
         series: Identity.

@@ -23,7 +23,7 @@ from otel_rl.bridge.journal.run_reader import read_standing
 from otel_rl.bridge.rows.rounds.runs_without_metrics import NO_METRIC_HINT
 from otel_rl.cli.embedded_bridge import wandb_account
 from otel_rl.cli.liveness_text import failures, listed, troubles
-from otel_rl.cli.signals import handled
+from otel_rl.cli.signal_handlers import handled
 from otel_rl.cli.standard_streams import say
 from otel_rl.errors import JournalError
 from otel_rl.records import ExperimentKey

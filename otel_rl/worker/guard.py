@@ -19,7 +19,7 @@ _log = logging.getLogger("otel_rl")
 class _Unconfigured(logging.Handler):
     """Writes ``otel_rl: <message>`` where a program has configured no logging.
 
-    Python's last resort would write the message alone, and nobody would know whose it is.
+    Python's last resort would write the message alone, without the name of the library.
     """
 
     def emit(self, record: logging.LogRecord) -> None:

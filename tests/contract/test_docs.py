@@ -104,6 +104,16 @@ def test_every_environment_variable_that_the_code_names_is_documented() -> None:
     }
 
 
+def test_every_folder_of_the_package_is_named_for_those_who_change_it() -> None:
+    package = ROOT / "otel_rl"
+    folders = {path.parent.name for path in package.glob("*/__init__.py")}
+    table = PAGES[1].read_text(encoding="utf-8").partition("| folder of `otel_rl`")[2]
+    named = set(re.findall(r"`([a-z_]+)`", table.partition("\n\n")[0]))
+    inner = {path.parent.name for path in package.glob("*/*/__init__.py")}
+    assert folders - named == set()
+    assert named - folders - inner == set()
+
+
 # Links
 
 

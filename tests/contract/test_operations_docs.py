@@ -96,7 +96,7 @@ def test_every_check_of_doctor_is_documented_and_no_other() -> None:
         *delivery.glob("*/kind.py"),
     ]
     text = "".join(path.read_text() for path in sources)
-    names = {*re.findall(r'(?:CheckResult|check_[a-z]+)\(\s*"([a-z ]+)"', text)}
+    names = {*re.findall(r'(?:CheckResult|check_[a-z]+)\(\s*"([a-z. ]+)"', text)}
     names |= {"listen http", "listen grpc", "run EXPERIMENT/TRIAL", "workers EXPERIMENT/TRIAL"}
     names |= set(re.findall(r'"(opentelemetry_[a-z_]+)"', text))
     told = page("operations").partition("### Checks of doctor")[2]

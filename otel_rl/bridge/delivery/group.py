@@ -1,8 +1,8 @@
 """Delivery to several trackers at once, each from its own position.
 
 Every tracker has a ``DeliveryManager`` of its own: threads, writer processes, retries, and a place
-in each run. One that is away, hangs or refuses a run delays no other; it only keeps the rows in the
-journal.
+in each run. One that is unreachable, hangs or refuses a run delays no other; it only keeps the rows
+in the journal.
 """
 
 import threading

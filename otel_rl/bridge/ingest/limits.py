@@ -4,7 +4,7 @@ from typing import Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-__all__ = ["MAX_HEAD_BYTES", "ReceiveLimits"]
+__all__ = ["MAX_HEAD_BYTES", "ReceiveLimits", "is_over"]
 
 MAX_HEAD_BYTES = 16 << 10
 """Most bytes of a request before its body, and of a gRPC call's metadata."""
@@ -137,3 +137,8 @@ class ReceiveLimits(BaseModel):
             )
             raise ValueError(msg)
         return self
+
+
+def is_over(text: str, max_bytes: int) -> bool:
+    """Return whether a text is over ``max_bytes`` in UTF-8 (one to four bytes a character)."""
+    return len(text) * 4 > max_bytes and (len(text) > max_bytes or len(text.encode()) > max_bytes)

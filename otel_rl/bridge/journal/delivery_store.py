@@ -1,7 +1,7 @@
 """Delivery store: the rows of each run that a tracker has, and its last error.
 
 Rows are removed only below the number that every tracker of the bridge has confirmed, and that each
-allows to remove: a tracker that is away holds rows, but no other tracker.
+allows to remove: an unreachable tracker holds rows, but delays no other tracker.
 """
 
 import threading

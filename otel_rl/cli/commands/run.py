@@ -19,7 +19,7 @@ from otel_rl.cli.bridge_end import finish, has_lost
 from otel_rl.cli.embedded_bridge import embedded, embedded_defaults, page_link, wandb_account
 from otel_rl.cli.environment import notes_on, reporting_environment
 from otel_rl.cli.options import add_bridge_options, experiment_key, settings_of
-from otel_rl.cli.signals import handled
+from otel_rl.cli.signal_handlers import handled
 from otel_rl.cli.standard_streams import say
 from otel_rl.cli.terminal.live_line import live_line
 from otel_rl.errors import ConfigError

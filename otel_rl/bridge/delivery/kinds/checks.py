@@ -125,7 +125,7 @@ def check_server(name: str, url: str, hint: str = "") -> CheckResult:
     Args:
         name: Of the check.
         url: Of the server; its secrets are not shown.
-        hint: Further remedy if it is away.
+        hint: Further remedy if it is unreachable.
     """
     parts = urlsplit(url)
     port = parts.port or (443 if parts.scheme == "https" else 80)

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import Final
 
+from otel_rl.bridge.delivery.storable import storable_text
 from otel_rl.records import Value
 
 __all__ = ["MARK", "flat", "mlflow_name", "mlflow_text"]
@@ -57,4 +58,4 @@ def flat(config: Mapping[str, Value], prefix: str = "") -> Iterator[tuple[str, s
 def mlflow_text(value: Value, limit: int = 6_000) -> str:
     """Return a value as a text that MLflow stores, cut to its limit."""
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-    return text.encode("utf-8", "backslashreplace").decode()[:limit]
+    return storable_text(text)[:limit]

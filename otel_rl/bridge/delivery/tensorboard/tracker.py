@@ -18,6 +18,7 @@ from urllib.parse import quote
 
 from otel_rl.bridge.delivery.local_files.file_errors import not_opened, unavailable
 from otel_rl.bridge.delivery.local_files.journal_mark import check_journal
+from otel_rl.bridge.delivery.storable import storable_text
 from otel_rl.bridge.delivery.tensorboard.event_file import EventFile
 from otel_rl.bridge.delivery.tensorboard.settings import validate
 from otel_rl.bridge.delivery.tracker_interface import RunInfo
@@ -176,7 +177,7 @@ def _event_of(row: Row) -> "Event":
     if row.policy_version is not None:
         values["policy_version"] = row.policy_version
     for key, value in values.items():
-        event.summary.value.add(tag=_text(key), simple_value=value)
+        event.summary.value.add(tag=storable_text(key), simple_value=value)
     for key, text in row.labels.items():
         _add_text(event.summary, key, printable(text))
     for key, table in row.tables.items():
@@ -195,7 +196,7 @@ def _add_text(summary: "Summary", tag: str, text: str) -> None:
         data_class="DATA_CLASS_TENSOR",
     )
     tensor = TensorProto(dtype=DT_STRING, string_val=[text.encode("utf-8", "backslashreplace")])
-    summary.value.add(tag=_text(tag), metadata=metadata, tensor=tensor)
+    summary.value.add(tag=storable_text(tag), metadata=metadata, tensor=tensor)
 
 
 def _known(description: Description) -> str:
@@ -213,7 +214,7 @@ def _known(description: Description) -> str:
     }
     shown = {name: value for name, value in known.items() if value}
     lines = json.dumps(shown, indent=2, ensure_ascii=False, default=_plain).splitlines()
-    return "\n".join(f"    {_text(line)}" for line in lines)
+    return "\n".join(f"    {storable_text(line)}" for line in lines)
 
 
 def _plain(value: object) -> object:
@@ -227,8 +228,4 @@ def _markdown(table: Table) -> str:
 
 def _cell(value: Value) -> str:
     text = "" if value is None else value if isinstance(value, str) else json.dumps(value)
-    return _text(text).replace("|", "\\|").replace("\r", "").replace("\n", "<br>")
-
-
-def _text(text: str) -> str:
-    return text.encode("utf-8", "backslashreplace").decode()
+    return storable_text(text).replace("|", "\\|").replace("\r", "").replace("\n", "<br>")

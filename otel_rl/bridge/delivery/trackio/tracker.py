@@ -14,6 +14,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from otel_rl.bridge.delivery.storable import storable, storable_text
 from otel_rl.bridge.delivery.tracker_interface import RunInfo
 from otel_rl.bridge.delivery.trackio.settings import TrackioSettings
 from otel_rl.bridge.delivery.trackio.store import Alert, Entry, LocalStore, RemoteStore, Store
@@ -93,8 +94,8 @@ class TrackioTracker:
         """Replace the run's config."""
         self._config = {
             _JOURNAL: self._journal,
-            **{key: _json(value) for key, value in description.config.items()},
-            **{key: _json(value) for key, value in _known(description).items()},
+            **{key: _stored(value) for key, value in description.config.items()},
+            **{key: _stored(value) for key, value in _known(description).items()},
         }
         if self._next_row:
             # One that is there: only the config is taken.
@@ -250,24 +251,17 @@ def _known(description: Description) -> dict[str, Value]:
     return {f"otel_rl/{name}": value for name, value in known.items() if value}
 
 
+def _stored(value: Value) -> Value:
+    return storable(value, keeps_nan=True)
+
+
 def _key(name: str) -> str:
     """Return a name that SQLite and JSON accept: without lone surrogates."""
-    return name.encode("utf-8", "backslashreplace").decode() or "metric"
+    return storable_text(name) or "metric"
 
 
 def _table(table: Table) -> dict[str, Any]:
     """Return a table as ``trackio.Table`` stores itself."""
     columns = [_key(column) for column in table.columns]
-    rows = [dict(zip(columns, map(_json, line), strict=False)) for line in table.rows]
+    rows = [dict(zip(columns, map(_stored, line), strict=False)) for line in table.rows]
     return {"_type": "trackio.table", "_value": rows}
-
-
-def _json(value: Value) -> Any:  # JSON
-    match value:
-        case str():
-            return value.encode("utf-8", "backslashreplace").decode()
-        case Mapping():
-            return {str(_json(key)): _json(item) for key, item in value.items()}
-        case Sequence():
-            return [_json(item) for item in value]
-    return value

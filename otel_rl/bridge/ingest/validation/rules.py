@@ -1,13 +1,11 @@
-"""Rules for resources, points, exemplars, spans and events, one function each.
+"""Rules for resources, points, exemplars, spans and events, one method each.
 
 Each rule returns the first fault as (reason, detail), or None. Rules run for every measurement, so
 they check sizes first: a message shorter than the shortest limit cannot exceed one.
 """
 
-import math
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
-from itertools import pairwise
 from typing import cast
 
 from opentelemetry.proto.common.v1.common_pb2 import InstrumentationScope, KeyValue
@@ -25,12 +23,18 @@ from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from otel_rl.bridge.counters import Refusal
-from otel_rl.bridge.ingest.limits import ReceiveLimits
+from otel_rl.bridge.ingest.limits import ReceiveLimits, is_over
+from otel_rl.bridge.ingest.validation.bucket_rules import (
+    explicit_problem,
+    exponential_problem,
+    quantile_problem,
+)
 from otel_rl.bridge.ingest.validation.event_rules import (
     LARGE_ATTRIBUTES,
     Problem,
     event_problem,
 )
+from otel_rl.bridge.ingest.validation.span_rules import harmless_bytes, id_problem, size_problem
 from otel_rl.bridge.otlp.attributes import run_of_program
 from otel_rl.bridge.otlp.exemplars import read_exemplars
 from otel_rl.bridge.otlp.raw_exemplars import exemplars_of
@@ -46,19 +50,10 @@ _NO_VALUE = DataPointFlags.DATA_POINT_FLAGS_NO_RECORDED_VALUE_MASK
 
 _NAME_ATTRIBUTES = frozenset({names.RL_EXPERIMENT_NAME, names.RL_TRIAL_NAME, names.RL_WORKER_ROLE})
 
-# Attributes of a span that are kept.
-_PHASE_ATTRIBUTES = frozenset({names.RL_PHASE, names.RL_PHASE_CLASS})
-
 _MIN_KEY_VALUE_BYTES = 2  # a tag and a length of 0
-_SHOWN_ID_BYTES = 20  # anything longer is no id, and may be as long as a request
 
 _HEAD_BYTES = 4  # tag and length of an attribute
 _EXEMPLAR_BYTES = 256  # an exemplar without attributes has 46; leaves room for later fields
-
-# Scales outside this range put every double into one bucket, or are beyond any SDK's maximum.
-_SCALES = range(-11, 21)
-# Every positive double is between these powers of two.
-_MIN_EXPONENT, _MAX_EXPONENT = -1075.0, 1024.0
 
 _NS_PER_S = 1_000_000_000
 
@@ -83,12 +78,7 @@ class Rules:
             limits.max_attribute_value_bytes,
             limits.max_attributes * _MIN_KEY_VALUE_BYTES,
         )
-        self._harmless_span_bytes = min(
-            limits.max_span_bytes,
-            limits.max_span_name_bytes,
-            limits.max_span_links * _MIN_KEY_VALUE_BYTES,
-            limits.max_name_chars,
-        )
+        self._harmless_span_bytes = harmless_bytes(limits)
 
     def resource(self, resource: Resource) -> Problem:
         """Check a resource: a valid experiment name, few and short attributes."""
@@ -127,7 +117,7 @@ class Rules:
         """Check a scope: a short name and version, few and short attributes."""
         max_bytes = self._limits.max_attribute_value_bytes
         for part, written in (("name", scope.name), ("version", scope.version)):
-            if _is_over(written, max_bytes):
+            if is_over(written, max_bytes):
                 return Refusal.ATTRIBUTE_TOO_LONG, f"The scope has a {part} over {max_bytes} bytes"
         return self._pairs("The scope", scope.attributes)
 
@@ -135,9 +125,9 @@ class Rules:
         """Check a metric: a printable name within its limit, a short unit."""
         max_bytes, name = self._limits.max_metric_name_bytes, metric.name
         # Checked before it is cached: a sender's text may be as long as a request.
-        if _is_over(name, max_bytes):
+        if is_over(name, max_bytes):
             return Refusal.INVALID_METRIC_NAME, f"A metric's name is over {max_bytes} bytes"
-        if _is_over(metric.unit, max_bytes):
+        if is_over(metric.unit, max_bytes):
             detail = f"The unit of metric {name} is over {max_bytes} bytes"
             return Refusal.INVALID_METRIC_NAME, detail
         return _metric_name_problem(name)
@@ -158,14 +148,14 @@ class Rules:
         if kind in _NUMBERS and _is_empty(cast("NumberDataPoint", point)):
             return Refusal.NO_VALUE, f"A point of metric {metric} has no value"
         if kind == "summary":
-            count = len(cast("SummaryDataPoint", point).quantile_values)
-            return self._bucket_count(metric, count)
+            return quantile_problem(metric, cast("SummaryDataPoint", point), limits.max_buckets)
         buckets: Problem = None
         if kind == "histogram":
-            buckets = self._explicit_buckets(metric, cast("HistogramDataPoint", point))
+            histogram = cast("HistogramDataPoint", point)
+            buckets = explicit_problem(metric, histogram, limits.max_buckets)
         elif kind == "exponential_histogram":
             scaled = cast("ExponentialHistogramDataPoint", point)
-            buckets = self._exponential_buckets(metric, scaled)
+            buckets = exponential_problem(metric, scaled, limits.max_buckets)
         exemplars = len(exemplars_of(cast("NumberDataPoint", point)))
         if buckets is None and exemplars > limits.max_exemplars:
             return (
@@ -225,51 +215,13 @@ class Rules:
 
     def span(self, span: Span) -> Problem:
         """Check a span: valid ids, times near now, few attributes and links, short texts."""
-        if len(span.trace_id) != 16 or not any(span.trace_id):
-            return Refusal.INVALID_ID, f"Trace id {_id(span.trace_id)} is invalid"
-        if len(span.span_id) != 8 or not any(span.span_id):
-            return Refusal.INVALID_ID, f"Span id {_id(span.span_id)} is invalid"
-        if len(span.parent_span_id) > 8:
-            return Refusal.INVALID_ID, f"Parent span id {_id(span.parent_span_id)} is invalid"
+        problem = id_problem(span)
+        if problem is not None:
+            return problem
         for time_ns in (span.start_time_unix_nano, span.end_time_unix_nano):
             if not self._is_near(time_ns):
                 return self._time_problem(f"Span {span.name[:64]!r}", time_ns)
-        count, limit = len(span.attributes), self._limits.max_span_attributes
-        if count > limit:
-            detail = f"Span {span.name[:64]!r} has {count} attributes, over {limit}"
-            return Refusal.TOO_MANY_ATTRIBUTES, detail
-        max_bytes = self._limits.max_attribute_key_bytes
-        for attribute in span.attributes:
-            if len(attribute.key.encode()) > max_bytes:
-                return (
-                    Refusal.ATTRIBUTE_TOO_LONG,
-                    (
-                        f"Attribute key {attribute.key[:40]!r}... of span {span.name[:64]!r} "
-                        f"is over {max_bytes} bytes"
-                    ),
-                )
-        return self._span_size(span)
-
-    def _span_size(self, span: Span) -> Problem:
-        limits, owner = self._limits, f"Span {span.name[:64]!r}"
-        if span.ByteSize() <= self._harmless_span_bytes:
-            return None
-        if _is_over(span.name, limits.max_span_name_bytes):
-            detail = f"{owner}... has a name over {limits.max_span_name_bytes} bytes"
-            return Refusal.SPAN_TOO_LARGE, detail
-        if len(span.links) > limits.max_span_links:
-            detail = f"{owner} has {len(span.links)} links, over {limits.max_span_links}"
-            return Refusal.SPAN_TOO_LARGE, detail
-        for attribute in span.attributes:
-            if attribute.key not in _PHASE_ATTRIBUTES:
-                continue
-            if len(attribute.value.string_value) > limits.max_name_chars:
-                detail = f"{owner} has {attribute.key} over {limits.max_name_chars} characters"
-                return Refusal.SPAN_TOO_LARGE, detail
-        if span.ByteSize() > limits.max_span_bytes:
-            detail = f"{owner} has {span.ByteSize()} bytes, over {limits.max_span_bytes}"
-            return Refusal.SPAN_TOO_LARGE, detail
-        return None
+        return size_problem(span, self._limits, self._harmless_span_bytes)
 
     def event(self, name: str, record: LogRecord) -> Problem:
         """Check an event: a time near now, a size within bounds, the shape of the registry."""
@@ -342,57 +294,6 @@ class Rules:
         detail = f"{owner} has time {time_ns} ns, {side} the bridge's clock"
         return Refusal.TIME_OUT_OF_RANGE, detail
 
-    def _bucket_count(self, metric: str, count: int) -> Problem:
-        limit = self._limits.max_buckets
-        if count <= limit:
-            return None
-        detail = f"A point of metric {metric} has {count} buckets, over {limit}"
-        return Refusal.TOO_MANY_BUCKETS, detail
-
-    def _explicit_buckets(self, metric: str, point: HistogramDataPoint) -> Problem:
-        counts, bounds = len(point.bucket_counts), len(point.explicit_bounds)
-        problem = self._bucket_count(metric, max(counts, bounds))
-        if problem is not None:
-            return problem
-        # Without any counts the point is only a count and a sum, which OTLP allows.
-        has_right_shape = counts == bounds + 1 or counts == bounds == 0
-        if has_right_shape and all(low < high for low, high in pairwise(point.explicit_bounds)):
-            return None
-        return (
-            Refusal.INVALID_BUCKETS,
-            (
-                f"A point of metric {metric} has {counts} bucket counts and {bounds} bounds, "
-                "or bounds that do not ascend"
-            ),
-        )
-
-    def _exponential_buckets(self, metric: str, point: ExponentialHistogramDataPoint) -> Problem:
-        sides = (point.positive, point.negative)
-        problem = self._bucket_count(metric, sum(len(side.bucket_counts) for side in sides))
-        if problem is not None:
-            return problem
-        if point.scale not in _SCALES:
-            return (
-                Refusal.INVALID_BUCKETS,
-                (
-                    f"A point of metric {metric} has scale {point.scale}, "
-                    f"outside {_SCALES.start}..{_SCALES.stop - 1}"
-                ),
-            )
-        for side in sides:
-            n_buckets = len(side.bucket_counts)
-            first_upper = math.ldexp(side.offset + 1, -point.scale)
-            last_lower = math.ldexp(side.offset + n_buckets - 1, -point.scale)
-            if n_buckets and not (first_upper > _MIN_EXPONENT and last_lower < _MAX_EXPONENT):
-                return (
-                    Refusal.INVALID_BUCKETS,
-                    (
-                        f"A point of metric {metric} has buckets from offset {side.offset} "
-                        f"at scale {point.scale}, beyond what a double can hold"
-                    ),
-                )
-        return None
-
 
 def _size_bytes(attributes: Iterable[KeyValue]) -> int:
     return sum([pair.ByteSize() for pair in attributes])
@@ -401,15 +302,6 @@ def _size_bytes(attributes: Iterable[KeyValue]) -> int:
 def _is_empty(point: NumberDataPoint) -> bool:
     """Return whether a point lacks a value without the flag for it. It would be read as 0."""
     return point.WhichOneof("value") is None and not point.flags & _NO_VALUE
-
-
-def _is_over(text: str, max_bytes: int) -> bool:
-    """Return whether a text is over ``max_bytes`` in UTF-8 (one to four bytes a character)."""
-    return len(text) * 4 > max_bytes and (len(text) > max_bytes or len(text.encode()) > max_bytes)
-
-
-def _id(sent: bytes) -> str:
-    return sent[:_SHOWN_ID_BYTES].hex() or "of no bytes"
 
 
 # The same names arrive every second. None is longer than a name may be.

@@ -239,7 +239,7 @@ def _head(parts: SplitResult, headers: Mapping[str, str], body_bytes: int) -> by
 
 
 def _in_words(error: OSError | ValueError) -> str:
-    """Return what the system says of a failure; a timeout, for example, says nothing."""
+    """Return the system's text of a failure, else its type: a timeout, for example, has no text."""
     return getattr(error, "strerror", None) or type(error).__name__
 
 

@@ -1,9 +1,9 @@
 """Shows run metadata in W&B: config, notes, tags, status and texts."""
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from otel_rl.bridge.delivery.storable import storable, storable_text
 from otel_rl.records import Description, Table, Value
 from otel_rl.redaction import printable
 
@@ -49,12 +49,12 @@ def _crash(description: Description) -> str:
     if crash is None:
         return ""
     words = f"{crash.as_crash}: {crash.message}" if crash.message else crash.as_crash
-    return str(_json(printable(words, keep="\n")))
+    return storable_text(printable(words, keep="\n"))
 
 
 def show_config(run: "wandb.Run", values: Mapping[str, Value]) -> None:
     """Add to the config of a run."""
-    config = {_key(key): _json(value) for key, value in values.items()}
+    config = {_key(key): storable(value) for key, value in values.items()}
     if config:
         run.config.update(config, allow_val_change=True)  # type: ignore[no-untyped-call]  # no hints
 
@@ -79,25 +79,11 @@ def as_table(table: Table) -> "wandb.Table":
     """Convert a table of text samples, whose columns may hold anything."""
     import wandb
 
-    data = [[_json(value) for value in line] for line in table.rows]
+    data = [[storable(value) for value in line] for line in table.rows]
     return wandb.Table(columns=[*table.columns], data=data, allow_mixed_types=True)
 
 
 def _key(name: str) -> str:
     """Return a key that W&B accepts: those that start with an underscore are reserved."""
-    name = name.encode("utf-8", "backslashreplace").decode()
+    name = storable_text(name)
     return name if name and not name.startswith("_") else f"config{name}"
-
-
-def _json(value: Value) -> Value:
-    """Return a value that W&B can store: JSON has no NaN, and UTF-8 no lone surrogates."""
-    match value:
-        case float() if not math.isfinite(value):
-            return str(value)
-        case str():
-            return value.encode("utf-8", "backslashreplace").decode()
-        case Mapping():
-            return {str(_json(key)): _json(item) for key, item in value.items()}
-        case Sequence():
-            return [_json(item) for item in value]
-    return value

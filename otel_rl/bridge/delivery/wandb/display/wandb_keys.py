@@ -5,6 +5,8 @@ A tracker key is made of role, metric and attributes in ``otel_rl.bridge.tracker
 
 from functools import lru_cache
 
+from otel_rl.bridge.delivery.storable import storable_text
+
 __all__ = ["ATTEMPT", "HOURS", "MAX_AXES", "STEP", "attempt_axis", "wandb_key"]
 
 STEP = "step"
@@ -32,5 +34,5 @@ def wandb_key(name: str) -> str:
     W&B raises on a lone surrogate, and overwrites or ignores empty keys and those that start with
     an underscore.
     """
-    name = name.encode("utf-8", "backslashreplace").decode()
+    name = storable_text(name)
     return name if name and not name.startswith("_") else f"metric{name}"

@@ -1,4 +1,4 @@
-"""Signals that a command handles for a while."""
+"""Handlers of a process's signals, such as SIGTERM, that a command sets for a while."""
 
 import signal
 from collections.abc import Callable, Iterable, Iterator
