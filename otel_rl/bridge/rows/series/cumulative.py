@@ -12,6 +12,9 @@ A start that is missing, or that equals the point's own time, is unknown: a scra
 its first scrape so. Counts before that scrape are not the run's. When another Collector takes over,
 its first scrape continues the last reported life, under a second start.
 
+Ruby's SDK moves the start of a cumulative exponential histogram like that of a delta. A start at the
+time of the latest point, to the nanosecond, with no smaller total, continues that point's life.
+
 One case cannot be detected: if the second scrape of a Collector arrives before its first, its start
 precedes its time like any other, and the whole total counts.
 """
@@ -29,6 +32,7 @@ from otel_rl.records import HistogramPoint, SumPoint, Temporality
 __all__ = ["CounterStream", "HistogramStream", "Increment"]
 
 _NS_PER_S = 1_000_000_000
+_NS_PER_MS = 1_000_000
 
 # Lives of a series without steps. Where the process has an id of its own, each life is another
 # series, so more than two are rare. Go and Node create no id by default: all replicas of a service
@@ -122,10 +126,10 @@ class _Lives(Generic[_LifeT]):
             return None if _is_older(life, start_ns, time_ns, amount) else _since(life, amount)
         if self._is_lost(start_ns, step):
             return None
+        continued = self._latest(step)
         # A clock that was set back puts the time before the start.
         if 0 < start_ns != time_ns:
-            return None, True
-        continued = self._latest(step)
+            return (continued if _is_moved(continued, start_ns, amount) else None), True
         if continued is None or time_ns <= continued.time_ns:
             return None, False
         return _since(continued, amount)
@@ -194,6 +198,16 @@ def _is_older(life: _Life, start_ns: int, time_ns: int, amount: float) -> bool:
     if start_ns > 0:
         return amount < life.amount or (amount == life.amount and time_ns <= life.time_ns)
     return time_ns <= life.time_ns
+
+
+def _is_moved(life: _Life | None, start_ns: int, amount: float) -> bool:
+    """Return whether a start is the time of a life's latest point, and the total goes on.
+
+    By a clock of milliseconds another process may start at that time.
+    """
+    if life is None or life.time_ns % _NS_PER_MS == 0:
+        return False
+    return 0 <= life.time_ns - start_ns <= _MOVED_NS and amount >= life.amount
 
 
 def _since(life: _LifeT, amount: float) -> tuple[_LifeT | None, bool]:
