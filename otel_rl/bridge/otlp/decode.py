@@ -252,7 +252,7 @@ class _Scope:
             serialized,
         )
 
-    def start_ns(self, point: _Cumulated) -> int:
+    def start_ns(self, point: _Timed) -> int:
         """Return the time since which a point counts; 0 if unknown.
 
         An SDK with a millisecond clock may start and collect at the same time with a valid count,
@@ -566,6 +566,8 @@ def _summaries(metric: Metric, scope: _Scope) -> Iterator[SummaryPoint]:
                 quantiles=tuple((q.quantile, q.value) for q in point.quantile_values),
                 covers=scope.covers(point, tiles=False),
                 step=step,
+                start_ns=scope.start_ns(point),
+                is_scraped=scope.sender.is_scraped,
             )
 
 

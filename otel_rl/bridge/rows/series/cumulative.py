@@ -112,9 +112,15 @@ class _Lives(Generic[_LifeT]):
     overlaps: int = 0
 
     def before(
-        self, start_ns: int, time_ns: int, amount: float, step: int | None
+        self,
+        start_ns: int,
+        time_ns: int,
+        amount: float,
+        step: int | None,
+        *,
+        may_move: bool = False,
     ) -> tuple[_LifeT | None, bool] | None:
-        """Find the life of a point.
+        """Find the life of a point, whose start ``may_move``.
 
         Returns:
             The life to subtract, None if the point is the first one of its life; and whether the
@@ -126,9 +132,12 @@ class _Lives(Generic[_LifeT]):
             return None if _is_older(life, start_ns, time_ns, amount) else _since(life, amount)
         if self._is_lost(start_ns, step):
             return None
-        continued = self._latest(step)
         # A clock that was set back puts the time before the start.
-        if 0 < start_ns != time_ns:
+        is_known = 0 < start_ns != time_ns
+        if is_known and not may_move:
+            return None, True
+        continued = self._latest(step)
+        if is_known:
             return (continued if _is_moved(continued, start_ns, amount) else None), True
         if continued is None or time_ns <= continued.time_ns:
             return None, False
@@ -300,7 +309,9 @@ class HistogramStream(_Lives[_HistogramLife]):
         """
         if point.temporality is Temporality.DELTA:
             return point if point.count else None
-        before = self.before(point.start_ns, point.time_ns, point.count, point.step)
+        before = self.before(
+            point.start_ns, point.time_ns, point.count, point.step, may_move=bool(point.buckets)
+        )
         if before is None:
             return None
         life, counts = before

@@ -78,38 +78,6 @@ def test_an_exporter_that_was_restarted_with_its_collector_loses_what_nobody_saw
     ]
 
 
-# Ruby's SDK 0.16 starts each point of a cumulative exponential histogram at the time of the last one.
-ODD = 345_678  # its clock counts nanoseconds
-
-
-def moving(*ends: tuple[int, float], shift_ns: int = 0) -> list[SumPoint]:
-    """Points whose starts move like those of deltas; ``shift_ns`` as in ``decode.py``."""
-    times_ns = [S + ODD, *[second * S + ODD for second, _ in ends]]
-    return [
-        SumPoint(SERIES, start_ns - shift_ns, end_ns, value, Temporality.CUMULATIVE)
-        for (start_ns, end_ns), (_, value) in zip(itertools.pairwise(times_ns), ends, strict=True)
-    ]
-
-
-@pytest.mark.parametrize("shift_ns", [0, 1])
-def test_totals_whose_start_moves_count_once(shift_ns: int) -> None:
-    points = moving((2, 10), (3, 25), (4, 25), (6, 30), shift_ns=shift_ns)
-    assert increments(*points) == [(10, 1.0 + shift_ns / S), (15, 1.0), (0, 1.0), (5, 2.0)]
-
-
-def test_a_repeated_total_whose_start_has_moved_on_counts_once() -> None:
-    points = moving((2, 10), (3, 25), (4, 30))
-    assert increments(*points, points[0], points[1])[3:] == [None, None]
-
-
-def test_a_smaller_total_since_the_last_point_is_a_new_life() -> None:
-    assert increments(*moving((2, 10), (3, 4), (4, 9))) == [(10, 1.0), (4, 1.0), (5, 1.0)]
-
-
-def test_a_process_may_start_in_the_millisecond_of_the_last_point_of_another() -> None:
-    assert increments(counted(1, 2, 10), counted(2, 3, 25)) == [(10, 1.0), (25, 1.0)]
-
-
 def test_delta_points_are_increments() -> None:
     assert increments(counted(1, 2, 5, "delta"), counted(2, 4, 5, "delta")) == [(5, 1.0), (5, 2.0)]
 
@@ -238,17 +206,50 @@ def test_a_histogram_that_halves_its_resolution_keeps_its_counts() -> None:
     assert math.isclose(new.buckets[0][1], math.sqrt(2))
 
 
-def test_a_cumulative_histogram_whose_start_moves_counts_once() -> None:
-    stream, found = HistogramStream(), []
-    for second, number in ((2, 3), (3, 5), (4, 6)):
-        before_ns = (second - 1) * S + ODD - 1
-        point = dataclasses.replace(
-            histogram(0, second, (0, 1, number)), start_ns=before_ns, time_ns=second * S + ODD
+# Ruby's SDK 0.16 starts each point of a cumulative exponential histogram at the time of the last one.
+ODD = 345_678  # its clock counts nanoseconds
+
+
+def moving(*counts: int, shift_ns: int = 0, odd_ns: int = ODD) -> list[HistogramPoint]:
+    """Points whose starts move like those of deltas; ``shift_ns`` as in ``decode.py``."""
+    return [
+        dataclasses.replace(
+            histogram(0, second, (0, 1, number)),
+            start_ns=(second - 1) * S + odd_ns - shift_ns,
+            time_ns=second * S + odd_ns,
         )
-        new = stream.advance(point)
-        assert new is not None
-        found.append(new.count)
-    assert found == [3, 2, 1]
+        for second, number in enumerate(counts, 2)
+    ]
+
+
+def new_counts(*points: HistogramPoint) -> list[int | None]:
+    stream = HistogramStream()
+    found = [stream.advance(point) for point in points]
+    return [None if new is None else new.count for new in found]
+
+
+@pytest.mark.parametrize("shift_ns", [0, 1])
+def test_totals_whose_start_moves_count_once(shift_ns: int) -> None:
+    assert new_counts(*moving(3, 5, 5, 6, shift_ns=shift_ns)) == [3, 2, None, 1]
+
+
+def test_a_repeated_total_whose_start_has_moved_on_counts_once() -> None:
+    points = moving(3, 5, 6)
+    assert new_counts(*points, *points) == [3, 2, 1, None, None, None]
+
+
+def test_a_smaller_total_since_the_last_point_is_a_new_life() -> None:
+    assert new_counts(*moving(3, 2, 4)) == [3, 2, 2]
+
+
+def test_a_process_may_start_in_the_millisecond_of_the_last_point_of_another() -> None:
+    assert new_counts(*moving(3, 5, odd_ns=0)) == [3, 5]
+
+
+def test_intervals_without_buckets_count_whole() -> None:
+    """A StatsD receiver's summaries are of the time since the one before."""
+    points = [dataclasses.replace(point, buckets=()) for point in moving(3, 5, 6)]
+    assert new_counts(*points) == [3, 5, 6]
 
 
 @pytest.mark.parametrize("kind", ["delta", "cumulative"])
