@@ -36,7 +36,7 @@ class DropReason(StrEnum):
         NOT_STARTED: Before ``init`` without an experiment, or after a shutdown.
         SHUTDOWN: Unsent when the process ended.
         CONSOLE: Console lines over the bounds.
-        NOT_COPIED: A gauge, by its name, that the program's own metric readers refuse; the run has it.
+        NOT_COPIED: A gauge whose name the program's own readers refuse; the run has it.
         INTERNAL: A defect, see the log.
     """
 

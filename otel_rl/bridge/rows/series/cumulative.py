@@ -12,8 +12,8 @@ A start that is missing, or that equals the point's own time, is unknown: a scra
 its first scrape so. Counts before that scrape are not the run's. When another Collector takes over,
 its first scrape continues the last reported life, under a second start.
 
-Ruby's SDK moves the start of a cumulative exponential histogram like that of a delta. A start at the
-time of the latest point, to the nanosecond, with no smaller total, continues that point's life.
+Ruby's SDK moves the start of a cumulative exponential histogram like that of a delta. A start at
+the time of the latest point, to the nanosecond, with no smaller total, continues its life.
 
 One case cannot be detected: if the second scrape of a Collector arrives before its first, its start
 precedes its time like any other, and the whole total counts.

@@ -206,7 +206,7 @@ def test_a_histogram_that_halves_its_resolution_keeps_its_counts() -> None:
     assert math.isclose(new.buckets[0][1], math.sqrt(2))
 
 
-# Ruby's SDK 0.16 starts each point of a cumulative exponential histogram at the time of the last one.
+# Ruby's SDK 0.16 starts a point of a cumulative exponential histogram at the time of the last.
 ODD = 345_678  # its clock counts nanoseconds
 
 
