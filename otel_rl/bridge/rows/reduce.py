@@ -125,8 +125,9 @@ class Moments:
         match reduction:
             case Reduction.MEAN:
                 # A sum of finite values may be beyond the largest number, their mean never is.
-                is_beyond = math.isinf(self.total) and math.isfinite(self.mean)
-                return self.mean if is_beyond else self.total / self.count
+                if math.isinf(self.total) and math.isfinite(self.mean):
+                    return self.mean
+                return self.total / self.count
             case Reduction.SUM:
                 return self.total
             case Reduction.MIN:

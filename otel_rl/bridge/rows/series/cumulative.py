@@ -219,6 +219,11 @@ def _is_moved(life: _Life | None, start_ns: int, amount: float) -> bool:
     return 0 <= life.time_ns - start_ns <= _MOVED_NS and amount >= life.amount
 
 
+def _is_alike(life: _Life, point: SumPoint) -> bool:
+    """Return whether both are integers, or both floats."""
+    return isinstance(life.amount, int) == isinstance(point.value, int)
+
+
 def _since(life: _LifeT, amount: float) -> tuple[_LifeT | None, bool]:
     """Return the process start to subtract from: a total that has shrunk began again."""
     return None if amount < life.amount else life, True
@@ -249,7 +254,8 @@ class CounterStream(_Lives[_Life]):
         """
         if point.temporality is Temporality.DELTA:
             return Increment(point.value, _seconds(point.start_ns, point.time_ns))
-        start_ns, time_ns, value, step = point.start_ns, point.time_ns, point.value, point.step
+        time_ns, value, step = point.time_ns, point.value, point.step
+        start_ns = self._start_of(point)
         before = self.before(start_ns, time_ns, value, step)
         if before is None:
             return None
@@ -265,6 +271,24 @@ class CounterStream(_Lives[_Life]):
             life.amount, life.time_ns = value, max(time_ns, life.time_ns)
         self.note(start_ns, step, life)
         return increment
+
+    def _start_of(self, point: SumPoint) -> int:
+        """Return the start that its life is found by.
+
+        A counter of integers and one of floats may have one name, and then one start and the same
+        times. The life of the second is a nanosecond older: so it is never ahead of the newest.
+        """
+        start_ns = point.start_ns
+        life = self.lives.get((start_ns, point.step))
+        if life is None or start_ns <= 1 or _is_alike(life, point):
+            return start_ns
+        other = self.lives.get((start_ns - 1, point.step))
+        is_second = (
+            life.time_ns == point.time_ns and point.value != life.amount
+            if other is None
+            else _is_alike(other, point)
+        )
+        return start_ns - 1 if is_second else start_ns
 
     def to_wire(self) -> wire.CounterStream:
         """Return the state for the journal."""

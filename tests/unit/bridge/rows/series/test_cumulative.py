@@ -82,6 +82,31 @@ def test_delta_points_are_increments() -> None:
     assert increments(counted(1, 2, 5, "delta"), counted(2, 4, 5, "delta")) == [(5, 1.0), (5, 2.0)]
 
 
+def test_two_counters_of_one_name_one_start_and_one_time_count_both() -> None:
+    """Java's SDK sends a counter of integers and one of floats of the same name so."""
+    points = [
+        counted(1, second, value) for second in (2, 3, 4) for value in (10 * second, 1.5 * second)
+    ]
+    assert [one and one[0] for one in increments(*points)] == [20, 3.0, 10, 1.5, 10, 1.5]
+    assert increments(*points, *points)[6:] == [None] * 6
+
+
+def test_two_counters_of_one_name_are_no_shared_instance_also_after_a_restart() -> None:
+    stream = CounterStream()
+    for second in range(2, 8):
+        for value in (1.5 * second, 10 * second):
+            stream.advance(counted(1, second, value))
+            assert not stream.is_shared
+        stream = CounterStream.from_wire(stream.to_wire())
+    assert sorted(life.amount for life in stream.lives.values()) == [10.5, 70]
+
+
+def test_a_counter_that_becomes_a_float_is_one() -> None:
+    """Python's SDK sends what the sum is."""
+    points = [counted(1, 2, 10), counted(1, 3, 10.5), counted(1, 4, 11.0), counted(1, 5, 12)]
+    assert [one and one[0] for one in increments(*points)] == [10, 0.5, 0.5, 1]
+
+
 def test_integers_stay_exact_beyond_the_precision_of_floats() -> None:
     big = 2**60
     assert increments(counted(1, 2, big), counted(1, 3, big + 1))[1] == (1, 1.0)
