@@ -321,6 +321,8 @@ class SummaryPoint:
         quantiles: (quantile in 0..1, value).
         covers: See ``Measurements``; None if a repetition cannot be detected.
         step: See ``SumPoint``.
+        start_ns: See ``SumPoint``.
+        is_scraped: See ``SumPoint``.
     """
 
     series: Series
@@ -330,6 +332,8 @@ class SummaryPoint:
     quantiles: tuple[tuple[float, float], ...]
     covers: Covered | None = None
     step: int | None = None
+    start_ns: int = 0
+    is_scraped: bool = False
 
 
 Point = Measurements | SumPoint | HistogramPoint | SummaryPoint

@@ -161,7 +161,11 @@ OTEL_RL_BRIDGE_VALUES_FOLDED: Final = "otel_rl.bridge.values.folded"
 """Metric (counter, {value}). Values left out of the tracker as too many."""
 
 OTEL_RL_COPY: Final = "otel_rl.copy"
-"""Attribute. Metrics of a worker that sends them itself, too. A bridge leaves them out."""
+"""Attribute.
+
+Metrics of a worker that sends them itself, too, also as a resource attribute. A bridge leaves them
+out.
+"""
 
 OTEL_RL_FRAMEWORK_METRIC: Final = "otel_rl.framework.metric"
 """Attribute. Name that the framework gives the metric. Not part of the key."""

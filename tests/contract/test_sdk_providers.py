@@ -16,6 +16,7 @@ from opentelemetry.sdk.trace import ReadableSpan, Span, SpanProcessor, Tracer, T
 
 import otel_rl
 from otel_rl.worker import session
+from otel_rl.worker.drops import DropReason
 from otel_rl.worker.plugins import otel_providers
 from tests.otlp_sink import Sink, serve, sums
 
@@ -185,6 +186,37 @@ def test_a_reader_of_the_program_sees_every_instrument_made_before_it_and_after(
     before[0].set(9.5)
     assert otel_rl.flush(timeout_s=60)
     assert sink.measurements("g.before")[-1].value == 9.5
+
+
+def test_a_reader_s_resource_says_that_these_are_copies(sink: Sink) -> None:
+    """A Collector on their way to the bridge may delete the attributes of their scopes."""
+    provider: Any = metrics.get_meter_provider()
+    reader = InMemoryMetricReader()
+    provider.add_metric_reader(reader)
+    provider.get_meter("m").create_counter("c").add(1)
+    data = reader.get_metrics_data()
+    assert data is not None
+    (read,) = data.resource_metrics
+    assert read.resource.attributes["otel_rl.copy"] is True
+    assert otel_rl.flush(timeout_s=60)
+    assert "otel_rl.copy" not in {
+        pair.key
+        for request in sink.metrics
+        for sent in request.resource_metrics
+        for pair in sent.resource.attributes
+    }
+
+
+def test_a_gauge_that_readers_refuse_is_in_the_run_and_counted_once(sink: Sink) -> None:
+    provider: Any = metrics.get_meter_provider()
+    before = session.GUARD.drops.counts().get(DropReason.NOT_COPIED, 0)
+    provider.add_metric_reader(InMemoryMetricReader())
+    gauge = provider.get_meter("m").create_gauge("1st reward")  # the SDK wants a letter first
+    gauge.set(0.5)
+    gauge.set(0.75)
+    assert session.GUARD.drops.counts()[DropReason.NOT_COPIED] == before + 1
+    assert otel_rl.flush(timeout_s=60)
+    assert [m.value for m in sink.measurements("1st reward")] == [0.5, 0.75]
 
 
 def test_a_reader_that_cannot_be_added_raises_nothing(

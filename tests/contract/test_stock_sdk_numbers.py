@@ -732,6 +732,52 @@ def test_a_summary_beside_a_gauge_of_its_name_loses_neither() -> None:
     assert run.aligner.sample_counts.duplicate == 0
 
 
+def summary(
+    time_s: float, count: int, total: float, *, instance: str = "w", **quantiles: float
+) -> ExportMetricsServiceRequest:
+    """A point as the Prometheus receiver makes it: the first one starts at its own time."""
+    point = SummaryDataPoint(
+        start_time_unix_nano=T0 + S,
+        time_unix_nano=T0 + int(time_s * S),
+        count=count,
+        sum=total,
+        quantile_values=[
+            SummaryDataPoint.ValueAtQuantile(quantile=int(name[1:]) / 100, value=value)
+            for name, value in quantiles.items()
+        ],
+    )
+    data = Summary(data_points=[point])
+    return request(Metric(name="latency", summary=data), instance=instance)
+
+
+def test_a_summary_without_quantiles_as_of_python_s_client_has_mean_and_count() -> None:
+    run = Run(window_s=1)
+    for second, count, total in ((1, 100, 500.0), (2, 104, 508.0), (3, 104, 508.0), (4, 105, 518)):
+        run.take(summary(second, count, total))
+        run.restart([])
+    run.end()
+    assert [value for _, value in run.by_step("trainer/latency/mean")] == [2.0, 10.0]
+    assert [value for _, value in run.by_step("trainer/latency/mean/count")] == [4, 1]
+
+
+def test_a_summary_without_recent_measurements_does_not_hide_another_worker_s() -> None:
+    run = Run(window_s=100)
+    for second in range(1, 4):
+        run.take(summary(second, 7, 14.0, instance="idle", p50=math.nan, p99=math.nan))
+        run.take(summary(second, 5 * second, 9.0 * second, instance="busy", p50=1.0, p99=2.0))
+    run.end()
+    assert (run.last("trainer/latency/p50"), run.last("trainer/latency/p99")) == (1.0, 2.0)
+    assert run.last("trainer/latency/mean") == pytest.approx(1.8)
+    assert run.last("trainer/latency/mean/count") == 10
+
+
+def test_a_summary_that_measured_nan_shows_it() -> None:
+    run = Run(window_s=100)
+    for second in (1, 2):
+        run.take(summary(second, second, math.nan, p50=math.nan))
+    assert math.isnan(run.end().last("trainer/latency/p50"))
+
+
 def test_an_sdk_that_begins_and_collects_in_one_millisecond_has_counted_all_the_same() -> None:
     """Node's clock is that coarse. Who scrapes puts its first look at the start, see above."""
     run = Run()

@@ -34,7 +34,7 @@ from otel_rl.bridge.otlp.exemplars import ExemplarColumns, read_exemplars
 from otel_rl.bridge.otlp.known_bodies import KnownBody, learn_body, read_known
 from otel_rl.bridge.otlp.known_points import JoinedPoints, KnownPoints, KnownShares, KnownSums
 from otel_rl.bridge.otlp.raw_exemplars import MetricsView, MetricView, exemplars_of
-from otel_rl.bridge.otlp.resource import Sender, sender_of
+from otel_rl.bridge.otlp.resource import COPY_MARKS, Sender, sender_of
 from otel_rl.bridge.otlp.scraped_names import translate
 from otel_rl.bridge.otlp.shapes import HISTOGRAMS, MAX_BODY_BYTES, resource_parts
 from otel_rl.bridge.otlp.spans import decode_spans, span_parts
@@ -69,6 +69,9 @@ _KNOWN = KnownPoints | KnownShares | KnownSums
 _NO_VALUE = DataPointFlags.DATA_POINT_FLAGS_NO_RECORDED_VALUE_MASK
 
 _SHARE = names.OTEL_RL_STEP_SHARE.encode()
+
+# The mark of a scope, as a Prometheus exporter writes it and as older receivers leave it.
+_COPY_LABEL = "otel_scope_otel_rl_copy"
 
 # Cost of a resource without points, in points.
 _RESOURCE = 4
@@ -153,13 +156,15 @@ def _resources(batch: Batch) -> Iterator[tuple[Sender, Iterable[Iterable[Point]]
     parts = resource_parts(payload)
     if parts is None:
         for resource_metrics in MetricsView.FromString(payload).resource_metrics:
-            if _are_copies(resource_metrics):
-                continue
             sender = sender_of(resource_metrics.resource.SerializeToString())
+            if sender.is_copy or _are_copies(resource_metrics):
+                continue
             yield sender, [_points(resource_metrics, sender, now_ns)], _beat_ns(resource_metrics)
         return
     for part in parts:
         sender = sender_of(payload[part.resource : part.resource_end])
+        if sender.is_copy:
+            continue
         body = payload[part.body : part.body_end]
         is_short = sender.exact and len(body) <= MAX_BODY_BYTES
         known = read_known(sender, body, now_ns) if is_short else None
@@ -252,7 +257,7 @@ class _Scope:
             serialized,
         )
 
-    def start_ns(self, point: _Cumulated) -> int:
+    def start_ns(self, point: _Timed) -> int:
         """Return the time since which a point counts; 0 if unknown.
 
         An SDK with a millisecond clock may start and collect at the same time with a valid count,
@@ -320,11 +325,23 @@ def _are_copies(resource_metrics: ResourceMetrics) -> bool:
 
 
 def _is_copy(scope: InstrumentationScope) -> bool:
-    return any(attribute.key == names.OTEL_RL_COPY for attribute in scope.attributes)
+    return any(attribute.key in COPY_MARKS for attribute in scope.attributes)
+
+
+def _remove_copies(metric: Metric) -> None:
+    """Remove the points that carry the mark of their scope as a label."""
+    if _COPY_LABEL.encode() not in metric.SerializeToString():
+        return
+    kind = metric.WhichOneof("data")
+    points = getattr(metric, kind).data_points if kind else []
+    for place in reversed(range(len(points))):
+        if any(label.key == _COPY_LABEL for label in points[place].attributes):
+            del points[place]
 
 
 def _points_of(metric: Metric, scope: _Scope) -> Iterator[Point]:
     if not scope.sender.exact:
+        _remove_copies(metric)
         translate(metric)
     match metric.WhichOneof("data"):
         case "gauge":
@@ -566,6 +583,8 @@ def _summaries(metric: Metric, scope: _Scope) -> Iterator[SummaryPoint]:
                 quantiles=tuple((q.quantile, q.value) for q in point.quantile_values),
                 covers=scope.covers(point, tiles=False),
                 step=step,
+                start_ns=scope.start_ns(point),
+                is_scraped=scope.sender.is_scraped,
             )
 
 

@@ -216,7 +216,9 @@ def _point(series: Series, row: dict[str, Any]) -> Point:
     time_ns, step, temporality = row["time"], row["step"], row["temporality"]
     if series.data == "summary":
         quantiles = tuple((one["quantile"], one["value"]) for one in row["quantiles"])
-        return SummaryPoint(series, time_ns, row["count"], row["value"], quantiles, step=step)
+        return SummaryPoint(
+            series, time_ns, row["count"], row["value"], quantiles, None, step, row["start"] or 0
+        )
     if temporality is None:
         return Measurements(series, [time_ns], [row["value"]], [step])
     is_share = temporality == _SHARE

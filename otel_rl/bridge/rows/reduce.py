@@ -86,7 +86,7 @@ class Moments:
         smallest, largest = min(values), max(values)
         if total != total and any(value != value for value in values):
             smallest = largest = math.nan
-        mean = total / len(values)
+        mean = _mean(values)
         squares = sum([(value - mean) * (value - mean) for value in values])
         latest_ns = max(times_ns, default=0)
         # Of equal times the last value.
@@ -108,7 +108,7 @@ class Moments:
             self.squares += other.squares + deviation * deviation * (
                 self.count * other.count / count
             )
-            self.mean += deviation * other.count / count
+            self.mean += deviation * (other.count / count)
         self.count += other.count
         self.total += other.total
         if other.minimum != other.minimum or other.minimum < self.minimum:
@@ -124,6 +124,9 @@ class Moments:
             return None
         match reduction:
             case Reduction.MEAN:
+                # A sum of finite values may be beyond the largest number, their mean never is.
+                if math.isinf(self.total) and math.isfinite(self.mean):
+                    return self.mean
                 return self.total / self.count
             case Reduction.SUM:
                 return self.total
@@ -259,7 +262,7 @@ def reduced(cell: Cell, reduction: Reduction) -> float | None:
     """Return the values reduced to one; None if there are none."""
     if isinstance(cell, list):
         if reduction is _MEAN:
-            return sum(cell) / len(cell) if cell else None
+            return _mean(cell) if cell else None
         cell = _moments(cell)
     return cell.result(reduction)
 
@@ -269,6 +272,13 @@ def statistic(cell: Cell, suffix: str) -> float | None:
     return (_moments(cell) if isinstance(cell, list) else cell).statistic(
         suffix.removeprefix(OVER_RANKS)
     )
+
+
+def _mean(values: Sequence[float]) -> float:
+    total = sum(values)
+    if math.isinf(total):  # also of finite values, whose mean is finite
+        return sum([value / len(values) for value in values])
+    return total / len(values)
 
 
 def _moments(values: Sequence[float]) -> Moments:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 from opentelemetry.metrics import Meter
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
+from otel_rl.worker.drops import DropReason
 from otel_rl.worker.guard import Guard
 from otel_rl.worker.metrics.expander import MAX_NAME_LENGTH, SCOPE_NAME
 from otel_rl.worker.metrics.gauge import BufferedGauge
@@ -100,9 +101,9 @@ class Backing:
             meters = [mirror.meter(self._scope) for mirror in mirrors]
             gauge.show_in(meters, self._provider.late_copies)
         except Exception as error:  # noqa: BLE001  # a bare one; the run takes more names
-            self._provider.guard.warn(
-                "copy", "Metric readers of the program do not get a gauge.", error=error
-            )
+            guard = self._provider.guard
+            guard.drops.add(DropReason.NOT_COPIED)
+            guard.warn("copy", "Metric readers of the program do not get a gauge.", error=error)
 
     def _copies(self, create: Callable[[Meter], MadeT]) -> list[MadeT]:
         """Create the instrument for the readers of the program."""

@@ -46,7 +46,8 @@ class Mirror:
             guard: Catches exceptions of readers.
         """
         views = [without_steps()]
-        return cls(MeterProvider((), resource, shutdown_on_exit=False, views=views), guard)
+        marked = resource.merge(Resource({OTEL_RL_COPY: True}))  # stays where scopes lose theirs
+        return cls(MeterProvider((), marked, shutdown_on_exit=False, views=views), guard)
 
     def meter(self, scope: InstrumentationScope) -> Meter:
         """Return the meter of ``scope``."""

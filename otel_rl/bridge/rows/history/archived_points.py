@@ -96,7 +96,7 @@ class ArchivedPoints:
     def summarized(self, number: int, point: SummaryPoint) -> None:
         """Add a point of a summary."""
         cumulative = _KINDS[Temporality.CUMULATIVE]
-        self._add(number, point.series, _NONE, cumulative, point.time_ns, point.step)
+        self._add(number, point.series, point.start_ns, cumulative, point.time_ns, point.step)
         self._details.append(
             wire.ArchivedDetail(
                 len(self._values), point.count, point.total, None, None, (), point.quantiles

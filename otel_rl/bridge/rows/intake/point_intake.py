@@ -3,6 +3,8 @@
 Each point is recognised when it comes again, counted, archived and folded in, in this order.
 """
 
+import math
+
 from otel_rl.bridge.rows.intake.intake_state import IntakeState
 from otel_rl.bridge.rows.intake.measurement_intake import MeasurementIntake
 from otel_rl.bridge.rows.intake.total_intake import TotalIntake
@@ -80,20 +82,41 @@ class PointIntake(IntakeState):
             self.tables.add(sample, worker, key, received_ns)
 
     def _add_summary(self, stream: Stream, point: SummaryPoint, received_ns: int) -> None:
-        """Add quantiles, which cannot be merged: the worst worker's stands for the role."""
+        """Add quantiles, which cannot be merged: the worst worker's stands for the role.
+
+        And the mean and count of all, since a Python program's summary has no quantiles.
+        """
         if not self.is_new(stream, point.covers, step=point.step):
             return
         if self.archived is not None:
             self.archived.summarized(stream.number, point)
-        role, name, attributes = stream.worker.role, point.series.name, stream.group.attributes
         for quantile, value in point.quantiles:
-            suffix = f"/p{quantile * 100:g}"
-            identity = GroupIdentity(role, name + suffix, attributes, Reduction.MAX)
-            if not self.series.keys.has_room_for(identity, self.settings):
-                self.sample_counts.too_many_series += 1
+            # Without recent measurements it is NaN. One that has measured NaN has a sum of NaN.
+            if math.isnan(value) and not math.isnan(point.total):
                 continue
-            group = self.series.keys.group(identity, suffix=suffix)
-            part = Stream(stream.number, stream.worker, group)
+            part = self._part(stream, point, f"/p{quantile * 100:g}", Reduction.MAX)
+            if part is not None:
+                self.sample_counts.count_late(
+                    self.windows.add_levels(
+                        part, [value], [point.time_ns], received_ns, self.settings
+                    )
+                )
+        new = self._totals.new_in_summary(stream, point)
+        part = None if new is None else self._part(stream, point, "/mean", Reduction.MEAN)
+        if new is not None and part is not None:
             self.sample_counts.count_late(
-                self.windows.add_levels(part, [value], [point.time_ns], received_ns, self.settings)
+                self.windows.add_distribution(part, new, received_ns, self.settings)
             )
+
+    def _part(
+        self, stream: Stream, point: SummaryPoint, suffix: str, reduction: Reduction
+    ) -> Stream | None:
+        """Return the stream of a value of a summary; None, and counted, if there is no room."""
+        role, name = stream.worker.role, point.series.name + suffix
+        extra = ("count",) if reduction is Reduction.MEAN else ()
+        identity = GroupIdentity(role, name, stream.group.attributes, reduction, extra=extra)
+        if not self.series.keys.has_room_for(identity, self.settings):
+            self.sample_counts.too_many_series += 1
+            return None
+        group = self.series.keys.group(identity, suffix=suffix)
+        return Stream(stream.number, stream.worker, group)

@@ -8,10 +8,12 @@ from otel_rl.bridge.rows.intake.measurement_intake import MeasurementIntake
 from otel_rl.bridge.rows.reports.data_warnings import of_shared
 from otel_rl.bridge.rows.series.cumulative import CounterStream, HistogramStream
 from otel_rl.bridge.rows.series.streams import Stream
-from otel_rl.records import HistogramPoint, Measurements, SumPoint, Temporality
+from otel_rl.records import HistogramPoint, Measurements, SummaryPoint, SumPoint, Temporality
 from otel_rl.semconv.spec import Instrument
 
 __all__ = ["TotalIntake"]
+
+_Total = SumPoint | HistogramPoint | SummaryPoint
 
 # The start of a delta is kept like a step, and may be any number of 64 bits.
 _MAX_DELTA_NS: Final = (1 << 63) - 1
@@ -135,6 +137,14 @@ class TotalIntake:
         elif is_duplicate:
             self._to.sample_counts.drop_as_duplicate(1)
 
+    def new_in_summary(self, stream: Stream, point: SummaryPoint) -> HistogramPoint | None:
+        """Return the count and sum of a summary since its last point; None if nothing is new."""
+        if stream.histogram is None:
+            is_before = self._is_counted(point) or self._is_before_the_run(point)
+            whole = _counts_of(point)
+            stream.histogram = HistogramStream.counted(whole) if is_before else HistogramStream()
+        return stream.histogram.advance(_counts_of(point))
+
     def _look_for_shared(
         self, stream: CounterStream | HistogramStream, point: SumPoint | HistogramPoint
     ) -> None:
@@ -152,15 +162,33 @@ class TotalIntake:
         delta_ns = min(point.start_ns, _MAX_DELTA_NS) if is_delta else 0
         return self._to.is_new(stream, point.covers, step=point.step, delta_ns=delta_ns)
 
-    def _is_before_the_run(self, point: SumPoint | HistogramPoint) -> bool:
+    def _is_before_the_run(self, point: _Total) -> bool:
         """Return whether the first point of a series has counts of a time before the run.
 
         What is scraped may have run for days. A process that reports by itself is of its run.
         """
-        is_cumulative = point.temporality is Temporality.CUMULATIVE
+        is_cumulative = _is_cumulative(point)
         return point.is_scraped and is_cumulative and 0 < point.start_ns < self._to.first_ns
 
-    def _is_counted(self, point: SumPoint | HistogramPoint) -> bool:
+    def _is_counted(self, point: _Total) -> bool:
         """Return whether the first point of a series may repeat a part of the totals."""
-        is_cumulative = point.temporality is Temporality.CUMULATIVE
-        return is_cumulative and self._to.series.ended.counts_again(point.start_ns)
+        return _is_cumulative(point) and self._to.series.ended.counts_again(point.start_ns)
+
+
+def _is_cumulative(point: _Total) -> bool:
+    return isinstance(point, SummaryPoint) or point.temporality is Temporality.CUMULATIVE
+
+
+def _counts_of(point: SummaryPoint) -> HistogramPoint:
+    return HistogramPoint(
+        point.series,
+        point.start_ns,
+        point.time_ns,
+        Temporality.CUMULATIVE,
+        point.count,
+        point.total,
+        None,
+        None,
+        (),
+        step=point.step,
+    )

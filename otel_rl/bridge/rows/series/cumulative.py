@@ -12,6 +12,9 @@ A start that is missing, or that equals the point's own time, is unknown: a scra
 its first scrape so. Counts before that scrape are not the run's. When another Collector takes over,
 its first scrape continues the last reported life, under a second start.
 
+Ruby's SDK moves the start of a cumulative exponential histogram like that of a delta. A start at
+the time of the latest point, to the nanosecond, with no smaller total, continues its life.
+
 One case cannot be detected: if the second scrape of a Collector arrives before its first, its start
 precedes its time like any other, and the whole total counts.
 """
@@ -29,6 +32,7 @@ from otel_rl.records import HistogramPoint, SumPoint, Temporality
 __all__ = ["CounterStream", "HistogramStream", "Increment"]
 
 _NS_PER_S = 1_000_000_000
+_NS_PER_MS = 1_000_000
 
 # Lives of a series without steps. Where the process has an id of its own, each life is another
 # series, so more than two are rare. Go and Node create no id by default: all replicas of a service
@@ -108,9 +112,15 @@ class _Lives(Generic[_LifeT]):
     overlaps: int = 0
 
     def before(
-        self, start_ns: int, time_ns: int, amount: float, step: int | None
+        self,
+        start_ns: int,
+        time_ns: int,
+        amount: float,
+        step: int | None,
+        *,
+        may_move: bool = False,
     ) -> tuple[_LifeT | None, bool] | None:
-        """Find the life of a point.
+        """Find the life of a point, whose start ``may_move``.
 
         Returns:
             The life to subtract, None if the point is the first one of its life; and whether the
@@ -123,9 +133,12 @@ class _Lives(Generic[_LifeT]):
         if self._is_lost(start_ns, step):
             return None
         # A clock that was set back puts the time before the start.
-        if 0 < start_ns != time_ns:
+        is_known = 0 < start_ns != time_ns
+        if is_known and not may_move:
             return None, True
         continued = self._latest(step)
+        if is_known:
+            return (continued if _is_moved(continued, start_ns, amount) else None), True
         if continued is None or time_ns <= continued.time_ns:
             return None, False
         return _since(continued, amount)
@@ -196,6 +209,21 @@ def _is_older(life: _Life, start_ns: int, time_ns: int, amount: float) -> bool:
     return time_ns <= life.time_ns
 
 
+def _is_moved(life: _Life | None, start_ns: int, amount: float) -> bool:
+    """Return whether a start is the time of a life's latest point, and the total goes on.
+
+    By a clock of milliseconds another process may start at that time.
+    """
+    if life is None or life.time_ns % _NS_PER_MS == 0:
+        return False
+    return 0 <= life.time_ns - start_ns <= _MOVED_NS and amount >= life.amount
+
+
+def _is_alike(life: _Life, point: SumPoint) -> bool:
+    """Return whether both are integers, or both floats."""
+    return isinstance(life.amount, int) == isinstance(point.value, int)
+
+
 def _since(life: _LifeT, amount: float) -> tuple[_LifeT | None, bool]:
     """Return the process start to subtract from: a total that has shrunk began again."""
     return None if amount < life.amount else life, True
@@ -226,7 +254,8 @@ class CounterStream(_Lives[_Life]):
         """
         if point.temporality is Temporality.DELTA:
             return Increment(point.value, _seconds(point.start_ns, point.time_ns))
-        start_ns, time_ns, value, step = point.start_ns, point.time_ns, point.value, point.step
+        time_ns, value, step = point.time_ns, point.value, point.step
+        start_ns = self._start_of(point)
         before = self.before(start_ns, time_ns, value, step)
         if before is None:
             return None
@@ -242,6 +271,24 @@ class CounterStream(_Lives[_Life]):
             life.amount, life.time_ns = value, max(time_ns, life.time_ns)
         self.note(start_ns, step, life)
         return increment
+
+    def _start_of(self, point: SumPoint) -> int:
+        """Return the start that its life is found by.
+
+        A counter of integers and one of floats may have one name, and then one start and the same
+        times. The life of the second is a nanosecond older: so it is never ahead of the newest.
+        """
+        start_ns = point.start_ns
+        life = self.lives.get((start_ns, point.step))
+        if life is None or start_ns <= 1 or _is_alike(life, point):
+            return start_ns
+        other = self.lives.get((start_ns - 1, point.step))
+        is_second = (
+            life.time_ns == point.time_ns and point.value != life.amount
+            if other is None
+            else _is_alike(other, point)
+        )
+        return start_ns - 1 if is_second else start_ns
 
     def to_wire(self) -> wire.CounterStream:
         """Return the state for the journal."""
@@ -286,7 +333,9 @@ class HistogramStream(_Lives[_HistogramLife]):
         """
         if point.temporality is Temporality.DELTA:
             return point if point.count else None
-        before = self.before(point.start_ns, point.time_ns, point.count, point.step)
+        before = self.before(
+            point.start_ns, point.time_ns, point.count, point.step, may_move=bool(point.buckets)
+        )
         if before is None:
             return None
         life, counts = before

@@ -203,6 +203,62 @@ def test_copies_of_what_a_worker_sends_itself_tell_of_no_point_and_no_worker() -
     assert (list(found.points), list(found.exports)) == ([], [])
 
 
+@pytest.mark.parametrize("value", [True, "true"])
+def test_copies_that_a_prometheus_receiver_has_scraped_tell_of_no_point(value: bool | str) -> None:
+    """The label ``otel_scope_otel_rl_copy`` becomes an attribute of the scope."""
+    scope = InstrumentationScope(name="x", attributes=attributes({"otel_rl_copy": value}))
+    found = decoded(gauge(NumberDataPoint(as_double=1)), scope=scope)
+    assert (list(found.points), list(found.exports)) == ([], [])
+
+
+@pytest.mark.parametrize("instrument", ["gauge", "counter", "histogram", "summary"])
+def test_copies_by_a_receiver_that_leaves_the_label_tell_of_no_point(instrument: str) -> None:
+    labels = attributes({"otel_scope_otel_rl_copy": "true"})
+    number = NumberDataPoint(as_double=1, time_unix_nano=2, attributes=labels)
+    metrics = {
+        "gauge": gauge(number),
+        "counter": Metric(
+            name="c", sum=Sum(aggregation_temporality=CUMULATIVE, data_points=[number])
+        ),
+        "histogram": Metric(
+            name="h",
+            histogram=Histogram(
+                aggregation_temporality=DELTA,
+                data_points=[HistogramDataPoint(count=1, attributes=labels)],
+            ),
+        ),
+        "summary": Metric(
+            name="s", summary=Summary(data_points=[SummaryDataPoint(count=1, attributes=labels)])
+        ),
+    }
+    foreign = resource(telemetry__distro__name="")
+    assert not decoded(metrics[instrument], of=foreign).points
+
+
+def test_beside_labelled_copies_the_others_of_a_metric_are_decoded() -> None:
+    labels = attributes({"otel_scope_otel_rl_copy": "true"})
+    sent = gauge(NumberDataPoint(as_double=1, attributes=labels), NumberDataPoint(as_double=2))
+    found = decoded(sent, of=resource(telemetry__distro__name=""))
+    assert [values for _, values, _ in measured(found.points)] == [[2.0]]
+
+
+@pytest.mark.parametrize("key", ["otel_rl.copy", "otel_rl_copy"])
+def test_a_resource_of_copies_tells_of_no_point_though_its_scopes_have_lost_their_mark(
+    key: str,
+) -> None:
+    """A Collector may delete attributes of scopes; a scrape has those of the resource."""
+    request = ExportMetricsServiceRequest(
+        resource_metrics=[
+            ResourceMetrics(
+                resource=Resource(attributes=attributes({"service.name": "x", key: "true"})),
+                scope_metrics=[ScopeMetrics(metrics=[gauge(NumberDataPoint(as_double=1))])],
+            )
+        ]
+    )
+    found = decode(Batch(KEY, Signal.METRICS, request.SerializeToString(), RECEIVED_NS))
+    assert (list(found.points), list(found.exports)) == ([], [])
+
+
 def test_beside_copies_the_others_are_decoded() -> None:
     scopes: list[dict[str, str | int | float | bool]] = [{"otel_rl.copy": True}, {}]
     request = ExportMetricsServiceRequest(

@@ -5,10 +5,12 @@ import math
 import pytest
 
 from otel_rl.bridge.rows.reduce import (
+    MAX_VALUES,
     Cell,
     Distribution,
     Moments,
     merged,
+    put,
     put_all,
     quantile_of_suffix,
     reduced,
@@ -60,6 +62,30 @@ def test_one_nan_rank_shows_after_a_merge() -> None:
     result = healthy.result(Reduction.MAX)
     assert result is not None
     assert math.isnan(result)
+
+
+@pytest.mark.parametrize("number", [2, MAX_VALUES, MAX_VALUES + 1, 3 * MAX_VALUES])
+@pytest.mark.parametrize("is_list", [False, True])
+def test_the_mean_of_finite_values_is_finite_though_their_sum_is_not(
+    number: int, *, is_list: bool
+) -> None:
+    values = [1.5e308] * number
+    cells: dict[int, Cell] = {}
+    if is_list:
+        put_all(cells, 0, values, [0] * number, Reduction.MEAN)
+    else:
+        for value in values:
+            put(cells, 0, value, 0, Reduction.MEAN)
+    assert reduced(cells[0], Reduction.MEAN) == pytest.approx(1.5e308)
+    assert reduced(merged([cells[0], [1.5e308]]), Reduction.MEAN) == pytest.approx(1.5e308)
+
+
+@pytest.mark.parametrize("number", [2, 2 * MAX_VALUES])
+def test_the_mean_of_an_infinity_is_infinite(number: int) -> None:
+    cells: dict[int, Cell] = {}
+    put_all(cells, 0, [1.0] * number + [math.inf], [0] * (number + 1), Reduction.MEAN)
+    put_all(cells, 0, [2.0], [0], Reduction.MEAN)
+    assert reduced(cells[0], Reduction.MEAN) == math.inf
 
 
 def test_infinity_is_the_maximum() -> None:

@@ -82,6 +82,31 @@ def test_delta_points_are_increments() -> None:
     assert increments(counted(1, 2, 5, "delta"), counted(2, 4, 5, "delta")) == [(5, 1.0), (5, 2.0)]
 
 
+def test_two_counters_of_one_name_one_start_and_one_time_count_both() -> None:
+    """Java's SDK sends a counter of integers and one of floats of the same name so."""
+    points = [
+        counted(1, second, value) for second in (2, 3, 4) for value in (10 * second, 1.5 * second)
+    ]
+    assert [one and one[0] for one in increments(*points)] == [20, 3.0, 10, 1.5, 10, 1.5]
+    assert increments(*points, *points)[6:] == [None] * 6
+
+
+def test_two_counters_of_one_name_are_no_shared_instance_also_after_a_restart() -> None:
+    stream = CounterStream()
+    for second in range(2, 8):
+        for value in (1.5 * second, 10 * second):
+            stream.advance(counted(1, second, value))
+            assert not stream.is_shared
+        stream = CounterStream.from_wire(stream.to_wire())
+    assert sorted(life.amount for life in stream.lives.values()) == [10.5, 70]
+
+
+def test_a_counter_that_becomes_a_float_is_one() -> None:
+    """Python's SDK sends what the sum is."""
+    points = [counted(1, 2, 10), counted(1, 3, 10.5), counted(1, 4, 11.0), counted(1, 5, 12)]
+    assert [one and one[0] for one in increments(*points)] == [10, 0.5, 0.5, 1]
+
+
 def test_integers_stay_exact_beyond_the_precision_of_floats() -> None:
     big = 2**60
     assert increments(counted(1, 2, big), counted(1, 3, big + 1))[1] == (1, 1.0)
@@ -204,6 +229,52 @@ def test_a_histogram_that_halves_its_resolution_keeps_its_counts() -> None:
     assert new is not None
     assert [n for _, _, n in new.buckets] == [1]
     assert math.isclose(new.buckets[0][1], math.sqrt(2))
+
+
+# Ruby's SDK 0.16 starts a point of a cumulative exponential histogram at the time of the last.
+ODD = 345_678  # its clock counts nanoseconds
+
+
+def moving(*counts: int, shift_ns: int = 0, odd_ns: int = ODD) -> list[HistogramPoint]:
+    """Points whose starts move like those of deltas; ``shift_ns`` as in ``decode.py``."""
+    return [
+        dataclasses.replace(
+            histogram(0, second, (0, 1, number)),
+            start_ns=(second - 1) * S + odd_ns - shift_ns,
+            time_ns=second * S + odd_ns,
+        )
+        for second, number in enumerate(counts, 2)
+    ]
+
+
+def new_counts(*points: HistogramPoint) -> list[int | None]:
+    stream = HistogramStream()
+    found = [stream.advance(point) for point in points]
+    return [None if new is None else new.count for new in found]
+
+
+@pytest.mark.parametrize("shift_ns", [0, 1])
+def test_totals_whose_start_moves_count_once(shift_ns: int) -> None:
+    assert new_counts(*moving(3, 5, 5, 6, shift_ns=shift_ns)) == [3, 2, None, 1]
+
+
+def test_a_repeated_total_whose_start_has_moved_on_counts_once() -> None:
+    points = moving(3, 5, 6)
+    assert new_counts(*points, *points) == [3, 2, 1, None, None, None]
+
+
+def test_a_smaller_total_since_the_last_point_is_a_new_life() -> None:
+    assert new_counts(*moving(3, 2, 4)) == [3, 2, 2]
+
+
+def test_a_process_may_start_in_the_millisecond_of_the_last_point_of_another() -> None:
+    assert new_counts(*moving(3, 5, odd_ns=0)) == [3, 5]
+
+
+def test_intervals_without_buckets_count_whole() -> None:
+    """A StatsD receiver's summaries are of the time since the one before."""
+    points = [dataclasses.replace(point, buckets=()) for point in moving(3, 5, 6)]
+    assert new_counts(*points) == [3, 5, 6]
 
 
 @pytest.mark.parametrize("kind", ["delta", "cumulative"])
