@@ -44,8 +44,8 @@ class KnownWorker(NamedTuple):
         instance: Its ``service.instance.id``.
         name: ``<role>/<index>``.
         standing: A number of ``WorkerStanding``.
-        first_ns: Its first export, by the bridge's clock; 0 before one.
-        received_ns: Its last export, by the bridge's clock.
+        first_ns: Its first export, by the run's clock, see ``PausableClock``; 0 before one.
+        received_ns: Its last export, by the bridge's clock; 0 before one.
         newest_step: None without steps.
     """
 
@@ -216,7 +216,7 @@ def read_standing(connection: Connection, run: str) -> Standing:
             f"{who.role}/{label}",
             of.standing,
             of.first_ns,
-            of.received_ns,
+            _by_the_bridges_clock(of.received_ns, aligner.clock),
             of.newest_step,
         )
         for (who, label), of in zip(identities.workers, table.workers, strict=False)
@@ -229,6 +229,12 @@ def read_standing(connection: Connection, run: str) -> Standing:
         {role: Spent(*spent) for role, spent in told.items()},
         _cause(*subject[1:]),
     )
+
+
+def _by_the_bridges_clock(time_ns: int, clock: wire.PausableClock) -> int:
+    """Return when the run's clock showed a time; exact since the last pause but one."""
+    is_since_pause = time_ns > clock.since_ns - clock.deaf_ns
+    return time_ns + clock.deaf_ns if time_ns and is_since_pause else time_ns
 
 
 def _cause(kind: str = _NONE, role: str = _NONE, worker: str = _NONE) -> str:
