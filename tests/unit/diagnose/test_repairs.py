@@ -256,7 +256,7 @@ def test_a_nan_in_a_later_snapshot_of_many_quick_steps_has_its_step_and_its_sour
     def snapshot(first: int, last: int, since: int) -> Facts:
         rows = [
             RowFacts(
-                step, step, {key: math.nan if step >= since else 1.0 for key in ("loss", "norm")}
+                step, step, dict.fromkeys(("loss", "norm"), math.nan if step >= since else 1.0)
             )
             for step in range(first, last + 1)
         ]
