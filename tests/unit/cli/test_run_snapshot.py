@@ -204,11 +204,32 @@ def test_the_last_report_of_a_worker_is_by_the_clock_on_the_wall_after_a_bridges
     life.processor.round(after_ns)  # it cannot have received anything before
     late = [replace(batch, received_ns=after_ns + 2 * S) for batch in step(LIVE, 0, 0)]
     life.take(*late, now_ns=after_ns + 4 * S)
-    with looking(tmp_path) as connection:
-        (run,) = read_runs(connection, tmp_path)
-        snapshot = RunWatch(LIVE).look(connection, run, after_ns + 10 * S)
+    assert idle(life, tmp_path, after_ns + 10 * S) == [("trainer/0", 8), ("trainer/1", 3_610)]
+
+
+def test_of_two_downtimes_of_a_bridge_both_count(tmp_path: Path) -> None:
+    life = Life(tmp_path)
+    life.take(begin(LIVE, 0), begin(LIVE, 1), now_ns=start_ns(LIVE))
+    now_ns = start_ns(LIVE)
+    for number in range(2):
+        life.journal.close()
+        life = Life(tmp_path)
+        now_ns += 1_000 * S
+        life.processor.round(now_ns)
+        # Its clock is right, and the last export is before the last downtime.
+        ranks = (0, 1) if number == 0 else (0,)
+        late = [
+            replace(batch, received_ns=now_ns)
+            for rank in ranks
+            for batch in step(LIVE, rank, (now_ns - start_ns(LIVE)) // S - 1)
+        ]
+        life.take(*late, now_ns=now_ns + S)
+    assert idle(life, tmp_path, now_ns + 10 * S) == [("trainer/0", 10), ("trainer/1", 1_010)]
+
+
+def idle(life: Life, directory: Path, now_ns: int) -> list[tuple[str, int]]:
+    with looking(directory) as connection:
+        (run,) = read_runs(connection, directory)
+        snapshot = RunWatch(LIVE).look(connection, run, now_ns)
     life.journal.close()
-    assert [(one.name, round(one.idle_s)) for one in snapshot.workers] == [
-        ("trainer/0", 8),
-        ("trainer/1", 3_610),
-    ]
+    return [(one.name, round(one.idle_s)) for one in snapshot.workers]
