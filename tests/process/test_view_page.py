@@ -463,7 +463,9 @@ def search(browser: Browser, text: str) -> None:
 
 def test_a_step_of_a_chart_leads_to_its_spans_and_samples(viewed: Viewed) -> None:
     sampled = ExperimentKey("sampled")
-    samples = [{"step": float(step), "completion": f"of {step}"} for step in range(1, 11)]
+    samples: list[Mapping[str, str | float]] = [
+        {"step": step, "completion": f"of {step}"} for step in range(1, 11)
+    ]
     write_run(viewed.data / "sampled", LookedAt(sampled, steps=10, samples=samples))
     browser = viewed.open(sampled, "overview")
     browser.wait("document.querySelector('[data-panel]')?.data?.length > 0")
