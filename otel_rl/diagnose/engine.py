@@ -42,6 +42,7 @@ from otel_rl.diagnose.result import Cause, Diagnosis, Evidence, Kind, Verdict
 from otel_rl.diagnose.spans.critical_path import IDLE
 from otel_rl.diagnose.stats.levels import LONGER, LONGER_NOISE, LevelChange, level, settled
 from otel_rl.diagnose.transients import lasting
+from otel_rl.goodput import duration
 
 __all__ = ["diagnose"]
 
@@ -84,6 +85,7 @@ _MIN_PART: Final = 0.2  # part of a step that a slowdown must take to explain it
 _SHORTER: Final = (0.85, 0.7, 0.55, 0.4)  # ends of the parts that are searched for past causes
 _FEWEST_OF_PART: Final = 20  # steps
 _FAILURES: Final = 8  # that are listed
+_MOST_PAUSES: Final = 4  # whose steps are named
 _FEW: Final = 8  # steps in which no change can be detected
 
 
@@ -150,13 +152,25 @@ def diagnose(
 def _pauses(history: RunHistory) -> Iterator[str]:
     """Yield in words when all stood still together, and went on."""
     begun = sorted((at_s, step) for step, at_s in history.begun_s.items())
-    for begin_s, end_s in history.silences:
-        if begun and begun[0][0] <= begin_s < end_s <= begun[-1][0]:
-            step = begun[bisect_right(begun, (begin_s, history.last)) - 1][1]
-            yield (
-                f"no worker was heard for {end_s - begin_s:.3g} s after step {step}: all stood "
-                "still together, or their network did"
-            )
+    found = [
+        (end_s - begin_s, begun[bisect_right(begun, (begin_s, history.last)) - 1][1])
+        for begin_s, end_s in history.silences
+        if begun and begun[0][0] <= begin_s < end_s <= begun[-1][0]
+    ]
+    if not found:
+        return
+    seconds, steps = [one[0] for one in found], [one[1] for one in found]
+    times = duration(max(seconds))
+    after = f"step {steps[0]}"
+    if len(found) > 1:
+        more = f" and {len(steps) - _MOST_PAUSES} more" if len(steps) > _MOST_PAUSES else ""
+        shortest = duration(min(seconds))
+        times = times if shortest == times else f"{shortest} to {times}"
+        after = f"steps {', '.join(map(str, steps[:_MOST_PAUSES]))}{more}"
+    yield (
+        f"no worker was heard for {times} after {after}: all stood still together, or their "
+        "network did"
+    )
 
 
 def _since_change(history: RunHistory, causes: Sequence[Cause], first: int) -> int:

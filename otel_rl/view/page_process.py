@@ -28,6 +28,7 @@ from otel_rl.bridge.ingest.security.tokens import Grant
 from otel_rl.bridge.live_diagnosis.diagnosis_client import reading_environment
 from otel_rl.errors import OtelRLError
 from otel_rl.redaction import shown
+from otel_rl.view import report
 from otel_rl.view.access import Access
 from otel_rl.view.app import PageRoutes
 from otel_rl.view.pages import Answer, Pages, Question
@@ -180,7 +181,7 @@ def main(descriptor: int) -> None:
             except OtelRLError as exc:  # of the shared database; the next question tries again
                 answer = Answer(503, orjson.dumps({"error": shown(str(exc))}))
             else:
-                answer = pages.answer(Question(path, query, experiments))
+                answer = report.answer(pages, Question(path, query, experiments))
             channel.send_bytes(orjson.dumps([answer.status, answer.media, answer.encoding]))
             channel.send_bytes(answer.body)
 

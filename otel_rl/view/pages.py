@@ -35,7 +35,7 @@ from otel_rl.view.parts.overview import (
     step_seconds,
 )
 from otel_rl.view.parts.rollouts import Order, Wanted, rollouts
-from otel_rl.view.parts.timeline import timeline
+from otel_rl.view.parts.timeline import step_without_spans, timeline
 from otel_rl.view.parts.workers import heatmap, phases, standing
 
 __all__ = ["Answer", "Pages", "Question"]
@@ -152,7 +152,12 @@ class Pages:
 
     def _runs(self, question: Question) -> Any:
         found, faults = self._journals.runs()
-        seen = [one for one in found if may_see(one, question.experiments)]
+        wanted = question.query.get("search", "").casefold()
+        seen = [
+            one
+            for one in found
+            if wanted in str(one.run.key).casefold() and may_see(one, question.experiments)
+        ]
         now_ns = self._clock_ns()
         return {
             "version": __version__,
@@ -255,8 +260,14 @@ class Pages:
         }
 
     def _timeline(self, found: Found, query: Mapping[str, str]) -> Any:
-        shown_ = timeline(found, first=_step(query, "first"), last=_step(query, "last"))
-        return {**shown_, "trace_url": redacted(self._settings.align.trace_url)}
+        last = _step(query, "last")
+        shown_ = timeline(found, first=_step(query, "first"), last=last)
+        answer = {**shown_, "gone": None, "trace_url": redacted(self._settings.align.trace_url)}
+        if last is None or any(one["step"] == last for one in shown_["steps"]):
+            return answer
+        progress = self._journals.read(found)
+        gone = step_without_spans(progress.data, last)
+        return {**answer, "gone": gone, **_read_so_far(progress)}
 
     def _rollouts(self, found: Found, query: Mapping[str, str]) -> Any:
         search, table = query.get("search", ""), query.get("table", "")

@@ -12,9 +12,9 @@ import orjson
 from otel_rl.bridge.config import BridgeSettings
 from otel_rl.dashboard.sections import ASYNC, DIAGNOSIS, STEP_TIME
 from otel_rl.errors import ConfigError
-from otel_rl.view.pages import Pages, Question
+from otel_rl.view.pages import Answer, Pages, Question
 
-__all__ = ["CAUSES", "EVERYTHING", "Contents", "report_html", "write_report"]
+__all__ = ["CAUSES", "EVERYTHING", "Contents", "answer", "report_html", "write_report"]
 
 _STATIC: Final = importlib.resources.files("otel_rl.view") / "static"
 
@@ -112,6 +112,30 @@ def report_html(
     return html.replace("</body>", f"{tail}\n</body>")
 
 
+def answer(pages: Pages, question: Question) -> Answer:
+    """Answer a question of the page; ``runs/<id>/report`` is the run as one HTML file.
+
+    A history that is half read would hold up other questions, so its report is refused.
+    """
+    match question.path.split("/"):
+        case ["runs", run, "report"]:
+            overview = pages.answer(question._replace(path=f"runs/{run}/overview", query={}))
+            if overview.status != 200:
+                return overview
+            if _found(overview)["read"] < 1:
+                return _refusal("The history is still being read.")
+            try:
+                html = report_html(pages, run)
+            except ConfigError as exc:
+                return _refusal(str(exc))
+            return Answer(200, gzip.compress(html.encode(), 1), "text/html", "gzip")
+    return pages.answer(question)
+
+
+def _refusal(why: str) -> Answer:
+    return Answer(503, orjson.dumps({"error": why}))
+
+
 def _answers(
     pages: Pages, run: str, contents: Contents, news: Callable[[str], None]
 ) -> Iterator[tuple[str, Any]]:
@@ -157,10 +181,14 @@ def _range(steps: tuple[int, int] | None) -> Mapping[str, str]:
 
 def _get(pages: Pages, path: str, query: Mapping[str, str] = {}) -> Any:
     answer = pages.answer(Question(path, query))
-    found = orjson.loads(gzip.decompress(answer.body) if answer.encoding else answer.body)
+    found = _found(answer)
     if answer.status != 200:
         raise ConfigError(str(found["error"]))
     return found
+
+
+def _found(answer: Answer) -> Any:
+    return orjson.loads(gzip.decompress(answer.body) if answer.encoding else answer.body)
 
 
 def _text(name: str) -> str:

@@ -11,6 +11,7 @@ import uvicorn
 from starlette.applications import Starlette
 
 from otel_rl.bridge.config import BridgeSettings
+from otel_rl.view import report
 from otel_rl.view.app import PageRoutes
 from otel_rl.view.listener import Listener
 from otel_rl.view.pages import Answer, Pages, Question
@@ -73,7 +74,7 @@ class ViewServer:
 
     async def _answer(self, question: Question) -> Answer:
         return await asyncio.get_running_loop().run_in_executor(
-            self._thread, self._pages.answer, question
+            self._thread, report.answer, self._pages, question
         )
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from selenium.webdriver.common.keys import Keys
 
 from otel_rl.bridge.config import BridgeSettings
 from otel_rl.records import ExperimentKey, ExperimentStatus
@@ -15,6 +16,7 @@ from otel_rl.run_id import run_id
 from otel_rl.view.pages import Pages
 from otel_rl.view.report import report_html
 from tests.browser import Browser
+from tests.journals.small_run import LIVE, RANKS, STEPS, Life, start_ns, step
 from tests.process.commands import OTEL_RL, clean_environment
 from tests.view_runs import GRPO, HOSTILE, MEASURED, T0, LookedAt, S, write_run
 
@@ -23,6 +25,40 @@ pytestmark = pytest.mark.process
 HOSTILE_KEY = ExperimentKey(HOSTILE, "<b>1</b>")
 LARGE = ExperimentKey("large", "1")
 WORKERS = 1_000
+PAGES = ("overview", "timeline", "workers", "rollouts", "health")
+
+# Texts, out of charts, with less contrast than 4.5.
+_PALE = """(() => {
+  const parts = (color) => color.match(/[\\d.]+/g).map(Number);
+  const light = ([r, g, b]) => [r, g, b]
+    .map((one) => (one /= 255) <= 0.04045 ? one / 12.92 : ((one + 0.055) / 1.055) ** 2.4)
+    .reduce((sum, one, place) => sum + one * [0.2126, 0.7152, 0.0722][place], 0);
+  const ground = (of) => {
+    for (; of; of = of.parentElement) {
+      const color = parts(getComputedStyle(of).backgroundColor);
+      if (color[3] !== 0) return color;
+    }
+    return [255, 255, 255];
+  };
+  const found = [];
+  for (const one of document.querySelectorAll('body *:not(svg *)')) {
+    const hasText = [...one.childNodes].some((of) => of.nodeType === 3 && of.data.trim());
+    if (!hasText || !one.checkVisibility() || one.disabled) continue;
+    const [a, b] = [light(parts(getComputedStyle(one).color)), light(ground(one))];
+    const contrast = (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
+    if (contrast < 4.5) found.push(`${one.textContent.slice(0, 40)}: ${contrast.toFixed(2)}`);
+  }
+  return found;
+})()"""
+
+# Controls, pictures and columns without a name, or with one that lacks their text.
+_NAMELESS = """[...document.querySelectorAll(
+  'button, a, input, select, th, [role=img], [role=meter], [role=region]'
+)].filter((one) => one.checkVisibility()).filter((one) => {
+  const label = one.getAttribute('aria-label') ?? one.labels?.[0]?.textContent;
+  const text = one.matches('select, input, [role]') ? '' : one.textContent.trim();
+  return !(label || text) || (label && text.length > 1 && !label.includes(text));
+}).map((one) => one.outerHTML.slice(0, 120))"""
 
 
 @dataclass(frozen=True)
@@ -310,6 +346,11 @@ def test_a_phone_scrolls_in_one_direction(viewed: Viewed) -> None:
     browser = viewed.browser
     browser.resize(500, 900)  # Chromium has no narrower window
     try:
+        browser.open(viewed.url, "runs")
+        assert browser.get("document.documentElement.scrollWidth <= innerWidth")
+        badges = "[...document.querySelectorAll('.list .badge')].map((one) => one.parentElement)"
+        right = f"{badges}.map((one) => one.getBoundingClientRect().right)"
+        assert max(browser.get(right)) <= 500  # states and verdicts are seen
         for page in ("overview", "workers", "rollouts", "health"):
             viewed.open(GRPO, page)
             assert browser.get("document.documentElement.scrollWidth <= innerWidth"), page
@@ -387,3 +428,110 @@ def test_a_report_says_of_when_it_is(viewed: Viewed) -> None:
     viewed.browser.open(path.as_uri(), "overview")
     assert "14 Nov 2023" in viewed.browser.get("document.querySelector('#live').textContent")
     assert viewed.browser.complaints() == []
+
+
+def test_a_run_beyond_the_list_is_found_by_its_name(viewed: Viewed) -> None:
+    browser = viewed.browser
+    browser.open(viewed.url, "runs")
+    browser.do(
+        "const get = otelRl.get; otelRl.get = async (path, query) => {"
+        "  const found = await get(path, query);"
+        "  if (path !== 'runs' || query?.search) return found;"
+        "  return { ...found, runs: found.runs.slice(0, 1), left_out: found.runs.length - 1 };"
+        "}; dispatchEvent(new HashChangeEvent('hashchange'))"
+    )
+    browser.wait("document.querySelector('.list')?.textContent.includes('older runs')")
+    names = (
+        "[...document.querySelectorAll('[data-run]')].filter((one) => one.offsetHeight)"
+        ".map((one) => one.querySelector('a').textContent)"
+    )
+    first = browser.get(names)
+    search(browser, "broken")
+    browser.wait(f"{names}.join() === 'broken'")
+    search(browser, "")
+    browser.wait(f"{names}.length === 1 && {names}.join() !== 'broken'")
+    assert browser.get(names) == first
+    assert browser.complaints() == []
+
+
+def search(browser: Browser, text: str) -> None:
+    browser.do(
+        f"const find = document.querySelector('#search'); find.value = '{text}';"
+        "find.dispatchEvent(new Event('input'))"
+    )
+
+
+def test_a_step_of_a_chart_leads_to_its_spans_and_samples(viewed: Viewed) -> None:
+    sampled = ExperimentKey("sampled")
+    samples: list[Mapping[str, str | float]] = [
+        {"step": step, "completion": f"of {step}"} for step in range(1, 11)
+    ]
+    write_run(viewed.data / "sampled", LookedAt(sampled, steps=10, samples=samples))
+    browser = viewed.open(sampled, "overview")
+    browser.wait("document.querySelector('[data-panel]')?.data?.length > 0")
+    browser.do("document.querySelector('[data-panel]').emit('plotly_click', {points: [{x: 7}]})")
+    links = "[...document.querySelectorAll('#picked a')].map((one) => one.hash).join(' ')"
+    run = run_id(sampled.experiment, sampled.trial)
+    assert browser.get(links) == f"#/run/{run}/timeline/7 #/run/{run}/rollouts/7"
+    browser.press(Keys.ESCAPE)
+    assert browser.get(links) == ""
+    browser.open(f"{viewed.url}#/run/{run}/rollouts/7", "rollouts")
+    assert browser.get("document.querySelector('#step').value") == "7"
+    rows = "[...document.querySelectorAll('#samples tbody tr')].map((one) => one.innerText)"
+    assert [row.split() for row in browser.get(rows)] == [["7", "of", "7"]]
+    assert browser.complaints() == []
+
+
+def test_a_step_whose_spans_are_gone_is_told_with_its_trace(viewed: Viewed) -> None:
+    life = Life(viewed.data / "gone")
+    for number in range(STEPS):
+        batches = [batch for rank in range(RANKS) for batch in step(LIVE, rank, number)]
+        life.take(*batches, now_ns=start_ns(LIVE) + (number + 2) * S)
+    life.take(now_ns=start_ns(LIVE) + 60 * S)
+    life.journal.write(lambda of: of.execute("DELETE FROM trails WHERE number < 6").close())
+    life.journal.close()
+    browser = viewed.browser
+    run = run_id(LIVE.experiment, LIVE.trial)
+    browser.open(f"{viewed.url}#/run/{run}/timeline/1", "timeline")
+    assert browser.complaints() == []
+    told = browser.get("document.querySelector('.notice').textContent")
+    assert "has no spans of step 1, but of steps " in told
+    assert re.search(
+        r"It took 1.0 s, most of it trainer/train of trainer/\d.*: [0-9a-f]{32}$", told
+    )
+
+
+def test_a_run_is_saved_as_one_file_from_its_page(viewed: Viewed) -> None:
+    browser = viewed.open(GRPO, "overview")
+    browser.wait("document.querySelector('#save')?.download === 'grpo-1.html'")
+    saved = viewed.data.parent / "saved.html"
+    saved.write_text(
+        browser.get("fetch(document.querySelector('#save').href).then((one) => one.text())"),
+        encoding="utf-8",
+    )
+    browser.open(saved.as_uri(), "overview")
+    browser.wait("document.querySelector('[data-panel]')?.data?.length > 0")
+    assert browser.get("document.querySelector('#save')") is None
+    assert browser.complaints() == []
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_texts_have_the_contrast_that_wcag_asks_for(viewed: Viewed, theme: str) -> None:
+    browser = viewed.browser
+    browser.open(viewed.url, "runs")
+    browser.do(f"localStorage.setItem('otel_rl.theme', '{theme}')")
+    browser.open(viewed.url, "runs")
+    assert browser.get(_PALE) == []
+    for page in PAGES:
+        viewed.open(GRPO, page)
+        if page == "overview":
+            browser.wait("document.querySelector('#verdict li')")
+        assert browser.get(_PALE) == [], page
+    browser.do("localStorage.clear()")
+
+
+def test_a_screen_reader_has_a_name_for_everything(viewed: Viewed) -> None:
+    viewed.browser.open(viewed.url, "runs")
+    assert viewed.browser.get(_NAMELESS) == []
+    for page in PAGES:
+        assert viewed.open(GRPO, page).get(_NAMELESS) == [], page

@@ -44,8 +44,8 @@ class KnownWorker(NamedTuple):
         instance: Its ``service.instance.id``.
         name: ``<role>/<index>``.
         standing: A number of ``WorkerStanding``.
-        first_ns: Its first export, by the bridge's clock; 0 before one.
-        received_ns: Its last export, by the bridge's clock.
+        first_ns: Its first export, by the run's clock, see ``PausableClock``; 0 before one.
+        received_ns: Its last export, by the bridge's clock; 0 before one.
         newest_step: None without steps.
     """
 
@@ -216,7 +216,7 @@ def read_standing(connection: Connection, run: str) -> Standing:
             f"{who.role}/{label}",
             of.standing,
             of.first_ns,
-            of.received_ns,
+            _by_the_bridges_clock(of.received_ns, of.event_ns, aligner.clock),
             of.newest_step,
         )
         for (who, label), of in zip(identities.workers, table.workers, strict=False)
@@ -229,6 +229,19 @@ def read_standing(connection: Connection, run: str) -> Standing:
         {role: Spent(*spent) for role, spent in told.items()},
         _cause(*subject[1:]),
     )
+
+
+def _by_the_bridges_clock(time_ns: int, event_ns: int, clock: wire.PausableClock) -> int:
+    """Return when the run's clock showed the time of an export.
+
+    Args:
+        time_ns: By the run's clock; 0 before an export.
+        event_ns: By the worker's clock, to tell how far the run's was behind before its last pause.
+        clock: Of the run.
+    """
+    if time_ns and time_ns > clock.since_ns - clock.deaf_ns:
+        return time_ns + clock.deaf_ns
+    return max(time_ns, min(event_ns, time_ns + clock.deaf_ns)) if time_ns else 0
 
 
 def _cause(kind: str = _NONE, role: str = _NONE, worker: str = _NONE) -> str:

@@ -14,7 +14,7 @@ from otel_rl.diagnose.classify import (
     with_gaps,
     work_of,
 )
-from otel_rl.diagnose.detectors.slow_phases import step_time, traces_of
+from otel_rl.diagnose.detectors.slow_phases import in_seconds, step_time, traces_of
 from otel_rl.diagnose.detectors.workload import Workload, follows_a_change
 from otel_rl.diagnose.history.run_history import RunHistory, Track
 from otel_rl.diagnose.result import Cause, Evidence, Kind
@@ -63,7 +63,7 @@ def starvation(history: RunHistory) -> Iterator[Cause]:
         Kind.STARVATION,
         0.5 + 0.1 * min(1.0, more / (usual or more)) + 0.02 * min(5, len(evidence)),
         f"{place.role} waits for samples since step {change.step}: {place.phase} took "
-        f"{change.before * 1e3:.3g} ms of a step before and {change.after * 1e3:.3g} ms now, and "
+        f"{in_seconds(change.before)} of a step before and {in_seconds(change.after)} now, and "
         "its producers are as fast as before",
         role=place.role,
         phase=place.phase,

@@ -12,6 +12,7 @@ from otel_rl.diagnose.history.rhythm import Rhythm
 from otel_rl.diagnose.history.run_history import PhaseKey, RunHistory, Track
 from otel_rl.diagnose.open_work import is_current
 from otel_rl.diagnose.result import Cause, Evidence, Kind
+from otel_rl.goodput import duration
 from otel_rl.semconv import names
 from otel_rl.semconv.spec import AWAITING, STEP_SPAN
 
@@ -73,8 +74,8 @@ class Hang(NamedTuple):
         """Return who hangs, in what, and since when."""
         does = "has been in" if self.is_told else "still reports, and has done no"
         return (
-            f"{self.worker} {does} {self.phase} for {self.age_s:.3g} s since step {self.since}, "
-            f"at most {self.longest_s:.3g} s before; the others go on"
+            f"{self.worker} {does} {self.phase} for {duration(self.age_s)} since step "
+            f"{self.since}, at most {duration(self.longest_s)} before; the others go on"
         )
 
 

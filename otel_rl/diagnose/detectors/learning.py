@@ -78,15 +78,18 @@ def _turned(history: RunHistory, key: str, worker: str, first: int) -> int | Non
     of = history.workers.get(key, {})
     if worker not in of or min(of[worker].steps) > first:
         return None
-    if min(of[worker].steps) < first:
-        return first
-    # Both are in one snapshot of many quick steps, whose rows tell them apart.
-    finite, rows = False, history.rows.get(key, Track())
+    # A snapshot of many quick steps has the newest of them; its rows tell them apart.
+    before = max((step for step in of[worker].steps if step < first), default=None)
+    finite, rows = before is not None, history.rows.get(key, Track())
     for step, value in zip(rows.steps, rows.values, strict=True):
+        if before is not None and step <= before:
+            continue
+        if before is not None and step > first:
+            break
         if finite and not math.isfinite(value):
             return step
         finite = finite or math.isfinite(value)
-    return None
+    return None if before is None else first
 
 
 def _counted_odd(history: RunHistory) -> list[tuple[int, str, str]]:
@@ -107,7 +110,9 @@ def _is_alone(
     if re.search(Subject.NONFINITE, key):
         odd = {name for at, of, name in counted if of == key and at <= step}
     else:
-        odd = {name for name, of in history.oddities[key].items() if of.steps[0] <= step}
+        # Workers of one snapshot turned at once: it does not tell their steps apart.
+        seen = max(step, history.oddities[key][worker].steps[0])
+        odd = {name for name, of in history.oddities[key].items() if of.steps[0] <= seen}
     return bool(others) and odd.isdisjoint(others)
 
 

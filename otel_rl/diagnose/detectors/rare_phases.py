@@ -16,6 +16,7 @@ from otel_rl.diagnose.detectors.slow_phases import slow_kind, step_time, traces_
 from otel_rl.diagnose.history.run_history import PhaseKey, RunHistory, Track
 from otel_rl.diagnose.result import Cause, Evidence
 from otel_rl.diagnose.stats.levels import medians, settled
+from otel_rl.goodput import duration
 
 __all__ = ["rare_phases"]
 
@@ -106,8 +107,8 @@ def _cause(
         slow_kind(place, is_alone=worker is not None and len(of) > 1),
         0.6,
         f"{place.phase} of {worker or place.role}, which is not in every step, takes "
-        f"{after_s / before_s:.1f} times as long since step {since}: {before_s:.3g} s before, "
-        f"{after_s:.3g} s now",
+        f"{after_s / before_s:.1f} times as long since step {since}: {duration(before_s)} before, "
+        f"{duration(after_s)} now",
         role=place.role,
         worker=worker,
         phase=place.phase,

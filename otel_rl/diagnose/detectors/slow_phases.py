@@ -24,6 +24,7 @@ from otel_rl.diagnose.stats.changes import spread
 from otel_rl.diagnose.stats.levels import LevelChange, common_ratio, level, medians, settled, soon
 from otel_rl.diagnose.stats.peers import Peers, peers_of
 from otel_rl.diagnose.stats.pooled import pooled
+from otel_rl.goodput import duration
 from otel_rl.semconv.spec import STEP_SPAN
 
 __all__ = [
@@ -496,4 +497,4 @@ def _cause(history: RunHistory, place: PhaseKey, slow: list[_Slow], *, is_alone:
 
 def in_seconds(value: float) -> str:
     """Return a duration in words."""
-    return f"{value * 1e3:.3g} ms" if value < 1 else f"{value:.3g} s"
+    return f"{value * 1e3:.3g} ms" if value < 1 else duration(value)

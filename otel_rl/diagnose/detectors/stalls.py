@@ -25,6 +25,7 @@ from otel_rl.diagnose.open_work import is_current
 from otel_rl.diagnose.result import Cause, Evidence, Kind
 from otel_rl.diagnose.stats.changes import spread
 from otel_rl.diagnose.stats.levels import settled
+from otel_rl.goodput import duration
 from otel_rl.records import ExperimentStatus
 from otel_rl.semconv import names
 from otel_rl.semconv.spec import AWAITING, STEP_SPAN
@@ -87,12 +88,13 @@ def stalls(history: RunHistory) -> Iterator[Cause]:
     is_held_up = any(one.is_work and one.seconds > stands_s / 2 for one in ages)
     if not is_held_up and _has_ended(history):
         return
-    words = f"no step since step {history.last}, for {stands_s:.3g} s, usually {usual_s:.3g}; "
+    times = f"for {duration(stands_s)}, usually {duration(usual_s)}"
+    words = f"no step since step {history.last}, {times}; "
     if ages and ages[0].is_work:
         _, age_s, worker, phase, told_ago_s = ages[0]
         yield _cause(
             history,
-            f"{words}{worker} has been in {phase} for {age_s + told_ago_s:.3g} s",
+            f"{words}{worker} has been in {phase} for {duration(age_s + told_ago_s)}",
             [worker],
             phase=phase,
             evidence=[
@@ -123,7 +125,7 @@ def _at_work(history: RunHistory, words: str, standing: Standing) -> Cause:
     more = f" and {len(workers) - _MOST_NAMED} more" if len(workers) > _MOST_NAMED else ""
     others = "the first work that is not done"
     if standing.is_partly_done and standing.done_s is not None:
-        others = f"which others have done {history.ends_s - standing.done_s:.3g} s ago"
+        others = f"which others have done {duration(history.ends_s - standing.done_s)} ago"
     return _cause(
         history,
         f"{words}{', '.join(workers[:_MOST_NAMED])}{more} came to no end of {place.phase}, "

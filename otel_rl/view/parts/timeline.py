@@ -17,10 +17,11 @@ from otel_rl.diagnose.spans.span_forest import Forest
 from otel_rl.records import SpanRecord
 from otel_rl.semconv.spec import STEP_SPAN
 from otel_rl.view.journals import Found
+from otel_rl.view.run_data import RunData
 from otel_rl.view.text import in_order, label
 from otel_rl.view.worker_places import spans_in
 
-__all__ = ["timeline"]
+__all__ = ["step_without_spans", "timeline"]
 
 _MAX_SPANS: Final = 3_000
 _MAX_LINKS: Final = 4_000
@@ -83,6 +84,20 @@ def timeline(found: Found, *, first: int | None = None, last: int | None = None)
         "path": _path(spans, [roots[step] for step in steps], lanes, start_ns),
         "left_out": len(inside) - len(shown),
         "clocks": [{"host": label(host), "seconds": ns / 1e9} for host, ns in ahead.items()],
+    }
+
+
+def step_without_spans(data: RunData, step: int) -> dict[str, Any]:
+    """Return what the history has of a step whose spans are gone: time, phase, worker, trace."""
+    known = next((one for one in reversed(data.steps) if one.step == step), None)
+    if known is None:
+        return {"step": step}
+    return {
+        "step": step,
+        "seconds": known.seconds,
+        "longest": label(known.longest),
+        "worker": label(known.worker),
+        "trace": known.trace_id,
     }
 
 

@@ -37,7 +37,7 @@ otelRl.charts = {
   },
 
   // Lines of one panel, with marks where workers failed and where a cause began.
-  lines(element, panel, lines, { x, marks = [], onzoom = null }) {
+  lines(element, panel, lines, { x, marks = [], onzoom = null, onstep = null }) {
     const { plain } = otelRl;
     const { palette, color } = otelRl.charts;
     const traces = lines.flatMap((line, place) => {
@@ -77,6 +77,7 @@ otelRl.charts = {
         else if (change["xaxis.autorange"]) onzoom(null, null);
       });
     }
+    if (isNew && onstep) element.on("plotly_click", (event) => onstep(event.points[0].x));
     return drawn;
   },
 

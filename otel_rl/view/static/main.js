@@ -102,7 +102,8 @@
     document.getElementById("crumbs").textContent = `${found.experiment} / ${found.trial}`;
     document.title = `${found.experiment} – otel_rl`;
     otelRl.fill(header,
-      h("div", { class: "row" }, h("h1", {}, h("bdi", {}, found.experiment)), otelRl.badge(found.state), h("span", { class: "quiet cut" }, h("bdi", {}, found.trial))),
+      h("div", { class: "row" }, h("h1", {}, h("bdi", {}, found.experiment)), otelRl.badge(found.state), h("span", { class: "quiet cut" }, h("bdi", {}, found.trial)), h("span", { class: "grow" }),
+        otelRl.report || found.read < 1 ? null : h("a", { id: "save", href: `/api/runs/${run}/report`, download: `${found.experiment}-${found.trial}.html`.replace(/[^\w.-]+/g, "_"), title: "The run as one file of 5 MB, to mail or to keep" }, "Save as one file")),
       found.crash ? h("p", { class: "notice" }, found.crash) : "",
       found.read < 1 ? h("p", { class: "notice" }, `Reading the history: ${Math.round(100 * found.read)} %`) : "",
       facts.length ? h("div", { class: "facts" }, facts.map(([name, value]) => h("div", { class: "card fact" }, h("b", {}, value), h("span", {}, name)))) : h("p", {}));

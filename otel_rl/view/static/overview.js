@@ -34,7 +34,8 @@ otelRl.pages.overview = class {
       this.goodput = h("div", { class: "card quiet", id: "goodput", role: "img" });
       this.controls = h("div", { class: "row controls" });
       this.body = h("div");
-      otelRl.fill(this.root, this.top, this.goodput, this.controls, this.body);
+      this.picked = h("div", { id: "picked", role: "status" });
+      otelRl.fill(this.root, this.top, this.goodput, this.controls, this.body, this.picked);
       this.fillControls();
     }
     this.goodput.hidden = !this.found.goodput;
@@ -124,8 +125,20 @@ otelRl.pages.overview = class {
     }
     otelRl.charts.lines(card.plot, card.panel, card.lines, {
       x: this.x, marks, onzoom: otelRl.report ? null : (first, last) => { card.range = first === null ? null : [first, last]; this.show(card); },
+      onstep: otelRl.report ? null : (at) => this.pick(at),
     });
   }
+
+  // A step that stands out in a chart leads to its spans and its samples.
+  pick(step) {
+    const { h } = otelRl;
+    const close = () => this.picked.replaceChildren();
+    if (this.x !== "step") return;
+    otelRl.fill(this.picked, h("div", { class: "card row" }, h("b", {}, `Step ${step}`), h("a", { href: `#/run/${this.run}/timeline/${step}` }, "spans"), h("a", { href: `#/run/${this.run}/rollouts/${step}` }, "samples"),
+      h("button", { type: "button", "aria-label": "Close", onclick: close }, "×")));
+  }
+
+  keys(key) { if (key === "Escape") this.picked?.replaceChildren(); }
 
   verdict() {
     const { h } = otelRl;

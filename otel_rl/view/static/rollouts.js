@@ -1,10 +1,10 @@
 "use strict";
 otelRl.pages.rollouts = class {
-  constructor(root, run) {
+  constructor(root, run, step) {
     this.root = root;
     this.run = run;
     this.search = "";
-    this.step = "";
+    this.step = step ?? "";
     this.order = "newest";
     this.table = null;
   }
@@ -35,7 +35,7 @@ otelRl.pages.rollouts = class {
       this.sorting = h("span");
       this.count = h("span", { class: "quiet", role: "status" });
       this.plot = h("div", { class: "plot", id: "rewards" });
-      this.lines = h("div", { class: "card scroll", id: "samples" });
+      this.lines = h("div", { class: "card scroll", id: "samples", tabindex: "0", role: "region", "aria-label": "Samples" });
       otelRl.fill(this.root, h("div", { class: "row controls" }, h("h2", { class: "grow" }, "Rollouts"), this.choice, this.count, ...(otelRl.report ? [] : [this.sorting, h("label", { class: "row quiet" }, "step", this.ofStep), this.input])),
         h("div", { class: "card" }, h("h3", {}, "Rewards"), this.plot), h("p", {}), this.lines);
     }

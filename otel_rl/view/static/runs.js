@@ -6,23 +6,35 @@ otelRl.pages.runs = class {
     this.key = null; // null for reward or loss
     this.x = "step";
     this.search = "";
+    this.older = []; // of the runs that are left out, those that were searched for
     this.keys = new Map(); // by the run's id, with the step at which they were asked for
     this.colors = new Map(); // places in the palette by the run's id
   }
 
   async refresh() {
     this.found = await otelRl.get("runs");
+    if (this.found.left_out) await this.findOlder();
     await this.draw();
+  }
+
+  async findOlder() {
+    const { search } = this;
+    const { runs } = search ? await otelRl.get("runs", { search }) : { runs: [] };
+    if (search !== this.search) return; // more was typed
+    const kept = this.older.filter((run) => this.chosen?.has(run.id));
+    const known = new Set([...this.found.runs, ...kept].map((run) => run.id));
+    this.older = [...kept, ...runs.filter((run) => !known.has(run.id))];
   }
 
   async draw() {
     const { h } = otelRl;
-    const { runs, faults, left_out: leftOut } = this.found;
+    const { faults, left_out: leftOut } = this.found;
+    const runs = [...this.found.runs, ...this.older];
     if (!this.made) {
       this.made = true;
       this.table = h("div", { class: "card scroll list" });
       this.find = h("input", { type: "search", id: "search", placeholder: "Find a run", "aria-label": "Find a run",
-        oninput: (event) => { this.search = event.target.value; this.hide(); } });
+        oninput: (event) => { this.search = event.target.value; this.hide(); clearTimeout(this.timer); if (this.found.left_out) this.timer = setTimeout(() => this.refresh(), 300); } });
       this.plot = h("div", { class: "plot", id: "compare" });
       this.controls = h("div", { class: "row controls" });
       this.note = h("p", { class: "quiet" });
@@ -41,10 +53,10 @@ otelRl.pages.runs = class {
     const comparable = runs.filter((run) => run.step !== null);
     const chosen = this.chosen || new Set(comparable.slice(0, 3).map((run) => run.id));
     otelRl.fill(this.table, h("table", {}, h("thead", {}, h("tr", {},
-      ["", "Run", "State", "Step", "Reward", "", "Verdict", "Workers", "Duration", "Active"].map((text, place) =>
-        h("th", { scope: "col", class: [7, 8].includes(place) ? "wide-only" : null }, text)))),
+      ["Compare", "Run", "State", "Step", "Reward", "Last reward", "Verdict", "Workers", "Duration", "Active"].map((text, place) =>
+        h("th", { scope: "col", class: [7, 8].includes(place) ? "wide-only" : null }, [0, 5].includes(place) ? h("span", { class: "unseen" }, text) : text)))),
     h("tbody", {}, runs.map((run) => this.line(run, chosen)))));
-    if (leftOut) this.table.append(h("p", { class: "quiet" }, `and ${leftOut} older runs`));
+    if (leftOut > this.older.length) this.table.append(h("p", { class: "quiet" }, `and ${leftOut - this.older.length} older runs: search finds them by name`));
     this.hide();
     this.compare.hidden = comparable.length === 0;
     for (const run of comparable) if (!this.colors.has(run.id)) this.colors.set(run.id, this.colors.size);

@@ -3,7 +3,7 @@
 otelRl.saving = {
   buttons(card, run) {
     const { h, saving } = otelRl;
-    const button = (kind, title, save) => h("button", { type: "button", title, "aria-label": `${title}: ${card.panel.title}`, onclick: async () => {
+    const button = (kind, title, save) => h("button", { type: "button", title, "aria-label": `${kind}, ${title}: ${card.panel.title}`, onclick: async () => {
       try {
         saving.download(`${card.panel.title}.${kind}`, await save());
       } catch (error) {

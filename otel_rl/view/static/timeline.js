@@ -18,6 +18,7 @@ otelRl.pages.timeline = class {
     if (this.count !== 2 || this.last !== null) query.first = this.last === null ? null : this.last - this.count + 1;
     this.found = await otelRl.get(`runs/${this.run}/timeline`, query);
     this.draw();
+    if (this.found.read < 1) setTimeout(() => this.load(), 500);
   }
 
   only(step) {
@@ -50,10 +51,11 @@ otelRl.pages.timeline = class {
     if (!this.made) {
       this.made = true;
       this.controls = h("div", { class: "row controls" });
-      this.plot = h("div", { id: "timeline", role: "img" });
+      this.gone = h("div", { role: "status" });
+      this.plot = h("div", { id: "timeline", role: "img", "aria-label": "Spans by worker and time, with the critical path" });
       this.legend = h("p", { class: "quiet" });
       this.details = h("div", { class: "card", id: "span", "aria-live": "polite" }, h("span", { class: "quiet" }, "Click a span to see what it used and what used it. Drag to zoom, double-click to see all."));
-      otelRl.fill(this.root, this.controls, h("div", { class: "card" }, this.plot), this.legend, this.details);
+      otelRl.fill(this.root, this.controls, this.gone, h("div", { class: "card" }, this.plot), this.legend, this.details);
     }
     const { steps, known, left_out: leftOut } = this.found;
     const first = steps[0].step, last = steps[steps.length - 1].step;
@@ -64,12 +66,28 @@ otelRl.pages.timeline = class {
       h("button", { type: "button", onclick: () => this.only(this.found.median) }, `median: ${this.found.median}`),
       h("button", { type: "button", "aria-pressed": String(this.last === null), onclick: () => { this.last = null; this.count = 2; this.load(); } }, "newest"),
       ...(otelRl.report ? [] : [
+        h("label", { class: "row quiet" }, "step", h("input", { type: "number", id: "step", min: 0, placeholder: "any", onchange: (event) => { if (event.target.value) this.only(Number(event.target.value)); } })),
         h("button", { type: "button", onclick: () => this.move(-this.count), title: "earlier ([)", disabled: first <= known[0] }, "← earlier"),
         h("button", { type: "button", onclick: () => this.move(this.count), title: "later (])", disabled: last >= known[1] }, "later →"),
         otelRl.select("steps", [1, 2, 4, 8].map((n) => [String(n), String(n)]), String(this.count), count)]));
+    this.drawGone(known);
     this.legend.textContent = `The journal has spans of steps ${known[0]} to ${known[1]}. Red: the critical path, which determines how long the step takes. From a wait it goes on to the awaited work where links, phases or simultaneous ends show it; else it stays on the waiting worker.`
       + (leftOut ? ` ${leftOut} short spans are not drawn.` : "");
     this.plotSpans();
+  }
+
+  // Spans of old steps are in the tracing backend alone.
+  drawGone(known) {
+    const { h } = otelRl;
+    const { gone } = this.found;
+    otelRl.fill(this.gone, gone ? h("p", { class: "notice" }, `The journal has no spans of step ${gone.step}, but of steps ${known[0]} to ${known[1]}.`,
+      gone.trace ? [` It took ${otelRl.duration(gone.seconds)}, most of it ${gone.longest} of ${gone.worker}. Its trace: `, this.trace(gone.trace)] : null) : null);
+  }
+
+  trace(id) {
+    const traceUrl = this.found.trace_url;
+    const url = /^https?:\/\//.test(traceUrl || "") ? traceUrl.replace("{trace_id}", id) : null;
+    return url ? otelRl.h("a", { href: url, rel: "noreferrer", target: "_blank" }, id) : id;
   }
 
   plotSpans() {
@@ -131,7 +149,7 @@ otelRl.pages.timeline = class {
 
   pick(place) {
     const { h } = otelRl;
-    const { spans, lanes, links, trace_url: traceUrl } = this.found;
+    const { spans, lanes, links } = this.found;
     const span = spans[place];
     const uses = links.filter(([from]) => from === place).map(([, to]) => spans[to]);
     const usedBy = links.filter(([, to]) => to === place).map(([from]) => spans[from]);
@@ -140,10 +158,9 @@ otelRl.pages.timeline = class {
     for (const other of usedBy) { xs.push(span.start + span.seconds, other.start, null); ys.push(this.y(span), this.y(other), null); }
     Plotly.restyle(this.plot, { x: [xs], y: [ys] }, [this.plot.data.length - 1]);
     const names = (some) => [...new Set(some.map((one) => `${one.name} of ${lanes[one.lane].name}`))].slice(0, 12).join(", ");
-    const url = /^https?:\/\//.test(traceUrl || "") ? traceUrl.replace("{trace_id}", span.trace) : null;
     otelRl.fill(this.details,
       h("div", { class: "row" }, h("b", {}, span.name), span.phase ? h("span", { class: "badge" }, span.phase) : null, h("span", { class: "quiet" }, `${lanes[span.lane].name}, ${otelRl.duration(span.seconds)}${span.step === null ? "" : `, step ${span.step}`}`), span.failed ? otelRl.badge("failed") : null),
-      h("div", { class: "evidence" }, "trace ", url ? h("a", { href: url, rel: "noreferrer", target: "_blank" }, span.trace) : span.trace),
+      h("div", { class: "evidence" }, "trace ", this.trace(span.trace)),
       uses.length ? h("div", {}, `uses ${uses.length}: `, h("span", { class: "quiet" }, names(uses))) : null,
       usedBy.length ? h("div", {}, `used by ${usedBy.length}: `, h("span", { class: "quiet" }, names(usedBy))) : null);
   }

@@ -25,7 +25,7 @@ otelRl.pages.workers = class {
       this.controls = h("div", { class: "row controls" });
       this.plot = h("div", { id: "heatmap", role: "img", "aria-label": "A phase or measurement by worker and step" });
       this.note = h("p", { class: "quiet" });
-      this.table = h("div", { class: "card scroll" });
+      this.table = h("div", { class: "card scroll", tabindex: "0", role: "region", "aria-label": "Processes" });
       otelRl.fill(this.root, this.controls, this.note, h("div", { class: "card" }, this.plot), h("h2", {}, "Processes"), this.table);
     }
     const choices = [...phases.map((one) => [one.id, `${one.role}/${one.phase}${one.waits ? " (waits)" : ""}`]), ...measurements.map((one) => [one.id, one.key])];
@@ -72,7 +72,7 @@ otelRl.pages.workers = class {
     this.plot.style.height = `${Math.min(1600, Math.max(220, 110 + (rows > 60 ? 9 : 24) * rows))}px`;
     const drawn = otelRl.charts.draw(this.plot, [{
       type: "heatmap", z: isTime ? heatmap.seconds : heatmap.deviations, customdata: heatmap.values, x: heatmap.steps, y: heatmap.workers.map((_, place) => place),
-      zmin: isTime ? 0 : -most, zmax: most, colorscale: scale, xgap: heatmap.steps.length > 120 ? 0 : 1, ygap: rows > 60 ? 0 : 1, hoverongaps: false,
+      zmin: isTime ? 0 : -most, zmax: most, colorscale: scale, xgap: this.plot.clientWidth / heatmap.steps.length < 9 ? 0 : 1, ygap: rows > 60 ? 0 : 1, hoverongaps: false,
       colorbar: { thickness: 10, outlinewidth: 0, title: { text: isTime ? "s" : "±", font: { size: 11 } }, tickfont: { size: 11 } },
       text: heatmap.workers.map((worker) => heatmap.steps.map(() => plain(worker))),
       hovertemplate: isTime ? "%{text}<br>step %{x}: %{z:.4~g} s<extra></extra>" : "%{text}<br>step %{x}: %{customdata:.4~g}, %{z:+.3~g} from the median<extra></extra>",

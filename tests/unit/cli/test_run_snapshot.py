@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from otel_rl.cli.run_snapshot import RunWatch, Snapshot, WorkerLine, counted, no
 from otel_rl.cli.terminal.live_line import summary
 from otel_rl.diagnose.history.records import Facts, RowFacts, SpanFacts, WorkerFacts
 from otel_rl.records import ExperimentKey, KeySpec, RoleStanding, Value
-from tests.journals.small_run import ENDED, T0, Life, begin, start_ns, step
+from tests.journals.small_run import ENDED, LIVE, T0, Life, begin, start_ns, step
 
 S = 1_000_000_000
 RUN = ExperimentKey("grpo", "one")
@@ -190,3 +191,45 @@ def test_a_run_is_stalled_as_soon_as_the_diagnosis_says_so(
         snapshot = RunWatch(ENDED).look(connection, run, T0 + seconds_later * S)
     life.journal.close()
     assert (run.step, snapshot.state) == (1, state)
+
+
+def test_the_last_report_of_a_worker_is_by_the_clock_on_the_wall_after_a_bridges_downtime(
+    tmp_path: Path,
+) -> None:
+    before_ns, after_ns = start_ns(LIVE), start_ns(LIVE) + 3_600 * S
+    life = Life(tmp_path)
+    life.take(begin(LIVE, 0), begin(LIVE, 1), now_ns=before_ns)
+    life.journal.close()
+    life = Life(tmp_path)
+    life.processor.round(after_ns)  # it cannot have received anything before
+    late = [replace(batch, received_ns=after_ns + 2 * S) for batch in step(LIVE, 0, 0)]
+    life.take(*late, now_ns=after_ns + 4 * S)
+    assert idle(life, tmp_path, after_ns + 10 * S) == [("trainer/0", 8), ("trainer/1", 3_610)]
+
+
+def test_of_two_downtimes_of_a_bridge_both_count(tmp_path: Path) -> None:
+    life = Life(tmp_path)
+    life.take(begin(LIVE, 0), begin(LIVE, 1), now_ns=start_ns(LIVE))
+    now_ns = start_ns(LIVE)
+    for number in range(2):
+        life.journal.close()
+        life = Life(tmp_path)
+        now_ns += 1_000 * S
+        life.processor.round(now_ns)
+        # Its clock is right, and the last export is before the last downtime.
+        ranks = (0, 1) if number == 0 else (0,)
+        late = [
+            replace(batch, received_ns=now_ns)
+            for rank in ranks
+            for batch in step(LIVE, rank, (now_ns - start_ns(LIVE)) // S - 1)
+        ]
+        life.take(*late, now_ns=now_ns + S)
+    assert idle(life, tmp_path, now_ns + 10 * S) == [("trainer/0", 10), ("trainer/1", 1_010)]
+
+
+def idle(life: Life, directory: Path, now_ns: int) -> list[tuple[str, int]]:
+    with looking(directory) as connection:
+        (run,) = read_runs(connection, directory)
+        snapshot = RunWatch(LIVE).look(connection, run, now_ns)
+    life.journal.close()
+    return [(one.name, round(one.idle_s)) for one in snapshot.workers]

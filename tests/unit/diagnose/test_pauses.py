@@ -10,6 +10,7 @@ from otel_rl.diagnose.history.records import Facts, RowFacts, SpanFacts, WorkerF
 from otel_rl.diagnose.history.run_history import RunHistory
 from otel_rl.diagnose.history.silences import Silences
 from otel_rl.diagnose.result import Kind
+from otel_rl.goodput import duration
 
 _NS = 1_000_000_000
 STEP_S = 5
@@ -52,7 +53,28 @@ def test_a_run_that_was_suspended_does_not_stand_still_when_it_goes_on(
     found = [diagnose(history) for history in looks(pause_s, ages=ages)]
     assert [one.causes for one in found if one.causes] == []
     (words,) = found[-1].changes
-    assert words.startswith(f"no worker was heard for {pause_s + 1:.3g} s after step 40")
+    assert words.startswith(f"no worker was heard for {duration(pause_s + 1)} after step 40")
+
+
+def test_many_pauses_of_a_job_are_one_line() -> None:
+    paused_s = [60 * (second // 30 + second // 120) for second in range(260)]
+    facts = [heard(second, second + paused, ages=False) for second, paused in enumerate(paused_s)]
+    (words,) = diagnose(RunHistory(facts)).changes
+    assert words.startswith(
+        "no worker was heard for 61 s to 2.02 min after steps 5, 11, 17, 23 and 4 more: all stood"
+    )
+
+
+def test_a_long_stall_is_told_in_hours() -> None:
+    facts = [heard(s, s, ages=False) for s in range(240)]
+    alive = {"host/load": [WorkerFacts("trainer/0", None, 1, 1.0, 0)]}
+    lags = [("trainer/0", 0.1), ("trainer/1", 0.1)]
+    facts += [
+        Facts((340 + 10 * n) * _NS, 47, workers=alive, lags=lags, status="running")
+        for n in range(4_000)
+    ]
+    (cause,) = diagnose(RunHistory(facts)).causes
+    assert "for 11.1 h, usually 5 s; " in cause.words
 
 
 def test_a_run_that_hangs_after_it_was_resumed_stands_still_as_soon_as_any_other() -> None:

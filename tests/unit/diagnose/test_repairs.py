@@ -252,6 +252,31 @@ def test_a_nan_among_many_quick_steps_has_the_step_of_its_row(
     assert [one.since for one in not_a_number(history)] == ([since] if since else [])
 
 
+def test_a_nan_in_a_later_snapshot_of_many_quick_steps_has_its_step_and_its_source() -> None:
+    def snapshot(first: int, last: int, since: int) -> Facts:
+        rows = [
+            RowFacts(
+                step, step, dict.fromkeys(("loss", "norm"), math.nan if step >= since else 1.0)
+            )
+            for step in range(first, last + 1)
+        ]
+
+        def seen(worker: str, turns: bool) -> WorkerFacts:
+            odd = max(0, last + 1 - since) if turns else 0
+            number = last + 1 - first - odd
+            return WorkerFacts(worker, last, number, float(number), odd)
+
+        workers = {
+            "loss": [seen("trainer/0", True), seen("trainer/1", True)],
+            "norm": [seen("trainer/0", False), seen("trainer/1", True)],
+        }
+        return Facts(last, last, rows=rows, workers=workers)
+
+    history = RunHistory([snapshot(1, 9, 14), snapshot(10, 18, 14), snapshot(19, 27, 14)])
+    (cause,) = not_a_number(history)
+    assert (cause.since, cause.worker) == (14, "trainer/1")
+
+
 def collective(seconds: Series, of_all: Series) -> RunHistory:
     """Two ranks that end a collective together; one of them comes late to it."""
     spans: dict[tuple[str, str, int], Series] = {

@@ -34,7 +34,10 @@ def test_generators_that_wait_for_prompts_are_no_slow_transfer() -> None:
 def test_trainers_that_wait_in_steps_that_take_no_time_are_told() -> None:
     spans = {("trainer", "collector_wait", 0): jittered(changed(0.1, 9.0))}
     history = made(step_s=lambda _: 0.0, spans=spans, waits=["collector_wait"])
-    assert [cause.kind for cause in diagnose(history).causes] == [Kind.STARVATION]
+    (cause,) = diagnose(history).causes
+    assert cause.kind == Kind.STARVATION
+    assert " ms of a step before and 9" in cause.words
+    assert " s now, " in cause.words
 
 
 @pytest.mark.parametrize(("until", "is_told"), [(AT + 1, True), (None, False)])

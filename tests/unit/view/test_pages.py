@@ -3,6 +3,7 @@
 import gzip
 import json
 import math
+import sqlite3
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from otel_rl.bridge.journal.sqlite import SqliteJournal
 from otel_rl.diagnose.history.records import Facts
 from otel_rl.records import ExperimentKey, ExperimentStatus
 from otel_rl.run_id import run_id
+from otel_rl.view import pages
 from otel_rl.view.journals import Journals
 from otel_rl.view.pages import Answer, Pages, Question
 from otel_rl.view.parts import overview
@@ -32,6 +34,7 @@ class Looked:
     """Pages over one directory."""
 
     def __init__(self, directory: Path) -> None:
+        self.directory = directory
         self.pages = Pages(BridgeSettings(data=directory), clock_ns=lambda: T0 + 10 * S)
 
     def ask(self, path: str, **query: str) -> Answer:
@@ -96,6 +99,19 @@ def test_the_last_active_run_comes_first_over_several_journals(tmp_path: Path) -
     write_run(tmp_path / "b", LookedAt(ExperimentKey("new")))
     runs = Looked(tmp_path).get("runs")["runs"]
     assert [run["experiment"] for run in runs] == ["new", "old"]
+
+
+def test_a_run_beyond_the_list_is_searched_for_by_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(3):
+        key = ExperimentKey(f"Run-{number}", "first")
+        write_run(tmp_path, LookedAt(key, workers=1, steps=1), now_ns=T0 + number)
+    monkeypatch.setattr(pages, "_MAX_RUNS", 2)
+    looked = Looked(tmp_path)
+    assert looked.get("runs")["left_out"] == 1
+    found = looked.get("runs", search="run-0/F")
+    assert ([one["experiment"] for one in found["runs"]], found["left_out"]) == (["Run-0"], 0)
 
 
 def test_a_journal_that_cannot_be_read_is_told_beside_the_others(tmp_path: Path) -> None:
@@ -470,6 +486,18 @@ def test_the_timeline_goes_back_as_far_as_spans_are_kept(real: Looked) -> None:
     assert [one["step"] for one in found["steps"]] == [3]
     everything = real.get(f"runs/{ENDED_ID}/timeline", first="-5", last="99")
     assert [one["step"] for one in everything["steps"]] == list(range(STEPS - 8, STEPS))
+
+
+def test_of_a_step_without_spans_the_timeline_has_its_time_and_trace(real: Looked) -> None:
+    asked = {"first": "2", "last": "2"}
+    assert real.get(f"runs/{ENDED_ID}/timeline", **asked)["gone"] is None
+    with sqlite3.connect(real.directory / "journal.db") as connection:
+        connection.execute("DELETE FROM trails WHERE number < 12")
+    gone = real.get(f"runs/{ENDED_ID}/timeline", **asked)["gone"]
+    assert (gone["step"], gone["longest"]) == (2, "trainer/train")
+    assert len(gone["trace"]) == 32
+    later = real.get(f"runs/{ENDED_ID}/timeline", last="99")
+    assert later["gone"] == {"step": 99}
 
 
 def test_processes_have_a_standing_and_a_last_phase(real: Looked) -> None:

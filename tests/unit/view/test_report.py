@@ -1,5 +1,6 @@
 """A report is one file that needs nothing else."""
 
+import gzip
 import json
 import re
 from pathlib import Path
@@ -11,8 +12,9 @@ from otel_rl.bridge.config import BridgeSettings
 from otel_rl.errors import ConfigError
 from otel_rl.records import ExperimentKey
 from otel_rl.run_id import run_id
-from otel_rl.view.pages import Pages
-from otel_rl.view.report import CAUSES, report_html
+from otel_rl.view import pages
+from otel_rl.view.pages import Pages, Question
+from otel_rl.view.report import CAUSES, answer, report_html
 from tests.view_runs import HOSTILE, T0, LookedAt, write_run
 
 
@@ -73,3 +75,20 @@ def test_a_hostile_name_ends_no_script(tmp_path: Path) -> None:
 def test_a_run_that_is_not_there_has_no_report(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no such run"):
         report(tmp_path, "none")
+
+
+def test_the_page_gives_a_report_to_those_who_may_see_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_run(tmp_path, LookedAt())
+    run = run_id("grpo", "1")
+    asked = Pages(BridgeSettings(data=tmp_path), clock_ns=lambda: T0)
+    found = answer(asked, Question(f"runs/{run}/report", {}, ["grpo"]))
+    assert (found.status, found.media, found.encoding) == (200, "text/html", "gzip")
+    assert gzip.decompress(found.body).decode() == report(tmp_path, run)
+    assert answer(asked, Question(f"runs/{run}/report", {}, ["other"])).status == 404
+    assert answer(asked, Question("runs/none/report")).status == 404
+    assert answer(asked, Question("runs")).media == "application/json"
+    monkeypatch.setattr(pages, "_read_so_far", lambda _progress: {"read": 0.5})
+    half = answer(asked, Question(f"runs/{run}/report"))
+    assert (half.status, b"still being read" in half.body) == (503, True)
