@@ -22,7 +22,7 @@ without an export; the exporter normally empties it every second.
 
 _CHUNK: Final = 128
 """Entries taken at once: few enough to be in the CPU's cache when they are freed, which makes an
-export a fifth cheaper, and so that rows, of 2 kB each with 20 metrics, do not stand in memory beside
+export a fifth cheaper, and that rows, of 2 kB each with 20 metrics, do not stand in memory beside
 what they are encoded to; enough to make the overhead of taking them negligible.
 """
 
