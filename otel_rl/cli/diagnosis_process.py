@@ -20,7 +20,7 @@ from typing import Final, NamedTuple
 
 import orjson
 
-from otel_rl.bridge.garbage import collect_rarely
+from otel_rl.bridge.garbage import collect_rarely, return_memory
 from otel_rl.bridge.journal.opening import JournalPlace
 from otel_rl.bridge.journal.reader import looking
 from otel_rl.bridge.live_diagnosis.diagnosis_client import URL_VARIABLE
@@ -125,6 +125,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     with contextlib.suppress(OSError):
         os.nice(_NICENESS)
     collect_rarely()
+    return_memory()
     url = os.environ[URL_VARIABLE] if parsed.shared else None
     channel: Channel[bytes, bytes] = Channel(socket.socket(fileno=parsed.channel).detach())
     answers = _Answers(JournalPlace(parsed.data, url, parsed.max_bytes))

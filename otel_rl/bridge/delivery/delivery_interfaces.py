@@ -132,7 +132,7 @@ class DeliverySettings:
         runs_per_writer: Runs that share a writer process, with a tracker that allows it.
         min_hold_s: Least time for which a run keeps its writer, so that runs take turns instead of
             evicting each other.
-        batch_rows: Rows handed over at a time.
+        batch_rows: Rows handed over at a time; fewer if they are wide.
         max_unconfirmed_rows: Bound on rows handed over and not confirmed, which are in the memory
             of the tracker's library.
         confirm_interval_s: Interval between two queries of the tracker for the rows that it has.

@@ -43,7 +43,7 @@ from otel_rl.bridge.delivery.writer_messages import (
     Write,
     Written,
 )
-from otel_rl.bridge.garbage import collect_rarely, skip_last_collections
+from otel_rl.bridge.garbage import collect_rarely, return_memory, skip_last_collections
 from otel_rl.errors import ConfigError, TrackerRejected, TrackerUnavailable
 
 __all__ = ["serve", "serve_many"]
@@ -179,6 +179,7 @@ def _watch_parent(fd: int) -> None:
 def main(fd: int, *, shared: bool = False) -> None:
     """Serve the socket ``fd``, or those that come over it."""
     collect_rarely()
+    return_memory()
     for signum in (signal.SIGINT, signal.SIGTERM):
         signal.signal(signum, signal.SIG_IGN)
     # Otherwise the tracker's own children keep the socket open.

@@ -20,9 +20,10 @@ step: the most that a training process should spare. At 10,000 measurements per 
 without an export; the exporter normally empties it every second.
 """
 
-_CHUNK: Final = 1024
+_CHUNK: Final = 128
 """Entries taken at once: few enough to be in the CPU's cache when they are freed, which makes an
-export a fifth cheaper, and enough to make the overhead of taking them negligible.
+export a fifth cheaper, and that rows, of 2 kB each with 20 metrics, do not stand in memory beside
+what they are encoded to; enough to make the overhead of taking them negligible.
 """
 
 

@@ -94,6 +94,7 @@ class Expander:
         self._unready, self._until_s = [], monotonic() + _DEVICE_WAIT_S
         self._extend(encoder, entries)
         self._end_alike()
+        self._logged = {}  # or it keeps the exemplars until the next export
         too_large = encoder.pack(packer)
         if too_large:
             self._guard.drop(

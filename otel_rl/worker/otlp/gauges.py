@@ -124,13 +124,19 @@ class Encoder:
     def pack(self, packer: RequestPacker) -> int:
         """Encode everything. Returns the number of measurements that no request can hold."""
         too_large = 0
-        for stream, exemplars in self.plain.items():
-            series = self._series.pop(stream, None) if self._series else None
+        plain, labelled = self.plain, self._series
+        # Exemplars are freed as soon as they are encoded: they take twice the room of their points.
+        self._latest.clear()
+        self._labelled.clear()
+        for stream in (*plain,):
+            exemplars = plain.pop(stream)
+            series = labelled.pop(stream, None) if labelled else None
             if series is None:
                 too_large += self._added_one(packer, stream, b"", exemplars)
             else:
                 too_large += self._added(packer, stream, {b"": exemplars, **series})
-        for stream, series in self._series.items():
+        for stream in (*labelled,):
+            series = labelled.pop(stream)
             if len(series) == 1:
                 ((attributes, exemplars),) = series.items()
                 too_large += self._added_one(packer, stream, attributes, exemplars)

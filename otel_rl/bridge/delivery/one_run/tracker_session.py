@@ -19,6 +19,7 @@ Rows are neither lost nor doubled because of these rules, in this order:
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Final
 
 from otel_rl.bridge.counters import Counter
 from otel_rl.bridge.delivery.delivery_interfaces import (
@@ -40,6 +41,10 @@ __all__ = ["TrackerSession"]
 
 # Timeout of one query while no row may be handed over before its answer.
 _LEAD_TIMEOUT_S = 1.0
+
+# Of rows that are handed over at a time, as stored. In memory they take up to five times as much,
+# here and in the writer.
+_BATCH_BYTES: Final = 1 << 20
 
 
 class TrackerSession:
@@ -92,6 +97,7 @@ class TrackerSession:
             before.confirmations if before else None,
         )
         self._described: Description | None = None  # the last one sent to the tracker
+        self._row_bytes = 1  # of the longest of late, as stored
         self._selection = KeySelection(
             settings.detail,
             settings.names,
@@ -198,7 +204,12 @@ class TrackerSession:
         return min(self._settings.batch_rows, self._settings.max_unconfirmed_rows - lead)
 
     def _rows(self, limit: int) -> Sequence[Row]:
-        return self._source.rows(self._info.key, start=self.next_row, limit=limit)
+        most = max(1, _BATCH_BYTES // self._row_bytes)
+        rows = self._source.rows(self._info.key, start=self.next_row, limit=min(limit, most))
+        longest = max((len(row.stored or b"") for row in rows), default=0)
+        # Narrow rows stand between wide ones, so it falls slowly.
+        self._row_bytes = max(1, longest, self._row_bytes // 2 if rows else self._row_bytes)
+        return rows
 
     def _write(self, rows: Sequence[Row]) -> None:
         end = self.next_row + len(rows)

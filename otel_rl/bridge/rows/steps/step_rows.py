@@ -74,13 +74,14 @@ class OpenSteps:
             if reached is None or not reached.has(export, opened_steps, own_steps, own_times_ns):
                 reached = ReachedSteps.of_samples(export, opened_steps, own_steps, own_times_ns)
                 role.reached = reached
-            put_each(reached.opened, stream.group, own_values, own_times_ns)
+            put_each(reached.opened, stream.group, own_values, reached.times_ns)
             if own is None:
                 continue
             if settings.per_worker:
-                keep_each(reached.opened, own.number, own_values, own_times_ns)
+                # Those of the first series: equal ones of each would be kept beside them.
+                keep_each(reached.opened, own.number, own_values, reached.times_ns)
             else:
-                put_each(reached.opened, own, own_values, own_times_ns)
+                put_each(reached.opened, own, own_values, reached.times_ns)
         return late
 
     def open_for(self, worker: WorkerState, step: int, received_ns: int) -> OpenStep | None:

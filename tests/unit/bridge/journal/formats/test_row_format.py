@@ -1,5 +1,6 @@
 """A row comes back from the journal as it went in."""
 
+import tracemalloc
 from dataclasses import replace
 
 import pytest
@@ -43,3 +44,15 @@ def test_a_row_that_was_read_is_not_encoded_again() -> None:
 def test_a_row_that_was_changed_is_encoded_anew() -> None:
     read = decode_row(3, encode_row(Row(3, 7, 1, {"a": 1.0, "b": 2.0})))
     assert decode_row(3, encode_row(replace(read, values={"b": 2.0}))).values == {"b": 2.0}
+
+
+def test_rows_that_wait_for_a_commit_take_the_room_of_their_bytes() -> None:
+    row = Row(0, 7, 10**18, {f"trainer/metric_{n}": n / 7 for n in range(180)})
+    encode_row(row)
+    tracemalloc.start()
+    try:
+        waiting = [encode_row(row) for _ in range(100)]
+        taken_bytes, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert taken_bytes < 1.2 * sum(map(len, waiting))
