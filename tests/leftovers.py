@@ -1,0 +1,199 @@
+"""Finds what the tests of one file leave behind in the process.
+
+Files share a process with others, and chance says with which: a reader of metrics, a patched
+function or a thread that one leaves makes a test of another one fail, each time another one.
+"""
+
+import gc
+import logging
+import os
+import resource
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from types import FunctionType, ModuleType
+from typing import Final
+
+from opentelemetry import context, propagate
+
+from otel_rl.worker import served_policy, session
+from otel_rl.worker.metrics.expander import SCOPE_NAME
+from otel_rl.worker.phases import control_flows
+
+__all__ = ["State", "begin_losses_anew", "own_instruments"]
+
+_ENDS_WITHIN_S: Final = 60.0
+"""A thread that has been told to end does so far sooner, on a busy machine, too."""
+
+_PATCHED: Final = frozenset({"otel_rl", "opentelemetry", "ray", "requests", "torch", "wandb"})
+"""Packages of which tests replace functions."""
+
+_PATCHED_ALONE: Final = frozenset({"os", "shutil", "socket", "subprocess", "threading", "time"})
+
+_REPLACED_FOR_GOOD: Final = frozenset(
+    {"opentelemetry.metrics.set_meter_provider", "opentelemetry.trace.set_tracer_provider"}
+)
+"""By the first worker of a process."""
+
+_OF_GRPC: Final = "(_poll_wrapper)"
+"""Thread that lives as long as any object of grpc.aio."""
+
+_ABSENT: Final = object()
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """State of this process when the object is made.
+
+    Attributes:
+        facts: Settings of the interpreter, and of otel_rl's worker.
+        functions: Functions, classes and methods, by the name of the module that has them.
+        threads: Python's threads.
+    """
+
+    facts: dict[str, object] = field(
+        default_factory=lambda: dict([*_interpreter(), *_logging(), *_worker()])
+    )
+    functions: dict[str, object] = field(default_factory=lambda: dict(_functions()))
+    threads: frozenset[threading.Thread] = field(
+        default_factory=lambda: frozenset(threading.enumerate())
+    )
+
+    def left(self) -> list[str]:
+        """Return what has changed since. Waits for threads that are about to end."""
+        left = [f"the thread {name} runs" for name in self._new_threads()]
+        now = State()
+        for name in sorted({*self.facts, *now.facts}):
+            was, is_ = (facts.get(name, _ABSENT) for facts in (self.facts, now.facts))
+            if was is not is_ and was != is_:
+                left.append(f"{name} is {_shown(is_)} (was {_shown(was)})")
+        left += [
+            f"{name} is {_shown(now.functions[name])} (was {_shown(was)})"
+            for name, was in self.functions.items()
+            if now.functions.get(name, was) is not was
+        ]
+        return left
+
+    def _new_threads(self) -> list[str]:
+        deadline_s = time.monotonic() + _ENDS_WITHIN_S
+        while True:
+            news = frozenset(threading.enumerate()) - self.threads
+            names = [thread.name for thread in news if not thread.name.endswith(_OF_GRPC)]
+            if not names or time.monotonic() > deadline_s:
+                return sorted(names)
+            time.sleep(0.01)
+
+
+def begin_losses_anew() -> None:
+    """Let the worker's guard count from zero, and log again what it logged within a minute."""
+    session.GUARD.drops.reset()
+    session.GUARD._next_log_s.clear()
+
+
+@contextmanager
+def own_instruments() -> Iterator[None]:
+    """Remove the instruments and readers that the block adds to the global MeterProvider.
+
+    The next worker does without them. For programs there is no need of it.
+    """
+    assert session._providers is not None, "there was no worker yet"
+    provider = session._providers.meter
+    before = {*provider._meters}
+    yield
+    for scope in provider._meters.keys() - before:
+        if scope.name != SCOPE_NAME:
+            del provider._meters[scope]
+    provider.mirrors, provider._of_readers = (), None
+
+
+def _shown(value: object) -> str:
+    return "absent" if value is _ABSENT else f"{value!r:.200}"
+
+
+def _interpreter() -> Iterator[tuple[str, object]]:
+    for name, value in os.environ.items():
+        if name != "PYTEST_CURRENT_TEST":
+            yield f"the environment variable {name}", value
+    for number in signal.valid_signals() - {signal.SIGALRM}:  # which pytest-timeout uses
+        yield f"the handler of signal {number}", signal.getsignal(number)
+    for name in dir(resource):
+        if name.startswith("RLIMIT_"):
+            yield name, resource.getrlimit(getattr(resource, name))
+    yield "the working directory", os.getcwd()  # noqa: PTH109  # a string for the message
+    yield "the time zone", time.tzname
+    for name in ("excepthook", "meta_path", "path", "path_hooks"):
+        found = getattr(sys, name)
+        yield f"sys.{name}", tuple(found) if isinstance(found, list) else found
+    yield "threading.excepthook", threading.excepthook
+    yield "the switch interval", sys.getswitchinterval()
+    yield "the recursion limit", sys.getrecursionlimit()
+    # Commands collect more rarely, which changes no result.
+    yield "the collector of garbage", gc.isenabled()
+    # Other libraries of the tests have callbacks, too.
+    yield "otel_rl's callbacks of it", [one for one in gc.callbacks if _is_ours(one)]
+    yield "OpenTelemetry's context", dict(context.get_current())
+    yield "OpenTelemetry's propagator", propagate.get_global_textmap()
+
+
+def _logging() -> Iterator[tuple[str, object]]:
+    yield "the level of logging.disable", logging.root.manager.disable
+    for name, logger in [("root", logging.root), *logging.root.manager.loggerDict.items()]:
+        if isinstance(logger, logging.Logger):
+            handlers = [one for one in logger.handlers if not _is_pytests(one)]
+            yield from (
+                (f"{what} of the logger {name}", found)
+                for what, found in (
+                    ("the level", logger.level),
+                    ("handlers", handlers),
+                    ("filters", [*logger.filters]),
+                    ("the disabling", logger.disabled),
+                )
+                if found  # of many only the name is known
+            )
+
+
+def _worker() -> Iterator[tuple[str, object]]:
+    """State of otel_rl's worker, which there is one of in a process."""
+    yield "the session", session.running()
+    yield "flows with open phases", control_flows.flows()
+    yield "the device's clock of the main thread", control_flows.current().clock
+    yield "the served policy", served_policy.served()
+    providers = session._providers
+    meter = None if providers is None else providers.meter
+    yield "copies of instruments", () if meter is None else meter.mirrors
+    observed = [
+        (scope.name, key)
+        for scope, each in ({} if meter is None else meter._meters).items()
+        if scope.name != SCOPE_NAME
+        for key in each._instruments
+        if key[0].startswith("observable")
+    ]
+    yield "observed instruments", observed
+
+
+def _functions() -> Iterator[tuple[str, object]]:
+    for path, module in tuple(sys.modules.items()):
+        if path in _PATCHED_ALONE or path.partition(".")[0] in _PATCHED:
+            yield from _functions_of(path, module)
+
+
+def _functions_of(path: str, module: ModuleType) -> Iterator[tuple[str, object]]:
+    for name, found in tuple(getattr(module, "__dict__", {}).items()):
+        if isinstance(found, (FunctionType, type)) and f"{path}.{name}" not in _REPLACED_FOR_GOOD:
+            yield f"{path}.{name}", found
+            if isinstance(found, type) and found.__module__ == path:
+                for method, function in tuple(vars(found).items()):
+                    if isinstance(function, (FunctionType, classmethod, property, staticmethod)):
+                        yield f"{path}.{name}.{method}", function
+
+
+def _is_ours(callback: object) -> bool:
+    return str(getattr(callback, "__module__", "")).startswith("otel_rl")
+
+
+def _is_pytests(handler: logging.Handler) -> bool:
+    return type(handler).__module__.startswith("_pytest")
