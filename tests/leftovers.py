@@ -29,15 +29,21 @@ __all__ = ["State", "begin_losses_anew", "own_instruments"]
 _ENDS_WITHIN_S: Final = 60.0
 """A thread that has been told to end does so far sooner, on a busy machine, too."""
 
-_PATCHED: Final = frozenset({"otel_rl", "opentelemetry", "ray", "requests", "torch", "wandb"})
-"""Packages of which tests replace functions."""
-
-_PATCHED_ALONE: Final = frozenset({"os", "shutil", "socket", "subprocess", "threading", "time"})
+_PATCHED: Final = frozenset(
+    {
+        *("os", "shutil", "socket", "subprocess", "threading", "time"),
+        *("opentelemetry.context", "opentelemetry.metrics", "opentelemetry.trace"),
+        *("ray", "requests", "torch", "wandb"),
+    }
+)
+"""Modules of which tests replace functions, besides otel_rl's."""
 
 _REPLACED_FOR_GOOD: Final = frozenset(
     {"opentelemetry.metrics.set_meter_provider", "opentelemetry.trace.set_tracer_provider"}
 )
 """By the first worker of a process."""
+
+_CALLED: Final = (FunctionType, type, classmethod, property, staticmethod)
 
 _OF_GRPC: Final = "(_poll_wrapper)"
 """Thread that lives as long as any object of grpc.aio."""
@@ -125,16 +131,16 @@ def _interpreter() -> Iterator[tuple[str, object]]:
             yield name, resource.getrlimit(getattr(resource, name))
     yield "the working directory", os.getcwd()  # noqa: PTH109  # a string for the message
     yield "the time zone", time.tzname
-    for name in ("excepthook", "meta_path", "path", "path_hooks"):
-        found = getattr(sys, name)
-        yield f"sys.{name}", tuple(found) if isinstance(found, list) else found
+    yield "sys.path", [*sys.path]
+    yield "sys.excepthook", sys.excepthook
     yield "threading.excepthook", threading.excepthook
     yield "the switch interval", sys.getswitchinterval()
     yield "the recursion limit", sys.getrecursionlimit()
     # Commands collect more rarely, which changes no result.
     yield "the collector of garbage", gc.isenabled()
-    # Other libraries of the tests have callbacks, too.
+    # Libraries have callbacks and finders, too, from their first use on.
     yield "otel_rl's callbacks of it", [one for one in gc.callbacks if _is_ours(one)]
+    yield "otel_rl's finders", [one for one in sys.meta_path if _is_ours(one)]
     yield "OpenTelemetry's context", dict(context.get_current())
     yield "OpenTelemetry's propagator", propagate.get_global_textmap()
 
@@ -177,22 +183,22 @@ def _worker() -> Iterator[tuple[str, object]]:
 
 def _functions() -> Iterator[tuple[str, object]]:
     for path, module in tuple(sys.modules.items()):
-        if path in _PATCHED_ALONE or path.partition(".")[0] in _PATCHED:
+        if path in _PATCHED or path.startswith("otel_rl."):
             yield from _functions_of(path, module)
 
 
 def _functions_of(path: str, module: ModuleType) -> Iterator[tuple[str, object]]:
     for name, found in tuple(getattr(module, "__dict__", {}).items()):
-        if isinstance(found, (FunctionType, type)) and f"{path}.{name}" not in _REPLACED_FOR_GOOD:
+        if isinstance(found, _CALLED) and f"{path}.{name}" not in _REPLACED_FOR_GOOD:
             yield f"{path}.{name}", found
             if isinstance(found, type) and found.__module__ == path:
                 for method, function in tuple(vars(found).items()):
-                    if isinstance(function, (FunctionType, classmethod, property, staticmethod)):
+                    if isinstance(function, _CALLED):
                         yield f"{path}.{name}.{method}", function
 
 
-def _is_ours(callback: object) -> bool:
-    return str(getattr(callback, "__module__", "")).startswith("otel_rl")
+def _is_ours(one: object) -> bool:
+    return str(getattr(one, "__module__", "")).startswith("otel_rl")
 
 
 def _is_pytests(handler: logging.Handler) -> bool:
