@@ -2,6 +2,8 @@
 
 Files share a process with others, and chance says with which: a reader of metrics, a patched
 function or a thread that one leaves makes a test of another one fail, each time another one.
+
+Looks at what is otel_rl's, and at settings of the interpreter that no library changes by its use.
 """
 
 import gc
@@ -18,7 +20,7 @@ from dataclasses import dataclass, field
 from types import FunctionType, ModuleType
 from typing import Final
 
-from opentelemetry import context, propagate
+from opentelemetry import context
 
 from otel_rl.worker import served_policy, session
 from otel_rl.worker.metrics.expander import SCOPE_NAME
@@ -29,11 +31,22 @@ __all__ = ["State", "begin_losses_anew", "own_instruments"]
 _ENDS_WITHIN_S: Final = 60.0
 """A thread that has been told to end does so far sooner, on a busy machine, too."""
 
+_VARIABLES: Final = (
+    "OTEL_",
+    "OMPI_",
+    "SLURM_",
+    "RANK",
+    "WORLD_SIZE",
+    "TRACEPARENT",
+    "HOME",
+    "PATH",
+)
+"""Beginnings of the names of environment variables that a worker or a test reads."""
+
 _PATCHED: Final = frozenset(
     {
         *("os", "shutil", "socket", "subprocess", "threading", "time"),
         *("opentelemetry.context", "opentelemetry.metrics", "opentelemetry.trace"),
-        *("ray", "requests", "torch", "wandb"),
     }
 )
 """Modules of which tests replace functions, besides otel_rl's."""
@@ -45,9 +58,6 @@ _REPLACED_FOR_GOOD: Final = frozenset(
 
 _CALLED: Final = (FunctionType, type, classmethod, property, staticmethod)
 
-_OF_GRPC: Final = "(_poll_wrapper)"
-"""Thread that lives as long as any object of grpc.aio."""
-
 _ABSENT: Final = object()
 
 
@@ -58,16 +68,14 @@ class State:
     Attributes:
         facts: Settings of the interpreter, and of otel_rl's worker.
         functions: Functions, classes and methods, by the name of the module that has them.
-        threads: Python's threads.
+        threads: Python's threads that are otel_rl's.
     """
 
     facts: dict[str, object] = field(
         default_factory=lambda: dict([*_interpreter(), *_logging(), *_worker()])
     )
     functions: dict[str, object] = field(default_factory=lambda: dict(_functions()))
-    threads: frozenset[threading.Thread] = field(
-        default_factory=lambda: frozenset(threading.enumerate())
-    )
+    threads: frozenset[threading.Thread] = field(default_factory=lambda: frozenset(_threads()))
 
     def left(self) -> list[str]:
         """Return what has changed since. Waits for threads that are about to end."""
@@ -87,10 +95,9 @@ class State:
     def _new_threads(self) -> list[str]:
         deadline_s = time.monotonic() + _ENDS_WITHIN_S
         while True:
-            news = frozenset(threading.enumerate()) - self.threads
-            names = [thread.name for thread in news if not thread.name.endswith(_OF_GRPC)]
-            if not names or time.monotonic() > deadline_s:
-                return sorted(names)
+            news = {*_threads()} - self.threads
+            if not news or time.monotonic() > deadline_s:
+                return sorted(thread.name for thread in news)
             time.sleep(0.01)
 
 
@@ -120,9 +127,13 @@ def _shown(value: object) -> str:
     return "absent" if value is _ABSENT else f"{value!r:.200}"
 
 
+def _threads() -> Iterator[threading.Thread]:
+    yield from (one for one in threading.enumerate() if one.name.startswith("otel-rl"))
+
+
 def _interpreter() -> Iterator[tuple[str, object]]:
     for name, value in os.environ.items():
-        if name != "PYTEST_CURRENT_TEST":
+        if name.startswith(_VARIABLES):
             yield f"the environment variable {name}", value
     for number in signal.valid_signals() - {signal.SIGALRM}:  # which pytest-timeout uses
         yield f"the handler of signal {number}", signal.getsignal(number)
@@ -131,9 +142,6 @@ def _interpreter() -> Iterator[tuple[str, object]]:
             yield name, resource.getrlimit(getattr(resource, name))
     yield "the working directory", os.getcwd()  # noqa: PTH109  # a string for the message
     yield "the time zone", time.tzname
-    yield "sys.path", [*sys.path]
-    yield "sys.excepthook", sys.excepthook
-    yield "threading.excepthook", threading.excepthook
     yield "the switch interval", sys.getswitchinterval()
     yield "the recursion limit", sys.getrecursionlimit()
     # Commands collect more rarely, which changes no result.
@@ -142,13 +150,12 @@ def _interpreter() -> Iterator[tuple[str, object]]:
     yield "otel_rl's callbacks of it", [one for one in gc.callbacks if _is_ours(one)]
     yield "otel_rl's finders", [one for one in sys.meta_path if _is_ours(one)]
     yield "OpenTelemetry's context", dict(context.get_current())
-    yield "OpenTelemetry's propagator", propagate.get_global_textmap()
 
 
 def _logging() -> Iterator[tuple[str, object]]:
     yield "the level of logging.disable", logging.root.manager.disable
-    for name, logger in [("root", logging.root), *logging.root.manager.loggerDict.items()]:
-        if isinstance(logger, logging.Logger):
+    for name, logger in tuple(logging.root.manager.loggerDict.items()):
+        if isinstance(logger, logging.Logger) and f"{name}.".startswith("otel_rl."):
             handlers = [one for one in logger.handlers if not _is_pytests(one)]
             yield from (
                 (f"{what} of the logger {name}", found)

@@ -22,7 +22,7 @@ from tests.otlp_sink import Sink, serve, sums
 
 @contextmanager
 def a_variable(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv("LEFT_BEHIND", "1")
+    monkeypatch.setenv("OTEL_LEFT", "1")
     yield
 
 
@@ -41,16 +41,16 @@ def a_function(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @contextmanager
 def a_level(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    logging.getLogger("left.behind").setLevel(logging.ERROR)
+    logging.getLogger("otel_rl.left").setLevel(logging.ERROR)
     yield
-    logging.getLogger("left.behind").setLevel(logging.NOTSET)
+    logging.getLogger("otel_rl.left").setLevel(logging.NOTSET)
 
 
 @contextmanager
 def a_thread(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(leftovers, "_ENDS_WITHIN_S", 0.0)
     end = threading.Event()
-    thread = threading.Thread(target=end.wait, name="left-behind")
+    thread = threading.Thread(target=end.wait, name="otel-rl-left")
     thread.start()
     yield
     end.set()
@@ -73,11 +73,11 @@ def no_collector(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.mark.parametrize(
     ("leave", "word"),
     [
-        (a_variable, "the environment variable LEFT_BEHIND is '1' (was absent)"),
+        (a_variable, "the environment variable OTEL_LEFT is '1' (was absent)"),
         (a_handler, f"the handler of signal {signal.SIGUSR2:d} is"),
         (a_function, "otel_rl.worker.phases.gc_time.GcTime.stop is"),
-        (a_level, "the level of the logger left.behind is 40 (was absent)"),
-        (a_thread, "the thread left-behind runs"),
+        (a_level, "the level of the logger otel_rl.left is 40 (was absent)"),
+        (a_thread, "the thread otel-rl-left runs"),
         (a_phase, "flows with open phases is"),
         (no_collector, "the collector of garbage is False (was True)"),
     ],
