@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.leftovers import State, begin_losses_anew
+from tests.leftovers import State, begin_anew
 from tests.marks import ProcessMark
 from tests.postgres import PostgresServer
 from tests.slow import draw_few
@@ -123,7 +123,7 @@ def a_file_leaves_the_process_as_it_was(
     no_process_outlives_the_tests: None, request: pytest.FixtureRequest
 ) -> Iterator[None]:
     """What a file of tests leaves behind would make tests of others fail, by chance."""
-    begin_losses_anew()
+    begin_anew()
     before = State()
     yield
     left = "; ".join(before.left())

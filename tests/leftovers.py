@@ -26,7 +26,7 @@ from otel_rl.worker import served_policy, session
 from otel_rl.worker.metrics.expander import SCOPE_NAME
 from otel_rl.worker.phases import control_flows
 
-__all__ = ["State", "begin_losses_anew", "own_instruments"]
+__all__ = ["State", "begin_anew", "own_instruments"]
 
 _ENDS_WITHIN_S: Final = 60.0
 """A thread that has been told to end does so far sooner, on a busy machine, too."""
@@ -101,8 +101,10 @@ class State:
             time.sleep(0.01)
 
 
-def begin_losses_anew() -> None:
-    """Let the worker's guard count from zero, and log again what it logged within a minute."""
+def begin_anew() -> None:
+    """Forget losses, recent logs, the served policy and the clock of a device."""
+    served_policy.forget()
+    control_flows.current().clock = None
     session.GUARD.drops.reset()
     session.GUARD._next_log_s.clear()
 
@@ -143,38 +145,27 @@ def _interpreter() -> Iterator[tuple[str, object]]:
     yield "the working directory", os.getcwd()  # noqa: PTH109  # a string for the message
     yield "the time zone", time.tzname
     yield "the switch interval", sys.getswitchinterval()
-    yield "the recursion limit", sys.getrecursionlimit()
     # Commands collect more rarely, which changes no result.
     yield "the collector of garbage", gc.isenabled()
-    # Libraries have callbacks and finders, too, from their first use on.
+    # Libraries have callbacks, too, from their first use on.
     yield "otel_rl's callbacks of it", [one for one in gc.callbacks if _is_ours(one)]
-    yield "otel_rl's finders", [one for one in sys.meta_path if _is_ours(one)]
     yield "OpenTelemetry's context", dict(context.get_current())
 
 
 def _logging() -> Iterator[tuple[str, object]]:
     yield "the level of logging.disable", logging.root.manager.disable
-    for name, logger in tuple(logging.root.manager.loggerDict.items()):
-        if isinstance(logger, logging.Logger) and f"{name}.".startswith("otel_rl."):
-            handlers = [one for one in logger.handlers if not _is_pytests(one)]
-            yield from (
-                (f"{what} of the logger {name}", found)
-                for what, found in (
-                    ("the level", logger.level),
-                    ("handlers", handlers),
-                    ("filters", [*logger.filters]),
-                    ("the disabling", logger.disabled),
-                )
-                if found  # of many only the name is known
-            )
+    logger = logging.getLogger("otel_rl")
+    yield "the level of otel_rl's logger", logger.level
+    yield "filters of otel_rl's logger", [*logger.filters]
+    yield "the disabling of otel_rl's logger", logger.disabled
+    handlers = [one for one in logger.handlers if not _is_pytests(one)]
+    yield "handlers of otel_rl's logger", handlers
 
 
 def _worker() -> Iterator[tuple[str, object]]:
     """State of otel_rl's worker, which there is one of in a process."""
     yield "the session", session.running()
     yield "flows with open phases", control_flows.flows()
-    yield "the device's clock of the main thread", control_flows.current().clock
-    yield "the served policy", served_policy.served()
     providers = session._providers
     meter = None if providers is None else providers.meter
     yield "copies of instruments", () if meter is None else meter.mirrors

@@ -41,9 +41,9 @@ def a_function(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @contextmanager
 def a_level(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    logging.getLogger("otel_rl.left").setLevel(logging.ERROR)
+    logging.getLogger("otel_rl").setLevel(logging.ERROR)
     yield
-    logging.getLogger("otel_rl.left").setLevel(logging.NOTSET)
+    logging.getLogger("otel_rl").setLevel(logging.NOTSET)
 
 
 @contextmanager
@@ -76,7 +76,7 @@ def no_collector(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         (a_variable, "the environment variable OTEL_LEFT is '1' (was absent)"),
         (a_handler, f"the handler of signal {signal.SIGUSR2:d} is"),
         (a_function, "otel_rl.worker.phases.gc_time.GcTime.stop is"),
-        (a_level, "the level of the logger otel_rl.left is 40 (was absent)"),
+        (a_level, "the level of otel_rl's logger is 40 (was 0)"),
         (a_thread, "the thread otel-rl-left runs"),
         (a_phase, "flows with open phases is"),
         (no_collector, "the collector of garbage is False (was True)"),
