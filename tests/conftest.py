@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.leftovers import State, begin_anew
 from tests.marks import ProcessMark
 from tests.postgres import PostgresServer
 from tests.slow import draw_few
@@ -115,6 +116,18 @@ def no_process_outlives_the_tests() -> Iterator[None]:
     while (left := processes_with(_MARK, mark)) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert not left, f"processes that tests left behind: {left}"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def a_file_leaves_the_process_as_it_was(
+    no_process_outlives_the_tests: None, request: pytest.FixtureRequest
+) -> Iterator[None]:
+    """What a file of tests leaves behind would make tests of others fail, by chance."""
+    begin_anew()
+    before = State()
+    yield
+    left = "; ".join(before.left())
+    assert not left, f"{request.node.name} leaves to other files: {left}"
 
 
 @pytest.fixture(scope="session")

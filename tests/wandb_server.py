@@ -154,7 +154,9 @@ class WandbServer:
         self._socket = socket.create_server(("127.0.0.1", 0))
         self.base_url = f"http://127.0.0.1:{self._socket.getsockname()[1]}"
         self._server = uvicorn.Server(
-            uvicorn.Config(self._app(), log_level="warning", timeout_graceful_shutdown=1)
+            uvicorn.Config(
+                self._app(), access_log=False, log_config=None, timeout_graceful_shutdown=1
+            )
         )
         self._thread = threading.Thread(
             target=self._server.run, args=([self._socket],), name="wandb-server", daemon=True

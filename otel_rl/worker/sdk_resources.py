@@ -29,6 +29,7 @@ def _load() -> None:
     stand_in = _OnUse("psutil")
     sys.modules.setdefault("psutil", stand_in)
     try:
+        import_module("otel_rl.worker.fork_barrier")  # before anything of the SDK has fork handlers
         import_module("opentelemetry.sdk.resources")
     finally:
         _leave(stand_in)

@@ -302,7 +302,8 @@ class Session:
                 GUARD.drop(DropReason.BUFFER_FULL, "Too many events in one interval.")
 
     def _begin_sampling(self) -> None:
-        self.providers.gc_time.start()
+        if not self._is_ending:
+            self.providers.gc_time.start()
         if self.settings.metrics.enabled and not self._is_ending:
             self.providers.gpus.start(self.settings.gpu, self.identity.role)
             host = str(self.providers.meter.resource.attributes["host.name"])
@@ -315,6 +316,7 @@ class Session:
 
     def _stop_sampling(self) -> None:
         self._is_ending = True  # the last collection may be the worker's first report
+        self.providers.gc_time.stop()
         self.providers.gpus.stop()
         self.providers.host.forget()
         self._provenance.stop()

@@ -1,6 +1,7 @@
 """A token, a TLS key and a W&B key that a bridge was given are nowhere but where they were put."""
 
 import os
+import resource
 import signal
 import ssl
 import subprocess
@@ -32,6 +33,20 @@ def no_process_is_left(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Itera
     yield
     for pid in processes_with(_MARK, str(tmp_path)):
         os.kill(pid, signal.SIGKILL)
+
+
+@pytest.fixture
+def process_of_a_command() -> Iterator[None]:
+    """What `otel-rl bridge` changes in its process is put back."""
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    handlers = [(number, signal.getsignal(number)) for number in numbers]
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wakeup = signal.set_wakeup_fd(-1)
+    yield
+    signal.set_wakeup_fd(wakeup)
+    resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    for number, handler in handlers:
+        signal.signal(number, handler)
 
 
 def config(directory: Path) -> Path:
@@ -210,6 +225,7 @@ SECRET = "5ec2e7" * 8
 )
 @pytest.mark.parametrize("command", ["doctor", "bridge"])
 def test_no_command_prints_a_secret_that_stands_in_the_settings(
+    process_of_a_command: None,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],

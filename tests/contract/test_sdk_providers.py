@@ -18,6 +18,7 @@ import otel_rl
 from otel_rl.worker import session
 from otel_rl.worker.drops import DropReason
 from otel_rl.worker.plugins import otel_providers
+from tests.leftovers import own_instruments
 from tests.otlp_sink import Sink, serve, sums
 
 KINDS: dict[str, type] = {
@@ -37,8 +38,9 @@ def sink(monkeypatch: pytest.MonkeyPatch) -> Iterator[Sink]:
         otel_rl.init(
             experiment="e", role="trainer", endpoint=serving.url, export_interval_s=60, index=0
         )
-        yield serving
-        otel_rl.shutdown(timeout_s=60)
+        with own_instruments():
+            yield serving
+            otel_rl.shutdown(timeout_s=60)
 
 
 def _ours() -> dict[str, object]:

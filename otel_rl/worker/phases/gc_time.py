@@ -26,6 +26,8 @@ A script with one or two metrics gets no row for this.
 class GcTime:
     """Reports the total duration of all collections since ``start`` through ``meter``.
 
+    The last total is reported after ``stop``, too.
+
     Costs about 0.3 us per collection, of which there is one per some thousand new objects.
     """
 
@@ -38,18 +40,24 @@ class GcTime:
         meter.create_observable_counter(spec.name, [self._observe], spec.unit, spec.brief)
 
     def start(self) -> None:
-        """Start measuring, unless the environment disables it. Idempotent."""
-        wanted = os.environ.get(GC_VARIABLE, "").strip().lower()
-        if self._is_shown or wanted in {"0", "false"}:
+        """Start measuring from zero, unless the environment disables it. Idempotent."""
+        if self._note in gc.callbacks:
             return
-        self._is_wanted = wanted in {"1", "true"}
-        self._is_shown = True
-        gc.callbacks.append(self._note)
+        self.forget()
+        wanted = os.environ.get(GC_VARIABLE, "").strip().lower()
+        if wanted not in {"0", "false"}:
+            self._is_wanted = wanted in {"1", "true"}
+            self._is_shown = True
+            gc.callbacks.append(self._note)
+
+    def stop(self) -> None:
+        """Stop measuring. Idempotent."""
+        if self._note in gc.callbacks:  # the program may have removed it
+            gc.callbacks.remove(self._note)
 
     def forget(self) -> None:
         """Reset for the next ``start``: a forked child has collected nothing yet."""
-        if self._is_shown:
-            gc.callbacks.remove(self._note)
+        self.stop()
         self._is_shown = False
         self._total_ns = self._begun_ns = 0
 

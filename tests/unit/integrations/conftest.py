@@ -32,7 +32,7 @@ def sink(monkeypatch: pytest.MonkeyPatch) -> Iterator[Sink]:
         GUARD.drops.reset()
         monkeypatch.setattr(GUARD, "_next_log_s", {})  # what is said here is news elsewhere
         yield serving
-        otel_rl.shutdown(timeout_s=5)
+        otel_rl.shutdown(timeout_s=60)
         GUARD.drops.reset()
 
 

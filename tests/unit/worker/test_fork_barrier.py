@@ -2,9 +2,12 @@
 
 import importlib
 import os
+import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -15,6 +18,7 @@ import otel_rl
 from otel_rl.worker import fork_barrier
 from otel_rl.worker.fork_barrier import Uncut
 from tests.forks import forked
+from tests.leftovers import own_instruments
 from tests.otlp_sink import Sink
 
 pytestmark = [
@@ -118,6 +122,58 @@ def test_a_child_that_forks_waits_for_no_work_of_its_parent(waits_long: None) ->
         assert forked(grandchild) == 0
 
 
+_PROVIDER = "provider = TracerProvider(resource=Resource({}))\n"
+_INIT = "otel_rl.init(experiment='e', role='trainer', endpoint='http://127.0.0.1:9')\n"
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        f"{_PROVIDER}import otel_rl\n{_INIT}",
+        f"import otel_rl\n{_PROVIDER}{_INIT}",
+        """
+from otel_rl.worker.tracing.provider import WorkerTracerProvider
+from otel_rl.worker.tracing.span_buffer import SpanBuffer
+provider = WorkerTracerProvider(Resource({}), SpanBuffer(1))
+""",
+    ],
+)
+def test_a_child_ends_whose_program_made_a_provider_before_the_first_thread_pool(
+    program: str,
+) -> None:
+    code = f"""
+import os
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import TracerProvider
+{program}
+from concurrent.futures import ThreadPoolExecutor
+for _ in range(2):
+    child = os.fork()
+    if not child:
+        ThreadPoolExecutor().submit(print, "from a child").result()
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+ThreadPoolExecutor().submit(print, "from the parent").result()
+"""
+    # A group of its own, so that a child that hangs ends, too.
+    running = subprocess.Popen(
+        [sys.executable, "-u", "-c", code],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        out, err = running.communicate(timeout=120)
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(running.pid, signal.SIGKILL)
+        running.wait()
+    assert out.splitlines() == [*["from a child"] * 2, "from the parent"], err
+    assert running.returncode == 0, err
+    assert "Error" not in err
+
+
 def test_a_child_imports_what_the_exporter_of_its_parent_was_importing(
     started: Sink, waits_long: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -133,11 +189,12 @@ def test_a_child_imports_what_the_exporter_of_its_parent_was_importing(
         importlib.import_module("slow_to_import")
         return [Observation(1)]
 
-    metrics.get_meter("forks").create_observable_gauge("forks.observed", [observe])
     flushed: list[bool] = []
     flushing = threading.Thread(target=lambda: flushed.append(otel_rl.flush(timeout_s=60)))
-    flushing.start()
-    assert begun.wait(60)
-    assert forked(lambda: importlib.import_module("slow_to_import")) == 0
-    flushing.join()
+    with own_instruments():
+        metrics.get_meter("forks").create_observable_gauge("forks.observed", [observe])
+        flushing.start()
+        assert begun.wait(60)
+        assert forked(lambda: importlib.import_module("slow_to_import")) == 0
+        flushing.join()
     assert flushed == [True]

@@ -21,7 +21,7 @@ def on(sink: Sink, clean_environment: None, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setenv("OTEL_RL_STEP_CONTEXT", "on")
     otel_rl.init(experiment="exp", role="trainer", endpoint=sink.url, export_interval_s=60)
     yield sink
-    otel_rl.shutdown(timeout_s=5)
+    otel_rl.shutdown(timeout_s=60)
 
 
 def library(value: float) -> None:

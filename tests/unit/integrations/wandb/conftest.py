@@ -27,5 +27,5 @@ def sink(monkeypatch: pytest.MonkeyPatch) -> Iterator[Sink]:
         monkeypatch.setattr(GUARD, "_next_log_s", {})  # what is said here is news elsewhere
         yield serving
         wandb.finish()
-        otel_rl.shutdown(timeout_s=5)
+        otel_rl.shutdown(timeout_s=60)
         GUARD.drops.reset()

@@ -8,6 +8,7 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader, NumberDataPoi
 import otel_rl
 from otel_rl.semconv.names import RL_WORKER_GC_TIME
 from otel_rl.worker.phases.gc_time import GC_VARIABLE, GcTime
+from tests.otlp_sink import Sink
 from tests.waiting import collect_garbage
 
 
@@ -79,3 +80,40 @@ def test_by_itself_it_begins_with_the_first_phase(monkeypatch: pytest.MonkeyPatc
         assert total_s(reader) >= 0
     collect_garbage()
     assert total_s(reader) > 0
+
+
+def test_each_start_begins_with_zero_and_nothing_is_added_after_the_end() -> None:
+    reader = InMemoryMetricReader()
+    gc_time = GcTime(MeterProvider([reader]).get_meter("test"))
+    gc_time.start()
+    collect_garbage()
+    gc_time.stop()
+    ended_s = total_s(reader)
+    assert ended_s > 0
+    gc.disable()  # only what this test collects
+    try:
+        collect_garbage()
+        assert total_s(reader) == ended_s
+        gc_time.start()
+        assert total_s(reader) == 0
+        collect_garbage()
+        assert total_s(reader) > 0
+    finally:
+        gc.enable()
+
+
+def test_a_program_may_remove_every_callback() -> None:
+    gc_time = GcTime(MeterProvider([InMemoryMetricReader()]).get_meter("test"))
+    gc_time.start()
+    gc.callbacks.clear()
+    gc_time.stop()
+    gc_time.forget()
+
+
+def test_a_worker_that_has_ended_leaves_no_callback(sink: Sink, clean_environment: None) -> None:
+    before = [*gc.callbacks]
+    for _ in range(2):
+        otel_rl.init(experiment="e", role="trainer", endpoint=sink.url, export_interval_s=60)
+        assert len(gc.callbacks) == len(before) + 1
+        assert otel_rl.shutdown(timeout_s=60)
+        assert gc.callbacks == before

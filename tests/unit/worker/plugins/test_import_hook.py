@@ -10,6 +10,7 @@ from types import ModuleType
 
 import pytest
 
+from otel_rl.worker.plugins import import_hook
 from otel_rl.worker.plugins.import_hook import when_imported
 from otel_rl.worker.session import GUARD
 
@@ -20,7 +21,6 @@ Write = Callable[..., str]
 def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Write]:
     """Writes a module and returns its name."""
     monkeypatch.syspath_prepend(str(tmp_path))
-    before = set(sys.modules)
 
     def written(code: str = "VALUE = 3", name: str = "waited_for") -> str:
         path = tmp_path / f"{name.replace('.', '/')}.py"
@@ -30,8 +30,15 @@ def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Write]:
         return name
 
     yield written
-    for name in set(sys.modules) - before:
-        del sys.modules[name]
+    for name in [*sys.modules]:
+        if name.startswith("waited_"):
+            del sys.modules[name]
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_waited_for_afterwards(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(import_hook, "_waiting", {})
+    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path])
 
 
 def test_it_runs_after_the_module_and_not_before(write: Write) -> None:
