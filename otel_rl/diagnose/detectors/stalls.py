@@ -19,6 +19,7 @@ from otel_rl.diagnose.classify import (
 )
 from otel_rl.diagnose.detectors.standing_work import Standing, standing_work
 from otel_rl.diagnose.history.departures import departed
+from otel_rl.diagnose.history.recorded import may_lack_until
 from otel_rl.diagnose.history.rhythm import Rhythm
 from otel_rl.diagnose.history.run_history import PhaseKey, RunHistory, Track
 from otel_rl.diagnose.open_work import is_current
@@ -434,9 +435,10 @@ def _first_silent(history: RunHistory) -> tuple[int, list[str]]:
     for of in (*history.spans.values(), *history.workers.values()):
         if not _is_of_steps(of, stopped_s):
             continue
+        unsure = may_lack_until(of)
         for worker, track in of.items():
             if len(track.steps) >= _FEWEST_STEPS and worker not in gone:
-                last[worker] = max(last.get(worker, 0), track.steps[-1])
+                last[worker] = max(last.get(worker, 0), track.steps[-1], unsure)
     if not last:
         return 0, []
     behind = _behind_their_peers(history, gone)
@@ -453,8 +455,9 @@ def _behind_their_peers(history: RunHistory, gone: AbstractSet[str]) -> dict[str
     The newest work of the run tells it: who waits for it comes to none.
     """
     for of in sorted(history.spans.values(), key=_last_s, reverse=True):
+        unsure = may_lack_until(of)
         ends = {
-            worker: track.steps[-1]
+            worker: max(track.steps[-1], unsure)
             for worker, track in of.items()
             if track.steps and worker not in gone
         }

@@ -16,7 +16,21 @@ import orjson
 
 from otel_rl.records import WorkerFailure
 
-__all__ = ["PARTIAL_PATH", "Facts", "RowFacts", "SpanFacts", "StepFacts", "WorkerFacts"]
+__all__ = [
+    "MAX_RECORDED",
+    "PARTIAL_PATH",
+    "Facts",
+    "RowFacts",
+    "SpanFacts",
+    "StepFacts",
+    "WorkerFacts",
+]
+
+MAX_RECORDED: Final = 32
+"""Workers of one key, or of one phase of a role, in one step of a snapshot.
+
+Of more, those with the lowest and the highest means: that another one is absent tells nothing.
+"""
 
 PARTIAL_PATH: Final = "critical_path/partial"
 """Key: number of workers whose spans the critical path of a step may lack."""
