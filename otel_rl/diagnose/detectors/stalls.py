@@ -30,10 +30,13 @@ from otel_rl.records import ExperimentStatus
 from otel_rl.semconv import names
 from otel_rl.semconv.spec import AWAITING, STEP_SPAN
 
-__all__ = ["STALL_S", "stall_s", "stalls", "suspicious_s"]
+__all__ = ["SAVE_S", "STALL_S", "stall_s", "stalls", "suspicious_s"]
 
 STALL_S: Final = 10.0
 """Shortest time that tells anything: an export or two may be late."""
+
+SAVE_S: Final = 300.0
+"""Time that a first save, evaluation or compilation may take: none has told how long one takes."""
 
 _FEWEST_STEPS = 8
 _STALL = 10  # times the usual duration of a step
@@ -49,7 +52,6 @@ _LATE, _LATE_OF_ROLE = 3, 1.5  # times the longest of it, and of all work of the
 _TELLING_S = 7.0  # from the end of a span to its record: a stock SDK keeps spans for 5 s
 _LATE_S = 5.0  # of the last export of a process that ends with the last step
 _LONGEST = 2  # times the longest one, such as one with a checkpoint
-_SAVE_S = 300.0  # the first save or evaluation: none has told the time that one takes
 _FRESH_S = 60.0  # age of a report of phases
 _MOST_NAMED = 4
 
@@ -368,7 +370,7 @@ def _may_take_s(history: RunHistory, ages: Sequence[_Age]) -> float:
         return 0.0
     place = ages[0].place
     is_new = all(of.phase != place.phase for of in history.spans)
-    return _SAVE_S if is_new and _is_of_few_steps(place) else 0.0
+    return SAVE_S if is_new and _is_of_few_steps(place) else 0.0
 
 
 def _is_of_few_steps(place: PhaseKey) -> bool:
