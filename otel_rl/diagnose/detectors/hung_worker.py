@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 from otel_rl.diagnose.classify import Subject, only_waits, tracks_about
 from otel_rl.diagnose.history.departures import departed
-from otel_rl.diagnose.history.records import MAX_RECORDED
+from otel_rl.diagnose.history.recorded import may_lack_until
 from otel_rl.diagnose.history.rhythm import Rhythm
 from otel_rl.diagnose.history.run_history import PhaseKey, RunHistory, Track
 from otel_rl.diagnose.open_work import is_current
@@ -139,7 +139,9 @@ def _idle(
         if sum(len(of[worker].steps) for of in common if worker in of) >= _FEWEST
     }
     late = {worker: idle_s for worker, idle_s in idle.items() if idle_s >= least_s}
-    if not late or len(late) * _FEW_OF > len(last) or len(last) > MAX_RECORDED:
+    if not late or len(late) * _FEW_OF > len(last):
+        return
+    if any(may_lack_until(of) >= 0 for of in work):
         return
     longest_s = max(_longest_gap(work, worker) for worker in last)
     for worker, idle_s in sorted(late.items()):

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Mapping
 
-from otel_rl.diagnose.history.records import MAX_RECORDED
+from otel_rl.diagnose.history.records import MOST_EXTREME
 from otel_rl.diagnose.history.track import Track
 
 __all__ = ["may_lack_until"]
@@ -18,7 +18,10 @@ def may_lack_until(tracks: Mapping[str, Track]) -> int:
     Returns:
         -1 if all of each step was recorded.
     """
-    if len(tracks) <= MAX_RECORDED:
+    if len(tracks) <= MOST_EXTREME:
         return -1
-    told = Counter(step for track in tracks.values() for step in {*track.steps})
-    return max((step for step, workers in told.items() if workers >= MAX_RECORDED), default=-1)
+    # A snapshot has all of them, or as many as stand out.
+    told = Counter(
+        place for track in tracks.values() for place in zip(track.steps, track.times_s, strict=True)
+    )
+    return max((step for (step, _), of in told.items() if of == MOST_EXTREME), default=-1)

@@ -8,13 +8,13 @@ import pytest
 from otel_rl.bridge.rows.history.history_writer import HistoryWriter
 from otel_rl.diagnose.detectors.stale_policy import stale_policy
 from otel_rl.diagnose.engine import diagnose
-from otel_rl.diagnose.history.records import MAX_RECORDED, Facts, WorkerFacts
+from otel_rl.diagnose.history.records import ALL_RECORDED, Facts, WorkerFacts
 from otel_rl.diagnose.history.run_history import RunHistory
 from otel_rl.diagnose.result import Kind
 from otel_rl.records import ExperimentStatus, SpanRecord
 
 _NS = 1_000_000_000
-MAKERS = MAX_RECORDED + 8
+MAKERS = ALL_RECORDED + 8
 STOPS = 30
 
 Pulls = Callable[[int, int], bool]
@@ -75,7 +75,7 @@ def test_a_maker_that_the_journal_did_not_keep_may_have_taken_up_weights() -> No
     "stopped",
     [
         pytest.param(MAKERS, id="all"),
-        pytest.param(MAKERS // 2, id="so many that none of the others is left out"),
+        pytest.param(MAKERS // 3, id="so many that none of the others is left out"),
     ],
 )
 def test_makers_of_a_large_role_that_stop_to_take_up_weights_are_told(stopped: int) -> None:

@@ -14,7 +14,8 @@ from otel_rl.bridge.journal.formats import state_format as wire
 from otel_rl.bridge.rows.history.span_steps import SpanSteps
 from otel_rl.bridge.rows.series.streams import Stream, WorkerStanding, WorkerState
 from otel_rl.diagnose.history.records import (
-    MAX_RECORDED,
+    ALL_RECORDED,
+    MOST_EXTREME,
     Facts,
     RowFacts,
     SpanFacts,
@@ -173,7 +174,7 @@ class HistoryWriter:
             place = step, span.role, _phase_of(span), span.worker
             cell = self._spans.get(place)
             if cell is None:
-                if len(self._spans) >= _MAX_PHASES * MAX_RECORDED:
+                if len(self._spans) >= _MAX_PHASES * MOST_EXTREME:
                     continue
                 cell = self._spans[place] = [span.is_wait, 0, 0.0, 0.0, 0]
             own_s = max(0, took_ns - inside_ns) / _NS_PER_S
@@ -333,10 +334,10 @@ def _outstanding(
 
     Before they are made into facts: of 512 workers with 40 keys, that is most of the work.
     """
-    if len(cells) <= MAX_RECORDED:
+    if len(cells) <= ALL_RECORDED:
         return cells
     cells.sort(key=_oddities_and_mean)
-    return cells[: MAX_RECORDED // 2] + cells[-MAX_RECORDED // 2 :]
+    return cells[: MOST_EXTREME // 2] + cells[-MOST_EXTREME // 2 :]
 
 
 def _oddities_and_mean(cell: tuple[_Cell, Sequence[float]]) -> tuple[float, float]:
@@ -364,6 +365,6 @@ def _by_phase(
         some.sort(key=lambda one: one.total_s / one.spans)
         yield from (
             some
-            if len(some) <= MAX_RECORDED
-            else (some[: MAX_RECORDED // 2] + some[-MAX_RECORDED // 2 :])
+            if len(some) <= ALL_RECORDED
+            else (some[: MOST_EXTREME // 2] + some[-MOST_EXTREME // 2 :])
         )
