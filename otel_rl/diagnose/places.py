@@ -1,10 +1,15 @@
-"""Adds where the workers of causes are: host, process, and place in the program."""
+"""Adds where the workers of causes are: host, process, and place in the program.
 
+That may tell that a worker does not hang: saves and compilations within other work take long.
+"""
+
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple
 
-from otel_rl.diagnose.result import Cause, Diagnosis, Kind
+from otel_rl.diagnose.detectors.stalls import SAVE_S
+from otel_rl.diagnose.result import Cause, Diagnosis, Kind, Verdict
 
 __all__ = ["Place", "with_places"]
 
@@ -12,6 +17,28 @@ _MOST_FRAMES: Final = 5
 
 # Causes of a worker that does not go on: where it stands explains them.
 _STANDING: Final = frozenset({Kind.STALL})
+
+# Calls that are in the stack while it happens, and not while what was saved or compiled runs: the
+# checkpoints of torch.utils save no file, and frames of torch._dynamo are around compiled code.
+_RARE_WORK: Final = (
+    (
+        "saves",
+        re.compile(
+            r"torch/serialization\.py:\d+ in (_legacy_|_)?save|torch/distributed/checkpoint/"
+            r"|safetensors/\w+\.py:\d+ in save|orbax/checkpoint/"
+            r"| in (\S+\.)?_?save(_\w*)?(checkpoint|ckpt|model|state|weights|pretrained)\w*$"
+            r"| in (\S+\.)?save(_file)?$"
+        ),
+    ),
+    (
+        "compiles",
+        re.compile(
+            r"torch/_dynamo/convert_frame\.py|torch/_inductor/(graph|scheduler|async_compile)\.py"
+            r"|torch/_inductor/codegen/|torch/utils/cpp_extension\.py|triton/compiler/"
+            r"|jax/_src/compiler\.py"
+        ),
+    ),
+)
 
 
 class Place(NamedTuple):
@@ -39,7 +66,44 @@ def with_places(report: Diagnosis, places: Mapping[str, Place]) -> Diagnosis:
         report: The diagnosis.
         places: By ``<role>/<index>``.
     """
-    return replace(report, causes=[_placed(cause, places) for cause in report.causes])
+    busy = {
+        n: words for n, one in enumerate(report.causes) if (words := _at_rare_work(one, places))
+    }
+    causes = [_placed(one, places) for n, one in enumerate(report.causes) if n not in busy]
+    verdict = report.verdict
+    if busy and not causes:
+        no_clear = Verdict.NO_CLEAR_CAUSE if report.symptoms else Verdict.HEALTHY
+        verdict = Verdict.CANNOT_TELL if report.doubts else no_clear
+    changes = [*report.changes, *busy.values()]
+    return replace(report, causes=causes, verdict=verdict, changes=changes)
+
+
+def _at_rare_work(cause: Cause, places: Mapping[str, Place]) -> str:
+    """Return in words that a worker saves or compiles, as its stack tells; empty if it hangs.
+
+    Longer than the first save may take, it hangs in it.
+    """
+    place = places.get(cause.worker or "")
+    if cause.kind not in _STANDING or place is None or not _is_of_now(cause, place):
+        return ""
+    ages_s = [
+        one.after
+        for one in cause.evidence
+        if one.worker == cause.worker and one.unit == "s" and one.after is not None
+    ]
+    if not ages_s or max(ages_s) >= SAVE_S:
+        return ""
+    for frame in place.stack:
+        for does, calls in _RARE_WORK:
+            if calls.search(frame):
+                where = "" if cause.phase is None else f" in {cause.phase}"
+                return f"{cause.worker} {does}{where} for {max(ages_s):.3g} s, at {frame}"
+    return ""
+
+
+def _is_of_now(cause: Cause, place: Place) -> bool:
+    """Return whether the worker has not gone on since its stack was told."""
+    return place.step is None or cause.since is None or place.step >= cause.since
 
 
 def _placed(cause: Cause, places: Mapping[str, Place]) -> Cause:
@@ -49,8 +113,8 @@ def _placed(cause: Cause, places: Mapping[str, Place]) -> Cause:
     cause = replace(cause, host=place.host, pid=place.pid)
     if cause.kind not in _STANDING or not place.stack:
         return cause
-    if place.step is not None and cause.since is not None and place.step < cause.since:
-        return cause  # it has gone on since
+    if not _is_of_now(cause, place):
+        return cause
     words = f"{cause.words}, at {place.stack[0]}"
     if place.collective:
         words += f"; {place.collective}"

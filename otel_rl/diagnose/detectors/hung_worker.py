@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 
 from otel_rl.diagnose.classify import Subject, only_waits, tracks_about
 from otel_rl.diagnose.history.departures import departed
+from otel_rl.diagnose.history.recorded import may_lack_until
 from otel_rl.diagnose.history.rhythm import Rhythm
 from otel_rl.diagnose.history.run_history import PhaseKey, RunHistory, Track
 from otel_rl.diagnose.open_work import is_current
@@ -17,9 +18,6 @@ from otel_rl.semconv import names
 from otel_rl.semconv.spec import AWAITING, STEP_SPAN
 
 __all__ = ["Hang", "hung_workers", "hung_workers_of"]
-
-_ALL_TOLD: Final = 32
-"""Workers of a role; of more, the journal keeps the extreme ones of each step."""
 
 _FEWEST: Final = 8  # times of the phase, to know the longest
 _FAR: Final = 4  # times the longest time of the phase, by any worker of the role
@@ -142,7 +140,9 @@ def _idle(
         if sum(len(of[worker].steps) for of in common if worker in of) >= _FEWEST
     }
     late = {worker: idle_s for worker, idle_s in idle.items() if idle_s >= least_s}
-    if not late or len(late) * _FEW_OF > len(last) or len(last) > _ALL_TOLD:
+    if not late or len(late) * _FEW_OF > len(last):
+        return
+    if any(may_lack_until(of) >= 0 for of in work):
         return
     longest_s = max(_longest_gap(work, worker) for worker in last)
     for worker, idle_s in sorted(late.items()):

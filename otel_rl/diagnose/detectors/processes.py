@@ -37,6 +37,7 @@ _ALL_BUT_FEW = 0.75  # of the workers
 _AT_ONCE = 3.0  # usual steps: each role reports with its own part of a step
 _SKEW_S = 1.5
 _CLOCKS = 3  # of which two agree
+_LATE_OF_TWO_S = 15.0  # an SDK's exporter waits for 5 s and sends for up to 10
 _EVIDENT_SKEW_S = 0.02
 _MANY, _SEVERAL = 6.0, 3.0  # times all counts before: a single one, or each of more
 _ENOUGH = 6  # other counts: a few in a row happen by chance among many workers
@@ -237,10 +238,14 @@ def clock_skew(history: RunHistory) -> Iterator[Cause]:
             ]
             # Its own one among them: of two others, a wrong clock would move the middle.
             usual_s[lived] = median(least_s) if len(least_s) >= _CLOCKS else None
+            if len(measured) == len(least_s) == _CLOCKS - 1:
+                usual_s[lived] = _agreed(least_s)
         middle_s = usual_s[lived]
         if middle_s is None:
             continue
         ahead_s = middle_s - ever_s[worker]
+        if len(measured) < _CLOCKS and -_LATE_OF_TWO_S < ahead_s < _SKEW_S:
+            continue
         if abs(ahead_s) < _SKEW_S:
             if worker in proven and abs(ahead_s - median(proven[worker])) > abs(ahead_s):
                 proven.pop(worker)
@@ -251,6 +256,15 @@ def clock_skew(history: RunHistory) -> Iterator[Cause]:
         ahead_s = median(found)
         if abs(ahead_s) >= _EVIDENT_SKEW_S and len(found) * 3 >= len(history.steps):
             yield _skewed(worker, ahead_s, "messages are received before they are sent")
+
+
+def _agreed(of_two_s: Sequence[float]) -> float | None:
+    """Return the one that agrees with the bridge's clock, the third of two; None if not just one.
+
+    The other's exports may come late, but not before their time.
+    """
+    agree = [lag_s for lag_s in of_two_s if abs(lag_s) < _SKEW_S]
+    return agree[0] if len(agree) == 1 else None
 
 
 def _meanwhile(track: Track, begun_s: float, ended_s: float) -> Sequence[float]:

@@ -6,6 +6,7 @@ from itertools import pairwise
 from math import inf
 
 from otel_rl.diagnose.classify import Subject, Work, only_waits, tracks_about, work_of
+from otel_rl.diagnose.history.recorded import may_lack_until
 from otel_rl.diagnose.history.run_history import PhaseKey, RunHistory, Track
 from otel_rl.diagnose.result import Cause, Evidence, Kind
 from otel_rl.diagnose.stats.levels import LevelChange, begun, level
@@ -35,6 +36,7 @@ def stale_policy(history: RunHistory) -> Iterator[Cause]:
             and not is_of_steps
             and place not in history.unspanned
             and place.role not in reported
+            and may_lack_until(history.counts[place]) < 0
         ):
             rarer = [
                 (worker, change)
@@ -58,13 +60,15 @@ def _stopped(history: RunHistory, place: PhaseKey) -> Mapping[str, int]:
     if work_of(place) is not Work.SYNC or PhaseKey(place.role, STEP_SPAN) in history.spans:
         return {}
     stopped = {}
+    unsure = may_lack_until(history.counts[place])
     for worker, track in history.counts[place].items():
         steps = sorted(set(track.steps))
         gaps = [b - a for a, b in pairwise(steps)]
-        since = history.last - (steps[-1] if steps else 0)
+        last = max([unsure, *steps[-1:]])
+        since = history.last - last
         is_long = len(steps) >= _PULLS and since >= max(_PULLS, _PULLS * max(gaps[-_PULLS:]))
         if is_long and _works_until(history, place, worker) >= history.last - since // 3:
-            stopped[worker] = steps[-1]
+            stopped[worker] = last
     return stopped
 
 
@@ -177,7 +181,8 @@ def _leader(versions: Mapping[str, Mapping[str, Track]]) -> str:
     """Return the role that had the newest version first, of most versions that others had, too.
 
     The last version alone may be that of several roles: those that follow have it in the end, too.
-    A mean of quick updates is a version that one role alone has had.
+    A mean of quick updates is a version that one role alone has had. Who makes versions may tell
+    them later than those who take them up, but none of these has newer ones.
     """
     first: dict[float, dict[str, float]] = defaultdict(dict)
     for role, of in versions.items():
@@ -192,7 +197,13 @@ def _leader(versions: Mapping[str, Mapping[str, Track]]) -> str:
         if role_s == min(at_s.values())
     )
     trains = {role: work_of(PhaseKey(role, "")) is Work.TRAINING for role in versions}
-    return max(versions, key=lambda role: (led[role], trains[role], role))
+    shared = {role for at_s in first.values() if len(at_s) > 1 for role in at_s}
+    newest = {role: max(value for value, at_s in first.items() if role in at_s) for role in shared}
+    goes_on = {
+        role: newest.get(role, -inf) > max(newest.values(), default=inf) - _BEHIND
+        for role in versions
+    }
+    return max(versions, key=lambda role: (goes_on[role], led[role], trains[role], role))
 
 
 def _of_rare_pulls(place: PhaseKey, rarer: list[tuple[str, LevelChange]], *, among: int) -> Cause:

@@ -19,6 +19,7 @@ from otel_rl.diagnose.classify import (
 )
 from otel_rl.diagnose.detectors.standing_work import Standing, standing_work
 from otel_rl.diagnose.history.departures import departed
+from otel_rl.diagnose.history.recorded import may_lack_until
 from otel_rl.diagnose.history.rhythm import Rhythm
 from otel_rl.diagnose.history.run_history import PhaseKey, RunHistory, Track
 from otel_rl.diagnose.open_work import is_current
@@ -30,10 +31,13 @@ from otel_rl.records import ExperimentStatus
 from otel_rl.semconv import names
 from otel_rl.semconv.spec import AWAITING, STEP_SPAN
 
-__all__ = ["STALL_S", "stall_s", "stalls", "suspicious_s"]
+__all__ = ["SAVE_S", "STALL_S", "stall_s", "stalls", "suspicious_s"]
 
 STALL_S: Final = 10.0
 """Shortest time that tells anything: an export or two may be late."""
+
+SAVE_S: Final = 300.0
+"""Time that a first save, evaluation or compilation may take: none has told how long one takes."""
 
 _FEWEST_STEPS = 8
 _STALL = 10  # times the usual duration of a step
@@ -49,7 +53,6 @@ _LATE, _LATE_OF_ROLE = 3, 1.5  # times the longest of it, and of all work of the
 _TELLING_S = 7.0  # from the end of a span to its record: a stock SDK keeps spans for 5 s
 _LATE_S = 5.0  # of the last export of a process that ends with the last step
 _LONGEST = 2  # times the longest one, such as one with a checkpoint
-_SAVE_S = 300.0  # the first save or evaluation: none has told the time that one takes
 _FRESH_S = 60.0  # age of a report of phases
 _MOST_NAMED = 4
 
@@ -369,7 +372,7 @@ def _may_take_s(history: RunHistory, ages: Sequence[_Age]) -> float:
         return 0.0
     place = ages[0].place
     is_new = all(of.phase != place.phase for of in history.spans)
-    return _SAVE_S if is_new and _is_of_few_steps(place) else 0.0
+    return SAVE_S if is_new and _is_of_few_steps(place) else 0.0
 
 
 def _is_of_few_steps(place: PhaseKey) -> bool:
@@ -436,9 +439,10 @@ def _first_silent(history: RunHistory) -> tuple[int, list[str]]:
     for of in (*history.spans.values(), *history.workers.values()):
         if not _is_of_steps(of, stopped_s):
             continue
+        unsure = may_lack_until(of)
         for worker, track in of.items():
             if len(track.steps) >= _FEWEST_STEPS and worker not in gone:
-                last[worker] = max(last.get(worker, 0), track.steps[-1])
+                last[worker] = max(last.get(worker, 0), track.steps[-1], unsure)
     if not last:
         return 0, []
     behind = _behind_their_peers(history, gone)
@@ -455,8 +459,9 @@ def _behind_their_peers(history: RunHistory, gone: AbstractSet[str]) -> dict[str
     The newest work of the run tells it: who waits for it comes to none.
     """
     for of in sorted(history.spans.values(), key=_last_s, reverse=True):
+        unsure = may_lack_until(of)
         ends = {
-            worker: track.steps[-1]
+            worker: max(track.steps[-1], unsure)
             for worker, track in of.items()
             if track.steps and worker not in gone
         }

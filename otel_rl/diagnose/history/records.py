@@ -16,7 +16,25 @@ import orjson
 
 from otel_rl.records import WorkerFailure
 
-__all__ = ["PARTIAL_PATH", "Facts", "RowFacts", "SpanFacts", "StepFacts", "WorkerFacts"]
+__all__ = [
+    "ALL_RECORDED",
+    "MOST_EXTREME",
+    "PARTIAL_PATH",
+    "Facts",
+    "RowFacts",
+    "SpanFacts",
+    "StepFacts",
+    "WorkerFacts",
+]
+
+ALL_RECORDED: Final = 64
+"""Workers of one key, or of one phase of a role, of which a step of a snapshot has all.
+
+Of more it has ``MOST_EXTREME``: that another one is absent tells nothing.
+"""
+
+MOST_EXTREME: Final = 32
+"""Workers of a larger number that are recorded: those with the lowest and the highest means."""
 
 PARTIAL_PATH: Final = "critical_path/partial"
 """Key: number of workers whose spans the critical path of a step may lack."""

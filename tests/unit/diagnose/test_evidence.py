@@ -492,6 +492,23 @@ def test_of_three_clocks_the_one_that_differs_is_wrong() -> None:
     assert found == (Kind.CLOCK_SKEW, "reward/0", None)
 
 
+@pytest.mark.parametrize(
+    ("late_s", "is_told"),
+    [
+        pytest.param((-18.0, 0.5), True, id="no export comes before its time"),
+        pytest.param((18.5, 0.5), True, id="later than any export that is sent again"),
+        pytest.param((9.0, 0.5), False, id="as late as exports may be"),
+        pytest.param((18.5, -18.0), False, id="neither agrees with the bridge"),
+        pytest.param((18.5, 18.4), False, id="both tell the same: the bridge's clock is wrong"),
+    ],
+)
+def test_of_two_clocks_the_one_that_differs_from_the_bridges_too_is_wrong(
+    late_s: tuple[float, float], *, is_told: bool
+) -> None:
+    found = causes(made(30, lags={"trainer/0": late_s[0], "trainer/1": late_s[1]}))
+    assert found == ([(Kind.CLOCK_SKEW, "trainer/0", None)] if is_told else [])
+
+
 def test_samples_that_are_a_little_older_each_time_fill_a_buffer() -> None:
     ages = [1.0] * 20 + [1.5, 2.0, 2.0, 2.0, 2.0, 2.0, 2.5, 2.5, 2.5, 2.5, 2.5]
     ages += [3.0, 2.5, 2.5, 3.0, 3.0, 3.0, 3.0]

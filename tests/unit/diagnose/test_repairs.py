@@ -34,6 +34,29 @@ def test_who_has_new_weights_first_leads_though_all_end_with_the_same(
     assert (first.kind, first.role) == (Kind.STALE_POLICY, roles[1])
 
 
+@pytest.mark.parametrize("roles", [("learner", "sampler"), ("zeta", "alpha"), ("alpha", "zeta")])
+def test_who_tells_its_versions_late_leads_if_it_alone_has_further_ones(
+    roles: tuple[str, str],
+) -> None:
+    leader, follower = roles
+    workers: dict[tuple[str, str], Series] = {
+        (f"{follower}/policy/version", f"{follower}/0"): lambda step: float(min(step + 1, AT)),
+        (f"{leader}/policy/version", f"{leader}/0"): float,
+    }
+    (cause,) = diagnose(made(workers=workers)).causes
+    assert (cause.kind, cause.role) == (Kind.STALE_POLICY, follower)
+
+
+def test_who_counts_versions_on_its_own_does_not_lead() -> None:
+    workers: dict[tuple[str, str], Series] = {
+        ("engine/weights/version", "engine/0"): lambda step: 1000.0 + 7 * step,
+        ("learner/policy/version", "learner/0"): float,
+        ("sampler/policy/version", "sampler/0"): lambda step: float(min(step, AT)),
+    }
+    roles = [one.role for one in diagnose(made(workers=workers)).causes]
+    assert roles == ["sampler"]
+
+
 @pytest.mark.parametrize(("steps", "takes_up", "is_told"), [(4, 12, False), (20, 0, True)])
 def test_a_replacement_has_old_weights_only_if_it_does_not_take_up_newer_ones(
     steps: int, takes_up: int, *, is_told: bool

@@ -14,6 +14,8 @@ from otel_rl.bridge.journal.formats import state_format as wire
 from otel_rl.bridge.rows.history.span_steps import SpanSteps
 from otel_rl.bridge.rows.series.streams import Stream, WorkerStanding, WorkerState
 from otel_rl.diagnose.history.records import (
+    ALL_RECORDED,
+    MOST_EXTREME,
     Facts,
     RowFacts,
     SpanFacts,
@@ -28,8 +30,6 @@ __all__ = ["HistoryRecords", "HistoryWriter"]
 _NS_PER_S: Final = 1_000_000_000
 _EVERY_NS: Final = _NS_PER_S
 
-# Of one key, or of one phase of a role: more are represented by the outstanding ones.
-_MAX_WORKERS: Final = 32
 _MAX_VALUES: Final = 4_096
 _MAX_PHASES: Final = 256
 _MAX_PARENTS: Final = 10_000
@@ -174,7 +174,7 @@ class HistoryWriter:
             place = step, span.role, _phase_of(span), span.worker
             cell = self._spans.get(place)
             if cell is None:
-                if len(self._spans) >= _MAX_PHASES * _MAX_WORKERS:
+                if len(self._spans) >= _MAX_PHASES * MOST_EXTREME:
                     continue
                 cell = self._spans[place] = [span.is_wait, 0, 0.0, 0.0, 0]
             own_s = max(0, took_ns - inside_ns) / _NS_PER_S
@@ -334,10 +334,10 @@ def _outstanding(
 
     Before they are made into facts: of 512 workers with 40 keys, that is most of the work.
     """
-    if len(cells) <= _MAX_WORKERS:
+    if len(cells) <= ALL_RECORDED:
         return cells
     cells.sort(key=_oddities_and_mean)
-    return cells[: _MAX_WORKERS // 2] + cells[-_MAX_WORKERS // 2 :]
+    return cells[: MOST_EXTREME // 2] + cells[-MOST_EXTREME // 2 :]
 
 
 def _oddities_and_mean(cell: tuple[_Cell, Sequence[float]]) -> tuple[float, float]:
@@ -365,6 +365,6 @@ def _by_phase(
         some.sort(key=lambda one: one.total_s / one.spans)
         yield from (
             some
-            if len(some) <= _MAX_WORKERS
-            else (some[: _MAX_WORKERS // 2] + some[-_MAX_WORKERS // 2 :])
+            if len(some) <= ALL_RECORDED
+            else (some[: MOST_EXTREME // 2] + some[-MOST_EXTREME // 2 :])
         )

@@ -93,6 +93,15 @@ def test_of_many_workers_those_that_stand_out_are_kept() -> None:
     assert {"trainer/57", "trainer/0", "trainer/99"} <= kept
 
 
+@pytest.mark.parametrize(("ranks", "kept"), [(64, 64), (65, 32)])
+def test_of_no_more_than_a_few_dozen_workers_all_are_kept(ranks: int, kept: int) -> None:
+    bench = Bench()
+    for index in range(ranks):
+        worker = Worker("trainer", str(index), index=index, count=ranks)
+        bench.measure(worker, "loss", {1: float(index)})
+    assert len(bench.facts().workers["trainer/loss"]) == kept
+
+
 def test_a_span_is_kept_without_the_time_of_those_within_it() -> None:
     bench = Bench()
     spans = [span("forward", 0.0, 1.0, within="train"), span("train", 0.0, 1.5)]
