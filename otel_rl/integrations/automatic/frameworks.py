@@ -1,12 +1,13 @@
 """Adapters that are added to frameworks as soon as their modules are imported."""
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial, wraps
 from importlib import import_module
 from types import ModuleType
 from typing import Any, Final
 
+from otel_rl.integrations.automatic.sweeps import SWEEPS
 from otel_rl.worker.plugins.import_hook import when_imported
 
 __all__ = ["add_when_imported"]
@@ -18,7 +19,7 @@ _MARK: Final = "_adds_otel_rl"
 
 def add_when_imported() -> None:
     """Add the adapters once their frameworks are imported. Imports none of them."""
-    for name, add in _MODULES.items():
+    for name, add in (_MODULES | SWEEPS).items():
         when_imported(name, partial(_add, add))
 
 
@@ -110,7 +111,7 @@ def _tunix(_module: ModuleType) -> None:
     import_module("otel_rl.integrations.tunix").always()
 
 
-_MODULES: Final[Mapping[str, Callable[[ModuleType], None]]] = {
+_MODULES: Final[dict[str, Callable[[ModuleType], None]]] = {
     "areal.utils.stats_logger": _areal,
     "forge.observability.metrics": _forge,
     "nemo_rl.utils.logger": _nemo_rl,
