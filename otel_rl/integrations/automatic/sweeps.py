@@ -131,8 +131,6 @@ def _objective(study: str, func: Any, pruned: type[Exception]) -> Callable[[Any]
 
 def _wandb(module: ModuleType) -> None:
     """Make a trial of each call of an agent's function."""
-    if module.__name__ != "wandb":
-        return  # the drop-in, which has no agent
 
     def agent_of(original: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(original)
@@ -193,6 +191,6 @@ SWEEPS: Final[dict[str, Callable[[ModuleType], None]]] = {
     "optuna.study.study": _optuna,
     "ray.train.v2._internal.constants": _ray_train,
     "ray.tune.trainable.trainable": _tune,
-    "wandb": _wandb,
+    "wandb.wandb_agent": _wandb,
 }
 """By the module of the launcher."""

@@ -362,15 +362,16 @@ def test_each_call_of_the_function_of_a_wandb_agent_is_a_trial_of_its_own(
 ) -> None:
     monkeypatch.setenv("OTEL_RL_TRIAL", "monday")
     monkeypatch.setenv("OTEL_RL_EXIT_TIMEOUT", "60")
-    monkeypatch.delitem(sys.modules, "wandb", raising=False)
-    wandb = waiting("wandb", WANDB)
+    for name in [name for name in sys.modules if name.split(".")[0] == "wandb"]:
+        monkeypatch.delitem(sys.modules, name)
+    agent = waiting("wandb.wandb_agent", WANDB).agent
+    del sys.modules["wandb"], sys.modules["wandb.wandb_agent"]
 
     def train() -> None:
         otel_rl.init(role="trainer")
         otel_rl.mlogger.log({"loss": 1.0}, step=1)
 
-    wandb.agent("s", train)
-    monkeypatch.delitem(sys.modules, "wandb")
+    agent("s", train)
     found = [m.resource["rl.trial.name"] for m in sink.measurements("loss")]
     assert found == ["monday-r0", "monday-r1"]
 
