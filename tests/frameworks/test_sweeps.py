@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from tests.frameworks.conftest import Runner
-from tests.frameworks.test_ray_endings import ACTORS
 from tests.lab.frameworks.environment import RLLIB
 from tests.process.commands import jsonl_rows
 
@@ -18,16 +17,13 @@ TRAINING = """
                 otel_rl.mlogger.log({"rl.train.loss": lr * step}, step)
 """
 
-TUNE = f"""{ACTORS}
-    import ray.train
+TUNE = f"""
+    import os
     from ray import tune
-    from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
+    from ray.tune.experiment.trial import _TrialInfo
+    from ray.tune.result import TRIAL_INFO
     {TRAINING}
-    def function(config):
-        training(config["lr"])
-        tune.report({{"loss": 0.0}})
-
-    class Class(tune.Trainable):
+    class Trainable(tune.Trainable):
         def setup(self, config):
             self.lr = config["lr"]
         def step(self):
@@ -37,28 +33,17 @@ TUNE = f"""{ACTORS}
             self.lr = config["lr"]
             return True
 
-    def loop(config):
-        import otel_rl
-        training(config["lr"])
-        otel_rl.flush(timeout_s=60)  # Ray Train kills its workers
+    def config(lr):
+        info = object.__new__(_TrialInfo)  # made of a trial that only a cluster has
+        info._trial_name = info._trial_id = f"lr_{{lr:g}}"
+        return {{"lr": lr, TRIAL_INFO: info}}
 
-    def workers(config):
-        DataParallelTrainer(
-            loop, train_loop_config=config,
-            scaling_config=ray.train.ScalingConfig(num_workers=1),
-            run_config=ray.train.RunConfig(name=str(config["lr"]), storage_path=os.getcwd()),
-        ).fit()
-
-    tune.Tuner(
-        TRAINABLE,
-        param_space={{"lr": tune.grid_search([1.0, 10.0])}},
-        tune_config=tune.TuneConfig(
-            max_concurrent_trials=1, reuse_actors=IS_REUSED,
-            trial_name_creator=lambda trial: f"lr_{{trial.config['lr']:g}}",
-        ),
-        run_config=tune.RunConfig(storage_path=os.getcwd(), verbose=0),
-    ).fit()
-    ray.shutdown()
+    trainable = Trainable(config(1.0))
+    trainable.train()
+    trainable.reset(config(10.0))
+    trainable.train()
+    trainable.stop()
+    os._exit(0)  # as Ray ends the process
 """
 
 HYDRA = f"""
@@ -117,13 +102,8 @@ def column(number: int) -> dict[int, float]:
     return {step: values[number] for step, values in LOSSES.items()}
 
 
-@pytest.mark.parametrize(
-    ("trainable", "is_reused"),
-    [("function", True), ("Class", True), ("Class", False), ("workers", False)],
-)
-def test_trials_of_ray_tune_are_runs(sweeps: Runner, trainable: str, is_reused: bool) -> None:
-    script = TUNE.replace("TRAINABLE", trainable).replace("IS_REUSED", str(is_reused))
-    done = sweeps.run(script)
+def test_trials_of_an_actor_of_ray_tune_are_runs(sweeps: Runner) -> None:
+    done = sweeps.run(TUNE)
     assert done.status == 0, done.err
     assert losses(sweeps.directory, "default-lr_1") == column(0)
     assert losses(sweeps.directory, "default-lr_10") == column(1)
