@@ -107,6 +107,10 @@ def _stable_baselines3(module: ModuleType) -> None:
         _after(module.BaseCallback, f"on_{event}", partial(add, f"on_{event}"))
 
 
+def _stable_baselines3_algorithms(_module: ModuleType) -> None:
+    import_module("otel_rl.integrations.stable_baselines3")  # sees trainings that fail
+
+
 def _tunix(_module: ModuleType) -> None:
     import_module("otel_rl.integrations.tunix").always()
 
@@ -123,6 +127,7 @@ _MODULES: Final[dict[str, Callable[[ModuleType], None]]] = {
     "skyrl_train.entrypoints.main_base": _skyrl,
     "slime.observability.logging_utils": _slime,
     "stable_baselines3.common.callbacks": _stable_baselines3,
+    "stable_baselines3.common.on_policy_algorithm": _stable_baselines3_algorithms,
     "transformers.trainer": _transformers,
     "tunix.sft.metrics_logger": _tunix,
     "verl.utils.tracking": _verl,
