@@ -11,6 +11,7 @@ from otel_rl.bridge.config import BridgeSettings
 from otel_rl.records import ExperimentKey, Signal
 from otel_rl.semconv import names
 from otel_rl.worker.identity.names import parse_resource_attributes
+from otel_rl.worker.identity.sweep_trial import SWEEP
 from otel_rl.worker.settings import Protocol, exporters_beside_otlp, exporters_of
 
 __all__ = ["VARIABLES", "misspelt", "notes_on", "reporting_environment", "wants_grpc"]
@@ -67,6 +68,9 @@ _REPLACED: Final = (
     "OTEL_METRICS_EXEMPLAR_FILTER",
 )
 
+# The other is of a sweep whose trial has started the command.
+_REMOVED: Final = (_METRICS_ENDPOINT, SWEEP)
+
 
 def wants_grpc(base: Mapping[str, str]) -> bool:
     """Return whether an environment asks for OTLP over gRPC."""
@@ -95,7 +99,7 @@ def reporting_environment(
         prefers_grpc: Use gRPC for every signal. Otherwise as in ``base``, for all or for one
             signal.
     """
-    environment = {name: value for name, value in base.items() if name != _METRICS_ENDPOINT}
+    environment = {name: value for name, value in base.items() if name not in _REMOVED}
     resource = {
         **parse_resource_attributes(base.get("OTEL_RESOURCE_ATTRIBUTES", "")),
         names.RL_EXPERIMENT_NAME: key.experiment,

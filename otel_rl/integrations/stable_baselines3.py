@@ -6,9 +6,10 @@ The step is the number of timesteps at which the logger dumps. What follows, up 
 timed as that step.
 """
 
-import atexit
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
+from functools import wraps
+from types import ModuleType
 from typing import Any, Final
 
 from stable_baselines3.common.callbacks import (  # type: ignore[import-not-found]  # no dependency
@@ -19,11 +20,13 @@ from stable_baselines3.common.logger import (  # type: ignore[import-not-found] 
 )
 
 import otel_rl
-from otel_rl.integrations.adapter import Recorder, WorkerNames, start
+from otel_rl.integrations.adapter import Recorder, WorkerNames, guard, start, when_imported
 
 __all__ = ["OtelCallback", "follow"]
 
 _FLUSH_TIMEOUT_S: Final = 5.0
+
+_MARK: Final = "_ends_otel_rl"
 
 _PHASES: Final = {"on_rollout_start": "generate", "on_rollout_end": "train"}
 """Each lasts until the next one."""
@@ -97,14 +100,17 @@ class _Writer(KVWriter):  # type: ignore[misc]  # Any where it is not installed
         """End the training, once: each callback tells of it. Wait for delivery."""
         if self._number is not None:
             self.close()
-            atexit.unregister(self.close)
             otel_rl.flush(timeout_s=_FLUSH_TIMEOUT_S)
 
     def close(self) -> None:
         """End the step in progress."""
-        self.enter("")
-        self._number = None
-        self._open_step.close()
+        self.fail(None)
+
+    def fail(self, error: BaseException | None) -> None:
+        """End the step in progress, if any, with what has interrupted it."""
+        self._phase, self._number = "", None
+        for opened in (self._open_phase, self._open_step):
+            opened.__exit__(None if error is None else type(error), error, None)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Leave no output in a copy of the model: its training adds its own."""
@@ -133,7 +139,7 @@ def follow(callback: Any, event: str, given: WorkerNames | None = None) -> None:
         ConfigError: See ``otel_rl.init``.
     """
     formats = callback.logger.output_formats
-    writer = next((one for one in formats if isinstance(one, _Writer)), None)
+    writer = _writer(callback.logger)
     if writer is None:
         if event != "on_training_start":
             return
@@ -144,8 +150,40 @@ def follow(callback: Any, event: str, given: WorkerNames | None = None) -> None:
         # An algorithm with a replay buffer may take turns thousands of times in a step.
         writer.has_spans = not hasattr(callback.model, "train_freq")
         writer.begin(callback.model.num_timesteps)
-        atexit.register(writer.close)  # nothing else tells that a training failed
     elif event == "on_training_end":
         writer.end()
     else:
         writer.enter(_PHASES[event])
+
+
+def _writer(logger: Any) -> _Writer | None:
+    formats = getattr(logger, "output_formats", ())
+    return next((one for one in formats if isinstance(one, _Writer)), None)
+
+
+def _end_with_failures(module: ModuleType) -> None:
+    """End the step of a training that raises: no callback is told of it."""
+    for kind in vars(module).values():
+        learn = vars(kind).get("learn") if isinstance(kind, type) else None
+        if learn is not None and kind.__module__ == module.__name__ and not hasattr(learn, _MARK):
+            kind.learn = _ending(learn)
+
+
+def _ending(original: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(original)
+    def learn(model: Any, *arguments: Any, **named: Any) -> Any:
+        try:
+            return original(model, *arguments, **named)
+        except BaseException as error:
+            with guard:
+                writer = _writer(getattr(model, "logger", None))  # there is none before the first
+                if writer is not None:
+                    writer.fail(error)
+            raise
+
+    setattr(learn, _MARK, True)
+    return learn
+
+
+for _kind in ("on", "off"):
+    when_imported(f"stable_baselines3.common.{_kind}_policy_algorithm", _end_with_failures)

@@ -11,6 +11,7 @@ import socket
 import sys
 import threading
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from time import monotonic, monotonic_ns, time_ns
 from typing import Final
@@ -20,6 +21,7 @@ from opentelemetry.util.types import AttributeValue
 
 from otel_rl.errors import ConfigError
 from otel_rl.redaction import redacted
+from otel_rl.run_id import run_id
 from otel_rl.semconv.names import (
     OTEL_RL_WORKER_SPANS_DROPPED,
     RL_EXPERIMENT_START,
@@ -75,6 +77,7 @@ from otel_rl.worker.tracing.span_buffer import SpanBuffer
 __all__ = [
     "GUARD",
     "Session",
+    "change_trial",
     "flush",
     "implicit_session",
     "init",
@@ -111,6 +114,7 @@ class Session:
 
     Attributes:
         exit_report: Reports errors and the end of the worker.
+        is_of_adapter: True if an adapter has started it.
     """
 
     def __init__(
@@ -126,6 +130,7 @@ class Session:
         self.settings = settings
         self.model_flops = ModelFlops(settings.mfu, GUARD)
         self.is_guess = is_guess
+        self.is_of_adapter = False
         self.providers = providers
         self._spans: SpanSender | None = None
         providers.spans.are_wanted = False  # an earlier session may have set it
@@ -496,6 +501,34 @@ def shutdown(*, timeout_s: float = DEFAULT_EXIT_TIMEOUT_S) -> bool:
     """
     session = _ended_session()
     return session.shutdown(timeout_s) if session is not None else True
+
+
+def change_trial(trial: str | None, failure: Exception | None = None) -> None:
+    """Deliver what was recorded so far, and go on as the same worker in another trial.
+
+    Never raises.
+
+    Args:
+        trial: Its name; None stops reporting until something is recorded again.
+        failure: What has ended the trial so far.
+    """
+    global _has_ended  # the session ends, but reporting goes on
+    with GUARD, _lock:
+        session = _session
+        if session is None or trial == session.identity.trial:
+            return
+        had_ended = _has_ended
+        _ended_session()
+        session.exit_report.note(failure)
+        session.shutdown(session.settings.exit_timeout_s)
+        _has_ended = had_ended
+        if trial is None:
+            return
+        identity = session.identity
+        identity = replace(identity, trial=trial, run_id=run_id(identity.experiment, trial))
+        started = _start(identity, session.settings, is_guess=session.is_guess)
+        if started is not None:
+            started.is_of_adapter = session.is_of_adapter
 
 
 def _hurry() -> None:

@@ -134,3 +134,49 @@ def test_a_copy_of_a_trained_model_trains_and_is_recorded(frameworks: Runner) ->
     assert done.status == 0, done.err
     rows = [*jsonl_rows(frameworks.directory, "real")]
     assert [step for step, _ in column(rows, NAMES["train/loss"])] == [192, 256]
+
+
+FAILED = """
+    import otel_rl
+    from stable_baselines3 import {kind}
+    {install}
+
+    class Failing(BaseCallback):
+        def _on_step(self):
+            if self.num_timesteps == 70:
+                raise ValueError("of the user")
+            return True
+
+    for _ in range(2):
+        model = {kind}("MlpPolicy", "CartPole-v1", {options}, device="cpu")
+        try:
+            model.learn(200, callback={callback})
+        except ValueError:
+            print("caught")
+    with otel_rl.step(5000), otel_rl.phase("of_the_program"):
+        pass
+"""
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "is_automatic"),
+    [("PPO", "n_steps=64, n_epochs=1", True), ("DQN", "learning_starts=50", False)],
+)
+def test_a_step_ends_with_the_training_whose_failure_the_program_catches(
+    frameworks: Runner, kind: str, options: str, is_automatic: bool
+) -> None:
+    base = "from stable_baselines3.common.callbacks import BaseCallback"
+    by_hand = "from otel_rl.integrations.stable_baselines3 import OtelCallback"
+    script = FAILED.format(
+        kind=kind,
+        options=options,
+        install=base if is_automatic else f"{base}\n    {by_hand}",
+        callback="Failing()" if is_automatic else "[OtelCallback(), Failing()]",
+    )
+    done = frameworks.run(script, *(() if is_automatic else ("--no-adapters",)))
+    assert done.status == 0, done.err
+    assert done.out.count("caught") == 2
+    assert "step was opened within a step" not in done.err
+    rows = [*jsonl_rows(frameworks.directory, "real")]
+    assert [step for step, _ in column(rows, "phase/trainer/of_the_program")] == [5000]
+    assert [step for step, _ in column(rows, "trainer/iteration/duration")][-1] == 5000

@@ -72,7 +72,7 @@ RESUMED = f"""{TRAINER}
             if state.global_step == {KILLED} and not is_resumed:
                 os.kill(os.getpid(), signal.SIGKILL)
 
-    otel_rl.integrations.trl._FLUSH_TIMEOUT_S = 60  # a busy machine
+    otel_rl.integrations.trl.callback._FLUSH_TIMEOUT_S = 60  # a busy machine
     is_resumed = any(pathlib.Path("out").glob("checkpoint-*"))
     trainer.args.save_strategy, trainer.args.save_steps = "steps", {SAVED}
     trainer.add_callback(Killed())
@@ -85,6 +85,50 @@ FAILED = f"""{TRAINER}
 
     trainer.reward_funcs = [failing]
     trainer.train()
+"""
+
+CAUGHT = f"""{TRAINER}
+    import otel_rl
+
+    def failing(completions, **_):
+        raise ValueError("of the user")
+
+    trainer.reward_funcs = [failing]
+    try:
+        trainer.train()
+    except ValueError:
+        pass
+    with otel_rl.step(50), otel_rl.phase("of_the_program"):
+        pass
+"""
+
+THREADS = f"""{TRAINER}
+    import copy, threading
+
+    other = trl.GRPOTrainer(
+        model=copy.deepcopy(model),
+        processing_class=tokenizer,
+        reward_funcs=trainer.reward_funcs,
+        train_dataset=prompts,
+        callbacks=[otel_rl.integrations.trl.OtelCallback()],
+        args=trainer.args,
+    )
+    both = threading.Barrier(2)
+
+    class Together(transformers.TrainerCallback):
+        def on_step_begin(self, args, state, control, **_):
+            both.wait()
+
+    trainer.args.max_steps = 3
+    threads = []
+    for one in (trainer, other):
+        one.add_callback(Together())
+        threads.append(threading.Thread(target=one.train))
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    print("trained", trainer.state.global_step, other.state.global_step)
 """
 
 _LOGGED = re.compile(r"^logged (\d+) (\S+)$", re.MULTILINE)
@@ -172,3 +216,25 @@ def test_a_training_that_fails_ends_its_step(frameworks: Runner) -> None:
     assert "are not measured" not in done.err
     steps, _ = _column(jsonl_rows(frameworks.directory, "real"), "phase/trainer/generate")
     assert steps == [1]
+
+
+def test_a_step_ends_with_the_training_whose_failure_the_program_catches(
+    frameworks: Runner,
+) -> None:
+    done = frameworks.run(CAUGHT)
+    assert done.status == 0, done.err
+    assert "step was opened within a step" not in done.err
+    rows = jsonl_rows(frameworks.directory, "real")
+    assert _column(rows, "trainer/iteration/duration")[0] == [1, 50]
+    assert _column(rows, "phase/trainer/of_the_program")[0] == [50]
+
+
+def test_trainings_of_two_threads_have_steps_of_their_own(frameworks: Runner) -> None:
+    done = frameworks.run(THREADS)
+    assert done.status == 0, done.err
+    assert "trained 3 3" in done.out
+    for refused in ("opened and closed by different threads", "opened within a step"):
+        assert refused not in done.err
+    rows = jsonl_rows(frameworks.directory, "real")
+    assert _column(rows, "trainer/iteration/duration")[0] == [1, 2, 3]
+    assert _column(rows, "phase/trainer/generate")[0] == [1, 2, 3]

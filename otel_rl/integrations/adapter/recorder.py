@@ -27,7 +27,7 @@ from otel_rl.worker.api.mlogger import MLogger
 from otel_rl.worker.drops import DropReason
 from otel_rl.worker.identity.launcher import process_name
 from otel_rl.worker.identity.names import NO_NAMES, WorkerNames, worker_names
-from otel_rl.worker.session import GUARD, Session, running
+from otel_rl.worker.session import GUARD, running
 from otel_rl.worker.tensors import PLAIN
 
 __all__ = ["Recorder", "automatically", "is_instrumented", "logging_errors", "meter_of", "start"]
@@ -43,9 +43,6 @@ _MAX_LOGGED: Final = 1000
 
 _is_automatic: ContextVar[bool] = ContextVar("otel_rl_is_automatic", default=False)
 
-_started: Session | None = None
-"""Session that an adapter has started."""
-
 _switched_on: set[str] = set()
 """Frameworks whose adapter the program has switched on itself."""
 
@@ -59,7 +56,7 @@ def is_instrumented() -> bool:
     if "wandb_log" in _switched_on and getattr(wandb, "run", None) is not None:
         return True
     session = running()
-    return session is not None and not session.is_guess and session is not _started
+    return session is not None and not (session.is_guess or session.is_of_adapter)
 
 
 @contextmanager
@@ -96,8 +93,9 @@ def start(known: WorkerNames, given: WorkerNames = NO_NAMES) -> None:
     if session is not None and not session.is_guess:
         return
     otel_rl.init(**asdict(worker_names(os.environ, process_name(), given=given, known=known)))
-    global _started  # one worker per process
-    _started = running()
+    session = running()
+    if session is not None:
+        session.is_of_adapter = True
 
 
 def meter_of(framework: str, reduce: str | None = None) -> Meter | None:

@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Final
 
 from otel_rl.worker.identity.names import names_an_experiment
+from otel_rl.worker.identity.sweep_trial import sweep_environment
 
-__all__ = ["DIRECTORY", "begin", "wait"]
+__all__ = ["DIRECTORY", "begin", "join_sweep", "wait"]
 
 DIRECTORY: Final = Path(__file__).parents[1] / "start_up"
 """Must be on ``PYTHONPATH``, with ``OTEL_RL_ADAPTERS=auto`` in the environment."""
@@ -21,7 +22,15 @@ DIRECTORY: Final = Path(__file__).parents[1] / "start_up"
 def begin() -> None:
     """Wait for frameworks, if the environment enables it. For ``opentelemetry-instrument``."""
     if os.environ.get("OTEL_RL_ADAPTERS") == "auto" and names_an_experiment(os.environ):
+        join_sweep()
         wait()
+
+
+def join_sweep() -> None:
+    """Make a trial of this process and its children if an agent of W&B has started it."""
+    run = os.environ.get("WANDB_RUN_ID")
+    if run and os.environ.get("WANDB_SWEEP_ID"):
+        os.environ.update(sweep_environment(os.environ, run))
 
 
 def wait() -> None:

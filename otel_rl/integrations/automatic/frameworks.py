@@ -1,12 +1,13 @@
 """Adapters that are added to frameworks as soon as their modules are imported."""
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial, wraps
 from importlib import import_module
 from types import ModuleType
 from typing import Any, Final
 
+from otel_rl.integrations.automatic.sweeps import SWEEPS
 from otel_rl.worker.plugins.import_hook import when_imported
 
 __all__ = ["add_when_imported"]
@@ -18,7 +19,7 @@ _MARK: Final = "_adds_otel_rl"
 
 def add_when_imported() -> None:
     """Add the adapters once their frameworks are imported. Imports none of them."""
-    for name, add in _MODULES.items():
+    for name, add in (_MODULES | SWEEPS).items():
         when_imported(name, partial(_add, add))
 
 
@@ -106,11 +107,15 @@ def _stable_baselines3(module: ModuleType) -> None:
         _after(module.BaseCallback, f"on_{event}", partial(add, f"on_{event}"))
 
 
+def _stable_baselines3_algorithms(_module: ModuleType) -> None:
+    import_module("otel_rl.integrations.stable_baselines3")  # sees trainings that fail
+
+
 def _tunix(_module: ModuleType) -> None:
     import_module("otel_rl.integrations.tunix").always()
 
 
-_MODULES: Final[Mapping[str, Callable[[ModuleType], None]]] = {
+_MODULES: Final[dict[str, Callable[[ModuleType], None]]] = {
     "areal.utils.stats_logger": _areal,
     "forge.observability.metrics": _forge,
     "nemo_rl.utils.logger": _nemo_rl,
@@ -122,6 +127,7 @@ _MODULES: Final[Mapping[str, Callable[[ModuleType], None]]] = {
     "skyrl_train.entrypoints.main_base": _skyrl,
     "slime.observability.logging_utils": _slime,
     "stable_baselines3.common.callbacks": _stable_baselines3,
+    "stable_baselines3.common.on_policy_algorithm": _stable_baselines3_algorithms,
     "transformers.trainer": _transformers,
     "tunix.sft.metrics_logger": _tunix,
     "verl.utils.tracking": _verl,

@@ -14,10 +14,14 @@ _FRAMEWORKS = frozenset(
     (
         "areal",
         "forge",
+        "hydra",
         "nemo_rl",
         "openrlhf",
+        "optuna",
         "prime_rl",
         "ray.rllib",
+        "ray.train",
+        "ray.tune",
         "roll",
         "skyrl",
         "skyrl_train",
@@ -26,6 +30,7 @@ _FRAMEWORKS = frozenset(
         "transformers",
         "tunix",
         "verl",
+        "wandb",
     )
 )
 
@@ -45,6 +50,15 @@ class _FirstImport:
             sys.stderr.write("otel_rl: %s is not recorded: %s\n" % (fullname, error))  # noqa: UP031  # of any Python
 
 
+def _join_sweep() -> None:
+    try:
+        from otel_rl.integrations.automatic import join_sweep
+
+        join_sweep()
+    except Exception as error:  # noqa: BLE001  # as above
+        sys.stderr.write("otel_rl: this run of the sweep is not told apart: %s\n" % error)  # noqa: UP031
+
+
 def _run_the_next() -> None:
     """Run the ``sitecustomize`` that Python would have run."""
     sys.path[:] = [path for path in sys.path if os.path.realpath(path) != _HERE]
@@ -60,4 +74,6 @@ def _run_the_next() -> None:
 
 if os.environ.get("OTEL_RL_ADAPTERS") == "auto" and os.environ.get("OTEL_RL_EXPERIMENT"):
     sys.meta_path.insert(0, _FirstImport())
+    if os.environ.get("WANDB_SWEEP_ID"):
+        _join_sweep()
 _run_the_next()

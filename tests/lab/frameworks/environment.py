@@ -157,7 +157,7 @@ VLLM = Frameworks("vllm", _LOCKS / "vllm.lock", "import vllm.v1.engine.async_llm
 RLLIB = Frameworks(
     "rllib", _LOCKS / "rllib.lock", "import ray.rllib.algorithms.ppo", base=FRAMEWORKS
 )
-"""What RLlib needs beside the newest releases."""
+"""What RLlib and launchers of sweeps need beside the newest releases."""
 
 ENVIRONMENTS = (FRAMEWORKS, OLDEST, TUNIX, VLLM, RLLIB)
 """What `make lab` installs, and the tests of tests/frameworks use."""

@@ -333,3 +333,55 @@ def test_no_is_a_no() -> None:
 def test_an_empty_path_stays_without_the_working_directory() -> None:
     found = adapter_environment({"PYTHONPATH": ""}, is_wanted=True)
     assert found["PYTHONPATH"] == str(DIRECTORY)
+
+
+def trial_of(environment: dict[str, str]) -> str:
+    """The trial in the environment of a Python that an agent of W&B has started."""
+    base = {"OTEL_RL_EXPERIMENT": "exp", "OTEL_RL_TRIAL": "monday", "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-c", "import os; print(os.environ['OTEL_RL_TRIAL'])"]
+    done = subprocess.run(
+        command,
+        env={**base, **adapter_environment(base, is_wanted=True), **environment},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    return done.stdout.strip()
+
+
+@pytest.mark.process
+def test_a_run_of_a_sweep_of_wandb_is_a_trial_of_its_own() -> None:
+    assert trial_of({}) == "monday"
+    assert trial_of({"WANDB_RUN_ID": "r1"}) == "monday"
+    assert trial_of({"WANDB_SWEEP_ID": "s", "WANDB_RUN_ID": "r1"}) == "monday-r1"
+
+
+def test_each_call_of_the_function_of_a_wandb_agent_is_a_trial_of_its_own(
+    sink: Sink, waiting: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OTEL_RL_TRIAL", "monday")
+    monkeypatch.setenv("OTEL_RL_EXIT_TIMEOUT", "60")
+    for name in [name for name in sys.modules if name.split(".")[0] == "wandb"]:
+        monkeypatch.delitem(sys.modules, name)
+    agent = waiting("wandb.wandb_agent", WANDB).agent
+    del sys.modules["wandb"], sys.modules["wandb.wandb_agent"]
+
+    def train() -> None:
+        otel_rl.init(role="trainer")
+        otel_rl.mlogger.log({"loss": 1.0}, step=1)
+
+    agent("s", train)
+    found = [m.resource["rl.trial.name"] for m in sink.measurements("loss")]
+    assert found == ["monday-r0", "monday-r1"]
+
+
+WANDB = """
+import os
+
+def agent(sweep_id, function=None):
+    for number in range(2):
+        os.environ["WANDB_RUN_ID"] = f"r{number}"
+        function()
+    del os.environ["WANDB_RUN_ID"]
+"""

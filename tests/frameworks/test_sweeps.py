@@ -1,0 +1,136 @@
+"""Trials that launchers of sweeps start below one ``otel-rl run``: each is a run of its own."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.frameworks.conftest import Runner
+from tests.lab.frameworks.environment import RLLIB
+from tests.process.commands import jsonl_rows
+
+TRAINING = """
+    def training(lr):
+        import otel_rl
+        for step in range(1, 4):
+            with otel_rl.step(step):
+                otel_rl.mlogger.log({"rl.train.loss": lr * step}, step)
+"""
+
+TUNE = f"""
+    import os
+    from ray import tune
+    from ray.tune.experiment.trial import _TrialInfo
+    from ray.tune.result import TRIAL_INFO
+    {TRAINING}
+    class Trainable(tune.Trainable):
+        def setup(self, config):
+            self.lr = config["lr"]
+        def step(self):
+            training(self.lr)
+            return {{"done": True}}
+        def reset_config(self, config):
+            self.lr = config["lr"]
+            return True
+
+    def config(lr):
+        info = object.__new__(_TrialInfo)  # made of a trial that only a cluster has
+        info._trial_name = info._trial_id = f"lr_{{lr:g}}"
+        return {{"lr": lr, TRIAL_INFO: info}}
+
+    trainable = Trainable(config(1.0))
+    trainable.train()
+    trainable.reset(config(10.0))
+    trainable.train()
+    trainable.stop()
+    os._exit(0)  # as Ray ends the process
+"""
+
+HYDRA = f"""
+    import hydra
+    from hydra.core.config_store import ConfigStore
+    {TRAINING}
+    ConfigStore.instance().store(name="config", node={{"lr": 1}})
+
+    @hydra.main(version_base=None, config_path=None, config_name="config")
+    def main(config):
+        training(float(config.lr))
+
+    if __name__ == "__main__":
+        main()
+"""
+
+OPTUNA = f"""
+    import optuna
+    {TRAINING}
+    def objective(trial):
+        lr = trial.suggest_float("lr", 1, 2)
+        training([1.0, 10.0][trial.number])
+        if trial.number:
+            raise optuna.TrialPruned
+        return lr
+
+    optuna.create_study(study_name="lr").optimize(objective, n_trials=2)
+    training(100.0)
+"""
+
+LOSSES = {
+    step: (float(step), 10.0 * step, 100.0 * step) for step in range(1, 4)
+}  # of two trials, and of what follows
+
+
+@pytest.fixture
+def sweeps(metadata_of_this_checkout: Path, tmp_path: Path) -> Runner:
+    if not RLLIB.is_built():
+        if os.environ.get("OTEL_RL_LAB") == "required" and not RLLIB.refusal():
+            pytest.fail("launchers of sweeps are not installed: run `make lab`", pytrace=False)
+        pytest.skip(RLLIB.refusal() or "launchers of sweeps are not installed: run `make lab` once")
+    return Runner(RLLIB.python, tmp_path, metadata_of_this_checkout)
+
+
+def losses(directory: Path, trial: str) -> dict[int, float]:
+    rows = jsonl_rows(directory, "real", trial)
+    return {
+        row.step: value
+        for row in rows
+        for key, value in row.values.items()
+        if key.endswith("/train/loss")
+    }
+
+
+def column(number: int) -> dict[int, float]:
+    return {step: values[number] for step, values in LOSSES.items()}
+
+
+def test_trials_of_an_actor_of_ray_tune_are_runs(sweeps: Runner) -> None:
+    done = sweeps.run(TUNE)
+    assert done.status == 0, done.err
+    assert losses(sweeps.directory, "default-lr_1") == column(0)
+    assert losses(sweeps.directory, "default-lr_10") == column(1)
+
+
+@pytest.mark.parametrize("launcher", ["basic", "joblib"])
+def test_jobs_of_a_multirun_of_hydra_are_runs(sweeps: Runner, launcher: str) -> None:
+    script = sweeps.script(HYDRA)
+    done = sweeps.start(
+        sweeps.python, "-m", "otel_rl.cli", "run", "--experiment", "real", "--tracker", "jsonl",
+        "--", sweeps.python, script, "-m", "lr=1,10", f"hydra/launcher={launcher}",
+    )  # fmt: skip
+    assert done.status == 0, done.err
+    assert losses(sweeps.directory, "default-0-lr=1") == column(0)
+    assert losses(sweeps.directory, "default-1-lr=10") == column(1)
+
+
+def test_trials_of_optuna_are_runs_and_what_follows_is_the_commands(sweeps: Runner) -> None:
+    done = sweeps.run(OPTUNA)
+    assert done.status == 0, done.err
+    for number, trial in enumerate(("default-lr-0", "default-lr-1", "default")):
+        assert losses(sweeps.directory, trial) == column(number)
+    assert "crashed" not in done.err  # pruned is not failed
+
+
+def test_trials_of_optuna_in_threads_share_the_run_which_is_said(sweeps: Runner) -> None:
+    done = sweeps.run(OPTUNA.replace("n_trials=2", "n_trials=2, n_jobs=2"))
+    assert done.status == 0, done.err
+    assert "start processes with one storage" in done.err
+    assert set(losses(sweeps.directory, "default")) == set(LOSSES)

@@ -1,0 +1,109 @@
+"""Several trials in a process, as a receiver reads them."""
+
+import os
+from collections.abc import Iterator
+
+import pytest
+
+import otel_rl
+from otel_rl.integrations.adapter import WorkerNames, is_instrumented, start, trial
+from otel_rl.worker.session import GUARD
+from tests.otlp_sink import Sink
+
+
+@pytest.fixture
+def environment(
+    sink: Sink, clean_environment: None, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Sink]:
+    """As under ``otel-rl run --trial monday``."""
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", sink.url)
+    monkeypatch.setenv("OTEL_METRIC_EXPORT_INTERVAL", "60000")
+    monkeypatch.setenv("OTEL_RL_EXIT_TIMEOUT", "60")
+    monkeypatch.setenv("OTEL_RL_EXPERIMENT", "exp")
+    monkeypatch.setenv("OTEL_RL_TRIAL", "monday")
+    GUARD.drops.reset()
+    yield sink
+    otel_rl.shutdown(timeout_s=60)
+    GUARD.drops.reset()
+
+
+def log(value: float) -> None:
+    otel_rl.mlogger.log({"rl.train.loss": value}, step=1)
+
+
+def trials(sink: Sink) -> list[tuple[object, object, float]]:
+    """Trial, role and value of each measurement."""
+    assert otel_rl.flush(timeout_s=60) or otel_rl.shutdown()
+    return [
+        (m.resource["rl.trial.name"], m.resource["rl.worker.role"], m.value)
+        for m in sink.measurements("rl.train.loss")
+    ]
+
+
+def test_each_trial_is_a_run_of_its_own_and_so_is_what_follows(environment: Sink) -> None:
+    for number in range(2):
+        with trial(f"lr_{number}"):
+            log(number)
+    log(2)
+    assert trials(environment) == [
+        ("monday-lr_0", "worker", 0),
+        ("monday-lr_1", "worker", 1),
+        ("monday", "worker", 2),
+    ]
+
+
+def test_a_worker_that_began_before_goes_on_in_each_trial_and_after(environment: Sink) -> None:
+    otel_rl.init(role="trainer")
+    log(1)
+    with trial("lr_0"):
+        log(2)
+        otel_rl.init(role="trainer")  # of this trial by the environment
+        log(3)
+    log(4)
+    assert trials(environment) == [
+        ("monday", "trainer", 1),
+        ("monday-lr_0", "trainer", 2),
+        ("monday-lr_0", "trainer", 3),
+        ("monday", "trainer", 4),
+    ]
+
+
+def test_an_adapter_starts_a_worker_in_each_trial(environment: Sink) -> None:
+    for number in range(2):
+        with trial(f"lr_{number}"):
+            start(WorkerNames(role="trainer"))
+            assert not is_instrumented()
+            log(number)
+    assert trials(environment) == [
+        ("monday-lr_0", "trainer", 0),
+        ("monday-lr_1", "trainer", 1),
+    ]
+
+
+def test_children_of_a_trial_inherit_it(environment: Sink) -> None:
+    before = dict(os.environ)
+    with trial("lr_0"):
+        assert os.environ["OTEL_RL_TRIAL"] == "monday-lr_0"
+    assert dict(os.environ) == before
+
+
+def test_a_trial_that_raises_has_failed(environment: Sink) -> None:
+    def failing() -> None:
+        otel_rl.init(role="trainer")
+        log(1)
+        raise ValueError("of the user")
+
+    with pytest.raises(ValueError, match="of the user"), trial("lr_0"):
+        failing()
+    (end,) = environment.events("rl.worker.end")
+    assert end.resource["rl.trial.name"] == "monday-lr_0"
+    assert end.attributes["rl.worker.status"] == "failed"
+    assert end.attributes["error.type"] == "ValueError"
+
+
+def test_a_worker_that_the_program_has_ended_stays_ended(environment: Sink) -> None:
+    otel_rl.init(role="trainer")
+    otel_rl.shutdown(timeout_s=60)
+    with trial("lr_0"):
+        log(1)
+    assert environment.measurements("rl.train.loss") == []
