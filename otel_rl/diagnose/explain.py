@@ -145,7 +145,7 @@ def _takes_the_place_of(cause: Cause, effect: Cause) -> bool:
 def _explains(cause: Cause, effect: Cause) -> bool:
     if _is_of_another_time(cause, effect):
         return False
-    if _is_answer_to(cause, effect) or _is_waited_for(cause, effect):
+    if any(is_so(cause, effect) for is_so in (_is_answer_to, _is_waited_for, _is_awaited_by_peers)):
         return True
     if cause is effect or effect.kind not in _EXPLAINS.get(cause.kind, frozenset()):
         return False
@@ -221,6 +221,23 @@ def _is_waited_for(cause: Cause, rest: Cause) -> bool:
         return True
     (_, longer_s), (_, rest_s) = _slower_by(cause), _slower_by(rest)
     return cause.worker is not None and rest.worker is None and rest_s <= _AS_MUCH[1] * longer_s
+
+
+def _is_awaited_by_peers(cause: Cause, effect: Cause) -> bool:
+    """Return whether work of a straggler's peers takes longer as they wait for it inside.
+
+    Collectives that overlap with a backward pass are in no span of their own. The straggler comes
+    last, and waits for none: its own part is no slower.
+    """
+    if cause.kind is not Kind.STRAGGLER or effect.kind is not Kind.SLOW_TRAINING:
+        return False
+    if cause.role != effect.role or effect.worker is not None or cause.phase == effect.phase:
+        return False
+    victims = {one.worker for one in effect.evidence if one.worker is not None}
+    if not victims or cause.worker in victims or not _are_near(cause.since, effect.since):
+        return False
+    (_, longer_s), (_, waits_s) = _slower_by(cause), _slower_by(effect)
+    return _AS_MUCH[0] * waits_s <= longer_s <= _AS_MUCH[1] * waits_s
 
 
 def _is_whole_step(cause: Cause) -> bool:

@@ -8,9 +8,10 @@ from collections.abc import Collection, Mapping
 import pytest
 
 from otel_rl.diagnose.engine import diagnose
+from otel_rl.diagnose.explain import unexplained
 from otel_rl.diagnose.history.records import Facts, SpanFacts, WorkerFacts
 from otel_rl.diagnose.history.run_history import RunHistory
-from otel_rl.diagnose.result import Kind, Verdict
+from otel_rl.diagnose.result import Cause, Evidence, Kind, Verdict
 from otel_rl.records import ExperimentStatus, WorkerFailure
 
 S = 1_000_000_000
@@ -204,3 +205,22 @@ def test_a_killed_rank_is_named_and_not_who_lost_its_connection(*, is_missed: bo
         facts.append(later._replace(lost=["trainer/2"], failures=[dead]))
     cause = diagnose(RunHistory(facts)).causes[0]
     assert (cause.kind, cause.worker) == (Kind.CRASH, "trainer/2")
+
+
+@pytest.mark.parametrize(("slower_s", "is_named_alone"), [(0.2, True), (0.02, False)])
+def test_peers_that_wait_for_a_straggler_in_their_backward_pass_are_no_second_cause(
+    slower_s: float, *, is_named_alone: bool
+) -> None:
+    """As in distributed data parallel training, which overlaps collectives with that pass."""
+
+    def of(phase: str, workers: Collection[str], before: float, by: float) -> list[Evidence]:
+        return [
+            Evidence("time", f"phase/trainer/{phase}", who, before, before + by) for who in workers
+        ]
+
+    slow = of("forward", RANKS[1:2], 0.13, slower_s)
+    straggler = Cause(Kind.STRAGGLER, 0.7, "", "trainer", RANKS[1], "forward", 53, evidence=slow)
+    victims = of("backward", (RANKS[0], RANKS[2]), 0.04, 0.23)
+    waits = Cause(Kind.SLOW_TRAINING, 0.9, "", "trainer", None, "backward", 55, evidence=victims)
+    found = [*unexplained([waits, straggler])]
+    assert ([straggler] == found) == is_named_alone
