@@ -536,6 +536,7 @@ class WorkerFailure:
         is_in_step: Whether the step is the one that the error has ended.
         recovery_s: Time until another process took its place; None while none has.
         reports_ends: Whether its SDK reports ends. Else its silence may be an end in order.
+        is_same: Whether that process is this one, which was silent and reports again.
     """
 
     worker: str
@@ -546,11 +547,19 @@ class WorkerFailure:
     is_in_step: bool = False
     recovery_s: float | None = None
     reports_ends: bool = True
+    is_same: bool = False
 
     @property
     def is_interrupt(self) -> bool:
         """Return whether a person or a scheduler has ended it, by Ctrl-C or a signal."""
         return self.error in _INTERRUPTS
+
+    @property
+    def is_by_lost_peer(self) -> bool:
+        """Return whether its error reports the end of another process."""
+        if not self.error:
+            return False
+        return bool(_LOST_PEER.search(self.error) or _LOST_PEER_IN_WORDS.search(self.message))
 
     @property
     def is_reported(self) -> bool:
@@ -560,11 +569,13 @@ class WorkerFailure:
     def __str__(self) -> str:
         """Return who failed, how and when: ``trainer/0, RuntimeError at step 3``."""
         if self.error is None:
-            what = " ended without an exit report" if self.reports_ends else " fell silent"
+            has_ended = self.reports_ends and not self.is_same
+            what = " ended without an exit report" if has_ended else " fell silent"
         else:
             by = "ended by " if self.error in _SIGNALS else ""
             what = f", {by}{self.error}" if self.error else " failed"
-        after = "" if self.recovery_s is None else f"; replaced after {self.recovery_s:.1f} s"
+        back = "reported again" if self.is_same else "replaced"
+        after = "" if self.recovery_s is None else f"; {back} after {self.recovery_s:.1f} s"
         return f"{self.worker}{what}{self._when}{after}"
 
     @property
@@ -607,13 +618,20 @@ _LOST_PEER: Final = re.compile(
 )
 """Errors of a process that has lost another one."""
 
+_LOST_PEER_IN_WORDS: Final = re.compile(
+    r"by peer|broken pipe|connection (was )?(refused|reset|closed|aborted)|remote process exited|"
+    r"remote end closed|server disconnected",
+    re.IGNORECASE,
+)
+"""The same in the messages of errors of any type: gloo's are plain runtime errors."""
+
 
 def _not_by_a_lost_peer(failures: "Sequence[WorkerFailure]") -> "Sequence[WorkerFailure]":
     """Return the failures without those that follow from the silent end of another worker.
 
     A launcher that kills the rest after an error leaves more of them without a report.
     """
-    by_peer = [one for one in failures if one.error and _LOST_PEER.search(one.error)]
+    by_peer = [one for one in failures if one.is_by_lost_peer]
     silent = [one for one in failures if one.error in _UNEXPLAINED]
     if not by_peer or len(by_peer) + len(silent) < len(failures) or len(silent) > len(by_peer):
         return failures

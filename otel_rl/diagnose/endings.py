@@ -10,7 +10,7 @@ from itertools import chain
 from typing import Final
 
 from otel_rl.diagnose.detectors.hung_worker import hung_workers
-from otel_rl.diagnose.detectors.processes import ended_with_the_run
+from otel_rl.diagnose.detectors.processes import first_failure
 from otel_rl.diagnose.detectors.resources.idle_workers import idle_workers
 from otel_rl.diagnose.detectors.stalls import stalls
 from otel_rl.diagnose.explain import SLACK
@@ -51,8 +51,7 @@ def _end_of(history: RunHistory) -> WorkerFailure | None:
     """Return the failure that has ended the run; None of one that goes on."""
     if history.status != ExperimentStatus.CRASHED:
         return None
-    ended = ended_with_the_run(history)
-    return WorkerFailure.first_cause(one for one in history.failures if one.worker not in ended)
+    return first_failure(history)
 
 
 def _is_killed(history: RunHistory) -> bool:

@@ -27,6 +27,7 @@ from otel_rl.diagnose.detectors.quality.logprob_mismatch import logprob_mismatch
 from otel_rl.diagnose.detectors.quality.reward_hacking import reward_hacking
 from otel_rl.diagnose.detectors.resources.always_slower import always_slower
 from otel_rl.diagnose.detectors.resources.flaky_calls import flaky_calls
+from otel_rl.diagnose.detectors.resources.frozen_workers import frozen_workers
 from otel_rl.diagnose.detectors.resources.host_pressure import host_pressure
 from otel_rl.diagnose.detectors.resources.idle_workers import idle_workers
 from otel_rl.diagnose.detectors.resources.slow_links import slow_links
@@ -36,6 +37,7 @@ from otel_rl.diagnose.detectors.resources.uneven_work import uneven_work
 from otel_rl.diagnose.detectors.workload import Workload, changes
 from otel_rl.diagnose.endings import in_order_of_time, stalls_before_the_end
 from otel_rl.diagnose.explain import SLACK, is_near, unexplained
+from otel_rl.diagnose.history.delays import is_late
 from otel_rl.diagnose.history.records import PARTIAL_PATH, StepFacts
 from otel_rl.diagnose.history.run_history import PhaseKey, RunHistory
 from otel_rl.diagnose.result import Cause, Diagnosis, Evidence, Kind, Verdict
@@ -57,6 +59,7 @@ _DETECTORS: Final[Sequence[Callable[[RunHistory], Iterable[Cause]]]] = (
     stalls.stalls,
     hung_worker.hung_workers,
     idle_workers,
+    frozen_workers,
     processes.clock_skew,
     processes.gc_pauses,
     processes.preemptions,
@@ -84,6 +87,7 @@ _FEWEST_USUAL: Final = 3  # steps to compare with
 _MIN_PART: Final = 0.2  # part of a step that a slowdown must take to explain it
 _SHORTER: Final = (0.85, 0.7, 0.55, 0.4)  # ends of the parts that are searched for past causes
 _FEWEST_OF_PART: Final = 20  # steps
+_MOST_OF_SILENCE: Final = 0.5
 _FAILURES: Final = 8  # that are listed
 _MOST_PAUSES: Final = 4  # whose steps are named
 _FEW: Final = 8  # steps in which no change can be detected
@@ -118,7 +122,8 @@ def diagnose(
             found = lasting(part, found, silent_s)
         if steps is not None:
             found = (one for one in found if one.since is None or one.since >= first - SLACK)
-        causes = _by_time(part, [one for one in found if passed or one.until is None])
+        told = [one for one in found if passed or one.until is None or one.kind is Kind.STALL]
+        causes = [one for one in _by_time(part, told) if passed or one.until is None]
     symptoms = list(_symptoms(part))
     if passed and steps is None and not causes:
         causes = _passed(history)
@@ -153,13 +158,13 @@ def _pauses(history: RunHistory) -> Iterator[str]:
     """Yield in words when all stood still together, and went on."""
     begun = sorted((at_s, step) for step, at_s in history.begun_s.items())
     found = [
-        (end_s - begin_s, begun[bisect_right(begun, (begin_s, history.last)) - 1][1])
+        (begin_s, end_s, begun[bisect_right(begun, (begin_s, history.last)) - 1][1])
         for begin_s, end_s in history.silences
         if begun and begun[0][0] <= begin_s < end_s <= begun[-1][0]
     ]
     if not found:
         return
-    seconds, steps = [one[0] for one in found], [one[1] for one in found]
+    seconds, steps = [end - begin for begin, end, _ in found], [step for *_, step in found]
     times = duration(max(seconds))
     after = f"step {steps[0]}"
     if len(found) > 1:
@@ -167,10 +172,13 @@ def _pauses(history: RunHistory) -> Iterator[str]:
         shortest = duration(min(seconds))
         times = times if shortest == times else f"{shortest} to {times}"
         after = f"steps {', '.join(map(str, steps[:_MOST_PAUSES]))}{more}"
-    yield (
-        f"no worker was heard for {times} after {after}: all stood still together, or their "
-        "network did"
-    )
+    why = "all stood still together, or their network did, or the bridge was down"
+    if all(
+        is_late(history, end_s, 2 * end_s - begin_s, _MOST_OF_SILENCE * (end_s - begin_s))
+        for begin_s, end_s, _ in found
+    ):
+        why = "the network or the bridge was down; the reports came later"
+    yield f"no worker was heard for {times} after {after}: {why}"
 
 
 def _since_change(history: RunHistory, causes: Sequence[Cause], first: int) -> int:

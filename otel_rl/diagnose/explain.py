@@ -82,6 +82,7 @@ _Subject = tuple[Kind, str | None, str | None]
 SLACK: Final = 8  # tolerance of the first step of a change, in steps
 _MORE_OF_WORK: Final = 1.3  # times as long for each token is another fault
 _AS_MANY: Final = 0.75  # the same of two ratios
+_OF_TRANSFER: Final = 0.4  # the same of two sides of a transfer
 _AS_MUCH: Final = (0.6, 1.6)  # range of ratios at which two slowdowns are the same
 
 
@@ -98,7 +99,11 @@ def unexplained(causes: Sequence[Cause]) -> Iterator[Cause]:
         subject = cause.kind, cause.role, cause.worker
         if subject in seen or any(_takes_the_place_of(other, cause) for other in causes):
             continue
-        if any(_is_same_transfer(other, cause) for other in causes[:place]):
+        if any(
+            _is_same_transfer(other, cause)
+            for at, other in enumerate(causes)
+            if at != place and (other.worker is None, at) < (cause.worker is None, place)
+        ):
             continue
         seen.add(subject)
         since = begun.get(subject)
@@ -118,14 +123,15 @@ def _first_steps(causes: Sequence[Cause]) -> Mapping[_Subject, int]:
 def _is_same_transfer(cause: Cause, other: Cause) -> bool:
     """Return whether both are sides of one weight transfer: by as much, or by as many times.
 
-    A side that has other parts of the transfer, or fewer bytes of it, takes less time.
+    A side that has other parts of the transfer, or fewer bytes of it, takes less time: who sends
+    waits for a way there and back, and often for a further one, of which the receiver sees one.
     """
     if cause.kind is not Kind.SLOW_SYNC or other.kind is not Kind.SLOW_SYNC:
         return False
     if cause.role == other.role or cause.since is None or not is_near(other.since, cause.since):
         return False
     (before_s, longer_s), (other_before_s, other_s) = _slower_by(cause), _slower_by(other)
-    is_as_much = _AS_MUCH[0] * longer_s <= other_s <= _AS_MUCH[1] * longer_s
+    is_as_much = _OF_TRANSFER * max(longer_s, other_s) <= min(longer_s, other_s)
     times, other_times = longer_s * other_before_s, other_s * before_s
     return is_as_much or _AS_MANY * times <= other_times <= times / _AS_MANY
 
@@ -139,7 +145,7 @@ def _takes_the_place_of(cause: Cause, effect: Cause) -> bool:
 def _explains(cause: Cause, effect: Cause) -> bool:
     if _is_of_another_time(cause, effect):
         return False
-    if _is_answer_to(cause, effect) or _is_waited_for(cause, effect):
+    if any(is_so(cause, effect) for is_so in (_is_answer_to, _is_waited_for, _is_awaited_by_peers)):
         return True
     if cause is effect or effect.kind not in _EXPLAINS.get(cause.kind, frozenset()):
         return False
@@ -215,6 +221,23 @@ def _is_waited_for(cause: Cause, rest: Cause) -> bool:
         return True
     (_, longer_s), (_, rest_s) = _slower_by(cause), _slower_by(rest)
     return cause.worker is not None and rest.worker is None and rest_s <= _AS_MUCH[1] * longer_s
+
+
+def _is_awaited_by_peers(cause: Cause, effect: Cause) -> bool:
+    """Return whether work of a straggler's peers takes longer as they wait for it inside.
+
+    Collectives that overlap with a backward pass are in no span of their own. The straggler comes
+    last, and waits for none: its own part is no slower.
+    """
+    if cause.kind is not Kind.STRAGGLER or effect.kind is not Kind.SLOW_TRAINING:
+        return False
+    if cause.role != effect.role or effect.worker is not None or cause.phase == effect.phase:
+        return False
+    victims = {one.worker for one in effect.evidence if one.worker is not None}
+    if not victims or cause.worker in victims or not _are_near(cause.since, effect.since):
+        return False
+    (_, longer_s), (_, waits_s) = _slower_by(cause), _slower_by(effect)
+    return _AS_MUCH[0] * waits_s <= longer_s <= _AS_MUCH[1] * waits_s
 
 
 def _is_whole_step(cause: Cause) -> bool:

@@ -87,6 +87,7 @@ class Aligner:
     def go_on(self, now_ns: int) -> None:
         """Skip the bridge's downtime until ``now_ns``: it does not count toward lateness."""
         self.state.clock.go_on(now_ns)
+        self.state.liveness.resume(self.state.clock.resumed_ns)
 
     def clock_is(self, now_ns: int) -> None:
         """Set the bridge's clock, also while older batches are read; it may be set back."""

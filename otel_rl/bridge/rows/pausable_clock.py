@@ -28,6 +28,11 @@ class PausableClock:
     since_ns: int = 0
     latest_ns: int = 0
 
+    @property
+    def resumed_ns(self) -> int:
+        """Return the time that it showed at its last restart."""
+        return self.since_ns - self.deaf_ns
+
     def at(self, now_ns: int) -> int:
         """Return its time when the bridge's clock shows ``now_ns``."""
         shown_ns = max(now_ns, self.since_ns) - self.deaf_ns

@@ -1,6 +1,6 @@
 """Detectors of faults between processes: samples are delayed or lost."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from math import isfinite
 from statistics import fmean, median
 
@@ -24,6 +24,9 @@ __all__ = ["evictions", "starvation"]
 
 _MIN_SHARE = 0.25
 _MIN_EVICTED = 0.1
+_SETTLED = 8  # steps until a change is told
+_MORE_WORK = 1.2  # times the work of a step
+_AS_FAST = 1.1  # times the time for each piece of it
 
 
 def starvation(history: RunHistory) -> Iterator[Cause]:
@@ -46,6 +49,8 @@ def starvation(history: RunHistory) -> Iterator[Cause]:
     if not found or follows_a_change(history, found[0][3].step):
         return
     more, place, _, change = found[0]
+    if _is_by_more_work(load, steps, change.step):
+        return
     evidence = [
         Evidence(
             f"{one.phase} of a step",
@@ -70,6 +75,29 @@ def starvation(history: RunHistory) -> Iterator[Cause]:
         since=change.step,
         evidence=evidence,
     )
+
+
+def _is_by_more_work(load: Workload, steps: Track, since: int) -> bool:
+    """Return whether steps have more work since then, and take no longer for it.
+
+    Counts of work are spread over the steps between two exports: such a change seems gradual.
+    """
+    work = _sides([*load.of_step], [*load.of_step.values()], since)
+    took = _sides(steps.steps, steps.values, since)
+    if work is None or took is None:
+        return False
+    more = work[1] / work[0]
+    return more >= _MORE_WORK and took[1] <= _AS_FAST * more * took[0]
+
+
+def _sides(steps: Sequence[int], values: Sequence[float], since: int) -> tuple[float, float] | None:
+    """Return the medians before a step and some steps after it; None if one is unknown or 0."""
+    pairs = [one for one in zip(steps, values, strict=True) if isfinite(one[1])]
+    before = [value for step, value in pairs if step < since]
+    after = [value for step, value in pairs if step > since + _SETTLED]
+    if not before or not after or median(before) <= 0:
+        return None
+    return median(before), median(after)
 
 
 def _is_longer_wait(change: LevelChange, usual_s: float) -> bool:

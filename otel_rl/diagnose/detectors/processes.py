@@ -10,6 +10,7 @@ from statistics import median
 
 from otel_rl.diagnose.classify import Subject, summed_by_step, tracks_about, with_gaps
 from otel_rl.diagnose.detectors.slow_phases import in_seconds
+from otel_rl.diagnose.history.quiet_workers import QUIET_S, quiet_workers
 from otel_rl.diagnose.history.rhythm import Rhythm
 from otel_rl.diagnose.history.run_history import Loss, RunHistory, Track
 from otel_rl.diagnose.result import Cause, Evidence, Kind
@@ -22,6 +23,7 @@ __all__ = [
     "crashes",
     "ended_with_the_run",
     "fell_silent_together",
+    "first_failure",
     "gc_pauses",
     "preemptions",
     "throttling",
@@ -32,6 +34,8 @@ _CRASHES_OF_ONE = 2
 _AT_ONCE_S = 10.0
 _FEWEST_STEPS = 8
 _LEFT_STEPS = 3  # of others after the last sign of a worker
+_MORE_STEPS = 8  # that others still make, of what is ready
+_STOOD = 3.0  # times the time that these take
 _LONGEST = 1.5  # times the longest step: none has come for so long
 _ALL_BUT_FEW = 0.75  # of the workers
 _AT_ONCE = 3.0  # usual steps: each role reports with its own part of a step
@@ -48,8 +52,7 @@ _GC_SHARE_FELT, _GC_FELT = 0.015, 0.6  # where a phase takes longer by so much o
 
 def crashes(history: RunHistory) -> Iterator[Cause]:
     """Find the failure that ended the run, else the first lasting error of a worker."""
-    ended = ended_with_the_run(history)
-    failure = WorkerFailure.first_cause(one for one in history.failures if one.worker not in ended)
+    failure = first_failure(history)
     has_crashed = history.status == ExperimentStatus.CRASHED
     if failure is None or failure.is_interrupt:
         return
@@ -59,13 +62,70 @@ def crashes(history: RunHistory) -> Iterator[Cause]:
     role = failure.worker.rpartition("/")[0]
     if any(loop.role == role for loop in crash_loops(history)):
         return
+    lost = _lost_peer(history, failure)
+    if lost is not None:
+        yield lost
+        return
     yield Cause(
         Kind.CRASH,
         0.99,
-        failure.as_crash if has_crashed else str(failure),
+        failure.as_crash if has_crashed else _in_words(failure),
         role=role,
         worker=failure.worker,
         since=failure.step,
+        evidence=[Evidence(failure.message)] if failure.message else (),
+    )
+
+
+def first_failure(history: RunHistory) -> WorkerFailure | None:
+    """Return the failure that the last ones follow from, however much later they came.
+
+    If a worker is lost that all wait for, the others stand still until somebody ends them, which
+    they may report as errors.
+    """
+    ended = ended_with_the_run(history)
+    failures = [one for one in history.failures if one.worker not in ended]
+    first = WorkerFailure.first_cause(failures)
+    rhythm = Rhythm.of(history)
+    if first is None or first.is_interrupt or rhythm is None or rhythm.steps < _FEWEST_STEPS:
+        return first
+    for one in sorted(failures, key=lambda one: one.time_ns):
+        if one.recovery_s is not None or one.step is None or one.time_ns >= first.time_ns:
+            continue
+        stood_s = (first.time_ns - one.time_ns) / 1e9
+        is_long = stood_s > max(_AT_ONCE_S, _STOOD * (history.last - one.step) * rhythm.usual_s)
+        if is_long and history.last - one.step <= _MORE_STEPS:
+            return one
+    return first
+
+
+def _in_words(failure: WorkerFailure) -> str:
+    """Return a failure in a run that goes on: a silent process may be alive."""
+    if failure.error is not None or failure.recovery_s is not None:
+        return str(failure)
+    since = "" if failure.step is None else f" since step {failure.step}"
+    return f"{failure.worker} has reported nothing{since}: killed, frozen, or cut off"
+
+
+def _lost_peer(history: RunHistory, failure: WorkerFailure) -> Cause | None:
+    """Return the silent worker whose end an error reports, before its lease has ended."""
+    if not failure.is_by_lost_peer:
+        return None
+    known = {one.worker for one in history.failures}
+    quiet = quiet_workers(history, history.ends_s - QUIET_S, history.ends_s)
+    silent = {name: silent_s for name, silent_s in quiet.items() if name not in known}
+    if len(silent) != 1:
+        return None
+    ((worker, silent_s),) = silent.items()
+    exports = history.lags[worker]
+    return Cause(
+        Kind.CRASH,
+        0.99,
+        f"{worker} has reported nothing for {silent_s:.3g} s: killed, frozen, or cut off; "
+        f"{failure} lost its connection",
+        role=worker.rpartition("/")[0],
+        worker=worker,
+        since=exports.steps[-1],
         evidence=[Evidence(failure.message)] if failure.message else (),
     )
 

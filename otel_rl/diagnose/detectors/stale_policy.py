@@ -6,6 +6,7 @@ from itertools import pairwise
 from math import inf
 
 from otel_rl.diagnose.classify import Subject, Work, only_waits, tracks_about, work_of
+from otel_rl.diagnose.history.delays import as_sent
 from otel_rl.diagnose.history.recorded import may_lack_until
 from otel_rl.diagnose.history.run_history import PhaseKey, RunHistory, Track
 from otel_rl.diagnose.result import Cause, Evidence, Kind
@@ -138,13 +139,14 @@ def _behind(history: RunHistory) -> Iterator[Cause]:
     if len(versions) < 2:
         return
     leader = _leader(versions)
-    newest = max(versions[leader].values(), key=lambda track: len(track.values))
+    first, newest = max(versions[leader].items(), key=lambda one: len(one[1].values))
+    newest = as_sent(history, first, newest)
     for role, of in versions.items():
         if role == leader:
             continue
         behind: list[tuple[str, LevelChange]] = []
         for worker, track in of.items():
-            gap = _gap(newest, track)
+            gap = _gap(newest, as_sent(history, worker, track))
             change = level(gap, among=len(of))
             if (
                 change is not None

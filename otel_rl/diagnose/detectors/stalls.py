@@ -19,6 +19,7 @@ from otel_rl.diagnose.classify import (
 )
 from otel_rl.diagnose.detectors.standing_work import Standing, standing_work
 from otel_rl.diagnose.history.departures import departed
+from otel_rl.diagnose.history.quiet_workers import quiet_workers
 from otel_rl.diagnose.history.recorded import may_lack_until
 from otel_rl.diagnose.history.rhythm import Rhythm
 from otel_rl.diagnose.history.run_history import PhaseKey, RunHistory, Track
@@ -93,6 +94,11 @@ def stalls(history: RunHistory) -> Iterator[Cause]:
         return
     times = f"for {duration(stands_s)}, usually {duration(usual_s)}"
     words = f"no step since step {history.last}, {times}; "
+    quiet = _quiet(history)
+    # What a silent worker was at when it reported last says more.
+    if quiet and not (ages and ages[0].is_work and ages[0].worker in quiet):
+        yield _silent(history, words, quiet)
+        return
     if ages and ages[0].is_work:
         _, age_s, worker, phase, told_ago_s = ages[0]
         yield _cause(
@@ -120,6 +126,33 @@ def stalls(history: RunHistory) -> Iterator[Cause]:
         f"{words}{', '.join(silent[:_MOST_NAMED])}{more} stopped first, after step {last}",
         silent,
         evidence=[Evidence("last step", None, worker, None, last) for worker in silent[:6]],
+    )
+
+
+def _quiet(history: RunHistory) -> Mapping[str, float]:
+    """Return the seconds for which few workers have been silent that always report."""
+    begin_s = history.begun_s[max(history.begun_s)]
+    quiet = quiet_workers(history, begin_s, history.ends_s)
+    always = {
+        worker
+        for subject in (Subject.GC_TIME, Subject.PHASE_AGE)
+        for _, worker, _ in tracks_about(history, subject)
+    }
+    return {worker: silent_s for worker, silent_s in quiet.items() if worker in always}
+
+
+def _silent(history: RunHistory, words: str, quiet: Mapping[str, float]) -> Cause:
+    workers = sorted(quiet)
+    more = f" and {len(workers) - _MOST_NAMED} more" if len(workers) > _MOST_NAMED else ""
+    return _cause(
+        history,
+        f"{words}{', '.join(workers[:_MOST_NAMED])}{more} reported nothing for "
+        f"{max(quiet.values()):.3g} s: killed, frozen, or cut off",
+        workers,
+        evidence=[
+            Evidence("time without a report", None, worker, None, quiet[worker], "s")
+            for worker in workers[:6]
+        ],
     )
 
 

@@ -90,3 +90,24 @@ def test_work_that_is_told_in_each_step_is_known_better_than_shares_of_a_total()
     for step in (0, *range(1, 80, 2)):
         history.rows[key].add(step, whole.times_s[step], whole.values[step])
     assert any("2.0 times the tokens" in one for one in changes(history))
+
+
+@pytest.mark.parametrize(("step_s", "is_starved"), [(1.7, False), (3.0, True)])
+def test_trainers_that_wait_for_a_larger_batch_whose_count_is_spread_are_not_starved(
+    step_s: float, *, is_starved: bool
+) -> None:
+    """A counter is exported once in some steps, so that its growth seems gradual."""
+
+    def tokens(step: int) -> float:
+        return 100.0 + 100.0 * min(1.0, max(0.0, (step - AT - 1) / 9))
+
+    waits = {("trainer", "collector_wait", 0): jittered(changed(0.01, step_s - 1.0))}
+    history = made(
+        steps=100,
+        step_s=jittered(changed(1.0, step_s)),
+        spans=waits,
+        waits=["collector_wait"],
+        rows={"trainer/tokens": jittered(tokens)},
+    )
+    found = [cause.kind for cause in diagnose(history).causes]
+    assert (Kind.STARVATION in found) == is_starved

@@ -402,6 +402,7 @@ class Failure(_Array, frozen=True, gc=False):
     is_in_step: bool
     recovery_s: float | None
     reports_ends: bool = True
+    is_same: bool = False
 
 
 class Liveness(_Array, frozen=True, gc=False):

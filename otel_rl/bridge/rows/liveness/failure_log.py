@@ -30,13 +30,16 @@ class FailureLog:
         self._failures.append((since_ns, failure))
         del self._failures[:-_MAX_FAILURES]
 
-    def made_good(self, role: str, since_ns: int, now_ns: int) -> None:
-        """Record that the place of a failed worker is taken again."""
+    def made_good(self, role: str, since_ns: int, now_ns: int, *, by_same: bool = False) -> None:
+        """Record that the place of a failed worker is taken, by another or the same process."""
         for place, (failed_ns, failure) in enumerate(self._failures):
             is_it = failed_ns == since_ns and failure.worker.rpartition("/")[0] == role
             if is_it and failure.recovery_s is None:
                 recovery_s = (now_ns - since_ns) / _NS_PER_S
-                self._failures[place] = failed_ns, replace(failure, recovery_s=recovery_s)
+                self._failures[place] = (
+                    failed_ns,
+                    replace(failure, recovery_s=recovery_s, is_same=by_same),
+                )
                 return
 
     def withdraw(self, worker: str) -> None:

@@ -12,8 +12,10 @@ spans or logs only while it started has no more to send, and is no failure: it i
            |--------- recovery ------|            or as soon as the replacement is known
 
 A lease lasts ``lease_s``, and three intervals of a worker that exports less often. Its interval is
-unknown at first. Where any instances have an index, only those count: one without is then a helper
-process of them, such as a forked data loader.
+unknown at first. After a downtime of the bridge, exporters come back one after the other, as each
+tries again in its turn: as much later as the last of them came, the others may still come. Where
+any instances have an index, only those count: one without is then a helper process of them, such as
+a forked data loader.
 """
 
 from collections import Counter
@@ -38,6 +40,9 @@ _ONE_EXPORT_NS = 1 * _NS_PER_S
 # Upper bound of a lease, for any export interval.
 _MAX_LEASE_NS = 600 * _NS_PER_S
 
+# Longest time that exporters wait after an attempt that has failed.
+_MAX_BACK_OFF_NS = 30 * _NS_PER_S
+
 # Before any export, which thus brings a worker back.
 _COMES_BACK = -1
 
@@ -52,6 +57,8 @@ class Liveness:
         self._roles: dict[str, RoleLiveness] = {}
         self._went_well = True  # the worker that left last
         self._failures = FailureLog()
+        self._resumed_ns = 0
+        self._back_ns = 0  # first export of a worker after that, the newest of all
 
     def exported(self, worker: Worker, state: WorkerState, event_ns: int, now_ns: int) -> None:
         """Record an export. Call it before the worker's state is updated.
@@ -63,8 +70,11 @@ class Liveness:
             now_ns: Arrival of the export.
         """
         if state.standing is WorkerStanding.ALIVE:
+            if state.received_ns <= self._resumed_ns < now_ns:
+                self._back_ns = now_ns
             return
-        was_missed = state.standing is WorkerStanding.FAILED and not state.sends_exit_report
+        has_failed = state.standing is WorkerStanding.FAILED
+        was_missed = has_failed and not state.sends_exit_report
         is_later = event_ns > state.gone_ns or (was_missed and not event_ns)
         if state.standing is not WorkerStanding.NEW and not is_later:
             return  # sent before its exit report, and overtaken
@@ -77,7 +87,8 @@ class Liveness:
         else:
             since_ns = role.arrived(worker, state, now_ns)
             if since_ns is not None:
-                self._failures.made_good(worker.role, since_ns, now_ns)
+                is_same = has_failed and since_ns == state.received_ns
+                self._failures.made_good(worker.role, since_ns, now_ns, by_same=is_same)
 
     def ended(self, departure: Departure, state: WorkerState, now_ns: int) -> None:
         """Record an exit report, or an error that has left a step.
@@ -135,6 +146,10 @@ class Liveness:
                     role.silent += 1
             self._went_well = not failed
 
+    def resume(self, now_ns: int) -> None:
+        """Record the end of a downtime of the bridge."""
+        self._resumed_ns = self._back_ns = now_ns
+
     def look(self, workers: Mapping[Worker, WorkerState], *, lease_ns: int, now_ns: int) -> None:
         """Expire leases, and update the standing of each role."""
         living: dict[str, list[tuple[Worker, WorkerState]]] = {role: [] for role in self._roles}
@@ -152,7 +167,10 @@ class Liveness:
                 candidates = candidates or Replacements(there)
                 successor = candidates.successor(worker, state)
                 is_replaced = successor is not None and worker.index is not None
-                if silence_ns > _lease_ns(state, lease_ns, is_replaced=is_replaced):
+                lasts_ns = _lease_ns(state, lease_ns, is_replaced=is_replaced)
+                if state.received_ns <= self._resumed_ns and not is_replaced:
+                    lasts_ns += min(self._back_ns - self._resumed_ns, _MAX_BACK_OFF_NS)
+                if silence_ns > lasts_ns:
                     instances[worker.instance] -= 1
                     if _only_started(state):
                         role.let_go(worker.index, state)

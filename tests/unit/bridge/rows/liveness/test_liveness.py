@@ -180,6 +180,19 @@ def test_a_worker_that_is_replaced_before_it_is_missed_is_named_too(bench: Bench
     assert str(failure) == "generator/1 ended without an exit report; replaced after 2.0 s"
 
 
+def test_a_process_that_was_only_stopped_is_not_told_as_replaced(bench: Bench) -> None:
+    bench.start(generator(0), generator(1))
+    bench.run(3)
+    bench.kill(generator(1))  # stopped: no export comes
+    bench.run(LEASE_S + 2)
+    bench.start(generator(1))  # the same one
+    bench.restart_bridge(away_s=1)
+    bench.look()
+    (failure,) = bench.aligner.standing.failures
+    assert failure.is_same
+    assert str(failure) == f"generator/1 fell silent; reported again after {LEASE_S + 2:.1f} s"
+
+
 def test_of_many_failures_the_last_are_kept(bench: Bench) -> None:
     for life in range(40):
         worker = generator(0, f"life-{life}", count=1)
@@ -618,3 +631,35 @@ def test_a_bridge_that_has_ended_in_order_misses_nobody(bench: Bench) -> None:
     bench.run(10)
     bench.look(everything=True)
     assert not bench.aligner.standing.is_watching
+
+
+def test_after_a_downtime_of_the_bridge_exporters_come_back_one_after_the_other(
+    bench: Bench,
+) -> None:
+    """They wait for longer after each attempt that has failed, and partly by chance."""
+    workers = [generator(index, count=4) for index in range(4)]
+    bench.start(*workers)
+    bench.run(3)
+    bench.kill(*workers)  # they wait
+    bench.restart_bridge(away_s=10)
+    for after_s, worker in zip((1, 8, 13, 12), workers, strict=True):
+        bench.run(after_s)
+        assert not bench.aligner.standing.failures
+        bench.start(worker)
+    bench.run(3)
+    assert bench.standing == (4, 4, 0, None)
+
+
+def test_a_worker_that_dies_after_a_downtime_of_the_bridge_is_missed_as_soon_as_ever(
+    bench: Bench,
+) -> None:
+    bench.start(generator(0), generator(1))
+    bench.run(3)
+    bench.kill(generator(0))
+    bench.restart_bridge(away_s=10)
+    bench.run(10)
+    bench.start(generator(0))
+    bench.run(3)
+    bench.kill(generator(1))
+    bench.run(LEASE_S + 1)
+    assert [one.worker for one in bench.aligner.standing.failures] == ["generator/1"]

@@ -1,0 +1,97 @@
+"""Detector of workers that were frozen or cut off for a while, and then went on.
+
+Others waited for them. No work of their own took longer: a stopped process ends its span later, if
+it tells it at all, and that is one of many steps.
+"""
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Sequence
+from typing import Final, NamedTuple
+
+from otel_rl.diagnose.detectors.stalls import STALL_S
+from otel_rl.diagnose.history.quiet_workers import quiet_workers, silences_of
+from otel_rl.diagnose.history.rhythm import Rhythm
+from otel_rl.diagnose.history.run_history import RunHistory
+from otel_rl.diagnose.result import Cause, Evidence, Kind
+
+__all__ = ["frozen_workers"]
+
+_FEWEST_STEPS: Final = 8
+_SLOWER: Final = 1.5  # times the usual time of a step
+_MOST_NAMED: Final = 4
+
+
+class _Frozen(NamedTuple):
+    """Time in which a worker was silent, since the first record."""
+
+    begin_s: float
+    end_s: float
+    worker: str
+
+
+def frozen_workers(history: RunHistory) -> Iterator[Cause]:
+    """Find workers that were silent for a while, most others not, and steps longer meanwhile."""
+    rhythm = Rhythm.of(history)
+    if rhythm is None or rhythm.steps < _FEWEST_STEPS:
+        return
+    begun = sorted((at_s, step) for step, at_s in history.begun_s.items())
+    taken_until_s = 0.0
+    for one in _silences(history):
+        if one.begin_s < taken_until_s:
+            continue  # the others of these were silent at the same time
+        since = begun[max(0, bisect_right(begun, (one.begin_s, history.last)) - 1)][1]
+        until = begun[min(len(begun) - 1, bisect_left(begun, (one.end_s, 0)))][1]
+        steps = sum(one.begin_s < at_s <= one.end_s for at_s, _ in begun)
+        steps = max(steps, sum(since < step < until for step in history.known_steps))
+        took_s = history.age_s(one.begin_s, one.end_s) / max(1, steps)
+        if since < history.first + _FEWEST_STEPS or took_s < _SLOWER * rhythm.usual_s:
+            continue
+        quiet = quiet_workers(history, one.begin_s, one.end_s)
+        workers = sorted(name for name in quiet if not _is_replaced(history, name, since))
+        if one.worker not in workers:
+            continue
+        taken_until_s = one.end_s
+        yield _cause(workers, one, (since, until), (took_s, rhythm.usual_s))
+
+
+def _silences(history: RunHistory) -> Sequence[_Frozen]:
+    """Return all that are long, and over, in order of time."""
+    return sorted(
+        _Frozen(begin_s, end_s, worker)
+        for worker, exports in history.lags.items()
+        for begin_s, end_s in silences_of(exports)
+        if end_s - begin_s >= STALL_S
+    )
+
+
+def _is_replaced(history: RunHistory, worker: str, since: int) -> bool:
+    """Return whether it was another process that went on: the first one is known as a failure."""
+    return any(
+        one.worker == worker and not one.is_same
+        for one in history.failures
+        if one.step is None or one.step >= since - _FEWEST_STEPS
+    )
+
+
+def _cause(
+    workers: Sequence[str], frozen: _Frozen, steps: tuple[int, int], took_s: tuple[float, float]
+) -> Cause:
+    since, until = steps
+    roles = {worker.rpartition("/")[0] for worker in workers}
+    more = f" and {len(workers) - _MOST_NAMED} more" if len(workers) > _MOST_NAMED else ""
+    silent_s = frozen.end_s - frozen.begin_s
+    return Cause(
+        Kind.STALL,
+        0.9,
+        f"{', '.join(workers[:_MOST_NAMED])}{more} reported nothing for {silent_s:.3g} s after "
+        f"step {since}, and then went on: frozen, or cut off; a step took {took_s[0]:.3g} s "
+        f"meanwhile, usually {took_s[1]:.3g}; over since step {until}",
+        role=roles.pop() if len(roles) == 1 else None,
+        worker=workers[0] if len(workers) == 1 else None,
+        since=since,
+        until=until,
+        evidence=[
+            Evidence("time without a report", None, worker, None, silent_s, "s")
+            for worker in workers[:6]
+        ],
+    )

@@ -1,0 +1,226 @@
+"""A process that is stopped, or dead, is named, not those who wait for it.
+
+As in a job of real processes under SIGSTOP and SIGKILL.
+"""
+
+from collections.abc import Collection, Mapping
+
+import pytest
+
+from otel_rl.diagnose.engine import diagnose
+from otel_rl.diagnose.explain import unexplained
+from otel_rl.diagnose.history.records import Facts, SpanFacts, WorkerFacts
+from otel_rl.diagnose.history.run_history import RunHistory
+from otel_rl.diagnose.result import Cause, Evidence, Kind, Verdict
+from otel_rl.records import ExperimentStatus, WorkerFailure
+
+S = 1_000_000_000
+STEPS = 40
+STANDS_S = 20
+RANKS = ("trainer/0", "trainer/1", "trainer/2")
+WORKERS = (*RANKS, "generator/0", "reward/0")
+
+
+def snapshot(
+    at_s: int, step: int, silent: Collection[str] = (), ages: Mapping[tuple[str, str], float] = {}
+) -> Facts:
+    """One second of a run: all report the time in their collector; ranks train a step."""
+    alive = [worker for worker in WORKERS if worker not in silent]
+    workers = {
+        f"{worker.partition('/')[0]}/worker/gc/time": [WorkerFacts(worker, None, 1, 0.0, 0)]
+        for worker in alive
+    }
+    for (worker, phase), age_s in ages.items():
+        key = f"{worker.partition('/')[0]}/worker/phase/age/{phase}"
+        workers[key] = [WorkerFacts(worker, None, 1, age_s, 0)]
+    return Facts(
+        (1_000 + at_s) * S,
+        step,
+        workers=workers,
+        lags=[(worker, 0.1) for worker in alive],
+        status=ExperimentStatus.RUNNING,
+    )
+
+
+def trained(facts: Facts) -> Facts:
+    """The same with a step of all ranks in it."""
+    spans = [
+        SpanFacts(facts.step, "trainer", "train", rank, False, 1, 0.9, 0.9, 0) for rank in RANKS
+    ]
+    return facts._replace(spans=spans)
+
+
+def run(
+    silent: Collection[str],
+    ages: Mapping[tuple[str, str], float] = {},
+    *,
+    goes_on: bool,
+    stands_s: int = STANDS_S,
+) -> list[Facts]:
+    """A run of steps of a second that stands still, with these workers silent, and may go on."""
+    facts = [trained(snapshot(step, step)) for step in range(STEPS)]
+    for at in range(stands_s):
+        grown = {place: age_s + at for place, age_s in ages.items()}
+        facts.append(snapshot(STEPS + at, STEPS - 1, silent, grown))
+    if goes_on:
+        more = range(STEPS, 2 * STEPS)
+        facts += [trained(snapshot(stands_s + step, step)) for step in more]
+    return facts
+
+
+@pytest.mark.parametrize("rank", RANKS)
+def test_a_frozen_rank_is_named_after_it_went_on(rank: str) -> None:
+    report = diagnose(RunHistory(run({rank}, goes_on=True)), passed=True)
+    (cause,) = report.causes
+    assert (cause.kind, cause.worker) == (Kind.STALL, rank)
+    assert (cause.since, cause.until) == (STEPS - 1, STEPS)
+    assert "frozen, or cut off" in cause.words
+
+
+@pytest.mark.parametrize(
+    "silent",
+    [(), ("trainer/0", "generator/0", "reward/0"), WORKERS],
+    ids=["an evaluation", "of SDKs that send changes only", "a suspended job"],
+)
+def test_a_pause_in_which_no_few_are_silent_is_no_fault(silent: Collection[str]) -> None:
+    report = diagnose(RunHistory(run(silent, goes_on=True)), passed=True)
+    assert report.verdict is Verdict.HEALTHY
+
+
+def test_a_worker_that_was_replaced_is_a_known_failure_and_not_frozen() -> None:
+    facts = run({"generator/0"}, goes_on=True)
+    failure = WorkerFailure("generator/0", (1_000 + STEPS) * S, step=STEPS - 1, recovery_s=20.0)
+    facts[-STEPS] = facts[-STEPS]._replace(lost=["generator/0"], failures=[failure])
+    assert not diagnose(RunHistory(facts), passed=True).causes
+
+
+def test_in_a_stall_a_silent_worker_is_named_and_not_who_waits_for_it() -> None:
+    """The call of a dead reward worker is work of its caller, by what that knows of it."""
+    ages = {("generator/0", "rollout"): 1.0}
+    (cause,) = diagnose(RunHistory(run({"reward/0"}, ages, goes_on=False))).causes
+    assert (cause.kind, cause.worker) == (Kind.STALL, "reward/0")
+    assert "reported nothing for" in cause.words
+
+
+@pytest.mark.parametrize("more", [0, 4])
+def test_errors_long_after_the_loss_of_a_worker_follow_from_it(more: int) -> None:
+    """A buffer had some more batches ready; then all stood still until a person ended them."""
+    facts = run({"reward/0"}, goes_on=False, stands_s=60)
+    dead = WorkerFailure("reward/0", (1_000 + STEPS) * S, step=STEPS - 1 - more)
+    facts[-30] = facts[-30]._replace(lost=["reward/0"], failures=[dead])
+    end_ns = facts[-1].time_ns
+    errors = [WorkerFailure(rank, end_ns, "JSONDecodeError", step=STEPS - 1) for rank in RANKS]
+    facts.append(
+        Facts(
+            end_ns + S, STEPS - 1, lost=[*RANKS], failures=errors, status=ExperimentStatus.CRASHED
+        )
+    )
+    cause = diagnose(RunHistory(facts)).causes[0]
+    assert (cause.kind, cause.worker) == (Kind.CRASH, "reward/0")
+
+
+def test_an_error_among_steps_is_the_cause_of_a_crash_though_a_worker_was_lost_before() -> None:
+    facts = [trained(snapshot(step, step, {"reward/0"} if step > 20 else ())) for step in range(60)]
+    dead = WorkerFailure("reward/0", 1_020 * S, step=20)
+    facts[40] = facts[40]._replace(lost=["reward/0"], failures=[dead])
+    error = WorkerFailure("trainer/1", 1_060 * S, "ValueError", step=59)
+    facts.append(
+        Facts(1_061 * S, 59, lost=["trainer/1"], failures=[error], status=ExperimentStatus.CRASHED)
+    )
+    assert diagnose(RunHistory(facts)).causes[0].worker == "trainer/1"
+
+
+def test_a_frozen_generator_explains_the_steps_that_wait_for_it_in_vain() -> None:
+    """Its callers wait until their time is up, so that steps come, and take longer."""
+    facts = [trained(snapshot(step, step)) for step in range(STEPS)]
+    slow = range(STEPS, STEPS + 10)
+    for step in slow:
+        at_s = STEPS + 3 * (step - STEPS)
+        facts += [snapshot(at_s + n, step, {"generator/0"}) for n in (0, 1)]
+        spans = [SpanFacts(step, "trainer", "weight_sync", "trainer/0", False, 1, 2.0, 2.0, 0)]
+        facts.append(trained(snapshot(at_s + 2, step, {"generator/0"})))
+        facts[-1] = facts[-1]._replace(spans=[*facts[-1].spans, *spans])
+    facts += [trained(snapshot(STEPS + 30 + n, STEPS + 10 + n)) for n in range(20)]
+    causes = diagnose(RunHistory(facts), passed=True).causes
+    assert (causes[0].kind, causes[0].worker) == (Kind.STALL, "generator/0")
+
+
+def test_reports_that_arrive_late_do_not_make_their_generator_stale() -> None:
+    """After an outage each exporter comes back in its turn, and sends what it has kept."""
+    facts = []
+    for at in range(120):
+        is_out, is_behind = 40 <= at < 50, 40 <= at < 80
+        trainers = [WorkerFacts("trainer/0", at, 1, float(at), 0)]
+        late_s = 0.1
+        version = float(at)
+        if is_behind and not is_out:
+            late_s = (80 - at) / 3  # the oldest first, four for each three that are new
+            version = float(at - int(late_s))
+        generators = [WorkerFacts("generator/0", None, 1, version, 0)]
+        one = trained(snapshot(at, at))
+        workers = {**one.workers, "trainer/policy/version": trainers}
+        lags = [("trainer/0", 0.1), ("generator/0", late_s)]
+        if is_out:
+            workers, lags = {}, []
+        else:
+            workers["generator/policy/version"] = generators
+        facts.append(one._replace(workers=workers, lags=lags))
+    assert not [
+        cause
+        for end in range(60, 121, 5)
+        for cause in diagnose(RunHistory(facts[:end])).causes
+        if cause.kind is Kind.STALE_POLICY
+    ]
+
+
+@pytest.mark.parametrize("delay_s", [0.1, 30.0])
+def test_an_outage_on_the_way_is_told_from_a_standstill(delay_s: float) -> None:
+    facts = run(WORKERS, goes_on=True)
+    at = STEPS + STANDS_S
+    facts[at] = facts[at]._replace(lags=[(worker, delay_s) for worker in WORKERS])
+    (words,) = [one for one in diagnose(RunHistory(facts)).changes if "no worker was heard" in one]
+    assert ("the reports came later" in words) == (delay_s > 1)
+
+
+RESET = (
+    "[pair.cc:545] Read error [127.0.0.1]:56986: Connection reset by peer. This is typically "
+    "caused by a remote worker hanging."
+)
+
+
+@pytest.mark.parametrize("is_missed", [False, True])
+def test_a_killed_rank_is_named_and_not_who_lost_its_connection(*, is_missed: bool) -> None:
+    """The collectives of PyTorch on CPUs raise plain runtime errors."""
+    facts = [trained(snapshot(step, step)) for step in range(STEPS)]
+    facts += [snapshot(STEPS + n, STEPS - 1, {"trainer/2"}) for n in range(6)]
+    errors = [
+        WorkerFailure(rank, facts[-4].time_ns, "RuntimeError", RESET, STEPS, is_in_step=True)
+        for rank in RANKS[:2]
+    ]
+    facts.append(snapshot(STEPS + 6, STEPS - 1, RANKS)._replace(lost=[*RANKS[:2]], failures=errors))
+    if is_missed:
+        dead = WorkerFailure("trainer/2", facts[STEPS - 1].time_ns, step=STEPS - 2)
+        facts += [snapshot(STEPS + n, STEPS - 1, RANKS) for n in range(7, 20)]
+        later = snapshot(STEPS + 20, STEPS - 1, RANKS)
+        facts.append(later._replace(lost=["trainer/2"], failures=[dead]))
+    cause = diagnose(RunHistory(facts)).causes[0]
+    assert (cause.kind, cause.worker) == (Kind.CRASH, "trainer/2")
+
+
+@pytest.mark.parametrize(("slower_s", "is_named_alone"), [(0.2, True), (0.02, False)])
+def test_peers_that_wait_for_a_straggler_in_their_backward_pass_are_no_second_cause(
+    slower_s: float, *, is_named_alone: bool
+) -> None:
+    """As in distributed data parallel training, which overlaps collectives with that pass."""
+
+    def of(phase: str, workers: Collection[str], before: float, by: float) -> list[Evidence]:
+        return [
+            Evidence("time", f"phase/trainer/{phase}", who, before, before + by) for who in workers
+        ]
+
+    slow = of("forward", RANKS[1:2], 0.13, slower_s)
+    straggler = Cause(Kind.STRAGGLER, 0.7, "", "trainer", RANKS[1], "forward", 53, evidence=slow)
+    victims = of("backward", (RANKS[0], RANKS[2]), 0.04, 0.23)
+    waits = Cause(Kind.SLOW_TRAINING, 0.9, "", "trainer", None, "backward", 55, evidence=victims)
+    found = [*unexplained([waits, straggler])]
+    assert ([straggler] == found) == is_named_alone
