@@ -117,11 +117,15 @@ def own_instruments() -> Iterator[None]:
     """
     assert session._providers is not None, "there was no worker yet"
     provider = session._providers.meter
-    before = {*provider._meters}
+    before = {scope: {*meter._instruments} for scope, meter in provider._meters.items()}
     yield
-    for scope in provider._meters.keys() - before:
-        if scope.name != SCOPE_NAME:
+    for scope, meter in tuple(provider._meters.items()):
+        if scope.name == SCOPE_NAME:
+            continue
+        if scope not in before:
             del provider._meters[scope]
+        for key in meter._instruments.keys() - before.get(scope, set()):
+            del meter._instruments[key]
     provider.mirrors, provider._of_readers = (), None
 
 

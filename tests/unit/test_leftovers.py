@@ -101,6 +101,7 @@ def test_instruments_and_readers_of_a_test_go_with_it() -> None:
 
     with serve(Sink()) as sink:
         run_worker(sink)
+        metrics.get_meter_provider().get_meter("m").create_gauge("of another test")
         before = State()
         with own_instruments():
             provider: Any = metrics.get_meter_provider()

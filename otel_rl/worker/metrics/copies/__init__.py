@@ -1,0 +1,1 @@
+"""Copies of the instruments for metric readers and providers of the program."""
