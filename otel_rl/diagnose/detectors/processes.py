@@ -10,6 +10,7 @@ from statistics import median
 
 from otel_rl.diagnose.classify import Subject, summed_by_step, tracks_about, with_gaps
 from otel_rl.diagnose.detectors.slow_phases import in_seconds
+from otel_rl.diagnose.detectors.stalls import always_heard
 from otel_rl.diagnose.history.quiet_workers import QUIET_S, quiet_workers
 from otel_rl.diagnose.history.rhythm import Rhythm
 from otel_rl.diagnose.history.run_history import Loss, RunHistory, Track
@@ -111,9 +112,13 @@ def _lost_peer(history: RunHistory, failure: WorkerFailure) -> Cause | None:
     """Return the silent worker whose end an error reports, before its lease has ended."""
     if not failure.is_by_lost_peer:
         return None
-    known = {one.worker for one in history.failures}
+    known, always = {one.worker for one in history.failures}, always_heard(history)
     quiet = quiet_workers(history, history.ends_s - QUIET_S, history.ends_s)
-    silent = {name: silent_s for name, silent_s in quiet.items() if name not in known}
+    silent = {
+        name: silent_s
+        for name, silent_s in quiet.items()
+        if name not in known and name.rpartition("/")[0] in always
+    }
     if len(silent) != 1:
         return None
     ((worker, silent_s),) = silent.items()

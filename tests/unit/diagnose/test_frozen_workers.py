@@ -3,10 +3,12 @@
 As in a job of real processes under SIGSTOP and SIGKILL.
 """
 
+import time
 from collections.abc import Collection, Mapping
 
 import pytest
 
+from otel_rl.diagnose.detectors.resources.frozen_workers import frozen_workers
 from otel_rl.diagnose.engine import diagnose
 from otel_rl.diagnose.explain import unexplained
 from otel_rl.diagnose.history.records import Facts, SpanFacts, WorkerFacts
@@ -85,6 +87,29 @@ def test_a_frozen_rank_is_named_after_it_went_on(rank: str) -> None:
 def test_a_pause_in_which_no_few_are_silent_is_no_fault(silent: Collection[str]) -> None:
     report = diagnose(RunHistory(run(silent, goes_on=True)), passed=True)
     assert report.verdict is Verdict.HEALTHY
+
+
+def test_workers_that_send_only_spans_are_not_frozen_in_an_evaluation() -> None:
+    silent = ("generator/0", "reward/0")
+    facts = [
+        one._replace(workers={key: of for key, of in one.workers.items() if "trainer" in key})
+        for one in run(silent, goes_on=True, stands_s=60)
+    ]
+    assert diagnose(RunHistory(facts), passed=True).verdict is Verdict.HEALTHY
+
+
+def test_many_workers_that_are_silent_together_take_little_time() -> None:
+    generators = [f"generator/{n}" for n in range(300)]
+    facts = []
+    for at in range(400):
+        is_quiet = at % 100 >= 80
+        alive = ["trainer/0"] if is_quiet else ["trainer/0", *generators]
+        one = snapshot(at, at - at % 100 + 80 if is_quiet else at)
+        facts.append(one._replace(lags=[(worker, 0.1) for worker in alive]))
+    history = RunHistory(facts)
+    begun_s = time.thread_time()
+    assert not [*frozen_workers(history)]
+    assert time.thread_time() - begun_s < 2
 
 
 def test_a_worker_that_was_replaced_is_a_known_failure_and_not_frozen() -> None:
@@ -168,6 +193,27 @@ def test_reports_that_arrive_late_do_not_make_their_generator_stale() -> None:
     assert not [
         cause
         for end in range(60, 121, 5)
+        for cause in diagnose(RunHistory(facts[:end])).causes
+        if cause.kind is Kind.STALE_POLICY
+    ]
+
+
+@pytest.mark.parametrize("worker", ["trainer/0", "generator/0"])
+def test_a_clock_that_is_set_back_makes_no_generator_stale(worker: str) -> None:
+    facts = []
+    for at in range(160):
+        one = trained(snapshot(at, at))
+        workers = {
+            **one.workers,
+            "trainer/policy/version": [WorkerFacts("trainer/0", at, 1, float(at), 0)],
+            "generator/policy/version": [WorkerFacts("generator/0", None, 1, float(at), 0)],
+        }
+        behind_s = 10.0 if at >= 80 else 0.0
+        lags = [(name, lag_s + behind_s * (name == worker)) for name, lag_s in one.lags]
+        facts.append(one._replace(workers=workers, lags=lags))
+    assert not [
+        cause
+        for end in range(90, 161, 10)
         for cause in diagnose(RunHistory(facts[:end])).causes
         if cause.kind is Kind.STALE_POLICY
     ]
