@@ -94,8 +94,10 @@ def first_failure(history: RunHistory) -> WorkerFailure | None:
         if one.recovery_s is not None or one.step is None or one.time_ns >= first.time_ns:
             continue
         stood_s = (first.time_ns - one.time_ns) / 1e9
-        is_long = stood_s > max(_AT_ONCE_S, _STOOD * (history.last - one.step) * rhythm.usual_s)
-        if is_long and history.last - one.step <= _MORE_STEPS:
+        more = history.last - one.step
+        # At least the step in progress takes its time.
+        is_long = stood_s > max(_AT_ONCE_S, _STOOD * max(1, more) * rhythm.usual_s)
+        if is_long and more <= _MORE_STEPS:
             return one
     return first
 

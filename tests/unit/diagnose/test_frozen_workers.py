@@ -155,6 +155,20 @@ def test_an_error_among_steps_is_the_cause_of_a_crash_though_a_worker_was_lost_b
     assert diagnose(RunHistory(facts)).causes[0].worker == "trainer/1"
 
 
+def test_an_error_in_the_long_step_in_which_a_worker_was_lost_is_the_cause_of_a_crash() -> None:
+    """The step would have taken that long with it, too: nobody stood still."""
+    facts = [trained(snapshot(60 * step, step)) for step in range(STEPS)]
+    begun_s = 60 * (STEPS - 1)
+    facts += [snapshot(begun_s + n, STEPS - 1, {"reward/0"}) for n in range(1, 40)]
+    dead = WorkerFailure("reward/0", (1_000 + begun_s + 5) * S, step=STEPS - 1)
+    facts[-10] = facts[-10]._replace(lost=["reward/0"], failures=[dead])
+    end_ns = facts[-1].time_ns
+    error = WorkerFailure("trainer/1", end_ns, "ValueError", step=STEPS - 1)
+    status = ExperimentStatus.CRASHED
+    facts.append(Facts(end_ns + S, STEPS - 1, lost=["trainer/1"], failures=[error], status=status))
+    assert diagnose(RunHistory(facts)).causes[0].worker == "trainer/1"
+
+
 def test_a_frozen_generator_explains_the_steps_that_wait_for_it_in_vain() -> None:
     """Its callers wait until their time is up, so that steps come, and take longer."""
     facts = [trained(snapshot(step, step)) for step in range(STEPS)]
