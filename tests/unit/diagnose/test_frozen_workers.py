@@ -11,7 +11,7 @@ import pytest
 from otel_rl.diagnose.detectors.resources.frozen_workers import frozen_workers
 from otel_rl.diagnose.engine import diagnose
 from otel_rl.diagnose.explain import unexplained
-from otel_rl.diagnose.history.records import Facts, SpanFacts, WorkerFacts
+from otel_rl.diagnose.history.records import Facts, RowFacts, SpanFacts, WorkerFacts
 from otel_rl.diagnose.history.run_history import RunHistory
 from otel_rl.diagnose.result import Cause, Evidence, Kind, Verdict
 from otel_rl.records import ExperimentStatus, WorkerFailure
@@ -116,6 +116,16 @@ def test_a_worker_that_was_replaced_is_a_known_failure_and_not_frozen() -> None:
     facts = run({"generator/0"}, goes_on=True)
     failure = WorkerFailure("generator/0", (1_000 + STEPS) * S, step=STEPS - 1, recovery_s=20.0)
     facts[-STEPS] = facts[-STEPS]._replace(lost=["generator/0"], failures=[failure])
+    assert not diagnose(RunHistory(facts), passed=True).causes
+
+
+def test_a_worker_that_left_in_order_and_came_back_was_not_frozen() -> None:
+    """As one that is moved to another node: the run is slower without it."""
+    facts = run({"generator/0"}, goes_on=True, stands_s=60)
+    for at, one in enumerate(facts):
+        is_away = STEPS <= at < STEPS + 60
+        row = RowFacts(one.step, one.time_ns, {"service/generator/expected": 0.0 if is_away else 1})
+        facts[at] = one._replace(rows=[row] if at % 5 == 0 else [])
     assert not diagnose(RunHistory(facts), passed=True).causes
 
 

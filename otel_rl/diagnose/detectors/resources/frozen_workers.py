@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from otel_rl.diagnose.detectors.stalls import STALL_S, always_heard
+from otel_rl.diagnose.history.departures import has_shrunk
 from otel_rl.diagnose.history.quiet_workers import Silent
 from otel_rl.diagnose.history.rhythm import Rhythm
 from otel_rl.diagnose.history.run_history import RunHistory
@@ -43,10 +44,16 @@ def frozen_workers(history: RunHistory) -> Iterator[Cause]:
         took_s = history.age_s(begin_s, end_s) / max(1, steps)
         if since < history.first + _FEWEST_STEPS or took_s < _SLOWER * rhythm.usual_s:
             continue
+        quiet = silent.between(begin_s, end_s)
+        roles = {
+            role
+            for role in {name.rpartition("/")[0] for name in quiet} & always
+            if not has_shrunk(history, role, begin_s, end_s)
+        }
         workers = sorted(
             name
-            for name in silent.between(begin_s, end_s)
-            if name.rpartition("/")[0] in always and not _is_replaced(history, name, since)
+            for name in quiet
+            if name.rpartition("/")[0] in roles and not _is_replaced(history, name, since)
         )
         if not any((begin_s, end_s) in silent.by_worker.get(name, ()) for name in workers):
             continue
