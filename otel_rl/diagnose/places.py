@@ -102,7 +102,9 @@ def _at_rare_work(cause: Cause, places: Mapping[str, Place]) -> str:
 
 
 def _is_of_now(cause: Cause, place: Place) -> bool:
-    """Return whether the worker has not gone on since its stack was told."""
+    """Return whether the worker stands, and has not gone on since its stack was told."""
+    if cause.until is not None:
+        return False
     return place.step is None or cause.since is None or place.step >= cause.since
 
 

@@ -10,6 +10,7 @@ from statistics import median
 
 from otel_rl.diagnose.classify import Subject, summed_by_step, tracks_about, with_gaps
 from otel_rl.diagnose.detectors.slow_phases import in_seconds
+from otel_rl.diagnose.detectors.stalls import always_heard
 from otel_rl.diagnose.history.quiet_workers import QUIET_S, quiet_workers
 from otel_rl.diagnose.history.rhythm import Rhythm
 from otel_rl.diagnose.history.run_history import Loss, RunHistory, Track
@@ -93,8 +94,10 @@ def first_failure(history: RunHistory) -> WorkerFailure | None:
         if one.recovery_s is not None or one.step is None or one.time_ns >= first.time_ns:
             continue
         stood_s = (first.time_ns - one.time_ns) / 1e9
-        is_long = stood_s > max(_AT_ONCE_S, _STOOD * (history.last - one.step) * rhythm.usual_s)
-        if is_long and history.last - one.step <= _MORE_STEPS:
+        more = history.last - one.step
+        # At least the step in progress takes its time.
+        is_long = stood_s > max(_AT_ONCE_S, _STOOD * max(1, more) * rhythm.usual_s)
+        if is_long and more <= _MORE_STEPS:
             return one
     return first
 
@@ -111,9 +114,13 @@ def _lost_peer(history: RunHistory, failure: WorkerFailure) -> Cause | None:
     """Return the silent worker whose end an error reports, before its lease has ended."""
     if not failure.is_by_lost_peer:
         return None
-    known = {one.worker for one in history.failures}
+    known, always = {one.worker for one in history.failures}, always_heard(history)
     quiet = quiet_workers(history, history.ends_s - QUIET_S, history.ends_s)
-    silent = {name: silent_s for name, silent_s in quiet.items() if name not in known}
+    silent = {
+        name: silent_s
+        for name, silent_s in quiet.items()
+        if name not in known and name.rpartition("/")[0] in always
+    }
     if len(silent) != 1:
         return None
     ((worker, silent_s),) = silent.items()

@@ -32,7 +32,7 @@ from otel_rl.records import ExperimentStatus
 from otel_rl.semconv import names
 from otel_rl.semconv.spec import AWAITING, STEP_SPAN
 
-__all__ = ["SAVE_S", "STALL_S", "stall_s", "stalls", "suspicious_s"]
+__all__ = ["SAVE_S", "STALL_S", "always_heard", "stall_s", "stalls", "suspicious_s"]
 
 STALL_S: Final = 10.0
 """Shortest time that tells anything: an export or two may be late."""
@@ -133,12 +133,21 @@ def _quiet(history: RunHistory) -> Mapping[str, float]:
     """Return the seconds for which few workers have been silent that always report."""
     begin_s = history.begun_s[max(history.begun_s)]
     quiet = quiet_workers(history, begin_s, history.ends_s)
-    always = {
-        worker
+    always = always_heard(history)
+    return {name: silent_s for name, silent_s in quiet.items() if name.rpartition("/")[0] in always}
+
+
+def always_heard(history: RunHistory) -> AbstractSet[str]:
+    """Return the roles that report at all times; others may have nothing to tell for a while.
+
+    Of many workers of a role, records have some alone.
+    """
+    return {
+        worker.rpartition("/")[0]
         for subject in (Subject.GC_TIME, Subject.PHASE_AGE)
         for _, worker, _ in tracks_about(history, subject)
+        if worker is not None
     }
-    return {worker: silent_s for worker, silent_s in quiet.items() if worker in always}
 
 
 def _silent(history: RunHistory, words: str, quiet: Mapping[str, float]) -> Cause:

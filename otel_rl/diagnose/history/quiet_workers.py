@@ -1,14 +1,16 @@
 """Workers of which nothing was heard for a time, while most others went on to report."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
 from itertools import pairwise
+from operator import sub
 from statistics import median
 from typing import Final
 
 from otel_rl.diagnose.history.departures import departed
 from otel_rl.diagnose.history.run_history import RunHistory, Track
 
-__all__ = ["QUIET_S", "quiet_workers", "silences_of"]
+__all__ = ["QUIET_S", "Silent", "quiet_workers"]
 
 QUIET_S: Final = 5.0
 """Shortest silence that tells anything."""
@@ -19,42 +21,66 @@ _LONG_BEFORE_S: Final = 60.0  # those that were silent for longer are known as l
 
 
 def quiet_workers(history: RunHistory, begin_s: float, end_s: float) -> Mapping[str, float]:
-    """Return the seconds of silence of each, without those that have left in order.
+    """Return the seconds of silence of each, see ``Silent.between``."""
+    return Silent(history).between(begin_s, end_s)
 
-    None if they are half of all or more: then it may be normal to report nothing at that time, as
-    for SDKs that send only changes, or the way here was broken.
 
-    Args:
-        history: Of the run.
-        begin_s: Begin of the time, since the first record.
-        end_s: End of the time, since the first record.
+class Silent:
+    """Silences of all workers of a history, found once: there may be a thousand at the same time.
+
+    Attributes:
+        by_worker: Begin and end of each, since the first record: times between two exports that
+            are far longer than usual.
     """
-    gone = departed(history)
-    present = {
-        worker: exports
-        for worker, exports in history.lags.items()
-        if worker not in gone and exports.times_s[0] < begin_s
-    }
-    found: dict[str, float] = {}
-    for worker, exports in present.items():
-        for from_s, until_s in silences_of(exports, end_s):
-            inside_s = min(until_s, end_s) - max(from_s, begin_s)
-            is_new = from_s >= begin_s - _LONG_BEFORE_S
-            if is_new and inside_s >= _MOST_OF_IT * (end_s - begin_s):
-                found[worker] = until_s - from_s
-    return found if 2 * len(found) < len(present) else {}
+
+    def __init__(self, history: RunHistory) -> None:
+        gone = departed(history)
+        exports = {name: _Exports(track) for name, track in history.lags.items()}
+        self.by_worker = {name: of.silences for name, of in exports.items() if of.silences}
+        self._present = {name: of for name, of in exports.items() if name not in gone}
+
+    def between(self, begin_s: float, end_s: float) -> Mapping[str, float]:
+        """Return the seconds of silence of each, without those that have left in order.
+
+        None if they are half of all or more: then it may be normal to report nothing at that time,
+        as for SDKs that send only changes, or the way here was broken.
+
+        Args:
+            begin_s: Begin of the time, since the first record.
+            end_s: End of the time, since the first record.
+        """
+        present = {name: of for name, of in self._present.items() if of.times_s[0] < begin_s}
+        found: dict[str, float] = {}
+        for name, exports in present.items():
+            for from_s, until_s in exports.until(end_s):
+                inside_s = min(until_s, end_s) - max(from_s, begin_s)
+                is_new = from_s >= begin_s - _LONG_BEFORE_S
+                if is_new and inside_s >= _MOST_OF_IT * (end_s - begin_s):
+                    found[name] = until_s - from_s
+        return found if 2 * len(found) < len(present) else {}
 
 
-def silences_of(exports: Track, ends_s: float | None = None) -> Iterator[tuple[float, float]]:
-    """Yield begin and end of each time between two exports that is far longer than usual.
+class _Exports:
+    """Times of a worker's exports, in order, and the silences between them."""
 
-    Args:
-        exports: Of a worker.
-        ends_s: Also the time from the last one to then.
-    """
-    times_s = [*exports.times_s]
-    gaps_s = [later_s - at_s for at_s, later_s in pairwise(times_s)]
-    least_s = max(QUIET_S, _EXPORTS * median(gaps_s or [0.0]))
-    if ends_s is not None:
-        times_s.append(ends_s)
-    yield from ((at_s, end_s) for at_s, end_s in pairwise(times_s) if end_s - at_s >= least_s)
+    def __init__(self, track: Track) -> None:
+        self.times_s = track.times_s
+        self.silences: Sequence[tuple[float, float]] = ()
+        if max(self._gaps_s(), default=0.0) >= QUIET_S:
+            self.silences = [
+                one for one in pairwise(track.times_s) if one[1] - one[0] >= self._least_s
+            ]
+
+    def _gaps_s(self) -> Iterator[float]:
+        return map(sub, self.times_s[1:], self.times_s)
+
+    @cached_property
+    def _least_s(self) -> float:
+        return max(QUIET_S, _EXPORTS * median([*self._gaps_s()] or [0.0]))
+
+    def until(self, end_s: float) -> Iterator[tuple[float, float]]:
+        """Yield the silences, and the time from the last export to then if it is one."""
+        yield from self.silences
+        silent_s = end_s - self.times_s[-1]
+        if silent_s >= QUIET_S and silent_s >= self._least_s:
+            yield self.times_s[-1], end_s

@@ -2,8 +2,9 @@
 
 from collections import Counter
 from collections.abc import Mapping
+from math import inf
 
-from otel_rl.diagnose.history.records import MOST_EXTREME
+from otel_rl.diagnose.history.records import ALL_RECORDED, MOST_EXTREME
 from otel_rl.diagnose.history.track import Track
 
 __all__ = ["may_lack_until"]
@@ -24,4 +25,8 @@ def may_lack_until(tracks: Mapping[str, Track]) -> int:
     told = Counter(
         place for track in tracks.values() for place in zip(track.steps, track.times_s, strict=True)
     )
-    return max((step for (step, _), of in told.items() if of == MOST_EXTREME), default=-1)
+    # Of so few workers, each snapshot since the first one of more than those has all.
+    more_s = (at_s for (_, at_s), of in told.items() if of > MOST_EXTREME)
+    all_s = min(more_s, default=inf) if len(tracks) <= ALL_RECORDED else inf
+    unsure = (step for (step, at_s), of in told.items() if of == MOST_EXTREME and at_s < all_s)
+    return max(unsure, default=-1)

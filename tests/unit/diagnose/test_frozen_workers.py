@@ -3,13 +3,15 @@
 As in a job of real processes under SIGSTOP and SIGKILL.
 """
 
+import time
 from collections.abc import Collection, Mapping
 
 import pytest
 
+from otel_rl.diagnose.detectors.resources.frozen_workers import frozen_workers
 from otel_rl.diagnose.engine import diagnose
 from otel_rl.diagnose.explain import unexplained
-from otel_rl.diagnose.history.records import Facts, SpanFacts, WorkerFacts
+from otel_rl.diagnose.history.records import Facts, RowFacts, SpanFacts, WorkerFacts
 from otel_rl.diagnose.history.run_history import RunHistory
 from otel_rl.diagnose.result import Cause, Evidence, Kind, Verdict
 from otel_rl.records import ExperimentStatus, WorkerFailure
@@ -87,10 +89,43 @@ def test_a_pause_in_which_no_few_are_silent_is_no_fault(silent: Collection[str])
     assert report.verdict is Verdict.HEALTHY
 
 
+def test_workers_that_send_only_spans_are_not_frozen_in_an_evaluation() -> None:
+    silent = ("generator/0", "reward/0")
+    facts = [
+        one._replace(workers={key: of for key, of in one.workers.items() if "trainer" in key})
+        for one in run(silent, goes_on=True, stands_s=60)
+    ]
+    assert diagnose(RunHistory(facts), passed=True).verdict is Verdict.HEALTHY
+
+
+def test_many_workers_that_are_silent_together_take_little_time() -> None:
+    generators = [f"generator/{n}" for n in range(300)]
+    facts = []
+    for at in range(400):
+        is_quiet = at % 100 >= 80
+        alive = ["trainer/0"] if is_quiet else ["trainer/0", *generators]
+        one = snapshot(at, at - at % 100 + 80 if is_quiet else at)
+        facts.append(one._replace(lags=[(worker, 0.1) for worker in alive]))
+    history = RunHistory(facts)
+    begun_s = time.thread_time()
+    assert not [*frozen_workers(history)]
+    assert time.thread_time() - begun_s < 2
+
+
 def test_a_worker_that_was_replaced_is_a_known_failure_and_not_frozen() -> None:
     facts = run({"generator/0"}, goes_on=True)
     failure = WorkerFailure("generator/0", (1_000 + STEPS) * S, step=STEPS - 1, recovery_s=20.0)
     facts[-STEPS] = facts[-STEPS]._replace(lost=["generator/0"], failures=[failure])
+    assert not diagnose(RunHistory(facts), passed=True).causes
+
+
+def test_a_worker_that_left_in_order_and_came_back_was_not_frozen() -> None:
+    """As one that is moved to another node: the run is slower without it."""
+    facts = run({"generator/0"}, goes_on=True, stands_s=60)
+    for at, one in enumerate(facts):
+        is_away = STEPS <= at < STEPS + 60
+        row = RowFacts(one.step, one.time_ns, {"service/generator/expected": 0.0 if is_away else 1})
+        facts[at] = one._replace(rows=[row] if at % 5 == 0 else [])
     assert not diagnose(RunHistory(facts), passed=True).causes
 
 
@@ -127,6 +162,20 @@ def test_an_error_among_steps_is_the_cause_of_a_crash_though_a_worker_was_lost_b
     facts.append(
         Facts(1_061 * S, 59, lost=["trainer/1"], failures=[error], status=ExperimentStatus.CRASHED)
     )
+    assert diagnose(RunHistory(facts)).causes[0].worker == "trainer/1"
+
+
+def test_an_error_in_the_long_step_in_which_a_worker_was_lost_is_the_cause_of_a_crash() -> None:
+    """The step would have taken that long with it, too: nobody stood still."""
+    facts = [trained(snapshot(60 * step, step)) for step in range(STEPS)]
+    begun_s = 60 * (STEPS - 1)
+    facts += [snapshot(begun_s + n, STEPS - 1, {"reward/0"}) for n in range(1, 40)]
+    dead = WorkerFailure("reward/0", (1_000 + begun_s + 5) * S, step=STEPS - 1)
+    facts[-10] = facts[-10]._replace(lost=["reward/0"], failures=[dead])
+    end_ns = facts[-1].time_ns
+    error = WorkerFailure("trainer/1", end_ns, "ValueError", step=STEPS - 1)
+    status = ExperimentStatus.CRASHED
+    facts.append(Facts(end_ns + S, STEPS - 1, lost=["trainer/1"], failures=[error], status=status))
     assert diagnose(RunHistory(facts)).causes[0].worker == "trainer/1"
 
 
@@ -168,6 +217,27 @@ def test_reports_that_arrive_late_do_not_make_their_generator_stale() -> None:
     assert not [
         cause
         for end in range(60, 121, 5)
+        for cause in diagnose(RunHistory(facts[:end])).causes
+        if cause.kind is Kind.STALE_POLICY
+    ]
+
+
+@pytest.mark.parametrize("worker", ["trainer/0", "generator/0"])
+def test_a_clock_that_is_set_back_makes_no_generator_stale(worker: str) -> None:
+    facts = []
+    for at in range(160):
+        one = trained(snapshot(at, at))
+        workers = {
+            **one.workers,
+            "trainer/policy/version": [WorkerFacts("trainer/0", at, 1, float(at), 0)],
+            "generator/policy/version": [WorkerFacts("generator/0", None, 1, float(at), 0)],
+        }
+        behind_s = 10.0 if at >= 80 else 0.0
+        lags = [(name, lag_s + behind_s * (name == worker)) for name, lag_s in one.lags]
+        facts.append(one._replace(workers=workers, lags=lags))
+    assert not [
+        cause
+        for end in range(90, 161, 10)
         for cause in diagnose(RunHistory(facts[:end])).causes
         if cause.kind is Kind.STALE_POLICY
     ]

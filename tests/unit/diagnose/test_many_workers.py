@@ -8,8 +8,9 @@ import pytest
 from otel_rl.bridge.rows.history.history_writer import HistoryWriter
 from otel_rl.diagnose.detectors.stale_policy import stale_policy
 from otel_rl.diagnose.engine import diagnose
-from otel_rl.diagnose.history.records import ALL_RECORDED, Facts, WorkerFacts
-from otel_rl.diagnose.history.run_history import RunHistory
+from otel_rl.diagnose.history.recorded import may_lack_until
+from otel_rl.diagnose.history.records import ALL_RECORDED, MOST_EXTREME, Facts, WorkerFacts
+from otel_rl.diagnose.history.run_history import RunHistory, Track
 from otel_rl.diagnose.result import Kind
 from otel_rl.records import ExperimentStatus, SpanRecord
 
@@ -96,3 +97,22 @@ def test_a_maker_that_the_journal_did_not_keep_has_not_stopped_first(
     (cause,) = diagnose(played(pulls, steps=STOPS, stands_s=200)).causes
     assert cause.kind is Kind.STALL
     assert len(cause.evidence) == min(named, 6), cause.words
+
+
+@pytest.mark.parametrize("workers", [40, ALL_RECORDED])
+def test_as_many_workers_in_one_snapshot_as_stand_out_of_more_lack_none(workers: int) -> None:
+    """The others of that step come with the next one."""
+    tracks = {f"generator/{n}": Track() for n in range(workers)}
+    for step in range(20):
+        for n, track in enumerate(tracks.values()):
+            track.add(step, step + 0.5 * (step == 5 and n >= MOST_EXTREME), 1.0)
+    assert may_lack_until(tracks) == -1
+
+
+def test_a_journal_of_before_that_had_the_extreme_ones_of_each_step_lacks_some() -> None:
+    tracks = {f"generator/{n}": Track() for n in range(40)}
+    for step in range(20):
+        for n, track in enumerate(tracks.values()):
+            if step >= 10 or (n + step) % len(tracks) < MOST_EXTREME:
+                track.add(step, step, 1.0)
+    assert may_lack_until(tracks) == 9

@@ -70,3 +70,15 @@ def test_a_save_that_takes_too_long_or_is_over_is_no_reason(age_s: float, step: 
 def test_other_causes_stay_beside_a_save() -> None:
     found = standing(SAVES, more=1)
     assert (found.verdict, [one.kind for one in found.causes]) == (Verdict.CAUSE, [Kind.NAN])
+
+
+@pytest.mark.parametrize("frame", [SAVES, "model.py:80 in forward"])
+def test_the_stack_of_a_worker_that_went_on_tells_nothing_of_when_it_was_frozen(frame: str) -> None:
+    silent = Evidence("time without a report", None, "trainer/0", None, 40.0, "s")
+    frozen = Cause(
+        Kind.STALL, 0.9, "frozen", "trainer", "trainer/0", since=30, until=31, evidence=[silent]
+    )
+    report = Diagnosis(0, 90, Verdict.CAUSE, [frozen], [], None)
+    place = Place("node-7", 42, [frame, *OUTER], step=90)
+    (found,) = with_places(report, {"trainer/0": place}).causes
+    assert (found.words, found.host, [*found.stack]) == ("frozen", "node-7", [])

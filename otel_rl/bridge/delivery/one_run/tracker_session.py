@@ -46,6 +46,9 @@ _LEAD_TIMEOUT_S = 1.0
 # here and in the writer.
 _BATCH_BYTES: Final = 1 << 20
 
+# Nothing is known of the first ones: so few are handed over, and then more.
+_FIRST_ROWS: Final = 16
+
 
 class TrackerSession:
     """Writes one run through one writer. One thread calls the methods, in the order of the module.
@@ -97,7 +100,7 @@ class TrackerSession:
             before.confirmations if before else None,
         )
         self._described: Description | None = None  # the last one sent to the tracker
-        self._row_bytes = 1  # of the longest of late, as stored
+        self._row_bytes = _BATCH_BYTES // _FIRST_ROWS  # of the longest of late, as stored
         self._selection = KeySelection(
             settings.detail,
             settings.names,

@@ -6,10 +6,11 @@ it tells it at all, and that is one of many steps.
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
-from otel_rl.diagnose.detectors.stalls import STALL_S
-from otel_rl.diagnose.history.quiet_workers import quiet_workers, silences_of
+from otel_rl.diagnose.detectors.stalls import STALL_S, always_heard
+from otel_rl.diagnose.history.departures import has_shrunk
+from otel_rl.diagnose.history.quiet_workers import Silent
 from otel_rl.diagnose.history.rhythm import Rhythm
 from otel_rl.diagnose.history.run_history import RunHistory
 from otel_rl.diagnose.result import Cause, Evidence, Kind
@@ -21,47 +22,49 @@ _SLOWER: Final = 1.5  # times the usual time of a step
 _MOST_NAMED: Final = 4
 
 
-class _Frozen(NamedTuple):
-    """Time in which a worker was silent, since the first record."""
-
-    begin_s: float
-    end_s: float
-    worker: str
-
-
 def frozen_workers(history: RunHistory) -> Iterator[Cause]:
     """Find workers that were silent for a while, most others not, and steps longer meanwhile."""
     rhythm = Rhythm.of(history)
     if rhythm is None or rhythm.steps < _FEWEST_STEPS:
         return
+    silent = Silent(history)
     begun = sorted((at_s, step) for step, at_s in history.begun_s.items())
+    known = sorted(history.known_steps)
+    always = always_heard(history)
     taken_until_s = 0.0
-    for one in _silences(history):
-        if one.begin_s < taken_until_s:
+    for begin_s, end_s in _silences(silent):
+        if begin_s < taken_until_s:
             continue  # the others of these were silent at the same time
-        since = begun[max(0, bisect_right(begun, (one.begin_s, history.last)) - 1)][1]
-        until = begun[min(len(begun) - 1, bisect_left(begun, (one.end_s, 0)))][1]
-        steps = sum(one.begin_s < at_s <= one.end_s for at_s, _ in begun)
-        steps = max(steps, sum(since < step < until for step in history.known_steps))
-        took_s = history.age_s(one.begin_s, one.end_s) / max(1, steps)
+        since = begun[max(0, bisect_right(begun, (begin_s, history.last)) - 1)][1]
+        until = begun[min(len(begun) - 1, bisect_left(begun, (end_s, 0)))][1]
+        steps = bisect_right(begun, (end_s, history.last)) - bisect_right(
+            begun, (begin_s, history.last)
+        )
+        steps = max(steps, bisect_left(known, until) - bisect_right(known, since))
+        took_s = history.age_s(begin_s, end_s) / max(1, steps)
         if since < history.first + _FEWEST_STEPS or took_s < _SLOWER * rhythm.usual_s:
             continue
-        quiet = quiet_workers(history, one.begin_s, one.end_s)
-        workers = sorted(name for name in quiet if not _is_replaced(history, name, since))
-        if one.worker not in workers:
+        quiet = silent.between(begin_s, end_s)
+        roles = {
+            role
+            for role in {name.rpartition("/")[0] for name in quiet} & always
+            if not has_shrunk(history, role, begin_s, end_s)
+        }
+        workers = sorted(
+            name
+            for name in quiet
+            if name.rpartition("/")[0] in roles and not _is_replaced(history, name, since)
+        )
+        if not any((begin_s, end_s) in silent.by_worker.get(name, ()) for name in workers):
             continue
-        taken_until_s = one.end_s
-        yield _cause(workers, one, (since, until), (took_s, rhythm.usual_s))
+        taken_until_s = end_s
+        yield _cause(workers, end_s - begin_s, (since, until), (took_s, rhythm.usual_s))
 
 
-def _silences(history: RunHistory) -> Sequence[_Frozen]:
-    """Return all that are long, and over, in order of time."""
-    return sorted(
-        _Frozen(begin_s, end_s, worker)
-        for worker, exports in history.lags.items()
-        for begin_s, end_s in silences_of(exports)
-        if end_s - begin_s >= STALL_S
-    )
+def _silences(silent: Silent) -> Sequence[tuple[float, float]]:
+    """Return all that are long, and over, in order of time; one of many workers once."""
+    found = {one for of in silent.by_worker.values() for one in of}
+    return sorted(one for one in found if one[1] - one[0] >= STALL_S)
 
 
 def _is_replaced(history: RunHistory, worker: str, since: int) -> bool:
@@ -74,12 +77,11 @@ def _is_replaced(history: RunHistory, worker: str, since: int) -> bool:
 
 
 def _cause(
-    workers: Sequence[str], frozen: _Frozen, steps: tuple[int, int], took_s: tuple[float, float]
+    workers: Sequence[str], silent_s: float, steps: tuple[int, int], took_s: tuple[float, float]
 ) -> Cause:
     since, until = steps
     roles = {worker.rpartition("/")[0] for worker in workers}
     more = f" and {len(workers) - _MOST_NAMED} more" if len(workers) > _MOST_NAMED else ""
-    silent_s = frozen.end_s - frozen.begin_s
     return Cause(
         Kind.STALL,
         0.9,

@@ -81,5 +81,6 @@ def test_narrow_rows_are_handed_over_together(tmp_path: Path) -> None:
 
 
 def test_wide_rows_are_handed_over_by_few(tmp_path: Path) -> None:
-    _, *later = handed_over(1_000, tmp_path)  # before the first ones nothing is known of them
+    first, *later = handed_over(1_000, tmp_path)
     assert 5 <= max(map(len, later)) <= 60
+    assert len(first) <= 16  # nothing is known of them
