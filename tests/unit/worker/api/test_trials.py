@@ -80,6 +80,22 @@ def test_an_adapter_starts_a_worker_in_each_trial(environment: Sink) -> None:
     ]
 
 
+def test_a_trial_within_a_trial_is_a_run_of_its_own_and_the_outer_one_goes_on(
+    environment: Sink,
+) -> None:
+    for job in range(2):
+        with trial(f"job_{job}"):
+            with trial("study_0"):
+                log(job)
+            log(job + 10)
+    assert trials(environment) == [
+        ("monday-job_0-study_0", "worker", 0),
+        ("monday-job_0", "worker", 10),
+        ("monday-job_1-study_0", "worker", 1),
+        ("monday-job_1", "worker", 11),
+    ]
+
+
 def test_children_of_a_trial_inherit_it(environment: Sink) -> None:
     before = dict(os.environ)
     with trial("lr_0"):
