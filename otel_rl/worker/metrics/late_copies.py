@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Final, TypeAlias
 
 from otel_rl.worker.guard import Guard
-from otel_rl.worker.tensors import Deferred, NotANumber, number
+from otel_rl.worker.tensors import Deferred, NotANumber, keep_for_ever, number
 
 __all__ = ["LateCopies"]
 
@@ -55,6 +55,7 @@ class LateCopies:
                     record(plain)
 
     def forget(self) -> None:
-        """Clear, in a forked child: the devices are its parent's."""
+        """Clear, in a forked child: the devices are its parent's. Copies are kept for ever."""
+        keep_for_ever([*self._unready, *self._new])
         self._new.clear()
         self._unready = []

@@ -17,7 +17,7 @@ from otel_rl.worker.tensors import Deferred, NotANumber, hold, number
 from tests.gpu.stream import Cuda
 from tests.otlp_sink import Sink
 from tests.unit.worker.conftest import Collect
-from tests.waiting import wait_until
+from tests.waiting import collect_garbage, wait_until
 
 STEP = "rl.loop.iteration"
 
@@ -236,3 +236,30 @@ def test_a_device_that_ends_during_an_export_does_not_turn_two_values_of_a_gauge
     assert recorded == [3.0]
     late.record_ready()
     assert recorded == [3.0, 1.0, 2.0]
+
+
+def test_a_forked_child_frees_no_copy_that_waits_for_readers(
+    provider: BufferedMeterProvider,
+) -> None:
+    """As one of torch, whose end in a child ends the child."""
+    late, freed = LateCopies(provider.guard), list[float]()
+    kind = type("Copy", (Computed,), {"__del__": lambda one: freed.append(one.read())})
+    late.add(None, kind(2.0, unready=9), freed.append)
+    late.record_ready()
+    late.add(None, kind(3.0, unready=9), freed.append)
+    late.forget()
+    collect_garbage()
+    assert freed == []
+    late.record_ready()
+    assert freed == []
+
+
+def test_readers_of_the_program_have_values_of_devices_without_otel_rls_metrics(
+    cuda: Cuda, provider: BufferedMeterProvider
+) -> None:
+    reader = InMemoryMetricReader()
+    provider.add_metric_reader(reader)
+    provider.get_meter("m").create_gauge("loss").set(cuda.tensor(1.0))  # type: ignore[arg-type]
+    cuda.run()
+    provider.discard()
+    assert read_by(reader, "loss") == [1.0]
