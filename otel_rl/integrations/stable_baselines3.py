@@ -6,6 +6,7 @@ The step is the number of timesteps at which the logger dumps. What follows, up 
 timed as that step.
 """
 
+import atexit
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from functools import wraps
@@ -108,6 +109,7 @@ class _Writer(KVWriter):  # type: ignore[misc]  # Any where it is not installed
 
     def fail(self, error: BaseException | None) -> None:
         """End the step in progress, if any, with what has interrupted it."""
+        atexit.unregister(self.close)
         self._phase, self._number = "", None
         for opened in (self._open_phase, self._open_step):
             opened.__exit__(None if error is None else type(error), error, None)
@@ -150,6 +152,8 @@ def follow(callback: Any, event: str, given: WorkerNames | None = None) -> None:
         # An algorithm with a replay buffer may take turns thousands of times in a step.
         writer.has_spans = not hasattr(callback.model, "train_freq")
         writer.begin(callback.model.num_timesteps)
+        # Nothing else tells of the failure of a ``learn`` of its own, such as sb3_contrib's.
+        atexit.register(writer.close)
     elif event == "on_training_end":
         writer.end()
     else:

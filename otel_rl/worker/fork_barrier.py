@@ -89,11 +89,12 @@ class _Fork(local):
             self.pools = _lock_of_pools
 
     def end_in_parent(self) -> None:
+        while self.held:
+            self.held.pop().release()
+        # Last: another thread that is about to fork may have it, and wait for the work above.
         if self.pools is not None:
             self.pools.acquire()
             self.pools = None
-        while self.held:
-            self.held.pop().release()
 
     def end_in_child(self) -> None:
         self.held.clear()
@@ -112,6 +113,9 @@ _lock_of_pools: Any = None
 
 if hasattr(os, "register_at_fork"):  # there is no fork on Windows
     _are_pools_older = _POOLS in sys.modules
+    # Has handlers, too, of logging's lock. A thread that waits for that one must not have the lock
+    # of the pools, which the one that forks takes again before it releases that of logging.
+    import_module("concurrent.futures")
     os.register_at_fork(
         before=lambda: _fork.begin(),
         after_in_parent=lambda: _fork.end_in_parent(),

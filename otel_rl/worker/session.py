@@ -137,7 +137,7 @@ class Session:
         if settings.traces.enabled:
             self._spans = SpanSender(providers.spans, settings.traces, settings.span_interval_s)
         self._has_reported = self._has_started = False
-        self._ends_silently = self._is_ending = False
+        self._ends_silently = self._is_ending = self._is_followed = False
         self._started_s = monotonic()
         self.exit_report = ExitReport(
             providers.events,
@@ -177,7 +177,7 @@ class Session:
         crowded = int(buffer.capacity * _CROWDED)
         return Source(
             self._collect,
-            abandon=lambda: buffer.abandon() + events.abandon(),
+            abandon=lambda: 0 if self._is_followed else buffer.abandon() + events.abandon(),
             is_crowded=lambda: (
                 len(buffer.entries) >= (crowded if self._has_reported else 1) or events.is_crowded
             ),
@@ -237,9 +237,18 @@ class Session:
         if self._spans is not None:
             self._spans.hurry()
 
-    def shutdown(self, timeout_s: float, *, announces_end: bool = True) -> bool:
-        """See ``shutdown`` of the module."""
+    def shutdown(
+        self, timeout_s: float, *, announces_end: bool = True, is_followed: bool = False
+    ) -> bool:
+        """See ``shutdown`` of the module.
+
+        Args:
+            timeout_s: Maximum blocking time.
+            announces_end: False if the worker goes on under another name.
+            is_followed: True if what is recorded from now on is another session's.
+        """
         self._ends_silently = not announces_end
+        self._is_followed = is_followed
         self.exit_report.note(uncaught())
         self._stop_sampling()
         return self._exporter.shutdown(timeout_s)
@@ -272,7 +281,7 @@ class Session:
         if self.settings.metrics.enabled:
             measured = self.providers.meter.collect(with_heartbeat=True)
         else:
-            self.providers.meter.buffer.clear()
+            self.providers.meter.discard()
             self.providers.meter.steps.take()
         if self.settings.logs.enabled:
             with GUARD:
@@ -512,16 +521,19 @@ def change_trial(trial: str | None, failure: Exception | None = None) -> None:
         trial: Its name; None stops reporting until something is recorded again.
         failure: What has ended the trial so far.
     """
-    global _has_ended  # the session ends, but reporting goes on
-    with GUARD, _lock:
+    global _session  # one session per process
+    with GUARD:
         session = _session
         if session is None or trial == session.identity.trial:
             return
-        had_ended = _has_ended
-        _ended_session()
         session.exit_report.note(failure)
-        session.shutdown(session.settings.exit_timeout_s)
-        _has_ended = had_ended
+        # Without the lock, and still the session: what other threads and callbacks of instruments
+        # record meanwhile must not wait, and is of what follows.
+        session.shutdown(session.settings.exit_timeout_s, is_followed=True)
+    with GUARD, _lock:
+        if session is None or _session is not session:
+            return  # the program has ended it
+        _session = None
         if trial is None:
             return
         identity = session.identity

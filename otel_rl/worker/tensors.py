@@ -6,13 +6,13 @@ thread asks ``is_ready`` first, so that a device that hangs does not silence the
 
 import operator
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Final, Protocol, SupportsIndex, runtime_checkable
 
 from otel_rl.worker.torch_cuda import torch_cuda
 
-__all__ = ["PLAIN", "Deferred", "NotANumber", "as_step", "hold", "number"]
+__all__ = ["PLAIN", "Deferred", "NotANumber", "as_step", "hold", "keep_for_ever", "number"]
 
 PLAIN: Final = frozenset({float, int, bool})
 """Immutable types, which need no ``hold``."""
@@ -172,6 +172,18 @@ def number(held: object) -> float | NotANumber:
         return _as_python(value)
     except (TypeError, ValueError, OverflowError):
         return NotANumber(held)
+
+
+def keep_for_ever(held: Sequence[object]) -> None:
+    """Never free held values, in a forked child.
+
+    To free their pinned memory torch records an event on the device, which fails in a child, and
+    ends the process.
+    """
+    if held:
+        import ctypes  # torch has loaded it
+
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(held))
 
 
 def as_step(step: object) -> int | None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from otel_rl.worker.identity.names import names_an_experiment
-from otel_rl.worker.identity.sweep_trial import sweep_environment
+from otel_rl.worker.identity.sweep_trial import is_within, sweep_environment
 
 __all__ = ["DIRECTORY", "begin", "join_sweep", "wait"]
 
@@ -29,7 +29,7 @@ def begin() -> None:
 def join_sweep() -> None:
     """Make a trial of this process and its children if an agent of W&B has started it."""
     run = os.environ.get("WANDB_RUN_ID")
-    if run and os.environ.get("WANDB_SWEEP_ID"):
+    if run and os.environ.get("WANDB_SWEEP_ID") and not is_within(os.environ, run):
         os.environ.update(sweep_environment(os.environ, run))
 
 

@@ -13,6 +13,8 @@ __all__ = ["SWEEPS"]
 
 _MARK: Final = "_begins_otel_rl_trials"
 
+_OPEN: Final = "_otel_rl_trial_is_open"
+
 _MAX_OVERRIDES: Final = 64
 """Characters of Hydra's overrides in a name, which has at most 128."""
 
@@ -24,16 +26,27 @@ def _tune(module: ModuleType) -> None:
     """Begin a trial where Ray Tune makes a trainable, or gives another trial to its actor."""
     kind: Any = module.Trainable
 
-    def begin(config: Any) -> None:
+    def begin(trainable: Any, config: Any) -> None:
         info = config.get(module.TRIAL_INFO) if config else None
         if info is not None:
+            end(trainable)
             _begin(info.trial_name)
+            setattr(trainable, _OPEN, True)
+
+    def end(trainable: Any, failure: Exception | None = None) -> None:
+        if trainable.__dict__.pop(_OPEN, False):
+            _end(failure)
 
     def making(original: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(original)
-        def init(trainable: Any, config: Any = None, *arguments: Any, **named: Any) -> Any:
-            begin(config)
-            return original(trainable, config, *arguments, **named)
+        def init(trainable: Any, *arguments: Any, **named: Any) -> Any:
+            given = arguments[0] if arguments else named.get("config", named.get("new_config"))
+            begin(trainable, given)
+            try:
+                return original(trainable, *arguments, **named)
+            except Exception as error:
+                end(trainable, error)
+                raise
 
         return init
 
@@ -43,7 +56,7 @@ def _tune(module: ModuleType) -> None:
             try:
                 return original(trainable, *arguments, **named)
             finally:
-                _end()  # Ray kills the process before its exit handlers
+                end(trainable)  # Ray kills the process before its exit handlers
 
         return stop
 
@@ -66,7 +79,8 @@ def _hydra(module: ModuleType) -> None:
         @wraps(original)
         def run_job(*arguments: Any, **named: Any) -> Any:
             config = named["config"] if "config" in named else arguments[1]
-            if getattr(config.hydra.mode, "name", "") != "MULTIRUN":
+            mode = getattr(config.hydra, "mode", None)  # from Hydra 1.2 on
+            if getattr(mode, "name", "") != "MULTIRUN":
                 return original(*arguments, **named)
             _begin(_job(config.hydra.job))
             result = None

@@ -106,7 +106,7 @@ class OtelCallback(TrainerCallback):  # type: ignore[misc]  # Any where it is no
 
     def on_train_end(self, args: Any, state: Any, control: Any, **_named: Any) -> None:
         """Wait for delivery; the process may still record."""
-        self._steps.end()
+        self._steps.end_training()
         self._is_over = True
         otel_rl.flush(timeout_s=_FLUSH_TIMEOUT_S)
 

@@ -1,5 +1,6 @@
 """Steps of trainings and their phases, from transformers' events and what TRL times."""
 
+import atexit
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
@@ -56,8 +57,15 @@ class Steps:
         """Let what TRL times in this thread belong to these steps."""
         earlier = _training.get()
         if earlier is not None:
-            earlier.end()  # a training that failed unnoticed
+            earlier.end_training()  # a training that failed unnoticed
         _training.set(self)
+        # Nothing else tells of the failure of a loop of its own, such as TRL's of PPO.
+        atexit.register(self.end)
+
+    def end_training(self, error: BaseException | None = None) -> None:
+        """End what is open, if any, and the training. See ``end``."""
+        self.end(error)
+        atexit.unregister(self.end)
 
     def begin(self, number: int) -> None:
         """End what is open, and begin a step."""
@@ -154,7 +162,7 @@ def _ending(original: Callable[..., Any]) -> Callable[..., Any]:
             with guard:
                 steps = _training.get()
                 if steps is not None and steps is not outer:
-                    steps.end(error)
+                    steps.end_training(error)
             raise
         finally:
             with guard:

@@ -13,10 +13,10 @@ __all__ = ["begin_trial", "end_trial", "trial"]
 
 _VARIABLES: Final = ("OTEL_RESOURCE_ATTRIBUTES", "OTEL_RL_SWEEP", "OTEL_RL_TRIAL")
 
-# _lock guards the two below.
+# _lock guards the list.
 _lock = threading.Lock()
-_outer: dict[str, str | None] | None = None
-_outer_trial: str | None = None
+_outer: Final[list[tuple[dict[str, str | None], str | None]]] = []
+"""Variables, and the worker's trial, before each open trial."""
 
 
 @contextmanager
@@ -38,42 +38,37 @@ def trial(name: str) -> Iterator[None]:
 
 
 def begin_trial(name: str) -> None:
-    """End the trial of the process, if any, and begin another. Never raises.
+    """Begin a trial, within that of the process, if any. Never raises.
 
     It waits for the delivery of what was recorded so far.
 
     Args:
         name: See ``trial``.
     """
-    global _outer, _outer_trial  # one trial per process
     with session.GUARD, _lock:
-        if _outer is None:
-            running = session.running()
-            _outer = {variable: os.environ.get(variable) for variable in _VARIABLES}
-            _outer_trial = None if running is None else running.identity.trial
+        running = session.running()
+        so_far = None if running is None else running.identity.trial
+        _outer.append(({variable: os.environ.get(variable) for variable in _VARIABLES}, so_far))
         variables = sweep_environment(os.environ, name)
-        if os.environ.get("OTEL_RL_TRIAL") == variables["OTEL_RL_TRIAL"]:
-            return
-        session.change_trial(None if _outer_trial is None else variables["OTEL_RL_TRIAL"])
+        session.change_trial(None if so_far is None else variables["OTEL_RL_TRIAL"])
         os.environ.update(variables)
 
 
 def end_trial(failure: Exception | None = None) -> None:
-    """End the trial of the process, and go on as before the first. Idempotent, never raises.
+    """End the trial that has begun last, if any, and go on as before it. Never raises.
 
     It waits for the delivery of what was recorded so far.
 
     Args:
         failure: What has ended it, if it failed.
     """
-    global _outer, _outer_trial  # one trial per process
     with session.GUARD, _lock:
-        if _outer is None:
+        if not _outer:
             return
-        session.change_trial(_outer_trial, failure)
-        for variable, value in _outer.items():
+        variables, before = _outer.pop()
+        session.change_trial(before, failure)
+        for variable, value in variables.items():
             if value is None:
                 os.environ.pop(variable, None)
             else:
                 os.environ[variable] = value
-        _outer = _outer_trial = None

@@ -10,7 +10,7 @@ from opentelemetry.context import Context
 from opentelemetry.util.types import AnyValue
 
 from otel_rl.worker.otlp.gauges import Stream
-from otel_rl.worker.tensors import Deferred
+from otel_rl.worker.tensors import Deferred, keep_for_ever
 
 __all__ = ["CAPACITY", "Buffer", "Entry", "Logged", "Measured", "time_of"]
 
@@ -120,14 +120,9 @@ class Buffer:
     def forget(self) -> None:
         """Clear the buffer in a forked child: the parent sends the entries.
 
-        Copies of tensors are kept for ever. To free their pinned memory torch records an event on
-        the device, which fails in a child, and ends the process.
+        Copies of tensors are kept for ever.
         """
-        kept = [entry for entry in self.entries if _is_on_device(entry)]
-        if kept:
-            import ctypes  # torch has loaded it
-
-            ctypes.pythonapi.Py_IncRef(ctypes.py_object(kept))
+        keep_for_ever([entry for entry in self.entries if _is_on_device(entry)])
         self.clear()
 
 

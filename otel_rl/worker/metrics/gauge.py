@@ -91,6 +91,7 @@ class BufferedGauge(_Gauge):
             meter.create_gauge(stream.name, stream.unit, stream.description) for meter in meters
         ]
         self._late = late
+        self._has_late = False
         # Replaces a check in each ``set``, which runs in training loops.
         self.__class__ = MirroredGauge
 
@@ -100,6 +101,8 @@ class MirroredGauge(BufferedGauge):
 
     _mirrored: list[_Gauge]
     _late: LateCopies
+    _has_late: bool
+    """True once a device had to compute one: later ones must not come before it."""
 
     def set(
         self,
@@ -112,9 +115,10 @@ class MirroredGauge(BufferedGauge):
         super().set(held, attributes, context)  # type: ignore[arg-type]  # a held one is taken
         with self._guard:
             copied = without_step(attributes)
-            if isinstance(held, Deferred):
+            if self._has_late or isinstance(held, Deferred):
+                self._has_late = True
                 kept = {**copied} if copied else None
-                self._late.add(held, partial(self._copy, attributes=kept, context=context))
+                self._late.add(self, held, partial(self._copy, attributes=kept, context=context))
                 return
             plain = number(held)
             if not isinstance(plain, NotANumber):

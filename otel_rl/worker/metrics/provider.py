@@ -190,6 +190,11 @@ class BufferedMeterProvider(MeterProvider):
         self.late_copies.record_ready()
         return requests
 
+    def discard(self) -> None:
+        """Forget the measurements since the last call; readers of the program have theirs."""
+        self.buffer.clear()
+        self.late_copies.record_ready()
+
     def heartbeat(self) -> Request:
         """Return a request that renews the lease; the last ``collect`` is its watermark."""
         return self._collection.heartbeat()

@@ -1,6 +1,8 @@
 """Each adapter, called as its framework calls it."""
 
 import asyncio
+import os
+import subprocess
 import sys
 import threading
 from collections.abc import Callable
@@ -235,6 +237,35 @@ def test_a_training_of_trl_whose_failure_is_caught_leaves_no_open_step(
     assert [m.step for m in arrived(sink)["rl.iteration.duration"]] == [5, 50]
     (failed,) = sink.events("rl.worker.error")
     assert failed.attributes["error.type"] == "ValueError"
+
+
+OWN_LOOP = """
+from types import SimpleNamespace
+from otel_rl.integrations.trl import OtelCallback
+callback = OtelCallback(experiment="exp")
+state = SimpleNamespace(global_step=4, is_world_process_zero=True)
+callback.on_train_begin(None, state, None)
+callback.on_step_begin(None, state, None)
+raise ValueError("of the user")
+"""
+
+
+@pytest.mark.process
+def test_a_loop_of_trls_own_that_ends_the_process_ends_its_step(
+    sink: Sink, adapter: Adapter
+) -> None:
+    adapter("trl")
+    path = os.pathsep.join(sys.path)
+    done = subprocess.run(
+        [sys.executable, "-c", OWN_LOOP],
+        env={**os.environ, "OTEL_EXPORTER_OTLP_ENDPOINT": sink.url, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert "of the user" in done.stderr
+    assert [m.step for m in sink.measurements("rl.iteration.duration")] == [5]
 
 
 def test_trainings_of_trl_in_two_threads_have_steps_of_their_own(

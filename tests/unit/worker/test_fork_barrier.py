@@ -122,6 +122,36 @@ def test_a_child_that_forks_waits_for_no_work_of_its_parent(waits_long: None) ->
         assert forked(grandchild) == 0
 
 
+@pytest.mark.parametrize("first", ["", "import logging"])
+def test_threads_that_fork_at_once_do_not_hold_up_each_other(first: str) -> None:
+    """One begins to fork while another is between its handlers and its fork."""
+    code = f"""
+{first}
+import os, threading, time
+
+def fork():
+    child = os.fork()
+    if not child:
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+
+def begin_another():
+    if not others:
+        others.append(threading.Thread(target=fork))
+        others[0].start()
+        time.sleep(0.5)  # the other holds the lock of the pools by then, and waits for the work
+
+others = []
+os.register_at_fork(before=begin_another)  # the first one is the last to be called
+from otel_rl.worker import fork_barrier
+fork_barrier.MAX_WAIT_S = 600.0
+work = fork_barrier.Uncut(600.0)
+fork()
+others[0].join()
+"""
+    subprocess.run([sys.executable, "-c", code], timeout=120, check=True)
+
+
 _PROVIDER = "provider = TracerProvider(resource=Resource({}))\n"
 _INIT = "otel_rl.init(experiment='e', role='trainer', endpoint='http://127.0.0.1:9')\n"
 

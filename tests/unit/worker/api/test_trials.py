@@ -1,13 +1,18 @@
 """Several trials in a process, as a receiver reads them."""
 
 import os
+import time
 from collections.abc import Iterator
 
 import pytest
+from opentelemetry import metrics
+from opentelemetry.metrics import CallbackOptions, Observation
 
 import otel_rl
 from otel_rl.integrations.adapter import WorkerNames, is_instrumented, start, trial
+from otel_rl.worker import session
 from otel_rl.worker.session import GUARD
+from tests.leftovers import own_instruments
 from tests.otlp_sink import Sink
 
 
@@ -21,6 +26,7 @@ def environment(
     monkeypatch.setenv("OTEL_RL_EXIT_TIMEOUT", "60")
     monkeypatch.setenv("OTEL_RL_EXPERIMENT", "exp")
     monkeypatch.setenv("OTEL_RL_TRIAL", "monday")
+    monkeypatch.setattr(session, "_has_ended", False)  # by the sessions of other tests
     GUARD.drops.reset()
     yield sink
     otel_rl.shutdown(timeout_s=60)
@@ -80,6 +86,22 @@ def test_an_adapter_starts_a_worker_in_each_trial(environment: Sink) -> None:
     ]
 
 
+def test_a_trial_within_a_trial_is_a_run_of_its_own_and_the_outer_one_goes_on(
+    environment: Sink,
+) -> None:
+    for job in range(2):
+        with trial(f"job_{job}"):
+            with trial("study_0"):
+                log(job)
+            log(job + 10)
+    assert trials(environment) == [
+        ("monday-job_0-study_0", "worker", 0),
+        ("monday-job_0", "worker", 10),
+        ("monday-job_1-study_0", "worker", 1),
+        ("monday-job_1", "worker", 11),
+    ]
+
+
 def test_children_of_a_trial_inherit_it(environment: Sink) -> None:
     before = dict(os.environ)
     with trial("lr_0"):
@@ -99,6 +121,30 @@ def test_a_trial_that_raises_has_failed(environment: Sink) -> None:
     assert end.resource["rl.trial.name"] == "monday-lr_0"
     assert end.attributes["rl.worker.status"] == "failed"
     assert end.attributes["error.type"] == "ValueError"
+
+
+def test_what_a_callback_records_while_a_trial_ends_waits_for_nothing_and_is_of_what_follows(
+    environment: Sink,
+) -> None:
+    def observe(_options: CallbackOptions) -> list[Observation]:
+        log(-1)  # in the exporter thread
+        return []
+
+    otel_rl.init(role="trainer")
+    with own_instruments():
+        metrics.get_meter("trials").create_observable_gauge("trials.observed", [observe])
+        begun_s = time.monotonic()
+        with trial("lr_0"):
+            log(1)
+        assert time.monotonic() - begun_s < 50  # each change waited for OTEL_RL_EXIT_TIMEOUT
+    log(2)
+    assert trials(environment) == [
+        ("monday-lr_0", "trainer", -1),
+        ("monday-lr_0", "trainer", 1),
+        ("monday", "trainer", -1),
+        ("monday", "trainer", 2),
+    ]
+    assert not GUARD.drops.counts()
 
 
 def test_a_worker_that_the_program_has_ended_stays_ended(environment: Sink) -> None:
