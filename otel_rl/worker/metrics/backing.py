@@ -8,7 +8,7 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
 from otel_rl.worker.drops import DropReason
 from otel_rl.worker.guard import Guard
-from otel_rl.worker.metrics.copies.late_copies import LateCopies
+from otel_rl.worker.late_copies import LateCopies
 from otel_rl.worker.metrics.expander import MAX_NAME_LENGTH, SCOPE_NAME
 from otel_rl.worker.metrics.gauge import BufferedGauge
 from otel_rl.worker.metrics.instruments import RecordFunction
@@ -17,7 +17,7 @@ from otel_rl.worker.otlp.gauges import Stream
 from otel_rl.worker.otlp.observed import ObservedKind
 
 if TYPE_CHECKING:
-    from otel_rl.worker.metrics.copies.mirror import Mirror
+    from otel_rl.worker.metrics.mirror import Mirror
     from otel_rl.worker.metrics.sdk_meters import SdkMeters
 
 __all__ = ["Backing", "Instrumented", "instrument_name"]
@@ -74,7 +74,7 @@ class Backing:
         copies = self._copies(create)
         if not copies:
             return own
-        from otel_rl.worker.metrics.copies.mirror import recorded_in
+        from otel_rl.worker.metrics.mirror import recorded_in
 
         return recorded_in(own, copies, self._provider.guard)
 

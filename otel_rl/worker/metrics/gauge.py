@@ -11,8 +11,8 @@ from opentelemetry.util.types import AnyValue, Attributes
 from otel_rl.semconv.names import RL_LOOP_ITERATION
 from otel_rl.worker.drops import DropReason
 from otel_rl.worker.guard import Guard
+from otel_rl.worker.late_copies import LateCopies
 from otel_rl.worker.metrics.buffer import Buffer
-from otel_rl.worker.metrics.copies.late_copies import LateCopies
 from otel_rl.worker.metrics.step_shares import StepShares
 from otel_rl.worker.otlp.gauges import Stream
 from otel_rl.worker.tensors import PLAIN, Deferred, NotANumber, hold, number

@@ -22,9 +22,9 @@ from otel_rl.semconv.names import OTEL_RL_WORKER_MEASUREMENTS_DROPPED
 from otel_rl.version import __version__
 from otel_rl.worker.drops import Drops
 from otel_rl.worker.guard import Guard
+from otel_rl.worker.late_copies import LateCopies
 from otel_rl.worker.metrics.buffer import Buffer
 from otel_rl.worker.metrics.collection import Collection
-from otel_rl.worker.metrics.copies.late_copies import LateCopies
 from otel_rl.worker.metrics.expander import SCOPE_NAME
 from otel_rl.worker.metrics.meter import BufferedMeter
 from otel_rl.worker.metrics.own_observables import OwnObservables
@@ -35,7 +35,7 @@ from otel_rl.worker.sdk_resources import Resource
 if TYPE_CHECKING:
     from opentelemetry.sdk.metrics.export import MetricReader
 
-    from otel_rl.worker.metrics.copies.mirror import Mirror
+    from otel_rl.worker.metrics.mirror import Mirror
     from otel_rl.worker.metrics.sdk_meters import SdkMeters
 
 __all__ = ["BufferedMeterProvider"]
@@ -145,7 +145,7 @@ class BufferedMeterProvider(MeterProvider):
         reader. otel_rl's own export does not change.
         """
         if self._of_readers is None:
-            from otel_rl.worker.metrics.copies.mirror import (
+            from otel_rl.worker.metrics.mirror import (
                 Mirror,  # as the reader, it is the SDK's
             )
 
@@ -168,7 +168,7 @@ class BufferedMeterProvider(MeterProvider):
         """
         from opentelemetry.sdk.metrics import MeterProvider as SdkMeterProvider
 
-        from otel_rl.worker.metrics.copies.mirror import Mirror
+        from otel_rl.worker.metrics.mirror import Mirror
 
         if not isinstance(later, SdkMeterProvider):
             return False

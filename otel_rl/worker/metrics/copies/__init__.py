@@ -1,1 +1,0 @@
-"""Copies of the instruments for metric readers and providers of the program."""
