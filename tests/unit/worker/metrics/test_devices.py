@@ -8,10 +8,10 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
     ExportMetricsServiceRequest,
 )
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
-from otel_rl.worker.metrics.late_copies import LateCopies
 
 import otel_rl
 from otel_rl.worker.drops import DropReason, Drops
+from otel_rl.worker.late_copies import LateCopies
 from otel_rl.worker.metrics.provider import BufferedMeterProvider
 from otel_rl.worker.tensors import Deferred, NotANumber, hold, number
 from tests.gpu.stream import Cuda
