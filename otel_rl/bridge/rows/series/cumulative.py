@@ -224,6 +224,16 @@ def _is_alike(life: _Life, point: SumPoint) -> bool:
     return isinstance(life.amount, int) == isinstance(point.value, int)
 
 
+def _is_beside(life: _Life, point: SumPoint) -> bool:
+    """Return whether a point of another type cannot be of the same counter.
+
+    Then it is another total at the same time, or a smaller one later.
+    """
+    if life.time_ns == point.time_ns:
+        return point.value != life.amount
+    return life.time_ns < point.time_ns and point.value < life.amount
+
+
 def _since(life: _LifeT, amount: float) -> tuple[_LifeT | None, bool]:
     """Return the process start to subtract from: a total that has shrunk began again."""
     return None if amount < life.amount else life, True
@@ -283,11 +293,7 @@ class CounterStream(_Lives[_Life]):
         if life is None or start_ns <= 1 or _is_alike(life, point):
             return start_ns
         other = self.lives.get((start_ns - 1, point.step))
-        is_second = (
-            life.time_ns == point.time_ns and point.value != life.amount
-            if other is None
-            else _is_alike(other, point)
-        )
+        is_second = _is_beside(life, point) if other is None else _is_alike(other, point)
         return start_ns - 1 if is_second else start_ns
 
     def to_wire(self) -> wire.CounterStream:

@@ -101,6 +101,13 @@ def test_two_counters_of_one_name_are_no_shared_instance_also_after_a_restart() 
     assert sorted(life.amount for life in stream.lives.values()) == [10.5, 70]
 
 
+def test_a_second_counter_of_one_name_that_begins_later_counts_whatever_their_order() -> None:
+    points = [counted(1, 2, 10), counted(1, 3, 20), counted(1, 4, 1.5), counted(1, 4, 30)]
+    points += [counted(1, 5, 2.5), counted(1, 5, 40)]
+    assert [one and one[0] for one in increments(*points)] == [10, 10, 1.5, 10, 1.0, 10]
+    assert increments(*points, *points)[6:] == [None] * 6
+
+
 def test_a_counter_that_becomes_a_float_is_one() -> None:
     """Python's SDK sends what the sum is."""
     points = [counted(1, 2, 10), counted(1, 3, 10.5), counted(1, 4, 11.0), counted(1, 5, 12)]
