@@ -29,6 +29,7 @@ _FEWEST_STEPS = 20
 _START = 5  # steps that may be odd because the run begins
 _FAR = 1.35  # times its peers
 _FAR_NOISE = 4.5  # times the noise of that ratio
+_MOST_EXPONENT = 300.0  # times any value, it is a number
 _FEWEST = 4  # steps
 _MIN_COST = 0.02  # part of the time of all steps
 _CHANCE = 1.5e-3
@@ -156,7 +157,7 @@ def _odd_of_all(track: Track) -> list[_Odd]:
     if len(track.values) < _BEFORE + _FEWEST_STEPS:
         return []
     usual = median(track.values)
-    far = usual * max(_OF_ALL, exp(_FAR_NOISE * spread([log(one) for one in track.values])))
+    far = usual * max(_OF_ALL, _beyond_noise(spread([log(one) for one in track.values])))
     places = [place for place, value in enumerate(track.values) if value >= far]
     if not places or places[0] < _BEFORE:
         return []
@@ -164,6 +165,11 @@ def _odd_of_all(track: Track) -> list[_Odd]:
         return []
     odd = [_Odd(track.steps[place], usual, track.values[place]) for place in places]
     return odd if _chance_of_all(places, len(track.values), odd) <= _CHANCE_OF_ALL else []
+
+
+def _beyond_noise(noise: float) -> float:
+    """Return the ratio that is far beyond a noise of logarithms."""
+    return exp(min(_FAR_NOISE * noise, _MOST_EXPONENT))
 
 
 def _chance_of_all(places: Sequence[int], length: int, odd: Sequence[_Odd]) -> float:
@@ -251,7 +257,7 @@ def _odd_steps(history: RunHistory, place: PhaseKey) -> _OddSteps:
     if all(one.most < _FAR * one.least for one in usual.values()):
         return _OddSteps({}, found.steps, {}, {})
     # The noise of all: that of the worker itself may be its fault.
-    far = max(_FAR, exp(_FAR_NOISE * median(one.noise for one in usual.values())))
+    far = max(_FAR, _beyond_noise(median(one.noise for one in usual.values())))
     odd = {worker: _odd(one, far) for worker, one in ratios.items()}
     often = [worker for worker, steps in odd.items() if len(steps) >= _FEW]
     most = {worker: one.most / one.ratio - 1 for worker, one in usual.items()}

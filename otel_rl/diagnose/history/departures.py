@@ -41,8 +41,8 @@ def _expected(history: RunHistory) -> Iterator[tuple[str, Track]]:
     for key, track in history.rows.items():
         kind, _, place = key.partition("/")
         role, _, what = place.partition("/")
-        if kind == "service" and what == "expected" and track.values:
-            yield role, track
+        if kind == "service" and what == "expected" and (numbers := track.finite()).values:
+            yield role, numbers
 
 
 def _of(history: RunHistory, role: str, expected: float) -> list[str]:

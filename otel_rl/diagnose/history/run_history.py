@@ -4,6 +4,7 @@ import sys
 from collections import defaultdict
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from copy import copy
+from math import inf
 from sys import getsizeof
 from typing import Any, Final, NamedTuple, Protocol, Self, TypeVar
 
@@ -177,7 +178,8 @@ class RunHistory:
         self.known_steps.add(step)
         for row in (row for row in facts.rows if row.attempt == self.attempt):
             for key, value in row.values.items():
-                self.rows[key].add(row.step, (row.time_ns - begun_ns) / 1e9, value)
+                at_s = (row.time_ns - begun_ns) / 1e9
+                self.rows[key].add(row.step, at_s, _measured(value))
         new = [_path_of(one) for one in facts.steps if one.attempt == self.attempt]
         self.steps.extend(new)
         self._bytes_of_steps += sum(map(_bytes_of, new))
@@ -187,7 +189,7 @@ class RunHistory:
             for worker, of_step, measurements, total, oddities in some:
                 at = step if of_step is None or of_step == step else of_step
                 if measurements:
-                    mean = total / measurements
+                    mean = _measured(total / measurements)
                     _beside(self.workers, self.measurements, key, worker).add(at, time_s, mean)
                     self.measurements[key][worker].values.append(measurements)
                 if oddities:
@@ -196,7 +198,7 @@ class RunHistory:
             phase = PhaseKey(span.role, span.phase)
             # If spans alone tell steps, the bridge knows none in progress for those without one.
             at = in_progress if self.is_told_by_spans and not span.step else span.step
-            mean_s = span.total_s / span.spans
+            mean_s = _measured(span.total_s / span.spans)
             _beside(self.spans, self.counts, phase, span.worker).add(at, time_s, mean_s)
             self.counts[phase][span.worker].values.append(span.spans)
             if span.is_wait:
@@ -368,11 +370,19 @@ class GrowingHistory:
         return self._taken._completed()  # noqa: SLF001  # its other half
 
 
+_LARGEST: Final = 1e60
+"""Beyond what any device computes in single precision, and below what rules may square and sum."""
+
 _BYTES_OF_TRACK: Final = 224  # and its place in a dictionary
 _BYTES_OF_STEP: Final = 64  # its number and time
 
 _Key = TypeVar("_Key", str, PhaseKey)
 _T = TypeVar("_T")
+
+
+def _measured(value: float) -> float:
+    """Return a value; infinity for one that rules cannot calculate with."""
+    return value if -_LARGEST < value < _LARGEST else value * inf
 
 
 def _beside(
