@@ -215,6 +215,10 @@ class Session:
         self.identity = self.identity.without_place()
         self.is_guess = True  # the child may call init with its own identity
         self._has_reported = self._has_started = False
+        was_followed = self._is_followed
+        if was_followed:  # the parent is between two trials
+            self._is_ending = self._is_followed = False
+            self.providers.meter.reader = self
         self.exit_report.failure = None
         self._provenance.forget()
         self._hangs.forget()
@@ -225,7 +229,7 @@ class Session:
         self.providers.restart(_resource(self.identity), keep_buffer=False)
         if self._spans is not None:
             self._spans.restart_after_fork()
-        self._exporter.restart_after_fork()
+        self._exporter.restart_after_fork(is_ending=not was_followed)
 
     def flush(self, timeout_s: float) -> bool:
         """See ``flush`` of the module."""
