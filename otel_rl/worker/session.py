@@ -396,6 +396,9 @@ _session: Session | None = None
 _has_ended = False  # after shutdown only init starts another worker
 _providers: _Providers | None = None
 
+_waited_in_vain = False
+"""True if the endpoint did not take all of the trial before."""
+
 _watched: Session | None = None
 """Session that children of ``multiprocessing`` flush."""
 
@@ -525,7 +528,7 @@ def change_trial(trial: str | None, failure: Exception | None = None) -> None:
         trial: Its name; None stops reporting until something is recorded again.
         failure: What has ended the trial so far.
     """
-    global _session  # one session per process
+    global _session, _waited_in_vain  # one session per process
     with GUARD:
         session = _session
         if session is None or trial == session.identity.trial:
@@ -533,7 +536,10 @@ def change_trial(trial: str | None, failure: Exception | None = None) -> None:
         session.exit_report.note(failure)
         # Without the lock, and still the session: what other threads and callbacks of instruments
         # record meanwhile must not wait, and is of what follows.
-        session.shutdown(session.settings.exit_timeout_s, is_followed=True)
+        timeout_s = session.settings.exit_timeout_s
+        if _waited_in_vain:  # a sweep may have thousands of short trials
+            timeout_s = min(timeout_s, UNREACHED_EXIT_TIMEOUT_S)
+        _waited_in_vain = not session.shutdown(timeout_s, is_followed=True)
     with GUARD, _lock:
         if session is None or _session is not session:
             return  # the program has ended it

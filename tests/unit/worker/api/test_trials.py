@@ -1,6 +1,7 @@
 """Several trials in a process, as a receiver reads them."""
 
 import os
+import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -190,6 +191,25 @@ def test_a_child_of_a_fork_between_two_trials_reports_and_begins_its_own(
     found = trials(environment)
     assert ("monday", "trainer", 2) in found
     assert ("monday-lr_1", "trainer", 3) in found
+
+
+def test_trials_wait_once_for_an_endpoint_that_does_not_answer(
+    environment: Sink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session, "_waited_in_vain", False)
+    monkeypatch.setenv("OTEL_RL_EXIT_TIMEOUT", "4")
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        port = silent.getsockname()[1]
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{port}")
+        waits = []
+        for number in range(2):
+            begin_trial(f"lr_{number}")
+            log(number)
+            begun_s = time.monotonic()
+            end_trial()
+            waits.append(time.monotonic() - begun_s)
+    assert waits[0] >= 4
+    assert waits[1] < waits[0]
 
 
 def test_a_worker_that_the_program_has_ended_stays_ended(environment: Sink) -> None:
