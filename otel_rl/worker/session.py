@@ -215,6 +215,10 @@ class Session:
         self.identity = self.identity.without_place()
         self.is_guess = True  # the child may call init with its own identity
         self._has_reported = self._has_started = False
+        was_followed = self._is_followed
+        if was_followed:  # the parent is between two trials
+            self._is_ending = self._is_followed = False
+            self.providers.meter.reader = self
         self.exit_report.failure = None
         self._provenance.forget()
         self._hangs.forget()
@@ -225,7 +229,7 @@ class Session:
         self.providers.restart(_resource(self.identity), keep_buffer=False)
         if self._spans is not None:
             self._spans.restart_after_fork()
-        self._exporter.restart_after_fork()
+        self._exporter.restart_after_fork(is_ending=not was_followed)
 
     def flush(self, timeout_s: float) -> bool:
         """See ``flush`` of the module."""
@@ -392,6 +396,9 @@ _session: Session | None = None
 _has_ended = False  # after shutdown only init starts another worker
 _providers: _Providers | None = None
 
+_waited_in_vain = False
+"""True if the endpoint did not take all of the trial before."""
+
 _watched: Session | None = None
 """Session that children of ``multiprocessing`` flush."""
 
@@ -521,7 +528,7 @@ def change_trial(trial: str | None, failure: Exception | None = None) -> None:
         trial: Its name; None stops reporting until something is recorded again.
         failure: What has ended the trial so far.
     """
-    global _session  # one session per process
+    global _session, _waited_in_vain  # one session per process
     with GUARD:
         session = _session
         if session is None or trial == session.identity.trial:
@@ -529,7 +536,10 @@ def change_trial(trial: str | None, failure: Exception | None = None) -> None:
         session.exit_report.note(failure)
         # Without the lock, and still the session: what other threads and callbacks of instruments
         # record meanwhile must not wait, and is of what follows.
-        session.shutdown(session.settings.exit_timeout_s, is_followed=True)
+        timeout_s = session.settings.exit_timeout_s
+        if _waited_in_vain:  # a sweep may have thousands of short trials
+            timeout_s = min(timeout_s, UNREACHED_EXIT_TIMEOUT_S)
+        _waited_in_vain = not session.shutdown(timeout_s, is_followed=True)
     with GUARD, _lock:
         if session is None or _session is not session:
             return  # the program has ended it

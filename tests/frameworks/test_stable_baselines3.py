@@ -129,6 +129,29 @@ def test_a_training_that_fails_ends_its_step(frameworks: Runner) -> None:
     assert column([*jsonl_rows(frameworks.directory, "real")], "phase/trainer/generate")
 
 
+OWN_LEARN = """
+    from stable_baselines3 import PPO
+    from stable_baselines3.common.callbacks import BaseCallback
+
+    class Own(PPO):  # as of sb3_contrib, without that of a base
+        def learn(self, total_timesteps, callback=None):
+            _, callback = self._setup_learn(total_timesteps, callback)
+            callback.on_training_start(locals(), globals())
+            self.collect_rollouts(self.env, callback, self.rollout_buffer, self.n_steps)
+            raise ValueError("of the user")
+
+    Own("MlpPolicy", "CartPole-v1", n_steps=64, device="cpu").learn(200)
+"""
+
+
+def test_a_training_by_another_learn_that_fails_ends_its_step(frameworks: Runner) -> None:
+    done = frameworks.run(OWN_LEARN)
+    assert done.status == 1
+    assert "of the user" in done.err
+    assert "are not measured" not in done.err
+    assert column([*jsonl_rows(frameworks.directory, "real")], "phase/trainer/generate")
+
+
 def test_a_copy_of_a_trained_model_trains_and_is_recorded(frameworks: Runner) -> None:
     done = frameworks.run(COPIED)
     assert done.status == 0, done.err
@@ -136,7 +159,7 @@ def test_a_copy_of_a_trained_model_trains_and_is_recorded(frameworks: Runner) ->
     assert [step for step, _ in column(rows, NAMES["train/loss"])] == [192, 256]
 
 
-FAILED = """
+CAUGHT = """
     import otel_rl
     from stable_baselines3 import {kind}
     {install}
@@ -167,7 +190,7 @@ def test_a_step_ends_with_the_training_whose_failure_the_program_catches(
 ) -> None:
     base = "from stable_baselines3.common.callbacks import BaseCallback"
     by_hand = "from otel_rl.integrations.stable_baselines3 import OtelCallback"
-    script = FAILED.format(
+    script = CAUGHT.format(
         kind=kind,
         options=options,
         install=base if is_automatic else f"{base}\n    {by_hand}",

@@ -19,6 +19,15 @@ _outer: Final[list[tuple[dict[str, str | None], str | None]]] = []
 """Variables, and the worker's trial, before each open trial."""
 
 
+def _renew_lock() -> None:
+    global _lock  # another thread of the parent may hold it
+    _lock = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):  # there is no fork on Windows
+    os.register_at_fork(after_in_child=_renew_lock)
+
+
 @contextmanager
 def trial(name: str) -> Iterator[None]:
     """Report for a trial of its own within the block, in this process and its children.

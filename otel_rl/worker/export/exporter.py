@@ -133,11 +133,15 @@ class Exporter:
         """Start the thread."""
         self._thread.start()
 
-    def restart_after_fork(self) -> None:
-        """Start the child's own thread with empty queues: the parent sends the rest."""
+    def restart_after_fork(self, *, is_ending: bool = True) -> None:
+        """Start the child's own thread with empty queues: the parent sends the rest.
+
+        Args:
+            is_ending: False if the child goes on, though the exporter of its parent is ending.
+        """
         # The transports are kept alive: closing them would write to the parent's connections.
         self._abandoned += self._queues.opened()
-        was_stopping = self._requests.is_stopping
+        was_stopping = is_ending and self._requests.is_stopping
         self._reset(is_reached=self._sender.is_reached)
         if not was_stopping:
             self.start()
