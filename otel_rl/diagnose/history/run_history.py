@@ -4,7 +4,7 @@ import sys
 from collections import defaultdict
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from copy import copy
-from math import inf
+from math import isinf
 from sys import getsizeof
 from typing import Any, Final, NamedTuple, Protocol, Self, TypeVar
 
@@ -179,7 +179,7 @@ class RunHistory:
         for row in (row for row in facts.rows if row.attempt == self.attempt):
             for key, value in row.values.items():
                 at_s = (row.time_ns - begun_ns) / 1e9
-                self.rows[key].add(row.step, at_s, _measured(value))
+                self.rows[key].add(row.step, at_s, value if isinf(value) else _cut(value))
         new = [_path_of(one) for one in facts.steps if one.attempt == self.attempt]
         self.steps.extend(new)
         self._bytes_of_steps += sum(map(_bytes_of, new))
@@ -189,7 +189,7 @@ class RunHistory:
             for worker, of_step, measurements, total, oddities in some:
                 at = step if of_step is None or of_step == step else of_step
                 if measurements:
-                    mean = _measured(total / measurements)
+                    mean = _cut(total / measurements)  # also of a sum beyond all numbers
                     _beside(self.workers, self.measurements, key, worker).add(at, time_s, mean)
                     self.measurements[key][worker].values.append(measurements)
                 if oddities:
@@ -198,7 +198,7 @@ class RunHistory:
             phase = PhaseKey(span.role, span.phase)
             # If spans alone tell steps, the bridge knows none in progress for those without one.
             at = in_progress if self.is_told_by_spans and not span.step else span.step
-            mean_s = _measured(span.total_s / span.spans)
+            mean_s = _cut(span.total_s / span.spans)
             _beside(self.spans, self.counts, phase, span.worker).add(at, time_s, mean_s)
             self.counts[phase][span.worker].values.append(span.spans)
             if span.is_wait:
@@ -380,9 +380,9 @@ _Key = TypeVar("_Key", str, PhaseKey)
 _T = TypeVar("_T")
 
 
-def _measured(value: float) -> float:
-    """Return a value; infinity for one that rules cannot calculate with."""
-    return value if -_LARGEST < value < _LARGEST else value * inf
+def _cut(value: float) -> float:
+    """Return a value, cut to what rules can calculate with. NaN stays."""
+    return max(min(value, _LARGEST), -_LARGEST)
 
 
 def _beside(

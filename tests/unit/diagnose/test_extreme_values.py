@@ -9,7 +9,7 @@ from tests.unit.diagnose.made import AT, changed, made
 LARGEST = 1.7e308
 
 
-@pytest.mark.parametrize("value", [LARGEST, -LARGEST, 1e200])
+@pytest.mark.parametrize("value", [LARGEST, -LARGEST, 1e200, float("inf")])
 @pytest.mark.parametrize(
     "key", ["trainer/loss", "phase/trainer/train", "count/tokens", "trainer/rl.samples", "reward"]
 )
