@@ -22,7 +22,8 @@ def test_a_run_with_values_near_the_largest_is_diagnosed(key: str, value: float)
 @pytest.mark.parametrize("value", [LARGEST, float("nan"), float("inf")])
 def test_a_number_of_workers_that_is_none_expects_nobody(value: float) -> None:
     rows = {"service/trainer/expected": changed(2.0, value)}
-    assert diagnose(made(rows=rows, lags={"trainer/0": 1.0, "trainer/1": 1.0}), passed=True)
+    history = made(rows=rows, lags={"trainer/0": 1.0, "trainer/1": 1.0})
+    assert diagnose(history, passed=True).verdict in Verdict
 
 
 def test_a_slower_phase_is_found_beside_extreme_values() -> None:
