@@ -4,7 +4,7 @@ As in a job of real processes under SIGSTOP and SIGKILL.
 """
 
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 
 import pytest
 
@@ -96,6 +96,28 @@ def test_workers_that_send_only_spans_are_not_frozen_in_an_evaluation() -> None:
         for one in run(silent, goes_on=True, stands_s=60)
     ]
     assert diagnose(RunHistory(facts), passed=True).verdict is Verdict.HEALTHY
+
+
+def of_stock_sdks(facts: Sequence[Facts]) -> list[Facts]:
+    """The same of workers that report nothing of themselves."""
+    return [one._replace(workers={}) for one in facts]
+
+
+@pytest.mark.parametrize("rank", RANKS)
+def test_a_frozen_rank_of_a_stock_sdk_is_named_as_its_peers_go_on_to_report(rank: str) -> None:
+    history = RunHistory(of_stock_sdks(run({rank}, goes_on=True)))
+    (cause,) = diagnose(history, passed=True).causes
+    assert (cause.kind, cause.worker) == (Kind.STALL, rank)
+
+
+def test_a_worker_of_a_stock_sdk_that_often_has_nothing_to_tell_is_not_frozen() -> None:
+    facts = of_stock_sdks(run({"trainer/1"}, goes_on=True))
+    facts[10:20] = [
+        one._replace(lags=[(worker, s) for worker, s in one.lags if worker != "trainer/1"])
+        for one in facts[10:20]
+    ]
+    history = RunHistory(facts)
+    assert "frozen" not in str([one.words for one in diagnose(history, passed=True).causes])
 
 
 def test_many_workers_that_are_silent_together_take_little_time() -> None:

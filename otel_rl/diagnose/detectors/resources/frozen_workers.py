@@ -5,7 +5,7 @@ it tells it at all, and that is one of many steps.
 """
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Final
 
 from otel_rl.diagnose.detectors.stalls import STALL_S, always_heard
@@ -47,7 +47,8 @@ def frozen_workers(history: RunHistory) -> Iterator[Cause]:
         quiet = silent.between(begin_s, end_s)
         roles = {
             role
-            for role in {name.rpartition("/")[0] for name in quiet} & always
+            for role in {name.rpartition("/")[0] for name in quiet}
+            if role in always or _are_peers_heard(history, role, silent, quiet)
             if not has_shrunk(history, role, begin_s, end_s)
         }
         workers = sorted(
@@ -65,6 +66,19 @@ def _silences(silent: Silent) -> Sequence[tuple[float, float]]:
     """Return all that are long, and over, in order of time; one of many workers once."""
     found = {one for of in silent.by_worker.values() for one in of}
     return sorted(one for one in found if one[1] - one[0] >= STALL_S)
+
+
+def _are_peers_heard(
+    history: RunHistory, role: str, silent: Silent, quiet: Collection[str]
+) -> bool:
+    """Return whether most of a role went on to report, and those that did not always had before.
+
+    Its workers, as those of a stock SDK, report at all times, though nothing says so.
+    """
+    of_role = [name for name in history.lags if name.rpartition("/")[0] == role]
+    missed = [name for name in of_role if name in quiet]
+    is_new = all(len(silent.by_worker.get(name, ())) == 1 for name in missed)
+    return is_new and 2 * len(missed) < len(of_role)
 
 
 def _is_replaced(history: RunHistory, worker: str, since: int) -> bool:
