@@ -26,7 +26,7 @@ from otel_rl.worker import served_policy, session
 from otel_rl.worker.metrics.expander import SCOPE_NAME
 from otel_rl.worker.phases import control_flows
 
-__all__ = ["State", "begin_anew", "own_instruments"]
+__all__ = ["State", "begin_anew", "own_instruments", "process_of_a_command"]
 
 _ENDS_WITHIN_S: Final = 60.0
 """A thread that has been told to end does so far sooner, on a busy machine, too."""
@@ -127,6 +127,22 @@ def own_instruments() -> Iterator[None]:
         for key in meter._instruments.keys() - before.get(scope, set()):
             del meter._instruments[key]
     provider.mirrors, provider._of_readers = (), None
+
+
+@contextmanager
+def process_of_a_command() -> Iterator[None]:
+    """Put back what a command changes in its process: signals and the limit of open files."""
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    handlers = [(number, signal.getsignal(number)) for number in numbers]
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wakeup = signal.set_wakeup_fd(-1)
+    try:
+        yield
+    finally:
+        signal.set_wakeup_fd(wakeup)
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        for number, handler in handlers:
+            signal.signal(number, handler)
 
 
 def _shown(value: object) -> str:

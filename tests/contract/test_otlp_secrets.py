@@ -1,7 +1,6 @@
 """A token, a TLS key and a W&B key that a bridge was given are nowhere but where they were put."""
 
 import os
-import resource
 import signal
 import ssl
 import subprocess
@@ -15,6 +14,7 @@ from otel_rl.bridge.config import load_settings
 from otel_rl.bridge.delivery.trackers import backend
 from otel_rl.cli.main import main
 from otel_rl.errors import ConfigError
+from tests.leftovers import process_of_a_command
 from tests.otlp_requests import metrics_request
 from tests.process.commands import OTEL_RL, clean_environment, otel_rl
 from tests.strays import processes_with
@@ -36,17 +36,9 @@ def no_process_is_left(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Itera
 
 
 @pytest.fixture
-def process_of_a_command() -> Iterator[None]:
-    """What `otel-rl bridge` changes in its process is put back."""
-    numbers = (signal.SIGINT, signal.SIGTERM)
-    handlers = [(number, signal.getsignal(number)) for number in numbers]
-    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wakeup = signal.set_wakeup_fd(-1)
-    yield
-    signal.set_wakeup_fd(wakeup)
-    resource.setrlimit(resource.RLIMIT_NOFILE, limits)
-    for number, handler in handlers:
-        signal.signal(number, handler)
+def as_a_command() -> Iterator[None]:
+    with process_of_a_command():
+        yield
 
 
 def config(directory: Path) -> Path:
@@ -225,7 +217,7 @@ SECRET = "5ec2e7" * 8
 )
 @pytest.mark.parametrize("command", ["doctor", "bridge"])
 def test_no_command_prints_a_secret_that_stands_in_the_settings(
-    process_of_a_command: None,
+    as_a_command: None,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],

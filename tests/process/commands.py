@@ -15,6 +15,7 @@ from unittest import mock
 
 from otel_rl.cli.main import main
 from otel_rl.run_id import run_id
+from tests.leftovers import process_of_a_command
 from tests.wandb_offline import OfflineRun, read_offline_run, run_directories
 
 __all__ = [
@@ -128,6 +129,7 @@ def otel_rl_here(
         contextlib.chdir(cwd),
         contextlib.redirect_stdout(out),
         contextlib.redirect_stderr(err),
+        process_of_a_command(),
     ):
         try:
             status = main([*map(str, arguments)])
