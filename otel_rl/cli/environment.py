@@ -43,6 +43,7 @@ VARIABLES: Final = frozenset(
         "ROLE",
         "STACK_AFTER",
         "STEP_CONTEXT",
+        "SWEEP",
         "TAG",
         "TRACE_STEPS",
         "TRIAL",
