@@ -150,7 +150,8 @@ def _shown(value: object) -> str:
 
 
 def _threads() -> Iterator[threading.Thread]:
-    yield from (one for one in threading.enumerate() if one.name.startswith("otel-rl"))
+    """Exporters: pools of a journal or a server in a test end with their objects."""
+    yield from (one for one in threading.enumerate() if one.name.startswith("otel-rl-export"))
 
 
 def _interpreter() -> Iterator[tuple[str, object]]:
