@@ -17,6 +17,7 @@ from otel_rl.cli.adapter_environment import adapter_environment
 from otel_rl.integrations.automatic import DIRECTORY, wait
 from otel_rl.worker.plugins import import_hook
 from tests.otlp_sink import Sink
+from tests.waiting import wait_until
 
 Adapter = Callable[[str], ModuleType]
 
@@ -372,6 +373,7 @@ def test_each_call_of_the_function_of_a_wandb_agent_is_a_trial_of_its_own(
         otel_rl.mlogger.log({"loss": 1.0}, step=1)
 
     agent("s", train)
+    wait_until(lambda: len(sink.measurements("loss")) == 2)
     found = [m.resource["rl.trial.name"] for m in sink.measurements("loss")]
     assert found == ["monday-r0", "monday-r1"]
 
