@@ -373,7 +373,7 @@ def test_each_call_of_the_function_of_a_wandb_agent_is_a_trial_of_its_own(
         otel_rl.mlogger.log({"loss": 1.0}, step=1)
 
     agent("s", train)
-    wait_until(lambda: len(sink.measurements("loss")) == 2)
+    wait_until(lambda: len(sink.measurements("loss")) == 2, timeout_s=60)
     found = [m.resource["rl.trial.name"] for m in sink.measurements("loss")]
     assert found == ["monday-r0", "monday-r1"]
 
