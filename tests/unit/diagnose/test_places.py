@@ -26,7 +26,7 @@ def standing(frame: str, *, age_s: float = 40.0, step: int | None = 30, more: in
         ("torch/distributed/checkpoint/filesystem.py:300 in _write_item", "saves"),
         ("safetensors/torch.py:286 in save_file", "saves"),
         ("transformers/modeling_utils.py:4100 in PreTrainedModel.save_pretrained", "saves"),
-        ("/work/train.py:80 in Trainer.save_checkpoint", "saves"),
+        ("my_job/train.py:80 in Trainer.save_checkpoint", "saves"),
         (COMPILES, "compiles"),
         ("torch/_inductor/graph.py:2000 in GraphLowering.compile_to_module", "compiles"),
         ("triton/compiler/compiler.py:276 in compile", "compiles"),
