@@ -93,6 +93,8 @@ class State:
         return left
 
     def _new_threads(self) -> list[str]:
+        if {*_threads()} - self.threads:
+            gc.collect()  # a pool ends with its object
         deadline_s = time.monotonic() + _ENDS_WITHIN_S
         while True:
             news = {*_threads()} - self.threads
@@ -150,8 +152,7 @@ def _shown(value: object) -> str:
 
 
 def _threads() -> Iterator[threading.Thread]:
-    """Exporters: pools of a journal or a server in a test end with their objects."""
-    yield from (one for one in threading.enumerate() if one.name.startswith("otel-rl-export"))
+    yield from (one for one in threading.enumerate() if one.name.startswith("otel-rl"))
 
 
 def _interpreter() -> Iterator[tuple[str, object]]:

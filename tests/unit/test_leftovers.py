@@ -50,7 +50,7 @@ def a_level(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def a_thread(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(leftovers, "_ENDS_WITHIN_S", 0.0)
     end = threading.Event()
-    thread = threading.Thread(target=end.wait, name="otel-rl-export-left")
+    thread = threading.Thread(target=end.wait, name="otel-rl-left")
     thread.start()
     yield
     end.set()
@@ -77,7 +77,7 @@ def no_collector(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         (a_handler, f"the handler of signal {signal.SIGUSR2:d} is"),
         (a_function, "otel_rl.worker.phases.gc_time.GcTime.stop is"),
         (a_level, "the level of otel_rl's logger is 40 (was 0)"),
-        (a_thread, "the thread otel-rl-export-left runs"),
+        (a_thread, "the thread otel-rl-left runs"),
         (a_phase, "flows with open phases is"),
         (no_collector, "the collector of garbage is False (was True)"),
     ],

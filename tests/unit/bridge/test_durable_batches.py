@@ -1,7 +1,7 @@
 """Batches are durable before anyone is told so, with a thread that waits and without."""
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -51,8 +51,10 @@ class Site:
 
 
 @pytest.fixture
-def site(tmp_path: Path) -> Site:
-    return Site(tmp_path / "data", TokenShares(AuthSettings()), 10 << 20)
+def site(tmp_path: Path) -> Iterator[Site]:
+    made = Site(tmp_path / "data", TokenShares(AuthSettings()), 10 << 20)
+    yield made
+    made.journal.close()
 
 
 Keep = Callable[[Site, Sequence[Batch]], None]
@@ -123,6 +125,7 @@ def test_shares_of_the_journal_are_asked_for_in_a_thread_that_may_wait(tmp_path:
     site = Site(tmp_path / "data", TokenShares(AuthSettings(tokens=tokens)), 10 << 20)
     assert site.batches.keep_together([batches()]) is None
     assert site.spool.pending() == 0
+    site.journal.close()
 
 
 def test_a_request_without_room_fails_alone(site: Site) -> None:
