@@ -139,11 +139,13 @@ def begin_another():
     if not others:
         others.append(threading.Thread(target=fork))
         others[0].start()
-        time.sleep(0.5)  # the other holds the lock of the pools by then, and waits for the work
+        while not pools._global_shutdown_lock.locked():
+            time.sleep(0.001)  # then it waits for the work, which this one holds
 
 others = []
 os.register_at_fork(before=begin_another)  # the first one is the last to be called
 from otel_rl.worker import fork_barrier
+from concurrent.futures import thread as pools
 fork_barrier.MAX_WAIT_S = 600.0
 work = fork_barrier.Uncut(600.0)
 fork()
