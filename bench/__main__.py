@@ -9,6 +9,7 @@ docs/performance.md.
 """
 
 import argparse
+import compileall
 import importlib
 import json
 import os
@@ -21,6 +22,7 @@ from pathlib import Path
 
 import msgspec
 
+import otel_rl
 from bench.figures import HEADER, Figure, summary
 from bench.record import PUBLISHED, PartRecord, publish, record, write
 
@@ -56,6 +58,7 @@ def main() -> None:
     if options.part:
         _measure(options.part, tiny=options.tiny)
         return
+    _compile()
     begun_s = time.monotonic()
     cores, load = os.cpu_count() or 1, os.getloadavg()[0]
     print(f"{cores} cores, load {load:.1f}", end="")
@@ -83,6 +86,13 @@ def main() -> None:
     print(f"\n{summary(every)}; {time.monotonic() - begun_s:.0f} s; {options.out}")
     if failed:
         raise SystemExit(f"Not measured: {', '.join(failed)}.")
+
+
+def _compile() -> None:
+    """Write the bytecode of otel_rl, as an installation has it, else each process compiles it."""
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    for package in (Path(otel_rl.__file__).parent, Path(__file__).parent):
+        compileall.compile_dir(package, quiet=1)
 
 
 def _figures(part: str, *, tiny: bool) -> Iterator[Figure]:
