@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import wandb
 
-WORKERS = 8
+WORKERS = int(os.environ.get("BENCH_WORKERS", "8"))
 METRICS = 20
 STEPS = int(os.environ.get("BENCH_STEPS", "5000"))
 PAUSE_S = float(os.environ.get("BENCH_PAUSE_S", "0.002"))  # the rest of a training step
