@@ -41,7 +41,7 @@ from otel_rl.worker.events.exit_report import ExitReport
 from otel_rl.worker.events.exit_status import uncaught
 from otel_rl.worker.events.provenance_thread import ProvenanceThread
 from otel_rl.worker.events.queue import EventQueue, around, text_chars
-from otel_rl.worker.events.run_metadata import RunMetadata, validated_metadata
+from otel_rl.worker.events.run_metadata import RunMetadata, validated_metadata, with_config
 from otel_rl.worker.export.exporter import Exporter, Source
 from otel_rl.worker.export.ray_calls import watch_calls
 from otel_rl.worker.export.transport import open_transport
@@ -198,6 +198,8 @@ class Session:
     def report_start(self, metadata: RunMetadata) -> None:
         """Report the start of the run, with its metadata. Never raises."""
         with GUARD:
+            if not self._has_started:
+                metadata = with_config(self.settings.config, metadata, GUARD)
             self._has_started = True
             if not self.providers.events.add(RL_EXPERIMENT_START, metadata):
                 GUARD.drop(DropReason.BUFFER_FULL, "Too much run metadata in one interval.")
@@ -207,6 +209,7 @@ class Session:
         self.is_guess = False
         if identity != self.identity:  # after a correct guess the sums so far are valid
             self.identity = identity
+            self._has_started = False  # in the run that it now belongs to
             self.providers.restart(_resource(identity), keep_buffer=True)
         self._begin_sampling()
 
@@ -519,13 +522,16 @@ def shutdown(*, timeout_s: float = DEFAULT_EXIT_TIMEOUT_S) -> bool:
     return session.shutdown(timeout_s) if session is not None else True
 
 
-def change_trial(trial: str | None, failure: Exception | None = None) -> None:
+def change_trial(
+    trial: str | None, config: Mapping[str, object], failure: Exception | None = None
+) -> None:
     """Deliver what was recorded so far, and go on as the same worker in another trial.
 
     Never raises.
 
     Args:
         trial: Its name; None stops reporting until something is recorded again.
+        config: Its hyper-parameters.
         failure: What has ended the trial so far.
     """
     global _session, _waited_in_vain  # one session per process
@@ -548,7 +554,8 @@ def change_trial(trial: str | None, failure: Exception | None = None) -> None:
             return
         identity = session.identity
         identity = replace(identity, trial=trial, run_id=run_id(identity.experiment, trial))
-        started = _start(identity, session.settings, is_guess=session.is_guess)
+        settings = replace(session.settings, config=config)
+        started = _start(identity, settings, is_guess=session.is_guess)
         if started is not None:
             started.is_of_adapter = session.is_of_adapter
 
