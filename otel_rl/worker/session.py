@@ -482,7 +482,7 @@ def _begin(identity: Identity, settings: Settings, metadata: RunMetadata) -> Non
             _start(identity, settings, is_guess=False, metadata=metadata)
         elif _session.is_guess:
             _replace_guess(_session, identity, settings, metadata)
-        elif _session.identity != identity or _session.settings != settings:
+        elif not _is_same(_session.identity, identity) or _session.settings != settings:
             raise ConfigError(
                 f"init: this process already reports as {_describe(_session.identity)} to "
                 f"{redacted(_session.settings.metrics.url)} (got {_describe(identity)} to "
@@ -558,6 +558,11 @@ def change_trial(
         started = _start(identity, settings, is_guess=session.is_guess)
         if started is not None:
             started.is_of_adapter = session.is_of_adapter
+
+
+def _is_same(begun: Identity, identity: Identity) -> bool:
+    """Report whether ``init`` names the worker that has begun; adapters leave out the count."""
+    return begun == identity or (begun.count is None and begun == replace(identity, count=None))
 
 
 def _hurry() -> None:

@@ -469,6 +469,19 @@ def test_verl_takes_the_backend_by_name(sink: Sink, adapter: Adapter) -> None:
     assert [(m.value, m.step) for m in found["val/acc"]] == [(0.1, 4)]
 
 
+def test_verl_on_one_of_several_ranks_expects_no_others(
+    sink: Sink, adapter: Adapter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "8")
+    kind = tracking()
+    adapter("verl").register(kind)
+    kind("project", "experiment", default_backend="otel_rl").log({"loss": 0.5}, step=1)
+    (loss,) = arrived(sink)["loss"]
+    assert loss.resource["rl.worker.index"] == 0
+    assert "rl.worker.count" not in loss.resource
+
+
 def test_verl_delivers_when_its_tracking_finishes(sink: Sink, adapter: Adapter) -> None:
     kind = tracking()
     adapter("verl").register(kind)

@@ -22,6 +22,7 @@ from otel_rl.integrations.adapter import (
     trial,
 )
 from otel_rl.worker import session
+from otel_rl.worker.drops import DropReason
 from otel_rl.worker.session import GUARD
 from tests.forks import forked
 from tests.leftovers import own_instruments
@@ -170,7 +171,7 @@ def test_a_config_that_no_environment_holds_is_cut_and_counted(environment: Sink
     with trial("0", {"lr": 0.5, "long": ["x" * 4000] * 10}):
         log(1)
     assert configs(environment) == {"monday-0": {"lr": 0.5}}
-    assert GUARD.drops.counts()["too_large"] == 1
+    assert GUARD.drops.counts()[DropReason.TOO_LARGE] == 1
 
 
 def test_an_adapter_starts_a_worker_in_each_trial(environment: Sink) -> None:
