@@ -30,10 +30,12 @@ def _tune(module: ModuleType) -> None:
         info = config.get(module.TRIAL_INFO) if config else None
         if info is not None:
             end(trainable)
-            _begin(
-                info.trial_name,
-                {key: value for key, value in config.items() if not str(key).startswith("__")},
-            )
+            chosen = {
+                key: value
+                for key, value in config.items()
+                if key != module.TRIAL_INFO and not str(key).startswith("__")
+            }
+            _begin(info.trial_name, chosen)
             setattr(trainable, _OPEN, True)
 
     def end(trainable: Any, failure: Exception | None = None) -> None:
