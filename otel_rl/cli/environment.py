@@ -22,6 +22,7 @@ _SETTINGS: Final = "BRIDGE"  # before the two underscores of a setting, which ar
 VARIABLES: Final = frozenset(
     [
         "ADAPTERS",
+        "CONFIG",
         "CONSOLE",
         "COUNT",
         "DEVICE_CLOCK",

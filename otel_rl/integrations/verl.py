@@ -53,7 +53,7 @@ class OtelLogger:
     def __init__(
         self, project: str, experiment: str, config: Mapping[str, object] | None = None
     ) -> None:
-        start(WorkerNames(project, experiment, "trainer"))
+        start(WorkerNames(project, experiment, "trainer"), is_alone=True)
         self._recorder = Recorder("verl")
         if config:
             self._recorder.config(config)

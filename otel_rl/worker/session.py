@@ -148,7 +148,7 @@ def _begin(identity: Identity, settings: Settings, metadata: RunMetadata) -> Non
             _start(identity, settings, is_guess=False, metadata=metadata)
         elif _session.is_guess:
             _replace_guess(_session, identity, settings, metadata)
-        elif _session.identity != identity or _session.settings != settings:
+        elif not _is_same(_session.identity, identity) or _session.settings != settings:
             raise ConfigError(
                 f"init: this process already reports as {_describe(_session.identity)} to "
                 f"{redacted(_session.settings.metrics.url)} (got {_describe(identity)} to "
@@ -188,13 +188,16 @@ def shutdown(*, timeout_s: float = DEFAULT_EXIT_TIMEOUT_S) -> bool:
     return session.shutdown(timeout_s) if session is not None else True
 
 
-def change_trial(trial: str | None, failure: Exception | None = None) -> None:
+def change_trial(
+    trial: str | None, config: Mapping[str, object], failure: Exception | None = None
+) -> None:
     """Deliver what was recorded so far, and go on as the same worker in another trial.
 
     Never raises.
 
     Args:
         trial: Its name; None stops reporting until something is recorded again.
+        config: Its hyper-parameters.
         failure: What has ended the trial so far.
     """
     global _session, _waited_in_vain  # one session per process
@@ -217,9 +220,15 @@ def change_trial(trial: str | None, failure: Exception | None = None) -> None:
             return
         identity = session.identity
         identity = replace(identity, trial=trial, run_id=run_id(identity.experiment, trial))
-        started = _start(identity, session.settings, is_guess=session.is_guess)
+        settings = replace(session.settings, config=config)
+        started = _start(identity, settings, is_guess=session.is_guess)
         if started is not None:
             started.is_of_adapter = session.is_of_adapter
+
+
+def _is_same(begun: Identity, identity: Identity) -> bool:
+    """Report whether ``init`` names the worker that has begun; adapters leave out the count."""
+    return begun == identity or (begun.count is None and begun == replace(identity, count=None))
 
 
 def _hurry() -> None:

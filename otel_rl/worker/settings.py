@@ -1,5 +1,6 @@
 """Export settings of a worker from the standard ``OTEL_*`` variables, read once at start. Pure."""
 
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -20,12 +21,14 @@ from otel_rl.worker.gpu import (
 from otel_rl.worker.host import HostSettings, read_host_settings
 
 __all__ = [
+    "CONFIG",
     "Protocol",
     "ProvenanceDetail",
     "Settings",
     "SignalSettings",
     "exporters_beside_otlp",
     "exporters_of",
+    "read_config",
     "read_settings",
 ]
 
@@ -51,6 +54,9 @@ DEFAULT_STACK_AFTER_S: Final = 8.0
 
 _EXIT_TIMEOUT: Final = "OTEL_RL_EXIT_TIMEOUT"
 _STACK_AFTER: Final = "OTEL_RL_STACK_AFTER"
+
+CONFIG: Final = "OTEL_RL_CONFIG"
+"""Hyper-parameters of the run, as a JSON object."""
 
 _LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
 
@@ -155,6 +161,7 @@ class Settings:
         exit_timeout_s: Maximum time that the end of the process waits for the endpoint.
         scopes_steps: True gives a step's number to gauges and spans of every library within it.
         times_devices: True measures steps and phases on the device, if one is in use.
+        config: Hyper-parameters of the run that the environment gives.
     """
 
     metrics: SignalSettings
@@ -174,6 +181,7 @@ class Settings:
     exit_timeout_s: float = DEFAULT_EXIT_TIMEOUT_S
     scopes_steps: bool = False
     times_devices: bool = True
+    config: Mapping[str, object] = field(default_factory=dict, compare=False)
 
 
 def read_settings(
@@ -220,7 +228,29 @@ def read_settings(
         ),
         scopes_steps=_switch(environ, "OTEL_RL_STEP_CONTEXT", default=False),
         times_devices=_switch(environ, "OTEL_RL_DEVICE_CLOCK", default=True),
+        config=read_config(environ),
     )
+
+
+def read_config(environ: Mapping[str, str]) -> dict[str, object]:
+    """Return the hyper-parameters that the environment gives the run.
+
+    Raises:
+        ConfigError: ``OTEL_RL_CONFIG`` is not a JSON object.
+    """
+    text = environ.get(CONFIG, "").strip()
+    if not text:
+        return {}
+    try:
+        config = json.loads(text)
+    except (ValueError, RecursionError):
+        config = None
+    if not isinstance(config, dict):
+        raise ConfigError(
+            f"{CONFIG}: must be a JSON object (got {text[:80]!r}).",
+            hint="""Set it to {"lr": 3e-6}, for example.""",
+        )
+    return config
 
 
 def exporters_of(environ: Mapping[str, str], signal: Signal) -> tuple[str, ...]:

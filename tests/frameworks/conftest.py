@@ -62,6 +62,7 @@ class Runner:
             HF_HUB_OFFLINE="1",
             OMP_NUM_THREADS="1",
             RAY_USAGE_STATS_ENABLED="0",
+            RAY_raylet_start_wait_time_s="300",  # a busy machine
             TOKENIZERS_PARALLELISM="false",
             **extra,
         )

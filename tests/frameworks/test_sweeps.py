@@ -1,10 +1,12 @@
 """Trials that launchers of sweeps start below one ``otel-rl run``: each is a run of its own."""
 
+import json
 import os
 from pathlib import Path
 
 import pytest
 
+from otel_rl.run_id import run_id
 from tests.frameworks.conftest import Runner
 from tests.lab.frameworks.environment import RLLIB
 from tests.process.commands import jsonl_rows
@@ -15,6 +17,41 @@ TRAINING = """
         for step in range(1, 4):
             with otel_rl.step(step):
                 otel_rl.mlogger.log({"rl.train.loss": lr * step}, step)
+"""
+
+CLUSTER = f"""
+    import os, sys
+    import ray
+    from ray import tune
+    {TRAINING}
+    def function(config):
+        for step in range(1, 4):
+            with otel_rl.step(step):
+                otel_rl.mlogger.log({{"rl.train.loss": config["lr"] * step}}, step)
+            tune.report({{"loss": config["lr"] * step}})
+
+    class Trainable(tune.Trainable):
+        def setup(self, config):
+            self.lr = config["lr"]
+        def step(self):
+            step = self.training_iteration + 1
+            with otel_rl.step(step):
+                otel_rl.mlogger.log({{"rl.train.loss": self.lr * step}}, step)
+            return {{"loss": self.lr * step, "done": step == 3}}
+        def save_checkpoint(self, directory):
+            pass
+
+    import otel_rl
+    ray.init(num_cpus=2, include_dashboard=False)
+    trainable = function if os.environ["TRAINABLE"] == "function" else Trainable
+    results = tune.Tuner(
+        tune.with_resources(trainable, {{"cpu": 1}}),
+        param_space={{"lr": tune.grid_search([1.0, 10.0, 100.0, 1000.0])}},
+        run_config=tune.RunConfig(storage_path=os.getcwd()),
+    ).fit()
+    assert not results.errors, results.errors
+    for result in results:
+        print("trial", result.config["lr"], result.metrics["trial_id"])
 """
 
 TUNE = f"""
@@ -102,6 +139,27 @@ def column(number: int) -> dict[int, float]:
     return {step: values[number] for step, values in LOSSES.items()}
 
 
+def config(directory: Path, trial: str) -> dict[str, object]:
+    (path,) = directory.glob(f".otel_rl/*/{run_id('real', trial)}.run.json")
+    found: dict[str, object] = json.loads(path.read_text())["config"]
+    return found
+
+
+@pytest.mark.parametrize("trainable", ["function", "Trainable"])
+def test_trials_of_ray_tune_in_a_cluster_are_runs_with_their_config(
+    sweeps: Runner, trainable: str
+) -> None:
+    done = sweeps.run(CLUSTER, env={"TRAINABLE": trainable})
+    assert done.status == 0, done.err
+    trials = [line.split()[1:] for line in done.out.splitlines() if line.startswith("trial ")]
+    assert sorted(float(lr) for lr, _ in trials) == [1.0, 10.0, 100.0, 1000.0]
+    for lr, number in trials:
+        trial = f"default-{trainable}_{number}"
+        expected = {step: float(lr) * step for step in range(1, 4)}
+        assert losses(sweeps.directory, trial) == expected
+        assert config(sweeps.directory, trial) == {"lr": float(lr)}
+
+
 def test_trials_of_an_actor_of_ray_tune_are_runs(sweeps: Runner) -> None:
     done = sweeps.run(TUNE)
     assert done.status == 0, done.err
@@ -119,6 +177,7 @@ def test_jobs_of_a_multirun_of_hydra_are_runs(sweeps: Runner, launcher: str) -> 
     assert done.status == 0, done.err
     assert losses(sweeps.directory, "default-0-lr=1") == column(0)
     assert losses(sweeps.directory, "default-1-lr=10") == column(1)
+    assert config(sweeps.directory, "default-1-lr=10") == {"lr": 10}
 
 
 def test_trials_of_optuna_are_runs_and_what_follows_is_the_commands(sweeps: Runner) -> None:
@@ -126,6 +185,9 @@ def test_trials_of_optuna_are_runs_and_what_follows_is_the_commands(sweeps: Runn
     assert done.status == 0, done.err
     for number, trial in enumerate(("default-lr-0", "default-lr-1", "default")):
         assert losses(sweeps.directory, trial) == column(number)
+    assert config(sweeps.directory, "default-lr-0").keys() == {"lr"}
+    assert config(sweeps.directory, "default-lr-1") != config(sweeps.directory, "default-lr-0")
+    assert config(sweeps.directory, "default") == {}
     assert "crashed" not in done.err  # pruned is not failed
 
 

@@ -15,7 +15,7 @@ from otel_rl.integrations.adapter.recorder import (
 )
 from otel_rl.semconv.aliases import Dialect, Rule
 from otel_rl.semconv.spec import Reduction
-from otel_rl.worker.api.trials import begin_trial, end_trial, trial
+from otel_rl.worker.api.trials import begin_trial, end_trial, log_trial_config, trial
 from otel_rl.worker.identity.names import WorkerNames
 from otel_rl.worker.plugins.import_hook import when_imported
 from otel_rl.worker.session import GUARD as guard  # noqa: N811  # one object, not a constant
@@ -31,6 +31,7 @@ __all__ = [
     "end_trial",
     "guard",
     "is_instrumented",
+    "log_trial_config",
     "logging_errors",
     "meter_of",
     "start",

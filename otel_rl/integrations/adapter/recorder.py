@@ -27,6 +27,7 @@ from otel_rl.worker.api.mlogger import MLogger
 from otel_rl.worker.drops import DropReason
 from otel_rl.worker.identity.launcher import process_name
 from otel_rl.worker.identity.names import NO_NAMES, WorkerNames, worker_names
+from otel_rl.worker.identity.rank import launcher_index
 from otel_rl.worker.session import GUARD, running
 from otel_rl.worker.tensors import PLAIN
 
@@ -79,12 +80,13 @@ def logging_errors() -> Iterator[None]:
             GUARD.warn("adapter", f"An adapter is not switched on: {error}")
 
 
-def start(known: WorkerNames, given: WorkerNames = NO_NAMES) -> None:
+def start(known: WorkerNames, given: WorkerNames = NO_NAMES, *, is_alone: bool = False) -> None:
     """Start a worker, unless the process already is one.
 
     Args:
         known: Names from the framework; the environment takes precedence.
         given: Names from the user.
+        is_alone: True if the framework logs on one rank only; no other one is expected then.
 
     Raises:
         ConfigError: See ``otel_rl.init``.
@@ -92,7 +94,8 @@ def start(known: WorkerNames, given: WorkerNames = NO_NAMES) -> None:
     session = running()
     if session is not None and not session.is_guess:
         return
-    otel_rl.init(**asdict(worker_names(os.environ, process_name(), given=given, known=known)))
+    names = worker_names(os.environ, process_name(), given=given, known=known)
+    otel_rl.init(**asdict(names), index=launcher_index(os.environ) if is_alone else None)
     session = running()
     if session is not None:
         session.is_of_adapter = True

@@ -4,7 +4,7 @@ A process that starts no trial loads no worker.
 """
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import wraps
 from types import ModuleType
 from typing import Any, Final
@@ -30,7 +30,12 @@ def _tune(module: ModuleType) -> None:
         info = config.get(module.TRIAL_INFO) if config else None
         if info is not None:
             end(trainable)
-            _begin(info.trial_name)
+            chosen = {
+                key: value
+                for key, value in config.items()
+                if key != module.TRIAL_INFO and not str(key).startswith("__")
+            }
+            _begin(info.trial_name, chosen)
             setattr(trainable, _OPEN, True)
 
     def end(trainable: Any, failure: Exception | None = None) -> None:
@@ -68,7 +73,7 @@ def _tune(module: ModuleType) -> None:
 def _ray_train(module: ModuleType) -> None:
     """Let the workers of a Ray Train within a trial of Tune have its environment."""
     module.ENV_VARS_TO_PROPAGATE.update(
-        ("OTEL_RESOURCE_ATTRIBUTES", "OTEL_RL_SWEEP", "OTEL_RL_TRIAL")
+        ("OTEL_RESOURCE_ATTRIBUTES", "OTEL_RL_CONFIG", "OTEL_RL_SWEEP", "OTEL_RL_TRIAL")
     )
 
 
@@ -82,7 +87,7 @@ def _hydra(module: ModuleType) -> None:
             mode = getattr(config.hydra, "mode", None)  # from Hydra 1.2 on
             if getattr(mode, "name", "") != "MULTIRUN":
                 return original(*arguments, **named)
-            _begin(_job(config.hydra.job))
+            _begin(_job(config.hydra.job), _overridden(config))
             result = None
             try:
                 done = original(*arguments, **named)
@@ -99,6 +104,29 @@ def _hydra(module: ModuleType) -> None:
 def _job(job: Any) -> str:
     overrides = str(job.override_dirname)[:_MAX_OVERRIDES]
     return f"{job.num}-{overrides}" if overrides else str(job.num)
+
+
+def _overridden(config: Any) -> dict[str, object]:
+    """Return what the command line overrides; a value of a group is the name of its choice."""
+    found: dict[str, object] = {}
+    overrides = getattr(config.hydra, "overrides", None)
+    for override in getattr(overrides, "task", ()):
+        name, _, text = str(override).partition("=")
+        if not name.startswith("~"):
+            path = name.lstrip("+").partition("@")[0]
+            found[path] = _at(config, path, text)
+    return found
+
+
+def _at(config: Any, path: str, text: str) -> object:
+    """Return the value of a config at a path of keys; ``text`` if it has no plain one there."""
+    try:
+        value = config
+        for key in path.split("."):
+            value = value.get(key)
+    except Exception:  # noqa: BLE001  # a value that the user's resolver refuses; the job will say so
+        return text
+    return value if isinstance(value, str | int | float | bool) else text
 
 
 def _optuna(module: ModuleType) -> None:
@@ -125,10 +153,17 @@ def _optuna(module: ModuleType) -> None:
     _replace(module.Study, "optimize", optimizing)
 
 
+def _optuna_trial(module: ModuleType) -> None:
+    """Put what Optuna chooses within an objective into the config of the trial's run."""
+    for method in ("suggest_categorical", "suggest_float", "suggest_int"):
+        _replace(module.Trial, method, _logging)
+
+
 def _objective(study: str, func: Any, pruned: type[Exception]) -> Callable[[Any], Any]:
     @wraps(func)
     def objective(of: Any) -> Any:
         _begin(f"{study[:_UUID] if study.startswith('no-name-') else study}-{of.number}")
+        of.__dict__[_OPEN] = True
         failure: Exception | None = None
         try:
             return func(of)
@@ -141,6 +176,19 @@ def _objective(study: str, func: Any, pruned: type[Exception]) -> Callable[[Any]
             _end(failure)
 
     return objective
+
+
+def _logging(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Give the trial's run a hyper-parameter as soon as Optuna has chosen it."""
+
+    @wraps(original)
+    def suggest(of: Any, name: str, *arguments: Any, **named: Any) -> Any:
+        value = original(of, name, *arguments, **named)
+        if of.__dict__.get(_OPEN):
+            _log_config({name: value})
+        return value
+
+    return suggest
 
 
 def _wandb(module: ModuleType) -> None:
@@ -174,10 +222,16 @@ def _run_of_sweep(function: Callable[[], Any]) -> Callable[[], Any]:
     return called
 
 
-def _begin(name: str) -> None:
+def _begin(name: str, config: Mapping[str, object] | None = None) -> None:
     from otel_rl.integrations.adapter import begin_trial  # here, because it loads the worker
 
-    begin_trial(name)
+    begin_trial(name, config)
+
+
+def _log_config(config: Mapping[str, object]) -> None:
+    from otel_rl.integrations.adapter import log_trial_config
+
+    log_trial_config(config)
 
 
 def _end(failure: Exception | None = None) -> None:
@@ -203,6 +257,7 @@ def _replace(owner: Any, name: str, by: Callable[[Any], Any]) -> None:
 SWEEPS: Final[dict[str, Callable[[ModuleType], None]]] = {
     "hydra.core.utils": _hydra,
     "optuna.study.study": _optuna,
+    "optuna.trial": _optuna_trial,
     "ray.train.v2._internal.constants": _ray_train,
     "ray.tune.trainable.trainable": _tune,
     "wandb.wandb_agent": _wandb,

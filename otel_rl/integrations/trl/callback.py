@@ -1,5 +1,6 @@
 """Callback of transformers' trainers, TRL's among them."""
 
+import time
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -12,6 +13,9 @@ from otel_rl.integrations.trl.steps import Steps, follow_trl
 __all__ = ["OtelCallback", "QuietCallback"]
 
 _FLUSH_TIMEOUT_S: Final = 5.0
+
+_OF_STEP_S: Final = 0.5
+"""Age of a step's first metrics up to which more of them are the step's; a bridge waits longer."""
 
 _UNREACHED_TIMEOUT_S: Final = 0.5
 """Of a checkpoint after one that waited in vain."""
@@ -34,7 +38,9 @@ class OtelCallback(TrainerCallback):  # type: ignore[misc]  # Any where it is no
         self._given = WorkerNames(experiment, trial, role)
         self._recorder = Recorder("trl")
         self._steps = Steps()
-        self._logged: int | None = None
+        self._logged: dict[str, object] = {}
+        self._logged_step: int | None = None
+        self._logged_s = 0.0
         self._is_over = False
         self._is_reached = True
 
@@ -48,6 +54,7 @@ class OtelCallback(TrainerCallback):  # type: ignore[misc]  # Any where it is no
         if state.is_world_process_zero and hasattr(args, "to_dict"):
             self._recorder.config(args.to_dict())
         self._is_over = False
+        self._logged_step = None  # it may count from 0 again
         with guard:
             self._steps.begin_training()
             follow_trl()
@@ -79,15 +86,25 @@ class OtelCallback(TrainerCallback):  # type: ignore[misc]  # Any where it is no
         logs: Mapping[str, object] | None = None,
         **_named: Any,
     ) -> None:
-        """Record at the trainer's global step; repetitions of a step by their time.
+        """Record at the trainer's global step; what is late or repeated in it by its time.
 
-        An evaluation takes longer than a bridge waits for more data of a step, and the step in
-        progress is the same.
+        An evaluation may take longer than a bridge waits for more data of a step, and the step in
+        progress is the same. Values of one window are averaged, so only what must goes there.
         """
-        if logs and state.is_world_process_zero:
-            is_again = state.global_step == self._logged
-            self._logged = state.global_step
-            self._recorder.record(logs, None if is_again else state.global_step)
+        if not logs or not state.is_world_process_zero:
+            return
+        now_s = time.monotonic()
+        if state.global_step != self._logged_step:
+            self._logged, self._logged_step, self._logged_s = {}, state.global_step, now_s
+        known = self._logged
+        new = {
+            name: value
+            for name, value in _complete(logs, state).items()
+            if not (type(value) in (int, float) and known.get(name) == value)
+        }
+        is_late = now_s - self._logged_s > _OF_STEP_S or not known.keys().isdisjoint(new)
+        known.update(new)
+        self._recorder.record(new, None if is_late else state.global_step)
 
     def on_save(self, args: Any, state: Any, control: Any, **_named: Any) -> None:
         """Deliver what a training that resumes from this checkpoint does not log again."""
@@ -109,6 +126,15 @@ class OtelCallback(TrainerCallback):  # type: ignore[misc]  # Any where it is no
         self._steps.end_training()
         self._is_over = True
         otel_rl.flush(timeout_s=_FLUSH_TIMEOUT_S)
+
+
+def _complete(logs: Mapping[str, object], state: Any) -> Mapping[str, object]:
+    """Return all that the trainer logs: transformers' printers remove some of it before us."""
+    history = getattr(state, "log_history", None)
+    last: Mapping[str, object] = history[-1] if history else {}
+    if all(last.get(name, last) is value for name, value in logs.items()):
+        return {name: value for name, value in last.items() if name != "step"}
+    return logs
 
 
 class QuietCallback(OtelCallback):

@@ -1,17 +1,25 @@
 """Trials of a sweep, one after another in a process: each is a run of its own."""
 
+import json
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Final
 
 from otel_rl.worker import session
+from otel_rl.worker.drops import DropReason
+from otel_rl.worker.events.run_metadata import config_metadata
 from otel_rl.worker.identity.sweep_trial import sweep_environment
+from otel_rl.worker.otlp.anyvalue import plain_config
+from otel_rl.worker.settings import CONFIG, read_config
 
-__all__ = ["begin_trial", "end_trial", "trial"]
+__all__ = ["begin_trial", "end_trial", "log_trial_config", "trial"]
 
-_VARIABLES: Final = ("OTEL_RESOURCE_ATTRIBUTES", "OTEL_RL_SWEEP", "OTEL_RL_TRIAL")
+_VARIABLES: Final = (CONFIG, "OTEL_RESOURCE_ATTRIBUTES", "OTEL_RL_SWEEP", "OTEL_RL_TRIAL")
+
+_MAX_CONFIG_CHARS: Final = 30_000
+"""Of the config in the environment: a variable of Windows has 32,767, one of Linux 131,072."""
 
 # _lock guards the list.
 _lock = threading.Lock()
@@ -29,13 +37,14 @@ if hasattr(os, "register_at_fork"):  # there is no fork on Windows
 
 
 @contextmanager
-def trial(name: str) -> Iterator[None]:
+def trial(name: str, config: Mapping[str, object] | None = None) -> Iterator[None]:
     """Report for a trial of its own within the block, in this process and its children.
 
     Args:
         name: Name of the trial in its sweep; the name of its run is ``<trial so far>-<name>``.
+        config: Hyper-parameters of the trial, for the config of its run.
     """
-    begin_trial(name)
+    begin_trial(name, config)
     failure: Exception | None = None
     try:
         yield
@@ -46,21 +55,44 @@ def trial(name: str) -> Iterator[None]:
         end_trial(failure)
 
 
-def begin_trial(name: str) -> None:
+def begin_trial(name: str, config: Mapping[str, object] | None = None) -> None:
     """Begin a trial, within that of the process, if any. Never raises.
 
     It waits for the delivery of what was recorded so far.
 
     Args:
         name: See ``trial``.
+        config: See ``trial``.
     """
     with session.GUARD, _lock:
         running = session.running()
         so_far = None if running is None else running.identity.trial
         _outer.append(({variable: os.environ.get(variable) for variable in _VARIABLES}, so_far))
         variables = sweep_environment(os.environ, name)
-        session.change_trial(None if so_far is None else variables["OTEL_RL_TRIAL"])
+        with session.GUARD:
+            variables |= _with_config(config or {})
+        session.change_trial(
+            None if so_far is None else variables["OTEL_RL_TRIAL"],
+            read_config(os.environ | variables),
+        )
         os.environ.update(variables)
+
+
+def log_trial_config(config: Mapping[str, object]) -> None:
+    """Add hyper-parameters that are chosen within the trial. Never raises, never waits.
+
+    Processes that are started later report them, too. It starts no worker.
+
+    Args:
+        config: Name to value, as for ``otel_rl.mlogger.log_config``.
+    """
+    with session.GUARD:
+        with _lock:
+            if _outer:
+                os.environ.update(_with_config(config))
+        running = session.running()
+        if running is not None:
+            running.report_start(config_metadata(config, session.GUARD))
 
 
 def end_trial(failure: Exception | None = None) -> None:
@@ -75,9 +107,34 @@ def end_trial(failure: Exception | None = None) -> None:
         if not _outer:
             return
         variables, before = _outer.pop()
-        session.change_trial(before, failure)
+        with session.GUARD:
+            config = read_config({CONFIG: variables[CONFIG] or ""})
+            session.change_trial(before, config, failure)
         for variable, value in variables.items():
             if value is None:
                 os.environ.pop(variable, None)
             else:
                 os.environ[variable] = value
+
+
+def _with_config(config: Mapping[str, object]) -> dict[str, str]:
+    """Return the variable that adds to the config of this process and its children."""
+    added, left_out = plain_config(config)
+    if not added and not left_out:
+        return {}
+    texts = {key: json.dumps(value) for key, value in {**read_config(os.environ), **added}.items()}
+    room = _MAX_CONFIG_CHARS
+    for key in [*texts]:
+        room -= len(json.dumps(key)) + len(texts[key]) + len(", : ")
+        if room < 0:
+            del texts[key]
+            left_out.append(key)
+    if left_out:
+        session.GUARD.drop(
+            DropReason.TOO_LARGE,
+            f"The config of a trial may have {_MAX_CONFIG_CHARS} characters; left out: "
+            f"{', '.join(left_out)}.",
+            len(left_out),
+        )
+    pairs = ", ".join(f"{json.dumps(key)}: {text}" for key, text in texts.items())
+    return {CONFIG: f"{{{pairs}}}"}

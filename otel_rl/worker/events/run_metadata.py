@@ -15,7 +15,14 @@ from otel_rl.worker.drops import DropReason
 from otel_rl.worker.guard import Guard
 from otel_rl.worker.otlp.anyvalue import MAX_CONFIG_BYTES, Plain, cut, plain_config
 
-__all__ = ["MAX_TAGS", "MAX_WORD_CHARS", "RunMetadata", "config_metadata", "validated_metadata"]
+__all__ = [
+    "MAX_TAGS",
+    "MAX_WORD_CHARS",
+    "RunMetadata",
+    "config_metadata",
+    "validated_metadata",
+    "with_config",
+]
 
 RunMetadata = Mapping[str, Plain]
 """Attributes of ``rl.experiment.start``. Empty: the event only reports a running run."""
@@ -84,6 +91,15 @@ def config_metadata(config: Mapping[str, object], guard: Guard) -> RunMetadata:
             len(left_out),
         )
     return {RL_EXPERIMENT_CONFIG: taken} if taken else {}
+
+
+def with_config(config: Mapping[str, object], metadata: RunMetadata, guard: Guard) -> RunMetadata:
+    """Add hyper-parameters below those of the metadata's own config. Never raises."""
+    if not config:
+        return metadata
+    own = metadata.get(RL_EXPERIMENT_CONFIG)
+    given = own if isinstance(own, Mapping) else {}
+    return {**metadata, **config_metadata({**config, **given}, guard)}
 
 
 def _tags(tags: object) -> list[str]:

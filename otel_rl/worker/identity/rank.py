@@ -5,8 +5,9 @@ from typing import Final
 
 from otel_rl.errors import ConfigError
 from otel_rl.semconv.names import RL_WORKER_COUNT, RL_WORKER_INDEX
+from otel_rl.worker.identity.names import parse_resource_attributes
 
-__all__ = ["invalid_place", "place_of"]
+__all__ = ["invalid_place", "launcher_index", "place_of"]
 
 _RANK_VARIABLES: Final[tuple[tuple[str, ...], ...]] = (
     ("ROLE_RANK", "ROLE_WORLD_SIZE"),
@@ -66,6 +67,22 @@ def place_of(
         if place is not None:
             return place
     return None, None
+
+
+def launcher_index(environ: Mapping[str, str]) -> int | None:
+    """Return the index of a launcher, for a worker that may be the only one of its ranks to report.
+
+    Args:
+        environ: The process's environment.
+
+    Returns:
+        None if a person gives the place, which ``place_of`` then reads.
+    """
+    given = ("OTEL_RL_INDEX", "OTEL_RL_COUNT")
+    inherited = parse_resource_attributes(environ.get("OTEL_RESOURCE_ATTRIBUTES", ""))
+    if any(name in environ for name in given) or {RL_WORKER_INDEX, RL_WORKER_COUNT} & {*inherited}:
+        return None
+    return place_of(environ, {}, None, None, None)[0]
 
 
 def invalid_place(environ: Mapping[str, str]) -> str | None:

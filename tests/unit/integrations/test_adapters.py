@@ -65,23 +65,53 @@ def test_trl_logs_at_the_global_step(sink: Sink, adapter: Adapter) -> None:
     assert configs(sink) == [{"run_name": "r"}]
 
 
-def test_what_trl_logs_again_at_a_step_belongs_to_its_time(sink: Sink, adapter: Adapter) -> None:
+def test_what_trl_logs_late_or_again_at_a_step_belongs_to_its_time(
+    sink: Sink, adapter: Adapter, monkeypatch: pytest.MonkeyPatch
+) -> None:
     # evaluate() takes minutes, and the row of the step is written by then.
     callback = adapter("trl").OtelCallback()
+    clock = iter([0.0, 0.5, 10.0, 20.0, 30.0, 90.0, 90.0])
+    monkeypatch.setattr(
+        adapter("trl.callback"), "time", SimpleNamespace(monotonic=lambda: next(clock))
+    )
+    call(callback, "on_train_begin", SimpleNamespace(global_step=0, is_world_process_zero=True))
     for step, logs in (
-        (1, {"loss": 0.5}),
-        (1, {"eval_loss": 0.7}),
+        (1, {"loss": 0.5, "epoch": 0.5}),
+        (1, {"eval_loss": 0.7, "epoch": 0.5}),
+        (1, {"eval_loss": 0.8, "epoch": 0.6}),  # again
         (2, {"loss": 0.4}),
         (3, {"eval_loss": 0.6}),  # nothing else is logged at this step
-        (3, {"train_runtime": 9.0}),
+        (3, {"train_runtime": 9.0}),  # late
     ):
         state = SimpleNamespace(global_step=step, is_world_process_zero=True)
-        call(callback, "on_train_begin", state)
         call(callback, "on_log", state, logs=logs)
+    call(callback, "on_train_begin", state)  # a second training
+    call(callback, "on_log", state, logs={"eval_loss": 0.5})
     found = arrived(sink)
-    assert [m.step for m in found["rl.train.loss"]] == [1, 2]
-    assert [m.step for m in found["eval_loss"]] == [None, 3]
+    assert [(m.step, m.value) for m in found["rl.train.loss"]] == [(1, 0.5), (2, 0.4)]
+    assert [(m.step, m.value) for m in found["eval_loss"]] == [
+        (1, 0.7), (None, 0.8), (3, 0.6), (3, 0.5)
+    ]  # fmt: skip
+    assert [(m.step, m.value) for m in found["epoch"]] == [(1, 0.5), (None, 0.6)]
     assert [m.step for m in found["train_runtime"]] == [None]
+
+
+def test_what_a_printer_of_transformers_removes_from_a_log_is_recorded(
+    sink: Sink, adapter: Adapter
+) -> None:
+    callback = adapter("trl").OtelCallback()
+    logs = {"train_loss": 0.5, "total_flos": 7.0}
+    state = SimpleNamespace(
+        global_step=3, is_world_process_zero=True, log_history=[{**logs, "step": 3}]
+    )
+    call(callback, "on_train_begin", state)
+    del logs["total_flos"]
+    call(callback, "on_log", state, logs=logs)
+    call(callback, "on_log", state, logs={"own": 1.0})  # which is in no history
+    found = arrived(sink)
+    assert [(m.step, m.value) for m in found["total_flos"]] == [(3, 7.0)]
+    assert [(m.step, m.value) for m in found["own"]] == [(3, 1.0)]
+    assert "step" not in found
 
 
 def test_what_trl_logged_before_a_checkpoint_is_delivered_with_it(
@@ -437,6 +467,19 @@ def test_verl_takes_the_backend_by_name(sink: Sink, adapter: Adapter) -> None:
         "otel_rl.framework.metric": "actor/pg_loss",
     }
     assert [(m.value, m.step) for m in found["val/acc"]] == [(0.1, 4)]
+
+
+def test_verl_on_one_of_several_ranks_expects_no_others(
+    sink: Sink, adapter: Adapter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "8")
+    kind = tracking()
+    adapter("verl").register(kind)
+    kind("project", "experiment", default_backend="otel_rl").log({"loss": 0.5}, step=1)
+    (loss,) = arrived(sink)["loss"]
+    assert loss.resource["rl.worker.index"] == 0
+    assert "rl.worker.count" not in loss.resource
 
 
 def test_verl_delivers_when_its_tracking_finishes(sink: Sink, adapter: Adapter) -> None:

@@ -1,5 +1,6 @@
 """Launchers of sweeps, in the shapes of their modules that a trial depends on."""
 
+import json
 import os
 from collections.abc import Callable
 from types import ModuleType, SimpleNamespace
@@ -18,12 +19,18 @@ Launcher = Callable[..., Any]
 def trial_of_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OTEL_RL_TRIAL", "monday")
     monkeypatch.delenv("OTEL_RESOURCE_ATTRIBUTES", raising=False)
+    monkeypatch.delenv("OTEL_RL_CONFIG", raising=False)
     monkeypatch.delenv("OTEL_RL_SWEEP", raising=False)
 
 
 def present() -> str:
     """Trial of this process."""
     return os.environ["OTEL_RL_TRIAL"]
+
+
+def config() -> object:
+    """What the run of this process's trial has in its config."""
+    return json.loads(os.environ.get("OTEL_RL_CONFIG", "null"))
 
 
 def launcher(module: str, **contents: Any) -> Any:
@@ -60,10 +67,13 @@ def of_tune(name: str, **config: Any) -> dict[str, Any]:
 def test_an_actor_of_tune_is_in_one_trial_at_a_time(trainable: Any) -> None:
     made = trainable(of_tune("a"))
     assert present() == "monday-a"
-    made.reset(of_tune("b"))
+    assert config() is None
+    made.reset(of_tune("b", lr=0.5, model={"layers": 2}, __stdout_file__="out"))
     assert present() == "monday-b"
+    assert config() == {"lr": 0.5, "model": {"layers": 2}}
     made.reset(new_config=of_tune("c"))
     assert present() == "monday-c"
+    assert config() is None
     made.stop()
     assert present() == "monday"
 
@@ -95,6 +105,77 @@ def test_a_job_of_hydra_runs_in_any_version_of_it(mode: dict[str, Any], expected
     config = Strict(hydra=Strict(job=Strict(num=0, override_dirname=""), **mode))
     module = launcher("hydra.core.utils", run_job=lambda _function, config: present())
     assert module.run_job(None, config) == module.run_job(None, config=config) == expected
+
+
+class Unresolved(Strict):
+    """A node with an interpolation that fails."""
+
+    def get(self, key: str) -> Any:
+        if key == "bad":
+            raise ValueError(key)
+        return vars(self).get(key)
+
+
+def test_overrides_of_a_job_of_hydra_are_the_config_of_its_run() -> None:
+    overrides = ["lr=1e-2", "+model.layers=2", "db@store=mysql", "~seed", "bad=${x:}"]
+    overrides += ["++flag=true", "no.such=3"]
+    given = Unresolved(
+        hydra=Strict(
+            job=Strict(num=0, override_dirname=""),
+            mode=Strict(name="MULTIRUN"),
+            overrides=Strict(task=overrides),
+        ),
+        lr=0.01,
+        model=Unresolved(layers=2),
+        db=Unresolved(host="h"),
+        flag=True,
+    )
+    module = launcher("hydra.core.utils", run_job=lambda _function, config: found.append(read()))
+    found: list[object] = []
+    read = config
+    module.run_job(None, given)
+    assert found == [
+        {
+            "lr": 0.01,
+            "model.layers": 2,
+            "db": "mysql",
+            "bad": "${x:}",
+            "flag": True,
+            "no.such": "3",
+        }
+    ]
+
+
+def test_what_optuna_chooses_is_the_config_of_the_trials_run() -> None:
+    class Trial:
+        number = 0
+
+        def suggest_int(self, name: str, low: int, high: int) -> int:
+            return low
+
+        suggest_categorical = suggest_float = suggest_int
+
+    class Study:
+        study_name = "study"
+
+        def optimize(self, func: Any, *_arguments: object) -> None:
+            func(Trial())
+
+    launcher("optuna.trial", Trial=Trial)
+    exceptions = SimpleNamespace(TrialPruned=KeyError)
+    launcher("optuna.study.study", Study=Study, exceptions=exceptions)
+    found: list[object] = []
+
+    def objective(of: Trial) -> None:
+        of.suggest_int("layers", 2, high=3)
+        found.append(config())
+        of.suggest_float("lr", 5, 6)
+        found.append(config())
+
+    Study().optimize(objective)
+    assert found == [{"layers": 2}, {"layers": 2, "lr": 5}]
+    Trial().suggest_int("asked", 1, 2)  # outside an objective
+    assert config() is None
 
 
 def test_a_child_of_a_sweep_within_a_run_of_wandb_stays_in_it(

@@ -47,6 +47,20 @@ def test_endpoints_follow_the_otlp_specification(
     assert (found.metrics.url, found.traces.url) == (metrics, traces)
 
 
+def test_the_environment_may_give_the_run_a_config() -> None:
+    assert read_settings({"OTEL_RL_CONFIG": '{"lr": 0.5, "model": {"layers": 2}}'}).config == {
+        "lr": 0.5,
+        "model": {"layers": 2},
+    }
+    assert read_settings({"OTEL_RL_CONFIG": " "}).config == {}
+
+
+@pytest.mark.parametrize("text", ["lr=1", "[1]", "null", "[" * 100_000])
+def test_a_config_that_is_no_json_object_is_an_error_that_says_so(text: str) -> None:
+    with pytest.raises(ConfigError, match=r"OTEL_RL_CONFIG: must be a JSON object"):
+        read_settings({"OTEL_RL_CONFIG": text})
+
+
 def test_a_signals_own_variable_wins_over_the_common_one() -> None:
     found = read_settings(
         {

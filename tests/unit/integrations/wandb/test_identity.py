@@ -1,8 +1,11 @@
 import pytest
 
+import otel_rl
+import otel_rl.integrations.wandb as wandb
 from otel_rl.errors import ConfigError
 from otel_rl.integrations.wandb._identity import Names, worker_of
 from otel_rl.worker.identity.names import WorkerNames
+from tests.otlp_sink import Sink
 
 RUN = {"OTEL_RL_EXPERIMENT": "exp", "OTEL_RL_TRIAL": "7"}
 
@@ -56,3 +59,25 @@ def test_the_job_type_is_said_its_variable_only_known(
 def test_processes_that_nothing_joins_are_an_error() -> None:
     with pytest.raises(ConfigError, match="one run"):
         worker_of(Names("p"), {}, "MainProcess")
+
+
+@pytest.mark.parametrize(
+    ("given", "place"),
+    [
+        ({}, (2, None)),
+        ({"OTEL_RL_INDEX": "1", "OTEL_RL_COUNT": "4"}, (1, 4)),
+        ({"OTEL_RESOURCE_ATTRIBUTES": "rl.worker.index=1,rl.worker.count=4"}, (1, 4)),
+    ],
+)
+def test_a_rank_that_logs_expects_no_others_unless_a_person_says_so(
+    sink: Sink, monkeypatch: pytest.MonkeyPatch, given: dict[str, str], place: tuple[int, ...]
+) -> None:
+    for name, value in {"RANK": "2", "WORLD_SIZE": "8", **given}.items():
+        monkeypatch.setenv(name, value)
+    wandb.init()
+    wandb.log({"loss": 0.5})
+    otel_rl.init(role="worker")  # says the same with the launcher's count
+    assert otel_rl.flush(timeout_s=60)
+    (loss,) = sink.measurements("loss")
+    found = tuple(loss.resource.get(f"rl.worker.{name}") for name in ("index", "count"))
+    assert found == place

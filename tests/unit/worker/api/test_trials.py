@@ -1,5 +1,6 @@
 """Several trials in a process, as a receiver reads them."""
 
+import json
 import os
 import socket
 import threading
@@ -16,10 +17,12 @@ from otel_rl.integrations.adapter import (
     begin_trial,
     end_trial,
     is_instrumented,
+    log_trial_config,
     start,
     trial,
 )
 from otel_rl.worker import session
+from otel_rl.worker.drops import DropReason
 from otel_rl.worker.session import GUARD
 from tests.forks import forked
 from tests.leftovers import own_instruments
@@ -82,6 +85,93 @@ def test_a_worker_that_began_before_goes_on_in_each_trial_and_after(environment:
         ("monday-lr_0", "trainer", 3),
         ("monday", "trainer", 4),
     ]
+
+
+def configs(sink: Sink) -> dict[object, dict[str, object]]:
+    """Config of each trial, as a bridge merges what it is told."""
+    assert otel_rl.flush(timeout_s=60) or otel_rl.shutdown()
+    found: dict[object, dict[str, object]] = {}
+    for event in sink.events("rl.experiment.start"):
+        config = found.setdefault(event.resource["rl.trial.name"], {})
+        given = event.attributes.get("rl.experiment.config", {})
+        assert isinstance(given, dict)
+        config.update(given)
+    return found
+
+
+def test_each_trial_has_its_config_within_that_of_the_command(
+    environment: Sink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OTEL_RL_CONFIG", '{"model": "tiny", "lr": 0}')
+    with trial("lr_0", {"lr": 0.5, "layers": [1, 2], "kind": GUARD.__class__}):
+        with trial("seed_1", {"seed": 1}):
+            log(1)
+        log(2)
+    with trial("lr_1"):
+        log(3)
+    kind = str(GUARD.__class__)
+    assert configs(environment) == {
+        "monday-lr_0-seed_1": {
+            "model": "tiny", "lr": 0.5, "layers": [1, 2], "kind": kind, "seed": 1
+        },
+        "monday-lr_0": {"model": "tiny", "lr": 0.5, "layers": [1, 2], "kind": kind},
+        "monday-lr_1": {"model": "tiny", "lr": 0},
+    }  # fmt: skip
+    assert os.environ["OTEL_RL_CONFIG"] == '{"model": "tiny", "lr": 0}'
+
+
+def test_a_worker_that_began_before_has_the_config_of_each_trial_and_its_own(
+    environment: Sink,
+) -> None:
+    otel_rl.init(role="trainer", config={"seed": 1, "lr": 7})
+    with trial("lr_0", {"lr": 0.5}):
+        log(1)
+    with trial("lr_1", {"lr": 0.25}):
+        log(2)
+    assert configs(environment) == {
+        "monday": {"seed": 1, "lr": 7},
+        "monday-lr_0": {"lr": 0.5},
+        "monday-lr_1": {"lr": 0.25},
+    }
+
+
+def test_what_is_chosen_within_a_trial_is_of_its_config_and_its_childrens(
+    environment: Sink,
+) -> None:
+    with trial("0"):
+        log_trial_config({"lr": 0.5})  # no worker yet
+        log(1)
+        log_trial_config({"layers": 2})
+        assert json.loads(os.environ["OTEL_RL_CONFIG"]) == {"lr": 0.5, "layers": 2}
+    log(2)
+    assert configs(environment) == {"monday-0": {"lr": 0.5, "layers": 2}, "monday": {}}
+
+
+def test_a_program_overrides_the_config_of_its_environment(
+    environment: Sink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OTEL_RL_CONFIG", '{"model": "tiny", "lr": 0}')
+    otel_rl.init(role="trainer", config={"lr": 1})
+    otel_rl.mlogger.log_config({"lr": 2})
+    otel_rl.mlogger.log_config({"layers": 3})
+    assert configs(environment) == {"monday": {"model": "tiny", "lr": 2, "layers": 3}}
+
+
+def test_a_guess_that_init_corrects_gives_the_right_run_the_environments_config(
+    environment: Sink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OTEL_RL_CONFIG", '{"lr": 1}')
+    log(1)
+    assert otel_rl.flush(timeout_s=60)
+    otel_rl.init(role="trainer", trial="tuesday")
+    assert configs(environment)["tuesday"] == {"lr": 1}
+
+
+def test_a_config_that_no_environment_holds_is_cut_and_counted(environment: Sink) -> None:
+    with trial("0", {"lr": 0.5, "long": ["x" * 4000] * 10}):
+        log(1)
+    assert configs(environment) == {"monday-0": {"lr": 0.5}}
+    assert GUARD.drops.counts()[DropReason.TOO_LARGE] == 1
 
 
 def test_an_adapter_starts_a_worker_in_each_trial(environment: Sink) -> None:
