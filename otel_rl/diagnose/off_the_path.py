@@ -4,7 +4,8 @@ A server whose queue is full makes its callers wait, and its spans say only that
 That is so whenever who takes from the queue is slower, or one more worker fills it.
 """
 
-from collections.abc import Sequence, Set
+from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 from statistics import median
 from typing import Final
 
@@ -69,7 +70,7 @@ def _is_named_work(place: PhaseKey) -> bool:
     return work_of(PhaseKey("", place.phase)) is not Work.OTHER
 
 
-def _usual(steps: Sequence[StepFacts], of: Set[PhaseKey] | None = None) -> float:
+def _usual(steps: Sequence[StepFacts], of: AbstractSet[PhaseKey] | None = None) -> float:
     """Return the median time of paths, in s, of all phases or of these."""
     return median(
         sum(

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from otel_rl.diagnose.engine import diagnose
-from otel_rl.diagnose.history.records import Facts, RowFacts, SpanFacts
+from otel_rl.diagnose.history.records import Facts, RowFacts, SpanFacts, WorkerFacts
 from otel_rl.diagnose.history.run_history import RunHistory
 from otel_rl.diagnose.result import Kind
 from otel_rl.records import ExperimentStatus
@@ -100,3 +100,37 @@ def test_all_ranks_that_are_held_up_are_named_if_two_snapshots_share_a_step() ->
     ).causes
     assert (cause.kind, cause.worker, cause.phase) == (Kind.STALL, None, "train")
     assert "trainer/0, trainer/1 came to no end of train" in cause.words
+
+
+def test_a_rank_that_loads_for_ever_is_named_and_not_those_in_a_barrier() -> None:
+    """The phases in which ranks are tell who waits for peers, and who for data."""
+    opened = {0: ("collector_wait", "rank_barrier"), 1: ("collector_wait",), 2: ("param_sync",)}
+
+    def facts(second: int) -> Facts:
+        stands_s = second - STEPS + 0.5
+        ages = {
+            f"trainer/worker/phase/age/{phase}": [
+                WorkerFacts(f"trainer/{rank}", None, 1, stands_s, 0)
+                for rank in RANKS
+                if phase in opened[rank]
+            ]
+            for phase in ("collector_wait", "rank_barrier", "param_sync")
+        }
+        has_train = RANKS if second < STEPS else (2,) if second == STEPS else ()
+        step = min(second, STEPS)
+        return Facts(
+            (100 + second) * S,
+            step,
+            [RowFacts(second, (100 + second) * S, {"loss": 1.0})] if second < STEPS else [],
+            workers=ages if second >= STEPS else {},
+            spans=[
+                SpanFacts(step, "trainer", "train", f"trainer/{rank}", False, 1, 0.5, 0.5, 0)
+                for rank in has_train
+            ],
+            lags=[(f"trainer/{rank}", 0.01) for rank in RANKS],
+            status=ExperimentStatus.RUNNING,
+        )
+
+    (cause,) = diagnose(RunHistory(map(facts, range(STEPS + SILENT_S)))).causes
+    assert (cause.kind, cause.worker) == (Kind.STALL, "trainer/1")
+    assert cause.phase == "collector_wait"
