@@ -35,8 +35,8 @@ def is_off_the_path(
 ) -> bool:
     """Return whether steps do not depend on how long a phase takes.
 
-    False if that is not known: without paths, for a phase whose name tells what it does, or for the
-    role that makes the steps.
+    False if that is not known: without paths, for what is no call or its answer, for a phase whose
+    name tells what it does, or for the role that makes the steps.
 
     Args:
         history: Of the run.
@@ -45,6 +45,8 @@ def is_off_the_path(
         until: First step in which it does no more; None if it goes on.
     """
     if _is_named_work(place) or PhaseKey(place.role, STEP_SPAN) in history.spans:
+        return False
+    if not any(_is_of_one_call(place, other) for other in history.spans):
         return False
     known = [step for step in history.steps if step.path]
     if any((role, phase) == place for step in known for role, phase, *_ in step.path):
@@ -68,6 +70,12 @@ def is_off_the_path(
 def _is_named_work(place: PhaseKey) -> bool:
     """Return whether the name of a phase tells what it does, whatever its role does."""
     return work_of(PhaseKey("", place.phase)) is not Work.OTHER
+
+
+def _is_of_one_call(one: PhaseKey, other: PhaseKey) -> bool:
+    """Return whether spans are of a client and its server: of one name, or that with a route."""
+    names = sorted((one.phase, other.phase), key=len)
+    return one.role != other.role and f"{names[1]} ".startswith(f"{names[0]} ")
 
 
 def _usual(steps: Sequence[StepFacts], of: AbstractSet[PhaseKey] | None = None) -> float:
