@@ -40,7 +40,7 @@ class TotalIntake:
         if point.series.instrument is not Instrument.COUNTER:
             self._add_level(stream, point, received_ns)
             return
-        if is_delta and not self._is_new(stream, point):
+        if is_delta and not self._is_new_count(stream, point):
             return
         counter = stream.counter
         is_known = counter is not None and counter.time_ns > 0
@@ -152,7 +152,8 @@ class TotalIntake:
         if point.step is not None or self._to.has_told_shared:
             return
         if point.temporality is Temporality.DELTA:
-            stream.note_interval(point.start_ns, point.time_ns)
+            is_integer = isinstance(point, HistogramPoint) or isinstance(point.value, int)
+            stream.note_interval(point.start_ns, point.time_ns, is_integer=is_integer)
         if (len(stream.lives) > 1 or stream.overlaps) and stream.is_shared:
             self._to.has_told_shared = True
             self._to.warnings.append(of_shared(point.series, point.time_ns))
@@ -161,6 +162,25 @@ class TotalIntake:
         is_delta = point.temporality is Temporality.DELTA and point.step is None
         delta_ns = min(point.start_ns, _MAX_DELTA_NS) if is_delta else 0
         return self._to.is_new(stream, point.covers, step=point.step, delta_ns=delta_ns)
+
+    def _is_new_count(self, stream: Stream, point: SumPoint) -> bool:
+        """Return whether a delta is new; of two counters of one name, both are.
+
+        One is of integers and one of floats, and both have the same interval. The second is kept as
+        a nanosecond longer.
+        """
+        other = stream.counter
+        start_ns = min(point.start_ns, _MAX_DELTA_NS)
+        if (
+            point.step is None
+            and start_ns > 1
+            and other is not None
+            and other.is_beside(
+                point.start_ns, point.time_ns, is_integer=isinstance(point.value, int)
+            )
+        ):
+            return self._to.is_new(stream, point.covers, step=None, delta_ns=start_ns - 1)
+        return self._is_new(stream, point)
 
     def _is_before_the_run(self, point: _Total) -> bool:
         """Return whether the first point of a series has counts of a time before the run.

@@ -21,7 +21,6 @@ precedes its time like any other, and the whole total counts.
 
 import bisect
 import math
-import operator
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
@@ -101,14 +100,15 @@ class _Lives(Generic[_LifeT]):
         lives: By start and step. A life has several starts if several Collectors scraped it.
         lost_step: Start and step of the latest forgotten life with a step; all earlier ones are
             forgotten, too. None if none is.
-        interval_ns: Start and end of the last delta; not in the journal.
+        intervals_ns: Start and end of the last delta of integers (True), and of floats (False): an
+            SDK may have two counters of one name; not in the journal.
         overlaps: How many of the last deltas overlap with the one before; not in the journal.
     """
 
     time_ns: int = 0
     lives: dict[_Key, _LifeT] = field(default_factory=dict)
     lost_step: tuple[int, int] | None = None
-    interval_ns: tuple[int, int] = (0, 0)
+    intervals_ns: dict[bool, tuple[int, int]] = field(default_factory=dict)
     overlaps: int = 0
 
     def before(
@@ -152,19 +152,27 @@ class _Lives(Generic[_LifeT]):
         """
         if self.overlaps >= _OVERLAPS:
             return True
-        starts = [(start_ns, life) for (start_ns, step), life in self.lives.items() if step is None]
-        _, newest = max(starts, key=operator.itemgetter(0), default=(0, None))
-        return newest is not None and any(
-            start_ns > 0 and life is not newest and life.time_ns > newest.time_ns
-            for start_ns, life in starts
-        )
+        # Those of integers and of floats may be two counters of one process, see ``_start_of``.
+        newest: dict[bool, tuple[int, int]] = {}  # start and time
+        last_ns: dict[bool, int] = {}
+        for (start_ns, step), life in self.lives.items():
+            if step is None:
+                kind = isinstance(life.amount, int)
+                newest[kind] = max(newest.get(kind, (0, 0)), (start_ns, life.time_ns))
+                if start_ns > 0:
+                    last_ns[kind] = max(last_ns.get(kind, 0), life.time_ns)
+        return any(time_ns > newest[kind][1] for kind, time_ns in last_ns.items())
 
-    def note_interval(self, start_ns: int, end_ns: int) -> None:
+    def note_interval(self, start_ns: int, end_ns: int, *, is_integer: bool = True) -> None:
         """Compare the interval of a delta with the one before."""
-        first_ns, last_ns = self.interval_ns
+        first_ns, last_ns = self.intervals_ns.get(is_integer, (0, 0))
         is_overlapping = 0 < start_ns < last_ns - _MOVED_NS and first_ns + _MOVED_NS < end_ns
         self.overlaps = self.overlaps + 1 if is_overlapping else 0
-        self.interval_ns = (start_ns, end_ns)
+        self.intervals_ns[is_integer] = (start_ns, end_ns)
+
+    def is_beside(self, start_ns: int, end_ns: int, *, is_integer: bool) -> bool:
+        """Return whether the last delta of the other type of numbers has this interval."""
+        return self.intervals_ns.get(not is_integer) == (start_ns, end_ns)
 
     def note(self, start_ns: int, step: int | None, life: _LifeT) -> None:
         """Store ``life`` under a start, after a point of it."""
@@ -263,7 +271,10 @@ class CounterStream(_Lives[_Life]):
             missing or at the point's own time.
         """
         if point.temporality is Temporality.DELTA:
-            return Increment(point.value, _seconds(point.start_ns, point.time_ns))
+            # The other counter of the name has told of the same time.
+            _, told_ns = self.intervals_ns.get(not isinstance(point.value, int), (0, 0))
+            since_ns = max(point.start_ns, told_ns) if point.start_ns else 0
+            return Increment(point.value, _seconds(since_ns, point.time_ns))
         time_ns, value, step = point.time_ns, point.value, point.step
         start_ns = self._start_of(point)
         before = self.before(start_ns, time_ns, value, step)
