@@ -51,6 +51,10 @@ _OVERLAPS = 3
 _Key = tuple[int, int | None]
 """Start and step."""
 
+_Interval = tuple[int, int, float]
+
+_NO_INTERVAL: _Interval = (0, 0, 0)
+
 
 @dataclass(frozen=True, slots=True)
 class Increment:
@@ -100,15 +104,19 @@ class _Lives(Generic[_LifeT]):
         lives: By start and step. A life has several starts if several Collectors scraped it.
         lost_step: Start and step of the latest forgotten life with a step; all earlier ones are
             forgotten, too. None if none is.
-        intervals_ns: Start and end of the last delta of integers (True), and of floats (False): an
-            SDK may have two counters of one name; not in the journal.
+        last: Start, end and amount of the last delta; not in the journal.
+        other: Of the last delta of the other type, integers or floats: an SDK may have two counters
+            of one name; not in the journal.
+        is_torn: Whether two points of one start and time had different amounts; not in the journal.
         overlaps: How many of the last deltas overlap with the one before; not in the journal.
     """
 
     time_ns: int = 0
     lives: dict[_Key, _LifeT] = field(default_factory=dict)
     lost_step: tuple[int, int] | None = None
-    intervals_ns: dict[bool, tuple[int, int]] = field(default_factory=dict)
+    last: _Interval = _NO_INTERVAL
+    other: _Interval = _NO_INTERVAL
+    is_torn: bool = False
     overlaps: int = 0
 
     def before(
@@ -129,6 +137,7 @@ class _Lives(Generic[_LifeT]):
         """
         life = self.lives.get((start_ns, step))
         if life is not None:
+            self.is_torn |= start_ns > 0 and life.time_ns == time_ns and life.amount != amount
             return None if _is_older(life, start_ns, time_ns, amount) else _since(life, amount)
         if self._is_lost(start_ns, step):
             return None
@@ -163,16 +172,30 @@ class _Lives(Generic[_LifeT]):
                     last_ns[kind] = max(last_ns.get(kind, 0), life.time_ns)
         return any(time_ns > newest[kind][1] for kind, time_ns in last_ns.items())
 
-    def note_interval(self, start_ns: int, end_ns: int, *, is_integer: bool = True) -> None:
+    def note_interval(self, start_ns: int, end_ns: int, amount: float) -> None:
         """Compare the interval of a delta with the one before."""
-        first_ns, last_ns = self.intervals_ns.get(is_integer, (0, 0))
+        if self._other_is_of(amount):
+            self.last, self.other = self.other, self.last
+        first_ns, last_ns, _ = self.last
         is_overlapping = 0 < start_ns < last_ns - _MOVED_NS and first_ns + _MOVED_NS < end_ns
         self.overlaps = self.overlaps + 1 if is_overlapping else 0
-        self.intervals_ns[is_integer] = (start_ns, end_ns)
+        self.last = (start_ns, end_ns, amount)
 
-    def is_beside(self, start_ns: int, end_ns: int, *, is_integer: bool) -> bool:
+    def note_repeat(self, start_ns: int, end_ns: int, amount: float) -> None:
+        """Compare a delta that was taken for a repetition with the last one."""
+        last = self.other if self._other_is_of(amount) else self.last
+        self.is_torn |= last[:2] == (start_ns, end_ns) and last[2] != amount
+
+    def is_beside(self, start_ns: int, end_ns: int, amount: float) -> bool:
         """Return whether the last delta of the other type of numbers has this interval."""
-        return self.intervals_ns.get(not is_integer) == (start_ns, end_ns)
+        return self._of_other_type(amount)[:2] == (start_ns, end_ns)
+
+    def _of_other_type(self, amount: float) -> _Interval:
+        return self.last if self._other_is_of(amount) else self.other
+
+    def _other_is_of(self, amount: float) -> bool:
+        """Return whether ``other`` has the interval that an amount continues."""
+        return self.last[1] > 0 and isinstance(self.last[2], int) != isinstance(amount, int)
 
     def note(self, start_ns: int, step: int | None, life: _LifeT) -> None:
         """Store ``life`` under a start, after a point of it."""
@@ -272,7 +295,7 @@ class CounterStream(_Lives[_Life]):
         """
         if point.temporality is Temporality.DELTA:
             # The other counter of the name has told of the same time.
-            _, told_ns = self.intervals_ns.get(not isinstance(point.value, int), (0, 0))
+            _, told_ns, _ = self._of_other_type(point.value)
             since_ns = max(point.start_ns, told_ns) if point.start_ns else 0
             return Increment(point.value, _seconds(since_ns, point.time_ns))
         time_ns, value, step = point.time_ns, point.value, point.step

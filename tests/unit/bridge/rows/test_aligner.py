@@ -372,6 +372,42 @@ def test_deltas_of_two_counters_of_one_name_count_once_each(first: float, shift_
     assert not any(SHARED in row.labels for row in rows)
 
 
+@pytest.mark.parametrize("temporality", Temporality)
+def test_two_totals_of_one_series_and_time_are_told(temporality: Temporality) -> None:
+    """The Collector's groupbyattrs moves what distinguishes them to the resource."""
+    bench = Bench(window_s=60)
+    for second in range(1, 4):
+        is_delta = temporality is Temporality.DELTA
+        points = [
+            replace(
+                counter(GENERATOR0, second, value, start_s=second - 1 if is_delta else 0),
+                temporality=temporality,
+                covers=Covered(0, T0 + second * S) if is_delta else None,
+            )
+            for value in (3 * second, 5 * second)
+        ]
+        bench.export(GENERATOR0, *points)
+    rows = bench.aligner.close(T0, everything=True)
+    told = [row.labels[SHARED] for row in rows if SHARED in row.labels]
+    assert len(told) == 1
+    assert "two totals" in told[0]
+
+
+@pytest.mark.parametrize("temporality", Temporality)
+def test_a_repeated_total_is_told_nothing(temporality: Temporality) -> None:
+    bench = Bench(window_s=60)
+    for second in range(1, 4):
+        is_delta = temporality is Temporality.DELTA
+        point = replace(
+            counter(GENERATOR0, second, 3 * second, start_s=second - 1 if is_delta else 0),
+            temporality=temporality,
+            covers=Covered(0, T0 + second * S) if is_delta else None,
+        )
+        bench.export(GENERATOR0, point)
+        bench.export(GENERATOR0, point)
+    assert not any(SHARED in row.labels for row in bench.aligner.close(T0, everything=True))
+
+
 def test_levels_are_summed_over_workers_and_not_over_time() -> None:
     bench = Bench(window_s=5)
     for index in range(2):
