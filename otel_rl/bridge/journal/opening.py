@@ -43,6 +43,8 @@ class JournalPlace(NamedTuple):
     def without_runs(self) -> str:
         """Return one sentence for a place without any run."""
         if self.url is None and not self.directory.is_dir():
+            if self.directory.exists():
+                return f"{str(self.directory)!r} is no directory."
             return f"There is no directory {str(self.directory)!r}."
         return f"There is no run {self.words}."
 

@@ -173,18 +173,22 @@ class Catalogue:
         return [section for section in sections if section["panels"]]
 
     def keys(self, data: RunData) -> list[dict[str, Any]]:
-        """Return titles and the keys of their charts that have data."""
+        """Return titles and the keys of their charts that have data, with their units."""
         found = [
             {
                 "title": section.title,
-                "keys": [
-                    label(key)
+                "keys": [label(key) for key, _ in known],
+                "units": [label(unit) for _, unit in known],
+            }
+            for section in self._sections
+            for known in [
+                [
+                    (key, panel.unit)
                     for panel in section.panels
                     for key in panel.keys
                     if key in data.series
-                ],
-            }
-            for section in self._sections
+                ]
+            ]
         ]
         return [section for section in found if section["keys"]]
 
