@@ -523,8 +523,15 @@ def test_where_a_line_is_not_a_number_is_a_cross(viewed: Viewed) -> None:
     browser = viewed.open(diverged, "overview")
     browser.wait("document.querySelector('[data-panel]')?.data?.length === 2")
     assert browser.get("document.querySelector('[data-panel]').data[1].x") == [*range(15, 21)]
-    assert "NaN" in browser.get("document.querySelector('.facts').textContent")
+    assert "NaNreward, since step 15" in browser.get("document.querySelector('.facts').textContent")
     assert browser.complaints() == ["NaN"]  # the loss
+    browser.open(viewed.url, "runs")
+    line = f"document.querySelector('[data-run=\"{run_id('diverged', 'default')}\"]')"
+    assert browser.get(f"{line}.children[5].textContent") == "NaNsince step 15"
+    browser.do(f"{line}.querySelector('input:not(:checked)')?.click()")
+    crosses = "document.querySelector('#compare').data.find((one) => one.yaxis === 'y2')"
+    browser.wait(f"{crosses}?.name.startsWith('diverged/')")
+    browser.wait(f"{crosses}.x.length === 6")
 
 
 def test_a_report_says_of_when_it_is(viewed: Viewed) -> None:

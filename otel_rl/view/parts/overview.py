@@ -111,7 +111,23 @@ def headline(data: RunData, keys: Sequence[KeySpec]) -> dict[str, Any] | None:
             points = downsample(series.steps, series.values, most=_SPARK_POINTS)
             last = series.values[-1]
             newest = last if math.isfinite(last) else str(last)
-            return {"name": word, "key": label(spec.key), "last": newest, **points._asdict()}
+            return {
+                "name": word,
+                "key": label(spec.key),
+                "last": newest,
+                "lost_since": _lost_since(series),
+                **points._asdict(),
+            }
+    return None
+
+
+def _lost_since(series: Series) -> float | None:
+    """Return the step from which on all values are NaN or infinite, if any was finite before."""
+    since = None
+    for step, value in zip(reversed(series.steps), reversed(series.values), strict=True):
+        if math.isfinite(value):
+            return since
+        since = step
     return None
 
 

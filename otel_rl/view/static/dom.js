@@ -121,6 +121,12 @@ const otelRl = {
     if (focused) [...element.querySelectorAll("[data-focus]")].find((one) => one.dataset.focus === focused)?.focus({ preventScroll: true });
   },
 
+  // Since when a value is NaN or infinite.
+  withLoss(text, shown) {
+    const isLost = shown?.lost_since !== null && shown?.lost_since !== undefined;
+    return isLost ? `${text}${text ? ", " : ""}since step ${shown.lost_since}` : text;
+  },
+
   withUnit(text, unit) { return unit ? `${text} (${unit})` : text; },
 
   select(label, options, chosen, onchange) {

@@ -89,16 +89,16 @@ otelRl.pages.runs = class {
     const chosen = this.chosenOf(runs.filter((run) => run.step !== null));
     const last = (run) => { const value = run.shown?.last; return typeof value === "string" ? -Infinity : value; };
     const columns = [["Compare", null], ["Run", (run) => `${run.experiment}/${run.trial}`], ["State", (run) => run.state], ["Step", (run) => run.step], ["Trend", null],
-      ["Reward", last], ["Verdict", (run) => run.verdict], ["Workers", (run) => this.workers(run).alive, "wide-only"], ["Duration", (run) => run.lasted_s, "wide-only"], ["Active", (run) => run.idle_s]];
+      ["Reward", last], ["Verdict", (run) => run.verdict], ["Workers", (run) => this.workers(run).alive, "wide-only"], ["Duration", (run) => run.lasted_s, "wide-only"], ["Last data", (run) => run.idle_s]];
     const [head, sorted] = otelRl.sortable(columns, runs, this.order, () => this.drawTable());
     otelRl.keepFocus(this.table, () => {
       otelRl.fill(this.table, h("table", {}, head, h("tbody", {}, sorted.map((run) => this.line(run, chosen)))));
       const leftOut = this.found.left_out - this.older.length;
       if (leftOut > 0) this.table.append(h("p", { class: "quiet" }, `and ${leftOut} older runs: search finds them by name`));
     });
-    const orders = [["", "last active"], ...columns.filter(([, value]) => value).map(([name]) => [name, name.toLowerCase()])];
+    const orders = [["", "as listed"], ...columns.filter(([, value]) => value).map(([name]) => [name, name.toLowerCase()])];
     otelRl.fill(this.ordering, otelRl.select("order", orders, this.order.by ?? "", (by) => {
-      this.order = { by: by || null, down: !["Run", "State", "Verdict", "Active"].includes(by) };
+      this.order = { by: by || null, down: !["Run", "State", "Verdict", "Last data"].includes(by) };
       this.drawTable();
     }));
     this.hide();
@@ -178,13 +178,18 @@ otelRl.pages.runs = class {
     const traces = lines.flatMap((line, place) => {
       const run = runs[place];
       const color = palette[this.colors.get(run.id) % palette.length];
-      return withTrend(line, (x) => x, {
+      const drawn = withTrend(line, (x) => x, {
         type: "scatter", mode: line.xs.length < 3 ? "markers" : "lines", connectgaps: false,
         name: otelRl.plain(`${run.experiment}/${run.trial}`), line: { width: 2, color }, marker: { color }, hovertemplate: `%{y:.4~g} ${otelRl.plain(this.units.get(key) ?? "")}`,
       });
+      const crosses = notFinite(drawn);
+      if (!crosses) return drawn;
+      // Each run has a line of crosses of its own, in its colour.
+      const name = `${drawn[0].name}: ${crosses.name}`;
+      return [...drawn, { ...crosses, name, y: crosses.x.map(() => 0.03 * (1 + place)), marker: { ...crosses.marker, color }, hovertemplate: "NaN or infinite" }];
     }).filter((one) => one.x.length);
-    const lost = notFinite(traces);
-    otelRl.charts.draw(this.plot, lost ? [...traces, lost] : traces, {
+    const lost = traces.some((one) => one.yaxis === "y2");
+    otelRl.charts.draw(this.plot, traces, {
       showlegend: true, margin: { l: 44, r: 10, t: 6, b: 50 }, uirevision: `${key} ${this.x}`,
       yaxis: { title: { text: otelRl.plain(otelRl.withUnit(key, this.units.get(key))), font } }, xaxis: { title: { text: this.x === "time" ? "hours" : "step", standoff: 4, font } },
       ...(lost ? { yaxis2: { overlaying: "y", range: [0, 1], visible: false, fixedrange: true } } : {}),
@@ -205,7 +210,7 @@ otelRl.pages.runs = class {
       h("td", {}, otelRl.badge(run.state)), h("td", {}, run.step ?? "–"),
       h("td", {}, run.shown && run.shown.ys.length ? otelRl.spark(run.shown.ys) : null),
       h("td", { title: run.shown ? run.shown.key : null }, run.shown ? otelRl.number(run.shown.last) : "–",
-        run.shown && run.shown.name !== "reward" ? h("div", { class: "quiet" }, run.shown.name) : null),
+        h("div", { class: "quiet" }, otelRl.withLoss(run.shown && run.shown.name !== "reward" ? run.shown.name : "", run.shown))),
       h("td", {}, run.verdict ? otelRl.badge(run.verdict) : "–", run.cause ? h("div", { class: "quiet" }, h("bdi", { class: "cut" }, run.cause)) : null),
       h("td", { class: "wide-only" }, expected ? `${run.state === "interrupted" ? "?" : alive} of ${expected}` : "–"),
       h("td", { class: "wide-only" }, otelRl.duration(run.lasted_s)), h("td", {}, `${otelRl.duration(run.idle_s)} ago`));
