@@ -456,6 +456,9 @@ def test_a_phone_scrolls_in_one_direction(viewed: Viewed) -> None:
     try:
         browser.open(viewed.url, "runs")
         assert browser.get("document.documentElement.scrollWidth <= innerWidth")
+        labels = "[...document.querySelectorAll('.list td[data-label]')]"
+        before = f"{labels}.map((one) => getComputedStyle(one, '::before').content)"
+        assert {text.strip() for text in browser.get(before)} == {'"step "', '"reward "'}
         badges = "[...document.querySelectorAll('.list .badge')].map((one) => one.parentElement)"
         right = f"{badges}.map((one) => one.getBoundingClientRect().right)"
         assert max(browser.get(right)) <= 500  # states and verdicts are seen

@@ -11,7 +11,7 @@ otelRl.pages.health = class {
     const isSize = (one) => one.name.includes("journal");
     const facts = [
       ["tracker", found.tracker || "–"], ["delivery", found.state || "–"], ["rows", found.rows.toLocaleString("en")],
-      ["unconfirmed rows", found.unconfirmed.toLocaleString("en")], ["requests in the spool", bytes(found.waiting_bytes)],
+      ["rows not confirmed yet", found.unconfirmed.toLocaleString("en")], ["requests not read yet", bytes(found.waiting_bytes)],
     ];
     const link = /^https?:\/\//.test(found.location) ? h("a", { href: found.location, rel: "noreferrer", target: "_blank" }, found.location) : h("code", {}, found.location || "not opened yet");
     otelRl.fill(this.root, h("h2", { class: "unseen" }, "Health"),
