@@ -130,9 +130,9 @@ def test_overrides_of_a_job_of_hydra_are_the_config_of_its_run() -> None:
         db=Unresolved(host="h"),
         flag=True,
     )
-    module = launcher("hydra.core.utils", run_job=lambda _function, config: found.append(read()))
     found: list[object] = []
     read = config
+    module = launcher("hydra.core.utils", run_job=lambda _function, config: found.append(read()))
     module.run_job(None, given)
     assert found == [
         {
