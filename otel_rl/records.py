@@ -766,7 +766,8 @@ class Decoded:
         announcements: Of the run.
         departures: Of workers.
         has_more: True if further parts of the batch follow.
-        is_sampled: True if a span says that others of its step may have been dropped.
+        sampled: Latest end of a span that says that others of its step may have been dropped, by
+            worker.
     """
 
     points: Sequence[Point]
@@ -776,7 +777,7 @@ class Decoded:
     announcements: Sequence[Announcement] = ()
     departures: Sequence[Departure] = ()
     has_more: bool = False
-    is_sampled: bool = False
+    sampled: Mapping[Worker, int] = field(default_factory=dict)
 
     @property
     def items(self) -> int:

@@ -32,7 +32,7 @@ characters, for a table ``MAX_TABLE_KEY_LENGTH``, is cut, and ends in such a seg
 
 import hashlib
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from otel_rl.bridge.otlp.device_attributes import device_metric, without_labels
 from otel_rl.records import GPUS, HOSTS
@@ -43,7 +43,9 @@ __all__ = [
     "DIAGNOSIS_CAUSE",
     "MAX_KEY_LENGTH",
     "MAX_TABLE_KEY_LENGTH",
+    "NO_FINDING",
     "OVERFLOW",
+    "alert_text",
     "device_key",
     "device_prefix",
     "metric_path",
@@ -58,6 +60,9 @@ DIAGNOSIS_CAUSE = "diagnosis/cause"
 
 DIAGNOSIS_ALERT = "diagnosis/alert"
 """Label of the row for which trackers that support it send an alert: the finding in words."""
+
+NO_FINDING = "none"
+"""Value of these labels after a finding is withdrawn: trackers keep the last value of a label."""
 
 MAX_KEY_LENGTH = 1024
 """Length of a key without its statistic, in characters, all of them ASCII."""
@@ -188,6 +193,12 @@ def read_key(key: str) -> tuple[str, ...]:
         for segment in key.removeprefix("x_").split("/")
         if not _VARIANT.fullmatch(segment)
     )
+
+
+def alert_text(labels: Mapping[str, str]) -> str | None:
+    """Return the finding that a row with these labels alerts of; None without one."""
+    words = labels.get(DIAGNOSIS_ALERT, NO_FINDING)
+    return None if words == NO_FINDING else words
 
 
 def _segments(text: str, separators: re.Pattern[str]) -> list[str]:

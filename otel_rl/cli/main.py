@@ -12,6 +12,7 @@ import signal
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from otel_rl.bridge.garbage import collect_rarely
@@ -81,6 +82,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         logging.basicConfig(
             level=_log_level(os.environ.get("OTEL_RL_LOG_LEVEL") or "WARNING"), handlers=[handler]
         )
+        _check_working_directory()
         status: int = arguments.command(arguments)
         sys.stdout.flush()
     except BrokenPipeError:  # the reader, such as `head`, has closed the pipe
@@ -98,6 +100,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         print_error(f"otel-rl: the output cannot be written: {exc.strerror}.")
         return 1
     return status
+
+
+def _check_working_directory() -> None:
+    try:
+        Path.cwd()
+    except FileNotFoundError as exc:
+        raise ConfigError(
+            "The working directory was removed.", hint="Change to another one and call it again."
+        ) from exc
 
 
 class _Formatter(logging.Formatter):

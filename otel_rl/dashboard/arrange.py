@@ -10,7 +10,7 @@ from otel_rl.records import KeySpec
 from otel_rl.semconv import names
 from otel_rl.semconv.spec import Tier
 
-__all__ = ["Panel", "Section", "arrange", "as_json", "in_words"]
+__all__ = ["Panel", "Section", "arrange", "as_json", "in_words", "unit_words"]
 
 _NO_CHARTS: Final = frozenset({"table", "text"})
 
@@ -152,7 +152,7 @@ def _panel_of(spec: KeySpec) -> tuple[object, ...]:
 
 
 def _panel(specs: Sequence[KeySpec]) -> Panel:
-    first, rule, unit = specs[0], _rule(specs[0]), _unit(specs[0].unit)
+    first, rule, unit = specs[0], _rule(specs[0]), unit_words(specs[0].unit)
     words = [rule.title or _words(first)]
     if rule.join is not Join.METRIC:
         if first.role and first.role not in words[0]:
@@ -179,7 +179,7 @@ def _words(spec: KeySpec) -> str:
     return text[0].upper() + text[1:]
 
 
-def _unit(unit: str) -> str:
+def unit_words(unit: str) -> str:
     """Return a UCUM unit in words: ``{token}/s`` is token/s."""
     parts = (_UNITS.get(part, part.strip("{}")) for part in unit.split("/"))
     return "/".join(parts).removeprefix("/")

@@ -40,6 +40,7 @@ from otel_rl.diagnose.explain import SLACK, is_near, unexplained
 from otel_rl.diagnose.history.delays import is_late
 from otel_rl.diagnose.history.records import PARTIAL_PATH, StepFacts
 from otel_rl.diagnose.history.run_history import PhaseKey, RunHistory
+from otel_rl.diagnose.off_the_path import no_effect
 from otel_rl.diagnose.result import Cause, Diagnosis, Evidence, Kind, Verdict
 from otel_rl.diagnose.spans.critical_path import IDLE
 from otel_rl.diagnose.stats.levels import LONGER, LONGER_NOISE, LevelChange, level, settled
@@ -117,7 +118,7 @@ def diagnose(
     if steps is not None and last - first < _FEW:
         causes = _ranked(part, _of_few(part, first, last))
     else:
-        found: Iterable[Cause] = (cause for detect in _DETECTORS for cause in detect(part))
+        found: Iterable[Cause] = _detected(part)
         if not passed:
             found = lasting(part, found, silent_s)
         if steps is not None:
@@ -152,6 +153,11 @@ def diagnose(
         seen.unknown,
         sum(PARTIAL_PATH in step.values for step in part.steps),
     )
+
+
+def _detected(history: RunHistory) -> Iterator[Cause]:
+    found = (cause for detect in _DETECTORS for cause in detect(history))
+    return (cause for cause in found if not no_effect(history, cause))
 
 
 def _pauses(history: RunHistory) -> Iterator[str]:
@@ -215,8 +221,7 @@ def _passed(history: RunHistory) -> list[Cause]:
         if over is None or not over.is_fall(ratio=0.7):
             continue
         part = history.between(history.first, last)
-        found = (cause for detect in _DETECTORS for cause in detect(part))
-        causes = _ranked(part, (one for one in found if is_near(one.since, longer.step)))
+        causes = _ranked(part, (one for one in _detected(part) if is_near(one.since, longer.step)))
         if causes:
             return [
                 replace(one, until=over.step, words=f"{one.words}; over since step {over.step}")

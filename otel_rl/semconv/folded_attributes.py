@@ -6,7 +6,9 @@ The section ``folds`` of a table:
     kept      attributes that are part of a key
     classes   those whose numbers are kept as their class: 204 is 2xx
 
-All others, such as a peer and its port, only distinguish series.
+All others, such as a peer and its port, only distinguish series. Or, instead of the two:
+
+    apart     attributes that only distinguish series; all others are part of a key
 """
 
 from collections.abc import Mapping, Sequence
@@ -35,6 +37,11 @@ class _Fold:
 
     kept: frozenset[str]
     classes: frozenset[str]
+    apart: frozenset[str]
+
+    def keeps(self, key: str) -> bool:
+        """Return whether an attribute is part of a key."""
+        return key not in self.apart if self.apart else key in self.kept or key in self.classes
 
 
 def fold(name: str, attributes: Attributes) -> tuple[Attributes, Attributes]:
@@ -53,7 +60,7 @@ def fold(name: str, attributes: Attributes) -> tuple[Attributes, Attributes]:
     kept = [
         (key, _class(value) if key in found.classes else value)
         for key, value in attributes
-        if key in found.kept or key in found.classes
+        if found.keeps(key)
     ]
     return tuple(kept), (*(pair for pair in attributes if pair not in kept), *apart)
 
@@ -75,4 +82,4 @@ def _by_prefix() -> Sequence[tuple[str, _Fold]]:
 
 
 def _read(section: Mapping[str, Any]) -> _Fold:
-    return _Fold(frozenset(section["kept"]), frozenset(section["classes"]))
+    return _Fold(*(frozenset(section.get(field, ())) for field in ("kept", "classes", "apart")))

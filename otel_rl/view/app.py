@@ -7,6 +7,7 @@ forbids it.
 import asyncio
 import gzip
 import importlib.resources
+import secrets
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Final
@@ -20,6 +21,7 @@ from starlette.routing import BaseRoute, Route
 from otel_rl.errors import Unauthenticated
 from otel_rl.view.access import COOKIE, Access, Forbidden
 from otel_rl.view.pages import Answer, Question
+from otel_rl.view.report_jobs import UNFINISHED
 
 __all__ = ["Ask", "PageRoutes"]
 
@@ -127,7 +129,13 @@ class PageRoutes:
         except Forbidden as exc:
             return _error(403, str(exc))
         path = request.path_params["path"]
-        answer = await self._ask(Question(path, dict(request.query_params), experiments))
+        query = dict(request.query_params)
+        if path.endswith("/report"):
+            query = {"ticket": secrets.token_hex(8)}
+        question = Question(path, query, experiments)
+        while (answer := await self._ask(question)).status == UNFINISHED:
+            if self._stopping.is_set() or await request.is_disconnected():
+                return _error(503, "The report was given up.")
         headers = {**_HEADERS, "vary": "accept-encoding"}
         body = answer.body
         if answer.encoding and _takes_gzip(request):

@@ -94,7 +94,7 @@ class Journals:
     """
 
     def __init__(self, place: JournalPlace, bound: MemoryBound | None = None) -> None:
-        self._directory = place.directory
+        self._place = place
         self._shared: Journal | None = None if place.url is None else place.open()
         # By the size of their columns.
         self._data: Kept[tuple[str, int], RunData] = Kept(bound or MemoryBound(_MAX_MEMORY_BYTES))
@@ -140,18 +140,13 @@ class Journals:
             key = one.run.key
             if wanted in {None, one.id, str(key), key.experiment, key.trial}:
                 return one
-        if wanted is None:
-            raise ConfigError(
-                f"There is no run in the journals below {str(self._directory)!r}.",
-                hint="Name the data directory of a bridge: --data DIR.",
-            )
+        if wanted is None or not found:
+            raise self._place.no_run()
         names = _near_first(wanted, sorted({str(one.run.key) for one in found}))
         more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
         raise ConfigError(
-            f"There is no run {wanted!r}.",
-            hint=f"There are: {', '.join(names[:_MOST_NAMES])}{more}."
-            if names
-            else "Name the data directory of a bridge: --data DIR.",
+            f"There is no run {wanted!r} {self._place.words}.",
+            hint=f"There are: {', '.join(names[:_MOST_NAMES])}{more}.",
         )
 
     def revision(self) -> int:
@@ -187,7 +182,7 @@ class Journals:
         if self._shared is not None:
             yield None, self._shared.read
             return
-        for directory in journals_below(self._directory):
+        for directory in journals_below(self._place.directory):
             yield directory, partial(looking, directory)
 
 

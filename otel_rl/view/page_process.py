@@ -28,10 +28,10 @@ from otel_rl.bridge.ingest.security.tokens import Grant
 from otel_rl.bridge.live_diagnosis.diagnosis_client import reading_environment
 from otel_rl.errors import OtelRLError
 from otel_rl.redaction import shown
-from otel_rl.view import report
 from otel_rl.view.access import Access
 from otel_rl.view.app import PageRoutes
 from otel_rl.view.pages import Answer, Pages, Question
+from otel_rl.view.report_jobs import ReportJobs
 
 __all__ = ["BridgePage", "main"]
 
@@ -173,15 +173,15 @@ def main(descriptor: int) -> None:
     channel: _Channel = Connection(descriptor)
     with contextlib.suppress(EOFError, ConnectionError):
         settings = BridgeSettings.model_validate(orjson.loads(channel.recv_bytes()))
-        pages: Pages | None = None
+        jobs: ReportJobs | None = None
         while channel.poll(_IDLE_S):
             path, query, experiments = orjson.loads(channel.recv_bytes())
             try:
-                pages = pages or Pages(settings)
+                jobs = jobs or ReportJobs(Pages(settings))
             except OtelRLError as exc:  # of the shared database; the next question tries again
                 answer = Answer(503, orjson.dumps({"error": shown(str(exc))}))
             else:
-                answer = report.answer(pages, Question(path, query, experiments))
+                answer = jobs.answer(Question(path, query, experiments))
             channel.send_bytes(orjson.dumps([answer.status, answer.media, answer.encoding]))
             channel.send_bytes(answer.body)
 

@@ -13,6 +13,7 @@ import orjson
 
 from otel_rl.bridge.config import BridgeSettings
 from otel_rl.bridge.journal.run_reader import read_keys, read_standing
+from otel_rl.dashboard.arrange import unit_words
 from otel_rl.errors import OtelRLError
 from otel_rl.records import KeySpec
 from otel_rl.redaction import redacted, shown
@@ -35,6 +36,7 @@ from otel_rl.view.parts.overview import (
     step_seconds,
 )
 from otel_rl.view.parts.rollouts import Order, Wanted, rollouts
+from otel_rl.view.parts.run_results import RunResults
 from otel_rl.view.parts.timeline import step_without_spans, timeline
 from otel_rl.view.parts.workers import heatmap, phases, standing
 
@@ -44,7 +46,7 @@ _log = logging.getLogger(__name__)
 
 _MAX_RUNS: Final = 200
 _MAX_CATALOGUES: Final = 16
-_MAX_SUMMARIES: Final = 20  # runs of the list whose rewards are drawn
+_MAX_SUMMARIES: Final = 20  # runs of the list whose rewards are drawn; of others, see RunResults
 _COMPRESSED_FROM: Final = 4_096
 _EVERY_POINT: Final = 1_000_000  # of a line that is saved
 
@@ -101,6 +103,7 @@ class Pages:
         self._settings = settings
         self._clock_ns = clock_ns
         self._journals = Journals(settings.journal_place)
+        self._results = RunResults(self._journals)
         self._diagnoses = Diagnoses(every_s=_DIAGNOSED_EVERY_S, budget_s=_DIAGNOSIS_READING_S)
         self._catalogues: dict[tuple[str, Tier], tuple[int, Catalogue]] = {}
         self._parts: dict[str, Callable[[Found, Mapping[str, str]], Any]] = {
@@ -143,6 +146,9 @@ class Pages:
                 return {"revision": str(self._journals.revision())}
             case ["runs"]:
                 return self._runs(question)
+            case ["results"]:
+                seen, _ = self._seen(question)
+                return self._results.of(seen[_MAX_SUMMARIES:_MAX_RUNS])
             case ["runs", run, part] if part in self._parts:
                 found = self._journals.run(run)
                 if found is None or not may_see(found, question.experiments):
@@ -150,7 +156,8 @@ class Pages:
                 return self._parts[part](found, question.query)
         raise _NotFound("There is no such page.")
 
-    def _runs(self, question: Question) -> Any:
+    def _seen(self, question: Question) -> tuple[Sequence[Found], Sequence[str]]:
+        """Return the runs that are looked for, and why journals cannot be read."""
         found, faults = self._journals.runs()
         wanted = question.query.get("search", "").casefold()
         seen = [
@@ -158,6 +165,10 @@ class Pages:
             for one in found
             if wanted in str(one.run.key).casefold() and may_see(one, question.experiments)
         ]
+        return seen, faults
+
+    def _runs(self, question: Question) -> Any:
+        seen, faults = self._seen(question)
         now_ns = self._clock_ns()
         return {
             "version": __version__,
@@ -246,7 +257,8 @@ class Pages:
     def _workers(self, found: Found, query: Mapping[str, str]) -> Any:
         progress = self._journals.read(found)
         data, now_ns = progress.data, self._clock_ns()
-        listed, others = phases(data), measurements(data)
+        units = {spec.key: unit_words(spec.unit) for spec in _keys(found)}
+        listed, others = phases(data), measurements(data, units)
         chosen = query.get("phase") or next((one["id"] for one in [*listed, *others]), "")
         first, last = _step(query, "first"), _step(query, "last")
         return {
@@ -277,7 +289,7 @@ class Pages:
     def _health(self, found: Found, _query: Mapping[str, str]) -> Any:
         progress = self._journals.read(found)
         return {
-            **health(found, progress.data, self._settings, self._clock_ns()),
+            **health(found, progress.data, _keys(found), self._settings, self._clock_ns()),
             **_read_so_far(progress),
         }
 

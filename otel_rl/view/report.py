@@ -3,9 +3,9 @@
 import gzip
 import importlib.resources
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import orjson
 
@@ -14,7 +14,20 @@ from otel_rl.dashboard.sections import ASYNC, DIAGNOSIS, STEP_TIME
 from otel_rl.errors import ConfigError
 from otel_rl.view.pages import Answer, Pages, Question
 
-__all__ = ["CAUSES", "EVERYTHING", "Contents", "answer", "report_html", "write_report"]
+__all__ = [
+    "CAUSES",
+    "EVERYTHING",
+    "Contents",
+    "ReportSteps",
+    "report_html",
+    "report_steps",
+    "write_report",
+]
+
+ReportSteps: TypeAlias = Generator[Question, Answer, str]
+"""Yields a question of the page, is sent its answer, and returns the HTML after the last one."""
+
+_Part: TypeAlias = Generator[Question, Answer, Any]
 
 _STATIC: Final = importlib.resources.files("otel_rl.view") / "static"
 
@@ -97,13 +110,37 @@ def report_html(
     Raises:
         ConfigError: There is no such run, or a journal cannot be read.
     """
-    answers = dict(_answers(pages, run, contents, news))
+    steps = report_steps(run, contents, news)
+    question = next(steps)
+    while True:
+        try:
+            question = steps.send(pages.answer(question))
+        except StopIteration as end:
+            html: str = end.value
+            return html
+
+
+def report_steps(
+    run: str, contents: Contents = EVERYTHING, news: Callable[[str], None] = lambda _: None
+) -> ReportSteps:
+    """Make a report question by question, so that others can be answered in between.
+
+    Args:
+        run: Its ``rl.run.id``.
+        contents: What it shows.
+        news: Told what is being done, in words.
+
+    Raises:
+        ConfigError: There is no such run, or a journal cannot be read.
+    """
+    answers = yield from _answers(run, contents, news)
     # No tag can begin in it.
     data = orjson.dumps(answers).decode().replace("<", "\\u003c")
     html = (_STATIC / "index.html").read_text(encoding="utf-8")
     html = _STYLE.sub(lambda found: f"<style>{_text(found[1])}</style>", html)
     # Deferred scripts run behind the body, in their order.
-    scripts = [_script(pages, found) for found in _SCRIPT.finditer(html)]
+    plotly = _body((yield Question("plotly.js"))).decode()
+    scripts = [_script(found, plotly) for found in _SCRIPT.finditer(html)]
     html = _SCRIPT.sub("", html)
     html = html.replace(
         "<head>", f'<head>\n<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'
@@ -112,62 +149,39 @@ def report_html(
     return html.replace("</body>", f"{tail}\n</body>")
 
 
-def answer(pages: Pages, question: Question) -> Answer:
-    """Answer a question of the page; ``runs/<id>/report`` is the run as one HTML file.
-
-    A history that is half read would hold up other questions, so its report is refused.
-    """
-    match question.path.split("/"):
-        case ["runs", run, "report"]:
-            overview = pages.answer(question._replace(path=f"runs/{run}/overview", query={}))
-            if overview.status != 200:
-                return overview
-            if _found(overview)["read"] < 1:
-                return _refusal("The history is still being read.")
-            try:
-                html = report_html(pages, run)
-            except ConfigError as exc:
-                return _refusal(str(exc))
-            return Answer(200, gzip.compress(html.encode(), 1), "text/html", "gzip")
-    return pages.answer(question)
-
-
-def _refusal(why: str) -> Answer:
-    return Answer(503, orjson.dumps({"error": why}))
-
-
-def _answers(
-    pages: Pages, run: str, contents: Contents, news: Callable[[str], None]
-) -> Iterator[tuple[str, Any]]:
-    yield "runs", {"runs": [], "faults": [], "left_out": 0, "only": run}
-    yield "pages", contents.pages
-    overview = _overview(pages, run, contents, news)
-    yield f"runs/{run}/overview", overview
+def _answers(run: str, contents: Contents, news: Callable[[str], None]) -> _Part:
+    """Return the answers to all questions of the page, by path."""
+    answers: dict[str, Any] = {
+        "runs": {"runs": [], "faults": [], "left_out": 0, "only": run},
+        "pages": contents.pages,
+    }
+    overview = yield from _overview(run, contents, news)
+    answers[f"runs/{run}/overview"] = overview
     for section in overview["sections"]:
         for panel in section["panels"]:
             query = {"id": panel["id"]}
             news(f"drawing {panel['title']}")
-            yield f"runs/{run}/panel?id={panel['id']}", _get(pages, f"runs/{run}/panel", query)
+            path = f"runs/{run}/panel?id={panel['id']}"
+            answers[path] = yield from _get(f"runs/{run}/panel", query)
     path = f"runs/{run}/diagnosis"
     news("looking for causes")
-    while (found := _get(pages, path, _range(contents.steps)))["read"] < 1:
+    while (found := (yield from _get(path, _range(contents.steps))))["read"] < 1:
         news(f"looking for causes, {found['read']:.0%}")
-    yield path, found
+    answers[path] = found
     for page in ("workers", "rollouts", "health"):
         if page in contents.pages:
-            yield f"runs/{run}/{page}", _get(pages, f"runs/{run}/{page}")
+            answers[f"runs/{run}/{page}"] = yield from _get(f"runs/{run}/{page}")
     path = f"runs/{run}/timeline"
-    timeline = _get(pages, path)
-    yield path, timeline
+    timeline = answers[path] = yield from _get(path)
     for step in {timeline.get("slowest"), timeline.get("median")} - {None}:
-        yield f"{path}?first={step}&last={step}", _get(pages, path, _range((step, step)))
+        of_step = f"{path}?first={step}&last={step}"
+        answers[of_step] = yield from _get(path, _range((step, step)))
+    return answers
 
 
-def _overview(pages: Pages, run: str, contents: Contents, news: Callable[[str], None]) -> Any:
-    overview = _get(pages, f"runs/{run}/overview")
-    while overview["read"] < 1:
+def _overview(run: str, contents: Contents, news: Callable[[str], None]) -> _Part:
+    while (overview := (yield from _get(f"runs/{run}/overview")))["read"] < 1:
         news(f"reading the history, {overview['read']:.0%}")
-        overview = _get(pages, f"runs/{run}/overview")
     if contents.sections is not None:
         overview["sections"] = [
             section for section in overview["sections"] if section["title"] in contents.sections
@@ -179,26 +193,23 @@ def _range(steps: tuple[int, int] | None) -> Mapping[str, str]:
     return {} if steps is None else {"first": str(steps[0]), "last": str(steps[1])}
 
 
-def _get(pages: Pages, path: str, query: Mapping[str, str] = {}) -> Any:
-    answer = pages.answer(Question(path, query))
-    found = _found(answer)
+def _get(path: str, query: Mapping[str, str] = {}) -> _Part:
+    answer = yield Question(path, query)
+    found = orjson.loads(_body(answer))
     if answer.status != 200:
         raise ConfigError(str(found["error"]))
     return found
 
 
-def _found(answer: Answer) -> Any:
-    return orjson.loads(gzip.decompress(answer.body) if answer.encoding else answer.body)
+def _body(answer: Answer) -> bytes:
+    return gzip.decompress(answer.body) if answer.encoding else answer.body
 
 
 def _text(name: str) -> str:
     return (_STATIC / name).read_text(encoding="utf-8")
 
 
-def _script(pages: Pages, found: re.Match[str]) -> str:
-    if found[1] == "static":
-        code = _text(found[2])
-    else:
-        code = gzip.decompress(pages.answer(Question(found[2])).body).decode()
+def _script(found: re.Match[str], plotly: str) -> str:
+    code = _text(found[2]) if found[1] == "static" else plotly
     code = code.replace("</script", "<\\/script")
     return f"<script>{code}</script>"

@@ -11,10 +11,10 @@ import uvicorn
 from starlette.applications import Starlette
 
 from otel_rl.bridge.config import BridgeSettings
-from otel_rl.view import report
 from otel_rl.view.app import PageRoutes
 from otel_rl.view.listener import Listener
 from otel_rl.view.pages import Answer, Pages, Question
+from otel_rl.view.report_jobs import ReportJobs
 
 __all__ = ["ViewServer"]
 
@@ -38,6 +38,7 @@ class ViewServer:
         self, settings: BridgeSettings, host: str, port: int, *, is_behind_proxy: bool = False
     ) -> None:
         self._pages = Pages(settings)
+        self._jobs = ReportJobs(self._pages)
         self._listener = Listener("--listen", host, port, is_behind_proxy=is_behind_proxy)
         # One thread: what was read is shared between questions.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="otel-rl-view")
@@ -74,7 +75,7 @@ class ViewServer:
 
     async def _answer(self, question: Question) -> Answer:
         return await asyncio.get_running_loop().run_in_executor(
-            self._thread, report.answer, self._pages, question
+            self._thread, self._jobs.answer, question
         )
 
 

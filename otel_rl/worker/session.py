@@ -1,4 +1,4 @@
-"""Session of a worker process (init, flush, shutdown), from its environment to its last export.
+"""The session of this process: init, flush, shutdown, forks and the end of the process.
 
 ``init`` reports all configuration errors before any thread runs; afterwards nothing here raises
 into training code. A session begins in one of two ways: ``init`` names the worker, or the zero-code
@@ -7,72 +7,38 @@ plug-ins guess it from the environment; a later ``init`` then corrects the guess
 
 import atexit
 import os
-import socket
 import sys
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from time import monotonic, monotonic_ns, time_ns
 from typing import Final
 
-from opentelemetry import metrics, trace
 from opentelemetry.util.types import AttributeValue
 
 from otel_rl.errors import ConfigError
 from otel_rl.redaction import redacted
 from otel_rl.run_id import run_id
-from otel_rl.semconv.names import (
-    OTEL_RL_WORKER_SPANS_DROPPED,
-    RL_EXPERIMENT_START,
-    RL_LOOP_ITERATION,
-    RL_WORKER_COUNT,
-    RL_WORKER_INDEX,
-    RL_WORKER_STACK,
-    RL_WORKER_TAG,
-)
-from otel_rl.signals import Signal
-from otel_rl.version import __version__
-from otel_rl.worker import served_policy
 from otel_rl.worker.child_threads import after_threads_of_fork, join_threads_of_child
-from otel_rl.worker.drops import DropReason, Drops
-from otel_rl.worker.events.console import Console
-from otel_rl.worker.events.exit_report import ExitReport
-from otel_rl.worker.events.exit_status import uncaught
-from otel_rl.worker.events.provenance_thread import ProvenanceThread
-from otel_rl.worker.events.queue import EventQueue, around, text_chars
-from otel_rl.worker.events.run_metadata import RunMetadata, validated_metadata, with_config
-from otel_rl.worker.export.exporter import Exporter, Source
+from otel_rl.worker.drops import DropReason
+from otel_rl.worker.events.run_metadata import RunMetadata, validated_metadata
 from otel_rl.worker.export.ray_calls import watch_calls
-from otel_rl.worker.export.transport import open_transport
-from otel_rl.worker.gpu import GpuOptions, GpuSampler, MfuOptions, ModelFlops
-from otel_rl.worker.guard import Guard
-from otel_rl.worker.host import HostRecorder
+from otel_rl.worker.gpu import GpuOptions, MfuOptions
 from otel_rl.worker.identity.launcher import process_name
 from otel_rl.worker.identity.names import DEFAULT_ROLE
 from otel_rl.worker.identity.rank import invalid_place
 from otel_rl.worker.identity.resource import Identity, identify
-from otel_rl.worker.later_providers import take_later
-from otel_rl.worker.metrics.expander import SCOPE_NAME
-from otel_rl.worker.metrics.provider import BufferedMeterProvider
-from otel_rl.worker.otlp.anyvalue import Plain
-from otel_rl.worker.otlp.request_packer import Request
-from otel_rl.worker.phases.gc_time import GcTime
-from otel_rl.worker.phases.hangs import HangWatch
-from otel_rl.worker.phases.open_phases import count_open, show_phases
-from otel_rl.worker.phases.open_spans import show_open_spans
-from otel_rl.worker.sdk_resources import Resource, ServiceInstanceIdResourceDetector
+from otel_rl.worker.lifetime.process_guard import GUARD
+from otel_rl.worker.lifetime.providers import Providers, resource_of
+from otel_rl.worker.lifetime.worker_session import UNREACHED_EXIT_TIMEOUT_S, Session
+from otel_rl.worker.phases.open_phases import count_open
 from otel_rl.worker.settings import (
     DEFAULT_EXIT_TIMEOUT_S,
-    ProvenanceDetail,
     Settings,
     exporters_beside_otlp,
     read_settings,
 )
 from otel_rl.worker.tracing.launcher_trace import continue_launcher_trace
-from otel_rl.worker.tracing.provider import SpanSender, WorkerTracerProvider
-from otel_rl.worker.tracing.sharing import share_with_later
-from otel_rl.worker.tracing.span_buffer import SpanBuffer
 
 __all__ = [
     "GUARD",
@@ -89,315 +55,15 @@ __all__ = [
     "started_or_dropped",
 ]
 
-GUARD: Final = Guard(Drops())
-"""Counts the losses of the process, before and after ``init``."""
-
-UNREACHED_EXIT_TIMEOUT_S: Final = 0.5
-"""``exit_timeout_s`` of an endpoint that never listened: enough for a few attempts."""
-
 _CHANGE_TIMEOUT_S: Final = 1.0
 """Maximum time that ``init`` spends delivering records of a guess to another endpoint."""
-
-_CROWDED: Final = 0.25
-"""Fill of the buffer that triggers an early export."""
-
-
-class Session:
-    """Identity, providers and exporter of one process.
-
-    Args:
-        identity: Identity of the process.
-        settings: Export settings.
-        providers: Those of an earlier session of this process, whose instruments live on.
-        is_guess: True if ``init`` may still correct the identity.
-        metadata: Run metadata passed to ``init``.
-
-    Attributes:
-        exit_report: Reports errors and the end of the worker.
-        is_of_adapter: True if an adapter has started it.
-    """
-
-    def __init__(
-        self,
-        identity: Identity,
-        settings: Settings,
-        providers: "_Providers",
-        *,
-        is_guess: bool,
-        metadata: RunMetadata | None = None,
-    ) -> None:
-        self.identity = identity
-        self.settings = settings
-        self.model_flops = ModelFlops(settings.mfu, GUARD)
-        self.is_guess = is_guess
-        self.is_of_adapter = False
-        self.providers = providers
-        self._spans: SpanSender | None = None
-        providers.spans.are_wanted = False  # an earlier session may have set it
-        if settings.traces.enabled:
-            self._spans = SpanSender(providers.spans, settings.traces, settings.span_interval_s)
-        self._has_reported = self._has_started = False
-        self._ends_silently = self._is_ending = self._is_followed = False
-        self._started_s = monotonic()
-        self.exit_report = ExitReport(
-            providers.events,
-            GUARD,
-            with_message=settings.provenance is not ProvenanceDetail.OFF,
-        )
-        self._hangs = HangWatch(settings.stack_after_s)
-        self._provenance = ProvenanceThread(providers.events, GUARD)
-        self._exporter = Exporter(
-            self._source(),
-            lambda signal, beside: open_transport(
-                settings.logs if signal is Signal.LOGS else settings.metrics, beside
-            ),
-            settings.interval_s,
-            GUARD,
-        )
-        served_policy.forget()
-        if settings.console and settings.logs.enabled:
-            with GUARD:
-                providers.console.start(self, identity.count)
-        else:
-            providers.console.stop(providers.console.owner)
-        if settings.trace_steps is not None:
-            providers.tracer.keep_steps(settings.trace_steps)
-        providers.gpus.prepare(settings.gpu)
-        providers.host.prepare(settings.host)
-        if not is_guess:
-            self.report_start(metadata or {})
-            self._begin_sampling()
-        providers.meter.reader = self
-        self._exporter.start()
-
-    def _source(self) -> Source:
-        """Return what the exporter asks this session for."""
-        settings, meter, events = self.settings, self.providers.meter, self.providers.events
-        buffer, spans = meter.buffer, self._spans
-        crowded = int(buffer.capacity * _CROWDED)
-        return Source(
-            self._collect,
-            abandon=lambda: 0 if self._is_followed else buffer.abandon() + events.abandon(),
-            is_crowded=lambda: (
-                len(buffer.entries) >= (crowded if self._has_reported else 1) or events.is_crowded
-            ),
-            flush_beside=(lambda _timeout_s: None) if spans is None else spans.flush,
-            close=self._close,
-            heartbeat=lambda: (
-                meter.heartbeat() if self._is_worker and settings.metrics.enabled else None
-            ),
-            unready_since_ns=lambda: buffer.unready_since_ns,
-            first=lambda: events.requests(events.take_all() if settings.logs.enabled else []),
-            last=lambda: (
-                self.exit_report.request()
-                if self._is_worker and settings.logs.enabled and not self._ends_silently
-                else None
-            ),
-        )
-
-    def report_start(self, metadata: RunMetadata) -> None:
-        """Report the start of the run, with its metadata. Never raises."""
-        with GUARD:
-            if not self._has_started:
-                metadata = with_config(self.settings.config, metadata, GUARD)
-            self._has_started = True
-            if not self.providers.events.add(RL_EXPERIMENT_START, metadata):
-                GUARD.drop(DropReason.BUFFER_FULL, "Too much run metadata in one interval.")
-
-    def correct(self, identity: Identity) -> None:
-        """Replace the guessed identity by the one from ``init``."""
-        self.is_guess = False
-        if identity != self.identity:  # after a correct guess the sums so far are valid
-            self.identity = identity
-            self._has_started = False  # in the run that it now belongs to
-            self.providers.restart(_resource(identity), keep_buffer=True)
-        self._begin_sampling()
-
-    def restart_after_fork(self) -> None:
-        """Become a separate worker in a forked child."""
-        self.identity = self.identity.without_place()
-        self.is_guess = True  # the child may call init with its own identity
-        self._has_reported = self._has_started = False
-        was_followed = self._is_followed
-        if was_followed:  # the parent is between two trials
-            self._is_ending = self._is_followed = False
-            self.providers.meter.reader = self
-        self.exit_report.failure = None
-        self._provenance.forget()
-        self._hangs.forget()
-        self.model_flops = ModelFlops(self.settings.mfu, GUARD)
-        GUARD.drops.reset()
-        self.providers.gpus.forget()
-        self.providers.gc_time.forget()
-        self.providers.restart(_resource(self.identity), keep_buffer=False)
-        if self._spans is not None:
-            self._spans.restart_after_fork()
-        self._exporter.restart_after_fork(is_ending=not was_followed)
-
-    def flush(self, timeout_s: float) -> bool:
-        """See ``flush`` of the module."""
-        return self._exporter.flush(timeout_s)
-
-    def hurry(self) -> None:
-        """Make the exporters send recorded data now, without waiting for them."""
-        self._exporter.hurry()
-        if self._spans is not None:
-            self._spans.hurry()
-
-    def shutdown(
-        self, timeout_s: float, *, announces_end: bool = True, is_followed: bool = False
-    ) -> bool:
-        """See ``shutdown`` of the module.
-
-        Args:
-            timeout_s: Maximum blocking time.
-            announces_end: False if the worker goes on under another name.
-            is_followed: True if what is recorded from now on is another session's.
-        """
-        self._ends_silently = not announces_end
-        self._is_followed = is_followed
-        self.exit_report.note(uncaught())
-        self._stop_sampling()
-        return self._exporter.shutdown(timeout_s)
-
-    def shutdown_at_exit(self) -> bool:
-        """Shut down without delaying the process for an endpoint that does not exist.
-
-        A configured endpoint gets its full time even if it never listened, counted from the start
-        of the session: the bridge may still be starting.
-        """
-        # In a multiprocessing child the finalizers run while the target's exception propagates.
-        self.exit_report.note(sys.exception() or uncaught())
-        self._stop_sampling()
-        timeout_s, unreached_s = self.settings.exit_timeout_s, UNREACHED_EXIT_TIMEOUT_S
-        if self.settings.metrics.is_named:
-            unreached_s = max(unreached_s, self._started_s + timeout_s - monotonic())
-        return self._exporter.shutdown(timeout_s, unreached_s)
-
-    @property
-    def _is_worker(self) -> bool:
-        # A forked data loader or another child of a launcher is a worker only once it reports
-        # something.
-        return self._has_reported or not self.is_guess
-
-    def _collect(self) -> list[Request]:
-        if self.settings.traces.enabled:
-            with GUARD:
-                show_open_spans(self.providers.tracer, monotonic_ns())
-        measured: list[Request] = []
-        if self.settings.metrics.enabled:
-            measured = self.providers.meter.collect(with_heartbeat=True)
-        else:
-            self.providers.meter.discard()
-            self.providers.meter.steps.take()
-        if self.settings.logs.enabled:
-            with GUARD:
-                self._send_stacks()
-        events = self.providers.events.take_all()
-        self._has_reported = self._has_reported or bool(measured or events)
-        if self._is_worker and not self._has_started:
-            self.report_start({})
-            self._begin_sampling()
-            events = self.providers.events.take_all() + events
-        if not self.settings.logs.enabled:
-            return measured
-        first, last = around(events)
-        if self._is_worker and self.settings.console:
-            with GUARD:
-                first = [*first, *self.providers.console.take(is_last=self._is_ending)]
-        before, after = map(self.providers.events.requests, (first, last))
-        return [*before, *measured, *after]
-
-    def _send_stacks(self) -> None:
-        """Report the stacks of flows whose phases take too long."""
-        for stack in self._hangs.look(monotonic_ns(), time_ns()):
-            from otel_rl.worker.events.masking import masked_lines  # not before it is needed
-
-            host = str(self.providers.meter.resource.attributes["host.name"])
-            fields = stack.fields(host, masked_lines)
-            attributes: dict[str, Plain] = {}
-            if stack.step is not None:
-                attributes[RL_LOOP_ITERATION] = stack.step
-            size = text_chars(fields)
-            if not self.providers.events.add(RL_WORKER_STACK, attributes, fields, text_chars=size):
-                GUARD.drop(DropReason.BUFFER_FULL, "Too many events in one interval.")
-
-    def _begin_sampling(self) -> None:
-        if not self._is_ending:
-            self.providers.gc_time.start()
-        if self.settings.metrics.enabled and not self._is_ending:
-            self.providers.gpus.start(self.settings.gpu, self.identity.role)
-            host = str(self.providers.meter.resource.attributes["host.name"])
-            self.providers.host.start(self.settings.host, host, self.identity.run_id)
-            self.model_flops.start()
-        detail = self.settings.provenance
-        if self.settings.logs.enabled and detail is not ProvenanceDetail.OFF:
-            with_code = detail is ProvenanceDetail.FULL and not self.identity.index
-            self._provenance.start(with_code=with_code)
-
-    def _stop_sampling(self) -> None:
-        self._is_ending = True  # the last collection may be the worker's first report
-        self.providers.gc_time.stop()
-        self.providers.gpus.stop()
-        self.providers.host.forget()
-        self._provenance.stop()
-
-    def _close(self) -> None:
-        if self.providers.meter.reader is self:
-            self.providers.meter.reader = None
-        self.providers.console.stop(self)
-        if self._spans is not None:
-            self._spans.close()
-
-
-class _Providers:
-    """Providers that user code holds for the life of the process, across sessions."""
-
-    def __init__(self, resource: Resource, settings: Settings) -> None:
-        self.meter = BufferedMeterProvider(resource, GUARD)
-        meter = self.meter.get_meter(SCOPE_NAME, __version__)
-        show_phases(meter, GUARD)
-        self.gc_time = GcTime(meter)
-        self.gpus = GpuSampler(meter, GUARD)
-        self.host = HostRecorder(meter, GUARD)
-        self.events = EventQueue(resource, GUARD)
-        self.console = Console(GUARD)
-        keeps_steps = settings.trace_steps is not None
-        self.spans = SpanBuffer(settings.span_capacity)
-        self.tracer = WorkerTracerProvider(resource, self.spans, keeps_steps=keeps_steps)
-        self.meter.counts_anew(self.spans.guard.drops)
-        meter.create_observable_counter(
-            OTEL_RL_WORKER_SPANS_DROPPED,
-            [self.spans.guard.drops.observe],
-            unit="{span}",
-            description="Spans that this worker could not deliver.",
-        )
-
-    def restart(self, resource: Resource, *, keep_buffer: bool) -> None:
-        self.meter.restart(resource, keep_buffer=keep_buffer)
-        self.gpus.count_anew()
-        self.host.forget()
-        self.tracer.change_resource(resource)
-        self.events.bind(resource)
-        if not keep_buffer:
-            self.events.forget()
-            self.console.forget()
-
-    def install(self) -> None:
-        """Make these the global providers, unless the program has its own."""
-        _install_meter_provider(self.meter)
-        if isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider):
-            trace.set_tracer_provider(self.tracer)
-        share_with_later(self.tracer, self.spans.guard)
-        take_later(metrics, "meter", self.meter, self.meter.share_with)
-
 
 # _lock guards the three below. Re-entrant: asking the API for the global provider may load the
 # plug-in, which asks for the session.
 _lock = threading.RLock()
 _session: Session | None = None
 _has_ended = False  # after shutdown only init starts another worker
-_providers: _Providers | None = None
+_providers: Providers | None = None
 
 _waited_in_vain = False
 """True if the endpoint did not take all of the trial before."""
@@ -690,12 +356,12 @@ def _start(
             "bridge assigns one. Set OTEL_RL_INDEX and OTEL_RL_COUNT, or correct them.",
         )
     if _providers is None:
-        _providers = _Providers(_resource(identity), settings)
+        _providers = Providers(resource_of(identity), settings)
         # After the providers: the SDK registers its own fork handlers, and ours must run later.
         os.register_at_fork(after_in_child=_after_fork_in_child)
         atexit.register(_shutdown_at_exit)
     else:
-        _providers.restart(_resource(identity), keep_buffer=True)
+        _providers.restart(resource_of(identity), keep_buffer=True)
     _session = Session(identity, settings, _providers, is_guess=is_guess, metadata=metadata)
     _has_ended = False
     with GUARD:
@@ -745,39 +411,6 @@ def _shutdown_of_child() -> None:
         join_threads_of_child()
     finally:  # Ctrl-C ends the wait
         _shutdown_at_exit()
-
-
-def _resource(identity: Identity) -> Resource:
-    """Build the resource; ``OTEL_RESOURCE_ATTRIBUTES`` fills in missing attributes."""
-    attributes = identity.attributes()
-    # The SDK's own detector, so that its tracers have the same id after a fork.
-    attributes.update(ServiceInstanceIdResourceDetector().detect().attributes)
-    attributes |= {
-        "process.pid": os.getpid(),
-        "telemetry.distro.name": "otel_rl",
-        "telemetry.distro.version": __version__,
-    }
-    found = Resource.create(attributes)
-    # Index and tag come from the identity only: a forked child has none, whatever it inherits.
-    kept = {
-        key: value
-        for key, value in found.attributes.items()
-        if key in attributes or key not in (RL_WORKER_INDEX, RL_WORKER_COUNT, RL_WORKER_TAG)
-    }
-    return Resource({"host.name": socket.gethostname(), **kept}, found.schema_url)
-
-
-def _install_meter_provider(provider: BufferedMeterProvider) -> None:
-    # The API cannot report whether a provider is set, but its placeholders live in its own module.
-    if type(metrics.get_meter_provider()).__module__.startswith("opentelemetry.metrics"):
-        metrics.set_meter_provider(provider)
-    elif metrics.get_meter_provider() is not provider:
-        GUARD.warn(
-            "foreign_meter_provider",
-            "The program has set a MeterProvider of its own, so gauges made by the OpenTelemetry "
-            "API go there; mlogger is not affected. Add otel_rl.exact_view() to that provider's "
-            "views to keep every measurement, or call otel_rl.init() before it is set.",
-        )
 
 
 def _check_files(settings: Settings) -> None:

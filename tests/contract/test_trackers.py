@@ -16,6 +16,7 @@ import pytest
 
 from otel_rl.bridge.delivery.tracker_interface import RunInfo
 from otel_rl.bridge.delivery.writer_client import WriterProcess
+from otel_rl.bridge.rows.reports.finding_rows import Finding
 from otel_rl.errors import TrackerRejected, TrackerUnavailable
 from otel_rl.records import ExperimentKey, Row
 from otel_rl.run_id import run_id
@@ -504,7 +505,9 @@ def test_what_is_wrong_with_a_run_is_an_alert_and_stands_in_it(
 ) -> None:
     sick = {"diagnosis/cause": "straggler", "diagnosis/alert": "rank 1 is slow"}
     told = Row(1, 7, NOON_NS, {"diagnosis/causes": 1.0}, labels=sick)
-    well = Row(2, 9, NOON_NS, {"diagnosis/causes": 0.0}, labels={"diagnosis/verdict": "healthy"})
+    well = Row(
+        2, 9, NOON_NS, {"diagnosis/causes": 0.0}, labels=Finding(9, NOON_NS, "healthy", "").labels
+    )
     session(place, [*rows(0, 1), told, well])
     run_id = place.run.run_id
     wait_until(lambda: bool(server.alerts(run_id)), "the alert", timeout_s=DEADLINE_S)

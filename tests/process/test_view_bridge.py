@@ -16,6 +16,7 @@ import pytest
 from otel_rl.bridge.bridge import Bridge
 from otel_rl.bridge.config import BridgeSettings
 from otel_rl.bridge.counters import Counter, Where
+from otel_rl.run_id import run_id
 from otel_rl.view.page_process import BridgePage
 from otel_rl.view.pages import Question
 from tests.otlp_requests import gauge, key_values, metrics_request, point
@@ -96,6 +97,11 @@ def test_a_bridge_shows_its_runs_from_another_process(served: Served) -> None:
     assert status == 200
     assert [run["experiment"] for run in json.loads(body)["runs"]] == ["grpo"]
     assert served.reader() != os.getpid()
+
+
+def test_a_bridge_makes_the_report_of_a_run(served: Served) -> None:
+    status, html = served.get(f"/api/runs/{run_id('grpo', '1')}/report")
+    assert (status, b'id="report">' in html) == (200, True)
 
 
 def test_otlp_paths_are_as_before(served: Served) -> None:

@@ -4,6 +4,7 @@ import re
 import signal
 import subprocess
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -53,7 +54,7 @@ _PALE = """(() => {
 
 # Controls, pictures and columns without a name, or with one that lacks their text.
 _NAMELESS = """[...document.querySelectorAll(
-  'button, a, input, select, th, [role=img], [role=meter], [role=region]'
+  'button, a, input, select, th, [role=img], [role=application], [role=meter], [role=region]'
 )].filter((one) => one.checkVisibility()).filter((one) => {
   const label = one.getAttribute('aria-label') ?? one.labels?.[0]?.textContent;
   const text = one.matches('select, input, [role]') ? '' : one.textContent.trim();
@@ -93,6 +94,13 @@ def viewed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Viewed]:
         LookedAt(HOSTILE_KEY, keys=[HOSTILE, "a/<b>b</b>"], samples=hostile),
     )
     write_run(data / "d", LookedAt(ExperimentKey("broken"), status=ExperimentStatus.CRASHED))
+    with serving(data, home) as url, Browser(home / "profile") as browser:
+        yield Viewed(url, data, browser)
+
+
+@contextmanager
+def serving(data: Path, home: Path) -> Iterator[str]:
+    """Run ``otel-rl view`` and return its address."""
     with (home / "log").open("wb") as log:
         process = subprocess.Popen(
             [*OTEL_RL, "view", data, "--listen", "127.0.0.1:0"],
@@ -106,8 +114,7 @@ def viewed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Viewed]:
         line = process.stderr.readline()
         found = re.search(r"http://127\.0\.0\.1:\d+/", line)
         assert found is not None, line
-        with Browser(home / "profile") as browser:
-            yield Viewed(found[0], data, browser)
+        yield found[0]
     finally:
         process.send_signal(signal.SIGINT)
         process.communicate(timeout=60)
@@ -137,6 +144,42 @@ def test_a_run_is_found_by_its_text(viewed: Viewed) -> None:
     assert browser.get(f"{shown}.map((one) => one.querySelector('a').textContent)") == ["broken"]
     assert browser.get("document.querySelector('#compare').data.length") == 3
     assert browser.complaints() == []
+
+
+ROWS = "[...document.querySelectorAll('[data-run]')]"
+
+
+def test_runs_are_sorted_by_a_column_and_the_focus_stays(viewed: Viewed) -> None:
+    browser = viewed.browser
+    browser.open(viewed.url, "runs")
+    names = f"{ROWS}.map((one) => one.querySelector('a').textContent)"
+    steps = f"{ROWS}.map((one) => Number(one.children[3].textContent))"
+    as_given = browser.get(names)
+    browser.do("document.querySelector('[data-focus=\"sort Step\"]').focus()")
+    browser.press(Keys.ENTER)
+    found = browser.get(steps)
+    assert found == sorted(found, reverse=True) != browser.get(f"{steps}.reverse()")
+    assert browser.get("document.querySelector('[aria-sort]').ariaSort") == "descending"
+    browser.press(Keys.ENTER)  # the table was drawn anew, and the button has the focus again
+    assert browser.get(steps) == sorted(found)
+    browser.press(Keys.ENTER)
+    assert browser.get(names) == as_given
+    assert browser.complaints() == []
+
+
+def test_runs_far_down_the_list_have_a_reward_and_a_verdict(viewed: Viewed, tmp_path: Path) -> None:
+    for number in range(30):
+        key = ExperimentKey("many", str(number))
+        write_run(tmp_path / "data", LookedAt(key, workers=1, steps=number + 1), now_ns=T0 + number)
+    browser = viewed.browser
+    with serving(tmp_path / "data", tmp_path) as url:
+        browser.open(url, "runs")
+        rewards = f"{ROWS}.map((one) => one.children[5].textContent)"
+        browser.wait(f"{rewards}.length === 30 && {rewards}.every((one) => isFinite(one))")
+        browser.do("document.querySelector('[data-focus=\"sort Reward\"]').click()")
+        found = [float(text) for text in browser.get(rewards)]
+        assert found == sorted(found, reverse=True)
+        assert browser.complaints() == []
 
 
 def test_without_spans_the_timeline_shows_how_to_mark_phases(viewed: Viewed) -> None:
@@ -217,9 +260,74 @@ def test_without_phases_the_worker_that_deviates_is_a_row(viewed: Viewed) -> Non
     write_run(viewed.data / "plain", run)
     browser = viewed.open(plain, "workers")
     rows = browser.get("document.querySelector('#heatmap').data[0].z")
-    assert [place for place, row in enumerate(rows) if min(row) > 2] == [41]
-    assert browser.get("document.querySelector('#heatmap').data[0].text[41][0]") == "trainer/41"
+    assert [place for place, row in enumerate(rows) if min(row) > 2] == [0]
+    assert browser.get("document.querySelector('#heatmap').data[0].text[0][0]") == "trainer/41"
     assert browser.get("document.querySelector('select').selectedOptions[0].text") == MEASURED
+    assert browser.complaints() == []
+
+
+def test_of_many_workers_the_slowest_is_the_first_row(viewed: Viewed) -> None:
+    browser = viewed.open(LARGE, "workers")
+    browser.wait("document.querySelector('#heatmap').data")
+    first = "document.querySelector('#heatmap').data[0].text[0][0]"
+    assert browser.get(first) == "trainer/613"
+    rows = "document.querySelectorAll('select')[1]"
+    assert browser.get(f"{rows}.value") == "first"
+    browser.do(f"{rows}.value = 'name'; {rows}.dispatchEvent(new Event('change'))")
+    browser.wait(f"{first} !== 'trainer/613'")
+    assert viewed.open(GRPO, "workers").get(f"{rows}.value") == "name"
+    assert browser.complaints() == []
+
+
+TOLD = "document.querySelector('#told').textContent"
+
+
+def test_a_chart_is_read_by_keys(viewed: Viewed) -> None:
+    browser = viewed.open(GRPO, "overview")
+    browser.wait("document.querySelector('[data-panel]')?.tabIndex === 0")
+    browser.do("document.querySelector('[data-panel]').focus()")
+    browser.press(Keys.ARROW_LEFT)
+    newest = browser.get(TOLD)
+    assert re.fullmatch(r"step 60: [\d.]+", newest)
+    assert browser.get("document.querySelector('[data-panel] .hoverlayer').children.length") > 0
+    browser.press(Keys.HOME)
+    assert browser.get(TOLD) == "step 1: 0"
+    browser.press(Keys.ARROW_RIGHT)
+    assert browser.get(TOLD) == "step 2: 0.5"
+    browser.press("+")
+    limits = "document.querySelector('[data-panel]').layout.xaxis.range"
+    browser.wait(f"{limits}[1] - {limits}[0] < 50")
+    browser.press("0")
+    browser.wait(f"{limits}[1] - {limits}[0] >= 59")
+    browser.press(Keys.ENTER)
+    assert browser.get("document.querySelector('#picked b').textContent") == "Step 2"
+    assert browser.complaints() == []
+
+
+def test_a_cell_of_the_heatmap_is_chosen_by_keys(viewed: Viewed) -> None:
+    browser = viewed.open(GRPO, "workers")
+    browser.wait("document.querySelector('#heatmap').tabIndex === 0")
+    browser.do("document.querySelector('#heatmap').focus()")
+    browser.press(Keys.ARROW_DOWN + Keys.ARROW_DOWN + Keys.ARROW_LEFT)
+    assert re.fullmatch(r"trainer/2, step 59: 4\.\d+ s", browser.get(TOLD))
+    browser.press(Keys.ENTER)
+    browser.wait("location.hash.endsWith('/timeline/59')")
+    browser.wait("document.body.dataset.ready === 'timeline'")
+    assert browser.complaints() == []
+
+
+def test_compared_keys_have_their_unit(viewed: Viewed) -> None:
+    browser = viewed.browser
+    browser.open(viewed.url, "runs")
+    key = "trainer/iteration/duration"
+    browser.do(
+        f"const one = document.querySelector('#key'); one.value = '{key}';"
+        "one.dispatchEvent(new Event('change'))"
+    )
+    axis = "document.querySelector('#compare').layout.yaxis.title.text"
+    browser.wait(f"{axis} === '{key} (s)'")
+    chosen = "document.querySelector('#key').selectedOptions[0].textContent"
+    assert browser.get(chosen) == f"{key} (s)"
     assert browser.complaints() == []
 
 
@@ -348,6 +456,9 @@ def test_a_phone_scrolls_in_one_direction(viewed: Viewed) -> None:
     try:
         browser.open(viewed.url, "runs")
         assert browser.get("document.documentElement.scrollWidth <= innerWidth")
+        labels = "[...document.querySelectorAll('.list td[data-label]')]"
+        before = f"{labels}.map((one) => getComputedStyle(one, '::before').content)"
+        assert {text.strip() for text in browser.get(before)} == {'"step "', '"reward "'}
         badges = "[...document.querySelectorAll('.list .badge')].map((one) => one.parentElement)"
         right = f"{badges}.map((one) => one.getBoundingClientRect().right)"
         assert max(browser.get(right)) <= 500  # states and verdicts are seen
@@ -391,7 +502,7 @@ def test_runs_are_compared_by_any_key_each_in_its_colour(viewed: Viewed) -> None
         "document.querySelector('[data-run] input').click()"
     )
     plot = "document.querySelector('#compare')"
-    browser.wait(f"{plot}.layout.yaxis.title.text === 'trainer/iteration/duration'")
+    browser.wait(f"{plot}.layout.yaxis.title.text === 'trainer/iteration/duration (s)'")
     browser.wait(f"{plot}.data.length === 2")
     assert browser.get(color) == before
     assert browser.complaints() == []
@@ -415,8 +526,15 @@ def test_where_a_line_is_not_a_number_is_a_cross(viewed: Viewed) -> None:
     browser = viewed.open(diverged, "overview")
     browser.wait("document.querySelector('[data-panel]')?.data?.length === 2")
     assert browser.get("document.querySelector('[data-panel]').data[1].x") == [*range(15, 21)]
-    assert "NaN" in browser.get("document.querySelector('.facts').textContent")
+    assert "NaNreward, since step 15" in browser.get("document.querySelector('.facts').textContent")
     assert browser.complaints() == ["NaN"]  # the loss
+    browser.open(viewed.url, "runs")
+    line = f"document.querySelector('[data-run=\"{run_id('diverged', 'default')}\"]')"
+    assert browser.get(f"{line}.children[5].textContent") == "NaNsince step 15"
+    browser.do(f"{line}.querySelector('input:not(:checked)')?.click()")
+    crosses = "document.querySelector('#compare').data.find((one) => one.yaxis === 'y2')"
+    browser.wait(f"{crosses}?.name.startsWith('diverged/')")
+    browser.wait(f"{crosses}.x.length === 6")
 
 
 def test_a_report_says_of_when_it_is(viewed: Viewed) -> None:

@@ -1,13 +1,18 @@
-"""Opens the journal of a bridge, of either kind."""
+"""Opens the journal of a bridge, of either kind, and names its place in messages."""
 
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from otel_rl.bridge.journal.interface import Journal
 from otel_rl.bridge.journal.sqlite import SqliteJournal
-from otel_rl.errors import MissingExtra
+from otel_rl.errors import ConfigError, MissingExtra
 
-__all__ = ["JournalPlace", "open_journal"]
+__all__ = ["WHERE_RUNS_ARE", "JournalPlace", "open_journal"]
+
+WHERE_RUNS_ARE: Final = (
+    "Name the data directory of `otel-rl run` or `otel-rl bridge`: --data DIR, or --config FILE."
+)
+"""Hint of commands that find no run."""
 
 
 class JournalPlace(NamedTuple):
@@ -26,6 +31,26 @@ class JournalPlace(NamedTuple):
     def open(self) -> Journal:
         """Open it for a single reader; see ``open_journal``."""
         return open_journal(self.directory, self.url, max_bytes=self.max_bytes, connections=1)
+
+    @property
+    def words(self) -> str:
+        """Return where runs are looked for."""
+        if self.url is not None:
+            return "in the database of journal.url"
+        return f"in the journals below {str(self.directory)!r}"
+
+    @property
+    def without_runs(self) -> str:
+        """Return one sentence for a place without any run."""
+        if self.url is None and not self.directory.is_dir():
+            if self.directory.exists():
+                return f"{str(self.directory)!r} is no directory."
+            return f"There is no directory {str(self.directory)!r}."
+        return f"There is no run {self.words}."
+
+    def no_run(self, more: str = "") -> ConfigError:
+        """Return the error of a place without any run; ``more`` is added to its hint."""
+        return ConfigError(self.without_runs, hint=f"{WHERE_RUNS_ARE} {more}".rstrip())
 
 
 def open_journal(

@@ -48,7 +48,7 @@ def decode_spans(batch: Batch) -> Decoded:
     """Decode the spans of ``batch``, in the order of the request, and their senders' leases."""
     *_, found = _decoded(batch, PART)
     exports = [Export(worker, 0) for worker in found.workers]
-    return Decoded(found.steps, exports, spans=found.spans, is_sampled=found.is_sampled)
+    return Decoded(found.steps, exports, spans=found.spans, sampled=found.sampled)
 
 
 def span_parts(batch: Batch, most: int = PART) -> Iterator[Decoded]:
@@ -65,7 +65,7 @@ def span_parts(batch: Batch, most: int = PART) -> Iterator[Decoded]:
         yield Decoded((), (), spans=spans[place : place + most], has_more=True)
     exports = [Export(worker, 0) for worker in found.workers]
     last = spans[places[-1] :]
-    yield Decoded(found.steps, exports, spans=last, is_sampled=found.is_sampled)
+    yield Decoded(found.steps, exports, spans=last, sampled=found.sampled)
 
 
 @dataclass(slots=True)
@@ -76,18 +76,19 @@ class _Found:
         spans: In the order of the request.
         steps: Durations of the steps of other programs, whose measurements carry no step.
         workers: The senders.
-        is_sampled: Whether a span says that others of its step may have been dropped.
+        sampled: Latest end of a span that says that others of its step may have been dropped, by
+            worker.
     """
 
     spans: list[SpanRecord]
     steps: list[Measurements]
     workers: dict[Worker, None]
-    is_sampled: bool = False
+    sampled: dict[Worker, int]
 
 
 def _decoded(batch: Batch, most: int) -> Iterator[_Found]:
     """Yield the same objects each time, complete in the last one."""
-    found = _Found([], [], {})
+    found = _Found([], [], {}, {})
     yield found
     for resource_spans in ExportTraceServiceRequest.FromString(batch.payload).resource_spans:
         resource = resource_spans.resource
@@ -96,11 +97,13 @@ def _decoded(batch: Batch, most: int) -> Iterator[_Found]:
         found.workers[worker] = None
         host = _host(resource) or worker.instance
         for scope_spans in resource_spans.scope_spans:
-            found.is_sampled |= any(
+            is_tail_sampled = any(
                 one.key.startswith(_TAIL_SAMPLED) for one in scope_spans.scope.attributes
             )
             for sent in scope_spans.spans:
-                found.is_sampled |= _is_sampled(sent, sender)
+                if is_tail_sampled or _is_sampled(sent, sender):
+                    end_ns = max(sent.start_time_unix_nano, sent.end_time_unix_nano)
+                    found.sampled[worker] = max(found.sampled.get(worker, 0), end_ns)
                 marks = _marks_of(sent, sender)
                 if marks is None:
                     continue

@@ -112,8 +112,7 @@ class Aligner:
         add_points(intake, decoded.points, received_ns)
         for sample in decoded.samples:
             intake.add_sample(sample, received_ns)
-        if decoded.is_sampled:
-            state.span_window.missing.is_marked = True
+        state.span_window.missing.mark(decoded.sampled)
         if decoded.spans:
             intake.history.spanned(
                 state.span_window.recent.new_of(decoded.spans), intake.axis.steps.at

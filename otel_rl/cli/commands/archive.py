@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 from otel_rl.bridge.config import BridgeSettings
 from otel_rl.bridge.counters import Counters
 from otel_rl.bridge.journal.archive_store import ArchiveStore
+from otel_rl.bridge.journal.opening import WHERE_RUNS_ARE
 from otel_rl.bridge.journal.sqlite import SqliteJournal
 from otel_rl.cli.lookup.journal_discovery import journals
 from otel_rl.cli.lookup.run_or_directory import take_directory
@@ -59,8 +60,8 @@ def _command(arguments: argparse.Namespace) -> int:
     if not runs:
         raise ConfigError(
             f"There is no archive of {arguments.run or 'a run'} below {str(settings.data)!r}.",
-            hint="Say where the bridge keeps its journal: --data DIR, or --config FILE. A bridge "
-            "writes the archive if pyarrow is installed: pip install 'otel-rl[archive]'",
+            hint=f"{WHERE_RUNS_ARE} A bridge writes the archive if pyarrow is installed: "
+            "pip install 'otel-rl[archive]'",
         )
     for run in runs:
         directory = run.directory

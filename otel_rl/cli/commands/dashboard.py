@@ -95,13 +95,14 @@ def _sent(settings: BridgeSettings, wanted: str | None) -> Sequence[KeySpec]:
             continue
         for spec in _selected(settings, catalogue):
             found.setdefault(spec.key, spec)
+    place = settings.journal_place
+    if not runs:
+        raise place.no_run()
     if not found:
-        name = "any run" if wanted is None else repr(wanted)
+        name = "any run" if wanted is None else f"a run {wanted!r}"
         raise ConfigError(
-            f"There are no keys of {name} in the journals below {str(settings.data)!r}.",
-            hint=f"There are: {', '.join(sorted(runs))}."
-            if runs
-            else "Say where the bridge keeps its journal: --data DIR, or --config FILE.",
+            f"There are no keys of {name} {place.words}.",
+            hint=f"There are: {', '.join(sorted(runs))}.",
         )
     return [*found.values()]
 

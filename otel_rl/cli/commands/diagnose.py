@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from otel_rl import goodput
 from otel_rl.bridge.config import BridgeSettings
+from otel_rl.bridge.journal.opening import WHERE_RUNS_ARE
 from otel_rl.bridge.journal.reader import (
     histories,
     removed_runs,
@@ -278,14 +279,11 @@ _OF_A_JAEGER: Final = _Source(
 
 
 def _of_journals(settings: BridgeSettings) -> _Source:
-    place = f"below {str(settings.data)!r}"
+    place = settings.journal_place
     return _Source(
-        f"in the journals {place}",
-        f"No journal {place} has the history of a run."
-        if settings.journal.url is not None or settings.data.is_dir()
-        else f"There is no directory {str(settings.data)!r}.",
-        "Say where the bridge keeps its journal: --data DIR, or --config FILE. Bridges keep what "
-        "is needed unless align.max_history_bytes is 0.",
+        place.words,
+        place.without_runs,
+        f"{WHERE_RUNS_ARE} A run without a history, see align.max_history_bytes, is not found.",
     )
 
 

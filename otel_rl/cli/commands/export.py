@@ -128,7 +128,7 @@ def _chosen(settings: BridgeSettings, wanted: WantedRun) -> FoundRun:
     keys = wanted.of(of_key)
     if keys:
         return of_key[keys[-1]]
-    place = f"below {str(settings.data)!r}"
+    place = settings.journal_place
     gone = removed(settings)
     for key in wanted.of(gone)[-1:]:
         when = datetime.fromtimestamp(gone[key] / 1e9, UTC)
@@ -138,13 +138,10 @@ def _chosen(settings: BridgeSettings, wanted: WantedRun) -> FoundRun:
         )
     if runs:
         raise ConfigError(
-            f"There is no run {wanted} in the journals {place}.",
+            f"There is no run {wanted} {place.words}.",
             hint=f"There are: {', '.join(sorted(map(str, of_key)))}.",
         )
-    raise ConfigError(
-        f"There is no run in the journals {place}.",
-        hint="Say where the bridge keeps its journal: --data DIR, or --config FILE.",
-    )
+    raise place.no_run()
 
 
 def _fill(table: SpanTable, connection: Connection, run: str) -> int:

@@ -142,10 +142,13 @@ def _wanted(settings: BridgeSettings, arguments: argparse.Namespace) -> Sequence
         run.key: run for run in _found(settings, find_runs(settings), archive_places(settings))
     }
     chosen = wanted.of(of_key)
+    place = settings.journal_place
+    if not of_key:
+        raise place.no_run()
     if not chosen:
         raise ConfigError(
-            f"There is no run {wanted} in the journals below {str(settings.data)!r}.",
-            hint=f"There are: {', '.join(sorted(map(str, of_key))) or 'none'}.",
+            f"There is no run {wanted} {place.words}.",
+            hint=f"There are: {', '.join(sorted(map(str, of_key)))}.",
         )
     return [of_key[key] for key in chosen]
 

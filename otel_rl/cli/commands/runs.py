@@ -231,13 +231,9 @@ def _table(listed: Iterable[_Listed]) -> Iterator[str]:
 
 
 def _nothing(settings: BridgeSettings) -> Iterator[str]:
+    yield printable(settings.journal_place.without_runs)
     if settings.journal.url is not None:
-        yield "There is no run in the database of journal.url."
         return
-    if not settings.data.is_dir():
-        yield printable(f"There is no directory {str(settings.data)!r}.")
-    else:
-        yield printable(f"There is no run in the journals below {str(settings.data)!r}.")
     yield "Start one with `otel-rl run -- python train.py` or `otel-rl demo`, or name the data"
     yield "directory of a bridge: otel-rl runs DIR. Ended runs are removed from a journal after"
     yield "journal.keep_ended_days; their rows stay in the tracker."

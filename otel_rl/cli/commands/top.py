@@ -134,15 +134,12 @@ class _Reader:
         for _, snapshot in found:
             of_key.setdefault(snapshot.key, snapshot)
         matching = self._wanted.of(of_key)
-        place = f"in the journals below {str(self._settings.data)!r}"
+        place = self._settings.journal_place
         if not of_key:
-            raise ConfigError(
-                f"There is no run {place}.",
-                hint="Say where the bridge keeps its journal: --data DIR, or --config FILE.",
-            )
+            raise place.no_run()
         if not matching:
             raise ConfigError(
-                f"There is no run {self._wanted} {place}.",
+                f"There is no run {self._wanted} {place.words}.",
                 hint=f"There are: {', '.join(sorted(map(str, of_key)))}.",
             )
         first = of_key.pop(matching[0])

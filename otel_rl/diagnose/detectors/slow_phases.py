@@ -18,6 +18,7 @@ from otel_rl.diagnose.detectors.workload import Workload
 from otel_rl.diagnose.history.rhythm import Rhythm
 from otel_rl.diagnose.history.run_history import PhaseKey, RunHistory, Track
 from otel_rl.diagnose.history.timings import is_step, is_step_time
+from otel_rl.diagnose.off_the_path import is_off_the_path
 from otel_rl.diagnose.open_work import with_open_work
 from otel_rl.diagnose.result import Cause, Evidence, Kind
 from otel_rl.diagnose.stats.changes import spread
@@ -196,7 +197,11 @@ def slow_work(history: RunHistory) -> Iterator[Cause]:
         found = _slowdown(load, place, tracks, of_role[place])
         if found is None:
             continue
-        others = [track for other, track in of_role.items() if other != place]
+        others = [
+            track
+            for other, track in of_role.items()
+            if other != place and not is_off_the_path(history, other, found.step)
+        ]
         if not load.is_told(found.step + 1) and _is_shared(found, others):
             continue  # makers are ahead of the step that tells their amount
         excess = found.ratio / common_ratio(others, found.step)

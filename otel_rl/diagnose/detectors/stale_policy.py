@@ -1,8 +1,9 @@
 """Detectors of old weights: generators that do not take up new ones."""
 
+from bisect import bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import pairwise
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import accumulate, pairwise
 from math import inf
 
 from otel_rl.diagnose.classify import Subject, Work, only_waits, tracks_about, work_of
@@ -13,7 +14,7 @@ from otel_rl.diagnose.result import Cause, Evidence, Kind
 from otel_rl.diagnose.stats.levels import LevelChange, begun, level
 from otel_rl.semconv.spec import STEP_SPAN
 
-__all__ = ["stale_policy"]
+__all__ = ["stale_policy", "versions_behind"]
 
 _PULLS = 6  # of them, and usual distances without one
 _RARER = 1.4  # times the work between two pulls
@@ -145,8 +146,8 @@ def _behind(history: RunHistory) -> Iterator[Cause]:
         if role == leader:
             continue
         behind: list[tuple[str, LevelChange]] = []
-        for worker, track in of.items():
-            gap = _gap(newest, as_sent(history, worker, track))
+        sent = (as_sent(history, worker, track) for worker, track in of.items())
+        for worker, gap in zip(of, versions_behind(newest, sent), strict=True):
             change = level(gap, among=len(of))
             if (
                 change is not None
@@ -244,26 +245,31 @@ def _between(counts: Track) -> Track:
     return between
 
 
-def _gap(newest: Track, own: Track) -> Track:
-    """Return by how many versions a worker is behind, at the times of its reports.
+def versions_behind(newest: Track, reports: Iterable[Track]) -> Iterator[Track]:
+    """Yield by how many versions each worker is behind, at the times of its own reports.
 
     Counts from its first updates on: no worker is far behind the first version. One that was
     replaced, and has an older version than before, begins again, unless it stays there.
+
+    Args:
+        newest: Versions of the leader.
+        reports: Versions of each worker.
     """
-    gap = Track()
-    place = changes = 0
-    again = inf  # reports until it should have taken up the newest
-    known = before = None
-    for step, time_s, value in zip(own.steps, own.times_s, own.values, strict=True):
-        while place < len(newest.times_s) and newest.times_s[place] <= time_s:
-            known = newest.values[place]
-            place += 1
-        if before is not None and value < before:
-            changes, again = 0, _AGAIN
-        else:
-            changes += before is not None and value != before
-            again -= 1
-        before = value
-        if known is not None and (changes >= _SETTLED or again <= 0):
-            gap.add(step, time_s, max(0.0, known - value))
-    return gap
+    newest_s = [*accumulate(newest.times_s, max)]
+    for own in reports:
+        behind = Track()
+        changes = place = 0
+        again = inf  # reports until it should have taken up the newest
+        before = None
+        for step, time_s, value in zip(own.steps, own.times_s, own.values, strict=True):
+            # A search, because a walk over all versions would be made for each worker.
+            place = bisect_right(newest_s, time_s, lo=place)
+            if before is not None and value < before:
+                changes, again = 0, _AGAIN
+            else:
+                changes += before is not None and value != before
+                again -= 1
+            before = value
+            if place and (changes >= _SETTLED or again <= 0):
+                behind.add(step, time_s, max(0.0, newest.values[place - 1] - value))
+        yield behind

@@ -13,6 +13,7 @@ from otel_rl.diagnose.classify import (
     Subject,
     Work,
     goodput_part_of,
+    is_collective,
     only_waits,
     tracks_about,
     work_of,
@@ -56,6 +57,7 @@ _LATE_S = 5.0  # of the last export of a process that ends with the last step
 _LONGEST = 2  # times the longest one, such as one with a checkpoint
 _FRESH_S = 60.0  # age of a report of phases
 _MOST_NAMED = 4
+_FOR_PEERS: Final = {names.RlPhaseValues.RANK_BARRIER, names.RlPhaseValues.PARAM_SYNC}
 
 
 class _Age(NamedTuple):
@@ -114,7 +116,11 @@ def stalls(history: RunHistory) -> Iterator[Cause]:
         return
     standing = standing_work(history)
     if standing is not None:
-        yield _at_work(history, words, standing)
+        holding = _holding_up_peers(ages, standing.workers)
+        if holding and standing.is_partly_done:
+            yield _held_up(history, words, holding)
+        else:
+            yield _at_work(history, words, standing)
         return
     last, silent = _first_silent(history)
     if not silent:
@@ -161,6 +167,39 @@ def _silent(history: RunHistory, words: str, quiet: Mapping[str, float]) -> Caus
         evidence=[
             Evidence("time without a report", None, worker, None, quiet[worker], "s")
             for worker in workers[:6]
+        ],
+    )
+
+
+def _holding_up_peers(ages: Sequence[_Age], workers: AbstractSet[str]) -> Sequence[_Age]:
+    """Return the phases of those workers that wait for no peer, if all others of them do."""
+    waiting = {
+        one.worker for one in ages if one.phase in _FOR_PEERS or is_collective(one.place)
+    } & workers
+    holding = [one for one in ages if one.worker in workers - waiting]
+    return holding if waiting and {one.worker for one in holding} == workers - waiting else []
+
+
+def _held_up(history: RunHistory, words: str, holding: Sequence[_Age]) -> Cause:
+    workers = sorted({one.worker for one in holding})
+    more = f" and {len(workers) - _MOST_NAMED} more" if len(workers) > _MOST_NAMED else ""
+    oldest = max(holding)
+    return _cause(
+        history,
+        f"{words}{', '.join(workers[:_MOST_NAMED])}{more} in {oldest.phase} for "
+        f"{duration(oldest.seconds + oldest.told_ago_s)}, and their peers wait",
+        workers,
+        phase=oldest.phase,
+        evidence=[
+            Evidence(
+                f"age of {one.phase}",
+                f"worker/phase/age/{one.phase}",
+                one.worker,
+                None,
+                one.seconds,
+                "s",
+            )
+            for one in holding[:6]
         ],
     )
 

@@ -5,7 +5,7 @@ wait for those who do not: whoever has done it once less than its peers is the o
 Parts are counted, because a span does not always tell its step.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from statistics import fmean, median
 from typing import Final, NamedTuple
@@ -88,7 +88,8 @@ def standing_work(history: RunHistory) -> Standing | None:
     most = max(part.most for part in parts.values())
     # Who takes up weights waits for those who make them.
     own = [one for one in in_order if work_of(one) is not Work.SYNC] or in_order
-    place = next((one for one in own if parts[one].most < most), own[0])
+    in_turn = (one for of in (own, in_order) for one in of if parts[one].most < most)
+    place = next(in_turn, own[0])
     workers = parts[place].times.keys()
     done = [one for one in parts if parts[one].most == most > parts[place].most]
     news_s = [_told_s(history, one, parts[one].times.keys()) for one in done]
@@ -152,7 +153,8 @@ def _parts(history: RunHistory) -> Mapping[PhaseKey, _Part]:
 
 def _newest(history: RunHistory, place: PhaseKey, worker: str) -> tuple[int, float]:
     counts = history.counts[place][worker]
-    return counts.steps[-1], counts.values[-1]
+    last = counts.steps[-1]
+    return last, sum(counts.between(last, last).values)  # snapshots may share a step
 
 
 def _usual(tracks: Mapping[str, Track]) -> float:
@@ -185,18 +187,25 @@ def _order_s(history: RunHistory, tracks: Mapping[str, Track]) -> float:
 
 
 def _others_stopped_before(history: RunHistory, parts: Mapping[PhaseKey, _Part]) -> bool:
-    """Return whether those who work ahead of the steps stopped first: then all wait for them."""
+    """Return whether those who work ahead of the steps stopped first: then all wait for them.
+
+    A role with parts of a step may work ahead, too, as generators that take up weights: until when
+    it does tells nothing about the step.
+    """
     of_steps = {place.role for place in parts}
     ahead = {place.role for place in history.spans if not only_waits(history, place)} - of_steps
-    last_s = _last_s(history, of_steps)
-    return any(_last_s(history, {role}) < last_s for role in ahead)
+    last_s = _last_s(history, parts)
+    return any(
+        _last_s(history, [place for place in history.spans if place.role == role]) < last_s
+        for role in ahead
+    )
 
 
-def _last_s(history: RunHistory, roles: AbstractSet[str]) -> float:
-    """Return when the last work of these roles was told."""
+def _last_s(history: RunHistory, places: Iterable[PhaseKey]) -> float:
+    """Return when the last of this work was told."""
     return max(
         track.times_s[-1]
-        for place, tracks in history.spans.items()
-        if place.role in roles and not only_waits(history, place)
-        for track in tracks.values()
+        for place in places
+        if not only_waits(history, place)
+        for track in history.spans[place].values()
     )

@@ -2,12 +2,13 @@
 
 import math
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, Final
 
 from otel_rl.bridge.config import BridgeSettings
-from otel_rl.records import Description
+from otel_rl.dashboard.arrange import unit_words
+from otel_rl.records import Description, KeySpec
 from otel_rl.redaction import redacted
 from otel_rl.view.journals import Found
 from otel_rl.view.run_data import RunData
@@ -22,12 +23,15 @@ _MAX_CONFIG: Final = 200
 _NS_PER_S: Final = 1e9
 
 
-def health(found: Found, data: RunData, settings: BridgeSettings, now_ns: int) -> dict[str, Any]:
+def health(
+    found: Found, data: RunData, keys: Sequence[KeySpec], settings: BridgeSettings, now_ns: int
+) -> dict[str, Any]:
     """Return how the run gets to its tracker.
 
     Args:
         found: The run.
         data: Its columns.
+        keys: Its catalogue, for units.
         settings: Of the bridge, for its bounds.
         now_ns: By the clock of this machine.
     """
@@ -48,7 +52,7 @@ def health(found: Found, data: RunData, settings: BridgeSettings, now_ns: int) -
             ),
             _bound("keys", len(data.series), settings.align.max_keys),
         ],
-        "counts": list(_counts(data)),
+        "counts": list(_counts(data, {spec.key: unit_words(spec.unit) for spec in keys})),
         "failures": [label(str(one)) for one in data.failures[-50:]],
         "left_out": data.left_out,
         "environment": environment(run.description),
@@ -78,11 +82,17 @@ def _bound(name: str, used: int, bound: int) -> dict[str, Any]:
     return {"name": name, "used": used, "bound": bound}
 
 
-def _counts(data: RunData) -> list[dict[str, Any]]:
+def _counts(data: RunData, units: Mapping[str, str]) -> list[dict[str, Any]]:
     """Return otel_rl's own counters of this run, by their last values."""
     found = []
     for key in sorted(data.series):
         if key.startswith(_OWN):
             value = next((one for one in reversed(data.series[key].values) if one == one), math.nan)
-            found.append({"key": label(key.removeprefix(_OWN)), "value": value})
+            found.append(
+                {
+                    "key": label(key.removeprefix(_OWN)),
+                    "value": value,
+                    "unit": label(units.get(key, "")),
+                }
+            )
     return found[:_MAX_COUNTS]

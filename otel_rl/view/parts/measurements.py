@@ -28,13 +28,21 @@ class _Cell(NamedTuple):
     deviation: float  # from the median of the workers at the step
 
 
-def measurements(data: RunData) -> list[dict[str, Any]]:
-    """Return the keys that several workers measured; that with the oddest worker first."""
+def measurements(data: RunData, units: Mapping[str, str]) -> list[dict[str, Any]]:
+    """Return the keys that several workers measured; that with the oddest worker first.
+
+    Args:
+        data: Of the run.
+        units: Of keys, in words; those without one may be missing.
+    """
     found = [
         (_oddity(cells), key) for key, cells in data.measured.items() if len({*cells.workers}) > 1
     ]
     found.sort(key=lambda one: (-one[0], one[1]))
-    return [{"id": f"{ID_PREFIX}{key}", "key": label(key)} for _, key in found]
+    return [
+        {"id": f"{ID_PREFIX}{key}", "key": label(key), "unit": label(units.get(key, ""))}
+        for _, key in found
+    ]
 
 
 def deviations(

@@ -111,7 +111,23 @@ def headline(data: RunData, keys: Sequence[KeySpec]) -> dict[str, Any] | None:
             points = downsample(series.steps, series.values, most=_SPARK_POINTS)
             last = series.values[-1]
             newest = last if math.isfinite(last) else str(last)
-            return {"name": word, "key": label(spec.key), "last": newest, **points._asdict()}
+            return {
+                "name": word,
+                "key": label(spec.key),
+                "last": newest,
+                "lost_since": _lost_since(series),
+                **points._asdict(),
+            }
+    return None
+
+
+def _lost_since(series: Series) -> float | None:
+    """Return the step from which on all values are NaN or infinite, if any was finite before."""
+    since = None
+    for step, value in zip(reversed(series.steps), reversed(series.values), strict=True):
+        if math.isfinite(value):
+            return since
+        since = step
     return None
 
 
@@ -173,18 +189,22 @@ class Catalogue:
         return [section for section in sections if section["panels"]]
 
     def keys(self, data: RunData) -> list[dict[str, Any]]:
-        """Return titles and the keys of their charts that have data."""
+        """Return titles and the keys of their charts that have data, with their units."""
         found = [
             {
                 "title": section.title,
-                "keys": [
-                    label(key)
+                "keys": [label(key) for key, _ in known],
+                "units": [label(unit) for _, unit in known],
+            }
+            for section in self._sections
+            for known in [
+                [
+                    (key, panel.unit)
                     for panel in section.panels
                     for key in panel.keys
                     if key in data.series
-                ],
-            }
-            for section in self._sections
+                ]
+            ]
         ]
         return [section for section in found if section["keys"]]
 

@@ -77,8 +77,76 @@ otelRl.charts = {
         else if (change["xaxis.autorange"]) onzoom(null, null);
       });
     }
+    otelRl.charts.byKeyboard(element, panel.title, () => otelRl.charts.pointsOf(element, panel.unit, onstep));
     if (isNew && onstep) element.on("plotly_click", (event) => onstep(event.points[0].x));
     return drawn;
+  },
+
+  // Arrow keys go through the points of a chart: left and right within a row, up and down to another.
+  // `rows` returns lists of {points, text, pick}: what Plotly hovers, its words, what Enter does.
+  byKeyboard(element, label, rows) {
+    if (element.rows) { element.rows = rows; return; }
+    element.rows = rows;
+    element.tabIndex = 0;
+    element.setAttribute("role", "application");
+    element.setAttribute("aria-roledescription", "chart");
+    element.setAttribute("aria-label", `${label}. Arrow keys read it.`);
+    const at = { row: 0, column: null };
+    element.addEventListener("keydown", (event) => {
+      if (event.ctrlKey || event.metaKey || event.altKey) return;
+      if (/^[-+=0]$/.test(event.key) && at.x !== undefined) { event.preventDefault(); otelRl.charts.zoom(element, event.key, at.x); return; }
+      const isKnown = ["ArrowLeft", "ArrowRight", "ArrowUp", "ArrowDown", "Home", "End", "Enter"].includes(event.key);
+      const known = isKnown ? element.rows().filter((row) => row.length) : [];
+      if (!known.length) return;
+      event.preventDefault();
+      event.stopPropagation();
+      if (event.key === "ArrowUp") at.row -= 1;
+      if (event.key === "ArrowDown") at.row += 1;
+      at.row = Math.max(0, Math.min(known.length - 1, at.row));
+      const row = known[at.row];
+      const begin = event.key === "ArrowRight" ? -1 : row.length; // the newest point is first, but for who goes right
+      if (event.key !== "Enter") at.column ??= begin;
+      if (at.column === null) return;
+      if (event.key === "ArrowLeft") at.column -= 1;
+      if (event.key === "ArrowRight") at.column += 1;
+      if (event.key === "Home") at.column = 0;
+      if (event.key === "End") at.column = row.length - 1;
+      at.column = Math.max(0, Math.min(row.length - 1, at.column));
+      const { points, text, pick, x } = row[at.column];
+      at.x = x;
+      if (event.key === "Enter") { pick?.(); return; }
+      Plotly.Fx.hover(element, points);
+      document.getElementById("told").textContent = text;
+    });
+    element.addEventListener("blur", () => { if (element.data) Plotly.Fx.unhover(element); });
+  },
+
+  // Shows half or twice as much around a point, or all.
+  zoom(element, key, x) {
+    if (key === "0") { Plotly.relayout(element, { "xaxis.autorange": true }); return; }
+    const axis = element._fullLayout.xaxis;
+    const [first, last] = axis.range.map((one) => axis.r2l(one));
+    const half = (last - first) * (key === "-" ? 1 : 0.25);
+    Plotly.relayout(element, { "xaxis.range[0]": axis.l2r(axis.d2l(x) - half), "xaxis.range[1]": axis.l2r(axis.d2l(x) + half) });
+  },
+
+  // The points of lines, one for each x.
+  pointsOf(element, unit, onstep) {
+    const byX = new Map();
+    (element.data ?? []).forEach((trace, curveNumber) => {
+      if (trace.opacity === 0.3) return; // the band of a line that is there itself
+      trace.x.forEach((x, pointNumber) => {
+        const known = byX.get(+x) ?? { x, points: [], words: [] };
+        byX.set(+x, known);
+        known.points.push({ curveNumber, pointNumber });
+        const value = trace.y[pointNumber];
+        if (trace.yaxis === "y2") known.words.push(trace.name);
+        else if (value !== null) known.words.push(`${element.data.length > 1 ? `${trace.name} ` : ""}${otelRl.number(value)}${unit ? ` ${unit}` : ""}`);
+      });
+    });
+    return [[...byX.values()].sort((a, b) => a.x - b.x).map(({ x, points, words }) => ({
+      x, points, pick: onstep && (() => onstep(x)), text: `${x instanceof Date ? x.toLocaleTimeString("en-GB") : `step ${otelRl.number(x)}`}: ${words.join(", ")}`,
+    }))];
   },
 
   // Of a long line only the extremes are points: they make a pale band, and the means of its parts

@@ -92,6 +92,43 @@ const otelRl = {
     return svg;
   },
 
+  // Heading and sorted rows of a table. Columns are [name, value of a row to sort by or null, class];
+  // `order` is {by, down}, without `by` the rows stay. Rows without a value come last.
+  sortable(columns, rows, order, redraw) {
+    const { h } = otelRl;
+    const click = (name, isDown) => () => {
+      if (order.by !== name) Object.assign(order, { by: name, down: isDown });
+      else if (order.down === isDown) order.down = !isDown;
+      else order.by = null;
+      redraw();
+    };
+    const isNumber = (value) => rows.some((row) => typeof value(row) === "number");
+    const head = h("thead", {}, h("tr", {}, columns.map(([name, value, kind]) =>
+      h("th", { scope: "col", class: kind, "aria-sort": order.by === name ? (order.down ? "descending" : "ascending") : null },
+        value ? h("button", { type: "button", class: "sort", "data-focus": `sort ${name}`, onclick: click(name, isNumber(value)) }, name) : h("span", { class: "unseen" }, name)))));
+    const value = columns.find(([name]) => name === order.by)?.[1];
+    if (!value) return [head, rows];
+    const isMissing = (one) => one === null || one === undefined || one === "";
+    const compare = (a, b) => (typeof a === "number" && typeof b === "number" ? a - b : String(a).localeCompare(String(b), "en", { numeric: true }));
+    const sorted = rows.map((row) => [value(row), row]).sort(([a], [b]) => isMissing(a) - isMissing(b) || (order.down ? compare(b, a) : compare(a, b)));
+    return [head, sorted.map(([, row]) => row)];
+  },
+
+  // Draws a part of the page anew; what had the focus has it again.
+  keepFocus(element, draw) {
+    const focused = element.contains(document.activeElement) ? document.activeElement.dataset.focus : null;
+    draw();
+    if (focused) [...element.querySelectorAll("[data-focus]")].find((one) => one.dataset.focus === focused)?.focus({ preventScroll: true });
+  },
+
+  // Since when a value is NaN or infinite.
+  withLoss(text, shown) {
+    const isLost = shown?.lost_since !== null && shown?.lost_since !== undefined;
+    return isLost ? `${text}${text ? ", " : ""}since step ${shown.lost_since}` : text;
+  },
+
+  withUnit(text, unit) { return unit ? `${text} (${unit})` : text; },
+
   select(label, options, chosen, onchange) {
     const { h } = otelRl;
     return h("label", { class: "row quiet" }, label, h("select", { onchange: (event) => onchange(event.target.value) },

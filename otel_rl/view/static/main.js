@@ -96,7 +96,7 @@
     const expected = roles.reduce((sum, of) => sum + of.expected, 0);
     const failures = roles.reduce((sum, of) => sum + of.failures, 0);
     const facts = page.name !== "overview" ? [] : [
-      ["step", found.step ?? "–"], [found.shown ? found.shown.name : "reward", otelRl.number(found.shown ? found.shown.last : null)], ["time per step", otelRl.duration(found.step_s)], ["duration", otelRl.duration(found.lasted_s)], ["last data", `${otelRl.duration(found.idle_s)} ago`],
+      ["step", found.step ?? "–"], [otelRl.withLoss(found.shown ? found.shown.name : "reward", found.shown), otelRl.number(found.shown ? found.shown.last : null)], ["time per step", otelRl.duration(found.step_s)], ["duration", otelRl.duration(found.lasted_s)], ["last data", `${otelRl.duration(found.idle_s)} ago`],
       ["workers alive", expected ? `${found.state === "interrupted" ? "?" : alive} of ${expected}` : ["running", "stalled"].includes(found.state) ? String(alive) : "–"], ["worker failures", failures],
     ];
     document.getElementById("crumbs").textContent = `${found.experiment} / ${found.trial}`;

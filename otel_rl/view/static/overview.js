@@ -78,7 +78,7 @@ otelRl.pages.overview = class {
     const again = (change) => { change(); this.fillControls(); this.cards.forEach((card) => { card.range = null; card.version = null; }); this.refresh(); };
     otelRl.fill(this.controls, h("span", { class: "grow" }), ...(otelRl.report ? [] : [
       otelRl.toggle([["step", "by step"], ["time", "by time"]], this.x, (x) => again(() => { this.x = x; }), "x axis"),
-      otelRl.toggle([["basic", "basic"], ["full", "full"]], this.detail, (detail) => again(() => { this.detail = detail; }), "detail")]),
+      otelRl.toggle([["basic", "basic detail"], ["full", "full detail"]], this.detail, (detail) => again(() => { this.detail = detail; }), "detail")]),
     h("input", { type: "search", id: "search", placeholder: "Find a chart", "aria-label": "Find a chart", value: this.search,
       oninput: (event) => { this.search = event.target.value; this.draw(); } }));
   }

@@ -7,7 +7,10 @@ otelRl.pages.runs = class {
     this.x = "step";
     this.search = "";
     this.older = []; // of the runs that are left out, those that were searched for
-    this.keys = new Map(); // by the run's id, with the step at which they were asked for
+    this.results = new Map(); // of the runs far down the list, by id
+    this.order = { by: null, down: false };
+    this.listed = new Map(); // by the run's id, with the step at which they were asked for
+    this.units = new Map(); // by key
     this.colors = new Map(); // places in the palette by the run's id
   }
 
@@ -15,6 +18,23 @@ otelRl.pages.runs = class {
     this.found = await otelRl.get("runs");
     if (this.found.left_out) await this.findOlder();
     await this.draw();
+    if (this.found.runs.some((run) => run.shown === undefined)) this.readResults().catch(() => { /* asked again with the page */ });
+  }
+
+  // Rewards and verdicts of the runs far down the list take some time.
+  async readResults() {
+    if (this.isReading) return;
+    this.isReading = true;
+    try {
+      for (let unread = 1; unread && !this.isClosed;) {
+        const found = await otelRl.get("results");
+        unread = found.unread;
+        for (const [id, result] of Object.entries(found.runs)) this.results.set(id, result);
+        if (!this.isClosed) this.drawTable();
+      }
+    } finally {
+      this.isReading = false;
+    }
   }
 
   async findOlder() {
@@ -28,8 +48,8 @@ otelRl.pages.runs = class {
 
   async draw() {
     const { h } = otelRl;
-    const { faults, left_out: leftOut } = this.found;
-    const runs = [...this.found.runs, ...this.older];
+    const { faults } = this.found;
+    const runs = this.all();
     if (!this.made) {
       this.made = true;
       this.table = h("div", { class: "card scroll list" });
@@ -41,7 +61,8 @@ otelRl.pages.runs = class {
       this.differences = h("div", { class: "card scroll", id: "differences" });
       this.compare = h("section", {}, this.controls, h("div", { class: "card" }, this.plot), this.note, this.differences);
       this.notes = h("div");
-      otelRl.fill(this.root, h("div", { class: "row controls" }, h("h1", { class: "grow" }, "Runs"), this.find), this.notes, this.table, this.compare);
+      this.ordering = h("span", { class: "narrow-only" });
+      otelRl.fill(this.root, h("div", { class: "row controls" }, h("h1", { class: "grow" }, "Runs"), this.ordering, this.find), this.notes, this.table, this.compare);
     }
     otelRl.fill(this.notes, ...faults.map((fault) => h("p", { class: "notice" }, fault)));
     if (!runs.length) {
@@ -50,17 +71,42 @@ otelRl.pages.runs = class {
       this.compare.hidden = true;
       return;
     }
+    this.drawTable();
     const comparable = runs.filter((run) => run.step !== null);
-    const chosen = this.chosen || new Set(comparable.slice(0, 3).map((run) => run.id));
-    otelRl.fill(this.table, h("table", {}, h("thead", {}, h("tr", {},
-      ["Compare", "Run", "State", "Step", "Reward", "Last reward", "Verdict", "Workers", "Duration", "Active"].map((text, place) =>
-        h("th", { scope: "col", class: [7, 8].includes(place) ? "wide-only" : null }, [0, 5].includes(place) ? h("span", { class: "unseen" }, text) : text)))),
-    h("tbody", {}, runs.map((run) => this.line(run, chosen)))));
-    if (leftOut > this.older.length) this.table.append(h("p", { class: "quiet" }, `and ${leftOut - this.older.length} older runs: search finds them by name`));
-    this.hide();
+    const chosen = this.chosenOf(comparable);
     this.compare.hidden = comparable.length === 0;
     for (const run of comparable) if (!this.colors.has(run.id)) this.colors.set(run.id, this.colors.size);
     return this.showCompared(comparable.filter((run) => chosen.has(run.id)));
+  }
+
+  all() { return [...this.found.runs, ...this.older].map((run) => ({ ...run, ...this.results.get(run.id) })); }
+
+  chosenOf(comparable) { return this.chosen || new Set(comparable.slice(0, 3).map((run) => run.id)); }
+
+  drawTable() {
+    const { h } = otelRl;
+    const runs = this.all();
+    const chosen = this.chosenOf(runs.filter((run) => run.step !== null));
+    const last = (run) => { const value = run.shown?.last; return typeof value === "string" ? -Infinity : value; };
+    const columns = [["Compare", null], ["Run", (run) => `${run.experiment}/${run.trial}`], ["State", (run) => run.state], ["Step", (run) => run.step], ["Trend", null],
+      ["Reward", last], ["Verdict", (run) => run.verdict], ["Workers", (run) => this.workers(run).alive, "wide-only"], ["Duration", (run) => run.lasted_s, "wide-only"], ["Last data", (run) => run.idle_s]];
+    const [head, sorted] = otelRl.sortable(columns, runs, this.order, () => this.drawTable());
+    otelRl.keepFocus(this.table, () => {
+      otelRl.fill(this.table, h("table", {}, head, h("tbody", {}, sorted.map((run) => this.line(run, chosen)))));
+      const leftOut = this.found.left_out - this.older.length;
+      if (leftOut > 0) this.table.append(h("p", { class: "quiet" }, `and ${leftOut} older runs: search finds them by name`));
+    });
+    const orders = [["", "as listed"], ...columns.filter(([, value]) => value).map(([name]) => [name, name.toLowerCase()])];
+    otelRl.fill(this.ordering, otelRl.select("order", orders, this.order.by ?? "", (by) => {
+      this.order = { by: by || null, down: !["Run", "State", "Verdict", "Last data"].includes(by) };
+      this.drawTable();
+    }));
+    this.hide();
+  }
+
+  workers(run) {
+    const roles = Object.values(run.roles);
+    return { alive: roles.reduce((sum, of) => sum + of.alive, 0), expected: roles.reduce((sum, of) => sum + of.expected, 0) };
   }
 
   // Shows the runs whose line has the searched text; the comparison stays as it was chosen.
@@ -74,7 +120,12 @@ otelRl.pages.runs = class {
     const asked = this.asked = {};
     const drawn = await Promise.all(runs.map(async (run) => [run, await this.keysOf(run)]));
     const sections = new Map();
-    for (const [, of] of drawn) for (const { title, keys } of of) sections.set(title, new Set([...(sections.get(title) || []), ...keys]));
+    for (const [, of] of drawn) {
+      for (const { title, keys, units } of of) {
+        sections.set(title, new Set([...(sections.get(title) || []), ...keys]));
+        keys.forEach((key, place) => { if (units[place]) this.units.set(key, units[place]); });
+      }
+    }
     const known = [...sections.values()].flatMap((keys) => [...keys]);
     const usual = runs.map((run) => run.shown && run.shown.key).find((key) => known.includes(key));
     const key = known.includes(this.key) ? this.key : usual || known[0] || "";
@@ -102,13 +153,13 @@ otelRl.pages.runs = class {
       h("tbody", {}, rows.map((name) => h("tr", {}, h("th", { scope: "row" }, h("bdi", {}, name.replace(/^config /, ""))), found.map((one) => h("td", { class: "text" }, one[name] ?? "–")))))) : h("p", { class: "quiet" }, "None was reported."));
   }
 
-  close() { this.asked = null; }
+  close() { this.asked = null; this.isClosed = true; }
 
   async keysOf(run) {
-    const known = this.keys.get(run.id);
+    const known = this.listed.get(run.id);
     if (known && known.step === run.step) return known.sections;
     const { sections, read } = await otelRl.get(`runs/${run.id}/series`);
-    if (read === 1) this.keys.set(run.id, { step: run.step, sections });
+    if (read === 1) this.listed.set(run.id, { step: run.step, sections });
     return sections;
   }
 
@@ -118,7 +169,7 @@ otelRl.pages.runs = class {
     otelRl.fill(this.controls, h("h2", { class: "grow" }, "Compare"),
       otelRl.toggle([["step", "by step"], ["time", "by hours"]], this.x, (x) => again(() => { this.x = x; }), "x axis"),
       h("select", { id: "key", "aria-label": "key", onchange: (event) => again(() => { this.key = event.target.value; }) },
-        [...sections].map(([title, keys]) => h("optgroup", { label: title }, [...keys].map((key) => h("option", { value: key, selected: key === chosen }, key))))));
+        [...sections].map(([title, keys]) => h("optgroup", { label: title }, [...keys].map((key) => h("option", { value: key, selected: key === chosen }, otelRl.withUnit(key, this.units.get(key))))))));
   }
 
   plotCompared(runs, lines, key) {
@@ -127,35 +178,39 @@ otelRl.pages.runs = class {
     const traces = lines.flatMap((line, place) => {
       const run = runs[place];
       const color = palette[this.colors.get(run.id) % palette.length];
-      return withTrend(line, (x) => x, {
+      const drawn = withTrend(line, (x) => x, {
         type: "scatter", mode: line.xs.length < 3 ? "markers" : "lines", connectgaps: false,
-        name: otelRl.plain(`${run.experiment}/${run.trial}`), line: { width: 2, color }, marker: { color }, hovertemplate: "%{y:.4~g}",
+        name: otelRl.plain(`${run.experiment}/${run.trial}`), line: { width: 2, color }, marker: { color }, hovertemplate: `%{y:.4~g} ${otelRl.plain(this.units.get(key) ?? "")}`,
       });
+      const crosses = notFinite(drawn);
+      if (!crosses) return drawn;
+      // Each run has a line of crosses of its own, in its colour.
+      const name = `${drawn[0].name}: ${crosses.name}`;
+      return [...drawn, { ...crosses, name, y: crosses.x.map(() => 0.03 * (1 + place)), marker: { ...crosses.marker, color }, hovertemplate: "NaN or infinite" }];
     }).filter((one) => one.x.length);
-    const lost = notFinite(traces);
-    otelRl.charts.draw(this.plot, lost ? [...traces, lost] : traces, {
+    const lost = traces.some((one) => one.yaxis === "y2");
+    otelRl.charts.draw(this.plot, traces, {
       showlegend: true, margin: { l: 44, r: 10, t: 6, b: 50 }, uirevision: `${key} ${this.x}`,
-      yaxis: { title: { text: otelRl.plain(key), font } }, xaxis: { title: { text: this.x === "time" ? "hours" : "step", standoff: 4, font } },
+      yaxis: { title: { text: otelRl.plain(otelRl.withUnit(key, this.units.get(key))), font } }, xaxis: { title: { text: this.x === "time" ? "hours" : "step", standoff: 4, font } },
       ...(lost ? { yaxis2: { overlaying: "y", range: [0, 1], visible: false, fixedrange: true } } : {}),
     });
+    otelRl.charts.byKeyboard(this.plot, "Compared runs", () => otelRl.charts.pointsOf(this.plot, this.units.get(key), null));
   }
 
   line(run, chosen) {
     const { h } = otelRl;
-    const workers = Object.values(run.roles);
-    const alive = workers.reduce((sum, of) => sum + of.alive, 0);
-    const expected = workers.reduce((sum, of) => sum + of.expected, 0);
+    const { alive, expected } = this.workers(run);
     return h("tr", { "data-run": run.id },
       h("td", {}, run.step !== null ? h("input", {
-        type: "checkbox", "aria-label": `compare ${run.experiment}/${run.trial}`, checked: chosen.has(run.id),
+        type: "checkbox", "data-focus": `compare ${run.id}`, "aria-label": `compare ${run.experiment}/${run.trial}`, checked: chosen.has(run.id),
         onchange: (event) => { if (event.target.checked) chosen.add(run.id); else chosen.delete(run.id); this.chosen = chosen; this.draw(); },
       }) : null),
-      h("td", {}, h("a", { href: `#/run/${run.id}/overview`, class: "cut" }, h("bdi", {}, run.experiment)),
+      h("td", {}, h("a", { href: `#/run/${run.id}/overview`, class: "cut", "data-focus": `open ${run.id}` }, h("bdi", {}, run.experiment)),
         h("span", { class: "quiet cut trial" }, h("bdi", {}, run.trial)), run.crash ? h("div", { class: "quiet" }, run.crash) : null),
-      h("td", {}, otelRl.badge(run.state)), h("td", {}, run.step ?? "–"),
+      h("td", {}, otelRl.badge(run.state)), h("td", { "data-label": "step" }, run.step ?? "–"),
       h("td", {}, run.shown && run.shown.ys.length ? otelRl.spark(run.shown.ys) : null),
-      h("td", { title: run.shown ? run.shown.key : null }, run.shown ? otelRl.number(run.shown.last) : "–",
-        run.shown && run.shown.name !== "reward" ? h("div", { class: "quiet" }, run.shown.name) : null),
+      h("td", { title: run.shown ? run.shown.key : null, "data-label": run.shown?.name === "reward" ? "reward" : null }, run.shown ? otelRl.number(run.shown.last) : "–",
+        h("div", { class: "quiet" }, otelRl.withLoss(run.shown && run.shown.name !== "reward" ? run.shown.name : "", run.shown))),
       h("td", {}, run.verdict ? otelRl.badge(run.verdict) : "–", run.cause ? h("div", { class: "quiet" }, h("bdi", { class: "cut" }, run.cause)) : null),
       h("td", { class: "wide-only" }, expected ? `${run.state === "interrupted" ? "?" : alive} of ${expected}` : "–"),
       h("td", { class: "wide-only" }, otelRl.duration(run.lasted_s)), h("td", {}, `${otelRl.duration(run.idle_s)} ago`));

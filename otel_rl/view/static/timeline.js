@@ -52,9 +52,9 @@ otelRl.pages.timeline = class {
       this.made = true;
       this.controls = h("div", { class: "row controls" });
       this.gone = h("div", { role: "status" });
-      this.plot = h("div", { id: "timeline", role: "img", "aria-label": "Spans by worker and time, with the critical path" });
+      this.plot = h("div", { id: "timeline" });
       this.legend = h("p", { class: "quiet" });
-      this.details = h("div", { class: "card", id: "span", "aria-live": "polite" }, h("span", { class: "quiet" }, "Click a span to see what it used and what used it. Drag to zoom, double-click to see all."));
+      this.details = h("div", { class: "card", id: "span", "aria-live": "polite" }, h("span", { class: "quiet" }, "Click a span, or press Enter on one, to see what it used and what used it. Drag to zoom, double-click to see all."));
       otelRl.fill(this.root, this.controls, this.gone, h("div", { class: "card" }, this.plot), this.legend, this.details);
     }
     const { steps, known, left_out: leftOut } = this.found;
@@ -140,6 +140,12 @@ otelRl.pages.timeline = class {
       annotations: steps.map((step) => ({ x: step.start, y: 1, yref: "paper", yanchor: "bottom", xanchor: "left", showarrow: false, text: `step ${step.step}, ${otelRl.duration(step.seconds)}`, font: { size: 11 } })),
       uirevision: `${steps[0].step}-${steps[steps.length - 1].step}`,
     }, { scrollZoom: false });
+    const curves = new Map([...phases.values()].flatMap((places, curveNumber) => places.map((place, pointNumber) => [place, { curveNumber, pointNumber }])));
+    otelRl.charts.byKeyboard(this.plot, "Spans by worker and time, with the critical path", () => lanes.map((_, lane) =>
+      [...spans.keys()].filter((place) => spans[place].lane === lane).sort((a, b) => spans[a].start - spans[b].start).map((place) => ({
+        points: [curves.get(place)], pick: () => this.pick(place), x: spans[place].start,
+        text: `${lanes[lane].name}: ${spans[place].name}, ${otelRl.duration(spans[place].seconds)}${spans[place].step === null ? "" : `, step ${spans[place].step}`}`,
+      }))));
     if (!this.listens) {
       this.listens = true;
       this.plot.on("plotly_click", (event) => { const place = event.points[0].customdata; if (place !== undefined) this.pick(place); });

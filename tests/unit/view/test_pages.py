@@ -22,7 +22,8 @@ from otel_rl.run_id import run_id
 from otel_rl.view import pages
 from otel_rl.view.journals import Journals
 from otel_rl.view.pages import Answer, Pages, Question
-from otel_rl.view.parts import overview
+from otel_rl.view.parts import overview, run_results
+from otel_rl.view.parts.run_results import RunResults
 from tests.journals.small_run import ENDED, RANKS, STEPS, Life, begin, end, start_ns, step
 from tests.view_runs import HOSTILE, MEASURED, T0, LookedAt, S, write_run
 
@@ -92,6 +93,25 @@ def test_of_ended_runs_far_down_the_list_no_state_is_decoded(
     found = Looked(tmp_path).get("runs")["runs"]
     assert [one["state"] for one in found] == 23 * ["finished"]
     assert decoded == [one["id"] for one in found[:20]]
+
+
+def test_rewards_far_down_the_list_are_read_bit_by_bit_and_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(23):
+        key = ExperimentKey("e", str(number))
+        write_run(tmp_path, LookedAt(key, workers=1, steps=2), now_ns=T0 + number)
+    ticks = iter(range(100))
+    looked = Looked(tmp_path)
+    journals = looked.pages._journals
+    results = RunResults(journals, clock_s=lambda: 0.2 * next(ticks))  # 0.3 s are for one run
+    runs = journals.runs()[0][20:]
+    assert [results.of(runs)["unread"] for _ in range(4)] == [2, 1, 0, 0]
+    whole = looked.get("results")
+    assert whole["unread"] == 0
+    assert [one["shown"]["last"] for one in whole["runs"].values()] == 3 * [0.5]
+    monkeypatch.setattr(run_results, "read_keys", None)  # would fail
+    assert looked.get("results") == whole
 
 
 def test_the_last_active_run_comes_first_over_several_journals(tmp_path: Path) -> None:

@@ -13,8 +13,9 @@ from otel_rl.errors import ConfigError
 from otel_rl.records import ExperimentKey
 from otel_rl.run_id import run_id
 from otel_rl.view import pages
-from otel_rl.view.pages import Pages, Question
-from otel_rl.view.report import CAUSES, answer, report_html
+from otel_rl.view.pages import Answer, Pages, Question
+from otel_rl.view.report import CAUSES, report_html
+from otel_rl.view.report_jobs import UNFINISHED, ReportJobs
 from tests.view_runs import HOSTILE, T0, LookedAt, write_run
 
 
@@ -77,18 +78,46 @@ def test_a_run_that_is_not_there_has_no_report(tmp_path: Path) -> None:
         report(tmp_path, "none")
 
 
-def test_the_page_gives_a_report_to_those_who_may_see_the_run(
+def asked(jobs: ReportJobs, question: Question) -> Answer:
+    """Ask until the report is made."""
+    while (answer := jobs.answer(question)).status == UNFINISHED:
+        pass
+    return answer
+
+
+def test_the_page_gives_a_report_to_those_who_may_see_the_run(tmp_path: Path) -> None:
+    write_run(tmp_path, LookedAt())
+    run = run_id("grpo", "1")
+    jobs = ReportJobs(Pages(BridgeSettings(data=tmp_path), clock_ns=lambda: T0))
+    found = asked(jobs, Question(f"runs/{run}/report", {}, ["grpo"]))
+    assert (found.status, found.media, found.encoding) == (200, "text/html", "gzip")
+    assert gzip.decompress(found.body).decode() == report(tmp_path, run)
+    assert jobs.answer(Question(f"runs/{run}/report", {}, ["other"])).status == 404
+    assert jobs.answer(Question("runs/none/report")).status == 404
+    assert jobs.answer(Question("runs")).media == "application/json"
+
+
+def test_a_report_waits_for_the_history_and_holds_up_no_other_question(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_run(tmp_path, LookedAt())
     run = run_id("grpo", "1")
-    asked = Pages(BridgeSettings(data=tmp_path), clock_ns=lambda: T0)
-    found = answer(asked, Question(f"runs/{run}/report", {}, ["grpo"]))
-    assert (found.status, found.media, found.encoding) == (200, "text/html", "gzip")
-    assert gzip.decompress(found.body).decode() == report(tmp_path, run)
-    assert answer(asked, Question(f"runs/{run}/report", {}, ["other"])).status == 404
-    assert answer(asked, Question("runs/none/report")).status == 404
-    assert answer(asked, Question("runs")).media == "application/json"
-    monkeypatch.setattr(pages, "_read_so_far", lambda _progress: {"read": 0.5})
-    half = answer(asked, Question(f"runs/{run}/report"))
-    assert (half.status, b"still being read" in half.body) == (503, True)
+    jobs = ReportJobs(Pages(BridgeSettings(data=tmp_path), clock_ns=lambda: T0))
+    question = Question(f"runs/{run}/report", {"ticket": "a"})
+    with monkeypatch.context() as patched:
+        patched.setattr(pages, "_read_so_far", lambda _progress: {"read": 0.5})
+        for _ in range(20):
+            assert jobs.answer(question).status == UNFINISHED
+            assert jobs.answer(Question("runs")).status == 200
+    assert asked(jobs, question).status == 200
+
+
+def test_reports_that_are_made_at_once_are_bounded(tmp_path: Path) -> None:
+    write_run(tmp_path, LookedAt())
+    now_s = 0.0
+    jobs = ReportJobs(Pages(BridgeSettings(data=tmp_path)), clock_s=lambda: now_s)
+    path = f"runs/{run_id('grpo', '1')}/report"
+    questions = [Question(path, {"ticket": ticket}) for ticket in "abcde"]
+    assert [jobs.answer(one).status for one in questions] == [*[UNFINISHED] * 4, 503]
+    now_s = 61.0
+    assert jobs.answer(questions[-1]).status == UNFINISHED

@@ -18,7 +18,7 @@ from otel_rl.bridge.delivery.storable import storable, storable_text
 from otel_rl.bridge.delivery.tracker_interface import RunInfo
 from otel_rl.bridge.delivery.trackio.settings import TrackioSettings
 from otel_rl.bridge.delivery.trackio.store import Alert, Entry, LocalStore, RemoteStore, Store
-from otel_rl.bridge.tracker_keys import DIAGNOSIS_ALERT, DIAGNOSIS_CAUSE
+from otel_rl.bridge.tracker_keys import DIAGNOSIS_CAUSE, alert_text
 from otel_rl.errors import ConfigError, TrackerRejected, TrackerUnavailable
 from otel_rl.records import CONSOLE, Description, Row, Table, Value
 from otel_rl.redaction import printable, redacted
@@ -84,8 +84,8 @@ class TrackioTracker:
             store.log_system(systems)
             self._systems += [row.number for row in rows if row.devices]
         for row in rows:
-            if DIAGNOSIS_ALERT in row.labels:
-                store.alert(self._alert(row))
+            if (words := alert_text(row.labels)) is not None:
+                store.alert(self._alert(row, words))
         store.log([self._entry(row) for row in rows], self._config)
         self._config = None
         self._next_row = rows[-1].number + 1
@@ -167,10 +167,9 @@ class TrackioTracker:
         values = {_key(key): float(value) for key, value in row.devices.items()}
         return Entry(self._log_id(row.number), row.step, row.time_ns, values)
 
-    def _alert(self, row: Row) -> Alert:
+    def _alert(self, row: Row, words: str) -> Alert:
         title = f"{row.labels.get(DIAGNOSIS_CAUSE, 'diagnosis')} at step {row.step}"
-        text = printable(row.labels[DIAGNOSIS_ALERT])
-        return Alert(self._log_id(row.number), title, text, row.step, row.time_ns)
+        return Alert(self._log_id(row.number), title, printable(words), row.step, row.time_ns)
 
     def _first_missing(self, first: int, end: int | None) -> int:
         """Return the number of the first row from ``first`` on that Trackio lacks, or ``end``.

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import errno
 import logging
 import math
 import socket
@@ -249,10 +250,14 @@ def _farewell(max_connections: int, retry_after_s: int) -> bytes:
 
 
 def _cannot_listen(host: str, port: int, error: OSError) -> ConfigError:
+    is_used = error.errno == errno.EADDRINUSE
+    advice = (
+        f"Stop what uses port {port}, or give another one" if is_used else "Give another address"
+    )
     return ConfigError(
         f"http: cannot listen on {host}:{port} ({error.strerror or error}).",
-        hint=f"Stop what uses port {port}, or give another one with --http HOST:PORT of "
-        "otel-rl bridge or OTEL_RL_BRIDGE__HTTP__PORT (0 is free).",
+        hint=f"{advice} with --http HOST:PORT of otel-rl bridge or OTEL_RL_BRIDGE__HTTP__PORT "
+        "(0 is free).",
     )
 
 

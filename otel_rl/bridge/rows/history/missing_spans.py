@@ -12,7 +12,7 @@ from itertools import pairwise
 from math import gcd
 from typing import Final, NamedTuple
 
-from otel_rl.records import SpanRecord
+from otel_rl.records import SpanRecord, Worker
 from otel_rl.semconv.spec import BLOCK_STEPS, STEP_SPAN
 
 __all__ = ["Gaps", "MissingSpans"]
@@ -55,16 +55,17 @@ class MissingSpans:
     """Steps of each rank that have spans.
 
     Attributes:
-        is_marked: Whether a span has said that others of its step may have been dropped.
+        marked_ns: Latest end of a span that says that others of its step may have been dropped, by
+            role and worker.
     """
 
     def __init__(
         self,
         ranks: Mapping[tuple[str, str], Iterable[int]] | None = None,
         *,
-        is_marked: bool = False,
+        marked_ns: Mapping[tuple[str, str], int] | None = None,
     ) -> None:
-        self.is_marked = is_marked
+        self.marked_ns = dict(marked_ns or {})
         self._steps = {rank: sorted(of) for rank, of in (ranks or {}).items()}
 
     @property
@@ -86,6 +87,25 @@ class MissingSpans:
             if span.step not in steps:
                 insort(steps, span.step)
                 del steps[:-_STEPS_OF_RANK]
+
+    def mark(self, sampled: Mapping[Worker, int]) -> None:
+        """Note the workers whose spans say that others of their step may have been dropped.
+
+        Args:
+            sampled: Latest end of such a span, by worker.
+        """
+        for worker, end_ns in sampled.items():
+            rank = worker.role, worker.instance
+            # The latest come last.
+            self.marked_ns[rank] = max(self.marked_ns.pop(rank, 0), end_ns)
+            if len(self.marked_ns) > _MAX_RANKS:
+                del self.marked_ns[next(iter(self.marked_ns))]
+
+    def unmark_through(self, horizon_ns: int) -> None:
+        """Forget the spans that ended by then: one does not tell of all later steps."""
+        for rank, end_ns in [*self.marked_ns.items()]:
+            if end_ns <= horizon_ns:
+                del self.marked_ns[rank]
 
     def gaps(
         self,

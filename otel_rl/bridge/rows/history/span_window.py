@@ -21,7 +21,7 @@ __all__ = ["SpanWindow"]
 
 _NS_PER_S: Final = 1_000_000_000
 
-_MARKED: Final = "Spans say that they are sampled (tracestate ot=th, or tailsampling.*)"
+_MARKED: Final = "Spans of {roles} say that they are sampled (tracestate ot=th, or tailsampling.*)"
 
 # Interval of explanations, each of which sorts all spans. Steps are explained together.
 _EVERY_NS: Final = 5 * _NS_PER_S
@@ -70,7 +70,10 @@ class SpanWindow:
     @property
     def sampled(self) -> str:
         """Return what shows that spans of steps are dropped on the way, in words; else empty."""
-        return str(self.gaps) if self.gaps.is_a_rule else _MARKED if self.missing.is_marked else ""
+        if self.gaps.is_a_rule:
+            return str(self.gaps)
+        roles = sorted({role for role, _ in self.missing.marked_ns} - {""})
+        return _MARKED.format(roles=", ".join(roles)) if roles else ""
 
     @property
     def has_more(self) -> bool:
@@ -183,8 +186,10 @@ class SpanWindow:
     def _with_missed(self, of: StepAnalysis) -> StepAnalysis:
         """Add the workers whose spans are dropped on the way."""
         dropped = self.gaps.lacking.get(of.step, ())
-        if self.sampled:
+        if self.gaps.is_a_rule:
             dropped = {span.worker for span in self.recent.by_id.values()}
+        else:
+            dropped = {*dropped, *(worker for _, worker in self.missing.marked_ns)}
         return replace(of, missed=sorted({*of.missed, *dropped})) if dropped else of
 
     def _over_ns(self, steps: Sequence[tuple[str, int]]) -> dict[tuple[str, int], int]:
@@ -211,6 +216,7 @@ class SpanWindow:
         oldest_ns = min(starts, default=newest_ns)
         horizon_ns = oldest_ns - int(settings.spans_horizon_s * _NS_PER_S)
         self.recent.drop_through(horizon_ns)
+        self.missing.unmark_through(horizon_ns)
 
     def to_wire(self) -> wire.SpanWindow:
         """Return the state for the journal, without the spans."""
@@ -224,7 +230,7 @@ class SpanWindow:
             self.recent.newest_of_forgotten(),
             self.recent.unnamed_ns,
             self.missing.ranks,
-            self.missing.is_marked,
+            bool(self.missing.marked_ns),
         )
 
     @classmethod
@@ -234,7 +240,10 @@ class SpanWindow:
         window.recent = RecentSpans(kept.forgotten_ns, kept.behind_ns, kept.unnamed_ns)
         window._waiting, window._explained = dict(kept.waiting), dict(kept.explained)
         window._places, window._looked_ns = kept.places, kept.looked_ns
-        window.missing = MissingSpans(kept.ranks, is_marked=kept.is_marked)
+        # Which workers were sampled is not kept: all are, as long as the last steps tell of them.
+        last_ns = max(kept.forgotten_ns + 1, *kept.explained.values(), 0)
+        marked_ns = dict.fromkeys(kept.ranks, last_ns) if kept.is_marked else {}
+        window.missing = MissingSpans(kept.ranks, marked_ns=marked_ns)
         return window
 
 

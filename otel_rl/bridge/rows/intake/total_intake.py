@@ -5,7 +5,7 @@ from typing import Final
 
 from otel_rl.bridge.rows.intake.intake_state import IntakeState
 from otel_rl.bridge.rows.intake.measurement_intake import MeasurementIntake
-from otel_rl.bridge.rows.reports.data_warnings import of_shared
+from otel_rl.bridge.rows.reports.data_warnings import of_shared, of_torn
 from otel_rl.bridge.rows.series.cumulative import CounterStream, HistogramStream
 from otel_rl.bridge.rows.series.streams import Stream
 from otel_rl.records import HistogramPoint, Measurements, SummaryPoint, SumPoint, Temporality
@@ -40,7 +40,8 @@ class TotalIntake:
         if point.series.instrument is not Instrument.COUNTER:
             self._add_level(stream, point, received_ns)
             return
-        if is_delta and not self._is_new(stream, point):
+        if is_delta and not self._is_new_count(stream, point):
+            self._look_for_torn(stream.counter, point)
             return
         counter = stream.counter
         is_known = counter is not None and counter.time_ns > 0
@@ -115,6 +116,7 @@ class TotalIntake:
             return
         is_delta = point.temporality is Temporality.DELTA
         if is_delta and not self._is_new(stream, point):
+            self._look_for_torn(stream.histogram, point)
             return
         before_ns = stream.histogram.time_ns if stream.histogram is not None else 0
         is_counted = stream.histogram is None and self._is_counted(point)
@@ -152,15 +154,48 @@ class TotalIntake:
         if point.step is not None or self._to.has_told_shared:
             return
         if point.temporality is Temporality.DELTA:
-            stream.note_interval(point.start_ns, point.time_ns)
-        if (len(stream.lives) > 1 or stream.overlaps) and stream.is_shared:
+            stream.note_interval(point.start_ns, point.time_ns, _amount(point))
+        if stream.is_torn:
+            self._tell_torn(point)
+        elif (len(stream.lives) > 1 or stream.overlaps) and stream.is_shared:
             self._to.has_told_shared = True
             self._to.warnings.append(of_shared(point.series, point.time_ns))
+
+    def _look_for_torn(
+        self, stream: CounterStream | HistogramStream | None, point: SumPoint | HistogramPoint
+    ) -> None:
+        """Warn once about a delta that is no repetition, though its series and interval are."""
+        if point.step is not None or stream is None or self._to.has_told_shared:
+            return
+        stream.note_repeat(point.start_ns, point.time_ns, _amount(point))
+        if stream.is_torn:
+            self._tell_torn(point)
+
+    def _tell_torn(self, point: SumPoint | HistogramPoint) -> None:
+        self._to.has_told_shared = True
+        self._to.warnings.append(of_torn(point.series, point.time_ns))
 
     def _is_new(self, stream: Stream, point: SumPoint | HistogramPoint) -> bool:
         is_delta = point.temporality is Temporality.DELTA and point.step is None
         delta_ns = min(point.start_ns, _MAX_DELTA_NS) if is_delta else 0
         return self._to.is_new(stream, point.covers, step=point.step, delta_ns=delta_ns)
+
+    def _is_new_count(self, stream: Stream, point: SumPoint) -> bool:
+        """Return whether a delta is new; of two counters of one name, both are.
+
+        One is of integers and one of floats, and both have the same interval. The second is kept as
+        a nanosecond longer.
+        """
+        other = stream.counter
+        start_ns = min(point.start_ns, _MAX_DELTA_NS)
+        if (
+            point.step is None
+            and start_ns > 1
+            and other is not None
+            and other.is_beside(point.start_ns, point.time_ns, point.value)
+        ):
+            return self._to.is_new(stream, point.covers, step=None, delta_ns=start_ns - 1)
+        return self._is_new(stream, point)
 
     def _is_before_the_run(self, point: _Total) -> bool:
         """Return whether the first point of a series has counts of a time before the run.
@@ -173,6 +208,10 @@ class TotalIntake:
     def _is_counted(self, point: _Total) -> bool:
         """Return whether the first point of a series may repeat a part of the totals."""
         return _is_cumulative(point) and self._to.series.ended.counts_again(point.start_ns)
+
+
+def _amount(point: SumPoint | HistogramPoint) -> float:
+    return point.value if isinstance(point, SumPoint) else point.count
 
 
 def _is_cumulative(point: _Total) -> bool:

@@ -30,15 +30,36 @@ class FailureLog:
         self._failures.append((since_ns, failure))
         del self._failures[:-_MAX_FAILURES]
 
-    def made_good(self, role: str, since_ns: int, now_ns: int, *, by_same: bool = False) -> None:
-        """Record that the place of a failed worker is taken, by another or the same process."""
+    def made_good(
+        self,
+        role: str,
+        since_ns: int,
+        now_ns: int,
+        *,
+        by_same: bool = False,
+        gone_ns: int | None = None,
+    ) -> None:
+        """Record that the place of a failed worker is taken, by another or the same process.
+
+        Args:
+            role: Of the worker.
+            since_ns: Its last sign before the failure.
+            now_ns: When its place was taken.
+            by_same: Whether the same process has taken it.
+            gone_ns: Last progress of the process that has taken it, if that was called failed: if
+                the failure has this time, it is the same one, whatever it sent since.
+        """
         for place, (failed_ns, failure) in enumerate(self._failures):
             is_it = failed_ns == since_ns and failure.worker.rpartition("/")[0] == role
             if is_it and failure.recovery_s is None:
                 recovery_s = (now_ns - since_ns) / _NS_PER_S
                 self._failures[place] = (
                     failed_ns,
-                    replace(failure, recovery_s=recovery_s, is_same=by_same),
+                    replace(
+                        failure,
+                        recovery_s=recovery_s,
+                        is_same=by_same or failure.time_ns == gone_ns,
+                    ),
                 )
                 return
 

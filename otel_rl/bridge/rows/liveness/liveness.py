@@ -88,7 +88,10 @@ class Liveness:
             since_ns = role.arrived(worker, state, now_ns)
             if since_ns is not None:
                 is_same = has_failed and since_ns == state.received_ns
-                self._failures.made_good(worker.role, since_ns, now_ns, by_same=is_same)
+                gone_ns = state.gone_ns if has_failed else None
+                self._failures.made_good(
+                    worker.role, since_ns, now_ns, by_same=is_same, gone_ns=gone_ns
+                )
 
     def ended(self, departure: Departure, state: WorkerState, now_ns: int) -> None:
         """Record an exit report, or an error that has left a step.

@@ -25,6 +25,7 @@ __all__ = [
     "of_sampled",
     "of_shared",
     "of_spans",
+    "of_torn",
     "of_units",
 ]
 
@@ -109,6 +110,16 @@ def of_shared(series: Series, time_ns: int) -> DataWarning:
         f"Two processes of role {series.worker.role!r} report at a time with {named}, and are one "
         "worker of the run. Their counters add up, but their gauges are one series: give each "
         "process an id of its own, e.g. OTEL_RESOURCE_ATTRIBUTES=service.instance.id=..."
+    )
+    return DataWarning(time_ns, {SHARED: words})
+
+
+def of_torn(series: Series, time_ns: int) -> DataWarning:
+    """Make the warning about two totals of one series at one time, of which the run has one."""
+    words = (
+        f"{series.name!r} of role {series.worker.role!r} has two totals of one process, time and "
+        "attributes, and the run has one of them. They differ in resource attributes: keep these "
+        "on the points (no groupbyattrs), or give each its own service.instance.id."
     )
     return DataWarning(time_ns, {SHARED: words})
 

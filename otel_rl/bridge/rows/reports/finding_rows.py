@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from otel_rl.bridge.journal.formats import state_format as wire
-from otel_rl.bridge.tracker_keys import DIAGNOSIS_ALERT, DIAGNOSIS_CAUSE
+from otel_rl.bridge.tracker_keys import DIAGNOSIS_ALERT, DIAGNOSIS_CAUSE, NO_FINDING
 from otel_rl.records import Table, Value
 
 __all__ = ["Finding", "NewFindings"]
@@ -39,14 +39,18 @@ class Finding:
     @property
     def labels(self) -> Mapping[str, str]:
         """Return the labels of the row."""
-        # Trackers show the last value of a label: that of a past fault must not stay.
-        labels = {"diagnosis/verdict": self.verdict, DIAGNOSIS_CAUSE: "none"}
+        cause = worker = alert = NO_FINDING
         if self.causes:
             first = self.causes[0]
-            labels[DIAGNOSIS_CAUSE] = str(first.get("kind"))
-            labels["diagnosis/worker"] = str(first.get("worker") or first.get("role") or "")
-            labels[DIAGNOSIS_ALERT] = self.words
-        return labels
+            cause = str(first.get("kind"))
+            worker = str(first.get("worker") or first.get("role") or "")
+            alert = self.words
+        return {
+            "diagnosis/verdict": self.verdict,
+            DIAGNOSIS_CAUSE: cause,
+            "diagnosis/worker": worker,
+            DIAGNOSIS_ALERT: alert,
+        }
 
     @property
     def table(self) -> Table:

@@ -21,7 +21,6 @@ precedes its time like any other, and the whole total counts.
 
 import bisect
 import math
-import operator
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
@@ -51,6 +50,10 @@ _OVERLAPS = 3
 
 _Key = tuple[int, int | None]
 """Start and step."""
+
+_Interval = tuple[int, int, float]
+
+_NO_INTERVAL: _Interval = (0, 0, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,14 +104,19 @@ class _Lives(Generic[_LifeT]):
         lives: By start and step. A life has several starts if several Collectors scraped it.
         lost_step: Start and step of the latest forgotten life with a step; all earlier ones are
             forgotten, too. None if none is.
-        interval_ns: Start and end of the last delta; not in the journal.
+        last: Start, end and amount of the last delta; not in the journal.
+        other: Of the last delta of the other type, integers or floats: an SDK may have two counters
+            of one name; not in the journal.
+        is_torn: Whether two points of one start and time had different amounts; not in the journal.
         overlaps: How many of the last deltas overlap with the one before; not in the journal.
     """
 
     time_ns: int = 0
     lives: dict[_Key, _LifeT] = field(default_factory=dict)
     lost_step: tuple[int, int] | None = None
-    interval_ns: tuple[int, int] = (0, 0)
+    last: _Interval = _NO_INTERVAL
+    other: _Interval = _NO_INTERVAL
+    is_torn: bool = False
     overlaps: int = 0
 
     def before(
@@ -129,6 +137,7 @@ class _Lives(Generic[_LifeT]):
         """
         life = self.lives.get((start_ns, step))
         if life is not None:
+            self.is_torn |= start_ns > 0 and life.time_ns == time_ns and life.amount != amount
             return None if _is_older(life, start_ns, time_ns, amount) else _since(life, amount)
         if self._is_lost(start_ns, step):
             return None
@@ -152,19 +161,41 @@ class _Lives(Generic[_LifeT]):
         """
         if self.overlaps >= _OVERLAPS:
             return True
-        starts = [(start_ns, life) for (start_ns, step), life in self.lives.items() if step is None]
-        _, newest = max(starts, key=operator.itemgetter(0), default=(0, None))
-        return newest is not None and any(
-            start_ns > 0 and life is not newest and life.time_ns > newest.time_ns
-            for start_ns, life in starts
-        )
+        # Those of integers and of floats may be two counters of one process, see ``_start_of``.
+        newest: dict[bool, tuple[int, int]] = {}  # start and time
+        last_ns: dict[bool, int] = {}
+        for (start_ns, step), life in self.lives.items():
+            if step is None:
+                kind = isinstance(life.amount, int)
+                newest[kind] = max(newest.get(kind, (0, 0)), (start_ns, life.time_ns))
+                if start_ns > 0:
+                    last_ns[kind] = max(last_ns.get(kind, 0), life.time_ns)
+        return any(time_ns > newest[kind][1] for kind, time_ns in last_ns.items())
 
-    def note_interval(self, start_ns: int, end_ns: int) -> None:
+    def note_interval(self, start_ns: int, end_ns: int, amount: float) -> None:
         """Compare the interval of a delta with the one before."""
-        first_ns, last_ns = self.interval_ns
+        if self._other_is_of(amount):
+            self.last, self.other = self.other, self.last
+        first_ns, last_ns, _ = self.last
         is_overlapping = 0 < start_ns < last_ns - _MOVED_NS and first_ns + _MOVED_NS < end_ns
         self.overlaps = self.overlaps + 1 if is_overlapping else 0
-        self.interval_ns = (start_ns, end_ns)
+        self.last = (start_ns, end_ns, amount)
+
+    def note_repeat(self, start_ns: int, end_ns: int, amount: float) -> None:
+        """Compare a delta that was taken for a repetition with the last one."""
+        last = self.other if self._other_is_of(amount) else self.last
+        self.is_torn |= last[:2] == (start_ns, end_ns) and last[2] != amount
+
+    def is_beside(self, start_ns: int, end_ns: int, amount: float) -> bool:
+        """Return whether the last delta of the other type of numbers has this interval."""
+        return self._of_other_type(amount)[:2] == (start_ns, end_ns)
+
+    def _of_other_type(self, amount: float) -> _Interval:
+        return self.last if self._other_is_of(amount) else self.other
+
+    def _other_is_of(self, amount: float) -> bool:
+        """Return whether ``other`` has the interval that an amount continues."""
+        return self.last[1] > 0 and isinstance(self.last[2], int) != isinstance(amount, int)
 
     def note(self, start_ns: int, step: int | None, life: _LifeT) -> None:
         """Store ``life`` under a start, after a point of it."""
@@ -263,7 +294,10 @@ class CounterStream(_Lives[_Life]):
             missing or at the point's own time.
         """
         if point.temporality is Temporality.DELTA:
-            return Increment(point.value, _seconds(point.start_ns, point.time_ns))
+            # The other counter of the name has told of the same time.
+            _, told_ns, _ = self._of_other_type(point.value)
+            since_ns = max(point.start_ns, told_ns) if point.start_ns else 0
+            return Increment(point.value, _seconds(since_ns, point.time_ns))
         time_ns, value, step = point.time_ns, point.value, point.step
         start_ns = self._start_of(point)
         before = self.before(start_ns, time_ns, value, step)

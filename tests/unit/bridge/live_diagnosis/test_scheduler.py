@@ -27,6 +27,7 @@ from otel_rl.bridge.live_diagnosis.diagnosis_client import (
 from otel_rl.bridge.live_diagnosis.scheduler import DiagnosisScheduler
 from otel_rl.bridge.rows.aligner import Aligner
 from otel_rl.bridge.rows.reports.finding_rows import Finding
+from otel_rl.bridge.tracker_keys import alert_text
 from otel_rl.diagnose.history.records import Facts
 from otel_rl.errors import JournalUnavailable
 from otel_rl.records import Description, ExperimentKey, ExperimentStatus, Row
@@ -430,7 +431,9 @@ def test_only_what_is_news_is_told_also_after_a_restart() -> None:
     assert len(rows(aligner)) == 2
     aligner.findings.add(finding(None))
     (well,) = rows(aligner)
-    assert well.labels == {"diagnosis/verdict": "healthy", "diagnosis/cause": "none"}
+    labels = {f"diagnosis/{name}": "none" for name in ("cause", "worker", "alert")}
+    assert well.labels == {"diagnosis/verdict": "healthy", **labels}
+    assert alert_text(well.labels) is None
 
 
 def test_the_process_outlives_a_database_that_does_not_answer(

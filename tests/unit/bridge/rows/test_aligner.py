@@ -10,7 +10,9 @@ import pytest
 from otel_rl.bridge import tracker_keys
 from otel_rl.bridge.rows.aligner import Aligner, AlignSettings
 from otel_rl.bridge.rows.reduce import Moments
+from otel_rl.bridge.rows.reports.data_warnings import SHARED
 from otel_rl.records import (
+    Covered,
     Decoded,
     ExperimentKey,
     Export,
@@ -345,6 +347,65 @@ def test_a_counters_total_survives_the_restart_of_its_worker() -> None:
     bench.export(after, counter(after, 5.5, 10, start_s=5))
     rows = bench.rows(everything=True)
     assert [row.values["generator/tokens"] for row in rows] == [100, 110]
+
+
+@pytest.mark.parametrize("first", [10, 1.5], ids=["integers first", "floats first"])
+@pytest.mark.parametrize("shift_s", [0, 0.001], ids=["one time", "times of their own"])
+def test_deltas_of_two_counters_of_one_name_count_once_each(first: float, shift_s: float) -> None:
+    """SDKs send a counter of integers and one of floats with the same name so."""
+    bench = Bench(window_s=60)
+    second = 11.5 - first
+    for begin in range(5):
+        points = [
+            replace(
+                counter(GENERATOR0, begin + 1 + shift, value, start_s=begin + shift),
+                temporality=Temporality.DELTA,
+                covers=Covered(0, T0 + int((begin + 1 + shift) * S)),
+            )
+            for value, shift in ((first, 0), (int(second) if second == 10 else second, shift_s))
+        ]
+        for _ in range(2):  # the answer to the first request is lost
+            bench.export(GENERATOR0, *points)
+    rows = [row for row in bench.aligner.close(T0 + 60 * S, everything=True) if row.values]
+    assert rows[-1].values["generator/tokens"] == 5 * 11.5
+    assert rows[-1].values["generator/tokens/rate"] == pytest.approx(11.5, rel=1e-3)
+    assert not any(SHARED in row.labels for row in rows)
+
+
+@pytest.mark.parametrize("temporality", Temporality)
+def test_two_totals_of_one_series_and_time_are_told(temporality: Temporality) -> None:
+    """The Collector's groupbyattrs moves what distinguishes them to the resource."""
+    bench = Bench(window_s=60)
+    for second in range(1, 4):
+        is_delta = temporality is Temporality.DELTA
+        points = [
+            replace(
+                counter(GENERATOR0, second, value, start_s=second - 1 if is_delta else 0),
+                temporality=temporality,
+                covers=Covered(0, T0 + second * S) if is_delta else None,
+            )
+            for value in (3 * second, 5 * second)
+        ]
+        bench.export(GENERATOR0, *points)
+    rows = bench.aligner.close(T0, everything=True)
+    told = [row.labels[SHARED] for row in rows if SHARED in row.labels]
+    assert len(told) == 1
+    assert "two totals" in told[0]
+
+
+@pytest.mark.parametrize("temporality", Temporality)
+def test_a_repeated_total_is_told_nothing(temporality: Temporality) -> None:
+    bench = Bench(window_s=60)
+    for second in range(1, 4):
+        is_delta = temporality is Temporality.DELTA
+        point = replace(
+            counter(GENERATOR0, second, 3 * second, start_s=second - 1 if is_delta else 0),
+            temporality=temporality,
+            covers=Covered(0, T0 + second * S) if is_delta else None,
+        )
+        bench.export(GENERATOR0, point)
+        bench.export(GENERATOR0, point)
+    assert not any(SHARED in row.labels for row in bench.aligner.close(T0, everything=True))
 
 
 def test_levels_are_summed_over_workers_and_not_over_time() -> None:

@@ -25,7 +25,7 @@ from otel_rl.bridge.rows import loaded_run, processor
 from otel_rl.bridge.rows.aligner import Aligner, AlignSettings
 from otel_rl.bridge.rows.processor import RowProcessor
 from otel_rl.bridge.rows.reports.finding_rows import Finding
-from otel_rl.bridge.tracker_keys import DIAGNOSIS_ALERT, DIAGNOSIS_CAUSE
+from otel_rl.bridge.tracker_keys import DIAGNOSIS_CAUSE, alert_text
 from otel_rl.diagnose.history.records import Facts
 from otel_rl.errors import JournalFull
 from otel_rl.records import Batch, Decoded, ExperimentKey, Signal, Value
@@ -862,7 +862,7 @@ SLOW = Finding(3, T0, "cause", "the judge is slow", [{"kind": "slow_reward", "ro
 
 def alerts(bench: Bench, key: ExperimentKey) -> list[str]:
     rows = bench.run_store.rows(key, start=0, limit=10_000)
-    return [row.labels[DIAGNOSIS_ALERT] for row in rows if DIAGNOSIS_ALERT in row.labels]
+    return [text for row in rows if (text := alert_text(row.labels)) is not None]
 
 
 @pytest.mark.parametrize("error", [JournalFull("The disk is full."), ValueError("a bug")])

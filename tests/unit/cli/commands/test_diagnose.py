@@ -226,7 +226,7 @@ def test_a_directory_without_a_journal_is_said(
     assert main(["diagnose", "--data", str(tmp_path / "none")]) == 2
     assert "There is no directory" in capsys.readouterr().err
     assert main(["diagnose", "--data", str(tmp_path)]) == 2
-    assert "has the history of a run" in capsys.readouterr().err
+    assert "A run without a history" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("steps", ["x", "7:3", "-1", "1:2:3"])
@@ -264,7 +264,7 @@ def test_a_run_that_was_removed_after_its_end_is_named(
         assert "grpo/slow ended and was removed from the journal on 20" in said
         assert "journal.keep_ended_days" in said
     assert main(["diagnose", "nothing", "--data", str(tmp_path)]) != 0
-    assert "has the history of a run" in capsys.readouterr().err
+    assert "A run without a history" in capsys.readouterr().err
 
 
 def test_what_the_disk_has_damaged_is_left_out(

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from otel_rl.bridge.journal.opening import WHERE_RUNS_ARE
 from otel_rl.bridge.journal.sqlite import JOURNAL_FILE
 from otel_rl.cli.lookup import run_or_directory
 from otel_rl.cli.main import main
@@ -83,6 +84,43 @@ def test_a_directory_without_runs_is_refused_with_a_hint(
 ) -> None:
     assert main([*command, *arguments]) == 2
     assert told in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("directory", "told"),
+    [
+        ("empty", "There is no run in the journals below 'empty'."),
+        ("missing", "There is no directory 'missing'."),
+    ],
+)
+@pytest.mark.parametrize(
+    "command",
+    [*READERS, ("export",), ("dashboard",), ("replay", "grpo", "--tracker", "jsonl"), ("runs",)],
+)
+@pytest.mark.usefixtures("home")
+def test_without_any_run_every_command_has_the_same_words(
+    command: tuple[str, ...], directory: str, told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status = main([*command, "--data", directory])
+    out, err = capsys.readouterr()
+    assert told in out + err
+    if command != ("runs",):  # of none there is a list, too
+        assert status == 2
+        assert f"{told} {WHERE_RUNS_ARE}" in err
+
+
+@pytest.mark.parametrize("command", [("doctor",), ("run", "--data", "/tmp", "--", "true")])
+def test_a_working_directory_that_was_removed_is_told(
+    command: tuple[str, ...],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    assert main(command) == 2
+    assert "otel-rl: The working directory was removed. Change to" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("command", [("top", "--once"), ("replay", "--tracker", "jsonl")])

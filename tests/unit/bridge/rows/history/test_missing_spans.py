@@ -2,29 +2,37 @@
 
 import random
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 import pytest
 
 from otel_rl.bridge.rows.history.missing_spans import Gaps, MissingSpans
+from otel_rl.bridge.rows.history.span_window import SpanWindow
 from otel_rl.bridge.rows.reports.data_warnings import SAMPLED
-from otel_rl.records import Decoded
+from otel_rl.bridge.rows.settings import AlignSettings
+from otel_rl.records import Decoded, Worker
 from otel_rl.semconv.spec import BLOCK_STEPS
-from tests.unit.bridge.rows.steps.test_partial_steps import GENERATOR, TRAINER, Bench, step
+from tests.unit.bridge.rows.steps.test_partial_steps import GENERATOR, T0, TRAINER, Bench, S, step
 
 STEPS = range(80)
 DRAWN = random.Random(7)
 AT_RANDOM = {number for number in STEPS if DRAWN.random() < 0.5}
 
 
-def run(spanned: Collection[int], *, is_sampled: bool = False) -> Bench:
-    """A run of which all steps are measured, and only some have spans."""
+def run(spanned: Collection[int], *, sampled: Mapping[Worker, Collection[int]] = {}) -> Bench:
+    """A run of which all steps are measured, and only some have spans.
+
+    Args:
+        spanned: Steps with spans.
+        sampled: Steps in which a span of a worker says that it is sampled.
+    """
     bench = Bench()
     for number in STEPS:
         spans = step(number) if number in spanned else []
         measured = bench.measured(number + 1, number)
-        found = Decoded(measured, (), spans=spans, is_sampled=is_sampled)
+        marks = {worker: bench.at_ns(number) for worker, of in sampled.items() if number in of}
+        found = Decoded(measured, (), spans=spans, sampled=marks)
         bench.aligner.add(found, received_ns=bench.at_ns(number + 1))
         bench.hear(number + 1, TRAINER, GENERATOR)
     bench.hear(STEPS[-1] + 1.5, leaving=[TRAINER, GENERATOR])
@@ -122,7 +130,28 @@ def test_lost_exports_are_no_sampling(lost: set[int]) -> None:
 
 
 def test_spans_that_say_that_they_are_sampled_are_told_whatever_steps_they_have() -> None:
-    bench = run(STEPS, is_sampled=True)
+    bench = run(STEPS, sampled={TRAINER: STEPS, GENERATOR: STEPS})
     (words,) = told(bench)
+    assert words.startswith("Spans of generator, trainer say")
     assert "tracestate" in words
     assert set(bench.partial().values()) == {2.0}
+
+
+def test_one_span_that_is_sampled_tells_of_its_own_worker_for_a_minute_only() -> None:
+    bench = run(STEPS, sampled={GENERATOR: [5]})
+    (words,) = told(bench)
+    assert words.startswith("Spans of generator say")
+    partial = bench.partial()
+    assert set(partial.values()) == {None, 1.0}
+    assert partial[5] == 1.0
+    assert partial[STEPS[-1]] is None
+
+
+def test_sampled_spans_are_known_over_a_restart_until_their_steps_are_over() -> None:
+    found = SpanWindow()
+    found.add(step(1), AlignSettings(), 0)
+    found.missing.mark({TRAINER: T0 + 2 * S})
+    restored = SpanWindow.from_wire(found.to_wire())
+    assert restored.missing.marked_ns.keys() == {("trainer", "trainer-0")}
+    restored.missing.unmark_through(T0 + 3 * S)
+    assert not SpanWindow.from_wire(restored.to_wire()).sampled

@@ -193,6 +193,21 @@ def test_a_process_that_was_only_stopped_is_not_told_as_replaced(bench: Bench) -
     assert str(failure) == f"generator/1 fell silent; reported again after {LEASE_S + 2:.1f} s"
 
 
+def test_an_export_from_before_it_was_stopped_makes_a_process_no_other_one(bench: Bench) -> None:
+    """A process that is stopped in the middle of an export sends that one first."""
+    bench.start(generator(0), generator(1))
+    bench.run(3)
+    stopped_s = bench.now_s
+    bench.kill(generator(1))
+    bench.run(LEASE_S + 2)
+    bench.export(generator(1), at_s=stopped_s)
+    bench.run(1)
+    bench.start(generator(1))
+    bench.look()
+    (failure,) = bench.aligner.standing.failures
+    assert failure.is_same
+
+
 def test_of_many_failures_the_last_are_kept(bench: Bench) -> None:
     for life in range(40):
         worker = generator(0, f"life-{life}", count=1)

@@ -108,6 +108,22 @@ def test_a_second_counter_of_one_name_that_begins_later_counts_whatever_their_or
     assert increments(*points, *points)[6:] == [None] * 6
 
 
+def test_two_counters_of_one_name_with_starts_and_times_of_their_own_are_no_shared_instance() -> (
+    None
+):
+    """Rust's SDK: the second counter begins after the first, and is read a moment before it."""
+    stream = CounterStream()
+    points = [counted(1, 30, 2.0), counted(20, 40, 4), counted(1, 41, 2.5)]
+    assert [one and one[0] for one in increments(*points)] == [2.0, 4, 0.5]
+    for point in points:
+        stream.advance(point)
+    assert not stream.is_shared
+    stream.advance(counted(10, 42, 3))
+    stream.advance(counted(20, 43, 5))
+    stream.advance(counted(10, 44, 4))
+    assert stream.is_shared
+
+
 def test_a_counter_that_becomes_a_float_is_one() -> None:
     """Python's SDK sends what the sum is."""
     points = [counted(1, 2, 10), counted(1, 3, 10.5), counted(1, 4, 11.0), counted(1, 5, 12)]

@@ -1,0 +1,290 @@
+"""Session of one worker: what it samples, exports and reports until it ends."""
+
+import sys
+from time import monotonic, monotonic_ns, time_ns
+from typing import Final
+
+from otel_rl.semconv.names import (
+    RL_EXPERIMENT_START,
+    RL_LOOP_ITERATION,
+    RL_WORKER_STACK,
+)
+from otel_rl.signals import Signal
+from otel_rl.worker import served_policy
+from otel_rl.worker.drops import DropReason
+from otel_rl.worker.events.exit_report import ExitReport
+from otel_rl.worker.events.exit_status import uncaught
+from otel_rl.worker.events.provenance_thread import ProvenanceThread
+from otel_rl.worker.events.queue import around, text_chars
+from otel_rl.worker.events.run_metadata import RunMetadata, with_config
+from otel_rl.worker.export.exporter import Exporter, Source
+from otel_rl.worker.export.transport import open_transport
+from otel_rl.worker.gpu import ModelFlops
+from otel_rl.worker.identity.resource import Identity
+from otel_rl.worker.lifetime.process_guard import GUARD
+from otel_rl.worker.lifetime.providers import Providers, resource_of
+from otel_rl.worker.otlp.anyvalue import Plain
+from otel_rl.worker.otlp.request_packer import Request
+from otel_rl.worker.phases.hangs import HangWatch
+from otel_rl.worker.phases.open_spans import show_open_spans
+from otel_rl.worker.settings import (
+    ProvenanceDetail,
+    Settings,
+)
+from otel_rl.worker.tracing.provider import SpanSender
+
+__all__ = ["UNREACHED_EXIT_TIMEOUT_S", "Session"]
+
+UNREACHED_EXIT_TIMEOUT_S: Final = 0.5
+"""``exit_timeout_s`` of an endpoint that never listened: enough for a few attempts."""
+
+_CROWDED: Final = 0.25
+"""Fill of the buffer that triggers an early export."""
+
+
+class Session:
+    """Identity, providers and exporter of one process.
+
+    Args:
+        identity: Identity of the process.
+        settings: Export settings.
+        providers: Those of an earlier session of this process, whose instruments live on.
+        is_guess: True if ``init`` may still correct the identity.
+        metadata: Run metadata passed to ``init``.
+
+    Attributes:
+        exit_report: Reports errors and the end of the worker.
+        is_of_adapter: True if an adapter has started it.
+    """
+
+    def __init__(
+        self,
+        identity: Identity,
+        settings: Settings,
+        providers: Providers,
+        *,
+        is_guess: bool,
+        metadata: RunMetadata | None = None,
+    ) -> None:
+        self.identity = identity
+        self.settings = settings
+        self.model_flops = ModelFlops(settings.mfu, GUARD)
+        self.is_guess = is_guess
+        self.is_of_adapter = False
+        self.providers = providers
+        self._spans: SpanSender | None = None
+        providers.spans.are_wanted = False  # an earlier session may have set it
+        if settings.traces.enabled:
+            self._spans = SpanSender(providers.spans, settings.traces, settings.span_interval_s)
+        self._has_reported = self._has_started = False
+        self._ends_silently = self._is_ending = self._is_followed = False
+        self._started_s = monotonic()
+        self.exit_report = ExitReport(
+            providers.events,
+            GUARD,
+            with_message=settings.provenance is not ProvenanceDetail.OFF,
+        )
+        self._hangs = HangWatch(settings.stack_after_s)
+        self._provenance = ProvenanceThread(providers.events, GUARD)
+        self._exporter = Exporter(
+            self._source(),
+            lambda signal, beside: open_transport(
+                settings.logs if signal is Signal.LOGS else settings.metrics, beside
+            ),
+            settings.interval_s,
+            GUARD,
+        )
+        served_policy.forget()
+        if settings.console and settings.logs.enabled:
+            with GUARD:
+                providers.console.start(self, identity.count)
+        else:
+            providers.console.stop(providers.console.owner)
+        if settings.trace_steps is not None:
+            providers.tracer.keep_steps(settings.trace_steps)
+        providers.gpus.prepare(settings.gpu)
+        providers.host.prepare(settings.host)
+        if not is_guess:
+            self.report_start(metadata or {})
+            self._begin_sampling()
+        providers.meter.reader = self
+        self._exporter.start()
+
+    def _source(self) -> Source:
+        """Return what the exporter asks this session for."""
+        settings, meter, events = self.settings, self.providers.meter, self.providers.events
+        buffer, spans = meter.buffer, self._spans
+        crowded = int(buffer.capacity * _CROWDED)
+        return Source(
+            self._collect,
+            abandon=lambda: 0 if self._is_followed else buffer.abandon() + events.abandon(),
+            is_crowded=lambda: (
+                len(buffer.entries) >= (crowded if self._has_reported else 1) or events.is_crowded
+            ),
+            flush_beside=(lambda _timeout_s: None) if spans is None else spans.flush,
+            close=self._close,
+            heartbeat=lambda: (
+                meter.heartbeat() if self._is_worker and settings.metrics.enabled else None
+            ),
+            unready_since_ns=lambda: buffer.unready_since_ns,
+            first=lambda: events.requests(events.take_all() if settings.logs.enabled else []),
+            last=lambda: (
+                self.exit_report.request()
+                if self._is_worker and settings.logs.enabled and not self._ends_silently
+                else None
+            ),
+        )
+
+    def report_start(self, metadata: RunMetadata) -> None:
+        """Report the start of the run, with its metadata. Never raises."""
+        with GUARD:
+            if not self._has_started:
+                metadata = with_config(self.settings.config, metadata, GUARD)
+            self._has_started = True
+            if not self.providers.events.add(RL_EXPERIMENT_START, metadata):
+                GUARD.drop(DropReason.BUFFER_FULL, "Too much run metadata in one interval.")
+
+    def correct(self, identity: Identity) -> None:
+        """Replace the guessed identity by the one from ``init``."""
+        self.is_guess = False
+        if identity != self.identity:  # after a correct guess the sums so far are valid
+            self.identity = identity
+            self._has_started = False  # in the run that it now belongs to
+            self.providers.restart(resource_of(identity), keep_buffer=True)
+        self._begin_sampling()
+
+    def restart_after_fork(self) -> None:
+        """Become a separate worker in a forked child."""
+        self.identity = self.identity.without_place()
+        self.is_guess = True  # the child may call init with its own identity
+        self._has_reported = self._has_started = False
+        was_followed = self._is_followed
+        if was_followed:  # the parent is between two trials
+            self._is_ending = self._is_followed = False
+            self.providers.meter.reader = self
+        self.exit_report.failure = None
+        self._provenance.forget()
+        self._hangs.forget()
+        self.model_flops = ModelFlops(self.settings.mfu, GUARD)
+        GUARD.drops.reset()
+        self.providers.gpus.forget()
+        self.providers.gc_time.forget()
+        self.providers.restart(resource_of(self.identity), keep_buffer=False)
+        if self._spans is not None:
+            self._spans.restart_after_fork()
+        self._exporter.restart_after_fork(is_ending=not was_followed)
+
+    def flush(self, timeout_s: float) -> bool:
+        """See ``otel_rl.worker.session.flush``."""
+        return self._exporter.flush(timeout_s)
+
+    def hurry(self) -> None:
+        """Make the exporters send recorded data now, without waiting for them."""
+        self._exporter.hurry()
+        if self._spans is not None:
+            self._spans.hurry()
+
+    def shutdown(
+        self, timeout_s: float, *, announces_end: bool = True, is_followed: bool = False
+    ) -> bool:
+        """See ``otel_rl.worker.session.shutdown``.
+
+        Args:
+            timeout_s: Maximum blocking time.
+            announces_end: False if the worker goes on under another name.
+            is_followed: True if what is recorded from now on is another session's.
+        """
+        self._ends_silently = not announces_end
+        self._is_followed = is_followed
+        self.exit_report.note(uncaught())
+        self._stop_sampling()
+        return self._exporter.shutdown(timeout_s)
+
+    def shutdown_at_exit(self) -> bool:
+        """Shut down without delaying the process for an endpoint that does not exist.
+
+        A configured endpoint gets its full time even if it never listened, counted from the start
+        of the session: the bridge may still be starting.
+        """
+        # In a multiprocessing child the finalizers run while the target's exception propagates.
+        self.exit_report.note(sys.exception() or uncaught())
+        self._stop_sampling()
+        timeout_s, unreached_s = self.settings.exit_timeout_s, UNREACHED_EXIT_TIMEOUT_S
+        if self.settings.metrics.is_named:
+            unreached_s = max(unreached_s, self._started_s + timeout_s - monotonic())
+        return self._exporter.shutdown(timeout_s, unreached_s)
+
+    @property
+    def _is_worker(self) -> bool:
+        # A forked data loader or another child of a launcher is a worker only once it reports
+        # something.
+        return self._has_reported or not self.is_guess
+
+    def _collect(self) -> list[Request]:
+        if self.settings.traces.enabled:
+            with GUARD:
+                show_open_spans(self.providers.tracer, monotonic_ns())
+        measured: list[Request] = []
+        if self.settings.metrics.enabled:
+            measured = self.providers.meter.collect(with_heartbeat=True)
+        else:
+            self.providers.meter.discard()
+            self.providers.meter.steps.take()
+        if self.settings.logs.enabled:
+            with GUARD:
+                self._send_stacks()
+        events = self.providers.events.take_all()
+        self._has_reported = self._has_reported or bool(measured or events)
+        if self._is_worker and not self._has_started:
+            self.report_start({})
+            self._begin_sampling()
+            events = self.providers.events.take_all() + events
+        if not self.settings.logs.enabled:
+            return measured
+        first, last = around(events)
+        if self._is_worker and self.settings.console:
+            with GUARD:
+                first = [*first, *self.providers.console.take(is_last=self._is_ending)]
+        before, after = map(self.providers.events.requests, (first, last))
+        return [*before, *measured, *after]
+
+    def _send_stacks(self) -> None:
+        """Report the stacks of flows whose phases take too long."""
+        for stack in self._hangs.look(monotonic_ns(), time_ns()):
+            from otel_rl.worker.events.masking import masked_lines  # not before it is needed
+
+            host = str(self.providers.meter.resource.attributes["host.name"])
+            fields = stack.fields(host, masked_lines)
+            attributes: dict[str, Plain] = {}
+            if stack.step is not None:
+                attributes[RL_LOOP_ITERATION] = stack.step
+            size = text_chars(fields)
+            if not self.providers.events.add(RL_WORKER_STACK, attributes, fields, text_chars=size):
+                GUARD.drop(DropReason.BUFFER_FULL, "Too many events in one interval.")
+
+    def _begin_sampling(self) -> None:
+        if not self._is_ending:
+            self.providers.gc_time.start()
+        if self.settings.metrics.enabled and not self._is_ending:
+            self.providers.gpus.start(self.settings.gpu, self.identity.role)
+            host = str(self.providers.meter.resource.attributes["host.name"])
+            self.providers.host.start(self.settings.host, host, self.identity.run_id)
+            self.model_flops.start()
+        detail = self.settings.provenance
+        if self.settings.logs.enabled and detail is not ProvenanceDetail.OFF:
+            with_code = detail is ProvenanceDetail.FULL and not self.identity.index
+            self._provenance.start(with_code=with_code)
+
+    def _stop_sampling(self) -> None:
+        self._is_ending = True  # the last collection may be the worker's first report
+        self.providers.gc_time.stop()
+        self.providers.gpus.stop()
+        self.providers.host.forget()
+        self._provenance.stop()
+
+    def _close(self) -> None:
+        if self.providers.meter.reader is self:
+            self.providers.meter.reader = None
+        self.providers.console.stop(self)
+        if self._spans is not None:
+            self._spans.close()
