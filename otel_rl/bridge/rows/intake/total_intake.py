@@ -18,6 +18,9 @@ _Total = SumPoint | HistogramPoint | SummaryPoint
 # The start of a delta is kept like a step, and may be any number of 64 bits.
 _MAX_DELTA_NS: Final = (1 << 63) - 1
 
+# Earlier starts are none, or leave no room for several amounts.
+_OLDEST_START_NS: Final = 1_000
+
 
 class TotalIntake:
     """Takes what is new in each total, and levels as measurements.
@@ -40,8 +43,7 @@ class TotalIntake:
         if point.series.instrument is not Instrument.COUNTER:
             self._add_level(stream, point, received_ns)
             return
-        if is_delta and not self._is_new_count(stream, point):
-            self._look_for_torn(stream.counter, point)
+        if is_delta and not self._is_new_total(stream, stream.counter, point):
             return
         counter = stream.counter
         is_known = counter is not None and counter.time_ns > 0
@@ -115,8 +117,7 @@ class TotalIntake:
             self._add_share(stream, point, received_ns)
             return
         is_delta = point.temporality is Temporality.DELTA
-        if is_delta and not self._is_new(stream, point):
-            self._look_for_torn(stream.histogram, point)
+        if is_delta and not self._is_new_total(stream, stream.histogram, point):
             return
         before_ns = stream.histogram.time_ns if stream.histogram is not None else 0
         is_counted = stream.histogram is None and self._is_counted(point)
@@ -151,51 +152,42 @@ class TotalIntake:
         self, stream: CounterStream | HistogramStream, point: SumPoint | HistogramPoint
     ) -> None:
         """Warn once about concurrent processes with one name."""
-        if point.step is not None or self._to.has_told_shared:
+        if point.step is not None:
             return
         if point.temporality is Temporality.DELTA:
             stream.note_interval(point.start_ns, point.time_ns, _amount(point))
+        if self._to.has_told_shared:
+            return
         if stream.is_torn:
-            self._tell_torn(point)
+            self._to.has_told_shared = True
+            self._to.warnings.append(of_torn(point.series, point.time_ns))
         elif (len(stream.lives) > 1 or stream.overlaps) and stream.is_shared:
             self._to.has_told_shared = True
             self._to.warnings.append(of_shared(point.series, point.time_ns))
-
-    def _look_for_torn(
-        self, stream: CounterStream | HistogramStream | None, point: SumPoint | HistogramPoint
-    ) -> None:
-        """Warn once about a delta that is no repetition, though its series and interval are."""
-        if point.step is not None or stream is None or self._to.has_told_shared:
-            return
-        stream.note_repeat(point.start_ns, point.time_ns, _amount(point))
-        if stream.is_torn:
-            self._tell_torn(point)
-
-    def _tell_torn(self, point: SumPoint | HistogramPoint) -> None:
-        self._to.has_told_shared = True
-        self._to.warnings.append(of_torn(point.series, point.time_ns))
 
     def _is_new(self, stream: Stream, point: SumPoint | HistogramPoint) -> bool:
         is_delta = point.temporality is Temporality.DELTA and point.step is None
         delta_ns = min(point.start_ns, _MAX_DELTA_NS) if is_delta else 0
         return self._to.is_new(stream, point.covers, step=point.step, delta_ns=delta_ns)
 
-    def _is_new_count(self, stream: Stream, point: SumPoint) -> bool:
-        """Return whether a delta is new; of two counters of one name, both are.
+    def _is_new_total(
+        self,
+        stream: Stream,
+        known: CounterStream | HistogramStream | None,
+        point: SumPoint | HistogramPoint,
+    ) -> bool:
+        """Return whether a delta is new; several of one interval are, if their amounts differ.
 
-        One is of integers and one of floats, and both have the same interval. The second is kept as
-        a nanosecond longer.
+        The second is kept as a nanosecond longer.
         """
-        other = stream.counter
         start_ns = min(point.start_ns, _MAX_DELTA_NS)
-        if (
-            point.step is None
-            and start_ns > 1
-            and other is not None
-            and other.is_beside(point.start_ns, point.time_ns, point.value)
-        ):
-            return self._to.is_new(stream, point.covers, step=None, delta_ns=start_ns - 1)
-        return self._is_new(stream, point)
+        if point.step is not None or known is None or start_ns <= _OLDEST_START_NS:
+            return self._is_new(stream, point)
+        place = known.place_of(point.start_ns, point.time_ns, _amount(point))
+        if place is None:
+            self._to.sample_counts.drop_as_duplicate(1)
+            return False
+        return self._to.is_new(stream, point.covers, delta_ns=start_ns - place)
 
     def _is_before_the_run(self, point: _Total) -> bool:
         """Return whether the first point of a series has counts of a time before the run.
@@ -211,7 +203,9 @@ class TotalIntake:
 
 
 def _amount(point: SumPoint | HistogramPoint) -> float:
-    return point.value if isinstance(point, SumPoint) else point.count
+    if isinstance(point, SumPoint):
+        return point.value
+    return point.count if point.total is None else point.total
 
 
 def _is_cumulative(point: _Total) -> bool:

@@ -115,11 +115,12 @@ def of_shared(series: Series, time_ns: int) -> DataWarning:
 
 
 def of_torn(series: Series, time_ns: int) -> DataWarning:
-    """Make the warning about two totals of one series at one time, of which the run has one."""
+    """Make the warning about several totals of one series at a time."""
     words = (
-        f"{series.name!r} of role {series.worker.role!r} has two totals of one process, time and "
-        "attributes, and the run has one of them. They differ in resource attributes: keep these "
-        "on the points (no groupbyattrs), or give each its own service.instance.id."
+        f"{series.name!r} of role {series.worker.role!r} has several totals at a time with the "
+        "same attributes and service.instance.id. Of cumulative ones the run has the largest; "
+        "deltas add up, but equal ones count once. Give each process an id of its own, and keep "
+        "attributes on the points: the Collector's groupbyattrs moves them to the resource."
     )
     return DataWarning(time_ns, {SHARED: words})
 

@@ -51,9 +51,12 @@ _OVERLAPS = 3
 _Key = tuple[int, int | None]
 """Start and step."""
 
-_Interval = tuple[int, int, float]
+_Interval = tuple[int, int, tuple[float, ...]]
 
-_NO_INTERVAL: _Interval = (0, 0, 0)
+_NO_INTERVAL: _Interval = (0, 0, ())
+
+# Amounts of one interval that are told apart.
+_MAX_AMOUNTS = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,10 +107,10 @@ class _Lives(Generic[_LifeT]):
         lives: By start and step. A life has several starts if several Collectors scraped it.
         lost_step: Start and step of the latest forgotten life with a step; all earlier ones are
             forgotten, too. None if none is.
-        last: Start, end and amount of the last delta; not in the journal.
+        last: Start, end and amounts of the last interval of deltas; not in the journal.
         other: Of the last delta of the other type, integers or floats: an SDK may have two counters
             of one name; not in the journal.
-        is_torn: Whether two points of one start and time had different amounts; not in the journal.
+        repeated: How many intervals in a row have several amounts; not in the journal.
         overlaps: How many of the last deltas overlap with the one before; not in the journal.
     """
 
@@ -116,7 +119,7 @@ class _Lives(Generic[_LifeT]):
     lost_step: tuple[int, int] | None = None
     last: _Interval = _NO_INTERVAL
     other: _Interval = _NO_INTERVAL
-    is_torn: bool = False
+    repeated: int = 0
     overlaps: int = 0
 
     def before(
@@ -137,7 +140,8 @@ class _Lives(Generic[_LifeT]):
         """
         life = self.lives.get((start_ns, step))
         if life is not None:
-            self.is_torn |= start_ns > 0 and life.time_ns == time_ns and life.amount != amount
+            if start_ns > 0 and life.time_ns == time_ns and life.amount != amount:
+                self.repeated = _OVERLAPS  # one of the two is lost
             return None if _is_older(life, start_ns, time_ns, amount) else _since(life, amount)
         if self._is_lost(start_ns, step):
             return None
@@ -173,29 +177,51 @@ class _Lives(Generic[_LifeT]):
         return any(time_ns > newest[kind][1] for kind, time_ns in last_ns.items())
 
     def note_interval(self, start_ns: int, end_ns: int, amount: float) -> None:
-        """Compare the interval of a delta with the one before."""
+        """Compare the interval of a delta that was counted with the one before."""
         if self._other_is_of(amount):
             self.last, self.other = self.other, self.last
-        first_ns, last_ns, _ = self.last
+        first_ns, last_ns, amounts = self.last
+        if (start_ns, end_ns) == (first_ns, last_ns):
+            self.repeated += len(amounts) == 1
+            self.last = (start_ns, end_ns, (*amounts, amount))
+            return
         is_overlapping = 0 < start_ns < last_ns - _MOVED_NS and first_ns + _MOVED_NS < end_ns
         self.overlaps = self.overlaps + 1 if is_overlapping else 0
-        self.last = (start_ns, end_ns, amount)
+        self.repeated = self.repeated if len(amounts) > 1 else 0
+        self.last = (start_ns, end_ns, (amount,))
 
-    def note_repeat(self, start_ns: int, end_ns: int, amount: float) -> None:
-        """Compare a delta that was taken for a repetition with the last one."""
-        last = self.other if self._other_is_of(amount) else self.last
-        self.is_torn |= last[:2] == (start_ns, end_ns) and last[2] != amount
+    def place_of(self, start_ns: int, end_ns: int, amount: float) -> int | None:
+        """Return the place of a delta among those of its interval; None for a repetition.
 
-    def is_beside(self, start_ns: int, end_ns: int, amount: float) -> bool:
-        """Return whether the last delta of the other type of numbers has this interval."""
-        return self._of_other_type(amount)[:2] == (start_ns, end_ns)
+        A repetition has the same amount. Others are of a second counter of the name, of another
+        resource, or what Micrometer counts between its last export and its end.
+        """
+        known = [
+            one
+            for first_ns, last_ns, amounts in (self.last, self.other)
+            if (first_ns, last_ns) == (start_ns, end_ns)
+            for one in amounts
+        ]
+        if len(known) >= _MAX_AMOUNTS or any(_is_same(one, amount) for one in known):
+            return None
+        return len(known)
 
-    def _of_other_type(self, amount: float) -> _Interval:
-        return self.last if self._other_is_of(amount) else self.other
+    @property
+    def is_torn(self) -> bool:
+        """Return whether there are several totals at a time, again and again."""
+        return self.repeated >= _OVERLAPS
+
+    def _told_ns(self, start_ns: int, end_ns: int, amount: float) -> int:
+        """Return the time up to which other deltas have told of an interval."""
+        last, other = (
+            (self.other, self.last) if self._other_is_of(amount) else (self.last, self.other)
+        )
+        return end_ns if last[:2] == (start_ns, end_ns) else other[1]
 
     def _other_is_of(self, amount: float) -> bool:
         """Return whether ``other`` has the interval that an amount continues."""
-        return self.last[1] > 0 and isinstance(self.last[2], int) != isinstance(amount, int)
+        amounts = self.last[2]
+        return bool(amounts) and isinstance(amounts[0], int) != isinstance(amount, int)
 
     def note(self, start_ns: int, step: int | None, life: _LifeT) -> None:
         """Store ``life`` under a start, after a point of it."""
@@ -250,6 +276,11 @@ def _is_moved(life: _Life | None, start_ns: int, amount: float) -> bool:
     return 0 <= life.time_ns - start_ns <= _MOVED_NS and amount >= life.amount
 
 
+def _is_same(one: float, other: float) -> bool:
+    is_alike = isinstance(one, int) == isinstance(other, int)
+    return is_alike and (one == other or (math.isnan(one) and math.isnan(other)))
+
+
 def _is_alike(life: _Life, point: SumPoint) -> bool:
     """Return whether both are integers, or both floats."""
     return isinstance(life.amount, int) == isinstance(point.value, int)
@@ -295,7 +326,7 @@ class CounterStream(_Lives[_Life]):
         """
         if point.temporality is Temporality.DELTA:
             # The other counter of the name has told of the same time.
-            _, told_ns, _ = self._of_other_type(point.value)
+            told_ns = self._told_ns(point.start_ns, point.time_ns, point.value)
             since_ns = max(point.start_ns, told_ns) if point.start_ns else 0
             return Increment(point.value, _seconds(since_ns, point.time_ns))
         time_ns, value, step = point.time_ns, point.value, point.step

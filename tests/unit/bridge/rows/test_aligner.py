@@ -376,7 +376,7 @@ def test_deltas_of_two_counters_of_one_name_count_once_each(first: float, shift_
 def test_two_totals_of_one_series_and_time_are_told(temporality: Temporality) -> None:
     """The Collector's groupbyattrs moves what distinguishes them to the resource."""
     bench = Bench(window_s=60)
-    for second in range(1, 4):
+    for second in range(1, 5):
         is_delta = temporality is Temporality.DELTA
         points = [
             replace(
@@ -390,7 +390,31 @@ def test_two_totals_of_one_series_and_time_are_told(temporality: Temporality) ->
     rows = bench.aligner.close(T0, everything=True)
     told = [row.labels[SHARED] for row in rows if SHARED in row.labels]
     assert len(told) == 1
-    assert "two totals" in told[0]
+    assert "several totals at a time" in told[0]
+    total = 8 * (1 + 2 + 3 + 4) if temporality is Temporality.DELTA else 5 * 4
+    assert last_of(rows, "generator/tokens") == total
+
+
+def last_of(rows: Sequence[Row], key: str) -> float:
+    return [row.values[key] for row in rows if key in row.values][-1]
+
+
+def test_what_is_counted_after_the_last_export_counts_though_its_interval_is_that_export_s() -> (
+    None
+):
+    """Micrometer's registry sends it so when it is closed."""
+    bench = Bench(window_s=60)
+    for second, value in ((1, 10), (2, 12), (2, 3), (2, 3), (2, 12), (1, 10)):
+        point = replace(
+            counter(GENERATOR0, second, value, start_s=second - 1),
+            temporality=Temporality.DELTA,
+            covers=Covered(0, T0 + second * S),
+        )
+        bench.export(GENERATOR0, point)
+    rows = bench.aligner.close(T0, everything=True)
+    assert last_of(rows, "generator/tokens") == 10 + 12 + 3
+    assert last_of(rows, "generator/tokens/rate") == pytest.approx(25 / 2)
+    assert not any(SHARED in row.labels for row in rows)
 
 
 @pytest.mark.parametrize("temporality", Temporality)
