@@ -43,6 +43,7 @@ _AT_ONCE = 3.0  # usual steps: each role reports with its own part of a step
 _SKEW_S = 1.5
 _CLOCKS = 3  # of which two agree
 _LATE_OF_TWO_S = 15.0  # an SDK's exporter waits for 5 s and sends for up to 10
+_NEARER = 0.2  # of the lateness, in three exports
 _EVIDENT_SKEW_S = 0.02
 _MANY, _SEVERAL = 6.0, 3.0  # times all counts before: a single one, or each of more
 _ENOUGH = 6  # other counts: a few in a row happen by chance among many workers
@@ -317,12 +318,23 @@ def clock_skew(history: RunHistory) -> Iterator[Cause]:
             if worker in proven and abs(ahead_s - median(proven[worker])) > abs(ahead_s):
                 proven.pop(worker)
             continue
+        if _catches_up(lags.values, -ahead_s):
+            continue
         yield _skewed(worker, ahead_s, "exports come before their time by the bridge's clock")
         proven.pop(worker, None)
     for worker, found in sorted(proven.items()):
         ahead_s = median(found)
         if abs(ahead_s) >= _EVIDENT_SKEW_S and len(found) * 3 >= len(history.steps):
             yield _skewed(worker, ahead_s, "messages are received before they are sent")
+
+
+def _catches_up(lags_s: Sequence[float], late_s: float) -> bool:
+    """Return whether exports come nearer to their time, one by one, as those that have waited.
+
+    They wait while the bridge starts, or cannot be reached. A wrong clock keeps its distance.
+    """
+    *_, before, last, newest = lags_s
+    return before > last > newest == min(lags_s) and before - newest > _NEARER * late_s > 0
 
 
 def _agreed(of_two_s: Sequence[float]) -> float | None:

@@ -1,7 +1,7 @@
 """From facts to causes: the right one first, the right worker, and none where nothing is wrong."""
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 import pytest
@@ -174,6 +174,23 @@ def test_what_links_say_of_a_clock_counts_unless_its_exports_come_in_time(
 def test_a_clock_that_is_off_is_named() -> None:
     report = said(World(ahead_s={"judge/1": 20.0}))
     assert (report.causes[0].kind, report.causes[0].worker) == (Kind.CLOCK_SKEW, "judge/1")
+
+
+@pytest.mark.parametrize(
+    "late_s",
+    [(34.2, 31.2, 27.5, 23.1, 18.7), (44.8, 39.8, 34.2, 30.5, 26.0)],
+    ids=["of a generator", "of a buffer"],
+)
+def test_exports_that_have_waited_for_the_bridge_are_no_wrong_clock(
+    late_s: Sequence[float],
+) -> None:
+    facts = [
+        one._replace(
+            lags=[(name, late if name == "judge/1" else lag_s) for name, lag_s in one.lags]
+        )
+        for one, late in zip(World().facts(), late_s, strict=False)
+    ]
+    assert diagnose(RunHistory(facts)).causes == []
 
 
 def counted(key: str, worker: str, value: float) -> World:
