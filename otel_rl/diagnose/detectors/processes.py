@@ -312,13 +312,12 @@ def clock_skew(history: RunHistory) -> Iterator[Cause]:
         if middle_s is None:
             continue
         ahead_s = middle_s - ever_s[worker]
-        if len(measured) < _CLOCKS and -_LATE_OF_TWO_S < ahead_s < _SKEW_S:
+        is_unsure = len(measured) < _CLOCKS and -_LATE_OF_TWO_S < ahead_s < _SKEW_S
+        if is_unsure or _catches_up(lags.values, -ahead_s):
             continue
         if abs(ahead_s) < _SKEW_S:
             if worker in proven and abs(ahead_s - median(proven[worker])) > abs(ahead_s):
                 proven.pop(worker)
-            continue
-        if _catches_up(lags.values, -ahead_s):
             continue
         yield _skewed(worker, ahead_s, "exports come before their time by the bridge's clock")
         proven.pop(worker, None)
