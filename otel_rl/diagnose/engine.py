@@ -40,7 +40,7 @@ from otel_rl.diagnose.explain import SLACK, is_near, unexplained
 from otel_rl.diagnose.history.delays import is_late
 from otel_rl.diagnose.history.records import PARTIAL_PATH, StepFacts
 from otel_rl.diagnose.history.run_history import PhaseKey, RunHistory
-from otel_rl.diagnose.off_the_path import no_effect
+from otel_rl.diagnose.off_the_path import Paths
 from otel_rl.diagnose.result import Cause, Diagnosis, Evidence, Kind, Verdict
 from otel_rl.diagnose.spans.critical_path import IDLE
 from otel_rl.diagnose.stats.levels import LONGER, LONGER_NOISE, LevelChange, level, settled
@@ -156,8 +156,9 @@ def diagnose(
 
 
 def _detected(history: RunHistory) -> Iterator[Cause]:
+    paths = Paths(history)
     found = (cause for detect in _DETECTORS for cause in detect(history))
-    return (cause for cause in found if not no_effect(history, cause))
+    return filter(paths.bear_out, found)
 
 
 def _pauses(history: RunHistory) -> Iterator[str]:

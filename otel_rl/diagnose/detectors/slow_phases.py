@@ -18,7 +18,7 @@ from otel_rl.diagnose.detectors.workload import Workload
 from otel_rl.diagnose.history.rhythm import Rhythm
 from otel_rl.diagnose.history.run_history import PhaseKey, RunHistory, Track
 from otel_rl.diagnose.history.timings import is_step, is_step_time
-from otel_rl.diagnose.off_the_path import is_off_the_path
+from otel_rl.diagnose.off_the_path import Paths
 from otel_rl.diagnose.open_work import with_open_work
 from otel_rl.diagnose.result import Cause, Evidence, Kind
 from otel_rl.diagnose.stats.changes import spread
@@ -177,6 +177,7 @@ def slow_work(history: RunHistory) -> Iterator[Cause]:
     eased_s = load.eased_steps(step_time(history))
     longer_s = _longer_step(eased_s)
     is_felt = _takes_longer(eased_s)
+    paths = Paths(history)
     for place, tracks in work.items():
         if is_collective(place) and not is_felt:
             continue  # who comes last waits a little longer by chance
@@ -200,7 +201,7 @@ def slow_work(history: RunHistory) -> Iterator[Cause]:
         others = [
             track
             for other, track in of_role.items()
-            if other != place and not is_off_the_path(history, other, found.step)
+            if other != place and not paths.leave_out(other, found.step)
         ]
         if not load.is_told(found.step + 1) and _is_shared(found, others):
             continue  # makers are ahead of the step that tells their amount
