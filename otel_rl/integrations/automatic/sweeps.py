@@ -102,7 +102,12 @@ def _hydra(module: ModuleType) -> None:
 
 
 def _job(job: Any) -> str:
-    overrides = str(job.override_dirname)[:_MAX_OVERRIDES]
+    """Return the name of a job: its number, and what it overrides but secrets."""
+    from otel_rl.worker.events.masking import is_secret
+
+    given = str(job.override_dirname).split(",")
+    shown = [one for one in given if not is_secret(one.partition("=")[0].lstrip("+"))]
+    overrides = ",".join(shown)[:_MAX_OVERRIDES]
     return f"{job.num}-{overrides}" if overrides else str(job.num)
 
 

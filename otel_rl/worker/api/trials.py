@@ -9,6 +9,7 @@ from typing import Final
 
 from otel_rl.worker import session
 from otel_rl.worker.drops import DropReason
+from otel_rl.worker.events.masking import is_secret
 from otel_rl.worker.events.run_metadata import config_metadata
 from otel_rl.worker.identity.sweep_trial import sweep_environment
 from otel_rl.worker.otlp.anyvalue import plain_config
@@ -42,7 +43,7 @@ def trial(name: str, config: Mapping[str, object] | None = None) -> Iterator[Non
 
     Args:
         name: Name of the trial in its sweep; the name of its run is ``<trial so far>-<name>``.
-        config: Hyper-parameters of the trial, for the config of its run.
+        config: Hyper-parameters of the trial, for the config of its run, which leaves out secrets.
     """
     begin_trial(name, config)
     failure: Exception | None = None
@@ -70,7 +71,7 @@ def begin_trial(name: str, config: Mapping[str, object] | None = None) -> None:
         _outer.append(({variable: os.environ.get(variable) for variable in _VARIABLES}, so_far))
         variables = sweep_environment(os.environ, name)
         with session.GUARD:
-            variables |= _with_config(config or {})
+            variables |= _with_config(_without_secrets(config or {}))
         session.change_trial(
             None if so_far is None else variables["OTEL_RL_TRIAL"],
             read_config(os.environ | variables),
@@ -87,12 +88,13 @@ def log_trial_config(config: Mapping[str, object]) -> None:
         config: Name to value, as for ``otel_rl.mlogger.log_config``.
     """
     with session.GUARD:
+        config = _without_secrets(config)
         with _lock:
             if _outer:
                 os.environ.update(_with_config(config))
         running = session.running()
         if running is not None:
-            running.report_start(config_metadata(config, session.GUARD))
+            running.add_config(config_metadata(config, session.GUARD))
 
 
 def end_trial(failure: Exception | None = None) -> None:
@@ -115,6 +117,15 @@ def end_trial(failure: Exception | None = None) -> None:
                 os.environ.pop(variable, None)
             else:
                 os.environ[variable] = value
+
+
+def _without_secrets(config: Mapping[str, object], path: str = "") -> dict[str, object]:
+    """Leave out secrets: nobody is asked before a sweep's hyper-parameters are in a run."""
+    return {
+        name: _without_secrets(value, f"{path}{name}.") if isinstance(value, Mapping) else value
+        for name, value in config.items()
+        if not is_secret(f"{path}{name}")
+    }
 
 
 def _with_config(config: Mapping[str, object]) -> dict[str, str]:

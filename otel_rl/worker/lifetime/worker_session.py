@@ -1,10 +1,13 @@
 """Session of one worker: what it samples, exports and reports until it ends."""
 
 import sys
+from collections.abc import Mapping
+from dataclasses import replace
 from time import monotonic, monotonic_ns, time_ns
 from typing import Final
 
 from otel_rl.semconv.names import (
+    RL_EXPERIMENT_CONFIG,
     RL_EXPERIMENT_START,
     RL_LOOP_ITERATION,
     RL_WORKER_STACK,
@@ -143,6 +146,15 @@ class Session:
             self._has_started = True
             if not self.providers.events.add(RL_EXPERIMENT_START, metadata):
                 GUARD.drop(DropReason.BUFFER_FULL, "Too much run metadata in one interval.")
+
+    def add_config(self, metadata: RunMetadata) -> None:
+        """Report hyper-parameters; a process that is no worker does so once it is. Never raises."""
+        with GUARD:
+            config = metadata.get(RL_EXPERIMENT_CONFIG)
+            if self._is_worker or not isinstance(config, Mapping):
+                self.report_start(metadata)
+            else:
+                self.settings = replace(self.settings, config={**self.settings.config, **config})
 
     def correct(self, identity: Identity) -> None:
         """Replace the guessed identity by the one from ``init``."""

@@ -146,6 +146,25 @@ def test_overrides_of_a_job_of_hydra_are_the_config_of_its_run() -> None:
     ]
 
 
+def test_a_secret_that_is_overridden_is_in_no_name_and_no_config() -> None:
+    job = Strict(num=0, override_dirname="+hub_token=hf_1,lr=0.1,wandb.api_key=2")
+    overrides = Strict(task=["+hub_token=hf_1", "lr=0.1", "wandb.api_key=2"])
+    given = Unresolved(hydra=Strict(job=job, mode=Strict(name="MULTIRUN"), overrides=overrides))
+    found: list[object] = []
+    read = config
+    module = launcher(
+        "hydra.core.utils", run_job=lambda _function, config: found.extend((present(), read()))
+    )
+    module.run_job(None, given)
+    assert found == ["monday-0-lr=0.1", {"lr": "0.1"}]
+
+
+def test_a_secret_in_a_config_of_tune_is_in_none_of_a_run(trainable: Any) -> None:
+    made = trainable(of_tune("a", lr=0.5, wandb={"api_key": "1", "project": "p"}, hub_token="2"))
+    assert config() == {"lr": 0.5, "wandb": {"project": "p"}}
+    made.stop()
+
+
 def test_what_optuna_chooses_is_the_config_of_the_trials_run() -> None:
     class Trial:
         number = 0
