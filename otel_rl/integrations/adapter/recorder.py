@@ -26,7 +26,7 @@ from otel_rl.semconv.spec import Instrument
 from otel_rl.worker.api.mlogger import MLogger
 from otel_rl.worker.drops import DropReason
 from otel_rl.worker.identity.launcher import process_name
-from otel_rl.worker.identity.names import NO_NAMES, WorkerNames, worker_names
+from otel_rl.worker.identity.names import NO_NAMES, WorkerNames, named_place, worker_names
 from otel_rl.worker.identity.rank import launcher_index
 from otel_rl.worker.session import GUARD, running
 from otel_rl.worker.tensors import PLAIN
@@ -95,7 +95,8 @@ def start(known: WorkerNames, given: WorkerNames = NO_NAMES, *, is_alone: bool =
     if session is not None and not session.is_guess:
         return
     names = worker_names(os.environ, process_name(), given=given, known=known)
-    otel_rl.init(**asdict(names), index=launcher_index(os.environ) if is_alone else None)
+    index = launcher_index(os.environ, named_place(process_name())[1]) if is_alone else None
+    otel_rl.init(**asdict(names), index=index)
     session = running()
     if session is not None:
         session.is_of_adapter = True

@@ -100,7 +100,7 @@ class OtelCallback(TrainerCallback):  # type: ignore[misc]  # Any where it is no
         new = {
             name: value
             for name, value in _complete(logs, state).items()
-            if not (type(value) in (int, float) and known.get(name) == value)
+            if not _is_number_of_before(value, known.get(name))
         }
         is_late = now_s - self._logged_s > _OF_STEP_S or not known.keys().isdisjoint(new)
         known.update(new)
@@ -135,6 +135,11 @@ def _complete(logs: Mapping[str, object], state: Any) -> Mapping[str, object]:
     if all(last.get(name, last) is value for name, value in logs.items()):
         return {name: value for name, value in last.items() if name != "step"}
     return logs
+
+
+def _is_number_of_before(value: object, before: object) -> bool:
+    """Return whether a value is a number, the same as before; arrays are no one truth."""
+    return type(value) in (int, float) and type(before) in (int, float) and value == before
 
 
 class QuietCallback(OtelCallback):

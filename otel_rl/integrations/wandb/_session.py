@@ -12,7 +12,7 @@ from otel_rl.worker.drops import DropReason
 from otel_rl.worker.events.exit_status import Failure
 from otel_rl.worker.events.run_metadata import MAX_TAGS, MAX_WORD_CHARS, validated_metadata
 from otel_rl.worker.identity.launcher import process_name
-from otel_rl.worker.identity.names import WorkerNames
+from otel_rl.worker.identity.names import WorkerNames, named_place
 from otel_rl.worker.identity.rank import launcher_index
 from otel_rl.worker.otlp.anyvalue import label
 from otel_rl.worker.session import GUARD, Session, running
@@ -59,7 +59,9 @@ def join(worker: WorkerNames, about: About) -> None:
             otel_rl.shutdown(timeout_s=_exit_timeout_s())
     otel_rl.init(
         **asdict(worker),
-        index=launcher_index(os.environ),  # W&B's users log on one rank
+        index=launcher_index(
+            os.environ, named_place(process_name())[1]
+        ),  # W&B's users log on one rank
         notes=about.notes,
         tags=_words(about.tags),
         group=_word(about.group),

@@ -131,7 +131,7 @@ const otelRl = {
 
   select(label, options, chosen, onchange) {
     const { h } = otelRl;
-    return h("label", { class: "row quiet" }, label, h("select", { onchange: (event) => onchange(event.target.value) },
+    return h("label", { class: "row quiet" }, label, h("select", { "data-focus": `select ${label}`, onchange: (event) => onchange(event.target.value) },
       options.map(([value, text]) => h("option", { value, selected: value === chosen }, text))));
   },
 

@@ -79,7 +79,7 @@ otelRl.pages.runs = class {
     return this.showCompared(comparable.filter((run) => chosen.has(run.id)));
   }
 
-  all() { return [...this.found.runs, ...this.older].map((run) => ({ ...run, ...this.results.get(run.id) })); }
+  all() { return [...this.found.runs, ...this.older].map((run) => ({ ...this.results.get(run.id), ...run })); }
 
   chosenOf(comparable) { return this.chosen || new Set(comparable.slice(0, 3).map((run) => run.id)); }
 
@@ -97,10 +97,11 @@ otelRl.pages.runs = class {
       if (leftOut > 0) this.table.append(h("p", { class: "quiet" }, `and ${leftOut} older runs: search finds them by name`));
     });
     const orders = [["", "as listed"], ...columns.filter(([, value]) => value).map(([name]) => [name, name.toLowerCase()])];
-    otelRl.fill(this.ordering, otelRl.select("order", orders, this.order.by ?? "", (by) => {
+    const reorder = (by) => {
       this.order = { by: by || null, down: !["Run", "State", "Verdict", "Last data"].includes(by) };
       this.drawTable();
-    }));
+    };
+    otelRl.keepFocus(this.ordering, () => otelRl.fill(this.ordering, otelRl.select("order", orders, this.order.by ?? "", reorder)));
     this.hide();
   }
 

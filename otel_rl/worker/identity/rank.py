@@ -69,15 +69,18 @@ def place_of(
     return None, None
 
 
-def launcher_index(environ: Mapping[str, str]) -> int | None:
+def launcher_index(environ: Mapping[str, str], named_index: int | None) -> int | None:
     """Return the index of a launcher, for a worker that may be the only one of its ranks to report.
 
     Args:
         environ: The process's environment.
+        named_index: See ``place_of``.
 
     Returns:
-        None if a person gives the place, which ``place_of`` then reads.
+        None if a person, or the name of the process, gives the place, which ``place_of`` reads.
     """
+    if named_index is not None:
+        return None
     given = ("OTEL_RL_INDEX", "OTEL_RL_COUNT")
     inherited = parse_resource_attributes(environ.get("OTEL_RESOURCE_ATTRIBUTES", ""))
     if any(name in environ for name in given) or {RL_WORKER_INDEX, RL_WORKER_COUNT} & {*inherited}:

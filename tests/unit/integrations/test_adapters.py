@@ -11,6 +11,7 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any, Self
 
+import numpy as np
 import pytest
 
 import otel_rl
@@ -94,6 +95,17 @@ def test_what_trl_logs_late_or_again_at_a_step_belongs_to_its_time(
     ]  # fmt: skip
     assert [(m.step, m.value) for m in found["epoch"]] == [(1, 0.5), (None, 0.6)]
     assert [m.step for m in found["train_runtime"]] == [None]
+
+
+def test_an_array_that_is_logged_once_and_then_a_number_raises_nothing(
+    sink: Sink, adapter: Adapter
+) -> None:
+    callback = adapter("trl").OtelCallback()
+    state = SimpleNamespace(global_step=2, is_world_process_zero=True)
+    call(callback, "on_train_begin", state)
+    call(callback, "on_log", state, logs={"own": np.array([1.0, 2.0])})
+    call(callback, "on_log", state, logs={"own": 1.0, "loss": 0.5})
+    assert [m.value for m in arrived(sink)["rl.train.loss"]] == [0.5]
 
 
 def test_what_a_printer_of_transformers_removes_from_a_log_is_recorded(

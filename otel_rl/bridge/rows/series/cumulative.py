@@ -140,7 +140,7 @@ class _Lives(Generic[_LifeT]):
         """
         life = self.lives.get((start_ns, step))
         if life is not None:
-            if start_ns > 0 and life.time_ns == time_ns and life.amount != amount:
+            if start_ns > 0 and life.time_ns == time_ns and not _is_same(life.amount, amount):
                 self.repeated = _OVERLAPS  # one of the two is lost
             return None if _is_older(life, start_ns, time_ns, amount) else _since(life, amount)
         if self._is_lost(start_ns, step):

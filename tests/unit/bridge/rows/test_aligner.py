@@ -417,13 +417,14 @@ def test_what_is_counted_after_the_last_export_counts_though_its_interval_is_tha
     assert not any(SHARED in row.labels for row in rows)
 
 
+@pytest.mark.parametrize("amount", [3, math.nan])
 @pytest.mark.parametrize("temporality", Temporality)
-def test_a_repeated_total_is_told_nothing(temporality: Temporality) -> None:
+def test_a_repeated_total_is_told_nothing(temporality: Temporality, amount: float) -> None:
     bench = Bench(window_s=60)
     for second in range(1, 4):
         is_delta = temporality is Temporality.DELTA
         point = replace(
-            counter(GENERATOR0, second, 3 * second, start_s=second - 1 if is_delta else 0),
+            counter(GENERATOR0, second, amount * second, start_s=second - 1 if is_delta else 0),
             temporality=temporality,
             covers=Covered(0, T0 + second * S) if is_delta else None,
         )

@@ -1,3 +1,5 @@
+import multiprocessing
+
 import pytest
 
 import otel_rl
@@ -59,6 +61,19 @@ def test_the_job_type_is_said_its_variable_only_known(
 def test_processes_that_nothing_joins_are_an_error() -> None:
     with pytest.raises(ConfigError, match="one run"):
         worker_of(Names("p"), {}, "MainProcess")
+
+
+def test_a_process_that_is_named_after_its_place_has_it_beside_a_launchers(
+    sink: Sink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(multiprocessing.current_process(), "name", "generator_1")
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    wandb.init()
+    wandb.log({"loss": 0.5})
+    assert otel_rl.flush(timeout_s=60)
+    (loss,) = sink.measurements("loss")
+    assert (loss.resource["rl.worker.role"], loss.resource["rl.worker.index"]) == ("generator", 1)
 
 
 @pytest.mark.parametrize(
