@@ -1,12 +1,17 @@
 """Cause of a process's end, as far as the process can determine it."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
-from typing import Final, NamedTuple
+from functools import wraps
+from typing import Any, Final, NamedTuple
 
-__all__ = ["Failure", "failure_of", "mark_step", "uncaught"]
+__all__ = ["Failure", "failure_of", "mark_step", "uncaught", "watch_failure_of_child"]
 
+_FORGETS: Final = sys.version_info >= (3, 13)
+"""Whether a child of ``multiprocessing`` forgets its exception before its finalizers run."""
+
+_MARK: Final = "_tells_otel_rl"
 _STEP: Final = "_otel_rl_step"
 _MAX_CHAIN: Final = 16  # exceptions that are the cause of one another
 _MAX_TYPE_CHARS: Final = 256
@@ -38,6 +43,31 @@ def uncaught() -> BaseException | None:
     # Python 3.11 has no last_exc.
     error = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
     return error if isinstance(error, BaseException) else None
+
+
+def watch_failure_of_child(note: Callable[[BaseException | None], None]) -> None:
+    """Have the exception noted that ends this child of ``multiprocessing``; nothing in others.
+
+    From Python 3.13 on a child runs its finalizers after it has printed the exception, and nothing
+    knows it any more: it is noted as it is printed.
+    """
+    process = sys.modules.get("multiprocessing.process")
+    if not _FORGETS or process is None or process.parent_process() is None:
+        return
+    import traceback
+
+    printing: Any = traceback.print_exc
+    if hasattr(printing, _MARK):
+        return
+
+    @wraps(printing)
+    def print_exc(*arguments: Any, **named: Any) -> None:
+        if sys._getframe(1).f_globals.get("__name__") == process.__name__:  # noqa: SLF001
+            note(sys.exception())
+        printing(*arguments, **named)
+
+    setattr(print_exc, _MARK, True)
+    traceback.print_exc = print_exc
 
 
 def mark_step(error: BaseException, step: int) -> None:
