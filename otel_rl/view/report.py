@@ -37,6 +37,9 @@ _POLICY: Final = (
     "base-uri 'none'; form-action 'none'"
 )
 
+_MOST_ASKED: Final = 2_000
+"""Questions of one page, each of which reads on for a fraction of a second."""
+
 _STYLE: Final = re.compile(r'<link rel="stylesheet" href="/static/([a-z]+\.css)">')
 _SCRIPT: Final = re.compile(r'<script src="/(static|api)/([a-z]+\.js)"( defer)?></script>\n')
 
@@ -165,7 +168,7 @@ def _answers(run: str, contents: Contents, news: Callable[[str], None]) -> _Part
             answers[path] = yield from _get(f"runs/{run}/panel", query)
     path = f"runs/{run}/diagnosis"
     news("looking for causes")
-    while (found := (yield from _get(path, _range(contents.steps))))["read"] < 1:
+    while (found := (yield from _once(path, _range(contents.steps))))["read"] < 1:
         news(f"looking for causes, {found['read']:.0%}")
     answers[path] = found
     for page in ("workers", "rollouts", "health"):
@@ -180,7 +183,7 @@ def _answers(run: str, contents: Contents, news: Callable[[str], None]) -> _Part
 
 
 def _overview(run: str, contents: Contents, news: Callable[[str], None]) -> _Part:
-    while (overview := (yield from _get(f"runs/{run}/overview")))["read"] < 1:
+    while (overview := (yield from _once(f"runs/{run}/overview")))["read"] < 1:
         news(f"reading the history, {overview['read']:.0%}")
     if contents.sections is not None:
         overview["sections"] = [
@@ -194,6 +197,15 @@ def _range(steps: tuple[int, int] | None) -> Mapping[str, str]:
 
 
 def _get(path: str, query: Mapping[str, str] = {}) -> _Part:
+    """Return a page of the whole run: its history may have left the memory, and is read again."""
+    for _ in range(_MOST_ASKED):
+        found = yield from _once(path, query)
+        if found.get("read", 1) >= 1:
+            return found
+    raise ConfigError("The history of the run does not stay in memory: others read as long ones.")
+
+
+def _once(path: str, query: Mapping[str, str] = {}) -> _Part:
     answer = yield Question(path, query)
     found = orjson.loads(_body(answer))
     if answer.status != 200:

@@ -14,7 +14,7 @@ from otel_rl.records import ExperimentKey
 from otel_rl.run_id import run_id
 from otel_rl.view import pages
 from otel_rl.view.pages import Answer, Pages, Question
-from otel_rl.view.report import CAUSES, report_html
+from otel_rl.view.report import CAUSES, report_html, report_steps
 from otel_rl.view.report_jobs import UNFINISHED, ReportJobs
 from tests.view_runs import HOSTILE, T0, LookedAt, write_run
 
@@ -110,6 +110,24 @@ def test_a_report_waits_for_the_history_and_holds_up_no_other_question(
             assert jobs.answer(question).status == UNFINISHED
             assert jobs.answer(Question("runs")).status == 200
     assert asked(jobs, question).status == 200
+
+
+def test_a_part_whose_history_has_left_the_memory_is_asked_for_again(tmp_path: Path) -> None:
+    write_run(tmp_path, LookedAt())
+    pages = Pages(BridgeSettings(data=tmp_path), clock_ns=lambda: T0)
+    steps = report_steps(run_id("grpo", "1"))
+    question, asked_before, html = next(steps), set[str](), ""
+    while not html:
+        answer = pages.answer(question)
+        if question.path not in asked_before and question.path.endswith(("panel", "health")):
+            answer = Answer(200, json.dumps({"read": 0.1}).encode())
+        asked_before.add(question.path)
+        try:
+            question = steps.send(answer)
+        except StopIteration as end:
+            html = end.value
+    answers = answers_of(html)
+    assert {found.get("read", 1) for found in answers.values() if isinstance(found, dict)} == {1}
 
 
 def test_reports_that_are_made_at_once_are_bounded(tmp_path: Path) -> None:
