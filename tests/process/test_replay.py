@@ -243,7 +243,7 @@ def _count(server: TrackioServer) -> int:
     [
         (["grpo"], "--tracker: name the tracker"),
         (["--tracker", "jsonl"], "Name the run"),
-        (["gone", "--tracker", "jsonl"], "There is no run 'gone'"),
+        (["gone", "--tracker", "jsonl"], "There is no directory '.otel_rl'"),
         ([".", "--tracker", "jsonl"], "There is no run in the journals and archives below"),
         (["gone", "--tracker", "wanbd"], "unknown name"),
         (["gone", "--tracker", "jsonl", "--at-once", "0"], "at least one run"),

@@ -29,23 +29,29 @@ class RunResults:
     ) -> None:
         self._journals = journals
         self._clock_s = clock_s
-        self._known: dict[str, tuple[int, dict[str, Any]]] = {}  # by id, with the run's change
+        # By id, with the time of the run's last change then; the longest read ago first.
+        self._known: dict[str, tuple[int, dict[str, Any]]] = {}
 
     def of(self, runs: Sequence[Found]) -> dict[str, Any]:
-        """Return what is known after reading on for a moment, and how many are still unread."""
+        """Return what is known after reading on for a moment, and how many were never read.
+
+        Those come first, then those that have changed since, the longest read ago first: of runs
+        that go on all the time none is forgotten.
+        """
         until_s = self._clock_s() + _BUDGET_S
-        found, unread = {}, 0
-        for run in runs:
+        order = {run_id: place for place, run_id in enumerate(self._known)}
+        for run in sorted(runs, key=lambda run: order.get(run.id, -1)):
             known = self._known.get(run.id)
-            if known is None or known[0] != run.run.changed_ns:
-                if self._clock_s() >= until_s:
-                    unread += 1
-                    continue
-                if len(self._known) >= _MOST_KEPT:
-                    self._known.clear()
-                known = self._known[run.id] = run.run.changed_ns, self._read(run)
-            found[run.id] = known[1]
-        return {"runs": found, "unread": unread}
+            if known is not None and known[0] == run.run.changed_ns:
+                continue
+            if self._clock_s() >= until_s:
+                break
+            self._known.pop(run.id, None)
+            self._known[run.id] = run.run.changed_ns, self._read(run)
+            if len(self._known) > _MOST_KEPT:
+                del self._known[next(iter(self._known))]
+        found = {run.id: self._known[run.id][1] for run in runs if run.id in self._known}
+        return {"runs": found, "unread": len(runs) - len(found)}
 
     def _read(self, run: Found) -> dict[str, Any]:
         with run.open() as connection:

@@ -1,10 +1,12 @@
 """What the page shows of journals: charts, workers, rollouts, health."""
 
 import gzip
+import itertools
 import json
 import math
 import sqlite3
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -112,6 +114,26 @@ def test_rewards_far_down_the_list_are_read_bit_by_bit_and_once(
     assert [one["shown"]["last"] for one in whole["runs"].values()] == 3 * [0.5]
     monkeypatch.setattr(run_results, "read_keys", None)  # would fail
     assert looked.get("results") == whole
+
+
+def test_of_runs_that_go_on_all_the_time_each_is_shown(tmp_path: Path) -> None:
+    for number in range(3):
+        write_run(tmp_path, LookedAt(ExperimentKey(str(number)), workers=1, steps=1))
+    ticks = itertools.count()
+    journals = Looked(tmp_path).pages._journals
+    results = RunResults(journals, clock_s=lambda: 0.2 * next(ticks))  # 0.3 s are for one run
+    changed = itertools.count()
+    found = [
+        results.of(
+            [
+                one._replace(run=replace(one.run, changed_ns=next(changed)))
+                for one in journals.runs()[0]
+            ]
+        )
+        for _ in range(4)
+    ]
+    assert [one["unread"] for one in found] == [2, 1, 0, 0]
+    assert [len(one["runs"]) for one in found] == [1, 2, 3, 3]
 
 
 def test_the_last_active_run_comes_first_over_several_journals(tmp_path: Path) -> None:
