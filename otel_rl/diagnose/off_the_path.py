@@ -1,4 +1,4 @@
-"""Work that cannot have made steps longer: it is on no critical path, and nobody there waits more.
+"""Work that cannot have made steps longer: no critical path has it, nor a longer wait since.
 
 A server whose queue is full makes its callers wait, and its spans say only that they take longer.
 That is so whenever who takes from the queue is slower, or one more worker fills it.

@@ -120,7 +120,7 @@ def end_trial(failure: Exception | None = None) -> None:
 
 
 def _without_secrets(config: Mapping[str, object], path: str = "") -> dict[str, object]:
-    """Leave out secrets: nobody is asked before a sweep's hyper-parameters are in a run."""
+    """Leave out secrets: a sweep's hyper-parameters are in a run without being asked for."""
     return {
         name: _without_secrets(value, f"{path}{name}.") if isinstance(value, Mapping) else value
         for name, value in config.items()
