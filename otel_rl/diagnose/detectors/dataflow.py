@@ -27,6 +27,7 @@ _MIN_EVICTED = 0.1
 _SETTLED = 8  # steps until a change is told
 _MORE_WORK = 1.2  # times the work of a step
 _AS_FAST = 1.1  # times the time for each piece of it
+_RUNS_DRY = 2  # times the age of samples in versions: steps that a buffer lasts
 
 
 def starvation(history: RunHistory) -> Iterator[Cause]:
@@ -46,9 +47,11 @@ def starvation(history: RunHistory) -> Iterator[Cause]:
         ),
         key=lambda one: -one[0],
     )
-    if not found or follows_a_change(history, found[0][3].step):
+    if not found:
         return
     more, place, _, change = found[0]
+    if follows_a_change(history, change.step, within=_buffered_steps(history, change.step)):
+        return
     if _is_by_more_work(load, steps, change.step):
         return
     evidence = [
@@ -75,6 +78,18 @@ def starvation(history: RunHistory) -> Iterator[Cause]:
         since=change.step,
         evidence=evidence,
     )
+
+
+def _buffered_steps(history: RunHistory, since: int) -> float:
+    """Return the steps in which a buffer of samples runs dry, by their age before a step.
+
+    As many samples as it holds are used by then, though some are still made.
+    """
+    ages = (
+        [v for s, v in zip(track.steps, track.values, strict=True) if s < since and isfinite(v)]
+        for _, _, track in tracks_about(history, Subject.STALENESS)
+    )
+    return _RUNS_DRY * max((median(age) for age in ages if age), default=0.0)
 
 
 def _is_by_more_work(load: Workload, steps: Track, since: int) -> bool:

@@ -40,6 +40,22 @@ def test_trainers_that_wait_in_steps_that_take_no_time_are_told() -> None:
     assert " s now, " in cause.words
 
 
+@pytest.mark.parametrize(
+    ("age", "is_told"), [(7.0, False), (2.0, True)], ids=["a full buffer", "a small buffer"]
+)
+def test_trainers_wait_after_a_larger_batch_when_the_buffer_has_run_dry(
+    age: float, *, is_told: bool
+) -> None:
+    spans = {
+        ("trainer", "collector_wait", index): jittered(changed(0.01, 2.4)) for index in range(2)
+    }
+    rows = {"trainer/num_tokens": changed(1e4, 2e4, AT - 11), "trainer/staleness": lambda _: age}
+    step_s = jittered(lambda step: 1.7 if step < AT - 11 else 3.2 if step < AT else 5.6)
+    history = made(AT + 14, step_s=step_s, spans=spans, rows=rows, waits=["collector_wait"])
+    found = [cause.kind for cause in diagnose(history).causes]
+    assert found == [Kind.STARVATION] * is_told
+
+
 @pytest.mark.parametrize(("until", "is_told"), [(AT + 1, True), (None, False)])
 def test_what_is_over_explains_nothing_that_has_begun_and_lasts(
     until: int | None, *, is_told: bool
