@@ -66,6 +66,10 @@ COMMANDS: Final = {
 }
 
 
+_ALIKE: Final = 0.7
+"""Of two words, from 0 to 1, that differ by a typing mistake."""
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit status.
 
@@ -146,8 +150,9 @@ def _parsed(given: Sequence[str]) -> argparse.Namespace:
 
 
 def _meant(given: str, known: Iterable[str]) -> str:
-    near = get_close_matches(given.partition("=")[0], known, 1)
-    return f" Did you mean {near[0]}?" if near else ""
+    words = {name.lstrip("-"): name for name in known}
+    near = get_close_matches(given.partition("=")[0].lstrip("-"), words, 1, _ALIKE)
+    return f" Did you mean {words[near[0]]}?" if near else ""
 
 
 class _Parser(argparse.ArgumentParser):

@@ -286,10 +286,42 @@ def test_a_command_that_is_not_there_is_127_and_leaves_nothing(tmp_path: Path) -
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_file_that_cannot_be_executed_is_126(tmp_path: Path) -> None:
-    path = script(tmp_path, "print('no shebang, no x bit')")
-    done = otel_rl("run", "--tracker", "jsonl", "--", path, cwd=tmp_path)
-    assert (done.status, "Permission denied" in done.err) == (126, True)
+@pytest.mark.parametrize(
+    ("name", "status", "told"),
+    [
+        (
+            "train.py",
+            126,
+            "train.py: is not executable. Write: otel-rl run -- python train.py --lr 1",
+        ),
+        ("train.sh", 126, "train.sh: is not executable. Make it so: chmod +x train.sh"),
+        ("src", 126, "src: is a directory. Write: otel-rl run -- python src/YOUR_SCRIPT.py"),
+        (
+            "here",
+            127,
+            "here: command not found. If you mean the file here: otel-rl run -- ./here --lr 1",
+        ),
+    ],
+)
+def test_what_cannot_be_executed_leaves_nothing_and_is_told_with_what_to_write(
+    name: str, status: int, told: str, tmp_path: Path
+) -> None:
+    (tmp_path / "train.py").touch()
+    (tmp_path / "train.sh").touch()
+    (tmp_path / "here").touch(0o755)
+    (tmp_path / "src").mkdir()
+    before = {*tmp_path.iterdir()}
+    done = otel_rl("run", "--tracker", "jsonl", "--", name, "--lr", "1", cwd=tmp_path)
+    assert (done.status, done.err) == (status, f"otel-rl: {told}\n")
+    assert {*tmp_path.iterdir()} == before
+
+
+def test_a_program_that_the_system_cannot_execute_is_126(tmp_path: Path) -> None:
+    program = tmp_path / "program"
+    program.write_bytes(b"no shebang")
+    program.chmod(0o755)
+    done = otel_rl("run", "--tracker", "jsonl", "--", "./program", cwd=tmp_path)
+    assert (done.status, "Exec format error" in done.err) == (126, True)
 
 
 @pytest.mark.parametrize("option", slow_after(1, ["--experiment", "--trial", "--role"]))

@@ -104,9 +104,8 @@ def _command(arguments: argparse.Namespace) -> int:
     if not command:
         say("there is no command to run. Write: otel-rl run -- python train.py")
         return 2
-    if shutil.which(command[0]) is None and not Path(command[0]).exists():
-        say(f"{command[0]}: command not found")
-        return _NOT_FOUND
+    if shutil.which(command[0]) is None:
+        return _not_run(command)
     key = experiment_key(arguments, default_experiment=_name_of(command))
     if arguments.role is not None:
         checked_name("--role", arguments.role)
@@ -150,6 +149,25 @@ def _command(arguments: argparse.Namespace) -> int:
     if has_lost(bridge):
         return status or _LOST
     return status
+
+
+def _not_run(command: Sequence[str]) -> int:
+    """Tell why a command cannot be run and return its exit status as a shell would."""
+    name, rest = command[0], " ".join(command)
+    path = Path(name)
+    if not path.exists():
+        say(f"{name}: command not found")
+        return _NOT_FOUND
+    if path.is_dir():
+        say(f"{name}: is a directory. Write: otel-rl run -- python {name}/YOUR_SCRIPT.py")
+    elif path.suffix == ".py":
+        say(f"{name}: is not executable. Write: otel-rl run -- python {rest}")
+    elif os.access(path, os.X_OK):  # it has no slash
+        say(f"{name}: command not found. If you mean the file here: otel-rl run -- ./{rest}")
+        return _NOT_FOUND
+    else:
+        say(f"{name}: is not executable. Make it so: chmod +x {name}")
+    return _NOT_EXECUTABLE
 
 
 def _options_in(command: Sequence[str], usage: str) -> Sequence[str]:

@@ -106,6 +106,9 @@ def _command(arguments: argparse.Namespace) -> int:
             raise ConfigError("Name the directory once, as DIR or by --data.")
         arguments.data = arguments.directory
     settings = settings_of(arguments)
+    is_named = arguments.data is not None and settings.journal.url is None
+    if is_named and not arguments.data.is_dir():
+        raise settings.journal_place.no_run()
     found, faults = _read(settings)
     now_ns = time.time_ns()
     listed = [_listed(run, standing, now_ns) for run, standing in found]

@@ -17,6 +17,7 @@ from otel_rl.errors import ConfigError
         ("xyz", "otel-rl [-h]", "there is no command 'xyz'."),
         ("runs --jsn", "otel-rl runs", "unrecognized arguments: --jsn. Did you mean --json?"),
         ("run --expriment=x -- true", "otel-rl run", "Did you mean --experiment?"),
+        ("top --interval", "otel-rl top", "unrecognized arguments: --interval."),
         ("top --zzz", "otel-rl top", "unrecognized arguments: --zzz."),
     ],
 )
@@ -75,6 +76,20 @@ def test_what_was_meant_in_a_variable_is_told(
         load_settings()
 
 
-def test_a_directory_that_is_not_there_is_told(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["runs", "no/such/place"]) == 0
-    assert capsys.readouterr().out.startswith("There is no directory 'no/such/place'.\n")
+@pytest.mark.parametrize("options", [[], ["--json"]])
+@pytest.mark.parametrize("named", [[], ["--data"]])
+def test_a_directory_that_is_named_and_not_there_is_an_error(
+    named: list[str], options: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["runs", *named, "no/such/place", *options]) == 2
+    said = capsys.readouterr()
+    assert "There is no directory 'no/such/place'. Name the data directory" in said.err
+    assert not said.out
+
+
+def test_before_the_first_run_there_is_nothing_to_list(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["runs"]) == 0
+    assert "Start one with `otel-rl run" in capsys.readouterr().out

@@ -211,6 +211,7 @@ def test_a_person_sees_a_table(data: Path, capsys: pytest.CaptureFixture[str]) -
 def test_without_any_run_it_says_how_to_get_one(
     data: Path, capsys: pytest.CaptureFixture[str], listing: Listing
 ) -> None:
+    data.mkdir()
     assert main(["runs", str(data)]) == 0
     assert "otel-rl run -- python train.py" in capsys.readouterr().out
     assert listing() == []
