@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Final
 
+from otel_rl.errors import ConfigError
 from otel_rl.worker import session
 from otel_rl.worker.drops import DropReason
 from otel_rl.worker.events.masking import is_secret
@@ -74,7 +75,7 @@ def begin_trial(name: str, config: Mapping[str, object] | None = None) -> None:
             variables |= _with_config(_without_secrets(config or {}))
         session.change_trial(
             None if so_far is None else variables["OTEL_RL_TRIAL"],
-            read_config(os.environ | variables),
+            _config_of(os.environ | variables),
         )
         os.environ.update(variables)
 
@@ -110,7 +111,7 @@ def end_trial(failure: Exception | None = None) -> None:
             return
         variables, before = _outer.pop()
         with session.GUARD:
-            config = read_config({CONFIG: variables[CONFIG] or ""})
+            config = _config_of({CONFIG: variables[CONFIG] or ""})
             session.change_trial(before, config, failure)
         for variable, value in variables.items():
             if value is None:
@@ -128,12 +129,21 @@ def _without_secrets(config: Mapping[str, object], path: str = "") -> dict[str, 
     }
 
 
+def _config_of(environ: Mapping[str, str]) -> dict[str, object]:
+    """Return the config that the environment gives; a wrong one is counted, told and left out."""
+    try:
+        return read_config(environ)
+    except ConfigError as error:
+        session.GUARD.drop(DropReason.BAD_ATTRIBUTES, f"{error} It is left out of the run.")
+        return {}
+
+
 def _with_config(config: Mapping[str, object]) -> dict[str, str]:
     """Return the variable that adds to the config of this process and its children."""
     added, left_out = plain_config(config)
     if not added and not left_out:
         return {}
-    texts = {key: json.dumps(value) for key, value in {**read_config(os.environ), **added}.items()}
+    texts = {key: json.dumps(value) for key, value in {**_config_of(os.environ), **added}.items()}
     room = _MAX_CONFIG_CHARS
     for key in [*texts]:
         room -= len(json.dumps(key)) + len(texts[key]) + len(", : ")

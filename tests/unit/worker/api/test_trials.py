@@ -130,6 +130,21 @@ def test_each_trial_has_its_config_within_that_of_the_command(
     assert os.environ["OTEL_RL_CONFIG"] == '{"model": "tiny", "lr": 0}'
 
 
+def test_a_wrong_config_of_the_environment_is_left_out_and_told(
+    environment: Sink, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    otel_rl.init(role="trainer")
+    monkeypatch.setenv("OTEL_RL_CONFIG", "[1]")
+    with trial("lr_0", {"lr": 0.5}):
+        log(1)
+    assert configs(environment)["monday-lr_0"] == {"lr": 0.5}
+    assert [record.getMessage() for record in caplog.records] == [
+        "OTEL_RL_CONFIG: must be a JSON object (got '[1]'). "
+        'Set it to {"lr": 3e-6}, for example. It is left out of the run.'
+    ]
+    assert GUARD.drops.counts().get(DropReason.INTERNAL) is None
+
+
 def test_a_worker_that_began_before_has_the_config_of_each_trial_and_its_own(
     environment: Sink,
 ) -> None:
