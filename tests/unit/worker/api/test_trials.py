@@ -138,10 +138,9 @@ def test_a_wrong_config_of_the_environment_is_left_out_and_told(
     with trial("lr_0", {"lr": 0.5}):
         log(1)
     assert configs(environment)["monday-lr_0"] == {"lr": 0.5}
-    assert [record.getMessage() for record in caplog.records] == [
-        "OTEL_RL_CONFIG: must be a JSON object (got '[1]'). "
-        'Set it to {"lr": 3e-6}, for example. It is left out of the run.'
-    ]
+    (told,) = [record.getMessage() for record in caplog.records]
+    assert told.startswith("OTEL_RL_CONFIG: must be a JSON object (got '[1]').")
+    assert told.endswith("It is left out of the run.")
     assert GUARD.drops.counts().get(DropReason.INTERNAL) is None
 
 
