@@ -487,6 +487,7 @@ class Announcement:
         group: Of the run, in the tracker.
         job_type: Of the run, in the tracker.
         provenance: Of the process.
+        defaults: Hyper-parameters that hold where no announcement has the key in its config.
     """
 
     time_ns: int
@@ -497,6 +498,7 @@ class Announcement:
     group: str | None = None
     job_type: str | None = None
     provenance: Provenance | None = None
+    defaults: Mapping[str, Value] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -218,6 +218,12 @@ RL_EPISODE_LENGTH: Final = "rl.episode.length"
 RL_EXPERIMENT_CONFIG: Final = "rl.experiment.config"
 """Attribute. Hyper-parameters, a nested map, merged by top-level key."""
 
+RL_EXPERIMENT_CONFIG_DEFAULTS: Final = "rl.experiment.config_defaults"
+"""Attribute.
+
+Hyper-parameters that hold where no process gives the key in `rl.experiment.config`.
+"""
+
 RL_EXPERIMENT_END: Final = "rl.experiment.end"
 """Event. End of the run, until a later start."""
 

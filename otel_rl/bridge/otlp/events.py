@@ -119,16 +119,20 @@ def _departure(
 def _announcement(event: str, attributes: Mapping[str, Value], time_ns: int) -> Announcement:
     if event == names.RL_EXPERIMENT_END:
         return Announcement(time_ns, _status(attributes.get(names.RL_EXPERIMENT_STATUS)))
-    config = attributes.get(names.RL_EXPERIMENT_CONFIG)
     return Announcement(
         time_ns,
         ExperimentStatus.RUNNING,
-        config if isinstance(config, Mapping) else {},
+        _mapping(attributes.get(names.RL_EXPERIMENT_CONFIG)),
         _text(attributes.get(names.RL_EXPERIMENT_NOTES)),
         _texts(attributes.get(names.RL_EXPERIMENT_TAGS)),
         _text(attributes.get(names.RL_EXPERIMENT_GROUP)),
         _text(attributes.get(names.RL_EXPERIMENT_JOB_TYPE)),
+        defaults=_mapping(attributes.get(names.RL_EXPERIMENT_CONFIG_DEFAULTS)),
     )
+
+
+def _mapping(value: Value | None) -> Mapping[str, Value]:
+    return value if isinstance(value, Mapping) else {}
 
 
 def _provenance(attributes: Mapping[str, Value], sender: Sender, time_ns: int) -> Provenance:

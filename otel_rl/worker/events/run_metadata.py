@@ -6,6 +6,7 @@ from typing import Final
 from otel_rl.errors import ConfigError
 from otel_rl.semconv.names import (
     RL_EXPERIMENT_CONFIG,
+    RL_EXPERIMENT_CONFIG_DEFAULTS,
     RL_EXPERIMENT_GROUP,
     RL_EXPERIMENT_JOB_TYPE,
     RL_EXPERIMENT_NOTES,
@@ -21,7 +22,7 @@ __all__ = [
     "RunMetadata",
     "config_metadata",
     "validated_metadata",
-    "with_config",
+    "with_defaults",
 ]
 
 RunMetadata = Mapping[str, Plain]
@@ -93,13 +94,12 @@ def config_metadata(config: Mapping[str, object], guard: Guard) -> RunMetadata:
     return {RL_EXPERIMENT_CONFIG: taken} if taken else {}
 
 
-def with_config(config: Mapping[str, object], metadata: RunMetadata, guard: Guard) -> RunMetadata:
-    """Add hyper-parameters below those of the metadata's own config. Never raises."""
-    if not config:
+def with_defaults(config: Mapping[str, object], metadata: RunMetadata, guard: Guard) -> RunMetadata:
+    """Add hyper-parameters below those that any process gives. Never raises."""
+    given = config_metadata(config, guard)
+    if not given:
         return metadata
-    own = metadata.get(RL_EXPERIMENT_CONFIG)
-    given = own if isinstance(own, Mapping) else {}
-    return {**metadata, **config_metadata({**config, **given}, guard)}
+    return {**metadata, RL_EXPERIMENT_CONFIG_DEFAULTS: given[RL_EXPERIMENT_CONFIG]}
 
 
 def _tags(tags: object) -> list[str]:

@@ -19,7 +19,7 @@ from otel_rl.worker.events.exit_report import ExitReport
 from otel_rl.worker.events.exit_status import uncaught
 from otel_rl.worker.events.provenance_thread import ProvenanceThread
 from otel_rl.worker.events.queue import around, text_chars
-from otel_rl.worker.events.run_metadata import RunMetadata, with_config
+from otel_rl.worker.events.run_metadata import RunMetadata, with_defaults
 from otel_rl.worker.export.exporter import Exporter, Source
 from otel_rl.worker.export.transport import open_transport
 from otel_rl.worker.gpu import ModelFlops
@@ -142,7 +142,7 @@ class Session:
         """Report the start of the run, with its metadata. Never raises."""
         with GUARD:
             if not self._has_started:
-                metadata = with_config(self.settings.config, metadata, GUARD)
+                metadata = with_defaults(self.settings.config, metadata, GUARD)
             self._has_started = True
             if not self.providers.events.add(RL_EXPERIMENT_START, metadata):
                 GUARD.drop(DropReason.BUFFER_FULL, "Too much run metadata in one interval.")

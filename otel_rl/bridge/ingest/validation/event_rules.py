@@ -23,6 +23,7 @@ LARGE_ATTRIBUTES = frozenset(
     {
         names.PROCESS_COMMAND_ARGS,
         names.RL_EXPERIMENT_CONFIG,
+        names.RL_EXPERIMENT_CONFIG_DEFAULTS,
         names.RL_EXPERIMENT_NOTES,
         names.RL_EXPERIMENT_TAGS,
         names.RL_WORKER_DIFF,
@@ -215,9 +216,10 @@ def _must_be_printable(name: str, owner: str) -> None:
 
 
 def _experiment_start(event: _Event) -> None:
-    config = event.get(names.RL_EXPERIMENT_CONFIG, "kvlist_value")
-    if config is not None:
-        event.value(config, names.RL_EXPERIMENT_CONFIG)
+    for key in (names.RL_EXPERIMENT_CONFIG, names.RL_EXPERIMENT_CONFIG_DEFAULTS):
+        config = event.get(key, "kvlist_value")
+        if config is not None:
+            event.value(config, key)
     event.text(names.RL_EXPERIMENT_NOTES)
     event.name(names.RL_EXPERIMENT_GROUP)
     event.name(names.RL_EXPERIMENT_JOB_TYPE)

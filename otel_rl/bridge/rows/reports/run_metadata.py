@@ -32,6 +32,9 @@ MAX_HOSTS = 1_024
 
 _MAX_ROLES = 32  # of one machine
 
+# Defaults are kept as announced so much earlier: before every time of an event, which is positive.
+_BEFORE_ANY_NS = 1 << 63
+
 # What stands for the run is what trains.
 _FIRST_ROLE = "trainer"
 
@@ -120,13 +123,8 @@ class RunMetadata:
         for name, text in texts.items():
             if text is not None:
                 self._texts[name] = max(self._texts.get(name, (0, "")), (one.time_ns, text))
-        left_out = 0
-        for key, value in one.config.items():
-            known = self._config.get(key)
-            if known is None and len(self._config) >= MAX_CONFIG_KEYS:
-                left_out += 1
-            elif known is None or _rank(known) <= _rank((one.time_ns, value)):
-                self._config[key] = (one.time_ns, value)
+        left_out = self._add_config(one.config, one.time_ns)
+        left_out += self._add_config(one.defaults, one.time_ns - _BEFORE_ANY_NS)
         for tag in one.tags:
             if tag in self._tags or len(self._tags) < MAX_TAGS:
                 self._tags[tag] = None
@@ -134,6 +132,16 @@ class RunMetadata:
                 left_out += 1
         if one.provenance is not None:
             left_out += self._add_provenance(one.provenance)
+        return left_out
+
+    def _add_config(self, config: Mapping[str, Value], time_ns: int) -> int:
+        left_out = 0
+        for key, value in config.items():
+            known = self._config.get(key)
+            if known is None and len(self._config) >= MAX_CONFIG_KEYS:
+                left_out += 1
+            elif known is None or _rank(known) <= _rank((time_ns, value)):
+                self._config[key] = (time_ns, value)
         return left_out
 
     def _add_provenance(self, one: Provenance) -> int:

@@ -42,6 +42,7 @@ def test_a_start_announces_the_config_and_all_that_is_said_of_the_run() -> None:
         "rl.experiment.start",
         {
             "rl.experiment.config": {"lr": 0.1, "model": {"name": "qwen", "layers": [1, 2]}},
+            "rl.experiment.config_defaults": {"seed": 1},
             "rl.experiment.notes": "why",
             "rl.experiment.tags": ["a", "b"],
             "rl.experiment.group": "sweep",
@@ -58,6 +59,7 @@ def test_a_start_announces_the_config_and_all_that_is_said_of_the_run() -> None:
         ["a", "b"],
         "sweep",
         "train",
+        defaults={"seed": 1},
     )
 
 

@@ -91,11 +91,12 @@ def configs(sink: Sink) -> dict[object, dict[str, object]]:
     """Config of each trial, as a bridge merges what it is told."""
     assert otel_rl.flush(timeout_s=60) or otel_rl.shutdown()
     found: dict[object, dict[str, object]] = {}
-    for event in sink.events("rl.experiment.start"):
-        config = found.setdefault(event.resource["rl.trial.name"], {})
-        given = event.attributes.get("rl.experiment.config", {})
-        assert isinstance(given, dict)
-        config.update(given)
+    for key in ("rl.experiment.config_defaults", "rl.experiment.config"):
+        for event in sink.events("rl.experiment.start"):
+            config = found.setdefault(event.resource["rl.trial.name"], {})
+            given = event.attributes.get(key, {})
+            assert isinstance(given, dict)
+            config.update(given)
     return found
 
 

@@ -2,8 +2,10 @@
 
 import itertools
 
+import msgspec
 import pytest
 
+from otel_rl.bridge.journal.formats import state_format as wire
 from otel_rl.bridge.rows.reports.run_metadata import (
     MAX_CONFIG_KEYS,
     MAX_HOSTS,
@@ -22,6 +24,10 @@ def about(*announcements: Announcement) -> RunMetadata:
     made = RunMetadata()
     made.add(announcements)
     return made
+
+
+def stored(kept: wire.About) -> wire.About:
+    return msgspec.msgpack.decode(wire.encode(kept), type=wire.About)
 
 
 def test_the_config_of_all_processes_is_one() -> None:
@@ -46,6 +52,21 @@ def test_the_order_in_which_announcements_come_makes_no_difference(order: tuple[
     )
     assert sorted(description.tags) == ["a", "b"]
     assert description.status is COMPLETE
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(range(4))))
+def test_defaults_hold_where_no_process_gives_the_key(order: tuple[int, ...]) -> None:
+    announcements = [
+        Announcement(1, RUNNING, {"lr": 0.8}, defaults={"lr": 0.1, "seed": 1}),
+        Announcement(2, RUNNING, defaults={"lr": 0.1, "seed": 2}),
+        Announcement(3, RUNNING, {"tp": 8}),
+        Announcement(0, RUNNING, {"model": "q"}, defaults={"model": "p"}),
+    ]
+    said = about()
+    for place in order:
+        said.add([announcements[place]])
+        said = RunMetadata.from_wire(stored(said.to_wire()))
+    assert said.describe().config == {"lr": 0.8, "seed": 2, "tp": 8, "model": "q"}
 
 
 def test_what_is_repeated_changes_nothing() -> None:
