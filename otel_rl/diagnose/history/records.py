@@ -10,6 +10,7 @@ import math
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import astuple
+from itertools import starmap
 from typing import Any, Final, NamedTuple, Self
 
 import orjson
@@ -177,7 +178,7 @@ class Facts(NamedTuple):
             step,
             [RowFacts(*row) for row in rows],
             [StepFacts(*explained) for explained in steps],
-            {key: [WorkerFacts(*one) for one in some] for key, some in workers.items()},
+            {key: [*starmap(WorkerFacts, some)] for key, some in workers.items()},
             [SpanFacts(*span) for span in spans],
             [(worker, lag_s) for worker, lag_s in lags],
             lost,

@@ -8,7 +8,13 @@ from math import isinf
 from sys import getsizeof
 from typing import Any, Final, NamedTuple, Protocol, Self, TypeVar
 
-from otel_rl.diagnose.history.records import PARTIAL_PATH, Facts, RowFacts, StepFacts
+from otel_rl.diagnose.history.records import (
+    PARTIAL_PATH,
+    Facts,
+    RowFacts,
+    StepFacts,
+    WorkerFacts,
+)
 from otel_rl.diagnose.history.silences import Silences
 from otel_rl.diagnose.history.timings import timed_part
 from otel_rl.diagnose.history.track import Track, in_order
@@ -186,14 +192,7 @@ class RunHistory:
         in_progress = self._ended + 1
         self._go_on(facts, time_s)
         for key, some in facts.workers.items():
-            for worker, of_step, measurements, total, oddities in some:
-                at = step if of_step is None or of_step == step else of_step
-                if measurements:
-                    mean = _cut(total / measurements)  # also of a sum beyond all numbers
-                    _beside(self.workers, self.measurements, key, worker).add(at, time_s, mean)
-                    self.measurements[key][worker].values.append(measurements)
-                if oddities:
-                    self.oddities[key][worker].add(at, time_s, oddities)
+            self._add_measurements(key, some, step, time_s)
         for span in facts.spans:
             phase = PhaseKey(span.role, span.phase)
             # If spans alone tell steps, the bridge knows none in progress for those without one.
@@ -209,6 +208,26 @@ class RunHistory:
         self.losses.extend(Loss(step, time_s, worker) for worker in facts.lost)
         self.status = facts.status or self.status
         self._add_failures(facts.failures)
+
+    def _add_measurements(
+        self, key: str, some: Sequence[WorkerFacts], in_progress: int, time_s: float
+    ) -> None:
+        """Add measurements of workers. It takes most of the time of reading a run."""
+        means, numbers = self.workers.get(key, {}), self.measurements.get(key, {})
+        for worker, of_step, measurements, total, oddities in some:
+            step = in_progress if of_step is None else of_step
+            if measurements:
+                track = means.get(worker)
+                if track is None:
+                    track = _beside(self.workers, self.measurements, key, worker)
+                    means, numbers = self.workers[key], self.measurements[key]
+                mean = total / measurements
+                if not -_LARGEST <= mean <= _LARGEST:
+                    mean = _cut(mean)  # also of a sum beyond all numbers
+                track.add(step, time_s, mean)
+                numbers[worker].values.append(measurements)
+            if oddities:
+                self.oddities[key][worker].add(step, time_s, oddities)
 
     def _go_on(self, facts: Facts, time_s: float) -> None:
         """Go on to later steps of rows and spans.

@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Final
+from operator import attrgetter
+from typing import Final, NamedTuple
 
 from otel_rl.bridge.journal.formats import state_format as wire
 from otel_rl.bridge.rows.dedup.series_dedup import SeriesDedup
@@ -28,6 +29,19 @@ _SPAN_INTERVAL_NS: Final = 5_000_000_000
 
 _FORGETS: Final = 8
 """Pauses of the longest length until that is forgotten, however many exports come meanwhile."""
+
+_LAST_STEP: Final = attrgetter("last_step")
+
+
+class _Slowest(NamedTuple):
+    """Stream of a worker that is behind the others, and the reach of that statement.
+
+    It stays the slowest until it moves: no stream goes back, and new ones are counted.
+    """
+
+    stream: "Stream"
+    last_step: int
+    of_streams: int
 
 
 @dataclass(slots=True, eq=False)
@@ -125,6 +139,7 @@ class WorkerState:
     streams: list["Stream"] = field(default_factory=list)
     clock: WorkerClock = field(default_factory=WorkerClock)
     shift_ns: int = 0
+    _slowest: "_Slowest | None" = field(default=None, init=False, repr=False)
 
     @property
     def come_through_ns(self) -> int:
@@ -179,7 +194,15 @@ class WorkerState:
 
         The worker must have reported steps.
         """
-        passed = min(stream.last_step or 0 for stream in self.streams)
+        kept = self._slowest
+        if (
+            kept is None
+            or kept.stream.last_step != kept.last_step
+            or kept.of_streams != len(self.streams)
+        ):
+            stream = min(self.streams, key=_LAST_STEP)
+            kept = self._slowest = _Slowest(stream, stream.last_step or 0, len(self.streams))
+        passed = kept.last_step
         return passed if self.settled_step is None else max(passed, self.settled_step)
 
     def start_again(self) -> None:
@@ -187,6 +210,7 @@ class WorkerState:
         for stream in self.streams:
             stream.last_step = None
         self.streams.clear()
+        self._slowest = None
         self.unsettled.clear()
         self.newest_step = self.settled_step = None
 
