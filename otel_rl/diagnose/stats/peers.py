@@ -1,6 +1,7 @@
 """Values of each of many workers relative to those of its peers, in each step.
 
-Workers that take turns, such as servers, are compared over the steps in which each has one.
+Workers that take turns, such as servers, are compared over the steps in which each has one. Who has
+become slow gets out of step with its peers: it is compared with those of the step before.
 
 The logarithms of a step are added up once for all workers; each leaves out its own. The sum is kept
 as two floats, so that leaving out a value loses no digit that a mean of the others would have.
@@ -21,6 +22,7 @@ from otel_rl.diagnose.stats.growth import ALL, Growth, begin_of, cut_from
 __all__ = ["Peers", "peers_of", "turn_length"]
 
 
+_BEFORE: Final = 3  # steps, or turns, in one of which peers have a value
 _BYTES_OF_SUM: Final = 200  # and its place in a dictionary
 
 
@@ -83,9 +85,23 @@ class Peers:
         for step in sorted(of_step):
             part = step // self._width
             if self._sums[part].number > len(of_part[part]):
-                peers = _mean_without(self._sums[part], of_part[part])
+                peers: float | None = _mean_without(self._sums[part], of_part[part])
+            else:
+                peers = self._peers_before(worker, part)
+            if peers is not None:
                 relative.add(step, 0.0, exp(_mean(of_step[step])) / exp(peers))
         return relative
+
+    def _peers_before(self, worker: str, part: int) -> float | None:
+        """Return the mean of the last part before in which peers have values, and it has none."""
+        steps, width = self._tracks[worker].steps, self._width
+        for before in range(part - 1, part - 1 - _BEFORE, -1):
+            own = bisect_left(steps, before * width)
+            if own < len(steps) and steps[own] < (before + 1) * width:
+                return None
+            if before in self._sums:
+                return _mean_without(self._sums[before], [])
+        return None
 
     def memory_bytes(self) -> int:
         """Return the memory of what is kept."""
