@@ -206,6 +206,15 @@ def _held_up(history: RunHistory, words: str, holding: Sequence[_Age]) -> Cause:
 
 def _at_work(history: RunHistory, words: str, standing: Standing) -> Cause:
     place, workers = standing.place, sorted(standing.workers)
+    if standing.rivals:
+        parts = sorted(f"{one.phase} of {one.role}" for one in (place, *standing.rivals))
+        return _cause(
+            history,
+            f"{words}none of {', '.join(parts)} is done; which comes first is unknown: they are "
+            "told together",
+            [],
+            evidence=[],
+        )
     more = f" and {len(workers) - _MOST_NAMED} more" if len(workers) > _MOST_NAMED else ""
     others = "the first work that is not done"
     if standing.is_partly_done and standing.done_s is not None:

@@ -5,9 +5,11 @@ wait for those who do not: whoever has done it once less than its peers is the o
 Parts are counted, because a span does not always tell its step.
 """
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from statistics import fmean, median
+from math import sqrt
+from statistics import fmean, median, stdev
 from typing import Final, NamedTuple
 
 from otel_rl.diagnose.classify import Work, only_waits, work_of
@@ -19,6 +21,7 @@ __all__ = ["Standing", "standing_work"]
 
 _LOOK_BACK: Final = 12  # steps
 _FEWEST: Final = 6  # times that a part was done
+_SURELY: Final = 3.0  # standard errors
 _LEAST: Final = 1e-3  # of the longest part: a span around others has no work of its own
 
 
@@ -31,12 +34,15 @@ class Standing(NamedTuple):
         is_partly_done: Whether others have done it.
         done_s: When the last news came of who has done it, or of what comes before it in the same
             step: another part, or a wait for it; None if there is none.
+        rivals: Parts that are not done, either, and may come before it: exports are too far apart
+            to tell.
     """
 
     place: PhaseKey
     workers: AbstractSet[str]
     is_partly_done: bool
     done_s: float | None
+    rivals: Sequence[PhaseKey] = ()
 
 
 class _Part(NamedTuple):
@@ -94,7 +100,27 @@ def standing_work(history: RunHistory) -> Standing | None:
     done = [one for one in parts if parts[one].most == most > parts[place].most]
     news_s = [_told_s(history, one, parts[one].times.keys()) for one in done]
     last_s = max(news_s or _waited_s(history, place), default=None)
-    return Standing(place, workers, is_partly_done=False, done_s=last_s)
+    equal = [one for one in own if one != place and parts[one].most == parts[place].most]
+    rivals = [one for one in equal if not _is_before(history, place, one)]
+    return Standing(place, workers, is_partly_done=False, done_s=last_s, rivals=rivals)
+
+
+def _is_before(history: RunHistory, place: PhaseKey, other: PhaseKey) -> bool:
+    """Return whether a part is told before another one of its step, beyond what chance explains."""
+    told, other_told = _told_by_step(history, place), _told_by_step(history, other)
+    earlier_s = [other_told[step] - at_s for step, at_s in told.items() if step in other_told]
+    if len(earlier_s) < _FEWEST:
+        return False
+    return fmean(earlier_s) > _SURELY * stdev(earlier_s) / sqrt(len(earlier_s))
+
+
+def _told_by_step(history: RunHistory, place: PhaseKey) -> Mapping[int, float]:
+    """Return when a part was told, by step: the mean over its workers."""
+    of_step: dict[int, list[float]] = defaultdict(list)
+    for track in history.spans[place].values():
+        for step, at_s in zip(track.steps, track.times_s, strict=True):
+            of_step[step].append(at_s)
+    return {step: fmean(times_s) for step, times_s in of_step.items()}
 
 
 def _open_step(

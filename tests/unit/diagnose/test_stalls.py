@@ -155,3 +155,21 @@ def test_who_told_its_work_in_one_step_less_is_behind_only_if_it_was_the_newest(
         facts[step] = one._replace(spans=[*spans, train])
     (found,) = stalls(facts)
     assert (found.worker if found.worker == "reward/1" else None) == behind
+
+
+@pytest.mark.parametrize(("apart", "is_named"), [(2, True), (0, False)])
+def test_the_first_part_of_a_step_is_named_only_if_exports_tell_which_it_is(
+    apart: int, *, is_named: bool
+) -> None:
+    facts = hung(5, 30, 300, phase=None)
+    workers = {"sampler": ["sampler/0", "sampler/1"], "trainer": ["trainer/0"]}
+    for step in range(30):
+        for role, phase, second in (("trainer", "train", 3), ("sampler", "generate", 3 - apart)):
+            place = 5 * step + second
+            spans = [
+                SpanFacts(step, role, phase, who, False, 1, 0.5, 0.5, 0) for who in workers[role]
+            ]
+            facts[place] = facts[place]._replace(spans=[*facts[place].spans, *spans])
+    (found,) = stalls(facts)
+    assert found.role == ("sampler" if is_named else None)
+    assert is_named or "generate of sampler, train of trainer is done; which comes" in found.words
