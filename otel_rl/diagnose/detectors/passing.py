@@ -10,7 +10,7 @@ from statistics import median
 from typing import Final, NamedTuple
 
 from otel_rl.diagnose.classify import Work, only_waits, work_of
-from otel_rl.diagnose.detectors.slow_phases import slow_kind, traces_of
+from otel_rl.diagnose.detectors.slow_phases import slow_kind, step_time, traces_of
 from otel_rl.diagnose.detectors.workload import Workload
 from otel_rl.diagnose.history.run_history import PhaseKey, RunHistory, Track
 from otel_rl.diagnose.result import Cause, Evidence
@@ -28,7 +28,8 @@ _SIDE: Final = 4  # fewest of them on either side
 _SLOWER: Final = 1.5
 _NOISE: Final = 5.0  # times the noise of the others
 _INSIDE: Final = 0.8  # of the steps of it are as much slower
-_MIN_COST: Final = 0.02  # part of the time of all steps
+_MIN_COST: Final = 0.02  # part of the time of all of this work
+_MIN_PART_OF_STEP: Final = 0.02
 
 
 class _Slow(NamedTuple):
@@ -50,6 +51,8 @@ class _Slow(NamedTuple):
 def passing_slowdowns(history: RunHistory) -> Iterator[Cause]:
     """Find phases of roles or workers that took longer for some steps, and then no more."""
     load = Workload(history)
+    steps_s = step_time(history).finite().values
+    least_s = _MIN_PART_OF_STEP * median(steps_s) if steps_s else 0.0
     for place, tracks in history.spans.items():
         if only_waits(history, place) and work_of(place) is not Work.SYNC:
             continue
@@ -64,8 +67,16 @@ def passing_slowdowns(history: RunHistory) -> Iterator[Cause]:
         worker = slow[0] if len(slow) == 1 < len(own) else None
         if worker is not None:
             found = _passing(own[worker]) or found
-        if found is not None:
+        if found is not None and _longer_s(history, place, found) >= least_s:
             yield _cause(history, place, worker, found)
+
+
+def _longer_s(history: RunHistory, place: PhaseKey, found: _Slow) -> float:
+    """Return by how many seconds a step is longer for it: a worker may do it several times."""
+    counts = history.counts[place].values()
+    steps = sum(len({*of.steps}) for of in counts)
+    times = sum(sum(of.values) for of in counts) / max(1, steps)
+    return max(1.0, times) * (found.now - found.usual)
 
 
 def _has(track: Track, found: _Slow | None) -> bool:

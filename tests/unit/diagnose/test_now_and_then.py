@@ -53,3 +53,18 @@ def test_trouble_that_has_just_begun_in_a_long_run_is_not_told_to_cost_nothing(
     (cause,) = diagnose(history).causes
     assert ("% of the time of all steps" in cause.words) == says_part
     assert "a step takes 3 s, not 3:" not in cause.words
+
+
+@pytest.mark.parametrize(("usual_s", "is_told"), [(3e-4, False), (0.3, True)])
+def test_work_that_took_longer_for_a_while_is_told_if_steps_did(
+    usual_s: float, *, is_told: bool
+) -> None:
+    """What a step has beside its parts doubles by the clock's own accidents."""
+
+    def took_s(step: int) -> float:
+        return usual_s * (2.2 if 40 <= step < 46 else 1.0)
+
+    spans = role("generate", *[steady] * 3, name="generator")
+    spans |= role("unaccounted", *[took_s] * 3, name="generator")
+    found = diagnose(made(80, step_s=lambda _: 0.8, spans=spans), passed=True).causes
+    assert [one.kind for one in found] == [Kind.SLOW_GENERATION] * is_told
