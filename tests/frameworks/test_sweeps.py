@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from otel_rl.run_id import run_id
-from tests.frameworks.conftest import Runner
+from tests.frameworks.conftest import Runner, demand
 from tests.lab.frameworks.environment import RLLIB
 from tests.process.commands import jsonl_rows
 
@@ -152,10 +152,7 @@ LOSSES = {
 
 @pytest.fixture
 def sweeps(metadata_of_this_checkout: Path, tmp_path: Path) -> Runner:
-    if not RLLIB.is_built():
-        if os.environ.get("OTEL_RL_LAB") == "required" and not RLLIB.refusal():
-            pytest.fail("launchers of sweeps are not installed: run `make lab`", pytrace=False)
-        pytest.skip(RLLIB.refusal() or "launchers of sweeps are not installed: run `make lab` once")
+    demand(RLLIB, "launchers of sweeps")
     return Runner(RLLIB.python, tmp_path, metadata_of_this_checkout)
 
 
