@@ -4,6 +4,7 @@ from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from math import isfinite
 from statistics import median
 from typing import Final
 
@@ -43,6 +44,7 @@ from otel_rl.diagnose.history.run_history import PhaseKey, RunHistory
 from otel_rl.diagnose.off_the_path import Paths
 from otel_rl.diagnose.result import Cause, Diagnosis, Evidence, Kind, Verdict
 from otel_rl.diagnose.spans.critical_path import IDLE
+from otel_rl.diagnose.spans.span_forest import UNACCOUNTED
 from otel_rl.diagnose.stats.levels import LONGER, LONGER_NOISE, LevelChange, level, settled
 from otel_rl.diagnose.transients import lasting
 from otel_rl.goodput import duration
@@ -278,8 +280,32 @@ def _bound(history: RunHistory, first: int) -> tuple[str, str, float] | None:
                 took[place] += seconds
     if not took:
         return None
+    for place in [place for place in took if place.phase == UNACCOUNTED]:
+        measured = _measured(history, place.role, first)
+        if whole := sum(measured.values()):
+            of_unknown = took.pop(place)
+            for of, seconds in measured.items():
+                took[of] += of_unknown * seconds / whole
     (role, phase), most = max(took.items(), key=lambda one: one[1])
     return role, phase, most / (sum(took.values()) or 1)
+
+
+def _measured(history: RunHistory, role: str, first: int) -> Mapping[PhaseKey, float]:
+    """Return seconds since a step of the phases of a role that were measured without spans."""
+    tracks = {
+        phase: history.rows.get(f"phase/{phase}")
+        for phase in history.unspanned
+        if phase.role == role
+    }
+    return {
+        phase: sum(
+            seconds
+            for step, seconds in zip(track.steps, track.values, strict=True)
+            if step >= first and isfinite(seconds)
+        )
+        for phase, track in tracks.items()
+        if track is not None
+    }
 
 
 def _of_few(history: RunHistory, first: int, last: int) -> Iterator[Cause]:

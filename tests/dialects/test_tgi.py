@@ -19,7 +19,7 @@ def emitted() -> Mapping[str, set[tuple[str, str]]]:
     """Kind and labels of each call, by the name of the metric."""
     source = SOURCES["tgi"]
     if not source.is_built():
-        pytest.skip("the source of tgi could not be fetched here")
+        pytest.skip(source.not_verified())
     found: dict[str, set[tuple[str, str]]] = defaultdict(set)
     for file in source.files:
         for kind, name, labels in _CALL.findall((source.path / file).read_text()):

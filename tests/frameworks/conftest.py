@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 
 from tests.frameworks.tried import tried, versions
-from tests.lab.frameworks.environment import FRAMEWORKS
+from tests.lab.frameworks.environment import FRAMEWORKS, Frameworks
 
 # Imported, because these tests start processes, too.
 from tests.process.commands import Finished, clean_environment
 from tests.process.conftest import a_test_that_fails_leaves_no_process
 
-__all__ = ["Runner", "a_test_that_fails_leaves_no_process"]
+__all__ = ["Runner", "a_test_that_fails_leaves_no_process", "demand"]
 
 _VARIABLE = "OTEL_RL_LAB"
 _ROOT = Path(__file__).parents[2]
@@ -104,6 +104,25 @@ class Runner:
         return Finished(done.returncode, done.stdout, done.stderr)
 
 
+def demand(environment: Frameworks, what: str) -> None:
+    """Skip where an environment is not installed; with ``OTEL_RL_LAB=required`` fail.
+
+    Where it cannot be installed it skips in any case.
+
+    Args:
+        environment: Of the lab.
+        what: What a test wants of it.
+    """
+    if environment.is_built():
+        return
+    if refusal := environment.refusal():
+        pytest.skip(refusal)
+    sentence = f"not installed, run `make lab` once: {what}"
+    if os.environ.get(_VARIABLE) == "required":
+        pytest.fail(f"{sentence} ({_VARIABLE}=required).", pytrace=False)
+    pytest.skip(sentence)
+
+
 @pytest.fixture(autouse=True)
 def tried_as_documented(request: pytest.FixtureRequest) -> Iterator[None]:
     """Keep what a passing test with the mark ``tried`` has seen."""
@@ -120,16 +139,10 @@ def tried_as_documented(request: pytest.FixtureRequest) -> Iterator[None]:
 def frameworks_python() -> Path:
     """The Python in which real frameworks are installed.
 
-    Skips where they are not; with ``OTEL_RL_LAB=required`` it fails, unless they cannot be.
+    See ``demand``.
     """
-    if FRAMEWORKS.is_built():
-        return FRAMEWORKS.python
-    if refusal := FRAMEWORKS.refusal():
-        pytest.skip(refusal)
-    sentence = "the real frameworks are not installed: run `make lab` once"
-    if os.environ.get(_VARIABLE) == "required":
-        pytest.fail(f"{sentence} ({_VARIABLE}=required).", pytrace=False)
-    pytest.skip(f"{sentence}, it takes some minutes.")
+    demand(FRAMEWORKS, "the real frameworks")
+    return FRAMEWORKS.python
 
 
 @pytest.fixture(scope="session")

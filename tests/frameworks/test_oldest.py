@@ -1,13 +1,12 @@
 """The oldest versions that are supported: every value of a real program is in the run, once."""
 
-import os
 import re
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
-from tests.frameworks.conftest import Runner
+from tests.frameworks.conftest import Runner, demand
 from tests.frameworks.test_ray_endings import ACTORS, LOSSES, RESTARTED
 from tests.frameworks.test_trl import GRPO
 from tests.frameworks.test_trl import STEPS as GRPO_STEPS
@@ -52,10 +51,7 @@ WORKER = f"""
 @pytest.fixture
 def oldest(metadata_of_this_checkout: Path, tmp_path: Path) -> Runner:
     """Runs scripts with the oldest versions; fails where the lab is required and has none."""
-    if not OLDEST.is_built():
-        if os.environ.get("OTEL_RL_LAB") == "required" and not OLDEST.refusal():
-            pytest.fail("the oldest versions are not installed: run `make lab`", pytrace=False)
-        pytest.skip(OLDEST.refusal() or "the oldest versions are not installed: run `make lab`")
+    demand(OLDEST, "the oldest versions")
     return Runner(OLDEST.python, tmp_path, metadata_of_this_checkout)
 
 

@@ -1,12 +1,11 @@
 """RLlib trains CartPole, as a program and as a trial of Tune, and its results are in the run."""
 
 import json
-import os
 from pathlib import Path
 
 import pytest
 
-from tests.frameworks.conftest import Runner
+from tests.frameworks.conftest import Runner, demand
 from tests.frameworks.test_ray_endings import ACTORS
 from tests.lab.frameworks.environment import RLLIB
 from tests.process.commands import Row, jsonl_rows
@@ -43,10 +42,7 @@ TRIAL = f"""
 
 @pytest.fixture
 def rllib(metadata_of_this_checkout: Path, tmp_path: Path) -> Runner:
-    if not RLLIB.is_built():
-        if os.environ.get("OTEL_RL_LAB") == "required" and not RLLIB.refusal():
-            pytest.fail("RLlib is not installed: run `make lab`", pytrace=False)
-        pytest.skip(RLLIB.refusal() or "RLlib is not installed: run `make lab` once")
+    demand(RLLIB, "RLlib")
     return Runner(RLLIB.python, tmp_path, metadata_of_this_checkout)
 
 

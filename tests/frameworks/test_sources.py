@@ -53,7 +53,7 @@ def run(request: pytest.FixtureRequest, frameworks: Runner) -> Run:
     def run(name: str, code: str) -> list[Row]:
         source = SOURCES[name]
         if not source.is_built():
-            pytest.skip(f"the source of {name} could not be fetched here")
+            pytest.skip(source.not_verified())
         by_hand = request.param == "by hand"
         install, wrap = BY_HAND[name] if by_hand else ("", AUTOMATICALLY.get(name, ""))
         options = ("--no-adapters",) if by_hand else ()
@@ -138,7 +138,7 @@ def run_beside_wandb(request: pytest.FixtureRequest, frameworks: Runner) -> Run:
     def run(name: str, code: str, wrap: str = "") -> list[Row]:
         source = SOURCES[name]
         if not source.is_built():
-            pytest.skip(f"the source of {name} could not be fetched here")
+            pytest.skip(source.not_verified())
         runner = replace(frameworks, sources=(source.path, Path(__file__).parent))
         code = code.format(install=WAYS_FOR_WANDB[request.param], wrap=wrap)
         done = runner.run(code, "--role", "trainer", env={"WANDB_MODE": "offline"})

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from otel_rl.run_id import run_id
-from tests.frameworks.conftest import Runner
+from tests.frameworks.conftest import Runner, demand
 from tests.lab.frameworks.environment import RLLIB
 from tests.process.commands import jsonl_rows
 
@@ -111,6 +111,40 @@ OPTUNA = f"""
     training(100.0)
 """
 
+AGENT = f"""
+    import os, sys
+    import wandb
+    from wandb.apis.public import sweeps
+    from wandb.sdk import wandb_login
+
+    # Answers of the server; the agent is W&B's own.
+    runs = [
+        {{"type": "run", "run_id": f"r{{number}}", "program": "program.py", "args": {{
+            "lr": {{"value": 10.0 ** number}}, "net": {{"value": {{"layers": 2}}}},
+            "api_key": {{"value": "secret"}},
+        }}}}
+        for number in range(2)
+    ]
+    is_program = os.environ["AGENT"] == "program"
+    after = [{{"type": "exit"}}] if is_program else []
+    wandb_login._verify_login = lambda *_, **_named: None
+    sweeps._register_agent = lambda *_, **_named: {{"id": "agent"}}
+    sweeps._sweep_with_runs = lambda *_, **_named: {{}}
+    sweeps._agent_heartbeat = lambda *_, **_named: [runs.pop(0)] if runs else after
+    {TRAINING}
+    def train():
+        training(wandb.init().config.lr)
+
+    wandb.agent("entity/project/sweep", None if is_program else train, count=2)
+"""
+
+PROGRAM = f"""
+    import sys
+    {TRAINING}
+    (lr,) = [text.removeprefix("--lr=") for text in sys.argv if text.startswith("--lr=")]
+    training(float(lr))
+"""
+
 LOSSES = {
     step: (float(step), 10.0 * step, 100.0 * step) for step in range(1, 4)
 }  # of two trials, and of what follows
@@ -118,10 +152,7 @@ LOSSES = {
 
 @pytest.fixture
 def sweeps(metadata_of_this_checkout: Path, tmp_path: Path) -> Runner:
-    if not RLLIB.is_built():
-        if os.environ.get("OTEL_RL_LAB") == "required" and not RLLIB.refusal():
-            pytest.fail("launchers of sweeps are not installed: run `make lab`", pytrace=False)
-        pytest.skip(RLLIB.refusal() or "launchers of sweeps are not installed: run `make lab` once")
+    demand(RLLIB, "launchers of sweeps")
     return Runner(RLLIB.python, tmp_path, metadata_of_this_checkout)
 
 
@@ -196,3 +227,16 @@ def test_trials_of_optuna_in_threads_share_the_run_which_is_said(sweeps: Runner)
     assert done.status == 0, done.err
     assert "start processes with one storage" in done.err
     assert set(losses(sweeps.directory, "default")) == set(LOSSES)
+
+
+@pytest.mark.parametrize("kind", ["function", "program"])
+def test_runs_of_an_agent_of_wandb_are_runs_with_their_config(sweeps: Runner, kind: str) -> None:
+    sweeps.script(PROGRAM, "program.py")
+    path = os.pathsep.join([str(sweeps.python.parent), os.environ["PATH"]])
+    key = "a" * 40
+    env = {"AGENT": kind, "PATH": path, "WANDB_API_KEY": key, "WANDB_MODE": "offline"}
+    done = sweeps.run(AGENT, env=env)
+    assert done.status == 0, done.err
+    for number, lr in enumerate((1.0, 10.0)):
+        assert losses(sweeps.directory, f"default-r{number}") == column(number)
+        assert config(sweeps.directory, f"default-r{number}") == {"lr": lr, "net": {"layers": 2}}

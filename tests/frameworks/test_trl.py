@@ -1,5 +1,6 @@
 """TRL's GRPO trains a tiny random model, and all that it logs is in the run."""
 
+import json
 import re
 import signal
 from collections.abc import Sequence
@@ -77,6 +78,12 @@ RESUMED = f"""{TRAINER}
     trainer.args.save_strategy, trainer.args.save_steps = "steps", {SAVED}
     trainer.add_callback(Killed())
     trainer.train(resume_from_checkpoint=is_resumed)
+"""
+
+EVERYTHING = f"""{TRAINER}
+    trainer.args.logging_steps = 3  # the last steps are in no log of their own
+    trainer.train()
+    trainer.state.save_to_json("state.json")
 """
 
 FAILED = f"""{TRAINER}
@@ -159,6 +166,23 @@ def test_every_step_is_in_the_run_to_the_last(training: tuple[Finished, Sequence
     steps, values = _column(rows, "trainer/loss")
     assert steps == [*range(1, STEPS + 1)]
     assert values == pytest.approx(losses)
+
+
+def test_all_that_the_trainer_keeps_is_in_the_run_under_its_own_names(frameworks: Runner) -> None:
+    as_a_user = {
+        "OTEL_RL_BRIDGE__TRACKER__DETAIL": "basic",
+        "OTEL_RL_BRIDGE__TRACKER__NAMES": "framework",
+    }
+    done = frameworks.run(EVERYTHING, env=as_a_user)
+    assert done.status == 0, done.err
+    state = json.loads((frameworks.directory / "state.json").read_text())
+    rows = jsonl_rows(frameworks.directory, "real")
+    logs = [(entry.pop("step"), entry) for entry in state["log_history"]]
+    assert len(logs) == STEPS // 3 + 1  # and the summary
+    for step, entry in logs:
+        for name, value in entry.items():
+            found = [row.values[name] for row in rows if row.step == step and name in row.values]
+            assert found == [pytest.approx(value)], (step, name)
 
 
 def test_an_evaluation_after_the_training_is_at_the_last_step_and_not_late(

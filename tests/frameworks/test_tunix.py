@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.frameworks.conftest import Runner
+from tests.frameworks.conftest import Runner, demand
 from tests.lab.frameworks.environment import TUNIX
 from tests.process.commands import jsonl_rows
 
@@ -45,8 +45,7 @@ BY_HAND = (
 
 @pytest.fixture
 def tunix(metadata_of_this_checkout: Path, tmp_path: Path) -> Runner:
-    if not TUNIX.is_built():
-        pytest.skip("Tunix is not installed: run `make lab` once")
+    demand(TUNIX, "Tunix")
     return Runner(TUNIX.python, tmp_path, metadata_of_this_checkout)
 
 

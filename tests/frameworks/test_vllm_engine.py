@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.frameworks.conftest import Runner
+from tests.frameworks.conftest import Runner, demand
 from tests.lab.frameworks.environment import VLLM
 from tests.ports import free_ports
 from tests.process.commands import Row, jsonl_rows, otel_rl_here
@@ -71,8 +71,7 @@ ENVIRONMENT = {
 
 @pytest.fixture
 def vllm(metadata_of_this_checkout: Path, tmp_path: Path) -> Runner:
-    if not VLLM.is_built():
-        pytest.skip("vLLM is not installed: run `make lab` once")
+    demand(VLLM, "vLLM")
     runner = Runner(VLLM.python, tmp_path, metadata_of_this_checkout)
     made = runner.start(VLLM.python, runner.script(MODEL, "model.py"))
     assert made.status == 0, made.err

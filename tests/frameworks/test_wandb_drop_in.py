@@ -220,7 +220,66 @@ assert copied.experiment.id == logger.experiment.id
 """
 
 
-@pytest.mark.tried("Lightning", "pytorch-lightning", "wandb", seen="each step")
+RANKS = """
+import csv
+from pathlib import Path
+
+import pytorch_lightning as lightning
+import torch
+from pytorch_lightning.loggers import CSVLogger, WandbLogger
+
+
+class Tiny(lightning.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(2, 1)
+
+    def training_step(self, batch, index):
+        error = self.layer(batch).mean() ** 2
+        self.log("error", error, sync_dist=True)
+        self.log("of_epoch", error, on_step=False, on_epoch=True, sync_dist=True)
+        return error
+
+    def validation_step(self, batch, index):
+        self.log("held_out", self.layer(batch).mean(), sync_dist=True)
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), 0.1)
+
+
+def loader():
+    return torch.utils.data.DataLoader(torch.randn(32, 2), batch_size=2)
+
+
+trainer = lightning.Trainer(
+    max_epochs=3, log_every_n_steps=3, accelerator="cpu", devices=2, strategy="ddp",
+    logger=[CSVLogger(".", "csv"), WandbLogger(project="ranks")], enable_progress_bar=False,
+    enable_model_summary=False,
+)
+trainer.fit(Tiny(), loader(), loader())
+if trainer.is_global_zero:
+    for line in csv.DictReader(Path("csv/version_0/metrics.csv").open()):
+        for name in ("error", "of_epoch", "held_out"):
+            if line[name]:
+                print("logged", name, line["step"], line[name])
+"""
+
+
+@pytest.mark.tried("Lightning", "pytorch-lightning", "wandb", seen="each step, two ranks (DDP)")
+def test_two_ranks_of_lightning_have_what_its_own_file_has(frameworks: Runner) -> None:
+    done = frameworks.run(DROP_IN + RANKS, "--role", "trainer")
+    assert done.status == 0, done.err
+    logged = [line.split()[1:] for line in done.out.splitlines() if line.startswith("logged ")]
+    assert len(logged) == 8 + 3 + 3, done.out
+    rows = jsonl_rows(frameworks.directory, "real")
+    for name in ("error", "of_epoch", "held_out"):
+        key = f"trainer/{name}"
+        found = sorted((row.step, row.values[key]) for row in rows if key in row.values)
+        kept = [(int(step), float(value)) for of, step, value in logged if of == name]
+        assert [step for step, _ in found] == [step for step, _ in kept]
+        assert [value for _, value in found] == pytest.approx([value for _, value in kept])
+
+
 def test_a_logger_of_lightning_logs_through_it(frameworks: Runner) -> None:
     done = frameworks.run(DROP_IN + LIGHTNING, "--role", "trainer")
     assert done.status == 0, done.err

@@ -39,12 +39,12 @@ def main() -> int:
 
 
 def _fetch(source: Source) -> None:
-    """Fetch what a registry may not have; its tests are skipped where it is not."""
+    """Fetch what a registry may not have; its tests are skipped where it is not, and say so."""
     try:
         if not source.is_built():
             source.build()
     except CannotBuild as exc:
-        _say(f"  left out, {exc}")
+        _say(f"  left out, {exc}\n  {source.not_verified()}")
 
 
 def _say(line: str) -> None:

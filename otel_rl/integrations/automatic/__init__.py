@@ -10,6 +10,7 @@ import os
 from pathlib import Path
 from typing import Final
 
+from otel_rl.integrations.automatic.wandb_sweep import PARAMETERS, parameters
 from otel_rl.worker.identity.names import names_an_experiment
 from otel_rl.worker.identity.sweep_trial import is_within, sweep_environment
 
@@ -30,7 +31,12 @@ def join_sweep() -> None:
     """Make a trial of this process and its children if an agent of W&B has started it."""
     run = os.environ.get("WANDB_RUN_ID")
     if run and os.environ.get("WANDB_SWEEP_ID") and not is_within(os.environ, run):
-        os.environ.update(sweep_environment(os.environ, run))
+        if os.environ.get(PARAMETERS):
+            from otel_rl.integrations.adapter import begin_trial  # loads the worker
+
+            begin_trial(run, parameters(os.environ))
+        else:
+            os.environ.update(sweep_environment(os.environ, run))
 
 
 def wait() -> None:

@@ -9,6 +9,8 @@ from functools import wraps
 from types import ModuleType
 from typing import Any, Final
 
+from otel_rl.integrations.automatic.wandb_sweep import parameters
+
 __all__ = ["SWEEPS"]
 
 _MARK: Final = "_begins_otel_rl_trials"
@@ -214,7 +216,7 @@ def _wandb(module: ModuleType) -> None:
 def _run_of_sweep(function: Callable[[], Any]) -> Callable[[], Any]:
     @wraps(function)
     def called() -> Any:
-        _begin(os.environ.get("WANDB_RUN_ID") or "run")
+        _begin(os.environ.get("WANDB_RUN_ID") or "run", parameters(os.environ))
         failure: Exception | None = None
         try:
             return function()

@@ -17,6 +17,9 @@ _FLUSH_TIMEOUT_S: Final = 5.0
 _OF_STEP_S: Final = 0.5
 """Age of a step's first metrics up to which more of them are the step's; a bridge waits longer."""
 
+_WINDOW_S: Final = 5.0
+"""Within it a bridge averages what has a time and no step."""
+
 _UNREACHED_TIMEOUT_S: Final = 0.5
 """Of a checkpoint after one that waited in vain."""
 
@@ -41,6 +44,7 @@ class OtelCallback(TrainerCallback):  # type: ignore[misc]  # Any where it is no
         self._logged: dict[str, object] = {}
         self._logged_step: int | None = None
         self._logged_s = 0.0
+        self._by_time_s = float("-inf")
         self._is_over = False
         self._is_reached = True
 
@@ -89,7 +93,8 @@ class OtelCallback(TrainerCallback):  # type: ignore[misc]  # Any where it is no
         """Record at the trainer's global step; what is late or repeated in it by its time.
 
         An evaluation may take longer than a bridge waits for more data of a step, and the step in
-        progress is the same. Values of one window are averaged, so only what must goes there.
+        progress is the same. Values of one window are averaged, so only what must goes there, and
+        of several evaluations within one only the first: others are late samples of their step.
         """
         if not logs or not state.is_world_process_zero:
             return
@@ -102,9 +107,12 @@ class OtelCallback(TrainerCallback):  # type: ignore[misc]  # Any where it is no
             for name, value in _complete(logs, state).items()
             if not _is_number_of_before(value, known.get(name))
         }
-        is_late = now_s - self._logged_s > _OF_STEP_S or not known.keys().isdisjoint(new)
+        is_again = not known.keys().isdisjoint(new)
+        is_late = now_s - self._logged_s > _OF_STEP_S and now_s - self._by_time_s >= _WINDOW_S
         known.update(new)
-        self._recorder.record(new, None if is_late else state.global_step)
+        if is_again or is_late:
+            self._by_time_s = now_s
+        self._recorder.record(new, None if is_again or is_late else state.global_step)
 
     def on_save(self, args: Any, state: Any, control: Any, **_named: Any) -> None:
         """Deliver what a training that resumes from this checkpoint does not log again."""

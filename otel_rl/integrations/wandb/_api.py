@@ -35,6 +35,9 @@ _IGNORED: Final[Mapping[str, str]] = {
     "monitor_gym": "a worker uploads no files",
 }
 
+_MEANT_ANYWAY: Final = (("resume", "allow"), ("resume", "auto"), ("resume", True))
+"""Arguments that ask for what the bridge does: the same experiment and trial is the same run."""
+
 
 def init(
     entity: str | None = None,
@@ -177,6 +180,6 @@ def _size(data: object) -> int:
 
 def _warn_ignored(given: Mapping[str, object]) -> None:
     for argument, value in given.items():
-        if value:
+        if value and (argument, value) not in _MEANT_ANYWAY:
             why = _IGNORED.get(argument, "a worker has no use for it")
             warn_once(f"init({argument}=...) is not written to the run: {why}.")

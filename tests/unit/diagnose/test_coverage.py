@@ -4,7 +4,7 @@ import pytest
 
 from otel_rl.diagnose.coverage import Coverage, coverage, doubts
 from otel_rl.diagnose.engine import diagnose
-from otel_rl.diagnose.history.records import Facts, RowFacts, StepFacts
+from otel_rl.diagnose.history.records import Facts, RowFacts, StepFacts, WorkerFacts
 from otel_rl.diagnose.history.run_history import RunHistory
 from otel_rl.diagnose.render import in_words, summary
 from otel_rl.diagnose.report_json import as_json
@@ -151,3 +151,27 @@ def test_paths_that_may_lack_spans_are_told_beside_what_they_say() -> None:
     bound = as_json(report)["bound"]
     assert bound is not None
     assert bound["partial"] == 10
+
+
+def test_phases_without_spans_are_told_instead_of_what_spans_leave_unaccounted() -> None:
+    """Stable-Baselines3's algorithms with a buffer take thousands of turns in a step."""
+    took = {"generate": 0.3, "train": 0.6, "unaccounted": 0.1}
+    values = {f"phase/trainer/{phase}": seconds for phase, seconds in took.items()}
+    path = [("trainer", "unaccounted", "trainer/0", 1.0)]
+    facts = [
+        Facts(
+            step * S,
+            step,
+            rows=[RowFacts(step, step * S, values)],
+            workers={
+                key: [WorkerFacts("trainer/0", step, 1, seconds, 0)]
+                for key, seconds in values.items()
+            },
+            steps=[StepFacts(step, step * S, path, (), (), "", 1)],
+        )
+        for step in range(1, 21)
+    ]
+    bound = diagnose(RunHistory(facts)).bound
+    assert bound is not None
+    assert bound[:2] == ("trainer", "train")
+    assert bound[2] == pytest.approx(0.6)

@@ -108,6 +108,26 @@ def test_an_array_that_is_logged_once_and_then_a_number_raises_nothing(
     assert [m.value for m in arrived(sink)["rl.train.loss"]] == [0.5]
 
 
+def test_of_late_evaluations_of_trl_no_two_share_a_window(
+    sink: Sink, adapter: Adapter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Of one window, their mean would be in the run.
+    callback = adapter("trl").OtelCallback()
+    times_s = {1: (0.0, 1.0), 2: (1.5, 3.0), 3: (3.5, 6.5)}
+    clock = iter([time_s for of_step in times_s.values() for time_s in of_step])
+    monkeypatch.setattr(
+        adapter("trl.callback"), "time", SimpleNamespace(monotonic=lambda: next(clock))
+    )
+    state = SimpleNamespace(global_step=0, is_world_process_zero=True)
+    call(callback, "on_train_begin", state)
+    for step in times_s:
+        state.global_step = step
+        for logs in ({"loss": 0.5 * step}, {"eval_loss": 0.1 * step}):
+            call(callback, "on_log", state, logs=logs)
+    found = arrived(sink)
+    assert [m.step for m in found["eval_loss"]] == [None, 2, None]
+
+
 def test_what_a_printer_of_transformers_removes_from_a_log_is_recorded(
     sink: Sink, adapter: Adapter
 ) -> None:

@@ -482,6 +482,14 @@ def test_arguments_without_a_meaning_are_said(sink: Sink, said: pytest.LogCaptur
         assert any(f"init({argument}=...)" in line for line in said.messages)
 
 
+@pytest.mark.parametrize(("resume", "is_told"), [("allow", False), ("never", True)])
+def test_a_run_that_may_be_resumed_is_so_without_a_warning(
+    sink: Sink, said: pytest.LogCaptureFixture, *, resume: str, is_told: bool
+) -> None:
+    wandb.init(project="p", resume=resume)  # as Lightning's logger always does
+    assert ("resume" in said.text) is is_told
+
+
 def test_a_run_tells_what_it_was_told(sink: Sink) -> None:
     run = wandb.init(project="p", name="n", id="i", entity="e", tags=["a"], dir="/tmp")
     assert (run.project, run.name, run.id, run.path, run.tags) == ("p", "n", "i", "e/p/i", ("a",))
