@@ -426,6 +426,33 @@ def test_a_command_that_reports_nothing_is_told_why(silent: Finished) -> None:
     assert "show the run again" not in silent.err
 
 
+SPANS = """
+    from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import BatchSpanProcessor
+
+    provider = TracerProvider()
+    provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
+    tracer = provider.get_tracer("roll")
+    for step in range(3):
+        with tracer.start_as_current_span("pipeline_step", attributes={"global_step": step}):
+            with tracer.start_as_current_span("train"):
+                pass
+    provider.shutdown()
+"""
+
+
+def test_a_program_that_reports_spans_only_has_reported(tmp_path: Path) -> None:
+    path = script(tmp_path, SPANS)
+    words = ("run", "--experiment", "spans", "--role", "trainer", "--tracker", "jsonl", "--")
+    done = otel_rl(*words, PYTHON, path, cwd=tmp_path)
+    assert done.status == 0, done.err
+    assert "nothing was reported" not in done.err
+    rows = jsonl_rows(tmp_path, "spans")
+    told = {row.step for row in rows if "trainer/iteration/duration" in row.values}
+    assert told == {0, 1, 2}
+
+
 def test_a_command_that_fails_before_it_reports_is_not_told_to_instrument(tmp_path: Path) -> None:
     done = otel_rl("run", "--tracker", "jsonl", "--", PYTHON, "missing.py", cwd=tmp_path)
     assert done.status == 2

@@ -144,7 +144,8 @@ def _command(arguments: argparse.Namespace) -> int:
             status = _run(command, environment)
     finally:
         finish(bridge, exit_code=status, is_over=True, by=_signal_of(status))
-    if not bridge.counters.value(Counter.POINTS_ACCEPTED) and not bridge.without_metrics:
+    reported = map(bridge.counters.value, (Counter.POINTS_ACCEPTED, Counter.SPANS_ACCEPTED))
+    if not any(reported) and not bridge.without_metrics:
         say(f"nothing was reported. {_likely_cause(bridge, status)}".rstrip())
     if has_lost(bridge):
         return status or _LOST
