@@ -110,7 +110,10 @@ def _in_words(failure: WorkerFailure) -> str:
     if failure.error is not None or failure.recovery_s is not None:
         return str(failure)
     since = "" if failure.step is None else f" since step {failure.step}"
-    return f"{failure.worker} has reported nothing{since}: killed, frozen, or cut off"
+    may_be = "killed, frozen, or cut off"
+    if not failure.reports_ends:
+        may_be = "killed, stopped in order, frozen or cut off (its SDK reports no end)"
+    return f"{failure.worker} has reported nothing{since}: {may_be}"
 
 
 def _lost_peer(history: RunHistory, failure: WorkerFailure) -> Cause | None:
