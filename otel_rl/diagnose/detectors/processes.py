@@ -298,9 +298,9 @@ def clock_skew(history: RunHistory) -> Iterator[Cause]:
     for step in history.steps:
         for worker, ahead_s in step.clocks:
             proven.setdefault(worker, []).append(ahead_s)
-    usual = _UsualLags(measured)
+    usual, ahead = _UsualLags(measured), _few_ahead(history, measured)
     for worker, lags in sorted(measured.items()):
-        middle_s = usual.of(lags.times_s[0], lags.times_s[-1])
+        middle_s = usual.of(lags.times_s[0], lags.times_s[-1], 0.0 if worker in ahead else None)
         if middle_s is None:
             continue
         ahead_s, since = middle_s - min(lags.values), None
@@ -325,6 +325,16 @@ def clock_skew(history: RunHistory) -> Iterator[Cause]:
             yield _skewed(worker, ahead_s, "messages are received before they are sent")
 
 
+def _few_ahead(history: RunHistory, measured: Mapping[str, Track]) -> AbstractSet[str]:
+    """Return the workers whose known exports all come before their time; none if most are such.
+
+    Of workers that send spans alone, only exports with a span of the future are known.
+    """
+    ahead = {worker for worker, lags in measured.items() if max(lags.values) <= -_SKEW_S}
+    known = {*history.lags, *(worker for of in history.spans.values() for worker in of)}
+    return ahead if len(known) >= _CLOCKS and 2 * len(ahead) < len(known) else frozenset()
+
+
 class _UsualLags:
     """Least lag of most workers in a time: the bridge's clock may be set, or all be held up."""
 
@@ -333,12 +343,13 @@ class _UsualLags:
         self._ever_s = {worker: min(lags.values) for worker, lags in measured.items()}
         self._known: dict[tuple[float, float], float | None] = {}  # most workers live as long
 
-    def of(self, begun_s: float, ended_s: float) -> float | None:
-        """Return it in s; None if too few workers were heard."""
+    def of(self, begun_s: float, ended_s: float, otherwise_s: float | None = None) -> float | None:
+        """Return it in s; ``otherwise_s`` if too few workers were heard."""
         lived = begun_s, ended_s
         if lived not in self._known:
             self._known[lived] = self._found(*lived)
-        return self._known[lived]
+        usual_s = self._known[lived]
+        return otherwise_s if usual_s is None else usual_s
 
     def _found(self, begun_s: float, ended_s: float) -> float | None:
         measured = self._measured
