@@ -115,7 +115,7 @@ class Aligner:
         state.span_window.missing.mark(decoded.sampled)
         if decoded.spans:
             intake.history.spanned(
-                state.span_window.recent.new_of(decoded.spans), intake.axis.steps.at
+                state.span_window.recent.new_of(decoded.spans), intake.axis.steps.at, arrived_ns
             )
         intake.sample_counts.spans_too_old += state.span_window.add(
             decoded.spans, intake.settings, received_ns

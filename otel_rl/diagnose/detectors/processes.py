@@ -44,6 +44,8 @@ _SKEW_S = 1.5
 _CLOCKS = 3  # of which two agree
 _LATE_OF_TWO_S = 15.0  # an SDK's exporter waits for 5 s and sends for up to 10
 _NEARER = 0.2  # of the lateness, in three exports
+_SET_EXPORTS = 6  # in two halves, that keep their distance
+_STEADY = 0.05  # of the distance
 _EVIDENT_SKEW_S = 0.02
 _MANY, _SEVERAL = 6.0, 3.0  # times all counts before: a single one, or each of more
 _ENOUGH = 6  # other counts: a few in a row happen by chance among many workers
@@ -108,7 +110,10 @@ def _in_words(failure: WorkerFailure) -> str:
     if failure.error is not None or failure.recovery_s is not None:
         return str(failure)
     since = "" if failure.step is None else f" since step {failure.step}"
-    return f"{failure.worker} has reported nothing{since}: killed, frozen, or cut off"
+    may_be = "killed, frozen, or cut off"
+    if not failure.reports_ends:
+        may_be = "killed, stopped in order, frozen or cut off (its SDK reports no end)"
+    return f"{failure.worker} has reported nothing{since}: {may_be}"
 
 
 def _lost_peer(history: RunHistory, failure: WorkerFailure) -> Cause | None:
@@ -289,29 +294,20 @@ def clock_skew(history: RunHistory) -> Iterator[Cause]:
     message sent long before its span ended proves nothing.
     """
     measured = {worker: lags for worker, lags in history.lags.items() if len(lags.values) >= 3}
-    ever_s = {worker: min(lags.values) for worker, lags in measured.items()}
     proven: dict[str, list[float]] = {}
     for step in history.steps:
         for worker, ahead_s in step.clocks:
             proven.setdefault(worker, []).append(ahead_s)
-    usual_s: dict[tuple[float, float], float | None] = {}  # most workers live as long
+    usual, ahead = _UsualLags(measured), _few_ahead(history, measured)
     for worker, lags in sorted(measured.items()):
-        # The bridge's clock may be set, or all exports be held up: others count at the same time.
-        lived = lags.times_s[0], lags.times_s[-1]
-        if lived not in usual_s:
-            least_s = [
-                ever_s[name] if len(at_the_time) == len(track.values) else min(at_the_time)
-                for name, track in measured.items()
-                if len(at_the_time := _meanwhile(track, *lived)) >= 3
-            ]
-            # Its own one among them: of two others, a wrong clock would move the middle.
-            usual_s[lived] = median(least_s) if len(least_s) >= _CLOCKS else None
-            if len(measured) == len(least_s) == _CLOCKS - 1:
-                usual_s[lived] = _agreed(least_s)
-        middle_s = usual_s[lived]
+        middle_s = usual.of(lags.times_s[0], lags.times_s[-1], 0.0 if worker in ahead else None)
         if middle_s is None:
             continue
-        ahead_s = middle_s - ever_s[worker]
+        ahead_s, since = middle_s - min(lags.values), None
+        if abs(ahead_s) < _SKEW_S and (first := _set_back(lags)) is not None:
+            middle_s = usual.of(lags.times_s[first], lags.times_s[-1])
+            if middle_s is not None:
+                ahead_s, since = middle_s - min(lags.values[first:]), lags.steps[first]
         is_unsure = len(measured) < _CLOCKS and -_LATE_OF_TWO_S < ahead_s < _SKEW_S
         if is_unsure or _catches_up(lags.values, -ahead_s):
             continue
@@ -319,12 +315,78 @@ def clock_skew(history: RunHistory) -> Iterator[Cause]:
             if worker in proven and abs(ahead_s - median(proven[worker])) > abs(ahead_s):
                 proven.pop(worker)
             continue
-        yield _skewed(worker, ahead_s, "exports come before their time by the bridge's clock")
+        when = "before" if ahead_s > 0 else "long after"
+        what = f"exports come {when} their time by the bridge's clock"
+        yield _skewed(worker, ahead_s, what, since)
         proven.pop(worker, None)
     for worker, found in sorted(proven.items()):
         ahead_s = median(found)
         if abs(ahead_s) >= _EVIDENT_SKEW_S and len(found) * 3 >= len(history.steps):
             yield _skewed(worker, ahead_s, "messages are received before they are sent")
+
+
+def _few_ahead(history: RunHistory, measured: Mapping[str, Track]) -> AbstractSet[str]:
+    """Return the workers whose known exports all come before their time; none if most are such.
+
+    Of workers that send spans alone, only exports with a span of the future are known.
+    """
+    ahead = {worker for worker, lags in measured.items() if max(lags.values) <= -_SKEW_S}
+    known = {*history.lags, *(worker for of in history.spans.values() for worker in of)}
+    return ahead if len(known) >= _CLOCKS and 2 * len(ahead) < len(known) else frozenset()
+
+
+class _UsualLags:
+    """Least lag of most workers in a time: the bridge's clock may be set, or all be held up."""
+
+    def __init__(self, measured: Mapping[str, Track]) -> None:
+        self._measured = measured
+        self._ever_s = {worker: min(lags.values) for worker, lags in measured.items()}
+        self._known: dict[tuple[float, float], float | None] = {}  # most workers live as long
+
+    def of(self, begun_s: float, ended_s: float, otherwise_s: float | None = None) -> float | None:
+        """Return it in s; ``otherwise_s`` if too few workers were heard."""
+        lived = begun_s, ended_s
+        if lived not in self._known:
+            self._known[lived] = self._found(*lived)
+        usual_s = self._known[lived]
+        return otherwise_s if usual_s is None else usual_s
+
+    def _found(self, begun_s: float, ended_s: float) -> float | None:
+        measured = self._measured
+        least_s = [
+            self._ever_s[name] if len(at_the_time) == len(track.values) else min(at_the_time)
+            for name, track in measured.items()
+            if len(at_the_time := _meanwhile(track, begun_s, ended_s)) >= 3
+        ]
+        if len(measured) == len(least_s) == _CLOCKS - 1:
+            return _agreed(least_s)
+        # Its own one among them: of two others, a wrong clock would move the middle.
+        return median(least_s) if len(least_s) >= _CLOCKS else None
+
+
+def _set_back(lags: Track) -> int | None:
+    """Return the place of the first export after a worker's clock was set back; None if it was not.
+
+    The worker's own time is then before that of an earlier export. Exports that were held up come
+    in order and catch up; a clock that was set keeps its distance.
+    """
+    times_s, values = lags.times_s, lags.values
+    ever_s, least_s = min(values), inf
+    for place in range(len(values) - 1, 1, -1):
+        least_s = min(least_s, values[place])
+        if least_s < ever_s + _SKEW_S / 2:
+            break
+        # An export of a snapshot may have arrived at any time since the snapshot before.
+        farther_s = values[place] - values[place - 1]
+        if farther_s < _SKEW_S or farther_s <= times_s[place] - times_s[place - 2]:
+            continue
+        middle = (place + len(values)) // 2
+        if len(values) - place < _SET_EXPORTS or least_s < values[place - 1] + farther_s / 2:
+            continue
+        moved_s = abs(min(values[place:middle]) - min(values[middle:]))
+        if moved_s <= _STEADY * farther_s:
+            return place
+    return None
 
 
 def _catches_up(lags_s: Sequence[float], late_s: float) -> bool:
@@ -351,13 +413,14 @@ def _meanwhile(track: Track, begun_s: float, ended_s: float) -> Sequence[float]:
     return track.values[first:end]
 
 
-def _skewed(worker: str, ahead_s: float, what: str) -> Cause:
+def _skewed(worker: str, ahead_s: float, what: str, since: int | None = None) -> Cause:
     return Cause(
         Kind.CLOCK_SKEW,
         0.9 if abs(ahead_s) >= _SKEW_S else 0.7,
         f"the clock of {worker} is {abs(ahead_s):.3g} s {'ahead' if ahead_s > 0 else 'behind'}",
         role=worker.partition("/")[0],
         worker=worker,
+        since=since,
         evidence=[Evidence(what, worker=worker, before=0.0, after=ahead_s, unit="s")],
     )
 

@@ -36,7 +36,7 @@ def made(
     times: Mapping[str, int] | None = None,
     begun: Mapping[tuple[str, str, int], int] | None = None,
     waits: Sequence[str] = (),
-    lags: Mapping[str, float] | None = None,
+    lags: Mapping[str, float | Series] | None = None,
     clocks: Mapping[str, float] | None = None,
     lost: Mapping[int, Sequence[str]] | None = None,
     after: Sequence[tuple[float, Facts]] = (),
@@ -52,7 +52,7 @@ def made(
         times: How often a phase happens in a step, if not once.
         begun: First step of such spans, if not the first of the run.
         waits: Phases in which nothing is done.
-        lags: Seconds that exports of a worker take to arrive.
+        lags: Seconds that exports of a worker take to arrive, always or in each step.
         clocks: Seconds that the clock of a worker is ahead, as spans prove.
         lost: Workers lost in a step.
         after: What became known so many seconds after the last step.
@@ -85,7 +85,10 @@ def made(
                     for (role, phase, index), of in (spans or {}).items()
                     if step >= (begun or {}).get((role, phase, index), 0)
                 ],
-                list((lags or {}).items()),
+                [
+                    (worker, late if isinstance(late, float) else late(step))
+                    for worker, late in (lags or {}).items()
+                ],
                 list((lost or {}).get(step, ())),
             )
         )

@@ -56,6 +56,20 @@ def test_the_first_lease_to_end_after_the_run_is_no_crash() -> None:
     assert report.verdict is Verdict.CANNOT_TELL
 
 
+@pytest.mark.parametrize("reports_ends", [False, True])
+def test_a_worker_that_is_silent_may_have_been_stopped_if_its_sdk_reports_no_end(
+    *, reports_ends: bool
+) -> None:
+    """Nothing tells a SIGTERM of a stock worker from a SIGKILL: both stay an alarm."""
+    facts = stock_run({"actor/0": 79, "actor/1": 40, "actor/2": 79, "actor/3": 79}, steps=80)
+    failure = WorkerFailure("actor/1", 1_040 * S, step=40, reports_ends=reports_ends)
+    facts[56] = facts[56]._replace(lost=["actor/1"], failures=[failure])
+    (found,) = diagnose(RunHistory(facts)).causes
+    assert (found.kind, found.worker, found.since) == (Kind.CRASH, "actor/1", 40)
+    assert "killed" in found.words
+    assert ("stopped in order" in found.words) is not reports_ends
+
+
 def test_a_controller_that_ends_long_after_the_others_has_lost_none_of_them() -> None:
     last = {f"{role}/{index}": 60 for role in ("sampler", "learner") for index in range(4)}
     facts = stock_run({**last, "driver/0": 79}, steps=80)

@@ -509,6 +509,48 @@ def test_of_two_clocks_the_one_that_differs_from_the_bridges_too_is_wrong(
     assert found == ([(Kind.CLOCK_SKEW, "trainer/0", None)] if is_told else [])
 
 
+_OTHERS = ("trainer/1", "trainer/2", "generator/0", "generator/1")
+
+
+def late_in_turn(of_step: Series) -> list[tuple[Kind, str | None, int | None]]:
+    return causes(made(60, lags=dict.fromkeys(_OTHERS, 0.1) | {"trainer/0": of_step}))
+
+
+@pytest.mark.parametrize("late_s", [8.0, 20.0])
+def test_a_clock_that_is_set_back_in_a_run_is_wrong_since_then(late_s: float) -> None:
+    def late(step: int) -> float:
+        return 0.1 + step % 3 / 20 + (late_s if step >= 30 else 0.0)
+
+    assert late_in_turn(late) == [(Kind.CLOCK_SKEW, "trainer/0", 30)]
+
+
+@pytest.mark.parametrize(
+    "late",
+    [
+        pytest.param(lambda step: 0.1 + 20.0 * (30 <= step < 33), id="three that are sent again"),
+        pytest.param(lambda step: max(0.1, 20.0 - step + 30) if step >= 30 else 0.1, id="a queue"),
+        pytest.param(
+            lambda step: max(0.1, 20.0 - (step - 30) / 3) if step >= 30 else 0.1,
+            id="a queue that empties slowly",
+        ),
+        pytest.param(lambda step: 0.1 + max(0, min(step - 30, 20)) / 1.1, id="a queue that fills"),
+        pytest.param(lambda step: 0.1 + (1.2 if step >= 30 else 0.0), id="a slower link"),
+    ],
+)
+def test_exports_that_come_late_for_a_while_are_no_clock_that_is_set(late: Series) -> None:
+    assert late_in_turn(late) == []
+
+
+def test_the_bridges_own_clock_may_be_set() -> None:
+    late: Series = lambda step: 0.1 + (20.0 if step >= 30 else 0.0)  # noqa: E731
+    assert causes(made(60, lags=dict.fromkeys(("trainer/0", *_OTHERS), late))) == []
+
+
+def test_a_clock_that_was_ahead_and_is_set_right_was_wrong() -> None:
+    found = late_in_turn(lambda step: 0.1 if step >= 30 else -20.0)
+    assert found == [(Kind.CLOCK_SKEW, "trainer/0", None)]
+
+
 def test_samples_that_are_a_little_older_each_time_fill_a_buffer() -> None:
     ages = [1.0] * 20 + [1.5, 2.0, 2.0, 2.0, 2.0, 2.0, 2.5, 2.5, 2.5, 2.5, 2.5]
     ages += [3.0, 2.5, 2.5, 3.0, 3.0, 3.0, 3.0]

@@ -29,6 +29,7 @@ __all__ = ["HistoryRecords", "HistoryWriter"]
 
 _NS_PER_S: Final = 1_000_000_000
 _EVERY_NS: Final = _NS_PER_S
+_AHEAD_NS: Final = 1_500_000_000  # a clock that is ahead; less is of the way
 
 _MAX_VALUES: Final = 4_096
 _MAX_PHASES: Final = 256
@@ -79,6 +80,7 @@ class HistoryWriter:
         # Time of nested spans whose parent has not arrived yet; oldest first.
         self._within: dict[tuple[bytes, str], int] = {}
         self._lags: dict[WorkerState, float] = {}
+        self._ahead: dict[str, float] = {}  # of spans that end after their arrival
         self._rows: list[RowFacts] = []
         self._steps: list[StepFacts] = []
 
@@ -154,12 +156,18 @@ class HistoryWriter:
             else:
                 cell[2] += 1
 
-    def spanned(self, spans: Iterable[SpanRecord], step_at: Callable[[int], int | None]) -> None:
+    def spanned(
+        self,
+        spans: Iterable[SpanRecord],
+        step_at: Callable[[int], int | None],
+        arrived_ns: int | None = None,
+    ) -> None:
         """Record ended spans.
 
         Args:
             spans: New spans of one message, grouped by scope and not ordered by their ends.
             step_at: Returns the step in progress at a time in ns; None where no metric tells it.
+            arrived_ns: When the message came, by the bridge's clock; None compares no clocks.
         """
         # A nested span precedes its parent, also if both end together.
         in_order = sorted(spans, key=lambda span: (span.end_ns, -span.start_ns))
@@ -182,6 +190,10 @@ class HistoryWriter:
             cell[2] += own_s
             cell[3] = max(cell[3], own_s)
             cell[4] += span.failed
+            # No span ends after its arrival. One long before may have waited: it proves nothing.
+            if arrived_ns is not None and span.end_ns - arrived_ns >= _AHEAD_NS:
+                lag_s = (arrived_ns - span.end_ns) / _NS_PER_S
+                self._ahead[span.worker] = min(lag_s, self._ahead.get(span.worker, lag_s))
 
     def exported(self, worker: WorkerState, event_ns: int, received_ns: int) -> None:
         """Record an export, with its time by the worker's clock and by the bridge's."""
@@ -245,7 +257,7 @@ class HistoryWriter:
             self._steps,
             dict(_by_worker(self._measured)),
             list(_by_phase(self._spans, names)),
-            [(f"{of.role}/{of.label}", lag_s) for of, lag_s in self._lags.items()][:_MAX_VALUES],
+            self._late(names),
             *(self._newly_lost(workers), news, status, attempt),
             returned,
         )
@@ -265,6 +277,12 @@ class HistoryWriter:
             for state in states
             if state.standing is WorkerStanding.ALIVE and not state.sends_exit_report
         )
+
+    def _late(self, names: Mapping[str, str]) -> list[tuple[str, float]]:
+        """Return the lags of workers, or how far spans of theirs end after their arrival."""
+        late = {names.get(worker, worker): lag_s for worker, lag_s in self._ahead.items()}
+        late |= {f"{of.role}/{of.label}": lag_s for of, lag_s in self._lags.items()}
+        return [*late.items()][:_MAX_VALUES]
 
     def _newly_lost(self, workers: Mapping[Worker, WorkerState]) -> list[str]:
         lost = {of for of, state in workers.items() if state.standing is WorkerStanding.FAILED}

@@ -1,11 +1,13 @@
 """How late exports arrive, which is by what a diagnosis judges clocks."""
 
+import pytest
+
 from otel_rl.bridge.rows.aligner import Aligner
 from otel_rl.diagnose.engine import diagnose
 from otel_rl.diagnose.history.records import Facts
 from otel_rl.diagnose.history.run_history import RunHistory
 from otel_rl.diagnose.result import Kind
-from otel_rl.records import Decoded, Export, Measurements, Series, Worker
+from otel_rl.records import Decoded, Export, Measurements, Series, SpanRecord, Worker
 from tests.kept import revived
 
 S = 1_000_000_000
@@ -43,3 +45,42 @@ def test_a_bridge_that_was_held_up_makes_no_clock_wrong() -> None:
     # The worker that ended told nobody, and the others went on.
     causes = [(cause.kind, cause.worker) for cause in diagnose(history).causes]
     assert causes == [(Kind.CRASH, "learner/0")]
+
+
+def history_of_spans(ahead_s: dict[str, float], late_s: float = 2.0) -> RunHistory:
+    """Workers of a plain SDK that send spans alone: their exports have no time."""
+    workers = [Worker("env", f"e{index}", index=index, count=6) for index in range(6)]
+    aligner, bodies, now_ns = Aligner(), [], T0
+    for step in range(40):
+        now_ns += S
+        for worker in workers:
+            own_ns = now_ns + int((ahead_s.get(worker.instance, 0.0) - late_s) * S)
+            span = SpanRecord(
+                f"{step:08}{worker.instance:>16}".encode(), None, (), "env", worker.instance,
+                "host", own_ns - S // 2, own_ns, "tool", "tool", "", step, failed=False,
+            )  # fmt: skip
+            aligner.clock_is(now_ns)
+            aligner.add(
+                Decoded((), [Export(worker, 0)], spans=[span], sampled={}), received_ns=now_ns
+            )
+        aligner.close(now_ns)
+        record = aligner.logs.take_history(now_ns, everything=True)
+        bodies += [record.body] if record is not None else []
+    return RunHistory(Facts.decode(body) for body in bodies)
+
+
+@pytest.mark.parametrize(
+    ("ahead_s", "told"),
+    [
+        ({"e1": 30.0}, ["env/1"]),
+        ({"e1": 3.0}, []),  # within the time that exports take
+        ({}, []),
+        (dict.fromkeys(["e0", "e1", "e2", "e3", "e4", "e5"], 30.0), []),  # the bridge's is wrong
+    ],
+)
+def test_spans_that_end_after_their_arrival_prove_a_clock_ahead(
+    ahead_s: dict[str, float], told: list[str]
+) -> None:
+    causes = diagnose(history_of_spans(ahead_s)).causes
+    assert [one.worker for one in causes if one.kind is Kind.CLOCK_SKEW] == told
+    assert len(causes) == len(told)
