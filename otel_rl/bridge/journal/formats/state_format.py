@@ -105,6 +105,7 @@ __all__ = [
     "numbers",
     "optional",
     "packed",
+    "packed_together",
     "prepared",
     "refusing",
     "restored",
@@ -973,6 +974,12 @@ def packed(column: "array[int] | array[float]") -> bytes:
         column = column[:]
         column.byteswap()
     return column.tobytes()
+
+
+def packed_together(columns: "Iterable[array[int]]") -> bytes:
+    """``packed`` of columns, one behind the other."""
+    joined = b"".join(columns)
+    return joined if sys.byteorder == "little" else packed(array("q", joined))
 
 
 def integers(column: bytes) -> "array[int]":
