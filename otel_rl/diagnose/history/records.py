@@ -203,11 +203,7 @@ def _read_json(text: bytes) -> Any:
 
 def _encode_workers(workers: Mapping[str, Sequence[WorkerFacts]]) -> bytes:
     """Encode most of a record, by the faster library where it writes the same values."""
-    plain = {key: list(map(_fields_of, some)) for key, some in workers.items()}
+    plain = {key: [*map(tuple, some)] for key, some in workers.items()}  # it knows no named ones
     if math.isfinite(sum([one.total for some in workers.values() for one in some])):
         return orjson.dumps(plain)
     return _json(plain)
-
-
-def _fields_of(facts: WorkerFacts) -> tuple[object, ...]:
-    return (*facts,)  # the library knows no named tuple

@@ -8,6 +8,7 @@ proportion to the bytes that are stored.
 Rules for a change: ``docs/adr/0011-state-is-messagepack.md``.
 """
 
+import math
 import sys
 import zlib
 from array import array
@@ -88,6 +89,7 @@ __all__ = [
     "WorkerClock",
     "WorkerColumns",
     "buckets",
+    "check_durations",
     "check_places",
     "compress",
     "copied",
@@ -103,6 +105,7 @@ __all__ = [
     "numbers",
     "optional",
     "packed",
+    "packed_together",
     "prepared",
     "refusing",
     "restored",
@@ -973,6 +976,12 @@ def packed(column: "array[int] | array[float]") -> bytes:
     return column.tobytes()
 
 
+def packed_together(columns: "Iterable[array[int]]") -> bytes:
+    """``packed`` of columns, one behind the other."""
+    joined = b"".join(columns)
+    return joined if sys.byteorder == "little" else packed(array("q", joined))
+
+
 def integers(column: bytes) -> "array[int]":
     """Undo ``packed`` of integers."""
     return _unpacked(array("q"), column)
@@ -1036,6 +1045,16 @@ def check_places(groups: int, *kept: Mapping[int, object]) -> None:
     for of_groups in kept:
         if of_groups and max(of_groups) >= groups:
             raise StateRefused(f"it has values of group {max(of_groups)}, of {groups}")
+
+
+def check_durations(durations_s: Iterable[float]) -> None:
+    """Check that durations in s are finite, in ns too.
+
+    Raises:
+        StateRefused: One is not.
+    """
+    if not all(math.isfinite(one * 1e9) for one in durations_s):
+        raise StateRefused("it has a duration that is not finite")
 
 
 class Interning:

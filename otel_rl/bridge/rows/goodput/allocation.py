@@ -136,11 +136,12 @@ class Places:
         """Undo ``to_wire``.
 
         Raises:
-            StateRefused: The columns differ in length.
+            StateRefused: The columns differ in length, or a duration is not finite.
         """
         times_ns, seconds = wire.integers(kept.times_ns), wire.floats(kept.seconds)
         if len(times_ns) != 4 * len(kept.labels) or len(seconds) != 3 * len(kept.labels):
             raise wire.StateRefused("goodput has more places than times, or fewer")
+        wire.check_durations((*seconds, *kept.past))
         held, found = set(kept.held), cls(past=kept.past)
         for number, label in enumerate(kept.labels):
             begun_ns, exported_ns, phase_ns, starting_ns = times_ns[number :: len(kept.labels)]

@@ -100,6 +100,7 @@ class _Role:
 
     @classmethod
     def from_wire(cls, kept: wire.GoodputOfRole) -> "_Role":
+        wire.check_durations((*kept.worked, kept.rolled_back))
         return cls(
             Places.from_wire(kept.places),
             kept.has_work,

@@ -7,7 +7,7 @@ details of existing rows. Finished records are stored in the transaction of the 
 import math
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Final, NamedTuple
 
 from otel_rl.bridge.journal.formats import state_format as wire
@@ -333,16 +333,33 @@ def _put(cell: list[float], values: Sequence[float]) -> None:
 def _by_worker(
     measured: Mapping[str, Mapping[_Cell, Sequence[float]]],
 ) -> Iterable[tuple[str, list[WorkerFacts]]]:
+    names = _Names()
     for key, cells in measured.items():
-        of_step: dict[int | None, list[tuple[_Cell, Sequence[float]]]] = {}
-        for cell in cells.items():
-            of_step.setdefault(cell[0][1], []).append(cell)
-        yield key, [_facts(*cell) for some in of_step.values() for cell in _outstanding(some)]
+        facts = [
+            WorkerFacts(names[of], step, int(count), total, int(oddities))
+            for (of, step), (count, total, oddities) in _recorded(cells)
+        ]
+        yield key, facts
 
 
-def _facts(place: _Cell, amounts: Sequence[float]) -> WorkerFacts:
-    (of, step), (count, total, oddities) = place, amounts
-    return WorkerFacts(f"{of.role}/{of.label}", step, int(count), total, int(oddities))
+class _Names(dict[WorkerState, str]):
+    """Names of workers, each made once."""
+
+    def __missing__(self, of: WorkerState) -> str:
+        name = self[of] = f"{of.role}/{of.label}"
+        return name
+
+
+def _recorded(
+    cells: Mapping[_Cell, Sequence[float]],
+) -> Iterable[tuple[_Cell, Sequence[float]]]:
+    """Return the cells to record, by step."""
+    if len({step for _, step in cells}) == 1:  # nearly always
+        return _outstanding([*cells.items()])
+    of_step: dict[int | None, list[tuple[_Cell, Sequence[float]]]] = {}
+    for cell in cells.items():
+        of_step.setdefault(cell[0][1], []).append(cell)
+    return chain.from_iterable(map(_outstanding, of_step.values()))
 
 
 def _outstanding(

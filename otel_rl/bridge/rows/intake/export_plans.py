@@ -2,7 +2,8 @@
 
 from array import array
 from collections.abc import Sequence
-from operator import lt
+from operator import attrgetter, lt
+from typing import Final
 
 from otel_rl.bridge.rows.goodput.goodput import TIMED
 from otel_rl.bridge.rows.series.series_table import StreamTable
@@ -15,6 +16,8 @@ __all__ = ["ExportPlan", "ExportPlans"]
 # Plans of series that are sent no more are dropped with all others.
 _MAX_PER_STREAM = 2
 _MIN_STREAMS = 1 << 10
+
+_LAST_STEP: Final = attrgetter("last_step")
 
 
 class ExportPlan:
@@ -58,11 +61,9 @@ class ExportPlan:
             and min(starts_ns) > 0
             and all(map(lt, starts_ns, ends_ns))
             and min(ends_ns) > self._unknown_through_ns
-            and all(bounds and bounds[-1] for bounds in self.bounds)
-            and [bounds[-1] for bounds in self.bounds] == [*starts_ns]
-            and all(
-                stream.last_step is not None and stream.last_step <= step for stream in self.streams
-            )
+            and [bounds[-1] if bounds else 0 for bounds in self.bounds] == [*starts_ns]
+            and None not in (last_steps := [*map(_LAST_STEP, self.streams)])
+            and max(last_steps) <= step
         )
 
 

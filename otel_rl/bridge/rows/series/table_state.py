@@ -104,7 +104,7 @@ class TableState:
             },
             {place: stream.level for place, stream in enumerate(streams) if stream.level},
             [len(stream.seen.bounds) for stream in streams],
-            b"".join([wire.packed(stream.seen.bounds) for stream in streams]),
+            wire.packed_together([stream.seen.bounds for stream in streams]),
             self.memory.forgotten_ns,
             self.memory.lost_steps(),
             [wire.UnitChange(*change) for change in unit_changes],

@@ -4,6 +4,7 @@ import random
 import sqlite3
 import tracemalloc
 import zlib
+from array import array
 from collections.abc import Callable
 from contextlib import closing
 
@@ -177,3 +178,15 @@ def test_a_field_that_this_version_does_not_know_is_refused() -> None:
 def test_the_state_says_nothing_of_classes(body: bytes) -> None:
     assert b"otel_rl." not in body
     assert b"Aligner" not in body
+
+
+@pytest.mark.parametrize("byteorder", ["little", "big"])
+def test_columns_that_are_packed_together_are_packed_each(
+    byteorder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An empty one is nothing, and none of them is changed."""
+    monkeypatch.setattr("sys.byteorder", byteorder)
+    columns = [array("q", some) for some in ([1, -2], [], [1 << 62])]
+    before = [column[:] for column in columns]
+    assert wire.packed_together(columns) == b"".join(map(wire.packed, columns))
+    assert columns == before

@@ -1,7 +1,12 @@
 """Goodput: each second of the allocation is productive, overhead, idle or wasted. ADR 23."""
 
-import pytest
+from array import array
 
+import pytest
+from msgspec.structs import replace
+
+from otel_rl.bridge.journal.formats import state_format as wire
+from otel_rl.bridge.rows.goodput.allocation import Place, Places
 from otel_rl.bridge.rows.goodput.goodput import Goodput
 from otel_rl.bridge.rows.series.streams import Group, Stream, WorkerState
 from otel_rl.bridge.rows.steps.step_axis import ValueTimeline
@@ -299,3 +304,21 @@ class TestRows:
         fleet.look(20.0)
         (row,) = [row for row in fleet.rows if row.values.get("goodput/productive") == 3.0]
         assert row.values["goodput/ratio"] == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("seconds", [float("nan"), float("inf"), 5e303])
+@pytest.mark.parametrize("column", range(3))
+def test_a_state_with_durations_that_are_not_finite_is_refused(seconds: float, column: int) -> None:
+    """A start-up of that length would fail in each later round."""
+    columns = array("d", [1.0, 1.0, 1.0])
+    columns[column] = seconds
+    whole = Places({"0": Place(T0)}).to_wire()
+    with pytest.raises(wire.StateRefused):
+        Places.from_wire(replace(whole, seconds=wire.packed(columns)))
+
+
+@pytest.mark.parametrize("seconds", [float("nan"), float("inf"), 5e303])
+def test_a_state_with_work_that_is_not_finite_is_refused(seconds: float) -> None:
+    role = wire.GoodputOfRole(Places().to_wire(), True, (seconds, 0.0, 0.0), 0.0, 20, {})
+    with pytest.raises(wire.StateRefused):
+        Goodput.from_wire(wire.Goodput({"trainer": role}, {}, 1, 0, {}))
