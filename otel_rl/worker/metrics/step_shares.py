@@ -40,6 +40,9 @@ _FOLD_AT: Final = 4096
 """Amounts of a cell that are kept as they are: a counting thread adds them up beyond that, the
 exporter thread at each export."""
 
+_STEP_BITS: Final = 64
+"""A 64-bit step has fewer bits besides its sign; the smallest one takes the slower way."""
+
 _MAX_SETS: Final = 2000
 """Sets of attributes of an instrument in one step, as in the SDK; the rest is counted as one."""
 
@@ -281,8 +284,16 @@ class StepShares:
             if step == self._gauge_step_number and not self._pending:
                 self._gauge_step_ns = now_ns  # nearly always
                 return
-            if not self._has_counted and self._renumbered(step, now_ns):
-                return
+            if not self._has_counted and step.bit_length() < _STEP_BITS:
+                # Steps before the first count have no shares, not even zeros, so none of them is
+                # kept: the gauges' step gets the next number. Without a call of its own, which
+                # would be a fifth of the cost.
+                with self._lock:
+                    marked = self._gauge_step
+                    if marked is not None and not self._has_counted:
+                        marked.number = self._gauge_step_number = step
+                        marked.begun_ns, self._gauge_step_ns = self._gauge_step_ns, now_ns
+                        return
         elif getattr(step, "is_cuda", False):
             return  # reading it would wait for the device
         number = as_step(step)
@@ -307,19 +318,6 @@ class StepShares:
                 marked.absorb(pending.cells)
                 pending.is_closed = True
             self._gauge_step_ns = now_ns
-
-    def _renumbered(self, number: int, now_ns: int) -> bool:
-        """Renumber the step of the gauges to the next one, if there was no count yet.
-
-        Steps before the first count have no shares, not even zeros, so none of them is kept.
-        """
-        with self._lock:
-            marked = self._gauge_step
-            if marked is None or self._has_counted or as_step(number) is None:
-                return False
-            marked.number = self._gauge_step_number = number
-            marked.begun_ns, self._gauge_step_ns = self._gauge_step_ns, now_ns
-            return True
 
     def count(self, stream: ShareStream, amount: float, attributes: Attributes) -> None:
         """Add an amount to the step that it belongs to, if any."""

@@ -407,6 +407,21 @@ def test_gauges_tell_the_steps_before_the_first_count(provider: BufferedMeterPro
     assert begun_ns <= first.start_ns <= first.end_ns <= ended_ns
 
 
+@pytest.mark.parametrize(
+    ("number", "is_step"),
+    [(-(2**63) - 1, False), (-(2**63), True), (2**63 - 1, True), (2**63, False)],
+)
+def test_a_step_of_a_gauge_before_the_first_count_has_64_bits(
+    provider: BufferedMeterProvider, number: int, *, is_step: bool
+) -> None:
+    tokens = provider.get_meter("m").create_counter("tokens")
+    provider.steps.reached(1, time_ns())
+    provider.steps.reached(number, time_ns())
+    tokens.add(3)
+    provider.steps.reached(number if is_step else 1, time_ns())
+    assert grown(provider) == {number if is_step else 1: 3}
+
+
 def test_a_step_that_gauges_tell_in_pieces_has_each_count_once(
     provider: BufferedMeterProvider,
 ) -> None:
