@@ -6,6 +6,7 @@ change of the policy, or a lasting change for the worse.
 
 import math
 import re
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from statistics import median
@@ -26,6 +27,7 @@ _OLDEST, _MOST_MIXED = 2.0, 4
 
 # An entropy or KL left its trend if it is this many times off it; a reward makes up for that if it
 # is above its own trend by this many times its noise.
+_NEAR = 0.25  # of the range of the spread of rewards so far
 _FAR = 4.0
 _WELL_SPENT = 2.0
 
@@ -153,7 +155,19 @@ def _jumps_of_rewards(history: RunHistory) -> Sequence[tuple[Jump, str]]:
         for subject in (Subject.REWARD_MEAN, Subject.REWARD_STD)
         for key, track in rows_about(history, subject)
         if (found := jump(track, mixed)) is not None
+        if subject is not Subject.REWARD_STD or _is_new(found, track)
     ]
+
+
+def _is_new(found: Jump, track: Track) -> bool:
+    """Return whether a series has never been near the level to which it jumped.
+
+    The spread of rewards has no trend: by chance it stays for a while where it has been.
+    """
+    before = track.values[: bisect_left(track.steps, found.step)]
+    least, most = min(before), max(before)
+    near = _NEAR * (most - least)
+    return not least - near <= found.after <= most + near
 
 
 def _mixed_steps(history: RunHistory) -> int:

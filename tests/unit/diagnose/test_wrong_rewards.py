@@ -158,3 +158,22 @@ def test_a_counter_that_stood_still_is_no_setting() -> None:
     }
     found = diagnose(made(HARDER + 50, rows=rows))
     assert [one.kind for one in found.causes] == [Kind.REWARD_BUG]
+
+
+# Of a healthy run: by chance its spread is twice near one value for some steps.
+SPREAD = [0.202, 0.196, 0.213, 0.185, 0.207, 0.206, 0.207, 0.203, 0.207, 0.198, 0.200, 0.206]
+SPREAD += [0.197, 0.201, 0.199, 0.197, 0.199, 0.199, 0.200, 0.211, 0.215, 0.217, 0.211, 0.210]
+SPREAD += [0.208, 0.209, 0.190, 0.181, 0.184, 0.190, 0.186]
+
+
+@pytest.mark.parametrize(("lower", "is_told"), [(0.0, False), (0.06, True)])
+def test_a_spread_of_rewards_that_comes_back_to_where_it_was_is_no_jump(
+    lower: float, *, is_told: bool
+) -> None:
+    values = [*SPREAD[:26], *(value - lower for value in SPREAD[26:])]
+    rows: dict[str, Series] = {
+        "trainer/reward/std": lambda step: values[step],
+        "trainer/policy/staleness": jittered(lambda _: 2.0),
+    }
+    found = [cause.kind for cause in diagnose(made(len(values), rows=rows)).causes]
+    assert found == [Kind.REWARD_BUG] * is_told
