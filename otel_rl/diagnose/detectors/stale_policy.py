@@ -3,7 +3,7 @@
 from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import accumulate, pairwise
+from itertools import accumulate, chain, pairwise
 from math import inf
 
 from otel_rl.diagnose.classify import Subject, Work, only_waits, tracks_about, work_of
@@ -19,6 +19,7 @@ __all__ = ["stale_policy", "versions_behind"]
 _PULLS = 6  # of them, and usual distances without one
 _RARER = 1.4  # times the work between two pulls
 _BEHIND, _NEARLY_EVER = 2, 0.95  # versions, farther than in this part of the reports before
+_FEWEST_PEERS = 3  # of which one is behind the others
 _SETTLED, _AGAIN = 3, 6  # weight updates until their interval is stable, reports of a replacement
 
 
@@ -141,12 +142,16 @@ def _behind(history: RunHistory) -> Iterator[Cause]:
         return
     leader = _leader(versions)
     first, newest = max(versions[leader].items(), key=lambda one: len(one[1].values))
-    newest = as_sent(history, first, newest)
+    of_leader = as_sent(history, first, newest)
     for role, of in versions.items():
-        if role == leader:
-            continue
         behind: list[tuple[str, LevelChange]] = []
-        sent = (as_sent(history, worker, track) for worker, track in of.items())
+        sent = [as_sent(history, worker, track) for worker, track in of.items()]
+        newest, ahead = of_leader, leader
+        if role == leader:
+            # Who takes up versions may tell them before those who make them.
+            if work_of(PhaseKey(role, "")) is Work.TRAINING or len(of) < _FEWEST_PEERS:
+                continue
+            newest, ahead = _newest_of_all(sent), "its peers"
         for worker, gap in zip(of, versions_behind(newest, sent), strict=True):
             change = level(gap, among=len(of))
             if (
@@ -164,7 +169,7 @@ def _behind(history: RunHistory) -> Iterator[Cause]:
             Kind.STALE_POLICY,
             0.75 + 0.02 * min(5.0, worst[1].after - worst[1].before),
             f"{one or role} works with old weights since step {worst[1].step}: "
-            f"{worst[1].after:.2g} versions behind {leader}, {worst[1].before:.2g} before",
+            f"{worst[1].after:.2g} versions behind {ahead}, {worst[1].before:.2g} before",
             role=role,
             worker=one,
             since=worst[1].step,
@@ -173,6 +178,16 @@ def _behind(history: RunHistory) -> Iterator[Cause]:
                 for worker, c in behind[:4]
             ],
         )
+
+
+def _newest_of_all(reports: Iterable[Track]) -> Track:
+    """Return the newest version so far at each report of any worker."""
+    newest, so_far = Track(), -inf
+    told = (zip(of.times_s, of.steps, of.values, strict=True) for of in reports)
+    for at_s, step, version in sorted(chain.from_iterable(told)):
+        so_far = max(so_far, version)
+        newest.add(step, at_s, so_far)
+    return newest
 
 
 def _farthest(behind: Sequence[float]) -> float:

@@ -451,6 +451,20 @@ def test_versions_are_known_by_the_names_that_programs_give_them(name: str) -> N
     assert abs((since or 0) - 30) <= 3
 
 
+@pytest.mark.parametrize(("until", "is_told"), [(30, True), (60, False)])
+def test_who_is_behind_its_peers_is_told_though_they_report_before_the_trainer(
+    until: int, *, is_told: bool
+) -> None:
+    workers: dict[tuple[str, str], Series] = {
+        ("trainer/policy/version", "trainer/0"): lambda step: float(step - 1),
+        ("sampler/policy/version", "sampler/0"): lambda step: float(min(step, until)),
+        ("sampler/policy/version", "sampler/1"): float,
+        ("sampler/policy/version", "sampler/2"): lambda step: float(step - step % 2),
+    }
+    found = causes(made(60, workers=workers))
+    assert [one[:2] for one in found] == [(Kind.STALE_POLICY, "sampler/0")] * is_told
+
+
 def test_every_third_step_is_told_however_little_slower_where_steps_are_steady() -> None:
     slow = in_steps(*range(36, 79, 3), times=1.6)
     spans = role("train", slow, *[steady] * 10)
