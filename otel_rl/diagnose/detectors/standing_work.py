@@ -85,7 +85,8 @@ def standing_work(history: RunHistory) -> Standing | None:
         if place.phase == STEP_SPAN and (open_step := _open_step(history, place, parts)):
             return open_step
     in_order = sorted(parts, key=lambda place: (parts[place].order_s, place))
-    for place in in_order:
+    pulls = [place for place in in_order if _is_pull(history, place)]
+    for place in [*(place for place in in_order if place not in pulls), *pulls]:
         if behind := parts[place].behind:
             done_s = _told_s(history, place, parts[place].times.keys() - behind)
             return Standing(place, behind, is_partly_done=True, done_s=done_s)
@@ -103,6 +104,14 @@ def standing_work(history: RunHistory) -> Standing | None:
     equal = [one for one in own if one != place and parts[one].most == parts[place].most]
     rivals = [one for one in equal if not _is_before(history, place, one)]
     return Standing(place, workers, is_partly_done=False, done_s=last_s, rivals=rivals)
+
+
+def _is_pull(history: RunHistory, place: PhaseKey) -> bool:
+    """Return whether generators take up weights in it: at their own pace, some less often."""
+    generates = any(
+        other.role == place.role and work_of(other) is Work.GENERATION for other in history.spans
+    )
+    return generates and work_of(place) is Work.SYNC
 
 
 def _is_before(history: RunHistory, place: PhaseKey, other: PhaseKey) -> bool:

@@ -173,3 +173,18 @@ def test_the_first_part_of_a_step_is_named_only_if_exports_tell_which_it_is(
     (found,) = stalls(facts)
     assert found.role == ("sampler" if is_named else None)
     assert is_named or "generate of sampler, train of trainer is done; which comes" in found.words
+
+
+def test_a_generator_that_has_not_pulled_yet_holds_up_nobody() -> None:
+    facts = hung(5, 30, 300, phase=None)
+    for step in range(30):
+        told = [
+            (1, "generator", "pull_weights", index) for index in range(3 if step < 29 else 2)
+        ] + [(2, "generator", "generate", index) for index in range(3)]
+        told += [(4, "trainer", "train", index) for index in range(2 if step < 29 else 1)]
+        for second, role, phase, index in told:
+            place = 5 * step + second
+            span = SpanFacts(step, role, phase, f"{role}/{index}", False, 1, 0.5, 0.5, 0)
+            facts[place] = facts[place]._replace(spans=[*facts[place].spans, span])
+    (found,) = stalls(facts)
+    assert (found.worker, found.phase) == ("trainer/1", "train")
