@@ -160,7 +160,7 @@ def _not_run(command: Sequence[str]) -> int:
         say(f"{name}: command not found")
         return _NOT_FOUND
     if path.is_dir():
-        say(f"{name}: is a directory. Write: otel-rl run -- python {name}/YOUR_SCRIPT.py")
+        say(f"{name}: is a directory. Write: otel-rl run -- python {path}/YOUR_SCRIPT.py")
     elif path.suffix == ".py":
         say(f"{name}: is not executable. Write: otel-rl run -- python {rest}")
     elif os.access(path, os.X_OK):  # it has no slash

@@ -6,7 +6,6 @@ change of the policy, or a lasting change for the worse.
 
 import math
 import re
-from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from statistics import median
@@ -27,9 +26,10 @@ _OLDEST, _MOST_MIXED = 2.0, 4
 
 # An entropy or KL left its trend if it is this many times off it; a reward makes up for that if it
 # is above its own trend by this many times its noise.
-_NEAR = 0.25  # of the range of the spread of rewards so far
 _FAR = 4.0
 _WELL_SPENT = 2.0
+
+_NEAR = 0.25  # of the range of the spread of rewards so far
 
 _DEGENERATE = {Kind.ENTROPY_COLLAPSE: Subject.ENTROPY, Kind.KL_GROWTH: Subject.KL}
 
@@ -164,7 +164,10 @@ def _is_new(found: Jump, track: Track) -> bool:
 
     The spread of rewards has no trend: by chance it stays for a while where it has been.
     """
-    before = track.values[: bisect_left(track.steps, found.step)]
+    columns = zip(track.steps, track.values, strict=True)
+    before = [value for step, value in columns if step < found.step]
+    if not before:  # steps that were repeated are in order of time
+        return True
     least, most = min(before), max(before)
     near = _NEAR * (most - least)
     return not least - near <= found.after <= most + near

@@ -1,6 +1,5 @@
 """Hyper-parameters that a sweep of W&B gives to a run: its agent writes them into a file."""
 
-import logging
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
@@ -10,11 +9,9 @@ __all__ = ["PARAMETERS", "parameters"]
 PARAMETERS: Final = "WANDB_SWEEP_PARAM_PATH"
 """Variable with the path of that YAML file, for the run and its children."""
 
-_log = logging.getLogger("otel_rl")
-
 
 def parameters(environ: Mapping[str, str]) -> Mapping[str, object]:
-    """Return the name and value of each hyper-parameter. Never raises: without them it logs why.
+    """Return the name and value of each hyper-parameter. Never raises: a wrong file is counted.
 
     Args:
         environ: Of the run.
@@ -28,5 +25,11 @@ def parameters(environ: Mapping[str, str]) -> Mapping[str, object]:
         loaded = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
         return {name: of["value"] for name, of in loaded.items() if name != "wandb_version"}
     except Exception as error:  # noqa: BLE001  # another version's file; the run goes on without
-        _log.warning("The run's config lacks the hyper-parameters in %s: %s", path, error)
+        from otel_rl.integrations.adapter import guard
+        from otel_rl.worker.drops import DropReason
+
+        guard.drop(
+            DropReason.BAD_ATTRIBUTES,
+            f"The run's config lacks the hyper-parameters in {path}: {error}",
+        )
         return {}
