@@ -15,8 +15,11 @@ __all__ = ["PACED_S", "GatheredReads", "GatheringConnection"]
 PACED_S: Final = 0.25
 """Pause since its last answer by which a sender is told from one with a backlog."""
 
-_MAX_WAIT_S: Final = 0.2
+_MAX_WAIT_S: Final = 0.25
 """Added to the answer of a request, and to the age of its row."""
+
+_MANY_GAP_S: Final = 0.1
+"""Mean pause between two requests, of all connections, below which they wait for each other."""
 
 _MAX_BYTES: Final = 4 << 20
 """Of all connections, before they are parsed and held to the bounds on requests."""
@@ -74,7 +77,7 @@ class GatheredReads:
 
     @property
     def _are_many(self) -> bool:
-        return self._gap_s < _MAX_WAIT_S / 2
+        return self._gap_s < _MANY_GAP_S
 
     def wait(self, connection: GatheringConnection, n_bytes: int) -> None:
         """Let a connection that has received ``n_bytes`` wait, unless there are too many."""

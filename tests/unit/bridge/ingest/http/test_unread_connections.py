@@ -67,7 +67,7 @@ class Site:
             for worker in range(WORKERS):
                 self.send(worker)
             for _ in range(5):
-                await self.later(0.2)
+                await self.later(0.25)
 
 
 def run(body: Callable[[Site], Awaitable[None]]) -> None:
@@ -88,7 +88,7 @@ def test_requests_of_senders_that_have_paused_are_read_together() -> None:
             site.send(worker)
         await site.later(0.0)
         assert site.answers() == 8 * WORKERS
-        await site.later(0.2)
+        await site.later(0.25)
         assert site.answers() == 9 * WORKERS
 
     run(body)
@@ -98,7 +98,7 @@ def test_a_sender_that_goes_on_at_once_is_read_at_once() -> None:
     async def body(site: Site) -> None:
         await site.is_steady()
         site.send(0)
-        await site.later(0.2)
+        await site.later(0.25)
         before = site.answers()
         for sent in range(1, 6):
             site.send(0)
@@ -112,11 +112,11 @@ def test_without_requests_all_are_read_as_they_arrive() -> None:
     async def body(site: Site) -> None:
         await site.is_steady()
         for _ in range(10):
-            await site.later(0.2)
+            await site.later(0.25)
         assert site.unread() == 0
         site.send(3)
         await site.later(0.0)
-        await site.later(0.2)
+        await site.later(0.25)
         assert site.answers() == 8 * WORKERS + 1
 
     run(body)
@@ -127,7 +127,7 @@ def test_a_sender_that_has_left_is_noticed() -> None:
         await site.is_steady()
         site.send(1)
         site.leave(0)
-        await site.later(0.2)
+        await site.later(0.25)
         assert not site.transports[0].is_paused
 
     run(body)
@@ -141,7 +141,7 @@ def test_a_closed_connection_is_not_read() -> None:
         protocol.connection_lost(None)
         own.close()
         site.send(1)
-        await site.later(0.2)
+        await site.later(0.25)
         assert site.answers() == 8 * WORKERS + 1
 
     run(body)
