@@ -83,7 +83,7 @@ def _figure(name: str, unit: str, ours: float, goal: float | None = None) -> Fig
     return Figure(name, unit, ours, None, "", None, goal, Limits.OURS)
 
 
-def request(worker: int, series: int, steps: range, now_ns: int) -> bytes:
+def request(worker: int, series: int, steps: range, now_ns: int, workers: int = WORKERS) -> bytes:
     """Build one export of one worker: every series at every step, as otel_rl's workers send it."""
     streams = [Stream(InstrumentationScope("bench"), f"metric.{n}") for n in range(series)]
     resource = Resource(
@@ -91,7 +91,7 @@ def request(worker: int, series: int, steps: range, now_ns: int) -> bytes:
             "rl.experiment.name": KEY.experiment,
             "rl.worker.role": "trainer",
             "rl.worker.index": worker,
-            "rl.worker.count": WORKERS,
+            "rl.worker.count": workers,
             "service.instance.id": f"instance-{worker}",
             "telemetry.distro.name": "otel_rl",
         }
