@@ -1,6 +1,6 @@
 """The same values into a tracker's own server: by its own client in each worker, and by otel_rl.
 
-8 workers x 20 metrics, 300 steps of 20 ms, and the sparse shape, 16 x 40, 30 steps of a second: CPU
+8 workers x 20 metrics, 300 steps of 20 ms, and the sparse shape, 16 x 40, 10 steps of a second: CPU
 and memory of all processes together, the server's included. Every metric of every worker is in the
 run.
 """
@@ -12,10 +12,8 @@ from statistics import median
 from bench.family import Cost, measured
 from bench.figures import Figure
 
-ROUNDS = 3
-
-SHAPES = {"": (8, 20, 300, 0.02), "sparse: ": (16, 40, 30, 1.0)}
-"""Workers, metrics, steps and seconds of a step, by the beginning of the figures' names."""
+SHAPES = {"": (8, 20, 300, 0.02, 3), "sparse: ": (16, 40, 10, 1.0, 1)}
+"""Workers, metrics, steps, seconds of a step, and rounds, by the beginning of the figures' names."""
 
 SPARSE_GOAL = 1.0
 """CPU and memory by those of the clients."""
@@ -25,15 +23,15 @@ TRACKERS = {"mlflow": "MLflow", "trackio": "Trackio"}
 
 def figures(*, tiny: bool) -> Iterator[Figure]:
     """Yield CPU and memory of both ways; medians over rounds."""
-    for shape, (workers, metrics, steps, pause_s) in SHAPES.items():
-        os.environ["BENCH_WORKERS"] = str(workers)
+    for shape, (workers, metrics, steps, pause_s, times) in SHAPES.items():
+        os.environ["BENCH_WORKERS"] = str(2 if tiny else workers)
         os.environ["BENCH_METRICS"] = str(metrics)
         os.environ["BENCH_STEPS"] = str(10 if tiny else steps)
         os.environ["BENCH_PAUSE_S"] = str(0.02 if tiny else pause_s)
         for tracker, name in TRACKERS.items():
             rounds = [
                 (_cost(tracker, "otel_rl"), _cost(tracker, "client"))
-                for _ in range(1 if tiny else ROUNDS)
+                for _ in range(1 if tiny else times)
             ]
             for what, unit, pairs in (
                 ("total CPU", "s", [(ours.cpu_s, theirs.cpu_s) for ours, theirs in rounds]),
