@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from bench.bridge import request
-from bench.family import family_cpu_s, family_mb
-from bench.figures import Figure
+from bench.family import family_cpu_s, family_mb, part_mb
+from bench.figures import Figure, Limits
 from bench.sparse import SETTINGS, last_step, sent_anew, settle, wait_for
 from bench.sparse_worker import GAUGES, S, Worker
 from otel_rl.run_id import run_id
@@ -21,6 +21,10 @@ from tests.lab.running import Bridge
 
 GOAL = 1.25
 """Cost of the large by that of the small; more than machines vary from minute to minute."""
+
+DIAGNOSIS = "otel_rl.cli.diagnosis_process"
+DIAGNOSIS_MB = 600.0
+"""The process keeps histories of 512 MiB, and its code."""
 
 SERIES = 100
 STEPS = 500
@@ -45,9 +49,15 @@ def figures(*, tiny: bool) -> Iterator[Figure]:
     begin, end = _long_run(exports, part)
     points, steps = SERIES * STEPS * exports, STEPS * exports
     name = f"flat: {points:,} points of {steps:,} steps, the end beside the beginning"
-    for what, unit, place in (("CPU", "us", 0), ("memory", "MB", 1)):
+    for what, unit, place in (("CPU", "us", 0), ("memory without diagnosis", "MB", 1)):
         ours, theirs = end[place], begin[place]
         yield Figure(f"{name}: {what}", unit, ours, theirs, "beginning", ours / theirs, GOAL)
+    ours, theirs = end[2], begin[2]
+    yield Figure(
+        f"{name}: memory of the diagnosis",
+        *("MB", ours, theirs, "beginning", ours / theirs if theirs else None),
+        *(DIAGNOSIS_MB, Limits.OURS),
+    )
     sizes, seconds, rounds = ((2, 4), 3, 1) if tiny else (WORKERS, SECONDS, ROUNDS)
     yield _figure("series", 40, sizes, rounds, lambda n: _sparse(n, 1, seconds))
     sizes = (2, 4) if tiny else RUNS
@@ -72,8 +82,11 @@ def _figure(
     )
 
 
-def _long_run(exports: int, part: int) -> Sequence[tuple[float, float]]:
-    """Return microseconds of a point and memory in MB, at the beginning and the end of a run."""
+def _long_run(exports: int, part: int) -> Sequence[tuple[float, float, float]]:
+    """Return microseconds of a point, and memory in MB without the diagnosis and of it.
+
+    At the beginning and at the end of a run.
+    """
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)
         with Bridge(directory / "bridge", SETTINGS) as bridge:
@@ -102,7 +115,8 @@ def _long_run(exports: int, part: int) -> Sequence[tuple[float, float]]:
                 send(part)
                 used_s = family_cpu_s(bridge.pid) - used_s
                 cost_us = used_s / (SERIES * STEPS * part) * 1e6
-                found.append((cost_us, family_mb(bridge.pid)))
+                diagnosis_mb = part_mb(bridge.pid, DIAGNOSIS)
+                found.append((cost_us, family_mb(bridge.pid) - diagnosis_mb, diagnosis_mb))
     return found
 
 

@@ -13,7 +13,7 @@ from bench.family import Cost, measured
 from bench.figures import Figure
 
 SHAPES = {"": (8, 20, 300, 0.02, 3), "sparse: ": (16, 40, 10, 1.0, 1)}
-"""Workers, metrics, steps, seconds of a step, and rounds, by the beginning of the figures' names."""
+"""Workers, metrics, steps, seconds of a step, and rounds, by the beginning of the names."""
 
 SPARSE_GOAL = 1.0
 """CPU and memory by those of the clients."""
