@@ -122,6 +122,7 @@ class GatheredReads:
         self._quiet_passes = 0 if ready or self._waiting else self._quiet_passes + 1
         if self._quiet_passes >= _QUIET_PASSES:
             ready = [*self._unread]  # the senders may have stopped: no passes without them
+            self._answered.clear()
         else:
             self._leave_unread(loop.time())
         for number in ready:
