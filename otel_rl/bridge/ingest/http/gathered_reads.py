@@ -8,6 +8,7 @@ request as soon as it has the answer, is never kept waiting.
 
 import asyncio
 import selectors
+from collections.abc import Sequence
 from typing import Final, Protocol
 
 __all__ = ["PACED_S", "GatheredReads", "GatheringConnection"]
@@ -23,6 +24,9 @@ _MANY_GAP_S: Final = 0.1
 
 _MAX_BYTES: Final = 4 << 20
 """Of all connections, before they are parsed and held to the bounds on requests."""
+
+_AT_ONCE: Final = 64
+"""Unread connections that are read before what they have sent is parsed."""
 
 _WEIGHT: Final = 0.125  # of the last gap between requests in their mean
 
@@ -117,21 +121,29 @@ class GatheredReads:
     def _pass(self) -> None:
         """Read unread connections that have something, and parse it with what waits."""
         self._has_timer = False
-        loop = asyncio.get_running_loop()
         ready = [key.fd for key, _ in self._selector.select(0)] if self._unread else []
         self._quiet_passes = 0 if ready or self._waiting else self._quiet_passes + 1
         if self._quiet_passes >= _QUIET_PASSES:
             ready = [*self._unread]  # the senders may have stopped: no passes without them
             self._answered.clear()
         else:
-            self._leave_unread(loop.time())
-        for number in ready:
-            self._selector.unregister(number)
-            self._unread.pop(number).read_again()
-        # Read in the next iteration of the loop, behind what is called first.
-        loop.call_soon(loop.call_soon, self._parse)
+            self._leave_unread(asyncio.get_running_loop().time())
+        self._read(ready)
         if self._unread or self._answered:
             self._set_timer()
+
+    def _read(self, numbers: Sequence[int]) -> None:
+        """Read connections that are still there, and parse what waits by then."""
+        loop = asyncio.get_running_loop()
+        for number in numbers[:_AT_ONCE]:
+            connection = self._unread.pop(number, None)
+            if connection is not None:
+                self._selector.unregister(number)
+                connection.read_again()
+        # They are read in the next iteration of the loop, behind what is called first.
+        loop.call_soon(loop.call_soon, self._parse)
+        if len(numbers) > _AT_ONCE:
+            loop.call_soon(loop.call_soon, self._read, numbers[_AT_ONCE:])
 
     def _leave_unread(self, now_s: float) -> None:
         for connection, (number, answered_s) in [*self._answered.items()]:

@@ -6,10 +6,14 @@ import time
 from collections.abc import Awaitable, Callable
 from contextlib import ExitStack
 
+import pytest
+
 from bench.sparse_worker import Instruments, Worker
 from otel_rl.bridge.counters import Counters
+from otel_rl.bridge.ingest.http import gathered_reads
 from otel_rl.bridge.ingest.http.app import create_app
 from otel_rl.bridge.ingest.http.exports import Exports
+from otel_rl.bridge.ingest.http.gathered_reads import GatheredReads
 from otel_rl.bridge.ingest.pipeline import IngestPipeline
 from tests.otlp_requests import Journal, intake
 from tests.unit.bridge.ingest.http.connections import Connections, Transport, on_a_loop
@@ -92,6 +96,28 @@ def test_requests_of_senders_that_have_paused_are_read_together() -> None:
         assert site.answers() == 9 * WORKERS
 
     run(body)
+
+
+def test_few_are_read_before_what_they_sent_is_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
+    waiting = list[int]()
+    parse = GatheredReads._parse
+
+    def noted(reads: GatheredReads) -> None:
+        waiting.append(len(reads._waiting))
+        parse(reads)
+
+    async def body(site: Site) -> None:
+        await site.is_steady()
+        waiting.clear()
+        for worker in range(WORKERS):
+            site.send(worker)
+        await site.later(0.25)
+        assert site.answers() == 9 * WORKERS
+
+    monkeypatch.setattr(gathered_reads, "_AT_ONCE", 5)
+    monkeypatch.setattr(GatheredReads, "_parse", noted)
+    run(body)
+    assert max(waiting) == 5
 
 
 def test_a_sender_that_goes_on_at_once_is_read_at_once() -> None:
