@@ -1,6 +1,6 @@
 """List of the missed goals for docs/performance.md. The chart has all figures with a goal."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Mapping
 
 from bench.figures import Figure, Limits
 from bench.record import PartRecord
@@ -8,14 +8,14 @@ from bench.record import PartRecord
 __all__ = ["listing"]
 
 
-def listing(parts: Iterable[PartRecord]) -> Iterator[str]:
-    """Yield lines of Markdown: by part its commit, date and load, then each missed goal."""
-    for part in parts:
+def listing(parts: Mapping[str, PartRecord]) -> Iterator[str]:
+    """Yield lines of Markdown: of each part its name, commit, date and load, and missed goals."""
+    for name, part in parts.items():
         shown = [figure for figure in part.figures if figure.met is False]
         if shown:
             before, after = part.load
             when = f"{part.commit}, {part.date}, load {before:.0f} to {after:.0f}"
-            yield from ("", f"{part.title} ({when}):", "")
+            yield from ("", f"`{name}` ({when}):", "")
             yield from map(_line, shown)
 
 

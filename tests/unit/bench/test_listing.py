@@ -13,9 +13,9 @@ def test_each_missed_goal_is_a_line_below_its_commit_and_date() -> None:
         Figure("without a goal", "us", 1.0, 4.0, "SDK", 0.25),
     ]
     part = PartRecord("Title", "abc", "2026-01-02", "2 cores", (0.0, 1.0), figures)
-    assert [*listing([part])] == [
+    assert [*listing({"start": part})] == [
         "",
-        "Title (abc, 2026-01-02, load 0 to 1):",
+        "`start` (abc, 2026-01-02, load 0 to 1):",
         "",
         "- slow: 0.75 (0.2 to 1.3); goal 0.5",
         "- large: 15 MB; goal 12",
@@ -25,4 +25,4 @@ def test_each_missed_goal_is_a_line_below_its_commit_and_date() -> None:
 def test_a_part_that_misses_nothing_is_left_out() -> None:
     figure = Figure("met", "us", 1.0, 4.0, "SDK", 0.25, 0.5)
     part = PartRecord("Title", "abc", "2026-01-02", "2 cores", (0.0, 1.0), [figure])
-    assert [*listing([part])] == []
+    assert [*listing({"start": part})] == []
