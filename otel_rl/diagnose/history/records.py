@@ -8,7 +8,7 @@ journal, during the run and after it.
 import json
 import math
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import astuple
 from itertools import starmap
 from typing import Any, Final, NamedTuple, Self
@@ -26,6 +26,7 @@ __all__ = [
     "SpanFacts",
     "StepFacts",
     "WorkerFacts",
+    "columns_of",
 ]
 
 ALL_RECORDED: Final = 64
@@ -178,7 +179,7 @@ class Facts(NamedTuple):
             step,
             [RowFacts(*row) for row in rows],
             [StepFacts(*explained) for explained in steps],
-            {key: [*starmap(WorkerFacts, some)] for key, some in workers.items()},
+            _Told(workers),
             [SpanFacts(*span) for span in spans],
             [(worker, lag_s) for worker, lag_s in lags],
             lost,
@@ -187,6 +188,40 @@ class Facts(NamedTuple):
             attempt,
             *rest,  # not in journals of format 10
         )
+
+
+class _Told(Mapping[str, Sequence[WorkerFacts]]):
+    """Facts of workers as they were read, which are given names when they are asked for.
+
+    Args:
+        told: By tracker key, the fields of each fact.
+    """
+
+    def __init__(self, told: Mapping[str, Sequence[Sequence[Any]]]) -> None:
+        self.told = told
+
+    def __getitem__(self, key: str) -> Sequence[WorkerFacts]:
+        return [*starmap(WorkerFacts, self.told[key])]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.told)
+
+    def __len__(self) -> int:
+        return len(self.told)
+
+
+def columns_of(facts: Facts) -> Iterator[tuple[str, Sequence[Sequence[Any]]]]:
+    """Yield (tracker key, columns of ``WorkerFacts``) of what workers measured.
+
+    Measurements without a step are of the step in progress.
+    """
+    of = facts.workers
+    for key, some in (of.told if isinstance(of, _Told) else of).items():
+        if some:
+            workers, steps, *others = zip(*some, strict=True)
+            if None in steps:
+                steps = tuple(facts.step if step is None else step for step in steps)
+            yield key, (workers, steps, *others)
 
 
 def _json(fields: object) -> bytes:
