@@ -1,11 +1,11 @@
 """``python -m bench``: costs of otel_rl, side by side with today's alternatives.
 
     python -m bench [--tiny] [--out FILE] [--publish] [calls] [export] [phases] [loop] [start]
-                    [today] [trackers] [bridge] [way] [sparse] [sites] [view] [tracing]
+                    [today] [trackers] [bridge] [way] [sparse] [sites] [flat] [view] [tracing]
 
 Every part runs in a process of its own. A missed goal is a finding and no failure. With
-``--publish`` the figures also go to docs/bench.json, from which ``make docs`` makes
-docs/performance.md.
+``--publish`` the figures also go to docs/bench.json, from which ``make docs`` makes the chart and
+the list of docs/performance.md.
 """
 
 import argparse
@@ -31,13 +31,14 @@ PARTS = {
     "export": "What a measurement costs the exporter thread",
     "phases": "What a phase costs the thread that trains",
     "loop": "By how much a training loop that is bound by the CPU is slowed, the export included",
-    "start": "What a worker costs before its first export is through",
+    "start": "What a worker costs before its first export is through, and a script from its start",
     "today": "The same work with what users do today: all processes",
     "trackers": "The same values into a tracker's own server: all processes, the server's included",
     "bridge": "What the bridge costs",
     "way": "What collectors in front of the bridge cost",
     "sparse": "What many workers cost the bridge, each with one measurement of a series a second",
     "sites": "What whole sites cost the bridge, 8 to 2,000 workers, and how late their rows are",
+    "flat": "Costs of long runs, many series and many runs, beside those of small ones",
     "view": "What a reader of the page costs those who send",
     "tracing": "What spans cost the demo",
 }

@@ -83,7 +83,7 @@ def _figure(name: str, unit: str, ours: float, goal: float | None = None) -> Fig
     return Figure(name, unit, ours, None, "", None, goal, Limits.OURS)
 
 
-def request(worker: int, series: int, steps: range, now_ns: int) -> bytes:
+def request(worker: int, series: int, steps: range, now_ns: int, workers: int = WORKERS) -> bytes:
     """Build one export of one worker: every series at every step, as otel_rl's workers send it."""
     streams = [Stream(InstrumentationScope("bench"), f"metric.{n}") for n in range(series)]
     resource = Resource(
@@ -91,7 +91,7 @@ def request(worker: int, series: int, steps: range, now_ns: int) -> bytes:
             "rl.experiment.name": KEY.experiment,
             "rl.worker.role": "trainer",
             "rl.worker.index": worker,
-            "rl.worker.count": WORKERS,
+            "rl.worker.count": workers,
             "service.instance.id": f"instance-{worker}",
             "telemetry.distro.name": "otel_rl",
         }
@@ -190,9 +190,9 @@ def _end_to_end(tracker: str, exports: int) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as directory:
         bridge = Bridge(_bridge_settings(Path(directory), tracker))
         bridge.start()
-        send(bridge.http, 1, _requests(0, 1, Path(directory)))
+        send(bridge.http, 1, requests(0, 1, Path(directory)))
         _wait_for_rows(bridge, STEPS - 1)
-        files = _requests(1, exports, Path(directory))
+        files = requests(1, exports, Path(directory))
         before, own_s, start = descendants_cpu_s(), time.process_time(), time.monotonic()
         send(bridge.http, exports, files)
         _wait_for_rows(bridge, STEPS * (1 + exports) - 1)
@@ -234,7 +234,7 @@ def _wait_for_rows(bridge: Bridge, rows: int) -> None:
         time.sleep(0.1)  # a look costs the bridge a query
 
 
-def _requests(first: int, exports: int, directory: Path) -> list[str]:
+def requests(first: int, exports: int, directory: Path) -> list[str]:
     """Write files with the exports of all workers, one worker after the other."""
     files = []
     for worker in range(WORKERS):

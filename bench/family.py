@@ -108,6 +108,16 @@ def family_mb(pid: int) -> float:
     return _memory_kb(pid) / 1024
 
 
+def part_mb(pid: int, module: str) -> float:
+    """Return the memory of those of a process and its descendants that run a module."""
+    found = 0.0
+    for member in _family(pid):
+        with contextlib.suppress(OSError):  # it has ended
+            if module.encode() in Path(f"/proc/{member}/cmdline").read_bytes().split(b"\0"):
+                found += _pss_kb(member) / 1024
+    return found
+
+
 _KCMP = {"x86_64": 312, "aarch64": 272}.get(platform.machine())
 
 
@@ -160,10 +170,13 @@ def _memory_kb(pid: int) -> int:
         if shares_memory(member, members[:place]):
             continue
         with contextlib.suppress(OSError):  # it has ended
-            for line in Path(f"/proc/{member}/smaps_rollup").read_text().splitlines():
-                if line.startswith("Pss:"):
-                    total += int(line.split()[1])
+            total += _pss_kb(member)
     return total
+
+
+def _pss_kb(pid: int) -> int:
+    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    return sum(int(line.split()[1]) for line in lines if line.startswith("Pss:"))
 
 
 def _family(pid: int) -> list[int]:

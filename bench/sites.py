@@ -3,9 +3,10 @@
 Costs as in ``bench.sparse``, beside the Collector's gateway in the same run. One core of the bridge
 has to be enough, so many workers send less often. Then, at 512 workers: the time from the last
 request that a step waits for to its stored row, and how long the bridge takes for what all workers
-measured in ten minutes without it.
+measured in ten minutes without it. And by how much a burst of one run delays the rows of another.
 """
 
+import contextlib
 import statistics
 import sys
 import tempfile
@@ -14,6 +15,7 @@ import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from bench import bridge as dense
 from bench.figures import Figure, Limits
 from bench.sparse import GATEWAY_GOAL, SETTINGS, last_step, sent_anew, wait_for, whole_way
 from bench.sparse_worker import EXPERIMENT, GAUGES, MIXED, S, Worker, traffic
@@ -30,6 +32,10 @@ LARGE = 512
 LATE_GOAL_S = 0.6
 AWAY_S = 600
 CATCH_UP_GOAL_S = 120.0
+BURST_EXPORTS = 12
+"""Of each of 8 workers of another run, with 10,000 points each, one after the other."""
+BURST_GOAL_S = 1.0
+"""By which the rows of a run may be later for it."""
 
 _POLL_S = 0.01
 
@@ -53,6 +59,16 @@ def figures(*, tiny: bool) -> Iterator[Figure]:
         f"sparse: {workers} workers, last request for a step to its row, 99 of 100",
         *("s", _p99(late_s), None, "", None, LATE_GOAL_S, Limits.OURS),
         (min(late_s), max(late_s)),
+    )
+    exports = 1 if tiny else BURST_EXPORTS
+    delays_s, alone_s = [], []
+    for _ in range(rounds):
+        alone_s.append(statistics.median(_lateness_s(4, 5 if tiny else 20)))
+        delays_s.append(max(_lateness_s(4, 5 if tiny else 20, exports)) - alone_s[-1])
+    yield Figure(
+        "sparse: 4 workers, longest delay of a row by the burst of another run",
+        *("s", max(delays_s), statistics.median(alone_s), "from request to row without it", None),
+        *(BURST_GOAL_S, Limits.OURS, (min(delays_s), max(delays_s))),
     )
     away_s = 5 if tiny else AWAY_S
     took_s = [_catch_up_s(workers, away_s) for _ in range(1 if tiny else rounds)]
@@ -83,10 +99,15 @@ def _p99(values: list[float]) -> float:
     return statistics.quantiles(values, n=100, method="inclusive")[98]
 
 
-def _lateness_s(workers: int, seconds: int) -> list[float]:
+def _lateness_s(workers: int, seconds: int, burst: int = 0) -> list[float]:
     """Return, for each step, the seconds from the request that completes it to its row.
 
     That is the last one of the next step: until then a worker may measure more.
+
+    Args:
+        workers: Of the run.
+        seconds: Steps, one a second.
+        burst: Exports of each worker of another run meanwhile.
     """
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)
@@ -97,8 +118,9 @@ def _lateness_s(workers: int, seconds: int) -> list[float]:
             sent_anew(bridge.url, requests[:warm], directory)
             wait_for(run, warm - 1)
             watch = _RowWatch(run)
-            answered = sent_anew(bridge.url, requests[warm:], directory, 1.0)
-            wait_for(run, warm + seconds - 1)
+            with _sent_meanwhile(bridge.url.removeprefix("http://"), burst, directory):
+                answered = sent_anew(bridge.url, requests[warm:], directory, 1.0)
+                wait_for(run, warm + seconds - 1)
             seen = watch.stop()
     last_sent_s: dict[int, float] = {}
     for one in answered:
@@ -109,6 +131,19 @@ def _lateness_s(workers: int, seconds: int) -> list[float]:
         for step in last_sent_s
         if step in seen and step + 1 in last_sent_s
     ]
+
+
+@contextlib.contextmanager
+def _sent_meanwhile(address: str, exports: int, directory: Path) -> Iterator[None]:
+    """Send so many exports of another run within the block."""
+    directory.joinpath("burst").mkdir()
+    files = dense.requests(0, exports, directory / "burst") if exports else []
+    sender = threading.Thread(target=dense.send, args=(address, exports, files))
+    if exports:
+        sender.start()
+    yield
+    if exports:
+        sender.join()
 
 
 class _RowWatch(threading.Thread):

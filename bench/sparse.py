@@ -3,7 +3,9 @@
 Costs are CPU microseconds for a sample of a series. Stages are measured within this process, beside
 ``ParseFromString`` of the same bytes. The whole way, from loopback to a stored row of JSON lines,
 is that of the bridge's processes, beside the real Collector's gateway with its queue on disk, if
-``make lab`` has built it. All requests are made before any is sent.
+``make lab`` has built it, and beside a controller that gets the same values by a queue of
+``multiprocessing`` and writes them as they come: nothing of it survives a crash. All requests are
+made before any is sent.
 """
 
 import json
@@ -52,6 +54,12 @@ GATEWAY_GOAL = 0.7
 """CPU of the bridge by that of the gateway."""
 EMPTY_GOAL = 3.0
 """The same for a request with one series."""
+PARSE_GOAL = 45.0
+"""CPU of each of two stages by that of ``ParseFromString``, of which a gateway takes 125 times: so
+that both together are no more than ``GATEWAY_GOAL``."""
+QUEUE_GOALS = {SERIES: 11.0, 1: 55.0}
+"""CPU of the bridge by that of such a controller, by series of a request: a gateway takes 16 and 19
+times as much as the controller, and the goals beside it are those above."""
 _MEASURED = "trainer/metric_0"
 """Key of every row with the values of a step."""
 _TIMEOUT_S = 600.0
@@ -81,7 +89,7 @@ def figures(*, tiny: bool) -> Iterator[Figure]:
         parse_us = costs.pop("parse")
         for name, us in costs.items():
             parse = parse_us, "ParseFromString", us / parse_us
-            yield Figure(f"sparse: {name}{what}", "us", us, *parse)
+            yield Figure(f"sparse: {name}{what}", "us", us, *parse, PARSE_GOAL)
     if not COLLECTOR.is_built():
         print("sparse: gateway not measured, run `make lab` first", file=sys.stderr)
     for instruments, what, goal in (
@@ -89,11 +97,19 @@ def figures(*, tiny: bool) -> Iterator[Figure]:
         (MIXED, f"{SERIES} series with counters and histograms", GATEWAY_GOAL),
         (Instruments(1), "one series", EMPTY_GOAL),
     ):
-        found = [whole_way(workers, seconds, instruments) for _ in range(rounds)]
+        found = [
+            {
+                **whole_way(workers, seconds, instruments),
+                "queue": queued(workers, seconds, sum(instruments)),
+            }
+            for _ in range(rounds)
+        ]
+        goal_beside_queue = QUEUE_GOALS[sum(instruments)]
+        yield _beside_queue(f"sparse: request of {what}", found, goal_beside_queue)
         for name in found[0]:
             ours = [costs[name] for costs in found]
             theirs = [costs["gateway"] for costs in found if "gateway" in costs]
-            if name == "gateway":
+            if name in ("gateway", "queue"):
                 continue
             median = statistics.median
             ratios = [one / other for one, other in zip(ours, theirs, strict=False)]
@@ -107,6 +123,21 @@ def figures(*, tiny: bool) -> Iterator[Figure]:
                 goal if ratios else None,
                 spread=(min(ratios), max(ratios)) if ratios else (min(ours), max(ours)),
             )
+
+
+def _beside_queue(name: str, found: Sequence[Mapping[str, float]], goal: float) -> Figure:
+    ours, theirs = ([costs[way] for costs in found] for way in ("bridge alone", "queue"))
+    ratios = [one / other for one, other in zip(ours, theirs, strict=True)]
+    return Figure(
+        f"{name}, bridge alone, beside a queue",
+        "us",
+        statistics.median(ours),
+        statistics.median(theirs),
+        "queue to one controller",
+        statistics.median(ratios),
+        goal,
+        spread=(min(ratios), max(ratios)),
+    )
 
 
 def stages(workers: int, seconds: int, instruments: Instruments = GAUGES) -> Mapping[str, float]:
@@ -177,7 +208,7 @@ def _way(
         requests = traffic(workers, WARM + seconds, instruments)
         sent_anew(door, requests[:WARM], directory)
         wait_for(run, WARM - 1)  # the newest step waits for its workers
-        _settle(bridge.pid)
+        settle(bridge.pid)
         before = {name: family_cpu_s(one.pid) for name, one in programs.items()}
         sent_anew(door, requests[WARM:], directory, pace_s)
         wait_for(run, WARM + seconds - 1)
@@ -188,7 +219,17 @@ def _way(
         }
 
 
-def _settle(pid: int) -> None:
+def queued(workers: int, seconds: int, series: int, pace_s: float = PACE_S) -> float:
+    """Measure CPU microseconds of a sample in a controller that writes a row for each step."""
+    with tempfile.TemporaryDirectory() as directory:
+        run = Path(directory) / "run.jsonl"
+        command = [sys.executable, "-m", "bench.contenders.controller", str(run)]
+        numbers = map(str, (workers, seconds, series, pace_s))
+        done = subprocess.run([*command, *numbers], check=True, stdout=subprocess.PIPE)
+    return float(done.stdout) / (workers * series * seconds) * 1e6
+
+
+def settle(pid: int) -> None:
     """Wait until the first diagnosis is over: a process starts for it, once in a bridge's life."""
     asleep = 0
     while asleep < _ASLEEP:
@@ -221,8 +262,8 @@ def wait_for(run: Path, steps: int) -> None:
         time.sleep(0.1)
 
 
-def last_step(run: Path) -> int:
-    """Return the newest step with values among the last lines of a run; -1 without one."""
+def last_step(run: Path, key: str = _MEASURED) -> int:
+    """Return the newest step with a value of ``key`` among a run's last lines; -1 without one."""
     if not run.exists():
         return -1
     with run.open("rb") as file:
@@ -230,7 +271,7 @@ def last_step(run: Path) -> int:
         lines = file.read().split(b"\n")[1:-1]
     rows = map(json.loads, lines)
     # Other rows, such as the bridge's reports, have the step in progress.
-    return max((row["step"] for row in rows if _MEASURED in row["values"]), default=-1)
+    return max((row["step"] for row in rows if key in row["values"]), default=-1)
 
 
 if __name__ == "__main__":

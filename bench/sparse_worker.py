@@ -50,7 +50,14 @@ _SCOPE = InstrumentationScope("bench")
 class Worker:
     """A worker of otel_rl. Its counters and histograms send steps' shares, and the SDK's totals."""
 
-    def __init__(self, number: int, workers: int, instruments: Instruments, begun_ns: int) -> None:
+    def __init__(
+        self,
+        number: int,
+        workers: int,
+        instruments: Instruments,
+        begun_ns: int,
+        experiment: str = EXPERIMENT,
+    ) -> None:
         self._streams = [Stream(_SCOPE, f"rl.train.metric_{n}") for n in range(instruments.gauges)]
         self._counters = [_share(f"count_{n}") for n in range(instruments.counters)]
         self._histograms = [
@@ -61,7 +68,7 @@ class Worker:
         self._resource = encode_resource(
             Resource(
                 {
-                    "rl.experiment.name": EXPERIMENT,
+                    "rl.experiment.name": experiment,
                     "rl.worker.role": "trainer",
                     "rl.worker.index": number,
                     "rl.worker.count": workers,

@@ -29,6 +29,7 @@ from pydantic import BaseModel
 
 import otel_rl
 from bench.chart import chart
+from bench.listing import listing
 from bench.record import read
 from otel_rl import errors
 from otel_rl.bridge.config import BridgeSettings
@@ -188,6 +189,11 @@ def faults() -> Iterator[str]:
         yield _item(kind, f"{Fault(kind=kind).words} ({affected_roles(kind)})")
 
 
+def missed_goals() -> Iterator[str]:
+    """Every published figure of the bench that misses its goal."""
+    yield from listing(read(DOCS / "bench.json").values())
+
+
 TABLES: Final[Mapping[str, Callable[[], Iterator[str]]]] = {
     "settings": settings,
     "wandb options": wandb_options,
@@ -198,6 +204,7 @@ TABLES: Final[Mapping[str, Callable[[], Iterator[str]]]] = {
     "drops": drops,
     "exceptions": exceptions,
     "faults": faults,
+    "missed goals": missed_goals,
 }
 """Tables by the name in a page's mark."""
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import wandb
 
 WORKERS = int(os.environ.get("BENCH_WORKERS", "8"))
-METRICS = 20
+METRICS = int(os.environ.get("BENCH_METRICS", "20"))
 STEPS = int(os.environ.get("BENCH_STEPS", "5000"))
 PAUSE_S = float(os.environ.get("BENCH_PAUSE_S", "0.002"))  # the rest of a training step
 

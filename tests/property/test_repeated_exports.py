@@ -117,7 +117,7 @@ class Site:
         for (protocol, transport), data in zip(self.all, sent, strict=True):
             if data and not transport.is_closed:
                 protocol.data_received(data)
-        await self.connections.later(0.2)
+        await self.connections.later(0.25)
         for _ in range(1000):  # threads have their own time
             if not any(protocol._is_answering for protocol, _ in self.all):
                 return

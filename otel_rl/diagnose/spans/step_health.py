@@ -122,22 +122,41 @@ class Observer:
             root: The step, of the rank that was last.
             path: Its critical path.
         """
-        took_ns = root.end_ns - root.start_ns
         meanwhile = self.activity.within(root.start_ns, root.end_ns)
+        return next(one for one in self.judged(root, path, meanwhile) if one is not None)
+
+    def judged(
+        self,
+        root: SpanRecord,
+        path: Sequence[Segment],
+        meanwhile: Mapping[Process, Sequence[Stretch]],
+    ) -> Iterator[StepHealth | None]:
+        """Yield None after each part of the work, then the health of a step.
+
+        Args:
+            root: The step, of the rank that was last.
+            path: Its critical path.
+            meanwhile: Activity of all processes during the step.
+        """
+        took_ns = root.end_ns - root.start_ns
+        stragglers = self._stragglers(root)
+        yield None
+        stages = _Stages(root.role)
+        overlap_ns = _overlap(meanwhile, stages)
+        yield None
         processes: dict[str, list[Sequence[Stretch]]] = defaultdict(list)
         for process, stretches in meanwhile.items():
             processes[process.role].append(stretches)
         slack_ns = slack_of_roles(self._forest, root, path)
-        stragglers = self._stragglers(root)
         roles = {
             role: _role(some, took_ns, slack_ns.get(role), stragglers.get(role))
             for role, some in processes.items()
         }
         bound_ns: dict[str, int] = defaultdict(int)
         for segment in path:
-            stage = stage_of(segment.role, segment.phase, root.role)
+            stage = stages.of(segment.role, segment.phase)
             bound_ns[stage] += segment.end_ns - segment.start_ns
-        return StepHealth(took_ns, roles, _overlap(meanwhile, root.role), dict(bound_ns))
+        yield StepHealth(took_ns, roles, overlap_ns, dict(bound_ns))
 
     def _stragglers(self, root: SpanRecord) -> Mapping[str, Straggler]:
         """Return the worst straggler of each role, by the pieces of work that ended in the step."""
@@ -200,14 +219,34 @@ def _median_without(ordered: Sequence[int], place: int) -> int:
     return (ordered[low + (low >= place)] + ordered[high + (high >= place)]) // 2
 
 
-def _overlap(meanwhile: Mapping[Process, Sequence[Stretch]], stepping_role: str) -> int | None:
+class _Stages:
+    """Stages of the pipeline by role and phase, each found once: names are read for it.
+
+    Args:
+        stepping_role: The role whose steps are the run's.
+    """
+
+    def __init__(self, stepping_role: str) -> None:
+        self._stepping_role = stepping_role
+        self._found: dict[tuple[str, str], str] = {}
+
+    def of(self, role: str, phase: str) -> str:
+        """Return the stage of a phase."""
+        place = role, phase
+        stage = self._found.get(place)
+        if stage is None:
+            stage = self._found[place] = stage_of(role, phase, self._stepping_role)
+        return stage
+
+
+def _overlap(meanwhile: Mapping[Process, Sequence[Stretch]], stages: _Stages) -> int | None:
     making: list[tuple[int, int]] = []
     learning: list[tuple[int, int]] = []
     for process, stretches in meanwhile.items():
         for stretch in stretches:
             if stretch.is_standstill:
                 continue
-            stage = stage_of(process.role, stretch.phase, stepping_role)
+            stage = stages.of(process.role, stretch.phase)
             if stage == RlStageValues.GENERATOR:
                 making.append((stretch.start_ns, stretch.end_ns))
             elif stage == RlStageValues.TRAINER:

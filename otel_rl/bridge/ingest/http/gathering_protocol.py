@@ -61,6 +61,7 @@ class GatheringProtocol(TimedProtocol):
         self._known: KnownHead | None = None
         self._is_storing = False  # a repeated export, which is answered later
         self._is_ending = False
+        self._is_encrypted = False  # so that more may have been read than was received
 
     @property
     def _is_answering(self) -> bool:
@@ -70,8 +71,14 @@ class GatheringProtocol(TimedProtocol):
     def _is_stored(self) -> bool:
         return self._is_storing or super()._is_stored
 
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Find out whether the connection is encrypted."""
+        super().connection_made(transport)
+        self._is_encrypted = transport.get_extra_info("ssl_object") is not None
+
     def data_received(self, data: bytes) -> None:
         """Gather or parse bytes."""
+        self._reads.was_heard(self)
         if self._is_storing:
             self._gathered += data
             self.flow.pause_reading()
@@ -152,9 +159,26 @@ class GatheringProtocol(TimedProtocol):
             super().shutdown()
         self.on_response_complete()
         self.parse_gathered()
+        if not (self._is_answering or self._unparsed or self.transport.is_closing()):
+            self._may_rest()
+
+    def _may_rest(self) -> None:
+        """Have the next request read with those of others, if it does not follow at once."""
+        if self._number >= 0 and not self._is_encrypted:
+            self._reads.was_answered(self, self._number, self.loop.time())
+
+    def leave_unread(self) -> None:
+        """Pause reading."""
+        self.transport.pause_reading()
+
+    def read_again(self) -> None:
+        """Resume reading, unless that has to wait for something else."""
+        if not self.flow.read_paused:
+            self.transport.resume_reading()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Parse nothing more: the sender does not hear the answer, and sends it again."""
+        self._reads.forget(self, self._number)
         self._gathered.clear()
         super().connection_lost(exc)
 

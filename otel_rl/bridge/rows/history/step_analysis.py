@@ -99,7 +99,7 @@ def explain(
 ) -> Iterator[StepAnalysis | None]:
     """Analyse some steps of a role, in the order of their numbers, from the spans of now.
 
-    Lazily: None after each part of the preparation, then the steps.
+    Lazily: None after each part of the work that may take some tens of milliseconds, and the steps.
 
     Args:
         spans: All known spans, by their ids.
@@ -126,11 +126,16 @@ def _explained(
             roots[span.step].append(span)
     if not roots:  # they were evicted
         return
+    is_large = len(spans) >= PART
     forest = Forest(spans, finds_collectives=True)
+    if is_large:
+        yield None
     reference = min((root.worker, root.host) for of in roots.values() for root in of)[1]
     clocks = estimate_clocks(forest, reference)
     ahead_ns = {host: clock.ahead_ns for host, clock in clocks.items() if clock.ahead_ns}
     if ahead_ns:
+        if is_large:
+            yield None
         forest = Forest(with_one_clock(spans, clocks), finds_collectives=True)
     last_of = {}
     for step in sorted(roots):
@@ -138,16 +143,18 @@ def _explained(
         last_of[step] = max(ranks, key=lambda root: root.end_ns)
     start_ns = min(root.start_ns for root in last_of.values())
     end_ns = max(root.end_ns for root in last_of.values())
-    if len(spans) >= PART:
+    if is_large:
         yield None
     activity = Activity(forest, start_ns, end_ns)
     yield from activity.prepare()
     observer = Observer(forest, activity)
+    if is_large:
+        yield None
     host_clocks = list(_host_clocks(ahead_ns, forest))
     gaps = _gaps(forest, missed)
     explainer = _Explainer(forest, observer, host_clocks, places, gaps)
     for step, root in last_of.items():
-        yield explainer.explained(step, root)
+        yield from explainer.explained(step, root)
 
 
 class _Explainer:
@@ -168,10 +175,38 @@ class _Explainer:
         self._gaps = gaps
         self._keys: dict[KeySource, str] = {}
         self._sources: dict[str, KeySource] = {}
+        self._looked_at = 0  # stretches, since the last pause
 
-    def explained(self, step: int, root: SpanRecord) -> StepAnalysis:
-        """Return the analysis of the step, by the last rank."""
+    def explained(self, step: int, root: SpanRecord) -> Iterator[StepAnalysis | None]:
+        """Yield the analysis of the step, by the last rank; None where a pause is due before it."""
+        meanwhile = self._observer.activity.within(root.start_ns, root.end_ns)
+        size = sum(map(len, meanwhile.values()))
+        if self._is_pause_due(size):
+            yield None
         segments = critical_path(self._forest, root)
+        health: StepHealth | None = None
+        for part in self._observer.judged(root, segments, meanwhile):
+            health = part
+            if self._is_pause_due(size):
+                yield None
+        assert health is not None
+        yield self._analysis(step, root, segments, health, _busy(meanwhile))
+
+    def _is_pause_due(self, stretches: int) -> bool:
+        self._looked_at += stretches
+        if self._looked_at < PART:
+            return False
+        self._looked_at = 0
+        return True
+
+    def _analysis(
+        self,
+        step: int,
+        root: SpanRecord,
+        segments: Sequence[Segment],
+        health: StepHealth,
+        busy: Mapping[Place, float],
+    ) -> StepAnalysis:
         path_ns = self._path_ns(segments)
         took_ns: dict[tuple[str, str], int] = defaultdict(int)
         of_workers: dict[str, int] = defaultdict(int)
@@ -180,7 +215,6 @@ class _Explainer:
             of_workers[worker] += part_ns
         nothing = root.role, UNACCOUNTED
         longest = max(took_ns, key=lambda place: took_ns[place], default=nothing)
-        health = self._observer.judge(root, segments)
         return StepAnalysis(
             step=step,
             time_ns=root.end_ns,
@@ -193,7 +227,7 @@ class _Explainer:
             worker=max(of_workers, key=of_workers.__getitem__, default=root.worker),
             longest="/".join(longest),
             path={place: part_ns / _NS_PER_S for place, part_ns in path_ns.items()},
-            busy=_busy(self._observer.activity.within(root.start_ns, root.end_ns)),
+            busy=busy,
             clocks=self._clocks,
             health=dict(self._health(health, root.role)),
             bound=health.bound,

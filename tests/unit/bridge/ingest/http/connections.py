@@ -1,6 +1,8 @@
 """Connections of an HTTP server without a network, and a clock that stands still."""
 
 import asyncio
+import select
+import socket
 from collections.abc import Awaitable, Callable
 
 import uvicorn
@@ -16,12 +18,17 @@ __all__ = ["Connections", "Transport", "on_a_loop"]
 
 
 class Transport(asyncio.Transport):
-    """Remembers what is written."""
+    """Remembers what is written.
 
-    def __init__(self) -> None:
-        super().__init__()
+    Args:
+        own: What the server reads from, and a peer writes to; None if tests hand over the bytes.
+    """
+
+    def __init__(self, own: socket.socket | None = None) -> None:
+        super().__init__({"socket": own})
+        self.own = own
         self.written = b""
-        self.is_closed = False
+        self.is_closed = self.is_paused = False
 
     def write(self, data: object) -> None:
         self.written += bytes(data)  # type: ignore[call-overload]
@@ -36,10 +43,10 @@ class Transport(asyncio.Transport):
         return 0
 
     def pause_reading(self) -> None:
-        pass
+        self.is_paused = True
 
     def resume_reading(self) -> None:
-        pass
+        self.is_paused = False
 
 
 class Connections:
@@ -60,8 +67,9 @@ class Connections:
         self._config = uvicorn.Config(app, log_config=None, interface="asgi3")  # type: ignore[arg-type]
         self._config.load()
         self._state = ServerState()
+        self._read = list[tuple[GatheringProtocol, Transport, socket.socket]]()
 
-    def open(self) -> tuple[GatheringProtocol, Transport]:
+    def open(self, own: socket.socket | None = None) -> tuple[GatheringProtocol, Transport]:
         protocol = GatheringProtocol(
             self._config,
             self._state,
@@ -71,13 +79,21 @@ class Connections:
             reads=self._reads,
             exports=self._exports,
         )
-        transport = Transport()
+        transport = Transport(own)
         protocol.connection_made(transport)
+        if own is not None:
+            self._read.append((protocol, transport, own))
         return protocol, transport
 
     async def passes(self, n: int = 20) -> None:
-        """Let the event loop go round, without time."""
+        """Let the event loop go round, without time, and read what has arrived."""
         for _ in range(n):
+            for protocol, transport, own in self._read:
+                if transport.is_paused or transport.is_closed:
+                    continue
+                if select.select([own], [], [], 0)[0]:
+                    data = own.recv(1 << 16)
+                    protocol.data_received(data) if data else protocol.eof_received()
             await asyncio.sleep(0)
 
     async def later(self, seconds: float) -> None:

@@ -65,8 +65,8 @@ class Site:
         for _ in range(3):
             for protocol, _ in self.connections:
                 protocol.data_received(export())
-            await self.later(0.2)
-            await self.later(0.8)
+            await self.later(0.25)
+            await self.later(0.75)
 
 
 def run(body: Callable[[Site], Awaitable[None]]) -> None:
@@ -82,7 +82,7 @@ def test_exports_of_many_workers_are_parsed_in_one_pass() -> None:
         for protocol, _ in site.connections:
             protocol.data_received(export())
             assert await site.take() == []
-        assert len(await site.later(0.2)) == WORKERS
+        assert len(await site.later(0.25)) == WORKERS
 
     run(body)
 
@@ -96,7 +96,7 @@ def test_a_request_that_comes_in_pieces_is_whole() -> None:
             protocol.data_received(whole[start : start + 20])
         for protocol, _ in site.connections[1:]:
             protocol.data_received(export())
-        assert b"abc" in await site.later(0.2)
+        assert b"abc" in await site.later(0.25)
 
     run(body)
 
@@ -106,7 +106,7 @@ def test_a_sender_with_a_backlog_is_answered_at_once() -> None:
         await site.is_steady()
         protocol, _ = site.connections[0]
         protocol.data_received(export(b"first"))
-        assert b"first" in await site.later(0.2)
+        assert b"first" in await site.later(0.25)
         for _ in range(5):
             await site.later(0.01)
             protocol.data_received(export(b"next"))

@@ -98,6 +98,17 @@ def test_the_spans_of_many_processes_are_sorted_in_parts() -> None:
     assert [one.step for look in looks for one in look] == list(range(1, 1_001))
 
 
+def test_steps_of_many_processes_are_explained_a_few_at_a_time() -> None:
+    bench = Bench()
+    for number in range(1, 11):
+        bench.send([one for rank in range(500) for one in step(number, rank=rank)])
+    looks = [bench.explain(after_s=10)]
+    while bench.window.has_more:
+        looks.append(bench.explain())
+    assert [one.step for look in looks for one in look] == list(range(1, 11))
+    assert max(map(len, looks)) <= 2
+
+
 def test_the_last_look_explains_all_that_is_left() -> None:
     bench = Bench()
     for number in range(1, 101):

@@ -1,0 +1,147 @@
+"""Connections of senders that have paused are read together, and no other waits for that."""
+
+import asyncio
+import socket
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import ExitStack
+
+from bench.sparse_worker import Instruments, Worker
+from otel_rl.bridge.counters import Counters
+from otel_rl.bridge.ingest.http.app import create_app
+from otel_rl.bridge.ingest.http.exports import Exports
+from otel_rl.bridge.ingest.pipeline import IngestPipeline
+from tests.otlp_requests import Journal, intake
+from tests.unit.bridge.ingest.http.connections import Connections, Transport, on_a_loop
+
+WORKERS = 12
+
+
+class Site:
+    """Workers whose exports arrive at sockets, and a clock that stands still."""
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, door: IngestPipeline, stack: ExitStack
+    ) -> None:
+        app = create_app(door)
+        self.exports: Exports = vars(app)["_exports"]
+        self._all = Connections(loop, app, door)
+        self._second = 0
+        self._workers = [
+            Worker(number, WORKERS, Instruments(2), time.time_ns()) for number in range(WORKERS)
+        ]
+        self._peers = list[socket.socket]()
+        self.transports = list[Transport]()
+        for _ in range(WORKERS):
+            own, peer = (stack.enter_context(one) for one in socket.socketpair())
+            self._peers.append(peer)
+            self.transports.append(self._all.open(own)[1])
+
+    def send(self, worker: int) -> None:
+        body = self._workers[worker].request(self._second)
+        self._second += 1
+        head = b"POST /v1/metrics HTTP/1.1\r\ncontent-type: application/x-protobuf\r\n"
+        self._peers[worker].sendall(b"%bcontent-length: %d\r\n\r\n%b" % (head, len(body), body))
+
+    def leave(self, worker: int) -> None:
+        self._peers[worker].shutdown(socket.SHUT_WR)
+
+    def answers(self) -> int:
+        return sum(transport.written.count(b" 200 OK") for transport in self.transports)
+
+    def unread(self) -> int:
+        return sum(transport.is_paused for transport in self.transports)
+
+    async def later(self, seconds: float) -> None:
+        """Let time go by, until nothing is being answered."""
+        await self._all.later(seconds)
+        for _ in range(1000):  # threads have their own time
+            if not any(protocol._is_answering for protocol, *_ in self._all._read):
+                break
+            time.sleep(0.0005)  # noqa: ASYNC251  # the loop's clock stands still
+            await self._all.passes(2)
+
+    async def is_steady(self) -> None:
+        """Let all export for some seconds."""
+        for _ in range(8):
+            for worker in range(WORKERS):
+                self.send(worker)
+            for _ in range(5):
+                await self.later(0.25)
+
+
+def run(body: Callable[[Site], Awaitable[None]]) -> None:
+    async def scenario(loop: asyncio.AbstractEventLoop) -> None:
+        with ExitStack() as stack:
+            site = Site(loop, intake(Journal(), Counters()), stack)
+            async with site.exports.lifespan(None):
+                await body(site)
+
+    on_a_loop(scenario)
+
+
+def test_requests_of_senders_that_have_paused_are_read_together() -> None:
+    async def body(site: Site) -> None:
+        await site.is_steady()
+        assert (site.unread(), site.answers()) == (WORKERS, 8 * WORKERS)
+        for worker in range(WORKERS):
+            site.send(worker)
+        await site.later(0.0)
+        assert site.answers() == 8 * WORKERS
+        await site.later(0.25)
+        assert site.answers() == 9 * WORKERS
+
+    run(body)
+
+
+def test_a_sender_that_goes_on_at_once_is_read_at_once() -> None:
+    async def body(site: Site) -> None:
+        await site.is_steady()
+        site.send(0)
+        await site.later(0.25)
+        before = site.answers()
+        for sent in range(1, 6):
+            site.send(0)
+            await site.later(0.01)
+            assert site.answers() == before + sent
+
+    run(body)
+
+
+def test_without_requests_all_are_read_as_they_arrive() -> None:
+    async def body(site: Site) -> None:
+        await site.is_steady()
+        for _ in range(10):
+            await site.later(0.25)
+        assert site.unread() == 0
+        site.send(3)
+        await site.later(0.0)
+        await site.later(0.25)
+        assert site.answers() == 8 * WORKERS + 1
+
+    run(body)
+
+
+def test_a_sender_that_has_left_is_noticed() -> None:
+    async def body(site: Site) -> None:
+        await site.is_steady()
+        site.send(1)
+        site.leave(0)
+        await site.later(0.25)
+        assert not site.transports[0].is_paused
+
+    run(body)
+
+
+def test_a_closed_connection_is_not_read() -> None:
+    async def body(site: Site) -> None:
+        await site.is_steady()
+        protocol, transport, own = site._all._read[0]
+        transport.close()
+        protocol.connection_lost(None)
+        own.close()
+        site.send(1)
+        await site.later(0.25)
+        assert site.answers() == 8 * WORKERS + 1
+
+    run(body)
