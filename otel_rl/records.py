@@ -348,11 +348,13 @@ class Export:
         time_ns: All records up to this time are in this export or an earlier one; 0 if the export
             does not define it.
         sends_exit_report: True if the worker announces its orderly end.
+        has_work: True if spans of it have a step or a phase: not those of a process that starts.
     """
 
     worker: Worker
     time_ns: int
     sends_exit_report: bool = False
+    has_work: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,8 +3,12 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Final
 
-__all__ = ["Cause", "Diagnosis", "Evidence", "Kind", "Verdict"]
+__all__ = ["OWN_STEP", "Cause", "Diagnosis", "Evidence", "Kind", "Verdict"]
+
+OWN_STEP: Final = "worker/step/number"
+"""Key, after the role, of the step in which a worker is."""
 
 
 class Kind(StrEnum):

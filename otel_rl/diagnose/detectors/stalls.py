@@ -25,7 +25,7 @@ from otel_rl.diagnose.history.recorded import may_lack_until
 from otel_rl.diagnose.history.rhythm import Rhythm
 from otel_rl.diagnose.history.run_history import PhaseKey, RunHistory, Track
 from otel_rl.diagnose.open_work import is_current
-from otel_rl.diagnose.result import Cause, Evidence, Kind
+from otel_rl.diagnose.result import OWN_STEP, Cause, Evidence, Kind
 from otel_rl.diagnose.stats.changes import spread
 from otel_rl.diagnose.stats.levels import settled
 from otel_rl.goodput import duration
@@ -33,7 +33,15 @@ from otel_rl.records import ExperimentStatus
 from otel_rl.semconv import names
 from otel_rl.semconv.spec import AWAITING, STEP_SPAN
 
-__all__ = ["SAVE_S", "STALL_S", "always_heard", "stall_s", "stalls", "suspicious_s"]
+__all__ = [
+    "SAVE_S",
+    "STALL_S",
+    "always_heard",
+    "own_step",
+    "stall_s",
+    "stalls",
+    "suspicious_s",
+]
 
 STALL_S: Final = 10.0
 """Shortest time that tells anything: an export or two may be late."""
@@ -483,16 +491,27 @@ def _cause(
     phase: str | None = None,
 ) -> Cause:
     roles = {worker.rpartition("/")[0] for worker in workers}
+    worker = workers[0] if len(workers) == 1 else None
     return Cause(
         Kind.STALL,
         0.96,
         words,
         role=roles.pop() if len(roles) == 1 else None,
-        worker=workers[0] if len(workers) == 1 else None,
+        worker=worker,
         phase=phase,
         since=history.last,
-        evidence=evidence,
+        evidence=[*evidence, *own_step(history, worker, before=history.last)],
     )
+
+
+def own_step(history: RunHistory, worker: str | None, *, before: int) -> Sequence[Evidence]:
+    """Return the step in which a worker tells to be, if others are further; else nothing."""
+    role = (worker or "").rpartition("/")[0]
+    track = history.workers.get(f"{role}/{OWN_STEP}", {}).get(worker or "")
+    values = track.finite().values if track is not None else ()
+    if not values or values[-1] >= before:
+        return ()
+    return (Evidence("step", OWN_STEP, worker, None, values[-1]),)
 
 
 def _ages(history: RunHistory) -> Iterator[_Age]:

@@ -4,6 +4,7 @@ import sys
 from collections import defaultdict
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from copy import copy
+from dataclasses import replace
 from math import isinf
 from sys import getsizeof
 from typing import Any, Final, NamedTuple, Protocol, Self, TypeVar
@@ -205,9 +206,10 @@ class RunHistory:
         for worker, lag_s in facts.lags:
             self.lags[worker].add(step, time_s, lag_s)
         self._withdraw_losses(facts.returned)
-        self.losses.extend(Loss(step, time_s, worker) for worker in facts.lost)
+        at = self.last if self.is_told_by_spans else step
+        self.losses.extend(Loss(at, time_s, worker) for worker in facts.lost)
         self.status = facts.status or self.status
-        self._add_failures(facts.failures)
+        self._add_failures(self._with_step(one) for one in facts.failures)
 
     def _add_measurements(
         self, key: str, some: Sequence[WorkerFacts], in_progress: int, time_s: float
@@ -233,11 +235,11 @@ class RunHistory:
         """Go on to later steps of rows and spans.
 
         Of a run of spans no metric tells a step, and none does after the end of the worker that
-        has told them.
+        has told them. Critical paths come later than their spans, and those of many steps at once.
         """
-        of_steps: Sequence[RowFacts | StepFacts] = [*facts.rows, *facts.steps]
-        steps = [one.step for one in of_steps if one.attempt == self.attempt]
-        self.is_told_by_spans &= not facts.step and not any(steps)
+        of_rows = [row.step for row in facts.rows if row.attempt == self.attempt]
+        steps = of_rows + [one.step for one in facts.steps if one.attempt == self.attempt]
+        self.is_told_by_spans &= not facts.step and not any(of_rows)
         if self.is_told_by_spans:
             told = sorted({span.step for span in facts.spans if span.step})
             self._ended = max([self._ended, *told])
@@ -254,6 +256,13 @@ class RunHistory:
             self.returned_roles.add(worker.rpartition("/")[0])
             _remove_last(self.losses, [one.worker == worker for one in self.losses])
             _remove_last(self.failures, [one.worker == worker for one in self.failures])
+
+    def _with_step(self, failure: WorkerFailure) -> WorkerFailure:
+        """Return a failure with the last step of its worker's spans, if nothing else tells one."""
+        if failure.step is not None or not self.is_told_by_spans:
+            return failure
+        own = (of[failure.worker].steps for of in self.spans.values() if failure.worker in of)
+        return replace(failure, step=max((steps[-1] for steps in own), default=None))
 
     def _add_failures(self, failures: Iterable[WorkerFailure]) -> None:
         """Add failures; a known one has changed, because its worker was replaced."""

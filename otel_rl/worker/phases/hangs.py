@@ -1,7 +1,8 @@
 """Reports the stack of a flow whose phase takes much longer than that phase ever took here.
 
 The exporter thread looks once per export at the phases that are open, and remembers for each name
-the longest one that it has seen end. So nothing is added to opening and closing a phase.
+the longest one that it has seen end, a slow start aside. So nothing is added to opening and closing
+a phase.
 """
 
 import os
@@ -15,6 +16,7 @@ from otel_rl.worker.phases.exclusive_time import Timeline, TimelineView
 __all__ = ["HangWatch", "Stack"]
 
 _LONGEST: Final = 3  # times the longest one so far
+_START: Final = 5  # of a name, which may compile, load and fill caches
 _MAX_NAMES: Final = 256
 _MAX_TOLD: Final = 4  # flows in one export
 _AGAIN_NS: Final = 300_000_000_000  # the journal keeps what was delivered for ten minutes
@@ -64,6 +66,26 @@ class _Seen:
         self.tell_at_ns = 0
 
 
+class _Ended:
+    """Phases of one name that were seen and have ended."""
+
+    def __init__(self) -> None:
+        self._seen = 0
+        self._start_ns = self._later_ns = 0
+
+    def add(self, age_ns: int) -> None:
+        self._seen += 1
+        if self._seen <= _START:
+            self._start_ns = max(self._start_ns, age_ns)
+        else:
+            self._later_ns = max(self._later_ns, age_ns)
+
+    @property
+    def longest_ns(self) -> int:
+        """Return the longest one after the start, if there is any."""
+        return self._later_ns or self._start_ns
+
+
 class HangWatch:
     """Phases of one process that are open for too long. One thread.
 
@@ -79,7 +101,7 @@ class HangWatch:
 
     def forget(self) -> None:
         """Reset in a forked child."""
-        self._longest_ns: dict[str, int] = {}
+        self._ended: dict[str, _Ended] = {}
         self._open: dict[tuple[int, int], _Seen] = {}
 
     def look(self, now_ns: int, wall_ns: int) -> list[Stack]:
@@ -111,14 +133,15 @@ class HangWatch:
         return found
 
     def _is_too_old(self, one: _Seen) -> bool:
-        usual_ns = _LONGEST * self._longest_ns.get(one.name, 0)
+        ended = self._ended.get(one.name)
+        usual_ns = 0 if ended is None else _LONGEST * ended.longest_ns
         return one.age_ns >= max(self._after_ns, usual_ns, one.tell_at_ns)
 
     def _remember(self, one: _Seen) -> None:
-        longest_ns = max(one.age_ns, self._longest_ns.pop(one.name, 0))
-        self._longest_ns[one.name] = longest_ns
-        if len(self._longest_ns) > _MAX_NAMES:
-            del self._longest_ns[next(iter(self._longest_ns))]
+        ended = self._ended[one.name] = self._ended.pop(one.name, None) or _Ended()
+        ended.add(one.age_ns)
+        if len(self._ended) > _MAX_NAMES:
+            del self._ended[next(iter(self._ended))]
 
     def _stack(self, timeline: Timeline, view: TimelineView, wall_ns: int) -> Stack:
         # Not before something hangs.

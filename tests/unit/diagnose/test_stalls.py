@@ -131,6 +131,20 @@ def test_a_stopped_process_is_named_and_not_those_that_have_left_the_phase_since
     assert "trainer/1 has been in train for 12.5 s" in found.words
 
 
+@pytest.mark.parametrize(("own", "told"), [(58.0, [58.0]), (59.0, [])])
+def test_who_stands_still_behind_others_tells_its_own_step(own: float, told: list[float]) -> None:
+    facts = hung(1, 60, 30)
+    facts[-1] = facts[-1]._replace(
+        workers={
+            **facts[-1].workers,
+            "trainer/worker/step/number": [WorkerFacts("trainer/0", None, 1, own, 0)],
+        }
+    )
+    (found,) = stalls(facts)
+    assert found.worker == "trainer/0"
+    assert [one.after for one in found.evidence if one.what == "step"] == told
+
+
 def test_a_push_that_does_not_end_holds_up_all_who_wait_for_weights() -> None:
     facts = hung(1, 60, 30, phase=None)
     ages = {

@@ -33,6 +33,7 @@ def add_exports(
             continue
         state.is_watching = True
         worker.sends_exit_report = worker.sends_exit_report or export.sends_exit_report
+        worker.has_worked = worker.has_worked or export.has_work
         state.liveness.exported(export.worker, worker, export.time_ns, received_ns)
         is_held = export.worker.index is not None and worker.standing is WorkerStanding.ALIVE
         intake.goodput.exported(worker, export.time_ns, is_held=is_held)

@@ -85,6 +85,20 @@ def test_a_phase_that_was_long_before_may_be_long_again(started: Sink) -> None:
         assert len(look(watch, 11)) == 1
 
 
+@pytest.mark.parametrize(("seen", "after_s"), [(4, 150), (5, 12)])
+def test_a_slow_start_is_no_measure_of_what_comes_after_a_few(
+    started: Sink, seen: int, after_s: float
+) -> None:
+    watch = HangWatch(10)
+    for age_s in [50.0, *[4.0] * seen]:
+        with blocked(lambda: RELEASE.wait()):
+            look(watch, age_s)
+        assert watch.look(monotonic_ns(), 0) == []
+    with blocked(lambda: RELEASE.wait()):
+        assert look(watch, after_s - 1) == []
+        assert len(look(watch, after_s + 1)) == 1
+
+
 def test_it_is_told_again_at_twice_the_age_and_every_five_minutes(started: Sink) -> None:
     watch = HangWatch(10)
     with blocked(lambda: RELEASE.wait()):
