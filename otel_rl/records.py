@@ -583,6 +583,17 @@ class WorkerFailure:
         return f"{self.worker}{what}{self._when}{after}"
 
     @property
+    def in_a_live_run(self) -> str:
+        """Return the same of a run that goes on: a silent process may be alive."""
+        if self.error is not None or self.recovery_s is not None:
+            return str(self)
+        since = "" if self.step is None else f" since step {self.step}"
+        may_be = "killed, frozen, or cut off"
+        if not self.reports_ends:
+            may_be = "killed, stopped in order, frozen or cut off (its SDK reports no end)"
+        return f"{self.worker} has reported nothing{since}: {may_be}"
+
+    @property
     def as_crash(self) -> str:
         """Return the same about the failure that ended the run, in one line without its message."""
         by = f" by {self.error}" if self.error in _SIGNALS else ""

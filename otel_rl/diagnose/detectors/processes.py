@@ -73,7 +73,7 @@ def crashes(history: RunHistory) -> Iterator[Cause]:
     yield Cause(
         Kind.CRASH,
         0.99,
-        failure.as_crash if has_crashed else _in_words(failure),
+        failure.as_crash if has_crashed else failure.in_a_live_run,
         role=role,
         worker=failure.worker,
         since=failure.step,
@@ -103,17 +103,6 @@ def first_failure(history: RunHistory) -> WorkerFailure | None:
         if is_long and more <= _MORE_STEPS:
             return one
     return first
-
-
-def _in_words(failure: WorkerFailure) -> str:
-    """Return a failure in a run that goes on: a silent process may be alive."""
-    if failure.error is not None or failure.recovery_s is not None:
-        return str(failure)
-    since = "" if failure.step is None else f" since step {failure.step}"
-    may_be = "killed, frozen, or cut off"
-    if not failure.reports_ends:
-        may_be = "killed, stopped in order, frozen or cut off (its SDK reports no end)"
-    return f"{failure.worker} has reported nothing{since}: {may_be}"
 
 
 def _lost_peer(history: RunHistory, failure: WorkerFailure) -> Cause | None:

@@ -492,10 +492,12 @@ def _cause(
 ) -> Cause:
     roles = {worker.rpartition("/")[0] for worker in workers}
     worker = workers[0] if len(workers) == 1 else None
+    lost = [one for one in history.failures if one.worker in workers and one.recovery_s is None]
+    ends = "".join(f"; {one.in_a_live_run}" for one in lost[-1:])
     return Cause(
         Kind.STALL,
         0.96,
-        words,
+        words + ends,
         role=roles.pop() if len(roles) == 1 else None,
         worker=worker,
         phase=phase,

@@ -135,6 +135,27 @@ def test_healthy_says_so_where_no_time_was_measured() -> None:
     assert summary(diagnose(made())) == "no fault found"
 
 
+@pytest.mark.parametrize(
+    ("key", "told"),
+    [
+        ("trainer/update/latency", "logged times of 1"),
+        ("phase/trainer/update", "spans or phases of 1"),
+        ("trainer/loss", "no spans or phases"),
+    ],
+)
+def test_logged_times_are_called_neither_spans_nor_phases(key: str, told: str) -> None:
+    facts = [
+        Facts(
+            step * S,
+            step,
+            rows=[RowFacts(step, step * S, {key: 0.5})],
+            workers={key: [WorkerFacts("trainer/0", step, 1, 0.5, 0)]},
+        )
+        for step in range(1, 21)
+    ]
+    assert f"20 steps, 1 worker, {told}" in diagnose(RunHistory(facts)).seen
+
+
 def test_one_step_is_called_a_step() -> None:
     assert next(iter(in_words(diagnose(made(), (30, 30))))).startswith("step 30: ")
 

@@ -7,7 +7,7 @@ from otel_rl.diagnose.history.records import Facts, SpanFacts, WorkerFacts
 from otel_rl.diagnose.history.rhythm import Rhythm
 from otel_rl.diagnose.history.run_history import RunHistory
 from otel_rl.diagnose.result import Cause, Kind
-from otel_rl.records import ExperimentStatus
+from otel_rl.records import ExperimentStatus, WorkerFailure
 from tests.unit.diagnose.standing import AGE, hung, snapshots
 
 
@@ -129,6 +129,21 @@ def test_a_stopped_process_is_named_and_not_those_that_have_left_the_phase_since
     (found,) = stalls(facts)
     assert (found.worker, found.phase) == ("trainer/1", "train")
     assert "trainer/1 has been in train for 12.5 s" in found.words
+
+
+def test_a_stall_names_the_end_of_the_worker_that_all_wait_for() -> None:
+    facts = hung(1, 60, 60, phase=None)
+    for step, one in enumerate(facts[:60]):
+        train = SpanFacts(step, "trainer", "train", "trainer/0", False, 1, 0.5, 0.5, 0)
+        facts[step] = one._replace(spans=[train])
+    for place, one in enumerate(facts):
+        heard = ["trainer/0", "reward/0"] if place < 61 else ["reward/0"]
+        facts[place] = one._replace(lags=[(worker, 0.1) for worker in heard])
+    lost = WorkerFailure("trainer/0", facts[60].time_ns, step=59, reports_ends=False)
+    facts[75] = facts[75]._replace(lost=["trainer/0"], failures=[lost])
+    (found,) = diagnose(RunHistory(facts)).causes
+    assert (found.kind, found.worker) == (Kind.STALL, "trainer/0")
+    assert "trainer/0 has reported nothing since step 59: killed, stopped in" in found.words
 
 
 @pytest.mark.parametrize(("own", "told"), [(58.0, [58.0]), (59.0, [])])
