@@ -349,12 +349,16 @@ class Export:
             does not define it.
         sends_exit_report: True if the worker announces its orderly end.
         has_work: True if spans of it have a step or a phase: not those of a process that starts.
+        host: Of the worker; empty if it is unknown.
+        pid: Of the worker's process there; None if it is unknown.
     """
 
     worker: Worker
     time_ns: int
     sends_exit_report: bool = False
     has_work: bool = False
+    host: str = ""
+    pid: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -116,7 +116,8 @@ def _placed(cause: Cause, places: Mapping[str, Place]) -> Cause:
     place = places.get(cause.worker or "")
     if place is None:
         return cause
-    cause = replace(cause, host=place.host, pid=place.pid)
+    pid = cause.pid if place.pid is None else place.pid
+    cause = replace(cause, host=place.host or cause.host, pid=pid)
     if cause.kind not in _STANDING or not place.stack:
         return cause
     if not _is_of_now(cause, place):

@@ -73,7 +73,8 @@ class _Found:
     Attributes:
         spans: In the order of the request.
         steps: Durations of the steps of other programs, whose measurements carry no step.
-        workers: The senders, and whether spans of them have a step or a phase.
+        workers: The workers that have sent them, and whether spans have a step or a phase.
+        senders: Their resources.
         sampled: Latest end of a span that says that others of its step may have been dropped, by
             worker.
     """
@@ -81,23 +82,29 @@ class _Found:
     spans: list[SpanRecord]
     steps: list[Measurements]
     workers: dict[Worker, bool]
+    senders: dict[Worker, Sender]
     sampled: dict[Worker, int]
 
     @property
     def exports(self) -> list[Export]:
         """Return the lease of each sender."""
-        return [Export(worker, 0, has_work=has_work) for worker, has_work in self.workers.items()]
+        return [
+            Export(worker, 0, has_work=has_work, host=self.senders[worker].host,
+                   pid=self.senders[worker].pid)
+            for worker, has_work in self.workers.items()
+        ]  # fmt: skip
 
 
 def _decoded(batch: Batch, most: int) -> Iterator[_Found]:
     """Yield the same objects each time, complete in the last one."""
-    found = _Found([], [], {}, {})
+    found = _Found([], [], {}, {}, {})
     yield found
     for resource_spans in ExportTraceServiceRequest.FromString(batch.payload).resource_spans:
         resource = resource_spans.resource
         sender = sender_of(resource.SerializeToString())
         worker = sender.worker
         has_work = found.workers.get(worker, False)
+        found.senders[worker] = sender
         host = _host(resource) or worker.instance
         for scope_spans in resource_spans.scope_spans:
             is_tail_sampled = any(

@@ -141,6 +141,7 @@ class Facts(NamedTuple):
         status: Of the run by its workers, as ``ExperimentStatus``; empty before the first export.
         attempt: In progress.
         returned: Workers whose loss is withdrawn: they were silent, and report again.
+        places: (worker, host, process id there) of new ones; an empty host is unknown.
     """
 
     time_ns: int
@@ -155,6 +156,7 @@ class Facts(NamedTuple):
     status: str = ""
     attempt: int = 1
     returned: Sequence[str] = ()
+    places: Sequence[tuple[str, str, int | None]] = ()
 
     def encode(self) -> bytes:
         """Encode as compressed JSON, in which NaN and infinities are strings."""
@@ -162,7 +164,7 @@ class Facts(NamedTuple):
         after = (
             *(self.spans, self.lags, self.lost),
             *([astuple(one) for one in self.failures], self.status, self.attempt),
-            self.returned,
+            *(self.returned, self.places),
         )
         parts = _json(before)[:-1], _encode_workers(self.workers), _json(after)[1:]
         return zlib.compress(b",".join(parts), level=1)
@@ -173,6 +175,7 @@ class Facts(NamedTuple):
         time_ns, step, rows, steps, workers, spans, lags, lost, failures, status, attempt, *rest = (
             _read_json(zlib.decompress(body))
         )
+        returned, places = [*rest, (), ()][:2]  # not in journals of format 10, and 13
         return cls(
             time_ns,
             step,
@@ -185,7 +188,8 @@ class Facts(NamedTuple):
             [WorkerFailure(*one) for one in failures],
             status,
             attempt,
-            *rest,  # not in journals of format 10
+            returned,
+            [(worker, host, pid) for worker, host, pid in places],
         )
 
 

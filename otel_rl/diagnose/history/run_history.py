@@ -12,7 +12,6 @@ from typing import Any, Final, NamedTuple, Protocol, Self, TypeVar
 from otel_rl.diagnose.history.records import (
     PARTIAL_PATH,
     Facts,
-    RowFacts,
     StepFacts,
     WorkerFacts,
 )
@@ -91,6 +90,7 @@ class RunHistory:
         losses: In order of time.
         returned_roles: Of workers that were missed, and reported again.
         failures: Of workers, with their causes, in order of time.
+        places: By worker, its host, empty if unknown, and process id there.
         status: Of the run by its workers at its last record.
         is_told_by_spans: Whether nothing but spans has told a step.
         attempt: Of the steps.
@@ -106,6 +106,7 @@ class RunHistory:
         self.losses: list[Loss] = []
         self.returned_roles: set[str] = set()
         self.failures: list[WorkerFailure] = []
+        self.places: dict[str, tuple[str, int | None]] = {}
         self.status = ""
         self._begin(1)
         for one in facts:
@@ -205,6 +206,7 @@ class RunHistory:
                 self.waits.add(phase)
         for worker, lag_s in facts.lags:
             self.lags[worker].add(step, time_s, lag_s)
+        self.places.update((worker, (host, pid)) for worker, host, pid in facts.places)
         self._withdraw_losses(facts.returned)
         at = self.last if self.is_told_by_spans else step
         self.losses.extend(Loss(at, time_s, worker) for worker in facts.lost)
@@ -352,6 +354,7 @@ class RunHistory:
         part.unspanned, part.waits = self.unspanned, self.waits
         part.lags = _of_steps(self.lags, first, last)
         part.silences, part.returned_roles = self.silences, self.returned_roles
+        part.places = self.places
         part.losses = [loss for loss in self.losses if first <= loss.step <= last]
         is_end = last >= self.last
         part.failures = [

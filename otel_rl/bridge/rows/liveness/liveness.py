@@ -5,7 +5,8 @@ has recovered when another instance takes the place of the failed one: with the 
 new one where no index is known. A worker with an exit report is no longer expected. An SDK without
 exit reports may send nothing while nothing changes: if its instance reports again, it was silent,
 its failure is withdrawn, and its lease lasts three such silences from then on. One that has sent
-spans or logs only while it started, none of a step or a phase, has no more to send, and is no failure: it is not expected.
+spans or logs only while it started, none of a step or a phase, has no more to send, and is no
+failure: it is not expected.
 
         last export            first export of the next instance
     -------|..........lease..........|            failure, at the end of the lease
