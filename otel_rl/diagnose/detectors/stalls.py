@@ -502,8 +502,20 @@ def _cause(
         worker=worker,
         phase=phase,
         since=history.last,
-        evidence=[*evidence, *own_step(history, worker, before=history.last)],
+        evidence=[
+            *_time_without_a_step(history),
+            *evidence,
+            *own_step(history, worker, before=history.last),
+        ],
     )
+
+
+def _time_without_a_step(history: RunHistory) -> Iterator[Evidence]:
+    rhythm = Rhythm.of(history)
+    if rhythm is not None:
+        yield Evidence(
+            "time without a step", before=rhythm.usual_s, after=rhythm.stands_s, unit="s"
+        )
 
 
 def own_step(history: RunHistory, worker: str | None, *, before: int) -> Sequence[Evidence]:

@@ -138,7 +138,7 @@ class HangWatch:
         return one.age_ns >= max(self._after_ns, usual_ns, one.tell_at_ns)
 
     def _remember(self, one: _Seen) -> None:
-        ended = self._ended[one.name] = self._ended.pop(one.name, None) or _Ended()
+        ended = self._ended[one.name] = self._ended.pop(one.name, _Ended())
         ended.add(one.age_ns)
         if len(self._ended) > _MAX_NAMES:
             del self._ended[next(iter(self._ended))]

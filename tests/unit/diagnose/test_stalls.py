@@ -25,6 +25,9 @@ def test_no_step_for_far_longer_than_steps_take_is_a_stall_whatever_their_length
 ) -> None:
     (cause,) = stalls(hung(step_s, steps, for_s, phase=phase))
     assert cause.since == steps - 1
+    stands = cause.evidence[0]
+    assert stands.before == pytest.approx(step_s, rel=0.1, abs=0.5)  # snapshots are a second apart
+    assert stands.after == pytest.approx(for_s, rel=0.1)
 
 
 @pytest.mark.parametrize(("step_s", "for_s"), [(0.05, 8), (0.2, 8), (5, 40), (60, 500)])
