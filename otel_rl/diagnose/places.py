@@ -9,7 +9,8 @@ from dataclasses import replace
 from typing import Final, NamedTuple
 
 from otel_rl.diagnose.detectors.stalls import SAVE_S
-from otel_rl.diagnose.result import OWN_STEP, Cause, Diagnosis, Kind, Verdict
+from otel_rl.diagnose.history.records import OWN_STEP
+from otel_rl.diagnose.result import Cause, Diagnosis, Kind, Verdict
 
 __all__ = ["Place", "with_places"]
 

@@ -3,13 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final
 
-__all__ = ["OWN_STEP", "Cause", "Diagnosis", "Evidence", "Kind", "Verdict"]
-
-OWN_STEP: Final = "worker/step/number"
-"""Key, after the role, of the step in which a worker is."""
-
+__all__ = ["Cause", "Diagnosis", "Evidence", "Kind", "Verdict"]
 
 class Kind(StrEnum):
     """Kind of fault."""

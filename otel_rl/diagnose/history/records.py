@@ -20,6 +20,7 @@ from otel_rl.records import WorkerFailure
 __all__ = [
     "ALL_RECORDED",
     "MOST_EXTREME",
+    "OWN_STEP",
     "PARTIAL_PATH",
     "Facts",
     "RowFacts",
@@ -36,6 +37,9 @@ Of more it has ``MOST_EXTREME``: that another one is absent tells nothing.
 
 MOST_EXTREME: Final = 32
 """Workers of a larger number that are recorded: those with the lowest and the highest means."""
+
+OWN_STEP: Final = "worker/step/number"
+"""Key, after the role, of the step in which a worker is."""
 
 PARTIAL_PATH: Final = "critical_path/partial"
 """Key: number of workers whose spans the critical path of a step may lack."""

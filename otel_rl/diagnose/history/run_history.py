@@ -10,6 +10,7 @@ from sys import getsizeof
 from typing import Any, Final, NamedTuple, Protocol, Self, TypeVar
 
 from otel_rl.diagnose.history.records import (
+    OWN_STEP,
     PARTIAL_PATH,
     Facts,
     StepFacts,
@@ -260,8 +261,19 @@ class RunHistory:
             _remove_last(self.failures, [one.worker == worker for one in self.failures])
 
     def _with_step(self, failure: WorkerFailure) -> WorkerFailure:
-        """Return a failure with the last step of its worker's spans, if nothing else tells one."""
-        if failure.step is not None or not self.is_told_by_spans:
+        """Return a failure with the step in which its worker was.
+
+        Metrics tell a step at its end, so the one after the last known is in progress; of a run of
+        spans the worker's own ones tell it.
+        """
+        if failure.step is not None:
+            role = failure.worker.rpartition("/")[0]
+            track = self.workers.get(f"{role}/{OWN_STEP}", {}).get(failure.worker)
+            told = track.finite().values if track is not None else ()
+            if failure.error is not None or not told or told[-1] <= failure.step:
+                return failure
+            return replace(failure, step=failure.step + 1)
+        if not self.is_told_by_spans:
             return failure
         own = (of[failure.worker].steps for of in self.spans.values() if failure.worker in of)
         return replace(failure, step=max((steps[-1] for steps in own), default=None))

@@ -117,6 +117,18 @@ def test_a_dead_worker_is_told_at_the_step_of_its_last_sign() -> None:
         assert report.verdict is not Verdict.HEALTHY
 
 
+@pytest.mark.parametrize(("own", "told"), [(19.0, 20), (20.0, 20), (21.0, 21), (23.0, 21)])
+@pytest.mark.parametrize("error", [None, "RuntimeError"])
+def test_a_dead_worker_was_in_the_step_after_the_last_known_one_if_it_told_a_later_one(
+    own: float, told: int, error: str | None
+) -> None:
+    number = {"trainer/worker/step/number": [WorkerFacts("trainer/1", None, 1, own, 0)]}
+    lost = WorkerFailure("trainer/1", 20 * S, error, step=20)
+    facts = [Facts(20 * S, 20, workers=number), Facts(35 * S, 22, failures=[lost])]
+    (failure,) = RunHistory(facts).failures
+    assert failure.step == (20 if error else told)
+
+
 def test_a_lost_worker_that_reports_again_is_not_gone() -> None:
     assert [*doubts(World(lost={30: ["actor/1"]}).history())] == []
     assert [*doubts(World(lost={30: ["actor/9"]}).history())] == ["actor/9 stopped reporting"]
