@@ -6,6 +6,7 @@ from enum import StrEnum
 
 __all__ = ["Cause", "Diagnosis", "Evidence", "Kind", "Verdict"]
 
+
 class Kind(StrEnum):
     """Kind of fault."""
 
