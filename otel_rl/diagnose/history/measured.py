@@ -90,6 +90,11 @@ class Measured:
         self._split()
         return self._pairs[place]
 
+    def means(self, worker: str) -> Track:
+        """Return the means of a worker as they came; none if it has not measured."""
+        place = self._places.get(worker)
+        return Track() if place is None else self.of(place).means
+
     def memory_bytes(self) -> int:
         """Return the memory of columns and series."""
         columns = (self._who, self._steps, self._times_s, self._totals, self._numbers)

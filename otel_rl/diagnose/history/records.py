@@ -20,6 +20,7 @@ from otel_rl.records import WorkerFailure
 __all__ = [
     "ALL_RECORDED",
     "MOST_EXTREME",
+    "OWN_STEP",
     "PARTIAL_PATH",
     "Facts",
     "RowFacts",
@@ -37,6 +38,9 @@ Of more it has ``MOST_EXTREME``: that another one is absent tells nothing.
 
 MOST_EXTREME: Final = 32
 """Workers of a larger number that are recorded: those with the lowest and the highest means."""
+
+OWN_STEP: Final = "worker/step/number"
+"""Key, after the role, of the step in which a worker is."""
 
 PARTIAL_PATH: Final = "critical_path/partial"
 """Key: number of workers whose spans the critical path of a step may lack."""
@@ -142,6 +146,7 @@ class Facts(NamedTuple):
         status: Of the run by its workers, as ``ExperimentStatus``; empty before the first export.
         attempt: In progress.
         returned: Workers whose loss is withdrawn: they were silent, and report again.
+        places: (worker, host, process id there) of new ones; an empty host is unknown.
     """
 
     time_ns: int
@@ -156,6 +161,7 @@ class Facts(NamedTuple):
     status: str = ""
     attempt: int = 1
     returned: Sequence[str] = ()
+    places: Sequence[tuple[str, str, int | None]] = ()
 
     def encode(self) -> bytes:
         """Encode as compressed JSON, in which NaN and infinities are strings."""
@@ -163,7 +169,7 @@ class Facts(NamedTuple):
         after = (
             *(self.spans, self.lags, self.lost),
             *([astuple(one) for one in self.failures], self.status, self.attempt),
-            self.returned,
+            *(self.returned, self.places),
         )
         parts = _json(before)[:-1], _encode_workers(self.workers), _json(after)[1:]
         return zlib.compress(b",".join(parts), level=1)
@@ -174,6 +180,7 @@ class Facts(NamedTuple):
         time_ns, step, rows, steps, workers, spans, lags, lost, failures, status, attempt, *rest = (
             _read_json(zlib.decompress(body))
         )
+        returned, places = [*rest, (), ()][:2]  # not in journals of format 10, and 13
         return cls(
             time_ns,
             step,
@@ -186,7 +193,8 @@ class Facts(NamedTuple):
             [WorkerFailure(*one) for one in failures],
             status,
             attempt,
-            *rest,  # not in journals of format 10
+            returned,
+            [(worker, host, pid) for worker, host, pid in places],
         )
 
 

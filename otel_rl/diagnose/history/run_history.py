@@ -4,6 +4,7 @@ import sys
 from collections import defaultdict
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from copy import copy
+from dataclasses import replace
 from itertools import compress
 from math import isinf
 from sys import getsizeof
@@ -11,9 +12,9 @@ from typing import Any, Final, NamedTuple, Protocol, Self, TypeVar
 
 from otel_rl.diagnose.history.measured import Measured, SeriesOfWorkers, cut
 from otel_rl.diagnose.history.records import (
+    OWN_STEP,
     PARTIAL_PATH,
     Facts,
-    RowFacts,
     StepFacts,
     columns_of,
 )
@@ -92,6 +93,7 @@ class RunHistory:
         losses: In order of time.
         returned_roles: Of workers that were missed, and reported again.
         failures: Of workers, with their causes, in order of time.
+        places: By worker, its host, empty if unknown, and process id there.
         status: Of the run by its workers at its last record.
         is_told_by_spans: Whether nothing but spans has told a step.
         attempt: Of the steps.
@@ -107,6 +109,7 @@ class RunHistory:
         self.losses: list[Loss] = []
         self.returned_roles: set[str] = set()
         self.failures: list[WorkerFailure] = []
+        self.places: dict[str, tuple[str, int | None]] = {}
         self.status = ""
         self._begin(1)
         for one in facts:
@@ -213,10 +216,12 @@ class RunHistory:
                 self.waits.add(phase)
         for worker, lag_s in facts.lags:
             self.lags[worker].add(step, time_s, lag_s)
+        self.places.update((worker, (host, pid)) for worker, host, pid in facts.places)
         self._withdraw_losses(facts.returned)
-        self.losses.extend(Loss(step, time_s, worker) for worker in facts.lost)
+        at = self.last if self.is_told_by_spans else step
+        self.losses.extend(Loss(at, time_s, worker) for worker in facts.lost)
         self.status = facts.status or self.status
-        self._add_failures(facts.failures)
+        self._add_failures(self._with_step(one) for one in facts.failures)
 
     def _add_measurements(self, facts: Facts, time_s: float) -> None:
         """Add measurements of workers. It takes most of the time of reading a run."""
@@ -240,11 +245,11 @@ class RunHistory:
         """Go on to later steps of rows and spans.
 
         Of a run of spans no metric tells a step, and none does after the end of the worker that
-        has told them.
+        has told them. Critical paths come later than their spans, and those of many steps at once.
         """
-        of_steps: Sequence[RowFacts | StepFacts] = [*facts.rows, *facts.steps]
-        steps = [one.step for one in of_steps if one.attempt == self.attempt]
-        self.is_told_by_spans &= not facts.step and not any(steps)
+        of_rows = [row.step for row in facts.rows if row.attempt == self.attempt]
+        steps = of_rows + [one.step for one in facts.steps if one.attempt == self.attempt]
+        self.is_told_by_spans &= not facts.step and not any(of_rows)
         if self.is_told_by_spans:
             told = sorted({span.step for span in facts.spans if span.step})
             self._ended = max([self._ended, *told])
@@ -261,6 +266,24 @@ class RunHistory:
             self.returned_roles.add(worker.rpartition("/")[0])
             _remove_last(self.losses, [one.worker == worker for one in self.losses])
             _remove_last(self.failures, [one.worker == worker for one in self.failures])
+
+    def _with_step(self, failure: WorkerFailure) -> WorkerFailure:
+        """Return a failure with the step in which its worker was.
+
+        Metrics tell a step at its end, so the one after the last known is in progress; of a run of
+        spans the worker's own ones tell it.
+        """
+        if failure.step is not None:
+            role = failure.worker.rpartition("/")[0]
+            measured = self._measured.get(f"{role}/{OWN_STEP}", Measured())
+            told = measured.means(failure.worker).finite().values
+            if failure.error is not None or not told or told[-1] <= failure.step:
+                return failure
+            return replace(failure, step=failure.step + 1)
+        if not self.is_told_by_spans:
+            return failure
+        own = (of[failure.worker].steps for of in self.spans.values() if failure.worker in of)
+        return replace(failure, step=max((steps[-1] for steps in own), default=None))
 
     def _add_failures(self, failures: Iterable[WorkerFailure]) -> None:
         """Add failures; a known one has changed, because its worker was replaced."""
@@ -351,6 +374,7 @@ class RunHistory:
         part.unspanned, part.waits = self.unspanned, self.waits
         part.lags = _of_steps(self.lags, first, last)
         part.silences, part.returned_roles = self.silences, self.returned_roles
+        part.places = self.places
         part.losses = [loss for loss in self.losses if first <= loss.step <= last]
         is_end = last >= self.last
         part.failures = [
