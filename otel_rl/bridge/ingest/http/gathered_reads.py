@@ -109,6 +109,16 @@ class GatheredReads:
         if self._unread.pop(number, None) is not None:
             self._selector.unregister(number)
 
+    def read_all(self) -> None:
+        """Read from all connections again, now."""
+        self._answered.clear()
+        for number in [*self._unread]:
+            self._read_again(number)
+
+    def close(self) -> None:
+        """Free what the operating system holds."""
+        self._selector.close()
+
     def _set_timer(self) -> None:
         if not self._has_timer:
             self._has_timer = True
@@ -126,12 +136,15 @@ class GatheredReads:
         else:
             self._leave_unread(loop.time())
         for number in ready:
-            self._selector.unregister(number)
-            self._unread.pop(number).read_again()
+            self._read_again(number)
         # Read in the next iteration of the loop, behind what is called first.
         loop.call_soon(loop.call_soon, self._parse)
         if self._unread or self._answered:
             self._set_timer()
+
+    def _read_again(self, number: int) -> None:
+        self._selector.unregister(number)
+        self._unread.pop(number).read_again()
 
     def _leave_unread(self, now_s: float) -> None:
         for connection, (number, answered_s) in [*self._answered.items()]:
