@@ -348,11 +348,17 @@ class Export:
         time_ns: All records up to this time are in this export or an earlier one; 0 if the export
             does not define it.
         sends_exit_report: True if the worker announces its orderly end.
+        has_work: True if spans of it have a step or a phase: not those of a process that starts.
+        host: Of the worker; empty if it is unknown.
+        pid: Of the worker's process there; None if it is unknown.
     """
 
     worker: Worker
     time_ns: int
     sends_exit_report: bool = False
+    has_work: bool = False
+    host: str = ""
+    pid: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -579,6 +585,17 @@ class WorkerFailure:
         back = "reported again" if self.is_same else "replaced"
         after = "" if self.recovery_s is None else f"; {back} after {self.recovery_s:.1f} s"
         return f"{self.worker}{what}{self._when}{after}"
+
+    @property
+    def in_a_live_run(self) -> str:
+        """Return the same of a run that goes on: a silent process may be alive."""
+        if self.error is not None or self.recovery_s is not None:
+            return str(self)
+        since = "" if self.step is None else f" since step {self.step}"
+        may_be = "killed, frozen, or cut off"
+        if not self.reports_ends:
+            may_be = "killed, stopped in order, frozen or cut off (its SDK reports no end)"
+        return f"{self.worker} has reported nothing{since}: {may_be}"
 
     @property
     def as_crash(self) -> str:

@@ -11,6 +11,7 @@ from bench.exam.shares import wilson
 __all__ = ["as_text", "by_fault", "figures", "table", "write_docs"]
 
 _HANG_S = 15.0  # goal
+_SHORT_S = 10.0  # steps: proof takes some of them, and of longer ones is not there within 30 s
 
 _BEGIN, _END = "<!-- exam: written by make diagnose-exam -->", "<!-- end of exam -->"
 
@@ -36,10 +37,23 @@ def figures(marks: Sequence[Mark], *, seed: int, commit: str) -> dict[str, objec
         "p90_s": _percentile(told, 0.9),
         "p50_steps": _percentile(_in_steps(faulty), 0.5),
         "p90_steps": _percentile(_in_steps(faulty), 0.9),
+        **_of_short_steps(faulty),
         **_hangs(faulty),
         "seed": seed,
         "commit": commit,
         "each": [_as_json(mark) for mark in marks],
+    }
+
+
+def _of_short_steps(faulty: Sequence[Mark]) -> dict[str, object]:
+    """Return the times to a verdict of runs with short steps."""
+    short = [mark for mark in faulty if float(str(mark.about.get("step_s", "inf"))) < _SHORT_S]
+    told = sorted(mark.told_s for mark in short if mark.told_s is not None)
+    return {
+        "short": len(short),
+        "told_short": len(told),
+        "p50_short_s": _percentile(told, 0.5),
+        "p90_short_s": _percentile(told, 0.9),
     }
 
 
@@ -78,6 +92,11 @@ def table(found: dict[str, object]) -> str:
             f"| named during the run | {found['told_in_run']} of {found['faulty']} | "
             f"half within {_seconds(found['p50_s'])}, 90 % within {_seconds(found['p90_s'])} "
             f"({found['p50_steps']} and {found['p90_steps']} steps) |"
+        ),
+        (
+            f"| the same, steps under {_SHORT_S:.0f} s | {found['told_short']} of "
+            f"{found['short']} | half within {_seconds(found['p50_short_s'])}, 90 % within "
+            f"{_seconds(found['p90_short_s'])} |"
         ),
         (
             f"| hangs named within 15 s | {found['hangs_in_time']} of {found['hangs']} | "

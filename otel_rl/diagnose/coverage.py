@@ -32,13 +32,14 @@ class Coverage(NamedTuple):
     Attributes:
         steps: Number of steps.
         workers: Number of workers.
-        timed: Number of workers with spans or phases.
+        timed: Number of workers with spans or phases, or with logged times instead.
         has_path: Whether the critical path of steps is known.
         least_ratio: The smallest lasting slowdown of steps that would be seen; None if their
             duration is unknown.
         least_work: The same of the work of most phases; None without phases.
         longest: (step, seconds, times the usual) of the longest step after the start, if that is
             far longer than others; None otherwise.
+        is_logged: Whether logged times are all that tells of parts of steps.
     """
 
     steps: int
@@ -48,10 +49,12 @@ class Coverage(NamedTuple):
     least_ratio: float | None
     least_work: float | None = None
     longest: tuple[int, float, float] | None = None
+    is_logged: bool = False
 
     def __str__(self) -> str:
         """Return it in words."""
-        of = f"spans or phases of {self.timed}" if self.timed else "no spans or phases"
+        kind = "logged times" if self.is_logged else "spans or phases"
+        of = f"{kind} of {self.timed}" if self.timed else "no spans or phases"
         path = "" if self.has_path else f", no critical path ({_NO_PATH})"
         workers = f"{self.workers} worker{'' if self.workers == 1 else 's'}"
         return f"{self.steps} steps, {workers}, {of}{path}; {self._least}{self._once}"
@@ -100,6 +103,10 @@ def coverage(history: RunHistory) -> Coverage:
         least_ratio,
         least_work,
         _longest(times_s),
+        all(
+            place in history.unspanned and f"phase/{place}" not in history.workers
+            for place in history.spans
+        ),
     )
 
 

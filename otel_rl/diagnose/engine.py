@@ -130,6 +130,7 @@ def diagnose(
     symptoms = list(_symptoms(part))
     if passed and steps is None and not causes:
         causes = _passed(history)
+    causes = [_placed(history, one) for one in causes]
     found_nothing = not causes and not symptoms
     why_not: Sequence[str] = ()
     if found_nothing:
@@ -260,6 +261,14 @@ def _with_worker(history: RunHistory, cause: Cause) -> Cause:
     known = (history.lags, *history.workers.values(), *history.spans.values())
     workers = {name for of in known for name in of if name.startswith(f"{cause.role}/")}
     return replace(cause, worker=workers.pop()) if len(workers) == 1 else cause
+
+
+def _placed(history: RunHistory, cause: Cause) -> Cause:
+    """Set the host and process of a cause's worker, if they are known."""
+    place = history.places.get(cause.worker or "")
+    if place is None:
+        return cause
+    return replace(cause, host=place[0] or cause.host, pid=place[1])
 
 
 def _symptoms(history: RunHistory) -> Iterator[str]:

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Final, NamedTuple
 
 from otel_rl.diagnose.detectors.stalls import SAVE_S
+from otel_rl.diagnose.history.records import OWN_STEP
 from otel_rl.diagnose.result import Cause, Diagnosis, Kind, Verdict
 
 __all__ = ["Place", "with_places"]
@@ -105,14 +106,19 @@ def _is_of_now(cause: Cause, place: Place) -> bool:
     """Return whether the worker stands, and has not gone on since its stack was told."""
     if cause.until is not None:
         return False
-    return place.step is None or cause.since is None or place.step >= cause.since
+    if place.step is None or cause.since is None:
+        return True
+    # Others may be further than the worker.
+    own = [one.after for one in cause.evidence if one.key == OWN_STEP and one.after is not None]
+    return place.step >= min([cause.since, *own])
 
 
 def _placed(cause: Cause, places: Mapping[str, Place]) -> Cause:
     place = places.get(cause.worker or "")
     if place is None:
         return cause
-    cause = replace(cause, host=place.host, pid=place.pid)
+    pid = cause.pid if place.pid is None else place.pid
+    cause = replace(cause, host=place.host or cause.host, pid=pid)
     if cause.kind not in _STANDING or not place.stack:
         return cause
     if not _is_of_now(cause, place):

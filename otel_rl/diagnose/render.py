@@ -75,7 +75,9 @@ def _place(cause: Cause) -> Iterator[str]:
 def _evidence(evidence: Evidence) -> str:
     of = f" of {evidence.worker}" if evidence.worker else ""
     key = f" ({evidence.key})" if evidence.key else ""
-    if evidence.before is None or evidence.after is None:
+    if evidence.after is None:
         return f"{evidence.what}{of}{key}"
     unit = f" {evidence.unit}" if evidence.unit else ""
+    if evidence.before is None:
+        return f"{evidence.what}{of}: {evidence.after:.3g}{unit}{key}"
     return f"{evidence.what}{of}: {evidence.before:.3g} -> {evidence.after:.3g}{unit}{key}"

@@ -4,7 +4,9 @@ So is what is derived from its series and kept from look to look.
 """
 
 import random
+from collections import defaultdict
 from collections.abc import Sequence
+from operator import itemgetter
 
 import pytest
 from hypothesis import given
@@ -160,3 +162,24 @@ def test_what_is_kept_from_look_to_look_is_what_a_first_look_derives(
     for number, facts in enumerate(some, 1):
         growing.add(facts)
         assert derived(growing.history()) == derived(RunHistory(some[:number]))
+
+
+@given(snapshots())
+def test_series_have_each_measurement_once_in_order_of_steps(some: list[Facts]) -> None:
+    told = [Facts(facts.time_ns, facts.step, workers=facts.workers) for facts in some]
+    expected: dict[tuple[str, str], list[tuple[int, float, float, int]]] = defaultdict(list)
+    for facts in told:
+        at_s = (facts.time_ns - told[0].time_ns) / 1e9
+        for key, of in facts.workers.items():
+            for one in of:
+                step = facts.step if one.step is None else one.step
+                if one.measurements:
+                    mean = one.total / one.measurements
+                    expected[key, one.worker].append((step, at_s, mean, one.measurements))
+    history = RunHistory(Facts.decode(facts.encode()) for facts in told)
+    assert {(key, worker) for key, of in history.workers.items() for worker in of} == {*expected}
+    for (key, worker), columns in expected.items():
+        means, numbers = history.workers[key][worker], history.measurements[key][worker]
+        found = zip(means.steps, means.times_s, means.values, numbers.values, strict=True)
+        assert [*found] == sorted(columns, key=itemgetter(0))
+        assert [*numbers.steps] == [*means.steps]

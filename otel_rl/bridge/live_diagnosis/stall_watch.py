@@ -1,6 +1,7 @@
 """Notices that a run may stand still, by how its newest step came on. Time is an argument."""
 
 from collections import deque
+from collections.abc import Callable
 from math import inf
 from typing import Final
 
@@ -23,7 +24,13 @@ def _half_sure_s(rhythm: Rhythm) -> float:
     return min(2 * suspicious_s(rhythm), stall_s(rhythm))
 
 
-_LIMITS: Final = (_late_s, suspicious_s, _half_sure_s, stall_s)
+def _again_s(times: float) -> Callable[[Rhythm], float]:
+    return lambda rhythm: times * stall_s(rhythm)
+
+
+# A diagnosis may know of later steps, by rows of workers that lead, and of work that takes longer:
+# it sees a stall a step or two after this does.
+_LIMITS: Final = (_late_s, suspicious_s, _half_sure_s, stall_s, *map(_again_s, (1.2, 1.5, 2.0)))
 
 # Enough for the time of usual steps, and to have seen one with a checkpoint.
 _MAX_TOLD: Final = 500
@@ -32,8 +39,8 @@ _MAX_TOLD: Final = 500
 class StallWatch:
     """Watches one run.
 
-    A stall is noticed when phases may tell it, when they are far longer than ever, and when it is
-    one without them: what is known of it later is for the next look.
+    A stall is noticed when phases may tell it, when they are far longer than ever, when it is one
+    without them, and a few times after that: what is known of it later is for the next look.
     """
 
     def __init__(self) -> None:

@@ -137,7 +137,13 @@ def _metric_parts(batch: Batch, most: int = PART) -> Iterator[Decoded]:
                 points.append(others)
         sent_ns = beat_ns if latest_ns is None else latest_ns
         before_ns = exports[sender.worker].time_ns if sender.worker in exports else 0
-        exports[sender.worker] = Export(sender.worker, max(before_ns, sent_ns), sender.exact)
+        exports[sender.worker] = Export(
+            sender.worker,
+            max(before_ns, sent_ns),
+            sender.exact,
+            host=sender.host,
+            pid=sender.pid,
+        )
         size += _RESOURCE
     yield Decoded(_joined(points), list(exports.values()))
 

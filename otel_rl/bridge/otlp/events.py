@@ -62,7 +62,7 @@ def event_parts(batch: Batch, most: int = PART) -> Iterator[Decoded]:
         sender = sender_of(resource_logs.resource.SerializeToString())
         worker = sender.worker
         # An event renews the worker's lease, but does not show how far its measurements have come.
-        exports[worker] = Export(worker, 0, sender.exact)
+        exports[worker] = Export(worker, 0, sender.exact, host=sender.host, pid=sender.pid)
         for scope_logs in resource_logs.scope_logs:
             for record in scope_logs.log_records:
                 size += 1

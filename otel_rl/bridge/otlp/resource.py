@@ -37,6 +37,7 @@ class Sender:
     Attributes:
         worker: The process.
         host: ``host.name``, possibly empty.
+        pid: ``process.pid``; None without one.
         exact: Whether it is a worker of otel_rl: its exemplars are complete, and the points of a
             series that have a start tile time.
         knows_starts: Whether its cumulative points are an SDK's own, with true starts. A Collector
@@ -47,6 +48,7 @@ class Sender:
 
     worker: Worker
     host: str
+    pid: int | None
     exact: bool
     knows_starts: bool
     is_scraped: bool
@@ -85,6 +87,7 @@ def _read_sender(serialized: bytes) -> Sender:
     return Sender(
         worker,
         host=attributes.get("host.name", ""),
+        pid=integer(attributes.get(_PID)),
         exact=exact,
         # The resource of a scraped SDK may carry the SDK's own attributes beside the scrape's.
         knows_starts="telemetry.sdk.name" in attributes and _SCRAPED not in attributes,

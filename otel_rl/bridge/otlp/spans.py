@@ -47,8 +47,7 @@ _SPAN_ID_BYTES: Final = 8
 def decode_spans(batch: Batch) -> Decoded:
     """Decode the spans of ``batch``, in the order of the request, and their senders' leases."""
     *_, found = _decoded(batch, PART)
-    exports = [Export(worker, 0) for worker in found.workers]
-    return Decoded(found.steps, exports, spans=found.spans, sampled=found.sampled)
+    return Decoded(found.steps, found.exports, spans=found.spans, sampled=found.sampled)
 
 
 def span_parts(batch: Batch, most: int = PART) -> Iterator[Decoded]:
@@ -63,9 +62,8 @@ def span_parts(batch: Batch, most: int = PART) -> Iterator[Decoded]:
     places = range(0, max(1, len(spans)), most)
     for place in places[:-1]:
         yield Decoded((), (), spans=spans[place : place + most], has_more=True)
-    exports = [Export(worker, 0) for worker in found.workers]
     last = spans[places[-1] :]
-    yield Decoded(found.steps, exports, spans=last, sampled=found.sampled)
+    yield Decoded(found.steps, found.exports, spans=last, sampled=found.sampled)
 
 
 @dataclass(slots=True)
@@ -75,26 +73,38 @@ class _Found:
     Attributes:
         spans: In the order of the request.
         steps: Durations of the steps of other programs, whose measurements carry no step.
-        workers: The senders.
+        workers: The workers that have sent them, and whether spans have a step or a phase.
+        senders: Their resources.
         sampled: Latest end of a span that says that others of its step may have been dropped, by
             worker.
     """
 
     spans: list[SpanRecord]
     steps: list[Measurements]
-    workers: dict[Worker, None]
+    workers: dict[Worker, bool]
+    senders: dict[Worker, Sender]
     sampled: dict[Worker, int]
+
+    @property
+    def exports(self) -> list[Export]:
+        """Return the lease of each sender."""
+        return [
+            Export(worker, 0, has_work=has_work, host=self.senders[worker].host,
+                   pid=self.senders[worker].pid)
+            for worker, has_work in self.workers.items()
+        ]  # fmt: skip
 
 
 def _decoded(batch: Batch, most: int) -> Iterator[_Found]:
     """Yield the same objects each time, complete in the last one."""
-    found = _Found([], [], {}, {})
+    found = _Found([], [], {}, {}, {})
     yield found
     for resource_spans in ExportTraceServiceRequest.FromString(batch.payload).resource_spans:
         resource = resource_spans.resource
         sender = sender_of(resource.SerializeToString())
         worker = sender.worker
-        found.workers[worker] = None
+        has_work = found.workers.get(worker, False)
+        found.senders[worker] = sender
         host = _host(resource) or worker.instance
         for scope_spans in resource_spans.scope_spans:
             is_tail_sampled = any(
@@ -108,10 +118,12 @@ def _decoded(batch: Batch, most: int) -> Iterator[_Found]:
                 if marks is None:
                     continue
                 found.spans.append(_record(sent, marks, worker, host))
+                has_work = has_work or marks.step is not None or bool(marks.phase)
                 if marks.is_foreign_step and marks.step is not None:
                     found.steps.append(_duration(sent, marks.step, worker))
                 if not len(found.spans) % most:
                     yield found
+        found.workers[worker] = has_work
     yield found
 
 

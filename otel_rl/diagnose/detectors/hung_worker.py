@@ -7,6 +7,7 @@ from itertools import pairwise
 from typing import Final, NamedTuple
 
 from otel_rl.diagnose.classify import Subject, only_waits, tracks_about
+from otel_rl.diagnose.detectors.stalls import own_step
 from otel_rl.diagnose.history.departures import departed
 from otel_rl.diagnose.history.recorded import may_lack_until
 from otel_rl.diagnose.history.rhythm import Rhythm
@@ -36,6 +37,7 @@ class Hang(NamedTuple):
         longest_s: Longest time that any worker of the role has taken for it.
         since: Step in progress when it began.
         is_told: Whether the worker tells the phase in which it is.
+        own: The step in which it is, if others are further.
     """
 
     worker: str
@@ -44,6 +46,7 @@ class Hang(NamedTuple):
     longest_s: float
     since: int
     is_told: bool = True
+    own: Sequence[Evidence] = ()
 
     @property
     def as_cause(self) -> Cause:
@@ -64,7 +67,8 @@ class Hang(NamedTuple):
                     self.longest_s,
                     self.age_s,
                     "s",
-                )
+                ),
+                *self.own,
             ],
         )
 
@@ -187,7 +191,10 @@ def _hang(history: RunHistory, worker: str, phase: str, ages: Track, least_s: fl
         return None
     since = _step_at(history, begun_s)
     goes_on = history.last - since >= _STEPS
-    return Hang(worker, phase, age_s, longest_s, since) if goes_on else None
+    if not goes_on:
+        return None
+    own = own_step(history, worker, before=since)
+    return Hang(worker, phase, age_s, longest_s, since, own=own)
 
 
 def _waits(history: RunHistory, place: PhaseKey) -> bool:

@@ -58,7 +58,7 @@ def crashes(history: RunHistory) -> Iterator[Cause]:
     """Find the failure that ended the run, else the first lasting error of a worker."""
     failure = first_failure(history)
     has_crashed = history.status == ExperimentStatus.CRASHED
-    if failure is None or failure.is_interrupt:
+    if failure is None or failure.is_interrupt or _was_through(history, failure):
         return
     goes_on = not _stands_still(history, failure) and not _is_left(history, failure)
     if not has_crashed and failure.error is None and goes_on:
@@ -73,7 +73,7 @@ def crashes(history: RunHistory) -> Iterator[Cause]:
     yield Cause(
         Kind.CRASH,
         0.99,
-        failure.as_crash if has_crashed else _in_words(failure),
+        failure.as_crash if has_crashed else failure.in_a_live_run,
         role=role,
         worker=failure.worker,
         since=failure.step,
@@ -105,17 +105,6 @@ def first_failure(history: RunHistory) -> WorkerFailure | None:
     return first
 
 
-def _in_words(failure: WorkerFailure) -> str:
-    """Return a failure in a run that goes on: a silent process may be alive."""
-    if failure.error is not None or failure.recovery_s is not None:
-        return str(failure)
-    since = "" if failure.step is None else f" since step {failure.step}"
-    may_be = "killed, frozen, or cut off"
-    if not failure.reports_ends:
-        may_be = "killed, stopped in order, frozen or cut off (its SDK reports no end)"
-    return f"{failure.worker} has reported nothing{since}: {may_be}"
-
-
 def _lost_peer(history: RunHistory, failure: WorkerFailure) -> Cause | None:
     """Return the silent worker whose end an error reports, before its lease has ended."""
     if not failure.is_by_lost_peer:
@@ -141,6 +130,26 @@ def _lost_peer(history: RunHistory, failure: WorkerFailure) -> Cause | None:
         since=exports.steps[-1],
         evidence=[Evidence(failure.message)] if failure.message else (),
     )
+
+
+def _was_through(history: RunHistory, failure: WorkerFailure) -> bool:
+    """Return whether a worker whose end is not told had done the last steps of a run that is over.
+
+    Makers of samples are through before those who train on them, who then wait for nobody.
+    """
+    is_told = failure.error is not None or failure.reports_ends
+    if is_told or failure.step is None or history.status != ExperimentStatus.COMPLETE:
+        return False
+    if history.last - failure.step > 1:
+        return False
+    at_work = [_last_s(of) for of in history.spans.values()]
+    alive = [_last_s(history.lags), *map(_last_s, history.workers.values())]
+    worked_s = max([*at_work, *history.begun_s.values()], default=0.0)
+    return max(alive) <= worked_s + _at_once_s(history)
+
+
+def _last_s(tracks: Mapping[str, Track]) -> float:
+    return max((track.times_s[-1] for track in tracks.values() if track.times_s), default=0.0)
 
 
 def _stands_still(history: RunHistory, failure: WorkerFailure) -> bool:

@@ -22,6 +22,7 @@ from otel_rl.diagnose.detectors.standing_work import Standing, standing_work
 from otel_rl.diagnose.history.departures import departed
 from otel_rl.diagnose.history.quiet_workers import quiet_workers
 from otel_rl.diagnose.history.recorded import may_lack_until
+from otel_rl.diagnose.history.records import OWN_STEP
 from otel_rl.diagnose.history.rhythm import Rhythm
 from otel_rl.diagnose.history.run_history import PhaseKey, RunHistory, Track
 from otel_rl.diagnose.open_work import is_current
@@ -33,7 +34,15 @@ from otel_rl.records import ExperimentStatus
 from otel_rl.semconv import names
 from otel_rl.semconv.spec import AWAITING, STEP_SPAN
 
-__all__ = ["SAVE_S", "STALL_S", "always_heard", "stall_s", "stalls", "suspicious_s"]
+__all__ = [
+    "SAVE_S",
+    "STALL_S",
+    "always_heard",
+    "own_step",
+    "stall_s",
+    "stalls",
+    "suspicious_s",
+]
 
 STALL_S: Final = 10.0
 """Shortest time that tells anything: an export or two may be late."""
@@ -483,16 +492,41 @@ def _cause(
     phase: str | None = None,
 ) -> Cause:
     roles = {worker.rpartition("/")[0] for worker in workers}
+    worker = workers[0] if len(workers) == 1 else None
+    lost = [one for one in history.failures if one.worker in workers and one.recovery_s is None]
+    ends = "".join(f"; {one.in_a_live_run}" for one in lost[-1:])
     return Cause(
         Kind.STALL,
         0.96,
-        words,
+        words + ends,
         role=roles.pop() if len(roles) == 1 else None,
-        worker=workers[0] if len(workers) == 1 else None,
+        worker=worker,
         phase=phase,
         since=history.last,
-        evidence=evidence,
+        evidence=[
+            *_time_without_a_step(history),
+            *evidence,
+            *own_step(history, worker, before=history.last),
+        ],
     )
+
+
+def _time_without_a_step(history: RunHistory) -> Iterator[Evidence]:
+    rhythm = Rhythm.of(history)
+    if rhythm is not None:
+        yield Evidence(
+            "time without a step", before=rhythm.usual_s, after=rhythm.stands_s, unit="s"
+        )
+
+
+def own_step(history: RunHistory, worker: str | None, *, before: int) -> Sequence[Evidence]:
+    """Return the step in which a worker tells to be, if others are further; else nothing."""
+    role = (worker or "").rpartition("/")[0]
+    track = history.workers.get(f"{role}/{OWN_STEP}", {}).get(worker or "")
+    values = track.finite().values if track is not None else ()
+    if not values or values[-1] >= before:
+        return ()
+    return (Evidence("step", OWN_STEP, worker, None, values[-1]),)
 
 
 def _ages(history: RunHistory) -> Iterator[_Age]:

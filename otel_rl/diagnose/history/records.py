@@ -8,7 +8,7 @@ journal, during the run and after it.
 import json
 import math
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import astuple
 from itertools import starmap
 from typing import Any, Final, NamedTuple, Self
@@ -20,12 +20,14 @@ from otel_rl.records import WorkerFailure
 __all__ = [
     "ALL_RECORDED",
     "MOST_EXTREME",
+    "OWN_STEP",
     "PARTIAL_PATH",
     "Facts",
     "RowFacts",
     "SpanFacts",
     "StepFacts",
     "WorkerFacts",
+    "columns_of",
 ]
 
 ALL_RECORDED: Final = 64
@@ -36,6 +38,9 @@ Of more it has ``MOST_EXTREME``: that another one is absent tells nothing.
 
 MOST_EXTREME: Final = 32
 """Workers of a larger number that are recorded: those with the lowest and the highest means."""
+
+OWN_STEP: Final = "worker/step/number"
+"""Key, after the role, of the step in which a worker is."""
 
 PARTIAL_PATH: Final = "critical_path/partial"
 """Key: number of workers whose spans the critical path of a step may lack."""
@@ -141,6 +146,7 @@ class Facts(NamedTuple):
         status: Of the run by its workers, as ``ExperimentStatus``; empty before the first export.
         attempt: In progress.
         returned: Workers whose loss is withdrawn: they were silent, and report again.
+        places: (worker, host, process id there) of new ones; an empty host is unknown.
     """
 
     time_ns: int
@@ -155,6 +161,7 @@ class Facts(NamedTuple):
     status: str = ""
     attempt: int = 1
     returned: Sequence[str] = ()
+    places: Sequence[tuple[str, str, int | None]] = ()
 
     def encode(self) -> bytes:
         """Encode as compressed JSON, in which NaN and infinities are strings."""
@@ -162,7 +169,7 @@ class Facts(NamedTuple):
         after = (
             *(self.spans, self.lags, self.lost),
             *([astuple(one) for one in self.failures], self.status, self.attempt),
-            self.returned,
+            *(self.returned, self.places),
         )
         parts = _json(before)[:-1], _encode_workers(self.workers), _json(after)[1:]
         return zlib.compress(b",".join(parts), level=1)
@@ -173,20 +180,56 @@ class Facts(NamedTuple):
         time_ns, step, rows, steps, workers, spans, lags, lost, failures, status, attempt, *rest = (
             _read_json(zlib.decompress(body))
         )
+        returned, places = [*rest, (), ()][:2]  # not in journals of format 10, and 13
         return cls(
             time_ns,
             step,
             [RowFacts(*row) for row in rows],
             [StepFacts(*explained) for explained in steps],
-            {key: [*starmap(WorkerFacts, some)] for key, some in workers.items()},
+            _Told(workers),
             [SpanFacts(*span) for span in spans],
             [(worker, lag_s) for worker, lag_s in lags],
             lost,
             [WorkerFailure(*one) for one in failures],
             status,
             attempt,
-            *rest,  # not in journals of format 10
+            returned,
+            [(worker, host, pid) for worker, host, pid in places],
         )
+
+
+class _Told(Mapping[str, Sequence[WorkerFacts]]):
+    """Facts of workers as they were read, which are given names when they are asked for.
+
+    Args:
+        told: By tracker key, the fields of each fact.
+    """
+
+    def __init__(self, told: Mapping[str, Sequence[Sequence[Any]]]) -> None:
+        self.told = told
+
+    def __getitem__(self, key: str) -> Sequence[WorkerFacts]:
+        return [*starmap(WorkerFacts, self.told[key])]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.told)
+
+    def __len__(self) -> int:
+        return len(self.told)
+
+
+def columns_of(facts: Facts) -> Iterator[tuple[str, Sequence[Sequence[Any]]]]:
+    """Yield (tracker key, columns of ``WorkerFacts``) of what workers measured.
+
+    Measurements without a step are of the step in progress.
+    """
+    of = facts.workers
+    for key, some in (of.told if isinstance(of, _Told) else of).items():
+        if some:
+            workers, steps, *others = zip(*some, strict=True)
+            if None in steps:
+                steps = tuple(facts.step if step is None else step for step in steps)
+            yield key, (workers, steps, *others)
 
 
 def _json(fields: object) -> bytes:

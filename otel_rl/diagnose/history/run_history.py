@@ -4,16 +4,19 @@ import sys
 from collections import defaultdict
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from copy import copy
+from dataclasses import replace
+from itertools import compress
 from math import isinf
 from sys import getsizeof
 from typing import Any, Final, NamedTuple, Protocol, Self, TypeVar
 
+from otel_rl.diagnose.history.measured import Measured, SeriesOfWorkers, cut
 from otel_rl.diagnose.history.records import (
+    OWN_STEP,
     PARTIAL_PATH,
     Facts,
-    RowFacts,
     StepFacts,
-    WorkerFacts,
+    columns_of,
 )
 from otel_rl.diagnose.history.silences import Silences
 from otel_rl.diagnose.history.timings import timed_part
@@ -90,6 +93,7 @@ class RunHistory:
         losses: In order of time.
         returned_roles: Of workers that were missed, and reported again.
         failures: Of workers, with their causes, in order of time.
+        places: By worker, its host, empty if unknown, and process id there.
         status: Of the run by its workers at its last record.
         is_told_by_spans: Whether nothing but spans has told a step.
         attempt: Of the steps.
@@ -105,6 +109,7 @@ class RunHistory:
         self.losses: list[Loss] = []
         self.returned_roles: set[str] = set()
         self.failures: list[WorkerFailure] = []
+        self.places: dict[str, tuple[str, int | None]] = {}
         self.status = ""
         self._begin(1)
         for one in facts:
@@ -130,11 +135,18 @@ class RunHistory:
         self.steps.sort(key=lambda step: step.step)
         for key, track in self.rows.items():
             self.rows[key] = in_order(track, by_step=False)
+        self._set_measured()
         self._add_phases_without_spans()
         self._add_timed_parts()
-        for several in (*self.spans.values(), *self.counts.values(), *self.workers.values()):
+        for several in (*self.spans.values(), *self.counts.values()):
             for worker, track in several.items():
                 several[worker] = in_order(track, by_step=True)
+
+    def _set_measured(self) -> None:
+        """Give what was measured its series, which are made when they are asked for."""
+        for key, measured in self._measured.items():
+            self.workers[key] = SeriesOfWorkers(measured, "means")
+            self.measurements[key] = SeriesOfWorkers(measured, "numbers")
 
     def _begin(self, attempt: int, first: int = 0) -> None:
         """Begin an attempt: its steps are not compared with those of the former one."""
@@ -143,8 +155,9 @@ class RunHistory:
         self.begun_s: dict[int, float] = {}
         self.known_steps: set[int] = set()
         self.rows: dict[str, Track] = defaultdict(Track)
-        self.workers: dict[str, dict[str, Track]] = defaultdict(lambda: defaultdict(Track))
-        self.measurements: dict[str, dict[str, Track]] = defaultdict(lambda: defaultdict(Track))
+        self._measured: dict[str, Measured] = {}
+        self.workers: dict[str, Mapping[str, Track]] = {}
+        self.measurements: dict[str, Mapping[str, Track]] = {}
         self.oddities: dict[str, dict[str, Track]] = defaultdict(lambda: defaultdict(Track))
         self.spans: dict[PhaseKey, dict[str, Track]] = defaultdict(lambda: defaultdict(Track))
         self.counts: dict[PhaseKey, dict[str, Track]] = defaultdict(lambda: defaultdict(Track))
@@ -185,59 +198,58 @@ class RunHistory:
         for row in (row for row in facts.rows if row.attempt == self.attempt):
             for key, value in row.values.items():
                 at_s = (row.time_ns - begun_ns) / 1e9
-                self.rows[key].add(row.step, at_s, value if isinf(value) else _cut(value))
+                self.rows[key].add(row.step, at_s, value if isinf(value) else cut(value))
         new = [_path_of(one) for one in facts.steps if one.attempt == self.attempt]
         self.steps.extend(new)
         self._bytes_of_steps += sum(map(_bytes_of, new))
         in_progress = self._ended + 1
         self._go_on(facts, time_s)
-        for key, some in facts.workers.items():
-            self._add_measurements(key, some, step, time_s)
+        self._add_measurements(facts, time_s)
         for span in facts.spans:
             phase = PhaseKey(span.role, span.phase)
             # If spans alone tell steps, the bridge knows none in progress for those without one.
             at = in_progress if self.is_told_by_spans and not span.step else span.step
-            mean_s = _cut(span.total_s / span.spans)
+            mean_s = cut(span.total_s / span.spans)
             _beside(self.spans, self.counts, phase, span.worker).add(at, time_s, mean_s)
             self.counts[phase][span.worker].values.append(span.spans)
             if span.is_wait:
                 self.waits.add(phase)
         for worker, lag_s in facts.lags:
             self.lags[worker].add(step, time_s, lag_s)
+        self.places.update((worker, (host, pid)) for worker, host, pid in facts.places)
         self._withdraw_losses(facts.returned)
-        self.losses.extend(Loss(step, time_s, worker) for worker in facts.lost)
+        at = self.last if self.is_told_by_spans else step
+        self.losses.extend(Loss(at, time_s, worker) for worker in facts.lost)
         self.status = facts.status or self.status
-        self._add_failures(facts.failures)
+        self._add_failures(self._with_step(one) for one in facts.failures)
 
-    def _add_measurements(
-        self, key: str, some: Sequence[WorkerFacts], in_progress: int, time_s: float
-    ) -> None:
+    def _add_measurements(self, facts: Facts, time_s: float) -> None:
         """Add measurements of workers. It takes most of the time of reading a run."""
-        means, numbers = self.workers.get(key, {}), self.measurements.get(key, {})
-        for worker, of_step, measurements, total, oddities in some:
-            step = in_progress if of_step is None else of_step
-            if measurements:
-                track = means.get(worker)
-                if track is None:
-                    track = _beside(self.workers, self.measurements, key, worker)
-                    means, numbers = self.workers[key], self.measurements[key]
-                mean = total / measurements
-                if not -_LARGEST <= mean <= _LARGEST:
-                    mean = _cut(mean)  # also of a sum beyond all numbers
-                track.add(step, time_s, mean)
-                numbers[worker].values.append(measurements)
-            if oddities:
-                self.oddities[key][worker].add(step, time_s, oddities)
+        for key, (workers, steps, numbers, totals, oddities) in columns_of(facts):
+            if any(oddities):
+                for worker, step, number in zip(workers, steps, oddities, strict=True):
+                    if number:
+                        self.oddities[key][worker].add(step, time_s, number)
+            if not all(numbers):  # some are odd alone
+                measured = [bool(number) for number in numbers]
+                workers, steps, numbers, totals = (
+                    [*compress(column, measured)] for column in (workers, steps, numbers, totals)
+                )
+            if workers:
+                of = self._measured.get(key)
+                if of is None:
+                    of = self._measured[key] = Measured()
+                of.add(workers, steps, time_s, numbers, totals)
 
     def _go_on(self, facts: Facts, time_s: float) -> None:
         """Go on to later steps of rows and spans.
 
         Of a run of spans no metric tells a step, and none does after the end of the worker that
-        has told them.
+        has told them. Critical paths come later than their spans, and those of many steps at once.
         """
-        of_steps: Sequence[RowFacts | StepFacts] = [*facts.rows, *facts.steps]
-        steps = [one.step for one in of_steps if one.attempt == self.attempt]
-        self.is_told_by_spans &= not facts.step and not any(steps)
+        of_rows = [row.step for row in facts.rows if row.attempt == self.attempt]
+        steps = of_rows + [one.step for one in facts.steps if one.attempt == self.attempt]
+        self.is_told_by_spans &= not facts.step and not any(of_rows)
         if self.is_told_by_spans:
             told = sorted({span.step for span in facts.spans if span.step})
             self._ended = max([self._ended, *told])
@@ -255,6 +267,24 @@ class RunHistory:
             _remove_last(self.losses, [one.worker == worker for one in self.losses])
             _remove_last(self.failures, [one.worker == worker for one in self.failures])
 
+    def _with_step(self, failure: WorkerFailure) -> WorkerFailure:
+        """Return a failure with the step in which its worker was.
+
+        Metrics tell a step at its end, so the one after the last known is in progress; of a run of
+        spans the worker's own ones tell it.
+        """
+        if failure.step is not None:
+            role = failure.worker.rpartition("/")[0]
+            measured = self._measured.get(f"{role}/{OWN_STEP}", Measured())
+            told = measured.means(failure.worker).finite().values
+            if failure.error is not None or not told or told[-1] <= failure.step:
+                return failure
+            return replace(failure, step=failure.step + 1)
+        if not self.is_told_by_spans:
+            return failure
+        own = (of[failure.worker].steps for of in self.spans.values() if failure.worker in of)
+        return replace(failure, step=max((steps[-1] for steps in own), default=None))
+
     def _add_failures(self, failures: Iterable[WorkerFailure]) -> None:
         """Add failures; a known one has changed, because its worker was replaced."""
         places = {(one.worker, one.time_ns): n for n, one in enumerate(self.failures)}
@@ -267,7 +297,7 @@ class RunHistory:
 
     def _add_phases_without_spans(self) -> None:
         """Add phases that were measured without spans."""
-        for key in [*self.workers]:
+        for key in self._measured:
             kind, _, place = key.partition("/")
             role, _, name = place.partition("/")
             phase = PhaseKey(role, name)
@@ -283,7 +313,7 @@ class RunHistory:
     def _add_timed_parts(self) -> None:
         """Add measured times as phases, where neither spans nor phases tell of them."""
         known = {phase.role for phase in self.spans}
-        for key in [*self.workers]:
+        for key in self._measured:
             if (part := timed_part(key)) is None or part[0] in known:
                 continue
             phase = PhaseKey(*part)
@@ -293,11 +323,12 @@ class RunHistory:
 
     def _memory_bytes(self) -> int:
         """Return the memory of series and steps."""
-        by_worker = (self.workers, self.measurements, self.oddities, self.spans, self.counts)
+        by_worker = (self.oddities, self.spans, self.counts)
         tracks = [of for kind in by_worker for some in kind.values() for of in some.values()]
         tracks += [*self.rows.values(), *self.lags.values()]
         columns = {id(one): one for of in tracks for one in (of.steps, of.times_s, of.values)}
         series = sum(map(getsizeof, columns.values())) + len(tracks) * _BYTES_OF_TRACK
+        series += sum(one.memory_bytes() for one in self._measured.values())
         known = getsizeof(self.begun_s) + getsizeof(self.known_steps)
         known += len(self.begun_s) * _BYTES_OF_STEP + self._bytes_of_steps
         return series + known + sum(one.memory_bytes() for one in self._derived.values())
@@ -309,8 +340,7 @@ class RunHistory:
         whole.steps = [*self.steps]
         whole.rows = defaultdict(Track, self.rows)
         whole.lags = defaultdict(Track, self.lags)
-        whole.workers = _of_workers(self.workers)
-        whole.measurements = _of_workers(self.measurements)
+        whole.workers, whole.measurements = {}, {}
         whole.oddities = _of_workers(self.oddities)
         whole.spans = _of_workers(self.spans)
         whole.counts = _of_workers(self.counts)
@@ -333,16 +363,18 @@ class RunHistory:
         for mine, theirs in (
             (part.workers, self.workers),
             (part.measurements, self.measurements),
-            (part.oddities, self.oddities),
         ):
             for key, of in theirs.items():
-                mine[key].update(_of_steps(of, first, last))
+                mine[key] = _of_steps(of, first, last)
+        for key, odd in self.oddities.items():
+            part.oddities[key].update(_of_steps(odd, first, last))
         for into, source in ((part.spans, self.spans), (part.counts, self.counts)):
             for phase, tracks in source.items():
                 into[phase].update(_of_steps(tracks, first, last))
         part.unspanned, part.waits = self.unspanned, self.waits
         part.lags = _of_steps(self.lags, first, last)
         part.silences, part.returned_roles = self.silences, self.returned_roles
+        part.places = self.places
         part.losses = [loss for loss in self.losses if first <= loss.step <= last]
         is_end = last >= self.last
         part.failures = [
@@ -389,19 +421,11 @@ class GrowingHistory:
         return self._taken._completed()  # noqa: SLF001  # its other half
 
 
-_LARGEST: Final = 1e60
-"""Beyond what any device computes in single precision, and below what rules may square and sum."""
-
 _BYTES_OF_TRACK: Final = 224  # and its place in a dictionary
 _BYTES_OF_STEP: Final = 64  # its number and time
 
 _Key = TypeVar("_Key", str, PhaseKey)
 _T = TypeVar("_T")
-
-
-def _cut(value: float) -> float:
-    """Return a value, cut to what rules can calculate with. NaN stays."""
-    return max(min(value, _LARGEST), -_LARGEST)
 
 
 def _beside(

@@ -1,7 +1,8 @@
 """Reports the stack of a flow whose phase takes much longer than that phase ever took here.
 
 The exporter thread looks once per export at the phases that are open, and remembers for each name
-the longest one that it has seen end. So nothing is added to opening and closing a phase.
+the longest one that it has seen end, a slow start aside. So nothing is added to opening and closing
+a phase.
 """
 
 import os
@@ -15,6 +16,8 @@ from otel_rl.worker.phases.exclusive_time import Timeline, TimelineView
 __all__ = ["HangWatch", "Stack"]
 
 _LONGEST: Final = 3  # times the longest one so far
+_START: Final = 5  # steps, which may compile, load and fill caches; or phases outside of steps
+_LATER: Final = 10  # steps, from which on those of the start are no measure
 _MAX_NAMES: Final = 256
 _MAX_TOLD: Final = 4  # flows in one export
 _AGAIN_NS: Final = 300_000_000_000  # the journal keeps what was delivered for ten minutes
@@ -58,10 +61,32 @@ class Stack(NamedTuple):
 class _Seen:
     """A phase that was open at the last look."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, step: int | None) -> None:
         self.name = name
+        self.step = step
         self.age_ns = 0
         self.tell_at_ns = 0
+
+
+class _Ended:
+    """Phases of one name that were seen and have ended. A look may miss many short ones."""
+
+    def __init__(self) -> None:
+        self._outside = 0
+        self._start_ns = self._later_ns = 0
+
+    def add(self, age_ns: int, nth_step: int | None) -> None:
+        """Add one, of a step counted from the first one, or of none."""
+        self._outside += nth_step is None
+        if (self._outside if nth_step is None else nth_step + 1) <= _START:
+            self._start_ns = max(self._start_ns, age_ns)
+        else:
+            self._later_ns = max(self._later_ns, age_ns)
+
+    def longest_ns(self, nth_step: int | None) -> int:
+        """Return the longest one before a step; of the start only if nothing later is known."""
+        is_later = nth_step is not None and nth_step >= _LATER
+        return self._later_ns if is_later else self._later_ns or self._start_ns
 
 
 class HangWatch:
@@ -79,7 +104,8 @@ class HangWatch:
 
     def forget(self) -> None:
         """Reset in a forked child."""
-        self._longest_ns: dict[str, int] = {}
+        self._first_step: int | None = None
+        self._ended: dict[str, _Ended] = {}
         self._open: dict[tuple[int, int], _Seen] = {}
 
     def look(self, now_ns: int, wall_ns: int) -> list[Stack]:
@@ -99,7 +125,9 @@ class HangWatch:
                 continue
             # The same phase of the same flow has begun at the same time.
             key = id(timeline), now_ns - view.phase_age_ns
-            one = seen[key] = self._open.get(key) or _Seen(view.phase)
+            one = seen[key] = self._open.get(key) or _Seen(view.phase, view.step)
+            if self._first_step is None:
+                self._first_step = view.step
             one.age_ns = view.phase_age_ns
             if len(found) < _MAX_TOLD and self._is_too_old(one):
                 one.tell_at_ns = one.age_ns + min(one.age_ns, _AGAIN_NS)
@@ -111,14 +139,18 @@ class HangWatch:
         return found
 
     def _is_too_old(self, one: _Seen) -> bool:
-        usual_ns = _LONGEST * self._longest_ns.get(one.name, 0)
+        ended = self._ended.get(one.name)
+        usual_ns = 0 if ended is None else _LONGEST * ended.longest_ns(self._nth_step(one))
         return one.age_ns >= max(self._after_ns, usual_ns, one.tell_at_ns)
 
+    def _nth_step(self, one: _Seen) -> int | None:
+        return None if one.step is None or self._first_step is None else one.step - self._first_step
+
     def _remember(self, one: _Seen) -> None:
-        longest_ns = max(one.age_ns, self._longest_ns.pop(one.name, 0))
-        self._longest_ns[one.name] = longest_ns
-        if len(self._longest_ns) > _MAX_NAMES:
-            del self._longest_ns[next(iter(self._longest_ns))]
+        ended = self._ended[one.name] = self._ended.pop(one.name, _Ended())
+        ended.add(one.age_ns, self._nth_step(one))
+        if len(self._ended) > _MAX_NAMES:
+            del self._ended[next(iter(self._ended))]
 
     def _stack(self, timeline: Timeline, view: TimelineView, wall_ns: int) -> Stack:
         # Not before something hangs.

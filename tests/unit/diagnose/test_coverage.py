@@ -117,6 +117,18 @@ def test_a_dead_worker_is_told_at_the_step_of_its_last_sign() -> None:
         assert report.verdict is not Verdict.HEALTHY
 
 
+@pytest.mark.parametrize(("own", "told"), [(19.0, 20), (20.0, 20), (21.0, 21), (23.0, 21)])
+@pytest.mark.parametrize("error", [None, "RuntimeError"])
+def test_a_dead_worker_was_in_the_step_after_the_last_known_one_if_it_told_a_later_one(
+    own: float, told: int, error: str | None
+) -> None:
+    number = {"trainer/worker/step/number": [WorkerFacts("trainer/1", None, 1, own, 0)]}
+    lost = WorkerFailure("trainer/1", 20 * S, error, step=20)
+    facts = [Facts(20 * S, 20, workers=number), Facts(35 * S, 22, failures=[lost])]
+    (failure,) = RunHistory(facts).failures
+    assert failure.step == (20 if error else told)
+
+
 def test_a_lost_worker_that_reports_again_is_not_gone() -> None:
     assert [*doubts(World(lost={30: ["actor/1"]}).history())] == []
     assert [*doubts(World(lost={30: ["actor/9"]}).history())] == ["actor/9 stopped reporting"]
@@ -133,6 +145,27 @@ def test_healthy_says_so_where_no_time_was_measured() -> None:
     first = next(iter(in_words(report)))
     assert first.endswith(": healthy, but nothing measures how long steps take")
     assert summary(diagnose(made())) == "no fault found"
+
+
+@pytest.mark.parametrize(
+    ("key", "told"),
+    [
+        ("trainer/update/latency", "logged times of 1"),
+        ("phase/trainer/update", "spans or phases of 1"),
+        ("trainer/loss", "no spans or phases"),
+    ],
+)
+def test_logged_times_are_called_neither_spans_nor_phases(key: str, told: str) -> None:
+    facts = [
+        Facts(
+            step * S,
+            step,
+            rows=[RowFacts(step, step * S, {key: 0.5})],
+            workers={key: [WorkerFacts("trainer/0", step, 1, 0.5, 0)]},
+        )
+        for step in range(1, 21)
+    ]
+    assert f"20 steps, 1 worker, {told}" in diagnose(RunHistory(facts)).seen
 
 
 def test_one_step_is_called_a_step() -> None:

@@ -108,6 +108,9 @@ def test_counts_that_are_exported_between_steps_are_no_change_of_work(
     facts = [Facts(int(1e9 * (1_000 + step_s * step)), step) for step in range(steps)]
     history = RunHistory(facts)
     history.rows[f"{key}/rate"].add(0, 0.0, 0.0)
+    means = {f"trainer/{index}": Track() for index in range(3)}
+    numbers = {worker: track.beside() for worker, track in means.items()}
+    history.workers[key], history.measurements[key] = means, numbers
     for index in range(3):
         total = before = 0.0
         for at_s in range(3 * index, int(steps * step_s), 10):
@@ -115,8 +118,8 @@ def test_counts_that_are_exported_between_steps_are_no_change_of_work(
             total = sum(1_000.0 * (times if step >= SINCE else 1.0) for step in range(done))
             known = int(at_s // 10 * 10 / step_s)
             if total > before:
-                history.workers[key][f"trainer/{index}"].add(known, float(at_s), total - before)
-                history.measurements[key][f"trainer/{index}"].add(known, float(at_s), 1.0)
+                means[f"trainer/{index}"].add(known, float(at_s), total - before)
+                numbers[f"trainer/{index}"].values.append(1.0)
             before = total
         history.rows[key].add(steps - 1, 0.0, total)
     found = list(changes(history))

@@ -77,6 +77,41 @@ def test_a_controller_that_ends_long_after_the_others_has_lost_none_of_them() ->
     assert not [cause for cause in report.causes if cause.kind is Kind.CRASH]
 
 
+@pytest.mark.parametrize(
+    ("works", "is_crash"),
+    [
+        pytest.param(True, False, id="they had steps to catch up with"),
+        pytest.param(False, True, id="they stood still"),
+    ],
+)
+def test_workers_that_were_through_while_others_went_on_are_no_crash(
+    works: bool, is_crash: bool
+) -> None:
+    facts = []
+    for second in range(80):
+        own = {f"actor/{n}": second for n in range(3)} if second < 40 else {}
+        slow = second // 2 if works else min(second, 39)
+        own |= {"actor/3": slow, "actor/4": slow}
+        spans = [
+            SpanFacts(step, "actor", "work", of, False, 1, 0.5, 0.5, 0)
+            for of, step in own.items()
+            if works or second < 40
+        ]
+        lags = [(of, 0.1) for of in own]
+        at_ns, step = (1_000 + second) * S, min(second, 39)
+        facts.append(Facts(at_ns, step, spans=spans, lags=lags, status="running"))
+    failures = [
+        WorkerFailure(
+            f"actor/{n}", (1_000 + (39 if n < 3 else 79)) * S, step=39, reports_ends=False
+        )
+        for n in range(5)
+    ]
+    lost = [one.worker for one in failures]
+    facts.append(Facts(1_095 * S, 39, lost=lost, failures=failures, status="complete"))
+    report = diagnose(RunHistory(facts))
+    assert (Kind.CRASH in [one.kind for one in report.causes]) == is_crash
+
+
 def test_workers_of_a_role_that_end_together_are_no_crash_loop() -> None:
     facts = stock_run({f"actor/{index}": 39 for index in range(6)})
     report = diagnose(with_end(facts, ["actor/1", "actor/2", "actor/4", "actor/5"], 39))

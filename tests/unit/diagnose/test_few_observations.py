@@ -136,7 +136,8 @@ def test_work_that_takes_longer_already_is_the_second_observation_and_never_the_
 def test_the_age_of_work_that_has_ended_since_is_no_second_observation() -> None:
     history = at_work(14.0)
     before_its_end_s = history.ends_s - 14.0 - 2.0
-    history.workers[AGE]["trainer/0"] = Track.of([STEPS - 1], [before_its_end_s], [28.0])
+    told = Track.of([STEPS - 1], [before_its_end_s], [28.0])
+    history.workers[AGE] = {**history.workers[AGE], "trainer/0": told}
     assert causes(history) == []
 
 
@@ -144,9 +145,8 @@ def test_an_age_with_that_of_nested_phases_is_no_time_of_the_work_itself() -> No
     """Each step ends with a save within the training, after half a minute of it."""
     history = at_work(14.0)
     ages = history.workers[AGE]["trainer/0"]
-    history.workers[AGE]["trainer/0"] = Track.of(
-        [5, *ages.steps], [95.0, *ages.times_s], [35.0, *ages.values]
-    )
+    told = Track.of([5, *ages.steps], [95.0, *ages.times_s], [35.0, *ages.values])
+    history.workers[AGE] = {**history.workers[AGE], "trainer/0": told}
     assert causes(history) == []
 
 

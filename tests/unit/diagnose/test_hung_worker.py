@@ -7,7 +7,7 @@ import pytest
 from otel_rl.diagnose.detectors.hung_worker import hung_workers
 from otel_rl.diagnose.engine import diagnose
 from otel_rl.diagnose.history.records import Facts, RowFacts, SpanFacts, WorkerFacts
-from otel_rl.diagnose.history.run_history import PhaseKey, RunHistory
+from otel_rl.diagnose.history.run_history import PhaseKey, RunHistory, Track
 from otel_rl.diagnose.result import Cause, Kind, Verdict
 
 S = 1_000_000_000
@@ -171,9 +171,9 @@ def test_times_of_peers_are_read_for_work_that_is_old_alone(age_s: float, *, is_
     history = run(until=0)
     tracks = history.spans[PhaseKey("generator", "generate")]
     tracks[STUCK].values = told = Read(tracks[STUCK].values)
-    ages = history.workers["generator/worker/phase/age/generate"]
-    for worker in WORKERS:
-        ages[worker].add(STEPS - 1, history.ends_s, age_s)
+    history.workers["generator/worker/phase/age/generate"] = {
+        worker: Track.of([STEPS - 1], [history.ends_s], [age_s]) for worker in WORKERS
+    }
 
     assert len([*hung_workers(history)]) == (len(WORKERS) if is_read else 0)
     assert (told.times >= len(WORKERS)) == is_read

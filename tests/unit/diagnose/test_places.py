@@ -82,3 +82,20 @@ def test_the_stack_of_a_worker_that_went_on_tells_nothing_of_when_it_was_frozen(
     place = Place("node-7", 42, [frame, *OUTER], step=90)
     (found,) = with_places(report, {"trainer/0": place}).causes
     assert (found.words, found.host, [*found.stack]) == ("frozen", "node-7", [])
+
+
+@pytest.mark.parametrize(("own", "step", "is_there"), [(28, 28, True), (29, 28, False)])
+def test_the_stack_of_a_worker_is_of_its_own_step_though_others_are_further(
+    own: int, step: int, *, is_there: bool
+) -> None:
+    evidence = [
+        Evidence("age of train", "worker/phase/age/train", "trainer/0", None, 40.0, "s"),
+        Evidence("step", "worker/step/number", "trainer/0", None, own),
+    ]
+    stall = Cause(
+        Kind.STALL, 0.96, "stands", "trainer", "trainer/0", "train", 30, evidence=evidence
+    )
+    report = Diagnosis(0, 30, Verdict.CAUSE, [stall], [], None)
+    place = Place("node-7", 42, ["model.py:80 in forward", *OUTER], step=step)
+    (found,) = with_places(report, {"trainer/0": place}).causes
+    assert ("model.py:80 in forward" in found.words) == is_there

@@ -7,7 +7,7 @@ from otel_rl.diagnose.history.records import Facts, SpanFacts, WorkerFacts
 from otel_rl.diagnose.history.rhythm import Rhythm
 from otel_rl.diagnose.history.run_history import RunHistory
 from otel_rl.diagnose.result import Cause, Kind
-from otel_rl.records import ExperimentStatus
+from otel_rl.records import ExperimentStatus, WorkerFailure
 from tests.unit.diagnose.standing import AGE, hung, snapshots
 
 
@@ -25,6 +25,9 @@ def test_no_step_for_far_longer_than_steps_take_is_a_stall_whatever_their_length
 ) -> None:
     (cause,) = stalls(hung(step_s, steps, for_s, phase=phase))
     assert cause.since == steps - 1
+    stands = cause.evidence[0]
+    assert stands.before == pytest.approx(step_s, rel=0.1, abs=0.5)  # snapshots are a second apart
+    assert stands.after == pytest.approx(for_s, rel=0.1)
 
 
 @pytest.mark.parametrize(("step_s", "for_s"), [(0.05, 8), (0.2, 8), (5, 40), (60, 500)])
@@ -129,6 +132,35 @@ def test_a_stopped_process_is_named_and_not_those_that_have_left_the_phase_since
     (found,) = stalls(facts)
     assert (found.worker, found.phase) == ("trainer/1", "train")
     assert "trainer/1 has been in train for 12.5 s" in found.words
+
+
+def test_a_stall_names_the_end_of_the_worker_that_all_wait_for() -> None:
+    facts = hung(1, 60, 60, phase=None)
+    for step, one in enumerate(facts[:60]):
+        train = SpanFacts(step, "trainer", "train", "trainer/0", False, 1, 0.5, 0.5, 0)
+        facts[step] = one._replace(spans=[train])
+    for place, one in enumerate(facts):
+        heard = ["trainer/0", "reward/0"] if place < 61 else ["reward/0"]
+        facts[place] = one._replace(lags=[(worker, 0.1) for worker in heard])
+    lost = WorkerFailure("trainer/0", facts[60].time_ns, step=59, reports_ends=False)
+    facts[75] = facts[75]._replace(lost=["trainer/0"], failures=[lost])
+    (found,) = diagnose(RunHistory(facts)).causes
+    assert (found.kind, found.worker) == (Kind.STALL, "trainer/0")
+    assert "trainer/0 has reported nothing since step 59: killed, stopped in" in found.words
+
+
+@pytest.mark.parametrize(("own", "told"), [(58.0, [58.0]), (59.0, [])])
+def test_who_stands_still_behind_others_tells_its_own_step(own: float, told: list[float]) -> None:
+    facts = hung(1, 60, 30)
+    facts[-1] = facts[-1]._replace(
+        workers={
+            **facts[-1].workers,
+            "trainer/worker/step/number": [WorkerFacts("trainer/0", None, 1, own, 0)],
+        }
+    )
+    (found,) = stalls(facts)
+    assert found.worker == "trainer/0"
+    assert [one.after for one in found.evidence if one.what == "step"] == told
 
 
 def test_a_push_that_does_not_end_holds_up_all_who_wait_for_weights() -> None:

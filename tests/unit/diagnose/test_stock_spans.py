@@ -16,8 +16,9 @@ from opentelemetry.trace import Link, Span, set_span_in_context
 from bench.exam.intake import Intake
 from bench.exam.requests import Arrived
 from otel_rl.diagnose.engine import diagnose
+from otel_rl.diagnose.history.rhythm import Rhythm
 from otel_rl.diagnose.history.run_history import RunHistory
-from otel_rl.diagnose.result import Cause, Kind
+from otel_rl.diagnose.result import Cause, Kind, Verdict
 from otel_rl.records import Signal
 
 S = 1_000_000_000
@@ -86,22 +87,27 @@ class Program:
     def __init__(self, factor: Factor, *, loop: str = "rl.loop", leads: int | None = None) -> None:
         self._factor, self._loop, self._leads = factor, loop, leads
         self._chance = random.Random(1)
-        self._makers = [Process("generator", index) for index in range(3)]
+        self.makers = [Process("generator", index) for index in range(3)]
         self._trainers = [Process("trainer", index) for index in range(2)]
 
-    def history(self) -> RunHistory:
-        """The history at a bridge; each process exports every few steps, not all at once."""
+    def history(self, *, dead: Process | None = None, after_s: float = 0.0) -> RunHistory:
+        """The history at a bridge; each process exports every few steps, not all at once.
+
+        A dead one exports nothing from a step on; all are silent for a while after the last step.
+        """
         intake, now_s = Intake(), 1_000_000.0
         for step in range(STEPS):
             now_s = self._step(step, now_s)
             bodies = [
                 encode_spans(process.taken()).SerializeToString()
-                for number, process in enumerate([*self._makers, *self._trainers])
+                for number, process in enumerate([*self.makers, *self._trainers])
                 if (step + number) % EXPORTED == 0 or step == STEPS - 1
+                if process is not dead or step < AT
             ]
             at_ns = int((now_s + 0.05) * S)
             intake.take(at_ns, [Arrived(at_ns, Signal.TRACES, body) for body in bodies])
         assert not intake.refused
+        intake.go_on(int((now_s + after_s) * S))
         return RunHistory(intake.records)
 
     def _took_s(self, usual_s: float, part: str, step: int) -> float:
@@ -110,7 +116,7 @@ class Program:
     def _step(self, step: int, begun_s: float) -> float:
         ahead = None if self._leads is None else step + self._leads
         made, made_s = [], begun_s
-        for index, maker in enumerate(self._makers):
+        for index, maker in enumerate(self.makers):
             end_s = begun_s + self._took_s(0.3, f"generator/{index}", step)
             made.append(maker.span("generate", begun_s, end_s, phase="generate", step=ahead))
             made_s = max(made_s, end_s)
@@ -126,7 +132,7 @@ class Program:
                 trainer.span("checkpoint", max(trained_s), saved_s, within=loop)
             trainer.span("weight_push", saved_s, end_s, within=loop, phase="weight_push")
             loop.end(int(end_s * S))
-        for maker in self._makers:
+        for maker in self.makers:
             maker.span("weight_pull", saved_s, end_s, phase="weight_pull")
         return end_s + 0.02
 
@@ -178,6 +184,30 @@ def test_most_of_the_time_of_a_step_is_that_since_generation_is_slow() -> None:
 
 def test_a_program_without_trouble_has_none() -> None:
     assert not diagnose(Program(lambda part, step: 1.0).history()).causes
+
+
+@pytest.mark.parametrize("loop", ["rl.loop", "train_iteration"])
+def test_steps_are_told_when_their_spans_come_and_not_with_their_critical_paths(loop: str) -> None:
+    history = Program(lambda part, step: 1.0, loop=loop).history()
+    rhythm = Rhythm.of(history)
+    assert rhythm is not None
+    assert rhythm.steps == STEPS
+    assert rhythm.usual_s == pytest.approx(1.0, rel=0.2)
+    assert rhythm.longest_s < EXPORTED
+
+
+def test_a_process_that_sends_no_more_spans_is_named_and_may_have_ended_in_order() -> None:
+    program = Program(lambda part, step: 1.0)
+    (cause,) = diagnose(program.history(dead=program.makers[1])).causes
+    assert (cause.kind, cause.worker) == (Kind.CRASH, "generator/1")
+    assert cause.since == pytest.approx(AT, abs=EXPORTED)
+    assert "killed, stopped in order, frozen or cut off" in cause.words
+
+
+def test_a_silent_end_of_all_is_not_healthy() -> None:
+    report = diagnose(Program(lambda part, step: 1.0).history(after_s=60))
+    assert (report.verdict, [*report.causes]) == (Verdict.CANNOT_TELL, [])
+    assert report.doubts == ["all workers fell silent at once: their SDK reports no end of a run"]
 
 
 def test_each_span_has_the_step_of_the_one_around_it() -> None:

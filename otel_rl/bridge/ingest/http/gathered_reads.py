@@ -113,6 +113,16 @@ class GatheredReads:
         if self._unread.pop(number, None) is not None:
             self._selector.unregister(number)
 
+    def read_all(self) -> None:
+        """Read from all connections again, now."""
+        self._answered.clear()
+        for number in [*self._unread]:
+            self._read_again(number)
+
+    def close(self) -> None:
+        """Free what the operating system holds."""
+        self._selector.close()
+
     def _set_timer(self) -> None:
         if not self._has_timer:
             self._has_timer = True
@@ -136,14 +146,17 @@ class GatheredReads:
         """Read connections that are still there, and parse what waits by then."""
         loop = asyncio.get_running_loop()
         for number in numbers[:_AT_ONCE]:
-            connection = self._unread.pop(number, None)
-            if connection is not None:
-                self._selector.unregister(number)
-                connection.read_again()
+            self._read_again(number)
         # They are read in the next iteration of the loop, behind what is called first.
         loop.call_soon(loop.call_soon, self._parse)
         if len(numbers) > _AT_ONCE:
             loop.call_soon(loop.call_soon, self._read, numbers[_AT_ONCE:])
+
+    def _read_again(self, number: int) -> None:
+        connection = self._unread.pop(number, None)
+        if connection is not None:
+            self._selector.unregister(number)
+            connection.read_again()
 
     def _leave_unread(self, now_s: float) -> None:
         for connection, (number, answered_s) in [*self._answered.items()]:

@@ -93,10 +93,11 @@ class HttpServer:
             self._socket.set_busy,
             self._on_http2,
         )
+        self._reads = GatheredReads()
         protocol = partial(
             GatheringProtocol,
             patience=patience,
-            reads=GatheredReads(),
+            reads=self._reads,
             exports=RepeatedExports(intake),
         )
         config = uvicorn.Config(
@@ -113,7 +114,7 @@ class HttpServer:
         )
         config.load()
         config.ssl = tls.context if tls is not None else None
-        self._server = _Server(config)
+        self._server = _Server(config, self._reads)
         self._thread = threading.Thread(target=self._serve, name="otel-rl-http", daemon=True)
         # _lock makes a second stop wait for the first.
         self._lock = threading.Lock()
@@ -172,14 +173,21 @@ class HttpServer:
         try:
             self._server.run(sockets=[self._socket])
         finally:
+            self._reads.close()
             self._server.has_begun.set()
 
 
 class _Server(uvicorn.Server):
-    """Signals when it has begun to serve. Off the main thread it leaves signal handlers alone."""
+    """Signals when it has begun to serve. Off the main thread it leaves signal handlers alone.
 
-    def __init__(self, config: uvicorn.Config) -> None:
+    Args:
+        config: Passed on.
+        reads: What has arrived by the end is read before connections are closed.
+    """
+
+    def __init__(self, config: uvicorn.Config, reads: GatheredReads) -> None:
         super().__init__(config)
+        self._reads = reads
         self.has_begun = threading.Event()
         # _lock guards the moment in which the loop begins to listen for the end.
         self._lock = threading.Lock()
@@ -206,6 +214,9 @@ class _Server(uvicorn.Server):
                 await asyncio.wait_for(ended.wait(), _DATE_S)
         with self._lock:
             self._end = None
+        self._reads.read_all()
+        for _ in range(2):  # the loop finds out what has arrived, and then reads it
+            await asyncio.sleep(0)
 
 
 def _listen(host: str, port: int, intake: IngestPipeline, *, has_tls: bool) -> BoundedListener:

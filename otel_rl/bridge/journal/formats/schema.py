@@ -5,7 +5,7 @@ __all__ = ["APPLICATION", "FORMAT", "OLDEST_FORMAT", "OTHER_FORMAT_HINT", "state
 APPLICATION = "otel-rl"
 """By this name a server of several bridges knows their connections."""
 
-FORMAT = 13
+FORMAT = 14
 """Of the tables and of what ``state_format.py`` encodes in them: every change raises it."""
 
 OLDEST_FORMAT = 9

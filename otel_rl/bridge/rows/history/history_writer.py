@@ -71,6 +71,9 @@ class HistoryWriter:
         self._begin()
         self._lost: set[Worker] | None = set()
         self._reported: tuple[Sequence[WorkerFailure], str] = (), ""
+        # Workers whose places are in no record yet, in order.
+        self._placed: dict[WorkerState, None] = {}
+        self._has_forgotten_places = False
 
     def _begin(self) -> None:
         self._made_ns = 0
@@ -201,6 +204,14 @@ class HistoryWriter:
             lag_s = (received_ns - event_ns) / _NS_PER_S
             self._lags[worker] = min(lag_s, self._lags.get(worker, lag_s))
 
+    def placed(self, worker: WorkerState, host: str, pid: int | None) -> None:
+        """Record the host of a worker, and its process id there, as far as an export tells them."""
+        before_host, before_pid = worker.place
+        place = host or before_host, before_pid if pid is None else pid
+        if place != worker.place:
+            worker.place = place
+            self._placed[worker] = None
+
     def closed(
         self, step: int, time_ns: int, values: Mapping[str, float], attempt: int = 1
     ) -> None:
@@ -247,6 +258,7 @@ class HistoryWriter:
         is_time = everything or self._rows or self._steps or now_ns - self._made_ns >= _EVERY_NS
         if not max_bytes:
             self._begin()
+            self._placed.clear()
         if not new or not is_time or not max_bytes:
             return None
         now_ns = max(now_ns, self._kept[-1][0] + 1 if self._kept else 0)
@@ -260,6 +272,7 @@ class HistoryWriter:
             self._late(names),
             *(self._newly_lost(workers), news, status, attempt),
             returned,
+            self._take_places(workers.values()),
         )
         self._reported = failures, status
         within = self._within
@@ -268,6 +281,13 @@ class HistoryWriter:
         body = facts.encode()
         self._keep(now_ns, len(body), max_bytes)
         return HistoryRecords(now_ns, body)
+
+    def _take_places(self, known: Iterable[WorkerState]) -> list[tuple[str, str, int | None]]:
+        """Return the new places of workers, or those of all if records with some are forgotten."""
+        states = known if self._has_forgotten_places else self._placed
+        placed = [(f"{of.role}/{of.label}", *of.place) for of in states if any(of.place)]
+        self._placed, self._has_forgotten_places = {}, False
+        return placed[:_MAX_VALUES]
 
     def _returned(self, workers: Mapping[Worker, WorkerState]) -> list[str]:
         """Return workers that were missed, and report again, of SDKs that report no ends."""
@@ -302,6 +322,7 @@ class HistoryWriter:
         total = sum(size for _, size in kept)
         while total > max_bytes and len(kept) > 1:
             self._forgotten_ns, freed = kept.popleft()
+            self._has_forgotten_places = True
             total -= freed
 
     def to_wire(self) -> wire.History:

@@ -5,7 +5,8 @@ has recovered when another instance takes the place of the failed one: with the 
 new one where no index is known. A worker with an exit report is no longer expected. An SDK without
 exit reports may send nothing while nothing changes: if its instance reports again, it was silent,
 its failure is withdrawn, and its lease lasts three such silences from then on. One that has sent
-spans or logs only while it started has no more to send, and is no failure: it is not expected.
+spans or logs only while it started, none of a step or a phase, has no more to send, and is no
+failure: it is not expected.
 
         last export            first export of the next instance
     -------|..........lease..........|            failure, at the end of the lease
@@ -281,7 +282,7 @@ class Liveness:
 
 def _only_started(state: WorkerState) -> bool:
     """Return whether a worker announces no end, and has sent nothing but spans of its start."""
-    is_known = state.event_ns or state.sends_exit_report
+    is_known = state.event_ns or state.sends_exit_report or state.has_worked
     return not is_known and state.received_ns - state.first_ns < _FIRST_LEASE_NS
 
 

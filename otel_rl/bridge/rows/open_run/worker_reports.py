@@ -33,6 +33,7 @@ def add_exports(
             continue
         state.is_watching = True
         worker.sends_exit_report = worker.sends_exit_report or export.sends_exit_report
+        worker.has_worked = worker.has_worked or export.has_work
         state.liveness.exported(export.worker, worker, export.time_ns, received_ns)
         is_held = export.worker.index is not None and worker.standing is WorkerStanding.ALIVE
         intake.goodput.exported(worker, export.time_ns, is_held=is_held)
@@ -40,6 +41,7 @@ def add_exports(
         event_ns = export.time_ns if is_new or export.time_ns > worker.event_ns else 0
         # A clock that has stood still is no measure of another.
         intake.history.exported(worker, event_ns, arrived_ns)
+        intake.history.placed(worker, export.host, export.pid)
         if event_ns:
             worker.clock.exported(event_ns, arrived_ns, most_ns)
         worker.exported(received_ns=received_ns, event_ns=event_ns, settle_ns=settle_ns)

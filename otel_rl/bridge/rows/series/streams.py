@@ -115,6 +115,8 @@ class WorkerState:
         pause_ns: The longest recent time between two of its exports.
         is_replacement: Whether it replaced a failed one.
         sends_exit_report: Whether it sends an exit report when it ends in order.
+        has_worked: Whether spans of it have told work since the bridge started.
+        place: Its host and its process id there, as told since the bridge started.
         error: The last error that has left one of its steps.
         streams: Its series that carry steps.
         clock: Its clock, beside the bridge's.
@@ -139,6 +141,8 @@ class WorkerState:
     streams: list["Stream"] = field(default_factory=list)
     clock: WorkerClock = field(default_factory=WorkerClock)
     shift_ns: int = 0
+    has_worked: bool = field(default=False, init=False)
+    place: tuple[str, int | None] = field(default=("", None), init=False)
     _slowest: "_Slowest | None" = field(default=None, init=False, repr=False)
 
     @property

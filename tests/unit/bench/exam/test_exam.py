@@ -2,6 +2,7 @@
 
 import xml.etree.ElementTree as ET
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -158,6 +159,18 @@ def test_a_cause_before_the_first_symptom_is_an_alarm() -> None:
 def test_one_look_with_a_cause_is_an_alarm_of_a_healthy_run() -> None:
     of_run, after = looks(FOUND)[0], looks()[1]
     assert judged(1, Truth(), [of_run, after]).is_false_alarm
+
+
+def test_the_time_to_a_verdict_is_also_told_of_short_steps_alone() -> None:
+    marks = [
+        replace(judged(1, Truth((STRAGGLER,)), looks(FOUND, at_s=at_s)), about={"step_s": step_s})
+        for at_s, step_s in ((120.0, 5.0), (300.0, 20.0))
+    ]
+    found = figures(marks, seed=1, commit="x")
+    assert (found["short"], found["told_short"]) == (1, 1)
+    assert found["p90_short_s"] == min(mark.told_s or 0.0 for mark in marks)
+    assert found["p90_s"] == max(mark.told_s or 0.0 for mark in marks)
+    assert "| the same, steps under 10 s | 1 of 1 | half within" in table(found)
 
 
 def test_the_interval_of_wilson_is_that_of_the_tables() -> None:

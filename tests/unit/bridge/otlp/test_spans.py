@@ -69,7 +69,7 @@ def test_a_span_keeps_what_a_diagnosis_needs() -> None:
             failed=True,
         )
     ]
-    assert found.exports == [Export(TRAINER, 0)]
+    assert found.exports == [Export(TRAINER, 0, has_work=True, host="node-7")]
 
 
 def test_a_root_without_attributes_is_a_plain_span() -> None:

@@ -35,11 +35,11 @@ def begun_ns() -> int:
 
 
 @contextmanager
-def blocked(wait: Callable[[], object], phase: str = "train") -> Iterator[None]:
+def blocked(wait: Callable[[], object], phase: str = "train", step: int = 7) -> Iterator[None]:
     """A thread that is in a step and a phase, and waits there."""
 
     def stand_here() -> None:
-        with otel_rl.step(7), otel_rl.phase(phase):
+        with otel_rl.step(step), otel_rl.phase(phase):
             wait()
 
     thread = threading.Thread(target=stand_here, daemon=True)
@@ -83,6 +83,28 @@ def test_a_phase_that_was_long_before_may_be_long_again(started: Sink) -> None:
         assert len(look(watch, 121)) == 1
     with blocked(lambda: RELEASE.wait()):
         assert len(look(watch, 11)) == 1
+
+
+@pytest.mark.parametrize(
+    ("steps", "last", "after_s"),
+    [
+        pytest.param([0], 4, 150, id="of the start itself"),
+        pytest.param([0], 20, 10, id="though no look has met a later one"),
+        pytest.param([0, 5], 6, 12, id="a later one tells more"),
+        pytest.param([100, 105], 106, 12, id="of a resumed run"),
+    ],
+)
+def test_a_slow_start_is_no_measure_of_what_comes_after_a_few_steps(
+    started: Sink, steps: list[int], last: int, after_s: float
+) -> None:
+    watch = HangWatch(10)
+    for place, step in enumerate(steps):
+        with blocked(lambda: RELEASE.wait(), step=step):
+            look(watch, 4.0 if place else 50.0)
+        assert watch.look(monotonic_ns(), 0) == []
+    with blocked(lambda: RELEASE.wait(), step=last):
+        assert look(watch, after_s - 1) == []
+        assert len(look(watch, after_s + 1)) == 1
 
 
 def test_it_is_told_again_at_twice_the_age_and_every_five_minutes(started: Sink) -> None:

@@ -1,5 +1,6 @@
 """A listener refuses what is over its bound, says so, and has room again once one is closed."""
 
+import select
 import socket
 from collections.abc import Iterator
 
@@ -27,8 +28,8 @@ class Door:
     def _count(self) -> None:
         self.refused += 1
 
-    def connect(self) -> socket.socket:
-        return socket.create_connection(self.listener.getsockname(), timeout=60)
+    def connect(self, address: str = "127.0.0.1") -> socket.socket:
+        return socket.create_connection(self.listener.getsockname(), 60, (address, 0))
 
     def accept(self) -> socket.socket:
         return self.listener.accept()[0]
@@ -104,3 +105,28 @@ def test_refused_connections_do_not_pile_up(door: Door) -> None:
         send_thrice(first)
     for connection in [*senders, *accepted, first]:
         connection.close()
+
+
+@pytest.mark.parametrize("sends", [(0,), (1,), (0, 1)])
+def test_a_request_that_was_not_read_yet_is_not_cut_off_while_others_are_idle(
+    door: Door, sends: tuple[int, ...]
+) -> None:
+    """It may wait for others, to be read with theirs."""
+    senders = [door.connect() for _ in range(BOUND)]
+    accepted = [door.accept() for _ in range(BOUND)]
+    for index in sends:
+        senders[index].sendall(b"POST")
+        select.select([accepted[index]], [], [])
+    with door.connect("127.0.0.2"), door.accept():
+        closed = [index for index in range(BOUND) if _is_ended(senders[index])]
+    assert closed == [0 if len(sends) == BOUND else 1 - sends[0]]
+    for connection in senders + accepted:
+        connection.close()
+
+
+def _is_ended(connection: socket.socket) -> bool:
+    connection.settimeout(0)
+    try:
+        return connection.recv(1) == b""
+    except BlockingIOError:
+        return False

@@ -601,6 +601,19 @@ def test_a_stock_sdk_that_has_sent_spans_of_its_start_only_is_no_failure(
     assert bench.standing == (2, 2, 0, None)
 
 
+def test_a_stock_sdk_that_has_sent_spans_of_steps_is_a_failure_however_short_it_lived(
+    bench: Bench,
+) -> None:
+    others = Worker("generator", "stock", index=0, count=None)
+    for _ in range(5):
+        bench.add(Decoded((), [Export(others, 0, has_work=True)]))
+        bench.start(generator(1, count=2))
+        bench.run(5)
+    bench.start(generator(1, count=2))
+    bench.run(60)
+    assert last_values(bench.rows)["service/generator/failures"] == 1
+
+
 def test_a_stock_sdk_that_has_sent_spans_of_its_work_is_a_failure_when_it_sends_none(
     bench: Bench,
 ) -> None:
