@@ -35,7 +35,7 @@ from otel_rl.diagnose.detectors.resources.slow_links import slow_links
 from otel_rl.diagnose.detectors.resources.slow_tools import slow_tools
 from otel_rl.diagnose.detectors.resources.stage_imbalance import stage_imbalance
 from otel_rl.diagnose.detectors.resources.uneven_work import uneven_work
-from otel_rl.diagnose.detectors.workload import Workload, changes
+from otel_rl.diagnose.detectors.workload import Workload, changes, slower_by_fewer_workers
 from otel_rl.diagnose.endings import in_order_of_time, stalls_before_the_end
 from otel_rl.diagnose.explain import SLACK, is_near, unexplained
 from otel_rl.diagnose.history.delays import is_late
@@ -266,6 +266,8 @@ def _symptoms(history: RunHistory) -> Iterator[str]:
     track = settled(slow_phases.step_time(history))
     steps, eased = level(track), level(Workload(history).eased_steps(track))
     if steps is not None and _is_longer(steps) and eased is not None and _is_longer(eased):
+        if eased.ratio < LONGER * slower_by_fewer_workers(history, steps.step):
+            return  # the work of those who left on purpose is done by the others
         yield (
             f"a step takes {steps.ratio:.1f} times as long since step {steps.step}: "
             f"{steps.before:.3g} s before, {steps.after:.3g} s now"

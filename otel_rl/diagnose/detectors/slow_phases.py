@@ -17,7 +17,7 @@ from otel_rl.diagnose.classify import Work, is_collective, only_waits, work_of
 from otel_rl.diagnose.detectors.workload import Workload
 from otel_rl.diagnose.history.rhythm import Rhythm
 from otel_rl.diagnose.history.run_history import PhaseKey, RunHistory, Track
-from otel_rl.diagnose.history.timings import is_step, is_step_time
+from otel_rl.diagnose.history.timings import as_seconds, is_step, is_step_time
 from otel_rl.diagnose.off_the_path import Paths
 from otel_rl.diagnose.open_work import with_open_work
 from otel_rl.diagnose.result import Cause, Evidence, Kind
@@ -25,6 +25,7 @@ from otel_rl.diagnose.stats.changes import spread
 from otel_rl.diagnose.stats.levels import LevelChange, common_ratio, level, medians, settled, soon
 from otel_rl.diagnose.stats.peers import Peers, peers_of
 from otel_rl.diagnose.stats.pooled import pooled
+from otel_rl.diagnose.stats.step_sums import step_sums
 from otel_rl.goodput import duration
 from otel_rl.semconv.spec import STEP_SPAN
 
@@ -113,11 +114,18 @@ def step_time(history: RunHistory) -> Track:
     for key, rows in history.rows.items():
         if key.endswith("/iteration/duration"):
             return rows
-    named = (rows for key, rows in sorted(history.rows.items()) if is_step_time(key))
+    named = (as_seconds(*one) for one in sorted(history.rows.items()) if is_step_time(one[0]))
     found = next(named, None)
     if found is not None:
         return found
-    return between_steps(history) if history.is_told_by_spans else _of_whole_steps(history)
+    return _of_spans(history) if history.is_told_by_spans else _of_whole_steps(history)
+
+
+def _of_spans(history: RunHistory) -> Track:
+    """Return the time of each step of a run of which only spans tell."""
+    news = between_steps(history)
+    sums = step_sums(history, median(news.values) if news.values else 0.0)
+    return sums if 2 * len(sums.values) > len(news.values) else news
 
 
 def _of_whole_steps(history: RunHistory) -> Track:

@@ -18,7 +18,13 @@ from otel_rl.diagnose.history.run_history import PhaseKey, RunHistory, Track
 from otel_rl.diagnose.stats.levels import LevelChange, level
 from otel_rl.diagnose.stats.peers import turn_length
 
-__all__ = ["Workload", "change_steps", "changes", "follows_a_change"]
+__all__ = [
+    "Workload",
+    "change_steps",
+    "changes",
+    "follows_a_change",
+    "slower_by_fewer_workers",
+]
 
 _RATES: Final = (
     r"per_?(s|sec|second|gpu)(?![a-z])|/s$|rate|throughput|max|limit|second|sample/|generator/"
@@ -44,6 +50,7 @@ _MISSED: Final = 2  # reports, as far apart as any
 _EXACT: Final = 0.95  # of the reports come a step after the one before
 _AROUND, _REPORTS = 3, 1.5  # steps on each side, at least so many reports
 _FOLLOWS: Final = 10  # steps in which a buffer takes up a change
+_NEAR: Final = 3  # steps between the first of several workers to leave and the last
 
 
 class Workload:
@@ -185,6 +192,20 @@ def change_steps(history: RunHistory) -> Sequence[int]:
     if found is not None and found.jump > _AT_ONCE:
         steps.append(found.step)
     return steps
+
+
+def slower_by_fewer_workers(history: RunHistory, step: int) -> float:
+    """Return how many times as long steps may take since then, as fewer workers share their work.
+
+    Args:
+        history: Of the run.
+        step: The first longer step.
+    """
+    ratio = 1.0
+    for _, before, after, since in _resized(history):
+        if after < before and -_NEAR <= step - since <= _FOLLOWS:
+            ratio *= before / after
+    return ratio
 
 
 def _change_of(work: Workload) -> LevelChange | None:

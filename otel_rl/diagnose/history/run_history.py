@@ -16,7 +16,7 @@ from otel_rl.diagnose.history.records import (
     WorkerFacts,
 )
 from otel_rl.diagnose.history.silences import Silences
-from otel_rl.diagnose.history.timings import timed_part
+from otel_rl.diagnose.history.timings import as_seconds, timed_part
 from otel_rl.diagnose.history.track import Track, in_order
 from otel_rl.records import WorkerFailure
 from otel_rl.semconv import names
@@ -286,9 +286,9 @@ class RunHistory:
         for key in [*self.workers]:
             if (part := timed_part(key)) is None or part[0] in known:
                 continue
-            phase = PhaseKey(*part)
+            phase, measured = PhaseKey(*part), _copied(self.workers[key])
             self.unspanned.add(phase)
-            self.spans[phase].update(_copied(self.workers[key]))
+            self.spans[phase].update({of: as_seconds(key, one) for of, one in measured.items()})
             self.counts[phase].update(_copied(self.measurements[key]))
 
     def _memory_bytes(self) -> int:

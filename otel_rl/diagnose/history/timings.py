@@ -8,15 +8,21 @@ import re
 from functools import lru_cache
 from typing import Final
 
-__all__ = ["is_step", "is_step_time", "timed_part"]
+from otel_rl.diagnose.history.track import Track
+from otel_rl.semconv.spec import TOOL_SPAN
+
+__all__ = ["as_seconds", "is_step", "is_step_time", "timed_part"]
 
 _TIME: Final = r"(?:timings?|times?|durations?|latency|elapsed)(?:_s|_ms|_sec|_seconds|_raw|_perf)?"
+_MILLISECONDS: Final = re.compile(r"_ms(/|$)")
 _WHOLE: Final = re.compile(rf"{_TIME}$")
 _AFTER: Final = re.compile(rf"^(?P<part>.+?)_(?:{_TIME}|seconds|secs)$")
 _BEFORE: Final = re.compile(r"^(?:time|timing|duration)_(?P<part>.+)$")
 _STEP: Final = re.compile(
-    r"^(per_|train_|training_|one_|total_)?(step|iteration|iter|loop)(_total)?$"
+    r"^(per_|train_|training_|one_|total_|this_)?(step|iteration|iter|loop)(_total|_s)?$"
 )
+
+_TOOL: Final = re.compile(r"(execute_)?tools?$|sandbox$")  # by an attribute that names it
 
 _STATISTIC: Final = re.compile(r"(rank_)?(mean|max|min|std)$|p\d+$|count$|rate$|per_step$")
 
@@ -24,6 +30,12 @@ _STATISTIC: Final = re.compile(r"(rank_)?(mean|max|min|std)$|p\d+$|count$|rate$|
 _OTHER: Final = re.compile(
     r"(^|_|/)(cpu|gc|idle|age|uptime|wall|eta|total|epoch|queue|worker|wait)(_|/|$)"
     r"|(^|/)(time_|timing_)?call(_|/|$)"
+)
+
+# Numbers that programs log beside times, such as ``time/fps`` and ``time/iterations``.
+_NO_TIME: Final = re.compile(
+    r"(.*_)?(fps|sps|iterations?|iters|timesteps?|steps|samples|tokens|batches|episodes|elapsed"
+    r"|remaining|progress|percent|now|cumulative|throughput|speed|per_s(ec(ond)?)?)$|since_|num_"
 )
 
 
@@ -36,7 +48,7 @@ def timed_part(key: str) -> tuple[str, str] | None:
     """Return (role, part) of a key with the time of a part of a step; None if it is none."""
     role, _, name = key.partition("/")
     part = _part(name)
-    if not part or _STEP.match(part) or _OTHER.search(name):
+    if not part or _STEP.match(part) or _OTHER.search(name) or _NO_TIME.match(part):
         return None
     return role, part
 
@@ -52,10 +64,18 @@ def is_step(name: str) -> bool:
     return bool(_STEP.match(name))
 
 
+def as_seconds(key: str, track: Track) -> Track:
+    """Return measured times in seconds: those of a key that ends in ``_ms`` are milliseconds."""
+    if not _MILLISECONDS.search(key):
+        return track
+    return Track.of(track.steps, track.times_s, [value / 1e3 for value in track.values])
+
+
 def _part(name: str) -> str:
     *groups, last = name.split("/")
     if groups and _WHOLE.match(groups[-1]):
-        return last
+        is_tool = len(groups) > 1 and _TOOL.match(groups[-2])
+        return f"{TOOL_SPAN}{last}" if is_tool else last
     if groups and _WHOLE.match(groups[0]):  # a dotted name, such as time.actor.update
         return "" if _STATISTIC.match(last) else ".".join([*groups[1:], last])
     if groups and _WHOLE.match(last):

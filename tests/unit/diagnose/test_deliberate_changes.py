@@ -399,3 +399,19 @@ def test_workers_of_which_the_journal_keeps_the_extreme_ones_alone_are_there_all
     ]
     found = [change for change in changes(RunHistory(told)) if "workers of" in change]
     assert found == ["40 workers of trainer since step 50, 60 before"]
+
+
+@pytest.mark.parametrize(("longer", "verdict"), [(2.0, Verdict.HEALTHY), (4.0, "no clear cause")])
+def test_steps_take_longer_as_fewer_workers_make_their_samples(longer: float, verdict: str) -> None:
+    history = made(
+        step_s=changed(3.0, 3.0 * longer),
+        spans={("agent", "episode", index): jittered(lambda _: 2.0) for index in range(6)},
+    )
+    for place, of in history.spans.items():
+        for index in range(3, 6):
+            of[f"agent/{index}"] = of[f"agent/{index}"].between(0, AT)
+            counts = history.counts[place]
+            counts[f"agent/{index}"] = counts[f"agent/{index}"].between(0, AT)
+    report = diagnose(history)
+    assert any("3 workers of agent" in change for change in report.changes)
+    assert report.verdict == verdict
