@@ -97,7 +97,7 @@ _WORK = (
     (Work.ENVIRONMENT, r"env(_|$|\.)|environment|tool|sandbox"),
     (
         Work.GENERATION,
-        r"generat|(^|_)gen(_|$)|rollout|decod|prefill|sampl|action_select|inferen|tokeniz|vllm|sglang|explor",
+        r"generat|(^|_)gen(_|$)|rollout|decod|prefill|sampl|action_select|inferen|tokeniz|vllm|sglang|explor|experience|(?<!gc_)(^|_)collect(ing|ion)?(_|$)",
     ),
     (
         Work.TRAINING,
@@ -305,7 +305,7 @@ class Subject(StrEnum):
 
     REWARD_MEAN = (
         r"(^|/)((rollout|episode|critic|env)/)?((mean|avg|raw|train|ep|episode|episodic)_)*"
-        r"(rew|rewards?|scores?|return)(/|_)?(mean|avg)?$"
+        r"(rew|rewards?|scores?|return)(/|_)?(mean|avg|iter)?$"
     )
     REWARD_STD = r"(rewards?|scores?|return)(/|_)std$"
     ENTROPY = r"entropy(_loss)?(/mean|_mean)?$"

@@ -8,7 +8,11 @@ from typing import Final, NamedTuple
 from otel_rl.diagnose.detectors.processes import fell_silent_together
 from otel_rl.diagnose.detectors.resources.always_slower import longer_by_design
 from otel_rl.diagnose.detectors.resources.idle_workers import unused_workers
-from otel_rl.diagnose.detectors.slow_phases import least_slowdown, step_time
+from otel_rl.diagnose.detectors.slow_phases import (
+    grown_together,
+    least_slowdown,
+    step_time,
+)
 from otel_rl.diagnose.detectors.standing_work import standing_work
 from otel_rl.diagnose.history.run_history import RunHistory, Track
 from otel_rl.diagnose.stats.changes import spread
@@ -21,6 +25,7 @@ __all__ = ["Coverage", "coverage", "doubts"]
 _FEWEST_STEPS: Final = 8
 _NO_PATH: Final = f"no span {STEP_SPAN}, as otel_rl.step(n) makes"
 _SILENT_TOGETHER: Final = "all workers fell silent at once: their SDK reports no end of a run"
+_UNMEASURED: Final = "nothing tells their work (tokens, samples or lengths)"
 _UNTIMED: Final = "nothing measures how long steps take"
 _SILENT_S: Final = 60.0
 _SILENT: Final = 10  # times the usual duration of a step
@@ -136,6 +141,9 @@ def doubts(
         yield "no step was seen"
     elif steps < _FEWEST_STEPS and not is_part:
         yield f"{steps} steps are too few to compare"
+    grown = sorted({place.phase for place in grown_together(history)})
+    if grown:
+        yield f"{' and '.join(grown)} take longer and longer, in proportion, and {_UNMEASURED}"
     if fell_silent_together(history):
         yield f"{_SILENT_TOGETHER}{_undone(history)}"
     else:

@@ -7,7 +7,7 @@ machine's, and is subtracted.
 
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from math import inf, log, sqrt
 from statistics import median
@@ -31,12 +31,14 @@ from otel_rl.semconv.spec import STEP_SPAN
 
 __all__ = [
     "between_steps",
+    "grown_together",
     "in_seconds",
     "least_slowdown",
     "more_of",
     "slow_kind",
     "slow_work",
     "step_time",
+    "told_step_time",
     "traces_of",
 ]
 
@@ -59,6 +61,7 @@ _MOSTLY = 0.65  # order of a slowdown against peers
 _WHOLE = 0.5  # of the time from step to step
 _DEVIATION, _FITTED = 1.4826, 0.8  # of a median deviation; values that the median takes up
 _RECENT = 3  # values that may be the change
+_AT_ONCE = 0.4  # part of a change that is no slope
 _SHARED = 1.15  # times another ratio, which is then the same
 _UNEVEN = 2  # while steps take no longer, one of two workers is slower in few steps by chance
 
@@ -147,9 +150,17 @@ def _of_whole_steps(history: RunHistory) -> Track:
 def between_steps(history: RunHistory) -> Track:
     """Return the time from the first news of each step to that of the next one."""
     track = Track()
+    known = sorted(history.known_steps) if history.has_gaps else []
     for (step, begun_s), (later, next_s) in pairwise(sorted(history.begun_s.items())):
-        track.add(step, 0.0, (next_s - begun_s) / (later - step))
+        steps = bisect_left(known, later) - bisect_left(known, step) if known else later - step
+        track.add(step, 0.0, (next_s - begun_s) / max(1, steps))
     return track
+
+
+def told_step_time(history: RunHistory) -> Track:
+    """Return the time of each step, by when it was told where nothing measures it."""
+    measured = step_time(history)
+    return measured if measured.values else between_steps(history)
 
 
 def slow_kind(place: PhaseKey, *, is_alone: bool = False) -> Kind:
@@ -185,7 +196,7 @@ def slow_work(history: RunHistory) -> Iterator[Cause]:
     eased_s = load.eased_steps(step_time(history))
     longer_s = _longer_step(eased_s)
     is_felt = _takes_longer(eased_s)
-    paths = Paths(history)
+    paths, grown = Paths(history), {*grown_together(history)}
     for place, tracks in work.items():
         if is_collective(place) and not is_felt:
             continue  # who comes last waits a little longer by chance
@@ -204,7 +215,7 @@ def slow_work(history: RunHistory) -> Iterator[Cause]:
             yield _cause(history, place, alone, is_alone=True)
             continue
         found = _slowdown(load, place, tracks, of_role[place])
-        if found is None:
+        if found is None or place in grown:
             continue
         others = [
             track
@@ -225,6 +236,31 @@ def slow_work(history: RunHistory) -> Iterator[Cause]:
         if excess >= _least_ratio(found) and 2 * len(slow) >= len(tracks):
             is_alone = len(slow) == 1 < len(tracks) and _is_apart(slow[0], tracks)
             yield _cause(history, place, slow, is_alone=is_alone)
+
+
+def grown_together(history: RunHistory) -> Sequence[PhaseKey]:
+    """Return work that gradually takes longer, in proportion to other work, in order.
+
+    As for answers that grow while a policy learns, if nothing tells their length.
+    """
+    if Workload(history).what:
+        return []
+    ratios = {}
+    for place in sorted(history.spans):
+        track = settled(pooled(history, place)).finite()
+        found = level(track)
+        if found is None or only_waits(history, place) or is_collective(place):
+            continue
+        if found.is_rise(ratio=_LEAST_RATIO, order=0.7, size=1.2) and found.jump < _AT_ONCE:
+            ratios[place] = found.ratio
+    return [
+        place
+        for place, ratio in ratios.items()
+        if any(
+            work_of(other) is not work_of(place) and ratio / _SHARED <= of <= ratio * _SHARED
+            for other, of in ratios.items()
+        )
+    ]
 
 
 def _alone(

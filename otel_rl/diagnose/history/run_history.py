@@ -16,7 +16,7 @@ from otel_rl.diagnose.history.records import (
     WorkerFacts,
 )
 from otel_rl.diagnose.history.silences import Silences
-from otel_rl.diagnose.history.timings import as_seconds, timed_part
+from otel_rl.diagnose.history.timings import as_seconds, each_time, timed_part
 from otel_rl.diagnose.history.track import Track, in_order
 from otel_rl.records import WorkerFailure
 from otel_rl.semconv import names
@@ -155,6 +155,11 @@ class RunHistory:
         self._bytes_of_steps = 0
         self._derived: dict[tuple[Any, Hashable], Derived] = {}
 
+    @property
+    def has_gaps(self) -> bool:
+        """Return whether most numbers between steps are none: some programs count samples."""
+        return self.last - self.first >= _APART * max(_FEWEST_APART, len(self.known_steps))
+
     def derived(self, make: Callable[[], _D], of: Hashable) -> _D:
         """Return what was derived from earlier states of this history, or a new one.
 
@@ -288,7 +293,9 @@ class RunHistory:
                 continue
             phase, measured = PhaseKey(*part), _copied(self.workers[key])
             self.unspanned.add(phase)
-            self.spans[phase].update({of: as_seconds(key, one) for of, one in measured.items()})
+            self.spans[phase].update(
+                {of: each_time(as_seconds(key, one)) for of, one in measured.items()}
+            )
             self.counts[phase].update(_copied(self.measurements[key]))
 
     def _memory_bytes(self) -> int:
@@ -388,6 +395,9 @@ class GrowingHistory:
         """Return the history so far. It is valid until the next snapshot."""
         return self._taken._completed()  # noqa: SLF001  # its other half
 
+
+_APART: Final = 4  # numbers from one step to the next
+_FEWEST_APART: Final = 8  # steps
 
 _LARGEST: Final = 1e60
 """Beyond what any device computes in single precision, and below what rules may square and sum."""

@@ -6,14 +6,19 @@ there are neither spans nor phases, these are its phases.
 
 import re
 from functools import lru_cache
+from itertools import pairwise
 from typing import Final
 
 from otel_rl.diagnose.history.track import Track
 from otel_rl.semconv.spec import TOOL_SPAN
 
-__all__ = ["as_seconds", "is_step", "is_step_time", "timed_part"]
+__all__ = ["as_seconds", "each_time", "is_step", "is_step_time", "timed_part"]
 
 _TIME: Final = r"(?:timings?|times?|durations?|latency|elapsed)(?:_s|_ms|_sec|_seconds|_raw|_perf)?"
+# ``mean_reward/time`` and ``rewards/time`` are rewards with the time as their axis.
+_VALUE: Final = re.compile(
+    r"(^|_)(mean|avg)_|(^|_)(rewards|returns?|scores|lengths?|losses|loss|success(es)?)$"
+)
 _MILLISECONDS: Final = re.compile(r"_ms(/|$)")
 _WHOLE: Final = re.compile(rf"{_TIME}$")
 _AFTER: Final = re.compile(rf"^(?P<part>.+?)_(?:{_TIME}|seconds|secs)$")
@@ -25,6 +30,8 @@ _STEP: Final = re.compile(
 _TOOL: Final = re.compile(r"(execute_)?tools?$|sandbox$")  # by an attribute that names it
 
 _STATISTIC: Final = re.compile(r"(rank_)?(mean|max|min|std)$|p\d+$|count$|rate$|per_step$")
+
+_FEWEST: Final = 20  # values that grow each time, and are a total
 
 # Times that are no work of a step.
 _OTHER: Final = re.compile(
@@ -71,6 +78,18 @@ def as_seconds(key: str, track: Track) -> Track:
     return Track.of(track.steps, track.times_s, [value / 1e3 for value in track.values])
 
 
+def each_time(track: Track) -> Track:
+    """Return the times of a series; of one that grows at each step, what each added.
+
+    Some programs log the total so far. No time of a step is always longer than the one before.
+    """
+    values = track.values
+    if len(values) < _FEWEST or not all(a < b for a, b in pairwise(values)):
+        return track
+    added = [b - a for a, b in pairwise(values)]
+    return Track.of(track.steps, track.times_s, [added[0], *added])
+
+
 def _part(name: str) -> str:
     *groups, last = name.split("/")
     if groups and _WHOLE.match(groups[-1]):
@@ -79,6 +98,6 @@ def _part(name: str) -> str:
     if groups and _WHOLE.match(groups[0]):  # a dotted name, such as time.actor.update
         return "" if _STATISTIC.match(last) else ".".join([*groups[1:], last])
     if groups and _WHOLE.match(last):
-        return groups[-1]
+        return "" if _VALUE.search(groups[-1]) else groups[-1]
     found = _AFTER.match(last) or _BEFORE.match(last)
     return found["part"] if found else ""

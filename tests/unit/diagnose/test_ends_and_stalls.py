@@ -319,3 +319,19 @@ def test_times_in_milliseconds_are_told_in_seconds() -> None:
     (cause,) = diagnose(history).causes
     assert (cause.phase, cause.since) == ("sample", AT)
     assert "1.6 s before, 3.2 s now" in cause.words
+
+
+@pytest.mark.parametrize("is_of_all", [True, False])
+def test_a_job_that_was_requeued_twice_is_no_crash_loop(*, is_of_all: bool) -> None:
+    """Its SDK reports no end, so it may have been ended in order; one worker alone may not."""
+    workers = [f"actor/{index}" for index in range(4)]
+    facts = stock_run(dict.fromkeys(workers, 60), 60)
+    for step in (20, 40):
+        missed = workers if is_of_all else workers[:1]
+        back = [
+            WorkerFailure(one, (1_000 + step) * S, step=step, recovery_s=20.0, reports_ends=False)
+            for one in missed
+        ]
+        facts[step] = facts[step]._replace(lost=missed, failures=back)
+    found = [one.kind for one in diagnose(RunHistory(facts)).causes]
+    assert found == ([] if is_of_all else [Kind.CRASH_LOOP])
