@@ -97,7 +97,7 @@ _WORK = (
     (Work.ENVIRONMENT, r"env(_|$|\.)|environment|tool|sandbox"),
     (
         Work.GENERATION,
-        r"generat|(^|_)gen(_|$)|rollout|decod|prefill|sampl|action_select|inferen|tokeniz|vllm|sglang|explor",
+        r"generat|(^|_)gen(_|$)|rollout|decod|prefill|sampl|action_select|inferen|tokeniz|vllm|sglang|explor|experience|(?<!gc_)(^|_)collect(ing|ion)?(_|$)",
     ),
     (
         Work.TRAINING,
@@ -304,13 +304,14 @@ class Subject(StrEnum):
     """Subject of a tracker key, as a pattern of it."""
 
     REWARD_MEAN = (
-        r"(^|/)((rollout|episode|critic|env)/)?((mean|avg|raw|train)_)*"
-        r"(rewards?|scores?|return)(/|_)?(mean|avg)?$"
+        r"(^|/)((rollout|episode|critic|env)/)?((mean|avg|raw|train|ep|episode|episodic)_)*"
+        r"(rew|rewards?|scores?|return)(/|_)?(mean|avg|iter)?$"
     )
     REWARD_STD = r"(rewards?|scores?|return)(/|_)std$"
     ENTROPY = r"entropy(_loss)?(/mean|_mean)?$"
     KL = r"(^|/|_)kl((/|_)(reference|ref|div(ergence)?|mean|loss|penalty))*$"
     RESPONSE_LENGTH = r"(response|completion)(/|_)(length|tokens|len)((/|_)mean)?$|episode/length$"
+    EPISODE_LENGTH = r"(^|/|_)(ep|episode|episodic)_len(gth)?(/mean|_mean)?$"
     STALENESS = (
         r"staleness(/mean)?$|(^|/|_)age(/|_)(in_)?versions(/mean)?$"
         r"|off_?policy(ness)?(/|_)?(steps|mean)?$"

@@ -8,7 +8,12 @@ from typing import Final, NamedTuple
 from otel_rl.diagnose.detectors.processes import fell_silent_together
 from otel_rl.diagnose.detectors.resources.always_slower import longer_by_design
 from otel_rl.diagnose.detectors.resources.idle_workers import unused_workers
-from otel_rl.diagnose.detectors.slow_phases import least_slowdown, step_time
+from otel_rl.diagnose.detectors.slow_phases import (
+    grown_together,
+    least_slowdown,
+    step_time,
+)
+from otel_rl.diagnose.detectors.standing_work import standing_work
 from otel_rl.diagnose.history.run_history import RunHistory, Track
 from otel_rl.diagnose.stats.changes import spread
 from otel_rl.diagnose.stats.levels import LONGER, LONGER_NOISE, settled
@@ -19,11 +24,14 @@ __all__ = ["Coverage", "coverage", "doubts"]
 
 _FEWEST_STEPS: Final = 8
 _NO_PATH: Final = f"no span {STEP_SPAN}, as otel_rl.step(n) makes"
+_SILENT_TOGETHER: Final = "all workers fell silent at once: their SDK reports no end of a run"
+_UNMEASURED: Final = "nothing tells their work (tokens, samples or lengths)"
 _UNTIMED: Final = "nothing measures how long steps take"
 _SILENT_S: Final = 60.0
 _SILENT: Final = 10  # times the usual duration of a step
 _LONG_S: Final = 10.0
 _LONG: Final = 10  # times the usual duration of a step
+_MOST_NAMED: Final = 4
 
 
 class Coverage(NamedTuple):
@@ -140,8 +148,11 @@ def doubts(
         yield "no step was seen"
     elif steps < _FEWEST_STEPS and not is_part:
         yield f"{steps} steps are too few to compare"
+    grown = sorted({place.phase for place in grown_together(history)})
+    if grown:
+        yield f"{' and '.join(grown)} take longer and longer, in proportion, and {_UNMEASURED}"
     if fell_silent_together(history):
-        yield "all workers fell silent at once: their SDK reports no end of a run"
+        yield f"{_SILENT_TOGETHER}{_undone(history)}"
     else:
         yield from map(str, _dead(history))
     gone = _gone(history)
@@ -186,3 +197,18 @@ def _gone(history: RunHistory) -> list[str]:
 def _last_s(history: RunHistory, worker: str) -> float:
     tracks = (*history.spans.values(), *history.workers.values(), history.lags)
     return max((of[worker].times_s[-1] for of in tracks if worker in of), default=0.0)
+
+
+def _undone(history: RunHistory) -> str:
+    """Return in words the work that few workers came to no end of, and their peers did."""
+    standing = standing_work(history)
+    if standing is None or not standing.is_partly_done:
+        return ""
+    of, peers = sorted(standing.workers), history.spans[standing.place].keys()
+    if len(of) > len(peers) / 2:
+        return ""
+    more = f" and {len(of) - _MOST_NAMED} more" if len(of) > _MOST_NAMED else ""
+    return (
+        f"; {', '.join(of[:_MOST_NAMED])}{more} had come to no end of {standing.place.phase}, "
+        "which their peers had done"
+    )

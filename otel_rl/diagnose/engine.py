@@ -35,7 +35,7 @@ from otel_rl.diagnose.detectors.resources.slow_links import slow_links
 from otel_rl.diagnose.detectors.resources.slow_tools import slow_tools
 from otel_rl.diagnose.detectors.resources.stage_imbalance import stage_imbalance
 from otel_rl.diagnose.detectors.resources.uneven_work import uneven_work
-from otel_rl.diagnose.detectors.workload import Workload, changes
+from otel_rl.diagnose.detectors.workload import Workload, changes, slower_by_fewer_workers
 from otel_rl.diagnose.endings import in_order_of_time, stalls_before_the_end
 from otel_rl.diagnose.explain import SLACK, is_near, unexplained
 from otel_rl.diagnose.history.delays import is_late
@@ -93,6 +93,9 @@ _FEWEST_OF_PART: Final = 20  # steps
 _MOST_OF_SILENCE: Final = 0.5
 _FAILURES: Final = 8  # that are listed
 _MOST_PAUSES: Final = 4  # whose steps are named
+_TOGETHER: Final = 3  # steps between two changes that may be one
+_AS_MUCH: Final = 0.85  # the same of two added times
+_AS_LONG: Final = 0.95  # at least as long
 _FEW: Final = 8  # steps in which no change can be detected
 
 
@@ -239,9 +242,48 @@ def _is_longer(steps: LevelChange) -> bool:
 
 
 def _ranked(history: RunHistory, causes: Iterable[Cause]) -> list[Cause]:
-    in_order = sorted(causes, key=lambda cause: -cause.score)
-    named = [_with_worker(history, cause) for cause in unexplained(in_order)]
-    return [with_cost(history, cause, is_only=len(named) == 1) for cause in named]
+    in_order = list(_innermost(history, sorted(causes, key=lambda cause: -cause.score)))
+    named: dict[tuple[Kind, str | None, str | None], Cause] = {}
+    for cause in unexplained(in_order):
+        whole = _with_worker(history, cause)
+        named.setdefault((whole.kind, whole.role, whole.worker), whole)
+    return [with_cost(history, cause, is_only=len(named) == 1) for cause in named.values()]
+
+
+def _innermost(history: RunHistory, causes: Sequence[Cause]) -> Iterator[Cause]:
+    """Yield the causes without times that have the time of another one in them, or are the same.
+
+    Programs log times of parts, of parts of these, and some of them twice; spans are exclusive.
+    """
+    for place, cause in enumerate(causes):
+        if not any(
+            _is_around(history, cause, other)
+            and (at < place or not _is_around(history, other, cause))
+            for at, other in enumerate(causes)
+            if at != place
+        ):
+            yield cause
+
+
+def _is_around(history: RunHistory, whole: Cause, part: Cause) -> bool:
+    """Return whether a logged time takes at least as long as another one, and as much longer."""
+    if whole.phase == part.phase or (whole.role, whole.worker) != (part.role, part.worker):
+        return False
+    for one in (whole, part):
+        place = PhaseKey(one.role or "", one.phase or "")
+        if place not in history.unspanned or not one.evidence or one.evidence[0].unit != "s":
+            return False
+    if whole.since is None or part.since is None or abs(whole.since - part.since) > _TOGETHER:
+        return False
+    (before_s, more_s), (of_part_s, part_more_s) = map(_slowdown_of, (whole, part))
+    is_as_much = _AS_MUCH * max(more_s, part_more_s) <= min(more_s, part_more_s)
+    return is_as_much and before_s >= _AS_LONG * of_part_s
+
+
+def _slowdown_of(cause: Cause) -> tuple[float, float]:
+    """Return (seconds before, added seconds)."""
+    before, after = cause.evidence[0].before or 0.0, cause.evidence[0].after or 0.0
+    return before, after - before
 
 
 def _by_time(history: RunHistory, causes: Sequence[Cause]) -> Sequence[Cause]:
@@ -272,9 +314,13 @@ def _placed(history: RunHistory, cause: Cause) -> Cause:
 
 
 def _symptoms(history: RunHistory) -> Iterator[str]:
-    track = settled(slow_phases.step_time(history))
+    track = settled(slow_phases.told_step_time(history))
     steps, eased = level(track), level(Workload(history).eased_steps(track))
     if steps is not None and _is_longer(steps) and eased is not None and _is_longer(eased):
+        if eased.ratio < LONGER * slower_by_fewer_workers(history, steps.step):
+            return  # the work of those who left on purpose is done by the others
+        if slow_phases.grown_together(history):
+            return  # which is told as a doubt
         yield (
             f"a step takes {steps.ratio:.1f} times as long since step {steps.step}: "
             f"{steps.before:.3g} s before, {steps.after:.3g} s now"

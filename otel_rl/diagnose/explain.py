@@ -28,6 +28,9 @@ _LEARNING: Final = frozenset(
 _BEHIND: Final = frozenset({Kind.LOGPROB_MISMATCH})  # samples of other weights
 _BACKLOG: Final = frozenset({Kind.STALENESS_GROWTH, Kind.EVICTION, Kind.STALE_POLICY})
 
+# Work that others call, and that calls none of theirs.
+_ANSWERS: Final = frozenset({Kind.SLOW_REWARD, Kind.SLOW_TOOL, Kind.SLOW_DATA})
+
 # A process at fault does not slow the own work of another role.
 _OF_PROCESS: Final = frozenset({Kind.CLOCK_SKEW, Kind.GC_PAUSES, Kind.THROTTLED})
 
@@ -82,7 +85,9 @@ _Subject = tuple[Kind, str | None, str | None]
 SLACK: Final = 8  # tolerance of the first step of a change, in steps
 _MORE_OF_WORK: Final = 1.3  # times as long for each token is another fault
 _AS_MANY: Final = 0.75  # the same of two ratios
+_MORE: Final = 1.05  # a part that calls takes no more times as long than what it calls
 _OF_TRANSFER: Final = 0.4  # the same of two sides of a transfer
+_AS_LONG: Final = 0.9  # the same of two durations
 _AS_MUCH: Final = (0.6, 1.6)  # range of ratios at which two slowdowns are the same
 
 
@@ -205,6 +210,13 @@ def _is_answer_to(answer: Cause, call: Cause) -> bool:
     if answer.phase == call.phase:
         return before_s < call_before_s  # a call is as long as all that it asks for
     is_as_much = _AS_MUCH[0] * call_longer_s <= longer_s <= _AS_MUCH[1] * call_longer_s
+    if call.kind is Kind.SLOW_PHASE and longer_s < call_longer_s:
+        # It may call several times, one after the other, and do nothing else.
+        times, call_times = _ratio(answer), _ratio(call)
+        is_as_much |= _AS_MANY * times <= call_times <= _MORE * times
+    is_same = _AS_LONG * max(before_s, call_before_s) <= min(before_s, call_before_s)
+    if is_same and (answer.kind in _ANSWERS) != (call.kind in _ANSWERS):
+        return is_as_much and answer.kind in _ANSWERS  # a part that does nothing but call
     return is_as_much and before_s < call_before_s
 
 
@@ -252,6 +264,11 @@ def _slower_by(cause: Cause) -> tuple[float, float]:
     """Return (seconds before, added seconds) of the largest slowdown."""
     before, after = cause.evidence[0].before or 0.0, cause.evidence[0].after or 0.0
     return before, after - before
+
+
+def _ratio(cause: Cause) -> float:
+    before, more = _slower_by(cause)
+    return 1.0 + more / before if before > 0 else 0.0
 
 
 def _is_before(cause: Cause, effect: Cause) -> bool:

@@ -29,7 +29,11 @@ _OLDEST, _MOST_MIXED = 2.0, 4
 _FAR = 4.0
 _WELL_SPENT = 2.0
 
+_LATER = 8  # steps after a reward that falls slowly, too
+
 _NEAR = 0.25  # of the range of the spread of rewards so far
+
+_OF_POLICY = (Subject.ENTROPY, Subject.RESPONSE_LENGTH, Subject.EPISODE_LENGTH, Subject.KL)
 
 _DEGENERATE = {Kind.ENTROPY_COLLAPSE: Subject.ENTROPY, Kind.KL_GROWTH: Subject.KL}
 
@@ -187,7 +191,7 @@ def _policy_moved(history: RunHistory, step: int, mixed: int) -> bool:
     """Return whether the policy jumped until then."""
     return any(
         moved.step <= step
-        for subject in (Subject.ENTROPY, Subject.RESPONSE_LENGTH, Subject.KL)
+        for subject in _OF_POLICY
         for _, track in rows_about(history, subject)
         if (moved := jump(track, mixed)) is not None
     )
@@ -239,13 +243,14 @@ def _degenerate(
     if fall is not None and found is not None and _is_worse(kind, track, found):
         reward, dropped = fall
         if found.step <= dropped.step + 3:
+            since = _begun(track, found.step, dropped.step)
             yield Cause(
                 kind,
                 0.7,
                 f"{what}: {key} went from {found.before:.3g} to {found.after:.3g} since "
-                f"step {found.step}, and the reward fell",
+                f"step {since}, and the reward fell",
                 role=key.partition("/")[0],
-                since=found.step,
+                since=since,
                 evidence=[
                     Evidence(what, key, None, found.before, found.after),
                     Evidence("reward", reward, None, dropped.before, dropped.after),
@@ -272,6 +277,13 @@ def _degenerate(
         since=left.step,
         evidence=[Evidence(what, key, None, left.before, left.after)],
     )
+
+
+def _begun(track: Track, step: int, dropped: int) -> int:
+    """Return the step in which a series left its trend: ranks part a slope in its middle."""
+    left = departure(track)
+    is_later = left is not None and left.is_sure and step <= left.step <= dropped + _LATER
+    return left.step if left is not None and is_later else step
 
 
 def _is_worse(kind: Kind, track: Track, found: LevelChange) -> bool:

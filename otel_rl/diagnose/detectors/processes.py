@@ -2,7 +2,7 @@
 
 from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from itertools import accumulate, pairwise
 from math import inf
@@ -40,6 +40,7 @@ _STOOD = 3.0  # times the time that these take
 _LONGEST = 1.5  # times the longest step: none has come for so long
 _ALL_BUT_FEW = 0.75  # of the workers
 _AT_ONCE = 3.0  # usual steps: each role reports with its own part of a step
+_FEWEST_OF_JOB = 2  # workers
 _SKEW_S = 1.5
 _CLOCKS = 3  # of which two agree
 _LATE_OF_TWO_S = 15.0  # an SDK's exporter waits for 5 s and sends for up to 10
@@ -243,6 +244,7 @@ def crash_loops(history: RunHistory) -> Iterator[Cause]:
     with_the_run = ended_with_the_run(history)
     newest = {loss.worker: loss for loss in history.losses}
     noticed_s = _noticed_s(history) if history.losses else 0.0
+    restarts = _restarts(history, noticed_s)
     for loss in history.losses:
         role = loss.worker.partition("/")[0]
         if loss.worker in with_the_run and loss is newest[loss.worker]:
@@ -260,7 +262,7 @@ def crash_loops(history: RunHistory) -> Iterator[Cause]:
         is_counted = role in roles and role not in history.returned_roles
         counted = _grown(roles[role]) - ended[role] if is_counted else 0.0
         failures = max(len(lost), int(counted))
-        workers = Counter(loss.worker for loss in lost)
+        workers = Counter(loss.worker for loss in lost if loss not in restarts)
         worker, most = workers.most_common(1)[0] if workers else (None, 0)
         times = _incidents(lost, noticed_s) + failures - len(lost)
         if times < _CRASHES and most < _CRASHES_OF_ONE:
@@ -586,6 +588,24 @@ def _first_step(history: RunHistory, role: str, lost: Sequence[Loss]) -> int | N
     of_role = [one for one in history.failures if one.worker.rpartition("/")[0] == role]
     known = [one.step for one in of_role if one.step is not None]
     return min([*known, *(loss.step for loss in lost)], default=None)
+
+
+def _restarts(history: RunHistory, noticed_s: float) -> Collection[Loss]:
+    """Return the losses of nearly all workers at once, of SDKs that report no end.
+
+    A job that was ended and goes on from a checkpoint is lost like one that has crashed.
+    """
+    if len(history.lags) < _FEWEST_OF_JOB or any(
+        one.error is not None or one.reports_ends for one in history.failures
+    ):
+        return ()
+    together: list[list[Loss]] = []
+    for loss in history.losses:
+        if not together or loss.time_s - together[-1][0].time_s > noticed_s:
+            together.append([])
+        together[-1].append(loss)
+    least = _ALL_BUT_FEW * len(history.lags)
+    return [loss for of in together if len({one.worker for one in of}) >= least for loss in of]
 
 
 def _incidents(lost: Sequence[Loss], noticed_s: float) -> int:

@@ -7,7 +7,7 @@ machine's, and is subtracted.
 
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from math import inf, log, sqrt
 from statistics import median
@@ -17,7 +17,7 @@ from otel_rl.diagnose.classify import Work, is_collective, only_waits, work_of
 from otel_rl.diagnose.detectors.workload import Workload
 from otel_rl.diagnose.history.rhythm import Rhythm
 from otel_rl.diagnose.history.run_history import PhaseKey, RunHistory, Track
-from otel_rl.diagnose.history.timings import is_step, is_step_time
+from otel_rl.diagnose.history.timings import as_seconds, is_step, is_step_time
 from otel_rl.diagnose.off_the_path import Paths
 from otel_rl.diagnose.open_work import with_open_work
 from otel_rl.diagnose.result import Cause, Evidence, Kind
@@ -25,17 +25,20 @@ from otel_rl.diagnose.stats.changes import spread
 from otel_rl.diagnose.stats.levels import LevelChange, common_ratio, level, medians, settled, soon
 from otel_rl.diagnose.stats.peers import Peers, peers_of
 from otel_rl.diagnose.stats.pooled import pooled
+from otel_rl.diagnose.stats.step_sums import step_sums
 from otel_rl.goodput import duration
 from otel_rl.semconv.spec import STEP_SPAN
 
 __all__ = [
     "between_steps",
+    "grown_together",
     "in_seconds",
     "least_slowdown",
     "more_of",
     "slow_kind",
     "slow_work",
     "step_time",
+    "told_step_time",
     "traces_of",
 ]
 
@@ -58,6 +61,7 @@ _MOSTLY = 0.65  # order of a slowdown against peers
 _WHOLE = 0.5  # of the time from step to step
 _DEVIATION, _FITTED = 1.4826, 0.8  # of a median deviation; values that the median takes up
 _RECENT = 3  # values that may be the change
+_AT_ONCE = 0.4  # part of a change that is no slope
 _SHARED = 1.15  # times another ratio, which is then the same
 _UNEVEN = 2  # while steps take no longer, one of two workers is slower in few steps by chance
 
@@ -113,11 +117,18 @@ def step_time(history: RunHistory) -> Track:
     for key, rows in history.rows.items():
         if key.endswith("/iteration/duration"):
             return rows
-    named = (rows for key, rows in sorted(history.rows.items()) if is_step_time(key))
+    named = (as_seconds(*one) for one in sorted(history.rows.items()) if is_step_time(one[0]))
     found = next(named, None)
     if found is not None:
         return found
-    return between_steps(history) if history.is_told_by_spans else _of_whole_steps(history)
+    return _of_spans(history) if history.is_told_by_spans else _of_whole_steps(history)
+
+
+def _of_spans(history: RunHistory) -> Track:
+    """Return the time of each step of a run of which only spans tell."""
+    news = between_steps(history)
+    sums = step_sums(history, median(news.values) if news.values else 0.0)
+    return sums if 2 * len(sums.values) > len(news.values) else news
 
 
 def _of_whole_steps(history: RunHistory) -> Track:
@@ -139,9 +150,17 @@ def _of_whole_steps(history: RunHistory) -> Track:
 def between_steps(history: RunHistory) -> Track:
     """Return the time from the first news of each step to that of the next one."""
     track = Track()
+    known = sorted(history.known_steps) if history.has_gaps else []
     for (step, begun_s), (later, next_s) in pairwise(sorted(history.begun_s.items())):
-        track.add(step, 0.0, (next_s - begun_s) / (later - step))
+        steps = bisect_left(known, later) - bisect_left(known, step) if known else later - step
+        track.add(step, 0.0, (next_s - begun_s) / max(1, steps))
     return track
+
+
+def told_step_time(history: RunHistory) -> Track:
+    """Return the time of each step, by when it was told where nothing measures it."""
+    measured = step_time(history)
+    return measured if measured.values else between_steps(history)
 
 
 def slow_kind(place: PhaseKey, *, is_alone: bool = False) -> Kind:
@@ -177,7 +196,7 @@ def slow_work(history: RunHistory) -> Iterator[Cause]:
     eased_s = load.eased_steps(step_time(history))
     longer_s = _longer_step(eased_s)
     is_felt = _takes_longer(eased_s)
-    paths = Paths(history)
+    paths, grown = Paths(history), {*grown_together(history)}
     for place, tracks in work.items():
         if is_collective(place) and not is_felt:
             continue  # who comes last waits a little longer by chance
@@ -196,7 +215,7 @@ def slow_work(history: RunHistory) -> Iterator[Cause]:
             yield _cause(history, place, alone, is_alone=True)
             continue
         found = _slowdown(load, place, tracks, of_role[place])
-        if found is None:
+        if found is None or place in grown:
             continue
         others = [
             track
@@ -217,6 +236,31 @@ def slow_work(history: RunHistory) -> Iterator[Cause]:
         if excess >= _least_ratio(found) and 2 * len(slow) >= len(tracks):
             is_alone = len(slow) == 1 < len(tracks) and _is_apart(slow[0], tracks)
             yield _cause(history, place, slow, is_alone=is_alone)
+
+
+def grown_together(history: RunHistory) -> Sequence[PhaseKey]:
+    """Return work that gradually takes longer, in proportion to other work, in order.
+
+    As for answers that grow while a policy learns, if nothing tells their length.
+    """
+    if Workload(history).what:
+        return []
+    ratios = {}
+    for place in sorted(history.spans):
+        track = settled(pooled(history, place)).finite()
+        found = level(track)
+        if found is None or only_waits(history, place) or is_collective(place):
+            continue
+        if found.is_rise(ratio=_LEAST_RATIO, order=0.7, size=1.2) and found.jump < _AT_ONCE:
+            ratios[place] = found.ratio
+    return [
+        place
+        for place, ratio in ratios.items()
+        if any(
+            work_of(other) is not work_of(place) and ratio / _SHARED <= of <= ratio * _SHARED
+            for other, of in ratios.items()
+        )
+    ]
 
 
 def _alone(

@@ -216,12 +216,13 @@ def _held_up(history: RunHistory, words: str, holding: Sequence[_Age]) -> Cause:
 def _at_work(history: RunHistory, words: str, standing: Standing) -> Cause:
     place, workers = standing.place, sorted(standing.workers)
     if standing.rivals:
+        workers = sorted({one for of in (place, *standing.rivals) for one in history.spans[of]})
         parts = sorted(f"{one.phase} of {one.role}" for one in (place, *standing.rivals))
         return _cause(
             history,
             f"{words}none of {', '.join(parts)} is done; which comes first is unknown: they are "
             "told together",
-            [],
+            workers if len(workers) == 1 else [],
             evidence=[],
         )
     more = f" and {len(workers) - _MOST_NAMED} more" if len(workers) > _MOST_NAMED else ""

@@ -8,12 +8,14 @@ Parts are counted, because a span does not always tell its step.
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from itertools import pairwise
 from math import sqrt
 from statistics import fmean, median, stdev
 from typing import Final, NamedTuple
 
-from otel_rl.diagnose.classify import Work, only_waits, work_of
+from otel_rl.diagnose.classify import Work, only_waits, waits_for_samples, work_of
 from otel_rl.diagnose.history.departures import departed
+from otel_rl.diagnose.history.rhythm import Rhythm
 from otel_rl.diagnose.history.run_history import PhaseKey, RunHistory, Track
 from otel_rl.semconv.spec import STEP_SPAN
 
@@ -22,6 +24,10 @@ __all__ = ["Standing", "standing_work"]
 _LOOK_BACK: Final = 12  # steps
 _FEWEST: Final = 6  # times that a part was done
 _SURELY: Final = 3.0  # standard errors
+_WAITS: Final = 0.05  # of a step, of those who usually wait for samples
+_TELLING_S: Final = 7.0  # from the end of a span to its record: a stock SDK keeps spans for 5 s
+_STOPPED_S: Final = 10.0  # without work that usually goes on at all times
+_FAR: Final = 2.0  # times the longest time without
 _LEAST: Final = 1e-3  # of the longest part: a span around others has no work of its own
 
 
@@ -90,13 +96,16 @@ def standing_work(history: RunHistory) -> Standing | None:
         if behind := parts[place].behind:
             done_s = _told_s(history, place, parts[place].times.keys() - behind)
             return Standing(place, behind, is_partly_done=True, done_s=done_s)
-    if _others_stopped_before(history, parts):
-        return None
     most = max(part.most for part in parts.values())
     # Who takes up weights waits for those who make them.
     own = [one for one in in_order if work_of(one) is not Work.SYNC] or in_order
     in_turn = (one for of in (own, in_order) for one in of if parts[one].most < most)
     place = next(in_turn, own[0])
+    awaited = _awaited(history, place, parts[place])
+    if awaited is not None:
+        return awaited
+    if _others_stopped_before(history, parts):
+        return None
     workers = parts[place].times.keys()
     done = [one for one in parts if parts[one].most == most > parts[place].most]
     news_s = [_told_s(history, one, parts[one].times.keys()) for one in done]
@@ -104,6 +113,50 @@ def standing_work(history: RunHistory) -> Standing | None:
     equal = [one for one in own if one != place and parts[one].most == parts[place].most]
     rivals = [one for one in equal if not _is_before(history, place, one)]
     return Standing(place, workers, is_partly_done=False, done_s=last_s, rivals=rivals)
+
+
+def _awaited(history: RunHistory, place: PhaseKey, part: _Part) -> Standing | None:
+    """Return the work of another role that stopped, if a part waits for its samples.
+
+    The wait before it has not ended, either, and usually takes time. Of those who make samples one
+    role has done nothing since the step began, and others go on.
+    """
+    rhythm = Rhythm.of(history)
+    waits = [
+        other
+        for other, of in history.spans.items()
+        if other.role == place.role and waits_for_samples(other) and of.keys() == part.times.keys()
+        if all(sum(n.values) == part.most for n in history.counts[other].values())
+        if rhythm and _usual(of) >= _WAITS * rhythm.usual_s
+    ]
+    if not waits:
+        return None
+    makers: dict[str, list[PhaseKey]] = defaultdict(list)
+    for other in history.spans:
+        is_work = other.phase != STEP_SPAN and not only_waits(history, other)
+        if is_work and other.role != place.role and work_of(other) is not Work.SYNC:
+            makers[other.role].append(other)
+    last_s = {role: _last_s(history, of) for role, of in makers.items()}
+    stood_s = max(_told_s(history, one, part.times.keys()) for one in [place, *waits])
+    stopped = [role for role, at_s in last_s.items() if at_s <= stood_s + _TELLING_S]
+    goes_on = [role for role, at_s in last_s.items() if history.age_s(at_s) <= _TELLING_S]
+    if len(stopped) != 1 or len(goes_on) != len(last_s) - 1 or not goes_on:
+        return None
+    (role,) = stopped
+    of_role = makers[role]
+    longest_s = max(map(_longest_gap, (t for one in of_role for t in history.spans[one].values())))
+    if history.age_s(last_s[role]) < max(_STOPPED_S, _FAR * longest_s):
+        return None
+    work = max(of_role, key=lambda one: (sum(map(_total, history.spans[one].values())), one))
+    return Standing(work, history.spans[work].keys(), is_partly_done=False, done_s=stood_s)
+
+
+def _longest_gap(track: Track) -> float:
+    return max((b - a for a, b in pairwise(track.times_s)), default=0.0)
+
+
+def _total(track: Track) -> float:
+    return sum(track.values)
 
 
 def _is_pull(history: RunHistory, place: PhaseKey) -> bool:

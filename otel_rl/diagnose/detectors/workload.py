@@ -5,9 +5,10 @@ they are named as what they are.
 """
 
 import re
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from itertools import pairwise
 from operator import sub
 from statistics import fmean, median, pvariance
@@ -15,10 +16,19 @@ from typing import Final
 
 from otel_rl.diagnose.detectors.hung_worker import hung_workers_of
 from otel_rl.diagnose.history.run_history import PhaseKey, RunHistory, Track
+from otel_rl.diagnose.history.timings import is_step, is_step_time
+from otel_rl.diagnose.spans.new_work import new_work
 from otel_rl.diagnose.stats.levels import LevelChange, level
 from otel_rl.diagnose.stats.peers import turn_length
+from otel_rl.semconv.spec import STEP_SPAN
 
-__all__ = ["Workload", "change_steps", "changes", "follows_a_change"]
+__all__ = [
+    "Workload",
+    "change_steps",
+    "changes",
+    "follows_a_change",
+    "slower_by_fewer_workers",
+]
 
 _RATES: Final = (
     r"per_?(s|sec|second|gpu)(?![a-z])|/s$|rate|throughput|max|limit|second|sample/|generator/"
@@ -29,7 +39,7 @@ _MEASURES: Final = (
     ("samples", r"(^|/|_)(batch_?size|num_(samples|sequences|rollouts)|samples)$"),
     (
         "answers' length",
-        r"(response|completions?|answer|episode)(/|_)(mean_)?(length|tokens|len)((/|_)mean)?$",
+        r"(response|completions?|answer|episode|episodic|ep)(/|_)(mean_)?(length|tokens|len)((/|_)mean)?$",
     ),
 )
 _CHANGED: Final = 1.15  # times the usual
@@ -44,6 +54,7 @@ _MISSED: Final = 2  # reports, as far apart as any
 _EXACT: Final = 0.95  # of the reports come a step after the one before
 _AROUND, _REPORTS = 3, 1.5  # steps on each side, at least so many reports
 _FOLLOWS: Final = 10  # steps in which a buffer takes up a change
+_NEAR: Final = 3  # steps between the first of several workers to leave and the last
 
 
 class Workload:
@@ -127,7 +138,8 @@ class Workload:
     def _workers_of(self, place: PhaseKey) -> Mapping[int, int]:
         if place not in self._workers:
             tracks = self._history.spans.get(place, {})
-            self._workers[place] = _present(tracks) if turn_length(tracks) == 1 else {}
+            is_each = turn_length(tracks) == 1
+            self._workers[place] = _present(self._history, tracks) if is_each else {}
         return self._workers[place]
 
 
@@ -137,16 +149,25 @@ def _newest(track: Track) -> Iterator[tuple[int, float, float]]:
         yield track.steps[place], track.times_s[place], track.values[place]
 
 
-def _present(tracks: Mapping[str, Track]) -> Mapping[int, int]:
+def _present(history: RunHistory, tracks: Mapping[str, Track]) -> Mapping[int, int]:
     """Return how many workers share the work of each step: from their first one to their last.
 
     One without a value in between reports it with another step.
     """
-    present: dict[int, int] = defaultdict(int)
+    present, order = defaultdict[int, int](int), _order(history)
     for track in tracks.values():
-        for step in range(track.steps[0], track.steps[-1] + 1) if track.steps else ():
-            present[step] += 1
+        if track.steps:
+            begin, end = bisect_left(order, track.steps[0]), bisect_right(order, track.steps[-1])
+            for step in order[begin:end]:
+                present[step] += 1
     return present
+
+
+def _order(history: RunHistory) -> Sequence[int]:
+    """Return all steps in order: those that are known, if there are far more numbers."""
+    if history.has_gaps:
+        return sorted(history.known_steps)
+    return range(min(0, history.first), history.last + 1)
 
 
 def changes(history: RunHistory) -> Iterator[str]:
@@ -162,6 +183,8 @@ def changes(history: RunHistory) -> Iterator[str]:
             yield f"the {work.what} of a step change gradually, to {ratio:.1f} times the first"
     for role, before, after, since in _resized(history):
         yield f"{after} workers of {role} since step {since}, {before} before"
+    for place, since in new_work(history):
+        yield f"{place.phase} of {place.role} since step {since}, and not before"
 
 
 def follows_a_change(history: RunHistory, step: int, *, within: float = _FOLLOWS) -> bool:
@@ -181,10 +204,25 @@ def follows_a_change(history: RunHistory, step: int, *, within: float = _FOLLOWS
 def change_steps(history: RunHistory) -> Sequence[int]:
     """Return the steps since which the work or the number of workers is another on purpose."""
     steps = [since for _, _, _, since in _resized(history)]
+    steps += [since for _, since in new_work(history)]
     found = _change_of(Workload(history))
     if found is not None and found.jump > _AT_ONCE:
         steps.append(found.step)
     return steps
+
+
+def slower_by_fewer_workers(history: RunHistory, step: int) -> float:
+    """Return how many times as long steps may take since then, as fewer workers share their work.
+
+    Args:
+        history: Of the run.
+        step: The first longer step.
+    """
+    ratio = 1.0
+    for _, before, after, since in _resized(history):
+        if after < before and -_NEAR <= step - since <= _FOLLOWS:
+            ratio *= before / after
+    return ratio
 
 
 def _change_of(work: Workload) -> LevelChange | None:
@@ -200,10 +238,18 @@ def _change_of(work: Workload) -> LevelChange | None:
 
 def _work(history: RunHistory) -> tuple[str, Mapping[int, float], Mapping[int, float]]:
     """Return the measure of work, the work of each step, and when it was measured."""
-    for what, pattern in _MEASURES:
-        found = list(_told(history, pattern))
-        if found:  # a total that is told now and then tells less of each step
-            _, track = max(found, key=lambda one: one[0])
+    told = [
+        (is_of_steps, what, count, track)
+        for what, pattern in _MEASURES
+        for is_of_steps, count, track in _told(history, pattern)
+    ]
+    # What others count while a step lasts is more if it lasts longer. A total that is told now and
+    # then tells less of each step.
+    for is_of_steps in (True, False):
+        found = [one for one in told if one[0] is is_of_steps]
+        if found:
+            best = [one for one in found if one[1] == found[0][1]]
+            _, what, _, track = max(best, key=lambda one: one[2])
             first = median(track.values[:_SIDES])
             work = {
                 step: value / first for step, value in zip(track.steps, track.values, strict=True)
@@ -212,11 +258,12 @@ def _work(history: RunHistory) -> tuple[str, Mapping[int, float], Mapping[int, f
     return "", {}, {}
 
 
-def _told(history: RunHistory, pattern: str) -> Iterator[tuple[int, Track]]:
-    """Yield (steps that are told, work of each step) by the series of a measure, if of most steps.
+def _told(history: RunHistory, pattern: str) -> Iterator[tuple[bool, int, Track]]:
+    """Yield (whether of who makes steps, steps that are told, work of each step), if of most steps.
 
     What is counted from one report to the next is shared among the steps in between.
     """
+    stepping = _stepping_roles(history)
     for key, track in history.rows.items():
         if not re.search(pattern, key) or re.search(_RATES, key.partition("/")[2]):
             continue
@@ -229,13 +276,33 @@ def _told(history: RunHistory, pattern: str) -> Iterator[tuple[int, Track]]:
             track = _counted(history, key)
         else:
             track = _of_each_step(track.finite(), is_counter=is_counter)
-        steps = history.last - history.first + 1
+        has_gaps = history.has_gaps
+        steps = len(history.known_steps) if has_gaps else history.last - history.first + 1
         if len(track.values) < _FEWEST or min(track.values) <= 0:
             continue
         # A total that is told in some steps accounts for those in between.
-        told = track.steps[-1] - track.steps[0] + 1 if is_counter else len(track.values)
+        told = len(track.values)
+        if is_counter and not has_gaps:
+            told = track.steps[-1] - track.steps[0] + 1
         if told >= _PART * steps:
-            yield len({*history.rows[key].steps} & {*track.steps}), track
+            is_of_steps = not is_counter or key.partition("/")[0] in stepping
+            yield is_of_steps, len({*history.rows[key].steps} & {*track.steps}), track
+
+
+def _stepping_roles(history: RunHistory) -> AbstractSet[str]:
+    """Return the roles that make the steps, as they tell; all if none does."""
+    of_spans = {place.role for place in history.spans if _is_whole(place.phase)}
+    of_rows = {
+        key.partition("/")[0]
+        for key in history.rows
+        if key.endswith("/iteration/duration") or is_step_time(key)
+    }
+    return of_spans | of_rows or {key.partition("/")[0] for key in history.rows}
+
+
+def _is_whole(phase: str) -> bool:
+    """Return whether spans of this name are of whole steps."""
+    return phase == STEP_SPAN or is_step(phase)
 
 
 def _counted(history: RunHistory, key: str) -> Track:
@@ -245,25 +312,26 @@ def _counted(history: RunHistory, key: str) -> Track:
     """
     of_step: dict[int, float] = defaultdict(float)
     known: list[Sequence[int]] = []
+    order = _order(history)
     for worker, track in history.workers[key].items():
         own: dict[int, float] = defaultdict(float)
         numbers = history.measurements[key][worker].values
         for step, mean, number in zip(track.steps, track.values, numbers, strict=True):
-            own[step] += mean * number
-        told = [step for step, amount in sorted(own.items()) if amount > 0]
-        for before, step in pairwise([*(one - 1 for one in told[:1]), *told]):
-            for each in range(before + 1, step + 1):
-                of_step[each] += own[step] / (step - before)
+            own[bisect_left(order, step)] += mean * number
+        told = [place for place, amount in sorted(own.items()) if amount > 0]
+        for before, place in pairwise([*(one - 1 for one in told[:1]), *told]):
+            for each in range(before + 1, place + 1):
+                of_step[each] += own[place] / (place - before)
         known.append(told)
     is_by_step = _is_by_step(known)
     if not is_by_step:
         known = [told[:-1] for told in known]  # the last report of a process comes early
     # The first report of a process may have more than one step, or is but a reference.
-    oldest = history.first if is_by_step else _first_told_by_all(known)
+    oldest = bisect_left(order, history.first) if is_by_step else _first_told_by_all(known)
     counted, newest = Track(), _told_by_all(known)
-    for step, amount in sorted(of_step.items()):
-        if oldest <= step <= newest:
-            counted.add(step, 0.0, amount)
+    for place, amount in sorted(of_step.items()):
+        if oldest <= place <= newest and place < len(order):
+            counted.add(order[place], 0.0, amount)
     return counted if is_by_step else _without_beat(counted, known)
 
 

@@ -19,7 +19,7 @@ from otel_rl.diagnose.history.records import (
     columns_of,
 )
 from otel_rl.diagnose.history.silences import Silences
-from otel_rl.diagnose.history.timings import timed_part
+from otel_rl.diagnose.history.timings import as_seconds, each_time, timed_part
 from otel_rl.diagnose.history.track import Track, in_order
 from otel_rl.records import WorkerFailure
 from otel_rl.semconv import names
@@ -167,6 +167,11 @@ class RunHistory:
         self._ended = -1
         self._bytes_of_steps = 0
         self._derived: dict[tuple[Any, Hashable], Derived] = {}
+
+    @property
+    def has_gaps(self) -> bool:
+        """Return whether most numbers between steps are none: some programs count samples."""
+        return self.last - self.first >= _APART * max(_FEWEST_APART, len(self.known_steps))
 
     def derived(self, make: Callable[[], _D], of: Hashable) -> _D:
         """Return what was derived from earlier states of this history, or a new one.
@@ -316,9 +321,11 @@ class RunHistory:
         for key in self._measured:
             if (part := timed_part(key)) is None or part[0] in known:
                 continue
-            phase = PhaseKey(*part)
+            phase, measured = PhaseKey(*part), _copied(self.workers[key])
             self.unspanned.add(phase)
-            self.spans[phase].update(_copied(self.workers[key]))
+            self.spans[phase].update(
+                {of: each_time(as_seconds(key, one)) for of, one in measured.items()}
+            )
             self.counts[phase].update(_copied(self.measurements[key]))
 
     def _memory_bytes(self) -> int:
@@ -420,6 +427,9 @@ class GrowingHistory:
         """Return the history so far. It is valid until the next snapshot."""
         return self._taken._completed()  # noqa: SLF001  # its other half
 
+
+_APART: Final = 4  # numbers from one step to the next
+_FEWEST_APART: Final = 8  # steps
 
 _BYTES_OF_TRACK: Final = 224  # and its place in a dictionary
 _BYTES_OF_STEP: Final = 64  # its number and time

@@ -19,11 +19,12 @@ from otel_rl.diagnose.history.records import Facts, RowFacts, SpanFacts, WorkerF
 from otel_rl.diagnose.history.run_history import RunHistory, Track
 from otel_rl.diagnose.result import Kind, Verdict
 from tests.slow import slow_after
-from tests.unit.diagnose.made import AT, changed, made
+from tests.unit.diagnose.made import AT, Series, changed, made
 from tests.unit.diagnose.played import Played
 from tests.unit.diagnose.test_evidence import jittered
 
 SINCE = 30
+NS = 1_000_000_000
 
 
 def stage(program: Program, job: Job = Job.GENERATION) -> Stage:
@@ -402,3 +403,109 @@ def test_workers_of_which_the_journal_keeps_the_extreme_ones_alone_are_there_all
     ]
     found = [change for change in changes(RunHistory(told)) if "workers of" in change]
     assert found == ["40 workers of trainer since step 50, 60 before"]
+
+
+@pytest.mark.parametrize(("longer", "verdict"), [(2.0, Verdict.HEALTHY), (4.0, "no clear cause")])
+def test_steps_take_longer_as_fewer_workers_make_their_samples(longer: float, verdict: str) -> None:
+    history = made(
+        step_s=changed(3.0, 3.0 * longer),
+        spans={("agent", "episode", index): jittered(lambda _: 2.0) for index in range(6)},
+    )
+    for place, of in history.spans.items():
+        for index in range(3, 6):
+            of[f"agent/{index}"] = of[f"agent/{index}"].between(0, AT)
+            counts = history.counts[place]
+            counts[f"agent/{index}"] = counts[f"agent/{index}"].between(0, AT)
+    report = diagnose(history)
+    assert any("3 workers of agent" in change for change in report.changes)
+    assert report.verdict == verdict
+
+
+@pytest.mark.parametrize(("name", "is_on_purpose"), [("browser", True), ("retry", False)])
+def test_another_tool_since_a_step_is_named_and_no_want_of_samples(
+    name: str, *, is_on_purpose: bool
+) -> None:
+    spans: dict[tuple[str, str, int], Series] = {
+        ("agent", f"execute_tool {name}", index): jittered(lambda _: 3.0) for index in range(4)
+    }
+    begun = dict.fromkeys(spans, AT)
+    spans |= {("agent", "chat", index): jittered(lambda _: 1.5) for index in range(4)}
+    spans[("trainer", "wait_for_batch", 0)] = jittered(changed(1.0, 3.0))
+    history = made(spans=spans, begun=begun, step_s=changed(6.0, 8.0), waits=["wait_for_batch"])
+    report = diagnose(history)
+    told = f"execute_tool {name} of agent since step {AT}, and not before" in report.changes
+    assert told == is_on_purpose
+    assert [one.kind for one in report.causes] == [Kind.STARVATION] * (not is_on_purpose)
+
+
+def growing(*, together: bool, tokens: bool = False) -> RunHistory:
+    """Three trainers whose rollouts take gradually longer, with or without their updates."""
+
+    def longer(step: int) -> float:
+        return 1.0 + step / 80
+
+    def update(step: int) -> float:
+        return 3.0 * (longer(step) if together else 1.0)
+
+    rollout = {("trainer", "rollout", n): jittered(lambda s: 4.0 * longer(s)) for n in range(3)}
+    updates = {("trainer", "update", n): jittered(update) for n in range(3)}
+    rows: dict[str, Series] = {"trainer/response/length": lambda step: 600.0 * longer(step)}
+    return made(
+        spans=rollout | updates,
+        step_s=lambda step: 4.0 * longer(step) + update(step),
+        rows=rows if tokens else {},
+    )
+
+
+def test_work_that_grows_in_proportion_and_is_not_measured_leaves_a_doubt() -> None:
+    report = diagnose(growing(together=True))
+    assert report.verdict is Verdict.CANNOT_TELL
+    assert any("rollout and update take longer and longer" in one for one in report.doubts)
+    assert diagnose(growing(together=True, tokens=True)).verdict is Verdict.HEALTHY
+    assert diagnose(growing(together=False)).causes[0].kind is Kind.SLOW_GENERATION
+
+
+def test_what_generators_make_while_a_longer_update_lasts_is_no_more_work() -> None:
+    """They generate at all times, so a longer step has more of their tokens."""
+    update_s = jittered(changed(4.0, 8.0))
+    counts: dict[str, Series] = {
+        "trainer/tokens": jittered(lambda _: 1_800.0, 0.02),
+        "generator/tokens": jittered(changed(5_000.0, 9_000.0), 0.02),
+    }
+    history = made(
+        spans={
+            ("trainer", "train", 0): update_s,
+            ("trainer", "train_step", 0): lambda _: 0.5,
+            **{("generator", "generate", index): jittered(lambda _: 1.5) for index in range(2)},
+        },
+        workers={(key, f"{key.partition('/')[0]}/0"): of for key, of in counts.items()},
+        step_s=lambda step: update_s(step) + 1.0,
+    )
+    for key, of in counts.items():
+        for step in range(80):
+            # The exports of a trainer are told in a few steps less.
+            if step % 8 or key.startswith("generator/"):
+                history.rows[key].add(step, float(step), step * of(0))
+                history.rows[f"{key}/rate"].add(step, float(step), 0.0)
+    (cause,) = diagnose(history).causes
+    assert (cause.kind, cause.phase, cause.since) == (Kind.SLOW_TRAINING, "train", AT)
+
+
+@pytest.mark.parametrize("apart", [1, 2_048, 50_000])
+@pytest.mark.parametrize("is_more", [True, False])
+def test_steps_may_count_samples(apart: int, *, is_more: bool) -> None:
+    """Some programs pass the number of samples so far as the step: most numbers are no step."""
+    facts, tokens = [], changed(1_000.0, 2_000.0 if is_more else 1_000.0)
+    for place in range(100):
+        step, time_ns = place * apart, (1_000 + 2 * place) * NS
+        row = {"trainer/tokens": sum(map(tokens, range(place))), "trainer/tokens/rate": 500.0}
+        took_s = changed(1.0, 2.0)(place)
+        told = {
+            "trainer/tokens": [WorkerFacts("trainer/0", None, 1, tokens(place), 0)],
+            "trainer/timing/update": [WorkerFacts("trainer/0", step, 1, took_s, 0)],
+        }
+        facts.append(Facts(time_ns, step, [RowFacts(step, time_ns, row)], workers=told))
+    report = diagnose(RunHistory(Facts.decode(one.encode()) for one in facts))
+    found = [(one.kind, one.since) for one in report.causes]
+    assert found == ([] if is_more else [(Kind.SLOW_TRAINING, AT * apart)])
+    assert any("2.0 times the tokens" in change for change in report.changes) == is_more

@@ -18,8 +18,9 @@ from otel_rl.diagnose.history.timings import timed_part
 from otel_rl.diagnose.result import Cause, Kind, Verdict
 from otel_rl.diagnose.stats.peers import Peers, turn_length
 from otel_rl.records import WorkerFailure
-from tests.unit.diagnose.made import made
+from tests.unit.diagnose.made import AT, Series, changed, made
 from tests.unit.diagnose.played import Played
+from tests.unit.diagnose.standing import hung
 
 S = 1_000_000_000
 SINCE = 30
@@ -300,3 +301,72 @@ def test_a_kill_after_which_the_run_stands_still_is_a_crash_though_short_steps_c
     history.failures = [WorkerFailure("actor/1", (1_000 + 20) * S, step=20)]
     crashes = [one.worker for one in diagnose(history).causes if one.kind is Kind.CRASH]
     assert crashes == (["actor/1"] if is_crash else [])
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["fps", "iterations", "time_elapsed", "env_steps_per_sec", "since_restore", "num_batches"],
+)
+def test_numbers_beside_times_are_no_times(name: str) -> None:
+    assert timed_part(f"trainer/time/{name}") is None
+
+
+def test_a_growing_count_among_times_is_no_slow_phase() -> None:
+    """Stable-Baselines3 logs these as ``time/...``."""
+    logged: dict[str, Series] = {
+        "time/iterations": lambda step: step + 1.0,
+        "time/time_elapsed": lambda step: 2.0 * step + 1.0,
+        "time/fps": lambda _: 900.0,
+        "rollout/ep_rew_mean": lambda step: 20.0 + step,
+    }
+    history = made(
+        step_s=lambda _: 2.0,
+        rows={f"trainer/{key}": of for key, of in logged.items()},
+        workers={(f"trainer/{key}", "trainer/0"): of for key, of in logged.items()},
+    )
+    assert not diagnose(history).causes
+
+
+def test_the_only_worker_of_a_run_that_stands_still_is_named() -> None:
+    """Its exports tell all parts of its steps together, so none comes first."""
+    facts = hung(2.0, 40, 120.0, phase=None)
+    for place, one in enumerate(facts):
+        known = [row.step for row in one.rows]
+        parts = {
+            f"trainer/{part}_seconds": [WorkerFacts("trainer/0", step, 1, 1.0, 0) for step in known]
+            for part in ("rollout", "update")
+        }
+        facts[place] = one._replace(workers={**one.workers, **parts})
+    (cause,) = diagnose(RunHistory(Facts.decode(one.encode()) for one in facts)).causes
+    assert (cause.kind, cause.worker) == (Kind.STALL, "trainer/0")
+
+
+def test_times_in_milliseconds_are_told_in_seconds() -> None:
+    """RLlib logs some of its times so, and that of a step beside them."""
+    logged: dict[str, Series] = {
+        "timers/sample_time_ms": changed(1_600.0, 3_200.0),
+        "time_this_iter_s": changed(2.3, 3.9),
+    }
+    history = made(
+        rows={f"trainer/{key}": of for key, of in logged.items()},
+        workers={(f"trainer/{key}", "trainer/0"): of for key, of in logged.items()},
+    )
+    (cause,) = diagnose(history).causes
+    assert (cause.phase, cause.since) == ("sample", AT)
+    assert "1.6 s before, 3.2 s now" in cause.words
+
+
+@pytest.mark.parametrize("is_of_all", [True, False])
+def test_a_job_that_was_requeued_twice_is_no_crash_loop(*, is_of_all: bool) -> None:
+    """Its SDK reports no end, so it may have been ended in order; one worker alone may not."""
+    workers = [f"actor/{index}" for index in range(4)]
+    facts = stock_run(dict.fromkeys(workers, 60), 60)
+    for step in (20, 40):
+        missed = workers if is_of_all else workers[:1]
+        back = [
+            WorkerFailure(one, (1_000 + step) * S, step=step, recovery_s=20.0, reports_ends=False)
+            for one in missed
+        ]
+        facts[step] = facts[step]._replace(lost=missed, failures=back)
+    found = [one.kind for one in diagnose(RunHistory(facts)).causes]
+    assert found == ([] if is_of_all else [Kind.CRASH_LOOP])

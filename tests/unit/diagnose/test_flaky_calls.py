@@ -10,6 +10,7 @@ from otel_rl.diagnose.engine import diagnose
 from otel_rl.diagnose.history.run_history import RunHistory
 from otel_rl.diagnose.result import Kind
 from tests.unit.diagnose.made import AT, Series, changed, made
+from tests.unit.diagnose.test_evidence import jittered
 
 IsLong = Callable[[int, int], bool]
 
@@ -86,3 +87,19 @@ def test_calls_that_are_longer_for_a_larger_batch_do_not_fail_now_and_then(token
         rows={"trainer/num_tokens": changed(1_000.0, 1_000.0 * tokens)},
     )
     assert bool(diagnose(history).causes) == (tokens == 1.0)
+
+
+@pytest.mark.parametrize(("longer", "is_told"), [(1.5, True), (1.0, False)])
+def test_few_far_calls_are_trouble_if_steps_take_longer_since_then(
+    longer: float, *, is_told: bool
+) -> None:
+    """By their number alone, they might be of a tail that is long at all times."""
+
+    def of(index: int) -> Series:
+        usual = jittered(lambda _: 0.8, 0.05)
+        return lambda step: 40.0 if step >= AT and (3 * step + 7 * index) % 19 == 0 else usual(step)
+
+    spans = {("agent", "execute_tool search", index): of(index) for index in range(6)}
+    step_s = jittered(changed(6.0, 6.0 * longer), 0.02)
+    found = [one.phase for one in diagnose(made(spans=spans, step_s=step_s)).causes]
+    assert found == (["execute_tool search"] if is_told else [])

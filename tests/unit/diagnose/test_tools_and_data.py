@@ -111,3 +111,34 @@ def test_one_rank_that_waits_for_its_data_is_a_straggler() -> None:
     }
     found = [one[:2] for one in causes(made(spans=spans, step_s=changed(1.0, 1.8)))]
     assert found == [(Kind.STRAGGLER, "trainer/1")]
+
+
+def test_a_tool_whose_agents_measure_nothing_else_is_a_tool() -> None:
+    times = {"search": (0.8, 1.0), "python": (0.4, 9.0)}
+    workers = {
+        (f"agent/tool/duration/{tool}", f"agent/{index}"): noisy(
+            changed(usual, usual * slower), (tool, index)
+        )
+        for tool, (usual, slower) in times.items()
+        for index in range(4)
+    }
+    found = [one[:3] for one in causes(made(workers=workers, step_s=changed(4.0, 8.0)))]
+    assert found == [(Kind.SLOW_TOOL, None, "execute_tool python")]
+
+
+@pytest.mark.parametrize("call_s", [0.498, 0.502, 0.51])
+def test_a_part_that_does_nothing_but_call_a_tool_is_no_cause(call_s: float) -> None:
+    spans = {("env", "env_step", n): noisy(changed(0.5, 4.0), n, 0.001) for n in range(2)} | {
+        ("generator", "rl.rollout", n): noisy(changed(call_s, call_s + 3.5), n + 2, 0.001)
+        for n in range(4)
+    }
+    found = [one[:3] for one in causes(made(spans=spans, step_s=changed(7.0, 10.5)))]
+    assert found == [(Kind.SLOW_TOOL, None, "env_step")]
+
+
+def test_an_agent_that_asks_three_times_takes_as_many_times_as_long() -> None:
+    spans = {("generator", "generate", n): noisy(changed(1.5, 3.3), n, 0.02) for n in range(2)} | {
+        ("agent", "invoke_agent", n): noisy(changed(4.5, 9.9), n + 2, 0.02) for n in range(4)
+    }
+    found = [one[:3] for one in causes(made(spans=spans, step_s=changed(6.0, 11.4)))]
+    assert found == [(Kind.SLOW_GENERATION, None, "generate")]

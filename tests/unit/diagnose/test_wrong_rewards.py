@@ -10,7 +10,7 @@ from otel_rl.diagnose.engine import diagnose
 from otel_rl.diagnose.history.run_history import Track
 from otel_rl.diagnose.result import Diagnosis, Kind
 from otel_rl.diagnose.stats.jumps import jump
-from tests.unit.diagnose.made import Series, changed, made
+from tests.unit.diagnose.made import AT, Series, changed, made
 from tests.unit.diagnose.test_evidence import jittered
 
 # Of a run of the demo whose scorers give 0 from its 27th step on: the first samples of it were
@@ -177,3 +177,36 @@ def test_a_spread_of_rewards_that_comes_back_to_where_it_was_is_no_jump(
     }
     found = [cause.kind for cause in diagnose(made(len(values), rows=rows)).causes]
     assert found == [Kind.REWARD_BUG] * is_told
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["rollout/ep_rew_mean", "env_runners/episode_return_mean", "charts/episodic_return"],
+)
+def test_returns_of_episodes_are_rewards_whatever_a_framework_calls_them(name: str) -> None:
+    rows = {f"trainer/{name}": jittered(changed(150.0, 15.0), 0.02)}
+    (cause,) = diagnose(made(rows=rows)).causes
+    assert (cause.kind, cause.since) == (Kind.REWARD_BUG, AT)
+    shorter = {"trainer/rollout/ep_len_mean": jittered(changed(180.0, 20.0), 0.02)}
+    (cause,) = diagnose(made(rows=rows | shorter)).causes
+    assert cause.kind is Kind.REWARD_DROP
+
+
+def test_an_entropy_collapses_from_where_it_leaves_its_trend() -> None:
+    """It sinks all along, as policies do while they learn."""
+
+    def entropy(step: int) -> float:
+        trend = 1.3 - 0.005 * min(step, 70)
+        return max(0.02, trend * 0.75 ** max(0, step - 69))
+
+    def reward(step: int) -> float:
+        return 0.2 + 0.004 * min(step, 70) - 0.004 * max(0, step - 70)
+
+    rows = {
+        "trainer/policy/entropy": jittered(entropy, 0.005),
+        "trainer/reward/mean": jittered(reward, 0.01),
+    }
+    (cause,) = diagnose(made(120, rows=rows)).causes
+    assert cause.kind is Kind.ENTROPY_COLLAPSE
+    assert cause.since is not None
+    assert abs(cause.since - 70) <= 3

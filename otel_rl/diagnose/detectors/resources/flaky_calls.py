@@ -13,10 +13,11 @@ from statistics import median
 from typing import Final, NamedTuple
 
 from otel_rl.diagnose.classify import Work, only_waits, work_of
-from otel_rl.diagnose.detectors.slow_phases import slow_kind, traces_of
+from otel_rl.diagnose.detectors.slow_phases import slow_kind, step_time, traces_of
 from otel_rl.diagnose.detectors.workload import Workload
 from otel_rl.diagnose.history.run_history import PhaseKey, RunHistory, Track
 from otel_rl.diagnose.result import Cause, Evidence
+from otel_rl.diagnose.stats.levels import level, settled
 
 __all__ = ["flaky_calls"]
 
@@ -29,6 +30,8 @@ _FEWEST, _FEWEST_STEPS = 6, 4  # far reports, and steps with one
 _MOST: Final = 0.5  # of the reports: more are another level
 _OFTEN: Final = 6.0  # times as often as before
 _PROOF: Final = 12.0  # logarithm of how much likelier two rates are than one
+_PROOF_IF_FELT: Final = 8.0  # the same while steps take longer, too
+_FELT, _MOSTLY = 1.15, 0.5  # times as long, order: now and then they do
 _PROOF_OF_STEPS: Final = 8.0  # the same of steps with one: an evaluation has many
 _OVER: Final = 3  # times the longest distance of such steps without one
 _OF_ONE: Final = 0.6  # of the far reports: more are a fault of the worker
@@ -65,16 +68,23 @@ class _Flaky(NamedTuple):
 
 def flaky_calls(history: RunHistory) -> Iterator[Cause]:
     """Find roles of whose calls some take far longer since a step, and most as long as before."""
+    proof = _PROOF_IF_FELT if _take_longer(history) else _PROOF
     for place, tracks in history.spans.items():
         if work_of(place) not in _CALLED or only_waits(history, place):
             continue
         number, far = _reports(history, place, tracks)
-        found = _flaky(history, number, far)
+        found = _flaky(history, number, far, proof)
         if found is None:
             continue
         cost = _part_of_time(history, found, len(tracks))
         if cost >= _MIN_COST and not _is_of_one(found.far, len(tracks)):
             yield _cause(history, place, tracks, found, cost)
+
+
+def _take_longer(history: RunHistory) -> bool:
+    """Return whether steps take longer for their work since some step."""
+    found = level(settled(Workload(history).eased_steps(step_time(history).finite())))
+    return found is not None and found.is_rise(ratio=_FELT, order=_MOSTLY, size=1.0)
 
 
 def _part_of_time(history: RunHistory, found: _Flaky, workers: int) -> float:
@@ -107,13 +117,16 @@ def _reports(
     return number, sorted(far)
 
 
-def _flaky(history: RunHistory, number: Mapping[int, int], far: Sequence[_Report]) -> _Flaky | None:
+def _flaky(
+    history: RunHistory, number: Mapping[int, int], far: Sequence[_Report], proof: float
+) -> _Flaky | None:
     """Return the far reports since a step from which on there are clearly more of them."""
     begun = history.first + _START
     steps = [step for step in sorted(number) if step >= begun]
     for least in _FAR:
         reports = [one for one in far if one.times >= least and one.step >= begun]
-        since = _more_since(steps, number, Counter(one.step for one in reports), begun + _BEFORE)
+        of_step = Counter(one.step for one in reports)
+        since = _more_since(steps, number, of_step, begun + _BEFORE, proof)
         if since is not None:
             some = [one for one in reports if one.step >= since]
             return _Flaky(since, some, sum(of for step, of in number.items() if step >= since))
@@ -121,11 +134,15 @@ def _flaky(history: RunHistory, number: Mapping[int, int], far: Sequence[_Report
 
 
 def _more_since(
-    steps: Sequence[int], number: Mapping[int, int], far: Mapping[int, int], first: int
+    steps: Sequence[int],
+    number: Mapping[int, int],
+    far: Mapping[int, int],
+    first: int,
+    least_proof: float,
 ) -> int | None:
     """Return the step that best separates two rates of far reports, if the later one is higher."""
     seen, found = ([*accumulate(of.get(step, 0) for step in steps)] for of in (number, far))
-    best, most = None, _PROOF
+    best, most = None, least_proof
     for place, step in enumerate(steps):
         if step < first or not place or step not in far:
             continue

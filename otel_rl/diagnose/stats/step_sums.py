@@ -1,0 +1,78 @@
+"""Times of steps from spans alone: the own times of all parts of a worker's step, added up.
+
+Spans come some seconds after their end, and of several steps at once. So the time from the news of
+one step to that of the next is off by as much, and their own durations are not.
+"""
+
+from collections import defaultdict
+from collections.abc import Mapping
+from statistics import median
+from typing import Final
+
+from otel_rl.diagnose.history.run_history import RunHistory
+from otel_rl.diagnose.history.timings import is_step
+from otel_rl.diagnose.history.track import Track
+from otel_rl.diagnose.stats.growth import Growth, begin_of, cut_from
+
+__all__ = ["step_sums"]
+
+_ALL: Final = (0.8, 1.25)  # range of the sum over the time from step to step, if it is all of it
+
+
+class _Sums:
+    """Sums of series that grow."""
+
+    def __init__(self) -> None:
+        self._growth = Growth()
+        self._sums = Track()
+
+    def of(self, means: Mapping[str, Track], counts: Mapping[str, Track]) -> Track:
+        """Return the sum of all parts in each step. Valid until the next time."""
+        first = self._growth.first_new(means)
+        if first is not None:
+            cut_from(self._sums, first)
+            of_step: dict[int, float] = defaultdict(float)
+            for name, track in means.items():
+                begin = begin_of(track, first)
+                numbers = counts[name].values[begin:]
+                for step, mean_s, number in zip(
+                    track.steps[begin:], track.values[begin:], numbers, strict=True
+                ):
+                    of_step[step] += mean_s * number
+            for step, seconds in sorted(of_step.items()):
+                self._sums.add(step, 0.0, seconds)
+        return self._sums
+
+    def memory_bytes(self) -> int:
+        """Return the memory of what is kept."""
+        return self._sums.memory_bytes()
+
+
+def step_sums(history: RunHistory, usual_s: float) -> Track:
+    """Return the time of each step that a span of its own was around and that has ended.
+
+    Args:
+        history: Of a run.
+        usual_s: Usual time from step to step; a worker whose parts add up to another time does
+            something else beside them, or several at once. Empty if none is left.
+    """
+    whole = {
+        worker: track
+        for place, of in sorted(history.spans.items())
+        if is_step(place.phase)
+        for worker, track in of.items()
+    }
+    if not whole:
+        return Track()
+    worker, ended = max(whole.items(), key=lambda one: len(one[1].steps))
+    parts = [place for place, of in history.spans.items() if worker in of]
+    sums = history.derived(_Sums, worker).of(
+        {str(place): history.spans[place][worker] for place in parts},
+        {str(place): history.counts[place][worker] for place in parts},
+    )
+    found, known = Track(), {*ended.steps}
+    for step, seconds in zip(sums.steps, sums.values, strict=True):
+        if step in known:
+            found.add(step, 0.0, seconds)
+    is_all = found.values and _ALL[0] * usual_s <= median(found.values) <= _ALL[1] * usual_s
+    return found if is_all else Track()
