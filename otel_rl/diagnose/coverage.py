@@ -20,10 +20,12 @@ from otel_rl.diagnose.stats.levels import LONGER, LONGER_NOISE, settled
 from otel_rl.records import ExperimentStatus, WorkerFailure
 from otel_rl.semconv.spec import STEP_SPAN
 
-__all__ = ["Coverage", "coverage", "doubts"]
+__all__ = ["NO_PATH", "Coverage", "coverage", "doubts"]
 
 _FEWEST_STEPS: Final = 8
-_NO_PATH: Final = f"no span {STEP_SPAN}, as otel_rl.step(n) makes"
+NO_PATH: Final = f"no critical path (no span {STEP_SPAN}, as otel_rl.step(n) makes)"
+"""What costs a diagnosis the critical path, beside what it has seen."""
+
 _SILENT_TOGETHER: Final = "all workers fell silent at once: their SDK reports no end of a run"
 _UNMEASURED: Final = "nothing tells their work (tokens, samples or lengths)"
 _UNTIMED: Final = "nothing measures how long steps take"
@@ -63,7 +65,7 @@ class Coverage(NamedTuple):
         """Return it in words."""
         kind = "logged times" if self.is_logged else "spans or phases"
         of = f"{kind} of {self.timed}" if self.timed else "no spans or phases"
-        path = "" if self.has_path else f", no critical path ({_NO_PATH})"
+        path = "" if self.has_path else f", {NO_PATH}"
         workers = f"{self.workers} worker{'' if self.workers == 1 else 's'}"
         return f"{self.steps} steps, {workers}, {of}{path}; {self._least}{self._once}"
 

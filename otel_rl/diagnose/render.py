@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from otel_rl.diagnose.advice import next_look
+from otel_rl.diagnose.coverage import NO_PATH
 from otel_rl.diagnose.result import Cause, Diagnosis, Evidence, Verdict
 
 __all__ = ["in_words", "summary"]
@@ -47,7 +48,7 @@ def in_words(report: Diagnosis, *, trace_url: str = "") -> Iterator[str]:
         yield f"     next: {next_look(cause)}"
     if report.verdict is Verdict.NO_CLEAR_CAUSE:
         yield "No phase, worker or metric stands out enough to be called the cause."
-    if report.seen and not report.causes:
+    if report.seen and (not report.causes or NO_PATH in report.seen):
         yield f"  seen: {report.seen}"
 
 

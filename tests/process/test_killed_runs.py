@@ -89,7 +89,7 @@ def killed(tmp_path: Path, request: pytest.FixtureRequest) -> Killed:
 def test_a_run_that_hung_before_it_was_killed_has_hung_first(killed: Killed) -> None:
     stall, crash = killed.diagnosis()["causes"]
     assert (stall["kind"], stall["worker"], stall["phase"]) == ("stall", "trainer/0", "train")
-    assert (crash["kind"], crash["worker"], crash["since_step"]) == ("crash", "trainer/0", 11)
+    assert (crash["kind"], crash["worker"], crash["since_step"]) == ("crash", "trainer/0", 12)
 
 
 @pytest.mark.parametrize("killed", [("hangs", signal.SIGTERM)], indirect=True)

@@ -284,7 +284,7 @@ class RunHistory:
             told = measured.means(failure.worker).finite().values
             if failure.error is not None or not told or told[-1] <= failure.step:
                 return failure
-            return replace(failure, step=failure.step + 1)
+            return replace(failure, step=failure.step + 1, is_in_step=True)
         if not self.is_told_by_spans:
             return failure
         own = (of[failure.worker].steps for of in self.spans.values() if failure.worker in of)

@@ -129,6 +129,16 @@ def test_a_dead_worker_was_in_the_step_after_the_last_known_one_if_it_told_a_lat
     assert failure.step == (20 if error else told)
 
 
+def test_a_cause_without_a_critical_path_is_told_with_why_there_is_none() -> None:
+    slower = {("trainer", "train", rank): changed(1.0, 1.0 + (rank == 1)) for rank in range(4)}
+    history = made(spans=slower, step_s=changed(1.0, 2.0))
+    assert not [line for line in in_words(diagnose(history)) if line.startswith("  seen: ")]
+    history.steps.clear()
+    report = diagnose(history)
+    assert report.causes
+    assert [*in_words(report)][-1] == f"  seen: {report.seen}"
+
+
 def test_a_lost_worker_that_reports_again_is_not_gone() -> None:
     assert [*doubts(World(lost={30: ["actor/1"]}).history())] == []
     assert [*doubts(World(lost={30: ["actor/9"]}).history())] == ["actor/9 stopped reporting"]
