@@ -217,6 +217,9 @@ class _Told(Mapping[str, Sequence[WorkerFacts]]):
     def __len__(self) -> int:
         return len(self.told)
 
+    def __repr__(self) -> str:
+        return repr(dict(self))
+
 
 def columns_of(facts: Facts) -> Iterator[tuple[str, Sequence[Sequence[Any]]]]:
     """Yield (tracker key, columns of ``WorkerFacts``) of what workers measured.
