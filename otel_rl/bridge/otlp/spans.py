@@ -47,7 +47,7 @@ _SPAN_ID_BYTES: Final = 8
 def decode_spans(batch: Batch) -> Decoded:
     """Decode the spans of ``batch``, in the order of the request, and their senders' leases."""
     *_, found = _decoded(batch, PART)
-    return Decoded(found.steps, found.exports, spans=found.spans, sampled=found.sampled)
+    return Decoded(found.steps, [*found.exports.values()], spans=found.spans, sampled=found.sampled)
 
 
 def span_parts(batch: Batch, most: int = PART) -> Iterator[Decoded]:
@@ -63,7 +63,7 @@ def span_parts(batch: Batch, most: int = PART) -> Iterator[Decoded]:
     for place in places[:-1]:
         yield Decoded((), (), spans=spans[place : place + most], has_more=True)
     last = spans[places[-1] :]
-    yield Decoded(found.steps, found.exports, spans=last, sampled=found.sampled)
+    yield Decoded(found.steps, [*found.exports.values()], spans=last, sampled=found.sampled)
 
 
 @dataclass(slots=True)
@@ -73,38 +73,26 @@ class _Found:
     Attributes:
         spans: In the order of the request.
         steps: Durations of the steps of other programs, whose measurements carry no step.
-        workers: The workers that have sent them, and whether spans have a step or a phase.
-        senders: Their resources.
+        exports: Lease of each worker that has sent them.
         sampled: Latest end of a span that says that others of its step may have been dropped, by
             worker.
     """
 
     spans: list[SpanRecord]
     steps: list[Measurements]
-    workers: dict[Worker, bool]
-    senders: dict[Worker, Sender]
+    exports: dict[Worker, Export]
     sampled: dict[Worker, int]
-
-    @property
-    def exports(self) -> list[Export]:
-        """Return the lease of each sender."""
-        return [
-            Export(worker, 0, has_work=has_work, host=self.senders[worker].host,
-                   pid=self.senders[worker].pid)
-            for worker, has_work in self.workers.items()
-        ]  # fmt: skip
 
 
 def _decoded(batch: Batch, most: int) -> Iterator[_Found]:
     """Yield the same objects each time, complete in the last one."""
-    found = _Found([], [], {}, {}, {})
+    found = _Found([], [], {}, {})
     yield found
     for resource_spans in ExportTraceServiceRequest.FromString(batch.payload).resource_spans:
         resource = resource_spans.resource
         sender = sender_of(resource.SerializeToString())
         worker = sender.worker
-        has_work = found.workers.get(worker, False)
-        found.senders[worker] = sender
+        has_work = worker in found.exports and found.exports[worker].has_work
         host = _host(resource) or worker.instance
         for scope_spans in resource_spans.scope_spans:
             is_tail_sampled = any(
@@ -123,7 +111,9 @@ def _decoded(batch: Batch, most: int) -> Iterator[_Found]:
                     found.steps.append(_duration(sent, marks.step, worker))
                 if not len(found.spans) % most:
                     yield found
-        found.workers[worker] = has_work
+        found.exports[worker] = Export(
+            worker, 0, has_work=has_work, host=sender.host, pid=sender.pid
+        )
     yield found
 
 

@@ -14,6 +14,7 @@ from otel_rl.diagnose.detectors.stalls import always_heard
 from otel_rl.diagnose.history.quiet_workers import QUIET_S, quiet_workers
 from otel_rl.diagnose.history.rhythm import Rhythm
 from otel_rl.diagnose.history.run_history import Loss, RunHistory, Track
+from otel_rl.diagnose.history.track import newest_s
 from otel_rl.diagnose.result import Cause, Evidence, Kind
 from otel_rl.diagnose.stats.levels import LevelChange, level, medians, smoothed, soon
 from otel_rl.records import ExperimentStatus, WorkerFailure
@@ -143,14 +144,10 @@ def _was_through(history: RunHistory, failure: WorkerFailure) -> bool:
         return False
     if history.last - failure.step > 1:
         return False
-    at_work = [_last_s(of) for of in history.spans.values()]
-    alive = [_last_s(history.lags), *map(_last_s, history.workers.values())]
+    at_work = [newest_s(of) for of in history.spans.values()]
+    alive = [newest_s(history.lags), *map(newest_s, history.workers.values())]
     worked_s = max([*at_work, *history.begun_s.values()], default=0.0)
     return max(alive) <= worked_s + _at_once_s(history)
-
-
-def _last_s(tracks: Mapping[str, Track]) -> float:
-    return max((track.times_s[-1] for track in tracks.values() if track.times_s), default=0.0)
 
 
 def _stands_still(history: RunHistory, failure: WorkerFailure) -> bool:

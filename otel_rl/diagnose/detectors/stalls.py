@@ -25,6 +25,7 @@ from otel_rl.diagnose.history.recorded import may_lack_until
 from otel_rl.diagnose.history.records import OWN_STEP
 from otel_rl.diagnose.history.rhythm import Rhythm
 from otel_rl.diagnose.history.run_history import PhaseKey, RunHistory, Track
+from otel_rl.diagnose.history.track import newest_s
 from otel_rl.diagnose.open_work import is_current
 from otel_rl.diagnose.result import Cause, Evidence, Kind
 from otel_rl.diagnose.stats.changes import spread
@@ -583,7 +584,7 @@ def _behind_their_peers(history: RunHistory, gone: AbstractSet[str]) -> dict[str
 
     The newest work of the run tells it: who waits for it comes to none.
     """
-    for of in sorted(history.spans.values(), key=_last_s, reverse=True):
+    for of in sorted(history.spans.values(), key=newest_s, reverse=True):
         unsure = may_lack_until(of)
         ends = {
             worker: max(track.steps[-1], unsure)
@@ -594,10 +595,6 @@ def _behind_their_peers(history: RunHistory, gone: AbstractSet[str]) -> dict[str
         if 0 < len(behind) < len(ends) / 2:
             return behind
     return {}
-
-
-def _last_s(tracks: Mapping[str, Track]) -> float:
-    return max((track.times_s[-1] for track in tracks.values() if track.times_s), default=0.0)
 
 
 def _is_of_steps(tracks: Mapping[str, Track], stopped_s: float) -> bool:

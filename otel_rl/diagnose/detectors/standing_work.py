@@ -17,6 +17,7 @@ from otel_rl.diagnose.classify import Work, only_waits, waits_for_samples, work_
 from otel_rl.diagnose.history.departures import departed
 from otel_rl.diagnose.history.rhythm import Rhythm
 from otel_rl.diagnose.history.run_history import PhaseKey, RunHistory, Track
+from otel_rl.diagnose.history.track import newest_s
 from otel_rl.semconv.spec import STEP_SPAN
 
 __all__ = ["Standing", "standing_work"]
@@ -291,9 +292,4 @@ def _others_stopped_before(history: RunHistory, parts: Mapping[PhaseKey, _Part])
 
 def _last_s(history: RunHistory, places: Iterable[PhaseKey]) -> float:
     """Return when the last of this work was told."""
-    return max(
-        track.times_s[-1]
-        for place in places
-        if not only_waits(history, place)
-        for track in history.spans[place].values()
-    )
+    return max(newest_s(history.spans[of]) for of in places if not only_waits(history, of))

@@ -3,14 +3,14 @@
 import math
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, MutableSequence
+from collections.abc import Iterable, Mapping, MutableSequence
 from dataclasses import dataclass, field
 from itertools import islice
 from operator import le
 from sys import getsizeof
 from typing import Final, TypeAlias
 
-__all__ = ["Track", "in_order"]
+__all__ = ["Track", "in_order", "newest_s"]
 
 _Ints: TypeAlias = MutableSequence[int]
 _Floats: TypeAlias = MutableSequence[float]
@@ -123,3 +123,8 @@ def in_order(track: Track, *, by_step: bool) -> Track:
     if track.is_in_order(by_step=by_step):
         return track
     return track._sorted_by(track.steps if by_step else track.times_s)  # noqa: SLF001  # its own
+
+
+def newest_s(tracks: Mapping[str, Track]) -> float:
+    """Return the time of the newest value of several series, since the first record; 0 of none."""
+    return max((track.times_s[-1] for track in tracks.values() if track.times_s), default=0.0)
