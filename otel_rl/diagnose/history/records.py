@@ -27,6 +27,7 @@ __all__ = [
     "SpanFacts",
     "StepFacts",
     "WorkerFacts",
+    "WorkerFields",
     "columns_of",
 ]
 
@@ -186,7 +187,7 @@ class Facts(NamedTuple):
             step,
             [RowFacts(*row) for row in rows],
             [StepFacts(*explained) for explained in steps],
-            _Told(workers),
+            WorkerFields(workers),
             [SpanFacts(*span) for span in spans],
             [(worker, lag_s) for worker, lag_s in lags],
             lost,
@@ -198,11 +199,11 @@ class Facts(NamedTuple):
         )
 
 
-class _Told(Mapping[str, Sequence[WorkerFacts]]):
-    """Facts of workers as they were read, which are given names when they are asked for.
+class WorkerFields(Mapping[str, Sequence[WorkerFacts]]):
+    """Facts of workers without names for their fields, which they have when they are asked for.
 
     Args:
-        told: By tracker key, the fields of each fact.
+        told: By tracker key, the fields of each of ``WorkerFacts``.
     """
 
     def __init__(self, told: Mapping[str, Sequence[Sequence[Any]]]) -> None:
@@ -227,7 +228,7 @@ def columns_of(facts: Facts) -> Iterator[tuple[str, Sequence[Sequence[Any]]]]:
     Measurements without a step are of the step in progress.
     """
     of = facts.workers
-    for key, some in (of.told if isinstance(of, _Told) else of).items():
+    for key, some in (of.told if isinstance(of, WorkerFields) else of).items():
         if some:
             workers, steps, *others = zip(*some, strict=True)
             if None in steps:
@@ -249,7 +250,12 @@ def _read_json(text: bytes) -> Any:
 
 def _encode_workers(workers: Mapping[str, Sequence[WorkerFacts]]) -> bytes:
     """Encode most of a record, by the faster library where it writes the same values."""
-    plain = {key: [*map(tuple, some)] for key, some in workers.items()}  # it knows no named ones
-    if math.isfinite(sum([one.total for some in workers.values() for one in some])):
+    if isinstance(workers, WorkerFields):
+        plain = workers.told
+    else:
+        plain = {
+            key: [*map(tuple, some)] for key, some in workers.items()
+        }  # it knows no named ones
+    if math.isfinite(sum([total for some in plain.values() for _, _, _, total, _ in some])):
         return orjson.dumps(plain)
     return _json(plain)

@@ -4,15 +4,15 @@ Records that are not in the state are lost with a crash, for about a second of t
 details of existing rows. Finished records are stored in the transaction of the rows.
 """
 
-import math
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import chain, pairwise
+from itertools import pairwise
 from typing import Final, NamedTuple
 
 from otel_rl.bridge.journal.formats import state_format as wire
+from otel_rl.bridge.rows.history.measured_cells import MAX_KEYS, MeasuredCells
 from otel_rl.bridge.rows.history.span_steps import SpanSteps
-from otel_rl.bridge.rows.series.streams import Stream, WorkerStanding, WorkerState
+from otel_rl.bridge.rows.series.streams import WorkerStanding, WorkerState
 from otel_rl.diagnose.history.records import (
     ALL_RECORDED,
     MOST_EXTREME,
@@ -20,7 +20,6 @@ from otel_rl.diagnose.history.records import (
     RowFacts,
     SpanFacts,
     StepFacts,
-    WorkerFacts,
 )
 from otel_rl.records import ExperimentStatus, SpanRecord, Worker, WorkerFailure
 from otel_rl.semconv.spec import TOOL_SPAN
@@ -31,21 +30,11 @@ _NS_PER_S: Final = 1_000_000_000
 _EVERY_NS: Final = _NS_PER_S
 _AHEAD_NS: Final = 1_500_000_000  # a clock that is ahead; less is of the way
 
-_MAX_VALUES: Final = 4_096
 _MAX_PHASES: Final = 256
 _MAX_PARENTS: Final = 10_000
 
 # Number of parts for which the size of stored records is tracked.
 _MAX_PARTS: Final = 64
-
-
-# Steps of one worker in one message that are recorded separately.
-_MAX_STEPS: Final = 8
-
-# Measurements between two records that are separated by step.
-_MAX_CELLS: Final = 4_096
-
-_Cell = tuple[WorkerState, int | None]
 
 
 class HistoryRecords(NamedTuple):
@@ -61,7 +50,11 @@ class HistoryRecords(NamedTuple):
 
 
 class HistoryWriter:
-    """Collects data and returns records. The open record is not stored."""
+    """Collects data and returns records. The open record is not stored.
+
+    Attributes:
+        measured: Measurements of the open record.
+    """
 
     def __init__(self) -> None:
         # (newest time, bytes) of the stored records.
@@ -77,8 +70,7 @@ class HistoryWriter:
 
     def _begin(self) -> None:
         self._made_ns = 0
-        self._cells = 0
-        self._measured: dict[str, dict[_Cell, list[float]]] = {}
+        self.measured = MeasuredCells()
         self._spans: dict[tuple[int, str, str, str], list[float]] = {}
         # Time of nested spans whose parent has not arrived yet; oldest first.
         self._within: dict[tuple[bytes, str], int] = {}
@@ -91,73 +83,6 @@ class HistoryWriter:
     def forgotten_ns(self) -> int:
         """Return the time up to which no history by ``newest_ns`` is needed any more."""
         return self._forgotten_ns
-
-    def measured(
-        self, stream: Stream, values: Sequence[float], steps: Sequence[int | None] = ()
-    ) -> None:
-        """Record measurements or counts of a worker.
-
-        Args:
-            stream: Of the worker.
-            values: At least one.
-            steps: Of each value; empty without steps.
-        """
-        of = self._measured.get(stream.group.key)
-        if of is None:
-            if len(self._measured) >= _MAX_VALUES:
-                return
-            of = self._measured[stream.group.key] = {}
-        worker, before = stream.worker, len(of)
-        if steps and len(steps) <= _MAX_STEPS and self._cells < _MAX_CELLS:
-            for value, step in zip(values, steps, strict=True):
-                cell = of.get((worker, step))
-                if cell is None:
-                    cell = of[worker, step] = [0, 0.0, 0]
-                if value - value == 0:  # finite
-                    cell[0] += 1
-                    cell[1] += value
-                else:
-                    cell[2] += 1
-        else:  # too many to separate, or without a step
-            place = worker, steps[-1] if steps else None
-            cell = of.get(place)
-            if cell is None:
-                cell = of[place] = [0, 0.0, 0]
-            _put(cell, values)
-        self._cells += len(of) - before
-
-    def measured_once(self, stream: Stream, value: float, step: int) -> None:
-        """Record one measurement of a step, as ``measured`` does."""
-        of = self._measured.get(stream.group.key)
-        cell = None if of is None else of.get((stream.worker, step))
-        if cell is None:
-            self.measured(stream, (value,), (step,))
-        elif value - value == 0:  # finite
-            cell[0] += 1
-            cell[1] += value
-        else:
-            cell[2] += 1
-
-    def measured_together(
-        self, keys: Sequence[str], worker: WorkerState, step: int, values: Sequence[float]
-    ) -> None:
-        """Record a measurement of each of a worker's keys in a step, as ``measured`` does."""
-        measured, place = self._measured, (worker, step)
-        for key, value in zip(keys, values, strict=True):
-            of = measured.get(key)
-            if of is None:
-                if len(measured) >= _MAX_VALUES:
-                    continue
-                of = measured[key] = {}
-            cell = of.get(place)
-            if cell is None:
-                cell = of[place] = [0, 0.0, 0]
-                self._cells += 1
-            if value - value == 0:  # finite
-                cell[0] += 1
-                cell[1] += value
-            else:
-                cell[2] += 1
 
     def spanned(
         self,
@@ -217,7 +142,7 @@ class HistoryWriter:
     ) -> None:
         """Record a closed row."""
         kept = {key: value for key, value in values.items() if not key.startswith("workers/")}
-        if kept and len(kept) <= _MAX_VALUES:
+        if kept and len(kept) <= MAX_KEYS:
             self._rows.append(RowFacts(step, time_ns, kept, attempt))
 
     def explained(self, step: StepFacts) -> None:
@@ -254,7 +179,7 @@ class HistoryWriter:
         has_ended = status not in {"", ExperimentStatus.RUNNING, self._reported[1]}
         returned = self._returned(workers)
         has_news = news or has_ended or returned
-        new = self._rows or self._steps or self._measured or self._spans or has_news
+        new = self._rows or self._steps or self.measured or self._spans or has_news
         is_time = everything or self._rows or self._steps or now_ns - self._made_ns >= _EVERY_NS
         if not max_bytes:
             self._begin()
@@ -267,7 +192,7 @@ class HistoryWriter:
             step,
             self._rows,
             self._steps,
-            dict(_by_worker(self._measured)),
+            self.measured.fields(),
             list(_by_phase(self._spans, names)),
             self._late(names),
             *(self._newly_lost(workers), news, status, attempt),
@@ -287,7 +212,7 @@ class HistoryWriter:
         states = known if self._has_forgotten_places else self._placed
         placed = [(f"{of.role}/{of.label}", *of.place) for of in states if any(of.place)]
         self._placed, self._has_forgotten_places = {}, False
-        return placed[:_MAX_VALUES]
+        return placed[:MAX_KEYS]
 
     def _returned(self, workers: Mapping[Worker, WorkerState]) -> list[str]:
         """Return workers that were missed, and report again, of SDKs that report no ends."""
@@ -302,7 +227,7 @@ class HistoryWriter:
         """Return the lags of workers, or how far spans of theirs end after their arrival."""
         late = {names.get(worker, worker): lag_s for worker, lag_s in self._ahead.items()}
         late |= {f"{of.role}/{of.label}": lag_s for of, lag_s in self._lags.items()}
-        return [*late.items()][:_MAX_VALUES]
+        return [*late.items()][:MAX_KEYS]
 
     def _newly_lost(self, workers: Mapping[Worker, WorkerState]) -> list[str]:
         lost = {of for of, state in workers.items() if state.standing is WorkerStanding.FAILED}
@@ -337,68 +262,6 @@ class HistoryWriter:
         chronicle._forgotten_ns = kept.forgotten_ns
         chronicle._lost = None  # those before a restart were reported
         return chronicle
-
-
-def _put(cell: list[float], values: Sequence[float]) -> None:
-    total = sum(values)
-    if math.isfinite(total):
-        cell[0] += len(values)
-        cell[1] += total
-        return
-    finite = [value for value in values if math.isfinite(value)]
-    cell[0] += len(finite)
-    cell[1] += sum(finite)
-    cell[2] += len(values) - len(finite)
-
-
-def _by_worker(
-    measured: Mapping[str, Mapping[_Cell, Sequence[float]]],
-) -> Iterable[tuple[str, list[WorkerFacts]]]:
-    names = _Names()
-    for key, cells in measured.items():
-        facts = [
-            WorkerFacts(names[of], step, int(count), total, int(oddities))
-            for (of, step), (count, total, oddities) in _recorded(cells)
-        ]
-        yield key, facts
-
-
-class _Names(dict[WorkerState, str]):
-    """Names of workers, each made once."""
-
-    def __missing__(self, of: WorkerState) -> str:
-        name = self[of] = f"{of.role}/{of.label}"
-        return name
-
-
-def _recorded(
-    cells: Mapping[_Cell, Sequence[float]],
-) -> Iterable[tuple[_Cell, Sequence[float]]]:
-    """Return the cells to record, by step."""
-    if len({step for _, step in cells}) == 1:  # nearly always
-        return _outstanding([*cells.items()])
-    of_step: dict[int | None, list[tuple[_Cell, Sequence[float]]]] = {}
-    for cell in cells.items():
-        of_step.setdefault(cell[0][1], []).append(cell)
-    return chain.from_iterable(map(_outstanding, of_step.values()))
-
-
-def _outstanding(
-    cells: list[tuple[_Cell, Sequence[float]]],
-) -> list[tuple[_Cell, Sequence[float]]]:
-    """Return the cells with the lowest and the highest means, where there are many.
-
-    Before they are made into facts: of 512 workers with 40 keys, that is most of the work.
-    """
-    if len(cells) <= ALL_RECORDED:
-        return cells
-    cells.sort(key=_oddities_and_mean)
-    return cells[: MOST_EXTREME // 2] + cells[-MOST_EXTREME // 2 :]
-
-
-def _oddities_and_mean(cell: tuple[_Cell, Sequence[float]]) -> tuple[float, float]:
-    _, (count, total, oddities) = cell
-    return oddities, total / (count or 1)
 
 
 def _phase_of(span: SpanRecord) -> str:

@@ -51,10 +51,13 @@ def _add_columns(intake: PointIntake, points: KnownPoints, received_ns: int) -> 
     intake.sample_counts.taken += len(values)
     for bounds, end_ns in zip(plan.bounds, ends_ns, strict=True):
         bounds[-1] = end_ns
-    intake.history.measured_together(plan.keys, worker, step, values)
+    intake.history.measured.add_export(plan.keys, worker, step, values)
     for place in plan.timed:
         intake.goodput.measured(plan.streams[place], (values[place],), (times_ns[place],))
-    intake.steps.add_export(opened, plan.streams, step, values, times_ns, intake.settings)
+    if plan.groups is None:
+        intake.steps.add_export(opened, plan.streams, step, values, times_ns, intake.settings)
+    else:
+        intake.steps.add_row(opened, plan.streams, plan.groups, step, values, times_ns)
     _observe(intake, worker, step, times_ns, received_ns)
     return True
 
@@ -90,7 +93,7 @@ def _observe(
 
 def _add_points(intake: PointIntake, points: Sequence[Point], received_ns: int) -> None:
     counts, settings, archived = intake.sample_counts, intake.settings, intake.archived
-    find, measured, steps = intake.series.stream, intake.history.measured_once, intake.steps
+    find, measured, steps = intake.series.stream, intake.history.measured.add_one, intake.steps
     # The worker of the last point, and whether it leads the axis: asked once in an export.
     worker: WorkerState | None = None
     leads: bool | None = None

@@ -10,6 +10,7 @@ from otel_rl.bridge.rows.series.series_table import StreamTable
 from otel_rl.bridge.rows.series.streams import Stream, WorkerState
 from otel_rl.records import Series
 from otel_rl.semconv import names
+from otel_rl.semconv.spec import Reduction
 
 __all__ = ["ExportPlan", "ExportPlans"]
 
@@ -33,6 +34,7 @@ class ExportPlan:
         worker: Of all of them.
         bounds: The accepted intervals of each.
         keys: The key of each stream's group.
+        groups: The number of each stream's group, if a step may take their values by column.
         timed: Places of the streams that the account of the workers' time takes.
     """
 
@@ -41,7 +43,8 @@ class ExportPlan:
         self.streams = streams
         self.worker: WorkerState = streams[0].worker
         self.bounds: Sequence[array[int]] = [stream.seen.bounds for stream in streams]
-        self.keys = [stream.group.key for stream in streams]
+        self.keys = tuple(stream.group.key for stream in streams)
+        self.groups = _groups_of(streams)
         self.timed = [n for n, stream in enumerate(streams) if stream.group.name in TIMED]
         self._unknown_through_ns = max(stream.unknown_through_ns for stream in streams)
 
@@ -65,6 +68,14 @@ class ExportPlan:
             and None not in (last_steps := [*map(_LAST_STEP, self.streams)])
             and max(last_steps) <= step
         )
+
+
+def _groups_of(streams: Sequence[Stream]) -> Sequence[int] | None:
+    groups = [stream.group for stream in streams]
+    numbers = tuple(group.number for group in groups)
+    if any(stream.own is not None for stream in streams) or len({*numbers}) < len(numbers):
+        return None
+    return None if any(one.reduction is Reduction.LAST for one in groups) else numbers
 
 
 class ExportPlans:

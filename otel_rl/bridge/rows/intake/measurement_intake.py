@@ -73,7 +73,7 @@ class MeasurementIntake:
         """Take measurements that are new."""
         if self._to.archived is not None:
             self._to.archived.measured(stream.number, measured)
-        self._to.history.measured(stream, measured.values, _steps_of(measured))
+        self._to.history.measured.add(stream, measured.values, _steps_of(measured))
         if stream.group.name in TIMED and _is_told_once(measured):
             self._to.goodput.measured(stream, measured.values, measured.times_ns)
         self._fold(stream, measured, received_ns)

@@ -60,7 +60,7 @@ class TotalIntake:
         if self._to.archived is not None and is_new:
             self._to.archived.counted(stream.number, point)
         if increment is not None:
-            self._to.history.measured(stream, [increment.value])
+            self._to.history.measured.add(stream, [increment.value])
             self._to.goodput.counted(stream.group, increment.value)
             self._to.sample_counts.count_late(
                 self._to.windows.add_increment(
@@ -133,7 +133,7 @@ class TotalIntake:
             self._to.archived.distributed(stream.number, point)
         if new is not None:
             if new.count and new.total is not None:
-                self._to.history.measured(stream, [new.total / new.count])
+                self._to.history.measured.add(stream, [new.total / new.count])
             self._to.sample_counts.count_late(
                 self._to.windows.add_distribution(stream, new, received_ns, self._to.settings)
             )

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 from otel_rl.bridge.journal.formats import state_format as wire
 from otel_rl.bridge.rows.reduce import (
@@ -12,12 +13,16 @@ from otel_rl.bridge.rows.reduce import (
     cells_to_wire,
     merged,
     put,
+    put_columns,
 )
 from otel_rl.bridge.rows.series.streams import Group
 from otel_rl.bridge.rows.steps.step_counts import StepCounts
 from otel_rl.bridge.rows.steps.step_passes import StepPasses
 
 __all__ = ["Export", "OpenStep", "ReachedSteps", "RoleSteps", "Steps", "keep_each", "put_each"]
+
+_MOST_ROWS: Final = MAX_VALUES // 2
+"""Exports that wait to be folded in together."""
 
 
 @dataclass(slots=True)
@@ -27,7 +32,6 @@ class OpenStep:
     Attributes:
         time_ns: The latest of their times.
         received_ns: Arrival of the last.
-        cells: Values to be reduced.
         single: Every measurement, of the groups with per-worker rows.
         workers: The labels of those that have reported.
         export: The last export with a sample of it.
@@ -36,20 +40,47 @@ class OpenStep:
 
     time_ns: int = 0
     received_ns: int = 0
-    cells: dict[int, Cell] = field(default_factory=dict)
+    _cells: dict[int, Cell] = field(default_factory=dict)
     single: dict[int, list[tuple[int, float]]] = field(default_factory=dict)
     workers: set[str] = field(default_factory=set)
     export: tuple[str, int] | None = None
     counts: StepCounts | None = None
+    # Values and times of exports that are not in the cells yet, and the numbers of their groups.
+    _rows: list[tuple[Sequence[float], Sequence[int]]] = field(default_factory=list)
+    _numbers: Sequence[int] = ()
+
+    @property
+    def cells(self) -> dict[int, Cell]:
+        """Return the values to be reduced."""
+        if self._rows:
+            rows, self._rows = self._rows, []
+            put_columns(self._cells, self._numbers, rows)
+        return self._cells
+
+    def put_row(
+        self, numbers: Sequence[int], values: Sequence[float], times_ns: Sequence[int]
+    ) -> None:
+        """Fold in a value of each of some groups, with others of them when the cells are read.
+
+        Args:
+            numbers: Of groups whose reduction needs no times, each once.
+            values: Of each.
+            times_ns: Of the values.
+        """
+        if self._numbers != numbers or len(self._rows) >= _MOST_ROWS:
+            _ = self.cells
+            self._numbers = numbers
+        self._rows.append((values, times_ns))
 
     def join(self, other: "OpenStep") -> None:
         """Fold in another part of the same step."""
         self.time_ns = max(self.time_ns, other.time_ns)
         self.received_ns = max(self.received_ns, other.received_ns)
         self.workers |= other.workers
+        cells = self.cells
         for number, cell in other.cells.items():
-            own = self.cells.get(number)
-            self.cells[number] = cell if own is None else merged((own, cell))
+            own = cells.get(number)
+            cells[number] = cell if own is None else merged((own, cell))
         for number, made in other.single.items():
             self.single.setdefault(number, []).extend(made)
         if other.counts is not None:

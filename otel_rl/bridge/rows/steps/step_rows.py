@@ -160,6 +160,31 @@ class OpenSteps:
             else:
                 put(cells, own.number, value, time_ns, group.reduction)
 
+    def add_row(
+        self,
+        opened: OpenStep,
+        streams: Sequence[Stream],
+        groups: Sequence[int],
+        step: int,
+        values: Sequence[float],
+        times_ns: Sequence[int],
+    ) -> None:
+        """Fold in samples as ``add_export`` does, of streams without a group of their own.
+
+        Args:
+            opened: As there, as are all but the next one.
+            streams: Of a worker.
+            groups: Their groups, each once, none of which is reduced to the last value.
+            step: Of the samples.
+            values: One for each stream.
+            times_ns: Of the values.
+        """
+        self._reached(streams[0].worker, step, times_ns[-1])
+        opened.time_ns = max(opened.time_ns, *times_ns)
+        opened.put_row(groups, values, times_ns)
+        for stream in streams:
+            stream.last_step = step
+
     def add_shares(
         self,
         opened: OpenStep,
