@@ -1,4 +1,4 @@
-"""Makes the batches of requests durable, and notifies the stage that makes rows of them."""
+"""Makes the batches of requests durable."""
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
@@ -23,7 +23,7 @@ class DurableBatches:
         room: Holds tenants to their shares.
         presence: Told whether the journal is there.
         counters: Of the bridge.
-        kept: Called after each request; from a thread of the journal, perhaps.
+        kept: Called after each request of ``keep``.
 
     Attributes:
         unstored: Batches that were not stored, except by a closed journal.
@@ -59,11 +59,15 @@ class DurableBatches:
             self._not_kept(batches, exc)
             raise
         self._were_kept(batches)
+        self._kept()
 
     def keep_together(
         self, requests: Sequence[Sequence[Batch]]
     ) -> Future[Sequence[JournalFull | None]] | None:
         """Begin to store the batches of several requests in one transaction, without waiting.
+
+        Whoever waits for it notifies the stage that makes rows, after the senders are answered: two
+        threads that wake up at once wait for each other.
 
         Returns:
             Done once they are durable, or with an error as of ``keep``; it cannot be cancelled. The
@@ -116,4 +120,3 @@ class DurableBatches:
         self.unstored.came_again(batches)
         self._presence.there()
         self._counters.add(Counter.BATCHES_SPOOLED, len(batches))
-        self._kept()

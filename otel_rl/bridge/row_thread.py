@@ -157,11 +157,14 @@ class RowThread:
                 self._stopping.wait(pause_s)
             else:
                 used_s = time.thread_time() - used_s
-                took_s = time.monotonic() - begun_s
-                gathering_s = min(_MAX_GATHERING_S, _GATHERING * used_s)
-                self._stopping.wait(max(0.0, gathering_s - took_s))
-                self._work.wait(_TICK_S)
-                self._work.clear()
+                self._wait_for_work(begun_s + min(_MAX_GATHERING_S, _GATHERING * used_s))
+
+    def _wait_for_work(self, at_least_s: float) -> None:
+        """Wait for requests, and for others until a time; or until it is time to look anyway."""
+        left_s = max(0.0, at_least_s - time.monotonic())
+        if self._work.wait(left_s + _TICK_S):
+            self._stopping.wait(max(0.0, at_least_s - time.monotonic()))
+        self._work.clear()
 
     def _round(self) -> bool:
         """Run one round of row making. Returns whether more may be ready at once."""

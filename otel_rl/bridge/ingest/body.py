@@ -63,7 +63,7 @@ class InFlight:
         try:
             yield held
         finally:
-            self._add(token, -held.bytes)
+            held.release()
 
     def _add(self, token: str, n: int) -> None:
         share = self._shares.of(token, self._max_bytes - self._for_all_bytes)
@@ -83,7 +83,7 @@ class InFlight:
 
 
 class Held:
-    """Bytes that one request holds of an ``InFlight``."""
+    """Bytes that one request holds of an ``InFlight``, until they are released."""
 
     def __init__(self, in_flight: InFlight, token: str) -> None:
         self.bytes = 0
@@ -98,6 +98,11 @@ class Held:
         """
         self._in_flight._add(self._token, n)  # noqa: SLF001  # the two classes are one idea
         self.bytes += n
+
+    def release(self) -> None:
+        """Hold nothing any more."""
+        n, self.bytes = self.bytes, 0
+        self._in_flight._add(self._token, -n)  # noqa: SLF001  # as above
 
 
 async def read(

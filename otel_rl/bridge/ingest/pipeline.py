@@ -61,6 +61,7 @@ class IngestPipeline:
             at once, so that they share one fsync. Raises JournalFull or JournalClosed where it
             cannot; the sender then retries.
         accept_together: Begins that for several requests, see ``DurableBatches.keep_together``.
+        answered: Called once the senders of these are answered.
         limits: Bounds on requests.
         counters: Counts every request and its items.
         clock_ns: The bridge's own clock.
@@ -76,6 +77,7 @@ class IngestPipeline:
         *,
         accept: Callable[[Sequence[Batch]], None],
         accept_together: AcceptTogether = lambda _: None,
+        answered: Callable[[], None] = lambda: None,
         limits: ReceiveLimits,
         counters: Counters,
         clock_ns: Callable[[], int] = time.time_ns,
@@ -87,7 +89,7 @@ class IngestPipeline:
     ) -> None:
         self.problem = problem
         self.limits = limits
-        self.accept_together = accept_together
+        self.accept_together, self.answered = accept_together, answered
         self._accept = accept
         self._counters = counters
         self._clock_ns = clock_ns
@@ -129,6 +131,10 @@ class IngestPipeline:
     def hold(self, grant: Grant | None = None) -> AbstractContextManager[Held]:
         """Account for a request's bytes in flight until the end of the block."""
         return self._in_flight.hold(token_of(grant))
+
+    def held(self, grant: Grant | None = None) -> Held:
+        """Account for a request's bytes in flight until they are released."""
+        return Held(self._in_flight, token_of(grant))
 
     def take(
         self,

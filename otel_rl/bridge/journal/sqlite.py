@@ -146,10 +146,11 @@ class SqliteJournal:
         A cursor that is left open would show the connection's next reader the past. After an
         exception it is not used again, for the same reason.
         """
-        self._files.check()  # else another program's new file would be read
+        self._files.check_lately()
         try:
             connection = self._readers.get_nowait()
         except queue.Empty:
+            self._files.check()  # else another program's new file would be read
             connection = sqlite3.connect(
                 f"{self._path.absolute().as_uri()}?mode=ro", uri=True, check_same_thread=False
             )
@@ -255,18 +256,11 @@ def _commit(connection: sqlite3.Connection, group: list[_Work], check: Callable[
     try:
         check()
         connection.execute("BEGIN IMMEDIATE")
-        for work in group:
-            connection.execute("SAVEPOINT work")
-            try:
-                done = work.run(connection)
-            except Exception as exc:  # handed to the caller, who waits for it
-                if not connection.in_transaction:  # SQLite rolled everything back: disk full, I/O
-                    raise
-                connection.execute("ROLLBACK TO work")
-                failed.append((work, _translated(exc)))
-            else:
-                succeed.append((work, done))
-            connection.execute("RELEASE work")
+        if len(group) == 1:  # nearly always: nobody else's work is to be kept if it fails
+            (work,) = group
+            succeed.append((work, work.run(connection)))
+        else:
+            _run_each(connection, group, succeed, failed)
         connection.execute("COMMIT")
         check()  # once more: it may have gone while the disk was waited for
     except Exception as exc:  # noqa: BLE001  # handed to every caller of the group
@@ -280,6 +274,27 @@ def _commit(connection: sqlite3.Connection, group: list[_Work], check: Callable[
         work.fail(error)
     for _, done in succeed:
         done()
+
+
+def _run_each(
+    connection: sqlite3.Connection,
+    group: list[_Work],
+    succeed: list[tuple[_Work, Callable[[], None]]],
+    failed: list[tuple[_Work, BaseException]],
+) -> None:
+    """Run the members of a group, and undo what those did that fail."""
+    for work in group:
+        connection.execute("SAVEPOINT work")
+        try:
+            done = work.run(connection)
+        except Exception as exc:  # handed to the caller, who waits for it
+            if not connection.in_transaction:  # SQLite rolled everything back: disk full, I/O
+                raise
+            connection.execute("ROLLBACK TO work")
+            failed.append((work, _translated(exc)))
+        else:
+            succeed.append((work, done))
+        connection.execute("RELEASE work")
 
 
 def _translated(exc: Exception) -> Exception:

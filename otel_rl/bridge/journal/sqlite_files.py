@@ -2,6 +2,7 @@
 
 import fcntl
 import logging
+import math
 import os
 import secrets
 import shutil
@@ -155,6 +156,10 @@ def make_directory(directory: Path) -> None:
             os.close(parent)
 
 
+_LATELY_S = 0.1
+"""A reader whose files were there this long ago reads on."""
+
+
 class OpenFiles:
     """The files of a journal, as they were when it was opened.
 
@@ -164,9 +169,19 @@ class OpenFiles:
 
     def __init__(self, paths: Sequence[Path]) -> None:
         self._known = {os.fspath(path): _on_disk(path) for path in paths}
+        self._checked_s = -math.inf
+
+    def check_lately(self) -> None:
+        """Check, unless that was done a moment ago.
+
+        Raises:
+            JournalGone: As of ``check``.
+        """
+        if time.monotonic() - self._checked_s > _LATELY_S:
+            self.check()
 
     def check(self) -> None:
-        """Costs some microseconds.
+        """Costs some microseconds, and lets other threads take the interpreter.
 
         Raises:
             JournalGone: One was removed, renamed or replaced. It may be put back.
@@ -180,6 +195,7 @@ class OpenFiles:
                     "was not acknowledged; acknowledged data that is not yet in a run is "
                     "lost.",
                 )
+        self._checked_s = time.monotonic()
 
 
 def _on_disk(path: str | Path) -> tuple[int, int] | None:

@@ -48,6 +48,7 @@ class Site:
         (full,) = future.result(60)
         if full is not None:
             raise full
+        self._kept()
 
 
 @pytest.fixture
@@ -111,11 +112,11 @@ def test_nothing_is_said_before_the_disk_has_it(site: Site) -> None:
     future = site.batches.keep_together([batches()])
     assert future is not None
     assert not future.cancel()
-    assert (future.done(), site.kept) == (False, 0)
+    assert (future.done(), site.counters.value(Counter.BATCHES_SPOOLED)) == (False, 0)
     durable.set()
     future.result(60)
     blocking.join()
-    assert site.kept == 1
+    assert (site.spool.pending(), site.counters.value(Counter.BATCHES_SPOOLED)) == (1, 1)
 
 
 def test_shares_of_the_journal_are_asked_for_in_a_thread_that_may_wait(tmp_path: Path) -> None:

@@ -59,7 +59,7 @@ class Exports:
     def __init__(self, intake: IngestPipeline) -> None:
         self._intake = intake
         self._limits = intake.limits
-        self._together = StoredTogether(intake.accept_together)
+        self._together = StoredTogether(intake.accept_together, intake.answered)
         self._threads: ThreadPoolExecutor
         self._places: Places
 

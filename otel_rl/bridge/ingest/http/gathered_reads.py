@@ -7,7 +7,8 @@ request as soon as it has the answer, is never kept waiting.
 """
 
 import asyncio
-import selectors
+import os
+import select
 from collections.abc import Sequence
 from typing import Final, Protocol
 
@@ -25,8 +26,11 @@ _MANY_GAP_S: Final = 0.1
 _MAX_BYTES: Final = 4 << 20
 """Of all connections, before they are parsed and held to the bounds on requests."""
 
+_READ_BYTES: Final = 64 << 10
+"""Of one connection at a time. What is longer is read as it arrives."""
+
 _AT_ONCE: Final = 64
-"""Unread connections that are read before what they have sent is parsed."""
+"""Unread connections that are read before other work of the event loop has its turn."""
 
 _WEIGHT: Final = 0.125  # of the last gap between requests in their mean
 
@@ -38,6 +42,18 @@ class GatheringConnection(Protocol):
 
     def parse_gathered(self) -> None:
         """Parse what was received."""
+        ...
+
+    def data_received(self, data: bytes) -> None:
+        """Receive bytes, as from the event loop."""
+        ...
+
+    def may_take(self) -> bool:
+        """Return whether it is to be read while it is left unread."""
+        ...
+
+    def take(self, data: bytes) -> bool:
+        """Begin to store an export that was read. Returns whether it is one that is known."""
         ...
 
     def leave_unread(self) -> None:
@@ -53,7 +69,9 @@ class GatheredReads:
     """Connections whose bytes are read and parsed soon, together. Used on one event loop.
 
     The loop wakes up for each connection that it reads, which costs as much as a request. So those
-    of senders that have paused are left unread, and looked at in each pass.
+    of senders that have paused are left unread, where the operating system has epoll, and are
+    looked at in each pass: the loop reads none of them. It wakes up if one sends sooner than
+    ``PACED_S`` after its answer.
     """
 
     def __init__(self) -> None:
@@ -62,10 +80,14 @@ class GatheredReads:
         self._gap_s = _MAX_WAIT_S
         self._last_s = 0.0
         self._has_timer = False
-        # Descriptor and time of the last answer of connections that have sent nothing since.
-        self._answered: dict[GatheringConnection, tuple[int, float]] = {}
+        # Time of the last answer of connections that have sent nothing since, by descriptor.
+        self._answered: dict[int, tuple[GatheringConnection, float]] = {}
         self._unread: dict[int, GatheringConnection] = {}  # by descriptor
-        self._selector = selectors.DefaultSelector()  # of the unread ones
+        has_epoll = hasattr(select, "epoll")
+        # Of the unread ones: of senders that have paused, and of those answered a moment ago.
+        self._paced = select.epoll() if has_epoll else None
+        self._soon = select.epoll() if has_epoll else None
+        self._is_listening = False
         self._quiet_passes = 0
 
     def is_worth_it(self, now_s: float) -> bool:
@@ -91,6 +113,10 @@ class GatheredReads:
         if self._bytes > _MAX_BYTES:
             self._parse()
 
+    def is_unread(self, number: int) -> bool:
+        """Return whether a connection is left unread, by its descriptor."""
+        return number in self._unread
+
     def was_answered(self, connection: GatheringConnection, number: int, now_s: float) -> None:
         """Leave a connection unread from a later pass on, if it goes on to send nothing.
 
@@ -99,29 +125,49 @@ class GatheredReads:
             number: Its descriptor.
             now_s: Clock of the event loop.
         """
-        if self._are_many:
-            self._answered[connection] = number, now_s
-            self._set_timer()
+        if self._paced is None or self._soon is None or not self._are_many:
+            self.let_read(number)
+            return
+        if number in self._unread:
+            if not self._is_listening:
+                self._is_listening = True
+                asyncio.get_running_loop().add_reader(self._soon.fileno(), self._read_soon)
+            self._paced.unregister(number)
+            self._soon.register(number, select.EPOLLIN)
+        self._answered[number] = connection, now_s
+        self._set_timer()
 
-    def was_heard(self, connection: GatheringConnection) -> None:
-        """Take note of a connection that has sent something."""
-        self._answered.pop(connection, None)
+    def was_heard(self, number: int) -> None:
+        """Take note of a connection that is read, and has sent something."""
+        if number not in self._unread:
+            self._answered.pop(number, None)
 
-    def forget(self, connection: GatheringConnection, number: int) -> None:
+    def let_read(self, number: int) -> None:
+        """Read a connection as its bytes arrive, if it is left unread."""
+        connection = self._unread.get(number)
+        if connection is not None:
+            self.forget(number)
+            connection.read_again()
+
+    def forget(self, number: int) -> None:
         """Forget a connection before its descriptor is closed."""
-        self._answered.pop(connection, None)
+        is_soon = self._answered.pop(number, None) is not None
         if self._unread.pop(number, None) is not None:
-            self._selector.unregister(number)
+            where = self._soon if is_soon else self._paced
+            assert where is not None
+            where.unregister(number)
 
     def read_all(self) -> None:
         """Read from all connections again, now."""
-        self._answered.clear()
         for number in [*self._unread]:
-            self._read_again(number)
+            self.let_read(number)
+        self._answered.clear()
 
     def close(self) -> None:
         """Free what the operating system holds."""
-        self._selector.close()
+        for one in (self._paced, self._soon):
+            if one is not None:
+                one.close()
 
     def _set_timer(self) -> None:
         if not self._has_timer:
@@ -131,41 +177,72 @@ class GatheredReads:
     def _pass(self) -> None:
         """Read unread connections that have something, and parse it with what waits."""
         self._has_timer = False
-        ready = [key.fd for key, _ in self._selector.select(0)] if self._unread else []
+        loop = asyncio.get_running_loop()
+        now_s = loop.time()
+        ready: list[int] = []
+        if self._paced is not None and len(self._unread) > 0:
+            ready = [number for number, _ in self._paced.poll(0, len(self._unread))]
         self._quiet_passes = 0 if ready or self._waiting else self._quiet_passes + 1
         if self._quiet_passes >= _QUIET_PASSES:
-            ready = [*self._unread]  # the senders may have stopped: no passes without them
-            self._answered.clear()
+            self.read_all()  # the senders may have stopped: no passes without them
         else:
-            self._leave_unread(asyncio.get_running_loop().time())
-        self._read(ready)
+            self._take_turns(ready, now_s)
+            self._leave_unread(now_s)
+        self._parse()
         if self._unread or self._answered:
             self._set_timer()
 
-    def _read(self, numbers: Sequence[int]) -> None:
-        """Read connections that are still there, and parse what waits by then."""
-        loop = asyncio.get_running_loop()
+    def _take_turns(self, numbers: Sequence[int], now_s: float) -> None:
+        """Read some connections, and others after other work of the event loop."""
         for number in numbers[:_AT_ONCE]:
-            self._read_again(number)
-        # They are read in the next iteration of the loop, behind what is called first.
-        loop.call_soon(loop.call_soon, self._parse)
+            self._take(number, now_s)
         if len(numbers) > _AT_ONCE:
-            loop.call_soon(loop.call_soon, self._read, numbers[_AT_ONCE:])
+            loop = asyncio.get_running_loop()
+            loop.call_soon(loop.call_soon, self._take_turns, numbers[_AT_ONCE:], now_s)
 
-    def _read_again(self, number: int) -> None:
-        connection = self._unread.pop(number, None)
-        if connection is not None:
-            self._selector.unregister(number)
-            connection.read_again()
+    def _take(self, number: int, now_s: float) -> None:
+        """Read from one connection, if it is still left unread, and store what is known."""
+        connection = self._unread.get(number)
+        if connection is None or not connection.may_take():
+            return
+        self.is_worth_it(now_s)
+        try:
+            data = os.read(number, _READ_BYTES)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        try:
+            if data and connection.take(data):
+                return
+            self.let_read(number)  # and find out about its end
+            if data:
+                connection.data_received(data)
+        except Exception as exc:  # noqa: BLE001  # one connection, as the event loop does
+            asyncio.get_running_loop().call_exception_handler(
+                {"message": "A request could not be taken.", "exception": exc}
+            )
+
+    def _read_soon(self) -> None:
+        """Read from senders that go on at once as their bytes arrive."""
+        assert self._soon is not None
+        for number, _ in self._soon.poll(0):
+            self.let_read(number)
 
     def _leave_unread(self, now_s: float) -> None:
-        for connection, (number, answered_s) in [*self._answered.items()]:
+        assert self._paced is not None or not self._answered
+        for number, (connection, answered_s) in [*self._answered.items()]:
             if now_s - answered_s < PACED_S:
                 return  # nor are those behind it
-            del self._answered[connection]
-            self._unread[number] = connection
-            self._selector.register(number, selectors.EVENT_READ)
-            connection.leave_unread()
+            del self._answered[number]
+            assert self._paced is not None
+            assert self._soon is not None
+            if number in self._unread:
+                self._soon.unregister(number)
+            else:
+                self._unread[number] = connection
+                connection.leave_unread()
+            self._paced.register(number, select.EPOLLIN)
 
     def _parse(self) -> None:
         waiting, self._waiting, self._bytes = self._waiting, {}, 0

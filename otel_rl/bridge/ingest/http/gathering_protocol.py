@@ -1,7 +1,7 @@
 """uvicorn's HTTP/1.1 protocol, in which the exports of many workers wait for each other."""
 
 import asyncio
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, Final
 
 from starlette.responses import Response
@@ -30,7 +30,7 @@ class GatheringProtocol(TimedProtocol):
     """Parses an export of metrics a little later than it arrives, if others are expected.
 
     Only one of a sender that has paused since its last answer. It is parsed before the connection
-    ends, for whatever reason.
+    ends, for whatever reason. An export that only repeats the last one's head is not parsed.
 
     Args:
         config: Passed on.
@@ -77,17 +77,17 @@ class GatheringProtocol(TimedProtocol):
         self._is_encrypted = transport.get_extra_info("ssl_object") is not None
 
     def data_received(self, data: bytes) -> None:
-        """Gather or parse bytes."""
-        self._reads.was_heard(self)
+        """Gather, recognise or parse bytes."""
+        self._reads.was_heard(self._number)
         if self._is_storing:
             self._gathered += data
             self.flow.pause_reading()
             return
         if not self._gathered and not self._may_wait(data):
-            super().data_received(data)
+            if not self._store_known(data):
+                self._parse_all(data)
             return
         if not self._gathered:
-            self._unset_keepalive_if_required()
             self._patience.set_busy(self._number, is_busy=True)
         self._gathered += data
         if len(self._gathered) > _MAX_BYTES:
@@ -100,18 +100,46 @@ class GatheringProtocol(TimedProtocol):
         if not self._gathered or self._is_storing:
             return
         data, self._gathered = bytes(self._gathered), bytearray()
+        if not self._store_known(data):
+            self._parse_all(data)
+
+    def may_take(self) -> bool:
+        """Return whether it may be read while it is left unread."""
+        return not (self._is_answering or self._gathered or self.transport.is_closing())
+
+    def take(self, data: bytes) -> bool:
+        """Begin to store an export. Returns whether it is one that is recognised."""
+        if not self._store_known(data):
+            return False
+        self._patience.set_busy(self._number, is_busy=True)
+        return True
+
+    def _store_known(self, data: bytes) -> bool:
+        """Begin to store a repeated export. Returns whether it is one."""
         known = self._known
         payload = None if known is None else known.body(data)
-        if known is not None and payload is not None and not self._is_answering:
-            parse = partial(self._parse_all, data)
-            self._is_storing = self._exports.take(payload, known.grant, self._send_answer, parse)
-        if not self._is_storing:
-            self._parse_all(data)
+        if known is None or payload is None or self._is_answering:
+            return False
+        parse = partial(self._parse_all, data)
+        self._is_storing = self._exports.take(payload, known.grant, self._send_answer, parse)
+        return self._is_storing
 
     def on_response_complete(self) -> None:
         """End an answer."""
         self._answered_s = self.loop.time()
         super().on_response_complete()
+
+    def timeout_keep_alive_handler(self) -> None:
+        """End a connection that was idle; not one whose exports were recognised meanwhile."""
+        left_s = (self._answered_s or 0.0) + self.timeout_keep_alive - self.loop.time()
+        if self._is_answering or self._gathered:
+            left_s = self.timeout_keep_alive
+        if left_s <= 0:
+            super().timeout_keep_alive_handler()
+        else:
+            self.timeout_keep_alive_task = self.loop.call_later(
+                left_s, self.timeout_keep_alive_handler
+            )
 
     def eof_received(self) -> None:
         """Parse what the sender has sent before it ended the connection."""
@@ -121,6 +149,7 @@ class GatheringProtocol(TimedProtocol):
     def _parse_all(self, data: bytes) -> None:
         """Parse one request or more, and learn the head if it is one that is accepted."""
         self._is_storing = False
+        self._reads.let_read(self._number)
         super().data_received(data)
         head = self._head_of(data)
         if head is not None:
@@ -152,13 +181,16 @@ class GatheringProtocol(TimedProtocol):
         headers = [*self.server_state.default_headers, *response.raw_headers]
         if self._is_ending:
             headers.append((b"connection", b"close"))
-        lines = [b"%b: %b\r\n" % header for header in headers]
-        head = b"".join([STATUS_LINE[response.status_code], *lines, b"\r\n"])
-        self.transport.write(head + bytes(response.body))
+        self.transport.write(_head(response.status_code, tuple(headers)) + bytes(response.body))
         if self._is_ending:
             super().shutdown()
-        self.on_response_complete()
-        self.parse_gathered()
+        if self._reads.is_unread(self._number):
+            self.server_state.total_requests += 1
+            self._answered_s = self.loop.time()
+            self._update_busy()
+        else:
+            self.on_response_complete()
+            self.parse_gathered()
         if not (self._is_answering or self._unparsed or self.transport.is_closing()):
             self._may_rest()
 
@@ -178,7 +210,7 @@ class GatheringProtocol(TimedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Parse nothing more: the sender does not hear the answer, and sends it again."""
-        self._reads.forget(self, self._number)
+        self._reads.forget(self._number)
         self._gathered.clear()
         super().connection_lost(exc)
 
@@ -195,3 +227,9 @@ class GatheringProtocol(TimedProtocol):
             return False
         now_s = self.loop.time()
         return now_s - answered_s >= PACED_S and self._reads.is_worth_it(now_s)
+
+
+@lru_cache(maxsize=64)
+def _head(status_code: int, headers: tuple[tuple[bytes, bytes], ...]) -> bytes:
+    lines = [b"%b: %b\r\n" % header for header in headers]
+    return b"".join([STATUS_LINE[status_code], *lines, b"\r\n"])

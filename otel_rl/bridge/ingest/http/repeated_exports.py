@@ -5,7 +5,6 @@ Neither the HTTP parser nor the application is asked again.
 """
 
 from collections.abc import Callable
-from contextlib import ExitStack
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -13,6 +12,7 @@ from starlette.responses import Response
 
 from otel_rl.bridge.counters import Where
 from otel_rl.bridge.ingest.accepted_answer import export_response
+from otel_rl.bridge.ingest.body import Held
 from otel_rl.bridge.ingest.http.media import Media, encoded, error_response
 from otel_rl.bridge.ingest.http.stored_together import StoredTogether
 from otel_rl.bridge.ingest.pipeline import IngestPipeline
@@ -57,7 +57,7 @@ class RepeatedExports:
 
     def __init__(self, intake: IngestPipeline) -> None:
         self._intake = intake
-        self._together = StoredTogether(intake.accept_together)
+        self._together = StoredTogether(intake.accept_together, intake.answered)
 
     def take(
         self,
@@ -80,25 +80,24 @@ class RepeatedExports:
         validated = self._intake.known(payload, grant)
         if validated is None:
             return False
-        with ExitStack() as stack:
-            held = stack.enter_context(self._intake.hold(grant))
-            try:
-                held.add(len(payload))
-            except Overloaded:
-                return False
-            done = partial(self._done, validated, stack.pop_all(), answer, otherwise)
+        held = self._intake.held(grant)
+        try:
+            held.add(len(payload))
+        except Overloaded:
+            return False
+        done = partial(self._done, validated, held, answer, otherwise)
         self._together.begin(validated.batches, done)
         return True
 
     def _done(
         self,
         validated: Validated,
-        held: ExitStack,
+        held: Held,
         answer: Callable[[Response], None],
         otherwise: Callable[[], None],
         kept: "bool | BaseException",
     ) -> None:
-        held.close()
+        held.release()
         if kept is False:
             otherwise()
         elif isinstance(kept, BaseException):  # whatever ended the thread: it is not stored

@@ -22,10 +22,12 @@ class StoredTogether:
 
     Args:
         accept: Begins to store the batches of several requests.
+        answered: Called once those who wait know that they are stored.
     """
 
-    def __init__(self, accept: AcceptTogether) -> None:
+    def __init__(self, accept: AcceptTogether, answered: Callable[[], None]) -> None:
         self._accept = accept
+        self._answered = answered
         self._waiting: list[_Waiting] = []
 
     def begin(self, batches: Sequence[Batch], done: _Done) -> None:
@@ -62,16 +64,20 @@ class StoredTogether:
             _settle(waiting, [False] * len(waiting))
             return
         storing.add_done_callback(
-            lambda stored: loop.call_soon_threadsafe(partial(_stored, waiting, stored))
+            lambda stored: loop.call_soon_threadsafe(self._stored, waiting, stored)
         )
 
-
-def _stored(waiting: Sequence[_Waiting], stored: Future[Sequence[JournalFull | None]]) -> None:
-    error = stored.exception()
-    if error is not None:
-        _settle(waiting, [error] * len(waiting))
-    else:
-        _settle(waiting, [True if full is None else full for full in stored.result()])
+    def _stored(
+        self, waiting: Sequence[_Waiting], stored: Future[Sequence[JournalFull | None]]
+    ) -> None:
+        error = stored.exception()
+        if error is not None:
+            _settle(waiting, [error] * len(waiting))
+            return
+        try:
+            _settle(waiting, [True if full is None else full for full in stored.result()])
+        finally:
+            self._answered()
 
 
 def _settle(waiting: Sequence[_Waiting], outcomes: Sequence[bool | BaseException]) -> None:

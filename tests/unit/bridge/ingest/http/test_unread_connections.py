@@ -3,7 +3,7 @@
 import asyncio
 import socket
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import ExitStack
 
 import pytest
@@ -98,26 +98,27 @@ def test_requests_of_senders_that_have_paused_are_read_together() -> None:
     run(body)
 
 
-def test_few_are_read_before_what_they_sent_is_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
-    waiting = list[int]()
-    parse = GatheredReads._parse
+def test_few_are_read_before_others_have_their_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    taken = list[int]()
+    take = GatheredReads._take_turns
 
-    def noted(reads: GatheredReads) -> None:
-        waiting.append(len(reads._waiting))
-        parse(reads)
+    def noted(reads: GatheredReads, numbers: Sequence[int], now_s: float) -> None:
+        before = dict(reads._unread)
+        take(reads, numbers, now_s)
+        taken.append(sum(not one.may_take() for one in before.values()))
 
     async def body(site: Site) -> None:
         await site.is_steady()
-        waiting.clear()
+        taken.clear()
         for worker in range(WORKERS):
             site.send(worker)
         await site.later(0.25)
         assert site.answers() == 9 * WORKERS
 
     monkeypatch.setattr(gathered_reads, "_AT_ONCE", 5)
-    monkeypatch.setattr(GatheredReads, "_parse", noted)
+    monkeypatch.setattr(GatheredReads, "_take_turns", noted)
     run(body)
-    assert max(waiting) == 5
+    assert next(n for n in taken if n) == 5
 
 
 def test_a_sender_that_goes_on_at_once_is_read_at_once() -> None:
