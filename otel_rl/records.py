@@ -79,8 +79,7 @@ Offset = NewType("Offset", int)
 """Position of a batch in the spool. Grows by one per batch, never reused, 0 means "nothing yet"."""
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class ExperimentKey:
+class ExperimentKey(NamedTuple):
     """Key of one tracker run, shared by all processes that report for it.
 
     Attributes:

@@ -25,7 +25,7 @@ from otel_rl.bridge.ingest.parsing.preparse import worst_bytes
 from otel_rl.bridge.ingest.refused_items import MAX_MESSAGE_BYTES, shorten
 from otel_rl.bridge.ingest.security.tokens import AuthSettings, Grant, Tokens
 from otel_rl.bridge.ingest.signal_specs import SIGNALS, ExportRequest
-from otel_rl.bridge.ingest.validation.known_shapes import KnownShapes
+from otel_rl.bridge.ingest.validation.known_shapes import KnownShapes, SentShape
 from otel_rl.bridge.ingest.validation.rules import Problem
 from otel_rl.bridge.ingest.validation.sanitize import Admission
 from otel_rl.bridge.ingest.validation.validate import Validated, memory_of, validate
@@ -189,12 +189,20 @@ class IngestPipeline:
             The outcome for ``known_was_kept``, once ``accept_together`` has kept its batches. None
             if the request is not certainly such a one: then ``take`` decides.
         """
+        return self._known.validate(payload, self._clock_ns(), partial(self._problem, grant))
 
-        def problem(key: ExperimentKey) -> Problem:
-            forbidden = None if grant is None else grant.problem(key)
-            return forbidden or (None if self._experiments.knows(key) else _NEW)
+    def sent(self, payload: bytes) -> SentShape | None:
+        """Return what the next request may have in common with one of ``known``, if anything."""
+        return self._known.sent(payload)
 
-        return self._known.validate(payload, self._clock_ns(), problem)
+    def known_next(self, sent: SentShape, payload: bytes, grant: Grant | None) -> Validated | None:
+        """Do the same as ``known``, for a request like one sent before; None if it is not."""
+        problem = partial(self._problem, grant)
+        return self._known.validate_next(sent, payload, self._clock_ns(), problem)
+
+    def _problem(self, grant: Grant | None, key: ExperimentKey) -> Problem:
+        forbidden = None if grant is None else grant.problem(key)
+        return forbidden or (None if self._experiments.knows(key) else _NEW)
 
     def known_was_kept(self, validated: Validated) -> Validated:
         """Count a request of ``known`` that is durable. Returns what its sender is told."""

@@ -121,7 +121,7 @@ class GatheringProtocol(TimedProtocol):
         if known is None or payload is None or self._is_answering:
             return False
         parse = partial(self._parse_all, data)
-        self._is_storing = self._exports.take(payload, known.grant, self._send_answer, parse)
+        self._is_storing = self._exports.take(known, payload, self._send_answer, parse)
         return self._is_storing
 
     def on_response_complete(self) -> None:

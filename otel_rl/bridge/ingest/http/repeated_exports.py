@@ -6,7 +6,7 @@ Neither the HTTP parser nor the application is asked again.
 
 from collections.abc import Callable
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Final
 
 from starlette.responses import Response
 
@@ -17,6 +17,7 @@ from otel_rl.bridge.ingest.http.media import Media, encoded, error_response
 from otel_rl.bridge.ingest.http.stored_together import StoredTogether
 from otel_rl.bridge.ingest.pipeline import IngestPipeline
 from otel_rl.bridge.ingest.security.tokens import Grant
+from otel_rl.bridge.ingest.validation.known_shapes import SentShape
 from otel_rl.bridge.ingest.validation.validate import Validated
 from otel_rl.errors import Overloaded
 from otel_rl.signals import Signal
@@ -28,24 +29,29 @@ KNOWN_EXPORT: Final = "otel_rl.known_export"
 accepted whole."""
 
 
-class KnownHead(NamedTuple):
+class KnownHead:
     """Head of a request that was accepted, as protobuf without an encoding.
 
-    Attributes:
+    Args:
         head: With the blank line.
         size: Of head and body.
         grant: Grant of the sender.
+
+    Attributes:
+        sent: What else its sender repeats.
     """
 
-    head: bytes
-    size: int
-    grant: Grant | None
+    def __init__(self, head: bytes, size: int, grant: Grant | None) -> None:
+        self._head = head
+        self._size = size
+        self.grant = grant
+        self.sent: SentShape | None = None
 
     def body(self, request: bytes) -> bytes | None:
         """Return the body of another request with this head; None if it has another one."""
-        if len(request) != self.size or not request.startswith(self.head):
+        if len(request) != self._size or not request.startswith(self._head):
             return None
-        return request[len(self.head) :]
+        return request[len(self._head) :]
 
 
 class RepeatedExports:
@@ -61,25 +67,30 @@ class RepeatedExports:
 
     def take(
         self,
+        known: KnownHead,
         payload: bytes,
-        grant: Grant | None,
         answer: Callable[[Response], None],
         otherwise: Callable[[], None],
     ) -> bool:
         """Validate a request, and begin to store it if it is of a known shape.
 
         Args:
-            payload: As protobuf.
-            grant: Grant of the sender.
+            known: Its head.
+            payload: Its body.
             answer: Called once, if it is taken.
             otherwise: Called instead of it, if the journal needs a thread.
 
         Returns:
             Whether it is taken.
         """
-        validated = self._intake.known(payload, grant)
+        grant, sent, validated = known.grant, known.sent, None
+        if sent is not None:
+            validated = self._intake.known_next(sent, payload, grant)
         if validated is None:
-            return False
+            validated = self._intake.known(payload, grant)
+            if validated is None:
+                return False
+            known.sent = self._intake.sent(payload)
         held = self._intake.held(grant)
         try:
             held.add(len(payload))

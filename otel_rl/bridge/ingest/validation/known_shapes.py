@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache, partial
 from itertools import groupby
 from typing import Final, NamedTuple
+from weakref import ref
 
 from google.protobuf.message import DecodeError
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
@@ -16,7 +17,7 @@ from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 from otel_rl.bridge.ingest.limits import ReceiveLimits
 from otel_rl.bridge.ingest.parsing.preparse import MessageCounts, contents
 from otel_rl.bridge.ingest.refused_items import Refusals
-from otel_rl.bridge.ingest.validation.rules import Rules
+from otel_rl.bridge.ingest.validation.rules import Rules, TimeBounds
 from otel_rl.bridge.ingest.validation.sanitize import Admission, Sanitizer
 from otel_rl.bridge.ingest.validation.validate import Validated, validate
 from otel_rl.bridge.otlp.attributes import experiment_of
@@ -35,7 +36,7 @@ from otel_rl.errors import MalformedRequest, RequestError, RequestTooLarge
 from otel_rl.records import Batch, ExperimentKey, Signal
 from otel_rl.semconv import names
 
-__all__ = ["KnownShapes"]
+__all__ = ["KnownShapes", "SentShape"]
 
 _MAX_REQUEST_BYTES: Final = 8 << 20
 """Twice a gateway's largest. Longer requests are parsed under the bounds on memory."""
@@ -80,6 +81,22 @@ class _KnownBody(NamedTuple):
     points: int
 
 
+class SentShape(NamedTuple):
+    """What a request of one resource, without histograms, has in common with its sender's next.
+
+    Attributes:
+        head: The request up to its body.
+        size: Of the request, in bytes.
+        key: Of its experiment.
+        shape: Of its body, while that is known.
+    """
+
+    head: bytes
+    size: int
+    key: ExperimentKey
+    shape: "ref[BodyShape]"
+
+
 class KnownShapes:
     """Resources and shapes that were accepted before. Any thread may call any method.
 
@@ -89,6 +106,7 @@ class KnownShapes:
 
     def __init__(self, limits: ReceiveLimits) -> None:
         self._limits = limits
+        self._times = TimeBounds.of(limits)
         # Nothing shorter can hold more messages or points than the limits.
         most = min(limits.max_messages_per_request, limits.max_points_per_request)
         self._uncounted_bytes = most * _MIN_ITEM_BYTES - 1
@@ -132,6 +150,33 @@ class KnownShapes:
             return None
         accepted = sum(body.points for body in bodies)
         return Validated(_batches(payload, parts, keys, now_ns), accepted)
+
+    def sent(self, payload: bytes) -> SentShape | None:
+        """Return what the next request may have in common with one that ``validate`` accepts.
+
+        None if it has several resources, histograms, or fields behind its body.
+        """
+        part = next(each_part(payload), None)
+        if part is None or part.body_end != len(payload):
+            return None
+        resource = self._resource(payload[part.resource : part.resource_end])
+        shape = self._bodies.find(payload[part.body :])
+        if resource is None or shape is None:
+            return None
+        return SentShape(payload[: part.body], len(payload), resource.key, ref(shape))
+
+    def validate_next(
+        self, sent: SentShape, payload: bytes, now_ns: int, admission: Admission
+    ) -> Validated | None:
+        """Validate a request as ``validate`` does; None if it is not like one sent before."""
+        if len(payload) != sent.size or not payload.startswith(sent.head):
+            return None
+        body, shape = payload[len(sent.head) :], sent.shape()
+        if shape is None or not shape.matches(body) or admission(sent.key) is not None:
+            return None
+        if not self._times.are_near(now_ns, *shape.time_range_ns(body)):
+            return None
+        return Validated([Batch(sent.key, Signal.METRICS, payload, now_ns)], shape.points)
 
     def _known(self, owner: bytes, body: bytes, rules: Rules, now_ns: int) -> _KnownBody | None:
         """Return a body that is accepted as it is; else None.

@@ -6,7 +6,7 @@ they check sizes first: a message shorter than the shortest limit cannot exceed 
 
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
-from typing import cast
+from typing import NamedTuple, cast
 
 from opentelemetry.proto.common.v1.common_pb2 import InstrumentationScope, KeyValue
 from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
@@ -40,7 +40,7 @@ from otel_rl.bridge.otlp.exemplars import read_exemplars
 from otel_rl.bridge.otlp.raw_exemplars import exemplars_of
 from otel_rl.semconv import names
 
-__all__ = ["DataPoint", "Problem", "Rules"]
+__all__ = ["DataPoint", "Problem", "Rules", "TimeBounds"]
 
 DataPoint = NumberDataPoint | HistogramDataPoint | ExponentialHistogramDataPoint | SummaryDataPoint
 """Point of any of the five metric types."""
@@ -58,6 +58,22 @@ _EXEMPLAR_BYTES = 256  # an exemplar without attributes has 46; leaves room for 
 _NS_PER_S = 1_000_000_000
 
 
+class TimeBounds(NamedTuple):
+    """How far times of a request may be from its arrival, in ns."""
+
+    max_age_ns: int
+    max_future_ns: int
+
+    @classmethod
+    def of(cls, limits: ReceiveLimits) -> "TimeBounds":
+        """Return the bounds of these limits."""
+        return cls(int(limits.max_age_s * _NS_PER_S), int(limits.max_future_s * _NS_PER_S))
+
+    def are_near(self, now_ns: int, earliest_ns: int, latest_ns: int) -> bool:
+        """Return whether all times of a range are valid, by a quick test: unknown times are not."""
+        return now_ns - self.max_age_ns <= earliest_ns and latest_ns <= now_ns + self.max_future_ns
+
+
 class Rules:
     """Limits, applied to one request received at ``now_ns``. Stateless.
 
@@ -68,8 +84,8 @@ class Rules:
 
     def __init__(self, limits: ReceiveLimits, now_ns: int) -> None:
         self._limits = limits
-        self._earliest_ns = now_ns - int(limits.max_age_s * _NS_PER_S)
-        self._latest_ns = now_ns + int(limits.max_future_s * _NS_PER_S)
+        times = TimeBounds.of(limits)
+        self._earliest_ns, self._latest_ns = now_ns - times.max_age_ns, now_ns + times.max_future_ns
         self._max_exemplar_bytes = (
             _EXEMPLAR_BYTES + limits.max_attributes_bytes + limits.max_attributes * _HEAD_BYTES
         )
