@@ -5,8 +5,9 @@ Names of the registry come first. Users have names of their own, so words are se
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from enum import StrEnum
+from functools import lru_cache
 from statistics import median
 from typing import Final
 
@@ -354,10 +355,9 @@ def rows_about(history: RunHistory, subject: Subject) -> Iterator[tuple[str, Tra
 
     The time of a reward is no reward.
     """
-    pattern = re.compile(subject.value)
-    for key, track in history.rows.items():
-        if pattern.search(key) and not _is_time_or_count(key):
-            yield key, track.finite()
+    for key in _keys_about(subject, tuple(history.rows)):
+        if not _is_time_or_count(key):
+            yield key, history.rows[key].finite()
 
 
 def _is_time_or_count(key: str) -> bool:
@@ -372,17 +372,21 @@ def tracks_about(history: RunHistory, subject: Subject) -> Iterator[tuple[str, s
 
     By worker where that is known, else as in the rows.
     """
-    pattern = re.compile(subject.value)
-    for key, of in history.workers.items():
-        if pattern.search(key):
-            for worker, track in of.items():
-                yield key, worker, track
-    for key, track in history.rows.items():
-        if key in history.workers or key.startswith("otel_rl/") or not pattern.search(key):
+    for key in _keys_about(subject, tuple(history.workers)):
+        for worker, track in history.workers[key].items():
+            yield key, worker, track
+    for key in _keys_about(subject, tuple(history.rows)):
+        if key in history.workers or key.startswith("otel_rl/"):
             continue
         value = _STATISTIC.sub("", key)
         if value == key or (value not in history.workers and value not in history.rows):
-            yield key, None, track
+            yield key, None, history.rows[key]
+
+
+@lru_cache(maxsize=1 << 9)
+def _keys_about(subject: Subject, keys: tuple[str, ...]) -> Sequence[str]:
+    """Return the keys about a subject. A live run is looked at again and again."""
+    return [*filter(re.compile(subject.value).search, keys)]
 
 
 def from_nothing(history: RunHistory, counts: Track) -> Track:

@@ -163,7 +163,8 @@ def _of_column(labels: Sequence[str], step: int, values: Sequence[float]) -> Ite
         order = sorted(range(len(values)), key=values.__getitem__)
         order = order[: MOST_EXTREME // 2] + order[-MOST_EXTREME // 2 :]
         labels, values = [labels[n] for n in order], [values[n] for n in order]
-    return zip(labels, repeat(step), repeat(1), values, repeat(0))
+    totals = [0.0 + value for value in values]  # as in a cell
+    return zip(labels, repeat(step), repeat(1), totals, repeat(0))
 
 
 def _of_cells(cells: Mapping[_Place, Sequence[float]], names: _Names) -> Iterator[_Fields]:

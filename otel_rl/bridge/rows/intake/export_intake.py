@@ -40,7 +40,7 @@ def _add_columns(intake: PointIntake, points: KnownPoints, received_ns: int) -> 
     """
     starts_ns, ends_ns, times_ns, values, steps = points.columns
     plan = intake.plans.find(points.series, intake.series)
-    if plan is None or intake.archived is not None:
+    if plan is None:
         return False
     if not plan.takes(starts_ns, ends_ns, times_ns, steps):
         return False
@@ -51,6 +51,8 @@ def _add_columns(intake: PointIntake, points: KnownPoints, received_ns: int) -> 
     intake.sample_counts.taken += len(values)
     for bounds, end_ns in zip(plan.bounds, ends_ns, strict=True):
         bounds[-1] = end_ns
+    if intake.archived is not None:
+        intake.archived.measured_each(plan.numbers, points.series, times_ns, values, step)
     intake.history.measured.add_export(plan.keys, worker, step, values)
     for place in plan.timed:
         intake.goodput.measured(plan.streams[place], (values[place],), (times_ns[place],))
@@ -66,7 +68,7 @@ def _add_shares(intake: PointIntake, shares: KnownShares, received_ns: int) -> b
     """Add the shares of one worker by column. Returns as ``_add_columns`` does."""
     befores_ns, starts_ns, times_ns, values, steps = shares.columns
     plan = intake.plans.find(shares.series, intake.series)
-    if plan is None or intake.archived is not None:
+    if plan is None:
         return False
     if not plan.takes(befores_ns, times_ns, times_ns, steps):
         return False
@@ -78,6 +80,9 @@ def _add_shares(intake: PointIntake, shares: KnownShares, received_ns: int) -> b
     for bounds, stream, time_ns in zip(plan.bounds, plan.streams, times_ns, strict=True):
         bounds[-1] = time_ns
         stream.has_shares()
+    if intake.archived is not None:
+        archived = intake.archived.shared_each
+        archived(plan.numbers, shares.series, starts_ns, times_ns, values, step)
     intake.steps.add_shares(opened, plan.streams, step, values, starts_ns, times_ns)
     _observe(intake, worker, step, times_ns, received_ns)
     return True

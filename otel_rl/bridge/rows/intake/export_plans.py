@@ -33,6 +33,7 @@ class ExportPlan:
         streams: The same object.
         worker: Of all of them.
         bounds: The accepted intervals of each.
+        numbers: Of the streams.
         keys: The key of each stream's group.
         groups: The number of each stream's group, if a step may take their values by column.
         timed: Places of the streams that the account of the workers' time takes.
@@ -43,6 +44,7 @@ class ExportPlan:
         self.streams = streams
         self.worker: WorkerState = streams[0].worker
         self.bounds: Sequence[array[int]] = [stream.seen.bounds for stream in streams]
+        self.numbers = [stream.number for stream in streams]
         self.keys = tuple(stream.group.key for stream in streams)
         self.groups = _groups_of(streams)
         self.timed = [n for n, stream in enumerate(streams) if stream.group.name in TIMED]
