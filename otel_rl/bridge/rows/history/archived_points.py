@@ -195,11 +195,12 @@ class ArchivedPoints:
         """Begin runs of one value each."""
         if len(self._values) >= _PART_VALUES:
             self._end_part()
-        order = self._order
-        for number, one in zip(numbers, series, strict=True):
-            if number not in order:
-                order[number] = len(self._series)
-                self._series.append(self._encoded(number, one))
+        order, known = self._order, self._known
+        if not order.keys() >= {*numbers}:
+            for number, one in zip(numbers, series, strict=True):
+                if number not in order:
+                    order[number] = len(self._series)
+                    self._series.append(known.get(number) or self._encoded(number, one))
         self._places.extend([order[number] for number in numbers])
         self._lengths.extend([1] * len(numbers))
         self._starts_ns.extend(starts_ns)
