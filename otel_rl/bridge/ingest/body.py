@@ -3,7 +3,6 @@
 import asyncio
 import threading
 import zlib
-from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from io import BytesIO
@@ -53,7 +52,7 @@ class InFlight:
         self._for_all_bytes = for_all_bytes
         # _lock guards everything below.
         self._lock = threading.Lock()
-        self._bytes: Counter[str] = Counter()
+        self._bytes: dict[str, int] = {}
         self._beyond_bytes = 0
 
     @contextmanager
@@ -68,8 +67,10 @@ class InFlight:
     def _add(self, token: str, n: int) -> None:
         share = self._shares.of(token, self._max_bytes - self._for_all_bytes)
         with self._lock:
-            before = self._bytes[token]
-            beyond = self._beyond_bytes + max(0, before + n - share) - max(0, before - share)
+            before = self._bytes.get(token, 0)
+            after, beyond = before + n, self._beyond_bytes
+            if before > share or after > share:
+                beyond += max(0, after - share) - max(0, before - share)
             if n > 0 and beyond > max(self._beyond_bytes, self._for_all_bytes):
                 raise Overloaded(
                     f"More than {self._max_bytes} bytes of requests are in flight"
@@ -77,9 +78,10 @@ class InFlight:
                     hint="Send it again later. If this stays, raise receive.max_in_flight_bytes.",
                 )
             self._beyond_bytes = beyond
-            self._bytes[token] = before + n
-            if not self._bytes[token]:
-                del self._bytes[token]
+            if after:
+                self._bytes[token] = after
+            else:
+                self._bytes.pop(token, None)
 
 
 class Held:

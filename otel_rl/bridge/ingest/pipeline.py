@@ -281,7 +281,8 @@ class IngestPipeline:
         spec = SIGNALS[signal]
         self.count(Outcome.PARTIAL if admitted.message else Outcome.OK)
         self._counters.add(spec.accepted_counter, admitted.accepted)
-        self._counters.add(Counter.LOGS_IGNORED, admitted.ignored)
+        if admitted.ignored:
+            self._counters.add(Counter.LOGS_IGNORED, admitted.ignored)
         for (run, reason), n in admitted.refused_of_runs.items():
             # An unknown run is only ever refused, and would be kept in memory for ever.
             known = run if run is not None and self._experiments.knows(run) else None

@@ -17,8 +17,13 @@ __all__ = ["PACED_S", "GatheredReads", "GatheringConnection"]
 PACED_S: Final = 0.25
 """Pause since its last answer by which a sender is told from one with a backlog."""
 
-_MAX_WAIT_S: Final = 0.25
-"""Added to the answer of a request, and to the age of its row."""
+_WAIT_S: Final = 0.25
+"""Added to the answer of a request, and to the age of its row, at most."""
+
+_WAIT_OF_FEW_S: Final = 0.5
+"""The same while fewer connections than ``_MANY`` are left unread: a pass is for several."""
+
+_MANY: Final = 32
 
 _MANY_GAP_S: Final = 0.1
 """Mean pause between two requests, of all connections, below which they wait for each other."""
@@ -77,7 +82,7 @@ class GatheredReads:
     def __init__(self) -> None:
         self._waiting: dict[GatheringConnection, None] = {}
         self._bytes = 0
-        self._gap_s = _MAX_WAIT_S
+        self._gap_s = _WAIT_S
         self._last_s = 0.0
         self._has_timer = False
         # Time of the last answer of connections that have sent nothing since, by descriptor.
@@ -96,7 +101,7 @@ class GatheredReads:
         Args:
             now_s: Clock of the event loop.
         """
-        gap_s = min(now_s - self._last_s, 2 * _MAX_WAIT_S)
+        gap_s = min(now_s - self._last_s, _WAIT_OF_FEW_S)
         self._gap_s += _WEIGHT * (gap_s - self._gap_s)
         self._last_s = now_s
         return self._are_many
@@ -172,13 +177,13 @@ class GatheredReads:
     def _set_timer(self) -> None:
         if not self._has_timer:
             self._has_timer = True
-            asyncio.get_running_loop().call_later(_MAX_WAIT_S, self._pass)
+            wait_s = _WAIT_OF_FEW_S if 0 < len(self._unread) < _MANY else _WAIT_S
+            asyncio.get_running_loop().call_later(wait_s, self._pass)
 
     def _pass(self) -> None:
         """Read unread connections that have something, and parse it with what waits."""
         self._has_timer = False
-        loop = asyncio.get_running_loop()
-        now_s = loop.time()
+        now_s = asyncio.get_running_loop().time()
         ready: list[int] = []
         if self._paced is not None and len(self._unread) > 0:
             ready = [number for number, _ in self._paced.poll(0, len(self._unread))]

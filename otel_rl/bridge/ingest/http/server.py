@@ -1,7 +1,6 @@
 """Runs the HTTP application on a socket and a thread of its own."""
 
 import asyncio
-import contextlib
 import errno
 import logging
 import math
@@ -206,12 +205,14 @@ class _Server(uvicorn.Server):
 
     async def main_loop(self) -> None:
         """Wait for the end. uvicorn looks for it ten times a second, which costs an idle bridge."""
-        loop, ended = asyncio.get_running_loop(), asyncio.Event()
+        loop, look = asyncio.get_running_loop(), asyncio.Event()
         with self._lock:
-            self._end = partial(loop.call_soon_threadsafe, ended.set)
+            self._end = partial(loop.call_soon_threadsafe, look.set)
         while not await self.on_tick(0):  # and sets the date of answers
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(ended.wait(), _DATE_S)
+            timer = loop.call_later(_DATE_S, look.set)
+            await look.wait()
+            look.clear()
+            timer.cancel()
         with self._lock:
             self._end = None
         self._reads.read_all()
