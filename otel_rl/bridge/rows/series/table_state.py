@@ -6,7 +6,9 @@ and streams of those bytes. The accepted single points are not included, see ``d
 """
 
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from operator import attrgetter
+from typing import Final, TypeVar
 
 from otel_rl.bridge.journal.formats import state_format as wire
 from otel_rl.bridge.rows.dedup.dedup_log import DedupMemory
@@ -29,6 +31,15 @@ __all__ = ["SAMPLES", "TableState"]
 
 SAMPLES = -1
 """Stream number that stands for the text samples of all workers."""
+
+_T = TypeVar("_T")
+
+# Of all streams of a run, once in each commit.
+_LAST_STEP: Final = attrgetter("last_step")
+_BOUNDS: Final = attrgetter("seen.bounds")
+_COUNTER: Final = attrgetter("counter")
+_HISTOGRAM: Final = attrgetter("histogram")
+_LEVEL: Final = attrgetter("level")
 
 
 class TableState:
@@ -86,25 +97,18 @@ class TableState:
             self._frozen = wire.compress(wire.encode(self._identities()))
             self._frozen_at = self._changes
         streams, groups = self.streams.values(), self.keys.groups
+        bounds = [*map(_BOUNDS, streams)]
         unit_changes, overflowed = self.keys.unannounced()
         return wire.StreamTable(
             self._frozen,
             [_columns(worker) for worker in self.workers.states.values()],
             {group.number: group.total for group in groups if group.total},
-            [stream.last_step for stream in streams],
-            {
-                place: counter.to_wire()
-                for place, stream in enumerate(streams)
-                if (counter := stream.counter)
-            },
-            {
-                place: histogram.to_wire()
-                for place, stream in enumerate(streams)
-                if (histogram := stream.histogram)
-            },
-            {place: stream.level for place, stream in enumerate(streams) if stream.level},
-            [len(stream.seen.bounds) for stream in streams],
-            wire.packed_together([stream.seen.bounds for stream in streams]),
+            [*map(_LAST_STEP, streams)],
+            {place: one.to_wire() for place, one in _present(map(_COUNTER, streams))},
+            {place: one.to_wire() for place, one in _present(map(_HISTOGRAM, streams))},
+            dict(_present(map(_LEVEL, streams))),
+            [*map(len, bounds)],
+            wire.packed_together(bounds),
             self.memory.forgotten_ns,
             self.memory.lost_steps(),
             [wire.UnitChange(*change) for change in unit_changes],
@@ -229,6 +233,12 @@ class TableState:
             )
             if last_step is not None:
                 state.streams.append(stream)
+
+
+def _present(values: Iterable[_T | None]) -> Iterable[tuple[int, _T]]:
+    """Return the places and values of those that are there."""
+    found = [*values]
+    return [(place, one) for place, one in enumerate(found) if one] if any(found) else ()
 
 
 def _columns(worker: WorkerState) -> wire.WorkerColumns:
