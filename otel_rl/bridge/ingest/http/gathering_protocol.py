@@ -153,7 +153,7 @@ class GatheringProtocol(TimedProtocol):
         super().data_received(data)
         head = self._head_of(data)
         if head is not None:
-            learn = partial(self._learn, head, len(data))
+            learn = partial(self._learn, head)
             self.cycle.scope["state"][KNOWN_EXPORT] = learn
 
     def _head_of(self, data: bytes) -> bytes | None:
@@ -170,8 +170,8 @@ class GatheringProtocol(TimedProtocol):
         is_plain = not cycle.waiting_for_100_continue and data[len(head) :] == cycle.body
         return head if is_plain else None
 
-    def _learn(self, head: bytes, size: int, grant: Grant | None) -> None:
-        self._known = KnownHead(head, size, grant)
+    def _learn(self, head: bytes, grant: Grant | None) -> None:
+        self._known = KnownHead(head, grant)
 
     def _send_answer(self, response: Response) -> None:
         """Send the answer to a repeated export, as uvicorn does."""

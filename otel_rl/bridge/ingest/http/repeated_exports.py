@@ -1,9 +1,10 @@
-"""Takes exports whose head is, byte for byte, that of the last one of their connection.
+"""Takes exports whose head is that of the last one of their connection, but for a length.
 
 A worker repeats the head of its exports, so only a body of a known shape is new (docs/adr/0020).
 Neither the HTTP parser nor the application is asked again.
 """
 
+import re
 from collections.abc import Callable
 from functools import partial
 from typing import Final
@@ -29,29 +30,40 @@ KNOWN_EXPORT: Final = "otel_rl.known_export"
 accepted whole."""
 
 
+_LENGTH: Final = re.compile(rb"\r\ncontent-length: *(\d+)\r\n", re.IGNORECASE)
+
+
 class KnownHead:
     """Head of a request that was accepted, as protobuf without an encoding.
 
     Args:
         head: With the blank line.
-        size: Of head and body.
         grant: Grant of the sender.
 
     Attributes:
         sent: What else its sender repeats.
+        sent_bytes: Size of the last body that was recognised.
     """
 
-    def __init__(self, head: bytes, size: int, grant: Grant | None) -> None:
-        self._head = head
-        self._size = size
+    def __init__(self, head: bytes, grant: Grant | None) -> None:
+        found = _LENGTH.search(head)
+        self._size = len(head)
+        self._start, self._end = (len(head), len(head)) if found is None else found.span(1)
+        self._before, self._after = head[: self._start], head[self._end :]
         self.grant = grant
         self.sent: SentShape | None = None
+        self.sent_bytes = 0
 
     def body(self, request: bytes) -> bytes | None:
-        """Return the body of another request with this head; None if it has another one."""
-        if len(request) != self._size or not request.startswith(self._head):
+        """Return the body of a request with this head; None if it has another one.
+
+        The length of the body may be another one, but none of another number of digits.
+        """
+        start, end = self._start, self._end
+        if not (request.startswith(self._before) and request.startswith(self._after, end)):
             return None
-        return request[len(self._head) :]
+        body = request[self._size :]
+        return body if request[start:end] == b"%d" % len(body) else None
 
 
 class RepeatedExports:
@@ -90,7 +102,9 @@ class RepeatedExports:
             validated = self._intake.known(payload, grant)
             if validated is None:
                 return False
-            known.sent = self._intake.sent(payload)
+            is_like_last = len(payload) == known.sent_bytes
+            known.sent = self._intake.sent(payload) if is_like_last else None
+            known.sent_bytes = len(payload)
         held = self._intake.held(grant)
         try:
             held.add(len(payload))
