@@ -1,6 +1,7 @@
 """Connections of senders that have paused are read together, and no other waits for that."""
 
 import asyncio
+import select
 import socket
 import time
 from collections.abc import Awaitable, Callable, Sequence
@@ -34,21 +35,24 @@ class Site:
         self._workers = [
             Worker(number, WORKERS, Instruments(2), time.time_ns()) for number in range(WORKERS)
         ]
-        self._peers = list[socket.socket]()
+        self.peers = list[socket.socket]()
         self.transports = list[Transport]()
         for _ in range(WORKERS):
             own, peer = (stack.enter_context(one) for one in socket.socketpair())
-            self._peers.append(peer)
+            self.peers.append(peer)
             self.transports.append(self._all.open(own)[1])
 
-    def send(self, worker: int) -> None:
+    def request(self, worker: int) -> bytes:
         body = self._workers[worker].request(self._second)
         self._second += 1
         head = b"POST /v1/metrics HTTP/1.1\r\ncontent-type: application/x-protobuf\r\n"
-        self._peers[worker].sendall(b"%bcontent-length: %d\r\n\r\n%b" % (head, len(body), body))
+        return b"%bcontent-length: %d\r\n\r\n%b" % (head, len(body), body)
+
+    def send(self, worker: int) -> None:
+        self.peers[worker].sendall(self.request(worker))
 
     def leave(self, worker: int) -> None:
-        self._peers[worker].shutdown(socket.SHUT_WR)
+        self.peers[worker].shutdown(socket.SHUT_WR)
 
     def answers(self) -> int:
         return sum(transport.written.count(b" 200 OK") for transport in self.transports)
@@ -171,4 +175,56 @@ def test_a_closed_connection_is_not_read() -> None:
         await site.later(0.25)
         assert site.answers() == 8 * WORKERS + 1
 
+    run(body)
+
+
+def test_only_a_connection_that_is_idle_ends() -> None:
+    async def body(site: Site) -> None:
+        await site.is_steady()
+        timeout_s = site._all._config.timeout_keep_alive
+        for _ in range(3 * timeout_s):
+            for worker in range(1, WORKERS):
+                site.send(worker)
+            for _ in range(4):
+                await site.later(0.25)
+        closed = [transport.is_closed for transport in site.transports]
+        assert closed == [True] + [False] * (WORKERS - 1)
+        assert site.answers() == 8 * WORKERS + 3 * timeout_s * (WORKERS - 1)
+
+    run(body)
+
+
+def test_a_request_in_two_pieces_is_read_as_it_arrives() -> None:
+    async def body(site: Site) -> None:
+        await site.is_steady()
+        whole = site.request(0)
+        site.peers[0].sendall(whole[:50])
+        site.send(1)
+        await site.later(0.5)
+        assert not site.transports[0].is_paused
+        site.peers[0].sendall(whole[50:])
+        await site.later(0.0)
+        await site.later(0.25)
+        assert site.answers() == 8 * WORKERS + 2
+
+    run(body)
+
+
+def test_what_is_sent_before_an_answer_waits_for_it() -> None:
+    async def body(site: Site) -> None:
+        await site.is_steady()
+        site.peers[0].sendall(site.request(0) + site.request(0))
+        await site.later(0.5)
+        await site.later(0.25)
+        assert site.answers() == 8 * WORKERS + 2
+
+    run(body)
+
+
+def test_without_epoll_none_is_left_unread(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def body(site: Site) -> None:
+        await site.is_steady()
+        assert (site.unread(), site.answers()) == (0, 8 * WORKERS)
+
+    monkeypatch.delattr(select, "epoll")
     run(body)
