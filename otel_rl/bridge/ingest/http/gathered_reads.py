@@ -8,9 +8,10 @@ request as soon as it has the answer, is never kept waiting.
 
 import asyncio
 import os
-import select
 from collections.abc import Sequence
 from typing import Final, Protocol
+
+from otel_rl.bridge.ingest.http.unread_connections import UnreadConnections
 
 __all__ = ["PACED_S", "GatheredReads", "GatheringConnection"]
 
@@ -74,9 +75,8 @@ class GatheredReads:
     """Connections whose bytes are read and parsed soon, together. Used on one event loop.
 
     The loop wakes up for each connection that it reads, which costs as much as a request. So those
-    of senders that have paused are left unread, where the operating system has epoll, and are
-    looked at in each pass: the loop reads none of them. It wakes up if one sends sooner than
-    ``PACED_S`` after its answer.
+    of senders that have paused are left unread, and looked at in each pass. The loop only wakes up
+    if one sends sooner than ``PACED_S`` after its answer.
     """
 
     def __init__(self) -> None:
@@ -87,11 +87,7 @@ class GatheredReads:
         self._has_timer = False
         # Time of the last answer of connections that have sent nothing since, by descriptor.
         self._answered: dict[int, tuple[GatheringConnection, float]] = {}
-        self._unread: dict[int, GatheringConnection] = {}  # by descriptor
-        has_epoll = hasattr(select, "epoll")
-        # Of the unread ones: of senders that have paused, and of those answered a moment ago.
-        self._paced = select.epoll() if has_epoll else None
-        self._soon = select.epoll() if has_epoll else None
+        self._unread: UnreadConnections[GatheringConnection] = UnreadConnections()
         self._is_listening = False
         self._quiet_passes = 0
 
@@ -130,15 +126,15 @@ class GatheredReads:
             number: Its descriptor.
             now_s: Clock of the event loop.
         """
-        if self._paced is None or self._soon is None or not self._are_many:
+        if not self._unread.is_possible or not self._are_many:
             self.let_read(number)
             return
         if number in self._unread:
             if not self._is_listening:
                 self._is_listening = True
-                asyncio.get_running_loop().add_reader(self._soon.fileno(), self._read_soon)
-            self._paced.unregister(number)
-            self._soon.register(number, select.EPOLLIN)
+                loop = asyncio.get_running_loop()
+                loop.add_reader(self._unread.early_number(), self._read_early)
+            self._unread.answered(number)
         self._answered[number] = connection, now_s
         self._set_timer()
 
@@ -149,30 +145,25 @@ class GatheredReads:
 
     def let_read(self, number: int) -> None:
         """Read a connection as its bytes arrive, if it is left unread."""
-        connection = self._unread.get(number)
+        connection = self._unread.pop(number)
         if connection is not None:
-            self.forget(number)
+            self._answered.pop(number, None)
             connection.read_again()
 
     def forget(self, number: int) -> None:
         """Forget a connection before its descriptor is closed."""
-        is_soon = self._answered.pop(number, None) is not None
-        if self._unread.pop(number, None) is not None:
-            where = self._soon if is_soon else self._paced
-            assert where is not None
-            where.unregister(number)
+        self._answered.pop(number, None)
+        self._unread.pop(number)
 
     def read_all(self) -> None:
         """Read from all connections again, now."""
-        for number in [*self._unread]:
+        for number in self._unread.numbers():
             self.let_read(number)
         self._answered.clear()
 
     def close(self) -> None:
         """Free what the operating system holds."""
-        for one in (self._paced, self._soon):
-            if one is not None:
-                one.close()
+        self._unread.close()
 
     def _set_timer(self) -> None:
         if not self._has_timer:
@@ -184,9 +175,7 @@ class GatheredReads:
         """Read unread connections that have something, and parse it with what waits."""
         self._has_timer = False
         now_s = asyncio.get_running_loop().time()
-        ready: list[int] = []
-        if self._paced is not None and len(self._unread) > 0:
-            ready = [number for number, _ in self._paced.poll(0, len(self._unread))]
+        ready = self._unread.ready()
         self._quiet_passes = 0 if ready or self._waiting else self._quiet_passes + 1
         if self._quiet_passes >= _QUIET_PASSES:
             self.read_all()  # the senders may have stopped: no passes without them
@@ -228,26 +217,21 @@ class GatheredReads:
                 {"message": "A request could not be taken.", "exception": exc}
             )
 
-    def _read_soon(self) -> None:
+    def _read_early(self) -> None:
         """Read from senders that go on at once as their bytes arrive."""
-        assert self._soon is not None
-        for number, _ in self._soon.poll(0):
+        for number in self._unread.early():
             self.let_read(number)
 
     def _leave_unread(self, now_s: float) -> None:
-        assert self._paced is not None or not self._answered
         for number, (connection, answered_s) in [*self._answered.items()]:
             if now_s - answered_s < PACED_S:
                 return  # nor are those behind it
             del self._answered[number]
-            assert self._paced is not None
-            assert self._soon is not None
             if number in self._unread:
-                self._soon.unregister(number)
+                self._unread.paused(number)
             else:
-                self._unread[number] = connection
+                self._unread.add(number, connection)
                 connection.leave_unread()
-            self._paced.register(number, select.EPOLLIN)
 
     def _parse(self) -> None:
         waiting, self._waiting, self._bytes = self._waiting, {}, 0

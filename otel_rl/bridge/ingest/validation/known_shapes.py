@@ -82,7 +82,7 @@ class _KnownBody(NamedTuple):
 
 
 class SentShape(NamedTuple):
-    """What a request of one resource, without histograms, has in common with its sender's next.
+    """Common parts of a request of one resource, without histograms, and of its sender's next one.
 
     Attributes:
         head: The request up to its body.

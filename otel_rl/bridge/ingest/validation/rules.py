@@ -59,7 +59,7 @@ _NS_PER_S = 1_000_000_000
 
 
 class TimeBounds(NamedTuple):
-    """How far times of a request may be from its arrival, in ns."""
+    """Bounds of the times of a request around its arrival, in ns."""
 
     max_age_ns: int
     max_future_ns: int

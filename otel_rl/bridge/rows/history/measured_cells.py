@@ -1,4 +1,4 @@
-"""What workers have measured since the last record, by tracker key, worker and step."""
+"""Measurements of workers since the last record, by tracker key, worker and step."""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence

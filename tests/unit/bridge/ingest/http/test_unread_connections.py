@@ -107,9 +107,9 @@ def test_few_are_read_before_others_have_their_turn(monkeypatch: pytest.MonkeyPa
     take = GatheredReads._take_turns
 
     def noted(reads: GatheredReads, numbers: Sequence[int], now_s: float) -> None:
-        before = dict(reads._unread)
+        before = [*map(reads._unread.get, reads._unread.numbers())]
         take(reads, numbers, now_s)
-        taken.append(sum(not one.may_take() for one in before.values()))
+        taken.append(sum(one is not None and not one.may_take() for one in before))
 
     async def body(site: Site) -> None:
         await site.is_steady()
@@ -227,4 +227,17 @@ def test_without_epoll_none_is_left_unread(monkeypatch: pytest.MonkeyPatch) -> N
         assert (site.unread(), site.answers()) == (0, 8 * WORKERS)
 
     monkeypatch.delattr(select, "epoll")
+    run(body)
+
+
+def test_an_export_within_the_head_of_another_request_is_none() -> None:
+    async def body(site: Site) -> None:
+        await site.is_steady()
+        site.peers[0].sendall(b"GET /nothing HTTP/1.1\r\nx-head: ")
+        await site.later(0.5)
+        await site.later(0.25)
+        site.send(0)
+        await site.later(0.5)
+        assert site.answers() == 8 * WORKERS
+
     run(body)
