@@ -13,7 +13,6 @@ import socket
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
-from functools import partial
 from multiprocessing.connection import Connection as Channel
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -22,7 +21,7 @@ import orjson
 
 from otel_rl.bridge.garbage import collect_rarely, return_memory
 from otel_rl.bridge.journal.opening import JournalPlace
-from otel_rl.bridge.journal.reader import looking
+from otel_rl.bridge.journal.reader import LookingOn
 from otel_rl.bridge.live_diagnosis.diagnosis_client import URL_VARIABLE
 from otel_rl.bridge.live_diagnosis.live_histories import LiveHistories, Open
 from otel_rl.diagnose.engine import diagnose
@@ -103,7 +102,9 @@ class _Answers:
     def _open(self) -> _OpenJournal:
         with ExitStack() as stack:
             if self._place.url is None:
-                open_: Open = partial(looking, self._place.directory)
+                looking = LookingOn(self._place.directory)
+                stack.callback(looking.close)
+                open_: Open = looking
             else:
                 shared = stack.enter_context(contextlib.closing(self._place.open()))
                 open_ = shared.read

@@ -6,7 +6,7 @@ It reads beside a bridge that runs, and changes nothing.
 import json
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -22,6 +22,7 @@ from otel_rl.records import Description, ExperimentKey, ExperimentStatus, KeySpe
 from otel_rl.run_id import run_id
 
 __all__ = [
+    "LookingOn",
     "RunOverview",
     "histories",
     "journals_below",
@@ -263,10 +264,58 @@ def looking(directory: Path) -> Iterator[Connection]:
         ) as connection:
             yield connection
     except sqlite3.Error as exc:
-        raise JournalError(
-            f"Cannot read the journal {str(path)!r}: {exc}.",
-            hint="Run this command as the user of the bridge, with the same version of otel_rl.",
-        ) from exc
+        raise _cannot_read(path, exc) from exc
+
+
+class LookingOn:
+    """Opens a journal as ``looking`` does, and keeps it open until its file is another one.
+
+    Opening it costs as much as a few looks. One thread.
+
+    Args:
+        directory: Of the journal.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._opened: ExitStack = ExitStack()
+        self._connection: Connection | None = None
+        self._file: tuple[int, int] | None = None
+
+    @contextmanager
+    def __call__(self) -> Iterator[Connection]:
+        """Open the journal, or go on with it.
+
+        Raises:
+            JournalError: It cannot be read.
+        """
+        try:
+            found = (self._directory / JOURNAL_FILE).stat()
+            file = found.st_dev, found.st_ino
+        except OSError:
+            file = None
+        if file != self._file or file is None:
+            self.close()
+        try:
+            if self._connection is None:
+                self._connection = self._opened.enter_context(looking(self._directory))
+                self._file = file
+            yield self._connection
+        except sqlite3.Error as exc:
+            self.close()
+            raise _cannot_read(self._directory / JOURNAL_FILE, exc) from exc
+
+    def close(self) -> None:
+        """Close the journal. Idempotent."""
+        self._connection = self._file = None
+        self._opened.close()
+
+
+def _cannot_read(path: Path, exc: Exception) -> JournalError:
+    return JournalError(
+        f"Cannot read the journal {str(path.absolute())!r}: {exc}.",
+        hint="Run this command as the user of the bridge, with the same version of otel_rl.",
+    )
 
 
 def _read_histories(

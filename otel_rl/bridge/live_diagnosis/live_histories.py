@@ -31,6 +31,8 @@ _MAX_FORGOTTEN: Final = 0.25
 
 _MAX_BYTES: Final = 512 << 20
 
+_WEIGHED_EACH: Final = 16  # records, of which a look reads a few: that takes as long as reading one
+
 Open: TypeAlias = Callable[[], AbstractContextManager[Connection]]
 """Opens a connection that only reads."""
 
@@ -58,10 +60,19 @@ class _Live:
     Attributes:
         history: Of it.
         numbers: Of the records that were read, in order.
+        memory_bytes: Of it, about, after ``weighed`` records.
     """
 
     history: GrowingHistory = field(default_factory=GrowingHistory)
     numbers: MutableSequence[int] = field(default_factory=partial(array, "q"))
+    memory_bytes: int = 0
+    weighed: int = 0
+
+    def weigh(self) -> int:
+        """Return the memory of the history in bytes, as of some records ago at most."""
+        if not self.weighed or len(self.numbers) - self.weighed >= _WEIGHED_EACH:
+            self.memory_bytes, self.weighed = self.history.memory_bytes(), len(self.numbers)
+        return self.memory_bytes
 
     def forgotten(self, first: int) -> float:
         """Return the part of its records before the journal's first one."""
@@ -120,5 +131,5 @@ class LiveHistories:
                     break
             left = history_records(connection, run, max(live.numbers[-1:], default=0))
         is_half_read = bool(left)  # and is not begun anew
-        self._live.put((key, begun_ns), live, live.history.memory_bytes(), stays=is_half_read)
+        self._live.put((key, begun_ns), live, live.weigh(), stays=is_half_read)
         return Looked(live.history.history(), records, is_whole, left)
