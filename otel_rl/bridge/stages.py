@@ -165,7 +165,7 @@ def diagnosis(
         environment=environment_of(place),
         arguments=arguments_of(place),
         every_s=settings.diagnose.every_s if settings.align.max_history_bytes else 0,
-        experiments=lambda: [key for key in rows.experiments() if run_store.is_ours(key)],
+        experiments=lambda: [key for key in rows.begun() if run_store.is_ours(key)],
         progress=rows.progress,
         report=rows.findings.add,
         counters=counters,

@@ -161,8 +161,12 @@ class RowProcessor:
 
     def experiments(self) -> Collection[ExperimentKey]:
         """Return the experiments in memory or about to be. Any thread may call it."""
+        return [*self.begun(), *self._spool.waiting()]
+
+    def begun(self) -> Collection[ExperimentKey]:
+        """Return those of ``experiments`` that had a turn. Any thread may call it."""
         # Each dict is copied in one step of the interpreter, so it cannot change meanwhile.
-        return [*self.runs.loaded, *self.runs.unloaded, *self._spool.waiting()]
+        return [*self.runs.loaded, *self.runs.unloaded]
 
     def progress(self, key: ExperimentKey) -> tuple[int, int] | None:
         """Return ``LoadedRun.progress``; None if it is not in memory. Any thread may call it."""
