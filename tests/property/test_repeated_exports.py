@@ -26,10 +26,12 @@ from tests.unit.bridge.ingest.http.connections import Connections, on_a_loop
 WORKERS = 12
 BEGUN_NS = 1_700_000_000_000_000_000
 NOW_NS = BEGUN_NS + 10_000_000_000
+YEAR_NS = 365 * 86_400_000_000_000
 
 HEADS = (
     b"content-type: application/x-protobuf\r\n",
     b"Content-Type: application/x-protobuf\r\nx-forwarded-for: 10.0.0.1\r\n",
+    b"content-type: application/x-protobug\r\n",
     b"content-type: application/json\r\n",
     b"content-type: application/x-protobuf\r\ncontent-encoding: gzip\r\n",
     b"content-type: application/x-protobuf\r\nconnection: close\r\n",
@@ -141,14 +143,19 @@ def conversations(draw: st.DrawFn) -> list[tuple[str, list[bytes]]]:
     Histograms differ in length.
     """
     kinds = st.sampled_from([Instruments(2), Instruments(2, 1, 1)])
-    workers = [Worker(number, WORKERS, draw(kinds), BEGUN_NS) for number in range(WORKERS)]
+    workers, old_ones = list[Worker](), list[Worker]()
+    for number in range(WORKERS):
+        kind = draw(kinds)
+        workers.append(Worker(number, WORKERS, kind, BEGUN_NS))
+        old_ones.append(Worker(number, WORKERS, kind, BEGUN_NS - YEAR_NS))
     plain = st.just((0, False))
     head = st.one_of(plain, plain, st.tuples(st.integers(0, len(HEADS) - 1), st.booleans()))
     seconds = []
     for second in range(draw(st.integers(2, 6))):
         sent = []
-        for worker in workers:
-            body = worker.request(second)
+        for worker, old_one in zip(workers, old_ones, strict=True):
+            bodies = worker.request(second), old_one.request(second)
+            body = bodies[draw(st.integers(0, 9)) == 0]
             number, is_chunked = draw(head)
             if draw(st.integers(0, 9)) == 0:
                 body = draw(st.sampled_from(ODD))
