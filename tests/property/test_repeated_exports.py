@@ -1,6 +1,7 @@
 """An export that is known by the head of the last one has the outcome of one that is parsed."""
 
 import asyncio
+import contextlib
 import re
 import time
 from collections import Counter
@@ -18,8 +19,8 @@ from otel_rl.bridge.ingest.http.app import create_app
 from otel_rl.bridge.ingest.http.exports import Exports
 from otel_rl.bridge.ingest.limits import ReceiveLimits
 from otel_rl.bridge.ingest.pipeline import IngestPipeline
-from otel_rl.errors import JournalClosed, JournalFull
-from otel_rl.records import Batch
+from otel_rl.errors import JournalClosed, JournalFull, OtelRLError
+from otel_rl.records import Batch, Signal
 from tests.slow import examples
 from tests.unit.bridge.ingest.http.connections import Connections, on_a_loop
 
@@ -248,3 +249,75 @@ def test_what_was_not_stored_is_not_accepted_whatever_ended_the_thread() -> None
     accepted = sum(transport.written.count(b" 200 OK") for _, transport in site.all)
     refused = sum(transport.written.count(b" 503 ") for _, transport in site.all)
     assert (accepted, refused) == (len(site.journal.kept), 2 * WORKERS)
+
+
+@pytest.mark.parametrize("behind", [b"", b"x"], ids=["alone", "with another resource"])
+def test_what_differs_from_the_last_exports_is_parsed(behind: bytes) -> None:
+    """An export of another year, and one with as much as another resource behind its end."""
+    worker = Worker(0, 1, Instruments(2), BEGUN_NS)
+    old_one = Worker(0, 1, Instruments(2), BEGUN_NS - YEAR_NS)
+    found: list[tuple[bytes, int]] = []
+
+    async def scenario(loop: asyncio.AbstractEventLoop) -> None:
+        site = Site(loop)
+        async with site.exports.lifespan(None):
+            for second in range(10):
+                bodies = worker.request(second), old_one.request(second)
+                is_last = second == 9
+                body = bodies[is_last and not behind]
+                sent = request(body, HEADS[0]) + (body if is_last and behind else b"")
+                await site.second([sent, *[b""] * (WORKERS - 1)], pause_s=1.0)
+        _, transport = site.all[0]
+        answers = transport.written.split(b"HTTP/1.1 ")[1:]
+        found.append((answers[-1], len(site.journal.kept)))
+
+    on_a_loop(scenario)
+    ((answer, kept),) = found
+    if behind:
+        assert answer.startswith(b"400 ")
+        assert kept == 10
+    else:
+        assert b"out_of_range" in answer or b"time" in answer
+        assert kept == 9
+
+
+def test_a_body_over_the_bound_is_refused_although_its_head_is_known() -> None:
+    small, large = Worker(0, 2, Instruments(9), BEGUN_NS), Worker(1, 2, Instruments(20), BEGUN_NS)
+    bound = 1200
+    codes: list[bytes] = []
+
+    async def scenario(loop: asyncio.AbstractEventLoop) -> None:
+        site = Site(loop, 2 * bound)
+        async with site.exports.lifespan(None):
+            for second in range(6):
+                payload = large.request(second)
+                with contextlib.suppress(OtelRLError):
+                    site.door.take(Signal.METRICS, lambda payload=payload: payload)  # type: ignore[misc]
+                body = small.request(second) if second < 5 else payload
+                assert (len(body) < bound) == (second < 5)
+                sent = request(body, HEADS[0])
+                await site.second([sent, *[b""] * (WORKERS - 1)], pause_s=1.0)
+        answers = site.all[0][1].written.split(b"HTTP/1.1 ")[1:]
+        codes.extend(answer[:3] for answer in answers)
+
+    on_a_loop(scenario)
+    assert codes == [b"200"] * 5 + [b"413"]
+
+
+def test_a_head_in_two_pieces_each_time_is_parsed() -> None:
+    worker = Worker(0, 1, Instruments(2), BEGUN_NS)
+    codes: list[bytes] = []
+
+    async def scenario(loop: asyncio.AbstractEventLoop) -> None:
+        site = Site(loop)
+        nobody = [b""] * (WORKERS - 1)
+        async with site.exports.lifespan(None):
+            for second in range(10):
+                whole = request(worker.request(second), HEADS[1])
+                site.all[0][0].data_received(whole[:60])
+                await site.second([whole[60:], *nobody], pause_s=1.0)
+        answers = site.all[0][1].written.split(b"HTTP/1.1 ")[1:]
+        codes.extend(answer[:3] for answer in answers)
+
+    on_a_loop(scenario)
+    assert codes == [b"200"] * 10

@@ -188,6 +188,7 @@ class OpenFiles:
         """
         for path, known in self._known.items():
             if _on_disk(path) != known:
+                self._checked_s = -math.inf
                 raise JournalGone(
                     f"{path!r} was removed or replaced while the bridge was using it. Nothing more "
                     "is acknowledged.",

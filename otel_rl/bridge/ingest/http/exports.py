@@ -25,7 +25,7 @@ from otel_rl.bridge.ingest.admission.call_slots import Places
 from otel_rl.bridge.ingest.admission.token_shares import token_of
 from otel_rl.bridge.ingest.error_answers import Answer
 from otel_rl.bridge.ingest.http.media import Media, RequestHead, encoded, error_response
-from otel_rl.bridge.ingest.http.repeated_exports import KNOWN_EXPORT
+from otel_rl.bridge.ingest.http.repeated_exports import KNOWN_EXPORT, MAX_SHORT_BYTES
 from otel_rl.bridge.ingest.http.stored_together import StoredTogether
 from otel_rl.bridge.ingest.pipeline import IngestPipeline
 from otel_rl.bridge.ingest.security.tokens import Grant
@@ -44,9 +44,6 @@ PATHS = {
 """Path of each signal, as OTLP names it."""
 
 _CLIENT_CLOSED = 499  # nginx's code for a closed request; it is never sent
-
-_MAX_SHORT_BYTES = 64 << 10
-"""Longer requests take a thread, so that none delays all others by more than a millisecond."""
 
 
 class Exports:
@@ -128,7 +125,7 @@ class Exports:
                 signal is Signal.METRICS
                 and not is_json
                 and encoding == "identity"
-                and len(compressed) <= _MAX_SHORT_BYTES
+                and len(compressed) <= MAX_SHORT_BYTES
             ):
                 admitted = await self._by_shape(compressed, grant)
                 if admitted is not None and not admitted.message:

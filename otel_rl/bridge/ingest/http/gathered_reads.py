@@ -62,6 +62,10 @@ class GatheringConnection(Protocol):
         """Begin to store an export that was read. Returns whether it is one that is known."""
         ...
 
+    def give_up(self) -> None:
+        """End the connection at once."""
+        ...
+
     def leave_unread(self) -> None:
         """Read nothing until ``read_again``."""
         ...
@@ -196,10 +200,10 @@ class GatheredReads:
 
     def _take(self, number: int, now_s: float) -> None:
         """Read from one connection, if it is still left unread, and store what is known."""
-        connection = self._unread.get(number)
+        # It may have been answered since it was found ready: then another turn has read it.
+        connection = self._unread.of_paused(number)
         if connection is None or not connection.may_take():
             return
-        self.is_worth_it(now_s)
         try:
             data = os.read(number, _READ_BYTES)
         except BlockingIOError:
@@ -208,14 +212,15 @@ class GatheredReads:
             data = b""
         try:
             if data and connection.take(data):
+                self.is_worth_it(now_s)
                 return
             self.let_read(number)  # and find out about its end
             if data:
                 connection.data_received(data)
-        except Exception as exc:  # noqa: BLE001  # one connection, as the event loop does
-            asyncio.get_running_loop().call_exception_handler(
-                {"message": "A request could not be taken.", "exception": exc}
-            )
+        except Exception as exc:  # noqa: BLE001  # ends one connection, as the event loop does
+            report = {"message": "A request could not be taken.", "exception": exc}
+            asyncio.get_running_loop().call_exception_handler(report)
+            connection.give_up()
 
     def _read_early(self) -> None:
         """Read from senders that go on at once as their bytes arrive."""

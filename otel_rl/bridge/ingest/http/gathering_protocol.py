@@ -20,6 +20,9 @@ _EXPORT: Final = f"POST {PATHS[Signal.METRICS]} ".encode()
 _MAX_BYTES: Final = 64 << 10
 """Of a connection that waits: longer requests are parsed as they arrive."""
 
+_LAST_LOOK_S: Final = 0.1
+"""For what has arrived on a connection to be read, once that is tried."""
+
 
 class GatheringProtocol(RepeatingProtocol):
     """Parses an export of metrics a little later than it arrives, if others are expected.
@@ -78,6 +81,20 @@ class GatheringProtocol(RepeatingProtocol):
     def take(self, data: bytes) -> bool:
         """Begin to store an export. Returns whether it is one that is recognised."""
         return self._store_known(data)
+
+    def give_up(self) -> None:
+        """End the connection at once."""
+        self.transport.abort()
+
+    def timeout_keep_alive_handler(self) -> None:
+        """Look a last time whether something has arrived, before the connection is ended."""
+        if self._reads.is_unread(self._number) and self._idle_left_s() <= 0:
+            self._reads.let_read(self._number)
+            self.timeout_keep_alive_task = self.loop.call_later(
+                _LAST_LOOK_S, self.timeout_keep_alive_handler
+            )
+        else:
+            super().timeout_keep_alive_handler()
 
     def leave_unread(self) -> None:
         """Pause reading."""

@@ -23,12 +23,15 @@ from otel_rl.bridge.ingest.validation.validate import Validated
 from otel_rl.errors import Overloaded
 from otel_rl.signals import Signal
 
-__all__ = ["KNOWN_EXPORT", "KnownHead", "RepeatedExports"]
+__all__ = ["KNOWN_EXPORT", "MAX_SHORT_BYTES", "KnownHead", "RepeatedExports"]
 
 KNOWN_EXPORT: Final = "otel_rl.known_export"
 """Key of the ASGI state with what to call, with the grant, once an export of known shape is
 accepted whole."""
 
+
+MAX_SHORT_BYTES: Final = 64 << 10
+"""Longer requests take a thread, so that none delays all others by more than a millisecond."""
 
 _LENGTH: Final = re.compile(rb"\r\ncontent-length: *(\d+)\r\n", re.IGNORECASE)
 
@@ -95,6 +98,8 @@ class RepeatedExports:
         Returns:
             Whether it is taken.
         """
+        if len(payload) > min(self._intake.limits.max_body_bytes, MAX_SHORT_BYTES):
+            return False
         grant, sent, validated = known.grant, known.sent, None
         if sent is not None:
             validated = self._intake.known_next(sent, payload, grant)

@@ -75,7 +75,7 @@ class RepeatingProtocol(TimedProtocol):
     def _store_known(self, data: bytes) -> bool:
         """Begin to store a repeated export. Returns whether it is one."""
         known = self._known
-        if known is None or self._is_answering or self._pending_bytes or self._unparsed:
+        if known is None or self._is_answering or self._is_within_request or self._unparsed:
             return False  # it may be a part of another request
         payload = known.body(data)
         if payload is None:
@@ -89,8 +89,9 @@ class RepeatingProtocol(TimedProtocol):
     def _parse_all(self, data: bytes) -> None:
         """Parse one request or more, and learn the head if it is one that is accepted."""
         self._is_storing = False
+        is_begun = self._is_within_request
         super().data_received(data)
-        head = self._head_of(data)
+        head = None if is_begun else self._head_of(data)
         if head is not None:
             learn = partial(self._learn, head)
             self.cycle.scope["state"][KNOWN_EXPORT] = learn
@@ -137,15 +138,19 @@ class RepeatingProtocol(TimedProtocol):
 
     def timeout_keep_alive_handler(self) -> None:
         """End a connection that was idle; not one whose exports were recognised meanwhile."""
-        left_s = (self._answered_s or 0.0) + self.timeout_keep_alive - self.loop.time()
-        if self._is_answering or self._gathered:
-            left_s = self.timeout_keep_alive
+        left_s = self._idle_left_s()
         if left_s <= 0:
             super().timeout_keep_alive_handler()
         else:
             self.timeout_keep_alive_task = self.loop.call_later(
                 left_s, self.timeout_keep_alive_handler
             )
+
+    def _idle_left_s(self) -> float:
+        """Return for how long the connection may still be idle."""
+        if self._is_answering or self._gathered:
+            return self.timeout_keep_alive
+        return (self._answered_s or 0.0) + self.timeout_keep_alive - self.loop.time()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Parse nothing more: the sender does not hear the answer, and sends it again."""

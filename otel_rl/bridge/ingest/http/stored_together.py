@@ -74,15 +74,17 @@ class StoredTogether:
         if error is not None:
             _settle(waiting, [error] * len(waiting))
             return
-        try:
-            _settle(waiting, [True if full is None else full for full in stored.result()])
-        finally:
-            self._answered()
+        _settle(waiting, [True if full is None else full for full in stored.result()])
+        self._answered()
 
 
 def _settle(waiting: Sequence[_Waiting], outcomes: Sequence[bool | BaseException]) -> None:
     for (_, done), outcome in zip(waiting, outcomes, strict=True):
-        done(outcome)
+        try:
+            done(outcome)
+        except Exception as exc:  # noqa: BLE001  # one of them, as the event loop does
+            report = {"message": "An answer could not be given.", "exception": exc}
+            asyncio.get_running_loop().call_exception_handler(report)
 
 
 def _tell(kept: "asyncio.Future[bool]", outcome: bool | BaseException) -> None:  # noqa: FBT001

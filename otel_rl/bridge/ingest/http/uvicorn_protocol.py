@@ -67,6 +67,7 @@ class BoundedProtocol(HttpToolsProtocol):
         # Received since the parser last came to the end of a head, or to a piece of a body.
         self._pending_bytes = 0
         self._is_in_head = True
+        self._is_within_request = False  # from its first byte to its last
         # Received behind a request that waits for its turn.
         self._unparsed: deque[bytes] = deque()
         self._is_broken = False
@@ -98,6 +99,11 @@ class BoundedProtocol(HttpToolsProtocol):
     def _have_parsed(self) -> None:
         """Take note of received bytes that were parsed, or wait for their turn."""
 
+    def on_message_begin(self) -> None:
+        """Begin to read a request."""
+        self._is_within_request = True
+        super().on_message_begin()
+
     def on_header(self, name: bytes, value: bytes) -> None:
         """Take a header; trailers are ignored, since the request is being handled already."""
         if self._is_in_head:
@@ -119,7 +125,7 @@ class BoundedProtocol(HttpToolsProtocol):
         """End a request; the next one may follow at once."""
         if self.parser.should_upgrade():
             return
-        self._pending_bytes, self._is_in_head = 0, True
+        self._pending_bytes, self._is_in_head, self._is_within_request = 0, True, False
         super().on_message_complete()
 
     def on_response_complete(self) -> None:

@@ -101,10 +101,15 @@ class MeasuredCells:
     def fields(self) -> WorkerFields:
         """Return the fields of the facts of a record. Exports whose keys have cells get cells."""
         names, found = _Names(), dict[str, list[_Fields]]()
+        of_step: dict[int, set[str]] = {}
         for (keys, step), (workers, rows) in self._exports.items():
             columns = [*zip(*rows, strict=True)]
+            before = of_step.setdefault(step, set())
             is_once = len({*keys}) == len(keys) and self._cells.keys().isdisjoint(keys)
+            # Of many workers, those with other keys, too, the outstanding ones are recorded.
+            is_once = is_once and before.isdisjoint(keys)
             if is_once and all(map(math.isfinite, map(sum, columns))):
+                before.update(keys)
                 labels = [names[worker] for worker in workers]
                 for key, column in zip(keys, columns, strict=True):
                     if key in found or len(found) + len(self._cells) < MAX_KEYS:
@@ -113,7 +118,8 @@ class MeasuredCells:
                 for worker, values in zip(workers, rows, strict=True):
                     self._put_export(keys, (worker, step), values)
         for key, cells in self._cells.items():
-            found.setdefault(key, []).extend(_of_cells(cells, names))
+            if key in found or len(found) < MAX_KEYS:
+                found.setdefault(key, []).extend(_of_cells(cells, names))
         return WorkerFields(found)
 
     def _put_export(self, keys: tuple[str, ...], place: _Place, values: Sequence[float]) -> None:

@@ -3,7 +3,7 @@
 import sqlite3
 import threading
 from collections.abc import Iterator
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 from pathlib import Path
 from typing import cast
 
@@ -139,3 +139,15 @@ def test_a_read_beside_unfinished_batches_does_not_look_at_the_whole_backlog(
         opened.set_progress_handler(None, 0)
     assert [one.offset for one in found] == [max(taken) + 1]
     assert looked < 500, "steps of SQLite's machine"
+
+
+def test_a_reader_does_not_read_what_a_writer_has_found_gone(tmp_path: Path) -> None:
+    with closing(SqliteJournal(tmp_path)) as journal:
+        journal.size()  # looked for the files
+        (tmp_path / JOURNAL_FILE).rename(tmp_path / "elsewhere")
+        with pytest.raises(JournalGone):
+            journal.write(lambda connection: connection.execute("SELECT 1").fetchone())
+        with pytest.raises(JournalGone):
+            journal.size()
+        (tmp_path / "elsewhere").rename(tmp_path / JOURNAL_FILE)
+        journal.size()

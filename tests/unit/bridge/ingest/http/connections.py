@@ -36,6 +36,9 @@ class Transport(asyncio.Transport):
     def close(self) -> None:
         self.is_closed = True
 
+    def abort(self) -> None:
+        self.is_closed = True
+
     def is_closing(self) -> bool:
         return self.is_closed
 

@@ -67,20 +67,21 @@ def test_what_was_not_stored_makes_no_rows(error: Exception) -> None:
     asyncio.run(scenario())
 
 
-def test_rows_are_made_although_an_answer_fails() -> None:
+def test_an_answer_that_fails_keeps_no_other_from_its_sender() -> None:
     async def scenario() -> None:
-        site = Site()
-        asyncio.get_running_loop().set_exception_handler(
-            lambda _, context: site.told.append(context["message"][:9])
-        )
+        site, errors = Site(), list[object]()
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda _, context: errors.append(context["exception"]))
+        error = OSError("broken")
 
         def fail(_: Outcome) -> None:
-            raise OSError("broken")
+            raise error
 
         site.together.begin([], fail)
+        site.begin("b")
         await _passes()
-        site.stored[0][1].set_result([None])
+        site.stored[0][1].set_result([None, None])
         await _passes()
-        assert site.told == ["answered", "Exception"]
+        assert (site.told, errors) == ([("b", True), "answered"], [error])
 
     asyncio.run(scenario())

@@ -15,6 +15,7 @@ from otel_rl.bridge.ingest.http import gathered_reads
 from otel_rl.bridge.ingest.http.app import create_app
 from otel_rl.bridge.ingest.http.exports import Exports
 from otel_rl.bridge.ingest.http.gathered_reads import GatheredReads
+from otel_rl.bridge.ingest.http.gathering_protocol import GatheringProtocol
 from otel_rl.bridge.ingest.pipeline import IngestPipeline
 from tests.otlp_requests import Journal, intake
 from tests.unit.bridge.ingest.http.connections import Connections, Transport, on_a_loop
@@ -107,7 +108,7 @@ def test_few_are_read_before_others_have_their_turn(monkeypatch: pytest.MonkeyPa
     take = GatheredReads._take_turns
 
     def noted(reads: GatheredReads, numbers: Sequence[int], now_s: float) -> None:
-        before = [*map(reads._unread.get, reads._unread.numbers())]
+        before = [*map(reads._unread.of_paused, reads._unread.numbers())]
         take(reads, numbers, now_s)
         taken.append(sum(one is not None and not one.may_take() for one in before))
 
@@ -240,4 +241,68 @@ def test_an_export_within_the_head_of_another_request_is_none() -> None:
         await site.later(0.5)
         assert site.answers() == 8 * WORKERS
 
+    run(body)
+
+
+def test_a_turn_that_was_put_off_takes_nothing_from_who_was_answered_since() -> None:
+    async def body(site: Site) -> None:
+        await site.is_steady()
+        reads, numbers = site._all._reads, [one[0]._number for one in site._all._read]
+        site.send(0)
+        await site.later(0.25)
+        await site.later(0.25)
+        for worker in range(WORKERS):
+            site.send(worker)
+        reads._take_turns(numbers, site._all.now_s)  # as of an earlier pass, which found all ready
+        for _ in range(3):
+            await site.later(0.25)
+        assert site.answers() == 9 * WORKERS + 1
+
+    run(body)
+
+
+def test_a_request_that_arrived_before_the_timeout_is_answered() -> None:
+    async def body(site: Site) -> None:
+        await site.is_steady()
+        (protocol, transport, _), timeout_s = (
+            site._all._read[0],
+            site._all._config.timeout_keep_alive,
+        )
+        assert protocol._answered_s is not None
+        ends_s = protocol._answered_s + timeout_s
+        while site._all.now_s < ends_s - 0.3:
+            for worker in range(1, WORKERS):
+                site.send(worker)
+            await site.later(0.25)
+        before = transport.written.count(b" 200 OK")
+        await site.later(ends_s - 0.02 - site._all.now_s)
+        assert (transport.is_paused, transport.is_closed) == (True, False)
+        site.send(0)
+        for seconds in (0.0, 0.03, 0.25, 0.25):
+            await site.later(seconds)
+        assert transport.written.count(b" 200 OK") == before + 1
+
+    run(body)
+
+
+def test_a_connection_whose_export_cannot_be_taken_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def body(site: Site) -> None:
+        errors = list[object]()
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda _, context: errors.append(context["exception"]))
+        await site.is_steady()
+
+        def fail(*_: object) -> bool:
+            raise error
+
+        monkeypatch.setattr(GatheringProtocol, "take", fail)
+        site.send(0)
+        for _ in range(2):
+            await site.later(0.25)
+        assert errors == [error]
+        assert [transport.is_closed for transport in site.transports] == [True] + [False] * (
+            WORKERS - 1
+        )
+
+    error = ValueError("broken")
     run(body)
