@@ -200,8 +200,7 @@ class GatheredReads:
 
     def _take(self, number: int, now_s: float) -> None:
         """Read from one connection, if it is still left unread, and store what is known."""
-        # It may have been answered since it was found ready: then another turn has read it.
-        connection = self._unread.of_paused(number)
+        connection = self._unread.get(number)
         if connection is None or not connection.may_take():
             return
         try:

@@ -40,9 +40,9 @@ class UnreadConnections(Generic[_T]):
         """Return the descriptors of all."""
         return [*self._all]
 
-    def of_paused(self, number: int) -> _T | None:
-        """Return a connection of a sender that has paused; None if it is another one."""
-        return None if number in self._just_answered else self._all.get(number)
+    def get(self, number: int) -> _T | None:
+        """Return a connection; None if it is read."""
+        return self._all.get(number)
 
     def add(self, number: int, connection: _T) -> None:
         """Add a connection of a sender that has paused."""
@@ -51,7 +51,7 @@ class UnreadConnections(Generic[_T]):
 
     def answered(self, number: int) -> None:
         """A connection was answered, and is to send nothing for a while."""
-        if number in self._just_answered:
+        if number in self._just_answered:  # twice, by turns that were put off
             return
         self._just_answered.add(number)
         _of(self._paused).unregister(number)

@@ -108,7 +108,7 @@ def test_few_are_read_before_others_have_their_turn(monkeypatch: pytest.MonkeyPa
     take = GatheredReads._take_turns
 
     def noted(reads: GatheredReads, numbers: Sequence[int], now_s: float) -> None:
-        before = [*map(reads._unread.of_paused, reads._unread.numbers())]
+        before = [*map(reads._unread.get, reads._unread.numbers())]
         take(reads, numbers, now_s)
         taken.append(sum(one is not None and not one.may_take() for one in before))
 
