@@ -252,8 +252,9 @@ def test_a_turn_that_was_put_off_takes_nothing_from_who_was_answered_since() -> 
         await site.is_steady()
         reads, numbers = site._all._reads, [one[0]._number for one in site._all._read]
         site.send(0)
-        await site.later(0.25)
-        await site.later(0.25)
+        while site.answers() == 8 * WORKERS:
+            await site.later(0.25)
+        assert numbers[0] in reads._answered
         for worker in range(WORKERS):
             site.send(worker)
         reads._take_turns(numbers, site._all.now_s)  # as of an earlier pass, which found all ready
