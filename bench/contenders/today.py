@@ -105,7 +105,13 @@ def bridge(directory: str, *, per_worker: bool) -> None:
 
     collect_rarely()  # as the command otel-rl
     from otel_rl.bridge.bridge import Bridge
-    from otel_rl.bridge.config import BridgeSettings, GrpcSettings, HttpSettings, TrackerSettings
+    from otel_rl.bridge.config import (
+        ArchiveSettings,
+        BridgeSettings,
+        GrpcSettings,
+        HttpSettings,
+        TrackerSettings,
+    )
     from otel_rl.bridge.rows.settings import AlignSettings
     from otel_rl.semconv.spec import Tier
 
@@ -115,6 +121,8 @@ def bridge(directory: str, *, per_worker: bool) -> None:
             http=HttpSettings(port=0),
             grpc=GrpcSettings(enabled=False),
             align=AlignSettings(per_worker=per_worker),
+            # A second copy of all values, which needs an extra; the others make none.
+            archive=ArchiveSettings(enabled=False),
             tracker=TrackerSettings(
                 name="wandb",
                 detail=Tier.EVERYTHING,
