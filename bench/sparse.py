@@ -2,10 +2,10 @@
 
 Costs are CPU microseconds for a sample of a series. Stages are measured within this process, beside
 ``ParseFromString`` of the same bytes. The whole way, from loopback to a stored row of JSON lines,
-is that of the bridge's processes, beside the real Collector's gateway with its queue on disk, if
-``make lab`` has built it, and beside a controller that gets the same values by a queue of
-``multiprocessing`` and writes them as they come: nothing of it survives a crash. All requests are
-made before any is sent.
+is that of the bridge's processes. Beside it, at the same time, the real Collector's gateway with
+its queue on disk, if ``make lab`` has built it; and a controller that gets the same values by a
+queue of ``multiprocessing`` and writes them as they come: nothing of it survives a crash. All
+requests are made before any is sent.
 """
 
 import json
@@ -15,7 +15,9 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -99,7 +101,7 @@ def figures(*, tiny: bool) -> Iterator[Figure]:
     ):
         found = [
             {
-                **whole_way(workers, seconds, instruments),
+                **whole_way(workers, seconds, instruments, at_once=True),
                 "queue": queued(workers, seconds, sum(instruments)),
             }
             for _ in range(rounds)
@@ -177,12 +179,29 @@ def stages(workers: int, seconds: int, instruments: Instruments = GAUGES) -> Map
 
 
 def whole_way(
-    workers: int, seconds: int, instruments: Instruments = GAUGES, pace_s: float = PACE_S
+    workers: int,
+    seconds: int,
+    instruments: Instruments = GAUGES,
+    pace_s: float = PACE_S,
+    *,
+    at_once: bool = False,
 ) -> Mapping[str, float]:
-    """Measure CPU microseconds of a sample: bridge alone, gateway, bridge behind it."""
-    found = {"bridge alone": _way(workers, seconds, instruments, (), pace_s)["bridge"]}
-    if COLLECTOR.is_built():
-        both = _way(workers, seconds, instruments, ("gateway",), pace_s)
+    """Measure CPU microseconds of a sample: bridge alone, gateway, bridge behind it.
+
+    Args:
+        workers: Number of them.
+        seconds: Requests of each.
+        instruments: Of each.
+        pace_s: Seconds between two requests of a worker.
+        at_once: Both ways at the same time, so that they see the same machine: its speed differs by
+            half from one minute to the next. For a load of a few per cent of a core.
+    """
+    ways = [(), ("gateway",)] if COLLECTOR.is_built() else [()]
+    with ThreadPoolExecutor(len(ways) if at_once else 1) as pool:
+        measure = partial(_way, workers, seconds, instruments, pace_s=pace_s)
+        alone, *behind = pool.map(measure, ways)
+    found = {"bridge alone": alone["bridge"]}
+    for both in behind:
         found |= {"gateway": both["gateway"], "bridge behind a gateway": both["bridge"]}
     return found
 
