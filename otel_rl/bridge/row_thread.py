@@ -22,7 +22,10 @@ __all__ = ["RowThread", "stop_timeout_s"]
 _log = logging.getLogger(__name__)
 
 # Rows are also closed by time, so rounds run even when nothing arrives.
-_TICK_S = 0.2
+_TICK_S = 0.4
+
+# A stopping bridge looks this often whether trackers have made room.
+_LEFT_S = 0.2
 
 # Each round costs each run, however little came, so requests are gathered, from the beginning of
 # the last rounds, for this many times their CPU time, and for this long at most: rows may be that
@@ -210,7 +213,7 @@ class RowThread:
                 taken_s = now_s
             if now_s > until_s or now_s - taken_s > _NO_ROOM_S or not self._spool.pending():
                 return
-            time.sleep(_TICK_S)
+            time.sleep(_LEFT_S)
 
     def _look_last(self) -> None:
         """Give findings to the runs that have ended."""
