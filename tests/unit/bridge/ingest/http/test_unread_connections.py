@@ -6,6 +6,7 @@ import socket
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 
 import pytest
 
@@ -309,4 +310,21 @@ def test_a_connection_whose_export_cannot_be_taken_ends(monkeypatch: pytest.Monk
         )
 
     error = ValueError("broken")
+    run(body)
+
+
+def test_a_connection_whose_export_is_being_stored_is_busy() -> None:
+    async def body(site: Site) -> None:
+        await site.is_steady()
+        protocol = site._all._read[0][0]
+        marks = list[bool]()
+        protocol._patience = replace(
+            protocol._patience, set_busy=lambda _, *, is_busy: marks.append(is_busy)
+        )
+        protocol.data_received(site.request(0))
+        protocol.parse_gathered()
+        assert (protocol._is_storing, marks[-1]) == (True, True)
+        await site.later(0.0)
+        assert marks[-1] is False
+
     run(body)
