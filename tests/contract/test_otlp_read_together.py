@@ -1,10 +1,14 @@
 """Many senders that pause between exports, at a real server: what has arrived is answered."""
 
+import contextlib
 import socket
 import time
 from contextlib import ExitStack
 
+import pytest
+
 from bench.sparse_worker import Instruments, Worker
+from otel_rl.bridge.ingest.http.gathering_protocol import GatheringProtocol
 from tests.otlp_requests import http_receiver
 
 WORKERS, PACE_S = 24, 0.6
@@ -38,3 +42,17 @@ def test_a_stopping_server_answers_what_has_arrived_and_waits_to_be_read() -> No
         assert senders[0].recv(1 << 16).startswith(b"HTTP/1.1 200")
         assert len(receiver.journal.batches) == taken + 1
         assert all(sender.recv(1) == b"" for sender in senders[1:])
+
+
+def test_an_exception_on_the_event_loop_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise ValueError("broken")
+
+    monkeypatch.setattr(GatheringProtocol, "data_received", fail)
+    with http_receiver() as receiver:
+        host, _, port = receiver.server.address.rpartition(":")
+        with socket.create_connection((host, int(port)), timeout=60) as sender:
+            sender.sendall(b"GET / HTTP/1.1\r\n\r\n")
+            with contextlib.suppress(ConnectionError):
+                assert sender.recv(1) == b""
+        assert receiver.counts() == {("exceptions", "http"): 1}

@@ -222,6 +222,10 @@ class IngestPipeline:
         """Count a request that never reached ``take``."""
         self._counters.add(Counter.REQUESTS, reason=outcome)
 
+    def count_failure(self, where: Where) -> None:
+        """Count an unexpected exception."""
+        self._counters.add(Counter.EXCEPTIONS, reason=where)
+
     def answer(self, error: BaseException, where: Where) -> tuple[Answer, str]:
         """Return the answer and its message for a request that ended in ``error``, and count it.
 
@@ -232,7 +236,7 @@ class IngestPipeline:
         self.count(answer.outcome)
         if answer is not UNFORESEEN:
             return answer, str(error)
-        self._counters.add(Counter.EXCEPTIONS, reason=where)
+        self.count_failure(where)
         if self._may_log("unforeseen"):
             _log.error("A request failed unexpectedly, the sender will retry.", exc_info=error)
         return answer, "The bridge failed to store the request. See its log."

@@ -9,13 +9,13 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Self
+from typing import Any, Self
 
 import uvicorn
 from google.protobuf.json_format import MessageToJson
 from starlette.routing import BaseRoute
 
-from otel_rl.bridge.counters import Outcome
+from otel_rl.bridge.counters import Outcome, Where
 from otel_rl.bridge.ingest.error_answers import TOO_MANY_CONNECTIONS, status_message
 from otel_rl.bridge.ingest.http.app import create_app
 from otel_rl.bridge.ingest.http.gathered_reads import GatheredReads
@@ -113,7 +113,7 @@ class HttpServer:
         )
         config.load()
         config.ssl = tls.context if tls is not None else None
-        self._server = _Server(config, self._reads)
+        self._server = _Server(config, self._reads, partial(intake.count_failure, Where.HTTP))
         self._thread = threading.Thread(target=self._serve, name="otel-rl-http", daemon=True)
         # _lock makes a second stop wait for the first.
         self._lock = threading.Lock()
@@ -182,11 +182,15 @@ class _Server(uvicorn.Server):
     Args:
         config: Passed on.
         reads: What has arrived by the end is read before connections are closed.
+        failed: Called for an exception that nobody else handles.
     """
 
-    def __init__(self, config: uvicorn.Config, reads: GatheredReads) -> None:
+    def __init__(
+        self, config: uvicorn.Config, reads: GatheredReads, failed: Callable[[], None]
+    ) -> None:
         super().__init__(config)
         self._reads = reads
+        self._failed = failed
         self.has_begun = threading.Event()
         # _lock guards the moment in which the loop begins to listen for the end.
         self._lock = threading.Lock()
@@ -200,8 +204,13 @@ class _Server(uvicorn.Server):
                 self._end()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        asyncio.get_running_loop().set_exception_handler(self._count)
         await super().startup(sockets)
         self.has_begun.set()
+
+    def _count(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        self._failed()
+        loop.default_exception_handler(context)
 
     async def main_loop(self) -> None:
         """Wait for the end. uvicorn looks for it ten times a second, which costs an idle bridge."""
