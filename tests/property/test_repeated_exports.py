@@ -16,7 +16,7 @@ from starlette.types import Receive, Scope, Send
 from bench.sparse_worker import Instruments, Worker
 from otel_rl.bridge.counters import Counters
 from otel_rl.bridge.ingest.http.app import create_app
-from otel_rl.bridge.ingest.http.exports import Exports
+from otel_rl.bridge.ingest.http.requests.exports import Exports
 from otel_rl.bridge.ingest.limits import ReceiveLimits
 from otel_rl.bridge.ingest.pipeline import IngestPipeline
 from otel_rl.errors import JournalClosed, JournalFull, OtelRLError

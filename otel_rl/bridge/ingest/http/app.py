@@ -15,9 +15,9 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from otel_rl.bridge.counters import Where
 from otel_rl.bridge.ingest import body
-from otel_rl.bridge.ingest.http.exports import PATHS, Exports
 from otel_rl.bridge.ingest.http.health import HEALTH_PATH, Health
-from otel_rl.bridge.ingest.http.media import RequestHead, error_response
+from otel_rl.bridge.ingest.http.requests.exports import PATHS, Exports
+from otel_rl.bridge.ingest.http.requests.media import RequestHead, error_response
 from otel_rl.bridge.ingest.limits import MAX_HEAD_BYTES
 from otel_rl.bridge.ingest.pipeline import IngestPipeline
 from otel_rl.errors import MalformedRequest

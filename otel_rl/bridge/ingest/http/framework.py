@@ -16,9 +16,9 @@ from starlette.types import ASGIApp
 from otel_rl.bridge.counters import Outcome, Where
 from otel_rl.bridge.ingest import body
 from otel_rl.bridge.ingest.error_answers import NOT_FOUND, Answer
-from otel_rl.bridge.ingest.http.exports import PATHS, Exports
 from otel_rl.bridge.ingest.http.health import HEALTH_PATH, Health
-from otel_rl.bridge.ingest.http.media import RequestHead, error_response
+from otel_rl.bridge.ingest.http.requests.exports import PATHS, Exports
+from otel_rl.bridge.ingest.http.requests.media import RequestHead, error_response
 from otel_rl.bridge.ingest.pipeline import IngestPipeline
 
 __all__ = ["create_framework"]

@@ -6,10 +6,10 @@ from typing import Any, Final
 from uvicorn.config import Config
 from uvicorn.server import ServerState
 
-from otel_rl.bridge.ingest.http.exports import PATHS
 from otel_rl.bridge.ingest.http.gathered_reads import PACED_S, GatheredReads
-from otel_rl.bridge.ingest.http.repeated_exports import RepeatedExports
 from otel_rl.bridge.ingest.http.repeating_protocol import RepeatingProtocol
+from otel_rl.bridge.ingest.http.requests.exports import PATHS
+from otel_rl.bridge.ingest.http.requests.repeated_exports import RepeatedExports
 from otel_rl.bridge.ingest.http.timed_protocol import SenderTimeouts
 from otel_rl.signals import Signal
 

@@ -9,7 +9,11 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
 from uvicorn.server import ServerState
 
-from otel_rl.bridge.ingest.http.repeated_exports import KNOWN_EXPORT, KnownHead, RepeatedExports
+from otel_rl.bridge.ingest.http.requests.repeated_exports import (
+    KNOWN_EXPORT,
+    KnownHead,
+    RepeatedExports,
+)
 from otel_rl.bridge.ingest.http.timed_protocol import SenderTimeouts, TimedProtocol
 from otel_rl.bridge.ingest.security.tokens import Grant
 

@@ -21,7 +21,7 @@ from otel_rl.bridge.ingest.http.app import create_app
 from otel_rl.bridge.ingest.http.gathered_reads import GatheredReads
 from otel_rl.bridge.ingest.http.gathering_protocol import GatheringProtocol
 from otel_rl.bridge.ingest.http.listener import BoundedListener
-from otel_rl.bridge.ingest.http.repeated_exports import RepeatedExports
+from otel_rl.bridge.ingest.http.requests.repeated_exports import RepeatedExports
 from otel_rl.bridge.ingest.http.timed_protocol import SenderTimeouts
 from otel_rl.bridge.ingest.pipeline import IngestPipeline
 from otel_rl.bridge.ingest.security.exposure import exposure

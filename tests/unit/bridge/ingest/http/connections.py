@@ -10,7 +10,7 @@ from uvicorn.server import ServerState
 
 from otel_rl.bridge.ingest.http.gathered_reads import GatheredReads
 from otel_rl.bridge.ingest.http.gathering_protocol import GatheringProtocol
-from otel_rl.bridge.ingest.http.repeated_exports import RepeatedExports
+from otel_rl.bridge.ingest.http.requests.repeated_exports import RepeatedExports
 from otel_rl.bridge.ingest.http.timed_protocol import SenderTimeouts
 from otel_rl.bridge.ingest.pipeline import IngestPipeline
 

@@ -6,7 +6,7 @@ from concurrent.futures import Future
 
 import pytest
 
-from otel_rl.bridge.ingest.http.stored_together import StoredTogether
+from otel_rl.bridge.ingest.http.requests.stored_together import StoredTogether
 from otel_rl.errors import JournalClosed, JournalFull
 from otel_rl.records import Batch, ExperimentKey, Signal
 

@@ -14,9 +14,9 @@ from bench.sparse_worker import Instruments, Worker
 from otel_rl.bridge.counters import Counters
 from otel_rl.bridge.ingest.http import gathered_reads
 from otel_rl.bridge.ingest.http.app import create_app
-from otel_rl.bridge.ingest.http.exports import Exports
 from otel_rl.bridge.ingest.http.gathered_reads import GatheredReads
 from otel_rl.bridge.ingest.http.gathering_protocol import GatheringProtocol
+from otel_rl.bridge.ingest.http.requests.exports import Exports
 from otel_rl.bridge.ingest.pipeline import IngestPipeline
 from tests.otlp_requests import Journal, intake
 from tests.unit.bridge.ingest.http.connections import Connections, Transport, on_a_loop

@@ -24,9 +24,9 @@ from otel_rl.bridge.ingest.accepted_answer import export_response
 from otel_rl.bridge.ingest.admission.call_slots import Places
 from otel_rl.bridge.ingest.admission.token_shares import token_of
 from otel_rl.bridge.ingest.error_answers import Answer
-from otel_rl.bridge.ingest.http.media import Media, RequestHead, encoded, error_response
-from otel_rl.bridge.ingest.http.repeated_exports import KNOWN_EXPORT, MAX_SHORT_BYTES
-from otel_rl.bridge.ingest.http.stored_together import StoredTogether
+from otel_rl.bridge.ingest.http.requests.media import Media, RequestHead, encoded, error_response
+from otel_rl.bridge.ingest.http.requests.repeated_exports import KNOWN_EXPORT, MAX_SHORT_BYTES
+from otel_rl.bridge.ingest.http.requests.stored_together import StoredTogether
 from otel_rl.bridge.ingest.pipeline import IngestPipeline
 from otel_rl.bridge.ingest.security.tokens import Grant
 from otel_rl.bridge.ingest.sender_address import address_of

@@ -14,8 +14,8 @@ from starlette.responses import Response
 from otel_rl.bridge.counters import Where
 from otel_rl.bridge.ingest.accepted_answer import export_response
 from otel_rl.bridge.ingest.body import Held
-from otel_rl.bridge.ingest.http.media import Media, encoded, error_response
-from otel_rl.bridge.ingest.http.stored_together import StoredTogether
+from otel_rl.bridge.ingest.http.requests.media import Media, encoded, error_response
+from otel_rl.bridge.ingest.http.requests.stored_together import StoredTogether
 from otel_rl.bridge.ingest.pipeline import IngestPipeline
 from otel_rl.bridge.ingest.security.tokens import Grant
 from otel_rl.bridge.ingest.validation.known_shapes import SentShape

@@ -1,0 +1,1 @@
+"""Requests with OTLP over HTTP: read, recognised, stored and answered."""
