@@ -43,7 +43,6 @@ VARIABLES: Final = frozenset(
         "PROVENANCE",
         "ROLE",
         "STACK_AFTER",
-        "STEP_CONTEXT",
         "SWEEP",
         "TAG",
         "TRACE_STEPS",

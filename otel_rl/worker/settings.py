@@ -159,7 +159,6 @@ class Settings:
         stack_after_s: Age from which the stack of a phase that takes too long is sent; 0 for never.
         host: Reports of the host.
         exit_timeout_s: Maximum time that the end of the process waits for the endpoint.
-        scopes_steps: True gives a step's number to gauges and spans of every library within it.
         times_devices: True measures steps and phases on the device, if one is in use.
         config: Hyper-parameters of the run that the environment gives.
     """
@@ -179,7 +178,6 @@ class Settings:
     stack_after_s: float = DEFAULT_STACK_AFTER_S
     host: HostSettings = field(default_factory=HostSettings)
     exit_timeout_s: float = DEFAULT_EXIT_TIMEOUT_S
-    scopes_steps: bool = False
     times_devices: bool = True
     config: Mapping[str, object] = field(default_factory=dict, compare=False)
 
@@ -226,7 +224,6 @@ def read_settings(
         exit_timeout_s=_timeout_s(
             environ.get(_EXIT_TIMEOUT, "").strip(), _EXIT_TIMEOUT, DEFAULT_EXIT_TIMEOUT_S
         ),
-        scopes_steps=_switch(environ, "OTEL_RL_STEP_CONTEXT", default=False),
         times_devices=_switch(environ, "OTEL_RL_DEVICE_CLOCK", default=True),
         config=read_config(environ),
     )

@@ -1,8 +1,13 @@
-"""The training step in the OpenTelemetry Context, for telemetry of libraries that do not know it.
+"""The training step in the OpenTelemetry Context: what is recorded inside of a step belongs to it.
 
-Stands for the context-scoped attributes of OTEP 4931, which no SDK has yet (ADR 26).
+Stands for the context-scoped attributes of OTEP 4931, which no SDK has yet (ADR 26). A measurement
+keeps its context and its time, so that its step is looked up on the exporter's thread.
 """
 
+import os
+import sys
+from contextlib import suppress
+from time import time_ns
 from typing import Final
 
 from opentelemetry.context import Context, create_key, get_current, get_value, set_value
@@ -10,20 +15,82 @@ from opentelemetry.sdk.trace import Span, SpanProcessor
 
 from otel_rl.semconv.names import RL_LOOP_ITERATION
 
-__all__ = ["StepOnSpans", "in_step", "step_in"]
+__all__ = [
+    "OPEN",
+    "StepOnSpans",
+    "StepScope",
+    "current_step",
+    "in_step",
+    "out_of_steps",
+    "scope_in",
+]
 
 _KEY: Final = create_key("otel_rl.step")
 
+OPEN: Final = sys.maxsize
+"""End of a block that has not ended."""
 
-def in_step(context: Context, number: int) -> Context:
+_forks = 0
+"""Forks before this process: blocks of its parent are not its own."""
+
+
+class StepScope:
+    """Block of a step. Code that outlives the block, such as a task, is then in the outer step.
+
+    Args:
+        number: The step.
+
+    Attributes:
+        number: The step.
+        outer: The block around, open when this one began; or None.
+        forks: Tells the process that opened it from its children.
+        ended_ns: End of the block, in ns since the Unix epoch; ``OPEN`` before.
+    """
+
+    __slots__ = ("ended_ns", "forks", "number", "outer")
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.outer = _reached_at(OPEN, scope_in(get_current()))
+        if self.outer is not None:  # a chain of tasks, each begun in a step, keeps no ended steps
+            self.outer.outer = _reached_at(OPEN, self.outer.outer)
+        self.forks = _forks
+        self.ended_ns = OPEN
+
+    def number_at(self, at_ns: int) -> int | None:
+        """Return the step to which this context belongs at a time; None after all its blocks."""
+        scope = _reached_at(at_ns, self)
+        return None if scope is None else scope.number
+
+
+def _reached_at(at_ns: int, scope: StepScope | None) -> StepScope | None:
+    """Return the innermost block of this process that had not ended before a time."""
+    while scope is not None and (at_ns > scope.ended_ns or scope.forks != _forks):
+        scope = scope.outer
+    return scope
+
+
+def in_step(context: Context, scope: StepScope) -> Context:
     """Return ``context`` with the step."""
-    return set_value(_KEY, number, context)
+    return set_value(_KEY, scope, context)
 
 
-def step_in(context: Context | None) -> int | None:
-    """Return the step that ``context`` is in; None outside of steps, or if they are not in it."""
-    number = get_value(_KEY, context) if context else None
-    return number if isinstance(number, int) else None
+def out_of_steps() -> Context | None:
+    """Return the current context without its step; None if it has none."""
+    context = get_current()
+    return None if scope_in(context) is None else set_value(_KEY, None, context)
+
+
+def scope_in(context: Context | None) -> StepScope | None:
+    """Return the innermost block that ``context`` was made in, ended or not."""
+    scope = get_value(_KEY, context) if context else None
+    return scope if isinstance(scope, StepScope) else None
+
+
+def current_step() -> int | None:
+    """Return the step of the calling code, or None."""
+    scope = scope_in(get_current())
+    return None if scope is None else scope.number_at(time_ns())
 
 
 class StepOnSpans(SpanProcessor):
@@ -31,6 +98,18 @@ class StepOnSpans(SpanProcessor):
 
     def on_start(self, span: Span, parent_context: Context | None = None) -> None:
         """See ``SpanProcessor``. An attribute of the span's own stays."""
-        number = step_in(get_current() if parent_context is None else parent_context)
-        if number is not None and RL_LOOP_ITERATION not in (span.attributes or ()):
+        scope = scope_in(get_current() if parent_context is None else parent_context)
+        if scope is None or RL_LOOP_ITERATION in (span.attributes or ()):
+            return
+        number = scope.number_at(time_ns())
+        if number is not None:
             span.set_attribute(RL_LOOP_ITERATION, number)
+
+
+def _after_fork_in_child() -> None:
+    global _forks
+    _forks += 1
+
+
+with suppress(AttributeError):  # there is no fork on Windows
+    os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -19,6 +19,7 @@ from otel_rl.worker.api.trials import begin_trial, end_trial, log_trial_config, 
 from otel_rl.worker.identity.names import WorkerNames
 from otel_rl.worker.plugins.import_hook import when_imported
 from otel_rl.worker.session import GUARD as guard  # noqa: N811  # one object, not a constant
+from otel_rl.worker.step_context import current_step
 
 __all__ = [
     "Dialect",
@@ -28,6 +29,7 @@ __all__ = [
     "WorkerNames",
     "automatically",
     "begin_trial",
+    "current_step",
     "end_trial",
     "guard",
     "is_instrumented",

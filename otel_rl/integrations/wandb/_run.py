@@ -116,8 +116,9 @@ class Run:
 
         Args:
             data: Names to numbers, nested arbitrarily.
-            step: Step of the row; None for one more than that of the last row.
-            commit: True completes the row; the default if no step is given.
+            step: Step of the row; None for that of the ``otel_rl.step`` block around the call, or
+                for one more than that of the last row.
+            commit: True completes the row; the default without a step and outside of blocks.
         """
         with guard:
             if self.about.disabled:
@@ -258,7 +259,7 @@ class Run:
                 len(logged.values),
             )
             return []
-        done = self._rows.add(logged, step, commit=commit)
+        done = self._rows.add(logged, step, commit=commit, block=_session.current_step())
         if done is None:
             guard.drop(
                 DropReason.BAD_STEP,

@@ -17,10 +17,12 @@ from otel_rl.worker.identity.rank import launcher_index
 from otel_rl.worker.otlp.anyvalue import label
 from otel_rl.worker.session import GUARD, Session, running
 from otel_rl.worker.settings import DEFAULT_EXIT_TIMEOUT_S
+from otel_rl.worker.step_context import current_step
 
 __all__ = [
     "DropReason",
     "add_config",
+    "current_step",
     "guard",
     "join",
     "process_name",

@@ -14,6 +14,7 @@ from otel_rl.integrations.adapter import (
     Dialect,
     Recorder,
     WorkerNames,
+    current_step,
     guard,
     logging_errors,
     start,
@@ -33,7 +34,8 @@ def install(step_keys: Sequence[str] = (), role: str = "trainer") -> None:
     Args:
         step_keys: Metrics that hold the step of what is logged with them, the first one counts;
             then those that the library has declared as an axis by ``define_metric``, if it is the
-            axis of all or its name ends with "step". Without any it is W&B's own step.
+            axis of all or its name ends with "step". Without any it is the step at the call, that
+            of the ``otel_rl.step`` block around it, or W&B's own.
         role: Default of the worker's role.
     """
     import wandb  # only W&B's users have it
@@ -81,7 +83,9 @@ def _step_of(
     for key in step_keys:
         if key in data:
             return int(data[key])
-    return step if step is not None else run.step
+    if step is None:
+        step = current_step()
+    return run.step if step is None else step
 
 
 def _flat(data: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, object]]:

@@ -16,6 +16,7 @@ from otel_rl.worker import session
 from otel_rl.worker.drops import DropReason
 from otel_rl.worker.events.run_metadata import config_metadata
 from otel_rl.worker.otlp.anyvalue import Plain, cut, is_array, label, text_of
+from otel_rl.worker.step_context import current_step
 from otel_rl.worker.tensors import PLAIN, as_step, hold
 
 __all__ = ["end_experiment", "log_config", "log_samples"]
@@ -67,7 +68,7 @@ def log_samples(
     Args:
         samples: At most 256 mappings of field to text, number or boolean; a tensor of one element
             is a number. Anything else is written as text.
-        step: The training step of the samples.
+        step: The training step of the samples; default that of the block around the call.
         name: Name of the table; the run has it as ``<role>/<name>``.
     """
     current = session.running() or session.started_or_dropped("log_samples")
@@ -129,6 +130,7 @@ def end_experiment(status: str = "complete") -> None:
 
 def _attributes(step: object, name: str) -> dict[str, Plain] | None:
     """Return the attributes of each sample of a call; None if the step is invalid."""
+    step = current_step() if step is None else step
     attributes: dict[str, Plain] = {RL_SAMPLE_TABLE: label(name, MAX_NAME_CHARS)}
     if step is not None:
         number = as_step(step)

@@ -33,7 +33,7 @@ from otel_rl.version import __version__
 from otel_rl.worker import served_policy, session
 from otel_rl.worker.api.remote_context import sends_context, takes_context
 from otel_rl.worker.drops import DropReason
-from otel_rl.worker.phases import control_flows
+from otel_rl.worker.step_context import current_step
 from otel_rl.worker.tensors import NotANumber, as_step, hold, number
 
 __all__ = [
@@ -270,7 +270,7 @@ def link_weights(weights: object, *, policy_version: int | None = None) -> None:
 
 
 def _step(given: int | None) -> int | None:
-    return control_flows.current().step_number if given is None else given
+    return current_step() if given is None else given
 
 
 def _stamps(items: object) -> Iterator[str]:

@@ -10,7 +10,7 @@ import traceback
 from typing import Final
 
 from opentelemetry import trace
-from opentelemetry.context import Context, attach, detach
+from opentelemetry.context import Context, attach, detach, get_current
 from opentelemetry.trace import Link, Span, Status, StatusCode, Tracer, TracerProvider
 
 from otel_rl.semconv.names import (
@@ -60,26 +60,25 @@ def tracer() -> Tracer | None:
     return made[1]
 
 
-def begin_step_span(tracer: Tracer, flow: Timeline, frame: StepFrame) -> None:
-    """Begin ``rl.loop`` and make it the current span.
+def begin_step_span(tracer: Tracer | None, flow: Timeline, frame: StepFrame) -> None:
+    """Make the step and, with a tracer, its span ``rl.loop`` the current ones.
 
     It is a root, linked to the surrounding span: a training run in one trace would have millions of
     spans, which no viewer can show.
     """
-    current = trace.get_current_span().get_span_context()
-    around = root_link(current) or current
-    frame.span = tracer.start_span(
-        STEP_SPAN,
-        Context(),
-        attributes={RL_LOOP_ITERATION: frame.number},
-        links=[Link(around)] if around.is_valid else None,
-        start_time=frame.begun_ns + flow.wall_ns,
-    )
-    context = trace.set_span_in_context(frame.span)
-    running = session.running()
-    if running is not None and running.settings.scopes_steps:
-        context = in_step(context, frame.number)
-    frame.token = attach(context)
+    context = get_current()
+    if tracer is not None:
+        current = trace.get_current_span(context).get_span_context()
+        around = root_link(current) or current
+        frame.span = tracer.start_span(
+            STEP_SPAN,
+            Context(),
+            attributes={RL_LOOP_ITERATION: frame.number},
+            links=[Link(around)] if around.is_valid else None,
+            start_time=frame.begun_ns + flow.wall_ns,
+        )
+        context = trace.set_span_in_context(frame.span, context)
+    frame.token = attach(in_step(context, frame.scope))
 
 
 def begin_phase_span(tracer: Tracer, flow: Timeline, frame: Frame, phase_class: str | None) -> None:
@@ -109,7 +108,7 @@ def begin_phase_span(tracer: Tracer, flow: Timeline, frame: Frame, phase_class: 
 
 
 def end_span(flow: Timeline, frame: Frame, error: BaseException | None) -> None:
-    """End the span of a frame, if any, and restore the surrounding span as the current one."""
+    """End the span of a frame, if any, and restore the surrounding span and step."""
     if frame.token is not None and not frame.is_abandoned:
         detach(frame.token)
     span = frame.span

@@ -6,9 +6,11 @@ another flow runs beside it: it takes no time from the step's phases, and is mea
 
 from collections.abc import Callable, Iterable
 from functools import partial
+from time import time_ns
 from types import TracebackType
 from typing import Final, ParamSpec, Self, TypeVar
 
+from opentelemetry.context import Context, attach, detach, get_current
 from opentelemetry.metrics import Meter
 from opentelemetry.metrics import _Gauge as Gauge
 from opentelemetry.util.types import Attributes
@@ -44,6 +46,7 @@ from otel_rl.worker.phases.exclusive_time import Refused, Timeline
 from otel_rl.worker.phases.frames import Frame, StepFrame
 from otel_rl.worker.phases.phase_names import UNACCOUNTED, WHOLES
 from otel_rl.worker.phases.reported_phases import MAX_PHASES
+from otel_rl.worker.step_context import StepScope, in_step, out_of_steps
 from otel_rl.worker.tensors import Deferred, as_step
 from otel_rl.worker.torch_cuda import is_in_use
 
@@ -102,24 +105,13 @@ class _Block(AsyncBlock):
                 if frame.step is None:
                     self._report(flow, frame)
             finally:
-                if frame.span is not None:
+                if frame.token is not None or frame.span is not None:
                     end_span(flow, frame, error)
         except Exception as failure:  # noqa: BLE001  # nothing may raise into training code
             session.GUARD.caught(failure)
 
     def _report(self, flow: Timeline, frame: Frame) -> None:
         raise NotImplementedError
-
-    def _refuse(self, flow: Timeline, why: Refused) -> None:
-        flow.refuse(self)
-        if why is Refused.WITHIN_A_STEP:
-            session.GUARD.warn(
-                "step_within_a_step",
-                "A step was opened within a step, and is a part of the outer one. Close each "
-                "step before the next one; otel_rl.phase() measures parts of it.",
-            )
-        else:
-            session.GUARD.drop(*_WHY[why])
 
 
 class step(_Block):  # noqa: N801  # reads as a statement: with step(12)
@@ -128,8 +120,9 @@ class step(_Block):  # noqa: N801  # reads as a statement: with step(12)
     At its end it reports ``rl.iteration.duration``, and the exclusive ``rl.phase.duration`` of each
     phase, summed over its entries. Time in no phase is ``unaccounted``, so that the phases add up
     to the iteration. A phase from an earlier step of this thread or task is 0 if it does not occur.
-    What counters and histograms of the process count meanwhile is in the step's row. The block is a
-    span, ``rl.loop``.
+    What is logged or recorded in the block, and in the threads and tasks that have its context, is
+    at the step; ``step=`` at a call wins. What counters and histograms of the process count
+    meanwhile is in the step's row. The block is a span, ``rl.loop``.
 
     Args:
         number: The training step, any integer.
@@ -159,7 +152,16 @@ class step(_Block):  # noqa: N801  # reads as a statement: with step(12)
             flow = control_flows.current()
             frame = flow.open_step(self, number)
             if isinstance(frame, Refused):
-                self._refuse(flow, frame)
+                flow.refuse(self, _entered(number))
+                if frame is Refused.WITHIN_A_STEP:
+                    session.GUARD.warn(
+                        "step_within_a_step",
+                        "A step was opened within a step, and its time is a part of the outer "
+                        "one. Close each step before the next one; otel_rl.phase() measures parts "
+                        "of it.",
+                    )
+                else:
+                    session.GUARD.drop(*_WHY[frame])
                 return self
             current = session.running()
             flow.reported.begin(current)
@@ -171,8 +173,7 @@ class step(_Block):  # noqa: N801  # reads as a statement: with step(12)
                 )
             if self._phases and not flow.reported.add(filter(_is_name, self._phases)):
                 session.GUARD.drop(*_WHY[Refused.TOO_MANY_PHASES])
-            if found is not None:
-                begin_step_span(found, flow, frame)
+            begin_step_span(found, flow, frame)
         except Exception as error:  # noqa: BLE001  # nothing may raise into training code
             session.GUARD.caught(error)
         return self
@@ -180,6 +181,8 @@ class step(_Block):  # noqa: N801  # reads as a statement: with step(12)
     def _report(self, flow: Timeline, frame: Frame) -> None:
         if not isinstance(frame, StepFrame):
             return
+        # The times of measurements in it may be beyond those of a clock that was set back since.
+        frame.scope.ended_ns = max(time_ns(), frame.ended_ns + flow.wall_ns)
         current, tokens = session.running(), None
         if frame.end_counts is not None:
             has_mfu = current is not None and current.model_flops.is_known
@@ -208,6 +211,18 @@ class step(_Block):  # noqa: N801  # reads as a statement: with step(12)
                 gauges.record_mfu(_Utilization(mfu, duration_s), number)
             else:
                 gauges.record_mfu(mfu(duration_s), number)
+
+
+def _entered(number: int) -> Callable[[], None]:
+    """Make ``number`` the step of what is recorded. Returns what restores the outer step."""
+    scope = StepScope(number)
+    token = attach(in_step(get_current(), scope))
+
+    def leave() -> None:
+        scope.ended_ns = time_ns()
+        detach(token)
+
+    return leave
 
 
 def _mark(flow: Timeline, step: StepFrame) -> None:
@@ -277,7 +292,8 @@ class phase(_Block):  # noqa: N801  # reads as a statement: with phase("train")
             flow = control_flows.current()
             frame = flow.open_phase(self, self._name, self._phase_class)
             if isinstance(frame, Refused):
-                self._refuse(flow, frame)
+                flow.refuse(self)
+                session.GUARD.drop(*_WHY[frame])
             elif self._span:
                 found = tracer()
                 if found is not None:
@@ -341,7 +357,8 @@ class _Gauges:
             attributes[RL_LOOP_ITERATION] = number
         if phase_class is not None:
             attributes[RL_PHASE_CLASS] = phase_class
-        _set(self._phase, duration_s, attributes)
+        # One without a step runs beside the phases of the step, if any, which add up to it.
+        _set(self._phase, duration_s, attributes, out_of_steps() if number is None else None)
 
     def record_mfu(self, mfu: float | Deferred | None, number: int) -> None:
         if mfu is not None:
@@ -373,8 +390,14 @@ def _gauges(measurements: int) -> _Gauges | None:
     return _made
 
 
-def _set(gauge: Gauge, value: float | Deferred, attributes: Attributes) -> None:
-    gauge.set(value, attributes)  # type: ignore[arg-type]  # ours take what a device computes later
+def _set(
+    gauge: Gauge,
+    value: float | Deferred,
+    attributes: Attributes,
+    context: Context | None = None,
+) -> None:
+    # Ours take what a device computes later.
+    gauge.set(value, attributes, context)  # type: ignore[arg-type]
 
 
 def _gauge(meter: Meter, name: str) -> Gauge:

@@ -26,7 +26,7 @@ from otel_rl.worker.fork_barrier import IMPORTS
 from otel_rl.worker.metrics.expander import SCOPE_NAME
 from otel_rl.worker.metrics.provider import BufferedMeterProvider
 from otel_rl.worker.metrics.sdk_meters import AllBut
-from otel_rl.worker.step_context import step_in
+from otel_rl.worker.step_context import scope_in
 
 __all__ = ["exact_view"]
 
@@ -114,8 +114,10 @@ class _EveryMeasurement(ExemplarReservoir):
         for _ in range(len(self._offered)):
             value, time_unix_nano, attributes, context = self._offered.popleft()
             filtered = {k: v for k, v in (attributes or {}).items() if k not in known}
-            if RL_LOOP_ITERATION not in filtered and (step := step_in(context)) is not None:
-                filtered[RL_LOOP_ITERATION] = step
+            if RL_LOOP_ITERATION not in filtered and (scope := scope_in(context)) is not None:
+                step = scope.number_at(time_unix_nano)
+                if step is not None:
+                    filtered[RL_LOOP_ITERATION] = step
             span = get_current_span(context)
             if span is INVALID_SPAN:
                 found.append(Exemplar(filtered, value, time_unix_nano))

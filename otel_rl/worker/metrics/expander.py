@@ -27,7 +27,7 @@ from otel_rl.worker.otlp.exemplars import (
 from otel_rl.worker.otlp.gauges import MAX_EXEMPLARS_PER_POINT, Encoder, Stream
 from otel_rl.worker.otlp.intervals import Intervals
 from otel_rl.worker.otlp.request_packer import RequestPacker
-from otel_rl.worker.step_context import step_in
+from otel_rl.worker.step_context import OPEN, scope_in
 from otel_rl.worker.tensors import Deferred, NotANumber, number
 
 __all__ = ["MAX_NAME_LENGTH", "SCOPE_NAME", "Expander"]
@@ -115,6 +115,7 @@ class Expander:
         head, high, tail = framing.head, framing.high, framing.tail
         last_step: object = None
         last_context: Context | None = None
+        until_ns = OPEN
         series = encoder.plain
         for entry in entries:
             try:
@@ -129,11 +130,13 @@ class Expander:
                     step, attributes = kept.pop(RL_LOOP_ITERATION, None), kept
                 else:
                     step, attributes = kept, None
-                if step is not last_step or context is not last_context:
+                if step is not last_step or context is not last_context or time_ns > until_ns:
                     if high and context is last_context and type(step) is int and step >> 7 == high:
                         before = head + LOWEST_DIGIT[step & 127] + tail
                     else:
-                        framing(step_in(context) if step is None else step, context)
+                        scope = scope_in(context) if step is None else None
+                        framing(step if scope is None else scope.number_at(time_ns), context)
+                        until_ns = OPEN if scope is None else scope.ended_ns
                         before, after = framing.before, framing.after
                         head, high, tail = framing.head, framing.high, framing.tail
                         pack_double, last_context = framing.pack_double, context
@@ -161,7 +164,8 @@ class Expander:
         values, step, reduce, time_ns, context, scope = logged
         try:
             place = None if reduce is None else _checked_reduction(reduce), scope
-            framing(step, context)
+            around = scope_in(context) if step is None else None
+            framing(step if around is None else around.number_at(time_ns), context)
         except _Bad as bad:
             self._guard.drop(bad.reason, str(bad), len(values))
             return

@@ -116,12 +116,6 @@ class Timeline:
         self.refused: RefusedBlocks | None = None
         """Refused blocks that have not ended; None if there never was one."""
 
-    @property
-    def step_number(self) -> int | None:
-        """Number of the open step, or None."""
-        step = self._step() if self._frames else None
-        return None if step is None else step.number
-
     def open_phase(
         self, opener: object, name: str, phase_class: str | None = None
     ) -> Frame | Refused:
@@ -187,11 +181,11 @@ class Timeline:
             self._end(frame)
         return frame
 
-    def refuse(self, opener: object) -> None:
-        """Record that a block of ``opener`` was refused, so that its end closes nothing."""
+    def refuse(self, opener: object, leave: Callable[[], None] | None = None) -> None:
+        """Record that a block of ``opener`` was refused. See ``RefusedBlocks.add``."""
         if self.refused is None:
             self.refused = RefusedBlocks()
-        self.refused.add(opener)
+        self.refused.add(opener, leave)
 
     def credit(self, whole: str, duration_ns: int) -> bool:
         """Add a part's time outside steps to its containing phase. False if that is not open."""

@@ -8,6 +8,7 @@ from opentelemetry.trace import Span
 
 from otel_rl.worker.phases.device_clock import Mark, StepMarks
 from otel_rl.worker.phases.phase_names import UNACCOUNTED, WHOLES
+from otel_rl.worker.step_context import StepScope
 
 __all__ = ["EndCounts", "Frame", "StepFrame"]
 
@@ -28,7 +29,7 @@ class Frame:
         is_abandoned: True after another flow closed it.
         span: Its span, if any. The timeline does not use it.
         show_at_ns: Age at which the exporter reports it next while it is open.
-        token: Restores the surrounding span as the current one.
+        token: Restores the surrounding span and step as the current ones.
     """
 
     __slots__ = (
@@ -85,15 +86,17 @@ class StepFrame(Frame):
         number: The training step.
         durations_ns: Exclusive time of each of its ended phases, parts included.
         end_counts: Ends what counters count in the step. The timeline does not use it.
+        scope: The step of what is recorded in the block. The timeline does not use it.
     """
 
-    __slots__ = ("durations_ns", "end_counts", "number")
+    __slots__ = ("durations_ns", "end_counts", "number", "scope")
 
     def __init__(self, opener: object, number: int, begun_ns: int) -> None:
         super().__init__(opener, UNACCOUNTED, None, begun_ns)
         self.number = number
         self.durations_ns: dict[str, int] = {}
         self.end_counts: EndCounts | None = None
+        self.scope = StepScope(number)
 
     def charge(self, name: str, duration_ns: int) -> None:
         """Add the exclusive time of a phase, also to the phase that contains it."""

@@ -6,6 +6,9 @@
     log({...}, step=7, commit=True)    ... and that row is complete
     log({...}, step=3)          refused: the step is past
 
+A call without ``step`` in an ``otel_rl.step`` block goes into the pending row of the block's step.
+A call after the block begins another row, and a block of a past step has rows of its own.
+
 Within a row the last value of a key wins.
 """
 
@@ -56,24 +59,36 @@ class Rows:
 
     def __init__(self, step: int = 0) -> None:
         self._pending = Row(step)
+        self._is_of_block = False
 
     @property
     def step(self) -> int:
         """Step of the next value without one."""
         return self._pending.step
 
-    def add(self, logged: Row, step: int | None, *, commit: bool | None) -> list[Row] | None:
+    def add(
+        self, logged: Row, step: int | None, *, commit: bool | None, block: int | None = None
+    ) -> list[Row] | None:
         """Add one call of ``log``.
 
         Args:
             logged: Its values; its own step is ignored.
             step: As given.
-            commit: As given; None commits exactly if no step was given.
+            commit: As given; None commits exactly if no step was given, outside of blocks.
+            block: Step of the block around the call.
 
         Returns:
             The completed rows, in order; None if the step is below the current one.
         """
         done: list[Row] = []
+        if step is None and block is not None:
+            if block < self.step:
+                logged.step = block
+                return [logged]
+            step = block
+        elif step is None and self._is_of_block:
+            done = self._complete(self.step + 1)
+        self._is_of_block = step is not None and step == block
         if step is not None:
             if step < self.step:
                 return None

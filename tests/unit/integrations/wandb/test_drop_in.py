@@ -51,6 +51,16 @@ def test_explicit_steps_are_the_steps(sink: Sink) -> None:
     assert steps(sink, "loss") == [(10, 3.0), (20, 2.0), (30, 1.0)]
 
 
+def test_calls_without_a_step_are_at_the_step_of_their_block(sink: Sink) -> None:
+    with wandb.init() as run:
+        for number in (10, 20, 30):
+            with otel_rl.step(number):
+                run.log({"loss": 0.5})
+                run.log({"loss": float(number)})
+        run.log({"loss": 1.0})
+    assert steps(sink, "loss") == [(10, 10.0), (20, 20.0), (30, 30.0), (31, 1.0)]
+
+
 def test_the_last_value_of_a_step_wins(sink: Sink) -> None:
     with wandb.init() as run:
         run.log({"loss": 3.0}, step=1)

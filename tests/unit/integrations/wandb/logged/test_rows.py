@@ -84,3 +84,28 @@ def test_rows_stand_at_growing_steps_and_none_is_empty(
     steps = [step for step, _ in made]
     assert steps == sorted(set(steps))
     assert all(values for _, values in made)
+
+
+def test_calls_in_a_block_are_one_row_and_a_call_after_it_is_another() -> None:
+    rows = Rows()
+    done = [
+        rows.add(Row(0, 1, {"a": 1, "b": 1}), None, commit=None, block=7),
+        rows.add(Row(0, 2, {"a": 2}), None, commit=None, block=7),
+        rows.add(Row(0, 3, {"a": 3}), None, commit=None),
+        rows.finish(),
+    ]
+    assert done == [[], [], [Row(7, 2, {"a": 2, "b": 1}), Row(8, 3, {"a": 3})], []]
+
+
+def test_a_block_of_a_past_step_has_rows_of_its_own() -> None:
+    rows = Rows()
+    rows.add(Row(0, 1, {"a": 1}), None, commit=None, block=7)
+    assert rows.add(Row(0, 2, {"a": 2}), None, commit=None, block=3) == [Row(3, 2, {"a": 2})]
+    assert rows.finish() == [Row(7, 1, {"a": 1})]
+
+
+def test_in_a_block_a_step_at_the_call_and_a_commit_count() -> None:
+    rows = Rows()
+    assert rows.add(Row(0, 1, {"a": 1}), None, commit=True, block=7) == [Row(7, 1, {"a": 1})]
+    assert rows.add(Row(0, 2, {"a": 2}), 9, commit=None, block=7) == []
+    assert rows.add(Row(0, 3, {"b": 3}), None, commit=None) == [Row(9, 3, {"a": 2, "b": 3})]
