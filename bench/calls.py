@@ -1,4 +1,4 @@
-"""Costs of a measurement for the training thread: ``gauge.set`` and ``mlogger.log``."""
+"""Costs of a measurement for the training thread: ``gauge.set`` and ``otel_rl.log``."""
 
 import tempfile
 from collections.abc import Callable, Iterator
@@ -23,7 +23,7 @@ WIDE = {f"train/metric_{n}": n / 7 for n in range(20)}
 
 
 def figures(*, tiny: bool) -> Iterator[Figure]:
-    """Measure ``gauge.set``, then ``mlogger.log``."""
+    """Measure ``gauge.set``, then ``otel_rl.log``."""
     yield from _gauge_set(tiny=tiny)
     yield from _log(tiny=tiny)
 
@@ -103,7 +103,7 @@ def _log(*, tiny: bool) -> Iterator[Figure]:
                     calls(lambda step: plain.append((dict(WIDE), step))), times, after=plain.clear
                 ),
                 "ours": Turn(
-                    calls(lambda step: otel_rl.mlogger.log(WIDE, step=step)),
+                    calls(lambda step: otel_rl.log(WIDE, step=step)),
                     times,
                     after=current.providers.meter.buffer.clear,
                 ),
@@ -112,7 +112,7 @@ def _log(*, tiny: bool) -> Iterator[Figure]:
             },
             rounds,
         )
-        otel_rl.shutdown(timeout_s=5)
+        otel_rl.finish(timeout_s=5)
     for theirs, beside, against, goal in (
         ("wandb", "wandb.log", "wandb.log, offline, its Python alone", 1 / 30),
         ("stock", "the SDK", "20 gauges of the stock SDK", None),

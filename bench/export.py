@@ -31,7 +31,7 @@ SHAPES: Mapping[str, tuple[int, int, Mapping[str, str]]] = {
 
 
 def figures(*, tiny: bool) -> Iterator[Figure]:
-    """Measure one export of each shape; the first one also as rows of ``mlogger.log``."""
+    """Measure one export of each shape; the first one also as rows of ``otel_rl.log``."""
     for name, (gauges, steps, attributes) in SHAPES.items():
         yield from _shape(name, gauges, 2 if tiny else steps, attributes, 2 if tiny else 11)
 
@@ -88,7 +88,7 @@ def _setting(
 
 
 def _log(buffer: Buffer, metrics: int, steps: int) -> None:
-    """Record like ``mlogger.log``."""
+    """Record like ``otel_rl.log``."""
     for step in range(steps):
         row: dict[str, object] = {f"metric.{n}": step / 7 for n in range(metrics)}
         buffer.entries.append(Logged(row, step, None, time_ns(), get_current()))

@@ -69,7 +69,7 @@ def figures(*, tiny: bool) -> Iterator[Figure]:
             rounds,
         )
         stock.shutdown()
-        otel_rl.shutdown(timeout_s=5)
+        otel_rl.finish(timeout_s=5)
 
     def figure(
         name: str, ours: str, theirs: str, against: str, goal_us: float | None = None

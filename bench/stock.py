@@ -7,7 +7,7 @@ from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
-import otel_rl
+from otel_rl.sdk import exact_view
 
 RESOURCE = Resource({"service.name": "bench"})
 
@@ -17,7 +17,7 @@ def stock_sdk(reader: MetricReader, *, exact: bool) -> MeterProvider:
     return MeterProvider(
         [reader],
         RESOURCE,
-        views=[otel_rl.exact_view()] if exact else [],
+        views=[exact_view()] if exact else [],
         exemplar_filter=AlwaysOnExemplarFilter() if exact else None,
         shutdown_on_exit=False,
     )

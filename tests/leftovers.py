@@ -107,7 +107,7 @@ def begin_anew() -> None:
     """Forget losses, recent logs, the served policy and the clock of a device."""
     served_policy.forget()
     control_flows.current().clock = None
-    session.GUARD.drops.reset()
+    session.GUARD.forget()
     session.GUARD._next_log_s.clear()
 
 

@@ -57,7 +57,7 @@ def contender(name: str, url: str) -> tuple[Measure, Export]:
     otel_rl.init(experiment="bench", role="bench", endpoint=url, export_interval_s=3600)
     export = lambda: otel_rl.flush(timeout_s=10)  # noqa: E731
     if name == "mlogger":
-        log = otel_rl.mlogger.log
+        log = otel_rl.log
         return lambda step: log(dict.fromkeys(names, step / 7), step=step), export
     from opentelemetry import metrics
 

@@ -17,11 +17,11 @@ STEPS = 10
 def _otel_rl() -> None:
     import otel_rl
 
-    otel_rl.mlogger.log(METRICS, step=0)
+    otel_rl.log(METRICS, step=0)
     if not otel_rl.flush(timeout_s=30):
         raise SystemExit("nothing was accepted")
     print(time.time(), flush=True)
-    _work(otel_rl.mlogger.log)
+    _work(otel_rl.log)
 
 
 def _wandb() -> None:

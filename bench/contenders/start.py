@@ -25,7 +25,7 @@ def _otel_rl(endpoint: str) -> None:
         with otel_rl.step(step):
             with otel_rl.phase("train"):
                 pass
-            otel_rl.mlogger.log(METRICS, step=step)
+            otel_rl.log(METRICS, step=step)
     if not otel_rl.flush(timeout_s=30):
         raise SystemExit("nothing was exported")
 

@@ -69,8 +69,8 @@ def log_to_otel_rl(worker: int, address: str, _: object) -> None:
     )
     for step in range(STEPS):
         time.sleep(PAUSE_S)
-        otel_rl.mlogger.log(metrics_of(worker, step), step=step)
-    otel_rl.shutdown(timeout_s=30)
+        otel_rl.log(metrics_of(worker, step), step=step)
+    otel_rl.finish(timeout_s=30)
 
 
 def wandb_run(directory: str) -> "wandb.Run":

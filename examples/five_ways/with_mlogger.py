@@ -45,7 +45,7 @@ def train() -> None:
         loss = policy.update(arms, rewards)
         reward = sum(rewards) / BATCH
         print(f"{step} {loss!r} {reward!r}")
-        otel_rl.mlogger.log({"loss": loss, "reward": reward}, step=step)
+        otel_rl.log({"loss": loss, "reward": reward}, step=step)
 
 
 if __name__ == "__main__":

@@ -100,7 +100,7 @@ def _closing(original: Callable[..., None]) -> Callable[..., None]:
 def _sample(sample: Any, step: int) -> None:
     if sample:
         fields = zip(("text", "reward"), sample, strict=False)
-        otel_rl.mlogger.log_samples([dict(fields)], step, _SAMPLES)
+        otel_rl.log_samples([dict(fields)], step, _SAMPLES)
 
 
 def _flat(values: Mapping[str, Any]) -> dict[str, Any]:

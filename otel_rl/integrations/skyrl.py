@@ -58,8 +58,7 @@ class OtelTracker:
 
         SkyRL raises ``e`` again right after it, in a process that Ray may kill immediately.
         """
-        otel_rl.end_experiment("crashed")
-        otel_rl.flush(timeout_s=_FLUSH_TIMEOUT_S)
+        otel_rl.finish("crashed", timeout_s=_FLUSH_TIMEOUT_S)
         original = getattr(self._original, "log_exception", None)
         if original is not None:  # absent in older versions
             original(e, step=step)

@@ -75,9 +75,8 @@ class OtelLogger:
             exit_code: Non-zero if the training failed: the run has crashed.
         """
         if exit_code:
-            otel_rl.end_experiment("crashed")
-            self._has_unsent = True
-        if self._has_unsent:
+            otel_rl.finish("crashed", timeout_s=_FLUSH_TIMEOUT_S)
+        elif self._has_unsent:
             self._has_unsent = False
             otel_rl.flush(timeout_s=_FLUSH_TIMEOUT_S)
 
@@ -160,7 +159,7 @@ def _sampling(original: Callable[..., None]) -> Callable[..., None]:
         original(self, loggers, samples, step, *arguments, **named)
         if NAME in loggers or _is_always:
             fields = ("input", "output", "score")
-            otel_rl.mlogger.log_samples(
+            otel_rl.log_samples(
                 (dict(zip(fields, sample, strict=False)) for sample in samples), step, "validation"
             )
 

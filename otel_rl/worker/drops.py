@@ -29,7 +29,7 @@ class DropReason(StrEnum):
         BAD_SAMPLE: A text sample is empty or no mapping, or the samples are no list.
         TEXT_CUT: Over 16,384 characters in a text, or 65,536 in a sample; cut.
         NO_STAMP: The sample takes no key or attribute for its stamp.
-        BAD_STATUS: The status is unknown to ``end_experiment``.
+        BAD_STATUS: The status is unknown to ``finish``.
         REJECTED: Refused by the endpoint for good.
         TOO_MANY_PHASES: Over 128 phase names in a thread or task.
         UNCLOSED_PHASE: Phase open when its thread, task or process ended, or nested over 64 deep.

@@ -13,6 +13,14 @@ __all__ = ["Guard"]
 _LOG_EVERY_S = 60.0
 """A fault in a training loop repeats every step; once a minute does not flood the log."""
 
+_MAX_NAMED = 100
+"""Keys whose values are no numbers that are named: keys may contain an id or a step."""
+
+_REMEDY = "Log Python numbers, or arrays and tensors of one element."
+
+_MAX_SUMMED_UP = 10
+"""Those of them that a summary names."""
+
 _log = logging.getLogger("otel_rl")
 
 
@@ -49,6 +57,8 @@ class Guard:
         self.drops = drops
         self._clock_s = clock_s
         self._next_log_s: dict[str, float] = {}
+        self._not_numbers: dict[str, int] = {}
+        self._unnamed = 0
 
     def __enter__(self) -> None:
         return
@@ -79,6 +89,43 @@ class Guard:
         self.drops.add(reason, count)
         self.warn(reason.value, message)
 
+    def not_a_number(self, name: str, kind: str, remedy: str = _REMEDY) -> None:
+        """Count a value that is no number, and log it once for each of the first 100 names.
+
+        Args:
+            name: Of the metric.
+            kind: What the value is.
+            remedy: What the program should do.
+        """
+        self.drops.add(DropReason.NOT_A_NUMBER)
+        named = self._not_numbers
+        if name in named:
+            named[name] += 1
+        elif len(named) < _MAX_NAMED:
+            named[name] = 1
+            _log.warning("%s: not a number (got %s). It is dropped. %s", name, kind, remedy)
+        else:
+            self._unnamed += 1
+
+    def sum_up(self) -> None:
+        """Log how many values were no numbers, if any, and count them anew."""
+        named, self._not_numbers = self._not_numbers, {}
+        unnamed, self._unnamed = self._unnamed, 0
+        values = sum(named.values()) + unnamed
+        if not values:
+            return
+        keys = f"{'more than ' if unnamed else ''}{_counted(len(named), 'key')}"
+        shown = ", ".join([*named][:_MAX_SUMMED_UP])
+        if len(named) > _MAX_SUMMED_UP:
+            shown += " and others"
+        was = "was no number and was" if values == 1 else "were no numbers and were"
+        _log.warning(f"{_counted(values, 'value')} of {keys} {was} dropped: {shown}.")
+
+    def forget(self) -> None:
+        """Start from zero in a forked child, which counts its own losses."""
+        self.drops.reset()
+        self._not_numbers, self._unnamed = {}, 0
+
     def warn(self, key: str, message: str, *, error: BaseException | None = None) -> None:
         """Log ``message`` unless one with the same ``key`` was logged in the last minute."""
         now_s = self._clock_s()
@@ -86,3 +133,7 @@ class Guard:
         if now_s >= self._next_log_s.get(key, float("-inf")):
             self._next_log_s[key] = now_s + _LOG_EVERY_S
             _log.warning(message, exc_info=error)
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

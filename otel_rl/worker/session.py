@@ -154,7 +154,7 @@ def _begin(identity: Identity, settings: Settings, metadata: RunMetadata) -> Non
                 f"init: this process already reports as {_describe(_session.identity)} to "
                 f"{redacted(_session.settings.metrics.url)} (got {_describe(identity)} to "
                 f"{redacted(settings.metrics.url)}).",
-                hint="Call otel_rl.shutdown() first, or call init() once.",
+                hint="Call otel_rl.finish() first, or call init() once.",
             )
         elif metadata:
             _session.report_start(metadata)
@@ -314,7 +314,7 @@ def started_or_dropped(call: str, lost: int = 1) -> Session | None:
     if started is None and not is_disabled():
         GUARD.drop(
             DropReason.NOT_STARTED,
-            f"{call} was called before otel_rl.init() or after otel_rl.shutdown(); the call "
+            f"{call} was called before otel_rl.init() or after otel_rl.finish(); the call "
             'is dropped. Call otel_rl.init(experiment="...", role="...") first, or set '
             "OTEL_RL_EXPERIMENT.",
             lost,

@@ -403,8 +403,8 @@ def test_python_exporters_deliver_with_certificate_and_token(
 WORKER = """
 import otel_rl
 otel_rl.init()
-otel_rl.mlogger.log({"loss": 0.5}, step=1)
-assert otel_rl.shutdown(timeout_s=60)
+otel_rl.log({"loss": 0.5}, step=1)
+assert otel_rl.finish(timeout_s=60)
 """
 
 

@@ -40,7 +40,7 @@ def sink(monkeypatch: pytest.MonkeyPatch) -> Iterator[Sink]:
         )
         with own_instruments():
             yield serving
-            otel_rl.shutdown(timeout_s=60)
+            otel_rl.finish(timeout_s=60)
 
 
 def _ours() -> dict[str, object]:
@@ -133,7 +133,7 @@ def test_a_meter_provider_that_is_shut_down_has_delivered_and_the_worker_goes_on
     provider.shutdown(timeout_millis=60_000)
     assert [m.value for m in sink.measurements("g")] == [1.5]
     gauge.set(2.5)
-    otel_rl.mlogger.log({"loss": 1.0}, step=1)
+    otel_rl.log({"loss": 1.0}, step=1)
     assert otel_rl.flush(timeout_s=60)
     assert [m.value for m in sink.measurements("g")] == [1.5, 2.5]
     assert [m.step for m in sink.measurements("loss")] == [1]

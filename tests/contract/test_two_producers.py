@@ -21,7 +21,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.id_generator import IdGenerator
 from opentelemetry.trace import Tracer
 
-import otel_rl
+from otel_rl.sdk import exact_view
 from otel_rl.signals import Signal
 from otel_rl.worker.drops import Drops
 from otel_rl.worker.guard import Guard
@@ -85,7 +85,7 @@ def stock(calls: Calls, tracer: Tracer) -> object:
     provider = SdkMeterProvider(
         [reader],
         RESOURCE,
-        views=[otel_rl.exact_view()],
+        views=[exact_view()],
         exemplar_filter=AlwaysOnExemplarFilter(),
         shutdown_on_exit=False,
     )

@@ -34,12 +34,12 @@ def main(experiment: str, role: str, index: int, first: int) -> None:
     value, step = first, 0
     while not told.wait(_PAUSE_S):
         done.add(3)  # before the gauges that tell its step
-        otel_rl.mlogger.log({"id.logged": value}, step=step)
+        otel_rl.log({"id.logged": value}, step=step)
         exact.set(value + 1, {"rl.loop.iteration": step})
-        otel_rl.mlogger.log({"id.now": value + 2})
+        otel_rl.log({"id.now": value + 2})
         value += 3
         step += value % 2
-    delivered = otel_rl.shutdown(timeout_s=_SHUTDOWN_S)
+    delivered = otel_rl.finish(timeout_s=_SHUTDOWN_S)
     sys.stdout.write(f"{first} {value} {'delivered' if delivered else 'gave up'}\n")
 
 

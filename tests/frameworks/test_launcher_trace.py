@@ -32,7 +32,7 @@ SCRIPT = """
     line = f"rank {dist.get_rank()} setup {parts(setup)} step {parts(step)}\\n"
     with open(f"rank-{dist.get_rank()}.txt", "w") as file:
         file.write(line)
-    assert otel_rl.shutdown(timeout_s=60)
+    assert otel_rl.finish(timeout_s=60)
     dist.destroy_process_group()
 """
 

@@ -43,8 +43,8 @@ WORKER = f"""
     for step in range({STEPS}):
         with otel_rl.step(step), otel_rl.phase("train"):
             gauge.set(2000.5 + step, {{"rl.loop.iteration": step}})
-            otel_rl.mlogger.log({{"logged": 3000.5 + step}}, step=step)
-    assert otel_rl.shutdown(timeout_s=60)
+            otel_rl.log({{"logged": 3000.5 + step}}, step=step)
+    assert otel_rl.finish(timeout_s=60)
 """
 
 

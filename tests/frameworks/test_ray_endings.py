@@ -28,7 +28,7 @@ ACTORS = """
     def work(steps):
         for step in steps:
             with otel_rl.step(step), otel_rl.phase("train"):
-                otel_rl.mlogger.log({"loss": float(step)}, step=step)
+                otel_rl.log({"loss": float(step)}, step=step)
 
     class Sync:
         def begin(self, role):

@@ -16,7 +16,7 @@ TRAINING = """
         import otel_rl
         for step in range(1, 4):
             with otel_rl.step(step):
-                otel_rl.mlogger.log({"rl.train.loss": lr * step}, step)
+                otel_rl.log({"rl.train.loss": lr * step}, step)
 """
 
 CLUSTER = f"""
@@ -27,7 +27,7 @@ CLUSTER = f"""
     def function(config):
         for step in range(1, 4):
             with otel_rl.step(step):
-                otel_rl.mlogger.log({{"rl.train.loss": config["lr"] * step}}, step)
+                otel_rl.log({{"rl.train.loss": config["lr"] * step}}, step)
             tune.report({{"loss": config["lr"] * step}})
 
     class Trainable(tune.Trainable):
@@ -36,7 +36,7 @@ CLUSTER = f"""
         def step(self):
             step = self.training_iteration + 1
             with otel_rl.step(step):
-                otel_rl.mlogger.log({{"rl.train.loss": self.lr * step}}, step)
+                otel_rl.log({{"rl.train.loss": self.lr * step}}, step)
             return {{"loss": self.lr * step, "done": step == 3}}
         def save_checkpoint(self, directory):
             pass

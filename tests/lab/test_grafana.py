@@ -33,7 +33,7 @@ import itertools
 import time
 import otel_rl
 from opentelemetry import metrics
-from otel_rl import mlogger
+import otel_rl
 
 otel_rl.init(role="trainer", index=0)
 tokens = metrics.get_meter("train").create_counter("rl.train.tokens", unit="{token}")
@@ -41,7 +41,7 @@ for step in itertools.count():
     with otel_rl.step(step):
         time.sleep(0.1)
         tokens.add(100)
-        mlogger.log(
+        otel_rl.log(
             {
                 "rl.train.loss": 0.5,
                 "rl.reward.mean": 0.25,

@@ -31,17 +31,16 @@ OTEL_RL_WORKER = """
     from opentelemetry.trace import Link
 
     otel_rl.init(experiment="way", trial="workers", role="trainer", export_interval_s=0.2)
-    otel_rl.mlogger.log_config({"lr": 0.25})
+    otel_rl.log_config({"lr": 0.25})
     tracer = trace.get_tracer("test")
     with tracer.start_as_current_span("rl.sample") as sample:
         made = sample.get_span_context()
     for step in range(STEPS):
-        otel_rl.mlogger.log({"loss": step / 4}, step=step)
+        otel_rl.log({"loss": step / 4}, step=step)
     with tracer.start_as_current_span("rl.train", links=[Link(made)]) as train:
         with tracer.start_as_current_span("rl.sync"):
             used = train.get_span_context()
-    otel_rl.end_experiment()
-    assert otel_rl.shutdown(timeout_s=60)
+    assert otel_rl.finish("complete", timeout_s=60)
     print(json.dumps([f"{context.trace_id:032x}" for context in (made, used)]))
 """
 

@@ -165,8 +165,8 @@ def test_the_examples_of_the_page_read_a_run(
         "import otel_rl\n"
         "otel_rl.init()\n"
         "for step in range(1, 4):\n"
-        "    otel_rl.mlogger.log({'rl.train.loss': 1 / step}, step=step)\n"
-        "assert otel_rl.shutdown(timeout_s=60)\n"
+        "    otel_rl.log({'rl.train.loss': 1 / step}, step=step)\n"
+        "assert otel_rl.finish(timeout_s=60)\n"
     )
     done = otel_rl(
         *("run", "--tracker", "jsonl", "--experiment", "grpo-7b", "--role", "trainer", "--"),

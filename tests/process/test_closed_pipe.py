@@ -45,7 +45,7 @@ import otel_rl
 
 otel_rl.init(role="trainer")
 for step in range(20):
-    otel_rl.mlogger.log({"loss": 1.0}, step=step)
+    otel_rl.log({"loss": 1.0}, step=step)
     print("step", step, flush=True)
 """
 RUN = ["run", "--experiment", "e", "--trial", "default", "--tracker", "jsonl", "--", sys.executable]

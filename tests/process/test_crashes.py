@@ -22,7 +22,7 @@ CRASHES = """
     otel_rl.init(role="trainer", index=0, count=1)
     for step in range(10):
         with otel_rl.step(step), otel_rl.phase("train"):
-            otel_rl.mlogger.log({"loss": 1.0}, step=step)
+            otel_rl.log({"loss": 1.0}, step=step)
             if step == 3:
                 raise RuntimeError(
                     "no memory left for https://me:s3cret@store/model, api_key=s3cret"

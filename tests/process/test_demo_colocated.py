@@ -21,8 +21,8 @@ UTILIZATION = 0.8
 DEVICE = "gpu/node1/gpu0/owner"
 
 OF_EACH = {
-    "generator": {"onload", "generate", "offload"},
-    "trainer": {"onload", "train", "offload"},
+    "generator": {"weight_pull", "generate", "offload"},
+    "trainer": {"h2d_copy", "reference", "train", "weight_push"},
 }
 
 

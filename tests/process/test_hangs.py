@@ -38,7 +38,7 @@ def hang_in_socket():
 otel_rl.init(experiment=sys.argv[1], role="trainer", index=0, count=1)
 for step in range(int(sys.argv[2])):
     with otel_rl.step(step), otel_rl.phase("train"):
-        otel_rl.mlogger.log({"loss": 1.0}, step=step)
+        otel_rl.log({"loss": 1.0}, step=step)
         time.sleep(1.0)
 with otel_rl.step(int(sys.argv[2])), otel_rl.phase("train"):
     globals()["hang_in_" + sys.argv[1]]()

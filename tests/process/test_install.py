@@ -46,8 +46,8 @@ TRAIN = """
 import otel_rl
 otel_rl.init(experiment="e", role="trainer")
 for step in range(3):
-    otel_rl.mlogger.log({"rl.train.loss": 1.0}, step=step)
-assert otel_rl.shutdown(timeout_s=60)
+    otel_rl.log({"rl.train.loss": 1.0}, step=step)
+assert otel_rl.finish(timeout_s=60)
 """
 
 LOADED_BY_IMPORT = """
@@ -61,7 +61,7 @@ IMPORT_ALL = """
 import importlib, pkgutil
 import otel_rl
 missing = set()
-for package in ("worker", "compat", "integrations", "semconv"):
+for package in ("worker", "integrations", "semconv"):
     root = importlib.import_module(f"otel_rl.{package}")
     for module in pkgutil.walk_packages(root.__path__, f"{root.__name__}."):
         try:

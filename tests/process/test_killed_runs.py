@@ -29,7 +29,7 @@ otel_rl.init(role="trainer", index=0, count=1)
 hangs = sys.argv[1] == "hangs"
 for step in range(12 if hangs else 100_000):
     with otel_rl.step(step), otel_rl.phase("train"):
-        otel_rl.mlogger.log({"loss": 1.0}, step=step)
+        otel_rl.log({"loss": 1.0}, step=step)
         time.sleep(0.3)
     Path("step").write_text(str(step))
 with otel_rl.step(12), otel_rl.phase("train"):

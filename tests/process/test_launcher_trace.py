@@ -22,7 +22,7 @@ SCRIPT = """
         span = trace.get_current_span()
         links = [format(link.context.span_id, "016x") for link in span.links]
         print("phase", format(span.get_span_context().trace_id, "032x"), span.parent, *links)
-    assert otel_rl.shutdown(timeout_s=60)
+    assert otel_rl.finish(timeout_s=60)
 """
 
 
@@ -63,7 +63,7 @@ IN_A_THREAD = """
     thread = threading.Thread(target=train)
     thread.start()
     thread.join()
-    assert otel_rl.shutdown(timeout_s=60)
+    assert otel_rl.finish(timeout_s=60)
 """
 
 

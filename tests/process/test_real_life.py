@@ -27,7 +27,7 @@ import otel_rl
 
 def log(steps, name="loss"):
     for step in steps:
-        otel_rl.mlogger.log({name: float(step)}, step=step)
+        otel_rl.log({name: float(step)}, step=step)
 
 """
 
@@ -80,7 +80,7 @@ def test_a_data_loader_that_is_torn_down_takes_nothing_from_the_trainer() -> Non
 
         def load(batches, number):
             if number == 0:  # one of them measures; the others are no workers
-                otel_rl.mlogger.log({"loader.decode": 1.0})
+                otel_rl.log({"loader.decode": 1.0})
                 assert otel_rl.flush(timeout_s=60)
                 measured.set()
             while True:
@@ -120,7 +120,7 @@ def test_threads_that_record_at_once_lose_nothing() -> None:
         def work(first):
             barrier.wait()
             for step in range(first, first + 500):
-                otel_rl.mlogger.log({"loss": float(step)}, step=step)
+                otel_rl.log({"loss": float(step)}, step=step)
                 gauge.set(float(step), {"rl.loop.iteration": step})
                 counter.add(1)
 
@@ -145,10 +145,10 @@ def test_tasks_that_take_turns_keep_their_metrics_phases_and_spans_apart() -> No
                 for _ in range(20):
                     async with otel_rl.phase("generate"):
                         await asyncio.sleep(0)
-                        otel_rl.mlogger.log({"within": float(number)}, step=number)
+                        otel_rl.log({"within": float(number)}, step=number)
                     with otel_rl.phase("reward"):
                         await asyncio.sleep(0.0005)
-                otel_rl.mlogger.log({"loss": float(number)}, step=number)
+                otel_rl.log({"loss": float(number)}, step=number)
 
         async def main():
             async with asyncio.TaskGroup() as group:
@@ -210,7 +210,7 @@ def test_an_interpreter_that_falls_apart_neither_hangs_nor_complains() -> None:
 
         def chatter():
             while True:
-                otel_rl.mlogger.log({"chatter": 1.0}, step=1)
+                otel_rl.log({"chatter": 1.0}, step=1)
                 with otel_rl.phase("generate"):
                     time.sleep(0.001)
 
@@ -287,7 +287,7 @@ def test_a_thousand_metrics_in_one_call_are_all_in_the_run(tmp_path: Path) -> No
         """
         otel_rl.init(role="trainer")
         for step in range(5):
-            otel_rl.mlogger.log({f"layer.{n}.norm": n + step / 10 for n in range(1000)}, step=step)
+            otel_rl.log({f"layer.{n}.norm": n + step / 10 for n in range(1000)}, step=step)
         """,
     )
     for step in range(5):
@@ -315,7 +315,7 @@ def test_scalars_of_numpy_are_numbers_wherever_they_are_given() -> None:
             numpy.array([0.5]), numpy.longdouble(0.5), Tensor(0.5),
         ]
         for number, value in enumerate(kinds):
-            otel_rl.mlogger.log({f"logged.{number}": value}, step=step)
+            otel_rl.log({f"logged.{number}": value}, step=step)
             meter.create_gauge(f"set.{number}").set(value, {"rl.loop.iteration": step})
         counter = meter.create_counter("tokens")
         for value in (numpy.int32(1), numpy.int64(1), numpy.float32(1), numpy.array(1), Tensor(1)):
@@ -323,9 +323,9 @@ def test_scalars_of_numpy_are_numbers_wherever_they_are_given() -> None:
         reused = numpy.zeros(())
         for step in range(3):
             reused[()] = step
-            otel_rl.mlogger.log({"loss": reused}, step=step)
+            otel_rl.log({"loss": reused}, step=step)
         sample = {"reward": numpy.float32(0.5), "tokens": numpy.int64(3)}
-        otel_rl.mlogger.log_samples([sample], step=step)
+        otel_rl.log_samples([sample], step=step)
         """
     )
     halves = [m for m in sink.measurements() if m.name.startswith(("logged.", "set."))]
@@ -343,9 +343,9 @@ def test_names_of_every_script_are_in_the_run_as_they_were_given(tmp_path: Path)
         """
         otel_rl.init(role="обучение", config={"学習率": "3e-6 ✓"}, tags=["größe"])
         for step in range(3):
-            otel_rl.mlogger.log({"損失": float(step), "naïve/café 🙂": 1.0}, step=step)
+            otel_rl.log({"損失": float(step), "naïve/café 🙂": 1.0}, step=step)
         sample = {"prompt": "मेरा नाम", "completion": "\\u202eabc\\ud800"}
-        otel_rl.mlogger.log_samples([sample], step=2)
+        otel_rl.log_samples([sample], step=2)
         """,
         experiment="実験 №5",
     )

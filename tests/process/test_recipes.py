@@ -41,8 +41,8 @@ TRAIN = """
 
     otel_rl.init()
     barrier("begin")
-    otel_rl.mlogger.log({"x": 1.0}, step=1)
-    assert otel_rl.shutdown(timeout_s=60)
+    otel_rl.log({"x": 1.0}, step=1)
+    assert otel_rl.finish(timeout_s=60)
     barrier("end")
 """
 

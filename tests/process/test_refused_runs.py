@@ -20,11 +20,11 @@ SCRIPT = """
 import sys
 
 import otel_rl
-from otel_rl import mlogger
+import otel_rl
 
 otel_rl.init(role="trainer")
 for step in range(5):
-    mlogger.log({"loss": 1 / (step + 1)}, step=step)
+    otel_rl.log({"loss": 1 / (step + 1)}, step=step)
 sys.stdin.readline()
 print("trained")
 """

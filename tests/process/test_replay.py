@@ -28,11 +28,11 @@ wait_until = partial(waiting.wait_until, timeout_s=240, look_s=0.2)
 SCRIPT = """
 import sys
 import otel_rl
-from otel_rl import mlogger
+import otel_rl
 
 otel_rl.init(role="trainer")
 for step in range(int(sys.argv[1])):
-    mlogger.log({"loss": 1 / (step + 1)}, step=step)
+    otel_rl.log({"loss": 1 / (step + 1)}, step=step)
 """
 
 

@@ -106,7 +106,7 @@ def fifty_steps(tmp_path_factory: pytest.TempPathFactory) -> Ran:
 
         otel_rl.init(role="trainer")
         for step in range(50):
-            otel_rl.mlogger.log({"loss": 1 / (step + 1), "kl": float(step)}, step=step)
+            otel_rl.log({"loss": 1 / (step + 1), "kl": float(step)}, step=step)
         sys.exit(3)
         """,
     )
@@ -141,7 +141,7 @@ def test_the_place_of_the_run_is_said_while_the_command_runs(tmp_path: Path) -> 
 
         otel_rl.init(role="trainer")
         for step in range(3):
-            otel_rl.mlogger.log({"loss": 1.0}, step=step)
+            otel_rl.log({"loss": 1.0}, step=step)
         sys.stdin.readline()
         """,
     )
@@ -169,7 +169,7 @@ def test_a_program_that_names_its_own_experiment_is_told_the_page_of_that(tmp_pa
         import otel_rl
 
         otel_rl.init(role="trainer", experiment="mine")
-        otel_rl.mlogger.log({"loss": 1.0}, step=1)
+        otel_rl.log({"loss": 1.0}, step=1)
         """,
     )
     options = ("--experiment", "e", "--trial", "t", "--tracker", "jsonl")
@@ -203,8 +203,8 @@ def test_the_plain_api_and_mlogger_give_the_same_run(tmp_path: Path) -> None:
 
         otel_rl.init()
         for step in range(5):
-            otel_rl.mlogger.log({"loss": float("nan") if step == 3 else step}, step=step)
-            otel_rl.mlogger.log(
+            otel_rl.log({"loss": float("nan") if step == 3 else step}, step=step)
+            otel_rl.log(
                 {"worst": float("inf") if step == 4 else step}, step=step, reduce="max"
             )
         """,
@@ -249,7 +249,7 @@ def test_ranks_of_a_launcher_are_reduced_and_told_apart(tmp_path: Path) -> None:
 
         otel_rl.init(role="trainer")
         for step in range(10):
-            otel_rl.mlogger.log({"loss": float(os.environ["RANK"])}, step=step)
+            otel_rl.log({"loss": float(os.environ["RANK"])}, step=step)
         """,
     )
     done = otel_rl(
@@ -272,7 +272,7 @@ def test_a_command_that_succeeds_is_a_run_that_has_succeeded(tmp_path: Path) -> 
         import otel_rl
 
         otel_rl.init(role="trainer")
-        otel_rl.mlogger.log({"loss": 1}, step=0)
+        otel_rl.log({"loss": 1}, step=0)
         """,
     )
     done = otel_rl("run", "--experiment", "e", "--", PYTHON, path, cwd=tmp_path)
@@ -392,13 +392,13 @@ def test_a_program_with_a_provider_of_its_own_keeps_it(tmp_path: Path) -> None:
     path = script(
         tmp_path,
         """
-        import otel_rl
         from opentelemetry import metrics
         from opentelemetry.sdk.metrics import MeterProvider
         from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+        from otel_rl.sdk import exact_view
 
         reader = InMemoryMetricReader()
-        metrics.set_meter_provider(MeterProvider([reader], views=[otel_rl.exact_view()]))
+        metrics.set_meter_provider(MeterProvider([reader], views=[exact_view()]))
         metrics.get_meter("m").create_gauge("x").set(1.0)
         assert reader.get_metrics_data() is not None
         """,
@@ -488,7 +488,7 @@ def test_only_its_owner_can_read_the_data_directory_or_the_journal_in_it(
         import otel_rl
 
         otel_rl.init(role="trainer")
-        otel_rl.mlogger.log({"loss": 0.5}, step=1)
+        otel_rl.log({"loss": 0.5}, step=1)
         """,
     )
     data, rows = tmp_path / "deep" / "data", tmp_path / "rows"
@@ -524,7 +524,7 @@ def test_an_interrupted_run_is_written_and_finished(tmp_path: Path, number: sign
         otel_rl.init(role="trainer")
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(9))
         signal.signal(signal.SIGINT, lambda *_: sys.exit(9))
-        otel_rl.mlogger.log({"loss": 0.5}, step=1)
+        otel_rl.log({"loss": 0.5}, step=1)
         print("ready", flush=True)
         signal.pause()
         """,
@@ -595,7 +595,7 @@ def test_a_second_run_of_the_same_trial_goes_on_in_the_same_tracker_run(tmp_path
 
         otel_rl.init(role="trainer")
         for step in range(int(sys.argv[1]), int(sys.argv[1]) + 5):
-            otel_rl.mlogger.log({"loss": float(step)}, step=step)
+            otel_rl.log({"loss": float(step)}, step=step)
         """,
     )
     for first in ("0", "5"):
@@ -623,7 +623,7 @@ def test_a_job_that_is_started_again_from_a_checkpoint_is_one_run_with_two_attem
         def train(rank, first):
             otel_rl.init(role="trainer", index=rank, count=2)
             for step in range(first, first + 10):
-                otel_rl.mlogger.log({"loss": float(first)}, step=step)
+                otel_rl.log({"loss": float(first)}, step=step)
                 if step == 9 and first == 0:
                     otel_rl.flush(timeout_s=60)
                     os.kill(os.getpid(), 9)
@@ -670,7 +670,7 @@ def test_without_a_trial_every_command_makes_a_run_of_its_own(tmp_path: Path) ->
         import otel_rl
 
         otel_rl.init(role="trainer")
-        otel_rl.mlogger.log({"loss": 1.0}, step=0)
+        otel_rl.log({"loss": 1.0}, step=0)
         """,
     )
     trials = []
@@ -714,10 +714,10 @@ def test_a_training_loop_survives_values_that_are_no_numbers(tmp_path: Path) -> 
         import otel_rl
 
         otel_rl.init(role="trainer")
-        otel_rl.mlogger.log({"loss": "high", "kl": None, "ok": 1.0}, step=0)
-        otel_rl.mlogger.log("nonsense", step="x")
-        otel_rl.mlogger.log({"lost": 2.0}, step=1, reduce="median")
-        otel_rl.mlogger.log({"ok": 3.0}, step=1)
+        otel_rl.log({"loss": "high", "kl": None, "ok": 1.0}, step=0)
+        otel_rl.log("nonsense", step="x")
+        otel_rl.log({"lost": 2.0}, step=1, reduce="median")
+        otel_rl.log({"ok": 3.0}, step=1)
         """,
     )
     done = otel_rl(
@@ -826,8 +826,8 @@ def test_the_command_that_is_told_writes_what_is_left_where_the_run_was_to_be(
 
 NO_METRIC = {
     "nothing logged": "",
-    "only text": 'otel_rl.mlogger.log({"note": "text"}, step=1)',
-    "only a config": 'otel_rl.mlogger.log_config({"lr": 0.1})',
+    "only text": 'otel_rl.log({"note": "text"}, step=1)',
+    "only a config": 'otel_rl.log_config({"lr": 0.1})',
 }
 
 
@@ -851,7 +851,7 @@ MEASURED = """
     import otel_rl
 
     otel_rl.init(role="trainer")
-    otel_rl.mlogger.log({"rl.train.loss": 0.5, "rl.train.grad.abs_max": 0.1, "mine": 2.0}, 1)
+    otel_rl.log({"rl.train.loss": 0.5, "rl.train.grad.abs_max": 0.1, "mine": 2.0}, 1)
 """
 
 

@@ -22,7 +22,7 @@ import otel_rl
 
 def generate():
     otel_rl.init(role="generator", index=0)
-    otel_rl.mlogger.log({{"tokens": 1.0}}, step=0)
+    otel_rl.log({{"tokens": 1.0}}, step=0)
     print("from a child")
 
 
@@ -30,7 +30,7 @@ if __name__ == "__main__":
     otel_rl.init(role="trainer", index=0)
     logging.basicConfig()
     for step in range(3):
-        otel_rl.mlogger.log({{"loss": 1.0}}, step=step)
+        otel_rl.log({{"loss": 1.0}}, step=step)
         print("step", step)
     for percent in (0, 50, 100):
         sys.stderr.write(f"\\r{{percent}}%")

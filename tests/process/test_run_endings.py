@@ -21,7 +21,7 @@ PROGRAM = """
 
     def roll_out(role):
         otel_rl.init(role=role)
-        otel_rl.mlogger.log({"tokens": 1.0})
+        otel_rl.log({"tokens": 1.0})
         with otel_rl.phase("generate"):
             pass
         assert otel_rl.flush(timeout_s=60)
@@ -29,14 +29,14 @@ PROGRAM = """
     otel_rl.init(role="trainer")
     for number in range(2):
         with otel_rl.step(number), otel_rl.phase("train"):
-            otel_rl.mlogger.log({"loss": number}, step=number)
+            otel_rl.log({"loss": number}, step=number)
     with otel_rl.step(2), otel_rl.phase("collector_wait"):
         pid = os.fork()
         if pid == 0:
             roll_out("generator")
             os._exit(0)
         os.waitpid(pid, 0)
-        otel_rl.mlogger.log({"loss": 2}, step=2)
+        otel_rl.log({"loss": 2}, step=2)
 """
 
 

@@ -29,8 +29,8 @@ OWN = """
     import otel_rl
 
     otel_rl.init(role="generator")
-    otel_rl.mlogger.log({"loss": 3.0}, step=1)
-    assert otel_rl.shutdown(timeout_s=60)
+    otel_rl.log({"loss": 3.0}, step=1)
+    assert otel_rl.finish(timeout_s=60)
 """
 
 DECLARATIVE = """
@@ -300,7 +300,7 @@ TRACED = """
     parent = propagate.extract({"traceparent": os.environ["TRACEPARENT"]})
     with trace.get_tracer("m").start_as_current_span("train", parent) as span:
         print(format(span.get_span_context().trace_id, "032x"), flush=True)
-    assert otel_rl.shutdown(timeout_s=60)
+    assert otel_rl.finish(timeout_s=60)
 """
 
 

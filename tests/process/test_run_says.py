@@ -20,8 +20,8 @@ DIRECTLY = """
     def generate():
         otel_rl.init(role="generator", config={"temperature": 0.7}, tags=["sampler"])
         for step in range(3):
-            otel_rl.mlogger.log({"tokens": step}, step=step)
-            otel_rl.mlogger.log_samples([{"prompt": f"p{step}", "reward": step / 2}], step=step)
+            otel_rl.log({"tokens": step}, step=step)
+            otel_rl.log_samples([{"prompt": f"p{step}", "reward": step / 2}], step=step)
 
     if __name__ == "__main__":
         otel_rl.init(
@@ -35,9 +35,9 @@ DIRECTLY = """
         generator = multiprocessing.get_context("spawn").Process(target=generate)
         generator.start()
         for step in range(3):
-            otel_rl.mlogger.log({"loss": step}, step=step)
+            otel_rl.log({"loss": step}, step=step)
         generator.join()
-        otel_rl.mlogger.log_config({"lr": 0.2})
+        otel_rl.log_config({"lr": 0.2})
 """
 
 BY_WANDB = """
@@ -115,7 +115,7 @@ def test_an_exception_that_nobody_caught_is_a_crash(tmp_path: Path) -> None:
         import otel_rl
 
         otel_rl.init(role="trainer")
-        otel_rl.mlogger.log({"loss": 1.0}, step=1)
+        otel_rl.log({"loss": 1.0}, step=1)
         1 / 0
     """
     assert run(tmp_path, program) == 1
@@ -141,7 +141,7 @@ def test_a_command_that_ends_without_a_goodbye_ends_the_run(
         import otel_rl
 
         otel_rl.init(role="trainer")
-        otel_rl.mlogger.log({{"loss": 1.0}}, step=1)
+        otel_rl.log({{"loss": 1.0}}, step=1)
         assert otel_rl.flush(timeout_s=60)
         {end}
     """
@@ -158,8 +158,8 @@ def test_an_explicit_end_is_the_run_s_status(tmp_path: Path) -> None:
         import otel_rl
 
         otel_rl.init(role="trainer")
-        otel_rl.mlogger.log({"loss": 1.0}, step=1)
-        otel_rl.end_experiment("aborted")
+        otel_rl.log({"loss": 1.0}, step=1)
+        otel_rl.finish("aborted")
     """
     assert run(tmp_path, program) == 0
     assert about(tmp_path)["status"] == "aborted"

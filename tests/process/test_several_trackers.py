@@ -30,11 +30,11 @@ pytestmark = pytest.mark.process
 TRACKERS = ("jsonl", "wandb", "mlflow", "trackio", "tensorboard")
 SCRIPT = """
 import otel_rl
-from otel_rl import mlogger
+import otel_rl
 
 otel_rl.init(role="trainer")
 for step in range(20):
-    mlogger.log({"loss": 1 / (step + 1), "odd": float("nan") if step == 7 else step}, step=step)
+    otel_rl.log({"loss": 1 / (step + 1), "odd": float("nan") if step == 7 else step}, step=step)
 """
 
 AXES = {"attempt", "policy_version", MARK}

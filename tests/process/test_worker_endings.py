@@ -38,7 +38,7 @@ import otel_rl
 
 def log(steps, name="loss"):
     for step in steps:
-        otel_rl.mlogger.log({name: 1.0}, step=step)
+        otel_rl.log({name: 1.0}, step=step)
 
 def kill(number):
     if number != signal.SIGKILL and signal.getsignal(number) is signal.SIG_IGN:

@@ -23,11 +23,11 @@ import sys
 import otel_rl
 otel_rl.init(experiment="e", role="r", export_interval_s=0.02)
 for step in range(5_000):
-    otel_rl.mlogger.log({"loss": 1.0}, step=step)
+    otel_rl.log({"loss": 1.0}, step=step)
 print("trained", flush=True)
 sys.stdin.readline()
-otel_rl.mlogger.log({"loss": 1.0}, step=5_000)
-print("delivered" if otel_rl.shutdown(timeout_s=60) else "gave up", flush=True)
+otel_rl.log({"loss": 1.0}, step=5_000)
+print("delivered" if otel_rl.finish(timeout_s=60) else "gave up", flush=True)
 """
 STEPS = range(5_001)
 
@@ -35,10 +35,10 @@ SHUTDOWN = f"""{OWN_CLOCK}
 import otel_rl
 otel_rl.init(experiment="e", role="r", export_interval_s=0.02)
 for step in range(20_000):
-    otel_rl.mlogger.log({{"loss": 1.0}}, step=step)
+    otel_rl.log({{"loss": 1.0}}, step=step)
 print("trained", flush=True)
 begun_s = own_clock_s()
-assert not otel_rl.shutdown(timeout_s=2)
+assert not otel_rl.finish(timeout_s=2)
 print("took", own_clock_s() - begun_s, flush=True)
 """
 

@@ -19,7 +19,7 @@ import atexit, multiprocessing, os, signal, sys, threading
 import otel_rl
 
 def log(name="loss"):
-    otel_rl.mlogger.log({name: 1.0}, step=1)
+    otel_rl.log({name: 1.0}, step=1)
 
 def kill(number):
     os.kill(os.getpid(), number)
@@ -67,7 +67,7 @@ ENDINGS = {
         "\nthread = threading.Thread(target=lambda: 1 / 0); thread.start(); thread.join()",
         COMPLETE,
     ),
-    "shutdown": ("otel_rl.shutdown()", COMPLETE),
+    "finish": ("otel_rl.finish()", COMPLETE),
 }
 
 
@@ -215,7 +215,7 @@ def test_samples_arrive_in_order_once_though_answers_are_lost() -> None:
     program = f"""{PROLOGUE}
 setup(0.05)
 for step in range(50):
-    otel_rl.mlogger.log_samples([{{"n": step}}], step=step)
+    otel_rl.log_samples([{{"n": step}}], step=step)
 assert otel_rl.flush(timeout_s=60)
 """
     with (
@@ -242,7 +242,7 @@ sys.stdin.readline()
 log()
 begun_s = own_clock_s()
 atexit.register(lambda: print("took", own_clock_s() - begun_s, flush=True))
-print(otel_rl.shutdown(timeout_s=5), flush=True)
+print(otel_rl.finish(timeout_s=5), flush=True)
 """
     with unruly() as endpoint, worker(endpoint.url, program) as run:
         endpoint.sink.wait(lambda got: bool(got.logs))
@@ -270,11 +270,11 @@ def test_without_logs_at_the_endpoint_a_script_ends_as_ever() -> None:
 def test_a_signal_handler_may_log_samples() -> None:
     program = f"""{PROLOGUE}
 setup()
-signal.signal(signal.SIGUSR1, lambda *_: otel_rl.mlogger.log_samples([{{"from": "handler"}}]))
+signal.signal(signal.SIGUSR1, lambda *_: otel_rl.log_samples([{{"from": "handler"}}]))
 for step in range(200):
     if step % 10 == 0:
         os.kill(os.getpid(), signal.SIGUSR1)
-    otel_rl.mlogger.log_samples([{{"from": "loop"}}])
+    otel_rl.log_samples([{{"from": "loop"}}])
 """
     with serve(Sink()) as sink, worker(sink.url, program) as run:
         assert run.end() == 0

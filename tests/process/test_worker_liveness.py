@@ -24,10 +24,10 @@ PROGRAM = """
 import sys, time
 import otel_rl
 otel_rl.init(role="generator", index=int(sys.argv[1]), count=int(sys.argv[2]))
-otel_rl.mlogger.log({"queue": 1.0})
+otel_rl.log({"queue": 1.0})
 assert otel_rl.flush(timeout_s=60)
 time.sleep(1.5)
-otel_rl.mlogger.log({"queue": 1.0})
+otel_rl.log({"queue": 1.0})
 assert otel_rl.flush(timeout_s=60)
 print("known", flush=True)
 sys.stdin.read()

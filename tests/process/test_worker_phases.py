@@ -126,7 +126,7 @@ def rank_main(rank, world, barrier, arrivals, said):
     asked.put(None)
     collector.join()
     said.put((rank, clock.spent))
-    otel_rl.shutdown(timeout_s=60)
+    otel_rl.finish(timeout_s=60)
 
 
 def train(world):
@@ -476,7 +476,7 @@ def test_a_busy_worker_sends_its_heartbeats_with_what_it_measured(
         stop = threading.Event()
         threading.Thread(target=lambda: (sys.stdin.read(), stop.set())).start()
         while not stop.wait(0.001):
-            otel_rl.mlogger.log({"reward": 1.0})
+            otel_rl.log({"reward": 1.0})
     """
 
     def exports(sink: Sink) -> list[ExportMetricsServiceRequest]:

@@ -65,7 +65,7 @@ def test_as_many_spans_wait_as_the_sdks_variable_says(
         tracer = trace.get_tracer("mine")
         for _ in range({n}):
             tracer.start_span("s").end()
-        assert otel_rl.shutdown(timeout_s=60)
+        assert otel_rl.finish(timeout_s=60)
         """
     run(sink, tmp_path, program)
     sent = sum(
@@ -88,6 +88,7 @@ def test_what_an_exact_view_has_lost_is_not_counted_again_by_a_forked_child(
         """
         from opentelemetry.sdk.metrics import AlwaysOnExemplarFilter, MeterProvider
         from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+        from otel_rl.sdk import exact_view
         from otel_rl.worker.metrics import exemplar_view
 
         def lost(reader):
@@ -106,7 +107,7 @@ def test_what_an_exact_view_has_lost_is_not_counted_again_by_a_forked_child(
         metrics.set_meter_provider(
             MeterProvider(
                 [reader],
-                views=[otel_rl.exact_view()],
+                views=[exact_view()],
                 exemplar_filter=AlwaysOnExemplarFilter(),
             )
         )
@@ -221,7 +222,7 @@ def test_a_child_of_a_multiprocessing_that_is_loaded_after_init_delivers_everyth
             import multiprocessing
 
             def child(depth):
-                otel_rl.mlogger.log({"depth": depth}, step=depth)
+                otel_rl.log({"depth": depth}, step=depth)
                 if depth < 2:
                     fork(depth + 1)
 
@@ -258,7 +259,7 @@ def test_a_forked_child_is_a_new_worker_with_sums_of_its_own(sink: Sink, tmp_pat
         if pid == 0:
             loss.set(2.0, {"rl.loop.iteration": 2})
             tokens.add(5)
-            otel_rl.mlogger.log({"by.mlogger": 3.0}, step=3)
+            otel_rl.log({"by.mlogger": 3.0}, step=3)
             with trace.get_tracer("mine").start_as_current_span("of the child"):
                 pass
             sys.exit(0)
@@ -337,7 +338,7 @@ def test_a_fork_while_threads_record_and_export_never_hangs(sink: Sink, tmp_path
             while going:
                 loss.set(1.0)
                 tokens.add(1)
-                otel_rl.mlogger.log({"m": "not a number"}, step=1)
+                otel_rl.log({"m": "not a number"}, step=1)
 
         threads = [threading.Thread(target=busy) for _ in range(2)]
         for thread in threads:

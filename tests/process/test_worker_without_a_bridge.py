@@ -48,7 +48,7 @@ def compute(step):
 def train(step):
     with otel_rl.step(step), otel_rl.phase("train"):
         loss = compute(step)
-    otel_rl.mlogger.log({f"metric.{i}": loss + i for i in range(20)}, step=step)
+    otel_rl.log({f"metric.{i}": loss + i for i in range(20)}, step=step)
     return loss
 
 
@@ -68,7 +68,7 @@ def waited_in(step):
 continued = []  # the kernel runs this handler before anything else of a process that was stopped
 signal.signal(signal.SIGCONT, lambda *_: continued.append(True))
 otel_rl.init(experiment="e", role="trainer", export_interval_s=0.05)
-otel_rl.mlogger.log({"hello": 1.0}, step=0)
+otel_rl.log({"hello": 1.0}, step=0)
 print(otel_rl.flush(timeout_s=float(sys.argv[1])), flush=True)
 sys.stdin.readline()
 

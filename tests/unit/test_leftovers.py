@@ -108,11 +108,11 @@ def test_instruments_and_readers_of_a_test_go_with_it() -> None:
             provider.add_metric_reader(InMemoryMetricReader())
             provider.get_meter("m").create_observable_counter("left", [lambda _: [Observation(7)]])
             assert [one.partition(" ")[0] for one in before.left()] == ["copies", "observed"]
-            assert otel_rl.shutdown(timeout_s=60)
+            assert otel_rl.finish(timeout_s=60)
         assert [*sums(sink.metrics, "left").values()] == [7]
         exported = len(sink.metrics)
         run_worker(sink)
-        otel_rl.mlogger.log({"loss": 1.0})
-        assert otel_rl.shutdown(timeout_s=60)
+        otel_rl.log({"loss": 1.0})
+        assert otel_rl.finish(timeout_s=60)
     assert sums(sink.metrics[exported:], "left") == {}
     assert len(sink.measurements("loss")) == 1

@@ -193,7 +193,7 @@ def _likely_cause(bridge: Bridge, status: int) -> str:
     if status:
         return f"CMD failed with exit status {status} before it reported. See docs/quickstart.md."
     return (
-        "Does CMD record with OpenTelemetry or otel_rl.mlogger, in a Python that has otel_rl "
+        "Does CMD record with OpenTelemetry or otel_rl.log, in a Python that has otel_rl "
         "installed? See docs/quickstart.md."
     )
 

@@ -19,14 +19,14 @@ def generate(host: Host, settings: DemoSettings) -> None:
     rng = np.random.default_rng(settings.seed + 1)
     for step in range(1, settings.steps + 1):
         with host.turn("generator", then="trainer"), otel_rl.step(step):
-            with otel_rl.gpu_owner("onload"), otel_rl.phase("weight_pull"):
+            with otel_rl.phase("weight_pull", gpu=True):
                 policy = Parameters(settings.shape, host.onload())
-            with otel_rl.gpu_owner("generate"), otel_rl.phase("generate"):
+            with otel_rl.phase("generate", gpu=True):
                 groups = _groups(policy, settings, rng, version=step - 1)
             rewards = [reward for group in groups for reward in group.rewards]
             tokens = sum(len(one) for group in groups for one in group.completions.tokens)
-            otel_rl.mlogger.log({"reward/mean": float(np.mean(rewards)), "tokens": tokens}, step)
-            with otel_rl.gpu_owner("offload"):
+            otel_rl.log({"reward/mean": float(np.mean(rewards)), "tokens": tokens})
+            with otel_rl.phase("offload", gpu=True):
                 del policy
                 host.hand_over(groups)
 

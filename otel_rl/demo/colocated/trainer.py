@@ -29,14 +29,13 @@ def train(host: Host, settings: DemoSettings, work_dir: Path) -> None:
             groups = host.taken_over()
             with otel_rl.phase("batch_create"):
                 batch = pack(groups, length=settings.shape.positions)
-            with otel_rl.gpu_owner("onload"), otel_rl.phase("h2d_copy"):
+            with otel_rl.phase("h2d_copy", gpu=True):
                 np.copyto(learner.policy.flat, host.onload())
-            with otel_rl.gpu_owner("train"):
-                with otel_rl.phase("reference"):
-                    reference = learner.reference_logits(batch)
-                with otel_rl.phase("train"):
-                    outcome, gradient = learner.gradient(batch, reference)
-                    update = learner.update(gradient, step=step)
+            with otel_rl.phase("reference", gpu=True):
+                reference = learner.reference_logits(batch)
+            with otel_rl.phase("train", gpu=True):
+                outcome, gradient = learner.gradient(batch, reference)
+                update = learner.update(gradient, step=step)
             rewards.append(float(np.mean([r for group in groups for r in group.rewards])))
             figures = {
                 "rl.train.loss": outcome.loss,
@@ -47,8 +46,8 @@ def train(host: Host, settings: DemoSettings, work_dir: Path) -> None:
                 "rl.policy.version": step,
             }
             # Before the hand-over: the step is reported whatever the other process does.
-            otel_rl.mlogger.log(figures, step)
-            with otel_rl.gpu_owner("offload"), otel_rl.phase("weight_push"):
+            otel_rl.log(figures)
+            with otel_rl.phase("weight_push", gpu=True):
                 host.offload(learner.policy.flat)
         print(f"step {step:3d}  reward {rewards[-1]:.2f}  loss {outcome.loss:+.3f}", flush=True)
     totals = {"rewards": rewards, "duration_s": monotonic() - begun_s}

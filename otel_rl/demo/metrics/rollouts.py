@@ -28,7 +28,7 @@ class Rollouts:
                 return
             self._shown.add(version)
         scored = sorted(zip(group.rewards, group.completions.tokens, strict=True))
-        otel_rl.mlogger.log_samples(
+        otel_rl.log_samples(
             [
                 {
                     "prompt": group.completions.prompt,

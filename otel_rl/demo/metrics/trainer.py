@@ -47,7 +47,7 @@ class StepFigures:
 
 
 class TrainerMetrics:
-    """Records single values by ``mlogger``, everything else by OpenTelemetry instruments.
+    """Records single values by ``log``, everything else by OpenTelemetry instruments.
 
     ``lineage.link`` has recorded rewards, lengths and staleness of the batch.
 
@@ -75,7 +75,7 @@ class TrainerMetrics:
             mfu: Model FLOPs utilisation over the step.
         """
         outcome, gradient = figures.outcome, figures.gradient
-        otel_rl.mlogger.log(
+        otel_rl.log(
             {
                 names.RL_TRAIN_LOSS: outcome.loss,
                 names.RL_TRAIN_GRAD_ABS_MAX: float(np.abs(gradient).max()),
@@ -94,8 +94,7 @@ class TrainerMetrics:
                 names.RL_POLICY_IMPORTANCE_RATIO: outcome.ratio,
                 names.RL_POLICY_VERSION: step,
                 names.RL_REWARD_SUM: float(figures.rewards.sum()),
-            },
-            step=step,
+            }
         )
         if self._counts_policies:
             self._updates.add(1)

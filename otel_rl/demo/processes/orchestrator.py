@@ -96,7 +96,7 @@ class Orchestrator:
         finally:
             self._children.end_all()
             self._progress.close()
-            otel_rl.end_experiment(status)
+            otel_rl.finish(status)
         return self._record.result(reason=reason, logs=self._logs, replicas=self._replicas)
 
     # Start

@@ -1,6 +1,5 @@
 """Base of all adapters: starts a worker, and records a framework's metrics under common names."""
 
-import logging
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -33,13 +32,8 @@ from otel_rl.worker.tensors import PLAIN
 
 __all__ = ["Recorder", "automatically", "is_instrumented", "logging_errors", "meter_of", "start"]
 
-_log = logging.getLogger("otel_rl")
-
 _SCOPE: Final = "otel_rl.integrations"
 """Of the meters, before the name of the framework."""
-
-_MAX_LOGGED: Final = 1000
-"""Bounds the memory against names that contain an id or a step."""
 
 
 _is_automatic: ContextVar[bool] = ContextVar("otel_rl_is_automatic", default=False)
@@ -131,7 +125,6 @@ class Recorder:
         self._dialect = dialect(framework) if table is None else table
         self._mlogger = MLogger(f"{_SCOPE}.{framework}")
         self._instruments: dict[tuple[str, str | None], Gauge | Counter] = {}
-        self._logged: set[str] = set()
         self._is_automatic = _is_automatic.get()
         if not self._is_automatic:
             _switched_on.add(framework)
@@ -163,7 +156,7 @@ class Recorder:
                 if value is None:
                     continue
                 if not _is_number(value):
-                    self._skip(name, value)
+                    GUARD.not_a_number(name, type(value).__name__, f"{self._framework} logs it.")
                     continue
                 alias = self._dialect.alias(name)
                 if alias is None or self._record(name, alias, value, step):
@@ -176,7 +169,7 @@ class Recorder:
         """Set the hyper-parameters of the run."""
         if self.is_silent:
             return
-        otel_rl.mlogger.log_config(config)
+        otel_rl.log_config(config)
 
     def _record(self, name: str, alias: Alias, value: object, step: object) -> bool:
         """Record a value under its shared name.
@@ -221,15 +214,6 @@ class Recorder:
             make = meter.create_counter if is_counter else meter.create_gauge
             found = self._instruments[key] = make(alias.name, alias.unit, brief)
         return found
-
-    def _skip(self, name: str, value: object) -> None:
-        GUARD.drops.add(DropReason.NOT_A_NUMBER)
-        self._log_once(name, f"is not recorded: it is a {type(value).__name__}, not a number")
-
-    def _log_once(self, name: str, what: str) -> None:
-        if name not in self._logged and len(self._logged) < _MAX_LOGGED:
-            self._logged.add(name)
-            _log.warning("otel_rl.integrations.%s: %s %s.", self._framework, name, what)
 
 
 def _copied(framework: str, table: Dialect | None, is_automatic: bool) -> Recorder:

@@ -264,7 +264,7 @@ class Run:
             guard.drop(
                 DropReason.BAD_STEP,
                 f"wandb.log: step {step} is below the current step {self._rows.step}; W&B's steps "
-                "never go back. The call is dropped. Use otel_rl.mlogger.log to log out of order.",
+                "never go back. The call is dropped. Use otel_rl.log to log out of order.",
                 len(logged.values),
             )
             return []

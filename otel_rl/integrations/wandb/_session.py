@@ -58,7 +58,7 @@ def join(worker: WorkerNames, about: About) -> None:
             report_metadata(about)
             return
         if _started[1] != worker:
-            otel_rl.shutdown(timeout_s=_exit_timeout_s())
+            otel_rl.finish(timeout_s=_exit_timeout_s())
     otel_rl.init(
         **asdict(worker),
         index=launcher_index(
@@ -88,19 +88,19 @@ def record_at(row: Row, step: object) -> None:
     at = cast("int | None", step)
     for reduce, values in ((None, row.values), *row.extremes.items()):
         if values:
-            otel_rl.mlogger.log(_numbers(values), at, reduce, at_ns=row.time_ns)
+            otel_rl.log(_numbers(values), at, reduce, at_ns=row.time_ns)
     for name, samples in row.tables.items():
-        otel_rl.mlogger.log_samples(samples, at, name)
+        otel_rl.log_samples(samples, at, name)
 
 
 def record_summary(row: Row) -> None:
     """Send values that a program wrote into the summary: without step, last writer wins."""
-    otel_rl.mlogger.log(_numbers(row.values), None, "last", at_ns=row.time_ns)
+    otel_rl.log(_numbers(row.values), None, "last", at_ns=row.time_ns)
 
 
 def add_config(config: Mapping[str, object]) -> None:
     """Add to the config of the run."""
-    otel_rl.mlogger.log_config(config)
+    otel_rl.log_config(config)
 
 
 def report_metadata(about: About) -> None:

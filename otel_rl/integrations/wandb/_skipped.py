@@ -2,18 +2,17 @@
 
 from typing import Final
 
-from otel_rl.integrations.wandb._log_once import warn_once
 from otel_rl.integrations.wandb._logged.values import Skipped
-from otel_rl.integrations.wandb._session import DropReason, guard
+from otel_rl.integrations.wandb._session import guard
 
 __all__ = ["MEDIA_HINT", "report_skipped"]
 
 MEDIA_HINT: Final = "log numbers; use the wandb package beside otel_rl for media and files."
 
+_REMEDY: Final = MEDIA_HINT.capitalize()
+
 
 def report_skipped(skipped: Skipped) -> None:
     """Count skipped values, and warn of each once."""
-    if skipped:
-        guard.drops.add(DropReason.NOT_A_NUMBER, len(skipped))
     for name, kind in skipped.items():
-        warn_once(f"{name!r} is not supported ({kind}): {MEDIA_HINT}")
+        guard.not_a_number(name, kind, _REMEDY)

@@ -1,5 +1,6 @@
-"""Reports config, samples and the end of the run while the program runs."""
+"""Reports config, samples, and the end of the process or of the run."""
 
+import sys
 from collections.abc import Iterable, Mapping
 from itertools import islice
 from typing import Final
@@ -16,10 +17,11 @@ from otel_rl.worker import session
 from otel_rl.worker.drops import DropReason
 from otel_rl.worker.events.run_metadata import config_metadata
 from otel_rl.worker.otlp.anyvalue import Plain, cut, is_array, label, text_of
+from otel_rl.worker.settings import DEFAULT_EXIT_TIMEOUT_S
 from otel_rl.worker.step_context import current_step
 from otel_rl.worker.tensors import PLAIN, as_step, hold
 
-__all__ = ["end_experiment", "log_config", "log_samples"]
+__all__ = ["finish", "log_config", "log_samples"]
 
 MAX_SAMPLES: Final = 256
 """Per call: more than a person reads of one step."""
@@ -104,16 +106,26 @@ def log_samples(
                 _report(current, sample, attributes)
 
 
-def end_experiment(status: str = "complete") -> None:
-    """Report the end of the experiment for all of its workers. Never raises, never waits.
+def finish(status: str | None = None, *, timeout_s: float = DEFAULT_EXIT_TIMEOUT_S) -> bool:
+    """Send everything and end the reports of this process. Idempotent, never raises.
 
-    The worker continues to report; ``shutdown`` ends it. A later ``init`` of any worker sets the
-    run to running again.
+    It runs at the exit of the process by itself. A status also ends the run, for all of its
+    workers; a later ``init`` of any worker sets the run to running again.
 
     Args:
-        status: ``complete``, ``aborted`` or ``crashed``.
+        status: None, or ``complete``, ``aborted`` or ``crashed`` of the whole run.
+        timeout_s: Maximum blocking time.
+
+    Returns:
+        True if everything was delivered. Losses are counted and logged.
     """
-    current = session.running() or session.started_or_dropped("end_experiment")
+    if status is not None:
+        _end_run(status)
+    return session.shutdown(timeout_s=timeout_s)
+
+
+def _end_run(status: str) -> None:
+    current = session.running() or session.started_or_dropped("finish")
     if current is None:
         return
     with session.GUARD:
@@ -121,10 +133,12 @@ def end_experiment(status: str = "complete") -> None:
             words = ", ".join(RlExperimentStatusValues)
             session.GUARD.drop(
                 DropReason.BAD_STATUS,
-                f"end_experiment: unknown status {text_of(status)[:80]!r}; choose one of {words}. "
+                f"finish: unknown status {text_of(status)[:80]!r}; choose one of {words}. "
                 "It is ignored.",
             )
             return
+        if status == RlExperimentStatusValues.CRASHED:
+            current.exit_report.note(sys.exception())
         current.providers.events.add(RL_EXPERIMENT_END, {RL_EXPERIMENT_STATUS: str(status)})
 
 

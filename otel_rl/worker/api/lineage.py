@@ -31,33 +31,26 @@ from opentelemetry.trace import SpanContext, TraceFlags, get_current_span
 from otel_rl.semconv import instruments, names
 from otel_rl.version import __version__
 from otel_rl.worker import served_policy, session
-from otel_rl.worker.api.remote_context import sends_context, takes_context
 from otel_rl.worker.drops import DropReason
 from otel_rl.worker.step_context import current_step
 from otel_rl.worker.tensors import NotANumber, as_step, hold, number
 
 __all__ = [
-    "KEY",
-    "MAX_LINKS",
-    "MAX_SAMPLES",
-    "Origin",
     "inject",
     "link",
     "link_weights",
     "read",
     "score",
-    "sends_context",
     "stamp",
-    "takes_context",
 ]
 
-KEY: Final = "otel_rl"
+_KEY: Final = "otel_rl"
 """Key or attribute that holds the stamp of a sample."""
 
-MAX_LINKS: Final = 64
+_MAX_LINKS: Final = 64
 """Per call. The SDK keeps 128 links of a span, and a person reads fewer."""
 
-MAX_SAMPLES: Final = 65_536
+_MAX_SAMPLES: Final = 65_536
 """Per call; further samples are counted as dropped."""
 
 _SCOPE: Final = "otel_rl.carrier"
@@ -201,9 +194,9 @@ def inject(item: _Item, *, policy_version: int | None = None, step: int | None =
 def _write(item: object, text: str, caller: str) -> None:
     try:
         if isinstance(item, Mapping):
-            item[KEY] = text  # type: ignore[index]  # or a TypeError
+            item[_KEY] = text  # type: ignore[index]  # or a TypeError
         else:
-            setattr(item, KEY, text)
+            setattr(item, _KEY, text)
     except (TypeError, AttributeError):
         session.GUARD.drop(
             DropReason.NO_STAMP,
@@ -231,11 +224,11 @@ def link(items: object, *, policy_version: int | None = None, step: int | None =
     """
     with session.GUARD:
         number = as_step(_step(step))
-        texts = list(islice(_stamps(items), MAX_SAMPLES + 1))
-        if len(texts) > MAX_SAMPLES:
+        texts = list(islice(_stamps(items), _MAX_SAMPLES + 1))
+        if len(texts) > _MAX_SAMPLES:
             session.GUARD.drop(
                 DropReason.TOO_MANY_SAMPLES,
-                f"lineage.link: more than {MAX_SAMPLES} samples in one call; the rest is dropped.",
+                f"lineage.link: more than {_MAX_SAMPLES} samples in one call; the rest is dropped.",
             )
             texts.pop()
         # Samples of one generation mostly share a span and a stamp.
@@ -285,9 +278,9 @@ def _stamps(items: object) -> Iterator[str]:
         elif isinstance(item, bytes):
             yield item.decode("ascii", "replace")
         elif isinstance(item, Mapping):
-            waiting.append(iter((item[KEY],) if KEY in item else ()))
-        elif hasattr(item, KEY):
-            waiting.append(iter((getattr(item, KEY),)))
+            waiting.append(iter((item[_KEY],) if _KEY in item else ()))
+        elif hasattr(item, _KEY):
+            waiting.append(iter((getattr(item, _KEY),)))
         elif hasattr(item, "tolist"):
             if _may_hold_text(item):
                 waiting.append(iter((item.tolist(),)))
@@ -374,10 +367,10 @@ def _context(place: tuple[str, str, str]) -> SpanContext:
 
 
 def _chosen(spans: Sequence[_Item]) -> Iterable[_Item]:
-    """Select at most ``MAX_LINKS``, in their order."""
-    if len(spans) <= MAX_LINKS:
+    """Select at most ``_MAX_LINKS``, in their order."""
+    if len(spans) <= _MAX_LINKS:
         return spans
-    half = MAX_LINKS // 2
+    half = _MAX_LINKS // 2
     others, latest = spans[:-half], spans[-half:]
     return [*(others[place * len(others) // half] for place in range(half)), *latest]
 

@@ -1,20 +1,22 @@
-"""Logs metrics from a mapping, the config of the run, and tables of samples."""
+"""Logs metrics from a mapping."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from time import time_ns
-from typing import Protocol, SupportsFloat
+from typing import Final, Protocol, SupportsFloat, TypeAlias
 
 from opentelemetry.context import get_current
 
 from otel_rl.worker import session
-from otel_rl.worker.api import experiment
 from otel_rl.worker.drops import DropReason
 from otel_rl.worker.metrics.buffer import Logged
 from otel_rl.worker.metrics.gauge import BUFFER_FULL
-from otel_rl.worker.tensors import PLAIN, hold
+from otel_rl.worker.tensors import PLAIN, NotANumber, hold
 
-__all__ = ["MLogger", "Tensor", "mlogger"]
+__all__ = ["MLogger", "Tensor", "log", "mlogger"]
 
+
+_MAX_DEPTH: Final = 32
+"""Deeper nesting indicates an object graph, possibly circular, instead of metrics."""
 
 _new = tuple.__new__
 
@@ -27,8 +29,12 @@ class Tensor(Protocol):
         ...
 
 
+Value: TypeAlias = "SupportsFloat | Tensor | Mapping[str, Value]"
+"""Number, array or tensor of one element, or a mapping of them."""
+
+
 class MLogger:
-    """Logs metrics, config and samples. One per process, ``otel_rl.mlogger``; thread-safe.
+    """Logs metrics. That of the process is ``otel_rl.mlogger``; thread-safe.
 
     Args:
         scope: Instrumentation scope of an adapter's own logger.
@@ -37,12 +43,9 @@ class MLogger:
     def __init__(self, scope: str = "") -> None:
         self._scope = scope
 
-    log_config = staticmethod(experiment.log_config)
-    log_samples = staticmethod(experiment.log_samples)
-
     def log(
         self,
-        metrics: Mapping[str, SupportsFloat | Tensor],
+        metrics: Mapping[str, Value],
         step: int | None = None,
         reduce: str | None = None,
         *,
@@ -54,22 +57,24 @@ class MLogger:
         there without waiting for it, so the loop may change them immediately.
 
         Args:
-            metrics: Name to number, or to an array or tensor of one element. NaN is kept.
-            step: The training step of the values.
+            metrics: Name to number, or to an array or tensor of one element. NaN is kept. Names in
+                nested mappings are joined by ``/``.
+            step: The training step of the values; default that of the ``step`` block around the
+                call. Without either a value belongs to its time.
             reduce: Reduction over several workers: mean (the default), sum, min, max, std or last.
                 Applies to every metric of the call.
             at_ns: Time of the measurement, in ns since the Unix epoch, if not now.
         """
         current = session.running()
         if current is None:
-            current = session.started_or_dropped("mlogger.log", _size(metrics))
+            current = session.started_or_dropped("otel_rl.log", _size(metrics))
             if current is None:
                 return
         guard = session.GUARD
         try:
             values: dict[str, object] = dict(metrics)
             if not PLAIN.issuperset(map(type, values.values())):
-                values = {name: hold(value) for name, value in values.items()}
+                values = dict(_held(values, 0))
             meter = current.providers.meter
             if step is not None and meter.steps.follows_gauges:
                 meter.steps.reached(step, time_ns())
@@ -85,11 +90,22 @@ class MLogger:
         except (TypeError, ValueError):
             guard.drop(
                 DropReason.NOT_A_NUMBER,
-                f"mlogger.log: metrics must map names to numbers (got {type(metrics).__name__}). "
+                f"otel_rl.log: metrics must map names to numbers (got {type(metrics).__name__}). "
                 "The call is dropped.",
             )
         except Exception as error:  # noqa: BLE001  # nothing may raise into training code
             guard.caught(error)
+
+
+def _held(metrics: Mapping[str, object], depth: int) -> Iterator[tuple[str, object]]:
+    """Yield name and value, which may change afterwards; nested names are joined by ``/``."""
+    for name, value in metrics.items():
+        held = hold(value)
+        if type(held) is NotANumber and isinstance(value, Mapping) and depth < _MAX_DEPTH:
+            for inner, inner_held in _held(value, depth + 1):
+                yield f"{name}/{inner}", inner_held
+        else:
+            yield name, held
 
 
 def _size(metrics: object) -> int:
@@ -98,3 +114,5 @@ def _size(metrics: object) -> int:
 
 mlogger = MLogger()
 """The process's logger."""
+
+log = mlogger.log

@@ -40,6 +40,7 @@ from otel_rl.worker.drops import DropReason
 from otel_rl.worker.events.exit_status import mark_step
 from otel_rl.worker.metrics.expander import MAX_NAME_LENGTH
 from otel_rl.worker.metrics.provider import BufferedMeterProvider
+from otel_rl.worker.otlp.anyvalue import label
 from otel_rl.worker.phases import control_flows, device_clock, exclusive_time
 from otel_rl.worker.phases.device_clock import DeviceSeconds
 from otel_rl.worker.phases.exclusive_time import Refused, Timeline
@@ -51,6 +52,9 @@ from otel_rl.worker.tensors import Deferred, as_step
 from otel_rl.worker.torch_cuda import is_in_use
 
 __all__ = ["phase", "step"]
+
+_MAX_LABEL_CHARS: Final = 64
+"""Of the name of a phase in the metrics of GPUs."""
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -102,6 +106,9 @@ class _Block(AsyncBlock):
                 if current is not None:
                     current.exit_report.error(error)
             try:
+                current = session.running()
+                if frame.has_gpus and current is not None:
+                    current.providers.gpus.end_turn(frame)
                 if frame.step is None:
                     self._report(flow, frame)
             finally:
@@ -274,12 +281,18 @@ class phase(_Block):  # noqa: N801  # reads as a statement: with phase("train")
         name: A value of ``rl.phase``, or any text; each name is a series of its own.
         phase_class: Class of its time, for a phase that is not in the registry.
         span: True also records a span for each entry, at ten times the cost.
+        gpu: True for the phase that uses the GPUs of this process, which share them with others.
+            Its time is recorded; with GPU sampling, utilization, energy and memory of each device
+            are divided between such phases. Of nested ones the innermost counts.
     """
 
-    __slots__ = ("_name", "_phase_class", "_span")
+    __slots__ = ("_gpu", "_name", "_phase_class", "_span")
 
-    def __init__(self, name: str, *, phase_class: str | None = None, span: bool = True) -> None:
+    def __init__(
+        self, name: str, *, phase_class: str | None = None, span: bool = True, gpu: bool = False
+    ) -> None:
         self._name = name
+        self._gpu = gpu
         # Converts a StrEnum: span processors receive plain text.
         self._phase_class = None if phase_class is None else str(phase_class)
         self._span = span
@@ -294,7 +307,13 @@ class phase(_Block):  # noqa: N801  # reads as a statement: with phase("train")
             if isinstance(frame, Refused):
                 flow.refuse(self)
                 session.GUARD.drop(*_WHY[frame])
-            elif self._span:
+                return self
+            if self._gpu:
+                current = session.running() or session.start_from_environment()
+                if current is not None:
+                    frame.has_gpus = True
+                    current.providers.gpus.begin_turn(frame, label(self._name, _MAX_LABEL_CHARS))
+            if self._span:
                 found = tracer()
                 if found is not None:
                     begin_phase_span(found, flow, frame, self._phase_class)
@@ -310,7 +329,7 @@ class phase(_Block):  # noqa: N801  # reads as a statement: with phase("train")
         return timed(function, self._again)
 
     def _again(self) -> "phase":
-        return phase(self._name, phase_class=self._phase_class, span=self._span)
+        return phase(self._name, phase_class=self._phase_class, span=self._span, gpu=self._gpu)
 
     def _report(self, flow: Timeline, frame: Frame) -> None:
         gauges = _gauges(1)
@@ -379,7 +398,7 @@ def _gauges(measurements: int) -> _Gauges | None:
         if not session.is_disabled():
             session.GUARD.drop(
                 DropReason.NOT_STARTED,
-                "A step or phase ended before otel_rl.init() or after otel_rl.shutdown(), and is "
+                "A step or phase ended before otel_rl.init() or after otel_rl.finish(), and is "
                 'not measured. Call otel_rl.init(experiment="...", role="...") first, or set '
                 "OTEL_RL_EXPERIMENT.",
                 measurements,

@@ -86,7 +86,7 @@ def log_trial_config(config: Mapping[str, object]) -> None:
     Processes that are started later report them, too. It starts no worker.
 
     Args:
-        config: Name to value, as for ``otel_rl.mlogger.log_config``.
+        config: Name to value, as for ``otel_rl.log_config``.
     """
     with session.GUARD:
         config = _without_secrets(config)

@@ -110,6 +110,6 @@ def _install_meter_provider(provider: BufferedMeterProvider) -> None:
         GUARD.warn(
             "foreign_meter_provider",
             "The program has set a MeterProvider of its own, so gauges made by the OpenTelemetry "
-            "API go there; mlogger is not affected. Add otel_rl.exact_view() to that provider's "
-            "views to keep every measurement, or call otel_rl.init() before it is set.",
+            "API go there; otel_rl.log is not affected. Add otel_rl.sdk.exact_view() to that "
+            "provider's views to keep every measurement, or call otel_rl.init() before it is set.",
         )

@@ -178,7 +178,7 @@ class Session:
         self._provenance.forget()
         self._hangs.forget()
         self.model_flops = ModelFlops(self.settings.mfu, GUARD)
-        GUARD.drops.reset()
+        GUARD.forget()
         self.providers.gpus.forget()
         self.providers.gc_time.forget()
         self.providers.restart(resource_of(self.identity), keep_buffer=False)
@@ -210,7 +210,9 @@ class Session:
         self._is_followed = is_followed
         self.exit_report.note(uncaught())
         self._stop_sampling()
-        return self._exporter.shutdown(timeout_s)
+        is_delivered = self._exporter.shutdown(timeout_s)
+        GUARD.sum_up()
+        return is_delivered
 
     def shutdown_at_exit(self) -> bool:
         """Shut down without delaying the process for an endpoint that does not exist.
@@ -224,7 +226,9 @@ class Session:
         timeout_s, unreached_s = self.settings.exit_timeout_s, UNREACHED_EXIT_TIMEOUT_S
         if self.settings.metrics.is_named:
             unreached_s = max(unreached_s, self._started_s + timeout_s - monotonic())
-        return self._exporter.shutdown(timeout_s, unreached_s)
+        is_delivered = self._exporter.shutdown(timeout_s, unreached_s)
+        GUARD.sum_up()
+        return is_delivered
 
     @property
     def _is_worker(self) -> bool:

@@ -37,7 +37,7 @@ is among the attributes, which are a private copy.
 
 
 class Logged(NamedTuple):
-    """One call of ``mlogger.log``, as recorded.
+    """One call of ``otel_rl.log``, as recorded.
 
     Attributes:
         values: A private copy of the metrics by name.
@@ -45,7 +45,7 @@ class Logged(NamedTuple):
         reduce: The reduction as given, unchecked.
         time_ns: Time of the call.
         context: The caller's OpenTelemetry context.
-        scope: Name of the instrumentation scope; empty for ``mlogger``'s own.
+        scope: Name of the instrumentation scope; empty for otel_rl's own.
     """
 
     values: dict[str, object]

@@ -41,7 +41,7 @@ def exact_view() -> View:
     makes no new series. The provider must keep exemplars::
 
         MeterProvider(
-            [reader], views=[otel_rl.exact_view()], exemplar_filter=AlwaysOnExemplarFilter()
+            [reader], views=[exact_view()], exemplar_filter=AlwaysOnExemplarFilter()
         )
 
     or ``OTEL_METRICS_EXEMPLAR_FILTER=always_on``. Keeps at most 65,536 measurements of a series

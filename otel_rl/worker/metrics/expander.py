@@ -33,7 +33,7 @@ from otel_rl.worker.tensors import Deferred, NotANumber, number
 __all__ = ["MAX_NAME_LENGTH", "SCOPE_NAME", "Expander"]
 
 SCOPE_NAME: Final = "otel_rl"
-"""Scope of ``mlogger`` and of otel_rl's own metrics."""
+"""Scope of ``otel_rl.log`` and of otel_rl's own metrics."""
 
 MAX_NAME_LENGTH: Final = 255
 """Limit of the OpenTelemetry specification for instrument names."""
@@ -144,7 +144,7 @@ class Expander:
                 if type(value) is float:
                     exemplar = pack_double(before, time_ns, AS_DOUBLE, value)
                 else:
-                    exemplar = _packed(before, time_ns, value, stream.name)
+                    exemplar = _packed(before, time_ns, value)
                 if attributes:
                     exemplars = encoder.exemplars(stream, attributes)
                 elif stream in series:
@@ -152,7 +152,7 @@ class Expander:
                 else:
                     exemplars = series[stream] = []
                 exemplars.append(exemplar + after)
-            except (BadStep, _Bad) as bad:
+            except (BadStep, _NotNumeric) as bad:
                 self._refuse(stream.name, bad)
             except Exception as error:  # noqa: BLE001  # the exporter thread must survive
                 self._guard.caught(error)
@@ -160,7 +160,7 @@ class Expander:
     def _extend_by_row(
         self, series: dict[Stream, list[bytes]], framing: Framing, logged: Logged
     ) -> None:
-        """Add one call of ``mlogger.log``."""
+        """Add one call of ``otel_rl.log``."""
         values, step, reduce, time_ns, context, scope = logged
         try:
             place = None if reduce is None else _checked_reduction(reduce), scope
@@ -170,7 +170,7 @@ class Expander:
             self._guard.drop(bad.reason, str(bad), len(values))
             return
         except BadStep as bad:
-            message = f"mlogger.log: {bad}. The metrics of the call are dropped."
+            message = f"otel_rl.log: {bad}. The metrics of the call are dropped."
             self._guard.drop(DropReason.BAD_STEP, message, len(values))
             return
         names, floats = tuple(values), _FLOAT.issuperset(map(type, values.values()))
@@ -192,10 +192,10 @@ class Expander:
                 if type(value) is float:
                     exemplar = pack_double(before, time_ns, AS_DOUBLE, value)
                 else:
-                    exemplar = _packed(before, time_ns, value, name)
+                    exemplar = _packed(before, time_ns, value)
                 exemplars.append(exemplar + after)
-            except _Bad as bad:
-                self._guard.drop(bad.reason, str(bad))
+            except (_Bad, _NotNumeric) as bad:
+                self._refuse(name, bad)
             except Exception as error:  # noqa: BLE001  # the other values are kept
                 self._guard.caught(error)
         if floats and known.keys() >= values.keys():
@@ -215,8 +215,10 @@ class Expander:
         if alike is not None:
             alike[1].encode()
 
-    def _refuse(self, name: str, bad: "BadStep | _Bad") -> None:
-        if isinstance(bad, _Bad):
+    def _refuse(self, name: str, bad: "BadStep | _Bad | _NotNumeric") -> None:
+        if isinstance(bad, _NotNumeric):
+            self._guard.not_a_number(name, str(bad))
+        elif isinstance(bad, _Bad):
             self._guard.drop(bad.reason, str(bad))
         else:
             self._guard.drop(DropReason.BAD_STEP, f"{name}: {bad}. It is dropped.")
@@ -238,7 +240,7 @@ class Expander:
         if not isinstance(name, str) or not name.strip() or len(name) > MAX_NAME_LENGTH:
             raise _Bad(
                 DropReason.BAD_NAME,
-                f"mlogger.log: a metric's name must be text of 1 to {MAX_NAME_LENGTH} characters "
+                f"otel_rl.log: a metric's name must be text of 1 to {MAX_NAME_LENGTH} characters "
                 f"(got {str(name)[:80]!r}). It is dropped.",
             )
         streams, (reduce, scope_name) = self._streams[place], place
@@ -262,15 +264,15 @@ class _Bad(Exception):
         self.reason = reason
 
 
-def _packed(before: bytes, time_ns: int, held: object, name: str) -> bytes:
+class _NotNumeric(Exception):
+    """Recorded value that is no number; the message says what it is."""
+
+
+def _packed(before: bytes, time_ns: int, held: object) -> bytes:
     """Return the exemplar, without its end, of a number that is not a plain float."""
     value = number(held)
     if isinstance(value, NotANumber):
-        raise _Bad(
-            DropReason.NOT_A_NUMBER,
-            f"{name}: not a number (got {value.description}). It is dropped. "
-            "Log Python numbers, or arrays and tensors of one element.",
-        )
+        raise _NotNumeric(value.description)
     return pack(before, time_ns, value)
 
 
@@ -281,6 +283,6 @@ def _checked_reduction(reduce: object) -> str:
         words = ", ".join(Reduction)
         raise _Bad(
             DropReason.BAD_REDUCE,
-            f"mlogger.log: reduce must be one of {words} (got {str(reduce)[:80]!r}). "
+            f"otel_rl.log: reduce must be one of {words} (got {str(reduce)[:80]!r}). "
             "The metrics of the call are dropped.",
         ) from None

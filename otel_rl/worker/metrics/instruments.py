@@ -169,11 +169,7 @@ def _addable(amount: object, lowest: float, name: str, guard: Guard) -> float | 
     """
     plain = amount if isinstance(amount, int | float) else number(hold(amount))
     if isinstance(plain, NotANumber):
-        guard.drop(
-            DropReason.NOT_A_NUMBER,
-            f"{name}: a counter or histogram takes numbers (got {plain.description}). "
-            "It is dropped.",
-        )
+        guard.not_a_number(name, plain.description)
         return None
     # False for NaN too.
     if lowest <= plain < math.inf and plain > -math.inf:

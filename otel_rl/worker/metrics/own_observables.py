@@ -1,6 +1,7 @@
 """Observable instruments of otel_rl itself: read at each export, without the SDK.
 
-A worker that logs through ``mlogger`` alone has no other instruments, and need not load the SDK's.
+A worker that logs through ``otel_rl.log`` alone has no other instruments, and need not load those
+of the SDK.
 """
 
 from collections.abc import Callable, Iterable, Sequence

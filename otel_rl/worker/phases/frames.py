@@ -21,6 +21,7 @@ class Frame:
         name: The phase.
         step: Its step, or None.
         begun_ns: Start, by the timeline's clock.
+        has_gpus: True if the phase uses the process's GPUs. The timeline does not use it.
         marks: Of its step, if a device is in use.
         begun: Its start on the device.
         ended: Its end there.
@@ -38,6 +39,7 @@ class Frame:
         "charged_ns",
         "ended",
         "ended_ns",
+        "has_gpus",
         "is_abandoned",
         "marks",
         "name",
@@ -55,7 +57,7 @@ class Frame:
         self.begun_ns = begun_ns
         self.charged_ns = 0
         self.ended_ns = 0
-        self.is_abandoned = False
+        self.is_abandoned = self.has_gpus = False
         self.span: Span | None = None
         self.show_at_ns = 0
         self.token: Token[Context] | None = None

@@ -67,7 +67,7 @@ class SpanBuffer(SpanProcessor):
             if self.are_wanted:
                 self.guard.drop(
                     DropReason.NOT_STARTED,
-                    "A span has ended after otel_rl.shutdown(), or after the program's own "
+                    "A span has ended after otel_rl.finish(), or after the program's own "
                     "shutdown of its tracing; such spans are lost.",
                 )
             return

@@ -901,9 +901,9 @@ def test_skyrl_logs_to_both(sink: Sink, adapter: Adapter) -> None:
     payload = {"policy/policy_loss": 0.5, "timing/sync_weights": 1.5, "timing/eval": 2.0}
     error = RuntimeError("x")
     tracker.log(payload, step=2, commit=True)
+    found = arrived(sink)
     tracker.log_exception(error, step=2)
     tracker.finish()
-    found = arrived(sink)
     assert found["rl.train.loss"][0].attributes["rl.loss.type"] == "policy"
     assert found["rl.phase.duration"][0].attributes["rl.phase"] == "weight_sync"
     assert [(m.value, m.step) for m in found["timing/eval"]] == [(2.0, 2)]

@@ -375,7 +375,7 @@ def test_each_call_of_the_function_of_a_wandb_agent_is_a_trial_of_its_own(
 
     def train() -> None:
         otel_rl.init(role="trainer")
-        otel_rl.mlogger.log({"loss": 1.0}, step=1)
+        otel_rl.log({"loss": 1.0}, step=1)
 
     agent("s", train)
     found = [m.resource["rl.trial.name"] for m in sink.measurements("loss")]

@@ -151,5 +151,5 @@ def test_twenty_names_of_each_are_in_the_table() -> None:
 
 def test_other_metrics_of_the_program_keep_their_keys(sink: Sink, adapter: Adapter) -> None:
     logged_by_trl(adapter, {"loss": 1.0})
-    otel_rl.mlogger.log({"mine": 2.0}, 4)
+    otel_rl.log({"mine": 2.0}, 4)
     assert sent(sink, "trl", KeyNames.FRAMEWORK) == {"loss": 1.0, "trainer/mine": 2.0}

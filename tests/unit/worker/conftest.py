@@ -49,7 +49,7 @@ def started(sink: Sink, clean_environment: None) -> Iterator[Sink]:
         experiment="exp", role="trainer", index=0, count=2, endpoint=sink.url, export_interval_s=60
     )
     yield sink
-    otel_rl.shutdown(timeout_s=60)
+    otel_rl.finish(timeout_s=60)
 
 
 @pytest.fixture

@@ -58,7 +58,7 @@ import otel_rl
 otel_rl.init(experiment="e", role="r", index=1, count=2, endpoint={url!r})
 with otel_rl.step(1):
     with otel_rl.phase("train"):
-        otel_rl.mlogger.log({{"loss": 1.0}}, step=1)
+        otel_rl.log({{"loss": 1.0}}, step=1)
 assert otel_rl.flush(timeout_s=60)
 """
 
@@ -83,8 +83,8 @@ def test_init_loads_no_tracker_no_server_and_no_arrays() -> None:
     loaded = loaded_after(
         "import otel_rl\n"
         "otel_rl.init(experiment='e', role='r', endpoint='http://127.0.0.1:9')\n"
-        "otel_rl.mlogger.log({'loss': 1.0}, step=1)\n"
-        "otel_rl.shutdown(timeout_s=0.1)"
+        "otel_rl.log({'loss': 1.0}, step=1)\n"
+        "otel_rl.finish(timeout_s=0.1)"
     )
     assert loaded == {"opentelemetry.sdk"}
 

@@ -20,7 +20,7 @@ def ours(caplog: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
 
 
 def test_a_worker_says_who_it_is(started: Sink) -> None:
-    otel_rl.mlogger.log({"loss": 1.0}, step=1)
+    otel_rl.log({"loss": 1.0}, step=1)
     assert otel_rl.flush(timeout_s=60)
     resource = started.measurements()[0].resource
     assert resource["rl.experiment.name"] == "exp"
@@ -34,7 +34,7 @@ def test_a_worker_says_who_it_is(started: Sink) -> None:
 
 def test_spans_and_measurements_are_of_one_instance(started: Sink) -> None:
     with trace.get_tracer("t").start_as_current_span("step"):
-        otel_rl.mlogger.log({"loss": 1.0}, step=1)
+        otel_rl.log({"loss": 1.0}, step=1)
     assert otel_rl.flush(timeout_s=60)
     started.wait(lambda sink: bool(sink.traces))
     (measured,) = started.measurements()
@@ -60,13 +60,13 @@ def test_the_same_init_again_does_nothing(started: Sink) -> None:
 def test_another_init_is_refused_with_the_way_out(started: Sink) -> None:
     with pytest.raises(ConfigError, match=r"already reports as trainer 0 of exp/default") as caught:
         otel_rl.init(experiment="other", role="trainer")
-    assert "shutdown()" in caught.value.hint
+    assert "finish()" in caught.value.hint
 
 
 def test_after_shutdown_another_worker_may_begin_and_instruments_live_on(started: Sink) -> None:
     gauge = metrics.get_meter("m").create_gauge("g")
     gauge.set(1.0)
-    assert otel_rl.shutdown(timeout_s=60)
+    assert otel_rl.finish(timeout_s=60)
     otel_rl.init(experiment="second", role="r", endpoint=started.url, export_interval_s=60)
     gauge.set(2.0)
     assert otel_rl.flush(timeout_s=60)
@@ -79,19 +79,19 @@ def test_after_shutdown_a_call_starts_no_worker_that_nobody_named(
 ) -> None:
     monkeypatch.setenv("OTEL_RL_EXPERIMENT", "exp")
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", started.url)
-    assert otel_rl.shutdown(timeout_s=60)
+    assert otel_rl.finish(timeout_s=60)
     before = session.GUARD.drops.counts().get(DropReason.NOT_STARTED, 0)
-    otel_rl.mlogger.log({"loss": 1.0, "reward": 2.0}, step=1)
+    otel_rl.log({"loss": 1.0, "reward": 2.0}, step=1)
     assert session.running() is None
     assert session.GUARD.drops.counts()[DropReason.NOT_STARTED] == before + 2
 
 
 def test_after_two_sessions_a_span_is_sent_once(started: Sink) -> None:
-    otel_rl.shutdown(timeout_s=60)
+    otel_rl.finish(timeout_s=60)
     otel_rl.init(experiment="second", role="r", endpoint=started.url, export_interval_s=60)
     with trace.get_tracer("t").start_as_current_span("once"):
         pass
-    otel_rl.shutdown(timeout_s=60)
+    otel_rl.finish(timeout_s=60)
     names = [
         span.name
         for request in started.traces
@@ -150,7 +150,7 @@ def test_a_file_of_a_signal_that_is_not_sent_may_be_missing(
     monkeypatch.setenv("OTEL_TRACES_EXPORTER", "none")
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_TRACES_CERTIFICATE", "/nowhere.pem")
     otel_rl.init(experiment="e", role="r", endpoint=sink.url)
-    assert otel_rl.shutdown(timeout_s=60)
+    assert otel_rl.finish(timeout_s=60)
 
 
 def test_a_worker_that_the_environment_starts_is_told_of_a_missing_file_too(
@@ -168,8 +168,8 @@ def test_a_disabled_sdk_records_and_sends_nothing(
 ) -> None:
     monkeypatch.setenv("OTEL_SDK_DISABLED", "true")
     otel_rl.init(experiment="e", role="r", endpoint=sink.url)
-    otel_rl.mlogger.log({"loss": 1.0}, step=1)
-    assert otel_rl.shutdown(timeout_s=60)
+    otel_rl.log({"loss": 1.0}, step=1)
+    assert otel_rl.finish(timeout_s=60)
     assert sink.requests == 0
 
 
@@ -178,9 +178,9 @@ def test_exporter_none_sends_no_metrics(
 ) -> None:
     monkeypatch.setenv("OTEL_METRICS_EXPORTER", "none")
     otel_rl.init(experiment="e", role="r", endpoint=sink.url)
-    otel_rl.mlogger.log({"loss": 1.0}, step=1)
+    otel_rl.log({"loss": 1.0}, step=1)
     metrics.get_meter("m").create_counter("c").add(1)
-    assert otel_rl.shutdown(timeout_s=60)
+    assert otel_rl.finish(timeout_s=60)
     assert sink.requests == 0
 
 
@@ -192,8 +192,8 @@ def test_an_exporter_that_otel_rl_does_not_have_is_said_in_init_and_gets_no_otlp
 ) -> None:
     monkeypatch.setenv("OTEL_METRICS_EXPORTER", "console")
     otel_rl.init(experiment="e", role="r", endpoint=sink.url)
-    otel_rl.mlogger.log({"loss": 1.0}, step=1)
-    assert otel_rl.shutdown(timeout_s=60)
+    otel_rl.log({"loss": 1.0}, step=1)
+    assert otel_rl.finish(timeout_s=60)
     assert sink.metrics == []
     (record,) = ours(caplog)
     assert record.message.startswith("OTEL_METRICS_EXPORTER=console: ")
@@ -225,10 +225,10 @@ def test_what_a_worker_has_lost_is_not_counted_again_by_the_next_one(sink: Sink)
     running = session.running()
     assert running is not None
     running.providers.spans.guard.drop(DropReason.TOO_LARGE, "lost", 5)
-    assert otel_rl.shutdown(timeout_s=60)
+    assert otel_rl.finish(timeout_s=60)
     otel_rl.init(experiment="e", role="second", endpoint=sink.url, export_interval_s=60)
     session.GUARD.drop(DropReason.NO_STAMP, "lost", 4)
-    assert otel_rl.shutdown(timeout_s=60)
+    assert otel_rl.finish(timeout_s=60)
     assert dropped_by_role(sink)["first"] >= 3
     assert dropped_by_role(sink)["second"] == 4
     assert "second" not in dropped_by_role(sink, "otel_rl.worker.spans.dropped")
@@ -248,7 +248,7 @@ def test_what_was_lost_under_a_guess_is_counted_once(
     assert otel_rl.flush(timeout_s=60)
     otel_rl.init(role="named")
     session.GUARD.drop(DropReason.NO_STAMP, "lost", 4)
-    assert otel_rl.shutdown(timeout_s=60)
+    assert otel_rl.finish(timeout_s=60)
     assert dropped_by_role(sink)["named"] == 4
 
 
@@ -262,7 +262,7 @@ def test_spans_are_exported_as_often_as_the_sdks_variable_says(
     assert running is not None
     assert running._spans is not None
     assert running._spans._exporter._interval_s == 0.25
-    assert otel_rl.shutdown(timeout_s=60)
+    assert otel_rl.finish(timeout_s=60)
 
 
 @pytest.mark.usefixtures("clean_environment")
@@ -274,8 +274,8 @@ def test_a_grpc_endpoint_without_a_scheme_is_reached_without_tls_if_that_is_said
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", receiver.server.address)
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_INSECURE", "true")
         otel_rl.init(experiment="e", role="r", export_interval_s=60)
-        otel_rl.mlogger.log({"loss": 1.0}, step=1)
-        assert otel_rl.shutdown(timeout_s=60)
+        otel_rl.log({"loss": 1.0}, step=1)
+        assert otel_rl.finish(timeout_s=60)
         assert receiver.journal.take()
 
 
@@ -315,10 +315,10 @@ def test_spans_that_end_after_shutdown_are_counted_by_the_next_worker(sink: Sink
     running = session.running()
     assert running is not None
     span = running.providers.tracer.get_tracer("t").start_span("s")
-    assert otel_rl.shutdown(timeout_s=60)
+    assert otel_rl.finish(timeout_s=60)
     span.end()
     otel_rl.init(experiment="e", role="second", endpoint=sink.url, export_interval_s=60)
-    assert otel_rl.shutdown(timeout_s=60)
+    assert otel_rl.finish(timeout_s=60)
     assert lost_spans(sink) == {"not_started": 1}
 
 
@@ -327,13 +327,13 @@ def test_spans_that_are_not_wanted_are_not_counted(
     sink: Sink, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     otel_rl.init(experiment="e", role="first", endpoint=sink.url, export_interval_s=60)
-    assert otel_rl.shutdown(timeout_s=60)
+    assert otel_rl.finish(timeout_s=60)
     monkeypatch.setenv("OTEL_TRACES_EXPORTER", "none")
     otel_rl.init(experiment="e", role="second", endpoint=sink.url, export_interval_s=60)
     running = session.running()
     assert running is not None
     running.providers.tracer.get_tracer("t").start_span("s").end()
-    assert otel_rl.shutdown(timeout_s=60)
+    assert otel_rl.finish(timeout_s=60)
     running.providers.tracer.get_tracer("t").start_span("s").end()
     assert lost_spans(sink) == {}
 
@@ -346,7 +346,7 @@ def test_a_launchers_place_that_is_none_is_said_once(
     monkeypatch.setenv("WORLD_SIZE", "4")
     for _ in range(2):
         otel_rl.init(experiment="e", role="trainer", endpoint=sink.url, export_interval_s=60)
-    assert otel_rl.shutdown(timeout_s=60)
+    assert otel_rl.finish(timeout_s=60)
     (record,) = ours(caplog)
     assert "RANK=9 with WORLD_SIZE=4" in record.message
     assert "OTEL_RL_INDEX" in record.message
@@ -359,7 +359,7 @@ def test_a_launchers_place_that_is_none_is_not_said_where_another_is_known(
     monkeypatch.setenv("RANK", "9")
     monkeypatch.setenv("WORLD_SIZE", "4")
     otel_rl.init(experiment="e", role="trainer", index=1, endpoint=sink.url)
-    assert otel_rl.shutdown(timeout_s=60)
+    assert otel_rl.finish(timeout_s=60)
     assert ours(caplog) == []
 
 
@@ -368,7 +368,7 @@ def test_flush_and_shutdown_before_init_do_nothing(
 ) -> None:
     with caplog.at_level(logging.WARNING):
         assert not otel_rl.flush(timeout_s=1)
-        assert otel_rl.shutdown(timeout_s=60)
+        assert otel_rl.finish(timeout_s=60)
     assert ours(caplog) == []
 
 
@@ -404,9 +404,9 @@ def test_an_exit_waits_for_an_endpoint_that_starts_only_if_one_was_named(
     otel_rl.init(experiment="exp", role="trainer", endpoint=endpoint, export_interval_s=60)
     running = session.running()
     assert running is not None
-    otel_rl.mlogger.log({"loss": 1.0})
+    otel_rl.log({"loss": 1.0})
     assert running.shutdown_at_exit() is waits
-    otel_rl.shutdown(timeout_s=0)
+    otel_rl.finish(timeout_s=0)
 
 
 @pytest.mark.parametrize(("timeout", "waits"), [("0.001", False), ("60", True)])
@@ -419,6 +419,6 @@ def test_an_exit_waits_as_long_as_the_user_says(
     otel_rl.init(endpoint="http://bridge.that.starts:4318", experiment="exp", role="trainer")
     running = session.running()
     assert running is not None
-    otel_rl.mlogger.log({"loss": 1.0})
+    otel_rl.log({"loss": 1.0})
     assert running.shutdown_at_exit() is waits
-    otel_rl.shutdown(timeout_s=0)
+    otel_rl.finish(timeout_s=0)

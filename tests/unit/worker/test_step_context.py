@@ -27,12 +27,12 @@ def library(value: float) -> None:
 
 
 def logged(value: float) -> None:
-    otel_rl.mlogger.log({"fill": value})
+    otel_rl.log({"fill": value})
 
 
 def later(value: float) -> None:
     """Log what a device has yet to compute."""
-    otel_rl.mlogger.log({"fill": value, "other": Late(value)})
+    otel_rl.log({"fill": value, "other": Late(value)})
 
 
 class Late:
@@ -80,8 +80,8 @@ def test_a_step_at_the_call_wins(started: Sink) -> None:
     with otel_rl.step(7):
         gauge.set(1.5, {"rl.loop.iteration": 3})
         gauge.set(2.5)
-        otel_rl.mlogger.log({"logged": 1.5}, step=4)
-        otel_rl.mlogger.log({"logged": 2.5})
+        otel_rl.log({"logged": 1.5}, step=4)
+        otel_rl.log({"logged": 2.5})
     assert steps_of(started) == [(1.5, 3), (2.5, 7)]
     assert [(m.value, m.step) for m in started.measurements("logged")] == [(1.5, 4), (2.5, 7)]
 
@@ -97,7 +97,7 @@ def test_without_spans_a_step_is_known_too(
         logged(2.5)
         assert steps_of(sink) == [(1.5, 7), (2.5, None)]
     finally:
-        otel_rl.shutdown(timeout_s=60)
+        otel_rl.finish(timeout_s=60)
 
 
 @pytest.mark.parametrize("record", RECORD)
@@ -198,7 +198,7 @@ def test_a_child_process_is_not_in_the_step_of_its_parent(started: Sink) -> None
 
 def test_samples_and_lineage_are_in_the_step_of_their_context(started: Sink) -> None:
     def stamp() -> str:
-        otel_rl.mlogger.log_samples([{"prompt": "1+1?"}])
+        otel_rl.log_samples([{"prompt": "1+1?"}])
         return lineage.stamp()
 
     stamps: list[str] = []

@@ -23,9 +23,9 @@ def sink(monkeypatch: pytest.MonkeyPatch) -> Iterator[Sink]:
         monkeypatch.setenv("OTEL_METRIC_EXPORT_INTERVAL", "60000")
         monkeypatch.setenv("OTEL_RL_PROVENANCE", "off")
         monkeypatch.setenv("OTEL_RL_CONSOLE", "off")
-        GUARD.drops.reset()
+        GUARD.forget()
         monkeypatch.setattr(GUARD, "_next_log_s", {})  # what is said here is news elsewhere
         yield serving
         wandb.finish()
-        otel_rl.shutdown(timeout_s=60)
-        GUARD.drops.reset()
+        otel_rl.finish(timeout_s=60)
+        GUARD.forget()

@@ -275,7 +275,7 @@ def test_the_device_s_clock_can_be_left_alone(
         train(cuda, 1)
         assert seconds(sink, 1)["backward"] < 5
     finally:
-        otel_rl.shutdown(timeout_s=60)
+        otel_rl.finish(timeout_s=60)
 
 
 def test_a_phase_that_outlives_its_step_takes_nothing_of_it(cuda: Cuda, started: Sink) -> None:

@@ -24,7 +24,7 @@ def a_process_of_its_own(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     GUARD.drops.reset()
     monkeypatch.setattr(GUARD, "_next_log_s", {})  # what is said here is news elsewhere
     yield
-    otel_rl.shutdown(timeout_s=1)
+    otel_rl.finish(timeout_s=1)
 
 
 @pytest.fixture
@@ -75,7 +75,7 @@ def test_init_says_all_that_it_is_told_of_the_run(sink: Sink) -> None:
 
 
 def test_init_says_that_the_run_runs_before_the_first_measurement(worker: Sink) -> None:
-    otel_rl.mlogger.log({"loss": 1.0}, step=1)
+    otel_rl.log({"loss": 1.0}, step=1)
     (start,) = said(worker)
     assert (start.name, about(start)) == (START, {})
     assert worker.order[0] == "/v1/logs"
@@ -114,7 +114,7 @@ def test_init_refuses_what_cannot_be_said(arguments: dict[str, object], message:
 
 def test_more_config_is_said_as_it_was_at_the_call(worker: Sink) -> None:
     config: dict[str, object] = {"lr": 1}
-    otel_rl.mlogger.log_config(config)
+    otel_rl.log_config(config)
     config["lr"] = 2
     assert about(said(worker, START)[-1]) == {"rl.experiment.config": {"lr": 1}}
 
@@ -123,7 +123,7 @@ def test_a_setting_that_is_too_large_is_left_out_and_counted(
     worker: Sink, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.WARNING, "otel_rl"):
-        otel_rl.mlogger.log_config({"lr": 1, "vocabulary": list(range(20_000))})
+        otel_rl.log_config({"lr": 1, "vocabulary": list(range(20_000))})
     assert about(said(worker, START)[-1]) == {"rl.experiment.config": {"lr": 1}}
     assert GUARD.drops.counts() == {DropReason.TOO_LARGE: 1}
     assert "left out: vocabulary" in caplog.text
@@ -140,7 +140,7 @@ def test_a_sample_keeps_its_fields_in_order_with_their_types(worker: Sink) -> No
         "judge": None,
         "logits": np.zeros(4),
     }
-    otel_rl.mlogger.log_samples([sample], step=7, name="validation")
+    otel_rl.log_samples([sample], step=7, name="validation")
     (event,) = said(worker, SAMPLE)
     assert about(event) == {"rl.loop.iteration": 7, "rl.sample.table": "validation"}
     assert isinstance(event.body, dict)
@@ -158,21 +158,21 @@ def test_a_sample_keeps_its_fields_in_order_with_their_types(worker: Sink) -> No
 
 def test_an_array_in_a_sample_has_the_value_of_the_call(worker: Sink) -> None:
     reward = np.array(1.0)
-    otel_rl.mlogger.log_samples([{"reward": reward}])
+    otel_rl.log_samples([{"reward": reward}])
     reward += 1
     (event,) = said(worker, SAMPLE)
     assert event.body == {"reward": 1.0}
 
 
 def test_a_long_text_is_cut_with_a_mark_and_counted(worker: Sink) -> None:
-    otel_rl.mlogger.log_samples([{"completion": "a" * 20_000}])
+    otel_rl.log_samples([{"completion": "a" * 20_000}])
     (event,) = said(worker, SAMPLE)
     assert event.body == {"completion": "a" * 16_384 + " [... 3616 characters cut]"}
     assert GUARD.drops.counts() == {DropReason.TEXT_CUT: 1}
 
 
 def test_all_texts_of_a_sample_have_a_bound_together(worker: Sink) -> None:
-    otel_rl.mlogger.log_samples([{str(number): "a" * 16_000 for number in range(6)}])
+    otel_rl.log_samples([{str(number): "a" * 16_000 for number in range(6)}])
     (event,) = said(worker, SAMPLE)
     assert isinstance(event.body, dict)
     assert sum(str(text).count("a") for text in event.body.values()) < 65_536 + 20
@@ -180,70 +180,83 @@ def test_all_texts_of_a_sample_have_a_bound_together(worker: Sink) -> None:
 
 
 def test_more_samples_than_a_call_takes_are_counted(worker: Sink) -> None:
-    otel_rl.mlogger.log_samples([{"n": number} for number in range(300)])
+    otel_rl.log_samples([{"n": number} for number in range(300)])
     assert [event.body for event in said(worker, SAMPLE)] == [{"n": n} for n in range(256)]
     assert GUARD.drops.counts() == {DropReason.TOO_MANY_SAMPLES: 44}
 
 
 def test_a_bad_sample_costs_itself_only(worker: Sink) -> None:
-    otel_rl.mlogger.log_samples([{"n": 1}, "text", {}, {"n": 2}])  # type: ignore[list-item]  # on purpose
+    otel_rl.log_samples([{"n": 1}, "text", {}, {"n": 2}])  # type: ignore[list-item]  # on purpose
     assert [event.body for event in said(worker, SAMPLE)] == [{"n": 1}, {"n": 2}]
     assert GUARD.drops.counts() == {DropReason.BAD_SAMPLE: 2}
 
 
 def test_names_of_tables_and_fields_are_printable(worker: Sink) -> None:
-    otel_rl.mlogger.log_samples([{"a\nb": 1, "": 2, "x" * 99: 3}], name=" \t")
+    otel_rl.log_samples([{"a\nb": 1, "": 2, "x" * 99: 3}], name=" \t")
     (event,) = said(worker, SAMPLE)
     assert event.body == {"a b": 1, "_": 2, "x" * 64: 3}
     assert event.attributes["rl.sample.table"] == "_"
 
 
 def test_samples_at_a_step_that_is_none_are_dropped(worker: Sink) -> None:
-    otel_rl.mlogger.log_samples([{"n": 1}], step="seven")  # type: ignore[arg-type]  # on purpose
+    otel_rl.log_samples([{"n": 1}], step="seven")  # type: ignore[arg-type]  # on purpose
     assert said(worker, SAMPLE) == []
     assert GUARD.drops.counts() == {DropReason.BAD_STEP: 1}
 
 
 @pytest.mark.parametrize("wrong", [7, "prompt", {"prompt": "a", "completion": "b"}, None])
 def test_what_is_no_list_of_samples_at_all_is_one_loss(worker: Sink, wrong: object) -> None:
-    otel_rl.mlogger.log_samples(wrong)  # type: ignore[arg-type]  # on purpose
+    otel_rl.log_samples(wrong)  # type: ignore[arg-type]  # on purpose
     assert said(worker, SAMPLE) == []
     assert GUARD.drops.counts() == {DropReason.BAD_SAMPLE: 1}
 
 
 @pytest.mark.parametrize("wrong", [7, "lr", [("lr", 1)], None])
 def test_a_config_that_is_no_mapping_is_one_loss(worker: Sink, wrong: object) -> None:
-    otel_rl.mlogger.log_config(wrong)  # type: ignore[arg-type]  # on purpose
+    otel_rl.log_config(wrong)  # type: ignore[arg-type]  # on purpose
     assert GUARD.drops.counts() == {DropReason.BAD_ATTRIBUTES: 1}
 
 
 def test_samples_beyond_the_room_are_counted_and_config_still_has_some(worker: Sink) -> None:
     text = "a" * 16_000
     for _ in range(4):
-        otel_rl.mlogger.log_samples([{"t": text, "u": text, "v": text}] * 256)
-    otel_rl.mlogger.log_config({"lr": 1})
+        otel_rl.log_samples([{"t": text, "u": text, "v": text}] * 256)
+    otel_rl.log_config({"lr": 1})
     assert about(said(worker, START)[-1]) == {"rl.experiment.config": {"lr": 1}}
     arrived = len(worker.events(SAMPLE))
     assert GUARD.drops.counts() == {DropReason.BUFFER_FULL: 1024 - arrived}
 
 
 def test_the_end_of_a_run_is_said_after_what_was_measured_before_it(worker: Sink) -> None:
-    otel_rl.mlogger.log({"loss": 1.0}, step=1)
-    otel_rl.end_experiment("aborted")
-    (end,) = said(worker, END)
+    otel_rl.log({"loss": 1.0}, step=1)
+    assert otel_rl.finish("aborted", timeout_s=60)
+    (end,) = worker.events(END)
     assert about(end) == {"rl.experiment.status": "aborted"}
-    assert worker.order[-2:] == ["/v1/metrics", "/v1/logs"]
+    assert [event.name for event in worker.events()][-2:] == [END, BYE]
+    assert worker.order.index("/v1/metrics") < len(worker.order) - 2
+    otel_rl.log({"loss": 1.0}, step=2)
+    assert GUARD.drops.counts() == {DropReason.NOT_STARTED: 1}
+
+
+def test_a_worker_whose_error_ends_the_run_has_failed(worker: Sink) -> None:
+    try:
+        raise ValueError("x")
+    except ValueError:
+        assert otel_rl.finish("crashed", timeout_s=60)
+    (end,), (bye,) = worker.events(END), worker.events(BYE)
+    assert about(end) == {"rl.experiment.status": "crashed"}
+    assert about(bye) == {"rl.worker.status": "failed", "error.type": "ValueError"}
 
 
 def test_a_status_that_is_none_is_not_said(worker: Sink) -> None:
-    otel_rl.end_experiment("done")
-    assert said(worker, END) == []
+    assert otel_rl.finish("done", timeout_s=60)
+    assert worker.events(END) == []
     assert GUARD.drops.counts() == {DropReason.BAD_STATUS: 1}
 
 
 def test_a_worker_says_goodbye_after_everything_else(worker: Sink) -> None:
-    otel_rl.mlogger.log({"loss": 1.0}, step=1)
-    assert otel_rl.shutdown(timeout_s=60)
+    otel_rl.log({"loss": 1.0}, step=1)
+    assert otel_rl.finish(timeout_s=60)
     bye = worker.events()[-1]
     assert (bye.name, about(bye)) == (BYE, {"rl.worker.status": "complete"})
     assert worker.order[-2:] == ["/v1/metrics", "/v1/logs"]
@@ -253,7 +266,7 @@ def test_a_goodbye_names_the_error_that_nobody_caught(
     worker: Sink, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "last_value", ConfigError("x"), raising=False)
-    assert otel_rl.shutdown(timeout_s=60)
+    assert otel_rl.finish(timeout_s=60)
     assert about(worker.events(BYE)[0]) == {
         "rl.worker.status": "failed",
         "error.type": "otel_rl.errors.ConfigError",
@@ -263,15 +276,15 @@ def test_a_goodbye_names_the_error_that_nobody_caught(
 def test_an_error_at_a_prompt_is_no_failure(worker: Sink, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "last_value", ValueError(), raising=False)
     monkeypatch.setattr(sys, "ps1", ">>> ", raising=False)
-    assert otel_rl.shutdown(timeout_s=60)
+    assert otel_rl.finish(timeout_s=60)
     assert about(worker.events(BYE)[0]) == {"rl.worker.status": "complete"}
 
 
 @pytest.mark.usefixtures("worker")
 def test_every_event_of_a_process_has_an_id_of_its_own_over_sessions(sink: Sink) -> None:
-    otel_rl.shutdown(timeout_s=60)
+    otel_rl.finish(timeout_s=60)
     otel_rl.init(experiment="exp", role="trainer", endpoint=sink.url)
-    otel_rl.shutdown(timeout_s=60)
+    otel_rl.finish(timeout_s=60)
     assert [event.name for event in sink.events()] == [START, BYE, START, BYE]
     ids = [str(event.attributes["log.record.uid"]) for event in sink.events()]
     instances = {uid.rpartition("/")[0] for uid in ids}
@@ -282,9 +295,9 @@ def test_every_event_of_a_process_has_an_id_of_its_own_over_sessions(sink: Sink)
 
 @pytest.mark.usefixtures("clean_environment")
 def test_without_a_worker_what_is_said_is_counted_and_does_not_raise() -> None:
-    otel_rl.mlogger.log_config({"lr": 1})
-    otel_rl.mlogger.log_samples([{"n": 1}])
-    otel_rl.end_experiment()
+    otel_rl.log_config({"lr": 1})
+    otel_rl.log_samples([{"n": 1}])
+    otel_rl.finish("complete")
     assert GUARD.drops.counts() == {DropReason.NOT_STARTED: 3}
 
 
@@ -294,8 +307,8 @@ def test_an_endpoint_without_logs_costs_events_only(
     worker.answer_events = lambda _number: (404, {}, b"")
     with caplog.at_level(logging.WARNING, "otel_rl"):
         for step in range(3):
-            otel_rl.mlogger.log_samples([{"n": step}])
-            otel_rl.mlogger.log({"loss": 1.0}, step=step)
+            otel_rl.log_samples([{"n": step}])
+            otel_rl.log({"loss": 1.0}, step=step)
             assert otel_rl.flush(timeout_s=60)
     assert [m.step for m in worker.measurements("loss")] == [0, 1, 2]
     assert GUARD.drops.counts() == {DropReason.REJECTED: 3}
@@ -304,8 +317,8 @@ def test_an_endpoint_without_logs_costs_events_only(
 
 def test_an_endpoint_whose_logs_are_away_keeps_no_measurement_back(worker: Sink) -> None:
     worker.answer_events = lambda _number: (503, {}, b"")
-    otel_rl.mlogger.log_config({"lr": 1})
-    otel_rl.mlogger.log({"loss": 1.0}, step=1)
+    otel_rl.log_config({"lr": 1})
+    otel_rl.log({"loss": 1.0}, step=1)
     assert not otel_rl.flush(timeout_s=0.3)
     worker.wait(lambda got: bool(got.measurements("loss")))  # on its way, if not there yet
     assert [m.step for m in worker.measurements("loss")] == [1]
@@ -317,8 +330,8 @@ def test_an_endpoint_whose_logs_are_away_keeps_no_measurement_back(worker: Sink)
 def test_events_may_be_switched_off(sink: Sink, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OTEL_LOGS_EXPORTER", "none")
     otel_rl.init(experiment="exp", role="trainer", endpoint=sink.url, config={"lr": 1})
-    otel_rl.mlogger.log({"loss": 1.0}, step=1)
-    assert otel_rl.shutdown(timeout_s=60)
+    otel_rl.log({"loss": 1.0}, step=1)
+    assert otel_rl.finish(timeout_s=60)
     assert sink.event_requests == 0
 
 
@@ -328,8 +341,8 @@ def test_events_may_go_elsewhere(sink: Sink, monkeypatch: pytest.MonkeyPatch) ->
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", sink.url)
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_LOGS_ENDPOINT", f"{elsewhere.url}/v1/logs")
         otel_rl.init(experiment="exp", role="trainer")
-        otel_rl.mlogger.log({"loss": 1.0}, step=1)
-        assert otel_rl.shutdown(timeout_s=60)
+        otel_rl.log({"loss": 1.0}, step=1)
+        assert otel_rl.finish(timeout_s=60)
         assert [event.name for event in elsewhere.events()] == [START, BYE]
         assert (sink.event_requests, elsewhere.requests) == (0, 0)
 
@@ -338,7 +351,7 @@ def test_events_may_go_elsewhere(sink: Sink, monkeypatch: pytest.MonkeyPatch) ->
 def test_many_samples_go_in_requests_that_a_server_takes(sink: Sink) -> None:
     otel_rl.init(experiment="exp", role="trainer", endpoint=sink.url, export_interval_s=60)
     text = "é" * 16_000
-    otel_rl.mlogger.log_samples([{"n": n, "t": text, "u": text} for n in range(200)])
+    otel_rl.log_samples([{"n": n, "t": text, "u": text} for n in range(200)])
     assert otel_rl.flush(timeout_s=60)
     bodies = [event.body for event in sink.events(SAMPLE)]
     assert [body["n"] for body in bodies if isinstance(body, dict)] == list(range(200))
@@ -347,8 +360,8 @@ def test_many_samples_go_in_requests_that_a_server_takes(sink: Sink) -> None:
 
 def test_a_sample_within_a_span_carries_its_ids(worker: Sink) -> None:
     with trace.get_tracer("t").start_as_current_span("score") as span:
-        otel_rl.mlogger.log_samples([{"reward": 1.0}], step=1)
-    otel_rl.mlogger.log_samples([{"reward": 0.0}], step=1)
+        otel_rl.log_samples([{"reward": 1.0}], step=1)
+    otel_rl.log_samples([{"reward": 0.0}], step=1)
     assert otel_rl.flush(timeout_s=60)
     records = [
         record

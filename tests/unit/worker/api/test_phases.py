@@ -666,7 +666,7 @@ def test_a_step_is_a_trace_of_its_own_linked_to_the_span_around_it(started: Sink
 
 def test_what_is_measured_within_a_phase_knows_its_span(started: Sink) -> None:
     with otel_rl.step(1), otel_rl.phase("train"):
-        otel_rl.mlogger.log({"loss": 1.0}, step=1)
+        otel_rl.log({"loss": 1.0}, step=1)
     (loss,) = arrived(started, "loss")
     assert loss.span_id == spans(started)["rl.train"].span_id.hex()
 
@@ -702,7 +702,7 @@ def without_traces(
     monkeypatch.setenv("OTEL_TRACES_EXPORTER", "none")
     otel_rl.init(experiment="e", role="r", endpoint=sink.url, export_interval_s=60)
     yield sink
-    otel_rl.shutdown(timeout_s=60)
+    otel_rl.finish(timeout_s=60)
 
 
 def test_where_no_spans_are_wanted_none_are_made(without_traces: Sink) -> None:
@@ -783,4 +783,4 @@ def test_a_phase_starts_a_worker_that_the_environment_names(
     found = spans(sink)
     assert set(found) == {"rl.loop", "rl.train"}
     assert "train" in seconds(sink, 1)
-    otel_rl.shutdown(timeout_s=60)
+    otel_rl.finish(timeout_s=60)

@@ -42,17 +42,17 @@ def environment(
     monkeypatch.setattr(session, "_has_ended", False)  # by the sessions of other tests
     GUARD.drops.reset()
     yield sink
-    otel_rl.shutdown(timeout_s=60)
+    otel_rl.finish(timeout_s=60)
     GUARD.drops.reset()
 
 
 def log(value: float) -> None:
-    otel_rl.mlogger.log({"rl.train.loss": value}, step=1)
+    otel_rl.log({"rl.train.loss": value}, step=1)
 
 
 def trials(sink: Sink) -> list[tuple[object, object, float]]:
     """Trial, role and value of each measurement."""
-    assert otel_rl.flush(timeout_s=60) or otel_rl.shutdown()
+    assert otel_rl.flush(timeout_s=60) or otel_rl.finish()
     return [
         (m.resource["rl.trial.name"], m.resource["rl.worker.role"], m.value)
         for m in sink.measurements("rl.train.loss")
@@ -89,7 +89,7 @@ def test_a_worker_that_began_before_goes_on_in_each_trial_and_after(environment:
 
 def configs(sink: Sink) -> dict[object, dict[str, object]]:
     """Config of each trial, as a bridge merges what it is told."""
-    assert otel_rl.flush(timeout_s=60) or otel_rl.shutdown()
+    assert otel_rl.flush(timeout_s=60) or otel_rl.finish()
     found: dict[object, dict[str, object]] = {}
     for key in ("rl.experiment.config_defaults", "rl.experiment.config"):
         for event in sink.events("rl.experiment.start"):
@@ -177,8 +177,8 @@ def test_a_program_overrides_the_config_of_its_environment(
 ) -> None:
     monkeypatch.setenv("OTEL_RL_CONFIG", '{"model": "tiny", "lr": 0}')
     otel_rl.init(role="trainer", config={"lr": 1})
-    otel_rl.mlogger.log_config({"lr": 2})
-    otel_rl.mlogger.log_config({"layers": 3})
+    otel_rl.log_config({"lr": 2})
+    otel_rl.log_config({"layers": 3})
     assert configs(environment) == {"monday": {"model": "tiny", "lr": 2, "layers": 3}}
 
 
@@ -329,7 +329,7 @@ def test_trials_wait_once_for_an_endpoint_that_does_not_answer(
 
 def test_a_worker_that_the_program_has_ended_stays_ended(environment: Sink) -> None:
     otel_rl.init(role="trainer")
-    otel_rl.shutdown(timeout_s=60)
+    otel_rl.finish(timeout_s=60)
     with trial("lr_0"):
         log(1)
     assert environment.measurements("rl.train.loss") == []

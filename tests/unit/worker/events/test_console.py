@@ -218,11 +218,11 @@ def test_a_worker_sends_its_console_until_it_ends(
         serve(Sink()) as sink,
     ):
         otel_rl.init(experiment="exp", role="trainer", endpoint=sink.url, export_interval_s=60)
-        otel_rl.mlogger.log({"loss": 1.0}, step=1)
+        otel_rl.log({"loss": 1.0}, step=1)
         print("hello")
         assert otel_rl.flush(timeout_s=60)
         print("bye", end="", file=sys.stderr)
-        assert otel_rl.shutdown(timeout_s=60)
+        assert otel_rl.finish(timeout_s=60)
         events = sink.events("rl.worker.console")
         assert [(event.attributes["log.iostream"], event.body) for event in events] == [
             ("stdout", "hello"),

@@ -115,7 +115,7 @@ def reporting(sink: Sink, clean_environment: None) -> Iterator[Callable[..., Non
         )
 
     yield start
-    otel_rl.shutdown(timeout_s=60)
+    otel_rl.finish(timeout_s=60)
 
 
 def test_a_step_has_the_mfu_of_its_tokens_time_and_devices(

@@ -400,7 +400,7 @@ def test_init_samples_and_shutdown_ends_it(
     try:
         sink.wait(lambda s: len(s.measurements("hw.gpu.utilization")) >= 2, TIMEOUT_S)
     finally:
-        otel_rl.shutdown(timeout_s=TIMEOUT_S)
+        otel_rl.finish(timeout_s=TIMEOUT_S)
     found = sink.measurements("hw.gpu.utilization")
     assert {m.attributes["hw.id"] for m in found} == {uuid_of(0), uuid_of(1)}
     assert {(m.resource["rl.worker.index"], m.step) for m in found} == {(3, None)}
@@ -412,11 +412,11 @@ import multiprocessing, otel_rl
 
 def child():
     otel_rl.init(experiment="exp", role="child")
-    otel_rl.mlogger.log({"alive": 1.0}, step=1)
+    otel_rl.log({"alive": 1.0}, step=1)
     started.wait(60)
 
 otel_rl.init(experiment="exp", role="trainer")
-otel_rl.mlogger.log({"alive": 1.0}, step=1)
+otel_rl.log({"alive": 1.0}, step=1)
 context = multiprocessing.get_context("fork")
 started = context.Event()
 forked = context.Process(target=child)

@@ -84,7 +84,7 @@ def test_a_device_that_hangs_holds_back_its_own_numbers_only(
 def test_rows_of_the_logger_wait_for_their_numbers_on_a_device_only(
     cuda: Cuda, started: Sink
 ) -> None:
-    otel_rl.mlogger.log({"loss": cuda.tensor(0.5), "reward": 1.0}, step=3)
+    otel_rl.log({"loss": cuda.tensor(0.5), "reward": 1.0}, step=3)
     assert not otel_rl.flush(timeout_s=0.5)
     wait_until(
         lambda: [m.name for m in started.measurements() if m.step == 3] == ["reward"], timeout_s=60
@@ -111,7 +111,7 @@ def test_the_receiver_waits_for_the_numbers_of_a_device(
 
 
 def test_a_flush_waits_for_the_device(cuda: Cuda, started: Sink) -> None:
-    otel_rl.mlogger.log({"loss": cuda.tensor(0.5)}, step=1)
+    otel_rl.log({"loss": cuda.tensor(0.5)}, step=1)
     device = threading.Timer(0.5, cuda.run)
     device.start()
     assert otel_rl.flush(timeout_s=60)

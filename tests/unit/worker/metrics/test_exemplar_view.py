@@ -4,7 +4,7 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
 from opentelemetry.sdk.metrics import AlwaysOnExemplarFilter, MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
-import otel_rl
+from otel_rl.sdk import exact_view
 from otel_rl.signals import Signal
 from otel_rl.worker.otlp.intervals import Intervals
 from otel_rl.worker.otlp.request_packer import RequestPacker
@@ -25,7 +25,7 @@ def exact_provider() -> tuple[MeterProvider, InMemoryMetricReader]:
     reader = InMemoryMetricReader()
     provider = MeterProvider(
         [reader],
-        views=[otel_rl.exact_view()],
+        views=[exact_view()],
         exemplar_filter=AlwaysOnExemplarFilter(),
         shutdown_on_exit=False,
     )

@@ -620,7 +620,7 @@ def test_values_that_are_logged_with_a_step_tell_it(started: Sink) -> None:
     tokens = provider.get_meter("m").create_counter("tokens")
     for number in range(3):
         tokens.add(10)
-        otel_rl.mlogger.log({"loss": 0.5}, step=number)
+        otel_rl.log({"loss": 0.5}, step=number)
     assert otel_rl.flush(timeout_s=30)
     found = {one.step: one.value for one in found_in(started.metrics) if one.value}
     assert found == {1: 10, 2: 10}

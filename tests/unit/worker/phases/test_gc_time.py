@@ -115,5 +115,5 @@ def test_a_worker_that_has_ended_leaves_no_callback(sink: Sink, clean_environmen
     for _ in range(2):
         otel_rl.init(experiment="e", role="trainer", endpoint=sink.url, export_interval_s=60)
         assert len(gc.callbacks) == len(before) + 1
-        assert otel_rl.shutdown(timeout_s=60)
+        assert otel_rl.finish(timeout_s=60)
         assert gc.callbacks == before

@@ -132,17 +132,17 @@ def test_a_program_with_its_own_provider_is_told_how_to_keep_every_measurement(
         "metrics.set_meter_provider(MeterProvider())\n"
         "import otel_rl\n"
         "otel_rl.init(experiment='e', role='r')\n"
-        "otel_rl.mlogger.log({'loss': 1.0}, step=1)\n",
+        "otel_rl.log({'loss': 1.0}, step=1)\n",
         OTEL_EXPORTER_OTLP_ENDPOINT=sink.url,
     )
     assert finished.returncode == 0
-    assert finished.stderr.count("otel_rl.exact_view()") == 1
+    assert finished.stderr.count("otel_rl.sdk.exact_view()") == 1
     assert [m.name for m in sink.measurements()] == ["loss"]
 
 
 def test_mlogger_alone_starts_a_session_from_the_environment(sink: Sink) -> None:
     finished = run(
-        "import otel_rl\notel_rl.mlogger.log({'loss': 1.0}, step=1)\n",
+        "import otel_rl\notel_rl.log({'loss': 1.0}, step=1)\n",
         OTEL_RL_EXPERIMENT="e",
         OTEL_RL_ROLE="reward",
         OTEL_EXPORTER_OTLP_ENDPOINT=sink.url,

@@ -145,7 +145,7 @@ def test_a_worker_keeps_no_spans_of_steps_that_are_left_out(
         pass
     # The process knew of no version yet when it took the first weights.
     assert span_names(sink) == {"rl.sync"}
-    otel_rl.shutdown(timeout_s=60)
+    otel_rl.finish(timeout_s=60)
 
 
 @pytest.mark.usefixtures("clean_environment")

@@ -1,13 +1,12 @@
 """Colocated: who holds the GPUs, and what each phase had of them."""
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 import otel_rl
 from otel_rl.worker.gpu.nvml import Reading
@@ -171,7 +170,7 @@ def test_a_turn_is_sampled_and_has_a_span(
         experiment="exp", role="trainer", endpoint=sink.url, export_interval_s=0.05, gpu=True
     )
     try:
-        with otel_rl.gpu_owner("train"):
+        with otel_rl.phase("train", gpu=True):
             sink.wait(lambda s: bool(s.measurements("hw.power")), TIMEOUT_S)
         wait_until(
             lambda: {"rl.gpu.owner.time", "rl.gpu.owner.busy_time"} <= sums_of(sink, "train"),
@@ -181,7 +180,7 @@ def test_a_turn_is_sampled_and_has_a_span(
         assert otel_rl.flush(timeout_s=TIMEOUT_S)
         sink.wait(lambda s: bool(s.traces), TIMEOUT_S)
     finally:
-        otel_rl.shutdown(timeout_s=TIMEOUT_S)
+        otel_rl.finish(timeout_s=TIMEOUT_S)
     spans = [
         (span.name, pairs(span.attributes))
         for request in sink.traces
@@ -189,7 +188,7 @@ def test_a_turn_is_sampled_and_has_a_span(
         for scope in resource.scope_spans
         for span in scope.spans
     ]
-    assert spans == [("rl.gpu.owner", {"rl.gpu.owner": "train"})]
+    assert [(name, has["rl.gpu.owner"]) for name, has in spans] == [("rl.train", "train")]
 
 
 def sums_of(sink: Sink, phase: str) -> set[str]:
@@ -206,7 +205,7 @@ def sums_of(sink: Sink, phase: str) -> set[str]:
 
 
 def test_without_sampling_the_time_of_a_turn_is_counted(started: Sink) -> None:
-    with otel_rl.gpu_owner("generate"):
+    with otel_rl.phase("generate", gpu=True):
         pass
     assert otel_rl.flush(timeout_s=TIMEOUT_S)
     (point,) = [
@@ -222,35 +221,31 @@ def test_without_sampling_the_time_of_a_turn_is_counted(started: Sink) -> None:
     assert point.as_double > 0
 
 
-def test_a_step_tells_when_each_phase_took_over(started: Sink) -> None:
+def test_a_phase_without_gpus_holds_none(started: Sink) -> None:
+    @otel_rl.phase("evict", gpu=True)
+    def evict() -> None:
+        with otel_rl.phase("reward"):
+            pass
+
+    before = gpu_phases_of(started)
     with otel_rl.step(7):
-        with otel_rl.gpu_owner("generate"):
-            pass
-        with otel_rl.gpu_owner("offload"):
-            pass
+        evict()
+    assert gpu_phases_of(started) - before == {"evict"}
+
+
+def gpu_phases_of(sink: Sink) -> set[object]:
     assert otel_rl.flush(timeout_s=TIMEOUT_S)
-    started.wait(lambda s: "rl.loop" in events_of(s), TIMEOUT_S)
-    told = events_of(started)["rl.loop"]
-    assert [pairs(event.attributes) for event in told] == [
-        {"rl.gpu.owner": "generate"},
-        {"rl.gpu.owner": "offload"},
-    ]
-    assert {event.name for event in told} == {"rl.gpu.owner"}
-    assert told[0].time_unix_nano <= told[1].time_unix_nano
-
-
-def events_of(sink: Sink) -> Mapping[str, Sequence[Span.Event]]:
-    """By the name of the span, of what has ended."""
     return {
-        span.name: span.events
-        for request in list(sink.traces)
-        for resource in request.resource_spans
-        for scope in resource.scope_spans
-        for span in scope.spans
-        if span.end_time_unix_nano
+        pairs(point.attributes)["rl.gpu.owner"]
+        for request in sink.metrics
+        for resource in request.resource_metrics
+        for scope in resource.scope_metrics
+        for metric in scope.metrics
+        if metric.name == "rl.gpu.owner.time"
+        for point in metric.sum.data_points
     }
 
 
 def test_without_a_session_a_turn_changes_nothing(clean_environment: None) -> None:
-    with otel_rl.gpu_owner("train"):
+    with otel_rl.phase("train", gpu=True):
         pass
