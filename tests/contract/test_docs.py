@@ -249,7 +249,7 @@ def test_python_examples_run_and_report(run_of_examples: Path, name: str) -> Non
 
 @pytest.mark.slow
 @pytest.mark.process
-def test_the_readme_says_the_same_with_otel_and_with_mlogger(run_of_examples: Path) -> None:
+def test_the_readme_says_the_same_with_log_and_with_otel(run_of_examples: Path) -> None:
     def losses(name: str) -> list[tuple[int, float]]:
         rows = values(run_of_examples, name)
         return [(step, row["trainer/loss"]) for step, row in rows if "trainer/loss" in row]
@@ -262,8 +262,65 @@ def test_the_readme_says_the_same_with_otel_and_with_mlogger(run_of_examples: Pa
 @pytest.mark.process
 def test_the_quickstart_makes_the_rows_that_it_shows(run_of_examples: Path) -> None:
     rows = values(run_of_examples, "quickstart-0")
-    assert [step for step, row in rows if "trainer/loss" in row] == list(range(1, 21))
-    assert {"trainer/tokens", "trainer/tokens/rate"} <= {key for _, row in rows for key in row}
+    each = {
+        "trainer/loss",
+        "trainer/length",
+        "trainer/tokens/rate",
+        "trainer/iteration/duration",
+    }
+    assert [step for step, row in rows if each <= row.keys()] == list(range(1, 21))
+    assert {row["trainer/loss"] * step for step, row in rows if each <= row.keys()} == {1.0}
+
+
+@pytest.mark.slow
+@pytest.mark.process
+def test_the_examples_of_the_worker_give_the_keys_of_their_comments(run_of_examples: Path) -> None:
+    commented = {
+        name: set(re.findall(r"trainer/[\w/]+(?= at step|,|$)", code, re.MULTILINE))
+        for name, code in EXAMPLES.items()
+        if name.startswith("worker-") and "# trainer/" in code
+    }
+    assert len(commented) >= 4
+    given = {
+        name: {
+            (step, key, value)
+            for step, row in values(run_of_examples, name)
+            for key, value in row.items()
+            if key in keys
+        }
+        for name, keys in commented.items()
+    }
+    assert {name: {key for _, key, _ in given[name]} for name in given} == commented
+    assert given["worker-1"] == {
+        (12, "trainer/eval/score", 0.5),
+        (12, "trainer/loss", 0.42),
+        (12, "trainer/policy/kl/reference", 0.02),
+        (13, "trainer/loss", 0.4),
+    }
+
+
+@pytest.mark.slow
+@pytest.mark.process
+def test_no_example_waits_for_a_worker_that_does_not_come(run_of_examples: Path) -> None:
+    missing = {
+        name: step
+        for name in EXAMPLES
+        if name not in NO_WORKERS
+        for step, row in values(run_of_examples, name)
+        if row.get("service/trainer/alive", 0) < row.get("service/trainer/expected", 0)
+    }
+    assert missing == {}
+
+
+def test_no_example_says_a_step_twice() -> None:
+    twice = [
+        name
+        for name, code in EXAMPLES.items()
+        if re.search(
+            r"^( *)(async )?with otel_rl\.step\(.*\n(?:\1 .*\n)*?\1 .*step=", code, re.MULTILINE
+        )
+    ]
+    assert twice == []
 
 
 @pytest.mark.slow

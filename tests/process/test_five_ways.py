@@ -19,7 +19,7 @@ from tests.wandb_server import WandbServer
 pytestmark = pytest.mark.process
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "five_ways"
-REPORTING = ("otel_api", "with_mlogger", "drop_in", "instrumented")
+REPORTING = ("otel_api", "with_log", "drop_in", "instrumented")
 RUN = "five-ways"
 
 LAUNCH = """
