@@ -17,17 +17,19 @@ All rules, in order:
 5. The values of the remaining attributes follow, in the order of the attributes' names; their
   colons become slashes, too. Attributes that identify the GPU are left out. The overflow point of
   an SDK, ``otel.metric.overflow``, is ``overflow``.
-6. Any character that is not a letter, a digit, ``_``, ``-``, ``.`` or ``@`` becomes ``_x<code point
-  in hex>_``. So does an underscore that would look like the beginning of that. A key that would not
-  begin with a letter gets the prefix ``x_``.
+6. A key is printable and reads as its metric: ``Train Loss``, ``acc@1`` and letters of any script
+  stay. What is not printable, a space at either end of a segment, a slash within one, and asterisks
+  and backslashes, which have a meaning in W&B, become ``_x<code point in hex>_``. So do the dots of
+  a segment of dots, and an underscore that would look like the beginning of an escape. A key that
+  would not begin with a letter gets the prefix ``x_``. A tracker that refuses more maps it itself.
 
 A statistic is one more suffix (``/max``, ``/p99``, ``/rate``). The series of a single worker is
 under ``workers/<role>/<index>/...``, with the rest of the key as above.
 
 Rules 1 to 5 make a path, ``metric_path``, and rule 6 a key of it that ``read_key`` turns back. Two
 metrics have one key only if they have one path: ``a.b`` and ``a/b``. The second one then gets a
-last segment ``_xh<digits>_``, a digest of its whole identity. A key of more than ``MAX_KEY_LENGTH``
-characters, for a table ``MAX_TABLE_KEY_LENGTH``, is cut, and ends in such a segment as well.
+last segment ``_xh<digits>_``, a digest of its whole identity. A key of more than ``MAX_KEY_BYTES``
+in UTF-8, for a table ``MAX_TABLE_KEY_BYTES``, is cut, and ends in such a segment as well.
 """
 
 import hashlib
@@ -41,8 +43,8 @@ from otel_rl.semconv import names
 __all__ = [
     "DIAGNOSIS_ALERT",
     "DIAGNOSIS_CAUSE",
-    "MAX_KEY_LENGTH",
-    "MAX_TABLE_KEY_LENGTH",
+    "MAX_KEY_BYTES",
+    "MAX_TABLE_KEY_BYTES",
     "NO_FINDING",
     "OVERFLOW",
     "alert_text",
@@ -64,20 +66,21 @@ DIAGNOSIS_ALERT = "diagnosis/alert"
 NO_FINDING = "none"
 """Value of these labels after a finding is withdrawn: trackers keep the last value of a label."""
 
-MAX_KEY_LENGTH = 1024
-"""Length of a key without its statistic, in characters, all of them ASCII."""
+MAX_KEY_BYTES = 1024
+"""Length of a key without its statistic, in bytes of UTF-8."""
 
-MAX_TABLE_KEY_LENGTH = 56
-"""Length of the key of a table. W&B limits artifact names to 128 characters, and a table's contains
-the id of the run, up to 64, and the key.
+MAX_TABLE_KEY_BYTES = 56
+"""Length of the key of a table in bytes. W&B limits artifact names to 128 characters, and a table's
+contains the id of the run, up to 64, and the key.
 """
 
 OVERFLOW = ("otel.metric.overflow", "true")
 """Only attribute of the overflow point of an SDK, as name and text."""
 
-# The second alternative is an underscore that would be read as the beginning of an escape, as it
-# stands or before an escaped character.
-_UNSAFE = re.compile(r"[^A-Za-z0-9_.@-]|_(?=xh?[0-9a-f]+(?:_|[^A-Za-z0-9_.@-]))")
+# In a segment whose forbidden characters are NUL: these, a space at either end, and an underscore
+# that would be read as the beginning of an escape, as it stands or before an escaped character.
+_UNSAFE = re.compile(r"\0|\A | \Z|_(?=xh?[0-9a-f]+(?:_|\0| \Z))")
+_FORBIDDEN = frozenset("/*\\")
 _ESCAPED = re.compile(r"_x([0-9a-f]+)_")
 _VARIANT = re.compile(r"_xh[0-9a-f]+_")
 _ONLY_DOTS = re.compile(r"\.+")
@@ -120,7 +123,7 @@ def tracker_key(role: str, name: str, attributes: Iterable[tuple[str, str]] = ()
     """
     attributes = tuple(attributes)
     is_table = any(key == names.RL_SAMPLE_TABLE for key, _ in attributes)
-    limit = MAX_TABLE_KEY_LENGTH if is_table else MAX_KEY_LENGTH
+    limit = MAX_TABLE_KEY_BYTES if is_table else MAX_KEY_BYTES
     return _key(metric_path(role, name, attributes), limit)
 
 
@@ -220,16 +223,21 @@ def _key(path: Sequence[str], limit: int) -> str:
 
 
 def _begins_well(key: str) -> bool:
-    return key[:1].isascii() and key[:1].isalpha() and not key.startswith("x_")
+    return key[:1].isalpha() and not key.startswith("x_")
 
 
 def _escaped(segment: str) -> str:
     if _ONLY_DOTS.fullmatch(segment):
         return "_x2e_" * len(segment)
-    return _UNSAFE.sub(lambda character: f"_x{ord(character[0]):x}_", segment)
+    marked = "".join(
+        character if character.isprintable() and character not in _FORBIDDEN else "\0"
+        for character in segment
+    )
+    return _UNSAFE.sub(lambda found: f"_x{ord(segment[found.start()]):x}_", marked)
 
 
-def _cut(key: str, limit: int = MAX_KEY_LENGTH) -> str:
-    if len(key) <= limit:
+def _cut(key: str, limit: int = MAX_KEY_BYTES) -> str:
+    as_bytes = key.encode()
+    if len(as_bytes) <= limit:
         return key
-    return variant_key(key[: limit - 20].rstrip("/"), key)
+    return variant_key(as_bytes[: limit - 20].decode(errors="ignore").rstrip("/ "), key)

@@ -35,7 +35,10 @@ import otel_rl
 otel_rl.init(role="trainer")
 for step in range(20):
     otel_rl.log({"loss": 1 / (step + 1), "odd": float("nan") if step == 7 else step}, step=step)
+    otel_rl.log({"Train Loss": 0.5, "reward (mean)": 1, "损失": 2}, step=step)
+    otel_rl.log({"acc@1": 0.3, "50%": 4}, step=step)
 """
+NAMES = ("loss", "odd", "Train Loss", "reward (mean)", "损失", "acc@1", "50%")
 
 AXES = {"attempt", "policy_version", MARK}
 
@@ -101,6 +104,7 @@ def test_a_run_is_the_same_in_five_trackers(tmp_path: Path) -> None:
     )
     assert done.status == 0, done.err
     assert check_same(tmp_path, "five") >= 20
+    assert {f"trainer/{name}" for name in NAMES} <= jsonl_rows(tmp_path, "five")[0].values.keys()
     assert "mlflow does not store: texts about steps" in done.err
 
 

@@ -6,7 +6,7 @@ their statistics can reach that.
 
 from collections.abc import Iterator
 
-from otel_rl.bridge.tracker_keys import MAX_KEY_LENGTH
+from otel_rl.bridge.tracker_keys import MAX_KEY_BYTES
 
 __all__ = ["MAX_ROW_BYTES", "parts"]
 
@@ -16,7 +16,7 @@ MAX_ROW_BYTES = 4 << 20
 
 _VALUE_BYTES = 32  # a double, its quotes, colon and comma
 
-_MAX_PAIR_BYTES = MAX_KEY_LENGTH + 64  # with a worker's own prefix, or a statistic
+_MAX_PAIR_BYTES = MAX_KEY_BYTES + 64  # with a worker's own prefix, or a statistic
 
 
 def parts(values: dict[str, float], max_bytes: int = MAX_ROW_BYTES) -> Iterator[dict[str, float]]:
@@ -27,9 +27,9 @@ def parts(values: dict[str, float], max_bytes: int = MAX_ROW_BYTES) -> Iterator[
     part: dict[str, float] = {}
     size = 0
     for key, value in values.items():
-        size += len(key) + _VALUE_BYTES  # keys are ASCII
+        size += len(key.encode()) + _VALUE_BYTES
         if part and size > max_bytes:
             yield part
-            part, size = {}, len(key) + _VALUE_BYTES
+            part, size = {}, len(key.encode()) + _VALUE_BYTES
         part[key] = value
     yield part

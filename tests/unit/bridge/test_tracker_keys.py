@@ -3,8 +3,8 @@
 import pytest
 
 from otel_rl.bridge.tracker_keys import (
-    MAX_KEY_LENGTH,
-    MAX_TABLE_KEY_LENGTH,
+    MAX_KEY_BYTES,
+    MAX_TABLE_KEY_BYTES,
     read_key,
     tracker_key,
     variant_key,
@@ -46,15 +46,26 @@ TABLE = [
     ),
     ("trainer", "x", {"b": "2", "a": "1"}, "trainer/x/1/2"),
     ("trainer", "x", {"rl.loop.iteration": "7"}, "trainer/x"),
-    ("trainer", "über loss?", {}, "trainer/_xfc_ber_x20_loss_x3f_"),
+    ("trainer", "Train Loss", {}, "trainer/Train Loss"),
+    ("trainer", "reward (mean)", {}, "trainer/reward (mean)"),
+    ("trainer", "损失", {}, "trainer/损失"),
+    ("trainer", "हिन्दी", {}, "trainer/हिन्दी"),
+    ("训练", "über loss?", {}, "训练/über loss?"),
+    ("trainer", "50%", {"of": "lr=1e-3, [a+b]"}, "trainer/50%/lr=1e-3, [a+b]"),
     ("trainer", "pass@1", {}, "trainer/pass@1"),
+    ("trainer", " loss \n", {}, "trainer/_x20_loss _xa_"),
+    ("trainer", "loss ", {}, "trainer/loss_x20_"),
+    ("trainer", "a_x5 ", {}, "trainer/a_x5f_x5_x20_"),
+    ("trainer", "loss*", {"path": "C:\\data"}, "trainer/loss_x2a_/C/_x5c_data"),
+    ("trainer", "right\u202eleft", {}, "trainer/right_x202e_left"),
     ("trainer", "pass_x40_1", {}, "trainer/pass_x5f_x40_1"),
     ("trainer", "pass_x40@1", {}, "trainer/pass_x40@1"),
+    ("trainer", "pass_x40*", {}, "trainer/pass_x5f_x40_x2a_"),
     ("generator", "sglang:gen_throughput", {}, "generator/sglang/gen_throughput"),
     ("trainer", "x", {"device": "cuda:0"}, "trainer/x/cuda/0"),
     ("trainer", "top-5", {"model": "llama-3.1"}, "trainer/top-5/llama-3.1"),
     ("trainer", "a_x5_b", {}, "trainer/a_x5f_x5_b"),
-    ("a b", "../../etc/passwd", {}, "a_x20_b/etc/passwd"),
+    ("a b", "../../etc/passwd", {}, "a b/etc/passwd"),
     ("trainer", "...", {"dots": ".."}, "trainer/_x2e__x2e__x2e_/_x2e__x2e_"),
     ("_private", "loss", {}, "x__private/loss"),
     ("0", "loss", {}, "x_0/loss"),
@@ -84,17 +95,18 @@ def test_a_key_that_is_too_long_is_cut_and_still_its_own() -> None:
     one, other = (
         tracker_key("trainer", "x" * 255, {"a": "y" * 4096 + end}.items()) for end in "12"
     )
-    assert max(len(one), len(other)) <= MAX_KEY_LENGTH
+    assert max(len(one), len(other)) <= MAX_KEY_BYTES
     assert one != other
     assert read_key(one)[:2] == ("trainer", "x" * 255)
+    assert len(tracker_key("trainer", "损" * 400).encode()) <= MAX_KEY_BYTES
 
 
 def test_the_key_of_a_table_fits_into_the_name_of_an_artifact() -> None:
     one, other = (
-        tracker_key("../" * 40, "t" * 120 + end, [("rl.sample.table", "t" * 120 + end)])
+        tracker_key("../" * 40, "表" * 120 + end, [("rl.sample.table", "表" * 120 + end)])
         for end in "12"
     )
-    assert max(len(one), len(other)) <= MAX_TABLE_KEY_LENGTH
+    assert max(len(one.encode()), len(other.encode())) <= MAX_TABLE_KEY_BYTES
     assert one != other
     assert tracker_key("trainer", "eval", [("rl.sample.table", "eval")]) == "trainer/eval"
 

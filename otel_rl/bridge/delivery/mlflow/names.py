@@ -1,8 +1,8 @@
 """Names and texts that MLflow accepts.
 
 MLflow refuses a whole batch with one name that it does not take: a metric, a parameter or a tag may
-have letters, digits, ``_ - . : /`` and spaces, at most 250 of them, and may not read as another
-path (``a//b``, ``../a``).
+have letters and digits of any script, ``_ - . : /`` and spaces, at most 250 of them, and may not
+read as another path (``a//b``, ``../a``).
 """
 
 import json
@@ -22,7 +22,7 @@ MARK: Final = "otel_rl/row"
 """Metric whose value and step are the number of the row; the last one written of each row."""
 
 _MAX_NAME: Final = 250
-_FORBIDDEN: Final = re.compile(r"[^0-9A-Za-z_\-.: /]")
+_FORBIDDEN: Final = re.compile(r"[^\w\-.: /]")
 _AT: Final = "-at-"
 _DIGEST: Final = 9  # an underscore and eight digits
 

@@ -15,7 +15,7 @@ from otel_rl.bridge.counters import ValueFold
 from otel_rl.bridge.delivery.selection.key_shapes import DEVICES, KeyShape, Sent
 from otel_rl.bridge.delivery.selection.project_keys import ProjectKeys
 from otel_rl.bridge.delivery.selection.value_budget import Kind, ValueBudget
-from otel_rl.bridge.tracker_keys import MAX_KEY_LENGTH
+from otel_rl.bridge.tracker_keys import MAX_KEY_BYTES
 from otel_rl.records import KeySpec, Row
 from otel_rl.semconv.spec import Tier
 
@@ -155,7 +155,7 @@ class KeySelection:
             own not in self._taken
             and own not in _RESERVED
             and not own.startswith(_RESERVED_PREFIXES)
-            and len(own) <= MAX_KEY_LENGTH
+            and len(own.encode(errors="replace")) <= MAX_KEY_BYTES
         )
 
     def _row(self, row: Row) -> Row:

@@ -14,6 +14,8 @@ from otel_rl.bridge.delivery.mlflow.names import mlflow_name
         ("eval/pass@1", "eval/pass-at-1"),
         ("maj@8 of 16", "maj-at-8 of 16"),
         ("trainer/loss", "trainer/loss"),
+        ("trainer/Train Loss", "trainer/Train Loss"),
+        ("trainer/损失", "trainer/损失"),
     ],
 )
 def test_names_stay_readable(key: str, name: str) -> None:
