@@ -171,7 +171,7 @@ def record(case: Case, directory: Path, *, steps: int) -> float:
     directory.mkdir(parents=True)
     begun_s = time.monotonic()
     command = [
-        *(sys.executable, "-m", "otel_rl.cli", "demo", "--tracker", "jsonl"),
+        *(sys.executable, "-m", "otel_rl", "demo", "--tracker", "jsonl"),
         *("--experiment", EXPERIMENT, "--trial", TRIAL, "--data", str(directory)),
         *("--steps", str(steps), "--seed", str(case.seed), "--fault", case.fault),
     ]
@@ -186,7 +186,7 @@ def record(case: Case, directory: Path, *, steps: int) -> float:
 def judge(case: Case, directory: Path, *, seconds: float) -> Verdict:
     """Run ``otel-rl diagnose`` on a run."""
     command = [
-        *(sys.executable, "-m", "otel_rl.cli", "diagnose"),
+        *(sys.executable, "-m", "otel_rl", "diagnose"),
         *("--data", str(directory), "--json"),
     ]
     done = subprocess.run(

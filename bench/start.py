@@ -75,7 +75,7 @@ def _script(kind: str) -> tuple[float, float]:
     """Return the seconds to the first acceptance, and to the end."""
     command = [sys.executable, str(SCRIPT), kind]
     if kind == "otel_rl":
-        command = [sys.executable, "-m", "otel_rl.cli", "run", "--", *command]
+        command = [sys.executable, "-m", "otel_rl", "run", "--", *command]
     with tempfile.TemporaryDirectory() as directory:
         environment = {
             **os.environ,

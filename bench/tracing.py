@@ -172,7 +172,7 @@ def _demo(steps: int, extra: Mapping[str, str]) -> Run:
         command = [
             sys.executable,
             "-m",
-            "otel_rl.cli",
+            "otel_rl",
             "demo",
             "--endpoint",
             door,

@@ -23,7 +23,7 @@ _PAGES = {"overview": "light", "timeline": "light", "workers": "dark"}
 def served(data: Path) -> Iterator[str]:
     """Run ``otel-rl view`` and yield its address."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "otel_rl.cli", "view", data, "--listen", "127.0.0.1:0"],
+        [sys.executable, "-m", "otel_rl", "view", data, "--listen", "127.0.0.1:0"],
         stderr=subprocess.PIPE,
         text=True,
     )

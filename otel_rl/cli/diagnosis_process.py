@@ -116,7 +116,7 @@ class _Answers:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Answer questions on a socket until its other end is closed."""
-    parser = argparse.ArgumentParser(prog="otel_rl.cli.diagnosis_process")
+    parser = argparse.ArgumentParser(prog="otel_rl.cli.diagnosis_process", allow_abbrev=False)
     parser.add_argument("--channel", type=int, required=True)
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--max-bytes", type=int, required=True)

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from otel_rl.bridge.garbage import collect_rarely
 from otel_rl.cli.standard_streams import (
@@ -151,18 +151,23 @@ def _parsed(given: Sequence[str]) -> argparse.Namespace:
 
 def _meant(given: str, known: Iterable[str]) -> str:
     words = {name.lstrip("-"): name for name in known}
-    near = get_close_matches(given.partition("=")[0].lstrip("-"), words, 1, _ALIKE)
+    word = given.partition("=")[0].lstrip("-")
+    begun = [name for name in words if name.startswith(word)]
+    near = begun if len(begun) == 1 else get_close_matches(word, words, 1, _ALIKE)
     return f" Did you mean {words[near[0]]}?" if near else ""
 
 
 class _Parser(argparse.ArgumentParser):
-    """Parser of all commands.
+    """Parser of whole words: an abbreviation would become another option with the next version.
 
     Attributes:
-        of_commands: Parser of each, which shows its own usage.
+        of_commands: Of all commands: parser of each, which shows its own usage.
     """
 
     of_commands: Mapping[str, argparse.ArgumentParser]
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings, allow_abbrev=False)
 
 
 def _parser(chosen: str) -> _Parser:
@@ -177,7 +182,7 @@ def _parser(chosen: str) -> _Parser:
         title="commands",
         metavar="COMMAND",
         required=True,
-        parser_class=argparse.ArgumentParser,
+        parser_class=_Parser,
     )
     for name, command in COMMANDS.items():
         if name == chosen:

@@ -9,7 +9,9 @@ from otel_rl.demo import DemoSettings, run
 def main() -> int:
     """Run with the settings of the command line; 0 if the run reached its end."""
     defaults = DemoSettings()
-    parser = argparse.ArgumentParser(prog="python -m otel_rl.demo", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m otel_rl.demo", description=__doc__, allow_abbrev=False
+    )
     parser.add_argument("--steps", type=int, default=defaults.steps, help="policy updates")
     parser.add_argument("--seed", type=int, default=defaults.seed)
     parser.add_argument("--no-kill", action="store_true", help="do not kill a generator half-way")

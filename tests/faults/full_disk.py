@@ -227,7 +227,7 @@ class _Teller:
         environment = clean_environment(self._scratch)
         return BridgeKeeper(
             [
-                sys.executable, "-m", "otel_rl.cli", "bridge", "--config", str(settings),
+                sys.executable, "-m", "otel_rl", "bridge", "--config", str(settings),
                 "--data", str(self._scratch / "data"),
                 "--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0",
             ],

@@ -208,7 +208,7 @@ class _Stage:
         settings = self._directory / "bridge.toml"
         settings.write_text(_SETTINGS)
         command = [
-            *(sys.executable, "-m", "otel_rl.cli", "bridge", "--config", str(settings)),
+            *(sys.executable, "-m", "otel_rl", "bridge", "--config", str(settings)),
             *("--data", str(self._directory / "data")),
             *("--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0"),
         ]

@@ -214,7 +214,7 @@ class _Scenario:
         own = {"PYTHONPATH": str(self._tree), "PYTHONSAFEPATH": "1"} if self._tree else {}
         return BridgeKeeper(
             [
-                sys.executable, "-m", "otel_rl.cli", "bridge", "--config", str(settings),
+                sys.executable, "-m", "otel_rl", "bridge", "--config", str(settings),
                 "--data", str(data), "--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0",
             ],
             self._environment(

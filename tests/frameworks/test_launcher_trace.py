@@ -49,7 +49,7 @@ LAUNCHERS = {
 @pytest.mark.parametrize("launcher", LAUNCHERS)
 def test_each_rank_continues_the_trace_of_its_launcher(frameworks: Runner, launcher: str) -> None:
     command: list[str | Path] = [
-        frameworks.python, "-m", "otel_rl.cli", "run", "--experiment", "real",
+        frameworks.python, "-m", "otel_rl", "run", "--experiment", "real",
         "--tracker", "jsonl", "--", frameworks.python, "-m", *LAUNCHERS[launcher],
         frameworks.script(SCRIPT),
     ]  # fmt: skip

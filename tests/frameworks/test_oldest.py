@@ -70,7 +70,7 @@ def test_a_stock_sdk_and_a_worker_have_every_value_in_a_wandb_run(
     oldest: Runner, protocol: str
 ) -> None:
     command: list[str | Path] = [
-        oldest.python, "-m", "otel_rl.cli", "run", "--experiment", "real", "--role", "trainer",
+        oldest.python, "-m", "otel_rl", "run", "--experiment", "real", "--role", "trainer",
         "--tracker", "wandb", "--", "sh", "-c", "$PYTHON stock.py && $PYTHON worker.py",
     ]  # fmt: skip
     oldest.script(STOCK, "stock.py")

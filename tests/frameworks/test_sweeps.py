@@ -202,7 +202,7 @@ def test_trials_of_an_actor_of_ray_tune_are_runs(sweeps: Runner) -> None:
 def test_jobs_of_a_multirun_of_hydra_are_runs(sweeps: Runner, launcher: str) -> None:
     script = sweeps.script(HYDRA)
     done = sweeps.start(
-        sweeps.python, "-m", "otel_rl.cli", "run", "--experiment", "real", "--tracker", "jsonl",
+        sweeps.python, "-m", "otel_rl", "run", "--experiment", "real", "--tracker", "jsonl",
         "--", sweeps.python, script, "-m", "lr=1,10", f"hydra/launcher={launcher}",
     )  # fmt: skip
     assert done.status == 0, done.err

@@ -35,7 +35,7 @@ __all__ = [
     "wandb_run",
 ]
 
-OTEL_RL = [sys.executable, "-m", "otel_rl.cli"]
+OTEL_RL = [sys.executable, "-m", "otel_rl"]
 TIMEOUT_S = 200
 
 EVERY_KEY = {

@@ -101,7 +101,7 @@ def python(
 def otel_rl(
     installation: Installation, *arguments: str, cwd: Path
 ) -> "subprocess.CompletedProcess[str]":
-    return python(installation, "-m", "otel_rl.cli", *arguments, cwd=cwd)
+    return python(installation, "-m", "otel_rl", *arguments, cwd=cwd)
 
 
 def test_the_base_has_no_web_server_and_nothing_of_the_bridge(environment: Environments) -> None:

@@ -92,7 +92,7 @@ class Site:
             "srun": SRUN,
             "torchrun": TORCHRUN,
             "hostname": "#!/bin/sh\necho 127.0.0.1\n",
-            "otel-rl": f'#!/bin/sh\nexec {sys.executable} -m otel_rl.cli "$@"\n',
+            "otel-rl": f'#!/bin/sh\nexec {sys.executable} -m otel_rl "$@"\n',
             "python": f'#!/bin/sh\nexec {sys.executable} "$@"\n',
         }.items():
             (bin_ / name).write_text(text)

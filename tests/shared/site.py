@@ -166,7 +166,7 @@ class Site:
         self.bridges = [
             BridgeKeeper(
                 [
-                    sys.executable, "-m", "otel_rl.cli", "bridge", "--config", str(settings),
+                    sys.executable, "-m", "otel_rl", "bridge", "--config", str(settings),
                     "--data", str(directory / f"data-{number}"),
                     "--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0",
                 ],
@@ -250,7 +250,7 @@ class Site:
     def pids(self) -> Sequence[int]:
         """The processes of the bridges themselves."""
         found = processes_with(MARK, self._mark)
-        return [pid for pid, command in found.items() if "otel_rl.cli" in command]
+        return [pid for pid, command in found.items() if " -m otel_rl " in command]
 
     def said(self) -> str:
         """Everything that the bridges have said."""

@@ -1,4 +1,4 @@
-"""``python -m otel_rl.cli``: the same as the ``otel-rl`` command."""
+"""``python -m otel_rl``: the same as the ``otel-rl`` command."""
 
 import sys
 
