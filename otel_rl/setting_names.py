@@ -9,7 +9,7 @@ from pydantic import BaseModel
 __all__ = ["unknown_setting"]
 
 _ALIKE: Final = 0.6
-_SEE: Final = "See docs/bridge.md."
+_SEE: Final = "See `otel-rl help bridge`."
 
 
 def unknown_setting(model: type[BaseModel], path: Sequence[str], *, written: str = "") -> str:

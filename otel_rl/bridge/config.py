@@ -353,7 +353,8 @@ def _of_environment() -> Mapping[str, object]:
         return EnvSettingsSource(settings, env_prefix=ENV_PREFIX, env_nested_delimiter="__")()
     except SettingsError as exc:
         raise ConfigError(
-            f"{exc}.", hint=f"Set what is in it: {ENV_PREFIX}SECTION__NAME. See docs/bridge.md."
+            f"{exc}.",
+            hint=f"Set what is in it: {ENV_PREFIX}SECTION__NAME. See `otel-rl help bridge`.",
         ) from exc
 
 

@@ -92,7 +92,7 @@ def _report(bridge: Bridge, statuses: Iterable[RunStatus]) -> bool:
         say(f"write the rest with: {recovery_command(bridge.settings)}")
     for (name, reason), count in bridge.counters.snapshot().items():
         if count and any(name == counter for counter in _LOSSES):
-            say(f"  {count} counted as {name}{{{reason}}}; see docs/operations.md")
+            say(f"  {count} counted as {name}{{{reason}}}; see `otel-rl help operations`")
     late = bridge.counters.value(Counter.SAMPLES_LATE)
     if late:
         say(f"  {_many(late, 'sample')} arrived late and are in extra rows")

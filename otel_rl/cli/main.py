@@ -37,7 +37,7 @@ class _Command(NamedTuple):
 
     Attributes:
         summary: One line for the list of commands.
-        extra: Extra with the libraries of its module.
+        extra: Extra with the libraries of its module; empty if it needs none.
     """
 
     summary: str
@@ -62,6 +62,7 @@ COMMANDS: Final = {
     "report": _Command("write one HTML file about a run, to mail or to keep", "view"),
     "mcp": _Command("serve runs to agents, over the Model Context Protocol", "mcp"),
     "dashboard": _Command("arrange the charts of runs in a W&B workspace, by topic", "bridge"),
+    "help": _Command("print a page of the documentation, or list the topics", ""),
     "doctor": _Command("check this machine and its settings, and suggest remedies", "bridge"),
 }
 
@@ -175,7 +176,7 @@ def _parser(chosen: str) -> _Parser:
     parser = _Parser(
         prog="otel-rl",
         description="OpenTelemetry for distributed RL training, ending in one tracker run.",
-        epilog="Help for one command: otel-rl COMMAND --help",
+        epilog="Help for one command: otel-rl COMMAND --help. Documentation: otel-rl help",
     )
     parser.add_argument("--version", action="version", version=f"otel-rl {__version__}")
     commands = parser.add_subparsers(

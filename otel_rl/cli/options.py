@@ -39,7 +39,10 @@ def add_journal_options(parser: argparse.ArgumentParser) -> None:
 
 def _add_places(group: argparse._ActionsContainer) -> None:
     group.add_argument(
-        "--config", type=Path, metavar="FILE", help="TOML file with settings; see docs/bridge.md"
+        "--config",
+        type=Path,
+        metavar="FILE",
+        help="TOML file with settings; see `otel-rl help bridge`",
     )
     group.add_argument(
         "--data",

@@ -52,7 +52,7 @@ class AmountJson(TypedDict):
 class CauseJson(TypedDict):
     """Cause of a fault: who, what, since when, how much, compared with whom, what to look at."""
 
-    kind: Annotated[Kind, _told("The kind, see docs/diagnose.md.")]
+    kind: Annotated[Kind, _told("The kind, see `otel-rl help diagnose`.")]
     role: Annotated[_Text, _told("Affected role.")]
     worker: Annotated[_Text, _told("<role>/<index>, if one is at fault and not its peers.")]
     host: Annotated[_Text, _told("Host of the worker; null if it is unknown.")]
@@ -82,7 +82,7 @@ class DiagnosisJson(TypedDict):
     """Diagnosis of some steps."""
 
     steps: Annotated[list[int], msgspec.Meta(description="First and last.", min_length=2)]
-    verdict: Annotated[Verdict, _told("The verdict, see docs/diagnose.md.")]
+    verdict: Annotated[Verdict, _told("The verdict, see `otel-rl help diagnose`.")]
     causes: Annotated[list[CauseJson], _told("The most likely first.")]
     symptoms: Annotated[list[str], _told("Changes in words, with or without a cause.")]
     bound: Annotated[BoundJson | None, _told("null if no step was explained.")]

@@ -1,6 +1,7 @@
 """The documentation says what the code does: its tables, links, commands and examples hold."""
 
 import argparse
+import ast
 import json
 import re
 import shlex
@@ -49,10 +50,45 @@ def test_generated_tables_are_up_to_date() -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_every_page_is_in_the_table_of_contents() -> None:
-    contents = page("README")
-    missing = [path.name for path in DOCS.glob("*.md") if f"({path.name})" not in contents]
-    assert missing == ["README.md"]
+def topics() -> set[str]:
+    return {path.stem for path in DOCS.glob("*.md")} - {"README"}
+
+
+def test_help_lists_every_page_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.main(["help"]) == 0
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("  ")]
+    assert sorted(line.split()[0] for line in lines) == sorted(topics())
+    assert all(len(line.split(maxsplit=1)) == 2 for line in lines)
+
+
+def test_every_page_is_in_the_wheel() -> None:
+    build = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]
+    included = build["targets"]["wheel"]["force-include"]
+    assert included == {
+        f"docs/{path.name}": f"otel_rl/docs/{path.name}" for path in DOCS.glob("*.md")
+    }
+
+
+def messages(path: Path) -> Iterator[str]:
+    """The texts of a file that a user may see: docstrings are for who reads the code."""
+    if path.suffix != ".py":
+        yield path.read_text(encoding="utf-8")
+        return
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    documentation = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and id(node) not in documentation:
+            yield str(node.value)
+
+
+def test_messages_name_documentation_that_is_installed() -> None:
+    package = ROOT / "otel_rl"
+    files = [*package.rglob("*.py"), *package.rglob("*.js"), *package.rglob("*.html")]
+    texts = [text for path in files for text in messages(path)]
+    assert [text for text in texts if re.search(r"docs/[\w-]+\.md", text)] == []
+    named = {topic for text in texts for topic in re.findall(r"otel-rl help ([a-z][\w-]+)", text)}
+    assert len(named) > 5
+    assert named - topics() == set()
 
 
 @pytest.mark.parametrize("setting", ["data", "http.port", "align.window_s", "tracker.options"])

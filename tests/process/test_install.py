@@ -144,6 +144,17 @@ def test_the_command_explains_itself_with_the_base(
     assert done.stdout
 
 
+def test_the_documentation_is_there_with_the_base(
+    environment: Environments, tmp_path: Path
+) -> None:
+    listed = otel_rl(environment(""), "help", cwd=tmp_path)
+    topics = [line.split()[0] for line in listed.stdout.splitlines() if line.startswith("  ")]
+    assert len(topics) > 20, listed.stderr
+    pages = [otel_rl(environment(""), "help", topic, cwd=tmp_path) for topic in topics]
+    assert [page.returncode for page in pages] == [0] * len(topics)
+    assert all("# " in page.stdout for page in pages)
+
+
 @pytest.mark.parametrize(
     ("has", "arguments", "needs", "extra"),
     [

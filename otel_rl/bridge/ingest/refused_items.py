@@ -30,7 +30,7 @@ _HINTS = {
         "A text is no UTF-8, a value has another type or is nested over 100 levels deep, or bytes "
         "were damaged."
     ),
-    Refusal.INVALID_EVENT: "docs/semantic-conventions.md lists what each event has.",
+    Refusal.INVALID_EVENT: "`otel-rl help semantic-conventions` lists what each event has.",
     Refusal.EVENT_TOO_LARGE: "Shorten it, or raise the bridge's limit.",
     Refusal.SPAN_TOO_LARGE: "Send less in it, or raise the bridge's limit.",
     Refusal.NO_VALUE: "Send a number, or the flag NO_RECORDED_VALUE.",

@@ -40,7 +40,7 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     parser = commands.add_parser(
         "archive",
         description="Write the values that a stopped bridge has left for the archive, and show "
-        "where the files of each run are (docs/archive.md).",
+        "where the files of each run are (`otel-rl help archive`).",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

@@ -165,7 +165,7 @@ def _select(table: SpanTable, run: FoundRun, wanted: tuple[int, int] | None) -> 
     if table.start_ns() is None:
         raise ConfigError(
             f"The journal has no spans of {run.key}.",
-            hint="Workers make spans of steps and phases (docs/phases.md), unless "
+            hint="Workers make spans of steps and phases (`otel-rl help phases`), unless "
             "OTEL_RL_TRACE_STEPS or OTEL_TRACES_SAMPLER is 0.",
         )
     known = table.steps()
@@ -177,7 +177,7 @@ def _select(table: SpanTable, run: FoundRun, wanted: tuple[int, int] | None) -> 
         raise ConfigError(
             f"--steps: the journal has spans {there} of {run.key} (got {first}:{last}).",
             hint="A bridge keeps spans for align.spans_horizon_s, at most align.max_spans. Older "
-            "ones are in Jaeger, if a Collector sends them there (docs/deploy.md).",
+            "ones are in Jaeger, if a Collector sends them there (`otel-rl help deploy`).",
         )
     first, last = max(wanted[0], known[0]), min(wanted[1], known[1])
     if (first, last) != wanted:

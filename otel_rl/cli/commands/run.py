@@ -81,7 +81,7 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         "--no-adapters",
         dest="adapters",
         action="store_false",
-        help="do not instrument the frameworks that CMD imports (docs/integrations.md)",
+        help="do not instrument the frameworks that CMD imports (`otel-rl help integrations`)",
     )
     parser.add_argument(
         "--no-live-line",
@@ -191,10 +191,13 @@ def _likely_cause(bridge: Bridge, status: int) -> str:
     if bridge.counters.value(Counter.REQUESTS, reason=Outcome.HTTP2):
         return "CMD has spoken gRPC to the port for HTTP. Write: otel-rl run --grpc -- CMD"
     if status:
-        return f"CMD failed with exit status {status} before it reported. See docs/quickstart.md."
+        return (
+            f"CMD failed with exit status {status} before it reported. See `otel-rl help "
+            "quickstart`."
+        )
     return (
         "Does CMD record with OpenTelemetry or otel_rl.log, in a Python that has otel_rl "
-        "installed? See docs/quickstart.md."
+        "installed? See `otel-rl help quickstart`."
     )
 
 

@@ -5,8 +5,8 @@
     wandb.init(project="grpo", name="experiment-123", job_type="trainer")
     wandb.log({"loss": 0.42}, step=12)
 
-docs/wandb.md has the semantics of each call and the unsupported parts. No logging call raises;
-unsupported values are logged once and counted.
+`otel-rl help wandb` has the semantics of each call and the unsupported parts. No logging call
+raises; unsupported values are logged once and counted.
 """
 
 import sys as _sys

@@ -59,7 +59,7 @@ def init(
     sync_tensorboard: bool | None = None,
     **others: object,
 ) -> Run:
-    """Start reporting, as the worker that ``docs/wandb.md`` derives from the arguments.
+    """Start reporting, as the worker that ``otel-rl help wandb`` derives from the arguments.
 
     Args:
         entity: Ignored: set for the bridge.

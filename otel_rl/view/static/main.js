@@ -76,7 +76,7 @@
     document.body.dataset.ready = "waiting";
     otelRl.fill(header, h("div", { class: "card", id: "waiting" },
       h("p", {}, h("b", {}, "Nothing was reported to this run yet.")),
-      h("p", { class: "quiet" }, "This page shows it from its first report on. If none comes, docs/quickstart.md has the causes. ", h("a", { href: "#/" }, "All runs")),
+      h("p", { class: "quiet" }, "This page shows it from its first report on. If none comes, otel-rl help quickstart has the causes. ", h("a", { href: "#/" }, "All runs")),
       h("p", { id: "others" })));
     content.lastChild.replaceChildren();
     nameOthers(document.getElementById("others")).catch(() => { /* asked again with the page */ });

@@ -43,7 +43,7 @@ otelRl.pages.timeline = class {
   draw() {
     const { h } = otelRl;
     if (!this.found.steps.length) {
-      otelRl.fill(this.root, h("div", { class: "empty" }, h("p", {}, "No spans were reported. To see where the time of a step goes, mark steps and phases (docs/phases.md):"),
+      otelRl.fill(this.root, h("div", { class: "empty" }, h("p", {}, "No spans were reported. To see where the time of a step goes, mark steps and phases (otel-rl help phases):"),
         h("pre", { class: "card" }, "with otel_rl.step(n):\n    with otel_rl.phase(\"generate\"):\n        ...\n    with otel_rl.phase(\"train\"):\n        ..."),
         h("p", {}, "or use the OpenTelemetry tracing API, with the attribute rl.loop.iteration.")));
       return;

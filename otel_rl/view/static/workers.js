@@ -36,7 +36,7 @@ otelRl.pages.workers = class {
     otelRl.fill(this.controls, h("h2", { class: "grow" }, deviations ? "A measurement by worker and step" : "Time of a phase by worker and step"),
       otelRl.select(measurements.length ? "phase or key" : "phase", otelRl.report ? choices.filter(([id]) => id === chosen) : choices, chosen, (phase) => { this.phase = phase; this.refresh(); }),
       shown && shown.workers.length > 1 ? otelRl.select("rows", [["name", "by name"], ["first", heatmap ? "slowest first" : "farthest first"]], this.orderOf(shown), (order) => { this.order = order; this.draw(); }) : null);
-    if (shown) this.plotCells(shown); else otelRl.fill(this.plot, h("p", { class: "empty" }, "No phase was reported yet (docs/phases.md), and no key by more than one worker."));
+    if (shown) this.plotCells(shown); else otelRl.fill(this.plot, h("p", { class: "empty" }, "No phase was reported yet (otel-rl help phases), and no key by more than one worker."));
     this.note.textContent = !shown ? "" : [
       deviations ? "Colours show the distance from the median of the workers at the step: red is more, blue less." : "A slow worker is a row, a slow step a column.",
       heatmap ? this.longest(heatmap) : "",

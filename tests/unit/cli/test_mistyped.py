@@ -51,7 +51,7 @@ def test_without_a_command_the_commands_are_listed(capsys: pytest.CaptureFixture
             "align.windows: unknown setting. Did you mean align.window_s? See",
         ),
         ("window_s = 5", "window_s: unknown setting. Did you mean align.window_s? See"),
-        ("[http]\nxyzzy = 5", "http.xyzzy: unknown setting. See docs/bridge.md."),
+        ("[http]\nxyzzy = 5", "http.xyzzy: unknown setting. See `otel-rl help bridge`."),
     ],
 )
 def test_what_was_meant_in_a_file_is_told(tmp_path: Path, content: str, told: str) -> None:

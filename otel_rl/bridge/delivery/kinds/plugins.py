@@ -42,7 +42,7 @@ def load(name: str) -> TrackerKind | None:
     if not isinstance(kind, TrackerKind):
         raise ConfigError(
             f"tracker: {name} at {point.value} is no TrackerKind (got {type(kind).__name__}).",
-            hint="See docs/write-a-tracker.md.",
+            hint="See `otel-rl help write-a-tracker`.",
         )
     return kind
 

@@ -179,5 +179,5 @@ def _without_steps(group: Group) -> str:
         f"The SDK of a process of role {group.role!r} keeps a bounded number of sets of "
         f"attributes of {group.name!r}, 2,000 by default. What it measures beyond has lost its "
         f"attributes and its step, and is {group.key}. A step is such a set: export gauges "
-        "with delta temporality, and give counters no step (docs/other-sdks.md)."
+        "with delta temporality, and give counters no step (`otel-rl help other-sdks`)."
     )

@@ -13,7 +13,7 @@ _log = logging.getLogger(__name__)
 NO_METRIC_HINT = (
     "Its workers reported liveness, but no metric. Did the program end before it logged, "
     "log to another library only, or log values that are no numbers? "
-    "See docs/quickstart.md#a-run-with-no-metric."
+    "See `otel-rl help quickstart`."
 )
 
 

@@ -74,7 +74,7 @@ class _Module(ModuleType):
     """
 
     def __init__(self, name: str, object_: object = None) -> None:
-        super().__init__(name, "Stands for a module of W&B's. See docs/wandb.md.")
+        super().__init__(name, "Stands for a module of W&B's. See `otel-rl help wandb`.")
         self._object = object_
 
     def __getattr__(self, name: str) -> Any:

@@ -130,7 +130,7 @@ def test_an_event_that_says_something_else_is_refused_in_clear_words(
     assert admitted.refused == {Refusal.INVALID_EVENT: 1}
     assert f"Event {name}: " in admitted.message
     assert words in admitted.message
-    assert "docs/semantic-conventions.md" in admitted.message
+    assert "`otel-rl help semantic-conventions`" in admitted.message
 
 
 @pytest.mark.parametrize(
