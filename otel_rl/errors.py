@@ -25,6 +25,8 @@
   * TraceStoreError        a Jaeger does not answer a query, or not as one
 """
 
+from otel_rl.extras import how_to_install
+
 __all__ = [
     "ConfigError",
     "JournalClosed",
@@ -86,7 +88,7 @@ class MissingExtra(ConfigError):
     def __init__(self, what: str, library: str, extra: str) -> None:
         super().__init__(
             f"{what} needs {library}, which is not installed.",
-            hint=f"Install it: pip install 'otel-rl[{extra}]'",
+            hint=f"Install it: {how_to_install(extra)}",
         )
 
 

@@ -30,10 +30,12 @@ class Installation:
     Attributes:
         python: Its interpreter.
         distributions: Canonical names of what is installed beside the wheel.
+        direct: Those of them that the extra itself requires.
     """
 
     python: Path
     distributions: frozenset[str]
+    direct: frozenset[str]
 
 
 def build_wheel(directory: Path) -> importlib.metadata.Distribution:
@@ -60,7 +62,8 @@ def install(wheel: importlib.metadata.Distribution, extra: str, directory: Path)
     distributions = frozenset(required(wheel, extra))
     for each in (wheel, *map(importlib.metadata.distribution, distributions)):
         _link(each, Path(paths["purelib"]))
-    return Installation(directory / "bin" / "python", distributions)
+    direct = {canonicalize_name(one.name) for one in _requirements(wheel, extra)} & distributions
+    return Installation(directory / "bin" / "python", distributions, frozenset(direct))
 
 
 def required(distribution: importlib.metadata.Distribution, extra: str) -> set[str]:

@@ -224,7 +224,7 @@ class DiagnoseSettings(BaseModel):
 
 
 class ViewSettings(BaseModel):
-    """Page with the runs, at the HTTP address of the bridge, with ``otel-rl[view]``."""
+    """Page with the runs, at the HTTP address of the bridge, if plotly is installed."""
 
     model_config = _MODEL
 

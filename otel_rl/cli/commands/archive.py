@@ -60,8 +60,8 @@ def _command(arguments: argparse.Namespace) -> int:
     if not runs:
         raise ConfigError(
             f"There is no archive of {arguments.run or 'a run'} below {str(settings.data)!r}.",
-            hint=f"{WHERE_RUNS_ARE} A bridge writes the archive if pyarrow is installed: "
-            "pip install 'otel-rl[archive]'",
+            hint=f"{WHERE_RUNS_ARE} A bridge writes the archive if pyarrow is installed where the "
+            "bridge runs.",
         )
     for run in runs:
         directory = run.directory

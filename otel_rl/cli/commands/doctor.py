@@ -81,8 +81,8 @@ def check_plugins(_settings: BridgeSettings) -> Iterator[CheckResult]:
             group,
             "otel_rl is registered" if found else "otel_rl is not registered",
             ok=bool(found),
-            hint="Install the package: pip install otel-rl (a source folder on the path is not "
-            "enough).",
+            hint="Install the package, by `pip install .` in a clone or from a wheel; a source "
+            "folder on the path is not enough.",
         )
 
 

@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 from otel_rl.bridge.delivery.tracker_interface import CheckResult
 from otel_rl.bridge.delivery.wandb.account import Account, WandbSettings, find_account
 from otel_rl.errors import ConfigError, MissingExtra, TrackerError
+from otel_rl.extras import how_to_install
 from otel_rl.redaction import redacted
 
 if TYPE_CHECKING:
@@ -29,7 +30,6 @@ __all__ = [
 
 _CONNECT_TIMEOUT_S = 3.0
 _LEAST_FREE_BYTES = 64 << 20  # of the disk of a data directory
-_INSTALL_WANDB = "pip install 'otel-rl[wandb]'"
 _OFFLINE = "Set WANDB_MODE=offline to write files instead."
 
 
@@ -149,12 +149,12 @@ def _check_package() -> CheckResult:
         found = version("wandb")
     except PackageNotFoundError:
         return CheckResult(
-            "wandb package", "wandb is not installed.", ok=False, hint=_INSTALL_WANDB
+            "wandb package", "wandb is not installed.", ok=False, hint=how_to_install("wandb")
         )
     supported = _supported_wandb()
     if not supported.contains(found, prereleases=True):
         message = f"wandb {found} is installed; {supported} is supported."
-        return CheckResult("wandb package", message, ok=False, hint=_INSTALL_WANDB)
+        return CheckResult("wandb package", message, ok=False, hint=how_to_install("wandb"))
     return CheckResult("wandb package", f"wandb {found} is installed.")
 
 
