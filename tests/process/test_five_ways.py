@@ -4,7 +4,10 @@ All five run under one bridge: four report to it, and the fifth owns the W&B run
 joins. So one run has all values, and each must be what the script without instrumentation prints.
 """
 
+import importlib.metadata
 import os
+import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,7 +16,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.process.commands import OPEN_FOR_LONG, Finished, clean_environment, otel_rl
+from tests.docs_examples import blocks
+from tests.otlp_sink import Sink, serve
+from tests.process.commands import (
+    OPEN_FOR_LONG,
+    TIMEOUT_S,
+    Finished,
+    clean_environment,
+    otel_rl,
+)
 from tests.wandb_server import WandbServer
 
 pytestmark = pytest.mark.process
@@ -132,6 +143,54 @@ def test_the_four_that_report_are_one_role_and_agree(five: FiveWays, plain: list
     found = five.column("otel_rl/trainer/loss", "otel_rl/trainer/reward", "otel_rl/step")
     assert [step for step, _, _ in found] == [step for step, _, _ in plain]
     assert [loss for _, loss, _ in found] == pytest.approx([loss for _, loss, _ in plain])
+
+
+QUICKSTART = Path(__file__).parents[2] / "docs" / "quickstart.md"
+TABLE = re.findall(r"\| `(otel-rl run .+?)` \|$", QUICKSTART.read_text(), re.MULTILINE)
+(INSTALL, INSTRUMENTED), *_ = [
+    lines
+    for block in blocks(QUICKSTART, "bash")
+    if "opentelemetry-instrument" in block and (lines := block.splitlines())
+]
+
+
+def shell(line: str, directory: Path) -> "subprocess.CompletedProcess[str]":
+    """Run a line of the page in a folder with the five scripts."""
+    shutil.copytree(EXAMPLES, directory, dirs_exist_ok=True)
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    return subprocess.run(
+        ["sh", "-c", line],
+        cwd=directory,
+        env=clean_environment(directory, PATH=path),
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("line", [line for line in TABLE if "--attach" not in line])
+def test_a_way_is_started_as_the_quickstart_prints_it(
+    line: str, plain: list[Point], tmp_path: Path
+) -> None:
+    done = shell(line, tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert points(done.stdout) == plain
+    assert "rows in wandb" in done.stderr
+
+
+def test_the_fifth_way_is_started_as_the_quickstart_prints_it(tmp_path: Path) -> None:
+    with serve(Sink()) as sink:
+        done = shell(INSTRUMENTED.replace("http://bridge:4318", sink.url), tmp_path)
+        assert done.returncode == 0, done.stderr
+        assert [one.step for one in sink.measurements("loss")] == [*range(1, 51)]
+
+
+def test_the_fifth_way_is_of_the_package_that_the_quickstart_installs() -> None:
+    package = INSTALL.removeprefix("pip install ").partition(" ")[0]
+    commands = importlib.metadata.distribution(package).entry_points.select(group="console_scripts")
+    assert "opentelemetry-instrument" in commands.names
 
 
 def test_only_the_instrumentation_tells_the_scripts_apart() -> None:
