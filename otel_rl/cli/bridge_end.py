@@ -23,6 +23,7 @@ from otel_rl.bridge.journal.run_reader import read_standing
 from otel_rl.bridge.rows.rounds.runs_without_metrics import NO_METRIC_HINT
 from otel_rl.cli.embedded_bridge import wandb_account
 from otel_rl.cli.liveness_text import failures, listed, troubles
+from otel_rl.cli.plurals import many as _many
 from otel_rl.cli.signal_handlers import handled
 from otel_rl.cli.standard_streams import say
 from otel_rl.errors import JournalError
@@ -149,10 +150,6 @@ def _diagnosis(connection: Connection, key: ExperimentKey, data: Path) -> Iterat
     if cause and not cause.startswith("crash "):  # which the failures tell
         command = _command("diagnose", str(key), "--data", str(data))
         yield f"diagnosis: {cause}; evidence: {command}"
-
-
-def _many(count: int, noun: str) -> str:
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def recovery_command(settings: BridgeSettings) -> str:

@@ -4,13 +4,12 @@ import contextlib
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from otel_rl.bridge.journal.interface import Connection, Journal
-from otel_rl.bridge.journal.opening import JournalPlace
+from otel_rl.bridge.journal.opening import JournalPlace, names_there_are
 from otel_rl.bridge.journal.reader import RunOverview, journals_below, looking, read_runs
 from otel_rl.bridge.journal.run_reader import (
     history_records,
@@ -30,9 +29,6 @@ _MAX_MEMORY_BYTES: Final = 100 << 20
 
 # An answer is not held up for longer by a long history; the next one reads on.
 _READING_S: Final = 0.6
-
-_MOST_NAMES: Final = 20  # of runs, in a message
-_MOST_NEAR, _LEAST_ALIKE = 8, 0.5  # of them, names that may have been meant
 
 _NEWEST: Final = 100  # records that tell the last value of most keys
 
@@ -142,11 +138,9 @@ class Journals:
                 return one
         if wanted is None or not found:
             raise self._place.no_run()
-        names = _near_first(wanted, sorted({str(one.run.key) for one in found}))
-        more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
         raise ConfigError(
             f"There is no run {wanted!r} {self._place.words}.",
-            hint=f"There are: {', '.join(names[:_MOST_NAMES])}{more}.",
+            hint=names_there_are(wanted, (str(one.run.key) for one in found)),
         )
 
     def revision(self) -> int:
@@ -197,12 +191,3 @@ def _read_on(found: Found, data: RunData, budget_s: float) -> float:
                 break
         left = history_records(connection, found.id, data.number)
         return 1.0 if not left else 1 - left / history_records(connection, found.id)
-
-
-def _near_first(wanted: str, names: Sequence[str]) -> Sequence[str]:
-    """Return names with those first that may have been meant, if not all can be named."""
-    if len(names) <= _MOST_NAMES:
-        return names
-    within = [name for name in names if wanted.casefold() in name.casefold()]
-    near = within or get_close_matches(wanted, names, _MOST_NEAR, _LEAST_ALIKE)
-    return [*near, *(name for name in names if name not in near)]

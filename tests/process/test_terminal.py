@@ -3,6 +3,7 @@
 import re
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -87,7 +88,7 @@ def test_top_shows_the_runs_fits_the_terminal_and_leaves_it_as_it_was(data: Path
             "?/4",
             "1",
         ]  # no bridge has the journal
-        assert shown[7:9] == ["rows", "3"]
+        assert shown[7:9] == ["row", "3"]
         terminal.resize(24, 40)  # what does not fit is cut, not wrapped
         terminal.until(lambda rows: "…" in rows[1] and rows[2].startswith("ppo"))
         terminal.resize(10, 120)
@@ -96,6 +97,21 @@ def test_top_shows_the_runs_fits_the_terminal_and_leaves_it_as_it_was(data: Path
         assert terminal.status() == 0
         left = terminal.raw.rindex(b"\x1b[?1049l")  # to the screen of before
         assert terminal.raw.rindex(b"\x1b[?1049h") < left
+
+
+def test_runs_cuts_long_names_to_the_width_of_the_terminal(data: Path) -> None:
+    with closing(SqliteJournal(data)) as journal:
+        for trial in ("lr-1e-6", "lr-3e-6"):
+            key = ExperimentKey("a-name-that-somebody-has-made-of-every-parameter" * 5, trial)
+            RunStore(journal).commit([Commit(key, [], 0, b"")])
+    command = [*OTEL_RL, "runs", "--data", str(data)]
+    environment = clean_environment(data)
+    with Terminal(command, cwd=data, environment=environment, columns=110) as terminal:
+        assert terminal.status() == 0
+        lines = terminal.raw.decode().splitlines()
+    assert max(map(len, lines)) <= 110
+    ends = sorted(line.split()[0][-8:] for line in lines if "…" in line)
+    assert ends == ["/lr-1e-6", "/lr-3e-6"]
 
 
 def test_top_without_a_terminal_is_plain_text(data: Path) -> None:

@@ -1,5 +1,7 @@
 """Opens the journal of a bridge, of either kind, and names its place in messages."""
 
+from collections.abc import Iterable, Sequence
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -7,12 +9,36 @@ from otel_rl.bridge.journal.interface import Journal
 from otel_rl.bridge.journal.sqlite import SqliteJournal
 from otel_rl.errors import ConfigError, MissingExtra
 
-__all__ = ["WHERE_RUNS_ARE", "JournalPlace", "open_journal"]
+__all__ = ["WHERE_RUNS_ARE", "JournalPlace", "names_there_are", "open_journal"]
 
 WHERE_RUNS_ARE: Final = (
     "Name the data directory of `otel-rl run` or `otel-rl bridge`: --data DIR, or --config FILE."
 )
 """Hint of commands that find no run."""
+
+
+_MOST_NAMES: Final = 20  # of runs, in a message
+_MOST_NEAR, _LEAST_ALIKE = 8, 0.5  # of them, names that may have been meant
+_LONGEST_NAME: Final = 60
+
+
+def names_there_are(wanted: str, names: Iterable[str]) -> str:
+    """Return a hint with names of runs: some of them, those first that may have been meant."""
+    found = sorted(set(names))
+    if len(found) > _MOST_NAMES:
+        found = [*_near_first(wanted, found)]
+    shown = [
+        name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 1]}…"
+        for name in found[:_MOST_NAMES]
+    ]
+    more = len(found) - len(shown)
+    return f"There are: {', '.join(shown)}{f' and {more} more' * bool(more)}."
+
+
+def _near_first(wanted: str, names: Sequence[str]) -> Sequence[str]:
+    within = [name for name in names if wanted.casefold() in name.casefold()]
+    near = within or get_close_matches(wanted, names, _MOST_NEAR, _LEAST_ALIKE)
+    return [*near, *(name for name in names if name not in near)]
 
 
 class JournalPlace(NamedTuple):

@@ -149,6 +149,8 @@ def make_directory(directory: Path) -> None:
     missing = [path for path in (directory, *directory.parents) if not path.exists()]
     directory.mkdir(parents=True, exist_ok=True, mode=0o700)
     for path in missing:
+        if path.name == DATA_DIRECTORY:  # in a repository: the journals hold prompts and answers
+            (path / ".gitignore").write_text("*\n")
         parent = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
         try:
             os.fsync(parent)

@@ -17,6 +17,7 @@ from otel_rl.cli.lookup.journal_discovery import journals
 from otel_rl.cli.lookup.run_or_directory import take_directory
 from otel_rl.cli.lookup.wanted_run import WantedRun, add_run
 from otel_rl.cli.options import add_bridge_options, settings_of
+from otel_rl.cli.plurals import many
 from otel_rl.cli.replay.archive_places import archive_place, archive_places
 from otel_rl.cli.standard_streams import say
 from otel_rl.errors import ConfigError, JournalError, JournalLocked, MissingExtra
@@ -68,7 +69,7 @@ def _command(arguments: argparse.Namespace) -> int:
         if arguments.to is not None:
             directory = arguments.to / directory.name
             _copy(run.files, directory)
-        print(printable(f"{run.key}: {run.values} values in {directory}"))
+        print(printable(f"{run.key}: {many(run.values, 'value')} in {directory}"))
     return 0 if is_complete else 1
 
 

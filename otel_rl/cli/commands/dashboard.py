@@ -9,6 +9,7 @@ from otel_rl.bridge.config import BridgeSettings
 from otel_rl.bridge.delivery.selection.key_selection import KeySelection
 from otel_rl.bridge.delivery.wandb.account import WandbSettings, find_account
 from otel_rl.bridge.delivery.wandb.display.workspace_view import VIEW_TITLE, save_view
+from otel_rl.bridge.journal.opening import names_there_are
 from otel_rl.bridge.journal.reader import keys, overview, shared_keys, shared_overview
 from otel_rl.cli.lookup.journal_discovery import journals, shared_journal
 from otel_rl.cli.lookup.run_or_directory import take_directory
@@ -102,7 +103,7 @@ def _sent(settings: BridgeSettings, wanted: str | None) -> Sequence[KeySpec]:
         name = "any run" if wanted is None else f"a run {wanted!r}"
         raise ConfigError(
             f"There are no keys of {name} {place.words}.",
-            hint=f"There are: {', '.join(sorted(runs))}.",
+            hint=names_there_are(wanted or "", runs),
         )
     return [*found.values()]
 

@@ -24,6 +24,7 @@ from otel_rl.cli.lookup.journal_discovery import journals, shared_journal
 from otel_rl.cli.lookup.run_or_directory import take_directory
 from otel_rl.cli.lookup.wanted_run import WantedRun, add_run, add_run_names, steps, wanted_run
 from otel_rl.cli.options import add_journal_options, settings_of
+from otel_rl.cli.plurals import many
 from otel_rl.cli.terminal.progress import counted, progress
 from otel_rl.diagnose.engine import diagnose
 from otel_rl.diagnose.history.goodput import goodput_of
@@ -134,14 +135,15 @@ def _command(arguments: argparse.Namespace) -> int:
             f"--steps: {key} has come to step {history.last} (got {arguments.steps[0]}).",
             hint="Steps are those of rl.loop.iteration.",
         )
-    with progress(f"looking for causes in {history.last} steps"):
+    with progress(f"looking for causes in {many(history.last, 'step')}"):
         report = _diagnosed(arguments, settings, key, history)
     if arguments.json:
         answer = run_as_json(key, history, report)
         print(json.dumps(answer, indent=1, allow_nan=False))
         return 0
     attempt = f", attempt {history.attempt}" if history.attempt > 1 else ""
-    print(shown(f"{key}, {history.last} steps{attempt}, {len(bodies)} snapshots"))
+    size = f"{many(history.last, 'step')}{attempt}, {many(len(bodies), 'snapshot')}"
+    print(shown(f"{key}, {size}"))
     for line in in_words(report, trace_url=redacted(trace_url)):
         print(printable(line))
     words = goodput.in_words(goodput_of(history))
@@ -317,8 +319,5 @@ def _chosen(
     if keys:
         return keys[-1], found[keys[-1]]
     if found:
-        raise ConfigError(
-            f"There is no run {wanted} {source.place}.",
-            hint=f"There are: {', '.join(sorted(map(str, found)))}.",
-        )
+        raise wanted.not_found(found, source.place)
     raise ConfigError(source.nothing, hint=source.hint)

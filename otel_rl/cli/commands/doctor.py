@@ -24,6 +24,7 @@ from otel_rl.cli.environment import misspelt
 from otel_rl.cli.liveness_text import in_words
 from otel_rl.cli.lookup.journal_discovery import journals, shared_journal
 from otel_rl.cli.options import add_bridge_options, settings_of
+from otel_rl.cli.plurals import many
 from otel_rl.cli.standard_streams import say
 from otel_rl.errors import ConfigError, JournalError, JournalLocked, OtelRLError
 from otel_rl.redaction import shown
@@ -39,6 +40,9 @@ _PLUGINS = (
 )
 
 _TIMEOUT_S = 3.0
+
+# Settings that somebody makes who starts a bridge of its own.
+_OF_A_SERVICE = frozenset({"http", "grpc", "data", "journal", "tls", "auth"})
 
 
 def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -61,7 +65,7 @@ def _command(arguments: argparse.Namespace) -> int:
             print(shown(f"{verdict} {result.name}: {result.message}"))
             if result.hint and not result.ok:
                 print(shown(f"     {result.hint}"))
-    say("all checks passed" if not failed else f"{failed} checks failed")
+    say("all checks passed" if not failed else f"{many(failed, 'check')} failed")
     return 1 if failed else 0
 
 
@@ -124,8 +128,21 @@ def check_listen(settings: BridgeSettings) -> Iterator[CheckResult]:
         # A bridge that answers over HTTP serves both; gRPC has no check that identifies a bridge.
         if there and not free.ok:
             yield CheckResult(f"listen {name}", f"a bridge is on {where}")
+        elif not free.ok and not _is_service(settings):
+            yield CheckResult(
+                free.name,
+                f"{free.message}. `otel-rl run` takes a free port; `otel-rl bridge` needs another "
+                f"address with --{name} HOST:PORT",
+            )
         else:
             yield free
+
+
+def _is_service(settings: BridgeSettings) -> bool:
+    """Return whether a bridge of its own is meant, which `otel-rl run` needs none of."""
+    return bool(settings.model_fields_set & _OF_A_SERVICE) or (
+        (settings.data / JOURNAL_FILE).exists()
+    )
 
 
 def check_security(settings: BridgeSettings) -> Iterator[CheckResult]:
@@ -150,7 +167,7 @@ def check_data(settings: BridgeSettings) -> Iterator[CheckResult]:
         except OtelRLError as exc:
             yield CheckResult("journal.url", exc.args[0], ok=False, hint=exc.hint)
         else:
-            yield CheckResult("journal.url", f"the database answers and keeps {size} bytes")
+            yield CheckResult("journal.url", f"the database answers and keeps {many(size, 'byte')}")
     if not (settings.data / JOURNAL_FILE).exists():
         yield check_writable("data", settings.data)
         return
@@ -203,10 +220,14 @@ def _runs(settings: BridgeSettings) -> Iterator[RunOverview]:
 
 
 def _run_result(run: RunOverview) -> CheckResult:
-    waiting = f", and {run.waiting_bytes} bytes that are no rows yet" if run.waiting_bytes else ""
+    waiting = (
+        f", and {many(run.waiting_bytes, 'byte')} not made into rows yet"
+        if run.waiting_bytes
+        else ""
+    )
     message = (
-        f"{run.unconfirmed} of {run.rows} rows not confirmed by {run.tracker or 'a tracker'}"
-        f"{waiting}{f', owned by {run.owner}' if run.owner else ''}"
+        f"{run.unconfirmed} of {many(run.rows, 'row')} not confirmed by "
+        f"{run.tracker or 'a tracker'}{waiting}{f', owned by {run.owner}' if run.owner else ''}"
     )
     if run.error:
         since = datetime.fromtimestamp(run.error_ns / 1e9, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")

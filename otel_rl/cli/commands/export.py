@@ -26,6 +26,7 @@ from otel_rl.cli.lookup.run_lookup import FoundRun, find_runs, opened, removed
 from otel_rl.cli.lookup.run_or_directory import take_directory
 from otel_rl.cli.lookup.wanted_run import WantedRun, add_run, add_run_names, steps, wanted_run
 from otel_rl.cli.options import add_journal_options, settings_of
+from otel_rl.cli.plurals import many
 from otel_rl.cli.standard_streams import say
 from otel_rl.cli.terminal.progress import progress
 from otel_rl.diagnose.history.records import Facts
@@ -137,10 +138,7 @@ def _chosen(settings: BridgeSettings, wanted: WantedRun) -> FoundRun:
             hint="journal.keep_ended_days and journal.max_ended_share set how long they stay.",
         )
     if runs:
-        raise ConfigError(
-            f"There is no run {wanted} {place.words}.",
-            hint=f"There are: {', '.join(sorted(map(str, of_key)))}.",
-        )
+        raise wanted.not_found(of_key, place.words)
     raise place.no_run()
 
 
@@ -276,8 +274,8 @@ def _report(
 ) -> None:
     first, last = chosen
     steps = f"step {first}" if first == last else f"steps {first} to {last}"
-    workers = f"{summary.processes} worker{'s' * (summary.processes != 1)}"
-    said = f"{summary.spans} spans of {workers} in {steps}, {summary.flows} links"
+    spans, workers = many(summary.spans, "span"), many(summary.processes, "worker")
+    said = f"{spans} of {workers} in {steps}, {many(summary.flows, 'link')}"
     if unknown:
         said += f" ({unknown} more to spans that are not in the journal)"
     if path is not None:

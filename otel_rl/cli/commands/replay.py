@@ -146,10 +146,7 @@ def _wanted(settings: BridgeSettings, arguments: argparse.Namespace) -> Sequence
     if not of_key:
         raise place.no_run()
     if not chosen:
-        raise ConfigError(
-            f"There is no run {wanted} {place.words}.",
-            hint=f"There are: {', '.join(sorted(map(str, of_key)))}.",
-        )
+        raise wanted.not_found(of_key, place.words)
     return [of_key[key] for key in chosen]
 
 

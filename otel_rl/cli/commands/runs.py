@@ -3,7 +3,9 @@
 import argparse
 import json
 import os
+import shutil
 import stat
+import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,6 +18,7 @@ from otel_rl.bridge.journal.reader import RunOverview, looking, read_runs, state
 from otel_rl.bridge.journal.run_reader import Standing, read_standing
 from otel_rl.cli.lookup.journal_discovery import journals, shared_journal
 from otel_rl.cli.options import add_journal_options, settings_of
+from otel_rl.cli.run_deletion import delete
 from otel_rl.cli.standard_streams import say
 from otel_rl.errors import ConfigError, JournalError
 from otel_rl.goodput import Spent, as_json
@@ -29,6 +32,7 @@ examples:
   otel-rl runs                   those of `otel-rl run` and `otel-rl bridge` in this directory
   otel-rl runs /data/otel_rl     those of another data directory
   otel-rl runs --json            for a program
+  otel-rl runs --delete ppo/7    delete a run; a directory before it says where
 
 states:
   running    its workers report
@@ -50,6 +54,9 @@ _COLUMNS: Final[Sequence[str]] = (
     "FILES",
     "LINK",
 )
+_GAP: Final = "  "
+_USUAL_NAME: Final = 60  # a longer one, in a pipe, leaves other lines as they are
+_SHORTEST_CUT: Final = 24
 
 
 def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -65,6 +72,13 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         "directory", nargs="?", type=Path, metavar="DIR", help="data directory (default: --data)"
     )
     parser.add_argument("--json", action="store_true", help="as JSON")
+    parser.add_argument(
+        "--delete",
+        metavar="RUN",
+        help="delete what this machine has of a run, by EXPERIMENT[/TRIAL] or id; a tracker keeps "
+        "what it has",
+    )
+    parser.add_argument("--yes", action="store_true", help="delete without a question")
     add_journal_options(parser)
     parser.set_defaults(command=_command)
 
@@ -109,6 +123,8 @@ def _command(arguments: argparse.Namespace) -> int:
     is_named = arguments.data is not None and settings.journal.url is None
     if is_named and not arguments.data.is_dir():
         raise settings.journal_place.no_run()
+    if arguments.delete is not None:
+        return delete(settings, arguments.delete, is_confirmed=arguments.yes)
     found, faults = _read(settings)
     now_ns = time.time_ns()
     listed = [_listed(run, standing, now_ns) for run, standing in found]
@@ -226,11 +242,29 @@ def _table(listed: Iterable[_Listed]) -> Iterator[str]:
         )
         lines.append(([*map(printable, cells)], "" if crash is None else crash.as_crash))
     widths = [max(len(row[place]) for row, _ in lines) for place in range(len(_COLUMNS))]
-    for row, note in lines:
-        padded = map(str.ljust, row, widths)
-        yield "  ".join(padded).rstrip()
+    longest = _room_for_names(widths)
+    widths[0] = min(widths[0], longest or _USUAL_NAME)
+    for (name, *row), note in lines:
+        padded = map(str.ljust, (_cut(name, longest), *row), widths)
+        yield _GAP.join(padded).rstrip()
         if note:
             yield printable(f"  {note}")
+
+
+def _room_for_names(widths: Sequence[int]) -> int | None:
+    """Return how many characters of names leave room for the other columns of a terminal."""
+    if not sys.stdout.isatty():
+        return None
+    others = sum(widths[1:]) + len(_GAP) * (len(widths) - 1)
+    return max(_SHORTEST_CUT, shutil.get_terminal_size().columns - others)
+
+
+def _cut(name: str, longest: int | None) -> str:
+    """Return a name without its middle if it is too long: runs may differ at either end."""
+    if longest is None or len(name) <= longest:
+        return name
+    end = longest // 3
+    return f"{name[: longest - end - 1]}…{name[-end:]}"
 
 
 def _nothing(settings: BridgeSettings) -> Iterator[str]:

@@ -20,9 +20,10 @@ from otel_rl.cli.lookup.journal_discovery import journals, shared_journal
 from otel_rl.cli.lookup.run_or_directory import take_directory
 from otel_rl.cli.lookup.wanted_run import WantedRun, add_run, add_run_names, wanted_run
 from otel_rl.cli.options import add_journal_options, settings_of
+from otel_rl.cli.plurals import many
 from otel_rl.cli.run_snapshot import RunWatch, Snapshot, WorkerLine, counted, notable_first
 from otel_rl.cli.standard_streams import say
-from otel_rl.errors import ConfigError, JournalError
+from otel_rl.errors import JournalError
 from otel_rl.records import ExperimentKey
 from otel_rl.redaction import printable
 
@@ -138,10 +139,7 @@ class _Reader:
         if not of_key:
             raise place.no_run()
         if not matching:
-            raise ConfigError(
-                f"There is no run {self._wanted} {place.words}.",
-                hint=f"There are: {', '.join(sorted(map(str, of_key)))}.",
-            )
+            raise self._wanted.not_found(of_key, place.words)
         first = of_key.pop(matching[0])
         return [first, *of_key.values()]
 
@@ -197,7 +195,7 @@ def _runs(snapshots: Sequence[Snapshot]) -> Table:
             "-" if one.steps_per_s is None else f"{one.steps_per_s:.3g}",
             "-" if one.reward is None else f"{one.reward:.3g}",
             counted(one),
-            f"{one.lag_rows} rows",
+            many(one.lag_rows, "row"),
             str(one.drops),
             printable(one.verdict) or "-",
         )

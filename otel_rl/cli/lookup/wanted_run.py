@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from otel_rl.bridge.journal.opening import names_there_are
 from otel_rl.errors import ConfigError
 from otel_rl.records import ExperimentKey
 from otel_rl.run_id import run_id
@@ -91,6 +92,13 @@ class WantedRun(NamedTuple):
             for key in keys
             if self.text in {key.experiment, key.trial, run_id(key.experiment, key.trial)}
         ]
+
+    def not_found(self, names: Iterable[ExperimentKey], place: str) -> ConfigError:
+        """Return the error that ``place`` has other runs."""
+        name = self.text or "/".join(filter(None, (self.experiment, self.trial)))
+        return ConfigError(
+            f"There is no run {self} {place}.", hint=names_there_are(name, map(str, names))
+        )
 
     def __str__(self) -> str:
         if self.text is not None:

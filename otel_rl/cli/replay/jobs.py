@@ -17,6 +17,7 @@ from otel_rl.bridge.delivery.trackers import backend
 from otel_rl.bridge.replay.replay import Replay
 from otel_rl.bridge.replay.replayed import Replayed
 from otel_rl.bridge.stages import delivery_settings
+from otel_rl.cli.plurals import many
 from otel_rl.cli.replay.sources import ReplaySource
 from otel_rl.cli.standard_streams import say
 from otel_rl.errors import JournalError
@@ -145,10 +146,10 @@ class ReplayJobs:
             say(f"run {job}: has no rows")
         elif job.replay is not None and _is_complete(status, job.replay.source.end):
             rows = job.replay.source.end
-            say(f"run {job}: {rows} rows in {job.tracker}: {status.location}")
+            say(f"run {job}: {many(rows, 'row')} in {job.tracker}: {status.location}")
         else:
             self.failed += 1
-            say(f"run {job}: {status.safe_row} rows in {job.tracker}. {status.last_error}")
+            say(f"run {job}: {many(status.safe_row, 'row')} in {job.tracker}. {status.last_error}")
 
     def _report(self, going: Collection[ReplayJob]) -> None:
         parts = []
@@ -158,8 +159,10 @@ class ReplayJobs:
                 parts.append(f"{job}: reading its values, {job.share_read:.0%}")
             elif job.replay is not None:
                 why = f" ({status.last_error})" if status.last_error else ""
-                parts.append(f"{job}: {status.next_row} of {job.replay.source.end} rows{why}")
-        say(f"{self.done} of {len(self.jobs)} runs; {'; '.join(parts)}")
+                parts.append(
+                    f"{job}: {status.next_row} of {many(job.replay.source.end, 'row')}{why}"
+                )
+        say(f"{self.done} of {many(len(self.jobs), 'run')}; {'; '.join(parts)}")
 
 
 def _is_complete(status: RunStatus, rows: int) -> bool:

@@ -15,6 +15,7 @@ from typing import Final, TextIO
 
 from otel_rl.bridge.bridge import Bridge
 from otel_rl.bridge.journal.reader import looking, read_runs
+from otel_rl.cli.plurals import many
 from otel_rl.cli.run_snapshot import RunWatch, Snapshot, counted
 from otel_rl.errors import JournalError
 from otel_rl.records import ExperimentKey
@@ -75,7 +76,7 @@ def summary(snapshot: Snapshot) -> str:
     if snapshot.reward is not None:
         parts.append(f"reward {snapshot.reward:.3g}")
     parts.append(f"workers {counted(snapshot)}")
-    parts.append(f"lag {snapshot.lag_rows} rows")
+    parts.append(f"lag {many(snapshot.lag_rows, 'row')}")
     if snapshot.drops:
         parts.append(f"dropped {snapshot.drops}")
     if snapshot.verdict and snapshot.verdict != "healthy":

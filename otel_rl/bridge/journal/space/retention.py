@@ -21,7 +21,7 @@ from otel_rl.bridge.journal.interface import MADE, Connection, Journal
 from otel_rl.records import ExperimentKey
 from otel_rl.run_id import run_id
 
-__all__ = ["EVERY_RUN", "Removed", "Retention"]
+__all__ = ["EVERY_RUN", "Removed", "Retention", "delete_run"]
 
 EVERY_RUN: Final = "1 = 1"
 """Condition on ``runs`` where no other bridge may be at work."""
@@ -200,19 +200,44 @@ class Retention:
         (unarchived,) = connection.execute(
             "SELECT COALESCE(SUM(samples), 0) FROM archive WHERE run_id = ?", (run,)
         ).fetchone()
-        connection.execute(
-            "INSERT INTO deleted (run_id, experiment, trial, next_row, lost_ns, deleted_ns)"
-            " VALUES (?, ?, ?, ?, ?, ?)"
-            " ON CONFLICT (run_id) DO UPDATE SET next_row = excluded.next_row,"
-            " lost_ns = excluded.lost_ns, deleted_ns = excluded.deleted_ns",
-            (
-                *(run, one.key.experiment, one.key.trial),
-                *(found[0], one.changed_ns + self._late_ns, now_ns),
-            ),
-        )
-        for table in _TABLES:
-            connection.execute(f"DELETE FROM {table} WHERE run_id = ?", (run,))  # noqa: S608
+        lost_ns = one.changed_ns + self._late_ns
+        _bury(connection, one.key, found[0], lost_ns=lost_ns, now_ns=now_ns)
         return int(unarchived)
+
+
+def delete_run(journal: Journal, key: ExperimentKey, now_ns: int) -> None:
+    """Remove a run as it is, with what waits of it; no bridge may be at work.
+
+    Raises:
+        JournalError: The journal is unreachable. Some of the run's history may be removed.
+    """
+    run = run_id(key.experiment, key.trial)
+
+    def remove(connection: Connection) -> None:
+        found = connection.execute("SELECT next_row FROM runs WHERE run_id = ?", (run,)).fetchone()
+        if found is not None:
+            connection.execute("DELETE FROM batches WHERE run_id = ?", (run,))
+            _bury(connection, key, found[0], lost_ns=now_ns, now_ns=now_ns)
+
+    while journal.write(lambda connection: _remove_some_history(connection, run)):
+        pass
+    journal.write(remove)
+
+
+def _bury(
+    connection: Connection, key: ExperimentKey, next_row: int, *, lost_ns: int, now_ns: int
+) -> None:
+    """Put a tombstone in place of a run."""
+    run = run_id(key.experiment, key.trial)
+    connection.execute(
+        "INSERT INTO deleted (run_id, experiment, trial, next_row, lost_ns, deleted_ns)"
+        " VALUES (?, ?, ?, ?, ?, ?)"
+        " ON CONFLICT (run_id) DO UPDATE SET next_row = excluded.next_row,"
+        " lost_ns = excluded.lost_ns, deleted_ns = excluded.deleted_ns",
+        (run, key.experiment, key.trial, next_row, lost_ns, now_ns),
+    )
+    for table in _TABLES:
+        connection.execute(f"DELETE FROM {table} WHERE run_id = ?", (run,))  # noqa: S608
 
 
 def _in_parts(ended: Iterable[_Ended]) -> Iterator[Sequence[_Ended]]:

@@ -1,5 +1,7 @@
 """What ``otel-rl doctor`` says of the runs of a data directory, also beside a bridge."""
 
+import contextlib
+import socket
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
@@ -71,6 +73,45 @@ def made(journal: Journal) -> DeliveryStore:
     return deliveries
 
 
+@pytest.fixture
+def taken() -> Iterator[int]:
+    """The port of gRPC that bridges and collectors have by default, and somebody has it."""
+    with socket.socket() as other:
+        with contextlib.suppress(OSError):  # of another program on this machine
+            other.bind(("127.0.0.1", 4317))
+            other.listen()
+        yield 4317
+
+
+def test_a_taken_port_is_no_failure_for_who_uses_no_bridge_of_its_own(
+    taken: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("OTEL_EXPORTER_OTLP_ENDPOINT", raising=False)
+    status = main(["doctor", "--tracker", "jsonl"])
+    said = capsys.readouterr()
+    report = Report(status, said.out.splitlines())
+    line = report.about("listen grpc")
+    assert line.startswith(f"ok   listen grpc: 127.0.0.1:{taken}: Address already in use.")
+    assert "`otel-rl run` takes a free port" in line
+    assert "all checks passed" in said.err
+    assert status == 0
+
+
+def test_a_taken_port_is_a_failure_for_a_bridge_of_its_own(
+    taken: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("OTEL_RL_BRIDGE__HTTP__PORT", "0")
+    monkeypatch.delenv("OTEL_EXPORTER_OTLP_ENDPOINT", raising=False)
+    assert main(["doctor", "--tracker", "jsonl", "--data", str(tmp_path / "data")]) == 1
+    said = capsys.readouterr()
+    assert f"FAIL listen grpc: 127.0.0.1:{taken}: Address already in use" in said.out
+    assert said.err.endswith("otel-rl: 1 check failed\n")
+
+
 def test_a_directory_in_use_is_no_failure(
     deliveries: DeliveryStore, doctor: Callable[[], Report]
 ) -> None:
@@ -140,7 +181,7 @@ def test_batches_that_are_no_rows_yet_are_told_of(
     journal = SqliteJournal(tmp_path / "data")
     try:
         Spool(journal).append([Batch(A, Signal.METRICS, b"x" * 100, received_ns=NOON_NS)])
-        assert "100 bytes that are no rows yet" in doctor().about("run grpo/default")
+        assert "100 bytes not made into rows yet" in doctor().about("run grpo/default")
     finally:
         journal.close()
 

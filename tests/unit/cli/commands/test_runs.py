@@ -208,6 +208,19 @@ def test_a_person_sees_a_table(data: Path, capsys: pytest.CaptureFixture[str]) -
     assert crash == "  crashed: trainer/0, RuntimeError at step 3"
 
 
+def test_a_very_long_name_leaves_other_lines_as_they_are(
+    data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with closing(SqliteJournal(data)) as journal:
+        some = Journals(journal)
+        for name in ("short", "long" * 60):
+            some.commit(name, ago_s=1)
+    assert main(["runs", str(data)]) == 0
+    lines = {line.split()[0]: line for line in capsys.readouterr().out.splitlines()}
+    assert f"{'long' * 60}/t" in lines
+    assert len(lines["short/t"]) < 150
+
+
 def test_without_any_run_it_says_how_to_get_one(
     data: Path, capsys: pytest.CaptureFixture[str], listing: Listing
 ) -> None:

@@ -1,0 +1,151 @@
+"""Deletes one run of a data directory: what the journal has of it, and its files there."""
+
+import shutil
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Protocol
+
+from otel_rl.bridge.config import BridgeSettings
+from otel_rl.bridge.journal.reader import overview
+from otel_rl.bridge.journal.space.retention import delete_run
+from otel_rl.bridge.journal.sqlite import JOURNAL_FILE, SqliteJournal
+from otel_rl.bridge.journal.sqlite_files import LOCK_FILE, LockFile
+from otel_rl.cli.lookup.run_lookup import FoundRun, find_runs
+from otel_rl.cli.lookup.wanted_run import WantedRun
+from otel_rl.cli.plurals import many
+from otel_rl.cli.replay.archive_places import archive_place
+from otel_rl.cli.standard_streams import say
+from otel_rl.errors import ConfigError, JournalLocked
+from otel_rl.records import ExperimentKey
+from otel_rl.redaction import shown
+from otel_rl.run_id import run_id
+
+__all__ = ["delete"]
+
+
+def delete(settings: BridgeSettings, name: str, *, is_confirmed: bool) -> int:
+    """Delete the run of a name, once that is confirmed. Returns the exit status.
+
+    Args:
+        settings: Those of its bridge.
+        name: ``EXPERIMENT/TRIAL``, one of both, or an id.
+        is_confirmed: Whether nobody is asked.
+
+    Raises:
+        ConfigError: It is not clear which run, or a database has it.
+        JournalLocked: A bridge is writing it.
+    """
+    if settings.journal.url is not None:
+        raise ConfigError(
+            "--delete: the runs of a database are removed by its bridges.",
+            hint="They do so journal.keep_ended_days after the end of a run.",
+        )
+    key, directory = _wanted(settings, name)
+    identity = run_id(key.experiment, key.trial)
+    runs = overview(directory)
+    locations = [run.location for run in runs if run.key == key and run.location]
+    rows = max(run.rows for run in runs if run.key == key)
+    # `otel-rl run` makes a data directory for each run.
+    is_alone = {run.key for run in runs} == {key} and directory.name == identity
+    with closing(_held(directory, settings, is_alone=is_alone)) as held:
+        paths = [directory] if is_alone else [*_files(settings, directory, identity)]
+        words = " and ".join([many(rows, "row"), *map(str, paths)])
+        if not (is_confirmed or _is_wished(f"Delete run {key} with {words}?")):
+            say("nothing was deleted")
+            return 1
+        if isinstance(held, SqliteJournal):
+            delete_run(held, key, time.time_ns())
+        for path in paths:
+            shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+    say(f"run {key} was deleted")
+    for location in locations:
+        if "://" in location or Path(location).exists():
+            say(f"  its tracker keeps it: {location}")
+    return 0
+
+
+def _wanted(settings: BridgeSettings, name: str) -> tuple[ExperimentKey, Path]:
+    """Return the run and the directory of its journal.
+
+    Raises:
+        ConfigError: There is no such run, or more than one.
+    """
+    runs, faults = find_runs(settings)
+    for fault in faults:
+        say(str(fault))
+    place = settings.journal_place
+    if not runs:
+        raise place.no_run()
+    keys = WantedRun(name).of(dict.fromkeys(run.key for run in runs))
+    if not keys:
+        raise WantedRun(name).not_found([run.key for run in runs], place.words)
+    if len(keys) > 1:
+        names = " or ".join(run_id(key.experiment, key.trial) for key in keys[:3])
+        raise ConfigError(
+            f"{name!r} names {len(keys)} runs {place.words}.",
+            hint=f"Write EXPERIMENT/TRIAL, or the id of one of them, such as {names}.",
+        )
+    return keys[0], _only_place(runs, keys[0])
+
+
+def _only_place(runs: Sequence[FoundRun], key: ExperimentKey) -> Path:
+    places = [run.directory for run in runs if run.key == key and run.directory is not None]
+    if len(places) > 1:
+        raise ConfigError(
+            f"{len(places)} journals have the run {key}: {', '.join(map(str, places[:3]))}.",
+            hint="Name the directory of one: otel-rl runs DIR --delete RUN.",
+        )
+    return places[0]
+
+
+class _Held(Protocol):
+    def close(self) -> None:
+        """Let bridges use the data directory again."""
+        ...
+
+
+def _held(directory: Path, settings: BridgeSettings, *, is_alone: bool) -> _Held:
+    """Keep bridges from a data directory. Of one with other runs, return its journal.
+
+    Raises:
+        JournalLocked: A bridge uses it.
+    """
+    try:
+        if is_alone:
+            return LockFile(directory / LOCK_FILE)
+        return SqliteJournal(directory, max_bytes=settings.journal.max_bytes)
+    except JournalLocked as exc:
+        raise JournalLocked(
+            f"--delete: {exc.args[0]}",
+            hint="That is the bridge which writes the run. Let `otel-rl run` come to its end, or "
+            "stop `otel-rl bridge`, and delete the run then. A bridge that goes on removes ended "
+            "runs by itself, after journal.keep_ended_days.",
+        ) from exc
+
+
+def _files(settings: BridgeSettings, directory: Path, identity: str) -> Iterator[Path]:
+    """Yield what there is of a run beside the journal of several: all that bears its id."""
+    archive = archive_place(settings, directory) / identity
+    found: list[Path] = []
+    for path in (archive, *sorted(directory.rglob(f"*{identity}*"))):
+        is_inside = any(path.is_relative_to(one) for one in found)
+        if path.exists() and not is_inside and not (path / JOURNAL_FILE).exists():
+            found.append(path)
+    yield from found
+
+
+def _is_wished(question: str) -> bool:
+    """Ask whoever sits at the terminal.
+
+    Raises:
+        ConfigError: Nobody does.
+    """
+    if not sys.stdin.isatty():
+        raise ConfigError(
+            "--delete: the input is no terminal, so that nobody can be asked.", hint="Add --yes."
+        )
+    print(shown(f"{question} [y/N] "), end="", flush=True)
+    return sys.stdin.readline().strip().lower() in {"y", "yes"}
