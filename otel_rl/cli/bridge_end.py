@@ -23,10 +23,10 @@ from otel_rl.bridge.journal.run_reader import read_standing
 from otel_rl.bridge.rows.rounds.runs_without_metrics import NO_METRIC_HINT
 from otel_rl.cli.embedded_bridge import wandb_account
 from otel_rl.cli.liveness_text import failures, listed, troubles
-from otel_rl.cli.plurals import many as _many
 from otel_rl.cli.signal_handlers import handled
 from otel_rl.cli.standard_streams import say
 from otel_rl.errors import JournalError
+from otel_rl.plurals import many as _many
 from otel_rl.records import ExperimentKey
 from otel_rl.run_id import run_id
 from otel_rl.semconv.spec import Tier

@@ -15,10 +15,10 @@ from otel_rl.bridge.journal.sqlite import JOURNAL_FILE, SqliteJournal
 from otel_rl.bridge.journal.sqlite_files import LOCK_FILE, LockFile
 from otel_rl.cli.lookup.run_lookup import FoundRun, find_runs
 from otel_rl.cli.lookup.wanted_run import WantedRun
-from otel_rl.cli.plurals import many
 from otel_rl.cli.replay.archive_places import archive_place
 from otel_rl.cli.standard_streams import say
 from otel_rl.errors import ConfigError, JournalLocked
+from otel_rl.plurals import many
 from otel_rl.records import ExperimentKey
 from otel_rl.redaction import shown
 from otel_rl.run_id import run_id

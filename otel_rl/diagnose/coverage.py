@@ -17,6 +17,7 @@ from otel_rl.diagnose.detectors.standing_work import standing_work
 from otel_rl.diagnose.history.run_history import RunHistory, Track
 from otel_rl.diagnose.stats.changes import spread
 from otel_rl.diagnose.stats.levels import LONGER, LONGER_NOISE, settled
+from otel_rl.plurals import many
 from otel_rl.records import ExperimentStatus, WorkerFailure
 from otel_rl.semconv.spec import STEP_SPAN
 
@@ -66,8 +67,8 @@ class Coverage(NamedTuple):
         kind = "logged times" if self.is_logged else "spans or phases"
         of = f"{kind} of {self.timed}" if self.timed else "no spans or phases"
         path = "" if self.has_path else f", {NO_PATH}"
-        workers = f"{self.workers} worker{'' if self.workers == 1 else 's'}"
-        return f"{self.steps} steps, {workers}, {of}{path}; {self._least}{self._once}"
+        size = f"{many(self.steps, 'step')}, {many(self.workers, 'worker')}"
+        return f"{size}, {of}{path}; {self._least}{self._once}"
 
     @property
     def unknown(self) -> str:
@@ -149,7 +150,7 @@ def doubts(
     if not steps:
         yield "no step was seen"
     elif steps < _FEWEST_STEPS and not is_part:
-        yield f"{steps} steps are too few to compare"
+        yield f"{many(steps, 'step')} {'is' if steps == 1 else 'are'} too few to compare"
     grown = sorted({place.phase for place in grown_together(history)})
     if grown:
         yield f"{' and '.join(grown)} take longer and longer, in proportion, and {_UNMEASURED}"

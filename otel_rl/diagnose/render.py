@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from otel_rl.diagnose.advice import next_look
 from otel_rl.diagnose.coverage import NO_PATH
 from otel_rl.diagnose.result import Cause, Diagnosis, Evidence, Verdict
+from otel_rl.plurals import many
 
 __all__ = ["in_words", "summary"]
 
@@ -34,7 +35,9 @@ def in_words(report: Diagnosis, *, trace_url: str = "") -> Iterator[str]:
         yield f"  no fault: {change}"
     if report.bound is not None:
         role, phase, share = report.bound
-        partial = f"; spans of {report.partial} steps may be missing" if report.partial else ""
+        partial = ""
+        if report.partial:
+            partial = f"; spans of {many(report.partial, 'step')} may be missing"
         yield f"  most of the time of a step: {role}/{phase}, {share:.0%}{partial}"
     for failure in report.failures:
         yield f"  {failure}"

@@ -17,10 +17,10 @@ from otel_rl.cli.lookup.journal_discovery import journals
 from otel_rl.cli.lookup.run_or_directory import take_directory
 from otel_rl.cli.lookup.wanted_run import WantedRun, add_run
 from otel_rl.cli.options import add_bridge_options, settings_of
-from otel_rl.cli.plurals import many
 from otel_rl.cli.replay.archive_places import archive_place, archive_places
 from otel_rl.cli.standard_streams import say
 from otel_rl.errors import ConfigError, JournalError, JournalLocked, MissingExtra
+from otel_rl.plurals import many
 from otel_rl.records import ExperimentKey
 from otel_rl.redaction import printable
 

@@ -24,7 +24,6 @@ from otel_rl.cli.lookup.journal_discovery import journals, shared_journal
 from otel_rl.cli.lookup.run_or_directory import take_directory
 from otel_rl.cli.lookup.wanted_run import WantedRun, add_run, add_run_names, steps, wanted_run
 from otel_rl.cli.options import add_journal_options, settings_of
-from otel_rl.cli.plurals import many
 from otel_rl.cli.terminal.progress import counted, progress
 from otel_rl.diagnose.engine import diagnose
 from otel_rl.diagnose.history.goodput import goodput_of
@@ -35,6 +34,7 @@ from otel_rl.diagnose.render import in_words
 from otel_rl.diagnose.report_json import json_schema, run_as_json
 from otel_rl.diagnose.result import Diagnosis
 from otel_rl.errors import ConfigError, MissingExtra
+from otel_rl.plurals import many
 from otel_rl.records import ExperimentKey
 from otel_rl.redaction import printable, redacted, shown
 from otel_rl.run_id import run_id

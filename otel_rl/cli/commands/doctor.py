@@ -24,9 +24,9 @@ from otel_rl.cli.environment import misspelt
 from otel_rl.cli.liveness_text import in_words
 from otel_rl.cli.lookup.journal_discovery import journals, shared_journal
 from otel_rl.cli.options import add_bridge_options, settings_of
-from otel_rl.cli.plurals import many
 from otel_rl.cli.standard_streams import say
 from otel_rl.errors import ConfigError, JournalError, JournalLocked, OtelRLError
+from otel_rl.plurals import many
 from otel_rl.redaction import shown
 
 __all__ = ["CHECKS", "add_parser"]

@@ -26,12 +26,12 @@ from otel_rl.cli.lookup.run_lookup import FoundRun, find_runs, opened, removed
 from otel_rl.cli.lookup.run_or_directory import take_directory
 from otel_rl.cli.lookup.wanted_run import WantedRun, add_run, add_run_names, steps, wanted_run
 from otel_rl.cli.options import add_journal_options, settings_of
-from otel_rl.cli.plurals import many
 from otel_rl.cli.standard_streams import say
 from otel_rl.cli.terminal.progress import progress
 from otel_rl.diagnose.history.records import Facts
 from otel_rl.errors import ConfigError
 from otel_rl.perfetto import Counter, SpanTable, TraceSummary, write_trace
+from otel_rl.plurals import many
 from otel_rl.run_id import run_id
 
 __all__ = ["add_parser"]

@@ -20,10 +20,10 @@ from otel_rl.cli.lookup.journal_discovery import journals, shared_journal
 from otel_rl.cli.lookup.run_or_directory import take_directory
 from otel_rl.cli.lookup.wanted_run import WantedRun, add_run, add_run_names, wanted_run
 from otel_rl.cli.options import add_journal_options, settings_of
-from otel_rl.cli.plurals import many
 from otel_rl.cli.run_snapshot import RunWatch, Snapshot, WorkerLine, counted, notable_first
 from otel_rl.cli.standard_streams import say
 from otel_rl.errors import JournalError
+from otel_rl.plurals import many
 from otel_rl.records import ExperimentKey
 from otel_rl.redaction import printable
 

@@ -17,10 +17,10 @@ from otel_rl.bridge.delivery.trackers import backend
 from otel_rl.bridge.replay.replay import Replay
 from otel_rl.bridge.replay.replayed import Replayed
 from otel_rl.bridge.stages import delivery_settings
-from otel_rl.cli.plurals import many
 from otel_rl.cli.replay.sources import ReplaySource
 from otel_rl.cli.standard_streams import say
 from otel_rl.errors import JournalError
+from otel_rl.plurals import many
 from otel_rl.records import ExperimentKey
 
 __all__ = ["ReplayJob", "ReplayJobs"]

@@ -15,9 +15,9 @@ from typing import Final, TextIO
 
 from otel_rl.bridge.bridge import Bridge
 from otel_rl.bridge.journal.reader import looking, read_runs
-from otel_rl.cli.plurals import many
 from otel_rl.cli.run_snapshot import RunWatch, Snapshot, counted
 from otel_rl.errors import JournalError
+from otel_rl.plurals import many
 from otel_rl.records import ExperimentKey
 from otel_rl.redaction import shown
 

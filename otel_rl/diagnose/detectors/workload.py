@@ -20,6 +20,7 @@ from otel_rl.diagnose.history.timings import is_step, is_step_time
 from otel_rl.diagnose.spans.new_work import new_work
 from otel_rl.diagnose.stats.levels import LevelChange, level
 from otel_rl.diagnose.stats.peers import turn_length
+from otel_rl.plurals import many
 from otel_rl.semconv.spec import STEP_SPAN
 
 __all__ = [
@@ -182,7 +183,7 @@ def changes(history: RunHistory) -> Iterator[str]:
             ratio = median(values[-_SIDES:]) / median(values[:_SIDES])
             yield f"the {work.what} of a step change gradually, to {ratio:.1f} times the first"
     for role, before, after, since in _resized(history):
-        yield f"{after} workers of {role} since step {since}, {before} before"
+        yield f"{many(after, 'worker')} of {role} since step {since}, {before} before"
     for place, since in new_work(history):
         yield f"{place.phase} of {place.role} since step {since}, and not before"
 

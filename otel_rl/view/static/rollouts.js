@@ -55,6 +55,6 @@ otelRl.pages.rollouts = class {
     otelRl.charts.draw(this.plot, [{ type: "histogram", x: this.rewards, nbinsx: 30, marker: { color: otelRl.charts.palette[0], opacity: 0.85 }, hovertemplate: "%{x}: %{y}<extra></extra>" }],
       { hovermode: "closest", bargap: 0.06, xaxis: { title: { text: "reward", standoff: 4, font: { size: 11 } } }, yaxis: { title: { text: "samples", font: { size: 11 } } } });
     otelRl.charts.byKeyboard(this.plot, "Rewards", () => [(this.plot.calcdata?.[0] ?? []).map(({ p, s }, pointNumber) =>
-      ({ points: [{ curveNumber: 0, pointNumber }], text: `reward ${otelRl.number(p)}: ${s} samples` }))]);
+      ({ points: [{ curveNumber: 0, pointNumber }], text: `reward ${otelRl.number(p)}: ${s} sample${s === 1 ? "" : "s"}` }))]);
   }
 };

@@ -42,7 +42,7 @@ otelRl.pages.workers = class {
       heatmap ? this.longest(heatmap) : "",
       shown.workers.length + shown.left_out > 32 ? "The history has the 32 most extreme workers of each step." : "",
       shown.width > 1 ? `${shown.width} steps share a column, which shows the ${deviations ? "farthest" : "longest"}.` : "",
-      shown.left_out ? `${shown.left_out} workers ${deviations ? "nearer to the median" : "with less time"} are not drawn.` : "",
+      shown.left_out ? `Not drawn: ${shown.left_out} worker${shown.left_out === 1 ? "" : "s"} ${deviations ? "nearer to the median" : "with less time"}.` : "",
       otelRl.report ? "" : "Click a cell to see its step.",
     ].filter(Boolean).join(" ");
     this.drawProcesses();
