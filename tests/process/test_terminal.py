@@ -114,6 +114,14 @@ def test_runs_cuts_long_names_to_the_width_of_the_terminal(data: Path) -> None:
     assert ends == ["/lr-1e-6", "/lr-3e-6"]
 
 
+def test_help_goes_through_the_pager_of_a_terminal(tmp_path: Path) -> None:
+    command = [*OTEL_RL, "help", "glossary"]
+    environment = clean_environment(tmp_path, PAGER="sed 's/^/paged: /'")
+    with Terminal(command, cwd=tmp_path, environment=environment) as terminal:
+        assert terminal.status() == 0
+        assert terminal.raw.startswith(b"paged: # Glossary")
+
+
 def test_top_without_a_terminal_is_plain_text(data: Path) -> None:
     done = otel_rl_here("top", "--data", data, cwd=data)
     assert done.status == 0, done.err
