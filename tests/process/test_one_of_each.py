@@ -12,9 +12,8 @@ pytestmark = pytest.mark.process
 
 TRAIN = """
 import otel_rl
-from otel_rl import mlogger
 with otel_rl.step(1):
-    mlogger.log({"loss": 1.0}, step=1)
+    otel_rl.log({"loss": 1.0})
 """
 
 ONE_OF_SEVERAL = re.compile(r"\b1 (?!s\b|is\b|has\b|was\b)[a-z]+s\b")

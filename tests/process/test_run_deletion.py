@@ -24,9 +24,9 @@ A, B = ExperimentKey("grpo", "a"), ExperimentKey("grpo", "b")
 IDS = {key: run_id(key.experiment, key.trial) for key in (A, B)}
 
 TRAIN = """
-from otel_rl import mlogger
+import otel_rl
 for step in range(3):
-    mlogger.log({"loss": step}, step=step)
+    otel_rl.log({"loss": step}, step=step)
 """
 
 
