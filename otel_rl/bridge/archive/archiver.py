@@ -22,6 +22,7 @@ from typing import IO, Final, NamedTuple
 
 from otel_rl.bridge.counters import ArchiveDrop, Counter, Counters, Where
 from otel_rl.bridge.journal.archive_store import ArchiveStore, UnarchivedRun
+from otel_rl.bridge.private_files import UMASK
 from otel_rl.errors import JournalError, LeaseLost
 from otel_rl.records import ExperimentKey
 from otel_rl.run_id import run_id
@@ -318,6 +319,7 @@ def _child() -> Iterator[_Child]:
             stdout=subprocess.PIPE,
             stderr=errors,
             start_new_session=True,  # a Ctrl-C is for the bridge
+            umask=UMASK,
         ) as process,
     ):
         try:

@@ -26,7 +26,6 @@ __all__ = ["SCHEMA", "FileHead", "main", "tables_of", "write_file"]
 
 _NONE: Final = -(1 << 63)
 _TEMPORALITIES: Final = (None, "cumulative", "delta", "step")
-_OWNER_ONLY: Final = 0o600
 
 _TABLE_ROWS: Final = 1 << 17
 """Values that are made into a table at a time, which takes 140 bytes for each."""
@@ -249,11 +248,10 @@ def write_file(path: Path, tables: Iterable[pa.Table]) -> int:
     Raises:
         OSError: No room, or the directory cannot be used.
     """
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    path.parent.mkdir(parents=True, exist_ok=True)
     new = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, _OWNER_ONLY)
-        with os.fdopen(descriptor, "wb") as file:
+        with new.open("wb") as file:
             rows = _write_tables(file, tables)
             file.flush()
             os.fsync(file.fileno())

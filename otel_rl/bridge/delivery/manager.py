@@ -34,6 +34,7 @@ from otel_rl.bridge.delivery.shared_writers import SharedWriters
 from otel_rl.bridge.delivery.trackers import backend
 from otel_rl.bridge.delivery.writer_client import WriterProcess
 from otel_rl.bridge.delivery.writer_slots import WriterSlots
+from otel_rl.bridge.private_files import make_private_directory
 from otel_rl.errors import ConfigError
 from otel_rl.records import ExperimentKey
 
@@ -197,7 +198,7 @@ def _writers(settings: DeliverySettings) -> Callable[[], Writer]:
 
 def _check_writable(directory: Path) -> None:
     try:
-        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        make_private_directory(directory)
         tempfile.TemporaryFile(dir=directory).close()
     except OSError as exc:
         raise ConfigError(

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Protocol
 
+from otel_rl.bridge.private_files import make_private_directory
 from otel_rl.records import Description, ExperimentKey, Row
 
 __all__ = [
@@ -56,7 +57,7 @@ class RunInfo:
 def writer_file(run: RunInfo, suffix: str, /) -> Path:
     """Return the path of a file of a run's writer, and make its directory."""
     directory = (run.scratch or run.directory) / "writers"
-    directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+    make_private_directory(directory)
     if stat.S_IMODE(directory.stat().st_mode) & ~stat.S_IRWXU:
         directory.chmod(stat.S_IRWXU)  # set even for an old directory: logs may hold anything
     owner = "" if run.tracker in ("", _FIRST_TRACKER) else f".{run.tracker}"

@@ -15,6 +15,7 @@ from typing import Protocol, TypeAlias
 from otel_rl.bridge.delivery.tracker_interface import RunInfo, writer_file
 from otel_rl.bridge.delivery.trackers import backend
 from otel_rl.bridge.delivery.writer_messages import Reply, Request
+from otel_rl.bridge.private_files import UMASK, open_private
 from otel_rl.errors import TrackerUnavailable
 
 __all__ = ["Channel", "OwnProcess", "WriterHost", "end_process", "start_process"]
@@ -128,7 +129,7 @@ def start_process(
     }
     # -P: a wandb.py in the user's working directory is not the tracker.
     command = [sys.executable, "-P", "-m", _MODULE, str(end.fileno())]
-    with log.open("ab") as output:
+    with open(log, "ab", opener=open_private) as output:  # noqa: PTH123  # a Path has no opener
         return subprocess.Popen(  # noqa: S603  # our own interpreter and module
             [*command, "shared"] if shared else command,
             pass_fds=[end.fileno()],
@@ -138,6 +139,7 @@ def start_process(
             stderr=output,
             # Signals of the terminal go to the bridge alone, which then closes the runs.
             start_new_session=True,
+            umask=UMASK,
         )
 
 

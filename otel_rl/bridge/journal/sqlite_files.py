@@ -19,6 +19,7 @@ from otel_rl.bridge.journal.formats.schema import (
     OTHER_FORMAT_HINT,
     statements,
 )
+from otel_rl.bridge.private_files import make_private_directory, open_private
 from otel_rl.errors import ConfigError, JournalError, JournalGone, JournalLocked
 
 __all__ = [
@@ -146,11 +147,12 @@ def _keep_to_owner(directory: Path) -> None:
 
 def make_directory(directory: Path) -> None:
     """Make the directory and its parents, so that they survive power loss."""
-    missing = [path for path in (directory, *directory.parents) if not path.exists()]
-    directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-    for path in missing:
+    for path in make_private_directory(directory):
         if path.name == DATA_DIRECTORY:  # in a repository: the journals hold prompts and answers
-            (path / ".gitignore").write_text("*\n")
+            with open(  # noqa: PTH123  # a Path has no opener
+                path / ".gitignore", "w", encoding="utf-8", opener=open_private
+            ) as ignored:
+                ignored.write("*\n")
         parent = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
         try:
             os.fsync(parent)

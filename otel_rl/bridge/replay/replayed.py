@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
+from otel_rl.bridge.private_files import open_private
 from otel_rl.records import ExperimentKey
 
 __all__ = ["Replayed"]
@@ -66,7 +67,8 @@ class Replayed:
         with self._lock:
             known = {**_read(directory), self._name(tracker, key): [*mark]}
             try:
-                new.write_text(json.dumps(known), encoding="utf-8")
+                with open(new, "w", encoding="utf-8", opener=open_private) as file:  # noqa: PTH123
+                    json.dump(known, file)
                 new.replace(path)
             except OSError:
                 return  # of a directory that is only read: the tracker is asked again
