@@ -9,7 +9,7 @@ import os
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, cast
 
 from pydantic import (
     BaseModel,
@@ -28,10 +28,11 @@ from otel_rl.bridge.ingest.security.tokens import AuthSettings
 from otel_rl.bridge.journal.opening import JournalPlace
 from otel_rl.bridge.journal.sqlite_files import DATA_DIRECTORY
 from otel_rl.bridge.rows.settings import AlignSettings
+from otel_rl.bridge.setting_faults import faults_in_words
+from otel_rl.bridge.setting_variables import ENV_PREFIX, check_variables
 from otel_rl.errors import ConfigError
-from otel_rl.redaction import is_secret_name, redacted
 from otel_rl.semconv.spec import Tier
-from otel_rl.setting_names import unknown_setting
+from otel_rl.sizes import Size
 
 __all__ = [
     "ENV_PREFIX",
@@ -44,12 +45,6 @@ __all__ = [
     "TrackerSettings",
     "load_settings",
 ]
-
-ENV_PREFIX: Final = "OTEL_RL_BRIDGE__"
-
-_MAX_SHOWN: Final = 200
-
-_MAY_HOLD_A_URL: Final = {("journal",), ("journal", "url")}
 
 _MODEL = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
@@ -92,7 +87,7 @@ class JournalSettings(BaseModel):
     lease_s: float = Field(15.0, ge=1)
     """Time until another bridge takes a killed one's runs."""
 
-    max_bytes: int = Field(10 << 30, ge=1 << 20)
+    max_bytes: Size = Field(10 << 30, ge=1 << 20)
     """Waiting batches; beyond: 503. Rows may use as much again."""
 
     max_share: float = Field(0.5, gt=0, le=1)
@@ -125,7 +120,7 @@ class TrackerSettings(BaseModel):
     max_values_per_minute: int = Field(100_000, ge=0)
     """Values of a W&B run a minute; 0: no bound."""
 
-    options: Mapping[str, str] = Field(default_factory=dict)
+    options: Mapping[str, str] = Field(default_factory=dict, examples=[{"project": "grpo"}])
     """Its options; of several, ``trackio.project``."""
 
     max_live_runs: int | None = Field(None, ge=1)
@@ -240,7 +235,7 @@ class TelemetrySettings(BaseModel):
 
     model_config = _MODEL
 
-    endpoint: str | None = Field(None, pattern="^https?://")
+    endpoint: str | None = None
     """OTLP/HTTP base URL for the bridge's own metrics."""
 
     interval_s: float = Field(15.0, gt=0)
@@ -248,6 +243,13 @@ class TelemetrySettings(BaseModel):
 
     run_interval_s: float = Field(10.0, gt=0)
     """Interval of the bridge's metrics in each run."""
+
+    @field_validator("endpoint")
+    @classmethod
+    def _is_a_url(cls, value: str | None) -> str | None:
+        if value is not None and not value.startswith(("http://", "https://")):
+            raise ValueError("must begin with http:// or https://")
+        return value
 
 
 class BridgeSettings(BaseModel):
@@ -320,7 +322,7 @@ def load_settings(
     Raises:
         ConfigError: Names the place, the fault, and the value.
     """
-    _check_variables(os.environ)
+    check_variables(BridgeSettings, os.environ)
     content: dict[str, object] = {}
     if file is not None:
         try:
@@ -332,39 +334,28 @@ def load_settings(
             ) from exc
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as exc:
             raise ConfigError(f"{file}: is not TOML: {exc}.") from exc
+    settings = _validated(_merged(_merged(defaults or {}, content), _of_environment()))
+    merged = _merged(settings.model_dump(exclude_unset=True), overrides or {})
+    return _validated(merged, is_of_command_line=True)
+
+
+def _validated(given: Mapping[str, object], *, is_of_command_line: bool = False) -> BridgeSettings:
     try:
-        given = _merged(_merged(defaults or {}, content), _of_environment())
-        settings = BridgeSettings.model_validate(given)
-        merged = _merged(settings.model_dump(exclude_unset=True), overrides or {})
-        return BridgeSettings.model_validate(merged)
+        return BridgeSettings.model_validate(given)
     except ValidationError as exc:
-        raise ConfigError(_explained(exc)) from exc
+        words = faults_in_words(BridgeSettings, exc, is_of_command_line=is_of_command_line)
+        raise ConfigError(words) from exc
 
 
 def _of_environment() -> Mapping[str, object]:
     """Return values of the environment, nested like the file."""
     if not any(name.upper().startswith(ENV_PREFIX) for name in os.environ):
         return {}
-    from pydantic_settings import BaseSettings, EnvSettingsSource, SettingsError  # takes 0.1 s
+    from pydantic_settings import BaseSettings, EnvSettingsSource  # takes 0.1 s
 
     # The source asks for fields and configuration only, which any model has.
     settings = cast(type[BaseSettings], BridgeSettings)
-    try:
-        return EnvSettingsSource(settings, env_prefix=ENV_PREFIX, env_nested_delimiter="__")()
-    except SettingsError as exc:
-        raise ConfigError(
-            f"{exc}.",
-            hint=f"Set what is in it: {ENV_PREFIX}SECTION__NAME. See `otel-rl help bridge`.",
-        ) from exc
-
-
-def _check_variables(environment: Mapping[str, str]) -> None:
-    """Reject unknown variables: pydantic-settings ignores one whose first part is no setting."""
-    for variable in environment:
-        if variable.startswith(ENV_PREFIX):
-            path = variable.removeprefix(ENV_PREFIX).lower().split("__")
-            if path[0] not in BridgeSettings.model_fields:
-                raise ConfigError(unknown_setting(BridgeSettings, path, written=variable))
+    return EnvSettingsSource(settings, env_prefix=ENV_PREFIX, env_nested_delimiter="__")()
 
 
 def _merged(base: Mapping[str, object], over: Mapping[str, object]) -> dict[str, object]:
@@ -376,33 +367,3 @@ def _merged(base: Mapping[str, object], over: Mapping[str, object]) -> dict[str,
         else:
             merged[key] = value
     return merged
-
-
-def _explained(exc: ValidationError) -> str:
-    lines = []
-    for error in exc.errors(include_url=False):
-        path = ".".join(str(part) for part in error["loc"]) or "settings"
-        variable = ENV_PREFIX + "__".join(str(part).upper() for part in error["loc"])
-        if error["type"] == "extra_forbidden":
-            lines.append(unknown_setting(BridgeSettings, [*map(str, error["loc"])]))
-        else:
-            got = "" if _may_be_secret(error["loc"], error["input"]) else _got(error["input"])
-            lines.append(f"{path}: {error['msg']}{got}. Set it in the file or by {variable}.")
-    return "\n".join(lines)
-
-
-def _may_be_secret(location: tuple[int | str, ...], value: object) -> bool:
-    """Return whether a value may be secret: tables may hold anything, too."""
-    return (
-        isinstance(value, Mapping | list | tuple)
-        # A digest's place may hold the token itself; a URL has a password.
-        or location[:1] in {("auth",), ("tls",)}
-        or location in _MAY_HOLD_A_URL
-        or location[:2] == ("tracker", "options")
-        or any(is_secret_name(str(part)) for part in location)
-    )
-
-
-def _got(value: object) -> str:
-    text = redacted(repr(value))
-    return f" (got {text if len(text) <= _MAX_SHOWN else text[:_MAX_SHOWN] + '...'})"

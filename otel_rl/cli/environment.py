@@ -215,10 +215,9 @@ def misspelt(base: Mapping[str, str]) -> Iterator[str]:
         known = {_SETTINGS} if sep else VARIABLES
         if first in known:
             continue
-        section = first.removeprefix(f"{_SETTINGS}_")
         near = get_close_matches(first, known, 1, _ALIKE)
-        if section.lower() in BridgeSettings.model_fields:
-            yield _no_effect(name, f"{_SETTINGS}__{section}{sep}{rest}")
+        if first.lower() in BridgeSettings.model_fields:
+            yield _no_effect(name, f"{_SETTINGS}__{first}{sep}{rest}")
         elif near:
             yield _no_effect(name, f"{near[0]}{sep}{rest}")
 

@@ -96,7 +96,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 128 + signal.SIGINT  # nothing was started yet
     except OtelRLError as exc:
-        print_error(shown(f"otel-rl: {exc}"))
+        for line in str(exc).splitlines():
+            print_error(shown(f"otel-rl: {line}"))
         return 2
     except OSError as exc:
         if exc.errno not in FULL or exc.filename is not None:

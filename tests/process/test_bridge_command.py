@@ -311,6 +311,23 @@ def test_a_wrong_setting_is_an_error_at_start(tmp_path: Path, content: str, mess
     assert message in done.err
 
 
+def test_each_of_two_mistakes_is_a_line_of_the_command(tmp_path: Path) -> None:
+    (tmp_path / "bridge.toml").write_text("[http]\nport = 'x'\n[journal]\nmax_bytes = '10 gigs'\n")
+    done = otel_rl_here("bridge", "--config", "bridge.toml", cwd=tmp_path)
+    http, journal = done.err.splitlines()
+    assert http.startswith("otel-rl: http.port: must be a whole number (got 'x').")
+    assert journal.startswith("otel-rl: journal.max_bytes: must be a size")
+
+
+@pytest.mark.parametrize("name", ["OTEL_RL_BRIDGE_TLS_CERT", "OTEL_RL_BRIDGE__TLS__CRT"])
+@pytest.mark.parametrize("command", ["bridge", "doctor"])
+def test_a_misspelt_variable_starts_no_open_bridge(command: str, name: str, tmp_path: Path) -> None:
+    environment = clean_environment(tmp_path, **{name: "/run/secrets/bridge.pem"})
+    done = otel_rl_here(command, cwd=tmp_path, env=environment)
+    assert done.status == 2
+    assert "Did you mean OTEL_RL_BRIDGE__TLS__CERT?" in done.err
+
+
 def test_an_address_that_is_none_is_an_error_with_an_example(tmp_path: Path) -> None:
     done = otel_rl_here("bridge", "--http", "nonsense", cwd=tmp_path)
     assert done.status == 2

@@ -129,7 +129,7 @@ def start_process(
     }
     # -P: a wandb.py in the user's working directory is not the tracker.
     command = [sys.executable, "-P", "-m", _MODULE, str(end.fileno())]
-    with open(log, "ab", opener=open_private) as output:  # noqa: PTH123  # a Path has no opener
+    with open(log, "ab", opener=open_private) as output:  # a Path has no opener
         return subprocess.Popen(  # noqa: S603  # our own interpreter and module
             [*command, "shared"] if shared else command,
             pass_fds=[end.fileno()],

@@ -4,6 +4,8 @@ from typing import Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from otel_rl.sizes import Size
+
 __all__ = ["MAX_HEAD_BYTES", "ReceiveLimits", "is_over"]
 
 MAX_HEAD_BYTES = 16 << 10
@@ -19,7 +21,7 @@ class ReceiveLimits(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     # OTLP's recommendation.
-    max_body_bytes: int = Field(64 << 20, ge=1 << 10)
+    max_body_bytes: Size = Field(64 << 20, ge=1 << 10)
     """Largest request, decompressed."""
 
     # Two bytes can encode a message, and parsing one takes up to 200 bytes.
@@ -29,10 +31,10 @@ class ReceiveLimits(BaseModel):
     max_points_per_request: int = Field(200_000, ge=1)
     """Points, spans or log records; resources, scopes and metrics together."""
 
-    max_parsing_bytes: int = Field(512 << 20, ge=1 << 20)
+    max_parsing_bytes: Size = Field(512 << 20, ge=1 << 20)
     """Memory for parsing; one large request has three quarters."""
 
-    max_in_flight_bytes: int = Field(256 << 20, ge=1 << 10)
+    max_in_flight_bytes: Size = Field(256 << 20, ge=1 << 10)
     """Bodies held at once; at least twice ``max_body_bytes``."""
 
     # Waiting requests share one fsync, so this exceeds the number of cores.
@@ -71,33 +73,33 @@ class ReceiveLimits(BaseModel):
     max_span_attributes: int = Field(128, ge=1)
     """Attributes of a span."""
 
-    max_span_bytes: int = Field(1 << 20, ge=1 << 10)
+    max_span_bytes: Size = Field(1 << 20, ge=1 << 10)
     """Protobuf bytes of a span."""
 
     # SDKs send at most 128, workers of otel_rl 64.
     max_span_links: int = Field(1024, ge=1)
     """Links of a span."""
 
-    max_span_name_bytes: int = Field(1024, ge=1)
+    max_span_name_bytes: Size = Field(1024, ge=1)
     """UTF-8 bytes of a span name."""
 
-    max_attribute_key_bytes: int = Field(256, ge=1)
+    max_attribute_key_bytes: Size = Field(256, ge=1)
     """UTF-8 bytes of an attribute or event key."""
 
-    max_attribute_value_bytes: int = Field(4096, ge=1)
+    max_attribute_value_bytes: Size = Field(4096, ge=1)
     """Protobuf bytes of a value, not of spans; of a scope's name and version."""
 
-    max_resource_bytes: int = Field(32 << 10, ge=1)
+    max_resource_bytes: Size = Field(32 << 10, ge=1)
     """Protobuf bytes of a resource."""
 
-    max_attributes_bytes: int = Field(8 << 10, ge=1)
+    max_attributes_bytes: Size = Field(8 << 10, ge=1)
     """Protobuf bytes of a scope's, point's or exemplar's attributes."""
 
-    max_event_bytes: int = Field(1 << 20, ge=1 << 10)
+    max_event_bytes: Size = Field(1 << 20, ge=1 << 10)
     """Protobuf bytes of a log event."""
 
     # Workers of otel_rl cut texts at 16,384 characters.
-    max_event_text_bytes: int = Field(128 << 10, ge=1)
+    max_event_text_bytes: Size = Field(128 << 10, ge=1)
     """UTF-8 bytes of a text in a log event."""
 
     # Protobuf's own limit is 30.
@@ -108,7 +110,7 @@ class ReceiveLimits(BaseModel):
     """Characters of a name (experiment, role, phase, table, tag, ...)."""
 
     # OpenTelemetry's limit.
-    max_metric_name_bytes: int = Field(255, ge=1)
+    max_metric_name_bytes: Size = Field(255, ge=1)
     """UTF-8 bytes of a metric name or unit."""
 
     max_buckets: int = Field(512, ge=1)
@@ -133,7 +135,7 @@ class ReceiveLimits(BaseModel):
         if self.max_in_flight_bytes < 2 * self.max_body_bytes:
             msg = (
                 f"max_in_flight_bytes ({self.max_in_flight_bytes}) must be at least twice "
-                f"max_body_bytes ({self.max_body_bytes}), or the largest request never fits."
+                f"max_body_bytes ({self.max_body_bytes}), or the largest request never fits"
             )
             raise ValueError(msg)
         return self

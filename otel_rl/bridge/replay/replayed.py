@@ -67,7 +67,7 @@ class Replayed:
         with self._lock:
             known = {**_read(directory), self._name(tracker, key): [*mark]}
             try:
-                with open(new, "w", encoding="utf-8", opener=open_private) as file:  # noqa: PTH123
+                with open(new, "w", encoding="utf-8", opener=open_private) as file:
                     json.dump(known, file)
                 new.replace(path)
             except OSError:

@@ -2,6 +2,8 @@
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from otel_rl.sizes import Size
+
 __all__ = ["AlignSettings"]
 
 
@@ -69,11 +71,11 @@ class AlignSettings(BaseModel):
     max_spans: int = Field(default=100_000, gt=0)
     """Spans per experiment kept for analysis."""
 
-    max_spans_bytes: int = Field(default=128 << 20, ge=1 << 10)
+    max_spans_bytes: Size = Field(default=128 << 20, ge=1 << 10)
     """Memory of these spans: 700 bytes a span, 70 a link."""
 
     max_open_windows: int = Field(default=1_000, gt=0)
     """Open windows per experiment."""
 
-    max_history_bytes: int = Field(default=64 << 20, ge=0)
+    max_history_bytes: Size = Field(default=64 << 20, ge=0)
     """Compressed history per experiment. 0: none."""

@@ -33,5 +33,5 @@ def test_a_variable_may_hold_a_whole_section(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_a_section_that_is_not_json_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OTEL_RL_BRIDGE__TRACKER", "{jsonl")
-    with pytest.raises(ConfigError, match="OTEL_RL_BRIDGE__SECTION__NAME"):
+    with pytest.raises(ConfigError, match="such as OTEL_RL_BRIDGE__TRACKER__NAME"):
         load_settings()

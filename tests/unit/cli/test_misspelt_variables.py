@@ -17,8 +17,6 @@ from otel_rl.cli.environment import VARIABLES, misspelt
         ("OTEL_RL_BRDIGE__HTTP__PORT", "OTEL_RL_BRIDGE__HTTP__PORT"),
         ("OTEL_RL_TRACKER", "OTEL_RL_BRIDGE__TRACKER"),
         ("OTEL_RL_TRACKER__NAME", "OTEL_RL_BRIDGE__TRACKER__NAME"),
-        ("OTEL_RL_BRIDGE_DATA", "OTEL_RL_BRIDGE__DATA"),
-        ("OTEL_RL_BRIDGE_HTTP__PORT", "OTEL_RL_BRIDGE__HTTP__PORT"),
     ],
 )
 def test_what_was_meant_is_told(wrong: str, meant: str) -> None:

@@ -66,9 +66,18 @@ def test_what_was_meant_in_a_file_is_told(tmp_path: Path, content: str, told: st
     [
         (
             "ALING__WINDOW_S",
-            "OTEL_RL_BRIDGE__ALING__WINDOW_S: unknown setting. Did you mean align.",
+            (
+                "OTEL_RL_BRIDGE__ALING__WINDOW_S: unknown setting. Did you mean "
+                "OTEL_RL_BRIDGE__ALIGN__WINDOW_S? See"
+            ),
         ),
-        ("TRACKER__NAM", "tracker.nam: unknown setting. Did you mean tracker.name? See"),
+        (
+            "TRACKER__NAM",
+            (
+                "OTEL_RL_BRIDGE__TRACKER__NAM: unknown setting. Did you mean "
+                "OTEL_RL_BRIDGE__TRACKER__NAME? See"
+            ),
+        ),
     ],
 )
 def test_what_was_meant_in_a_variable_is_told(

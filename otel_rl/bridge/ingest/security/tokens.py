@@ -11,9 +11,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
-from typing import Annotated, Self
+from typing import Self
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from otel_rl.bridge.counters import Refusal
 from otel_rl.bridge.ingest.security.secret_file import read_secret
@@ -25,6 +25,11 @@ __all__ = ["AuthSettings", "Grant", "TokenSettings", "Tokens"]
 # RFC 6750's alphabet. Shorter tokens can be guessed: they are stored as plain SHA-256.
 _TOKEN = re.compile(rb"[A-Za-z0-9._~+/-]{16,}=*")
 
+_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+_DIGEST = re.compile(r"[0-9a-fA-F]{64}")
+
+_EXAMPLE = [{"name": "team-a", "experiments": ["team-a/*"], "file": "/run/secrets/team-a"}]
+
 _HOW_TO_SEND = "Set OTEL_EXPORTER_OTLP_HEADERS=authorization=Bearer%20TOKEN in the sender."
 
 
@@ -33,17 +38,13 @@ class TokenSettings(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    name: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_.-]{1,64}$")]
+    name: str
     """Name of the sender or team, not secret. Refusals name it."""
 
-    experiments: tuple[Annotated[str, StringConstraints(pattern=r"^([^*]+\*?|\*)$")], ...] = Field(
-        min_length=1
-    )
+    experiments: tuple[str, ...] = Field(min_length=1)
     """Experiments that it may write: names, or prefixes that end in ``*``."""
 
-    sha256: tuple[Annotated[str, StringConstraints(pattern=r"^[0-9a-fA-F]{64}$")], ...] = Field(
-        (), repr=False
-    )
+    sha256: tuple[str, ...] = Field((), repr=False)
     """SHA-256 of each valid token, in hexadecimal digits."""
 
     file: Path | None = None
@@ -54,10 +55,34 @@ class TokenSettings(BaseModel):
     """Part of the bridge's bounds for these tokens, see docs/security.md. Unset: an equal part of
     what the others leave; everything for a single entry."""
 
+    @field_validator("name")
+    @classmethod
+    def _is_a_name(cls, value: str) -> str:
+        if not _NAME.fullmatch(value):
+            raise ValueError("must be 1 to 64 of the characters A-Z a-z 0-9 _ . -")
+        return value
+
+    @field_validator("experiments")
+    @classmethod
+    def _are_patterns(cls, values: tuple[str, ...]) -> tuple[str, ...]:
+        if any(not value or "*" in value[:-1] for value in values):
+            raise ValueError("must be names, or beginnings of names that end in *")
+        return values
+
+    @field_validator("sha256")
+    @classmethod
+    def _are_digests(cls, values: tuple[str, ...]) -> tuple[str, ...]:
+        if not all(map(_DIGEST.fullmatch, values)):
+            raise ValueError(
+                "must be SHA-256 digests of 64 hexadecimal digits, as printed by "
+                "`printf %s TOKEN | sha256sum`"
+            )
+        return values
+
     @model_validator(mode="after")
     def _has_a_token(self) -> Self:
         if not self.sha256 and self.file is None:
-            raise ValueError("one of sha256 and file is needed")
+            raise ValueError("must have sha256 or file")
         return self
 
 
@@ -66,7 +91,7 @@ class AuthSettings(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    tokens: tuple[TokenSettings, ...] = ()
+    tokens: tuple[TokenSettings, ...] = Field((), examples=[_EXAMPLE])
     """Tables ``[[auth.tokens]]``. Empty: no token is required."""
 
     @model_validator(mode="after")
@@ -75,7 +100,9 @@ class AuthSettings(BaseModel):
         given = {token.name: token.share for token in self.tokens if token.share is not None}
         total = sum(given.values())
         if total > 1 + 1e-9 or (len(given) < len(names) and total > 1 - 1e-9):
-            raise ValueError("the shares add up to more than 1, or leave nothing to the others")
+            raise ValueError(
+                "the shares of the tokens add up to more than 1, or leave nothing to the others"
+            )
         return self
 
 

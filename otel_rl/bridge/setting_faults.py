@@ -1,0 +1,135 @@
+"""Mistakes in settings, in words, each with a way out that works as it is printed."""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Final
+
+from pydantic import BaseModel, ValidationError
+
+from otel_rl.bridge.setting_variables import as_json, variable_of
+from otel_rl.redaction import is_secret_name, redacted
+from otel_rl.setting_names import unknown_setting
+
+if TYPE_CHECKING:
+    from pydantic.fields import FieldInfo
+    from pydantic_core import ErrorDetails
+
+__all__ = ["faults_in_words"]
+
+_MAX_SHOWN: Final = 200
+
+_MAY_HOLD_A_URL: Final = {("journal",), ("journal", "url")}
+
+_WHOLE, _NUMBER, _TEXT = "must be a whole number", "must be a number", "must be text"
+_LIST, _TABLE = "must be a list", "must be a table"
+
+# By the validator's name of the error.
+_WORDS: Final[Mapping[str, str]] = {
+    "missing": "is missing",
+    "bool_parsing": "must be true or false",
+    "bool_type": "must be true or false",
+    "dict_type": _TABLE,
+    "enum": "must be {expected}",
+    "finite_number": "must be a finite number",
+    "float_parsing": _NUMBER,
+    "float_type": _NUMBER,
+    "greater_than": "must be more than {gt}",
+    "greater_than_equal": "must be at least {ge}",
+    "int_from_float": _WHOLE,
+    "int_parsing": _WHOLE,
+    "int_parsing_size": "must be a smaller number",
+    "int_type": _WHOLE,
+    "less_than_equal": "must be at most {le}",
+    "mapping_type": _TABLE,
+    "model_attributes_type": _TABLE,
+    "model_type": _TABLE,
+    "path_type": "must be a path",
+    "string_too_short": "must not be empty",
+    "string_type": _TEXT,
+    "too_short": "must name at least {min_length}",
+    "tuple_type": _LIST,
+    "value_error": "{error}",
+}
+
+
+def faults_in_words(
+    model: type[BaseModel], exc: ValidationError, *, is_of_command_line: bool
+) -> str:
+    """Return a line for each mistake: its place, the fault, the value, and what to do.
+
+    Args:
+        model: All settings.
+        exc: What validation has found.
+        is_of_command_line: Whether they were sound before the options of the command line.
+    """
+    return "\n".join(_lines(model, exc, is_of_command_line=is_of_command_line))
+
+
+def _lines(
+    model: type[BaseModel], exc: ValidationError, *, is_of_command_line: bool
+) -> Iterator[str]:
+    for error in exc.errors(include_url=False):
+        path = [*map(str, error["loc"])]
+        if error["type"] == "extra_forbidden":
+            yield unknown_setting(model, path)
+            continue
+        # A new kind of error has the validator's own words.
+        words = _WORDS.get(error["type"], error["msg"]).format_map(error.get("ctx", {}))
+        got = "" if _may_be_secret(error["loc"], error["input"]) else _got(error["input"])
+        way = (
+            "Correct it on the command line."
+            if is_of_command_line
+            else _way_out(model, error, words)
+        )
+        yield f"{'.'.join(path)}: {words}{got}. {way}"
+
+
+def _way_out(model: type[BaseModel], error: "ErrorDetails", words: str) -> str:
+    """Return how to set what is wrong. A variable wins over the file and over wider variables."""
+    path: list[str] = []
+    field: FieldInfo | None = None
+    section: type[BaseModel] | None = model
+    for name in error["loc"]:
+        if section is None:  # within a list or table, which a variable sets as a whole
+            break
+        field = section.model_fields[str(name)]
+        path.append(str(name))
+        below = field.annotation
+        section = below if isinstance(below, type) and issubclass(below, BaseModel) else None
+    fields = [] if field is None else [(path, field)]
+    if section is not None:
+        names = _named_in(words, section) or [*section.model_fields]
+        if error["type"] != "value_error":
+            names = names[:1]
+        fields = [([*path, name], section.model_fields[name]) for name in names]
+    dotted = _listed([".".join(one) for one, _ in fields])
+    variables = [as_json(one, of) if of.examples else variable_of(one) for one, of in fields]
+    return f"Set {dotted} in the file or by {_listed(variables)}."
+
+
+def _listed(words: Sequence[str]) -> str:
+    return f"{', '.join(words[:-1])} and {words[-1]}" if len(words) > 1 else words[0]
+
+
+def _named_in(words: str, section: type[BaseModel]) -> Sequence[str]:
+    """Return the settings that a message about their section names."""
+    return [
+        name for name in dict.fromkeys(re.findall(r"\w+", words)) if name in section.model_fields
+    ]
+
+
+def _may_be_secret(location: tuple[int | str, ...], value: object) -> bool:
+    """Return whether a value may be secret: tables may hold anything, too."""
+    return (
+        isinstance(value, Mapping | list | tuple)
+        # A digest's place may hold the token itself; a URL has a password.
+        or location[:1] in {("auth",), ("tls",)}
+        or location in _MAY_HOLD_A_URL
+        or location[:2] == ("tracker", "options")
+        or any(is_secret_name(str(part)) for part in location)
+    )
+
+
+def _got(value: object) -> str:
+    text = redacted(repr(value))
+    return f" (got {text if len(text) <= _MAX_SHOWN else text[:_MAX_SHOWN] + '...'})"

@@ -1,0 +1,248 @@
+"""What a mistake in the settings is answered: in plain words, with a way out that works."""
+
+import json
+import os
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pydantic import BaseModel
+
+from otel_rl.bridge.config import BridgeSettings, load_settings
+from otel_rl.errors import ConfigError
+
+ADVISED = re.compile(r"OTEL_RL_BRIDGE__[A-Z0-9_]+(?:='.*?'(?=$|\.| ))?")
+
+OF_THE_LIBRARY = re.compile(
+    r"[Ii]nput|Value error|[Tt]uple|pattern|unable|parse|valid |instance|dictionary|expected"
+)
+"""Words of the library that checks the settings, and of Python."""
+
+VALID: dict[str, object] = {
+    "journal.url": "postgresql://localhost/x",
+    "tls.cert": "/cert",
+    "tls.key": "/key",
+    "tls.client_ca": "/ca",
+    "archive.enabled": True,
+    "telemetry.endpoint": "http://localhost:4318",
+    "tracker.max_live_runs": 5,
+    "receive.default_experiment": "x",
+}
+
+
+def leaves(model: type[BaseModel], path: tuple[str, ...] = ()) -> Iterator[tuple[str, object]]:
+    for name, field in model.model_fields.items():
+        below = field.annotation
+        if isinstance(below, type) and issubclass(below, BaseModel):
+            yield from leaves(below, (*path, name))
+        else:
+            yield ".".join((*path, name)), field.get_default(call_default_factory=True)
+
+
+SETTINGS = dict(leaves(BridgeSettings))
+
+
+def toml(path: str, value: object) -> str:
+    section, _, name = path.rpartition(".")
+    return f"{f'[{section}]' if section else ''}\n{name} = {json.dumps(value)}\n"
+
+
+def wrong_values() -> Iterator[object]:
+    """What a person may write for any setting, valid for few."""
+    yield from ("", "wrong", "10 XB", -1, 1.5, 10**30, [], [{}], ["x"], True)
+
+
+def error_of(file: Path | None) -> str:
+    try:
+        load_settings(file)
+    except ConfigError as exc:
+        return str(exc)
+    return ""
+
+
+def follow(advice: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Do what a message says: unset and set the variables that it names, as it shows them."""
+    for variable in re.findall(r"Unset (OTEL_RL_\w+)", advice):
+        monkeypatch.delenv(variable)
+    if unset := re.search(r"^(OTEL_RL_\w+): .*Unset it", advice):
+        monkeypatch.delenv(unset[1])
+    advised = [one for one in ADVISED.findall(advice) if not advice.startswith(f"{one}:")]
+    assert advised, advice
+    for one in advised:
+        (word,) = shlex.split(one)
+        variable, is_shown, value = word.partition("=")
+        if not is_shown:
+            path = variable.removeprefix("OTEL_RL_BRIDGE__").lower().replace("__", ".")
+            default = VALID.get(path, SETTINGS[path])
+            value = default if isinstance(default, str) else json.dumps(default, default=str)
+            value = value.strip('"')
+        monkeypatch.setenv(variable, value)
+
+
+def assert_the_way_out_works(file: Path | None, patch: pytest.MonkeyPatch) -> str:
+    """Follow the advice until all is sound; the next mistake may be told after the first."""
+    first = told = error_of(file)
+    seen: set[str] = set()
+    while told:
+        assert told not in seen, f"the advice has not helped: {told}"
+        seen.add(told)
+        assert not OF_THE_LIBRARY.search(re.sub(r" \(got .*?\)\.", "", told)), told
+        follow(told, patch)
+        told = error_of(file)
+    return first
+
+
+@pytest.fixture(autouse=True)
+def _no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in os.environ:
+        if name.startswith("OTEL_RL_"):
+            monkeypatch.delenv(name)
+
+
+@pytest.mark.parametrize("path", SETTINGS)
+def test_the_way_out_of_a_wrong_setting_works_as_it_is_printed(
+    path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "bridge.toml"
+    found = 0
+    for value in wrong_values():
+        file.write_text(toml(path, value))
+        with monkeypatch.context() as patch:
+            found += bool(assert_the_way_out_works(file, patch))
+    assert found
+
+
+@pytest.mark.parametrize("path", SETTINGS)
+def test_the_way_out_of_a_wrong_variable_works_as_it_is_printed(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    variable = f"OTEL_RL_BRIDGE__{path.upper().replace('.', '__')}"
+    for value in ("wrong", "-1", "1.5", "[1]", "{}", ""):
+        with monkeypatch.context() as patch:
+            patch.setenv(variable, value)
+            assert_the_way_out_works(None, patch)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        *(f"{name} = 5" for name in BridgeSettings.model_fields if name != "data"),
+        '[tls]\ncert = "/cert"',
+        '[tls]\nclient_ca = "/ca"',
+        "[receive]\nmax_in_flight_bytes = 5000",
+        "[tracker]\noptions = 5",
+        *(
+            f"[[auth.tokens]]\n{token}"
+            for token in (
+                "",
+                "name = 'a'\nexperiments = ['a']",
+                "name = 'a b'\nexperiments = ['a']\nfile = '/x'",
+                "name = 'a'\nexperiments = []\nfile = '/x'",
+                "name = 'a'\nexperiments = ['a*b', '']\nfile = '/x'",
+                "name = 'a'\nexperiments = 'a'\nfile = '/x'",
+                "name = 'a'\nexperiments = ['a']\nsha256 = ['abc']",
+                "name = 'a'\nexperiments = ['a']\nfile = '/x'\nshare = 3",
+            )
+        ),
+        (
+            "[[auth.tokens]]\nname = 'a'\nexperiments = ['a']\nfile = '/x'\nshare = 0.7\n"
+            "[[auth.tokens]]\nname = 'b'\nexperiments = ['b']\nfile = '/y'\nshare = 0.7\n"
+        ),
+    ],
+)
+def test_the_way_out_of_a_wrong_section_works_as_it_is_printed(
+    content: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "bridge.toml"
+    file.write_text(content)
+    is_sound = content == "stop_timeout_s = 5"
+    assert bool(assert_the_way_out_works(file, monkeypatch)) is not is_sound
+
+
+@pytest.mark.parametrize(
+    ("variable", "meant"),
+    [
+        ("OTEL_RL_BRIDGE__AUTH__TOKENS__0__SHA256__0", "OTEL_RL_BRIDGE__AUTH__TOKENS='["),
+        ("OTEL_RL_BRIDGE__HTTP", "OTEL_RL_BRIDGE__HTTP__HOST"),
+        ("OTEL_RL_BRIDGE__TLS__CRET", "OTEL_RL_BRIDGE__TLS__CERT"),
+        ("OTEL_RL_BRIDGE_TLS_CERT", "OTEL_RL_BRIDGE__TLS__CERT"),
+        ("OTEL_RL_BRIDGE_TLS__CERT", "OTEL_RL_BRIDGE__TLS__CERT"),
+        ("OTEL_RL_BRIDGE__TLS_CERT", "OTEL_RL_BRIDGE__TLS__CERT"),
+        ("OTEL_RL_BRIDGE_AUTH_TOKENS", "OTEL_RL_BRIDGE__AUTH__TOKENS"),
+        ("OTEL_RL_BRIDGE_JOURNAL_MAX_BYTE", "OTEL_RL_BRIDGE__JOURNAL__MAX_BYTES"),
+        ("otel_rl_bridge_data", "OTEL_RL_BRIDGE__DATA"),
+    ],
+)
+def test_a_misspelt_variable_is_an_error_that_says_what_was_meant(
+    variable: str, meant: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(variable, "x")
+    told = error_of(None)
+    assert told.startswith(f"{variable}: ")
+    assert meant in told
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [
+        ("OTEL_RL_BRIDGE_TOKEN", "x"),
+        ("OTEL_RL_BRIDGE_URL", "http://bridge:4338"),
+        ("OTEL_RL_BRIDGE_CPUS", "2"),
+        ("OTEL_RL_BRIDGE_MASCOT", "x"),
+        # What Kubernetes adds for Services named otel-rl-bridge and otel-rl-bridge-http:
+        ("OTEL_RL_BRIDGE_SERVICE_HOST", "10.0.0.1"),
+        ("OTEL_RL_BRIDGE_HTTP_SERVICE_PORT", "4338"),
+        ("OTEL_RL_BRIDGE_HTTP_PORT", "tcp://10.0.0.1:4338"),
+        ("OTEL_RL_BRIDGE_HTTP_PORT_4338_TCP_ADDR", "10.0.0.1"),
+    ],
+)
+def test_variables_of_others_are_no_mistake(
+    variable: str, value: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(variable, value)
+    assert error_of(None) == ""
+
+
+@pytest.mark.parametrize(
+    ("written", "found"),
+    [
+        ("10GiB", 10 << 30),
+        ("10 GiB", 10 << 30),
+        ("500MB", 500_000_000),
+        ("1.5gib", 3 << 29),
+        ("2000000B", 2_000_000),
+        ("2kB", None),
+        ("2000000", 2_000_000),
+        (2_000_000, 2_000_000),
+    ],
+)
+@pytest.mark.parametrize("is_variable", [False, True])
+def test_a_size_is_bytes_or_has_a_unit(
+    written: object,
+    found: int | None,
+    *,
+    is_variable: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    file = tmp_path / "bridge.toml"
+    file.write_text("" if is_variable else toml("journal.max_bytes", written))
+    if is_variable:
+        monkeypatch.setenv("OTEL_RL_BRIDGE__JOURNAL__MAX_BYTES", str(written))
+    if found is None:
+        assert "journal.max_bytes: must be at least" in error_of(file)
+    else:
+        assert load_settings(file).journal.max_bytes == found
+
+
+def test_an_error_in_a_size_shows_how_to_write_one(tmp_path: Path) -> None:
+    file = tmp_path / "bridge.toml"
+    file.write_text(toml("journal.max_bytes", "10 gigs"))
+    assert '"10GiB"' in error_of(file)
+
+
+def test_a_mistake_of_the_command_line_is_corrected_there() -> None:
+    with pytest.raises(ConfigError, match=r"^tracker.name: must name .* on the command line\.$"):
+        load_settings(None, {"tracker": {"name": ","}})
