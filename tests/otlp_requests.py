@@ -28,7 +28,7 @@ from otel_rl.bridge.ingest.grpc.server import GrpcServer
 from otel_rl.bridge.ingest.http.server import HttpServer
 from otel_rl.bridge.ingest.limits import ReceiveLimits
 from otel_rl.bridge.ingest.pipeline import IngestPipeline
-from otel_rl.bridge.ingest.security.tls import TlsSettings, load_tls
+from otel_rl.bridge.ingest.security.tls import Tls, TlsSettings, load_tls
 from otel_rl.bridge.ingest.security.tokens import AuthSettings, Tokens
 from otel_rl.errors import JournalFull
 from otel_rl.records import Batch, Signal, Value
@@ -369,12 +369,16 @@ def intake(
     )
 
 
+def _loaded(tls: TlsSettings | Tls | None) -> Tls | None:
+    return tls if isinstance(tls, Tls) else load_tls(tls or TlsSettings())
+
+
 @contextmanager
 def http_receiver(
     limits: ReceiveLimits | None = None,
     *,
     auth: AuthSettings | None = None,
-    tls: TlsSettings | None = None,
+    tls: TlsSettings | Tls | None = None,
     before: Callable[[Receiver], object] = lambda _: None,
 ) -> Iterator[Receiver]:
     """Serve HTTP inside the context.
@@ -385,7 +389,7 @@ def http_receiver(
     """
     journal, counters = Journal(), Counters()
     door = intake(journal, counters, limits, auth)
-    server = HttpServer(door, port=0, tls=load_tls(tls or TlsSettings()))
+    server = HttpServer(door, port=0, tls=_loaded(tls))
     receiver = Receiver(server, journal, counters)
     try:
         before(receiver)
@@ -400,9 +404,9 @@ def grpc_receiver(
     limits: ReceiveLimits | None = None,
     *,
     auth: AuthSettings | None = None,
-    tls: TlsSettings | None = None,
+    tls: TlsSettings | Tls | None = None,
 ) -> Iterator[Receiver]:
     journal, counters = Journal(), Counters()
     door = intake(journal, counters, limits, auth)
-    with GrpcServer(door, port=0, tls=load_tls(tls or TlsSettings())) as server:
+    with GrpcServer(door, port=0, tls=_loaded(tls)) as server:
         yield Receiver(server, journal, counters)

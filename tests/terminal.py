@@ -41,6 +41,7 @@ class Terminal:
         self.screen = pyte.Screen(columns, rows)
         self._stream = pyte.ByteStream(self.screen)
         self._ours, theirs = pty.openpty()
+        self._is_closed = False
         self.resize(rows, columns)
         self.process = subprocess.Popen(
             command,
@@ -60,7 +61,8 @@ class Terminal:
     def __exit__(self, *_: object) -> None:
         self.process.kill()
         self.process.wait()
-        os.close(self._ours)
+        if not self._is_closed:
+            self.close_the_window()
 
     def resize(self, rows: int, columns: int) -> None:
         """Change the size; the kernel tells the program."""
@@ -70,6 +72,11 @@ class Terminal:
     def type(self, keys: bytes) -> None:
         """Press keys."""
         os.write(self._ours, keys)
+
+    def close_the_window(self) -> None:
+        """Take the terminal away from the program, as the end of an ssh connection does."""
+        self._is_closed = True
+        os.close(self._ours)
 
     def until(self, is_so: Callable[[Sequence[str]], bool]) -> Sequence[str]:
         """Return the rows of the screen, without blanks at their ends, once they are so."""

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from otel_rl.bridge import stages
 from otel_rl.bridge.cleanup import Cleanup
 from otel_rl.bridge.config import BridgeSettings
-from otel_rl.bridge.counters import Counters, Gauge
+from otel_rl.bridge.counters import Counter, Counters, Gauge, Reload
 from otel_rl.bridge.delivery.manager import RunStatus
 from otel_rl.bridge.durable_batches import DurableBatches
 from otel_rl.bridge.garbage import collect_rarely, return_memory
@@ -23,6 +23,7 @@ from otel_rl.bridge.ingest.admission.token_shares import TokenShares
 from otel_rl.bridge.ingest.dropped_after_acceptance import Overflow
 from otel_rl.bridge.ingest.http.server import HttpServer
 from otel_rl.bridge.ingest.pipeline import IngestPipeline
+from otel_rl.bridge.ingest.security.tls import load_tls
 from otel_rl.bridge.ingest.security.tokens import Tokens
 from otel_rl.bridge.ingest.unstored_batches import UnstoredBatches
 from otel_rl.bridge.journal.presence import JournalPresence
@@ -32,7 +33,7 @@ from otel_rl.bridge.row_thread import RowThread, stop_timeout_s
 from otel_rl.bridge.rows.processor import RowProcessor
 from otel_rl.bridge.self_metrics import SelfMetrics, otlp_reader
 from otel_rl.bridge.stores import Stores
-from otel_rl.errors import JournalError, JournalGone
+from otel_rl.errors import ConfigError, JournalError, JournalGone
 from otel_rl.records import Batch, ExperimentKey
 
 __all__ = ["Addresses", "Bridge", "Left"]
@@ -117,9 +118,10 @@ class Bridge:
         try:
             self._make_stages()
             self._make_threads()
+            self._tls = load_tls(settings.tls)
             # The last: what listens can be used.
             self._servers = stages.servers(
-                settings, self._intake, page=page, counters=self.counters
+                settings, self._intake, self._tls, page=page, counters=self.counters
             )
         except BaseException:
             self._stores.close()
@@ -184,6 +186,22 @@ class Bridge:
             )
         for server in self._servers:
             server.start()
+
+    def reload(self) -> None:
+        """Read the files of tokens and TLS again. Connections that are open stay open.
+
+        Raises:
+            ConfigError: A file cannot be used. All stays as it was.
+        """
+        try:
+            files = None if self._tls is None else self._tls.read()
+            self._tokens.read_again()
+        except ConfigError:
+            self.counters.add(Counter.RELOADS, reason=Reload.FAILED)
+            raise
+        if self._tls is not None and files is not None:
+            self._tls.use(files)
+        self.counters.add(Counter.RELOADS, reason=Reload.OK)
 
     def accept(self, batches: Sequence[Batch]) -> None:
         """Store the batches of a request: they are durable when this returns.
@@ -268,6 +286,7 @@ class Bridge:
 
     def _make_stages(self) -> None:
         settings, stores = self.settings, self._stores
+        self._tokens = Tokens(settings.auth)
         self._archive = stages.archiver(settings, stores, self.counters, self._clock_ns)
         self._delivery = stages.delivery(
             settings,
@@ -308,7 +327,7 @@ class Bridge:
             limits=settings.receive,
             counters=self.counters,
             clock_ns=self._clock_ns,
-            tokens=Tokens(settings.auth),
+            tokens=self._tokens,
             experiments=self._experiments,
             overflow=self._overflow,
             problem=lambda: self.problem,

@@ -23,6 +23,7 @@ __all__ = [
     "GaugeSpec",
     "Outcome",
     "Refusal",
+    "Reload",
     "Removal",
     "SampleDrop",
     "StateFault",
@@ -60,6 +61,7 @@ class Counter(StrEnum):
     STATES_LOST = "otel_rl.bridge.states.lost"
     COMMITS_REFUSED = "otel_rl.bridge.commits.refused"
     RUNS_REMOVED = "otel_rl.bridge.runs.removed"
+    RELOADS = "otel_rl.bridge.reloads"
     EXCEPTIONS = "otel_rl.bridge.exceptions"
 
 
@@ -155,6 +157,18 @@ class Refusal(StrEnum):
     TOO_MANY_BUCKETS = "too_many_buckets"
     TOO_MANY_EXEMPLARS = "too_many_exemplars"
     TIME_OUT_OF_RANGE = "time_out_of_range"
+
+
+class Reload(StrEnum):
+    """Outcome of reading tokens and certificates again.
+
+    Attributes:
+        OK: They are used from now on.
+        FAILED: The former ones stay, see the log.
+    """
+
+    OK = "ok"
+    FAILED = "failed"
 
 
 class SampleDrop(StrEnum):
@@ -379,6 +393,9 @@ COUNTERS: Mapping[Counter, CounterSpec] = {
     ),
     Counter.RUNS_REMOVED: CounterSpec(
         "Ended runs removed from the journal.", Removal, unit="{run}"
+    ),
+    Counter.RELOADS: CounterSpec(
+        "Readings of tokens and certificates on SIGHUP.", Reload, unit="{reading}"
     ),
     Counter.EXCEPTIONS: CounterSpec("Unexpected exceptions, by place.", Where, unit="{exception}"),
 }

@@ -15,7 +15,7 @@ from otel_rl.bridge.delivery.trackers import backend
 from otel_rl.bridge.ingest.admission.token_shares import TokenShares
 from otel_rl.bridge.ingest.http.server import HttpServer
 from otel_rl.bridge.ingest.pipeline import IngestPipeline
-from otel_rl.bridge.ingest.security.tls import Tls, load_tls
+from otel_rl.bridge.ingest.security.tls import Tls
 from otel_rl.bridge.journal.archive_store import ArchiveStore
 from otel_rl.bridge.journal.leases.lease_table import FREE
 from otel_rl.bridge.journal.space.retention import EVERY_RUN, Retention
@@ -174,20 +174,25 @@ def diagnosis(
 
 
 def servers(
-    settings: BridgeSettings, intake: IngestPipeline, *, page: Page | None, counters: Counters
+    settings: BridgeSettings,
+    intake: IngestPipeline,
+    tls: Tls | None,
+    *,
+    page: Page | None,
+    counters: Counters,
 ) -> "Sequence[HttpServer | GrpcServer]":
     """Bind the ports. The servers answer once they are started.
 
     Args:
         settings: Of the bridge.
         intake: Takes requests.
+        tls: Encrypts, if given.
         page: What is served beside OTLP over HTTP.
         counters: Count failures of the page.
 
     Raises:
-        ConfigError: A port is taken, or a certificate cannot be used.
+        ConfigError: A port is taken.
     """
-    tls = load_tls(settings.tls)
     bound: list[HttpServer | GrpcServer] = []
     try:
         if settings.grpc.enabled:

@@ -28,6 +28,7 @@ from opentelemetry.sdk.metrics.export import MetricExporter, PeriodicExportingMe
 from opentelemetry.sdk.resources import Resource
 
 from otel_rl.bridge.ingest.limits import ReceiveLimits
+from otel_rl.bridge.ingest.security.tls import Tls
 from otel_rl.bridge.ingest.security.tokens import AuthSettings, TokenSettings
 from otel_rl.errors import ConfigError
 from otel_rl.worker.export.transport import Outcome, open_transport
@@ -341,6 +342,24 @@ def test_mutual_tls_takes_no_other(
         secure_call(mutual_grpc, files, shows=shows)
     assert mutual_http.journal.take() == []
     assert mutual_grpc.journal.take() == []
+
+
+def test_another_authority_is_that_of_new_connections(files: Path, tmp_path: Path) -> None:
+    authority = tmp_path / "client-ca.pem"
+    authority.write_bytes((files / "ca.pem").read_bytes())
+    tls = Tls(files / "server.pem", files / "server.key", authority)
+    with http_receiver(tls=tls) as over_http, grpc_receiver(tls=tls) as over_grpc:
+        assert https(over_http, context(files, shows="client")) == 200
+        assert secure_call(over_grpc, files, shows="client") == b""
+
+        authority.write_bytes((files / "stranger-ca.pem").read_bytes())
+        tls.use(tls.read())
+        assert https(over_http, context(files, shows="stranger")) == 200
+        assert secure_call(over_grpc, files, shows="stranger") == b""
+        with pytest.raises(httpx.TransportError):
+            https(over_http, context(files, shows="client"))
+        with pytest.raises(grpc.RpcError):
+            secure_call(over_grpc, files, shows="client")
 
 
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1, ssl.TLSVersion.TLSv1_1])

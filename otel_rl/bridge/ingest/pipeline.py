@@ -128,6 +128,10 @@ class IngestPipeline:
         """
         return self._tokens.grant(authorization)
 
+    def is_current(self, grant: Grant | None) -> bool:
+        """Return whether tokens have not been read again since a grant was given."""
+        return self._tokens.is_current(grant)
+
     def hold(self, grant: Grant | None = None) -> AbstractContextManager[Held]:
         """Account for a request's bytes in flight until the end of the block."""
         return self._in_flight.hold(token_of(grant))

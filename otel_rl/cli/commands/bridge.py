@@ -5,12 +5,14 @@ import os
 import resource
 import signal
 
+from otel_rl.bridge.bridge import Bridge
 from otel_rl.bridge.config import BridgeSettings
 from otel_rl.bridge.ingest.security.exposure import exposure, is_loopback
 from otel_rl.cli.bridge_end import finish
 from otel_rl.cli.embedded_bridge import started
 from otel_rl.cli.options import add_bridge_options, host_and_port, settings_of
 from otel_rl.cli.standard_streams import say
+from otel_rl.errors import ConfigError
 
 __all__ = ["add_parser"]
 
@@ -22,7 +24,8 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     parser = commands.add_parser(
         "bridge",
         description="Receive OTLP over HTTP and gRPC and write one tracker run per experiment. On "
-        "SIGTERM or Ctrl-C: stop receiving, write what was accepted, finish the runs.",
+        "SIGTERM or Ctrl-C: stop receiving, write what was accepted, finish the runs. On SIGHUP: "
+        "read the files of tokens and certificates again.",
     )
     parser.add_argument(
         "--http", metavar="HOST:PORT", type=host_and_port, help="default: 127.0.0.1:4318"
@@ -43,7 +46,7 @@ def _command(arguments: argparse.Namespace) -> int:
     settings = settings_of(arguments, overrides=extra)
     _raise_file_limit(settings)
     # Before the bridge starts, so that a signal during its start ends it in order.
-    signals = _Signals(signal.SIGINT, signal.SIGTERM)
+    signals = _Signals(signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     bridge = started(settings)
     for listen in (settings.http, settings.grpc):
         danger = exposure(
@@ -59,8 +62,19 @@ def _command(arguments: argparse.Namespace) -> int:
     say(f"OTLP/HTTP on {addresses.http}, OTLP/gRPC on {addresses.grpc}, data in {journal}")
     if bridge.has_page and _shows_runs(settings):
         say(f"page with the runs: http{'s' * (settings.tls.cert is not None)}://{addresses.http}/")
-    signals.wait()
+    # A terminal that closes sends SIGHUP, too: the bridge goes on.
+    while signals.wait() == signal.SIGHUP:
+        _reload(bridge)
     return 0 if finish(bridge, exit_code=0, is_over=False) else 1
+
+
+def _reload(bridge: Bridge) -> None:
+    try:
+        bridge.reload()
+    except ConfigError as exc:
+        say(f"SIGHUP: tokens and certificates stay as they were. {exc}")
+    else:
+        say("SIGHUP: the files of tokens and certificates are read again; no other setting is")
 
 
 def _shows_runs(settings: BridgeSettings) -> bool:
@@ -83,8 +97,9 @@ class _Signals:
         for number in numbers:
             signal.signal(number, lambda *_: None)  # the wake-up byte does the work
 
-    def wait(self) -> None:
-        os.read(self._reading, 1)
+    def wait(self) -> int:
+        """Return the number of the next signal."""
+        return os.read(self._reading, 1)[0]
 
 
 def _raise_file_limit(settings: BridgeSettings) -> None:

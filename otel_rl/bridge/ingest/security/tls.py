@@ -6,7 +6,7 @@ authority.
 
 import ssl
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
@@ -45,18 +45,68 @@ class TlsSettings(BaseModel):
 
 
 @dataclass(frozen=True, slots=True)
+class _Files:
+    """What was read, and the context of HTTP that is made of it."""
+
+    certificate: bytes
+    key: bytes = field(repr=False)
+    authorities: bytes | None
+    context: ssl.SSLContext
+
+
 class Tls:
-    """TLS configuration of the two servers.
+    """TLS of the two servers. Connections begun after ``use`` get what it was given.
+
+    Args:
+        cert: See ``TlsSettings``.
+        key: See ``TlsSettings``.
+        client_ca: See ``TlsSettings``.
 
     Attributes:
         context: For HTTP.
         credentials: For gRPC.
         is_mutual: Whether senders need a certificate.
+
+    Raises:
+        ConfigError: Names the setting, the file and the fault.
     """
 
-    context: ssl.SSLContext
-    credentials: "grpc.ServerCredentials"
-    is_mutual: bool
+    def __init__(self, cert: Path, key: Path, client_ca: Path | None) -> None:
+        import grpc  # 9 MB that a bridge without TLS and gRPC saves
+
+        self._paths = (cert, key, client_ca)
+        self._files = self.read()
+        self.is_mutual = client_ca is not None
+        self.context = self._files.context
+        self.context.sni_callback = self._choose  # called for senders without SNI, too
+        self.credentials: grpc.ServerCredentials = grpc.dynamic_ssl_server_credentials(
+            self._configuration(), self._configuration, require_client_authentication=self.is_mutual
+        )
+
+    def read(self) -> _Files:
+        """Read and check the files.
+
+        Raises:
+            ConfigError: Names the setting, the file and the fault.
+        """
+        return _load(*self._paths)
+
+    def use(self, files: _Files) -> None:
+        """Use what was read from now on."""
+        self._files = files
+
+    def _choose(
+        self, connection: ssl.SSLSocket | ssl.SSLObject, _name: str | None, _: ssl.SSLContext
+    ) -> None:
+        connection.context = self._files.context
+
+    def _configuration(self) -> "grpc.ServerCertificateConfiguration":
+        import grpc
+
+        files = self._files
+        return grpc.ssl_server_certificate_configuration(
+            [(files.key, files.certificate)], root_certificates=files.authorities
+        )
 
 
 def load_tls(settings: TlsSettings) -> Tls | None:
@@ -67,38 +117,35 @@ def load_tls(settings: TlsSettings) -> Tls | None:
     """
     if settings.cert is None or settings.key is None:
         return None
-    certificate = _read("tls.cert", settings.cert, "CERTIFICATE")
-    key = read_secret("tls.key", settings.key)
-    _expect("tls.key", settings.key, key, "PRIVATE KEY")
+    return Tls(settings.cert, settings.key, settings.client_ca)
+
+
+def _load(cert: Path, key: Path, client_ca: Path | None) -> _Files:
+    certificate = _read("tls.cert", cert, "CERTIFICATE")
+    private = read_secret("tls.key", key)
+    _expect("tls.key", key, private, "PRIVATE KEY")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.set_alpn_protocols(["http/1.1"])
     _checked(
         lambda: context.load_cert_chain(
-            str(settings.cert),
-            str(settings.key),
+            str(cert),
+            str(key),
             password=lambda: "",  # otherwise OpenSSL prompts on the terminal
         ),
         "tls.cert, tls.key",
-        f"{settings.cert} and {settings.key} are no certificate with its unencrypted key",
+        f"{cert} and {key} are no certificate with its unencrypted key",
     )
     authorities: bytes | None = None
-    if settings.client_ca is not None:
-        authorities = _read("tls.client_ca", settings.client_ca, "CERTIFICATE")
+    if client_ca is not None:
+        authorities = _read("tls.client_ca", client_ca, "CERTIFICATE")
         context.verify_mode = ssl.CERT_REQUIRED
         _checked(
-            lambda: context.load_verify_locations(str(settings.client_ca)),
+            lambda: context.load_verify_locations(str(client_ca)),
             "tls.client_ca",
-            f"{settings.client_ca} holds no certificate",
+            f"{client_ca} holds no certificate",
         )
-    import grpc  # 9 MB that a bridge without TLS and gRPC saves
-
-    credentials = grpc.ssl_server_credentials(
-        [(key, certificate)],
-        root_certificates=authorities,
-        require_client_auth=authorities is not None,
-    )
-    return Tls(context, credentials, is_mutual=authorities is not None)
+    return _Files(certificate, private, authorities, context)
 
 
 def _read(setting: str, path: Path, kind: str) -> bytes:

@@ -49,7 +49,7 @@ class TokenSettings(BaseModel):
 
     file: Path | None = None
     """File with the valid tokens, one a line, readable by its owner and group only. Read at
-    start."""
+    start and on SIGHUP."""
 
     share: float | None = Field(None, gt=0, le=1)
     """Part of the bridge's bounds for these tokens, see docs/security.md. Unset: an equal part of
@@ -113,10 +113,12 @@ class Grant:
     Attributes:
         name: Name of the token.
         experiments: Names, or prefixes of names that end in ``*``.
+        reading: How many times tokens had been read before this grant was known.
     """
 
     name: str
     experiments: Sequence[str]
+    reading: int = field(default=0, compare=False, repr=False)
 
     def problem(self, key: ExperimentKey) -> tuple[Refusal, str] | None:
         """Return reason and detail if it may not write ``key``, else None."""
@@ -145,22 +147,27 @@ class Tokens:
     """
 
     def __init__(self, settings: AuthSettings) -> None:
-        self._known: list[_Known] = []
-        for number, token in enumerate(settings.tokens):
-            setting = f"auth.tokens.{number}"
-            grant = Grant(token.name, token.experiments)
-            for digest in _digests(setting, token):
-                if any(known.digest == digest for known in self._known):
-                    raise ConfigError(
-                        f"{setting}: the same token is given twice.",
-                        hint="Name all of its experiments in one entry.",
-                    )
-                self._known.append(_Known(digest, grant))
+        self._settings = settings
+        self._reading = 0
+        self._known = _read(settings, self._reading)
 
     @property
     def are_needed(self) -> bool:
         """Return whether a request needs a token."""
         return bool(self._known)
+
+    def read_again(self) -> None:
+        """Read the files again: tokens that are no longer there are refused from now on.
+
+        Raises:
+            ConfigError: A file cannot be used. The former tokens stay valid.
+        """
+        self._known = _read(self._settings, self._reading + 1)
+        self._reading += 1
+
+    def is_current(self, grant: Grant | None) -> bool:
+        """Return whether tokens have not been read again since a grant was given."""
+        return grant is None or grant.reading == self._reading
 
     def grant(self, authorization: str | None) -> Grant | None:
         """Return the grant of an ``Authorization`` header; None if no token is required.
@@ -183,6 +190,21 @@ class Tokens:
         if found is None:
             raise Unauthenticated("The bearer token is not known.", hint=_HOW_TO_SEND)
         return found
+
+
+def _read(settings: AuthSettings, reading: int) -> Sequence[_Known]:
+    found: list[_Known] = []
+    for number, token in enumerate(settings.tokens):
+        setting = f"auth.tokens.{number}"
+        grant = Grant(token.name, token.experiments, reading)
+        for digest in _digests(setting, token):
+            if any(known.digest == digest for known in found):
+                raise ConfigError(
+                    f"{setting}: the same token is given twice.",
+                    hint="Name all of its experiments in one entry.",
+                )
+            found.append(_Known(digest, grant))
+    return found
 
 
 def _digests(setting: str, token: TokenSettings) -> Iterator[bytes]:

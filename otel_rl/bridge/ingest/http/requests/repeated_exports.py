@@ -100,6 +100,8 @@ class RepeatedExports:
         """
         if len(payload) > min(self._intake.limits.max_body_bytes, MAX_SHORT_BYTES):
             return False
+        if not self._intake.is_current(known.grant):
+            return False
         grant, sent, validated = known.grant, known.sent, None
         if sent is not None:
             validated = self._intake.known_next(sent, payload, grant)
