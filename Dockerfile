@@ -23,9 +23,11 @@ RUN for name in bridge gateway jaeger bridges scale_gateway; do install -d -o 10
 ENV PATH=/opt/otel_rl/bin:$PATH PYTHONUNBUFFERED=1 HOME=/tmp
 USER 10001:10001
 WORKDIR /var/lib/otel_rl/bridge
-EXPOSE 4337 4338
+EXPOSE 4337 4338 4339
 HEALTHCHECK --interval=5s --timeout=5s --start-period=60s --retries=6 \
-  CMD ["python3", "-c", "import urllib.request as r; r.urlopen('http://127.0.0.1:4338/healthz', timeout=4)"]
+  CMD ["python3", "-c", "import urllib.request as r; r.urlopen('http://127.0.0.1:4339/healthz', timeout=4)"]
 # SIGTERM takes nothing more and writes what was taken; give it time (docker stop --time 330).
 ENTRYPOINT ["otel-rl"]
-CMD ["bridge", "--http", "0.0.0.0:4338", "--grpc", "0.0.0.0:4337", "--data", "/var/lib/otel_rl/bridge"]
+# 4339 answers health probes only, without TLS and tokens, whatever the other two demand.
+CMD ["bridge", "--http", "0.0.0.0:4338", "--grpc", "0.0.0.0:4337", "--health", "0.0.0.0:4339", \
+     "--data", "/var/lib/otel_rl/bridge"]

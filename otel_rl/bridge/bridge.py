@@ -21,7 +21,6 @@ from otel_rl.bridge.garbage import collect_rarely, return_memory
 from otel_rl.bridge.ingest.admission.experiments import Experiments
 from otel_rl.bridge.ingest.admission.token_shares import TokenShares
 from otel_rl.bridge.ingest.dropped_after_acceptance import Overflow
-from otel_rl.bridge.ingest.http.server import HttpServer
 from otel_rl.bridge.ingest.pipeline import IngestPipeline
 from otel_rl.bridge.ingest.security.tls import load_tls
 from otel_rl.bridge.ingest.security.tokens import Tokens
@@ -49,8 +48,9 @@ _ARCHIVE_S = 5.0
 class Addresses:
     """Addresses of the bridge, as ``HOST:PORT``; None where it does not listen."""
 
-    http: str | None
-    grpc: str | None
+    http: str | None = None
+    grpc: str | None = None
+    health: str | None = None
 
 
 class Left(NamedTuple):
@@ -130,9 +130,7 @@ class Bridge:
     @property
     def addresses(self) -> Addresses:
         """Return the addresses of the bridge."""
-        http = next((s.address for s in self._servers if isinstance(s, HttpServer)), None)
-        grpc = next((s.address for s in self._servers if not isinstance(s, HttpServer)), None)
-        return Addresses(http, grpc)
+        return Addresses(**{name: server.address for name, server in self._servers.items()})
 
     @property
     def has_page(self) -> bool:
@@ -184,7 +182,7 @@ class Bridge:
                 ),
                 [otlp_reader(telemetry.endpoint, telemetry.interval_s)],
             )
-        for server in self._servers:
+        for server in self._servers.values():
             server.start()
 
     def reload(self) -> None:
@@ -255,7 +253,7 @@ class Bridge:
         until_s = begun_s + stop_timeout_s(self.settings)
         if self._page is not None:
             self._page.stop()
-        for server in self._servers:
+        for server in self._servers.values():
             server.stop()
         if leases is not None:
             leases.claim_no_more()

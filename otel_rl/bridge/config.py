@@ -39,6 +39,7 @@ __all__ = [
     "ArchiveSettings",
     "BridgeSettings",
     "GrpcSettings",
+    "HealthSettings",
     "HttpSettings",
     "JournalSettings",
     "TelemetrySettings",
@@ -73,6 +74,18 @@ class GrpcSettings(ListenSettings):
 
     port: int = Field(4317, ge=0, le=65535)
     """TCP port; 0 picks a free one."""
+
+
+class HealthSettings(BaseModel):
+    """A port for health probes: ``GET /healthz`` over plain HTTP, with any TLS and tokens."""
+
+    model_config = _MODEL
+
+    host: str = "127.0.0.1"
+    """Listen address."""
+
+    port: int | None = Field(None, ge=0, le=65535)
+    """TCP port that answers only ``GET /healthz``, without TLS and tokens. Unset: none."""
 
 
 class JournalSettings(BaseModel):
@@ -265,6 +278,9 @@ class BridgeSettings(BaseModel):
 
     grpc: GrpcSettings = GrpcSettings()
     """OTLP over gRPC."""
+
+    health: HealthSettings = HealthSettings()
+    """Port for health probes."""
 
     journal: JournalSettings = JournalSettings()
     """Durability and its bounds."""

@@ -1,7 +1,7 @@
 """Stages of a bridge, each made from the bridge's settings."""
 
 import importlib.util
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from starlette.routing import BaseRoute
@@ -180,7 +180,7 @@ def servers(
     *,
     page: Page | None,
     counters: Counters,
-) -> "Sequence[HttpServer | GrpcServer]":
+) -> "Mapping[str, HttpServer | GrpcServer]":
     """Bind the ports. The servers answer once they are started.
 
     Args:
@@ -190,20 +190,26 @@ def servers(
         page: What is served beside OTLP over HTTP.
         counters: Count failures of the page.
 
+    Returns:
+        The servers by the names of their settings, in the order in which they are stopped.
+
     Raises:
         ConfigError: A port is taken.
     """
-    bound: list[HttpServer | GrpcServer] = []
+    bound: dict[str, HttpServer | GrpcServer] = {}
     try:
         if settings.grpc.enabled:
-            bound.append(_grpc_server(settings, intake, tls))
+            bound["grpc"] = _grpc_server(settings, intake, tls)
         if settings.http.enabled:
-            grpc = bound[0].address if bound else None
+            grpc = bound["grpc"].address if "grpc" in bound else None
             host, routes = settings.http.host, _routes(page, settings, intake, counters)
             http = HttpServer(intake, host, settings.http.port, tls, grpc=grpc, routes=routes)
-            bound.insert(0, http)
+            bound = {"http": http, **bound}
+        if settings.health.port is not None:
+            health = settings.health
+            bound["health"] = HttpServer(intake, health.host, health.port, is_health_only=True)
     except BaseException:
-        for server in bound:
+        for server in bound.values():
             server.stop()
         raise
     return bound

@@ -15,8 +15,10 @@ from otel_rl.worker.identity.names import checked_name
 __all__ = [
     "add_bridge_options",
     "add_journal_options",
+    "add_listen_options",
     "experiment_key",
     "host_and_port",
+    "listen_settings",
     "settings_of",
 ]
 
@@ -26,6 +28,22 @@ def add_bridge_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("bridge")
     _add_places(group)
     _add_tracker_options(group, told=str)
+
+
+def add_listen_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options for the addresses of a bridge."""
+    for name, default in (
+        ("http", "default: 127.0.0.1:4318"),
+        ("grpc", "default: 127.0.0.1:4317"),
+        ("health", "answer health probes, GET /healthz, there too, without TLS (default: no)"),
+    ):
+        parser.add_argument(f"--{name}", metavar="HOST:PORT", type=host_and_port, help=default)
+
+
+def listen_settings(arguments: argparse.Namespace) -> Mapping[str, object]:
+    """Return the settings of ``add_listen_options``, for ``settings_of``."""
+    given = {name: getattr(arguments, name) for name in ("http", "grpc", "health")}
+    return {name: value for name, value in given.items() if value is not None}
 
 
 def add_journal_options(parser: argparse.ArgumentParser) -> None:

@@ -98,9 +98,10 @@ def test_what_listens_is_what_is_announced(
 ) -> None:
     announced = {port["containerPort"] for port in container["ports"]}
     if manifest.name == "bridge":
-        listening = {4338}  # of the image's command
+        listening = {4338, 4339}  # of the image's command
         dockerfile = (DIRECTORY.parents[1] / "Dockerfile").read_text()
         assert '"--http", "0.0.0.0:4338"' in dockerfile
+        assert '"--health", "0.0.0.0:4339"' in dockerfile
     else:
         values = environment(container).values()
         addresses = [re.fullmatch(r"(?:0\.0\.0\.0|\$\(NODE_IP\)):(\d+)", v) for v in values]
@@ -121,7 +122,7 @@ def test_it_is_asked_whether_it_lives_where_it_answers(
     }
     assert asked == {
         {
-            "bridge": ("/healthz", 4338),
+            "bridge": ("/healthz", 4339),
             "gateway": ("/", 13134),
             "agent": ("/", 13133),
             "jaeger": ("/status", 13136),

@@ -10,7 +10,12 @@ from otel_rl.bridge.config import BridgeSettings
 from otel_rl.bridge.ingest.security.exposure import exposure, is_loopback
 from otel_rl.cli.bridge_end import finish
 from otel_rl.cli.embedded_bridge import started
-from otel_rl.cli.options import add_bridge_options, host_and_port, settings_of
+from otel_rl.cli.options import (
+    add_bridge_options,
+    add_listen_options,
+    listen_settings,
+    settings_of,
+)
 from otel_rl.cli.standard_streams import say
 from otel_rl.errors import ConfigError
 
@@ -27,23 +32,13 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         "SIGTERM or Ctrl-C: stop receiving, write what was accepted, finish the runs. On SIGHUP: "
         "read the files of tokens and certificates again.",
     )
-    parser.add_argument(
-        "--http", metavar="HOST:PORT", type=host_and_port, help="default: 127.0.0.1:4318"
-    )
-    parser.add_argument(
-        "--grpc", metavar="HOST:PORT", type=host_and_port, help="default: 127.0.0.1:4317"
-    )
+    add_listen_options(parser)
     add_bridge_options(parser)
     parser.set_defaults(command=_command)
 
 
 def _command(arguments: argparse.Namespace) -> int:
-    extra: dict[str, object] = {}
-    if arguments.http:
-        extra["http"] = arguments.http
-    if arguments.grpc:
-        extra["grpc"] = arguments.grpc
-    settings = settings_of(arguments, overrides=extra)
+    settings = settings_of(arguments, overrides=listen_settings(arguments))
     _raise_file_limit(settings)
     # Before the bridge starts, so that a signal during its start ends it in order.
     signals = _Signals(signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -60,6 +55,8 @@ def _command(arguments: argparse.Namespace) -> int:
     addresses = bridge.addresses
     journal = settings.data if settings.journal.url is None else "the database of journal.url"
     say(f"OTLP/HTTP on {addresses.http}, OTLP/gRPC on {addresses.grpc}, data in {journal}")
+    if addresses.health:
+        say(f"health on http://{addresses.health}/healthz")
     if bridge.has_page and _shows_runs(settings):
         say(f"page with the runs: http{'s' * (settings.tls.cert is not None)}://{addresses.http}/")
     # A terminal that closes sends SIGHUP, too: the bridge goes on.

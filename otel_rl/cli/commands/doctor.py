@@ -2,14 +2,17 @@
 
 import argparse
 import contextlib
+import http.client
 import importlib.metadata
 import os
 import socket
+import ssl
 import sys
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
+from pathlib import Path
 from urllib.parse import urlsplit
 
 from otel_rl.bridge.config import BridgeSettings
@@ -23,7 +26,12 @@ from otel_rl.bridge.journal.sqlite import JOURNAL_FILE, SqliteJournal
 from otel_rl.cli.environment import misspelt
 from otel_rl.cli.liveness_text import in_words
 from otel_rl.cli.lookup.journal_discovery import journals, shared_journal
-from otel_rl.cli.options import add_bridge_options, settings_of
+from otel_rl.cli.options import (
+    add_bridge_options,
+    add_listen_options,
+    listen_settings,
+    settings_of,
+)
 from otel_rl.cli.standard_streams import say
 from otel_rl.errors import ConfigError, JournalError, JournalLocked, OtelRLError
 from otel_rl.plurals import many
@@ -51,12 +59,13 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         "doctor",
         description="Check this machine as a worker and as a bridge. Exits 1 if a check fails.",
     )
+    add_listen_options(parser)
     add_bridge_options(parser)
     parser.set_defaults(command=_command)
 
 
 def _command(arguments: argparse.Namespace) -> int:
-    settings = settings_of(arguments)
+    settings = settings_of(arguments, overrides=listen_settings(arguments))
     failed = 0
     for check in CHECKS:
         for result in check(settings):
@@ -118,14 +127,21 @@ def check_endpoint(_settings: BridgeSettings) -> Iterator[CheckResult]:
 
 def check_listen(settings: BridgeSettings) -> Iterator[CheckResult]:
     """Check that the bridge's addresses are free, or a bridge is there already."""
-    there = settings.http.enabled and _is_bridge(f"{settings.http.host}:{settings.http.port}")
-    for name, listen in (("http", settings.http), ("grpc", settings.grpc)):
-        where = f"{listen.host}:{listen.port}"
-        if not listen.enabled:
+    there = _is_bridge_there(settings)
+    listens: dict[str, tuple[str, int] | None] = {
+        name: (listen.host, listen.port) if listen.enabled else None
+        for name, listen in (("http", settings.http), ("grpc", settings.grpc))
+    }
+    if settings.health.port is not None:
+        listens["health"] = (settings.health.host, settings.health.port)
+    for name, place in listens.items():
+        if place is None:
             yield CheckResult(f"listen {name}", "disabled")
             continue
-        free = _free(name, where, listen.host, listen.port)
-        # A bridge that answers over HTTP serves both; gRPC has no check that identifies a bridge.
+        host, port = place
+        where = f"{host}:{port}"
+        free = _free(name, where, host, port)
+        # A bridge that answers over HTTP serves all; gRPC has no check that identifies a bridge.
         if there and not free.ok:
             yield CheckResult(f"listen {name}", f"a bridge is on {where}")
         elif not free.ok and not _is_service(settings):
@@ -264,13 +280,42 @@ def _free(name: str, where: str, host: str, port: int) -> CheckResult:
     return CheckResult(f"listen {name}", f"{where} is free")
 
 
-def _is_bridge(where: str) -> bool:
+def _is_bridge_there(settings: BridgeSettings) -> bool:
+    """Return whether a bridge with these settings runs already."""
+    health, listen, tls = settings.health, settings.http, settings.tls
+    if health.port is not None and _is_healthy("http", health.host, health.port):
+        return True
+    if not listen.enabled:
+        return False
+    scheme = "http" if tls.cert is None else "https"
+    if _is_healthy(scheme, listen.host, listen.port):
+        return True
+    # It may want a certificate from whoever asks; its own shows which bridge it is.
+    return tls.cert is not None and _shows_certificate(tls.cert, listen.host, listen.port)
+
+
+def _is_healthy(scheme: str, host: str, port: int) -> bool:
+    # Only its kind is asked for, and nothing is sent: any certificate will do, and no proxy.
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    opener = urllib.request.build_opener(
+        urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=context)
+    )
+    where = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     try:
-        with urllib.request.urlopen(f"http://{where}/healthz", timeout=_TIMEOUT_S) as answer:
+        with opener.open(f"{scheme}://{where}/healthz", timeout=_TIMEOUT_S) as answer:
             return bool(answer.status == 200)
     except urllib.error.HTTPError as exc:
         return exc.code == 503  # its answer holds the reason
-    except (urllib.error.URLError, OSError, ValueError):
+    except (OSError, ValueError, http.client.HTTPException):
+        return False
+
+
+def _shows_certificate(cert: Path, host: str, port: int) -> bool:
+    try:
+        shown = ssl.get_server_certificate((host, port), timeout=_TIMEOUT_S)
+        return shown.strip() in cert.read_text(encoding="utf-8", errors="replace")
+    except (OSError, ValueError):
         return False
 
 

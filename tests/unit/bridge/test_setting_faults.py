@@ -28,6 +28,7 @@ VALID: dict[str, object] = {
     "archive.enabled": True,
     "telemetry.endpoint": "http://localhost:4318",
     "tracker.max_live_runs": 5,
+    "health.port": 4339,
     "receive.default_experiment": "x",
 }
 

@@ -69,6 +69,13 @@ def test_every_volume_is_made_by_the_image_with_the_owner_of_all_services() -> N
     assert sorted(mounts) == sorted(f"{name}:/var/lib/otel_rl/{name}" for name in names.split())
 
 
+def test_bridges_with_a_command_of_their_own_answer_the_probe_of_the_image() -> None:
+    assert "http://127.0.0.1:4339/healthz" in DOCKERFILE
+    commands = [one["command"] for one in SERVICES.values() if "bridge" in one.get("command", ())]
+    assert commands
+    assert all("127.0.0.1:4339" in command for command in commands)
+
+
 @pytest.mark.parametrize("name", ["bridge", "bridges"])
 def test_a_bridge_has_more_time_to_stop_than_it_takes(name: str) -> None:
     bridge = SERVICES[name]

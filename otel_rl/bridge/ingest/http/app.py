@@ -22,9 +22,21 @@ from otel_rl.bridge.ingest.limits import MAX_HEAD_BYTES
 from otel_rl.bridge.ingest.pipeline import IngestPipeline
 from otel_rl.errors import MalformedRequest
 
-__all__ = ["create_app"]
+__all__ = ["create_app", "create_health_app"]
 
 _SIGNALS = {path: signal for signal, path in PATHS.items()}
+
+
+def create_health_app(intake: IngestPipeline) -> ASGIApp:
+    """Create an application that answers ``GET /healthz`` and nothing else."""
+    health = Health(intake)
+
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+        is_probe = scope["method"] == "GET" and scope["path"] == HEALTH_PATH
+        response = await health.answer() if is_probe else Response(status_code=404)
+        await response(scope, receive, send)
+
+    return answer
 
 
 def create_app(intake: IngestPipeline, routes: Sequence[BaseRoute] = ()) -> ASGIApp:

@@ -17,7 +17,7 @@ from starlette.routing import BaseRoute
 
 from otel_rl.bridge.counters import Outcome, Where
 from otel_rl.bridge.ingest.error_answers import TOO_MANY_CONNECTIONS, status_message
-from otel_rl.bridge.ingest.http.app import create_app
+from otel_rl.bridge.ingest.http.app import create_app, create_health_app
 from otel_rl.bridge.ingest.http.gathered_reads import GatheredReads
 from otel_rl.bridge.ingest.http.gathering_protocol import GatheringProtocol
 from otel_rl.bridge.ingest.http.listener import BoundedListener
@@ -56,6 +56,7 @@ class HttpServer:
         tls: Encrypts, if given.
         grpc: OTLP/gRPC address as ``host:port``, for gRPC clients that connect here by mistake.
         routes: Of pages beside OTLP, that do not block.
+        is_health_only: Answer ``GET /healthz`` and nothing else.
 
     Raises:
         ConfigError: The address cannot be bound.
@@ -70,9 +71,11 @@ class HttpServer:
         *,
         grpc: str | None = None,
         routes: Sequence[BaseRoute] = (),
+        is_health_only: bool = False,
     ) -> None:
         limits = intake.limits
-        self._socket = _listen(host, port, intake, has_tls=tls is not None)
+        name = "health" if is_health_only else "http"
+        self._socket = _listen(name, (host, port), intake, has_tls=tls is not None)
         self._address = _address_of(self._socket)
         danger = exposure(
             host,
@@ -80,7 +83,7 @@ class HttpServer:
             has_tls=tls is not None,
             is_mutual=tls is not None and tls.is_mutual,
         )
-        if danger:
+        if danger and not is_health_only:
             _log.warning("OTLP/HTTP on %s", danger)
         self._intake = intake
         self._grpc = grpc
@@ -100,13 +103,13 @@ class HttpServer:
             exports=RepeatedExports(intake),
         )
         config = uvicorn.Config(
-            create_app(intake, routes),
+            create_health_app(intake) if is_health_only else create_app(intake, routes),
             # uvicorn calls the value; its annotation is a class.
             http=protocol,  # type: ignore[arg-type]
             loop="asyncio",  # other loops do not ask the listener for connections
             access_log=False,
             log_config=None,
-            lifespan="on",
+            lifespan="off" if is_health_only else "on",
             server_header=False,
             timeout_keep_alive=math.ceil(limits.idle_timeout_s),
             ws="none",
@@ -114,7 +117,7 @@ class HttpServer:
         config.load()
         config.ssl = tls.context if tls is not None else None
         self._server = _Server(config, self._reads, partial(intake.count_failure, Where.HTTP))
-        self._thread = threading.Thread(target=self._serve, name="otel-rl-http", daemon=True)
+        self._thread = threading.Thread(target=self._serve, name=f"otel-rl-{name}", daemon=True)
         # _lock makes a second stop wait for the first.
         self._lock = threading.Lock()
 
@@ -229,8 +232,10 @@ class _Server(uvicorn.Server):
             await asyncio.sleep(0)
 
 
-def _listen(host: str, port: int, intake: IngestPipeline, *, has_tls: bool) -> BoundedListener:
-    limits = intake.limits
+def _listen(
+    name: str, place: tuple[str, int], intake: IngestPipeline, *, has_tls: bool
+) -> BoundedListener:
+    limits, (host, port) = intake.limits, place
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -245,7 +250,7 @@ def _listen(host: str, port: int, intake: IngestPipeline, *, has_tls: bool) -> B
             on_refused=partial(intake.count, Outcome.TOO_MANY_CONNECTIONS),
         )
     except OSError as exc:
-        raise _cannot_listen(host, port, exc) from exc
+        raise _cannot_listen(name, place, exc) from exc
     try:
         # A restarted bridge does not wait for old connections to time out.
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -254,7 +259,7 @@ def _listen(host: str, port: int, intake: IngestPipeline, *, has_tls: bool) -> B
         listener.listen(_BACKLOG)
     except OSError as exc:
         listener.close()
-        raise _cannot_listen(host, port, exc) from exc
+        raise _cannot_listen(name, place, exc) from exc
     return listener
 
 
@@ -270,15 +275,16 @@ def _farewell(max_connections: int, retry_after_s: int) -> bytes:
     return head.encode() + body
 
 
-def _cannot_listen(host: str, port: int, error: OSError) -> ConfigError:
+def _cannot_listen(name: str, place: tuple[str, int], error: OSError) -> ConfigError:
+    host, port = place
     is_used = error.errno == errno.EADDRINUSE
     advice = (
         f"Stop what uses port {port}, or give another one" if is_used else "Give another address"
     )
     return ConfigError(
-        f"http: cannot listen on {host}:{port} ({error.strerror or error}).",
-        hint=f"{advice} with --http HOST:PORT of otel-rl bridge or OTEL_RL_BRIDGE__HTTP__PORT "
-        "(0 is free).",
+        f"{name}: cannot listen on {host}:{port} ({error.strerror or error}).",
+        hint=f"{advice} with --{name} HOST:PORT of otel-rl bridge or "
+        f"OTEL_RL_BRIDGE__{name.upper()}__PORT (0 is free).",
     )
 
 
