@@ -205,9 +205,8 @@ def servers(
             host, routes = settings.http.host, _routes(page, settings, intake, counters)
             http = HttpServer(intake, host, settings.http.port, tls, grpc=grpc, routes=routes)
             bound = {"http": http, **bound}
-        if settings.health.port is not None:
-            health = settings.health
-            bound["health"] = HttpServer(intake, health.host, health.port, is_health_only=True)
+        if (port := settings.health.port) is not None:
+            bound["health"] = HttpServer(intake, settings.health.host, port, is_health_only=True)
     except BaseException:
         for server in bound.values():
             server.stop()
