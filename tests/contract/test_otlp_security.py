@@ -300,6 +300,39 @@ def mutual_grpc(files: Path) -> Iterator[Receiver]:
         yield receiver
 
 
+@pytest.mark.parametrize("token", ["", STRANGE])
+@pytest.mark.parametrize(
+    ("serve", "send", "target"),
+    [(http_receiver, send_http, "/v1/metrics"), (grpc_receiver, send_grpc, EXPORT.lstrip("/"))],
+    ids=["http", "grpc"],
+)
+def test_the_log_names_who_has_no_token_once_and_never_the_token(
+    serve: Callable[..., AbstractContextManager[Receiver]],
+    send: Send,
+    target: str,
+    token: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with serve(auth=AUTH) as receiver:
+        for _ in range(3):
+            with pytest.raises(Refused):
+                send(receiver, GAUGE, bearer(token) if token else {})
+    (line,) = [message for message in caplog.messages if "127.0.0.1" in message]
+    assert target in line
+    assert ("not known" if token else "no bearer token") in line
+    assert STRANGE not in caplog.text
+
+
+def test_the_log_names_a_token_that_may_not_write_an_experiment(
+    receivers: dict[str, Receiver], caplog: pytest.LogCaptureFixture
+) -> None:
+    with http_receiver(auth=AUTH) as receiver:
+        for _ in range(3):
+            send_http(receiver, requests_of("theirs").SerializeToString(), bearer(OLD))
+    (line,) = [message for message in caplog.messages if "theirs" in message]
+    assert "Token team may not write experiment 'theirs'" in line
+
+
 def test_https_is_served_and_http_is_not(tls_http: Receiver, files: Path) -> None:
     assert https(tls_http, context(files)) == 200
     with pytest.raises(httpx.TransportError):

@@ -23,13 +23,14 @@ from otel_rl.bridge.ingest.parsing.otlp_json import memory_of_json
 from otel_rl.bridge.ingest.parsing.partial_json import parse_json_partially
 from otel_rl.bridge.ingest.parsing.preparse import worst_bytes
 from otel_rl.bridge.ingest.refused_items import MAX_MESSAGE_BYTES, shorten
+from otel_rl.bridge.ingest.refused_senders import RefusedSenders
 from otel_rl.bridge.ingest.security.tokens import AuthSettings, Grant, Tokens
 from otel_rl.bridge.ingest.signal_specs import SIGNALS, ExportRequest
 from otel_rl.bridge.ingest.validation.known_shapes import KnownShapes, SentShape
 from otel_rl.bridge.ingest.validation.rules import Problem
 from otel_rl.bridge.ingest.validation.sanitize import Admission
 from otel_rl.bridge.ingest.validation.validate import Validated, memory_of, validate
-from otel_rl.errors import JournalFull, MalformedRequest
+from otel_rl.errors import JournalFull, MalformedRequest, Unauthenticated
 from otel_rl.records import Batch, ExperimentKey, Signal
 
 __all__ = ["AcceptTogether", "IngestPipeline"]
@@ -47,6 +48,8 @@ _NEW = (
     Refusal.TOO_MANY_EXPERIMENTS,
     "",
 )  # perhaps: a thread that may wait for the journal finds out
+
+_TOLD = frozenset({Refusal.NO_EXPERIMENT, Refusal.NOT_ALLOWED})
 
 _LOG_INTERVAL_S = 60.0  # a sender retries every second; its error is worth one line a minute
 
@@ -103,6 +106,7 @@ class IngestPipeline:
             for_all_bytes=2 * limits.max_body_bytes,
         )
         cores = os.cpu_count() or 1
+        self._refused = RefusedSenders()
         self._known = KnownShapes(limits)
         self._unpacking = ThreadTurns(cores)
         self._parsing = ParseLanes(
@@ -127,6 +131,24 @@ class IngestPipeline:
             Unauthenticated: It has no known token.
         """
         return self._tokens.grant(authorization)
+
+    def grant_to(self, host: str, target: str, authorization: str | None) -> Grant | None:
+        """Do the same as ``grant`` for an export, and log who has no known token.
+
+        Args:
+            host: Address of the peer.
+            target: What it has called.
+            authorization: See ``grant``.
+
+        Raises:
+            Unauthenticated: It has no known token.
+        """
+        try:
+            return self.grant(authorization)
+        except Unauthenticated as exc:
+            if line := self._refused.line(host, target, exc.args[0]):
+                _log.warning("%s", line)
+            raise
 
     def is_current(self, grant: Grant | None) -> bool:
         """Return whether tokens have not been read again since a grant was given."""
@@ -299,8 +321,8 @@ class IngestPipeline:
             self._counters.add(Counter.EXEMPLARS_REFUSED, n, reason=reason)
 
         # No run shows it, and many senders do not print what they are answered.
-        nameless = any(reason is Refusal.NO_EXPERIMENT for _, reason in admitted.refused_of_runs)
-        if nameless and self._may_log(Refusal.NO_EXPERIMENT):
+        reasons = {reason for _, reason in admitted.refused_of_runs} & _TOLD
+        if any([self._may_log(reason) for reason in reasons]):
             _log.warning("%s", admitted.message)
 
     def _may_log(self, kind: str) -> bool:

@@ -3,7 +3,7 @@
 import ipaddress
 from urllib.parse import unquote
 
-__all__ = ["address_of", "peer_of_call"]
+__all__ = ["address_of", "host_of_call", "peer_of_call"]
 
 _IPV6_PREFIX_BITS = 64  # a host of IPv6 has all addresses of such a network
 
@@ -23,5 +23,9 @@ def address_of(host: str) -> str:
 
 def peer_of_call(peer: str) -> tuple[str, str]:
     """Split a gRPC peer, ``ipv4:HOST:PORT`` or ``ipv6:[HOST]:PORT``, in address and connection."""
-    host = unquote(peer).partition(":")[2].rpartition(":")[0].strip("[]")
-    return address_of(host), peer
+    return address_of(host_of_call(peer)), peer
+
+
+def host_of_call(peer: str) -> str:
+    """Return the address in a gRPC peer."""
+    return unquote(peer).partition(":")[2].rpartition(":")[0].strip("[]")

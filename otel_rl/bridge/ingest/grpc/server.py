@@ -21,7 +21,7 @@ from otel_rl.bridge.ingest.pipeline import IngestPipeline
 from otel_rl.bridge.ingest.security.exposure import exposure
 from otel_rl.bridge.ingest.security.tls import Tls
 from otel_rl.bridge.ingest.security.tokens import Grant
-from otel_rl.bridge.ingest.sender_address import peer_of_call
+from otel_rl.bridge.ingest.sender_address import host_of_call, peer_of_call
 from otel_rl.bridge.ingest.validation.validate import Validated
 from otel_rl.errors import ConfigError, MalformedRequest, SlowSender
 from otel_rl.signals import Signal
@@ -204,7 +204,8 @@ class _Calls:
 
     async def _export(self, signal: Signal, _messages: object, context: _Context) -> bytes:
         try:
-            grant = self._intake.grant(_authorization(context))
+            host, target = host_of_call(context.peer()), f"{SERVICES[signal]}/Export"
+            grant = self._intake.grant_to(host, target, _authorization(context))
             admitted = await self._take(signal, grant, context)
         except Exception as error:  # noqa: BLE001  # the edge: counted, logged, retryable
             answer, message = self._intake.answer(error, Where.GRPC)

@@ -102,7 +102,8 @@ class Exports:
         self, signal: Signal, scope: Scope, head: RequestHead, chunks: AsyncIterator[bytes]
     ) -> ASGIApp:
         # Checked first, so that nothing of an unauthorised request is read into memory.
-        grant = self._intake.grant(head.authorization)
+        host, _ = scope.get("client") or ("", 0)
+        grant = self._intake.grant_to(host, PATHS[signal], head.authorization)
         encoding, media, limits = head.encoding, head.media, self._limits
         if media is None:
             await body.drain(chunks, timeout_s=limits.body_timeout_s)
