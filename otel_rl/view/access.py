@@ -6,7 +6,7 @@ from typing import Final
 
 from starlette.requests import Request
 
-from otel_rl.bridge.ingest.security.exposure import is_loopback
+from otel_rl.bridge.ingest.security.exposure import is_loopback, listens_on_loopback
 from otel_rl.bridge.ingest.security.tokens import Grant
 from otel_rl.errors import Unauthenticated
 
@@ -51,7 +51,7 @@ class Access:
             return None if grant is None else grant.experiments
         if self.is_behind_proxy:
             return None
-        if not is_loopback(self.host):
+        if not listens_on_loopback(self.host):
             raise Forbidden(
                 "This bridge is reached from other machines and requires no token, so it does not "
                 "show runs. Set auth.tokens, or view.behind_proxy if a proxy authenticates readers."

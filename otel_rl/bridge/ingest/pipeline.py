@@ -322,7 +322,7 @@ class IngestPipeline:
 
         # No run shows it, and many senders do not print what they are answered.
         reasons = {reason for _, reason in admitted.refused_of_runs} & _TOLD
-        if any([self._may_log(reason) for reason in reasons]):
+        if any(self._may_log(reason) for reason in reasons):
             _log.warning("%s", admitted.message)
 
     def _may_log(self, kind: str) -> bool:

@@ -7,7 +7,7 @@ import signal
 
 from otel_rl.bridge.bridge import Bridge
 from otel_rl.bridge.config import BridgeSettings
-from otel_rl.bridge.ingest.security.exposure import exposure, is_loopback
+from otel_rl.bridge.ingest.security.exposure import listens_on_loopback
 from otel_rl.cli.bridge_end import finish
 from otel_rl.cli.embedded_bridge import started
 from otel_rl.cli.options import (
@@ -43,15 +43,6 @@ def _command(arguments: argparse.Namespace) -> int:
     # Before the bridge starts, so that a signal during its start ends it in order.
     signals = _Signals(signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     bridge = started(settings)
-    for listen in (settings.http, settings.grpc):
-        danger = exposure(
-            listen.host,
-            wants_token=bool(settings.auth.tokens),
-            has_tls=settings.tls.cert is not None,
-            is_mutual=settings.tls.client_ca is not None,
-        )
-        if listen.enabled and danger:
-            say(f"WARNING: {danger}")
     addresses = bridge.addresses
     journal = settings.data if settings.journal.url is None else "the database of journal.url"
     say(f"OTLP/HTTP on {addresses.http}, OTLP/gRPC on {addresses.grpc}, data in {journal}")
@@ -76,7 +67,7 @@ def _reload(bridge: Bridge) -> None:
 
 def _shows_runs(settings: BridgeSettings) -> bool:
     """Return whether any reader may see the page."""
-    is_open = settings.view.behind_proxy or is_loopback(settings.http.host)
+    is_open = settings.view.behind_proxy or listens_on_loopback(settings.http.host)
     return is_open or bool(settings.auth.tokens)
 
 

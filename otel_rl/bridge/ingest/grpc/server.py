@@ -109,7 +109,7 @@ class GrpcServer:
             is_mutual=tls is not None and tls.is_mutual,
         )
         if danger:
-            _log.warning("OTLP/gRPC on %s", danger)
+            _log.warning("OTLP/gRPC: %s", danger)
 
     @property
     def address(self) -> str:

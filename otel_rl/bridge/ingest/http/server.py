@@ -84,7 +84,7 @@ class HttpServer:
             is_mutual=tls is not None and tls.is_mutual,
         )
         if danger and not is_health_only:
-            _log.warning("OTLP/HTTP on %s", danger)
+            _log.warning("OTLP/HTTP: %s", danger)
         self._intake = intake
         self._grpc = grpc
         self._next_log_s = 0.0

@@ -1,6 +1,9 @@
 """A server that strangers reach says what they can do, until it asks who they are."""
 
+import ipaddress
 import logging
+import re
+import socket
 from collections.abc import Callable
 
 import pytest
@@ -29,6 +32,21 @@ def test_loopback_is_no_danger(host: str) -> None:
 def test_who_asks_nobody_can_be_written_to_by_everybody(host: str) -> None:
     assert "can write runs" in danger(host)
     assert "can write runs" in danger(host, tls=True)
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "127.0.1.1", "::1"])
+def test_a_name_of_loopback_is_no_danger_but_nobody_else_reaches_it(
+    address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    found = [(family, socket.SOCK_STREAM, 6, "", (address, 0))]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found)
+    told = danger("node-1")
+    assert f"node-1 is {address} on this machine, which no other machine reaches" in told
+    assert "reached from other machines" not in told
+    (way_out,) = re.findall(r"Give (\S+) instead of node-1", told)
+    assert ipaddress.ip_address(way_out)
+    assert not ipaddress.ip_address(way_out).is_loopback
 
 
 def test_a_token_without_tls_can_be_read_on_the_way() -> None:
