@@ -134,7 +134,7 @@ def own_instruments() -> Iterator[None]:
 @contextmanager
 def process_of_a_command() -> Iterator[None]:
     """Put back what a command changes in its process: signals and the limit of open files."""
-    numbers = (signal.SIGINT, signal.SIGTERM)
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     handlers = [(number, signal.getsignal(number)) for number in numbers]
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     wakeup = signal.set_wakeup_fd(-1)

@@ -148,6 +148,12 @@ class Bridge:
         return self._presence.problem
 
     @property
+    def other_bridges(self) -> int | None:
+        """Return, after ``stop``, how many others share the database; None if it is not known."""
+        leases = self._stores.leases
+        return None if leases is None else leases.others
+
+    @property
     def unstored(self) -> UnstoredBatches:
         """Return the batches that could not be stored, and that their senders did not repeat."""
         return self._durable.unstored

@@ -88,7 +88,7 @@ def _report(bridge: Bridge, statuses: Iterable[RunStatus]) -> bool:
         for words in faults.get(status.key, ()):
             say(f"  {words}")
     if is_shared:
-        say("other bridges write the remaining rows")
+        say(_who_goes_on(bridge.other_bridges))
     if not complete:
         say(f"write the rest with: {recovery_command(bridge.settings)}")
     for (name, reason), count in bridge.counters.snapshot().items():
@@ -100,6 +100,14 @@ def _report(bridge: Bridge, statuses: Iterable[RunStatus]) -> bool:
     for key in bridge.without_metrics:
         say(f"{key} ended with no metric. {NO_METRIC_HINT}")
     return complete
+
+
+def _who_goes_on(others: int | None) -> str:
+    if others:
+        return f"{_many(others, 'other bridge')} on this database may write the remaining rows"
+    if others is None:
+        return "the database does not answer: a bridge on it writes the remaining rows later"
+    return "no other bridge uses this database: remaining rows wait there until one is started"
 
 
 def _has_left_over(bridge: Bridge) -> bool:

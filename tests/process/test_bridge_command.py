@@ -17,6 +17,8 @@ import pytest
 
 from otel_rl.bridge.config import load_settings
 from tests import plain_http
+from tests.ports import free_ports
+from tests.postgres import PostgresServer
 from tests.process.commands import (
     OPEN_FOR_LONG,
     OTEL_RL,
@@ -326,6 +328,32 @@ def test_a_misspelt_variable_starts_no_open_bridge(command: str, name: str, tmp_
     done = otel_rl_here(command, cwd=tmp_path, env=environment)
     assert done.status == 2
     assert "Did you mean OTEL_RL_BRIDGE__TLS__CERT?" in done.err
+
+
+def test_the_last_bridge_of_two_says_that_none_is_left(
+    tmp_path: Path, postgres: PostgresServer
+) -> None:
+    url = postgres.new_database("UTF8")
+    environment = {"OTEL_RL_BRIDGE__JOURNAL__URL": url}
+    with (
+        bridge(tmp_path, "--tracker", "jsonl", **environment) as first,
+        bridge(tmp_path, "--tracker", "jsonl", **environment) as second,
+    ):
+        _, err = first.stop()
+        assert "1 other bridge on this database may write the remaining rows" in err
+        _, err = second.stop()
+        assert "no other bridge uses this database" in err
+        assert "may write the remaining rows" not in err
+
+
+def test_an_absent_database_is_an_error_that_does_not_claim_to_wait(tmp_path: Path) -> None:
+    url = f"postgresql://127.0.0.1:{free_ports(1)[0]}/nowhere"
+    environment = clean_environment(tmp_path, OTEL_RL_BRIDGE__JOURNAL__URL=url)
+    done = otel_rl_here("bridge", cwd=tmp_path, env=environment)
+    assert done.status == 2
+    assert "The database does not answer" in done.err
+    assert "start this command again" in done.err
+    assert "meanwhile" not in done.err
 
 
 def test_an_address_that_is_none_is_an_error_with_an_example(tmp_path: Path) -> None:

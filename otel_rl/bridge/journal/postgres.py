@@ -131,8 +131,11 @@ class PostgresJournal:
         self._taken_bytes = 0  # since then, by this process
         try:
             self._identity = self.write(_prepare)
-        except BaseException:
+        except BaseException as exc:
             self._pool.close()
+            if isinstance(exc, JournalUnavailable | JournalFull):  # no command goes on without it
+                hint = "Check the server of journal.url, then start this command again."
+                raise type(exc)(exc.args[0], hint=hint) from exc
             raise
 
     @property

@@ -74,6 +74,9 @@ class BridgeLeases:
         lost: Told of runs that may not be touched any more, at once, before anybody else can own
             them. It must not wait for the journal.
         monotonic: Seconds; goes on while the machine sleeps.
+
+    Attributes:
+        others: After ``stop``: number of other bridges alive; None if the database does not answer.
     """
 
     def __init__(
@@ -99,6 +102,7 @@ class BridgeLeases:
         self._claims = True
         self._renewed_at = -math.inf
         self._is_away = False
+        self.others: int | None = None
         self._stopping = threading.Event()
         self._threads = [
             threading.Thread(target=self._keep, name="otel-rl-leases", daemon=True),
@@ -139,7 +143,7 @@ class BridgeLeases:
         with self._changing:
             self._held = {}
         try:
-            self._journal.write(self._table.give_all_back)
+            self.others = self._journal.write(self._table.give_all_back)
         except JournalError as exc:
             _log.warning("Leases cannot be given back and expire by themselves: %s", exc)
 

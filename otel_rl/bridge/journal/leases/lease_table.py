@@ -126,12 +126,16 @@ class LeaseTable:
                 (key.experiment, key.trial, self._owner),
             )
 
-    def give_all_back(self, connection: Connection) -> None:
-        """Release every run of the owner, and forget the owner."""
+    def give_all_back(self, connection: Connection) -> int:
+        """Release every run of the owner, and forget the owner. Returns the other owners alive."""
         connection.execute(
             "UPDATE runs SET owner = '', expires_ns = 0 WHERE owner = ?", (self._owner,)
         )
         connection.execute("DELETE FROM bridges WHERE owner = ?", (self._owner,))
+        (others,) = connection.execute(
+            f"SELECT COUNT(*) FROM bridges WHERE expires_ns >= {_NOW_NS}"  # noqa: S608
+        ).fetchone()
+        return int(others)
 
     def end_silent(self, connection: Connection, silence_s: float) -> int:
         """End transactions of bridges that the server has waited for so long. Returns how many."""
