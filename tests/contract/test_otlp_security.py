@@ -485,6 +485,19 @@ def test_a_worker_of_otel_rl_delivers_with_certificate_and_token(
         assert {batch.experiment.experiment for batch in receiver.journal.batches} == {"team-1"}
 
 
+@pytest.mark.parametrize("protocol", ["http/protobuf", "grpc"])
+def test_a_worker_that_is_pointed_at_tls_with_http_is_told_of_https(
+    tls_http: Receiver, tls_grpc: Receiver, protocol: str
+) -> None:
+    address = (tls_grpc if protocol == "grpc" else tls_http).server.address
+    variables = {"OTEL_EXPORTER_OTLP_PROTOCOL": protocol}
+    transport = open_transport(read_settings(variables, endpoint=f"http://{address}").metrics)
+    reply = transport.send(GAUGE)
+    transport.close()
+    assert reply.outcome is Outcome.RETRY
+    assert "write https:// instead of http://" in reply.message
+
+
 def test_a_stop_waits_for_no_sender_that_rests(files: Path) -> None:
     context = ssl.create_default_context(cafile=str(files / "ca.pem"))
     with (

@@ -1,5 +1,6 @@
 """OTLP/gRPC: one attempt to hand over ready bytes."""
 
+import os
 from collections.abc import Callable
 from typing import Final
 from urllib.parse import urlsplit
@@ -12,6 +13,7 @@ from otel_rl.version import __version__
 from otel_rl.worker.export.reply import (
     MAX_ANSWER_BYTES,
     MAX_RETRY_AFTER_S,
+    PERHAPS_TLS,
     Outcome,
     Reply,
     Transport,
@@ -31,6 +33,14 @@ _MAX_FORK_WAIT_S: Final = 0.5  # an endpoint that hangs must not hold up the pro
 
 _GRPC_UNCONNECTED: Final = "failed to connect"
 """Text in gRPC's own status for an address where no server listens."""
+
+_GRPC_CLOSED: Final = "Socket closed"
+"""Text in gRPC's own status for a server that ends the connection at once."""
+
+_GRPC_PROXIES: Final = ("grpc_proxy", "https_proxy", "http_proxy")
+_GRPC_NO_PROXY: Final = ("no_grpc_proxy", "no_proxy")
+"""Variables with a proxy that gRPC uses, and with the ends of hosts that it reaches without. The
+first that is set counts."""
 
 _GRPC_TOO_LONG: Final = "CLIENT: Received message larger"
 _GRPC_TOO_LONG_UNZIPPED: Final = "Decompressed message larger"
@@ -120,14 +130,34 @@ class GrpcTransport:
             return Reply(Outcome.RETRY, f"an answer of over {MAX_ANSWER_BYTES} bytes {self._place}")
         if code in _RETRYABLE_CODES or (code == "RESOURCE_EXHAUSTED" and delay_s is not None):
             unreachable = code == "UNAVAILABLE" and _GRPC_UNCONNECTED in details.lower()
+            if unreachable:
+                message += self._likely_cause(details)
             return Reply(Outcome.RETRY, message, retry_after_s=delay_s, unreachable=unreachable)
         return Reply(Outcome.REFUSED, message, wants_token=code == "UNAUTHENTICATED")
+
+    def _likely_cause(self, details: str) -> str:
+        """Return what may stand between this process and the endpoint, for a message."""
+        host = urlsplit(self._url).hostname or ""
+        if not self._signal.is_loopback and (proxy := _proxy_to(host)):
+            where = redacted(proxy)
+            return f" by the proxy {where} of this environment (no_proxy={host} avoids it)"
+        return PERHAPS_TLS if self._signal.insecure and _GRPC_CLOSED in details else ""
+
+
+def _proxy_to(host: str) -> str:
+    """Return the proxy by which gRPC reaches a host; empty if it uses none."""
+    avoided = next(filter(None, map(os.environ.get, _GRPC_NO_PROXY)), "")
+    if any(host.endswith(one.strip()) for one in avoided.split(",") if one.strip()):
+        return ""
+    return next(filter(None, map(os.environ.get, _GRPC_PROXIES)), "")
 
 
 def _grpc_channel(signal: SignalSettings) -> grpc.Channel:
     target = urlsplit(signal.url).netloc
     compression = grpc.Compression.Gzip if signal.gzip else grpc.Compression.NoCompression
     options = [("grpc.max_receive_message_length", MAX_ANSWER_BYTES)]
+    if signal.is_loopback:  # a cluster's proxy is not meant for a bridge on this machine
+        options.append(("grpc.enable_http_proxy", 0))
     if signal.insecure:
         return grpc.insecure_channel(target, options, compression)
     credentials = grpc.ssl_channel_credentials(

@@ -17,6 +17,7 @@ from otel_rl.worker.export.http.client import (
 from otel_rl.worker.export.reply import (
     MAX_ANSWER_BYTES,
     MAX_RETRY_AFTER_S,
+    PERHAPS_TLS,
     Outcome,
     Reply,
     Transport,
@@ -73,24 +74,29 @@ class HttpTransport:
         try:
             return self._reply(self.client.post(self._url, self._headers, body, self._timeout_s))
         except CallFailed as error:
-            message = f"{error} at {self._place}"
+            hint = PERHAPS_TLS if error.is_unanswered and self._url.startswith("http:") else ""
+            message = f"{error} at {self._where()}{hint}"
             return Reply(Outcome.RETRY, message, unreachable=error.is_unconnected)
         except BadRoute as error:
-            return Reply(Outcome.REFUSED, f"{redacted(str(error))} at {self._place}")
+            return Reply(Outcome.REFUSED, f"{redacted(str(error))} at {self._where()}")
 
     def close(self) -> None:
         """See ``Transport``."""
         self.client.close()
 
+    def _where(self) -> str:
+        """Return the place, for messages, with the proxy on the way."""
+        return self._place + self.client.detour(self._url)
+
     def _reply(self, answer: Answer) -> Reply:
         if _OK <= answer.status < _REDIRECTS:
             if answer.body is None:  # the fate of the request is unknown
-                return Reply(Outcome.RETRY, f"{answer.failure} at {self._place}")
+                return Reply(Outcome.RETRY, f"{answer.failure} at {self._where()}")
             if answer.headers.get("content-type", "").startswith("text/html"):
                 # A proxy's page, not a receiver's answer: the request was not received.
-                return Reply(Outcome.RETRY, f"a web page instead of an answer from {self._place}")
+                return Reply(Outcome.RETRY, f"a web page instead of an answer from {self._where()}")
             return accepted(_unzipped(answer.headers, answer.body))
-        message = f"HTTP {answer.status} {answer.reason} from {self._place}"
+        message = f"HTTP {answer.status} {answer.reason} from {self._where()}"
         if answer.status in _RETRYABLE_STATUS:
             after_s = _retry_after_s(answer.headers.get("retry-after"))
             return Reply(Outcome.RETRY, message, retry_after_s=after_s)

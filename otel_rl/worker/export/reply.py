@@ -9,6 +9,7 @@ from otel_rl.worker.otlp.partial_success import NotAnAnswer, read_partial_succes
 __all__ = [
     "MAX_ANSWER_BYTES",
     "MAX_RETRY_AFTER_S",
+    "PERHAPS_TLS",
     "Outcome",
     "Reply",
     "Transport",
@@ -21,6 +22,10 @@ hundred; a sender of more is none, and the memory is the trainer's."""
 
 MAX_RETRY_AFTER_S: Final = 300.0
 """A wrong Retry-After must not silence a worker for a day."""
+
+
+PERHAPS_TLS: Final = " (if the endpoint has TLS, write https:// instead of http://)"
+"""Added to the failure of a plain connection that the endpoint has closed without a word."""
 
 
 class Outcome(Enum):

@@ -66,11 +66,15 @@ class CallFailed(Exception):
 
     Attributes:
         is_unconnected: There was no connection.
+        is_unanswered: The connection was closed without any answer.
     """
 
-    def __init__(self, message: str, *, is_unconnected: bool = False) -> None:
+    def __init__(
+        self, message: str, *, is_unconnected: bool = False, is_unanswered: bool = False
+    ) -> None:
         super().__init__(message)
         self.is_unconnected = is_unconnected
+        self.is_unanswered = is_unanswered
 
 
 class BadRoute(Exception):
@@ -93,6 +97,10 @@ class HttpClient(Protocol):
             CallFailed: The fate of the request is unknown.
             BadRoute: It was not sent.
         """
+        ...
+
+    def detour(self, url: str) -> str:
+        """Return what leads to a place beside its address, for a message; empty if nothing."""
         ...
 
     def close(self) -> None:
@@ -134,6 +142,7 @@ class DirectClient:
     def __init__(self, signal: SignalSettings) -> None:
         self._signal = signal
         self._socket: socket.socket | None = None
+        self._is_answered = False
         self._budget = CallBudget()
 
     def post(self, url: str, headers: Mapping[str, str], body: bytes, timeout_s: float) -> Answer:
@@ -142,18 +151,26 @@ class DirectClient:
         head = _head(parts, headers, len(body))
         self._budget.begin(timeout_s)
         sock = self._connection(parts)
-        answer, is_sent = None, False
+        answer, is_sent, self._is_answered = None, False, False
         try:
             is_sent = self._send(sock, head, body)
             answer = read_answer(AnswerStream(lambda: self._received(sock)))
-        except (AnswerTooLong, BrokenAnswer) as error:
+        except AnswerTooLong as error:
             raise CallFailed(str(error)) from error
+        except BrokenAnswer as error:
+            raise CallFailed(str(error), is_unanswered=not self._is_answered) from error
+        except ConnectionResetError as error:
+            raise CallFailed(_in_words(error), is_unanswered=not self._is_answered) from error
         except OSError as error:
             raise CallFailed(_in_words(error)) from error
         finally:
             if answer is None or not is_sent or not answer.keeps_alive:
                 self.close()
         return answer
+
+    def detour(self, url: str) -> str:  # noqa: ARG002
+        """See ``HttpClient``."""
+        return ""
 
     def close(self) -> None:
         """See ``HttpClient``."""
@@ -215,6 +232,7 @@ class DirectClient:
         sock.settimeout(self._budget.left_s())
         data = sock.recv(_READ_AT_ONCE)
         self._budget.take(len(data))
+        self._is_answered = self._is_answered or bool(data)
         return data
 
 

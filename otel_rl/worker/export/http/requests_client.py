@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from http.client import HTTPException, HTTPResponse
 from io import BufferedReader, RawIOBase
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from urllib.parse import urlsplit
 
 import requests
 from requests.adapters import HTTPAdapter
@@ -17,6 +18,7 @@ from urllib3 import BaseHTTPResponse, HTTPConnectionPool, Timeout
 from urllib3.connection import HTTPConnection
 from urllib3.exceptions import ConnectTimeoutError, HTTPError, NewConnectionError, SSLError
 
+from otel_rl.redaction import redacted
 from otel_rl.worker.export.call_budget import AnswerTooLong, CallBudget
 from otel_rl.worker.export.http.client import (
     CONNECT_TIMEOUT_S,
@@ -185,10 +187,24 @@ class RequestsClient:
             if vanished is not None:
                 raise BadRoute(str(vanished)) from error
             is_unconnected = isinstance(error, NewConnectionError | ConnectTimeoutError)
-            raise CallFailed(_reason(error), is_unconnected=is_unconnected) from error
+            raise CallFailed(
+                _reason(error),
+                is_unconnected=is_unconnected,
+                is_unanswered=any(isinstance(one, ConnectionResetError) for one in error.args),
+            ) from error
         except OSError as error:  # of requests: a proxy that cannot be; of a file that has vanished
             raise BadRoute(f"{type(error).__name__}: {error}") from error
         return _answer(response)
+
+    def detour(self, url: str) -> str:
+        """See ``HttpClient``."""
+        way = self._ways.get(url)
+        proxy = None if way is None else way.pool.proxy
+        if way is None or proxy is None:
+            return ""
+        host = urlsplit(url).hostname
+        where = redacted(str(proxy))
+        return f" by the proxy {where} of this environment (NO_PROXY={host} avoids it)"
 
     def close(self) -> None:
         """See ``HttpClient``."""

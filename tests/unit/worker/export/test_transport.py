@@ -25,6 +25,7 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
 
 from otel_rl.worker.export.transport import Outcome, Reply, Transport, open_transport
 from otel_rl.worker.settings import read_settings
+from tests.otlp_requests import grpc_receiver
 from tests.otlp_sink import Sink
 
 CA = Path(__file__).parents[3] / "tls" / "ca.pem"
@@ -172,6 +173,39 @@ def test_a_proxy_that_cannot_be_is_said_and_not_tried_again(
     reply = over_http("http://bridge.invalid:4318").send(b"")
     assert reply.outcome is Outcome.REFUSED
     assert "proxy" in reply.message.lower()
+
+
+@pytest.mark.parametrize("protocol", ["http/protobuf", "grpc"])
+def test_a_proxy_on_the_way_is_named_with_what_avoids_it(
+    protocol: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("no_proxy", "NO_PROXY", "https_proxy", "grpc_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("http_proxy", "http://someone:s3cret@127.0.0.1:9")
+    variables = {"OTEL_EXPORTER_OTLP_PROTOCOL": protocol}
+    settings = read_settings(variables, endpoint="http://192.0.2.77:4318")
+    transport = open_transport(settings.metrics)
+    reply = transport.send(b"")
+    transport.close()
+    assert reply.outcome is Outcome.RETRY
+    assert "by the proxy http://" in reply.message
+    assert "127.0.0.1:9" in reply.message
+    assert "192.0.2.77 avoids it" in reply.message
+    assert "s3cret" not in reply.message
+
+
+def test_a_proxy_of_the_cluster_is_not_used_for_grpc_on_this_machine(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+    monkeypatch.delenv("no_proxy", raising=False)
+    with grpc_receiver() as receiver:
+        variables = {"OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"}
+        settings = read_settings(variables, endpoint=f"http://{receiver.server.address}")
+        transport = open_transport(settings.metrics)
+        reply = transport.send(b"")
+        transport.close()
+    assert reply.outcome is Outcome.ACCEPTED, reply.message
 
 
 def with_certificate(url: str, certificate: Path, **environ: str) -> Transport:
