@@ -58,7 +58,7 @@ class RefusedSenders:
         requests = "A request" if n == 1 else f"{n} requests"
         return (
             f"{requests} from {host} refused, the last to {target}: {reason} "
-            "Its sender loses the data; see docs/security.md."
+            "Its sender loses the data; see `otel-rl help security`."
         )
 
     def _forget(self, now_s: float) -> None:

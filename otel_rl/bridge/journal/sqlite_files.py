@@ -149,7 +149,7 @@ def make_directory(directory: Path) -> None:
     """Make the directory and its parents, so that they survive power loss."""
     for path in make_private_directory(directory):
         if path.name == DATA_DIRECTORY:  # in a repository: the journals hold prompts and answers
-            with open(  # noqa: PTH123  # a Path has no opener
+            with open(  # a Path has no opener
                 path / ".gitignore", "w", encoding="utf-8", opener=open_private
             ) as ignored:
                 ignored.write("*\n")
