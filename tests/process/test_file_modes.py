@@ -13,13 +13,12 @@ pytestmark = pytest.mark.process
 
 PROGRAM = """
 import otel_rl
-from otel_rl import mlogger
 
 print("a line of the console")
 otel_rl.init(experiment="private", role="trainer")
 for step in range(3):
-    mlogger.log({"loss": 1.0}, step=step)
-    mlogger.log_samples([{"prompt": "2+2", "answer": "4", "reward": 1.0}], step=step)
+    otel_rl.log({"loss": 1.0}, step=step)
+    otel_rl.log_samples([{"prompt": "2+2", "answer": "4", "reward": 1.0}], step=step)
 """
 
 
