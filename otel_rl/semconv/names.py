@@ -224,8 +224,14 @@ RL_EXPERIMENT_CONFIG_DEFAULTS: Final = "rl.experiment.config_defaults"
 Hyper-parameters that hold where no process gives the key in `rl.experiment.config`.
 """
 
+RL_EXPERIMENT_DISPLAY_NAME: Final = "rl.experiment.display_name"
+"""Attribute. Name under which the tracker shows the run."""
+
 RL_EXPERIMENT_END: Final = "rl.experiment.end"
 """Event. End of the run, until a later start."""
+
+RL_EXPERIMENT_ENTITY: Final = "rl.experiment.entity"
+"""Attribute. Account or team of the tracker that the program names for its run."""
 
 RL_EXPERIMENT_GROUP: Final = "rl.experiment.group"
 """Attribute. Group of runs."""
@@ -233,11 +239,17 @@ RL_EXPERIMENT_GROUP: Final = "rl.experiment.group"
 RL_EXPERIMENT_JOB_TYPE: Final = "rl.experiment.job_type"
 """Attribute. Kind of run within its group."""
 
+RL_EXPERIMENT_MODE: Final = "rl.experiment.mode"
+"""Attribute. How the program wants its tracker's run to be written."""
+
 RL_EXPERIMENT_NAME: Final = "rl.experiment.name"
 """Attribute. Experiment. Data without it is refused."""
 
 RL_EXPERIMENT_NOTES: Final = "rl.experiment.notes"
 """Attribute. Notes."""
+
+RL_EXPERIMENT_PROJECT: Final = "rl.experiment.project"
+"""Attribute. Project of the tracker that the program names for its run."""
 
 RL_EXPERIMENT_START: Final = "rl.experiment.start"
 """Event. Start of the run or further metadata."""
@@ -726,6 +738,19 @@ VCS_REF_HEAD_REVISION: Final = "vcs.ref.head.revision"
 
 VCS_REPOSITORY_URL_FULL: Final = "vcs.repository.url.full"
 """Attribute, OpenTelemetry's own."""
+
+
+class RlExperimentModeValues(StrEnum):
+    """Known values of ``rl.experiment.mode``; others are allowed."""
+
+    ONLINE = "online"
+    """Sent while it runs."""
+
+    OFFLINE = "offline"
+    """Written to disk, for a later upload."""
+
+    SHARED = "shared"
+    """Joins a run that the program's own client owns."""
 
 
 class RlExperimentStatusValues(StrEnum):

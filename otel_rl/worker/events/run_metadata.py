@@ -7,9 +7,13 @@ from otel_rl.errors import ConfigError
 from otel_rl.semconv.names import (
     RL_EXPERIMENT_CONFIG,
     RL_EXPERIMENT_CONFIG_DEFAULTS,
+    RL_EXPERIMENT_DISPLAY_NAME,
+    RL_EXPERIMENT_ENTITY,
     RL_EXPERIMENT_GROUP,
     RL_EXPERIMENT_JOB_TYPE,
+    RL_EXPERIMENT_MODE,
     RL_EXPERIMENT_NOTES,
+    RL_EXPERIMENT_PROJECT,
     RL_EXPERIMENT_TAGS,
 )
 from otel_rl.worker.drops import DropReason
@@ -29,7 +33,17 @@ RunMetadata = Mapping[str, Plain]
 """Attributes of ``rl.experiment.start``. Empty: the event only reports a running run."""
 
 MAX_WORD_CHARS: Final = 128
-"""Per tag, group or job type. W&B refuses longer ones."""
+"""Per tag, group or other name. W&B refuses longer ones."""
+
+_WORDS: Final = {
+    "group": RL_EXPERIMENT_GROUP,
+    "job_type": RL_EXPERIMENT_JOB_TYPE,
+    "project": RL_EXPERIMENT_PROJECT,
+    "entity": RL_EXPERIMENT_ENTITY,
+    "name": RL_EXPERIMENT_DISPLAY_NAME,
+    "mode": RL_EXPERIMENT_MODE,
+}
+"""Attribute of each argument that is one word or name."""
 
 MAX_TAGS: Final = 64
 
@@ -42,8 +56,7 @@ def validated_metadata(
     config: Mapping[str, object] | None = None,
     notes: str | None = None,
     tags: Sequence[str] | None = None,
-    group: str | None = None,
-    job_type: str | None = None,
+    **words: str | None,
 ) -> RunMetadata:
     """Validate the arguments of ``init`` about the run; omits those without a value.
 
@@ -52,8 +65,8 @@ def validated_metadata(
         config: See ``init``.
         notes: See ``init``.
         tags: See ``init``.
-        group: See ``init``.
-        job_type: See ``init``.
+        words: ``group``, ``job_type``, ``project``, ``entity``, ``name`` and ``mode``, in W&B's
+            meaning of the words.
 
     Raises:
         ConfigError: An argument has a wrong type, or is too long.
@@ -70,10 +83,7 @@ def validated_metadata(
         metadata[RL_EXPERIMENT_NOTES] = cut(_text("notes", notes), MAX_NOTES_CHARS)
     if tags:
         metadata[RL_EXPERIMENT_TAGS] = _tags(tags)
-    if group:
-        metadata[RL_EXPERIMENT_GROUP] = _word("group", group)
-    if job_type:
-        metadata[RL_EXPERIMENT_JOB_TYPE] = _word("job_type", job_type)
+    metadata.update({_WORDS[key]: _word(key, word) for key, word in words.items() if word})
     return metadata
 
 
