@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.leftovers import State, begin_anew
+from tests.leftovers import State, begin_anew, forget_the_launch
 from tests.marks import ProcessMark
 from tests.postgres import PostgresServer
 from tests.slow import draw_few
@@ -128,6 +128,13 @@ def a_file_leaves_the_process_as_it_was(
     yield
     left = "; ".join(before.left())
     assert not left, f"{request.node.name} leaves to other files: {left}"
+
+
+@pytest.fixture(autouse=True)
+def each_test_is_a_launch_of_its_own(no_process_outlives_the_tests: None) -> Iterator[None]:
+    """What a worker keeps for the next one of its process, and for children, ends with the test."""
+    yield
+    forget_the_launch()
 
 
 @pytest.fixture(scope="session")

@@ -26,7 +26,13 @@ from otel_rl.worker import served_policy, session
 from otel_rl.worker.metrics.expander import SCOPE_NAME
 from otel_rl.worker.phases import control_flows
 
-__all__ = ["State", "begin_anew", "own_instruments", "process_of_a_command"]
+__all__ = [
+    "State",
+    "begin_anew",
+    "forget_the_launch",
+    "own_instruments",
+    "process_of_a_command",
+]
 
 _ENDS_WITHIN_S: Final = 60.0
 """A thread that has been told to end does so far sooner, on a busy machine, too."""
@@ -109,6 +115,12 @@ def begin_anew() -> None:
     control_flows.current().clock = None
     session.GUARD.forget()
     session.GUARD._next_log_s.clear()
+
+
+def forget_the_launch() -> None:
+    """Forget which runs this process is done with, and the launch that children would have."""
+    session.finished.clear()
+    os.environ.pop("OTEL_RL_LAUNCH", None)
 
 
 @contextmanager

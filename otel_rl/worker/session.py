@@ -25,8 +25,9 @@ from otel_rl.worker.events.exit_status import watch_failure_of_child
 from otel_rl.worker.events.run_metadata import RunMetadata, validated_metadata
 from otel_rl.worker.export.ray_calls import watch_calls
 from otel_rl.worker.gpu import GpuOptions, MfuOptions
+from otel_rl.worker.identity.launch import ON_SEVERAL_HOSTS, hand_down, launch_of, take_back
 from otel_rl.worker.identity.launcher import process_name
-from otel_rl.worker.identity.names import DEFAULT_ROLE
+from otel_rl.worker.identity.names import names_an_experiment, run_word
 from otel_rl.worker.identity.rank import invalid_place
 from otel_rl.worker.identity.resource import Identity, identify
 from otel_rl.worker.lifetime.process_guard import GUARD
@@ -45,6 +46,7 @@ __all__ = [
     "GUARD",
     "Session",
     "change_trial",
+    "finished",
     "flush",
     "implicit_session",
     "init",
@@ -65,6 +67,12 @@ _lock = threading.RLock()
 _session: Session | None = None
 _has_ended = False  # after shutdown only init starts another worker
 _providers: Providers | None = None
+
+finished: Final[set[tuple[str, str]]] = set()
+"""Experiment and trial of the runs that this process is done with."""
+
+_before: dict[str, str | None] = {}
+"""What the environment had before the names of the run, for children."""
 
 _waited_in_vain = False
 """True if the endpoint did not take all of the trial before."""
@@ -89,18 +97,24 @@ def init(
     tags: Sequence[str] | None = None,
     group: str | None = None,
     job_type: str | None = None,
+    project: str | None = None,
+    entity: str | None = None,
+    name: str | None = None,
+    mode: str | None = None,
     gpu: bool | GpuOptions | None = None,
     mfu: MfuOptions | None = None,
 ) -> None:
     """Start reporting as a worker of an experiment. After it returns, nothing raises.
 
-    Sets the global OpenTelemetry providers unless the program has set its own. Call it once per
-    process; a second call with the same arguments does nothing.
+    Sets the global OpenTelemetry providers unless the program has set its own. A second call with
+    the same arguments does nothing; one after ``shutdown`` begins a run of its own, unless it names
+    the trial of another one.
 
     Args:
         experiment: Groups all workers of a run; default ``OTEL_RL_EXPERIMENT``.
-        role: trainer, generator, replay_buffer, env, reward, or any word; default ``OTEL_RL_ROLE``.
-        trial: One run of the experiment; default ``OTEL_RL_TRIAL``, else ``default``.
+        role: trainer, generator, replay_buffer, env, reward, or any word; default ``OTEL_RL_ROLE``,
+            else the name of a child process or Ray actor, else ``trainer``.
+        trial: One run of the experiment; default ``OTEL_RL_TRIAL``, else the launch.
         index: Index among the workers of the role, from 0; default from the launcher.
         count: Number of workers of the role; default from the launcher.
         tag: ``training`` or ``evaluation``, or any word.
@@ -112,6 +126,10 @@ def init(
         tags: Tags of the run, merged with those of the other workers.
         group: Name shared by several runs.
         job_type: Kind of the run within its group.
+        project: Project of the run in the tracker; default the bridge's.
+        entity: Account or team of the run in the tracker; default the bridge's.
+        name: Name under which the tracker shows the run.
+        mode: ``online``, ``offline`` or ``shared``; default the bridge's.
         gpu: True samples the process's GPUs; options select how, e.g. ``{"roles": ["trainer"]}``;
             default ``OTEL_RL_GPU``, else no sampling.
         mfu: ``{"model_flops_per_token": ...}`` reports ``rl.train.mfu`` of each step; default
@@ -123,6 +141,7 @@ def init(
     """
     identity = identify(
         os.environ,
+        launch=_launch,
         experiment=experiment,
         trial=trial,
         role=role,
@@ -131,13 +150,23 @@ def init(
         tag=tag,
         resource_attributes=resource_attributes,
         process_name=process_name(),
+        finished=finished,
     )
     settings = read_settings(
         os.environ, endpoint=endpoint, export_interval_s=export_interval_s, gpu=gpu, mfu=mfu
     )
     _check_files(settings)
     metadata = validated_metadata(
-        GUARD, config=config, notes=notes, tags=tags, group=group, job_type=job_type
+        GUARD,
+        config=config,
+        notes=notes,
+        tags=tags,
+        group=group,
+        job_type=job_type,
+        project=run_word(os.environ, "project", project),
+        entity=entity,
+        name=run_word(os.environ, "name", name),
+        mode=mode,
     )
     _begin(identity, settings, metadata)
 
@@ -218,6 +247,7 @@ def change_trial(
             return  # the program has ended it
         _session = None
         if trial is None:
+            _keep_from_children()
             return
         identity = session.identity
         identity = replace(identity, trial=trial, run_id=run_id(identity.experiment, trial))
@@ -250,7 +280,10 @@ def _ended_session() -> Session | None:
     global _session, _has_ended  # one session per process
     with _lock:
         session, _session = _session, None
-        _has_ended = _has_ended or session is not None
+        if session is not None:
+            _has_ended = True
+            finished.add((session.identity.experiment, session.identity.trial))
+            _keep_from_children()
     return session
 
 
@@ -273,7 +306,7 @@ def implicit_session() -> Session | None:
             return _session
         settings = read_settings(os.environ)
         _check_files(settings)
-        identity = identify(os.environ, default_role=DEFAULT_ROLE, process_name=process_name())
+        identity = identify(os.environ, launch=_launch, process_name=process_name())
         return _start(identity, settings, is_guess=True)
 
 
@@ -292,9 +325,9 @@ def start_from_environment() -> Session | None:
     """Variant of ``implicit_session`` for calls in a training loop: never raises.
 
     Returns:
-        Also None without ``OTEL_RL_EXPERIMENT``.
+        Also None if the environment names no experiment.
     """
-    if is_disabled() or not os.environ.get("OTEL_RL_EXPERIMENT"):
+    if is_disabled() or not names_an_experiment(os.environ):
         return None
     try:
         return implicit_session()
@@ -334,6 +367,7 @@ def _replace_guess(
     if guess.settings == settings:
         guess.correct(identity)
         guess.report_start(metadata)
+        _hand_down(identity)
     else:
         ended = _ended_session()
         if ended is not None:
@@ -365,12 +399,33 @@ def _start(
         _providers.restart(resource_of(identity), keep_buffer=True)
     _session = Session(identity, settings, _providers, is_guess=is_guess, metadata=metadata)
     _has_ended = False
+    _hand_down(identity)
     with GUARD:
         watch_calls(_hurry, GUARD)
         continue_launcher_trace(os.environ)
-    _flush_at_end_of_multiprocessing_child(_session)
+    _flush_at_end_of_multiprocessing_child()
     _watch_multiprocessing()
     return _session
+
+
+def _launch() -> str:
+    """Return the launch for the trial; ranks that find no common one are told so."""
+    launch = launch_of(os.environ)
+    if launch.is_of_host:
+        GUARD.warn("launch", ON_SEVERAL_HOSTS)
+    return launch.id
+
+
+def _hand_down(identity: Identity) -> None:
+    """Give the names of the run to children that have none. The caller holds the lock."""
+    _keep_from_children()
+    _before.update(hand_down(os.environ, identity.experiment, identity.trial))
+
+
+def _keep_from_children() -> None:
+    """Undo ``_hand_down``. The caller holds the lock."""
+    take_back(os.environ, _before)
+    _before.clear()
 
 
 def _after_fork_in_child() -> None:
@@ -393,11 +448,19 @@ def _watch_multiprocessing() -> None:
     global _watched  # the session of the last registration
     util = sys.modules.get("multiprocessing.util")
     if util is not None and _session is not None and _watched is not _session:
-        util.register_after_fork(_session, _flush_at_end_of_multiprocessing_child)
+        util.register_after_fork(_session, _begin_in_multiprocessing_child)
         _watched = _session
 
 
-def _flush_at_end_of_multiprocessing_child(_session_of_parent: Session) -> None:
+def _begin_in_multiprocessing_child(_session_of_parent: Session) -> None:
+    """Give a forked child the role of its name; the program has given its parent another one."""
+    with GUARD:
+        if _session is not None and _session.is_guess:
+            _session.rename(_session.identity.of_child(os.environ, process_name()))
+    _flush_at_end_of_multiprocessing_child()
+
+
+def _flush_at_end_of_multiprocessing_child() -> None:
     """Register the shutdown for a child that ends with ``os._exit``, which skips atexit.
 
     The low priority runs it after the finalizers of user code, which may still record.

@@ -182,7 +182,7 @@ def test_ray_gives_its_processes_an_experiment_and_an_endpoint() -> None:
     found = re.search(r"--runtime-env-json '(.*?)'", command, re.DOTALL)
     assert found
     variables = yaml.safe_load(found[1])["env_vars"]
-    who = identify(variables, role="trainer")
+    who = identify(variables, launch=lambda: "", role="trainer")
     assert (who.experiment, who.trial) == ("grpo-7b", "1")
     assert variables["OTEL_EXPORTER_OTLP_ENDPOINT"]
 
@@ -190,7 +190,7 @@ def test_ray_gives_its_processes_an_experiment_and_an_endpoint() -> None:
 def test_a_pod_of_kubernetes_knows_its_experiment_and_the_agent_of_its_node() -> None:
     (text,) = recipe("Kubernetes", "yaml")
     variables = {entry["name"]: entry.get("value", "") for entry in yaml.safe_load(text)["env"]}
-    who = identify(variables, role="trainer")
+    who = identify(variables, launch=lambda: "", role="trainer")
     assert (who.experiment, who.trial) == ("grpo-7b", "1")
     agent = (PAGE.parents[1] / "deploy" / "kubernetes" / "agent.yaml").read_text()
     address = variables["OTEL_EXPORTER_OTLP_ENDPOINT"].removeprefix("http://")

@@ -27,7 +27,7 @@ from otel_rl.worker.drops import DropReason
 from otel_rl.worker.identity.launcher import process_name
 from otel_rl.worker.identity.names import NO_NAMES, WorkerNames, named_place, worker_names
 from otel_rl.worker.identity.rank import launcher_index
-from otel_rl.worker.session import GUARD, running
+from otel_rl.worker.session import GUARD, finished, running
 from otel_rl.worker.tensors import PLAIN
 
 __all__ = ["Recorder", "automatically", "is_instrumented", "logging_errors", "meter_of", "start"]
@@ -88,7 +88,7 @@ def start(known: WorkerNames, given: WorkerNames = NO_NAMES, *, is_alone: bool =
     session = running()
     if session is not None and not session.is_guess:
         return
-    names = worker_names(os.environ, process_name(), given=given, known=known)
+    names = worker_names(os.environ, process_name(), given=given, known=known, finished=finished)
     index = launcher_index(os.environ, named_place(process_name())[1]) if is_alone else None
     otel_rl.init(**asdict(names), index=index)
     session = running()

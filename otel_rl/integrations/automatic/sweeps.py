@@ -75,7 +75,10 @@ def _tune(module: ModuleType) -> None:
 def _ray_train(module: ModuleType) -> None:
     """Let the workers of a Ray Train within a trial of Tune have its environment."""
     module.ENV_VARS_TO_PROPAGATE.update(
-        ("OTEL_RESOURCE_ATTRIBUTES", "OTEL_RL_CONFIG", "OTEL_RL_SWEEP", "OTEL_RL_TRIAL")
+        (
+            *("OTEL_RESOURCE_ATTRIBUTES", "OTEL_RL_CONFIG", "OTEL_RL_SWEEP"),
+            *("OTEL_RL_TRIAL", "OTEL_RL_TYPED"),
+        )
     )
 
 

@@ -72,7 +72,8 @@ def _run_the_next() -> None:
         spec.loader.exec_module(module)
 
 
-if os.environ.get("OTEL_RL_ADAPTERS") == "auto" and os.environ.get("OTEL_RL_EXPERIMENT"):
+_NAMED = os.environ.get("OTEL_RL_EXPERIMENT") or os.environ.get("OTEL_RL_DEFAULT_EXPERIMENT")
+if os.environ.get("OTEL_RL_ADAPTERS") == "auto" and _NAMED:
     sys.meta_path.insert(0, _FirstImport())
     if os.environ.get("WANDB_SWEEP_ID"):
         _join_sweep()

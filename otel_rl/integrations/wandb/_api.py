@@ -7,11 +7,13 @@ from typing import Final, SupportsIndex
 from otel_rl.errors import ConfigError
 from otel_rl.integrations.wandb import _session, _tensorboard
 from otel_rl.integrations.wandb._config import config_of
-from otel_rl.integrations.wandb._identity import Names, worker_of
+from otel_rl.integrations.wandb._identity import DEFAULT_PROJECT, Names, worker_of
 from otel_rl.integrations.wandb._log_once import warn_once
 from otel_rl.integrations.wandb._run import Metric, Run
 from otel_rl.integrations.wandb._run_metadata import About, generate_id
 from otel_rl.integrations.wandb._session import DropReason, guard
+from otel_rl.semconv.names import RlExperimentModeValues
+from otel_rl.worker.identity.names import run_word
 
 __all__ = ["current", "define_metric", "finish", "init", "log", "login"]
 
@@ -20,14 +22,13 @@ _current: Run | None = None
 
 def current() -> Run | None:
     """Return the run in progress."""
-    return _current
+    return None if _current is None or _current.is_finished else _current
 
 
 # Arguments of init() without a meaning for a worker, each with its replacement.
 _IGNORED: Final[Mapping[str, str]] = {
-    "entity": "set WANDB_ENTITY for the bridge",
-    "mode": "the bridge decides whether the run is online",
-    "resume": "the same experiment and trial is the same run",
+    "mode": "choose online, offline, shared or disabled",
+    "resume": "the same project and id or name is the same run",
     "resume_from": "start another trial",
     "fork_from": "start another trial",
     "settings": "they belong to a W&B client",
@@ -37,6 +38,9 @@ _IGNORED: Final[Mapping[str, str]] = {
 
 _MEANT_ANYWAY: Final = (("resume", "allow"), ("resume", "auto"), ("resume", True))
 """Arguments that ask for what the bridge does: the same experiment and trial is the same run."""
+
+_MODES: Final = {"dryrun": "offline", "run": "online"}
+"""W&B's former words."""
 
 
 def init(
@@ -62,11 +66,12 @@ def init(
     """Start reporting, as the worker that ``otel-rl help wandb`` derives from the arguments.
 
     Args:
-        entity: Ignored: set for the bridge.
-        project: The experiment, unless the environment names one.
+        entity: W&B's entity of the run.
+        project: The experiment, and W&B's project of the run.
         dir: Returned by ``run.dir``.
-        id: The trial, unless the environment names the experiment.
-        name: The trial if there is no ``id``.
+        id: The trial; processes with the same project and id share a run.
+        name: W&B's name of the run, and the trial if there is no ``id``. Without both, the run is
+            the first of the launch, then the second, and so on.
         notes: Notes of the run.
         tags: Tags of the run, merged with those of the other processes.
         config: A dict, ``argparse.Namespace``, dataclass, or a JSON or YAML file.
@@ -75,7 +80,7 @@ def init(
         allow_val_change: Ignored: values may always change.
         group: Group of the run.
         job_type: The worker's role, and the run's job type.
-        mode: ``disabled`` records nothing; the bridge decides everything else.
+        mode: ``online``, ``offline`` or ``shared``; ``disabled`` records nothing.
         force: Ignored.
         reinit: With a run in progress: True or ``finish_previous`` ends it first; by default it is
             returned unchanged.
@@ -83,36 +88,40 @@ def init(
         others: Ignored, with a warning.
 
     Raises:
-        ConfigError: No name groups the processes into a run, a name is invalid, or
-            ``reinit="create_new"``: a process is one worker.
+        ConfigError: A name is invalid, or ``reinit="create_new"``: a process is one worker.
     """
     del allow_val_change, force
     global _current  # W&B's API is one run per process
-    if _current is not None:
+    if (run := current()) is not None:
         if reinit == "create_new":
             raise ConfigError(
                 "wandb.init(reinit='create_new'): a process reports for one run at a time.",
                 hint="Call finish() first, or start another process.",
             )
         if reinit not in (True, "finish_previous"):
-            return _current
+            return run
         finish()
     names = Names(project, name, id, job_type)
+    environ = os.environ
+    is_known_mode = _MODES.get(mode or "", mode) in tuple(RlExperimentModeValues)
     about = About(
-        project=project or os.environ.get("WANDB_PROJECT") or "uncategorized",
-        name=name or os.environ.get("WANDB_NAME") or "",
+        project=run_word(environ, "project", project, environ.get("WANDB_PROJECT"))
+        or DEFAULT_PROJECT,
+        name=run_word(environ, "name", name, environ.get("WANDB_NAME")) or "",
         id=id or os.environ.get("WANDB_RUN_ID") or generate_id(),
         entity=entity or "",
         group=group or os.environ.get("WANDB_RUN_GROUP") or "",
         job_type=job_type or os.environ.get("WANDB_JOB_TYPE") or "",
         notes=notes or os.environ.get("WANDB_NOTES"),
         tags=_tags(tags or os.environ.get("WANDB_TAGS", "").split(",")),
+        mode=_MODES.get(mode, mode) if mode and is_known_mode else "",
         dir=os.fspath(dir) if dir is not None else ".",
         disabled=(mode or os.environ.get("WANDB_MODE")) == "disabled",
     )
     if not about.disabled:
-        _session.join(worker_of(names, os.environ, _session.process_name()), about)
-        _warn_ignored({"entity": entity, "mode": mode, **others})
+        worker = worker_of(names, environ, _session.process_name(), _session.finished)
+        _session.join(worker, about)
+        _warn_ignored({**others, "mode": None if is_known_mode else mode})
         if sync_tensorboard or getattr(others.get("settings"), "sync_tensorboard", False):
             _tensorboard.start()
     _current = Run(about)
@@ -138,8 +147,8 @@ def log(
     **_deprecated: object,
 ) -> None:
     """Log to the run in progress. Never raises: without a run the call is counted and dropped."""
-    if _current is not None:
-        _current.log(data, step, commit)
+    if (run := current()) is not None:
+        run.log(data, step, commit)
     else:
         guard.drop(
             DropReason.NOT_STARTED,
@@ -150,14 +159,14 @@ def log(
 
 def define_metric(name: str, step_metric: str | Metric | None = None, **others: object) -> Metric:
     """Define a metric of the run in progress; without a run do nothing."""
-    if _current is None:
+    if (run := current()) is None:
         warn_once("define_metric before init() does nothing.")
         return Metric(name)
-    return _current.define_metric(name, step_metric, **others)  # type: ignore[arg-type]  # W&B's
+    return run.define_metric(name, step_metric, **others)  # type: ignore[arg-type]  # W&B's
 
 
 def finish(exit_code: int | None = None, quiet: bool | None = None) -> None:
-    """Finish the run: wait up to five seconds for delivery. Never raises."""
+    """Finish the run for this process: wait up to five seconds for delivery. Never raises."""
     global _current  # W&B's API is one run per process
     finished, _current = _current, None
     if finished is not None:

@@ -4,15 +4,15 @@ A W&B run belongs to one process, an otel_rl run to all processes. So ``job_type
 distinguishes the processes of an experiment, becomes the role, and common names become the run's.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
 
-from otel_rl.errors import ConfigError
-from otel_rl.worker.identity.names import DEFAULT_ROLE, WorkerNames, worker_names
+from otel_rl.worker.identity.names import WorkerNames, worker_names
 
-__all__ = ["Names", "worker_of"]
+__all__ = ["DEFAULT_PROJECT", "Names", "worker_of"]
 
-_DEFAULT_PROJECT = "uncategorized"  # as W&B calls it
+DEFAULT_PROJECT = "uncategorized"
+"""W&B's project of a program that names none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,36 +31,37 @@ class Names:
     id: str | None = None
     job_type: str | None = None
 
+    def as_worker(self) -> WorkerNames:
+        """Return what they name: the project is the experiment, the id or name the trial."""
+        trial = self.id or self.name or None
+        return WorkerNames(self.project or None, trial, self.job_type or None)
 
-def worker_of(given: Names, environ: Mapping[str, str], process_name: str) -> WorkerNames:
-    """Return the names of the process.
 
-    An experiment in the environment, as set by ``otel-rl run``, overrides W&B's names of the run:
-    it groups the processes. Otherwise the project is the experiment and the run's id or name the
-    trial, so that processes with equal ones share a run. The job type comes from the program, so it
-    overrides ``OTEL_RL_ROLE``; its variable does not.
+def worker_of(
+    given: Names,
+    environ: Mapping[str, str],
+    process_name: str,
+    finished: Collection[tuple[str, str]] = (),
+) -> WorkerNames:
+    """Return the names of the process, by the precedence of ``worker_names``.
+
+    Processes with equal ones share a run.
 
     Args:
         given: The arguments.
         environ: The process's environment.
         process_name: From its launcher.
+        finished: See ``worker_names``.
 
     Raises:
-        ConfigError: No name groups the processes, or a name is invalid.
+        ConfigError: A name is invalid.
     """
-    trial = given.id or environ.get("WANDB_RUN_ID") or given.name or environ.get("WANDB_NAME")
-    project = given.project or environ.get("WANDB_PROJECT") or _DEFAULT_PROJECT
+    variables = ("WANDB_PROJECT", "WANDB_NAME", "WANDB_RUN_ID", "WANDB_JOB_TYPE")
     found = worker_names(
         environ,
         process_name,
-        given=WorkerNames(role=given.job_type or None),
-        known=WorkerNames(project if trial else None, trial, environ.get("WANDB_JOB_TYPE") or None),
-        default_role=DEFAULT_ROLE,
+        given=given.as_worker(),
+        stated=Names(*map(environ.get, variables)).as_worker(),
+        finished=finished,
     )
-    if found.experiment is None:
-        raise ConfigError(
-            "wandb.init: no name groups the processes into one run.",
-            hint="Start the program with otel-rl run, set OTEL_RL_EXPERIMENT, or pass the same "
-            "name= or id= in every process.",
-        )
-    return found
+    return replace(found, experiment=found.experiment or DEFAULT_PROJECT)

@@ -93,6 +93,11 @@ class Run:
             _live.add(self)
 
     @property
+    def is_finished(self) -> bool:
+        """Report whether ``finish`` was called."""
+        return self._finished
+
+    @property
     def path(self) -> str:
         """Entity, project and id."""
         return "/".join(filter(None, (self.entity, self.project, self.id)))
@@ -176,9 +181,10 @@ class Run:
         return Metric(name, axis)
 
     def finish(self, exit_code: int | None = None, quiet: bool | None = None) -> None:
-        """Complete the last row and wait up to five seconds for its delivery. Never raises.
+        """Complete the last row, and end this process's part of the run. Never raises.
 
-        The common run continues until all processes have ended.
+        It waits up to five seconds for the delivery. The common run continues until all of its
+        processes are done with it.
 
         Args:
             exit_code: Other than 0, the worker reports a failure at its end.
@@ -187,16 +193,16 @@ class Run:
         del quiet
         with guard:
             with self._lock:
-                if self.about.disabled or self._finished:
+                was_finished, self._finished = self._finished, True
+                if self.about.disabled or was_finished:
                     return
                 self.complete()
-                self._finished = True
             _tensorboard.stop()
             if exit_code is not None:
                 _session.set_failure(f"exit status {exit_code}" if exit_code else None)
             atexit.unregister(self.complete)
             _live.discard(self)
-            _session.wait()
+            _session.leave()
 
     def status(self) -> None:
         """Do nothing: the state of W&B's upload is unknown to a worker."""
@@ -281,7 +287,7 @@ class Run:
             _session.record(row)
 
     def report_metadata(self) -> None:
-        """Set the run's notes, tags, group and job type."""
+        """Set the run's notes and tags, and all else that ``init`` was given."""
         with guard:
             if not self.about.disabled:
                 _session.report_metadata(self.about)

@@ -25,6 +25,7 @@ class About:
         job_type: As given.
         notes: As given.
         tags: As given.
+        mode: ``online``, ``offline`` or ``shared``, if given.
         dir: Directory for the program's files. They are not uploaded.
         disabled: True if nothing is recorded.
     """
@@ -37,6 +38,7 @@ class About:
     job_type: str = ""
     notes: str | None = None
     tags: tuple[str, ...] = ()
+    mode: str = ""
     dir: str = "."
     disabled: bool = False
 

@@ -3,9 +3,10 @@
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
-from typing import Final, SupportsFloat, cast
+from typing import Final, SupportsFloat, TypedDict, cast
 
 import otel_rl
+from otel_rl.integrations.wandb._identity import DEFAULT_PROJECT
 from otel_rl.integrations.wandb._logged.rows import Row
 from otel_rl.integrations.wandb._run_metadata import About
 from otel_rl.worker.drops import DropReason
@@ -15,30 +16,30 @@ from otel_rl.worker.identity.launcher import process_name
 from otel_rl.worker.identity.names import WorkerNames, named_place
 from otel_rl.worker.identity.rank import launcher_index
 from otel_rl.worker.otlp.anyvalue import label
-from otel_rl.worker.session import GUARD, Session, running
-from otel_rl.worker.settings import DEFAULT_EXIT_TIMEOUT_S
+from otel_rl.worker.session import GUARD, Session, finished, running
 from otel_rl.worker.step_context import current_step
 
 __all__ = [
     "DropReason",
     "add_config",
     "current_step",
+    "finished",
     "guard",
     "join",
+    "leave",
     "process_name",
     "record",
     "record_at",
     "record_summary",
     "report_metadata",
     "set_failure",
-    "wait",
 ]
 
 guard: Final = GUARD
 """Catches and counts errors before they reach training code."""
 
-# The session that the drop-in has started, and its names.
-_started: tuple[Session, WorkerNames] | None = None
+# The session that the drop-in has started.
+_started: Session | None = None
 
 
 def join(worker: WorkerNames, about: About) -> None:
@@ -54,11 +55,8 @@ def join(worker: WorkerNames, about: About) -> None:
     global _started  # one worker per process
     session = running()
     if session is not None and not session.is_guess:
-        if _started is None or _started[0] is not session:
-            report_metadata(about)
-            return
-        if _started[1] != worker:
-            otel_rl.finish(timeout_s=_exit_timeout_s())
+        report_metadata(about)
+        return
     otel_rl.init(
         **asdict(worker),
         index=launcher_index(
@@ -66,11 +64,21 @@ def join(worker: WorkerNames, about: About) -> None:
         ),  # W&B's users log on one rank
         notes=about.notes,
         tags=_words(about.tags),
-        group=_word(about.group),
-        job_type=_word(about.job_type),
+        **_words_of(about),
     )
+    _started = running()
+
+
+def leave() -> None:
+    """End the reporting to the run that ``join`` has started; for another only wait.
+
+    Either takes at most as long as the end of a process.
+    """
     session = running()
-    _started = None if session is None else (session, worker)
+    if session is not None and session is _started:
+        otel_rl.finish(timeout_s=session.settings.exit_timeout_s)
+    elif session is not None:
+        otel_rl.flush(timeout_s=session.settings.exit_timeout_s)
 
 
 def record(row: Row) -> None:
@@ -104,23 +112,14 @@ def add_config(config: Mapping[str, object]) -> None:
 
 
 def report_metadata(about: About) -> None:
-    """Set the given notes, tags, group and job type of the run."""
+    """Set what the program has said of the run."""
     session = running()
     if session is not None:
         metadata = validated_metadata(
-            guard,
-            notes=about.notes,
-            tags=_words(about.tags),
-            group=_word(about.group),
-            job_type=_word(about.job_type),
+            guard, notes=about.notes, tags=_words(about.tags), **_words_of(about)
         )
         if metadata:
             session.report_start(metadata)
-
-
-def _exit_timeout_s() -> float:
-    session = running()
-    return DEFAULT_EXIT_TIMEOUT_S if session is None else session.settings.exit_timeout_s
 
 
 def set_failure(error: str | None) -> None:
@@ -130,9 +129,26 @@ def set_failure(error: str | None) -> None:
         session.exit_report.failure = None if error is None else Failure(error)
 
 
-def wait() -> bool:
-    """Wait for delivery, at most as long as at the end of a process."""
-    return otel_rl.flush(timeout_s=_exit_timeout_s())
+class _Words(TypedDict):
+    """What ``init`` is told of the run in a word each."""
+
+    group: str
+    job_type: str
+    project: str
+    entity: str
+    name: str
+    mode: str
+
+
+def _words_of(about: About) -> _Words:
+    return {
+        "group": _word(about.group),
+        "job_type": _word(about.job_type),
+        "project": _word("" if about.project == DEFAULT_PROJECT else about.project),
+        "entity": _word(about.entity),
+        "name": _word(about.name),
+        "mode": about.mode,
+    }
 
 
 def _words(tags: Iterable[object]) -> list[str]:

@@ -12,13 +12,14 @@ from otel_rl.worker import session
 from otel_rl.worker.drops import DropReason
 from otel_rl.worker.events.masking import is_secret
 from otel_rl.worker.events.run_metadata import config_metadata
-from otel_rl.worker.identity.sweep_trial import sweep_environment
+from otel_rl.worker.identity.names import TYPED
+from otel_rl.worker.identity.sweep_trial import SWEEP, sweep_environment
 from otel_rl.worker.otlp.anyvalue import plain_config
 from otel_rl.worker.settings import CONFIG, read_config
 
 __all__ = ["begin_trial", "end_trial", "log_trial_config", "trial"]
 
-_VARIABLES: Final = (CONFIG, "OTEL_RESOURCE_ATTRIBUTES", "OTEL_RL_SWEEP", "OTEL_RL_TRIAL")
+_VARIABLES: Final = (CONFIG, "OTEL_RESOURCE_ATTRIBUTES", SWEEP, "OTEL_RL_TRIAL", TYPED)
 
 _MAX_CONFIG_CHARS: Final = 30_000
 """Of the config in the environment: a variable of Windows has 32,767, one of Linux 131,072."""

@@ -15,6 +15,7 @@ from otel_rl.semconv.names import (
     RL_EXPERIMENT_NOTES,
     RL_EXPERIMENT_PROJECT,
     RL_EXPERIMENT_TAGS,
+    RlExperimentModeValues,
 )
 from otel_rl.worker.drops import DropReason
 from otel_rl.worker.guard import Guard
@@ -35,16 +36,6 @@ RunMetadata = Mapping[str, Plain]
 MAX_WORD_CHARS: Final = 128
 """Per tag, group or other name. W&B refuses longer ones."""
 
-_WORDS: Final = {
-    "group": RL_EXPERIMENT_GROUP,
-    "job_type": RL_EXPERIMENT_JOB_TYPE,
-    "project": RL_EXPERIMENT_PROJECT,
-    "entity": RL_EXPERIMENT_ENTITY,
-    "name": RL_EXPERIMENT_DISPLAY_NAME,
-    "mode": RL_EXPERIMENT_MODE,
-}
-"""Attribute of each argument that is one word or name."""
-
 MAX_TAGS: Final = 64
 
 MAX_NOTES_CHARS: Final = 16_384
@@ -56,7 +47,12 @@ def validated_metadata(
     config: Mapping[str, object] | None = None,
     notes: str | None = None,
     tags: Sequence[str] | None = None,
-    **words: str | None,
+    group: str | None = None,
+    job_type: str | None = None,
+    project: str | None = None,
+    entity: str | None = None,
+    name: str | None = None,
+    mode: str | None = None,
 ) -> RunMetadata:
     """Validate the arguments of ``init`` about the run; omits those without a value.
 
@@ -65,8 +61,12 @@ def validated_metadata(
         config: See ``init``.
         notes: See ``init``.
         tags: See ``init``.
-        words: ``group``, ``job_type``, ``project``, ``entity``, ``name`` and ``mode``, in W&B's
-            meaning of the words.
+        group: See ``init``.
+        job_type: See ``init``.
+        project: See ``init``.
+        entity: See ``init``.
+        name: See ``init``.
+        mode: See ``init``.
 
     Raises:
         ConfigError: An argument has a wrong type, or is too long.
@@ -83,7 +83,23 @@ def validated_metadata(
         metadata[RL_EXPERIMENT_NOTES] = cut(_text("notes", notes), MAX_NOTES_CHARS)
     if tags:
         metadata[RL_EXPERIMENT_TAGS] = _tags(tags)
-    metadata.update({_WORDS[key]: _word(key, word) for key, word in words.items() if word})
+    for argument, attribute, word in (
+        ("group", RL_EXPERIMENT_GROUP, group),
+        ("job_type", RL_EXPERIMENT_JOB_TYPE, job_type),
+        ("project", RL_EXPERIMENT_PROJECT, project),
+        ("entity", RL_EXPERIMENT_ENTITY, entity),
+        ("name", RL_EXPERIMENT_DISPLAY_NAME, name),
+    ):
+        if word:
+            metadata[attribute] = _word(argument, word)
+    if mode:
+        if mode not in tuple(RlExperimentModeValues):
+            words = ", ".join(RlExperimentModeValues)
+            raise ConfigError(
+                f"mode: must be one of {words} (got {mode!r}).",
+                hint="To record nothing, set OTEL_SDK_DISABLED=true.",
+            )
+        metadata[RL_EXPERIMENT_MODE] = str(mode)
     return metadata
 
 

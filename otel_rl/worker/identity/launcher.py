@@ -1,27 +1,54 @@
-"""Name that the launcher gave to this process."""
+"""What ``multiprocessing`` and Ray say of this process. Imports neither."""
 
 import sys
 from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final
 
-__all__ = ["process_name"]
+from otel_rl.worker.identity.names import MAIN_PROCESS
 
-_MAIN = "MainProcess"
-"""Name by ``multiprocessing`` of a process that it has not started."""
+__all__ = ["parent_pid", "process_name", "ray_job"]
+
+_RAY_TASK: Final = "process"
+"""Name of a child that says nothing."""
 
 
 def process_name() -> str:
-    """Return the Ray actor's, else the ``multiprocessing`` process's name; never imports Ray."""
-    ray = sys.modules.get("ray")
-    name: object = None
-    if ray is not None:
-        # Ray raises outside an actor; the process's own name is used then.
-        with suppress(Exception):
-            if ray.is_initialized():
-                name = ray.get_runtime_context().get_actor_name()
-    return name if name and isinstance(name, str) else _process_name()
+    """Return the name of the process as a child: the Ray actor's, its class, or the process's.
+
+    Returns:
+        ``MainProcess`` if neither Ray nor ``multiprocessing`` has started it.
+    """
+    # Ray raises outside a worker, and where its version lacks a method.
+    with suppress(Exception):
+        context = _ray_context()
+        if context is not None and context.get_actor_id() is not None:
+            if name := context.get_actor_name():
+                return str(name)
+            return str(context.get_task_function_name()).split(".")[-2]
+        if context is not None and Path(sys.argv[0]).name == "default_worker.py":
+            return _RAY_TASK
+    process = sys.modules.get("multiprocessing.process")  # which a child of it has loaded
+    return MAIN_PROCESS if process is None else str(process.current_process().name)
 
 
-def _process_name() -> str:
-    """Return the name that ``multiprocessing`` gives the process; a child of it has loaded it."""
+def ray_job() -> str | None:
+    """Return the id of the Ray job that the process works for; job ids repeat in each cluster."""
+    with suppress(Exception):
+        context = _ray_context()
+        if context is not None:
+            of_cluster = getattr(context, "get_session_name", lambda: context.gcs_address)
+            return f"{of_cluster()}-{context.get_job_id()}"
+    return None
+
+
+def parent_pid() -> int | None:
+    """Return the process that has started this one by ``multiprocessing``."""
     process = sys.modules.get("multiprocessing.process")
-    return _MAIN if process is None else str(process.current_process().name)
+    parent = None if process is None else process.parent_process()
+    return None if parent is None else parent.pid
+
+
+def _ray_context() -> Any:  # Ray's own
+    ray = sys.modules.get("ray")
+    return ray.get_runtime_context() if ray is not None and ray.is_initialized() else None

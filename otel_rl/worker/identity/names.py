@@ -1,10 +1,10 @@
-"""Names of a worker, from the program, its environment, a framework and a launcher. Pure.
+"""Names of a worker, from the command line, the program, its environment and who started it. Pure.
 
 Only this module defines their precedence.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Final
 from urllib.parse import unquote
@@ -19,27 +19,57 @@ from otel_rl.semconv.names import (
 )
 
 __all__ = [
-    "DEFAULT_ROLE",
+    "DEFAULT_EXPERIMENT",
+    "DEFAULT_TRIAL",
+    "LAUNCH",
+    "MAIN_PROCESS",
+    "MAX_NAME_LENGTH",
     "NO_NAMES",
+    "TYPED",
     "WorkerNames",
     "checked_name",
+    "default_role",
     "named_place",
     "names_an_experiment",
     "parse_resource_attributes",
+    "run_word",
     "tag_of",
+    "unnamed_trial",
     "worker_names",
 ]
 
-DEFAULT_ROLE: Final = "worker"
-"""Role of a process without ``init`` and without any configured role."""
+TYPED: Final = "OTEL_RL_TYPED"
+"""Which of experiment, trial, role, project and name were typed on the command line."""
+
+LAUNCH: Final = "OTEL_RL_LAUNCH"
+"""Id of the launch, which is the trial of a program that names none."""
+
+DEFAULT_EXPERIMENT: Final = "OTEL_RL_DEFAULT_EXPERIMENT"
+"""Experiment of a process whose program names none: invented, or that of the process's parent."""
+
+DEFAULT_TRIAL: Final = "OTEL_RL_DEFAULT_TRIAL"
+"""Trial of the process's parent, for a process that works for the parent's experiment."""
 
 MAX_NAME_LENGTH: Final = 128
 """W&B cuts display names at 128 characters; a cut name may no longer be unique."""
 
+MAIN_PROCESS: Final = "MainProcess"
+"""Name by ``multiprocessing`` of a process that it has not started."""
+
 _TORCHRUN_DEFAULT_ROLES: Final = frozenset({"", "default", "default_role"})
 
-_NAMED: Final = re.compile(rf"({'|'.join(RlWorkerRoleValues)})(?:[-_. ]?(\d{{1,9}}))?")
+_RAY_WORKER: Final = "RAY_RAYLET_PID"
+
+_AFTER_ROLE: Final = re.compile(rf"({'|'.join(RlWorkerRoleValues)})(?:[-_. ]?(\d{{1,9}}))?")
 """Process named after its role: ``trainer``, ``generator-2``."""
+
+_OF_LIBRARY: Final = re.compile(r"(Fork|Spawn|ForkServer)?(Process|PoolWorker)-\d+(:\d+)*")
+"""Name that ``multiprocessing`` gives to a process whose program names none."""
+
+_ANY_NAME: Final = re.compile(r"(.*?)(?:[-_. :]+(\d{1,9}))?")
+_WORD_BEGINS: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
+_SAYS_NOTHING: Final = frozenset({"", "actor", "process", "ray_train", "train", "worker_dict"})
+"""Roles that would be made of the names of any library's processes and classes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,49 +95,116 @@ def worker_names(
     process_name: str = "",
     *,
     given: WorkerNames = NO_NAMES,
+    stated: WorkerNames = NO_NAMES,
     known: WorkerNames = NO_NAMES,
-    default_role: str | None = None,
+    finished: Collection[tuple[str, str]] = (),
 ) -> WorkerNames:
     """Return the worker's names, each from the first source that has it.
 
-    1. ``given``
-    2. ``OTEL_RL_*``, then ``OTEL_RESOURCE_ATTRIBUTES``
-    3. ``known``, whose trial belongs to its experiment and is used only with it
-    4. a role: torchrun's ``--role``, then the name of the process
-    5. a role: the default
+    1. the command line of ``otel-rl run``
+    2. ``given``
+    3. ``OTEL_RL_*``, ``OTEL_RESOURCE_ATTRIBUTES``, then ``stated``
+    4. ``known``, whose trial belongs to its experiment and is used only with it
+    5. a role: torchrun's ``--role``, then the name of the process
+    6. an experiment: the one that ``otel-rl run`` has invented, or the parent's
+
+    What remains is the launch's, see ``unnamed_trial``, and ``default_role``.
 
     Args:
         environ: The process's environment.
         process_name: From its launcher.
-        given: From the program, passed to otel_rl.
-        known: From a framework, or from a library that otel_rl replaces.
-        default_role: The role if no source has one, or None.
+        given: From the program.
+        stated: From the variables of a library that otel_rl replaces.
+        known: From a framework.
+        finished: Experiment and trial of each run that the process is done with. The process
+            continues one only if the program names it; else the run that follows has a number.
 
     Raises:
         ConfigError: A selected name is invalid.
     """
     inherited = parse_resource_attributes(environ.get("OTEL_RESOURCE_ATTRIBUTES", ""))
-    stated = WorkerNames(
-        _stated("experiment", RL_EXPERIMENT_NAME, given.experiment, environ, inherited),
-        _stated("trial", RL_TRIAL_NAME, given.trial, environ, inherited),
-        _stated("role", RL_WORKER_ROLE, given.role, environ, inherited),
-    )
-    role = (
-        stated.role
-        or known.role
-        or _torchrun_role(environ)
-        or named_place(process_name)[0]
-        or default_role
-    )
-    if stated.experiment is not None:
-        return WorkerNames(stated.experiment, stated.trial, role)
-    return WorkerNames(known.experiment, stated.trial or known.trial, role)
+    for attribute, variables in _INVENTED.items():
+        if inherited.get(attribute) in [environ.get(name, "") for name in variables]:
+            del inherited[attribute]
+    experiment = _first("experiment", RL_EXPERIMENT_NAME, given.experiment, environ, inherited)
+    trial = _first("trial", RL_TRIAL_NAME, given.trial, environ, inherited) or stated.trial
+    role = _first("role", RL_WORKER_ROLE, given.role, environ, inherited) or stated.role
+    if not (experiment or stated.experiment):
+        trial = trial or known.trial
+    experiment = (
+        experiment or stated.experiment or known.experiment or environ.get(DEFAULT_EXPERIMENT)
+    ) or None
+    if experiment and trial and (given.trial is None or _is_typed("trial", environ)):
+        trial = _unfinished(experiment, trial, finished)
+    role = role or known.role or _torchrun_role(environ) or named_place(process_name)[0]
+    return WorkerNames(experiment, trial or None, role)
+
+
+_INVENTED: Final = {
+    RL_EXPERIMENT_NAME: (DEFAULT_EXPERIMENT,),
+    RL_TRIAL_NAME: (LAUNCH, DEFAULT_TRIAL),
+}
+"""Variables of names that nobody has chosen; ``otel-rl run`` writes them as attributes, too."""
+
+
+def unnamed_trial(
+    environ: Mapping[str, str],
+    experiment: str,
+    launch: str,
+    finished: Collection[tuple[str, str]] = (),
+) -> str:
+    """Return the trial of a worker that nothing names one for.
+
+    That of the process's parent, if it works for the parent's experiment, else the launch. A
+    process that is done with it goes on with the launch's second run, and so on.
+
+    Args:
+        environ: The process's environment.
+        experiment: Of the worker.
+        launch: Id of the launch.
+        finished: See ``worker_names``.
+    """
+    of_parent = environ.get(DEFAULT_TRIAL) if environ.get(DEFAULT_EXPERIMENT) == experiment else ""
+    return _unfinished(experiment, of_parent or launch, finished)
+
+
+def default_role(environ: Mapping[str, str], process_name: str) -> str:
+    """Return the role of a worker that nothing names one for.
+
+    Args:
+        environ: The process's environment.
+        process_name: From its launcher.
+    """
+    if _is_child(process_name) and not ({"RANK", _RAY_WORKER} <= {*environ}):
+        return "worker"
+    return RlWorkerRoleValues.TRAINER.value
+
+
+def run_word(
+    environ: Mapping[str, str], argument: str, given: str | None, stated: str | None = None
+) -> str | None:
+    """Return the tracker's project or name of the run, by the precedence of ``worker_names``.
+
+    Args:
+        environ: The process's environment.
+        argument: ``project`` or ``name``.
+        given: From the program.
+        stated: From the variable of a library that otel_rl replaces.
+    """
+    variable = environ.get(f"OTEL_RL_{argument.upper()}")
+    if variable and _is_typed(argument, environ):
+        return variable
+    return given or variable or stated
 
 
 def names_an_experiment(environ: Mapping[str, str]) -> bool:
     """Report whether the environment names the experiment of the process."""
     inherited = parse_resource_attributes(environ.get("OTEL_RESOURCE_ATTRIBUTES", ""))
-    return bool(environ.get("OTEL_RL_EXPERIMENT") or inherited.get(RL_EXPERIMENT_NAME))
+    return bool(
+        environ.get("OTEL_RL_EXPERIMENT")
+        or environ.get(DEFAULT_EXPERIMENT)
+        or inherited.get(RL_EXPERIMENT_NAME)
+    )
 
 
 def tag_of(environ: Mapping[str, str], given: str | None = None) -> str | None:
@@ -117,33 +214,60 @@ def tag_of(environ: Mapping[str, str], given: str | None = None) -> str | None:
         ConfigError: The tag is invalid.
     """
     inherited = parse_resource_attributes(environ.get("OTEL_RESOURCE_ATTRIBUTES", ""))
-    return _stated("tag", RL_WORKER_TAG, given, environ, inherited)
+    return _first("tag", RL_WORKER_TAG, given, environ, inherited)
 
 
 def named_place(process_name: str) -> tuple[str | None, int | None]:
-    """Return (role, index) of a process named after its role; (None, None) for any other."""
-    match = _NAMED.fullmatch(process_name.strip().lower())
+    """Return (role, index) in the name of a child process; (None, None) if it says neither."""
+    name = process_name.strip()
+    match = _AFTER_ROLE.fullmatch(name.lower())
+    if match is None:
+        if not _is_child(name) or _OF_LIBRARY.fullmatch(name):
+            return None, None
+        match = _ANY_NAME.fullmatch(name)
     if match is None:
         return None, None
-    return match[1], int(match[2]) if match[2] else None
+    role = re.sub(r"\W+", "_", _WORD_BEGINS.sub("_", match[1])).strip("_").lower()
+    role = role.removesuffix("_worker").removesuffix("_actor")
+    if role in _SAYS_NOTHING or not role[0].isalpha() or len(role) > MAX_NAME_LENGTH:
+        return None, None
+    return role, int(match[2]) if match[2] else None
 
 
-def _stated(
+def _is_child(process_name: str) -> bool:
+    return process_name not in ("", MAIN_PROCESS)
+
+
+def _is_typed(argument: str, environ: Mapping[str, str]) -> bool:
+    return argument in environ.get(TYPED, "").split(",")
+
+
+def _first(
     argument: str,
     attribute: str,
     given: object,
     environ: Mapping[str, str],
     inherited: Mapping[str, str],
 ) -> str | None:
-    """Return the first of argument, variable and resource attribute that is set, validated."""
-    if given is not None:
-        return checked_name(argument, given)
+    """Return the first of typed name, argument, variable and resource attribute, validated."""
     variable = f"OTEL_RL_{argument.upper()}"
+    if given is not None and not (environ.get(variable) and _is_typed(argument, environ)):
+        return checked_name(argument, given)
     if environ.get(variable):
         return checked_name(variable, environ[variable])
     if inherited.get(attribute):
         return checked_name(f"OTEL_RESOURCE_ATTRIBUTES {attribute}", inherited[attribute])
     return None
+
+
+def _unfinished(experiment: str, trial: str, finished: Collection[tuple[str, str]]) -> str:
+    """Return the trial, with the first number whose run the process is not done with."""
+    found, number = trial, 1
+    while (experiment, found) in finished:
+        number += 1
+        suffix = f"-{number}"
+        found = f"{trial[: MAX_NAME_LENGTH - len(suffix)]}{suffix}"
+    return found
 
 
 def _torchrun_role(environ: Mapping[str, str]) -> str | None:

@@ -1,6 +1,6 @@
 """Identity of a worker: converts arguments and environment to resource attributes. Pure."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -19,21 +19,16 @@ from otel_rl.semconv.names import (
 )
 from otel_rl.worker.identity.names import (
     WorkerNames,
+    default_role,
     named_place,
     parse_resource_attributes,
     tag_of,
+    unnamed_trial,
     worker_names,
 )
 from otel_rl.worker.identity.rank import place_of
 
-__all__ = [
-    "DEFAULT_TRIAL",
-    "Identity",
-    "detect",
-    "identify",
-]
-
-DEFAULT_TRIAL: Final = "default"
+__all__ = ["Identity", "detect", "identify"]
 
 _ARGUMENT_OF: Final = {
     RL_EXPERIMENT_NAME: "experiment",
@@ -75,6 +70,22 @@ class Identity:
         """Return a copy without index and count: a forked child is not its parent's rank."""
         return replace(self, index=None, count=None)
 
+    def of_child(self, environ: Mapping[str, str], process_name: str) -> "Identity":
+        """Return that of a forked child which has not named itself.
+
+        Args:
+            environ: The process's environment.
+            process_name: From its launcher.
+        """
+        role = worker_names(environ, process_name).role or default_role(environ, process_name)
+        is_named = self.service_name != f"otel_rl.{self.role}"
+        return replace(
+            self,
+            role=role,
+            index=_named_index(process_name, role),
+            service_name=self.service_name if is_named else f"otel_rl.{role}",
+        )
+
     def attributes(self) -> dict[str, AttributeValue]:
         """Return the resource attributes that do not depend on the process or the host."""
         found: dict[str, AttributeValue] = dict(self.extra)
@@ -97,6 +108,7 @@ class Identity:
 def identify(
     environ: Mapping[str, str],
     *,
+    launch: Callable[[], str],
     experiment: str | None = None,
     trial: str | None = None,
     role: str | None = None,
@@ -104,22 +116,23 @@ def identify(
     count: int | None = None,
     tag: str | None = None,
     resource_attributes: Mapping[str, AttributeValue] | None = None,
-    default_role: str | None = None,
     process_name: str = "",
+    finished: Collection[tuple[str, str]] = (),
 ) -> Identity:
     """Determine the worker's identity from the sources in ``worker_names`` and ``place_of``.
 
     Args:
         environ: The process's environment.
+        launch: Returns the id of the launch; asked if nothing names a trial.
         experiment: See ``Identity``; the other arguments too.
-        trial: Defaults to ``default``.
-        role: Required here or in the environment unless ``default_role`` is given.
+        trial: See ``unnamed_trial`` for the default.
+        role: See ``default_role`` for the default.
         index: With ``count``. Without both, launcher variables are read.
         count: Number of workers of the role.
         tag: ``training`` or ``evaluation``, or any other word.
         resource_attributes: Further attributes; they override ``OTEL_RESOURCE_ATTRIBUTES``.
-        default_role: The role if no source has one, or None to require one.
         process_name: From its launcher; the last source of a role and an index.
+        finished: See ``worker_names``.
 
     Raises:
         ConfigError: Names the wrong value and the remedy.
@@ -127,10 +140,16 @@ def identify(
     extra = _extra_attributes(resource_attributes)
     inherited = parse_resource_attributes(environ.get("OTEL_RESOURCE_ATTRIBUTES", ""))
     named = worker_names(
-        environ, process_name, given=WorkerNames(experiment, trial, role), default_role=default_role
+        environ, process_name, given=WorkerNames(experiment, trial, role), finished=finished
     )
-    found_experiment, found_role = _required(named)
-    found_trial = named.trial or DEFAULT_TRIAL
+    if named.experiment is None:
+        raise ConfigError(
+            "experiment: no experiment was named.",
+            hint='Pass init(experiment="my-run", ...) or set OTEL_RL_EXPERIMENT.',
+        )
+    found_experiment = named.experiment
+    found_trial = named.trial or unnamed_trial(environ, found_experiment, launch(), finished)
+    found_role = named.role or default_role(environ, process_name)
     place_index, place_count = place_of(
         environ, inherited, index, count, _named_index(process_name, found_role)
     )
@@ -145,30 +164,31 @@ def identify(
         index=place_index,
         count=place_count,
         tag=tag_of(environ, tag),
-        run_id=str(extra.pop(RL_RUN_ID, None) or inherited.get(RL_RUN_ID) or default_id),
+        run_id=str(extra.pop(RL_RUN_ID, None) or _run_id_of_a_person(inherited) or default_id),
         service_name=str(extra.pop("service.name", None) or default_service),
         extra=tuple(sorted(extra.items())),
     )
 
 
-def _required(named: WorkerNames) -> tuple[str, str]:
-    """Return the experiment and the role, which have no default."""
-    if named.experiment is None:
-        raise ConfigError(
-            "experiment: no experiment was named.",
-            hint='Pass init(experiment="my-run", ...) or set OTEL_RL_EXPERIMENT.',
-        )
-    if named.role is None:
-        raise ConfigError(
-            "role: no role was named.",
-            hint='Pass init(role="trainer", ...) (or generator, replay_buffer, reward, any word) '
-            "or set OTEL_RL_ROLE.",
-        )
-    return named.experiment, named.role
+def _run_id_of_a_person(inherited: Mapping[str, str]) -> str | None:
+    """Return the run's id in the resource attributes, unless it only follows from their names."""
+    names = inherited.get(RL_EXPERIMENT_NAME), inherited.get(RL_TRIAL_NAME)
+    given = inherited.get(RL_RUN_ID)
+    return None if given == run_id(names[0] or "", names[1] or "") else given
 
 
-def detect(environ: Mapping[str, str], process_name: str = "") -> dict[str, AttributeValue]:
+def detect(
+    environ: Mapping[str, str], process_name: str = "", *, launch: Callable[[], str]
+) -> dict[str, AttributeValue]:
     """Return the identity attributes in the environment, for a resource of another SDK.
+
+    The trial is that of ``identify``: a process has one run, whichever SDK reports. A role that
+    nothing names is left out, as ``service.name`` may tell it.
+
+    Args:
+        environ: The process's environment.
+        process_name: From its launcher.
+        launch: See ``identify``.
 
     Raises:
         ConfigError: An attribute is invalid.
@@ -185,7 +205,7 @@ def detect(environ: Mapping[str, str], process_name: str = "") -> dict[str, Attr
         "service.name": f"otel_rl.{role}" if role else None,
     }
     if named.experiment is not None:
-        trial = named.trial or DEFAULT_TRIAL
+        trial = named.trial or unnamed_trial(environ, named.experiment, launch())
         found |= {
             RL_EXPERIMENT_NAME: named.experiment,
             RL_TRIAL_NAME: trial,

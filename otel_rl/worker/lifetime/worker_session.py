@@ -160,10 +160,15 @@ class Session:
         """Replace the guessed identity by the one from ``init``."""
         self.is_guess = False
         if identity != self.identity:  # after a correct guess the sums so far are valid
-            self.identity = identity
             self._has_started = False  # in the run that it now belongs to
-            self.providers.restart(resource_of(identity), keep_buffer=True)
+            self.rename(identity)
         self._begin_sampling()
+
+    def rename(self, identity: Identity) -> None:
+        """Replace the guessed identity by a better guess."""
+        if identity != self.identity:
+            self.identity = identity
+            self.providers.restart(resource_of(identity), keep_buffer=True)
 
     def restart_after_fork(self) -> None:
         """Become a separate worker in a forked child."""

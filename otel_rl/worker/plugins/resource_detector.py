@@ -9,6 +9,7 @@ import socket
 
 from opentelemetry.sdk.resources import Resource, ResourceDetector
 
+from otel_rl.worker.identity.launch import launch_of
 from otel_rl.worker.identity.launcher import process_name
 from otel_rl.worker.identity.resource import detect
 
@@ -27,4 +28,5 @@ class WorkerResourceDetector(ResourceDetector):
         Raises:
             ConfigError: The environment has a wrong value. The SDK logs it and continues without.
         """
-        return Resource({"host.name": socket.gethostname(), **detect(os.environ, process_name())})
+        found = detect(os.environ, process_name(), launch=lambda: launch_of(os.environ).id)
+        return Resource({"host.name": socket.gethostname(), **found})

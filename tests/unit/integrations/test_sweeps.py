@@ -203,6 +203,7 @@ def test_a_child_of_a_sweep_within_a_run_of_wandb_stays_in_it(
     monkeypatch.setenv("WANDB_SWEEP_ID", "s")
     monkeypatch.setenv("WANDB_RUN_ID", "r1")
     monkeypatch.setenv("OTEL_RL_SWEEP", "")
+    monkeypatch.setenv("OTEL_RL_TYPED", "")
     join_sweep()
     with trial("study-0"):
         join_sweep()  # as a child of this process does

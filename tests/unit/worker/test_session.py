@@ -9,6 +9,7 @@ from otel_rl.errors import ConfigError
 from otel_rl.worker import session
 from otel_rl.worker.drops import DropReason
 from otel_rl.worker.export.transport import Outcome, Reply
+from otel_rl.worker.identity.launch import launch_of
 from otel_rl.worker.lifetime import worker_session
 from tests.otlp_requests import grpc_receiver
 from tests.otlp_sink import Sink, pairs
@@ -24,7 +25,7 @@ def test_a_worker_says_who_it_is(started: Sink) -> None:
     assert otel_rl.flush(timeout_s=60)
     resource = started.measurements()[0].resource
     assert resource["rl.experiment.name"] == "exp"
-    assert resource["rl.trial.name"] == "default"
+    assert resource["rl.trial.name"] == launch_of({}).id
     assert resource["rl.worker.role"] == "trainer"
     assert (resource["rl.worker.index"], resource["rl.worker.count"]) == (0, 2)
     assert resource["service.name"] == "otel_rl.trainer"
@@ -58,7 +59,7 @@ def test_the_same_init_again_does_nothing(started: Sink) -> None:
 
 
 def test_another_init_is_refused_with_the_way_out(started: Sink) -> None:
-    with pytest.raises(ConfigError, match=r"already reports as trainer 0 of exp/default") as caught:
+    with pytest.raises(ConfigError, match=r"already reports as trainer 0 of exp/") as caught:
         otel_rl.init(experiment="other", role="trainer")
     assert "finish()" in caught.value.hint
 
@@ -106,7 +107,7 @@ def test_after_two_sessions_a_span_is_sent_once(started: Sink) -> None:
     ("arguments", "message"),
     [
         ({"role": "r"}, "experiment"),
-        ({"experiment": "e"}, "role"),
+        ({"experiment": "e", "mode": "disabled"}, "mode"),
         ({"experiment": "e", "role": "r", "endpoint": "nowhere"}, "endpoint"),
         ({"experiment": "e", "role": "r", "export_interval_s": -1}, "export_interval_s"),
     ],

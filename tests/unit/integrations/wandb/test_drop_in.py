@@ -18,7 +18,7 @@ from tests.otlp_sink import Measurement, Sink, sums
 
 
 def arrived(sink: Sink, name: str | None = None) -> list[Measurement]:
-    assert otel_rl.flush(timeout_s=60)
+    assert wandb.run is None or otel_rl.flush(timeout_s=60)  # a finished one has been delivered
     return sink.measurements(name)
 
 
@@ -86,36 +86,105 @@ def test_finish_waits_as_long_as_the_end_of_a_process(
     waited_s: list[float] = []
     monkeypatch.setenv("OTEL_RL_EXIT_TIMEOUT", "77")
     with monkeypatch.context() as patched:
-        patched.setattr(otel_rl, "flush", lambda *, timeout_s: waited_s.append(timeout_s))
+        patched.setattr(otel_rl, "shutdown", lambda *, timeout_s: waited_s.append(timeout_s))
         wandb.init()
         wandb.finish()
     assert waited_s == [77.0]
 
 
-def test_job_type_is_the_role_and_the_environment_names_the_run(sink: Sink) -> None:
+def test_the_program_s_names_count_above_those_of_the_environment(sink: Sink) -> None:
     wandb.init(project="p", name="n", job_type="generator")
     wandb.log({"x": 1})
     resource = arrived(sink)[0].resource
-    assert (resource["rl.worker.role"], resource["rl.experiment.name"]) == ("generator", "exp")
+    assert resource["rl.worker.role"] == "generator"
+    assert (resource["rl.experiment.name"], resource["rl.trial.name"]) == ("p", "n")
 
 
-def test_project_and_name_join_processes_without_otel_rl_run(
+def test_what_is_typed_counts_above_the_program_s_names(
     sink: Sink, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delenv("OTEL_RL_EXPERIMENT")
-    wandb.init(project="grpo", name="experiment-123")
+    monkeypatch.setenv("OTEL_RL_TYPED", "experiment,name")
+    monkeypatch.setenv("OTEL_RL_NAME", "typed")
+    wandb.init(project="p", name="n")
     wandb.log({"x": 1})
     resource = arrived(sink)[0].resource
-    assert resource["rl.experiment.name"] == "grpo"
-    assert resource["rl.trial.name"] == "experiment-123"
+    assert (resource["rl.experiment.name"], resource["rl.trial.name"]) == ("exp", "n")
+    assert about_run(sink) == {"project": "p", "display_name": "typed"}
 
 
-def test_a_process_that_nothing_joins_to_others_is_told_at_the_start(
+def about_run(sink: Sink) -> dict[str, object]:
+    """What the start of the run says of it."""
+    before = "rl.experiment."
+    return {
+        key.removeprefix(before): value
+        for event in sink.events("rl.experiment.start")
+        for key, value in event.attributes.items()
+        if key.startswith(before)
+    }
+
+
+def test_a_program_without_a_project_works_for_what_else_names_the_experiment(
     sink: Sink, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("OTEL_RL_EXPERIMENT")
-    with pytest.raises(ConfigError, match="name= or id="):
-        wandb.init(project="grpo")
+    experiments = []
+    for invented in ("train", ""):
+        monkeypatch.setenv("OTEL_RL_DEFAULT_EXPERIMENT", invented)
+        wandb.init()
+        wandb.log({"x": 1})
+        experiments.append(arrived(sink)[-1].resource["rl.experiment.name"])
+        wandb.finish()
+    assert experiments == ["train", "uncategorized"]
+
+
+def test_what_the_program_says_of_its_run_reaches_the_bridge(
+    sink: Sink, said: pytest.LogCaptureFixture
+) -> None:
+    wandb.init(project="p", entity="me", group="g", name="n", mode="offline", job_type="eval")
+    wandb.finish()
+    assert about_run(sink) == {
+        "project": "p",
+        "entity": "me",
+        "group": "g",
+        "display_name": "n",
+        "mode": "offline",
+        "job_type": "eval",
+    }
+    assert said.messages == []
+
+
+def test_runs_one_after_another_are_runs_of_their_own(
+    sink: Sink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OTEL_RL_LAUNCH", "launch")
+    for project, name in (
+        *((None, None), (None, None), (None, "seed-0")),
+        *((None, None), ("other", None), (None, "seed-0")),
+    ):
+        run = wandb.init(project=project, name=name)
+        wandb.log({"x": 1})
+        run.finish()
+    names = [(m.resource["rl.experiment.name"], m.resource["rl.trial.name"]) for m in arrived(sink)]
+    assert names == [
+        ("exp", "launch"),
+        ("exp", "launch-2"),
+        ("exp", "seed-0"),
+        ("exp", "launch-3"),
+        ("other", "launch"),
+        ("exp", "seed-0"),
+    ]
+
+
+def test_a_run_that_is_finished_has_lost_its_worker_and_the_next_has_one(sink: Sink) -> None:
+    with wandb.init(name="a"):
+        pass
+    with pytest.raises(ZeroDivisionError), wandb.init(name="b"):
+        _ = 1 / 0
+    ends = [
+        (event.resource["rl.trial.name"], event.attributes["rl.worker.status"])
+        for event in sink.events("rl.worker.end")
+    ]
+    assert ends == [("a", "complete"), ("b", "failed")]
 
 
 def test_a_worker_that_the_program_has_started_itself_is_kept(sink: Sink) -> None:
@@ -169,7 +238,7 @@ def test_a_lower_step_is_counted_and_said(sink: Sink, said: pytest.LogCaptureFix
 
 
 def drops(sink: Sink) -> dict[object, float]:
-    assert otel_rl.flush(timeout_s=60)
+    assert wandb.run is None or otel_rl.flush(timeout_s=60)
     counted = sums(sink.metrics, "otel_rl.worker.measurements.dropped")
     return {reason: count for (_, reason), count in counted.items()}
 
@@ -226,6 +295,7 @@ def test_logging_after_finish_is_dropped(sink: Sink) -> None:
     run.finish()
     run.log({"x": 1})
     assert arrived(sink) == []
+    assert wandb.run is None
 
 
 @pytest.mark.parametrize("name", ["Api", "sweep", "use_artifact", "restore"])
@@ -487,8 +557,8 @@ def test_a_run_that_an_exception_leaves_has_failed(sink: Sink) -> None:
 
 
 def test_arguments_without_a_meaning_are_said(sink: Sink, said: pytest.LogCaptureFixture) -> None:
-    wandb.init(entity="team", mode="online", settings=wandb.Settings(quiet=True), monitor_gym=True)
-    for argument in ("entity", "mode", "settings", "monitor_gym"):
+    wandb.init(entity="team", mode="onlin", settings=wandb.Settings(quiet=True), monitor_gym=True)
+    for argument in ("mode", "settings", "monitor_gym"):
         assert any(f"init({argument}=...)" in line for line in said.messages)
 
 

@@ -4,7 +4,6 @@ import pytest
 
 import otel_rl
 import otel_rl.integrations.wandb as wandb
-from otel_rl.errors import ConfigError
 from otel_rl.integrations.wandb._identity import Names, worker_of
 from otel_rl.worker.identity.names import WorkerNames
 from tests.otlp_sink import Sink
@@ -15,21 +14,32 @@ RUN = {"OTEL_RL_EXPERIMENT": "exp", "OTEL_RL_TRIAL": "7"}
 @pytest.mark.parametrize(
     ("names", "environ", "worker"),
     [
-        (Names("p", "n", "i", "trainer"), RUN, WorkerNames("exp", "7", "trainer")),
+        (Names("p", "n", "i", "trainer"), RUN, WorkerNames("p", "i", "trainer")),
+        (
+            Names("p", "n"),
+            {**RUN, "OTEL_RL_TYPED": "trial,experiment"},
+            WorkerNames("exp", "7", None),
+        ),
         (
             Names(),
             {"OTEL_RESOURCE_ATTRIBUTES": "rl.experiment.name=e"},
-            WorkerNames("e", None, "worker"),
+            WorkerNames("e", None, None),
         ),
-        (Names("p", "n"), {**RUN, "OTEL_RL_ROLE": "env"}, WorkerNames("exp", "7", "env")),
-        (Names("p", "n"), {}, WorkerNames("p", "n", "worker")),
-        (Names("p", "n", "i"), {}, WorkerNames("p", "i", "worker")),
-        (Names(name="n"), {}, WorkerNames("uncategorized", "n", "worker")),
-        (Names(name="n"), {"WANDB_PROJECT": "p"}, WorkerNames("p", "n", "worker")),
+        (Names(), {**RUN, "OTEL_RL_ROLE": "env"}, WorkerNames("exp", "7", "env")),
+        (Names("p", "n"), {}, WorkerNames("p", "n", None)),
+        (Names("p"), {}, WorkerNames("p", None, None)),
+        (Names(name="n"), {}, WorkerNames("uncategorized", "n", None)),
+        (Names(), {"OTEL_RL_DEFAULT_EXPERIMENT": "script"}, WorkerNames("script", None, None)),
+        (Names(name="n"), {"WANDB_PROJECT": "p"}, WorkerNames("p", "n", None)),
         (
             Names(),
             {"WANDB_PROJECT": "p", "WANDB_RUN_ID": "i", "WANDB_JOB_TYPE": "env"},
             WorkerNames("p", "i", "env"),
+        ),
+        (
+            Names(),
+            {**RUN, "WANDB_PROJECT": "p", "WANDB_NAME": "n"},
+            WorkerNames("exp", "7", None),
         ),
         (
             Names("p", "n"),
@@ -52,15 +62,10 @@ def test_a_process_is_placed(names: Names, environ: dict[str, str], worker: Work
         (Names(), {"ROLE_RANK": "0", "ROLE_NAME": "critic"}, "env-1", "critic"),
     ],
 )
-def test_the_job_type_is_said_its_variable_only_known(
+def test_the_job_type_is_of_the_program_its_variable_of_the_environment(
     names: Names, environ: dict[str, str], process_name: str, role: str
 ) -> None:
     assert worker_of(names, {**RUN, **environ}, process_name).role == role
-
-
-def test_processes_that_nothing_joins_are_an_error() -> None:
-    with pytest.raises(ConfigError, match="one run"):
-        worker_of(Names("p"), {}, "MainProcess")
 
 
 def test_a_process_that_is_named_after_its_place_has_it_beside_a_launchers(
@@ -91,7 +96,7 @@ def test_a_rank_that_logs_expects_no_others_unless_a_person_says_so(
         monkeypatch.setenv(name, value)
     wandb.init()
     wandb.log({"loss": 0.5})
-    otel_rl.init(role="worker")  # says the same with the launcher's count
+    otel_rl.init(role="trainer")  # says the same with the launcher's count
     assert otel_rl.flush(timeout_s=60)
     (loss,) = sink.measurements("loss")
     found = tuple(loss.resource.get(f"rl.worker.{name}") for name in ("index", "count"))

@@ -59,7 +59,7 @@ def kind(
 
 
 def arrived(sink: Sink) -> dict[str, list[tuple[int | None, float]]]:
-    assert otel_rl.flush(timeout_s=60)
+    assert wandb.run is None or otel_rl.flush(timeout_s=60)
     found: dict[str, list[tuple[int | None, float]]] = {}
     for measurement in sink.measurements():
         found.setdefault(measurement.name, []).append((measurement.step, measurement.value))

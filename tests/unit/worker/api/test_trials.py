@@ -65,9 +65,9 @@ def test_each_trial_is_a_run_of_its_own_and_so_is_what_follows(environment: Sink
             log(number)
     log(2)
     assert trials(environment) == [
-        ("monday-lr_0", "worker", 0),
-        ("monday-lr_1", "worker", 1),
-        ("monday", "worker", 2),
+        ("monday-lr_0", "trainer", 0),
+        ("monday-lr_1", "trainer", 1),
+        ("monday", "trainer", 2),
     ]
 
 
@@ -220,10 +220,10 @@ def test_a_trial_within_a_trial_is_a_run_of_its_own_and_the_outer_one_goes_on(
                 log(job)
             log(job + 10)
     assert trials(environment) == [
-        ("monday-job_0-study_0", "worker", 0),
-        ("monday-job_0", "worker", 10),
-        ("monday-job_1-study_0", "worker", 1),
-        ("monday-job_1", "worker", 11),
+        ("monday-job_0-study_0", "trainer", 0),
+        ("monday-job_0", "trainer", 10),
+        ("monday-job_1-study_0", "trainer", 1),
+        ("monday-job_1", "trainer", 11),
     ]
 
 

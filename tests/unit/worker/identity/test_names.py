@@ -1,56 +1,104 @@
 """One order of precedence for what a worker is called."""
 
+from collections.abc import Collection
+from itertools import combinations
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from otel_rl.errors import ConfigError
-from otel_rl.worker.identity.names import WorkerNames, names_an_experiment, worker_names
+from otel_rl.worker.identity.names import (
+    NO_NAMES,
+    WorkerNames,
+    names_an_experiment,
+    run_word,
+    unnamed_trial,
+    worker_names,
+)
 
-GIVEN, KNOWN = WorkerNames(role="said"), WorkerNames(role="known")
-VARIABLE = {"OTEL_RL_ROLE": "variable"}
-ATTRIBUTE = {"OTEL_RESOURCE_ATTRIBUTES": "rl.worker.role=attribute"}
-TORCHRUN = {"ROLE_RANK": "0", "ROLE_NAME": "torchrun"}
+GIVEN = WorkerNames(role="said")
 
-
-def test_a_role_is_that_of_the_first_source_that_has_one() -> None:
-    everything = VARIABLE | ATTRIBUTE | TORCHRUN
-    sources = [
-        worker_names(everything, "trainer-1", given=GIVEN, known=KNOWN, default_role="worker"),
-        worker_names(everything, "trainer-1", known=KNOWN, default_role="worker"),
-        worker_names(ATTRIBUTE | TORCHRUN, "trainer-1", known=KNOWN, default_role="worker"),
-        worker_names(TORCHRUN, "trainer-1", known=KNOWN, default_role="worker"),
-        worker_names(TORCHRUN, "trainer-1", default_role="worker"),
-        worker_names({}, "trainer-1", default_role="worker"),
-        worker_names({}, "MainProcess", default_role="worker"),
-        worker_names({}, "MainProcess"),
-    ]
-    assert [source.role for source in sources] == [
-        "said", "variable", "attribute", "known", "torchrun", "trainer", "worker", None,
-    ]  # fmt: skip
+NAMES = ("experiment", "trial", "role", "project", "name")
+SOURCES = ("typed", "code", "variable", "attribute", "W&B", "framework", "invented")
 
 
-def test_an_experiment_is_that_of_the_first_source_that_has_one() -> None:
-    environ = {
-        "OTEL_RL_EXPERIMENT": "variable",
-        "OTEL_RESOURCE_ATTRIBUTES": "rl.experiment.name=attribute",
-    }
-    said, known = WorkerNames("said"), WorkerNames("known")
-    assert worker_names(environ, given=said, known=known).experiment == "said"
-    assert worker_names(environ, known=known).experiment == "variable"
-    assert (
-        worker_names({**environ, "OTEL_RL_EXPERIMENT": ""}, known=known).experiment == "attribute"
+def found(name: str, sources: Collection[str]) -> str | None:
+    """The name of a worker of whom each of the sources says another one."""
+    environ: dict[str, str] = {}
+    own, attribute = f"OTEL_RL_{name.upper()}", dict(zip(NAMES, ATTRIBUTES, strict=True))[name]
+    if "variable" in sources:
+        environ[own] = "variable"
+    if "typed" in sources:
+        environ |= {own: "typed", "OTEL_RL_TYPED": f"tag,{name}"}
+    if "attribute" in sources:
+        environ["OTEL_RESOURCE_ATTRIBUTES"] = f"{attribute}=attribute"
+    if "invented" in sources:
+        environ["OTEL_RL_DEFAULT_EXPERIMENT"] = environ["OTEL_RL_LAUNCH"] = "invented"
+        environ.setdefault("OTEL_RESOURCE_ATTRIBUTES", f"{attribute}=invented")
+    said, stated, known = (
+        WorkerNames(**{name: source}) if source in sources and name in RUN else NO_NAMES
+        for source in ("code", "W&B", "framework")
     )
-    assert worker_names({}, known=known).experiment == "known"
-    assert worker_names({}).experiment is None
+    if name not in RUN:
+        words = (source if source in sources else None for source in ("code", "W&B"))
+        return run_word(environ, name, *words)
+    names = worker_names(environ, given=said, stated=stated, known=known)
+    if name == "trial" and names.trial is None and "invented" in sources:
+        return unnamed_trial(environ, "e", environ["OTEL_RL_LAUNCH"])
+    value: str | None = getattr(names, name)
+    return value
+
+
+RUN = NAMES[:3]
+ATTRIBUTES = ("rl.experiment.name", "rl.trial.name", "rl.worker.role", "", "")
+TELLS: dict[str, Collection[str]] = {
+    name: SOURCES if name in RUN[:2] else SOURCES[:-1] for name in RUN
+}
+TELLS |= dict.fromkeys(NAMES[3:], ("typed", "code", "variable", "W&B"))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_each_name_is_that_of_the_first_source_that_has_one(name: str) -> None:
+    for size in range(len(TELLS[name]) + 1):
+        for sources in combinations(TELLS[name], size):
+            assert found(name, sources) == next(iter(sources), None), sources
+
+
+def test_a_role_that_nothing_names_is_the_launcher_s() -> None:
+    torchrun = {"ROLE_RANK": "0", "ROLE_NAME": "torchrun"}
+    assert worker_names(torchrun, "generator-1", known=WorkerNames(role="known")).role == "known"
+    assert worker_names(torchrun, "generator-1").role == "torchrun"
+    assert worker_names({}, "generator-1").role == "generator"
+    assert worker_names({}, "MainProcess").role is None
 
 
 def test_a_framework_s_trial_is_one_of_its_own_experiment() -> None:
     known = WorkerNames("project", "name")
     assert worker_names({}, known=known) == known
+    assert worker_names({"OTEL_RL_DEFAULT_EXPERIMENT": "script"}, known=known) == known
     assert worker_names({"OTEL_RL_EXPERIMENT": "e"}, known=known).trial is None
     assert worker_names({}, given=WorkerNames("mine"), known=known).trial is None
     assert worker_names({"OTEL_RL_TRIAL": "t"}, known=known) == WorkerNames("project", "t")
+
+
+def test_inits_one_after_another_are_runs_of_their_own_unless_the_program_names_one() -> None:
+    done = {("e", "t"), ("e", "t-2"), ("other", "launch"), ("e", "launch")}
+    environ = {"OTEL_RL_EXPERIMENT": "e", "OTEL_RL_TRIAL": "t"}
+    assert worker_names(environ, finished=done).trial == "t-3"
+    assert worker_names(environ, given=WorkerNames(trial="t"), finished=done).trial == "t"
+    typed = environ | {"OTEL_RL_TYPED": "trial"}
+    assert worker_names(typed, given=WorkerNames(trial="x"), finished=done).trial == "t-3"
+    assert unnamed_trial({}, "e", "launch", done) == "launch-2"
+    assert unnamed_trial({}, "new", "launch", done) == "launch"
+    long = "t" * 128
+    assert len(unnamed_trial({}, "e", long, {("e", long)})) == 128
+
+
+def test_a_child_has_the_trial_of_its_parent_in_the_parent_s_experiment_only() -> None:
+    environ = {"OTEL_RL_DEFAULT_EXPERIMENT": "e", "OTEL_RL_DEFAULT_TRIAL": "seed-1"}
+    assert unnamed_trial(environ, "e", "launch") == "seed-1"
+    assert unnamed_trial(environ, "evaluation", "launch") == "launch"
 
 
 def test_a_name_that_counts_is_checked() -> None:
@@ -77,6 +125,7 @@ def test_a_source_that_says_nothing_changes_nothing(
         ({}, False),
         ({"OTEL_RL_EXPERIMENT": ""}, False),
         ({"OTEL_RL_EXPERIMENT": "e"}, True),
+        ({"OTEL_RL_DEFAULT_EXPERIMENT": "e"}, True),
         ({"OTEL_RESOURCE_ATTRIBUTES": "rl.experiment.name=e,rl.trial.name=t"}, True),
         ({"OTEL_RESOURCE_ATTRIBUTES": "rl.trial.name=t"}, False),
     ],

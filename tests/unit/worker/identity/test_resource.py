@@ -11,7 +11,13 @@ from otel_rl.worker.identity.resource import Identity, identify
 
 def worker(environ: Mapping[str, str] | None = None, **arguments: object) -> Identity:
     named = {"experiment": "exp", "role": "trainer"} | arguments
-    return identify(environ or {}, **named)  # type: ignore[arg-type]  # bad types are the point
+    return identify(environ or {}, launch=lambda: "launch", **named)  # type: ignore[arg-type]  # bad types are the point
+
+
+def nameless(environ: Mapping[str, str], process_name: str = "") -> Identity:
+    """A worker whose program names nothing."""
+    environ = {"OTEL_RL_EXPERIMENT": "exp", **environ}
+    return identify(environ, launch=lambda: "launch", process_name=process_name)
 
 
 @pytest.mark.parametrize(
@@ -34,21 +40,26 @@ def test_an_argument_wins_over_its_variable_over_the_resource_attribute(
 
 def test_without_an_experiment_the_error_says_how_to_name_one() -> None:
     with pytest.raises(ConfigError, match="OTEL_RL_EXPERIMENT"):
-        identify({}, role="trainer")
+        worker(experiment=None)
 
 
-def test_without_a_role_the_error_says_how_to_name_one() -> None:
-    with pytest.raises(ConfigError, match="OTEL_RL_ROLE"):
-        identify({}, experiment="exp")
-
-
-def test_the_zero_code_plugin_falls_back_to_its_own_role() -> None:
-    assert identify({}, experiment="exp", default_role="worker").role == "worker"
-
-
-def test_the_trial_is_default_unless_named() -> None:
-    assert worker().trial == "default"
+def test_the_trial_is_the_launch_unless_something_names_one() -> None:
+    assert worker().trial == "launch"
     assert worker({"OTEL_RL_TRIAL": "t2"}).trial == "t2"
+
+
+def test_the_launch_is_not_looked_for_where_a_trial_is_named() -> None:
+    def launch() -> str:
+        raise AssertionError
+
+    assert identify({}, launch=launch, experiment="exp", trial="t").trial == "t"
+
+
+def test_the_run_s_id_in_the_attributes_is_not_that_of_names_which_do_not_count() -> None:
+    attributes = f"rl.experiment.name=a,rl.trial.name=b,rl.run.id={run_id('a', 'b')}"
+    assert worker({"OTEL_RESOURCE_ATTRIBUTES": attributes}, trial="c").run_id == run_id("exp", "c")
+    chosen = {"OTEL_RESOURCE_ATTRIBUTES": "rl.run.id=mine"}
+    assert worker(chosen, trial="c").run_id == "mine"
 
 
 def test_the_run_id_is_that_of_experiment_and_trial() -> None:
@@ -142,15 +153,15 @@ def test_a_place_that_is_none_is_refused_wherever_it_is_given(
     ("environ", "role"),
     [
         ({"ROLE_NAME": "generator", "ROLE_RANK": "0"}, "generator"),
-        ({"ROLE_NAME": "default", "ROLE_RANK": "0"}, "worker"),
-        ({"ROLE_NAME": "generator"}, "worker"),  # not torchrun's
+        ({"ROLE_NAME": "default", "ROLE_RANK": "0"}, "trainer"),
+        ({"ROLE_NAME": "generator"}, "trainer"),  # not torchrun's
         ({"ROLE_NAME": "generator", "ROLE_RANK": "0", "OTEL_RL_ROLE": "env"}, "env"),
     ],
 )
 def test_torchrun_s_role_counts_unless_it_is_its_default(
     environ: dict[str, str], role: str
 ) -> None:
-    assert identify(environ, experiment="exp", default_role="worker").role == role
+    assert nameless(environ).role == role
 
 
 @pytest.mark.parametrize(
@@ -159,17 +170,33 @@ def test_torchrun_s_role_counts_unless_it_is_its_default(
         ("trainer", "trainer", (3, 8)),
         ("generator-2", "generator", (2, None)),
         ("Replay_Buffer_0", "replay_buffer", (0, None)),
-        ("MainProcess", "worker", (3, 8)),
+        ("MainProcess", "trainer", (3, 8)),
+        ("Process-2", "worker", (3, 8)),
         ("ForkProcess-2", "worker", (3, 8)),
-        ("my-trainer-2", "worker", (3, 8)),
+        ("SpawnPoolWorker-2", "worker", (3, 8)),
+        ("Process-1:2", "worker", (3, 8)),
+        ("RewardWorker", "reward", (3, 8)),
+        ("ReplayBuffer", "replay_buffer", (3, 8)),
+        ("VLLMEngine_0", "vllm_engine", (0, None)),
+        ("my-generator-2", "my_generator", (2, None)),
+        ("llama3", "llama3", (3, 8)),
+        ("Worker", "worker", (3, 8)),
+        ("7", "worker", (3, 8)),
     ],
 )
-def test_a_process_that_is_called_after_its_role_has_it_and_its_index(
+def test_a_child_without_a_role_is_named_after_its_process_or_class(
     name: str, role: str, place: tuple[int | None, int | None]
 ) -> None:
     environ = {"RANK": "3", "WORLD_SIZE": "8"}  # inherited from who started it
-    found = identify(environ, experiment="exp", default_role="worker", process_name=name)
+    found = nameless(environ, name)
     assert (found.role, (found.index, found.count)) == (role, place)
+
+
+def test_a_worker_of_ray_with_a_rank_is_a_trainer_unless_its_class_says_more() -> None:
+    ray = {"RAY_RAYLET_PID": "7", "RANK": "1", "WORLD_SIZE": "2"}
+    assert nameless(ray, "RayTrainWorker").role == "trainer"
+    assert nameless(ray, "RewardWorker").role == "reward"
+    assert nameless({"RAY_RAYLET_PID": "7"}, "RayTrainWorker").role == "worker"
 
 
 def test_what_is_said_wins_over_what_a_process_is_called() -> None:

@@ -45,7 +45,7 @@ def test_a_program_without_a_line_of_otel_rl_reports_every_measurement(sink: Sin
     assert (finished.returncode, finished.stderr) == (0, "")
     found = sink.measurements("loss")
     assert [m.step for m in found] == list(range(100))
-    assert found[0].resource["rl.worker.role"] == "worker"
+    assert found[0].resource["rl.worker.role"] == "trainer"
     assert all(m.span_id for m in found)
     assert list(sums(sink.metrics, "tokens").values()) == [200]
     assert (

@@ -1,9 +1,11 @@
 """Programs with an SDK of their own, in interpreters of their own, that take only the detector."""
 
 import json
+import os
 
 import pytest
 
+from otel_rl.worker.identity.launch import Processes
 from tests.unit.worker.plugins.test_otel_providers import run
 
 pytestmark = pytest.mark.process
@@ -32,7 +34,8 @@ def test_a_stock_sdk_says_who_the_worker_is() -> None:
     )
     assert err == ""
     assert attributes["rl.experiment.name"] == "e"
-    assert attributes["rl.trial.name"] == "default"
+    # This process has started the rank, so its launch is that of all of them.
+    assert attributes["rl.trial.name"] == Processes().name_of(os.getpid())
     assert attributes["rl.worker.role"] == "generator"
     assert (attributes["rl.worker.index"], attributes["rl.worker.count"]) == (2, 4)
     assert attributes["service.name"] == "otel_rl.generator"
@@ -61,7 +64,10 @@ def test_a_wrong_place_is_said_and_costs_the_program_nothing() -> None:
 RAY = """
 ray = types.ModuleType("ray")
 ray.is_initialized = lambda: {initialized}
-ray.get_runtime_context = lambda: types.SimpleNamespace(get_actor_name=lambda: {name})
+ray.get_runtime_context = lambda: types.SimpleNamespace(
+    get_actor_id=lambda: "7", get_actor_name=lambda: {name}, get_job_id=lambda: "01000000",
+    get_task_function_name=lambda: "module.RewardWorker.__init__", gcs_address="node:6379",
+)
 sys.modules["ray"] = ray
 """
 
@@ -70,14 +76,18 @@ sys.modules["ray"] = ray
     ("initialized", "name", "expected"),
     [
         ("True", "'generator_3'", ("generator", 3)),
-        ("True", "''", (None, None)),
+        ("True", "''", ("reward", None)),
         ("True", "1 / 0", (None, None)),
         ("False", "'generator_3'", (None, None)),
     ],
 )
-def test_a_ray_actor_that_is_called_after_its_role_has_it(
+def test_a_ray_actor_has_its_role_from_its_name_else_its_class(
     initialized: str, name: str, expected: tuple[object, object]
 ) -> None:
-    attributes, err = found(RAY.format(initialized=initialized, name=name), RAY_RAYLET_PID="1")
+    attributes, err = found(
+        RAY.format(initialized=initialized, name=name), RAY_RAYLET_PID="1", OTEL_RL_EXPERIMENT="e"
+    )
+    if initialized == "True":
+        assert attributes["rl.trial.name"] == "ray-node-6379-01000000"
     assert (attributes.get("rl.worker.role"), attributes.get("rl.worker.index")) == expected
     assert err == ""

@@ -1,0 +1,250 @@
+"""The launch: what one start of a job has in common, and the trial of programs that name none.
+
+The processes of a launch find the same id each for itself: in what the launcher gives them, else in
+the process that has started them. A worker hands its launch and its run down to its children, in
+their environment.
+"""
+
+import os
+import re
+import socket
+from collections.abc import Callable, Mapping, MutableMapping
+from dataclasses import dataclass
+from pathlib import Path
+from time import localtime, strftime
+from typing import Final
+from urllib.parse import quote
+
+from otel_rl.run_id import run_id
+from otel_rl.semconv.names import RL_EXPERIMENT_NAME, RL_RUN_ID, RL_TRIAL_NAME
+from otel_rl.worker.identity.launcher import parent_pid, ray_job
+from otel_rl.worker.identity.names import (
+    DEFAULT_EXPERIMENT,
+    DEFAULT_TRIAL,
+    LAUNCH,
+    checked_name,
+    parse_resource_attributes,
+)
+
+__all__ = [
+    "ON_SEVERAL_HOSTS",
+    "Launch",
+    "Processes",
+    "hand_down",
+    "launch_of",
+    "take_back",
+    "with_names",
+]
+
+_RESOURCE: Final = "OTEL_RESOURCE_ATTRIBUTES"
+
+_RAY_WORKER: Final = "RAY_RAYLET_PID"
+"""Set in processes of Ray, where other launchers' variables describe the raylet."""
+
+_NOT_OF_A_STEP: Final = frozenset({"", "4294967291"})
+"""Slurm's step of a batch script."""
+
+_INTERACTIVE: Final = "4294967290"
+"""Slurm's step of a person's shell, in which each command is a launch of its own."""
+
+_RANKS: Final = (
+    ("RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"),
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE"),
+    ("MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE", "MV2_COMM_WORLD_LOCAL_SIZE"),
+    ("PMI_RANK", "PMI_SIZE", "MPI_LOCALNRANKS"),
+)
+"""Variables of launchers: rank, number of ranks, and how many of them are on this host."""
+
+_PARENT: Final = 1
+_STARTED: Final = 19
+"""Fields of ``/proc/PID/stat``, counted from the state."""
+
+_MAX_ID: Final = 96
+
+ON_SEVERAL_HOSTS: Final = (
+    "The ranks of this job are on several hosts, which have no id of the launch in common, so the "
+    "ranks of each host report to a run of their own. Name a trial: set OTEL_RL_TRIAL to the same "
+    "new name on all hosts."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """One start of a job.
+
+    Attributes:
+        id: Safe in paths.
+        is_of_host: True if other hosts of the same job find another id.
+    """
+
+    id: str
+    is_of_host: bool = False
+
+
+class Processes:
+    """What the operating system says of processes.
+
+    Args:
+        proc: Where ``/proc`` is mounted. Without it only pids are known.
+    """
+
+    def __init__(self, proc: Path = Path("/proc")) -> None:
+        self._proc = proc
+
+    def name_of(self, pid: int) -> str:
+        """Return the time, pid and host of a process's start: ``20261128-174501-4711-k3f2``."""
+        ticks = self._stat(pid, _STARTED)
+        if ticks is None:
+            return f"{pid}-{run_id(socket.gethostname(), '')[:4]}"
+        booted_s = int(self._text("stat").partition("\nbtime ")[2].split()[0])
+        began = localtime(booted_s + ticks // os.sysconf("SC_CLK_TCK"))
+        machine = self._text("sys/kernel/random/boot_id") + socket.gethostname()
+        return f"{strftime('%Y%m%d-%H%M%S', began)}-{pid}-{run_id(machine, str(ticks))[:4]}"
+
+    def starter(self, variable: str) -> tuple[int, bool]:
+        """Return the nearest ancestor whose environment lacks a variable.
+
+        Returns:
+            It and True, or the eldest one and False: the variable is the container's.
+        """
+        pid = os.getppid()
+        while f"\0{variable}=" in f"\0{self._text(f'{pid}/environ')}":
+            parent = self._stat(pid, _PARENT)
+            if not parent:
+                return pid, False
+            pid = parent
+        return pid, True
+
+    def _stat(self, pid: int, field: int) -> int | None:
+        """Return a field of ``stat``, counted from the state, behind the command in parentheses."""
+        fields = self._text(f"{pid}/stat").rpartition(")")[2].split()
+        return int(fields[field]) if fields else None
+
+    def _text(self, name: str) -> str:
+        try:
+            return (self._proc / name).read_text(encoding="utf-8", errors="replace")
+        except OSError:  # another system, or another user's process
+            return ""
+
+
+def launch_of(
+    environ: Mapping[str, str],
+    processes: Processes | None = None,
+    *,
+    ray: Callable[[], str | None] = ray_job,
+    parent: Callable[[], int | None] = parent_pid,
+) -> Launch:
+    """Return the launch that this process belongs to, from the first source that has an id.
+
+    ``OTEL_RL_LAUNCH``, the Slurm job and step, torchrun's run id, that of the MPI or Ray job, the
+    process that has started the ranks, or this one by ``multiprocessing``, this process.
+
+    Args:
+        environ: The process's environment.
+        processes: Of this machine.
+        ray: Returns the id of the Ray job.
+        parent: Returns the parent of a child of ``multiprocessing``.
+
+    Raises:
+        ConfigError: ``OTEL_RL_LAUNCH`` is no valid name.
+    """
+    if given := environ.get(LAUNCH):
+        return Launch(checked_name(LAUNCH, given))
+    is_of_ray = _RAY_WORKER in environ
+    of_ray = ray()
+    for kind, found in (
+        ("slurm", _slurm(environ, has_steps=not (is_of_ray or of_ray))),
+        ("torchrun", _torchrun(environ)),
+        ("mpi", "" if is_of_ray else _mpi(environ)),
+        ("ray", of_ray or ""),
+    ):
+        if found:
+            return Launch(f"{kind}-{re.sub(r'[^A-Za-z0-9._-]+', '-', found)}"[:_MAX_ID])
+    processes = processes or Processes()
+    for rank, size, local_size in _RANKS:
+        if rank in environ:
+            ranks, here = (_number(environ.get(name)) for name in (size, local_size))
+            starter, is_of_host = processes.starter(rank)
+            alone = here == ranks if here else is_of_host
+            return Launch(processes.name_of(starter), is_of_host=ranks > 1 and not alone)
+    return Launch(processes.name_of(parent() or os.getpid()))
+
+
+def hand_down(
+    environ: MutableMapping[str, str], experiment: str, trial: str
+) -> dict[str, str | None]:
+    """Make children that name nothing report to the run of this process.
+
+    Other SDKs of theirs do, too, unless a person has named another run for them.
+
+    Args:
+        environ: The process's environment.
+        experiment: Of its run.
+        trial: Of its run.
+
+    Returns:
+        What was there before, for ``take_back``. The launch stays.
+    """
+    before = {name: environ.get(name) for name in (DEFAULT_EXPERIMENT, DEFAULT_TRIAL, _RESOURCE)}
+    attributes = parse_resource_attributes(environ.get(_RESOURCE, ""))
+    invented = {RL_EXPERIMENT_NAME: [before[DEFAULT_EXPERIMENT]]}
+    invented[RL_TRIAL_NAME] = [before[DEFAULT_TRIAL], environ.get(LAUNCH)]
+    settled = {RL_EXPERIMENT_NAME: experiment, RL_TRIAL_NAME: trial}
+    replaced = {
+        key: value
+        for key, value in settled.items()
+        if key in attributes and attributes[key] in invented[key]
+    }
+    if replaced:
+        environ[_RESOURCE] = with_names(attributes, replaced)
+    if not environ.get(LAUNCH):
+        environ[LAUNCH] = launch_of(environ).id
+    environ.update({DEFAULT_EXPERIMENT: experiment, DEFAULT_TRIAL: trial})
+    return before
+
+
+def with_names(attributes: Mapping[str, str], names: Mapping[str, str]) -> str:
+    """Return ``OTEL_RESOURCE_ATTRIBUTES`` with other names of the run, and its id if there is one.
+
+    Args:
+        attributes: So far.
+        names: ``rl.experiment.name``, ``rl.trial.name`` or both.
+    """
+    found = {**attributes, **names}
+    if RL_RUN_ID in found:
+        found[RL_RUN_ID] = run_id(found.get(RL_EXPERIMENT_NAME, ""), found.get(RL_TRIAL_NAME, ""))
+    return ",".join(f"{key}={quote(value, safe='')}" for key, value in found.items())
+
+
+def take_back(environ: MutableMapping[str, str], before: Mapping[str, str | None]) -> None:
+    """Undo ``hand_down``: the run of the process has ended, its launch goes on."""
+    for name, value in before.items():
+        if value is None:
+            environ.pop(name, None)
+        else:
+            environ[name] = value
+
+
+def _slurm(environ: Mapping[str, str], *, has_steps: bool) -> str:
+    """Return the job and its step; nodes of a Ray cluster are steps of one job."""
+    step = environ.get("SLURM_STEP_ID", "")
+    job = environ.get("SLURM_JOB_ID", "")
+    if not job or (step == _INTERACTIVE and has_steps):
+        return ""
+    return job if step in _NOT_OF_A_STEP or not has_steps else f"{job}.{step}"
+
+
+def _torchrun(environ: Mapping[str, str]) -> str:
+    given = environ.get("TORCHELASTIC_RUN_ID", "").strip()
+    return "" if given.lower() == "none" else given
+
+
+def _mpi(environ: Mapping[str, str]) -> str:
+    """Return the job's id of Open MPI or another PMIx; ids of old ones repeat, keys do not."""
+    job = environ.get("PMIX_NAMESPACE") or environ.get("OMPI_MCA_ess_base_jobid") or ""
+    key = environ.get("OMPI_MCA_orte_precondition_transports", "")
+    return f"{job}-{key[:8]}" if job and key else job
+
+
+def _number(text: str | None) -> int:
+    return int(text) if text and text.isdecimal() else 0
