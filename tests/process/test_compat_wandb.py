@@ -39,7 +39,7 @@ def test_each_actor_logs_as_before_and_all_land_in_one_run(tmp_path: Path) -> No
     done = otel_rl("run", "--experiment", "grpo", "--tracker", "jsonl", "--", sys.executable,
                    script, cwd=tmp_path)  # fmt: skip
     assert done.status == 0, done.err
-    rows = jsonl_rows(tmp_path, "grpo")
+    rows = jsonl_rows(tmp_path, "grpo", "experiment-123")
     for role in ("trainer", "generator", "reward"):
         found = [(row.step, row.values[f"{role}/value"]) for row in rows
                  if f"{role}/value" in row.values]  # fmt: skip
@@ -96,7 +96,7 @@ def test_rows_are_those_that_wandb_itself_makes(tmp_path: Path) -> None:
             for key, value in row.values.items()
             if key.startswith("env/")
         }
-        for row in jsonl_rows(tmp_path, "ours")
+        for row in jsonl_rows(tmp_path, "ours", "n")
         if any(key.startswith("env/") for key in row.values)
     }
     assert len(expected) > 50

@@ -243,7 +243,7 @@ CHILDREN = """
         if sys.argv[1:] == ["child"]:
             child(1.0)
             sys.exit()
-        otel_rl.init(experiment="e", role="orchestrator", **eval(sys.argv[1]))
+        otel_rl.init(experiment="e", **eval(sys.argv[1]))
         log(0.0)
         for how in ("fork", "spawn"):
             process = multiprocessing.get_context(how).Process(target=child, args=(1.0,))
@@ -251,9 +251,10 @@ CHILDREN = """
             process.join()
             assert process.exitcode == 0
         fork = multiprocessing.get_context("fork")
-        process = fork.Process(target=log, args=(1.0,), name="generator-1")
-        process.start()
-        process.join()
+        for name in ("generator-1", None):
+            process = fork.Process(target=log, args=(1.0,), name=name)
+            process.start()
+            process.join()
         subprocess.run([sys.executable, __file__, "child"], check=True)
         otel_rl.shutdown()
 """
@@ -265,8 +266,8 @@ def test_children_share_the_run_of_their_parent(tmp_path: Path, named: str) -> N
         found.run(CHILDREN, named)
     ((_, trial),) = found.runs
     assert (trial == "seed-1") == (named != "{}")
-    for role in ("orchestrator", "worker", "generator", "trainer"):
-        expected = 0.0 if role == "orchestrator" else 1.0
+    # The parent and the program that it starts, its children without a name, and the one with.
+    for role, expected in (("trainer", 0.5), ("worker", 1.0), ("generator", 1.0)):
         assert found.values("e", trial, f"{role}/value")[-1] == (1, expected)
 
 

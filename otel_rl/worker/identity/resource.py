@@ -54,6 +54,7 @@ class Identity:
         run_id: ``rl.run.id``.
         service_name: ``service.name``.
         extra: Further resource attributes, sorted by name.
+        has_default_role: True if nothing names the role.
     """
 
     experiment: str
@@ -65,25 +66,30 @@ class Identity:
     run_id: str
     service_name: str
     extra: tuple[tuple[str, AttributeValue], ...] = field(default=())
+    has_default_role: bool = field(default=False, compare=False)
 
     def without_place(self) -> "Identity":
         """Return a copy without index and count: a forked child is not its parent's rank."""
         return replace(self, index=None, count=None)
 
     def of_child(self, environ: Mapping[str, str], process_name: str) -> "Identity":
-        """Return that of a forked child which has not named itself.
+        """Return that of a forked child which has not named itself; a role given here is its own.
 
         Args:
             environ: The process's environment.
             process_name: From its launcher.
         """
-        role = worker_names(environ, process_name).role or default_role(environ, process_name)
+        role = self.role
+        if worker_names(environ).role is None:
+            inherited = default_role(environ, process_name) if self.has_default_role else role
+            role = named_place(process_name)[0] or inherited
         is_named = self.service_name != f"otel_rl.{self.role}"
         return replace(
             self,
             role=role,
             index=_named_index(process_name, role),
             service_name=self.service_name if is_named else f"otel_rl.{role}",
+            has_default_role=False,
         )
 
     def attributes(self) -> dict[str, AttributeValue]:
@@ -167,6 +173,7 @@ def identify(
         run_id=str(extra.pop(RL_RUN_ID, None) or _run_id_of_a_person(inherited) or default_id),
         service_name=str(extra.pop("service.name", None) or default_service),
         extra=tuple(sorted(extra.items())),
+        has_default_role=named.role is None,
     )
 
 
