@@ -107,7 +107,7 @@ def init(
     """Start reporting as a worker of an experiment. After it returns, nothing raises.
 
     Sets the global OpenTelemetry providers unless the program has set its own. A second call with
-    the same arguments does nothing; one after ``shutdown`` begins a run of its own, unless it names
+    the same arguments does nothing; one after ``finish`` begins a run of its own, unless it names
     the trial of another one.
 
     Args:

@@ -172,7 +172,7 @@ def test_two_inits_without_a_name_are_two_runs_of_the_launch(tmp_path: Path) -> 
 PLAIN = """
     import otel_rl
     otel_rl.init(experiment="e")
-    otel_rl.mlogger.log({"loss": 1.0}, step=1)
+    otel_rl.log({"loss": 1.0}, step=1)
 """
 
 
@@ -206,7 +206,7 @@ AGENT = """
         sys.exit(max(rank.wait() for rank in ranks))
     import otel_rl
     otel_rl.init(experiment="e")
-    otel_rl.mlogger.log({"rank": float(os.environ["RANK"])}, step=1, reduce="sum")
+    otel_rl.log({"rank": float(os.environ["RANK"])}, step=1, reduce="sum")
 """
 
 
@@ -233,7 +233,7 @@ CHILDREN = """
     import otel_rl
 
     def log(value):
-        otel_rl.mlogger.log({"value": value}, step=1)
+        otel_rl.log({"value": value}, step=1)
 
     def child(value):
         otel_rl.init()
@@ -256,7 +256,7 @@ CHILDREN = """
             process.start()
             process.join()
         subprocess.run([sys.executable, __file__, "child"], check=True)
-        otel_rl.shutdown()
+        otel_rl.finish()
 """
 
 
@@ -278,7 +278,7 @@ def test_children_of_a_parent_that_reports_nothing_share_a_run(tmp_path: Path) -
 
         def child(value):
             otel_rl.init(experiment="e")
-            otel_rl.mlogger.log({"value": value}, step=1)
+            otel_rl.log({"value": value}, step=1)
 
         if __name__ == "__main__":
             spawn = multiprocessing.get_context("spawn")
@@ -318,7 +318,7 @@ def test_init_and_the_drop_in_have_one_precedence(tmp_path: Path) -> None:
             import sys
             import otel_rl
             otel_rl.init(experiment=sys.argv[1], trial=sys.argv[1])
-            otel_rl.mlogger.log({"loss": 1.0}, step=1)
+            otel_rl.log({"loss": 1.0}, step=1)
         """,
         "drop-in": """
             import sys

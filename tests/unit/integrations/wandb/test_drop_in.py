@@ -86,7 +86,7 @@ def test_finish_waits_as_long_as_the_end_of_a_process(
     waited_s: list[float] = []
     monkeypatch.setenv("OTEL_RL_EXIT_TIMEOUT", "77")
     with monkeypatch.context() as patched:
-        patched.setattr(otel_rl, "shutdown", lambda *, timeout_s: waited_s.append(timeout_s))
+        patched.setattr(otel_rl, "finish", lambda *, timeout_s: waited_s.append(timeout_s))
         wandb.init()
         wandb.finish()
     assert waited_s == [77.0]
