@@ -45,7 +45,8 @@ def _start(name: str, code: str) -> int:
     trial = os.environ["OTEL_RL_TRIAL"]
     resource = os.environ["OTEL_RESOURCE_ATTRIBUTES"]
     os.environ["OTEL_RESOURCE_ATTRIBUTES"] = resource.replace(f"={trial}", f"={name}")
-    os.environ["OTEL_RL_TRIAL"] = name
+    # As if the names were typed: examples name runs of their own, too.
+    os.environ |= {"OTEL_RL_TRIAL": name, "OTEL_RL_TYPED": "experiment,trial"}
     if "exact_view" in code:
         # It brings a provider of its own, and is started as the page says such a program is.
         del os.environ["OTEL_PYTHON_METER_PROVIDER"]

@@ -62,6 +62,7 @@ def log_to_otel_rl(worker: int, address: str, _: object) -> None:
 
     otel_rl.init(
         experiment="bench",
+        trial="default",
         role="trainer",
         index=worker,
         count=WORKERS,

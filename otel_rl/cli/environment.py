@@ -10,7 +10,7 @@ from urllib.parse import quote
 from otel_rl.bridge.config import BridgeSettings
 from otel_rl.records import ExperimentKey, Signal
 from otel_rl.semconv import names
-from otel_rl.worker.identity.names import parse_resource_attributes
+from otel_rl.worker.identity.names import DEFAULT_TRIAL, parse_resource_attributes
 from otel_rl.worker.identity.sweep_trial import SWEEP
 from otel_rl.worker.settings import Protocol, exporters_beside_otlp, exporters_of
 
@@ -69,8 +69,8 @@ _REPLACED: Final = (
     "OTEL_METRICS_EXEMPLAR_FILTER",
 )
 
-# The other is of a sweep whose trial has started the command.
-_REMOVED: Final = (_METRICS_ENDPOINT, SWEEP)
+# The others are of a sweep, and of a worker, that have started the command.
+_REMOVED: Final = (_METRICS_ENDPOINT, SWEEP, DEFAULT_TRIAL)
 
 
 def wants_grpc(base: Mapping[str, str]) -> bool:

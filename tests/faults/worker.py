@@ -26,7 +26,11 @@ def main(experiment: str, role: str, index: int, first: int) -> None:
 
     threading.Thread(target=listen, daemon=True).start()
     otel_rl.init(
-        experiment=experiment, role=role, index=index, export_interval_s=_EXPORT_INTERVAL_S
+        experiment=experiment,
+        trial="default",
+        role=role,
+        index=index,
+        export_interval_s=_EXPORT_INTERVAL_S,
     )
     meter = metrics.get_meter("faults")
     done = meter.create_counter("count.done")

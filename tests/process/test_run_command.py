@@ -773,7 +773,7 @@ def test_nothing_of_the_callers_environment_is_needed(tmp_path: Path) -> None:
     )  # fmt: skip
     assert done.status == 0, done.err
     (row,) = reported_rows(tmp_path, "e")
-    assert (row.step, row.reported) == (3, {"worker/loss": 1.0})
+    assert (row.step, row.reported) == (3, {"trainer/loss": 1.0})
     assert math.isclose(row.time_ns / 1e9, path.stat().st_mtime, abs_tol=60)
 
 
@@ -817,9 +817,9 @@ def test_the_command_that_is_told_writes_what_is_left_where_the_run_was_to_be(
         bridge.stderr.read()
     assert bridge.wait(TIMEOUT_S) == 0
     losses = [
-        (row["step"], row["workers/worker/0/loss"])
+        (row["step"], row["workers/trainer/0/loss"])
         for row in wandb_run(tmp_path, "e").history
-        if "workers/worker/0/loss" in row
+        if "workers/trainer/0/loss" in row
     ]
     assert losses == [(3, 1.0)]
 

@@ -70,7 +70,7 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         help="name of this run (default: the time); the same name resumes its run",
     )
     parser.add_argument(
-        "--role", metavar="NAME", help="role of processes without one (default: worker)"
+        "--role", metavar="NAME", help="role of processes without one (default: trainer)"
     )
     parser.add_argument(
         "--grpc",
