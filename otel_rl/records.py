@@ -8,9 +8,10 @@ All times are nanoseconds since the Unix epoch by the sender's clock, unless nam
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from itertools import count
 from typing import Final, NamedTuple, NewType
 
 from otel_rl.semconv.names import LOG_IOSTREAM
@@ -72,6 +73,9 @@ _UNEXPLAINED: Final = _SIGNALS | {None}
 _FOLLOWS_NS: Final = 3_600_000_000_000
 """Time after an error in which its peers fail: a collective's timeout may be half an hour."""
 
+_MAX_NAME: Final = 128
+"""Characters of a trial's name, as for a worker that names it."""
+
 PART: Final = 1_000
 """Approximate number of points, samples or spans that are made into rows at a time."""
 
@@ -97,6 +101,13 @@ class ExperimentKey(NamedTuple):
     def title(self) -> str:
         """Name of the run in a tracker: the experiment alone if the trial is the default."""
         return self.experiment if self.trial == "default" else str(self)
+
+    def numbered(self) -> "Iterator[ExperimentKey]":
+        """Yield this run, and then runs with a number behind the trial's name, without an end."""
+        yield self
+        for number in count(2):
+            end = f"-{number}"
+            yield ExperimentKey(self.experiment, f"{self.trial[: _MAX_NAME - len(end)]}{end}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -493,6 +504,10 @@ class Announcement:
         job_type: Of the run, in the tracker.
         provenance: Of the process.
         defaults: Hyper-parameters that hold where no announcement has the key in its config.
+        project: Of the tracker; the first one named counts, as for the next two.
+        entity: Account or team of the tracker.
+        mode: ``online``, ``offline`` or another word.
+        name: Of the run, in the tracker.
     """
 
     time_ns: int
@@ -504,6 +519,10 @@ class Announcement:
     job_type: str | None = None
     provenance: Provenance | None = None
     defaults: Mapping[str, Value] = field(default_factory=dict)
+    project: str | None = None
+    entity: str | None = None
+    mode: str | None = None
+    name: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -746,6 +765,10 @@ class Description:
         hosts: Machines of the run, each with the roles of its workers.
         failures: The last failures of its workers, in order.
         attempts: The last of those after the first, in order.
+        project: Of the tracker, as the program names it; empty if it does not.
+        entity: The same for the account or team.
+        mode: The same for ``online`` or ``offline``.
+        name: Of the run in the tracker, as the program names it; empty if it does not.
     """
 
     config: Mapping[str, Value] = field(default_factory=dict)
@@ -759,6 +782,10 @@ class Description:
     hosts: Mapping[str, Sequence[str]] = field(default_factory=dict)
     failures: Sequence[WorkerFailure] = ()
     attempts: Sequence[Attempt] = ()
+    project: str = ""
+    entity: str = ""
+    mode: str = ""
+    name: str = ""
 
     def attempt_below(self, row: int) -> int:
         """Return the newest attempt that has a row below this number."""

@@ -26,6 +26,7 @@ from otel_rl.bridge.ingest.security.tls import load_tls
 from otel_rl.bridge.ingest.security.tokens import Tokens
 from otel_rl.bridge.ingest.unstored_batches import UnstoredBatches
 from otel_rl.bridge.journal.presence import JournalPresence
+from otel_rl.bridge.journal.run_homes import Beside, RunNaming
 from otel_rl.bridge.page import Page
 from otel_rl.bridge.queue_gauges import queue_gauges
 from otel_rl.bridge.row_thread import RowThread, stop_timeout_s
@@ -76,6 +77,8 @@ class Bridge:
         opened: Called with each run and its URL or path at the tracker, once that is known; from a
             thread of the bridge.
         page: What is served beside OTLP over HTTP.
+        is_one_launch: Whether it is for a single launch of a program.
+        beside: Journals beside this one, each of which has other runs; None where that is settled.
 
     Attributes:
         settings: As given.
@@ -95,6 +98,8 @@ class Bridge:
         clock_ns: Callable[[], int] = time.time_ns,
         opened: Callable[[ExperimentKey, str], None] = lambda *_: None,
         page: Page | None = None,
+        is_one_launch: bool = False,
+        beside: Beside | None = None,
     ) -> None:
         self.settings = settings
         self.counters = Counters()
@@ -102,6 +107,8 @@ class Bridge:
         self._page = page
         self._clock_ns = clock_ns
         self._opened = opened
+        self._is_one_launch = is_one_launch
+        self._beside = beside
         self._shares = TokenShares(settings.auth)
         self._stores = Stores(
             settings,
@@ -312,6 +319,7 @@ class Bridge:
             dropped=self._overflow.add,
             tenant=lambda key: self._experiments.owner_of(key),
             archive_room=None if self._archive is None else self._archive.has_room,
+            is_one_launch=self._is_one_launch,
             commit_every_s=_COMMIT_EVERY_S,
         )
         self._durable = DurableBatches(
@@ -336,6 +344,17 @@ class Bridge:
             overflow=self._overflow,
             problem=lambda: self.problem,
             shares=self._shares,
+            name=self._naming(),
+        )
+
+    def _naming(self) -> RunNaming | None:
+        if self._beside is None:
+            return None
+        spool = self._stores.spool
+        return RunNaming(
+            self._beside,
+            begin=lambda key: spool.begin(key, self._clock_ns()),
+            has_runs=spool.has_runs,
         )
 
     def _make_threads(self) -> None:

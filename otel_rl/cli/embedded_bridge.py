@@ -1,56 +1,107 @@
 """Bridge inside a command."""
 
 import importlib.util
+import logging
 import os
+import shutil
 from pathlib import Path
+from typing import Final
 
 from otel_rl.bridge.bridge import Bridge
-from otel_rl.bridge.config import BridgeSettings
+from otel_rl.bridge.config import BridgeSettings, TrackerSettings
 from otel_rl.bridge.delivery.trackers import backend
-from otel_rl.bridge.delivery.wandb.account import Account, WandbSettings, find_account
+from otel_rl.bridge.delivery.wandb.account import (
+    Account,
+    WandbSettings,
+    find_account,
+    is_disabled,
+)
+from otel_rl.bridge.journal.run_homes import Beside, home_of
 from otel_rl.bridge.journal.sqlite_files import DATA_DIRECTORY
 from otel_rl.bridge.page import Page
+from otel_rl.cli.run_names import RunNames
 from otel_rl.cli.standard_streams import say
-from otel_rl.errors import ConfigError
+from otel_rl.errors import ConfigError, JournalLocked, OtelRLError
 from otel_rl.records import ExperimentKey
 from otel_rl.run_id import run_id
 
-__all__ = ["embedded", "embedded_defaults", "page_link", "started", "wandb_account"]
+__all__ = [
+    "W_AND_B_IS_OFF",
+    "Embedded",
+    "embedded_defaults",
+    "page_link",
+    "started",
+    "wandb_account",
+    "without_disabled",
+]
+
+W_AND_B_IS_OFF: Final = "W&B is disabled (WANDB_MODE): it gets no run"
+
+_log = logging.getLogger(__name__)
 
 
-def embedded_defaults(key: ExperimentKey) -> dict[str, object]:
+def embedded_defaults(names: RunNames) -> dict[str, object]:
     """Return the defaults of an embedded bridge.
 
-    Free loopback ports, so that many fit on one machine, and a journal for each run, so that runs
-    do not wait for each other.
+    Free loopback ports, so that many fit on one machine, and a journal for each run or launch, so
+    that they do not wait for each other.
     """
     return {
         "http": {"host": "127.0.0.1", "port": 0},
         "grpc": {"host": "127.0.0.1", "port": 0},
-        "data": Path(DATA_DIRECTORY) / run_id(key.experiment, key.trial),
+        "data": Path(DATA_DIRECTORY) / names.directory,
     }
 
 
-def started(settings: BridgeSettings, key: ExperimentKey | None = None) -> Bridge:
+def without_disabled(settings: BridgeSettings) -> BridgeSettings | None:
+    """Return the settings without the tracker wandb where it is disabled; None if none is left."""
+    tracker = settings.tracker
+    names = tracker.trackers
+    mode = tracker.options_of("wandb").get("mode", "auto")
+    if "wandb" not in names or not is_disabled(mode, os.environ):
+        return settings
+    others = [name for name in names if name != "wandb"]
+    if not others:
+        return None
+    options = {
+        f"{name}.{option}": value
+        for name in others
+        for option, value in tracker.options_of(name).items()
+    }
+    update = {"name": ",".join(others), "options": options}
+    return settings.model_copy(update={"tracker": tracker.model_copy(update=update)})
+
+
+def started(
+    settings: BridgeSettings,
+    *,
+    is_one_launch: bool = False,
+    told: ExperimentKey | None = None,
+    beside: Beside | None = None,
+) -> Bridge:
     """Start a bridge.
 
     Args:
         settings: Its settings.
-        key: The expected run, whose page the command names; None for a bridge of any runs.
+        is_one_launch: See ``Bridge``; it names the page of each run as it is opened.
+        told: A run whose page was named before.
+        beside: See ``Bridge``.
 
     Raises:
         ConfigError: A setting is wrong.
         JournalLocked: Another process writes the same run.
     """
-    named = {key}
+    named = {told}
 
     def opened(run: ExperimentKey, location: str) -> None:
         say(f"run {run}: {location}")
-        if key is not None and run not in named and (link := page_link(bridge, run)):
+        if is_one_launch and run not in named and (link := page_link(bridge, run)):
             named.add(run)
             say(f"page of run {run}: {link}")
 
-    bridge = Bridge(settings, opened=opened, page=_page(settings))
+    bridge = Bridge(
+        settings, opened=opened, page=_page(settings), is_one_launch=is_one_launch, beside=beside
+    )
     bridge.start()
     for name in settings.tracker.trackers:
         if lacks := backend(name).lacks:
@@ -67,24 +118,106 @@ def _page(settings: BridgeSettings) -> Page | None:
     return BridgePage(settings)
 
 
-def page_link(bridge: Bridge, key: ExperimentKey) -> str:
-    """Return the link to the page of a run; empty if the bridge serves none."""
+def page_link(bridge: Bridge, key: ExperimentKey | None = None) -> str:
+    """Return the link to the page of a run, or of all runs; empty if the bridge serves none."""
     if not bridge.has_page:
         return ""
-    return f"http://{bridge.http}/#/run/{run_id(key.experiment, key.trial)}/overview"
+    root = f"http://{bridge.http}/"
+    return root if key is None else f"{root}#/run/{run_id(*key)}/overview"
 
 
-def embedded(settings: BridgeSettings, key: ExperimentKey) -> Bridge:
-    """Start a bridge inside a command; the tracker's files are where its users expect them.
+class Embedded:
+    """Bridge inside a command; the tracker's files are where its users expect them. One thread.
+
+    A run that another process writes gets the next free name, at the start and later.
 
     Args:
         settings: Its settings.
-        key: See ``started``.
+        names: Of the run that is expected.
+
+    Attributes:
+        bridge: The bridge; another one after ``look`` has moved it.
+        names: Of the run that is expected, with the next free one of its trial.
 
     Raises:
         ConfigError: A setting is wrong, or the bridge would not listen on HTTP.
-        JournalLocked: Another process writes the same run.
+        JournalLocked: Another process uses the journal that the user has named.
     """
+
+    def __init__(self, settings: BridgeSettings, names: RunNames) -> None:
+        _check(settings)
+        # Written by a thread of the bridge.
+        self._goes_to: Path | None = None
+        self.names = names
+        tracker = _tracker_of_a_program(settings.tracker, names)
+        settings = settings.model_copy(update={"tracker": tracker})
+        if settings.data == Path(DATA_DIRECTORY) / names.directory:
+            self.bridge = self._start_in_own_directory(settings, names)
+        else:
+            self.bridge = self._start(settings)
+
+    def look(self) -> None:
+        """Move the bridge to the journal of a run that goes on, if it has heard of one."""
+        home, self._goes_to = self._goes_to, None
+        if home is None:
+            return
+        left = self.bridge
+        left.stop()
+        http, grpc = left.settings.http, left.settings.grpc
+        ports = {
+            "http": http.model_copy(update={"port": _port(left.addresses.http)}),
+            "grpc": grpc.model_copy(update={"port": _port(left.addresses.grpc)}),
+        }
+        settings = left.settings.model_copy(update=ports)
+        try:
+            self.bridge = self._start(settings.model_copy(update={"data": home}))
+        except OtelRLError as exc:  # e.g. another launch was faster: the run gets another name
+            _log.info("The run does not continue in %s: %s", home, exc)
+            self.bridge = self._start(settings, may_move=False)
+            return
+        say(f"the run goes on in {home}")
+        shutil.rmtree(left.settings.data, ignore_errors=True)  # it has no run
+
+    def _start_in_own_directory(self, settings: BridgeSettings, names: RunNames) -> Bridge:
+        for free in names.alternatives():
+            directory = settings.data.parent / free.directory
+            if free.of("trial"):
+                directory = home_of(free.key, settings.data.parent) or directory
+            if directory == settings.data.parent:  # that of a bridge for any runs
+                continue
+            self.names = free
+            try:
+                bridge = self._start(settings.model_copy(update={"data": directory}))
+            except JournalLocked:
+                continue
+            if free != names:
+                say(f"{names.key} is in use by another process: this run is {free.key}")
+            return bridge
+        raise AssertionError  # numbers do not end
+
+    def _start(self, settings: BridgeSettings, *, may_move: bool = True) -> Bridge:
+        own, root = settings.data, settings.data.parent
+        beside = Beside(root, own, self._go_to if may_move else None, _renamed)
+        return started(
+            settings,
+            is_one_launch=True,
+            told=self.names.key if self.names.are_certain else None,
+            beside=beside if root == Path(DATA_DIRECTORY) else None,
+        )
+
+    def _go_to(self, home: Path) -> None:
+        self._goes_to = home
+
+
+def _renamed(key: ExperimentKey, name: ExperimentKey) -> None:
+    say(f"{key} is in another journal: this run is {name}")
+
+
+def _port(address: str | None) -> int:
+    return int((address or ":0").rpartition(":")[2])
+
+
+def _check(settings: BridgeSettings) -> None:
     if not settings.http.enabled:
         raise ConfigError(
             "http.enabled: an embedded bridge listens on HTTP (got false).",
@@ -101,12 +234,23 @@ def embedded(settings: BridgeSettings, key: ExperimentKey) -> Bridge:
             f"tls.cert: an embedded bridge is on loopback, without TLS (got {settings.tls.cert}).",
             hint="Remove the setting, or start `otel-rl bridge`.",
         )
-    homes = (backend(name).home(os.environ) for name in settings.tracker.trackers)
+
+
+def _tracker_of_a_program(tracker: TrackerSettings, names: RunNames) -> TrackerSettings:
+    """Return the tracker's settings where the runs of one program are written."""
+    options: dict[str, str] = {}
+    for name in tracker.trackers:
+        taken = backend(name).of_the_program
+        options |= {f"{name}.{option}": f"{{{option}}}" for option in taken}
+    options |= tracker.options
+    if "name" in names.typed and "wandb" in tracker.trackers:
+        options["wandb.name"] = names.typed["name"]
+    update: dict[str, object] = {"options": options}
+    homes = (backend(name).home(os.environ) for name in tracker.trackers)
     home = next((home for home in homes if home is not None), None)
-    if home is not None and settings.tracker.directory is None:
-        tracker = settings.tracker.model_copy(update={"directory": home})
-        settings = settings.model_copy(update={"tracker": tracker})
-    return started(settings, key)
+    if home is not None and tracker.directory is None:
+        update["directory"] = home
+    return tracker.model_copy(update=update)
 
 
 def wandb_account(settings: BridgeSettings, key: ExperimentKey | None = None) -> Account | None:

@@ -8,9 +8,16 @@ from typing import Final
 from urllib.parse import quote
 
 from otel_rl.bridge.config import BridgeSettings
-from otel_rl.records import ExperimentKey, Signal
-from otel_rl.semconv import names
-from otel_rl.worker.identity.names import DEFAULT_TRIAL, parse_resource_attributes
+from otel_rl.cli.run_names import NAMES, RunNames, variable_of
+from otel_rl.records import Signal
+from otel_rl.semconv import names as semconv
+from otel_rl.worker.identity.names import (
+    DEFAULT_EXPERIMENT,
+    DEFAULT_TRIAL,
+    LAUNCH,
+    TYPED,
+    parse_resource_attributes,
+)
 from otel_rl.worker.identity.sweep_trial import SWEEP
 from otel_rl.worker.settings import Protocol, exporters_beside_otlp, exporters_of
 
@@ -36,10 +43,13 @@ VARIABLES: Final = frozenset(
         "HOST",
         "HOST_INTERVAL",
         "INDEX",
+        "LAUNCH",
         "LOG_LEVEL",
         "MFU_DEVICES",
         "MODEL_FLOPS_PER_TOKEN",
+        "NAME",
         "PEAK_FLOPS_PER_S",
+        "PROJECT",
         "PROVENANCE",
         "ROLE",
         "STACK_AFTER",
@@ -82,32 +92,33 @@ def reporting_environment(
     base: Mapping[str, str],
     *,
     http: str,
-    key: ExperimentKey,
-    role: str | None = None,
+    names: RunNames,
     grpc: str | None = None,
     prefers_grpc: bool = False,
 ) -> dict[str, str]:
-    """Add the variables that make OpenTelemetry report for ``key`` to a bridge.
+    """Add the variables that make OpenTelemetry report for a run to a bridge.
 
     Traces and logs with an endpoint of their own keep it, such as a Jaeger for spans.
 
     Args:
         base: The environment to start from; its own resource attributes are kept.
         http: ``HOST:PORT`` of the bridge's OTLP/HTTP.
-        key: Experiment and trial.
-        role: Default role of the processes.
+        names: Of the run. Other SDKs read their values only, whoever gave them.
         grpc: ``HOST:PORT`` of the bridge's OTLP/gRPC; None where it does not listen.
         prefers_grpc: Use gRPC for every signal. Otherwise as in ``base``, for all or for one
             signal.
     """
-    environment = {name: value for name, value in base.items() if name not in _REMOVED}
+    of_run = {*map(variable_of, NAMES), TYPED}
+    environment = {
+        name: value for name, value in base.items() if name not in _REMOVED and name not in of_run
+    }
     resource = {
         **parse_resource_attributes(base.get("OTEL_RESOURCE_ATTRIBUTES", "")),
-        names.RL_EXPERIMENT_NAME: key.experiment,
-        names.RL_TRIAL_NAME: key.trial,
+        semconv.RL_EXPERIMENT_NAME: names.key.experiment,
+        semconv.RL_TRIAL_NAME: names.key.trial,
     }
-    if role is not None:
-        resource[names.RL_WORKER_ROLE] = role  # which a stock SDK reads, too
+    if "role" in names.typed:
+        resource[semconv.RL_WORKER_ROLE] = names.typed["role"]  # which a stock SDK reads, too
     common = Protocol.GRPC if grpc and (prefers_grpc or wants_grpc(base)) else Protocol.HTTP
     environment |= {
         _ENDPOINT: f"http://{grpc if common is Protocol.GRPC else http}",
@@ -124,11 +135,12 @@ def reporting_environment(
         # A stock SDK set up by the program exports as often as ours, not once a minute.
         "OTEL_METRIC_EXPORT_INTERVAL": base.get("OTEL_METRIC_EXPORT_INTERVAL", "1000"),
         "OTEL_METRICS_EXEMPLAR_FILTER": "always_on",
-        "OTEL_RL_EXPERIMENT": key.experiment,
-        "OTEL_RL_TRIAL": key.trial,
+        **{variable_of(name): text for name, text in {**names.known, **names.typed}.items()},
+        LAUNCH: names.launch,
+        DEFAULT_EXPERIMENT: names.default_experiment,
     }
-    if role is not None:
-        environment["OTEL_RL_ROLE"] = role
+    if names.typed:
+        environment[TYPED] = ",".join(name for name in NAMES if name in names.typed)
     _point_signals(environment, base, common, http=http, grpc=grpc, prefers_grpc=prefers_grpc)
     return environment
 
@@ -239,7 +251,7 @@ def _notes_on_file(variable: str, path: str) -> Iterator[str]:
     missing: list[str] = []
     if not _substitutes(text, _ENDPOINT):
         missing.append("endpoint: ${OTEL_EXPORTER_OTLP_ENDPOINT}/v1/metrics to its otlp_http")
-    names_experiment = names.RL_EXPERIMENT_NAME in text
+    names_experiment = semconv.RL_EXPERIMENT_NAME in text
     if not (names_experiment or _substitutes(text, "OTEL_RESOURCE_ATTRIBUTES")):
         missing.append("attributes_list: ${OTEL_RESOURCE_ATTRIBUTES} to its resource")
     if missing:

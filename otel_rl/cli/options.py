@@ -1,22 +1,17 @@
 """Options shared by several commands, and their mapping to the bridge's settings."""
 
 import argparse
-import os
-import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from otel_rl.bridge.config import BridgeSettings, load_settings
 from otel_rl.bridge.delivery.selection.key_selection import KeyNames
-from otel_rl.records import ExperimentKey
 from otel_rl.semconv.spec import Tier
-from otel_rl.worker.identity.names import checked_name
 
 __all__ = [
     "add_bridge_options",
     "add_journal_options",
     "add_listen_options",
-    "experiment_key",
     "host_and_port",
     "listen_settings",
     "settings_of",
@@ -158,32 +153,6 @@ def _qualified(option: str, takers: Sequence[str], trackers: Sequence[str]) -> S
     if len(trackers) < 2:
         return [option]
     return [f"{tracker}.{option}" for tracker in trackers if tracker in takers]
-
-
-def experiment_key(arguments: argparse.Namespace, *, default_experiment: str) -> ExperimentKey:
-    """Return the run named by the command line, else by the environment.
-
-    Without a name the trial is the time, so that each command makes a run of its own. Resuming a
-    run must be requested by name: another machine or directory lacks its journal.
-
-    Args:
-        arguments: With ``experiment`` and ``trial``.
-        default_experiment: Default name.
-
-    Raises:
-        ConfigError: A name cannot be used.
-    """
-
-    def name(option: str, given: str | None, variable: str, default: str) -> str:
-        # An empty option is a mistake in a script; an empty variable counts as unset.
-        if given is not None:
-            return checked_name(option, given)
-        return checked_name(variable, os.environ.get(variable) or default)
-
-    return ExperimentKey(
-        name("--experiment", arguments.experiment, "OTEL_RL_EXPERIMENT", default_experiment),
-        name("--trial", arguments.trial, "OTEL_RL_TRIAL", time.strftime("%Y%m%d-%H%M%S")),
-    )
 
 
 def host_and_port(text: str) -> dict[str, object]:

@@ -36,7 +36,9 @@ class RunInfo:
         key: Experiment and trial.
         run_id: Stable digest of ``key``, safe in paths and URLs: ``[a-z2-7]{16}``.
         directory: Where the tracker may keep files. Exists.
-        attributes: Settings of the tracker from the bridge's configuration, e.g. ``project``.
+        attributes: Settings of the tracker from the bridge's configuration, e.g. ``project``, with
+            what the program of the run names for ``{project}``, ``{entity}`` and ``{mode}``, if it
+            does.
         scratch: Directory of the writer's log and lock; ``directory`` if not given.
         journal: Identity of the journal of the rows. The tracker stores it with the run, and
             refuses a run with rows of another one. Empty for no comparison.
@@ -181,6 +183,8 @@ class TrackerKind:
         lacks: What it cannot hold, as a list; said once when a bridge starts.
         shares_process: Whether its runs may share a writer process, in a thread each: it keeps no
             global state, and waits without holding Python's lock.
+        of_the_program: Options that a program may fill, which are ``{OPTION}`` unless they are set,
+            where the bridge is inside a command: of ``project``, ``entity`` and ``mode``.
     """
 
     name: str
@@ -194,3 +198,4 @@ class TrackerKind:
     home: Callable[[Mapping[str, str]], Path | None] = lambda _: None
     lacks: str = ""
     shares_process: bool = False
+    of_the_program: Sequence[str] = ()

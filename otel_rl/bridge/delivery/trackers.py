@@ -89,6 +89,7 @@ BACKENDS: Mapping[str, TrackerKind] = {
         _environment_of_wandb,
         _patience_with_wandb,
         home=lambda environ: Path(environ.get("WANDB_DIR") or "."),
+        of_the_program=("project", "entity", "mode"),
     ),
     "jsonl": TrackerKind(
         "jsonl",

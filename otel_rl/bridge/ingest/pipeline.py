@@ -73,6 +73,7 @@ class IngestPipeline:
         overflow: Points that were dropped after their request was answered.
         problem: Returns why the bridge accepts nothing until an operator acts; empty if it does.
         shares: Share of each token of the bounds.
+        name: Returns the run that a sender's run is here; None where each is the sender's.
     """
 
     def __init__(
@@ -89,8 +90,10 @@ class IngestPipeline:
         overflow: Overflow | None = None,
         problem: Callable[[], str] = str,
         shares: TokenShares | None = None,
+        name: Callable[[ExperimentKey], ExperimentKey] | None = None,
     ) -> None:
         self.problem = problem
+        self._name = name
         self.limits = limits
         self.accept_together, self.answered = accept_together, answered
         self._accept = accept
@@ -200,8 +203,10 @@ class IngestPipeline:
                 if is_binary and admitted.batches:
                     self._known.learn(payload, now_ns)
             if admitted.batches:
+                senders = [batch.experiment for batch in admitted.batches]
+                admitted = self._named(admitted)
                 self._accept(admitted.batches)
-                newcomers.keep(batch.experiment for batch in admitted.batches)
+                newcomers.keep([*senders, *(batch.experiment for batch in admitted.batches)])
         return self._counted(signal, admitted)
 
     def known(self, payload: bytes, grant: Grant | None = None) -> Validated | None:
@@ -215,7 +220,9 @@ class IngestPipeline:
             The outcome for ``known_was_kept``, once ``accept_together`` has kept its batches. None
             if the request is not certainly such a one: then ``take`` decides.
         """
-        return self._known.validate(payload, self._clock_ns(), partial(self._problem, grant))
+        problem = partial(self._problem, grant)
+        found = self._known.validate(payload, self._clock_ns(), problem)
+        return None if found is None else self._named(found)
 
     def sent(self, payload: bytes) -> SentShape | None:
         """Return what the next request may have in common with one of ``known``, if anything."""
@@ -224,7 +231,25 @@ class IngestPipeline:
     def known_next(self, sent: SentShape, payload: bytes, grant: Grant | None) -> Validated | None:
         """Do the same as ``known``, for a request like one sent before; None if it is not."""
         problem = partial(self._problem, grant)
-        return self._known.validate_next(sent, payload, self._clock_ns(), problem)
+        found = self._known.validate_next(sent, payload, self._clock_ns(), problem)
+        return None if found is None else self._named(found)
+
+    def _named(self, validated: Validated) -> Validated:
+        """Return the outcome under the names of this bridge's runs."""
+        name = self._name
+        if name is None:
+            return validated
+        names = {one.experiment: name(one.experiment) for one in validated.batches}
+        if all(sent == own for sent, own in names.items()):
+            return validated
+        return replace(
+            validated,
+            batches=[replace(one, experiment=names[one.experiment]) for one in validated.batches],
+            refused_of_runs={
+                (None if run is None else names.get(run, run), reason): n
+                for (run, reason), n in validated.refused_of_runs.items()
+            },
+        )
 
     def _problem(self, grant: Grant | None, key: ExperimentKey) -> Problem:
         forbidden = None if grant is None else grant.problem(key)

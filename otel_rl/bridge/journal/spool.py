@@ -125,6 +125,15 @@ class Spool:
 
         return insert
 
+    def begin(self, key: ExperimentKey, now_ns: int) -> None:
+        """Keep that there is this run, before its first batch."""
+        self._journal.write(lambda connection: _begin(connection, key, now_ns))
+
+    def has_runs(self) -> bool:
+        """Return whether there is any run."""
+        with self._journal.read() as connection:
+            return connection.execute("SELECT 1 FROM runs LIMIT 1").fetchone() is not None
+
     def waiting(self) -> Sequence[ExperimentKey]:
         """The experiments that have batches, in the order in which they were first heard of."""
         with self._journal.read() as connection:
@@ -244,15 +253,7 @@ class Spool:
             (run,),
         ).fetchone()
         if known is None:
-            connection.execute(
-                # One that was removed goes on where it was.
-                "INSERT INTO runs"
-                " (run_id, experiment, trial, changed_ns, next_row, pruned_row, lost_ns)"
-                " SELECT ?, ?, ?, ?, COALESCE(MAX(next_row), 0), COALESCE(MAX(next_row), 0),"
-                " COALESCE(MAX(lost_ns), 0) FROM deleted WHERE run_id = ?"
-                " ON CONFLICT DO NOTHING",
-                (run, key.experiment, key.trial, batches[0].received_ns, run),
-            )
+            _begin(connection, key, batches[0].received_ns)
         waiting, rows = known or (0, 0)
         # A batch that is larger than the share is taken when nothing else waits, or it never fits.
         is_alone = not waiting and len(batches) == 1
@@ -282,6 +283,19 @@ class Spool:
                 for batch in batches
             ],
         )
+
+
+def _begin(connection: Connection, key: ExperimentKey, now_ns: int) -> None:
+    run = run_id(key.experiment, key.trial)
+    connection.execute(
+        # One that was removed goes on where it was.
+        "INSERT INTO runs"
+        " (run_id, experiment, trial, changed_ns, next_row, pruned_row, lost_ns)"
+        " SELECT ?, ?, ?, ?, COALESCE(MAX(next_row), 0), COALESCE(MAX(next_row), 0),"
+        " COALESCE(MAX(lost_ns), 0) FROM deleted WHERE run_id = ?"
+        " ON CONFLICT DO NOTHING",
+        (run, key.experiment, key.trial, now_ns, run),
+    )
 
 
 def _first_unread(connection: Connection, run: str, but: Collection[Offset]) -> int | None:

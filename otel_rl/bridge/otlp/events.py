@@ -128,6 +128,10 @@ def _announcement(event: str, attributes: Mapping[str, Value], time_ns: int) -> 
         _text(attributes.get(names.RL_EXPERIMENT_GROUP)),
         _text(attributes.get(names.RL_EXPERIMENT_JOB_TYPE)),
         defaults=_mapping(attributes.get(names.RL_EXPERIMENT_CONFIG_DEFAULTS)),
+        project=_text(attributes.get(names.RL_EXPERIMENT_PROJECT)),
+        entity=_text(attributes.get(names.RL_EXPERIMENT_ENTITY)),
+        mode=_text(attributes.get(names.RL_EXPERIMENT_MODE)),
+        name=_text(attributes.get(names.RL_EXPERIMENT_DISPLAY_NAME)),
     )
 
 

@@ -287,6 +287,7 @@ def load_run(
     epoch: int,
     now_ns: int,
     archive_room: Callable[[], bool] | None = None,
+    is_one_launch: bool = False,
 ) -> LoadedRun:
     """Resume a run from the run store; damaged or refused state is counted and left out.
 
@@ -299,6 +300,7 @@ def load_run(
         epoch: The ownership epoch, from before ``saved`` was read.
         now_ns: The bridge's clock.
         archive_room: See ``LoadedRun``; None without an archive.
+        is_one_launch: See ``RunState``.
     """
     if saved.fault is not None:
         counters.add(Counter.STATES_LOST, reason=saved.fault, run=key)
@@ -308,6 +310,7 @@ def load_run(
         lost = f"open steps are lost, and {_UNRECOGNISED}"
         with _counting_refusals(counters, key, what, lost), wire.refusing():
             aligner, metadata, cut = _restored(saved.state, settings)
+    aligner.state.is_one_launch = is_one_launch
     aligner.row_maker.begin_at(saved.next_row)
     aligner.go_on(now_ns)
     for body in saved.seen:

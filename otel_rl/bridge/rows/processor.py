@@ -86,6 +86,7 @@ class RowProcessor:
         tenant: Returns the name of a run's tenant.
         archive_room: Tells whether the journal has room for values that wait for the archive; None
             without an archive.
+        is_one_launch: Whether all workers are of one launch.
         commit_every_s: Longest time for which batches without a row stay uncommitted.
         clock_s: Monotonic clock, in seconds, by which turns and rounds end.
         slice_s: Most seconds of a turn.
@@ -112,6 +113,7 @@ class RowProcessor:
         dropped: Callable[[ExperimentKey, Mapping[str, DroppedPoints]], None] = lambda *_: None,
         tenant: Callable[[ExperimentKey], str] = lambda _: "",
         archive_room: Callable[[], bool] | None = None,
+        is_one_launch: bool = False,
         commit_every_s: float = 0.0,
         clock_s: Callable[[], float] = time.monotonic,
         slice_s: float = _SLICE_S,
@@ -129,6 +131,7 @@ class RowProcessor:
                 epoch=epoch,
                 now_ns=now_ns,
                 archive_room=archive_room,
+                is_one_launch=is_one_launch,
             )
 
         self._slices = Slices(slice_s, slice_parts, clock_s)

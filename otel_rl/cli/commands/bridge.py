@@ -9,7 +9,7 @@ from otel_rl.bridge.bridge import Bridge
 from otel_rl.bridge.config import BridgeSettings
 from otel_rl.bridge.ingest.security.exposure import listens_on_loopback
 from otel_rl.cli.bridge_end import finish
-from otel_rl.cli.embedded_bridge import started
+from otel_rl.cli.embedded_bridge import W_AND_B_IS_OFF, started, without_disabled
 from otel_rl.cli.options import (
     add_bridge_options,
     add_listen_options,
@@ -38,7 +38,7 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
 
 
 def _command(arguments: argparse.Namespace) -> int:
-    settings = settings_of(arguments, overrides=listen_settings(arguments))
+    settings = _enabled(settings_of(arguments, overrides=listen_settings(arguments)))
     _raise_file_limit(settings)
     # Before the bridge starts, so that a signal during its start ends it in order.
     signals = _Signals(signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -63,6 +63,18 @@ def _reload(bridge: Bridge) -> None:
         say(f"SIGHUP: tokens and certificates stay as they were. {exc}")
     else:
         say("SIGHUP: the files of tokens and certificates are read again; no other setting is")
+
+
+def _enabled(settings: BridgeSettings) -> BridgeSettings:
+    enabled = without_disabled(settings)
+    if enabled is None:
+        raise ConfigError(
+            "W&B is disabled (WANDB_MODE), and is the only tracker: no run would be written.",
+            hint="Name another tracker, e.g. --tracker jsonl, or unset WANDB_MODE.",
+        )
+    if enabled is not settings:
+        say(W_AND_B_IS_OFF)
+    return enabled
 
 
 def _shows_runs(settings: BridgeSettings) -> bool:

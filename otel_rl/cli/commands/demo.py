@@ -10,9 +10,10 @@ from pydantic import ValidationError
 
 from otel_rl.bridge.config import BridgeSettings
 from otel_rl.cli.bridge_end import finish, has_lost
-from otel_rl.cli.embedded_bridge import embedded, embedded_defaults, page_link
+from otel_rl.cli.embedded_bridge import Embedded, embedded_defaults, page_link
 from otel_rl.cli.environment import reporting_environment
-from otel_rl.cli.options import add_bridge_options, experiment_key, settings_of
+from otel_rl.cli.options import add_bridge_options, settings_of
+from otel_rl.cli.run_names import RunNames, run_names
 from otel_rl.cli.standard_streams import say
 from otel_rl.errors import ConfigError, MissingExtra
 from otel_rl.records import ExperimentKey
@@ -74,24 +75,25 @@ def _command(arguments: argparse.Namespace) -> int:
         raise MissingExtra("`otel-rl demo`", "numpy", "demo")
     if "help" in (arguments.faults or ()):
         return _list_faults()
-    key = experiment_key(arguments, default_experiment="grpo-demo")
-    settings = _demo_settings(arguments, key)
+    names = run_names(arguments, os.environ, default_experiment="grpo-demo").settled()
+    settings = _demo_settings(arguments, names.key)
     colocated = arguments.colocated
     if colocated and arguments.faults:
         raise ConfigError(
             "--colocated: has no processes for --fault.", hint="Leave one of them out."
         )
     if arguments.endpoint:
-        return _train(settings, key, arguments.endpoint, colocated=colocated)
-    bridge = embedded(settings_of(arguments, defaults=embedded_defaults(key)), key)
+        return _train(settings, names, arguments.endpoint, colocated=colocated)
+    embedded = Embedded(settings_of(arguments, defaults=embedded_defaults(names)), names)
+    bridge, names, key = embedded.bridge, embedded.names, embedded.names.key
     status, complete = 1, False
     try:
         say(f"experiment {key}, OTLP on http://{bridge.http}")
         if link := page_link(bridge, key):
             say(f"page of the run: {link}")
         work_dir = bridge.settings.data / "demo"
-        settings = settings.model_copy(update={"work_dir": work_dir})
-        status = _train(settings, key, bridge.http, colocated=colocated)
+        settings = settings.model_copy(update={"work_dir": work_dir, "trial": key.trial})
+        status = _train(settings, names, bridge.http, colocated=colocated)
     finally:
         complete = finish(bridge, exit_code=status, is_over=True)
     complete = not has_lost(bridge) and complete
@@ -142,12 +144,10 @@ def _list_faults() -> int:
     return 0
 
 
-def _train(
-    settings: "DemoSettings", key: ExperimentKey, http: str, *, colocated: bool = False
-) -> int:
+def _train(settings: "DemoSettings", names: RunNames, http: str, *, colocated: bool = False) -> int:
     from otel_rl.demo import COLOCATED, ORCHESTRATOR, run  # needs numpy
 
-    environment = reporting_environment(os.environ, http=http, key=key)
+    environment = reporting_environment(os.environ, http=http, names=names)
     result = run(settings, environment, orchestrator=COLOCATED if colocated else ORCHESTRATOR)
     print(result, flush=True)
     return 0 if result.ok else 1

@@ -6,7 +6,7 @@ import re
 import shutil
 import signal
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
@@ -16,14 +16,21 @@ from otel_rl.bridge.counters import Counter, Outcome
 from otel_rl.bridge.delivery.wandb.account import owner_environment
 from otel_rl.cli.adapter_environment import adapter_environment
 from otel_rl.cli.bridge_end import finish, has_lost
-from otel_rl.cli.embedded_bridge import embedded, embedded_defaults, page_link, wandb_account
+from otel_rl.cli.embedded_bridge import (
+    W_AND_B_IS_OFF,
+    Embedded,
+    embedded_defaults,
+    page_link,
+    wandb_account,
+    without_disabled,
+)
 from otel_rl.cli.environment import notes_on, reporting_environment
-from otel_rl.cli.options import add_bridge_options, experiment_key, settings_of
+from otel_rl.cli.options import add_bridge_options, settings_of
+from otel_rl.cli.run_names import RunNames, run_names
 from otel_rl.cli.signal_handlers import handled
 from otel_rl.cli.standard_streams import say
 from otel_rl.cli.terminal.live_line import live_line
 from otel_rl.errors import ConfigError
-from otel_rl.worker.identity.names import checked_name
 
 __all__ = ["add_parser"]
 
@@ -37,6 +44,7 @@ _LOST = 1
 _REQUESTS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 _LOOK_EVERY_S = 0.5
+_NOWHERE = "127.0.0.1:9"  # where nobody listens
 _MAX_STEM = 100  # below the limit of names
 
 _EPILOG = """
@@ -62,12 +70,20 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
-        "--experiment", metavar="NAME", help="name of the experiment (default: CMD)"
+        "--experiment",
+        metavar="NAME",
+        help="name of the experiment (default: the program's, else that of CMD)",
     )
     parser.add_argument(
         "--trial",
         metavar="NAME",
-        help="name of this run (default: the time); the same name resumes its run",
+        help="name of this run in the experiment (default: the program's, else one for each "
+        "launch); the same name continues its run",
+    )
+    parser.add_argument(
+        "--name",
+        metavar="NAME",
+        help="name that the tracker shows for the run, and its trial unless --trial names one",
     )
     parser.add_argument(
         "--role", metavar="NAME", help="role of processes without one (default: trainer)"
@@ -106,10 +122,8 @@ def _command(arguments: argparse.Namespace) -> int:
         return 2
     if shutil.which(command[0]) is None:
         return _not_run(command)
-    key = experiment_key(arguments, default_experiment=_name_of(command))
-    if arguments.role is not None:
-        checked_name("--role", arguments.role)
-    settings = settings_of(arguments, defaults=embedded_defaults(key))
+    names = run_names(arguments, os.environ, default_experiment=_name_of(command))
+    settings = settings_of(arguments, defaults=embedded_defaults(names))
     for option in misplaced:
         say(
             f"{option} is given to {command[0]}. If it is for otel-rl: otel-rl run {option} "
@@ -120,29 +134,43 @@ def _command(arguments: argparse.Namespace) -> int:
             "--grpc: the bridge does not listen on gRPC (grpc.enabled is false).",
             hint="Remove one of the two.",
         )
-    bridge = embedded(settings, key)
+    enabled = without_disabled(settings)
+    if enabled is None:
+        say(
+            "W&B is disabled (WANDB_MODE), so nothing is recorded. To record without W&B: "
+            "otel-rl run --tracker jsonl -- CMD"
+        )
+        return _run(command, _recording_nothing(names), lambda: None)
+    if enabled is not settings:
+        say(W_AND_B_IS_OFF)
+    return _run_with(Embedded(enabled, names), command, arguments)
+
+
+def _run_with(embedded: Embedded, command: Sequence[str], arguments: argparse.Namespace) -> int:
+    """Run the command beside a bridge, and return the exit status."""
+    bridge, names = embedded.bridge, embedded.names
     status = _NOT_EXECUTABLE
     try:
-        grpc = bridge.addresses.grpc
-        say(f"experiment {key}, OTLP on http://{bridge.http}{f' and grpc://{grpc}' * bool(grpc)}")
-        if link := page_link(bridge, key):
-            say(f"page of the run: {link}")
+        for line in _beginning(bridge, names):
+            say(line)
         environment = reporting_environment(
             os.environ,
             http=bridge.http,
-            key=key,
-            role=arguments.role,
-            grpc=grpc,
+            names=names,
+            grpc=bridge.addresses.grpc,
             prefers_grpc=arguments.grpc,
         )
         environment |= adapter_environment(environment, is_wanted=arguments.adapters)
         for note in notes_on(os.environ, environment):
             say(note)
-        if (account := wandb_account(bridge.settings, key)) is not None:
+        if (account := wandb_account(bridge.settings, names.key)) is not None:
             environment |= owner_environment(account)
-        with live_line(bridge, key, is_wanted=arguments.live_line):
-            status = _run(command, environment)
+        with live_line(
+            lambda: embedded.bridge.settings.data, names.key, is_wanted=arguments.live_line
+        ):
+            status = _run(command, environment, embedded.look)
     finally:
+        bridge = embedded.bridge
         finish(bridge, exit_code=status, is_over=True, by=_signal_of(status))
     reported = map(bridge.counters.value, (Counter.POINTS_ACCEPTED, Counter.SPANS_ACCEPTED))
     if not any(reported) and not bridge.without_metrics:
@@ -208,23 +236,54 @@ def _name_of(command: Sequence[str]) -> str:
     return "".join(filter(str.isprintable, stem))[:_MAX_STEM] or "run"
 
 
-def _run(command: Sequence[str], environment: dict[str, str]) -> int:
-    """Run the command to its end and return its exit status as a shell would."""
+def _beginning(bridge: Bridge, names: RunNames) -> Iterator[str]:
+    """Yield what is said at the start: the run only if no program can name another one."""
+    grpc = bridge.addresses.grpc
+    places = f"OTLP on http://{bridge.http}{f' and grpc://{grpc}' * bool(grpc)}"
+    if names.are_certain:
+        yield f"experiment {names.key}, {places}"
+        if link := page_link(bridge, names.key):
+            yield f"page of the run: {link}"
+        return
+    yield f"experiment {names.key} unless CMD names another one, {places}"
+    if link := page_link(bridge):
+        yield f"page with the runs: {link}"
+
+
+def _recording_nothing(names: RunNames) -> dict[str, str]:
+    """Return an environment without a bridge: the command finds its names, and sends nothing."""
+    environment = reporting_environment(os.environ, http=_NOWHERE, names=names)
+    return {
+        **environment,
+        **adapter_environment(environment, is_wanted=False),
+        "OTEL_SDK_DISABLED": "true",
+    }
+
+
+def _run(command: Sequence[str], environment: dict[str, str], look: Callable[[], None]) -> int:
+    """Run the command to its end and return its exit status as a shell would.
+
+    Args:
+        command: The words.
+        environment: Of the command.
+        look: Called again and again meanwhile.
+    """
     try:
         process = subprocess.Popen(command, env=environment)  # noqa: S603  # the user's own command
     except OSError as exc:
         say(f"{command[0]}: {exc.strerror}")
         return _NOT_EXECUTABLE
     with _signals_to(process):
-        status = _status_of(process)
+        status = _status_of(process, look)
     return _SIGNALLED - status if status < 0 else status
 
 
-def _status_of(process: "subprocess.Popen[bytes]") -> int:
+def _status_of(process: "subprocess.Popen[bytes]", look: Callable[[], None]) -> int:
     # A signal that the kernel gives to another thread is handled when this one wakes up.
     while True:
         with suppress(subprocess.TimeoutExpired):
             return process.wait(_LOOK_EVERY_S)
+        look()
 
 
 @contextmanager

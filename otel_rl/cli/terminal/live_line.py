@@ -11,9 +11,9 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Final, TextIO
 
-from otel_rl.bridge.bridge import Bridge
 from otel_rl.bridge.journal.reader import looking, read_runs
 from otel_rl.cli.run_snapshot import RunWatch, Snapshot, counted
 from otel_rl.errors import JournalError
@@ -31,7 +31,9 @@ _CLEAR_LINE = "\x1b[2K"
 
 
 @contextmanager
-def live_line(bridge: Bridge, key: ExperimentKey, *, is_wanted: bool) -> Iterator[None]:
+def live_line(
+    journal: Callable[[], Path], key: ExperimentKey, *, is_wanted: bool
+) -> Iterator[None]:
     """Show the run in the last row of the terminal, for the length of the context.
 
     Until it reports, the run that the command does report to is shown. Nothing is shown where
@@ -44,8 +46,9 @@ def live_line(bridge: Bridge, key: ExperimentKey, *, is_wanted: bool) -> Iterato
 
     def text() -> str:
         try:
-            with looking(bridge.settings.data) as connection:
-                runs = read_runs(connection, bridge.settings.data)
+            directory = journal()
+            with looking(directory) as connection:
+                runs = read_runs(connection, directory)
                 if runs:
                     run = max(runs, key=lambda one: (one.key == key, one.changed_ns))
                     watch = watches.setdefault(run.key, RunWatch(run.key))

@@ -6,14 +6,15 @@ from pathlib import Path
 import pytest
 
 from otel_rl.cli.environment import notes_on, reporting_environment
-from otel_rl.records import ExperimentKey
+from otel_rl.cli.run_names import RunNames
 
 HTTP, GRPC = "127.0.0.1:4318", "127.0.0.1:4317"
 
 
 def reporting(base: Mapping[str, str], **options: bool) -> dict[str, str]:
-    key = ExperimentKey("grpo", "try-2")
-    return reporting_environment(base, http=HTTP, grpc=GRPC, key=key, role="generator", **options)
+    typed = {"experiment": "grpo", "trial": "try-2", "role": "generator"}
+    names = RunNames(typed, {}, "launch", "train")
+    return reporting_environment(base, http=HTTP, grpc=GRPC, names=names, **options)
 
 
 def notes(**base: str) -> list[str]:

@@ -179,7 +179,7 @@ class MlflowTracker:
             self._experiment_id,
             start_time=int(time.time() * 1e3),
             tags={RUN_TAG: run.run_id, JOURNAL_TAG: run.journal},
-            run_name=run.key.trial,
+            run_name=run.description.name or run.key.trial,
         )
         found = self._find(run.run_id)  # an answer that was lost may have made one before
         if found is None:

@@ -30,6 +30,7 @@ from otel_rl.bridge.delivery.delivery_interfaces import (
     Writer,
 )
 from otel_rl.bridge.delivery.one_run.confirmations import Confirmations
+from otel_rl.bridge.delivery.one_run.program_options import filled
 from otel_rl.bridge.delivery.selection.key_selection import KeySelection
 from otel_rl.bridge.delivery.selection.project_keys import ProjectKeys
 from otel_rl.bridge.delivery.selection.value_budget import ValueBudget
@@ -133,7 +134,12 @@ class TrackerSession:
             TrackerUnavailable: Try again later.
         """
         self._described = self._source.description(self._info.key)
-        position = self._writer.open(replace(self._info, description=self._described))
+        self._info = replace(
+            self._info,
+            description=self._described,
+            attributes=filled(self._info.attributes, self._described),
+        )
+        position = self._writer.open(self._info)
         self._check(position)
         self.next_row = position
         self.confirmations.begin(position)

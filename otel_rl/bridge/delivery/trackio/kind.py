@@ -49,5 +49,6 @@ TRACKIO: Final = TrackerKind(
     _check,
     _environment,
     lacks="consoles, and on a server event times (they are the values of otel_rl/time)",
+    of_the_program=("project",),
 )
 """The kind, for the table of trackers."""

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -11,6 +11,8 @@ from otel_rl.errors import ConfigError
 from otel_rl.redaction import redacted
 
 __all__ = ["TOKEN_HINT", "TrackioSettings"]
+
+_PROJECT: Final = "otel_rl"
 
 TOKEN_HINT: Final = "Set TRACKIO_WRITE_TOKEN to the server's, or for a Space HF_TOKEN."  # noqa: S105  # no token
 """Hint beside refused credentials."""
@@ -21,14 +23,15 @@ class TrackioSettings:
     """Options of the Trackio tracker.
 
     Attributes:
-        project: Name of the project.
+        project: Name of the project; ``{project}`` in it is what the program names, else
+            ``otel_rl``.
         server_url: Server, ``http://HOST:7860``. Empty for ``TRACKIO_SERVER_URL``.
         space_id: Space, ``user/space``. Empty for ``TRACKIO_SPACE_ID``, else the
             database in ``TRACKIO_DIR``.
         stall_timeout_s: Time without a new row until the run is reopened.
     """
 
-    project: str = "otel_rl"
+    project: str = _PROJECT
     server_url: str = ""
     space_id: str = ""
     stall_timeout_s: float = 30.0
@@ -41,6 +44,8 @@ class TrackioSettings:
             ConfigError: An unknown name or a wrong value.
         """
         settings = parse_options("trackio", cls, attributes, secret_hint=TOKEN_HINT)
+        project = settings.project.replace("{project}", _PROJECT)
+        settings = replace(settings, project=project)
         url = settings.server_url or os.environ.get("TRACKIO_SERVER_URL", "")
         if url and urlsplit(url).scheme not in ("http", "https"):
             raise ConfigError(

@@ -20,6 +20,7 @@ __all__ = [
     "Account",
     "WandbSettings",
     "find_account",
+    "is_disabled",
     "owner_environment",
     "without_key",
     "writer_environment",
@@ -31,6 +32,9 @@ _OTHER_NAMES = {"api.wandb.ai": "api.forge.coreweave.com"}
 
 _OFFLINE = frozenset({"offline", "dryrun"})  # dryrun is W&B's former name
 _SHARED = "shared"
+_KEYED = "keyed"
+_DISABLED = "disabled"
+_AUTO = frozenset({"auto", "{mode}"})
 
 _TRUE = frozenset({"1", "true", "t", "yes", "y", "on"})
 
@@ -67,9 +71,13 @@ class WandbSettings:
     """Options of the W&B tracker.
 
     Attributes:
-        mode: ``online``, ``offline``, or ``auto``: ``WANDB_MODE``, else online with a key.
-        project: Empty for ``WANDB_PROJECT``, else ``otel_rl``.
-        entity: Empty for ``WANDB_ENTITY``, else the default entity of the key.
+        mode: ``online``, ``offline``, ``keyed`` (online with a key), or ``auto``: ``WANDB_MODE``,
+            else online with a key. ``{mode}`` is what the program names, else ``auto``.
+        project: Empty for ``WANDB_PROJECT``, else ``otel_rl``. ``{project}`` in it is what the
+            program names, else these.
+        entity: Empty for ``WANDB_ENTITY``, else the default entity of the key. ``{entity}`` as
+            ``{project}``.
+        name: Of each run. Empty for what the program names, else experiment and trial.
         attach: Run to join, ``[[ENTITY/]PROJECT/]RUN_ID``, may hold ``{experiment}``, ``{trial}``.
             Empty for ``WANDB_RUN_ID`` if ``WANDB_MODE`` is ``shared``.
         base_url: Empty for ``WANDB_BASE_URL``, else that of ``wandb login``, else the public one.
@@ -86,6 +94,7 @@ class WandbSettings:
     mode: str = "auto"
     project: str = ""
     entity: str = ""
+    name: str = ""
     attach: str = ""
     base_url: str = ""
     init_timeout_s: float = 60.0
@@ -117,6 +126,7 @@ class WandbSettings:
             mode=attributes.get("mode", default.mode),
             project=attributes.get("project", default.project),
             entity=attributes.get("entity", default.entity),
+            name=attributes.get("name", default.name),
             attach=attributes.get("attach", default.attach),
             base_url=attributes.get("base_url", default.base_url),
             init_timeout_s=_seconds(attributes, "init_timeout_s", default.init_timeout_s),
@@ -216,17 +226,34 @@ def find_account(
     return Account(
         online=online,
         base_url=base_url,
-        project=_project(
-            project or settings.project or environ.get("WANDB_PROJECT", "") or _DEFAULT_PROJECT
+        project=_checked(
+            "project",
+            project
+            or _chosen(
+                settings.project,
+                "{project}",
+                environ.get("WANDB_PROJECT", "") or _DEFAULT_PROJECT,
+            ),
         ),
-        entity=(
-            entity or settings.entity or environ.get("WANDB_ENTITY", "") or login.get("entity", "")
+        entity=_checked(
+            "entity",
+            entity
+            or _chosen(
+                settings.entity,
+                "{entity}",
+                environ.get("WANDB_ENTITY", "") or login.get("entity", ""),
+            ),
         ),
         api_key=api_key if online else "",
         # As the SDK reads it.
         verify_tls=environ.get("WANDB_INSECURE_DISABLE_SSL", "").lower() not in _TRUE,
         attached_run=attached_run,
     )
+
+
+def is_disabled(mode: str, environ: Mapping[str, str]) -> bool:
+    """Return whether no W&B run is wanted, by the option ``mode`` or by the environment."""
+    return (environ.get("WANDB_MODE", "") if mode in _AUTO else mode) == _DISABLED
 
 
 def owner_environment(account: Account) -> dict[str, str]:
@@ -267,7 +294,7 @@ def writer_environment(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def _is_online(setting: str, variable: str, has_key: bool, *, attached: bool) -> bool:  # noqa: FBT001  # private
-    source, mode = ("wandb.mode", setting) if setting != "auto" else ("WANDB_MODE", variable)
+    source, mode = ("WANDB_MODE", variable) if setting in _AUTO else ("wandb.mode", setting)
     if attached:
         if mode in _OFFLINE:
             raise ConfigError(
@@ -277,7 +304,7 @@ def _is_online(setting: str, variable: str, has_key: bool, *, attached: bool) ->
         return True
     if mode in {"online", *_OFFLINE}:
         return mode == "online"
-    if mode == "" and source == "WANDB_MODE":
+    if mode == (_KEYED if source == "wandb.mode" else ""):
         return has_key
     if mode == _SHARED:
         raise ConfigError(
@@ -319,13 +346,18 @@ def _filled(part: str, experiment: str, trial: str) -> str:
     return re.sub("|".join(map(re.escape, names)), lambda found: names[found[0]], part)
 
 
-def _project(project: str) -> str:
-    if len(project) > _MAX_PROJECT_LENGTH or _FORBIDDEN_IN_PROJECT & set(project):
+def _chosen(setting: str, placeholder: str, otherwise: str) -> str:
+    """Return a setting, with ``otherwise`` in the placeholder that no program has filled."""
+    return setting.replace(placeholder, otherwise) or otherwise
+
+
+def _checked(name: str, text: str) -> str:
+    if len(text) > _MAX_PROJECT_LENGTH or _FORBIDDEN_IN_PROJECT & set(text):
         raise ConfigError(
-            f"wandb.project: must have at most {_MAX_PROJECT_LENGTH} characters and none of "
-            f'{"".join(sorted(_FORBIDDEN_IN_PROJECT))} (got "{project}").'
+            f"wandb.{name}: must have at most {_MAX_PROJECT_LENGTH} characters and none of "
+            f'{"".join(sorted(_FORBIDDEN_IN_PROJECT))} (got "{text}").'
         )
-    return project
+    return text
 
 
 def _login_file(environ: Mapping[str, str]) -> Mapping[str, str]:

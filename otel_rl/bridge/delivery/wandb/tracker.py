@@ -261,7 +261,7 @@ def _init(run: RunInfo, settings: WandbSettings, account: Account) -> "wandb.Run
         id=run.run_id,
         project=account.project,
         entity=account.entity or None,
-        name=run.key.title[:_MAX_NAME_LENGTH],
+        name=(settings.name or run.description.name or run.key.title)[:_MAX_NAME_LENGTH],
         group=(run.description.group or run.key.experiment)[:_MAX_NAME_LENGTH],
         job_type=run.description.job_type[:_MAX_NAME_LENGTH] or None,
         dir=run.directory,

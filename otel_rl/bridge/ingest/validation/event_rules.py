@@ -221,8 +221,15 @@ def _experiment_start(event: _Event) -> None:
         if config is not None:
             event.value(config, key)
     event.text(names.RL_EXPERIMENT_NOTES)
-    event.name(names.RL_EXPERIMENT_GROUP)
-    event.name(names.RL_EXPERIMENT_JOB_TYPE)
+    for key in (
+        names.RL_EXPERIMENT_GROUP,
+        names.RL_EXPERIMENT_JOB_TYPE,
+        names.RL_EXPERIMENT_PROJECT,
+        names.RL_EXPERIMENT_ENTITY,
+        names.RL_EXPERIMENT_DISPLAY_NAME,
+        names.RL_EXPERIMENT_MODE,
+    ):
+        event.name(key)
     event.words(names.RL_EXPERIMENT_TAGS)
 
 

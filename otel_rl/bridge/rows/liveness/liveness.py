@@ -52,9 +52,14 @@ _MAX_ROLES = 256
 
 
 class Liveness:
-    """Leases of the workers of one experiment, from which roles and status follow."""
+    """Leases of the workers of one experiment, from which roles and status follow.
+
+    Attributes:
+        arrived: How many workers came, or came back after they had said that they end.
+    """
 
     def __init__(self) -> None:
+        self.arrived = 0
         self._roles: dict[str, RoleLiveness] = {}
         self._went_well = True  # the worker that left last
         self._failures = FailureLog()
@@ -83,6 +88,7 @@ class Liveness:
         if role is None:
             return
         state.standing = WorkerStanding.ALIVE
+        self.arrived += not was_missed
         if was_missed and role.withdraw(worker.index, state.received_ns):
             self._failures.withdraw(f"{state.role}/{state.label}")
         else:

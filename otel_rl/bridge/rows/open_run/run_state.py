@@ -41,6 +41,8 @@ class RunState:
         newest_ns: Event time of the latest row.
         is_watching: Whether there was an export since everything was closed.
         begun: Of the batch that is taken in parts: whether it had points so far, and new ones.
+        was_over: Whether all workers had ended when it was loaded, and none came since.
+        is_one_launch: Whether all workers are of the one launch that the bridge is for.
     """
 
     intake: PointIntake
@@ -54,6 +56,8 @@ class RunState:
     newest_ns: int = 0
     is_watching: bool = False
     begun: tuple[bool, bool] | None = None
+    was_over: bool = False
+    is_one_launch: bool = False
 
     @classmethod
     def new(cls, settings: AlignSettings) -> "RunState":
@@ -115,18 +119,20 @@ class RunState:
             Exception: It is none that ``to_wire`` has given, see ``wire.refusing``.
         """
         intake = _intake(kept, settings)
+        liveness = Liveness.from_wire(kept.liveness, intake.series.workers.states)
         return cls(
             intake,
             RowMaker(intake, kept.next_number),
             SpanWindow.from_wire(kept.spans),
             NewFindings([Finding.from_wire(finding) for finding in kept.findings], kept.told),
             PausableClock.from_wire(kept.clock),
-            Liveness.from_wire(kept.liveness, intake.series.workers.states),
+            liveness,
             ChangeThrottle.from_wire(kept.throttle),
             {(name, reason): n for name, reason, n in kept.counts},
             kept.newest_ns,
             kept.is_watching,
             kept.begun,
+            was_over=liveness.status() is not None and not liveness.has_living,
         )
 
 

@@ -3,9 +3,10 @@
 from collections.abc import Iterable
 
 from otel_rl.bridge.rows.open_run.run_state import RunState
+from otel_rl.bridge.rows.reports.data_warnings import of_continued
 from otel_rl.bridge.rows.series.streams import WorkerStanding
 from otel_rl.bridge.rows.series.worker_clock import tolerance_ns
-from otel_rl.records import Departure, Export
+from otel_rl.records import Departure, ExperimentStatus, Export
 
 __all__ = ["add_departures", "add_exports", "look_at_clocks"]
 
@@ -27,6 +28,8 @@ def add_exports(
     intake = state.intake
     settle_ns = int(intake.settings.settle_s * _NS_PER_S)
     most_ns = tolerance_ns(intake.settings.allowed_lateness_s)
+    ended = None if state.liveness.has_living else state.liveness.status()
+    arrived = state.liveness.arrived
     for export in exports:
         worker = intake.series.workers.lease(export.worker, intake.settings)
         if worker is None:
@@ -45,6 +48,20 @@ def add_exports(
         if event_ns:
             worker.clock.exported(event_ns, arrived_ns, most_ns)
         worker.exported(received_ns=received_ns, event_ns=event_ns, settle_ns=settle_ns)
+        if ended is not None and state.liveness.arrived > arrived:
+            _tell_of_next_job(state, ended, max(state.newest_ns, export.time_ns))
+            ended = None
+
+
+def _tell_of_next_job(state: RunState, ended: ExperimentStatus, time_ns: int) -> None:
+    """Add a note to a run that goes on after its end.
+
+    A launch may have one process after another, and starts again what has failed.
+    """
+    went_well = ended is ExperimentStatus.COMPLETE
+    if state.was_over or (went_well and not state.is_one_launch):
+        state.intake.warnings.append(of_continued(time_ns, went_well=went_well))
+    state.was_over = False
 
 
 def look_at_clocks(state: RunState, exports: Iterable[Export], arrived_ns: int) -> None:

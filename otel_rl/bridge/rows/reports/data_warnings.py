@@ -12,6 +12,7 @@ from otel_rl.bridge.rows.settings import AlignSettings
 from otel_rl.records import Series
 
 __all__ = [
+    "CONTINUED",
     "DROPPED",
     "FOLDED",
     "OVERFLOWED",
@@ -20,6 +21,7 @@ __all__ = [
     "TOLD",
     "DataWarning",
     "DroppedPoints",
+    "of_continued",
     "of_dropped",
     "of_overflowed",
     "of_sampled",
@@ -47,7 +49,10 @@ FOLDED = "otel_rl/bridge/folded"
 SAMPLED = "otel_rl/bridge/sampled"
 """Label: spans of steps are dropped before the bridge, so critical paths may be wrong."""
 
-TOLD = frozenset({DROPPED, FOLDED, OVERFLOWED, SAMPLED, SHARED, UNIT_CHANGED})
+CONTINUED = "otel_rl/bridge/continued"
+"""Label: workers came after the end of the run."""
+
+TOLD = frozenset({CONTINUED, DROPPED, FOLDED, OVERFLOWED, SAMPLED, SHARED, UNIT_CHANGED})
 """Every label of a warning, which is also logged for the operator."""
 
 
@@ -89,6 +94,15 @@ def of_units(changes: Iterable[UnitChange], time_ns: int) -> Iterable[DataWarnin
     """Make warnings about metrics with a second unit."""
     for change in changes:
         yield DataWarning(time_ns, {UNIT_CHANGED: str(change)})
+
+
+def of_continued(time_ns: int, *, went_well: bool) -> DataWarning:
+    """Make the warning about a run that goes on after its end."""
+    words = (
+        f"The run had {'ended' if went_well else 'crashed'} and is continued by another job under "
+        "the same names. For a run of its own, give the job another trial."
+    )
+    return DataWarning(time_ns, {CONTINUED: words})
 
 
 def of_dropped(series: Series, settings: AlignSettings, time_ns: int) -> DataWarning:

@@ -1,7 +1,8 @@
 """Merges run metadata from the announcements of the processes. Pure.
 
 Announcements come in any order, possibly repeated. The last writer wins, by the time of the
-announcement, so the result does not depend on the order of arrival. Tags are united.
+announcement, so the result does not depend on the order of arrival; for the place of the run in the
+tracker the first. Tags are united.
 """
 
 import dataclasses
@@ -31,6 +32,11 @@ MAX_HOSTS = 1_024
 """Machines that are named in a run."""
 
 _MAX_ROLES = 32  # of one machine
+
+_LAST_COUNTS = ("notes", "group", "job_type", "name")
+
+# Where the tracker's run is, it stays.
+_FIRST_COUNTS = ("project", "entity", "mode")
 
 # Defaults are kept as announced so much earlier: before every time of an event, which is positive.
 _BEFORE_ANY_NS = 1 << 63
@@ -89,6 +95,10 @@ class RunMetadata:
             {host: sorted(roles) for host, roles in sorted(self._hosts.items())},
             failures,
             attempts,
+            self._text("project"),
+            self._text("entity"),
+            self._text("mode"),
+            self._text("name"),
         )
 
     def to_wire(self) -> wire.About:
@@ -119,10 +129,13 @@ class RunMetadata:
     def _add(self, one: Announcement) -> int:
         if one.status is not None:
             self._status = max(self._status, (one.time_ns, one.status))
-        texts = {"notes": one.notes, "group": one.group, "job_type": one.job_type}
-        for name, text in texts.items():
-            if text is not None:
+        for name in _LAST_COUNTS:
+            if (text := getattr(one, name)) is not None:
                 self._texts[name] = max(self._texts.get(name, (0, "")), (one.time_ns, text))
+        for name in _FIRST_COUNTS:
+            if text := getattr(one, name):
+                said = (one.time_ns, text)
+                self._texts[name] = min(self._texts.get(name, said), said)
         left_out = self._add_config(one.config, one.time_ns)
         left_out += self._add_config(one.defaults, one.time_ns - _BEFORE_ANY_NS)
         for tag in one.tags:

@@ -1,0 +1,134 @@
+"""Keeps each run in one of the journals that lie side by side, one for each `otel-rl run`.
+
+A program may name a run that another journal has. A bridge that has nothing yet continues in that
+journal, unless another process uses it. Otherwise the run gets the next free name: `lr-1-2` for
+`lr-1`. One bridge decides for all processes of a launch, when it first hears of a run, and from
+then on its own journal has the run: so after a restart it decides the same.
+"""
+
+import fcntl
+import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from otel_rl.bridge.journal.interface import Connection
+from otel_rl.bridge.journal.reader import journals_below, looking
+from otel_rl.bridge.journal.sqlite_files import is_in_use
+from otel_rl.errors import JournalClosed, JournalError
+from otel_rl.records import ExperimentKey
+from otel_rl.run_id import run_id
+
+__all__ = ["Beside", "RunNaming", "home_of"]
+
+_LOCK: Final = "names.lock"
+
+
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """Journals beside that of a bridge, and what is to be done about runs that they have.
+
+    Attributes:
+        root: Directory above them all; a journal may be in itself, too.
+        own: Directory of the bridge's journal.
+        move: Called with another journal, in which the bridge is to continue; None if it must not.
+        renamed: Called with each run that gets another name, and that name.
+    """
+
+    root: Path
+    own: Path
+    move: Callable[[Path], None] | None
+    renamed: Callable[[ExperimentKey, ExperimentKey], None]
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Keep the other bridges from deciding at the same time."""
+        descriptor = os.open(self.root / _LOCK, os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(descriptor)
+
+
+def home_of(key: ExperimentKey, root: Path, own: Path | None = None) -> Path | None:
+    """Return the directory of the journal that has a run, ``own`` first; None if there is none."""
+    for directory in (*filter(None, [own]), *journals_below(root)):
+        try:
+            with looking(directory) as connection:
+                if _has_run(connection, key):
+                    return directory
+        except JournalError:  # none is there yet, or none that can be read
+            continue
+    return None
+
+
+class RunNaming:
+    """Decides which run a sender's run is. Any thread may call it.
+
+    Args:
+        beside: The other journals.
+        begin: Puts a run into the bridge's own journal.
+        has_runs: Returns whether that has any run.
+    """
+
+    def __init__(
+        self,
+        beside: Beside,
+        *,
+        begin: Callable[[ExperimentKey], None],
+        has_runs: Callable[[], bool],
+    ) -> None:
+        self._beside = beside
+        self._begin = begin
+        self._has_runs = has_runs
+        # _lock guards everything below.
+        self._lock = threading.Lock()
+        self._settled: dict[ExperimentKey, ExperimentKey] = {}
+        self._is_moving = False
+
+    def __call__(self, key: ExperimentKey) -> ExperimentKey:
+        """Return the run that a sender's run is here.
+
+        Raises:
+            JournalClosed: The bridge moves to another journal; the sender retries.
+            JournalError: The run cannot be stored; the sender retries.
+        """
+        settled = self._settled.get(key)
+        if settled is not None:
+            return settled
+        with self._lock:
+            if key not in self._settled:
+                with self._beside.held():
+                    self._settled[key] = self._settle(key)
+                if self._settled[key] != key:
+                    self._beside.renamed(key, self._settled[key])
+            return self._settled[key]
+
+    def _settle(self, key: ExperimentKey) -> ExperimentKey:
+        beside = self._beside
+        for candidate in key.numbered():
+            home = None if self._is_moving else home_of(candidate, beside.root, beside.own)
+            if candidate == key and home is not None and beside.move is not None:
+                self._is_moving = self._may_move_to(home)
+                if self._is_moving:
+                    beside.move(home)
+            if self._is_moving:
+                raise JournalClosed("The bridge continues in another journal.")
+            if home in (None, beside.own):
+                self._begin(candidate)
+                return candidate
+        raise AssertionError  # numbers do not end
+
+    def _may_move_to(self, home: Path) -> bool:
+        """Return whether this bridge has nothing yet, and the other journal is one launch's."""
+        is_other = home not in (self._beside.own, self._beside.root)
+        return is_other and not self._has_runs() and not is_in_use(home)
+
+
+def _has_run(connection: Connection, key: ExperimentKey) -> bool:
+    cursor = connection.execute("SELECT 1 FROM runs WHERE run_id = ?", (run_id(*key),))
+    return cursor.fetchone() is not None
