@@ -32,6 +32,8 @@ class OfflineRun:
         hidden: Names that are defined as hidden.
         display_name: Of the run.
         group: Of the run.
+        project: Of the run.
+        entity: Of the run.
         run_id: Of the run.
         tags: Of the run.
         summary: Key to its last value.
@@ -47,6 +49,8 @@ class OfflineRun:
     hidden: set[str] = field(default_factory=set)
     display_name: str = ""
     group: str = ""
+    project: str = ""
+    entity: str = ""
     run_id: str = ""
     tags: list[str] = field(default_factory=list)
     summary: dict[str, object] = field(default_factory=dict)
@@ -75,6 +79,7 @@ def read_offline_run(path: Path) -> OfflineRun:
                 run.run_id = record.run.run_id
                 run.display_name = record.run.display_name
                 run.group = record.run.run_group
+                run.project, run.entity = record.run.project, record.run.entity
                 run.tags = [*record.run.tags]
                 run.config.update(_items(record.run.config.update))
             case "config":

@@ -1,0 +1,363 @@
+"""Which run a command's data are in, under which names, and in which journal."""
+
+import os
+import re
+import subprocess
+import sys
+import textwrap
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+
+from otel_rl.bridge.journal.reader import journals_below, overview
+from otel_rl.bridge.rows.reports.data_warnings import CONTINUED
+from otel_rl.run_id import run_id
+from tests.process.commands import (
+    OTEL_RL,
+    TIMEOUT_S,
+    Finished,
+    clean_environment,
+    growing_lines,
+    jsonl_rows,
+    otel_rl,
+    otel_rl_here,
+)
+from tests.slow import slow_after
+from tests.wandb_offline import OfflineRun, read_offline_run
+
+pytestmark = pytest.mark.process
+
+PYTHON = sys.executable
+JSONL = ("--tracker", "jsonl")
+
+# Another SDK: its resource names the run, and an event what the tracker is to know. Words of the
+# command line are attributes of the event, e.g. project=bandit; experiment and trial of the run.
+SENDER = """
+    import os
+    import sys
+    import time
+    import urllib.request
+    from urllib.error import URLError
+    from urllib.parse import unquote
+
+    from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
+    from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
+        ExportMetricsServiceRequest,
+    )
+
+    given = dict(word.split("=") for word in sys.argv[1:])
+    pairs = os.environ["OTEL_RESOURCE_ATTRIBUTES"].split(",")
+    resource = {key: unquote(value) for key, value in (pair.split("=") for pair in pairs)}
+    for name in ("experiment", "trial"):
+        if name in given:
+            resource[f"rl.{name}.name"] = given.pop(name)
+    resource |= {"rl.worker.role": "trainer", "service.instance.id": str(os.getpid())}
+
+
+    def add(attributes, values):
+        for key, value in values.items():
+            attributes.add(key=key).value.string_value = value
+
+
+    def send(signal, request):
+        url = os.environ["OTEL_EXPORTER_OTLP_ENDPOINT"] + "/v1/" + signal
+        kind = {"Content-Type": "application/x-protobuf"}
+        for _ in range(200):
+            try:
+                made = urllib.request.Request(url, request.SerializeToString(), kind)
+                with urllib.request.urlopen(made, timeout=60):
+                    return
+            except (URLError, ConnectionError):
+                time.sleep(0.1)  # as an SDK that retries
+        sys.exit("nobody took it")
+
+
+    now_ns = time.time_ns()
+    logs = ExportLogsServiceRequest()
+    of_run = logs.resource_logs.add()
+    add(of_run.resource.attributes, resource)
+    event = of_run.scope_logs.add().log_records.add()
+    event.event_name, event.time_unix_nano = "rl.experiment.start", now_ns
+    add(event.attributes, {f"rl.experiment.{name}": word for name, word in given.items()})
+    send("logs", logs)
+
+    metrics = ExportMetricsServiceRequest()
+    of_run = metrics.resource_metrics.add()
+    add(of_run.resource.attributes, resource)
+    metric = of_run.scope_metrics.add().metrics.add()
+    metric.name = "loss"
+    for step in range(3):
+        point = metric.gauge.data_points.add()
+        point.as_double, point.time_unix_nano = float(step), now_ns + step
+        point.attributes.add(key="rl.loop.iteration").value.int_value = step
+    send("metrics", metrics)
+"""
+
+WORKER = """
+    import otel_rl
+
+    otel_rl.init(role="trainer")
+    otel_rl.mlogger.log({"loss": 1.0}, step=0)
+"""
+
+
+def script(directory: Path, text: str, name: str = "train.py") -> Path:
+    path = directory / name
+    path.write_text(textwrap.dedent(text))
+    return path
+
+
+def fresh(directory: Path, **extra: str) -> dict[str, str]:
+    """An environment that names no trial."""
+    environment = clean_environment(directory, **extra)
+    del environment["OTEL_RL_TRIAL"]
+    return environment
+
+
+def ran(directory: Path, *words: str | Path, **environment: str) -> Finished:
+    done = otel_rl("run", *words, cwd=directory, env=fresh(directory, **environment))
+    assert done.status == 0, done.err
+    return done
+
+
+def runs_of(directory: Path) -> dict[str, int]:
+    """Every run below the data directory, and how many journals have it."""
+    journals = journals_below(directory / ".otel_rl")
+    return Counter(str(run.key) for path in journals for run in overview(path))
+
+
+@contextmanager
+def waiting_command(
+    directory: Path, *words: str | Path
+) -> Iterator["subprocess.Popen[str]"]:
+    """A command that reports, then says so, and ends with its input."""
+    path = script(
+        directory,
+        WORKER + "    otel_rl.flush()\n    print('ready', flush=True)\n    input()\n",
+        "waits.py",
+    )
+    with subprocess.Popen(
+        [*OTEL_RL, "run", *JSONL, *map(str, words), "--", PYTHON, str(path)],
+        cwd=directory,
+        env=fresh(directory),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        yield process
+        process.communicate("\n", timeout=TIMEOUT_S)
+
+
+@pytest.mark.slow
+def test_ten_commands_that_are_started_at_once_are_ten_runs(tmp_path: Path) -> None:
+    path = script(tmp_path, WORKER)
+    command = [*OTEL_RL, "run", "--experiment", "sweep", *JSONL, "--", PYTHON, str(path)]
+    with ExitStack() as stack:
+        started = [
+            stack.enter_context(
+                subprocess.Popen(
+                    command, cwd=tmp_path, env=fresh(tmp_path), stderr=subprocess.PIPE, text=True
+                )
+            )
+            for _ in range(10)
+        ]
+        said = [process.communicate(timeout=TIMEOUT_S)[1] for process in started]
+    assert [process.returncode for process in started] == [0] * 10, said
+    found = runs_of(tmp_path)
+    assert len(found) == 10
+    assert {*found.values()} == {1}
+    assert all(run.startswith("sweep/") for run in found)
+
+
+def test_a_run_that_another_command_writes_gets_the_next_free_name(tmp_path: Path) -> None:
+    path = script(tmp_path, WORKER)
+    names = ("--experiment", "e", "--trial", "t")
+    with waiting_command(tmp_path, *names):
+        second = ran(tmp_path, *JSONL, *names, "--", PYTHON, path)
+    assert "e/t is in use by another process: this run is e/t-2\n" in second.err
+    assert runs_of(tmp_path) == {"e/t": 1, "e/t-2": 1}
+    assert len(jsonl_rows(tmp_path, "e", "t-2")) >= 1
+
+
+def test_a_journal_that_is_named_and_in_use_is_refused_with_a_hint(tmp_path: Path) -> None:
+    with waiting_command(tmp_path, "--data", "mine"):
+        command = ("run", *JSONL, "--data", "mine", "--", PYTHON, "-c", "")
+        second = otel_rl(*command, cwd=tmp_path, env=fresh(tmp_path))
+    assert second.status == 2
+    assert "is in use by process" in second.err
+    assert "--data" in second.err
+
+
+@pytest.mark.parametrize("typed", slow_after(1, [True, False]))
+def test_a_run_that_the_program_names_is_in_one_journal_however_often_it_is_started(
+    tmp_path: Path, *, typed: bool
+) -> None:
+    path = script(tmp_path, SENDER)
+    for n in range(3):
+        options = ("--experiment", f"typed-{n}") if typed else ()
+        command = (*JSONL, *options, "--", PYTHON, path, "experiment=same", "trial=1")
+        done = ran(tmp_path, *command)
+    assert runs_of(tmp_path) == {"same/1": 1}
+    assert "page of run same/1: " in done.err
+    losses = [row.values.get("trainer/loss") for row in jsonl_rows(tmp_path, "same", "1")]
+    assert [loss for loss in losses if loss is not None] == [0.0, 1.0, 2.0] * 3
+
+
+def test_a_run_that_the_program_names_while_another_command_writes_it_gets_the_next_name(
+    tmp_path: Path,
+) -> None:
+    path = script(tmp_path, SENDER)
+    with waiting_command(tmp_path, "--experiment", "same", "--trial", "1"):
+        done = ran(tmp_path, *JSONL, "--", PYTHON, path, "experiment=same", "trial=1")
+    assert "same/1 is in another journal: this run is same/1-2\n" in done.err
+    assert runs_of(tmp_path) == {"same/1": 1, "same/1-2": 1}
+
+
+def test_links_at_the_start_are_of_runs_that_are_certain(tmp_path: Path) -> None:
+    path = script(tmp_path, SENDER)
+    done = ran(tmp_path, *JSONL, "--", PYTHON, path, "experiment=mine", "trial=1")
+    links = re.findall(r"http://[^\s/]+/#/run/(\w+)/", done.err)
+    assert links == [run_id("mine", "1")]
+    assert re.search(r"page with the runs: http://[^\s/]+/\n", done.err)
+
+
+def wandb_runs(directory: Path) -> list[OfflineRun]:
+    return [*map(read_offline_run, sorted((directory / "wandb").glob("offline-run-*")))]
+
+
+@pytest.mark.parametrize(
+    ("options", "words", "environment", "expected"),
+    slow_after(
+        1,
+        [
+            ([], ["project=code", "display_name=seed-1"], {"WANDB_PROJECT": "env"}, "code"),
+            (["--project", "typed"], ["project=code"], {"WANDB_PROJECT": "env"}, "typed"),
+            ([], [], {"WANDB_PROJECT": "env"}, "env"),
+            ([], [], {}, "otel_rl"),
+        ],
+    ),
+)
+def test_the_project_is_typed_or_the_programs_or_the_environments_in_this_order(
+    tmp_path: Path,
+    options: list[str],
+    words: list[str],
+    environment: dict[str, str],
+    expected: str,
+) -> None:
+    path = script(tmp_path, SENDER)
+    ran(tmp_path, *options, "--", PYTHON, path, *words, **environment)
+    (run,) = wandb_runs(tmp_path)
+    assert run.project == expected
+    assert run.display_name == ("seed-1" if "display_name=seed-1" in words else run.display_name)
+
+
+@pytest.mark.slow
+def test_a_typed_name_is_the_runs_in_the_tracker_and_its_trial(tmp_path: Path) -> None:
+    path = script(tmp_path, SENDER)
+    ran(tmp_path, "--name", "mine", "--", PYTHON, path, "display_name=the-programs")
+    (run,) = wandb_runs(tmp_path)
+    assert run.display_name == "mine"
+    assert run.run_id == run_id("train", "mine")
+
+
+@pytest.mark.slow
+def test_a_program_that_wants_no_upload_has_a_run_on_the_disk(tmp_path: Path) -> None:
+    path = script(tmp_path, SENDER)
+    # With a key: without the program's word the run would be uploaded.
+    online = {"WANDB_API_KEY": "k" * 40, "WANDB_BASE_URL": "http://127.0.0.1:9"}
+    ran(tmp_path, "--", PYTHON, path, "mode=offline", "entity=team", **online)
+    (run,) = wandb_runs(tmp_path)
+    assert (run.entity, run.exit_code) == ("team", 0)
+
+
+@pytest.mark.parametrize("status", [0, 3])
+def test_with_wandb_disabled_the_command_runs_and_nothing_is_recorded(
+    tmp_path: Path, status: int
+) -> None:
+    path = script(tmp_path, WORKER + f"    raise SystemExit({status})\n")
+    environment = fresh(tmp_path, WANDB_MODE="disabled")
+    done = otel_rl("run", "--", PYTHON, path, cwd=tmp_path, env=environment)
+    assert done.status == status, done.err
+    (line,) = done.err.splitlines()
+    assert "disabled" in line
+    assert os.listdir(tmp_path) == ["train.py"]
+
+
+def test_with_wandb_disabled_another_tracker_records(tmp_path: Path) -> None:
+    path = script(tmp_path, SENDER)
+    options = ("--tracker", "wandb,jsonl", "--experiment", "e", "--trial", "t")
+    done = ran(tmp_path, *options, "--", PYTHON, path, WANDB_MODE="disabled")
+    assert "W&B is disabled (WANDB_MODE): it gets no run\n" in done.err
+    assert [row.values["trainer/loss"] for row in jsonl_rows(tmp_path, "e", "t")][:3] == [0, 1, 2]
+    assert not (tmp_path / "wandb").exists()
+
+
+def test_a_bridge_for_wandb_alone_is_refused_where_that_is_disabled(tmp_path: Path) -> None:
+    environment = clean_environment(tmp_path, WANDB_MODE="disabled")
+    done = otel_rl_here("bridge", cwd=tmp_path, env=environment)
+    assert done.status == 2
+    assert "--tracker jsonl" in done.err
+
+
+@contextmanager
+def service(directory: Path) -> Iterator[tuple[str, "subprocess.Popen[str]"]]:
+    ports = ("--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0")
+    with subprocess.Popen(
+        [*OTEL_RL, "bridge", *ports, *JSONL],
+        cwd=directory,
+        env=clean_environment(directory),
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        try:
+            assert process.stderr is not None
+            line = process.stderr.readline()
+            yield f"http://{line.partition('OTLP/HTTP on ')[2].partition(',')[0]}", process
+        finally:
+            process.kill()
+
+
+def continued(directory: Path) -> list[str]:
+    (path,) = directory.rglob("*.jsonl")
+    labels = (line.get("labels", {}) for line in growing_lines(path))
+    return [one[CONTINUED] for one in labels if CONTINUED in one]
+
+
+def test_a_job_under_the_names_of_one_that_has_ended_is_told_by_the_bridge_and_in_the_run(
+    tmp_path: Path,
+) -> None:
+    path = script(tmp_path, WORKER)
+    with service(tmp_path) as (url, bridge):
+        named = {"OTEL_RL_EXPERIMENT": "again", "OTEL_EXPORTER_OTLP_ENDPOINT": url}
+        for _ in range(2):
+            environment = clean_environment(tmp_path, **named)
+            subprocess.run([PYTHON, path], cwd=tmp_path, env=environment, check=True)
+        bridge.terminate()
+        _, log = bridge.communicate(timeout=TIMEOUT_S)
+    (told,) = continued(tmp_path)
+    assert "had ended and is continued by another job" in told
+    assert log.count(told) == 1
+
+
+def test_a_second_command_that_continues_a_run_says_so(tmp_path: Path) -> None:
+    path = script(tmp_path, WORKER)
+    command = (*JSONL, "--experiment", "e", "--trial", "t", "--", PYTHON, path)
+    first, second = ran(tmp_path, *command), ran(tmp_path, *command)
+    (told,) = continued(tmp_path)
+    assert told not in first.err
+    assert told in second.err
+
+
+def test_processes_of_one_command_that_come_one_after_the_other_are_no_continuation(
+    tmp_path: Path,
+) -> None:
+    path = script(tmp_path, WORKER)
+    command = f"{PYTHON} {path} && sleep 2 && {PYTHON} {path}"
+    ran(tmp_path, *JSONL, "--experiment", "e", "--trial", "t", "--", "sh", "-c", command)
+    assert continued(tmp_path) == []
