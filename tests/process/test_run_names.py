@@ -1,6 +1,5 @@
 """Which run a command's data are in, under which names, and in which journal."""
 
-import os
 import re
 import subprocess
 import sys
@@ -130,9 +129,7 @@ def runs_of(directory: Path) -> dict[str, int]:
 
 
 @contextmanager
-def waiting_command(
-    directory: Path, *words: str | Path
-) -> Iterator["subprocess.Popen[str]"]:
+def waiting_command(directory: Path, *words: str | Path) -> Iterator["subprocess.Popen[str]"]:
     """A command that reports, then says so, and ends with its input."""
     path = script(
         directory,
@@ -286,7 +283,7 @@ def test_with_wandb_disabled_the_command_runs_and_nothing_is_recorded(
     assert done.status == status, done.err
     (line,) = done.err.splitlines()
     assert "disabled" in line
-    assert os.listdir(tmp_path) == ["train.py"]
+    assert [one.name for one in tmp_path.iterdir()] == ["train.py"]
 
 
 def test_with_wandb_disabled_another_tracker_records(tmp_path: Path) -> None:
@@ -352,12 +349,3 @@ def test_a_second_command_that_continues_a_run_says_so(tmp_path: Path) -> None:
     (told,) = continued(tmp_path)
     assert told not in first.err
     assert told in second.err
-
-
-def test_processes_of_one_command_that_come_one_after_the_other_are_no_continuation(
-    tmp_path: Path,
-) -> None:
-    path = script(tmp_path, WORKER)
-    command = f"{PYTHON} {path} && sleep 2 && {PYTHON} {path}"
-    ran(tmp_path, *JSONL, "--experiment", "e", "--trial", "t", "--", "sh", "-c", command)
-    assert continued(tmp_path) == []

@@ -199,6 +199,7 @@ class Aligner:
         for worker in table.workers.states.values():
             worker.clock_is(now_ns)
         self.state.liveness.look(table.workers.states, lease_ns=lease_ns, now_ns=now_ns)
+        self.state.is_over = self.state.liveness.has_ended
         table.forget(self.settings, now_ns)
 
     def _close_numeric(

@@ -215,6 +215,11 @@ class Liveness:
         """Return whether any worker held a lease at the last check."""
         return any(standing.alive for standing in self.roles().values())
 
+    @property
+    def has_ended(self) -> bool:
+        """Return whether there were workers, and none held a lease at the last check."""
+        return bool(self.roles()) and not self.has_living
+
     def status(self) -> ExperimentStatus | None:
         """Return the status of the experiment at the last check; None before the first export.
 

@@ -41,7 +41,8 @@ class RunState:
         newest_ns: Event time of the latest row.
         is_watching: Whether there was an export since everything was closed.
         begun: Of the batch that is taken in parts: whether it had points so far, and new ones.
-        was_over: Whether all workers had ended when it was loaded, and none came since.
+        is_over: Whether all workers had ended at the last check, and none came since.
+        was_over: Whether that was so when it was loaded, too.
         is_one_launch: Whether all workers are of the one launch that the bridge is for.
     """
 
@@ -56,6 +57,7 @@ class RunState:
     newest_ns: int = 0
     is_watching: bool = False
     begun: tuple[bool, bool] | None = None
+    is_over: bool = False
     was_over: bool = False
     is_one_launch: bool = False
 
@@ -120,6 +122,7 @@ class RunState:
         """
         intake = _intake(kept, settings)
         liveness = Liveness.from_wire(kept.liveness, intake.series.workers.states)
+        is_over = liveness.has_ended
         return cls(
             intake,
             RowMaker(intake, kept.next_number),
@@ -132,7 +135,8 @@ class RunState:
             kept.newest_ns,
             kept.is_watching,
             kept.begun,
-            was_over=liveness.status() is not None and not liveness.has_living,
+            is_over=is_over,
+            was_over=is_over,
         )
 
 

@@ -28,7 +28,6 @@ def add_exports(
     intake = state.intake
     settle_ns = int(intake.settings.settle_s * _NS_PER_S)
     most_ns = tolerance_ns(intake.settings.allowed_lateness_s)
-    ended = None if state.liveness.has_living else state.liveness.status()
     arrived = state.liveness.arrived
     for export in exports:
         worker = intake.series.workers.lease(export.worker, intake.settings)
@@ -48,20 +47,19 @@ def add_exports(
         if event_ns:
             worker.clock.exported(event_ns, arrived_ns, most_ns)
         worker.exported(received_ns=received_ns, event_ns=event_ns, settle_ns=settle_ns)
-        if ended is not None and state.liveness.arrived > arrived:
-            _tell_of_next_job(state, ended, max(state.newest_ns, export.time_ns))
-            ended = None
+        if state.is_over and state.liveness.arrived > arrived:
+            _go_on(state, max(state.newest_ns, export.time_ns))
 
 
-def _tell_of_next_job(state: RunState, ended: ExperimentStatus, time_ns: int) -> None:
-    """Add a note to a run that goes on after its end.
+def _go_on(state: RunState, time_ns: int) -> None:
+    """Note that a run goes on after its end.
 
     A launch may have one process after another, and starts again what has failed.
     """
-    went_well = ended is ExperimentStatus.COMPLETE
+    went_well = state.liveness.status() is ExperimentStatus.COMPLETE
     if state.was_over or (went_well and not state.is_one_launch):
         state.intake.warnings.append(of_continued(time_ns, went_well=went_well))
-    state.was_over = False
+    state.is_over = state.was_over = False
 
 
 def look_at_clocks(state: RunState, exports: Iterable[Export], arrived_ns: int) -> None:

@@ -48,6 +48,28 @@ def test_online_without_a_key_says_how_to_get_one(tmp_path: Path) -> None:
     assert "wandb login" in caught.value.hint
 
 
+def test_keyed_is_online_with_a_key_whatever_wandb_mode_says(tmp_path: Path) -> None:
+    keyed = WandbSettings(mode="keyed")
+    assert online(tmp_path, keyed, WANDB_API_KEY=KEY, WANDB_MODE="offline")
+    assert not online(tmp_path, keyed, WANDB_MODE="online")
+
+
+def test_what_no_program_names_is_of_the_environment_and_then_the_default(tmp_path: Path) -> None:
+    open_to_all = WandbSettings(project="rl-{project}", entity="{entity}", mode="{mode}")
+    home = {"HOME": str(tmp_path)}
+    found = find_account(open_to_all, {**home, "WANDB_PROJECT": "p", "WANDB_ENTITY": "e"})
+    assert (found.project, found.entity, found.online) == ("rl-p", "e", False)
+    found = find_account(open_to_all, home)
+    assert (found.project, found.entity) == ("rl-otel_rl", "")
+
+
+@pytest.mark.parametrize("name", ["project", "entity"])
+@pytest.mark.parametrize("text", ["../other", "a/b", "a#b", "x" * 129])
+def test_a_name_that_leads_elsewhere_is_refused(tmp_path: Path, name: str, text: str) -> None:
+    with pytest.raises(ConfigError, match=f"wandb.{name}"):
+        account(tmp_path, WandbSettings(**{name: text}))
+
+
 def test_a_mode_that_would_write_nothing_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="WANDB_MODE"):
         online(tmp_path, WANDB_MODE="disabled")

@@ -54,6 +54,20 @@ def test_the_order_in_which_announcements_come_makes_no_difference(order: tuple[
     assert description.status is COMPLETE
 
 
+@pytest.mark.parametrize("order", list(itertools.permutations(range(3))))
+def test_the_run_stays_in_the_project_that_was_named_first(order: tuple[int, ...]) -> None:
+    announcements = [
+        Announcement(1, project="first", mode="offline"),
+        Announcement(2, project="second", entity="team", mode="online", name="old"),
+        Announcement(3, project="", name="new"),
+    ]
+    said = about(*(announcements[place] for place in order))
+    for one in (said, RunMetadata.from_wire(stored(said.to_wire()))):
+        found = one.describe()
+        assert (found.project, found.entity, found.mode) == ("first", "team", "offline")
+        assert found.name == "new"
+
+
 @pytest.mark.parametrize("order", list(itertools.permutations(range(4))))
 def test_defaults_hold_where_no_process_gives_the_key(order: tuple[int, ...]) -> None:
     announcements = [
