@@ -45,6 +45,7 @@ states:
 _UNITS: Final = ((86_400, "d"), (3_600, "h"), (60, "min"))
 _COLUMNS: Final[Sequence[str]] = (
     "RUN",
+    "ID",
     "STATE",
     "STEP",
     "GOODPUT",
@@ -63,8 +64,8 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     """Add the command to the parser of ``otel-rl``."""
     parser = commands.add_parser(
         "runs",
-        description="List the runs that a bridge keeps, the last active one first: state, step, "
-        "goodput, age, idle time, sizes, place in the tracker.",
+        description="List the runs that a bridge keeps, the last active one first: id, state, "
+        "step, goodput, age, idle time, sizes, place in the tracker.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -205,6 +206,7 @@ def _as_json(one: _Listed) -> dict[str, object]:
     return {
         "experiment": printable(run.key.experiment),
         "trial": printable(run.key.trial),
+        "id": run_id(*run.key),
         "state": one.state,
         "crash": None if crash is None else printable(crash.as_crash),
         "step": run.step,
@@ -231,6 +233,7 @@ def _table(listed: Iterable[_Listed]) -> Iterator[str]:
         crash = run.description.crash
         cells = (
             str(run.key),
+            run_id(*run.key),
             one.state,
             "-" if run.step is None else str(run.step),
             "-" if one.ratio is None else f"{one.ratio:.0%}",
