@@ -99,7 +99,7 @@ WORKER = """
     import otel_rl
 
     otel_rl.init(role="trainer")
-    otel_rl.mlogger.log({"loss": 1.0}, step=0)
+    otel_rl.log({"loss": 1.0}, step=0)
 """
 
 

@@ -126,7 +126,7 @@ def test_top_without_a_terminal_is_plain_text(data: Path) -> None:
     done = otel_rl_here("top", "--data", data, cwd=data)
     assert done.status == 0, done.err
     lines = done.out.splitlines()
-    assert lines[0].split()[:4] == ["RUN", "ID", "STATE", "STEP"]
+    assert lines[0].split()[:3] == ["RUN", "STATE", "STEP"]
     assert lines[1].startswith("grpo/one")
     assert "\x1b" not in done.out + done.err
 

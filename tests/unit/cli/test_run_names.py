@@ -114,4 +114,4 @@ def test_names_of_the_resource_attributes_are_of_the_environment() -> None:
 @pytest.mark.parametrize("option", ["experiment", "trial", "role", "project", "name"])
 def test_an_empty_name_is_refused_with_its_option(option: str) -> None:
     with pytest.raises(ConfigError, match=f"--{option}"):
-        names(**{option: ""})
+        run_names(argparse.Namespace(**{option: ""}), {}, default_experiment="train")
