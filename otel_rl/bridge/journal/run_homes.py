@@ -118,7 +118,8 @@ class RunNaming:
                     beside.move(home)
             if self._is_moving:
                 raise JournalClosed("The bridge continues in another journal.")
-            if home in (None, beside.own):
+            # A program numbers its runs, too: its second may be called as its first is here.
+            if home in (None, beside.own) and candidate not in self._settled.values():
                 self._begin(candidate)
                 return candidate
         raise AssertionError  # numbers do not end

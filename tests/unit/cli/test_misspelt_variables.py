@@ -36,7 +36,7 @@ def test_every_variable_that_the_package_reads_is_known() -> None:
         for name in re.findall(r'"OTEL_RL_([A-Z_]*[A-Z])"', path.read_text(encoding="utf-8"))
         # Between processes of the demo; and settings of a bridge, which it checks by itself.
         if not name.startswith(("DEMO_", "BRIDGE__"))
-        # From `otel-rl run` to what it starts.
-        and name not in {"TYPED", "DEFAULT_EXPERIMENT"}
+        # From `otel-rl run` or a worker to what it starts.
+        and name not in {"TYPED", "DEFAULT_EXPERIMENT", "DEFAULT_TRIAL"}
     }
     assert read | {"TAG", "NAME", "PROJECT"} == VARIABLES

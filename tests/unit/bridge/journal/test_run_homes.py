@@ -93,6 +93,17 @@ def test_a_run_that_another_process_writes_gets_the_next_free_name(site: Site) -
     assert second.renamed == [(A, A2)]
 
 
+def test_runs_of_one_program_stay_apart_under_their_new_names(site: Site) -> None:
+    """A program calls its second run `a-2`, as its first is called here."""
+    site.launch("one").naming(A)
+    second = site.launch("two")
+    found = [second.naming(A), second.naming(A2)]
+    assert len({*found}) == 2
+    second.journal.close()
+    again = site.launch("two")
+    assert [again.naming(A), again.naming(A2)] == found
+
+
 def test_a_bridge_that_has_runs_stays_and_renames(site: Site) -> None:
     site.ended("one", A)
     launch = site.launch("two")
