@@ -67,7 +67,7 @@ def test_what_no_program_names_is_of_the_environment_and_then_the_default(tmp_pa
 @pytest.mark.parametrize("text", ["../other", "a/b", "a#b", "x" * 129])
 def test_a_name_that_leads_elsewhere_is_refused(tmp_path: Path, name: str, text: str) -> None:
     with pytest.raises(ConfigError, match=f"wandb.{name}"):
-        account(tmp_path, WandbSettings(**{name: text}))
+        account(tmp_path, WandbSettings.parse({name: text}))
 
 
 def test_a_mode_that_would_write_nothing_is_refused(tmp_path: Path) -> None:

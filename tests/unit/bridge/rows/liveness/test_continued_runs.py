@@ -28,8 +28,8 @@ def another(bench: Bench, index: int = 0, count: int = 1) -> None:
 def test_another_job_after_an_orderly_end_is_noted_once(bench: Bench) -> None:
     bench.say_goodbye(generator(0, count=1))
     bench.run(3)
-    another(bench, 0, 2)
-    another(bench, 1, 2)
+    bench.start(*(generator(index, f"later-{index}", count=2) for index in range(2)))
+    bench.run(3)
     (note,) = notes(bench)
     assert "had ended and is continued by another job" in note
 
