@@ -151,10 +151,12 @@ class Embedded:
         self.names = names
         tracker = _tracker_of_a_program(settings.tracker, names)
         settings = settings.model_copy(update={"tracker": tracker})
-        if settings.data == Path(DATA_DIRECTORY) / names.directory:
-            self.bridge = self._start_in_own_directory(settings, names)
-        else:
-            self.bridge = self._start(settings)
+        # Above the journals of all commands; None where the user has named the journal.
+        is_named = settings.data != Path(DATA_DIRECTORY) / names.directory
+        self._root = None if is_named else settings.data.parent
+        self.bridge = (
+            self._start(settings) if is_named else self._start_in_own_directory(settings, names)
+        )
 
     def look(self) -> None:
         """Move the bridge to the journal of a run that goes on, if it has heard of one."""
@@ -173,7 +175,10 @@ class Embedded:
             self.bridge = self._start(settings.model_copy(update={"data": home}))
         except OtelRLError as exc:  # e.g. another launch was faster: the run gets another name
             _log.info("The run does not continue in %s: %s", home, exc)
-            self.bridge = self._start(settings, may_move=False)
+            try:
+                self.bridge = self._start(settings, may_move=False)
+            except OtelRLError as last:
+                say(f"the bridge cannot go on, and nothing more is recorded: {last}")
             return
         say(f"the run goes on in {home}")
         shutil.rmtree(left.settings.data, ignore_errors=True)  # it has no run
@@ -196,13 +201,15 @@ class Embedded:
         raise AssertionError  # numbers do not end
 
     def _start(self, settings: BridgeSettings, *, may_move: bool = True) -> Bridge:
-        own, root = settings.data, settings.data.parent
-        beside = Beside(root, own, self._go_to if may_move else None, _renamed)
+        beside = None
+        if self._root is not None:
+            move = self._go_to if may_move else None
+            beside = Beside(self._root, settings.data, move, _renamed)
         return started(
             settings,
             is_one_launch=True,
             told=self.names.key if self.names.are_certain else None,
-            beside=beside if root == Path(DATA_DIRECTORY) else None,
+            beside=beside,
         )
 
     def _go_to(self, home: Path) -> None:

@@ -18,7 +18,12 @@ _MODES: Final = {"online": "keyed", "offline": "offline", "dryrun": "offline"}
 def filled(
     options: Sequence[tuple[str, str]], description: Description
 ) -> tuple[tuple[str, str], ...]:
-    """Return the options; a placeholder that the program names nothing for stays in them."""
+    """Return the options; a placeholder that the program names nothing for stays in them.
+
+    A run of another process is where that has it.
+    """
+    if dict(options).get("attach"):
+        return tuple(options)
     named = {
         "project": description.project,
         "entity": description.entity,

@@ -21,7 +21,12 @@ def test_an_option_without_a_placeholder_is_the_operators() -> None:
 
 
 def test_only_the_option_of_its_name_takes_it() -> None:
-    options = (("attach", "{project}/{trial}"), ("entity", "{project}"))
+    options = (("base_url", "{project}"), ("entity", "{project}"))
+    assert filled(options, NAMED) == options
+
+
+def test_a_run_of_another_process_is_where_that_has_it() -> None:
+    options = (("attach", "run-7"), ("mode", "{mode}"), ("project", "{project}"))
     assert filled(options, NAMED) == options
 
 
