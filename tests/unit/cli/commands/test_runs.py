@@ -26,6 +26,7 @@ from otel_rl.records import (
     Signal,
     WorkerFailure,
 )
+from otel_rl.run_id import run_id
 from tests.postgres import PostgresServer
 
 S = 1_000_000_000
@@ -193,6 +194,7 @@ def test_a_person_sees_a_table(data: Path, capsys: pytest.CaptureFixture[str]) -
     header, line, crash = capsys.readouterr().out.splitlines()
     assert header.split() == [
         "RUN",
+        "ID",
         "STATE",
         "STEP",
         "GOODPUT",
@@ -204,7 +206,8 @@ def test_a_person_sees_a_table(data: Path, capsys: pytest.CaptureFixture[str]) -
     ]
     assert "\\x1b" in line
     assert "secret" not in line
-    assert line.split()[1:8] == ["crashed", "3", "-", "2", "h", "2", "h"]
+    of_run = run_id("grpo\x1b[31m", "t")
+    assert line.split()[1:9] == [of_run, "crashed", "3", "-", "2", "h", "2", "h"]
     assert crash == "  crashed: trainer/0, RuntimeError at step 3"
 
 
