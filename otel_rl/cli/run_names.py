@@ -18,6 +18,7 @@ from otel_rl.semconv.names import RL_EXPERIMENT_NAME, RL_TRIAL_NAME
 from otel_rl.worker.identity.names import (
     DEFAULT_EXPERIMENT,
     LAUNCH,
+    TYPED,
     checked_name,
     parse_resource_attributes,
 )
