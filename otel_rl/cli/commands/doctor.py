@@ -50,7 +50,7 @@ _PLUGINS = (
 _TIMEOUT_S = 3.0
 
 # Settings that somebody makes who starts a bridge of its own.
-_OF_A_SERVICE = frozenset({"http", "grpc", "data", "journal", "tls", "auth"})
+_OF_A_SERVICE = frozenset({"http", "grpc", "health", "data", "journal", "tls", "auth"})
 
 
 def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
