@@ -12,8 +12,8 @@ Importing is cheap: the first use of a name loads the OpenTelemetry SDK.
 """
 
 from importlib import import_module
-from typing import TYPE_CHECKING
 
+TYPE_CHECKING = False  # loading typing takes as long as all else here
 if TYPE_CHECKING:
     from otel_rl.version import __version__ as __version__
     from otel_rl.worker.api import lineage as lineage

@@ -2,7 +2,7 @@
 
 import sys
 
-from otel_rl.cli.main import main
+from otel_rl.cli.entry import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -60,12 +60,10 @@ class Left(NamedTuple):
     Attributes:
         requests: Accepted requests of which no rows are made.
         rows: Rows that trackers have not been given, of all trackers.
-        error: Last error of a tracker that takes none; empty if all do.
     """
 
     requests: int
     rows: int
-    error: str = ""
 
 
 class Bridge:
@@ -148,6 +146,11 @@ class Bridge:
     def http(self) -> str:
         """Return the OTLP/HTTP address; empty if it does not listen for it."""
         return self.addresses.http or ""
+
+    @property
+    def is_stopping(self) -> bool:
+        """Return whether ``stop`` was called."""
+        return self._stopping.is_set()
 
     @property
     def problem(self) -> str:
@@ -234,10 +237,8 @@ class Bridge:
         Raises:
             JournalError: It cannot be read.
         """
-        found = self._delivery.status()
-        rows = sum(status.pending for status in found)
-        error = next((status.last_error for status in found if status.last_error), "")
-        return Left(self._stores.spool.pending(), rows, error)
+        rows = sum(status.pending for status in self._delivery.status())
+        return Left(self._stores.spool.pending(), rows)
 
     def stop(
         self, *, exit_code: int = 0, is_over: bool = False, by: str | None = None

@@ -9,6 +9,7 @@ from typing import Final
 
 from otel_rl.bridge.bridge import Bridge
 from otel_rl.bridge.config import BridgeSettings, TrackerSettings
+from otel_rl.bridge.delivery.kinds.checks import nearly_full
 from otel_rl.bridge.delivery.trackers import backend
 from otel_rl.bridge.delivery.wandb.account import (
     Account,
@@ -19,6 +20,7 @@ from otel_rl.bridge.delivery.wandb.account import (
 from otel_rl.bridge.journal.run_homes import Beside, home_of
 from otel_rl.bridge.journal.sqlite_files import DATA_DIRECTORY
 from otel_rl.bridge.page import Page
+from otel_rl.cli.ending.files import keep_settings
 from otel_rl.cli.run_names import RunNames
 from otel_rl.cli.standard_streams import say
 from otel_rl.errors import ConfigError, JournalLocked, OtelRLError
@@ -94,6 +96,8 @@ def started(
     named = {told}
 
     def opened(run: ExperimentKey, location: str) -> None:
+        if bridge.is_stopping:
+            return  # the report of the end says it
         say(f"run {run}: {location}")
         if is_one_launch and run not in named and (link := page_link(bridge, run)):
             named.add(run)
@@ -102,11 +106,33 @@ def started(
     bridge = Bridge(
         settings, opened=opened, page=_page(settings), is_one_launch=is_one_launch, beside=beside
     )
+    _check_room(settings)
+    if settings.journal.url is None:
+        _keep(settings)
     bridge.start()
     for name in settings.tracker.trackers:
         if lacks := backend(name).lacks:
             say(f"{name} does not store: {lacks}")
     return bridge
+
+
+def _keep(settings: BridgeSettings) -> None:
+    """Keep what `otel-rl finish` needs: a run that was to be online must not end in files."""
+    account, environment = wandb_account(settings), dict(os.environ)
+    if account is not None and not environment.get("WANDB_MODE"):
+        environment["WANDB_MODE"] = "online" if account.online else "offline"
+    try:
+        keep_settings(settings, environment)
+    except OSError as exc:
+        say(f"{exc.filename}: {exc.strerror}, so `otel-rl finish` will not know these settings")
+
+
+def _check_room(settings: BridgeSettings) -> None:
+    """Say that a disk is nearly full, once for each."""
+    directories = filter(None, (settings.data, settings.tracker.directory))
+    for directory in {path.stat().st_dev: path for path in directories}.values():
+        if words := nearly_full(directory):
+            say(f"WARNING: {words} Data may be lost. Free some, or choose another directory.")
 
 
 def _page(settings: BridgeSettings) -> Page | None:

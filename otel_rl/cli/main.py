@@ -10,7 +10,7 @@ import os
 import re
 import signal
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -49,6 +49,7 @@ COMMANDS: Final = {
     "bridge": _Command(
         "receive OTLP from any sender, write one tracker run per experiment", "bridge"
     ),
+    "finish": _Command("write the rows that a run has left, to the tracker it was for", "bridge"),
     "demo": _Command(
         "train a small policy by GRPO on this machine, ending in one tracker run", "demo"
     ),
@@ -71,11 +72,12 @@ _ALIKE: Final = 0.7
 """Of two words, from 0 to 1, that differ by a typing mistake."""
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str] | None = None, *, loaded: Callable[[], None] = lambda: None) -> int:
     """Run the command line and return its exit status.
 
     Args:
         argv: Arguments without the program's name; those of the process if not given.
+        loaded: Called before the command begins.
     """
     given = sys.argv[1:] if argv is None else argv
     open_closed_streams()
@@ -88,6 +90,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             level=_log_level(os.environ.get("OTEL_RL_LOG_LEVEL") or "WARNING"), handlers=[handler]
         )
         _check_working_directory()
+        loaded()
         status: int = arguments.command(arguments)
         sys.stdout.flush()
     except BrokenPipeError:  # the reader, such as `head`, has closed the pipe

@@ -10,6 +10,7 @@ import os
 import sys
 import threading
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -271,8 +272,12 @@ def _hurry() -> None:
 def _shutdown_at_exit() -> None:
     session = _ended_session()
     if session is not None:
-        count_open(GUARD)
-        session.shutdown_at_exit()
+        try:
+            count_open(GUARD)
+            session.shutdown_at_exit()
+        except KeyboardInterrupt:  # a second Ctrl-C: nobody waits any more for what is left
+            with suppress(KeyboardInterrupt):
+                session.shutdown(0.0)  # counts what is lost, unless that was done
 
 
 def _ended_session() -> Session | None:

@@ -93,7 +93,10 @@ def test_a_script_that_begins_no_shared_run_says_how_to_and_keeps_its_rows(
     )
     assert "is not in shared mode" in done.err
     assert "WANDB_MODE=shared" in done.err
-    assert "--attach theirs/alone" in done.err, "how to write the rest"
+    assert "write the rest with: otel-rl finish .otel_rl/" in done.err
+    (kept,) = tmp_path.rglob("settings.json")
+    options = json.loads(kept.read_text())["settings"]["tracker"]["options"]
+    assert options == {"attach": "theirs/alone"}, "how to write the rest"
     assert len(server.history("alone")) == 50
     assert server.run("alone").rewrites == 0
 

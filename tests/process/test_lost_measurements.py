@@ -1,11 +1,16 @@
-"""A command that ends well, but whose measurements could not be stored, does not exit with 0."""
+"""Lost data is no failure of the command: its status stays, and the last line says what is lost."""
 
+import json
 import sys
 import textwrap
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from otel_rl.run_id import run_id
+from tests.faults.disk import SmallDisk, small_disk
 from tests.process.commands import Finished, clean_environment, otel_rl
 
 pytestmark = pytest.mark.process
@@ -30,32 +35,132 @@ PROGRAM = """
 KIB = 1024
 
 
-def run(directory: Path, *, n: int, status: int = 0) -> Finished:
+RUN = run_id("e", "default")
+
+
+def run(directory: Path, *options: str, n: int, status: int = 0) -> Finished:
     """Run a program that reports ``n`` KiB at its end, with a journal of 2,000 KiB."""
     script = directory / "train.py"
     script.write_text(textwrap.dedent(PROGRAM))
     room = {"OTEL_RL_BRIDGE__JOURNAL__MAX_BYTES": str(2_000 * KIB)}
     return otel_rl(
-        "run", "--experiment", "e", "--tracker", "jsonl", "--",
+        "run", "--experiment", "e", "--tracker", "jsonl", *options, "--",
         sys.executable, script, str(n), str(status),
         cwd=directory,
         env=clean_environment(directory, **room),
     )  # fmt: skip
 
 
-def test_measurements_that_found_no_room_are_told_and_the_status_is_one(tmp_path: Path) -> None:
-    done = run(tmp_path, n=4_000)
-    assert "at least 1 request could not be stored and did not come again" in done.err
-    assert done.status == 1
+def status_file(data: Path) -> Mapping[str, Any]:
+    content: dict[str, Any] = json.loads((data / "status.json").read_text())
+    return content
 
 
-def test_the_status_of_a_failed_command_stays(tmp_path: Path) -> None:
-    done = run(tmp_path, n=4_000, status=7)
-    assert "at least 1 request could not be stored and did not come again" in done.err
-    assert done.status == 7
+@pytest.mark.parametrize(
+    ("options", "of_command", "status"),
+    [((), 0, 0), (("--fail-on-loss",), 0, 74), (("--fail-on-loss",), 7, 7)],
+)
+def test_measurements_that_found_no_room_are_said_last_and_the_status_is_that_of_the_command(
+    tmp_path: Path, options: tuple[str, ...], of_command: int, status: int
+) -> None:
+    done = run(tmp_path, *options, n=4_000, status=of_command)
+    assert done.status == status
+    last = done.err.splitlines()[-1]
+    assert last.startswith("otel-rl: DATA WAS LOST")
+    assert "at least 1 request could not be stored and did not come again" in last
+    assert "The journal has reached its bound of 2048000 bytes" in last
+    found = status_file(tmp_path / ".otel_rl" / RUN)
+    assert (found["exit_status"], found["lost"]) == (of_command, {"not_stored": 1})
 
 
-def test_a_command_whose_measurements_found_room_ends_with_its_status(tmp_path: Path) -> None:
-    done = run(tmp_path, n=10)
-    assert "could not be stored" not in done.err
+def test_a_command_whose_measurements_found_room_has_lost_nothing(tmp_path: Path) -> None:
+    done = run(tmp_path, "--fail-on-loss", n=10)
+    assert "LOST" not in done.err
     assert done.status == 0
+    assert status_file(tmp_path / ".otel_rl" / RUN)["lost"] == {}
+
+
+# It reports, fills the disk of the journal, and reports on.
+FILLS = """
+    import sys
+    import otel_rl
+
+    otel_rl.init(role="trainer")
+    otel_rl.log({"loss": 1.0}, step=0)
+    otel_rl.flush(timeout_s=60)
+    with open(sys.argv[1], "ab", 0) as ballast:
+        for size in (1 << 20, 1 << 12, 1):
+            try:
+                while ballast.write(bytes(size)) == size:
+                    pass
+            except OSError:
+                pass
+    for step in range(1, 60):
+        otel_rl.log({"loss": 1.0, "text" * 50: 2.0}, step=step)
+"""
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[SmallDisk]:
+    with small_disk(tmp_path / "disk") as disk:
+        if not disk.is_ours:
+            pytest.skip("this user may not mount")
+        yield disk
+
+
+def train(directory: Path, *options: str) -> Finished:
+    """Run the program with its journal on the small disk, and its rows elsewhere."""
+    script = directory / "train.py"
+    script.write_text(textwrap.dedent(FILLS))
+    elsewhere = {"OTEL_RL_BRIDGE__TRACKER__DIRECTORY": str(directory)}
+    data = directory / "disk" / "data"
+    return otel_rl(
+        "run", "--experiment", "e", "--tracker", "jsonl", "--data", data, *options, "--",
+        sys.executable, script, directory / "disk" / "ballast",
+        cwd=directory,
+        env=clean_environment(
+            directory, OTEL_RL_EXIT_TIMEOUT="2", OTEL_RL_BRIDGE__STOP_TIMEOUT_S="5", **elsewhere
+        ),
+    )  # fmt: skip
+
+
+def test_a_disk_that_fills_while_a_command_trains_is_no_failure_of_it(
+    tmp_path: Path, disk: SmallDisk
+) -> None:
+    done = train(tmp_path)
+    assert done.status == 0, done.err
+    assert "Traceback" not in done.err
+    last = done.err.splitlines()[-1]
+    assert last.startswith("otel-rl: DATA WAS LOST")
+    assert "disk is full" in last
+    assert "nothing was reported" not in done.err
+    found = status_file(tmp_path / "disk" / "data")
+    assert found["exit_status"] == 0
+    assert found["lost"]["not_stored"] > 0
+
+
+def test_a_disk_with_little_room_is_said_before_the_command_starts(
+    tmp_path: Path, disk: SmallDisk
+) -> None:
+    done = train(tmp_path)
+    said = done.err.splitlines()
+    warning = next(line for line in said if "nearly full" in line)
+    assert f"The disk of {tmp_path}/disk/data is nearly full: 6" in warning
+    assert "MiB free" in warning
+    assert said.index(warning) < said.index(next(line for line in said if "OTLP on" in line))
+
+
+@pytest.mark.parametrize(("options", "status"), [((), 0), (("--fail-on-loss",), 74)])
+def test_a_disk_that_is_full_at_the_start_does_not_keep_a_command_from_its_work(
+    tmp_path: Path, disk: SmallDisk, options: tuple[str, ...], status: int
+) -> None:
+    (tmp_path / "disk" / "data").mkdir()
+    assert disk.fill()
+    done = train(tmp_path, *options)
+    assert done.status == status, done.err
+    first, *_, last = done.err.splitlines()
+    assert "No space left on device" in first
+    assert "CMD runs, and nothing that it reports is kept" in first
+    assert last.startswith("otel-rl: DATA WAS LOST")
+    assert "Free disk space" in last
+    assert ("The exit status is 74" in last) == (status == 74)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from otel_rl.run_id import run_id
-from tests.process.commands import Finished, otel_rl
+from tests.process.commands import Finished, clean_environment, otel_rl
 
 pytestmark = pytest.mark.process
 
@@ -90,3 +90,30 @@ def test_the_step_that_may_lack_its_spans_is_partial(
     missed = {step: row[texts].get("critical_path/missed") for step, row in explained.items()}
     assert missed == {0: None, 1: None, 2: "generator/0"}
     assert explained[2]["values"]["critical_path/partial"] == 1
+
+
+def test_a_journal_that_is_removed_while_the_command_runs_does_not_change_its_status(
+    tmp_path: Path,
+) -> None:
+    program = """
+        import shutil
+        import otel_rl
+
+        otel_rl.init(role="trainer")
+        otel_rl.log({"loss": 1.0}, step=0)
+        assert otel_rl.flush(timeout_s=60)
+        shutil.rmtree(".otel_rl")
+        otel_rl.log({"loss": 1.0}, step=1)
+    """
+    (tmp_path / "train.py").write_text(textwrap.dedent(program))
+    done = otel_rl(
+        *("run", "--experiment", "e", "--tracker", "jsonl", "--", sys.executable, "train.py"),
+        cwd=tmp_path,
+        env=clean_environment(
+            tmp_path, OTEL_RL_EXIT_TIMEOUT="2", OTEL_RL_BRIDGE__STOP_TIMEOUT_S="5"
+        ),
+    )
+    assert done.status == 0, done.err
+    assert "Traceback" not in done.err
+    assert "was removed or replaced" in done.err
+    assert done.err.splitlines()[-1].startswith("otel-rl: DATA WAS LOST")

@@ -186,3 +186,31 @@ def test_there_is_no_live_line_if_it_is_off_or_there_is_no_terminal(
             check=True,
         )
         assert b"\x1b" not in done.stdout + done.stderr
+
+
+def test_ctrl_c_again_and_again_shows_no_traceback_but_that_of_the_program(tmp_path: Path) -> None:
+    program = tmp_path / "train.py"
+    program.write_text(
+        "import otel_rl, time\n"
+        'otel_rl.init(role="trainer")\n'
+        'otel_rl.log({"loss": 1.0}, step=0)\n'
+        'print("ready", flush=True)\n'
+        "time.sleep(600)\n"
+    )
+    environment = clean_environment(
+        tmp_path,
+        WANDB_API_KEY="k" * 40,
+        WANDB_BASE_URL="http://127.0.0.1:9",  # so that there is something to wait for
+        OTEL_RL_BRIDGE__STOP_TIMEOUT_S="5",
+    )
+    command = [*OTEL_RL, "run", "--no-live-line", "--", sys.executable, str(program)]
+    with Terminal(command, cwd=tmp_path, environment=environment, columns=200) as terminal:
+        terminal.until(lambda rows: "ready" in rows)
+        terminal.type(b"\x03")
+        terminal.until(lambda rows: any("KeyboardInterrupt" in row for row in rows))
+        terminal.type(b"\x03")
+        assert terminal.status() == 130  # as the command ended
+        said = terminal.raw.decode()
+        assert "Exception ignored" not in said
+        assert said.count("Traceback") == 1
+        assert "write the rest with: otel-rl finish .otel_rl/" in said

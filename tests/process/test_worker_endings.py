@@ -403,3 +403,24 @@ log(range(50, 100))
         endpoint.heal()
         assert running.end() == 0
         assert steps(endpoint.sink) == once(range(100))
+
+
+def wait_until_healed(endpoint: Endpoint) -> None:
+    endpoint.healed.wait()
+
+
+def test_a_second_ctrl_c_ends_the_last_export_without_a_traceback_of_ours() -> None:
+    program = f"{PROLOGUE}\nsetup()\nlog(range(100))\nprint('ready', flush=True)\nsignal.pause()\n"
+    with (
+        unruly(lambda endpoint, _: wait_until_healed(endpoint)) as endpoint,
+        worker(endpoint.url, program, OTEL_RL_EXIT_TIMEOUT="600") as process,
+    ):
+        process.wait_for("ready")
+        process.process.send_signal(signal.SIGINT)
+        endpoint.wait_for_attempts(1)  # the last export has begun
+        process.process.send_signal(signal.SIGINT)
+        assert process.end() == -signal.SIGINT
+    assert "Exception ignored" not in process.output
+    assert process.output.count("Traceback") == 1, "that of the program"
+    assert "lost are 100 measurements" in process.output
+    assert "(Ctrl-C)" in process.output

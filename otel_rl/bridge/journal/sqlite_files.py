@@ -20,7 +20,7 @@ from otel_rl.bridge.journal.formats.schema import (
     statements,
 )
 from otel_rl.bridge.private_files import make_private_directory, open_private
-from otel_rl.errors import ConfigError, JournalError, JournalGone, JournalLocked
+from otel_rl.errors import ConfigError, JournalError, JournalFull, JournalGone, JournalLocked
 
 __all__ = [
     "DATA_DIRECTORY",
@@ -93,10 +93,10 @@ def open_database(path: Path, max_bytes: int) -> tuple[sqlite3.Connection, str]:
         if is_new:  # it holds nothing, not even tables
             for end in ("", *_BESIDE):
                 Path(f"{path}{end}").unlink(missing_ok=True)
-        raise JournalError(
-            f"Cannot open the journal {str(path)!r}: {exc}.",
-            hint=_FULL_HINT if _is_full(exc, path.parent) else _DAMAGED_HINT,
-        ) from exc
+        words = f"Cannot open the journal {str(path)!r}: {exc}."
+        if _is_full(exc, path.parent):
+            raise JournalFull(words, hint=_FULL_HINT) from exc
+        raise JournalError(words, hint=_DAMAGED_HINT) from exc
 
 
 def _prepared(connection: sqlite3.Connection, path: Path, max_bytes: int) -> str:

@@ -8,8 +8,8 @@ import signal
 from otel_rl.bridge.bridge import Bridge
 from otel_rl.bridge.config import BridgeSettings
 from otel_rl.bridge.ingest.security.exposure import listens_on_loopback
-from otel_rl.cli.bridge_end import finish
 from otel_rl.cli.embedded_bridge import W_AND_B_IS_OFF, started, without_disabled
+from otel_rl.cli.ending.end import finish, leave
 from otel_rl.cli.options import (
     add_bridge_options,
     add_listen_options,
@@ -53,7 +53,12 @@ def _command(arguments: argparse.Namespace) -> int:
     # A terminal that closes sends SIGHUP, too: the bridge goes on.
     while signals.wait() == signal.SIGHUP:
         _reload(bridge)
-    return 0 if finish(bridge, exit_code=0, is_over=False) else 1
+    ending = finish(bridge, exit_code=0, is_over=False)
+    if ending.lost:
+        say(f"not in any run: {ending.lost_in_words}; see `otel-rl help operations`")
+    if ending.interrupted:
+        leave(128 + ending.interrupted)
+    return 0 if ending.is_complete else 1
 
 
 def _reload(bridge: Bridge) -> None:

@@ -17,6 +17,7 @@ from otel_rl.cli.lookup.wanted_run import WantedRun, add_run
 from otel_rl.cli.options import add_bridge_options, settings_of
 from otel_rl.dashboard.arrange import Section, arrange, as_json, in_words
 from otel_rl.errors import ConfigError, MissingExtra
+from otel_rl.plurals import many
 from otel_rl.records import ExperimentKey, KeySpec
 from otel_rl.redaction import printable, shown
 
@@ -73,7 +74,7 @@ def _command(arguments: argparse.Namespace) -> int:
         library = (exc.name or "").partition(".")[0]
         raise MissingExtra("Saving a W&B workspace", library, "dashboard") from exc
     panels = sum(len(section.panels) for section in sections)
-    print(shown(f"Saved {panels} panels in {len(sections)} sections: {url}"))
+    print(shown(f"Saved {many(panels, 'panel')} in {many(len(sections), 'section')}: {url}"))
     return 0
 
 

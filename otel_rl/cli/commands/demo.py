@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from pydantic import ValidationError
 
 from otel_rl.bridge.config import BridgeSettings
-from otel_rl.cli.bridge_end import finish, has_lost
 from otel_rl.cli.embedded_bridge import Embedded, embedded_defaults, page_link
+from otel_rl.cli.ending.end import finish, leave, said_by_the_report
 from otel_rl.cli.environment import reporting_environment
 from otel_rl.cli.options import add_bridge_options, settings_of
 from otel_rl.cli.run_names import RunNames, run_names
@@ -86,20 +86,24 @@ def _command(arguments: argparse.Namespace) -> int:
         return _train(settings, names, arguments.endpoint, colocated=colocated)
     embedded = Embedded(settings_of(arguments, defaults=embedded_defaults(names)), names)
     bridge, names, key = embedded.bridge, embedded.names, embedded.names.key
-    status, complete = 1, False
+    status = 1
     try:
         say(f"experiment {key}, OTLP on http://{bridge.http}")
         if link := page_link(bridge, key):
             say(f"page of the run: {link}")
         work_dir = bridge.settings.data / "demo"
         settings = settings.model_copy(update={"work_dir": work_dir, "trial": key.trial})
-        status = _train(settings, names, bridge.http, colocated=colocated)
+        with said_by_the_report(may_go_on=True):
+            status = _train(settings, names, bridge.http, colocated=colocated)
     finally:
-        complete = finish(bridge, exit_code=status, is_over=True)
-    complete = not has_lost(bridge) and complete
+        ending = finish(bridge, exit_code=status, is_over=True)
+        if ending.interrupted:
+            leave(128 + ending.interrupted)
     if bridge.has_page:
         _write_report(bridge.settings, key)
-    return status or (0 if complete else 1)
+    if ending.lost:
+        say(f"DATA WAS LOST: {ending.lost_in_words}")
+    return status or (0 if ending.is_complete and not ending.lost else 1)
 
 
 def _write_report(settings: BridgeSettings, key: ExperimentKey) -> None:

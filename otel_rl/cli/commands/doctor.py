@@ -252,7 +252,7 @@ def _run_result(run: RunOverview) -> CheckResult:
         f"run {run.key}",
         message,
         ok=not run.error,
-        hint="The rows are kept. A bridge on this journal retries by itself.",
+        hint="The rows are kept. A running bridge retries by itself; else call `otel-rl finish`.",
     )
 
 

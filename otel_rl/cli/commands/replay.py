@@ -98,11 +98,12 @@ def _command(arguments: argparse.Namespace) -> int:
         say(f"an archive holds no {_NOT_ARCHIVED}")
     jobs.run()
     if jobs.known:
-        say(f"{jobs.known} were written by an earlier replay; --again asks their tracker")
+        were = "was" if jobs.known == 1 else "were"
+        say(f"{jobs.known} {were} written by an earlier replay; --again asks the tracker")
     if jobs.failed:
         say(
-            f"{jobs.failed} lack rows; call it again to continue after the last row that their "
-            "tracker has"
+            f"{jobs.failed} {'lacks' if jobs.failed == 1 else 'lack'} rows; call it again to "
+            "continue after the last row that the tracker has"
         )
     return 1 if jobs.failed else 0
 

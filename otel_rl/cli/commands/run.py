@@ -15,7 +15,6 @@ from otel_rl.bridge.bridge import Bridge
 from otel_rl.bridge.counters import Counter, Outcome
 from otel_rl.bridge.delivery.wandb.account import owner_environment
 from otel_rl.cli.adapter_environment import adapter_environment
-from otel_rl.cli.bridge_end import finish, has_lost
 from otel_rl.cli.embedded_bridge import (
     W_AND_B_IS_OFF,
     Embedded,
@@ -24,21 +23,24 @@ from otel_rl.cli.embedded_bridge import (
     wandb_account,
     without_disabled,
 )
+from otel_rl.cli.ending.end import finish, leave, said_by_the_report
+from otel_rl.cli.ending.files import StatusFile
+from otel_rl.cli.ending.report import Ending
 from otel_rl.cli.environment import notes_on, reporting_environment
 from otel_rl.cli.options import add_bridge_options, settings_of
 from otel_rl.cli.run_names import RunNames, run_names
-from otel_rl.cli.signal_handlers import handled
-from otel_rl.cli.standard_streams import say
+from otel_rl.cli.signal_handlers import EndRequests, handled
+from otel_rl.cli.standard_streams import FULL, say
 from otel_rl.cli.terminal.live_line import live_line
-from otel_rl.errors import ConfigError
+from otel_rl.errors import ConfigError, JournalFull, OtelRLError
 
 __all__ = ["add_parser"]
 
 # Exit statuses of shells: https://pubs.opengroup.org/onlinepubs/9799919799/utilities/V3_chap02.html
 _NOT_FOUND, _NOT_EXECUTABLE, _SIGNALLED = 127, 126, 128
 
-# Of a command that ended well, if measurements are missing because they could not be stored.
-_LOST = 1
+# With --fail-on-loss, of a command that ended well: EX_IOERR of sysexits.h, which few commands use.
+_LOST = 74
 
 # Signals that ask for an end.
 _REQUESTS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -55,8 +57,8 @@ examples:
   otel-rl run --grpc -- ./a-program-whose-sdk-speaks-only-grpc
   otel-rl run --attach grpo/my-run -- python train.py    (train.py calls wandb.init)
 
-Without a W&B key the run is written to ./wandb as an offline run. The exit status is that of CMD; 1
-if CMD ended with 0, but measurements were lost because the disk or the journal was full.
+Without a W&B key the run is written to ./wandb as an offline run. The exit status is that of CMD,
+also if data was lost, which the last line then says; with --fail-on-loss it is 74 in place of 0.
 """
 
 
@@ -105,6 +107,11 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         action="store_false",
         help="do not draw the progress line at the bottom of the terminal",
     )
+    parser.add_argument(
+        "--fail-on-loss",
+        action="store_true",
+        help="exit with 74 if CMD ends with 0, but some of its data was lost",
+    )
     add_bridge_options(parser)
     parser.add_argument("cmd", nargs=argparse.REMAINDER, metavar="-- CMD", help="the command")
     parser.set_defaults(command=_command, usage=parser.format_usage)
@@ -134,50 +141,123 @@ def _command(arguments: argparse.Namespace) -> int:
             "--grpc: the bridge does not listen on gRPC (grpc.enabled is false).",
             hint="Remove one of the two.",
         )
-    enabled = without_disabled(settings)
-    if enabled is None:
-        say(
-            "W&B is disabled (WANDB_MODE), so nothing is recorded. To record without W&B: "
-            "otel-rl run --tracker jsonl -- CMD"
-        )
-        return _run(command, _recording_nothing(names), lambda: None)
-    if enabled is not settings:
-        say(W_AND_B_IS_OFF)
-    return _run_with(Embedded(enabled, names), command, arguments)
+    requests = _Requests()
+    with handled(_REQUESTS, requests.take):
+        enabled = without_disabled(settings)
+        if enabled is None:
+            say(
+                "W&B is disabled (WANDB_MODE), so nothing is recorded. To record without W&B: "
+                "otel-rl run --tracker jsonl -- CMD"
+            )
+            return _run(command, _recording_nothing(names), requests)
+        if enabled is not settings:
+            say(W_AND_B_IS_OFF)
+        try:
+            embedded = Embedded(enabled, names)
+        except OtelRLError as exc:
+            if not _is_full_disk(exc):
+                raise
+            return _run_unreported(command, requests, names, exc, arguments)
+        return _run_reported(command, requests, embedded, arguments)
 
 
-def _run_with(embedded: Embedded, command: Sequence[str], arguments: argparse.Namespace) -> int:
-    """Run the command beside a bridge, and return the exit status."""
-    bridge, names = embedded.bridge, embedded.names
+def _run_reported(
+    command: Sequence[str],
+    requests: "_Requests",
+    embedded: Embedded,
+    arguments: argparse.Namespace,
+) -> int:
+    """Run the command and finish its run. Returns the exit status."""
+    status_file = StatusFile(embedded.bridge.settings.data)
     status = _NOT_EXECUTABLE
     try:
-        for line in _beginning(bridge, names):
-            say(line)
-        environment = reporting_environment(
-            os.environ,
-            http=bridge.http,
-            names=names,
-            grpc=bridge.addresses.grpc,
-            prefers_grpc=arguments.grpc,
-        )
-        environment |= adapter_environment(environment, is_wanted=arguments.adapters)
-        for note in notes_on(os.environ, environment):
-            say(note)
-        if (account := wandb_account(bridge.settings, names.key)) is not None:
-            environment |= owner_environment(account)
-        with live_line(
-            lambda: embedded.bridge.settings.data, names.key, is_wanted=arguments.live_line
+        environment = _environment(embedded, arguments)
+        with (
+            said_by_the_report(may_go_on=True),
+            live_line(
+                lambda: embedded.bridge.settings.data,
+                embedded.names.key,
+                is_wanted=arguments.live_line,
+            ),
         ):
-            status = _run(command, environment, embedded.look)
+            status = _run(command, environment, requests, embedded.look)
     finally:
         bridge = embedded.bridge
-        finish(bridge, exit_code=status, is_over=True, by=_signal_of(status))
+        if status_file.path.parent != bridge.settings.data:  # the run goes on in another journal
+            status_file = StatusFile(bridge.settings.data)
+        requests.end.status = status
+        by = _signal_of(status)
+        ending = finish(bridge, exit_code=status, is_over=True, by=by, requests=requests.end)
+        _say_why_nothing(bridge, ending, status)
+        is_written = status_file.write(ending.as_status(status, bridge.settings.data))
+        if ending.lost:
+            where = f" See {status_file.path}." if is_written else ""
+            _say_lost(f"{ending.lost_in_words}.{where}", arguments, status)
+        if ending.interrupted:
+            leave(_with_loss(status, arguments) if ending.lost else status)
+    return _with_loss(status, arguments) if ending.lost else status
+
+
+def _say_lost(words: str, arguments: argparse.Namespace, status: int) -> None:
+    is_changed = _with_loss(status, arguments) != status
+    verdict = f"is {_LOST}, for --fail-on-loss" if is_changed else "is that of CMD"
+    say(f"DATA WAS LOST: {words} The exit status {verdict}.")
+
+
+def _with_loss(status: int, arguments: argparse.Namespace) -> int:
+    """Return the exit status after a loss."""
+    return _LOST if arguments.fail_on_loss and not status else status
+
+
+def _environment(embedded: Embedded, arguments: argparse.Namespace) -> dict[str, str]:
+    """Say where the run is, and return the environment of the command."""
+    bridge, names = embedded.bridge, embedded.names
+    for line in _beginning(bridge, names):
+        say(line)
+    environment = reporting_environment(
+        os.environ,
+        http=bridge.http,
+        names=names,
+        grpc=bridge.addresses.grpc,
+        prefers_grpc=arguments.grpc,
+    )
+    environment |= adapter_environment(environment, is_wanted=arguments.adapters)
+    for note in notes_on(os.environ, environment):
+        say(note)
+    if (account := wandb_account(bridge.settings, names.key)) is not None:
+        environment |= owner_environment(account)
+    return environment
+
+
+def _is_full_disk(exc: BaseException) -> bool:
+    """Return whether a bridge could not start for want of space, which is no wrong setting."""
+    causes = [exc, exc.__cause__]
+    return any(
+        isinstance(one, JournalFull) or (isinstance(one, OSError) and one.errno in FULL)
+        for one in causes
+    )
+
+
+def _run_unreported(
+    command: Sequence[str],
+    requests: "_Requests",
+    names: RunNames,
+    exc: OtelRLError,
+    arguments: argparse.Namespace,
+) -> int:
+    """Run the command without a bridge: a full disk is no reason not to train."""
+    say(f"{exc.args[0]} CMD runs, and nothing that it reports is kept.")
+    status = _run(command, _recording_nothing(names), requests)
+    remedy = "Free disk space, or choose another directory with --data."
+    _say_lost(f"{exc.args[0]} {remedy}", arguments, status)
+    return _with_loss(status, arguments)
+
+
+def _say_why_nothing(bridge: Bridge, ending: Ending, status: int) -> None:
+    """Say why there is no run, unless the report has said it."""
     reported = map(bridge.counters.value, (Counter.POINTS_ACCEPTED, Counter.SPANS_ACCEPTED))
-    if not any(reported) and not bridge.without_metrics:
+    if not (any(reported) or bridge.without_metrics or ending.lost):
         say(f"nothing was reported. {_likely_cause(bridge, status)}".rstrip())
-    if has_lost(bridge):
-        return status or _LOST
-    return status
 
 
 def _not_run(command: Sequence[str]) -> int:
@@ -260,20 +340,28 @@ def _recording_nothing(names: RunNames) -> dict[str, str]:
     }
 
 
-def _run(command: Sequence[str], environment: dict[str, str], look: Callable[[], None]) -> int:
+def _run(
+    command: Sequence[str],
+    environment: dict[str, str],
+    requests: "_Requests",
+    look: Callable[[], None] = lambda: None,
+) -> int:
     """Run the command to its end and return its exit status as a shell would.
 
     Args:
         command: The words.
         environment: Of the command.
+        requests: Signals, which are passed on to the command.
         look: Called again and again meanwhile.
     """
+    if number := requests.end.wait(0):
+        return _SIGNALLED + number  # before it was started
     try:
         process = subprocess.Popen(command, env=environment)  # noqa: S603  # the user's own command
     except OSError as exc:
         say(f"{command[0]}: {exc.strerror}")
         return _NOT_EXECUTABLE
-    with _signals_to(process):
+    with requests.passed_to(process):
         status = _status_of(process, look)
     return _SIGNALLED - status if status < 0 else status
 
@@ -286,18 +374,37 @@ def _status_of(process: "subprocess.Popen[bytes]", look: Callable[[], None]) -> 
         look()
 
 
-@contextmanager
-def _signals_to(process: "subprocess.Popen[bytes]") -> Iterator[None]:
-    """Pass signals on to the command; the run is finished in any case."""
+class _Requests:
+    """Signals that ask for an end: of the command while it runs, else of this one.
 
-    def forward(number: int, _frame: FrameType | None) -> None:
+    Attributes:
+        end: Those for this one.
+    """
+
+    def __init__(self) -> None:
+        self.end = EndRequests()
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def take(self, number: int, _frame: FrameType | None) -> None:
+        """Handle a signal."""
+        process = self._process
+        if process is None:
+            self.end.add(number)
         # A terminal sends Ctrl-C to the whole group, the command included; for many launchers a
         # second one means an immediate exit.
-        if not (number == signal.SIGINT and _is_in_foreground()):
+        elif not (number == signal.SIGINT and _is_in_foreground()):
             process.send_signal(number)
 
-    with handled(_REQUESTS, forward):
-        yield
+    @contextmanager
+    def passed_to(self, process: "subprocess.Popen[bytes]") -> Iterator[None]:
+        """Pass signals on to the command while the context lasts."""
+        self._process = process
+        while number := self.end.wait(0):  # while it was being started
+            self.take(number, None)
+        try:
+            yield
+        finally:
+            self._process = None
 
 
 def _is_in_foreground() -> bool:

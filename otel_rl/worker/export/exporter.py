@@ -170,24 +170,31 @@ class Exporter:
                 ``timeout_s``.
 
         Returns:
-            True if everything was delivered in time. Losses are counted and logged.
+            True if everything was delivered in time. Losses are counted and logged, also if Ctrl-C
+            ends the wait.
         """
         first = self._requests.stop(
             timeout_s, timeout_s if unreached_timeout_s is None else unreached_timeout_s
         )
-        if self._requests.may_wait(self._thread):
-            self._requests.wait_for_end(timeout_s)
-        lost, is_exact = self._abandon()
-        delivered = self._has_delivered and is_exact and not lost
-        # The latest totals of counters may be lost without being counted.
-        if first and not delivered and (lost or self._main is Signal.METRICS):
-            number = f"{lost}" if is_exact else f"at least {lost}"
-            self._guard.drop(
-                DropReason.SHUTDOWN,
-                "The endpoint did not accept the last records of the process; lost are "
-                f"{number} {_LOST[self._main]} ({self._sender.last_failure}).",
-                lost,
-            )
+        interruption = ""
+        try:
+            if self._requests.may_wait(self._thread):
+                self._requests.wait_for_end(timeout_s)
+        except KeyboardInterrupt:
+            interruption = "Ctrl-C"
+            raise
+        finally:
+            lost, is_exact = self._abandon()
+            delivered = self._has_delivered and is_exact and not lost
+            # The latest totals of counters may be lost without being counted.
+            if first and not delivered and (lost or self._main is Signal.METRICS):
+                number = f"{lost}" if is_exact else f"at least {lost}"
+                self._guard.drop(
+                    DropReason.SHUTDOWN,
+                    "The endpoint did not accept the last records of the process; lost are "
+                    f"{number} {_LOST[self._main]} ({interruption or self._sender.last_failure}).",
+                    lost,
+                )
         return delivered
 
     def _abandon(self) -> tuple[int, bool]:

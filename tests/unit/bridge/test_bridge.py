@@ -24,7 +24,7 @@ from otel_rl.bridge.delivery.manager import RunState
 from otel_rl.bridge.journal.delivery_store import DeliveryStore
 from otel_rl.bridge.journal.run_store import RunStore
 from otel_rl.bridge.journal.sqlite import JOURNAL_FILE
-from otel_rl.cli.bridge_end import finish
+from otel_rl.cli.ending.end import finish
 from otel_rl.errors import (
     ConfigError,
     JournalClosed,
@@ -379,7 +379,7 @@ def test_nothing_is_acknowledged_once_the_journal_is_gone(
             bridge.accept([batch(step)])
     assert health(bridge) == (503, f"{bridge.problem}\n")
     assert bridge.counters.value(Counter.BATCHES_SPOOLED) == 1
-    assert not finish(bridge, exit_code=0, is_over=False)  # the exit status is 1
+    assert not finish(bridge, exit_code=0, is_over=False).is_complete  # the exit status is 1
     assert bridge.counters.value(Counter.EXCEPTIONS, reason=Where.DRAIN) == 0
     assert "Traceback" not in caplog.text
     assert caplog.text.count("Nothing more is acknowledged.") == 1
@@ -397,7 +397,7 @@ def test_a_bridge_whose_journal_is_put_back_goes_on(tmp_path: Path) -> None:
     away.rename(data)
     bridge.accept([batch(1)])
     wait_until(lambda: health(bridge) == (200, "ok\n"), "health again", timeout_s=DEADLINE_S)
-    assert finish(bridge, exit_code=0, is_over=False)
+    assert finish(bridge, exit_code=0, is_over=False).is_complete
     assert steps(data) == [0, 1]
 
 
@@ -419,7 +419,7 @@ def test_nothing_is_acknowledged_once_the_tables_are_gone(
     with pytest.raises(JournalGone, match="were removed"):
         bridge.accept([batch(1)])
     assert health(bridge) == (503, f"{bridge.problem}\n")
-    assert not finish(bridge, exit_code=0, is_over=False)
+    assert not finish(bridge, exit_code=0, is_over=False).is_complete
     assert "Traceback" not in caplog.text
 
 
@@ -435,5 +435,5 @@ def test_nothing_is_acknowledged_once_the_database_is_gone(
         bridge.accept([batch(1)])
     with pytest.raises(JournalGone, match="does not exist"):
         bridge.accept([batch(1)])
-    assert not finish(bridge, exit_code=0, is_over=False)
+    assert not finish(bridge, exit_code=0, is_over=False).is_complete
     assert "Traceback" not in caplog.text

@@ -24,6 +24,7 @@ __all__ = [
     "check_settings",
     "check_wandb",
     "check_writable",
+    "nearly_full",
     "validate_jsonl",
     "validate_wandb",
 ]
@@ -108,15 +109,21 @@ def check_writable(name: str, directory: Path) -> CheckResult:
         return CheckResult(
             name, f"{nearest} cannot be written to.", ok=False, hint="Choose another directory."
         )
-    free = shutil.disk_usage(nearest).free
-    if free < _LEAST_FREE_BYTES:
-        return CheckResult(
-            name,
-            f"{directory} is on a full disk: {free >> 20} MiB are free.",
-            ok=False,
-            hint="Free disk space, or choose another directory.",
-        )
+    if words := nearly_full(nearest):
+        hint = "Free some, or choose another directory."
+        return CheckResult(name, words, ok=False, hint=hint)
     return CheckResult(name, f"{directory} can be written to.")
+
+
+def nearly_full(directory: Path) -> str:
+    """Return how little room a directory has, as a sentence; empty if it has enough."""
+    free = shutil.disk_usage(directory).free
+    if free >= _LEAST_FREE_BYTES:
+        return ""
+    if not free:
+        return f"The disk of {directory} is full."
+    size = f"{free >> 20} MiB" if free >> 20 else f"{free >> 10} KiB"
+    return f"The disk of {directory} is nearly full: {size} free."
 
 
 def check_server(name: str, url: str, hint: str = "") -> CheckResult:

@@ -1,6 +1,7 @@
 """What ``otel-rl doctor`` says of the runs of a data directory, also beside a bridge."""
 
 import contextlib
+import shutil
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -110,6 +111,14 @@ def test_a_taken_port_is_a_failure_for_a_bridge_of_its_own(
     said = capsys.readouterr()
     assert f"FAIL listen grpc: 127.0.0.1:{taken}: Address already in use" in said.out
     assert said.err.endswith("otel-rl: 1 check failed\n")
+
+
+def test_a_disk_with_little_room_is_not_called_full(
+    monkeypatch: pytest.MonkeyPatch, doctor: Callable[[], Report]
+) -> None:
+    usage = shutil.disk_usage(".")._replace(free=2 << 20)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
+    assert "is nearly full: 2 MiB free." in doctor().about("data")
 
 
 def test_a_directory_in_use_is_no_failure(

@@ -4,8 +4,8 @@ from pathlib import Path
 import pytest
 
 from otel_rl.bridge.bridge import Left
-from otel_rl.bridge.config import BridgeSettings
-from otel_rl.cli.bridge_end import left_in_words, recovery_command
+from otel_rl.cli.ending.end import left_in_words
+from otel_rl.cli.ending.report import rest_command
 
 
 @pytest.mark.parametrize(
@@ -15,7 +15,6 @@ from otel_rl.cli.bridge_end import left_in_words, recovery_command
         (Left(7, 0), 9.0, "7 requests left, for at most 9 s"),
         (Left(0, 1), 59.4, "1 row left, for at most 59 s"),
         (Left(0, 1200), 290.0, "1200 rows left, for at most 4 min 50 s"),
-        (Left(0, 1, "no route"), 9.0, "1 row left, for at most 9 s: no route"),
         (Left(2, 30), -1.0, "2 requests and 30 rows left, for at most 0 s"),
     ],
 )
@@ -39,4 +38,4 @@ def test_a_command_to_be_typed_begins_as_this_shell_finds_it(
     (tmp_path / "found" / "otel-rl").touch(0o755)
     monkeypatch.setenv("PATH", str(tmp_path / path))
     monkeypatch.setattr(sys, "argv", [started_as, "run"])
-    assert f"{word} bridge --data d" in f" {recovery_command(BridgeSettings(data=Path('d')))}"
+    assert rest_command(Path("d")) == f"{word} finish d"

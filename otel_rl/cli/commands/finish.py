@@ -1,0 +1,171 @@
+"""``otel-rl finish``: writes the rows that a command or a bridge has left, and ends."""
+
+import argparse
+import signal
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from otel_rl.bridge.bridge import Bridge
+from otel_rl.bridge.config import BridgeSettings
+from otel_rl.bridge.journal.reader import journals_below, overview
+from otel_rl.cli.ending.end import Progress, finish, leave, left_behind
+from otel_rl.cli.ending.files import KeptSettings, amend_status
+from otel_rl.cli.options import add_journal_options, settings_of
+from otel_rl.cli.signal_handlers import EndRequests, handled
+from otel_rl.cli.standard_streams import say
+from otel_rl.errors import ConfigError, JournalError, JournalLocked, OtelRLError
+from otel_rl.records import ExperimentKey
+
+__all__ = ["add_parser"]
+
+_PATIENCE_S: Final = 60.0
+"""Time without any progress until the rest stays where it is."""
+
+_LOOK_S: Final = 0.2
+
+_LISTENS_NOWHERE: Final = {
+    "http": {"enabled": False},
+    "grpc": {"enabled": False},
+    "view": {"enabled": False},
+}
+
+_EPILOG: Final = """
+examples:
+  otel-rl finish                       every run below .otel_rl
+  otel-rl finish .otel_rl/4ixr2aq7     one directory, as the run's last lines name it
+
+Trackers, their directories and projects are those of the command that has left the rows. Exits with
+0 if everything is written, with 1 if something is left.
+"""
+
+
+def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Add the command to the parser of ``otel-rl``."""
+    parser = commands.add_parser(
+        "finish",
+        description="Write the rows that `otel-rl run` or a stopped `otel-rl bridge` has left in "
+        "its data directory, to the tracker that they were meant for, and end.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "directory",
+        nargs="?",
+        type=Path,
+        metavar="DIR",
+        help="a data directory, or one with several below it (default: .otel_rl)",
+    )
+    add_journal_options(parser)
+    parser.set_defaults(command=_command)
+
+
+def _command(arguments: argparse.Namespace) -> int:
+    below = arguments.directory or settings_of(arguments).data
+    directories = [*journals_below(below)]
+    if not directories:
+        raise ConfigError(
+            f"There is no journal in {str(below)!r} or below.",
+            hint="Name a directory that `otel-rl run` or `otel-rl bridge` had as its data "
+            "directory: the last lines of its output do.",
+        )
+    requests = EndRequests()
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    with handled(numbers, lambda number, _frame: requests.add(number)):
+        found = [
+            _finish(directory, arguments, requests, is_named=directory == below)
+            for directory in directories
+        ]
+    left = [str(one) for one, is_done in zip(directories, found, strict=True) if is_done is False]
+    if left:
+        say(f"not finished: {', '.join(left)}. Call it again later.")
+    elif not any(found):
+        say(f"nothing is left to write in {below}")
+    return 1 if left else 0
+
+
+def _finish(
+    directory: Path, arguments: argparse.Namespace, requests: EndRequests, *, is_named: bool
+) -> bool | None:
+    """Write what is left in one directory.
+
+    Returns:
+        Whether nothing is left now; None if nothing was.
+    """
+    try:
+        kept = KeptSettings.beside(directory)
+        with kept.in_environment():
+            settings = _settings(directory, arguments, kept)
+            if not (is_named or _has_rest(directory, settings.tracker.trackers)):
+                return None
+            bridge = Bridge(settings)
+            bridge.start()
+            return _Rest(bridge, requests, kept.exit_status).write()
+    except JournalLocked as exc:
+        say(f"{exc.args[0]} If that is a bridge, it writes the rest itself.")
+        return False
+    except OtelRLError as exc:
+        say(f"{directory}: {exc}")
+        return False
+
+
+def _has_rest(directory: Path, trackers: Sequence[str]) -> bool:
+    """Return whether a tracker lacks something; one that was never reached has no record."""
+    asked: dict[ExperimentKey, set[str]] = {}
+    for run in overview(directory):
+        if run.unconfirmed or run.waiting_bytes:
+            return True
+        asked.setdefault(run.key, set()).add(run.tracker)
+    return any(not names.issuperset(trackers) for names in asked.values())
+
+
+def _settings(directory: Path, arguments: argparse.Namespace, kept: KeptSettings) -> BridgeSettings:
+    """Return the settings that were kept, but for what is given now."""
+    arguments.data = directory
+    return settings_of(arguments, overrides=_LISTENS_NOWHERE, defaults=kept.settings)
+
+
+@dataclass(frozen=True, slots=True)
+class _Rest:
+    """What one bridge has to write.
+
+    Attributes:
+        bridge: Has started.
+        requests: Ask for an end at once.
+        exit_status: Of the command that has reported; None if it is unknown.
+    """
+
+    bridge: Bridge
+    requests: EndRequests
+    exit_status: int | None
+
+    def write(self) -> bool:
+        """Write it, for as long as there is progress. Returns whether nothing is left."""
+        patience_s = min(_PATIENCE_S, self.bridge.settings.stop_timeout_s)
+        progress = Progress(self.bridge, patience_s)
+        while self._has_rows():
+            number = self.requests.wait(min(_LOOK_S, max(0.0, progress.until_next_s())))
+            progress.look()
+            if number or progress.standstill_s() > patience_s:
+                amend_status(
+                    self.bridge.settings.data, left_behind(self.bridge, progress, number or None)
+                )
+                leave(self.requests.exit_status(number) if number else 1)
+        ending = finish(
+            self.bridge,
+            exit_code=self.exit_status or 0,
+            is_over=self.exit_status is not None,
+            requests=self.requests,
+        )
+        amend_status(self.bridge.settings.data, ending)
+        if ending.interrupted:
+            leave(self.requests.exit_status(ending.interrupted))
+        return ending.is_complete
+
+    def _has_rows(self) -> bool:
+        with suppress(JournalError):  # the stop reports it
+            left = self.bridge.left()
+            return bool(left.requests or left.rows)
+        return False

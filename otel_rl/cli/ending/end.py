@@ -1,0 +1,279 @@
+"""End of a bridge: it stops while the main thread says how far it is and listens for signals."""
+
+import logging
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Final
+
+from otel_rl.bridge.bridge import Bridge, Left
+from otel_rl.bridge.delivery.manager import RunState, RunStatus
+from otel_rl.cli.ending.report import Ending, report, rest_command
+from otel_rl.cli.signal_handlers import EndRequests, handled
+from otel_rl.cli.standard_streams import say
+from otel_rl.errors import JournalError, OtelRLError
+from otel_rl.plurals import many
+
+__all__ = ["Progress", "finish", "leave", "left_behind", "said_by_the_report"]
+
+_log = logging.getLogger(__name__)
+
+# Of the news while the rest is written; each further one comes twice as late as the one before.
+_FIRST_NEWS_S: Final = 3.0
+_LOOK_S: Final = 10.0
+"""A tracker that has taken nothing for so long is worth a line."""
+
+_STUCK: Final = {RunState.WAITING, RunState.OPENING, RunState.RETRYING, RunState.REJECTED}
+
+_WHAT_THE_REPORT_SAYS: Final = (
+    "otel_rl.bridge.delivery.one_run.retries",
+    "otel_rl.bridge.row_thread",
+    "otel_rl.bridge.rows.rounds.row_commits",
+    "otel_rl.bridge.rows.rounds.runs_without_metrics",
+)
+"""Loggers of what the report of an end says as well."""
+
+_HELD_S: Final = 2.0
+
+
+def finish(
+    bridge: Bridge,
+    *,
+    exit_code: int,
+    is_over: bool,
+    by: str | None = None,
+    requests: EndRequests | None = None,
+) -> Ending:
+    """Stop the bridge and report the runs.
+
+    Args:
+        bridge: To be stopped.
+        exit_code: See ``Bridge.stop``.
+        is_over: See ``Bridge.stop``.
+        by: See ``Bridge.stop``.
+        requests: Ask for an end at once: the rest stays in the journal. SIGINT and SIGTERM do if
+            it is not given, and the next one exits with the status of a death by signal.
+    """
+    if requests is None:
+        requests = EndRequests()
+        numbers = [signal.SIGINT, signal.SIGTERM]
+        with handled(numbers, lambda number, _frame: requests.add(number)):
+            return _finish(bridge, requests, exit_code=exit_code, is_over=is_over, by=by)
+    return _finish(bridge, requests, exit_code=exit_code, is_over=is_over, by=by)
+
+
+def _finish(
+    bridge: Bridge, requests: EndRequests, *, exit_code: int, is_over: bool, by: str | None
+) -> Ending:
+    statuses: list[RunStatus] = []
+    problems: list[str] = []
+    has_stopped = threading.Event()
+
+    def stop() -> None:
+        try:
+            statuses.extend(bridge.stop(exit_code=exit_code, is_over=is_over, by=by))
+        except OtelRLError as exc:
+            problems.append(str(exc))
+        except Exception as exc:  # noqa: BLE001  # an edge: a command's exit status is its own
+            _log.exception("The bridge failed at its end.")
+            problems.append(f"the bridge failed at its end ({type(exc).__name__}: {exc})")
+        finally:
+            has_stopped.set()
+            requests.wake()
+
+    progress = Progress(bridge, bridge.settings.stop_timeout_s)
+    threading.Thread(target=stop, name="otel-rl-stop", daemon=True).start()
+    interrupted = None
+    with said_by_the_report():
+        while not (has_stopped.is_set() or interrupted):
+            interrupted = requests.wait(progress.until_next_s()) or None
+            progress.look()
+    if interrupted:
+        requests.leave()
+        return left_behind(bridge, progress, interrupted)
+    if bridge.problem:
+        problems.append(bridge.problem)
+    ending = Ending(
+        statuses,
+        bridge.waiting,
+        "; ".join(problems),
+        is_shared=bridge.settings.journal.url is not None,
+    )
+    ending.note_losses(bridge, senders_have_ended=is_over)
+    report(bridge, ending, progress.told)
+    return ending
+
+
+def left_behind(bridge: Bridge, progress: "Progress", interrupted: int | None) -> Ending:
+    """Report a bridge whose rest stays in the journal; the process has to ``leave``.
+
+    Args:
+        bridge: Goes on until the process ends.
+        progress: Of the wait for it.
+        interrupted: Signal that has ended the wait.
+    """
+    left = Left(0, 0)
+    with suppress(JournalError):
+        left = bridge.left()
+    ending = Ending(
+        bridge.status(),
+        left.requests,
+        interrupted=interrupted,
+        is_shared=bridge.settings.journal.url is not None,
+    )
+    ending.note_losses(bridge, senders_have_ended=False)
+    if interrupted:
+        say(f"stopped; unwritten rows stay in {bridge.settings.data}")
+    report(bridge, ending, progress.told)
+    return ending
+
+
+def leave(status: int) -> None:
+    """End the process at once, without the threads and exit handlers of a busy bridge."""
+    with suppress(OSError):
+        sys.stdout.flush()
+    os._exit(status)
+
+
+@dataclass(slots=True)
+class Progress:
+    """Says how far the writing of the rest is, and which trackers take nothing.
+
+    Attributes:
+        bridge: That writes.
+        timeout_s: How long it may take.
+        told: Last error that was said.
+    """
+
+    bridge: Bridge
+    timeout_s: float
+    told: str = ""
+    _begun_s: float = field(default_factory=time.monotonic)
+    _news_s: float = _FIRST_NEWS_S
+    _look_s: float = 0.0
+    # By tracker: what it has taken, since when, and whether that was told.
+    _taken: dict[str, int] = field(default_factory=dict)
+    _since_s: dict[str, float] = field(default_factory=dict)
+    _stuck: set[str] = field(default_factory=set)
+
+    def until_next_s(self) -> float:
+        """Return the time until ``look`` may have something to say."""
+        return min(self._news_s, self._look_s) - self._passed_s()
+
+    def standstill_s(self) -> float:
+        """Return the time since a tracker has taken something, as far as was looked."""
+        return self._passed_s() - max(self._since_s.values(), default=0.0)
+
+    def look(self) -> None:
+        """Say what there is to say by now."""
+        now_s = self._passed_s()
+        with suppress(JournalError):  # reported at the end
+            self._look_at_trackers(now_s)
+            if now_s >= self._look_s:
+                self._look_s = now_s + _LOOK_S
+            if now_s >= self._news_s:
+                self._news_s = 2 * max(now_s, 2 * _FIRST_NEWS_S)
+                left = left_in_words(self.bridge.left(), self.timeout_s - now_s)
+                say(f"writing the rest: {left} (Ctrl-C leaves it in {self.bridge.settings.data})")
+
+    def _passed_s(self) -> float:
+        return time.monotonic() - self._begun_s
+
+    def _look_at_trackers(self, now_s: float) -> None:
+        found: dict[str, list[RunStatus]] = {}
+        for one in self.bridge.status():
+            found.setdefault(one.tracker, []).append(one)
+        for tracker, runs in found.items():
+            taken = sum(one.next_row + one.safe_row for one in runs)
+            if tracker not in self._taken or taken > self._taken[tracker]:
+                self._since_s[tracker] = now_s if tracker in self._taken else 0.0
+                self._taken[tracker] = taken
+            elif (
+                now_s - self._since_s[tracker] >= _LOOK_S
+                and tracker not in self._stuck
+                and any(map(_is_stuck, runs))
+            ):
+                self._stuck.add(tracker)
+                self._say_stuck(tracker, runs)
+
+    def _say_stuck(self, tracker: str, runs: list[RunStatus]) -> None:
+        """Say that a tracker takes nothing, and what to do."""
+        data = self.bridge.settings.data
+        self.told = next((one.last_error for one in runs if one.last_error), "")
+        why = self.told.rstrip(".") or "it does not answer"
+        left = many(sum(one.pending for one in runs), "row")
+        offline = ""
+        if tracker == "wandb":
+            offline = " Where there is no internet, set WANDB_MODE=offline before the run."
+        say(
+            f"{tracker} has taken nothing for {_LOOK_S:.0f} s: {why}. Ctrl-C ends the wait: "
+            f"{left} stay in {data}, and `{rest_command(data)}` writes them later.{offline}"
+        )
+
+
+def _is_stuck(run: RunStatus) -> bool:
+    return run.pending > 0 and run.state in _STUCK
+
+
+def left_in_words(left: Left, seconds: float) -> str:
+    """Return the remaining work and time, in words."""
+    parts = [many(left.requests, "request")] if left.requests else []
+    if left.rows:
+        parts.append(many(left.rows, "row"))
+    minutes, rest = divmod(max(0, round(seconds)), 60)
+    time_left = f"{minutes} min {rest} s" if minutes else f"{rest} s"
+    what = f"{' and '.join(parts)} left" if parts else "closing the runs"
+    return f"{what}, for at most {time_left}"
+
+
+class _Held(logging.Filter):
+    """Holds back for a moment what the report of an end says: the end may be the reason for it."""
+
+    def __init__(self, handler: logging.Handler) -> None:
+        super().__init__()
+        self._handler = handler
+        self._is_over = False
+
+    def end(self) -> None:
+        self._is_over = True
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if record.name not in _WHAT_THE_REPORT_SAYS:
+            return True
+        later = threading.Timer(_HELD_S, self._emit, [record])
+        later.daemon = True
+        later.start()
+        return False
+
+    def _emit(self, record: logging.LogRecord) -> None:
+        if not self._is_over:
+            self._handler.acquire()
+            try:
+                self._handler.emit(record)
+            finally:
+                self._handler.release()
+
+
+@contextmanager
+def said_by_the_report(*, may_go_on: bool = False) -> Iterator[None]:
+    """Keep out of the log, for the length of the context, what the report at its end says.
+
+    Args:
+        may_go_on: Whether the end may be far: then a line is held back for a moment only.
+    """
+    filters = [(handler, _Held(handler)) for handler in logging.getLogger().handlers]
+    for handler, held in filters:
+        if not may_go_on:
+            held.end()
+        handler.addFilter(held)
+    try:
+        yield
+    finally:
+        for handler, held in filters:
+            held.end()
+            handler.removeFilter(held)
