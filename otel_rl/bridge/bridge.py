@@ -352,11 +352,7 @@ class Bridge:
         if self._beside is None:
             return None
         spool = self._stores.spool
-        return RunNaming(
-            self._beside,
-            begin=lambda key: spool.begin(key, self._clock_ns()),
-            has_runs=spool.has_runs,
-        )
+        return RunNaming(self._beside, begin=lambda key: spool.begin(key, self._clock_ns()))
 
     def _make_threads(self) -> None:
         settings, stores = self.settings, self._stores

@@ -1,9 +1,8 @@
 """Bridge inside a command."""
 
 import importlib.util
-import logging
 import os
-import shutil
+import shlex
 from pathlib import Path
 from typing import Final
 
@@ -23,7 +22,7 @@ from otel_rl.bridge.page import Page
 from otel_rl.cli.ending.files import keep_settings
 from otel_rl.cli.run_names import RunNames
 from otel_rl.cli.standard_streams import say
-from otel_rl.errors import ConfigError, JournalLocked, OtelRLError
+from otel_rl.errors import ConfigError, JournalLocked
 from otel_rl.records import ExperimentKey
 from otel_rl.run_id import run_id
 
@@ -38,8 +37,6 @@ __all__ = [
 ]
 
 W_AND_B_IS_OFF: Final = "W&B is disabled (WANDB_MODE): it gets no run"
-
-_log = logging.getLogger(__name__)
 
 
 def embedded_defaults(names: RunNames) -> dict[str, object]:
@@ -162,7 +159,7 @@ class Embedded:
         names: Of the run that is expected.
 
     Attributes:
-        bridge: The bridge; another one after ``look`` has moved it.
+        bridge: The bridge.
         names: Of the run that is expected, with the next free one of its trial.
 
     Raises:
@@ -172,8 +169,6 @@ class Embedded:
 
     def __init__(self, settings: BridgeSettings, names: RunNames) -> None:
         _check(settings)
-        # Written by a thread of the bridge.
-        self._goes_to: Path | None = None
         self.names = names
         tracker = _tracker_of_a_program(settings.tracker, names)
         settings = settings.model_copy(update={"tracker": tracker})
@@ -183,31 +178,6 @@ class Embedded:
         self.bridge = (
             self._start(settings) if is_named else self._start_in_own_directory(settings, names)
         )
-
-    def look(self) -> None:
-        """Move the bridge to the journal of a run that goes on, if it has heard of one."""
-        home, self._goes_to = self._goes_to, None
-        if home is None:
-            return
-        left = self.bridge
-        left.stop()
-        http, grpc = left.settings.http, left.settings.grpc
-        ports = {
-            "http": http.model_copy(update={"port": _port(left.addresses.http)}),
-            "grpc": grpc.model_copy(update={"port": _port(left.addresses.grpc)}),
-        }
-        settings = left.settings.model_copy(update=ports)
-        try:
-            self.bridge = self._start(settings.model_copy(update={"data": home}))
-        except OtelRLError as exc:  # e.g. another launch was faster: the run gets another name
-            _log.info("The run does not continue in %s: %s", home, exc)
-            try:
-                self.bridge = self._start(settings, may_move=False)
-            except OtelRLError as last:
-                say(f"the bridge cannot go on, and nothing more is recorded: {last}")
-            return
-        say(f"the run goes on in {home}")
-        shutil.rmtree(left.settings.data, ignore_errors=True)  # it has no run
 
     def _start_in_own_directory(self, settings: BridgeSettings, names: RunNames) -> Bridge:
         for free in names.alternatives():
@@ -226,11 +196,10 @@ class Embedded:
             return bridge
         raise AssertionError  # numbers do not end
 
-    def _start(self, settings: BridgeSettings, *, may_move: bool = True) -> Bridge:
+    def _start(self, settings: BridgeSettings) -> Bridge:
         beside = None
         if self._root is not None:
-            move = self._go_to if may_move else None
-            beside = Beside(self._root, settings.data, move, _renamed)
+            beside = Beside(self._root, settings.data, _renamed)
         return started(
             settings,
             is_one_launch=True,
@@ -238,16 +207,10 @@ class Embedded:
             beside=beside,
         )
 
-    def _go_to(self, home: Path) -> None:
-        self._goes_to = home
-
 
 def _renamed(key: ExperimentKey, name: ExperimentKey) -> None:
-    say(f"{key} is in another journal: this run is {name}")
-
-
-def _port(address: str | None) -> int:
-    return int((address or ":0").rpartition(":")[2])
+    names = shlex.join(["--experiment", key.experiment, "--trial", key.trial])
+    say(f"there is a run {key} already, so this one is {name}. To continue that: {names}")
 
 
 def _check(settings: BridgeSettings) -> None:

@@ -1,6 +1,7 @@
 """Which run a command's data are in, under which names, and in which journal."""
 
 import re
+import shlex
 import subprocess
 import sys
 import textwrap
@@ -191,8 +192,13 @@ def test_a_journal_that_is_named_and_in_use_is_refused_with_a_hint(tmp_path: Pat
     assert "--data" in second.err
 
 
+def losses_of(directory: Path, experiment: str, trial: str) -> list[float]:
+    rows = jsonl_rows(directory, experiment, trial)
+    return [row.values["trainer/loss"] for row in rows if "trainer/loss" in row.values]
+
+
 @pytest.mark.parametrize("typed", slow_after(1, [True, False]))
-def test_a_run_that_the_program_names_is_in_one_journal_however_often_it_is_started(
+def test_a_program_that_is_started_again_is_another_run_whatever_its_code_names(
     tmp_path: Path, *, typed: bool
 ) -> None:
     path = script(tmp_path, SENDER)
@@ -200,10 +206,22 @@ def test_a_run_that_the_program_names_is_in_one_journal_however_often_it_is_star
         options = ("--experiment", f"typed-{n}") if typed else ()
         command = (*JSONL, *options, "--", PYTHON, path, "experiment=same", "trial=1")
         done = ran(tmp_path, *command)
-    assert runs_of(tmp_path) == {"same/1": 1}
-    assert "page of run same/1: " in done.err
-    losses = [row.values.get("trainer/loss") for row in jsonl_rows(tmp_path, "same", "1")]
-    assert [loss for loss in losses if loss is not None] == [0.0, 1.0, 2.0] * 3
+    assert runs_of(tmp_path) == {"same/1": 1, "same/1-2": 1, "same/1-3": 1}
+    assert "there is a run same/1 already, so this one is same/1-3" in done.err
+    for trial in ("1", "1-2", "1-3"):
+        assert losses_of(tmp_path, "same", trial) == [0.0, 1.0, 2.0]
+
+
+def test_what_is_told_continues_the_run_of_an_earlier_launch(tmp_path: Path) -> None:
+    path = script(tmp_path, SENDER)
+    command = ("--", PYTHON, path, "experiment=same", "trial=1")
+    ran(tmp_path, *JSONL, *command)
+    told = ran(tmp_path, *JSONL, *command).err
+    found = re.search(r"To continue that: (.*)\n", told)
+    assert found is not None, told
+    ran(tmp_path, *JSONL, *shlex.split(found[1]), *command)
+    assert runs_of(tmp_path) == {"same/1": 1, "same/1-2": 1}
+    assert losses_of(tmp_path, "same", "1") == [0.0, 1.0, 2.0] * 2
 
 
 def test_a_run_that_the_program_names_while_another_command_writes_it_gets_the_next_name(
@@ -212,16 +230,28 @@ def test_a_run_that_the_program_names_while_another_command_writes_it_gets_the_n
     path = script(tmp_path, SENDER)
     with waiting_command(tmp_path, "--experiment", "same", "--trial", "1"):
         done = ran(tmp_path, *JSONL, "--", PYTHON, path, "experiment=same", "trial=1")
-    assert "same/1 is in another journal: this run is same/1-2\n" in done.err
+    assert "there is a run same/1 already, so this one is same/1-2" in done.err
     assert runs_of(tmp_path) == {"same/1": 1, "same/1-2": 1}
 
 
 def test_links_at_the_start_are_of_runs_that_are_certain(tmp_path: Path) -> None:
-    path = script(tmp_path, SENDER)
-    done = ran(tmp_path, *JSONL, "--", PYTHON, path, "experiment=mine", "trial=1")
-    links = re.findall(r"http://[^\s/]+/#/run/(\w+)/", done.err)
-    assert links == [run_id("mine", "1")]
-    assert re.search(r"page with the runs: http://[^\s/]+/\n", done.err)
+    path = script(tmp_path, SENDER + "    sys.stdin.readline()\n")
+    command = (PYTHON, str(path), "experiment=mine", "trial=1")
+    with subprocess.Popen(
+        [*OTEL_RL, "run", *JSONL, "--", *command],
+        cwd=tmp_path,
+        env=fresh(tmp_path),
+        stdin=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stderr is not None
+        said = ""
+        while "page of run" not in said:
+            said += process.stderr.readline()
+        said += process.communicate("\n", timeout=TIMEOUT_S)[1]
+    assert re.findall(r"http://[^\s/]+/#/run/(\w+)/", said) == [run_id("mine", "1")]
+    assert re.search(r"page with the runs: http://[^\s/]+/\n", said)
 
 
 def wandb_runs(directory: Path) -> list[OfflineRun]:

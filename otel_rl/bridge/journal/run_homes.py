@@ -1,9 +1,9 @@
 """Keeps each run in one of the journals that lie side by side, one for each `otel-rl run`.
 
-A program may name a run that another journal has. A bridge that has nothing yet continues in that
-journal, unless another process uses it. Otherwise the run gets the next free name: `lr-1-2` for
-`lr-1`. One bridge decides for all processes of a launch, when it first hears of a run, and from
-then on its own journal has the run: so after a restart it decides the same.
+A program may name a run that another journal has, for example because it was started again.
+Another launch is another run, as in W&B, so the run gets the next free name: `lr-1-2` for `lr-1`.
+One bridge decides for all processes of a launch, when it first hears of a run, and from then on its
+own journal has the run: so after a restart it decides the same.
 """
 
 import fcntl
@@ -17,8 +17,7 @@ from typing import Final
 
 from otel_rl.bridge.journal.interface import Connection
 from otel_rl.bridge.journal.reader import journals_below, looking
-from otel_rl.bridge.journal.sqlite_files import is_in_use
-from otel_rl.errors import JournalClosed, JournalError
+from otel_rl.errors import JournalError
 from otel_rl.records import ExperimentKey
 from otel_rl.run_id import run_id
 
@@ -34,13 +33,11 @@ class Beside:
     Attributes:
         root: Directory above them all; a journal may be in itself, too.
         own: Directory of the bridge's journal.
-        move: Called with another journal, in which the bridge is to continue; None if it must not.
         renamed: Called with each run that gets another name, and that name.
     """
 
     root: Path
     own: Path
-    move: Callable[[Path], None] | None
     renamed: Callable[[ExperimentKey, ExperimentKey], None]
 
     @contextmanager
@@ -72,7 +69,6 @@ class RunNaming:
     Args:
         beside: The other journals.
         begin: Puts a run into the bridge's own journal.
-        has_runs: Returns whether that has any run.
     """
 
     def __init__(
@@ -80,21 +76,17 @@ class RunNaming:
         beside: Beside,
         *,
         begin: Callable[[ExperimentKey], None],
-        has_runs: Callable[[], bool],
     ) -> None:
         self._beside = beside
         self._begin = begin
-        self._has_runs = has_runs
         # _lock guards everything below.
         self._lock = threading.Lock()
         self._settled: dict[ExperimentKey, ExperimentKey] = {}
-        self._is_moving = False
 
     def __call__(self, key: ExperimentKey) -> ExperimentKey:
         """Return the run that a sender's run is here.
 
         Raises:
-            JournalClosed: The bridge moves to another journal; the sender retries.
             JournalError: The run cannot be stored; the sender retries.
         """
         settled = self._settled.get(key)
@@ -111,23 +103,12 @@ class RunNaming:
     def _settle(self, key: ExperimentKey) -> ExperimentKey:
         beside = self._beside
         for candidate in key.numbered():
-            home = None if self._is_moving else home_of(candidate, beside.root, beside.own)
-            if candidate == key and home is not None and beside.move is not None:
-                self._is_moving = self._may_move_to(home)
-                if self._is_moving:
-                    beside.move(home)
-            if self._is_moving:
-                raise JournalClosed("The bridge continues in another journal.")
+            home = home_of(candidate, beside.root, beside.own)
             # A program numbers its runs, too: its second may be called as its first is here.
             if home in (None, beside.own) and candidate not in self._settled.values():
                 self._begin(candidate)
                 return candidate
         raise AssertionError  # numbers do not end
-
-    def _may_move_to(self, home: Path) -> bool:
-        """Return whether this bridge has nothing yet, and the other journal is one launch's."""
-        is_other = home not in (self._beside.own, self._beside.root)
-        return is_other and not self._has_runs() and not is_in_use(home)
 
 
 def _has_run(connection: Connection, key: ExperimentKey) -> bool:

@@ -129,11 +129,6 @@ class Spool:
         """Keep that there is this run, before its first batch."""
         self._journal.write(lambda connection: _begin(connection, key, now_ns))
 
-    def has_runs(self) -> bool:
-        """Return whether there is any run."""
-        with self._journal.read() as connection:
-            return connection.execute("SELECT 1 FROM runs LIMIT 1").fetchone() is not None
-
     def waiting(self) -> Sequence[ExperimentKey]:
         """The experiments that have batches, in the order in which they were first heard of."""
         with self._journal.read() as connection:

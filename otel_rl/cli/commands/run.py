@@ -6,7 +6,7 @@ import re
 import shutil
 import signal
 import subprocess
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
@@ -168,23 +168,17 @@ def _run_reported(
     arguments: argparse.Namespace,
 ) -> int:
     """Run the command and finish its run. Returns the exit status."""
-    status_file = StatusFile(embedded.bridge.settings.data)
+    bridge = embedded.bridge
+    status_file = StatusFile(bridge.settings.data)
     status = _NOT_EXECUTABLE
     try:
         environment = _environment(embedded, arguments)
         with (
             said_by_the_report(may_go_on=True),
-            live_line(
-                lambda: embedded.bridge.settings.data,
-                embedded.names.key,
-                is_wanted=arguments.live_line,
-            ),
+            live_line(bridge.settings.data, embedded.names.key, is_wanted=arguments.live_line),
         ):
-            status = _run(command, environment, requests, embedded.look)
+            status = _run(command, environment, requests)
     finally:
-        bridge = embedded.bridge
-        if status_file.path.parent != bridge.settings.data:  # the run goes on in another journal
-            status_file = StatusFile(bridge.settings.data)
         requests.end.status = status
         by = _signal_of(status)
         ending = finish(bridge, exit_code=status, is_over=True, by=by, requests=requests.end)
@@ -340,20 +334,8 @@ def _recording_nothing(names: RunNames) -> dict[str, str]:
     }
 
 
-def _run(
-    command: Sequence[str],
-    environment: dict[str, str],
-    requests: "_Requests",
-    look: Callable[[], None] = lambda: None,
-) -> int:
-    """Run the command to its end and return its exit status as a shell would.
-
-    Args:
-        command: The words.
-        environment: Of the command.
-        requests: Signals, which are passed on to the command.
-        look: Called again and again meanwhile.
-    """
+def _run(command: Sequence[str], environment: dict[str, str], requests: "_Requests") -> int:
+    """Run the command to its end and return its exit status as a shell would."""
     if number := requests.end.wait(0):
         return _SIGNALLED + number  # before it was started
     try:
@@ -362,16 +344,15 @@ def _run(
         say(f"{command[0]}: {exc.strerror}")
         return _NOT_EXECUTABLE
     with requests.passed_to(process):
-        status = _status_of(process, look)
+        status = _status_of(process)
     return _SIGNALLED - status if status < 0 else status
 
 
-def _status_of(process: "subprocess.Popen[bytes]", look: Callable[[], None]) -> int:
+def _status_of(process: "subprocess.Popen[bytes]") -> int:
     # A signal that the kernel gives to another thread is handled when this one wakes up.
     while True:
         with suppress(subprocess.TimeoutExpired):
             return process.wait(_LOOK_EVERY_S)
-        look()
 
 
 class _Requests:

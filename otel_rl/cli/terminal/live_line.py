@@ -31,9 +31,7 @@ _CLEAR_LINE = "\x1b[2K"
 
 
 @contextmanager
-def live_line(
-    journal: Callable[[], Path], key: ExperimentKey, *, is_wanted: bool
-) -> Iterator[None]:
+def live_line(journal: Path, key: ExperimentKey, *, is_wanted: bool) -> Iterator[None]:
     """Show the run in the last row of the terminal, for the length of the context.
 
     Until it reports, the run that the command does report to is shown. Nothing is shown where
@@ -46,9 +44,8 @@ def live_line(
 
     def text() -> str:
         try:
-            directory = journal()
-            with looking(directory) as connection:
-                runs = read_runs(connection, directory)
+            with looking(journal) as connection:
+                runs = read_runs(connection, journal)
                 if runs:
                     run = max(runs, key=lambda one: (one.key == key, one.changed_ns))
                     watch = watches.setdefault(run.key, RunWatch(run.key))

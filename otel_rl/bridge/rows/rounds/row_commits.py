@@ -7,6 +7,7 @@ from otel_rl.bridge.counters import Counter, Counters
 from otel_rl.bridge.journal.commit import Commit
 from otel_rl.bridge.journal.run_store import RunStore
 from otel_rl.bridge.rows.loaded_run import LoadedRun
+from otel_rl.bridge.rows.reports import data_warnings
 from otel_rl.bridge.rows.reports.data_warnings import TOLD, DroppedPoints
 from otel_rl.bridge.rows.rounds.elapsed import has_passed
 from otel_rl.bridge.rows.rounds.finding_queue import FindingQueue
@@ -18,6 +19,9 @@ from otel_rl.records import Description, ExperimentKey
 __all__ = ["RowCommits"]
 
 _log = logging.getLogger(__name__)
+
+_data_log = logging.getLogger(data_warnings.__name__)
+"""What rows say of their data: the report at the end of a command does not say it again."""
 
 # Workers that fail again and again are worth one line a minute.
 _LOG_FAILURES_NS = 60_000_000_000
@@ -115,7 +119,7 @@ class RowCommits:
             _log_failures(commit.key, run, commit.description)
         for row in commit.rows:
             for label in TOLD.intersection(row.labels) if row.labels else ():
-                _log.warning("%s: %s", commit.key, row.labels[label])
+                _data_log.warning("%s: %s", commit.key, row.labels[label])
         self._counters.add(Counter.ROWS_CREATED, len(commit.rows))
         if commit.rows or commit.description is not None:
             self._notify(commit.key)

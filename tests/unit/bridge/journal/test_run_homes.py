@@ -12,7 +12,6 @@ from otel_rl.bridge.journal.reader import overview
 from otel_rl.bridge.journal.run_homes import Beside, RunNaming, home_of
 from otel_rl.bridge.journal.spool import Spool
 from otel_rl.bridge.journal.sqlite import SqliteJournal
-from otel_rl.errors import JournalClosed
 from otel_rl.records import ExperimentKey
 
 A, A2, A3, B = (
@@ -29,7 +28,6 @@ class Launch:
 
     journal: SqliteJournal
     naming: RunNaming
-    moves: list[Path] = field(default_factory=list)
     renamed: list[tuple[ExperimentKey, ExperimentKey]] = field(default_factory=list)
 
 
@@ -40,21 +38,19 @@ class Site:
         self.root = root
         self._stack = stack
 
-    def launch(self, name: str, *, may_move: bool = True) -> Launch:
+    def launch(self, name: str) -> Launch:
         directory = self.root / name if name else self.root
         journal = SqliteJournal(directory)
         self._stack.callback(journal.close)
-        moves: list[Path] = []
         renamed: list[tuple[ExperimentKey, ExperimentKey]] = []
         spool = Spool(journal)
         beside = Beside(
             self.root,
             directory,
-            moves.append if may_move else None,
             lambda key, name: renamed.append((key, name)),
         )
-        naming = RunNaming(beside, begin=lambda key: spool.begin(key, 1), has_runs=spool.has_runs)
-        return Launch(journal, naming, moves, renamed)
+        naming = RunNaming(beside, begin=lambda key: spool.begin(key, 1))
+        return Launch(journal, naming, renamed)
 
     def ended(self, name: str, *keys: ExperimentKey) -> None:
         launch = self.launch(name)
@@ -76,13 +72,11 @@ def test_a_run_that_nobody_has_is_begun_under_its_name(site: Site) -> None:
     assert home_of(A, site.root) == site.root / "one"
 
 
-def test_a_bridge_with_nothing_yet_goes_on_in_the_journal_of_an_ended_run(site: Site) -> None:
+def test_a_run_that_another_launch_has_ended_is_another_run_in_this_one(site: Site) -> None:
     site.ended("one", A, B)
     launch = site.launch("two")
-    for key in (A, B):  # all senders retry, until the bridge is there
-        with pytest.raises(JournalClosed):
-            launch.naming(key)
-    assert launch.moves == [site.root / "one"]
+    assert launch.naming(A) == A2
+    assert launch.renamed == [(A, A2)]
 
 
 def test_a_run_that_another_process_writes_gets_the_next_free_name(site: Site) -> None:
@@ -102,19 +96,6 @@ def test_runs_of_one_program_stay_apart_under_their_new_names(site: Site) -> Non
     second.journal.close()
     again = site.launch("two")
     assert [again.naming(A), again.naming(A2)] == found
-
-
-def test_a_bridge_that_has_runs_stays_and_renames(site: Site) -> None:
-    site.ended("one", A)
-    launch = site.launch("two")
-    assert launch.naming(B) == B
-    assert launch.naming(A) == A2
-    assert launch.moves == []
-
-
-def test_a_bridge_that_cannot_move_renames(site: Site) -> None:
-    site.ended("one", A)
-    assert site.launch("two", may_move=False).naming(A) == A2
 
 
 def test_a_bridge_for_any_runs_keeps_its_own(site: Site) -> None:
