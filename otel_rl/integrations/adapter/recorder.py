@@ -25,7 +25,13 @@ from otel_rl.semconv.spec import Instrument
 from otel_rl.worker.api.mlogger import MLogger
 from otel_rl.worker.drops import DropReason
 from otel_rl.worker.identity.launcher import process_name
-from otel_rl.worker.identity.names import NO_NAMES, WorkerNames, named_place, worker_names
+from otel_rl.worker.identity.names import (
+    NO_NAMES,
+    WorkerNames,
+    named_place,
+    run_word,
+    worker_names,
+)
 from otel_rl.worker.identity.rank import launcher_index
 from otel_rl.worker.session import GUARD, finished, running
 from otel_rl.worker.tensors import PLAIN
@@ -78,7 +84,8 @@ def start(known: WorkerNames, given: WorkerNames = NO_NAMES, *, is_alone: bool =
     """Start a worker, unless the process already is one.
 
     Args:
-        known: Names from the framework; the environment takes precedence.
+        known: Names from the framework; the environment takes precedence. They are the project and
+            the name of the run in the tracker, too.
         given: Names from the user.
         is_alone: True if the framework logs on one rank only; no other one is expected then.
 
@@ -90,7 +97,9 @@ def start(known: WorkerNames, given: WorkerNames = NO_NAMES, *, is_alone: bool =
         return
     names = worker_names(os.environ, process_name(), given=given, known=known, finished=finished)
     index = launcher_index(os.environ, named_place(process_name())[1]) if is_alone else None
-    otel_rl.init(**asdict(names), index=index)
+    project = run_word(os.environ, "project", None, known.experiment if known.trial else None)
+    name = run_word(os.environ, "name", None, known.trial or known.experiment)
+    otel_rl.init(**asdict(names), index=index, project=project, name=name)
     session = running()
     if session is not None:
         session.is_of_adapter = True

@@ -104,9 +104,12 @@ def worker_names(
     1. the command line of ``otel-rl run``
     2. ``given``
     3. ``OTEL_RL_*``, ``OTEL_RESOURCE_ATTRIBUTES``, then ``stated``
-    4. ``known``, whose trial belongs to its experiment and is used only with it
-    5. a role: torchrun's ``--role``, then the name of the process
-    6. an experiment: the one that ``otel-rl run`` has invented, or the parent's
+    4. a role: ``known``, then torchrun's ``--role``, then the name of the process
+    5. an experiment: the one that ``otel-rl run`` has invented, or the parent's
+    6. ``known``, whose trial belongs to its experiment and is used only with it
+
+    A framework comes after what is invented, since not all of its processes know its names: of one
+    launch they would report to different runs. Its names are the run's in the tracker instead.
 
     What remains is the launch's, see ``unnamed_trial``, and ``default_role``.
 
@@ -129,11 +132,9 @@ def worker_names(
     experiment = _first("experiment", RL_EXPERIMENT_NAME, given.experiment, environ, inherited)
     trial = _first("trial", RL_TRIAL_NAME, given.trial, environ, inherited) or stated.trial
     role = _first("role", RL_WORKER_ROLE, given.role, environ, inherited) or stated.role
-    if not (experiment or stated.experiment):
-        trial = trial or known.trial
-    experiment = (
-        experiment or stated.experiment or known.experiment or environ.get(DEFAULT_EXPERIMENT)
-    ) or None
+    experiment = experiment or stated.experiment or environ.get(DEFAULT_EXPERIMENT) or None
+    if experiment is None:
+        experiment, trial = known.experiment, trial or known.trial
     if experiment and trial and (given.trial is None or _is_typed("trial", environ)):
         trial = _unfinished(experiment, trial, finished)
     role = role or known.role or _torchrun_role(environ) or named_place(process_name)[0]

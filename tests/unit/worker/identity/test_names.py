@@ -20,7 +20,7 @@ from otel_rl.worker.identity.names import (
 GIVEN = WorkerNames(role="said")
 
 NAMES = ("experiment", "trial", "role", "project", "name")
-SOURCES = ("typed", "code", "variable", "attribute", "W&B", "framework", "invented")
+SOURCES = ("typed", "code", "variable", "attribute", "W&B", "invented", "framework")
 
 
 def found(name: str, sources: Collection[str]) -> str | None:
@@ -53,7 +53,8 @@ def found(name: str, sources: Collection[str]) -> str | None:
 RUN = NAMES[:3]
 ATTRIBUTES = ("rl.experiment.name", "rl.trial.name", "rl.worker.role", "", "")
 TELLS: dict[str, Collection[str]] = {
-    name: SOURCES if name in RUN[:2] else SOURCES[:-1] for name in RUN
+    name: SOURCES if name in RUN[:2] else [one for one in SOURCES if one != "invented"]
+    for name in RUN
 }
 TELLS |= dict.fromkeys(NAMES[3:], ("typed", "code", "variable", "W&B"))
 
@@ -76,7 +77,10 @@ def test_a_role_that_nothing_names_is_the_launcher_s() -> None:
 def test_a_framework_s_trial_is_one_of_its_own_experiment() -> None:
     known = WorkerNames("project", "name")
     assert worker_names({}, known=known) == known
-    assert worker_names({"OTEL_RL_DEFAULT_EXPERIMENT": "script"}, known=known) == known
+    invented = {"OTEL_RL_DEFAULT_EXPERIMENT": "script"}
+    assert worker_names(invented, known=known) == worker_names(invented) != known, (
+        "processes that do not know the framework's names are in the same run"
+    )
     assert worker_names({"OTEL_RL_EXPERIMENT": "e"}, known=known).trial is None
     assert worker_names({}, given=WorkerNames("mine"), known=known).trial is None
     assert worker_names({"OTEL_RL_TRIAL": "t"}, known=known) == WorkerNames("project", "t")
