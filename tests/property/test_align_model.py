@@ -1,13 +1,14 @@
-"""Whatever the schedule, every sample is in exactly one row.
+"""Whatever the schedule, the newest row of a step has every sample once.
 
 A machine moves a few workers, their exports and the bridge's clock at random, and a plain list of
-what was measured is the model. Every sample is a power of two and is summed, so the sum of a key
-over all rows of a step says which samples are in them, and how often. Exports are held back,
+what was measured is the model. Every sample is a power of two and is summed, so the value of a key
+in a row says which samples are in it, and how often. A row that comes after another of its step has
+all of that one's samples, and replaces it, or none: it is of another pass. Exports are held back,
 overtaken and repeated, whole and in part, as a collector does.
 """
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from hypothesis import settings
@@ -185,11 +186,9 @@ class Alignment(RuleBasedStateMachine):
             assert (totals[-1] if totals else 0) == self.counted[role]
             if self.per_worker:
                 assert sorted(self._own(role, "level")) == sorted(self.levels[role])
-        assert self._by_step(lambda key: key in {f"{r}/{n}" for r in ROLES for n in "ab"}) == (
-            self.stepped
-        )
+        assert self._by_step() == self.stepped
         if self.per_worker:
-            assert self._by_step(lambda key: is_own(key, "a", "b")) == self.stepped
+            assert self._own_by_step() == self.stepped
 
     def _export(self, process: Process, *, is_held: bool) -> None:
         """Send what waits, in the order in which it was measured, and the counter."""
@@ -268,15 +267,38 @@ class Alignment(RuleBasedStateMachine):
             if key.startswith(f"workers/{role}/") and is_own(key, *names)
         ]
 
-    def _by_step(self, is_wanted: Callable[[str], bool]) -> Counter[tuple[str, int]]:
-        """Sums over the rows, by role and step."""
+    def _by_step(self) -> Counter[tuple[str, int]]:
+        """Sums over the rows that no later one replaces, by role and step."""
+        sums: Counter[tuple[str, int]] = Counter()
+        for role in ROLES:
+            for name in "ab":
+                key = f"{role}/{name}"
+                of_step: dict[int, list[int]] = {}
+                for row in self.rows:
+                    if key in row.values:
+                        of_step.setdefault(row.step, []).append(int(row.values[key]))
+                for step, made in of_step.items():
+                    sums[role, step] += sum(newest(made))
+        return sums
+
+    def _own_by_step(self) -> Counter[tuple[str, int]]:
+        """Sums over all rows of the workers' own series, by role and step."""
         sums: Counter[tuple[str, int]] = Counter()
         for row in self.rows:
             for key, value in row.values.items():
-                if is_wanted(key):
+                if is_own(key, "a", "b"):
                     role = key.removeprefix("workers/").partition("/")[0]
                     sums[role, row.step] += int(value)
         return sums
+
+
+def newest(sums: Sequence[int]) -> list[int]:
+    """Without each one whose samples are all in a later one; a sample is a bit."""
+    return [
+        one
+        for place, one in enumerate(sums)
+        if all(one & later != one for later in sums[place + 1 :])
+    ]
 
 
 def is_own(key: str, *names: str) -> bool:

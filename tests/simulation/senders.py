@@ -11,9 +11,18 @@ from otel_rl.errors import OtelRLError
 from otel_rl.records import ExperimentKey
 from tests.simulation import otlp
 
-__all__ = ["Collector", "Measured", "Process"]
+__all__ = ["MOST_VALUES", "Collector", "Measured", "Process", "distinct_values"]
 
 _MS = 1_000_000
+
+MOST_VALUES = 1 << 20
+"""Of a world."""
+
+
+def distinct_values() -> Iterator[int]:
+    """Values such that the sum of some says which, and that a float holds the sum of many."""
+    chance = random.Random(0)
+    return (chance.getrandbits(26) * MOST_VALUES + n for n in range(1, MOST_VALUES))
 
 
 @dataclass(slots=True)
@@ -22,12 +31,12 @@ class Measured:
 
     Attributes:
         values: Each measurement's value, which no other has, and its step if it carries one.
-        stepped: Sum of those that carry a step, by role and step.
+        stepped: Those that carry a step, by role and step.
         counts: What was counted, by role and metric.
     """
 
     values: dict[int, int | None] = field(default_factory=dict)
-    stepped: Counter[tuple[str, int]] = field(default_factory=Counter)
+    stepped: dict[tuple[str, int], list[int]] = field(default_factory=dict)
     counts: Counter[str] = field(default_factory=Counter)
 
 
@@ -107,10 +116,10 @@ class Process:
         value = next(self._values)
         if step:
             self._step += self._chance.choice([0, 1, 1, 2])
-            self._measured.stepped[self.role, self._step] += value
+            self._measured.stepped.setdefault((self.role, self._step), []).append(value)
         self._measured.values[value] = self._step if step else None
-        # The values count the measurements, so no two are made at the same time.
-        time_ns = now_ns - self._chance.randrange(500) * _MS + value
+        # No two measurements are made at the same time.
+        time_ns = now_ns - self._chance.randrange(500) * _MS + value % MOST_VALUES
         return time_ns, value, self._step if step else None
 
     def _counters(self, now_ns: int) -> list[Metric]:
