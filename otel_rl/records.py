@@ -908,6 +908,7 @@ class Row:
         devices: Tracker key to value of GPUs and hosts, for a tracker's own panels only.
         new_keys: Meaning of keys of this and later rows, sent once in each opening of the tracker.
         attempt: Pass over the steps, from 1.
+        replaces: Whether its values replace those of earlier rows of its step and attempt.
         stored: As it was read from the journal, without its number; None for any other, also one
             that ``replace`` has made of it.
     """
@@ -922,4 +923,5 @@ class Row:
     devices: Mapping[str, float] = field(default_factory=dict)
     new_keys: Sequence[KeySpec] = ()
     attempt: int = 1
+    replaces: bool = False
     stored: bytes | None = field(default=None, init=False, compare=False, repr=False)

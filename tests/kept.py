@@ -1,9 +1,14 @@
 """Aligners as they are after a restart: written as the journal keeps them, and read again."""
 
+from weakref import WeakKeyDictionary
+
 from otel_rl.bridge.journal.formats import state_format as wire
 from otel_rl.bridge.rows.aligner import Aligner
 from otel_rl.bridge.rows.open_run.run_state import RunState
 from otel_rl.records import ExperimentStatus
+
+# Parts of the log of steps, by number, that a journal would have.
+_STEPS: WeakKeyDictionary[Aligner, dict[int, bytes]] = WeakKeyDictionary()
 
 __all__ = ["from_bytes", "revived", "to_bytes"]
 
@@ -22,5 +27,13 @@ def from_bytes(body: bytes, like: Aligner) -> Aligner:
 
 
 def revived(aligner: Aligner) -> Aligner:
-    """Encode and decode an aligner."""
-    return from_bytes(to_bytes(aligner), aligner)
+    """Encode and decode an aligner, and what it has logged of its steps."""
+    logged = _STEPS.pop(aligner, {})
+    if (new := aligner.logs.take_steps()) is not None:
+        logged[new.number] = new.body
+    again = from_bytes(to_bytes(aligner), aligner)
+    _STEPS[again] = {n: body for n, body in logged.items() if n > aligner.logs.steps_forgotten}
+    for body in _STEPS[again].values():
+        again.logs.restore_steps(body)
+    again.logs.steps_are_restored()
+    return again

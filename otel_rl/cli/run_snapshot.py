@@ -196,6 +196,8 @@ class RunWatch:
 
     def _take(self, facts: Facts) -> None:
         for row in facts.rows:
+            if row.replaces and self._steps and row.step < self._steps[-1][0]:
+                continue  # what is newest is known
             if not self._steps or row.step > self._steps[-1][0]:
                 self._steps.append((row.step, row.time_ns))
             for key, value in row.values.items():

@@ -40,6 +40,11 @@ class Series:
     times_ms: "array[float]" = field(default_factory=lambda: array("d"))
     values: "array[float]" = field(default_factory=lambda: array("d"))
 
+    def place_of(self, step: int) -> int | None:
+        """Return the place of the last value of a step; None without one."""
+        places = range(len(self.steps) - 1, -1, -1)
+        return next((place for place in places if self.steps[place] == step), None)
+
 
 @dataclass(slots=True)
 class Cells:
@@ -151,7 +156,8 @@ class RunData:
         self.newest_ns = facts.time_ns
         self.last_step = max(self.last_step, facts.step)
         for row in facts.rows:
-            self._add_row(row.step, row.time_ns / _NS_PER_MS, row.values.items())
+            time_ms = row.time_ns / _NS_PER_MS
+            self._add_row(row.step, time_ms, row.values.items(), replaces=row.replaces)
         for span in facts.spans:
             if span.phase == STEP_SPAN:  # it is what phases are in
                 continue
@@ -174,7 +180,14 @@ class RunData:
                 self.failures[at] = failure  # its worker was replaced
         self.status = facts.status or self.status
 
-    def _add_row(self, step: int, time_ms: float, values: Iterable[tuple[str, float]]) -> None:
+    def _add_row(
+        self,
+        step: int,
+        time_ms: float,
+        values: Iterable[tuple[str, float]],
+        *,
+        replaces: bool = False,
+    ) -> None:
         for key, value in values:
             of = self.series.get(key)
             if of is None:
@@ -182,6 +195,10 @@ class RunData:
                     self.left_out += 1
                     continue
                 of = self.series[key] = Series()
+            place = of.place_of(step) if replaces else None
+            if place is not None:
+                of.values[place] = value
+                continue
             of.steps.append(step)
             of.times_ms.append(time_ms)
             of.values.append(value)

@@ -1,4 +1,4 @@
-"""A journal of every format since 9 is opened, and what was left in it goes on exactly once."""
+"""A journal of every format since 15 is opened, and what was left in it goes on exactly once."""
 
 import math
 import sqlite3

@@ -62,14 +62,21 @@ class Process:
 
 
 class Alignment(RuleBasedStateMachine):
-    """Two aligners, of which one is written and read now and then, beside what they were given."""
+    """Two aligners, of which one is written and read now and then, beside what they were given.
+
+    Attributes:
+        goes_back: Whether processes make steps again, replace others, and measure with clocks that
+            are behind.
+        kept: How many steps of a role may have a row that later samples join.
+    """
 
     processes = Bundle("processes")
+    goes_back = True
+    kept = (3, 100)
 
-    @initialize(
-        target=processes, per_worker=st.booleans(), max_open_steps=st.sampled_from([3, 100])
-    )
-    def begin(self, per_worker: bool, max_open_steps: int) -> MultipleResults[Process]:
+    @initialize(target=processes, per_worker=st.booleans(), place=st.integers(0, 1))
+    def begin(self, per_worker: bool, place: int) -> MultipleResults[Process]:
+        max_open_steps = self.kept[place]
         settings = AlignSettings(
             window_s=1,
             allowed_lateness_s=3,
@@ -107,6 +114,8 @@ class Alignment(RuleBasedStateMachine):
 
     def _process(self, role: str, index: int | None, *, tiles: bool) -> Process:
         self.started += 1
+        if not self.goes_back:
+            index = self.started
         worker = Worker(role, f"instance-{self.started}", index, None if index is None else 2)
         return Process(worker, self.now_ns, tiles, covered_ns=self.now_ns)
 
@@ -144,8 +153,9 @@ class Alignment(RuleBasedStateMachine):
     ) -> None:
         """Values at a few steps, which mostly go forward, a few levels, and something to count."""
         steps = []
+        age_s = age_s if self.goes_back else 0.0
         for move in moves:
-            process.step = max(process.step + move, 0)
+            process.step = max(process.step + (move if self.goes_back else abs(move)), 0)
             steps.append(process.step)
         for name in ("a", "b"):
             # One bit for each sample of the run; integers are exact at any size.
@@ -238,7 +248,8 @@ class Alignment(RuleBasedStateMachine):
         # No two measurements of a process have one time.
         first_ns = self.now_ns - int(age_s * S) + self.samples
         self.samples += len(values)
-        times_ns = [first_ns + place * S // 4 for place in range(len(values))]
+        apart_ns = S // 4 if self.goes_back else 1
+        times_ns = [first_ns + place * apart_ns for place in range(len(values))]
         series = Series(process.worker, name, reduction=Reduction.SUM)
         covers = None
         if process.tiles:
@@ -306,5 +317,29 @@ def is_own(key: str, *names: str) -> bool:
     return key.startswith("workers/") and key.rpartition("/")[2] in names
 
 
+class ForwardAlignment(Alignment):
+    """Nobody goes back, and many begin late: the last row of a step has all of its samples."""
+
+    goes_back = False
+    kept = (100, 100)
+
+    def teardown(self) -> None:
+        super().teardown()
+        last: dict[tuple[str, str, int], int] = {}
+        for row in self.rows:
+            for role in ROLES:
+                for name in "ab":
+                    if (value := row.values.get(f"{role}/{name}")) is not None:
+                        last[role, name, row.step] = int(value)
+        found: Counter[tuple[str, int]] = Counter()
+        for (role, _, step), value in last.items():
+            found[role, step] += value
+        assert found == self.stepped
+
+
+_SETTINGS = settings(max_examples=examples(100), stateful_step_count=50, deadline=None)
+
 TestAlignment = Alignment.TestCase
-TestAlignment.settings = settings(max_examples=examples(100), stateful_step_count=50, deadline=None)
+TestAlignment.settings = _SETTINGS
+TestForwardAlignment = ForwardAlignment.TestCase
+TestForwardAlignment.settings = _SETTINGS

@@ -204,6 +204,7 @@ class Twins:
     restarted: Aligner
     logs: list[bytes] = dataclasses.field(default_factory=list)
     trails: list[bytes] = dataclasses.field(default_factory=list)
+    steps: list[bytes] = dataclasses.field(default_factory=list)
     rows: list[Row] = dataclasses.field(default_factory=list)
 
     def __iter__(self) -> Iterator[Aligner]:
@@ -211,11 +212,17 @@ class Twins:
 
     def restart(self) -> None:
         straight, restarted = (
-            (aligner.logs.take_dedup(), aligner.logs.take_spans(), aligner.logs.take_dropped())
+            (
+                aligner.logs.take_dedup(),
+                aligner.logs.take_spans(),
+                aligner.logs.take_dropped(),
+                aligner.logs.take_steps(),
+            )
             for aligner in self
         )
         assert straight == restarted
-        log, trail, _ = straight
+        log, trail, _, steps = straight
+        self.steps += [steps.body] if steps else []
         self.logs += [log.body] if log else []
         self.trails += [trail.body] if trail else []
         body = to_bytes(self.restarted)
@@ -224,6 +231,9 @@ class Twins:
             self.restarted.logs.restore_dedup(one)
         for one in self.trails:
             self.restarted.logs.restore_spans(one)
+        for one in self.steps:
+            self.restarted.logs.restore_steps(one)
+        self.restarted.logs.steps_are_restored()
         assert kept(self.restarted) == kept(self.straight)
 
     def close(self, now_ns: int, *, everything: bool) -> None:
@@ -328,10 +338,10 @@ def test_announcements_that_were_written_and_read_describe_the_same_run(
 @pytest.mark.parametrize("number", [2**63, 2**64, -(2**63) - 1, 2**200, -(2**200)])
 def test_integers_that_64_bits_do_not_hold_are_exact(number: int) -> None:
     large = wire.Moments(1, number, number, number, number, 0, 0.0, 0.0)
-    passes = wire.Passes({}, 0, {}, {}, True, None)
+    passes = wire.Passes({}, 0, {}, {}, True, None, None)
     for cell in ([number, 1.5], large):
-        step = wire.OpenStep(0, 0, {0: cell}, {}, {"a"})
-        steps = wire.StepsOfRole({1: step}, None, {}, {}, None, {}, passes, 1)
+        step = wire.OpenStep(0, 0, {0: cell}, {}, {"a"}, None, None)
+        steps = wire.StepsOfRole({1: step}, None, {}, {}, None, {}, passes, 1, 0, None)
         aligner = replace(Aligner().state.to_wire(), steps={"a": steps})
         about = RunMetadata().to_wire()
         read = wire.decode(wire.encode(wire.Run(wire.VERSION, aligner, about, None)), wire.Run)

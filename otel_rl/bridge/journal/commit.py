@@ -31,7 +31,8 @@ _OLD_LOG: Final = (
 _CHANGE_RUN: Final = (
     "UPDATE runs SET next_row = ?, is_open = ?, roles = ?, row_bytes = row_bytes + ?,"  # noqa: S608
     " state_bytes = ?, description_bytes = COALESCE(?, description_bytes),"
-    f" log_bytes = log_bytes + ? - {_OLD_LOG.format('seen')} - {_OLD_LOG.format('trails')},"
+    f" log_bytes = log_bytes + ? - {_OLD_LOG.format('seen')} - {_OLD_LOG.format('steps')}"
+    f" - {_OLD_LOG.format('trails')},"
     f" history_bytes = history_bytes + ? - {_OLD_LOG.format('history')},"
     " archive_bytes = archive_bytes + ?,"
     " begun_ns = CASE WHEN begun_ns = 0 THEN ? ELSE begun_ns END, changed_ns = ?,"
@@ -68,6 +69,8 @@ class Commit:
         keys: What the keys mean that are in a row for the first time, encoded; or None.
         archive: Parts of the archive: number of values and ``ArchivedPart``.
         step: The newest step, for people who look; None keeps the one of before.
+        steps: Those that got a row, or were taken again, and the number of this part; or None.
+        steps_forgotten: Parts up to this number are not needed any more.
     """
 
     key: ExperimentKey
@@ -88,6 +91,8 @@ class Commit:
     keys: bytes | None = None
     archive: Sequence[tuple[int, bytes]] = ()
     step: int | None = None
+    steps: tuple[int, bytes] | None = None
+    steps_forgotten: int = 0
 
 
 class PreparedCommit:
@@ -146,6 +151,7 @@ class PreparedCommit:
         if commit.keys is not None:
             _keep_log(connection, "keys", run, (self._now_ns, commit.keys), 0)
         _keep_log(connection, "seen", run, commit.seen, commit.forgotten_ns)
+        _keep_log(connection, "steps", run, commit.steps, commit.steps_forgotten)
         _keep_log(connection, "trails", run, commit.spans, commit.spans_forgotten_ns)
         _keep_log(connection, "history", run, commit.history, commit.history_forgotten_ns)
         connection.executemany(
@@ -178,9 +184,11 @@ class PreparedCommit:
                 len(self._state) + RECORD_BYTES,
                 None if description is None else len(description) + RECORD_BYTES,
                 _room_of_log(commit.seen, commit.forgotten_ns)
+                + _room_of_log(commit.steps, commit.steps_forgotten)
                 + _room_of_log(commit.spans, commit.spans_forgotten_ns)
                 + (0 if commit.keys is None else len(commit.keys) + RECORD_BYTES),
                 *(self._run, commit.forgotten_ns or _NEVER_NS),
+                *(self._run, commit.steps_forgotten or _NEVER_NS),
                 *(self._run, commit.spans_forgotten_ns or _NEVER_NS),
                 _room_of_log(commit.history, commit.history_forgotten_ns),
                 *(self._run, commit.history_forgotten_ns or _NEVER_NS),

@@ -43,6 +43,7 @@ class SavedRun:
         lost_ns: It is unknown which points up to this time were taken; 0 if it is known.
             The run was removed, see ``Retention``.
         keys: Every ``Commit.keys`` of the run, oldest first.
+        steps: Every ``Commit.steps`` of the run that was not forgotten, oldest first.
     """
 
     state: bytes | None
@@ -52,6 +53,7 @@ class SavedRun:
     fault: StateFault | None = dataclasses.field(default=None, compare=False)
     lost_ns: int = 0
     keys: Sequence[bytes] = dataclasses.field(default_factory=list)
+    steps: Sequence[bytes] = dataclasses.field(default_factory=list)
 
 
 class RunStore:
@@ -154,9 +156,10 @@ class RunStore:
             seen = _log_of(connection, "seen", run)
             spans = _log_of(connection, "trails", run)
             keys = _log_of(connection, "keys", run)
+            steps = _log_of(connection, "steps", run)
         found, fault = _sound(key, *state) if state else (None, None)
         lost_ns = self._number(key, "lost_ns")
-        return SavedRun(found, seen, self.next_row(key), spans, fault, lost_ns, keys)
+        return SavedRun(found, seen, self.next_row(key), spans, fault, lost_ns, keys, steps)
 
     def keys(self, key: ExperimentKey) -> Sequence[KeySpec]:
         """Return the meaning of the tracker keys of the run, in order of appearance.

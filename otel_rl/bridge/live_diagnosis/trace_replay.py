@@ -47,6 +47,7 @@ def _played(spans: Sequence[SpanRecord], workers: dict[str, Worker]) -> Iterator
         aligner.add(Decoded(list(filter(None, steps)), exports, spans=ended), received_ns=now_ns)
         if now_ns - closed_ns >= _CLOSE_EVERY_NS:
             aligner.close(now_ns)
+            aligner.logs.take_steps()
             closed_ns = now_ns
         if (kept := aligner.logs.take_history(now_ns)) is not None:
             yield kept.body

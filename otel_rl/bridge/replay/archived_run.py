@@ -123,7 +123,7 @@ def _rows(
         alive = [one for one in alive if one.last_ns >= now_ns]
         yield aligner.close(now_ns)
         # Of use to a bridge that goes on.
-        aligner.logs.take_dedup(), aligner.logs.take_history(now_ns)
+        aligner.logs.take_dedup(), aligner.logs.take_steps(), aligner.logs.take_history(now_ns)
     yield aligner.close(now_ns, everything=True)
 
 

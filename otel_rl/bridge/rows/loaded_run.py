@@ -49,6 +49,7 @@ __all__ = ["LoadedRun", "load_run"]
 _log = logging.getLogger(__name__)
 
 _UNRECOGNISED: Final = "repeated samples are not recognised"
+_UNJOINED: Final = "late samples make rows of their own"
 _UNEXPLAINED: Final = "steps go unexplained"
 _UNDESCRIBED: Final = "they are described again"
 
@@ -201,7 +202,8 @@ class LoadedRun:
         """
         aligner, logs, standing = self.aligner, self.aligner.logs, self.aligner.standing
         taken, self.taken, self.taken_bytes = [*self.taken], {}, 0
-        seen = logs.take_dedup()  # before the state, which includes what the log forgets
+        # Before the state, which includes what the logs forget.
+        seen, steps = logs.take_dedup(), logs.take_steps()
         kept = wire.Run(wire.VERSION, aligner.state.to_wire(), self.metadata.to_wire(), self.cut)
         state = wire.encode(kept)
         self.state_bytes = len(state)
@@ -229,6 +231,8 @@ class LoadedRun:
             encode_keys(keys) if keys else None,
             archive,
             standing.step,
+            steps,
+            logs.steps_forgotten,
         )
 
     def committed(self) -> None:
@@ -305,11 +309,13 @@ def load_run(
     if saved.fault is not None:
         counters.add(Counter.STATES_LOST, reason=saved.fault, run=key)
     aligner, metadata, cut = Aligner(settings), RunMetadata(), None
+    is_resumed = False
     if saved.state is not None:
         what = f"The state of {key} in the journal is"
         lost = f"open steps are lost, and {_UNRECOGNISED}"
         with _counting_refusals(counters, key, what, lost), wire.refusing():
             aligner, metadata, cut = _restored(saved.state, settings)
+            is_resumed = True
     aligner.state.is_one_launch = is_one_launch
     aligner.row_maker.begin_at(saved.next_row)
     aligner.go_on(now_ns)
@@ -317,6 +323,11 @@ def load_run(
         what = f"Points of {key} in the journal are"
         with _counting_refusals(counters, key, what, _UNRECOGNISED):
             aligner.logs.restore_dedup(body)
+    for body in saved.steps if is_resumed else ():
+        what = f"Steps of {key} in the journal are"
+        with _counting_refusals(counters, key, what, _UNJOINED):
+            aligner.logs.restore_steps(body)
+    aligner.logs.steps_are_restored()
     for body in saved.spans:
         what = f"Spans of {key} in the journal are"
         with _counting_refusals(counters, key, what, _UNEXPLAINED):

@@ -59,7 +59,10 @@ class RowMaker:
         attempt = attempts.at(closed.time_ns) if attempt is None else attempt
         for row in self._rows(closed, attempt):
             attempts.has_row(attempt, row.number)
-            yield row if attempt == 1 else replace(row, attempt=attempt)
+            replaces = isinstance(closed, ClosedStep) and closed.is_again
+            if attempt != 1 or replaces:
+                row = replace(row, attempt=attempt, replaces=replaces)  # the same
+            yield row
 
     def _rows(self, closed: Closed, attempt: int) -> Iterator[Row]:
         if isinstance(closed, Finding):
@@ -102,7 +105,8 @@ class RowMaker:
             return
         if isinstance(closed, ClosedStep) and closed.role == self._open.axis.role:
             version = version if closed.version is None else closed.version
-        self._open.history.closed(step, closed.time_ns, closed.values, attempt)
+        replaces = isinstance(closed, ClosedStep) and closed.is_again
+        self._open.history.closed(step, closed.time_ns, closed.values, attempt, replaces=replaces)
         if isinstance(closed, ClosedStep) and not self._keeps(step, closed):
             return
         axis = STEP if isinstance(closed, ClosedStep) else TIME
@@ -157,8 +161,16 @@ class RowMaker:
 
     def _keeps(self, step: int, closed: ClosedStep | StepAnalysis) -> bool:
         """Return whether a step has a row; it is in the history and the archive in any case."""
-        if self._thinning.keeps(step, closed.time_ns, self._open.settings.max_rows_per_minute):
+        most, row = self._open.settings.max_rows_per_minute, None
+        if isinstance(closed, ClosedStep):
+            row = closed.row
+            if row is not None and closed.is_again:  # it goes the way of the row that it replaces
+                self._thinned += len(closed.values) * row.is_left_out
+                return not row.is_left_out
+        if self._thinning.keeps(step, closed.time_ns, most):
             return True
+        if row is not None:
+            row.is_left_out = True
         self._thinned += len(closed.values)
         return False
 

@@ -55,12 +55,14 @@ class RowFacts(NamedTuple):
         time_ns: Time of the row.
         values: Tracker key to value; none of the keys of single workers.
         attempt: Of the row.
+        replaces: Whether its values replace those of earlier rows of its step and attempt.
     """
 
     step: int
     time_ns: int
     values: Mapping[str, float]
     attempt: int = 1
+    replaces: bool = False
 
 
 class StepFacts(NamedTuple):

@@ -203,7 +203,12 @@ class RunHistory:
         for row in (row for row in facts.rows if row.attempt == self.attempt):
             for key, value in row.values.items():
                 at_s = (row.time_ns - begun_ns) / 1e9
-                self.rows[key].add(row.step, at_s, value if isinf(value) else cut(value))
+                track, shown = self.rows[key], value if isinf(value) else cut(value)
+                place = track.place_of(row.step) if row.replaces else None
+                if place is None:
+                    track.add(row.step, at_s, shown)
+                else:
+                    track.values[place] = shown
         new = [_path_of(one) for one in facts.steps if one.attempt == self.attempt]
         self.steps.extend(new)
         self._bytes_of_steps += sum(map(_bytes_of, new))

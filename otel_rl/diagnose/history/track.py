@@ -55,6 +55,14 @@ class Track:
         self.times_s.append(time_s)
         self.values.append(value)
 
+    def place_of(self, step: int) -> int | None:
+        """Return the place of the last value of a step; None without one."""
+        if self.is_in_order(by_step=True):
+            place = bisect_right(self.steps, step) - 1
+            return place if place >= 0 and self.steps[place] == step else None
+        places = range(len(self.steps) - 1, -1, -1)
+        return next((place for place in places if self.steps[place] == step), None)
+
     def beside(self) -> "Track":
         """Return an empty series that shares the steps and times: only values are added to it."""
         return Track(self.steps, self.times_s)

@@ -26,9 +26,9 @@ def encode_row(row: Row) -> bytes:
         return row.stored
     values = row.values if isinstance(row.values, dict) else dict(row.values)
     fields: list[object] = [row.step, row.time_ns, row.policy_version, values]
-    if row.tables or row.labels or row.attempt > 1:
+    if row.tables or row.labels or row.attempt > 1 or row.replaces:
         tables = {key: [table.columns, table.rows] for key, table in row.tables.items()}
-        fields.extend([tables, dict(row.labels), row.attempt])
+        fields.extend([tables, dict(row.labels), row.attempt, row.replaces])
     body = None if row.tables else fast_json(fields, values.values())
     return body or json.dumps(fields, separators=(",", ":")).encode()
 
@@ -40,9 +40,13 @@ def decode_row(number: int, body: bytes) -> Row:
     except msgspec.DecodeError:
         fields = json.loads(body)
     step, time_ns, policy_version, values, *more = fields
-    tables, labels, attempt = more or ({}, {}, 1)
+    tables, labels, attempt, replaces = more or ({}, {}, 1, False)
     tables = {key: Table(*table) for key, table in tables.items()}
-    row = Row(number, step, time_ns, values, policy_version, tables, labels, attempt=attempt)
+    row = Row(
+        *(number, step, time_ns, values, policy_version, tables, labels),
+        attempt=attempt,
+        replaces=replaces,
+    )
     object.__setattr__(row, "stored", body)  # frozen for everyone else
     return row
 

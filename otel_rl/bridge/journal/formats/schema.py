@@ -5,12 +5,12 @@ __all__ = ["APPLICATION", "FORMAT", "OLDEST_FORMAT", "OTHER_FORMAT_HINT", "state
 APPLICATION = "otel-rl"
 """By this name a server of several bridges knows their connections."""
 
-FORMAT = 14
+FORMAT = 15
 """Of the tables and of what ``state_format.py`` encodes in them: every change raises it."""
 
-OLDEST_FORMAT = 9
+OLDEST_FORMAT = 15
 """A bridge opens journals from this one on, and marks them with its own: fields that they lack have
-a default. Before 9 the state was a pickle, which is not read any more."""
+a default."""
 
 OTHER_FORMAT_HINT = (
     "An older version wrote it: let that version finish its runs, then start with {another}. "
@@ -101,6 +101,14 @@ CREATE TABLE seen (
   crc       BIGINT NOT NULL
 );
 CREATE INDEX seen_of_run ON seen (run_id, newest_ns);
+CREATE TABLE steps (
+  number    {number},
+  run_id    TEXT NOT NULL,
+  newest_ns BIGINT NOT NULL,
+  body      {bytes} NOT NULL,
+  crc       BIGINT NOT NULL
+);
+CREATE INDEX steps_of_run ON steps (run_id, newest_ns);
 CREATE TABLE trails (
   number    {number},
   run_id    TEXT NOT NULL,

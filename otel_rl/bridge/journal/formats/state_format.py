@@ -75,6 +75,8 @@ __all__ = [
     "SpanWindow",
     "StateRefused",
     "StepCounts",
+    "StepPart",
+    "StepRow",
     "StepsOfRole",
     "Stream",
     "StreamTable",
@@ -88,6 +90,7 @@ __all__ = [
     "Worker",
     "WorkerClock",
     "WorkerColumns",
+    "WrittenStep",
     "buckets",
     "check_durations",
     "check_places",
@@ -209,6 +212,16 @@ class StepCounts(_Array, frozen=True, gc=False):
     distributions: Mapping[Count, Distribution]
 
 
+class StepRow(_Array, frozen=True, gc=False):
+    """The row that a step has had."""
+
+    expected: Count
+    attempt: Int64 | None
+    time_ns: Int64
+    late_ns: Int64
+    is_left_out: bool
+
+
 class OpenStep(_Array, frozen=True, gc=False):
     """One step that waits. The keys of the dicts are groups."""
 
@@ -217,7 +230,21 @@ class OpenStep(_Array, frozen=True, gc=False):
     cells: Mapping[Count, Cell]
     single: Single
     workers: set[str]
-    counts: StepCounts | None = None
+    counts: StepCounts | None
+    row: StepRow | None
+
+
+class WrittenStep(_Versioned, frozen=True, gc=False):
+    """One step that has a row, and waits for nothing."""
+
+    step: OpenStep
+
+
+class StepPart(_Versioned, frozen=True, gc=False):
+    """Part of the log of written steps: role, step and ``WrittenStep``; None where it is left."""
+
+    number: Count
+    steps: Sequence[tuple[str, Int64, bytes | None]]
 
 
 class Returned(_Array, frozen=True, gc=False):
@@ -243,6 +270,7 @@ class Passes(_Array, frozen=True, gc=False):
     before: Mapping[str, tuple[Int64, Int64]]
     others: bool
     vacant_step: Int64 | None
+    first: Int64 | None
 
 
 class StepsOfRole(_Array, frozen=True, gc=False):
@@ -256,6 +284,8 @@ class StepsOfRole(_Array, frozen=True, gc=False):
     again_samples: Mapping[Int64, Count]
     passes: Passes
     size: Count
+    written: Count
+    left_through: Int64 | None
 
 
 class Counted(_Array, frozen=True, gc=False):
@@ -861,7 +891,7 @@ _ENCODER: Final = msgspec.msgpack.Encoder()
 _HEAD: Final = msgspec.msgpack.Decoder(_Head)
 _DECODERS: Final[dict[type[_Versioned], msgspec.msgpack.Decoder[Any]]] = {
     kind: msgspec.msgpack.Decoder(kind)
-    for kind in (Run, Identities, SpanPart, SeenPart, KeyPart, ArchivedPart)
+    for kind in (Run, Identities, SpanPart, SeenPart, StepPart, WrittenStep, KeyPart, ArchivedPart)
 }
 
 

@@ -39,7 +39,7 @@ _REMOVED_BYTES: Final = 4 << 20
 _REMOVED_AT_ONCE: Final = 200  # records of a history
 
 _TABLES: Final = (
-    *("history", "trails", "seen", "keys", "states", "descriptions", "rows", "deliveries"),
+    *("history", "trails", "seen", "steps", "keys", "states", "descriptions", "rows", "deliveries"),
     *("archive", "waiting", "set_aside", "runs"),
 )
 """All that have something of a run."""

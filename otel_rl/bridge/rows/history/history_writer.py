@@ -138,12 +138,18 @@ class HistoryWriter:
             self._placed[worker] = None
 
     def closed(
-        self, step: int, time_ns: int, values: Mapping[str, float], attempt: int = 1
+        self,
+        step: int,
+        time_ns: int,
+        values: Mapping[str, float],
+        attempt: int = 1,
+        *,
+        replaces: bool = False,
     ) -> None:
-        """Record a closed row."""
+        """Record a closed row; whether it replaces others, see ``Row``."""
         kept = {key: value for key, value in values.items() if not key.startswith("workers/")}
         if kept and len(kept) <= MAX_KEYS:
-            self._rows.append(RowFacts(step, time_ns, kept, attempt))
+            self._rows.append(RowFacts(step, time_ns, kept, attempt, replaces))
 
     def explained(self, step: StepFacts) -> None:
         """Record an explained step."""

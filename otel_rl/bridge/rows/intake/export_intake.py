@@ -12,7 +12,7 @@ from otel_rl.bridge.otlp.known_points import JoinedPoints, KnownPoints, KnownSha
 from otel_rl.bridge.rows.goodput.goodput import TIMED
 from otel_rl.bridge.rows.intake.point_intake import PointIntake
 from otel_rl.bridge.rows.series.streams import WorkerState
-from otel_rl.bridge.rows.steps.role_steps import OpenStep
+from otel_rl.bridge.rows.steps.open_step import OpenStep
 from otel_rl.records import Measurements, Point
 from otel_rl.semconv import names
 

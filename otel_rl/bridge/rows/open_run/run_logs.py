@@ -9,6 +9,7 @@ from otel_rl.bridge.rows.history.span_log import SpanLog
 from otel_rl.bridge.rows.open_run.run_standing import RunStanding
 from otel_rl.bridge.rows.open_run.run_state import RunState
 from otel_rl.bridge.rows.reports.data_warnings import DroppedPoints
+from otel_rl.bridge.rows.steps.written_steps import StepLog
 
 __all__ = ["RunLogs"]
 
@@ -43,6 +44,27 @@ class RunLogs:
             StateRefused: It is something else.
         """
         self._intake.series.memory.restore(body, self._intake.settings.max_remembered)
+
+    @property
+    def steps_forgotten(self) -> int:
+        """Return the number up to which no log of steps is needed any more."""
+        return self._intake.steps.logs.forgotten
+
+    def take_steps(self) -> StepLog | None:
+        """Return the steps that got a row or were taken again since the last call, if any."""
+        return self._intake.steps.take_log()
+
+    def restore_steps(self, body: bytes) -> None:
+        """Restore the steps of a ``StepLog``, in the order of their numbers.
+
+        Raises:
+            StateRefused: It is something else.
+        """
+        self._intake.steps.restore_log(body, len(self._intake.series.keys.groups))
+
+    def steps_are_restored(self) -> None:
+        """Record that there is no further log of steps."""
+        self._intake.steps.is_restored()
 
     @property
     def spans_forgotten_ns(self) -> int:

@@ -6,7 +6,7 @@ step.
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from otel_rl.bridge.rows.per_worker_rows import single_rows
 from otel_rl.bridge.rows.reduce import reduced, statistic
@@ -15,7 +15,8 @@ from otel_rl.bridge.rows.series.series_table import StreamTable
 from otel_rl.bridge.rows.series.streams import WorkerStanding, WorkerState
 from otel_rl.bridge.rows.settings import AlignSettings
 from otel_rl.bridge.rows.steps.attempts import Attempts
-from otel_rl.bridge.rows.steps.role_steps import OpenStep, RoleSteps, Steps
+from otel_rl.bridge.rows.steps.open_step import OpenStep, StepRow, Steps
+from otel_rl.bridge.rows.steps.role_steps import RoleSteps
 from otel_rl.bridge.rows.steps.step_axis import is_integral
 from otel_rl.bridge.rows.steps.step_passes import Returned
 from otel_rl.bridge.rows.turns.batch_limit import BatchLimit
@@ -27,6 +28,9 @@ from otel_rl.semconv.spec import Reduction
 __all__ = ["ClosedStep", "StepClosing"]
 
 _NS_PER_S = 1_000_000_000
+
+_APART_NS = 1_000_000
+"""A row is later than the one that it replaces by at least what trackers tell apart."""
 
 _FIRST_STEP = -(1 << 63)
 
@@ -46,6 +50,8 @@ class ClosedStep:
         version: The policy version that was reported with the step, if any.
         late: Number of samples that turned out to be late when it was closed.
         attempt: That it is of; None for the one at its time.
+        row: Of the step, if later samples may join it.
+        is_again: Whether the step had a row before, which this one replaces.
     """
 
     role: str
@@ -55,6 +61,8 @@ class ClosedStep:
     version: int | None
     late: int = 0
     attempt: int | None = None
+    row: StepRow | None = None
+    is_again: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,18 +99,27 @@ class StepClosing:
         role = self.role
         opened = role.open.pop(step)
         role.closed_through = _later(step, role.closed_through)
-        rows = self._rows(step, opened, expected(opened))
+        before = opened.row
+        row = opened.row = before or StepRow(expected(opened), self._attempt)
+        if before is not None:
+            opened.time_ns = max(opened.time_ns, row.time_ns + _APART_NS)
+        row.time_ns = opened.time_ns
+        rows = _reduce(self.name, step, opened, self.table, 0, row.attempt)
+        rows[-1] = replace(rows[-1], row=row, is_again=before is not None)
+        self._mark(rows, opened, row.expected)
         role.size = max(role.size, len(opened.workers))
+        opened.single.clear()
+        role.written.put(step, opened, self.settings.max_open_steps)
         return rows
 
     def _close_late(self, step: int) -> list[ClosedStep]:
-        return self._rows(step, self.role.late.pop(step), self.role.size, is_late=True)
+        return self._alone(step, self.role.late.pop(step), attempt=None)
 
     def _close_again(self, step: int) -> list[ClosedStep]:
         role = self.role
         role.again_closed_through = _later(step, role.again_closed_through)
         late = role.again_samples.pop(step, 0)
-        return self._rows(step, role.again.pop(step), role.size, late=late)
+        return self._alone(step, role.again.pop(step), late=late, attempt=self._attempt)
 
     def _beyond(self, steps: Steps) -> list[int]:
         return sorted(steps)[: max(0, len(steps) - self.settings.max_open_steps)]
@@ -118,13 +135,11 @@ class StepClosing:
             if not self._has_room(opened):
                 break
             rows += self._close_open(step, expected)
-        enough = role.size or math.inf
-        for step, opened in self._due(role.late, None, enough, everything=everything):
+        for step, opened in self._due(role.late, None, everything=everything):
             if not self._has_room(opened):
                 break
             rows += self._close_late(step)
-        enough = math.inf if role.passes.returned else enough
-        for step, opened in self._due(role.again, None, enough, everything=everything):
+        for step, opened in self._due(role.again, None, everything=everything):
             if not self._has_room(opened):
                 break
             rows += self._close_again(step)
@@ -137,7 +152,6 @@ class StepClosing:
         self,
         steps: Steps,
         waiting_for: Sequence[WorkerState] | None,
-        enough: float = math.inf,
         *,
         everything: bool,
     ) -> list[tuple[int, OpenStep]]:
@@ -146,7 +160,6 @@ class StepClosing:
         Args:
             steps: All.
             waiting_for: Workers that must have gone past a step; None if unknown.
-            enough: Number of workers that completes a step.
             everything: All steps.
         """
         if not steps:
@@ -163,8 +176,12 @@ class StepClosing:
             opened.received_ns = min(opened.received_ns, now_ns)  # the clock may be set back
             silent_ns = now_ns - opened.received_ns
             complete = complete_below is not None and step < complete_below
-            complete = complete or (silent_ns >= quiet_ns and len(opened.workers) >= enough)
-            if step == newest and not complete and waiting_for is not None:
+            if opened.row is not None:
+                opened.row.late_ns = min(opened.row.late_ns, now_ns)
+                complete |= len(opened.workers) >= opened.row.expected
+                complete = complete and silent_ns >= quiet_ns
+                silent_ns = now_ns - opened.row.late_ns
+            elif step == newest and not complete and waiting_for is not None:
                 # The newest, with all series of the previous step, from every worker.
                 before = due[-1][0] if due else self.role.closed_through
                 complete = (
@@ -218,16 +235,18 @@ class StepClosing:
         role = self.role
         rows: list[ClosedStep] = []
         for step in sorted(role.open):
-            opened = role.open[step]
-            rows += self._rows(step, opened, role.size)
-        returned = role.passes.begin()
+            rows += self._close_open(step, lambda _: role.size)
+        first = min([*role.again, *(one.first for one in role.passes.returned.values())])
+        role.written.drop_from(first)
+        returned = role.passes.begin(first)
         if self.leader is not None:
             self._begin_attempt(returned)
         closed_through = role.again_closed_through
         for step in sorted(role.again):
             if closed_through is not None and step <= closed_through:
                 late = role.again_samples[step]
-                rows += self._rows(step, role.again.pop(step), role.size, late=late)
+                rows += self._alone(step, role.again.pop(step), late=late, attempt=self._attempt)
+        role.written.leave_through(closed_through)
         role.open, role.again, role.again_closed_through = role.again, {}, None
         role.again_samples.clear()
         if role.open and min(role.open) > _FIRST_STEP:
@@ -303,11 +322,20 @@ class StepClosing:
             return 0
         return max((worker.count or 0 for worker in self.workers), default=0)
 
-    def _rows(
-        self, step: int, opened: OpenStep, expected: int, *, late: int = 0, is_late: bool = False
+    @property
+    def _attempt(self) -> int | None:
+        return None if self.leader is None else self.attempts.newest
+
+    def _alone(
+        self, step: int, opened: OpenStep, *, late: int = 0, attempt: int | None
     ) -> list[ClosedStep]:
-        attempt = None if is_late or self.leader is None else self.attempts.newest
+        """Return the rows of a step that is left: later samples do not join it."""
         rows = _reduce(self.name, step, opened, self.table, late, attempt)
+        self._mark(rows, opened, self.role.size)
+        return rows
+
+    def _mark(self, rows: Sequence[ClosedStep], opened: OpenStep, expected: int) -> None:
+        """Put the number of workers into rows that lack some."""
         if len(opened.workers) < expected and rows[-1].values:
             for name, value in (
                 (names.RL_SERVICE_STEP_REPORTED, len(opened.workers)),
@@ -318,7 +346,6 @@ class StepClosing:
                     group = self.table.keys.group(identity)
                     for row in rows:
                         row.values[group.key] = float(value)
-        return rows
 
 
 def _complete_below(waiting_for: Sequence[WorkerState] | None) -> float | None:

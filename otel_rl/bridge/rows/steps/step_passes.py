@@ -111,6 +111,7 @@ class StepPasses:
         before: Of workers in the previous pass: their last time, by their clock, and step.
         others: Whether some stepping workers have not gone back, and are not silent.
         vacant_step: The newest step of the workers without an index, if all of them are silent.
+        first: The first step of this pass; None for the first pass.
     """
 
     returned: dict[str, Returned] = field(default_factory=dict)
@@ -119,6 +120,9 @@ class StepPasses:
     before: dict[str, tuple[int, int]] = field(default_factory=dict)
     others: bool = True
     vacant_step: int | None = None
+    first: int | None = None
+    # Stepping workers of the last look, which have not gone back, and whether each has an index.
+    _others: list[tuple[bool, WorkerState]] = field(default_factory=list)
 
     def went_on(self, worker: WorkerState, newest: int, time_ns: int) -> None:
         """Record the newest step that a worker has measured, and its time."""
@@ -151,7 +155,7 @@ class StepPasses:
         if worker.newest_step is None and self.newest:
             # A new process.
             self.before.pop(label, None)
-            high = self.vacant_step if high is None else high
+            high = self._vacant(received_ns) if high is None else high
             if high is not None and steps[0] <= high:
                 since_ns = min(known_ns + (first_ns - known_ns) // 2, first_ns - 1)
                 one = Returned(since_ns, received_ns, high, steps[0], high, is_sure=True)
@@ -187,10 +191,11 @@ class StepPasses:
         steps: Sequence[int],
         times_ns: Sequence[int],
         closed_through: int | None,
-    ) -> tuple[list[int], list[int], list[int]]:
-        """Return the indexes of the samples that are on time, late, and of the new pass."""
+    ) -> tuple[list[int], list[int], list[int], list[int]]:
+        """Return the indexes of the samples on time, late, of the previous and of the new pass."""
         on_time: list[int] = []
         late: list[int] = []
+        past: list[int] = []
         again: list[int] = []
         label = stream.worker.label
         old_ns, old_through = self.before.get(label, (0, 0))
@@ -205,11 +210,14 @@ class StepPasses:
                 del self.returned[label]  # it was only a sample of some steps ago
             if step > old_through:
                 self.before.pop(label, None)
-            if is_closed or (time_ns <= old_ns and step <= old_through):
+            is_past = time_ns <= old_ns and step <= old_through
+            if is_past and (self.first is None or step >= self.first):
+                past.append(place)
+            elif is_closed:
                 late.append(place)
             else:
                 on_time.append(place)
-        return on_time, late, again
+        return on_time, late, past, again
 
     def look(self, workers: Mapping[Worker, WorkerState], now_ns: int) -> None:
         """Check which workers are left beside those that have gone back.
@@ -218,7 +226,7 @@ class StepPasses:
             workers: Of the role.
             now_ns: The bridge's clock.
         """
-        self.vacant_step = None
+        self.vacant_step, self._others = None, []
         if len(self.newest) > 2 * len(workers) + _MAX_GONE:
             labels = {state.label for state in workers.values()}
             self.newest = {of: newest for of, newest in self.newest.items() if of in labels}
@@ -231,13 +239,19 @@ class StepPasses:
             if state.streams and state.label not in self.returned
         ]
         self.others = any(not is_silent(state, now_ns) for _, state in before)
-        steps = [
-            self.newest[state.label][0]
-            for index, state in before
-            if index is None and state.label in self.newest
-        ]
+        self._others = [(index is not None, state) for index, state in before]
         if not self.others:
-            self.vacant_step = max(steps, default=None)
+            self.vacant_step = self._vacant(now_ns)
+
+    def _vacant(self, now_ns: int) -> int | None:
+        """Return the newest step of the workers without an index, if all of them are silent."""
+        others = [one for one in self._others if one[1].label not in self.returned]
+        if not others:
+            return self.vacant_step
+        if not all(is_silent(state, now_ns) for _, state in others):
+            return None
+        unnamed = [state.label for is_indexed, state in others if not is_indexed]
+        return max((self.newest[of][0] for of in unnamed if of in self.newest), default=None)
 
     def caught_up(self, closed_through: int | None) -> int | None:
         """Remove the workers that have caught up with those that have not gone back.
@@ -261,9 +275,10 @@ class StepPasses:
         for label in [label for label in self.returned if label not in live]:
             del self.returned[label]
 
-    def begin(self) -> dict[str, Returned]:
-        """Make the new pass that of all. Returns its workers."""
+    def begin(self, first: int) -> dict[str, Returned]:
+        """Make the new pass, from step ``first`` on, that of all. Returns its workers."""
         returned, self.returned = self.returned, {}
+        self.first = first
         self.before = {label: (one.since_ns, one.through) for label, one in returned.items()}
         self.others = True
         self.newest = {label: (one.newest, one.newest_ns) for label, one in returned.items()}
@@ -279,6 +294,7 @@ class StepPasses:
             self.before,
             self.others,
             self.vacant_step,
+            self.first,
         )
 
     @classmethod
@@ -291,6 +307,7 @@ class StepPasses:
             dict(kept.before),
             kept.others,
             kept.vacant_step,
+            kept.first,
         )
 
 

@@ -23,16 +23,17 @@ from otel_rl.bridge.rows.series.series_table import StreamTable
 from otel_rl.bridge.rows.series.streams import Stream, WorkerState
 from otel_rl.bridge.rows.settings import AlignSettings
 from otel_rl.bridge.rows.steps.attempts import Attempts
-from otel_rl.bridge.rows.steps.role_steps import (
+from otel_rl.bridge.rows.steps.open_step import (
     OpenStep,
     ReachedSteps,
-    RoleSteps,
     Steps,
     keep_each,
     put_each,
 )
+from otel_rl.bridge.rows.steps.role_steps import RoleSteps
 from otel_rl.bridge.rows.steps.step_closing import ClosedStep, StepClosing
 from otel_rl.bridge.rows.steps.step_counts import StepCounts
+from otel_rl.bridge.rows.steps.written_steps import StepLog, StepLogs
 from otel_rl.bridge.rows.turns.batch_limit import BatchLimit
 from otel_rl.records import HistogramPoint, RoleStanding, SumPoint, Worker
 
@@ -46,11 +47,15 @@ class OpenSteps:
 
     Attributes:
         attempts: Of the experiment.
+        logs: Of the steps with a row, which samples that come late join.
     """
 
     def __init__(self) -> None:
         self._roles: dict[str, RoleSteps] = {}
         self.attempts = Attempts()
+        self.logs = StepLogs()
+        # Written steps of each role that are to be restored.
+        self._unrestored: dict[str, int] = {}
 
     def add(
         self,
@@ -341,8 +346,28 @@ class OpenSteps:
                 closed += one.surplus(standings.get(name))
         return closed
 
+    def take_log(self) -> StepLog | None:
+        """Return the part of the log of written steps since the last call; None without any."""
+        return self.logs.take({name: role.written for name, role in self._roles.items()})
+
+    def restore_log(self, body: bytes, groups: int) -> None:
+        """Restore a part of the log, in their order, of a run with so many groups.
+
+        Raises:
+            StateRefused: It is something else.
+        """
+        self.logs.restore(body, {name: role.written for name, role in self._roles.items()}, groups)
+
+    def is_restored(self) -> None:
+        """Record that all parts of the log are restored: what is missing is left."""
+        for name, written in self._unrestored.items():
+            role = self._roles[name]
+            if len(role.written) < written:
+                role.written.leave_through(role.closed_through)
+        self._unrestored = {}
+
     def to_wire(self) -> dict[str, wire.StepsOfRole]:
-        """Return the steps for the journal."""
+        """Return the steps for the journal, without the written ones, which are logged."""
         return {name: role.to_wire() for name, role in self._roles.items()}
 
     @classmethod
@@ -357,6 +382,7 @@ class OpenSteps:
         steps = cls()
         steps.attempts = Attempts.from_wire(attempts)
         steps._roles = {name: RoleSteps.from_wire(role, groups) for name, role in kept.items()}
+        steps._unrestored = {name: role.written for name, role in kept.items()}
         return steps
 
 
@@ -371,16 +397,22 @@ def _sorted(
     """Sort samples by where they belong; return the parts and the number of late samples."""
     passes, closed_through = role.passes, role.closed_through
     passes.look_back(stream, steps, times_ns, closed_through, received_ns)
-    on_time, late, again = passes.sort(stream, steps, times_ns, closed_through)
+    on_time, late, past, again = passes.sort(stream, steps, times_ns, closed_through)
     role.again_samples.update(steps[place] for place in again)
-    for places in on_time, late:
+    for places in on_time, late, past:
         for place in places:
             passes.went_on(stream.worker, steps[place], times_ns[place])
         if places:
             stream.reported(max(steps[place] for place in places))
+    joining = [place for place in late if role.reopen(steps[place], received_ns)]
+    alone = sorted({*late, *past}.difference(joining))
     parts = [
         (opened, *([column[place] for place in places] for column in (steps, values, times_ns)))
-        for opened, places in ((role.open, on_time), (role.late, late), (role.again, again))
+        for opened, places in (
+            (role.open, sorted([*on_time, *joining])),
+            (role.late, alone),
+            (role.again, again),
+        )
         if places
     ]
-    return cast("list[_Part]", parts), len(late)
+    return cast("list[_Part]", parts), len(late) + len(past)

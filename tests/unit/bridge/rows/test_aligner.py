@@ -196,14 +196,14 @@ def test_a_series_that_reports_now_and_then_does_not_hold_up_the_others() -> Non
     assert by_step(bench.rows()) == [(1, 1.0), (2, 2.0)]
 
 
-def test_a_late_sample_becomes_a_row_at_its_own_step() -> None:
+def test_a_late_sample_joins_the_row_of_its_step() -> None:
     bench = Bench()
     bench.export(SOLO, steps(SOLO, {1: 1.0, 2: 2.0, 3: 3.0}), at_s=1)
     bench.rows()
     bench.export(SOLO, steps(SOLO, {1: 7.0}, name="judge"), at_s=2)
     late = bench.rows(at_s=60)
-    assert [(row.step, row.values) for row in late if "trainer/judge" in row.values] == [
-        (1, {"trainer/judge": 7.0})
+    assert [(row.step, row.values, row.replaces) for row in late if row.step == 1] == [
+        (1, {"trainer/judge": 7.0, "trainer/loss": 1.0}, True)
     ]
     assert bench.aligner.sample_counts.late == 1
 

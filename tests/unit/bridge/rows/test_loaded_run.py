@@ -21,8 +21,13 @@ KEY = ExperimentKey("a")
 NEW = SavedRun(None, (), 0, ())
 
 
-def spooled(offset: int, steps: range, *, is_damaged: bool = False) -> Spooled:
-    points = [point(float(step), T0 + step) for step in steps]
+def spooled(
+    offset: int, steps: range, *, is_damaged: bool = False, value: float | None = None
+) -> Spooled:
+    points = [
+        point(float(step) if value is None else value, T0 + step + (value is not None))
+        for step in steps
+    ]
     for measured, step in zip(points, steps, strict=True):
         measured.attributes.extend(key_values({"rl.loop.iteration": step}))
     resource = {
@@ -51,7 +56,20 @@ def closed(run: LoadedRun) -> Mapping[int, float]:
 
 def saved_after(commit: Commit) -> SavedRun:
     seen = () if commit.seen is None else (commit.seen[1],)
-    return SavedRun(commit.state, seen, commit.next_row, ())
+    steps = () if commit.steps is None else (commit.steps[1],)
+    return SavedRun(commit.state, seen, commit.next_row, (), steps=steps)
+
+
+def test_after_a_restart_late_samples_join_the_rows_of_their_steps() -> None:
+    counters = Counters()
+    run = loaded(counters)
+    run.read([spooled(1, range(3))], 1 << 20)
+    run.take(turn(100), 100, T0)
+    assert closed(run) == {0: 0.0, 1: 1.0, 2: 2.0}
+    again = loaded(counters, saved_after(run.take_commit([], None, None)))
+    again.read([spooled(2, range(1, 2), value=3.0)], 1 << 20)
+    again.take(turn(100), 100, T0)
+    assert closed(again) == {1: 2.0}
 
 
 def test_a_batch_that_was_taken_in_part_is_taken_on_where_it_was_left() -> None:

@@ -9,6 +9,9 @@ metric, which is computed here and set explicitly, after each batch of rows.
     last_step         the last value up to the end of the last training step
     peak              the largest, alone
 
+A row that replaces another one of its step counts in its place. If it is of an older step, the last
+values remain those of the newest one.
+
 The state is in a file beside the journal, and is written before the rows that it includes: rows
 that are given again after a crash are not counted twice. Without the file, on another machine, the
 summary continues from that of the server, and a mean begins anew.
@@ -30,6 +33,8 @@ from otel_rl.semconv.spec import Summary
 __all__ = ["RunSummary"]
 
 _NS_PER_HOUR: Final = 3_600_000_000_000
+
+_MAX_REPLACED: Final = 1_000  # steps of a mean whose values may be replaced; late ones are few
 
 _MAX_PENDING: Final = 64  # changes of a value since the last step; the oldest is then as settled
 
@@ -74,6 +79,12 @@ class _Value:
             self.best += value
         else:
             self.best = _EXTREMES[Summary(self.kind)](self.best, value)
+
+    def withdraw(self, value: float) -> None:
+        """Undo ``take`` of a value of a mean."""
+        if math.isfinite(value) and self.best is not None:
+            self.best -= value
+            self.count -= 1
 
     def settle(self, time_ns: int) -> bool:
         """Settle the values of a time. Returns whether there were any."""
@@ -127,6 +138,10 @@ class RunSummary:
         self._at_server: Mapping[str, object] = {}
         self._values: dict[str, _Value] = {}
         self._step_keys: set[str] = set()
+        # By key: (attempt, step) and value of the newest step; of means, those of the last steps.
+        self._newest: dict[str, tuple[tuple[int, int], float]] = {}
+        self._recent: dict[str, dict[tuple[int, int], float]] = {}
+        self._outdated: set[str] = set()
         self._began_ns: int | None = None
         self._row = row  # rows below are included
         if row and not self._read(row):
@@ -169,8 +184,9 @@ class RunSummary:
                 self._changed.update(row.values.keys() & self._values.keys())
                 continue
             for key in row.values.keys() & self._values.keys():
-                self._values[key].take(row.values[key], row.time_ns)
+                self._take(key, row)
                 self._changed.add(key)
+            self._note_newest(row)
             if not self._step_keys.isdisjoint(row.values):
                 self._settle(row.time_ns)
             self._row = row.number + 1
@@ -179,8 +195,35 @@ class RunSummary:
     def changed(self) -> dict[str, object]:
         """Return the values that W&B shows instead of last values, once it has the rows."""
         shown = {wandb_key(key): self._values[key].shown() for key in sorted(self._changed)}
+        shown |= {wandb_key(key): self._newest[key][1] for key in sorted(self._outdated)}
         self._changed.clear()
+        self._outdated.clear()
         return {key: value for key, value in shown.items() if value is not None}
+
+    def _take(self, key: str, row: Row) -> None:
+        of, value, place = self._values[key], row.values[key], (row.attempt, row.step)
+        is_old = row.replaces and place < self._newest.get(key, (place, 0.0))[0]
+        last = of.last
+        if of.kind == Summary.MEAN and key in self._step_keys:
+            recent = self._recent.setdefault(key, {})
+            if row.replaces and place in recent:
+                of.withdraw(recent.pop(place))
+            recent[place] = value
+            if len(recent) > _MAX_REPLACED:
+                del recent[next(iter(recent))]
+        of.take(value, row.time_ns)
+        if is_old:
+            of.last = last
+
+    def _note_newest(self, row: Row) -> None:
+        """Note the values of steps, which a row of an older step does not outdate."""
+        place = row.attempt, row.step
+        for key in row.values.keys() & self._step_keys:
+            if place >= self._newest.get(key, (place, 0.0))[0]:
+                self._newest[key] = place, row.values[key]
+                self._outdated.discard(key)
+            elif row.replaces and key not in self._values:
+                self._outdated.add(key)
 
     def _settle(self, time_ns: int) -> None:
         for key, value in self._values.items():

@@ -1,5 +1,6 @@
 """A job of a few trainers, exports and time given by hand."""
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -115,6 +116,15 @@ class Job:
 
     def losses(self, *, key: str = "trainer/loss") -> list[tuple[int, float]]:
         return [(row.step, row.values[key]) for row in self.rows if key in row.values]
+
+    def newest(self, *, key: str = "trainer/loss") -> dict[int, float]:
+        """The value of the newest row of each step."""
+        return dict(self.losses(key=key))
+
+    def repeated(self, *, key: str = "trainer/loss") -> set[int]:
+        """The steps that have more than one row."""
+        found = Counter(step for step, _ in self.losses(key=key))
+        return {step for step, count in found.items() if count > 1}
 
     def marks(self) -> list[tuple[int, float, float]]:
         return [

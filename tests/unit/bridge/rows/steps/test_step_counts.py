@@ -124,7 +124,7 @@ def test_a_share_that_comes_again_counts_once() -> None:
     assert bench.aligner.sample_counts.duplicate == 2
 
 
-def test_a_late_share_has_its_growth_in_a_late_row() -> None:
+def test_the_growth_of_a_late_share_is_added_to_that_of_its_step() -> None:
     bench = Bench()
     for number in range(1, 4):
         one = share(SOLO, number, 10, number, number + 1, before_s=number)
@@ -134,7 +134,7 @@ def test_a_late_share_has_its_growth_in_a_late_row() -> None:
     bench.export(SOLO, share(SOLO, 1, 5, 1, 2, name="tokens", before_s=0.5), at_s=5)
     bench.export(SOLO, share(SOLO, 4, 10, 4, 6, before_s=5), at_s=6)
     rows = bench.rows(everything=True)
-    assert by_step(rows, "trainer/tokens/per_step") == [(1, 5), (3, 10), (4, 10)]
+    assert by_step(rows, "trainer/tokens/per_step") == [(1, 15), (3, 10), (4, 10)]
     assert bench.aligner.sample_counts.late == 1
 
 

@@ -1,0 +1,234 @@
+"""One step of a role: its samples and counts so far."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from otel_rl.bridge.journal.formats import state_format as wire
+from otel_rl.bridge.rows.reduce import (
+    MAX_VALUES,
+    Cell,
+    cells_from_wire,
+    cells_to_wire,
+    merged,
+    put,
+    put_columns,
+)
+from otel_rl.bridge.rows.series.streams import Group
+from otel_rl.bridge.rows.steps.step_counts import StepCounts
+
+__all__ = ["Export", "OpenStep", "ReachedSteps", "StepRow", "Steps", "keep_each", "put_each"]
+
+_MOST_ROWS: Final = MAX_VALUES // 2
+"""Exports that wait to be folded in together."""
+
+
+@dataclass(slots=True)
+class StepRow:
+    """The row that a step has had.
+
+    Attributes:
+        expected: Number of workers that were expected in it.
+        attempt: That it is of; None for the one at its time.
+        time_ns: Of the row.
+        late_ns: Arrival of the first sample since.
+        is_left_out: Whether the bound on rows has left it out of the run.
+    """
+
+    expected: int
+    attempt: int | None
+    time_ns: int = 0
+    late_ns: int = 0
+    is_left_out: bool = False
+
+    def to_wire(self) -> wire.StepRow:
+        """Return it for the journal."""
+        return wire.copied(self, wire.StepRow)
+
+    @classmethod
+    def from_wire(cls, kept: wire.StepRow) -> "StepRow":
+        """Undo ``to_wire``."""
+        return wire.restored(kept, cls)
+
+
+@dataclass(slots=True)
+class OpenStep:
+    """Samples of one step so far, by the number of their group.
+
+    Attributes:
+        time_ns: The latest of their times.
+        received_ns: Arrival of the last.
+        single: Every measurement in no row yet, of the groups with per-worker rows.
+        workers: The labels of those that have reported.
+        export: The last export with a sample of it.
+        counts: Of counters and histograms, if there are any.
+        row: That it has had; the next one replaces it.
+    """
+
+    time_ns: int = 0
+    received_ns: int = 0
+    _cells: dict[int, Cell] = field(default_factory=dict)
+    single: dict[int, list[tuple[int, float]]] = field(default_factory=dict)
+    workers: set[str] = field(default_factory=set)
+    export: tuple[str, int] | None = None
+    counts: StepCounts | None = None
+    row: StepRow | None = None
+    # Values and times of exports that are not in the cells yet, and the numbers of their groups.
+    _rows: list[tuple[Sequence[float], Sequence[int]]] = field(default_factory=list)
+    _numbers: Sequence[int] = ()
+
+    @property
+    def cells(self) -> dict[int, Cell]:
+        """Return the values to be reduced."""
+        if self._rows:
+            rows, self._rows = self._rows, []
+            put_columns(self._cells, self._numbers, rows)
+        return self._cells
+
+    def put_row(
+        self, numbers: Sequence[int], values: Sequence[float], times_ns: Sequence[int]
+    ) -> None:
+        """Fold in a value of each of some groups, with others of them when the cells are read.
+
+        Args:
+            numbers: Of groups whose reduction needs no times, each once.
+            values: Of each.
+            times_ns: Of the values.
+        """
+        if self._numbers != numbers or len(self._rows) >= _MOST_ROWS:
+            _ = self.cells
+            self._numbers = numbers
+        self._rows.append((values, times_ns))
+
+    def join(self, other: "OpenStep") -> None:
+        """Fold in another part of the same step."""
+        self.time_ns = max(self.time_ns, other.time_ns)
+        self.received_ns = max(self.received_ns, other.received_ns)
+        self.workers |= other.workers
+        cells = self.cells
+        for number, cell in other.cells.items():
+            own = cells.get(number)
+            cells[number] = cell if own is None else merged((own, cell))
+        for number, made in other.single.items():
+            self.single.setdefault(number, []).extend(made)
+        if other.counts is not None:
+            if self.counts is None:
+                self.counts = StepCounts()
+            self.counts.join(other.counts)
+
+    def size(self) -> int:
+        """Return the approximate number of its values."""
+        single = sum(map(len, self.single.values()))
+        return 1 + len(self.cells) + single + (0 if self.counts is None else self.counts.size())
+
+    def to_wire(self) -> wire.OpenStep:
+        """Return the step for the journal.
+
+        Without ``export``, an optimisation: the next sample of an export sets it again.
+        """
+        cells = cells_to_wire(self.cells)
+        counts = None if self.counts is None else self.counts.to_wire()
+        row = None if self.row is None else self.row.to_wire()
+        return wire.OpenStep(
+            self.time_ns, self.received_ns, cells, self.single, self.workers, counts, row
+        )
+
+    @classmethod
+    def from_wire(cls, kept: wire.OpenStep, groups: int) -> "OpenStep":
+        """Undo ``to_wire``, with so many groups."""
+        wire.check_places(groups, kept.cells, kept.single)
+        return cls(
+            kept.time_ns,
+            kept.received_ns,
+            cells_from_wire(kept.cells),
+            wire.single(kept.single),
+            kept.workers,
+            counts=None if kept.counts is None else StepCounts.from_wire(kept.counts, groups),
+            row=None if kept.row is None else StepRow.from_wire(kept.row),
+        )
+
+
+Steps = dict[int, OpenStep]
+"""Steps by number."""
+
+Export = tuple[str, int]
+"""Label of the worker, and the time of arrival."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReachedSteps:
+    """The steps of one series of an export. The other series mostly have the same ones.
+
+    It holds until a step is removed.
+
+    Attributes:
+        export: That it is of.
+        of: Where its steps are.
+        steps: Their numbers; one may stand there repeatedly.
+        times_ns: Of their samples.
+        opened: The step of each.
+    """
+
+    export: Export
+    of: Steps
+    steps: Sequence[int]
+    times_ns: Sequence[int]
+    opened: Sequence[OpenStep]
+
+    @classmethod
+    def of_samples(
+        cls, export: Export, of: Steps, steps: Sequence[int], times_ns: Sequence[int]
+    ) -> "ReachedSteps":
+        """Open the steps that are missing, and note the export and its times at each."""
+        opened: list[OpenStep] = []
+        label, received_ns = export
+        for number, time_ns in zip(steps, times_ns, strict=True):
+            step = of.get(number)
+            if step is None:
+                step = of[number] = OpenStep()
+            if step.export is not export:  # once in a step
+                step.export = export
+                step.workers.add(label)
+                step.received_ns = max(received_ns, step.received_ns)
+            if step.time_ns < time_ns:
+                step.time_ns = time_ns
+            opened.append(step)
+        return cls(export, of, steps, times_ns, opened)
+
+    def has(self, export: Export, of: Steps, steps: Sequence[int], times_ns: Sequence[int]) -> bool:
+        """Return whether these are the samples of another series."""
+        return (
+            self.export is export
+            and self.of is of
+            and self.steps == steps
+            and self.times_ns == times_ns
+        )
+
+
+# These loops run for every measurement of a run: few calls, local names.
+
+
+def put_each(
+    opened: Iterable[OpenStep], group: Group, values: Sequence[float], times_ns: Sequence[int]
+) -> None:
+    """Fold a value into a group of each step."""
+    number, reduction = group.number, group.reduction
+    for step, value, time_ns in zip(opened, values, times_ns, strict=True):
+        cells = step.cells
+        cell = cells.get(number)
+        if type(cell) is list and len(cell) < MAX_VALUES:  # nearly always: ``put``
+            cell.append(value)
+        else:
+            put(cells, number, value, time_ns, reduction)
+
+
+def keep_each(
+    opened: Iterable[OpenStep], number: int, values: Sequence[float], times_ns: Sequence[int]
+) -> None:
+    """Keep a measurement of a group in each step."""
+    for step, made in zip(opened, zip(times_ns, values, strict=True), strict=True):
+        single = step.single
+        if number in single:
+            single[number].append(made)
+        else:
+            single[number] = [made]
