@@ -245,7 +245,7 @@ def bridge(
     settings = {
         "OTEL_RL_BRIDGE__JOURNAL__MAX_BYTES": str(journal_bytes),
         # A worker that has sent its last step is not waited for.
-        "OTEL_RL_BRIDGE__ALIGN__ALLOWED_LATENESS_S": "2",
+        "OTEL_RL_BRIDGE__ALIGN__WAIT_S": "2",
         "OTEL_RL_BRIDGE__ALIGN__LEASE_S": "2",
         "OTEL_RL_BRIDGE__TRACKER__KEEP_CONFIRMED_S": "1",
         "OTEL_RL_BRIDGE__TRACKER__CONFIRM_INTERVAL_S": "1",

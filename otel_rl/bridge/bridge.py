@@ -82,6 +82,7 @@ class Bridge:
         settings: As given.
         counters: What happened, in numbers.
         cleanup: Removes ended runs.
+        launched: Process id of the one command whose processes report, if they have one.
         waiting: After ``stop``: number of acknowledged batches that could not be made into rows.
 
     Raises:
@@ -100,6 +101,7 @@ class Bridge:
         beside: Beside | None = None,
     ) -> None:
         self.settings = settings
+        self.launched: int | None = None
         self.counters = Counters()
         self.waiting = 0
         self._page = page
@@ -322,6 +324,7 @@ class Bridge:
             archive_room=None if self._archive is None else self._archive.has_room,
             is_one_launch=self._is_one_launch,
             commit_every_s=_COMMIT_EVERY_S,
+            launched=lambda: self.launched,
         )
         self._durable = DurableBatches(
             stores.spool,

@@ -364,7 +364,7 @@ COUNTERS: Mapping[Counter, CounterSpec] = {
     Counter.BATCHES_SPOOLED: CounterSpec("Batches stored and acknowledged.", unit="{batch}"),
     Counter.SAMPLES_TAKEN: CounterSpec("Samples in rows, written or still open."),
     Counter.SAMPLES_DUPLICATE: CounterSpec("Repeated samples, or totals older than the known one."),
-    Counter.SAMPLES_LATE: CounterSpec("Samples that came after their row, in a row of their own."),
+    Counter.SAMPLES_LATE: CounterSpec("Samples that came after their row."),
     Counter.SAMPLES_DROPPED: CounterSpec("Accepted samples in no row.", SampleDrop),
     Counter.ROWS_CREATED: CounterSpec("Rows numbered and stored for delivery.", unit="{row}"),
     Counter.ROWS_WRITTEN: CounterSpec(

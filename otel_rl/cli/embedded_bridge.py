@@ -179,6 +179,10 @@ class Embedded:
             self._start(settings) if is_named else self._start_in_own_directory(settings, names)
         )
 
+    def began(self, process_id: int) -> None:
+        """Tell the bridge which process the command is."""
+        self.bridge.launched = process_id
+
     def _start_in_own_directory(self, settings: BridgeSettings, names: RunNames) -> Bridge:
         for free in names.alternatives():
             directory = settings.data.parent / free.directory

@@ -134,7 +134,7 @@ OTEL_RL_BRIDGE_SAMPLES_DUPLICATE: Final = "otel_rl.bridge.samples.duplicate"
 """Metric (counter, {sample}). Samples left out as repeated or older than a counter's total."""
 
 OTEL_RL_BRIDGE_SAMPLES_LATE: Final = "otel_rl.bridge.samples.late"
-"""Metric (counter, {sample}). Samples after their row, in a row of their own."""
+"""Metric (counter, {sample}). Samples that came after their row."""
 
 OTEL_RL_BRIDGE_SAMPLES_TAKEN: Final = "otel_rl.bridge.samples.taken"
 """Metric (counter, {sample}). Samples in rows, written or open."""
@@ -1195,8 +1195,8 @@ METRICS: Final[Mapping[str, MetricSpec]] = by_name(
         "Samples left out as repeated or older than a counter's total.", reduction=Reduction.SUM,
         group="otel_rl", derived=True),
     MetricSpec(OTEL_RL_BRIDGE_SAMPLES_LATE, Instrument.COUNTER, "{sample}",
-        "Samples after their row, in a row of their own.", reduction=Reduction.SUM,
-        group="otel_rl", derived=True),
+        "Samples that came after their row.", reduction=Reduction.SUM, group="otel_rl",
+        derived=True),
     MetricSpec(OTEL_RL_BRIDGE_SAMPLES_TAKEN, Instrument.COUNTER, "{sample}",
         "Samples in rows, written or open.", reduction=Reduction.SUM, group="otel_rl",
         derived=True),

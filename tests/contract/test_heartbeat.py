@@ -34,7 +34,7 @@ def worker(index: int) -> BufferedMeterProvider:
 
 
 def aligner() -> Aligner:
-    return Aligner(AlignSettings(window_s=WINDOW_S, allowed_lateness_s=3600))
+    return Aligner(AlignSettings(window_s=WINDOW_S, wait_s=3600))
 
 
 def taken(payload: bytes) -> Decoded:

@@ -38,7 +38,7 @@ def drain_of(journal: SqliteJournal) -> RowProcessor:
     return RowProcessor(
         Spool(journal),
         RunStore(journal),
-        settings=AlignSettings(per_worker=True, window_s=1, allowed_lateness_s=3),
+        settings=AlignSettings(per_worker=True, window_s=1, wait_s=3),
         counters=Counters(),
         notify=lambda key: None,
     )

@@ -60,9 +60,8 @@ stop_timeout_s = {stop_timeout_s}
 [align]
 per_worker = true
 window_s = 0.5
-allowed_lateness_s = 0.5
-quiet_s = 0.1
-settle_s = 0.05
+wait_s = 0.5
+start_wait_s = 0.1
 
 [tracker]
 name = "{tracker}"

@@ -51,10 +51,9 @@ stop_timeout_s = 880
 [align]
 per_worker = true
 window_s = 0.5
-allowed_lateness_s = 0.5
+wait_s = 0.5
 lease_s = 1.0
-quiet_s = 0.1
-settle_s = 0.05
+start_wait_s = 0.1
 
 [tracker]
 name = "mlflow,trackio"

@@ -64,10 +64,9 @@ max_share = 1.0
 [align]
 per_worker = true
 window_s = 0.5
-allowed_lateness_s = 0.5
+wait_s = 0.5
 lease_s = 1.0
-quiet_s = 0.1
-settle_s = 0.05
+start_wait_s = 0.1
 
 [tracker]
 confirm_interval_s = 0.5

@@ -28,10 +28,9 @@ stop_timeout_s = 40
 [align]
 per_worker = true
 window_s = 0.5
-allowed_lateness_s = 2.0
+wait_s = 2.0
 lease_s = 2.0
-quiet_s = 0.2
-settle_s = 0.05
+start_wait_s = 0.1
 """
 
 

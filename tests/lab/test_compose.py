@@ -44,7 +44,7 @@ SETTINGS = """
     environment:
       OTEL_RL_BRIDGE__ALIGN__PER_WORKER: "true"
       OTEL_RL_BRIDGE__ALIGN__WINDOW_S: "0.5"
-      OTEL_RL_BRIDGE__ALIGN__ALLOWED_LATENESS_S: "5"
+      OTEL_RL_BRIDGE__ALIGN__WAIT_S: "5"
       OTEL_RL_BRIDGE__ALIGN__LEASE_S: "5"
 """
 OVERRIDE = f"services:\n  bridge:{SETTINGS}  bridges:{SETTINGS}"

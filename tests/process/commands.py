@@ -46,8 +46,8 @@ EVERY_KEY = {
 
 OPEN_FOR_LONG = {
     "OTEL_RL_BRIDGE__ALIGN__LEASE_S": "600",
-    "OTEL_RL_BRIDGE__ALIGN__QUIET_S": "600",
-    "OTEL_RL_BRIDGE__ALIGN__ALLOWED_LATENESS_S": "600",
+    "OTEL_RL_BRIDGE__ALIGN__START_WAIT_S": "600",
+    "OTEL_RL_BRIDGE__ALIGN__WAIT_S": "600",
 }
 """A step waits for all workers, however much later than the first a busy machine starts them."""
 

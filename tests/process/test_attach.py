@@ -163,7 +163,7 @@ def test_a_bridge_that_was_killed_writes_every_row_once_and_leaves_the_owners_al
         WANDB_PROJECT="theirs",
         OTEL_RL_BRIDGE__TRACKER__OPTIONS__TRANSMIT_INTERVAL_S="1",
         OTEL_RL_BRIDGE__TRACKER__OPTIONS__SETTLE_S="2",
-        OTEL_RL_BRIDGE__ALIGN__ALLOWED_LATENESS_S="1",
+        OTEL_RL_BRIDGE__ALIGN__WAIT_S="1",
     )
     with started(sys.executable, "-c", OWNER, env=env, cwd=tmp_path) as owner:
         assert owner.stdin is not None

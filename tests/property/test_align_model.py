@@ -79,7 +79,7 @@ class Alignment(RuleBasedStateMachine):
         max_open_steps = self.kept[place]
         settings = AlignSettings(
             window_s=1,
-            allowed_lateness_s=3,
+            wait_s=3,
             lease_s=5,
             forget_s=20,
             per_worker=per_worker,

@@ -287,7 +287,7 @@ def test_a_state_that_was_written_and_read_goes_on_as_it_would_have(
 ) -> None:
     set_up = AlignSettings(
         window_s=1,
-        allowed_lateness_s=3,
+        wait_s=3,
         lease_s=5,
         forget_s=15,
         spans_wait_s=2,
@@ -341,7 +341,7 @@ def test_integers_that_64_bits_do_not_hold_are_exact(number: int) -> None:
     passes = wire.Passes({}, 0, {}, {}, True, None, None)
     for cell in ([number, 1.5], large):
         step = wire.OpenStep(0, 0, {0: cell}, {}, {"a"}, None, None)
-        steps = wire.StepsOfRole({1: step}, None, {}, {}, None, {}, passes, 1, 0, None)
+        steps = wire.StepsOfRole({1: step}, None, {}, {}, None, {}, passes, 1, 0, None, 0)
         aligner = replace(Aligner().state.to_wire(), steps={"a": steps})
         about = RunMetadata().to_wire()
         read = wire.decode(wire.encode(wire.Run(wire.VERSION, aligner, about, None)), wire.Run)

@@ -44,10 +44,9 @@ lease_s = {lease_s}
 
 [align]
 window_s = 0.5
-allowed_lateness_s = 0.5
+wait_s = 0.5
 lease_s = 1.0
-quiet_s = 0.1
-settle_s = 0.05
+start_wait_s = 0.1
 
 [tracker]
 confirm_interval_s = 0.5

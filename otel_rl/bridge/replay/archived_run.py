@@ -101,7 +101,7 @@ def _rows(
 ) -> Iterator[Sequence[Row]]:
     """Yield the rows of each beat, and at the end of all that is open."""
     # A first step waits as long for the other workers of its role.
-    lead_ns = int(settings.allowed_lateness_s * _NS_PER_S)
+    lead_ns = int(settings.wait_s * _NS_PER_S)
     coming = sorted(files.workers(), key=lambda one: one.first_ns, reverse=True)
     alive: list[ArchivedWorker] = []
     now_ns = 0

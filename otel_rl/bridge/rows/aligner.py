@@ -93,6 +93,10 @@ class Aligner:
         """Set the bridge's clock, also while older batches are read; it may be set back."""
         self._intake.axis.clock_is(self.state.clock.clock_is(now_ns))
 
+    def launched_is(self, pid: int | None) -> None:
+        """Set the process id of the command that the bridge was started for: it has no others."""
+        self._intake.steps.launched = pid
+
     def add(self, decoded: Decoded, *, received_ns: int) -> None:
         """Add a batch, or a part of it.
 

@@ -88,6 +88,7 @@ class RowProcessor:
             without an archive.
         is_one_launch: Whether all workers are of one launch.
         commit_every_s: Longest time for which batches without a row stay uncommitted.
+        launched: Returns the process id of the command that the bridge was started for, if any.
         clock_s: Monotonic clock, in seconds, by which turns and rounds end.
         slice_s: Most seconds of a turn.
         slice_parts: Most parts of batches in a turn.
@@ -115,6 +116,7 @@ class RowProcessor:
         archive_room: Callable[[], bool] | None = None,
         is_one_launch: bool = False,
         commit_every_s: float = 0.0,
+        launched: Callable[[], int | None] = lambda: None,
         clock_s: Callable[[], float] = time.monotonic,
         slice_s: float = _SLICE_S,
         slice_parts: int = _SLICE_PARTS,
@@ -142,6 +144,7 @@ class RowProcessor:
         self._run_store = run_store
         self._commit_every_ns = int(commit_every_s * _NS_PER_S)
         self._gauges = gauges
+        self._launched = launched
         self._owners = owners or SoleOwner()
         self.runs = LoadedRuns(self._owners, load)
         self._silent = SilentRuns(self.runs)
@@ -278,6 +281,7 @@ class RowProcessor:
     ) -> None:
         run = self.runs.load(key, now_ns)
         run.aligner.clock_is(now_ns)
+        run.aligner.launched_is(self._launched())
         self.findings.pass_on(key, run)
         if not run.unread:
             run.reads_on = False

@@ -15,7 +15,11 @@ class AlignSettings(BaseModel):
     window_s: float = Field(default=5.0, gt=0, le=3600)
     """Window of measurements without a step."""
 
-    allowed_lateness_s: float = Field(default=15.0, gt=0, le=86400)
+    start_wait_s: float = Field(default=5.0, ge=0, le=3600)
+    """Wait of a role's first row for another worker, after the last one came; at most 6 times as
+    long in all, 12 times for announced workers."""
+
+    wait_s: float = Field(default=15.0, gt=0, le=86400)
     """Wait of an incomplete step or window after its newest sample."""
 
     lease_s: float = Field(default=15.0, gt=0, le=86400)
@@ -23,13 +27,6 @@ class AlignSettings(BaseModel):
 
     forget_s: float = Field(default=3600.0, gt=0)
     """Time without an export until a worker leaves memory."""
-
-    # Some SDKs collect one instrument after another.
-    settle_s: float = Field(default=0.25, ge=0, le=60)
-    """A worker's step is settled by an export this long after the worker left it."""
-
-    quiet_s: float = Field(default=1.0, ge=0, le=3600)
-    """Time without a sample that closes a complete newest step."""
 
     max_rows_per_minute: int = Field(default=0, ge=0)
     """Rows of a run a minute; beyond, of every second step, then fourth, ... W&B advises 1000.

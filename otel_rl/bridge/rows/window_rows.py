@@ -2,7 +2,7 @@
 
 Counters become totals and rates, histograms quantiles, levels (queue depths, utilisations) the
 reduction over workers of their measurements. Of several workers that report one GPU, one counts. A
-window is closed when every live worker has come past its end, or ``allowed_lateness_s`` after its
+window is closed when every live worker has come past its end, or ``wait_s`` after its
 newest sample arrived. Later samples make a row of their own.
 What counts during steps has its rates and quantiles in rows of steps, see ``step_counts.py``.
 
@@ -323,7 +323,7 @@ class OpenWindows:
         """
         room = room or BatchLimit()
         horizon_ns = now_ns - int(settings.lease_s * _NS_PER_S)
-        young_ns = now_ns - int(settings.allowed_lateness_s * _NS_PER_S)
+        young_ns = now_ns - int(settings.wait_s * _NS_PER_S)
         # A new worker without reported progress may hold data of any window.
         come_ns = min(
             (
@@ -340,12 +340,12 @@ class OpenWindows:
             window = self._open[end_ns]
             window.received_ns = min(window.received_ns, now_ns)  # the clock may be set back
             over = come_ns >= end_ns
-            overdue = now_ns - window.received_ns >= settings.allowed_lateness_s * _NS_PER_S
+            overdue = now_ns - window.received_ns >= settings.wait_s * _NS_PER_S
             if everything or over or overdue or place < surplus:
                 if not room.take(window.size()):
                     break
                 # A window of the future, by a wrong clock, says nothing of those before it.
-                is_past = over or end_ns <= clock_ns + tolerance_ns(settings.allowed_lateness_s)
+                is_past = over or end_ns <= clock_ns + tolerance_ns(settings.wait_s)
                 rows += self._closed(end_ns, table, settings, is_last=everything, is_past=is_past)
         return rows
 

@@ -6,7 +6,7 @@ import re
 import shutil
 import signal
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
@@ -177,7 +177,7 @@ def _run_reported(
             said_by_the_report(may_go_on=True),
             live_line(bridge.settings.data, embedded.names.key, is_wanted=arguments.live_line),
         ):
-            status = _run(command, environment, requests)
+            status = _run(command, environment, requests, embedded.began)
     finally:
         requests.end.status = status
         by = _signal_of(status)
@@ -334,8 +334,20 @@ def _recording_nothing(names: RunNames) -> dict[str, str]:
     }
 
 
-def _run(command: Sequence[str], environment: dict[str, str], requests: "_Requests") -> int:
-    """Run the command to its end and return its exit status as a shell would."""
+def _run(
+    command: Sequence[str],
+    environment: dict[str, str],
+    requests: "_Requests",
+    began: Callable[[int], None] = lambda _process_id: None,
+) -> int:
+    """Run the command to its end and return its exit status as a shell would.
+
+    Args:
+        command: The words.
+        environment: Of the command.
+        requests: Signals, which are passed on to the command.
+        began: Called with the process id of the command.
+    """
     if number := requests.end.wait(0):
         return _SIGNALLED + number  # before it was started
     try:
@@ -343,6 +355,7 @@ def _run(command: Sequence[str], environment: dict[str, str], requests: "_Reques
     except OSError as exc:
         say(f"{command[0]}: {exc.strerror}")
         return _NOT_EXECUTABLE
+    began(process.pid)
     with requests.passed_to(process):
         status = _status_of(process)
     return _SIGNALLED - status if status < 0 else status

@@ -286,6 +286,7 @@ class StepsOfRole(_Array, frozen=True, gc=False):
     size: Count
     written: Count
     left_through: Int64 | None
+    begun_ns: Int64
 
 
 class Counted(_Array, frozen=True, gc=False):
@@ -545,6 +546,7 @@ class WorkerColumns(_Array, frozen=True, gc=False):
     sends_exit_report: bool
     error: Failure | None = None
     clock: WorkerClock | None = None
+    stepped_ns: Int64 = 0
 
 
 class UnitChange(_Array, frozen=True, gc=False):

@@ -10,8 +10,6 @@ from otel_rl.records import Departure, ExperimentStatus, Export
 
 __all__ = ["add_departures", "add_exports", "look_at_clocks"]
 
-_NS_PER_S = 1_000_000_000
-
 
 def add_exports(
     state: RunState, exports: Iterable[Export], *, is_new: bool, arrived_ns: int, received_ns: int
@@ -26,8 +24,7 @@ def add_exports(
         received_ns: That without the bridge's downtime.
     """
     intake = state.intake
-    settle_ns = int(intake.settings.settle_s * _NS_PER_S)
-    most_ns = tolerance_ns(intake.settings.allowed_lateness_s)
+    most_ns = tolerance_ns(intake.settings.wait_s)
     arrived = state.liveness.arrived
     for export in exports:
         worker = intake.series.workers.lease(export.worker, intake.settings)
@@ -46,7 +43,7 @@ def add_exports(
         intake.history.placed(worker, export.host, export.pid)
         if event_ns:
             worker.clock.exported(event_ns, arrived_ns, most_ns)
-        worker.exported(received_ns=received_ns, event_ns=event_ns, settle_ns=settle_ns)
+        worker.exported(received_ns=received_ns, event_ns=event_ns)
         if state.is_over and state.liveness.arrived > arrived:
             _go_on(state, max(state.newest_ns, export.time_ns))
 
@@ -68,7 +65,7 @@ def look_at_clocks(state: RunState, exports: Iterable[Export], arrived_ns: int) 
     One sample of the future would close all windows until then.
     """
     workers, settings = state.intake.series.workers, state.intake.settings
-    most_ns = tolerance_ns(settings.allowed_lateness_s)
+    most_ns = tolerance_ns(settings.wait_s)
     for export in exports:
         if export.time_ns - arrived_ns > most_ns:
             worker = workers.lease(export.worker, settings)

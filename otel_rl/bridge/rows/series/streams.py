@@ -27,6 +27,9 @@ _SHORTEST_PAUSE_NS: Final = 1_000_000_000
 _SPAN_INTERVAL_NS: Final = 5_000_000_000
 """OpenTelemetry's default span interval: spans that ended before it have been sent."""
 
+_SETTLE_NS: Final = 250_000_000
+"""Some SDKs collect one instrument after another: half an export arrives just before the rest."""
+
 _FORGETS: Final = 8
 """Pauses of the longest length until that is forgotten, however many exports come meanwhile."""
 
@@ -105,6 +108,7 @@ class WorkerState:
         label: Name of its own series: its index, or its rank in the order of appearance.
         count: Number of workers of the role, as it reports.
         first_ns: Time of its first export, by the bridge's clock; 0 before that.
+        stepped_ns: Time of its first export with a step; 0 before that.
         received_ns: Time of its last export, by the bridge's clock.
         event_ns: Its data up to this time has arrived.
         newest_step: Highest step that it reported.
@@ -141,6 +145,7 @@ class WorkerState:
     streams: list["Stream"] = field(default_factory=list)
     clock: WorkerClock = field(default_factory=WorkerClock)
     shift_ns: int = 0
+    stepped_ns: int = 0
     has_worked: bool = field(default=False, init=False)
     place: tuple[str, int | None] = field(default=("", None), init=False)
     _slowest: "_Slowest | None" = field(default=None, init=False, repr=False)
@@ -150,13 +155,15 @@ class WorkerState:
         """Return ``event_ns`` by the clock that all workers are compared by; 0 if unknown."""
         return self.event_ns + self.shift_ns if self.event_ns else 0
 
-    def exported(self, *, received_ns: int, event_ns: int, settle_ns: int) -> None:
+    def exported(self, *, received_ns: int, event_ns: int) -> None:
         """Record an export whose samples are already added.
 
         One without progress, with an ``event_ns`` of 0, is a partial export, and only renews its
         lease.
         """
         self.first_ns = self.first_ns or received_ns
+        if self.streams and not self.stepped_ns:
+            self.stepped_ns = received_ns
         if self.received_ns:
             pause_ns = received_ns - self.received_ns
             self.pause_ns = max(pause_ns, self.pause_ns - pause_ns // _FORGETS)
@@ -164,7 +171,7 @@ class WorkerState:
         if not event_ns:
             return
         self.event_ns = max(self.event_ns, event_ns)
-        while self.unsettled and self.unsettled[0][0] <= received_ns - settle_ns:
+        while self.unsettled and self.unsettled[0][0] <= received_ns - _SETTLE_NS:
             self.settled_step = self.unsettled.pop(0)[1]
         if self.newest_step is not None:
             newest = self.unsettled[-1][1] if self.unsettled else self.settled_step
@@ -191,6 +198,7 @@ class WorkerState:
         """Adjust to a bridge's clock that was set back: nothing was received later than now."""
         if self.received_ns > now_ns:
             self.received_ns, self.first_ns = now_ns, min(self.first_ns, now_ns)
+            self.stepped_ns = min(self.stepped_ns, now_ns)
             self.unsettled = [(min(when_ns, now_ns), step) for when_ns, step in self.unsettled]
 
     def passed_below(self) -> int:

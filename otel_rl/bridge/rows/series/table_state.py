@@ -256,6 +256,7 @@ def _columns(worker: WorkerState) -> wire.WorkerColumns:
         worker.sends_exit_report,
         None if worker.error is None else failure_to_wire(worker.error),
         worker.clock.to_wire(worker.shift_ns),
+        worker.stepped_ns,
     )
 
 
@@ -283,6 +284,7 @@ def _workers(
             None if columns.error is None else failure_from_wire(columns.error),
             clock=WorkerClock.from_wire(columns.clock),
             shift_ns=0 if columns.clock is None else columns.clock.shift_ns,
+            stepped_ns=columns.stepped_ns,
         )
     return WorkerTable(states, dict(identities.indexes))
 

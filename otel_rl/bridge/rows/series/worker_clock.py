@@ -1,7 +1,7 @@
 """Clock of a worker that is wrong by more than rows wait.
 
 Windows are of time, and close when all workers have come past their end, or after
-``align.allowed_lateness_s``. With a clock that differs by more, no window would have the counts of
+``align.wait_s``. With a clock that differs by more, no window would have the counts of
 all. A time after its arrival is wrong for certain. One long before may be of data that waited on
 the way. But such data, once it comes, comes faster than it was measured; a clock that is wrong goes
 as fast as the bridge's. A delay that stays the same looks like such a clock.
@@ -34,9 +34,9 @@ _SHARE: Final = 4
 _SHARE_OF_TIME: Final = 20
 
 
-def tolerance_ns(allowed_lateness_s: float) -> int:
+def tolerance_ns(wait_s: float) -> int:
     """Return the difference up to which clocks need no correction."""
-    return max(_LEAST_NS, int(allowed_lateness_s * _NS_PER_S))
+    return max(_LEAST_NS, int(wait_s * _NS_PER_S))
 
 
 @dataclass(slots=True)

@@ -54,7 +54,7 @@ class WorkerTable:
         states = self.states.values()
         if not any(state.clock.ahead_ns or state.shift_ns for state in states):
             return
-        most_ns = tolerance_ns(settings.allowed_lateness_s)
+        most_ns = tolerance_ns(settings.wait_s)
         known = [state.clock.ahead_ns for state in states if state.clock.ahead_ns is not None]
         usual_ns = most_common_ns(known, most_ns)
         for state in states:
@@ -74,10 +74,6 @@ class WorkerTable:
         return {
             worker.instance: f"{state.role}/{state.label}" for worker, state in self.states.items()
         }
-
-    def is_missing(self, role: str) -> bool:
-        """Return whether fewer workers of the role have been seen than one of them reports."""
-        return len(self.indexes.get(role, ())) < self._expected(role)
 
     def forget(self, horizon_ns: int) -> Collection[Worker]:
         """Remove and return the workers whose last export arrived before ``horizon_ns``."""

@@ -26,6 +26,7 @@ class RoleSteps:
         again_samples: Number of samples in ``again``.
         passes: Workers that have gone back.
         size: The most workers that were in a row.
+        begun_ns: When its rows began to be made, by the bridge's clock; 0 before that.
         export: The last export: its worker and time.
         reached: The steps of its last series.
     """
@@ -39,6 +40,7 @@ class RoleSteps:
     again_samples: Counter[int] = field(default_factory=Counter)
     passes: StepPasses = field(default_factory=StepPasses)
     size: int = 0
+    begun_ns: int = 0
     export: Export | None = None
     reached: ReachedSteps | None = None
 
@@ -80,6 +82,7 @@ class RoleSteps:
             self.size,
             len(self.written),
             self.written.left_through,
+            self.begun_ns,
         )
 
     @classmethod
@@ -95,6 +98,7 @@ class RoleSteps:
             Counter(kept.again_samples),
             StepPasses.from_wire(kept.passes),
             kept.size,
+            kept.begun_ns,
         )
 
 

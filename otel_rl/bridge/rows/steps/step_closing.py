@@ -29,6 +29,18 @@ __all__ = ["ClosedStep", "StepClosing"]
 
 _NS_PER_S = 1_000_000_000
 
+_MOST_WAITS = 6
+"""A first row is half a minute late at most: by then people look at the run."""
+
+_MOST_WAITS_OF_COUNTED = 12
+"""An import of a large framework takes most of a minute on a busy machine."""
+
+_QUIET_NS = _NS_PER_S
+"""A sample may follow the others of its step in the next export, most of which are of a second."""
+
+_SETTLE_NS = _NS_PER_S // 4
+"""Half an export may be in another request, which arrives at once."""
+
 _APART_NS = 1_000_000
 """A row is later than the one that it replaces by at least what trackers tell apart."""
 
@@ -71,6 +83,7 @@ class StepClosing:
 
     Attributes:
         leader: Label of the worker that leads the run's axis, if it is of this role.
+        launched: Process id of the command that the bridge was started for, if there is one.
     """
 
     name: str
@@ -82,6 +95,7 @@ class StepClosing:
     room: BatchLimit
     attempts: Attempts
     leader: str | None
+    launched: int | None = None
 
     def surplus(self, standing: RoleStanding | None) -> list[ClosedStep]:
         """Remove and return the oldest steps above the bound."""
@@ -128,6 +142,9 @@ class StepClosing:
         """Remove and return steps that are complete, or have waited long enough."""
         role = self.role
         should_be = role.size if standing is None else min(role.size, standing.expected)
+        if not everything and self._is_starting():
+            return self.surplus(standing)
+        role.begun_ns = min(role.begun_ns or self.now_ns, self.now_ns)
         rows = self._turned(should_be, is_over=everything)
         waiting_for = self._waiting_for(should_be)
         expected = self._expected(standing)
@@ -165,8 +182,7 @@ class StepClosing:
         if not steps:
             return []
         settings, now_ns = self.settings, self.now_ns
-        lateness_ns = int(settings.allowed_lateness_s * _NS_PER_S)
-        quiet_ns = int(settings.quiet_s * _NS_PER_S)
+        wait_ns = int(settings.wait_s * _NS_PER_S)
         complete_below = _complete_below(waiting_for)
         newest = max(steps)
         surplus = len(steps) - settings.max_open_steps
@@ -175,21 +191,23 @@ class StepClosing:
             opened = steps[step]
             opened.received_ns = min(opened.received_ns, now_ns)  # the clock may be set back
             silent_ns = now_ns - opened.received_ns
+            # When the last one has come, the others may have made their steps long ago.
+            waited_ns = min(silent_ns, now_ns - self.role.begun_ns)
             complete = complete_below is not None and step < complete_below
             if opened.row is not None:
                 opened.row.late_ns = min(opened.row.late_ns, now_ns)
                 complete |= len(opened.workers) >= opened.row.expected
-                complete = complete and silent_ns >= quiet_ns
-                silent_ns = now_ns - opened.row.late_ns
+                complete = complete and silent_ns >= _QUIET_NS
+                waited_ns = now_ns - opened.row.late_ns
             elif step == newest and not complete and waiting_for is not None:
                 # The newest, with all series of the previous step, from every worker.
                 before = due[-1][0] if due else self.role.closed_through
                 complete = (
-                    silent_ns >= quiet_ns
+                    silent_ns >= _QUIET_NS
                     and before is not None
                     and all(worker.has_all_of(step, since=before) for worker in waiting_for)
                 )
-            if everything or complete or silent_ns >= lateness_ns or place < surplus:
+            if everything or complete or waited_ns >= wait_ns or place < surplus:
                 due.append((step, opened))
         return due
 
@@ -198,8 +216,7 @@ class StepClosing:
         passes = self.role.passes
         if not passes.returned:
             return []
-        settle_ns = int(self.settings.settle_s * _NS_PER_S)
-        lateness_ns = int(self.settings.allowed_lateness_s * _NS_PER_S)
+        wait_ns = int(self.settings.wait_s * _NS_PER_S)
         live = [worker for worker in self.workers if self._is_live(worker)]
         passes.keep({worker.label for worker in live})
         after = passes.caught_up(self.role.closed_through)
@@ -211,11 +228,11 @@ class StepClosing:
         for worker in live:
             heard_ns[worker.label] = max(worker.received_ns, heard_ns.get(worker.label, 0))
         if not all(
-            one.is_sure and (is_over or heard_ns[label] - one.received_ns >= settle_ns)
+            one.is_sure and (is_over or heard_ns[label] - one.received_ns >= _SETTLE_NS)
             for label, one in passes.returned.items()
         ):
             return []
-        is_overdue = is_over or self.now_ns - passes.since_ns >= lateness_ns
+        is_overdue = is_over or self.now_ns - passes.since_ns >= wait_ns
         if len(passes.returned) < should_be and not is_overdue:
             return []
         return self._turn()
@@ -277,23 +294,40 @@ class StepClosing:
     def _is_live(self, worker: WorkerState) -> bool:
         return self.now_ns - worker.received_ns <= int(self.settings.lease_s * _NS_PER_S)
 
+    def _is_starting(self) -> bool:
+        """Return whether the first row of the role waits for workers that may come.
+
+        Of workers that announce a count, for all of them, as some may still import; otherwise, and
+        where all have come, for some time after the last one came, or made its first step.
+        """
+        wait_ns = int(self.settings.start_wait_s * _NS_PER_S)
+        living = (one for one in self.workers if one.standing <= WorkerStanding.ALIVE)
+        here = [worker for worker in living if worker.first_ns]
+        is_lone = len(here) == 1 and here[0].place[1] == self.launched is not None
+        if self.role.closed_through is not None or not here or is_lone:
+            return False
+        stepping = [worker for worker in here if worker.streams]
+        count = self._count
+        if count and len({worker.label for worker in stepping}) >= count:
+            return False
+        if self._missing_count():
+            return True
+        newest_ns = max(max(worker.first_ns, worker.stepped_ns) for worker in here)
+        begun_ns = min((one.stepped_ns or self.now_ns for one in stepping), default=self.now_ns)
+        most_ns = (_MOST_WAITS_OF_COUNTED if count else _MOST_WAITS) * wait_ns
+        return self.now_ns - newest_ns < wait_ns and self.now_ns - begun_ns < most_ns
+
     def _waiting_for(self, should_be: int) -> list[WorkerState] | None:
         """Return the live workers of the role whose steps are waited for.
 
-        None while a worker may still be before its first step. For ``allowed_lateness_s`` after the
-        first export of the role, that is an announced worker without an export; for as long after a
-        worker's first export, as many as there were before; and for as long after each worker's
-        first export, one that has reported other data but no step yet.
+        None while a role is started again: for ``wait_s`` after each worker's first export, as many
+        are waited for as there were before.
         """
-        lateness_ns = int(self.settings.allowed_lateness_s * _NS_PER_S)
-        if self._missing_count():
-            return None
+        wait_ns = int(self.settings.wait_s * _NS_PER_S)
         live = [worker for worker in self.workers if self._is_live(worker)]
         stepping = [worker for worker in live if worker.streams]
-        young = [worker for worker in live if self.now_ns - worker.first_ns < lateness_ns]
-        if any(not worker.streams for worker in young):
-            return None
-        if young and len({worker.label for worker in stepping}) < should_be:
+        is_young = any(self.now_ns - worker.first_ns < wait_ns for worker in live)
+        if is_young and len({worker.label for worker in stepping}) < should_be:
             return None
         return stepping
 
@@ -314,13 +348,20 @@ class StepClosing:
 
         return expected
 
+    @property
+    def _count(self) -> int:
+        """Return the number of workers that the newest one announces; 0 if none does."""
+        told = [worker for worker in self.workers if worker.count]
+        return max(told, key=lambda one: one.first_ns).count or 0 if told else 0
+
     def _missing_count(self) -> int:
         """Return the number of announced workers, if some may still be missing; else 0."""
-        lateness_ns = int(self.settings.allowed_lateness_s * _NS_PER_S)
+        wait_ns = int(self.settings.start_wait_s * _NS_PER_S)
         begun_ns = min((worker.first_ns for worker in self.workers), default=0)
-        if self.now_ns - begun_ns >= lateness_ns or not self.table.workers.is_missing(self.name):
+        if self.now_ns - begun_ns >= _MOST_WAITS_OF_COUNTED * wait_ns:
             return 0
-        return max((worker.count or 0 for worker in self.workers), default=0)
+        count = self._count
+        return count if len({worker.label for worker in self.workers}) < count else 0
 
     @property
     def _attempt(self) -> int | None:

@@ -1,12 +1,13 @@
 """Step rows: samples and counts that carry a step, keyed by (role, step).
 
-A step is complete when every live worker of the role has gone past it. The newest step is complete,
-too, when every series that reported the previous step has reported it and no sample arrived for
-``quiet_s``: a step that takes minutes is not shown minutes late. Otherwise a step is closed when
-``allowed_lateness_s`` has passed since its newest sample arrived.
+A step is complete when every live worker of the role that has steps has gone past it. The newest
+step is complete, too, when every series that reported the previous step has reported it and no
+sample arrived for a second: a step that takes minutes is not shown minutes late. Otherwise a step
+is closed when ``wait_s`` has passed since its newest sample arrived. The first row of a role waits
+for workers that may come, for a while.
 
-Later samples still make a row of their own at their step: one for all late workers, which waits for
-others for ``allowed_lateness_s``.
+A closed step is kept. Later samples join it, and its whole row is written again: a second after the
+last of them, or ``wait_s`` after the first.
 
 A loop that goes back to a checkpoint repeats steps, see ``step_passes.py``. Until all of its
 workers have gone back, the repeated steps are kept apart. Then they become the open ones, and the
@@ -48,12 +49,14 @@ class OpenSteps:
     Attributes:
         attempts: Of the experiment.
         logs: Of the steps with a row, which samples that come late join.
+        launched: See ``StepClosing``.
     """
 
     def __init__(self) -> None:
         self._roles: dict[str, RoleSteps] = {}
         self.attempts = Attempts()
         self.logs = StepLogs()
+        self.launched: int | None = None
         # Written steps of each role that are to be restored.
         self._unrestored: dict[str, int] = {}
 
@@ -314,6 +317,7 @@ class OpenSteps:
                     room or BatchLimit(),
                     self.attempts,
                     leader[1] if name == leader[0] else None,
+                    self.launched,
                 )
                 closed += one.closed(standings.get(name), everything=everything)
         return closed
@@ -342,6 +346,7 @@ class OpenSteps:
                     BatchLimit(),
                     self.attempts,
                     leader[1] if name == leader[0] else None,
+                    self.launched,
                 )
                 closed += one.surplus(standings.get(name))
         return closed

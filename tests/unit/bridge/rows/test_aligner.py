@@ -102,14 +102,14 @@ def test_a_step_is_closed_when_every_rank_has_gone_past_it() -> None:
 
 
 def test_a_rank_that_was_announced_and_has_not_come_is_waited_for() -> None:
-    bench = Bench(allowed_lateness_s=10)
+    bench = Bench(start_wait_s=5)
     bench.export(RANK0, steps(RANK0, {1: 1.0, 2: 2.0, 3: 2.0}), at_s=1)
-    assert bench.rows(at_s=10.9) == []
-    assert by_step(bench.rows(at_s=11.1)) == [(1, 1.0), (2, 2.0), (3, 2.0)]
+    assert bench.rows(at_s=60.9) == []
+    assert by_step(bench.rows(at_s=61.1)) == [(1, 1.0), (2, 2.0), (3, 2.0)]
 
 
 def test_a_dead_rank_holds_steps_open_only_until_its_lease_ends() -> None:
-    bench = Bench(allowed_lateness_s=1000, lease_s=15)
+    bench = Bench(wait_s=1000, lease_s=15)
     bench.export(RANK0, steps(RANK0, {1: 1.0}), at_s=1)
     bench.export(RANK1, steps(RANK1, {1: 3.0}), at_s=1)
     bench.export(RANK0, steps(RANK0, {2: 1.0, 3: 1.0}), at_s=15)
@@ -119,7 +119,7 @@ def test_a_dead_rank_holds_steps_open_only_until_its_lease_ends() -> None:
 
 def test_a_rank_that_has_reported_other_things_first_is_waited_for() -> None:
     """It exports the memory it uses before its first step is done."""
-    bench = Bench(allowed_lateness_s=10)
+    bench = Bench(wait_s=10)
     bench.export(RANK1, levels(RANK1, {0.5: 1.0}, name="memory"), at_s=0.5)
     bench.export(RANK0, steps(RANK0, {1: 1.0, 2: 2.0, 3: 3.0}), at_s=1)
     assert by_step(bench.rows(at_s=1)) == []
@@ -128,25 +128,26 @@ def test_a_rank_that_has_reported_other_things_first_is_waited_for() -> None:
 
 
 def test_a_role_in_which_only_one_worker_reports_steps_is_not_late_for_ever() -> None:
-    bench = Bench(allowed_lateness_s=10)
+    bench = Bench(wait_s=10)
     for worker in (RANK0, RANK1):
         bench.export(worker, levels(worker, {0.5: 1.0}, name="memory"), at_s=0.5)
     for at_s in (20, 21):
         bench.export(RANK1, levels(RANK1, {at_s: 1.0}, name="memory"), at_s=at_s)
     bench.export(RANK0, steps(RANK0, {1: 1.0, 2: 2.0, 3: 3.0}), at_s=21)
-    assert by_step(bench.rows(at_s=21)) == [(1, 1.0), (2, 2.0)]
+    assert by_step(bench.rows(at_s=25.9)) == []
+    assert by_step(bench.rows(at_s=26.1)) == [(1, 1.0), (2, 2.0), (3, 3.0)]
 
 
 def test_workers_that_were_announced_and_never_come_are_not_waited_for_for_ever() -> None:
     """A launcher's world size may count the workers of other roles."""
-    bench = Bench(allowed_lateness_s=10)
+    bench = Bench(start_wait_s=1)
     bench.export(RANK0, steps(RANK0, {1: 1.0}), at_s=1)
-    bench.export(RANK0, steps(RANK0, {2: 2.0, 3: 3.0}), at_s=12)
-    assert by_step(bench.rows(at_s=12)) == [(1, 1.0), (2, 2.0)]
+    bench.export(RANK0, steps(RANK0, {2: 2.0, 3: 3.0}), at_s=13)
+    assert by_step(bench.rows(at_s=13)) == [(1, 1.0), (2, 2.0)]
 
 
 def test_the_newest_step_of_a_slow_run_is_shown_when_it_has_what_the_last_had() -> None:
-    bench = Bench(allowed_lateness_s=1000, quiet_s=1)
+    bench = Bench(wait_s=1000)
     for at_s, step in ((1, 1), (100, 2), (200, 3)):
         bench.export(SOLO, steps(SOLO, {step: 1.0}), steps(SOLO, {step: 1.0}, name="kl"), at_s=at_s)
     assert by_step(bench.rows(at_s=200.5)) == [(1, 1.0), (2, 1.0)]
@@ -155,7 +156,7 @@ def test_the_newest_step_of_a_slow_run_is_shown_when_it_has_what_the_last_had() 
 
 
 def test_the_newest_step_waits_for_a_series_that_the_last_step_had() -> None:
-    bench = Bench(allowed_lateness_s=1000, quiet_s=1)
+    bench = Bench(wait_s=1000)
     bench.export(SOLO, steps(SOLO, {1: 1.0, 2: 1.0}), steps(SOLO, {1: 1.0, 2: 1.0}, name="kl"))
     bench.export(SOLO, steps(SOLO, {3: 1.0}), at_s=10)
     bench.export(SOLO, levels(SOLO, {12: 1.0}), at_s=12)
@@ -189,7 +190,7 @@ def test_an_export_that_comes_again_is_no_further_one() -> None:
 
 
 def test_a_series_that_reports_now_and_then_does_not_hold_up_the_others() -> None:
-    bench = Bench(allowed_lateness_s=1000)
+    bench = Bench(wait_s=1000)
     bench.export(SOLO, steps(SOLO, {1: 1.0}), steps(SOLO, {1: 5.0}, name="eval"), at_s=1)
     bench.export(SOLO, steps(SOLO, {2: 2.0, 3: 3.0}), at_s=2)
     bench.export(SOLO, steps(SOLO, {4: 4.0}), at_s=3)
@@ -737,7 +738,7 @@ def test_a_part_of_an_export_closes_no_window() -> None:
 
 
 def test_a_process_that_never_says_how_far_it_has_come_does_not_hold_up_windows_for_long() -> None:
-    bench = Bench(window_s=1, allowed_lateness_s=5, lease_s=60)
+    bench = Bench(window_s=1, wait_s=5, lease_s=60)
     rows: list[Row] = []
     for at_s in range(10):
         bench.aligner.add(Decoded((), [Export(GENERATOR0, 0)]), received_ns=T0 + at_s * S)
@@ -838,7 +839,7 @@ def test_a_worker_that_is_no_longer_remembered_is_never_counted_twice() -> None:
 
 
 def test_a_rank_that_was_forgotten_is_not_waited_for() -> None:
-    bench = Bench(forget_s=60, allowed_lateness_s=1000)
+    bench = Bench(forget_s=60, wait_s=1000)
     for worker in (RANK0, RANK1):
         bench.export(worker, steps(worker, {1: 1.0, 2: 1.0}), at_s=1)
     bench.export(RANK0, steps(RANK0, {3: 1.0, 4: 1.0}, at_s=100), at_s=100)
@@ -916,7 +917,7 @@ def test_keys_are_bounded_over_the_life_of_a_run_and_known_ones_are_still_taken(
 
 
 def test_windows_that_wait_are_bounded_and_the_oldest_are_closed() -> None:
-    bench = Bench(max_open_windows=3, window_s=1, allowed_lateness_s=1000)
+    bench = Bench(max_open_windows=3, window_s=1, wait_s=1000)
     other = Worker("generator", "silent", index=1)
     bench.export(other, levels(other, {0: 1.0}))
     bench.export(GENERATOR0, levels(GENERATOR0, {float(n): n for n in range(10)}), at_s=0)
@@ -975,7 +976,7 @@ def test_the_axis_stays_with_the_first_rank_when_another_one_joins() -> None:
 
 
 def test_a_bridge_whose_clock_is_set_back_holds_nothing_open_for_so_long() -> None:
-    bench = Bench(lease_s=15, allowed_lateness_s=15)
+    bench = Bench(lease_s=15, start_wait_s=1)
     bench.export(RANK0, steps(RANK0, {1: 1.0}), levels(RANK0, {1: 1.0}), at_s=3600)
     assert bench.rows(at_s=1) == []
     rows = bench.rows(at_s=17)

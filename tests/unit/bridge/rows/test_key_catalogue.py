@@ -174,7 +174,7 @@ class Bridge:
         self.processor = RowProcessor(
             self.spool,
             self.store,
-            settings=AlignSettings(quiet_s=0),
+            settings=AlignSettings(start_wait_s=0),
             counters=self.counters,
             notify=lambda _: None,
         )

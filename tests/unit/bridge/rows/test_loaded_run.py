@@ -41,7 +41,7 @@ def spooled(
 
 def loaded(counters: Counters, saved: SavedRun = NEW) -> LoadedRun:
     report = BridgeReport(10 * S)
-    return load_run(KEY, saved, AlignSettings(quiet_s=0), counters, report, epoch=0, now_ns=T0)
+    return load_run(KEY, saved, AlignSettings(start_wait_s=0), counters, report, epoch=0, now_ns=T0)
 
 
 def turn(parts: int) -> Turn:

@@ -25,6 +25,7 @@ from otel_rl.bridge.rows import loaded_run, processor
 from otel_rl.bridge.rows.aligner import Aligner, AlignSettings
 from otel_rl.bridge.rows.processor import RowProcessor
 from otel_rl.bridge.rows.reports.finding_rows import Finding
+from otel_rl.bridge.rows.steps import step_closing
 from otel_rl.bridge.tracker_keys import DIAGNOSIS_CAUSE, alert_text
 from otel_rl.diagnose.history.records import Facts
 from otel_rl.errors import JournalFull
@@ -72,12 +73,18 @@ def broken(key: ExperimentKey) -> Batch:
     return Batch(key, Signal.METRICS, b"\xff no protobuf", T0)
 
 
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The newest step has its row in the round of its samples."""
+    monkeypatch.setattr(step_closing, "_QUIET_NS", 0)
+
+
 class Bench:
     """The core of a bridge, with a clock that tests move by hand."""
 
     def __init__(self, store: Store, settings: AlignSettings | None = None, **turns: Any) -> None:
         self._store = store
-        self._settings = settings or AlignSettings(quiet_s=0)
+        self._settings = settings or AlignSettings(start_wait_s=0)
         # Turns and rounds end by work alone, unless a test says how time goes.
         self._turns = {"clock_s": lambda: 0.0, **turns}
         self.now_ns = T0
@@ -281,7 +288,7 @@ def test_a_row_of_another_experiment_waits_for_a_second_of_a_burst_at_most(
 def test_a_batch_that_was_cut_goes_on_where_it_was_after_a_restart(
     store: Store, taken: list[int], rounds: int
 ) -> None:
-    settings = AlignSettings(quiet_s=0, max_open_steps=20)
+    settings = AlignSettings(start_wait_s=0, max_open_steps=20)
     bench = Bench(store, settings, clock_s=lambda: 0.0, slice_parts=1, part=10)
     bench.spool.append([steps_in_one_batch(A, range(100))])
     for _ in range(rounds):
@@ -335,7 +342,7 @@ def test_two_large_batches_are_in_the_middle_at_a_time(
 @pytest.fixture
 def sparing(store: Store) -> Bench:
     """A bridge that commits every second; steps stay open, since the second worker is behind."""
-    bench = Bench(store, AlignSettings(), commit_every_s=1.0)
+    bench = Bench(store, AlignSettings(start_wait_s=0), commit_every_s=1.0)
     bench.spool.append([batch(A, 0), batch(A, 0, worker="two")])
     bench.run()
     bench.run(1.0)
@@ -471,7 +478,7 @@ def test_a_round_that_ends_after_its_turn_leaves_nothing_and_the_next_owner_goes
         return RowProcessor(
             bench.spool,
             run_store,
-            settings=AlignSettings(quiet_s=0),
+            settings=AlignSettings(start_wait_s=0),
             counters=bench.counters,
             notify=bench.told.append,
             gauges=gauges,
@@ -496,7 +503,7 @@ def test_a_run_of_another_bridge_is_left_alone(bench: Bench) -> None:
     drain = RowProcessor(
         bench.spool,
         RunStore(bench.journal, owners=owners),
-        settings=AlignSettings(quiet_s=0),
+        settings=AlignSettings(start_wait_s=0),
         counters=bench.counters,
         notify=bench.told.append,
         owners=owners,
@@ -819,7 +826,7 @@ def test_a_step_is_explained_in_one_row_whenever_the_bridge_dies(bench: Bench) -
 
 def test_an_explained_step_leads_to_its_trace_where_a_person_sees_traces(store: Store) -> None:
     url = "http://jaeger:16686/trace/{trace_id}?step"
-    bench = Bench(store, AlignSettings(quiet_s=0, trace_url=url))
+    bench = Bench(store, AlignSettings(start_wait_s=0, trace_url=url))
     bench.spool.append([batch(A, 3), traced(A, step=3)])
     bench.run()
     bench.run(seconds=20)

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from otel_rl.bridge.rows.aligner import Aligner, AlignSettings
+from otel_rl.bridge.rows.steps import step_closing
 from otel_rl.records import ExperimentKey
 from tests.stores import Store
 from tests.unit.bridge.rows.test_processor import SLOW, B, Bench, alerts, batch
@@ -37,7 +38,10 @@ def looks(monkeypatch: pytest.MonkeyPatch) -> list[Aligner]:
     return found
 
 
-def test_of_many_runs_a_round_looks_at_those_with_news(store: Store, looks: list[Aligner]) -> None:
+def test_of_many_runs_a_round_looks_at_those_with_news(
+    store: Store, looks: list[Aligner], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(step_closing, "_QUIET_NS", 0)
     bench = of_many(store)
     looks.clear()
     for step in range(5):
@@ -48,7 +52,7 @@ def test_of_many_runs_a_round_looks_at_those_with_news(store: Store, looks: list
 
 
 def test_time_closes_the_rows_of_many_runs_a_second_later_at_most(store: Store) -> None:
-    bench = of_many(store, AlignSettings(quiet_s=1.0))
+    bench = of_many(store, AlignSettings(start_wait_s=0))
     news = [replace(batch(key, 2), received_ns=bench.now_ns) for key in MANY]
     bench.spool.append(news)
     bench.run(0.9)

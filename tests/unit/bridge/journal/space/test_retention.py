@@ -180,7 +180,7 @@ def test_what_comes_late_for_a_removed_run_is_counted_and_what_is_new_goes_on(
         drain = RowProcessor(
             bench.spool,
             bench.run_store,
-            settings=AlignSettings(quiet_s=0),
+            settings=AlignSettings(start_wait_s=0),
             counters=counters,
             notify=lambda _: None,
             clock_s=lambda: 0.0,

@@ -42,7 +42,7 @@ def bridge(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Bridge]:
                 "http": {"port": 0},
                 "grpc": {"enabled": False, "port": 0},
                 "tracker": {"name": "jsonl", "keep_confirmed_s": 0, "confirm_interval_s": 0.05},
-                "align": {"settle_s": 0.02},
+                "align": {"start_wait_s": 0},
                 "journal": {"max_bytes": 2 * MIB, "url": url},
                 "auth": {"tokens": tokens},
             },

@@ -86,7 +86,7 @@ def test_a_run_that_goes_on_where_it_was_has_one_attempt() -> None:
 
 
 def test_a_rank_that_is_started_again_alone_begins_no_attempt() -> None:
-    job = Job({"allowed_lateness_s": 5.0})
+    job = Job({"wait_s": 5.0})
     workers = ranks(2)
     at_s = job.run(workers, range(1, 21), from_s=0)
     workers[1] = Worker("trainer", "again", 1, 2)
@@ -124,7 +124,7 @@ def test_a_step_that_is_repeated_after_a_crash_is_of_the_next_attempt() -> None:
 
 
 def test_what_comes_late_of_the_former_pass_is_of_the_former_attempt() -> None:
-    job = Job({"allowed_lateness_s": 5.0})
+    job = Job({"wait_s": 5.0})
     workers = ranks(1)
     end_s = job.run(workers, range(1, 51), from_s=0)
     at_s = job.run(workers, range(20, 31), from_s=end_s + 5, value=9.0)

@@ -139,7 +139,7 @@ def test_the_growth_of_a_late_share_is_added_to_that_of_its_step() -> None:
 
 
 def test_a_share_at_the_end_of_a_step_that_was_overdue_is_at_it() -> None:
-    bench = Bench(allowed_lateness_s=10)
+    bench = Bench(wait_s=10)
     for number in range(1, 4):
         at_s = 60 * number
         bench.export(SOLO, steps(SOLO, {number: 1.0}, at_s=at_s + 5), at_s=at_s + 5)

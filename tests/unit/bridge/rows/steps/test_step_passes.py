@@ -122,7 +122,7 @@ def test_those_seen_before_are_waited_for_when_a_job_is_started_again(known: boo
 
 
 def test_late_ranks_join_their_steps_which_say_how_many_ranks_they_had_before() -> None:
-    job = Job({"allowed_lateness_s": 5.0})
+    job = Job({"wait_s": 5.0})
     workers = ranks()
     job.run(workers, range(1, 5), from_s=0)
     at_s = job.run(workers[:2], range(5, 40), from_s=4)
@@ -144,7 +144,7 @@ def test_late_ranks_join_their_steps_which_say_how_many_ranks_they_had_before() 
 
 def test_a_rank_that_begins_late_joins_the_steps_of_the_others() -> None:
     """Three ranks of four are at step 60 when the fourth, on a starved machine, begins."""
-    job = Job({"allowed_lateness_s": 5.0})
+    job = Job({"wait_s": 5.0, "start_wait_s": 1.0})
     workers = ranks()
     at_s = job.run(workers[:3], range(1, 60), from_s=0)
     at_s = job.run(workers[3:], range(1, 60), from_s=at_s, every_s=0.5, value=4.0)
@@ -156,7 +156,7 @@ def test_a_rank_that_begins_late_joins_the_steps_of_the_others() -> None:
 
 
 def test_what_is_closed_without_a_rank_says_so() -> None:
-    job = Job({"allowed_lateness_s": 5.0, "lease_s": 3.0})
+    job = Job({"wait_s": 5.0, "lease_s": 3.0})
     workers = ranks()
     job.run(workers, range(1, 5), from_s=0)
     at_s = job.run(workers[:3], range(5, 20), from_s=4)
@@ -166,7 +166,7 @@ def test_what_is_closed_without_a_rank_says_so() -> None:
 
 
 def test_ranks_that_were_announced_and_have_not_come_are_missed_in_the_first_rows() -> None:
-    job = Job({"allowed_lateness_s": 5.0})
+    job = Job({"wait_s": 5.0})
     job.run(ranks()[:3], range(1, 4), from_s=0)
     job.look(4.9, everything=True)
     assert job.marks() == [(step, 3.0, 4.0) for step in range(1, 4)]
@@ -188,7 +188,7 @@ def test_ranks_that_have_said_goodbye_are_not_missed() -> None:
 
 def test_only_ranks_that_report_steps_are_missed() -> None:
     """In many programs rank 0 alone reports; and a launcher may count other roles, too."""
-    job = Job({"allowed_lateness_s": 5.0})
+    job = Job({"wait_s": 5.0})
     workers = ranks(8)[:4]
     at_s = job.idle(workers, from_s=0, for_s=8)
     at_s = job.run(workers[:1], range(1, 10), from_s=at_s)
@@ -198,7 +198,7 @@ def test_only_ranks_that_report_steps_are_missed() -> None:
 
 
 def test_one_rank_that_is_started_again_alone_joins_the_others_when_it_has_caught_up() -> None:
-    job = Job({"allowed_lateness_s": 5.0})
+    job = Job({"wait_s": 5.0})
     workers = ranks()
     at_s = job.run(workers, range(1, 21), from_s=0)
     workers[3] = Worker("trainer", "again", 3, 4)
@@ -254,7 +254,7 @@ def test_an_evaluation_of_an_old_checkpoint_is_no_new_pass() -> None:
 
 
 def test_an_export_that_was_held_back_is_no_new_pass() -> None:
-    job = Job({"allowed_lateness_s": 5.0})
+    job = Job({"wait_s": 5.0})
     workers = ranks(2)
     at_s = job.run(workers, range(1, 21), from_s=0)
     held = [(at_s, 21), (at_s + 1, 22)]
@@ -270,7 +270,7 @@ def test_an_export_that_was_held_back_is_no_new_pass() -> None:
 
 
 def test_a_step_is_written_again_when_late_samples_pause_or_after_the_time_it_may_wait() -> None:
-    job = Job({"allowed_lateness_s": 10.0})
+    job = Job({"wait_s": 10.0})
     workers = ranks(2)
     job.run(workers, range(1, 21), from_s=0)
     job.look(31, everything=True)
@@ -286,7 +286,7 @@ def test_a_step_is_written_again_when_late_samples_pause_or_after_the_time_it_ma
 
 
 def test_a_step_waits_for_a_live_rank_as_long_as_it_may_and_no_longer() -> None:
-    job = Job({"allowed_lateness_s": 10.0, "lease_s": 1000.0})
+    job = Job({"wait_s": 10.0, "lease_s": 1000.0})
     workers = ranks(2)
     job.run(workers, range(1, 4), from_s=0)
     job.export(workers[0], [(4, 4)], 5)
@@ -299,7 +299,7 @@ def test_a_step_waits_for_a_live_rank_as_long_as_it_may_and_no_longer() -> None:
 
 
 def test_a_window_waits_for_a_live_worker_as_long_as_it_may_and_no_longer() -> None:
-    job = Job({"allowed_lateness_s": 10.0, "lease_s": 1000.0, "window_s": 5.0})
+    job = Job({"wait_s": 10.0, "lease_s": 1000.0, "window_s": 5.0})
     workers = ranks(2)
     for rank, worker in enumerate(workers):
         job.export(worker, [], 0.1 + rank)
@@ -310,7 +310,7 @@ def test_a_window_waits_for_a_live_worker_as_long_as_it_may_and_no_longer() -> N
 
 
 def test_the_step_that_was_closed_last_is_closed_and_the_next_is_not() -> None:
-    job = Job({"allowed_lateness_s": 10.0})
+    job = Job({"wait_s": 10.0})
     solo = ranks(1)
     job.run(solo, range(1, 21), from_s=0)
     job.look(60, everything=True)
