@@ -508,6 +508,7 @@ class Announcement:
         entity: Account or team of the tracker.
         mode: ``online``, ``offline`` or another word.
         name: Of the run, in the tracker.
+        own_run: See ``Description``; the first path holds.
     """
 
     time_ns: int
@@ -523,6 +524,7 @@ class Announcement:
     entity: str | None = None
     mode: str | None = None
     name: str | None = None
+    own_run: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -769,6 +771,8 @@ class Description:
         entity: The same for the account or team.
         mode: The same for ``online`` or ``offline``.
         name: Of the run in the tracker, as the program names it; empty if it does not.
+        own_run: Path of the W&B run that the program has made itself; empty if that cannot be
+            joined, None if the program has not said.
     """
 
     config: Mapping[str, Value] = field(default_factory=dict)
@@ -786,6 +790,7 @@ class Description:
     entity: str = ""
     mode: str = ""
     name: str = ""
+    own_run: str | None = None
 
     def attempt_below(self, row: int) -> int:
         """Return the newest attempt that has a row below this number."""

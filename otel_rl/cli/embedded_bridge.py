@@ -10,16 +10,12 @@ from otel_rl.bridge.bridge import Bridge
 from otel_rl.bridge.config import BridgeSettings, TrackerSettings
 from otel_rl.bridge.delivery.kinds.checks import nearly_full
 from otel_rl.bridge.delivery.trackers import backend
-from otel_rl.bridge.delivery.wandb.account import (
-    Account,
-    WandbSettings,
-    find_account,
-    is_disabled,
-)
+from otel_rl.bridge.delivery.wandb.account import is_disabled
 from otel_rl.bridge.journal.run_homes import Beside, home_of
 from otel_rl.bridge.journal.sqlite_files import DATA_DIRECTORY
 from otel_rl.bridge.page import Page
 from otel_rl.cli.ending.files import keep_settings
+from otel_rl.cli.own_run import wandb_account
 from otel_rl.cli.run_names import RunNames
 from otel_rl.cli.standard_streams import say
 from otel_rl.errors import ConfigError, JournalLocked
@@ -32,7 +28,6 @@ __all__ = [
     "embedded_defaults",
     "page_link",
     "started",
-    "wandb_account",
     "without_disabled",
 ]
 
@@ -251,11 +246,3 @@ def _tracker_of_a_program(tracker: TrackerSettings, names: RunNames) -> TrackerS
     if home is not None and tracker.directory is None:
         update["directory"] = home
     return tracker.model_copy(update=update)
-
-
-def wandb_account(settings: BridgeSettings, key: ExperimentKey | None = None) -> Account | None:
-    """Return the bridge's W&B account, for one run or any; None without this tracker."""
-    if "wandb" not in settings.tracker.trackers:
-        return None
-    options = settings.tracker.options_of("wandb")
-    return find_account(WandbSettings.parse(options), os.environ, key)

@@ -29,6 +29,7 @@ _SETTINGS: Final = "BRIDGE"  # before the two underscores of a setting, which ar
 VARIABLES: Final = frozenset(
     [
         "ADAPTERS",
+        "ATTACH",
         "CONFIG",
         "CONSOLE",
         "COUNT",

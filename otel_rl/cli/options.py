@@ -3,9 +3,11 @@
 import argparse
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Final
 
 from otel_rl.bridge.config import BridgeSettings, load_settings
 from otel_rl.bridge.delivery.selection.key_selection import KeyNames
+from otel_rl.bridge.delivery.wandb.account import OWN_RUN
 from otel_rl.semconv.spec import Tier
 
 __all__ = [
@@ -18,11 +20,27 @@ __all__ = [
 ]
 
 
-def add_bridge_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options for the tracker and the making of rows."""
+_ATTACH: Final[Mapping[str, object]] = {
+    "metavar": "RUN",
+    "nargs": "?",
+    "const": OWN_RUN,
+    "help": "join this W&B run of your own process: [[ENTITY/]PROJECT/]RUN_ID; without RUN, the "
+    "one that it reports (`otel-rl help wandb`)",
+}
+
+
+def add_bridge_options(
+    parser: argparse.ArgumentParser, *, attach: Mapping[str, object] = _ATTACH
+) -> None:
+    """Add the options for the tracker and the making of rows.
+
+    Args:
+        parser: Of the command.
+        attach: How the command takes ``--attach``, for argparse; default as a service bridge.
+    """
     group = parser.add_argument_group("bridge")
     _add_places(group)
-    _add_tracker_options(group, told=str)
+    _add_tracker_options(group, told=str, attach=attach)
 
 
 def add_listen_options(parser: argparse.ArgumentParser) -> None:
@@ -47,7 +65,8 @@ def add_journal_options(parser: argparse.ArgumentParser) -> None:
     It accepts those of a bridge, too, for scripts that pass the same options to each command.
     """
     _add_places(parser.add_argument_group("journal"))
-    _add_tracker_options(parser, told=lambda _: argparse.SUPPRESS)
+    hidden = {**_ATTACH, "help": argparse.SUPPRESS}
+    _add_tracker_options(parser, told=lambda _: argparse.SUPPRESS, attach=hidden)
 
 
 def _add_places(group: argparse._ActionsContainer) -> None:
@@ -65,7 +84,12 @@ def _add_places(group: argparse._ActionsContainer) -> None:
     )
 
 
-def _add_tracker_options(group: argparse._ActionsContainer, *, told: Callable[[str], str]) -> None:
+def _add_tracker_options(
+    group: argparse._ActionsContainer,
+    *,
+    told: Callable[[str], str],
+    attach: Mapping[str, object],
+) -> None:
     group.add_argument(
         "--tracker",
         metavar="NAME",
@@ -96,11 +120,7 @@ def _add_tracker_options(group: argparse._ActionsContainer, *, told: Callable[[s
         metavar="NAME",
         help=told("project in W&B or Trackio (default: $WANDB_PROJECT for W&B, else otel_rl)"),
     )
-    group.add_argument(
-        "--attach",
-        metavar="RUN",
-        help=told("join this W&B run of your own process: [[ENTITY/]PROJECT/]RUN_ID"),
-    )
+    group.add_argument("--attach", **attach)  # type: ignore[arg-type]  # by keyword
     group.add_argument(
         "--per-worker",
         action="store_true",

@@ -612,6 +612,9 @@ RL_STALENESS_PART: Final = "rl.staleness.part"
 RL_STATISTIC: Final = "rl.statistic"
 """Attribute. Statistic over one worker's samples or tokens in a step."""
 
+RL_TRACKER_WANDB_RUN_PATH: Final = "rl.tracker.wandb.run_path"
+"""Attribute. W&B run that the program makes itself and shares, for a bridge that joins it."""
+
 RL_TRAIN_GRAD_ABS_MAX: Final = "rl.train.grad.abs_max"
 """Metric (gauge, 1). Largest absolute gradient element."""
 

@@ -377,7 +377,9 @@ def _replace_guess(
         ended = _ended_session()
         if ended is not None:
             ended.shutdown(_CHANGE_TIMEOUT_S, announces_end=False)
-        _start(identity, settings, is_guess=False, metadata=metadata)
+        started = _start(identity, settings, is_guess=False, metadata=metadata)
+        if started is not None and guess.own_run is not None:
+            started.report_own_run(guess.own_run)
 
 
 def _start(

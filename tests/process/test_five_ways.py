@@ -91,13 +91,13 @@ def five(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FiveWays]:
         del variables["WANDB_MODE"]  # as of somebody with a key, who has said no more
         launched = otel_rl(
             *("run", "--experiment", RUN, "--role", "trainer", "--per-worker"),
-            *("--attach", f"bandit/{RUN}", "--"),
+            *("--attach", "--"),
             *(sys.executable, "-c", LAUNCH, EXAMPLES, *REPORTING, "own_run"),
             cwd=directory,
             env=clean_environment(directory, **variables, **OPEN_FOR_LONG),
         )
-        assert server.run_ids() == [RUN]
-        yield FiveWays(launched, directory, server.history(RUN))
+        (run,) = server.run_ids()
+        yield FiveWays(launched, directory, server.history(run))
 
 
 @pytest.fixture(scope="module")

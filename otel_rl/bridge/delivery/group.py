@@ -36,6 +36,11 @@ class DeliveryGroup:
             if tracker in ("", name):
                 manager.notify(key)
 
+    def expect_nothing(self) -> None:
+        """See ``DeliveryManager.expect_nothing``."""
+        for manager in self._managers.values():
+            manager.expect_nothing()
+
     def stop(self, *, timeout_s: float, exit_code: int) -> Sequence[RunStatus]:
         """See ``DeliveryManager.stop``; all trackers have the same time."""
         threads = [

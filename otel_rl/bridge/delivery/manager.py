@@ -28,6 +28,7 @@ from otel_rl.bridge.delivery.delivery_interfaces import (
     RunStatus,
     Writer,
 )
+from otel_rl.bridge.delivery.one_run.program_options import filled
 from otel_rl.bridge.delivery.one_run.run_delivery import RunDelivery
 from otel_rl.bridge.delivery.one_run.shared_objects import Shared
 from otel_rl.bridge.delivery.shared_writers import SharedWriters
@@ -78,7 +79,9 @@ class DeliveryManager:
         Raises:
             ConfigError: The tracker cannot work with these settings, or not write to the directory.
         """
-        backend(settings.tracker).validate(settings.attributes)
+        kind = backend(settings.tracker)
+        kind.validate(settings.attributes)
+        attributes = tuple(settings.attributes.items())
         _check_writable(settings.directory)
         self._shared = Shared(
             source,
@@ -92,6 +95,7 @@ class DeliveryManager:
             monotonic,
             jitter,
             opened,
+            lambda run: kind.knows_run(dict(filled(attributes, run)), run),
         )
         # _lock guards everything below.
         self._lock = threading.Lock()
@@ -106,6 +110,14 @@ class DeliveryManager:
                 run = self._runs[key] = RunDelivery(key, self._shared)
                 if self._stopping:
                     run.stop(0)
+            run.wake()
+
+    def expect_nothing(self) -> None:
+        """Open also the runs of which the tracker waits to hear more: no metadata will come."""
+        with self._lock:
+            runs = [] if self._shared.nothing_follows.is_set() else [*self._runs.values()]
+            self._shared.nothing_follows.set()
+        for run in runs:
             run.wake()
 
     def stop(self, *, timeout_s: float, exit_code: int) -> Sequence[RunStatus]:

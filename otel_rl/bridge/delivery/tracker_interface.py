@@ -181,6 +181,8 @@ class TrackerKind:
         home: Returns, from the environment, the directory where the users of the tracker expect its
             files; None for the bridge's data directory. Only for a bridge inside a command.
         lacks: What it cannot hold, as a list; said once when a bridge starts.
+        knows_run: Returns whether a run with these attributes and this metadata can be opened. If
+            not, its rows wait for further metadata, or for the end of the bridge.
         shares_process: Whether its runs may share a writer process, in a thread each: it keeps no
             global state, and waits without holding Python's lock.
         of_the_program: Options that a program may fill, which are ``{OPTION}`` unless they are set,
@@ -197,5 +199,6 @@ class TrackerKind:
     patience: Callable[[Mapping[str, str]], WriterTimeouts] = lambda _: WriterTimeouts()
     home: Callable[[Mapping[str, str]], Path | None] = lambda _: None
     lacks: str = ""
+    knows_run: Callable[[Mapping[str, str], Description], bool] = lambda *_: True
     shares_process: bool = False
     of_the_program: Sequence[str] = ()

@@ -19,15 +19,18 @@ from otel_rl.bridge.delivery.tracker_interface import (
     Tracker,
     TrackerKind,
     WriterTimeouts,
+    writer_file,
 )
 from otel_rl.bridge.delivery.trackio.kind import TRACKIO
 from otel_rl.bridge.delivery.wandb.account import (
+    OWN_RUN,
     WandbSettings,
     find_account,
     without_key,
     writer_environment,
 )
 from otel_rl.errors import ConfigError
+from otel_rl.records import Description
 
 __all__ = ["BACKENDS", "backend"]
 
@@ -50,8 +53,16 @@ def backend(name: str) -> TrackerKind:
 
 
 def _wandb_tracker(run: RunInfo) -> Tracker:
-    account = find_account(WandbSettings.parse(dict(run.attributes)), os.environ, run.key)
-    if account.attached_run:
+    settings = WandbSettings.parse(dict(run.attributes))
+    own_run = run.description.own_run or ""
+    if settings.attach == OWN_RUN:
+        # Once rows are in a run beside the program's, they go on there.
+        beside = writer_file(run, "beside")
+        if beside.exists():
+            own_run = ""
+        elif not own_run:
+            beside.touch(mode=0o600)
+    if find_account(settings, os.environ, run.key, own_run).attached_run:
         from otel_rl.bridge.delivery.wandb.shared_run import SharedWandbTracker
 
         return SharedWandbTracker()
@@ -69,6 +80,13 @@ def _environment_of_wandb(
     except ConfigError:
         return environment  # the writer reports the error
     return environment if is_online else without_key(environment)
+
+
+def _knows_wandb_run(attributes: Mapping[str, str], description: Description) -> bool:
+    settings = WandbSettings.parse(attributes)
+    if settings.attach != OWN_RUN or description.own_run is not None:
+        return True
+    return find_account(settings, os.environ).attached_run != OWN_RUN
 
 
 def _patience_with_wandb(attributes: Mapping[str, str]) -> WriterTimeouts:
@@ -90,6 +108,7 @@ BACKENDS: Mapping[str, TrackerKind] = {
         _patience_with_wandb,
         home=lambda environ: Path(environ.get("WANDB_DIR") or "."),
         of_the_program=("project", "entity", "mode"),
+        knows_run=_knows_wandb_run,
     ),
     "jsonl": TrackerKind(
         "jsonl",

@@ -132,6 +132,7 @@ def _announcement(event: str, attributes: Mapping[str, Value], time_ns: int) -> 
         entity=_text(attributes.get(names.RL_EXPERIMENT_ENTITY)),
         mode=_text(attributes.get(names.RL_EXPERIMENT_MODE)),
         name=_text(attributes.get(names.RL_EXPERIMENT_DISPLAY_NAME)),
+        own_run=_text(attributes.get(names.RL_TRACKER_WANDB_RUN_PATH)),
     )
 
 

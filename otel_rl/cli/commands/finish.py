@@ -167,5 +167,7 @@ class _Rest:
     def _has_rows(self) -> bool:
         with suppress(JournalError):  # the stop reports it
             left = self.bridge.left()
+            if not left.requests:
+                self.bridge.expect_nothing()
             return bool(left.requests or left.rows)
         return False

@@ -13,14 +13,13 @@ from types import FrameType
 
 from otel_rl.bridge.bridge import Bridge
 from otel_rl.bridge.counters import Counter, Outcome
-from otel_rl.bridge.delivery.wandb.account import owner_environment
+from otel_rl.bridge.delivery.wandb.account import OWN_RUN
 from otel_rl.cli.adapter_environment import adapter_environment
 from otel_rl.cli.embedded_bridge import (
     W_AND_B_IS_OFF,
     Embedded,
     embedded_defaults,
     page_link,
-    wandb_account,
     without_disabled,
 )
 from otel_rl.cli.ending.end import finish, leave, said_by_the_report
@@ -28,6 +27,7 @@ from otel_rl.cli.ending.files import StatusFile
 from otel_rl.cli.ending.report import Ending
 from otel_rl.cli.environment import notes_on, reporting_environment
 from otel_rl.cli.options import add_bridge_options, settings_of
+from otel_rl.cli.own_run import attach_environment, check_attach
 from otel_rl.cli.run_names import RunNames, run_names
 from otel_rl.cli.signal_handlers import EndRequests, handled
 from otel_rl.cli.standard_streams import FULL, say
@@ -55,7 +55,7 @@ examples:
   otel-rl run --experiment grpo-7b -- torchrun --nproc-per-node 8 train.py
   otel-rl run --experiment grpo-7b --trial lr-3e-6 --tracker jsonl -- ./launch.sh
   otel-rl run --grpc -- ./a-program-whose-sdk-speaks-only-grpc
-  otel-rl run --attach grpo/my-run -- python train.py    (train.py calls wandb.init)
+  otel-rl run --attach -- python train.py    (train.py calls wandb.init of W&B itself)
 
 Without a W&B key the run is written to ./wandb as an offline run. The exit status is that of CMD,
 also if data was lost, which the last line then says; with --fail-on-loss it is 74 in place of 0.
@@ -112,7 +112,14 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         action="store_true",
         help="exit with 74 if CMD ends with 0, but some of its data was lost",
     )
-    add_bridge_options(parser)
+    add_bridge_options(
+        parser,
+        attach={
+            "action": "store_const",
+            "const": OWN_RUN,
+            "help": "write to the W&B run that CMD makes itself (`otel-rl help wandb`)",
+        },
+    )
     parser.add_argument("cmd", nargs=argparse.REMAINDER, metavar="-- CMD", help="the command")
     parser.set_defaults(command=_command, usage=parser.format_usage)
 
@@ -136,6 +143,7 @@ def _command(arguments: argparse.Namespace) -> int:
             f"{option} is given to {command[0]}. If it is for otel-rl: otel-rl run {option} "
             f"... -- {command[0]} ...; a `--` before CMD ends this note."
         )
+    check_attach(arguments)
     if arguments.grpc and not settings.grpc.enabled:
         raise ConfigError(
             "--grpc: the bridge does not listen on gRPC (grpc.enabled is false).",
@@ -218,8 +226,7 @@ def _environment(embedded: Embedded, arguments: argparse.Namespace) -> dict[str,
     environment |= adapter_environment(environment, is_wanted=arguments.adapters)
     for note in notes_on(os.environ, environment):
         say(note)
-    if (account := wandb_account(bridge.settings, names.key)) is not None:
-        environment |= owner_environment(account)
+    environment |= attach_environment(bridge.settings)
     return environment
 
 

@@ -21,6 +21,7 @@ from otel_rl.bridge.journal.reader import looking, read_runs
 from otel_rl.bridge.journal.run_reader import read_standing
 from otel_rl.bridge.rows.rounds.runs_without_metrics import NO_METRIC_HINT
 from otel_rl.cli.liveness_text import failures, listed, troubles
+from otel_rl.cli.own_run import not_joined
 from otel_rl.cli.standard_streams import say
 from otel_rl.errors import JournalError
 from otel_rl.plurals import many
@@ -214,6 +215,7 @@ def _faults(bridge: Bridge) -> Mapping[ExperimentKey, Sequence[str]]:
                 *failures(run.description),
                 *troubles(run.roles, listed(run.description)),
                 *_diagnosis(connection, run.key, data),
+                *not_joined(bridge.settings, run.description),
             ]
             for run in read_runs(connection)
         }

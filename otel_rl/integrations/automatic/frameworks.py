@@ -1,6 +1,7 @@
 """Adapters that are added to frameworks as soon as their modules are imported."""
 
 import logging
+import os
 from collections.abc import Callable
 from functools import partial, wraps
 from importlib import import_module
@@ -115,6 +116,12 @@ def _tunix(_module: ModuleType) -> None:
     import_module("otel_rl.integrations.tunix").always()
 
 
+def _wandb(_module: ModuleType) -> None:
+    wanted = os.environ.get("OTEL_RL_ATTACH")
+    if wanted in ("share", "hint"):
+        getattr(import_module("otel_rl.integrations.wandb_run.own_run"), wanted)()
+
+
 _MODULES: Final[dict[str, Callable[[ModuleType], None]]] = {
     "areal.utils.stats_logger": _areal,
     "forge.observability.metrics": _forge,
@@ -131,6 +138,7 @@ _MODULES: Final[dict[str, Callable[[ModuleType], None]]] = {
     "transformers.trainer": _transformers,
     "tunix.sft.metrics_logger": _tunix,
     "verl.utils.tracking": _verl,
+    "wandb": _wandb,
 }
 
 

@@ -38,16 +38,21 @@ _FRAMEWORKS = frozenset(
 class _FirstImport:
     """Detects the first import of a framework. Finds no module itself."""
 
-    def find_spec(self, fullname: str, path: object = None, target: object = None) -> None:
+    def find_spec(self, fullname, path=None, target=None):  # type: ignore[no-untyped-def]  # of any Python
         if fullname not in _FRAMEWORKS or self not in sys.meta_path:
-            return
+            return None
         try:
             sys.meta_path.remove(self)
+            known = list(sys.meta_path)
             from otel_rl.integrations.automatic import wait
 
             wait()
+            # The import that is going on asks only the finders behind this one.
+            new = [finder for finder in sys.meta_path if finder not in known]
+            return new[0].find_spec(fullname, path, target) if new else None
         except Exception as error:  # noqa: BLE001  # the program's import goes on; logged only
             sys.stderr.write("otel_rl: %s is not recorded: %s\n" % (fullname, error))  # noqa: UP031  # of any Python
+            return None
 
 
 def _join_sweep() -> None:

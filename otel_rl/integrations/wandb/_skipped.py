@@ -7,7 +7,7 @@ from otel_rl.integrations.wandb._session import guard
 
 __all__ = ["MEDIA_HINT", "report_skipped"]
 
-MEDIA_HINT: Final = "log numbers; use the wandb package beside otel_rl for media and files."
+MEDIA_HINT: Final = "for media and files `import wandb` itself, under `otel-rl run --attach`."
 
 _REMEDY: Final = MEDIA_HINT.capitalize()
 

@@ -10,6 +10,7 @@ from otel_rl.semconv.names import (
     RL_EXPERIMENT_CONFIG,
     RL_EXPERIMENT_START,
     RL_LOOP_ITERATION,
+    RL_TRACKER_WANDB_RUN_PATH,
     RL_WORKER_STACK,
 )
 from otel_rl.signals import Signal
@@ -58,6 +59,7 @@ class Session:
     Attributes:
         exit_report: Reports errors and the end of the worker.
         is_of_adapter: True if an adapter has started it.
+        own_run: W&B run that the program has made, see ``report_own_run``.
     """
 
     def __init__(
@@ -80,6 +82,7 @@ class Session:
         if settings.traces.enabled:
             self._spans = SpanSender(providers.spans, settings.traces, settings.span_interval_s)
         self._has_reported = self._has_started = False
+        self.own_run: str | None = None
         self._ends_silently = self._is_ending = self._is_followed = False
         self._started_s = monotonic()
         self.exit_report = ExitReport(
@@ -143,9 +146,20 @@ class Session:
         with GUARD:
             if not self._has_started:
                 metadata = with_defaults(self.settings.config, metadata, GUARD)
+                if self.own_run is not None:
+                    metadata = {**metadata, RL_TRACKER_WANDB_RUN_PATH: self.own_run}
             self._has_started = True
             if not self.providers.events.add(RL_EXPERIMENT_START, metadata):
                 GUARD.drop(DropReason.BUFFER_FULL, "Too much run metadata in one interval.")
+
+    def report_own_run(self, path: str) -> None:
+        """Report the W&B run that the program has made, also once ``init`` names another run.
+
+        Args:
+            path: As ``rl.tracker.wandb.run_path``. Never raises.
+        """
+        self.own_run = path
+        self.report_start({RL_TRACKER_WANDB_RUN_PATH: path})
 
     def add_config(self, metadata: RunMetadata) -> None:
         """Report hyper-parameters; a process that is no worker does so once it is. Never raises."""

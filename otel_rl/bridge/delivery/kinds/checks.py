@@ -10,7 +10,12 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from otel_rl.bridge.delivery.tracker_interface import CheckResult
-from otel_rl.bridge.delivery.wandb.account import Account, WandbSettings, find_account
+from otel_rl.bridge.delivery.wandb.account import (
+    OWN_RUN,
+    Account,
+    WandbSettings,
+    find_account,
+)
 from otel_rl.errors import ConfigError, MissingExtra, TrackerError
 from otel_rl.extras import how_to_install
 from otel_rl.redaction import redacted
@@ -60,7 +65,9 @@ def check_wandb(attributes: Mapping[str, str], directory: Path) -> Sequence[Chec
         ]
     found = f"Found an API key for {account.base_url}, project {account.project}."
     if account.attached_run:
-        found = f"Found an API key for {account.base_url}, to join the run {account.attached_path}."
+        own = account.attached_run == OWN_RUN
+        path = "that the program makes by wandb.init" if own else account.attached_path
+        found = f"Found an API key for {account.base_url}, to join the run {path}."
     results += [
         CheckResult("wandb account", found),
         check_server("wandb server", account.base_url, _OFFLINE),

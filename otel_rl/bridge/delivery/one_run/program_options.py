@@ -7,6 +7,7 @@ project, and nothing else: an option without a placeholder is the operator's alo
 from collections.abc import Sequence
 from typing import Final
 
+from otel_rl.bridge.delivery.wandb.account import OWN_RUN
 from otel_rl.records import Description
 
 __all__ = ["filled"]
@@ -20,9 +21,9 @@ def filled(
 ) -> tuple[tuple[str, str], ...]:
     """Return the options; a placeholder that the program names nothing for stays in them.
 
-    A run of another process is where that has it.
+    A run of another process is where that has it, once it is known.
     """
-    if dict(options).get("attach"):
+    if dict(options).get("attach", "") not in ("", OWN_RUN):
         return tuple(options)
     named = {
         "project": description.project,

@@ -27,7 +27,7 @@ from otel_rl.errors import (
     TrackerError,
     TrackerRejected,
 )
-from otel_rl.records import ExperimentKey
+from otel_rl.records import ExperimentKey, ExperimentStatus
 from otel_rl.run_id import run_id
 
 __all__ = ["RunDelivery"]
@@ -69,6 +69,7 @@ class RunDelivery:
         self._requests = Requests(key)
         self._changed = self._requests.changed  # guards everything below
         self._thread: threading.Thread | None = None
+        self._waits = False  # for the tracker to know its run
         self._standing = Standing(self._changed)
         self._writing = RunWriting(
             self._info, shared, self._requests, self._standing, self._retries
@@ -96,7 +97,8 @@ class RunDelivery:
         """Return whether the run is closed as the experiment ended, or had no rows."""
         with self._changed:
             is_closed = self._standing.state is RunState.FINISHED or not self._writing.is_closed()
-            return self._thread is None and not self._requests.has_news() and is_closed
+            is_idle = self._thread is None and not self._requests.has_news()
+            return is_idle and is_closed and not self._waits
 
     def is_idle(self) -> bool:
         """Return whether there is no work at the moment."""
@@ -178,16 +180,26 @@ class RunDelivery:
             is_ours = self._shared.source.is_ours(self.key)
             numbered = self._shared.source.next_row(self.key)
             exit_code = self._writing.exit_code()
+            can_open = self._can_open()
             with self._changed:
                 killed = self._requests.is_killed()
                 is_due = bool(numbered) and is_ours and not killed
-                if is_due and self._writing.lacks(numbered, exit_code):
+                self._waits = is_due and not can_open
+                if is_due and can_open and self._writing.lacks(numbered, exit_code):
                     return True
                 if killed or not self._requests.has_news():
                     self._thread = None
-                    if exit_code is not None and not killed and is_ours:
+                    if exit_code is not None and not killed and is_ours and can_open:
                         self._standing.enter(RunState.FINISHED)
                     return False
+
+    def _can_open(self) -> bool:
+        """Return whether the tracker knows its run, or nothing more will be said of it."""
+        description = self._shared.source.description(self.key)
+        has_ended = description.status is not ExperimentStatus.RUNNING
+        is_over = has_ended and self._requests.is_stopping()
+        is_told = is_over or self._shared.nothing_follows.is_set()
+        return is_told or self._shared.knows_run(description)
 
     def _failed(
         self, state: RunState, reason: TrackerFailure, exc: Exception, *, give_up: bool = False

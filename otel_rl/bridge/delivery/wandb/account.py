@@ -17,14 +17,17 @@ from otel_rl.records import ExperimentKey
 from otel_rl.redaction import is_secret_name, redacted
 
 __all__ = [
+    "OWN_RUN",
     "Account",
     "WandbSettings",
     "find_account",
     "is_disabled",
-    "owner_environment",
     "without_key",
     "writer_environment",
 ]
+
+OWN_RUN = "{init}"
+"""Value of the setting ``attach``: the run that the program's own ``wandb.init`` begins."""
 
 _DEFAULT_BASE_URL = "https://api.wandb.ai"
 # `wandb login` of 0.31 stores the key for the public service under this second name of it.
@@ -79,6 +82,7 @@ class WandbSettings:
             ``{project}``.
         name: Of each run. Empty for what the program names, else experiment and trial.
         attach: Run to join, ``[[ENTITY/]PROJECT/]RUN_ID``, may hold ``{experiment}``, ``{trial}``.
+            ``{init}`` for the one that the program's ``wandb.init`` begins: rows wait for it.
             Empty for ``WANDB_RUN_ID`` if ``WANDB_MODE`` is ``shared``.
         base_url: Empty for ``WANDB_BASE_URL``, else that of ``wandb login``, else the public one.
         init_timeout_s: Time to create or resume the run.
@@ -172,7 +176,8 @@ class Account:
         entity: The W&B team or user, or empty for the key's default.
         api_key: The secret.
         verify_tls: Whether the server's certificate must be trusted.
-        attached_run: The run of another process to join; empty for one of the bridge's own.
+        attached_run: The run of another process to join; empty for one of the bridge's own,
+            ``{init}`` where it is not known yet.
     """
 
     online: bool
@@ -190,7 +195,10 @@ class Account:
 
 
 def find_account(
-    settings: WandbSettings, environ: Mapping[str, str], key: ExperimentKey | None = None
+    settings: WandbSettings,
+    environ: Mapping[str, str],
+    key: ExperimentKey | None = None,
+    own_run: str | None = None,
 ) -> Account:
     """Resolve the settings, the environment and the files of ``wandb login``.
 
@@ -198,6 +206,8 @@ def find_account(
         settings: Of the tracker.
         environ: The environment.
         key: The run, or None for any: ``attached_run`` may then have placeholders.
+        own_run: Path of the run that the program has made, for ``attach={init}``; empty if that
+            cannot be joined, None as long as it is unknown.
 
     Raises:
         ConfigError: They contradict each other or cannot work.
@@ -214,10 +224,16 @@ def find_account(
             f'wandb.base_url: must start with http:// or https:// (got "{redacted(base_url)}").'
         )
     api_key = _api_key(base_url, environ)
-    entity, project, attached_run = _attached(settings.attach, environ, key)
-    online = _is_online(
-        settings.mode, environ.get("WANDB_MODE", ""), bool(api_key), attached=bool(attached_run)
-    )
+    mode = environ.get("WANDB_MODE", "")
+    if settings.attach == OWN_RUN:
+        variable = "" if mode == _SHARED else mode
+        online = _is_online(settings.mode, variable, bool(api_key), attached=False)
+        # Offline there is nothing to join: the bridge writes a run beside the program's.
+        path = (OWN_RUN if own_run is None else own_run) if online else ""
+        entity, project, attached_run = _split("wandb.init", path)
+    else:
+        entity, project, attached_run = _attached(settings.attach, environ, key)
+        online = _is_online(settings.mode, mode, bool(api_key), attached=bool(attached_run))
     if online and not api_key:
         raise ConfigError(
             f"wandb.mode: is online, but there is no API key for {redacted(base_url)}.",
@@ -254,19 +270,6 @@ def find_account(
 def is_disabled(mode: str, environ: Mapping[str, str]) -> bool:
     """Return whether no W&B run is wanted, by the option ``mode`` or by the environment."""
     return (environ.get("WANDB_MODE", "") if mode in _AUTO else mode) == _DISABLED
-
-
-def owner_environment(account: Account) -> dict[str, str]:
-    """Return the variables that make ``wandb.init()`` begin the attached run; empty without one."""
-    if not account.attached_run:
-        return {}
-    variables = {
-        "WANDB_MODE": _SHARED,
-        "WANDB_RUN_ID": account.attached_run,
-        "WANDB_PROJECT": account.project,
-        "WANDB_ENTITY": account.entity,
-    }
-    return {name: value for name, value in variables.items() if value}
 
 
 def without_key(environ: Mapping[str, str]) -> dict[str, str]:
@@ -324,6 +327,12 @@ def _attached(
     source, path = "wandb.attach", setting
     if not path and environ.get("WANDB_MODE") == _SHARED:
         source, path = "WANDB_RUN_ID", environ.get("WANDB_RUN_ID", "")
+    return _split(source, path, key)
+
+
+def _split(source: str, path: str, key: ExperimentKey | None = None) -> tuple[str, str, str]:
+    if path == OWN_RUN:
+        return "", "", OWN_RUN
     parts = path.split("/")
     if parts[-2:-1] == ["runs"]:  # as in the run's URL
         del parts[-2]

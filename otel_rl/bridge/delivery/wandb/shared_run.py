@@ -74,7 +74,9 @@ class SharedWandbTracker:
         """Join the run, if it exists and its owner shares it."""
         try:
             self._settings = WandbSettings.parse(dict(run.attributes))
-            self._account = find_account(self._settings, os.environ, run.key)
+            self._account = find_account(
+                self._settings, os.environ, run.key, run.description.own_run
+            )
         except ConfigError as exc:
             raise TrackerRejected(exc.args[0], hint=exc.hint) from exc
         self._mark = mark_key(run)

@@ -90,7 +90,7 @@ class WandbTracker:
         self._run_id = run.run_id
         try:
             self._settings = WandbSettings.parse(dict(run.attributes))
-            self._account = find_account(self._settings, os.environ)
+            self._account = find_account(self._settings, os.environ, run.key, own_run="")
         except ConfigError as exc:
             raise TrackerRejected(exc.args[0], hint=exc.hint) from exc
         self._remote = RunOnServer(self._account, run.run_id, run.journal)

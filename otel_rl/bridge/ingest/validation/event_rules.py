@@ -230,6 +230,7 @@ def _experiment_start(event: _Event) -> None:
         names.RL_EXPERIMENT_MODE,
     ):
         event.name(key)
+    event.text(names.RL_TRACKER_WANDB_RUN_PATH)
     event.words(names.RL_EXPERIMENT_TAGS)
 
 

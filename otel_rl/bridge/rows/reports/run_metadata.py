@@ -2,7 +2,8 @@
 
 Announcements come in any order, possibly repeated. The last writer wins, by the time of the
 announcement, so the result does not depend on the order of arrival; for the place of the run in the
-tracker the first. Tags are united.
+tracker the first. Tags are united. Only of the program's own runs in the tracker the first to
+arrive holds: rows are written to it from then on.
 """
 
 import dataclasses
@@ -40,6 +41,8 @@ _FIRST_COUNTS = ("project", "entity", "mode")
 
 # Defaults are kept as announced so much earlier: before every time of an event, which is positive.
 _BEFORE_ANY_NS = 1 << 63
+
+_OWN_RUN = "own_run"
 
 # What stands for the run is what trains.
 _FIRST_ROLE = "trainer"
@@ -99,6 +102,7 @@ class RunMetadata:
             self._text("entity"),
             self._text("mode"),
             self._text("name"),
+            self._text(_OWN_RUN) if _OWN_RUN in self._texts else None,
         )
 
     def to_wire(self) -> wire.About:
@@ -136,6 +140,8 @@ class RunMetadata:
             if text := getattr(one, name):
                 said = (one.time_ns, text)
                 self._texts[name] = min(self._texts.get(name, said), said)
+        if one.own_run is not None and not self._text(_OWN_RUN):
+            self._texts[_OWN_RUN] = (one.time_ns, one.own_run)
         left_out = self._add_config(one.config, one.time_ns)
         left_out += self._add_config(one.defaults, one.time_ns - _BEFORE_ANY_NS)
         for tag in one.tags:

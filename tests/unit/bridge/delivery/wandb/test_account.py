@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from otel_rl.bridge.delivery.wandb.account import (
+    OWN_RUN,
     WandbSettings,
     find_account,
-    owner_environment,
     writer_environment,
 )
 from otel_rl.errors import ConfigError
@@ -199,14 +199,13 @@ def test_the_variables_of_the_owner_name_the_run_to_join(tmp_path: Path) -> None
     environ = {"HOME": str(tmp_path), "WANDB_API_KEY": KEY, **variables}
     found = find_account(WandbSettings(), environ)
     assert found.attached_run == "run-7"
-    assert owner_environment(found) == variables
     assert find_account(WandbSettings(), writer_environment(environ)) == found
 
 
 def test_a_run_id_of_a_mode_that_is_not_shared_is_not_ours(tmp_path: Path) -> None:
     environ = {"HOME": str(tmp_path), "WANDB_API_KEY": KEY, "WANDB_RUN_ID": "run-7"}
     found = find_account(WandbSettings(), environ)
-    assert (found.attached_run, owner_environment(found)) == ("", {})
+    assert found.attached_run == ""
     assert "WANDB_RUN_ID" not in writer_environment(environ)
 
 
@@ -255,6 +254,42 @@ def test_a_name_that_makes_no_run_id_is_refused(tmp_path: Path, trial: str) -> N
     environ = {"HOME": str(tmp_path), "WANDB_API_KEY": KEY}
     with pytest.raises(ConfigError, match="RUN_ID"):
         find_account(WandbSettings(attach="{trial}"), environ, ExperimentKey("grpo", trial))
+
+
+OWN = WandbSettings(attach=OWN_RUN)
+RUN = ExperimentKey("grpo", "7")
+
+
+@pytest.mark.parametrize("mode", ["", "online", "shared"])
+def test_a_run_that_the_program_makes_is_joined_by_the_path_that_it_reports(
+    tmp_path: Path, mode: str
+) -> None:
+    environ = {"HOME": str(tmp_path), "WANDB_API_KEY": KEY, "WANDB_MODE": mode}
+    environ |= {"WANDB_PROJECT": "of-the-bridge", "WANDB_RUN_ID": "of-somebody"}
+    assert find_account(OWN, environ).attached_path.endswith(OWN_RUN), "not known yet"
+    found = find_account(OWN, environ, RUN, "team/{trial}/ab12")
+    assert found.attached_path == "team/{trial}/ab12", "no pattern"
+    assert found.online
+
+
+def test_a_run_that_the_program_cannot_share_leaves_one_of_the_bridges_own(tmp_path: Path) -> None:
+    environ = {"HOME": str(tmp_path), "WANDB_API_KEY": KEY, "WANDB_PROJECT": "grpo"}
+    found = find_account(OWN, environ, RUN, "")
+    assert (found.online, found.attached_run, found.project) == (True, "", "grpo")
+
+
+@pytest.mark.parametrize("variables", [{}, {"WANDB_API_KEY": KEY, "WANDB_MODE": "offline"}])
+def test_offline_there_is_no_run_of_the_program_to_join(
+    tmp_path: Path, variables: Mapping[str, str]
+) -> None:
+    found = find_account(OWN, {"HOME": str(tmp_path), **variables}, RUN, "team/grpo/ab12")
+    assert (found.online, found.attached_run) == (False, "")
+
+
+def test_a_path_that_a_program_reports_must_be_one(tmp_path: Path) -> None:
+    environ = {"HOME": str(tmp_path), "WANDB_API_KEY": KEY}
+    with pytest.raises(ConfigError, match=r"wandb.init: must be .*RUN_ID"):
+        find_account(OWN, environ, RUN, "a/b/c/d")
 
 
 def test_an_unknown_name_in_the_run_to_join_is_refused_at_start(tmp_path: Path) -> None:

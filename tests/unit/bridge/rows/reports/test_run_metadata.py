@@ -68,6 +68,17 @@ def test_the_run_stays_in_the_project_that_was_named_first(order: tuple[int, ...
         assert found.name == "new"
 
 
+def test_the_first_run_of_the_programs_own_that_can_be_joined_stays_the_one() -> None:
+    said = about()
+    assert said.describe().own_run is None
+    found = []
+    for time_ns, path in ((5, ""), (4, "team/grpo/a"), (1, "team/grpo/b"), (9, "")):
+        said.add([Announcement(time_ns, own_run=path), Announcement(7)])
+        said = RunMetadata.from_wire(stored(said.to_wire()))
+        found.append(said.describe().own_run)
+    assert found == ["", *["team/grpo/a"] * 3]
+
+
 @pytest.mark.parametrize("order", list(itertools.permutations(range(4))))
 def test_defaults_hold_where_no_process_gives_the_key(order: tuple[int, ...]) -> None:
     announcements = [

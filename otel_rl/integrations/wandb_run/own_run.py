@@ -1,0 +1,190 @@
+"""Lets the bridge write to the W&B run that the program makes itself. ``otel-rl run --attach``.
+
+    otel_rl.integrations.wandb_run.own_run.share()
+
+The real ``wandb.init`` then begins every online run in W&B's shared mode, where several processes
+write to one run, and reports its path, by which a bridge with ``--attach`` joins it. Runs that are
+offline, disabled or resumed stay as they are.
+
+The first run of a process belongs to its trial. Each later one is a trial of its own, as its rows
+belong into another run.
+"""
+
+import logging
+import os
+from collections.abc import Callable, Mapping
+from functools import wraps
+from inspect import signature
+from types import ModuleType
+from typing import Any, Final, get_args
+
+from otel_rl.integrations.adapter import guard, logging_errors
+from otel_rl.worker import session
+from otel_rl.worker.identity.sweep_trial import SWEEP, sweep_environment
+
+__all__ = ["hint", "share"]
+
+_log = logging.getLogger("otel_rl")
+
+_MARK: Final = "__otel_rl_own_run__"
+_SHARED: Final = "shared"
+_ONLINE: Final = ("online", "run", _SHARED)  # "run" is W&B's former name
+_VARIABLES: Final = (SWEEP, "OTEL_RESOURCE_ATTRIBUTES", "OTEL_RL_TRIAL")
+
+_BESIDE: Final = "otel_rl writes a run of its own beside it."
+
+STEP: Final = "otel_rl/step"
+"""Axis of what is logged with ``step=``, which shared mode ignores; the bridge's rows have it."""
+
+
+def share() -> None:
+    """Share the runs of ``wandb.init`` from now on. Does nothing a second time."""
+    import wandb  # only W&B's users have it
+
+    if wandb.__name__ == "wandb" and not hasattr(wandb.init, _MARK):  # else it is the drop-in
+        _replace(wandb, "init", _sharing(wandb, wandb.init))
+        kind: Any = wandb.Run
+        _replace(kind, "log", _with_step(kind.log))
+        _replace(kind, "define_metric", _noting_axis(kind.define_metric))
+
+
+def hint() -> None:
+    """Say of the first online run of ``wandb.init`` that it can be joined."""
+    import wandb  # see share
+
+    if wandb.__name__ == "wandb" and not hasattr(wandb.init, _MARK):
+        original = wandb.init
+
+        @wraps(original)
+        def init(*arguments: Any, **named: Any) -> Any:
+            run = original(*arguments, **named)
+            with guard:
+                if not (run.disabled or run.offline):
+                    guard.warn(
+                        "own_run",
+                        "This program makes a W&B run of its own, beside the one of otel_rl. "
+                        "`otel-rl run --attach` writes both into the program's.",
+                    )
+            return run
+
+        _replace(wandb, "init", init)
+
+
+def _sharing(wandb: ModuleType, original: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(original)
+    def init(*arguments: Any, **named: Any) -> Any:
+        changed: dict[str, str] = {}
+        with guard, logging_errors():
+            if _may_share(wandb, original, arguments, named):
+                changed["mode"] = _SHARED
+        run = original(*arguments, **{**named, **changed})
+        with guard:
+            if run.settings.mode == _SHARED:
+                _report(run)
+        return run
+
+    return init
+
+
+def _may_share(
+    wandb: ModuleType, original: Callable[..., Any], arguments: Any, named: Mapping[str, Any]
+) -> bool:
+    given = signature(original).bind_partial(*arguments, **named).arguments
+    mode = _setting(wandb, given, "mode")
+    if mode == "disabled":
+        return False
+    worker = session.start_from_environment()
+    if worker is None:
+        return False
+    if _SHARED not in _modes(wandb):
+        _log.warning("This version of W&B has no shared mode, so its runs cannot be joined.")
+        return False
+    if mode not in _ONLINE:
+        _log.warning("This W&B run is %s and cannot be joined: %s", mode, _BESIDE)
+        return False
+    resumes = _setting(wandb, given, "resume") not in (None, False, "never")
+    if mode != _SHARED and (resumes or given.get("resume_from") or given.get("fork_from")):
+        _log.warning("A resumed W&B run cannot be joined: %s", _BESIDE)
+        worker.report_own_run("")
+        return False
+    return True
+
+
+def _modes(wandb: ModuleType) -> tuple[str, ...]:
+    fields = getattr(wandb.Settings, "model_fields", {})
+    return get_args(fields["mode"].annotation) if "mode" in fields else ()
+
+
+def _setting(wandb: ModuleType, given: Mapping[str, Any], name: str) -> Any:
+    """Return a setting of a run: of the call, else of W&B's environment and files."""
+    settings = given.get("settings")
+    if given.get(name) is not None:
+        return given[name]
+    if isinstance(settings, Mapping) and settings.get(name) is not None:
+        return settings[name]
+    if settings is not None and name in getattr(settings, "model_fields_set", ()):
+        return getattr(settings, name)
+    return getattr(wandb.setup().settings, name)
+
+
+# By trial: the path of its run, and the variables of the trial to which others are added.
+_joined: Final[dict[str, tuple[str, dict[str, str | None]]]] = {}
+
+# Shared runs, by id: whether all their metrics have an axis.
+_has_axis: Final[dict[str, bool]] = {}
+
+if hasattr(os, "register_at_fork"):  # there is no fork on Windows
+    os.register_at_fork(after_in_child=_joined.clear)
+
+
+def _report(run: Any) -> None:
+    """Report the path of a run; of a later one of this process, in a trial of its own."""
+    worker = session.start_from_environment()
+    if worker is None:
+        return
+    _has_axis.setdefault(run.id, False)
+    path = f"{run.entity}/{run.project}/{run.id}"
+    known, before = _joined.get(worker.identity.trial, (path, {}))
+    if not before:
+        before = {name: os.environ.get(name) for name in _VARIABLES}
+        before["OTEL_RL_TRIAL"] = worker.identity.trial
+    if known != path:
+        given = {name: value for name, value in before.items() if value is not None}
+        variables = sweep_environment(given, run.id)
+        session.change_trial(variables["OTEL_RL_TRIAL"], worker.settings.config)
+        os.environ.update(variables)
+        worker = session.running() or worker
+    _joined[worker.identity.trial] = path, before
+    worker.report_own_run(path)
+
+
+def _with_step(log: Callable[..., None]) -> Callable[..., None]:
+    """Return ``log``, which puts the argument ``step`` into the row of a shared run."""
+
+    @wraps(log)
+    def logged(
+        run: Any, data: dict[str, Any], step: int | None = None, *arguments: Any, **named: Any
+    ) -> None:
+        with guard:
+            if step is not None and run.id in _has_axis:
+                if not _has_axis[run.id]:
+                    run.define_metric("*", step_metric=STEP)
+                data, step = {**data, STEP: step}, None
+        log(run, data, step, *arguments, **named)
+
+    return logged
+
+
+def _noting_axis(define_metric: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(define_metric)
+    def noted(run: Any, name: str, *arguments: Any, **named: Any) -> Any:
+        if name == "*":
+            _has_axis[run.id] = True
+        return define_metric(run, name, *arguments, **named)
+
+    return noted
+
+
+def _replace(owner: Any, name: str, by: Callable[..., Any]) -> None:
+    setattr(by, _MARK, True)
+    setattr(owner, name, by)
