@@ -45,12 +45,13 @@ class WrittenSteps:
 
     Attributes:
         left_through: The highest step that was left.
+        size_bytes: Of the steps that are in the log.
     """
 
     left_through: int | None = None
+    size_bytes: int = field(default=0, init=False)
     # Encoded, with the part of the log that each is in.
     _logged: dict[int, tuple[bytes, int]] = field(default_factory=dict)
-    _bytes: int = 0
     # Since the last part of the log; None for a logged step that is written no more.
     _changes: dict[int, OpenStep | None] = field(default_factory=dict)
     _fresh: int = 0
@@ -111,7 +112,7 @@ class WrittenSteps:
                 body, _ = self._logged[step]
                 self._logged[step] = body, number
             yield step, body
-        while self._bytes > _MOST_BYTES:
+        while self.size_bytes > _MOST_BYTES:
             self._leave_lowest()
 
     def restore(self, step: int, body: bytes | None, number: int, groups: int) -> None:
@@ -123,9 +124,9 @@ class WrittenSteps:
             self._keep(step, body, number)
         self._changes.clear()
 
-    def parts(self) -> Iterable[tuple[int, int]]:
-        """Yield the part of the log and the bytes of each step that is in one."""
-        return ((number, len(body)) for body, number in self._logged.values())
+    def parts(self) -> Iterable[int]:
+        """Yield the part of the log that each step is in."""
+        return (number for _, number in self._logged.values())
 
     def _steps(self) -> list[int]:
         fresh = [step for step, written in self._changes.items() if written is not None]
@@ -139,14 +140,14 @@ class WrittenSteps:
     def _keep(self, step: int, body: bytes, number: int) -> None:
         before, _ = self._logged.get(step, (b"", 0))
         self._logged[step] = body, number
-        self._bytes += len(body) - len(before)
+        self.size_bytes += len(body) - len(before)
 
     def _drop(self, step: int) -> None:
         if self._changes.pop(step, None) is not None:
             self._fresh -= 1
         if step in self._logged:
             body, _ = self._logged.pop(step)
-            self._bytes -= len(body)
+            self.size_bytes -= len(body)
             self._changes[step] = None
 
 
@@ -166,7 +167,7 @@ class StepLogs:
     def take(self, roles: Mapping[str, WrittenSteps]) -> StepLog | None:
         """Return the part of the changes since the last call; None without any."""
         number = self._next
-        needed = sum(size for role in roles.values() for _, size in role.parts())
+        needed = sum(role.size_bytes for role in roles.values())
         whole = sum(self._sizes.values()) > 2 * needed + _MOST_WASTE_BYTES
         steps = [
             (name, step, body)
@@ -177,7 +178,7 @@ class StepLogs:
             return None
         self._next += 1
         self._sizes[number] = sum(len(body) for _, _, body in steps if body)
-        first = min((part for role in roles.values() for part, _ in role.parts()), default=number)
+        first = min((part for role in roles.values() for part in role.parts()), default=number)
         for part in [part for part in self._sizes if part < first]:
             del self._sizes[part]
             self.forgotten = max(self.forgotten, part)

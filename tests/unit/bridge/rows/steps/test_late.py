@@ -26,6 +26,7 @@ def behind(**settings: float) -> Bench:
     bench = Bench(lease_s=1_000, **settings)
     bench.export(RANK0, steps(RANK0, {1: 1.0}), at_s=0)
     bench.export(RANK1, steps(RANK1, {1: 1.0}), at_s=0)
+    bench.rows(at_s=0)
     return bench
 
 

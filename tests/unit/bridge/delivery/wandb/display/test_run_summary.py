@@ -138,3 +138,20 @@ def test_a_disk_without_room_stops_no_row(tmp_path: Path) -> None:
     summary.learn(KEYS)
     summary.take(reward(0.1))
     assert summary.changed() == {REWARD.key: {"max": 0.1, "last": 0.1}}
+
+
+def test_a_step_that_is_written_again_counts_once_and_does_not_stand_for_the_newest(
+    tmp_path: Path,
+) -> None:
+    first, newest, again = (
+        {LOSS.key: loss, REWARD.key: loss, TOKENS.key: 100 * loss} for loss in (4.0, 1.0, 6.0)
+    )
+    given = [
+        Row(0, 1, 1 * S, first),
+        Row(1, 2, 2 * S, newest),
+        Row(2, 1, 3 * S, again, replaces=True),
+    ]
+    found = shown(tmp_path, given)
+    assert found[LOSS.key] == 1.0
+    assert found[REWARD.key] == {"max": 6.0, "last": 1.0}
+    assert found[TOKENS.key] == {"mean": 350.0, "last": 100.0}
