@@ -170,7 +170,7 @@ def installed(library: Library, clock: Clock) -> Iterator[None]:
         patch.setattr(run_on_server, "ask", lambda _, run_id, **__: library.ask(run_id))
         patch.setattr(run_on_server, "ask_for_summary", lambda *_, **__: {})
         patch.setattr(tracker, "writer_file", lambda run, name: Path(files, f"{run.run_id}.{name}"))
-        patch.setattr(tracker, "find_account", lambda *_: account)
+        patch.setattr(tracker, "find_account", lambda *_, **__: account)
         for module in (run_on_server, wandb_upload):
             patch.setattr(module, "time", SimpleNamespace(monotonic=clock, sleep=clock.sleep))
         yield
