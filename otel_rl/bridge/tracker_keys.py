@@ -22,6 +22,8 @@ All rules, in order:
   and backslashes, which have a meaning in W&B, become ``_x<code point in hex>_``. So do the dots of
   a segment of dots, and an underscore that would look like the beginning of an escape. A key that
   would not begin with a letter gets the prefix ``x_``. A tracker that refuses more maps it itself.
+  The key of a table is the name of a file in several trackers, so that only ASCII letters, digits,
+  ``_``, ``-`` and ``.`` stay.
 
 A statistic is one more suffix (``/max``, ``/p99``, ``/rate``). The series of a single worker is
 under ``workers/<role>/<index>/...``, with the rest of the key as above.
@@ -81,6 +83,7 @@ OVERFLOW = ("otel.metric.overflow", "true")
 # that would be read as the beginning of an escape, as it stands or before an escaped character.
 _UNSAFE = re.compile(r"\0|\A | \Z|_(?=xh?[0-9a-f]+(?:_|\0| \Z))")
 _FORBIDDEN = frozenset("/*\\")
+_NO_FILE_NAME = re.compile(r"[^A-Za-z0-9_.-]")
 _ESCAPED = re.compile(r"_x([0-9a-f]+)_")
 _VARIANT = re.compile(r"_xh[0-9a-f]+_")
 _ONLY_DOTS = re.compile(r"\.+")
@@ -124,7 +127,7 @@ def tracker_key(role: str, name: str, attributes: Iterable[tuple[str, str]] = ()
     attributes = tuple(attributes)
     is_table = any(key == names.RL_SAMPLE_TABLE for key, _ in attributes)
     limit = MAX_TABLE_KEY_BYTES if is_table else MAX_KEY_BYTES
-    return _key(metric_path(role, name, attributes), limit)
+    return _key(metric_path(role, name, attributes), limit, is_file=is_table)
 
 
 def metric_path(
@@ -217,8 +220,8 @@ def _without_role(path: list[str], role: str) -> list[str]:
     return path[1:] if len(path) > 1 and path[0] in own else path
 
 
-def _key(path: Sequence[str], limit: int) -> str:
-    key = "/".join(map(_escaped, path))
+def _key(path: Sequence[str], limit: int, *, is_file: bool) -> str:
+    key = "/".join(_escaped(segment, is_file=is_file) for segment in path)
     return _cut(key if _begins_well(key) else f"x_{key}", limit)
 
 
@@ -226,12 +229,12 @@ def _begins_well(key: str) -> bool:
     return key[:1].isalpha() and not key.startswith("x_")
 
 
-def _escaped(segment: str) -> str:
+def _escaped(segment: str, *, is_file: bool = False) -> str:
     if _ONLY_DOTS.fullmatch(segment):
         return "_x2e_" * len(segment)
     marked = "".join(
         character if character.isprintable() and character not in _FORBIDDEN else "\0"
-        for character in segment
+        for character in (_NO_FILE_NAME.sub("\0", segment) if is_file else segment)
     )
     return _UNSAFE.sub(lambda found: f"_x{ord(segment[found.start()]):x}_", marked)
 

@@ -85,7 +85,7 @@ class Runner:
             experiment: Its name; ``jsonl_rows(directory, experiment)`` reads the run.
         """
         command: list[str | Path] = [
-            self.python, "-m", "otel_rl", "run", "--experiment", experiment,
+            self.python, "-m", "otel_rl", "run", "--experiment", experiment, "--trial", "default",
             "--tracker", "jsonl", *options, "--", self.python, self.script(code),
         ]  # fmt: skip
         return self.start(*command, env=env)
