@@ -162,7 +162,7 @@ def losses(directory: Path, trial: str) -> dict[int, float]:
         row.step: value
         for row in rows
         for key, value in row.values.items()
-        if key.endswith("/train/loss")
+        if key.endswith(("/train/loss", "trainer/loss"))
     }
 
 

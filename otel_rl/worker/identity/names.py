@@ -68,7 +68,9 @@ _OF_LIBRARY: Final = re.compile(r"(Fork|Spawn|ForkServer)?(Process|PoolWorker)-\
 
 _ANY_NAME: Final = re.compile(r"(.*?)(?:[-_. :]+(\d{1,9}))?")
 _WORD_BEGINS: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
-_SAYS_NOTHING: Final = frozenset({"", "actor", "process", "ray_train", "train", "worker_dict"})
+_SAYS_NOTHING: Final = frozenset(
+    {"", "actor", "process", "ray_train", "resource_trainable", "train", "worker_dict"}
+)
 """Roles that would be made of the names of any library's processes and classes."""
 
 
