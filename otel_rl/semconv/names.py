@@ -109,6 +109,9 @@ OTEL_RL_BRIDGE_POINTS_ACCEPTED: Final = "otel_rl.bridge.points.accepted"
 OTEL_RL_BRIDGE_POINTS_REFUSED: Final = "otel_rl.bridge.points.refused"
 """Metric (counter, {point}). Data points refused by partial success."""
 
+OTEL_RL_BRIDGE_RELOADS: Final = "otel_rl.bridge.reloads"
+"""Metric (counter, {reading}). Readings of tokens and certificates on SIGHUP, by outcome."""
+
 OTEL_RL_BRIDGE_REQUESTS: Final = "otel_rl.bridge.requests"
 """Metric (counter, {request}). Export requests answered, by outcome."""
 
@@ -1173,6 +1176,9 @@ METRICS: Final[Mapping[str, MetricSpec]] = by_name(
         derived=True),
     MetricSpec(OTEL_RL_BRIDGE_POINTS_REFUSED, Instrument.COUNTER, "{point}",
         "Data points refused by partial success.", reduction=Reduction.SUM,
+        attributes=(RL_REASON,), group="otel_rl", derived=True),
+    MetricSpec(OTEL_RL_BRIDGE_RELOADS, Instrument.COUNTER, "{reading}",
+        "Readings of tokens and certificates on SIGHUP, by outcome.", reduction=Reduction.SUM,
         attributes=(RL_REASON,), group="otel_rl", derived=True),
     MetricSpec(OTEL_RL_BRIDGE_REQUESTS, Instrument.COUNTER, "{request}",
         "Export requests answered, by outcome.", reduction=Reduction.SUM, attributes=(RL_REASON,),
