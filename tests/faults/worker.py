@@ -4,6 +4,7 @@ Logs measurements with the values FIRST, FIRST + 1, ... until a line comes on it
 then ends in order and says the value that it did not log any more.
 """
 
+import os
 import sys
 import threading
 
@@ -27,7 +28,7 @@ def main(experiment: str, role: str, index: int, first: int) -> None:
     threading.Thread(target=listen, daemon=True).start()
     otel_rl.init(
         experiment=experiment,
-        trial="default",
+        trial=os.environ.get("OTEL_RL_TRIAL", "default"),
         role=role,
         index=index,
         export_interval_s=_EXPORT_INTERVAL_S,

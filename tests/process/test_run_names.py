@@ -368,7 +368,7 @@ def test_a_job_under_the_names_of_one_that_has_ended_is_told_by_the_bridge_and_i
         bridge.terminate()
         _, log = bridge.communicate(timeout=TIMEOUT_S)
     (told,) = continued(tmp_path)
-    assert "had ended and is continued by another job" in told
+    assert "had ended and goes on" in told
     assert log.count(told) == 1
 
 

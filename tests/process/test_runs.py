@@ -176,6 +176,24 @@ PLAIN = """
 """
 
 
+def test_the_id_that_a_run_tells_resumes_it(tmp_path: Path) -> None:
+    program = """
+        import otel_rl.integrations.wandb as wandb
+
+        run = wandb.init(project="p")
+        run.log({"loss": 1.0}, step=0)
+        wandb.finish()
+        wandb.init(project="p", id=run.id, resume="allow")
+        wandb.log({"loss": 2.0}, step=1)
+        wandb.finish()
+    """
+    with service(tmp_path) as bridge:
+        bridge.run(program)
+    ((experiment, trial),) = bridge.runs
+    assert experiment == "p"
+    assert bridge.values("p", trial, "trainer/loss") == [(0, 1.0), (1, 2.0)]
+
+
 def test_a_program_that_names_no_trial_makes_a_run_each_time(tmp_path: Path) -> None:
     with service(tmp_path) as found:
         for _ in range(3):

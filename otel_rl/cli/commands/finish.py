@@ -11,7 +11,7 @@ from typing import Final
 from otel_rl.bridge.bridge import Bridge
 from otel_rl.bridge.config import BridgeSettings
 from otel_rl.bridge.journal.reader import journals_below, overview
-from otel_rl.cli.ending.end import Progress, finish, leave, left_behind
+from otel_rl.cli.ending.end import Progress, finish, leave, left_behind, said_by_the_report
 from otel_rl.cli.ending.files import KeptSettings, amend_status
 from otel_rl.cli.options import add_journal_options, settings_of
 from otel_rl.cli.signal_handlers import EndRequests, handled
@@ -145,14 +145,14 @@ class _Rest:
         """Write it, for as long as there is progress. Returns whether nothing is left."""
         patience_s = min(_PATIENCE_S, self.bridge.settings.stop_timeout_s)
         progress = Progress(self.bridge, patience_s)
-        while self._has_rows():
-            number = self.requests.wait(min(_LOOK_S, max(0.0, progress.until_next_s())))
-            progress.look()
-            if number or progress.standstill_s() > patience_s:
-                amend_status(
-                    self.bridge.settings.data, left_behind(self.bridge, progress, number or None)
-                )
-                leave(self.requests.exit_status(number) if number else 1)
+        with said_by_the_report():
+            while self._has_rows():
+                number = self.requests.wait(min(_LOOK_S, max(0.0, progress.until_next_s())))
+                progress.look()
+                if number or progress.standstill_s() > patience_s:
+                    ending = left_behind(self.bridge, progress, number or None)
+                    amend_status(self.bridge.settings.data, ending)
+                    leave(self.requests.exit_status(number) if number else 1)
         ending = finish(
             self.bridge,
             exit_code=self.exit_status or 0,

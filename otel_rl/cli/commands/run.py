@@ -13,7 +13,7 @@ from types import FrameType
 
 from otel_rl.bridge.bridge import Bridge
 from otel_rl.bridge.counters import Counter, Outcome
-from otel_rl.bridge.delivery.wandb.account import OWN_RUN
+from otel_rl.bridge.delivery.wandb.account import OWN_RUN, is_disabled
 from otel_rl.cli.adapter_environment import adapter_environment
 from otel_rl.cli.embedded_bridge import (
     W_AND_B_IS_OFF,
@@ -299,6 +299,8 @@ def _likely_cause(bridge: Bridge, status: int) -> str:
         return ""
     if bridge.counters.value(Counter.REQUESTS, reason=Outcome.HTTP2):
         return "CMD has spoken gRPC to the port for HTTP. Write: otel-rl run --grpc -- CMD"
+    if is_disabled("auto", os.environ):
+        return "WANDB_MODE disables W&B, and its drop-in records nothing then."
     if status:
         return (
             f"CMD failed with exit status {status} before it reported. See `otel-rl help "

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Final, SupportsIndex
 
 from otel_rl.errors import ConfigError
@@ -121,6 +122,8 @@ def init(
     if not about.disabled:
         worker = worker_of(names, environ, _session.process_name(), _session.finished)
         _session.join(worker, about)
+        if not (id or os.environ.get("WANDB_RUN_ID")):
+            about = replace(about, id=_session.trial() or about.id)  # a later init(id=) resumes it
         _warn_ignored({**others, "mode": None if is_known_mode else mode})
         if sync_tensorboard or getattr(others.get("settings"), "sync_tensorboard", False):
             _tensorboard.start()

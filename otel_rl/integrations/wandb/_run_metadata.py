@@ -19,7 +19,7 @@ class About:
     Attributes:
         project: As given.
         name: As given.
-        id: As given, or generated.
+        id: As given, else the trial.
         entity: As given.
         group: As given.
         job_type: As given.

@@ -33,6 +33,7 @@ __all__ = [
     "record_summary",
     "report_metadata",
     "set_failure",
+    "trial",
 ]
 
 guard: Final = GUARD
@@ -67,6 +68,12 @@ def join(worker: WorkerNames, about: About) -> None:
         **_words_of(about),
     )
     _started = running()
+
+
+def trial() -> str:
+    """Return the trial that this process reports to; empty where nothing is recorded."""
+    session = running()
+    return session.identity.trial if session is not None else ""
 
 
 def leave() -> None:

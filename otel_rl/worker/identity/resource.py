@@ -151,7 +151,9 @@ def identify(
     if named.experiment is None:
         raise ConfigError(
             "experiment: no experiment was named.",
-            hint='Pass init(experiment="my-run", ...) or set OTEL_RL_EXPERIMENT.',
+            hint="Start the program with `otel-rl run -- CMD`, which names it and writes the run. "
+            'Beside a bridge or collector of your own, pass init(experiment="my-run") or set '
+            "OTEL_RL_EXPERIMENT.",
         )
     found_experiment = named.experiment
     found_trial = named.trial or unnamed_trial(environ, found_experiment, launch(), finished)

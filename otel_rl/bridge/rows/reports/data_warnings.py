@@ -99,8 +99,8 @@ def of_units(changes: Iterable[UnitChange], time_ns: int) -> Iterable[DataWarnin
 def of_continued(time_ns: int, *, went_well: bool) -> DataWarning:
     """Make the warning about a run that goes on after its end."""
     words = (
-        f"The run had {'ended' if went_well else 'crashed'} and is continued by another job under "
-        "the same names. For a run of its own, give the job another trial."
+        f"The run had {'ended' if went_well else 'crashed'} and goes on: further processes report "
+        "under its names. If they are of another job, give that a trial of its own."
     )
     return DataWarning(time_ns, {CONTINUED: words})
 

@@ -31,7 +31,7 @@ def test_another_job_after_an_orderly_end_is_noted_once(bench: Bench) -> None:
     bench.start(*(generator(index, f"later-{index}", count=2) for index in range(2)))
     bench.run(3)
     (note,) = notes(bench)
-    assert "had ended and is continued by another job" in note
+    assert "had ended and goes on" in note
 
 
 def test_each_further_job_is_noted(bench: Bench) -> None:
@@ -79,7 +79,7 @@ def test_a_job_under_a_later_bridge_is_noted_however_the_first_one_ended(
     bench.aligner.state.is_one_launch = True
     another(bench)
     (note,) = notes(bench)
-    assert note.startswith(f"The run had {word} and is continued")
+    assert note.startswith(f"The run had {word} and goes on")
 
 
 def test_a_run_that_a_killed_bridge_left_has_not_ended(bench: Bench) -> None:
