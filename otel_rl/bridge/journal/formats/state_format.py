@@ -235,16 +235,19 @@ class OpenStep(_Array, frozen=True, gc=False):
 
 
 class WrittenStep(_Versioned, frozen=True, gc=False):
-    """One step that has a row, and waits for nothing."""
+    """One step that has a row, and waits for nothing. Its row is beside it."""
 
     step: OpenStep
 
 
 class StepPart(_Versioned, frozen=True, gc=False):
-    """Part of the log of written steps: role, step and ``WrittenStep``; None where it is left."""
+    """Part of the log of written steps: role, step, and ``WrittenStep`` with its row.
+
+    None where it is left.
+    """
 
     number: Count
-    steps: Sequence[tuple[str, Int64, bytes | None]]
+    steps: Sequence[tuple[str, Int64, tuple[bytes, StepRow | None] | None]]
 
 
 class Returned(_Array, frozen=True, gc=False):

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from otel_rl.bridge.journal.formats import state_format as wire
-from otel_rl.bridge.rows.steps.open_step import OpenStep
+from otel_rl.bridge.rows.steps.open_step import OpenStep, StepRow
 
 __all__ = ["StepLog", "StepLogs", "WrittenSteps"]
 
@@ -40,44 +40,60 @@ class StepLog(NamedTuple):
 
 
 @dataclass(slots=True)
+class _Written:
+    """A step, encoded.
+
+    Attributes:
+        body: Without its row.
+        row: That it has had. Whether the run has the row is known only after ``put``.
+        part: Of the log that the step is in; 0 for none.
+    """
+
+    body: bytes
+    row: StepRow | None
+    part: int = 0
+
+    def to_wire(self) -> tuple[bytes, wire.StepRow | None]:
+        return self.body, None if self.row is None else self.row.to_wire()
+
+
+@dataclass(slots=True)
 class WrittenSteps:
     """Written steps of one role, within bounds: beyond them the lowest step is left.
 
     Attributes:
         left_through: The highest step that was left.
-        size_bytes: Of the steps that are in the log.
+        size_bytes: Of the steps that are here.
     """
 
     left_through: int | None = None
     size_bytes: int = field(default=0, init=False)
-    # Encoded, with the part of the log that each is in.
-    _logged: dict[int, tuple[bytes, int]] = field(default_factory=dict)
-    # Since the last part of the log; None for a logged step that is written no more.
-    _changes: dict[int, OpenStep | None] = field(default_factory=dict)
-    _fresh: int = 0
+    _steps: dict[int, _Written] = field(default_factory=dict)
+    # Put or removed since the last part of the log.
+    _changed: set[int] = field(default_factory=set)
 
     def __len__(self) -> int:
-        return len(self._logged) + self._fresh
+        return len(self._steps)
 
     def put(self, step: int, written: OpenStep, most: int) -> None:
-        """Add a step that has a row now, of which there are at most so many."""
-        self._drop(step)
-        self._changes[step] = written
-        self._fresh += 1
-        while len(self) > min(most, _MOST_STEPS):
-            self._leave_lowest()
+        """Add a step that has a row now, of which there are at most so many. It is taken over."""
+        row, written.row = written.row, None
+        body = wire.encode(wire.WrittenStep(wire.VERSION, written.to_wire()))
+        self._keep(step, _Written(body, row))
+        while len(self) > min(most, _MOST_STEPS) or self.size_bytes > _MOST_BYTES:
+            lowest = min(self._steps)
+            self._drop(lowest)
+            self.leave_through(lowest)
 
     def take(self, step: int) -> OpenStep | None:
         """Remove and return a step; None if it is not here."""
-        fresh = self._changes.get(step)
-        if fresh is not None:
-            self._drop(step)
-            return fresh
-        if step not in self._logged:
+        found = self._steps.get(step)
+        if found is None:
             return None
-        body, _ = self._logged[step]
         self._drop(step)
-        return OpenStep.from_wire(wire.decode(body, wire.WrittenStep).step, _ANY_GROUP)
+        taken = OpenStep.from_wire(wire.decode(found.body, wire.WrittenStep).step, _ANY_GROUP)
+        taken.row = found.row
+        return taken
 
     def has_left(self, step: int) -> bool:
         """Return whether a step that is not here may have had a row."""
@@ -90,65 +106,52 @@ class WrittenSteps:
 
     def drop_from(self, first: int) -> None:
         """Remove the steps from this one on: they are of a previous pass."""
-        for step in [step for step in self._steps() if step >= first]:
+        for step in [step for step in self._steps if step >= first]:
             self._drop(step)
 
-    def take_changes(self, number: int, *, whole: bool) -> Iterator[tuple[int, bytes | None]]:
-        """Yield the steps for a part of the log, encoded; None for those that are here no more.
+    def take_changes(self, number: int, *, whole: bool) -> Iterator[tuple[int, _Written | None]]:
+        """Yield the steps for a part of the log; None for those that are here no more.
 
         Args:
             number: Of the part.
             whole: All that are here.
         """
-        changes, self._changes, self._fresh = self._changes, {}, 0
-        if whole:
-            changes = {**dict.fromkeys(self._logged), **changes}
-        for step, written in changes.items():
-            body = None
+        changed, self._changed = self._changed, set()
+        for step in sorted(changed | self._steps.keys() if whole else changed):
+            written = self._steps.get(step)
             if written is not None:
-                body = wire.encode(wire.WrittenStep(wire.VERSION, written.to_wire()))
-                self._keep(step, body, number)
-            elif whole and step in self._logged:
-                body, _ = self._logged[step]
-                self._logged[step] = body, number
-            yield step, body
-        while self.size_bytes > _MOST_BYTES:
-            self._leave_lowest()
+                written.part = number
+            yield step, written
 
-    def restore(self, step: int, body: bytes | None, number: int, groups: int) -> None:
-        """Restore a step of part ``number`` of the log, of a run with so many groups."""
-        if body is None:
+    def restore(
+        self, step: int, kept: tuple[bytes, wire.StepRow | None] | None, part: int, groups: int
+    ) -> None:
+        """Restore a step of a part of the log, of a run with so many groups."""
+        if kept is None:
             self._drop(step)
         else:
+            body, row = kept
             OpenStep.from_wire(wire.decode(body, wire.WrittenStep).step, groups)
-            self._keep(step, body, number)
-        self._changes.clear()
+            restored = None if row is None else StepRow.from_wire(row)
+            self._keep(step, _Written(body, restored, part))
+        self._changed.clear()
 
     def parts(self) -> Iterable[int]:
         """Yield the part of the log that each step is in."""
-        return (number for _, number in self._logged.values())
+        return (written.part for written in self._steps.values())
 
-    def _steps(self) -> list[int]:
-        fresh = [step for step, written in self._changes.items() if written is not None]
-        return [*self._logged, *fresh]
-
-    def _leave_lowest(self) -> None:
-        lowest = min(self._steps())
-        self._drop(lowest)
-        self.leave_through(lowest)
-
-    def _keep(self, step: int, body: bytes, number: int) -> None:
-        before, _ = self._logged.get(step, (b"", 0))
-        self._logged[step] = body, number
-        self.size_bytes += len(body) - len(before)
+    def _keep(self, step: int, written: _Written) -> None:
+        self._drop(step)
+        self._steps[step] = written
+        self.size_bytes += len(written.body)
+        self._changed.add(step)
 
     def _drop(self, step: int) -> None:
-        if self._changes.pop(step, None) is not None:
-            self._fresh -= 1
-        if step in self._logged:
-            body, _ = self._logged.pop(step)
-            self.size_bytes -= len(body)
-            self._changes[step] = None
+        """Remove a step, also from the log, which may have it from before the last ``take``."""
+        written = self._steps.pop(step, None)
+        if written is not None:
+            self.size_bytes -= len(written.body)
+            self._changed.add(step)
 
 
 class StepLogs:
@@ -170,14 +173,14 @@ class StepLogs:
         needed = sum(role.size_bytes for role in roles.values())
         whole = sum(self._sizes.values()) > 2 * needed + _MOST_WASTE_BYTES
         steps = [
-            (name, step, body)
+            (name, step, None if written is None else written.to_wire())
             for name, role in roles.items()
-            for step, body in role.take_changes(number, whole=whole)
+            for step, written in role.take_changes(number, whole=whole)
         ]
         if not steps:
             return None
         self._next += 1
-        self._sizes[number] = sum(len(body) for _, _, body in steps if body)
+        self._sizes[number] = _size(steps)
         first = min((part for role in roles.values() for part in role.parts()), default=number)
         for part in [part for part in self._sizes if part < first]:
             del self._sizes[part]
@@ -197,7 +200,11 @@ class StepLogs:
         """
         part = wire.decode(body, wire.StepPart)
         self._next = max(self._next, part.number + 1)
-        self._sizes[part.number] = sum(len(step) for _, _, step in part.steps if step)
+        self._sizes[part.number] = _size(part.steps)
         with wire.refusing():
             for name, step, written in part.steps:
                 roles[name].restore(step, written, part.number, groups)
+
+
+def _size(steps: Iterable[tuple[str, int, tuple[bytes, wire.StepRow | None] | None]]) -> int:
+    return sum(len(written[0]) for _, _, written in steps if written is not None)

@@ -68,6 +68,53 @@ def test_a_step_of_a_pass_that_is_over_does_not_come_back_with_a_restart() -> No
     assert [kept.steps.take(number) is not None for number in (1, 2, 3)] == [True, False, False]
 
 
+@pytest.mark.parametrize("restarts", [False, True])
+def test_a_step_that_is_written_again_just_before_its_pass_is_over_does_not_come_back(
+    restarts: bool,
+) -> None:
+    kept = Journal()
+    kept.write(n1=step(), n2=step())
+    again = kept.steps.take(2)
+    assert again is not None
+    kept.steps.put(2, again, 10_000)
+    kept.steps.drop_from(2)
+    kept.commit()
+    if restarts:
+        kept.restart()
+    assert kept.steps.take(2) is None
+    assert kept.steps.take(1) is not None
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_a_step_that_is_left_after_a_late_sample_is_left_for_good(restarts: bool) -> None:
+    kept = Journal()
+    kept.write(**{f"n{number}": step() for number in range(1_000)})
+    again = kept.steps.take(0)
+    assert again is not None
+    kept.steps.put(1_000, step(), 10_000)
+    kept.steps.put(0, again, 10_000)
+    kept.commit()
+    if restarts:
+        kept.restart()
+    assert kept.steps.has_left(0)
+    assert kept.steps.take(0) is None
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_what_becomes_of_a_row_after_it_was_put_is_kept(restarts: bool) -> None:
+    kept, made = Journal(), step()
+    row = made.row
+    assert row is not None
+    kept.steps.put(1, made, 10_000)
+    row.is_left_out = True
+    kept.commit()
+    if restarts:
+        kept.restart()
+    found = kept.steps.take(1)
+    assert found is not None
+    assert found.row == StepRow(1, None, is_left_out=True)
+
+
 def test_beyond_the_bound_the_lowest_steps_are_left() -> None:
     kept = Journal()
     for number in range(1_005):
@@ -78,10 +125,13 @@ def test_beyond_the_bound_the_lowest_steps_are_left() -> None:
     assert kept.steps.take(5) is not None
 
 
-def test_wide_steps_are_bounded_by_their_bytes() -> None:
+@pytest.mark.parametrize("commits", [False, True])
+def test_wide_steps_are_bounded_by_their_bytes(commits: bool) -> None:
     kept = Journal()
     for number in range(40):
-        kept.write(**{f"n{number}": step(0.123, values=60_000)})
+        kept.steps.put(number, step(0.123, values=60_000), 10_000)
+        if commits:
+            kept.commit()
     assert kept.steps.has_left(5)
     assert kept.steps.take(39) is not None
     assert sum(map(len, kept.parts.values())) < 20 << 20
