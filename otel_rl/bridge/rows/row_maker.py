@@ -103,8 +103,8 @@ class RowMaker:
             self.keys.note_texts(labels, STEP)
             yield self._row(step, closed.time_ns, values, version, labels=labels)
             return
-        if isinstance(closed, ClosedStep) and closed.role == self._open.axis.role:
-            version = version if closed.version is None else closed.version
+        if isinstance(closed, ClosedStep):
+            version = self._version_of(closed, version)
         replaces = isinstance(closed, ClosedStep) and closed.is_again
         self._open.history.closed(step, closed.time_ns, closed.values, attempt, replaces=replaces)
         if isinstance(closed, ClosedStep) and not self._keeps(step, closed):
@@ -113,6 +113,16 @@ class RowMaker:
         self.keys.note(closed.values, axis, self._open.series.keys.find)
         for values in parts(closed.values):
             yield self._row(step, closed.time_ns, values, version)
+
+    def _version_of(self, closed: ClosedStep, present: int | None) -> int | None:
+        """Return the policy version of a step, which is that of the row that it replaces."""
+        row = closed.row
+        version = row.version if row is not None and closed.is_again else present
+        if closed.version is not None and closed.role == self._open.axis.role:
+            version = closed.version
+        if row is not None:
+            row.version = version
+        return version
 
     def _rows_of_finding(self, finding: Finding) -> Iterator[Row]:
         version = self._open.axis.version_at(finding.time_ns)

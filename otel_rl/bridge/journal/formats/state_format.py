@@ -220,6 +220,8 @@ class StepRow(_Array, frozen=True, gc=False):
     time_ns: Int64
     late_ns: Int64
     is_left_out: bool
+    version: Int64 | None
+    is_marked: bool
 
 
 class OpenStep(_Array, frozen=True, gc=False):

@@ -33,6 +33,8 @@ class StepRow:
         time_ns: Of the row.
         late_ns: Arrival of the first sample since.
         is_left_out: Whether the bound on rows has left it out of the run.
+        version: Policy version of its step.
+        is_marked: Whether it says how many workers are in it.
     """
 
     expected: int
@@ -40,6 +42,8 @@ class StepRow:
     time_ns: int = 0
     late_ns: int = 0
     is_left_out: bool = False
+    version: int | None = None
+    is_marked: bool = False
 
     def to_wire(self) -> wire.StepRow:
         """Return it for the journal."""

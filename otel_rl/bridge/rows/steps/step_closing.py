@@ -120,7 +120,8 @@ class StepClosing:
         row.time_ns = opened.time_ns
         rows = _reduce(self.name, step, opened, self.table, 0, row.attempt)
         rows[-1] = replace(rows[-1], row=row, is_again=before is not None)
-        self._mark(rows, opened, row.expected)
+        if self._mark(rows, opened, row.expected, is_marked=row.is_marked):
+            row.is_marked = True
         role.size = max(role.size, len(opened.workers))
         opened.single.clear()
         role.written.put(step, opened, self.settings.max_open_steps)
@@ -310,7 +311,8 @@ class StepClosing:
         count = self._count
         if count and len({worker.label for worker in stepping}) >= count:
             return False
-        if self._missing_count():
+        since_ns = min(worker.first_ns for worker in self.workers)
+        if self._missing_count() and self.now_ns - since_ns < _MOST_WAITS_OF_COUNTED * wait_ns:
             return True
         newest_ns = max(max(worker.first_ns, worker.stepped_ns) for worker in here)
         begun_ns = min((one.stepped_ns or self.now_ns for one in stepping), default=self.now_ns)
@@ -334,17 +336,17 @@ class StepClosing:
     def _expected(self, standing: RoleStanding | None) -> Callable[[OpenStep], int]:
         """Return the number of workers expected in a row that was not closed before.
 
-        As many as were in one before, without those that have reported their end since. While the
-        role is young, as many as were announced.
+        As many as were in one before, or were announced if some have not come, without those that
+        have reported their end since.
         """
         role = self.role
         left = {worker.label for worker in self.workers if worker.standing is WorkerStanding.LEFT}
         announced = self._missing_count()
-        alive = role.size if standing is None else standing.expected
 
         def expected(opened: OpenStep) -> int:
-            there = alive + len(left & opened.workers) if left else alive
-            return max(min(role.size, there), announced)
+            size = max(role.size, announced)
+            there = size if standing is None else standing.expected
+            return min(size, there + len(left & opened.workers) if left else there)
 
         return expected
 
@@ -355,11 +357,7 @@ class StepClosing:
         return max(told, key=lambda one: one.first_ns).count or 0 if told else 0
 
     def _missing_count(self) -> int:
-        """Return the number of announced workers, if some may still be missing; else 0."""
-        wait_ns = int(self.settings.start_wait_s * _NS_PER_S)
-        begun_ns = min((worker.first_ns for worker in self.workers), default=0)
-        if self.now_ns - begun_ns >= _MOST_WAITS_OF_COUNTED * wait_ns:
-            return 0
+        """Return the number of announced workers, if some have not come; else 0."""
         count = self._count
         return count if len({worker.label for worker in self.workers}) < count else 0
 
@@ -375,18 +373,35 @@ class StepClosing:
         self._mark(rows, opened, self.role.size)
         return rows
 
-    def _mark(self, rows: Sequence[ClosedStep], opened: OpenStep, expected: int) -> None:
-        """Put the number of workers into rows that lack some."""
-        if len(opened.workers) < expected and rows[-1].values:
-            for name, value in (
-                (names.RL_SERVICE_STEP_REPORTED, len(opened.workers)),
-                (names.RL_SERVICE_STEP_EXPECTED, expected),
-            ):
-                identity = GroupIdentity(self.name, name, (), Reduction.LAST)
-                if self.table.keys.has_room_for(identity, self.settings):
-                    group = self.table.keys.group(identity)
-                    for row in rows:
-                        row.values[group.key] = float(value)
+    def _mark(
+        self,
+        rows: Sequence[ClosedStep],
+        opened: OpenStep,
+        expected: int,
+        *,
+        is_marked: bool = False,
+    ) -> bool:
+        """Put the number of workers into rows that lack some, and into those that replace such.
+
+        The newest value of a key counts, so a row that lacks none any more says so.
+
+        Returns:
+            Whether they lack some.
+        """
+        reported = len(opened.workers)
+        is_partial = reported < expected and bool(rows[-1].values)
+        if not is_partial and not is_marked:
+            return False
+        for name, value in (
+            (names.RL_SERVICE_STEP_REPORTED, reported),
+            (names.RL_SERVICE_STEP_EXPECTED, max(expected, reported)),
+        ):
+            identity = GroupIdentity(self.name, name, (), Reduction.LAST)
+            if self.table.keys.has_room_for(identity, self.settings):
+                group = self.table.keys.group(identity)
+                for row in rows:
+                    row.values[group.key] = float(value)
+        return is_partial
 
 
 def _complete_below(waiting_for: Sequence[WorkerState] | None) -> float | None:

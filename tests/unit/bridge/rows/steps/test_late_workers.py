@@ -180,3 +180,54 @@ def test_the_command_of_otel_rl_run_is_waited_for_by_nobody() -> None:
     job.aligner.add(Decoded([point], [export]), received_ns=T0 + S)
     job.look(1)
     assert job.losses() == [(1, 1.0)]
+
+
+def test_a_row_that_is_written_again_keeps_the_policy_version_of_its_step() -> None:
+    job, (first, second) = Job({"start_wait_s": 0.0, "lease_s": 600.0}), ranks(2)
+    for n in range(12):
+        at_ns = T0 + n * S
+        version = Measurements(Series(first, "rl.policy.version"), [at_ns], [100.0 + n], [None])
+        job.aligner.add(Decoded([version], [Export(first, at_ns)]), received_ns=at_ns)
+        job.export(first, [(n + 0.1, n)], n + 0.5, names=["loss"])
+        if n < 4:
+            job.export(second, [(n + 0.1, n)], n + 0.6, names=["loss"])
+    job.look(60)
+    job.restarts = True
+    job.export(second, [(n + 8.1, n) for n in range(4, 12)], 61, names=["loss"])
+    job.look(100)
+    again = [row for row in job.rows if row.replaces]
+    assert {row.step: row.policy_version for row in again} == {n: 100 + n for n in range(4, 12)}
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_a_row_that_is_whole_after_all_says_that_it_is(restarts: bool) -> None:
+    job, (first, second) = Job({"start_wait_s": 0.0, "lease_s": 600.0}, restarts=restarts), ranks(2)
+    for n in range(6):
+        job.export(first, [(n, n)], n + 0.5, names=["loss"])
+        if n < 3:
+            job.export(second, [(n, n)], n + 0.6, names=["loss"])
+    job.look(30)
+    assert job.marks() == [(n, 1.0, 2.0) for n in (3, 4, 5)]
+    job.export(second, [(n, n) for n in range(3, 6)], 31, names=["loss"])
+    job.look(60)
+    assert job.marks()[3:] == [(n, 2.0, 2.0) for n in (3, 4, 5)]
+
+
+def test_an_announced_worker_that_never_comes_is_marked_as_missing() -> None:
+    job, lives = Job(), staggered([0, 0.1, 0.2], known=True, until=100)
+    for life in lives:
+        life.worker = ranks(4)[int(life.value) - 1]
+        life.every_s, life.goes_on = 1.0, True
+    lived(job, lives, for_s=120)
+    assert job.newest() == means(lives)
+    assert job.marks() == [(n, 3.0, 4.0) for n in range(100)]
+
+
+def test_of_announced_workers_one_that_said_goodbye_is_not_missing() -> None:
+    job, lives = Job({"forget_s": 60.0}), staggered([0.1 * n for n in range(4)], known=True)
+    for life in lives:
+        life.every_s, life.until, life.goes_on = 1.0, 300, True
+    lives[3].until, lives[3].goes_on = 20, False
+    lived(job, lives, for_s=330)
+    assert job.newest() == means(lives)
+    assert job.marks() == []
