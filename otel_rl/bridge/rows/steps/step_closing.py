@@ -336,12 +336,12 @@ class StepClosing:
     def _expected(self, standing: RoleStanding | None) -> Callable[[OpenStep], int]:
         """Return the number of workers expected in a row that was not closed before.
 
-        As many as were in one before, or were announced if some have not come, without those that
-        have reported their end since.
+        As many as were in one before, without those that have reported their end since. If all
+        workers make steps, those that were announced and have not come are expected, too.
         """
         role = self.role
         left = {worker.label for worker in self.workers if worker.standing is WorkerStanding.LEFT}
-        announced = self._missing_count()
+        announced = self._missing_count() if all(one.streams for one in self.workers) else 0
 
         def expected(opened: OpenStep) -> int:
             size = max(role.size, announced)
