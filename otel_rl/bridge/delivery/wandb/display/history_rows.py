@@ -13,14 +13,14 @@ from otel_rl.bridge.delivery.wandb.display.wandb_keys import (
 )
 from otel_rl.records import CONSOLE, Row
 
-__all__ = ["LEFT_OUT", "payload"]
+__all__ = ["LEFT_OUT", "POLICY_VERSION", "payload"]
 
 LEFT_OUT = "otel_rl/bridge/values/left_out"
 """Key of the number of values of a row that exceed W&B's limit."""
 
 _log = logging.getLogger(__name__)
 
-_POLICY_VERSION = "policy_version"
+POLICY_VERSION = "policy_version"
 
 # wandb-core's own limit for a line, less what the SDK and we add to a row.
 _MAX_LINE_BYTES = (10 << 20) - (100 << 10) - 1024
@@ -50,7 +50,7 @@ def _numbers(row: Row) -> dict[str, float]:
     payload[STEP] = payload[attempt_axis(row.attempt)] = row.step
     payload[ATTEMPT] = row.attempt
     if row.policy_version is not None:
-        payload[_POLICY_VERSION] = row.policy_version
+        payload[POLICY_VERSION] = row.policy_version
     payload["_timestamp"] = row.time_ns / 1e9
     return payload
 

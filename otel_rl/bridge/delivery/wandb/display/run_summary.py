@@ -10,22 +10,33 @@ metric, which is computed here and set explicitly, after each batch of rows.
     peak              the largest, alone
 
 A row that replaces another one of its step counts in its place. If it is of an older step, the last
-values remain those of the newest one.
+values remain those of the newest one, as do step, attempt and policy version.
 
 The state is in a file beside the journal, and is written before the rows that it includes: rows
 that are given again after a crash are not counted twice. Without the file, on another machine, the
 summary continues from that of the server, and a mean begins anew.
+
+Single values are not in the file. So if a row that was written before a restart is replaced after
+it, the mean keeps the earlier value, a largest or smallest one that was withdrawn remains, and
+workers' own values are those of the old step until their next row.
 """
 
 import contextlib
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Final
 
-from otel_rl.bridge.delivery.wandb.display.wandb_keys import HOURS, wandb_key
+from otel_rl.bridge.delivery.wandb.display.history_rows import POLICY_VERSION
+from otel_rl.bridge.delivery.wandb.display.wandb_keys import (
+    ATTEMPT,
+    HOURS,
+    STEP,
+    attempt_axis,
+    wandb_key,
+)
 from otel_rl.records import KeySpec, Row
 from otel_rl.semconv import names
 from otel_rl.semconv.spec import Summary
@@ -34,9 +45,12 @@ __all__ = ["RunSummary"]
 
 _NS_PER_HOUR: Final = 3_600_000_000_000
 
-_MAX_REPLACED: Final = 1_000  # steps of a mean whose values may be replaced; late ones are few
+_MAX_REPLACED: Final = 1_000  # steps of a key whose values may be replaced; late ones are few
 
 _MAX_PENDING: Final = 64  # changes of a value since the last step; the oldest is then as settled
+
+_Place = tuple[int, int]
+"""Attempt and step."""
 
 _EXTREMES: Final = {Summary.MAX: max, Summary.MIN: min, Summary.PEAK: max}
 
@@ -50,6 +64,7 @@ class _Value:
         last: The last value.
         best: Largest, smallest or sum.
         count: Number of values in ``best``.
+        firm: Largest or smallest of the values that may not be replaced any more.
         settled: Up to the end of the last step.
         pending: (time, value) of the changes after that, in order.
     """
@@ -58,6 +73,7 @@ class _Value:
     last: float | None = None
     best: float | None = None
     count: int = 0
+    firm: float | None = None
     settled: float | None = None
     pending: list[tuple[int, float]] = field(default_factory=list)
 
@@ -73,18 +89,29 @@ class _Value:
         if not math.isfinite(value):
             return
         self.count += 1
-        if self.best is None:
-            self.best = value
-        elif self.kind == Summary.MEAN:
-            self.best += value
+        if self.kind == Summary.MEAN:
+            self.best = value if self.best is None else self.best + value
         else:
-            self.best = _EXTREMES[Summary(self.kind)](self.best, value)
+            self.best = self._extreme(self.best, value)
 
-    def withdraw(self, value: float) -> None:
-        """Undo ``take`` of a value of a mean."""
-        if math.isfinite(value) and self.best is not None:
-            self.best -= value
-            self.count -= 1
+    def withdraw(self, value: float, others: Iterable[float]) -> None:
+        """Undo ``take`` of a value, beside others that may be replaced, too."""
+        if not math.isfinite(value) or self.best is None:
+            return
+        self.count -= 1
+        if self.kind == Summary.MEAN:
+            self.best = self.best - value if self.count else None
+        elif value == self.best:
+            self.best = self._extreme(self.firm, *filter(math.isfinite, others))
+
+    def keep(self, value: float) -> None:
+        """Record that a value will not be withdrawn."""
+        if self.kind != Summary.MEAN and math.isfinite(value):
+            self.firm = self._extreme(self.firm, value)
+
+    def _extreme(self, first: float | None, *others: float) -> float | None:
+        values = others if first is None else (first, *others)
+        return _EXTREMES[Summary(self.kind)](values, default=None)
 
     def settle(self, time_ns: int) -> bool:
         """Settle the values of a time. Returns whether there were any."""
@@ -114,6 +141,8 @@ class _Value:
         elif self.kind != Summary.MEAN and isinstance(shown, Mapping):
             self.best, self.last = _number(shown.get(self.kind)), _number(shown.get("last"))
             self.count = int(self.best is not None)
+        if self.kind != Summary.MEAN:
+            self.firm = self.best
 
 
 class RunSummary:
@@ -137,15 +166,24 @@ class RunSummary:
         self._journal = journal
         self._at_server: Mapping[str, object] = {}
         self._values: dict[str, _Value] = {}
-        self._step_keys: set[str] = set()
-        # By key: (attempt, step) and value of the newest step; of means, those of the last steps.
-        self._newest: dict[str, tuple[tuple[int, int], float]] = {}
-        self._recent: dict[str, dict[tuple[int, int], float]] = {}
+        self._step_keys: set[str] = set()  # of what workers measure
+        self._all_step_keys: set[str] = set()
+        self._worker_keys: set[str] = set()
+        # By key: (attempt, step) and value of the newest step; those of the last steps; and the
+        # last (attempt, step) whose value is not known any more.
+        self._newest: dict[str, tuple[_Place, float]] = {}
+        self._recent: dict[str, dict[_Place, float]] = {}
+        self._unknown: dict[str, _Place] = {}
+        # The newest (attempt, step) of a row, and by W&B's key its step, attempt and version.
+        self._place: _Place = (0, 0)
+        self._axes: dict[str, int] = {}
         self._outdated: set[str] = set()
+        self._outdated_axes: set[str] = set()
         self._began_ns: int | None = None
         self._row = row  # rows below are included
         if row and not self._read(row):
             self._at_server = server()
+            self._read_axes()
             hours = _number(self._at_server.get(HOURS))
             time_s = _number(self._at_server.get("_timestamp"))
             if hours is not None and time_s is not None:
@@ -162,8 +200,12 @@ class RunSummary:
         """Learn the meaning of keys."""
         for spec in specs:
             metric = names.METRICS.get(spec.name)
-            if spec.axis == "step" and spec.role and not (metric and metric.derived):
-                self._step_keys.add(spec.key)
+            if spec.axis == "step" and spec.role:
+                self._all_step_keys.add(spec.key)
+                if not (metric and metric.derived):
+                    self._step_keys.add(spec.key)
+                if spec.worker:
+                    self._worker_keys.add(spec.key)
             if metric is None:
                 continue
             kind = metric.summary_of(spec.statistic)
@@ -180,13 +222,14 @@ class RunSummary:
         """Include rows, before they are given to W&B."""
         for row in rows:
             self.hours(row.time_ns)
+            self._note_newest(row)
+            self._note_axes(row)
             if row.number < self._row:
                 self._changed.update(row.values.keys() & self._values.keys())
                 continue
             for key in row.values.keys() & self._values.keys():
                 self._take(key, row)
                 self._changed.add(key)
-            self._note_newest(row)
             if not self._step_keys.isdisjoint(row.values):
                 self._settle(row.time_ns)
             self._row = row.number + 1
@@ -196,21 +239,32 @@ class RunSummary:
         """Return the values that W&B shows instead of last values, once it has the rows."""
         shown = {wandb_key(key): self._values[key].shown() for key in sorted(self._changed)}
         shown |= {wandb_key(key): self._newest[key][1] for key in sorted(self._outdated)}
+        shown |= {key: self._axes.get(key) for key in sorted(self._outdated_axes)}
         self._changed.clear()
         self._outdated.clear()
+        self._outdated_axes.clear()
         return {key: value for key, value in shown.items() if value is not None}
 
     def _take(self, key: str, row: Row) -> None:
         of, value, place = self._values[key], row.values[key], (row.attempt, row.step)
         is_old = row.replaces and place < self._newest.get(key, (place, 0.0))[0]
         last = of.last
-        if of.kind == Summary.MEAN and key in self._step_keys:
+        if of.kind != Summary.LAST_STEP and key in self._all_step_keys:
             recent = self._recent.setdefault(key, {})
             if row.replaces and place in recent:
-                of.withdraw(recent.pop(place))
+                of.withdraw(recent.pop(place), recent.values())
+            elif (
+                row.replaces and of.kind == Summary.MEAN and place <= self._unknown.get(key, (0, 0))
+            ):
+                of.last = last if is_old else value
+                return
+            elif place in recent:
+                of.keep(recent[place])  # several rows of one step
             recent[place] = value
             if len(recent) > _MAX_REPLACED:
-                del recent[next(iter(recent))]
+                oldest = next(iter(recent))
+                of.keep(recent.pop(oldest))
+                self._unknown[key] = max(oldest, self._unknown.get(key, oldest))
         of.take(value, row.time_ns)
         if is_old:
             of.last = last
@@ -218,12 +272,32 @@ class RunSummary:
     def _note_newest(self, row: Row) -> None:
         """Note the values of steps, which a row of an older step does not outdate."""
         place = row.attempt, row.step
-        for key in row.values.keys() & self._step_keys:
+        for key in row.values.keys() & self._all_step_keys:
             if place >= self._newest.get(key, (place, 0.0))[0]:
                 self._newest[key] = place, row.values[key]
                 self._outdated.discard(key)
             elif row.replaces and key not in self._values:
                 self._outdated.add(key)
+
+    def _note_axes(self, row: Row) -> None:
+        """Note step, attempt and policy version, which a row of an older step does not outdate."""
+        place = row.attempt, row.step
+        of_row = {STEP: row.step, attempt_axis(row.attempt): row.step, ATTEMPT: row.attempt}
+        if row.policy_version is not None:
+            of_row[POLICY_VERSION] = row.policy_version
+        if row.replaces and place < self._place:
+            self._outdated_axes.update(of_row)
+        else:
+            self._place = max(self._place, place)
+            self._axes |= of_row
+            self._outdated_axes.difference_update(of_row)
+
+    def _read_axes(self) -> None:
+        """Read step, attempt and policy version from the server's summary."""
+        found = {key: _number(value) for key, value in self._at_server.items()
+                 if key in {ATTEMPT, POLICY_VERSION} or key.partition("/")[0] == STEP}  # fmt: skip
+        self._axes = {key: int(value) for key, value in found.items() if value is not None}
+        self._place = self._axes.get(ATTEMPT, 0), self._axes.get(STEP, 0)
 
     def _settle(self, time_ns: int) -> None:
         for key, value in self._values.items():
@@ -238,6 +312,13 @@ class RunSummary:
             if kept["journal"] != self._journal or kept["row"] < row:
                 return False
             self._values = {key: _Value(**value) for key, value in kept["values"].items()}
+            for value in self._values.values():
+                value.firm = value.best
+            newest = {key: ((attempt, step), value)
+                      for key, (attempt, step, value) in kept["newest"].items()}  # fmt: skip
+            attempt, step = kept["place"]
+            self._axes, self._place = {**kept["axes"]}, (attempt, step)
+            self._newest, self._unknown = newest, {key: place for key, (place, _) in newest.items()}
             self._row, self._began_ns = kept["row"], kept["began_ns"]
         except (OSError, ValueError, TypeError, KeyError, AttributeError):
             return False
@@ -252,6 +333,13 @@ class RunSummary:
             "row": self._row,
             "began_ns": self._began_ns,
             "values": {key: asdict(value) for key, value in self._values.items()},
+            "place": self._place,
+            "axes": self._axes,
+            "newest": {
+                key: (*place, value)
+                for key, (place, value) in self._newest.items()
+                if key not in self._worker_keys
+            },
         }
         new = self._file.with_name(f"{self._file.name}.new")
         try:

@@ -155,3 +155,58 @@ def test_a_step_that_is_written_again_counts_once_and_does_not_stand_for_the_new
     assert found[LOSS.key] == 1.0
     assert found[REWARD.key] == {"max": 6.0, "last": 1.0}
     assert found[TOKENS.key] == {"mean": 350.0, "last": 100.0}
+
+
+def of_step(number: int, step: int, value: float, *, again: bool = False) -> Row:
+    values = {LOSS.key: value, REWARD.key: value, TOKENS.key: 100 * value, PIPE.key: value}
+    return Row(number, step, number * S, values, policy_version=step, replaces=again)
+
+
+PIPE = KeySpec("trainer/pipeline/duration", names.RL_PIPELINE_DURATION, "trainer", axis="step")
+
+
+def test_the_best_value_is_withdrawn_with_the_row_that_it_stood_in(tmp_path: Path) -> None:
+    given = [of_step(0, 1, 10.0), of_step(1, 2, 1.0), of_step(2, 1, 5.0, again=True)]
+    assert shown(tmp_path, given)[REWARD.key] == {"max": 5.0, "last": 1.0}
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_a_run_that_ends_with_an_old_step_written_again_shows_its_newest_step(
+    tmp_path: Path, restarts: bool
+) -> None:
+    summary = opened(tmp_path, keys=[*KEYS, PIPE])
+    summary.take([of_step(0, 1, 4.0), of_step(1, 500, 1.0)])
+    summary.changed()
+    if restarts:
+        summary = opened(tmp_path, 2, keys=[*KEYS, PIPE])
+    summary.take([of_step(2, 1, 6.0, again=True)])
+    found = summary.changed()
+    assert {key: found[key] for key in ("step", "attempt", "policy_version")} == {
+        "step": 500,
+        "attempt": 1,
+        "policy_version": 500,
+    }
+    assert (found[LOSS.key], found[PIPE.key]) == (1.0, 1.0)
+    assert found[REWARD.key] == {"max": 6.0, "last": 1.0}
+    # Without single values in the file, a mean keeps the value from before a restart.
+    assert found[TOKENS.key] == {"mean": 250.0 if restarts else 350.0, "last": 100.0}
+
+
+def test_on_another_machine_an_old_step_written_again_is_not_the_newest(tmp_path: Path) -> None:
+    at_server = {"step": 500, "step/attempt_2": 500, "attempt": 2, "policy_version": 7}
+    summary = RunSummary(tmp_path / "summary", "j", 7, lambda: at_server)
+    summary.learn(KEYS)
+    summary.take([of_step(7, 1, 6.0, again=True)])
+    found = summary.changed()
+    assert (found["step"], found["attempt"], found["policy_version"]) == (500, 2, 7)
+
+
+def test_steps_after_an_old_one_that_was_written_again_are_the_newest(tmp_path: Path) -> None:
+    given = [
+        of_step(0, 1, 4.0),
+        of_step(1, 2, 1.0),
+        of_step(2, 1, 6.0, again=True),
+        of_step(3, 3, 2.0),
+    ]
+    found = shown(tmp_path, given, keys=[*KEYS, PIPE])
+    assert not {"step", "attempt", LOSS.key, PIPE.key} & found.keys()
