@@ -219,6 +219,7 @@ class Aligner:
             standings=self.state.liveness.roles(),
             room=room,
             leader=intake.axis.leader,
+            is_coarse=self.row_maker.is_coarse,
         )
         intake.sample_counts.count_late(sum(step.late for step in steps))
         intake.goodput.follow(intake.steps.attempts.begun, intake.axis.steps)

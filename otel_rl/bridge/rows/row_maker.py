@@ -47,6 +47,11 @@ class RowMaker:
         """Set the number of the next row."""
         self.next_number = number
 
+    @property
+    def is_coarse(self) -> bool:
+        """Return whether the bound on rows has left out any step."""
+        return self._thinning.is_coarse
+
     def take_thinned(self) -> int:
         """Return the number of values that the bound on rows has left out, since the last call."""
         thinned, self._thinned = self._thinned, 0

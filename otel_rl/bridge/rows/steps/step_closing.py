@@ -44,6 +44,9 @@ _SETTLE_NS = _NS_PER_S // 4
 _APART_NS = 1_000_000
 """A row is later than the one that it replaces by at least what trackers tell apart."""
 
+_COARSE_NS = 60 * _NS_PER_S
+"""Where rows are bounded by the minute, one of a step is written again once a minute at most."""
+
 _FIRST_STEP = -(1 << 63)
 
 # Work and transfer phases of an iteration, without waits.
@@ -84,6 +87,7 @@ class StepClosing:
     Attributes:
         leader: Label of the worker that leads the run's axis, if it is of this role.
         launched: Process id of the command that the bridge was started for, if there is one.
+        is_coarse: Whether the bound on rows has left out any step.
     """
 
     name: str
@@ -96,6 +100,7 @@ class StepClosing:
     attempts: Attempts
     leader: str | None
     launched: int | None = None
+    is_coarse: bool = False
 
     def surplus(self, standing: RoleStanding | None) -> list[ClosedStep]:
         """Remove and return the oldest steps above the bound."""
@@ -200,6 +205,8 @@ class StepClosing:
                 complete |= len(opened.workers) >= opened.row.expected
                 complete = complete and silent_ns >= _QUIET_NS
                 waited_ns = now_ns - opened.row.late_ns
+                if self.is_coarse:
+                    complete, waited_ns = False, waited_ns + wait_ns - max(wait_ns, _COARSE_NS)
             elif step == newest and not complete and waiting_for is not None:
                 # The newest, with all series of the previous step, from every worker.
                 before = due[-1][0] if due else self.role.closed_through

@@ -285,6 +285,7 @@ class OpenSteps:
         standings: Mapping[str, RoleStanding] = MappingProxyType({}),
         room: BatchLimit | None = None,
         leader: tuple[str, str] = ("", ""),
+        is_coarse: bool = False,
     ) -> list[ClosedStep]:
         """Remove and return the steps that are complete or have waited long enough, ascending.
 
@@ -296,6 +297,7 @@ class OpenSteps:
             standings: Expected workers of each role.
             room: For values of rows; steps without room stay open until the next call.
             leader: Role and label of the worker that leads the run's axis.
+            is_coarse: Whether the bound on rows has left out any step.
         """
         closed: list[ClosedStep] = []
         of_roles: dict[str, dict[Worker, WorkerState]] = {name: {} for name in self._roles}
@@ -318,6 +320,7 @@ class OpenSteps:
                     self.attempts,
                     leader[1] if name == leader[0] else None,
                     self.launched,
+                    is_coarse,
                 )
                 closed += one.closed(standings.get(name), everything=everything)
         return closed

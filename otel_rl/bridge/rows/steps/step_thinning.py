@@ -18,9 +18,14 @@ _FIRST_RESERVE: Final = 0.5
 
 
 class StepThinning:
-    """Decides which steps have rows."""
+    """Decides which steps have rows.
+
+    Attributes:
+        is_coarse: Whether any step was left out.
+    """
 
     def __init__(self) -> None:
+        self.is_coarse = False
         self._minute = -1
         # Rows of this minute: in the run, and as many as there would be of every step.
         self._kept = self._wanted = 0
@@ -56,6 +61,7 @@ class StepThinning:
             if not step % self._every:
                 return True
         self._wanted += 1
+        self.is_coarse = True
         return False
 
     def _begin(self, minute: int, most: int) -> None:
