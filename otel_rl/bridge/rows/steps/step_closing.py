@@ -312,15 +312,17 @@ class StepClosing:
         living = (one for one in self.workers if one.standing <= WorkerStanding.ALIVE)
         here = [worker for worker in living if worker.first_ns]
         is_lone = len(here) == 1 and here[0].place[1] == self.launched is not None
-        if self.role.closed_through is not None or not here or is_lone:
+        if self.role.closed_through is not None or is_lone:
             return False
         stepping = [worker for worker in here if worker.streams]
         count = self._count
         if count and len({worker.label for worker in stepping}) >= count:
             return False
-        since_ns = min(worker.first_ns for worker in self.workers)
+        since_ns = min((worker.first_ns for worker in self.workers), default=self.now_ns)
         if self._missing_count() and self.now_ns - since_ns < _MOST_WAITS_OF_COUNTED * wait_ns:
             return True
+        if not here:  # all have ended, so that nobody else comes
+            return False
         newest_ns = max(max(worker.first_ns, worker.stepped_ns) for worker in here)
         begun_ns = min((one.stepped_ns or self.now_ns for one in stepping), default=self.now_ns)
         most_ns = (_MOST_WAITS_OF_COUNTED if count else _MOST_WAITS) * wait_ns

@@ -104,6 +104,20 @@ def test_an_announced_rank_whose_import_takes_forty_seconds_is_waited_for() -> N
     assert job.repeated() == set()
 
 
+def test_an_announced_rank_that_comes_when_the_others_have_ended_is_waited_for() -> None:
+    job = Job()
+    for number, worker in enumerate(ranks(2, known=True)):
+        now_s = 2.0 + 30 * number
+        steps = [(now_s - 2 + 0.1 * n, n) for n in range(20)]
+        job.export(worker, steps, now_s, value=1.0 + number, names=["loss"])
+        bye = Departure(worker, T0 + int(now_s * S), failed=False)
+        job.aligner.add(Decoded([], [], departures=[bye]), received_ns=T0 + int(now_s * S))
+        job.look(now_s + 20)
+        assert len(job.losses()) == 20 * number
+    assert job.newest() == dict.fromkeys(range(20), 1.5)
+    assert job.repeated() == set()
+
+
 def test_the_steps_of_a_process_that_comes_when_rows_are_there_are_written_again() -> None:
     job, lives = Job(), staggered([0, 0.8, 2.5, 20], until=1_200)
     lived(job, lives, for_s=90)
