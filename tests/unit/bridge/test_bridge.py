@@ -245,7 +245,10 @@ def test_spans_are_accepted_and_make_no_rows(bridge: Bridge) -> None:
 def test_an_ended_run_is_removed_in_time_and_what_comes_after_goes_on_in_its_run(
     tmp_path: Path,
 ) -> None:
-    more: dict[str, object] = {"journal": {"keep_ended_days": 20}}
+    more: dict[str, object] = {
+        "journal": {"keep_ended_days": 20},
+        "align": {**OPEN_FOR_LONG, "start_wait_s": 0},
+    }
     later_ns = 0
     first = Bridge(settings(tmp_path, **more))
     first.start()
