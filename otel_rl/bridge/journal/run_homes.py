@@ -23,7 +23,7 @@ from otel_rl.run_id import run_id
 
 __all__ = ["Beside", "RunNaming", "home_of"]
 
-_LOCK: Final = "names.lock"
+_LOCK: Final = ".names.lock"
 
 
 @dataclass(frozen=True, slots=True)
