@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from otel_rl.bridge.bridge import Bridge, Left
+from otel_rl.bridge.counters import Counter, Where
 from otel_rl.bridge.delivery.manager import RunState, RunStatus
 from otel_rl.cli.ending.report import Ending, report, rest_command
 from otel_rl.cli.signal_handlers import EndRequests, handled
@@ -80,6 +81,7 @@ def _finish(
         except OtelRLError as exc:
             problems.append(str(exc))
         except Exception as exc:  # noqa: BLE001  # an edge: a command's exit status is its own
+            bridge.counters.add(Counter.EXCEPTIONS, reason=Where.DELIVERY)
             _log.exception("The bridge failed at its end.")
             problems.append(f"the bridge failed at its end ({type(exc).__name__}: {exc})")
         finally:
