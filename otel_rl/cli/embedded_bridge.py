@@ -121,8 +121,10 @@ def _keep(settings: BridgeSettings) -> None:
 
 def _check_room(settings: BridgeSettings) -> None:
     """Say that a disk is nearly full, once for each."""
-    directories = filter(None, (settings.data, settings.tracker.directory))
-    for directory in {path.stat().st_dev: path for path in directories}.values():
+    # with a shared journal nothing may be kept here, so that the directories need not exist
+    directories = (settings.data, settings.tracker.directory)
+    existing = [path for path in directories if path is not None and path.exists()]
+    for directory in {path.stat().st_dev: path for path in existing}.values():
         if words := nearly_full(directory):
             say(f"WARNING: {words} Data may be lost. Free some, or choose another directory.")
 

@@ -34,6 +34,8 @@ __all__ = ["LEASE_S", "Sender", "Site", "Striker"]
 
 LEASE_S = 3.0
 
+KEYS = "trainer/id_"  # with the number of the sender
+
 _TIMEOUT_S = 10.0  # longer than a bridge that is stopped stays so: its answer is lost
 
 _SETTINGS = """
@@ -87,7 +89,7 @@ class Sender(threading.Thread):
         self, number: int, experiment: str, site: "Site", *, pause_s: float = 0.02
     ) -> None:
         super().__init__(name=f"sender-{number}", daemon=True)
-        self.key = f"trainer/id_{number}"
+        self.key = f"{KEYS}{number}"
         self.experiment = experiment
         self.acknowledged: list[int] = []
         self._number = number
@@ -238,13 +240,29 @@ class Site:
             return {name: int(pid) for name, pid in connection.execute(owned)}
 
     def shown(self, sender: Sender) -> Counter[float]:
-        """How often each of a sender's values stands in its run."""
-        found: Counter[float] = Counter()
-        for row in self.rows(sender.experiment):
-            value = row.get(sender.key)
-            if isinstance(value, (int, float)):
-                found[value] += 1
-        return found
+        """How often each of a sender's values stands in its run, replaced rows left out.
+
+        A row whose values are all in a later one, which has more, is replaced: a sample that
+        came late has its step written again, whole.
+        """
+        rows = [
+            {
+                key: value
+                for key, value in row.items()
+                if key.startswith(KEYS) and isinstance(value, (int, float))
+            }
+            for row in self.rows(sender.experiment)
+        ]
+        replaced = {
+            place
+            for place, row in enumerate(rows)
+            if any(row.items() < later.items() for later in rows[place + 1 :])
+        }
+        return Counter(
+            row[sender.key]
+            for place, row in enumerate(rows)
+            if sender.key in row and place not in replaced
+        )
 
     def pids(self) -> Sequence[int]:
         """The processes of the bridges themselves."""
