@@ -8,7 +8,7 @@ Workers on the other cores first find out what it can take, then offer twice tha
 Where that was found out at a bad moment of the machine and nobody is told 503, they offer twice as
 much again.
 Worker w sends the value 4 ** w for each metric and step, summed over workers: the digits of a sum,
-to base 4, say how often each measurement is in the run. Beside them another experiment sends a step
+to base 4, say how often each measurement is in a row. Beside them another experiment sends a step
 a second over HTTP and gRPC, as in ``make tenants``.
 """
 
@@ -346,8 +346,14 @@ def wait_until_written(directory: Path, sent: list[Sent]) -> None:
 
 
 def compare(directory: Path, sent: list[Sent]) -> tuple[int, int]:
-    """How many points were lost, and how many are there more than once."""
-    digits = {f"trainer/metric/{n}": [0] * max(one.steps for one in sent) for n in range(METRICS)}
+    """How many points were lost, and how many are there more than once.
+
+    A row whose workers are all in a later one of its step, which has more, is replaced by it.
+    """
+    steps = max(one.steps for one in sent)
+    digits: dict[str, list[list[int]]] = {
+        f"trainer/metric/{n}": [[] for _ in range(steps)] for n in range(METRICS)
+    }
     numbers = 0
     with (directory / f"{run_id(EXPERIMENT, 'default')}.jsonl").open("rb") as file:
         for line in file:
@@ -356,12 +362,14 @@ def compare(directory: Path, sent: list[Sent]) -> tuple[int, int]:
             numbers += 1
             for key, value in row["values"].items():
                 if key in digits:
-                    digits[key][row["step"]] += int(value)
+                    rows, total = digits[key][row["step"]], int(value)
+                    rows[:] = [one for one in rows if one == total or one & ~total]
+                    rows.append(total)
     lost = doubled = 0
-    for sums in digits.values():
-        for step, total in enumerate(sums):
+    for rows_of_steps in digits.values():
+        for step, rows in enumerate(rows_of_steps):
             for worker, one in enumerate(sent):
-                found = total // 4**worker % 4
+                found = sum(total // 4**worker % 4 for total in rows)
                 expected = int(step < one.steps)
                 lost += max(0, expected - found)
                 doubled += max(0, found - expected)

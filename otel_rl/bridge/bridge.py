@@ -317,7 +317,7 @@ class Bridge:
         self._rows = RowProcessor(
             stores.spool,
             stores.run_store,
-            settings=settings.align,
+            settings=settings.align.within(settings.journal.max_bytes),
             counters=self.counters,
             notify=self._delivery.notify,
             report_interval_s=settings.telemetry.run_interval_s,

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.unit.bridge.rows.steps.test_written_steps import Journal, step, values_of
+from tests.unit.bridge.rows.steps.test_written_steps import MOST_BYTES, Journal, step, values_of
 
 STEPS = range(6)
 
@@ -39,7 +39,7 @@ def test_written_steps_survive_a_restart_after_any_changes(
                 model[number] = [*(before or []), values]
                 written = found or step()
                 written.cells[0] = [*model[number]]
-                kept.steps.put(number, written, most)
+                kept.steps.put(number, written, most=most, most_bytes=MOST_BYTES)
                 while len(model) > most:
                     del model[min(model)]
         kept.commit()
@@ -49,4 +49,4 @@ def test_written_steps_survive_a_restart_after_any_changes(
             found = kept.steps.take(number)
             assert (found and values_of(found)) == model.get(number)
             if found is not None:
-                kept.steps.put(number, found, most)
+                kept.steps.put(number, found, most=most, most_bytes=MOST_BYTES)

@@ -1,10 +1,15 @@
 """Settings of the stage that makes rows."""
 
+from typing import Final, Self
+
 from pydantic import BaseModel, ConfigDict, Field
 
 from otel_rl.sizes import Size
 
 __all__ = ["AlignSettings"]
+
+_WRITTEN_SHARE: Final = 64
+"""A journal has room for the written steps of so many roles, at the least."""
 
 
 class AlignSettings(BaseModel):
@@ -56,6 +61,10 @@ class AlignSettings(BaseModel):
     max_open_steps: int = Field(default=10_000, gt=0)
     """Open steps of a role."""
 
+    max_written_bytes: Size = Field(default=16 << 20, ge=0)
+    """Steps of a role that have a row and that late samples still join, encoded; at most a 64th of
+    ``journal.max_bytes``."""
+
     spans_wait_s: float = Field(default=10.0, ge=0, le=3600)
     """Time that a step waits for its spans."""
 
@@ -76,3 +85,11 @@ class AlignSettings(BaseModel):
 
     max_history_bytes: Size = Field(default=64 << 20, ge=0)
     """Compressed history per experiment. 0: none."""
+
+    def within(self, journal_bytes: int) -> Self:
+        """Return the settings for a journal of so many bytes.
+
+        Written steps stay in the journal as long as their run goes on: they must never fill it.
+        """
+        most = min(self.max_written_bytes, journal_bytes // _WRITTEN_SHARE)
+        return self.model_copy(update={"max_written_bytes": most})

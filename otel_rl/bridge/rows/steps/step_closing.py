@@ -129,7 +129,10 @@ class StepClosing:
             row.is_marked = True
         role.size = max(role.size, len(opened.workers))
         opened.single.clear()
-        role.written.put(step, opened, self.settings.max_open_steps)
+        bounds = self.settings
+        role.written.put(
+            step, opened, most=bounds.max_open_steps, most_bytes=bounds.max_written_bytes
+        )
         return rows
 
     def _close_late(self, step: int) -> list[ClosedStep]:

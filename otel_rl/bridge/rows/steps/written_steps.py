@@ -18,10 +18,7 @@ __all__ = ["StepLog", "StepLogs", "WrittenSteps"]
 _MOST_STEPS: Final = 1_000
 """Of a role. Fast loops make twenty steps a second: a worker may be a minute behind."""
 
-_MOST_BYTES: Final = 16 << 20
-"""Of a role, encoded."""
-
-_MOST_WASTE_BYTES: Final = 1 << 20
+_MOST_WASTE_BYTES: Final = 64 << 10
 """Of logged steps that were written again since, beside as many bytes as are needed."""
 
 _ANY_GROUP: Final = 1 << 62
@@ -75,12 +72,19 @@ class WrittenSteps:
     def __len__(self) -> int:
         return len(self._steps)
 
-    def put(self, step: int, written: OpenStep, most: int) -> None:
-        """Add a step that has a row now, of which there are at most so many. It is taken over."""
+    def put(self, step: int, written: OpenStep, *, most: int, most_bytes: int) -> None:
+        """Add a step that has a row now. The object becomes this one's.
+
+        Args:
+            step: Its number.
+            written: The step.
+            most: Number of steps to keep, at most.
+            most_bytes: Of the steps to keep, encoded.
+        """
         row, written.row = written.row, None
         body = wire.encode(wire.WrittenStep(wire.VERSION, written.to_wire()))
         self._keep(step, _Written(body, row))
-        while len(self) > min(most, _MOST_STEPS) or self.size_bytes > _MOST_BYTES:
+        while len(self) > min(most, _MOST_STEPS) or self.size_bytes > most_bytes:
             lowest = min(self._steps)
             self._drop(lowest)
             self.leave_through(lowest)

@@ -7,6 +7,7 @@ from otel_rl.bridge.rows.steps.open_step import OpenStep, StepRow
 from otel_rl.bridge.rows.steps.written_steps import StepLogs, WrittenSteps
 
 GROUPS = 1_000
+MOST_BYTES = 16 << 20
 
 
 def step(value: float = 1.0, *, values: int = 1) -> OpenStep:
@@ -25,7 +26,9 @@ class Journal:
 
     def write(self, **made: OpenStep) -> None:
         for number, written in made.items():
-            self.steps.put(int(number.removeprefix("n")), written, 10_000)
+            self.steps.put(
+                int(number.removeprefix("n")), written, most=10_000, most_bytes=MOST_BYTES
+            )
         self.commit()
 
     def commit(self) -> None:
@@ -76,7 +79,7 @@ def test_a_step_that_is_written_again_just_before_its_pass_is_over_does_not_come
     kept.write(n1=step(), n2=step())
     again = kept.steps.take(2)
     assert again is not None
-    kept.steps.put(2, again, 10_000)
+    kept.steps.put(2, again, most=10_000, most_bytes=MOST_BYTES)
     kept.steps.drop_from(2)
     kept.commit()
     if restarts:
@@ -91,8 +94,8 @@ def test_a_step_that_is_left_after_a_late_sample_is_left_for_good(restarts: bool
     kept.write(**{f"n{number}": step() for number in range(1_000)})
     again = kept.steps.take(0)
     assert again is not None
-    kept.steps.put(1_000, step(), 10_000)
-    kept.steps.put(0, again, 10_000)
+    kept.steps.put(1_000, step(), most=10_000, most_bytes=MOST_BYTES)
+    kept.steps.put(0, again, most=10_000, most_bytes=MOST_BYTES)
     kept.commit()
     if restarts:
         kept.restart()
@@ -105,7 +108,7 @@ def test_what_becomes_of_a_row_after_it_was_put_is_kept(restarts: bool) -> None:
     kept, made = Journal(), step()
     row = made.row
     assert row is not None
-    kept.steps.put(1, made, 10_000)
+    kept.steps.put(1, made, most=10_000, most_bytes=MOST_BYTES)
     row.is_left_out = True
     kept.commit()
     if restarts:
@@ -118,7 +121,7 @@ def test_what_becomes_of_a_row_after_it_was_put_is_kept(restarts: bool) -> None:
 def test_beyond_the_bound_the_lowest_steps_are_left() -> None:
     kept = Journal()
     for number in range(1_005):
-        kept.steps.put(number, step(), 10_000)
+        kept.steps.put(number, step(), most=10_000, most_bytes=MOST_BYTES)
     assert kept.steps.take(4) is None
     assert kept.steps.has_left(4)
     assert not kept.steps.has_left(5)
@@ -129,7 +132,7 @@ def test_beyond_the_bound_the_lowest_steps_are_left() -> None:
 def test_wide_steps_are_bounded_by_their_bytes(commits: bool) -> None:
     kept = Journal()
     for number in range(40):
-        kept.steps.put(number, step(0.123, values=60_000), 10_000)
+        kept.steps.put(number, step(0.123, values=60_000), most=10_000, most_bytes=MOST_BYTES)
         if commits:
             kept.commit()
     assert kept.steps.has_left(5)
