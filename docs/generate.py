@@ -44,6 +44,8 @@ from otel_rl.demo.faults.plan import Fault, Kind, affected_roles
 from otel_rl.diagnose.report_json import json_schema
 from otel_rl.errors import OtelRLError
 from otel_rl.worker.drops import DropReason
+from otel_rl.worker.settings import GROUPS, TABLE, GpuSettings, MfuSettings
+from otel_rl.worker.variables import Setting, settings_in
 
 DOCS: Final = Path(__file__).parent
 
@@ -91,6 +93,46 @@ def settings() -> Iterator[str]:
     """Every setting of the bridge."""
     for path, default, meaning in _settings(BridgeSettings, BridgeSettings.model_construct(), ()):
         yield _item(".".join(path), meaning, default)
+
+
+def worker_arguments() -> Iterator[str]:
+    """Every argument of ``init`` that a variable may give, as a table."""
+    yield from ("| argument | variable | resource attribute | default |", "|---|---|---|---|")
+    for entry in TABLE:
+        if entry.argument and "." not in entry.argument:
+            attribute = f"`{entry.attribute}`" if entry.attribute else "-"
+            default = _without(entry) or "-"
+            yield f"| `{entry.argument}` | `{entry.variable}` | {attribute} | {default} |"
+
+
+def worker_variables() -> Iterator[str]:
+    """Every variable of workers and commands, with its default."""
+    for group in GROUPS:
+        yield from _variables(group)
+
+
+def gpu_variables() -> Iterator[str]:
+    """The variables of GPU sampling."""
+    yield from _variables(GpuSettings)
+
+
+def mfu_variables() -> Iterator[str]:
+    """The variables of the MFU."""
+    yield from _variables(MfuSettings)
+
+
+def _variables(group: type) -> Iterator[str]:
+    meanings = _below_fields(group)
+    for name, entry in settings_in(group).items():
+        if not entry.is_internal:
+            argument = f"argument `{entry.argument}`" if "." in entry.argument else ""
+            told = "; ".join(filter(None, [argument, _without(entry)]))
+            yield _item(entry.variable, meanings[name], shown=told)
+
+
+def _without(entry: Setting[object]) -> str:
+    """What holds without a variable."""
+    return entry.otherwise or (f"`{entry.default}`" if entry.default else "")
 
 
 def wandb_options() -> Iterator[str]:
@@ -196,6 +238,10 @@ def missed_goals() -> Iterator[str]:
 
 TABLES: Final[Mapping[str, Callable[[], Iterator[str]]]] = {
     "settings": settings,
+    "worker arguments": worker_arguments,
+    "worker variables": worker_variables,
+    "gpu variables": gpu_variables,
+    "mfu variables": mfu_variables,
     "wandb options": wandb_options,
     "mlflow options": mlflow_options,
     "trackio options": trackio_options,
@@ -225,8 +271,8 @@ def _settings(
         yield from _settings(type(value), value, (*path, name))
 
 
-def _below_fields(model: type[BaseModel]) -> dict[str, str]:
-    """Return the text below each field of a model and of those that it extends.
+def _below_fields(model: type) -> dict[str, str]:
+    """Return the text below each field of a class and of those that it extends.
 
     Pydantic would read it when the bridge starts, which takes a tenth of that time.
     """
@@ -284,10 +330,11 @@ def _toml(value: object) -> str:
     return f"`{value}`"
 
 
-def _item(name: str, meaning: str, default: object = _NO_DEFAULT) -> str:
+def _item(name: str, meaning: str, default: object = _NO_DEFAULT, *, shown: str = "") -> str:
     """A list item, from text that may be wrapped and in the markup of docstrings."""
-    told = "" if default is _NO_DEFAULT else f" ({_toml(default)})"
-    return f"- `{name}`{told}: {' '.join(meaning.replace('``', '`').split())}"
+    told = shown if default is _NO_DEFAULT else _toml(default)
+    text = " ".join(meaning.replace("``", "`").split())
+    return f"- `{name}` ({told}): {text}" if told else f"- `{name}`: {text}"
 
 
 def _filled(page: str) -> str:

@@ -11,82 +11,41 @@ from otel_rl.bridge.config import BridgeSettings
 from otel_rl.cli.run_names import NAMES, RunNames, variable_of
 from otel_rl.records import Signal
 from otel_rl.semconv import names as semconv
-from otel_rl.worker.identity.names import (
+from otel_rl.worker.identity.names import parse_resource_attributes
+from otel_rl.worker.settings import (
     DEFAULT_EXPERIMENT,
-    DEFAULT_TRIAL,
+    ENDPOINT,
     LAUNCH,
+    PROTOCOL,
+    TABLE,
     TYPED,
-    parse_resource_attributes,
+    Protocol,
+    exporters_beside_otlp,
+    exporters_of,
 )
-from otel_rl.worker.identity.sweep_trial import SWEEP
-from otel_rl.worker.settings import Protocol, exporters_beside_otlp, exporters_of
 
-__all__ = ["VARIABLES", "misspelt", "notes_on", "reporting_environment", "wants_grpc"]
+__all__ = ["misspelt", "notes_on", "reporting_environment", "wants_grpc"]
 
 _PREFIX: Final = "OTEL_RL_"
-_SETTINGS: Final = "BRIDGE"  # before the two underscores of a setting, which are checked elsewhere
-
-VARIABLES: Final = frozenset(
-    [
-        "ADAPTERS",
-        "ATTACH",
-        "CONFIG",
-        "CONSOLE",
-        "COUNT",
-        "DEVICE_CLOCK",
-        "EXIT_TIMEOUT",
-        "EXPERIMENT",
-        "GC",
-        "GPU",
-        "GPU_DEVICES",
-        "GPU_INTERVAL",
-        "GPU_ROLES",
-        "HOST",
-        "HOST_INTERVAL",
-        "INDEX",
-        "LAUNCH",
-        "LOG_LEVEL",
-        "MFU_DEVICES",
-        "MODEL_FLOPS_PER_TOKEN",
-        "NAME",
-        "PEAK_FLOPS_PER_S",
-        "PROJECT",
-        "PROVENANCE",
-        "ROLE",
-        "STACK_AFTER",
-        "SWEEP",
-        "TAG",
-        "TRACE_STEPS",
-        "TRIAL",
-    ]
-)
-"""Every variable of otel_rl that a person sets, without its prefix."""
+_BRIDGE: Final = "BRIDGE"  # before the two underscores of a setting, which are checked elsewhere
 
 _ALIKE: Final = 0.75  # TRAIL and TRIAL: 0.8
 
-_ENDPOINT: Final = "OTEL_EXPORTER_OTLP_ENDPOINT"
-_PROTOCOL: Final = "OTEL_EXPORTER_OTLP_PROTOCOL"
 _METRICS_ENDPOINT: Final = "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT"
 
 # Of an SDK that is configured by a file, which ignores the other variables.
 _CONFIG_FILES: Final = ("OTEL_CONFIG_FILE", "OTEL_EXPERIMENTAL_CONFIG_FILE")
 
 # Always replaced: they would divert measurements from the bridge, or drop some.
-_REPLACED: Final = (
-    _ENDPOINT,
-    _PROTOCOL,
-    "OTEL_PYTHON_METER_PROVIDER",
-    "OTEL_PYTHON_TRACER_PROVIDER",
-    "OTEL_METRICS_EXEMPLAR_FILTER",
-)
+_REPLACED: Final = tuple(entry.variable for entry in TABLE if entry.is_replaced)
 
 # The others are of a sweep, and of a worker, that have started the command.
-_REMOVED: Final = (_METRICS_ENDPOINT, SWEEP, DEFAULT_TRIAL)
+_REMOVED: Final = (_METRICS_ENDPOINT, *(one.variable for one in TABLE if one.run is None))
 
 
 def wants_grpc(base: Mapping[str, str]) -> bool:
     """Return whether an environment asks for OTLP over gRPC."""
-    return base.get(_PROTOCOL, "").strip().lower() == Protocol.GRPC
+    return base.get(PROTOCOL, "").strip().lower() == Protocol.GRPC
 
 
 def reporting_environment(
@@ -122,20 +81,16 @@ def reporting_environment(
         resource[semconv.RL_WORKER_ROLE] = names.typed["role"]  # which a stock SDK reads, too
     common = Protocol.GRPC if grpc and (prefers_grpc or wants_grpc(base)) else Protocol.HTTP
     environment |= {
-        _ENDPOINT: f"http://{grpc if common is Protocol.GRPC else http}",
-        _PROTOCOL: common.value,
+        ENDPOINT: f"http://{grpc if common is Protocol.GRPC else http}",
+        PROTOCOL: common.value,
         "OTEL_RESOURCE_ATTRIBUTES": ",".join(
             f"{name}={quote(value, safe='')}" for name, value in resource.items()
         ),
-        # A program that uses only the OTel API gets its providers from these.
-        "OTEL_PYTHON_METER_PROVIDER": "otel_rl",
-        "OTEL_PYTHON_TRACER_PROVIDER": "otel_rl",
-        # Under opentelemetry-instrument the first distribution found would configure the program,
-        # and the package of this command brings one. Ours chooses the configurator.
-        "OTEL_PYTHON_DISTRO": base.get("OTEL_PYTHON_DISTRO", "otel_rl"),
-        # A stock SDK set up by the program exports as often as ours, not once a minute.
-        "OTEL_METRIC_EXPORT_INTERVAL": base.get("OTEL_METRIC_EXPORT_INTERVAL", "1000"),
-        "OTEL_METRICS_EXEMPLAR_FILTER": "always_on",
+        **{
+            one.variable: one.run if one.is_replaced else base.get(one.variable, one.run)
+            for one in TABLE
+            if one.run
+        },
         **{variable_of(name): text for name, text in {**names.known, **names.typed}.items()},
         LAUNCH: names.launch,
         DEFAULT_EXPERIMENT: names.default_experiment,
@@ -221,22 +176,17 @@ def notes_on(base: Mapping[str, str], environment: Mapping[str, str]) -> Iterato
 
 def misspelt(base: Mapping[str, str]) -> Iterator[str]:
     """Yield a note for each variable that is none, but nearly one."""
-    for name in sorted(base):
-        if not name.startswith(_PREFIX):
-            continue
+    of_table = {one.variable for one in TABLE}
+    typed = [one.variable.removeprefix(_PREFIX) for one in TABLE if not one.is_internal]
+    for name in sorted({*base} - of_table):
         first, sep, rest = name.removeprefix(_PREFIX).partition("__")
-        known = {_SETTINGS} if sep else VARIABLES
-        if first in known:
+        if not name.startswith(_PREFIX) or (sep and first == _BRIDGE):
             continue
-        near = get_close_matches(first, known, 1, _ALIKE)
+        near = get_close_matches(first, [_BRIDGE] if sep else typed, 1, _ALIKE)
         if first.lower() in BridgeSettings.model_fields:
-            yield _no_effect(name, f"{_SETTINGS}__{first}{sep}{rest}")
-        elif near:
-            yield _no_effect(name, f"{near[0]}{sep}{rest}")
-
-
-def _no_effect(name: str, meant: str) -> str:
-    return f"{name} has no effect: did you mean {_PREFIX}{meant}?"
+            near = [f"{_BRIDGE}__{first}"]
+        if near:
+            yield f"{name} has no effect: did you mean {_PREFIX}{near[0]}{sep}{rest}?"
 
 
 def _is(found: list[str]) -> str:
@@ -250,7 +200,7 @@ def _notes_on_file(variable: str, path: str) -> Iterator[str]:
         yield f"{variable}: {path}: {exc.strerror}"
         return
     missing: list[str] = []
-    if not _substitutes(text, _ENDPOINT):
+    if not _substitutes(text, ENDPOINT):
         missing.append("endpoint: ${OTEL_EXPORTER_OTLP_ENDPOINT}/v1/metrics to its otlp_http")
     names_experiment = semconv.RL_EXPERIMENT_NAME in text
     if not (names_experiment or _substitutes(text, "OTEL_RESOURCE_ATTRIBUTES")):

@@ -25,7 +25,6 @@ from otel_rl.worker.drops import DropReason
 from otel_rl.worker.events.exit_status import watch_failure_of_child
 from otel_rl.worker.events.run_metadata import RunMetadata, validated_metadata
 from otel_rl.worker.export.ray_calls import watch_calls
-from otel_rl.worker.gpu import GpuOptions, MfuOptions
 from otel_rl.worker.identity.launch import ON_SEVERAL_HOSTS, hand_down, launch_of, take_back
 from otel_rl.worker.identity.launcher import process_name
 from otel_rl.worker.identity.names import names_an_experiment, run_word
@@ -37,6 +36,8 @@ from otel_rl.worker.lifetime.worker_session import UNREACHED_EXIT_TIMEOUT_S, Ses
 from otel_rl.worker.phases.open_phases import count_open
 from otel_rl.worker.settings import (
     DEFAULT_EXIT_TIMEOUT_S,
+    GpuOptions,
+    MfuOptions,
     Settings,
     exporters_beside_otlp,
     read_settings,

@@ -1,27 +1,53 @@
-"""Export settings of a worker from the standard ``OTEL_*`` variables, read once at start. Pure."""
+"""Settings of workers: one table of all variables, read once at start. Pure.
+
+The table is the classes in ``GROUPS``: a field is a setting, with its variable, kind, default and,
+below it, its meaning for users. The lists in the documentation, ``otel-rl doctor``, suggestions for
+misspelt names and the environment that ``otel-rl run`` sets come from it.
+"""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Final
+from types import MappingProxyType
+from typing import Any, Final, TypedDict, TypeVar
 from urllib.parse import urlsplit
 
 from otel_rl.errors import ConfigError
 from otel_rl.redaction import redacted
 from otel_rl.signals import Signal
-from otel_rl.worker.gpu import (
-    GpuOptions,
-    GpuSettings,
-    MfuOptions,
-    MfuSettings,
-    read_gpu_settings,
-    read_mfu_settings,
+from otel_rl.worker.variables import (
+    PATH,
+    SWITCH,
+    TEXT,
+    TRUE,
+    Kind,
+    Setting,
+    number,
+    optional,
+    setting,
+    settings_in,
+    word,
+    words,
 )
-from otel_rl.worker.host import HostSettings, read_host_settings
 
 __all__ = [
     "CONFIG",
+    "DEFAULT_EXIT_TIMEOUT_S",
+    "DEFAULT_EXPERIMENT",
+    "DEFAULT_TRIAL",
+    "ENDPOINT",
+    "GROUPS",
+    "LAUNCH",
+    "PROTOCOL",
+    "SWEEP",
+    "TABLE",
+    "TYPED",
+    "GpuOptions",
+    "GpuSettings",
+    "HostSettings",
+    "MfuOptions",
+    "MfuSettings",
     "Protocol",
     "ProvenanceDetail",
     "Settings",
@@ -32,43 +58,24 @@ __all__ = [
     "read_settings",
 ]
 
-DEFAULT_INTERVAL_S: Final = 1.0
-"""A chart one second old feels live; the SDK's default of a minute does not."""
-
-DEFAULT_SPAN_INTERVAL_S: Final = 1.0
-"""Same as for metrics, so that a killed process loses no more spans than measurements. The SDK's
-five seconds would save 0.1 % of a core.
-"""
-
-DEFAULT_SPAN_CAPACITY: Final = 1 << 14
-"""About 30 MB when full; an export starts at a quarter of it."""
-
-DEFAULT_TIMEOUT_S: Final = 10.0
-"""OTEL_EXPORTER_OTLP_TIMEOUT's default in the specification."""
+CONFIG: Final = "OTEL_RL_CONFIG"
+DEFAULT_EXPERIMENT: Final = "OTEL_RL_DEFAULT_EXPERIMENT"
+DEFAULT_TRIAL: Final = "OTEL_RL_DEFAULT_TRIAL"
+ENDPOINT: Final = "OTEL_EXPORTER_OTLP_ENDPOINT"
+LAUNCH: Final = "OTEL_RL_LAUNCH"
+PROTOCOL: Final = "OTEL_EXPORTER_OTLP_PROTOCOL"
+SWEEP: Final = "OTEL_RL_SWEEP"
+TYPED: Final = "OTEL_RL_TYPED"
 
 DEFAULT_EXIT_TIMEOUT_S: Final = 5.0
-"""Maximum time that the end of a process waits for the endpoint."""
 
-DEFAULT_STACK_AFTER_S: Final = 8.0
-"""With an export, a window of rows and the delivery it is in the run within 15 s."""
+_URL_HINT: Final = "Use a URL such as http://localhost:4318."
 
-_EXIT_TIMEOUT: Final = "OTEL_RL_EXIT_TIMEOUT"
-_STACK_AFTER: Final = "OTEL_RL_STACK_AFTER"
-
-CONFIG: Final = "OTEL_RL_CONFIG"
-"""Hyper-parameters of the run, as a JSON object."""
-
-_LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
+_T = TypeVar("_T")
 
 
 class ProvenanceDetail(StrEnum):
-    """Extent of what a worker reports of its command, code and machine.
-
-    Attributes:
-        FULL: Everything.
-        COMMAND: Not the difference to the commit, and not the packages.
-        OFF: Nothing.
-    """
+    """Extent of what a worker reports of its command, code and machine."""
 
     FULL = "full"
     COMMAND = "command"
@@ -82,104 +89,341 @@ class Protocol(StrEnum):
     GRPC = "grpc"
 
 
+def _name(argument: str, otherwise: str = "", attribute: str = "") -> str:
+    variable = f"OTEL_RL_{argument.upper()}"
+    return setting(variable, TEXT, otherwise=otherwise, argument=argument, attribute=attribute)
+
+
+def _otlp(name: str, kind: Kind[_T], default: str = "", **more: Any) -> _T:
+    return setting(f"OTEL_EXPORTER_OTLP_{name}", kind, default, **more)
+
+
+def _headers(text: str) -> tuple[tuple[str, str], ...]:
+    if not text:
+        return ()
+    from opentelemetry.util.re import parse_env_headers  # most workers have none
+
+    return tuple(sorted(parse_env_headers(text, liberal=True).items()))
+
+
+def _config(text: str) -> Mapping[str, object]:
+    try:
+        config = json.loads(text or "{}")
+    except RecursionError:
+        config = None
+    if not isinstance(config, dict):
+        raise ValueError
+    return config
+
+
+_POSITIVE: Final = number("a positive number", most=1e300)
+_SECONDS: Final = number("a positive number of seconds")
+_MILLISECONDS: Final = number("a positive number of milliseconds", per=1000)
+_GPU_SECONDS: Final = number("10 milliseconds or more", 0.01, 1e6)
+_GPU_MILLISECONDS: Final = number(_GPU_SECONDS.must, 0.01, 1e6, per=1000)
+# A sample takes milliseconds, and shorter ones of the CPU are noise.
+_HOST_MILLISECONDS: Final = number("1000 milliseconds or more", 1, 1e6, per=1000)
+_AGE: Final = number("seconds from 1 on, or off", 1, 1e6)
+_SHARE: Final = number(
+    "a number from 0 to 1",
+    least=0,
+    most=1,
+    hint="0.1 keeps the spans of one step in ten. Leave it out for all.",
+)
+_ONE_OR_MORE: Final = number("a positive number of spans", 1)
+_SPANS: Final = Kind(_ONE_OR_MORE.must, lambda text: int(_ONE_OR_MORE.cast(text)))
+_STACK: Final = Kind(_AGE.must, lambda text: 0.0 if text.lower() == "off" else _AGE.cast(text))
+_JSON: Final = Kind("a JSON object", _config, 'Set it to {"lr": 3e-6}, for example.')
+_PROTOCOLS: Final = word(
+    {one.value: one for one in Protocol}, "Every OTLP receiver takes http/protobuf."
+)
+_DETAILS: Final = word(
+    {one.value: one for one in ProvenanceDetail},
+    "command leaves out the difference to the commit and the packages.",
+)
+
+
+# The table
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """Names and place of a worker, which the modules of ``identity`` read."""
+
+    experiment: str = _name("experiment", "required", "rl.experiment.name")
+    """The experiment, which with the trial names the run."""
+    trial: str = _name(
+        "trial", "the [launch](runs.md#a-program-that-names-no-trial)", "rl.trial.name"
+    )
+    """One run of the experiment."""
+    role: str = _name("role", "[`trainer`](runs.md#roles)", "rl.worker.role")
+    """What the worker does: `trainer`, `generator`, or any other word."""
+    project: str = _name("project", "the bridge's")
+    """Project in the tracker."""
+    name: str = _name("name", "the bridge's")
+    """Name of the run in the tracker."""
+    index: str = _name("index", "the [launcher's](#identity)", "rl.worker.index")
+    """Number of the worker within its role, from 0."""
+    count: str = _name("count", "the [launcher's](#identity)", "rl.worker.count")
+    """Number of workers of the role."""
+    tag: str = _name("tag", attribute="rl.worker.tag")
+    """A word that tells workers of a role apart."""
+    resource: str = setting("OTEL_RESOURCE_ATTRIBUTES", TEXT, argument="resource_attributes")
+    """Attributes of the worker's resource: `team.name=alignment`, with commas between."""
+    service: str = setting("OTEL_SERVICE_NAME", TEXT, otherwise="`otel_rl.ROLE`")
+    """`service.name` of the worker."""
+    launch: str = setting(LAUNCH, TEXT, otherwise="found out from the launcher")
+    """Id of the [launch](runs.md#a-program-that-names-no-trial)."""
+    sweep: str = setting(SWEEP, TEXT, run=None)
+    """Names of the [trials of sweeps](runs.md#sweeps) around the process."""
+    typed: str = setting(TYPED, TEXT, is_internal=True)
+    """Which names were typed for `otel-rl run`."""
+    default_experiment: str = setting(DEFAULT_EXPERIMENT, TEXT, is_internal=True)
+    """Experiment of a process that names none, from `otel-rl run` or the parent."""
+    default_trial: str = setting(DEFAULT_TRIAL, TEXT, is_internal=True, run=None)
+    """Trial of a process that names none, from the parent."""
+
+
 @dataclass(frozen=True, slots=True)
 class SignalSettings:
     """Export settings of one signal.
 
-    Attributes:
-        signal: The signal.
-        url: Target: the full URL for HTTP, scheme and authority for gRPC.
-        protocol: Transport.
-        headers: Lower-case names. Never logged: they carry credentials.
-        timeout_s: For one attempt.
-        gzip: True compresses bodies.
-        certificate: CA file, or None for the system's.
-        client_certificate: For mutual TLS, or None.
-        client_key: For mutual TLS, or None.
-        insecure: For gRPC: no TLS.
-        enabled: False if ``OTEL_{METRICS,TRACES,LOGS}_EXPORTER`` names exporters without OTLP.
-        is_named: True if an argument or a variable sets the endpoint; False for the default.
-        files: The variables that name the three files above, each with its file.
+    ``url`` is the full URL for HTTP, scheme and authority for gRPC; header names are in lower case.
+    ``is_named`` tells whether an argument or a variable sets the endpoint, ``files`` has each file
+    with the variable that names it.
     """
 
     signal: Signal
-    url: str
-    protocol: Protocol
-    headers: tuple[tuple[str, str], ...]
-    timeout_s: float
-    gzip: bool
-    certificate: str | None
-    client_certificate: str | None
-    client_key: str | None
-    insecure: bool
-    enabled: bool
+    url: str = _otlp(
+        "ENDPOINT",
+        TEXT,
+        otherwise="`http://localhost:4318`, with gRPC `http://localhost:4317`",
+        argument="endpoint",
+        is_replaced=True,
+    )
+    """Base URL of the bridge or collector. That of one signal is a full URL, with `/v1/metrics`."""
+    protocol: Protocol = _otlp(  # noqa: RUF009  # makes a field
+        "PROTOCOL", _PROTOCOLS, "http/protobuf", is_replaced=True
+    )
+    """Transport: `http/protobuf` or `grpc`."""
+    headers: tuple[tuple[str, str], ...] = _otlp("HEADERS", Kind("headers", _headers))
+    """Headers of every request: `authorization=Bearer%20TOKEN`, with commas between."""
+    # In seconds, as in the Python SDK; the specification defines milliseconds.
+    timeout_s: float = _otlp("TIMEOUT", _SECONDS, "10")
+    """Seconds that one request may take."""
+    gzip: bool | None = _otlp(
+        "COMPRESSION",
+        optional(word({"gzip": True, "none": False})),
+        otherwise="`gzip`, on the same machine `none`",
+    )
+    """Compression of requests: `gzip` or `none`."""
+    certificate: str | None = _otlp("CERTIFICATE", PATH, otherwise="the system's authorities")
+    """File with the authority of the endpoint's certificate. A file that cannot be read is an error
+    at the start; later, data is `rejected`."""
+    client_certificate: str | None = _otlp("CLIENT_CERTIFICATE", PATH)
+    """File with the worker's own certificate, for mutual TLS."""
+    client_key: str | None = _otlp("CLIENT_KEY", PATH)
+    """File with the key of the worker's certificate."""
+    insecure: bool = _otlp("INSECURE", TRUE, "false")
+    """`true`: gRPC to an endpoint without a scheme uses no TLS."""
+    enabled: bool = True
     is_named: bool = field(default=True, compare=False)
     files: tuple[tuple[str, str], ...] = field(default=(), compare=False)
 
     def __repr__(self) -> str:
-        return f"SignalSettings({self.protocol.value} {redacted(self.url)})"
+        return f"SignalSettings({self.protocol.value} {redacted(self.url)})"  # headers are secret
 
     @property
     def peer(self) -> tuple[object, ...]:
         """All settings that distinguish one connection from another."""
-        parts = urlsplit(self.url)
-        return (
-            parts.scheme,
-            parts.netloc,
-            self.gzip,
-            self.certificate,
-            self.client_certificate,
-            self.client_key,
-        )
+        url = urlsplit(self.url)
+        files = (self.certificate, self.client_certificate, self.client_key)
+        return (url.scheme, url.netloc, self.gzip, *files)
 
     @property
     def is_loopback(self) -> bool:
         """True if the endpoint is this machine: no proxy, and compression gains nothing."""
-        return urlsplit(self.url).hostname in _LOOPBACK
+        return _is_loopback(self.url)
+
+
+class GpuOptions(TypedDict, total=False):
+    """Options that ``init(gpu=...)`` accepts instead of ``True``: as in ``GpuSettings``."""
+
+    roles: Sequence[str]
+    devices: Sequence[int | str]
+    interval_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class GpuSettings:
+    """GPU sampling of a worker. ``devices`` is in the format of ``CUDA_VISIBLE_DEVICES``."""
+
+    enabled: bool = setting("OTEL_RL_GPU", SWITCH, "off", argument="gpu")
+    """`on` samples the process's [GPUs](gpus.md)."""
+    roles: tuple[str, ...] = setting(
+        "OTEL_RL_GPU_ROLES", Kind("words", words), otherwise="all", argument="gpu.roles"
+    )
+    """Roles whose workers sample: `trainer,generator`."""
+    devices: str | None = setting(
+        "OTEL_RL_GPU_DEVICES",
+        Kind("words", lambda text: ",".join(words(text)) or None),
+        otherwise="visible ones, by `CUDA_VISIBLE_DEVICES` at the first sample",
+        argument="gpu.devices",
+    )
+    """NVML numbers or ids (`GPU-...`, `MIG-...`) of devices; missing ones are logged."""
+    # The bridge's window: every window has a sample of every device.
+    interval_s: float = setting(
+        "OTEL_RL_GPU_INTERVAL", _GPU_MILLISECONDS, "5000", argument="gpu.interval_s"
+    )
+    """Milliseconds between two samples of a device; the argument is in seconds."""
+
+    def are_for(self, role: str) -> bool:
+        """Report whether a worker of ``role`` samples."""
+        return self.enabled and (not self.roles or role in self.roles)
+
+
+class MfuOptions(TypedDict, total=False):
+    """Options of ``init(mfu=...)``: as in ``MfuSettings``."""
+
+    model_flops_per_token: float
+    peak_flops_per_s: float
+    devices: int
+
+
+@dataclass(frozen=True, slots=True)
+class MfuSettings:
+    """Known inputs of the MFU."""
+
+    model_flops_per_token: float | None = setting(
+        "OTEL_RL_MODEL_FLOPS_PER_TOKEN",
+        optional(_POSITIVE),
+        otherwise="no [MFU](gpus.md#mfu)",
+        argument="mfu.model_flops_per_token",
+    )
+    """FLOPs of training on a token: about 6 for each parameter of a dense model."""
+    peak_flops_per_s: float | None = setting(
+        "OTEL_RL_PEAK_FLOPS_PER_S",
+        optional(_POSITIVE),
+        otherwise="that of the visible GPUs: dense BF16; V100, T4: FP16",
+        argument="mfu.peak_flops_per_s",
+    )
+    """Peak of one device."""
+    devices: float = setting("OTEL_RL_MFU_DEVICES", _POSITIVE, "1", argument="mfu.devices")
+    """Devices that train the tokens which this process counts, such as a tensor-parallel group."""
+
+
+@dataclass(frozen=True, slots=True)
+class HostSettings:
+    """Reports of the host."""
+
+    enabled: bool = setting("OTEL_RL_HOST", SWITCH, "on")
+    """`on` sends [reports of the host](gpus.md#host)."""
+    # As often as W&B's own sampler.
+    interval_s: float = setting("OTEL_RL_HOST_INTERVAL", _HOST_MILLISECONDS, "15000")
+    """Milliseconds between two reports of the host, which are taken at exports."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Export settings of a worker.
-
-    Attributes:
-        metrics: See ``SignalSettings``.
-        traces: See ``SignalSettings``.
-        logs: See ``SignalSettings``. Target of events.
-        interval_s: Between two metric exports.
-        span_interval_s: Between two span exports.
-        span_capacity: Maximum number of spans waiting for the next export.
-        disabled: ``OTEL_SDK_DISABLED`` is true: nothing is recorded or sent.
-        gpu: GPU sampling of the process.
-        trace_steps: Share of all steps whose spans are kept; None if OpenTelemetry's own
-            ``OTEL_TRACES_SAMPLER`` decides.
-        provenance: Facts of command, code and machine that are sent.
-        mfu: What is known for the MFU of steps.
-        console: True sends what the process writes to its console.
-        stack_after_s: Age from which the stack of a phase that takes too long is sent; 0 for never.
-        host: Reports of the host.
-        exit_timeout_s: Maximum time that the end of the process waits for the endpoint.
-        times_devices: True measures steps and phases on the device, if one is in use.
-        config: Hyper-parameters of the run that the environment gives.
-    """
+    """Settings of a worker."""
 
     metrics: SignalSettings
     traces: SignalSettings
     logs: SignalSettings
-    interval_s: float
-    span_interval_s: float
-    span_capacity: int
-    disabled: bool
-    gpu: GpuSettings
-    trace_steps: float | None
-    provenance: ProvenanceDetail = ProvenanceDetail.FULL
+    gpu: GpuSettings = field(default_factory=GpuSettings)
     mfu: MfuSettings = field(default_factory=MfuSettings)
-    console: bool = True
-    stack_after_s: float = DEFAULT_STACK_AFTER_S
     host: HostSettings = field(default_factory=HostSettings)
-    exit_timeout_s: float = DEFAULT_EXIT_TIMEOUT_S
-    times_devices: bool = True
-    config: Mapping[str, object] = field(default_factory=dict, compare=False)
+    # A chart one second old feels live; the SDK's default of a minute does not.
+    interval_s: float = setting(
+        "OTEL_METRIC_EXPORT_INTERVAL",
+        _MILLISECONDS,
+        "1000",
+        argument="export_interval_s",
+        run="1000",
+    )
+    """Milliseconds between two exports of metrics; the argument is in seconds."""
+    # As often as metrics: a killed process loses no more spans than measurements.
+    span_interval_s: float = setting("OTEL_BSP_SCHEDULE_DELAY", _MILLISECONDS, "1000")
+    """Milliseconds between two exports of spans."""
+    span_capacity: int = setting("OTEL_BSP_MAX_QUEUE_SIZE", _SPANS, "16384")
+    """Number of spans that may wait for an export, about 30 MB; a quarter of them starts one."""
+    disabled: bool = setting("OTEL_SDK_DISABLED", TRUE, "false")
+    """`true` records and sends nothing."""
+    trace_steps: float | None = setting(
+        "OTEL_RL_TRACE_STEPS", _SHARE, "1", otherwise="`1`, or as `OTEL_TRACES_SAMPLER` says"
+    )
+    """Share of the steps whose [spans are kept](tracing.md#keeping-whole-steps)."""
+    provenance: ProvenanceDetail = setting(  # noqa: RUF009  # makes a field
+        "OTEL_RL_PROVENANCE", _DETAILS, "full"
+    )
+    """`full` sends command, commit, the difference to it, packages and machine; `command` neither
+    difference nor packages; `off` nothing, nor the messages of exceptions."""
+    console: bool = setting("OTEL_RL_CONSOLE", SWITCH, "on")
+    """`on` sends the lines of the [console](#console)."""
+    # With an export, a window of rows and the delivery, a stack is in the run within 15 s.
+    stack_after_s: float = setting("OTEL_RL_STACK_AFTER", _STACK, "8")
+    """Seconds (from 1) after which a [hanging phase](phases.md#hangs) sends its stack, or `off`."""
+    exit_timeout_s: float = setting("OTEL_RL_EXIT_TIMEOUT", _SECONDS, f"{DEFAULT_EXIT_TIMEOUT_S:g}")
+    """Seconds that the end of a process waits for the endpoint at most."""
+    times_devices: bool = setting("OTEL_RL_DEVICE_CLOCK", SWITCH, "on")
+    """`on` times [steps and phases on torch's GPU](adr/0028-device-clock.md)."""
+    measures_gc: bool | None = setting(
+        "OTEL_RL_GC", optional(SWITCH), otherwise="`on` in processes with steps or phases"
+    )
+    """`on` measures `rl.worker.gc.time`."""
+    config: Mapping[str, object] = setting(CONFIG, _JSON, compares=False)
+    """Config of the run, as a JSON object; what a process of the run gives comes before it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """Variables that OpenTelemetry, the adapters or the commands read."""
+
+    metrics_exporter: str = setting("OTEL_METRICS_EXPORTER", TEXT, "otlp")
+    """Measurements are sent if `otlp` is among the words."""
+    traces_exporter: str = setting("OTEL_TRACES_EXPORTER", TEXT, "otlp")
+    """Spans are sent if `otlp` is among the words."""
+    logs_exporter: str = setting("OTEL_LOGS_EXPORTER", TEXT, "otlp")
+    """Events are sent if `otlp` is among the words: config, samples, console and endings."""
+    sampler: str = setting("OTEL_TRACES_SAMPLER", TEXT)
+    """OpenTelemetry's sampler of spans; applies if `OTEL_RL_TRACE_STEPS` is not set."""
+    exemplars: str = setting(
+        "OTEL_METRICS_EXEMPLAR_FILTER", TEXT, run="always_on", is_replaced=True
+    )
+    """With `always_on` your [own provider](#your-own-provider) keeps every measurement."""
+    # A program that uses only the API of OpenTelemetry gets its providers from these two.
+    meters: str = setting("OTEL_PYTHON_METER_PROVIDER", TEXT, run="otel_rl", is_replaced=True)
+    """With `otel_rl` OpenTelemetry's API of metrics starts the worker."""
+    tracers: str = setting("OTEL_PYTHON_TRACER_PROVIDER", TEXT, run="otel_rl", is_replaced=True)
+    """With `otel_rl` OpenTelemetry's API of traces starts the worker."""
+    # Else the first distribution that is found would configure the program, and the package of
+    # `otel-rl run` brings one.
+    distro: str = setting("OTEL_PYTHON_DISTRO", TEXT, run="otel_rl")
+    """With `otel_rl` `opentelemetry-instrument` starts the worker (`OTEL_PYTHON_CONFIGURATOR`)."""
+    adapters: str = setting("OTEL_RL_ADAPTERS", TEXT, otherwise="`auto` under `otel-rl run`")
+    """`auto` enables the [adapters](integrations.md) of frameworks, `off` disables them."""
+    attach: str = setting("OTEL_RL_ATTACH", TEXT)
+    """`share` joins the [run that the program makes](wandb.md) in W&B; `hint` offers it."""
+    log_level: str = setting("OTEL_RL_LOG_LEVEL", TEXT, "WARNING")
+    """What commands of `otel-rl` log: `DEBUG`, `INFO`, `WARNING`."""
+
+
+GROUPS: Final = (
+    Names,
+    SignalSettings,
+    Settings,
+    GpuSettings,
+    MfuSettings,
+    HostSettings,
+    Surroundings,
+)
+TABLE: Final[tuple[Setting[Any], ...]] = tuple(
+    entry for group in GROUPS for entry in settings_in(group).values()
+)
+"""Every variable of workers and commands; those of the bridge are in ``BridgeSettings``."""
+
+
+# Reading
 
 
 def read_settings(
@@ -190,14 +434,7 @@ def read_settings(
     gpu: bool | GpuOptions | None = None,
     mfu: MfuOptions | None = None,
 ) -> Settings:
-    """Read the environment; arguments take precedence.
-
-    Args:
-        environ: The process's environment.
-        endpoint: Base URL, as in ``OTEL_EXPORTER_OTLP_ENDPOINT``.
-        export_interval_s: Seconds between two exports.
-        gpu: GPU sampling, as in ``init``.
-        mfu: As in ``init``.
+    """Read the environment; arguments of ``init`` take precedence.
 
     Raises:
         ConfigError: Names the wrong setting, its value and the remedy.
@@ -206,54 +443,92 @@ def read_settings(
         raise ConfigError(
             f"endpoint: must be a URL (got {redacted(repr(endpoint))}).", hint=_URL_HINT
         )
+    given: dict[str, object] = {}
+    if export_interval_s is not None:
+        given["interval_s"] = _SECONDS.given("export_interval_s", export_interval_s)
+    samples_spans = environ.get("OTEL_TRACES_SAMPLER", "").strip()
+    if samples_spans and not environ.get("OTEL_RL_TRACE_STEPS", "").strip():
+        given["trace_steps"] = None  # OpenTelemetry's sampler decides
     return Settings(
         metrics=_signal(Signal.METRICS, environ, endpoint),
         traces=_signal(Signal.TRACES, environ, endpoint),
         logs=_signal(Signal.LOGS, environ, endpoint),
-        interval_s=_interval_s(environ, export_interval_s),
-        span_interval_s=_milliseconds(environ, "OTEL_BSP_SCHEDULE_DELAY", DEFAULT_SPAN_INTERVAL_S),
-        span_capacity=_span_capacity(environ),
-        disabled=environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true",
-        gpu=read_gpu_settings(environ, given=gpu),
-        trace_steps=_trace_steps(environ),
-        provenance=_provenance(environ),
-        mfu=read_mfu_settings(environ, given=mfu),
-        console=_switch(environ, "OTEL_RL_CONSOLE", default=True),
-        stack_after_s=_stack_after_s(environ),
-        host=read_host_settings(environ),
-        exit_timeout_s=_timeout_s(
-            environ.get(_EXIT_TIMEOUT, "").strip(), _EXIT_TIMEOUT, DEFAULT_EXIT_TIMEOUT_S
-        ),
-        times_devices=_switch(environ, "OTEL_RL_DEVICE_CLOCK", default=True),
-        config=read_config(environ),
+        gpu=_gpu(environ, gpu),
+        mfu=_mfu(environ, mfu),
+        host=HostSettings(**_read(HostSettings, environ)),
+        **_read(Settings, environ, given),
     )
 
 
-def read_config(environ: Mapping[str, str]) -> dict[str, object]:
+def read_config(environ: Mapping[str, str]) -> Mapping[str, object]:
     """Return the hyper-parameters that the environment gives the run.
 
     Raises:
         ConfigError: ``OTEL_RL_CONFIG`` is not a JSON object.
     """
-    text = environ.get(CONFIG, "").strip()
-    if not text:
-        return {}
-    try:
-        config = json.loads(text)
-    except (ValueError, RecursionError):
-        config = None
-    if not isinstance(config, dict):
-        raise ConfigError(
-            f"{CONFIG}: must be a JSON object (got {text[:80]!r}).",
-            hint="""Set it to {"lr": 3e-6}, for example.""",
-        )
+    config: Mapping[str, object] = settings_in(Settings)["config"].read(environ)
     return config
+
+
+def _read(
+    group: type, environ: Mapping[str, str], given: Mapping[str, object] = MappingProxyType({})
+) -> dict[str, Any]:
+    return {
+        name: given[name] if name in given else entry.read(environ)
+        for name, entry in settings_in(group).items()
+    }
+
+
+def _signal(signal: Signal, environ: Mapping[str, str], endpoint: str | None) -> SignalSettings:
+    entries = settings_in(SignalSettings)
+    found = {name: entry.read(environ, signal) for name, entry in entries.items()}
+    found["is_named"] = endpoint is not None or bool(found["url"])
+    found["url"] = url = _url(signal, environ, endpoint, found)
+    found["insecure"] = urlsplit(url).scheme == "http"
+    if found["gzip"] is None:
+        found["gzip"] = not _is_loopback(url)
+    names = ("certificate", "client_certificate", "client_key")
+    files = (entries[name].find(environ, signal) for name in names if found[name])
+    return SignalSettings(
+        signal,
+        **found,
+        enabled=_is_for_otlp(exporters_of(environ, signal)),
+        files=tuple((variable, path) for path, variable in files),
+    )
+
+
+def _url(
+    signal: Signal, environ: Mapping[str, str], endpoint: str | None, found: Mapping[str, object]
+) -> str:
+    """Return where a signal goes; without a scheme, gRPC is as secure as ``insecure`` says."""
+    is_grpc = found["protocol"] is Protocol.GRPC
+    url, where = settings_in(SignalSettings)["url"].find(environ, signal)
+    is_base = endpoint is not None or where == ENDPOINT
+    if endpoint is not None:
+        url, where = endpoint, "endpoint"
+    url = url or f"http://localhost:{4317 if is_grpc else 4318}"
+    if is_grpc and "://" not in url:
+        url = f"{'http' if found['insecure'] else 'https'}://{url}"
+    try:
+        parts = urlsplit(url)
+        is_good = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        is_good = False
+    if not is_good:
+        raise ConfigError(
+            f"{where}: must be an http or https URL (got {redacted(url)!r}).",
+            hint=_URL_HINT,
+        )
+    return f"{url.rstrip('/')}/v1/{signal}" if is_base and not is_grpc else url
+
+
+def _is_loopback(url: str) -> bool:
+    return urlsplit(url).hostname in ("localhost", "127.0.0.1", "::1")
 
 
 def exporters_of(environ: Mapping[str, str], signal: Signal) -> tuple[str, ...]:
     """Return the exporters in ``OTEL_{METRICS,TRACES,LOGS}_EXPORTER``; empty for the default."""
-    names = environ.get(f"OTEL_{signal.upper()}_EXPORTER", "").lower().split(",")
-    return tuple(name.strip() for name in names if name.strip())
+    return words(environ.get(f"OTEL_{signal.upper()}_EXPORTER", "").lower())
 
 
 def _is_for_otlp(exporters: tuple[str, ...]) -> bool:
@@ -280,226 +555,64 @@ def exporters_beside_otlp(environ: Mapping[str, str], *, with_none: bool = False
         exporters = exporters_of(environ, signal)
         if _is_for_otlp(exporters) or (exporters == ("none",) and not with_none):
             continue
-        variable = f"OTEL_{signal.upper()}_EXPORTER"
-        wanted = ",".join(exporters)
+        variable, wanted = f"OTEL_{signal.upper()}_EXPORTER", ",".join(exporters)
         if exporters == ("none",):
-            yield f"{variable}=none: {_NOT_SENT[signal]}. Set it to otlp, or unset it"
+            remedy = "Set it to otlp, or unset it"
         else:
-            yield (
-                f"{variable}={wanted}: {_NOT_SENT[signal]}. Set it to {wanted},otlp; otel_rl "
-                "itself has no other exporter than otlp"
-            )
+            remedy = f"Set it to {wanted},otlp; otel_rl itself has no other exporter than otlp"
+        yield f"{variable}={wanted}: {_NOT_SENT[signal]}. {remedy}"
 
 
-_URL_HINT = "Use a URL such as http://localhost:4318."
+def _gpu(environ: Mapping[str, str], given: object) -> GpuSettings:
+    hint = 'Pass gpu=True, or gpu={"roles": ["trainer"]}.'
+    options: dict[str, Any] = {}
+    if isinstance(given, bool):
+        options["enabled"] = given
+    elif given is not None:
+        options = {"enabled": True} | _options("gpu", given, GpuOptions, hint)
+    if "roles" in options:
+        options["roles"] = tuple(_list("gpu.roles", options["roles"], str))
+    if "devices" in options:
+        devices = _list("gpu.devices", options["devices"], int | str)
+        options["devices"] = ",".join(str(device) for device in devices)
+    if "interval_s" in options:
+        options["interval_s"] = _GPU_SECONDS.given("gpu.interval_s", options["interval_s"])
+    return GpuSettings(**_read(GpuSettings, environ, options))
 
 
-def _signal(signal: Signal, environ: Mapping[str, str], endpoint: str | None) -> SignalSettings:
-    word = signal.upper()  # as in the names of variables
-
-    def find(name: str) -> tuple[str, str]:
-        """Return (value, variable) of the signal's own variable, else of the common one."""
-        for variable in (f"OTEL_EXPORTER_OTLP_{word}_{name}", f"OTEL_EXPORTER_OTLP_{name}"):
-            if environ.get(variable, "").strip():
-                return environ[variable].strip(), variable
-        return "", f"OTEL_EXPORTER_OTLP_{name}"
-
-    protocol = _protocol(*find("PROTOCOL"))
-    insecure = find("INSECURE")[0].lower() == "true"
-    url = _url(signal, protocol, environ, endpoint, insecure=insecure)
-    compression, compression_variable = find("COMPRESSION")
-    if compression.lower() not in ("", "gzip", "none"):
+def _mfu(environ: Mapping[str, str], given: object) -> MfuSettings:
+    hint = 'Pass mfu={"model_flops_per_token": 4.2e10}.'
+    options = {} if given is None else _options("mfu", given, MfuOptions, hint)
+    numbers = {name: _POSITIVE.given(f"mfu.{name}", one) for name, one in options.items()}
+    found = MfuSettings(**_read(MfuSettings, environ, numbers))
+    if options and found.model_flops_per_token is None:
         raise ConfigError(
-            f"{compression_variable}: must be gzip or none (got {compression!r}).",
-            hint="Correct or unset it.",
+            "mfu.model_flops_per_token: is missing.",
+            hint="For a dense model take 6 times its number of parameters.",
         )
-    loopback = urlsplit(url).hostname in _LOOPBACK
-    named = [find(name) for name in ("CERTIFICATE", "CLIENT_CERTIFICATE", "CLIENT_KEY")]
-    certificate, client_certificate, client_key = (path or None for path, _ in named)
-    return SignalSettings(
-        signal=signal,
-        url=url,
-        protocol=protocol,
-        headers=_headers(find("HEADERS")[0]),
-        timeout_s=_timeout_s(*find("TIMEOUT")),
-        gzip=compression.lower() == "gzip" if compression else not loopback,
-        certificate=certificate,
-        client_certificate=client_certificate,
-        client_key=client_key,
-        insecure=urlsplit(url).scheme == "http",
-        enabled=_is_for_otlp(exporters_of(environ, signal)),
-        is_named=endpoint is not None or bool(find("ENDPOINT")[0]),
-        files=tuple((variable, path) for path, variable in named if path),
-    )
+    return found
 
 
-def _protocol(text: str, variable: str) -> Protocol:
-    try:
-        return Protocol(text.lower() or Protocol.HTTP)
-    except ValueError as exc:
+def _options(where: str, given: object, known: type, hint: str) -> dict[str, Any]:
+    """Return the options of an argument; None counts as not given."""
+    if not isinstance(given, Mapping):
+        what = "True, False or a mapping" if where == "gpu" else "a mapping"
+        raise ConfigError(f"{where}: must be {what} (got {given!r}).", hint=hint)
+    if unknown := {*map(str, given)} - {*known.__annotations__}:
         raise ConfigError(
-            f"{variable}: must be http/protobuf or grpc (got {text!r}).",
-            hint="Every OTLP receiver takes http/protobuf.",
-        ) from exc
-
-
-def _url(
-    signal: Signal,
-    protocol: Protocol,
-    environ: Mapping[str, str],
-    endpoint: str | None,
-    *,
-    insecure: bool,
-) -> str:
-    own_variable = f"OTEL_EXPORTER_OTLP_{signal.upper()}_ENDPOINT"
-    own = environ.get(own_variable, "").strip()
-    base = environ.get("OTEL_EXPORTER_OTLP_ENDPOINT", "").strip()
-    if endpoint is not None:
-        where, url, is_base = "endpoint", endpoint, True
-    elif own:
-        where, url, is_base = own_variable, own, False
-    elif base:
-        where, url, is_base = "OTEL_EXPORTER_OTLP_ENDPOINT", base, True
-    else:
-        port = 4317 if protocol is Protocol.GRPC else 4318
-        where, url, is_base = "endpoint", f"http://localhost:{port}", True
-    if protocol is Protocol.GRPC:
-        return _grpc_url(where, url, insecure=insecure)
-    _check_url(where, url)
-    return f"{url.rstrip('/')}/v1/{signal}" if is_base else url
-
-
-def _grpc_url(where: str, url: str, *, insecure: bool) -> str:
-    """Check a gRPC endpoint; without a scheme ``OTEL_EXPORTER_OTLP_INSECURE`` selects it."""
-    if "://" not in url:
-        url = f"{'http' if insecure else 'https'}://{url}"
-    _check_url(where, url)
-    return url
-
-
-def _check_url(where: str, url: str) -> None:
-    try:
-        parts = urlsplit(url)
-        good = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:
-        good = False
-    if not good:
-        raise ConfigError(
-            f"{where}: must be an http or https URL (got {redacted(url)!r}).", hint=_URL_HINT
+            f"{where}: unknown option {min(unknown)!r}.",
+            hint=f"Options are {', '.join(known.__annotations__)}.",
         )
+    return {name: value for name, value in given.items() if value is not None}
 
 
-def _timeout_s(text: str, variable: str, default_s: float = DEFAULT_TIMEOUT_S) -> float:
-    """Parse seconds, as the Python SDK does (the specification defines milliseconds)."""
-    try:
-        timeout_s = float(text) if text else default_s
-    except ValueError:
-        timeout_s = 0
-    if not 0 < timeout_s < float("inf"):
-        raise ConfigError(
-            f"{variable}: must be a positive number of seconds (got {text!r}).",
-            hint="Correct or unset it.",
-        )
-    return timeout_s
-
-
-def _trace_steps(environ: Mapping[str, str]) -> float | None:
-    text = environ.get("OTEL_RL_TRACE_STEPS", "").strip()
-    if not text:
-        return None if environ.get("OTEL_TRACES_SAMPLER", "").strip() else 1.0
-    try:
-        share = float(text)
-    except ValueError:
-        share = -1
-    if not 0 <= share <= 1:
-        raise ConfigError(
-            f"OTEL_RL_TRACE_STEPS: must be a number from 0 to 1 (got {text!r}).",
-            hint="0.1 keeps the spans of one step in ten. Leave it out for all.",
-        )
-    return share
-
-
-def _provenance(environ: Mapping[str, str]) -> ProvenanceDetail:
-    text = environ.get("OTEL_RL_PROVENANCE", "").strip().lower()
-    try:
-        return ProvenanceDetail(text) if text else ProvenanceDetail.FULL
-    except ValueError:
-        raise ConfigError(
-            f"OTEL_RL_PROVENANCE: must be full, command or off (got {text!r}).",
-            hint="command leaves out the difference to the commit and the packages.",
-        ) from None
-
-
-def _switch(environ: Mapping[str, str], name: str, *, default: bool) -> bool:
-    text = environ.get(name, "").strip().lower()
-    if text not in ("", "on", "off"):
-        raise ConfigError(f"{name}: must be on or off (got {text!r}).", hint="Correct or unset it.")
-    return text == "on" if text else default
-
-
-def _stack_after_s(environ: Mapping[str, str]) -> float:
-    text = environ.get(_STACK_AFTER, "").strip().lower()
-    if text == "off":
-        return 0.0
-    try:
-        after_s = float(text or DEFAULT_STACK_AFTER_S)
-    except ValueError:
-        after_s = -1.0
-    if not 1 <= after_s < 1e6:
-        raise ConfigError(
-            f"{_STACK_AFTER}: must be seconds from 1 on, or off (got {text!r}).",
-            hint="Correct or unset it.",
-        )
-    return after_s
-
-
-def _interval_s(environ: Mapping[str, str], given: object) -> float:
-    if given is not None:
-        if isinstance(given, bool) or not isinstance(given, int | float) or not 0 < given < 1e9:
+def _list(where: str, value: object, kind: Any) -> Sequence[object]:
+    if isinstance(value, str) or not isinstance(value, Sequence):
+        raise ConfigError(f"{where}: must be a list (got {value!r}).", hint="Use [...].")
+    for one in value:
+        if isinstance(one, bool) or not isinstance(one, kind) or "," in str(one):
             raise ConfigError(
-                f"export_interval_s: must be a positive number of seconds (got {given!r}).",
-                hint="Leave it out for 1 second.",
+                f"{where}: cannot hold {one!r}.",
+                hint="Use words for roles, and numbers or ids such as GPU-... for devices.",
             )
-        return float(given)
-    return _milliseconds(environ, "OTEL_METRIC_EXPORT_INTERVAL", DEFAULT_INTERVAL_S)
-
-
-def _milliseconds(environ: Mapping[str, str], variable: str, default_s: float) -> float:
-    """Convert a variable in milliseconds to seconds."""
-    text = environ.get(variable, "").strip()
-    if not text:
-        return default_s
-    try:
-        interval_s = float(text) / 1000
-    except ValueError:
-        interval_s = 0
-    if not 0 < interval_s < 1e9:
-        raise ConfigError(
-            f"{variable}: must be a positive number of milliseconds (got {text!r}).",
-            hint="Correct or unset it.",
-        )
-    return interval_s
-
-
-def _span_capacity(environ: Mapping[str, str]) -> int:
-    text = environ.get("OTEL_BSP_MAX_QUEUE_SIZE", "").strip()
-    if not text:
-        return DEFAULT_SPAN_CAPACITY
-    try:
-        capacity = int(text)
-    except ValueError:
-        capacity = 0
-    if capacity < 1:
-        raise ConfigError(
-            f"OTEL_BSP_MAX_QUEUE_SIZE: must be a positive number of spans (got {text!r}).",
-            hint="Correct or unset it.",
-        )
-    return capacity
-
-
-def _headers(text: str) -> tuple[tuple[str, str], ...]:
-    if not text:
-        return ()
-    from opentelemetry.util.re import parse_env_headers  # most workers have none
-
-    return tuple(sorted(parse_env_headers(text, liberal=True).items()))
+    return value

@@ -36,6 +36,7 @@ from otel_rl.cli.standard_streams import say
 from otel_rl.errors import ConfigError, JournalError, JournalLocked, OtelRLError
 from otel_rl.plurals import many
 from otel_rl.redaction import shown
+from otel_rl.worker.settings import read_settings
 
 __all__ = ["CHECKS", "add_parser"]
 
@@ -100,9 +101,13 @@ def check_plugins(_settings: BridgeSettings) -> Iterator[CheckResult]:
 
 
 def check_variables(_settings: BridgeSettings) -> Iterator[CheckResult]:
-    """Check that no variable of otel_rl is misspelt."""
+    """Check that no variable of otel_rl is misspelt, and that a worker can read them all."""
     for note in misspelt(os.environ):
         yield CheckResult("variables", note, ok=False, hint="Correct or unset it.")
+    try:
+        read_settings(os.environ)
+    except ConfigError as exc:
+        yield CheckResult("variables", exc.args[0], ok=False, hint=exc.hint)
 
 
 def check_endpoint(_settings: BridgeSettings) -> Iterator[CheckResult]:

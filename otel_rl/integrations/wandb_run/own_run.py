@@ -20,7 +20,8 @@ from typing import Any, Final, get_args
 
 from otel_rl.integrations.adapter import guard, logging_errors
 from otel_rl.worker import session
-from otel_rl.worker.identity.sweep_trial import SWEEP, sweep_environment
+from otel_rl.worker.identity.sweep_trial import sweep_environment
+from otel_rl.worker.settings import SWEEP
 
 __all__ = ["hint", "share"]
 

@@ -12,10 +12,9 @@ from otel_rl.worker import session
 from otel_rl.worker.drops import DropReason
 from otel_rl.worker.events.masking import is_secret
 from otel_rl.worker.events.run_metadata import config_metadata
-from otel_rl.worker.identity.names import TYPED
-from otel_rl.worker.identity.sweep_trial import SWEEP, sweep_environment
+from otel_rl.worker.identity.sweep_trial import sweep_environment
 from otel_rl.worker.otlp.anyvalue import plain_config
-from otel_rl.worker.settings import CONFIG, read_config
+from otel_rl.worker.settings import CONFIG, SWEEP, TYPED, read_config
 
 __all__ = ["begin_trial", "end_trial", "log_trial_config", "trial"]
 
@@ -130,7 +129,7 @@ def _without_secrets(config: Mapping[str, object], path: str = "") -> dict[str, 
     }
 
 
-def _config_of(environ: Mapping[str, str]) -> dict[str, object]:
+def _config_of(environ: Mapping[str, str]) -> Mapping[str, object]:
     """Return the config that the environment gives; a wrong one is counted, told and left out."""
     try:
         return read_config(environ)

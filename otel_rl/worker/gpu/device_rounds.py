@@ -11,7 +11,7 @@ from otel_rl.worker.gpu.phase_owner import PhaseOwnership
 from otel_rl.worker.gpu.phase_shares import PhaseShares
 from otel_rl.worker.gpu.readings import DeviceGone, DriverMemory, NoDriver, Reading
 from otel_rl.worker.gpu.recorder import Recorder
-from otel_rl.worker.gpu.settings import GpuSettings
+from otel_rl.worker.settings import GpuSettings
 
 if TYPE_CHECKING:
     from otel_rl.worker.gpu.nvml import Device, Driver

@@ -9,110 +9,17 @@ peak is that of the visible GPUs; a thread asks the driver, which may take long 
 import logging
 import os
 import threading
-from collections.abc import Mapping
-from dataclasses import dataclass
-from math import inf
-from typing import Final, TypedDict
+from typing import Final
 
-from otel_rl.errors import ConfigError
 from otel_rl.worker.fork_barrier import IMPORTS
 from otel_rl.worker.gpu.peak_flops import peak_flops_per_s
 from otel_rl.worker.gpu.readings import DriverMemory, NoDriver
 from otel_rl.worker.guard import Guard
+from otel_rl.worker.settings import MfuSettings
 
-__all__ = ["MfuOptions", "MfuSettings", "ModelFlops", "read_mfu_settings"]
-
-_FLOPS_VARIABLE: Final = "OTEL_RL_MODEL_FLOPS_PER_TOKEN"
-_PEAK_VARIABLE: Final = "OTEL_RL_PEAK_FLOPS_PER_S"
-_DEVICES_VARIABLE: Final = "OTEL_RL_MFU_DEVICES"
+__all__ = ["ModelFlops"]
 
 _log = logging.getLogger("otel_rl")
-
-
-class MfuOptions(TypedDict, total=False):
-    """Options of ``init(mfu=...)``.
-
-    Attributes:
-        model_flops_per_token: Of training on one token, forward and backward.
-        peak_flops_per_s: Of one device; default that of the visible GPUs.
-        devices: That train the tokens which this process counts; default 1.
-    """
-
-    model_flops_per_token: float
-    peak_flops_per_s: float
-    devices: int
-
-
-@dataclass(frozen=True, slots=True)
-class MfuSettings:
-    """Known inputs of the MFU.
-
-    Attributes:
-        model_flops_per_token: None reports no MFU.
-        peak_flops_per_s: Of one device; None for that of the visible GPUs.
-        devices: That train the tokens which this process counts.
-    """
-
-    model_flops_per_token: float | None = None
-    peak_flops_per_s: float | None = None
-    devices: float = 1
-
-
-def read_mfu_settings(
-    environ: Mapping[str, str], *, given: MfuOptions | None = None
-) -> MfuSettings:
-    """Read the environment; arguments of ``init`` take precedence, option by option.
-
-    Args:
-        environ: The process's environment.
-        given: ``init``'s argument ``mfu``.
-
-    Raises:
-        ConfigError: Names the wrong setting, its value and the remedy.
-    """
-    if given is not None and not isinstance(given, Mapping):
-        raise ConfigError(
-            f"mfu: must be a mapping (got {given!r}).",
-            hint='Pass mfu={"model_flops_per_token": 4.2e10}.',
-        )
-    options: Mapping[str, object] = {**(given or {})}
-    unknown = set(options) - set(MfuOptions.__annotations__)
-    if unknown:
-        raise ConfigError(
-            f"mfu: unknown option {min(map(str, unknown))!r}.",
-            hint="Options are model_flops_per_token, peak_flops_per_s and devices.",
-        )
-
-    def find(option: str, variable: str) -> float | None:
-        if options.get(option) is not None:
-            return _positive(f"mfu.{option}", options[option])
-        text = environ.get(variable, "").strip()
-        return _positive(variable, text) if text else None
-
-    settings = MfuSettings(
-        find("model_flops_per_token", _FLOPS_VARIABLE),
-        find("peak_flops_per_s", _PEAK_VARIABLE),
-        find("devices", _DEVICES_VARIABLE) or 1,
-    )
-    if options and settings.model_flops_per_token is None:
-        raise ConfigError(
-            "mfu.model_flops_per_token: is missing.",
-            hint="For a dense model take 6 times its number of parameters.",
-        )
-    return settings
-
-
-def _positive(where: str, value: object) -> float:
-    try:
-        number = float(value) if isinstance(value, str | int | float) else 0.0
-    except ValueError:
-        number = 0.0
-    if isinstance(value, bool) or not 0 < number < inf:
-        raise ConfigError(
-            f"{where}: must be a positive number (got {value!r}).",
-            hint="Correct it or leave it out.",
-        )
-    return number
 
 
 class ModelFlops:
@@ -178,7 +85,7 @@ class ModelFlops:
                 )
 
 
-_REMEDY: Final = f"Set {_PEAK_VARIABLE} to the peak of one device."
+_REMEDY: Final = "Set OTEL_RL_PEAK_FLOPS_PER_S to the peak of one device."
 
 
 def _visible_models() -> list[str]:

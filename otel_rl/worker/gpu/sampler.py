@@ -20,8 +20,8 @@ from otel_rl.worker.gpu.device_rounds import DeviceRounds
 from otel_rl.worker.gpu.phase_owner import PhaseOwnership
 from otel_rl.worker.gpu.readings import NoDriver
 from otel_rl.worker.gpu.recorder import Recorder
-from otel_rl.worker.gpu.settings import GpuSettings
 from otel_rl.worker.guard import Guard
+from otel_rl.worker.settings import GpuSettings
 
 __all__ = ["GpuSampler"]
 

@@ -4,6 +4,5 @@ On by default. It makes no thread, never blocks training and never raises into i
 """
 
 from otel_rl.worker.host.recorder import HostRecorder
-from otel_rl.worker.host.settings import HostSettings, read_host_settings
 
-__all__ = ["HostRecorder", "HostSettings", "read_host_settings"]
+__all__ = ["HostRecorder"]

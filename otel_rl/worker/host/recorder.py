@@ -22,8 +22,8 @@ from otel_rl.semconv.names import (
 )
 from otel_rl.semconv.spec import Instrument
 from otel_rl.worker.guard import Guard
-from otel_rl.worker.host.settings import HostSettings
 from otel_rl.worker.host.turn import HostTurn
+from otel_rl.worker.settings import HostSettings
 
 if TYPE_CHECKING:
     from otel_rl.worker.host.machine import Machine, Reading

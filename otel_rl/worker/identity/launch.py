@@ -18,13 +18,8 @@ from urllib.parse import quote
 from otel_rl.run_id import run_id
 from otel_rl.semconv.names import RL_EXPERIMENT_NAME, RL_RUN_ID, RL_TRIAL_NAME
 from otel_rl.worker.identity.launcher import parent_pid, ray_job
-from otel_rl.worker.identity.names import (
-    DEFAULT_EXPERIMENT,
-    DEFAULT_TRIAL,
-    LAUNCH,
-    checked_name,
-    parse_resource_attributes,
-)
+from otel_rl.worker.identity.names import checked_name, parse_resource_attributes
+from otel_rl.worker.settings import DEFAULT_EXPERIMENT, DEFAULT_TRIAL, LAUNCH
 
 __all__ = [
     "ON_SEVERAL_HOSTS",

@@ -17,15 +17,12 @@ from otel_rl.semconv.names import (
     RL_WORKER_TAG,
     RlWorkerRoleValues,
 )
+from otel_rl.worker.settings import DEFAULT_EXPERIMENT, DEFAULT_TRIAL, LAUNCH, TYPED
 
 __all__ = [
-    "DEFAULT_EXPERIMENT",
-    "DEFAULT_TRIAL",
-    "LAUNCH",
     "MAIN_PROCESS",
     "MAX_NAME_LENGTH",
     "NO_NAMES",
-    "TYPED",
     "WorkerNames",
     "checked_name",
     "default_role",
@@ -37,18 +34,6 @@ __all__ = [
     "unnamed_trial",
     "worker_names",
 ]
-
-TYPED: Final = "OTEL_RL_TYPED"
-"""Which of experiment, trial, role, project and name were typed on the command line."""
-
-LAUNCH: Final = "OTEL_RL_LAUNCH"
-"""Id of the launch, which is the trial of a program that names none."""
-
-DEFAULT_EXPERIMENT: Final = "OTEL_RL_DEFAULT_EXPERIMENT"
-"""Experiment of a process whose program names none: invented, or that of the process's parent."""
-
-DEFAULT_TRIAL: Final = "OTEL_RL_DEFAULT_TRIAL"
-"""Trial of the process's parent, for a process that works for the parent's experiment."""
 
 MAX_NAME_LENGTH: Final = 128
 """W&B cuts display names at 128 characters; a cut name may no longer be unique."""

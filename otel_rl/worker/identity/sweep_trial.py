@@ -6,17 +6,10 @@ from typing import Final
 from otel_rl.run_id import run_id
 from otel_rl.semconv.names import RL_TRIAL_NAME
 from otel_rl.worker.identity.launch import launch_of, with_names
-from otel_rl.worker.identity.names import (
-    DEFAULT_TRIAL,
-    MAX_NAME_LENGTH,
-    TYPED,
-    parse_resource_attributes,
-)
+from otel_rl.worker.identity.names import MAX_NAME_LENGTH, parse_resource_attributes
+from otel_rl.worker.settings import DEFAULT_TRIAL, SWEEP, TYPED
 
-__all__ = ["SWEEP", "is_within", "sweep_environment"]
-
-SWEEP: Final = "OTEL_RL_SWEEP"
-"""Launchers' names of the trials around, from the outermost one, with slashes between."""
+__all__ = ["is_within", "sweep_environment"]
 
 _TRIAL: Final = "OTEL_RL_TRIAL"
 _RESOURCE: Final = "OTEL_RESOURCE_ATTRIBUTES"

@@ -299,7 +299,7 @@ class Session:
 
     def _begin_sampling(self) -> None:
         if not self._is_ending:
-            self.providers.gc_time.start()
+            self.providers.gc_time.start(wanted=self.settings.measures_gc)
         if self.settings.metrics.enabled and not self._is_ending:
             self.providers.gpus.start(self.settings.gpu, self.identity.role)
             host = str(self.providers.meter.resource.attributes["host.name"])

@@ -4,23 +4,15 @@ A pause stops every thread, and adds to the phase that happens to be open.
 """
 
 import gc
-import os
 from collections.abc import Iterable, Mapping
 from time import perf_counter_ns
-from typing import Final
 
 from opentelemetry.metrics import CallbackOptions, Meter, Observation
 
 from otel_rl.semconv.names import METRICS, RL_WORKER_GC_TIME
 from otel_rl.worker.phases.control_flows import views
 
-__all__ = ["GC_VARIABLE", "GcTime"]
-
-GC_VARIABLE: Final = "OTEL_RL_GC"
-"""Environment variable: 0 for never, 1 for all processes, else for those that have steps or phases.
-
-A script with one or two metrics gets no row for this.
-"""
+__all__ = ["GcTime"]
 
 
 class GcTime:
@@ -39,14 +31,18 @@ class GcTime:
         spec = METRICS[RL_WORKER_GC_TIME]
         meter.create_observable_counter(spec.name, [self._observe], spec.unit, spec.brief)
 
-    def start(self) -> None:
-        """Start measuring from zero, unless the environment disables it. Idempotent."""
+    def start(self, *, wanted: bool | None = None) -> None:
+        """Start measuring from zero. Idempotent.
+
+        Args:
+            wanted: False does not measure. None reports only with steps or phases: a script with
+                one or two metrics gets no row for this.
+        """
         if self._note in gc.callbacks:
             return
         self.forget()
-        wanted = os.environ.get(GC_VARIABLE, "").strip().lower()
-        if wanted not in {"0", "false"}:
-            self._is_wanted = wanted in {"1", "true"}
+        if wanted is not False:
+            self._is_wanted = wanted is True
             self._is_shown = True
             gc.callbacks.append(self._note)
 

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 import otel_rl
-from otel_rl.cli.environment import VARIABLES, misspelt
+from otel_rl.cli.environment import misspelt
+from otel_rl.worker.settings import TABLE
 
 
 @pytest.mark.parametrize(
@@ -28,15 +29,17 @@ def test_what_is_known_or_nothing_like_it_is_not_told(name: str) -> None:
     assert list(misspelt({name: "1"})) == []
 
 
-def test_every_variable_that_the_package_reads_is_known() -> None:
+def test_what_processes_of_otel_rl_tell_each_other_is_known_but_not_proposed() -> None:
+    assert list(misspelt({"OTEL_RL_TYPED": "trial", "OTEL_RL_TYPE": "trial"})) == []
+
+
+def test_every_variable_that_the_package_names_is_in_the_table() -> None:
     sources = Path(otel_rl.__file__).parent.rglob("*.py")
-    read = {
+    named = {
         name
         for path in sources
-        for name in re.findall(r'"OTEL_RL_([A-Z_]*[A-Z])"', path.read_text(encoding="utf-8"))
+        for name in re.findall(r'"(OTEL_RL_[A-Z_]*[A-Z])"', path.read_text(encoding="utf-8"))
         # Between processes of the demo; and settings of a bridge, which it checks by itself.
-        if not name.startswith(("DEMO_", "BRIDGE__"))
-        # From `otel-rl run` or a worker to what it starts.
-        and name not in {"TYPED", "DEFAULT_EXPERIMENT", "DEFAULT_TRIAL"}
+        if not name.startswith(("OTEL_RL_DEMO_", "OTEL_RL_BRIDGE__"))
     }
-    assert read | {"TAG", "NAME", "PROJECT"} == VARIABLES
+    assert named - {entry.variable for entry in TABLE} == set()

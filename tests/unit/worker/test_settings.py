@@ -1,7 +1,14 @@
 import pytest
 
 from otel_rl.errors import ConfigError
-from otel_rl.worker.settings import Protocol, exporters_beside_otlp, read_settings
+from otel_rl.worker.settings import (
+    GpuOptions,
+    GpuSettings,
+    HostSettings,
+    Protocol,
+    exporters_beside_otlp,
+    read_settings,
+)
 
 
 @pytest.mark.parametrize(
@@ -204,3 +211,114 @@ def test_a_bad_setting_is_named_with_the_way_out(
 def test_a_process_that_is_killed_loses_no_more_spans_than_measurements() -> None:
     settings = read_settings({})
     assert settings.span_interval_s == settings.interval_s == 1.0
+
+
+@pytest.mark.parametrize(
+    ("variable", "text", "must"),
+    [
+        ("OTEL_RL_CONSOLE", "maybe", "on or off"),
+        ("OTEL_RL_GC", "maybe", "on or off"),
+        ("OTEL_RL_GPU", "maybe", "on or off"),
+        ("OTEL_RL_GPU_INTERVAL", "5s", "10 milliseconds or more"),
+        ("OTEL_RL_HOST_INTERVAL", "999", "1000 milliseconds or more"),
+        ("OTEL_RL_HOST_INTERVAL", "nan", "1000 milliseconds or more"),
+        ("OTEL_RL_PROVENANCE", "some", "full, command or off"),
+        ("OTEL_RL_STACK_AFTER", "0", "seconds from 1 on, or off"),
+        ("OTEL_EXPORTER_OTLP_LOGS_PROTOCOL", "tcp", "http/protobuf or grpc"),
+    ],
+)
+def test_a_wrong_variable_is_told_with_what_it_must_be(variable: str, text: str, must: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        read_settings({variable: text})
+    assert str(caught.value).startswith(f"{variable}: must be {must} (got {text!r}).")
+    assert caught.value.hint
+
+
+@pytest.mark.parametrize("on", ["on", "1", "TRUE", " yes "])
+def test_every_switch_takes_the_words_of_every_other_one(on: str) -> None:
+    found = read_settings({"OTEL_RL_GPU": on, "OTEL_RL_GC": on, "OTEL_RL_HOST": on})
+    assert found.gpu.enabled
+    assert found.measures_gc
+    assert found.host.enabled
+    off = read_settings({"OTEL_RL_HOST": "0", "OTEL_RL_GC": "false"})
+    assert not off.host.enabled
+    assert off.measures_gc is False
+
+
+def test_the_garbage_collector_is_left_to_steps_and_phases_if_nothing_is_said() -> None:
+    assert read_settings({}).measures_gc is None
+
+
+def test_the_host_is_reported_as_often_as_is_said() -> None:
+    assert read_settings({}).host == HostSettings(True, 15.0)
+    assert read_settings({"OTEL_RL_HOST_INTERVAL": "1000"}).host.interval_s == 1.0
+
+
+def test_opentelemetrys_sampler_decides_unless_a_share_of_steps_is_said() -> None:
+    sampler = {"OTEL_TRACES_SAMPLER": "always_off"}
+    assert read_settings({}).trace_steps == 1.0
+    assert read_settings(sampler).trace_steps is None
+    assert read_settings(sampler | {"OTEL_RL_TRACE_STEPS": "0.1"}).trace_steps == 0.1
+
+
+def test_a_file_is_kept_with_the_variable_that_names_it() -> None:
+    found = read_settings({"OTEL_EXPORTER_OTLP_LOGS_CERTIFICATE": "ca.pem"})
+    assert found.logs.files == (("OTEL_EXPORTER_OTLP_LOGS_CERTIFICATE", "ca.pem"),)
+    assert found.metrics.files == ()
+
+
+def test_sampling_is_off_unless_asked_for() -> None:
+    assert not read_settings({}).gpu.enabled
+
+
+@pytest.mark.parametrize(
+    ("text", "enabled"), [("1", True), ("true", True), ("ON", True), ("0", False), ("off", False)]
+)
+def test_the_variable_switches_sampling(text: str, enabled: bool) -> None:
+    assert read_settings({"OTEL_RL_GPU": text}).gpu.enabled is enabled
+
+
+def test_the_environment_says_roles_devices_and_interval() -> None:
+    settings = read_settings(
+        {
+            "OTEL_RL_GPU": "1",
+            "OTEL_RL_GPU_ROLES": "trainer, generator",
+            "OTEL_RL_GPU_DEVICES": "0,GPU-abc",
+            "OTEL_RL_GPU_INTERVAL": "500",
+        }
+    ).gpu
+    assert settings == GpuSettings(True, ("trainer", "generator"), "0,GPU-abc", 0.5)
+
+
+def test_what_init_is_given_wins() -> None:
+    environ = {"OTEL_RL_GPU": "1", "OTEL_RL_GPU_ROLES": "trainer"}
+    assert not read_settings(environ, gpu=False).gpu.enabled
+    settings = read_settings(environ, gpu={"roles": ["reward"], "devices": [0, 3]}).gpu
+    assert settings == GpuSettings(True, ("reward",), "0,3")
+
+
+def test_no_roles_are_all_roles() -> None:
+    assert read_settings({}, gpu=True).gpu.are_for("anything")
+    assert not read_settings({}, gpu={"roles": ["trainer"]}).gpu.are_for("generator")
+
+
+def test_a_list_of_no_devices_shows_none() -> None:
+    assert read_settings({}, gpu={"devices": []}).gpu.devices == ""
+
+
+@pytest.mark.parametrize(
+    ("given", "complaint"),
+    [
+        ("yes", "gpu: must be True, False or a mapping"),
+        ({"role": ["trainer"]}, "gpu: unknown option 'role'"),
+        ({"roles": "trainer"}, "gpu.roles: must be a list"),
+        ({"devices": [1.5]}, "gpu.devices: cannot hold 1.5"),
+        ({"devices": ["0,1"]}, "gpu.devices: cannot hold '0,1'"),
+        ({"interval_s": 0}, "gpu.interval_s: must be 10 milliseconds or more (got 0)"),
+        ({"interval_s": float("nan")}, "gpu.interval_s: must be 10 milliseconds or more (got nan)"),
+    ],
+)
+def test_a_wrong_argument_of_gpu_is_named(given: GpuOptions, complaint: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        read_settings({}, gpu=given)
+    assert complaint in str(raised.value)

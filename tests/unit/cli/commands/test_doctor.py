@@ -113,6 +113,16 @@ def test_a_taken_port_is_a_failure_for_a_bridge_of_its_own(
     assert said.err.endswith("otel-rl: 1 check failed\n")
 
 
+def test_a_value_that_no_worker_could_use_fails_with_what_it_must_be(
+    monkeypatch: pytest.MonkeyPatch, doctor: Callable[[], Report]
+) -> None:
+    monkeypatch.setenv("OTEL_RL_STACK_AFTER", "soon")
+    report = doctor()
+    told = "FAIL variables: OTEL_RL_STACK_AFTER: must be seconds from 1 on, or off (got 'soon')."
+    assert report.about("variables") == told
+    assert report.status == 1
+
+
 def test_a_disk_with_little_room_is_not_called_full(
     monkeypatch: pytest.MonkeyPatch, doctor: Callable[[], Report]
 ) -> None:

@@ -10,8 +10,8 @@ from opentelemetry import metrics
 
 import otel_rl
 from otel_rl.errors import ConfigError
-from otel_rl.worker.gpu import MfuOptions, MfuSettings, read_mfu_settings
 from otel_rl.worker.gpu.peak_flops import peak_flops_per_s
+from otel_rl.worker.settings import MfuOptions, MfuSettings, read_settings
 from tests.gpu.machine import Machine, compiler, gpu
 from tests.otlp_sink import Sink
 from tests.waiting import wait_until
@@ -69,10 +69,10 @@ def test_a_device_that_is_not_known_has_no_peak(model: str) -> None:
 
 
 def test_settings_are_of_the_environment_and_arguments_of_init_win() -> None:
-    assert read_mfu_settings({}) == MfuSettings(None, None, 1)
-    assert read_mfu_settings(VARIABLES) == MfuSettings(4.2e10, 1e15, 8)
+    assert read_settings({}).mfu == MfuSettings(None, None, 1)
+    assert read_settings(VARIABLES).mfu == MfuSettings(4.2e10, 1e15, 8)
     given: MfuOptions = {"model_flops_per_token": 6e9, "devices": 2}
-    assert read_mfu_settings(VARIABLES, given=given) == MfuSettings(6e9, 1e15, 2)
+    assert read_settings(VARIABLES, mfu=given).mfu == MfuSettings(6e9, 1e15, 2)
 
 
 @pytest.mark.parametrize(
@@ -89,7 +89,7 @@ def test_settings_are_of_the_environment_and_arguments_of_init_win() -> None:
 )
 def test_a_wrong_setting_is_named(environ: dict[str, str], given: Any, complaint: str) -> None:
     with pytest.raises(ConfigError, match=complaint):
-        read_mfu_settings(environ, given=given)
+        read_settings(environ, mfu=given)
 
 
 def step_of(number: int, tokens: int) -> None:

@@ -7,20 +7,13 @@ import pytest
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader, NumberDataPoint
 
-from otel_rl.errors import ConfigError
 from otel_rl.semconv import names
 from otel_rl.semconv.spec import Instrument
 from otel_rl.worker.drops import DropReason, Drops
 from otel_rl.worker.guard import Guard
-from otel_rl.worker.host import (
-    HostRecorder,
-    HostSettings,
-    machine,
-    read_host_settings,
-    recorder,
-    turn,
-)
+from otel_rl.worker.host import HostRecorder, machine, recorder, turn
 from otel_rl.worker.host.machine import Reading
+from otel_rl.worker.settings import HostSettings
 
 GIB = 1 << 30
 
@@ -220,24 +213,3 @@ def test_after_a_fork_nothing_is_read_until_the_child_is_a_worker(world: World) 
     world.recorder.start(HostSettings(interval_s=15), "node1", "run")
     world.collect(after_s=15, reading=SECOND)
     assert told(world.collect(after_s=15, reading=SECOND))["system.network.io", "receive"] == 0
-
-
-def test_the_environment_says_whether_and_how_often() -> None:
-    assert read_host_settings({}) == HostSettings(True, 15.0)
-    assert read_host_settings({"OTEL_RL_HOST": "off"}).enabled is False
-    assert read_host_settings({"OTEL_RL_HOST_INTERVAL": "1000"}).interval_s == 1.0
-
-
-@pytest.mark.parametrize(
-    ("variable", "text", "complaint"),
-    [
-        ("OTEL_RL_HOST", "maybe", "OTEL_RL_HOST: must be on or off (got 'maybe')"),
-        ("OTEL_RL_HOST_INTERVAL", "999", "must be 1000 milliseconds or more (got '999')"),
-        ("OTEL_RL_HOST_INTERVAL", "nan", "must be 1000 milliseconds or more (got 'nan')"),
-        ("OTEL_RL_HOST_INTERVAL", "soon", "must be 1000 milliseconds or more (got 'soon')"),
-    ],
-)
-def test_a_wrong_variable_is_named(variable: str, text: str, complaint: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        read_host_settings({variable: text})
-    assert complaint in str(caught.value)

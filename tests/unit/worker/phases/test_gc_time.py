@@ -7,7 +7,7 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader, NumberDataPoi
 
 import otel_rl
 from otel_rl.semconv.names import RL_WORKER_GC_TIME
-from otel_rl.worker.phases.gc_time import GC_VARIABLE, GcTime
+from otel_rl.worker.phases.gc_time import GcTime
 from tests.otlp_sink import Sink
 from tests.waiting import collect_garbage
 
@@ -19,14 +19,9 @@ def callbacks_are_put_back() -> Iterator[None]:
     gc.callbacks[:] = before
 
 
-@pytest.fixture(autouse=True)
-def it_is_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(GC_VARIABLE, "1")
-
-
-def shown() -> InMemoryMetricReader:
+def shown(wanted: bool | None = True) -> InMemoryMetricReader:
     reader = InMemoryMetricReader()
-    GcTime(MeterProvider([reader]).get_meter("test")).start()
+    GcTime(MeterProvider([reader]).get_meter("test")).start(wanted=wanted)
     return reader
 
 
@@ -48,11 +43,9 @@ def test_every_collection_adds_its_time() -> None:
     assert after_s > before_s
 
 
-@pytest.mark.parametrize("no", ["0", "false"])
-def test_it_can_be_turned_off(no: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(GC_VARIABLE, no)
+def test_it_can_be_turned_off() -> None:
     before = len(gc.callbacks)
-    assert shown().get_metrics_data() is None
+    assert shown(wanted=False).get_metrics_data() is None
     assert len(gc.callbacks) == before
 
 
@@ -61,20 +54,19 @@ def test_nothing_is_shown_before_it_is_started_and_in_a_fork() -> None:
     gc_time = GcTime(MeterProvider([reader]).get_meter("test"))
     collect_garbage()
     assert reader.get_metrics_data() is None
-    gc_time.start()
+    gc_time.start(wanted=True)
     collect_garbage()
     assert total_s(reader) > 0
     gc_time.forget()
     before = len(gc.callbacks)
     assert reader.get_metrics_data() is None
-    gc_time.start()
-    gc_time.start()
+    gc_time.start(wanted=True)
+    gc_time.start(wanted=True)
     assert len(gc.callbacks) == before + 1
 
 
-def test_by_itself_it_begins_with_the_first_phase(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(GC_VARIABLE)
-    reader = shown()
+def test_by_itself_it_begins_with_the_first_phase() -> None:
+    reader = shown(wanted=None)
     assert reader.get_metrics_data() is None
     with otel_rl.phase("train"):
         assert total_s(reader) >= 0
@@ -85,7 +77,7 @@ def test_by_itself_it_begins_with_the_first_phase(monkeypatch: pytest.MonkeyPatc
 def test_each_start_begins_with_zero_and_nothing_is_added_after_the_end() -> None:
     reader = InMemoryMetricReader()
     gc_time = GcTime(MeterProvider([reader]).get_meter("test"))
-    gc_time.start()
+    gc_time.start(wanted=True)
     collect_garbage()
     gc_time.stop()
     ended_s = total_s(reader)
@@ -94,7 +86,7 @@ def test_each_start_begins_with_zero_and_nothing_is_added_after_the_end() -> Non
     try:
         collect_garbage()
         assert total_s(reader) == ended_s
-        gc_time.start()
+        gc_time.start(wanted=True)
         assert total_s(reader) == 0
         collect_garbage()
         assert total_s(reader) > 0
@@ -104,7 +96,7 @@ def test_each_start_begins_with_zero_and_nothing_is_added_after_the_end() -> Non
 
 def test_a_program_may_remove_every_callback() -> None:
     gc_time = GcTime(MeterProvider([InMemoryMetricReader()]).get_meter("test"))
-    gc_time.start()
+    gc_time.start(wanted=True)
     gc.callbacks.clear()
     gc_time.stop()
     gc_time.forget()
