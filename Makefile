@@ -74,10 +74,10 @@ diagnose-bench: $(VENV)/.installed  ## every fault of the demo, and whether it i
 	@$(BIN)/python -m bench.diagnose $(ARGS)
 
 diagnose-exam: $(VENV)/.installed  ## the diagnosis examined with 300 runs drawn from a seed (SEED, CASES), figures in build/diagnose-exam.json
-	@$(BIN)/python -m bench.exam $(if $(SEED),--seed $(SEED)) $(if $(CASES),--cases $(CASES)) $(ARGS)
+	@$(BIN)/python -m exams.first $(if $(SEED),--seed $(SEED)) $(if $(CASES),--cases $(CASES)) $(ARGS)
 
 diagnose-second-exam: $(VENV)/.installed  ## the diagnosis examined with systems simulated apart from the first exam (ARGS="--seed 7 --rounds 2")
-	@$(BIN)/python -m bench.second_exam $(ARGS)
+	@$(BIN)/python -m exams.second $(ARGS)
 
 docs: $(VENV)/.installed  ## write the generated constants, tables and pages
 	@$(BIN)/python -m tools.semconv.generate

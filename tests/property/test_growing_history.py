@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.exam.case import draw
-from bench.exam.intake import Intake
-from bench.exam.play import play
-from bench.exam.requests import arrivals
+from exams.first.case import draw
+from exams.first.intake import Intake
+from exams.first.play import play
+from exams.first.requests import arrivals
 from otel_rl.diagnose.engine import diagnose
 from otel_rl.diagnose.history.records import Facts, RowFacts, SpanFacts, StepFacts, WorkerFacts
 from otel_rl.diagnose.history.run_history import GrowingHistory, RunHistory

@@ -4,12 +4,12 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
-from bench.exam import programs, styles
-from bench.exam.effects import Effect, Effects
-from bench.exam.intake import Intake
-from bench.exam.play import play
-from bench.exam.programs import Program, Topology
-from bench.exam.requests import arrivals
+from exams.first import programs, styles
+from exams.first.effects import Effect, Effects
+from exams.first.intake import Intake
+from exams.first.play import play
+from exams.first.programs import Program, Topology
+from exams.first.requests import arrivals
 from otel_rl.diagnose.engine import diagnose
 from otel_rl.diagnose.history.run_history import GrowingHistory
 from otel_rl.diagnose.result import Diagnosis

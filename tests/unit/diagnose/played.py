@@ -4,14 +4,14 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from bench.exam import programs, styles
-from bench.exam.effects import Effect, Effects
-from bench.exam.events import Recording
-from bench.exam.intake import Intake
-from bench.exam.play import play
-from bench.exam.programs import Program, Topology
-from bench.exam.requests import arrivals
-from bench.exam.styles import Style
+from exams.first import programs, styles
+from exams.first.effects import Effect, Effects
+from exams.first.events import Recording
+from exams.first.intake import Intake
+from exams.first.play import play
+from exams.first.programs import Program, Topology
+from exams.first.requests import arrivals
+from exams.first.styles import Style
 from otel_rl.diagnose.history.run_history import RunHistory
 
 __all__ = ["Played"]

@@ -2,8 +2,8 @@
 
 import pytest
 
-from bench.exam.case import draw
-from bench.what_if.simulated import told_of
+from exams.first.case import draw
+from exams.what_if.simulated import told_of
 from otel_rl.diagnose.costs import Cost, cost_of
 from otel_rl.diagnose.history.run_history import RunHistory
 from otel_rl.diagnose.result import Cause, Evidence, Kind

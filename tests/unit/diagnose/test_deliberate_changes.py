@@ -7,11 +7,11 @@ from statistics import median
 
 import pytest
 
-from bench.exam.changes import GrowingLengths, LargerBatch, LateJoiner, Removal
-from bench.exam.effects import Death, Effect
-from bench.exam.faults import Deaths, Hang, Slower, Throttled
-from bench.exam.programs import Job, Program, Stage, Topology
-from bench.exam.styles import Style
+from exams.first.changes import GrowingLengths, LargerBatch, LateJoiner, Removal
+from exams.first.effects import Death, Effect
+from exams.first.faults import Deaths, Hang, Slower, Throttled
+from exams.first.programs import Job, Program, Stage, Topology
+from exams.first.styles import Style
 from otel_rl.diagnose.costs import cost_of
 from otel_rl.diagnose.detectors.workload import Workload, changes
 from otel_rl.diagnose.engine import diagnose

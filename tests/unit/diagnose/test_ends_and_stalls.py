@@ -5,10 +5,10 @@ from dataclasses import replace
 
 import pytest
 
-from bench.exam.effects import Effect
-from bench.exam.faults import Collector, Hang
-from bench.exam.programs import Job, Program, Topology
-from bench.exam.styles import Style
+from exams.first.effects import Effect
+from exams.first.faults import Collector, Hang
+from exams.first.programs import Job, Program, Topology
+from exams.first.styles import Style
 from otel_rl.diagnose.classify import Work, work_of
 from otel_rl.diagnose.engine import diagnose
 from otel_rl.diagnose.explain import unexplained

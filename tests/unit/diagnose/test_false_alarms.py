@@ -2,7 +2,7 @@
 
 import pytest
 
-from bench.exam.case import draw, examine
+from exams.first.case import draw, examine
 from otel_rl.diagnose.engine import diagnose
 
 SEED = 4610233

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import pytest
 
-from bench.exam.changes import LargerBatch
-from bench.exam.effects import Effect, Measure
-from bench.exam.events import Who
-from bench.exam.programs import Job, Program, Stage, Topology
+from exams.first.changes import LargerBatch
+from exams.first.effects import Effect, Measure
+from exams.first.events import Who
+from exams.first.programs import Job, Program, Stage, Topology
 from tests.slow import slow_after
 from tests.unit.diagnose.looked import looks
 

@@ -13,8 +13,8 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import Link, Span, set_span_in_context
 
-from bench.exam.intake import Intake
-from bench.exam.requests import Arrived
+from exams.first.intake import Intake
+from exams.first.requests import Arrived
 from otel_rl.diagnose.engine import diagnose
 from otel_rl.diagnose.history.rhythm import Rhythm
 from otel_rl.diagnose.history.run_history import RunHistory

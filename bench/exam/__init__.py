@@ -1,1 +1,0 @@
-"""An exam of the diagnosis with runs drawn from a seed: see ``python -m bench.exam``."""

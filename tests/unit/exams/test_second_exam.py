@@ -1,0 +1,109 @@
+"""The second exam: its simulations are runs, its truth fits them, its judge is fair."""
+
+from collections.abc import Sequence
+from itertools import pairwise
+from statistics import mean
+
+import pytest
+
+from exams.second.examine import examined
+from exams.second.judge import Look, judged, share
+from exams.second.run import draw, simulate
+from exams.second.scenario import Scenario
+from exams.second.scenarios import SCENARIOS
+from exams.second.trouble import Shape, What
+from otel_rl.diagnose.result import Diagnosis, Kind, Verdict
+
+
+def _named(name: str) -> Scenario:
+    return next(one for one in SCENARIOS if one.name == name)
+
+
+def _diagnosis(verdict: Verdict) -> Diagnosis:
+    return Diagnosis(0, 60, verdict, (), (), None, (), "", (), ())
+
+
+def test_every_trouble_begins_within_the_run_and_at_a_worker_that_exists() -> None:
+    for run in (draw(scenario, 5) for scenario in SCENARIOS):
+        assert all(one.step < run.program.steps - 10 for one in run.troubles)
+        assert all((one.index or 0) < run.program.sizes[one.role] for one in run.troubles)
+
+
+def test_answers_are_kinds_that_the_diagnosis_knows() -> None:
+    kinds = {kind for one in SCENARIOS for _, answer in one.troubles if answer
+             for kind in answer.kinds}  # fmt: skip
+    assert kinds <= {str(kind) for kind in Kind}
+
+
+def test_every_kind_is_asked_for() -> None:
+    kinds = {kind for one in SCENARIOS for _, answer in one.troubles if answer
+             for kind in answer.kinds}  # fmt: skip
+    assert kinds == {str(kind) for kind in Kind}
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["lockstep.all_train_slowly", "async.all_generate_slowly", "agents.all_engines_slow"],
+)
+def test_steps_take_longer_from_the_troubles_first_step_on(name: str) -> None:
+    run = draw(_named(name), 3)
+    ends = [end for _, end in simulate(run).step_ends]
+    took = [after - before for before, after in pairwise(ends)]
+    onset = run.onset or 0
+    assert mean(took[onset:]) > 1.2 * mean(took[3 : onset - 1])
+
+
+@pytest.mark.parametrize(
+    "name", ["lockstep.rank_hangs_in_training", "async.trainer_hangs", "agents.engine_hangs"]
+)
+def test_a_hang_stops_all_steps_and_the_run_is_watched_after_it(name: str) -> None:
+    run = draw(_named(name), 3)
+    world = simulate(run)
+    last, end_s = world.step_ends[-1]
+    assert last + 1 >= (run.onset or 0)
+    assert world.ends_s > end_s + 20 * run.program.step_s
+
+
+def test_a_run_is_the_same_each_time_it_is_drawn() -> None:
+    run = draw(_named("agents.tool_slow"), 4)
+    assert simulate(run).records == simulate(draw(_named("agents.tool_slow"), 4)).records
+
+
+def test_a_case_is_played_to_a_bridge_that_sees_its_steps() -> None:
+    run = draw(_named("lockstep.one_rank_trains_slowly"), 2)
+    mark, looks = examined(run)
+    assert looks[-1].said.last == run.program.steps - 1
+    assert mark.name == run.scenario.name
+
+
+def test_silence_about_a_sick_run_is_wrong() -> None:
+    run = draw(_named("lockstep.sync_slow"), 1)
+    mark = judged(run, [Look(100.0, 70, _diagnosis(Verdict.HEALTHY))], 50.0)
+    assert (mark.is_right, mark.is_silent) == (False, True)
+
+
+def test_a_healthy_run_is_right_without_a_cause() -> None:
+    run = draw(_named("async.plain"), 1)
+    assert judged(run, [Look(100.0, 70, _diagnosis(Verdict.CANNOT_TELL))], 0.0).is_right
+
+
+@pytest.mark.parametrize(("good", "of", "low"), [(0, 10, "0%"), (10, 10, "72%"), (5, 10, "24%")])
+def test_a_share_has_the_wilson_interval(good: int, of: int, low: str) -> None:
+    assert f"({low} to" in share(good, of)
+
+
+def _passing() -> Sequence[Scenario]:
+    return [one for one in SCENARIOS if any(t.shape is Shape.PASSING for t, _ in one.troubles)]
+
+
+def test_passing_troubles_are_over_before_the_end() -> None:
+    for scenario in _passing():
+        run = draw(scenario, 6)
+        assert all(one.until < run.program.steps for one in run.troubles)
+
+
+def test_changes_on_purpose_have_no_answer() -> None:
+    purposes = {What.BATCH, What.LENGTH, What.LEAVE, What.JOIN, What.RESTART, What.TAIL}
+    assert not any(
+        answer for one in SCENARIOS for trouble, answer in one.troubles if trouble.what in purposes
+    )
