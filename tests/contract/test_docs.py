@@ -18,7 +18,9 @@ from otel_rl.bridge.config import load_settings
 from otel_rl.bridge.counters import COUNTERS, GAUGES
 from otel_rl.cli import main
 from otel_rl.run_id import run_id
+from otel_rl.semconv.names import PHASES
 from otel_rl.worker.drops import DropReason
+from otel_rl.worker.settings import TABLE
 from tests.docs_examples import anchors, blocks, examples
 from tests.process.commands import clean_environment, jsonl_rows, otel_rl
 
@@ -91,15 +93,14 @@ def test_messages_name_documentation_that_is_installed() -> None:
     assert named - topics() == set()
 
 
-@pytest.mark.parametrize("setting", ["data", "http.port", "align.window_s", "tracker.options"])
-def test_settings_of_every_depth_are_documented(setting: str) -> None:
-    assert f"- `{setting}` (" in page("bridge")
-
-
 def test_every_counter_and_reason_is_documented() -> None:
     reasons = {reason for spec in COUNTERS.values() for reason in spec.reasons or ()}
     named = [*COUNTERS, *GAUGES, *reasons, *DropReason]
     assert [name for name in named if f"- `{name}`: " not in page("operations")] == []
+
+
+def test_every_phase_is_documented() -> None:
+    assert [name for name in PHASES if f"- `{name}`: " not in page("phases")] == []
 
 
 def test_every_exception_says_what_to_do() -> None:
@@ -134,20 +135,11 @@ def test_every_environment_variable_that_the_code_names_is_documented() -> None:
         for variable in re.findall(r'["\'](OTEL_[A-Z_]+[A-Z])["\']', path.read_text())
     }
     documented = "".join(path.read_text(encoding="utf-8") for path in GUIDES)
+    named |= {entry.variable for entry in TABLE}
     assert {name for name in named if name not in documented} <= {
         "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT",  # documented as OTEL_EXPORTER_OTLP_METRICS_*
         "OTEL_EXPORTER_OTLP_METRICS_PROTOCOL",
     }
-
-
-def test_every_folder_of_the_package_is_named_for_those_who_change_it() -> None:
-    package = ROOT / "otel_rl"
-    folders = {path.parent.name for path in package.glob("*/__init__.py")}
-    table = PAGES[1].read_text(encoding="utf-8").partition("| folder of `otel_rl`")[2]
-    named = set(re.findall(r"`([a-z_]+)`", table.partition("\n\n")[0]))
-    inner = {path.parent.name for path in package.glob("*/*/__init__.py")}
-    assert folders - named == set()
-    assert named - folders - inner == set()
 
 
 # Links
@@ -346,17 +338,6 @@ def test_no_example_waits_for_a_worker_that_does_not_come(run_of_examples: Path)
         if row.get("service/trainer/alive", 0) < row.get("service/trainer/expected", 0)
     }
     assert missing == {}
-
-
-def test_no_example_says_a_step_twice() -> None:
-    twice = [
-        name
-        for name, code in EXAMPLES.items()
-        if re.search(
-            r"^( *)(async )?with otel_rl\.step\(.*\n(?:\1 .*\n)*?\1 .*step=", code, re.MULTILINE
-        )
-    ]
-    assert twice == []
 
 
 @pytest.mark.slow

@@ -10,7 +10,7 @@ import yaml
 import otel_rl
 from tests.lab.programs import COLLECTOR, JAEGER, PROMETHEUS
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 FILE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
 SERVICES: dict[str, dict[str, Any]] = FILE["services"]
 DOCKERFILE = (ROOT / "Dockerfile").read_text()
