@@ -99,7 +99,7 @@ def worker_arguments() -> Iterator[str]:
     """Every argument of ``init`` that a variable may give, as a table."""
     yield from ("| argument | variable | resource attribute | default |", "|---|---|---|---|")
     for entry in TABLE:
-        if entry.argument and "." not in entry.argument:
+        if entry.argument:
             attribute = f"`{entry.attribute}`" if entry.attribute else "-"
             default = _without(entry) or "-"
             yield f"| `{entry.argument}` | `{entry.variable}` | {attribute} | {default} |"
@@ -113,21 +113,20 @@ def worker_variables() -> Iterator[str]:
 
 def gpu_variables() -> Iterator[str]:
     """The variables of GPU sampling."""
-    yield from _variables(GpuSettings)
+    yield from _variables(GpuSettings, "gpu")
 
 
 def mfu_variables() -> Iterator[str]:
     """The variables of the MFU."""
-    yield from _variables(MfuSettings)
+    yield from _variables(MfuSettings, "mfu")
 
 
-def _variables(group: type) -> Iterator[str]:
+def _variables(group: type, argument: str = "") -> Iterator[str]:
     meanings = _below_fields(group)
     for name, entry in settings_in(group).items():
         if not entry.is_internal:
-            argument = f"argument `{entry.argument}`" if "." in entry.argument else ""
-            told = "; ".join(filter(None, [argument, _without(entry)]))
-            yield _item(entry.variable, meanings[name], shown=told)
+            option = f"`{argument}.{name}`; " if argument and name != "enabled" else ""
+            yield _item(entry.variable, meanings[name], shown=option + _without(entry))
 
 
 def _without(entry: Setting[object]) -> str:

@@ -260,21 +260,16 @@ class GpuSettings:
 
     enabled: bool = setting("OTEL_RL_GPU", SWITCH, "off", argument="gpu")
     """`on` samples the process's [GPUs](gpus.md)."""
-    roles: tuple[str, ...] = setting(
-        "OTEL_RL_GPU_ROLES", Kind("words", words), otherwise="all", argument="gpu.roles"
-    )
+    roles: tuple[str, ...] = setting("OTEL_RL_GPU_ROLES", Kind("words", words), otherwise="all")
     """Roles whose workers sample: `trainer,generator`."""
     devices: str | None = setting(
         "OTEL_RL_GPU_DEVICES",
         Kind("words", lambda text: ",".join(words(text)) or None),
         otherwise="visible ones, by `CUDA_VISIBLE_DEVICES` at the first sample",
-        argument="gpu.devices",
     )
     """NVML numbers or ids (`GPU-...`, `MIG-...`) of devices; missing ones are logged."""
     # The bridge's window: every window has a sample of every device.
-    interval_s: float = setting(
-        "OTEL_RL_GPU_INTERVAL", _GPU_MILLISECONDS, "5000", argument="gpu.interval_s"
-    )
+    interval_s: float = setting("OTEL_RL_GPU_INTERVAL", _GPU_MILLISECONDS, "5000")
     """Milliseconds between two samples of a device; the argument is in seconds."""
 
     def are_for(self, role: str) -> bool:
@@ -295,20 +290,16 @@ class MfuSettings:
     """Known inputs of the MFU."""
 
     model_flops_per_token: float | None = setting(
-        "OTEL_RL_MODEL_FLOPS_PER_TOKEN",
-        optional(_POSITIVE),
-        otherwise="no [MFU](gpus.md#mfu)",
-        argument="mfu.model_flops_per_token",
+        "OTEL_RL_MODEL_FLOPS_PER_TOKEN", optional(_POSITIVE), otherwise="no [MFU](gpus.md#mfu)"
     )
     """FLOPs of training on a token: about 6 for each parameter of a dense model."""
     peak_flops_per_s: float | None = setting(
         "OTEL_RL_PEAK_FLOPS_PER_S",
         optional(_POSITIVE),
         otherwise="that of the visible GPUs: dense BF16; V100, T4: FP16",
-        argument="mfu.peak_flops_per_s",
     )
     """Peak of one device."""
-    devices: float = setting("OTEL_RL_MFU_DEVICES", _POSITIVE, "1", argument="mfu.devices")
+    devices: float = setting("OTEL_RL_MFU_DEVICES", _POSITIVE, "1")
     """Devices that train the tokens which this process counts, such as a tensor-parallel group."""
 
 
