@@ -6,7 +6,7 @@ misspelt names and the environment that ``otel-rl run`` sets come from it.
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
@@ -555,27 +555,19 @@ def exporters_beside_otlp(environ: Mapping[str, str], *, with_none: bool = False
 
 
 def _gpu(environ: Mapping[str, str], given: object) -> GpuSettings:
-    hint = 'Pass gpu=True, or gpu={"roles": ["trainer"]}.'
-    options: dict[str, Any] = {}
+    found: dict[str, object] = {}
     if isinstance(given, bool):
-        options["enabled"] = given
+        found["enabled"] = given
     elif given is not None:
-        options = {"enabled": True} | _options("gpu", given, GpuOptions, hint)
-    if "roles" in options:
-        options["roles"] = tuple(_list("gpu.roles", options["roles"], str))
-    if "devices" in options:
-        devices = _list("gpu.devices", options["devices"], int | str)
-        options["devices"] = ",".join(str(device) for device in devices)
-    if "interval_s" in options:
-        options["interval_s"] = _GPU_SECONDS.given("gpu.interval_s", options["interval_s"])
-    return GpuSettings(**_read(GpuSettings, environ, options))
+        kinds = {"roles": _roles, "devices": _devices, "interval_s": _GPU_SECONDS.given}
+        found = {"enabled": True} | _options("gpu", given, kinds, "True, False or a mapping")
+    return GpuSettings(**_read(GpuSettings, environ, found))
 
 
 def _mfu(environ: Mapping[str, str], given: object) -> MfuSettings:
-    hint = 'Pass mfu={"model_flops_per_token": 4.2e10}.'
-    options = {} if given is None else _options("mfu", given, MfuOptions, hint)
-    numbers = {name: _POSITIVE.given(f"mfu.{name}", one) for name, one in options.items()}
-    found = MfuSettings(**_read(MfuSettings, environ, numbers))
+    kinds = dict.fromkeys(MfuOptions.__annotations__, _POSITIVE.given)
+    options = {} if given is None else _options("mfu", given, kinds, "a mapping")
+    found = MfuSettings(**_read(MfuSettings, environ, options))
     if options and found.model_flops_per_token is None:
         raise ConfigError(
             "mfu.model_flops_per_token: is missing.",
@@ -584,17 +576,28 @@ def _mfu(environ: Mapping[str, str], given: object) -> MfuSettings:
     return found
 
 
-def _options(where: str, given: object, known: type, hint: str) -> dict[str, Any]:
-    """Return the options of an argument; None counts as not given."""
+def _options(
+    where: str, given: object, kinds: Mapping[str, Callable[[str, object], object]], must: str
+) -> dict[str, object]:
+    """Return the values of an argument's options; None counts as not given."""
+    hint = f"Options are {', '.join(kinds)}."
     if not isinstance(given, Mapping):
-        what = "True, False or a mapping" if where == "gpu" else "a mapping"
-        raise ConfigError(f"{where}: must be {what} (got {given!r}).", hint=hint)
-    if unknown := {*map(str, given)} - {*known.__annotations__}:
-        raise ConfigError(
-            f"{where}: unknown option {min(unknown)!r}.",
-            hint=f"Options are {', '.join(known.__annotations__)}.",
-        )
-    return {name: value for name, value in given.items() if value is not None}
+        raise ConfigError(f"{where}: must be {must} (got {given!r}).", hint=hint)
+    if unknown := {*map(str, given)} - {*kinds}:
+        raise ConfigError(f"{where}: unknown option {min(unknown)!r}.", hint=hint)
+    return {
+        name: kinds[name](f"{where}.{name}", value)
+        for name, value in given.items()
+        if value is not None
+    }
+
+
+def _roles(where: str, value: object) -> tuple[str, ...]:
+    return tuple(map(str, _list(where, value, str)))
+
+
+def _devices(where: str, value: object) -> str:
+    return ",".join(map(str, _list(where, value, int | str)))
 
 
 def _list(where: str, value: object, kind: Any) -> Sequence[object]:
