@@ -14,8 +14,6 @@ from otel_rl.semconv.names import (
 from otel_rl.version import __version__
 from otel_rl.worker.events.console import Console
 from otel_rl.worker.events.queue import EventQueue
-from otel_rl.worker.gpu import GpuSampler
-from otel_rl.worker.host import HostRecorder
 from otel_rl.worker.identity.resource import Identity
 from otel_rl.worker.later_providers import take_later
 from otel_rl.worker.lifetime.process_guard import GUARD
@@ -27,6 +25,8 @@ from otel_rl.worker.sdk_resources import Resource, ServiceInstanceIdResourceDete
 from otel_rl.worker.settings import (
     Settings,
 )
+from otel_rl.worker.system.host import HostRecorder
+from otel_rl.worker.system.sampler import GpuSampler
 from otel_rl.worker.tracing.provider import WorkerTracerProvider
 from otel_rl.worker.tracing.sharing import share_with_later
 from otel_rl.worker.tracing.span_buffer import SpanBuffer

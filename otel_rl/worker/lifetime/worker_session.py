@@ -23,7 +23,6 @@ from otel_rl.worker.events.queue import around, text_chars
 from otel_rl.worker.events.run_metadata import RunMetadata, with_defaults
 from otel_rl.worker.export.exporter import Exporter, Source
 from otel_rl.worker.export.transport import open_transport
-from otel_rl.worker.gpu import ModelFlops
 from otel_rl.worker.identity.resource import Identity
 from otel_rl.worker.lifetime.process_guard import GUARD
 from otel_rl.worker.lifetime.providers import Providers, resource_of
@@ -35,6 +34,7 @@ from otel_rl.worker.settings import (
     ProvenanceDetail,
     Settings,
 )
+from otel_rl.worker.system.mfu import ModelFlops
 from otel_rl.worker.tracing.provider import SpanSender
 
 __all__ = ["UNREACHED_EXIT_TIMEOUT_S", "Session"]
@@ -109,7 +109,6 @@ class Session:
         if settings.trace_steps is not None:
             providers.tracer.keep_steps(settings.trace_steps)
         providers.gpus.prepare(settings.gpu)
-        providers.host.prepare(settings.host)
         if not is_guess:
             self.report_start(metadata or {})
             self._begin_sampling()

@@ -9,9 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import otel_rl
-from otel_rl.worker.gpu.nvml import Reading
-from otel_rl.worker.gpu.phase_owner import PhaseOwnership
-from otel_rl.worker.gpu.phase_shares import PhaseShares
+from otel_rl.worker.system.nvml import Device, Reading
+from otel_rl.worker.system.sampler import PhaseOwnership, PhaseShares
 from tests.gpu.machine import Machine, compiler, gpu, uuid_of
 from tests.otlp_sink import Sink, pairs
 from tests.waiting import wait_until
@@ -92,24 +91,32 @@ def readings(utilization: float, energy_j: float = 0.0, memory: float = 1.0) -> 
     ]
 
 
-def totals(shared: Mapping[str, list[Reading]], device: str = "GPU-a") -> Totals:
-    return {
-        (reading.metric.removeprefix("rl.gpu.owner."), reading.attributes[0][1]): reading.value
-        for reading in shared[device]
-    }
+class Shared:
+    """One device's shares of one process, summed up."""
+
+    def __init__(self) -> None:
+        self.totals: Totals = {}
+        self._shares = PhaseShares()
+        self._device = Device("GPU-a", "gpu0", "", None, [])
+
+    def sample(self, now_s: float, held_s: Mapping[str, float], found: list[Reading]) -> None:
+        for _, shares in self._shares.divide(now_s, held_s, [(self._device, found)]):
+            for reading in shares:
+                key = reading.metric.removeprefix("rl.gpu.owner."), reading.attributes[0][1]
+                before = self.totals.get(key, 0.0) if reading.is_increment else 0.0
+                self.totals[key] = before + reading.value
 
 
 def test_time_busyness_and_energy_go_to_the_phase_that_held_the_device() -> None:
-    shares = PhaseShares()
-    dict(shares.divide(10.0, {}, [("GPU-a", readings(0.0, 100.0))]))
-    dict(shares.divide(12.0, {"train": 2.0}, [("GPU-a", readings(0.9, 1300.0, 7.0))]))
-    shared = shares.divide(
-        14.0, {"train": 2.0, "generate": 1.0}, [("GPU-a", readings(0.5, 1500.0, 3.0))]
-    )
-    assert totals(dict(shared)) == {
+    shared = Shared()
+    shared.sample(10.0, {}, readings(0.0, 100.0))
+    shared.sample(12.0, {"train": 2.0}, readings(0.9, 1300.0, 7.0))
+    shared.sample(14.0, {"train": 2.0, "generate": 1.0}, readings(0.5, 1500.0, 3.0))
+    assert shared.totals == {
         ("time", "train"): 2.0,
         ("busy_time", "train"): 1.8,
         ("energy", "train"): 1200.0,
+        ("memory.usage", "train"): 7.0,
         ("time", "generate"): 1.0,
         ("busy_time", "generate"): 0.5,
         ("energy", "generate"): 100.0,  # held for half of the time in which it was used
@@ -118,21 +125,30 @@ def test_time_busyness_and_energy_go_to_the_phase_that_held_the_device() -> None
 
 
 def test_what_nobody_held_goes_to_nobody() -> None:
-    shares = PhaseShares()
-    dict(shares.divide(10.0, {"train": 1.0}, [("GPU-a", readings(0.9))]))
-    shared = dict(shares.divide(20.0, {"train": 1.0}, [("GPU-a", readings(0.9, 900.0))]))
-    assert totals(shared)["energy", "train"] == 0.0
-    assert ("memory.usage", "train") not in totals(shared)
+    shared = Shared()
+    shared.sample(10.0, {"train": 1.0}, readings(0.9))
+    del shared.totals["memory.usage", "train"]
+    shared.sample(20.0, {"train": 1.0}, readings(0.9, 900.0))
+    assert shared.totals["energy", "train"] == 0.0
+    assert ("memory.usage", "train") not in shared.totals
+
+
+def test_a_sample_without_the_device_s_energy_makes_no_leap_of_it() -> None:
+    shared = Shared()
+    shared.sample(10.0, {"train": 1.0}, readings(0.9, 5e6))
+    shared.sample(11.0, {"train": 2.0}, [])
+    shared.sample(12.0, {"train": 3.0}, readings(0.9, 5e6 + 100))
+    assert shared.totals["energy", "train"] == 100.0
 
 
 @given(st.integers(min_value=0, max_value=2**32))
 def test_the_shares_of_processes_that_take_turns_add_up_to_the_device(seed: int) -> None:
     """Whoever samples when, as long as one is taken at each hand-over."""
     choice = random.Random(seed)
-    processes = [(PhaseShares(), dict.fromkeys(PHASES, 0.0)) for _ in range(2)]
+    processes = [(Shared(), dict.fromkeys(PHASES, 0.0)) for _ in range(2)]
     now_s, energy_j, busy_s = 1.0, 0.0, 0.0
-    for shares, held_s in processes:
-        dict(shares.divide(now_s, held_s, [("GPU-a", readings(0.0, 0.0))]))
+    for shared, held_s in processes:
+        shared.sample(now_s, held_s, readings(0.0, 0.0))
     for _ in range(20):
         who, phase = choice.randrange(2), choice.choice(PHASES)
         for _ in range(choice.randrange(1, 4)):
@@ -141,15 +157,16 @@ def test_the_shares_of_processes_that_take_turns_add_up_to_the_device(seed: int)
             energy_j += choice.uniform(0.0, 1000.0)
             busy_s += passed_s * utilization
             processes[who][1][phase] += passed_s
-            for shares, held_s in processes:
-                dict(shares.divide(now_s, held_s, [("GPU-a", readings(utilization, energy_j))]))
-    found: Totals = {}
-    for shares, held_s in processes:
-        for key, value in totals(dict(shares.divide(now_s, held_s, [("GPU-a", [])]))).items():
-            found[key] = found.get(key, 0.0) + value
+            for shared, held_s in processes:
+                shared.sample(now_s, held_s, readings(utilization, energy_j))
 
     def total(metric: str) -> float:
-        return sum(value for (name, _), value in found.items() if name == metric)
+        return sum(
+            value
+            for shared, _ in processes
+            for (name, _), value in shared.totals.items()
+            if name == metric
+        )
 
     assert total("time") == pytest.approx(now_s - 1.0)
     assert total("busy_time") == pytest.approx(busy_s)

@@ -10,8 +10,8 @@ from opentelemetry import metrics
 
 import otel_rl
 from otel_rl.errors import ConfigError
-from otel_rl.worker.gpu.peak_flops import peak_flops_per_s
 from otel_rl.worker.settings import MfuOptions, MfuSettings, read_settings
+from otel_rl.worker.system.mfu import peak_flops_per_s
 from tests.gpu.machine import Machine, compiler, gpu
 from tests.otlp_sink import Sink
 from tests.waiting import wait_until

@@ -2,15 +2,12 @@
 
 import pytest
 
-from otel_rl.worker.gpu.visible_devices import Instance, Listed, choose
+from otel_rl.worker.system.nvml import Listed, visible
 
 A, B, C = "GPU-aaaa-1", "GPU-aabb-2", "GPU-cccc-3"
 PART, OTHER_PART = "MIG-1111", "MIG-2222"
 WHOLE = [Listed(A), Listed(B), Listed(C)]
-DIVIDED = [
-    Listed(A),
-    Listed(B, is_divided=True, instances=(Instance(PART, (1, 0)), Instance(OTHER_PART, (2, 0)))),
-]
+DIVIDED = [Listed(A), Listed(B, (PART, OTHER_PART))]
 
 
 @pytest.mark.parametrize(
@@ -38,7 +35,7 @@ DIVIDED = [
     ],
 )
 def test_whole_gpus_are_shown_as_cuda_shows_them(value: str | None, shown: list[str]) -> None:
-    assert list(choose(WHOLE, value)) == shown
+    assert visible(WHOLE, value) == shown
 
 
 @pytest.mark.parametrize(
@@ -47,8 +44,7 @@ def test_whole_gpus_are_shown_as_cuda_shows_them(value: str | None, shown: list[
         (None, [A, PART, OTHER_PART]),
         (PART, [PART]),
         (f"{OTHER_PART},{PART}", [OTHER_PART, PART]),
-        (f"MIG-{B}/2/0", [OTHER_PART]),
-        (f"MIG-{B}/9/0", []),
+        ("MIG-2", [OTHER_PART]),
         ("1", [PART]),
         ("0,1", [A, PART]),
         (B, [B]),
@@ -57,13 +53,13 @@ def test_whole_gpus_are_shown_as_cuda_shows_them(value: str | None, shown: list[
 def test_instances_of_a_divided_gpu_are_devices_of_their_own(
     value: str | None, shown: list[str]
 ) -> None:
-    assert list(choose(DIVIDED, value)) == shown
+    assert visible(DIVIDED, value) == shown
 
 
 def test_a_divided_gpu_without_instances_shows_nothing() -> None:
-    assert choose([Listed(A, is_divided=True)], None) == ()
-    assert choose([Listed(A, is_divided=True)], "0") == ()
+    assert visible([Listed(A, ())], None) == []
+    assert visible([Listed(A, ())], "0") == []
 
 
 def test_a_gpu_that_does_not_answer_keeps_its_number() -> None:
-    assert choose([Listed(""), Listed(B)], "1") == (B,)
+    assert visible([Listed(""), Listed(B)], "1") == [B]

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from otel_rl.worker.host.cgroup import Container, CpuShare, MemoryShare
+from otel_rl.worker.system.host import Container
 
 GIB = 1 << 30
 UNLIMITED_V1 = "9223372036854771712"
@@ -28,8 +28,8 @@ def test_the_limits_of_a_container_of_version_2(tmp_path: Path) -> None:
         "memory.stat": f"anon 1\ninactive_file {GIB}",
     }
     found = container(tmp_path, "0::/", files)
-    assert found.cpu() == CpuShare(3.0, 2.5)
-    assert found.memory() == MemoryShare(4 * GIB, 8 * GIB)
+    assert found.cpu() == (3.0, 2.5)
+    assert found.memory() == (4 * GIB, 8 * GIB)
 
 
 def test_a_limit_above_the_process_s_own_group_counts_with_the_use_there(tmp_path: Path) -> None:
@@ -42,7 +42,7 @@ def test_a_limit_above_the_process_s_own_group_counts_with_the_use_there(tmp_pat
         "memory.current": str(3 * GIB),
     }
     found = container(tmp_path, "0::/pod/app", files)
-    assert found.memory() == MemoryShare(2 * GIB, 4 * GIB)
+    assert found.memory() == (2 * GIB, 4 * GIB)
 
 
 def test_the_limits_of_a_container_of_version_1_whose_path_is_the_machine_s(tmp_path: Path) -> None:
@@ -56,8 +56,8 @@ def test_the_limits_of_a_container_of_version_1_whose_path_is_the_machine_s(tmp_
     }
     membership = "4:memory:/docker/abc\n2:cpuacct:/docker/abc\n1:cpu:/docker/abc\n0::/"
     found = container(tmp_path, membership, files)
-    assert found.cpu() == CpuShare(7.0, 0.5)
-    assert found.memory() == MemoryShare(GIB, 2 * GIB)
+    assert found.cpu() == (7.0, 0.5)
+    assert found.memory() == (GIB, 2 * GIB)
 
 
 @pytest.mark.parametrize(

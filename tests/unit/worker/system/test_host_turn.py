@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from otel_rl.worker.host.turn import HostTurn
+from otel_rl.worker.system.host import HostTurn
 from tests.forks import forked
 
 HOLD = """
 import sys
-from otel_rl.worker.host.turn import HostTurn
+from otel_rl.worker.system.host import HostTurn
 turn = HostTurn()
 print(turn.take(sys.argv[1], sys.argv[2]), flush=True)
 sys.stdin.read()
@@ -22,7 +22,6 @@ sys.stdin.read()
 @pytest.fixture(autouse=True)
 def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
-    monkeypatch.setattr("tempfile.tempdir", None)
 
 
 def holder(host: str = "node1", run: str = "run") -> "subprocess.Popen[str]":

@@ -11,9 +11,9 @@ from otel_rl.semconv import names
 from otel_rl.semconv.spec import Instrument
 from otel_rl.worker.drops import DropReason, Drops
 from otel_rl.worker.guard import Guard
-from otel_rl.worker.host import HostRecorder, machine, recorder, turn
-from otel_rl.worker.host.machine import Reading
 from otel_rl.worker.settings import HostSettings
+from otel_rl.worker.system import host
+from otel_rl.worker.system.host import HostRecorder, HostTurn, Reading
 
 GIB = 1 << 30
 
@@ -54,12 +54,13 @@ class World:
         self.error: OSError | None = None
         self.has_turn = True
         self.drops = Drops()
-        monkeypatch.setattr(machine, "Machine", lambda: self)
-        monkeypatch.setattr(recorder, "monotonic", lambda: self.now_s)
-        monkeypatch.setattr(turn.HostTurn, "take", lambda *_: self.has_turn)
+        monkeypatch.setattr(host, "Machine", lambda: self)
+        monkeypatch.setattr(HostTurn, "take", lambda *_: self.has_turn)
         self._reader = InMemoryMetricReader()
         self._provider = MeterProvider([self._reader])
-        self.recorder = HostRecorder(self._provider.get_meter("test"), Guard(self.drops))
+        self.recorder = HostRecorder(
+            self._provider.get_meter("test"), Guard(self.drops), lambda: self.now_s
+        )
 
     def read(self) -> Reading:
         self.reads += 1

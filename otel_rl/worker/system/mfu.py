@@ -2,22 +2,23 @@
 
     tokens trained on in the step * FLOPs per token / (step's duration * devices * peak)
 
-The tokens are what the process's counter ``rl.train.tokens`` counts within the step's block. The
-peak is that of the visible GPUs; a thread asks the driver, which may take long to answer.
+The tokens are what the process's counter ``rl.train.tokens`` counts within the step's block.
 """
 
 import logging
 import os
+import re
 import threading
 from typing import Final
 
 from otel_rl.worker.fork_barrier import IMPORTS
-from otel_rl.worker.gpu.peak_flops import peak_flops_per_s
-from otel_rl.worker.gpu.readings import DriverMemory, NoDriver
 from otel_rl.worker.guard import Guard
 from otel_rl.worker.settings import MfuSettings
+from otel_rl.worker.system.nvml import Driver, NoDriver, load
 
-__all__ = ["ModelFlops"]
+__all__ = ["ModelFlops", "peak_flops_per_s"]
+
+_REMEDY: Final = "Set OTEL_RL_PEAK_FLOPS_PER_S to the peak of one device."
 
 _log = logging.getLogger("otel_rl")
 
@@ -44,7 +45,10 @@ class ModelFlops:
         )
 
     def start(self) -> None:
-        """Find out the peak of the visible GPUs, if it is needed. Idempotent, does not wait."""
+        """Find out the peak of the visible GPUs, if it is needed. Idempotent, does not wait.
+
+        A thread asks the driver, which may take long to answer.
+        """
         is_needed = self._settings.model_flops_per_token is not None
         if not is_needed or self._peak_flops_per_s is not None or self._thread is not None:
             return
@@ -85,9 +89,6 @@ class ModelFlops:
                 )
 
 
-_REMEDY: Final = "Set OTEL_RL_PEAK_FLOPS_PER_S to the peak of one device."
-
-
 def _visible_models() -> list[str]:
     """Return NVML's name of each visible GPU.
 
@@ -95,12 +96,11 @@ def _visible_models() -> list[str]:
         NoDriver: There is no driver.
     """
     with IMPORTS.work():
-        from otel_rl.worker.gpu.nvml import Driver  # few workers need it
-
-        driver = Driver(DriverMemory())
+        load()
+    driver = Driver(set())
     try:
         devices, _ = driver.devices(os.environ.get("CUDA_VISIBLE_DEVICES"))
-        parents = {device.parent for device in devices if device.parent}
+        parents = {device.parent for device in devices}
         return [
             f"instance of {device.model}" if device.parent else device.model
             for device in devices
@@ -108,3 +108,55 @@ def _visible_models() -> list[str]:
         ]
     finally:
         driver.close()
+
+
+_TERA: Final = 1e12
+
+_PEAKS: Final[tuple[tuple[str, float], ...]] = (
+    # All words of an entry occur in the device's name; of several entries the first one counts.
+    ("GB200", 2500),
+    ("B200", 2250),
+    ("GH200", 989.4),
+    ("H200 NVL", 835.5),
+    ("H200", 989.4),
+    ("H100 PCIe", 756.5),
+    ("H100 NVL", 835.5),
+    ("H100", 989.4),
+    ("H800 PCIe", 756.5),
+    ("H800", 989.4),
+    ("H20", 148),
+    ("A100", 312),
+    ("A800", 312),
+    ("A30", 165),
+    ("A40", 149.7),
+    ("A10", 125),
+    ("A10G", 70),
+    ("L4", 121),
+    ("L40", 181),
+    ("L40S", 362),
+    ("RTX A6000", 154.8),
+    ("RTX 6000 Ada", 364.2),
+    ("V100 PCIE", 112),
+    ("V100", 125),
+    ("T4", 65),
+)
+"""Dense matrix multiplication in BF16 (V100 and T4: FP16) with accumulation in FP32, in 1e12
+operations a second, from NVIDIA's data sheets, which give twice as much for sparse matrices."""
+
+_WORDS: Final = re.compile(r"[^ \-_/]+")
+
+_MAKERS: Final = frozenset({"NVIDIA", "TESLA"})
+
+_SHARE: Final = re.compile(r"MIG|\d+[ABCQ]")
+"""Words of the names of parts of a device: MIG instances, and virtual GPUs such as A40-8Q."""
+
+
+def peak_flops_per_s(model: str) -> float | None:
+    """Return the peak of a device with NVML's name ``model``; None if it is not known."""
+    words = {word.upper() for word in _WORDS.findall(model)}
+    if not words & _MAKERS or any(map(_SHARE.fullmatch, words)):
+        return None
+    for name, tera in _PEAKS:
+        if words.issuperset(name.upper().split()):
+            return tera * _TERA
+    return None

@@ -3,13 +3,12 @@
 import os
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
 
-from otel_rl.worker.host.cgroup import Container, CpuShare, MemoryShare
-from otel_rl.worker.host.machine import Counters, Machine
-from otel_rl.worker.host.portable import Portable
+from otel_rl.worker.system.host import Container, Machine
 
 TICKS = os.sysconf("SC_CLK_TCK")
 
@@ -17,19 +16,18 @@ TICKS = os.sysconf("SC_CLK_TCK")
 class Limited(Container):
     """A container with given shares."""
 
-    def __init__(self, cpu: CpuShare | None, memory: MemoryShare | None) -> None:
+    def __init__(self, cpu: tuple[float, float] | None, memory: tuple[float, float] | None) -> None:
         self._shares = cpu, memory
 
-    def cpu(self) -> CpuShare | None:
+    def cpu(self) -> tuple[float, float] | None:
         return self._shares[0]
 
-    def memory(self) -> MemoryShare | None:
+    def memory(self) -> tuple[float, float] | None:
         return self._shares[1]
 
 
-@pytest.mark.parametrize("counters", [None, Portable()])
-def test_without_limits_the_machine_is_read(counters: Counters | None) -> None:
-    reading = Machine(Limited(None, None), counters).read()
+def test_without_limits_the_machine_is_read() -> None:
+    reading = Machine(Limited(None, None)).read()
     assert reading.memory_bytes == psutil.virtual_memory().total
     assert 0 < reading.memory_used_bytes < reading.memory_bytes
     assert 0 < reading.cpu_used_s < reading.cpu_s
@@ -47,7 +45,7 @@ def test_stolen_time_is_that_which_the_kernel_tells() -> None:
         return modes[7] / TICKS, sum(modes[:8]) / TICKS
 
     before = kernel()
-    reading = Machine(Limited(CpuShare(3.0, 0.5), None)).read()  # of the machine nevertheless
+    reading = Machine(Limited((3.0, 0.5), None)).read()  # of the machine nevertheless
     after = kernel()
     assert reading.cpu_stolen_s is not None
     assert before[0] <= reading.cpu_stolen_s <= after[0]
@@ -57,7 +55,7 @@ def test_stolen_time_is_that_which_the_kernel_tells() -> None:
 
 def test_a_container_with_less_than_the_machine_is_read_instead() -> None:
     before_s = time.monotonic()
-    reading = Machine(Limited(CpuShare(3.0, 0.5), MemoryShare(100, 1000))).read()
+    reading = Machine(Limited((3.0, 0.5), (100, 1000))).read()
     assert reading.cpu_used_s == 3.0
     assert 0.5 * before_s <= reading.cpu_s <= 0.5 * time.monotonic()
     assert (reading.memory_used_bytes, reading.memory_bytes) == (100, 1000)
@@ -65,7 +63,7 @@ def test_a_container_with_less_than_the_machine_is_read_instead() -> None:
 
 def test_limits_above_the_machine_are_none() -> None:
     total = psutil.virtual_memory().total
-    machine = Machine(Limited(CpuShare(3.0, 1e6), MemoryShare(100, total * 2)))
+    machine = Machine(Limited((3.0, 1e6), (100, total * 2)))
     reading = machine.read()
     assert reading.memory_bytes == total
     assert reading.cpu_used_s > 3.0
@@ -74,15 +72,24 @@ def test_limits_above_the_machine_are_none() -> None:
 def test_bytes_over_hardware_are_not_counted_again_on_the_layers_above_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    interfaces = dict.fromkeys(("lo", "eth0", "eth1", "bond0", "veth1"), (2, 1))
-    counters = Portable()
-    monkeypatch.setattr(counters, "network_bytes", lambda: interfaces)
+    one = SimpleNamespace(bytes_recv=2, bytes_sent=1, packets_recv=7, packets_sent=9)
+    interfaces = dict.fromkeys(("lo", "eth0", "eth1", "bond0", "veth1"), one)
+    monkeypatch.setattr(psutil, "net_io_counters", lambda **_: interfaces)
     for name in ("eth0", "eth1"):
         (tmp_path / name / "device").mkdir(parents=True)
-    assert Machine(None, counters, tmp_path).read().network_bytes == {"receive": 4, "transmit": 2}
+    found = Machine(network=tmp_path).read().network_bytes
+    assert found == {"receive": 4, "transmit": 2}
     # In a container no interface is hardware.
-    found = Machine(None, counters, tmp_path / "x").read().network_bytes
+    found = Machine(network=tmp_path / "x").read().network_bytes
     assert found == {"receive": 8, "transmit": 4}
+
+
+def test_a_sandbox_without_disks_has_no_bytes_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(**_: object) -> None:
+        raise NotImplementedError("neither /proc/diskstats nor /sys/block")
+
+    monkeypatch.setattr(psutil, "disk_io_counters", refuse)
+    assert Machine().read().disk_bytes == {"read": 0, "write": 0}
 
 
 def test_the_kernel_tells_for_how_long_work_has_waited(tmp_path: Path) -> None:

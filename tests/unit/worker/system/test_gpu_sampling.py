@@ -16,10 +16,10 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
 import otel_rl
 from otel_rl.semconv.names import METRICS
 from otel_rl.worker.drops import Drops
-from otel_rl.worker.gpu import GpuSampler
 from otel_rl.worker.guard import Guard
 from otel_rl.worker.metrics.provider import BufferedMeterProvider
 from otel_rl.worker.settings import GpuSettings
+from otel_rl.worker.system.sampler import GpuSampler
 from tests.gpu.machine import NAME, Machine, compiler, gpu, uuid_of
 from tests.otlp_sink import Sink, pairs
 from tests.waiting import wait_until

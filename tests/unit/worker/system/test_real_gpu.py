@@ -12,15 +12,15 @@ from otel_rl.semconv.names import METRICS
 # In a process of its own, which has not loaded the stand-in of other tests.
 _READ = """
 import json
-from otel_rl.worker.gpu.nvml import Driver, DriverMemory, NoDriver
+from otel_rl.worker.system.nvml import Driver, NoDriver
 
 try:
-    driver = Driver(DriverMemory())
+    driver = Driver(set())
     devices, _ = driver.devices(None)
 except NoDriver as reason:
     print(json.dumps(str(reason)))
 else:
-    print(json.dumps({d.uuid: [[r.metric, r.value] for r in d.read()] for d in devices}))
+    print(json.dumps({d.uuid: [[r.metric, r.value] for r in driver.read(d)] for d in devices}))
     driver.close()
 """
 

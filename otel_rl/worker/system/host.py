@@ -1,0 +1,447 @@
+"""Reports CPU, memory, network and disks of the host as ``system.*``, from one process. ADR 19.
+
+On by default. There is no thread: the machine is read when the exporter collects. CPU and memory
+are the container's where the container has less than the machine.
+"""
+
+import contextlib
+import math
+import os
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import psutil
+from opentelemetry.metrics import CallbackOptions, CallbackT, Meter, Observation
+
+from otel_rl.semconv.names import (
+    METRICS,
+    RL_HOST_PRESSURE,
+    RL_HOST_RESOURCE,
+    SYSTEM_CPU_UTILIZATION,
+    SYSTEM_DISK_IO,
+    SYSTEM_FILESYSTEM_USAGE,
+    SYSTEM_FILESYSTEM_UTILIZATION,
+    SYSTEM_MEMORY_LIMIT,
+    SYSTEM_MEMORY_USAGE,
+    SYSTEM_MEMORY_UTILIZATION,
+    SYSTEM_NETWORK_IO,
+)
+from otel_rl.semconv.spec import Instrument
+from otel_rl.sha256 import sha256
+from otel_rl.worker.guard import Guard
+from otel_rl.worker.settings import HostSettings
+
+try:
+    import fcntl
+except ImportError:  # Windows has other locks
+    fcntl = None  # type: ignore[assignment]
+
+__all__ = ["Container", "HostRecorder", "HostTurn", "Machine", "Reading"]
+
+_METRICS: Final = (
+    RL_HOST_PRESSURE,
+    SYSTEM_CPU_UTILIZATION,
+    SYSTEM_DISK_IO,
+    SYSTEM_FILESYSTEM_USAGE,
+    SYSTEM_FILESYSTEM_UTILIZATION,
+    SYSTEM_MEMORY_LIMIT,
+    SYSTEM_MEMORY_USAGE,
+    SYSTEM_MEMORY_UTILIZATION,
+    SYSTEM_NETWORK_IO,
+)
+
+
+class HostRecorder:
+    """Reports this host while it is the process's turn. Never raises.
+
+    Any thread may call ``start`` and ``forget``; the exporter's thread reads the machine.
+
+    Args:
+        meter: Meter of the worker.
+        guard: Catches errors.
+        clock_s: Monotonic seconds.
+    """
+
+    def __init__(
+        self, meter: Meter, guard: Guard, clock_s: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._meter = meter
+        self._guard = guard
+        self._clock_s = clock_s
+        self._is_shown = False
+        self._turn = HostTurn()
+        self._machine: Machine | None = None
+        self.forget()
+
+    def start(self, settings: HostSettings, host: str, run_id: str) -> None:
+        """Report ``host`` to a run from now on if ``settings`` allow it. Idempotent."""
+        if not settings.enabled or self._machine is not None:
+            return
+        with self._guard:
+            self._interval_s, self._host, self._run_id = settings.interval_s, host, run_id
+            self._machine = Machine()
+            if not self._is_shown:
+                self._is_shown = True
+                for metric in _METRICS:
+                    self._show(metric)
+
+    def forget(self) -> None:
+        """Reset for the next ``start``, in a forked child or as another worker."""
+        self._turn.give_back()
+        self._turn = HostTurn()
+        self._machine = None
+        self._due_s = 0.0
+        self._first: Reading | None = None
+        self._last: Reading | None = None
+        # By metric. The exporter removes entries, so that a reading is reported once.
+        self._latest: dict[str, list[Observation]] = {}
+
+    def _show(self, metric: str) -> None:
+        spec = METRICS[metric]
+        create = {
+            Instrument.COUNTER: self._meter.create_observable_counter,
+            Instrument.UP_DOWN_COUNTER: self._meter.create_observable_up_down_counter,
+        }.get(spec.instrument, self._meter.create_observable_gauge)
+        create(metric, [self._taker(metric)], spec.unit, spec.brief)
+
+    def _taker(self, metric: str) -> CallbackT:
+        def take(_options: CallbackOptions) -> Iterable[Observation]:
+            machine = self._machine
+            if machine is None:
+                return []
+            with self._guard:
+                self._sample_if_due(machine)
+            return self._latest.pop(metric, [])
+
+        return take
+
+    def _sample_if_due(self, machine: "Machine") -> None:
+        now_s = self._clock_s()
+        if now_s < self._due_s:
+            return
+        self._due_s = now_s + self._interval_s
+        if not self._turn.take(self._host, self._run_id):
+            return
+        now, last = machine.read(), self._last
+        self._last = now
+        if last is None:
+            self._first = now
+            return
+        self._latest = {}
+        for metric, value, attributes in _measurements(now, last, self._first or last):
+            observed = Observation(value, {"host.name": self._host, **attributes})
+            self._latest.setdefault(metric, []).append(observed)
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """One reading of a host. Times and bytes without another word are sums so far.
+
+    Attributes:
+        cpu_used_s: CPU time in use.
+        cpu_s: CPU time, used or not.
+        memory_used_bytes: Memory that other programs cannot have.
+        memory_bytes: All memory.
+        filesystem_used_bytes: Use of ``/``.
+        filesystem_bytes: What ``/`` can hold for users.
+        network_bytes: Bytes by direction.
+        disk_bytes: Bytes by direction.
+        cpu_stolen_s: CPU time of the machine that its hypervisor gave to others; None if the system
+            does not tell.
+        machine_cpu_s: CPU time of the whole machine, also where a container has less.
+        waited_s: Time in which some work of the machine waited, by resource; empty if the system
+            does not tell.
+        read_s: Monotonic time of the reading.
+    """
+
+    cpu_used_s: float
+    cpu_s: float
+    memory_used_bytes: float
+    memory_bytes: float
+    filesystem_used_bytes: float
+    filesystem_bytes: float
+    network_bytes: Mapping[str, float]
+    disk_bytes: Mapping[str, float]
+    cpu_stolen_s: float | None = None
+    machine_cpu_s: float = 0.0
+    waited_s: Mapping[str, float] = field(default_factory=dict)
+    read_s: float = 0.0
+
+
+def _measurements(
+    now: Reading, last: Reading, first: Reading
+) -> Iterator[tuple[str, float, Mapping[str, str]]]:
+    """Yield metric, value and attributes; counts are since the process began to report."""
+    memory, filesystem = {"system.memory.state": "used"}, {"system.filesystem.state": "used"}
+    yield SYSTEM_MEMORY_LIMIT, now.memory_bytes, {}
+    yield SYSTEM_MEMORY_USAGE, now.memory_used_bytes, memory
+    yield SYSTEM_MEMORY_UTILIZATION, now.memory_used_bytes / now.memory_bytes, memory
+    yield SYSTEM_FILESYSTEM_USAGE, now.filesystem_used_bytes, filesystem
+    if now.filesystem_bytes:
+        used = now.filesystem_used_bytes / now.filesystem_bytes
+        yield SYSTEM_FILESYSTEM_UTILIZATION, used, filesystem
+    if now.cpu_s > last.cpu_s:
+        busy = (now.cpu_used_s - last.cpu_used_s) / (now.cpu_s - last.cpu_s)
+        yield SYSTEM_CPU_UTILIZATION, _share(busy), {}
+    machine_s = now.machine_cpu_s - last.machine_cpu_s
+    if machine_s > 0 and now.cpu_stolen_s is not None and last.cpu_stolen_s is not None:
+        stolen = (now.cpu_stolen_s - last.cpu_stolen_s) / machine_s
+        yield SYSTEM_CPU_UTILIZATION, _share(stolen), {"cpu.mode": "steal"}
+    passed_s = now.read_s - last.read_s
+    for resource in (now.waited_s.keys() & last.waited_s.keys()) if passed_s > 0 else ():
+        waited = (now.waited_s[resource] - last.waited_s[resource]) / passed_s
+        yield RL_HOST_PRESSURE, _share(waited), {RL_HOST_RESOURCE: resource}
+    for metric, key, so_far, at_first in (
+        (SYSTEM_DISK_IO, "disk.io.direction", now.disk_bytes, first.disk_bytes),
+        (SYSTEM_NETWORK_IO, "network.io.direction", now.network_bytes, first.network_bytes),
+    ):
+        for direction, total in so_far.items():
+            # A device that is gone takes its bytes with it.
+            yield metric, max(0.0, total - at_first[direction]), {key: direction}
+
+
+def _share(value: float) -> float:
+    return min(1.0, max(0.0, value))
+
+
+class Machine:
+    """Reads this machine, or the container's share of it. A reading takes milliseconds.
+
+    Args:
+        container: Container of this process.
+        network: Folder of the network interfaces.
+        disks: Folder of the disks.
+        pressure: Folder of the kernel's pressure stall information.
+    """
+
+    def __init__(
+        self,
+        container: "Container | None" = None,
+        *,
+        network: Path = Path("/sys/class/net"),
+        disks: Path = Path("/sys/block"),
+        pressure: Path = Path("/proc/pressure"),
+    ) -> None:
+        self._container = container or Container()
+        self._network = network
+        self._disks = disks
+        self._pressure = pressure
+
+    def read(self) -> Reading:
+        """Read everything.
+
+        Raises:
+            OSError: A file of the system cannot be read.
+        """
+        spent = psutil.cpu_times()._asdict()
+        # Linux counts the time of guests as user time, too.
+        machine_s = sum(spent.values()) - spent.get("guest", 0) - spent.get("guest_nice", 0)
+        idle_s = spent["idle"] + spent.get("iowait", 0)
+        used_s, cpus = self._container.cpu() or (0.0, math.inf)
+        all_s = time.monotonic() * cpus
+        if cpus >= (os.cpu_count() or 1):
+            used_s, all_s = machine_s - idle_s, machine_s
+        memory = psutil.virtual_memory()
+        used, limit = self._container.memory() or (0.0, math.inf)
+        if limit >= memory.total:
+            used, limit = memory.total - memory.available, memory.total
+        disk = psutil.disk_usage("/")
+        return Reading(
+            used_s,
+            all_s,
+            used,
+            limit,
+            disk.used,
+            disk.used + disk.free,  # the system keeps some for root
+            self._network_bytes(),
+            self._disk_bytes(),
+            cpu_stolen_s=spent.get("steal"),
+            machine_cpu_s=machine_s,
+            waited_s=self._waited_s(),
+            read_s=time.monotonic(),
+        )
+
+    def _waited_s(self) -> Mapping[str, float]:
+        """Return for how long some work has waited for each resource; none where that is unknown.
+
+        The kernel may be built without pressure stall information, or have it switched off.
+        """
+        waited: dict[str, float] = {}
+        for resource in ("cpu", "memory", "io"):
+            # some avg10=0.00 avg60=0.00 avg300=0.00 total=<microseconds>
+            total_us = _text(self._pressure / resource).partition("\n")[0].rpartition("total=")[2]
+            if not total_us:
+                return {}
+            waited[resource] = float(total_us) / 1e6
+        return waited
+
+    # psutil's corrections of counters that start over (nowrap) hold a lock, which a fork may copy.
+
+    def _network_bytes(self) -> Mapping[str, float]:
+        found = psutil.net_io_counters(pernic=True, nowrap=False)
+        counted = _hardware(found.keys() - {"lo", "lo0"}, self._network)
+        return {
+            "receive": sum(found[name].bytes_recv for name in counted),
+            "transmit": sum(found[name].bytes_sent for name in counted),
+        }
+
+    def _disk_bytes(self) -> Mapping[str, float]:
+        try:
+            found = psutil.disk_io_counters(perdisk=True, nowrap=False) or {}
+        except NotImplementedError:  # a sandbox without disks
+            found = {}
+        counted = _hardware(found.keys(), self._disks)
+        return {
+            "read": sum(found[name].read_bytes for name in counted),
+            "write": sum(found[name].write_bytes for name in counted),
+        }
+
+
+def _hardware(names: Collection[str], folder: Path) -> Collection[str]:
+    """Return the devices that are no part of, and no layer on, another: all where none is known."""
+    return {name for name in names if (folder / name / "device").exists()} or names
+
+
+class Container:
+    """CPU and memory limits of this process, from Linux's cgroups v1 and v2.
+
+    A limit may be that of any group above the process's own. In a container without a cgroup
+    namespace the path of the process's group is that of the machine, and the mounted root is the
+    container's. Whatever cannot be read is no limit.
+
+    Args:
+        root: Where the groups are mounted.
+        membership: File with the groups of the process.
+    """
+
+    def __init__(
+        self,
+        root: Path = Path("/sys/fs/cgroup"),
+        membership: Path = Path("/proc/self/cgroup"),
+    ) -> None:
+        self._root = root
+        self._paths: dict[str, str] = {}
+        for line in _text(membership).splitlines():
+            _, _, rest = line.partition(":")
+            controllers, _, path = rest.partition(":")
+            self._paths |= dict.fromkeys(controllers.split(","), path)
+
+    def cpu(self) -> tuple[float, float] | None:
+        """Return (CPU seconds used so far, CPUs that may be used at most); None without a limit."""
+        found: list[tuple[float, float]] = []
+        for folder in self._folders(""):
+            quota_us, _, period_us = _text(folder / "cpu.max").partition(" ")
+            used_us = _number(_field(folder / "cpu.stat", "usage_usec"))
+            found.append((_cpus(quota_us, period_us), used_us / 1e6))
+        for folder, usage in zip(self._folders("cpu"), self._folders("cpuacct"), strict=False):
+            quota_us = _text(folder / "cpu.cfs_quota_us")
+            cpus = _cpus(quota_us, _text(folder / "cpu.cfs_period_us"))
+            found.append((cpus, _number(_text(usage / "cpuacct.usage")) / 1e9))
+        return _lowest(found)
+
+    def memory(self) -> tuple[float, float] | None:
+        """Return (bytes used without file cache that can be dropped, limit); None without one."""
+        found: list[tuple[float, float]] = []
+        for controller, limit, used, cache in (
+            ("", "memory.max", "memory.current", "inactive_file"),
+            ("memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+        ):
+            for folder in self._folders(controller):
+                dropped = _number(_field(folder / "memory.stat", cache), otherwise=0)
+                taken = _number(_text(folder / used)) - dropped
+                found.append((_number(_text(folder / limit)), taken))
+        return _lowest(found)
+
+    def _folders(self, controller: str) -> Iterator[Path]:
+        """Yield the process's group and those above, of a controller; empty means version 2."""
+        path = self._paths.get(controller)
+        if path is None:
+            return
+        top = self._root / controller
+        own = top / path.strip("/")
+        while own != top:
+            if own.is_dir():
+                yield own
+            own = own.parent
+        yield top
+
+
+def _lowest(found: Iterable[tuple[float, float]]) -> tuple[float, float] | None:
+    """Return (use, limit) of the group with the lowest limit; NaN is not known."""
+    known = [(limit, used) for limit, used in found if limit > 0 and used >= 0]
+    if not known:
+        return None
+    limit, used = min(known)
+    return used, limit
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace").strip()
+    except OSError:
+        return ""
+
+
+def _field(path: Path, name: str) -> str:
+    rows = (line.split() for line in _text(path).splitlines())
+    return next((row[1] for row in rows if len(row) == 2 and row[0] == name), "")
+
+
+def _number(text: str, *, otherwise: float = math.nan) -> float:
+    """Return the number, or ``otherwise`` for texts such as ``max``."""
+    return float(text) if text.isdigit() else otherwise
+
+
+def _cpus(quota_us: str, period_us: str) -> float:
+    period = _number(period_us)
+    return _number(quota_us) / period if period else math.nan
+
+
+class HostTurn:
+    """Decides which of a host's processes reports the host. One thread.
+
+    The process holds a lock on one byte of a file. The kernel gives the lock back when the process
+    ends, however it ends; a forked child does not inherit the lock. The byte stands for the run and
+    the host, so that one file is enough for all runs.
+
+    Where there is no such lock, each process reports: the bridge counts a host once.
+    """
+
+    def __init__(self) -> None:
+        self._file: int | None = None
+        self._is_held = False
+
+    def take(self, host: str, run_id: str) -> bool:
+        """Return whether this process reports the host; it does until ``give_back``."""
+        if self._is_held or fcntl is None:
+            return True
+        try:
+            if self._file is None:
+                folder = os.environ.get("TMPDIR") or "/tmp"  # noqa: S108  # opened with O_NOFOLLOW
+                path = f"{folder}/otel_rl-{os.getuid()}.lock"
+                self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+            fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, _byte(host, run_id))
+        except (BlockingIOError, PermissionError):
+            if self._file is not None:
+                return False  # another process has the lock
+        except OSError:
+            pass  # a file system without locks
+        self._is_held = True
+        return True
+
+    def give_back(self) -> None:
+        """Let another process report. In a forked child the parent keeps its turn."""
+        file, self._file, self._is_held = self._file, None, False
+        if file is not None:
+            with contextlib.suppress(OSError):
+                os.close(file)
+
+
+def _byte(host: str, run_id: str) -> int:
+    # A shared folder for temporary files may lock between machines.
+    boot = _text(Path("/proc/sys/kernel/random/boot_id"))
+    digest = sha256(f"{boot}\0{host}\0{run_id}".encode()).digest()
+    return int.from_bytes(digest[:7])

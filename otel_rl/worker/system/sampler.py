@@ -1,0 +1,434 @@
+"""Samples the worker's GPUs in a thread, and divides the samples between phases that share a GPU.
+
+    driver --thread, every interval--> gauge.set(value)            with the time of the sample
+                      latest answers --exporter--> observable sums
+
+The thread is there because a faulty driver can block a query for minutes, while exports continue.
+The process can be forked, and the sampler started and stopped, any number of times.
+"""
+
+import logging
+import os
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from time import monotonic, monotonic_ns, time
+from typing import Final
+
+from opentelemetry.metrics import CallbackOptions, Meter, Observation, _Gauge
+
+from otel_rl.semconv.names import (
+    HW_ENERGY,
+    HW_GPU_MEMORY_USAGE,
+    HW_GPU_UTILIZATION,
+    METRICS,
+    RL_GPU_OWNER,
+    RL_GPU_OWNER_BUSY_TIME,
+    RL_GPU_OWNER_ENERGY,
+    RL_GPU_OWNER_MEMORY_USAGE,
+    RL_GPU_OWNER_TIME,
+)
+from otel_rl.semconv.spec import Instrument
+from otel_rl.worker.guard import Guard
+from otel_rl.worker.settings import GpuSettings
+from otel_rl.worker.system.nvml import (
+    Device,
+    DeviceGone,
+    Driver,
+    NoDriver,
+    Reading,
+    load,
+    log_once,
+    renew_lock,
+)
+
+__all__ = ["GpuSampler", "PhaseOwnership", "PhaseShares"]
+
+RETRY_S: Final = 30.0
+"""Period of attempts to find a lost device, or a driver that was reset."""
+
+STOP_TIMEOUT_S: Final = 1.0
+"""Maximum time that the end of a process waits for a driver that does not answer."""
+
+_BETWEEN_TURNS_S: Final = 0.1
+"""Shorter turns are divided by time alone: a driver does not answer faster."""
+
+_log = logging.getLogger("otel_rl")
+
+_Answers = list[tuple[Device, list[Reading]]]
+
+
+class GpuSampler:
+    """Samples the GPUs of this process in a thread. Never raises; thread-safe.
+
+    Args:
+        meter: Records the readings.
+        guard: Catches errors.
+        retry_s: See ``RETRY_S``.
+    """
+
+    def __init__(self, meter: Meter, guard: Guard, *, retry_s: float = RETRY_S) -> None:
+        self._ownership = PhaseOwnership(monotonic_ns)
+        self._recorder = _Recorder(meter, self._held_without_devices_s)
+        self._shares = PhaseShares()
+        self._guard = guard
+        self._retry_s = retry_s
+        self._logged: set[str] = set()
+        self._has_devices = False  # or may have, as long as that is not known
+        # _lock guards the three below.
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._stopping = threading.Event()
+        self._settings = GpuSettings()
+
+    def prepare(self, settings: GpuSettings) -> None:
+        """Load NVML if sampling is enabled. Call this in the thread that starts the worker."""
+        if settings.enabled:
+            with self._guard, suppress(NoDriver):
+                load()
+
+    def start(self, settings: GpuSettings, role: str) -> None:
+        """Sample from now on if workers of ``role`` sample, else stop. Idempotent."""
+        with self._guard, self._lock:
+            is_wanted = settings.are_for(role)
+            if is_wanted and self._thread is not None and settings == self._settings:
+                return
+            self._end(STOP_TIMEOUT_S)
+            self._has_devices = is_wanted
+            if not is_wanted:
+                return
+            self._settings, self._stopping = settings, threading.Event()
+            self._thread = threading.Thread(
+                target=self._run, args=(settings, self._stopping), name="otel-rl-gpu", daemon=True
+            )
+            self._thread.start()
+
+    def stop(self, *, timeout_s: float = STOP_TIMEOUT_S) -> None:
+        """Stop sampling. Waits at most ``timeout_s`` for a running query."""
+        with self._guard, self._lock:
+            self._end(timeout_s)
+
+    def begin_turn(self, turn: object, phase: str) -> None:
+        """Assign the GPUs to a phase; see ``PhaseOwnership``."""
+        self._ownership.begin(turn, phase)
+        self._recorder.show_turns()
+
+    def end_turn(self, turn: object) -> None:
+        """End the turn."""
+        self._ownership.end(turn)
+
+    def count_anew(self) -> None:
+        """Reset the sums for another worker."""
+        self._recorder.begin_anew()
+
+    def forget(self) -> None:
+        """Reset after a fork: the thread and the driver connection belong to the parent."""
+        self._lock = threading.Lock()
+        self._thread = None
+        self._stopping = threading.Event()
+        self._has_devices = False
+        self._shares = PhaseShares()
+        renew_lock()
+        self._ownership.forget()
+        self._recorder.forget()
+
+    def _held_without_devices_s(self) -> Mapping[str, float]:
+        return {} if self._has_devices else self._ownership.held_s()
+
+    def _end(self, timeout_s: float) -> None:
+        thread, self._thread = self._thread, None
+        self._stopping.set()
+        self._ownership.changed.set()
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(timeout_s)
+
+    def _run(self, settings: GpuSettings, stopping: threading.Event) -> None:
+        while not stopping.is_set():
+            wait_s = self._retry_s
+            with self._guard:
+                wait_s = 0 if self._sample(settings, stopping) else wait_s
+            stopping.wait(wait_s)
+
+    def _sample(self, settings: GpuSettings, stopping: threading.Event) -> bool:
+        """Sample over one connection. True if lost devices are to be looked for at once."""
+        try:
+            driver = Driver(self._logged)
+        except NoDriver as reason:
+            log_once(self._logged, f"No GPU is sampled: {reason}. Training is not affected.")
+            self._has_devices = False
+            return False
+        self._has_devices = True
+        try:
+            return self._sample_with(driver, settings, stopping)
+        except NoDriver as reason:
+            _log.warning("GPUs cannot be sampled now: %s. Sampling is tried again.", reason)
+            return False
+        finally:
+            driver.close()
+
+    def _sample_with(
+        self, driver: Driver, settings: GpuSettings, stopping: threading.Event
+    ) -> bool:
+        wanted = os.environ.get("CUDA_VISIBLE_DEVICES")
+        devices, are_all = driver.devices(wanted, settings.devices)
+        if are_all and not devices:
+            log_once(self._logged, "No GPU is sampled: none is visible to the process.")
+            self._has_devices = False
+            stopping.wait()
+        look_again_s = None if are_all else monotonic() + self._retry_s
+        while devices and not stopping.is_set():
+            answers = self._answers(driver, devices)
+            self._recorder.record(answers)
+            self._share(answers)
+            self._recorder.record(driver.activity(devices))
+            self._recorder.record(driver.errors(devices))
+            if len(answers) < len(devices):
+                look_again_s = look_again_s or monotonic() + self._retry_s
+            devices = [device for device, _ in answers]
+            self._wait(driver, devices, stopping, _until_next_s(time(), settings.interval_s))
+            if look_again_s is not None and monotonic() >= look_again_s:
+                return True
+        self._share(self._answers(driver, devices))  # for a turn that ends with the process
+        return False
+
+    def _wait(
+        self, driver: Driver, devices: Sequence[Device], stopping: threading.Event, wait_s: float
+    ) -> None:
+        """Wait for the next round. At each change of the phase, divide the interval before."""
+        until_s, changed = monotonic() + wait_s, self._ownership.changed
+        while not stopping.is_set() and (left_s := until_s - monotonic()) > 0:
+            if changed.wait(left_s) and not stopping.is_set():
+                changed.clear()
+                self._share(self._answers(driver, devices))
+                stopping.wait(_BETWEEN_TURNS_S)
+
+    def _share(self, answers: _Answers) -> None:
+        """Record what each phase had of the devices, if any phase has held them."""
+        held_s = self._ownership.held_s()
+        if held_s:
+            self._recorder.record(self._shares.divide(monotonic(), held_s, answers))
+
+    def _answers(self, driver: Driver, devices: Sequence[Device]) -> _Answers:
+        """Return the readings of the devices that answer."""
+        answers: _Answers = []
+        for device in devices:
+            try:
+                answers.append((device, driver.read(device)))
+            except DeviceGone as reason:
+                _log.warning(
+                    "GPU %s (%s) is gone: %s. The search for it is repeated.",
+                    device.name,
+                    device.uuid,
+                    reason,
+                )
+        return answers
+
+
+def _until_next_s(now_s: float, interval_s: float) -> float:
+    """Return the time to the middle of the next clock interval, so that each window has a sample.
+
+    At least half an interval, because the previous wait may have ended slightly early.
+    """
+    next_s = interval_s - (now_s - interval_s / 2) % interval_s
+    return next_s if next_s >= interval_s / 2 else next_s + interval_s
+
+
+class PhaseOwnership:
+    """Phase that holds the process's GPUs, of nested phases the innermost. Thread-safe.
+
+    Processes that share a device in turns each know their own turns, and sample the device then. So
+    the bridge only adds up the shares.
+
+    Args:
+        clock_ns: Monotonic.
+
+    Attributes:
+        changed: Set at each change of the holding phase.
+    """
+
+    def __init__(self, clock_ns: Callable[[], int]) -> None:
+        self._clock_ns = clock_ns
+        self.forget()
+
+    def forget(self) -> None:
+        """Reset in a forked child, whose parent owns the open turns."""
+        self.changed = threading.Event()
+        # _lock guards everything below.
+        self._lock = threading.Lock()
+        self._open: list[tuple[object, str]] = []
+        self._since_ns = 0
+        self._held_ns: dict[str, int] = {}
+
+    def begin(self, turn: object, phase: str) -> None:
+        """Assign the GPUs to ``phase``."""
+        with self._lock:
+            self._settle()
+            self._open.append((turn, phase))
+            self._held_ns.setdefault(phase, 0)
+        self.changed.set()
+
+    def end(self, turn: object) -> None:
+        """End the turn; the surrounding turn holds the GPUs again."""
+        with self._lock:
+            self._settle()
+            self._open = [(other, phase) for other, phase in self._open if other is not turn]
+        self.changed.set()
+
+    def held_s(self) -> Mapping[str, float]:
+        """Return the time that each phase has held the GPUs, in seconds."""
+        with self._lock:
+            self._settle()
+            return {phase: held_ns / 1e9 for phase, held_ns in self._held_ns.items()}
+
+    def _settle(self) -> None:
+        now_ns = self._clock_ns()
+        if self._open:
+            self._held_ns[self._open[-1][1]] += now_ns - self._since_ns
+        self._since_ns = now_ns
+
+
+class PhaseShares:
+    """Divides the samples of this process's devices between the phases that held them.
+
+    The utilization of a sample applies to the interval before the sample. Each change of the phase
+    triggers a sample, so that an interval belongs to one phase. Energy is the device's own count.
+    """
+
+    def __init__(self) -> None:
+        self._sampled_s: float | None = None
+        self._held_s: Mapping[str, float] = {}
+        self._energy_j: dict[str, float] = {}
+
+    def divide(
+        self, now_s: float, held_s: Mapping[str, float], answers: _Answers
+    ) -> Iterator[tuple[Device, list[Reading]]]:
+        """Yield what each phase had of each device since the last sample.
+
+        Args:
+            now_s: Monotonic time of the sample.
+            held_s: Time that each phase has held the devices so far.
+            answers: Readings of each device.
+        """
+        turns = {phase: s - self._held_s.get(phase, 0.0) for phase, s in held_s.items()}
+        passed_s = 0.0 if self._sampled_s is None else now_s - self._sampled_s
+        self._sampled_s, self._held_s = now_s, dict(held_s)
+        holder = max(turns, key=turns.__getitem__, default="")
+        for device, readings in answers:
+            found = {reading.metric: reading.value for reading in readings}
+            used_j = self._used_j(device, found.get(HW_ENERGY))
+            power_w = used_j / passed_s if passed_s > 0 else 0.0
+            busy = found.get(HW_GPU_UTILIZATION, 0.0)
+            shares = [
+                Reading(metric, turn_s * rate, ((RL_GPU_OWNER, phase),), is_increment=True)
+                for phase, turn_s in turns.items()
+                for metric, rate in (
+                    (RL_GPU_OWNER_TIME, 1.0),
+                    (RL_GPU_OWNER_BUSY_TIME, busy),
+                    (RL_GPU_OWNER_ENERGY, power_w),
+                )
+            ]
+            if turns.get(holder) and HW_GPU_MEMORY_USAGE in found:
+                used = found[HW_GPU_MEMORY_USAGE]
+                shares.append(Reading(RL_GPU_OWNER_MEMORY_USAGE, used, ((RL_GPU_OWNER, holder),)))
+            yield device, shares
+
+    def _used_j(self, device: Device, energy_j: float | None) -> float:
+        if energy_j is None:
+            return 0.0
+        before_j = self._energy_j.get(device.uuid, energy_j)
+        self._energy_j[device.uuid] = energy_j
+        return max(0.0, energy_j - before_j)
+
+
+class _Recorder:
+    """Converts readings to measurements. One thread records, the exporter's thread reads.
+
+    A device counts since its power-on; counts before the first sample are subtracted. After a reset
+    of the device they start from zero.
+
+    Args:
+        meter: Meter of the worker.
+        held_s: Time that each phase has held the process's GPUs, for processes without sampled
+            devices.
+    """
+
+    def __init__(self, meter: Meter, held_s: Callable[[], Mapping[str, float]]) -> None:
+        self._meter = meter
+        self._held_s = held_s
+        self._gauges: dict[str, _Gauge] = {}
+        self._observed: set[str] = set()
+        self.forget()
+
+    def forget(self) -> None:
+        """Reset in a forked process, where a missing thread may hold the lock."""
+        # _lock guards the two of ``begin_anew``.
+        self._lock = threading.Lock()
+        self.begin_anew()
+
+    def begin_anew(self) -> None:
+        """Reset the sums for another worker."""
+        with self._lock:
+            # By metric, then by series. The exporter removes entries, so that a sample is reported
+            # once.
+            self._latest: dict[str, dict[object, Observation]] = {}
+            # By series: the device's last count, and the worker's total.
+            self._counts: dict[object, tuple[float, float]] = {}
+
+    def record(self, answers: Iterable[tuple[Device, Iterable[Reading]]]) -> None:
+        """Record readings of devices."""
+        for device, readings in answers:
+            shared = device.attributes()
+            for reading in readings:
+                attributes = {**shared, **dict(reading.attributes)}
+                if METRICS[reading.metric].instrument is Instrument.GAUGE:
+                    self._gauge(reading.metric).set(reading.value, attributes)
+                else:
+                    self._keep(device, reading, attributes)
+
+    def show_turns(self) -> None:
+        """Report from now on the time that phases hold the GPUs."""
+        self._observe(RL_GPU_OWNER_TIME)
+
+    def _keep(self, device: Device, reading: Reading, attributes: Mapping[str, str]) -> None:
+        series = (reading.metric, device.uuid, reading.attributes)
+        value = reading.value
+        with self._lock:
+            if METRICS[reading.metric].instrument is Instrument.COUNTER:
+                before, total = self._counts.get(series, (value, 0.0))
+                if reading.is_increment or value < before:
+                    total += value
+                else:
+                    total += value - before
+                self._counts[series] = (value, total)
+                value = total
+            self._latest.setdefault(reading.metric, {})[series] = Observation(value, attributes)
+        self._observe(reading.metric)
+
+    def _take(self, metric: str) -> Iterable[Observation]:
+        with self._lock:
+            latest = [*self._latest.pop(metric, {}).values()]
+        if metric == RL_GPU_OWNER_TIME:
+            turns = self._held_s().items()
+            latest += [Observation(seconds, {RL_GPU_OWNER: phase}) for phase, seconds in turns]
+        return latest
+
+    def _gauge(self, metric: str) -> _Gauge:
+        gauge = self._gauges.get(metric)
+        if gauge is None:
+            spec = METRICS[metric]
+            gauge = self._gauges[metric] = self._meter.create_gauge(metric, spec.unit, spec.brief)
+        return gauge
+
+    def _observe(self, metric: str) -> None:
+        if metric in self._observed:
+            return
+        self._observed.add(metric)
+        spec = METRICS[metric]
+
+        def take(_options: CallbackOptions) -> Iterable[Observation]:
+            return self._take(metric)
+
+        if spec.instrument is Instrument.COUNTER:
+            self._meter.create_observable_counter(metric, [take], spec.unit, spec.brief)
+        else:
+            self._meter.create_observable_up_down_counter(metric, [take], spec.unit, spec.brief)
