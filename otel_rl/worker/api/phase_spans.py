@@ -27,9 +27,8 @@ from otel_rl.version import __version__
 from otel_rl.worker import served_policy, session
 from otel_rl.worker.otlp.anyvalue import text_of
 from otel_rl.worker.phases.device_clock import SpanTimes
-from otel_rl.worker.phases.exclusive_time import Timeline
-from otel_rl.worker.phases.frames import Frame, StepFrame
-from otel_rl.worker.phases.open_spans import span_name
+from otel_rl.worker.phases.open_phases import span_name
+from otel_rl.worker.phases.timeline import Frame, StepFrame, Timeline
 from otel_rl.worker.step_context import in_step
 from otel_rl.worker.tracing.launcher_trace import root_link
 

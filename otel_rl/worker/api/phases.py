@@ -41,12 +41,16 @@ from otel_rl.worker.events.exit_status import mark_step
 from otel_rl.worker.metrics.expander import MAX_NAME_LENGTH
 from otel_rl.worker.metrics.provider import BufferedMeterProvider
 from otel_rl.worker.otlp.anyvalue import label
-from otel_rl.worker.phases import control_flows, device_clock, exclusive_time
+from otel_rl.worker.phases import UNACCOUNTED, WHOLES, control_flows, device_clock
 from otel_rl.worker.phases.device_clock import DeviceSeconds
-from otel_rl.worker.phases.exclusive_time import Refused, Timeline
-from otel_rl.worker.phases.frames import Frame, StepFrame
-from otel_rl.worker.phases.phase_names import UNACCOUNTED, WHOLES
-from otel_rl.worker.phases.reported_phases import MAX_PHASES
+from otel_rl.worker.phases.timeline import (
+    MAX_DEPTH,
+    MAX_PHASES,
+    Frame,
+    Refused,
+    StepFrame,
+    Timeline,
+)
 from otel_rl.worker.step_context import StepScope, in_step, out_of_steps
 from otel_rl.worker.tensors import Deferred, as_step
 from otel_rl.worker.torch_cuda import is_in_use
@@ -63,7 +67,7 @@ _WHY: Final = {
     Refused.TOO_DEEP: (
         DropReason.UNCLOSED_PHASE,
         (
-            f"More than {exclusive_time.MAX_DEPTH} steps and phases are nested; the "
+            f"More than {MAX_DEPTH} steps and phases are nested; the "
             "innermost are not measured. Use them in with statements, or close them."
         ),
     ),
@@ -90,7 +94,7 @@ class _Block(AsyncBlock):
     ) -> None:
         try:
             flow = control_flows.current()
-            if flow.refused is not None and flow.refused.ends(self):
+            if flow.was_refused(self):
                 return
             frame = flow.close(self)
             if frame is None:
@@ -171,14 +175,14 @@ class step(_Block):  # noqa: N801  # reads as a statement: with step(12)
                     session.GUARD.drop(*_WHY[frame])
                 return self
             current = session.running()
-            flow.reported.begin(current)
+            flow.report_to(current)
             if current is not None:
                 if current.settings.times_devices and is_in_use():
                     _mark(flow, frame)
                 frame.end_counts = current.providers.meter.steps.open(
                     number, frame.begun_ns + flow.wall_ns, self
                 )
-            if self._phases and not flow.reported.add(filter(_is_name, self._phases)):
+            if self._phases and not flow.report(filter(_is_name, self._phases)):
                 session.GUARD.drop(*_WHY[Refused.TOO_MANY_PHASES])
             begin_step_span(found, flow, frame)
         except Exception as error:  # noqa: BLE001  # nothing may raise into training code
@@ -207,7 +211,7 @@ class step(_Block):  # noqa: N801  # reads as a statement: with step(12)
         if gauges is None:
             return
         number = frame.number
-        for name, phase_class in flow.reported.classes.items():
+        for name, phase_class in flow.reported:
             gauges.record_phase(name, _seconds(frame, name), phase_class, number)
         gauges.record_phase(UNACCOUNTED, _seconds(frame, UNACCOUNTED), None, number)
         duration_s = _seconds(frame, None)

@@ -29,7 +29,7 @@ from otel_rl.worker.lifetime.providers import Providers, resource_of
 from otel_rl.worker.otlp.anyvalue import Plain
 from otel_rl.worker.otlp.request_packer import Request
 from otel_rl.worker.phases.hangs import HangWatch
-from otel_rl.worker.phases.open_spans import show_open_spans
+from otel_rl.worker.phases.open_phases import show_open_spans
 from otel_rl.worker.settings import (
     ProvenanceDetail,
     Settings,

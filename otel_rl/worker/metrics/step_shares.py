@@ -31,7 +31,7 @@ from otel_rl.worker.otlp.step_shares import (
     ShareStream,
     encoded_attributes,
 )
-from otel_rl.worker.phases.frames import EndCounts
+from otel_rl.worker.phases.timeline import EndCounts
 from otel_rl.worker.tensors import as_step
 
 __all__ = ["StepShares"]

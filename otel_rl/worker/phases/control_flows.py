@@ -13,8 +13,7 @@ from time import monotonic_ns
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
-from otel_rl.worker.phases.exclusive_time import Timeline, TimelineView
-from otel_rl.worker.phases.frames import Frame
+from otel_rl.worker.phases.timeline import Frame, Timeline, TimelineView
 
 if TYPE_CHECKING:
     import asyncio
@@ -25,7 +24,6 @@ __all__ = [
     "flows",
     "forget_all",
     "forget_dead",
-    "open_frames",
     "views",
 ]
 
@@ -75,7 +73,7 @@ def _task() -> "asyncio.Task[object] | None":
 
 def abandon_elsewhere(opener: object) -> tuple[Timeline, Frame] | None:
     """Find the frame of ``opener`` in another flow, and mark it as closed."""
-    for timeline in tuple(_open.values()):
+    for timeline in flows():
         frame = timeline.abandon(opener)
         if frame is not None:
             return timeline, frame
@@ -85,7 +83,7 @@ def abandon_elsewhere(opener: object) -> tuple[Timeline, Frame] | None:
 def views() -> list[TimelineView]:
     """Return a view of every flow's present state. Thread-safe."""
     now_ns = monotonic_ns()
-    found = (timeline.look(now_ns) for timeline in tuple(_open.values()))
+    found = (timeline.look(now_ns) for timeline in flows())
     return [view for view in found if view is not None]
 
 
@@ -94,23 +92,14 @@ def flows() -> list[Timeline]:
     return [*_open.values()]
 
 
-def open_frames() -> list[tuple[Frame, int]]:
-    """Return the open frames of all flows, each with its offset to the wall clock. Thread-safe."""
-    return [
-        (frame, timeline.wall_ns)
-        for timeline in tuple(_open.values())
-        for frame in timeline.frames()
-    ]
-
-
 def forget_dead() -> int:
     """Clear the open frames of ended threads and tasks. Returns their number."""
-    return _forget(timeline for timeline in tuple(_open.values()) if timeline.flow.is_dead)
+    return _forget(timeline for timeline in flows() if timeline.is_dead)
 
 
 def forget_all() -> int:
     """Clear the open frames of all flows. Returns their number."""
-    return _forget(tuple(_open.values()))
+    return _forget(flows())
 
 
 def _forget(timelines: Iterable[Timeline]) -> int:

@@ -21,7 +21,7 @@ from time import sleep
 from typing import Final, NamedTuple, Protocol
 
 from otel_rl.worker.guard import Guard
-from otel_rl.worker.phases.phase_names import WHOLES
+from otel_rl.worker.phases import WHOLES
 from otel_rl.worker.tensors import Deferred
 from otel_rl.worker.torch_cuda import torch_cuda
 

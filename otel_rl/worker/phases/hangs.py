@@ -6,12 +6,14 @@ a phase.
 """
 
 import os
-from collections.abc import Callable, Mapping
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from types import FrameType
 from typing import Final, NamedTuple
 
 from otel_rl.worker.otlp.anyvalue import Plain
 from otel_rl.worker.phases.control_flows import flows
-from otel_rl.worker.phases.exclusive_time import Timeline, TimelineView
+from otel_rl.worker.phases.timeline import Timeline, TimelineView
 
 __all__ = ["HangWatch", "Stack"]
 
@@ -22,6 +24,9 @@ _MAX_NAMES: Final = 256
 _MAX_TOLD: Final = 4  # flows in one export
 _AGAIN_NS: Final = 300_000_000_000  # the journal keeps what was delivered for ten minutes
 _NS_PER_S: Final = 1_000_000_000
+_MAX_FRAMES: Final = 40  # innermost calls; deeper stacks are cut at their outer end
+_MAX_LINE_CHARS: Final = 300
+_INSTALLED: Final = "site-packages/"
 
 
 class Stack(NamedTuple):
@@ -153,15 +158,44 @@ class HangWatch:
             del self._ended[next(iter(self._ended))]
 
     def _stack(self, timeline: Timeline, view: TimelineView, wall_ns: int) -> Stack:
-        # Not before something hangs.
-        from otel_rl.worker.phases.flight_recorder import collective_in_words
-        from otel_rl.worker.phases.stacks import stack_of
+        from otel_rl.worker.phases.flight_recorder import collective_in_words  # pickle: seldom
 
         since_ns = wall_ns - view.phase_age_ns
         return Stack(
             view.phase,
             view.step,
             view.phase_age_ns / _NS_PER_S,
-            stack_of(timeline.flow.thread, timeline.flow.task),
+            _calls(timeline),
             collective_in_words(self._environ, since_ns),
         )
+
+
+def _calls(flow: Timeline) -> list[str]:
+    """Return the open calls of a flow as ``file:line in function``, the innermost first.
+
+    No line of source and no value of a variable: those may be anything.
+    """
+    if (task := flow.task) is not None:
+        waiting = task.get_stack(limit=_MAX_FRAMES)  # empty while the task runs
+        if waiting:
+            return [*_lines(reversed(waiting))]
+    # Documented, and the only way to the stack of another thread.
+    frame = sys._current_frames().get(flow.thread.ident or 0)  # noqa: SLF001
+    return [*_lines(_outward(frame))]
+
+
+def _outward(frame: FrameType | None) -> Iterator[FrameType]:
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
+
+
+def _lines(frames: Iterable[FrameType]) -> Iterator[str]:
+    for place, frame in enumerate(frames):
+        if place >= _MAX_FRAMES:
+            yield "..."
+            return
+        code = frame.f_code
+        path = code.co_filename.rpartition(_INSTALLED)[2]
+        line = f"{path}:{frame.f_lineno} in {code.co_qualname}"
+        yield line[-_MAX_LINE_CHARS:]

@@ -18,9 +18,8 @@ from otel_rl.semconv.names import RlPhaseClassValues
 from otel_rl.worker import session
 from otel_rl.worker.api.phase_spans import begin_phase_span, end_span
 from otel_rl.worker.drops import DropReason
-from otel_rl.worker.phases import control_flows
-from otel_rl.worker.phases.frames import Frame
-from otel_rl.worker.phases.phase_names import WHOLES
+from otel_rl.worker.phases import WHOLES, control_flows
+from otel_rl.worker.phases.timeline import Frame
 from tests.otlp_sink import Measurement, Sink, pairs
 from tests.waiting import collect_garbage
 

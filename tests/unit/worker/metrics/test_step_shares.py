@@ -33,7 +33,7 @@ from otel_rl.worker.drops import Drops
 from otel_rl.worker.guard import Guard
 from otel_rl.worker.metrics.provider import BufferedMeterProvider
 from otel_rl.worker.metrics.step_shares import StepShares, _Cell
-from otel_rl.worker.phases.frames import EndCounts
+from otel_rl.worker.phases.timeline import EndCounts
 from tests.otlp_sink import Sink, pairs
 from tests.slow import examples
 

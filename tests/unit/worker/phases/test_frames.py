@@ -5,8 +5,7 @@ import threading
 import otel_rl
 from otel_rl.worker import session
 from otel_rl.worker.drops import DropReason
-from otel_rl.worker.phases.exclusive_time import Refused, Timeline
-from otel_rl.worker.phases.frames import Frame, StepFrame
+from otel_rl.worker.phases.timeline import Frame, Refused, StepFrame, Timeline
 from tests.otlp_sink import Sink
 
 
@@ -74,8 +73,8 @@ def test_what_another_flow_closes_has_its_time_until_then_and_is_closed_once() -
 
 def test_a_part_is_reported_with_its_whole() -> None:
     bench = Bench()
-    assert bench.timeline.reported.add(["weight_push"])
-    assert [*bench.timeline.reported.classes] == ["weight_sync", "weight_push"]
+    assert bench.timeline.report(["weight_push"])
+    assert [name for name, _ in bench.timeline.reported] == ["weight_sync", "weight_push"]
 
 
 def test_a_step_with_open_phases_has_their_time_when_it_ends() -> None:

@@ -13,34 +13,139 @@ nanoseconds, for any order of opening and closing.
 Only its own flow writes to a timeline, so there is no lock. The exporter thread reads it.
 """
 
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, ItemsView, Iterable
+from contextvars import Token
 from dataclasses import dataclass
 from enum import Enum, auto
 from time import monotonic_ns, time_ns
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
+from weakref import WeakKeyDictionary, ref
 
-from opentelemetry.context import detach
+from opentelemetry.context import Context, detach
+from opentelemetry.trace import Span
 
-from otel_rl.worker.phases.control_flow import ControlFlow
-from otel_rl.worker.phases.frames import Frame, StepFrame
-from otel_rl.worker.phases.phase_names import UNACCOUNTED
-from otel_rl.worker.phases.refused_blocks import RefusedBlocks
-from otel_rl.worker.phases.reported_phases import ReportedPhases
+from otel_rl.worker.phases import UNACCOUNTED, WHOLES
+from otel_rl.worker.phases.device_clock import DeviceClock, Mark, StepMarks
+from otel_rl.worker.step_context import StepScope
 
 if TYPE_CHECKING:
     import asyncio
 
-    from otel_rl.worker.phases.device_clock import DeviceClock
-
 __all__ = [
     "MAX_DEPTH",
+    "MAX_PHASES",
+    "EndCounts",
+    "Frame",
     "Refused",
+    "StepFrame",
     "Timeline",
     "TimelineView",
 ]
 
 MAX_DEPTH: Final = 64
 """Nested frames. Reached only by a loop that opens without closing."""
+
+MAX_PHASES: Final = 128
+"""Different phases of one flow's steps. Each is reported at every step, so names that contain an id
+would grow without bound.
+"""
+
+
+class Frame:
+    """Open phase, with its exclusive time so far.
+
+    Attributes:
+        opener: The context manager that opened it; identifies the frame to close.
+        name: The phase.
+        step: Its step, or None.
+        begun_ns: Start, by the timeline's clock.
+        has_gpus: True if the phase uses the process's GPUs. The timeline does not use it.
+        marks: Of its step, if a device is in use.
+        begun: Its start on the device.
+        ended: Its end there.
+        charged_ns: Exclusive time so far.
+        ended_ns: End; 0 while open.
+        is_abandoned: True after another flow closed it.
+        span: Its span, if any. The timeline does not use it.
+        show_at_ns: Age at which the exporter reports it next while it is open.
+        token: Restores the surrounding span and step as the current ones.
+    """
+
+    __slots__ = (
+        "begun",
+        "begun_ns",
+        "charged_ns",
+        "ended",
+        "ended_ns",
+        "has_gpus",
+        "is_abandoned",
+        "marks",
+        "name",
+        "opener",
+        "show_at_ns",
+        "span",
+        "step",
+        "token",
+    )
+
+    def __init__(self, opener: object, name: str, step: "StepFrame | None", begun_ns: int) -> None:
+        self.opener = opener
+        self.name = name
+        self.step = step
+        self.begun_ns = begun_ns
+        self.charged_ns = 0
+        self.ended_ns = 0
+        self.is_abandoned = self.has_gpus = False
+        self.span: Span | None = None
+        self.show_at_ns = 0
+        self.token: Token[Context] | None = None
+        self.marks: StepMarks | None = None if step is None else step.marks
+        self.begun: Mark | None = None if self.marks is None else self.marks.last
+        self.ended: Mark | None = None
+
+
+class EndCounts(Protocol):
+    """Ends what counters count in a step."""
+
+    def __call__(self, ended_ns: int, counter: str | None = None) -> float | None:
+        """End the step at a time of the wall clock.
+
+        Args:
+            ended_ns: The time.
+            counter: Name of a counter.
+
+        Returns:
+            What ``counter`` has counted in the step; None if it has not.
+        """
+
+
+class StepFrame(Frame):
+    """Open step. Time charged to it is in none of its phases.
+
+    Attributes:
+        number: The training step.
+        durations_ns: Exclusive time of each of its ended phases, parts included.
+        end_counts: Ends what counters count in the step. The timeline does not use it.
+        scope: The step of what is recorded in the block. The timeline does not use it.
+    """
+
+    __slots__ = ("durations_ns", "end_counts", "number", "scope")
+
+    def __init__(self, opener: object, number: int, begun_ns: int) -> None:
+        super().__init__(opener, UNACCOUNTED, None, begun_ns)
+        self.number = number
+        self.durations_ns: dict[str, int] = {}
+        self.end_counts: EndCounts | None = None
+        self.scope = StepScope(number)
+
+    def charge(self, name: str, duration_ns: int) -> None:
+        """Add the exclusive time of a phase, also to the phase that contains it."""
+        durations_ns = self.durations_ns
+        durations_ns[name] = durations_ns.get(name, 0) + duration_ns
+        whole = WHOLES.get(name)
+        if whole is not None:
+            durations_ns[whole] = durations_ns.get(whole, 0) + duration_ns
 
 
 class Refused(Enum):
@@ -85,11 +190,12 @@ class Timeline:
         "_frames",
         "_opened",
         "_phases",
+        "_refused",
+        "_reporter",
         "_since_ns",
+        "_task",
         "clock",
-        "flow",
-        "refused",
-        "reported",
+        "thread",
         "wall_ns",
     )
 
@@ -103,18 +209,60 @@ class Timeline:
         self._clock_ns = clock_ns
         self._frames: list[Frame] = []
         self._since_ns = 0
-        self.flow = ControlFlow(task)
+        self.thread = threading.current_thread()
+        """The thread, or that in which the task began."""
+        self._task = None if task is None else ref(task)
         self.clock: DeviceClock | None = None
         """Of the device on which its steps are measured."""
         self.wall_ns = 0
         """Offset from its clock to the times of spans. Fixed while a frame is open, so that spans
         have the measured duration even if the wall clock is set.
         """
-        self.reported = ReportedPhases()
-        """Phases that its steps report."""
-        self._phases = self.reported.classes  # looked up at each phase
-        self.refused: RefusedBlocks | None = None
-        """Refused blocks that have not ended; None if there never was one."""
+        # Phases that its steps report, each with the class that the user gave, and for whom.
+        self._phases: dict[str, str | None] = {}
+        self._reporter: object = None
+        # Refused, unclosed blocks of each opener, which are its innermost ones. None: never any.
+        self._refused: WeakKeyDictionary[object, list[Callable[[], None] | None]] | None = None
+
+    @property
+    def task(self) -> "asyncio.Task[object] | None":
+        """The task; None for a thread, or if the task was deleted."""
+        return None if self._task is None else self._task()
+
+    @property
+    def is_dead(self) -> bool:
+        """Report whether the thread or task has ended."""
+        if not self.thread.is_alive():
+            return True
+        if self._task is None:
+            return False
+        task = self._task()
+        return task is None or task.done() or task.get_loop().is_closed()
+
+    @property
+    def reported(self) -> ItemsView[str, str | None]:
+        """Phases that each step reports, 0 where they do not occur, with their classes.
+
+        So a mean over workers and steps is the cost of a phase.
+        """
+        return self._phases.items()
+
+    def report_to(self, reporter: object) -> None:
+        """Forget the reported phases if they are those of another worker."""
+        if reporter is not self._reporter:
+            self._reporter = reporter
+            self._phases.clear()
+
+    def report(self, names: Iterable[str], phase_class: str | None = None) -> bool:
+        """Make steps report these phases from now on. False if there would be too many."""
+        phases = self._phases
+        for name in names:
+            for reported in (WHOLES.get(name, name), name):
+                if reported not in phases and reported != UNACCOUNTED:
+                    if len(phases) >= MAX_PHASES:
+                        return False
+                    phases[reported] = phase_class
+        return True
 
     def open_phase(
         self, opener: object, name: str, phase_class: str | None = None
@@ -129,7 +277,7 @@ class Timeline:
             top = frames[-1]
             step = top if isinstance(top, StepFrame) else top.step
             is_new = step is not None and name not in self._phases
-            if is_new and not self.reported.add((name,), phase_class):
+            if is_new and not self.report((name,), phase_class):
                 return Refused.TOO_MANY_PHASES
         frame = Frame(opener, name, step, now_ns)
         if not frames:
@@ -182,10 +330,25 @@ class Timeline:
         return frame
 
     def refuse(self, opener: object, leave: Callable[[], None] | None = None) -> None:
-        """Record that a block of ``opener`` was refused. See ``RefusedBlocks.add``."""
-        if self.refused is None:
-            self.refused = RefusedBlocks()
-        self.refused.add(opener, leave)
+        """Record that a block was refused, so that its end closes nothing.
+
+        Args:
+            opener: The block.
+            leave: Called at the block's end.
+        """
+        if self._refused is None:
+            self._refused = WeakKeyDictionary()
+        self._refused.setdefault(opener, []).append(leave)
+
+    def was_refused(self, opener: object) -> bool:
+        """Report whether the ending block of ``opener`` was refused."""
+        blocks = None if self._refused is None else self._refused.get(opener)
+        if not blocks:
+            return False
+        leave = blocks.pop()
+        if leave is not None:
+            leave()
+        return True
 
     def credit(self, whole: str, duration_ns: int) -> bool:
         """Add a part's time outside steps to its containing phase. False if that is not open."""

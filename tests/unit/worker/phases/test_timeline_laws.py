@@ -6,10 +6,8 @@ from dataclasses import dataclass, field
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from otel_rl.worker.phases.exclusive_time import MAX_DEPTH, Refused, Timeline
-from otel_rl.worker.phases.frames import StepFrame
-from otel_rl.worker.phases.phase_names import UNACCOUNTED, WHOLES
-from otel_rl.worker.phases.reported_phases import MAX_PHASES
+from otel_rl.worker.phases import UNACCOUNTED, WHOLES
+from otel_rl.worker.phases.timeline import MAX_DEPTH, MAX_PHASES, Refused, StepFrame, Timeline
 from tests.slow import examples
 
 PHASES = ["train", "collector_wait", "weight_sync", "weight_push", "mine"]
