@@ -25,6 +25,7 @@ from otel_rl.semconv.names import (
 from otel_rl.semconv.spec import STEP_SPAN
 from otel_rl.version import __version__
 from otel_rl.worker import served_policy, session
+from otel_rl.worker.events.masking import masked_message
 from otel_rl.worker.otlp.anyvalue import text_of
 from otel_rl.worker.phases.device_clock import SpanTimes
 from otel_rl.worker.phases.open_phases import span_name
@@ -134,10 +135,6 @@ def end_span(flow: Timeline, frame: Frame, error: BaseException | None) -> None:
 
 def _record(span: Span, error: Exception, time_ns: int) -> None:
     """Record an exception as OpenTelemetry's SDK does, without secrets."""
-    from otel_rl.worker.events.masked_messages import (
-        masked_message,  # slow to import, seldom needed
-    )
-
     message = masked_message(text_of(error))
     stacktrace = masked_message("".join(traceback.format_exception(error)))
     span.record_exception(

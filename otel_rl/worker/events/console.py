@@ -19,6 +19,7 @@ from typing import Any, Final
 from otel_rl.redaction import printable
 from otel_rl.semconv.names import LOG_IOSTREAM, RL_WORKER_CONSOLE
 from otel_rl.worker.drops import DropReason
+from otel_rl.worker.events.masking import masked_lines
 from otel_rl.worker.guard import Guard
 from otel_rl.worker.otlp.logs import Event
 
@@ -239,7 +240,5 @@ def _visible(line: str) -> str:
 
 
 def _event(text: _Text) -> Event:
-    from otel_rl.worker.events.masking import masked_lines  # not before something is written
-
     body = masked_lines("\n".join(text.lines))
     return Event(RL_WORKER_CONSOLE, text.time_ns, {LOG_IOSTREAM: text.stream}, body)

@@ -92,9 +92,7 @@ def _type_name(error: BaseException) -> str:
 
 
 def _message(error: BaseException) -> str:
-    from otel_rl.worker.events.masked_messages import (
-        masked_message,  # only a failed process needs it
-    )
+    from otel_rl.worker.events.masking import masked_message
     from otel_rl.worker.otlp.anyvalue import cut, text_of
 
     # Masked first: a secret that is cut is not recognised any more. The rest is too long anyway.

@@ -1,17 +1,17 @@
 """Command, code and machine of this process, as the attributes of ``rl.worker.start``.
 
-Secrets in arguments and in the difference are masked. Nothing here raises; what cannot be read in
-time is left out.
+A thread finds them out once, because git may take seconds. Secrets in arguments and in the
+difference are masked. Nothing here raises; what cannot be read in time is left out.
 """
 
 import os
 import platform
-import re
 import subprocess
 import sys
+import threading
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from otel_rl.redaction import redacted
 from otel_rl.semconv.names import (
@@ -21,25 +21,97 @@ from otel_rl.semconv.names import (
     PROCESS_RUNTIME_VERSION,
     RL_WORKER_DIFF,
     RL_WORKER_PACKAGES,
+    RL_WORKER_START,
     VCS_REF_HEAD_REVISION,
     VCS_REPOSITORY_URL_FULL,
 )
+from otel_rl.worker.drops import DropReason
 from otel_rl.worker.events.masking import masked, masked_lines
+from otel_rl.worker.events.queue import EventQueue, text_chars
 from otel_rl.worker.fork_barrier import IMPORTS
+from otel_rl.worker.guard import Guard
 from otel_rl.worker.otlp.anyvalue import Plain
 
-if TYPE_CHECKING:
-    from importlib.metadata import Distribution
+__all__ = ["ProvenanceThread", "provenance"]
 
-__all__ = ["provenance"]
+_EXIT_S: Final = 1.0
+"""How long the end of a short process waits for what is found out of its code."""
 
 _GIT_TIMEOUT_S: Final = 10.0  # of each call; a working tree may be on a slow network disk
 
 _MAX_PACKAGES: Final = 2_000
 
-_HEAD: Final = re.compile(r"Metadata-Version: \S+\nName: (\S+)\nVersion: (\S+)\n(?![ \t])")
 _MAX_DIFF_BYTES: Final = 96 << 10
 """Below the bridge's bound of a text."""
+
+
+class ProvenanceThread:
+    """Finds out the provenance of one process, and adds it to the events.
+
+    Args:
+        events: Takes the event.
+        guard: Counts losses.
+    """
+
+    def __init__(self, events: EventQueue, guard: Guard) -> None:
+        self._events = events
+        self._guard = guard
+        # _lock guards the three below. Re-entrant, for signal handlers that shut down.
+        self._lock = threading.RLock()
+        self._thread: threading.Thread | None = None
+        self._has_ended = False
+        self._is_settled = False  # the event was added, or it is too late for it
+
+    def start(self, *, with_code: bool) -> None:
+        """Start the thread, unless there was one or the process ends.
+
+        Args:
+            with_code: Whether to report the code and its changes, besides command and machine.
+        """
+        with self._lock:
+            if self._has_ended or self._thread is not None:
+                return
+            thread = threading.Thread(
+                target=self._report,
+                kwargs={"with_code": with_code},
+                name="otel-rl-provenance",
+                daemon=True,
+            )
+            thread.start()
+            self._thread = thread
+
+    def stop(self) -> None:
+        """Start no thread any more, and wait up to a second for the one that runs."""
+        with self._lock:
+            self._has_ended = True
+            thread = self._thread
+        if thread is None or thread is threading.current_thread():
+            return
+        thread.join(_EXIT_S)
+        with self._lock:  # what is added behind the last export would be a loss of it
+            is_late = thread.is_alive() and not self._is_settled
+            self._is_settled = True
+        if is_late:
+            self._guard.drop(
+                DropReason.SHUTDOWN,
+                "The process ended before its commit and packages were read: the run lacks them.",
+            )
+
+    def forget(self) -> None:
+        """Forget the parent's thread, in a forked child."""
+        self._lock, self._thread = threading.RLock(), None  # another thread may have held it
+        self._is_settled = False
+
+    def _report(self, *, with_code: bool) -> None:
+        with self._guard:
+            found = provenance(with_code=with_code)
+            with self._lock:
+                if self._is_settled:
+                    return
+                self._is_settled = True
+                is_added = self._events.add(RL_WORKER_START, found, text_chars=text_chars(found))
+            if not is_added:
+                self._guard.drop(DropReason.BUFFER_FULL, "Too many events in one interval.")
 
 
 def provenance(*, with_code: bool) -> Mapping[str, Plain]:
@@ -109,15 +181,7 @@ def _packages() -> list[str]:
     with IMPORTS.work():
         from importlib.metadata import distributions  # 1 MB that one worker of a role needs
 
-    found = {
-        f"{name}=={version}"
-        for name, version in map(_name_and_version, distributions())
-        if name  # of a broken installation
-    }
+    about = (one.metadata for one in distributions())
+    # A broken installation has no name.
+    found = {f"{one['Name']}=={one['Version']}" for one in about if one["Name"]}
     return sorted(found, key=str.lower)[:_MAX_PACKAGES]
-
-
-def _name_and_version(one: "Distribution") -> tuple[str, str]:
-    """Return both from the usual first lines: a whole page of metadata takes ten times as long."""
-    head = _HEAD.match(one.read_text("METADATA") or "")
-    return (head[1], head[2]) if head else (one.name, one.version)

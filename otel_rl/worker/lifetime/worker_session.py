@@ -18,7 +18,8 @@ from otel_rl.worker import served_policy
 from otel_rl.worker.drops import DropReason
 from otel_rl.worker.events.exit_report import ExitReport
 from otel_rl.worker.events.exit_status import uncaught
-from otel_rl.worker.events.provenance_thread import ProvenanceThread
+from otel_rl.worker.events.masking import masked_lines
+from otel_rl.worker.events.provenance import ProvenanceThread
 from otel_rl.worker.events.queue import around, text_chars
 from otel_rl.worker.events.run_metadata import RunMetadata, with_defaults
 from otel_rl.worker.export.exporter import Exporter, Source
@@ -285,8 +286,6 @@ class Session:
     def _send_stacks(self) -> None:
         """Report the stacks of flows whose phases take too long."""
         for stack in self._hangs.look(monotonic_ns(), time_ns()):
-            from otel_rl.worker.events.masking import masked_lines  # not before it is needed
-
             host = str(self.providers.meter.resource.attributes["host.name"])
             fields = stack.fields(host, masked_lines)
             attributes: dict[str, Plain] = {}

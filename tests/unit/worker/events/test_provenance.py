@@ -1,6 +1,5 @@
 """What a process says of its command, code and machine; and what it keeps to itself."""
 
-import importlib.metadata
 import os
 import subprocess
 import sys
@@ -10,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from otel_rl.worker.events import provenance as module
-from otel_rl.worker.events.masked_messages import masked_message
-from otel_rl.worker.events.masking import masked, masked_lines
+from otel_rl.worker.events.masking import masked, masked_lines, masked_message
 from otel_rl.worker.events.provenance import provenance
 
 
@@ -69,30 +67,6 @@ def test_the_commit_and_what_differs_from_it_are_told_without_secrets(repository
     packages = told["rl.worker.packages"]
     assert isinstance(packages, list)
     assert any(str(package).startswith("opentelemetry-sdk==") for package in packages)
-
-
-@pytest.mark.process
-@pytest.mark.parametrize(
-    "metadata",
-    [
-        "Metadata-Version: 2.4\nName: odd-one\nVersion: 1.5\n",
-        "Metadata-Version: 2.4\nName: odd-one\nVersion: 1.5\nName: other\n\nName: third\n",
-        "Metadata-Version: 2.4\r\nName: odd-one\r\nVersion: 1.5\r\n",
-        "Metadata-Version: 2.4\nName: odd-one\n again\nVersion: 1.5\n",
-        "Metadata-Version: 2.4\nName: odd-one\nVersion: 1.5\n again\n",
-        "Metadata-Version: 2.4\nVersion: 1.5\nname: odd-one\n\nName: other\n",
-    ],
-)
-def test_packages_have_the_names_that_importlib_gives_them(
-    metadata: str, repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    installed = tmp_path / "site" / "odd_one-1.5.dist-info"
-    installed.mkdir(parents=True)
-    (installed / "METADATA").write_bytes(metadata.encode())
-    monkeypatch.setattr(sys, "path", [str(tmp_path / "site")])
-    (one,) = importlib.metadata.distributions()
-    packages = provenance(with_code=True)["rl.worker.packages"]
-    assert packages == [f"{one.name}=={one.version}"]
 
 
 @pytest.mark.process

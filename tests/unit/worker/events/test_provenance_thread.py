@@ -7,8 +7,8 @@ import pytest
 from opentelemetry.sdk.resources import Resource
 
 from otel_rl.worker.drops import DropReason, Drops
-from otel_rl.worker.events import provenance, provenance_thread
-from otel_rl.worker.events.provenance_thread import ProvenanceThread
+from otel_rl.worker.events import provenance
+from otel_rl.worker.events.provenance import ProvenanceThread
 from otel_rl.worker.events.queue import EventQueue
 from otel_rl.worker.guard import Guard
 from tests.waiting import wait_until
@@ -22,7 +22,7 @@ class Rig:
         self.may_end = threading.Event()
         self.may_end.set()
         monkeypatch.setattr(provenance, "provenance", self._provenance)
-        monkeypatch.setattr(provenance_thread, "_EXIT_S", 90.0)  # a busy machine
+        monkeypatch.setattr(provenance, "_EXIT_S", 90.0)  # a busy machine
         self.guard = Guard(Drops())
         self.events = EventQueue(Resource({}), self.guard)
         self.thread = ProvenanceThread(self.events, self.guard)
@@ -62,7 +62,7 @@ def test_a_forked_child_reports_its_own(rig: Rig) -> None:
 def test_what_is_found_too_late_is_no_record_that_an_ended_export_lacks(
     rig: Rig, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(provenance_thread, "_EXIT_S", 0.01)
+    monkeypatch.setattr(provenance, "_EXIT_S", 0.01)
     rig.may_end.clear()
     rig.thread.start(with_code=True)
     with caplog.at_level(logging.WARNING, logger="otel_rl"):
