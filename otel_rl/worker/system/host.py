@@ -9,9 +9,9 @@ import math
 import os
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from hashlib import sha256
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import psutil
 from opentelemetry.metrics import CallbackOptions, CallbackT, Meter, Observation
@@ -30,7 +30,6 @@ from otel_rl.semconv.names import (
     SYSTEM_NETWORK_IO,
 )
 from otel_rl.semconv.spec import Instrument
-from otel_rl.sha256 import sha256
 from otel_rl.worker.guard import Guard
 from otel_rl.worker.settings import HostSettings
 
@@ -131,80 +130,40 @@ class HostRecorder:
             self._first = now
             return
         self._latest = {}
-        for metric, value, attributes in _measurements(now, last, self._first or last):
-            observed = Observation(value, {"host.name": self._host, **attributes})
-            self._latest.setdefault(metric, []).append(observed)
+        for (metric, key, word), value in _measurements(now, last, self._first or last):
+            attributes = {"host.name": self._host} | ({key: word} if key else {})
+            self._latest.setdefault(metric, []).append(Observation(value, attributes))
 
 
-@dataclass(frozen=True, slots=True)
-class Reading:
-    """One reading of a host. Times and bytes without another word are sums so far.
+_Series = tuple[str, str, str]
+"""Metric, and an attribute's key and value; empty without an attribute."""
+
+
+class Reading(NamedTuple):
+    """One reading of a host.
 
     Attributes:
-        cpu_used_s: CPU time in use.
-        cpu_s: CPU time, used or not.
-        memory_used_bytes: Memory that other programs cannot have.
-        memory_bytes: All memory.
-        filesystem_used_bytes: Use of ``/``.
-        filesystem_bytes: What ``/`` can hold for users.
-        network_bytes: Bytes by direction.
-        disk_bytes: Bytes by direction.
-        cpu_stolen_s: CPU time of the machine that its hypervisor gave to others; None if the system
-            does not tell.
-        machine_cpu_s: CPU time of the whole machine, also where a container has less.
-        waited_s: Time in which some work of the machine waited, by resource; empty if the system
-            does not tell.
-        read_s: Monotonic time of the reading.
+        levels: Present values.
+        shares: Time that was used so far, and the time so far of which that is a share.
+        counts: Bytes so far.
     """
 
-    cpu_used_s: float
-    cpu_s: float
-    memory_used_bytes: float
-    memory_bytes: float
-    filesystem_used_bytes: float
-    filesystem_bytes: float
-    network_bytes: Mapping[str, float]
-    disk_bytes: Mapping[str, float]
-    cpu_stolen_s: float | None = None
-    machine_cpu_s: float = 0.0
-    waited_s: Mapping[str, float] = field(default_factory=dict)
-    read_s: float = 0.0
+    levels: Mapping[_Series, float]
+    shares: Mapping[_Series, tuple[float, float]]
+    counts: Mapping[_Series, float]
 
 
-def _measurements(
-    now: Reading, last: Reading, first: Reading
-) -> Iterator[tuple[str, float, Mapping[str, str]]]:
-    """Yield metric, value and attributes; counts are since the process began to report."""
-    memory, filesystem = {"system.memory.state": "used"}, {"system.filesystem.state": "used"}
-    yield SYSTEM_MEMORY_LIMIT, now.memory_bytes, {}
-    yield SYSTEM_MEMORY_USAGE, now.memory_used_bytes, memory
-    yield SYSTEM_MEMORY_UTILIZATION, now.memory_used_bytes / now.memory_bytes, memory
-    yield SYSTEM_FILESYSTEM_USAGE, now.filesystem_used_bytes, filesystem
-    if now.filesystem_bytes:
-        used = now.filesystem_used_bytes / now.filesystem_bytes
-        yield SYSTEM_FILESYSTEM_UTILIZATION, used, filesystem
-    if now.cpu_s > last.cpu_s:
-        busy = (now.cpu_used_s - last.cpu_used_s) / (now.cpu_s - last.cpu_s)
-        yield SYSTEM_CPU_UTILIZATION, _share(busy), {}
-    machine_s = now.machine_cpu_s - last.machine_cpu_s
-    if machine_s > 0 and now.cpu_stolen_s is not None and last.cpu_stolen_s is not None:
-        stolen = (now.cpu_stolen_s - last.cpu_stolen_s) / machine_s
-        yield SYSTEM_CPU_UTILIZATION, _share(stolen), {"cpu.mode": "steal"}
-    passed_s = now.read_s - last.read_s
-    for resource in (now.waited_s.keys() & last.waited_s.keys()) if passed_s > 0 else ():
-        waited = (now.waited_s[resource] - last.waited_s[resource]) / passed_s
-        yield RL_HOST_PRESSURE, _share(waited), {RL_HOST_RESOURCE: resource}
-    for metric, key, so_far, at_first in (
-        (SYSTEM_DISK_IO, "disk.io.direction", now.disk_bytes, first.disk_bytes),
-        (SYSTEM_NETWORK_IO, "network.io.direction", now.network_bytes, first.network_bytes),
-    ):
-        for direction, total in so_far.items():
-            # A device that is gone takes its bytes with it.
-            yield metric, max(0.0, total - at_first[direction]), {key: direction}
-
-
-def _share(value: float) -> float:
-    return min(1.0, max(0.0, value))
+def _measurements(now: Reading, last: Reading, first: Reading) -> Iterator[tuple[_Series, float]]:
+    """Yield shares of the time since the last reading, and bytes since the first one."""
+    yield from now.levels.items()
+    for series, (used_s, whole_s) in now.shares.items():
+        used_before_s, before_s = last.shares.get(series, (0.0, whole_s))
+        if whole_s > before_s:
+            share = (used_s - used_before_s) / (whole_s - before_s)
+            yield series, min(1.0, max(0.0, share))
+    for series, total in now.counts.items():
+        # A device that is gone takes its bytes with it.
+        yield series, max(0.0, total - first.counts[series])
 
 
 class Machine:
@@ -236,68 +195,66 @@ class Machine:
         Raises:
             OSError: A file of the system cannot be read.
         """
+        used, limit = self._memory()
+        levels: dict[_Series, float] = {
+            (SYSTEM_MEMORY_LIMIT, "", ""): limit,
+            (SYSTEM_MEMORY_USAGE, "system.memory.state", "used"): used,
+            (SYSTEM_MEMORY_UTILIZATION, "system.memory.state", "used"): used / limit,
+        }
+        disk, filesystem = psutil.disk_usage("/"), ("system.filesystem.state", "used")
+        levels[SYSTEM_FILESYSTEM_USAGE, *filesystem] = disk.used
+        if capacity := disk.used + disk.free:  # the system keeps some for root
+            levels[SYSTEM_FILESYSTEM_UTILIZATION, *filesystem] = disk.used / capacity
+        return Reading(levels, {**self._cpu(), **self._pressure_s()}, dict(self._bytes()))
+
+    def _memory(self) -> tuple[float, float]:
+        memory, container = psutil.virtual_memory(), self._container.memory()
+        if container is not None and container[1] < memory.total:
+            return container
+        return memory.total - memory.available, memory.total
+
+    def _cpu(self) -> Mapping[_Series, tuple[float, float]]:
         spent = psutil.cpu_times()._asdict()
         # Linux counts the time of guests as user time, too.
         machine_s = sum(spent.values()) - spent.get("guest", 0) - spent.get("guest_nice", 0)
-        idle_s = spent["idle"] + spent.get("iowait", 0)
+        found: dict[_Series, tuple[float, float]] = {}
+        if "steal" in spent:  # time of the machine that its hypervisor gave to others
+            found[SYSTEM_CPU_UTILIZATION, "cpu.mode", "steal"] = spent["steal"], machine_s
         used_s, cpus = self._container.cpu() or (0.0, math.inf)
         all_s = time.monotonic() * cpus
         if cpus >= (os.cpu_count() or 1):
-            used_s, all_s = machine_s - idle_s, machine_s
-        memory = psutil.virtual_memory()
-        used, limit = self._container.memory() or (0.0, math.inf)
-        if limit >= memory.total:
-            used, limit = memory.total - memory.available, memory.total
-        disk = psutil.disk_usage("/")
-        return Reading(
-            used_s,
-            all_s,
-            used,
-            limit,
-            disk.used,
-            disk.used + disk.free,  # the system keeps some for root
-            self._network_bytes(),
-            self._disk_bytes(),
-            cpu_stolen_s=spent.get("steal"),
-            machine_cpu_s=machine_s,
-            waited_s=self._waited_s(),
-            read_s=time.monotonic(),
-        )
+            used_s, all_s = machine_s - spent["idle"] - spent.get("iowait", 0), machine_s
+        return found | {(SYSTEM_CPU_UTILIZATION, "", ""): (used_s, all_s)}
 
-    def _waited_s(self) -> Mapping[str, float]:
+    def _pressure_s(self) -> Mapping[_Series, tuple[float, float]]:
         """Return for how long some work has waited for each resource; none where that is unknown.
 
         The kernel may be built without pressure stall information, or have it switched off.
         """
-        waited: dict[str, float] = {}
+        found: dict[_Series, tuple[float, float]] = {}
         for resource in ("cpu", "memory", "io"):
             # some avg10=0.00 avg60=0.00 avg300=0.00 total=<microseconds>
             total_us = _text(self._pressure / resource).partition("\n")[0].rpartition("total=")[2]
-            if not total_us:
-                return {}
-            waited[resource] = float(total_us) / 1e6
-        return waited
+            if total_us:
+                waited_s = float(total_us) / 1e6
+                found[RL_HOST_PRESSURE, RL_HOST_RESOURCE, resource] = waited_s, time.monotonic()
+        return found
 
-    # psutil's corrections of counters that start over (nowrap) hold a lock, which a fork may copy.
-
-    def _network_bytes(self) -> Mapping[str, float]:
-        found = psutil.net_io_counters(pernic=True, nowrap=False)
-        counted = _hardware(found.keys() - {"lo", "lo0"}, self._network)
-        return {
-            "receive": sum(found[name].bytes_recv for name in counted),
-            "transmit": sum(found[name].bytes_sent for name in counted),
-        }
-
-    def _disk_bytes(self) -> Mapping[str, float]:
+    def _bytes(self) -> Iterator[tuple[_Series, float]]:
+        # psutil's corrections of counters that start over hold a lock, which a fork may copy.
+        interfaces = psutil.net_io_counters(pernic=True, nowrap=False)
+        counted = _hardware(interfaces.keys() - {"lo", "lo0"}, self._network)
+        for direction, field in (("receive", "bytes_recv"), ("transmit", "bytes_sent")):
+            total = sum(getattr(interfaces[name], field) for name in counted)
+            yield (SYSTEM_NETWORK_IO, "network.io.direction", direction), total
         try:
-            found = psutil.disk_io_counters(perdisk=True, nowrap=False) or {}
+            disks = psutil.disk_io_counters(perdisk=True, nowrap=False) or {}
         except NotImplementedError:  # a sandbox without disks
-            found = {}
-        counted = _hardware(found.keys(), self._disks)
-        return {
-            "read": sum(found[name].read_bytes for name in counted),
-            "write": sum(found[name].write_bytes for name in counted),
-        }
+            disks = {}
+        counted = _hardware(disks.keys(), self._disks)
+        for direction, field in (("read", "read_bytes"), ("write", "write_bytes")):
+            total = sum(getattr(disks[name], field) for name in counted)
+            yield (SYSTEM_DISK_IO, "disk.io.direction", direction), total
 
 
 def _hardware(names: Collection[str], folder: Path) -> Collection[str]:

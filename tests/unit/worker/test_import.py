@@ -35,7 +35,6 @@ UNUSED = [
     "google.protobuf",
     "grpc",
     "gzip",
-    "hashlib",
     "http.client",
     "importlib.metadata",
     "multiprocessing",
