@@ -38,16 +38,16 @@ MAX_LINE_CHARS: Final = 3_900
 _MAX_EVENT_CHARS: Final = 16_384
 
 BURST_CHARS: Final = 64 << 10
-"""Of each stream at once: a start-up or a traceback."""
+"""Characters of each stream at once: a start-up or a traceback."""
 
 RATE_CHARS: Final = 8 << 10
-"""Of each stream in a second, in the long run."""
+"""Characters of each stream in a second, in the long run."""
 
 ROLE_RATE_CHARS: Final = 256 << 10
-"""The same for all workers of a role together, if their number is known."""
+"""Characters of all workers of a role in a second, if the number of the workers is known."""
 
 TOTAL_CHARS: Final = 16 << 20
-"""Of each stream, apart from what is written last."""
+"""Characters of each stream, apart from what is written last."""
 
 _ESCAPE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
 
@@ -108,7 +108,7 @@ class Console:
         """Begin to copy the output of the present streams.
 
         Args:
-            owner: Of the copy; an earlier one cannot stop it any more.
+            owner: Owner of the copy; an earlier owner cannot stop the copy any more.
             count: Number of workers of the role, if it is known.
         """
         self.owner = owner
@@ -126,7 +126,7 @@ class Console:
             return
         self._is_on = False
         for stream, copy in self._replaced:
-            # Another may have replaced ours since: then it stays, and copies nothing.
+            # The program may have replaced our method since: then ours stays, and copies nothing.
             if getattr(stream, "__dict__", {}).get("write") is copy:
                 del stream.write
         self._replaced.clear()

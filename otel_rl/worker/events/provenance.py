@@ -46,7 +46,7 @@ _MAX_DIFF_BYTES: Final = 96 << 10
 
 
 class ProvenanceThread:
-    """Finds out the provenance of one process, and adds it to the events.
+    """Adds the provenance of one process to the process's events.
 
     Args:
         events: Takes the event.
@@ -60,10 +60,10 @@ class ProvenanceThread:
         self._lock = threading.RLock()
         self._thread: threading.Thread | None = None
         self._has_ended = False
-        self._is_settled = False  # the event was added, or it is too late for it
+        self._is_settled = False  # the event was added, or comes too late
 
     def start(self, *, with_code: bool) -> None:
-        """Start the thread, unless there was one or the process ends.
+        """Start the thread, unless a thread was started before or the process ends.
 
         Args:
             with_code: Whether to report the code and its changes, besides command and machine.
@@ -81,14 +81,14 @@ class ProvenanceThread:
             self._thread = thread
 
     def stop(self) -> None:
-        """Start no thread any more, and wait up to a second for the one that runs."""
+        """Start no thread from now on, and wait up to a second for a running thread."""
         with self._lock:
             self._has_ended = True
             thread = self._thread
         if thread is None or thread is threading.current_thread():
             return
         thread.join(_EXIT_S)
-        with self._lock:  # what is added behind the last export would be a loss of it
+        with self._lock:  # an event behind the last export would be lost
             is_late = thread.is_alive() and not self._is_settled
             self._is_settled = True
         if is_late:

@@ -54,19 +54,9 @@ def validated_metadata(
     name: str | None = None,
     mode: str | None = None,
 ) -> RunMetadata:
-    """Validate the arguments of ``init`` about the run; omits those without a value.
+    """Validate the arguments of ``init`` about the run; omit arguments without a value.
 
-    Args:
-        guard: Counts the settings that are too large.
-        config: See ``init``.
-        notes: See ``init``.
-        tags: See ``init``.
-        group: See ``init``.
-        job_type: See ``init``.
-        project: See ``init``.
-        entity: See ``init``.
-        name: See ``init``.
-        mode: See ``init``.
+    ``guard`` counts the settings that are too large.
 
     Raises:
         ConfigError: An argument has a wrong type, or is too long.

@@ -1,18 +1,18 @@
 """Times at which a device reaches the boundaries of steps and phases.
 
-A program only queues work on a GPU, and waits for it much later:
+A program only queues work on a GPU, and waits for the work much later:
 
     program  |fwd|bwd|log                   |
     device   |fwd        |bwd           |log|
 
-So each boundary is an event in the stream of its thread. The device reaches it a while after the
-one before, and not before the program came to it:
+So each boundary is an event in the stream of its thread. The device reaches a boundary some time
+after the previous boundary, and not before the program came to the boundary:
 
     reached = max(recorded, previous + elapsed on the device)
 
-If the device has nothing to do, that is the program's own time. Of a stream that is ahead of the
-one before it is the time of that one. Only torch with CUDA or ROCm is known; other work counts as
-done when the program goes on.
+An idle device reaches a boundary at the program's own time. A stream that is ahead of the previous
+boundary's stream gets the time of the previous boundary. Only torch with CUDA or ROCm is known;
+other work counts as done when the program goes on.
 """
 
 import threading
@@ -28,11 +28,11 @@ from otel_rl.worker.torch_cuda import torch_cuda
 __all__ = ["DeviceClock", "DeviceSeconds", "Mark", "SpanTimes", "StepMarks"]
 
 _MAX_WAITING: Final = 1 << 12
-"""Marks that a device has yet to reach; further ones have the program's time."""
+"""Marks that a device has yet to reach; further marks have the program's time."""
 
 _DRIFT: Final = 1e-4
-"""More than two clocks drift apart. Less time is taken to have passed, so that the next boundary at
-which the device was waiting corrects it."""
+"""More than two clocks drift apart. So much less time is taken to have passed, because the next
+boundary at which the device was waiting corrects a time that is too early."""
 
 _POLL_S: Final = 0.002
 
@@ -65,12 +65,12 @@ class Mark:
     """Boundary in a stream.
 
     Attributes:
-        phase: What the device does before it.
-        recorded_ns: When the program came to it, on the monotonic clock.
-        reached_ns: When the device reached it and all earlier ones; None as long as that is not
-            known.
-        stream_ns: When its own stream reached it, which may be ahead of an earlier mark's.
-        event: In the stream; None once it is no longer needed.
+        phase: What the device does before the boundary.
+        recorded_ns: When the program came to the boundary, on the monotonic clock.
+        reached_ns: When the device reached this and all earlier boundaries; None as long as that is
+            not known.
+        stream_ns: When the boundary's stream reached the boundary. Another stream may be behind.
+        event: Event in the stream; None once nothing needs the event.
     """
 
     __slots__ = ("event", "phase", "reached_ns", "recorded_ns", "stream_ns")
@@ -84,9 +84,9 @@ class Mark:
 
 
 class DeviceClock:
-    """Marks of one control flow on one device, the present one when it is made.
+    """Marks of one control flow on one device: the device that is present when the clock is made.
 
-    The flow alone makes marks. Other threads ask when they are reached.
+    The flow alone makes marks. Other threads ask when the marks are reached.
 
     Args:
         guard: Counts a failure of the device, after which no further mark is made.
@@ -98,15 +98,15 @@ class DeviceClock:
         self._device = _present_device()
         self._free: deque[_Event] = deque()
         self._waiting: deque[Mark] = deque()
-        self._lock = threading.Lock()  # of those that ask
-        self._last: Mark | None = None  # that was reached
+        self._lock = threading.Lock()  # guards _waiting and _last against a second asking thread
+        self._last: Mark | None = None  # the newest mark that was reached
 
     def mark(self, phase: str, now_ns: int) -> Mark | None:
         """Mark the end of ``phase`` in the present stream. Never raises, never waits.
 
         Returns:
-            None without a device, on another one, and while a CUDA graph is captured, which would
-            contain the mark.
+            None without a device, on another device, and during the capture of a CUDA graph, which
+            would contain the mark.
         """
         cuda: _Cuda | None = torch_cuda()
         if cuda is None or self._has_failed or len(self._waiting) >= _MAX_WAITING:
@@ -125,17 +125,17 @@ class DeviceClock:
 
     @property
     def is_of_present_device(self) -> bool:
-        """Report whether work is queued on its device now. True if that is unknown."""
+        """Report whether the clock's device is the present device. True if that is unknown."""
         return _present_device() in (self._device, None)
 
     def has_reached(self, mark: Mark) -> bool:
-        """Report whether the device has reached a mark, whose time is then known."""
+        """Report whether the device has reached a mark, so that the mark's time is known."""
         if mark.reached_ns is None:
             self._catch_up()
         return mark.reached_ns is not None
 
     def busy_with(self) -> tuple[str, int] | None:
-        """Return the phase that the device is in, and its begin on the monotonic clock.
+        """Return the phase that the device is in, and the phase's begin on the monotonic clock.
 
         Returns:
             None if the device has reached all marks, or does what was queued before a step.
@@ -184,7 +184,7 @@ class StepMarks:
     """Boundaries of one step and its phases.
 
     Args:
-        clock: Of its flow.
+        clock: Clock of the step's flow.
         begun_ns: Begin of the step.
     """
 
@@ -201,12 +201,12 @@ class StepMarks:
         return self._marks[-1]
 
     def passed(self, phase: str, now_ns: int) -> None:
-        """Mark the end of a part of ``phase``, in which no inner one was open."""
+        """Mark the end of a part of ``phase`` in which no inner phase was open."""
         self._marks.append(self.clock.mark(phase, now_ns))
 
     @property
     def is_known(self) -> bool:
-        """Report whether all its boundaries are marked."""
+        """Report whether every boundary of the step has a mark."""
         return None not in self._marks
 
     @property
@@ -216,7 +216,7 @@ class StepMarks:
         return last is None or self.clock.has_reached(last)
 
     def duration_ns(self, phase: str | None) -> int:
-        """Return the exclusive time of a phase, or that of the step. It must be ready."""
+        """Return the exclusive time of a phase, or the step's time. The step must be ready."""
         if phase is None:
             return _reached_ns(self._marks[-1]) - _reached_ns(self._marks[0])
         if not self._durations_ns:
@@ -241,11 +241,11 @@ def _reached_ns(mark: Mark | None) -> int:
 
 
 class DeviceSeconds(Deferred):
-    """Seconds that a step, or a phase of it, took on the device.
+    """Seconds that a step, or a phase of the step, took on the device.
 
     Args:
-        marks: Of the step.
-        phase: None for the step.
+        marks: Boundaries of the step.
+        phase: None for the whole step.
     """
 
     __slots__ = ("_marks", "_phase")
@@ -270,9 +270,9 @@ class SpanTimes(NamedTuple):
     """Boundaries of a span on a device.
 
     Attributes:
-        clock: Of its flow.
-        begun: The first.
-        ended: The last.
+        clock: Clock of the span's flow.
+        begun: First boundary.
+        ended: Last boundary.
         wall_ns: Offset from the monotonic to the wall clock.
     """
 

@@ -1,4 +1,4 @@
-"""Reads dumps of PyTorch's flight recorder: the open collective, and the ranks that are not in it.
+"""Reads dumps of PyTorch's flight recorder: the open collective, and the missing ranks.
 
 Each rank dumps its own collectives to a file of its own, ``<prefix><rank>``, as a pickle of plain
 values. A pickle may call any function while it is read, so everything but plain values is refused.
@@ -36,7 +36,7 @@ class _Dump(NamedTuple):
 
     Attributes:
         last: By group, the number of the last collective that the rank has entered.
-        open: Collectives that it has entered and not left, in order.
+        open: Collectives that the rank has entered and not left, in order.
         ranks: By group, its ranks.
     """
 
@@ -112,7 +112,7 @@ class _PlainUnpickler(pickle.Unpickler):
 
 
 def _read(path: Path) -> _Dump | None:
-    """Read a dump; None if it is none, such as one that is being written."""
+    """Read a dump; None if the file holds no dump, or is being written."""
     try:
         content = _PlainUnpickler(io.BytesIO(path.read_bytes())).load()
         return _dump(content)

@@ -17,9 +17,9 @@ from otel_rl.worker.phases.timeline import Timeline, TimelineView
 
 __all__ = ["HangWatch", "Stack"]
 
-_LONGEST: Final = 3  # times the longest one so far
+_LONGEST: Final = 3  # times the longest phase of the name so far
 _START: Final = 5  # steps, which may compile, load and fill caches; or phases outside of steps
-_LATER: Final = 10  # steps, from which on those of the start are no measure
+_LATER: Final = 10  # steps, after which the steps of the start are no measure
 _MAX_NAMES: Final = 256
 _MAX_TOLD: Final = 4  # flows in one export
 _AGAIN_NS: Final = 300_000_000_000  # the journal keeps what was delivered for ten minutes
@@ -50,7 +50,7 @@ class Stack(NamedTuple):
         """Return the fields of the event.
 
         Args:
-            host: Of this process.
+            host: Name of this process's host.
             mask: Removes secrets from a text.
         """
         return {
@@ -81,7 +81,7 @@ class _Ended:
         self._start_ns = self._later_ns = 0
 
     def add(self, age_ns: int, nth_step: int | None) -> None:
-        """Add one, of a step counted from the first one, or of none."""
+        """Add a phase of the n-th step of the process, or outside of steps."""
         self._outside += nth_step is None
         if (self._outside if nth_step is None else nth_step + 1) <= _START:
             self._start_ns = max(self._start_ns, age_ns)
@@ -89,7 +89,7 @@ class _Ended:
             self._later_ns = max(self._later_ns, age_ns)
 
     def longest_ns(self, nth_step: int | None) -> int:
-        """Return the longest one before a step; of the start only if nothing later is known."""
+        """Return the longest phase so far; one of the start only if no later one is known."""
         is_later = nth_step is not None and nth_step >= _LATER
         return self._later_ns if is_later else self._later_ns or self._start_ns
 
@@ -99,7 +99,7 @@ class HangWatch:
 
     Args:
         after_s: Age below which none is; 0 for never.
-        environ: Of the process.
+        environ: Environment of the process.
     """
 
     def __init__(self, after_s: float, environ: Mapping[str, str] = os.environ) -> None:
@@ -117,8 +117,8 @@ class HangWatch:
         """Return the stacks of flows that are newly, or still, in a phase for too long.
 
         Args:
-            now_ns: Of the monotonic clock.
-            wall_ns: Of the wall clock.
+            now_ns: Time on the monotonic clock.
+            wall_ns: Time on the wall clock.
         """
         if not self._after_ns:
             return []

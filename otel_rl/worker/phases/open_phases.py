@@ -107,7 +107,7 @@ def show_open_spans(own: TracerProvider, now_ns: int) -> None:
 
     Args:
         own: Makes the spans if the program has set no provider.
-        now_ns: Of the monotonic clock.
+        now_ns: Time on the monotonic clock.
     """
     for frame, wall_ns in [(one, flow.wall_ns) for flow in flows() for one in flow.frames()]:
         span, age_ns = frame.span, now_ns - frame.begun_ns

@@ -10,7 +10,7 @@ All time between two events is charged to the innermost open frame only. Nested 
 twice, and the phases of a step, with ``unaccounted``, tile its wall time exactly, in integer
 nanoseconds, for any order of opening and closing.
 
-Only its own flow writes to a timeline, so there is no lock. The exporter thread reads it.
+Only its own flow writes to a timeline, so there is no lock. The exporter thread reads timelines.
 """
 
 import threading
@@ -58,17 +58,17 @@ class Frame:
     Attributes:
         opener: The context manager that opened it; identifies the frame to close.
         name: The phase.
-        step: Its step, or None.
+        step: Step of the phase, or None.
         begun_ns: Start, by the timeline's clock.
-        has_gpus: True if the phase uses the process's GPUs. The timeline does not use it.
-        marks: Of its step, if a device is in use.
-        begun: Its start on the device.
-        ended: Its end there.
+        has_gpus: True if the phase uses the process's GPUs.
+        marks: Boundaries of the step on the device, if a device is in use.
+        begun: Start on the device.
+        ended: End on the device.
         charged_ns: Exclusive time so far.
         ended_ns: End; 0 while open.
-        is_abandoned: True after another flow closed it.
-        span: Its span, if any. The timeline does not use it.
-        show_at_ns: Age at which the exporter reports it next while it is open.
+        is_abandoned: True after another flow has closed the phase.
+        span: Span of the phase, if there is one.
+        show_at_ns: Age at which the exporter next reports the open phase.
         token: Restores the surrounding span and step as the current ones.
     """
 
@@ -121,13 +121,13 @@ class EndCounts(Protocol):
 
 
 class StepFrame(Frame):
-    """Open step. Time charged to it is in none of its phases.
+    """Open step. Time that is charged to the step is in none of its phases.
 
     Attributes:
         number: The training step.
         durations_ns: Exclusive time of each of its ended phases, parts included.
-        end_counts: Ends what counters count in the step. The timeline does not use it.
-        scope: The step of what is recorded in the block. The timeline does not use it.
+        end_counts: Ends what counters count in the step.
+        scope: The step of what is recorded in the block.
     """
 
     __slots__ = ("durations_ns", "end_counts", "number", "scope")
@@ -161,8 +161,8 @@ class TimelineView:
     """Snapshot of a timeline, for other threads.
 
     Attributes:
-        phase: The innermost open phase, or ``unaccounted``; an earlier one if the device is still
-            in it.
+        phase: The innermost open phase, or ``unaccounted``; an earlier phase if the device is
+            still in that.
         phase_age_ns: Age of the phase; of ``unaccounted``, since the end of the last phase.
         step: The open step, or None.
         step_age_ns: Age of the step.
@@ -180,7 +180,7 @@ class Timeline:
     Args:
         opened: Registry of timelines with open frames, by id. Shared; each adds and removes only
             itself.
-        clock_ns: Monotonic. If it goes back, the timeline keeps the last time.
+        clock_ns: Monotonic clock. If the clock goes back, the timeline keeps the last time.
         task: The flow, if it is a task and not the calling thread.
     """
 
@@ -213,10 +213,10 @@ class Timeline:
         """The thread, or that in which the task began."""
         self._task = None if task is None else ref(task)
         self.clock: DeviceClock | None = None
-        """Of the device on which its steps are measured."""
+        """Clock of the device on which the flow's steps are measured."""
         self.wall_ns = 0
-        """Offset from its clock to the times of spans. Fixed while a frame is open, so that spans
-        have the measured duration even if the wall clock is set.
+        """Offset from the monotonic clock to the times of spans. Fixed while a frame is open, so
+        that spans have the measured duration even if the wall clock is set.
         """
         # Phases that its steps report, each with the class that the user gave, and for whom.
         self._phases: dict[str, str | None] = {}
@@ -304,7 +304,7 @@ class Timeline:
 
         Returns:
             The frame: a ``StepFrame`` with the durations of its phases, or a phase, whose exclusive
-            time counts in its step if it has one. None if it is not here.
+            time counts in its step if the phase has a step. None if ``opener`` has no frame here.
         """
         frames = self._frames
         if not frames:
@@ -380,10 +380,10 @@ class Timeline:
         return tuple(frame for frame in tuple(self._frames) if not frame.is_abandoned)
 
     def abandon(self, opener: object) -> Frame | None:
-        """Mark a frame as closed by another flow; its own flow removes it at its next event.
+        """Mark a frame as closed by another flow; the timeline's flow removes it at its next event.
 
         Returns:
-            The frame, with its exclusive time so far, or None if it is not here.
+            The frame, with its exclusive time so far, or None if ``opener`` has no frame here.
         """
         now_ns = self._clock_ns()
         frames = tuple(self._frames)
