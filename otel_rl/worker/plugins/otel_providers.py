@@ -3,7 +3,7 @@
 With ``OTEL_PYTHON_METER_PROVIDER=otel_rl`` and ``OTEL_PYTHON_TRACER_PROVIDER=otel_rl`` the API
 calls the first two when a program first requests a meter or a tracer. ``opentelemetry-instrument``
 makes a ``WorkerConfigurator`` before the program begins. An exception here would surface in user
-code, so on any error the program gets providers that do nothing.
+code, so on any error the program gets the SDK's providers, which report to nobody.
 """
 
 import logging
@@ -11,9 +11,12 @@ import os
 from importlib.metadata import entry_points
 
 from opentelemetry import metrics
-from opentelemetry.metrics import MeterProvider, NoOpMeterProvider
+from opentelemetry.metrics import MeterProvider
+from opentelemetry.sdk.metrics import MeterProvider as SdkMeterProvider
 from opentelemetry.sdk.resources import Resource
-from opentelemetry.trace import NoOpTracerProvider, TracerProvider
+from opentelemetry.sdk.trace import TracerProvider as SdkTracerProvider
+from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
+from opentelemetry.trace import TracerProvider
 
 __all__ = ["WorkerConfigurator", "meter_provider", "tracer_provider"]
 
@@ -25,7 +28,7 @@ _CONFIG_FILES = ("OTEL_CONFIG_FILE", "OTEL_EXPERIMENTAL_CONFIG_FILE")
 
 
 def meter_provider() -> MeterProvider:
-    """Return the worker's MeterProvider, or one that does nothing. Never raises."""
+    """Return the worker's MeterProvider, or the SDK's, which reports to nobody. Never raises."""
     try:
         # Imported here, so that a broken installation is caught too.
         from otel_rl.worker.later_providers import take_later
@@ -38,11 +41,11 @@ def meter_provider() -> MeterProvider:
             return meter
     except Exception as error:  # noqa: BLE001  # the API would raise it in user code
         _log_once(error)
-    return _SilentMeterProvider()
+    return SdkMeterProvider(resource=Resource.get_empty(), shutdown_on_exit=False)
 
 
 def tracer_provider() -> TracerProvider:
-    """Return the worker's TracerProvider, or one that does nothing. Never raises."""
+    """Return the worker's TracerProvider, or the SDK's, which reports to nobody. Never raises."""
     try:
         from otel_rl.worker.session import implicit_session
         from otel_rl.worker.tracing.sharing import share_with_later
@@ -53,45 +56,7 @@ def tracer_provider() -> TracerProvider:
             return session.providers.tracer
     except Exception as error:  # noqa: BLE001  # the API would raise it in user code
         _log_once(error)
-    return _SilentTracerProvider()
-
-
-class _SilentMeterProvider(NoOpMeterProvider):
-    """No-op provider, including the methods that only the SDK's has."""
-
-    def add_metric_reader(self, metric_reader: object) -> None:
-        """Do nothing."""
-
-    def remove_metric_reader(self, metric_reader: object) -> None:
-        """Do nothing."""
-
-    def force_flush(self, timeout_millis: float = 10_000) -> bool:
-        """Return True."""
-        del timeout_millis
-        return True
-
-    def shutdown(self, timeout_millis: float = 30_000) -> None:
-        """Do nothing."""
-
-
-class _SilentTracerProvider(NoOpTracerProvider):
-    """No-op provider, including the methods that only the SDK's has."""
-
-    @property
-    def resource(self) -> Resource:
-        """Return an empty resource."""
-        return Resource.get_empty()
-
-    def add_span_processor(self, span_processor: object) -> None:
-        """Do nothing."""
-
-    def force_flush(self, timeout_millis: int = 30_000) -> bool:
-        """Return True."""
-        del timeout_millis
-        return True
-
-    def shutdown(self) -> None:
-        """Do nothing."""
+    return SdkTracerProvider(ALWAYS_OFF, Resource.get_empty(), shutdown_on_exit=False)
 
 
 class WorkerConfigurator:
