@@ -40,7 +40,7 @@ WAYS_FOR_WANDB = {
     "drop-in": (
         "import sys, otel_rl.integrations.wandb; sys.modules['wandb'] = otel_rl.integrations.wandb"
     ),
-    "hook": "from otel_rl.integrations.wandb_run import log; log.install()",
+    "hook": "from otel_rl.integrations import hook; hook.record_wandb()",
 }
 
 Run = Callable[..., list[Row]]

@@ -14,10 +14,10 @@ pytestmark = pytest.mark.process
 
 LIBRARY = """
     import wandb
-    from otel_rl.integrations.wandb_run import log as wandb_log
+    from otel_rl.integrations import hook
 
-    wandb_log.install(step_keys=["train/step"])
-    wandb_log.install()  # once is enough
+    hook.record_wandb(step_keys=["train/step"])
+    hook.record_wandb()  # once is enough
     with wandb.init(project="p", name="n", id="theirs", mode="offline") as run:
         for step in (10, 20):
             wandb.log({"train/step": step, "loss": 1 / step, "perf": {"tokens": step}})
@@ -28,9 +28,9 @@ LIBRARY = """
 
 AXES = """
     import wandb
-    from otel_rl.integrations.wandb_run import log as wandb_log
+    from otel_rl.integrations import hook
 
-    wandb_log.install()
+    hook.record_wandb()
     with wandb.init(project="p", name="n", mode="offline") as run:
         wandb.define_metric("training/step")
         run.define_metric("*", step_metric="training/step")

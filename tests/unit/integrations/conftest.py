@@ -5,6 +5,7 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -59,3 +60,37 @@ def _is_stub(name: str) -> bool:
     if name.split(".", 1)[0] not in _FRAMEWORKS:
         return False
     return str(getattr(sys.modules[name], "__file__", "")).startswith(str(_HERE))
+
+
+WRITER = """
+class SummaryWriter:
+    def __init__(self, logdir):
+        self.logdir, self.written = logdir, []
+
+    def add_scalar(self, tag, scalar_value, global_step=None, walltime=None):
+        self.written.append((tag, float(scalar_value), global_step))
+
+    def add_scalars(self, main_tag, tag_scalar_dict, global_step=None, walltime=None):
+        for tag, value in tag_scalar_dict.items():
+            self.add_scalar(f"{main_tag}/{tag}", value, global_step)
+
+    def add_histogram(self, tag, values, global_step=None, bins="tensorflow", walltime=None):
+        self.written.append((tag, list(values), global_step))
+
+    def add_hparams(self, hparam_dict, metric_dict, run_name=None, global_step=None):
+        for name, value in metric_dict.items():
+            SummaryWriter("of hparams").add_scalar(name, value, global_step)
+"""
+
+
+@pytest.fixture
+def tensorboardx(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], Any]]:
+    """Imports a writer's module that the process has not imported yet."""
+    package = tmp_path / "tensorboardX"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "writer.py").write_text(WRITER)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield lambda: importlib.import_module("tensorboardX.writer")
+    for name in ("tensorboardX", "tensorboardX.writer"):
+        sys.modules.pop(name, None)

@@ -196,7 +196,7 @@ def test_verl_reports_where_the_hook_of_wandb_has_no_run(
     wandb.Run = type("Run", (), {"log": None, "define_metric": None})
     wandb.run = wandb.Run() if has_run else None
     monkeypatch.setitem(sys.modules, "wandb", wandb)
-    importlib.import_module("otel_rl.integrations.wandb_run.log").install()
+    importlib.import_module("otel_rl.integrations.hook").record_wandb()
     tracking = waiting("verl.utils.tracking", VERL).Tracking("project", "experiment")
     assert [*tracking.logger] == ([] if has_run else ["otel_rl"])
 

@@ -1,0 +1,150 @@
+"""One hook records what a library logs by itself, whatever it logs to."""
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import otel_rl
+from otel_rl.errors import ConfigError
+from otel_rl.integrations.adapter import Dialect, Rule, WorkerNames
+from otel_rl.integrations.hook import Hook, record_tensorboard
+from otel_rl.worker.session import GUARD
+from tests.otlp_sink import Sink
+
+TABLE = Dialect([Rule("loss/actor", "rl.train.loss")])
+
+
+class Logger:
+    """A framework's logger."""
+
+    def __init__(self, project: str | None = None) -> None:
+        self.project = project
+        self.lines: list[tuple[dict[str, Any], int]] = []
+
+    def log(self, metrics: dict[str, Any], step: int) -> str:
+        self.lines.append((metrics, step))
+        return "logged"
+
+    def close(self) -> None:
+        self.lines.append(({}, -1))
+
+
+@pytest.fixture
+def kind() -> type[Logger]:
+    """A logger's class that nobody has hooked yet."""
+    return type("Logger", (Logger,), {})
+
+
+def follow(kind: type[Logger], hook: Hook) -> None:
+    def log(logger: Logger, metrics: dict[str, Any], step: int) -> None:
+        hook.start(WorkerNames(logger.project, role="trainer"), config={"lr": 0.1})
+        hook.record(metrics, step)
+
+    hook.before(kind, "log", log)
+    hook.before(kind, "close", lambda _logger: hook.flush())
+
+
+def test_what_a_logger_is_given_is_recorded_by_the_table_and_logged_as_before(
+    sink: Sink, kind: type[Logger]
+) -> None:
+    follow(kind, Hook("mine", TABLE))
+    logger = kind()
+    assert logger.log({"loss": {"actor": 0.5}, "depth": 2, "text": "no number"}, 3) == "logged"
+    logger.close()
+    (loss,), (depth,) = sink.measurements("rl.train.loss"), sink.measurements("depth")
+    assert (loss.value, loss.step, loss.resource["rl.worker.role"]) == (0.5, 3, "trainer")
+    assert (depth.value, depth.step) == (2, 3)
+    assert logger.lines[0][1] == 3
+    assert GUARD.drops.counts()["not_a_number"] == 1  # type: ignore[index]  # a StrEnum is its text
+    (config,) = filter(
+        None, (e.attributes.get("rl.experiment.config") for e in sink.events("rl.experiment.start"))
+    )
+    assert config == {"lr": 0.1}
+
+
+def test_a_function_that_is_hooked_twice_records_once(sink: Sink, kind: type[Logger]) -> None:
+    for _ in range(2):
+        follow(kind, Hook("mine", TABLE))
+    kind().log({"x": 1.0}, 1)
+    assert otel_rl.flush(timeout_s=60)
+    assert [m.value for m in sink.measurements("x")] == [1.0]
+
+
+def test_a_hook_that_the_program_asked_for_raises_a_wrong_setting(
+    sink: Sink, kind: type[Logger], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("OTEL_RL_EXPERIMENT")
+    follow(kind, Hook("mine", TABLE))
+    with pytest.raises(ConfigError, match="experiment"):
+        kind().log({"x": 1.0}, 1)
+
+
+def test_a_hook_that_nobody_asked_for_says_a_wrong_setting_and_the_library_goes_on(
+    sink: Sink,
+    kind: type[Logger],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.delenv("OTEL_RL_EXPERIMENT")
+    follow(kind, Hook("mine", TABLE, quietly=True))
+    with caplog.at_level(logging.WARNING, "otel_rl"):
+        assert kind().log({"x": 1.0}, 1) == "logged"
+    assert "An adapter is not switched on" in caplog.text
+    assert sink.requests == 0
+
+
+def test_a_hook_that_nobody_asked_for_gives_way_to_a_program_that_reports_by_itself(
+    sink: Sink, kind: type[Logger]
+) -> None:
+    follow(kind, Hook("mine", TABLE, quietly=True))
+    otel_rl.init(role="trainer")
+    kind().log({"x": 1.0}, 1)
+    assert otel_rl.flush(timeout_s=60)
+    assert sink.measurements("x") == []
+
+
+@pytest.mark.parametrize("quietly", [True, False])
+def test_a_library_of_another_version_goes_on_and_the_error_is_counted(
+    sink: Sink, kind: type[Logger], quietly: bool
+) -> None:
+    hook = Hook("mine", TABLE, quietly=quietly)
+    hook.before(kind, "log", lambda _logger, _metrics: None)  # lacks the step
+    assert kind().log({"x": 1.0}, 1) == "logged"
+    assert GUARD.drops.counts()["internal"] == 1  # type: ignore[index]  # a StrEnum is its text
+
+
+def test_metrics_without_a_worker_are_counted(sink: Sink, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OTEL_RL_EXPERIMENT")
+    hook = Hook("mine", TABLE)
+    hook.record({"x": 1.0}, 1)
+    hook.flush()
+    assert GUARD.drops.counts()["not_started"] == 1  # type: ignore[index]  # a StrEnum is its text
+
+
+def test_a_process_that_has_finished_begins_again(sink: Sink, kind: type[Logger]) -> None:
+    follow(kind, Hook("mine", TABLE))
+    for _ in range(2):
+        kind().log({"x": 1.0}, 1)
+        otel_rl.finish(timeout_s=60)
+    assert len(sink.measurements("x")) == 2
+
+
+def test_scalars_of_a_summary_writer_stand_at_their_step_until_the_end(
+    sink: Sink, tensorboardx: Callable[[], Any]
+) -> None:
+    writers = record_tensorboard()
+    kind = tensorboardx().SummaryWriter
+    train, evaluation = kind("runs/a"), kind("runs/eval")
+    train.add_scalar("loss", 0.5, 7)
+    evaluation.add_scalar("loss", 0.25, global_step=7)
+    train.add_scalars("of", {"a": 1.0, "b": 2.0}, 8)
+    train.add_histogram("weights", [1.0], 8)
+    train.add_hparams({"lr": 0.1}, {"accuracy": 1.0})
+    writers.stop()
+    train.add_scalar("loss", 0.0, 9)
+    assert otel_rl.flush(timeout_s=60)
+    found = {m.name: (m.step, m.value) for m in sink.measurements()}
+    assert found == {"loss": (7, 0.5), "eval/loss": (7, 0.25), "of/a": (8, 1.0), "of/b": (8, 2.0)}
+    assert train.written[-1] == ("loss", 0.0, 9)
