@@ -9,7 +9,7 @@ import atexit
 import os
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -47,6 +47,7 @@ from otel_rl.worker.tracing.launcher_trace import continue_launcher_trace
 __all__ = [
     "GUARD",
     "Session",
+    "before_end",
     "change_trial",
     "finished",
     "flush",
@@ -72,6 +73,9 @@ _providers: Providers | None = None
 
 finished: Final[set[tuple[str, str]]] = set()
 """Experiment and trial of the runs that this process is done with."""
+
+before_end: Final[list[Callable[[], None]]] = []
+"""Called at the end of the process, and of a forked child, by what still holds measurements."""
 
 _before: dict[str, str | None] = {}
 """What the environment had before the names of the run, for children."""
@@ -271,6 +275,9 @@ def _hurry() -> None:
 
 
 def _shutdown_at_exit() -> None:
+    for call in tuple(before_end):
+        with GUARD:
+            call()
     session = _ended_session()
     if session is not None:
         try:

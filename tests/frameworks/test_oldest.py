@@ -122,3 +122,9 @@ def test_accelerate_and_lightning_have_each_step_in_the_run(oldest: Runner) -> N
     done = oldest.run(DROP_IN + LIGHTNING, "--role", "lightning")
     assert done.status == 0, done.err
     assert values(oldest, "lightning/index") == {0: 0.0, 1: 1.0, 2: 2.0, 3: 3.0}
+
+
+def test_the_drop_in_takes_the_calls_of_the_oldest_wandb(oldest: Runner) -> None:
+    done = oldest.run("from tests.wandb_signatures import differences; print(differences())")
+    assert done.status == 0, done.err
+    assert done.out == "[]\n"

@@ -5,53 +5,41 @@
     wandb.init(project="grpo", name="experiment-123", job_type="trainer")
     wandb.log({"loss": 0.42}, step=12)
 
-`otel-rl help wandb` has the semantics of each call and the unsupported parts. No logging call
-raises; unsupported values are logged once and counted.
+`otel-rl help wandb` says what is carried. No logging call raises: what is not carried is logged
+once, and its values are counted.
 """
 
 import sys as _sys
+from importlib import import_module as _import_module
 from typing import TYPE_CHECKING, Any
 
-from otel_rl.integrations.wandb._api import define_metric, finish, init, log, login
+from otel_rl.integrations.wandb._absent import Error
+from otel_rl.integrations.wandb._absent import attribute as _attribute
+from otel_rl.integrations.wandb._absent import install as _install
+from otel_rl.integrations.wandb._absent import warn_once as _warn_once
 from otel_rl.integrations.wandb._config import Config
-from otel_rl.integrations.wandb._late_names import carry as _carry
-from otel_rl.integrations.wandb._late_names import found as _found
-from otel_rl.integrations.wandb._logged.histogram import Histogram
-from otel_rl.integrations.wandb._logged.table import Table
-from otel_rl.integrations.wandb._run import Run
-from otel_rl.integrations.wandb._stand_ins.inert import (
-    AlertLevel,
-    CommError,
-    Error,
+from otel_rl.integrations.wandb._config import Summary as _Summary
+from otel_rl.integrations.wandb._run import (
+    Run,
     Settings,
-    UsageError,
-    plot,
-    require,
-    setup,
-    teardown,
-    termerror,
-    termlog,
-    termwarn,
-    util,
+    define_metric,
+    finish,
+    init,
+    log,
+    login,
+    tensorboard,
 )
-from otel_rl.integrations.wandb._stand_ins.modules import install as _install
-from otel_rl.integrations.wandb._summary import Summary as _Summary
+from otel_rl.integrations.wandb._run import current as _current
+from otel_rl.integrations.wandb._run import generate_id as _generate_id
+from otel_rl.integrations.wandb._values import Histogram, Table
 
 __all__ = [
-    "AlertLevel", "CommError", "Config", "Error", "Histogram", "Run", "Settings", "Table",
-    "UsageError", "alert", "define_metric", "finish", "init", "link_model", "log",
-    "log_artifact", "log_code", "log_model", "login", "mark_preempting", "pin_config_keys",
-    "plot", "require", "save", "setup", "teardown", "termerror", "termlog", "termwarn",
-    "unwatch", "util", "watch",
+    "Config", "Error", "Histogram", "Run", "Settings", "Table",
+    "define_metric", "finish", "init", "log", "login", "tensorboard",
 ]  # fmt: skip
 
 __version__ = "0.31.0"
 """Version of W&B with this API."""
-
-alert, save, watch, unwatch = Run.alert, Run.save, Run.watch, Run.unwatch
-log_artifact, log_code, log_model = Run.log_artifact, Run.log_code, Run.log_model
-link_model, mark_preempting = Run.link_model, Run.mark_preempting
-pin_config_keys = Run.pin_config_keys
 
 
 if TYPE_CHECKING:
@@ -61,8 +49,31 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> Any:  # the type depends on the name
-    return _found(name)
+    """Return what depends on the run in progress, or what stands for the rest of W&B."""
+    run = _current()
+    if name == "run":
+        return run
+    if name in ("config", "summary"):
+        if run is not None:
+            return getattr(run, name)
+        _warn_once(f"{name} has no run before init(): writes to it are lost.")
+        return Config() if name == "config" else _Summary()
+    return _attribute("", name)
 
 
-_carry({name: globals()[name] for name in __all__}, util.generate_id)
-_install(_sys.modules[__name__])
+_install(
+    _sys.modules[__name__],
+    known={
+        "Config": Config,
+        "Error": Error,
+        "Histogram": Histogram,
+        "Run": Run,
+        "Settings": Settings,
+        "Table": Table,
+        "generate_id": _generate_id,
+    },
+    modules={
+        "sb3": lambda: _import_module(f"{__name__}._sb3"),  # needs Stable-Baselines3
+        "tensorboard": lambda: tensorboard,
+    },
+)

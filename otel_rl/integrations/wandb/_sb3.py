@@ -5,19 +5,16 @@ Metrics come from the algorithm's TensorBoard writer: ``init(sync_tensorboard=Tr
 
 import os
 from pathlib import Path
-from typing import Final
 
 from stable_baselines3.common.callbacks import (  # type: ignore[import-not-found]  # no dependency
     BaseCallback,
 )
 
-from otel_rl.integrations.wandb import _api
-from otel_rl.integrations.wandb._log_once import warn_once
+from otel_rl.integrations.wandb._absent import warn_once
+from otel_rl.integrations.wandb._run import current
 from otel_rl.worker.tensors import PLAIN
 
 __all__ = ["WandbCallback"]
-
-_MODEL: Final = "model.zip"
 
 
 class WandbCallback(BaseCallback):  # type: ignore[misc]  # Any where it is not installed
@@ -41,8 +38,8 @@ class WandbCallback(BaseCallback):  # type: ignore[misc]  # Any where it is not 
     ) -> None:
         super().__init__(verbose)
         self._directory = None if model_save_path is None else Path(model_save_path)
-        self._save_every = model_save_freq if model_save_path is not None else 0
-        if _api.current() is None:
+        self._save_every = model_save_freq
+        if current() is None:
             warn_once(
                 "WandbCallback before wandb.init(): the run gets no settings of the algorithm."
             )
@@ -50,8 +47,7 @@ class WandbCallback(BaseCallback):  # type: ignore[misc]  # Any where it is not 
             warn_once("WandbCallback(gradient_save_freq=...) does nothing: no gradient is watched.")
 
     def _init_callback(self) -> None:
-        run = _api.current()
-        if run is not None:
+        if (run := current()) is not None:
             settings = {"algo": type(self.model).__name__}
             for name, value in vars(self.model).items():
                 settings[name] = value if type(value) in PLAIN or value is None else str(value)
@@ -68,4 +64,4 @@ class WandbCallback(BaseCallback):  # type: ignore[misc]  # Any where it is not 
     def _save(self) -> None:
         if self._directory is not None:
             self._directory.mkdir(parents=True, exist_ok=True)
-            self.model.save(self._directory / _MODEL)
+            self.model.save(self._directory / "model.zip")

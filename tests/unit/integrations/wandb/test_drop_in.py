@@ -12,7 +12,7 @@ import pytest
 import otel_rl
 import otel_rl.integrations.wandb as wandb
 from otel_rl.errors import ConfigError
-from otel_rl.integrations.wandb import _log_once
+from otel_rl.integrations.wandb import _absent
 from tests.forks import forked
 from tests.otlp_sink import Measurement, Sink, sums
 
@@ -31,7 +31,7 @@ def said(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> pytest.LogCaptureFixture:
     """What is said, as if nothing had been said before."""
-    monkeypatch.setattr(_log_once, "_logged", set())
+    monkeypatch.setattr(_absent, "_said", set())
     caplog.set_level(logging.WARNING, "otel_rl")
     return caplog
 

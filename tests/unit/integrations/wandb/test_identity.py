@@ -4,68 +4,75 @@ import pytest
 
 import otel_rl
 import otel_rl.integrations.wandb as wandb
-from otel_rl.integrations.wandb._identity import Names, worker_of
+from otel_rl.integrations.wandb._run import worker_of
 from otel_rl.worker.identity.names import WorkerNames
 from tests.otlp_sink import Sink
 
 RUN = {"OTEL_RL_EXPERIMENT": "exp", "OTEL_RL_TRIAL": "7"}
 
 
+Given = tuple[str | None, str | None, str | None]
+"""Project, id or name, job type."""
+
+NOTHING: Given = (None, None, None)
+
+
 @pytest.mark.parametrize(
-    ("names", "environ", "worker"),
+    ("given", "environ", "worker"),
     [
-        (Names("p", "n", "i", "trainer"), RUN, WorkerNames("p", "i", "trainer")),
+        (("p", "i", "trainer"), RUN, WorkerNames("p", "i", "trainer")),
         (
-            Names("p", "n"),
+            ("p", "n", None),
             {**RUN, "OTEL_RL_TYPED": "trial,experiment"},
             WorkerNames("exp", "7", None),
         ),
         (
-            Names(),
+            NOTHING,
             {"OTEL_RESOURCE_ATTRIBUTES": "rl.experiment.name=e"},
             WorkerNames("e", None, None),
         ),
-        (Names(), {**RUN, "OTEL_RL_ROLE": "env"}, WorkerNames("exp", "7", "env")),
-        (Names("p", "n"), {}, WorkerNames("p", "n", None)),
-        (Names("p"), {}, WorkerNames("p", None, None)),
-        (Names(name="n"), {}, WorkerNames("uncategorized", "n", None)),
-        (Names(), {"OTEL_RL_DEFAULT_EXPERIMENT": "script"}, WorkerNames("script", None, None)),
-        (Names(name="n"), {"WANDB_PROJECT": "p"}, WorkerNames("p", "n", None)),
+        (NOTHING, {**RUN, "OTEL_RL_ROLE": "env"}, WorkerNames("exp", "7", "env")),
+        (("p", "n", None), {}, WorkerNames("p", "n", None)),
+        (("p", None, None), {}, WorkerNames("p", None, None)),
+        ((None, "n", None), {}, WorkerNames("uncategorized", "n", None)),
+        (NOTHING, {"OTEL_RL_DEFAULT_EXPERIMENT": "script"}, WorkerNames("script", None, None)),
+        ((None, "n", None), {"WANDB_PROJECT": "p"}, WorkerNames("p", "n", None)),
         (
-            Names(),
+            NOTHING,
             {"WANDB_PROJECT": "p", "WANDB_RUN_ID": "i", "WANDB_JOB_TYPE": "env"},
             WorkerNames("p", "i", "env"),
         ),
         (
-            Names(),
+            NOTHING,
             {**RUN, "WANDB_PROJECT": "p", "WANDB_NAME": "n"},
             WorkerNames("exp", "7", None),
         ),
         (
-            Names("p", "n"),
+            ("p", "n", None),
             {"OTEL_RESOURCE_ATTRIBUTES": "rl.worker.role=env"},
             WorkerNames("p", "n", "env"),
         ),
     ],
 )
-def test_a_process_is_placed(names: Names, environ: dict[str, str], worker: WorkerNames) -> None:
-    assert worker_of(names, environ, "MainProcess") == worker
+def test_a_process_is_placed(given: Given, environ: dict[str, str], worker: WorkerNames) -> None:
+    assert worker_of(WorkerNames(*given), environ, "MainProcess") == worker
 
 
 @pytest.mark.parametrize(
-    ("names", "environ", "process_name", "role"),
+    ("job_type", "environ", "process_name", "role"),
     [
-        (Names(job_type="eval"), {"OTEL_RL_ROLE": "trainer"}, "env-1", "eval"),
-        (Names(), {"OTEL_RL_ROLE": "trainer", "WANDB_JOB_TYPE": "eval"}, "env-1", "trainer"),
-        (Names(), {"WANDB_JOB_TYPE": "eval"}, "env-1", "eval"),
-        (Names(), {}, "env-1", "env"),
-        (Names(), {"ROLE_RANK": "0", "ROLE_NAME": "critic"}, "env-1", "critic"),
+        ("eval", {"OTEL_RL_ROLE": "trainer"}, "env-1", "eval"),
+        (None, {"OTEL_RL_ROLE": "trainer", "WANDB_JOB_TYPE": "eval"}, "env-1", "trainer"),
+        (None, {"WANDB_JOB_TYPE": "eval"}, "env-1", "eval"),
+        (None, {}, "env-1", "env"),
+        (None, {"ROLE_RANK": "0", "ROLE_NAME": "critic"}, "env-1", "critic"),
     ],
 )
 def test_the_job_type_is_of_the_program_its_variable_of_the_environment(
-    names: Names, environ: dict[str, str], process_name: str, role: str
+    job_type: str | None, environ: dict[str, str], process_name: str, role: str
 ) -> None:
-    assert worker_of(names, {**RUN, **environ}, process_name).role == role
+    given = WorkerNames(role=job_type)
+    assert worker_of(given, {**RUN, **environ}, process_name).role == role
 
 
 def test_a_process_that_is_named_after_its_place_has_it_beside_a_launchers(

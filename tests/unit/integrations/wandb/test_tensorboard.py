@@ -1,9 +1,6 @@
 """With sync_tensorboard, what a SummaryWriter writes is in the run at its global step."""
 
-import importlib
-import sys
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -11,51 +8,20 @@ import pytest
 
 import otel_rl
 import otel_rl.integrations.wandb as wandb
-from otel_rl.integrations.wandb import _tensorboard
 from otel_rl.worker.session import GUARD
 from tests.otlp_sink import Sink
-
-WRITER = """
-class SummaryWriter:
-    def __init__(self, logdir):
-        self.logdir, self.written = logdir, []
-
-    def add_scalar(self, tag, scalar_value, global_step=None, walltime=None):
-        self.written.append((tag, float(scalar_value), global_step))
-
-    def add_scalars(self, main_tag, tag_scalar_dict, global_step=None, walltime=None):
-        for tag, value in tag_scalar_dict.items():
-            self.add_scalar(f"{main_tag}/{tag}", value, global_step)
-
-    def add_histogram(self, tag, values, global_step=None, bins="tensorflow", walltime=None):
-        self.written.append((tag, list(values), global_step))
-
-    def add_hparams(self, hparam_dict, metric_dict, run_name=None, global_step=None):
-        for name, value in metric_dict.items():
-            SummaryWriter("of hparams").add_scalar(name, value, global_step)
-"""
 
 
 @pytest.fixture(params=["before", "after"])
 def kind(
-    request: pytest.FixtureRequest, sink: Sink, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    request: pytest.FixtureRequest, sink: Sink, tensorboardx: Callable[[], Any]
 ) -> Iterator[type]:
     """A writer's class, imported before or after the run began."""
-    package = tmp_path / "tensorboardX"
-    package.mkdir()
-    (package / "__init__.py").touch()
-    (package / "writer.py").write_text(WRITER)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setattr(_tensorboard, "_is_watched", False)
-    found: Any = None
     if request.param == "before":
-        found = importlib.import_module("tensorboardX.writer")
+        tensorboardx()
     wandb.init(sync_tensorboard=True)
-    found = importlib.import_module("tensorboardX.writer")
-    yield found.SummaryWriter
+    yield tensorboardx().SummaryWriter
     wandb.finish()
-    for name in ("tensorboardX", "tensorboardX.writer"):
-        sys.modules.pop(name, None)
 
 
 def arrived(sink: Sink) -> dict[str, list[tuple[int | None, float]]]:
@@ -129,3 +95,15 @@ def test_after_the_run_writers_write_and_nothing_is_recorded(sink: Sink, kind: t
     writer.add_scalar("x", 1.0, 1)
     assert writer.written == [("x", 1.0, 1)]
     assert "x" not in arrived(sink)
+
+
+def test_writers_that_are_patched_before_the_run_are_followed(
+    sink: Sink, tensorboardx: Callable[[], Any]
+) -> None:
+    wandb.tensorboard.patch(root_logdir="runs")
+    wandb.init()
+    writer = tensorboardx().SummaryWriter("runs/a")
+    writer.add_scalar("x", 1.0, 7)
+    wandb.tensorboard.unpatch()
+    writer.add_scalar("x", 2.0, 8)
+    assert arrived(sink)["x"] == [(7, 1.0)]

@@ -4,20 +4,26 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
+import otel_rl.integrations.wandb as wandb
 from otel_rl.integrations.wandb import Histogram
-from otel_rl.integrations.wandb._logged.values import flat_row
-from otel_rl.integrations.wandb._stand_ins import media
+from otel_rl.integrations.wandb._values import Row, flat_row
 from otel_rl.worker.tensors import number
 
 
+def taken(data: dict[str, object], time_ns: int = 1) -> tuple[Row, dict[str, str]]:
+    """The row of one call, and name and kind of what is left out of it."""
+    left_out: dict[str, str] = {}
+    return flat_row(data, time_ns, left_out.__setitem__), left_out
+
+
 def numbers(data: dict[str, object]) -> dict[str, object]:
-    row, skipped = flat_row(data, 1)
+    row, skipped = taken(data)
     assert skipped == {}
     return {name: number(value) for name, value in row.values.items()}
 
 
 def skipped(data: dict[str, object]) -> dict[str, str]:
-    row, left_out = flat_row(data, 1)
+    row, left_out = taken(data)
     assert not row
     return left_out
 
@@ -39,7 +45,7 @@ def test_scalars_of_any_library_are_numbers() -> None:
 
 def test_a_value_is_taken_as_it_is_now() -> None:
     loss = np.array(1.0)
-    row, _ = flat_row({"loss": loss}, 1)
+    row, _ = taken({"loss": loss})
     loss += 1
     assert number(row.values["loss"]) == 1.0
 
@@ -57,7 +63,7 @@ def test_nan_is_a_value_and_none_is_none() -> None:
         (b"bytes", "text"),
         ([1, 2], "list"),
         (np.zeros(3), "ndarray of shape (3,)"),
-        (media.MEDIA["Image"]("no file"), "Image"),
+        (wandb.Image("no file"), "Image"),
         (object(), "object"),
     ],
 )
@@ -66,7 +72,7 @@ def test_what_is_no_number_is_left_out_by_name(value: object, kind: str) -> None
 
 
 def test_of_the_columns_of_wandb_a_program_sets_the_time() -> None:
-    row, _ = flat_row({"_timestamp": 1.5, "_step": 3, "_runtime": 9, "x": 1}, 7)
+    row, _ = taken({"_timestamp": 1.5, "_step": 3, "_runtime": 9, "x": 1}, 7)
     assert (row.values, row.time_ns) == ({"x": 1}, 1_500_000_000)
 
 
@@ -77,7 +83,7 @@ def test_a_circular_dict_ends() -> None:
 
 
 def test_a_histogram_is_its_mean_and_its_statistics() -> None:
-    row, _ = flat_row({"grad": Histogram([4, 1, 3, 2])}, 1)
+    row, _ = taken({"grad": Histogram([4, 1, 3, 2])})
     assert row.values == pytest.approx(
         {"grad": 2.5, "grad/p50": 2.5, "grad/p90": 3.7, "grad/p99": 3.97}
     )

@@ -12,42 +12,15 @@ A call after the block begins another row, and a block of a past step has rows o
 Within a row the last value of a key wins.
 """
 
-from dataclasses import dataclass, field
+from typing import Final
 
-from otel_rl.integrations.wandb._logged.table import Samples
+from otel_rl.integrations.wandb._absent import warn_once
+from otel_rl.integrations.wandb._values import Row
+from otel_rl.worker.tensors import as_step
 
-__all__ = ["Row", "Rows"]
+__all__ = ["Axes", "Rows"]
 
-
-@dataclass(slots=True)
-class Row:
-    """Values logged at one step.
-
-    Attributes:
-        step: The run's step.
-        time_ns: Time of the last update, in ns since the Unix epoch.
-        values: Flat name to value.
-        extremes: The same for values that are reduced to the smallest (``min``) or the largest
-            (``max``) over the workers.
-        tables: Name to the samples of a table.
-    """
-
-    step: int
-    time_ns: int = 0
-    values: dict[str, object] = field(default_factory=dict)
-    extremes: dict[str, dict[str, object]] = field(default_factory=dict)
-    tables: dict[str, Samples] = field(default_factory=dict)
-
-    def update(self, other: "Row") -> None:
-        """Merge the content of ``other``, which replaces earlier values."""
-        self.values |= other.values
-        for reduction, values in other.extremes.items():
-            self.extremes.setdefault(reduction, {}).update(values)
-        self.tables |= other.tables
-        self.time_ns = other.time_ns
-
-    def __bool__(self) -> bool:
-        return bool(self.values or self.extremes or self.tables)
+_OF_ALL: Final = "*"
 
 
 class Rows:
@@ -110,3 +83,63 @@ class Rows:
     def _complete(self, next_step: int) -> list[Row]:
         done, self._pending = self._pending, Row(next_step)
         return [done] if done else []
+
+
+class Axes:
+    """Metrics that the program has declared as an axis, and whose values are steps.
+
+    The axis of ``*`` is one, and that of other metrics if it is called a step: programs declare one
+    for each group of their metrics, ``train/*`` over ``train/step``. Not thread-safe.
+    """
+
+    def __init__(self) -> None:
+        self._names: list[str] = []
+        self._of_all: str | None = None
+        self._last: int | None = None
+        self._ahead = 0
+
+    def declare(self, pattern: str, axis: str) -> bool:
+        """Use ``axis`` for metrics of ``pattern`` if it holds steps. Returns whether it does."""
+        if pattern == _OF_ALL:
+            self._forget(self._of_all)
+            self._of_all = axis
+        elif not axis.endswith("step"):
+            return False
+        if axis not in self._names:
+            self._names.append(axis)
+        return True
+
+    def set_step(self, row: Row) -> None:
+        """Set the step of ``row`` to that of the axis in it, the first declared of several.
+
+        Without one it has the last step, if all metrics have an axis. A value between steps is no
+        step: its axis is given up.
+        """
+        for name in tuple(self._names):
+            given = row.values.get(name)
+            if given is None:
+                continue
+            step = as_step(given)
+            if step is not None:
+                row.step = self._last = step
+                return
+            self._give_up(name, given, row.step)
+        if self._of_all is not None and self._last is not None:
+            row.step = self._last
+        else:
+            row.step += self._ahead
+
+    def _give_up(self, name: str, given: object, own_step: int) -> None:
+        warn_once(
+            f"The step metric {name!r} has {str(given)[:80]!r}, and steps are integers. From here "
+            "the rows have W&B's own steps, and it is written as a metric like any other. Choose "
+            "it as the x-axis in W&B's workspace."
+        )
+        self._forget(name)
+        last = -1 if self._last is None else self._last
+        self._ahead = max(0, last + 1 - own_step)  # never back
+
+    def _forget(self, name: str | None) -> None:
+        self._names = [other for other in self._names if other != name]
+        if name == self._of_all:
+            self._of_all = None

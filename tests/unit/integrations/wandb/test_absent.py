@@ -9,12 +9,13 @@ from collections.abc import Iterator
 from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
 
 import otel_rl.integrations.wandb as drop_in
-from otel_rl.integrations.wandb import _log_once
+from otel_rl.integrations.wandb import _absent
 from tests.otlp_sink import Sink
 
 ROOT = Path(__file__).parents[4]
@@ -38,7 +39,7 @@ def wandb(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 def said(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> pytest.LogCaptureFixture:
-    monkeypatch.setattr(_log_once, "_logged", set())
+    monkeypatch.setattr(_absent, "_said", set())
     caplog.set_level(logging.WARNING, "otel_rl")
     return caplog
 
@@ -136,6 +137,19 @@ def test_a_config_takes_the_calls_of_wandbs_own() -> None:
     assert dict(config.user_items()) == {"a": 1, "b": 2}
     with pytest.raises(AttributeError):
         _ = config.not_there  # programs ask so whether a key is there
+
+
+@pytest.mark.parametrize("module", ["wandb.integration.sb3", "wandb.sb3"])
+def test_the_callback_of_stable_baselines3_is_the_drop_ins_own(
+    monkeypatch: pytest.MonkeyPatch, module: str
+) -> None:
+    callbacks = ModuleType("stable_baselines3.common.callbacks")
+    vars(callbacks)["BaseCallback"] = type("BaseCallback", (), {})
+    monkeypatch.setitem(sys.modules, callbacks.__name__, callbacks)
+    monkeypatch.delitem(sys.modules, "otel_rl.integrations.wandb._sb3", raising=False)
+    found = importlib.import_module(module).WandbCallback
+    assert issubclass(found, callbacks.BaseCallback)
+    del sys.modules["otel_rl.integrations.wandb._sb3"]
 
 
 def test_libraries_find_a_version(wandb: Any) -> None:

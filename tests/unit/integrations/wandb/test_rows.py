@@ -1,7 +1,8 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from otel_rl.integrations.wandb._logged.rows import Row, Rows
+from otel_rl.integrations.wandb._rows import Rows
+from otel_rl.integrations.wandb._values import Row
 
 Values = dict[str, object]
 

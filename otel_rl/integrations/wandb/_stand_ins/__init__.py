@@ -1,1 +1,0 @@
-"""Names of W&B that the drop-in lacks: they warn once and let training go on."""
