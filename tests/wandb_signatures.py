@@ -15,7 +15,7 @@ __all__ = ["differences"]
 
 FUNCTIONS = ("init", "log", "define_metric", "finish", "login")
 METHODS = {
-    "Run": ("log", "define_metric", "finish", "status"),
+    "Run": ("log", "define_metric", "finish"),
     "Config": ("update", "setdefaults", "update_locked", "merge_locked", "as_dict"),
     "Table": ("__init__", "add_data", "add_column", "get_column"),
     "Histogram": ("__init__",),

@@ -21,7 +21,7 @@ from importlib.machinery import ModuleSpec
 from importlib.metadata import Distribution, DistributionFinder
 from os import PathLike
 from types import ModuleType
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 
 __all__ = ["INSTEAD", "Absent", "Error", "attribute", "install", "is_optional", "warn_once"]
 
@@ -98,17 +98,51 @@ def _refused(name: str) -> Callable[..., None]:
     return call
 
 
-class _Nothing:
-    """Empty and false."""
+class _Kind(ABCMeta):
+    """Metaclass: every attribute of an absent class exists, too."""
+
+    path: str
+
+    def __call__(cls, *arguments: Any, **named: Any) -> Any:
+        made = super().__call__(*arguments, **named)
+        is_derived = "path" not in cls.__dict__  # by the program
+        return made if is_derived else _decorated(made, arguments, named)
+
+    def __getattr__(cls, name: str) -> Any:
+        return attribute(cls.path, name)
+
+    def __repr__(cls) -> str:
+        return f"<wandb.{cls.path}, not supported>"
+
+
+class Absent(metaclass=_Kind):
+    """Object of an absent class, and what an absent function returns: empty and false.
+
+    Its attributes, items and results are itself.
+    """
+
+    path: str = ""
+    """Its name below ``wandb``."""
+
+    def __init__(self, *_arguments: Any, **_named: Any) -> None:
+        return
+
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
+        return _decorated(self, arguments, named)
+
+    def __getattr__(self, name: str) -> Any:
+        if is_optional(name):
+            raise AttributeError(name)
+        return self
+
+    def __repr__(self) -> str:
+        return f"<wandb.{self.path}, not supported>"
 
     def __bool__(self) -> bool:
         return False
 
     def __iter__(self) -> Iterator[Any]:
         return iter(())
-
-    def __contains__(self, item: object) -> bool:
-        return False
 
     def __getitem__(self, key: object) -> Any:
         return self
@@ -126,52 +160,32 @@ class _Nothing:
         return "."  # as `run.dir`
 
 
-class _Kind(_Nothing, ABCMeta):
-    """Metaclass: an absent name can be called, derived from, and used with ``isinstance``."""
+class _Name(Absent):
+    """Absent function, module or attribute, which a call turns into an ``Absent``."""
 
-    path: str
-
-    def __call__(cls, *arguments: Any, **named: Any) -> Any:
-        if "path" not in cls.__dict__:  # derived by the program
-            return super().__call__(*arguments, **named)
-        parts = cls.path.split(".")
-        # A class is named when its object is logged, and nobody asked for W&B's internals.
-        if parts[0] not in _QUIET and not any(p[0] == "_" or p[0].isupper() for p in parts):
-            warn_once(f"{cls.path} does nothing here. {INSTEAD}")
-        made = super().__call__(*arguments, **named)
-        return _decorated(made, arguments, named)
-
-    def __getattr__(cls, name: str) -> Any:
-        return attribute(cls.path, name)
-
-    def __repr__(cls) -> str:
-        return f"<wandb.{cls.path}, not supported>"
-
-
-class Absent(_Nothing, metaclass=_Kind):
-    """Object of an absent class, or what an absent function returns. Its attributes are itself."""
-
-    path: ClassVar[str] = ""
-    """Its name below ``wandb``."""
-
-    def __init__(self, *_arguments: Any, **_named: Any) -> None:
-        return
+    def __init__(self, path: str) -> None:
+        self.path = path
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
-        return _decorated(self, arguments, named)
+        parts = self.path.split(".")
+        # A class is named when its object is logged, and nobody asked for W&B's internals.
+        if parts[0] not in _QUIET and not any(p[0] == "_" or p[0].isupper() for p in parts):
+            warn_once(f"{self.path} does nothing here. {INSTEAD}")
+        result = Absent()
+        result.path = self.path
+        return _decorated(result, arguments, named)
 
     def __getattr__(self, name: str) -> Any:
-        if is_optional(name):
-            raise AttributeError(name)
-        return self
+        return attribute(self.path, name)
 
-    def __repr__(self) -> str:
-        return repr(type(self))
+    def __instancecheck__(self, instance: object) -> bool:
+        return False
 
 
 @lru_cache(_MAX_NAMES)
-def _absent(path: str) -> type:
-    return _Kind(path.rpartition(".")[2], (Absent,), {"path": path})
+def _absent(path: str) -> Any:
+    name = path.rpartition(".")[2]
+    return _Kind(name, (Absent,), {"path": path}) if name[0].isupper() else _Name(path)
 
 
 def _decorated(made: Any, arguments: Sequence[Any], named: object) -> Any:

@@ -54,6 +54,10 @@ _MEANT_ANYWAY: Final = (("resume", "allow"), ("resume", "auto"), ("resume", True
 _MODES: Final = {"dryrun": "offline", "run": "online"}
 """W&B's former words."""
 
+_REPORTED: Final = frozenset({"notes", "tags"})
+_KEPT: Final = frozenset({"dir", "entity", "group", "id", "job_type", "name", "project"})
+"""Attributes of a run that a program may set: in the run that is written, or for itself only."""
+
 _current: "Run | None" = None
 
 # The session that the drop-in has started.
@@ -200,18 +204,13 @@ class Run:
     """
 
     id: str
-    offline: ClassVar = True
-    """The bridge decides if the run is written online."""
-    resumed: ClassVar = False
-    """Unknown to a worker."""
-    sweep_id: ClassVar = None
-    """Sweeps are W&B's own."""
+    offline: ClassVar = True  # the bridge decides if the run is written online
     starting_step: ClassVar = 0
-    """Rows are counted from here."""
+    # What a worker does not know; by the last one Lightning would join the run of another process.
+    resumed: ClassVar = False
+    sweep_id: ClassVar = None
     url: ClassVar = None
-    """Unknown to this process; the bridge's run has one."""
     _attach_id: ClassVar = None
-    """Lightning would use it to join the run of another process."""
 
     def __init__(self, given: Mapping[str, Any], mode: str) -> None:
         self._is_started = False
@@ -225,7 +224,7 @@ class Run:
         self._rows = Rows()
         self._tables = Tables()
         self._axes = Axes()
-        self._finished = False
+        self.is_finished = False
 
     def start(self, worker: WorkerNames, *, is_named: bool) -> None:
         """Start the worker, unless the program has called ``otel_rl.init`` itself."""
@@ -245,21 +244,14 @@ class Run:
 
     def __setattr__(self, name: str, value: object) -> None:
         object.__setattr__(self, name, value)
-        if name[0] == "_" or not self._is_started:
-            return
-        if name in ("notes", "tags"):
+        if name in _REPORTED and self._is_started:
             self._report()
-        else:
+        elif name in _KEPT and self._is_started:
             warn_once(f"run.{name} = ... after init() changes nothing in the run that is written.")
 
     def __getattr__(self, name: str) -> Any:
         """Return a placeholder that does nothing, for other attributes of W&B's run."""
         return attribute("run", name)
-
-    @property
-    def is_finished(self) -> bool:
-        """Report whether ``finish`` was called."""
-        return self._finished
 
     @property
     def path(self) -> str:
@@ -270,12 +262,6 @@ class Run:
     def step(self) -> int:
         """Step of the next ``log`` without one."""
         return self._rows.step
-
-    def get_url(self) -> None:
-        """Return None, see ``url``."""
-
-    def status(self) -> None:
-        """Do nothing: the state of W&B's upload is unknown to a worker."""
 
     def log(
         self,
@@ -298,7 +284,7 @@ class Run:
                 return
             logged = flat_row(given, time_ns(), _skip)
             with self._lock:
-                if self._finished:
+                if self.is_finished:
                     warn_once("log after finish() is dropped.")
                     GUARD.drops.add(DropReason.NOT_STARTED, len(logged.values))
                 else:
@@ -371,7 +357,7 @@ class Run:
         del quiet
         with GUARD:
             with self._lock:
-                was_finished, self._finished = self._finished, True
+                was_finished, self.is_finished = self.is_finished, True
                 if self.disabled or was_finished:
                     return
                 self.complete()
@@ -434,24 +420,23 @@ class Run:
         with GUARD:
             if self.disabled:
                 return
-            if not _log_last(written):
-                warn_once(
-                    f"summary[{next(iter(written))!r}] is kept in this process: "
-                    "only numbers are supported."
-                )
+            unsupported: dict[str, str] = {}
+            _send(flat_row(written, time_ns(), unsupported.__setitem__), None, "last")
+            for name in unsupported:
+                warn_once(f"summary[{name!r}] is kept in this process: only numbers are supported.")
 
 
 def _skip(name: str, kind: str) -> None:
     GUARD.not_a_number(name, kind, INSTEAD)
 
 
-def _send(row: Row, step: object) -> None:
+def _send(row: Row, step: object, reduce: str | None = None) -> None:
     """Send a row at any step as the program gave it; an invalid one is counted."""
     at = cast("int | None", step)
-    for reduce, values in ((None, row.values), *row.extremes.items()):
+    for reduction, values in ((reduce, row.values), *row.extremes.items()):
         if values:
             numbers = cast("Mapping[str, SupportsFloat]", values)  # flat_row lets nothing else in
-            otel_rl.log(numbers, at, reduce, at_ns=row.time_ns)
+            otel_rl.log(numbers, at, reduction, at_ns=row.time_ns)
     for name, samples in row.tables.items():
         otel_rl.log_samples(samples, at, name)
 
@@ -462,16 +447,7 @@ def _log_written(values: Mapping[str, object], step: object, time_ns: int) -> No
 
 def _log_hyper_parameters(config: Mapping[str, object], metrics: Mapping[str, object]) -> None:
     otel_rl.log_config(config)
-    _log_last(metrics)
-
-
-def _log_last(values: Mapping[str, object]) -> bool:
-    """Send the numbers in ``values`` without step, last writer wins. Returns if there are any."""
-    row = flat_row(values, time_ns(), lambda _name, _kind: None)
-    if row.values:
-        numbers = cast("Mapping[str, SupportsFloat]", row.values)  # see _send
-        otel_rl.log(numbers, None, "last", at_ns=row.time_ns)
-    return bool(row)
+    _send(flat_row(metrics, time_ns(), _skip), None, "last")
 
 
 def _word(given: object) -> str:

@@ -16,7 +16,7 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Final, Self, TypeVar
 
 from otel_rl.errors import ConfigError
 from otel_rl.worker import session
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 __all__ = ["SystemMetrics", "join", "leave"]
 
 _log = logging.getLogger("otel_rl")
+
+T = TypeVar("T")
 
 _SHARED: Final = "shared"
 _SERVICE: Final = "WANDB_SERVICE"
@@ -77,17 +79,25 @@ class SystemMetrics:
                 hint="Set mode: shared, and begin the run with "
                 'wandb.init(mode="shared", settings=wandb.Settings(x_primary=True)).',
             )
-        roles = _list("roles", given.get("roles"), str)
-        numbers = _list("gpu_device_ids", given.get("gpu_device_ids"), int)
         return cls(
             enabled,
-            None if roles is None else tuple(map(str, roles)),
-            None if numbers is None else tuple(int(str(number)) for number in numbers),
+            _list("roles", given.get("roles"), str),
+            _list("gpu_device_ids", given.get("gpu_device_ids"), int),
         )
 
     def are_for(self, role: str) -> bool:
         """Report whether a worker of ``role`` joins."""
         return self.enabled and (self.roles is None or role in self.roles)
+
+
+def _list(name: str, value: object, kind: type[T]) -> tuple[T, ...] | None:
+    if value is None:
+        return None
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        found = tuple(one for one in value if type(one) is kind)
+        if len(found) == len(value):
+            return found
+    raise ConfigError(f"system_metrics.{name}: must be a list of {kind.__name__} (got {value!r}).")
 
 
 # _lock guards everything below.
@@ -204,16 +214,6 @@ def _join(
             x_save_requirements=False,
         ),
     )
-
-
-def _list(name: str, value: object, kind: type) -> Sequence[object] | None:
-    if value is None:
-        return None
-    if isinstance(value, Sequence) and not isinstance(value, str):
-        found: list[object] = list(value)
-        if all(type(one) is kind for one in found):
-            return found
-    raise ConfigError(f"system_metrics.{name}: must be a list of {kind.__name__} (got {value!r}).")
 
 
 def _forget() -> None:

@@ -5,6 +5,7 @@ import math
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -299,9 +300,39 @@ def test_logging_after_finish_is_dropped(sink: Sink) -> None:
 
 
 @pytest.mark.parametrize("name", ["Api", "sweep", "use_artifact", "restore"])
-def test_what_reads_from_wandb_raises(name: str) -> None:
-    with pytest.raises(NotImplementedError, match="wandb package"):
+def test_what_reads_from_wandb_raises_and_names_the_way_out(name: str) -> None:
+    with pytest.raises(NotImplementedError, match=r"package itself .*`otel-rl run --attach`"):
         getattr(wandb, name)("x")
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: wandb.save("*.pt"),
+        lambda: wandb.log_artifact(wandb.Artifact("model", type="model")),
+        lambda: wandb.log({"shot": wandb.Image("no file")}),
+        lambda: wandb.log({"chart": wandb.plot.line(1, 2)}),
+    ],
+)
+def test_what_is_not_carried_is_said_once_with_the_way_out(
+    sink: Sink, said: pytest.LogCaptureFixture, call: Callable[[], object]
+) -> None:
+    wandb.init()
+    for _ in range(3):
+        call()
+    (line,) = said.messages
+    assert line.endswith("under `otel-rl run --attach`.")
+
+
+def test_wandbs_internals_that_a_library_calls_are_not_said(
+    sink: Sink, said: pytest.LogCaptureFixture
+) -> None:
+    wandb.init()._label(code="trainer")
+    with wandb.sdk.lib.telemetry.context() as found:
+        found.feature.own = True
+    wandb.require("service")
+    wandb.login(key="x", relogin=True)
+    assert said.messages == []
 
 
 def test_a_name_that_is_not_there_does_nothing_and_is_said(
