@@ -141,8 +141,19 @@ class Absent(metaclass=_Kind):
     def __bool__(self) -> bool:
         return False
 
+    def __len__(self) -> int:
+        return 0
+
+    def __lt__(self, other: object) -> bool:
+        return False
+
+    __le__ = __gt__ = __ge__ = __lt__
+
     def __iter__(self) -> Iterator[Any]:
         return iter(())
+
+    def __class_getitem__(cls, key: object) -> Any:
+        return cls
 
     def __getitem__(self, key: object) -> Any:
         return self
@@ -180,6 +191,9 @@ class _Name(Absent):
 
     def __instancecheck__(self, instance: object) -> bool:
         return False
+
+    def __mro_entries__(self, bases: tuple[object, ...]) -> tuple[type, ...]:
+        return (Absent,)
 
 
 @lru_cache(_MAX_NAMES)

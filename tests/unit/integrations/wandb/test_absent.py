@@ -98,6 +98,20 @@ def test_a_decorator_returns_what_it_decorates(wandb: Any) -> None:
     assert wandb.some.decorator(name="a")(train)() == 3
 
 
+def test_an_absent_name_takes_any_use(wandb: Any) -> None:
+    for thing in (wandb.some.thing, wandb.some.thing(), wandb.Thing()):
+        assert (list(thing), len(thing), bool(thing), "a" in thing) == ([], 0, False, False)
+        assert not thing > 3
+        assert not isinstance(3, wandb.some.thing)
+        assert Path(thing["a"]) == Path()
+    assert not wandb.AlertLevel["WARN"]()
+
+    class Own(wandb.visual):  # type: ignore[misc]  # a class, made at run time
+        value = 3
+
+    assert Own().value == 3
+
+
 def test_a_call_is_said_once(wandb: Any, said: pytest.LogCaptureFixture) -> None:
     for _ in range(3):
         wandb.some.thing(1)
