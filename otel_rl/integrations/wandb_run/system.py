@@ -58,19 +58,13 @@ class SystemMetrics:
         """
         given = config.get("system_metrics") or {}
         if not isinstance(given, Mapping):
-            raise ConfigError(
-                f"system_metrics: must be a mapping (got {given!r}).",
-                hint="Write system_metrics: {enabled: true}.",
-            )
+            raise _wrong("", f"must be a mapping (got {given!r})")
         for name in given:
             if name not in _OPTIONS:
-                raise ConfigError(
-                    f"system_metrics.{name}: unknown option.",
-                    hint=f"Options are {', '.join(_OPTIONS)}.",
-                )
+                raise _wrong(f".{name}", "unknown option")
         enabled = given.get("enabled", False)
         if not isinstance(enabled, bool):
-            raise ConfigError(f"system_metrics.enabled: must be true or false (got {enabled!r}).")
+            raise _wrong(".enabled", f"must be true or false (got {enabled!r})")
         mode = config.get("mode") or os.environ.get("WANDB_MODE", "")
         if enabled and mode != _SHARED:
             raise ConfigError(
@@ -79,25 +73,31 @@ class SystemMetrics:
                 hint="Set mode: shared, and begin the run with "
                 'wandb.init(mode="shared", settings=wandb.Settings(x_primary=True)).',
             )
-        return cls(
-            enabled,
-            _list("roles", given.get("roles"), str),
-            _list("gpu_device_ids", given.get("gpu_device_ids"), int),
-        )
+        roles, numbers = _list(given, "roles", str), _list(given, "gpu_device_ids", int)
+        return cls(enabled, roles, numbers)
 
     def are_for(self, role: str) -> bool:
         """Report whether a worker of ``role`` joins."""
         return self.enabled and (self.roles is None or role in self.roles)
 
 
-def _list(name: str, value: object, kind: type[T]) -> tuple[T, ...] | None:
+def _list(given: Mapping[str, object], name: str, kind: type[T]) -> tuple[T, ...] | None:
+    value = given.get(name)
     if value is None:
         return None
     if isinstance(value, Sequence) and not isinstance(value, str):
         found = tuple(one for one in value if type(one) is kind)
         if len(found) == len(value):
             return found
-    raise ConfigError(f"system_metrics.{name}: must be a list of {kind.__name__} (got {value!r}).")
+    raise _wrong(f".{name}", f"must be a list of {kind.__name__} (got {value!r})")
+
+
+def _wrong(option: str, complaint: str) -> ConfigError:
+    return ConfigError(
+        f"system_metrics{option}: {complaint}.",
+        hint="Write system_metrics: {enabled: true, roles: [trainer], gpu_device_ids: [0]}, or "
+        "leave out roles and gpu_device_ids for all.",
+    )
 
 
 # _lock guards everything below.
@@ -132,11 +132,11 @@ def join(
     Raises:
         ConfigError: The configuration is wrong.
     """
-    settings = SystemMetrics.parse(config)
+    selection = SystemMetrics.parse(config)
     worker = session.running()
     if not role and worker is not None:
         role, index = worker.identity.role, worker.identity.index
-    if not settings.are_for(role):
+    if not selection.are_for(role):
         return False
     *place, run_id = (run or os.environ.get("WANDB_RUN_ID", "")).split("/")
     if not run_id:
@@ -145,9 +145,30 @@ def join(
     with _lock:
         if _joined is None:
             try:
-                label = role if index is None else f"{role}_{index}"
+                import wandb  # only W&B's users have it
+
                 with _without_inherited_service():
-                    _joined = _join(place, run_id, label, settings, interval_s, timeout_s)
+                    _joined = wandb.init(
+                        id=run_id,
+                        project=place[-1] if place else None,
+                        entity=place[0] if len(place) > 1 else None,
+                        reinit="create_new",  # other runs of the process stay separate
+                        settings=wandb.Settings(
+                            mode=_SHARED,
+                            init_timeout=timeout_s,
+                            x_primary=False,
+                            x_update_finish_state=False,
+                            x_label=role if index is None else f"{role}_{index}",
+                            x_stats_sampling_interval=interval_s,
+                            x_stats_gpu_device_ids=selection.gpu_device_ids,
+                            console="off",
+                            silent=True,
+                            disable_git=True,
+                            disable_code=True,
+                            save_code=False,
+                            x_save_requirements=False,
+                        ),
+                    )
             except Exception as error:  # noqa: BLE001  # nothing may raise into training code
                 _log.warning(
                     "W&B does not sample this worker: %s: %s. Training is not affected.",
@@ -181,39 +202,6 @@ def _without_inherited_service() -> Iterator[None]:
     finally:
         if inherited is not None:
             os.environ.setdefault(_SERVICE, inherited)
-
-
-def _join(
-    place: Sequence[str],
-    run_id: str,
-    label: str,
-    settings: SystemMetrics,
-    interval_s: float,
-    timeout_s: float,
-) -> "wandb.Run":
-    import wandb
-
-    return wandb.init(
-        id=run_id,
-        project=place[-1] if place else None,
-        entity=place[0] if len(place) > 1 else None,
-        reinit="create_new",  # other runs of the process stay separate
-        settings=wandb.Settings(
-            mode=_SHARED,
-            init_timeout=timeout_s,
-            x_primary=False,
-            x_update_finish_state=False,
-            x_label=label,
-            x_stats_sampling_interval=interval_s,
-            x_stats_gpu_device_ids=settings.gpu_device_ids,
-            console="off",
-            silent=True,
-            disable_git=True,
-            disable_code=True,
-            save_code=False,
-            x_save_requirements=False,
-        ),
-    )
 
 
 def _forget() -> None:
