@@ -10,25 +10,25 @@ value that it records, and the bridge reduces them.
 
 import sys
 from collections.abc import Callable
-from functools import wraps
-from typing import Any, Final, Protocol
+from types import ModuleType
+from typing import Any, Final
 
 from forge.observability.metrics import (  # type: ignore[import-not-found]  # no dependency
     LoggerBackend,
 )
 
-import otel_rl
 from otel_rl.integrations.adapter import (
     Recorder,
     Reduction,
     WorkerNames,
-    automatically,
+    automatic,
+    deliver,
     guard,
-    logging_errors,
     start,
+    wrap,
 )
 
-__all__ = ["NAME", "OtelBackend", "register", "register_always"]
+__all__ = ["NAME", "OtelBackend", "always", "register"]
 
 NAME: Final = "otel_rl"
 """Name of the backend in ``metric_logging``."""
@@ -45,20 +45,11 @@ _ROLES: Final = {
 }
 """Maps a word in the process name to the role."""
 
-_FLUSH_TIMEOUT_S: Final = 5.0
-
 _MODULES: Final = ("forge.observability.metrics", "forge.observability.metric_actors")
 """Both look up backends by name, the second through its own import of the function."""
 
-_MARK: Final = "_knows_otel_rl"
-
-
-class _Metric(Protocol):
-    """Used part of torchforge's ``Metric``."""
-
-    key: str
-    value: object
-    reduction: Any  # an enum of the framework
+_AUTOMATIC: Final = "is_automatic"
+"""Argument of a backend that nobody has asked for."""
 
 
 class OtelBackend(LoggerBackend):  # type: ignore[misc]  # Any where torchforge is not installed
@@ -76,11 +67,16 @@ class OtelBackend(LoggerBackend):  # type: ignore[misc]  # Any where torchforge 
             ConfigError: See ``otel_rl.init``.
         """
         del role, controller_logger_metadata
-        start(WorkerNames(self.backend_kwargs.get("project"), role=role_of(process_name)))
-        self._recorder = Recorder("forge")
+
+        def begin() -> Recorder:
+            start(WorkerNames(self.backend_kwargs.get("project"), role=role_of(process_name)))
+            return Recorder("forge")
+
+        is_automatic = self.backend_kwargs.get(_AUTOMATIC)
+        self._recorder: Recorder | None = automatic(begin) if is_automatic else begin()
 
     async def log_batch(
-        self, metrics: list[_Metric], global_step: int, *_arguments: object, **_named: object
+        self, metrics: list[Any], global_step: int, *_arguments: object, **_named: object
     ) -> None:
         """Record metrics reduced by torchforge."""
         for metric in metrics:
@@ -88,16 +84,18 @@ class OtelBackend(LoggerBackend):  # type: ignore[misc]  # Any where torchforge 
             self._record(metric, global_step, spread="mean")
 
     def log_stream(
-        self, metric: _Metric, global_step: int, *_arguments: object, **_named: object
+        self, metric: Any, global_step: int, *_arguments: object, **_named: object
     ) -> None:
         """Record one value immediately."""
         self._record(metric, global_step, spread="std")
 
     async def finish(self) -> None:
         """Wait for delivery; the process may still record."""
-        otel_rl.flush(timeout_s=_FLUSH_TIMEOUT_S)
+        deliver()
 
-    def _record(self, metric: _Metric, step: int, *, spread: str) -> None:
+    def _record(self, metric: Any, step: int, *, spread: str) -> None:
+        if self._recorder is None:
+            return
         with guard:
             given = getattr(metric, "reduction", None)
             reduction = str(getattr(given, "value", given))
@@ -107,41 +105,33 @@ class OtelBackend(LoggerBackend):  # type: ignore[misc]  # Any where torchforge 
 
 
 def register() -> None:
-    """Register the name ``otel_rl`` with torchforge. Idempotent."""
+    """Register the name ``otel_rl`` with torchforge. Does nothing a second time."""
     for name in _MODULES:
-        module: Any = sys.modules.get(name)
-        if module is not None and not hasattr(module.get_logger_backend_class, _MARK):
-            module.get_logger_backend_class = _knowing(module.get_logger_backend_class)
+        module = sys.modules.get(name)
+        if module is not None:
+            wrap(module, "get_logger_backend_class", _knowing)
 
 
-def register_always() -> None:
-    """Make every rank report, independent of ``metric_logging``. Idempotent; never raises.
+def always(module: ModuleType) -> None:
+    """Make every rank report, independent of ``metric_logging``. It never raises then.
 
     A torchforge without ``LoggingMode`` creates its backends differently and is left unchanged.
     """
     register()
-    module: Any = sys.modules[_MODULES[0]]
-    collector, modes = (
-        getattr(module, "MetricCollector", None),
-        getattr(module, "LoggingMode", None),
-    )
-    if collector is None or modes is None or hasattr(collector.init_backends, _MARK):
+    modes = getattr(module, "LoggingMode", None)
+    if modes is None or not hasattr(module, "MetricCollector"):
         return
-    original = collector.init_backends
+    own = {"logging_mode": modes.PER_RANK_NO_REDUCE, _AUTOMATIC: True}
 
-    @wraps(original)
-    async def init_backends(
-        self: Any, metadata: Any, config: Any, *arguments: Any, **named: Any
-    ) -> None:
-        with logging_errors():
-            if NAME not in config:
-                mode = {"logging_mode": modes.PER_RANK_NO_REDUCE}
-                config = {**config, NAME: mode}
-        with automatically():
-            await original(self, metadata, config, *arguments, **named)
+    def by(original: Callable[..., Any]) -> Callable[..., Any]:
+        async def init_backends(
+            collector: Any, metadata: Any, config: Any, *arguments: Any, **named: Any
+        ) -> None:
+            await original(collector, metadata, {NAME: own, **config}, *arguments, **named)
 
-    setattr(init_backends, _MARK, True)
-    collector.init_backends = init_backends
+        return init_backends
+
+    wrap(module.MetricCollector, "init_backends", by)
 
 
 def role_of(process_name: str | None) -> str:
@@ -151,9 +141,4 @@ def role_of(process_name: str | None) -> str:
 
 
 def _knowing(original: Callable[[str], type]) -> Callable[[str], type]:
-    @wraps(original)
-    def get_logger_backend_class(cls_name: str) -> type:
-        return OtelBackend if cls_name == NAME else original(cls_name)
-
-    setattr(get_logger_backend_class, _MARK, True)
-    return get_logger_backend_class
+    return lambda cls_name: OtelBackend if cls_name == NAME else original(cls_name)

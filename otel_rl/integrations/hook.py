@@ -28,30 +28,31 @@ from time import time_ns
 from types import ModuleType
 from typing import Any, Final, Protocol
 
-import otel_rl
 from otel_rl.errors import OtelRLError
 from otel_rl.integrations.adapter import (
     Dialect,
     Recorder,
+    Table,
     WorkerNames,
-    automatically,
+    automatic,
     current_step,
+    deliver,
     guard,
-    is_instrumented,
     logging_errors,
     start,
     when_imported,
 )
+from otel_rl.integrations.frameworks import present
 
 __all__ = ["Hook", "Writers", "record_tensorboard", "record_wandb"]
 
 _NO_NAMES: Final = WorkerNames()
 
-_FLUSH_TIMEOUT_S: Final = 5.0
-"""As long as an end of the process takes: a framework may kill a process right after its logger."""
-
 _MAX_DEPTH: Final = 32
 """Deeper nesting indicates an object graph, possibly circular, instead of metrics."""
+
+_last: Final[dict[str, tuple[str, object]]] = {}
+"""By the name of a metric: the hook that has recorded it last, and its step."""
 
 
 class Hook:
@@ -61,20 +62,18 @@ class Hook:
 
     Args:
         framework: Name of the library, of its table of metric names, and of the source in the run.
-        table: The table, if it is not the one in ``otel_rl/semconv/dialects``.
+        table: The table, or what returns it, if it is not the one in ``otel_rl/semconv/dialects``.
         quietly: True for a hook that the program has not asked for: a wrong setting is logged
             instead of raised, and nothing is recorded in a program that reports by itself.
     """
 
-    def __init__(
-        self, framework: str, table: Dialect | None = None, *, quietly: bool = False
-    ) -> None:
+    def __init__(self, framework: str, table: Table = None, *, quietly: bool = False) -> None:
         self._framework = framework
         self._table = table
         self._quietly = quietly
-        self._recorder = None if quietly else Recorder(framework, table)
+        self._recorder = None if quietly else Recorder(framework, table, is_hook=True)
         self._has_failed = False
-        self._has_config = False
+        self.has_config = False
 
     def start(
         self,
@@ -95,20 +94,19 @@ class Hook:
         if self._has_failed:
             return
         self._has_failed = True  # until it has started
-        if not self._quietly:
+        if self._quietly:
+            automatic(lambda: self._start(known, given, config))
+        else:
             self._start(known, given, config)
-        elif not is_instrumented():
-            with logging_errors(), automatically():
-                self._start(known, given, config)
 
     def _start(
         self, known: WorkerNames, given: WorkerNames, config: Mapping[str, object] | None
     ) -> None:
         start(known, given)
         if self._recorder is None:
-            self._recorder = Recorder(self._framework, self._table)
-        if config is not None and not self._has_config:
-            self._has_config = True
+            self._recorder = Recorder(self._framework, self._table, is_hook=True)
+        if config is not None and not self.has_config:
+            self.has_config = True
             self._recorder.config(config)
         self._has_failed = False
 
@@ -124,12 +122,21 @@ class Hook:
         """
         if self._recorder is not None:
             with guard:
-                self._recorder.record(dict(_flat(metrics)), step, reduce)
+                new = {n: v for n, v in _flat(metrics) if not self._is_of_another(n, step)}
+                self._recorder.record(new, step, reduce)
+
+    def _is_of_another(self, name: str, step: object) -> bool:
+        """Return whether another hook has recorded a metric of this step: many log to several."""
+        by, last = _last.get(name, ("", None))
+        if self._quietly and step is not None and step == last and by != self._framework:
+            return True
+        _last[name] = self._framework, step
+        return False
 
     def flush(self) -> None:
         """Deliver what was recorded, at the end of the library's logger. The process may go on."""
         if self._recorder is not None:
-            otel_rl.flush(timeout_s=_FLUSH_TIMEOUT_S)
+            deliver()
 
     def before(self, owner: Any, name: str, call: Callable[..., object]) -> None:
         """Call ``call`` before each call of ``owner.name``, with its arguments.
@@ -143,7 +150,7 @@ class Hook:
             call: Has the parameters of the function.
         """
         original = getattr(owner, name)
-        mark = f"__otel_rl_{self._framework}__"
+        mark = f"__otel_rl_{self._framework}_{self._quietly}__"  # a program may ask for it later
         if hasattr(original, mark):
             return
 
@@ -176,7 +183,9 @@ def _flat(metrics: Mapping[str, Any], prefix: str = "", depth: int = 0) -> Itera
             yield f"{prefix}{key}", value
 
 
-def record_wandb(step_keys: Sequence[str] = (), role: str = "trainer") -> None:
+def record_wandb(
+    step_keys: Sequence[str] = (), role: str = "trainer", *, quietly: bool = False
+) -> None:
     """Record everything that is logged to W&B in this process, too. Does nothing a second time.
 
     The names of the run are those of W&B's: its project is the experiment, its name the trial.
@@ -187,18 +196,26 @@ def record_wandb(step_keys: Sequence[str] = (), role: str = "trainer") -> None:
             axis of all or its name ends with "step". Without any it is the step at the call, that
             of the ``otel_rl.step`` block around it, or W&B's own.
         role: Default of the worker's role.
+        quietly: See ``Hook``.
     """
     import wandb  # only W&B's users have it
 
     if wandb.__name__ != "wandb":  # the drop-in, which reports by itself
         return
-    hook = Hook("wandb_log", Dialect(()))
-    axes = [*step_keys]
+    hook = Hook("wandb_log", _names_of_present, quietly=quietly)
+    axes: list[str] = []
 
     def log(run: Any, data: Mapping[str, Any], step: int | None = None, *_: Any, **__: Any) -> None:
+        framework = present()
+        names = WorkerNames(run.project, run.name, framework.role() or role)
         with logging_errors():
-            hook.start(WorkerNames(run.project, run.name, role))
-        hook.record(data, _step_of(run, data, step, axes))
+            hook.start(names, config=None if hook.has_config else dict(run.config))
+        keys = (*step_keys, *framework.step_keys, *axes)
+        values = {key: data[key] for key in data if key not in framework.step_keys}
+        at = _step_of(data, step, keys)
+        if at is None and not framework.step_keys:
+            at = run.step
+        hook.record(values, at if framework.has_step(data) else None)
 
     def define_metric(run: Any, name: str, step_metric: Any = None, *_: Any, **__: Any) -> None:
         del run
@@ -208,35 +225,44 @@ def record_wandb(step_keys: Sequence[str] = (), role: str = "trainer") -> None:
 
     hook.before(wandb.Run, "log", log)
     hook.before(wandb.Run, "define_metric", define_metric)
+    hook.before(wandb.Run, "finish", lambda *_, **__: hook.flush())
 
 
-def _step_of(run: Any, data: Mapping[str, Any], step: int | None, axes: Sequence[str]) -> object:
+def _names_of_present() -> Dialect:
+    return present().dialect
+
+
+def _step_of(data: Mapping[str, Any], step: int | None, axes: Sequence[str]) -> object:
     for key in axes:
         if key in data:
             return data[key]
-    if step is None:
-        step = current_step()
-    return run.step if step is None else step
+    return current_step() if step is None else step
 
 
-def record_tensorboard(names: WorkerNames = _NO_NAMES, role: str = "trainer") -> "Writers":
+def record_tensorboard(
+    names: WorkerNames = _NO_NAMES, role: str = "trainer", *, quietly: bool = False
+) -> "Writers":
     """Record scalars of every ``SummaryWriter`` of this process, too, at their global step.
 
     Args:
         names: Experiment and trial; default those of the environment.
         role: Default of the worker's role.
+        quietly: See ``Hook``.
 
     Returns:
         The writers, whose ``stop`` ends the recording.
     """
-    hook = Hook("tensorboard", Dialect(()))
+    hook = Hook("tensorboard", _names_of_present, quietly=quietly)
+
+    def begin(config: Mapping[str, object] | None = None) -> None:
+        with logging_errors():
+            hook.start(WorkerNames(role=present().role() or role), names, config)
 
     def record(values: Mapping[str, object], step: object, _time_ns: int) -> None:
-        with logging_errors():
-            hook.start(WorkerNames(role=role), names)
-        hook.record(values, step)
+        begin()
+        hook.record(values, step if present().has_step(values) else None)
 
-    return Writers(record)
+    return Writers(record, hparams=lambda given, _: begin(given), close=hook.flush)
 
 
 class _Record(Protocol):
@@ -259,6 +285,7 @@ class Writers:
         record: Receives the values of one call with its step and time, after the writer has them.
         hparams: Receives the hyper-parameters and the metrics of ``add_hparams``.
         histogram: Makes a value for ``record`` of the numbers of ``add_histogram``.
+        close: Is called after a writer is closed.
     """
 
     def __init__(
@@ -266,8 +293,10 @@ class Writers:
         record: _Record,
         hparams: Callable[[Mapping[str, object], Mapping[str, object]], None] | None = None,
         histogram: Callable[[object], object] | None = None,
+        close: Callable[[], None] | None = None,
     ) -> None:
         self._record = record
+        self._closed = close
         self._hparams = hparams
         self._histogram = histogram
         self._directories: list[PurePath] = []
@@ -331,6 +360,10 @@ class Writers:
         if self._hparams is not None:
             self._hparams(hparam_dict, metric_dict)
 
+    def _close(self, *_: object, **__: object) -> None:
+        if self._closed is not None:
+            self._closed()
+
     def _name(self, writer: Any, tag: str) -> str:
         directory = PurePath(
             writer.get_logdir() if hasattr(writer, "get_logdir") else writer.logdir
@@ -347,7 +380,7 @@ _inside = threading.local()  # a writer that writes with another
 
 
 def _hook_writer(module: ModuleType) -> None:
-    for name in ("add_scalar", "add_scalars", "add_histogram", "add_hparams"):
+    for name in ("add_scalar", "add_scalars", "add_histogram", "add_hparams", "close"):
         original = getattr(module.SummaryWriter, name, None)
         if original is not None and not hasattr(original, _MARK):
             setattr(module.SummaryWriter, name, _followed(original, name))

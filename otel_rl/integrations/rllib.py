@@ -6,19 +6,25 @@ Each iteration is a step, with the phases that RLlib times; its own timers are m
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
-from functools import wraps
+from contextlib import contextmanager
 from numbers import Real
+from types import ModuleType
 from typing import Any, Final
 
 import otel_rl
-from otel_rl.integrations.adapter import Recorder, WorkerNames, guard, start
+from otel_rl.integrations.adapter import (
+    Recorder,
+    WorkerNames,
+    after,
+    deliver,
+    guard,
+    start,
+    wrap,
+)
 
-__all__ = ["follow"]
+__all__ = ["always", "follow"]
 
-_FLUSH_TIMEOUT_S: Final = 5.0
-
-_MARK: Final = "_adds_otel_rl"
+_FOLLOWED: Final = "_otel_rl_follows"
 
 _PHASES: Final[Mapping[str, str]] = {
     "env_runner_sampling_timer": "generate",
@@ -41,70 +47,61 @@ def follow(*, algorithm: Any, **_named: Any) -> None:
     Raises:
         ConfigError: See ``otel_rl.init``.
     """
-    if hasattr(algorithm, _MARK):
+    if hasattr(algorithm, _FOLLOWED):
         return
     start(WorkerNames(role="trainer"))
     recorder = Recorder("rllib")
     recorder.config(algorithm.config.to_dict())
+
+    def stepping(original: Callable[[], Any]) -> Callable[[], Any]:
+        def step() -> Any:
+            if recorder.is_silent:
+                return original()
+            with otel_rl.step(algorithm.training_iteration + 1):
+                return original()
+
+        return step
+
+    def recording(original: Callable[[Any], None]) -> Callable[[Any], None]:
+        def log_result(result: Any) -> None:
+            original(result)  # its callbacks may change the result
+            with guard:
+                recorder.record(dict(_flat(result)), result.get("training_iteration"))
+
+        return log_result
+
+    def finishing(original: Callable[[], None]) -> Callable[[], None]:
+        def cleanup() -> None:
+            deliver()  # Ray ends the process of a trial without its exit handlers
+            original()
+
+        return cleanup
+
+    def timing(original: Callable[..., Any]) -> Callable[..., Any]:
+        def log_time(key: str | tuple[str, ...], *arguments: Any, **named: Any) -> Any:
+            timer = original(key, *arguments, **named)
+            phase = _PHASES.get(key if isinstance(key, str) else key[-1])
+            return timer if phase is None or recorder.is_silent else _both(timer, phase)
+
+        return log_time
+
     # Of the object, because Ray copies the methods of an actor's class before it is made.
-    algorithm.step = _stepping(algorithm, recorder)
-    algorithm.log_result = _recording(algorithm.log_result, recorder)
-    algorithm.cleanup = _finishing(algorithm.cleanup)
-    _time(algorithm.metrics, recorder)
-    setattr(algorithm, _MARK, True)
+    wrap(algorithm, "step", stepping)
+    wrap(algorithm, "log_result", recording)
+    wrap(algorithm, "cleanup", finishing)
+    wrap(algorithm.metrics, "log_time", timing)
+    setattr(algorithm, _FOLLOWED, True)
 
 
-def _stepping(algorithm: Any, recorder: Recorder) -> Callable[[], Any]:
-    original: Callable[[], Any] = algorithm.step
-
-    @wraps(original)
-    def step() -> Any:
-        if recorder.is_silent:
-            return original()
-        with otel_rl.step(algorithm.training_iteration + 1):
-            return original()
-
-    return step
-
-
-def _recording(original: Callable[[Any], None], recorder: Recorder) -> Callable[[Any], None]:
-    @wraps(original)
-    def log_result(result: Any) -> None:
-        original(result)  # its callbacks may change the result
-        with guard:
-            recorder.record(dict(_flat(result)), result.get("training_iteration"))
-
-    return log_result
-
-
-def _finishing(original: Callable[[], None]) -> Callable[[], None]:
-    @wraps(original)
-    def cleanup() -> None:
-        # Ray ends the process of a trial without its exit handlers.
-        otel_rl.flush(timeout_s=_FLUSH_TIMEOUT_S)
-        original()
-
-    return cleanup
-
-
-def _time(metrics: Any, recorder: Recorder) -> None:
-    """Enter a phase with each timer of a ``MetricsLogger`` that has one."""
-    original = metrics.log_time
-
-    @wraps(original)
-    def log_time(key: str | tuple[str, ...], *arguments: Any, **named: Any) -> Any:
-        timer = original(key, *arguments, **named)
-        phase = _PHASES.get(key if isinstance(key, str) else key[-1])
-        return timer if phase is None or recorder.is_silent else _both(timer, phase)
-
-    metrics.log_time = log_time
+def always(module: ModuleType) -> None:
+    """Follow every ``Algorithm`` of ``ray.rllib.algorithms.algorithm``. It never raises then."""
+    after(module.Algorithm, "setup", lambda algorithm: follow(algorithm=algorithm))
 
 
 @contextmanager
 def _both(timer: Any, phase: str) -> Iterator[Any]:
-    with ExitStack() as opened:
-        opened.enter_context(otel_rl.phase(phase))
-        yield opened.enter_context(timer)
+    with otel_rl.phase(phase), timer as timed:
+        yield timed
 
 
 def _flat(values: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, object]]:

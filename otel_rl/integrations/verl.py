@@ -7,35 +7,18 @@ verl imports this module at its own import.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import wraps
-from typing import Final, Protocol
+from types import ModuleType
+from typing import Any, Final
 
 import otel_rl
-from otel_rl.integrations.adapter import (
-    Recorder,
-    WorkerNames,
-    automatically,
-    is_instrumented,
-    logging_errors,
-    start,
-)
+from otel_rl.integrations.adapter import Recorder, WorkerNames, automatic, deliver, start, wrap
 
 __all__ = ["NAME", "OtelLogger", "always", "register"]
 
 NAME: Final = "otel_rl"
 """Name of the backend in ``trainer.logger``."""
 
-_FLUSH_TIMEOUT_S: Final = 5.0
-
-_ALWAYS: Final = "_always_reports"
-
 _is_always = False
-
-
-class _Tracking(Protocol):
-    """Used part of verl's ``Tracking``."""
-
-    logger: dict[str, object]
 
 
 class OtelLogger:
@@ -58,64 +41,51 @@ class OtelLogger:
         if config:
             self._recorder.config(config)
 
-        self._has_unsent = True
-
     def log(self, data: Mapping[str, object], step: int) -> None:
         """Record a step's metrics."""
         self._recorder.record(data, step)
-        self._has_unsent = True
 
     def finish(self, exit_code: object = 0) -> None:
-        """Wait for delivery of metrics since the last call.
+        """Wait for delivery; of a training that failed, the run has crashed.
 
         verl calls it only for its own loggers, so ``register`` adds the call for this one. Ray ends
         the process of verl's trainer without its exit handlers.
-
-        Args:
-            exit_code: Non-zero if the training failed: the run has crashed.
         """
         if exit_code:
-            otel_rl.finish("crashed", timeout_s=_FLUSH_TIMEOUT_S)
-        elif self._has_unsent:
-            self._has_unsent = False
-            otel_rl.flush(timeout_s=_FLUSH_TIMEOUT_S)
+            otel_rl.finish("crashed", timeout_s=5.0)
+        else:
+            deliver()
 
 
-def register(tracking: type, generations: type | None = None) -> None:
-    """Make ``Tracking`` accept the name ``otel_rl``. Idempotent.
+def register(tracking: Any, generations: Any = None) -> None:
+    """Make ``Tracking`` accept the name ``otel_rl``. Does nothing a second time.
 
     Args:
         tracking: verl's class.
         generations: verl's ``ValidationGenerationsLogger``, if it has one: the run then gets the
             generations of each validation as its table ``validation``.
     """
-    supported: list[str] = tracking.supported_backend  # type: ignore[attr-defined]  # verl's
-    if NAME not in supported:
-        supported.append(NAME)
-        tracking.__init__ = _joining(tracking.__init__)  # type: ignore[misc]  # intended
-        for last in ("finish", "__del__"):  # older versions have the second only
-            if last in vars(tracking):
-                setattr(tracking, last, _finishing(getattr(tracking, last)))
-                break
-        if generations is not None:
-            generations.log = _sampling(generations.log)  # type: ignore[attr-defined]  # verl's
+    if NAME in tracking.supported_backend:
+        return
+    tracking.supported_backend.append(NAME)
+    wrap(tracking, "__init__", _joining)
+    last = "finish" if hasattr(tracking, "finish") else "__del__"  # older versions have the second
+    if hasattr(tracking, last):
+        wrap(tracking, last, _finishing)
+    if generations is not None:
+        wrap(generations, "log", _sampling)
 
 
-def always(tracking: type) -> None:
-    """Make every ``Tracking`` report, independent of ``trainer.logger``. It never raises then.
-
-    Args:
-        tracking: verl's class, registered.
-    """
+def always(module: ModuleType) -> None:
+    """Make every ``Tracking`` of ``verl.utils.tracking`` report, whatever ``trainer.logger`` is."""
     global _is_always  # per process: verl has one class
     _is_always = True
-    setattr(tracking, _ALWAYS, True)
+    register(module.Tracking, getattr(module, "ValidationGenerationsLogger", None))
 
 
 def _joining(original: Callable[..., None]) -> Callable[..., None]:
-    @wraps(original)
-    def __init__(  # noqa: N807  # replaces one
-        self: _Tracking,
+    def init(
+        tracking: Any,
         project_name: str,
         experiment_name: str,
         default_backend: str | Iterable[str] = "console",
@@ -123,55 +93,53 @@ def _joining(original: Callable[..., None]) -> Callable[..., None]:
         *arguments: object,
         **named: object,
     ) -> None:
-        original(self, project_name, experiment_name, default_backend, config, *arguments, **named)
+        original(
+            tracking, project_name, experiment_name, default_backend, config, *arguments, **named
+        )
         wanted = [default_backend] if isinstance(default_backend, str) else list(default_backend)
-        if NAME in wanted:
-            self.logger[NAME] = OtelLogger(project_name, experiment_name, config)
-        elif getattr(type(self), _ALWAYS, False) and not is_instrumented():
-            with logging_errors(), automatically():
-                self.logger[NAME] = OtelLogger(project_name, experiment_name, config)
 
-    return __init__
+        def join() -> None:
+            tracking.logger[NAME] = OtelLogger(project_name, experiment_name, config)
+
+        if NAME in wanted:
+            join()
+        elif _is_always:
+            automatic(join)
+
+    return init
 
 
 def _finishing(original: Callable[..., None]) -> Callable[..., None]:
-    @wraps(original)
-    def finish(self: _Tracking, *arguments: object, **named: object) -> None:
-        # Missing if __init__ has failed.
-        own = getattr(self, "logger", {}).get(NAME)
+    def finish(tracking: Any, *arguments: object, **named: object) -> None:
+        own = getattr(tracking, "logger", {}).get(NAME)  # none if __init__ has failed
         if isinstance(own, OtelLogger):
             own.finish(named.get("exit_code", arguments[0] if arguments else 0))
-        original(self, *arguments, **named)
+        original(tracking, *arguments, **named)
 
     return finish
 
 
 def _sampling(original: Callable[..., None]) -> Callable[..., None]:
-    @wraps(original)
     def log(
-        self: object,
+        logger: object,
         loggers: Iterable[str],
         samples: Iterable[Sequence[object]],
         step: int,
         *arguments: object,
         **named: object,
     ) -> None:
-        original(self, loggers, samples, step, *arguments, **named)
+        original(logger, loggers, samples, step, *arguments, **named)
         if NAME in loggers or _is_always:
             fields = ("input", "output", "score")
-            otel_rl.log_samples(
-                (dict(zip(fields, sample, strict=False)) for sample in samples), step, "validation"
-            )
+            rows = (dict(zip(fields, sample, strict=False)) for sample in samples)
+            otel_rl.log_samples(rows, step, "validation")
 
     return log
 
 
-def _register_with_verl() -> None:
-    try:
-        from verl.utils import tracking  # type: ignore[import-not-found]  # no dependency
-    except ImportError:
-        return  # imported for register() alone
-    register(tracking.Tracking, getattr(tracking, "ValidationGenerationsLogger", None))
-
-
-_register_with_verl()
+try:
+    from verl.utils import tracking as _tracking  # type: ignore[import-not-found]  # no dependency
+except ImportError:
+    pass  # imported for register() alone
+else:
+    register(_tracking.Tracking, getattr(_tracking, "ValidationGenerationsLogger", None))

@@ -1,4 +1,8 @@
-"""vLLM adapter: a stat logger of its asynchronous engine, which ``automatic`` installs."""
+"""vLLM adapter: a stat logger of its asynchronous engine.
+
+vLLM finds it by the entry point group ``vllm.stat_logger_plugins``, in every process that serves.
+Where neither the environment nor ``otel_rl.init`` names an experiment, it records nothing.
+"""
 
 from collections.abc import Callable, Iterable
 from typing import Final
@@ -9,7 +13,7 @@ from vllm.v1.metrics.loggers import (  # type: ignore[import-not-found]  # no de
 )
 
 from otel_rl.errors import ConfigError
-from otel_rl.integrations.adapter import WorkerNames, guard, meter_of, start
+from otel_rl.integrations.adapter import WorkerNames, guard, is_named, meter_of, start
 from otel_rl.semconv import instruments
 from otel_rl.semconv.names import RL_OUTCOME
 
@@ -29,11 +33,13 @@ class OtelStatLogger(StatLoggerBase):  # type: ignore[misc]  # Any where vLLM is
     def __init__(self, vllm_config: object, engine_index: int = 0) -> None:
         del vllm_config, engine_index
         self._instruments: _Instruments | None = None
+        if not is_named():
+            return
         try:
             start(WorkerNames(role="generator"))
             meter = meter_of("vllm")
             self._instruments = None if meter is None else _Instruments(meter)
-        except ConfigError as error:  # installed automatically, so it must not stop vLLM
+        except ConfigError as error:  # vLLM serves on
             guard.warn("bad_environment", f"vLLM's statistics are not recorded: {error}")
 
     def record(
@@ -55,25 +61,15 @@ class OtelStatLogger(StatLoggerBase):  # type: ignore[misc]  # Any where vLLM is
     def log_engine_initialized(self) -> None:
         """Do nothing."""
 
-    def log(self) -> None:
-        """Do nothing: the worker exports on its own."""
-
-    def record_sleep_state(self, *_arguments: object, **_named: object) -> None:
-        """Ignore it: a level kept by vLLM, not the time spent in it."""
-
 
 class _Instruments:
-    """Instruments of vLLM's statistics, an unstable interface: each is read only if present.
-
-    Args:
-        meter: Meter of the worker.
-    """
+    """Instruments of vLLM's statistics, an unstable interface: each is read only if present."""
 
     def __init__(self, meter: Meter) -> None:
         make = instruments
         self._utilization = make.create_rl_generator_kv_cache_utilization(meter)
-        self._running = _Level(make.create_rl_generator_requests_running(meter).add)
-        self._waiting = _Level(make.create_rl_generator_queue_depth(meter).add)
+        self._running = _level(make.create_rl_generator_requests_running(meter).add)
+        self._waiting = _level(make.create_rl_generator_queue_depth(meter).add)
         self._queries = make.create_rl_generator_kv_cache_queries(meter)
         self._hits = make.create_rl_generator_kv_cache_hits(meter)
         self._tokens = make.create_rl_generator_tokens(meter)
@@ -92,8 +88,8 @@ class _Instruments:
         usage = _number(stats, "kv_cache_usage", "gpu_cache_usage")
         if usage is not None:
             self._utilization.set(usage)
-        self._running.set(_number(stats, "num_running_reqs"))
-        self._waiting.set(_waiting(stats))
+        self._running(_number(stats, "num_running_reqs"))
+        self._waiting(_waiting(stats))
         cache = getattr(stats, "prefix_cache_stats", None)
         queries = _number(cache, "queries")
         if queries:
@@ -131,22 +127,17 @@ class _Instruments:
                 histogram.record(measured)
 
 
-class _Level:
-    """One engine's part of a level that is summed over the process's engines.
+def _level(add: Callable[[float], None]) -> Callable[[float | None], None]:
+    """Return the setter of one engine's part of a level that is summed over the engines."""
+    now = 0.0
 
-    Args:
-        add: Of an up-down counter.
-    """
+    def set_level(value: float | None) -> None:
+        nonlocal now
+        if value is not None and value != now:
+            add(value - now)
+            now = value
 
-    def __init__(self, add: Callable[[float], None]) -> None:
-        self._add = add
-        self._now: float = 0
-
-    def set(self, value: float | None) -> None:
-        """Change the level by the difference to the last value."""
-        if value is not None and value != self._now:
-            self._add(value - self._now)
-            self._now = value
+    return set_level
 
 
 def _number(stats: object, *names: str) -> float | None:

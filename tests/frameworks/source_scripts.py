@@ -4,31 +4,15 @@
 """
 
 __all__ = [
-    "AREAL", "FORGE", "NEMO_RL", "OPENRLHF", "PRIME_RL", "RLLM", "ROLL", "SKYRL", "SLIME",
-    "SLIME_BY_WANDB", "STEPS", "TINKER", "TRINITY", "VLLM",
+    "AREAL", "FORGE", "NEMO_RL", "OPENRLHF", "PRIME_RL", "RLLM", "ROLL", "SKYRL", "SLIME", "STEPS",
+    "TINKER", "TRINITY", "VLLM",
 ]  # fmt: skip
 
 STEPS = 4
 
+# slime logs each group of metrics by itself, at a step of its own.
+
 SLIME = f"""
-    from argparse import Namespace
-
-    {{install}}
-    import slime.observability.logging_utils as logging_utils
-    from slime.observability.logging_utils import finish_tracking, init_tracking
-
-    args = Namespace(use_wandb=False, use_tensorboard=False, wandb_project="p", wandb_group="g")
-    init_tracking(args, primary=False, role="actor")
-    for step in range({STEPS}):
-        log = {{{{"train/pg_loss": 0.5 * step, "train/custom": 7, "train/step": step}}}}
-        logging_utils.log(args, log, step_key="train/step")
-    logging_utils.log(args, {{{{"eval/math": 0.25, "eval/step": 3}}}}, step_key="eval/step")
-    finish_tracking(args)
-"""
-
-# It logs each group of metrics by itself, at a step of its own.
-
-SLIME_BY_WANDB = f"""
     from argparse import Namespace
 
     {{install}}
@@ -44,9 +28,9 @@ SLIME_BY_WANDB = f"""
     for step in range({STEPS}):
         log = {{{{"rollout/custom": 7, "rollout/step": step}}}}
         logging_utils.log(args, log, step_key="rollout/step")
-        log = {{{{"train/kind": 0.5 * step, "train/step": step}}}}
+        log = {{{{"train/pg_loss": 0.5 * step, "train/step": step}}}}
         logging_utils.log(args, log, step_key="train/step")
-    logging_utils.log(args, {{{{"eval/reward": 0.25, "eval/step": 3}}}}, step_key="eval/step")
+    logging_utils.log(args, {{{{"eval/math": 0.25, "eval/step": 3}}}}, step_key="eval/step")
     finish_tracking(args)
 """
 
@@ -69,7 +53,7 @@ ROLL = f"""
     {{install}}
     from roll.utils.tracking import create_tracker
 
-    tracker = create_tracker(tracker_name="{{wrap}}", config={{{{"seed": 1}}}})
+    tracker = create_tracker("wandb", {{{{"seed": 1}}}}, project="p", name="r", mode="offline")
     for step in range({STEPS}):
         log = {{{{"actor/pg_loss@sum": 0.5 * step, "custom@mean": 7, "n": {{{{"a@max": 2}}}}}}}}
         tracker.log(values=log, step=step)
@@ -115,29 +99,32 @@ NEMO_RL = f"""
     stand_in("matplotlib", "mlflow", "nemo_rl", "prometheus_client", "rich", "swanlab")
     from nemo_rl.utils.logger import Logger
 
-    trackers = ("wandb", "swanlab", "tensorboard", "mlflow")
-    off = {{{{f"{{{{name}}}}_enabled": False for name in trackers}}}}
-    logger = Logger(off | {{{{"log_dir": "logs", "monitor_gpus": False}}}})
     {{install}}
+    trackers = ("wandb", "swanlab", "tensorboard", "mlflow")
+    on = {{{{f"{{{{name}}}}_enabled": name == "tensorboard" for name in trackers}}}}
+    logger = Logger(on | {{{{"log_dir": "logs", "monitor_gpus": False, "tensorboard": {{{{}}}}}}}})
     logger.log_hyperparams({{{{"lr": 0.1}}}})
     for step in range({STEPS}):
         logger.log_metrics({{{{"grad_norm": 0.5 * step, "custom": 7}}}}, step, prefix="train")
-    logger.log_metrics({{{{"ray_step": 9, "accuracy": 0.25}}}}, 3, "validation", "ray_step")
+    logger.log_metrics({{{{"accuracy": 0.25}}}}, 3, "validation")
+    logger.log_metrics({{{{"node.0.gpu.1.util": 50.0}}}}, 400, "ray")
     logger.finish()
 """
 
 PRIME_RL = f"""
     import asyncio
     from pathlib import Path
+    from types import SimpleNamespace as Of
 
     from stand_ins import stand_in
 
     stand_in("prime_rl", "verifiers")
+    {{install}}
     from prime_rl import monitors
 
-    {{install}}
     async def train():
-        await monitors.setup(output_dir=Path("out"))
+        wandb = Of(project="p", name="n", entity=None, group=None, tags=None, offline=True)
+        await monitors.setup(wandb=wandb, output_dir=Path("."))
         for step in range({STEPS}):
             await monitors.log({{{{"optim/grad_norm": 0.5 * step, "custom": 7}}}}, step=step)
         await monitors.log([], step=3, kind="eval", subset="all")
@@ -157,8 +144,8 @@ SKYRL = f"""
 
     {{install}}
     experiment = main_base.BasePPOExp.__new__(main_base.BasePPOExp)
-    experiment.cfg = Of(trainer=Of(project_name="p", run_name="r", logger="console", tags=[]))
-    tracker = {{wrap}}
+    experiment.cfg = Of(trainer=Of(project_name="p", run_name="r", logger="tensorboard", tags=[]))
+    tracker = experiment.get_tracker()
     for step in range({STEPS}):
         tracker.log({{{{"policy/grad_norm": 0.5 * step, "custom": 7}}}}, step=step, commit=True)
     tracker.finish()
@@ -206,9 +193,11 @@ VLLM = """
     import vllm.v1.metrics.loggers as loggers
     from vllm.v1.metrics.stats import FinishedRequestStats, IterationStats, SchedulerStats
 
-    for plugin in entry_points(group="vllm.general_plugins"):  # as each process of vLLM does
-        plugin.load()()
-    loggers.load_plugins_by_group = lambda group: {{}}
+    def load_plugins_by_group(group):  # as vLLM's
+        return dict((entry.name, entry.load()) for entry in entry_points(group=group))
+
+    loggers.STAT_LOGGER_PLUGINS_GROUP = "vllm.stat_logger_plugins"
+    loggers.load_plugins_by_group = load_plugins_by_group
     loggers.PrometheusStatLogger = loggers.LoggingStatLogger = Of  # those need a whole engine
     found = loggers.load_stat_logger_plugin_factories()
     manager = object.__new__(loggers.StatLoggerManager)

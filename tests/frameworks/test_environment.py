@@ -26,7 +26,7 @@ def test_otel_rl_is_the_one_of_this_checkout_with_its_entry_points(frameworks: R
 
         import otel_rl
 
-        groups = ["opentelemetry_meter_provider", "vllm.general_plugins"]
+        groups = ["opentelemetry_meter_provider", "vllm.stat_logger_plugins"]
         found = [entry.value for group in groups for entry in entry_points(group=group)]
         print(json.dumps([otel_rl.__file__, found]))
     """
@@ -36,6 +36,6 @@ def test_otel_rl_is_the_one_of_this_checkout_with_its_entry_points(frameworks: R
     assert Path(file).parents[1] == ROOT
     ours = {
         "otel_rl.worker.plugins.otel_providers:meter_provider",
-        "otel_rl.integrations.automatic.vllm_plugin:register",
+        "otel_rl.integrations.vllm:OtelStatLogger",
     }
     assert ours <= set(found)

@@ -73,7 +73,7 @@ RESUMED = f"""{TRAINER}
             if state.global_step == {KILLED} and not is_resumed:
                 os.kill(os.getpid(), signal.SIGKILL)
 
-    otel_rl.integrations.trl.callback._FLUSH_TIMEOUT_S = 60  # a busy machine
+    otel_rl.integrations.adapter._DELIVERY_S = 60  # a busy machine
     is_resumed = any(pathlib.Path("out").glob("checkpoint-*"))
     trainer.args.save_strategy, trainer.args.save_steps = "steps", {SAVED}
     trainer.add_callback(Killed())

@@ -26,7 +26,7 @@ SCRIPT = f"""
         def _prepare_inputs(self, batch):
             return {{{{"x": batch}}}}
 
-    options = metrics_logger.MetricsLoggerOptions("logs"{{backend}})
+    options = metrics_logger.MetricsLoggerOptions("logs")
     config = peft_trainer.TrainingConfig(
         eval_every_n_steps=100, max_steps={STEPS}, metrics_logging_options=options
     )
@@ -37,10 +37,7 @@ SCRIPT = f"""
     print("logged", [float(value) for value in history])
 """
 
-BY_HAND = (
-    "import otel_rl.integrations.tunix as adapter",
-    ', backend_kwargs={"custom_backend": [adapter.OtelBackend]}',
-)
+BY_HAND = "from otel_rl.integrations import hook; hook.record_tensorboard()"
 
 
 @pytest.fixture
@@ -51,14 +48,14 @@ def tunix(metadata_of_this_checkout: Path, tmp_path: Path) -> Runner:
 
 @pytest.mark.tried("Tunix", "Tunix", lock="tunix", seen="each step of a real trainer on JAX")
 @pytest.mark.parametrize(
-    ("options", "install", "backend"),
-    [((), "", ""), (("--no-adapters",), *BY_HAND)],
+    ("options", "install"),
+    [((), ""), (("--no-adapters",), BY_HAND)],
     ids=["automatically", "by hand"],
 )
 def test_every_loss_is_in_the_run_to_the_last(
-    tunix: Runner, options: tuple[str, ...], install: str, backend: str
+    tunix: Runner, options: tuple[str, ...], install: str
 ) -> None:
-    done = tunix.run(SCRIPT.format(install=install, backend=backend), *options)
+    done = tunix.run(SCRIPT.format(install=install), *options)
     assert done.status == 0, done.err
     (line,) = [line for line in done.out.splitlines() if line.startswith("logged ")]
     losses = [float(text) for text in line.removeprefix("logged ").strip("[]").split(",")]

@@ -1,13 +1,16 @@
 """A library that logs to the real W&B by itself, and the hook of it."""
 
+import json
 import sys
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.process.commands import Row, clean_environment, jsonl_rows, otel_rl
+from tests.slow import slow_after
 from tests.wandb_offline import read_offline_run, run_directories
 
 pytestmark = pytest.mark.process
@@ -85,3 +88,110 @@ def test_the_run_of_the_library_is_what_it_was(logged: Path) -> None:
     history = read_offline_run(path).history
     assert [row["loss"] for row in history if "loss" in row] == [0.1, 0.05, 0.5]
     assert [row["_step"] for row in history if "accuracy" in row] == [30]
+
+
+# Frameworks in the table of ``otel_rl.integrations.frameworks``, by what each passes to W&B.
+
+FRAMEWORKS: dict[str, tuple[Any, Any, list[tuple[int, str, float]]]] = {
+    "prime_rl": (
+        {"*": "step"},
+        [({"optim/grad_norm": 0.5, "step": 4}, None), ({"own": 7, "step": 5}, None)],
+        [(4, "orchestrator/train/grad/norm", 0.5), (5, "orchestrator/own", 7)],
+    ),
+    "slime": (
+        {"train/*": "train/step", "rollout/*": "rollout/step", "eval/*": "eval/step"},
+        [
+            ({"rollout/raw_reward": 0.25, "rollout/step": 3}, None),
+            ({"train/pg_loss": 0.5, "train/step": 4}, None),
+            ({"eval/math": 1.0, "eval/step": 400}, None),
+        ],
+        [(3, "trainer/reward/mean", 0.25), (4, "trainer/loss/policy", 0.5)],
+    ),
+    "json": ({}, [({"loss": 0.5}, 4)], [(4, "trainer/loss", 0.5)]),  # one that is not known
+    "nemo_rl": (
+        {"ray/*": "ray/ray_step"},
+        [
+            ({"train/loss": 0.5}, 4),
+            ({"ray/node.0.gpu.1.util": 50.0, "ray/ray_step": 400}, None),
+        ],
+        [(4, "trainer/loss", 0.5)],
+    ),
+    "openrlhf": (
+        {"train/*": "train/global_step", "eval/*": "eval/epoch"},
+        [
+            ({"train/policy_loss": 0.5, "train/global_step": 4}, None),
+            ({"eval/pass1": 0.25, "eval/global_step": 400}, None),
+        ],
+        [(4, "trainer/loss/policy", 0.5)],
+    ),
+    "roll": (
+        {},
+        [({"actor/pg_loss": 0.5, "n": {"a": 2}}, 4)],
+        [(4, "trainer/loss/policy", 0.5), (4, "trainer/n/a", 2)],
+    ),
+    "skyrl": ({}, [({"policy/policy_loss": 0.5}, 4)], [(4, "trainer/loss/policy", 0.5)]),
+    "tunix": (
+        {},
+        [({"train/loss": 0.5}, 4), ({"eval/loss": 0.25}, 400)],
+        [(4, "trainer/loss", 0.5)],
+    ),
+}
+
+FRAMEWORK = """
+    import os, sys
+    import {package}, wandb
+
+    run = wandb.init(project="p", name="n", mode="offline", config={{"lr": 0.1}})
+    for name, axis in {axes}.items():
+        wandb.define_metric(axis)
+        wandb.define_metric(name, step_metric=axis)
+    for metrics, step in {logs}:
+        run.log(metrics, step=step)
+    run.finish()
+    os._exit(0)  # as Ray ends its processes
+"""
+
+
+@pytest.mark.parametrize("package", slow_after(3, [*FRAMEWORKS]))
+def test_what_a_framework_logs_to_wandb_is_in_the_run_without_a_line_of_code(
+    tmp_path: Path, package: str
+) -> None:
+    axes, logs, expected = FRAMEWORKS[package]
+    if package != "json":
+        (tmp_path / f"{package}.py").touch()
+    script = tmp_path / ("orchestrator.py" if package == "prime_rl" else "train.py")
+    script.write_text(textwrap.dedent(FRAMEWORK.format(package=package, axes=axes, logs=logs)))
+    done = otel_rl(
+        "run", "--experiment", "e", "--tracker", "jsonl", "--", sys.executable, script,
+        cwd=tmp_path, env=clean_environment(tmp_path),
+    )  # fmt: skip
+    assert done.status == 0, done.err
+    rows = jsonl_rows(tmp_path, "e")
+    found = [(row.step, key, value) for row in rows for key, value in row.values.items()]
+    assert {*expected} <= {*found}
+    assert 400 not in {step for step, _, _ in found}
+    (path,) = tmp_path.glob(".otel_rl/*/*.run.json")
+    assert json.loads(path.read_text())["config"] == {"lr": 0.1}
+
+
+INSTRUMENTED = """
+    import otel_rl, wandb
+
+    otel_rl.init(role="trainer")
+    run = wandb.init(project="p", name="n", mode="offline")
+    for step in range(3):
+        otel_rl.log({"loss": 0.5}, step=step)
+        run.log({"theirs": 0.5}, step=step)
+"""
+
+
+def test_what_a_program_logs_that_reports_by_itself_stays_with_wandb(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(textwrap.dedent(INSTRUMENTED))
+    done = otel_rl(
+        "run", "--experiment", "e", "--tracker", "jsonl", "--", sys.executable, "train.py",
+        cwd=tmp_path, env=clean_environment(tmp_path),
+    )  # fmt: skip
+    assert done.status == 0, done.err
+    rows = jsonl_rows(tmp_path, "e")
+    assert by_step(rows, "trainer/loss") == [(0, 0.5), (1, 0.5), (2, 0.5)]
+    assert by_step(rows, "trainer/theirs") == []

@@ -1,4 +1,4 @@
-"""Calls back when a module is imported, without importing it.
+"""Calls back when a module is imported, without importing it, and wraps functions of it.
 
 A callback runs right after the module's own code, in the importing thread; its exceptions are
 counted and logged, never raised.
@@ -6,14 +6,17 @@ counted and logged, never raised.
 
 import sys
 from collections.abc import Callable, Sequence
+from functools import wraps
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any, Final, cast
 
-__all__ = ["when_imported"]
+__all__ = ["when_imported", "wrap"]
 
 Callback = Callable[[ModuleType], None]
+
+_WRAPPED: Final = "__otel_rl_wrapped__"
 
 
 def when_imported(name: str, call: Callback) -> None:
@@ -30,6 +33,19 @@ def when_imported(name: str, call: Callback) -> None:
     _waiting.setdefault(name, []).append(call)
     if _finder not in sys.meta_path:
         sys.meta_path.insert(0, _finder)
+
+
+def wrap(owner: Any, name: str, by: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
+    """Replace a function of a module, class or object by ``by(function)``, once.
+
+    Raises:
+        AttributeError: It has none of this name.
+    """
+    original = getattr(owner, name)
+    if not hasattr(original, _WRAPPED):
+        replaced = wraps(original)(by(original))
+        setattr(replaced, _WRAPPED, True)
+        setattr(owner, name, replaced)
 
 
 def _run(call: Callback, module: ModuleType) -> None:

@@ -14,7 +14,7 @@ from otel_rl.worker.session import GUARD
 from tests.otlp_sink import Sink, serve
 
 _HERE = Path(__file__).parent
-_FRAMEWORKS = ("forge", "nemo_rl", "prime_rl", "vllm", "transformers")
+_FRAMEWORKS = ("forge", "vllm", "transformers")
 _FOREIGN = ("OTEL_", "SLURM_", "OMPI_", "WANDB_", "RANK", "WORLD_SIZE", "DP_RANK")
 
 

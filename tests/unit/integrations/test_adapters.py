@@ -7,7 +7,6 @@ import sys
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any, Self
 
@@ -72,9 +71,7 @@ def test_what_trl_logs_late_or_again_at_a_step_belongs_to_its_time(
     # evaluate() takes minutes, and the row of the step is written by then.
     callback = adapter("trl").OtelCallback()
     clock = iter([0.0, 0.5, 10.0, 20.0, 30.0, 90.0, 90.0])
-    monkeypatch.setattr(
-        adapter("trl.callback"), "time", SimpleNamespace(monotonic=lambda: next(clock))
-    )
+    monkeypatch.setattr(adapter("trl"), "time", SimpleNamespace(monotonic=lambda: next(clock)))
     call(callback, "on_train_begin", SimpleNamespace(global_step=0, is_world_process_zero=True))
     for step, logs in (
         (1, {"loss": 0.5, "epoch": 0.5}),
@@ -115,9 +112,7 @@ def test_of_late_evaluations_of_trl_no_two_share_a_window(
     callback = adapter("trl").OtelCallback()
     times_s = {1: (0.0, 1.0), 2: (1.5, 3.0), 3: (3.5, 6.5)}
     clock = iter([time_s for of_step in times_s.values() for time_s in of_step])
-    monkeypatch.setattr(
-        adapter("trl.callback"), "time", SimpleNamespace(monotonic=lambda: next(clock))
-    )
+    monkeypatch.setattr(adapter("trl"), "time", SimpleNamespace(monotonic=lambda: next(clock)))
     state = SimpleNamespace(global_step=0, is_world_process_zero=True)
     call(callback, "on_train_begin", state)
     for step in times_s:
@@ -150,9 +145,8 @@ def test_what_trl_logged_before_a_checkpoint_is_delivered_with_it(
     sink: Sink, adapter: Adapter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Killed after it, the training resumes behind these steps and never logs them again.
-    module = adapter("trl.callback")
-    monkeypatch.setattr(module, "_FLUSH_TIMEOUT_S", 60.0)
-    callback = module.OtelCallback()
+    monkeypatch.setattr(adapter("adapter"), "_DELIVERY_S", 60.0)
+    callback = adapter("trl").OtelCallback()
     state = SimpleNamespace(global_step=10, is_world_process_zero=True)
     call(callback, "on_train_begin", state)
     call(callback, "on_log", state, logs={"loss": 0.5})
@@ -657,19 +651,18 @@ class OddStatsLogger(StatsLogger):
 @pytest.mark.parametrize("state", [{}, {"last_commit_step": None}, None, ValueError("mine")])
 def test_areal_of_another_version_trains_on(sink: Sink, adapter: Adapter, state: object) -> None:
     original = OddStatsLogger(state)
-    logger = adapter("areal").OtelStatsLogger(original)
-    logger.commit(0, 0, 10, {"x": 1.0})
-    logger.commit(0, 0, 11, ["nonsense"])
+    adapter("areal").attach(SimpleNamespace(stats_logger=original))
+    original.commit(0, 0, 10, {"x": 1.0})
+    original.commit(0, 0, 11, ["nonsense"])
     assert original.committed == [10, 11]
     assert [(m.value, m.step) for m in arrived(sink)["x"]] == [(1.0, 10)]
 
 
 def test_areal_delivers_when_its_logger_is_closed(sink: Sink, adapter: Adapter) -> None:
-    trainer = SimpleNamespace(stats_logger=StatsLogger())
-    adapter("areal").attach(trainer)
-    trainer.stats_logger.commit(0, 0, 10, {"x": 1.0})
-    original = trainer.stats_logger._original
-    trainer.stats_logger.close()
+    original = StatsLogger()
+    adapter("areal").attach(SimpleNamespace(stats_logger=original))
+    original.commit(0, 0, 10, {"x": 1.0})
+    original.close()
     assert [m.step for m in sink.measurements("x")] == [10]
     assert original.closed
 
@@ -679,62 +672,10 @@ def test_areal_with_a_torch_without_distributed_trains_on(
 ) -> None:
     monkeypatch.setitem(sys.modules, "torch.distributed", ModuleType("torch.distributed"))
     original = StatsLogger()
-    adapter("areal").OtelStatsLogger(original).commit(0, 0, 10, {"x": 1.0})
+    adapter("areal").attach(SimpleNamespace(stats_logger=original))
+    original.commit(0, 0, 10, {"x": 1.0})
     assert original.committed == [10]
     assert [(m.value, m.step) for m in arrived(sink)["x"]] == [(1.0, 10)]
-
-
-# NeMo-RL
-
-
-def test_nemo_rl_trains_on_whatever_it_logs(sink: Sink, adapter: Adapter) -> None:
-    logger = adapter("nemo_rl").OtelLogger()
-    logger.log_metrics(None, 3, prefix="train")
-    logger.log_metrics({"loss": 0.5}, 4, prefix="train")
-    assert [m.step for m in arrived(sink)["rl.train.loss"]] == [4]
-
-
-def test_nemo_rl_prefixes_as_its_own_loggers_do(sink: Sink, adapter: Adapter) -> None:
-    logger = adapter("nemo_rl").OtelLogger()
-    logger.log_metrics({"loss": 0.5, "lr": 1e-6}, 3, prefix="train")
-    logger.log_metrics({"policy_training": 2.0}, 3, prefix="timing/train", step_finished=True)
-    logger.log_metrics({"alone": 1}, 3)
-    found = arrived(sink)
-    assert [(m.value, m.step) for m in found["rl.train.loss"]] == [(0.5, 3)]
-    assert [(m.value, m.step) for m in found["rl.train.learning_rate"]] == [(1e-6, 3)]
-    assert found["rl.phase.duration"][0].attributes == {
-        "rl.phase": "train",
-        "otel_rl.framework.metric": "timing/train/policy_training",
-    }
-    assert [(m.value, m.step) for m in found["alone"]] == [(1, 3)]
-
-
-def test_nemo_rl_metrics_with_an_axis_of_their_own_stand_at_their_time(
-    sink: Sink, adapter: Adapter
-) -> None:
-    logger = adapter("nemo_rl").OtelLogger()
-    logger.log_metrics(
-        {"node.0.gpu.1.util": 50.0, "ray/ray_step": 400},
-        400,
-        prefix="ray",
-        step_metric="ray/ray_step",
-    )
-    (found,) = arrived(sink)["hw.gpu.utilization"]
-    assert (found.value, found.step) == (0.5, None)
-    assert found.attributes == {
-        "hw.id": "0.1",
-        "otel_rl.framework.metric": "ray/node.0.gpu.1.util",
-        "otel_rl.framework.scale": "0.01",
-    }
-
-
-def test_nemo_rl_takes_the_rest_of_the_interface(sink: Sink, adapter: Adapter) -> None:
-    logger = adapter("nemo_rl").OtelLogger()
-    logger.log_hyperparams({"lr": 1})
-    logger.log_histogram([1, 2], 3, "h")
-    logger.log_plot(object(), 3, "p")
-    logger.finish()
-    assert configs(sink) == [{"lr": 1}]
 
 
 # torchforge
@@ -812,120 +753,6 @@ def test_forge_roles_are_in_the_names_of_processes(
     adapter: Adapter, process: str | None, role: str
 ) -> None:
     assert adapter("forge").role_of(process) == role
-
-
-# prime-rl
-
-
-def test_prime_rl_monitors_get_one_more(sink: Sink, adapter: Adapter) -> None:
-    adapter("prime_rl").install()
-    adapter("prime_rl").install()
-    from prime_rl import (  # type: ignore[import-not-found]  # the signature beside this file
-        monitors,
-    )
-
-    asyncio.run(monitors.setup(output_dir=Path()))
-    assert len(monitors.MONITORS) == 1
-    asyncio.run(monitors.log({"perf/mfu": 41.0, "time/step": 3.0}, step=8))
-    asyncio.run(monitors.log([object()], step=8, kind="train", subset="all"))
-    asyncio.run(monitors.finalize())
-    found = arrived(sink)
-    (utilization,) = found["rl.train.mfu"]
-    assert utilization.value == pytest.approx(0.41)
-    assert [(m.value, m.step) for m in found["rl.iteration.duration"]] == [(3.0, 8)]
-
-
-@pytest.mark.parametrize(
-    ("program", "role"),
-    [
-        ("/venv/bin/trainer", "trainer"),
-        ("/venv/bin/orchestrator", "orchestrator"),
-        ("/venv/bin/evals", "evaluation"),
-    ],
-)
-def test_roles_of_prime_rl_are_the_names_of_its_programs(
-    sink: Sink, adapter: Adapter, monkeypatch: pytest.MonkeyPatch, program: str, role: str
-) -> None:
-    monkeypatch.setattr(sys, "argv", [program, "@", "config.toml"])
-    monitor = adapter("prime_rl").OtelMonitor(None)
-    asyncio.run(monitor.init())
-    asyncio.run(monitor.log_metrics({"x": 1.0}, step=3))
-    assert arrived(sink)["x"][0].resource["rl.worker.role"] == role
-
-
-def test_prime_rl_monitors_on_the_first_rank_only(
-    sink: Sink, adapter: Adapter, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("RANK", "1")
-    adapter("prime_rl").install()
-    from prime_rl import monitors
-
-    asyncio.run(monitors.setup(output_dir=Path()))
-    assert monitors.MONITORS == []
-
-
-@pytest.mark.parametrize("rank", ["", "first"])
-def test_prime_rl_with_a_rank_that_is_none_trains_on(
-    sink: Sink, adapter: Adapter, monkeypatch: pytest.MonkeyPatch, rank: str
-) -> None:
-    monkeypatch.setenv("RANK", rank)
-    adapter("prime_rl").install()
-    from prime_rl import monitors
-
-    asyncio.run(monitors.setup(output_dir=Path()))
-    assert len(monitors.MONITORS) == 1
-
-
-# SkyRL
-
-
-class Tracking:
-    """SkyRL's by its documented signature (SkyRL a9564572e)."""
-
-    def __init__(self) -> None:
-        self.calls: list[object] = []
-
-    def log(self, data: object, step: int, commit: bool = False) -> None:
-        self.calls.append((data, step, commit))
-
-    def finish(self) -> None:
-        self.calls.append("finish")
-
-    def log_exception(self, e: BaseException, step: int = 0) -> None:
-        self.calls.append((e, step))
-
-
-def test_skyrl_logs_to_both(sink: Sink, adapter: Adapter) -> None:
-    original = Tracking()
-    tracker = adapter("skyrl").OtelTracker(original)
-    payload = {"policy/policy_loss": 0.5, "timing/sync_weights": 1.5, "timing/eval": 2.0}
-    error = RuntimeError("x")
-    tracker.log(payload, step=2, commit=True)
-    found = arrived(sink)
-    tracker.log_exception(error, step=2)
-    tracker.finish()
-    assert found["rl.train.loss"][0].attributes["rl.loss.type"] == "policy"
-    assert found["rl.phase.duration"][0].attributes["rl.phase"] == "weight_sync"
-    assert [(m.value, m.step) for m in found["timing/eval"]] == [(2.0, 2)]
-    assert original.calls == [(payload, 2, True), (error, 2), "finish"]
-
-
-def test_skyrl_delivers_before_an_exception_ends_it_and_says_that_it_crashed(
-    sink: Sink, adapter: Adapter
-) -> None:
-    tracker = adapter("skyrl").OtelTracker(Tracking())
-    tracker.log({"reward/mean": 0.5}, step=2)
-    tracker.log_exception(RuntimeError("out of memory"), step=3)
-    assert [m.step for m in sink.measurements()] == [2]
-    (end,) = sink.events("rl.experiment.end")
-    assert end.attributes["rl.experiment.status"] == "crashed"
-
-
-def test_a_skyrl_without_log_exception_is_taken_as_it_is(sink: Sink, adapter: Adapter) -> None:
-    original = SimpleNamespace(log=lambda *_, **__: None, finish=lambda: None)
-    tracker = adapter("skyrl").OtelTracker(original)
-    tracker.log_exception(RuntimeError("out of memory"))
-    assert sink.events("rl.experiment.end")
 
 
 # vLLM

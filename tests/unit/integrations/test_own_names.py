@@ -81,7 +81,7 @@ def logged_by_trl(adapter: Adapter, metrics: Mapping[str, float]) -> None:
 
 
 def logged_by_prime_rl(adapter: Adapter, metrics: Mapping[str, float]) -> None:
-    recorder = adapter("adapter.recorder")
+    recorder = adapter("adapter")
     recorder.start(recorder.WorkerNames(role="trainer"))
     recorder.Recorder("prime_rl").record(metrics, 4)
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import otel_rl
-from otel_rl.integrations.adapter.recorder import Recorder, start
+from otel_rl.integrations.adapter import Recorder, start
 from otel_rl.semconv.names import RL_STATISTIC
 from otel_rl.worker.drops import DropReason
 from otel_rl.worker.identity.names import WorkerNames
@@ -142,7 +142,7 @@ def test_a_worker_that_is_one_already_is_kept(sink: Sink) -> None:
 @pytest.fixture
 def known() -> ModuleType:
     """The module as pickle finds it: tests of adapters import it anew."""
-    return importlib.import_module("otel_rl.integrations.adapter.recorder")
+    return importlib.import_module("otel_rl.integrations.adapter")
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 
 from otel_rl.integrations.adapter import trial
 from otel_rl.integrations.automatic import join_sweep
-from otel_rl.integrations.automatic.sweeps import SWEEPS
+from otel_rl.integrations.sweeps import SWEEPS
 
 Launcher = Callable[..., Any]
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from otel_rl.integrations.automatic.wandb_sweep import PARAMETERS, parameters
+from otel_rl.integrations.sweeps import PARAMETERS, parameters
 from otel_rl.worker.drops import DropReason
 from otel_rl.worker.session import GUARD
 

@@ -22,7 +22,3 @@ class StatLoggerBase(ABC):
     def log(self) -> None: ...  # noqa: B027  # as it is there
 
     def record_sleep_state(self, is_awake: int, level: int) -> None: ...  # noqa: B027  # as it is there
-
-
-def load_stat_logger_plugin_factories() -> list[type[StatLoggerBase]]:
-    return []  # of the installed packages

@@ -1,19 +1,26 @@
-"""Base of all adapters: starts a worker, and records a framework's metrics under common names."""
+"""Public interface for adapters, those of this package included: what they need of otel_rl.
 
+An adapter starts a worker with the names that its framework knows, and records the framework's
+metrics, by a table of rules under names that all frameworks share. Nothing here raises into a
+training or waits, but ``start`` with wrong settings.
+"""
+
+import atexit
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import asdict
-from typing import Final, SupportsFloat, cast
+from functools import cached_property
+from typing import Any, Final, SupportsFloat, cast
 
 from opentelemetry.metrics import Counter, Meter
 from opentelemetry.metrics import _Gauge as Gauge  # the name in the API's own __all__
 
 import otel_rl
 from otel_rl.errors import OtelRLError
-from otel_rl.semconv.aliases import Alias, Dialect, dialect
+from otel_rl.semconv.aliases import Alias, Dialect, Rule, dialect
 from otel_rl.semconv.names import (
     METRICS,
     OTEL_RL_FRAMEWORK_METRIC,
@@ -21,31 +28,72 @@ from otel_rl.semconv.names import (
     RL_LOOP_ITERATION,
     RL_REDUCE,
 )
-from otel_rl.semconv.spec import Instrument
+from otel_rl.semconv.spec import Instrument, Reduction
 from otel_rl.worker.api.mlogger import MLogger
+from otel_rl.worker.api.trials import begin_trial, end_trial, log_trial_config, trial
 from otel_rl.worker.drops import DropReason
 from otel_rl.worker.identity.launcher import process_name
 from otel_rl.worker.identity.names import (
     NO_NAMES,
     WorkerNames,
     named_place,
+    names_an_experiment,
     run_word,
     worker_names,
 )
 from otel_rl.worker.identity.rank import launcher_index
+from otel_rl.worker.plugins.import_hook import when_imported, wrap
 from otel_rl.worker.session import GUARD, finished, running
+from otel_rl.worker.session import GUARD as guard  # noqa: N811  # one object, not a constant
+from otel_rl.worker.step_context import current_step
 from otel_rl.worker.tensors import PLAIN
 
-__all__ = ["Recorder", "automatically", "is_instrumented", "logging_errors", "meter_of", "start"]
+__all__ = [
+    "Dialect",
+    "Recorder",
+    "Reduction",
+    "Rule",
+    "Steps",
+    "Table",
+    "WorkerNames",
+    "after",
+    "automatic",
+    "automatically",
+    "begin_trial",
+    "current_step",
+    "deliver",
+    "end_trial",
+    "ends_steps",
+    "guard",
+    "is_instrumented",
+    "is_named",
+    "log_trial_config",
+    "logging_errors",
+    "meter_of",
+    "start",
+    "trial",
+    "when_imported",
+    "wrap",
+]
 
 _SCOPE: Final = "otel_rl.integrations"
 """Of the meters, before the name of the framework."""
 
+_DELIVERY_S = 5.0
+"""Longest wait at the end of a training: Ray ends its processes without exit handlers."""
 
 _is_automatic: ContextVar[bool] = ContextVar("otel_rl_is_automatic", default=False)
 
 _switched_on: set[str] = set()
 """Frameworks whose adapter the program has switched on itself."""
+
+_adapters: set[str] = set()
+"""Frameworks with an adapter that records."""
+
+
+def is_named() -> bool:
+    """Return whether this process is a worker, or its environment names an experiment."""
+    return running() is not None or names_an_experiment(os.environ)
 
 
 def is_instrumented() -> bool:
@@ -72,12 +120,49 @@ def automatically() -> Iterator[None]:
 
 @contextmanager
 def logging_errors() -> Iterator[None]:
-    """Catch errors of an automatic adapter. A wrong setting is logged."""
+    """Catch errors of an adapter that nobody has switched on. A wrong setting is logged."""
     with GUARD:
         try:
             yield
         except OtelRLError as error:
             GUARD.warn("adapter", f"An adapter is not switched on: {error}")
+
+
+def automatic(make: Callable[[], object]) -> Any:
+    """Return what ``make`` makes for an adapter that nobody has switched on.
+
+    Its recorders give way to those of the program. It is None if the program reports by itself,
+    or ``make`` fails, which is logged.
+    """
+    if is_instrumented():
+        return None
+    found: list[object] = []
+    with logging_errors(), automatically():
+        found.append(make())
+    return found[0] if found else None
+
+
+def after(kind: Any, name: str, follow: Callable[[Any], object]) -> None:
+    """Follow each object of a class once a method of it has returned, as ``automatic`` does."""
+
+    def by(original: Callable[..., Any]) -> Callable[..., Any]:
+        def method(self: Any, *arguments: Any, **named: Any) -> Any:
+            result = original(self, *arguments, **named)
+            automatic(lambda: follow(self))
+            return result
+
+        return method
+
+    wrap(kind, name, by)
+
+
+def deliver(timeout_s: float | None = None) -> bool:
+    """Wait for the delivery of what was recorded, for 5 s by default; more may be recorded after.
+
+    Returns:
+        Whether it was delivered in time.
+    """
+    return otel_rl.flush(timeout_s=_DELIVERY_S if timeout_s is None else timeout_s)
 
 
 def start(known: WorkerNames, given: WorkerNames = NO_NAMES, *, is_alone: bool = False) -> None:
@@ -92,9 +177,14 @@ def start(known: WorkerNames, given: WorkerNames = NO_NAMES, *, is_alone: bool =
     Raises:
         ConfigError: See ``otel_rl.init``.
     """
+    atexit.unregister(_end_open)  # to run before the exit of the worker, it is the later one
     session = running()
-    if session is not None and not session.is_guess:
-        return
+    if session is None or session.is_guess:
+        _init(known, given, is_alone=is_alone)
+    atexit.register(_end_open)
+
+
+def _init(known: WorkerNames, given: WorkerNames, *, is_alone: bool) -> None:
     names = worker_names(os.environ, process_name(), given=given, known=known, finished=finished)
     index = launcher_index(os.environ, named_place(process_name())[1]) if is_alone else None
     project = run_word(os.environ, "project", None, known.experiment if known.trial else None)
@@ -120,18 +210,26 @@ def meter_of(framework: str, reduce: str | None = None) -> Meter | None:
     return session.providers.meter.get_meter(scope, otel_rl.__version__, None, attributes)
 
 
+Table = Dialect | Callable[[], Dialect] | None
+"""Metrics of a framework, or what returns them; None for its table in the registry."""
+
+
 class Recorder:
     """Records metrics that a framework logs. Thread-safe; never raises and never waits.
 
     Args:
         framework: Its name.
-        table: Its metrics; by default that of ``otel_rl/semconv/dialects``.
+        table: Its metrics, or what returns them at the first record; by default the table of
+            ``otel_rl/semconv/dialects``.
+        is_hook: True for one that is silent by itself where an adapter records.
     """
 
-    def __init__(self, framework: str, table: Dialect | None = None) -> None:
+    def __init__(self, framework: str, table: Table = None, *, is_hook: bool = False) -> None:
         self._framework = framework
         self._table = table
-        self._dialect = dialect(framework) if table is None else table
+        self._is_hook = is_hook
+        if not is_hook:
+            _adapters.add(framework)
         self._mlogger = MLogger(f"{_SCOPE}.{framework}")
         self._instruments: dict[tuple[str, str | None], Gauge | Counter] = {}
         self._is_automatic = _is_automatic.get()
@@ -140,12 +238,22 @@ class Recorder:
 
     def __reduce__(self) -> tuple[Callable[..., "Recorder"], tuple[object, ...]]:
         """Make a copy, also in another process: frameworks copy loggers and callbacks."""
-        return _copied, (self._framework, self._table, self._is_automatic)
+        return _copied, (self._framework, self._table, self._is_hook, self._is_automatic)
 
     @property
     def is_silent(self) -> bool:
         """True if the program itself reports, which would duplicate the metrics."""
-        return self._is_automatic and (self._framework in _switched_on or is_instrumented())
+        if not self._is_automatic:
+            return False
+        has_adapter = self._is_hook and bool(_adapters)
+        return has_adapter or self._framework in _switched_on or is_instrumented()
+
+    def start(
+        self, known: WorkerNames, given: WorkerNames = NO_NAMES, *, is_alone: bool = False
+    ) -> None:
+        """See the function ``start``; where nobody has switched the adapter on, it never raises."""
+        with logging_errors() if self._is_automatic else nullcontext():
+            start(known, given, is_alone=is_alone)
 
     def record(
         self, metrics: Mapping[str, object], step: object = None, reduce: str | None = None
@@ -173,6 +281,12 @@ class Recorder:
             if unknown:
                 values = cast("Mapping[str, SupportsFloat]", unknown)
                 self._mlogger.log(values, cast("int | None", step), reduce)
+
+    @cached_property
+    def _dialect(self) -> Dialect:
+        if self._table is None:
+            return dialect(self._framework)
+        return self._table() if callable(self._table) else self._table
 
     def config(self, config: Mapping[str, object]) -> None:
         """Set the hyper-parameters of the run."""
@@ -225,9 +339,86 @@ class Recorder:
         return found
 
 
-def _copied(framework: str, table: Dialect | None, is_automatic: bool) -> Recorder:
+class Steps:
+    """The open step of a training, and its phase, which events of a framework move on.
+
+    All calls of one object come from the thread that trains.
+
+    Attributes:
+        is_open: Whether a step is open.
+    """
+
+    def __init__(self) -> None:
+        self._step, self._phase = ExitStack(), ExitStack()
+        self.is_open = False
+
+    def __reduce__(self) -> tuple[type["Steps"], tuple[()]]:
+        """Make a copy without the open step: a copied callback follows another training."""
+        return Steps, ()
+
+    @staticmethod
+    def of_thread() -> "Steps | None":
+        """Return the steps of the training that has begun last in this thread, if any."""
+        return _steps.get()
+
+    def begin_training(self) -> None:
+        """Be the steps of this thread; a training before it that failed unnoticed is over."""
+        _end_open()
+        _steps.set(self)
+
+    def begin(self, number: int, phase: str = "", *, has_span: bool = True) -> None:
+        """End what is open, and begin a step in a phase."""
+        self.end()
+        self._step.enter_context(otel_rl.step(number))
+        self.is_open = True
+        self.enter(phase, has_span=has_span)
+
+    def enter(self, phase: str, *, has_span: bool = True) -> None:
+        """Enter a phase, which lasts until the next call; without an open step between steps."""
+        self._phase.close()
+        if phase:
+            self._phase.enter_context(otel_rl.phase(phase, span=has_span))
+
+    def end(self, error: BaseException | None = None) -> None:
+        """End what is open, if any, with what has interrupted it."""
+        self.is_open = False
+        for opened in (self._phase, self._step):
+            opened.__exit__(None if error is None else type(error), error, None)
+
+
+_steps: ContextVar[Steps | None] = ContextVar("otel_rl_adapter_steps", default=None)
+
+
+def ends_steps(train: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that trains, and ends the open step if it raises.
+
+    Frameworks tell no callback of a failure.
+    """
+
+    def training(*arguments: Any, **named: Any) -> Any:
+        outer = _steps.get()
+        _steps.set(None)
+        try:
+            return train(*arguments, **named)
+        except BaseException as error:
+            _end_open(error)
+            raise
+        finally:
+            _steps.set(outer)
+
+    return training
+
+
+def _end_open(error: BaseException | None = None) -> None:
+    steps = _steps.get()
+    if steps is not None:
+        with GUARD:
+            steps.end(error)
+
+
+def _copied(framework: str, table: Table, is_hook: bool, is_automatic: bool) -> Recorder:
     with automatically() if is_automatic else nullcontext():
-        return Recorder(framework, table)
+        return Recorder(framework, table, is_hook=is_hook)
 
 
 def _is_number(value: object) -> bool:

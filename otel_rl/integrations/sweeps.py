@@ -6,14 +6,13 @@ A process that starts no trial loads no worker.
 import os
 from collections.abc import Callable, Mapping
 from functools import wraps
+from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
 
-from otel_rl.integrations.automatic.wandb_sweep import parameters
+from otel_rl.worker.plugins.import_hook import wrap
 
-__all__ = ["SWEEPS"]
-
-_MARK: Final = "_begins_otel_rl_trials"
+__all__ = ["PARAMETERS", "SWEEPS", "parameters"]
 
 _OPEN: Final = "_otel_rl_trial_is_open"
 
@@ -23,32 +22,54 @@ _MAX_OVERRIDES: Final = 64
 _UUID: Final = len("no-name-") + 8
 """Characters of a study without a name that tell it from others."""
 
+PARAMETERS: Final = "WANDB_SWEEP_PARAM_PATH"
+"""Variable with the path of the file in which an agent of W&B gives a run its hyper-parameters."""
+
+
+def parameters(environ: Mapping[str, str]) -> Mapping[str, object]:
+    """Return the name and value of each hyper-parameter that an agent of W&B has given to a run.
+
+    Never raises: a wrong file is counted.
+    """
+    path = environ.get(PARAMETERS)
+    if not path:
+        return {}
+    try:
+        import yaml  # with wandb, in a process of a sweep only
+
+        loaded: Any = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+        return {name: of["value"] for name, of in loaded.items() if name != "wandb_version"}
+    except Exception as error:  # noqa: BLE001  # another version's file; the run goes on without
+        from otel_rl.worker.drops import DropReason
+
+        _adapter().guard.drop(
+            DropReason.BAD_ATTRIBUTES,
+            f"The run's config lacks the hyper-parameters in {path}: {error}",
+        )
+        return {}
+
 
 def _tune(module: ModuleType) -> None:
     """Begin a trial where Ray Tune makes a trainable, or gives another trial to its actor."""
-    kind: Any = module.Trainable
-
-    def begin(trainable: Any, config: Any) -> None:
-        info = config.get(module.TRIAL_INFO) if config else None
-        if info is not None:
-            end(trainable)
-            chosen = {
-                key: value
-                for key, value in config.items()
-                if key != module.TRIAL_INFO and not str(key).startswith("__")
-            }
-            _begin(info.trial_name, chosen)
-            setattr(trainable, _OPEN, True)
 
     def end(trainable: Any, failure: Exception | None = None) -> None:
         if trainable.__dict__.pop(_OPEN, False):
-            _end(failure)
+            _adapter().end_trial(failure)
 
     def making(original: Callable[..., Any]) -> Callable[..., Any]:
-        @wraps(original)
         def init(trainable: Any, *arguments: Any, **named: Any) -> Any:
-            given = arguments[0] if arguments else named.get("config", named.get("new_config"))
-            begin(trainable, given)
+            named_config = named.get("config", named.get("new_config"))
+            given: Any = (arguments[0] if arguments else named_config) or {}
+            info = given.get(module.TRIAL_INFO)
+            if info is not None:
+                end(trainable)
+                chosen = {
+                    key: value
+                    for key, value in given.items()
+                    if key != module.TRIAL_INFO and not str(key).startswith("__")
+                }
+                _adapter().begin_trial(info.trial_name, chosen)
+                setattr(trainable, _OPEN, True)
             try:
                 return original(trainable, *arguments, **named)
             except Exception as error:
@@ -58,7 +79,6 @@ def _tune(module: ModuleType) -> None:
         return init
 
     def stopping(original: Callable[..., Any]) -> Callable[..., Any]:
-        @wraps(original)
         def stop(trainable: Any, *arguments: Any, **named: Any) -> Any:
             try:
                 return original(trainable, *arguments, **named)
@@ -67,9 +87,9 @@ def _tune(module: ModuleType) -> None:
 
         return stop
 
-    _replace(kind, "__init__", making)
-    _replace(kind, "reset", making)
-    _replace(kind, "stop", stopping)
+    wrap(module.Trainable, "__init__", making)
+    wrap(module.Trainable, "reset", making)
+    wrap(module.Trainable, "stop", stopping)
 
 
 def _ray_train(module: ModuleType) -> None:
@@ -86,24 +106,23 @@ def _hydra(module: ModuleType) -> None:
     """Make a trial of each job of a multirun; every launcher runs it by this function."""
 
     def running(original: Callable[..., Any]) -> Callable[..., Any]:
-        @wraps(original)
         def run_job(*arguments: Any, **named: Any) -> Any:
             config = named["config"] if "config" in named else arguments[1]
             mode = getattr(config.hydra, "mode", None)  # from Hydra 1.2 on
             if getattr(mode, "name", "") != "MULTIRUN":
                 return original(*arguments, **named)
-            _begin(_job(config.hydra.job), _overridden(config))
+            _adapter().begin_trial(_job(config.hydra.job), _overridden(config))
             result = None
             try:
                 done = original(*arguments, **named)
                 result = getattr(done, "_return_value", None)  # the public one raises a failure
                 return done
             finally:
-                _end(result if isinstance(result, Exception) else None)
+                _adapter().end_trial(result if isinstance(result, Exception) else None)
 
         return run_job
 
-    _replace(module, "run_job", running)
+    wrap(module, "run_job", running)
 
 
 def _job(job: Any) -> str:
@@ -143,7 +162,6 @@ def _optuna(module: ModuleType) -> None:
     """Make a trial of each call of an objective."""
 
     def optimizing(original: Callable[..., Any]) -> Callable[..., Any]:
-        @wraps(original)
         def optimize(
             study: Any, func: Any, n_trials: Any = None, timeout: Any = None, n_jobs: int = 1,
             *arguments: Any, **named: Any,
@@ -151,7 +169,7 @@ def _optuna(module: ModuleType) -> None:
             if n_jobs == 1:
                 func = _objective(study.study_name, func, module.exceptions.TrialPruned)
             else:
-                _guard().warn(
+                _adapter().guard.warn(
                     "optuna_threads",
                     "Optuna runs several trials in threads of this process, which share a run. "
                     "For a run of each, start processes with one storage instead of n_jobs.",
@@ -160,108 +178,66 @@ def _optuna(module: ModuleType) -> None:
 
         return optimize
 
-    _replace(module.Study, "optimize", optimizing)
-
-
-def _optuna_trial(module: ModuleType) -> None:
-    """Put what Optuna chooses within an objective into the config of the trial's run."""
-    for method in ("suggest_categorical", "suggest_float", "suggest_int"):
-        _replace(module.Trial, method, _logging)
+    wrap(module.Study, "optimize", optimizing)
 
 
 def _objective(study: str, func: Any, pruned: type[Exception]) -> Callable[[Any], Any]:
     @wraps(func)
     def objective(of: Any) -> Any:
-        _begin(f"{study[:_UUID] if study.startswith('no-name-') else study}-{of.number}")
-        of.__dict__[_OPEN] = True
-        failure: Exception | None = None
-        try:
-            return func(of)
-        except pruned:
-            raise
-        except Exception as error:
-            failure = error
-            raise
-        finally:
-            _end(failure)
+        name = study[:_UUID] if study.startswith("no-name-") else study
+        with _adapter().trial(f"{name}-{of.number}"):
+            of.__dict__[_OPEN] = True
+            try:
+                return func(of)
+            except pruned as error:  # no failure of the trial
+                ended = error
+        raise ended
 
     return objective
 
 
-def _logging(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Give the trial's run a hyper-parameter as soon as Optuna has chosen it."""
+def _optuna_trial(module: ModuleType) -> None:
+    """Put what Optuna chooses within an objective into the config of the trial's run."""
 
-    @wraps(original)
-    def suggest(of: Any, name: str, *arguments: Any, **named: Any) -> Any:
-        value = original(of, name, *arguments, **named)
-        if of.__dict__.get(_OPEN):
-            _log_config({name: value})
-        return value
+    def logging(original: Callable[..., Any]) -> Callable[..., Any]:
+        def suggest(of: Any, name: str, *arguments: Any, **named: Any) -> Any:
+            value = original(of, name, *arguments, **named)
+            if of.__dict__.get(_OPEN):
+                _adapter().log_trial_config({name: value})
+            return value
 
-    return suggest
+        return suggest
+
+    for method in ("suggest_categorical", "suggest_float", "suggest_int"):
+        wrap(module.Trial, method, logging)
 
 
 def _wandb(module: ModuleType) -> None:
     """Make a trial of each call of an agent's function."""
 
+    def trial_of(function: Callable[[], Any]) -> Callable[[], Any]:
+        @wraps(function)
+        def called() -> Any:
+            name = os.environ.get("WANDB_RUN_ID") or "run"
+            with _adapter().trial(name, parameters(os.environ)):
+                return function()
+
+        return called
+
     def agent_of(original: Callable[..., Any]) -> Callable[..., Any]:
-        @wraps(original)
         def agent(sweep_id: Any, function: Any = None, *arguments: Any, **named: Any) -> Any:
-            if function is not None:
-                function = _run_of_sweep(function)
-            return original(sweep_id, function, *arguments, **named)
+            made = None if function is None else trial_of(function)
+            return original(sweep_id, made, *arguments, **named)
 
         return agent
 
-    _replace(module, "agent", agent_of)
+    wrap(module, "agent", agent_of)
 
 
-def _run_of_sweep(function: Callable[[], Any]) -> Callable[[], Any]:
-    @wraps(function)
-    def called() -> Any:
-        _begin(os.environ.get("WANDB_RUN_ID") or "run", parameters(os.environ))
-        failure: Exception | None = None
-        try:
-            return function()
-        except Exception as error:
-            failure = error
-            raise
-        finally:
-            _end(failure)
+def _adapter() -> Any:
+    from otel_rl.integrations import adapter  # here, because it loads the worker
 
-    return called
-
-
-def _begin(name: str, config: Mapping[str, object] | None = None) -> None:
-    from otel_rl.integrations.adapter import begin_trial  # here, because it loads the worker
-
-    begin_trial(name, config)
-
-
-def _log_config(config: Mapping[str, object]) -> None:
-    from otel_rl.integrations.adapter import log_trial_config
-
-    log_trial_config(config)
-
-
-def _end(failure: Exception | None = None) -> None:
-    from otel_rl.integrations.adapter import end_trial
-
-    end_trial(failure)
-
-
-def _guard() -> Any:
-    from otel_rl.integrations.adapter import guard
-
-    return guard
-
-
-def _replace(owner: Any, name: str, by: Callable[[Any], Any]) -> None:
-    original = getattr(owner, name)
-    if not hasattr(original, _MARK):
-        replaced = by(original)
-        setattr(replaced, _MARK, True)
-        setattr(owner, name, replaced)
+    return adapter
 
 
 SWEEPS: Final[dict[str, Callable[[ModuleType], None]]] = {

@@ -1,18 +1,35 @@
-"""Callback of transformers' trainers, TRL's among them."""
+"""TRL and transformers adapter: a ``TrainerCallback``.
 
+trainer = GRPOTrainer(..., callbacks=[otel_rl.integrations.trl.OtelCallback()])
+
+Each optimizer step is a step of otel_rl, and its phase is ``train``, but for what TRL's trainers
+time by themselves (``ProfilingContext``). Evaluations and checkpoints are phases between steps.
+"""
+
+import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from contextvars import ContextVar
+from types import ModuleType
 from typing import Any, Final
 
 from transformers import TrainerCallback  # type: ignore[import-not-found]  # no dependency
 
 import otel_rl
-from otel_rl.integrations.adapter import Recorder, WorkerNames, guard, logging_errors, start
-from otel_rl.integrations.trl.steps import Steps, follow_trl
+from otel_rl.integrations.adapter import (
+    Recorder,
+    Steps,
+    WorkerNames,
+    after,
+    deliver,
+    ends_steps,
+    guard,
+    when_imported,
+    wrap,
+)
 
-__all__ = ["OtelCallback", "QuietCallback"]
-
-_FLUSH_TIMEOUT_S: Final = 5.0
+__all__ = ["OtelCallback", "always"]
 
 _OF_STEP_S: Final = 0.5
 """Age of a step's first metrics up to which more of them are the step's; a bridge waits longer."""
@@ -22,6 +39,26 @@ _WINDOW_S: Final = 5.0
 
 _UNREACHED_TIMEOUT_S: Final = 0.5
 """Of a checkpoint after one that waited in vain."""
+
+_PREPARE: Final = "_prepare_inputs"
+
+_LOG_PROBS: Final = "_get_per_token_logps_and_entropies"
+"""Of the old and the reference policy while inputs are prepared, else of the policy in the loss."""
+
+_PHASES: Final[Mapping[str, str]] = {
+    _PREPARE: "batch_create",
+    _LOG_PROBS: "log_probs",
+    "_calculate_rewards": "reward",
+    "compute_loss": "train",
+    "sync_weights": "weight_sync",
+    "transformers.generate": "generate",
+    "transformers.generate_batch": "generate",
+    "vLLM.generate": "generate",
+}
+"""By the name of TRL's context without its class. The time of others is that of what is open."""
+
+_timed: ContextVar[str] = ContextVar("otel_rl_trl_timed", default="")
+"""Name of TRL's innermost context with a phase."""
 
 
 class OtelCallback(TrainerCallback):  # type: ignore[misc]  # Any where it is not installed
@@ -54,19 +91,22 @@ class OtelCallback(TrainerCallback):  # type: ignore[misc]  # Any where it is no
         Raises:
             ConfigError: See ``otel_rl.init``.
         """
-        start(WorkerNames(getattr(args, "run_name", None), role="trainer"), self._given)
+        if self._recorder.is_silent:
+            return
+        known = WorkerNames(getattr(args, "run_name", None), role="trainer")
+        self._recorder.start(known, self._given)
         if state.is_world_process_zero and hasattr(args, "to_dict"):
             self._recorder.config(args.to_dict())
         self._is_over = False
         self._logged_step = None  # it may count from 0 again
         with guard:
             self._steps.begin_training()
-            follow_trl()
+            _follow_trl()
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **_named: Any) -> None:
         """Begin the step that ``global_step`` counts at its end."""
         if not self._recorder.is_silent:
-            self._steps.begin(state.global_step + 1)
+            self._steps.begin(state.global_step + 1, "train")
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_named: Any) -> None:
         """End the step; an evaluation, then a checkpoint may follow."""
@@ -74,13 +114,11 @@ class OtelCallback(TrainerCallback):  # type: ignore[misc]  # Any where it is no
         if self._recorder.is_silent:
             return
         if control.should_evaluate:
-            self._steps.between("evaluation")
+            self._steps.enter("evaluation")
         elif control.should_save:
-            self._steps.between("checkpoint")
+            self._steps.enter("checkpoint")
 
-    def on_epoch_end(self, args: Any, state: Any, control: Any, **named: Any) -> None:
-        """See ``on_step_end``."""
-        self.on_step_end(args, state, control, **named)
+    on_epoch_end = on_step_end
 
     def on_log(
         self,
@@ -118,22 +156,32 @@ class OtelCallback(TrainerCallback):  # type: ignore[misc]  # Any where it is no
         """Deliver what a training that resumes from this checkpoint does not log again."""
         self._steps.end()
         if state.is_world_process_zero:
-            timeout_s = _FLUSH_TIMEOUT_S if self._is_reached else _UNREACHED_TIMEOUT_S
-            self._is_reached = otel_rl.flush(timeout_s=timeout_s)
+            self._is_reached = deliver(None if self._is_reached else _UNREACHED_TIMEOUT_S)
 
     def on_evaluate(self, args: Any, state: Any, control: Any, **_named: Any) -> None:
         """Go on to the checkpoint; wait for the delivery of an evaluation after the training."""
         self._steps.end()
         if self._is_over:
-            otel_rl.flush(timeout_s=_FLUSH_TIMEOUT_S)
+            deliver()
         elif control.should_save and not self._recorder.is_silent:
-            self._steps.between("checkpoint")
+            self._steps.enter("checkpoint")
 
     def on_train_end(self, args: Any, state: Any, control: Any, **_named: Any) -> None:
         """Wait for delivery; the process may still record."""
-        self._steps.end_training()
+        self._steps.end()
         self._is_over = True
-        otel_rl.flush(timeout_s=_FLUSH_TIMEOUT_S)
+        deliver()
+
+
+def always(module: ModuleType) -> None:
+    """Give every ``Trainer`` of ``transformers.trainer`` the callback, unless it has one."""
+
+    def add(trainer: Any) -> None:
+        callbacks = trainer.callback_handler.callbacks
+        if not any(isinstance(callback, OtelCallback) for callback in callbacks):
+            trainer.add_callback(OtelCallback())
+
+    after(module.Trainer, "__init__", add)
 
 
 def _complete(logs: Mapping[str, object], state: Any) -> Mapping[str, object]:
@@ -150,11 +198,43 @@ def _is_number_of_before(value: object, before: object) -> bool:
     return type(value) in (int, float) and type(before) in (int, float) and value == before
 
 
-class QuietCallback(OtelCallback):
-    """Variant for automatic use: a wrong setting is logged, not raised."""
+def _follow_trl() -> None:
+    """Enter a phase with each context of TRL that has one."""
+    kind = getattr(sys.modules.get("trl.extras.profiling"), "ProfilingContext", None)
+    if kind is not None:
+        wrap(kind, "__enter__", _entering)
+        wrap(kind, "__exit__", _leaving)
 
-    def on_train_begin(self, args: Any, state: Any, control: Any, **named: Any) -> None:
-        """Start the worker as ``OtelCallback`` does. Never raises."""
-        with logging_errors():
-            if not self._recorder.is_silent:
-                super().on_train_begin(args, state, control, **named)
+
+def _timed_phase(name: str) -> ExitStack:
+    """Enter the phase of one of TRL's contexts within a step, if it has one."""
+    opened = ExitStack()
+    steps, phase = Steps.of_thread(), _PHASES.get(name)
+    is_training = name == _LOG_PROBS and _timed.get() != _PREPARE
+    if steps is not None and steps.is_open and phase is not None and not is_training:
+        opened.callback(_timed.reset, _timed.set(name))
+        kind = "compute" if phase == "log_probs" else None
+        opened.enter_context(otel_rl.phase(phase, phase_class=kind))
+    return opened
+
+
+def _entering(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    def enter(context: Any) -> Any:
+        entered = original(context)
+        with guard:
+            context.otel_rl_phase = _timed_phase(context.name.partition(".")[2])
+        return entered
+
+    return enter
+
+
+def _leaving(original: Callable[..., Any]) -> Callable[..., Any]:
+    def leave(context: Any, *error: Any) -> Any:
+        with guard, vars(context).pop("otel_rl_phase", ExitStack()):
+            pass
+        return original(context, *error)
+
+    return leave
+
+
+when_imported("transformers.trainer", lambda module: wrap(module.Trainer, "train", ends_steps))

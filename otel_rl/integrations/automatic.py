@@ -1,0 +1,100 @@
+"""Switches adapters on in processes below ``otel-rl run``, and records what others log.
+
+Frameworks start processes of their own, from scripts of their own. So each Python below ``otel-rl
+run`` waits for the import of a framework's module (``start_up/sitecustomize.py``) and adds the
+adapter to it; in a process without an adapter the hook of W&B and TensorBoard records. The program
+takes precedence: where it starts its worker, uses the W&B drop-in or switches an adapter on, what
+is added here records nothing. Nothing here raises.
+"""
+
+import logging
+import os
+from collections.abc import Callable
+from functools import cache, partial
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+from typing import Final
+
+from otel_rl.integrations.sweeps import PARAMETERS, SWEEPS, parameters
+from otel_rl.worker.identity.names import names_an_experiment
+from otel_rl.worker.identity.sweep_trial import is_within, sweep_environment
+from otel_rl.worker.plugins.import_hook import when_imported
+
+__all__ = ["DIRECTORY", "begin", "join_sweep", "wait"]
+
+DIRECTORY: Final = Path(__file__).with_name("start_up")
+"""Must be on ``PYTHONPATH``, with ``OTEL_RL_ADAPTERS=auto`` in the environment."""
+
+_ADAPTERS: Final = {
+    "areal.utils.stats_logger": "areal",
+    "forge.observability.metrics": "forge",
+    "ray.rllib.algorithms.algorithm": "rllib",
+    "stable_baselines3.common.on_policy_algorithm": "stable_baselines3",
+    "transformers.trainer": "trl",
+    "verl.utils.tracking": "verl",
+}
+"""By the module to whose classes the function ``always`` of an adapter adds it."""
+
+_WRITERS: Final = ("torch.utils.tensorboard.writer", "tensorboardX.writer")
+
+_log = logging.getLogger("otel_rl")
+
+
+def begin() -> None:
+    """Wait for frameworks, if the environment enables it. For ``opentelemetry-instrument``."""
+    if os.environ.get("OTEL_RL_ADAPTERS") == "auto" and names_an_experiment(os.environ):
+        join_sweep()
+        wait()
+
+
+def join_sweep() -> None:
+    """Make a trial of this process and its children if an agent of W&B has started it."""
+    run = os.environ.get("WANDB_RUN_ID")
+    if run and os.environ.get("WANDB_SWEEP_ID") and not is_within(os.environ, run):
+        if os.environ.get(PARAMETERS):
+            from otel_rl.integrations.adapter import begin_trial  # loads the worker
+
+            begin_trial(run, parameters(os.environ))
+        else:
+            os.environ.update(sweep_environment(os.environ, run))
+
+
+def wait() -> None:
+    """Add the adapters once their frameworks are imported. Imports none of them."""
+    followed: dict[str, Callable[[ModuleType], None]] = {
+        **{name: partial(_adapter, adapter) for name, adapter in _ADAPTERS.items()},
+        **SWEEPS,
+        "wandb": _wandb,
+        **dict.fromkeys(_WRITERS, _tensorboard),
+    }
+    for name, follow in followed.items():
+        when_imported(name, partial(_follow, follow))
+
+
+def _follow(follow: Callable[[ModuleType], None], module: ModuleType) -> None:
+    try:
+        follow(module)
+    except (AttributeError, ImportError) as error:  # a version with other names
+        _log.warning("Metrics of %s are not recorded: %s.", module.__name__, error)
+
+
+def _adapter(name: str, module: ModuleType) -> None:
+    import_module(f"otel_rl.integrations.{name}").always(module)
+
+
+def _wandb(_module: ModuleType) -> None:
+    wanted = os.environ.get("OTEL_RL_ATTACH")
+    if wanted in ("share", "hint"):
+        getattr(import_module("otel_rl.integrations.wandb_run.own_run"), wanted)()
+    if wanted != "share":  # what the program logs is in the run that is shared
+        import_module("otel_rl.integrations.hook").record_wandb(quietly=True)
+
+
+def _tensorboard(_module: ModuleType) -> None:
+    _follow_writers()
+
+
+@cache
+def _follow_writers() -> None:
+    import_module("otel_rl.integrations.hook").record_tensorboard(quietly=True)
