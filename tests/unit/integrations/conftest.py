@@ -94,3 +94,10 @@ def tensorboardx(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ca
     yield lambda: importlib.import_module("tensorboardX.writer")
     for name in ("tensorboardX", "tensorboardX.writer"):
         sys.modules.pop(name, None)
+
+
+@pytest.fixture(autouse=True)
+def no_adapter_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Adapters and programs of other tests are not those of this process."""
+    for name in ("_adapters", "_switched_on"):
+        monkeypatch.setattr(importlib.import_module("otel_rl.integrations.adapter"), name, set())

@@ -8,7 +8,7 @@ import pytest
 
 import otel_rl
 from otel_rl.errors import ConfigError
-from otel_rl.integrations.adapter import Dialect, Rule, WorkerNames
+from otel_rl.integrations.adapter import Dialect, Recorder, Rule, WorkerNames
 from otel_rl.integrations.hook import Hook, record_tensorboard
 from otel_rl.worker.session import GUARD
 from tests.otlp_sink import Sink
@@ -148,3 +148,25 @@ def test_scalars_of_a_summary_writer_stand_at_their_step_until_the_end(
     found = {m.name: (m.step, m.value) for m in sink.measurements()}
     assert found == {"loss": (7, 0.5), "eval/loss": (7, 0.25), "of/a": (8, 1.0), "of/b": (8, 2.0)}
     assert train.written[-1] == ("loss", 0.0, 9)
+
+
+def test_what_a_library_logs_to_two_places_is_recorded_once(sink: Sink) -> None:
+    hooks = [Hook(name, TABLE, quietly=True) for name in ("first_place", "second_place")]
+    for step in (1, 2):
+        for hook in hooks if step == 1 else reversed(hooks):
+            hook.start(WorkerNames(role="trainer"))
+            hook.record({"twice": step}, step)
+    hooks[1].record({"own": 3.0}, 2)
+    hooks[0].flush()
+    assert [(m.value, m.step) for m in sink.measurements("twice")] == [(1, 1), (2, 2)]
+    assert [m.value for m in sink.measurements("own")] == [3.0]
+
+
+def test_a_hook_that_nobody_asked_for_is_silent_beside_an_adapter(sink: Sink) -> None:
+    hook = Hook("library", TABLE, quietly=True)
+    hook.start(WorkerNames(role="trainer"))
+    hook.record({"before": 1.0}, 1)
+    Recorder("mine", TABLE)
+    hook.record({"after": 2.0}, 2)
+    hook.flush()
+    assert [m.name for m in sink.measurements()] == ["before"]
