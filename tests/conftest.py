@@ -107,6 +107,8 @@ def no_process_outlives_the_tests() -> Iterator[None]:
     os.environ["OTEL_RL_PROVENANCE"] = "off"
     # And what pytest writes is no worker's console.
     os.environ["OTEL_RL_CONSOLE"] = "off"
+    # Nor does a worker without an endpoint start a bridge: tests of that turn it on.
+    os.environ["OTEL_RL_EMBED"] = "off"
     # Nor does a slow test get rows of the machine.
     os.environ["OTEL_RL_HOST"] = "off"
     # Otherwise each bridge would end with a process that loads Arrow; tests of it turn it on.

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import NamedTuple
 
 from otel_rl.bridge import stages
@@ -21,10 +22,12 @@ from otel_rl.bridge.garbage import collect_rarely, return_memory
 from otel_rl.bridge.ingest.admission.experiments import Experiments
 from otel_rl.bridge.ingest.admission.token_shares import TokenShares
 from otel_rl.bridge.ingest.dropped_after_acceptance import Overflow
+from otel_rl.bridge.ingest.inbox_reader import InboxReader
 from otel_rl.bridge.ingest.pipeline import IngestPipeline
 from otel_rl.bridge.ingest.security.tls import load_tls
 from otel_rl.bridge.ingest.security.tokens import Tokens
 from otel_rl.bridge.ingest.unstored_batches import UnstoredBatches
+from otel_rl.bridge.journal.inbox_positions import InboxPositions
 from otel_rl.bridge.journal.presence import JournalPresence
 from otel_rl.bridge.journal.run_homes import Beside, RunNaming
 from otel_rl.bridge.page import Page
@@ -77,9 +80,11 @@ class Bridge:
         page: What is served beside OTLP over HTTP.
         is_one_launch: Whether it is for a single launch of a program.
         beside: Journals beside this one, each of which has other runs; None where that is settled.
+        inboxes: Directories from which requests are read, too.
 
     Attributes:
         settings: As given.
+        inbox: Reads the inboxes; None without one.
         counters: What happened, in numbers.
         cleanup: Removes ended runs.
         launched: Process id of the one command whose processes report, if they have one.
@@ -99,8 +104,11 @@ class Bridge:
         page: Page | None = None,
         is_one_launch: bool = False,
         beside: Beside | None = None,
+        inboxes: Sequence[Path] = (),
     ) -> None:
         self.settings = settings
+        self.inbox: InboxReader | None = None
+        self._inboxes = inboxes
         self.launched: int | None = None
         self.counters = Counters()
         self.waiting = 0
@@ -128,7 +136,12 @@ class Bridge:
             self._tls = load_tls(settings.tls)
             # The last: what listens can be used.
             self._servers = stages.servers(
-                settings, self._intake, self._tls, page=page, counters=self.counters
+                settings,
+                self._intake,
+                self._tls,
+                page=page,
+                counters=self.counters,
+                takes_exports=not inboxes,
             )
         except BaseException:
             self._stores.close()
@@ -202,6 +215,8 @@ class Bridge:
             )
         for server in self._servers.values():
             server.start()
+        if self.inbox is not None:
+            self.inbox.start()
 
     def reload(self) -> None:
         """Read the files of tokens and TLS again. Connections that are open stay open.
@@ -275,6 +290,8 @@ class Bridge:
             self._page.stop()
         for server in self._servers.values():
             server.stop()
+        if self.inbox is not None:
+            self.inbox.stop()
         if leases is not None:
             leases.claim_no_more()
         self._diagnosis.pause()
@@ -354,6 +371,16 @@ class Bridge:
             shares=self._shares,
             name=self._naming(),
         )
+        if self._inboxes:
+            positions = InboxPositions(stores.journal)
+            self.inbox = InboxReader(
+                self._inboxes,
+                self._intake,
+                lambda batches, read, removed: self._durable.keep(
+                    batches, lambda connection: positions.write(connection, read, removed)
+                ),
+                positions.read,
+            )
 
     def _naming(self) -> RunNaming | None:
         if self._beside is None:

@@ -279,6 +279,7 @@ class Where(StrEnum):
     Attributes:
         HTTP: HTTP requests; senders retry.
         GRPC: gRPC requests; senders retry.
+        INBOX: Requests in files; they are read again.
         DRAIN: Making rows; they are made again.
         DELIVERY: Writing to trackers; rows are written again.
         WATCH: Diagnosis; this one is left out.
@@ -289,6 +290,7 @@ class Where(StrEnum):
 
     HTTP = "http"
     GRPC = "grpc"
+    INBOX = "inbox"
     DRAIN = "drain"
     DELIVERY = "delivery"
     WATCH = "watch"

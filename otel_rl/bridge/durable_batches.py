@@ -7,6 +7,7 @@ from functools import partial
 from otel_rl.bridge.counters import Counter, Counters
 from otel_rl.bridge.ingest.admission.journal_shares import JournalShares
 from otel_rl.bridge.ingest.unstored_batches import UnstoredBatches
+from otel_rl.bridge.journal.interface import Connection
 from otel_rl.bridge.journal.presence import JournalPresence
 from otel_rl.bridge.journal.spool import Spool
 from otel_rl.errors import JournalClosed, JournalError, JournalFull, JournalGone
@@ -44,8 +45,14 @@ class DurableBatches:
         self._kept = kept
         self.unstored = UnstoredBatches()
 
-    def keep(self, batches: Sequence[Batch]) -> None:
+    def keep(
+        self, batches: Sequence[Batch], also: Callable[[Connection], None] | None = None
+    ) -> None:
         """Store the batches of a request: they are durable when this returns.
+
+        Args:
+            batches: Of the request.
+            also: Run in the same transaction, see ``Spool.append``.
 
         Raises:
             JournalFull: No room, or none in a tenant's share; the sender retries.
@@ -54,7 +61,7 @@ class DurableBatches:
         """
         try:
             self._room.take(batches)
-            self._spool.append(batches)
+            self._spool.append(batches, also)
         except JournalError as exc:
             self._not_kept(batches, exc)
             raise

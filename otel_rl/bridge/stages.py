@@ -180,6 +180,7 @@ def servers(
     *,
     page: Page | None,
     counters: Counters,
+    takes_exports: bool = True,
 ) -> "Mapping[str, HttpServer | GrpcServer]":
     """Bind the ports. The servers answer once they are started.
 
@@ -189,6 +190,7 @@ def servers(
         tls: Encrypts, if given.
         page: What is served beside OTLP over HTTP.
         counters: Count failures of the page.
+        takes_exports: False for a bridge that nobody sends to: it only has a page.
 
     Returns:
         The servers by the names of their settings, in the order in which they are stopped.
@@ -203,7 +205,15 @@ def servers(
         if settings.http.enabled:
             grpc = bound["grpc"].address if "grpc" in bound else None
             host, routes = settings.http.host, _routes(page, settings, intake, counters)
-            http = HttpServer(intake, host, settings.http.port, tls, grpc=grpc, routes=routes)
+            http = HttpServer(
+                intake,
+                host,
+                settings.http.port,
+                tls,
+                grpc=grpc,
+                routes=routes,
+                takes_exports=takes_exports,
+            )
             bound = {"http": http, **bound}
         if (port := settings.health.port) is not None:
             bound["health"] = HttpServer(intake, settings.health.host, port, is_health_only=True)

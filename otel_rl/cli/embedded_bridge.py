@@ -2,7 +2,10 @@
 
 import importlib.util
 import os
+import secrets
 import shlex
+from collections.abc import Sequence
+from hashlib import sha256
 from pathlib import Path
 from typing import Final
 
@@ -11,6 +14,8 @@ from otel_rl.bridge.config import BridgeSettings, TrackerSettings
 from otel_rl.bridge.delivery.kinds.checks import nearly_full
 from otel_rl.bridge.delivery.trackers import backend
 from otel_rl.bridge.delivery.wandb.account import is_disabled
+from otel_rl.bridge.ingest.security.exposure import listens_on_loopback
+from otel_rl.bridge.ingest.security.tokens import AuthSettings
 from otel_rl.bridge.journal.run_homes import Beside, home_of
 from otel_rl.bridge.journal.sqlite_files import DATA_DIRECTORY
 from otel_rl.bridge.page import Page
@@ -25,9 +30,13 @@ from otel_rl.run_id import run_id
 __all__ = [
     "W_AND_B_IS_OFF",
     "Embedded",
+    "auth_of",
+    "check_embedded",
     "embedded_defaults",
     "page_link",
+    "renamed",
     "started",
+    "tracker_of_a_program",
     "without_disabled",
 ]
 
@@ -72,6 +81,8 @@ def started(
     is_one_launch: bool = False,
     told: ExperimentKey | None = None,
     beside: Beside | None = None,
+    inboxes: Sequence[Path] = (),
+    token: str = "",
 ) -> Bridge:
     """Start a bridge.
 
@@ -80,6 +91,8 @@ def started(
         is_one_launch: See ``Bridge``; it names the page of each run as it is opened.
         told: A run whose page was named before.
         beside: See ``Bridge``.
+        inboxes: See ``Bridge``.
+        token: Of its page, for the links to it.
 
     Raises:
         ConfigError: A setting is wrong.
@@ -91,12 +104,17 @@ def started(
         if bridge.is_stopping:
             return  # the report of the end says it
         say(f"run {run}: {location}")
-        if is_one_launch and run not in named and (link := page_link(bridge, run)):
+        if is_one_launch and run not in named and (link := page_link(bridge, run, token)):
             named.add(run)
-            say(f"page of run {run}: {link}")
+            say(f"page of run {run}: ", token=link)
 
     bridge = Bridge(
-        settings, opened=opened, page=_page(settings), is_one_launch=is_one_launch, beside=beside
+        settings,
+        opened=opened,
+        page=_page(settings),
+        is_one_launch=is_one_launch,
+        beside=beside,
+        inboxes=inboxes,
     )
     _check_room(settings)
     if settings.journal.url is None:
@@ -138,11 +156,11 @@ def _page(settings: BridgeSettings) -> Page | None:
     return BridgePage(settings)
 
 
-def page_link(bridge: Bridge, key: ExperimentKey | None = None) -> str:
+def page_link(bridge: Bridge, key: ExperimentKey | None = None, token: str = "") -> str:
     """Return the link to the page of a run, or of all runs; empty if the bridge serves none."""
     if not bridge.has_page:
         return ""
-    root = f"http://{bridge.http}/"
+    root = f"http://{bridge.http}/{f'?token={token}' * bool(token)}"
     return root if key is None else f"{root}#/run/{run_id(*key)}/overview"
 
 
@@ -158,6 +176,8 @@ class Embedded:
     Attributes:
         bridge: The bridge.
         names: Of the run that is expected, with the next free one of its trial.
+        token: Which senders, and readers of the page, need; empty without one. A port of loopback
+            is open to all users of the host.
 
     Raises:
         ConfigError: A setting is wrong, or the bridge would not listen on HTTP.
@@ -165,9 +185,15 @@ class Embedded:
     """
 
     def __init__(self, settings: BridgeSettings, names: RunNames) -> None:
-        _check(settings)
+        check_embedded(settings)
         self.names = names
-        tracker = _tracker_of_a_program(settings.tracker, names)
+        self.token = ""
+        listening = [one for one in (settings.http, settings.grpc) if one.enabled]
+        # Senders on other hosts are not started from here, and get a token from the user.
+        if not settings.auth.tokens and all(listens_on_loopback(one.host) for one in listening):
+            self.token = secrets.token_urlsafe(24)
+            settings = settings.model_copy(update={"auth": auth_of(self.token)})
+        tracker = tracker_of_a_program(settings.tracker, names.typed.get("name"))
         settings = settings.model_copy(update={"tracker": tracker})
         # Above the journals of all commands; None where the user has named the journal.
         is_named = settings.data != Path(DATA_DIRECTORY) / names.directory
@@ -200,21 +226,39 @@ class Embedded:
     def _start(self, settings: BridgeSettings) -> Bridge:
         beside = None
         if self._root is not None:
-            beside = Beside(self._root, settings.data, _renamed)
+            beside = Beside(self._root, settings.data, renamed)
         return started(
             settings,
             is_one_launch=True,
             told=self.names.key if self.names.are_certain else None,
             beside=beside,
+            token=self.token,
         )
 
 
-def _renamed(key: ExperimentKey, name: ExperimentKey) -> None:
+def auth_of(token: str) -> AuthSettings:
+    """Return the settings of a bridge that knows one token, for everything."""
+    return AuthSettings.model_validate(
+        {
+            "tokens": [
+                {
+                    "name": "own",
+                    "experiments": ["*"],
+                    "sha256": [sha256(token.encode()).hexdigest()],
+                }
+            ]
+        }
+    )
+
+
+def renamed(key: ExperimentKey, name: ExperimentKey) -> None:
+    """Say that a run got the next free name."""
     names = shlex.join(["--experiment", key.experiment, "--trial", key.trial])
     say(f"there is a run {key} already, so this one is {name}. To continue that: {names}")
 
 
-def _check(settings: BridgeSettings) -> None:
+def check_embedded(settings: BridgeSettings) -> None:
+    """Raise ConfigError if a bridge inside of a command cannot have these settings."""
     if not settings.http.enabled:
         raise ConfigError(
             "http.enabled: an embedded bridge listens on HTTP (got false).",
@@ -233,17 +277,22 @@ def _check(settings: BridgeSettings) -> None:
         )
 
 
-def _tracker_of_a_program(tracker: TrackerSettings, names: RunNames) -> TrackerSettings:
-    """Return the tracker's settings where the runs of one program are written."""
+def tracker_of_a_program(tracker: TrackerSettings, name: str | None = None) -> TrackerSettings:
+    """Return the tracker's settings where the runs of one program are written.
+
+    Args:
+        tracker: As given.
+        name: Typed name of the run in the tracker.
+    """
     options: dict[str, str] = {}
-    for name in tracker.trackers:
-        taken = backend(name).of_the_program
-        options |= {f"{name}.{option}": f"{{{option}}}" for option in taken}
+    for one in tracker.trackers:
+        taken = backend(one).of_the_program
+        options |= {f"{one}.{option}": f"{{{option}}}" for option in taken}
     options |= tracker.options
-    if "name" in names.typed and "wandb" in tracker.trackers:
-        options["wandb.name"] = names.typed["name"]
+    if name and "wandb" in tracker.trackers:
+        options["wandb.name"] = name
     update: dict[str, object] = {"options": options}
-    homes = (backend(name).home(os.environ) for name in tracker.trackers)
+    homes = (backend(one).home(os.environ) for one in tracker.trackers)
     home = next((home for home in homes if home is not None), None)
     if home is not None and tracker.directory is None:
         update["directory"] = home

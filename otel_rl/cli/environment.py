@@ -31,6 +31,7 @@ _BRIDGE: Final = "BRIDGE"  # before the two underscores of a setting, which are 
 
 _ALIKE: Final = 0.75  # TRAIL and TRIAL: 0.8
 
+_HEADERS: Final = "OTEL_EXPORTER_OTLP_HEADERS"
 _METRICS_ENDPOINT: Final = "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT"
 
 # Of an SDK that is configured by a file, which ignores the other variables.
@@ -55,6 +56,7 @@ def reporting_environment(
     names: RunNames,
     grpc: str | None = None,
     prefers_grpc: bool = False,
+    token: str = "",
 ) -> dict[str, str]:
     """Add the variables that make OpenTelemetry report for a run to a bridge.
 
@@ -67,6 +69,7 @@ def reporting_environment(
         grpc: ``HOST:PORT`` of the bridge's OTLP/gRPC; None where it does not listen.
         prefers_grpc: Use gRPC for every signal. Otherwise as in ``base``, for all or for one
             signal.
+        token: Of the bridge; empty if it needs none. It goes to no other endpoint.
     """
     of_run = {*map(variable_of, NAMES), TYPED}
     environment = {
@@ -97,8 +100,32 @@ def reporting_environment(
     }
     if names.typed:
         environment[TYPED] = ",".join(name for name in NAMES if name in names.typed)
+    if token:
+        _authorize(environment, token)
     _point_signals(environment, base, common, http=http, grpc=grpc, prefers_grpc=prefers_grpc)
     return environment
+
+
+def _authorize(environment: dict[str, str], token: str) -> None:
+    """Add a token to the headers of the signals without an endpoint of their own."""
+    prefixes = {f"OTEL_EXPORTER_OTLP_{signal.upper()}_" for signal in Signal}
+    ours = {prefix for prefix in prefixes if not environment.get(f"{prefix}ENDPOINT")}
+    common = environment.get(_HEADERS, "")
+    for prefix in ours:
+        own = environment.get(f"{prefix}HEADERS", "")
+        if own or ours != prefixes:
+            environment[f"{prefix}HEADERS"] = _with_token(own or common, token)
+    if ours == prefixes:
+        environment[_HEADERS] = _with_token(common, token)
+
+
+def _with_token(headers: str, token: str) -> str:
+    others = [
+        one
+        for one in headers.split(",")
+        if one.strip() and one.partition("=")[0].strip().lower() != "authorization"
+    ]
+    return ",".join([*others, f"authorization=Bearer%20{quote(token, safe='')}"])
 
 
 def _point_signals(
@@ -171,7 +198,7 @@ def notes_on(base: Mapping[str, str], environment: Mapping[str, str]) -> Iterato
     yield from exporters_beside_otlp(base, with_none=True)
     for variable in _CONFIG_FILES:
         if path := base.get(variable, "").strip():
-            yield from _notes_on_file(variable, path)
+            yield from _notes_on_file(variable, path, wants_token=_HEADERS in environment)
 
 
 def misspelt(base: Mapping[str, str]) -> Iterator[str]:
@@ -193,7 +220,7 @@ def _is(found: list[str]) -> str:
     return "is" if len(found) == 1 else "are"
 
 
-def _notes_on_file(variable: str, path: str) -> Iterator[str]:
+def _notes_on_file(variable: str, path: str, *, wants_token: bool) -> Iterator[str]:
     try:
         text = Path(path).read_text(encoding="utf-8", errors="replace")
     except OSError as exc:
@@ -202,6 +229,8 @@ def _notes_on_file(variable: str, path: str) -> Iterator[str]:
     missing: list[str] = []
     if not _substitutes(text, ENDPOINT):
         missing.append("endpoint: ${OTEL_EXPORTER_OTLP_ENDPOINT}/v1/metrics to its otlp_http")
+    if wants_token and not _substitutes(text, _HEADERS):
+        missing.append("headers_list: ${OTEL_EXPORTER_OTLP_HEADERS} to its otlp_http")
     names_experiment = semconv.RL_EXPERIMENT_NAME in text
     if not (names_experiment or _substitutes(text, "OTEL_RESOURCE_ATTRIBUTES")):
         missing.append("attributes_list: ${OTEL_RESOURCE_ATTRIBUTES} to its resource")

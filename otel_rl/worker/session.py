@@ -25,8 +25,14 @@ from otel_rl.worker.drops import DropReason
 from otel_rl.worker.events.exit_status import watch_failure_of_child
 from otel_rl.worker.events.run_metadata import RunMetadata, validated_metadata
 from otel_rl.worker.export.ray_calls import watch_calls
-from otel_rl.worker.identity.launch import ON_SEVERAL_HOSTS, hand_down, launch_of, take_back
-from otel_rl.worker.identity.launcher import process_name
+from otel_rl.worker.identity.launch import (
+    ON_SEVERAL_HOSTS,
+    hand_down,
+    launch_of,
+    on_several_hosts,
+    take_back,
+)
+from otel_rl.worker.identity.launcher import parent_pid, process_name
 from otel_rl.worker.identity.names import names_an_experiment, run_word
 from otel_rl.worker.identity.rank import invalid_place
 from otel_rl.worker.identity.resource import Identity, identify
@@ -35,6 +41,7 @@ from otel_rl.worker.lifetime.providers import Providers, resource_of
 from otel_rl.worker.lifetime.worker_session import UNREACHED_EXIT_TIMEOUT_S, Session
 from otel_rl.worker.phases.open_phases import count_open
 from otel_rl.worker.settings import (
+    DATA,
     DEFAULT_EXIT_TIMEOUT_S,
     GpuOptions,
     MfuOptions,
@@ -76,6 +83,9 @@ finished: Final[set[tuple[str, str]]] = set()
 
 before_end: Final[list[Callable[[], None]]] = []
 """Called at the end of the process, and of a forked child, by what still holds measurements."""
+
+_exit_wait_s: float | None = None
+"""Time that the end of the process waits for the bridges of its inboxes; None without one."""
 
 _before: dict[str, str | None] = {}
 """What the environment had before the names of the run, for children."""
@@ -279,11 +289,19 @@ def _shutdown_at_exit() -> None:
         with GUARD:
             call()
     session = _ended_session()
-    if session is not None:
-        try:
+    try:
+        if session is not None:
             count_open(GUARD)
             session.shutdown_at_exit()
-        except KeyboardInterrupt:  # a second Ctrl-C: nobody waits any more for what is left
+        if _exit_wait_s is not None:
+            from otel_rl.worker.export.inbox import end  # loaded, as there is one
+            from otel_rl.worker.export.inbox_bridge import wait_for_bridges
+
+            end()
+            is_child = parent_pid() is not None
+            wait_for_bridges(_exit_wait_s, is_exit=True, is_child=is_child)
+    except KeyboardInterrupt:  # a second Ctrl-C: nobody waits any more for what is left
+        if session is not None:
             with suppress(KeyboardInterrupt):
                 session.shutdown(0.0)  # counts what is lost, unless that was done
 
@@ -381,6 +399,7 @@ def _replace_guess(
         guess.correct(identity)
         guess.report_start(metadata)
         _hand_down(identity)
+        _hand_down_inbox(guess.settings)
     else:
         ended = _ended_session()
         if ended is not None:
@@ -397,6 +416,7 @@ def _start(
     global _session, _providers, _has_ended  # one session per process
     if settings.disabled:
         return None
+    settings = _with_inbox(settings, identity)
     for line in exporters_beside_otlp(os.environ):
         GUARD.warn(line, f"{line}.")
     if identity.index is None and (place := invalid_place(os.environ)) is not None:
@@ -415,12 +435,34 @@ def _start(
     _session = Session(identity, settings, _providers, is_guess=is_guess, metadata=metadata)
     _has_ended = False
     _hand_down(identity)
+    _hand_down_inbox(settings)
     with GUARD:
         watch_calls(_hurry, GUARD)
         continue_launcher_trace(os.environ)
     _flush_at_end_of_multiprocessing_child()
     _watch_multiprocessing()
     return _session
+
+
+def _with_inbox(settings: Settings, identity: Identity) -> Settings:
+    """Return the settings with an inbox where no endpoint is named."""
+    if not settings.embed or settings.are_named:
+        return settings
+    from otel_rl.worker.export.inbox import with_inbox  # others have an endpoint
+
+    run = run_id(identity.experiment, identity.trial)
+    several = on_several_hosts(os.environ)
+    return with_inbox(settings, run, os.environ, on_several_hosts=several)
+
+
+def _hand_down_inbox(settings: Settings) -> None:
+    """Have children in other working directories find the inbox. The caller holds the lock."""
+    global _exit_wait_s  # once a process has an inbox
+    place = settings.inbox
+    if place is not None:
+        _exit_wait_s = settings.exit_timeout_s
+        _before[DATA] = os.environ.get(DATA)
+        os.environ[DATA] = os.fspath(place.run.parent)
 
 
 def _launch() -> str:
@@ -446,6 +488,10 @@ def _keep_from_children() -> None:
 def _after_fork_in_child() -> None:
     global _lock  # a thread of the parent may hold its lock
     _lock = threading.RLock()
+    if _exit_wait_s is not None:
+        from otel_rl.worker.export.inbox import forget  # loaded, as there is one
+
+        forget()
     if _session is not None and _providers is not None:
         with GUARD:
             _session.restart_after_fork()

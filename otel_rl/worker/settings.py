@@ -14,6 +14,7 @@ from typing import Any, Final, TypedDict, TypeVar
 from urllib.parse import urlsplit
 
 from otel_rl.errors import ConfigError
+from otel_rl.inbox import DATA_DIRECTORY, InboxPlace
 from otel_rl.redaction import redacted
 from otel_rl.signals import Signal
 from otel_rl.worker.variables import (
@@ -33,6 +34,7 @@ from otel_rl.worker.variables import (
 
 __all__ = [
     "CONFIG",
+    "DATA",
     "DEFAULT_EXIT_TIMEOUT_S",
     "DEFAULT_EXPERIMENT",
     "DEFAULT_TRIAL",
@@ -59,6 +61,7 @@ __all__ = [
 ]
 
 CONFIG: Final = "OTEL_RL_CONFIG"
+DATA: Final = "OTEL_RL_DATA"
 DEFAULT_EXPERIMENT: Final = "OTEL_RL_DEFAULT_EXPERIMENT"
 DEFAULT_TRIAL: Final = "OTEL_RL_DEFAULT_TRIAL"
 ENDPOINT: Final = "OTEL_EXPORTER_OTLP_ENDPOINT"
@@ -190,14 +193,16 @@ class SignalSettings:
 
     ``url`` is the full URL for HTTP, scheme and authority for gRPC; header names are in lower case.
     ``is_named`` tells whether an argument or a variable sets the endpoint, ``files`` has each file
-    with the variable that names it.
+    with the variable that names it. ``inbox`` is where requests go in place of the endpoint; it is
+    chosen when the session starts.
     """
 
     signal: Signal
     url: str = _otlp(
         "ENDPOINT",
         TEXT,
-        otherwise="`http://localhost:4318`, with gRPC `http://localhost:4317`",
+        otherwise="`http://localhost:4318`, with gRPC `http://localhost:4317`, if something "
+        "answers there, else [files](#without-an-endpoint)",
         argument="endpoint",
         is_replaced=True,
     )
@@ -229,6 +234,7 @@ class SignalSettings:
     enabled: bool = True
     is_named: bool = field(default=True, compare=False)
     files: tuple[tuple[str, str], ...] = field(default=(), compare=False)
+    inbox: InboxPlace | None = field(default=None, compare=False)
 
     def __repr__(self) -> str:
         return f"SignalSettings({self.protocol.value} {redacted(self.url)})"  # headers are secret
@@ -356,6 +362,8 @@ class Settings:
     """Seconds (from 1) after which a [hanging phase](phases.md#hangs) sends its stack, or `off`."""
     exit_timeout_s: float = setting("OTEL_RL_EXIT_TIMEOUT", _SECONDS, f"{DEFAULT_EXIT_TIMEOUT_S:g}")
     """Seconds that the end of a process waits for the endpoint at most."""
+    embed: bool = setting("OTEL_RL_EMBED", SWITCH, "on")
+    """`on` uses [files and a bridge](#without-an-endpoint) where there is no endpoint."""
     times_devices: bool = setting("OTEL_RL_DEVICE_CLOCK", SWITCH, "on")
     """`on` times [steps and phases on torch's GPU](adr/0028-device-clock.md)."""
     measures_gc: bool | None = setting(
@@ -364,6 +372,16 @@ class Settings:
     """`on` measures `rl.worker.gc.time`."""
     config: Mapping[str, object] = setting(CONFIG, _JSON, compares=False)
     """Config of the run, as a JSON object; what a process of the run gives comes before it."""
+
+    @property
+    def are_named(self) -> bool:
+        """True if every signal has an endpoint that a person has named."""
+        return self.metrics.is_named and self.traces.is_named and self.logs.is_named
+
+    @property
+    def inbox(self) -> InboxPlace | None:
+        """The inbox that signals without an endpoint use, if any does."""
+        return self.metrics.inbox or self.logs.inbox or self.traces.inbox
 
 
 @dataclass(frozen=True, slots=True)
@@ -391,6 +409,8 @@ class Surroundings:
     # `otel-rl run` brings one.
     distro: str = setting("OTEL_PYTHON_DISTRO", TEXT, run="otel_rl")
     """With `otel_rl` `opentelemetry-instrument` starts the worker (`OTEL_PYTHON_CONFIGURATOR`)."""
+    data: str = setting(DATA, TEXT, DATA_DIRECTORY)
+    """Directory of the [files](#without-an-endpoint) of a program without an endpoint."""
     adapters: str = setting("OTEL_RL_ADAPTERS", TEXT, otherwise="`auto` under `otel-rl run`")
     """`auto` enables the [adapters](integrations.md) of frameworks, `off` disables them."""
     attach: str = setting("OTEL_RL_ATTACH", TEXT)

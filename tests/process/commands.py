@@ -54,6 +54,9 @@ OPEN_FOR_LONG = {
 NO_CONSOLE = {"OTEL_RL_CONSOLE": "off"}
 """No rows of what a program prints, for tests that count rows; "" for the default."""
 
+_NO_BRIDGE = {"OTEL_RL_EMBED": "off"}
+"""A worker starts no bridge for itself, see ``tests/process/test_inbox.py``."""
+
 _NO_HOST = {"OTEL_RL_HOST": "off"}
 # A short process on a busy machine may end before its code is read, and warns and counts that.
 _NO_CODE = {"OTEL_RL_PROVENANCE": "command"}
@@ -79,6 +82,7 @@ def clean_environment(home: Path, **extra: str) -> dict[str, str]:
         **own,
         **EVERY_KEY,
         **NO_CONSOLE,
+        **_NO_BRIDGE,
         **_NO_HOST,
         **_NO_CODE,
         **_PATIENT,

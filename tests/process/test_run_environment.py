@@ -54,6 +54,7 @@ FILE = """
             exporter:
               otlp_http:
                 endpoint: {endpoint}/v1/metrics
+                headers_list: ${{OTEL_EXPORTER_OTLP_HEADERS}}
 """
 
 

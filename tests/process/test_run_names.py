@@ -65,6 +65,8 @@ SENDER = """
     def send(signal, request):
         url = os.environ["OTEL_EXPORTER_OTLP_ENDPOINT"] + "/v1/" + signal
         kind = {"Content-Type": "application/x-protobuf"}
+        pairs = os.environ["OTEL_EXPORTER_OTLP_HEADERS"].split(",")
+        kind |= {key: unquote(value) for key, value in (pair.split("=", 1) for pair in pairs)}
         for _ in range(200):
             try:
                 made = urllib.request.Request(url, request.SerializeToString(), kind)
@@ -250,8 +252,8 @@ def test_links_at_the_start_are_of_runs_that_are_certain(tmp_path: Path) -> None
         while "page of run" not in said:
             said += process.stderr.readline()
         said += process.communicate("\n", timeout=TIMEOUT_S)[1]
-    assert re.findall(r"http://[^\s/]+/#/run/(\w+)/", said) == [run_id("mine", "1")]
-    assert re.search(r"page with the runs: http://[^\s/]+/\n", said)
+    assert re.findall(r"http://[^\s/]+/\?token=[\w-]+#/run/(\w+)/", said) == [run_id("mine", "1")]
+    assert re.search(r"page with the runs: http://[^\s/]+/\?token=[\w-]+\n", said)
 
 
 def wandb_runs(directory: Path) -> list[OfflineRun]:

@@ -172,6 +172,7 @@ class IngestPipeline:
         grant: Grant | None = None,
         *,
         is_json: bool = False,
+        accept: Callable[[Sequence[Batch]], object] | None = None,
     ) -> Validated:
         """Validate a request and make it durable. Blocks for the disk.
 
@@ -183,6 +184,7 @@ class IngestPipeline:
                 time.
             grant: Grant of the sender.
             is_json: Whether it is JSON.
+            accept: Takes its batches, in place of what makes them durable.
 
         Raises:
             RequestError: The sender should not send this again.
@@ -205,7 +207,7 @@ class IngestPipeline:
             if admitted.batches:
                 senders = [batch.experiment for batch in admitted.batches]
                 admitted = self._named(admitted)
-                self._accept(admitted.batches)
+                (accept or self._accept)(admitted.batches)
                 newcomers.keep([*senders, *(batch.experiment for batch in admitted.batches)])
         return self._counted(signal, admitted)
 

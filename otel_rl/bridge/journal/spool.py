@@ -71,15 +71,32 @@ class Spool:
         self._max_bytes = int(max_share * journal.max_bytes)
         self._over_bytes = journal.max_bytes // 2 if is_shared else 0
 
-    def append(self, batches: Sequence[Batch]) -> None:
+    def append(
+        self, batches: Sequence[Batch], also: Callable[[Connection], None] | None = None
+    ) -> None:
         """Keep the batches of a request. Concurrent calls share one fsync.
+
+        Args:
+            batches: Of the request.
+            also: Run in the same transaction: all is kept, or nothing is.
 
         Raises:
             JournalFull: No room for one of them. Those of other experiments were kept all the same,
                 so that they do not wait for its room; they are recognised when they come again.
+                With ``also`` nothing was written.
             JournalClosed: The bridge is stopping. Nothing was written.
         """
-        (full,) = self._journal.write(self._inserting([batches]))
+        inserting = self._inserting([batches])
+
+        def append(connection: Connection) -> JournalFull | None:
+            (full,) = inserting(connection)
+            if also is None:
+                return full
+            if full is None:
+                return also(connection)
+            raise full
+
+        full = self._journal.write(append)
         if full is not None:
             raise full
 

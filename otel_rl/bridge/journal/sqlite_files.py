@@ -21,6 +21,7 @@ from otel_rl.bridge.journal.formats.schema import (
 )
 from otel_rl.bridge.private_files import make_private_directory, open_private
 from otel_rl.errors import ConfigError, JournalError, JournalFull, JournalGone, JournalLocked
+from otel_rl.inbox import DATA_DIRECTORY
 
 __all__ = [
     "DATA_DIRECTORY",
@@ -36,7 +37,6 @@ __all__ = [
 
 _log = logging.getLogger(__name__)
 
-DATA_DIRECTORY: Final = ".otel_rl"  # of journals, unless another is named
 JOURNAL_FILE: Final = "journal.db"
 """Its name in the data directory."""
 

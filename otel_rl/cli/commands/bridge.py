@@ -4,12 +4,14 @@ import argparse
 import os
 import resource
 import signal
+from pathlib import Path
 
 from otel_rl.bridge.bridge import Bridge
 from otel_rl.bridge.config import BridgeSettings
 from otel_rl.bridge.ingest.security.exposure import listens_on_loopback
 from otel_rl.cli.embedded_bridge import W_AND_B_IS_OFF, started, without_disabled
 from otel_rl.cli.ending.end import finish, leave
+from otel_rl.cli.inbox_bridge import serve_inbox
 from otel_rl.cli.options import (
     add_bridge_options,
     add_listen_options,
@@ -32,12 +34,16 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         "SIGTERM or Ctrl-C: stop receiving, write what was accepted, finish the runs. On SIGHUP: "
         "read the files of tokens and certificates again.",
     )
+    # Workers start it so.
+    parser.add_argument("--inbox", type=Path, metavar="DIR", help=argparse.SUPPRESS)
     add_listen_options(parser)
     add_bridge_options(parser)
     parser.set_defaults(command=_command)
 
 
 def _command(arguments: argparse.Namespace) -> int:
+    if arguments.inbox is not None:
+        return serve_inbox(arguments)
     settings = _enabled(settings_of(arguments, overrides=listen_settings(arguments)))
     _raise_file_limit(settings)
     # Before the bridge starts, so that a signal during its start ends it in order.

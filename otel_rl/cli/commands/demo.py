@@ -89,12 +89,12 @@ def _command(arguments: argparse.Namespace) -> int:
     status = 1
     try:
         say(f"experiment {key}, OTLP on http://{bridge.http}")
-        if link := page_link(bridge, key):
-            say(f"page of the run: {link}")
+        if link := page_link(bridge, key, embedded.token):
+            say("page of the run: ", token=link)
         work_dir = bridge.settings.data / "demo"
         settings = settings.model_copy(update={"work_dir": work_dir, "trial": key.trial})
         with said_by_the_report(may_go_on=True):
-            status = _train(settings, names, bridge.http, colocated=colocated)
+            status = _train(settings, names, bridge.http, colocated=colocated, token=embedded.token)
     finally:
         ending = finish(bridge, exit_code=status, is_over=True)
         if ending.interrupted:
@@ -148,10 +148,17 @@ def _list_faults() -> int:
     return 0
 
 
-def _train(settings: "DemoSettings", names: RunNames, http: str, *, colocated: bool = False) -> int:
+def _train(
+    settings: "DemoSettings",
+    names: RunNames,
+    http: str,
+    *,
+    colocated: bool = False,
+    token: str = "",
+) -> int:
     from otel_rl.demo import COLOCATED, ORCHESTRATOR, run  # needs numpy
 
-    environment = reporting_environment(os.environ, http=http, names=names)
+    environment = reporting_environment(os.environ, http=http, names=names, token=token)
     result = run(settings, environment, orchestrator=COLOCATED if colocated else ORCHESTRATOR)
     print(result, flush=True)
     return 0 if result.ok else 1

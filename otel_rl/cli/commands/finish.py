@@ -11,12 +11,15 @@ from typing import Final
 from otel_rl.bridge.bridge import Bridge
 from otel_rl.bridge.config import BridgeSettings
 from otel_rl.bridge.journal.reader import journals_below, overview
+from otel_rl.cli.embedded_bridge import tracker_of_a_program
 from otel_rl.cli.ending.end import Progress, finish, leave, left_behind, said_by_the_report
 from otel_rl.cli.ending.files import KeptSettings, amend_status
+from otel_rl.cli.inbox_bridge import LISTENS_NOWHERE, held, of_inboxes
 from otel_rl.cli.options import add_journal_options, settings_of
 from otel_rl.cli.signal_handlers import EndRequests, handled
 from otel_rl.cli.standard_streams import say
 from otel_rl.errors import ConfigError, JournalError, JournalLocked, OtelRLError
+from otel_rl.inbox import INBOX, bytes_in, inboxes_below
 from otel_rl.records import ExperimentKey
 
 __all__ = ["add_parser"]
@@ -25,12 +28,6 @@ _PATIENCE_S: Final = 60.0
 """Time without any progress until the rest stays where it is."""
 
 _LOOK_S: Final = 0.2
-
-_LISTENS_NOWHERE: Final = {
-    "http": {"enabled": False},
-    "grpc": {"enabled": False},
-    "view": {"enabled": False},
-}
 
 _EPILOG: Final = """
 examples:
@@ -64,10 +61,11 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
 
 def _command(arguments: argparse.Namespace) -> int:
     below = arguments.directory or settings_of(arguments).data
-    directories = [*journals_below(below)]
+    inboxes = {path.parent for path in inboxes_below(below)}
+    directories = [*dict.fromkeys([*journals_below(below), *sorted(inboxes)])]
     if not directories:
         raise ConfigError(
-            f"There is no journal in {str(below)!r} or below.",
+            f"There is no journal and no inbox in {str(below)!r} or below.",
             hint="Name a directory that `otel-rl run` or `otel-rl bridge` had as its data "
             "directory: the last lines of its output do.",
         )
@@ -96,11 +94,13 @@ def _finish(
     """
     try:
         kept = KeptSettings.beside(directory)
-        with kept.in_environment():
+        inbox = directory / INBOX
+        with kept.in_environment(), held([inbox]):
             settings = _settings(directory, arguments, kept)
-            if not (is_named or _has_rest(directory, settings.tracker.trackers)):
+            has_rest = bytes_in(inbox) or _has_rest(directory, settings.tracker.trackers)
+            if not (is_named or has_rest):
                 return None
-            bridge = Bridge(settings)
+            bridge = Bridge(settings, **of_inboxes(settings, [inbox]))
             bridge.start()
             return _Rest(bridge, requests, kept.exit_status).write()
     except JournalLocked as exc:
@@ -124,7 +124,11 @@ def _has_rest(directory: Path, trackers: Sequence[str]) -> bool:
 def _settings(directory: Path, arguments: argparse.Namespace, kept: KeptSettings) -> BridgeSettings:
     """Return the settings that were kept, but for what is given now."""
     arguments.data = directory
-    return settings_of(arguments, overrides=_LISTENS_NOWHERE, defaults=kept.settings)
+    settings = settings_of(arguments, overrides=LISTENS_NOWHERE, defaults=kept.settings)
+    if kept.settings:
+        return settings
+    # No bridge has come so far: the run of a program.
+    return settings.model_copy(update={"tracker": tracker_of_a_program(settings.tracker)})
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,10 +157,13 @@ class _Rest:
                     ending = left_behind(self.bridge, progress, number or None)
                     amend_status(self.bridge.settings.data, ending)
                     leave(self.requests.exit_status(number) if number else 1)
+        inbox, exit_status = self.bridge.inbox, self.exit_status
+        if inbox is not None and not inbox.living:
+            exit_status = exit_status or int(inbox.was_killed)
         ending = finish(
             self.bridge,
-            exit_code=self.exit_status or 0,
-            is_over=self.exit_status is not None,
+            exit_code=exit_status or 0,
+            is_over=exit_status is not None,
             requests=self.requests,
         )
         amend_status(self.bridge.settings.data, ending)
@@ -165,6 +172,8 @@ class _Rest:
         return ending.is_complete
 
     def _has_rows(self) -> bool:
+        if self.bridge.inbox is not None and not self.bridge.inbox.is_empty:
+            return True
         with suppress(JournalError):  # the stop reports it
             left = self.bridge.left()
             if not left.requests:

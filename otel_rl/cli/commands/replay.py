@@ -9,6 +9,7 @@ from typing import Final
 from otel_rl.bridge.config import BridgeSettings
 from otel_rl.bridge.delivery.trackers import backend
 from otel_rl.bridge.replay.replayed import Replayed
+from otel_rl.cli.inbox_bridge import join_inboxes
 from otel_rl.cli.lookup.run_lookup import FoundRun, find_runs, runs_below
 from otel_rl.cli.lookup.run_or_directory import directory_named
 from otel_rl.cli.lookup.wanted_run import WantedRun, add_run_names, wanted_run
@@ -18,6 +19,7 @@ from otel_rl.cli.replay.jobs import ReplayJob, ReplayJobs
 from otel_rl.cli.replay.sources import JournalSource, ReplaySource
 from otel_rl.cli.standard_streams import say
 from otel_rl.errors import ConfigError, JournalError, MissingExtra
+from otel_rl.inbox import bytes_in, inboxes_below
 from otel_rl.records import ExperimentKey
 
 __all__ = ["add_parser"]
@@ -33,6 +35,7 @@ examples:
   otel-rl replay grpo-7b/lr-3e-6 --tracker wandb --name grpo-7b/again
   otel-rl replay /shared/runs --tracker wandb     every run below, from nodes without internet
   otel-rl replay .otel_rl/archive --experiment grpo-7b --tracker mlflow    from Parquet files
+  otel-rl replay node-0 node-1 --tracker wandb    one run of what two hosts have left in inboxes
 """
 
 
@@ -47,10 +50,11 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     )
     parser.add_argument(
         "run",
-        nargs="?",
+        nargs="*",
         metavar="RUN|DIR",
         help="EXPERIMENT[/TRIAL] or id of a run; or a directory, for every run in the journals and "
-        "archives below it",
+        "archives below it. Several directories: what the hosts of a job have left in inboxes "
+        "there becomes one run of each",
     )
     add_run_names(parser)
     parser.add_argument(
@@ -79,7 +83,10 @@ def _command(arguments: argparse.Namespace) -> int:
         raise ConfigError(f"--at-once: at least one run (got {arguments.at_once}).")
     settings = settings_of(arguments)
     _check(settings)
-    runs = _wanted(settings, arguments)
+    directories = _directories(arguments)
+    if inboxes := [path for one in directories for path in inboxes_below(one) if bytes_in(path)]:
+        return _join(inboxes, arguments)
+    runs = _wanted(settings, arguments, directories)
     if arguments.name and len(runs) > 1:
         raise ConfigError(
             f"--name: it is one name, and there are {len(runs)} runs.", hint="Name one run."
@@ -108,6 +115,33 @@ def _command(arguments: argparse.Namespace) -> int:
     return 1 if jobs.failed else 0
 
 
+def _directories(arguments: argparse.Namespace) -> Sequence[Path]:
+    """Return the directories that are named in place of a run, and leave the name of a run alone.
+
+    Raises:
+        ConfigError: There are several names, and one is of no directory.
+    """
+    given: Sequence[str] = arguments.run
+    named = [(text, directory_named(text)) for text in given]
+    wrong = [text for text, directory in named if directory is None]
+    arguments.run = wrong[0] if len(given) == 1 and wrong else None
+    if len(given) > 1 and wrong:
+        raise ConfigError(
+            f"There is no directory {wrong[0]!r}.",
+            hint="Name one run, or the directories of the hosts of a job.",
+        )
+    return [directory for _, directory in named if directory is not None]
+
+
+def _join(inboxes: Sequence[Path], arguments: argparse.Namespace) -> int:
+    """Write the runs of some inboxes; those of one run have directories of the same name."""
+    of_runs: dict[str, list[Path]] = {}
+    for inbox in inboxes:
+        of_runs.setdefault(inbox.parent.name, []).append(inbox)
+    are_complete = [join_inboxes(of_run, arguments) for of_run in of_runs.values()]
+    return 0 if all(are_complete) else 1
+
+
 def _check(settings: BridgeSettings) -> None:
     """Raise ConfigError before anything starts if a tracker cannot work with its settings."""
     settings.tracker.check_options()
@@ -115,21 +149,23 @@ def _check(settings: BridgeSettings) -> None:
         backend(tracker).validate(settings.tracker.options_of(tracker))
 
 
-def _wanted(settings: BridgeSettings, arguments: argparse.Namespace) -> Sequence[ReplaySource]:
+def _wanted(
+    settings: BridgeSettings, arguments: argparse.Namespace, directories: Sequence[Path]
+) -> Sequence[ReplaySource]:
     """Return the runs to write.
 
     Raises:
         ConfigError: There are none, or it is unclear which.
     """
-    directory = None if arguments.run is None else directory_named(arguments.run)
-    if directory is not None:
+    if directories:
         named = WantedRun(None, arguments.experiment, arguments.trial)
-        found = _found(settings, runs_below(directory), [directory])
+        found = [run for one in directories for run in _found(settings, runs_below(one), [one])]
         keys = {*named.of([run.key for run in found])}
         if not keys:
             which = f"run {named}" if named.is_exact else "run"
             raise ConfigError(
-                f"There is no {which} in the journals and archives below {str(directory)!r}.",
+                f"There is no {which} in the journals and archives below "
+                f"{', '.join(map(repr, map(str, directories)))}.",
                 hint="Name a directory that `otel-rl run` or `otel-rl bridge` had as --data, or "
                 "one of an archive.",
             )

@@ -214,14 +214,15 @@ def _with_loss(status: int, arguments: argparse.Namespace) -> int:
 def _environment(embedded: Embedded, arguments: argparse.Namespace) -> dict[str, str]:
     """Say where the run is, and return the environment of the command."""
     bridge, names = embedded.bridge, embedded.names
-    for line in _beginning(bridge, names):
-        say(line)
+    for line, link in _beginning(bridge, names, embedded.token):
+        say(line, token=link)
     environment = reporting_environment(
         os.environ,
         http=bridge.http,
         names=names,
         grpc=bridge.addresses.grpc,
         prefers_grpc=arguments.grpc,
+        token=embedded.token,
     )
     environment |= adapter_environment(environment, is_wanted=arguments.adapters)
     for note in notes_on(os.environ, environment):
@@ -319,18 +320,18 @@ def _name_of(command: Sequence[str]) -> str:
     return "".join(filter(str.isprintable, stem))[:_MAX_STEM] or "run"
 
 
-def _beginning(bridge: Bridge, names: RunNames) -> Iterator[str]:
+def _beginning(bridge: Bridge, names: RunNames, token: str) -> Iterator[tuple[str, str]]:
     """Yield what is said at the start: the run only if no program can name another one."""
     grpc = bridge.addresses.grpc
     places = f"OTLP on http://{bridge.http}{f' and grpc://{grpc}' * bool(grpc)}"
     if names.are_certain:
-        yield f"experiment {names.key}, {places}"
-        if link := page_link(bridge, names.key):
-            yield f"page of the run: {link}"
+        yield f"experiment {names.key}, {places}", ""
+        if link := page_link(bridge, names.key, token):
+            yield "page of the run: ", link
         return
-    yield f"experiment {names.key} unless CMD names another one, {places}"
-    if link := page_link(bridge):
-        yield f"page with the runs: {link}"
+    yield f"experiment {names.key} unless CMD names another one, {places}", ""
+    if link := page_link(bridge, token=token):
+        yield "page with the runs: ", link
 
 
 def _recording_nothing(names: RunNames) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Transport of each signal, over HTTP or gRPC. No queue, no retry."""
+"""Transport of each signal, over HTTP or gRPC, or through a file. No queue, no retry."""
 
 from otel_rl.worker import settings
 from otel_rl.worker.export.http_transport import HttpTransport
@@ -15,6 +15,10 @@ def open_transport(signal: settings.SignalSettings, beside: Transport | None = N
         beside: That of another signal. If both go to one place, they share a connection: a bridge
             has so many connections as it has workers, and gRPC survives a fork with one only.
     """
+    if signal.inbox is not None:
+        from otel_rl.worker.export.inbox import InboxTransport  # others have an endpoint
+
+        return InboxTransport(signal.signal, signal.inbox)
     if signal.protocol is settings.Protocol.GRPC:
         from otel_rl.worker.export.grpc_transport import GrpcTransport  # most speak HTTP
 

@@ -27,6 +27,7 @@ __all__ = [
     "Processes",
     "hand_down",
     "launch_of",
+    "on_several_hosts",
     "take_back",
     "with_names",
 ]
@@ -163,6 +164,13 @@ def launch_of(
             alone = here == ranks if here else is_of_host
             return Launch(processes.name_of(starter), is_of_host=ranks > 1 and not alone)
     return Launch(processes.name_of(parent() or os.getpid()))
+
+
+def on_several_hosts(environ: Mapping[str, str]) -> bool:
+    """Return whether a launcher says that the job has processes on other hosts, too."""
+    nodes = (_number(environ.get(name)) for name in ("SLURM_NNODES", "SKYPILOT_NUM_NODES"))
+    ranks = ((_number(environ.get(n)), _number(environ.get(here))) for _, n, here in _RANKS)
+    return max(nodes) > 1 or any(n > here > 0 for n, here in ranks)
 
 
 def hand_down(

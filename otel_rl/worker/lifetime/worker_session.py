@@ -6,6 +6,7 @@ from dataclasses import replace
 from time import monotonic, monotonic_ns, time_ns
 from typing import Final
 
+from otel_rl.run_id import run_id
 from otel_rl.semconv.names import (
     RL_EXPERIMENT_CONFIG,
     RL_EXPERIMENT_START,
@@ -181,6 +182,10 @@ class Session:
     def rename(self, identity: Identity) -> None:
         """Replace the guessed identity by a better guess."""
         if identity != self.identity:
+            if self.settings.inbox is not None:
+                from otel_rl.worker.export.inbox import move  # others have an endpoint
+
+                move(self.settings.inbox, run_id(identity.experiment, identity.trial))
             self.identity = identity
             self.providers.restart(resource_of(identity), keep_buffer=True)
 
@@ -227,10 +232,18 @@ class Session:
         """
         self._ends_silently = not announces_end
         self._is_followed = is_followed
+        until_s = monotonic() + timeout_s
         self.exit_report.note(uncaught())
         self._stop_sampling()
         is_delivered = self._exporter.shutdown(timeout_s)
         GUARD.sum_up()
+        if self.settings.inbox is not None and announces_end:
+            from otel_rl.worker.export.inbox_bridge import wait_for_bridges, want_ends
+
+            if is_followed:
+                want_ends()
+            else:
+                wait_for_bridges(until_s - monotonic())
         return is_delivered
 
     def shutdown_at_exit(self) -> bool:

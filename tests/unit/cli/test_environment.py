@@ -11,10 +11,10 @@ from otel_rl.cli.run_names import RunNames
 HTTP, GRPC = "127.0.0.1:4318", "127.0.0.1:4317"
 
 
-def reporting(base: Mapping[str, str], **options: bool) -> dict[str, str]:
+def reporting(base: Mapping[str, str], *, token: str = "") -> dict[str, str]:
     typed = {"experiment": "grpo", "trial": "try-2", "role": "generator"}
     names = RunNames(typed, {}, "launch", "train")
-    return reporting_environment(base, http=HTTP, grpc=GRPC, names=names, **options)
+    return reporting_environment(base, http=HTTP, grpc=GRPC, names=names, token=token)
 
 
 def notes(**base: str) -> list[str]:
@@ -131,3 +131,44 @@ def test_a_file_that_names_the_variables_is_not_commented_on(tmp_path: Path) -> 
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     (told,) = notes(OTEL_CONFIG_FILE=str(tmp_path / "nowhere.yaml"))
     assert "nowhere.yaml" in told
+
+
+HEADERS = "OTEL_EXPORTER_OTLP_HEADERS"
+TRACES = "OTEL_EXPORTER_OTLP_TRACES_"
+AUTHORIZATION = "authorization=Bearer%20own-token"
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("", AUTHORIZATION),
+        ("team=a,tier=b", f"team=a,tier=b,{AUTHORIZATION}"),
+        ("Authorization=Bearer%20theirs,team=a", f"team=a,{AUTHORIZATION}"),
+    ],
+)
+def test_the_token_of_the_bridge_joins_the_headers_of_the_user(before: str, after: str) -> None:
+    found = reporting({HEADERS: before}, token="own-token")
+    assert {name: text for name, text in found.items() if "HEADERS" in name} == {HEADERS: after}
+
+
+def test_headers_of_one_signal_get_the_token_too() -> None:
+    found = reporting({HEADERS: "a=1", f"{TRACES}HEADERS": "b=2"}, token="own-token")
+    assert found[f"{TRACES}HEADERS"] == f"b=2,{AUTHORIZATION}"
+    assert found[HEADERS] == f"a=1,{AUTHORIZATION}"
+
+
+def test_an_endpoint_of_the_user_gets_the_headers_of_the_user_and_not_the_token() -> None:
+    jaeger = {f"{TRACES}ENDPOINT": "http://jaeger:4318/v1/traces", HEADERS: "a=1"}
+    found = reporting(jaeger, token="own-token")
+    assert found[HEADERS] == "a=1"
+    assert f"{TRACES}HEADERS" not in found
+    for signal in ("METRICS", "LOGS"):
+        assert found[f"OTEL_EXPORTER_OTLP_{signal}_HEADERS"] == f"a=1,{AUTHORIZATION}"
+
+
+def test_a_file_without_the_headers_is_told_to_add_them(tmp_path: Path) -> None:
+    path = tmp_path / "otel.yaml"
+    path.write_text(FILE.replace("ENDPOINT", ENDPOINT).replace("{resource}", ATTRIBUTES))
+    base = {"OTEL_CONFIG_FILE": str(path)}
+    (told,) = notes_on(base, reporting(base, token="own-token"))
+    assert "headers_list: ${OTEL_EXPORTER_OTLP_HEADERS}" in told

@@ -6,7 +6,7 @@ The framework's own error pages (422, 500, ...) never reach a sender.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -21,6 +21,7 @@ from otel_rl.bridge.ingest.http.requests.media import RequestHead, error_respons
 from otel_rl.bridge.ingest.limits import MAX_HEAD_BYTES
 from otel_rl.bridge.ingest.pipeline import IngestPipeline
 from otel_rl.errors import MalformedRequest
+from otel_rl.signals import Signal
 
 __all__ = ["create_app", "create_health_app"]
 
@@ -39,14 +40,17 @@ def create_health_app(intake: IngestPipeline) -> ASGIApp:
     return answer
 
 
-def create_app(intake: IngestPipeline, routes: Sequence[BaseRoute] = ()) -> ASGIApp:
+def create_app(
+    intake: IngestPipeline, routes: Sequence[BaseRoute] = (), *, takes_exports: bool = True
+) -> ASGIApp:
     """Create the application: ``POST`` to each of ``PATHS``, and ``GET /healthz``.
 
     Args:
         intake: Takes the requests, from up to ``max_concurrent_requests`` threads at once.
         routes: Further ones, with other paths, that do not block.
+        takes_exports: False for a server without ``PATHS``.
     """
-    return _Door(intake, Exports(intake), routes)
+    return _Door(intake, Exports(intake), routes, _SIGNALS if takes_exports else {})
 
 
 class _Door:
@@ -57,8 +61,13 @@ class _Door:
     """
 
     def __init__(
-        self, intake: IngestPipeline, exports: Exports, routes: Sequence[BaseRoute]
+        self,
+        intake: IngestPipeline,
+        exports: Exports,
+        routes: Sequence[BaseRoute],
+        paths: Mapping[str, Signal],
     ) -> None:
+        self._paths = paths
         self._intake = intake
         self._exports = exports
         self._health = Health(intake)
@@ -74,8 +83,8 @@ class _Door:
         elif _head_bytes(scope) > MAX_HEAD_BYTES:
             response = await self._refuse_head(Request(scope, receive))
             await response(scope, receive, send)
-        elif scope["method"] == "POST" and scope["path"] in _SIGNALS:
-            await self._exports(_SIGNALS[scope["path"]], scope, receive, send)
+        elif scope["method"] == "POST" and scope["path"] in self._paths:
+            await self._exports(self._paths[scope["path"]], scope, receive, send)
         elif scope["method"] == "GET" and scope["path"] == HEALTH_PATH:
             response = await self._health.answer()
             await response(scope, receive, send)
@@ -93,7 +102,9 @@ class _Door:
     def _load(self) -> ASGIApp:
         from otel_rl.bridge.ingest.http.framework import create_framework
 
-        return create_framework(self._intake, self._exports, self._health, self._routes)
+        return create_framework(
+            self._intake, self._exports, self._health, self._routes, self._paths
+        )
 
     async def _refuse_head(self, request: Request) -> Response:
         """Answer a request whose head is too large."""

@@ -3,7 +3,7 @@
 Imported for the first of them.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from inspect import signature
 
@@ -20,6 +20,7 @@ from otel_rl.bridge.ingest.http.health import HEALTH_PATH, Health
 from otel_rl.bridge.ingest.http.requests.exports import PATHS, Exports
 from otel_rl.bridge.ingest.http.requests.media import RequestHead, error_response
 from otel_rl.bridge.ingest.pipeline import IngestPipeline
+from otel_rl.signals import Signal
 
 __all__ = ["create_framework"]
 
@@ -37,9 +38,21 @@ _QuietFastAPI: Callable[..., FastAPI] = (
 
 
 def create_framework(
-    intake: IngestPipeline, exports: Exports, health: Health, routes: Sequence[BaseRoute]
+    intake: IngestPipeline,
+    exports: Exports,
+    health: Health,
+    routes: Sequence[BaseRoute],
+    paths: Mapping[str, Signal],
 ) -> ASGIApp:
-    """Create the application that answers ``routes``, unknown paths and wrong methods."""
+    """Create the application that answers ``routes``, unknown paths and wrong methods.
+
+    Args:
+        intake: Takes the requests.
+        exports: Answers those of ``paths``.
+        health: Answers probes.
+        routes: Of pages.
+        paths: Of OTLP, with their signals.
+    """
     others = _Others(intake)
     app = _QuietFastAPI(
         title="otel_rl bridge",
@@ -51,7 +64,7 @@ def create_framework(
         },
     )
     # These are led past the framework, which refuses other methods.
-    for signal, path in PATHS.items():
+    for path, signal in paths.items():
         app.router.routes.append(Route(path, partial(exports, signal), methods=["POST"]))
     app.get(HEALTH_PATH)(health.answer)
     app.router.routes.extend(routes)

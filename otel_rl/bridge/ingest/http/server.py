@@ -57,6 +57,7 @@ class HttpServer:
         grpc: OTLP/gRPC address as ``host:port``, for gRPC clients that connect here by mistake.
         routes: Of pages beside OTLP, that do not block.
         is_health_only: Answer ``GET /healthz`` and nothing else.
+        takes_exports: False answers only ``routes`` and ``GET /healthz``.
 
     Raises:
         ConfigError: The address cannot be bound.
@@ -72,6 +73,7 @@ class HttpServer:
         grpc: str | None = None,
         routes: Sequence[BaseRoute] = (),
         is_health_only: bool = False,
+        takes_exports: bool = True,
     ) -> None:
         limits = intake.limits
         name = "health" if is_health_only else "http"
@@ -103,7 +105,9 @@ class HttpServer:
             exports=RepeatedExports(intake),
         )
         config = uvicorn.Config(
-            create_health_app(intake) if is_health_only else create_app(intake, routes),
+            create_health_app(intake)
+            if is_health_only
+            else create_app(intake, routes, takes_exports=takes_exports),
             # uvicorn calls the value; its annotation is a class.
             http=protocol,  # type: ignore[arg-type]
             loop="asyncio",  # other loops do not ask the listener for connections

@@ -179,7 +179,9 @@ class Tokens:
         """
         if not self._known:
             return None
-        scheme, _, token = (authorization or "").strip().partition(" ")
+        # Some senders do not decode what is encoded in OTEL_EXPORTER_OTLP_HEADERS.
+        given = (authorization or "").strip().replace("%20", " ", 1)
+        scheme, _, token = given.partition(" ")
         if scheme.lower() != "bearer" or not token.strip():
             raise Unauthenticated("The request has no bearer token.", hint=_HOW_TO_SEND)
         digest = sha256(token.strip().encode(errors="surrogatepass")).digest()

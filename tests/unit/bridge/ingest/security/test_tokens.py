@@ -58,7 +58,9 @@ def test_old_and_new_token_are_valid_at_once() -> None:
     assert known.grant(f"Bearer {OLD}") == known.grant(f"Bearer {NEW}")
 
 
-@pytest.mark.parametrize("header", [f"bearer {OLD}", f"BEARER  {OLD} ", f" Bearer {OLD}"])
+@pytest.mark.parametrize(
+    "header", [f"bearer {OLD}", f"BEARER  {OLD} ", f" Bearer {OLD}", f"Bearer%20{OLD}"]
+)
 def test_scheme_and_spaces_are_read_as_http_says(header: str) -> None:
     assert tokens(of_team(OLD)).grant(header) is not None
 
