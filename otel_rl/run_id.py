@@ -1,8 +1,7 @@
 """Stable id of a run, equal in every worker and in the bridge."""
 
 from functools import lru_cache
-
-from otel_rl.sha256 import sha256
+from hashlib import sha256
 
 __all__ = ["run_id"]
 

@@ -11,6 +11,7 @@ from time import time_ns
 from typing import Final
 
 from opentelemetry import trace
+from opentelemetry.sdk.resources import Resource
 
 from otel_rl.semconv.names import (
     LOG_RECORD_UID,
@@ -22,7 +23,6 @@ from otel_rl.worker.guard import Guard
 from otel_rl.worker.otlp.anyvalue import Plain
 from otel_rl.worker.otlp.logs import Event, Record, encode_event, event_requests
 from otel_rl.worker.otlp.request_packer import Request, encode_resource
-from otel_rl.worker.sdk_resources import Resource
 from otel_rl.worker.tensors import NotANumber, number
 
 __all__ = ["MAX_WAITING_BYTES", "EventQueue", "around", "text_chars"]

@@ -4,6 +4,7 @@ import os
 import socket
 
 from opentelemetry import metrics, trace
+from opentelemetry.sdk.resources import Resource, ServiceInstanceIdResourceDetector
 
 from otel_rl.semconv.names import (
     OTEL_RL_WORKER_SPANS_DROPPED,
@@ -21,7 +22,6 @@ from otel_rl.worker.metrics.expander import SCOPE_NAME
 from otel_rl.worker.metrics.provider import BufferedMeterProvider
 from otel_rl.worker.phases.gc_time import GcTime
 from otel_rl.worker.phases.open_phases import show_phases
-from otel_rl.worker.sdk_resources import Resource, ServiceInstanceIdResourceDetector
 from otel_rl.worker.settings import (
     Settings,
 )

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from time import time_ns
 from typing import TYPE_CHECKING
 
+from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
 from otel_rl.semconv.names import OTEL_RL_WORKER_HEARTBEAT
@@ -19,7 +20,6 @@ from otel_rl.worker.otlp.gauges import Stream, encode_heartbeat
 from otel_rl.worker.otlp.intervals import Intervals
 from otel_rl.worker.otlp.request_packer import Request, RequestPacker, encode_resource
 from otel_rl.worker.otlp.step_shares import encode_shares
-from otel_rl.worker.sdk_resources import Resource
 
 if TYPE_CHECKING:
     from otel_rl.worker.metrics.sdk_meters import SdkMeters

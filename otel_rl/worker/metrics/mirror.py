@@ -12,6 +12,7 @@ from opentelemetry.context import Context
 from opentelemetry.metrics import Meter
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import MetricReader
+from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.util.types import Attributes
 
@@ -20,7 +21,6 @@ from otel_rl.worker.guard import Guard
 from otel_rl.worker.metrics.gauge import without_step
 from otel_rl.worker.metrics.instruments import RecordFunction
 from otel_rl.worker.metrics.sdk_meters import without_steps
-from otel_rl.worker.sdk_resources import Resource
 
 __all__ = ["Mirror", "recorded_in"]
 

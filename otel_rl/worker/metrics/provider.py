@@ -15,6 +15,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Protocol
 
 from opentelemetry.metrics import Meter, MeterProvider, NoOpMeter
+from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.util.types import Attributes
 
@@ -30,7 +31,6 @@ from otel_rl.worker.metrics.meter import BufferedMeter
 from otel_rl.worker.metrics.own_observables import OwnObservables
 from otel_rl.worker.metrics.step_shares import StepShares
 from otel_rl.worker.otlp.request_packer import Request
-from otel_rl.worker.sdk_resources import Resource
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.metrics.export import MetricReader

@@ -14,13 +14,13 @@ from opentelemetry.sdk.metrics.export import (
     InMemoryMetricReader,
 )
 from opentelemetry.sdk.metrics.view import ExponentialBucketHistogramAggregation, View
+from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
 from otel_rl.semconv.names import RL_LOOP_ITERATION
 from otel_rl.worker.otlp.intervals import Intervals
 from otel_rl.worker.otlp.request_packer import RequestPacker
 from otel_rl.worker.otlp.sdk_metrics import encode_sdk
-from otel_rl.worker.sdk_resources import Resource
 
 __all__ = ["AllBut", "SdkMeters", "without_steps"]
 

@@ -13,11 +13,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
 from otel_rl.signals import Signal
 from otel_rl.worker.otlp import protobuf
-from otel_rl.worker.sdk_resources import Resource
 
 __all__ = [
     "MAX_REQUEST_BYTES",

@@ -1,6 +1,7 @@
 """The TracerProvider of a worker: the SDK's, with a resource that follows forks and ``init``."""
 
 from opentelemetry.metrics import NoOpMeterProvider
+from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import Tracer as SdkTracer
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.trace import Tracer
@@ -10,7 +11,6 @@ from otel_rl.semconv.names import RL_RUN_ID
 from otel_rl.signals import Signal
 from otel_rl.worker.export.exporter import Exporter, Source
 from otel_rl.worker.export.transport import open_transport
-from otel_rl.worker.sdk_resources import Resource
 from otel_rl.worker.settings import SignalSettings
 from otel_rl.worker.step_context import StepOnSpans
 from otel_rl.worker.tracing.sampler import StepSampler

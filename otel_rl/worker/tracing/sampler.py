@@ -11,6 +11,7 @@ The deciding number is sent in W3C ``tracestate``, in OpenTelemetry's format for
 
 from collections.abc import Sequence
 from functools import lru_cache
+from hashlib import sha256
 from typing import Final
 
 from opentelemetry.context import Context
@@ -20,7 +21,6 @@ from opentelemetry.util.types import Attributes
 
 from otel_rl.semconv.names import RL_LOOP_ITERATION, RL_POLICY_VERSION
 from otel_rl.semconv.spec import BLOCK_STEPS
-from otel_rl.sha256 import sha256
 from otel_rl.worker import served_policy
 from otel_rl.worker.tensors import as_step
 

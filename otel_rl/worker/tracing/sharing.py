@@ -8,6 +8,7 @@ from typing import Final
 
 from opentelemetry import trace
 from opentelemetry.context import Context
+from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan, Span, SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace import Tracer as SdkTracer
 from opentelemetry.sdk.trace.sampling import Decision
@@ -15,7 +16,6 @@ from opentelemetry.sdk.trace.sampling import Decision
 from otel_rl.worker.drops import DropReason
 from otel_rl.worker.guard import Guard
 from otel_rl.worker.later_providers import take_later
-from otel_rl.worker.sdk_resources import Resource
 
 __all__ = ["share_with_later"]
 

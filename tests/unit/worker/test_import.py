@@ -4,7 +4,6 @@ import sys
 import tomllib
 from pathlib import Path
 
-import psutil
 import pytest
 
 import otel_rl
@@ -84,7 +83,7 @@ def test_init_loads_no_tracker_no_server_and_no_arrays() -> None:
         "otel_rl.log({'loss': 1.0}, step=1)\n"
         "otel_rl.finish(timeout_s=0.1)"
     )
-    assert loaded == {"opentelemetry.sdk", "psutil"}
+    assert loaded == {"opentelemetry.sdk", "psutil"}  # the SDK loads psutil
 
 
 def test_a_worker_exports_metrics_events_and_spans_without_what_others_need(sink: Sink) -> None:
@@ -112,22 +111,6 @@ assert otel_rl.flush(timeout_s=60)
         if metric.name == "tokens"
     ]
     assert sent[-1] == 7
-
-
-def test_the_sdks_detector_of_processes_finds_psutil(
-    sink: Sink, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("OTEL_EXPERIMENTAL_RESOURCE_DETECTORS", "process")
-    code = EXPORT.format(url=sink.url) + "import psutil; assert psutil.Process().username()"
-    assert loaded_after(code, ["psutil"]) == {"psutil"}
-    owners = {
-        attribute.value.string_value
-        for request in sink.metrics
-        for of in request.resource_metrics
-        for attribute in of.resource.attributes
-        if attribute.key == "process.owner"
-    }
-    assert owners == {psutil.Process().username()}
 
 
 def test_a_proxy_loads_requests(sink: Sink, monkeypatch: pytest.MonkeyPatch) -> None:
