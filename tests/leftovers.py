@@ -164,7 +164,9 @@ def _shown(value: object) -> str:
 
 
 def _threads() -> Iterator[threading.Thread]:
-    yield from (one for one in threading.enumerate() if one.name.startswith("otel-rl"))
+    kept = "otel-rl-device-copies"  # of the process, for ever
+    named = [one for one in threading.enumerate() if one.name.startswith("otel-rl")]
+    yield from (one for one in named if one.name != kept)
 
 
 def _interpreter() -> Iterator[tuple[str, object]]:

@@ -8,6 +8,7 @@ import operator
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from threading import Event, Thread
 from typing import Final, Protocol, SupportsIndex, runtime_checkable
 
 from otel_rl.worker.torch_cuda import torch_cuda
@@ -174,16 +175,26 @@ def number(held: object) -> float | NotANumber:
         return NotANumber(held)
 
 
+_kept: Final[list[object]] = []
+_keepers: Final[list[Thread]] = []
+
+
 def keep_for_ever(held: Sequence[object]) -> None:
-    """Never free held values, in a forked child.
+    """Never free held values, in a forked child, not even as its interpreter ends.
 
     To free their pinned memory torch records an event on the device, which fails in a child, and
     ends the process.
     """
-    if held:
-        import ctypes  # torch has loaded it
+    _kept.extend(held)
+    if _kept and not any(keeper.is_alive() for keeper in _keepers):
+        # The end of an interpreter clears modules, but not what a daemon thread is using.
+        keeper = Thread(target=_hold, args=(_kept,), name="otel-rl-device-copies", daemon=True)
+        _keepers.append(keeper)
+        keeper.start()
 
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(held))
+
+def _hold(_kept: list[object]) -> None:
+    Event().wait()
 
 
 def as_step(step: object) -> int | None:

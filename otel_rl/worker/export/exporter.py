@@ -25,7 +25,7 @@ from otel_rl.worker.export.transport import Transport
 from otel_rl.worker.fork_barrier import Uncut
 from otel_rl.worker.guard import Guard
 from otel_rl.worker.otlp.request_packer import Request
-from otel_rl.worker.stream_capture import leave_captures_alone
+from otel_rl.worker.torch_cuda import leave_captures_alone
 
 __all__ = ["Exporter", "Source"]
 

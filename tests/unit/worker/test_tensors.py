@@ -1,5 +1,7 @@
 import decimal
 import math
+import subprocess
+import sys
 from fractions import Fraction
 
 import numpy as np
@@ -111,3 +113,28 @@ def test_a_step_is_an_integer_of_64_bits_of_any_library(step: object, expected: 
     found = as_step(step)
     assert found == expected
     assert type(found) is type(expected)
+
+
+@pytest.mark.process
+def test_what_is_kept_for_ever_is_not_freed_at_the_end_of_a_forked_child() -> None:
+    program = """
+import os, sys
+from otel_rl.worker.tensors import keep_for_ever
+
+class Pinned:
+    def __del__(self):
+        os.write(1, b"freed by the child" if os.getpid() != parent else b"")
+
+parent = os.getpid()
+held = [Pinned()]
+child = os.fork()
+if not child:
+    keep_for_ever(held)
+    del held
+    sys.exit()
+sys.exit(os.waitpid(child, 0)[1])
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, check=True, timeout=60
+    )
+    assert (done.stdout, done.stderr) == (b"", b"")

@@ -15,7 +15,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
 import otel_rl
-from otel_rl.worker import session, stream_capture
+from otel_rl.worker import session, torch_cuda
 from otel_rl.worker.drops import DropReason
 from otel_rl.worker.phases import control_flows
 from tests.gpu.stream import Cuda
@@ -176,7 +176,7 @@ class Exchange:
 @pytest.fixture
 def exchange(cuda: Cuda, monkeypatch: pytest.MonkeyPatch) -> Exchange:
     made = Exchange(cuda)
-    monkeypatch.setattr(stream_capture, "_exchange_mode", lambda: made)
+    monkeypatch.setattr(torch_cuda, "_exchange_mode", lambda: made)
     return made
 
 
