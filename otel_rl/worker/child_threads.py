@@ -2,26 +2,49 @@
 
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final
 
-__all__ = ["after_threads_of_fork", "join_threads_of_child"]
-
-# Lets executors end and joins all threads but daemons; its second call does nothing. There is no
-# public name for it: joining them one by one would wait for idle executors for ever.
-_JOIN: Final = "_shutdown"
+__all__ = ["after_threads_of_child", "after_threads_of_fork"]
 
 _OF_A_PROCESS: Final = "_MainThread"
 
 
-def join_threads_of_child() -> None:
-    """Wait for the threads of a ``multiprocessing`` child, which may still record.
+def after_threads_of_child(end: Callable[[], None]) -> None:
+    """Call a function when no other thread of a ``multiprocessing`` child may record any more.
 
-    The child does so itself, but after its finalizers. In other processes nothing happens: their
-    exit handlers are called after it.
+    Called by a finalizer. Up to Python 3.12 a child runs its finalizers before it joins its
+    threads; it then joins the one that is started here, too, which waits for the others. Functions
+    are called in the order of the calls. Without other threads, and in other processes, whose exit
+    handlers are called after their threads, the function is called at once.
     """
-    if _is_multiprocessing_child() and threading.current_thread() is threading.main_thread():
-        getattr(threading, _JOIN)()
+    if _is_multiprocessing_child() and any(_threads()):
+        _Waiter(end).start()
+    else:
+        end()
+
+
+class _Waiter(threading.Thread):
+    """Calls a function when all threads that are older than this one have ended."""
+
+    def __init__(self, end: Callable[[], None]) -> None:
+        super().__init__(name="otel-rl-end-of-child", daemon=False)
+        self._end = end
+        self._after = [one for one in _threads() if isinstance(one, _Waiter)]
+
+    def run(self) -> None:
+        while others := [
+            one for one in _threads() if not isinstance(one, _Waiter) or one in self._after
+        ]:
+            others[0].join()
+        self._end()
+
+
+def _threads() -> Iterator[threading.Thread]:
+    """Yield the threads that keep this process alive, besides its first."""
+    for one in threading.enumerate():
+        if not one.daemon and one is not threading.main_thread():
+            yield one
 
 
 def after_threads_of_fork(end: Callable[[], None]) -> None:
@@ -36,7 +59,7 @@ def after_threads_of_fork(end: Callable[[], None]) -> None:
 
     def wait() -> None:
         first.join()
-        while others := [one for one in threading.enumerate() if not one.daemon]:
+        while others := [*_threads()]:
             others[0].join()
         if not _is_multiprocessing_child():  # which ends by itself
             end()

@@ -20,7 +20,7 @@ from opentelemetry.util.types import AttributeValue
 from otel_rl.errors import ConfigError
 from otel_rl.redaction import redacted
 from otel_rl.run_id import run_id
-from otel_rl.worker.child_threads import after_threads_of_fork, join_threads_of_child
+from otel_rl.worker.child_threads import after_threads_of_child, after_threads_of_fork
 from otel_rl.worker.drops import DropReason
 from otel_rl.worker.events.exit_status import watch_failure_of_child
 from otel_rl.worker.events.run_metadata import RunMetadata, validated_metadata
@@ -539,10 +539,8 @@ def _note_failure(error: BaseException | None) -> None:
 
 
 def _shutdown_of_child() -> None:
-    try:
-        join_threads_of_child()
-    finally:  # Ctrl-C ends the wait
-        _shutdown_at_exit()
+    _note_failure(sys.exception())  # finalizers may run while the exception of the target passes
+    after_threads_of_child(_shutdown_at_exit)
 
 
 def _check_files(settings: Settings) -> None:

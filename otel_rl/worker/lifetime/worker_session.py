@@ -1,6 +1,5 @@
 """Session of one worker: what it samples, exports and reports until it ends."""
 
-import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from time import monotonic, monotonic_ns, time_ns
@@ -252,8 +251,7 @@ class Session:
         A configured endpoint gets its full time even if it never listened, counted from the start
         of the session: the bridge may still be starting.
         """
-        # In a multiprocessing child the finalizers run while the target's exception propagates.
-        self.exit_report.note(sys.exception() or uncaught())
+        self.exit_report.note(uncaught())
         self._stop_sampling()
         timeout_s, unreached_s = self.settings.exit_timeout_s, UNREACHED_EXIT_TIMEOUT_S
         if self.settings.metrics.is_named:
