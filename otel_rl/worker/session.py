@@ -22,7 +22,6 @@ from otel_rl.redaction import redacted
 from otel_rl.run_id import run_id
 from otel_rl.worker.child_threads import after_threads_of_child, after_threads_of_fork
 from otel_rl.worker.drops import DropReason
-from otel_rl.worker.events.exit_status import watch_failure_of_child
 from otel_rl.worker.events.run_metadata import RunMetadata, validated_metadata
 from otel_rl.worker.export.ray_calls import watch_calls
 from otel_rl.worker.identity.launch import (
@@ -529,7 +528,6 @@ def _flush_at_end_of_multiprocessing_child() -> None:
     util = sys.modules.get("multiprocessing.util")
     if util is not None:
         util.Finalize(None, _shutdown_of_child, exitpriority=-100)
-        watch_failure_of_child(_note_failure)
 
 
 def _note_failure(error: BaseException | None) -> None:

@@ -23,7 +23,7 @@ from otel_rl.integrations.wandb._rows import Axes, Rows
 from otel_rl.integrations.wandb._values import Histogram, Row, Tables, flat_row
 from otel_rl.semconv.names import RlExperimentModeValues
 from otel_rl.worker.drops import DropReason
-from otel_rl.worker.events.exit_status import Failure
+from otel_rl.worker.events.exit_report import Failure
 from otel_rl.worker.events.run_metadata import MAX_TAGS, MAX_WORD_CHARS, validated_metadata
 from otel_rl.worker.identity.launcher import process_name
 from otel_rl.worker.identity.names import WorkerNames, named_place, run_word, worker_names

@@ -90,6 +90,7 @@ class Console:
         self._replaced: list[tuple[Any, object]] = []
         self._is_on = False
         self.owner: object = None
+        self._note: Callable[[BaseException | None], None] = lambda _error: None
         self._rate = float(RATE_CHARS)
         self.forget()
 
@@ -104,14 +105,22 @@ class Console:
         self._streams = {name: _Stream(name) for name in _STREAMS}
         self._refilled_s = self._clock_s()
 
-    def start(self, owner: object, count: int | None = None) -> None:
+    def start(
+        self,
+        owner: object,
+        count: int | None = None,
+        note: Callable[[BaseException | None], None] = lambda _error: None,
+    ) -> None:
         """Begin to copy the output of the present streams.
 
         Args:
             owner: Owner of the copy; an earlier owner cannot stop the copy any more.
             count: Number of workers of the role, if it is known.
+            note: Called with the exception that ends a child of ``multiprocessing``, as the child
+                prints it. From Python 3.13 on nothing else tells it: the child has forgotten it
+                when its finalizers run.
         """
-        self.owner = owner
+        self.owner, self._note = owner, note
         self._rate = min(RATE_CHARS, ROLE_RATE_CHARS / max(1, count or 1))
         self._is_on = True
         replaced = [stream for stream, _ in self._replaced]
@@ -166,6 +175,8 @@ class Console:
         def copy(*texts: Any, **others: Any) -> Any:
             written = write(*texts, **others)
             if self._is_on and texts and isinstance(texts[0], str):
+                if texts[0].startswith("Process ") and _is_about_this_process(texts[0]):
+                    self._note(sys.exception())
                 self._add(name, texts[0])
             return written
 
@@ -222,6 +233,12 @@ class Console:
         last.time_ns = when_ns
         last.chars += size
         last.lines.append(line)
+
+
+def _is_about_this_process(text: str) -> bool:
+    """Report whether ``multiprocessing`` writes this line, above the traceback of its child."""
+    process = sys.modules.get("multiprocessing.process")
+    return process is not None and text == f"Process {process.current_process().name}:\n"
 
 
 def _report_drops(stream: str, what: str, texts: list[_Text]) -> None:

@@ -16,8 +16,7 @@ from otel_rl.semconv.names import (
 from otel_rl.signals import Signal
 from otel_rl.worker import served_policy
 from otel_rl.worker.drops import DropReason
-from otel_rl.worker.events.exit_report import ExitReport
-from otel_rl.worker.events.exit_status import uncaught
+from otel_rl.worker.events.exit_report import ExitReport, uncaught
 from otel_rl.worker.events.masking import masked_lines
 from otel_rl.worker.events.provenance import ProvenanceThread
 from otel_rl.worker.events.queue import around, text_chars
@@ -104,7 +103,7 @@ class Session:
         served_policy.forget()
         if settings.console and settings.logs.enabled:
             with GUARD:
-                providers.console.start(self, identity.count)
+                providers.console.start(self, identity.count, self.exit_report.note)
         else:
             providers.console.stop(providers.console.owner)
         if settings.trace_steps is not None:

@@ -4,6 +4,7 @@
 import contextlib
 import io
 import logging
+import multiprocessing
 import sys
 from typing import Self
 
@@ -236,3 +237,15 @@ def test_a_wrong_setting_is_named(monkeypatch: pytest.MonkeyPatch, clean_environ
     monkeypatch.setenv("OTEL_RL_CONSOLE", "perhaps")
     with pytest.raises(ConfigError, match="OTEL_RL_CONSOLE: must be on or off"):
         otel_rl.init(experiment="exp", role="trainer")
+
+
+def test_the_exception_that_ends_a_child_is_told_as_the_child_prints_it() -> None:
+    terminal, told = Terminal(), list[BaseException | None]()
+    with terminal:
+        terminal.console.start("owner", None, told.append)
+        for name in ("another", multiprocessing.current_process().name):
+            try:
+                raise ValueError(name)
+            except ValueError:
+                sys.stderr.write(f"Process {name}:\n")  # as multiprocessing does
+    assert list(map(str, told)) == [multiprocessing.current_process().name]
