@@ -23,7 +23,6 @@ from otel_rl.run_id import run_id
 from otel_rl.worker.child_threads import after_threads_of_child, after_threads_of_fork
 from otel_rl.worker.drops import DropReason
 from otel_rl.worker.events.run_metadata import RunMetadata, validated_metadata
-from otel_rl.worker.export.ray_calls import watch_calls
 from otel_rl.worker.identity.launch import (
     ON_SEVERAL_HOSTS,
     hand_down,
@@ -277,12 +276,6 @@ def _is_same(begun: Identity, identity: Identity) -> bool:
     return begun == identity or (begun.count is None and begun == replace(identity, count=None))
 
 
-def _hurry() -> None:
-    session = _session
-    if session is not None:
-        session.hurry()
-
-
 def _shutdown_at_exit() -> None:
     for call in tuple(before_end):
         with GUARD:
@@ -436,7 +429,6 @@ def _start(
     _hand_down(identity)
     _hand_down_inbox(settings)
     with GUARD:
-        watch_calls(_hurry, GUARD)
         continue_launcher_trace(os.environ)
     _flush_at_end_of_multiprocessing_child()
     _watch_multiprocessing()

@@ -1,7 +1,7 @@
 """Processes that Ray ends: by its driver's exit, by ``ray.kill``, or because nobody needs them.
 
 Only the last of these runs exit handlers. What was recorded is in the run all the same, because it
-is sent when a call returns; what may be missing is said.
+is sent at once; what may be missing is said.
 """
 
 import subprocess

@@ -85,6 +85,8 @@ class MLogger:
                 # Logged() without a Python-level call.
                 entry = (values, kept, reduce, when, get_current(), self._scope)
                 buffer.entries.append(_new(Logged, entry))
+                if current.may_be_killed:
+                    current.hurry()
             else:
                 guard.drop(DropReason.BUFFER_FULL, BUFFER_FULL, len(values))
         except (TypeError, ValueError):

@@ -1,7 +1,6 @@
 """Times at which an exporter collects: at an interval, or earlier on request."""
 
 import time
-from collections import deque
 from typing import Final
 
 __all__ = ["CollectSchedule"]
@@ -13,11 +12,8 @@ _FIRST_LOOK_S: Final = 0.1
 """The same before the first collection. A receiver waits for the workers that it knows, so first
 measurements must not wait long."""
 
-_HURRIES: Final = 4
-"""Maximum number of early exports per interval; further requests wait for the rest of it."""
-
-_MAX_HURRY_S: Final = 4.0
-"""Upper limit of that interval."""
+_HURRY_EVERY_S: Final = 0.25
+"""Period of early exports: shorter than the half second that Ray waits before it ends a job."""
 
 
 class CollectSchedule:
@@ -33,7 +29,7 @@ class CollectSchedule:
 
     def __init__(self, interval_s: float, *, is_waited_for: bool) -> None:
         self._interval_s = interval_s
-        self._collected_s: deque[float] = deque([0.0] * _HURRIES, _HURRIES)  # the last times
+        self._collected_s = 0.0
         self._look_every_s = _FIRST_LOOK_S if is_waited_for else _LOOK_EVERY_S
         self.next_s = time.monotonic() + interval_s
 
@@ -46,15 +42,14 @@ class CollectSchedule:
         return time.monotonic() >= self.next_s
 
     def hurry(self) -> None:
-        """Make the next collection due at once, unless there were many such requests."""
-        may_hurry_s = self._collected_s[0] + min(self._interval_s, _MAX_HURRY_S)
-        self.next_s = min(self.next_s, may_hurry_s)
+        """Make the next collection due at once, or a moment after the last one."""
+        self.next_s = min(self.next_s, self._collected_s + _HURRY_EVERY_S)
 
     def begin(self) -> None:
         """Begin an interval: records are collected now."""
         now_s = time.monotonic()
         self.next_s = now_s + self._interval_s
-        self._collected_s.append(now_s)
+        self._collected_s = now_s
 
     def found_records(self) -> None:
         """Look less often: the receiver knows this process."""

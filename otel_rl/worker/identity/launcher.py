@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from otel_rl.worker.identity.names import MAIN_PROCESS
 
-__all__ = ["parent_pid", "process_name", "ray_job"]
+__all__ = ["is_process_of_ray", "parent_pid", "process_name", "ray_job"]
 
 _RAY_TASK: Final = "process"
 """Name of a child that says nothing."""
@@ -26,10 +26,15 @@ def process_name() -> str:
             if name := context.get_actor_name():
                 return str(name)
             return str(context.get_task_function_name()).split(".")[-2]
-        if context is not None and Path(sys.argv[0]).name == "default_worker.py":
+        if context is not None and is_process_of_ray():
             return _RAY_TASK
     process = sys.modules.get("multiprocessing.process")  # which a child of it has loaded
     return MAIN_PROCESS if process is None else str(process.current_process().name)
+
+
+def is_process_of_ray() -> bool:
+    """Report whether Ray has started this process, which it may kill at any time."""
+    return Path(sys.argv[0]).name == "default_worker.py"
 
 
 def ray_job() -> str | None:

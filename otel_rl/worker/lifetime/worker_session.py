@@ -23,6 +23,7 @@ from otel_rl.worker.events.queue import around, text_chars
 from otel_rl.worker.events.run_metadata import RunMetadata, with_defaults
 from otel_rl.worker.export.exporter import Exporter, Source
 from otel_rl.worker.export.transport import open_transport
+from otel_rl.worker.identity.launcher import is_process_of_ray
 from otel_rl.worker.identity.resource import Identity
 from otel_rl.worker.lifetime.process_guard import GUARD
 from otel_rl.worker.lifetime.providers import Providers, resource_of
@@ -58,6 +59,8 @@ class Session:
 
     Attributes:
         exit_report: Reports errors and the end of the worker.
+        may_be_killed: Whether ``hurry`` is to be called after each record: Ray kills the processes
+            of a job when its driver ends, and no exit handler runs.
         is_of_adapter: True if an adapter has started it.
         own_run: W&B run that the program has made, see ``report_own_run``.
     """
@@ -76,6 +79,8 @@ class Session:
         self.model_flops = ModelFlops(settings.mfu, GUARD)
         self.is_guess = is_guess
         self.is_of_adapter = False
+        self.may_be_killed = is_process_of_ray()
+        self._is_hurried = False
         self.providers = providers
         self._spans: SpanSender | None = None
         providers.spans.are_wanted = False  # an earlier session may have set it
@@ -213,10 +218,12 @@ class Session:
         return self._exporter.flush(timeout_s)
 
     def hurry(self) -> None:
-        """Make the exporters send recorded data now, without waiting for them."""
-        self._exporter.hurry()
-        if self._spans is not None:
-            self._spans.hurry()
+        """Make the exporters send recorded data soon, without waiting for them."""
+        if not self._is_hurried:  # since the last collection
+            self._is_hurried = True
+            self._exporter.hurry()
+            if self._spans is not None:
+                self._spans.hurry()
 
     def shutdown(
         self, timeout_s: float, *, announces_end: bool = True, is_followed: bool = False
@@ -266,6 +273,7 @@ class Session:
         return self._has_reported or not self.is_guess
 
     def _collect(self) -> list[Request]:
+        self._is_hurried = False  # first: what is recorded from here on asks again
         if self.settings.traces.enabled:
             with GUARD:
                 show_open_spans(self.providers.tracer, monotonic_ns())

@@ -1,4 +1,5 @@
 import logging
+import sys
 from pathlib import Path
 
 import pytest
@@ -43,6 +44,25 @@ def test_spans_and_measurements_are_of_one_instance(started: Sink) -> None:
     instance = pairs(resource.resource.attributes)["service.instance.id"]
     assert instance == measured.resource["service.instance.id"]
     assert resource.scope_spans[0].spans[0].span_id.hex() == measured.span_id
+
+
+def test_in_a_process_of_ray_what_is_recorded_is_sent_before_the_interval_is_over(
+    sink: Sink, clean_environment: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["/ray/workers/default_worker.py"])
+    otel_rl.init(experiment="exp", role="actor", endpoint=sink.url, export_interval_s=600)
+    try:
+        for step in range(3):
+            otel_rl.log({"loss": 1.0}, step=step)
+            sink.wait(lambda sink, step=step: step in {m.step for m in sink.measurements("loss")})
+        with otel_rl.step(3):
+            pass
+        sink.wait(lambda sink: bool(sink.traces))
+        sink.wait(lambda sink: any(m.step == 3 for m in sink.measurements("rl.iteration.duration")))
+        otel_rl.log_samples([{"prompt": "p"}], step=4)
+        sink.wait(lambda sink: bool(sink.events("rl.rollout.sample")))
+    finally:
+        otel_rl.finish(timeout_s=60)
 
 
 def test_the_same_init_again_does_nothing(started: Sink) -> None:
