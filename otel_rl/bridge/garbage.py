@@ -2,11 +2,9 @@
 
 import ctypes
 import gc
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Final
 
-__all__ = ["collect_rarely", "collections_paused", "return_memory", "skip_last_collections"]
+__all__ = ["collect_rarely", "return_memory", "skip_last_collections"]
 
 _THRESHOLDS: Final = (10_000, 20, 50)
 """New objects, then rounds, between two collections of each generation; Python's are 700, 10, 10.
@@ -25,18 +23,6 @@ _LARGE_BLOCK_BYTES: Final = 1 << 20
 def collect_rarely() -> None:
     """Let the collector run a tenth as often in this process. Idempotent."""
     gc.set_threshold(*_THRESHOLDS)
-
-
-@contextmanager
-def collections_paused() -> Iterator[None]:
-    """Pause the collector, for imports: what they make stays, and a sixth of their CPU is its."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 def skip_last_collections() -> None:

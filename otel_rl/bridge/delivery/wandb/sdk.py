@@ -1,22 +1,19 @@
 """Common use of the W&B SDK: translated errors, and no facts of the machine in the run."""
 
 import errno
-import inspect
 import logging
 import re
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 from otel_rl.bridge.delivery.wandb.account import Account, WandbSettings
-from otel_rl.bridge.garbage import collections_paused
 from otel_rl.errors import TrackerRejected, TrackerUnavailable
 
 if TYPE_CHECKING:
     import wandb
 
-__all__ = ["FILE_FLUSH_S", "load", "quiet_settings", "translated", "without_launch"]
+__all__ = ["FILE_FLUSH_S", "quiet_settings", "translated"]
 
 FILE_FLUSH_S = 2
 """Interval at which wandb-core writes to the file of an offline run."""
@@ -28,75 +25,6 @@ _REFUSAL = re.compile(r"\b(400|401|403|404|409|410|422|501)\b|permission denied"
 
 
 _NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-
-
-def load() -> None:
-    """Import W&B in half of the CPU time of a plain import. One thread imports."""
-    with _sources_hidden(), _numpy_hidden(), collections_paused():
-        import wandb  # noqa: F401  # for its users
-
-
-@contextmanager
-def without_launch() -> Iterator[None]:
-    """Open runs without W&B Launch, which takes half as much CPU as all else of W&B, and 20 MB.
-
-    A run imports it for inputs that its own process has staged. A writer stages none.
-    """
-    import wandb
-
-    name = "_detect_and_apply_job_inputs"  # private: without it nothing is left out
-    run_class = getattr(wandb, "Run", None)
-    before = getattr(run_class, name, None)
-    if before is None or "wandb.sdk.launch" in sys.modules:
-        yield
-        return
-    setattr(run_class, name, lambda _run: None)
-    try:
-        yield
-    finally:
-        setattr(run_class, name, before)
-
-
-class _NoNumpy:
-    """Finder of modules that has no numpy."""
-
-    def find_spec(self, fullname: str, *_: object) -> None:
-        if fullname == "numpy":
-            raise ModuleNotFoundError("not needed", name=fullname)
-
-
-@contextmanager
-def _numpy_hidden() -> Iterator[None]:
-    """Hide numpy, of which W&B looks up a few types when it is imported. Values are plain."""
-    finder = _NoNumpy()
-    sys.meta_path.insert(0, finder)
-    try:
-        yield
-    finally:
-        sys.meta_path.remove(finder)
-
-
-@contextmanager
-def _sources_hidden() -> Iterator[None]:
-    """Hide source text from W&B's models, which parse theirs for descriptions of their fields.
-
-    Both functions may find nothing, as in a program that is installed without its source.
-    """
-    hidden = {"currentframe": _no_frame, "getsourcelines": _no_lines}
-    before = {name: getattr(inspect, name) for name in hidden}
-    vars(inspect).update(hidden)
-    try:
-        yield
-    finally:
-        vars(inspect).update(before)
-
-
-def _no_frame() -> None:
-    return None
-
-
-def _no_lines(_: object) -> NoReturn:
-    raise OSError("not read")
 
 
 def quiet_settings(settings: WandbSettings, account: Account, **others: object) -> "wandb.Settings":

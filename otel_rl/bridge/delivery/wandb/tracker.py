@@ -43,10 +43,8 @@ from otel_rl.bridge.delivery.wandb.offline_copies import (
 from otel_rl.bridge.delivery.wandb.run_on_server import LineCounts, RunOnServer
 from otel_rl.bridge.delivery.wandb.sdk import (
     FILE_FLUSH_S,
-    load,
     quiet_settings,
     translated,
-    without_launch,
 )
 from otel_rl.bridge.delivery.wandb.server_api import JOURNAL_KEY
 from otel_rl.bridge.delivery.wandb.upload import Upload
@@ -99,13 +97,11 @@ class WandbTracker:
         if not self._account.online:
             check_writable(run.directory)
             check_room(run.directory / "wandb", run.run_id, run.journal)
-        load()
         with contextlib.ExitStack() as stack:
             stack.enter_context(translated())
             if not self._account.online:
                 stack.enter_context(removed_unless_opened(run.directory / "wandb", run.run_id))
-            with without_launch():
-                self._run = _init(run, self._settings, self._account)
+            self._run = _init(run, self._settings, self._account)
             self._panels = SystemPanels(self._run) if self._settings.system_panels else None
             self._files = ProvenanceFiles(self._run)
         # `run.step` is 0 after a resume until the first log.
