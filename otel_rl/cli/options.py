@@ -3,7 +3,7 @@
 import argparse
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, Protocol
 
 from otel_rl.bridge.config import BridgeSettings, load_settings
 from otel_rl.bridge.delivery.selection.key_selection import KeyNames
@@ -69,7 +69,13 @@ def add_journal_options(parser: argparse.ArgumentParser) -> None:
     _add_tracker_options(parser, told=lambda _: argparse.SUPPRESS, attach=hidden)
 
 
-def _add_places(group: argparse._ActionsContainer) -> None:
+class _Group(Protocol):
+    """A parser, or a group of its options."""
+
+    def add_argument(self, *names: str, **option: Any) -> object: ...
+
+
+def _add_places(group: _Group) -> None:
     group.add_argument(
         "--config",
         type=Path,
@@ -85,7 +91,7 @@ def _add_places(group: argparse._ActionsContainer) -> None:
 
 
 def _add_tracker_options(
-    group: argparse._ActionsContainer,
+    group: _Group,
     *,
     told: Callable[[str], str],
     attach: Mapping[str, object],
@@ -120,7 +126,7 @@ def _add_tracker_options(
         metavar="NAME",
         help=told("project in W&B or Trackio (default: $WANDB_PROJECT for W&B, else otel_rl)"),
     )
-    group.add_argument("--attach", **attach)  # type: ignore[arg-type]  # by keyword
+    group.add_argument("--attach", **attach)
     group.add_argument(
         "--per-worker",
         action="store_true",
