@@ -107,6 +107,9 @@ lock: $(VENV)/.installed  ## pin every dependency, with hashes
 	@$(LOCK) --python-version 3.11 --python-platform x86_64-manylinux_2_28 \
 	  --no-annotate --resolution lowest-direct $(UNUSED_BY_TESTS:%=--no-emit-package %) --extra wandb pyproject.toml \
 	  tests/lab/frameworks/oldest.in -o tests/lab/frameworks/oldest.lock
+	@$(LOCK) --python-version 3.11 --python-platform x86_64-manylinux_2_28 \
+	  --no-annotate --resolution lowest-direct --extra bridge pyproject.toml \
+	  tests/lab/frameworks/oldest_sdk.in -o tests/lab/frameworks/oldest_sdk.lock
 
 # Both sets are of the same versions. What is installed for development is enough for the demo.
 $(VENV)/.demo: pyproject.toml requirements-demo.lock

@@ -11,8 +11,8 @@ from tests.frameworks.test_ray_endings import ACTORS, LOSSES, RESTARTED
 from tests.frameworks.test_trl import GRPO
 from tests.frameworks.test_trl import STEPS as GRPO_STEPS
 from tests.frameworks.test_wandb_drop_in import ACCELERATE, DROP_IN, LIGHTNING, SB3, values
-from tests.lab.frameworks.environment import OLDEST
-from tests.process.commands import wandb_run
+from tests.lab.frameworks.environment import OLDEST, OLDEST_SDK
+from tests.process.commands import jsonl_rows, wandb_run
 
 STEPS = 40
 
@@ -55,6 +55,13 @@ def oldest(metadata_of_this_checkout: Path, tmp_path: Path) -> Runner:
     return Runner(OLDEST.python, tmp_path, metadata_of_this_checkout)
 
 
+@pytest.fixture
+def oldest_sdk(metadata_of_this_checkout: Path, tmp_path: Path) -> Runner:
+    """Runs scripts with the oldest OpenTelemetry."""
+    demand(OLDEST_SDK, "the oldest OpenTelemetry")
+    return Runner(OLDEST_SDK.python, tmp_path, metadata_of_this_checkout)
+
+
 def counted(runner: Runner, *names: str) -> Counter[tuple[str, int, float]]:
     """Key, step and value of each measurement of these keys in the W&B run."""
     return Counter(
@@ -84,6 +91,30 @@ def test_a_stock_sdk_and_a_worker_have_every_value_in_a_wandb_run(
     assert done.status == 0, done.err
     firsts = {"trainer/stock": 1000.5, "trainer/gauge": 2000.5, "trainer/logged": 3000.5}
     assert counted(oldest, *firsts) == Counter(
+        (name, step, first + step) for name, first in firsts.items() for step in range(STEPS)
+    )
+
+
+@pytest.mark.parametrize("protocol", ["http/protobuf", "grpc"])
+def test_with_the_oldest_opentelemetry_a_stock_sdk_and_a_worker_have_every_value(
+    oldest_sdk: Runner, protocol: str
+) -> None:
+    command: list[str | Path] = [
+        oldest_sdk.python, "-m", "otel_rl", "run", "--experiment", "real", "--role", "trainer",
+        "--tracker", "jsonl", "--", "sh", "-c", "$PYTHON stock.py && $PYTHON worker.py",
+    ]  # fmt: skip
+    oldest_sdk.script(STOCK, "stock.py")
+    oldest_sdk.script(WORKER, "worker.py")
+    environment = {"OTEL_EXPORTER_OTLP_PROTOCOL": protocol, "PYTHON": str(oldest_sdk.python)}
+    done = oldest_sdk.start(*command, env=environment)
+    assert done.status == 0, done.err
+    firsts = {"trainer/stock": 1000.5, "trainer/gauge": 2000.5, "trainer/logged": 3000.5}
+    assert Counter(
+        (name, row.step, row.values[name])
+        for row in jsonl_rows(oldest_sdk.directory, "real")
+        for name in firsts
+        if name in row.values
+    ) == Counter(
         (name, step, first + step) for name, first in firsts.items() for step in range(STEPS)
     )
 

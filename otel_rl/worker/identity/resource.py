@@ -1,8 +1,10 @@
-"""Identity of a worker: converts arguments and environment to resource attributes. Pure."""
+"""Identity of a worker: converts arguments and environment to resource attributes."""
 
+import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
+from uuid import uuid4
 
 from opentelemetry.util.types import AttributeValue
 
@@ -28,7 +30,7 @@ from otel_rl.worker.identity.names import (
 )
 from otel_rl.worker.identity.rank import place_of
 
-__all__ = ["Identity", "detect", "identify"]
+__all__ = ["Identity", "detect", "identify", "instance_id"]
 
 _ARGUMENT_OF: Final = {
     RL_EXPERIMENT_NAME: "experiment",
@@ -263,3 +265,21 @@ def _checked_attribute(key: str, value: object) -> AttributeValue:
         f"(got {type(value).__name__}).",
         hint="Pass str(...).",
     )
+
+
+def instance_id() -> str:
+    """Return the ``service.instance.id`` of this process; a forked child has its own."""
+    from opentelemetry.sdk import resources  # commands name workers without the SDK
+
+    # The SDK's, where it makes one: a provider of the program has it, too, also after a fork.
+    detector = getattr(resources, "ServiceInstanceIdResourceDetector", None)
+    if detector is not None:
+        return str(detector().detect().attributes["service.instance.id"])
+    pid = os.getpid()  # before 1.43 it makes none
+    if pid not in _instance_ids:
+        _instance_ids.clear()
+        _instance_ids[pid] = str(uuid4())
+    return _instance_ids[pid]
+
+
+_instance_ids: Final[dict[int, str]] = {}

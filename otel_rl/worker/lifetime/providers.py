@@ -4,7 +4,7 @@ import os
 import socket
 
 from opentelemetry import metrics, trace
-from opentelemetry.sdk.resources import Resource, ServiceInstanceIdResourceDetector
+from opentelemetry.sdk.resources import Resource
 
 from otel_rl.semconv.names import (
     OTEL_RL_WORKER_SPANS_DROPPED,
@@ -15,7 +15,7 @@ from otel_rl.semconv.names import (
 from otel_rl.version import __version__
 from otel_rl.worker.events.console import Console
 from otel_rl.worker.events.queue import EventQueue
-from otel_rl.worker.identity.resource import Identity
+from otel_rl.worker.identity.resource import Identity, instance_id
 from otel_rl.worker.later_providers import take_later
 from otel_rl.worker.lifetime.process_guard import GUARD
 from otel_rl.worker.metrics.expander import SCOPE_NAME
@@ -85,9 +85,8 @@ class Providers:
 def resource_of(identity: Identity) -> Resource:
     """Build the resource; ``OTEL_RESOURCE_ATTRIBUTES`` fills in missing attributes."""
     attributes = identity.attributes()
-    # The SDK's own detector, so that its tracers have the same id after a fork.
-    attributes.update(ServiceInstanceIdResourceDetector().detect().attributes)
     attributes |= {
+        "service.instance.id": instance_id(),
         "process.pid": os.getpid(),
         "telemetry.distro.name": "otel_rl",
         "telemetry.distro.version": __version__,

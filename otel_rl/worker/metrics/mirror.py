@@ -56,13 +56,22 @@ class Mirror:
 
     def add(self, reader: MetricReader) -> None:
         """See ``opentelemetry.sdk.metrics.MeterProvider.add_metric_reader``."""
+        if not hasattr(self._provider, "add_metric_reader"):
+            self._guard.warn(
+                "readers",
+                "A metric reader was added to otel_rl's MeterProvider and gets nothing: that needs "
+                "opentelemetry-sdk 1.43 or newer. Upgrade it, or give the reader to a "
+                "MeterProvider of your own.",
+            )
+            return
         with self._guard:
             self._provider.add_metric_reader(reader)
 
     def remove(self, reader: MetricReader) -> None:
         """See ``opentelemetry.sdk.metrics.MeterProvider.remove_metric_reader``."""
         with self._guard:
-            self._provider.remove_metric_reader(reader)
+            if hasattr(self._provider, "remove_metric_reader"):
+                self._provider.remove_metric_reader(reader)
 
     def flush(self, timeout_s: float) -> bool:
         """Make the readers export. False if one did not finish in time."""

@@ -7,11 +7,11 @@ provider, so that its metrics and spans arrive as those of a worker.
 import os
 import socket
 
-from opentelemetry.sdk.resources import Resource, ResourceDetector
+from opentelemetry.sdk.resources import OTELResourceDetector, Resource, ResourceDetector
 
 from otel_rl.worker.identity.launch import launch_of
 from otel_rl.worker.identity.launcher import process_name
-from otel_rl.worker.identity.resource import detect
+from otel_rl.worker.identity.resource import detect, instance_id
 
 __all__ = ["WorkerResourceDetector"]
 
@@ -29,4 +29,6 @@ class WorkerResourceDetector(ResourceDetector):
             ConfigError: The environment has a wrong value. The SDK logs it and continues without.
         """
         found = detect(os.environ, process_name(), launch=lambda: launch_of(os.environ).id)
-        return Resource({"host.name": socket.gethostname(), **found})
+        own = {"host.name": socket.gethostname(), "service.instance.id": instance_id(), **found}
+        # An older SDK merges its own detector and this one in any order.
+        return Resource(own).merge(OTELResourceDetector().detect())

@@ -1,5 +1,9 @@
 """The TracerProvider of a worker: the SDK's, with a resource that follows forks and ``init``."""
 
+from inspect import signature
+from typing import Any
+from weakref import WeakSet
+
 from opentelemetry.metrics import NoOpMeterProvider
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import Tracer as SdkTracer
@@ -32,13 +36,16 @@ class WorkerTracerProvider(TracerProvider):
         self._current = resource
         self.steps = StepSampler()
         self.steps.run_id = _run_id(resource)
-        self._tracers_made: set[SdkTracer] = set()
-        # Without a provider of its own the SDK would ask for the global one from inside a lock.
+        self._tracers_made = WeakSet[SdkTracer]()
+        # From 1.40 on the SDK has metrics of its own, and would ask for the global provider from
+        # inside a lock.
+        has_metrics = "meter_provider" in signature(TracerProvider).parameters
+        own: dict[str, Any] = {"meter_provider": NoOpMeterProvider()} if has_metrics else {}
         super().__init__(
             sampler=self.steps if keeps_steps else None,
             resource=resource,
             shutdown_on_exit=False,
-            meter_provider=NoOpMeterProvider(),
+            **own,
         )
         self.add_span_processor(StepOnSpans())
         self.add_span_processor(buffer)
@@ -59,7 +66,7 @@ class WorkerTracerProvider(TracerProvider):
         tracer = super().get_tracer(
             instrumenting_module_name, instrumenting_library_version, schema_url, attributes
         )
-        # The SDK reads the resource once, when it makes a tracer, and then gives the same tracer.
+        # The SDK reads the resource once, when it makes a tracer. A newer SDK makes it once.
         if isinstance(tracer, SdkTracer) and tracer not in self._tracers_made:
             self._tracers_made.add(tracer)
             tracer.resource = self._current

@@ -14,7 +14,16 @@ from pathlib import Path
 
 from tests.lab.programs import CannotBuild, alone, lab_directory, run
 
-__all__ = ["ENVIRONMENTS", "FRAMEWORKS", "OLDEST", "RLLIB", "TUNIX", "VLLM", "Frameworks"]
+__all__ = [
+    "ENVIRONMENTS",
+    "FRAMEWORKS",
+    "OLDEST",
+    "OLDEST_SDK",
+    "RLLIB",
+    "TUNIX",
+    "VLLM",
+    "Frameworks",
+]
 
 _LOCKS = Path(__file__).parent
 
@@ -148,6 +157,11 @@ OLDEST = Frameworks(
 )
 """The oldest releases that are supported, and the lower bounds of otel_rl's own dependencies."""
 
+OLDEST_SDK = Frameworks(
+    "oldest-sdk", _LOCKS / "oldest_sdk.lock", "import opentelemetry.sdk.metrics, fastapi, grpc"
+)
+"""OpenTelemetry as old as it may be, which is older than W&B needs, and no tracker."""
+
 TUNIX = Frameworks("tunix", _LOCKS / "tunix.lock", "import tunix.sft.metrics_logger")
 """Tunix on JAX; its packages agree with no other environment's."""
 
@@ -159,5 +173,5 @@ RLLIB = Frameworks(
 )
 """What RLlib and launchers of sweeps need beside the newest releases."""
 
-ENVIRONMENTS = (FRAMEWORKS, OLDEST, TUNIX, VLLM, RLLIB)
+ENVIRONMENTS = (FRAMEWORKS, OLDEST, OLDEST_SDK, TUNIX, VLLM, RLLIB)
 """What `make lab` installs, and the tests of tests/frameworks use."""
