@@ -1,5 +1,6 @@
 import logging
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -49,16 +50,19 @@ def test_spans_and_measurements_are_of_one_instance(started: Sink) -> None:
 def test_in_a_process_of_ray_what_is_recorded_is_sent_before_the_interval_is_over(
     sink: Sink, clean_environment: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    def has_losses(count: int, sink: Sink) -> bool:
+        return len(sink.measurements("loss")) == count
+
     monkeypatch.setattr(sys, "argv", ["/ray/workers/default_worker.py"])
     otel_rl.init(experiment="exp", role="actor", endpoint=sink.url, export_interval_s=600)
     try:
-        for step in range(3):
-            otel_rl.log({"loss": 1.0}, step=step)
-            sink.wait(lambda sink, step=step: step in {m.step for m in sink.measurements("loss")})
-        with otel_rl.step(3):
+        for count in range(1, 4):
+            otel_rl.log({"loss": 1.0}, step=count)
+            sink.wait(partial(has_losses, count))
+        with otel_rl.step(4):
             pass
         sink.wait(lambda sink: bool(sink.traces))
-        sink.wait(lambda sink: any(m.step == 3 for m in sink.measurements("rl.iteration.duration")))
+        sink.wait(lambda sink: any(m.step == 4 for m in sink.measurements("rl.iteration.duration")))
         otel_rl.log_samples([{"prompt": "p"}], step=4)
         sink.wait(lambda sink: bool(sink.events("rl.rollout.sample")))
     finally:
