@@ -14,30 +14,22 @@ def after_threads_of_child(end: Callable[[], None]) -> None:
     """Call a function when no other thread of a ``multiprocessing`` child may record any more.
 
     Called by a finalizer. Up to Python 3.12 a child runs its finalizers before it joins its
-    threads; it then joins the one that is started here, too, which waits for the others. Functions
-    are called in the order of the calls. Without other threads, and in other processes, whose exit
-    handlers are called after their threads, the function is called at once.
+    threads; it then joins the one that is started here, too, which waits for the others. Without
+    other threads, and in other processes, whose exit handlers are called after their threads, the
+    function is called at once.
     """
-    if _is_multiprocessing_child() and any(_threads()):
-        _Waiter(end).start()
-    else:
+    others = [*_threads()]
+    if not others or not _is_multiprocessing_child():
+        end()
+        return
+
+    def wait() -> None:
+        this = threading.current_thread()
+        while others := [one for one in _threads() if one is not this]:
+            others[0].join()
         end()
 
-
-class _Waiter(threading.Thread):
-    """Calls a function when all threads that are older than this one have ended."""
-
-    def __init__(self, end: Callable[[], None]) -> None:
-        super().__init__(name="otel-rl-end-of-child", daemon=False)
-        self._end = end
-        self._after = [one for one in _threads() if isinstance(one, _Waiter)]
-
-    def run(self) -> None:
-        while others := [
-            one for one in _threads() if not isinstance(one, _Waiter) or one in self._after
-        ]:
-            others[0].join()
-        self._end()
+    threading.Thread(target=wait, name="otel-rl-end-of-child", daemon=False).start()
 
 
 def _threads() -> Iterator[threading.Thread]:
