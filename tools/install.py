@@ -32,7 +32,7 @@ _LOCKED = ("--require-hashes", "--requirement")
 _PACKAGE = _CHECKOUT / "otel_rl"
 _COMPILED = (
     "wandb, otel_rl.cli.commands.demo, otel_rl.demo, otel_rl.worker.session, "
-    "otel_rl.worker.export.transport"
+    "otel_rl.worker.export.http_transport"
 )
 _OWN = ("--no-deps", "--no-build-isolation", "--editable", str(_CHECKOUT))
 

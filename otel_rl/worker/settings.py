@@ -343,7 +343,7 @@ class Settings:
     span_interval_s: float = setting("OTEL_BSP_SCHEDULE_DELAY", _MILLISECONDS, "1000")
     """Milliseconds between two exports of spans."""
     span_capacity: int = setting("OTEL_BSP_MAX_QUEUE_SIZE", _SPANS, "16384")
-    """Number of spans that may wait for an export, about 30 MB; a quarter of them starts one."""
+    """Number of spans that may wait for an export, about 30 MB; each 512 are packed at once."""
     disabled: bool = setting("OTEL_SDK_DISABLED", TRUE, "false")
     """`true` records and sends nothing."""
     trace_steps: float | None = setting(

@@ -1,1 +1,1 @@
-"""Exporter thread, with its send queues and its connections."""
+"""The thread that sends, the store that it empties, and a transport for each protocol."""

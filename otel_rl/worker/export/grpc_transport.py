@@ -1,7 +1,7 @@
 """OTLP/gRPC: one attempt to hand over ready bytes."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -59,14 +59,15 @@ class GrpcTransport:
 
     Args:
         signal: Where to and how.
-        beside: Transport of another signal; one to the same place shares its channel.
+        beside: Transports of other signals; one to the same place shares its channel.
     """
 
-    def __init__(self, signal: SignalSettings, beside: Transport | None) -> None:
+    def __init__(self, signal: SignalSettings, beside: Sequence[Transport]) -> None:
         self._signal = signal
         self.peer = signal.peer
-        self._beside = (
-            beside if isinstance(beside, GrpcTransport) and beside.peer == self.peer else None
+        self._beside = next(
+            (one for one in beside if isinstance(one, GrpcTransport) and one.peer == self.peer),
+            None,
         )
         self._channel: grpc.Channel | None = None
         self._call: Callable[..., bytes] | None = None

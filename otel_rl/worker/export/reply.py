@@ -1,10 +1,8 @@
-"""Result of one attempt to send, and the protocol of what attempts it."""
+"""What hands over the requests of a worker, and the result of one attempt."""
 
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final, Protocol
-
-from otel_rl.worker.otlp.partial_success import NotAnAnswer, read_partial_success
 
 __all__ = [
     "MAX_ANSWER_BYTES",
@@ -22,7 +20,6 @@ hundred; a sender of more is none, and the memory is the trainer's."""
 
 MAX_RETRY_AFTER_S: Final = 300.0
 """A wrong Retry-After must not silence a worker for a day."""
-
 
 PERHAPS_TLS: Final = " (if the endpoint has TLS, write https:// instead of http://)"
 """Added to the failure of a plain connection that the endpoint has closed without a word."""
@@ -75,8 +72,16 @@ class Transport(Protocol):
 
 def accepted(body: bytes) -> Reply:
     """An acknowledgement, which may report that a part of the request was refused."""
-    try:
-        rejected, message = read_partial_success(body)
-    except NotAnAnswer:
+    if not body:
+        return Reply(Outcome.ACCEPTED)
+    # 3 MB that most answers do not need.
+    from google.protobuf.message import DecodeError
+    from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
+        ExportMetricsServiceResponse,
+    )
+
+    try:  # the answers of all signals are the same bytes
+        partial = ExportMetricsServiceResponse.FromString(body).partial_success
+    except DecodeError:
         return Reply(Outcome.ACCEPTED, "its answer is no OTLP; is this the address of a receiver?")
-    return Reply(Outcome.ACCEPTED, message, rejected=rejected)
+    return Reply(Outcome.ACCEPTED, partial.error_message, rejected=partial.rejected_data_points)

@@ -1,19 +1,33 @@
-"""Sends queued requests, and acts on the endpoint's answers: losses, warnings, the next attempt."""
+"""The thread that empties the store: at every interval it collects, stores and sends requests.
 
-import random
+    collect() -> store -> endpoints
+                 bounded, oldest out first
+
+Training threads only leave requests, so they wait no longer than the timeout that they pass to
+``flush`` or ``shutdown``, and for a collection under way.
+"""
+
 import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from threading import Condition, Lock, Thread, current_thread
 from typing import Final
+
+from opentelemetry import context
 
 from otel_rl.signals import Signal
 from otel_rl.worker.drops import DropReason
-from otel_rl.worker.export.queues import SendQueue, SendQueues
-from otel_rl.worker.export.transport import Outcome, Reply
+from otel_rl.worker.export.reply import Outcome, Reply, Transport
+from otel_rl.worker.export.store import MAX_STORED_BYTES, Lane, Store
+from otel_rl.worker.fork_barrier import Uncut
 from otel_rl.worker.guard import Guard
 from otel_rl.worker.otlp.request_packer import Request
+from otel_rl.worker.torch_cuda import leave_captures_alone
 
-__all__ = ["Sender"]
+__all__ = ["Sender", "Source"]
 
-_NOUNS: Final = {Signal.METRICS: "measurements", Signal.TRACES: "spans"}
+THREAD_NAME: Final = "otel-rl-export"
+
 _MISSING: Final = {
     Signal.LOGS: "The endpoint accepts no log events: {}. The run lacks config, samples and "
     "the workers' ends; measurements are sent separately.",
@@ -27,105 +41,486 @@ _UNKNOWN_SENDER: Final = (
     "reports is dropped. Set OTEL_EXPORTER_OTLP_HEADERS=authorization=Bearer%20TOKEN."
 )
 
-_FIRST_BACKOFF_S: Final = 0.5
-_MAX_BACKOFF_S: Final = 30.0
+_URGENT_BACKOFF_S: Final = 0.25
+"""Pause between attempts while ``flush`` or ``shutdown`` waits."""
+
+_BEAT_EVERY_S: Final = 0.5
+"""Heartbeat period of an idle worker, if the export interval is shorter. The bridge's worker
+timeout is 15 s."""
+
+_DEVICE_PAUSE_S: Final = 0.02
+"""Pause between looks at a device that ``flush`` or ``shutdown`` waits for."""
+
+_COLLECTION_S: Final = 1.0
+"""Time that ``shutdown`` allows a collection under way, to count its records. It needs only CPU."""
+
+_LOOK_EVERY_S: Final = 1.0
+"""Period of checks of the buffer's fill, if the export interval is longer."""
+
+_FIRST_LOOK_S: Final = 0.1
+"""The same before the first collection. A receiver waits for the workers that it knows, so first
+measurements must not wait long."""
+
+_HURRY_EVERY_S: Final = 0.25
+"""Period of early exports: shorter than the half second that Ray waits before it ends a job."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Callbacks of a sender. All but ``abandon`` are called on its thread.
+
+    Attributes:
+        collect: Returns the records since the last call.
+        abandon: Discards them. Returns the number of lost measurements and events, and of spans.
+        is_crowded: True triggers an early collection.
+        close: Called once, last.
+        heartbeat: Request to send if nothing was collected; None for none.
+        unready_since_ns: Returns the time of the oldest record that a device has yet to compute, in
+            ns since the Unix epoch; None for none.
+        first: Requests to send first.
+        last: Last request, sent after everything else has been delivered.
+        spans_go_elsewhere: True if they have an endpoint of their own. At the end ``last`` goes
+            before them: an attempt to an endpoint that hangs takes longer than the end may.
+    """
+
+    collect: Callable[[], list[Request]]
+    abandon: Callable[[], tuple[int, int]]
+    is_crowded: Callable[[], bool]
+    close: Callable[[], None] = lambda: None
+    heartbeat: Callable[[], Request | None] = lambda: None
+    unready_since_ns: Callable[[], int | None] = lambda: None
+    first: Callable[[], list[Request]] = list
+    last: Callable[[], Request | None] = lambda: None
+    spans_go_elsewhere: bool = False
 
 
 class Sender:
-    """Sends the requests of an exporter's queues, one attempt at a time. One thread.
+    """Runs one daemon thread. Other threads may ``put``, ``flush``, ``hurry`` and ``shutdown``.
+
+    A request is sent again unchanged until its endpoint has answered, because the answer may have
+    been lost instead of the request: the receiver recognises repetitions by the points' times.
 
     Args:
-        queues: Queues of the exporter.
-        guard: Counts losses.
-        is_reached: True if the endpoint has answered before.
+        source: Provides the requests.
+        open_transports: Called at once, and again after a fork. No library is loaded later: an
+            import at the end of a process that Ctrl-C has ended would change its exit status.
+        interval_s: Between two collections.
+        guard: Counts lost measurements and events.
+        spans_guard: Counts lost spans.
+        max_stored_bytes: Per signal, of bodies that wait for its endpoint.
     """
 
-    def __init__(self, queues: SendQueues, guard: Guard, *, is_reached: bool) -> None:
-        self.queues = queues
-        self.is_reached = is_reached
-        """True once the endpoint has answered."""
-        self.last_failure = "no answer yet"
-        """Reason for what is left: of the last attempt, or that the time is up."""
+    def __init__(
+        self,
+        source: Source,
+        open_transports: Callable[[], Mapping[Signal, Transport]],
+        interval_s: float,
+        guard: Guard,
+        *,
+        spans_guard: Guard,
+        max_stored_bytes: Mapping[Signal, int] = MAX_STORED_BYTES,
+    ) -> None:
+        self._source = source
+        self._open_transports = open_transports
+        self._interval_s = interval_s
         self._guard = guard
-        self._noun = _NOUNS[queues.main.signal]
+        self._spans_guard = spans_guard
+        self._max_stored_bytes = max_stored_bytes
+        self._abandoned: list[Transport] = []
+        self._is_reached = False  # True once the endpoint has answered
+        self._reset()
+
+    def _reset(self) -> None:
+        # _changed guards the calls of other threads, down to the next blank line. Flushes are
+        # numbered, so that one answer may serve several callers.
+        self._changed = Condition()
+        self._wanted = self._done = self._delivered = 0
+        self._until_s = 0.0
+        # When the callers of a stop stop waiting, on the monotonic clock: for an endpoint that has
+        # answered, and for one that never did. Both at once: the thread reads them unlocked.
+        self._stop_s: tuple[float, float] | None = None
+        self._is_hurried = self._has_ended = self._has_delivered = False
+
+        self._store = Store(self._open_transports(), self._max_stored_bytes)
+        self._last_failure = "no answer yet"
+        self._next_s = time.monotonic() + self._interval_s
+        self._next_beat_s = 0.0
+        self._look_every_s = _FIRST_LOOK_S
+        self._collected_s = 0.0
+        # What runs callbacks or locks the SDK.
+        self._uncut = Uncut()
+        # Held while records are neither in the source nor in the store.
+        self._collecting = Lock()
+        self._thread = Thread(target=self._run, name=THREAD_NAME, daemon=True)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def restart_after_fork(self, *, is_ending: bool = True) -> None:
+        """Start the child's own thread with an empty store: the parent sends the rest.
+
+        Args:
+            is_ending: False if the child goes on, though the sender of its parent is ending.
+        """
+        # The transports are kept alive: closing them would write to the parent's connections.
+        self._abandoned += self._store.transports.values()
+        was_stopping = is_ending and self._stop_s is not None
+        self._reset()
+        if not was_stopping:
+            self.start()
 
     def put(self, request: Request) -> None:
-        """Queue a request; the oldest ones make room for it."""
-        for oldest in self.queues.put(request):
-            self._guard.drop(
+        """Store a request; the oldest ones of its signal make room for it."""
+        lost = self._store.put(request)
+        if lost:
+            guard, noun = self._losses(request.signal)
+            guard.drop(
                 DropReason.QUEUE_FULL,
                 "The endpoint has been unavailable for longer than the send queue lasts; the "
-                f"oldest {self._noun} are dropped.",
-                oldest.measurements,
+                f"oldest {noun} are dropped.",
+                lost,
             )
 
-    def send_alone(self, request: Request) -> None:
-        """Make one attempt to send a request that is never queued: a later one replaces it."""
-        queue = self.queues.main
-        transport = self.queues.transport(queue)
+    def flush_spans(self, timeout_s: float) -> bool:
+        """Do as ``flush``. True once the endpoint has answered for the spans, too."""
+        return self.flush(timeout_s) and not self._store.spans.requests
+
+    def flush(self, timeout_s: float) -> bool:
+        """Send everything recorded before the call.
+
+        Spans get half of the time that remains after the rest.
+
+        Returns:
+            True once the endpoint has answered for measurements and events, False if ``timeout_s``
+            passed first.
+        """
+        if not self._may_wait():
+            return False
+        with self._changed:
+            self._wanted += 1
+            ticket = self._wanted
+            self._until_s = max(self._until_s, time.monotonic() + timeout_s)
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: self._done >= ticket or self._has_ended, timeout_s)
+            return self._delivered >= ticket
+
+    def hurry(self) -> None:
+        """Request an export without waiting: at once, or a moment after the last one.
+
+        For a process that may end soon without a chance to flush.
+        """
+        with self._changed:
+            if not self._is_hurried:
+                self._is_hurried = True
+                self._changed.notify_all()
+
+    def shutdown(self, timeout_s: float, unreached_timeout_s: float | None = None) -> bool:
+        """Send everything and end the thread. Idempotent; the first call sets the deadlines.
+
+        Args:
+            timeout_s: Maximum blocking time.
+            unreached_timeout_s: The same for an endpoint that never answered; default
+                ``timeout_s``.
+
+        Returns:
+            True if everything was delivered in time. Losses are counted and logged, also if Ctrl-C
+            ends the wait.
+        """
+        unreached_s = timeout_s if unreached_timeout_s is None else unreached_timeout_s
+        with self._changed:
+            is_first = self._stop_s is None
+            if is_first:
+                now_s = time.monotonic()
+                self._stop_s = now_s + timeout_s, now_s + min(timeout_s, unreached_s)
+            self._changed.notify_all()
+        interruption = ""
+        try:
+            if self._may_wait():
+                with self._changed:
+                    self._changed.wait_for(lambda: self._has_ended, timeout_s)
+        except KeyboardInterrupt:
+            interruption = "Ctrl-C"
+            raise
+        finally:
+            lost, lost_spans, is_exact = self._abandon()
+            delivered = self._has_delivered and is_exact and not lost
+            why = interruption or self._last_failure
+            refused = "The endpoint did not accept the last records of the process; lost are "
+            # The latest totals of counters may be lost without being counted.
+            if is_first and not delivered:
+                what = "measurements and events, and the latest totals of counters"
+                number = f"{lost}" if is_exact else f"at least {lost}"
+                self._guard.drop(DropReason.SHUTDOWN, f"{refused}{number} {what} ({why}).", lost)
+            if is_first and lost_spans:
+                message = f"{refused}{lost_spans} spans ({why})."
+                self._spans_guard.drop(DropReason.SHUTDOWN, message, lost_spans)
+        return delivered
+
+    def _losses(self, signal: Signal) -> tuple[Guard, str]:
+        """Return what counts the losses of a signal, and what they are called."""
+        if signal is Signal.TRACES:
+            return self._spans_guard, "spans"
+        return self._guard, "measurements"
+
+    def _may_wait(self) -> bool:
+        is_other = current_thread() is not self._thread
+        return is_other and self._thread.is_alive() and not self._has_ended
+
+    def _abandon(self) -> tuple[int, int, bool]:
+        """Return how many records and spans are left, and whether no other record is."""
+        has_ended = self._collecting.acquire(timeout=_COLLECTION_S)
+        try:
+            left, spans = self._source.abandon()
+            store = self._store
+            left += store.measurements.waiting() + store.events.waiting()
+            return left, spans + store.spans.waiting(), has_ended
+        finally:
+            if has_ended:
+                self._collecting.release()
+
+    # Below: the thread.
+
+    def _run(self) -> None:
+        # HTTP instrumentation must not trace or measure the sender's own requests, and the thread
+        # must not inherit the span of its starter.
+        context.attach(
+            context.set_value("suppress_instrumentation", value=True, context=context.Context())
+        )
+        with self._guard:
+            with self._uncut.work():
+                for request in self._source.first():
+                    self.put(request)
+            self._send_stored()
+            self._beat()  # from now on the receiver waits for this worker
+        store = self._store
+        is_stopping = delivered = False
+        while not is_stopping:
+            ticket, is_stopping = self._wait_for_work()
+            delivered = False
+            with self._guard:
+                if ticket or is_stopping:
+                    delivered = self._deliver_all(ticket, is_last=is_stopping)
+                else:
+                    is_due = self._is_due()
+                    if is_due or self._source.is_crowded():
+                        self._collect()
+                    if is_due and not (store.measurements.requests or store.events.requests):
+                        self._beat()
+                    self._send_stored()
+            with self._changed:
+                self._done = max(self._done, ticket)
+                self._changed.notify_all()
+        self._close(delivered=delivered)
+
+    def _wait_for_work(self) -> tuple[int, bool]:
+        """Sleep until something is to be done.
+
+        Returns:
+            The last flush to answer, 0 for none; and whether to send everything and end.
+        """
+        now_s = time.monotonic()
+        wake_s = min(self._next_s, now_s + self._look_every_s, self._store.wake_s())
+        with self._changed:
+            self._changed.wait_for(
+                lambda: self._is_hurried or self._is_urgent, max(0.0, wake_s - now_s)
+            )
+            if self._is_hurried:
+                self._is_hurried = False
+                self._next_s = min(self._next_s, self._collected_s + _HURRY_EVERY_S)
+            return self._wanted if self._wanted > self._done else 0, self._stop_s is not None
+
+    @property
+    def _is_urgent(self) -> bool:
+        """Report whether a caller waits."""
+        return self._stop_s is not None or self._wanted > self._done
+
+    def _deadline_s(self) -> float:
+        """Return when the callers stop waiting, on the monotonic clock."""
+        if self._stop_s is None:
+            return self._until_s
+        reached_s, unreached_s = self._stop_s
+        return reached_s if self._is_reached else unreached_s
+
+    def _pause(self, pause_s: float) -> None:
+        """Sleep, unless another call comes."""
+        with self._changed:
+            self._changed.wait(max(0.0, pause_s))
+
+    def _is_due(self) -> bool:
+        return time.monotonic() >= self._next_s
+
+    def _close(self, *, delivered: bool) -> None:
+        """Send the last request, if everything else was delivered, and close the transports."""
+        if not delivered:
+            self._end()  # closing may be slow, and the outcome is known
+        self._has_delivered = delivered
+        request = None
+        with self._guard:
+            with self._uncut.work():
+                request = self._source.last() if delivered else None
+            if request is not None:
+                self.put(request)
+                self._send_all(self._deadline_s())
+            if self._source.spans_go_elsewhere:
+                self._send_all(self._deadline_s(), spans=True)
+        for transport in self._store.transports.values():
+            with self._guard:
+                transport.close()
+        with self._guard:
+            self._source.close()
+        self._end()
+
+    def _end(self) -> None:
+        with self._changed:
+            self._has_ended = True
+            self._changed.notify_all()
+
+    def _collect(self) -> None:
+        now_s = time.monotonic()
+        self._next_s = now_s + self._interval_s
+        self._collected_s = now_s
+        failure: Exception | None = None
+        with self._guard:
+            leave_captures_alone()
+        with self._uncut.work(), self._collecting:
+            for request in self._source.collect():
+                self._look_every_s = _LOOK_EVERY_S  # the receiver knows this process
+                try:
+                    self.put(request)
+                except Exception as error:  # noqa: BLE001  # it must not affect the other signal
+                    failure = error
+        if failure is not None:
+            raise failure
+
+    def _beat(self) -> None:
+        """Send a heartbeat of an idle worker. Never stored: the next one replaces it."""
+        now_s = time.monotonic()
+        lane = self._store.measurements
+        if now_s < max(self._next_beat_s, lane.not_before_s):
+            return
+        request = self._source.heartbeat()
+        if request is None:
+            return
+        self._next_beat_s = now_s + _BEAT_EVERY_S
+        transport = self._store.transports[lane.signal]
         reply = transport.send(transport.prepare(request.payload))
-        self.is_reached = self.is_reached or not reply.unreachable
+        self._is_reached = self._is_reached or not reply.unreachable
         if reply.outcome is Outcome.RETRY:
-            self._back_off(queue, reply)
+            self._back_off(lane, reply)
         elif reply.wants_token:
             self._guard.warn("token", _UNKNOWN_SENDER.format(reply.message))
         elif reply.outcome is Outcome.REFUSED:
             self._guard.warn("refused", f"The endpoint refuses this worker: {reply.message}.")
 
-    def send_oldest(self, queue: SendQueue) -> bool:
-        """Make one attempt. False if the endpoint cannot accept it now; it is sent again unchanged.
+    def _deliver_all(self, ticket: int, *, is_last: bool) -> bool:
+        """Collect and send everything until the deadline. False on timeout.
 
-        Unchanged, because the answer may have been lost instead of the request: the receiver
-        recognises repetitions by the points' times.
+        Args:
+            ticket: The flush that is answered by it.
+            is_last: True also sends the losses counted meanwhile.
         """
+        if time.monotonic() >= self._deadline_s():
+            return False  # later records belong to another session
+        known_losses = self._guard.drops.counts()
+        begun_ns = time.time_ns()
+        self._collect()
+        delivered = self._send_all(self._deadline_s()) and self._send_late(begun_ns)
+        if delivered and is_last and self._guard.drops.counts() != known_losses:
+            self._collect()
+            delivered = self._send_all(self._deadline_s())
+        if delivered:
+            self._delivered = max(self._delivered, ticket)  # whatever comes of the spans
+        if not (is_last and self._source.spans_go_elsewhere):
+            # Half of what remains is for the last request.
+            self._send_all((time.monotonic() + self._deadline_s()) / 2, spans=True)
+        return delivered
+
+    def _send_late(self, begun_ns: int) -> bool:
+        """Send what was recorded before ``begun_ns``, as soon as devices have computed it.
+
+        A device that hangs gets half of the remaining time: the rest is for what needs no device.
+        """
+        until_s = (time.monotonic() + self._deadline_s()) / 2
+        while (oldest_ns := self._source.unready_since_ns()) is not None and oldest_ns < begun_ns:
+            if time.monotonic() >= until_s:
+                return False
+            self._pause(_DEVICE_PAUSE_S)
+            self._collect()
+            if not self._send_all(self._deadline_s()):
+                return False
+        return True
+
+    def _send_stored(self) -> None:
+        """Send until no lane is ready, or another task is due."""
+        while not (self._is_urgent or self._is_due()):
+            lane = self._store.next(lambda lane: time.monotonic() >= lane.not_before_s)
+            if lane is None:
+                return
+            self._send_oldest(lane)
+
+    def _send_all(self, until_s: float, *, spans: bool = False) -> bool:
+        """Send all measurements and events, or all spans, if that ends by ``until_s``."""
+        store = self._store
+        lanes = (store.spans,) if spans else (store.measurements, store.events)
+        failed: list[Lane] = []
+        while any(lane.requests for lane in lanes) and time.monotonic() < until_s:
+            found = store.next(lambda lane: lane in lanes and lane not in failed)
+            if found is not None:
+                if not self._send_oldest(found):
+                    failed.append(found)
+                continue
+            failed.clear()
+            if self._source.is_crowded():
+                self._collect()
+            self._pause(min(_URGENT_BACKOFF_S, until_s - time.monotonic()))
+        return not any(lane.requests for lane in lanes)
+
+    def _send_oldest(self, lane: Lane) -> bool:
+        """Make one attempt. False if the endpoint cannot accept it now."""
+        item = lane.requests[0]
         try:
-            reply = self.queues.transport(queue).send(queue.requests[0].body)
-        except Exception as error:  # noqa: BLE001  # a defect must neither spin nor lose the queue
+            reply = self._store.transports[lane.signal].send(item.body)
+        except Exception as error:  # noqa: BLE001  # a defect must neither spin nor lose the lane
             self._guard.warn("internal:send", "otel_rl failed to send, retrying.", error=error)
             reply = Reply(Outcome.RETRY, type(error).__name__, unreachable=True)
-        self.is_reached = self.is_reached or not reply.unreachable
+        self._is_reached = self._is_reached or not reply.unreachable
         if reply.outcome is Outcome.RETRY:
-            self._back_off(queue, reply)
+            self._back_off(lane, reply)
             return False
-        queue.failures = 0
-        queue.not_before_s = 0.0
-        self.last_failure = "too late"
-        item = queue.take_oldest()
+        lane.has_answered()
+        self._last_failure = "too late"
+        if not lane.take(item):
+            return True  # it was dropped for lack of room during the attempt, and counted
+        guard, noun = self._losses(lane.signal)
         if reply.outcome is Outcome.REFUSED:
-            self._refused(queue, reply, item.measurements)
+            self._refused(lane, reply, item.measurements)
         elif reply.rejected:
-            self._guard.drop(
+            guard.drop(
                 DropReason.REJECTED,
-                f"The endpoint did not accept {reply.rejected} {self._noun}: {reply.message}",
+                f"The endpoint did not accept {reply.rejected} {noun}: {reply.message}",
                 reply.rejected,
             )
         elif reply.message:
-            self._guard.warn("endpoint", f"The endpoint warns: {reply.message}")
+            guard.warn("endpoint", f"The endpoint warns: {reply.message}")
         return True
 
-    def _refused(self, queue: SendQueue, reply: Reply, lost: int) -> None:
+    def _refused(self, lane: Lane, reply: Reply, lost: int) -> None:
+        guard, _ = self._losses(lane.signal)
+        guard.drops.add(DropReason.REJECTED, lost)
+        missing = _MISSING.get(lane.signal)
         if reply.wants_token:  # the same for all signals
-            self._guard.drops.add(DropReason.REJECTED, lost)
             self._guard.warn("token", _UNKNOWN_SENDER.format(reply.message))
-            return
-        missing = _MISSING.get(queue.signal)
-        if missing is None:
-            self._guard.drop(
+        elif missing is None:
+            guard.warn(
                 DropReason.REJECTED,
                 f"The endpoint refuses measurements: {reply.message}. They are dropped.",
-                lost,
             )
-            return
-        self._guard.drops.add(DropReason.REJECTED, lost)
-        if not queue.is_refused:  # logged once: the endpoint's configuration rarely changes
-            queue.is_refused = True
-            self._guard.warn(f"no_{queue.signal}", missing.format(reply.message))
+        elif not lane.is_refused:  # logged once: the endpoint's configuration rarely changes
+            lane.is_refused = True
+            guard.warn(f"no_{lane.signal}", missing.format(reply.message))
 
-    def _back_off(self, queue: SendQueue, reply: Reply) -> None:
-        self.last_failure = reply.message
-        delay_s = min(_FIRST_BACKOFF_S * 2**queue.failures, _MAX_BACKOFF_S)
-        queue.failures = min(queue.failures + 1, 16)
-        # Half of it is random, so that a thousand workers do not return at the same instant.
-        delay_s *= random.uniform(0.5, 1.0)  # noqa: S311  # spreads load, hides nothing
-        queue.not_before_s = time.monotonic() + max(delay_s, reply.retry_after_s or 0.0)
+    def _back_off(self, lane: Lane, reply: Reply) -> None:
+        self._last_failure = reply.message
+        lane.back_off(reply.retry_after_s)
         self._guard.warn("retry", f"The endpoint is unavailable, retrying: {reply.message}.")

@@ -29,7 +29,7 @@ from otel_rl.worker.system.host import HostRecorder
 from otel_rl.worker.system.sampler import GpuSampler
 from otel_rl.worker.tracing.provider import WorkerTracerProvider
 from otel_rl.worker.tracing.sharing import share_with_later
-from otel_rl.worker.tracing.span_buffer import SpanBuffer
+from otel_rl.worker.tracing.spans import CountedSpans
 
 __all__ = ["Providers", "resource_of"]
 
@@ -47,7 +47,7 @@ class Providers:
         self.events = EventQueue(resource, GUARD)
         self.console = Console(GUARD)
         keeps_steps = settings.trace_steps is not None
-        self.spans = SpanBuffer(settings.span_capacity)
+        self.spans = CountedSpans(settings.span_capacity, settings.span_interval_s)
         self.tracer = WorkerTracerProvider(resource, self.spans, keeps_steps=keeps_steps)
         self.meter.counts_anew(self.spans.guard.drops)
         meter.create_observable_counter(

@@ -13,7 +13,6 @@ from otel_rl.semconv.names import (
     RL_TRACKER_WANDB_RUN_PATH,
     RL_WORKER_STACK,
 )
-from otel_rl.signals import Signal
 from otel_rl.worker import served_policy
 from otel_rl.worker.drops import DropReason
 from otel_rl.worker.events.exit_report import ExitReport, uncaught
@@ -21,8 +20,8 @@ from otel_rl.worker.events.masking import masked_lines
 from otel_rl.worker.events.provenance import ProvenanceThread
 from otel_rl.worker.events.queue import around, text_chars
 from otel_rl.worker.events.run_metadata import RunMetadata, with_defaults
-from otel_rl.worker.export.exporter import Exporter, Source
-from otel_rl.worker.export.transport import open_transport
+from otel_rl.worker.export.sender import Sender, Source
+from otel_rl.worker.export.transport import open_transports
 from otel_rl.worker.identity.launcher import is_process_of_ray
 from otel_rl.worker.identity.resource import Identity
 from otel_rl.worker.lifetime.process_guard import GUARD
@@ -36,7 +35,6 @@ from otel_rl.worker.settings import (
     Settings,
 )
 from otel_rl.worker.system.mfu import ModelFlops
-from otel_rl.worker.tracing.provider import SpanSender
 
 __all__ = ["UNREACHED_EXIT_TIMEOUT_S", "Session"]
 
@@ -82,10 +80,6 @@ class Session:
         self.may_be_killed = is_process_of_ray()
         self._is_hurried = False
         self.providers = providers
-        self._spans: SpanSender | None = None
-        providers.spans.are_wanted = False  # an earlier session may have set it
-        if settings.traces.enabled:
-            self._spans = SpanSender(providers.spans, settings.traces, settings.span_interval_s)
         self._has_reported = self._has_started = False
         self.own_run: str | None = None
         self._ends_silently = self._is_ending = self._is_followed = False
@@ -97,14 +91,16 @@ class Session:
         )
         self._hangs = HangWatch(settings.stack_after_s)
         self._provenance = ProvenanceThread(providers.events, GUARD)
-        self._exporter = Exporter(
+        self._sender = Sender(
             self._source(),
-            lambda signal, beside: open_transport(
-                settings.logs if signal is Signal.LOGS else settings.metrics, beside
-            ),
+            lambda: open_transports((settings.metrics, settings.logs, settings.traces)),
             settings.interval_s,
             GUARD,
+            spans_guard=providers.spans.guard,
         )
+        providers.spans.are_wanted = False  # an earlier session may have set it
+        if settings.traces.enabled:
+            providers.spans.open(self._sender)
         served_policy.forget()
         if settings.console and settings.logs.enabled:
             with GUARD:
@@ -118,31 +114,37 @@ class Session:
             self.report_start(metadata or {})
             self._begin_sampling()
         providers.meter.reader = self
-        self._exporter.start()
+        self._sender.start()
 
     def _source(self) -> Source:
         """Return what the exporter asks this session for."""
         settings, meter, events = self.settings, self.providers.meter, self.providers.events
-        buffer, spans = meter.buffer, self._spans
+        buffer, spans = meter.buffer, self.providers.spans
         crowded = int(buffer.capacity * _CROWDED)
         return Source(
             self._collect,
-            abandon=lambda: 0 if self._is_followed else buffer.abandon() + events.abandon(),
+            abandon=lambda: (
+                (0, 0)
+                if self._is_followed
+                else (buffer.abandon() + events.abandon(), spans.abandon())
+            ),
             is_crowded=lambda: (
                 len(buffer.entries) >= (crowded if self._has_reported else 1) or events.is_crowded
             ),
-            flush_beside=(lambda _timeout_s: None) if spans is None else spans.flush,
             close=self._close,
             heartbeat=lambda: (
                 meter.heartbeat() if self._is_worker and settings.metrics.enabled else None
             ),
-            unready_since_ns=lambda: buffer.unready_since_ns,
+            unready_since_ns=lambda: min(
+                filter(None, (buffer.unready_since_ns, spans.unready_since_ns)), default=None
+            ),
             first=lambda: events.requests(events.take_all() if settings.logs.enabled else []),
             last=lambda: (
                 self.exit_report.request()
                 if self._is_worker and settings.logs.enabled and not self._ends_silently
                 else None
             ),
+            spans_go_elsewhere=settings.traces.peer != settings.metrics.peer,
         )
 
     def report_start(self, metadata: RunMetadata) -> None:
@@ -209,21 +211,17 @@ class Session:
         self.providers.gpus.forget()
         self.providers.gc_time.forget()
         self.providers.restart(resource_of(self.identity), keep_buffer=False)
-        if self._spans is not None:
-            self._spans.restart_after_fork()
-        self._exporter.restart_after_fork(is_ending=not was_followed)
+        self._sender.restart_after_fork(is_ending=not was_followed)
 
     def flush(self, timeout_s: float) -> bool:
         """See ``otel_rl.worker.session.flush``."""
-        return self._exporter.flush(timeout_s)
+        return self._sender.flush(timeout_s)
 
     def hurry(self) -> None:
-        """Make the exporters send recorded data soon, without waiting for them."""
+        """Make the sender send recorded data soon, without waiting for it."""
         if not self._is_hurried:  # since the last collection
             self._is_hurried = True
-            self._exporter.hurry()
-            if self._spans is not None:
-                self._spans.hurry()
+            self._sender.hurry()
 
     def shutdown(
         self, timeout_s: float, *, announces_end: bool = True, is_followed: bool = False
@@ -240,7 +238,7 @@ class Session:
         until_s = monotonic() + timeout_s
         self.exit_report.note(uncaught())
         self._stop_sampling()
-        is_delivered = self._exporter.shutdown(timeout_s)
+        is_delivered = self._sender.shutdown(timeout_s)
         GUARD.sum_up()
         if self.settings.inbox is not None and announces_end:
             from otel_rl.worker.export.inbox_bridge import wait_for_bridges, want_ends
@@ -262,7 +260,7 @@ class Session:
         timeout_s, unreached_s = self.settings.exit_timeout_s, UNREACHED_EXIT_TIMEOUT_S
         if self.settings.metrics.is_named:
             unreached_s = max(unreached_s, self._started_s + timeout_s - monotonic())
-        is_delivered = self._exporter.shutdown(timeout_s, unreached_s)
+        is_delivered = self._sender.shutdown(timeout_s, unreached_s)
         GUARD.sum_up()
         return is_delivered
 
@@ -277,6 +275,7 @@ class Session:
         if self.settings.traces.enabled:
             with GUARD:
                 show_open_spans(self.providers.tracer, monotonic_ns())
+                self.providers.spans.collect()
         measured: list[Request] = []
         if self.settings.metrics.enabled:
             measured = self.providers.meter.collect(with_heartbeat=True)
@@ -337,5 +336,4 @@ class Session:
         if self.providers.meter.reader is self:
             self.providers.meter.reader = None
         self.providers.console.stop(self)
-        if self._spans is not None:
-            self._spans.close()
+        self.providers.spans.close(self._sender)

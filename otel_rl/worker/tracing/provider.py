@@ -12,15 +12,11 @@ from opentelemetry.trace import Tracer
 from opentelemetry.util.types import Attributes
 
 from otel_rl.semconv.names import RL_RUN_ID
-from otel_rl.signals import Signal
-from otel_rl.worker.export.exporter import Exporter, Source
-from otel_rl.worker.export.transport import open_transport
-from otel_rl.worker.settings import SignalSettings
 from otel_rl.worker.step_context import StepOnSpans
 from otel_rl.worker.tracing.sampler import StepSampler
-from otel_rl.worker.tracing.span_buffer import SpanBuffer
+from otel_rl.worker.tracing.spans import CountedSpans
 
-__all__ = ["SpanSender", "WorkerTracerProvider"]
+__all__ = ["WorkerTracerProvider"]
 
 
 class WorkerTracerProvider(TracerProvider):
@@ -28,11 +24,13 @@ class WorkerTracerProvider(TracerProvider):
 
     Args:
         resource: Resource of the spans.
-        buffer: Receives ended spans.
+        spans: Receives ended spans.
         keeps_steps: True samples spans by step; False by ``OTEL_TRACES_SAMPLER``.
     """
 
-    def __init__(self, resource: Resource, buffer: SpanBuffer, *, keeps_steps: bool = True) -> None:
+    def __init__(
+        self, resource: Resource, spans: CountedSpans, *, keeps_steps: bool = True
+    ) -> None:
         self._current = resource
         self.steps = StepSampler()
         self.steps.run_id = _run_id(resource)
@@ -48,7 +46,7 @@ class WorkerTracerProvider(TracerProvider):
             **own,
         )
         self.add_span_processor(StepOnSpans())
-        self.add_span_processor(buffer)
+        self.add_span_processor(spans)
 
     @property
     def resource(self) -> Resource:
@@ -86,52 +84,3 @@ class WorkerTracerProvider(TracerProvider):
 
 def _run_id(resource: Resource) -> str:
     return str(resource.attributes.get(RL_RUN_ID, ""))
-
-
-class SpanSender:
-    """Sends the spans of a buffer to ``signal`` in a thread of its own. Survives a fork.
-
-    A slow or unreachable endpoint for traces does not delay measurements.
-
-    Args:
-        buffer: Source of the spans. This sender takes over those of an earlier one.
-        signal: Endpoint and protocol.
-        interval_s: Between two exports.
-    """
-
-    def __init__(self, buffer: SpanBuffer, signal: SignalSettings, interval_s: float) -> None:
-        self._buffer = buffer
-        self._exporter = Exporter(
-            Source(
-                buffer.collect,
-                buffer.abandon,
-                lambda: buffer.is_crowded,
-                unready_since_ns=lambda: buffer.unready_since_ns,
-            ),
-            lambda _signal, beside: open_transport(signal, beside),
-            interval_s,
-            buffer.guard,
-            main=Signal.TRACES,
-        )
-        buffer.reader = self
-        buffer.are_wanted = True
-        self._exporter.start()
-
-    def flush(self, timeout_s: float) -> bool:
-        """Send the spans that have ended. See ``Exporter.flush``."""
-        return self._exporter.flush(timeout_s)
-
-    def hurry(self) -> None:
-        """See ``Exporter.hurry``."""
-        self._exporter.hurry()
-
-    def close(self) -> None:
-        """Stop accepting spans. Unflushed spans are lost and counted."""
-        if self._buffer.reader is self:
-            self._buffer.reader = None
-        self._exporter.shutdown(0.0)
-
-    def restart_after_fork(self) -> None:
-        """Send the child's own spans over new connections."""
-        self._buffer.forget()
-        self._exporter.restart_after_fork()

@@ -16,6 +16,7 @@ from opentelemetry.sdk.trace.sampling import Decision
 from otel_rl.worker.drops import DropReason
 from otel_rl.worker.guard import Guard
 from otel_rl.worker.later_providers import take_later
+from otel_rl.worker.tracing.spans import copied
 
 __all__ = ["share_with_later"]
 
@@ -76,7 +77,7 @@ class _Later(SpanProcessor):
         """See ``SpanProcessor``."""
         try:
             if self._is_wanted(span):
-                self._processors.on_end(_copy(span, self._resource(span.resource)))
+                self._processors.on_end(copied(span, resource=self._resource(span.resource)))
         except Exception as error:  # noqa: BLE001  # see on_start
             self._failed(error)
 
@@ -115,20 +116,3 @@ class _Later(SpanProcessor):
         self._guard.warn(
             "later", "A processor of the program's TracerProvider failed.", error=error
         )
-
-
-def _copy(span: ReadableSpan, resource: Resource) -> ReadableSpan:
-    return ReadableSpan(
-        name=span.name,
-        context=span.context,
-        parent=span.parent,
-        resource=resource,
-        attributes=span.attributes,
-        events=span.events,
-        links=span.links,
-        kind=span.kind,
-        status=span.status,
-        start_time=span.start_time,
-        end_time=span.end_time,
-        instrumentation_scope=span.instrumentation_scope,
-    )

@@ -8,6 +8,7 @@ from opentelemetry import metrics, trace
 
 import otel_rl
 from otel_rl.errors import ConfigError
+from otel_rl.signals import Signal
 from otel_rl.worker import session
 from otel_rl.worker.drops import DropReason
 from otel_rl.worker.export.transport import Outcome, Reply
@@ -278,19 +279,6 @@ def test_what_was_lost_under_a_guess_is_counted_once(
 
 
 @pytest.mark.usefixtures("clean_environment")
-def test_spans_are_exported_as_often_as_the_sdks_variable_says(
-    sink: Sink, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "250")
-    otel_rl.init(experiment="e", role="r", endpoint=sink.url, export_interval_s=60)
-    running = session.running()
-    assert running is not None
-    assert running._spans is not None
-    assert running._spans._exporter._interval_s == 0.25
-    assert otel_rl.finish(timeout_s=60)
-
-
-@pytest.mark.usefixtures("clean_environment")
 def test_a_grpc_endpoint_without_a_scheme_is_reached_without_tls_if_that_is_said(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -425,7 +413,8 @@ def test_an_exit_waits_for_an_endpoint_that_starts_only_if_one_was_named(
 ) -> None:
     monkeypatch.setenv("OTEL_RL_EXIT_TIMEOUT", "60")
     # The urgent attempts of two seconds: more than the short wait has, fewer than the long one.
-    monkeypatch.setattr(worker_session, "open_transport", lambda *_: Absent(tries=8))
+    absent = dict.fromkeys(Signal, Absent(tries=8))
+    monkeypatch.setattr(worker_session, "open_transports", lambda _: absent)
     otel_rl.init(experiment="exp", role="trainer", endpoint=endpoint, export_interval_s=60)
     running = session.running()
     assert running is not None
@@ -440,7 +429,8 @@ def test_an_exit_waits_as_long_as_the_user_says(
     monkeypatch: pytest.MonkeyPatch, timeout: str, waits: bool
 ) -> None:
     monkeypatch.setenv("OTEL_RL_EXIT_TIMEOUT", timeout)
-    monkeypatch.setattr(worker_session, "open_transport", lambda *_: Absent(tries=3))
+    absent = dict.fromkeys(Signal, Absent(tries=3))
+    monkeypatch.setattr(worker_session, "open_transports", lambda _: absent)
     otel_rl.init(endpoint="http://bridge.that.starts:4318", experiment="exp", role="trainer")
     running = session.running()
     assert running is not None

@@ -4,8 +4,8 @@ from opentelemetry.sdk.resources import Resource
 
 from otel_rl.signals import Signal
 from otel_rl.worker.drops import Drops
-from otel_rl.worker.export.exporter import Exporter, Source
-from otel_rl.worker.export.transport import open_transport
+from otel_rl.worker.export.sender import Sender, Source
+from otel_rl.worker.export.transport import open_transports
 from otel_rl.worker.guard import Guard
 from otel_rl.worker.metrics.provider import BufferedMeterProvider
 from otel_rl.worker.settings import read_settings
@@ -14,10 +14,10 @@ from tests.otlp_sink import OK, Answer, Sink, sums
 AWAY: Answer = (503, {"Retry-After": "0"}, b"")
 
 
-def collect_one(exporter: Exporter, provider: BufferedMeterProvider) -> None:
-    """Let the exporter move what was recorded into its queue."""
+def collect_one(sender: Sender, provider: BufferedMeterProvider) -> None:
+    """Let the sender move what was recorded into its queue."""
     while provider.buffer.entries:
-        assert not exporter.flush(0.01)
+        assert not sender.flush(0.01)
 
 
 def test_what_the_queue_could_not_hold_is_counted_in_the_run_when_contact_returns(
@@ -25,22 +25,23 @@ def test_what_the_queue_could_not_hold_is_counted_in_the_run_when_contact_return
 ) -> None:
     drops = Drops()
     provider = BufferedMeterProvider(Resource({"service.instance.id": "i"}), Guard(drops))
-    exporter = Exporter(
-        Source(provider.collect, provider.buffer.abandon, lambda: False),
-        lambda *_: open_transport(read_settings({}, endpoint=sink.url).metrics),
+    sender = Sender(
+        Source(provider.collect, lambda: (provider.buffer.abandon(), 0), lambda: False),
+        lambda: open_transports([read_settings({}, endpoint=sink.url).metrics]),
         3600.0,
         Guard(drops),
-        max_queue_bytes=dict.fromkeys((Signal.METRICS, Signal.LOGS), 30_000),
+        spans_guard=Guard(Drops()),
+        max_stored_bytes=dict.fromkeys(Signal, 30_000),
     )
-    exporter.start()
+    sender.start()
     gauge = provider.get_meter("m").create_gauge("loss")
     sink.answer = lambda _number: AWAY
     for step in range(3_000):
         gauge.set(1.0, {"rl.loop.iteration": step})
         if step % 500 == 499:
-            collect_one(exporter, provider)
+            collect_one(sender, provider)
     sink.answer = lambda _number: OK
-    assert exporter.shutdown(30)
+    assert sender.shutdown(30)
     arrived = {m.step for m in sink.measurements("loss")}
     assert 0 < len(arrived) < 3_000
     assert sums(sink.metrics, "otel_rl.worker.measurements.dropped") == {

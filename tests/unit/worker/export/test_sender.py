@@ -1,121 +1,447 @@
-"""An answer of the endpoint decides on the request, on what counts as lost, and on the next try."""
+"""The thread of the sender, against a transport that the test controls."""
 
-import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from threading import Event, Semaphore, Timer
+from time import monotonic
 
 import pytest
+from opentelemetry import context
 
 from otel_rl.signals import Signal
 from otel_rl.worker.drops import DropReason, Drops
-from otel_rl.worker.export.queues import SendQueues
-from otel_rl.worker.export.sender import Sender
+from otel_rl.worker.export import sender
+from otel_rl.worker.export.sender import Sender, Source
 from otel_rl.worker.export.transport import Outcome, Reply
 from otel_rl.worker.guard import Guard
 from otel_rl.worker.otlp.request_packer import Request
+from tests.waiting import wait_until
 
-ACCEPTED, RETRY = Reply(Outcome.ACCEPTED), Reply(Outcome.RETRY, "busy")
-UNREACHABLE = Reply(Outcome.RETRY, "no connection", unreachable=True)
+ACCEPTED = Reply(Outcome.ACCEPTED)
+AWAY = Reply(Outcome.RETRY, "HTTP 503")
+NOBODY = Reply(Outcome.RETRY, "connection refused", unreachable=True)
+LONG_S = 3600.0
+PATIENCE_S = 90.0
 
 
-class Scripted:
-    """A transport whose answers, or defects, are given."""
+class Endpoint:
+    """A transport whose answers the test gives; records what it was sent."""
 
-    def __init__(self, answers: Iterable[Reply | Exception]) -> None:
-        self.answers = deque(answers)
-        self.sent: list[bytes] = []
+    def __init__(self) -> None:
+        self.answer: Callable[[bytes], Reply] = lambda _body: ACCEPTED
+        self.accepted: list[bytes] = []
+        self.attempts = Semaphore(0)
+        self.suppressed: object = None
+        self.closed = Event()
 
     def prepare(self, payload: bytes) -> bytes:
         return payload
 
     def send(self, body: bytes) -> Reply:
-        self.sent.append(body)
-        answer = self.answers.popleft()
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
+        self.suppressed = context.get_value("suppress_instrumentation")
+        reply = self.answer(body)
+        if reply.outcome is Outcome.ACCEPTED:
+            self.accepted.append(body)
+        self.attempts.release()
+        return reply
 
     def close(self) -> None:
-        return
+        self.closed.set()
 
 
 class Rig:
-    """A sender with one request of three measurements and one of an event."""
+    """A sender with everything around it in the hands of the test."""
 
-    def __init__(self, *answers: Reply | Exception) -> None:
-        self.transport = Scripted(answers)
+    def __init__(
+        self,
+        interval_s: float = LONG_S,
+        max_stored_bytes: int = 1 << 20,
+        heartbeat: Callable[[], Request | None] = lambda: None,
+    ) -> None:
+        self.endpoint = Endpoint()
+        self.recorded: deque[Request] = deque()
         self.drops = Drops()
-        self.queues = SendQueues(lambda _signal, _other: self.transport)
-        self.sender = Sender(self.queues, Guard(self.drops), is_reached=False)
-        self.sender.put(Request(b"measured", 3))
-        self.sender.put(Request(b"event", 1, Signal.LOGS))
+        self.span_drops = Drops()
+        self.goodbye: Request | None = None
+        self.unready_since_ns: int | None = None
+        self.collections = 0
+        self.is_crowded = Event()
+        self.sender = Sender(
+            Source(
+                self._collect,
+                self._abandon,
+                self.is_crowded.is_set,
+                heartbeat=heartbeat,
+                unready_since_ns=lambda: self.unready_since_ns,
+                last=lambda: self.goodbye,
+            ),
+            lambda: dict.fromkeys(Signal, self.endpoint),
+            interval_s,
+            Guard(self.drops),
+            spans_guard=Guard(self.span_drops),
+            max_stored_bytes=dict.fromkeys(Signal, max_stored_bytes),
+        )
+        self.sender.start()
+
+    def record(self, payload: bytes, measurements: int = 1) -> None:
+        self.recorded.append(Request(payload, measurements))
+
+    def _abandon(self) -> tuple[int, int]:
+        return sum(request.measurements for request in self._collect()), 0
+
+    def _collect(self) -> list[Request]:
+        self.is_crowded.clear()
+        self.collections += 1
+        return [self.recorded.popleft() for _ in range(len(self.recorded))]
+
+
+@pytest.fixture
+def rig() -> Iterator[Rig]:
+    made = Rig()
+    yield made
+    made.sender.shutdown(0.1)
+
+
+def test_flush_returns_when_the_endpoint_has_everything(rig: Rig) -> None:
+    rig.record(b"a")
+    rig.record(b"b")
+    assert rig.sender.flush(PATIENCE_S)
+    assert rig.endpoint.accepted == [b"a", b"b"]
+
+
+def test_an_interval_exports_without_being_asked() -> None:
+    rig = Rig(interval_s=0.01)
+    rig.record(b"a")
+    assert rig.endpoint.attempts.acquire(timeout=PATIENCE_S)
+    assert rig.endpoint.accepted == [b"a"]
+    rig.sender.shutdown(PATIENCE_S)
+
+
+def test_a_crowded_buffer_is_emptied_before_the_interval_is_over(rig: Rig) -> None:
+    rig.record(b"a")
+    rig.is_crowded.set()
+    assert rig.endpoint.attempts.acquire(timeout=PATIENCE_S)
+    assert rig.endpoint.accepted == [b"a"]
+
+
+def test_a_hurried_sender_sends_before_the_interval_is_over_and_keeps_nobody_waiting(
+    rig: Rig,
+) -> None:
+    hanging = Event()
+
+    def hang(_body: bytes) -> Reply:
+        hanging.wait(PATIENCE_S)
+        return ACCEPTED
+
+    rig.endpoint.answer = hang
+    rig.record(b"a")
+    rig.sender.hurry()
+    wait_until(lambda: not rig.recorded, timeout_s=PATIENCE_S)
+    rig.sender.hurry()  # returns although the endpoint answers nobody
+    hanging.set()
+    assert rig.endpoint.attempts.acquire(timeout=PATIENCE_S)
+    assert rig.endpoint.accepted == [b"a"]
+
+
+def test_who_hurries_all_the_time_gets_a_few_exports_in_an_interval() -> None:
+    begun_s = monotonic()
+    rig = Rig(interval_s=0.4)
+    sent_after_s: list[float] = []
+    while len(sent_after_s) < 9:
+        if not rig.recorded:
+            rig.record(b"a")
+        rig.sender.hurry()
+        if rig.endpoint.attempts.acquire(timeout=0.001):
+            sent_after_s.append(monotonic() - begun_s)
+    assert sent_after_s[4] >= 0.4
+    assert sent_after_s[8] >= 0.8
+    rig.sender.shutdown(PATIENCE_S)
+
+
+def test_what_the_endpoint_cannot_take_now_is_sent_again_in_order(rig: Rig) -> None:
+    failures = iter([AWAY, AWAY])
+    rig.endpoint.answer = lambda _body: next(failures, ACCEPTED)
+    rig.record(b"a")
+    rig.record(b"b")
+    assert rig.sender.flush(PATIENCE_S)
+    assert rig.endpoint.accepted == [b"a", b"b"]
+    assert rig.drops.counts() == {}
+
+
+def test_flush_gives_up_at_its_timeout_and_loses_nothing(rig: Rig) -> None:
+    rig.endpoint.answer = lambda _body: AWAY
+    rig.record(b"a")
+    assert not rig.sender.flush(0.05)
+    rig.endpoint.answer = lambda _body: ACCEPTED
+    assert rig.sender.flush(PATIENCE_S)
+    assert rig.endpoint.accepted == [b"a"]
+
+
+def test_flush_does_not_wait_for_an_endpoint_that_hangs(rig: Rig) -> None:
+    released = Event()
+
+    def hang(_body: bytes) -> Reply:
+        released.wait(PATIENCE_S)
+        return ACCEPTED
+
+    rig.endpoint.answer = hang
+    rig.record(b"a")
+    assert not rig.sender.flush(0.05)
+    released.set()
+
+
+def test_a_refused_request_is_counted_and_the_next_one_is_sent(rig: Rig) -> None:
+    rig.endpoint.answer = lambda body: Reply(Outcome.REFUSED, "no") if body == b"a" else ACCEPTED
+    rig.record(b"a", measurements=5)
+    rig.record(b"b")
+    assert rig.sender.flush(PATIENCE_S)
+    assert rig.endpoint.accepted == [b"b"]
+    assert rig.drops.counts() == {DropReason.REJECTED: 5}
+
+
+def test_a_refused_event_costs_no_measurement_and_is_told_once(
+    rig: Rig, caplog: pytest.LogCaptureFixture
+) -> None:
+    rig.endpoint.answer = lambda body: Reply(Outcome.REFUSED, "no") if body == b"e" else ACCEPTED
+    for _ in range(2):
+        rig.recorded.append(Request(b"e", 1, Signal.LOGS))
+    rig.record(b"a")
+    assert rig.sender.flush(PATIENCE_S)
+    assert rig.endpoint.accepted == [b"a"]
+    assert rig.drops.counts() == {DropReason.REJECTED: 2}
+    assert caplog.text.count("accepts no log events: no") == 1
+
+
+def test_an_idle_worker_beats_and_no_heartbeat_is_ever_repeated() -> None:
+    beats = iter([Request(b"beat", 0)])
+    is_wanted = Event()
+    quick = Rig(
+        interval_s=0.01,
+        heartbeat=lambda: next(beats, None) if is_wanted.is_set() else None,
+    )
+    quick.endpoint.answer = lambda _body: AWAY
+    is_wanted.set()
+    assert quick.endpoint.attempts.acquire(timeout=PATIENCE_S)
+    quick.endpoint.answer = lambda _body: ACCEPTED
+    quick.record(b"a")
+    assert quick.sender.flush(PATIENCE_S)
+    assert quick.endpoint.accepted == [b"a"]
+    quick.sender.shutdown(PATIENCE_S)
+
+
+def test_points_that_a_partial_success_rejects_are_counted(rig: Rig) -> None:
+    rig.endpoint.answer = lambda _body: Reply(Outcome.ACCEPTED, "no experiment", rejected=3)
+    rig.record(b"a", measurements=10)
+    assert rig.sender.flush(PATIENCE_S)
+    assert rig.drops.counts() == {DropReason.REJECTED: 3}
+
+
+def test_the_store_is_bounded_and_drops_the_oldest() -> None:
+    rig = Rig(max_stored_bytes=10)
+    rig.endpoint.answer = lambda _body: AWAY
+    for n in range(5):
+        rig.record(b"%04d" % n, measurements=2)
+    rig.sender.flush(0.05)
+    rig.endpoint.answer = lambda _body: ACCEPTED
+    assert rig.sender.flush(PATIENCE_S)
+    assert rig.endpoint.accepted == [b"0003", b"0004"]
+    assert rig.drops.counts() == {DropReason.QUEUE_FULL: 6}
+    rig.sender.shutdown(PATIENCE_S)
+
+
+def test_shutdown_delivers_the_rest_and_ends_the_thread(rig: Rig) -> None:
+    rig.record(b"a")
+    assert rig.sender.shutdown(PATIENCE_S)
+    assert rig.endpoint.accepted == [b"a"]
+    assert rig.endpoint.closed.is_set()
+    assert not rig.sender.flush(PATIENCE_S)
+    assert rig.sender.shutdown(PATIENCE_S)
+
+
+def test_spans_that_cannot_be_delivered_leave_time_for_the_goodbye(rig: Rig) -> None:
+    rig.endpoint.answer = lambda body: AWAY if body == b"span" else ACCEPTED
+    rig.recorded.append(Request(b"span", 3, Signal.TRACES))
+    rig.record(b"a")
+    rig.goodbye = Request(b"goodbye", 0)
+    assert rig.sender.shutdown(1.0)
+    assert rig.endpoint.accepted == [b"a", b"goodbye"]
+    assert rig.drops.counts() == {}
+    assert rig.span_drops.counts() == {DropReason.SHUTDOWN: 3}
+
+
+def test_an_endpoint_for_spans_that_hangs_costs_neither_a_flush_nor_the_goodbye(rig: Rig) -> None:
+    released = Event()
+
+    def hang_for_spans(body: bytes) -> Reply:
+        if body == b"span":
+            released.wait(PATIENCE_S)
+        return ACCEPTED
+
+    rig.endpoint.answer = hang_for_spans
+    rig.sender._source = replace(rig.sender._source, spans_go_elsewhere=True)
+    rig.goodbye = Request(b"goodbye", 0)
+    rig.record(b"a")
+    rig.recorded.append(Request(b"span", 1, Signal.TRACES))
+    assert rig.sender.flush(0.5)
+    released.set()
+    wait_until(lambda: b"span" in rig.endpoint.accepted, timeout_s=PATIENCE_S)
+    released.clear()
+    rig.recorded.append(Request(b"span", 3, Signal.TRACES))
+    assert rig.sender.shutdown(1.0)
+    assert rig.endpoint.accepted == [b"a", b"span", b"goodbye"]
+    assert rig.span_drops.counts() == {DropReason.SHUTDOWN: 3}
+    released.set()
+
+
+def test_a_device_that_hangs_leaves_time_for_the_spans(rig: Rig) -> None:
+    rig.unready_since_ns = 1
+    rig.recorded.append(Request(b"span", 1, Signal.TRACES))
+    assert not rig.sender.shutdown(1.0)
+    assert rig.endpoint.accepted == [b"span"]
+
+
+def test_who_waits_for_a_device_does_not_keep_the_processor_busy(rig: Rig) -> None:
+    rig.unready_since_ns = 1
+    assert not rig.sender.flush(0.5)
+    assert rig.collections <= 100
+
+
+def test_what_shutdown_could_not_deliver_is_counted(rig: Rig) -> None:
+    rig.endpoint.answer = lambda _body: AWAY
+    rig.record(b"a", measurements=4)
+    assert not rig.sender.shutdown(0.3)
+    assert rig.drops.counts() == {DropReason.SHUTDOWN: 4}
+
+
+def test_our_own_requests_are_hidden_from_instrumentation(rig: Rig) -> None:
+    rig.record(b"a")
+    assert rig.sender.flush(PATIENCE_S)
+    assert rig.endpoint.suppressed is True
+
+
+def test_a_defect_in_collecting_does_not_end_the_thread(rig: Rig) -> None:
+    rig.recorded = deque([None])  # type: ignore[list-item]  # a defect
+    rig.sender.flush(PATIENCE_S)
+    rig.recorded.clear()
+    rig.record(b"a")
+    assert rig.sender.flush(PATIENCE_S)
+    assert rig.endpoint.accepted == [b"a"]
+
+
+def test_where_nobody_has_ever_listened_shutdown_gives_up_sooner(rig: Rig) -> None:
+    rig.endpoint.answer = lambda _body: NOBODY
+    rig.record(b"a", measurements=4)
+    assert not rig.sender.shutdown(LONG_S, unreached_timeout_s=0.05)
+    assert rig.drops.counts() == {DropReason.SHUTDOWN: 4}
+
+
+def test_an_endpoint_that_was_there_once_gets_its_full_time(rig: Rig) -> None:
+    rig.record(b"a")
+    assert rig.sender.flush(PATIENCE_S)
+    failures = iter([NOBODY] * 3)
+    rig.endpoint.answer = lambda _body: next(failures, ACCEPTED)
+    rig.record(b"b")
+    assert rig.sender.shutdown(PATIENCE_S, unreached_timeout_s=0)
+    assert rig.endpoint.accepted == [b"a", b"b"]
 
 
 @pytest.mark.parametrize(
-    ("answer", "lost"),
-    [
-        (ACCEPTED, {}),
-        (Reply(Outcome.ACCEPTED, "slower, please"), {}),
-        (Reply(Outcome.ACCEPTED, "two late", rejected=2), {DropReason.REJECTED: 2}),
-        (Reply(Outcome.REFUSED, "unknown token"), {DropReason.REJECTED: 3}),
-    ],
+    ("patience_s", "lost"), [(PATIENCE_S, {DropReason.SHUTDOWN: 4}), (0.01, {})]
 )
-def test_a_final_answer_takes_the_request_and_counts_what_is_lost(
-    answer: Reply, lost: dict[DropReason, int]
+def test_what_is_just_being_collected_is_counted_or_said_to_be_uncounted(
+    rig: Rig,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    patience_s: float,
+    lost: dict[DropReason, int],
 ) -> None:
-    rig = Rig(answer)
-    assert rig.sender.send_oldest(rig.queues.main)
-    assert not rig.queues.main.requests
+    monkeypatch.setattr(sender, "_COLLECTION_S", patience_s)
+    rig.endpoint.answer = lambda _body: NOBODY
+    rig.record(b"a", measurements=4)
+    collecting, packed = Event(), Event()
+    collect = rig.sender._source.collect
+
+    def collect_slowly() -> list[Request]:
+        taken = collect()
+        collecting.set()
+        assert packed.wait(PATIENCE_S)
+        return taken
+
+    rig.sender._source = replace(rig.sender._source, collect=collect_slowly)
+    rig.is_crowded.set()
+    rig.sender.hurry()
+    assert collecting.wait(PATIENCE_S)
+    packing = Timer(0.5, packed.set)
+    if lost:
+        packing.start()
+    assert not rig.sender.shutdown(0.01)
+    packed.set()
+    packing.cancel()
     assert rig.drops.counts() == lost
-    assert rig.sender.is_reached
+    assert ("lost are at least 0 measurements" in caplog.text) == (not lost)
 
 
-@pytest.mark.parametrize("answer", [RETRY, UNREACHABLE, RuntimeError("defect")])
-def test_without_an_answer_the_same_request_is_sent_again_later(answer: Reply | Exception) -> None:
-    rig = Rig(answer, ACCEPTED)
-    began_s = time.monotonic()
-    assert not rig.sender.send_oldest(rig.queues.main)
-    assert rig.queues.main.not_before_s > began_s
-    assert rig.sender.is_reached == (answer is RETRY)
-    assert rig.sender.send_oldest(rig.queues.main)
-    assert rig.transport.sent == [b"measured", b"measured"]
-    assert (rig.queues.main.failures, rig.queues.main.not_before_s) == (0, 0.0)
-    assert not rig.drops.counts().get(DropReason.REJECTED)
+def test_what_could_not_even_be_collected_is_counted(rig: Rig) -> None:
+    released = Event()
+
+    def hang(_body: bytes) -> Reply:
+        released.wait(PATIENCE_S)
+        return ACCEPTED
+
+    rig.endpoint.answer = hang
+    rig.record(b"a", measurements=4)
+    rig.sender.flush(0.05)
+    rig.record(b"b", measurements=3)
+    assert not rig.sender.shutdown(0.05)
+    assert rig.drops.counts() == {DropReason.SHUTDOWN: 7}
+    released.set()
 
 
-def test_the_pause_doubles_and_never_is_shorter_than_the_endpoint_asks() -> None:
-    rig = Rig(*[RETRY] * 8, Reply(Outcome.RETRY, "wait", retry_after_s=1e6))
-    pauses = []
-    for _ in range(9):
-        now_s = time.monotonic()
-        rig.sender.send_oldest(rig.queues.main)
-        pauses.append(rig.queues.main.not_before_s - now_s)
-    *own, asked = pauses
-    for number, pause_s in enumerate(own):
-        assert pause_s >= min(0.5 * 2**number, 30.0) / 2
-    assert asked >= 1e6
+def test_a_loss_at_the_very_end_is_still_reported(rig: Rig) -> None:
+    def refuse(body: bytes) -> Reply:
+        rig.record(b"the count")
+        rig.endpoint.answer = lambda _body: ACCEPTED
+        return Reply(Outcome.REFUSED, "no")
+
+    rig.endpoint.answer = refuse
+    rig.record(b"a")
+    assert rig.sender.shutdown(PATIENCE_S)
+    assert rig.endpoint.accepted == [b"the count"]
 
 
-def test_a_refused_event_costs_no_measurement() -> None:
-    rig = Rig(Reply(Outcome.REFUSED, "no logs here"), ACCEPTED)
-    assert rig.sender.send_oldest(rig.queues.events)
-    assert rig.queues.events.is_refused
-    assert rig.drops.counts() == {DropReason.REJECTED: 1}
-    assert rig.sender.send_oldest(rig.queues.main)
-    assert rig.drops.counts() == {DropReason.REJECTED: 1}
+def test_a_transport_that_fails_for_once_loses_nothing(rig: Rig) -> None:
+    failures = iter([RuntimeError("defect")])
 
+    def fail(_body: bytes) -> Reply:
+        for failure in failures:
+            raise failure
+        return ACCEPTED
 
-@pytest.mark.parametrize("answer", [ACCEPTED, RETRY, Reply(Outcome.REFUSED, "unknown token")])
-def test_a_request_that_is_sent_alone_is_never_queued(answer: Reply) -> None:
-    rig = Rig(answer)
-    rig.sender.send_alone(Request(b"beat", 0))
-    assert [item.body for item in rig.queues.main.requests] == [b"measured"]
+    rig.endpoint.answer = fail
+    rig.record(b"a")
+    assert rig.sender.flush(PATIENCE_S)
+    assert rig.endpoint.accepted == [b"a"]
     assert rig.drops.counts() == {}
-    assert (rig.queues.main.failures > 0) == (answer is RETRY)
 
 
-def test_the_last_failure_is_known() -> None:
-    rig = Rig(RETRY)
-    assert rig.sender.last_failure == "no answer yet"
-    rig.sender.send_oldest(rig.queues.main)
-    assert rig.sender.last_failure == "busy"
+def test_a_transport_that_always_fails_does_not_spin() -> None:
+    rig = Rig(interval_s=0.01)
+    attempts = []
+
+    def fail(body: bytes) -> Reply:
+        attempts.append(body)
+        raise RuntimeError("defect")
+
+    rig.endpoint.answer = fail
+    begun_s = monotonic()
+    rig.record(b"a")
+    assert not rig.sender.flush(0.6)
+    # A flush tries four times a second, and the sender by itself twice before it.
+    assert len(attempts) <= 2 + (monotonic() - begun_s) / 0.25
+    rig.sender.shutdown(0.0)
+
+
+def test_a_collection_that_fails_is_no_successful_flush(rig: Rig) -> None:
+    rig.recorded = deque([None])  # type: ignore[list-item]  # a defect
+    assert not rig.sender.flush(PATIENCE_S)

@@ -13,7 +13,6 @@ from pathlib import Path
 
 import grpc
 import pytest
-import requests  # noqa: F401  # imported later, it would count in a test of memory
 from google.protobuf.any_pb2 import Any
 from google.protobuf.duration_pb2 import Duration
 from opentelemetry.proto.collector.metrics.v1 import metrics_service_pb2_grpc
@@ -39,16 +38,6 @@ def over_http(url: str, environ: dict[str, str] | None = None) -> Transport:
     return open_transport(read_settings(environ or {}, endpoint=url).metrics)
 
 
-def through_requests(url: str, environ: dict[str, str] | None = None) -> Transport:
-    """Credentials in a URL are left to ``requests``."""
-    return over_http(url.replace("://", "://user:secret@"), environ)
-
-
-EITHER_CLIENT = pytest.mark.parametrize("over", [over_http, through_requests])
-Opened = Callable[..., Transport]
-
-
-@EITHER_CLIENT
 @pytest.mark.parametrize(
     ("status", "outcome"),
     [
@@ -65,11 +54,9 @@ Opened = Callable[..., Transport]
         (302, Outcome.REFUSED),
     ],
 )
-def test_http_statuses_are_retried_as_otlp_says(
-    sink: Sink, status: int, outcome: Outcome, over: Opened
-) -> None:
+def test_http_statuses_are_retried_as_otlp_says(sink: Sink, status: int, outcome: Outcome) -> None:
     sink.answer = lambda _number: (status, {"Location": "/"}, b"")
-    reply = over(sink.url).send(b"")
+    reply = over_http(sink.url).send(b"")
     assert reply.outcome is outcome
     assert reply.wants_token == (status == 401)
 
@@ -115,19 +102,17 @@ def test_an_answer_that_is_no_protobuf_is_still_an_acknowledgement(sink: Sink) -
     assert over_http(sink.url).send(b"").outcome is Outcome.ACCEPTED
 
 
-@EITHER_CLIENT
-def test_a_refused_connection_is_retried(over: Opened) -> None:
+def test_a_refused_connection_is_retried() -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         port = unused.getsockname()[1]
-    assert over(f"http://127.0.0.1:{port}").send(b"").outcome is Outcome.RETRY
+    assert over_http(f"http://127.0.0.1:{port}").send(b"").outcome is Outcome.RETRY
 
 
-@EITHER_CLIENT
-def test_an_endpoint_that_accepts_and_never_answers_is_retried(over: Opened) -> None:
+def test_an_endpoint_that_accepts_and_never_answers_is_retried() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}"
-        transport = over(url, {"OTEL_EXPORTER_OTLP_TIMEOUT": "0.2"})
+        transport = over_http(url, {"OTEL_EXPORTER_OTLP_TIMEOUT": "0.2"})
         assert transport.send(b"").outcome is Outcome.RETRY
 
 
@@ -239,20 +224,18 @@ def test_a_certificate_that_vanishes_between_two_connections_is_said(tmp_path: P
         certificate.unlink()
         reply = transport.send(b"")
     assert reply.outcome is Outcome.REFUSED
-    assert "No such file" in reply.message
+    assert str(certificate) in reply.message
 
 
-@EITHER_CLIENT
-def test_requests_follow_each_other_on_one_connection(sink: Sink, over: Opened) -> None:
-    transport = over(sink.url)
+def test_requests_follow_each_other_on_one_connection(sink: Sink) -> None:
+    transport = over_http(sink.url)
     sink.answer = lambda number: (503, {}, b"") if number == 1 else (200, {}, b"")
     outcomes = [transport.send(b"").outcome for _ in range(4)]
     assert outcomes == [Outcome.ACCEPTED, Outcome.RETRY, Outcome.ACCEPTED, Outcome.ACCEPTED]
     assert len(set(sink.ports)) == 1
 
 
-@EITHER_CLIENT
-def test_an_answer_that_breaks_off_is_no_acknowledgement(over: Opened) -> None:
+def test_an_answer_that_breaks_off_is_no_acknowledgement() -> None:
     with socket.create_server(("127.0.0.1", 0)) as half:
         url = f"http://127.0.0.1:{half.getsockname()[1]}"
 
@@ -264,7 +247,7 @@ def test_an_answer_that_breaks_off_is_no_acknowledgement(over: Opened) -> None:
 
         with futures.ThreadPoolExecutor(1) as thread:
             answered = thread.submit(answer)
-            reply = over(url).send(b"")
+            reply = over_http(url).send(b"")
             answered.result(60)
     assert reply.outcome is Outcome.RETRY
     assert not reply.unreachable
@@ -289,12 +272,21 @@ def test_a_refused_connection_is_told_and_at_the_default_endpoint_the_remedy(
     assert ("otel-rl run" in reply.message) is not is_named
 
 
-def test_an_unknown_host_is_told_in_the_words_of_the_system() -> None:
-    host = "x" * 64  # too long for a name server to be asked
-    reply = over_http(f"http://{host}:4318").send(b"")
+def test_an_unknown_host_is_told_in_the_words_of_the_system(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def unknown(*_arguments: object) -> None:
+        raise socket.gaierror(-2, "Name or service not known")
+
+    monkeypatch.setattr(socket, "getaddrinfo", unknown)
+    reply = over_http("http://bridge.example:4318").send(b"")
     assert reply.unreachable
-    assert reply.message.endswith(f" at http://{host}:4318/v1/metrics")
-    assert "gaierror" not in reply.message
+    place = "http://bridge.example:4318/v1/metrics"
+    assert reply.message == f"Name or service not known at {place}"
+
+
+def test_a_name_that_no_host_can_have_is_said_and_not_tried_again() -> None:
+    assert over_http(f"http://{'x' * 64}:4318").send(b"").outcome is Outcome.REFUSED
 
 
 class GrpcServer(metrics_service_pb2_grpc.MetricsServiceServicer):
@@ -483,15 +475,14 @@ LONG_ANSWERS = {
 }
 
 
-@EITHER_CLIENT
 @pytest.mark.parametrize("answer", LONG_ANSWERS.values(), ids=LONG_ANSWERS)
 def test_of_an_answer_that_does_not_end_little_is_read_and_the_request_is_tried_again(
-    hostile: Callable[..., Hostile], answer: Callable[[], Iterable[bytes]], over: Opened
+    hostile: Callable[..., Hostile], answer: Callable[[], Iterable[bytes]]
 ) -> None:
     server = hostile(answer())
     tracemalloc.start()
     try:
-        reply = over(server.url, {"OTEL_EXPORTER_OTLP_TIMEOUT": "60"}).send(b"")
+        reply = over_http(server.url, {"OTEL_EXPORTER_OTLP_TIMEOUT": "60"}).send(b"")
         _, most_bytes = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
@@ -504,17 +495,16 @@ def test_of_an_answer_that_does_not_end_little_is_read_and_the_request_is_tried_
     assert most_bytes < 16 * LIMIT
 
 
-@EITHER_CLIENT
 @pytest.mark.parametrize(
     ("status", "outcome"),
     [("400 Bad", Outcome.REFUSED), ("503 Away", Outcome.RETRY), ("307 There", Outcome.REFUSED)],
 )
 def test_a_status_stands_though_its_body_does_not_end(
-    hostile: Callable[..., Hostile], status: str, outcome: Outcome, over: Opened
+    hostile: Callable[..., Hostile], status: str, outcome: Outcome
 ) -> None:
     answer = [head(status, "Retry-After: 7", "Location: /"), *itertools.repeat(BLOCK, MANY)]
     server = hostile(answer)
-    reply = over(server.url, {"OTEL_EXPORTER_OTLP_TIMEOUT": "60"}).send(b"")
+    reply = over_http(server.url, {"OTEL_EXPORTER_OTLP_TIMEOUT": "60"}).send(b"")
     server.close()
     assert reply.outcome is outcome
     assert server.was_hung_up_on
@@ -532,21 +522,19 @@ SLOW_ANSWERS = {
 }
 
 
-@EITHER_CLIENT
 @pytest.mark.parametrize("answer", SLOW_ANSWERS.values(), ids=SLOW_ANSWERS)
 def test_the_time_for_a_call_is_for_all_of_it_however_slowly_the_answer_drips(
-    hostile: Callable[..., Hostile], answer: Callable[[], Iterable[bytes]], over: Opened
+    hostile: Callable[..., Hostile], answer: Callable[[], Iterable[bytes]]
 ) -> None:
     server = hostile(answer(), pause_s=0.01)  # all of it would take 20 s
-    reply = over(server.url, {"OTEL_EXPORTER_OTLP_TIMEOUT": "0.3"}).send(b"")
+    reply = over_http(server.url, {"OTEL_EXPORTER_OTLP_TIMEOUT": "0.3"}).send(b"")
     assert reply.outcome is Outcome.RETRY
     server.ended.set()  # from here on as fast as it can
     server.close()
     assert server.was_hung_up_on
 
 
-@EITHER_CLIENT
-def test_a_receiver_that_takes_a_request_in_drips_has_no_more_time_for_it(over: Opened) -> None:
+def test_a_receiver_that_takes_a_request_in_drips_has_no_more_time_for_it() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         is_over = threading.Event()
@@ -562,7 +550,7 @@ def test_a_receiver_that_takes_a_request_in_drips_has_no_more_time_for_it(over: 
         thread.start()
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
         body = bytes(64 << 20)
-        reply = over(url, {"OTEL_EXPORTER_OTLP_TIMEOUT": "0.3"}).send(body)
+        reply = over_http(url, {"OTEL_EXPORTER_OTLP_TIMEOUT": "0.3"}).send(body)
         is_over.set()
         thread.join()
     assert reply.outcome is Outcome.RETRY
@@ -586,11 +574,10 @@ def test_a_zipped_answer_is_read_as_far_as_the_bound(hostile: Callable[..., Host
         assert most_bytes < 16 * LIMIT
 
 
-@EITHER_CLIENT
-def test_a_connection_is_used_again_after_whatever_answer_ends(sink: Sink, over: Opened) -> None:
+def test_a_connection_is_used_again_after_whatever_answer_ends(sink: Sink) -> None:
     answers = [(200, PARTIAL.SerializeToString()), (503, b"away"), (400, b"no"), (200, b"")]
     sink.answer = lambda number: (answers[number][0], {}, answers[number][1])
-    transport = over(sink.url)
+    transport = over_http(sink.url)
     for _ in range(4):
         transport.send(b"")
     assert len(set(sink.ports)) == 1
@@ -622,7 +609,7 @@ def test_a_header_in_the_environment_adds_no_header_of_its_own(sink: Sink) -> No
 
 
 def test_credentials_in_the_url_are_sent_and_not_told(sink: Sink) -> None:
-    transport = through_requests(sink.url)
+    transport = over_http(sink.url.replace("://", "://user:secret@"))
     assert transport.send(b"").outcome is Outcome.ACCEPTED
     assert sink.headers[0]["authorization"].startswith("Basic ")
     sink.answer = lambda _number: (400, {}, b"")
@@ -639,7 +626,7 @@ ODD_ANSWERS = {
         "why",
     ),
     "interim answers": (
-        head("103 Early Hints", "Link: x") + head("200 OK", "Content-Length: 0"),
+        head("100 Continue") + head("200 OK", "Content-Length: 0"),
         Outcome.ACCEPTED,
         "",
     ),
@@ -654,12 +641,12 @@ ODD_ANSWERS = {
     "different lengths": (
         head("200 OK", "Content-Length: 0", "Content-Length: 1") + b"x",
         Outcome.RETRY,
-        "no valid length",
+        "no HTTP",
     ),
     "chunks without a size": (
         head("200 OK", "Transfer-Encoding: chunked") + b"x\r\n",
         Outcome.RETRY,
-        "no valid chunks",
+        "broke off",
     ),
     "no HTTP": (b"SSH-2.0-OpenSSH_9.6\r\n", Outcome.RETRY, "no HTTP"),
     "nothing": (b"", Outcome.RETRY, "broke off"),
@@ -700,6 +687,33 @@ def test_a_connection_that_the_server_has_closed_is_opened_again() -> None:
         outcomes.append(transport.send(b"").outcome)
         thread.join()
     assert outcomes == [Outcome.ACCEPTED, Outcome.ACCEPTED]
+
+
+def test_the_final_answer_behind_an_interim_one_is_not_taken_for_that_of_the_next_request() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve() -> None:
+            final = head("200 OK", "Content-Length: 0")
+            first, _ = listener.accept()
+            with first:
+                first.recv(1 << 16)
+                first.sendall(head("103 Early Hints", "Link: x"))
+                if first.recv(1 << 16):  # the next request, on the same connection
+                    first.sendall(final)
+                    return
+            second, _ = listener.accept()
+            with second:
+                second.recv(1 << 16)
+                second.sendall(head("503 Away", "Content-Length: 0"))
+
+        with futures.ThreadPoolExecutor(1) as thread:
+            served = thread.submit(serve)
+            transport = over_http(f"http://127.0.0.1:{listener.getsockname()[1]}")
+            replies = [transport.send(b"") for _ in range(2)]
+            served.result(60)
+    assert [reply.outcome for reply in replies] == [Outcome.RETRY, Outcome.RETRY]
+    assert "103" in replies[0].message
+    assert "503" in replies[1].message
 
 
 def test_an_answer_before_the_end_of_a_request_stands_though_the_server_closes() -> None:

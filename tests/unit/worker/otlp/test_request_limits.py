@@ -9,13 +9,9 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
     ExportMetricsServiceRequest,
 )
 from opentelemetry.proto.common.v1.common_pb2 import KeyValue
-from opentelemetry.proto.trace.v1.trace_pb2 import ScopeSpans
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.resources import Resource
-from opentelemetry.sdk.trace import ReadableSpan, SpanLimits, TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
-from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import NonRecordingSpan, SpanContext
 
@@ -29,7 +25,6 @@ from otel_rl.worker.otlp.gauges import Encoder, Stream
 from otel_rl.worker.otlp.intervals import Intervals
 from otel_rl.worker.otlp.request_packer import RequestPacker, encode_resource
 from otel_rl.worker.otlp.sdk_metrics import encode_sdk
-from otel_rl.worker.otlp.spans import encode_span
 
 SCOPE = InstrumentationScope("s")
 
@@ -93,27 +88,6 @@ def test_a_measurement_outside_of_spans_is_in_none_though_the_one_before_was() -
     inside = framing.after
     framing(1, None)
     assert (len(inside), framing.after) == (28, b"")
-
-
-def test_what_was_dropped_of_a_span_is_counted_in_it() -> None:
-    exporter = InMemorySpanExporter()
-    limits = SpanLimits(max_attributes=2, max_events=1, max_links=1)
-    provider = TracerProvider(span_limits=limits)
-    provider.add_span_processor(SimpleSpanProcessor(exporter))
-    with provider.get_tracer("t").start_as_current_span("s") as span:
-        for n in range(5):
-            span.set_attribute(f"a{n}", n)
-            span.add_event(f"e{n}")
-            span.add_link(SpanContext(1, 2, is_remote=False))
-    (ended,) = exporter.get_finished_spans()
-    assert isinstance(ended, ReadableSpan)
-    (encoded,) = ScopeSpans.FromString(encode_span(ended)).spans
-    dropped = (
-        encoded.dropped_attributes_count,
-        encoded.dropped_events_count,
-        encoded.dropped_links_count,
-    )
-    assert dropped == (3, 4, 4)
 
 
 def test_a_series_that_was_forgotten_begins_after_all_that_were() -> None:

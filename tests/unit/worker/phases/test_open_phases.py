@@ -8,10 +8,10 @@ from opentelemetry.sdk.resources import Resource
 import otel_rl
 from otel_rl.worker.phases.open_phases import FIRST_AGE_NS, show_open_spans
 from otel_rl.worker.tracing.provider import WorkerTracerProvider
-from otel_rl.worker.tracing.span_buffer import SpanBuffer
+from otel_rl.worker.tracing.spans import CountedSpans
 from tests.otlp_sink import Sink, pairs
 
-OWN = WorkerTracerProvider(Resource({}), SpanBuffer(1))
+OWN = WorkerTracerProvider(Resource({}), CountedSpans(1, 1.0))
 
 
 def spans(sink: Sink) -> list[Span]:

@@ -90,8 +90,8 @@ def test_a_disabled_sdk_gives_providers_that_do_nothing(sink: Sink) -> None:
 def test_init_says_who_a_process_is_whose_libraries_asked_for_a_meter_first(sink: Sink) -> None:
     finished = run(
         # A busy machine may take longer to the next line than the exporter's first look.
-        "from otel_rl.worker.export import collect_schedule\n"
-        "collect_schedule._FIRST_LOOK_S = 60.0\n"
+        "from otel_rl.worker.export import sender\n"
+        "sender._FIRST_LOOK_S = 60.0\n"
         "from opentelemetry import metrics\n"
         "gauge = metrics.get_meter('library').create_gauge('g')\n"
         "gauge.set(1.0)\n"

@@ -13,23 +13,37 @@ from opentelemetry.sdk.trace import SpanProcessor
 from opentelemetry.sdk.trace import Tracer as SdkTracer
 from opentelemetry.trace import StatusCode
 
+from otel_rl.worker.otlp.request_packer import Request
 from otel_rl.worker.tracing.provider import WorkerTracerProvider
-from otel_rl.worker.tracing.span_buffer import SpanBuffer
+from otel_rl.worker.tracing.spans import CountedSpans
 
 
-class Reader:
-    def flush(self, timeout_s: float) -> bool:
+class Taken:
+    """Requests with spans that have ended."""
+
+    def __init__(self) -> None:
+        self.spans = CountedSpans(1000, 3600.0)
+        self.spans.open(self)
+        self._requests: list[Request] = []
+
+    def put(self, request: Request) -> None:
+        self._requests.append(request)
+
+    def flush_spans(self, timeout_s: float) -> bool:
         del timeout_s
         return True
 
-
-def provider() -> tuple[WorkerTracerProvider, SpanBuffer]:
-    buffer = SpanBuffer(1000)
-    buffer.reader = Reader()
-    return WorkerTracerProvider(Resource({"service.name": "r"}), buffer), buffer
+    def collect(self) -> list[Request]:
+        self.spans.collect()
+        return self._requests
 
 
-def sent(buffer: SpanBuffer) -> list[SpanMessage]:
+def provider() -> tuple[WorkerTracerProvider, Taken]:
+    taken = Taken()
+    return WorkerTracerProvider(Resource({"service.name": "r"}), taken.spans), taken
+
+
+def sent(buffer: Taken) -> list[SpanMessage]:
     return [
         span
         for request in buffer.collect()

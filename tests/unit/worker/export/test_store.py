@@ -1,16 +1,17 @@
 """Whose turn it is among requests of two signals."""
 
+import time
 from collections.abc import Mapping
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from otel_rl.signals import Signal
-from otel_rl.worker.export.queues import SendQueue, SendQueues
+from otel_rl.worker.export.store import Lane, Store
 from otel_rl.worker.export.transport import Outcome, Reply
 from otel_rl.worker.otlp.request_packer import Request
 
-BOUND: Mapping[Signal, int] = {Signal.METRICS: 100, Signal.LOGS: 10}
+BOUND: Mapping[Signal, int] = {Signal.METRICS: 100, Signal.LOGS: 10, Signal.TRACES: 100}
 
 
 class Sealed:
@@ -26,20 +27,27 @@ class Sealed:
         return
 
 
-def lanes(*queued: str) -> SendQueues:
+def lanes(*queued: str) -> Store:
     """Lanes with requests in this order: ``m...`` is one of measurements, all else of events."""
-    made = SendQueues(lambda _signal, _beside: Sealed(), BOUND)
+    made = Store(dict.fromkeys(Signal, Sealed()), BOUND)
     for payload in queued:
         signal = Signal.METRICS if payload.startswith("m") else Signal.LOGS
         assert not made.put(Request(payload.encode(), 1, signal))
     return made
 
 
-def drained(made: SendQueues, failing: Signal | None = None) -> list[bytes]:
+def taken(lane: Lane) -> bytes:
+    """Take the oldest request."""
+    oldest = lane.requests[0]
+    assert lane.take(oldest)
+    return oldest.body
+
+
+def drained(made: Store, failing: Signal | None = None) -> list[bytes]:
     """What is sent, in order, while the endpoint of one signal takes nothing."""
     sent = []
     while lane := made.next(lambda lane: lane.signal is not failing):
-        sent.append(lane.take_oldest().body)
+        sent.append(taken(lane))
     return sent
 
 
@@ -58,12 +66,12 @@ def test_measurements_overtake_events_that_cannot_be_sent() -> None:
 def test_measurements_are_tried_before_events_whose_endpoint_failed_last() -> None:
     made = lanes("start", "m1")
     made.events.failures = 1
-    assert made.next(lambda _lane: True) is made.main
+    assert made.next(lambda _lane: True) is made.measurements
 
 
 def test_nothing_wakes_for_an_event_that_may_not_be_sent_yet() -> None:
     made = lanes("m1", "end")
-    made.main.not_before_s = 50.0
+    made.measurements.not_before_s = 50.0
     assert made.wake_s() == 50.0
 
 
@@ -73,22 +81,24 @@ def test_empty_lanes_wake_nobody() -> None:
 
 def test_a_full_lane_gives_up_its_own_oldest() -> None:
     made = lanes("m1", "12345", "67890")
-    dropped = made.put(Request(b"x", 1, Signal.LOGS))
-    assert [item.body for item in dropped] == [b"12345"]
+    assert made.put(Request(b"x", 1, Signal.LOGS)) == 1
     assert drained(made) == [b"m1", b"67890", b"x"]
 
 
-def test_a_transport_is_opened_beside_the_other() -> None:
-    opened: list[tuple[Signal, object]] = []
+def test_spans_come_after_both_and_block_neither() -> None:
+    made = lanes("start", "m1")
+    made.put(Request(b"span", 1, Signal.TRACES))
+    made.put(Request(b"m2", 1, Signal.METRICS))
+    assert drained(made, failing=Signal.TRACES) == [b"start", b"m1", b"m2"]
+    assert drained(made) == [b"span"]
 
-    def open_transport(signal: Signal, beside: object) -> Sealed:
-        opened.append((signal, beside))
-        return Sealed()
 
-    made = SendQueues(open_transport, BOUND)
-    made.put(Request(b"a", 1, Signal.LOGS))
-    made.put(Request(b"b", 1, Signal.METRICS))
-    assert opened == [(Signal.LOGS, None), (Signal.METRICS, made.events.transport)]
+def test_a_request_that_was_dropped_while_it_was_sent_takes_no_other_with_it() -> None:
+    made = lanes("12345", "67890")
+    sending = made.events.requests[0]
+    made.put(Request(b"x", 1, Signal.LOGS))
+    assert not made.events.take(sending)
+    assert drained(made) == [b"67890", b"x"]
 
 
 @given(
@@ -98,7 +108,7 @@ def test_a_transport_is_opened_beside_the_other() -> None:
 def test_whatever_fails_when_each_lane_keeps_its_order_and_no_event_overtakes(
     signals: list[Signal], failing: list[Signal | None]
 ) -> None:
-    made = SendQueues(lambda _signal, _beside: Sealed(), dict.fromkeys(BOUND, 1 << 20))
+    made = Store(dict.fromkeys(Signal, Sealed()), dict.fromkeys(BOUND, 1 << 20))
     for number, signal in enumerate(signals):
         made.put(Request(bytes((number,)), 1, signal))
     sent: list[int] = []
@@ -111,11 +121,11 @@ def test_whatever_fails_when_each_lane_keeps_its_order_and_no_event_overtakes(
             lane.failures += 1
         else:
             lane.failures = 0
-            sent.append(lane.take_oldest().body[0])
+            sent.append(taken(lane)[0])
 
     for is_down in failing:
         try_one(is_down)
-    while made:
+    while made.next(lambda _lane: True):
         try_one(None)
     assert sorted(sent) == list(range(len(signals)))
     for place, number in enumerate(sent):
@@ -125,5 +135,18 @@ def test_whatever_fails_when_each_lane_keeps_its_order_and_no_event_overtakes(
         assert all(other > number for other in later if signals[other] is signals[number])
 
 
+def test_the_pause_doubles_and_never_is_shorter_than_the_endpoint_asks() -> None:
+    lane = Lane(Signal.METRICS, 1)
+    for number in range(8):
+        began_s = time.monotonic()
+        lane.back_off(None)
+        assert lane.not_before_s - began_s >= min(0.5 * 2**number, 30.0) / 2
+    began_s = time.monotonic()
+    lane.back_off(1e6)
+    assert lane.not_before_s - began_s >= 1e6
+    lane.has_answered()
+    assert (lane.failures, lane.not_before_s) == (0, 0.0)
+
+
 def test_lanes_are_compared_by_identity() -> None:
-    assert SendQueue(Signal.LOGS, 1) != SendQueue(Signal.LOGS, 1)
+    assert Lane(Signal.LOGS, 1) != Lane(Signal.LOGS, 1)

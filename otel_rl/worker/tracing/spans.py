@@ -1,0 +1,302 @@
+"""Ended spans on their way to the store: batches of the SDK, and a count of what they lose.
+
+    end() -> held, if a device has yet to reach the end -> BatchSpanProcessor -> requests -> store
+
+The SDK's processor drops spans without telling how many, so lost is what has ended less what came
+out of it.
+"""
+
+import os
+from collections import deque
+from collections.abc import Iterator, Sequence
+from importlib import import_module
+from inspect import signature
+from threading import Lock
+from typing import Any, Final, NamedTuple, Protocol
+
+from opentelemetry.metrics import NoOpMeterProvider
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
+
+from otel_rl.signals import Signal
+from otel_rl.worker.drops import DropReason, Drops
+from otel_rl.worker.fork_barrier import Uncut
+from otel_rl.worker.guard import Guard
+from otel_rl.worker.otlp.request_packer import MAX_REQUEST_BYTES, Request
+from otel_rl.worker.phases.device_clock import SpanTimes
+
+__all__ = ["CountedSpans", "copied", "span_requests"]
+
+_ENCODER: Final = "opentelemetry.exporter.otlp.proto.common.trace_encoder"
+"""It loads 4 MB, which a worker without traces does not need."""
+
+_BATCH: Final = 512
+"""Spans of a batch, which is encoded as soon as it is full. The SDK's default."""
+
+
+class SpanSink(Protocol):
+    """What takes the requests with spans, and sends them."""
+
+    def put(self, request: Request) -> None:
+        """Take a request. Any thread may call it."""
+        ...
+
+    def flush_spans(self, timeout_s: float) -> bool:
+        """Send the ended spans. True if that finished in time."""
+        ...
+
+
+class _OnDevice(NamedTuple):
+    """Span that a device may not have reached the end of.
+
+    Attributes:
+        span: With the program's times.
+        times: The device's.
+    """
+
+    span: ReadableSpan
+    times: SpanTimes
+
+
+class CountedSpans(SpanProcessor):
+    """Any thread may end a span; one thread collects. Ending takes no lock of otel_rl.
+
+    Args:
+        capacity: In spans, each about 3 KB until it is encoded.
+        interval_s: Between two exports of the SDK's processor.
+    """
+
+    def __init__(self, capacity: int, interval_s: float) -> None:
+        self._capacity = capacity
+        self._interval_s = interval_s
+        self.guard = Guard(Drops())
+        """Counts lost spans, apart from the measurements."""
+        self.sink: SpanSink | None = None
+        """Where spans go; None before the first session and after the last."""
+        self.are_wanted = False
+        """True if a span that ends without a sink counts as lost."""
+        self.device_times: dict[int, SpanTimes] = {}
+        """Times on a device, by span id, of spans that are about to end."""
+        self.unready_since_ns: int | None = None
+        """End of the oldest span that a device has yet to reach the end of, in ns since the Unix
+        epoch; None for none."""
+        self._uncut = Uncut()
+        self._batches: BatchSpanProcessor | None = None
+        self._follows_forks = False
+        self._forget()
+
+    def _forget(self) -> None:
+        """Start from zero in a forked child: the parent sends its spans."""
+        self._pid = os.getpid()
+        self.unready_since_ns = None
+        self._on_device: deque[_OnDevice] = deque()
+        # One entry for each span that the SDK's processor got, until it is counted.
+        self._given: deque[None] = deque()
+        # _counting guards the two below.
+        self._counting = Lock()
+        self._ended = self._lost = 0
+        self._exported = 0  # written under a lock of the SDK's processor
+        self.guard.forget()
+
+    def open(self, sink: SpanSink) -> None:
+        """Let spans go to ``sink`` from now on."""
+        import_module(_ENCODER)  # see ``Sender`` for why not later
+        if (lost := self._settled()) > 0:
+            self._came_too_late(lost)
+        if self._batches is None:
+            self._batches = BatchSpanProcessor(
+                _Exporter(self),
+                max_queue_size=self._capacity,
+                schedule_delay_millis=self._interval_s * 1e3,
+                max_export_batch_size=min(_BATCH, self._capacity),
+                **_without_metrics(BatchSpanProcessor),
+            )
+        if not self._follows_forks and hasattr(os, "register_at_fork"):
+            self._follows_forks = True
+            os.register_at_fork(after_in_child=self._forget)
+        self.sink = sink
+        self.are_wanted = True
+
+    def close(self, sink: SpanSink) -> None:
+        """Take no more spans for ``sink``, unless there is another one by now.
+
+        The thread of the SDK's processor ends: it would keep a child alive that a thread has
+        forked.
+        """
+        if self.sink is not sink:
+            return
+        self.sink = None
+        batches, self._batches = self._batches, None
+        if batches is not None:
+            batches.shutdown()  # type: ignore[no-untyped-call]  # of the SDK
+
+    def on_end(self, span: ReadableSpan) -> None:
+        """See ``SpanProcessor``."""
+        if not span.context.trace_flags.sampled:
+            return
+        if self.sink is None:
+            if self.are_wanted:
+                self._came_too_late(1)
+            return
+        times = self.device_times.pop(span.context.span_id, None)
+        if times is None:
+            self._give(span)
+        elif len(self._on_device) < self._capacity:
+            self._on_device.append(_OnDevice(span, times))
+        else:
+            self._overflowed(1)
+
+    def force_flush(self, timeout_millis: int = 30_000) -> bool:
+        """See ``SpanProcessor``."""
+        sink = self.sink
+        return sink is None or sink.flush_spans(timeout_millis / 1000)
+
+    def shutdown(self) -> None:
+        """Flush for a program that shuts down its tracing; see ``SpanProcessor``."""
+        self.force_flush()
+        self.sink = None
+
+    def collect(self) -> None:
+        """Give the sink every span that has ended and is ready, and count those that are lost."""
+        if self._batches is None or self._pid != os.getpid():  # a child that is about to forget
+            return
+        waiting = [self._on_device.popleft() for _ in range(len(self._on_device))]
+        unready = [held for held in waiting if not held.times.is_ready]
+        for span, times in waiting:
+            if times.is_ready:
+                self._give(copied(span, times_ns=times.in_wall_ns()))
+        self.unready_since_ns = unready[0].span.end_time if unready else None
+        self._on_device.extendleft(reversed(unready))
+        lost = self._settled()
+        if lost:
+            self._overflowed(lost)
+
+    def abandon(self) -> int:
+        """Discard the spans that have not come out yet. Returns their number."""
+        held = len(self._on_device)
+        self._on_device.clear()
+        return held + self._settled(discards=True)
+
+    def export(self, spans: Sequence[ReadableSpan]) -> None:
+        """Take a batch of the SDK's processor, which calls it in one thread at a time."""
+        sink = self.sink
+        if sink is None:
+            return
+        with self._uncut.work():
+            for request in span_requests(spans, self.guard):
+                sink.put(request)
+        self._exported += len(spans)
+
+    def _give(self, span: ReadableSpan) -> None:
+        batches = self._batches
+        if batches is not None:
+            batches.on_end(span)
+        self._given.append(None)  # later: what is not counted yet is not missed
+
+    def _settled(self, *, discards: bool = False) -> int:
+        """Empty the SDK's queue. Returns the number of spans that were lost since the last call."""
+        with self._counting:
+            for _ in range(len(self._given)):
+                self._given.popleft()
+                self._ended += 1
+            sink = self.sink
+            if discards:
+                self.sink = None
+            if self._batches is not None:
+                self._batches.force_flush()
+            self.sink = sink
+            lost = max(0, self._ended - self._exported - self._lost)
+            self._lost += lost
+            return lost
+
+    def _came_too_late(self, lost: int) -> None:
+        self.guard.drop(
+            DropReason.NOT_STARTED,
+            "A span has ended after otel_rl.finish(), or after the program's own shutdown of its "
+            "tracing; such spans are lost.",
+            lost,
+        )
+
+    def _overflowed(self, lost: int) -> None:
+        self.guard.drop(
+            DropReason.BUFFER_FULL,
+            f"More than {self._capacity} spans ended between two exports; the oldest are "
+            "dropped. OTEL_BSP_MAX_QUEUE_SIZE sets the limit.",
+            lost,
+        )
+
+
+class _Exporter(SpanExporter):
+    """End of the SDK's processor."""
+
+    def __init__(self, spans: CountedSpans) -> None:
+        self._spans = spans
+
+    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        """See ``SpanExporter``."""
+        with self._spans.guard:
+            self._spans.export(spans)
+        return SpanExportResult.SUCCESS
+
+    def shutdown(self) -> None:
+        """See ``SpanExporter``."""
+
+
+def _without_metrics(kind: type) -> dict[str, Any]:
+    """Keep a part of the SDK from asking for the global MeterProvider, where it can be told."""
+    is_known = "meter_provider" in signature(kind).parameters
+    return {"meter_provider": NoOpMeterProvider()} if is_known else {}
+
+
+def span_requests(
+    spans: Sequence[ReadableSpan], guard: Guard, *, max_request_bytes: int = MAX_REQUEST_BYTES
+) -> Iterator[Request]:
+    """Encode spans as the SDK does, in as many requests as the size limit needs, in order.
+
+    Args:
+        spans: At least one, all ended.
+        guard: Counts those that no request can hold, or that cannot be encoded.
+        max_request_bytes: No request is larger.
+    """
+    encode_spans = import_module(_ENCODER).encode_spans
+    too_large = DropReason.TOO_LARGE, "A span alone is larger than a request may be."
+    try:
+        payload = encode_spans(spans).SerializeToString()
+    except Exception as error:  # noqa: BLE001  # one span costs no other
+        why = DropReason.INTERNAL, f"A span cannot be encoded ({type(error).__name__}: {error})."
+    else:
+        if len(payload) <= max_request_bytes:
+            yield Request(payload, len(spans), Signal.TRACES)
+            return
+        why = too_large
+    if len(spans) == 1:
+        guard.drop(*why)
+        return
+    middle = len(spans) // 2
+    for part in (spans[:middle], spans[middle:]):
+        yield from span_requests(part, guard, max_request_bytes=max_request_bytes)
+
+
+def copied(
+    span: ReadableSpan,
+    *,
+    resource: Resource | None = None,
+    times_ns: tuple[int, int] | None = None,
+) -> ReadableSpan:
+    """A copy of an ended span with another resource, or with other times of begin and end."""
+    begun_ns, ended_ns = times_ns or (span.start_time, span.end_time)
+    return ReadableSpan(
+        name=span.name,
+        context=span.context,
+        parent=span.parent,
+        resource=resource or span.resource,
+        attributes=span.attributes,
+        events=span.events,
+        links=span.links,
+        kind=span.kind,
+        status=span.status,
+        start_time=begun_ns,
+        end_time=ended_ns,
+        instrumentation_scope=span.instrumentation_scope,
+    )
