@@ -23,13 +23,8 @@ from opentelemetry.sdk.resources import Resource
 from otel_rl.bridge.otlp.decode import decode
 from otel_rl.bridge.rows.aligner import Aligner, AlignSettings
 from otel_rl.records import Batch, ExperimentKey, Row, Signal
-from otel_rl.worker.drops import Drops
-from otel_rl.worker.guard import Guard
-from otel_rl.worker.metrics.provider import BufferedMeterProvider
-from otel_rl.worker.otlp.intervals import Intervals
-from otel_rl.worker.otlp.request_packer import Request, RequestPacker, encode_resource
-from otel_rl.worker.otlp.sdk_metrics import encode_sdk
 from tests.kept import revived
+from tests.support.doors import Program, Request, stock_requests
 
 S: Final = 1_000_000_000
 T0: Final = 1_700_000_000 * S
@@ -76,21 +71,18 @@ class Worker:
     def __init__(self, world: "World", index: int = 0, instance: str = "a") -> None:
         of = resource(index, instance, **{"telemetry.distro.name": "otel_rl"})
         self._clock = world.clock
-        self.provider = BufferedMeterProvider(of, Guard(Drops()))
-        self.meter: Meter = self.provider.get_meter("m")
+        self.program = Program(of)
+        self.meter: Meter = self.program.get_meter("m")
         self.tokens = self.meter.create_counter("tokens")
         self.loss = self.meter.create_gauge("loss")
-        world.sources.append(partial(self.provider.collect, with_heartbeat=True))
+        world.sources.append(partial(self.program.export, with_heartbeat=True))
 
     @contextmanager
     def step(self, number: int) -> Iterator[None]:
         """What ``otel_rl.step`` does, on the simulated clock."""
-        owner = random.Random()  # anything that can be referred to weakly
-        end = self.provider.steps.open(number, self._clock(), owner)
-        yield
-        end(self._clock())
+        with self.program.step(number, self._clock):
+            yield
         self.loss.set(0.5, {STEP: number})
-        del owner
 
 
 class World:
@@ -98,7 +90,7 @@ class World:
 
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
-        self.sources: list[Callable[[], list[Request]]] = []
+        self.sources: list[Callable[[], Sequence[Request]]] = []
         self.aligner = Aligner(AlignSettings())
         self.rows: list[Row] = []
         self.requests: list[Request] = []
@@ -423,16 +415,7 @@ def test_a_program_with_a_stock_sdk_keeps_its_windows(world: World) -> None:
     reader = InMemoryMetricReader()
     provider = MeterProvider([reader], resource(0, "stock"), shutdown_on_exit=False)
     meter = provider.get_meter("m")
-    intervals = Intervals(T0)
-
-    def collect() -> list[Request]:
-        data = reader.get_metrics_data()
-        packer = RequestPacker(encode_resource(resource(0, "stock")), Signal.METRICS)
-        if data is not None:
-            encode_sdk(data, intervals, packer)
-        return packer.requests()
-
-    world.sources.append(collect)
+    world.sources.append(lambda: stock_requests(reader.get_metrics_data()))
     tokens, loss = meter.create_counter("tokens"), meter.create_gauge("loss")
     for number in range(10):
         tokens.add(600, {STEP: number})

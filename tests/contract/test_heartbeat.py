@@ -11,16 +11,14 @@ from otel_rl.bridge.ingest.validation.validate import validate
 from otel_rl.bridge.otlp.decode import decode
 from otel_rl.bridge.rows.aligner import Aligner, AlignSettings
 from otel_rl.records import Batch, Decoded, Signal
-from otel_rl.worker.drops import Drops
-from otel_rl.worker.guard import Guard
-from otel_rl.worker.metrics.provider import BufferedMeterProvider
+from tests.support.doors import Program
 
 S = 1_000_000_000
 
 WINDOW_S = 0.001
 
 
-def worker(index: int) -> BufferedMeterProvider:
+def worker(index: int) -> Program:
     resource = Resource(
         {
             "rl.experiment.name": "e",
@@ -30,7 +28,7 @@ def worker(index: int) -> BufferedMeterProvider:
             "telemetry.distro.name": "otel_rl",
         }
     )
-    return BufferedMeterProvider(resource, Guard(Drops()))
+    return Program(resource)
 
 
 def aligner() -> Aligner:
@@ -42,9 +40,9 @@ def taken(payload: bytes) -> Decoded:
     return decode(Batch(batch.experiment, Signal.METRICS, batch.payload, batch.received_ns))
 
 
-def export(of: BufferedMeterProvider, to: Aligner) -> None:
+def export(of: Program, to: Aligner) -> None:
     """As a session does it after each interval."""
-    for request in of.collect(with_heartbeat=True) or [of.heartbeat()]:
+    for request in of.export(with_heartbeat=True) or [of.heartbeat()]:
         to.add(taken(request.payload), received_ns=1 * S)
 
 
@@ -58,7 +56,7 @@ def wait_for_the_next_window() -> None:
 def test_it_is_taken_says_when_and_has_no_measurement() -> None:
     before_ns = time_ns()
     one = worker(0)
-    one.collect()
+    one.export()
     found = taken(one.heartbeat().payload)
     (export,) = found.exports
     assert found.points == []

@@ -22,13 +22,7 @@ from opentelemetry.sdk.trace.id_generator import IdGenerator
 from opentelemetry.trace import Tracer
 
 from otel_rl.sdk import exact_view
-from otel_rl.signals import Signal
-from otel_rl.worker.drops import Drops
-from otel_rl.worker.guard import Guard
-from otel_rl.worker.metrics.provider import BufferedMeterProvider
-from otel_rl.worker.otlp.intervals import Intervals
-from otel_rl.worker.otlp.request_packer import RequestPacker, encode_resource
-from otel_rl.worker.otlp.sdk_metrics import encode_sdk
+from tests.support.doors import Program, stock_requests
 
 RESOURCE = Resource({"service.instance.id": "i", "process.pid": 7}, "https://schema/1")
 Calls = Callable[[MeterProvider, Tracer], None]
@@ -75,9 +69,9 @@ def several_meters(provider: MeterProvider, _tracer: Tracer) -> None:
 
 
 def ours(calls: Calls, tracer: Tracer) -> object:
-    provider = BufferedMeterProvider(RESOURCE, Guard(Drops()))
-    calls(provider, tracer)
-    return normal([request.payload for request in provider.collect()])
+    program = Program(RESOURCE)
+    calls(program.meters, tracer)
+    return normal([request.payload for request in program.export()])
 
 
 def stock(calls: Calls, tracer: Tracer) -> object:
@@ -90,11 +84,7 @@ def stock(calls: Calls, tracer: Tracer) -> object:
         shutdown_on_exit=False,
     )
     calls(provider, tracer)
-    data = reader.get_metrics_data()
-    assert data is not None
-    packer = RequestPacker(encode_resource(RESOURCE), Signal.METRICS)
-    encode_sdk(data, Intervals(0), packer)
-    return normal([request.payload for request in packer.requests()])
+    return normal([request.payload for request in stock_requests(reader.get_metrics_data())])
 
 
 def normal(payloads: list[bytes]) -> object:
