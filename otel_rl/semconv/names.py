@@ -176,8 +176,14 @@ OTEL_RL_FRAMEWORK_METRIC: Final = "otel_rl.framework.metric"
 OTEL_RL_FRAMEWORK_SCALE: Final = "otel_rl.framework.scale"
 """Attribute. Factor from the framework's value to this one; default 1."""
 
+OTEL_RL_STEP_COUNT: Final = "otel_rl.step.count"
+"""Attribute. Number of measurements of a histogram that an exemplar is the mean of; default 1."""
+
+OTEL_RL_STEP_DURATION: Final = "otel_rl.step.duration"
+"""Attribute. Time in ns that the step of a count has taken."""
+
 OTEL_RL_STEP_SHARE: Final = "otel_rl.step.share"
-"""Attribute. Marks the count of one step, with the time of the series' previous one in ns."""
+"""Attribute. Marks the count of one step, with the time in ns since the series' previous one."""
 
 OTEL_RL_WORKER_HEARTBEAT: Final = "otel_rl.worker.heartbeat"
 """Metric (gauge, 1). Sign of life, without a value; all measurements before its time are sent."""

@@ -28,6 +28,7 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import (
 )
 
 from otel_rl.bridge.otlp.attributes import step_of, text_pairs, typed_pairs
+from otel_rl.bridge.otlp.counts_of_steps import step_distributions, step_sums
 from otel_rl.bridge.otlp.device_attributes import at_host
 from otel_rl.bridge.otlp.events import decode_events, event_parts
 from otel_rl.bridge.otlp.exemplars import ExemplarColumns, read_exemplars
@@ -449,6 +450,18 @@ def _sums(metric: Metric, scope: _Scope) -> Iterator[SumPoint]:
     is_delta = temporality is Temporality.DELTA
     data = "delta" if is_delta else ""
     for point, marks in marked:
+        for of_step in step_sums(exemplars_of(point)):
+            series, _ = scope.series(metric, instrument, point.attributes, "share")
+            yield SumPoint(
+                series=series,
+                start_ns=of_step.begun_ns,
+                time_ns=of_step.time_ns or scope.now_ns,
+                value=of_step.value,
+                temporality=Temporality.DELTA,
+                covers=of_step.covers,
+                step=of_step.step,
+                is_share=True,
+            )
         if marks is not None:
             series, _ = scope.series(metric, instrument, marks.attributes, "share")
             yield SumPoint(
@@ -480,6 +493,7 @@ def _histograms(metric: Metric, scope: _Scope) -> Iterator[HistogramPoint]:
     temporality = _temporality(metric.histogram.aggregation_temporality, marked)
     for point, marks in marked:
         if not point.flags & _NO_VALUE or marks is not None:
+            yield from _distributions(metric, point, scope)
             buckets = _explicit_buckets(point)
             yield _histogram(metric, point, marks, scope, temporality, buckets, "")
 
@@ -489,8 +503,36 @@ def _exponential_histograms(metric: Metric, scope: _Scope) -> Iterator[Histogram
     temporality = _temporality(metric.exponential_histogram.aggregation_temporality, marked)
     for point, marks in marked:
         if not point.flags & _NO_VALUE or marks is not None:
+            yield from _distributions(metric, point, scope)
             buckets = _exponential_buckets(point)
             yield _histogram(metric, point, marks, scope, temporality, buckets, "exponential")
+
+
+def _distributions(
+    metric: Metric, point: HistogramDataPoint | ExponentialHistogramDataPoint, scope: _Scope
+) -> Iterator[HistogramPoint]:
+    """Yield what was measured in steps: a worker of otel_rl keeps each measurement in a step."""
+    exemplars = exemplars_of(point)
+    if not exemplars or not scope.sender.exact:
+        return
+    series, _ = scope.series(metric, Instrument.HISTOGRAM, point.attributes, "share")
+    for of_step in step_distributions(
+        exemplars, point.start_time_unix_nano, point.time_unix_nano
+    ):
+        yield HistogramPoint(
+            series=series,
+            start_ns=0,
+            time_ns=of_step.time_ns or scope.now_ns,
+            temporality=Temporality.DELTA,
+            count=of_step.count,
+            total=of_step.total,
+            minimum=of_step.minimum,
+            maximum=of_step.maximum,
+            buckets=of_step.buckets,
+            covers=of_step.covers,
+            step=of_step.step,
+            is_share=True,
+        )
 
 
 def _histogram(
