@@ -1,27 +1,34 @@
 """A worker of the sparse shape: it measures each of its series once a second, and exports."""
 
+import math
 import random
 import time
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from opentelemetry.context import Context
+from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 from opentelemetry.proto.metrics.v1.metrics_pb2 import AggregationTemporality, Metric
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
-from otel_rl.semconv.names import OTEL_RL_WORKER_HEARTBEAT
+from otel_rl.semconv.names import (
+    OTEL_RL_STEP_COUNT,
+    OTEL_RL_STEP_DURATION,
+    OTEL_RL_STEP_SHARE,
+    OTEL_RL_WORKER_HEARTBEAT,
+    RL_LOOP_ITERATION,
+)
 from otel_rl.signals import Signal
 from otel_rl.worker.drops import Drops
 from otel_rl.worker.guard import Guard
 from otel_rl.worker.metrics.buffer import Measured
 from otel_rl.worker.metrics.expander import Expander
-from otel_rl.worker.metrics.exponential import ExponentialBuckets
 from otel_rl.worker.otlp import protobuf
 from otel_rl.worker.otlp.gauges import Stream, encode_heartbeat
 from otel_rl.worker.otlp.intervals import Intervals
 from otel_rl.worker.otlp.request_packer import RequestPacker, encode_resource
-from otel_rl.worker.otlp.step_shares import Share, ShareStream, encode_shares
 
 __all__ = ["EXPERIMENT", "GAUGES", "MIXED", "SERIES", "Instruments", "S", "Worker", "traffic"]
 
@@ -42,13 +49,14 @@ GAUGES = Instruments(SERIES)
 MIXED = Instruments(32, 6, 2)
 
 _VALUES = 16
+_SCALE = 4
 _DELTA = AggregationTemporality.AGGREGATION_TEMPORALITY_DELTA
 _CUMULATIVE = AggregationTemporality.AGGREGATION_TEMPORALITY_CUMULATIVE
 _SCOPE = InstrumentationScope("bench")
 
 
 class Worker:
-    """A worker of otel_rl. Its counters and histograms send steps' shares, and the SDK's totals."""
+    """A worker of otel_rl. Exemplars of its counters and histograms tell of steps."""
 
     def __init__(
         self,
@@ -59,10 +67,8 @@ class Worker:
         experiment: str = EXPERIMENT,
     ) -> None:
         self._streams = [Stream(_SCOPE, f"rl.train.metric_{n}") for n in range(instruments.gauges)]
-        self._counters = [_share(f"count_{n}") for n in range(instruments.counters)]
-        self._histograms = [
-            _share(f"spread_{n}", is_histogram=True) for n in range(instruments.histograms)
-        ]
+        self._counters = [f"rl.train.count_{n}" for n in range(instruments.counters)]
+        self._histograms = [f"rl.train.spread_{n}" for n in range(instruments.histograms)]
         self._number, self._begun_ns = number, begun_ns
         self._random = random.Random(number)
         self._resource = encode_resource(
@@ -106,68 +112,74 @@ class Worker:
         return self._begun_ns + second * S + self._number * 1000
 
     def _pack_counts(self, seconds: range, packer: RequestPacker) -> None:
-        shares: list[Share] = []
-        spreads: list[ExponentialBuckets] = []
-        for second in seconds:
-            begun_ns, ended_ns = self._time_ns(second - 1), self._time_ns(second)
-            shares += [Share(s, b"", second, begun_ns, ended_ns, 100) for s in self._counters]
-            for stream in self._histograms:
-                spread = ExponentialBuckets()
-                spread.extend([self._random.lognormvariate(5, 1) for _ in range(_VALUES)])
-                spreads.append(spread)
-                amount = spread.taken()
-                shares.append(Share(stream, b"", second, begun_ns, ended_ns, amount or 0))
-        encode_shares(shares, self._intervals, packer)
-        last = seconds[-1]
-        for counter in self._counters:
-            _pack(packer, counter, self._total(counter.name, last))
-        for histogram, spread in zip(self._histograms, spreads[::-1], strict=False):
-            _pack(packer, histogram, self._spread(histogram.name, spread, last))
-        packer.add(_HEARTBEAT.scope_head, *encode_heartbeat(_HEARTBEAT, self._time_ns(last)), 0)
+        for name in self._counters:
+            _pack(packer, self._total(name, seconds))
+        for name in self._histograms:
+            _pack(packer, self._spread(name, seconds))
+        last_ns = self._time_ns(seconds[-1])
+        packer.add(_HEARTBEAT.scope_head, *encode_heartbeat(_HEARTBEAT, last_ns), 0)
 
-    def _total(self, name: str, second: int) -> Metric:
+    def _total(self, name: str, seconds: range) -> Metric:
         metric = Metric(name=name)
         metric.sum.aggregation_temporality, metric.sum.is_monotonic = _CUMULATIVE, True
-        time_ns = self._time_ns(second) + 5000
+        last = seconds[-1]
         point = metric.sum.data_points.add(
-            start_time_unix_nano=self._begun_ns, time_unix_nano=time_ns, as_int=100 * (second + 1)
+            start_time_unix_nano=self._begun_ns,
+            time_unix_nano=self._time_ns(last) + 5000,
+            as_int=100 * (last + 1),
         )
-        point.exemplars.add(time_unix_nano=time_ns - 2000, as_int=100)
+        for second in seconds:
+            point.exemplars.add(
+                time_unix_nano=self._time_ns(second),
+                as_int=100,
+                filtered_attributes=_marks(
+                    {RL_LOOP_ITERATION: second, OTEL_RL_STEP_SHARE: S, OTEL_RL_STEP_DURATION: S}
+                ),
+            )
         return metric
 
-    def _spread(self, name: str, spread: ExponentialBuckets, second: int) -> Metric:
+    def _spread(self, name: str, seconds: range) -> Metric:
         metric = Metric(name=name)
         metric.exponential_histogram.aggregation_temporality = _DELTA
-        key = b"total", name.encode()
-        start_ns, time_ns = self._intervals.following(key, self._time_ns(second) + 5000)
+        last_ns = self._time_ns(seconds[-1])
+        start_ns, time_ns = self._intervals.following((b"total", name.encode()), last_ns + 5000)
         point = metric.exponential_histogram.data_points.add(
-            start_time_unix_nano=start_ns,
-            time_unix_nano=time_ns,
-            count=spread.count,
-            sum=spread.total,
-            scale=spread.scale,
-            min=spread.minimum,
-            max=spread.maximum,
+            start_time_unix_nano=start_ns, time_unix_nano=time_ns, scale=_SCALE
         )
-        first, last = min(spread.counts), max(spread.counts)
-        point.positive.offset = first
-        counts = [spread.counts.get(n, 0) for n in range(first, last + 1)]
-        point.positive.bucket_counts.extend(counts)
+        values: list[float] = []
+        for second in seconds:
+            for n in range(_VALUES):
+                marks = {RL_LOOP_ITERATION: second}
+                if not n:
+                    marks[OTEL_RL_STEP_COUNT] = 1
+                values.append(self._random.lognormvariate(5, 1))
+                point.exemplars.add(
+                    time_unix_nano=self._time_ns(second) - 2000,
+                    as_double=values[-1],
+                    filtered_attributes=_marks(marks),
+                )
+        point.count, point.sum, point.min, point.max = (
+            *(len(values), sum(values)),
+            *(min(values), max(values)),
+        )
+        counts = Counter(math.ceil(math.log2(value) * 2**_SCALE) - 1 for value in values)
+        point.positive.offset = min(counts)
+        point.positive.bucket_counts.extend(counts[n] for n in range(min(counts), max(counts) + 1))
         point.negative.bucket_counts.append(0)
-        point.exemplars.add(time_unix_nano=time_ns - 2000, as_double=spread.maximum)
         return metric
 
 
-def _pack(packer: RequestPacker, stream: ShareStream, metric: Metric) -> None:
+def _marks(marks: Mapping[str, int]) -> Sequence[KeyValue]:
+    return [KeyValue(key=key, value=AnyValue(int_value=value)) for key, value in marks.items()]
+
+
+def _pack(packer: RequestPacker, metric: Metric) -> None:
     encoded = protobuf.field(2, metric.SerializeToString())
-    packer.add(stream.encoded.scope_head, (encoded,), len(encoded))
+    packer.add(_IN_SCOPE.scope_head, (encoded,), len(encoded))
 
 
+_IN_SCOPE = Stream(_SCOPE, "any")
 _HEARTBEAT = Stream(InstrumentationScope("otel_rl"), OTEL_RL_WORKER_HEARTBEAT, "1")
-
-
-def _share(name: str, *, is_histogram: bool = False) -> ShareStream:
-    return ShareStream(_SCOPE, f"rl.train.{name}", "", "", is_histogram)
 
 
 def traffic(

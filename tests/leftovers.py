@@ -140,7 +140,7 @@ def own_instruments() -> Iterator[None]:
             del provider._meters[scope]
         for key in meter._instruments.keys() - before.get(scope, set()):
             del meter._instruments[key]
-    provider.mirrors, provider._of_readers = (), None
+    provider.shown, provider._of_readers = (), None
 
 
 @contextmanager
@@ -204,7 +204,7 @@ def _worker() -> Iterator[tuple[str, object]]:
     yield "flows with open phases", control_flows.flows()
     providers = session._providers
     meter = None if providers is None else providers.meter
-    yield "copies of instruments", () if meter is None else meter.mirrors
+    yield "copies of instruments", () if meter is None else meter.shown
     observed = [
         (scope.name, key)
         for scope, each in ({} if meter is None else meter._meters).items()

@@ -165,10 +165,7 @@ def sums(requests: list[ExportMetricsServiceRequest], name: str) -> dict[tuple[o
                 for metric in scope.metrics:
                     if metric.name == name:
                         for point in metric.sum.data_points:
-                            attributes = pairs(point.attributes)
-                            if "otel_rl.step.share" in attributes:
-                                continue
-                            key = (instance, *attributes.values())
+                            key = (instance, *pairs(point.attributes).values())
                             found[key] = getattr(point, point.WhichOneof("value") or "as_int")
     return found
 

@@ -177,7 +177,7 @@ OTEL_RL_FRAMEWORK_SCALE: Final = "otel_rl.framework.scale"
 """Attribute. Factor from the framework's value to this one; default 1."""
 
 OTEL_RL_STEP_COUNT: Final = "otel_rl.step.count"
-"""Attribute. Number of measurements of a histogram that an exemplar is the mean of; default 1."""
+"""Attribute. Number of measurements of a histogram that an exemplar is the mean of."""
 
 OTEL_RL_STEP_DURATION: Final = "otel_rl.step.duration"
 """Attribute. Time in ns that the step of a count has taken."""

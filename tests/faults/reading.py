@@ -22,7 +22,6 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import (
 __all__ = ["Count", "Mark", "Reading", "read"]
 
 _STEP = "rl.loop.iteration"
-_SHARE = "otel_rl.step.share"
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,8 +101,6 @@ def _counts(key: str, series: str, metric: Metric) -> Iterator[Count]:
     delta = AggregationTemporality.AGGREGATION_TEMPORALITY_DELTA
     is_delta = metric.sum.aggregation_temporality == delta
     for point in metric.sum.data_points:
-        if any(pair.key == _SHARE for pair in point.attributes):
-            continue  # a part of what the process's total has
         yield Count(
             key,
             series,

@@ -96,7 +96,7 @@ def step(key: ExperimentKey, rank: int, number: int) -> list[Batch]:
         depth,
         _tokens(start_ns(key), number),
         _latency(start_ns(key), number),
-        *_shares(start_ns(key), number),
+        *_counts_of_steps(start_ns(key), number),
         resource=_resource(key, rank),
     )
     text: Attributes = {"answer": f"{rank}-{number}", "reward": 0.5, "list": [1, None]}
@@ -143,21 +143,30 @@ def _latency(begun_ns: int, number: int) -> Metric:
     return latency
 
 
-def _shares(begun_ns: int, number: int) -> list[Metric]:
+def _counts_of_steps(begun_ns: int, number: int) -> list[Metric]:
     """What a step counted: 10 updates, and two waits."""
     updates, waits = Metric(name="updates"), Metric(name="waits")
     updates.sum.is_monotonic = True
-    updates.sum.aggregation_temporality = AGGREGATION_TEMPORALITY_DELTA
+    updates.sum.aggregation_temporality = AGGREGATION_TEMPORALITY_CUMULATIVE
     waits.exponential_histogram.aggregation_temporality = AGGREGATION_TEMPORALITY_DELTA
     before_ns, now_ns = begun_ns + number * S, begun_ns + (number + 1) * S
-    marks = key_values({"rl.loop.iteration": number, "otel_rl.step.share": before_ns})
-    times = {"start_time_unix_nano": before_ns, "time_unix_nano": now_ns}
-    updates.sum.data_points.add(as_int=10, attributes=marks, **times)
-    of_step = waits.exponential_histogram.data_points.add(
-        attributes=marks, count=2, sum=3.0, min=1.0, max=2.0, **times
+    step: Attributes = {"rl.loop.iteration": number}
+    total = updates.sum.data_points.add(
+        as_int=10 * (number + 1), start_time_unix_nano=begun_ns, time_unix_nano=now_ns
     )
-    of_step.positive.offset = -1
-    of_step.positive.bucket_counts.extend([1, 1])
+    marks: Attributes = {**step, "otel_rl.step.share": S, "otel_rl.step.duration": S}
+    total.exemplars.add(as_int=10, time_unix_nano=now_ns, filtered_attributes=key_values(marks))
+    spread = waits.exponential_histogram.data_points.add(
+        start_time_unix_nano=before_ns, time_unix_nano=now_ns, count=2, sum=3.0, min=1.0, max=2.0
+    )
+    spread.positive.offset = -1
+    spread.positive.bucket_counts.extend([1, 1])
+    for measured in (1.0, 2.0):
+        spread.exemplars.add(
+            as_double=measured,
+            time_unix_nano=now_ns,
+            filtered_attributes=key_values({**step, "otel_rl.step.count": 1}),
+        )
     return [updates, waits]
 
 

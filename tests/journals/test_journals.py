@@ -115,8 +115,10 @@ def check_whole(life: Life, key: ExperimentKey) -> None:
         "loss": {number + rank / 2: 1 for rank in range(RANKS) for number in range(STEPS)},
         "tokens": {100.0 * (number + 1): RANKS for number in range(STEPS)},
         "latency": {2.5 * (number + 1): RANKS for number in range(STEPS)},
-        "updates": {10.0: RANKS * STEPS},
-        "waits": {3.0: RANKS * STEPS},
+        # What each step counted, and the totals beside it.
+        "updates": Counts({10.0: RANKS * STEPS})
+        + Counts({10.0 * (number + 1): RANKS for number in range(STEPS)}),
+        "waits": {3.0: 2 * RANKS * STEPS},
     }
     texts = [line[1] for row in found for table in row.tables.values() for line in table.rows]
     assert Counts(texts) == {

@@ -33,7 +33,7 @@ pytestmark = pytest.mark.process
 
 ROOT = Path(__file__).parents[2]
 DEADLINE_S = 120.0
-SHARE, STEP = "otel_rl.step.share", "rl.loop.iteration"
+COUNT, STEP = "otel_rl.step.count", "rl.loop.iteration"
 
 VALUES = 50
 """Of each request."""
@@ -246,19 +246,28 @@ class Door:
                     for metric in scope.metrics:
                         kind = metric.WhichOneof("data")
                         for one in getattr(metric, kind).data_points if kind else ():
-                            marks = {pair.key for pair in one.attributes}
-                            if marks & {SHARE, STEP} == {SHARE}:
-                                continue  # says that shares of steps will follow
                             whole = (role, index, metric.name, one.SerializeToString())
                             points[whole] = [(*whole[:3], *each) for each in values_of(kind, one)]
         return Counter(itertools.chain.from_iterable(points.values()))
 
 
 def values_of(kind: str | None, one: Any) -> Iterator[tuple[int, str]]:
+    """Time and value of what the archive keeps of a point, that of each step, too."""
     if kind in {"histogram", "exponential_histogram"}:
         yield one.time_unix_nano, str(one.count)
+        steps: dict[int, list[tuple[int, int]]] = {}
+        for each in one.exemplars:
+            marks = {pair.key: pair.value.int_value for pair in each.filtered_attributes}
+            steps.setdefault(marks[STEP], []).append((each.time_unix_nano, marks.get(COUNT, 1)))
+        for measured in steps.values():
+            yield max(time_ns for time_ns, _ in measured), str(sum(n for _, n in measured))
     elif not one.flags & 1:  # no value: a heartbeat
-        for each in (one.exemplars if kind == "gauge" else ()) or [one]:
+        steps_of_sum = [
+            each
+            for each in (one.exemplars if kind == "sum" else ())
+            if STEP in {pair.key for pair in each.filtered_attributes}
+        ]
+        for each in (*steps_of_sum, *((one.exemplars if kind == "gauge" else ()) or [one])):
             value = each.as_int if each.WhichOneof("value") == "as_int" else each.as_double
             yield each.time_unix_nano, str(float(value))
 

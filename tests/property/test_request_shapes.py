@@ -1,5 +1,6 @@
 """A request of a known shape has the same outcome as if it were parsed."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -115,22 +116,34 @@ def _exemplars(draw: st.DrawFn, n: int) -> list[Exemplar]:
     return found
 
 
-def _marks(draw: st.DrawFn) -> list[KeyValue]:
-    """The attributes of a point of a counter or histogram: both marks or none, nearly always."""
+def _of_steps(draw: st.DrawFn, n: int) -> list[Exemplar]:
+    """Exemplars that tell what was counted in steps, nearly always whole."""
+    found = []
+    for _ in range(n):
+        found.append(Exemplar(time_unix_nano=draw(times if _rarely(draw) else near)))
+        _set(found[-1], draw(values))
+        found[-1].filtered_attributes.extend(_marks(draw))
+    return found
+
+
+def _labels(draw: st.DrawFn) -> list[KeyValue]:
+    """The attributes of a point of a counter or histogram, rarely with a step."""
     found = [KeyValue(key="a")] if draw(st.booleans()) else []
-    marks = draw(st.sampled_from([(True, True), (False, False)]))
     if _rarely(draw, 20):
-        marks = True, False
-    for is_there, key, value in zip(
-        marks,
-        ("rl.loop.iteration", "otel_rl.step.share"),
-        (
-            draw(steps) if _rarely(draw, 10) else draw(st.integers(0, 127)),
-            draw(st.sampled_from([0, 5, -1])) if _rarely(draw, 10) else draw(near),
-        ),
-        strict=True,
+        found.append(KeyValue(key="rl.loop.iteration"))
+        found[-1].value.int_value = draw(st.integers(0, 127))
+    return found
+
+
+def _marks(draw: st.DrawFn) -> list[KeyValue]:
+    found: list[KeyValue] = []
+    spans = st.sampled_from([0, 5, -1, 1 << 62])
+    for key, value in (
+        ("rl.loop.iteration", draw(steps) if _rarely(draw, 10) else draw(st.integers(0, 127))),
+        ("otel_rl.step.share", draw(spans) if _rarely(draw, 10) else draw(st.integers(1, 127))),
+        ("otel_rl.step.duration", draw(spans) if _rarely(draw, 10) else draw(st.integers(1, 127))),
     ):
-        for _ in range(is_there * (2 if _rarely(draw) else 1)):
+        for _ in range(0 if _rarely(draw, 20) else 2 if _rarely(draw) else 1):
             pair = KeyValue(key=key)
             if value is None:
                 pair.value.string_value = "7"
@@ -149,8 +162,11 @@ def sums(draw: st.DrawFn) -> Metric:
         point = metric.sum.data_points.add(
             time_unix_nano=draw(times if _rarely(draw) else near),
             start_time_unix_nano=draw(st.one_of(near, st.just(0))),
-            exemplars=_exemplars(draw, draw(st.sampled_from([0, 0, 1, 1, 2]))),
-            attributes=_marks(draw),
+            exemplars=[
+                *_exemplars(draw, draw(st.sampled_from([0, 0, 0, 1, 2]))),
+                *_of_steps(draw, draw(st.sampled_from([0, 1, 1, 2]))),
+            ],
+            attributes=_labels(draw),
         )
         if not _rarely(draw):
             _set(point, draw(values))
@@ -201,7 +217,7 @@ def _filled(draw: st.DrawFn, point: _Buckets) -> _Buckets:
     for name in ("sum", "min", "max"):
         if draw(st.booleans()):
             setattr(point, name, draw(st.floats()))
-    point.attributes.extend(_marks(draw))
+    point.attributes.extend(_labels(draw))
     point.exemplars.extend(_exemplars(draw, draw(st.sampled_from([0, 1, 2]))))
     if _rarely(draw, 10):
         point.flags = draw(st.sampled_from([1, 2]))
@@ -280,8 +296,8 @@ def _change_numbers(draw: st.DrawFn, point: NumberDataPoint) -> None:
         if pair.key == "rl.loop.iteration" and 0 <= pair.value.int_value < 128:
             top = 130 if _rarely(draw) else 127
             pair.value.int_value = draw(st.integers(0, top))
-        elif pair.key == "otel_rl.step.share" and pair.value.int_value > 5:
-            pair.value.int_value = draw(near)
+        elif pair.key.startswith("otel_rl.step.") and 0 < pair.value.int_value < 128:
+            pair.value.int_value = draw(st.integers(1, 127))
 
 
 @st.composite
@@ -466,7 +482,7 @@ def test_a_worker_is_recognised_from_its_second_request_on(data: st.DataObject) 
     known.learn(first, NOW_NS)
     found = known.validate(second, NOW_NS, lambda _: None)
     assert found is not None
-    assert found.accepted == sum({"g": 3, "s": 4, "h": 4}[part] for part in parts)
+    assert found.accepted == sum({"g": 3, "s": 2, "h": 2}[part] for part in parts)
 
 
 @pytest.mark.parametrize(
@@ -509,7 +525,7 @@ def test_a_worker_is_decoded_from_its_second_request_on(data: st.DataObject) -> 
 
 
 def _export(step: int, time_ns: int, parts: str = "g", *, is_backwards: bool) -> bytes:
-    """An export of gauges, sums and histograms: each shares of a step, and totals."""
+    """An export of gauges, sums and histograms, with what was counted in a step."""
     request = ExportMetricsServiceRequest()
     part = request.resource_metrics.add()
     for key, value in (("rl.experiment.name", "one"), ("telemetry.distro.name", "otel_rl")):
@@ -531,31 +547,33 @@ def _add_gauge(metric: Metric, step: int, time_ns: int) -> None:
 
 
 def _add_sums(metric: Metric, step: int, time_ns: int) -> None:
-    metric.sum.aggregation_temporality = AggregationTemporality.AGGREGATION_TEMPORALITY_DELTA
+    metric.sum.aggregation_temporality = AggregationTemporality.AGGREGATION_TEMPORALITY_CUMULATIVE
     metric.sum.is_monotonic = True
-    for is_share in (False, True):
-        point = metric.sum.data_points.add(
-            start_time_unix_nano=time_ns - 9, time_unix_nano=time_ns, as_int=step
-        )
-        if is_share:
-            _mark(point, step, time_ns)
+    point = metric.sum.data_points.add(
+        start_time_unix_nano=time_ns - 9, time_unix_nano=time_ns, as_int=step
+    )
+    _of_step(point, step, time_ns, {"otel_rl.step.share": 9, "otel_rl.step.duration": 7})
 
 
 def _add_histograms(metric: Metric, step: int, time_ns: int) -> None:
     data = metric.exponential_histogram
     data.aggregation_temporality = AggregationTemporality.AGGREGATION_TEMPORALITY_DELTA
-    for is_share in (False, True):
-        point = data.data_points.add(
-            start_time_unix_nano=time_ns - 9, time_unix_nano=time_ns, count=step, sum=step / 7
-        )
-        point.positive.bucket_counts.extend(range(step))
-        if is_share:
-            _mark(point, step, time_ns)
+    point = data.data_points.add(
+        start_time_unix_nano=time_ns - 9, time_unix_nano=time_ns, count=step, sum=step / 7
+    )
+    point.positive.bucket_counts.extend(range(step))
+    _of_step(point, step, time_ns, {})
 
 
-def _mark(point: NumberDataPoint | ExponentialHistogramDataPoint, step: int, time_ns: int) -> None:
-    for key, value in (("rl.loop.iteration", step), ("otel_rl.step.share", time_ns - 9)):
-        point.attributes.add(key=key).value.int_value = value
+def _of_step(
+    point: NumberDataPoint | ExponentialHistogramDataPoint,
+    step: int,
+    time_ns: int,
+    marks: Mapping[str, int],
+) -> None:
+    exemplar = point.exemplars.add(time_unix_nano=time_ns - 1, as_double=step / 3)
+    for key, value in {"rl.loop.iteration": step, **marks}.items():
+        exemplar.filtered_attributes.add(key=key).value.int_value = value
 
 
 @given(st.data())

@@ -64,7 +64,7 @@ class Program:
         scope = StepScope(number)
         token = attach(in_step(get_current(), scope))
         block = _Block()
-        end = self._provider.steps.open(number, clock(), block)
+        end = self._provider.steps.open(scope, clock(), block)
         try:
             yield
         finally:

@@ -8,6 +8,7 @@ Other points have these counts, too, so they are in no total.
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from opentelemetry.proto.metrics.v1.metrics_pb2 import Exemplar
@@ -44,7 +45,8 @@ class StepSum(NamedTuple):
     covers: Covered | None
 
 
-class StepDistribution(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class StepDistribution:
     """What a histogram measured in one step, or in a piece of it.
 
     Attributes:
@@ -100,22 +102,26 @@ def _before(end_ns: int, duration_ns: int) -> int:
 def step_distributions(
     exemplars: Sequence[bytes], start_ns: int, end_ns: int
 ) -> Iterator[StepDistribution]:
-    """Yield the distribution of each step among all measurements of a histogram's point.
+    """Yield the distribution of each step among the exemplars of a histogram's point.
+
+    They are all measurements in steps if one of them has a number; else they are samples.
 
     Args:
-        exemplars: Of a sender that keeps every measurement in a step.
+        exemplars: Of the point.
         start_ns: Time of the series' point before, as the points of such a sender tile time.
         end_ns: Time of the point.
 
     Raises:
         DecodeError: An exemplar cannot be parsed.
     """
+    if not any(_COUNT in one for one in exemplars):
+        return
     times_ns, values, steps = read_exemplars(exemplars)
     counts = [_count(one) if _COUNT in one else 1 for one in exemplars]
     of_steps: dict[int, list[tuple[int, float, int]]] = {}
-    for step, *measured in zip(steps, times_ns, values, counts, strict=True):
-        if step is not None and math.isfinite(measured[1]) and measured[2] > 0:
-            of_steps.setdefault(step, []).append((measured[0], measured[1], measured[2]))
+    for step, time_ns, value, count in zip(steps, times_ns, values, counts, strict=True):
+        if step is not None and math.isfinite(value) and count > 0:
+            of_steps.setdefault(step, []).append((time_ns, value, count))
     for place, (step, found) in enumerate(of_steps.items(), start=1):
         buckets: dict[tuple[float, float], int] = {}
         for _, value, count in found:

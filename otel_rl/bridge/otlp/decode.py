@@ -13,7 +13,6 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import NamedTuple, TypeVar
 
 from opentelemetry.proto.common.v1.common_pb2 import InstrumentationScope, KeyValue
 from opentelemetry.proto.metrics.v1.metrics_pb2 import (
@@ -61,15 +60,11 @@ from otel_rl.semconv.spec import Instrument, Reduction
 
 __all__ = ["decode", "decode_parts"]
 
-_Cumulated = NumberDataPoint | HistogramDataPoint | ExponentialHistogramDataPoint
-_CumulatedT = TypeVar("_CumulatedT", bound=_Cumulated)
 _Timed = NumberDataPoint | HistogramDataPoint | ExponentialHistogramDataPoint | SummaryDataPoint
 
 _KNOWN = KnownPoints | KnownShares | KnownSums
 
 _NO_VALUE = DataPointFlags.DATA_POINT_FLAGS_NO_RECORDED_VALUE_MASK
-
-_SHARE = names.OTEL_RL_STEP_SHARE.encode()
 
 # The mark of a scope, as a Prometheus exporter writes it and as older receivers leave it.
 _COPY_LABEL = "otel_scope_otel_rl_copy"
@@ -403,53 +398,14 @@ def _with_steps(measured: ExemplarColumns) -> ExemplarColumns | None:
     return ExemplarColumns(*zip(*kept, strict=True)) if kept else None
 
 
-class _ShareMarks(NamedTuple):
-    """Marks of a step's share.
-
-    Attributes:
-        step: Its step; None if the sender gives none.
-        before_ns: Time of the series' share before it; 0 if the sender gives none.
-        attributes: The others.
-    """
-
-    step: int | None
-    before_ns: int
-    attributes: Sequence[KeyValue]
-
-    def covers(self, point: _Timed) -> Covered | None:
-        """Return the key that recognises a repeat: shares of a series tile time, for any sender."""
-        end_ns = point.time_unix_nano
-        return Covered(self.before_ns if self.before_ns < end_ns else 0, end_ns) if end_ns else None
-
-
-def _share_marks(attributes: Iterable[KeyValue]) -> _ShareMarks | None:
-    """Return the marks of a step's share; None if the attributes are those of another point.
-
-    A share is a delta, even if a Collector has made it cumulative: no two of a series have equal
-    marks, so its total is its own value.
-    """
-    marks = {
-        pair.key: pair
-        for pair in attributes
-        if pair.key in (names.OTEL_RL_STEP_SHARE, names.RL_LOOP_ITERATION)
-    }
-    share = marks.get(names.OTEL_RL_STEP_SHARE)
-    if share is None:
-        return None
-    return _ShareMarks(
-        step_of([*marks.values()]),
-        max(0, share.value.int_value),
-        [pair for pair in attributes if pair.key not in marks],
-    )
-
-
 def _sums(metric: Metric, scope: _Scope) -> Iterator[SumPoint]:
     instrument = Instrument.COUNTER if metric.sum.is_monotonic else Instrument.UP_DOWN_COUNTER
-    marked = _marked(metric, metric.sum.data_points)
-    temporality = _temporality(metric.sum.aggregation_temporality, marked)
+    temporality = _temporality(metric.sum.aggregation_temporality)
     is_delta = temporality is Temporality.DELTA
     data = "delta" if is_delta else ""
-    for point, marks in marked:
+    for point in metric.sum.data_points:
+        if point.flags & _NO_VALUE:
+            continue
         for of_step in step_sums(exemplars_of(point)):
             series, _ = scope.series(metric, instrument, point.attributes, "share")
             yield SumPoint(
@@ -462,63 +418,42 @@ def _sums(metric: Metric, scope: _Scope) -> Iterator[SumPoint]:
                 step=of_step.step,
                 is_share=True,
             )
-        if marks is not None:
-            series, _ = scope.series(metric, instrument, marks.attributes, "share")
-            yield SumPoint(
-                series=series,
-                start_ns=point.start_time_unix_nano,
-                time_ns=point.time_unix_nano or scope.now_ns,
-                value=_number(point),
-                temporality=Temporality.DELTA,
-                covers=marks.covers(point),
-                step=marks.step,
-                is_share=True,
-            )
-        elif not point.flags & _NO_VALUE:
-            series, step = scope.series(metric, instrument, point.attributes, data)
-            yield SumPoint(
-                series=series,
-                start_ns=scope.start_ns(point),
-                time_ns=point.time_unix_nano or scope.now_ns,
-                value=_number(point),
-                temporality=temporality,
-                covers=scope.covers(point, tiles=is_delta and step is None),
-                step=step,
-                is_scraped=scope.sender.is_scraped,
-            )
+        series, step = scope.series(metric, instrument, point.attributes, data)
+        yield SumPoint(
+            series=series,
+            start_ns=scope.start_ns(point),
+            time_ns=point.time_unix_nano or scope.now_ns,
+            value=_number(point),
+            temporality=temporality,
+            covers=scope.covers(point, tiles=is_delta and step is None),
+            step=step,
+            is_scraped=scope.sender.is_scraped,
+        )
 
 
 def _histograms(metric: Metric, scope: _Scope) -> Iterator[HistogramPoint]:
-    marked = _marked(metric, metric.histogram.data_points)
-    temporality = _temporality(metric.histogram.aggregation_temporality, marked)
-    for point, marks in marked:
-        if not point.flags & _NO_VALUE or marks is not None:
+    temporality = _temporality(metric.histogram.aggregation_temporality)
+    for point in metric.histogram.data_points:
+        if not point.flags & _NO_VALUE:
             yield from _distributions(metric, point, scope)
-            buckets = _explicit_buckets(point)
-            yield _histogram(metric, point, marks, scope, temporality, buckets, "")
+            yield _histogram(metric, point, scope, temporality, _explicit_buckets(point), "")
 
 
 def _exponential_histograms(metric: Metric, scope: _Scope) -> Iterator[HistogramPoint]:
-    marked = _marked(metric, metric.exponential_histogram.data_points)
-    temporality = _temporality(metric.exponential_histogram.aggregation_temporality, marked)
-    for point, marks in marked:
-        if not point.flags & _NO_VALUE or marks is not None:
+    temporality = _temporality(metric.exponential_histogram.aggregation_temporality)
+    for point in metric.exponential_histogram.data_points:
+        if not point.flags & _NO_VALUE:
             yield from _distributions(metric, point, scope)
             buckets = _exponential_buckets(point)
-            yield _histogram(metric, point, marks, scope, temporality, buckets, "exponential")
+            yield _histogram(metric, point, scope, temporality, buckets, "exponential")
 
 
 def _distributions(
     metric: Metric, point: HistogramDataPoint | ExponentialHistogramDataPoint, scope: _Scope
 ) -> Iterator[HistogramPoint]:
-    """Yield what was measured in steps: a worker of otel_rl keeps each measurement in a step."""
-    exemplars = exemplars_of(point)
-    if not exemplars or not scope.sender.exact:
-        return
-    series, _ = scope.series(metric, Instrument.HISTOGRAM, point.attributes, "share")
-    for of_step in step_distributions(
-        exemplars, point.start_time_unix_nano, point.time_unix_nano
-    ):
+    times_ns = point.start_time_unix_nano, point.time_unix_nano
+    for of_step in step_distributions(exemplars_of(point), *times_ns):
+        series, _ = scope.series(metric, Instrument.HISTOGRAM, point.attributes, "share")
         yield HistogramPoint(
             series=series,
             start_ns=0,
@@ -538,26 +473,18 @@ def _distributions(
 def _histogram(
     metric: Metric,
     point: HistogramDataPoint | ExponentialHistogramDataPoint,
-    marks: _ShareMarks | None,
     scope: _Scope,
     temporality: Temporality,
     buckets: tuple[tuple[float, float, int], ...],
     data: str,
 ) -> HistogramPoint:
-    if marks is not None:
-        temporality = Temporality.DELTA
-        step, start_ns, covers = marks.step, point.start_time_unix_nano, marks.covers(point)
-        series, _ = scope.series(metric, Instrument.HISTOGRAM, marks.attributes, "share")
-    else:
-        is_delta = temporality is Temporality.DELTA
-        if is_delta:
-            data = f"{data} delta".lstrip()
-        series, step = scope.series(metric, Instrument.HISTOGRAM, point.attributes, data)
-        start_ns = scope.start_ns(point)
-        covers = scope.covers(point, tiles=is_delta and step is None)
+    is_delta = temporality is Temporality.DELTA
+    if is_delta:
+        data = f"{data} delta".lstrip()
+    series, step = scope.series(metric, Instrument.HISTOGRAM, point.attributes, data)
     return HistogramPoint(
         series=series,
-        start_ns=start_ns,
+        start_ns=scope.start_ns(point),
         time_ns=point.time_unix_nano or scope.now_ns,
         temporality=temporality,
         count=point.count,
@@ -565,9 +492,8 @@ def _histogram(
         minimum=point.min if point.HasField("min") else None,
         maximum=point.max if point.HasField("max") else None,
         buckets=buckets,
-        covers=covers,
+        covers=scope.covers(point, tiles=is_delta and step is None),
         step=step,
-        is_share=marks is not None,
         is_scraped=scope.sender.is_scraped,
     )
 
@@ -667,27 +593,9 @@ def _number(point: NumberDataPoint) -> float:
     return point.as_int if point.WhichOneof("value") == "as_int" else point.as_double
 
 
-def _marked(
-    metric: Metric, points: Iterable[_CumulatedT]
-) -> Iterable[tuple[_CumulatedT, _ShareMarks | None]]:
-    """Return each point with the marks of a share, or None."""
-    if _SHARE not in metric.SerializeToString():  # to look at each point takes a microsecond
-        return [(point, None) for point in points]
-    return [(point, _share_marks(point.attributes)) for point in points]
-
-
-def _temporality(
-    value: AggregationTemporality.ValueType, marked: Iterable[tuple[object, _ShareMarks | None]]
-) -> Temporality:
-    """Return the temporality of points that are no shares.
-
-    Beside shares they are totals, whatever the metric says: a Collector that joins metrics of one
-    name (groupbyattrs) keeps the temporality of the first. Real deltas are totals of short lives.
-    """
+def _temporality(value: AggregationTemporality.ValueType) -> Temporality:
     is_delta = value == AggregationTemporality.AGGREGATION_TEMPORALITY_DELTA
-    if is_delta and not any(marks is not None for _, marks in marked):
-        return Temporality.DELTA
-    return Temporality.CUMULATIVE
+    return Temporality.DELTA if is_delta else Temporality.CUMULATIVE
 
 
 def _latest_ns(point: Point) -> int:

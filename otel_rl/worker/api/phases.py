@@ -23,7 +23,6 @@ from otel_rl.semconv.names import (
     RL_PHASE_CLASS,
     RL_PHASE_DURATION,
     RL_TRAIN_MFU,
-    RL_TRAIN_TOKENS,
 )
 from otel_rl.version import __version__
 from otel_rl.worker import session
@@ -182,7 +181,7 @@ class step(_Block):  # noqa: N801  # reads as a statement: with step(12)
                 if current.settings.times_devices and is_in_use():
                     _mark(flow, frame)
                 frame.end_counts = current.providers.meter.steps.open(
-                    number, frame.begun_ns + flow.wall_ns, self
+                    frame.scope, frame.begun_ns + flow.wall_ns, self
                 )
             if self._phases and not flow.report(filter(_is_name, self._phases)):
                 session.GUARD.drop(*_WHY[Refused.TOO_MANY_PHASES])
@@ -198,10 +197,7 @@ class step(_Block):  # noqa: N801  # reads as a statement: with step(12)
         frame.scope.ended_ns = max(time_ns(), frame.ended_ns + flow.wall_ns)
         current, tokens = session.running(), None
         if frame.end_counts is not None:
-            has_mfu = current is not None and current.model_flops.is_known
-            tokens = frame.end_counts(
-                frame.ended_ns + flow.wall_ns, RL_TRAIN_TOKENS if has_mfu else None
-            )
+            tokens = frame.end_counts(frame.ended_ns + flow.wall_ns)
         if frame.is_abandoned:
             session.GUARD.drop(
                 DropReason.UNCLOSED_PHASE,
@@ -218,7 +214,7 @@ class step(_Block):  # noqa: N801  # reads as a statement: with step(12)
         gauges.record_phase(UNACCOUNTED, _seconds(frame, UNACCOUNTED), None, number)
         duration_s = _seconds(frame, None)
         gauges.record_iteration(duration_s, number)
-        if tokens is not None and current is not None:
+        if tokens is not None and current is not None and current.model_flops.is_known:
             mfu = partial(current.model_flops.utilization, tokens)
             if isinstance(duration_s, DeviceSeconds):
                 gauges.record_mfu(_Utilization(mfu, duration_s), number)

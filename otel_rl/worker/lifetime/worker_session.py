@@ -281,7 +281,6 @@ class Session:
             measured = self.providers.meter.collect(with_heartbeat=True)
         else:
             self.providers.meter.discard()
-            self.providers.meter.steps.take()
         if self.settings.logs.enabled:
             with GUARD:
                 self._send_stacks()

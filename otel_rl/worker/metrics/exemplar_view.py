@@ -25,7 +25,7 @@ from otel_rl.worker.drops import DropReason, Drops
 from otel_rl.worker.fork_barrier import IMPORTS
 from otel_rl.worker.metrics.expander import SCOPE_NAME
 from otel_rl.worker.metrics.provider import BufferedMeterProvider
-from otel_rl.worker.metrics.sdk_meters import AllBut
+from otel_rl.worker.metrics.step_counts import AllBut
 from otel_rl.worker.step_context import scope_in
 
 __all__ = ["exact_view"]

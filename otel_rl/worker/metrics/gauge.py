@@ -1,11 +1,11 @@
 """Synchronous gauge that keeps every measurement."""
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from functools import partial
 from time import time_ns
 
 from opentelemetry.context import Context, get_current
-from opentelemetry.metrics import Meter, _Gauge
+from opentelemetry.metrics import _Gauge
 from opentelemetry.util.types import AnyValue, Attributes
 
 from otel_rl.semconv.names import RL_LOOP_ITERATION
@@ -13,7 +13,7 @@ from otel_rl.worker.drops import DropReason
 from otel_rl.worker.guard import Guard
 from otel_rl.worker.late_copies import LateCopies
 from otel_rl.worker.metrics.buffer import Buffer
-from otel_rl.worker.metrics.step_shares import StepShares
+from otel_rl.worker.metrics.step_counts import Steps
 from otel_rl.worker.otlp.gauges import Stream
 from otel_rl.worker.tensors import PLAIN, Deferred, NotANumber, hold, number
 
@@ -35,7 +35,7 @@ class BufferedGauge(_Gauge):
         steps: Of the process.
     """
 
-    def __init__(self, stream: Stream, buffer: Buffer, guard: Guard, steps: StepShares) -> None:
+    def __init__(self, stream: Stream, buffer: Buffer, guard: Guard, steps: Steps) -> None:
         self._stream = stream
         self._steps = steps
         self._entries = buffer.entries
@@ -79,17 +79,14 @@ class BufferedGauge(_Gauge):
         except Exception as error:  # noqa: BLE001  # nothing may raise into training code
             self._guard.caught(error)
 
-    def show_in(self, meters: Iterable[Meter], late: LateCopies) -> None:
-        """Record the values in a gauge of each of ``meters`` as well, from now on.
+    def show_in(self, copies: Sequence[_Gauge], late: LateCopies) -> None:
+        """Record the values in other gauges as well, from now on.
 
         Args:
-            meters: Of the readers.
+            copies: Of the SDK.
             late: Receives the values that a device has yet to compute.
         """
-        stream = self._stream
-        self._mirrored = [
-            meter.create_gauge(stream.name, stream.unit, stream.description) for meter in meters
-        ]
+        self._mirrored = copies
         self._late = late
         self._has_late = False
         # Replaces a check in each ``set``, which runs in training loops.
@@ -99,7 +96,7 @@ class BufferedGauge(_Gauge):
 class MirroredGauge(BufferedGauge):
     """Gauge that readers of the program receive, too."""
 
-    _mirrored: list[_Gauge]
+    _mirrored: Sequence[_Gauge]
     _late: LateCopies
     _has_late: bool
     """True once a device had to compute one: later ones must not come before it."""

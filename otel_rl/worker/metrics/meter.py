@@ -1,9 +1,16 @@
-"""Meter of a worker: makes each instrument once."""
+"""Meter of a worker: gauges of its own, and handles of the SDK's other instruments.
 
-from collections.abc import Callable, Sequence
-from typing import Protocol, TypeVar, cast
+A handle outlives the SDK's instrument: after a fork the sums belong to the parent, so the child
+gets a new SDK, and user code keeps what it has.
+"""
 
+import math
+from collections.abc import Callable, Generator, Iterable, Sequence
+from typing import Final, Protocol, TypeVar, cast
+
+from opentelemetry.context import Context, get_current
 from opentelemetry.metrics import (
+    CallbackOptions,
     CallbackT,
     Counter,
     Histogram,
@@ -13,36 +20,33 @@ from opentelemetry.metrics import (
     ObservableCounter,
     ObservableGauge,
     ObservableUpDownCounter,
+    Observation,
     UpDownCounter,
     _Gauge,
 )
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+from opentelemetry.util.types import Attributes
 
+from otel_rl.semconv.names import RL_TRAIN_TOKENS
+from otel_rl.worker.drops import DropReason
 from otel_rl.worker.guard import Guard
-from otel_rl.worker.metrics.backing import Backing, Instrumented, instrument_name
+from otel_rl.worker.late_copies import LateCopies
 from otel_rl.worker.metrics.buffer import Buffer
-from otel_rl.worker.metrics.gauge import BufferedGauge
-from otel_rl.worker.metrics.instruments import (
-    BoundCounter,
-    BoundHistogram,
-    BoundObservableCounter,
-    BoundObservableGauge,
-    BoundObservableUpDownCounter,
-    BoundUpDownCounter,
-    Rebindable,
-    plain_callbacks,
-)
-from otel_rl.worker.metrics.step_shares import StepShares
+from otel_rl.worker.metrics.expander import MAX_NAME_LENGTH
+from otel_rl.worker.metrics.gauge import BufferedGauge, without_step
+from otel_rl.worker.metrics.step_counts import Steps
 from otel_rl.worker.otlp.gauges import Stream
-from otel_rl.worker.otlp.observed import ObservedKind
-from otel_rl.worker.otlp.step_shares import ShareStream
+from otel_rl.worker.tensors import NotANumber, hold, number
 
-__all__ = ["BufferedMeter", "Provider"]
+__all__ = ["BufferedMeter"]
 
 InstrumentT = TypeVar("InstrumentT", bound=Instrument)
 
+_Record = Callable[[float, Attributes, Context | None], None]
+"""``add`` or ``record`` of an instrument."""
 
-class Provider(Instrumented, Protocol):
+
+class Provider(Protocol):
     """Provider, as its meters need it."""
 
     @property
@@ -56,8 +60,21 @@ class Provider(Instrumented, Protocol):
         ...
 
     @property
-    def steps(self) -> StepShares:
-        """Counts of the step in progress."""
+    def steps(self) -> Steps:
+        """Steps of the process."""
+        ...
+
+    @property
+    def late_copies(self) -> LateCopies:
+        """Values for readers of the program that a device has yet to compute."""
+        ...
+
+    def sdk_meter(self, scope: InstrumentationScope) -> Meter:
+        """Return the present meter of the SDK."""
+        ...
+
+    def copies(self, scope: InstrumentationScope) -> Sequence[Meter]:
+        """Return the meters of the SDK in which the program's own readers see a copy."""
         ...
 
 
@@ -68,65 +85,65 @@ class BufferedMeter(Meter):
         super().__init__(scope.name, scope.version, scope.schema_url)
         self._scope = scope
         self._provider = provider
-        self._backing = Backing(scope, provider)
         self._no_op = NoOpMeter(scope.name, scope.version, scope.schema_url)
         # Written with setdefault only, which is atomic: two threads get the same instrument.
-        self._instruments: dict[tuple[str, ...], Instrument] = {}
+        self._instruments: dict[tuple[str, ...], tuple[Instrument, Callable[[], object]]] = {}
 
     def rebind(self) -> None:
-        """Replace the SDK instrument behind every instrument."""
-        for instrument in tuple(self._instruments.values()):
+        """Put every instrument before the present ones of the SDK."""
+        for _, bind in tuple(self._instruments.values()):
             with self._provider.guard:
-                if isinstance(instrument, BufferedGauge):
-                    self._backing.mirror_gauge(instrument)
-                elif isinstance(instrument, Rebindable):
-                    instrument.rebind()
+                bind()
 
     def create_gauge(self, name: str, unit: str = "", description: str = "") -> _Gauge:
         """Create a gauge that sends every measurement. Accepts any non-empty name."""
 
-        def make() -> BufferedGauge:
-            stream = Stream(self._scope, instrument_name(name), unit or "", description or "")
+        def make() -> tuple[BufferedGauge, Callable[[], object]]:
+            if not name.strip() or len(name) > MAX_NAME_LENGTH:
+                raise ValueError(f"a name must be text of 1 to {MAX_NAME_LENGTH} characters")
+            stream = Stream(self._scope, name, unit or "", description or "")
             provider = self._provider
             gauge = BufferedGauge(stream, provider.buffer, provider.guard, provider.steps)
-            self._backing.mirror_gauge(gauge)
-            return gauge
+            self._copy_gauge(gauge, stream)
+            return gauge, lambda: self._copy_gauge(gauge, stream)
 
-        key = ("gauge", name, unit, description)
-        return self._once(key, make, lambda: self._no_op.create_gauge(name))
+        no_op = self._no_op.create_gauge
+        return self._once(("gauge", name, unit, description), make, lambda: no_op(name))
+
+    def _copy_gauge(self, gauge: BufferedGauge, stream: Stream) -> None:
+        meters = self._provider.copies(self._scope)
+        if not meters:
+            return
+        try:
+            copies = [
+                meter.create_gauge(stream.name, stream.unit, stream.description) for meter in meters
+            ]
+        except Exception as error:  # noqa: BLE001  # a bare one; the run takes more names
+            guard = self._provider.guard
+            guard.drops.add(DropReason.NOT_COPIED)
+            guard.warn("copy", "Metric readers of the program do not get a gauge.", error=error)
+        else:
+            gauge.show_in(copies, self._provider.late_copies)
 
     def create_counter(self, name: str, unit: str = "", description: str = "") -> Counter:
-        """Create the SDK's counter, cumulative."""
-
-        def make() -> BoundCounter:
-            return BoundCounter(
-                lambda: self._backing.records(
-                    lambda meter: meter.create_counter(name, unit, description).add
-                ),
-                self._provider.guard,
-                self._provider.steps,
-                ShareStream(self._scope, name, unit or "", description or "", is_histogram=False),
-            )
-
-        key = ("counter", name, unit, description)
-        return self._once(key, make, lambda: self._no_op.create_counter(name))
+        """Create a counter, cumulative, that counts in steps, too."""
+        return self._synchronous(
+            _TokenCounter if name == RL_TRAIN_TOKENS else _Counter,
+            ("counter", name, unit, description),
+            lambda meter: meter.create_counter(name, unit, description).add,
+            lambda: self._no_op.create_counter(name),
+        )
 
     def create_up_down_counter(
         self, name: str, unit: str = "", description: str = ""
     ) -> UpDownCounter:
-        """Create the SDK's up-down counter, cumulative."""
-
-        def make() -> BoundUpDownCounter:
-            return BoundUpDownCounter(
-                lambda: self._backing.records(
-                    lambda meter: meter.create_up_down_counter(name, unit, description).add
-                ),
-                self._provider.guard,
-                name,
-            )
-
-        key = ("up_down_counter", name, unit, description)
-        return self._once(key, make, lambda: self._no_op.create_up_down_counter(name))
+        """Create an up-down counter, cumulative."""
+        return self._synchronous(
+            _UpDownCounter,
+            ("up_down_counter", name, unit, description),
+            lambda meter: meter.create_up_down_counter(name, unit, description).add,
+            lambda: self._no_op.create_up_down_counter(name),
+        )
 
     def create_histogram(
         self,
@@ -136,26 +153,21 @@ class BufferedMeter(Meter):
         *,
         explicit_bucket_boundaries_advisory: Sequence[float] | None = None,
     ) -> Histogram:
-        """Create the SDK's histogram, delta; exponential unless explicit buckets are advised."""
+        """Create a histogram, delta and exponential: finer than any advised buckets.
+
+        Readers of the program get the advised ones.
+        """
         buckets = explicit_bucket_boundaries_advisory
-
-        def make() -> BoundHistogram:
-            return BoundHistogram(
-                lambda: self._backing.records(
-                    lambda meter: (
-                        meter.create_histogram(
-                            name, unit, description, explicit_bucket_boundaries_advisory=buckets
-                        ).record
-                    ),
-                    advised=buckets is not None,
-                ),
-                self._provider.guard,
-                self._provider.steps,
-                ShareStream(self._scope, name, unit or "", description or "", is_histogram=True),
-            )
-
-        key = ("histogram", name, unit, description)
-        return self._once(key, make, lambda: self._no_op.create_histogram(name))
+        return self._synchronous(
+            _Histogram,
+            ("histogram", name, unit, description),
+            lambda meter: (
+                meter.create_histogram(
+                    name, unit, description, explicit_bucket_boundaries_advisory=buckets
+                ).record
+            ),
+            lambda: self._no_op.create_histogram(name),
+        )
 
     def create_observable_counter(
         self,
@@ -165,18 +177,12 @@ class BufferedMeter(Meter):
         description: str = "",
     ) -> ObservableCounter:
         """Create the SDK's observable counter, cumulative; read once per export."""
-        plain = plain_callbacks(callbacks, self._provider.guard)
-
-        def make() -> BoundObservableCounter:
-            self._backing.observe_own(ObservedKind.COUNTER, name, plain, unit, description)
-            return BoundObservableCounter(
-                lambda: self._backing.observes(
-                    lambda meter: meter.create_observable_counter(name, plain, unit, description)
-                )
-            )
-
-        key = ("observable_counter", name, unit, description)
-        return self._once(key, make, lambda: self._no_op.create_observable_counter(name))
+        plain = _plain_callbacks(callbacks, self._provider.guard)
+        return self._observable(
+            ("observable_counter", name, unit, description),
+            lambda meter: meter.create_observable_counter(name, plain, unit, description),
+            lambda: self._no_op.create_observable_counter(name),
+        )
 
     def create_observable_gauge(
         self,
@@ -186,18 +192,12 @@ class BufferedMeter(Meter):
         description: str = "",
     ) -> ObservableGauge:
         """Create the SDK's observable gauge; read once per export."""
-        plain = plain_callbacks(callbacks, self._provider.guard)
-
-        def make() -> BoundObservableGauge:
-            self._backing.observe_own(ObservedKind.GAUGE, name, plain, unit, description)
-            return BoundObservableGauge(
-                lambda: self._backing.observes(
-                    lambda meter: meter.create_observable_gauge(name, plain, unit, description)
-                )
-            )
-
-        key = ("observable_gauge", name, unit, description)
-        return self._once(key, make, lambda: self._no_op.create_observable_gauge(name))
+        plain = _plain_callbacks(callbacks, self._provider.guard)
+        return self._observable(
+            ("observable_gauge", name, unit, description),
+            lambda meter: meter.create_observable_gauge(name, plain, unit, description),
+            lambda: self._no_op.create_observable_gauge(name),
+        )
 
     def create_observable_up_down_counter(
         self,
@@ -207,37 +207,65 @@ class BufferedMeter(Meter):
         description: str = "",
     ) -> ObservableUpDownCounter:
         """Create the SDK's observable up-down counter; read once per export."""
-        plain = plain_callbacks(callbacks, self._provider.guard)
+        plain = _plain_callbacks(callbacks, self._provider.guard)
+        return self._observable(
+            ("observable_up_down_counter", name, unit, description),
+            lambda meter: meter.create_observable_up_down_counter(name, plain, unit, description),
+            lambda: self._no_op.create_observable_up_down_counter(name),
+        )
 
-        def make() -> BoundObservableUpDownCounter:
-            self._backing.observe_own(ObservedKind.UP_DOWN_COUNTER, name, plain, unit, description)
-            return BoundObservableUpDownCounter(
-                lambda: self._backing.observes(
-                    lambda meter: meter.create_observable_up_down_counter(
-                        name, plain, unit, description
-                    )
+    def _synchronous(
+        self,
+        kind: Callable[["Provider", InstrumentationScope, str], InstrumentT],
+        key: tuple[str, str, str, str],
+        create: Callable[[Meter], _Record],
+        no_op: Callable[[], InstrumentT],
+    ) -> InstrumentT:
+        def make() -> tuple[InstrumentT, Callable[[], object]]:
+            handle = kind(self._provider, self._scope, key[1])
+
+            def bind() -> None:
+                meters = self._provider.copies(self._scope)
+                cast("_Handle", handle).bind(
+                    create(self._provider.sdk_meter(self._scope)), [*map(create, meters)]
                 )
-            )
 
-        key = ("observable_up_down_counter", name, unit, description)
-        return self._once(key, make, lambda: self._no_op.create_observable_up_down_counter(name))
+            bind()
+            return handle, bind
+
+        return self._once(key, make, no_op)
+
+    def _observable(
+        self,
+        key: tuple[str, str, str, str],
+        create: Callable[[Meter], InstrumentT],
+        no_op: Callable[[], InstrumentT],
+    ) -> InstrumentT:
+        """Return the first of them: nobody calls an observable instrument."""
+
+        def bind() -> InstrumentT:
+            first = create(self._provider.sdk_meter(self._scope))
+            for meter in self._provider.copies(self._scope):
+                create(meter)
+            return first
+
+        return self._once(key, lambda: (bind(), bind), no_op)
 
     def _once(
         self,
         key: tuple[str, str, str, str],
-        make: Callable[[], InstrumentT],
+        make: Callable[[], tuple[InstrumentT, Callable[[], object]]],
         no_op: Callable[[], InstrumentT],
     ) -> InstrumentT:
         """Return the instrument of ``key``: made at the first call, then always the same."""
         kind, name, unit, description = key
         try:
             # Names are case-insensitive; the spelling of the first one is kept.
-            found = self._instruments.get((kind, name.lower(), unit, description))
+            where = (kind, name.lower(), unit, description)
+            found = self._instruments.get(where)
             if found is None:
-                found = self._instruments.setdefault(
-                    (kind, name.lower(), unit, description), make()
-                )
-            return cast("InstrumentT", found)
+                found = self._instruments.setdefault(where, make())
+            return cast("InstrumentT", found[0])
         except Exception as error:  # noqa: BLE001  # the SDK raises bare Exceptions on bad names
             self._provider.guard.warn(
                 "instrument",
@@ -245,3 +273,143 @@ class BufferedMeter(Meter):
                 "Use up to 255 letters, digits and _ . - / after a letter.",
             )
             return no_op()
+
+
+class _Handle:
+    """Counter or histogram of the SDK, and its copies. Never raises.
+
+    Args:
+        provider: Counts amounts that cannot be recorded.
+        scope: Of the instrument.
+        name: Of the instrument.
+    """
+
+    _lowest: float = 0.0
+
+    def __init__(self, provider: Provider, scope: InstrumentationScope, name: str) -> None:
+        self._guard = provider.guard
+        self._scope = scope
+        self._steps = provider.steps
+        self._name = name
+
+    def bind(self, record: _Record, copies: Sequence[_Record]) -> None:
+        """Record in these instruments of the SDK from now on."""
+        self._record_in_sdk, self._copies = record, copies
+
+    def count(
+        self, amount: float, attributes: Attributes = None, context: Context | None = None
+    ) -> None:
+        """Record an amount."""
+        try:
+            plain = _addable(amount, self._lowest, self._name, self._guard)
+            if plain is None:
+                return
+            self._record_in_sdk(plain, attributes, context)
+            self._recorded(plain, attributes, context)
+            if self._copies:
+                copied = without_step(attributes)
+                for copy in self._copies:
+                    with self._guard:
+                        copy(plain, copied, context)
+        except Exception as error:  # noqa: BLE001  # nothing may raise into training code
+            self._guard.caught(error)
+
+    def _recorded(self, amount: float, attributes: Attributes, context: Context | None) -> None:
+        """Note what the SDK has recorded, where that is needed."""
+
+
+class _Counter(_Handle, Counter):
+    add = _Handle.count
+
+
+class _TokenCounter(_Counter):
+    """Counter from whose steps the utilization of the model is computed."""
+
+    def _recorded(self, amount: float, attributes: Attributes, context: Context | None) -> None:
+        self._steps.add_tokens(amount, attributes, context or get_current())
+
+
+class _UpDownCounter(_Handle, UpDownCounter):
+    _lowest = -math.inf
+    add = _Handle.count
+
+
+class _Histogram(_Handle, Histogram):
+    record = _Handle.count
+
+    def _recorded(self, amount: float, attributes: Attributes, context: Context | None) -> None:
+        if not amount:
+            self._steps.measured_zero(
+                self._scope, self._name, without_step(attributes), attributes, context
+            )
+
+
+def _addable(amount: object, lowest: float, name: str, guard: Guard) -> float | None:
+    """Convert the amount for the SDK; None, counted, if it cannot be added.
+
+    The SDK drops such amounts too, but uncounted and with a log line for each.
+    """
+    plain = amount if isinstance(amount, int | float) else number(hold(amount))
+    if isinstance(plain, NotANumber):
+        guard.not_a_number(name, plain.description)
+        return None
+    # False for NaN too.
+    if lowest <= plain < math.inf and plain > -math.inf:
+        return plain
+    guard.drop(
+        DropReason.NOT_ADDABLE,
+        f"{name}: a counter or histogram cannot take {plain}. It is dropped. "
+        "Use a gauge for values that may be NaN, an up-down counter for values that may fall.",
+    )
+    return None
+
+
+def _plain_callbacks(
+    callbacks: Sequence[CallbackT] | None, guard: Guard
+) -> list[Callable[[CallbackOptions], Iterable[Observation]]]:
+    """Wrap callbacks in functions that never raise and can be registered repeatedly.
+
+    The API also accepts generators; the SDK starts them on registration, which works only once.
+    """
+    return [
+        _Callback(_generated(callback) if isinstance(callback, Generator) else callback, guard)
+        for callback in callbacks or ()
+    ]
+
+
+class _Callback:
+    """Callback whose failure is logged once a minute, not at every export."""
+
+    def __init__(
+        self, callback: Callable[[CallbackOptions], Iterable[Observation]], guard: Guard
+    ) -> None:
+        self._callback = callback
+        self._guard = guard
+
+    def __call__(self, options: CallbackOptions) -> Iterable[Observation]:
+        try:
+            return list(self._callback(options))
+        except Exception as error:  # noqa: BLE001  # a failing sensor must not stop the export
+            self._guard.warn("callback", "A metric callback failed; it has no value.", error=error)
+            return ()
+
+
+_START: Final = object()
+
+
+def _generated(
+    generator: Generator[Iterable[Observation], CallbackOptions, None],
+) -> Callable[[CallbackOptions], Iterable[Observation]]:
+    """Return a function around a generator callback."""
+    started: list[object] = []
+
+    def observe(options: CallbackOptions) -> Iterable[Observation]:
+        try:
+            if not started:
+                started.append(_START)
+                next(generator)
+            return generator.send(options)
+        except StopIteration:
+            return ()
+
+    return observe

@@ -1,27 +1,76 @@
 """Encodes metrics of the SDK's own instruments, in requests within the size limit."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from opentelemetry.exporter.otlp.proto.common.metrics_encoder import encode_metrics
-from opentelemetry.proto.common.v1.common_pb2 import InstrumentationScope, KeyValue
+from opentelemetry.proto.common.v1.common_pb2 import AnyValue, InstrumentationScope, KeyValue
 from opentelemetry.proto.metrics.v1.metrics_pb2 import AggregationTemporality, Metric
 from opentelemetry.sdk.metrics.export import MetricsData
+from opentelemetry.sdk.util.instrumentation import InstrumentationScope as SdkScope
 
+from otel_rl.semconv.names import OTEL_RL_STEP_COUNT, RL_LOOP_ITERATION
 from otel_rl.worker.otlp import protobuf
 from otel_rl.worker.otlp.intervals import Intervals
-from otel_rl.worker.otlp.request_packer import RequestPacker
+from otel_rl.worker.otlp.request_packer import RequestPacker, encode_bare_scope
 
-__all__ = ["encode_sdk"]
+__all__ = ["Zero", "Zeros", "encode_sdk"]
+
+Zero = tuple[tuple[SdkScope, str, Mapping[str, object]], int, int]
+"""((scope, name, attributes) of a histogram's series, step, time in ns) of a measurement of 0."""
 
 
-def encode_sdk(data: MetricsData, intervals: Intervals, packer: RequestPacker) -> int:
+class Zeros:
+    """Measurements of 0 in steps, for the histograms of an export.
+
+    The SDK offers them to no reservoir, so that they are no exemplars.
+
+    Args:
+        zeros: In their order.
+    """
+
+    def __init__(self, zeros: Iterable[Zero]) -> None:
+        self._of_series: dict[bytes, dict[int, tuple[int, int]]] = {}
+        for (scope, name, attributes), step, time_ns in zeros:
+            series = _series(encode_bare_scope(scope), name, protobuf.attributes(1, attributes))
+            steps = self._of_series.setdefault(series, {})
+            steps[step] = steps.get(step, (0, 0))[0] + 1, time_ns
+
+    def add_to(self, scope: bytes, metric: Metric) -> None:
+        """Add exemplars to the points of a metric of an encoded scope."""
+        if not self._of_series:
+            return
+        for point in metric.exponential_histogram.data_points:
+            series = _series(scope, metric.name, _sorted(1, point.attributes))
+            for step, (count, time_ns) in self._of_series.pop(series, {}).items():
+                marks = {RL_LOOP_ITERATION: step, OTEL_RL_STEP_COUNT: count}
+                point.exemplars.add(
+                    time_unix_nano=time_ns,
+                    as_int=0,
+                    filtered_attributes=[
+                        KeyValue(key=key, value=AnyValue(int_value=value))
+                        for key, value in marks.items()
+                    ],
+                )
+
+
+def _series(scope: bytes, name: str, attributes: bytes) -> bytes:
+    return scope + name.lower().encode() + attributes
+
+
+def encode_sdk(
+    data: MetricsData,
+    intervals: Intervals,
+    packer: RequestPacker,
+    zeros: Zeros | None = None,
+) -> int:
     """Add a collection to requests, split between points where a metric is too large for one.
 
     Args:
         data: Collected by the SDK, of the packer's resource.
         intervals: Of all exports of the process.
         packer: Of metrics.
+        zeros: For the histograms, if there are any.
 
     Returns:
         The number of points that no request can hold.
@@ -33,6 +82,8 @@ def encode_sdk(data: MetricsData, intervals: Intervals, packer: RequestPacker) -
             url = scope.schema_url
             head = identity + protobuf.field(3, url.encode()) if url else identity
             for metric in scope.metrics:
+                if zeros is not None:
+                    zeros.add_to(identity, metric)
                 _tile(identity, metric, intervals)
                 too_large += _added(packer, head, metric)
     return too_large

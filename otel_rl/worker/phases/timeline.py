@@ -19,7 +19,7 @@ from contextvars import Token
 from dataclasses import dataclass
 from enum import Enum, auto
 from time import monotonic_ns, time_ns
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 from weakref import WeakKeyDictionary, ref
 
 from opentelemetry.context import Context, detach
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 __all__ = [
     "MAX_DEPTH",
     "MAX_PHASES",
-    "EndCounts",
     "Frame",
     "Refused",
     "StepFrame",
@@ -105,28 +104,14 @@ class Frame:
         self.ended: Mark | None = None
 
 
-class EndCounts(Protocol):
-    """Ends what counters count in a step."""
-
-    def __call__(self, ended_ns: int, counter: str | None = None) -> float | None:
-        """End the step at a time of the wall clock.
-
-        Args:
-            ended_ns: The time.
-            counter: Name of a counter.
-
-        Returns:
-            What ``counter`` has counted in the step; None if it has not.
-        """
-
-
 class StepFrame(Frame):
     """Open step. Time that is charged to the step is in none of its phases.
 
     Attributes:
         number: The training step.
         durations_ns: Exclusive time of each of its ended phases, parts included.
-        end_counts: Ends what counters count in the step.
+        end_counts: Ends what counters count in the step, at a time, and returns the tokens that
+            were counted; None for none.
         scope: The step of what is recorded in the block.
     """
 
@@ -136,7 +121,7 @@ class StepFrame(Frame):
         super().__init__(opener, UNACCOUNTED, None, begun_ns)
         self.number = number
         self.durations_ns: dict[str, int] = {}
-        self.end_counts: EndCounts | None = None
+        self.end_counts: Callable[[int], float | None] | None = None
         self.scope = StepScope(number)
 
     def charge(self, name: str, duration_ns: int) -> None:

@@ -27,11 +27,9 @@ HEAVY = [
 
 UNUSED = [
     "argparse",
-    "ctypes",
     "grpc",
     "gzip",
     "multiprocessing",
-    "opentelemetry.sdk.metrics",
     "otel_rl.records",
     "otel_rl.worker.api.lineage",
     "pynvml",
@@ -81,24 +79,6 @@ def test_a_worker_exports_metrics_events_and_spans_without_what_others_need(sink
     assert sink.logs
 
 
-def test_a_counter_of_the_program_loads_the_sdks(sink: Sink) -> None:
-    counting = """
-from opentelemetry import metrics
-metrics.get_meter("m").create_counter("tokens").add(7)
-assert otel_rl.flush(timeout_s=60)
-"""
-    needed = ["opentelemetry.sdk.metrics", "google.protobuf"]
-    assert loaded_after(EXPORT.format(url=sink.url) + counting, needed) == {*needed}
-    sent = [
-        point.as_int
-        for request in sink.metrics
-        for resource in request.resource_metrics
-        for scope in resource.scope_metrics
-        for metric in scope.metrics
-        for point in metric.sum.data_points
-        if metric.name == "tokens"
-    ]
-    assert sent[-1] == 7
 
 
 def test_the_public_names_are_these_nine() -> None:

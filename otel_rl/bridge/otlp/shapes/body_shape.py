@@ -8,7 +8,7 @@ from struct import Struct
 from typing import Any, NamedTuple, cast
 
 from otel_rl.bridge.otlp.shapes.fields import Slot
-from otel_rl.bridge.otlp.shapes.layout import Layout, SumPlaces
+from otel_rl.bridge.otlp.shapes.layout import Layout
 
 __all__ = ["BodyNumbers", "BodyShape", "Columns", "ShareColumns", "SumColumns"]
 
@@ -43,7 +43,7 @@ class Columns(NamedTuple):
 
 
 class SumColumns(NamedTuple):
-    """Numbers of the points of sums that are no shares, in their order, as in ``Columns``."""
+    """Numbers of the points of sums, in their order, as in ``Columns``."""
 
     starts_ns: Sequence[int]
     times_ns: Sequence[int]
@@ -74,7 +74,7 @@ class BodyNumbers(NamedTuple):
     Attributes:
         gauges: Of the gauge points with a value.
         shares: Of the steps' shares of counters.
-        sums: Of the other points of sums.
+        sums: Of the points of sums.
         beats_ns: Times of the gauge points without a value.
     """
 
@@ -96,7 +96,7 @@ class BodyShape:
         points: Number of data points, those without a value included.
         measurements: Number of gauge points with one.
         shares: Number of steps' shares of counters.
-        sums: Number of the other points of sums.
+        sums: Number of the points of sums.
         memory_bytes: Upper bound of the memory of the shape, in bytes.
     """
 
@@ -104,8 +104,7 @@ class BodyShape:
         slots = layout.slots
         self.number = next(_numbers)
         self.points = len(layout.points) + len(layout.sums)
-        shares = [one for one in layout.sums if one.step is not None]
-        sums = [one for one in layout.sums if one.step is None]
+        shares, sums = layout.shares, layout.sums
         self.shares, self.sums = len(shares), len(sums)
         with_value = [point for point in layout.points if point.has_value]
         self.measurements = len(with_value)
@@ -125,11 +124,20 @@ class BodyShape:
         self._values = _pick(places, [point.value for point in with_value], zero)
         self._steps = _pick(places, [point.step for point in with_value], none)
         self._beats = _pick(places, [p.time for p in layout.points if not p.has_value], zero)
-        self._befores = _pick(places, [one.before for one in shares], none)
-        self._share_steps = _pick(places, [one.step for one in shares], none)
+        # Times, values, steps, times since the share before, and durations of each.
+        self._of_shares = [
+            _pick(places, [one.time for one in shares], zero),
+            _pick(places, [one.value for one in shares], zero),
+            _pick(places, [one.step for one in shares], none),
+            _pick(places, [one.share for one in shares], none),
+            _pick(places, [one.duration for one in shares], none),
+        ]
         # Starts, times and values of each.
-        self._of_shares = _of_sums(places, shares, zero)
-        self._of_sums = _of_sums(places, sums, zero)
+        self._of_sums = [
+            _pick(places, [one.start for one in sums], zero),
+            _pick(places, [one.time for one in sums], zero),
+            _pick(places, [one.value for one in sums], zero),
+        ]
         self._all_times = Struct(_format(len(body), slots, _times_of(layout)))
 
     def matches(self, body: bytes, cuts: Sequence[int] = ()) -> bool:
@@ -163,10 +171,15 @@ class BodyShape:
         )
         shares = _NO_SHARES
         if self.shares:
-            befores_ns, steps = self._befores(numbers), self._share_steps(numbers)
-            starts_ns, times_ns, values = [of(numbers) for of in self._of_shares]
+            times_ns, values, steps, since_ns, durations_ns = [
+                of(numbers) for of in self._of_shares
+            ]
             shares = ShareColumns(
-                _positive(befores_ns), starts_ns, times_ns, values, _present(_integers(steps))
+                _before(times_ns, since_ns),
+                _before(times_ns, durations_ns),
+                times_ns,
+                values,
+                cast("Sequence[int]", _integers(steps)),  # each share has a step
             )
         sums = SumColumns(*[of(numbers) for of in self._of_sums]) if self.sums else _NO_SUMS
         return BodyNumbers(gauges, shares, sums, self._beats(numbers))
@@ -214,24 +227,12 @@ def _pick(places: dict[Slot, int], slots: Sequence[Slot | None], absent: int) ->
     return lambda numbers: tuple([numbers[index] for index in indexes])
 
 
-def _of_sums(places: dict[Slot, int], sums: Sequence[SumPlaces], zero: int) -> Sequence[_Pick]:
+def _before(times_ns: Sequence[int], encoded: Sequence[bytes | None]) -> Sequence[int]:
+    """Return the times that are a duration, a varint, earlier; 0 where that is no time."""
     return [
-        _pick(places, slots, zero)
-        for slots in (
-            [one.start for one in sums],
-            [one.time for one in sums],
-            [one.value for one in sums],
-        )
+        time_ns - duration_ns if 0 < (duration_ns := since_ns or 0) < time_ns else 0
+        for time_ns, since_ns in zip(times_ns, _integers(encoded), strict=True)
     ]
-
-
-def _present(integers: Sequence[int | None]) -> Sequence[int]:
-    return cast("Sequence[int]", integers)  # each share has a step
-
-
-def _positive(encoded: Sequence[bytes | None]) -> Sequence[int]:
-    """Decode varints as times: a negative one means unknown."""
-    return [max(0, time_ns or 0) for time_ns in _integers(encoded)]
 
 
 def _integers(encoded: Sequence[bytes | None]) -> Sequence[int | None]:

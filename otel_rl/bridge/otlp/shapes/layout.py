@@ -22,7 +22,7 @@ from otel_rl.bridge.otlp.shapes.fields import (
 )
 from otel_rl.semconv import names
 
-__all__ = ["MAX_BODY_BYTES", "Layout", "PointPlaces", "SumPlaces", "layout_of"]
+__all__ = ["MAX_BODY_BYTES", "Layout", "PointPlaces", "SharePlaces", "SumPlaces", "layout_of"]
 
 MAX_BODY_BYTES = 1 << 16
 """Longer bodies have no layout: parsing them costs little for each of their measurements."""
@@ -37,10 +37,17 @@ _EXEMPLAR_TIME, _EXEMPLAR_DOUBLE, _SPAN_ID, _TRACE_ID = 2, 3, 4, 5
 _EXEMPLAR_INT, _FILTERED = 6, 7
 
 _NO_VALUE = 1  # flag of a point
-_DELTA = 1  # temporality
 
-_STEP_NAME, _STEP_KEY = names.RL_LOOP_ITERATION.encode(), key_bytes(names.RL_LOOP_ITERATION)
-_SHARE_NAME, _SHARE_KEY = names.OTEL_RL_STEP_SHARE.encode(), key_bytes(names.OTEL_RL_STEP_SHARE)
+_STEP_NAME = names.RL_LOOP_ITERATION.encode()
+_STEP, _SHARE, _DURATION = -1, -2, -3  # no field numbers
+_MARKS = {
+    key_bytes(name): mark
+    for name, mark in (
+        (names.RL_LOOP_ITERATION, _STEP),
+        (names.OTEL_RL_STEP_SHARE, _SHARE),
+        (names.OTEL_RL_STEP_DURATION, _DURATION),
+    )
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,17 +79,32 @@ class SumPlaces:
         start: Start of its interval.
         time: Its own time.
         value: Of the point.
-        step: Of a step's share; None for any other point.
-        before: Time of the share before a step's share; None for any other point.
         exemplar_times: Of its exemplars.
     """
 
     start: Slot | None
     time: Slot | None
     value: Slot
-    step: Slot | None
-    before: Slot | None
     exemplar_times: tuple[Slot, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SharePlaces:
+    """Places of the numbers of an exemplar that tells what a counter counted in a step.
+
+    Attributes:
+        time: End of the step.
+        value: What was counted.
+        step: The step.
+        share: Time since the series' share before.
+        duration: Of the step; None if unknown.
+    """
+
+    time: Slot
+    value: Slot
+    step: Slot
+    share: Slot
+    duration: Slot | None
 
 
 @dataclass(slots=True)
@@ -93,6 +115,7 @@ class Layout:
         slots: Ascending, not overlapping.
         points: Of gauges, in the order of the body.
         sums: Points of sums, in the order of the body.
+        shares: Of their exemplars, in the order of the body.
         edges: Starts of the scopes, and of each field in them, and ends of these.
         scopes: Start and end of the ``InstrumentationScope`` of each scope that has one, by the
             start of the scope.
@@ -101,6 +124,7 @@ class Layout:
     slots: list[Slot] = field(default_factory=list)
     points: list[PointPlaces] = field(default_factory=list)
     sums: list[SumPlaces] = field(default_factory=list)
+    shares: list[SharePlaces] = field(default_factory=list)
     edges: set[int] = field(default_factory=set)
     scopes: dict[int, tuple[int, int]] = field(default_factory=dict)
 
@@ -114,7 +138,7 @@ def layout_of(body: bytes) -> Layout | None:
     """Return the layout of a body: ``ResourceMetrics`` without its resource.
 
     None unless it is nothing but sums, and gauges whose points have at most one exemplar. The only
-    attribute of an exemplar is the step.
+    attributes of an exemplar are the step, and the marks of what was counted in it.
     """
     if len(body) > MAX_BODY_BYTES:
         return None
@@ -186,9 +210,9 @@ def _read_point(body: bytes, start: int, end: int, layout: Layout) -> None:
         raise NoLayout
     measured, step = found.get(_TIME), None
     if exemplar is not None:
-        measured, step = exemplar.get(_EXEMPLAR_TIME), exemplar.get(_FILTERED)
+        measured, step = exemplar.get(_EXEMPLAR_TIME), exemplar.get(_STEP)
         value = only(exemplar.get(_EXEMPLAR_DOUBLE), exemplar.get(_EXEMPLAR_INT))
-        if value is None or measured is None:
+        if value is None or measured is None or _SHARE in exemplar or _DURATION in exemplar:
             raise NoLayout
         layout.slots += exemplar.values()
     layout.slots += found.values()
@@ -198,47 +222,43 @@ def _read_point(body: bytes, start: int, end: int, layout: Layout) -> None:
 
 
 def _read_sum(body: bytes, start: int, end: int, layout: Layout) -> None:
-    flags: dict[int, int] = {}
-    sums: list[SumPlaces] = []
+    flags: set[int] = set()
     for number, kind, start_of, end_of in strict_fields(body, start, end):
         if (number, kind) == (_POINTS, LEN):
-            sums.append(_read_sum_point(body, start_of, end_of, layout))
+            _read_sum_point(body, start_of, end_of, layout)
         elif kind == VARINT and number in (_TEMPORALITY, _IS_MONOTONIC) and number not in flags:
-            flags[number] = body[start_of] if end_of == start_of + 1 else -1
+            flags.add(number)
         else:
             raise NoLayout
-    if flags.get(_TEMPORALITY) != _DELTA and any(one.step is not None for one in sums):
-        raise NoLayout
-    layout.sums += sums
 
 
-def _read_sum_point(body: bytes, start: int, end: int, layout: Layout) -> SumPlaces:
+def _read_sum_point(body: bytes, start: int, end: int, layout: Layout) -> None:
     found: dict[int, Slot] = {}
     exemplars: list[dict[int, Slot]] = []
     for number, kind, start_of, end_of in strict_fields(body, start, end):
         if (number, kind) == (_ATTRIBUTES, LEN):
-            _add_mark(found, body, start_of, end_of)
+            if _STEP_NAME in body[start_of:end_of]:  # the step of another SDK
+                raise NoLayout
         elif (number, kind) == (_EXEMPLARS, LEN):
             exemplars.append(_read_exemplar(body, start_of, end_of))
         else:
             _add_number(found, number, kind, start_of, _POINT_NUMBERS)
-    value, step, before = only(found.get(_AS_DOUBLE), found.get(_AS_INT)), *map(found.get, _MARKS)
+    value = only(found.get(_AS_DOUBLE), found.get(_AS_INT))
     times = tuple([slot for one in exemplars if (slot := one.get(_EXEMPLAR_TIME)) is not None])
-    if value is None or (step is None) != (before is None) or len(times) < len(exemplars):
+    if value is None or len(times) < len(exemplars):
         raise NoLayout
+    layout.shares += [_share(one) for one in exemplars if _SHARE in one or _DURATION in one]
     for slots in (*exemplars, found):
         layout.slots += slots.values()
-    return SumPlaces(found.get(_START), found.get(_TIME), value, step, before, times)
+    layout.sums.append(SumPlaces(found.get(_START), found.get(_TIME), value, times))
 
 
-def _add_mark(found: dict[int, Slot], body: bytes, start: int, end: int) -> None:
-    """Add the place of the number in an attribute that marks a step's share; ignore any other."""
-    encoded = body[start:end]
-    for mark, name, key in ((_STEP, _STEP_NAME, _STEP_KEY), (_SHARE, _SHARE_NAME, _SHARE_KEY)):
-        if name in encoded:
-            if mark in found:
-                raise NoLayout
-            found[mark] = integer_slot(body, start, end, key)
+def _share(exemplar: dict[int, Slot]) -> SharePlaces:
+    value = only(exemplar.get(_EXEMPLAR_DOUBLE), exemplar.get(_EXEMPLAR_INT))
+    step, share = exemplar.get(_STEP), exemplar.get(_SHARE)
+    if value is None or step is None or share is None:
+        raise NoLayout
+    return SharePlaces(exemplar[_EXEMPLAR_TIME], value, step, share, exemplar.get(_DURATION))
 
 
 def _read_exemplar(body: bytes, start: int, end: int) -> dict[int, Slot]:
@@ -246,11 +266,21 @@ def _read_exemplar(body: bytes, start: int, end: int) -> dict[int, Slot]:
     for number, kind, start_of, end_of in strict_fields(body, start, end):
         if kind == LEN and number in (_SPAN_ID, _TRACE_ID) and number not in found:
             found[number] = Slot(start_of, end_of - start_of, "x")
-        elif (number, kind) == (_FILTERED, LEN) and number not in found:
-            found[number] = integer_slot(body, start_of, end_of, _STEP_KEY)
+        elif (number, kind) == (_FILTERED, LEN):
+            _add_mark(found, body, start_of, end_of)
         else:
             _add_number(found, number, kind, start_of, _EXEMPLAR_NUMBERS)
     return found
+
+
+def _add_mark(found: dict[int, Slot], body: bytes, start: int, end: int) -> None:
+    """Add the place of the integer in an attribute of an exemplar."""
+    encoded = body[start:end]
+    for key, mark in _MARKS.items():
+        if mark not in found and (encoded.startswith(key) or encoded.endswith(key)):
+            found[mark] = integer_slot(body, start, end, key)
+            return
+    raise NoLayout
 
 
 def _add_number(
@@ -262,6 +292,5 @@ def _add_number(
     found[number] = Slot(start, 8, numbers[number])
 
 
-_STEP, _SHARE = _MARKS = -1, -2  # no field numbers
 _POINT_NUMBERS = {_START: "Q", _TIME: "Q", _AS_DOUBLE: "d", _AS_INT: "q"}
 _EXEMPLAR_NUMBERS = {_EXEMPLAR_TIME: "Q", _EXEMPLAR_DOUBLE: "d", _EXEMPLAR_INT: "q"}

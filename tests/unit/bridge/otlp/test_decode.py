@@ -362,44 +362,89 @@ def test_sums_keep_their_temporality_and_integers(
     assert found.series.instrument is Instrument.COUNTER
 
 
-def shares(*pairs: dict[str, str | int | float | bool], flags: int = 0) -> list[SumPoint]:
-    data = Sum(
-        aggregation_temporality=DELTA,
-        is_monotonic=True,
-        data_points=[
-            NumberDataPoint(
-                as_int=5,
-                attributes=attributes({"kind": "a", **more}),
-                start_time_unix_nano=10,
-                time_unix_nano=30,
-                flags=flags,
-            )
-            for more in pairs
+def steps_of_a_sum(*marks: dict[str, str | int | float | bool]) -> list[SumPoint]:
+    """The points of a cumulative sum with these exemplars, of 30 ns each."""
+    point = NumberDataPoint(
+        as_int=50,
+        attributes=attributes({"kind": "a"}),
+        start_time_unix_nano=10,
+        time_unix_nano=40,
+        exemplars=[
+            Exemplar(as_int=5, time_unix_nano=30, filtered_attributes=attributes(one))
+            for one in marks
         ],
     )
+    data = Sum(aggregation_temporality=CUMULATIVE, is_monotonic=True, data_points=[point])
     found = points(Metric(name="tokens", sum=data))
     return [point for point in found if isinstance(point, SumPoint)]
 
 
-def test_a_steps_share_is_known_by_its_mark_and_by_the_time_of_the_share_before() -> None:
-    one, two, other = shares(
-        {"rl.loop.iteration": 7, "otel_rl.step.share": 9},
+def test_what_is_counted_in_a_step_is_known_by_its_mark_and_by_the_time_it_covers() -> None:
+    one, two, total = steps_of_a_sum(
+        {"rl.loop.iteration": 7, "otel_rl.step.share": 21, "otel_rl.step.duration": 12},
         {"otel_rl.step.share": 30, "rl.loop.iteration": 8},
         {"rl.loop.iteration": 7},
     )
-    assert (one.is_share, one.step, one.start_ns, one.time_ns) == (True, 7, 10, 30)
+    assert (one.is_share, one.step, one.value) == (True, 7, 5)
+    assert (one.start_ns, one.time_ns) == (18, 30)
     assert one.covers == (9, 30)
-    assert (two.is_share, two.step, two.covers) == (True, 8, (0, 30))
+    assert (two.is_share, two.step, two.start_ns, two.covers) == (True, 8, 0, (0, 30))
     assert one.series is two.series
     assert dict(one.series.attributes) == {"kind": "a"}
-    assert (other.is_share, other.step) == (False, 7)
-    assert other.series != one.series
+    assert (total.is_share, total.value, total.time_ns) == (False, 50, 40)
+    assert total.series != one.series
 
 
-def test_a_mark_without_a_step_or_a_value_is_an_announcement() -> None:
-    for flags in (0, 1):
-        (one,) = shares({"otel_rl.step.share": 0}, flags=flags)
-        assert (one.is_share, one.step) == (True, None)
+def test_a_mark_without_a_step_is_an_announcement() -> None:
+    one, _ = steps_of_a_sum({"otel_rl.step.share": 0})
+    assert (one.is_share, one.step) == (True, None)
+
+
+def steps_of_a_histogram(
+    *measured: tuple[float, int, int | None], start_ns: int = 100
+) -> list[HistogramPoint]:
+    """The steps' points of a histogram with exemplars of value, step and number."""
+    point = ExponentialHistogramDataPoint(
+        count=9,
+        start_time_unix_nano=start_ns,
+        time_unix_nano=200,
+        exemplars=[
+            Exemplar(
+                as_double=value,
+                time_unix_nano=150,
+                filtered_attributes=attributes(
+                    {"rl.loop.iteration": step, **({} if n is None else {"otel_rl.step.count": n})}
+                ),
+            )
+            for value, step, n in measured
+        ],
+    )
+    data = ExponentialHistogram(aggregation_temporality=DELTA, data_points=[point])
+    found = points(
+        Metric(name="age", exponential_histogram=data),
+    )
+    return [one for one in found if isinstance(one, HistogramPoint) and one.is_share]
+
+
+def test_each_step_has_the_distribution_of_its_measurements() -> None:
+    seven, eight = steps_of_a_histogram((2.0, 7, None), (0.0, 8, 3), (4.0, 7, 2))
+    assert (seven.step, seven.count, seven.total) == (7, 3, 10.0)
+    assert (seven.minimum, seven.maximum) == (2.0, 4.0)
+    assert [(round(upper, 9), n) for _, upper, n in seven.buckets] == [(2.0, 1), (4.0, 2)]
+    assert (eight.step, eight.count, eight.buckets) == (8, 3, ((0.0, 0.0, 3),))
+
+
+def test_the_steps_of_a_histogram_tile_the_time_of_its_point() -> None:
+    found = steps_of_a_histogram((1.0, 7, 1), (1.0, 8, 1), (1.0, 9, 1))
+    assert [one.covers for one in found] == [(100, 101), (101, 102), (102, 200)]
+    narrow = steps_of_a_histogram((1.0, 7, 1), (1.0, 8, 1), start_ns=199)
+    assert [one.covers for one in narrow] == [(0, 200), (0, 200)]  # each has its step, too
+
+
+def test_measurements_that_are_no_numbers_or_sampled_are_not_of_a_step() -> None:
+    found = steps_of_a_histogram((math.inf, 7, 1), (math.nan, 7, 1), (1.0, 7, -1), (3.0, 8, 1))
+    assert [(one.step, one.count) for one in found] == [(8, 1)]
+    assert steps_of_a_histogram((3.0, 8, None)) == []
 
 
 def test_an_explicit_histogram_has_open_ends_and_no_empty_buckets() -> None:

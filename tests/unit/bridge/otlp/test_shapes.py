@@ -1,6 +1,6 @@
 """Shapes of bodies: what has one, and what known ones cost."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import pytest
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
@@ -239,40 +239,47 @@ def test_cuts_keep_their_bound_and_the_last_ones_stay() -> None:
     assert cuts.again(0, _with_histograms(1)) is None
 
 
-def test_a_sum_has_a_shape_that_reads_its_numbers() -> None:
+def a_sum(*marks: Mapping[str, int]) -> bytes:
+    """A sum with an exemplar without attributes, and one for each of these."""
     part = ResourceMetrics()
     metric = part.scope_metrics.add().metrics.add(name="tokens")
-    metric.sum.aggregation_temporality = AggregationTemporality.AGGREGATION_TEMPORALITY_DELTA
+    metric.sum.aggregation_temporality = AggregationTemporality.AGGREGATION_TEMPORALITY_CUMULATIVE
     total = metric.sum.data_points.add(start_time_unix_nano=NS - 5, time_unix_nano=NS, as_int=7)
     total.exemplars.add(time_unix_nano=NS - 9, as_int=3)
-    share = metric.sum.data_points.add(start_time_unix_nano=NS - 3, time_unix_nano=NS, as_int=4)
-    for key, value in (("rl.loop.iteration", 12), ("otel_rl.step.share", NS - 4)):
-        share.attributes.add(key=key).value.int_value = value
-    sent = part.SerializeToString()
+    for one in marks:
+        exemplar = total.exemplars.add(time_unix_nano=NS - 1, as_int=4)
+        for key, value in one.items():
+            exemplar.filtered_attributes.add(key=key).value.int_value = value
+    return part.SerializeToString()
+
+
+def test_a_sum_has_a_shape_that_reads_its_numbers() -> None:
+    of_step = {"rl.loop.iteration": 12, "otel_rl.step.share": 3, "otel_rl.step.duration": 2}
+    begun_before = {"rl.loop.iteration": 13, "otel_rl.step.share": NS + 9}
+    sent = a_sum(of_step, begun_before)
     layout = layout_of(sent)
     assert layout is not None
     shape = BodyShape(sent, layout)
     _, shares, sums, _ = shape.read(sent)
     assert [list(column) for column in sums] == [[NS - 5], [NS], [7]]
-    assert [list(column) for column in shares] == [[NS - 4], [NS - 3], [NS], [4], [12]]
+    assert [list(column) for column in shares] == [
+        [NS - 4, 0],
+        [NS - 3, 0],
+        [NS - 1, NS - 1],
+        [4, 4],
+        [12, 13],
+    ]
     assert shape.time_range_ns(sent) == (NS - 9, NS)
 
 
-@pytest.mark.parametrize("mark", ["rl.loop.iteration", "otel_rl.step.share"])
-def test_a_sum_with_one_mark_of_a_share_has_no_shape(mark: str) -> None:
-    part = ResourceMetrics()
-    metric = part.scope_metrics.add().metrics.add(name="tokens")
-    metric.sum.aggregation_temporality = AggregationTemporality.AGGREGATION_TEMPORALITY_DELTA
-    point = metric.sum.data_points.add(time_unix_nano=NS, as_int=7)
-    point.attributes.add(key=mark).value.int_value = 5
-    assert layout_of(part.SerializeToString()) is None
+@pytest.mark.parametrize("mark", ["otel_rl.step.share", "otel_rl.step.duration", "other"])
+def test_a_sum_with_some_of_the_marks_of_a_step_has_no_shape(mark: str) -> None:
+    assert layout_of(a_sum({mark: 5})) is None
 
 
-def test_marks_of_a_share_mean_nothing_in_a_cumulative_sum() -> None:
+def test_a_sum_with_the_step_of_another_sdk_has_no_shape() -> None:
     part = ResourceMetrics()
     metric = part.scope_metrics.add().metrics.add(name="tokens")
-    metric.sum.aggregation_temporality = AggregationTemporality.AGGREGATION_TEMPORALITY_CUMULATIVE
     point = metric.sum.data_points.add(time_unix_nano=NS, as_int=7)
-    for key in ("rl.loop.iteration", "otel_rl.step.share"):
-        point.attributes.add(key=key).value.int_value = 5
+    point.attributes.add(key="rl.loop.iteration").value.int_value = 5
     assert layout_of(part.SerializeToString()) is None

@@ -186,7 +186,7 @@ def own_reader(monkeypatch: pytest.MonkeyPatch) -> Iterator[InMemoryMetricReader
     provider: Any = metrics.get_meter_provider()
     with monkeypatch.context() as patched:
         patched.setattr(provider, "_of_readers", None)
-        patched.setattr(provider, "mirrors", ())
+        patched.setattr(provider, "shown", ())
         reader = InMemoryMetricReader()
         provider.add_metric_reader(reader)
         yield reader

@@ -216,12 +216,11 @@ def test_rewards_lengths_and_staleness_of_the_samples_trained_on_are_figures_of_
     assert sorted(values(started, "rl.sample.reward")) == [
         (-1, None), (0, None), (4, None), (9, None),
     ]  # fmt: skip
-    (stale,) = [
-        point
+    assert [
+        (exemplar.as_int, pairs(exemplar.filtered_attributes)["rl.loop.iteration"])
         for point in points(started, "rl.policy.staleness")
-        if pairs(point.attributes).get("rl.loop.iteration") == 12 and point.count
-    ]
-    assert (stale.count, stale.sum) == (3, 6)
+        for exemplar in point.exemplars
+    ] == [(2, 12)] * 3
 
 
 def test_a_sample_that_is_scored_within_a_step_is_of_the_step(started: Sink) -> None:

@@ -2,7 +2,8 @@ import asyncio
 import contextvars
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 from time import time_ns
@@ -10,14 +11,11 @@ from time import time_ns
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from opentelemetry.context import attach, detach, get_current
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
     ExportMetricsServiceRequest,
 )
-from opentelemetry.proto.metrics.v1.metrics_pb2 import (
-    AGGREGATION_TEMPORALITY_CUMULATIVE,
-    AGGREGATION_TEMPORALITY_DELTA,
-    DataPointFlags,
-)
+from opentelemetry.proto.metrics.v1.metrics_pb2 import AGGREGATION_TEMPORALITY_CUMULATIVE
 from opentelemetry.sdk.metrics import (
     AlwaysOnExemplarFilter,
     MeterProvider,
@@ -32,65 +30,82 @@ from otel_rl.worker import session
 from otel_rl.worker.drops import Drops
 from otel_rl.worker.guard import Guard
 from otel_rl.worker.metrics.provider import BufferedMeterProvider
-from otel_rl.worker.metrics.step_shares import StepShares, _Cell
-from otel_rl.worker.phases.timeline import EndCounts
+from otel_rl.worker.metrics.step_counts import EndCounts
+from otel_rl.worker.step_context import StepScope, in_step
 from tests.otlp_sink import Sink, pairs
 from tests.slow import examples
 
-STEP, SHARE = "rl.loop.iteration", "otel_rl.step.share"
-NO_VALUE = DataPointFlags.DATA_POINT_FLAGS_NO_RECORDED_VALUE_MASK
+STEP, SHARE, DURATION = "rl.loop.iteration", "otel_rl.step.share", "otel_rl.step.duration"
+COUNT = "otel_rl.step.count"
 
 
-class Block:
+class Owner:
+    """Stands for the object that ``with otel_rl.step(...)`` holds."""
+
+
+@contextmanager
+def block(provider: BufferedMeterProvider, number: int) -> Iterator[None]:
     """A step of a provider, as ``otel_rl.step`` opens it."""
+    scope, owner = StepScope(number), Owner()
+    token = attach(in_step(get_current(), scope))
+    end = provider.steps.open(scope, time_ns(), owner)
+    yield
+    scope.ended_ns = time_ns()
+    detach(token)
+    end(scope.ended_ns)
 
-    def __init__(self, provider: BufferedMeterProvider, number: int) -> None:
-        self._steps, self._number = provider.steps, number
 
-    def __enter__(self) -> None:
-        self._end = self._steps.open(self._number, time_ns(), self)
-
-    def __exit__(self, *_: object) -> None:
-        self._end(time_ns())
+def opened(provider: BufferedMeterProvider, number: int, begun_ns: int, owner: object) -> EndCounts:
+    """A step that is in no context."""
+    return provider.steps.open(StepScope(number), begun_ns, owner)
 
 
 @dataclass(frozen=True)
 class Found:
+    """What was counted in one step, by a counter or a histogram."""
+
     name: str
     step: object
     attributes: Mapping[str, object]
     value: float
     start_ns: int
     end_ns: int
-    before_ns: object
+    before_ns: int
     count: int
 
 
 def found_in(requests: list[ExportMetricsServiceRequest]) -> Iterator[Found]:
-    """Yield the shares, without announcements."""
+    """Yield what was counted in steps, without announcements."""
     for request in requests:
         for resource in request.resource_metrics:
             for scope in resource.scope_metrics:
                 for metric in scope.metrics:
                     for point in metric.sum.data_points:
-                        known = pairs(point.attributes)
-                        if SHARE in known and not point.flags & NO_VALUE:
-                            assert metric.sum.aggregation_temporality == (
-                                AGGREGATION_TEMPORALITY_DELTA
-                            )
-                            number = point.as_int or point.as_double
-                            times = point.start_time_unix_nano, point.time_unix_nano
-                            before, step = known.pop(SHARE), known.pop(STEP)
-                            yield Found(metric.name, step, known, number, *times, before, 0)
-                    for of_step in metric.exponential_histogram.data_points:
-                        known = pairs(of_step.attributes)
-                        if SHARE in known and not of_step.flags & NO_VALUE:
-                            buckets = sum(of_step.positive.bucket_counts) + of_step.zero_count
-                            assert buckets == of_step.count
-                            times = of_step.start_time_unix_nano, of_step.time_unix_nano
-                            before, step = known.pop(SHARE), known.pop(STEP)
-                            name, total = metric.name, of_step.sum
-                            yield Found(name, step, known, total, *times, before, of_step.count)
+                        for one in point.exemplars:
+                            marks = pairs(one.filtered_attributes)
+                            if STEP in marks:
+                                end_ns = one.time_unix_nano
+                                yield Found(
+                                    metric.name,
+                                    marks[STEP],
+                                    pairs(point.attributes),
+                                    one.as_int or one.as_double,
+                                    end_ns - int(str(marks.get(DURATION, end_ns))),
+                                    end_ns,
+                                    end_ns - int(str(marks[SHARE])),
+                                    0,
+                                )
+                    for of_time in metric.exponential_histogram.data_points:
+                        known: dict[object, list[tuple[float, int]]] = {}
+                        for one in of_time.exemplars:
+                            marks = pairs(one.filtered_attributes)
+                            measured = one.as_int or one.as_double, int(str(marks.get(COUNT, 1)))
+                            known.setdefault(marks[STEP], []).append(measured)
+                        for step, measurements in known.items():
+                            total = sum(value * count for value, count in measurements)
+                            count = sum(count for _, count in measurements)
+                            attributes = pairs(of_time.attributes)
+                            yield Found(metric.name, step, attributes, total, 0, 0, 0, count)
 
 
 def parsed(provider: BufferedMeterProvider) -> list[ExportMetricsServiceRequest]:
@@ -126,7 +141,7 @@ def total(requests: list[ExportMetricsServiceRequest], name: str) -> float:
 def test_what_counts_in_a_step_is_its_share(provider: BufferedMeterProvider) -> None:
     tokens = provider.get_meter("m").create_counter("tokens")
     tokens.add(1)
-    with Block(provider, 7):
+    with block(provider, 7):
         tokens.add(2)
         tokens.add(3, {"kind": "a"})
     tokens.add(4)
@@ -153,7 +168,7 @@ def test_a_step_has_its_counts_though_the_program_s_own_provider_fails(
     )
     assert provider.share_with(later)
     tokens = provider.get_meter("m").create_counter("tokens")
-    with Block(provider, 7):
+    with block(provider, 7):
         tokens.add(2)
     assert grown(provider) == {7: 2}
     assert sum(provider.guard.drops.counts().values()) == 1
@@ -161,7 +176,7 @@ def test_a_step_has_its_counts_though_the_program_s_own_provider_fails(
 
 def test_a_share_has_the_times_of_its_step(provider: BufferedMeterProvider) -> None:
     tokens = provider.get_meter("m").create_counter("tokens")
-    end = provider.steps.open(7, 1_000, tokens)
+    end = opened(provider, 7, 1_000, tokens)
     tokens.add(1)
     end(2 * time_ns())
     (one,) = shares(provider)
@@ -175,7 +190,7 @@ def test_shares_of_a_series_tile_time_though_steps_overlap(
     tokens = provider.get_meter("m").create_counter("tokens")
     ends = []
     for number in range(5):
-        ends.append(provider.steps.open(number, 10**18 - number, tokens))
+        ends.append(opened(provider, number, 10**18 - number, tokens))
         tokens.add(1)
     for end in ends:
         end(10**18 + 50)
@@ -188,17 +203,58 @@ def test_shares_of_a_series_tile_time_though_steps_overlap(
 def test_a_histogram_has_the_measurements_of_the_step(provider: BufferedMeterProvider) -> None:
     ages = provider.get_meter("m").create_histogram("age")
     ages.record(100)
-    with Block(provider, 7):
-        for age in (0, 0.25, 3, 5e9):
-            ages.record(age)
+    with block(provider, 7):
+        for age in (0, 0.25, 3, 0, 5e9):
+            ages.record(age, {"kind": "a"})
     (one,) = shares(provider)
-    assert (one.step, one.value, one.count) == (7, 5e9 + 3.25, 4)
+    assert (one.step, one.value, one.count) == (7, 5e9 + 3.25, 5)
+
+
+def test_measurements_of_a_step_are_sent_while_it_lasts(provider: BufferedMeterProvider) -> None:
+    ages = provider.get_meter("m").create_histogram("age")
+    with block(provider, 7):
+        for age in (0, 1, 2):
+            ages.record(age)
+            (one,) = shares(provider)
+            assert (one.step, one.value, one.count) == (7, age, 1)
+
+
+def test_a_histogram_of_gauges_steps_is_told_by_time(provider: BufferedMeterProvider) -> None:
+    meter = provider.get_meter("m")
+    ages, loss = meter.create_histogram("age"), meter.create_gauge("loss")
+    for number in range(3):
+        loss.set(0.5, {STEP: number})
+        ages.record(number + 1)
+    ages.record(7, {STEP: 9})
+    assert [(one.step, one.value) for one in shares(provider)] == [(9, 7)]
+
+
+def test_of_many_measurements_count_sum_and_extremes_stay(provider: BufferedMeterProvider) -> None:
+    ages = provider.get_meter("m").create_histogram("age")
+    with block(provider, 1):
+        for number in range(1, 20_001):
+            ages.record(number)
+        requests = parsed(provider)
+    (one,) = found_in(requests)
+    assert one.count == 20_000
+    assert one.value == pytest.approx(20_001 * 10_000)
+    (point,) = [
+        point
+        for resource in requests[0].resource_metrics
+        for scope in resource.scope_metrics
+        for metric in scope.metrics
+        for point in metric.exponential_histogram.data_points
+    ]
+    values = sorted(exemplar.as_int or exemplar.as_double for exemplar in point.exemplars)
+    assert len(values) <= 1024
+    assert (values[0], values[-1]) == (1, 20_000)
+    assert max(one - before for before, one in pairwise(values)) < 200  # 1 % of the ranks
 
 
 def test_threads_count_in_the_step_in_progress(provider: BufferedMeterProvider) -> None:
     tokens = provider.get_meter("m").create_counter("tokens")
     for number in range(3):
-        with Block(provider, number):
+        with block(provider, number):
             threads = [
                 threading.Thread(target=lambda: [tokens.add(1) for _ in range(500)])
                 for _ in range(4)
@@ -222,125 +278,29 @@ def test_no_count_is_lost_or_doubled_while_steps_change(provider: BufferedMeterP
 
     threads = [threading.Thread(target=count) for _ in range(3)]
     found = 0.0
-    end = provider.steps.open(0, time_ns(), tokens)
+    end = opened(provider, 0, time_ns(), tokens)
     for thread in threads:
         thread.start()
     ready.wait()
     for number in range(1, 100):
-        following = provider.steps.open(number, time_ns(), tokens)  # a step is always in progress
+        following = opened(provider, number, time_ns(), tokens)  # a step is always in progress
         end(time_ns())
         end = following
         found += sum(grown(provider).values())
     stop.set()
     for thread in threads:
         thread.join()
-    provider.collect()  # what threads were about to add to an ended step is in the present one
     end(time_ns())
     requests = parsed(provider)
     found += sum(one.value for one in found_in(requests))
     assert found == total(requests, "tokens")
 
 
-def test_what_a_thread_adds_while_its_step_ends_is_in_the_next(
-    provider: BufferedMeterProvider,
-) -> None:
-    tokens = provider.get_meter("m").create_counter("tokens")
-    with Block(provider, 1):
-        tokens.add(1, {"kind": "a"})
-        step = provider.steps.current
-        assert step is not None
-        (cell,) = step.all_cells()
-    assert grown(provider) == {1: 1}
-    cell.values.append(5)  # by a thread that has found the cell before the step ended
-    assert grown(provider) == {}
-    with Block(provider, 2):
-        assert grown(provider) == {}
-        tokens.add(2, {"kind": "a"})
-    assert grown(provider) == {2: 7}
-
-
-def test_what_a_thread_adds_long_after_its_step_ended_is_in_the_next(
-    provider: BufferedMeterProvider,
-) -> None:
-    tokens = provider.get_meter("m").create_counter("tokens")
-    with Block(provider, 1):
-        tokens.add(1)
-        step = provider.steps.current
-        assert step is not None
-        (cell,) = step.all_cells()
-    for number in range(2, 5):  # steps and exports while the thread waits for its turn
-        with Block(provider, number):
-            tokens.add(1)
-        grown(provider)
-    cell.values.append(5)
-    with Block(provider, 5):
-        assert grown(provider) == {}
-    assert grown(provider) == {5: 5}
-
-
-def test_what_a_thread_adds_to_a_piece_that_was_merged_is_in_the_next(
-    provider: BufferedMeterProvider,
-) -> None:
-    meter = provider.get_meter("m")
-    tokens, loss = meter.create_counter("tokens"), meter.create_gauge("loss")
-    loss.set(0.5, {STEP: 0})
-    held: list[_Cell] = []
-    for piece in range(200):
-        tokens.add(1)
-        if piece in (1, 100):
-            assert provider.steps.current is not None
-            (cell,) = provider.steps.current.all_cells()
-            held.append(cell)
-        loss.set(0.5, {STEP: 1})
-    for cell in held:
-        cell.values.append(5)  # by a thread that has found the cell before the piece was merged
-    assert sum(one.value for one in shares(provider)) == 210
-
-
-class Meanwhile(str):
-    """A text in whose look-up something happens, as if another thread had its turn then."""
-
-    __slots__ = ("happen",)
-
-    happen: Callable[[], object]
-
-    def __hash__(self) -> int:
-        self.happen()
-        return super().__hash__()
-
-
-@pytest.mark.parametrize("is_explicit", [False, True])
-def test_a_series_that_a_thread_begins_in_a_step_that_was_exported_is_in_the_next(
-    provider: BufferedMeterProvider, *, is_explicit: bool
-) -> None:
-    tokens = provider.get_meter("m").create_counter("tokens")
-    end = provider.steps.open(1, time_ns(), tokens)
-    tokens.add(1)
-    assert provider.steps.current is not None
-    (cell,) = provider.steps.current.all_cells()
-    seen: list[Mapping[object, float]] = []
-
-    def end_and_export() -> None:
-        if not seen:
-            seen.append({})
-            end(time_ns())
-            seen[0] = grown(provider)
-
-    kind = Meanwhile("a")
-    kind.happen = end_and_export
-    given = {STEP: 7} if is_explicit else {}
-    provider.steps.count(cell.stream, 5, {"kind": kind, **given})
-    assert seen == [{1: 1}]
-    with Block(provider, 2):
-        assert grown(provider) == {}
-    assert grown(provider) == {2: 5}
-
-
 def test_tasks_count_in_the_step_that_they_were_made_in(provider: BufferedMeterProvider) -> None:
     tokens = provider.get_meter("m").create_counter("tokens")
 
     async def step(number: int, entered: asyncio.Event, other: asyncio.Event) -> None:
-        with Block(provider, number):
+        with block(provider, number):
             entered.set()
             await other.wait()  # both steps are open
             await asyncio.gather(*(part(number) for _ in range(3)))
@@ -359,9 +319,9 @@ def test_tasks_count_in_the_step_that_they_were_made_in(provider: BufferedMeterP
 
 def test_a_task_that_outlives_its_step_counts_in_the_next(provider: BufferedMeterProvider) -> None:
     tokens = provider.get_meter("m").create_counter("tokens")
-    with Block(provider, 1):
+    with block(provider, 1):
         inside = contextvars.copy_context()
-    with Block(provider, 2):
+    with block(provider, 2):
         inside.run(tokens.add, 5)
     inside.run(tokens.add, 7)
     assert grown(provider) == {2: 5}
@@ -370,7 +330,7 @@ def test_a_task_that_outlives_its_step_counts_in_the_next(provider: BufferedMete
 def test_a_count_that_tells_its_step_is_in_that_one(provider: BufferedMeterProvider) -> None:
     tokens = provider.get_meter("m").create_counter("tokens")
     tokens.add(1, {STEP: 3})
-    with Block(provider, 7):
+    with block(provider, 7):
         tokens.add(2, {STEP: 3, "kind": "a"})
         tokens.add(4, {STEP: 7})
         tokens.add(8)
@@ -389,22 +349,6 @@ def test_gauges_tell_the_steps_of_a_program_without_blocks(
         rate.set(0.1, {STEP: number, "group": 0})
     # Nothing told of steps before the first gauge.
     assert grown(provider) == {0: 1, 1: 11, 2: 11, 3: 11}
-
-
-def test_gauges_tell_the_steps_before_the_first_count(provider: BufferedMeterProvider) -> None:
-    meter = provider.get_meter("m")
-    tokens, loss = meter.create_counter("tokens"), meter.create_gauge("loss")
-    loss.set(0.5, {STEP: 0})
-    begun_ns = time_ns()
-    for number in range(1, 4):
-        loss.set(0.5, {STEP: number})
-    ended_ns = time_ns()
-    tokens.add(3, {STEP: 3})
-    for number in range(4, 7):
-        loss.set(0.5, {STEP: number})
-    first, *others = shares(provider)
-    assert [(one.step, one.value) for one in (first, *others)] == [(3, 3), (4, 0), (5, 0)]
-    assert begun_ns <= first.start_ns <= first.end_ns <= ended_ns
 
 
 @pytest.mark.parametrize(
@@ -439,13 +383,13 @@ def test_a_step_that_gauges_tell_in_pieces_has_each_count_once(
         pieces += shares(provider)
         of_step = [one for one in pieces if one.step == number]
         assert sum(one.value for one in of_step) == 201
-        assert of_step[0].end_ns == of_step[1].start_ns
+        assert of_step[0].end_ns == of_step[1].before_ns
 
 
 def test_gauges_tell_no_steps_beside_blocks(provider: BufferedMeterProvider) -> None:
     meter = provider.get_meter("m")
     tokens, loss = meter.create_counter("tokens"), meter.create_gauge("loss")
-    with Block(provider, 1):
+    with block(provider, 1):
         tokens.add(1)
     loss.set(0.5, {STEP: 1})
     tokens.add(2)
@@ -465,7 +409,7 @@ def test_without_steps_nothing_is_kept(provider: BufferedMeterProvider) -> None:
 def test_a_counter_is_told_as_zero_where_it_stands_still(provider: BufferedMeterProvider) -> None:
     tokens = provider.get_meter("m").create_counter("tokens")
     for number in range(3):
-        with Block(provider, number):
+        with block(provider, number):
             if number == 0:
                 tokens.add(1, {"kind": "a"})
     assert [(one.step, one.value, one.attributes) for one in shares(provider)] == [
@@ -475,7 +419,7 @@ def test_a_counter_is_told_as_zero_where_it_stands_still(provider: BufferedMeter
     ]
 
 
-def test_a_series_is_announced_in_its_first_step(provider: BufferedMeterProvider) -> None:
+def test_a_counter_is_announced_in_its_first_step(provider: BufferedMeterProvider) -> None:
     def announced() -> list[str]:
         return [
             metric.name
@@ -483,27 +427,26 @@ def test_a_series_is_announced_in_its_first_step(provider: BufferedMeterProvider
             for resource in request.resource_metrics
             for scope in resource.scope_metrics
             for metric in scope.metrics
-            for points in (metric.sum.data_points, metric.exponential_histogram.data_points)
-            for point in points
-            if point.flags & NO_VALUE and SHARE in pairs(point.attributes)
+            for point in metric.sum.data_points
+            for one in point.exemplars
+            if STEP not in pairs(one.filtered_attributes)
         ]
 
     meter = provider.get_meter("m")
-    tokens, ages = meter.create_counter("tokens"), meter.create_histogram("age")
-    with Block(provider, 1):
+    tokens = meter.create_counter("tokens")
+    with block(provider, 1):
         tokens.add(1)
-        ages.record(1)
-        assert announced() == ["tokens", "age"]
+        assert announced() == ["tokens"]
         tokens.add(1)
         assert announced() == []
-    assert len(shares(provider)) == 2
+    assert len(shares(provider)) == 1
 
 
 def test_more_sets_of_attributes_than_the_sdk_keeps_are_counted_as_one(
     provider: BufferedMeterProvider,
 ) -> None:
     tokens = provider.get_meter("m").create_counter("tokens")
-    with Block(provider, 1):
+    with block(provider, 1):
         for request in range(2500):
             tokens.add(1, {"request": request})
     found = shares(provider)
@@ -512,36 +455,9 @@ def test_more_sets_of_attributes_than_the_sdk_keeps_are_counted_as_one(
     assert max(found, key=lambda one: one.value).attributes == {"otel.metric.overflow": True}
 
 
-def test_pieces_of_a_step_have_no_more_series_than_are_kept(
-    provider: BufferedMeterProvider,
-) -> None:
-    meter = provider.get_meter("m")
-    tokens, loss = meter.create_counter("tokens"), meter.create_gauge("loss")
-    loss.set(0.5, {STEP: 0})
-    for piece in range(66):
-        for request in range(400):
-            tokens.add(1, {"request": (piece, request)})
-        loss.set(0.5, {STEP: 1})
-    found = shares(provider)
-    assert sum(one.value for one in found) == 66 * 400
-    assert 20_000 <= len(found) < 66 * 400
-
-
-def test_many_amounts_take_no_memory_for_each(provider: BufferedMeterProvider) -> None:
-    ages = provider.get_meter("m").create_histogram("age")
-    with Block(provider, 1):
-        for number in range(20_000):
-            ages.record(number)
-        step = provider.steps.current
-        assert step is not None
-        assert max(len(cell.values) for cell in step.all_cells()) < 4096
-    (one,) = shares(provider)
-    assert (one.count, one.value) == (20_000, 19_999 * 10_000)
-
-
 def test_attributes_of_any_type_are_series(provider: BufferedMeterProvider) -> None:
     tokens = provider.get_meter("m").create_counter("tokens")
-    with Block(provider, 1):
+    with block(provider, 1):
         for _ in range(2):
             tokens.add(1, {"sizes": [1, 2]})
             tokens.add(1, {"b": 1, "a": 2})
@@ -551,10 +467,10 @@ def test_attributes_of_any_type_are_series(provider: BufferedMeterProvider) -> N
 
 def test_a_step_whose_block_is_gone_is_forgotten(provider: BufferedMeterProvider) -> None:
     tokens = provider.get_meter("m").create_counter("tokens")
-    block = Block(provider, 1)
-    block.__enter__()
+    owner = Owner()
+    opened(provider, 1, time_ns(), owner)
     tokens.add(1)
-    del block
+    del owner
     assert shares(provider) == []
     assert provider.steps.current is None
 
@@ -564,7 +480,7 @@ def test_more_steps_than_are_kept_without_an_export_are_counted_as_dropped(
 ) -> None:
     tokens = provider.get_meter("m").create_counter("tokens")
     for number in range(1100):
-        with Block(provider, number):
+        with block(provider, number):
             tokens.add(1)
     assert sum(one.value for one in shares(provider)) == 1024
     assert sum(drops.counts().values()) == 76
@@ -576,7 +492,7 @@ def test_more_open_blocks_than_are_kept_leave_out_the_oldest(
     tokens = provider.get_meter("m").create_counter("tokens")
     ends = []
     for number in range(65):
-        ends.append(provider.steps.open(number, time_ns(), tokens))
+        ends.append(opened(provider, number, time_ns(), tokens))
         tokens.add(1)
     for end in ends:
         end(time_ns())
@@ -585,12 +501,12 @@ def test_more_open_blocks_than_are_kept_leave_out_the_oldest(
 
 def test_a_forked_child_has_steps_of_its_own(provider: BufferedMeterProvider) -> None:
     tokens = provider.get_meter("m").create_counter("tokens")
-    with Block(provider, 1):
+    with block(provider, 1):
         tokens.add(1)
         provider.restart(Resource({"service.name": "child"}), keep_buffer=False)
         assert provider.steps.current is None
         tokens.add(2)
-        with Block(provider, 2):
+        with block(provider, 2):
             tokens.add(4)
     assert grown(provider) == {2: 4}
 
@@ -665,7 +581,7 @@ def test_shares_and_what_is_counted_outside_of_steps_add_up_to_the_total(
                 if follows:
                     told, pending = True, 0
             case "open":
-                ends.append(provider.steps.open(number, time_ns(), tokens))
+                ends.append(opened(provider, number, time_ns(), tokens))
                 outside, pending, follows = outside + pending, 0, False
             case "close" if ends:
                 ends.pop(number % len(ends))(time_ns())
@@ -676,11 +592,6 @@ def test_shares_and_what_is_counted_outside_of_steps_add_up_to_the_total(
     requests = parsed(provider)
     found += sum(one.value for one in found_in(requests))
     assert found + outside + pending == total(requests, "tokens")
-
-
-def test_shares_need_no_exporter() -> None:
-    steps = StepShares(Guard(Drops()))
-    assert steps.take() == []
 
 
 @pytest.mark.parametrize("step", ["7", None, 2**70, object()])
