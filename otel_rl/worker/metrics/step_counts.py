@@ -40,6 +40,8 @@ from otel_rl.worker.tensors import as_step
 
 __all__ = ["AllBut", "EndCounts", "Step", "Steps", "views_of"]
 
+_INT64: Final = range(-(1 << 63), 1 << 63)
+
 _MAX_STEPS: Final = 1024
 """Steps of a series between two exports: some ten thousand a second without one for 0.1 s."""
 
@@ -120,6 +122,7 @@ class Steps:
         # Those that ended last, and the number of all that have.
         self._ended: deque[Step] = deque(maxlen=_MAX_STEPS)
         self._ended_count = 0
+        self._has_counters = False
         self._zeros: deque[Zero] = deque(maxlen=_MAX_ZEROS)
 
     def open(self, scope: StepScope, begun_ns: int, owner: object) -> EndCounts:
@@ -174,6 +177,12 @@ class Steps:
         self._ended.append(step)
         self._ended_count += 1
 
+    def begin_counting(self) -> int:
+        """Keep the steps that end from now on. Returns the number of those before."""
+        with self._lock:
+            self._has_counters = True
+            return self._ended_count
+
     def ended_since(self, count: int) -> tuple[Sequence[Step], int]:
         """Return the steps that ended after the first ``count``, and the number of all of them.
 
@@ -192,11 +201,15 @@ class Steps:
                 return
         elif getattr(step, "is_cuda", False):
             return  # reading it would wait for the device
-        number = as_step(step)
+        number = step if type(step) is int and step in _INT64 else as_step(step)
         if number is None:
             return
         with self._lock:
             if not self.follows_gauges:
+                return
+            if known is not None and not self._has_counters and known is self._gauge_step:
+                # Steps before the first count have no sums, so none of them is kept.
+                known.number, known.begun_ns, known.ended_ns = number, known.ended_ns, now_ns
                 return
             marked = self._gauge_step
             if marked is None or marked.number != number:
@@ -234,6 +247,7 @@ class Steps:
         if number is None:
             return None
         with self._lock:
+            self._has_counters = True  # what is returned keeps its number
             if self._gauge_step is not None and self._gauge_step.number == number:
                 return self._gauge_step
             for step, _ in self._open.values():
@@ -359,7 +373,7 @@ class SumsOfSteps(ExemplarReservoir):
         # The step of the newest count, and that of the newest exemplar, which may go on.
         self._latest: Step | None = None
         self._in_pieces: Step | None = None
-        _, self._told = steps.ended_since(0)
+        self._told = steps.begin_counting()
         self._before_ns = time_ns()
         self._is_announced = self._has_grown = False
 
