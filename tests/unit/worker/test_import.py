@@ -79,8 +79,6 @@ def test_a_worker_exports_metrics_events_and_spans_without_what_others_need(sink
     assert sink.logs
 
 
-
-
 def test_the_public_names_are_these_nine() -> None:
     names = "finish flush init lineage log log_config log_samples phase step"
     assert otel_rl.__all__ == names.split()
