@@ -184,7 +184,7 @@ class Lock:
 
 
 def is_held(path: Path) -> bool | None:
-    """Return whether another process holds a lock; None if there is no file of it.
+    """Return whether another process holds a lock; None if there is no file of it (any more).
 
     A moment's shared lock finds that out, so that those who ask do not hinder each other.
     """
@@ -194,11 +194,12 @@ def is_held(path: Path) -> bool | None:
         return None
     try:
         fcntl.lockf(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        # Whoever ends in order removes the file before it lets go of the lock.
+        return False if os.fstat(descriptor).st_nlink else None
     except BlockingIOError:
         return True
     finally:
         os.close(descriptor)
-    return False
 
 
 def make_inbox(run: Path) -> Path:
@@ -237,9 +238,9 @@ def inboxes_below(directory: Path) -> list[Path]:
 
 
 def bytes_in(inbox: Path) -> int:
-    """Return the size of all segments."""
+    """Return the size of all segments, of those at least that can be seen now."""
     size = 0
-    with suppress(FileNotFoundError), os.scandir(inbox) as entries:
+    with suppress(OSError), os.scandir(inbox) as entries:
         for entry in entries:
             if entry.name.endswith(SEGMENT):
                 with suppress(FileNotFoundError):

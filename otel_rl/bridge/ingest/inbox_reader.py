@@ -150,7 +150,6 @@ class InboxReader:
         Raises:
             OtelRLError: It cannot be taken now; the next look goes on with it.
         """
-        self._settle()  # what a look before has read in vain
         found = {inbox: segments(inbox) for inbox in self._inboxes}
         self._known |= {_Worker(inbox, name) for inbox, of in found.items() for name in of}
         self._known |= {
@@ -164,6 +163,7 @@ class InboxReader:
         self.living = sum(map(bool, standing.values()))
         if self.living:
             self.last_s = time.monotonic()
+        self._settle()  # what a look before has read in vain
         has_read = False
         try:
             for worker, lives in standing.items():
@@ -242,9 +242,8 @@ class InboxReader:
         if turn.batches or turn.positions:
             self._keep(turn.batches, turn.positions, self._removed)
             self._removed = []
+        self._turn = _Turn()
         for path in turn.finished:
+            path.unlink(missing_ok=True)
             self._positions.pop(path.name, None)
             self._removed.append(path.name)
-            with suppress(FileNotFoundError):
-                path.unlink()
-        self._turn = _Turn()

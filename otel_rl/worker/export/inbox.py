@@ -179,7 +179,7 @@ class Inbox:
                 problem = f"{error.strerror or error} in {self._place.run}"
                 with suppress(OSError):
                     os.ftruncate(self._segment, self._size)
-            if self._keeper is not None:
+            if self._keeper is not None and not problem:
                 self._keeper.look()  # after the first record: a child that has none starts nothing
         return problem
 
@@ -188,8 +188,10 @@ class Inbox:
         if self._is_over:
             return "the process has ended"
         is_look = now_s >= self._next_look_s
-        if self._segment < 0 or (is_look and not os.fstat(self._segment).st_nlink):
-            self._leave()  # without a segment, or with one that was removed
+        # A program that copies its directory closes the lock's file, and so lets go of the lock: a
+        # bridge then removes the segment as that of a worker that has gone.
+        if self._segment < 0 or not os.fstat(self._segment).st_nlink:
+            self._leave()
             self._enter()
         if is_look:
             self._next_look_s = now_s + _LOOK_S

@@ -85,7 +85,8 @@ _NOT_FOR_A_BRIDGE: Final = (
 
 def say(text: str) -> None:
     """Print a line for the user, as the commands of ``otel-rl`` do."""
-    with suppress(AttributeError, OSError, ValueError):  # there may be no standard error
+    # There may be no standard error, and a program's own may raise anything.
+    with suppress(Exception):
         sys.stderr.write(f"{_OWN}{text}\n")
         sys.stderr.flush()
 
@@ -129,17 +130,21 @@ class BridgeKeeper:
             elif now_s >= self._next_start_s:
                 self._start(now_s)
         except OSError as error:  # the request is in the file, whatever becomes of the bridge
+            self._next_look_s = now_s + _FIRST_PAUSE_S * 2**self._failures
+            self._fail(f": {error}")
+
+    def _fail(self, why: str) -> None:
+        """Count a bridge that could not be started. After a few, no other one is tried."""
+        self._failures += 1
+        if self._failures == _MAX_FAILURES:
             self._next_start_s = float("inf")
-            say(f"no bridge can be started for this run: {error}. {self._rest()}")
+            say(f"no bridge can be started for this run{why}. {self._rest()}")
 
     def _start(self, now_s: float) -> None:
         starting = self._inbox / BRIDGE_STARTING
         if self._is_in(starting) and not self._is_starting():
             starting.unlink(missing_ok=True)  # ours has failed before it had the lock
-            self._failures += 1
-            if self._failures == _MAX_FAILURES:
-                self._next_start_s = float("inf")
-                say(f"no bridge can be started for this run. {self._rest()}")
+            self._fail("")
             return
         try:
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
@@ -242,6 +247,8 @@ def _text(path: Path) -> str:
 
 
 def _lives(pid: int) -> bool:
+    with suppress(ChildProcessError):  # a container's first process has everybody's children
+        os.waitpid(pid, os.WNOHANG)
     try:
         os.kill(pid, 0)
     except OSError:

@@ -2,6 +2,7 @@
 
 import shutil
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -106,6 +107,27 @@ def test_a_bridge_that_was_killed_before_it_removed_a_file_does_not_read_it_agai
     read_all(reader(inbox, kept))
     assert len(kept.batches) == 2
     assert not path.exists()
+
+
+def test_a_file_that_cannot_be_removed_is_read_once(
+    inbox: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leave(inbox, "1-a", 1, 2)
+
+    def fails(_: Path, *, missing_ok: bool = False) -> None:
+        raise PermissionError
+
+    kept = Kept()
+    one = reader(inbox, kept)
+    one.look()
+    leave(inbox, "2-b", 3)
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "unlink", fails)
+        for _ in range(3):
+            with suppress(PermissionError):
+                read_all(one)
+    read_all(one)
+    assert len(kept.batches) == 3
 
 
 def test_a_torn_last_request_of_a_killed_worker_is_none(inbox: Path) -> None:

@@ -3,8 +3,10 @@
 import os
 import shutil
 import socket
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from errno import EMFILE
 from pathlib import Path
 
 import pytest
@@ -21,7 +23,7 @@ from otel_rl.inbox import (
     segments,
 )
 from otel_rl.signals import Signal
-from otel_rl.worker.export import inbox
+from otel_rl.worker.export import inbox, inbox_bridge
 from otel_rl.worker.export.inbox import InboxTransport, with_inbox
 from otel_rl.worker.export.transport import Outcome
 from otel_rl.worker.settings import Settings, read_settings
@@ -97,10 +99,28 @@ def test_a_share_of_a_nearly_full_disk_is_the_bound(
     one.close()
 
 
-def test_after_the_removal_of_its_directory_a_worker_begins_another_file(
+def test_a_request_is_written_once_whatever_becomes_of_the_bridge(
     run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(inbox, "_LOOK_S", 0.0)
+    def fails(*_: object) -> None:
+        raise OSError(EMFILE, "Too many open files")
+
+    class Stream:
+        def write(self, _: str) -> None:
+            raise RuntimeError("a program's own stream")
+
+    monkeypatch.setattr(inbox_bridge, "is_held", fails)
+    monkeypatch.setattr(inbox_bridge, "_FIRST_PAUSE_S", 0.0)
+    monkeypatch.setattr(inbox_bridge, "_LOOK_S", 0.0)
+    monkeypatch.setattr(sys, "stderr", Stream())
+    one = InboxTransport(Signal.METRICS, InboxPlace(run, has_bridge=True))
+    bodies = [b"%d" % number for number in range(5)]
+    assert {one.send(body).outcome for body in bodies} == {Outcome.ACCEPTED}
+    one.close()
+    assert written(run) == [(Signal.METRICS, body) for body in bodies]
+
+
+def test_after_the_removal_of_its_directory_a_worker_begins_another_file(run: Path) -> None:
     one = transport(run)
     one.send(b"lost")
     shutil.rmtree(run)
