@@ -189,8 +189,11 @@ class Embedded:
         self.names = names
         self.token = ""
         listening = [one for one in (settings.http, settings.grpc) if one.enabled]
-        # Senders on other hosts are not started from here, and get a token from the user.
-        if not settings.auth.tokens and all(listens_on_loopback(one.host) for one in listening):
+        # Who is to send to a port that the user has chosen, or from another host, is not started
+        # from here, and gets a token from the user.
+        if not settings.auth.tokens and all(
+            listens_on_loopback(one.host) and not one.port for one in listening
+        ):
             self.token = secrets.token_urlsafe(24)
             settings = settings.model_copy(update={"auth": auth_of(self.token)})
         tracker = tracker_of_a_program(settings.tracker, names.typed.get("name"))

@@ -71,7 +71,8 @@ class _Fork(local):
 
     def begin(self) -> None:
         deadline_s = time.monotonic() + MAX_WAIT_S
-        for found in tuple(_all):
+        # The newest first: work of the sender, which is older, waits for that of the spans.
+        for found in reversed(tuple(_all)):
             uncut = found()
             if uncut is None:
                 with suppress(ValueError):  # another thread that forks has removed it

@@ -31,7 +31,7 @@ def last_lines(directory: Path, program: str, *trackers: str) -> Sequence[str]:
         *("run", "--experiment", "e", *chosen, "--", sys.executable, script), cwd=directory
     )
     lines = done.err.partition("the end\n")[2].splitlines()
-    progress = r"otel-rl: (run e/default: \S+|writing the rest: .*)"
+    progress = r"otel-rl: ((page of )?run e/default: \S+|writing the rest: .*)"
     return [line for line in lines if not re.fullmatch(progress, line)]
 
 

@@ -141,11 +141,11 @@ def test_a_wrong_token_and_a_file_in_the_way_leave_the_training_alone(tmp_path: 
         told = trained(
             tmp_path,
             ["trackio", "tensorboard"],
-            ["token", "cannot be opened"],
+            ["TRACKIO_WRITE_TOKEN", "cannot be opened"],
             TRACKIO_SERVER_URL=server.url,
             TRACKIO_WRITE_TOKEN="another",  # no secret
         )
-    assert "TRACKIO_WRITE_TOKEN" in told["token"]
+    assert "trackio" in told["TRACKIO_WRITE_TOKEN"]
     assert "a directory that it may write to" in told["cannot be opened"]
 
 

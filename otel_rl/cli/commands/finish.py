@@ -65,7 +65,7 @@ def _command(arguments: argparse.Namespace) -> int:
     directories = [*dict.fromkeys([*journals_below(below), *sorted(inboxes)])]
     if not directories:
         raise ConfigError(
-            f"There is no journal and no inbox in {str(below)!r} or below.",
+            f"There is no journal in {str(below)!r} or below, and no inbox.",
             hint="Name a directory that `otel-rl run` or `otel-rl bridge` had as its data "
             "directory: the last lines of its output do.",
         )

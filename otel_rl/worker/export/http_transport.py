@@ -164,6 +164,11 @@ class _BadRoute(Exception):
     """No request can be sent: a file cannot be read, a header or proxy is none."""
 
 
+def _as_given(request: requests.PreparedRequest) -> requests.PreparedRequest:
+    """Leave the headers of a request as they are."""
+    return request
+
+
 class HttpTransport:
     """OTLP/HTTP with protobuf bodies.
 
@@ -223,6 +228,8 @@ class HttpTransport:
 
     def _prepared(self, body: bytes) -> requests.PreparedRequest:
         request = requests.Request("POST", self._signal.url, self._headers, data=body)
+        if "authorization" in map(str.lower, self._headers):
+            request.auth = _as_given  # else .netrc would replace it
         try:
             return self._session.prepare_request(request)
         except requests.exceptions.InvalidHeader as error:  # its text has the header

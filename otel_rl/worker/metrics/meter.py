@@ -5,7 +5,7 @@ gets a new SDK, and user code keeps what it has.
 """
 
 import math
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from typing import Final, Protocol, TypeVar, cast
 
 from opentelemetry.context import Context, get_current
@@ -25,9 +25,9 @@ from opentelemetry.metrics import (
     _Gauge,
 )
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
-from opentelemetry.util.types import Attributes
+from opentelemetry.util.types import Attributes, AttributeValue
 
-from otel_rl.semconv.names import RL_TRAIN_TOKENS
+from otel_rl.semconv.names import RL_LOOP_ITERATION, RL_TRAIN_TOKENS
 from otel_rl.worker.drops import DropReason
 from otel_rl.worker.guard import Guard
 from otel_rl.worker.late_copies import LateCopies
@@ -36,7 +36,7 @@ from otel_rl.worker.metrics.expander import MAX_NAME_LENGTH
 from otel_rl.worker.metrics.gauge import BufferedGauge, without_step
 from otel_rl.worker.metrics.step_counts import Steps
 from otel_rl.worker.otlp.gauges import Stream
-from otel_rl.worker.tensors import NotANumber, hold, number
+from otel_rl.worker.tensors import NotANumber, as_step, hold, number
 
 __all__ = ["BufferedMeter"]
 
@@ -108,7 +108,7 @@ class BufferedMeter(Meter):
             return gauge, lambda: self._copy_gauge(gauge, stream)
 
         no_op = self._no_op.create_gauge
-        return self._once(("gauge", name, unit, description), make, lambda: no_op(name))
+        return self._once(("gauge", name, unit, description), make, lambda: no_op(str(name)))
 
     def _copy_gauge(self, gauge: BufferedGauge, stream: Stream) -> None:
         meters = self._provider.copies(self._scope)
@@ -131,7 +131,7 @@ class BufferedMeter(Meter):
             _TokenCounter if name == RL_TRAIN_TOKENS else _Counter,
             ("counter", name, unit, description),
             lambda meter: meter.create_counter(name, unit, description).add,
-            lambda: self._no_op.create_counter(name),
+            lambda: self._no_op.create_counter(str(name)),
         )
 
     def create_up_down_counter(
@@ -142,7 +142,7 @@ class BufferedMeter(Meter):
             _UpDownCounter,
             ("up_down_counter", name, unit, description),
             lambda meter: meter.create_up_down_counter(name, unit, description).add,
-            lambda: self._no_op.create_up_down_counter(name),
+            lambda: self._no_op.create_up_down_counter(str(name)),
         )
 
     def create_histogram(
@@ -166,7 +166,7 @@ class BufferedMeter(Meter):
                     name, unit, description, explicit_bucket_boundaries_advisory=buckets
                 ).record
             ),
-            lambda: self._no_op.create_histogram(name),
+            lambda: self._no_op.create_histogram(str(name)),
         )
 
     def create_observable_counter(
@@ -181,7 +181,7 @@ class BufferedMeter(Meter):
         return self._observable(
             ("observable_counter", name, unit, description),
             lambda meter: meter.create_observable_counter(name, plain, unit, description),
-            lambda: self._no_op.create_observable_counter(name),
+            lambda: self._no_op.create_observable_counter(str(name)),
         )
 
     def create_observable_gauge(
@@ -196,7 +196,7 @@ class BufferedMeter(Meter):
         return self._observable(
             ("observable_gauge", name, unit, description),
             lambda meter: meter.create_observable_gauge(name, plain, unit, description),
-            lambda: self._no_op.create_observable_gauge(name),
+            lambda: self._no_op.create_observable_gauge(str(name)),
         )
 
     def create_observable_up_down_counter(
@@ -211,7 +211,7 @@ class BufferedMeter(Meter):
         return self._observable(
             ("observable_up_down_counter", name, unit, description),
             lambda meter: meter.create_observable_up_down_counter(name, plain, unit, description),
-            lambda: self._no_op.create_observable_up_down_counter(name),
+            lambda: self._no_op.create_observable_up_down_counter(str(name)),
         )
 
     def _synchronous(
@@ -304,6 +304,8 @@ class _Handle:
             plain = _addable(amount, self._lowest, self._name, self._guard)
             if plain is None:
                 return
+            if attributes and RL_LOOP_ITERATION in attributes:
+                attributes = self._with_plain_step(attributes)
             self._record_in_sdk(plain, attributes, context)
             self._recorded(plain, attributes, context)
             if self._copies:
@@ -313,6 +315,21 @@ class _Handle:
                         copy(plain, copied, context)
         except Exception as error:  # noqa: BLE001  # nothing may raise into training code
             self._guard.caught(error)
+
+    def _with_plain_step(self, attributes: Mapping[str, AttributeValue]) -> Attributes:
+        """Return the attributes with an ``int`` as step: of another integer the SDK makes text."""
+        given = attributes[RL_LOOP_ITERATION]
+        step = as_step(given)
+        if step is given:
+            return attributes
+        if step is None:
+            self._guard.drop(
+                DropReason.BAD_STEP,
+                f"{self._name}: the step is no integer (got {given!r}). What is counted is in the "
+                "totals only.",
+            )
+            return without_step(attributes)
+        return {**attributes, RL_LOOP_ITERATION: step}
 
     def _recorded(self, amount: float, attributes: Attributes, context: Context | None) -> None:
         """Note what the SDK has recorded, where that is needed."""
@@ -388,10 +405,24 @@ class _Callback:
 
     def __call__(self, options: CallbackOptions) -> Iterable[Observation]:
         try:
-            return list(self._callback(options))
+            return [
+                observed for found in self._callback(options) for observed in self._plain(found)
+            ]
         except Exception as error:  # noqa: BLE001  # a failing sensor must not stop the export
             self._guard.warn("callback", "A metric callback failed; it has no value.", error=error)
             return ()
+
+    def _plain(self, found: Observation) -> Iterable[Observation]:
+        """Yield the observation with a number of Python; nothing, counted, if it has none."""
+        value: object = found.value
+        if isinstance(value, int | float):
+            yield found
+            return
+        plain = number(hold(value))
+        if isinstance(plain, NotANumber):
+            self._guard.not_a_number("the value of a metric callback", plain.description)
+        else:
+            yield Observation(plain, found.attributes, found.context)
 
 
 _START: Final = object()

@@ -45,7 +45,7 @@ _INT64: Final = range(-(1 << 63), 1 << 63)
 _MAX_STEPS: Final = 1024
 """Steps of a series between two exports: some ten thousand a second without one for 0.1 s."""
 
-_MAX_OPEN: Final = 64
+_MAX_OPEN: Final = 1024
 """Step blocks that are open at a time, and steps that only attributes of counts name."""
 
 _MAX_ZEROS: Final = 1 << 16
@@ -195,7 +195,7 @@ class Steps:
     def reached(self, step: object, now_ns: int) -> None:
         """Record that a gauge was measured with a step. Only if ``follows_gauges``."""
         known = self._gauge_step
-        if known is not None and step == known.number and type(step) is int:
+        if known is not None and type(step) is int and step == known.number:
             if self.current is not None and not self.current.is_counted:
                 known.ended_ns = now_ns  # nearly always
                 return

@@ -1,12 +1,17 @@
 """Encodes metrics of the SDK's own instruments, in requests within the size limit."""
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from dataclasses import replace
+from typing import Any, Final
 
 from opentelemetry.exporter.otlp.proto.common.metrics_encoder import encode_metrics
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
+    ExportMetricsServiceRequest,
+)
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, InstrumentationScope, KeyValue
 from opentelemetry.proto.metrics.v1.metrics_pb2 import AggregationTemporality, Metric
-from opentelemetry.sdk.metrics.export import MetricsData
+from opentelemetry.sdk.metrics.export import Metric as SdkMetric
+from opentelemetry.sdk.metrics.export import MetricsData, NumberDataPoint
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope as SdkScope
 
 from otel_rl.semconv.names import OTEL_RL_STEP_COUNT, RL_LOOP_ITERATION
@@ -15,6 +20,8 @@ from otel_rl.worker.otlp.intervals import Intervals
 from otel_rl.worker.otlp.request_packer import RequestPacker, encode_bare_scope
 
 __all__ = ["Zero", "Zeros", "encode_sdk"]
+
+_INT64: Final = range(-(1 << 63), 1 << 63)
 
 Zero = tuple[tuple[SdkScope, str, Mapping[str, object]], int, int]
 """((scope, name, attributes) of a histogram's series, step, time in ns) of a measurement of 0."""
@@ -75,8 +82,8 @@ def encode_sdk(
     Returns:
         The number of points that no request can hold.
     """
-    too_large = 0
-    for resource in encode_metrics(data).resource_metrics:
+    encoded, too_large = _encoded(data)
+    for resource in encoded.resource_metrics:
         for scope in resource.scope_metrics:
             identity = _identity(scope.scope)
             url = scope.schema_url
@@ -87,6 +94,46 @@ def encode_sdk(
                 _tile(identity, metric, intervals)
                 too_large += _added(packer, head, metric)
     return too_large
+
+
+def _encoded(data: MetricsData) -> tuple[ExportMetricsServiceRequest, int]:
+    """Encode a collection, without the metrics that have a value of no number.
+
+    Returns:
+        The request, and the number of points that are left out.
+    """
+    try:
+        return encode_metrics(data), 0
+    except Exception:  # noqa: BLE001  # of one value; what cannot be encoded is counted below
+        request, lost = ExportMetricsServiceRequest(), 0
+    for resource in data.resource_metrics:
+        for scope in resource.scope_metrics:
+            for metric in scope.metrics:
+                alone = replace(scope, metrics=[_within_64_bits(metric)])
+                try:
+                    part = encode_metrics(MetricsData([replace(resource, scope_metrics=[alone])]))
+                except Exception:  # noqa: BLE001  # counted
+                    lost += len(metric.data.data_points)
+                else:
+                    request.MergeFrom(part)
+    return request, lost
+
+
+def _within_64_bits(metric: SdkMetric) -> SdkMetric:
+    """Return the metric with larger integers, such as sums of FLOPs, as floats."""
+    data: Any = metric.data
+    points = []
+    for point in data.data_points:
+        exemplars = [replace(one, value=_fitting(one.value)) for one in point.exemplars]
+        changed = replace(point, exemplars=exemplars)
+        if isinstance(changed, NumberDataPoint):
+            changed = replace(changed, value=_fitting(changed.value))
+        points.append(changed)
+    return replace(metric, data=replace(data, data_points=points))
+
+
+def _fitting(value: float) -> float:
+    return float(value) if isinstance(value, int) and value not in _INT64 else value
 
 
 def _identity(scope: InstrumentationScope) -> bytes:

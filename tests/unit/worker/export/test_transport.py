@@ -149,6 +149,20 @@ def test_a_proxy_of_the_cluster_is_used_for_other_machines(
     assert sink.order == ["http://bridge.invalid:4318/v1/metrics"]
 
 
+def test_a_netrc_file_does_not_replace_the_token_of_the_headers(
+    sink: Sink, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "netrc").write_text("default login user password other\n")
+    (tmp_path / "netrc").chmod(0o600)
+    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
+    monkeypatch.setenv("http_proxy", sink.url)
+    monkeypatch.delenv("no_proxy", raising=False)
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    headers = {"OTEL_EXPORTER_OTLP_HEADERS": "Authorization=Bearer%20token"}
+    over_http("http://bridge.invalid:4318", headers).send(b"")
+    assert sink.headers[-1]["authorization"] == "Bearer token"
+
+
 def test_a_proxy_that_cannot_be_is_said_and_not_tried_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

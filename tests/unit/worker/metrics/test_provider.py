@@ -199,7 +199,52 @@ def test_an_instrument_that_the_sdk_refuses_records_nothing_and_raises_nothing(
 ) -> None:
     provider.get_meter("m").create_counter("not a name!").add(1)
     provider.get_meter("m").create_gauge("").set(1)
+    for odd in (None, 1, ["c"], b"c"):
+        provider.get_meter("m").create_counter(odd).add(1)  # type: ignore[arg-type]
+        provider.get_meter("m").create_gauge(odd).set(1)  # type: ignore[arg-type]
     assert provider.collect() == []
+
+
+def test_a_value_that_no_point_holds_costs_no_other_one(
+    provider: BufferedMeterProvider, drops: Drops
+) -> None:
+    meter = provider.get_meter("m")
+    flops, tokens = meter.create_counter("flops"), meter.create_counter("tokens")
+    seconds = meter.create_histogram("seconds")
+    meter.create_observable_gauge("odd", [lambda _: [Observation(np.ones(2))]])  # type: ignore[arg-type]
+    for _ in range(20):
+        flops.add(10**18)
+        tokens.add(1)
+        seconds.record(1.5)
+    found = sdk_metrics(provider)
+    assert found["flops"].sum.data_points[0].as_double == 2e19
+    assert found["tokens"].sum.data_points[0].as_int == 20
+    assert found["seconds"].exponential_histogram.data_points[0].count == 20
+    assert drops.counts() == {DropReason.NOT_A_NUMBER: 1}
+
+
+@pytest.mark.parametrize("step", [np.int64(5), np.array(5), 5.0, 5])
+def test_counts_take_an_integer_of_any_library_as_their_step(
+    provider: BufferedMeterProvider, step: AnyValue
+) -> None:
+    provider.get_meter("m").create_counter("tokens").add(1, {STEP: step})
+    provider.get_meter("m").create_histogram("seconds").record(1.5, {STEP: step})
+    found = sdk_metrics(provider)
+    (tokens,), (seconds,) = (
+        found["tokens"].sum.data_points,
+        found["seconds"].exponential_histogram.data_points,
+    )
+    for (exemplar,) in (tokens.exemplars, seconds.exemplars):
+        assert pairs(exemplar.filtered_attributes)[STEP] == 5
+
+
+def test_a_step_that_is_no_integer_leaves_a_count_in_the_total(
+    provider: BufferedMeterProvider, drops: Drops
+) -> None:
+    provider.get_meter("m").create_counter("tokens").add(1, {STEP: "five"})
+    (point,) = sdk_metrics(provider)["tokens"].sum.data_points
+    assert (point.as_int, pairs(point.attributes)) == (1, {})
+    assert drops.counts() == {DropReason.BAD_STEP: 1}
 
 
 @pytest.mark.parametrize(

@@ -506,12 +506,12 @@ def test_more_open_blocks_than_are_kept_leave_out_the_oldest(
 ) -> None:
     tokens = provider.get_meter("m").create_counter("tokens")
     ends = []
-    for number in range(65):
+    for number in range(1_025):
         ends.append(opened(provider, number, time_ns(), tokens))
         tokens.add(1)
     for end in ends:
         end(time_ns())
-    assert grown(provider) == dict.fromkeys(range(1, 65), 1)
+    assert grown(provider) == dict.fromkeys(range(1, 1_025), 1)
 
 
 def test_a_forked_child_has_steps_of_its_own(provider: BufferedMeterProvider) -> None:
