@@ -180,11 +180,16 @@ def _added(packer: RequestPacker, scope: bytes, metric: Metric) -> int:
 
 
 def _measurements(metric: Metric) -> int:
-    """Count the measurements that only this request holds: totals of counters are repeated."""
+    """Count what only this request holds: totals of counters are repeated, counts of steps not."""
     kind, data = _data(metric)
-    if kind == "sum":
-        return 0
     points = data.data_points
+    if kind == "sum":
+        return sum(
+            attribute.key == RL_LOOP_ITERATION
+            for point in points
+            for exemplar in point.exemplars
+            for attribute in exemplar.filtered_attributes
+        )
     return len(points) if kind == "gauge" else sum(point.count for point in points)
 
 

@@ -140,11 +140,13 @@ def test_a_request_knows_how_many_measurements_are_lost_with_it(
     meter = provider.get_meter("m")
     meter.create_gauge("g").set(1.0)
     meter.create_observable_gauge("level", [lambda _: [Observation(1), Observation(2, {"a": 1})]])
-    meter.create_counter("repeated in the next export").add(5)
+    counter = meter.create_counter("tokens")
+    counter.add(5)  # its total is repeated in the next export
+    counter.add(5, {STEP: 1})  # what it counts in a step is not
     latency = meter.create_histogram("latency")
     for _ in range(3):
         latency.record(1.0)
-    assert sum(request.measurements for request in provider.collect()) == 1 + 2 + 3
+    assert sum(request.measurements for request in provider.collect()) == 1 + 2 + 1 + 3
 
 
 def test_losses_are_a_metric_of_the_next_export(
