@@ -184,8 +184,8 @@ class Fuzzer:
             answer = sends[number % len(sends)](case)
         except Exception as error:  # noqa: BLE001  # as above
             answer = repr(error)
-        # Long enough for the row to be complete, whatever else the run waits for: the first row of a
-        # role waits for announced workers for a minute.
+        # Long enough for the row to be complete, whatever else the run waits for: the first row
+        # of a role waits a minute for announced workers.
         stack.make_rows(stack.now_ns + S)
         stack.make_rows(stack.now_ns + 61 * S)
         rows = [row.values.get("trainer/loss") for row in stack.rows(GOOD) if row.step == number]
