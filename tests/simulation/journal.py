@@ -31,7 +31,7 @@ _POSTGRES_ONLY = (" FOR NO KEY UPDATE SKIP LOCKED", " FOR NO KEY UPDATE", ' COLL
 
 # The functions that write, by what a crash beside them is to a person.
 _KINDS = {
-    Spool._inserting.__qualname__: "a request",
+    Spool.append.__qualname__: "a request",
     RunStore.commit.__qualname__: "rows",
     write_owned.__qualname__: "a position",
     BridgeLeases.__qualname__: "a lease",
