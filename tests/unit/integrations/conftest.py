@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import otel_rl
+from otel_rl.integrations import adapter as adapters
 from otel_rl.worker.session import GUARD
 from tests.otlp_sink import Sink, serve
 
@@ -31,6 +32,7 @@ def sink(monkeypatch: pytest.MonkeyPatch) -> Iterator[Sink]:
         monkeypatch.setenv("OTEL_RL_PROVENANCE", "off")
         monkeypatch.setenv("OTEL_RL_CONSOLE", "off")
         GUARD.forget()
+        monkeypatch.setattr(adapters, "_adapters", set())  # those of other tests are not here
         monkeypatch.setattr(GUARD, "_next_log_s", {})  # what is said here is news elsewhere
         yield serving
         otel_rl.finish(timeout_s=60)
