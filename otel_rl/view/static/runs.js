@@ -150,7 +150,7 @@ otelRl.pages.runs = class {
     const names = [...new Set(found.flatMap((one) => Object.keys(one)))].filter((name) => new Set(found.map((one) => one[name] ?? "")).size > 1);
     const rows = names.sort((a, b) => b.startsWith("config ") - a.startsWith("config "));
     otelRl.fill(this.differences, h("h3", {}, "Differences of config and code"), rows.length ? h("table", {},
-      h("thead", {}, h("tr", {}, ["", ...runs.map((run) => `${run.experiment}/${run.trial}`)].map((text) => h("th", { scope: "col" }, h("bdi", {}, text))))),
+      h("thead", {}, h("tr", {}, ["key", ...runs.map((run) => `${run.experiment}/${run.trial}`)].map((text) => h("th", { scope: "col" }, h("bdi", {}, text))))),
       h("tbody", {}, rows.map((name) => h("tr", {}, h("th", { scope: "row" }, h("bdi", {}, name.replace(/^config /, ""))), found.map((one) => h("td", { class: "text" }, one[name] ?? "–")))))) : h("p", { class: "quiet" }, "None was reported."));
   }
 
