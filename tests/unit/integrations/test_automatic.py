@@ -11,9 +11,11 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+import wandb
 
 import otel_rl
 from otel_rl.cli.adapter_environment import adapter_environment
+from otel_rl.integrations import hook
 from otel_rl.integrations.automatic import DIRECTORY, wait
 from otel_rl.worker.plugins import import_hook
 from tests.otlp_sink import Sink
@@ -31,6 +33,9 @@ def waiting(
     """Writes a module of a framework that has no stub, after adapters have begun to wait."""
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setattr(import_hook, "_waiting", {})
+    monkeypatch.setattr(hook, "_following", [])
+    for name in ("log", "define_metric", "finish"):  # tests of W&B itself may have loaded it
+        monkeypatch.setattr(wandb.Run, name, getattr(wandb.Run, name))
     before = set(sys.modules)
     wait()
 
