@@ -277,6 +277,8 @@ class Session:
                 show_open_spans(self.providers.tracer, monotonic_ns())
                 self.providers.spans.collect()
         measured: list[Request] = []
+        if self._is_followed:
+            self.providers.meter.leave()
         if self.settings.metrics.enabled:
             measured = self.providers.meter.collect(with_heartbeat=True)
         else:
