@@ -34,7 +34,7 @@ from otel_rl.cli.options import settings_of
 from otel_rl.cli.signal_handlers import EndRequests, handled
 from otel_rl.cli.standard_streams import say
 from otel_rl.errors import ConfigError, JournalLocked
-from otel_rl.inbox import BRIDGE_LOCK, BRIDGE_STARTING, INBOX, WANTED, Lock, make_inbox
+from otel_rl.inbox import BRIDGE_LOCK, BRIDGE_STARTING, INBOX, WANTED, Lock, make_inbox, segments
 
 __all__ = ["LISTENS_NOWHERE", "held", "join_inboxes", "of_inboxes", "serve_inbox"]
 
@@ -77,11 +77,16 @@ def serve_inbox(arguments: argparse.Namespace) -> int:
             hint="Workers start this bridge themselves; `otel-rl finish DIR` writes what is left.",
         )
     make_inbox(inbox.parent)
-    try:
-        with held([inbox]):
-            return _serve(arguments, inbox)
-    except JournalLocked:
-        return 0  # another one was faster, and writes the run
+    status = 0
+    while not status:
+        try:
+            with held([inbox]):
+                status = _serve(arguments, inbox)
+        except JournalLocked:
+            return 0  # another one was faster, and writes the run
+        if not segments(inbox):
+            break  # else a worker has begun while the run was being finished, and saw this bridge
+    return status
 
 
 @contextmanager
