@@ -201,6 +201,8 @@ def _logging() -> Iterator[tuple[str, object]]:
 def _worker() -> Iterator[tuple[str, object]]:
     """State of otel_rl's worker, which there is one of in a process."""
     yield "the session", session.running()
+    drop_in = sys.modules.get("otel_rl.integrations.wandb._run")
+    yield "the run of W&B's drop-in", None if drop_in is None else drop_in.current()
     yield "flows with open phases", control_flows.flows()
     providers = session._providers
     meter = None if providers is None else providers.meter

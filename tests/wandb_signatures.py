@@ -34,6 +34,7 @@ def differences() -> list[str]:
         found += [f"{name}: {problem}" for problem in _problems(our_call, their_call)]
     run = ours.init(mode="disabled")
     found += [f"run.{name}: not the run's own" for name in ATTRIBUTES if not _has(run, name)]
+    ours.finish()
     return found + [
         f"wandb.Run.{name}: W&B has none" for name in ATTRIBUTES if not _is_theirs(name)
     ]

@@ -14,6 +14,7 @@ from opentelemetry.metrics import Observation
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
 import otel_rl
+import otel_rl.integrations.wandb as wandb
 from otel_rl.worker.phases import gc_time
 from tests import leftovers
 from tests.leftovers import State, own_instruments
@@ -70,6 +71,13 @@ def no_collector(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     gc.enable()
 
 
+@contextmanager
+def a_run(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    wandb.init(mode="disabled")
+    yield
+    wandb.finish()
+
+
 @pytest.mark.parametrize(
     ("leave", "word"),
     [
@@ -78,6 +86,7 @@ def no_collector(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         (a_function, "otel_rl.worker.phases.gc_time.GcTime.stop is"),
         (a_level, "the level of otel_rl's logger is 40 (was 0)"),
         (a_thread, "the thread otel-rl-left runs"),
+        (a_run, "the run of W&B's drop-in is"),
         (a_phase, "flows with open phases is"),
         (no_collector, "the collector of garbage is False (was True)"),
     ],

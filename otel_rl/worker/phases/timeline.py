@@ -266,7 +266,7 @@ class Timeline:
                 return Refused.TOO_MANY_PHASES
         frame = Frame(opener, name, step, now_ns)
         if not frames:
-            self._begin(now_ns)
+            self._begin()
         frames.append(frame)
         return frame
 
@@ -280,7 +280,7 @@ class Timeline:
             return Refused.WITHIN_A_STEP
         frame = StepFrame(opener, number, now_ns)
         if not frames:
-            self._begin(now_ns)
+            self._begin()
         frames.append(frame)
         return frame
 
@@ -433,8 +433,10 @@ class Timeline:
         if not frames:
             self._opened.pop(id(self), None)
 
-    def _begin(self, now_ns: int) -> None:
-        self.wall_ns = time_ns() - now_ns
+    def _begin(self) -> None:
+        # In this order: a thread that loses the processor between the two dates no end into the
+        # future, where it would give a step what is recorded after it.
+        self.wall_ns = time_ns() - self._clock_ns()
         self._opened[id(self)] = self
 
     def _step(self) -> StepFrame | None:

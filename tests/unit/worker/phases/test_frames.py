@@ -2,11 +2,17 @@
 
 import threading
 
+import pytest
+
 import otel_rl
 from otel_rl.worker import session
 from otel_rl.worker.drops import DropReason
+from otel_rl.worker.phases import timeline
 from otel_rl.worker.phases.timeline import Frame, Refused, StepFrame, Timeline
 from tests.otlp_sink import Sink
+
+
+WALL_NS = 1_700_000_000_000_000_000
 
 
 class Clock:
@@ -51,6 +57,20 @@ def test_a_timeline_is_looked_at_only_while_something_is_open() -> None:
     for opener in openers:
         bench.timeline.close(opener)
     assert bench.opened == {}
+
+
+def test_a_thread_that_loses_the_processor_as_a_block_begins_dates_no_end_into_the_future(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bench = Bench()
+
+    def delayed() -> int:
+        bench.clock.now_ns += 5_000_000
+        return WALL_NS + bench.clock.now_ns
+
+    monkeypatch.setattr(timeline, "time_ns", delayed)
+    bench.phase(object())
+    assert bench.timeline.wall_ns == WALL_NS
 
 
 def test_the_time_of_a_part_goes_to_its_whole_alone() -> None:
