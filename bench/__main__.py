@@ -1,7 +1,8 @@
 """``python -m bench``: costs of otel_rl, side by side with today's alternatives.
 
     python -m bench [--tiny] [--out FILE] [--publish] [calls] [export] [phases] [loop] [start]
-                    [today] [trackers] [bridge] [way] [sparse] [sites] [flat] [view] [tracing]
+                    [today] [trackers] [bridge] [way] [sparse] [foreign] [sites] [flat] [view]
+                    [tracing]
 
 Every part runs in a process of its own. A missed goal is a finding and no failure. With
 ``--publish`` the figures also go to docs/bench.json, from which ``make docs`` makes the chart and
@@ -37,6 +38,7 @@ PARTS = {
     "bridge": "What the bridge costs",
     "way": "What collectors in front of the bridge cost",
     "sparse": "What many workers cost the bridge, each with one measurement of a series a second",
+    "foreign": "What workers of other SDKs cost the bridge, and how late their rows are",
     "sites": "What whole sites cost the bridge, 8 to 2,000 workers, and how late their rows are",
     "flat": "Costs of long runs, many series and many runs, beside those of small ones",
     "view": "What a reader of the page costs those who send",

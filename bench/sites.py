@@ -117,7 +117,7 @@ def _lateness_s(workers: int, seconds: int, burst: int = 0) -> list[float]:
             requests = traffic(workers, warm + seconds)
             sent_anew(bridge.url, requests[:warm], directory)
             wait_for(run, warm - 1)
-            watch = _RowWatch(run)
+            watch = RowWatch(run)
             with _sent_meanwhile(bridge.url.removeprefix("http://"), burst, directory):
                 answered = sent_anew(bridge.url, requests[warm:], directory, 1.0)
                 wait_for(run, warm + seconds - 1)
@@ -146,7 +146,7 @@ def _sent_meanwhile(address: str, exports: int, directory: Path) -> Iterator[Non
         sender.join()
 
 
-class _RowWatch(threading.Thread):
+class RowWatch(threading.Thread):
     """Looks when each step comes into a run."""
 
     def __init__(self, run: Path) -> None:

@@ -11,7 +11,6 @@ from otel_rl.worker.phases import timeline
 from otel_rl.worker.phases.timeline import Frame, Refused, StepFrame, Timeline
 from tests.otlp_sink import Sink
 
-
 WALL_NS = 1_700_000_000_000_000_000
 
 
