@@ -35,7 +35,7 @@ from otel_rl.bridge.journal.run_store import RunStore
 from otel_rl.bridge.journal.spool import Spool
 from otel_rl.bridge.journal.sqlite import SqliteJournal
 from otel_rl.bridge.rows.aligner import AlignSettings
-from otel_rl.bridge.rows.processor import RowProcessor
+from otel_rl.bridge.rows.scheduler import Scheduler
 from otel_rl.run_id import run_id
 from otel_rl.signals import Signal
 from tests.lab.programs import COLLECTOR
@@ -150,12 +150,11 @@ def stages(workers: int, seconds: int, instruments: Instruments = GAUGES) -> Map
         journal = SqliteJournal(Path(directory))
         spool, counters = Spool(journal), Counters()
         intake = IngestPipeline(accept=spool.append, limits=ReceiveLimits(), counters=counters)
-        rows = RowProcessor(
+        rows = Scheduler(
             spool,
             RunStore(journal),
-            settings=AlignSettings(),
-            counters=counters,
-            notify=lambda _: None,
+            AlignSettings(),
+            counters,
         )
         for second, bodies in enumerate(requests):
             if second == 2:  # warm: the series are known

@@ -33,7 +33,7 @@ from otel_rl.bridge.journal.run_homes import Beside, RunNaming
 from otel_rl.bridge.page import Page
 from otel_rl.bridge.queue_gauges import queue_gauges
 from otel_rl.bridge.row_thread import RowThread, stop_timeout_s
-from otel_rl.bridge.rows.processor import RowProcessor
+from otel_rl.bridge.rows.scheduler import Around, Pace, Scheduler
 from otel_rl.bridge.self_metrics import SelfMetrics, otlp_reader
 from otel_rl.bridge.stores import Stores
 from otel_rl.errors import ConfigError, JournalError, JournalGone
@@ -186,7 +186,7 @@ class Bridge:
     @property
     def without_metrics(self) -> Collection[ExperimentKey]:
         """Return ended runs without any metric of their program, sorted."""
-        return self._rows.without_metrics.keys
+        return self._rows.without_metrics
 
     def start(self) -> None:
         """Resume where the last bridge on this journal stopped, then accept requests."""
@@ -331,21 +331,25 @@ class Bridge:
             tenants=self._shares.tokens,
             opened=self._opened,
         )
-        self._rows = RowProcessor(
+        self._rows = Scheduler(
             stores.spool,
             stores.run_store,
-            settings=settings.align.within(settings.journal.max_bytes),
-            counters=self.counters,
-            notify=self._delivery.notify,
-            report_interval_s=settings.telemetry.run_interval_s,
-            gauges=lambda key: {Gauge.ROWS_PENDING: self._delivery.pending(key)},
-            owners=stores.owners,
-            dropped=self._overflow.add,
-            tenant=lambda key: self._experiments.owner_of(key),
-            archive_room=None if self._archive is None else self._archive.has_room,
-            is_one_launch=self._is_one_launch,
-            commit_every_s=_COMMIT_EVERY_S,
-            launched=lambda: self.launched,
+            settings.align.within(settings.journal.max_bytes),
+            self.counters,
+            around=Around(
+                notify=self._delivery.notify,
+                dropped=self._overflow.add,
+                gauges=lambda key: {Gauge.ROWS_PENDING: self._delivery.pending(key)},
+                tenant=lambda key: self._experiments.owner_of(key),
+                owners=stores.owners,
+                archive_room=None if self._archive is None else self._archive.has_room,
+                launched=lambda: self.launched,
+                is_one_launch=self._is_one_launch,
+            ),
+            pace=Pace(
+                report_interval_s=settings.telemetry.run_interval_s,
+                commit_every_s=_COMMIT_EVERY_S,
+            ),
         )
         self._durable = DurableBatches(
             stores.spool,
@@ -428,7 +432,7 @@ class Bridge:
         """Take over a run, in whatever state its last owner left it."""
         self._stores.run_store.forget(key)
         self._delivery.drop([key])  # left from before another bridge took the run
-        self._rows.runs.begin(key)
+        self._rows.begin(key)
         if has_rows:
             self._delivery.notify(key)
         self._row_thread.wake()

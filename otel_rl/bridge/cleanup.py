@@ -18,7 +18,7 @@ from otel_rl.bridge.journal.delivery_store import DeliveryStore
 from otel_rl.bridge.journal.leases.bridge_lease import BridgeLeases
 from otel_rl.bridge.journal.run_store import RunStore
 from otel_rl.bridge.journal.space.retention import Retention
-from otel_rl.bridge.rows.processor import RowProcessor
+from otel_rl.bridge.rows.scheduler import Scheduler
 from otel_rl.errors import JournalError
 from otel_rl.records import ExperimentKey
 
@@ -61,7 +61,7 @@ class Cleanup:
         retention: Retention,
         *,
         delivery: DeliveryGroup,
-        rows: RowProcessor,
+        rows: Scheduler,
         leases: BridgeLeases | None,
         counters: Counters,
         clock_ns: Callable[[], int],
@@ -165,7 +165,7 @@ class Cleanup:
     def _let_go(self, keys: Sequence[ExperimentKey]) -> None:
         """Forget runs that are over; the journal keeps their state in case they go on."""
         self._delivery.let_go(keys)
-        self._rows.without_metrics.let_go(keys)
+        self._rows.let_go(keys)
         for key in keys:
             self._run_store.forget(key)
             self._deliveries.forget(key)

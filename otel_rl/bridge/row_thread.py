@@ -14,7 +14,7 @@ from otel_rl.bridge.journal.interface import Journal
 from otel_rl.bridge.journal.presence import JournalPresence
 from otel_rl.bridge.journal.spool import Spool
 from otel_rl.bridge.live_diagnosis.scheduler import DiagnosisScheduler
-from otel_rl.bridge.rows.processor import RowProcessor
+from otel_rl.bridge.rows.scheduler import Scheduler
 from otel_rl.errors import JournalError, JournalGone
 
 __all__ = ["RowThread", "stop_timeout_s"]
@@ -75,7 +75,7 @@ class RowThread:
     def __init__(
         self,
         settings: BridgeSettings,
-        rows: RowProcessor,
+        rows: Scheduler,
         *,
         journal: Journal,
         spool: Spool,

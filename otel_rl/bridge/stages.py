@@ -22,7 +22,7 @@ from otel_rl.bridge.journal.space.retention import EVERY_RUN, Retention
 from otel_rl.bridge.live_diagnosis.diagnosis_client import arguments_of, environment_of
 from otel_rl.bridge.live_diagnosis.scheduler import DiagnosisScheduler
 from otel_rl.bridge.page import Page
-from otel_rl.bridge.rows.processor import RowProcessor
+from otel_rl.bridge.rows.scheduler import Scheduler
 from otel_rl.bridge.stores import Stores
 from otel_rl.errors import MissingExtra
 from otel_rl.records import ExperimentKey
@@ -154,7 +154,7 @@ def retention(
 def diagnosis(
     settings: BridgeSettings,
     stores: Stores,
-    rows: RowProcessor,
+    rows: Scheduler,
     counters: Counters,
     clock_ns: Callable[[], int],
 ) -> DiagnosisScheduler:
@@ -167,7 +167,7 @@ def diagnosis(
         every_s=settings.diagnose.every_s if settings.align.max_history_bytes else 0,
         experiments=lambda: [key for key in rows.begun() if run_store.is_ours(key)],
         progress=rows.progress,
-        report=rows.findings.add,
+        report=rows.add_finding,
         counters=counters,
         clock_ns=clock_ns,
     )

@@ -21,7 +21,7 @@ from otel_rl.bridge.journal.run_store import RunStore
 from otel_rl.bridge.journal.spool import Spool
 from otel_rl.bridge.journal.sqlite import SqliteJournal
 from otel_rl.bridge.rows.aligner import AlignSettings
-from otel_rl.bridge.rows.processor import RowProcessor
+from otel_rl.bridge.rows.scheduler import Scheduler
 from otel_rl.records import Batch, Signal
 from tests.disk.model import batch, key, row
 
@@ -33,14 +33,13 @@ _CHECKPOINT_PAGES = 12
 Answer = dict[str, object]
 
 
-def drain_of(journal: SqliteJournal) -> RowProcessor:
+def drain_of(journal: SqliteJournal) -> Scheduler:
     """A drain that writes every single measurement of every worker into the rows."""
-    return RowProcessor(
+    return Scheduler(
         Spool(journal),
         RunStore(journal),
-        settings=AlignSettings(per_worker=True, window_s=1, wait_s=3),
-        counters=Counters(),
-        notify=lambda key: None,
+        AlignSettings(per_worker=True, window_s=1, wait_s=3),
+        Counters(),
     )
 
 
@@ -51,7 +50,7 @@ class Child:
         self._log = log
         self._directory = Path()
         self._journal: SqliteJournal | None = None
-        self._drain: RowProcessor | None = None
+        self._drain: Scheduler | None = None
 
     def open(self, *, directory: str) -> Answer:
         """Leave what is open, begin the log anew, and open another."""

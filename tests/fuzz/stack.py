@@ -35,7 +35,7 @@ from otel_rl.bridge.journal.run_store import RunStore
 from otel_rl.bridge.journal.spool import Spool
 from otel_rl.bridge.journal.sqlite import SqliteJournal
 from otel_rl.bridge.rows.aligner import AlignSettings
-from otel_rl.bridge.rows.processor import RowProcessor
+from otel_rl.bridge.rows.scheduler import Around, Scheduler
 from otel_rl.errors import OtelRLError
 from otel_rl.records import Batch, ExperimentKey, Row
 from tests.fuzz.cases import JSON, Case
@@ -87,12 +87,12 @@ class Stack:
         self._spool = Spool(self._journal)
         self._run_store = RunStore(self._journal)
         self._deliveries = DeliveryStore(self._journal, TRACKER)
-        self._drain = RowProcessor(
+        self._drain = Scheduler(
             self._spool,
             self._run_store,
-            settings=ALIGN,
-            counters=self.counters,
-            notify=lambda key: self._touched.add(key),
+            ALIGN,
+            self.counters,
+            around=Around(notify=lambda key: self._touched.add(key)),
         )
         # _lock guards _waiting.
         self._lock = threading.Lock()

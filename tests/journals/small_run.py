@@ -18,7 +18,7 @@ from otel_rl.bridge.journal.run_store import RunStore
 from otel_rl.bridge.journal.spool import Spool
 from otel_rl.bridge.journal.sqlite import SqliteJournal
 from otel_rl.bridge.rows.aligner import AlignSettings
-from otel_rl.bridge.rows.processor import RowProcessor
+from otel_rl.bridge.rows.scheduler import Around, Pace, Scheduler
 from otel_rl.records import Batch, ExperimentKey, Signal
 from tests.otlp_requests import (
     Attributes,
@@ -48,14 +48,13 @@ class Life:
         self.journal = SqliteJournal(directory)
         self.spool, self.runs = Spool(self.journal), RunStore(self.journal, clock_ns=lambda: T0)
         self.counters = Counters()
-        self.processor = RowProcessor(
+        self.processor = Scheduler(
             self.spool,
             self.runs,
-            settings=AlignSettings(per_worker=True, window_s=2, spans_wait_s=2),
-            counters=self.counters,
-            notify=lambda _key: None,
-            archive_room=lambda: True,
-            clock_s=lambda: 0.0,
+            AlignSettings(per_worker=True, window_s=2, spans_wait_s=2),
+            self.counters,
+            around=Around(archive_room=lambda: True),
+            pace=Pace(clock_s=lambda: 0.0),
         )
 
     def take(self, *batches: Batch, now_ns: int) -> None:

@@ -17,7 +17,7 @@ from otel_rl.bridge.journal.leases.bridge_lease import BridgeLeases
 from otel_rl.bridge.journal.leases.ownership import SoleOwner
 from otel_rl.bridge.journal.run_store import RunStore
 from otel_rl.bridge.journal.spool import Spool
-from otel_rl.bridge.rows.processor import RowProcessor
+from otel_rl.bridge.rows.scheduler import Around, Pace, Scheduler
 from otel_rl.errors import JournalFull, LeaseLost, TrackerError, TrackerUnavailable
 from otel_rl.records import Description, ExperimentKey, Row, Signal
 from otel_rl.run_id import run_id
@@ -153,17 +153,18 @@ class Bridge:
         self._record = DeliveryStore(
             journal, knobs.delivery.tracker, owners=owners, has_room=self.run_store.has_room
         )
-        self._drain = RowProcessor(
+        self._drain = Scheduler(
             self._spool,
             self.run_store,
-            settings=knobs.align,
-            counters=self.counters,
-            notify=lambda key: None,
-            owners=owners,
-            commit_every_s=knobs.commit_every_s,
-            clock_s=lambda: 0.0,  # turns end by work alone, so that a world happens again
-            slice_parts=knobs.slice_parts,
-            part=knobs.part,
+            knobs.align,
+            self.counters,
+            around=Around(owners=owners),
+            pace=Pace(
+                commit_every_s=knobs.commit_every_s,
+                clock_s=lambda: 0.0,  # turns end by work alone, so that a world happens again
+                slice_parts=knobs.slice_parts,
+                part=knobs.part,
+            ),
         )
         self._deliveries: dict[ExperimentKey, _Delivery] = {}
 
@@ -230,7 +231,7 @@ class Bridge:
     def _gain(self, key: ExperimentKey, _has_rows: bool) -> None:  # a callback
         self.run_store.forget(key)
         self._drop([key])
-        self._drain.runs.begin(key)
+        self._drain.begin(key)
         self._gained(key)
 
     def _drop(self, keys: Collection[ExperimentKey]) -> None:

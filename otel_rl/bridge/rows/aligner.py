@@ -9,6 +9,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from otel_rl.bridge.rows.batch_limit import BatchLimit
 from otel_rl.bridge.rows.history.step_analysis import MAX_PLACES, StepAnalysis
 from otel_rl.bridge.rows.intake.export_intake import add_points
 from otel_rl.bridge.rows.open_run.run_logs import RunLogs
@@ -31,7 +32,6 @@ from otel_rl.bridge.rows.reports.finding_rows import Finding
 from otel_rl.bridge.rows.row_maker import Closed
 from otel_rl.bridge.rows.settings import AlignSettings
 from otel_rl.bridge.rows.steps.step_closing import ClosedStep
-from otel_rl.bridge.rows.turns.batch_limit import BatchLimit
 from otel_rl.bridge.rows.window_rows import ClosedWindow
 from otel_rl.records import Decoded, Row
 

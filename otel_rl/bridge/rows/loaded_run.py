@@ -32,7 +32,6 @@ from otel_rl.bridge.rows.open_run.run_state import RunState
 from otel_rl.bridge.rows.reports.bridge_report import BridgeReport
 from otel_rl.bridge.rows.reports.run_metadata import RunMetadata
 from otel_rl.bridge.rows.reports.sample_counts import SampleCounts
-from otel_rl.bridge.rows.turns.turn_length import Turn
 from otel_rl.records import (
     Decoded,
     Description,
@@ -44,7 +43,7 @@ from otel_rl.records import (
     WorkerFailure,
 )
 
-__all__ = ["LoadedRun", "load_run"]
+__all__ = ["LoadedRun", "Turn", "load_run"]
 
 _log = logging.getLogger(__name__)
 
@@ -58,6 +57,30 @@ _POINT_BYTES: Final = 64
 
 _LARGE_BYTES: Final = 1 << 20
 """Size of a batch that takes a multiple of it in memory while it is in progress."""
+
+
+@dataclass(slots=True)
+class Turn:
+    """One turn of a run: it ends by time, or by parts of batches, whichever is first.
+
+    Attributes:
+        clock_s: Monotonic clock, in seconds.
+        end_s: End by that clock.
+        parts_left: Parts of about a thousand points, see ``decode_parts``.
+    """
+
+    clock_s: Callable[[], float]
+    end_s: float
+    parts_left: float
+
+    def took(self, share: float = 1.0) -> None:
+        """Count a part, or the share of one that a small batch is."""
+        self.parts_left -= share
+
+    @property
+    def is_over(self) -> bool:
+        """Return whether the turn is over."""
+        return self.parts_left <= 0 or self.clock_s() >= self.end_s
 
 
 @dataclass(slots=True)

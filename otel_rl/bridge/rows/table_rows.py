@@ -12,10 +12,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from otel_rl.bridge.journal.formats import state_format as wire
+from otel_rl.bridge.rows.batch_limit import BatchLimit
 from otel_rl.bridge.rows.row_split import MAX_ROW_BYTES
 from otel_rl.bridge.rows.series.streams import WorkerState
 from otel_rl.bridge.rows.settings import AlignSettings
-from otel_rl.bridge.rows.turns.batch_limit import BatchLimit
 from otel_rl.records import CONSOLE, CONSOLE_COLUMNS, Table, TextSample, Value, Worker
 from otel_rl.redaction import printable
 from otel_rl.semconv.names import LOG_IOSTREAM

@@ -20,6 +20,7 @@ from itertools import groupby
 from typing import TypeVar
 
 from otel_rl.bridge.journal.formats import state_format as wire
+from otel_rl.bridge.rows.batch_limit import BatchLimit
 from otel_rl.bridge.rows.per_worker_rows import single_rows
 from otel_rl.bridge.rows.reduce import (
     Cell,
@@ -38,7 +39,6 @@ from otel_rl.bridge.rows.series.series_table import StreamTable
 from otel_rl.bridge.rows.series.streams import Group, Stream
 from otel_rl.bridge.rows.series.worker_clock import tolerance_ns
 from otel_rl.bridge.rows.settings import AlignSettings
-from otel_rl.bridge.rows.turns.batch_limit import BatchLimit
 from otel_rl.records import HOST_ID, HistogramPoint
 from otel_rl.semconv import names
 from otel_rl.semconv.spec import Reduction

@@ -34,8 +34,7 @@ _STUCK: Final = {RunState.WAITING, RunState.OPENING, RunState.RETRYING, RunState
 _WHAT_THE_REPORT_SAYS: Final = (
     "otel_rl.bridge.delivery.one_run.retries",
     "otel_rl.bridge.row_thread",
-    "otel_rl.bridge.rows.rounds.row_commits",
-    "otel_rl.bridge.rows.rounds.runs_without_metrics",
+    "otel_rl.bridge.rows.scheduler.news",
 )
 """Loggers of what the report of an end says as well."""
 

@@ -193,7 +193,7 @@ def test_a_drain_that_fails_again_and_again_says_so_once_a_minute(
             threading.Event().wait(0.05)
         connection.execute("ALTER TABLE elsewhere RENAME TO rows")
         connection.commit()
-    assert [r.message for r in caplog.records if r.name.endswith("run_troubles")] == [
+    assert [r.message for r in caplog.records if r.name.endswith("scheduler")] == [
         "Making rows of e/default failed; its batches are kept, retrying."
     ]
     bridge.stop()

@@ -13,7 +13,7 @@ from otel_rl.bridge.journal.delivery_store import DeliveryStore
 from otel_rl.bridge.journal.run_store import RunStore
 from otel_rl.bridge.journal.space.retention import Retention
 from otel_rl.bridge.journal.spool import Spool
-from otel_rl.bridge.rows.processor import RowProcessor
+from otel_rl.bridge.rows.scheduler import Around, Scheduler
 from otel_rl.records import ExperimentKey, Row
 from tests.stores import Store, runs_of
 
@@ -43,12 +43,12 @@ class Rig:
             DeliverySettings(TRACKER, directory, {}),
             self.counters.add,
         )
-        processor = RowProcessor(
+        processor = Scheduler(
             Spool(journal),
             self.run_store,
-            settings=settings.align,
-            counters=self.counters,
-            notify=delivery.notify,
+            settings.align,
+            self.counters,
+            around=Around(notify=delivery.notify),
         )
         self.cleanup = Cleanup(
             settings,

@@ -159,7 +159,7 @@ def test_the_verdict_names_the_first_cause(
     slow = Finding(3, T0, "cause", "it is slow", [{"kind": "slow"}])
     last = Finding(4, T0, "cause" if finding else told, "words", [finding] if finding else [])
     for one in (slow, last):
-        life.processor.findings.add(ENDED, one)
+        life.processor.add_finding(ENDED, one)
         life.take(begin(ENDED, 0), now_ns=start_ns(ENDED))
     with looking(tmp_path) as connection:
         (run,) = read_runs(connection, tmp_path)
@@ -184,7 +184,7 @@ def test_a_run_is_stalled_as_soon_as_the_diagnosis_says_so(
     life = Life(tmp_path)
     life.take(begin(ENDED, 0), *step(ENDED, 0, 1), now_ns=start_ns(ENDED))
     cause: dict[str, Value] = {"kind": kind, "role": "trainer", "worker": "trainer/0"}
-    life.processor.findings.add(ENDED, Finding(1, T0, "cause", "words", [cause]))
+    life.processor.add_finding(ENDED, Finding(1, T0, "cause", "words", [cause]))
     life.take(begin(ENDED, 1), now_ns=start_ns(ENDED))
     with looking(tmp_path) as connection:
         (run,) = read_runs(connection, tmp_path)

@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from otel_rl.bridge.rows.batch_limit import BatchLimit
 from otel_rl.bridge.rows.per_worker_rows import single_rows
 from otel_rl.bridge.rows.reduce import reduced, statistic
 from otel_rl.bridge.rows.series.key_groups import GroupIdentity
@@ -19,7 +20,6 @@ from otel_rl.bridge.rows.steps.open_step import OpenStep, StepRow, Steps
 from otel_rl.bridge.rows.steps.role_steps import RoleSteps
 from otel_rl.bridge.rows.steps.step_axis import is_integral
 from otel_rl.bridge.rows.steps.step_passes import Returned
-from otel_rl.bridge.rows.turns.batch_limit import BatchLimit
 from otel_rl.records import RoleStanding
 from otel_rl.semconv import names
 from otel_rl.semconv.names import RlPhaseValues

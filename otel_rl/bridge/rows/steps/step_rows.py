@@ -19,6 +19,7 @@ from types import MappingProxyType
 from typing import cast
 
 from otel_rl.bridge.journal.formats import state_format as wire
+from otel_rl.bridge.rows.batch_limit import BatchLimit
 from otel_rl.bridge.rows.reduce import put
 from otel_rl.bridge.rows.series.series_table import StreamTable
 from otel_rl.bridge.rows.series.streams import Stream, WorkerState
@@ -35,7 +36,6 @@ from otel_rl.bridge.rows.steps.role_steps import RoleSteps
 from otel_rl.bridge.rows.steps.step_closing import ClosedStep, StepClosing
 from otel_rl.bridge.rows.steps.step_counts import StepCounts
 from otel_rl.bridge.rows.steps.written_steps import StepLog, StepLogs
-from otel_rl.bridge.rows.turns.batch_limit import BatchLimit
 from otel_rl.records import HistogramPoint, RoleStanding, SumPoint, Worker
 
 __all__ = ["OpenSteps"]

@@ -29,7 +29,7 @@ from otel_rl.bridge.journal.run_store import RunStore
 from otel_rl.bridge.journal.spool import Spool
 from otel_rl.bridge.journal.sqlite import JOURNAL_FILE, SqliteJournal
 from otel_rl.bridge.rows.aligner import AlignSettings
-from otel_rl.bridge.rows.processor import RowProcessor
+from otel_rl.bridge.rows.scheduler import Around, Scheduler
 from otel_rl.errors import JournalFull
 from otel_rl.records import Batch, ExperimentKey, Signal
 from otel_rl.run_id import run_id
@@ -57,13 +57,12 @@ class Life:
         self.counters = Counters()
         self.store = ArchiveStore(self.journal)
         self.archiver = self.new_archiver()
-        self.processor = RowProcessor(
+        self.processor = Scheduler(
             self.spool,
             self.runs,
-            settings=AlignSettings(),
-            counters=self.counters,
-            notify=lambda _key: None,
-            archive_room=lambda: self.archiver.has_room(),
+            AlignSettings(),
+            self.counters,
+            around=Around(archive_room=lambda: self.archiver.has_room()),
         )
 
     def new_archiver(self, *, every_s: float = 300.0, max_waiting_bytes: int = BOUND) -> Archiver:

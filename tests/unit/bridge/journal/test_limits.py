@@ -17,9 +17,9 @@ from otel_rl.bridge.journal.postgres import PostgresJournal
 from otel_rl.bridge.journal.run_store import RunStore
 from otel_rl.bridge.journal.spool import Spool
 from otel_rl.bridge.journal.sqlite import JOURNAL_FILE, SqliteJournal
-from otel_rl.bridge.rows import processor as drains
+from otel_rl.bridge.rows import scheduler as drains
 from otel_rl.bridge.rows.aligner import AlignSettings
-from otel_rl.bridge.rows.processor import RowProcessor
+from otel_rl.bridge.rows.scheduler import Scheduler
 from otel_rl.errors import ConfigError, JournalFull, JournalLocked
 from otel_rl.records import Batch, ExperimentKey, Row, Signal
 from tests.otlp_requests import gauge, key_values, metrics_request, point
@@ -115,9 +115,7 @@ def test_in_a_backlog_nothing_is_overdue_that_is_still_to_be_read(
 ) -> None:
     monkeypatch.setattr(drains, "_READ_BYTES", 1)
     spool, run_store = Spool(journal), RunStore(journal)
-    drain = RowProcessor(
-        spool, run_store, settings=AlignSettings(), counters=Counters(), notify=lambda key: None
-    )
+    drain = Scheduler(spool, run_store, AlignSettings(), Counters())
     for rank in (0, 1):
         spool.append([measured(rank, 0, 1.0)])
     while drain.round(T0):

@@ -10,8 +10,8 @@ from otel_rl.bridge.journal.reader import shared_keys
 from otel_rl.bridge.journal.run_store import RunStore
 from otel_rl.bridge.journal.spool import Spool
 from otel_rl.bridge.rows.aligner import Aligner, AlignSettings
-from otel_rl.bridge.rows.processor import RowProcessor
 from otel_rl.bridge.rows.reports.finding_rows import Finding
+from otel_rl.bridge.rows.scheduler import Scheduler
 from otel_rl.records import (
     Batch,
     Decoded,
@@ -171,12 +171,11 @@ class Bridge:
     def __init__(self, journal: Journal) -> None:
         self.journal, self.counters = journal, Counters()
         self.spool, self.store = Spool(journal), RunStore(journal)
-        self.processor = RowProcessor(
+        self.processor = Scheduler(
             self.spool,
             self.store,
-            settings=AlignSettings(start_wait_s=0),
-            counters=self.counters,
-            notify=lambda _: None,
+            AlignSettings(start_wait_s=0),
+            self.counters,
         )
 
     def take(self, name: str, step: int) -> None:

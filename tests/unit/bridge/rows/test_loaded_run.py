@@ -9,9 +9,8 @@ from otel_rl.bridge.journal.commit import Commit
 from otel_rl.bridge.journal.run_store import SavedRun
 from otel_rl.bridge.journal.spool import Spooled
 from otel_rl.bridge.rows.aligner import AlignSettings
-from otel_rl.bridge.rows.loaded_run import LoadedRun, load_run
+from otel_rl.bridge.rows.loaded_run import LoadedRun, Turn, load_run
 from otel_rl.bridge.rows.reports.bridge_report import BridgeReport
-from otel_rl.bridge.rows.turns.turn_length import Turn
 from otel_rl.records import Batch, ExperimentKey, Offset, Signal
 from tests.otlp_requests import gauge, key_values, metrics_request, point
 

@@ -10,7 +10,7 @@ from otel_rl.bridge.rows.aligner import Aligner, AlignSettings
 from otel_rl.bridge.rows.steps import step_closing
 from otel_rl.records import ExperimentKey
 from tests.stores import Store
-from tests.unit.bridge.rows.test_processor import SLOW, B, Bench, alerts, batch
+from tests.unit.bridge.rows.test_scheduler import SLOW, B, Bench, alerts, batch
 
 MANY = [ExperimentKey(f"run-{n}") for n in range(100)]
 
@@ -65,7 +65,7 @@ def test_time_closes_the_rows_of_many_runs_a_second_later_at_most(store: Store) 
 
 def test_a_finding_of_a_silent_run_does_not_wait(store: Store) -> None:
     bench = of_many(store)
-    bench.drain.findings.add(MANY[7], SLOW)
+    bench.drain.add_finding(MANY[7], SLOW)
     bench.run(0.01)
     assert alerts(bench, MANY[7])
 

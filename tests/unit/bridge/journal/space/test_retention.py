@@ -17,7 +17,7 @@ from otel_rl.bridge.journal.space.retention import EVERY_RUN, Removed, Retention
 from otel_rl.bridge.journal.spool import Spool
 from otel_rl.bridge.journal.sqlite import SqliteJournal
 from otel_rl.bridge.rows.aligner import AlignSettings
-from otel_rl.bridge.rows.processor import RowProcessor
+from otel_rl.bridge.rows.scheduler import Pace, Scheduler
 from otel_rl.records import Batch, Description, ExperimentKey, ExperimentStatus, Row, Signal
 from otel_rl.run_id import run_id
 from tests.otlp_requests import gauge, key_values, metrics_request, point
@@ -177,13 +177,12 @@ def test_what_comes_late_for_a_removed_run_is_counted_and_what_is_new_goes_on(
     counters = Counters()
 
     def drained(now_ns: int) -> None:
-        drain = RowProcessor(
+        drain = Scheduler(
             bench.spool,
             bench.run_store,
-            settings=AlignSettings(start_wait_s=0),
-            counters=counters,
-            notify=lambda _: None,
-            clock_s=lambda: 0.0,
+            AlignSettings(start_wait_s=0),
+            counters,
+            pace=Pace(clock_s=lambda: 0.0),
         )
         for seconds in (0, 1_000):  # by then nobody is waited for
             while drain.round(now_ns + seconds * S):

@@ -2,7 +2,7 @@
 
 from itertools import islice
 
-from otel_rl.bridge.rows.turns.turn_order import Rotation
+from otel_rl.bridge.rows.scheduler import Rotation
 from otel_rl.records import ExperimentKey
 
 

@@ -21,10 +21,10 @@ from otel_rl.bridge.journal.interface import checksum
 from otel_rl.bridge.journal.reader import shared_histories, shared_overview
 from otel_rl.bridge.journal.run_store import RunStore, SavedRun
 from otel_rl.bridge.journal.spool import Spool
-from otel_rl.bridge.rows import loaded_run, processor
+from otel_rl.bridge.rows import loaded_run, scheduler
 from otel_rl.bridge.rows.aligner import Aligner, AlignSettings
-from otel_rl.bridge.rows.processor import RowProcessor
 from otel_rl.bridge.rows.reports.finding_rows import Finding
+from otel_rl.bridge.rows.scheduler import Around, Pace, Scheduler
 from otel_rl.bridge.rows.steps import step_closing
 from otel_rl.bridge.tracker_keys import DIAGNOSIS_CAUSE, alert_text
 from otel_rl.diagnose.history.records import Facts
@@ -86,7 +86,8 @@ class Bench:
         self._store = store
         self._settings = settings or AlignSettings(start_wait_s=0)
         # Turns and rounds end by work alone, unless a test says how time goes.
-        self._turns = {"clock_s": lambda: 0.0, **turns}
+        self._tenant = turns.pop("tenant", lambda _: "")
+        self._pace = Pace(**{"clock_s": lambda: 0.0, **turns})
         self.now_ns = T0
         self.begin()
 
@@ -96,13 +97,13 @@ class Bench:
         self.spool, self.run_store = Spool(self.journal), RunStore(self.journal)
         self.counters = Counters()
         self.told: list[ExperimentKey] = []
-        self.drain = RowProcessor(
+        self.drain = Scheduler(
             self.spool,
             self.run_store,
-            settings=self._settings,
-            counters=self.counters,
-            notify=self.told.append,
-            **self._turns,
+            self._settings,
+            self.counters,
+            around=Around(notify=self.told.append, tenant=self._tenant),
+            pace=self._pace,
         )
 
     def restart(self) -> None:
@@ -316,7 +317,7 @@ def test_what_is_said_of_a_whole_batch_is_heard_at_its_end(store: Store) -> None
 def test_rows_are_committed_a_bounded_number_of_values_at_a_time(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(processor, "_ROW_VALUES", 100)
+    monkeypatch.setattr(scheduler, "_ROW_VALUES", 100)
     bench.spool.append([steps_in_one_batch(A, range(500))])
     sizes = []
     while bench.drain.round(bench.now_ns + 60 * S):
@@ -366,7 +367,7 @@ def test_batches_without_a_row_are_committed_after_a_while(sparing: Bench) -> No
 def test_many_batches_without_a_row_are_committed_at_once(
     sparing: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(processor, "_UNCOMMITTED_BYTES", 10_000)
+    monkeypatch.setattr(scheduler, "_UNCOMMITTED_BYTES", 10_000)
     sparing.spool.append([batch(A, 1, padding=4_500), batch(A, 2, padding=4_500)])
     sparing.run()
     assert sparing.spool.pending() == 2
@@ -380,7 +381,7 @@ def test_in_a_backlog_a_large_state_is_not_written_for_every_few_batches(
 ) -> None:
     sparing.spool.append([steps_in_one_batch(A, range(1, 300))])
     sparing.run(1.0)
-    monkeypatch.setattr(processor, "_READ_BYTES", 1)  # so more waits after each round
+    monkeypatch.setattr(scheduler, "_READ_BYTES", 1)  # so more waits after each round
     waiting = [batch(A, step) for step in range(300, 340)]
     sparing.spool.append(waiting)
     states = states_written(sparing, monkeypatch)
@@ -414,7 +415,7 @@ def test_a_row_takes_uncommitted_batches_with_it(sparing: Bench) -> None:
     sparing.spool.append([batch(A, 1)])
     sparing.run(0.1)
     assert sparing.spool.pending() == 1
-    sparing.drain.findings.add(A, SLOW)
+    sparing.drain.add_finding(A, SLOW)
     sparing.run(0.1)
     assert sparing.spool.pending() == 0
 
@@ -473,17 +474,15 @@ def test_a_round_that_ends_after_its_turn_leaves_nothing_and_the_next_owner_goes
         bench.journal.write(lambda c: c.execute("UPDATE runs SET epoch = 2"))
         return {}
 
-    def drain(turn: Turn, gauges: Callable[[ExperimentKey], dict[str, float]]) -> RowProcessor:
+    def drain(turn: Turn, gauges: Callable[[ExperimentKey], dict[str, float]]) -> Scheduler:
         run_store = RunStore(bench.journal, owners=turn)
-        return RowProcessor(
+        return Scheduler(
             bench.spool,
             run_store,
-            settings=AlignSettings(start_wait_s=0),
-            counters=bench.counters,
-            notify=bench.told.append,
-            gauges=gauges,
-            owners=turn,
-            clock_s=lambda: 0.0,
+            AlignSettings(start_wait_s=0),
+            bench.counters,
+            around=Around(notify=bench.told.append, gauges=gauges, owners=turn),
+            pace=Pace(clock_s=lambda: 0.0),
         )
 
     stale = drain(asleep, sleep_through_the_lease)
@@ -500,14 +499,13 @@ def test_a_run_of_another_bridge_is_left_alone(bench: Bench) -> None:
     bench.spool.append([batch(A, 0)])
     owners = Turn(1)
     owners.number = None
-    drain = RowProcessor(
+    drain = Scheduler(
         bench.spool,
         RunStore(bench.journal, owners=owners),
-        settings=AlignSettings(start_wait_s=0),
-        counters=bench.counters,
-        notify=bench.told.append,
-        owners=owners,
-        clock_s=lambda: 0.0,
+        AlignSettings(start_wait_s=0),
+        bench.counters,
+        around=Around(notify=bench.told.append, owners=owners),
+        pace=Pace(clock_s=lambda: 0.0),
     )
     drain.round(bench.now_ns)
     assert (bench.told, bench.spool.pending()) == ([], 1)
@@ -854,10 +852,10 @@ def test_a_run_that_has_ended_with_no_metric_is_named_once(
 ) -> None:
     bench.spool.append([alive(A), batch(B, 1)])
     bench.run()
-    assert list(bench.drain.without_metrics.keys) == []  # it may still log
+    assert list(bench.drain.without_metrics) == []  # it may still log
     bench.drain.finish(bench.now_ns, failed=False)
     bench.drain.finish(bench.now_ns, failed=False)
-    assert list(bench.drain.without_metrics.keys) == [A]
+    assert list(bench.drain.without_metrics) == [A]
     assert [line for line in caplog.messages if "ended with no metric" in line] == [
         line for line in caplog.messages if line.startswith("a/default ended with no metric")
     ]
@@ -884,7 +882,7 @@ def test_a_finding_is_told_once_though_its_first_commits_are_undone(
 
     with monkeypatch.context() as patched:
         patched.setattr(RunStore, "commit", undo)
-        bench.drain.findings.add(A, SLOW)
+        bench.drain.add_finding(A, SLOW)
         for _ in range(3):
             with contextlib.suppress(JournalFull):
                 bench.run(seconds=2)
@@ -893,7 +891,7 @@ def test_a_finding_is_told_once_though_its_first_commits_are_undone(
         bench.run(seconds=2)
     assert alerts(bench, A) == ["the judge is slow"]
     bench.restart()
-    bench.drain.findings.add(A, SLOW)  # what a bridge finds that has just begun is no news
+    bench.drain.add_finding(A, SLOW)  # what a bridge finds that has just begun is no news
     bench.run(seconds=2)
     assert alerts(bench, A) == ["the judge is slow"]
 
@@ -902,7 +900,7 @@ def test_a_finding_beside_a_damaged_batch_is_told(bench: Bench) -> None:
     bench.spool.append([batch(A, 0)])
     bench.run()
     bench.spool.append([broken(A), broken(A)])
-    bench.drain.findings.add(A, SLOW)
+    bench.drain.add_finding(A, SLOW)
     bench.run(seconds=2)
     bench.run(seconds=2)
     assert alerts(bench, A) == ["the judge is slow"]
@@ -911,8 +909,8 @@ def test_a_finding_beside_a_damaged_batch_is_told(bench: Bench) -> None:
 def test_of_two_findings_at_once_the_later_one_is_told(bench: Bench) -> None:
     bench.spool.append([batch(A, 0)])
     bench.run()
-    bench.drain.findings.add(A, SLOW)
-    bench.drain.findings.add(A, dataclasses.replace(SLOW, words="the judge is slower", step=4))
+    bench.drain.add_finding(A, SLOW)
+    bench.drain.add_finding(A, dataclasses.replace(SLOW, words="the judge is slower", step=4))
     bench.run(seconds=2)
     assert alerts(bench, A) == ["the judge is slower"]
 
@@ -920,9 +918,9 @@ def test_of_two_findings_at_once_the_later_one_is_told(bench: Bench) -> None:
 def test_a_cause_that_has_passed_is_not_the_last_one_told(bench: Bench) -> None:
     bench.spool.append([batch(A, 0)])
     bench.run()
-    bench.drain.findings.add(A, SLOW)
+    bench.drain.add_finding(A, SLOW)
     bench.run(seconds=2)
-    bench.drain.findings.add(A, Finding(9, T0, "healthy", "no fault found"))
+    bench.drain.add_finding(A, Finding(9, T0, "healthy", "no fault found"))
     bench.run(seconds=2)
     rows = bench.run_store.rows(A, start=0, limit=10_000)
     causes = [row.labels[DIAGNOSIS_CAUSE] for row in rows if DIAGNOSIS_CAUSE in row.labels]

@@ -1,0 +1,713 @@
+"""Makes rows of the batches in the spool. Synchronous: one thread, and time is an argument.
+
+    spool ─ read ─> decode ─> align ─> run store ─> notify
+            (a share of each run)  (one transaction for all of them)
+
+Runs take turns, so that one does not delay another, and fail separately: a failed one is rolled
+back to its last commit and retried later, while the others go on.
+
+A turn ends after a slice of time or of work, also in the middle of a batch, where the run's next
+turn resumes. Rows closed before that, because of the bounds on open data, are committed with the
+position in the batch: so after a crash nothing is taken twice.
+
+A commit writes the whole state of a run. So batches without a row stay in the spool for a while
+after they were taken, and after a crash they are taken again into the state of the last commit.
+"""
+
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from otel_rl.bridge.counters import CommitRefusal, Counter, Counters, SampleDrop, Where
+from otel_rl.bridge.journal.commit import Commit
+from otel_rl.bridge.journal.leases.ownership import Ownership, SoleOwner
+from otel_rl.bridge.journal.run_store import RunStore
+from otel_rl.bridge.journal.spool import Spool, Spooled
+from otel_rl.bridge.rows.loaded_run import LoadedRun, Turn, load_run
+from otel_rl.bridge.rows.reports import data_warnings
+from otel_rl.bridge.rows.reports.bridge_report import BridgeReport
+from otel_rl.bridge.rows.reports.data_warnings import TOLD, DroppedPoints
+from otel_rl.bridge.rows.reports.finding_rows import Finding
+from otel_rl.bridge.rows.settings import AlignSettings
+from otel_rl.errors import JournalError, LeaseLost, ShareUsedUp
+from otel_rl.records import PART, Description, ExperimentKey, ExperimentStatus, Row
+
+__all__ = ["NO_METRIC_HINT", "Around", "Pace", "Rotation", "Scheduler"]
+
+_log = logging.getLogger(__name__)
+
+_news_log = logging.getLogger(f"{__name__}.news")
+"""News of runs: the report at the end of a command says them, too."""
+
+_data_log = logging.getLogger(data_warnings.__name__)
+"""What rows say of their data: the report at the end of a command does not say it again."""
+
+NO_METRIC_HINT: Final = (
+    "Its workers reported liveness, but no metric. Did the program end before it logged, "
+    "log to another library only, or log values that are no numbers? "
+    "See `otel-rl help quickstart`."
+)
+
+_NS_PER_S: Final = 1_000_000_000
+
+_READ_BYTES: Final = 8 << 20
+"""Read in one round, over all runs: enough to share a commit, few enough for prompt rows."""
+
+_MOST_LARGE: Final = 2
+"""Large batches that are in progress at a time, see ``LoadedRun.next_is_large``."""
+
+_ROUND_S: Final = 0.5
+_ROUND_PARTS: Final = 64
+"""Of all turns of a round: its rows are then committed."""
+
+_ROW_VALUES: Final = 100_000
+"""Approximate number of a run's values that become rows in one transaction."""
+
+_UNCOMMITTED_BYTES: Final = 4 << 20
+"""Batches without a row are committed at this size, or at that of the run's state if it is larger,
+since a commit writes the state: after a crash they are read again."""
+
+_IDLE_NS: Final = 600 * _NS_PER_S
+"""A run that is silent for this long, with nothing open, is only in the run store."""
+
+_FEW_RUNS: Final = 64
+_NS_PER_LOOK: Final = 2_000_000
+_MOST_LOOK_NS: Final = _NS_PER_S
+"""Time alone closes rows and ends workers, so runs without news are looked at, too. A look takes
+0.2 ms: of a few runs in each round, of more so rarely that looks take a tenth of the time, and a
+row that time closes is a second later at most."""
+
+_RETRY_NS: Final = _NS_PER_S
+"""After a failure that is not a batch's fault: a bug, a damaged page of the journal, a used-up
+share."""
+
+_LOG_EVERY_NS: Final = 60 * _NS_PER_S
+"""What is retried every second, and workers that fail again and again, are worth a line a
+minute."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Around:
+    """What the scheduler asks of the rest of the bridge, and what it tells it.
+
+    Attributes:
+        notify: Called with each run that has new rows.
+        dropped: Called with points over a run's series limit, by worker, once that is committed.
+        gauges: Returns the gauges of a run's report, by tracker key.
+        tenant: Returns the name of a run's tenant.
+        owners: Tells which runs this bridge owns.
+        archive_room: Tells whether the journal has room for values that wait for the archive; None
+            without an archive.
+        launched: Returns the process id of the command that the bridge was started for, if any.
+        is_one_launch: Whether all workers are of one launch.
+    """
+
+    notify: Callable[[ExperimentKey], None] = lambda _: None
+    dropped: Callable[[ExperimentKey, Mapping[str, DroppedPoints]], None] = lambda *_: None
+    gauges: Callable[[ExperimentKey], Mapping[str, float]] = lambda _: {}
+    tenant: Callable[[ExperimentKey], str] = lambda _: ""
+    owners: Ownership = field(default_factory=SoleOwner)
+    archive_room: Callable[[], bool] | None = None
+    launched: Callable[[], int | None] = lambda: None
+    is_one_launch: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pace:
+    """How long turns are, and how often things happen that do not depend on the data.
+
+    Attributes:
+        report_interval_s: Interval of the bridge's reports in a run.
+        commit_every_s: Longest time for which batches without a row stay uncommitted.
+        slice_s: Most seconds of a turn: other runs wait at most for the rest of it and one more.
+        slice_parts: Most parts of batches in a turn.
+        part: Approximate points of a part.
+        clock_s: Monotonic clock, in seconds, by which turns and rounds end.
+    """
+
+    report_interval_s: float = 10.0
+    commit_every_s: float = 0.0
+    slice_s: float = 0.25
+    slice_parts: int = 32
+    part: int = PART
+    clock_s: Callable[[], float] = time.monotonic
+
+
+class Rotation:
+    """Alternates tenants; of one tenant, the run with the oldest turn is next.
+
+    A new run follows those that are there, so that many new ones do not delay old ones. One thread
+    calls the methods.
+
+    Args:
+        tenant: Returns the name of a run's tenant.
+    """
+
+    def __init__(self, tenant: Callable[[ExperimentKey], str]) -> None:
+        self._tenant = tenant
+        # Number of the last turn of each run, and of each tenant.
+        self._runs: dict[ExperimentKey, int] = {}
+        self._tenants: dict[str, int] = {}
+        self._turns = 0
+        # Runs without a turn since the last complete rotation.
+        self._left: set[ExperimentKey] = set()
+
+    @property
+    def is_complete(self) -> bool:
+        """Report whether all runs have had a turn since this was last True."""
+        return not self._left
+
+    def turns(self, keys: Iterable[ExperimentKey]) -> Iterator[ExperimentKey]:
+        """Yield each of ``keys`` once. Keys that are not consumed come first the next time."""
+        keys = dict.fromkeys(keys)
+        self._runs = {key: self._runs.get(key, self._turns) for key in keys}
+        self._left = self._left.intersection(keys) or set(keys)
+        queues: dict[str, deque[ExperimentKey]] = {}
+        for key in sorted(keys, key=self._runs.__getitem__):
+            queues.setdefault(self._tenant(key), deque()).append(key)
+        self._tenants = {tenant: self._tenants.get(tenant, 0) for tenant in queues}
+        waiting = deque(sorted(queues, key=self._tenants.__getitem__))
+        while waiting:
+            tenant = waiting.popleft()
+            key = queues[tenant].popleft()
+            self._turns += 1
+            self._runs[key] = self._tenants[tenant] = self._turns
+            self._left.discard(key)
+            yield key
+            if queues[tenant]:
+                waiting.append(tenant)
+
+
+@dataclass(slots=True)
+class _Trouble:
+    """Failure state of a run.
+
+    Attributes:
+        failed_ns: Time of the failure; a pause follows.
+        one_by_one: Its batches are read one at a time, to find the faulty one.
+    """
+
+    failed_ns: int = 0
+    one_by_one: bool = False
+
+
+@dataclass(slots=True)
+class _Round:
+    """Work prepared in a round, and whether more may be ready at once."""
+
+    commits: list[Commit] = field(default_factory=list)
+    has_more: bool = False
+
+
+class Scheduler:
+    """Only reader of the spool and writer of the run store, for the runs that this bridge owns.
+
+    One thread calls the methods; those that any thread may call say so. They copy or change a dict
+    in one step of the interpreter.
+
+    Args:
+        spool: Source of batches.
+        run_store: Destination of rows.
+        settings: Of the alignment.
+        counters: Of the bridge.
+        around: The rest of the bridge.
+        pace: Of turns and reports.
+    """
+
+    def __init__(
+        self,
+        spool: Spool,
+        run_store: RunStore,
+        settings: AlignSettings,
+        counters: Counters,
+        *,
+        around: Around | None = None,
+        pace: Pace | None = None,
+    ) -> None:
+        self._spool = spool
+        self._run_store = run_store
+        self._settings = settings
+        self._counters = counters
+        self._around = around or Around()
+        self._pace = pace or Pace()
+        self._epoch = self._around.owners.epoch
+        self._loaded: dict[ExperimentKey, LoadedRun] = {}
+        # Runs to be loaded in the next round although no batch waits.
+        self._unloaded: dict[ExperimentKey, None] = {}
+        self._troubles: dict[ExperimentKey, _Trouble] = {}
+        # Findings of any thread, and those that are in no commit yet.
+        self._findings: dict[ExperimentKey, Finding] = {}
+        self._uncommitted_findings: dict[ExperimentKey, Finding] = {}
+        self._without_metrics: set[ExperimentKey] = set()
+        self._rotation = Rotation(self._around.tenant)
+        # Whether a run had more data in its turn since the last complete rotation.
+        self._has_more = False
+        self._looked_ns = self._logged_ns = 0
+        for key in run_store.open_runs():
+            if self._epoch(key) is not None:
+                self.begin(key)
+
+    @property
+    def without_metrics(self) -> Sequence[ExperimentKey]:
+        """Ended runs without any metric of their program, sorted."""
+        return sorted(self._without_metrics)
+
+    def experiments(self) -> Collection[ExperimentKey]:
+        """Return the runs in memory or about to be. Any thread may call it."""
+        return [*self.begun(), *self._spool.waiting()]
+
+    def begun(self) -> Collection[ExperimentKey]:
+        """Return those of ``experiments`` that had a turn. Any thread may call it."""
+        return [*self._loaded, *self._unloaded]
+
+    def progress(self, key: ExperimentKey) -> tuple[int, int] | None:
+        """Return ``LoadedRun.progress``; None if it is not in memory. Any thread may call it."""
+        run = self._loaded.get(key)
+        return None if run is None else run.progress
+
+    def begin(self, key: ExperimentKey) -> None:
+        """Load the run in the next round: a silent one has open steps, too.
+
+        Any thread may call it.
+        """
+        self._unloaded[key] = None
+
+    def add_finding(self, key: ExperimentKey, finding: Finding) -> None:
+        """Add a finding of a diagnosis to the run, in the next round or at the end.
+
+        Any thread may call it.
+        """
+        self._findings[key] = finding
+        self.begin(key)
+
+    def let_go(self, keys: Iterable[ExperimentKey]) -> None:
+        """Forget that these runs had no metrics. Any thread may call it."""
+        for key in keys:
+            self._without_metrics.discard(key)
+
+    def round(self, now_ns: int) -> bool:
+        """Make rows of a share of the waiting batches, and of what is complete by ``now_ns``.
+
+        Of many runs, as many have a turn as there is time for; the others follow in the next
+        rounds.
+
+        Returns:
+            Whether more may be ready at once.
+
+        Raises:
+            JournalError: No room for the rows, or the journal is unreachable. The batches wait; try
+                again in a while.
+        """
+        self._leave_lost()
+        waiting = {key: None for key in self._spool.waiting() if self._epoch(key) is not None}
+        share_bytes = _READ_BYTES // max(1, len(waiting))
+        looks = self._looks_at_silent(now_ns)
+        done = _Round()
+        end_s = self._pace.clock_s() + _ROUND_S
+        for key in self._rotation.turns([*waiting, *self._unloaded, *self._loaded]):
+            if self._is_paused(key, now_ns):
+                self.begin(key)
+                continue
+            if not looks and self._is_silent(key, waiting):
+                continue
+            try:
+                turn = self._turn(len(waiting))
+                self._advance(key, share_bytes if key in waiting else 0, turn, now_ns, done)
+            except LeaseLost:
+                self._leave(key)
+            except JournalError:
+                self._go_back(key, *(commit.key for commit in done.commits))
+                raise
+            except Exception:  # noqa: BLE001  # the others go on; counted
+                self._set_back(key, now_ns)
+            if self._pace.clock_s() >= end_s:
+                break
+        self._commit(done.commits, now_ns)
+        self._has_more |= done.has_more
+        if not self._rotation.is_complete:
+            return True
+        has_more, self._has_more = self._has_more, False
+        return has_more
+
+    def go_on(self, now_ns: int) -> None:
+        """Skip the bridge's downtime until ``now_ns``: it does not count toward lost workers."""
+        for run in self._loaded.values():
+            run.aligner.go_on(now_ns)
+
+    def finish(
+        self,
+        now_ns: int,
+        *,
+        failed: bool | None = None,
+        by: str | None = None,
+        is_over: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """Make rows of everything that waits or is open: no more data will come.
+
+        Args:
+            now_ns: The bridge's clock.
+            failed: For ended workers, whether those without an exit report have failed. None where
+                workers may go on without this bridge.
+            by: Signal that ended them; None if none is known.
+            is_over: Asked after each round. If so, what waits is left to the next bridge, with the
+                open steps of its runs.
+
+        Raises:
+            JournalError: No room for the rows, or the journal is unreachable. The next bridge makes
+                them again.
+        """
+        for trouble in self._troubles.values():
+            trouble.failed_ns = 0
+        goes_on: Collection[ExperimentKey] = ()
+        while self.round(now_ns):
+            if is_over():
+                goes_on = {*self._spool.waiting()}
+                break
+        commits = []
+        for key in [key for key in self._loaded if key not in goes_on]:
+            try:
+                run = self._loaded[key]
+                if failed is not None:
+                    run.aligner.end(failed=failed, by=by)
+                report = run.report_values(self._around.gauges(key))
+                if not run.report.has_changed(report):
+                    report = {}
+                rows = run.aligner.close(now_ns, everything=True, report=report)
+                description = self._news(key, run)
+                if rows or run.taken or description is not None:
+                    history = run.aligner.logs.take_history(now_ns, everything=True)
+                    commits.append(run.take_commit(rows, description, history))
+            except Exception:  # noqa: BLE001  # as above
+                self._set_back(key, now_ns)
+        self._commit(commits, now_ns)
+
+    # Below: a turn of one run.
+
+    def _turn(self, waiting: int) -> Turn:
+        """Return a turn for one of so many runs, which together take no more than a moment."""
+        pace, share = self._pace, max(1, waiting)
+        end_s = pace.clock_s() + min(pace.slice_s, _ROUND_S / share)
+        return Turn(pace.clock_s, end_s, max(1, min(pace.slice_parts, _ROUND_PARTS // share)))
+
+    def _advance(
+        self, key: ExperimentKey, max_bytes: int, turn: Turn, now_ns: int, done: _Round
+    ) -> None:
+        run = self._load(key, now_ns)
+        run.aligner.clock_is(now_ns)
+        run.aligner.launched_is(self._around.launched())
+        self._pass_on_finding(key, run)
+        if not run.unread:
+            run.reads_on = False
+            if max_bytes:
+                self._read(key, run, max_bytes)
+        if run.unread:
+            run.used_ns = now_ns
+            if not self._take(key, run, turn, now_ns):
+                done.has_more = True
+                return
+        elif not run.taken and self._is_idle(run, now_ns):
+            self._uncommitted_findings.pop(key, None)
+            self._unload(key)
+            return
+        has_more = run.reads_on or bool(run.unread)
+        is_due = self._is_due(key, run, now_ns, has_more=has_more)
+        if not has_more:
+            self._troubles.pop(key, None)
+        done.has_more |= has_more
+        # In a backlog the bridge's clock is far ahead of the data that it reads.
+        clock_ns = run.heard_ns if has_more else now_ns
+        rows: Sequence[Row]
+        description: Description | None = None
+        if run.parts is not None:
+            rows = run.aligner.close_surplus(clock_ns)
+        else:
+            is_reported = run.report.is_due(now_ns)
+            report = run.report_values(self._around.gauges(key)) if is_reported else {}
+            rows = run.aligner.close(clock_ns, report=report, at_most=_ROW_VALUES)
+            done.has_more |= run.aligner.has_more
+            if rows and report:
+                run.report.written(report, now_ns)
+            description = self._news(key, run)
+        if rows or is_due or description is not None:
+            history = run.aligner.logs.take_history(clock_ns)
+            done.commits.append(run.take_commit(rows, description, history))
+        elif run.parts is None and not run.taken:
+            self._uncommitted_findings.pop(key, None)
+
+    def _read(self, key: ExperimentKey, run: LoadedRun, max_bytes: int) -> None:
+        """Read the next batches, valid ones or one damaged one."""
+        if run.cut is not None:
+            begun = self._spool.one(key, run.cut[0])
+            if begun is not None:
+                run.unread.append(begun)
+                run.reads_on = True
+                return
+            run.cut = None
+            run.aligner.state.leave_batch()
+        if not self._run_store.has_room(key):
+            return
+        if self._is_one_by_one(key):
+            max_bytes = 1  # a read returns at least one batch
+        spooled = self._spool.read(key, max_bytes=max_bytes, but=run.taken)
+        run.read(spooled, max_bytes)
+
+    def _take(self, key: ExperimentKey, run: LoadedRun, turn: Turn, now_ns: int) -> bool:
+        """Take read batches until the turn is over. Returns whether rows may result."""
+        if run.unread[0].is_damaged:
+            self._set_aside(key, run.unread.popleft(), SampleDrop.DAMAGED)
+            return False
+        if not self._may_begin(run):
+            return False
+        try:
+            run.take(turn, self._pace.part, now_ns)
+        except Exception:  # noqa: BLE001  # counted and logged once the bad batch is found
+            bad = run.unread[0]
+            is_found = len(run.unread) + len(run.taken) == 1
+            self._go_back(key)
+            if is_found:
+                self._set_aside(key, bad, SampleDrop.UNDECODABLE)
+            else:
+                self._troubles[key] = _Trouble(one_by_one=True)
+            return False
+        return True
+
+    def _may_begin(self, run: LoadedRun) -> bool:
+        """Return whether there is memory for the next batch: large ones are bounded in number."""
+        if run.parts is not None or not run.next_is_large:
+            return True
+        others = (other for other in self._loaded.values() if other is not run)
+        large = sum(other.parts is not None and other.next_is_large for other in others)
+        return large < _MOST_LARGE
+
+    def _is_due(self, key: ExperimentKey, run: LoadedRun, now_ns: int, *, has_more: bool) -> bool:
+        """Return whether batches are to be committed without a row."""
+        if run.parts is not None or not run.taken:
+            return False
+        # Or the faulty one would not be distinguished from those before it.
+        if self._is_one_by_one(key):
+            return True
+        # In a backlog the state may be as large as all batches that were taken since its beginning.
+        if has_more and run.taken_bytes < run.state_bytes:
+            return False
+        return run.taken_bytes >= max(_UNCOMMITTED_BYTES, run.state_bytes) or _has_passed(
+            int(self._pace.commit_every_s * _NS_PER_S), run.taken_ns, now_ns
+        )
+
+    def _news(self, key: ExperimentKey, run: LoadedRun) -> Description | None:
+        """Return the run's description, if it differs from the run store's."""
+        description = run.describe()
+        has_ended = description.status not in {None, ExperimentStatus.RUNNING}
+        if not has_ended or run.aligner.standing.has_metrics:
+            self._without_metrics.discard(key)
+        elif key not in self._without_metrics:
+            self._without_metrics.add(key)
+            _news_log.warning("%s ended with no metric. %s", key, NO_METRIC_HINT)
+        return None if description == self._run_store.description(key) else description
+
+    def _pass_on_finding(self, key: ExperimentKey, run: LoadedRun) -> None:
+        if key in self._findings:
+            self._uncommitted_findings[key] = self._findings.pop(key)
+        if key in self._uncommitted_findings:  # no news, unless the last attempt was rolled back
+            run.aligner.findings.add(self._uncommitted_findings[key])
+
+    # Below: which runs are in memory.
+
+    def _load(self, key: ExperimentKey, now_ns: int) -> LoadedRun:
+        """Return a run, loaded if it was not. Raises LeaseLost if it is another bridge's."""
+        run = self._loaded.get(key)
+        if run is None:
+            epoch = self._epoch(key)  # before its progress is read
+            if epoch is None:
+                raise LeaseLost(f"{key} belongs to another bridge.")
+            run = self._loaded[key] = load_run(
+                key,
+                self._run_store.saved(key),
+                self._settings,
+                self._counters,
+                BridgeReport(int(self._pace.report_interval_s * _NS_PER_S)),
+                epoch=epoch,
+                now_ns=now_ns,
+                archive_room=self._around.archive_room,
+                is_one_launch=self._around.is_one_launch,
+            )
+        self._unloaded.pop(key, None)
+        return run
+
+    def _unload(self, key: ExperimentKey) -> None:
+        """Forget a run's state in memory."""
+        run = self._loaded.pop(key, None)
+        if run is not None:
+            run.unload()
+
+    def _go_back(self, *keys: ExperimentKey) -> None:
+        """Forget uncommitted state of these runs, and load them again in the next round."""
+        for key in keys:
+            self.begin(key)
+            self._unload(key)
+
+    def _leave_lost(self) -> None:
+        """Leave runs that are no longer owned, or owned again in another epoch."""
+        lost = [key for key, run in self._loaded.items() if self._epoch(key) != run.epoch]
+        lost += [key for key in [*self._unloaded] if self._epoch(key) is None]
+        for key in lost:
+            self._leave(key)
+
+    def _leave(self, key: ExperimentKey) -> None:
+        """Forget a run that another bridge owns; if it is owned here again, load it anew."""
+        self._unload(key)
+        for kept in (self._unloaded, self._troubles, self._findings, self._uncommitted_findings):
+            kept.pop(key, None)
+        if self._epoch(key) is not None:
+            self.begin(key)
+
+    def _looks_at_silent(self, now_ns: int) -> bool:
+        """Return whether this round looks at runs without news, too."""
+        n = len(self._loaded)
+        pause_ns = min(n * _NS_PER_LOOK, _MOST_LOOK_NS)
+        looks = n <= _FEW_RUNS or _has_passed(pause_ns, self._looked_ns, now_ns)
+        if looks:
+            self._looked_ns = now_ns
+        return looks
+
+    def _is_silent(self, key: ExperimentKey, waiting: Container[ExperimentKey]) -> bool:
+        run = self._loaded.get(key)
+        if run is None or key in waiting or key in self._unloaded:
+            return False
+        return not (run.unread or run.aligner.has_more)
+
+    def _is_idle(self, run: LoadedRun, now_ns: int) -> bool:
+        return now_ns - run.used_ns > _IDLE_NS and not run.aligner.standing.is_watching
+
+    # Below: what goes wrong with a run delays no other.
+
+    def _is_paused(self, key: ExperimentKey, now_ns: int) -> bool:
+        trouble = self._troubles.get(key)
+        return trouble is not None and not _has_passed(_RETRY_NS, trouble.failed_ns, now_ns)
+
+    def _is_one_by_one(self, key: ExperimentKey) -> bool:
+        trouble = self._troubles.get(key)
+        return trouble is not None and trouble.one_by_one
+
+    def _pause(self, key: ExperimentKey, now_ns: int) -> None:
+        """Roll a run back to its last commit, and leave it out for a while."""
+        self._go_back(key)
+        self._troubles.setdefault(key, _Trouble()).failed_ns = now_ns
+
+    def _set_back(self, key: ExperimentKey, now_ns: int) -> None:
+        """Pause a run whose rows could not be made. To be called in an ``except``."""
+        self._pause(key, now_ns)
+        self._counters.add(Counter.EXCEPTIONS, reason=Where.DRAIN)
+        if self._may_log(now_ns):
+            _log.exception("Making rows of %s failed; its batches are kept, retrying.", key)
+
+    def _set_aside(self, key: ExperimentKey, one: Spooled, reason: SampleDrop) -> None:
+        """Set an unreadable batch aside. For ``UNDECODABLE`` in an ``except``."""
+        self._spool.set_aside(key, one.offset)
+        self._troubles.pop(key, None)
+        self._counters.add(Counter.SAMPLES_DROPPED, reason=reason, run=key)
+        if reason is SampleDrop.DAMAGED:
+            message = "Batch %d of %s is damaged in the journal and was set aside. Check the disk."
+            _log.error(message, one.offset, key)
+        else:
+            _log.exception(
+                "Batch %d of %s cannot be made into rows and was set aside. Please report this.",
+                one.offset,
+                key,
+            )
+
+    def _may_log(self, now_ns: int) -> bool:
+        if not _has_passed(_LOG_EVERY_NS, self._logged_ns, now_ns):
+            return False
+        self._logged_ns = now_ns
+        return True
+
+    # Below: commits.
+
+    def _commit(self, commits: Sequence[Commit], now_ns: int) -> None:
+        """Commit all of them in one transaction, or each by itself if one is refused.
+
+        Raises:
+            JournalError: No room for the rows, or the journal is unreachable. The runs are rolled
+                back.
+        """
+        if not commits:
+            return
+        try:
+            self._run_store.commit(commits)
+        except (LeaseLost, ShareUsedUp) as exc:
+            self._refused(commits, now_ns, exc)
+        except JournalError:
+            self._go_back(*(commit.key for commit in commits))
+            # Only the answer may be lost, with the rows stored.
+            for commit in commits:
+                self._around.notify(commit.key)
+            raise
+        except Exception as exc:  # noqa: BLE001  # counted
+            self._refused(commits, now_ns, exc)
+        else:
+            for commit in commits:
+                self._committed(commit)
+
+    def _refused(self, commits: Sequence[Commit], now_ns: int, exc: Exception) -> None:
+        """Commit each by itself, to spare the others; a single one is the run's trouble."""
+        if len(commits) > 1:
+            for place, commit in enumerate(commits):
+                try:
+                    self._commit([commit], now_ns)
+                except JournalError:
+                    self._go_back(*(later.key for later in commits[place + 1 :]))
+                    raise
+            return
+        key = commits[0].key
+        if isinstance(exc, LeaseLost):
+            self._leave(key)
+        elif isinstance(exc, ShareUsedUp):
+            self._pause(key, now_ns)
+            reason = CommitRefusal.SHARE_USED_UP
+            self._counters.add(Counter.COMMITS_REFUSED, reason=reason, run=key)
+            if self._may_log(now_ns):
+                _log.warning("Rows of %s cannot be stored, its batches wait: %s", key, exc)
+        else:
+            self._set_back(key, now_ns)
+
+    def _committed(self, commit: Commit) -> None:
+        run = self._loaded[commit.key]
+        self._uncommitted_findings.pop(commit.key, None)
+        dropped = run.aligner.logs.take_dropped()
+        if dropped:
+            self._around.dropped(commit.key, dropped)
+        run.committed()
+        step = run.aligner.standing.step
+        if commit.history is not None and step is not None:
+            run.progress = commit.history[0], step
+        if commit.description is not None:
+            _log_failures(commit.key, run, commit.description)
+        for row in commit.rows:
+            for label in TOLD.intersection(row.labels) if row.labels else ():
+                _data_log.warning("%s: %s", commit.key, row.labels[label])
+        self._counters.add(Counter.ROWS_CREATED, len(commit.rows))
+        if commit.rows or commit.description is not None:
+            self._around.notify(commit.key)
+
+
+def _log_failures(key: ExperimentKey, run: LoadedRun, description: Description) -> None:
+    """Log the end of a run by a failure, and failures of workers, in a crash loop the last."""
+    logged, run.logged_failures = run.logged_failures, description.failures
+    words = "" if description.crash is None else description.crash.as_crash
+    if words:
+        if words != run.told_crash:
+            _news_log.warning("%s %s", key, words)
+        run.told_crash = words
+        return
+    news = [one for one in description.failures if one not in logged]
+    if news and _has_passed(_LOG_EVERY_NS, run.logged_failure_ns, news[-1].time_ns):
+        run.logged_failure_ns = news[-1].time_ns
+        _news_log.warning("%s: %s", key, news[-1])
+
+
+def _has_passed(duration_ns: int, since_ns: int, now_ns: int) -> bool:
+    """Return whether this time has passed; True if the clock was set back."""
+    return not 0 <= now_ns - since_ns < duration_ns

@@ -1,1 +1,0 @@
-"""Turns of experiments: how long each lasts, in which order they come, how much each takes."""
