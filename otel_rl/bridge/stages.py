@@ -12,6 +12,8 @@ from otel_rl.bridge.counters import Counter, Counters, Where
 from otel_rl.bridge.delivery.group import DeliveryGroup
 from otel_rl.bridge.delivery.manager import DeliveryManager, DeliverySettings
 from otel_rl.bridge.delivery.trackers import backend
+from otel_rl.bridge.diagnosis.process import arguments_of, environment_of
+from otel_rl.bridge.diagnosis.scheduler import DiagnosisScheduler
 from otel_rl.bridge.ingest.admission.token_shares import TokenShares
 from otel_rl.bridge.ingest.http.server import HttpServer
 from otel_rl.bridge.ingest.pipeline import IngestPipeline
@@ -19,8 +21,6 @@ from otel_rl.bridge.ingest.security.tls import Tls
 from otel_rl.bridge.journal.archive_store import ArchiveStore
 from otel_rl.bridge.journal.leases.lease_table import FREE
 from otel_rl.bridge.journal.space.retention import EVERY_RUN, Retention
-from otel_rl.bridge.live_diagnosis.diagnosis_client import arguments_of, environment_of
-from otel_rl.bridge.live_diagnosis.scheduler import DiagnosisScheduler
 from otel_rl.bridge.page import Page
 from otel_rl.bridge.rows.scheduler import Scheduler
 from otel_rl.bridge.stores import Stores

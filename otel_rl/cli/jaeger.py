@@ -10,10 +10,10 @@ from typing import Any, Final
 import orjson
 import requests
 
+from otel_rl.bridge.diagnosis.trace_replay import retrace
 from otel_rl.bridge.ingest.limits import ReceiveLimits
 from otel_rl.bridge.ingest.parsing.otlp_json import parse_json
 from otel_rl.bridge.ingest.validation.validate import validate
-from otel_rl.bridge.live_diagnosis.trace_replay import retrace
 from otel_rl.bridge.otlp.spans import decode_spans
 from otel_rl.errors import RequestError, TraceStoreError
 from otel_rl.records import Decoded, ExperimentKey, Signal

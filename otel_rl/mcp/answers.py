@@ -8,8 +8,8 @@ from difflib import get_close_matches
 from typing import Any, Final
 
 from otel_rl.bridge.config import BridgeSettings
+from otel_rl.bridge.diagnosis.histories import MemoryBound
 from otel_rl.bridge.journal.run_reader import read_keys
-from otel_rl.bridge.live_diagnosis.kept import MemoryBound
 from otel_rl.errors import ConfigError
 from otel_rl.view.journals import Found, Journals, may_see
 from otel_rl.view.parts.diagnoses import Asked, Diagnoses, Unread

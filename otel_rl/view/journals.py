@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from otel_rl.bridge.diagnosis.histories import Kept, MemoryBound
 from otel_rl.bridge.journal.interface import Connection, Journal
 from otel_rl.bridge.journal.opening import JournalPlace, names_there_are
 from otel_rl.bridge.journal.reader import RunOverview, journals_below, looking, read_runs
@@ -17,7 +18,6 @@ from otel_rl.bridge.journal.run_reader import (
     read_history,
     revision,
 )
-from otel_rl.bridge.live_diagnosis.kept import Kept, MemoryBound
 from otel_rl.diagnose.history.records import Facts
 from otel_rl.errors import ConfigError, JournalError
 from otel_rl.run_id import run_id

@@ -55,7 +55,7 @@ def _command(arguments: argparse.Namespace) -> int:
 
 
 def _serve(settings: BridgeSettings, listen: Mapping[str, Any] | None) -> None:
-    from otel_rl.bridge.live_diagnosis.kept import MemoryBound
+    from otel_rl.bridge.diagnosis.histories import MemoryBound
     from otel_rl.mcp.answers import Answers
     from otel_rl.mcp.server import serve_http, serve_stdio
     from otel_rl.mcp.tools import make_server

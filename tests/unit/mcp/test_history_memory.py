@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from otel_rl.bridge.config import BridgeSettings
-from otel_rl.bridge.live_diagnosis.kept import MemoryBound
+from otel_rl.bridge.diagnosis.histories import MemoryBound
 from otel_rl.mcp.answers import Answers
 from otel_rl.records import ExperimentKey
 from tests.view_runs import LookedAt, write_run

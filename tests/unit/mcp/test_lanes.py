@@ -9,7 +9,7 @@ import pytest
 from mcp import Client
 
 from otel_rl.bridge.config import BridgeSettings
-from otel_rl.bridge.live_diagnosis.kept import MemoryBound
+from otel_rl.bridge.diagnosis.histories import MemoryBound
 from otel_rl.mcp.answers import Answers
 from otel_rl.mcp.lanes import Lanes
 from otel_rl.mcp.tools import make_server

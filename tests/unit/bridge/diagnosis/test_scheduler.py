@@ -13,18 +13,18 @@ import psutil
 import pytest
 
 from otel_rl.bridge.counters import Counter, Counters, Where
-from otel_rl.bridge.journal.commit import Commit
-from otel_rl.bridge.journal.opening import JournalPlace
-from otel_rl.bridge.journal.run_store import RunStore
-from otel_rl.bridge.journal.sqlite import SqliteJournal
-from otel_rl.bridge.live_diagnosis import scheduler
-from otel_rl.bridge.live_diagnosis.diagnosis_client import (
+from otel_rl.bridge.diagnosis import scheduler
+from otel_rl.bridge.diagnosis.process import (
     DiagnosisProcess,
     ProcessEnded,
     arguments_of,
     environment_of,
 )
-from otel_rl.bridge.live_diagnosis.scheduler import DiagnosisScheduler
+from otel_rl.bridge.diagnosis.scheduler import DiagnosisScheduler
+from otel_rl.bridge.journal.commit import Commit
+from otel_rl.bridge.journal.opening import JournalPlace
+from otel_rl.bridge.journal.run_store import RunStore
+from otel_rl.bridge.journal.sqlite import SqliteJournal
 from otel_rl.bridge.rows.aligner import Aligner
 from otel_rl.bridge.rows.reports.finding_rows import Finding, NewFindings
 from otel_rl.bridge.tracker_keys import alert_text

@@ -3,9 +3,16 @@
 journal    [ 1 2 3 4 5 6 ][ 7 8 ]      a first look reads all, the next one 7 and 8
 [ . 2 3 4 5 6 ][ 7 8 ]      the oldest is forgotten there: it stays known here
 [ . . . 4 5 6 ][ 7 8 ]      a quarter is: all of it is read again
+
+They are kept in bounded memory, which threads may share; the one that was unused for longest goes
+first:
+
+thread 1    [ grpo ][ sft ]
+thread 2    [ ppo ]              one bound for grpo, sft and ppo
 """
 
 import math
+import threading
 import time
 from array import array
 from bisect import bisect_left
@@ -13,17 +20,16 @@ from collections.abc import Callable, Collection, MutableSequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Final, NamedTuple, TypeAlias
+from typing import Any, Final, Generic, NamedTuple, TypeAlias, TypeVar
 
 from otel_rl.bridge.journal.interface import Connection
 from otel_rl.bridge.journal.run_reader import first_history, history_records, read_history
-from otel_rl.bridge.live_diagnosis.kept import Kept, MemoryBound
 from otel_rl.diagnose.history.records import Facts
 from otel_rl.diagnose.history.run_history import GrowingHistory, RunHistory
 from otel_rl.records import ExperimentKey
 from otel_rl.run_id import run_id
 
-__all__ = ["LiveHistories", "Looked", "Open"]
+__all__ = ["Kept", "LiveHistories", "Looked", "MemoryBound", "Open"]
 
 # Of the records that were read, the part that the journal has forgotten before all are read again:
 # a long run is not read anew with each part that it forgets.
@@ -35,6 +41,81 @@ _WEIGHED_EACH: Final = 16  # records, of which a look reads a few: that takes as
 
 Open: TypeAlias = Callable[[], AbstractContextManager[Connection]]
 """Opens a connection that only reads."""
+
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+class MemoryBound:
+    """Memory of all that is kept under one bound. Any thread.
+
+    Args:
+        max_bytes: Bound. A history in use counts from its next return.
+    """
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        # lock guards everything below, as ``Kept`` uses it.
+        self.lock = threading.Lock()
+        # By owner and key, each with its size; the one that was used last is the last.
+        self.entries: dict[tuple[object, Any], tuple[Any, int]] = {}
+
+    @property
+    def used_bytes(self) -> int:
+        """Return the size of all that is kept."""
+        return sum(size for _, size in self.entries.values())
+
+    def forget(self, least: int) -> None:
+        """Let go of what was not used for longest until the others have room.
+
+        Args:
+            least: Number of entries that stay, used last, at whatever size.
+        """
+        while len(self.entries) > least and self.used_bytes > self._max_bytes:
+            del self.entries[next(iter(self.entries))]
+
+
+class Kept(Generic[K, V]):
+    """Histories of one owner. One thread.
+
+    Args:
+        bound: Of the memory, perhaps with other owners.
+    """
+
+    def __init__(self, bound: MemoryBound) -> None:
+        self._bound = bound
+
+    def known(self) -> Collection[K]:
+        """Return the keys of what is kept."""
+        with self._bound.lock:
+            return [key for owner, key in self._bound.entries if owner is self]
+
+    def take(self, key: K) -> V | None:
+        """Return a history, which is its caller's until it is put back; None if there is none."""
+        with self._bound.lock:
+            taken: tuple[V, int] | None = self._bound.entries.pop((self, key), None)
+        return None if taken is None else taken[0]
+
+    def put(self, key: K, value: V, size: int, *, stays: bool) -> None:
+        """Keep a history, the first to stay.
+
+        Args:
+            key: Its key.
+            value: The history.
+            size: Bytes of memory.
+            stays: Whether it is kept even if it is larger than the bound.
+        """
+        with self._bound.lock:
+            self._bound.entries[self, key] = value, size
+            self._bound.forget(1 if stays else 0)
+
+    def keep_only(self, wanted: Callable[[K], bool]) -> None:
+        """Let go of others than the wanted ones."""
+        with self._bound.lock:
+            for owner, key in [*self._bound.entries]:
+                if owner is self and not wanted(key):
+                    del self._bound.entries[owner, key]
 
 
 class Looked(NamedTuple):

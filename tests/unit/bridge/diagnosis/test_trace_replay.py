@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from otel_rl.bridge.live_diagnosis.trace_replay import retrace
+from otel_rl.bridge.diagnosis.trace_replay import retrace
 from otel_rl.bridge.otlp.spans import decode_spans
 from otel_rl.diagnose.engine import diagnose
 from otel_rl.diagnose.history.records import Facts

@@ -2,7 +2,7 @@
 
 import pytest
 
-from otel_rl.bridge.live_diagnosis.stall_watch import StallWatch
+from otel_rl.bridge.diagnosis.scheduler import StallWatch
 
 _NS = 1_000_000_000
 

@@ -9,12 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from otel_rl.bridge.diagnosis.histories import LiveHistories, Looked, MemoryBound
 from otel_rl.bridge.journal.commit import Commit
 from otel_rl.bridge.journal.reader import looking
 from otel_rl.bridge.journal.run_store import RunStore
 from otel_rl.bridge.journal.sqlite import SqliteJournal
-from otel_rl.bridge.live_diagnosis.kept import MemoryBound
-from otel_rl.bridge.live_diagnosis.live_histories import LiveHistories, Looked
 from otel_rl.diagnose.history.run_history import GrowingHistory, RunHistory
 from otel_rl.records import ExperimentKey
 from tests.unit.diagnose.worlds import World
