@@ -56,7 +56,7 @@ _ACTIONS: Final[Mapping[str, str]] = {
     "RequestTooLarge": "smaller batches, or a higher `receive.max_body_bytes`.",
     "Unauthenticated": "give the sender a [token](security.md#tokens).",
     "Overloaded": "fewer senders, or a higher `receive.max_in_flight_bytes`.",
-    "SlowSender": "check the network or raise `receive.body_timeout_s`.",
+    "SlowSender": "check the network or raise `receive.body_timeout`.",
     "JournalLocked": "stop the other process, or use another `--data`.",
     "JournalFull": "free disk space or raise `journal.max_bytes`.",
     "ShareUsedUp": "as above, or raise the token's `share`.",
@@ -260,12 +260,13 @@ def _settings(
     """(path, default, meaning) of each setting, nested models after plain values."""
     nested: list[tuple[str, BaseModel]] = []
     meanings = _below_fields(model)
-    for name in model.model_fields:
-        value = getattr(values, name)
+    for field, info in model.model_fields.items():
+        value, name = getattr(values, field), info.alias or field
         if isinstance(value, BaseModel):
             nested.append((name, value))
         else:
-            yield (*path, name), value, meanings[name]
+            is_time = name != field
+            yield (*path, name), _time(value) if is_time else value, meanings[field]
     for name, value in nested:
         yield from _settings(type(value), value, (*path, name))
 
@@ -313,6 +314,14 @@ def _attributes(kind: type) -> dict[str, str]:
 
 def _summary(kind: type) -> str:
     return (kind.__doc__ or "").partition("\n")[0]
+
+
+def _time(seconds: float) -> str:
+    """A time as a person writes it."""
+    for unit, size in (("d", 86_400), ("h", 3_600), ("min", 60)):
+        if seconds >= size and seconds % size == 0:
+            return f"{seconds / size:g}{unit}"
+    return f"{seconds:g}s"
 
 
 def _toml(value: object) -> str:

@@ -6,6 +6,8 @@ from typing import Final
 
 from pydantic import BaseModel
 
+from otel_rl.setting_types import fields_of
+
 __all__ = ["setting_paths", "unknown_setting"]
 
 _ALIKE: Final = 0.6
@@ -41,7 +43,7 @@ def unknown_setting(
 
 def setting_paths(model: type[BaseModel], section: str = "") -> Iterator[str]:
     """Yield the path of each section and setting, with dots."""
-    for name, field in model.model_fields.items():
+    for name, field in fields_of(model).items():
         yield f"{section}{name}"
         below = field.annotation
         if isinstance(below, type) and issubclass(below, BaseModel):

@@ -245,10 +245,10 @@ def bridge(
     settings = {
         "OTEL_RL_BRIDGE__JOURNAL__MAX_BYTES": str(journal_bytes),
         # A worker that has sent its last step is not waited for.
-        "OTEL_RL_BRIDGE__ALIGN__WAIT_S": "2",
-        "OTEL_RL_BRIDGE__ALIGN__LEASE_S": "2",
-        "OTEL_RL_BRIDGE__TRACKER__KEEP_CONFIRMED_S": "1",
-        "OTEL_RL_BRIDGE__TRACKER__CONFIRM_INTERVAL_S": "1",
+        "OTEL_RL_BRIDGE__ALIGN__WAIT": "2",
+        "OTEL_RL_BRIDGE__ALIGN__LEASE": "2",
+        "OTEL_RL_BRIDGE__TRACKER__KEEP_CONFIRMED": "1",
+        "OTEL_RL_BRIDGE__TRACKER__CONFIRM_INTERVAL": "1",
     }
     log = directory / "bridge.log"
     with log.open("wb") as output:

@@ -34,6 +34,7 @@ from otel_rl.bridge.page import Page
 from otel_rl.bridge.queue_gauges import queue_gauges
 from otel_rl.bridge.row_thread import RowThread, stop_timeout_s
 from otel_rl.bridge.rows.scheduler import Around, Pace, Scheduler
+from otel_rl.bridge.rows.settings import AlignSettings
 from otel_rl.bridge.self_metrics import SelfMetrics, otlp_reader
 from otel_rl.bridge.stores import Stores
 from otel_rl.errors import ConfigError, JournalError, JournalGone
@@ -276,7 +277,7 @@ class Bridge:
             by: Signal that ended them, such as ``SIGTERM``; None if none is known.
 
         Returns:
-            The status of each run. Rows that a tracker did not take within ``stop_timeout_s`` stay
+            The status of each run. Rows that a tracker did not take within ``stop_timeout`` stay
             in the journal for the next start. A second call returns the same.
         """
         if self._ended is None:
@@ -334,7 +335,7 @@ class Bridge:
         self._rows = Scheduler(
             stores.spool,
             stores.run_store,
-            settings.align.within(settings.journal.max_bytes),
+            AlignSettings.of(settings.align, settings.journal.max_bytes),
             self.counters,
             around=Around(
                 notify=self._delivery.notify,

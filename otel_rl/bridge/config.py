@@ -1,7 +1,7 @@
 """The bridge's settings: defaults < TOML file < environment < command line.
 
-Every setting has a place in the file (``[align] window_s = 2``) and a variable
-(``OTEL_RL_BRIDGE__ALIGN__WINDOW_S=2``). A mistake is a ``ConfigError`` at start that names the
+Every setting has a place in the file (``[align] window = "2s"``) and a variable
+(``OTEL_RL_BRIDGE__ALIGN__WINDOW=2s``). A mistake is a ``ConfigError`` at start that names the
 place.
 """
 
@@ -9,11 +9,9 @@ import os
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from pydantic import (
-    BaseModel,
-    ConfigDict,
     Field,
     SecretStr,
     ValidationError,
@@ -27,12 +25,12 @@ from otel_rl.bridge.ingest.security.tls import TlsSettings
 from otel_rl.bridge.ingest.security.tokens import AuthSettings
 from otel_rl.bridge.journal.opening import JournalPlace
 from otel_rl.bridge.journal.sqlite_files import DATA_DIRECTORY
-from otel_rl.bridge.rows.settings import AlignSettings
+from otel_rl.bridge.rows.settings import RowSettings
 from otel_rl.bridge.setting_faults import faults_in_words
-from otel_rl.bridge.setting_variables import ENV_PREFIX, check_variables
+from otel_rl.bridge.setting_variables import ENV_PREFIX, by_field, given_by_variables
 from otel_rl.errors import ConfigError
 from otel_rl.semconv.spec import Tier
-from otel_rl.sizes import Size
+from otel_rl.setting_types import Seconds, Section, Size
 
 __all__ = [
     "ENV_PREFIX",
@@ -47,13 +45,9 @@ __all__ = [
     "load_settings",
 ]
 
-_MODEL = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
-
-class ListenSettings(BaseModel):
+class ListenSettings(Section):
     """One listening socket."""
-
-    model_config = _MODEL
 
     host: str = "127.0.0.1"
     """Listen address."""
@@ -76,10 +70,8 @@ class GrpcSettings(ListenSettings):
     """TCP port; 0 picks a free one."""
 
 
-class HealthSettings(BaseModel):
+class HealthSettings(Section):
     """A port for health probes: ``GET /healthz`` over plain HTTP, with any TLS and tokens."""
-
-    model_config = _MODEL
 
     host: str = "127.0.0.1"
     """Listen address."""
@@ -88,16 +80,14 @@ class HealthSettings(BaseModel):
     """TCP port that answers only ``GET /healthz``, without TLS and tokens. Unset: none."""
 
 
-class JournalSettings(BaseModel):
+class JournalSettings(Section):
     """Database of batches and rows until the tracker has them."""
-
-    model_config = _MODEL
 
     url: SecretStr | None = None
     """``postgresql://user:password@host/database`` of several bridges. Unset: SQLite in
     ``data``."""
 
-    lease_s: float = Field(15.0, ge=1)
+    lease_s: Seconds = Field(15.0, ge=1)
     """Time until another bridge takes a killed one's runs."""
 
     max_bytes: Size = Field(10 << 30, ge=1 << 20)
@@ -106,17 +96,15 @@ class JournalSettings(BaseModel):
     max_share: float = Field(0.5, gt=0, le=1)
     """Part of ``max_bytes`` for one experiment; beyond: 503."""
 
-    keep_ended_days: float = Field(30.0, gt=0)
-    """Days that an ended run stays."""
+    keep_ended_s: Seconds = Field(30 * 86_400.0, gt=0)
+    """Time that an ended run stays."""
 
     max_ended_share: float = Field(0.5, gt=0, le=1)
     """Part of ``max_bytes``, or of a token's share, for ended runs."""
 
 
-class TrackerSettings(BaseModel):
+class TrackerSettings(Section):
     """Tracker and delivery of runs."""
-
-    model_config = _MODEL
 
     name: str = "wandb"
     """``wandb``, ``mlflow``, ``trackio``, ``tensorboard``, ``jsonl``, a plugin's; or several."""
@@ -142,16 +130,16 @@ class TrackerSettings(BaseModel):
     runs_per_writer: int = Field(50, ge=1)
     """Runs in a process: JSON lines and TensorBoard. 1: not shared."""
 
-    confirm_interval_s: float = Field(30.0, gt=0)
+    confirm_interval_s: Seconds = Field(30.0, gt=0)
     """Interval of asking the tracker which rows it has."""
 
-    keep_confirmed_s: float = Field(600.0, ge=0)
+    keep_confirmed_s: Seconds = Field(600.0, ge=0)
     """Time that confirmed rows stay in the journal."""
 
-    max_retry_s: float = Field(60.0, gt=0)
+    max_retry_s: Seconds = Field(60.0, gt=0)
     """Longest pause between attempts."""
 
-    rejected_retry_s: float = Field(60.0, gt=0)
+    rejected_retry_s: Seconds = Field(60.0, gt=0)
     """Pause after a refusal."""
 
     @property
@@ -204,10 +192,8 @@ class TrackerSettings(BaseModel):
         return data
 
 
-class ArchiveSettings(BaseModel):
+class ArchiveSettings(Section):
     """Archive of every value."""
-
-    model_config = _MODEL
 
     enabled: bool | None = None
     """Write the archive. Unset: if pyarrow is installed."""
@@ -215,26 +201,22 @@ class ArchiveSettings(BaseModel):
     directory: Path | None = None
     """Directory of its files. Unset: ``archive`` in ``data``."""
 
-    every_s: float = Field(300.0, gt=0)
+    every_s: Seconds = Field(300.0, gt=0)
     """Longest time until values are in a file."""
 
     max_share: float = Field(0.1, gt=0, le=1)
     """Part of ``journal.max_bytes`` for values not yet in files."""
 
 
-class DiagnoseSettings(BaseModel):
+class DiagnoseSettings(Section):
     """Schedule of diagnosis."""
 
-    model_config = _MODEL
-
-    every_s: float = Field(2.0, ge=0)
+    every_s: Seconds = Field(2.0, ge=0)
     """Shortest time between two diagnoses of a run; all take 1 % of a core. 0: off."""
 
 
-class ViewSettings(BaseModel):
+class ViewSettings(Section):
     """Page with the runs, at the HTTP address of the bridge, if plotly is installed."""
-
-    model_config = _MODEL
 
     enabled: bool = True
     """Serve the page with the runs. Without ``auth.tokens`` on loopback only."""
@@ -243,18 +225,16 @@ class ViewSettings(BaseModel):
     """Serve it beyond loopback: only an authenticating proxy reaches it."""
 
 
-class TelemetrySettings(BaseModel):
+class TelemetrySettings(Section):
     """Export of the bridge's own metrics."""
-
-    model_config = _MODEL
 
     endpoint: str | None = None
     """OTLP/HTTP base URL for the bridge's own metrics."""
 
-    interval_s: float = Field(15.0, gt=0)
+    interval_s: Seconds = Field(15.0, gt=0)
     """Export interval."""
 
-    run_interval_s: float = Field(10.0, gt=0)
+    run_interval_s: Seconds = Field(10.0, gt=0)
     """Interval of the bridge's metrics in each run."""
 
     @field_validator("endpoint")
@@ -265,10 +245,8 @@ class TelemetrySettings(BaseModel):
         return value
 
 
-class BridgeSettings(BaseModel):
+class BridgeSettings(Section):
     """All settings of a bridge."""
-
-    model_config = _MODEL
 
     data: Path = Path(DATA_DIRECTORY)
     """Journal directory, for one bridge at a time."""
@@ -294,7 +272,7 @@ class BridgeSettings(BaseModel):
     receive: ReceiveLimits = ReceiveLimits()
     """Limits on requests."""
 
-    align: AlignSettings = AlignSettings()
+    align: RowSettings = RowSettings()
     """Rules that make rows of samples."""
 
     tracker: TrackerSettings = TrackerSettings()
@@ -312,7 +290,7 @@ class BridgeSettings(BaseModel):
     telemetry: TelemetrySettings = TelemetrySettings()
     """Export of the bridge's own metrics."""
 
-    stop_timeout_s: float = Field(300.0, gt=0)
+    stop_timeout_s: Seconds = Field(300.0, gt=0)
     """Time to deliver rows at a stop."""
 
     @property
@@ -338,7 +316,7 @@ def load_settings(
     Raises:
         ConfigError: Names the place, the fault, and the value.
     """
-    check_variables(BridgeSettings, os.environ)
+    given = given_by_variables(BridgeSettings, os.environ)
     content: dict[str, object] = {}
     if file is not None:
         try:
@@ -350,7 +328,8 @@ def load_settings(
             ) from exc
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as exc:
             raise ConfigError(f"{file}: is not TOML: {exc}.") from exc
-    settings = _validated(_merged(_merged(defaults or {}, content), _of_environment()))
+    content = by_field(BridgeSettings, content)
+    settings = _validated(_merged(_merged(defaults or {}, content), given))
     merged = _merged(settings.model_dump(exclude_unset=True), overrides or {})
     return _validated(merged, is_of_command_line=True)
 
@@ -361,17 +340,6 @@ def _validated(given: Mapping[str, object], *, is_of_command_line: bool = False)
     except ValidationError as exc:
         words = faults_in_words(BridgeSettings, exc, is_of_command_line=is_of_command_line)
         raise ConfigError(words) from exc
-
-
-def _of_environment() -> Mapping[str, object]:
-    """Return values of the environment, nested like the file."""
-    if not any(name.upper().startswith(ENV_PREFIX) for name in os.environ):
-        return {}
-    from pydantic_settings import BaseSettings, EnvSettingsSource  # takes 0.1 s
-
-    # The source asks for fields and configuration only, which any model has.
-    settings = cast(type[BaseSettings], BridgeSettings)
-    return EnvSettingsSource(settings, env_prefix=ENV_PREFIX, env_nested_delimiter="__")()
 
 
 def _merged(base: Mapping[str, object], over: Mapping[str, object]) -> dict[str, object]:

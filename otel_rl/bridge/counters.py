@@ -88,7 +88,7 @@ class Outcome(StrEnum):
         NOT_FOUND: Unknown path.
         DISCONNECTED: The sender left early.
         CANCELLED: gRPC call without a message, or with one over ``receive.max_body_bytes``.
-        SLOW: Over ``receive.body_timeout_s``, or too slow for a gRPC place.
+        SLOW: Over ``receive.body_timeout``, or too slow for a gRPC place.
         OVERLOADED: Over ``receive.max_in_flight_bytes``, or no gRPC place.
         TOO_MANY_CONNECTIONS: Over ``receive.max_connections``.
         NO_ROOM: Journal or disk full.
@@ -136,7 +136,7 @@ class Refusal(StrEnum):
         ATTRIBUTE_TOO_LONG: A key, a value, or all attributes together.
         TOO_MANY_BUCKETS: Over ``receive.max_buckets``.
         TOO_MANY_EXEMPLARS: Over ``receive.max_exemplars``.
-        TIME_OUT_OF_RANGE: Beyond ``receive.max_age_s`` or ``receive.max_future_s``.
+        TIME_OUT_OF_RANGE: Beyond ``receive.max_age`` or ``receive.max_future``.
     """
 
     MALFORMED = "malformed"
@@ -176,8 +176,8 @@ class SampleDrop(StrEnum):
 
     Attributes:
         TOO_MANY_SERIES: Beyond ``align.max_series`` or ``align.max_keys``.
-        TOO_OLD: Older than the points remembered by ``align.max_remembered``.
-        RUN_REMOVED: From before the run's removal (``journal.keep_ended_days``).
+        TOO_OLD: Older than the points that are remembered, four million a run.
+        RUN_REMOVED: From before the run's removal (``journal.keep_ended``).
         TOO_MANY_CONFIG_KEYS: Beyond 4,096 hyper-parameters or 256 tags of a run.
         DAMAGED: Its batch was damaged on the disk and is set aside.
         UNDECODABLE: Its batch cannot be decoded and is set aside; a defect, see the log.
@@ -265,7 +265,7 @@ class Removal(StrEnum):
     """Reason to remove an ended run from the journal. Its tracker has all rows.
 
     Attributes:
-        TOO_OLD: Ended ``journal.keep_ended_days`` ago.
+        TOO_OLD: Ended ``journal.keep_ended`` ago.
         OVER_SHARE: The oldest beyond ``journal.max_ended_share``.
     """
 

@@ -9,6 +9,7 @@ from pydantic import BaseModel, ValidationError
 from otel_rl.bridge.setting_variables import as_json, variable_of
 from otel_rl.redaction import is_secret_name, redacted
 from otel_rl.setting_names import unknown_setting
+from otel_rl.setting_types import fields_of
 
 if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
@@ -69,7 +70,7 @@ def _lines(
     model: type[BaseModel], exc: ValidationError, *, is_of_command_line: bool
 ) -> Iterator[str]:
     for error in exc.errors(include_url=False):
-        path = [*map(str, error["loc"])]
+        path = _as_written(model, error["loc"])
         if error["type"] == "extra_forbidden":
             yield unknown_setting(model, path)
             continue
@@ -79,29 +80,43 @@ def _lines(
         way = (
             "Correct it on the command line."
             if is_of_command_line
-            else _way_out(model, error, words)
+            else _way_out(model, path, error, words)
         )
         yield f"{'.'.join(path)}: {words}{got}. {way}"
 
 
-def _way_out(model: type[BaseModel], error: "ErrorDetails", words: str) -> str:
+def _as_written(model: type[BaseModel], location: tuple[int | str, ...]) -> Sequence[str]:
+    """Return the place of a mistake by the names of settings, not of fields."""
+    path: list[str] = []
+    section: type[BaseModel] | None = model
+    for one in location:
+        field = None if section is None else section.model_fields.get(str(one))
+        path.append(str(one) if field is None else field.alias or str(one))
+        below = None if field is None else field.annotation
+        section = below if isinstance(below, type) and issubclass(below, BaseModel) else None
+    return path
+
+
+def _way_out(
+    model: type[BaseModel], place: Sequence[str], error: "ErrorDetails", words: str
+) -> str:
     """Return how to set what is wrong. A variable wins over the file and over wider variables."""
     path: list[str] = []
     field: FieldInfo | None = None
     section: type[BaseModel] | None = model
-    for name in error["loc"]:
+    for name in place:
         if section is None:  # within a list or table, which a variable sets as a whole
             break
-        field = section.model_fields[str(name)]
-        path.append(str(name))
+        field = fields_of(section)[name]
+        path.append(name)
         below = field.annotation
         section = below if isinstance(below, type) and issubclass(below, BaseModel) else None
     fields = [] if field is None else [(path, field)]
     if section is not None:
-        names = _named_in(words, section) or [*section.model_fields]
+        names = _named_in(words, section) or [*fields_of(section)]
         if error["type"] != "value_error":
             names = names[:1]
-        fields = [([*path, name], section.model_fields[name]) for name in names]
+        fields = [([*path, name], fields_of(section)[name]) for name in names]
     dotted = _listed([".".join(one) for one, _ in fields])
     variables = [as_json(one, of) if of.examples else variable_of(one) for one, of in fields]
     return f"Set {dotted} in the file or by {_listed(variables)}."
@@ -113,9 +128,7 @@ def _listed(words: Sequence[str]) -> str:
 
 def _named_in(words: str, section: type[BaseModel]) -> Sequence[str]:
     """Return the settings that a message about their section names."""
-    return [
-        name for name in dict.fromkeys(re.findall(r"\w+", words)) if name in section.model_fields
-    ]
+    return [name for name in dict.fromkeys(re.findall(r"\w+", words)) if name in fields_of(section)]
 
 
 def _may_be_secret(location: tuple[int | str, ...], value: object) -> bool:

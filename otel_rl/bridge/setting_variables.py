@@ -1,8 +1,9 @@
-"""Variables that hold settings of a bridge: their names, and mistakes in them."""
+"""Settings as people write them, in files and variables: their names, and mistakes in them."""
 
 import json
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from difflib import get_close_matches
 from typing import Any, Final, get_origin
 
@@ -11,8 +12,9 @@ from pydantic.fields import FieldInfo
 
 from otel_rl.errors import ConfigError
 from otel_rl.setting_names import setting_paths, unknown_setting
+from otel_rl.setting_types import fields_of
 
-__all__ = ["ENV_PREFIX", "as_json", "check_variables", "variable_of"]
+__all__ = ["ENV_PREFIX", "as_json", "by_field", "given_by_variables", "variable_of"]
 
 ENV_PREFIX: Final = "OTEL_RL_BRIDGE__"
 
@@ -37,53 +39,96 @@ def as_json(path: Sequence[str], field: FieldInfo) -> str:
     return f"{variable_of(path)}='{json.dumps((field.examples or [field.default])[0])}'"
 
 
-def check_variables(model: type[BaseModel], environment: Mapping[str, str]) -> None:
-    """Check the names of all variables, and that lists and tables are JSON.
+def given_by_variables(
+    model: type[BaseModel], environment: Mapping[str, str]
+) -> Mapping[str, object]:
+    """Return the values of variables, nested by the names of fields.
 
     Args:
         model: All settings.
         environment: Variables of the process.
 
     Raises:
-        ConfigError: A variable is no setting, or sets a part of one.
+        ConfigError: A variable is no setting, sets a part of one, or is a list or table and no
+            JSON.
     """
+    found: dict[str, tuple[Sequence[str], object]] = {}
     for variable, value in environment.items():
         name = variable.upper()
         if name.startswith(ENV_PREFIX):
-            _check(model, variable, name.removeprefix(ENV_PREFIX).lower().split("__"), value)
+            path = name.removeprefix(ENV_PREFIX).lower().split("__")
+            found[name] = path, _value(model, variable, path, value)
         elif name.startswith(_ONE_UNDERSCORE) and (meant := _meant(model, name, value)):
             raise ConfigError(
                 f"{variable}: has no effect.", hint=f"Did you mean {meant}? Unset {variable}."
             )
+    given: dict[str, Any] = {}
+    for place, content in sorted(found.values(), key=lambda one: len(one[0])):  # a part wins
+        section = given
+        for part in place[:-1]:
+            section = section.setdefault(part, {})
+        section[place[-1]] = content
+    return by_field(model, given)
 
 
-def _check(model: type[BaseModel], variable: str, path: Sequence[str], value: str) -> None:
+def by_field(model: type[BaseModel], given: Mapping[str, object]) -> dict[str, object]:
+    """Return settings by the names of fields; what is no setting is left as it is.
+
+    Raises:
+        ConfigError: A field's own name is used, which is not that of its setting.
+    """
+    return _by_field(model, model, given, ())
+
+
+def _by_field(
+    model: type[BaseModel],
+    section: type[BaseModel],
+    given: Mapping[str, object],
+    path: tuple[str, ...],
+) -> dict[str, object]:
+    known = {field.alias or name: (name, field) for name, field in section.model_fields.items()}
+    found: dict[str, object] = {}
+    for name, value in given.items():
+        if name not in known:
+            if name in section.model_fields:
+                raise ConfigError(unknown_setting(model, [*path, name]))
+            found[name] = value
+            continue
+        field_name, field = known[name]
+        below = _section(field)
+        if below is not None and isinstance(value, Mapping):
+            value = _by_field(model, below, value, (*path, name))
+        found[field_name] = value
+    return found
+
+
+def _value(model: type[BaseModel], variable: str, path: Sequence[str], value: str) -> object:
+    """Return the value of a variable: text, or what its JSON holds."""
     section: type[BaseModel] | None = model
     field: FieldInfo | None = None
     for depth, name in enumerate(path):
         if section is None:
             if field is not None and _holds(field, Mapping):
-                return  # a name of the table
+                return value  # a name of the table
             if field is not None and _holds(field, tuple):
                 raise ConfigError(
                     f"{variable}: a part of a list cannot be set by a variable.",
                     hint=f"Unset it and set the whole list: {as_json(path[:depth], field)}",
                 )
-        field = section.model_fields.get(name) if section is not None else None
+        field = fields_of(section).get(name) if section is not None else None
         if field is None:
             raise ConfigError(unknown_setting(model, path, variable=(variable, variable_of)))
         section = _section(field)
     if field is None or not (section is not None or _holds(field, Mapping) or _holds(field, tuple)):
-        return
+        return value
     kind = list if _holds(field, tuple) else dict
-    try:
-        is_sound = isinstance(json.loads(value), kind)
-    except ValueError:
-        is_sound = False
-    if is_sound:
-        return
+    decoded: object = None
+    with suppress(ValueError):
+        decoded = json.loads(value)
+    if isinstance(decoded, kind):
+        return decoded
     what = "array" if kind is list else "object"
-    first = next(iter(section.model_fields)) if section is not None else ""
+    first = next(iter(fields_of(section))) if section is not None else ""
     raise ConfigError(
         f"{variable}: is not a JSON {what}.",
         hint=f"Unset it and set the names of this section, such as {variable_of([*path, first])}."

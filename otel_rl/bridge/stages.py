@@ -41,8 +41,6 @@ _LIVE_RUNS = 32
 _SHARING_RUNS = 256
 """Live runs at once where they share processes: each takes a thread and 5 open files."""
 
-_DAY_NS = 86_400_000_000_000
-
 
 def archiver(
     settings: BridgeSettings, stores: Stores, counters: Counters, clock_ns: Callable[[], int]
@@ -143,7 +141,7 @@ def retention(
     return Retention(
         stores.journal,
         trackers=settings.tracker.trackers,
-        keep_ns=int(journal.keep_ended_days * _DAY_NS),
+        keep_ns=int(journal.keep_ended_s * 1e9),
         share_of=share_of,
         late_ns=int(settings.receive.max_future_s * 1e9),
         busy=busy,

@@ -11,6 +11,7 @@ from otel_rl.bridge.config import BridgeSettings
 from otel_rl.cli.run_names import NAMES, RunNames, variable_of
 from otel_rl.records import Signal
 from otel_rl.semconv import names as semconv
+from otel_rl.setting_types import fields_of
 from otel_rl.worker.identity.names import parse_resource_attributes
 from otel_rl.worker.settings import (
     DEFAULT_EXPERIMENT,
@@ -210,7 +211,7 @@ def misspelt(base: Mapping[str, str]) -> Iterator[str]:
         if not name.startswith(_PREFIX) or (sep and first == _BRIDGE):
             continue
         near = get_close_matches(first, [_BRIDGE] if sep else typed, 1, _ALIKE)
-        if first.lower() in BridgeSettings.model_fields:
+        if first.lower() in fields_of(BridgeSettings):
             near = [f"{_BRIDGE}__{first}"]
         if near:
             yield f"{name} has no effect: did you mean {_PREFIX}{near[0]}{sep}{rest}?"

@@ -41,7 +41,7 @@ def delete(settings: BridgeSettings, name: str, *, is_confirmed: bool) -> int:
     if settings.journal.url is not None:
         raise ConfigError(
             "--delete: the runs of a database are removed by its bridges.",
-            hint="They do so journal.keep_ended_days after the end of a run.",
+            hint="They do so journal.keep_ended after the end of a run.",
         )
     key, directory = _wanted(settings, name)
     identity = run_id(key.experiment, key.trial)
@@ -122,7 +122,7 @@ def _held(directory: Path, settings: BridgeSettings, *, is_alone: bool) -> _Held
             f"--delete: {exc.args[0]}",
             hint="That is the bridge which writes the run. Let `otel-rl run` come to its end, or "
             "stop `otel-rl bridge`, and delete the run then. A bridge that goes on removes ended "
-            "runs by itself, after journal.keep_ended_days.",
+            "runs by itself, after journal.keep_ended.",
         ) from exc
 
 

@@ -79,7 +79,7 @@ def test_bridges_with_a_command_of_their_own_answer_the_probe_of_the_image() -> 
 @pytest.mark.parametrize("name", ["bridge", "bridges"])
 def test_a_bridge_has_more_time_to_stop_than_it_takes(name: str) -> None:
     bridge = SERVICES[name]
-    own_s = float(bridge["environment"]["OTEL_RL_BRIDGE__STOP_TIMEOUT_S"])
+    own_s = float(bridge["environment"]["OTEL_RL_BRIDGE__STOP_TIMEOUT"])
     assert own_s < float(bridge["stop_grace_period"].removesuffix("s"))
 
 

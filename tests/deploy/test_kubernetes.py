@@ -192,7 +192,7 @@ def test_what_must_survive_is_no_part_of_the_pod(
 
 def test_a_bridge_has_longer_to_stop_than_it_takes() -> None:
     manifest, container = SERVERS["bridge"]
-    stops_s = float(environment(container)["OTEL_RL_BRIDGE__STOP_TIMEOUT_S"])
+    stops_s = float(environment(container)["OTEL_RL_BRIDGE__STOP_TIMEOUT"])
     assert manifest.pod["terminationGracePeriodSeconds"] > stops_s
 
 

@@ -55,21 +55,21 @@ _END_S = 60.0  # what else a stop may take
 _TIMEOUT_S = 120.0
 
 _SETTINGS = """
-stop_timeout_s = {stop_timeout_s}
+stop_timeout = {stop_timeout_s}
 
 [align]
 per_worker = true
-window_s = 0.5
-wait_s = 0.5
-start_wait_s = 0.1
+window = 0.5
+wait = 0.5
+start_wait = 0.1
 
 [tracker]
 name = "{tracker}"
 directory = "{directory}"
-confirm_interval_s = 0.5
-keep_confirmed_s = 0
-max_retry_s = 1.0
-rejected_retry_s = 0.5
+confirm_interval = 0.5
+keep_confirmed = 0
+max_retry = 1.0
+rejected_retry = 0.5
 """
 
 _OPTIONS = {

@@ -46,21 +46,21 @@ _PAUSE_S = 0.5  # of a sender; a server takes seconds to start, in which rows wa
 _PAGE = 5_000  # entries of one answer of Trackio
 
 _SETTINGS = """
-stop_timeout_s = 880
+stop_timeout = 880
 
 [align]
 per_worker = true
-window_s = 0.5
-wait_s = 0.5
-lease_s = 1.0
-start_wait_s = 0.1
+window = 0.5
+wait = 0.5
+lease = 1.0
+start_wait = 0.1
 
 [tracker]
 name = "mlflow,trackio"
-confirm_interval_s = 0.5
-keep_confirmed_s = 1.0
-max_retry_s = 1.0
-rejected_retry_s = 0.5
+confirm_interval = 0.5
+keep_confirmed = 1.0
+max_retry = 1.0
+rejected_retry = 0.5
 
 [tracker.options.trackio]
 stall_timeout_s = 4

@@ -52,27 +52,27 @@ _EXITS = {0, 1, 2, -9}
 
 # Short waits, because the server is on loopback and a run takes seconds.
 _SETTINGS = """
-stop_timeout_s = {stop_timeout_s}
+stop_timeout = {stop_timeout_s}
 
 [journal]
 max_bytes = {journal_bytes}
 
 [archive]
-every_s = 2.0
+every = 2.0
 max_share = 1.0
 
 [align]
 per_worker = true
-window_s = 0.5
-wait_s = 0.5
-lease_s = 1.0
-start_wait_s = 0.1
+window = 0.5
+wait = 0.5
+lease = 1.0
+start_wait = 0.1
 
 [tracker]
-confirm_interval_s = 0.5
-keep_confirmed_s = {keep_confirmed_s}
-max_retry_s = 1.0
-rejected_retry_s = 0.5
+confirm_interval = 0.5
+keep_confirmed = {keep_confirmed_s}
+max_retry = 1.0
+rejected_retry = 0.5
 
 [tracker.options]
 transmit_interval_s = 1

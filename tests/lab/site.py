@@ -23,14 +23,14 @@ exporters:
 """
 
 BRIDGE = """
-stop_timeout_s = 40
+stop_timeout = 40
 
 [align]
 per_worker = true
-window_s = 0.5
-wait_s = 2.0
-lease_s = 2.0
-start_wait_s = 0.1
+window = 0.5
+wait = 2.0
+lease = 2.0
+start_wait = 0.1
 """
 
 

@@ -22,7 +22,7 @@ TOKEN = "a-token-of-this-test"
 BRIDGE = f"""
 [telemetry]
 endpoint = "{{prometheus}}/api/v1/otlp"
-interval_s = 1
+interval = 1
 
 [[auth.tokens]]
 name = "team"

@@ -43,9 +43,9 @@ UP_S = 120.0
 SETTINGS = """
     environment:
       OTEL_RL_BRIDGE__ALIGN__PER_WORKER: "true"
-      OTEL_RL_BRIDGE__ALIGN__WINDOW_S: "0.5"
-      OTEL_RL_BRIDGE__ALIGN__WAIT_S: "5"
-      OTEL_RL_BRIDGE__ALIGN__LEASE_S: "5"
+      OTEL_RL_BRIDGE__ALIGN__WINDOW: "0.5"
+      OTEL_RL_BRIDGE__ALIGN__WAIT: "5"
+      OTEL_RL_BRIDGE__ALIGN__LEASE: "5"
 """
 OVERRIDE = f"services:\n  bridge:{SETTINGS}  bridges:{SETTINGS}"
 

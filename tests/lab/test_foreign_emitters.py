@@ -53,7 +53,7 @@ ARRIVES_S = 180.0
 
 # Nothing waits for it: a window is over when all have come past it, or the bridge ends. But how
 # fast six processes start on a busy machine must not make anything late.
-PATIENT = "wait_s = 600\nlease_s = 600"
+PATIENT = "wait = 600\nlease = 600"
 
 
 def one_window() -> str:
@@ -61,23 +61,23 @@ def one_window() -> str:
     begun_s = time.time() - 60
     return f"""
 [align]
-window_s = {begun_s / math.ceil(begun_s / 3600)!r}
+window = {begun_s / math.ceil(begun_s / 3600)!r}
 {PATIENT}
 per_worker = true
 
 [telemetry]
-run_interval_s = 0.5
+run_interval = 0.5
 """
 
 
 MANY_WINDOWS = f"""
 [align]
-window_s = 0.5
+window = 0.5
 {PATIENT}
 per_worker = true
 
 [telemetry]
-run_interval_s = 0.5
+run_interval = 0.5
 """
 
 

@@ -24,7 +24,7 @@ ARRIVES_S = 180.0
 BRIDGE = """
 [telemetry]
 endpoint = "{prometheus}/api/v1/otlp"
-interval_s = 1
+interval = 1
 """
 
 # It reports until it is ended.

@@ -352,7 +352,7 @@ def test_the_command_that_writes_the_rest_writes_it_to_the_same_run(
     tmp_path: Path, server: WandbServer
 ) -> None:
     env = environment(tmp_path, server)
-    hurried = {**env, "OTEL_RL_BRIDGE__STOP_TIMEOUT_S": "2", "WANDB_SILENT": "true"}
+    hurried = {**env, "OTEL_RL_BRIDGE__STOP_TIMEOUT": "2", "WANDB_SILENT": "true"}
     run = ("run", "--experiment", "grpo", "--role", "trainer", "--attach", "--")
     command = (*OTEL_RL, *run, sys.executable, "-c", CUT_OFF)
     with started(*command, env=hurried, cwd=tmp_path) as process:
@@ -365,7 +365,7 @@ def test_the_command_that_writes_the_rest_writes_it_to_the_same_run(
     (line,) = [line for line in err.splitlines() if "write the rest with" in line]
     rest = shlex.split(line.partition("otel-rl ")[2])
     before = server.run_ids()
-    patient = {**env, "OTEL_RL_BRIDGE__STOP_TIMEOUT_S": "60"}
+    patient = {**env, "OTEL_RL_BRIDGE__STOP_TIMEOUT": "60"}
     done = otel_rl(*rest, cwd=tmp_path, env=patient)
     assert done.status == 0, done.err
     assert losses(server, "cut-off") == [0, 1, 2, 3, 4]

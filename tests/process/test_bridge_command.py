@@ -221,7 +221,7 @@ def test_what_was_acknowledged_before_kill_9_is_in_the_run_after_the_next_start(
 
 def test_rows_appear_while_the_run_goes_on(tmp_path: Path) -> None:
     # A busy machine may take longer to start the writer than a step stays open by default.
-    at_once = {**OPEN_FOR_LONG, "OTEL_RL_BRIDGE__ALIGN__START_WAIT_S": "0"}
+    at_once = {**OPEN_FOR_LONG, "OTEL_RL_BRIDGE__ALIGN__START_WAIT": "0"}
     with bridge(tmp_path, "--tracker", "jsonl", **at_once) as service:
         service.log("a", {1: 1.0})
         service.log("a", {2: 2.0})

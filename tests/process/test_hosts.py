@@ -63,7 +63,7 @@ CONFIG = """
 transmit_interval_s = 1
 
 [align]
-window_s = 2
+window = 2
 """
 
 

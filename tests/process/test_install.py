@@ -38,7 +38,6 @@ FRAMEWORKS = {  # their users have them
 }
 OF_THE_BRIDGE = WEB_SERVER | {
     "pydantic",
-    "pydantic-settings",
     "orjson",
     "wandb",
     "psycopg",

@@ -133,7 +133,7 @@ def test_there_is_nothing_to_do_a_second_time(cut: Cut) -> None:
 def test_the_rest_says_what_is_left_while_the_way_is_closed(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(PROGRAM)
     away = {"WANDB_API_KEY": API_KEY, "WANDB_BASE_URL": "http://127.0.0.1:9"}
-    short = {"OTEL_RL_BRIDGE__STOP_TIMEOUT_S": "2"}
+    short = {"OTEL_RL_BRIDGE__STOP_TIMEOUT": "2"}
     environment = clean_environment(tmp_path, **away, **short)
     command = ("run", "--experiment", "e", "--", sys.executable, "train.py")
     assert otel_rl(*command, cwd=tmp_path, env=environment).status == 3

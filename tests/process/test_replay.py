@@ -202,7 +202,7 @@ def test_an_archive_that_has_grown_is_another_source_for_the_same_name(tmp_path:
     assert done.status == 0, done.err
     before = read_tensorboard(info(tmp_path, "grpo"))
     shutil.copy(file, archive / "b.parquet")
-    environment["OTEL_RL_BRIDGE__STOP_TIMEOUT_S"] = "120"  # a refusal is not waited for
+    environment["OTEL_RL_BRIDGE__STOP_TIMEOUT"] = "120"  # a refusal is not waited for
     done = otel_rl(*words, cwd=tmp_path, env=environment)
     assert done.status == 1
     assert "another journal" in done.err

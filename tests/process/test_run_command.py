@@ -753,7 +753,7 @@ def test_the_command_that_is_told_writes_what_is_left_where_the_run_was_to_be(
     away = {
         "WANDB_API_KEY": "0" * 40,
         "WANDB_BASE_URL": "http://127.0.0.1:9",  # the discard port: nobody listens
-        "OTEL_RL_BRIDGE__STOP_TIMEOUT_S": "5",
+        "OTEL_RL_BRIDGE__STOP_TIMEOUT": "5",
     }
     done = otel_rl(
         "run", "--experiment", "e", "--per-worker", "--", PYTHON, path,

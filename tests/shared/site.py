@@ -39,20 +39,20 @@ KEYS = "trainer/id_"  # with the number of the sender
 _TIMEOUT_S = 10.0  # longer than a bridge that is stopped stays so: its answer is lost
 
 _SETTINGS = """
-stop_timeout_s = 60
+stop_timeout = 60
 
 [journal]
-lease_s = {lease_s}
+lease = {lease_s}
 
 [align]
-window_s = 0.5
-wait_s = 0.5
-lease_s = 1.0
-start_wait_s = 0.1
+window = 0.5
+wait = 0.5
+lease = 1.0
+start_wait = 0.1
 
 [tracker]
-confirm_interval_s = 0.5
-max_retry_s = 0.5
+confirm_interval = 0.5
+max_retry = 0.5
 """
 
 _JSON_LINES = """

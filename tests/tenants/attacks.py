@@ -267,7 +267,7 @@ ATTACKS: Sequence[Attack] = [
     Attack("newest_first", newest_first, repeats=False),
     Attack("many_roles", many_roles),
     Attack("many_workers", many_workers),
-    Attack("many_spans", many_spans, settings={"OTEL_RL_BRIDGE__DIAGNOSE__EVERY_S": "5"}),
+    Attack("many_spans", many_spans, settings={"OTEL_RL_BRIDGE__DIAGNOSE__EVERY": "5"}),
     Attack("many_runs", many_runs),
     Attack("dense_points", dense_points),
     Attack("headers_only", headers_only=8),

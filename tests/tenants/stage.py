@@ -126,7 +126,7 @@ def _bridge(
     http, grpc = free_ports(2)
     file = directory / "bridge.toml"
     file.write_text(
-        f"stop_timeout_s = {STOP_TIMEOUT_S}\n"
+        f"stop_timeout = {STOP_TIMEOUT_S}\n"
         + "".join(
             f'[[auth.tokens]]\nname = "{name}"\nexperiments = ["{name}/*"]\n'
             f'sha256 = ["{sha256(token.encode()).hexdigest()}"]\n'

@@ -130,7 +130,7 @@ async def read(
     except TimeoutError as exc:
         raise SlowSender(
             f"The request took longer than {timeout_s:g} s to arrive.",
-            hint="Send it again. For a slow link, raise receive.body_timeout_s.",
+            hint="Send it again. For a slow link, raise receive.body_timeout.",
         ) from exc
     return body.getvalue()
 

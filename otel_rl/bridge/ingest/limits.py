@@ -2,9 +2,9 @@
 
 from typing import Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
-from otel_rl.sizes import Size
+from otel_rl.setting_types import Seconds, Section, Size
 
 __all__ = ["MAX_HEAD_BYTES", "ReceiveLimits", "is_over"]
 
@@ -12,13 +12,11 @@ MAX_HEAD_BYTES = 16 << 10
 """Most bytes of a request before its body, and of a gRPC call's metadata."""
 
 
-class ReceiveLimits(BaseModel):
+class ReceiveLimits(Section):
     """Bounds on one request and on all requests together.
 
     Each refusal is answered with its reason and counted.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     # OTLP's recommendation.
     max_body_bytes: Size = Field(64 << 20, ge=1 << 10)
@@ -47,17 +45,17 @@ class ReceiveLimits(BaseModel):
     max_experiments: int = Field(1000, ge=1)
     """Runs (experiment and trial) in use at once."""
 
-    header_timeout_s: float = Field(10.0, gt=0)
+    header_timeout_s: Seconds = Field(10.0, gt=0)
     """Time for HTTP headers."""
 
-    body_timeout_s: float = Field(10.0, gt=0)
+    body_timeout_s: Seconds = Field(10.0, gt=0)
     """Time for a body or gRPC message."""
 
-    answer_timeout_s: float = Field(10.0, gt=0)
+    answer_timeout_s: Seconds = Field(10.0, gt=0)
     """Time that a sender has to read the answer."""
 
     # Above the export interval of every SDK.
-    idle_timeout_s: float = Field(75.0, gt=0)
+    idle_timeout_s: Seconds = Field(75.0, gt=0)
     """Time until an idle connection is closed."""
 
     retry_after_s: int = Field(1, ge=1)
@@ -120,10 +118,10 @@ class ReceiveLimits(BaseModel):
     max_exemplars: int = Field(4096, ge=1)
     """Exemplars of a data point."""
 
-    max_age_s: float = Field(14 * 86_400.0, gt=0)
+    max_age_s: Seconds = Field(14 * 86_400.0, gt=0)
     """Oldest event time."""
 
-    max_future_s: float = Field(600.0, ge=0)
+    max_future_s: Seconds = Field(600.0, ge=0)
     """Furthest event time ahead."""
 
     default_experiment: str | None = Field(None, min_length=1)

@@ -18,7 +18,8 @@ from otel_rl.bridge.journal.interface import Journal
 from otel_rl.bridge.journal.run_store import RunStore
 from otel_rl.bridge.replay.archive_files import ArchivedWorker, ArchiveFiles, TimedPoint
 from otel_rl.bridge.replay.stored_run import StoredRun
-from otel_rl.bridge.rows.aligner import Aligner, AlignSettings
+from otel_rl.bridge.rows.aligner import Aligner
+from otel_rl.bridge.rows.settings import AlignSettings, RowSettings
 from otel_rl.errors import JournalClosed
 from otel_rl.records import (
     Covered,
@@ -45,7 +46,7 @@ _BEAT_NS: Final = _NS_PER_S  # of the exports of a worker, as by default
 _COMMIT_ROWS: Final = 500
 
 
-def identity_of(files: ArchiveFiles, settings: AlignSettings) -> str:
+def identity_of(files: ArchiveFiles, settings: RowSettings) -> str:
     """Return a digest that distinguishes rows of these files, settings and version from others."""
     made_of = f"{files.digest} {settings.model_dump_json()} {__version__}"
     return f"archive-{hashlib.sha256(made_of.encode()).hexdigest()[:24]}"
@@ -54,7 +55,7 @@ def identity_of(files: ArchiveFiles, settings: AlignSettings) -> str:
 def archived_run(
     files: ArchiveFiles,
     journal: Journal,
-    settings: AlignSettings,
+    settings: RowSettings,
     goes_on: Callable[[float], bool] = lambda _: True,
 ) -> StoredRun:
     """Make the rows of a run.
@@ -69,10 +70,11 @@ def archived_run(
         JournalError: A file cannot be read, there is no room for the rows, or ``goes_on`` is False.
     """
     store = RunStore(journal)
-    aligner = Aligner(settings)
+    rules = AlignSettings.of(settings)
+    aligner = Aligner(rules)
     rows: list[Row] = []
     points = _Counted(files.points())
-    for made in _rows(files, points, aligner, settings):
+    for made in _rows(files, points, aligner, rules):
         if not goes_on(points.count / max(1, files.values)):
             raise JournalClosed("The replay was interrupted.")
         rows += made

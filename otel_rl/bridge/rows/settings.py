@@ -1,36 +1,34 @@
-"""Settings of the stage that makes rows."""
+"""Settings of the stage that makes rows, and its bounds."""
 
 from typing import Final, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
-from otel_rl.sizes import Size
+from otel_rl.setting_types import Seconds, Section, Size
 
-__all__ = ["AlignSettings"]
+__all__ = ["AlignSettings", "RowSettings"]
 
 _WRITTEN_SHARE: Final = 64
 """A journal has room for the written steps of so many roles, at the least."""
 
 
-class AlignSettings(BaseModel):
-    """Rules that make rows of samples."""
+class RowSettings(Section):
+    """Rules that make rows of samples, as people set them."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
-
-    window_s: float = Field(default=5.0, gt=0, le=3600)
+    window_s: Seconds = Field(default=5.0, gt=0, le=3600)
     """Window of measurements without a step."""
 
-    start_wait_s: float = Field(default=5.0, ge=0, le=3600)
+    start_wait_s: Seconds = Field(default=5.0, ge=0, le=3600)
     """Wait of a role's first row for another worker, after the last one came; at most 6 times as
     long in all, 12 times for announced workers."""
 
-    wait_s: float = Field(default=15.0, gt=0, le=86400)
+    wait_s: Seconds = Field(default=15.0, gt=0, le=86400)
     """Wait of an incomplete step or window after its newest sample."""
 
-    lease_s: float = Field(default=15.0, gt=0, le=86400)
+    lease_s: Seconds = Field(default=15.0, gt=0, le=86400)
     """Worker timeout: time without an export."""
 
-    forget_s: float = Field(default=3600.0, gt=0)
+    forget_s: Seconds = Field(default=3600.0, gt=0)
     """Time without an export until a worker leaves memory."""
 
     max_rows_per_minute: int = Field(default=0, ge=0)
@@ -49,14 +47,30 @@ class AlignSettings(BaseModel):
     max_metric_keys: int = Field(default=1_000, gt=0)
     """Those of one metric of a role."""
 
+    max_devices: int = Field(default=128, ge=0)
+    """GPUs and hosts with own keys."""
+
+    spans_wait_s: Seconds = Field(default=10.0, ge=0, le=3600)
+    """Time that a step waits for its spans."""
+
+    spans_horizon_s: Seconds = Field(default=60.0, ge=0, le=86400)
+    """Greatest age of analysed spans."""
+
+    trace_url: str = ""
+    """URL of a trace: ``http://localhost:16686/trace/{trace_id}``."""
+
+    max_history_bytes: Size = Field(default=64 << 20, ge=0)
+    """Compressed history per experiment. 0: none."""
+
+
+class AlignSettings(RowSettings):
+    """Rules that make rows of samples, with the bounds on memory that hold for all bridges."""
+
     max_remembered: int = Field(default=4_000_000, gt=0)
     """Points per experiment for deduplication, 16 bytes each."""
 
     max_worker_series: int = Field(default=2_000, ge=0)
     """Per-worker series per experiment."""
-
-    max_devices: int = Field(default=128, ge=0)
-    """GPUs and hosts with own keys."""
 
     max_open_steps: int = Field(default=10_000, gt=0)
     """Open steps of a role."""
@@ -64,15 +78,6 @@ class AlignSettings(BaseModel):
     max_written_bytes: Size = Field(default=16 << 20, ge=0)
     """Steps of a role that have a row and that late samples still join, encoded; at most a 64th of
     ``journal.max_bytes``."""
-
-    spans_wait_s: float = Field(default=10.0, ge=0, le=3600)
-    """Time that a step waits for its spans."""
-
-    spans_horizon_s: float = Field(default=60.0, ge=0, le=86400)
-    """Greatest age of analysed spans."""
-
-    trace_url: str = ""
-    """URL of a trace: ``http://localhost:16686/trace/{trace_id}``."""
 
     max_spans: int = Field(default=100_000, gt=0)
     """Spans per experiment kept for analysis."""
@@ -83,13 +88,12 @@ class AlignSettings(BaseModel):
     max_open_windows: int = Field(default=1_000, gt=0)
     """Open windows per experiment."""
 
-    max_history_bytes: Size = Field(default=64 << 20, ge=0)
-    """Compressed history per experiment. 0: none."""
-
-    def within(self, journal_bytes: int) -> Self:
-        """Return the settings for a journal of so many bytes.
+    @classmethod
+    def of(cls, settings: RowSettings, journal_bytes: int = 1 << 62) -> Self:
+        """Return the rules of a bridge with a journal of so many bytes.
 
         Written steps stay in the journal as long as their run goes on: they must never fill it.
         """
-        most = min(self.max_written_bytes, journal_bytes // _WRITTEN_SHARE)
-        return self.model_copy(update={"max_written_bytes": most})
+        rules = cls.model_validate(settings.model_dump())
+        most = min(rules.max_written_bytes, journal_bytes // _WRITTEN_SHARE)
+        return rules.model_copy(update={"max_written_bytes": most})

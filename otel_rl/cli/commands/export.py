@@ -135,7 +135,7 @@ def _chosen(settings: BridgeSettings, wanted: WantedRun) -> FoundRun:
         when = datetime.fromtimestamp(gone[key] / 1e9, UTC)
         raise ConfigError(
             f"{key} ended and was removed from the journal on {when:%Y-%m-%d}.",
-            hint="journal.keep_ended_days and journal.max_ended_share set how long they stay.",
+            hint="journal.keep_ended and journal.max_ended_share set how long they stay.",
         )
     if runs:
         raise wanted.not_found(of_key, place.words)
@@ -174,7 +174,7 @@ def _select(table: SpanTable, run: FoundRun, wanted: tuple[int, int] | None) -> 
         first, last = wanted
         raise ConfigError(
             f"--steps: the journal has spans {there} of {run.key} (got {first}:{last}).",
-            hint="A bridge keeps spans for align.spans_horizon_s, at most align.max_spans. Older "
+            hint="A bridge keeps spans for align.spans_horizon, at most 100,000 of a run. Older "
             "ones are in Jaeger, if a Collector sends them there (`otel-rl help deploy`).",
         )
     first, last = max(wanted[0], known[0]), min(wanted[1], known[1])

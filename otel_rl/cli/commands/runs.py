@@ -276,7 +276,7 @@ def _nothing(settings: BridgeSettings) -> Iterator[str]:
         return
     yield "Start one with `otel-rl run -- python train.py` or `otel-rl demo`, or name the data"
     yield "directory of a bridge: otel-rl runs DIR. Ended runs are removed from a journal after"
-    yield "journal.keep_ended_days; their rows stay in the tracker."
+    yield "journal.keep_ended; their rows stay in the tracker."
 
 
 def _duration(seconds: float) -> str:

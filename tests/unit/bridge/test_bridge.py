@@ -246,7 +246,7 @@ def test_an_ended_run_is_removed_in_time_and_what_comes_after_goes_on_in_its_run
     tmp_path: Path,
 ) -> None:
     more: dict[str, object] = {
-        "journal": {"keep_ended_days": 20},
+        "journal": {"keep_ended": "20d"},
         "align": {**OPEN_FOR_LONG, "start_wait_s": 0},
     }
     later_ns = 0
@@ -305,7 +305,7 @@ def test_nothing_is_accepted_after_a_stop(bridge: Bridge) -> None:
 
 
 @pytest.mark.parametrize(
-    "place", ["align.forget_s", "tracker.keep_confirmed_s", "telemetry.run_interval_s"]
+    "place", ["align.forget", "tracker.keep_confirmed", "telemetry.run_interval"]
 )
 def test_a_setting_that_is_no_number_of_seconds_is_refused_at_start(place: str) -> None:
     section, name = place.split(".")

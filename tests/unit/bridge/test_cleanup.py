@@ -14,6 +14,7 @@ from otel_rl.bridge.journal.run_store import RunStore
 from otel_rl.bridge.journal.space.retention import Retention
 from otel_rl.bridge.journal.spool import Spool
 from otel_rl.bridge.rows.scheduler import Around, Scheduler
+from otel_rl.bridge.rows.settings import AlignSettings
 from otel_rl.records import ExperimentKey, Row
 from tests.stores import Store, runs_of
 
@@ -46,7 +47,7 @@ class Rig:
         processor = Scheduler(
             Spool(journal),
             self.run_store,
-            settings.align,
+            AlignSettings.of(settings.align),
             self.counters,
             around=Around(notify=delivery.notify),
         )

@@ -12,9 +12,9 @@ def test_a_variable_wins_over_the_file_and_the_command_line_over_both(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "bridge.toml"
-    file.write_text("[align]\nwindow_s = 2\nlease_s = 3\nwait_s = 4\n")
-    monkeypatch.setenv("OTEL_RL_BRIDGE__ALIGN__LEASE_S", "30")
-    monkeypatch.setenv("OTEL_RL_BRIDGE__ALIGN__WAIT_S", "40")
+    file.write_text("[align]\nwindow = 2\nlease = 3\nwait = 4\n")
+    monkeypatch.setenv("OTEL_RL_BRIDGE__ALIGN__LEASE", "30")
+    monkeypatch.setenv("OTEL_RL_BRIDGE__ALIGN__WAIT", "40")
     align = load_settings(file, {"align": {"wait_s": 400}}).align
     assert (align.window_s, align.lease_s, align.wait_s) == (2, 30, 400)
 

@@ -16,7 +16,7 @@ OF_A_WRITER = [*UNUSED, "fastapi", "importlib.metadata", "pydantic", "starlette"
     [
         (
             "otel_rl.bridge.bridge",
-            [*UNUSED, "fastapi", "opentelemetry.sdk", "psutil", "pydantic_settings"],
+            [*UNUSED, "fastapi", "opentelemetry.sdk", "psutil"],
         ),
         ("otel_rl.cli.commands.diagnose", [*UNUSED, "fastapi", "starlette"]),
         ("otel_rl.bridge.delivery.writer_main", OF_A_WRITER),

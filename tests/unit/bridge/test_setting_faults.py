@@ -12,6 +12,7 @@ from pydantic import BaseModel
 
 from otel_rl.bridge.config import BridgeSettings, load_settings
 from otel_rl.errors import ConfigError
+from otel_rl.setting_types import fields_of
 
 ADVISED = re.compile(r"OTEL_RL_BRIDGE__[A-Z0-9_]+(?:='.*?'(?=$|\.| ))?")
 
@@ -34,7 +35,7 @@ VALID: dict[str, object] = {
 
 
 def leaves(model: type[BaseModel], path: tuple[str, ...] = ()) -> Iterator[tuple[str, object]]:
-    for name, field in model.model_fields.items():
+    for name, field in fields_of(model).items():
         below = field.annotation
         if isinstance(below, type) and issubclass(below, BaseModel):
             yield from leaves(below, (*path, name))
@@ -129,7 +130,7 @@ def test_the_way_out_of_a_wrong_variable_works_as_it_is_printed(
 @pytest.mark.parametrize(
     "content",
     [
-        *(f"{name} = 5" for name in BridgeSettings.model_fields if name != "data"),
+        *(f"{name} = 5" for name in fields_of(BridgeSettings) if name != "data"),
         '[tls]\ncert = "/cert"',
         '[tls]\nclient_ca = "/ca"',
         "[receive]\nmax_in_flight_bytes = 5000",
@@ -158,7 +159,7 @@ def test_the_way_out_of_a_wrong_section_works_as_it_is_printed(
 ) -> None:
     file = tmp_path / "bridge.toml"
     file.write_text(content)
-    is_sound = content == "stop_timeout_s = 5"
+    is_sound = content == "stop_timeout = 5"
     assert bool(assert_the_way_out_works(file, monkeypatch)) is not is_sound
 
 
@@ -247,3 +248,52 @@ def test_an_error_in_a_size_shows_how_to_write_one(tmp_path: Path) -> None:
 def test_a_mistake_of_the_command_line_is_corrected_there() -> None:
     with pytest.raises(ConfigError, match=r"^tracker.name: must name .* on the command line\.$"):
         load_settings(None, {"tracker": {"name": ","}})
+
+
+@pytest.mark.parametrize(
+    ("written", "seconds"),
+    [
+        ("90s", 90.0),
+        ("1.5 min", 90.0),
+        ("90000ms", 90.0),
+        ("2m", 120.0),
+        ("1H", 3600.0),
+        ("0.5h", 1800.0),
+        ("2d", None),
+        ("90", 90.0),
+        (90, 90.0),
+        (2.5, 2.5),
+    ],
+)
+@pytest.mark.parametrize("is_variable", [False, True])
+def test_a_time_is_seconds_or_has_a_unit(
+    written: object,
+    seconds: float | None,
+    *,
+    is_variable: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    file = tmp_path / "bridge.toml"
+    file.write_text("" if is_variable else toml("align.window", written))
+    if is_variable:
+        monkeypatch.setenv("OTEL_RL_BRIDGE__ALIGN__WINDOW", str(written))
+    if seconds is None:
+        assert "align.window: must be at most 3600" in error_of(file)
+    else:
+        assert load_settings(file).align.window_s == seconds
+
+
+def test_an_error_in_a_time_shows_how_to_write_one(tmp_path: Path) -> None:
+    file = tmp_path / "bridge.toml"
+    file.write_text(toml("align.window", "5 seconds"))
+    assert '"5s"' in error_of(file)
+
+
+def test_of_a_section_as_json_and_a_part_of_it_the_part_wins(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("OTEL_RL_BRIDGE__ALIGN__WAIT", "7s")
+    monkeypatch.setenv("OTEL_RL_BRIDGE__ALIGN", '{"wait": "9s", "window": "3s"}')
+    align = load_settings().align
+    assert (align.wait_s, align.window_s) == (7.0, 3.0)

@@ -47,10 +47,14 @@ def test_without_a_command_the_commands_are_listed(capsys: pytest.CaptureFixture
     [
         ("trackr = 'jsonl'", "trackr: unknown setting. Did you mean tracker? See"),
         (
-            "[align]\nwindows = 5",
-            "align.windows: unknown setting. Did you mean align.window_s? See",
+            "[align]\nwindow_s = 5",
+            "align.window_s: unknown setting. Did you mean align.window? See",
         ),
-        ("window_s = 5", "window_s: unknown setting. Did you mean align.window_s? See"),
+        (
+            "[align]\nwindows = 5",
+            "align.windows: unknown setting. Did you mean align.window? See",
+        ),
+        ("window = 5", "window: unknown setting. Did you mean align.window? See"),
         ("[http]\nxyzzy = 5", "http.xyzzy: unknown setting. See `otel-rl help bridge`."),
     ],
 )
@@ -68,7 +72,7 @@ def test_what_was_meant_in_a_file_is_told(tmp_path: Path, content: str, told: st
             "ALING__WINDOW_S",
             (
                 "OTEL_RL_BRIDGE__ALING__WINDOW_S: unknown setting. Did you mean "
-                "OTEL_RL_BRIDGE__ALIGN__WINDOW_S? See"
+                "OTEL_RL_BRIDGE__ALIGN__WINDOW? See"
             ),
         ),
         (

@@ -262,7 +262,7 @@ def test_a_run_that_was_removed_after_its_end_is_named(
         assert main(["diagnose", *name, "--data", str(tmp_path)]) != 0
         said = capsys.readouterr().err
         assert "grpo/slow ended and was removed from the journal on 20" in said
-        assert "journal.keep_ended_days" in said
+        assert "journal.keep_ended" in said
     assert main(["diagnose", "nothing", "--data", str(tmp_path)]) != 0
     assert "A run without a history" in capsys.readouterr().err
 
