@@ -300,7 +300,7 @@ def test_a_port_in_use_is_an_error_at_start_that_says_how_to_go_on(tmp_path: Pat
     slow_after(
         1,
         [
-            ("[align]\nwindow = 5\n", "align.window: unknown setting"),
+            ("[align]\nwindows = 5\n", "align.windows: unknown setting"),
             ("[http]\nport = 'x'\n", "http.port"),
             ("[tracker]\nname = 'wandbb'\n", "Known trackers: wandb, jsonl"),
             ("[[[", "is not TOML"),
