@@ -16,7 +16,7 @@ __all__ = ["differences"]
 FUNCTIONS = ("init", "log", "define_metric", "finish", "login")
 METHODS = {
     "Run": ("log", "define_metric", "finish"),
-    "Config": ("update", "setdefaults", "update_locked", "merge_locked", "as_dict"),
+    "Config": ("update", "setdefaults", "as_dict"),
     "Table": ("__init__", "add_data", "add_column", "get_column"),
     "Histogram": ("__init__",),
 }
@@ -28,12 +28,18 @@ ATTRIBUTES = (
 
 
 def differences() -> list[str]:
-    """Calls of W&B's that the drop-in refuses or reads otherwise, and attributes that it lacks."""
+    """Calls of W&B's that the drop-in refuses or reads otherwise, and names that it does not know."""
     found = []
     for name, our_call, their_call in _calls():
         found += [f"{name}: {problem}" for problem in _problems(our_call, their_call)]
     run = ours.init(mode="disabled")
     found += [f"run.{name}: not the run's own" for name in ATTRIBUTES if not _has(run, name)]
+    for place, own, names in (("wandb", ours, theirs.__all__), ("run", run, dir(theirs.Run))):
+        found += [
+            f"{place}.{name}: neither carried nor said to be missing"
+            for name in names
+            if not name.startswith("_") and not hasattr(own, name)
+        ]
     ours.finish()
     return found + [
         f"wandb.Run.{name}: W&B has none" for name in ATTRIBUTES if not _is_theirs(name)

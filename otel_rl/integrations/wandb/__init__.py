@@ -10,16 +10,14 @@ once, and its values are counted.
 """
 
 import sys as _sys
-from importlib import import_module as _import_module
 from typing import TYPE_CHECKING, Any
 
 from otel_rl.integrations.wandb._absent import Error
 from otel_rl.integrations.wandb._absent import attribute as _attribute
 from otel_rl.integrations.wandb._absent import install as _install
 from otel_rl.integrations.wandb._absent import warn_once as _warn_once
-from otel_rl.integrations.wandb._config import Config
-from otel_rl.integrations.wandb._config import Summary as _Summary
 from otel_rl.integrations.wandb._run import (
+    Config,
     Run,
     Settings,
     define_metric,
@@ -29,18 +27,21 @@ from otel_rl.integrations.wandb._run import (
     login,
     tensorboard,
 )
+from otel_rl.integrations.wandb._run import Summary as _Summary
 from otel_rl.integrations.wandb._run import current as _current
 from otel_rl.integrations.wandb._run import generate_id as _generate_id
 from otel_rl.integrations.wandb._values import Histogram, Table
 
 __all__ = [
     "Config", "Error", "Histogram", "Run", "Settings", "Table",
-    "define_metric", "finish", "init", "log", "login", "tensorboard",
+    "define_metric", "finish", "init", "join", "log", "login", "tensorboard",
 ]  # fmt: skip
 
 __version__ = "0.31.0"
 """Version of W&B with this API."""
 
+join = finish
+"""W&B's former word."""
 
 if TYPE_CHECKING:
     run: Run | None
@@ -49,7 +50,7 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> Any:  # the type depends on the name
-    """Return what depends on the run in progress, or what stands for the rest of W&B."""
+    """Return what depends on the run in progress, or what there is for the rest of W&B."""
     run = _current()
     if name == "run":
         return run
@@ -58,22 +59,9 @@ def __getattr__(name: str) -> Any:  # the type depends on the name
             return getattr(run, name)
         _warn_once(f"{name} has no run before init(): writes to it are lost.")
         return Config() if name == "config" else _Summary()
-    return _attribute("", name)
+    if name == "generate_id":  # of `wandb.util`
+        return _generate_id
+    return _attribute("wandb", name)
 
 
-_install(
-    _sys.modules[__name__],
-    known={
-        "Config": Config,
-        "Error": Error,
-        "Histogram": Histogram,
-        "Run": Run,
-        "Settings": Settings,
-        "Table": Table,
-        "generate_id": _generate_id,
-    },
-    modules={
-        "sb3": lambda: _import_module(f"{__name__}._sb3"),  # needs Stable-Baselines3
-        "tensorboard": lambda: tensorboard,
-    },
-)
+_install(_sys.modules[__name__])

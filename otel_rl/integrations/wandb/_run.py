@@ -4,23 +4,21 @@ A W&B run belongs to one process, an otel_rl run to all processes. So ``job_type
 distinguishes the processes of an experiment, becomes the role, and common names become the run's.
 """
 
+import argparse
+import dataclasses
 import os
 import secrets
-import string
 import threading
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from time import time, time_ns
 from types import SimpleNamespace, TracebackType
-from typing import Any, ClassVar, Final, Self, SupportsFloat, SupportsIndex, cast
+from typing import Any, ClassVar, Final, NamedTuple, Self, SupportsFloat, SupportsIndex, cast
 
 import otel_rl
 from otel_rl.errors import ConfigError
 from otel_rl.integrations.hook import Writers
 from otel_rl.integrations.wandb._absent import INSTEAD, attribute, warn_once
-from otel_rl.integrations.wandb._config import Config, Summary, config_of
-from otel_rl.integrations.wandb._rows import Axes, Rows
-from otel_rl.integrations.wandb._values import Histogram, Row, Tables, flat_row
+from otel_rl.integrations.wandb._values import Histogram, Row, Rows, flat_row
 from otel_rl.semconv.names import RlExperimentModeValues
 from otel_rl.worker.drops import DropReason
 from otel_rl.worker.events.exit_report import Failure
@@ -30,11 +28,11 @@ from otel_rl.worker.identity.names import WorkerNames, named_place, run_word, wo
 from otel_rl.worker.identity.rank import launcher_index
 from otel_rl.worker.session import GUARD, Session, before_end, finished, running
 from otel_rl.worker.step_context import current_step
-from otel_rl.worker.tensors import as_step
+from otel_rl.worker.tensors import NotANumber, as_step, number
 
 __all__ = [
-    "Metric", "Run", "Settings", "current", "define_metric", "finish", "generate_id", "init",
-    "log", "login", "tensorboard", "worker_of",
+    "Config", "Metric", "Run", "Settings", "Summary", "current", "define_metric", "finish",
+    "generate_id", "init", "log", "login", "tensorboard", "worker_of",
 ]  # fmt: skip
 
 _DEFAULT_PROJECT: Final = "uncategorized"
@@ -51,13 +49,6 @@ _IGNORED: Final[Mapping[str, str]] = {
 _MEANT_ANYWAY: Final = (("resume", "allow"), ("resume", "auto"), ("resume", True))
 """Arguments that ask for what the bridge does: the same experiment and trial is the same run."""
 
-_MODES: Final = {"dryrun": "offline", "run": "online"}
-"""W&B's former words."""
-
-_REPORTED: Final = frozenset({"notes", "tags"})
-_KEPT: Final = frozenset({"dir", "entity", "group", "id", "job_type", "name", "project"})
-"""Attributes of a run that a program may set: in the run that is written, or for itself only."""
-
 _current: "Run | None" = None
 
 # The session that the drop-in has started.
@@ -70,22 +61,103 @@ class Settings(SimpleNamespace):
     """Accepts any setting of W&B; ``init`` logs that they are ignored."""
 
 
-@dataclass(frozen=True, slots=True)
-class Metric:
-    """Result of ``define_metric``.
-
-    Attributes:
-        name: The metric, or a pattern.
-        step_metric: The metric on its x-axis.
-    """
+class Metric(NamedTuple):
+    """Result of ``define_metric``: the metric or pattern, and the metric on its x-axis."""
 
     name: str
     step_metric: str | None = None
 
 
+class Config(MutableMapping[str, object]):
+    """Hyper-parameters of the run, as items and as attributes. A value may always be changed.
+
+    Args:
+        on_change: Called with new values at each change.
+    """
+
+    def __init__(self, on_change: Callable[[Mapping[str, object]], None] | None = None) -> None:
+        self._values: dict[str, object] = {}
+        self._on_change = on_change
+
+    def update(  # type: ignore[override]  # W&B's signature, which is narrower
+        self, d: object, allow_val_change: bool | None = None
+    ) -> None:
+        """Merge a dict, ``argparse.Namespace`` or dataclass."""
+        del allow_val_change
+        new = _config_of(d)
+        self._values.update(new)
+        if new and self._on_change is not None:
+            self._on_change(new)
+
+    def setdefaults(self, d: object) -> None:
+        """Merge only missing keys."""
+        self.update({k: v for k, v in _config_of(d).items() if k not in self._values})
+
+    def as_dict(self) -> dict[str, object]:
+        """Return a copy."""
+        return dict(self._values)
+
+    def __getattr__(self, name: str) -> object:
+        if name.startswith("_") or name not in self:  # also without state, during a copy
+            raise AttributeError(f"there is no {name!r}")
+        return self[name]
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if name.startswith("_"):
+            object.__setattr__(self, name, value)
+        else:
+            self[name] = value
+
+    def __getitem__(self, key: str) -> object:
+        return self._values[key]
+
+    def __setitem__(self, key: str, value: object) -> None:
+        self.update({key: value})
+
+    def __delitem__(self, key: str) -> None:
+        del self._values[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __repr__(self) -> str:
+        return repr(dict(self))
+
+
+class Summary(Config):
+    """Reading returns the last committed value. Writing a number sends it to the run."""
+
+    def logged(self, values: Mapping[str, object]) -> None:
+        """Store a committed row."""
+        self._values.update(values)
+
+    def __getitem__(self, key: str) -> object:
+        value = self._values[key]
+        measured = number(value)
+        # A value that is not a number was written by the program itself.
+        return value if isinstance(measured, NotANumber) else measured
+
+
+def _config_of(given: object) -> dict[str, object]:
+    """Convert W&B's forms of a config to a dict. Any other gives a warning and an empty one."""
+    if given is None:
+        return {}
+    if isinstance(given, Mapping):
+        return {str(key): value for key, value in given.items()}
+    if isinstance(given, argparse.Namespace):
+        return dict(vars(given))
+    if dataclasses.is_dataclass(given) and not isinstance(given, type):
+        return {field.name: getattr(given, field.name) for field in dataclasses.fields(given)}
+    warn_once(f"config: a {type(given).__name__} is not supported. Pass a dict.")
+    return {}
+
+
 def current() -> "Run | None":
     """Return the run in progress."""
-    return None if _current is None or _current.is_finished else _current
+    return _current
 
 
 def init(
@@ -122,50 +194,51 @@ def init(
     """
     del allow_val_change, force
     global _current  # W&B's API is one run per process
-    if (run := current()) is not None:
+    if _current is not None:
         if reinit == "create_new":
             raise ConfigError(
                 "wandb.init(reinit='create_new'): a process reports for one run at a time.",
                 hint="Call finish() first, or start another process.",
             )
         if reinit not in (True, "finish_previous"):
-            return run
-        finish()
+            return _current
+        _current.finish()
     environ = os.environ
-    known_mode = _MODES.get(mode or "", mode or "")
-    is_known = known_mode in tuple(RlExperimentModeValues)
+    is_known = mode in tuple(RlExperimentModeValues)
     is_disabled = (mode or environ.get("WANDB_MODE")) == "disabled"
     given_id = id or environ.get("WANDB_RUN_ID")
     words = tags or environ.get("WANDB_TAGS", "").split(",")
     project_ = run_word(environ, "project", project, environ.get("WANDB_PROJECT"))
     new = Run(
-        {
-            "project": project_ or _DEFAULT_PROJECT,
-            "name": run_word(environ, "name", name, environ.get("WANDB_NAME")) or "",
-            "id": given_id or generate_id(),
-            "entity": entity or "",
-            "group": group or environ.get("WANDB_RUN_GROUP") or "",
-            "job_type": job_type or environ.get("WANDB_JOB_TYPE") or "",
-            "notes": notes or environ.get("WANDB_NOTES"),
-            "tags": tuple(filter(None, [words] if isinstance(words, str) else words)),
-            "dir": os.fspath(dir) if dir is not None else ".",
-            "disabled": is_disabled,
-        },
-        known_mode if is_known else "",
+        mode=(mode or "") if is_known else "",
+        project=project_ or _DEFAULT_PROJECT,
+        name=run_word(environ, "name", name, environ.get("WANDB_NAME")) or "",
+        id=given_id or generate_id(),
+        entity=entity or "",
+        group=group or environ.get("WANDB_RUN_GROUP") or "",
+        job_type=job_type or environ.get("WANDB_JOB_TYPE") or "",
+        notes=notes or environ.get("WANDB_NOTES"),
+        tags=tuple(filter(None, [words] if isinstance(words, str) else words)),
+        dir=os.fspath(dir) if dir is not None else ".",
+        disabled=is_disabled,
     )
     if not is_disabled:
         given = WorkerNames(project or None, id or name or None, job_type or None)
         new.start(worker_of(given, environ, process_name()), is_named=bool(given_id))
         others |= {"resume": resume, "resume_from": resume_from, "fork_from": fork_from}
         others |= {"save_code": save_code, "monitor_gym": monitor_gym, "settings": settings}
-        _warn_ignored({**others, "mode": None if is_known else mode})
+        others |= {"mode": None if is_known else mode}
+        for argument, value in others.items():
+            if value and (argument, value) not in _MEANT_ANYWAY:
+                why = _IGNORED.get(argument, "a worker has no use for it")
+                warn_once(f"init({argument}=...) is not written to the run: {why}.")
         if sync_tensorboard or tensorboard or getattr(settings, "sync_tensorboard", False):
             _follow_writers()
     _current = new
     excluded, included = config_exclude_keys or (), config_include_keys
     new.config.update({
         key: value
-        for key, value in config_of(config).items()
+        for key, value in _config_of(config).items()
         if key not in excluded and (included is None or key in included)
     })  # fmt: skip
     return new
@@ -174,27 +247,14 @@ def init(
 def worker_of(given: WorkerNames, environ: Mapping[str, str], process_name: str) -> WorkerNames:
     """Return the names of a worker by the arguments of ``init``, or W&B's variables for them.
 
-    Args:
-        given: The project is the experiment, the id or name the trial, the job type the role.
-        environ: The process's environment.
-        process_name: From its launcher.
-
-    Raises:
-        ConfigError: A name is invalid.
+    A project is the experiment, an id or name the trial, a job type the role.
     """
     project, name, run_id, job_type = (
         environ.get(f"WANDB_{word}") or None for word in ("PROJECT", "NAME", "RUN_ID", "JOB_TYPE")
     )
     stated = WorkerNames(project, run_id or name, job_type)
     found = worker_names(environ, process_name, given=given, stated=stated, finished=finished)
-    return replace(found, experiment=found.experiment or _DEFAULT_PROJECT)
-
-
-def _warn_ignored(given: Mapping[str, object]) -> None:
-    for argument, value in given.items():
-        if value and (argument, value) not in _MEANT_ANYWAY:
-            why = _IGNORED.get(argument, "a worker has no use for it")
-            warn_once(f"init({argument}=...) is not written to the run: {why}.")
+    return dataclasses.replace(found, experiment=found.experiment or _DEFAULT_PROJECT)
 
 
 class Run:
@@ -206,13 +266,14 @@ class Run:
     id: str
     offline: ClassVar = True  # the bridge decides if the run is written online
     starting_step: ClassVar = 0
-    # What a worker does not know; by the last one Lightning would join the run of another process.
+    # What a worker does not know.
     resumed: ClassVar = False
     sweep_id: ClassVar = None
     url: ClassVar = None
-    _attach_id: ClassVar = None
+    project_url: ClassVar = None
+    sweep_url: ClassVar = None
 
-    def __init__(self, given: Mapping[str, Any], mode: str) -> None:
+    def __init__(self, mode: str, **given: Any) -> None:
         self._is_started = False
         vars(self).update(given)
         self._mode = mode
@@ -222,9 +283,7 @@ class Run:
         # _lock guards everything below. Re-entrant, so that a signal handler may log.
         self._lock = threading.RLock()
         self._rows = Rows()
-        self._tables = Tables()
-        self._axes = Axes()
-        self.is_finished = False
+        self._is_finished = False
 
     def start(self, worker: WorkerNames, *, is_named: bool) -> None:
         """Start the worker, unless the program has called ``otel_rl.init`` itself."""
@@ -235,7 +294,7 @@ class Run:
         else:
             # W&B's users log on one rank, so no count is expected.
             index = launcher_index(os.environ, named_place(process_name())[1])
-            otel_rl.init(**asdict(worker), index=index, **self._metadata())
+            otel_rl.init(**dataclasses.asdict(worker), index=index, **self._metadata())
             session = _started = running()
         if session is not None and not is_named:
             self.id = session.identity.trial or self.id  # a later init(id=) resumes it
@@ -244,13 +303,14 @@ class Run:
 
     def __setattr__(self, name: str, value: object) -> None:
         object.__setattr__(self, name, value)
-        if name in _REPORTED and self._is_started:
+        if name.startswith("_") or not self._is_started:
+            return
+        if name in ("notes", "tags"):
             self._report()
-        elif name in _KEPT and self._is_started:
+        else:
             warn_once(f"run.{name} = ... after init() changes nothing in the run that is written.")
 
     def __getattr__(self, name: str) -> Any:
-        """Return a placeholder that does nothing, for other attributes of W&B's run."""
         return attribute("run", name)
 
     @property
@@ -270,50 +330,40 @@ class Run:
         commit: bool | None = None,
         **_deprecated: object,
     ) -> None:
-        """Record numbers, in arbitrarily nested dicts, by W&B's step rules, see ``Rows``.
-
-        Never raises, never waits.
-        """
+        """Record numbers, in arbitrarily nested dicts, by W&B's rules. Never raises or waits."""
         with GUARD:
-            if self.disabled:
-                return
-            given: object = data
-            if not isinstance(given, Mapping):
-                message = f"pass a dict (got {type(given).__name__}). The call is dropped."
-                GUARD.drop(DropReason.NOT_A_NUMBER, f"wandb.log: {message}")
-                return
-            logged = flat_row(given, time_ns(), _skip)
-            with self._lock:
-                if self.is_finished:
-                    warn_once("log after finish() is dropped.")
-                    GUARD.drops.add(DropReason.NOT_STARTED, len(logged.values))
-                else:
-                    self._record(self._completed(logged, step, commit))
+            if not self.disabled:
+                self._log(data, step, commit)
 
-    def _completed(self, logged: Row, given: object, commit: bool | None) -> list[Row]:
-        """Return the rows completed by this call. The caller holds the lock."""
+    def _log(self, data: object, given: object, commit: bool | None) -> None:
+        if not isinstance(data, Mapping):
+            why = f"pass a dict (got {type(data).__name__})."
+            GUARD.drop(DropReason.NOT_A_NUMBER, f"wandb.log: {why} The call is dropped.")
+            return
+        logged = flat_row(data, time_ns(), _skip)
         step = as_step(given)
-        if step is None and given is not None:
-            why = f"the step must be an integer (got {str(given)[:80]!r}). The call is dropped."
-        else:
-            done = self._rows.add(logged, step, commit=commit, block=current_step())
-            if done is not None:
-                return done
-            why = (
-                f"step {step} is below the current step {self._rows.step}; W&B's steps never go "
-                "back. The call is dropped. Use otel_rl.log to log out of order."
-            )
-        GUARD.drop(DropReason.BAD_STEP, f"wandb.log: {why}", len(logged.values))
-        return []
+        with self._lock:
+            if self._is_finished:
+                reason, why = DropReason.NOT_STARTED, "the run is finished."
+            elif step is None and given is not None:
+                reason = DropReason.BAD_STEP
+                why = f"the step must be an integer (got {str(given)[:80]!r})."
+            else:
+                done = self._rows.add(logged, step, commit=commit, block=current_step())
+                if done is not None:
+                    self._record(done)
+                    return
+                reason = DropReason.BAD_STEP
+                why = (
+                    f"step {step} is below the current step {self.step}; W&B's steps never go "
+                    "back. Use otel_rl.log to log out of order."
+                )
+        GUARD.drop(reason, f"wandb.log: {why} The call is dropped.", len(logged.values))
 
     def _record(self, rows: Sequence[Row]) -> None:
         """Send complete rows. The caller holds the lock, so that they leave in order."""
         for row in rows:
-            self._axes.set_step(row)
             self.summary.logged(row.values)
-            row.tables = {
-                name: self._tables.news(name, samples) for name, samples in row.tables.items()
-            }
             _send(row, row.step)
 
     def define_metric(
@@ -339,7 +389,7 @@ class Run:
             if value is not None:
                 warn_once(f"define_metric({argument}=...) is ignored: set it in W&B's workspace.")
         with self._lock:
-            is_step = axis is not None and self._axes.declare(name, axis)
+            is_step = axis is not None and self._rows.declare(name, axis)
         if axis is not None and not is_step:
             warn_once(
                 f"define_metric({name!r}, step_metric={axis!r}): every metric of a run has one "
@@ -355,9 +405,12 @@ class Run:
         processes are done with it. After an exit code other than 0 the worker has failed.
         """
         del quiet
+        global _current  # W&B's API is one run per process
+        if _current is self:
+            _current = None
         with GUARD:
             with self._lock:
-                was_finished, self.is_finished = self.is_finished, True
+                was_finished, self._is_finished = self._is_finished, True
                 if self.disabled or was_finished:
                     return
                 self.complete()
@@ -375,7 +428,7 @@ class Run:
     def complete(self) -> None:
         """Send the pending row."""
         with GUARD, self._lock:
-            self._record(self._rows.finish())
+            self._record(self._rows.complete())
 
     def __enter__(self) -> Self:
         return self
@@ -418,36 +471,29 @@ class Run:
 
     def _record_summary(self, written: Mapping[str, object]) -> None:
         with GUARD:
-            if self.disabled:
-                return
-            unsupported: dict[str, str] = {}
-            _send(flat_row(written, time_ns(), unsupported.__setitem__), None, "last")
-            for name in unsupported:
-                warn_once(f"summary[{name!r}] is kept in this process: only numbers are supported.")
+            if not self.disabled:
+                _send(flat_row(written, time_ns(), _skip_of_summary), None, "last")
 
 
 def _skip(name: str, kind: str) -> None:
     GUARD.not_a_number(name, kind, INSTEAD)
 
 
+def _skip_of_summary(name: str, _kind: str) -> None:
+    warn_once(f"summary[{name!r}] is kept in this process: only numbers are supported.")
+
+
 def _send(row: Row, step: object, reduce: str | None = None) -> None:
     """Send a row at any step as the program gave it; an invalid one is counted."""
     at = cast("int | None", step)
-    for reduction, values in ((reduce, row.values), *row.extremes.items()):
-        if values:
-            numbers = cast("Mapping[str, SupportsFloat]", values)  # flat_row lets nothing else in
-            otel_rl.log(numbers, at, reduction, at_ns=row.time_ns)
+    of_reduction: dict[str | None, dict[str, SupportsFloat]] = {}
+    for name, value in row.values.items():
+        held = cast("SupportsFloat", value)  # flat_row lets nothing else in
+        of_reduction.setdefault(row.reductions.get(name, reduce), {})[name] = held
+    for reduction, numbers in of_reduction.items():
+        otel_rl.log(numbers, at, reduction, at_ns=row.time_ns)
     for name, samples in row.tables.items():
         otel_rl.log_samples(samples, at, name)
-
-
-def _log_written(values: Mapping[str, object], step: object, time_ns: int) -> None:
-    _send(flat_row(values, time_ns, _skip), step)
-
-
-def _log_hyper_parameters(config: Mapping[str, object], metrics: Mapping[str, object]) -> None:
-    otel_rl.log_config(config)
-    _send(flat_row(metrics, time_ns(), _skip), None, "last")
 
 
 def _word(given: object) -> str:
@@ -458,8 +504,7 @@ def _word(given: object) -> str:
 
 def generate_id(length: int = 8) -> str:
     """Generate random lower-case letters and digits, like ``wandb.util.generate_id``."""
-    alphabet = string.ascii_lowercase + string.digits
-    return "".join(secrets.choice(alphabet) for _ in range(length))
+    return secrets.token_hex(length)[:length]
 
 
 def log(
@@ -469,42 +514,29 @@ def log(
     **_deprecated: object,
 ) -> None:
     """Log to the run in progress. Never raises: without a run the call is counted and dropped."""
-    if (run := current()) is not None:
-        run.log(data, step, commit)
+    if _current is not None:
+        _current.log(data, step, commit)
     else:
+        given: object = data
         GUARD.drop(
             DropReason.NOT_STARTED,
             "wandb.log was called before wandb.init() or after wandb.finish(); it is dropped.",
-            _size(data),
+            len(given) if isinstance(given, Mapping) else 1,
         )
 
 
-def _size(data: object) -> int:
-    return len(data) if isinstance(data, Mapping) else 1
-
-
-def define_metric(
-    name: str,
-    step_metric: str | Metric | None = None,
-    step_sync: bool | None = None,
-    hidden: bool | None = None,
-    summary: str | None = None,
-    overwrite: bool | None = None,
-    **others: object,
-) -> Metric:
-    """Define a metric of the run in progress; without a run do nothing."""
-    if (run := current()) is None:
-        warn_once("define_metric before init() does nothing.")
-        return Metric(name)
-    return run.define_metric(name, step_metric, step_sync, hidden, summary, overwrite, **others)
+def define_metric(name: str, *arguments: Any, **named: Any) -> Metric:
+    """Define a metric of the run in progress, see ``Run.define_metric``; without one do nothing."""
+    if _current is not None:
+        return _current.define_metric(name, *arguments, **named)
+    warn_once("define_metric before init() does nothing.")
+    return Metric(name)
 
 
 def finish(exit_code: int | None = None, quiet: bool | None = None) -> None:
     """Finish the run for this process: wait up to five seconds for delivery. Never raises."""
-    global _current  # W&B's API is one run per process
-    ended, _current = _current, None
-    if ended is not None:
-        ended.finish(exit_code, quiet)
+    if _current is not None:
+        _current.finish(exit_code, quiet)
 
 
 def login(*_arguments: object, **_named: object) -> bool:
@@ -515,8 +547,16 @@ def login(*_arguments: object, **_named: object) -> bool:
 def _follow_writers(*_arguments: object, **_named: object) -> None:
     """Also log the values of each ``SummaryWriter``, at any step, until the run is finished."""
     global _writers  # one run per process
+
+    def record(values: Mapping[str, object], step: object, time_ns: int) -> None:
+        _send(flat_row(values, time_ns, _skip), step)
+
+    def record_settings(config: Mapping[str, object], metrics: Mapping[str, object]) -> None:
+        otel_rl.log_config(config)
+        _send(flat_row(metrics, time_ns(), _skip), None, "last")
+
     if _writers is None:
-        _writers = Writers(_log_written, _log_hyper_parameters, Histogram)
+        _writers = Writers(record, record_settings, Histogram)
 
 
 def _stop_following() -> None:

@@ -18,11 +18,11 @@ __all__ = ["WandbCallback"]
 
 
 class WandbCallback(BaseCallback):  # type: ignore[misc]  # Any where it is not installed
-    """Sets the algorithm's settings as config, and saves the model on this machine.
+    """Sets the algorithm's settings as config, and saves ``model.zip`` on this machine.
 
     Args:
         verbose: Of the callback, as in Stable-Baselines3.
-        model_save_path: A directory for ``model.zip``; None saves nothing.
+        model_save_path: A directory for the model; None saves nothing.
         model_save_freq: Calls between two saves; 0 saves at the end only.
         gradient_save_freq: Ignored, with a warning: no gradient is watched.
         log: Ignored.
@@ -39,10 +39,6 @@ class WandbCallback(BaseCallback):  # type: ignore[misc]  # Any where it is not 
         super().__init__(verbose)
         self._directory = None if model_save_path is None else Path(model_save_path)
         self._save_every = model_save_freq
-        if current() is None:
-            warn_once(
-                "WandbCallback before wandb.init(): the run gets no settings of the algorithm."
-            )
         if gradient_save_freq > 0 and log is not None:
             warn_once("WandbCallback(gradient_save_freq=...) does nothing: no gradient is watched.")
 
@@ -55,13 +51,10 @@ class WandbCallback(BaseCallback):  # type: ignore[misc]  # Any where it is not 
 
     def _on_step(self) -> bool:
         if self._save_every and self.n_calls % self._save_every == 0:
-            self._save()
+            self._on_training_end()
         return True
 
     def _on_training_end(self) -> None:
-        self._save()
-
-    def _save(self) -> None:
         if self._directory is not None:
             self._directory.mkdir(parents=True, exist_ok=True)
             self.model.save(self._directory / "model.zip")

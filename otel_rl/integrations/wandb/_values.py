@@ -1,16 +1,28 @@
-"""What a program logs: numbers, ``wandb.Histogram`` and ``wandb.Table``."""
+"""What a program logs, and W&B's rules for the row and the step of each call. No I/O.
+
+    log({...})                  one row; the step advances
+    log({...}, commit=False)    into the pending row
+    log({...}, step=7)          into the pending row of step 7; an earlier pending row is complete
+    log({...}, step=7, commit=True)    ... and that row is complete
+    log({...}, step=3)          refused: the step is past
+
+A call without ``step`` in an ``otel_rl.step`` block goes into the pending row of the block's step.
+A call after the block begins another row, and a block of a past step has rows of its own.
+
+Within a row the last value of a key wins.
+"""
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, cast
+from typing import Any, Final
 
-from otel_rl.integrations.wandb._absent import Absent, attribute, warn_once
-from otel_rl.worker.tensors import PLAIN, NotANumber, hold
+from otel_rl.integrations.wandb._absent import Skipped, attribute, warn_once
+from otel_rl.worker.tensors import PLAIN, NotANumber, as_step, hold
 
-__all__ = ["Histogram", "Row", "Table", "Tables", "flat_row"]
+__all__ = ["Histogram", "Row", "Rows", "Table", "flat_row"]
 
-_QUANTILES: Final = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
+_STATISTICS: Final = ("mean", "min", "max", "p50", "p90", "p99")
 
 _MAX_DEPTH: Final = 32
 """Deeper nesting indicates an object graph, possibly circular, instead of metrics."""
@@ -36,101 +48,46 @@ class Histogram:
 
     def __init__(
         self,
-        sequence: object = None,
+        sequence: Any = None,
         np_histogram: "tuple[Iterable[float], Iterable[float]] | None" = None,
         num_bins: int = 64,
     ) -> None:
-        del num_bins
         self.statistics: dict[str, float] = {}
         try:
+            import numpy as np  # here, as in W&B: a program without histograms may not have it
+
             if np_histogram is not None:
-                counts, edges = np_histogram
-                self.statistics = _of_bins(list(map(float, counts)), list(map(float, edges)))
+                counts, edges = (np.asarray(given, dtype=float) for given in np_histogram)
+                kept = np.flatnonzero(counts)
+                ordered = edges[kept[0] : kept[-1] + 2]
+                ranks = np.concatenate([[0.0], np.cumsum(counts[kept[0] : kept[-1] + 1])])
+                mean = np.average((edges[1:] + edges[:-1]) / 2, weights=counts)
             elif sequence is not None:
-                self.statistics = _of_ordered(*_ordered(sequence))
+                for name in ("detach", "float", "cpu"):  # a tensor of any type and device
+                    sequence = getattr(sequence, name, lambda given=sequence: given)()
+                ordered = np.sort(np.asarray(sequence, dtype=float), axis=None)
+                if np.isnan(ordered[-1]):  # it has no place in an order
+                    ordered[:] = np.nan
+                ranks, mean = np.arange(ordered.size), ordered.mean()
+            else:
+                return
+            found = np.interp(np.array([0.5, 0.9, 0.99]) * ranks[-1], ranks, ordered)
+            values = map(float, (mean, ordered[0], ordered[-1], *found))
+            self.statistics = dict(zip(_STATISTICS, values, strict=True))
         except Exception:  # noqa: BLE001  # any library's array; counted when logged
             return
 
-    def __getattr__(self, name: str) -> Any:
-        if name == "statistics":  # while it is copied
-            raise AttributeError(name)
-        return attribute("Histogram", name)
-
-
-def _ordered(sequence: object) -> tuple[Sequence[float], float]:
-    """Return the elements in ascending order with NaN last, and their mean."""
-    for name in ("detach", "float", "cpu"):  # a tensor of any type and device
-        convert = getattr(sequence, name, None)
-        if callable(convert):
-            sequence = convert()
-    if not hasattr(sequence, "__array__"):
-        values = list(_flat(sequence))
-        mean = sum(values) / len(values) if values else math.nan
-        return sorted(values, key=lambda value: (math.isnan(value), value)), mean
-    import numpy as np  # array input implies that numpy is loaded
-
-    flat = np.sort(np.asarray(sequence, dtype=float), axis=None)
-    return cast("Sequence[float]", flat), float(flat.mean()) if flat.size else math.nan
-
-
-def _flat(sequence: object) -> Iterator[float]:
-    if isinstance(sequence, str | bytes) or not isinstance(sequence, Iterable):
-        raise TypeError("no sequence of numbers")
-    for item in sequence:
-        if isinstance(item, Iterable):
-            yield from _flat(item)
-        else:
-            yield float(item)
-
-
-def _of_ordered(ordered: Sequence[float], mean: float) -> dict[str, float]:
-    last = len(ordered) - 1
-    if last < 0:
-        return {}
-    if math.isnan(ordered[last]):  # NaN has no place in an order
-        return dict.fromkeys(("mean", "min", "max", *_QUANTILES), math.nan)
-    found = {"mean": mean, "min": float(ordered[0]), "max": float(ordered[last])}
-    for name, quantile in _QUANTILES.items():
-        below = math.floor(quantile * last)
-        above = min(below + 1, last)
-        found[name] = _between(ordered[below], ordered[above], quantile * last - below)
-    return found
-
-
-def _of_bins(counts: Sequence[float], edges: Sequence[float]) -> dict[str, float]:
-    bins = [bin_ for bin_ in zip(edges, edges[1:], counts, strict=False) if bin_[2] > 0]
-    if not bins or len(edges) != len(counts) + 1:
-        return {}
-    total = math.fsum(count for _, _, count in bins)
-    weighted = math.fsum((low + high) / 2 * count for low, high, count in bins)
-    found = {"mean": weighted / total, "min": bins[0][0], "max": bins[-1][1]}
-    for name, quantile in _QUANTILES.items():
-        rank, found[name] = quantile * total, bins[-1][1]
-        for low, high, count in bins:
-            if count >= rank:
-                found[name] = _between(low, high, rank / count)
-                break
-            rank -= count
-    return found
-
-
-def _between(low: float, high: float, share: float) -> float:
-    # Equal ends may be infinite, and inf - inf is NaN.
-    return float(low if low == high or share <= 0 else low + (high - low) * share)
-
 
 class Table:
-    """Writable part of W&B's table: each row becomes a sample of the run's table. Never raises.
+    """Writable part of W&B's table: each row becomes a sample of the run's table.
 
     Args:
         columns: Names of the fields; default W&B's own three.
         data: Rows of values, or a pandas ``DataFrame``.
         rows: An old name of ``data``.
         dataframe: A pandas ``DataFrame``, instead of all of them.
-        dtype: Ignored, like the rest: values are written as they are.
-        optional: Ignored.
-        allow_mixed_types: Ignored.
-        log_mode: Ignored: a table that is logged again adds its new rows.
+        dtype: Ignored, as are ``optional``, ``allow_mixed_types`` and ``log_mode``: values are
+            written as they are, and a table that is logged again adds its new rows.
     """
 
     def __init__(
@@ -159,8 +116,6 @@ class Table:
         else:
             warn_once(f"a row of {len(data)} values for {len(self.columns)} columns is dropped.")
 
-    add_row = add_data
-
     def add_column(self, name: object, data: Iterable[object], optional: bool = False) -> None:
         """Append a column."""
         del optional
@@ -183,29 +138,7 @@ class Table:
         return [dict(zip(self.columns, row, strict=False)) for row in self.data]
 
     def __getattr__(self, name: str) -> Any:
-        if name in ("columns", "data"):  # while it is copied
-            raise AttributeError(name)
         return attribute("Table", name)
-
-    def __repr__(self) -> str:
-        return f"<wandb.Table of {len(self.data)} rows>"
-
-
-class Tables:
-    """Written rows of each table: programs log a table again with additional rows.
-
-    W&B keeps the last table of a name. A run of otel_rl keeps every row once, with its step.
-    """
-
-    def __init__(self) -> None:
-        self._written: dict[str, list[int]] = {}
-
-    def news(self, name: str, samples: Samples) -> Samples:
-        """Return the samples that the previous table of this name did not contain."""
-        known = [hash(str(sample)) for sample in samples]
-        before = self._written.get(name, [])
-        self._written[name] = known
-        return samples[len(before) :] if known[: len(before)] == before else samples
 
 
 @dataclass(slots=True)
@@ -216,27 +149,25 @@ class Row:
         step: The run's step.
         time_ns: Time of the last update, in ns since the Unix epoch.
         values: Flat name to value.
-        extremes: The same for values that are reduced to the smallest (``min``) or the largest
-            (``max``) over the workers.
+        reductions: Name to ``min`` or ``max``, of values that are reduced so over the workers.
         tables: Name to the samples of a table.
     """
 
     step: int
     time_ns: int = 0
     values: dict[str, object] = field(default_factory=dict)
-    extremes: dict[str, dict[str, object]] = field(default_factory=dict)
+    reductions: dict[str, str] = field(default_factory=dict)
     tables: dict[str, Samples] = field(default_factory=dict)
 
     def update(self, other: "Row") -> None:
         """Merge the content of ``other``, which replaces earlier values."""
         self.values |= other.values
-        for reduction, values in other.extremes.items():
-            self.extremes.setdefault(reduction, {}).update(values)
+        self.reductions |= other.reductions
         self.tables |= other.tables
         self.time_ns = other.time_ns
 
     def __bool__(self) -> bool:
-        return bool(self.values or self.extremes or self.tables)
+        return bool(self.values or self.tables)
 
 
 def flat_row(data: Mapping[str, object], time_ns: int, skip: Skip) -> Row:
@@ -266,45 +197,155 @@ def _put(row: Row, skip: Skip, prefix: str, data: Mapping[str, object], depth: i
             row.values[name] = value
         elif value is None:
             continue
-        elif hasattr(value, "__float__"):  # most other values
-            _put_number(row, skip, name, value)
         elif isinstance(value, Mapping):
             if depth < _MAX_DEPTH:
                 _put(row, skip, f"{name}.", value, depth + 1)
             else:
                 skip(name, "dict nested too deep")
         elif isinstance(value, Histogram):
-            _put_histogram(row, skip, name, value)
+            _put_statistics(row, skip, name, value.statistics)
         elif isinstance(value, Table):
             row.tables[name] = value.samples()
-        elif (kind := _without_numbers(value)) is not None:
-            skip(name, kind)
+        elif isinstance(value, str | bytes):
+            skip(name, "text")
+        elif isinstance(value, Skipped) or not _may_be_number(value):
+            skip(name, type(value).__name__)
+        elif isinstance(held := hold(value), NotANumber):
+            skip(name, held.description)
         else:
-            _put_number(row, skip, name, value)
+            row.values[name] = held
 
 
-def _without_numbers(value: object) -> str | None:
-    """Return the kind of a value that cannot hold a number; None for all others."""
-    if isinstance(value, str | bytes):
-        return "text"
-    if isinstance(value, Absent) or (isinstance(value, type) and issubclass(value, Absent)):
-        return value.path
-    return None if hasattr(value, "item") else type(value).__name__
+def _may_be_number(value: object) -> bool:
+    return hasattr(value, "__float__") or hasattr(value, "item")
 
 
-def _put_number(row: Row, skip: Skip, name: str, value: object) -> None:
-    held = hold(value)
-    if isinstance(held, NotANumber):
-        skip(name, held.description)
-    else:
-        row.values[name] = held
-
-
-def _put_histogram(row: Row, skip: Skip, name: str, histogram: Histogram) -> None:
-    if not histogram.statistics:
+def _put_statistics(row: Row, skip: Skip, name: str, statistics: Mapping[str, float]) -> None:
+    if not statistics:
         skip(name, "Histogram without numbers")
-    for statistic, number in histogram.statistics.items():
+    for statistic, value in statistics.items():
+        key = name if statistic == "mean" else f"{name}/{statistic}"
+        row.values[key] = value
         if statistic in ("min", "max"):
-            row.extremes.setdefault(statistic, {})[f"{name}/{statistic}"] = number
+            row.reductions[key] = statistic
+
+
+class Rows:
+    """The pending row of a run, its step, and which metrics hold steps. Not thread-safe.
+
+    The axis of ``*`` by ``define_metric`` holds steps, and that of other metrics if it is called a
+    step: programs declare one for each group of their metrics, ``train/*`` over ``train/step``.
+    """
+
+    def __init__(self) -> None:
+        self._pending = Row(0)
+        self._is_of_block = False
+        self._written: dict[str, list[int]] = {}  # hashes of the rows of each table
+        self._axes: list[str] = []
+        self._axis_of_all: str | None = None
+        self._last: int | None = None  # step by an axis
+        self._ahead = 0
+
+    @property
+    def step(self) -> int:
+        """Step of the next value without one."""
+        return self._pending.step
+
+    def add(
+        self, logged: Row, step: int | None, *, commit: bool | None, block: int | None = None
+    ) -> list[Row] | None:
+        """Add one call of ``log``.
+
+        Args:
+            logged: Its values; its own step is ignored.
+            step: As given.
+            commit: As given; None commits exactly if no step was given, outside of blocks.
+            block: Step of the block around the call.
+
+        Returns:
+            The completed rows, in order; None if the step is below the current one.
+        """
+        done: list[Row] = []
+        if step is None and block is not None:
+            if block < self.step:
+                logged.step = block
+                return [self._at_its_step(logged)]
+            step = block
+        elif step is None and self._is_of_block:
+            done = self.complete(self.step + 1)
+        self._is_of_block = step is not None and step == block
+        if step is not None:
+            if step < self.step:
+                return None
+            if step > self.step:
+                done = self.complete(step)
+        self._pending.update(logged)
+        if step is None if commit is None else commit:
+            done += self.complete(self.step + 1)
+        return done
+
+    def complete(self, next_step: int | None = None) -> list[Row]:
+        """Complete the pending row, if it has values; the next one is at ``next_step``."""
+        done = self._pending
+        self._pending = Row(self.step if next_step is None else next_step)
+        return [self._at_its_step(done)] if done else []
+
+    def forget(self) -> None:
+        """Drop the pending row."""
+        self._pending = Row(self.step)
+
+    def declare(self, pattern: str, axis: str) -> bool:
+        """Use ``axis`` for metrics of ``pattern`` if it holds steps. Returns whether it does."""
+        if pattern == "*":
+            self._give_up(self._axis_of_all)
+            self._axis_of_all = axis
+        elif not axis.endswith("step"):
+            return False
+        if axis not in self._axes:
+            self._axes.append(axis)
+        return True
+
+    def _give_up(self, axis: str | None) -> None:
+        self._axes = [other for other in self._axes if other != axis]
+        if axis == self._axis_of_all:
+            self._axis_of_all = None
+
+    def _at_its_step(self, row: Row) -> Row:
+        """Set the step of a complete row to that of the axis in it, the first declared of several.
+
+        Without one it has the last step, if all metrics have an axis. A value between steps is no
+        step: its axis is given up.
+        """
+        row.tables = {name: self._news(name, samples) for name, samples in row.tables.items()}
+        for axis in tuple(self._axes):
+            given = row.values.get(axis)
+            if given is None:
+                continue
+            step = as_step(given)
+            if step is not None:
+                row.step = self._last = step
+                return row
+            warn_once(
+                f"The step metric {axis!r} has {str(given)[:80]!r}, and steps are integers. From "
+                "here the rows have W&B's own steps, and it is written as a metric like any other. "
+                "Choose it as the x-axis in W&B's workspace."
+            )
+            self._give_up(axis)
+            if self._last is not None:
+                self._ahead = max(0, self._last + 1 - row.step)  # never back
+        if self._axis_of_all is not None and self._last is not None:
+            row.step = self._last
         else:
-            row.values[name if statistic == "mean" else f"{name}/{statistic}"] = number
+            row.step += self._ahead
+        return row
+
+    def _news(self, name: str, samples: Samples) -> Samples:
+        """Return the samples that the previous table of this name did not contain.
+
+        Programs log a table again with additional rows, and W&B keeps the last one. A run of
+        otel_rl keeps every row once, with its step.
+        """
+        known = [hash(str(sample)) for sample in samples]
+        before = self._written.get(name, [])
+        self._written[name] = known
+        return samples[len(before) :] if known[: len(before)] == before else samples

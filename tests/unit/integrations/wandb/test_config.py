@@ -1,9 +1,7 @@
 import argparse
 import copy
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
 
@@ -27,16 +25,6 @@ def test_items_and_attributes_are_the_same() -> None:
 def test_every_form_of_config_is_taken(given: object) -> None:
     config = Config()
     config.update(given)
-    assert config.lr == 0.1
-
-
-@pytest.mark.parametrize(
-    ("name", "text"), [("c.json", json.dumps({"lr": 0.1})), ("c.yaml", "lr: 0.1")]
-)
-def test_a_file_is_taken(tmp_path: Path, name: str, text: str) -> None:
-    (tmp_path / name).write_text(text)
-    config = Config()
-    config.update(str(tmp_path / name))
     assert config.lr == 0.1
 
 

@@ -81,7 +81,6 @@ def test_a_tensor_on_a_device_is_read() -> None:
     "wrong",
     [
         {"sequence": "text"},
-        {"sequence": 3},
         {"sequence": [["a"]]},
         {"sequence": []},
         {"np_histogram": ([1, 2], [0, 1])},

@@ -1,8 +1,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from otel_rl.integrations.wandb._rows import Rows
-from otel_rl.integrations.wandb._values import Row
+from otel_rl.integrations.wandb._values import Row, Rows
 
 Values = dict[str, object]
 
@@ -13,7 +12,7 @@ def rows_of(*calls: tuple[Values, int | None, bool | None]) -> list[tuple[int, V
     done: list[Row] = []
     for number, (values, step, commit) in enumerate(calls):
         done += rows.add(Row(0, number, dict(values)), step, commit=commit) or []
-    done += rows.finish()
+    done += rows.complete()
     return [(row.step, row.values) for row in done]
 
 
@@ -39,7 +38,7 @@ def test_a_lower_step_is_refused() -> None:
     rows = Rows()
     rows.add(Row(0, 1, {"a": 1}), 7, commit=None)
     assert rows.add(Row(0, 2, {"a": 2}), 6, commit=None) is None
-    assert rows.finish() == [Row(7, 1, {"a": 1})]
+    assert rows.complete() == [Row(7, 1, {"a": 1})]
 
 
 def test_a_committed_step_is_past() -> None:
@@ -56,16 +55,16 @@ def test_a_row_has_the_time_of_its_last_call() -> None:
 
 def test_the_last_extreme_of_a_name_wins() -> None:
     rows = Rows()
-    rows.add(Row(0, 1, {}, {"min": {"h/min": 1}}), 0, commit=None)
-    rows.add(Row(0, 2, {}, {"min": {"h/min": 5}, "max": {"h/max": 6}}), 0, commit=None)
-    assert rows.finish() == [Row(0, 2, {}, {"min": {"h/min": 5}, "max": {"h/max": 6}})]
+    rows.add(Row(0, 1, {"h/min": 1}, {"h/min": "min"}), 0, commit=None)
+    rows.add(Row(0, 2, {"h/min": 5}, {"h/min": "min"}), 0, commit=None)
+    assert rows.complete() == [Row(0, 2, {"h/min": 5}, {"h/min": "min"})]
 
 
 def test_what_is_forgotten_is_in_no_row() -> None:
     rows = Rows()
     rows.add(Row(0, 1, {"a": 1}), 3, commit=None)
     rows.forget()
-    assert (rows.step, rows.finish()) == (3, [])
+    assert (rows.step, rows.complete()) == (3, [])
 
 
 @settings(deadline=None)
@@ -93,7 +92,7 @@ def test_calls_in_a_block_are_one_row_and_a_call_after_it_is_another() -> None:
         rows.add(Row(0, 1, {"a": 1, "b": 1}), None, commit=None, block=7),
         rows.add(Row(0, 2, {"a": 2}), None, commit=None, block=7),
         rows.add(Row(0, 3, {"a": 3}), None, commit=None),
-        rows.finish(),
+        rows.complete(),
     ]
     assert done == [[], [], [Row(7, 2, {"a": 2, "b": 1}), Row(8, 3, {"a": 3})], []]
 
@@ -102,7 +101,7 @@ def test_a_block_of_a_past_step_has_rows_of_its_own() -> None:
     rows = Rows()
     rows.add(Row(0, 1, {"a": 1}), None, commit=None, block=7)
     assert rows.add(Row(0, 2, {"a": 2}), None, commit=None, block=3) == [Row(3, 2, {"a": 2})]
-    assert rows.finish() == [Row(7, 1, {"a": 1})]
+    assert rows.complete() == [Row(7, 1, {"a": 1})]
 
 
 def test_in_a_block_a_step_at_the_call_and_a_commit_count() -> None:

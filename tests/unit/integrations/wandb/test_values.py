@@ -85,9 +85,16 @@ def test_a_circular_dict_ends() -> None:
 def test_a_histogram_is_its_mean_and_its_statistics() -> None:
     row, _ = taken({"grad": Histogram([4, 1, 3, 2])})
     assert row.values == pytest.approx(
-        {"grad": 2.5, "grad/p50": 2.5, "grad/p90": 3.7, "grad/p99": 3.97}
+        {
+            "grad": 2.5,
+            "grad/min": 1.0,
+            "grad/max": 4.0,
+            "grad/p50": 2.5,
+            "grad/p90": 3.7,
+            "grad/p99": 3.97,
+        }
     )
-    assert row.extremes == {"min": {"grad/min": 1.0}, "max": {"grad/max": 4.0}}
+    assert row.reductions == {"grad/min": "min", "grad/max": "max"}
 
 
 def test_a_histogram_of_nothing_is_left_out() -> None:
