@@ -28,7 +28,7 @@ ATTRIBUTES = (
 
 
 def differences() -> list[str]:
-    """Calls of W&B's that the drop-in refuses or reads otherwise, and names that it does not know."""
+    """Calls of W&B's that the drop-in refuses or reads otherwise, and names it does not know."""
     found = []
     for name, our_call, their_call in _calls():
         found += [f"{name}: {problem}" for problem in _problems(our_call, their_call)]

@@ -59,6 +59,7 @@ __all__ = [
     "after",
     "automatic",
     "automatically",
+    "before",
     "begin_trial",
     "current_step",
     "deliver",
@@ -156,6 +157,20 @@ def after(kind: Any, name: str, follow: Callable[[Any], object]) -> None:
     wrap(kind, name, by)
 
 
+def before(owner: Any, name: str, follow: Callable[..., object]) -> None:
+    """Call ``follow`` before each call of a function, with its arguments. Errors are counted."""
+
+    def by(original: Callable[..., Any]) -> Callable[..., Any]:
+        def function(*arguments: Any, **named: Any) -> Any:
+            with GUARD:
+                follow(*arguments, **named)
+            return original(*arguments, **named)
+
+        return function
+
+    wrap(owner, name, by)
+
+
 def deliver(timeout_s: float | None = None) -> bool:
     """Wait for the delivery of what was recorded, for 5 s by default; more may be recorded after.
 
@@ -217,6 +232,10 @@ Table = Dialect | Callable[[], Dialect] | None
 class Recorder:
     """Records metrics that a framework logs. Thread-safe; never raises and never waits.
 
+    Attributes:
+        framework: Its name.
+        is_automatic: True if nobody has asked for it: it gives way to what the program reports.
+
     Args:
         framework: Its name.
         table: Its metrics, or what returns them at the first record; by default the table of
@@ -225,34 +244,34 @@ class Recorder:
     """
 
     def __init__(self, framework: str, table: Table = None, *, is_hook: bool = False) -> None:
-        self._framework = framework
+        self.framework = framework
         self._table = table
         self._is_hook = is_hook
         if not is_hook:
             _adapters.add(framework)
         self._mlogger = MLogger(f"{_SCOPE}.{framework}")
         self._instruments: dict[tuple[str, str | None], Gauge | Counter] = {}
-        self._is_automatic = _is_automatic.get()
-        if not self._is_automatic:
+        self.is_automatic = _is_automatic.get()
+        if not self.is_automatic:
             _switched_on.add(framework)
 
     def __reduce__(self) -> tuple[Callable[..., "Recorder"], tuple[object, ...]]:
         """Make a copy, also in another process: frameworks copy loggers and callbacks."""
-        return _copied, (self._framework, self._table, self._is_hook, self._is_automatic)
+        return _copied, (self.framework, self._table, self._is_hook, self.is_automatic)
 
     @property
     def is_silent(self) -> bool:
         """True if the program itself reports, which would duplicate the metrics."""
-        if not self._is_automatic:
+        if not self.is_automatic:
             return False
         has_adapter = self._is_hook and bool(_adapters)
-        return has_adapter or self._framework in _switched_on or is_instrumented()
+        return has_adapter or self.framework in _switched_on or is_instrumented()
 
     def start(
         self, known: WorkerNames, given: WorkerNames = NO_NAMES, *, is_alone: bool = False
     ) -> None:
         """See the function ``start``; where nobody has switched the adapter on, it never raises."""
-        with logging_errors() if self._is_automatic else nullcontext():
+        with logging_errors() if self.is_automatic else nullcontext():
             start(known, given, is_alone=is_alone)
 
     def record(
@@ -273,7 +292,7 @@ class Recorder:
                 if value is None:
                     continue
                 if not _is_number(value):
-                    GUARD.not_a_number(name, type(value).__name__, f"{self._framework} logs it.")
+                    GUARD.not_a_number(name, type(value).__name__, f"{self.framework} logs it.")
                     continue
                 alias = self._dialect.alias(name)
                 if alias is None or self._record(name, alias, value, step):
@@ -285,7 +304,7 @@ class Recorder:
     @cached_property
     def _dialect(self) -> Dialect:
         if self._table is None:
-            return dialect(self._framework)
+            return dialect(self.framework)
         return self._table() if callable(self._table) else self._table
 
     def config(self, config: Mapping[str, object]) -> None:
@@ -305,7 +324,7 @@ class Recorder:
         if instrument is None:
             GUARD.drop(
                 DropReason.NOT_STARTED,
-                f"otel_rl.integrations.{self._framework}: metrics arrived without a worker; "
+                f"otel_rl.integrations.{self.framework}: metrics arrived without a worker; "
                 "they are dropped.",
             )
             return False
@@ -327,7 +346,7 @@ class Recorder:
         key = (alias.name, alias.reduce)
         found = self._instruments.get(key)
         if found is None:
-            meter = meter_of(self._framework, alias.reduce)
+            meter = meter_of(self.framework, alias.reduce)
             if meter is None:
                 return None
             spec = METRICS.get(alias.name)

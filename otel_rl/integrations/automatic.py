@@ -36,8 +36,6 @@ _ADAPTERS: Final = {
 }
 """By the module to whose classes the function ``always`` of an adapter adds it."""
 
-_WRITERS: Final = ("torch.utils.tensorboard.writer", "tensorboardX.writer")
-
 _log = logging.getLogger("otel_rl")
 
 
@@ -66,7 +64,8 @@ def wait() -> None:
         **{name: partial(_adapter, adapter) for name, adapter in _ADAPTERS.items()},
         **SWEEPS,
         "wandb": _wandb,
-        **dict.fromkeys(_WRITERS, _tensorboard),
+        "tensorboardX.writer": _tensorboard,
+        "torch.utils.tensorboard.writer": _tensorboard,
     }
     for name, follow in followed.items():
         when_imported(name, partial(_follow, follow))
@@ -88,13 +87,16 @@ def _wandb(_module: ModuleType) -> None:
     if wanted in ("share", "hint"):
         getattr(import_module("otel_rl.integrations.wandb_run.own_run"), wanted)()
     if wanted != "share":  # what the program logs is in the run that is shared
-        import_module("otel_rl.integrations.hook").record_wandb(quietly=True)
+        _hook("record_wandb")
 
 
 def _tensorboard(_module: ModuleType) -> None:
-    _follow_writers()
+    _hook("record_tensorboard")
 
 
-@cache
-def _follow_writers() -> None:
-    import_module("otel_rl.integrations.hook").record_tensorboard(quietly=True)
+@cache  # there are two modules with a writer
+def _hook(name: str) -> None:
+    from otel_rl.integrations import adapter, hook  # here, because they load the worker
+
+    with adapter.automatically():
+        getattr(hook, name)()

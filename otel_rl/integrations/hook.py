@@ -1,178 +1,173 @@
-"""Records what a library logs by itself: to W&B, to TensorBoard, or by a ``log(dict, step)``.
+"""Records what a program logs by itself to W&B or to TensorBoard.
 
-In a program, before ``wandb.init`` or the first ``SummaryWriter``:
+Before ``wandb.init`` or the first ``SummaryWriter``:
 
     otel_rl.integrations.hook.record_wandb(step_keys=["train/step", "rollout/step"])
     otel_rl.integrations.hook.record_tensorboard()
 
-In an adapter, around a function of its framework:
-
-    hook = Hook("my_framework")  # its table of names is semconv/dialects/my_framework.toml
-
-    def log(logger, metrics, step):  # has the parameters of the framework's own
-        hook.start(WorkerNames(logger.project, role="trainer"))
-        hook.record(metrics, step)
-
-    hook.before(framework.Logger, "log", log)
-    hook.before(framework.Logger, "close", lambda logger: hook.flush())
-
-The library's own run, file or screen is what it was.
+The program's own run or file is what it was. A framework that has no adapter, and logs metrics that
+mean more than their names, has a row in the table here; what its metrics mean is in
+``otel_rl/semconv/dialects``.
 """
 
+import re
+import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from functools import wraps
-from pathlib import PurePath
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path, PurePath
 from time import time_ns
 from types import ModuleType
 from typing import Any, Final, Protocol
 
-from otel_rl.errors import OtelRLError
 from otel_rl.integrations.adapter import (
     Dialect,
     Recorder,
-    Table,
     WorkerNames,
-    automatic,
+    before,
     current_step,
     deliver,
     guard,
     logging_errors,
     start,
     when_imported,
+    wrap,
 )
-from otel_rl.integrations.frameworks import present
+from otel_rl.semconv.aliases import dialect
 
-__all__ = ["Hook", "Writers", "record_tensorboard", "record_wandb"]
+__all__ = ["WRITERS", "Writers", "present", "record_tensorboard", "record_wandb"]
 
 _NO_NAMES: Final = WorkerNames()
 
 _MAX_DEPTH: Final = 32
 """Deeper nesting indicates an object graph, possibly circular, instead of metrics."""
 
-_last: Final[dict[str, tuple[str, object]]] = {}
-"""By the name of a metric: the hook that has recorded it last, and its step."""
 
+@dataclass(frozen=True)
+class Framework:
+    """A framework, by the package that a process of it has imported.
 
-class Hook:
-    """Records what one library logs, as a worker that starts with the first metrics.
-
-    Thread-safe. Nothing is raised into the library, except by ``start``.
-
-    Args:
-        framework: Name of the library, of its table of metric names, and of the source in the run.
-        table: The table, or what returns it, if it is not the one in ``otel_rl/semconv/dialects``.
-        quietly: True for a hook that the program has not asked for: a wrong setting is logged
-            instead of raised, and nothing is recorded in a program that reports by itself.
+    Attributes:
+        package: Its name.
+        names: Name of the table of its metrics; none if it has no such table.
+        step_keys: Metrics that hold the step of what is logged with them; what is logged without
+            any of them has no step then.
+        by_time: Pattern of metrics that belong to their time: an evaluation takes longer than the
+            row of its step waits, and samples of a GPU have no step.
+        roles: Role of a process by a word in the name of its program; of others ``trainer``.
     """
 
-    def __init__(self, framework: str, table: Table = None, *, quietly: bool = False) -> None:
-        self._framework = framework
-        self._table = table
-        self._quietly = quietly
-        self._recorder = None if quietly else Recorder(framework, table, is_hook=True)
-        self._has_failed = False
+    package: str = ""
+    names: str = ""
+    step_keys: tuple[str, ...] = ()
+    by_time: str = "(?!)"
+    roles: Mapping[str, str] = field(default_factory=dict)
+
+    def has_step(self, metrics: Mapping[str, object]) -> bool:
+        """Return whether metrics that are logged together belong to a step."""
+        return not any(re.fullmatch(self.by_time, name) for name in metrics)
+
+    def role(self) -> str | None:
+        """Return the role of this process, if its program names one."""
+        words = (word for word in sys.orig_argv[1:] if not word.startswith("-"))
+        program = Path(next(words, "")).name  # sys.argv may be that of a launcher by now
+        return next((role for word, role in self.roles.items() if word in program), None)
+
+
+_FRAMEWORKS: Final = (
+    Framework("nemo_rl", "nemo_rl", by_time="ray/.*"),
+    Framework("openrlhf", "openrlhf", ("train/global_step", "eval/global_step"), by_time="eval/.*"),
+    Framework(
+        "prime_rl",
+        "prime_rl",
+        ("step",),
+        by_time="inference/.*",
+        roles={"evals": "evaluation", "orchestrator": "orchestrator"},
+    ),
+    Framework("roll", "roll"),
+    Framework("skyrl", "skyrl"),
+    Framework("skyrl_train", "skyrl"),
+    Framework("slime", "slime", ("train/step", "rollout/step", "eval/step"), by_time="eval/.*"),
+    Framework("tunix", "tunix", by_time="(.*/)?eval/.*"),
+)
+
+_OTHER: Final = Framework()
+
+
+def present() -> Framework:
+    """Return the framework that this process has imported, or one that is not known."""
+    return next((one for one in _FRAMEWORKS if one.package in sys.modules), _OTHER)
+
+
+class Hook(Recorder):
+    """Records what is logged to one place, as a worker that starts with the first metrics.
+
+    Thread-safe. Nothing is raised into the library: a wrong setting is logged.
+
+    Args:
+        framework: Name of the place.
+    """
+
+    _last: Final[dict[str, tuple[str, object]]] = {}
+    """By the name of a metric: the hook that has recorded it last, and its step."""
+
+    def __init__(self, framework: str) -> None:
+        super().__init__(framework, _names_of_present, is_hook=True)
+        self._is_off = False
         self.has_config = False
 
-    def start(
+    def begin(
         self,
         known: WorkerNames,
         given: WorkerNames = _NO_NAMES,
         config: Mapping[str, object] | None = None,
     ) -> None:
-        """Start the worker, unless the process already is one. Call it before each ``record``.
+        """Start the worker, unless the process is one. A hook that is silent or failed stays off.
 
         Args:
             known: Names from the library; the environment takes precedence.
             given: Names from the user.
             config: Hyper-parameters of the run.
-
-        Raises:
-            ConfigError: See ``otel_rl.init``; a quiet hook logs it, once.
         """
-        if self._has_failed:
+        self._is_off = self._is_off or self.is_silent
+        if self._is_off:
             return
-        self._has_failed = True  # until it has started
-        if self._quietly:
-            automatic(lambda: self._start(known, given, config))
-        else:
-            self._start(known, given, config)
+        self._is_off = True  # until it has started
+        with logging_errors():
+            start(known, given)
+            self._is_off = False
+            if config is not None and not self.has_config:
+                self.has_config = True
+                self.config(config)
 
-    def _start(
-        self, known: WorkerNames, given: WorkerNames, config: Mapping[str, object] | None
-    ) -> None:
-        start(known, given)
-        if self._recorder is None:
-            self._recorder = Recorder(self._framework, self._table, is_hook=True)
-        if config is not None and not self.has_config:
-            self.has_config = True
-            self._recorder.config(config)
-        self._has_failed = False
+    def log(self, metrics: Mapping[str, Any], step: object) -> None:
+        """Record each number, after ``begin``; names of nested ones are joined by ``/``.
 
-    def record(
-        self, metrics: Mapping[str, Any], step: object = None, reduce: str | None = None
-    ) -> None:
-        """Record each number in ``metrics``, after ``start``. Other values are counted.
-
-        Args:
-            metrics: By the library's own names; those of nested mappings are joined by ``/``.
-            step: The training step, or None for metrics that belong to their time.
-            reduce: Reduction over the workers, for names without a rule in the table.
+        Many programs log to several places: of hooks that nobody asked for, the first one records a
+        metric of a step.
         """
-        if self._recorder is not None:
+        if not self._is_off:
             with guard:
-                new = {n: v for n, v in _flat(metrics) if not self._is_of_another(n, step)}
-                self._recorder.record(new, step, reduce)
+                new = {n: v for n, v in _flat(metrics) if self._is_first(n, step)}
+                self.record(new, step)
 
-    def _is_of_another(self, name: str, step: object) -> bool:
-        """Return whether another hook has recorded a metric of this step: many log to several."""
-        by, last = _last.get(name, ("", None))
-        if self._quietly and step is not None and step == last and by != self._framework:
-            return True
-        _last[name] = self._framework, step
-        return False
+    def _is_first(self, name: str, step: object) -> bool:
+        by, last = self._last.get(name, ("", None))
+        if self.is_automatic and step is not None and step == last and by != self.framework:
+            return False
+        self._last[name] = self.framework, step
+        return True
 
-    def flush(self) -> None:
+    def deliver(self, *_: object, **__: object) -> None:
         """Deliver what was recorded, at the end of the library's logger. The process may go on."""
-        if self._recorder is not None:
+        if not self._is_off:
             deliver()
 
-    def before(self, owner: Any, name: str, call: Callable[..., object]) -> None:
-        """Call ``call`` before each call of ``owner.name``, with its arguments.
 
-        Errors of ``call`` are counted, but for the ``ConfigError`` of a hook that is not quiet. A
-        second call for the same function does nothing.
-
-        Args:
-            owner: Module or class.
-            name: Its function or method.
-            call: Has the parameters of the function.
-        """
-        original = getattr(owner, name)
-        mark = f"__otel_rl_{self._framework}_{self._quietly}__"  # a program may ask for it later
-        if hasattr(original, mark):
-            return
-
-        @wraps(original)
-        def hooked(*arguments: Any, **named: Any) -> Any:  # any function's
-            with self._errors():
-                call(*arguments, **named)
-            return original(*arguments, **named)
-
-        setattr(hooked, mark, True)
-        setattr(owner, name, hooked)
-
-    @contextmanager
-    def _errors(self) -> Iterator[None]:
-        try:
-            yield
-        except OtelRLError as error:
-            if not self._quietly:
-                raise
-            guard.warn("adapter", f"An adapter is not switched on: {error}")
-        except Exception as error:  # noqa: BLE001  # a library of another version
-            guard.caught(error)
+def _names_of_present() -> Dialect:
+    names = present().names
+    return dialect(names) if names else Dialect(())
 
 
 def _flat(metrics: Mapping[str, Any], prefix: str = "", depth: int = 0) -> Iterator[Any]:
@@ -183,9 +178,43 @@ def _flat(metrics: Mapping[str, Any], prefix: str = "", depth: int = 0) -> Itera
             yield f"{prefix}{key}", value
 
 
-def record_wandb(
-    step_keys: Sequence[str] = (), role: str = "trainer", *, quietly: bool = False
-) -> None:
+class _OfWandb(Hook):
+    """Follows runs of W&B: their project is the experiment, their name the trial."""
+
+    def __init__(self, step_keys: Sequence[str], role: str) -> None:
+        super().__init__("wandb_log")
+        self._step_keys = tuple(step_keys)
+        self._role = role
+        self._axes: list[str] = []
+
+    def follow(
+        self, run: Any, data: Mapping[str, Any], step: int | None = None, *_: Any, **__: Any
+    ) -> None:
+        """Record one call of ``log``."""
+        framework = present()
+        names = WorkerNames(run.project, run.name, framework.role() or self._role)
+        self.begin(names, config=None if self.has_config else dict(run.config))
+        keys = (*self._step_keys, *framework.step_keys, *self._axes)
+        at = next((data[key] for key in keys if key in data), None)
+        if at is None:
+            at = current_step() if step is None else step
+        if at is None and not framework.step_keys:
+            at = run.step
+        values = {key: data[key] for key in data if key not in framework.step_keys}
+        self.log(values, at if framework.has_step(data) else None)
+
+    def declare(self, _run: Any, name: str, step_metric: Any = None, *_: Any, **__: Any) -> None:
+        """Take an axis of ``define_metric`` for steps if it is one."""
+        axis = getattr(step_metric, "name", step_metric)
+        if axis and axis not in self._axes and (name == "*" or axis.endswith("step")):
+            self._axes.append(axis)
+
+
+# What follows the runs of this process. One that the program asks for replaces an automatic one.
+_of_wandb: _OfWandb | None = None
+
+
+def record_wandb(step_keys: Sequence[str] = (), role: str = "trainer") -> None:
     """Record everything that is logged to W&B in this process, too. Does nothing a second time.
 
     The names of the run are those of W&B's: its project is the experiment, its name the trial.
@@ -196,80 +225,52 @@ def record_wandb(
             axis of all or its name ends with "step". Without any it is the step at the call, that
             of the ``otel_rl.step`` block around it, or W&B's own.
         role: Default of the worker's role.
-        quietly: See ``Hook``.
     """
     import wandb  # only W&B's users have it
 
     if wandb.__name__ != "wandb":  # the drop-in, which reports by itself
         return
-    hook = Hook("wandb_log", _names_of_present, quietly=quietly)
-    axes: list[str] = []
-
-    def log(run: Any, data: Mapping[str, Any], step: int | None = None, *_: Any, **__: Any) -> None:
-        framework = present()
-        names = WorkerNames(run.project, run.name, framework.role() or role)
-        with logging_errors():
-            hook.start(names, config=None if hook.has_config else dict(run.config))
-        keys = (*step_keys, *framework.step_keys, *axes)
-        values = {key: data[key] for key in data if key not in framework.step_keys}
-        at = _step_of(data, step, keys)
-        if at is None and not framework.step_keys:
-            at = run.step
-        hook.record(values, at if framework.has_step(data) else None)
-
-    def define_metric(run: Any, name: str, step_metric: Any = None, *_: Any, **__: Any) -> None:
-        del run
-        axis = getattr(step_metric, "name", step_metric)
-        if axis and axis not in axes and (name == "*" or axis.endswith("step")):
-            axes.append(axis)
-
-    hook.before(wandb.Run, "log", log)
-    hook.before(wandb.Run, "define_metric", define_metric)
-    hook.before(wandb.Run, "finish", lambda *_, **__: hook.flush())
+    global _of_wandb
+    new = _OfWandb(step_keys, role)
+    if _of_wandb is None or (_of_wandb.is_automatic and not new.is_automatic):
+        _of_wandb = new
+    for name, call in (("log", "follow"), ("define_metric", "declare"), ("finish", "deliver")):
+        before(wandb.Run, name, partial(_tell, call))
 
 
-def _names_of_present() -> Dialect:
-    return present().dialect
+def _tell(call: str, *arguments: Any, **named: Any) -> None:
+    if _of_wandb is not None:
+        getattr(_of_wandb, call)(*arguments, **named)
 
 
-def _step_of(data: Mapping[str, Any], step: int | None, axes: Sequence[str]) -> object:
-    for key in axes:
-        if key in data:
-            return data[key]
-    return current_step() if step is None else step
-
-
-def record_tensorboard(
-    names: WorkerNames = _NO_NAMES, role: str = "trainer", *, quietly: bool = False
-) -> "Writers":
+def record_tensorboard(names: WorkerNames = _NO_NAMES, role: str = "trainer") -> "Writers":
     """Record scalars of every ``SummaryWriter`` of this process, too, at their global step.
 
     Args:
         names: Experiment and trial; default those of the environment.
         role: Default of the worker's role.
-        quietly: See ``Hook``.
 
     Returns:
         The writers, whose ``stop`` ends the recording.
     """
-    hook = Hook("tensorboard", _names_of_present, quietly=quietly)
+    hook = Hook("tensorboard")
 
-    def begin(config: Mapping[str, object] | None = None) -> None:
-        with logging_errors():
-            hook.start(WorkerNames(role=present().role() or role), names, config)
+    def begin(config: Mapping[str, object] | None = None, _metrics: object = None) -> None:
+        hook.begin(WorkerNames(role=present().role() or role), names, config)
 
     def record(values: Mapping[str, object], step: object, _time_ns: int) -> None:
         begin()
-        hook.record(values, step if present().has_step(values) else None)
+        hook.log(values, step if present().has_step(values) else None)
 
-    return Writers(record, hparams=lambda given, _: begin(given), close=hook.flush)
+    return Writers(record, hparams=begin, close=hook.deliver)
 
 
 class _Record(Protocol):
     def __call__(self, values: Mapping[str, object], step: object, time_ns: int, /) -> None: ...
 
 
-_WRITERS: Final = ("torch.utils.tensorboard.writer", "tensorboardX.writer")
+WRITERS: Final = ("torch.utils.tensorboard.writer", "tensorboardX.writer")
+"""Modules with a class ``SummaryWriter``."""
 
 _SPLITS: Final = ("train", "eval", "test", "val", "valid", "validation")
 """Directory names of writers that name the split of their values."""
@@ -301,7 +302,7 @@ class Writers:
         self._histogram = histogram
         self._directories: list[PurePath] = []
         _following.append(self)
-        for module in _WRITERS:
+        for module in WRITERS:
             when_imported(module, _hook_writer)
 
     def stop(self) -> None:
@@ -381,16 +382,11 @@ _inside = threading.local()  # a writer that writes with another
 
 def _hook_writer(module: ModuleType) -> None:
     for name in ("add_scalar", "add_scalars", "add_histogram", "add_hparams", "close"):
-        original = getattr(module.SummaryWriter, name, None)
-        if original is not None and not hasattr(original, _MARK):
-            setattr(module.SummaryWriter, name, _followed(original, name))
+        if hasattr(module.SummaryWriter, name):
+            wrap(module.SummaryWriter, name, partial(_followed, name))
 
 
-_MARK: Final = "__otel_rl_tensorboard__"
-
-
-def _followed(original: Callable[..., Any], name: str) -> Callable[..., Any]:
-    @wraps(original)
+def _followed(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
     def write(writer: Any, *arguments: Any, **named: Any) -> Any:  # any writer's
         if not _following or getattr(_inside, "writer", None) is not None:
             return original(writer, *arguments, **named)
@@ -404,7 +400,6 @@ def _followed(original: Callable[..., Any], name: str) -> Callable[..., Any]:
                 getattr(following, f"_{name}")(writer, *arguments, **named)
         return result
 
-    setattr(write, _MARK, True)
     return write
 
 

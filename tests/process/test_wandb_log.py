@@ -90,7 +90,7 @@ def test_the_run_of_the_library_is_what_it_was(logged: Path) -> None:
     assert [row["_step"] for row in history if "accuracy" in row] == [30]
 
 
-# Frameworks in the table of ``otel_rl.integrations.frameworks``, by what each passes to W&B.
+# Frameworks in the table of ``otel_rl.integrations.hook``, by what each passes to W&B.
 
 FRAMEWORKS: dict[str, tuple[Any, Any, list[tuple[int, str, float]]]] = {
     "prime_rl": (

@@ -1,19 +1,18 @@
 """One hook records what a library logs by itself, whatever it logs to."""
 
 import logging
+import sys
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any
 
 import pytest
 
 import otel_rl
-from otel_rl.errors import ConfigError
-from otel_rl.integrations.adapter import Dialect, Recorder, Rule, WorkerNames
+from otel_rl.integrations.adapter import Recorder, WorkerNames, automatically, before
 from otel_rl.integrations.hook import Hook, record_tensorboard
 from otel_rl.worker.session import GUARD
 from tests.otlp_sink import Sink
-
-TABLE = Dialect([Rule("loss/actor", "rl.train.loss")])
 
 
 class Logger:
@@ -39,19 +38,26 @@ def kind() -> type[Logger]:
 
 def follow(kind: type[Logger], hook: Hook) -> None:
     def log(logger: Logger, metrics: dict[str, Any], step: int) -> None:
-        hook.start(WorkerNames(logger.project, role="trainer"), config={"lr": 0.1})
-        hook.record(metrics, step)
+        hook.begin(WorkerNames(logger.project, role="trainer"), config={"lr": 0.1})
+        hook.log(metrics, step)
 
-    hook.before(kind, "log", log)
-    hook.before(kind, "close", lambda _logger: hook.flush())
+    before(kind, "log", log)
+    before(kind, "close", hook.deliver)
+
+
+def automatic(name: str) -> Hook:
+    """A hook that nobody has asked for."""
+    with automatically():
+        return Hook(name)
 
 
 def test_what_a_logger_is_given_is_recorded_by_the_table_and_logged_as_before(
-    sink: Sink, kind: type[Logger]
+    sink: Sink, kind: type[Logger], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    follow(kind, Hook("mine", TABLE))
+    monkeypatch.setitem(sys.modules, "roll", ModuleType("roll"))
+    follow(kind, Hook("mine"))
     logger = kind()
-    assert logger.log({"loss": {"actor": 0.5}, "depth": 2, "text": "no number"}, 3) == "logged"
+    assert logger.log({"actor": {"pg_loss": 0.5}, "depth": 2, "text": "no number"}, 3) == "logged"
     logger.close()
     (loss,), (depth,) = sink.measurements("rl.train.loss"), sink.measurements("depth")
     assert (loss.value, loss.step, loss.resource["rl.worker.role"]) == (0.5, 3, "trainer")
@@ -66,29 +72,20 @@ def test_what_a_logger_is_given_is_recorded_by_the_table_and_logged_as_before(
 
 def test_a_function_that_is_hooked_twice_records_once(sink: Sink, kind: type[Logger]) -> None:
     for _ in range(2):
-        follow(kind, Hook("mine", TABLE))
+        follow(kind, Hook("mine"))
     kind().log({"x": 1.0}, 1)
     assert otel_rl.flush(timeout_s=60)
     assert [m.value for m in sink.measurements("x")] == [1.0]
 
 
-def test_a_hook_that_the_program_asked_for_raises_a_wrong_setting(
-    sink: Sink, kind: type[Logger], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("OTEL_RL_EXPERIMENT")
-    follow(kind, Hook("mine", TABLE))
-    with pytest.raises(ConfigError, match="experiment"):
-        kind().log({"x": 1.0}, 1)
-
-
-def test_a_hook_that_nobody_asked_for_says_a_wrong_setting_and_the_library_goes_on(
+def test_a_wrong_setting_is_said_and_the_library_goes_on(
     sink: Sink,
     kind: type[Logger],
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     monkeypatch.delenv("OTEL_RL_EXPERIMENT")
-    follow(kind, Hook("mine", TABLE, quietly=True))
+    follow(kind, automatic("unasked"))
     with caplog.at_level(logging.WARNING, "otel_rl"):
         assert kind().log({"x": 1.0}, 1) == "logged"
     assert "An adapter is not switched on" in caplog.text
@@ -98,33 +95,23 @@ def test_a_hook_that_nobody_asked_for_says_a_wrong_setting_and_the_library_goes_
 def test_a_hook_that_nobody_asked_for_gives_way_to_a_program_that_reports_by_itself(
     sink: Sink, kind: type[Logger]
 ) -> None:
-    follow(kind, Hook("mine", TABLE, quietly=True))
+    follow(kind, automatic("unasked"))
     otel_rl.init(role="trainer")
     kind().log({"x": 1.0}, 1)
     assert otel_rl.flush(timeout_s=60)
     assert sink.measurements("x") == []
 
 
-@pytest.mark.parametrize("quietly", [True, False])
 def test_a_library_of_another_version_goes_on_and_the_error_is_counted(
-    sink: Sink, kind: type[Logger], quietly: bool
+    sink: Sink, kind: type[Logger]
 ) -> None:
-    hook = Hook("mine", TABLE, quietly=quietly)
-    hook.before(kind, "log", lambda _logger, _metrics: None)  # lacks the step
+    before(kind, "log", lambda _logger, _metrics: None)  # lacks the step
     assert kind().log({"x": 1.0}, 1) == "logged"
     assert GUARD.drops.counts()["internal"] == 1  # type: ignore[index]  # a StrEnum is its text
 
 
-def test_metrics_without_a_worker_are_counted(sink: Sink, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("OTEL_RL_EXPERIMENT")
-    hook = Hook("mine", TABLE)
-    hook.record({"x": 1.0}, 1)
-    hook.flush()
-    assert GUARD.drops.counts()["not_started"] == 1  # type: ignore[index]  # a StrEnum is its text
-
-
 def test_a_process_that_has_finished_begins_again(sink: Sink, kind: type[Logger]) -> None:
-    follow(kind, Hook("mine", TABLE))
+    follow(kind, Hook("mine"))
     for _ in range(2):
         kind().log({"x": 1.0}, 1)
         otel_rl.finish(timeout_s=60)
@@ -151,22 +138,22 @@ def test_scalars_of_a_summary_writer_stand_at_their_step_until_the_end(
 
 
 def test_what_a_library_logs_to_two_places_is_recorded_once(sink: Sink) -> None:
-    hooks = [Hook(name, TABLE, quietly=True) for name in ("first_place", "second_place")]
+    hooks = [automatic(name) for name in ("first_place", "second_place")]
     for step in (1, 2):
         for hook in hooks if step == 1 else reversed(hooks):
-            hook.start(WorkerNames(role="trainer"))
-            hook.record({"twice": step}, step)
-    hooks[1].record({"own": 3.0}, 2)
-    hooks[0].flush()
+            hook.begin(WorkerNames(role="trainer"))
+            hook.log({"twice": step}, step)
+    hooks[1].log({"own": 3.0}, 2)
+    hooks[0].deliver()
     assert [(m.value, m.step) for m in sink.measurements("twice")] == [(1, 1), (2, 2)]
     assert [m.value for m in sink.measurements("own")] == [3.0]
 
 
 def test_a_hook_that_nobody_asked_for_is_silent_beside_an_adapter(sink: Sink) -> None:
-    hook = Hook("library", TABLE, quietly=True)
-    hook.start(WorkerNames(role="trainer"))
-    hook.record({"before": 1.0}, 1)
-    Recorder("mine", TABLE)
-    hook.record({"after": 2.0}, 2)
-    hook.flush()
+    hook = automatic("library")
+    hook.begin(WorkerNames(role="trainer"))
+    hook.log({"before": 1.0}, 1)
+    Recorder("mine")
+    hook.log({"after": 2.0}, 2)
+    hook.deliver()
     assert [m.name for m in sink.measurements()] == ["before"]
