@@ -21,6 +21,22 @@ __all__ = ["OtelStatLogger"]
 
 _OUTCOMES: Final = {"stop": "success", "length": "success", "abort": "cancelled", "error": "error"}
 
+_COUNTED: Final = {
+    "num_generation_tokens": instruments.create_rl_generator_tokens,
+    "num_preempted_reqs": instruments.create_rl_generator_preemptions,
+}
+"""By the attribute of an ``IterationStats``."""
+
+_MEASURED: Final = {
+    "e2e_latency": instruments.create_gen_ai_server_request_duration,
+    "max_tokens_param": instruments.create_rl_generator_sampling_max_tokens,
+    "mean_time_per_output_token": instruments.create_gen_ai_server_time_per_output_token,
+    "num_generation_tokens": instruments.create_rl_generator_response_tokens,
+    "num_prompt_tokens": instruments.create_rl_generator_prompt_tokens,
+    "queued_time": instruments.create_rl_generator_queue_duration,
+}
+"""By the attribute of a finished request, or of its ``timing``."""
+
 
 class OtelStatLogger(StatLoggerBase):  # type: ignore[misc]  # Any where vLLM is not installed
     """Records an engine's statistics by time. ``record`` runs in vLLM's output loop: no I/O.
@@ -32,13 +48,13 @@ class OtelStatLogger(StatLoggerBase):  # type: ignore[misc]  # Any where vLLM is
 
     def __init__(self, vllm_config: object, engine_index: int = 0) -> None:
         del vllm_config, engine_index
-        self._instruments: _Instruments | None = None
+        self._statistics: _Statistics | None = None
         if not is_named():
             return
         try:
             start(WorkerNames(role="generator"))
             meter = meter_of("vllm")
-            self._instruments = None if meter is None else _Instruments(meter)
+            self._statistics = None if meter is None else _Statistics(meter)
         except ConfigError as error:  # vLLM serves on
             guard.warn("bad_environment", f"vLLM's statistics are not recorded: {error}")
 
@@ -50,19 +66,16 @@ class OtelStatLogger(StatLoggerBase):  # type: ignore[misc]  # Any where vLLM is
         **_named: object,
     ) -> None:
         """Record one iteration of the engine. Never raises."""
-        found = self._instruments
-        if found is not None:
+        if self._statistics is not None:
             with guard:
-                if scheduler_stats is not None:
-                    found.scheduled(scheduler_stats)
-                if iteration_stats is not None:
-                    found.iterated(iteration_stats)
+                self._statistics.scheduled(scheduler_stats)
+                self._statistics.iterated(iteration_stats)
 
     def log_engine_initialized(self) -> None:
         """Do nothing."""
 
 
-class _Instruments:
+class _Statistics:
     """Instruments of vLLM's statistics, an unstable interface: each is read only if present."""
 
     def __init__(self, meter: Meter) -> None:
@@ -72,16 +85,10 @@ class _Instruments:
         self._waiting = _level(make.create_rl_generator_queue_depth(meter).add)
         self._queries = make.create_rl_generator_kv_cache_queries(meter)
         self._hits = make.create_rl_generator_kv_cache_hits(meter)
-        self._tokens = make.create_rl_generator_tokens(meter)
-        self._preemptions = make.create_rl_generator_preemptions(meter)
         self._requests = make.create_rl_generator_requests(meter)
         self._first_token = make.create_gen_ai_server_time_to_first_token(meter)
-        self._per_token = make.create_gen_ai_server_time_per_output_token(meter)
-        self._duration = make.create_gen_ai_server_request_duration(meter)
-        self._queued = make.create_rl_generator_queue_duration(meter)
-        self._prompt = make.create_rl_generator_prompt_tokens(meter)
-        self._response = make.create_rl_generator_response_tokens(meter)
-        self._max_tokens = make.create_rl_generator_sampling_max_tokens(meter)
+        self._counted = {name: create(meter) for name, create in _COUNTED.items()}
+        self._measured = {name: create(meter) for name, create in _MEASURED.items()}
 
     def scheduled(self, stats: object) -> None:
         """Record a ``SchedulerStats``."""
@@ -89,7 +96,9 @@ class _Instruments:
         if usage is not None:
             self._utilization.set(usage)
         self._running(_number(stats, "num_running_reqs"))
-        self._waiting(_waiting(stats))
+        waiting = _number(stats, "num_waiting_reqs")
+        if waiting is not None:  # since vLLM 0.33 skipped ones are counted separately
+            self._waiting(waiting + (_number(stats, "num_skipped_waiting_reqs") or 0))
         cache = getattr(stats, "prefix_cache_stats", None)
         queries = _number(cache, "queries")
         if queries:
@@ -98,10 +107,7 @@ class _Instruments:
 
     def iterated(self, stats: object) -> None:
         """Record an ``IterationStats``."""
-        for counter, name in (
-            (self._tokens, "num_generation_tokens"),
-            (self._preemptions, "num_preempted_reqs"),
-        ):
+        for name, counter in self._counted.items():
             grown = _number(stats, name)
             if grown:
                 counter.add(grown)
@@ -109,22 +115,15 @@ class _Instruments:
             if isinstance(seconds, int | float):
                 self._first_token.record(seconds)
         for request in _items(stats, "finished_requests"):
-            self._finished(request)
-
-    def _finished(self, request: object) -> None:
-        reason = str(getattr(request, "finish_reason", "stop"))
-        self._requests.add(1, {RL_OUTCOME: _OUTCOMES.get(reason, "success")})
-        timing = getattr(request, "timing", None) or request
-        for histogram, measured in (
-            (self._duration, _number(request, "e2e_latency")),
-            (self._queued, _number(timing, "queued_time")),
-            (self._per_token, _number(timing, "mean_time_per_output_token")),
-            (self._prompt, _number(request, "num_prompt_tokens")),
-            (self._response, _number(request, "num_generation_tokens")),
-            (self._max_tokens, _number(request, "max_tokens_param")),
-        ):
-            if measured is not None:
-                histogram.record(measured)
+            reason = str(getattr(request, "finish_reason", "stop"))
+            self._requests.add(1, {RL_OUTCOME: _OUTCOMES.get(reason, "success")})
+            timing = getattr(request, "timing", None)
+            for name, histogram in self._measured.items():
+                measured = _number(request, name)
+                if measured is None:
+                    measured = _number(timing, name)
+                if measured is not None:
+                    histogram.record(measured)
 
 
 def _level(add: Callable[[float], None]) -> Callable[[float | None], None]:
@@ -147,13 +146,6 @@ def _number(stats: object, *names: str) -> float | None:
         if isinstance(value, int | float):
             return value
     return None
-
-
-def _waiting(stats: object) -> float | None:
-    """Return all waiting requests: since vLLM 0.33 skipped ones are counted separately."""
-    waiting = _number(stats, "num_waiting_reqs")
-    skipped = _number(stats, "num_skipped_waiting_reqs") or 0
-    return None if waiting is None else waiting + skipped
 
 
 def _items(stats: object, name: str) -> Iterable[object]:

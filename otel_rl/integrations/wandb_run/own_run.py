@@ -13,12 +13,11 @@ belong into another run.
 import logging
 import os
 from collections.abc import Callable, Mapping
-from functools import wraps
 from inspect import signature
 from types import ModuleType
 from typing import Any, Final, get_args
 
-from otel_rl.integrations.adapter import guard, logging_errors
+from otel_rl.integrations.adapter import guard, logging_errors, wrap
 from otel_rl.worker import session
 from otel_rl.worker.identity.sweep_trial import sweep_environment
 from otel_rl.worker.settings import SWEEP
@@ -27,7 +26,7 @@ __all__ = ["hint", "share"]
 
 _log = logging.getLogger("otel_rl")
 
-_MARK: Final = "__otel_rl_own_run__"
+_PURPOSE: Final = "own_run"  # the hook of W&B may wrap the same functions
 _SHARED: Final = "shared"
 _ONLINE: Final = ("online", "run", _SHARED)  # "run" is W&B's former name
 _VARIABLES: Final = (SWEEP, "OTEL_RESOURCE_ATTRIBUTES", "OTEL_RL_TRIAL")
@@ -42,21 +41,31 @@ def share() -> None:
     """Share the runs of ``wandb.init`` from now on. Does nothing a second time."""
     import wandb  # only W&B's users have it
 
-    if wandb.__name__ == "wandb" and not hasattr(wandb.init, _MARK):  # else it is the drop-in
-        _replace(wandb, "init", _sharing(wandb, wandb.init))
-        kind: Any = wandb.Run
-        _replace(kind, "log", _with_step(kind.log))
-        _replace(kind, "define_metric", _noting_axis(kind.define_metric))
+    def sharing(original: Callable[..., Any]) -> Callable[..., Any]:
+        def init(*arguments: Any, **named: Any) -> Any:
+            changed: dict[str, str] = {}
+            with guard, logging_errors():
+                if _may_share(wandb, original, arguments, named):
+                    changed["mode"] = _SHARED
+            run = original(*arguments, **{**named, **changed})
+            with guard:
+                if run.settings.mode == _SHARED:
+                    _report(run)
+            return run
+
+        return init
+
+    if wandb.__name__ == "wandb":  # else it is the drop-in
+        wrap(wandb, "init", sharing, _PURPOSE)
+        wrap(wandb.Run, "log", _with_step, _PURPOSE)
+        wrap(wandb.Run, "define_metric", _noting_axis, _PURPOSE)
 
 
 def hint() -> None:
     """Say of the first online run of ``wandb.init`` that it can be joined."""
     import wandb  # see share
 
-    if wandb.__name__ == "wandb" and not hasattr(wandb.init, _MARK):
-        original = wandb.init
-
-        @wraps(original)
+    def hinting(original: Callable[..., Any]) -> Callable[..., Any]:
         def init(*arguments: Any, **named: Any) -> Any:
             run = original(*arguments, **named)
             with guard:
@@ -68,23 +77,10 @@ def hint() -> None:
                     )
             return run
 
-        _replace(wandb, "init", init)
+        return init
 
-
-def _sharing(wandb: ModuleType, original: Callable[..., Any]) -> Callable[..., Any]:
-    @wraps(original)
-    def init(*arguments: Any, **named: Any) -> Any:
-        changed: dict[str, str] = {}
-        with guard, logging_errors():
-            if _may_share(wandb, original, arguments, named):
-                changed["mode"] = _SHARED
-        run = original(*arguments, **{**named, **changed})
-        with guard:
-            if run.settings.mode == _SHARED:
-                _report(run)
-        return run
-
-    return init
+    if wandb.__name__ == "wandb":
+        wrap(wandb, "init", hinting, _PURPOSE)
 
 
 def _may_share(
@@ -162,7 +158,6 @@ def _report(run: Any) -> None:
 def _with_step(log: Callable[..., None]) -> Callable[..., None]:
     """Return ``log``, which puts the argument ``step`` into the row of a shared run."""
 
-    @wraps(log)
     def logged(
         run: Any, data: dict[str, Any], step: int | None = None, *arguments: Any, **named: Any
     ) -> None:
@@ -177,15 +172,9 @@ def _with_step(log: Callable[..., None]) -> Callable[..., None]:
 
 
 def _noting_axis(define_metric: Callable[..., Any]) -> Callable[..., Any]:
-    @wraps(define_metric)
     def noted(run: Any, name: str, *arguments: Any, **named: Any) -> Any:
         if name == "*":
             _has_axis[run.id] = True
         return define_metric(run, name, *arguments, **named)
 
     return noted
-
-
-def _replace(owner: Any, name: str, by: Callable[..., Any]) -> None:
-    setattr(by, _MARK, True)
-    setattr(owner, name, by)

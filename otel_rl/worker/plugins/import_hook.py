@@ -35,16 +35,22 @@ def when_imported(name: str, call: Callback) -> None:
         sys.meta_path.insert(0, _finder)
 
 
-def wrap(owner: Any, name: str, by: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
-    """Replace a function of a module, class or object by ``by(function)``, once.
+def wrap(
+    owner: Any,
+    name: str,
+    by: Callable[[Callable[..., Any]], Callable[..., Any]],
+    purpose: str = "",
+) -> None:
+    """Replace a function of a module, class or object by ``by(function)``, once for a purpose.
 
     Raises:
         AttributeError: It has none of this name.
     """
     original = getattr(owner, name)
-    if not hasattr(original, _WRAPPED):
-        replaced = wraps(original)(by(original))
-        setattr(replaced, _WRAPPED, True)
+    mark = _WRAPPED + purpose
+    if not hasattr(original, mark):
+        replaced = wraps(original)(by(original))  # it has the marks of the original
+        setattr(replaced, mark, True)
         setattr(owner, name, replaced)
 
 
