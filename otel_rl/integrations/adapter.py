@@ -195,19 +195,19 @@ def start(known: WorkerNames, given: WorkerNames = NO_NAMES, *, is_alone: bool =
     atexit.unregister(_end_open)  # to run before the exit of the worker, it is the later one
     session = running()
     if session is None or session.is_guess:
-        _init(known, given, is_alone=is_alone)
+        place = process_name()
+        names = worker_names(os.environ, place, given=given, known=known, finished=finished)
+        project = known.experiment if known.trial else None
+        otel_rl.init(
+            **asdict(names),
+            index=launcher_index(os.environ, named_place(place)[1]) if is_alone else None,
+            project=run_word(os.environ, "project", None, project),
+            name=run_word(os.environ, "name", None, known.trial or known.experiment),
+        )
+        session = running()
+        if session is not None:
+            session.is_of_adapter = True
     atexit.register(_end_open)
-
-
-def _init(known: WorkerNames, given: WorkerNames, *, is_alone: bool) -> None:
-    names = worker_names(os.environ, process_name(), given=given, known=known, finished=finished)
-    index = launcher_index(os.environ, named_place(process_name())[1]) if is_alone else None
-    project = run_word(os.environ, "project", None, known.experiment if known.trial else None)
-    name = run_word(os.environ, "name", None, known.trial or known.experiment)
-    otel_rl.init(**asdict(names), index=index, project=project, name=name)
-    session = running()
-    if session is not None:
-        session.is_of_adapter = True
 
 
 def meter_of(framework: str, reduce: str | None = None) -> Meter | None:
