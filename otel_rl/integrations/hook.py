@@ -16,6 +16,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from inspect import signature
 from pathlib import Path, PurePath
 from time import time_ns
 from types import ModuleType
@@ -292,14 +293,14 @@ class Writers:
     def __init__(
         self,
         record: _Record,
-        hparams: Callable[[Mapping[str, object], Mapping[str, object]], None] | None = None,
+        hparams: Callable[[Mapping[str, object], Mapping[str, object]], None],
         histogram: Callable[[object], object] | None = None,
         close: Callable[[], None] | None = None,
     ) -> None:
         self._record = record
-        self._closed = close
         self._hparams = hparams
         self._histogram = histogram
+        self._close = close
         self._directories: list[PurePath] = []
         _following.append(self)
         for module in WRITERS:
@@ -310,62 +311,29 @@ class Writers:
         if self in _following:
             _following.remove(self)
 
-    def _add_scalar(
-        self,
-        writer: Any,
-        tag: str,
-        scalar_value: object,
-        global_step: object = None,
-        walltime: float | None = None,
-        *_: object,
-        **__: object,
-    ) -> None:
-        self._record({self._name(writer, tag): scalar_value}, global_step, _ns(walltime))
+    def written(self, name: str, given: Mapping[str, Any]) -> None:
+        """Take a call of a writer's method, with its arguments by name."""
+        if name == "close":
+            if self._close is not None:
+                self._close()
+            return
+        if name == "add_hparams":
+            self._hparams(given["hparam_dict"], given["metric_dict"])
+            return
+        tag = self._tag(given["self"], given["main_tag" if name == "add_scalars" else "tag"])
+        if name == "add_scalar":
+            values = {tag: given["scalar_value"]}
+        elif name == "add_scalars":
+            values = {f"{tag}/{of}": value for of, value in given["tag_scalar_dict"].items()}
+        elif self._histogram is not None:
+            values = {tag: self._histogram(given["values"])}
+        else:
+            return
+        walltime_s = given.get("walltime")
+        at_ns = time_ns() if walltime_s is None else int(walltime_s * 1e9)
+        self._record(values, given.get("global_step"), at_ns)
 
-    def _add_scalars(
-        self,
-        writer: Any,
-        main_tag: str,
-        tag_scalar_dict: Mapping[str, object],
-        global_step: object = None,
-        walltime: float | None = None,
-    ) -> None:
-        name = self._name(writer, main_tag)
-        values = {f"{name}/{tag}": value for tag, value in tag_scalar_dict.items()}
-        self._record(values, global_step, _ns(walltime))
-
-    def _add_histogram(
-        self,
-        writer: Any,
-        tag: str,
-        values: object,
-        global_step: object = None,
-        bins: object = None,
-        walltime: float | None = None,
-        *_: object,
-        **__: object,
-    ) -> None:
-        del bins
-        if self._histogram is not None:
-            made = self._histogram(values)
-            self._record({self._name(writer, tag): made}, global_step, _ns(walltime))
-
-    def _add_hparams(
-        self,
-        _writer: Any,
-        hparam_dict: Mapping[str, object],
-        metric_dict: Mapping[str, object],
-        *_: object,
-        **__: object,
-    ) -> None:
-        if self._hparams is not None:
-            self._hparams(hparam_dict, metric_dict)
-
-    def _close(self, *_: object, **__: object) -> None:
-        if self._closed is not None:
-            self._closed()
-
-    def _name(self, writer: Any, tag: str) -> str:
+    def _tag(self, writer: Any, tag: str) -> str:
         directory = PurePath(
             writer.get_logdir() if hasattr(writer, "get_logdir") else writer.logdir
         )
@@ -387,21 +355,20 @@ def _hook_writer(module: ModuleType) -> None:
 
 
 def _followed(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
-    def write(writer: Any, *arguments: Any, **named: Any) -> Any:  # any writer's
-        if not _following or getattr(_inside, "writer", None) is not None:
-            return original(writer, *arguments, **named)
-        _inside.writer = writer
+    parameters = tuple(signature(original).parameters)
+
+    def write(*arguments: Any, **named: Any) -> Any:  # any writer's
+        if not _following or getattr(_inside, "is_writing", False):
+            return original(*arguments, **named)
+        _inside.is_writing = True
         try:
-            result = original(writer, *arguments, **named)
+            result = original(*arguments, **named)
         finally:
-            _inside.writer = None
+            _inside.is_writing = False
+        given = {**dict(zip(parameters, arguments, strict=False)), **named}
         for following in tuple(_following):
             with guard:
-                getattr(following, f"_{name}")(writer, *arguments, **named)
+                following.written(name, given)
         return result
 
     return write
-
-
-def _ns(walltime: float | None) -> int:
-    return time_ns() if walltime is None else int(walltime * 1e9)
