@@ -66,6 +66,9 @@ class Skipped:
     def __bool__(self) -> bool:
         return False
 
+    def __repr__(self) -> str:
+        return f"<wandb.{type(self).__name__}, not written>"
+
 
 def _kind(name: str, base: type = Skipped) -> Any:
     return type(name, (base,), {"__doc__": f"Stands for W&B's {name}. See `otel-rl help wandb`."})
@@ -80,7 +83,7 @@ def _refuse(name: str, *_arguments: object, **_named: object) -> NoReturn:
 
 def _do_nothing(name: str, *_arguments: object, **_named: object) -> Any:
     warn_once(f"{name} does nothing here. {INSTEAD}")
-    return _kind(name)()
+    return Skipped()
 
 
 _ERRORS: Final = "AuthenticationError CommError ConfigError UnsupportedError UsageError"
@@ -88,12 +91,12 @@ _CLASSES: Final = (
     "Artifact ArtifactTTL Audio Classes EvalTable Graph Html Image JoinedTable Molecule Object3D "
     "Plotly RunDisabled Video"
 )
-_OBJECTS: Final = "AlertLevel config_static plot settings"
+_OBJECTS: Final = "AlertLevel box3d config_static plot plot_table settings"
 _READS: Final = "Api agent attach controller restore sweep use_artifact use_model"
 _WITHOUT_EFFECT: Final = (
     "alert display finish_artifact link_artifact link_model log_artifact log_code log_model "
-    "mark_preempting pin_config_keys plot_table box3d save status sync_dir to_html unwatch "
-    "upsert_artifact watch write_logs"
+    "mark_preempting pin_config_keys save status sync_dir to_html unwatch upsert_artifact watch "
+    "write_logs"
 )
 _NOT_NEEDED: Final = "_label require setup teardown termerror termlog termwarn"
 """They change nothing in a run, so nobody is warned."""

@@ -15,7 +15,7 @@ import os
 from collections.abc import Callable, Mapping
 from inspect import signature
 from types import ModuleType
-from typing import Any, Final, get_args
+from typing import Any, Final
 
 from otel_rl.integrations.adapter import guard, logging_errors, wrap
 from otel_rl.worker import session
@@ -93,9 +93,6 @@ def _may_share(
     worker = session.start_from_environment()
     if worker is None:
         return False
-    if _SHARED not in _modes(wandb):
-        _log.warning("This version of W&B has no shared mode, so its runs cannot be joined.")
-        return False
     if mode not in _ONLINE:
         _log.warning("This W&B run is %s and cannot be joined: %s", mode, _BESIDE)
         return False
@@ -105,11 +102,6 @@ def _may_share(
         worker.report_own_run("")
         return False
     return True
-
-
-def _modes(wandb: ModuleType) -> tuple[str, ...]:
-    fields = getattr(wandb.Settings, "model_fields", {})
-    return get_args(fields["mode"].annotation) if "mode" in fields else ()
 
 
 def _setting(wandb: ModuleType, given: Mapping[str, Any], name: str) -> Any:

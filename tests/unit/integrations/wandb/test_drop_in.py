@@ -532,6 +532,15 @@ def test_a_table_that_grows_is_written_once(sink: Sink) -> None:
     ]
 
 
+def test_a_picture_in_a_table_is_named_in_its_place_and_its_row_is_written_once(
+    sink: Sink,
+) -> None:
+    run = wandb.init()
+    for _ in range(2):
+        run.log({"val": wandb.Table(columns=["a", "b"], data=[[1, wandb.Image("no file")]])})
+    assert [body for _, _, body in samples(sink)] == [{"a": 1, "b": "Image"}]
+
+
 def test_a_table_with_other_rows_is_written_anew(sink: Sink) -> None:
     run = wandb.init()
     for word in ("a", "b"):
