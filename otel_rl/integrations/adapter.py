@@ -65,6 +65,7 @@ __all__ = [
     "deliver",
     "end_trial",
     "ends_steps",
+    "flat",
     "guard",
     "is_instrumented",
     "is_named",
@@ -82,6 +83,9 @@ _SCOPE: Final = "otel_rl.integrations"
 
 _DELIVERY_S = 5.0
 """Longest wait at the end of a training: Ray ends its processes without exit handlers."""
+
+_MAX_DEPTH: Final = 32
+"""Deeper nesting indicates an object graph, possibly circular, instead of metrics."""
 
 _is_automatic: ContextVar[bool] = ContextVar("otel_rl_is_automatic", default=False)
 
@@ -223,6 +227,15 @@ def meter_of(framework: str, reduce: str | None = None) -> Meter | None:
     attributes = {RL_REDUCE: reduce} if reduce else None
     scope = f"{_SCOPE}.{framework}"
     return session.providers.meter.get_meter(scope, otel_rl.__version__, None, attributes)
+
+
+def flat(metrics: Mapping[Any, Any], prefix: str = "", depth: int = 0) -> Iterator[tuple[str, Any]]:
+    """Return name and value of each metric; the names of nested ones are joined by ``/``."""
+    for key, value in metrics.items():
+        if isinstance(value, Mapping) and depth < _MAX_DEPTH:
+            yield from flat(value, f"{prefix}{key}/", depth + 1)
+        else:
+            yield f"{prefix}{key}", value
 
 
 Table = Dialect | Callable[[], Dialect] | None

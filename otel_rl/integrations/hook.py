@@ -13,7 +13,7 @@ mean more than their names, has a row in the table here; what its metrics mean i
 import re
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from inspect import signature
@@ -29,6 +29,7 @@ from otel_rl.integrations.adapter import (
     before,
     current_step,
     deliver,
+    flat,
     guard,
     logging_errors,
     start,
@@ -40,9 +41,6 @@ from otel_rl.semconv.aliases import dialect
 __all__ = ["WRITERS", "Writers", "present", "record_tensorboard", "record_wandb"]
 
 _NO_NAMES: Final = WorkerNames()
-
-_MAX_DEPTH: Final = 32
-"""Deeper nesting indicates an object graph, possibly circular, instead of metrics."""
 
 
 @dataclass(frozen=True)
@@ -150,7 +148,7 @@ class Hook(Recorder):
         """
         if not self._is_off:
             with guard:
-                new = {n: v for n, v in _flat(metrics) if self._is_first(n, step)}
+                new = {n: v for n, v in flat(metrics) if self._is_first(n, step)}
                 self.record(new, step)
 
     def _is_first(self, name: str, step: object) -> bool:
@@ -169,14 +167,6 @@ class Hook(Recorder):
 def _names_of_present() -> Dialect:
     names = present().names
     return dialect(names) if names else Dialect(())
-
-
-def _flat(metrics: Mapping[str, Any], prefix: str = "", depth: int = 0) -> Iterator[Any]:
-    for key, value in metrics.items():
-        if isinstance(value, Mapping) and depth < _MAX_DEPTH:
-            yield from _flat(value, f"{prefix}{key}/", depth + 1)
-        else:
-            yield f"{prefix}{key}", value
 
 
 class _OfWandb(Hook):

@@ -17,6 +17,7 @@ from otel_rl.integrations.adapter import (
     WorkerNames,
     after,
     deliver,
+    flat,
     guard,
     start,
     wrap,
@@ -66,7 +67,8 @@ def follow(*, algorithm: Any, **_named: Any) -> None:
         def log_result(result: Any) -> None:
             original(result)  # its callbacks may change the result
             with guard:
-                recorder.record(dict(_flat(result)), result.get("training_iteration"))
+                metrics = {name: value for name, value in flat(result) if _is_metric(name, value)}
+                recorder.record(metrics, result.get("training_iteration"))
 
         return log_result
 
@@ -104,15 +106,10 @@ def _both(timer: Any, phase: str) -> Iterator[Any]:
         yield timed
 
 
-def _flat(values: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, object]]:
-    for key, value in values.items():
-        name = f"{prefix}{key}"
-        if name in _NO_METRICS or isinstance(value, str | bool):
-            continue
-        if isinstance(value, Mapping):
-            yield from _flat(value, f"{name}/")
-        elif not _is_missing(name, value):
-            yield name, value
+def _is_metric(name: str, value: object) -> bool:
+    if name.partition("/")[0] in _NO_METRICS or isinstance(value, str | bool):
+        return False
+    return not _is_missing(name, value)
 
 
 def _is_missing(name: str, value: object) -> bool:
