@@ -40,11 +40,8 @@ from otel_rl.records import Batch, ExperimentKey, Row, Signal
 from otel_rl.semconv.spec import Tier
 from otel_rl.worker.drops import Drops
 from otel_rl.worker.guard import Guard
-from otel_rl.worker.metrics.buffer import Measured
-from otel_rl.worker.metrics.expander import Expander
-from otel_rl.worker.otlp.gauges import Stream
-from otel_rl.worker.otlp.intervals import Intervals
-from otel_rl.worker.otlp.request_packer import RequestPacker, encode_resource
+from otel_rl.worker.metrics.gauges import GaugeEncoder, Measured, Stream
+from otel_rl.worker.otlp.requests import Intervals, RequestPacker, encode_resource
 
 WORKERS = 8
 METRICS = 20
@@ -108,7 +105,7 @@ def request(worker: int, series: int, steps: range, now_ns: int, workers: int = 
         for stream in streams
     ]
     packer = RequestPacker(encode_resource(resource), Signal.METRICS)
-    Expander(Guard(Drops()), Intervals(now_ns - 1)).pack(entries, packer)
+    GaugeEncoder(Guard(Drops()), Intervals(now_ns - 1)).pack(entries, packer)
     (only,) = packer.requests()
     return only.payload
 

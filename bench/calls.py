@@ -16,7 +16,7 @@ from otel_rl.semconv.names import RL_LOOP_ITERATION as STEP
 from otel_rl.worker import session
 from otel_rl.worker.drops import Drops
 from otel_rl.worker.guard import Guard
-from otel_rl.worker.metrics.buffer import Buffer
+from otel_rl.worker.metrics.gauges import Buffer
 from otel_rl.worker.metrics.provider import BufferedMeterProvider
 
 WIDE = {f"train/metric_{n}": n / 7 for n in range(20)}

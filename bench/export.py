@@ -18,7 +18,7 @@ from bench.timing import Rounds, Turn
 from otel_rl.semconv.names import RL_LOOP_ITERATION as STEP
 from otel_rl.worker.drops import Drops
 from otel_rl.worker.guard import Guard
-from otel_rl.worker.metrics.buffer import Buffer, Logged
+from otel_rl.worker.metrics.gauges import Buffer, Logged
 from otel_rl.worker.metrics.provider import BufferedMeterProvider
 
 SHAPES: Mapping[str, tuple[int, int, Mapping[str, str]]] = {
@@ -68,7 +68,7 @@ def _shape(
                 found.us("stock"),
                 "stock SDK + exact_view",
                 found.ratio(kind, "stock"),
-                1 / 10,
+                1 / 4,
                 spread=found.spread(kind, "stock"),
             )
 

@@ -17,18 +17,13 @@ from otel_rl.semconv.names import (
     OTEL_RL_STEP_COUNT,
     OTEL_RL_STEP_DURATION,
     OTEL_RL_STEP_SHARE,
-    OTEL_RL_WORKER_HEARTBEAT,
     RL_LOOP_ITERATION,
 )
 from otel_rl.signals import Signal
 from otel_rl.worker.drops import Drops
 from otel_rl.worker.guard import Guard
-from otel_rl.worker.metrics.buffer import Measured
-from otel_rl.worker.metrics.expander import Expander
-from otel_rl.worker.otlp import protobuf
-from otel_rl.worker.otlp.gauges import Stream, encode_heartbeat
-from otel_rl.worker.otlp.intervals import Intervals
-from otel_rl.worker.otlp.request_packer import RequestPacker, encode_resource
+from otel_rl.worker.metrics.gauges import GaugeEncoder, Measured, Stream, pack_heartbeat
+from otel_rl.worker.otlp.requests import Intervals, RequestPacker, encode_resource, encode_scope
 
 __all__ = ["EXPERIMENT", "GAUGES", "MIXED", "SERIES", "Instruments", "S", "Worker", "traffic"]
 
@@ -86,7 +81,7 @@ class Worker:
             )
         )
         self._intervals = Intervals(begun_ns - 1)
-        self._expander = Expander(Guard(Drops()), self._intervals)
+        self._gauges = GaugeEncoder(Guard(Drops()), self._intervals)
 
     def request(self, second: int) -> bytes:
         """Build the export of a second; call it for one second after the other."""
@@ -103,7 +98,7 @@ class Worker:
                 (stream, second * 0.5 + n, {"rl.loop.iteration": second}, time_ns + n, Context())
                 for n, stream in enumerate(self._streams)
             ]
-        self._expander.pack(entries, packer)
+        self._gauges.pack(entries, packer)
         if self._counters or self._histograms:
             self._pack_counts(seconds, packer)
         return [request.payload for request in packer.requests()]
@@ -117,7 +112,7 @@ class Worker:
         for name in self._histograms:
             _pack(packer, self._spread(name, seconds))
         last_ns = self._time_ns(seconds[-1])
-        packer.add(_HEARTBEAT.scope_head, *encode_heartbeat(_HEARTBEAT, last_ns), 0)
+        pack_heartbeat(packer, last_ns)
 
     def _total(self, name: str, seconds: range) -> Metric:
         metric = Metric(name=name)
@@ -142,7 +137,7 @@ class Worker:
         metric = Metric(name=name)
         metric.exponential_histogram.aggregation_temporality = _DELTA
         last_ns = self._time_ns(seconds[-1])
-        start_ns, time_ns = self._intervals.following((b"total", name.encode()), last_ns + 5000)
+        start_ns, time_ns = self._intervals.following((b"total", name, b""), last_ns + 5000)
         point = metric.exponential_histogram.data_points.add(
             start_time_unix_nano=start_ns, time_unix_nano=time_ns, scale=_SCALE
         )
@@ -174,12 +169,7 @@ def _marks(marks: Mapping[str, int]) -> Sequence[KeyValue]:
 
 
 def _pack(packer: RequestPacker, metric: Metric) -> None:
-    encoded = protobuf.field(2, metric.SerializeToString())
-    packer.add(_IN_SCOPE.scope_head, (encoded,), len(encoded))
-
-
-_IN_SCOPE = Stream(_SCOPE, "any")
-_HEARTBEAT = Stream(InstrumentationScope("otel_rl"), OTEL_RL_WORKER_HEARTBEAT, "1")
+    packer.add(encode_scope(_SCOPE).head, metric.SerializeToString())
 
 
 def traffic(

@@ -23,7 +23,7 @@ from typing import Final
 from opentelemetry import context
 
 from otel_rl.worker import served_policy, session
-from otel_rl.worker.metrics.expander import SCOPE_NAME
+from otel_rl.worker.metrics.gauges import SCOPE_NAME
 from otel_rl.worker.phases import control_flows
 
 __all__ = [

@@ -38,11 +38,8 @@ from otel_rl.run_id import run_id
 from otel_rl.signals import Signal
 from otel_rl.worker.drops import Drops
 from otel_rl.worker.guard import Guard
-from otel_rl.worker.metrics.buffer import Measured
-from otel_rl.worker.metrics.expander import Expander
-from otel_rl.worker.otlp.gauges import Stream
-from otel_rl.worker.otlp.intervals import Intervals
-from otel_rl.worker.otlp.request_packer import RequestPacker, encode_resource
+from otel_rl.worker.metrics.gauges import GaugeEncoder, Measured, Stream
+from otel_rl.worker.otlp.requests import Intervals, RequestPacker, encode_resource
 from tests.ports import free_ports
 from tests.process.commands import OTEL_RL, clean_environment
 from tests.tenants.sending import Address
@@ -145,7 +142,7 @@ def send(port: int, worker: int, first: int, interval_s: float, seconds: float) 
     scope = InstrumentationScope("overload", attributes={"rl.reduce": "sum"})
     streams = [Stream(scope, f"metric.{n}") for n in range(METRICS)]
     encoded = encode_resource(resource)
-    expander = Expander(Guard(Drops()), Intervals(time.time_ns()))
+    encoder = GaugeEncoder(Guard(Drops()), Intervals(time.time_ns()))
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
     refused, step, began = 0, first, time.monotonic()
     due = began
@@ -160,7 +157,7 @@ def send(port: int, worker: int, first: int, interval_s: float, seconds: float) 
             for stream in streams
         ]
         packer = RequestPacker(encoded, Signal.METRICS)
-        expander.pack(entries, packer)
+        encoder.pack(entries, packer)
         (request,) = packer.requests()
         while True:
             connection.request(

@@ -89,7 +89,7 @@ def test_what_an_exact_view_has_lost_is_not_counted_again_by_a_forked_child(
         from opentelemetry.sdk.metrics import AlwaysOnExemplarFilter, MeterProvider
         from opentelemetry.sdk.metrics.export import InMemoryMetricReader
         from otel_rl.sdk import exact_view
-        from otel_rl.worker.metrics import exemplar_view
+        from otel_rl import sdk as exemplar_view
 
         def lost(reader):
             data = reader.get_metrics_data()

@@ -18,7 +18,7 @@ from opentelemetry.util.types import Attributes
 from otel_rl.worker.drops import Drops
 from otel_rl.worker.guard import Guard
 from otel_rl.worker.metrics.provider import BufferedMeterProvider
-from otel_rl.worker.otlp.request_packer import Request
+from otel_rl.worker.otlp.requests import Request
 from otel_rl.worker.step_context import StepScope, in_step
 
 __all__ = ["Program", "Request", "stock_requests"]

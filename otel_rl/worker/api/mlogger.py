@@ -8,8 +8,7 @@ from opentelemetry.context import get_current
 
 from otel_rl.worker import session
 from otel_rl.worker.drops import DropReason
-from otel_rl.worker.metrics.buffer import Logged
-from otel_rl.worker.metrics.gauge import BUFFER_FULL
+from otel_rl.worker.metrics.gauges import BUFFER_FULL, Logged
 from otel_rl.worker.tensors import PLAIN, NotANumber, hold
 
 __all__ = ["MLogger", "Tensor", "log", "mlogger"]

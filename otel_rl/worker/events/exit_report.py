@@ -16,7 +16,7 @@ from otel_rl.semconv.names import (
 from otel_rl.worker.events.queue import EventQueue, text_chars
 from otel_rl.worker.guard import Guard
 from otel_rl.worker.otlp.anyvalue import Plain
-from otel_rl.worker.otlp.request_packer import Request
+from otel_rl.worker.otlp.requests import Request
 
 __all__ = ["ExitReport", "Failure", "mark_step", "uncaught"]
 

@@ -22,7 +22,7 @@ from otel_rl.semconv.names import (
 from otel_rl.worker.guard import Guard
 from otel_rl.worker.otlp.anyvalue import Plain
 from otel_rl.worker.otlp.logs import Event, Record, encode_event, event_requests
-from otel_rl.worker.otlp.request_packer import Request, encode_resource
+from otel_rl.worker.otlp.requests import Request, encode_resource
 from otel_rl.worker.tensors import NotANumber, number
 
 __all__ = ["MAX_WAITING_BYTES", "EventQueue", "around", "text_chars"]

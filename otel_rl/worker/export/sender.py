@@ -21,7 +21,7 @@ from otel_rl.worker.export.reply import Outcome, Reply, Transport
 from otel_rl.worker.export.store import MAX_STORED_BYTES, Lane, Store
 from otel_rl.worker.fork_barrier import Uncut
 from otel_rl.worker.guard import Guard
-from otel_rl.worker.otlp.request_packer import Request
+from otel_rl.worker.otlp.requests import Request
 from otel_rl.worker.torch_cuda import leave_captures_alone
 
 __all__ = ["Sender", "Source"]

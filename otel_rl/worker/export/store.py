@@ -19,7 +19,7 @@ from typing import Final
 
 from otel_rl.signals import Signal
 from otel_rl.worker.export.reply import Transport
-from otel_rl.worker.otlp.request_packer import Request
+from otel_rl.worker.otlp.requests import Request
 
 __all__ = ["MAX_STORED_BYTES", "Lane", "Store", "StoredRequest"]
 

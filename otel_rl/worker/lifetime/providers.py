@@ -18,7 +18,7 @@ from otel_rl.worker.events.queue import EventQueue
 from otel_rl.worker.identity.resource import Identity, instance_id
 from otel_rl.worker.later_providers import take_later
 from otel_rl.worker.lifetime.process_guard import GUARD
-from otel_rl.worker.metrics.expander import SCOPE_NAME
+from otel_rl.worker.metrics.gauges import SCOPE_NAME
 from otel_rl.worker.metrics.provider import BufferedMeterProvider
 from otel_rl.worker.phases.gc_time import GcTime
 from otel_rl.worker.phases.open_phases import show_phases

@@ -27,7 +27,7 @@ from otel_rl.worker.identity.resource import Identity
 from otel_rl.worker.lifetime.process_guard import GUARD
 from otel_rl.worker.lifetime.providers import Providers, resource_of
 from otel_rl.worker.otlp.anyvalue import Plain
-from otel_rl.worker.otlp.request_packer import Request
+from otel_rl.worker.otlp.requests import Request
 from otel_rl.worker.phases.hangs import HangWatch
 from otel_rl.worker.phases.open_phases import show_open_spans
 from otel_rl.worker.settings import (

@@ -31,11 +31,14 @@ from otel_rl.semconv.names import RL_LOOP_ITERATION, RL_TRAIN_TOKENS
 from otel_rl.worker.drops import DropReason
 from otel_rl.worker.guard import Guard
 from otel_rl.worker.late_copies import LateCopies
-from otel_rl.worker.metrics.buffer import Buffer
-from otel_rl.worker.metrics.expander import MAX_NAME_LENGTH
-from otel_rl.worker.metrics.gauge import BufferedGauge, without_step
+from otel_rl.worker.metrics.gauges import (
+    MAX_NAME_LENGTH,
+    Buffer,
+    BufferedGauge,
+    Stream,
+    without_step,
+)
 from otel_rl.worker.metrics.step_counts import Steps
-from otel_rl.worker.otlp.gauges import Stream
 from otel_rl.worker.tensors import NotANumber, as_step, hold, number
 
 __all__ = ["BufferedMeter"]

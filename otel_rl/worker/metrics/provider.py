@@ -1,7 +1,7 @@
 """MeterProvider behind the OpenTelemetry API in an otel_rl worker.
 
-    gauge.set ----------> Buffer --Expander--> Encoder ---> RequestPacker ---> requests
-    counter.add, ... ---> the SDK's MeterProvider --------> RequestPacker
+    gauge.set ----------> Buffer ----> GaugeEncoder ----> RequestPacker ----> requests
+    counter.add, ... ---> the SDK's MeterProvider ------> RequestPacker
 
 Synchronous gauges keep every measurement (ADR 0) at a tenth of the SDK's cost; all other
 instruments are the SDK's own. What counters and histograms count during a step is in the exemplars
@@ -28,7 +28,6 @@ from opentelemetry.util.types import Attributes
 
 from otel_rl.semconv.names import (
     OTEL_RL_COPY,
-    OTEL_RL_WORKER_HEARTBEAT,
     OTEL_RL_WORKER_MEASUREMENTS_DROPPED,
 )
 from otel_rl.signals import Signal
@@ -36,18 +35,18 @@ from otel_rl.version import __version__
 from otel_rl.worker.drops import DropReason, Drops
 from otel_rl.worker.guard import Guard
 from otel_rl.worker.late_copies import LateCopies
-from otel_rl.worker.metrics.buffer import Buffer
-from otel_rl.worker.metrics.expander import SCOPE_NAME, Expander
+from otel_rl.worker.metrics.gauges import SCOPE_NAME, Buffer, GaugeEncoder, pack_heartbeat
 from otel_rl.worker.metrics.meter import BufferedMeter
 from otel_rl.worker.metrics.step_counts import Steps, views_of
-from otel_rl.worker.otlp.gauges import Stream, encode_heartbeat
-from otel_rl.worker.otlp.intervals import Intervals
-from otel_rl.worker.otlp.request_packer import Request, RequestPacker, encode_resource
-from otel_rl.worker.otlp.sdk_metrics import Zeros, encode_sdk
+from otel_rl.worker.otlp.requests import (
+    Intervals,
+    Request,
+    RequestPacker,
+    encode_resource,
+    pack_collected,
+)
 
 __all__ = ["BufferedMeterProvider"]
-
-_HEARTBEAT = Stream(InstrumentationScope(SCOPE_NAME, __version__), OTEL_RL_WORKER_HEARTBEAT, "1")
 
 
 class Reader(Protocol):
@@ -95,7 +94,7 @@ class BufferedMeterProvider(MeterProvider):
         """Start over: nothing was collected before now."""
         self._collected_ns = time_ns()  # all earlier records have been collected
         self._intervals = Intervals(self._collected_ns)
-        self._expander = Expander(self.guard, self._intervals)
+        self._gauges = GaugeEncoder(self.guard, self._intervals)
 
     def _bind(self, resource: Resource) -> None:
         self._resource = resource
@@ -246,19 +245,19 @@ class BufferedMeterProvider(MeterProvider):
         packer = self._packer()
         collected_ns = time_ns()
         if self.buffer.entries:
-            unready = self._expander.pack(self.buffer.take_all(), packer)
+            unready = self._gauges.pack(self.buffer.take_all(), packer)
             self.buffer.put_back(unready)
         self.steps.abandon_orphans()
-        zeros = Zeros(self.steps.take_zeros())
         for reader in self._sdk_readers():
             with self.guard:
                 data = reader.get_metrics_data()
                 if data is not None:
-                    too_large = encode_sdk(data, self._intervals, packer, zeros)
-                    self.guard.drops.add(DropReason.TOO_LARGE, too_large)
+                    self.steps.add_zeros(data)
+                    lost = pack_collected(data, self._intervals, packer)
+                    self.guard.drops.add(DropReason.TOO_LARGE, lost)
         self._collected_ns = min(collected_ns, self.buffer.unready_since_ns or collected_ns)
         if with_heartbeat and packer.has_items:
-            self._beat(packer)
+            pack_heartbeat(packer, self._collected_ns)
         self.late_copies.record_ready()
         return packer.requests()
 
@@ -286,15 +285,12 @@ class BufferedMeterProvider(MeterProvider):
         Sent alone if there is nothing else to send.
         """
         packer = self._packer()
-        self._beat(packer)
+        pack_heartbeat(packer, self._collected_ns)
         (request,) = packer.requests()
         return request
 
     def _packer(self) -> RequestPacker:
         return RequestPacker(self._resource_bytes, Signal.METRICS)
-
-    def _beat(self, packer: RequestPacker) -> None:
-        packer.add(_HEARTBEAT.scope_head, *encode_heartbeat(_HEARTBEAT, self._collected_ns), 0)
 
     def discard(self) -> None:
         """Forget the measurements since the last call; readers of the program have theirs."""

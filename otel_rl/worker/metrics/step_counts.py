@@ -16,12 +16,17 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import islice
 from time import time_ns
-from typing import Final
+from typing import Final, cast
 from weakref import ref
 
 from opentelemetry import metrics
 from opentelemetry.context import Context, get_current
 from opentelemetry.sdk.metrics import Exemplar, ExemplarReservoir
+from opentelemetry.sdk.metrics.export import (
+    ExponentialHistogram,
+    ExponentialHistogramDataPoint,
+    MetricsData,
+)
 from opentelemetry.sdk.metrics.view import View
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.util.types import Attributes
@@ -34,7 +39,6 @@ from otel_rl.semconv.names import (
 )
 from otel_rl.worker.drops import DropReason
 from otel_rl.worker.guard import Guard
-from otel_rl.worker.otlp.sdk_metrics import Zero
 from otel_rl.worker.step_context import StepScope, scope_in
 from otel_rl.worker.tensors import as_step
 
@@ -53,6 +57,9 @@ _MAX_ZEROS: Final = 1 << 16
 
 _MAX_MEASUREMENTS: Final = 1024
 """Exemplars of a histogram's series in an export: a point stays under 100 kB."""
+
+_Zero = tuple[tuple[InstrumentationScope, str, frozenset[tuple[str, object]]], int, int]
+"""((scope, name, attributes) of a histogram's series, step, time in ns) of a measurement of 0."""
 
 EndCounts = Callable[[int], float | None]
 """Ends a step at a time in ns. Returns the tokens that were counted in it; None for none."""
@@ -123,7 +130,7 @@ class Steps:
         self._ended: deque[Step] = deque(maxlen=_MAX_STEPS)
         self._ended_count = 0
         self._has_counters = False
-        self._zeros: deque[Zero] = deque(maxlen=_MAX_ZEROS)
+        self._zeros: deque[_Zero] = deque(maxlen=_MAX_ZEROS)
 
     def open(self, scope: StepScope, begun_ns: int, owner: object) -> EndCounts:
         """Begin the step of a block.
@@ -289,13 +296,25 @@ class Steps:
         """
         step = self.of(attributes, context or get_current())
         if step is not None and step.number is not None:
-            zero = (scope, name, dict(series or {})), step.number, time_ns()
-            self._zeros.append(zero)
+            where = scope, name.lower(), frozenset((series or {}).items())
+            self._zeros.append((where, step.number, time_ns()))
 
-    def take_zeros(self) -> Iterator[Zero]:
-        """Remove and return the measurements of 0."""
+    def add_zeros(self, data: MetricsData) -> None:
+        """Add the measurements of 0 to what the SDK has collected, as exemplars of their points."""
+        found: dict[object, dict[int, tuple[int, int]]] = {}
         for _ in range(len(self._zeros)):
-            yield self._zeros.popleft()
+            where, step, measured_ns = self._zeros.popleft()
+            steps = found.setdefault(where, {})
+            steps[step] = steps.get(step, (0, 0))[0] + 1, measured_ns
+        if not found:
+            return
+        for scope, name, point in _histogram_points(data):
+            where = scope, name.lower(), frozenset((point.attributes or {}).items())
+            # The list is that of our reservoir.
+            cast("list[Exemplar]", point.exemplars).extend(
+                Exemplar({RL_LOOP_ITERATION: step, OTEL_RL_STEP_COUNT: count}, 0, measured_ns)
+                for step, (count, measured_ns) in found.pop(where, {}).items()
+            )
 
     def lost(self, steps: int) -> None:
         """Count sums of steps for which there is no room."""
@@ -305,6 +324,17 @@ class Steps:
             "in the totals only. Shorten the export interval.",
             steps,
         )
+
+
+def _histogram_points(
+    data: MetricsData,
+) -> Iterator[tuple[InstrumentationScope, str, ExponentialHistogramDataPoint]]:
+    for resource in data.resource_metrics:
+        for part in resource.scope_metrics:
+            for metric in part.metrics:
+                if isinstance(metric.data, ExponentialHistogram):
+                    for point in metric.data.data_points:
+                        yield part.scope, metric.name, point
 
 
 def views_of(steps: Steps) -> Sequence[View]:

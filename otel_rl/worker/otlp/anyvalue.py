@@ -1,4 +1,4 @@
-"""Converts any value of a program to one that OTLP supports, within limits. Never raises.
+"""Converts any value of a program to one that OTLP supports, and encodes it.
 
 Settings are arbitrary objects: paths, enums, dataclasses, configs of other libraries. Unsupported
 types become text, and oversized values are dropped: a truncated one could look complete.
@@ -12,10 +12,27 @@ from enum import Enum
 from types import SimpleNamespace
 from typing import Final
 
-from otel_rl.worker.otlp import protobuf
+from opentelemetry.proto.common.v1.common_pb2 import (
+    AnyValue,
+    ArrayValue,
+    KeyValue,
+    KeyValueList,
+)
+
 from otel_rl.worker.tensors import NotANumber, hold, number
 
-__all__ = ["MAX_CONFIG_BYTES", "Plain", "cut", "is_array", "label", "plain_config", "text_of"]
+__all__ = [
+    "MAX_CONFIG_BYTES",
+    "Plain",
+    "attributes",
+    "clean",
+    "cut",
+    "is_array",
+    "key_value",
+    "label",
+    "plain_config",
+    "text_of",
+]
 
 Plain = None | bool | int | float | str | Sequence["Plain"] | Mapping[str, "Plain"]
 """Values of an ``AnyValue``, without bytes."""
@@ -55,7 +72,7 @@ def plain_config(config: Mapping[str, object]) -> tuple[dict[str, Plain], list[s
     for key, value in _items(config):
         try:
             found = _plain(value, MAX_DEPTH, iter(range(MAX_VALUES)))
-            cost = len(protobuf.key_value(key, found)) + 8
+            cost = key_value(key, found).ByteSize() + 8
         except (_TooLargeError, RecursionError):
             cost = MAX_CONFIG_BYTES + 1
         if cost > room:
@@ -64,6 +81,48 @@ def plain_config(config: Mapping[str, object]) -> tuple[dict[str, Plain], list[s
         room -= cost
         taken[key] = found
     return taken, left_out
+
+
+def attributes(pairs: Mapping[str, object]) -> list[KeyValue]:
+    """Encode attributes, sorted so that equal sets encode equal.
+
+    Raises:
+        Exception: A user's ``__str__`` may raise anything.
+    """
+    return [key_value(str(key), pairs[key]) for key in sorted(pairs, key=str)]
+
+
+def key_value(key: str, value: object) -> KeyValue:
+    """Encode one attribute; see ``attributes``."""
+    return KeyValue(key=clean(key), value=_any_value(value))
+
+
+def clean(text: str) -> str:
+    """Replace lone surrogates, which protobuf refuses."""
+    return text.encode("utf-8", "replace").decode()
+
+
+def _any_value(value: object) -> AnyValue:
+    """Encode a value; unsupported types become text, as in the SDK."""
+    match value:
+        case None:
+            return AnyValue()
+        case bool():
+            return AnyValue(bool_value=value)
+        case str():
+            return AnyValue(string_value=clean(value))
+        case int() if -(1 << 63) <= value < 1 << 63:
+            return AnyValue(int_value=value)
+        case float():
+            return AnyValue(double_value=value)
+        case bytes():
+            return AnyValue(bytes_value=value)
+        case Mapping():
+            return AnyValue(kvlist_value=KeyValueList(values=attributes(value)))
+        case Sequence():
+            return AnyValue(array_value=ArrayValue(values=map(_any_value, value)))
+        case _:
+            return AnyValue(string_value=clean(str(value)))
 
 
 def text_of(value: object) -> str:

@@ -1,31 +1,29 @@
-"""Encodes events as OTLP log records with an event name.
+"""Encodes events as OTLP log records with an event name."""
 
-Field numbers are those of opentelemetry/proto/logs/v1/logs.proto:
-
-    LogRecord { time = 1, body = 5, attributes = 6, trace_id = 9, span_id = 10, event_name = 12 }
-"""
-
-import struct
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
+
+from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValueList
+from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
+from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
 from otel_rl.semconv.names import RL_WORKER_END
 from otel_rl.signals import Signal
 from otel_rl.version import __version__
 from otel_rl.worker.drops import DropReason
 from otel_rl.worker.guard import Guard
-from otel_rl.worker.otlp import protobuf
-from otel_rl.worker.otlp.anyvalue import Plain
-from otel_rl.worker.otlp.request_packer import MAX_REQUEST_BYTES, Request, RequestPacker
+from otel_rl.worker.otlp.anyvalue import Plain, attributes, key_value
+from otel_rl.worker.otlp.requests import (
+    MAX_REQUEST_BYTES,
+    Request,
+    RequestPacker,
+    encode_scope,
+)
 
 __all__ = ["Event", "Record", "encode_event", "event_requests"]
 
-SCOPE_NAME: Final = "otel_rl"
-_SCOPE: Final = protobuf.field(
-    1, protobuf.field(1, SCOPE_NAME.encode()) + protobuf.field(2, __version__.encode())
-)
-_TIME = struct.Struct("<BQ").pack
+_SCOPE: Final = encode_scope(InstrumentationScope("otel_rl", __version__)).head
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,21 +64,23 @@ class Record:
 
 
 def encode_event(event: Event) -> bytes:
-    """Encode a ``LogRecord`` as the field of ``ScopeLogs``."""
-    record = _TIME(0x09, event.time_ns)
+    """Encode a ``LogRecord``."""
+    record = LogRecord(
+        time_unix_nano=event.time_ns,
+        attributes=attributes(event.attributes),
+        event_name=event.name,
+    )
     if isinstance(event.body, str):
-        text = event.body.encode("utf-8", "backslashreplace")
-        record += protobuf.field(5, protobuf.field(1, text))  # AnyValue.string_value
-    elif event.body is not None:
-        pairs = (
-            protobuf.field(1, protobuf.key_value(key, value)) for key, value in event.body.items()
-        )
-        record += protobuf.field(5, protobuf.field(6, b"".join(pairs)))  # AnyValue.kvlist_value
-    record += protobuf.attributes(6, event.attributes)
+        text = event.body.encode("utf-8", "backslashreplace").decode()
+        record.body.CopyFrom(AnyValue(string_value=text))
+    elif event.body is not None:  # in the order of the program
+        fields = KeyValueList(values=[key_value(*pair) for pair in event.body.items()])
+        record.body.CopyFrom(AnyValue(kvlist_value=fields))
     if event.span is not None:
         trace_id, span_id = event.span
-        record += protobuf.field(9, trace_id.to_bytes(16)) + protobuf.field(10, span_id.to_bytes(8))
-    return protobuf.field(2, record + protobuf.field(12, event.name.encode()))
+        record.trace_id, record.span_id = trace_id.to_bytes(16), span_id.to_bytes(8)
+    encoded: bytes = record.SerializeToString()
+    return encoded
 
 
 def event_requests(
@@ -100,7 +100,6 @@ def event_requests(
     """
     packer = RequestPacker(resource, Signal.LOGS, max_request_bytes)
     for record in records:
-        encoded = record.encoded
-        if not packer.add(_SCOPE, (encoded,), len(encoded), record.carries_data):
+        if not packer.add(_SCOPE, record.encoded, record.carries_data):
             guard.drop(DropReason.TOO_LARGE, "An event alone is larger than a request may be.")
     return packer.requests()

@@ -18,7 +18,7 @@ from opentelemetry.sdk import trace as sdk_trace
 import otel_rl
 from otel_rl.worker.api import lineage
 from tests.otlp_sink import Sink
-from tests.unit.worker.metrics.test_exemplar_view import collected, exact_provider
+from tests.unit.test_sdk import collected, exact_provider
 
 
 def library(value: float) -> None:

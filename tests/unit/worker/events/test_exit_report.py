@@ -14,7 +14,7 @@ from otel_rl.worker.drops import Drops
 from otel_rl.worker.events.exit_report import ExitReport, mark_step
 from otel_rl.worker.events.queue import EventQueue
 from otel_rl.worker.guard import Guard
-from otel_rl.worker.otlp.request_packer import Request
+from otel_rl.worker.otlp.requests import Request
 
 
 class Rig:

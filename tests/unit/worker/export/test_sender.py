@@ -15,7 +15,7 @@ from otel_rl.worker.export import sender
 from otel_rl.worker.export.sender import Sender, Source
 from otel_rl.worker.export.transport import Outcome, Reply
 from otel_rl.worker.guard import Guard
-from otel_rl.worker.otlp.request_packer import Request
+from otel_rl.worker.otlp.requests import Request
 from tests.waiting import wait_until
 
 ACCEPTED = Reply(Outcome.ACCEPTED)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from otel_rl.signals import Signal
 from otel_rl.worker.export.store import Lane, Store
 from otel_rl.worker.export.transport import Outcome, Reply
-from otel_rl.worker.otlp.request_packer import Request
+from otel_rl.worker.otlp.requests import Request
 
 BOUND: Mapping[Signal, int] = {Signal.METRICS: 100, Signal.LOGS: 10, Signal.TRACES: 100}
 

@@ -8,10 +8,8 @@ from opentelemetry.context import Context
 from otel_rl.signals import Signal
 from otel_rl.worker.drops import Drops
 from otel_rl.worker.guard import Guard
-from otel_rl.worker.metrics.buffer import Buffer, Entry, Logged
-from otel_rl.worker.metrics.expander import Expander
-from otel_rl.worker.otlp.intervals import Intervals
-from otel_rl.worker.otlp.request_packer import RequestPacker
+from otel_rl.worker.metrics.gauges import Buffer, Entry, GaugeEncoder, Logged
+from otel_rl.worker.otlp.requests import Intervals, RequestPacker
 
 STEPS, METRICS = 500, 20
 
@@ -30,7 +28,7 @@ def rows(first: int) -> list[Entry]:
 
 
 def test_an_export_takes_little_more_than_its_request() -> None:
-    expander = Expander(Guard(Drops()), Intervals(0))
+    expander = GaugeEncoder(Guard(Drops()), Intervals(0))
 
     def request() -> bytes:
         packer = RequestPacker(b"", Signal.METRICS)

@@ -18,7 +18,7 @@ from opentelemetry.util.types import AnyValue
 
 from otel_rl.worker.drops import DropReason, Drops
 from otel_rl.worker.guard import Guard
-from otel_rl.worker.metrics.buffer import Buffer
+from otel_rl.worker.metrics.gauges import Buffer
 from otel_rl.worker.metrics.provider import BufferedMeterProvider
 from tests.otlp_sink import pairs
 from tests.unit.worker.conftest import Collect

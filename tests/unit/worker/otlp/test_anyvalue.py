@@ -13,8 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from otel_rl.worker.otlp import protobuf
-from otel_rl.worker.otlp.anyvalue import MAX_CONFIG_BYTES, plain_config
+from otel_rl.worker.otlp.anyvalue import MAX_CONFIG_BYTES, key_value, plain_config
 
 
 class Mode(enum.Enum):
@@ -110,7 +109,7 @@ def test_a_setting_with_too_many_values_is_left_out_and_the_rest_is_taken() -> N
 def test_a_config_is_no_larger_than_its_bound() -> None:
     config = {f"key{number}": "x" * 4096 for number in range(100)}
     taken, left_out = plain_config(config)
-    assert len(protobuf.key_value("config", taken)) <= MAX_CONFIG_BYTES + 64
+    assert key_value("config", taken).ByteSize() <= MAX_CONFIG_BYTES + 64
     assert [*taken, *left_out] == list(config)
     assert left_out
 
@@ -133,3 +132,13 @@ json_like = st.recursive(
 @given(st.dictionaries(names, json_like, max_size=5))
 def test_what_is_plain_already_stays_as_it_is(config: dict[str, object]) -> None:
     assert plain_config(config) == (config, [])
+
+
+@pytest.mark.parametrize("value", [1 << 63, -(1 << 63) - 1, 1 << 200])
+def test_an_integer_beyond_64_bits_is_sent_as_text(value: int) -> None:
+    assert key_value("k", value).value.string_value == str(value)
+
+
+@given(st.text())
+def test_a_lone_surrogate_is_no_reason_to_fail(text: str) -> None:
+    assert key_value(text, text).value.WhichOneof("value") == "string_value"

@@ -9,7 +9,7 @@ from otel_rl.signals import Signal
 from otel_rl.worker.drops import DropReason, Drops
 from otel_rl.worker.guard import Guard
 from otel_rl.worker.otlp.logs import Event, Record, encode_event, event_requests
-from otel_rl.worker.otlp.request_packer import encode_resource
+from otel_rl.worker.otlp.requests import encode_resource
 from tests.otlp_sink import events
 
 RESOURCE = encode_resource(Resource({"service.instance.id": "i"}))

@@ -13,7 +13,7 @@ from opentelemetry.sdk.trace import SpanProcessor
 from opentelemetry.sdk.trace import Tracer as SdkTracer
 from opentelemetry.trace import StatusCode
 
-from otel_rl.worker.otlp.request_packer import Request
+from otel_rl.worker.otlp.requests import Request
 from otel_rl.worker.tracing.provider import WorkerTracerProvider
 from otel_rl.worker.tracing.spans import CountedSpans
 

@@ -18,7 +18,7 @@ from otel_rl.worker.drops import DropReason, Drops
 from otel_rl.worker.export.sender import Sender, Source
 from otel_rl.worker.export.transport import open_transports
 from otel_rl.worker.guard import Guard
-from otel_rl.worker.otlp.request_packer import Request
+from otel_rl.worker.otlp.requests import Request
 from otel_rl.worker.settings import read_settings
 from otel_rl.worker.tracing.provider import WorkerTracerProvider
 from otel_rl.worker.tracing.spans import CountedSpans, span_requests

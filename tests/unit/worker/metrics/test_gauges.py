@@ -1,11 +1,13 @@
-"""Our encoder against the protobuf parser: what goes in comes out, whatever goes in."""
+"""Measurements of gauges: what goes in comes out, whatever goes in, and nothing waits."""
 
+import gc
 import math
 from collections.abc import Sequence
 from functools import cache
 from itertools import pairwise
+from threading import Thread
+from weakref import ref
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from opentelemetry import trace
@@ -22,12 +24,9 @@ from otel_rl.semconv.names import RL_LOOP_ITERATION
 from otel_rl.signals import Signal
 from otel_rl.worker.drops import DropReason, Drops
 from otel_rl.worker.guard import Guard
-from otel_rl.worker.metrics.buffer import Logged, Measured
-from otel_rl.worker.metrics.expander import Expander
-from otel_rl.worker.otlp.gauges import Stream
-from otel_rl.worker.otlp.intervals import Intervals
-from otel_rl.worker.otlp.protobuf import varint
-from otel_rl.worker.otlp.request_packer import Request, RequestPacker, encode_resource
+from otel_rl.worker.metrics.gauges import Buffer, GaugeEncoder, Logged, Measured, Stream
+from otel_rl.worker.otlp.requests import Intervals, Request, RequestPacker, encode_resource
+from otel_rl.worker.tensors import Deferred
 from tests.otlp_sink import measurements, pairs
 from tests.slow import examples
 
@@ -64,8 +63,8 @@ def encode(
     max_request_bytes: int = 3 << 20,
 ) -> list[Request]:
     packer = RequestPacker(encode_resource(RESOURCE), Signal.METRICS, max_request_bytes)
-    expander = Expander(Guard(drops or Drops()), Intervals(0), max_exemplars)
-    expander.pack(entries, packer)
+    encoder = GaugeEncoder(Guard(drops or Drops()), Intervals(0), max_exemplars)
+    encoder.pack(entries, packer)
     return packer.requests()
 
 
@@ -276,23 +275,83 @@ def test_calls_of_mlogger_between_gauges_leave_their_steps_alone() -> None:
     assert sorted(found) == [("a", 70_000, False), *gauges]
 
 
-@pytest.mark.parametrize(
-    ("value", "expected"),
-    [
-        (0, b"\x00"),
-        (127, b"\x7f"),
-        (128, b"\x80\x01"),
-        (300, b"\xac\x02"),
-        ((1 << 14) - 1, b"\xff\x7f"),
-        (1 << 14, b"\x80\x80\x01"),
-        (-1, b"\xff" * 9 + b"\x01"),
-    ],
-)
-def test_varints_are_protobufs(value: int, expected: bytes) -> None:
-    assert varint(value) == expected
-
-
 @given(st.text())
 def test_a_lone_surrogate_is_no_reason_to_fail(text: str) -> None:
     requests = encode([entry(Stream(SCOPE, text or "m"), 1.0, None, {"label": text})])
     assert len(list(measurements(parse(requests)))) == 1
+
+
+STREAM = Stream(InstrumentationScope("m"), "loss")
+
+
+def numbered(number: int) -> Measured:
+    return STREAM, number, None, number, Context()
+
+
+def test_what_was_put_comes_out_in_order() -> None:
+    buffer = Buffer()
+    entries = [numbered(number) for number in range(3000)]
+    buffer.entries.extend(entries)
+    assert list(buffer.take_all()) == entries
+    assert not buffer.entries
+
+
+def test_what_is_put_while_it_is_emptied_stays_for_the_next_time() -> None:
+    buffer = Buffer()
+    buffer.entries.extend(numbered(number) for number in range(3))
+    for _ in buffer.take_all():
+        buffer.entries.append(numbered(9))
+    assert len(buffer.entries) == 3
+
+
+def test_two_threads_that_empty_it_share_what_is_there() -> None:
+    buffer = Buffer()
+    buffer.entries.extend(numbered(number) for number in range(50_000))
+    taken: list[int] = []
+
+    def take() -> None:
+        for found in buffer.take_all():
+            taken.append(found[3])  # noqa: PERF401  # an entry at a time, so that they interleave
+
+    threads = [Thread(target=take) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(taken) == list(range(50_000))
+
+
+def test_what_is_abandoned_is_counted_in_measurements() -> None:
+    buffer = Buffer()
+    buffer.entries.append(numbered(1))
+    buffer.entries.append(Logged({"a": 1, "b": 2}, None, None, 1, Context()))
+    assert buffer.abandon() == 3
+
+
+def test_what_is_abandoned_waits_for_no_device_any_more() -> None:
+    buffer = Buffer()
+    buffer.put_back([numbered(1)])
+    buffer.abandon()
+    assert buffer.unready_since_ns is None
+
+
+class Pinned(Deferred):
+    """A copy of a tensor."""
+
+    is_ready = False
+
+    def read(self) -> float:
+        return 0.5
+
+
+def test_a_forked_child_forgets_entries_but_frees_no_copy_of_a_tensor() -> None:
+    buffer = Buffer()
+    copies = [Pinned(), Pinned()]
+    alive = [ref(copy) for copy in copies]
+    buffer.entries.append((STREAM, copies[0], None, 1, Context()))
+    buffer.entries.append(Logged({"loss": copies[1]}, None, None, 1, Context()))
+    copies.clear()
+    buffer.forget()
+    gc.collect()
+    assert not buffer.entries
+    assert all(copy() is not None for copy in alive)

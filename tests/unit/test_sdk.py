@@ -6,9 +6,7 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
 from otel_rl.sdk import exact_view
 from otel_rl.signals import Signal
-from otel_rl.worker.otlp.intervals import Intervals
-from otel_rl.worker.otlp.request_packer import RequestPacker
-from otel_rl.worker.otlp.sdk_metrics import encode_sdk
+from otel_rl.worker.otlp.requests import Intervals, RequestPacker, pack_collected
 from tests.otlp_sink import Measurement, measurements
 
 
@@ -16,7 +14,7 @@ def collected(reader: InMemoryMetricReader) -> list[Measurement]:
     data = reader.get_metrics_data()
     assert data is not None
     packer = RequestPacker(b"", Signal.METRICS)
-    encode_sdk(data, Intervals(0), packer)
+    pack_collected(data, Intervals(0), packer)
     requests = packer.requests()
     return list(measurements([ExportMetricsServiceRequest.FromString(r.payload) for r in requests]))
 
