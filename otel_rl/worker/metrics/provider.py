@@ -8,13 +8,27 @@ instruments are the SDK's own. What counters and histograms count during a step 
 of their points (ADR 15). Instruments in user code survive a fork.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from threading import Lock
 from time import monotonic, time_ns
-from typing import Protocol
+from typing import Final, Protocol, TypeVar, cast
 
-from opentelemetry.metrics import Meter, MeterProvider, NoOpMeter
-from opentelemetry.sdk.metrics import AlwaysOnExemplarFilter, Histogram
+from opentelemetry.metrics import (
+    CallbackT,
+    Counter,
+    Histogram,
+    Instrument,
+    Meter,
+    MeterProvider,
+    NoOpMeter,
+    ObservableCounter,
+    ObservableGauge,
+    ObservableUpDownCounter,
+    UpDownCounter,
+    _Gauge,
+)
+from opentelemetry.sdk.metrics import AlwaysOnExemplarFilter
+from opentelemetry.sdk.metrics import Histogram as SdkHistogram
 from opentelemetry.sdk.metrics import MeterProvider as SdkMeterProvider
 from opentelemetry.sdk.metrics.export import (
     AggregationTemporality,
@@ -29,14 +43,31 @@ from opentelemetry.util.types import Attributes
 from otel_rl.semconv.names import (
     OTEL_RL_COPY,
     OTEL_RL_WORKER_MEASUREMENTS_DROPPED,
+    RL_TRAIN_TOKENS,
 )
 from otel_rl.signals import Signal
 from otel_rl.version import __version__
 from otel_rl.worker.drops import DropReason, Drops
 from otel_rl.worker.guard import Guard
 from otel_rl.worker.late_copies import LateCopies
-from otel_rl.worker.metrics.gauges import SCOPE_NAME, Buffer, GaugeEncoder, pack_heartbeat
-from otel_rl.worker.metrics.meter import BufferedMeter
+from otel_rl.worker.metrics.gauges import (
+    MAX_NAME_LENGTH,
+    SCOPE_NAME,
+    Buffer,
+    BufferedGauge,
+    GaugeEncoder,
+    Stream,
+    pack_heartbeat,
+)
+from otel_rl.worker.metrics.instruments import (
+    CounterHandle,
+    Handle,
+    HistogramHandle,
+    Record,
+    TokenCounterHandle,
+    UpDownCounterHandle,
+    plain_callbacks,
+)
 from otel_rl.worker.metrics.step_counts import Steps, views_of
 from otel_rl.worker.otlp.requests import (
     Intervals,
@@ -47,6 +78,15 @@ from otel_rl.worker.otlp.requests import (
 )
 
 __all__ = ["BufferedMeterProvider"]
+
+InstrumentT = TypeVar("InstrumentT", bound=Instrument)
+HandleT = TypeVar("HandleT", bound=Handle)
+
+_About = tuple[str, str, str]
+"""(name, unit, description) of an instrument."""
+
+_NO_OP: Final = NoOpMeter("otel_rl")
+"""Its methods make instruments that record nothing; a meter of the SDK has those of these names."""
 
 
 class Reader(Protocol):
@@ -136,8 +176,8 @@ class BufferedMeterProvider(MeterProvider):
             found = self._sdk.get(scope.name)
             if found is None:
                 reader = InMemoryMetricReader(
-                    {Histogram: AggregationTemporality.DELTA},
-                    {Histogram: ExponentialBucketHistogramAggregation()},
+                    {SdkHistogram: AggregationTemporality.DELTA},
+                    {SdkHistogram: ExponentialBucketHistogramAggregation()},
                 )
                 provider = SdkMeterProvider(
                     [reader],
@@ -331,3 +371,187 @@ class BufferedMeterProvider(MeterProvider):
     def counts_anew(self, drops: Drops) -> None:
         """Reset ``drops``, reported by an instrument of this provider, at each restart."""
         self._drops.append(drops)
+
+
+class BufferedMeter(Meter):
+    """Makes each instrument once. An instrument that the SDK refuses is a no-op, with a warning."""
+
+    def __init__(self, scope: InstrumentationScope, provider: BufferedMeterProvider) -> None:
+        super().__init__(scope.name, scope.version, scope.schema_url)
+        self._scope = scope
+        self._provider = provider
+        # Each with what puts it before the present instruments of the SDK. Written with setdefault
+        # only, which is atomic: two threads get the same instrument.
+        self._instruments: dict[tuple[str, ...], tuple[Instrument, Callable[[], object]]] = {}
+
+    def rebind(self) -> None:
+        """Put every instrument before the present ones of the SDK."""
+        for _, bind in tuple(self._instruments.values()):
+            with self._provider.guard:
+                bind()
+
+    def create_gauge(self, name: str, unit: str = "", description: str = "") -> _Gauge:
+        """Create a gauge that sends every measurement. Accepts any non-empty name."""
+
+        def make() -> tuple[BufferedGauge, Callable[[], object]]:
+            if not name.strip() or len(name) > MAX_NAME_LENGTH:
+                raise ValueError(f"a name must be text of 1 to {MAX_NAME_LENGTH} characters")
+            stream = Stream(self._scope, name, unit or "", description or "")
+            provider = self._provider
+            gauge = BufferedGauge(stream, provider.buffer, provider.guard, provider.steps)
+            self._copy_gauge(gauge, stream)
+            return gauge, lambda: self._copy_gauge(gauge, stream)
+
+        return self._once(_NO_OP.create_gauge, (name, unit, description), make)
+
+    def _copy_gauge(self, gauge: BufferedGauge, stream: Stream) -> None:
+        meters = self._provider.copies(self._scope)
+        if not meters:
+            return
+        try:
+            copies = [
+                meter.create_gauge(stream.name, stream.unit, stream.description) for meter in meters
+            ]
+        except Exception as error:  # noqa: BLE001  # a bare one; the run takes more names
+            guard = self._provider.guard
+            guard.drops.add(DropReason.NOT_COPIED)
+            guard.warn("copy", "Metric readers of the program do not get a gauge.", error=error)
+        else:
+            gauge.show_in(copies, self._provider.late_copies)
+
+    def create_counter(self, name: str, unit: str = "", description: str = "") -> Counter:
+        """Create a counter, cumulative, that counts in steps, too."""
+        handle = TokenCounterHandle if name == RL_TRAIN_TOKENS else CounterHandle
+        return self._synchronous(_NO_OP.create_counter, handle, (name, unit, description))
+
+    def create_up_down_counter(
+        self, name: str, unit: str = "", description: str = ""
+    ) -> UpDownCounter:
+        """Create an up-down counter, cumulative."""
+        about = name, unit, description
+        return self._synchronous(_NO_OP.create_up_down_counter, UpDownCounterHandle, about)
+
+    def create_histogram(
+        self,
+        name: str,
+        unit: str = "",
+        description: str = "",
+        *,
+        explicit_bucket_boundaries_advisory: Sequence[float] | None = None,
+    ) -> Histogram:
+        """Create a histogram, delta and exponential: finer than any advised buckets.
+
+        Readers of the program get the advised ones.
+        """
+        return self._synchronous(
+            _NO_OP.create_histogram,
+            HistogramHandle,
+            (name, unit, description),
+            explicit_bucket_boundaries_advisory=explicit_bucket_boundaries_advisory,
+        )
+
+    def create_observable_counter(
+        self,
+        name: str,
+        callbacks: Sequence[CallbackT] | None = None,
+        unit: str = "",
+        description: str = "",
+    ) -> ObservableCounter:
+        """Create the SDK's observable counter, cumulative; read once per export."""
+        about = name, unit, description
+        return self._observable(_NO_OP.create_observable_counter, callbacks, about)
+
+    def create_observable_gauge(
+        self,
+        name: str,
+        callbacks: Sequence[CallbackT] | None = None,
+        unit: str = "",
+        description: str = "",
+    ) -> ObservableGauge:
+        """Create the SDK's observable gauge; read once per export."""
+        about = name, unit, description
+        return self._observable(_NO_OP.create_observable_gauge, callbacks, about)
+
+    def create_observable_up_down_counter(
+        self,
+        name: str,
+        callbacks: Sequence[CallbackT] | None = None,
+        unit: str = "",
+        description: str = "",
+    ) -> ObservableUpDownCounter:
+        """Create the SDK's observable up-down counter; read once per export."""
+        about = name, unit, description
+        return self._observable(_NO_OP.create_observable_up_down_counter, callbacks, about)
+
+    def _synchronous(
+        self,
+        create: Callable[..., Instrument],
+        kind: type[HandleT],
+        about: _About,
+        **advice: Sequence[float] | None,
+    ) -> HandleT:
+        """Return the handle of an instrument that ``create`` makes, of any meter."""
+
+        def record_of(meter: Meter) -> Record:
+            made = getattr(meter, create.__name__)(*about, **advice)
+            return cast("Record", getattr(made, kind.verb))
+
+        def make() -> tuple[HandleT, Callable[[], object]]:
+            provider = self._provider
+            handle = kind(self._scope, about[0], provider.guard, provider.steps)
+
+            def bind() -> None:
+                copies = [record_of(meter) for meter in provider.copies(self._scope)]
+                handle.bind(record_of(provider.sdk_meter(self._scope)), copies)
+
+            bind()
+            return handle, bind
+
+        return self._once(create, about, make)
+
+    def _observable(
+        self,
+        create: Callable[..., InstrumentT],
+        callbacks: Sequence[CallbackT] | None,
+        about: _About,
+    ) -> InstrumentT:
+        """Return the instrument of the export: nobody calls an observable one."""
+        name, unit, description = about
+        plain = plain_callbacks(callbacks, self._provider.guard)
+
+        def bind() -> InstrumentT:
+            meters = self._provider.sdk_meter(self._scope), *self._provider.copies(self._scope)
+            made = [getattr(one, create.__name__)(name, plain, unit, description) for one in meters]
+            return cast("InstrumentT", made[0])
+
+        return self._once(create, about, lambda: (bind(), bind))
+
+    def _once(
+        self,
+        create: Callable[..., Instrument],
+        about: _About,
+        make: Callable[[], tuple[InstrumentT, Callable[[], object]]],
+    ) -> InstrumentT:
+        """Return the instrument: made at the first call, then always the same.
+
+        Args:
+            create: Makes one that records nothing.
+            about: Of the instrument.
+            make: Makes it, and what puts it before the present instruments of the SDK.
+        """
+        name, unit, description = about
+        kind = create.__name__.removeprefix("create_")
+        try:
+            # Names are case-insensitive; the spelling of the first one is kept.
+            where = (kind, name.lower(), unit, description)
+            found = self._instruments.get(where)
+            if found is None:
+                found = self._instruments.setdefault(where, make())
+            return cast("InstrumentT", found[0])
+        except Exception as error:  # noqa: BLE001  # the SDK raises bare Exceptions on bad names
+            self._provider.guard.warn(
+                "instrument",
+                f"The {kind} {name!r} cannot be made ({error}). It records nothing. "
+                "Use up to 255 letters, digits and _ . - / after a letter.",
+            )
+            return cast("InstrumentT", create(str(name)))
