@@ -47,7 +47,7 @@ from otel_rl.worker.settings import (
     exporters_beside_otlp,
     read_settings,
 )
-from otel_rl.worker.tracing.launcher_trace import continue_launcher_trace
+from otel_rl.worker.tracing.provider import continue_launcher_trace
 
 __all__ = [
     "GUARD",

@@ -31,7 +31,8 @@ from otel_rl.bridge.ingest.limits import ReceiveLimits
 from otel_rl.bridge.ingest.security.tls import Tls
 from otel_rl.bridge.ingest.security.tokens import AuthSettings, TokenSettings
 from otel_rl.errors import ConfigError
-from otel_rl.worker.export.transport import Outcome, open_transport
+from otel_rl.worker.export.sender import open_transport
+from otel_rl.worker.export.transport import Outcome
 from otel_rl.worker.settings import SignalSettings, read_settings
 from tests import plain_http
 from tests.otlp_requests import (

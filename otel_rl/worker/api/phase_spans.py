@@ -31,7 +31,7 @@ from otel_rl.worker.phases.device_clock import SpanTimes
 from otel_rl.worker.phases.open_phases import span_name
 from otel_rl.worker.phases.timeline import Frame, StepFrame, Timeline
 from otel_rl.worker.step_context import in_step
-from otel_rl.worker.tracing.launcher_trace import root_link
+from otel_rl.worker.tracing.provider import root_link
 
 __all__ = ["SCOPE_NAME", "begin_phase_span", "begin_step_span", "end_span", "tracer"]
 

@@ -10,7 +10,7 @@ import grpc
 from otel_rl.redaction import redacted
 from otel_rl.signals import Signal
 from otel_rl.version import __version__
-from otel_rl.worker.export.reply import (
+from otel_rl.worker.export.transport import (
     MAX_ANSWER_BYTES,
     MAX_RETRY_AFTER_S,
     PERHAPS_TLS,

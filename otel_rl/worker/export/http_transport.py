@@ -24,7 +24,7 @@ from urllib3.exceptions import ConnectTimeoutError, HTTPError, NewConnectionErro
 
 from otel_rl.redaction import redacted
 from otel_rl.version import __version__
-from otel_rl.worker.export.reply import (
+from otel_rl.worker.export.transport import (
     MAX_ANSWER_BYTES,
     MAX_RETRY_AFTER_S,
     PERHAPS_TLS,

@@ -30,7 +30,7 @@ from otel_rl.inbox import (
 )
 from otel_rl.signals import Signal
 from otel_rl.worker.export.inbox_bridge import BridgeKeeper, forget_bridges, say
-from otel_rl.worker.export.reply import Outcome, Reply
+from otel_rl.worker.export.transport import Outcome, Reply
 from otel_rl.worker.settings import DATA, LAUNCH, Settings, SignalSettings
 
 __all__ = ["InboxTransport", "data_directory", "end", "forget", "move", "with_inbox"]

@@ -1,39 +1,87 @@
-"""Transport of each signal, over HTTP, gRPC or through a file: one attempt, no queue, no retry."""
+"""What hands over the requests of a worker, and the result of one attempt."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final, Protocol
 
-from otel_rl.signals import Signal
-from otel_rl.worker import settings
-from otel_rl.worker.export.reply import Outcome, Reply, Transport
+__all__ = [
+    "MAX_ANSWER_BYTES",
+    "MAX_RETRY_AFTER_S",
+    "PERHAPS_TLS",
+    "Outcome",
+    "Reply",
+    "Transport",
+    "accepted",
+]
 
-__all__ = ["Outcome", "Reply", "Transport", "open_transport", "open_transports"]
+MAX_ANSWER_BYTES: Final = 64 << 10
+"""Of an answer with its headers, and again of what is unzipped of it. A receiver's has some
+hundred; a sender of more is none, and the memory is the trainer's."""
+
+MAX_RETRY_AFTER_S: Final = 300.0
+"""A wrong Retry-After must not silence a worker for a day."""
+
+PERHAPS_TLS: Final = " (if the endpoint has TLS, write https:// instead of http://)"
+"""Added to the failure of a plain connection that the endpoint has closed without a word."""
 
 
-def open_transport(signal: settings.SignalSettings, beside: Sequence[Transport] = ()) -> Transport:
-    """The transport that ``signal`` asks for. Loads the library of its protocol.
+class Outcome(Enum):
+    """Result of one send attempt."""
 
-    Args:
-        signal: Where to and how.
-        beside: Those of other signals. If they go to one place, they share a connection: a bridge
-            has so many connections as it has workers, and gRPC survives a fork with one only.
+    ACCEPTED = "accepted"
+    RETRY = "retry"
+    REFUSED = "refused"
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """The endpoint's answer.
+
+    Attributes:
+        outcome: Accepted, to be retried, or never to be taken.
+        message: For people; may be empty.
+        rejected: Of an accepted request, the points, log records or spans that were not taken.
+        retry_after_s: What the endpoint asked for, or None.
+        unreachable: There was no connection: probably no server listens.
+        wants_token: The endpoint does not know the sender.
     """
-    if signal.inbox is not None:
-        from otel_rl.worker.export.inbox import InboxTransport  # others have an endpoint
 
-        return InboxTransport(signal.signal, signal.inbox)
-    if signal.protocol is settings.Protocol.GRPC:
-        from otel_rl.worker.export.grpc_transport import GrpcTransport
-
-        return GrpcTransport(signal, beside)
-    from otel_rl.worker.export.http_transport import HttpTransport
-
-    return HttpTransport(signal, beside)
+    outcome: Outcome
+    message: str = ""
+    rejected: int = 0
+    retry_after_s: float | None = None
+    unreachable: bool = False
+    wants_token: bool = False
 
 
-def open_transports(signals: Iterable[settings.SignalSettings]) -> Mapping[Signal, Transport]:
-    """The transports of the signals that are enabled."""
-    opened: dict[Signal, Transport] = {}
-    for signal in signals:
-        if signal.enabled:
-            opened[signal.signal] = open_transport(signal, tuple(opened.values()))
-    return opened
+class Transport(Protocol):
+    """Sends request bodies. Used by one thread."""
+
+    def prepare(self, payload: bytes) -> bytes:
+        """The body to keep until it is sent: compressed if so configured."""
+        ...
+
+    def send(self, body: bytes) -> Reply:
+        """Try once. Does not raise for anything that the network or the endpoint can do."""
+        ...
+
+    def close(self) -> None:
+        """Release connections."""
+        ...
+
+
+def accepted(body: bytes) -> Reply:
+    """An acknowledgement, which may report that a part of the request was refused."""
+    if not body:
+        return Reply(Outcome.ACCEPTED)
+    # 3 MB that most answers do not need.
+    from google.protobuf.message import DecodeError
+    from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
+        ExportMetricsServiceResponse,
+    )
+
+    try:  # the answers of all signals are the same bytes
+        partial = ExportMetricsServiceResponse.FromString(body).partial_success
+    except DecodeError:
+        return Reply(Outcome.ACCEPTED, "its answer is no OTLP; is this the address of a receiver?")
+    return Reply(Outcome.ACCEPTED, partial.error_message, rejected=partial.rejected_data_points)

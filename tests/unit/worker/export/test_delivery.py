@@ -4,8 +4,7 @@ from opentelemetry.sdk.resources import Resource
 
 from otel_rl.signals import Signal
 from otel_rl.worker.drops import Drops
-from otel_rl.worker.export.sender import Sender, Source
-from otel_rl.worker.export.transport import open_transports
+from otel_rl.worker.export.sender import Sender, Source, open_transports
 from otel_rl.worker.guard import Guard
 from otel_rl.worker.metrics.provider import BufferedMeterProvider
 from otel_rl.worker.settings import read_settings

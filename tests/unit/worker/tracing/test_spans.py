@@ -15,8 +15,7 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import SpanContext
 
 from otel_rl.worker.drops import DropReason, Drops
-from otel_rl.worker.export.sender import Sender, Source
-from otel_rl.worker.export.transport import open_transports
+from otel_rl.worker.export.sender import Sender, Source, open_transports
 from otel_rl.worker.guard import Guard
 from otel_rl.worker.otlp.requests import Request
 from otel_rl.worker.settings import read_settings
