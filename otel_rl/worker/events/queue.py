@@ -6,6 +6,7 @@ init, log_config, ... -> EventQueue -> exporter: start, samples | measurements |
 import threading
 from collections import deque
 from collections.abc import Mapping
+from dataclasses import replace
 from itertools import count
 from time import time_ns
 from typing import Final
@@ -14,14 +15,13 @@ from opentelemetry import trace
 from opentelemetry.sdk.resources import Resource
 
 from otel_rl.semconv.names import (
-    LOG_RECORD_UID,
     RL_EXPERIMENT_END,
     RL_ROLLOUT_SAMPLE,
     RL_WORKER_END,
 )
 from otel_rl.worker.guard import Guard
 from otel_rl.worker.otlp.anyvalue import Plain
-from otel_rl.worker.otlp.logs import Event, Record, encode_event, event_requests
+from otel_rl.worker.otlp.logs import Event, event_requests
 from otel_rl.worker.otlp.requests import Request, encode_resource
 from otel_rl.worker.tensors import NotANumber, number
 
@@ -113,22 +113,19 @@ class EventQueue:
 
     def requests(self, events: list[Event]) -> list[Request]:
         """Encode events as requests, each event with an id that identifies a repetition."""
-        records = [self._encoded(event) for event in events]
-        return event_requests(self._resource, records, self._guard)
+        known = [self._readable(event) for event in events]
+        return event_requests(self._resource, known, self._guard)
 
     def end_request(self, attributes: Mapping[str, Plain]) -> Request:
         """Encode the end of this worker. Waiting events are not included."""
         (request,) = self.requests([Event(RL_WORKER_END, time_ns(), attributes)])
         return request
 
-    def _encoded(self, event: Event) -> Record:
-        uid = f"{self._instance}/{next(self._numbers)}"
+    def _readable(self, event: Event) -> Event:
         body = event.body
         if body is not None and not isinstance(body, str):
             body = {name: _read(value) for name, value in body.items()}
-        attributes = {**event.attributes, LOG_RECORD_UID: uid}
-        known = Event(event.name, event.time_ns, attributes, body, event.span)
-        return Record(encode_event(known), event.carries_data)
+        return replace(event, body=body, uid=f"{self._instance}/{next(self._numbers)}")
 
 
 def _span() -> tuple[int, int] | None:

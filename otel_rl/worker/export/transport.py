@@ -4,6 +4,11 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final, Protocol
 
+from google.protobuf.message import DecodeError
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
+    ExportMetricsServiceResponse,
+)
+
 __all__ = [
     "MAX_ANSWER_BYTES",
     "MAX_RETRY_AFTER_S",
@@ -74,12 +79,6 @@ def accepted(body: bytes) -> Reply:
     """An acknowledgement, which may report that a part of the request was refused."""
     if not body:
         return Reply(Outcome.ACCEPTED)
-    # 3 MB that most answers do not need.
-    from google.protobuf.message import DecodeError
-    from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
-        ExportMetricsServiceResponse,
-    )
-
     try:  # the answers of all signals are the same bytes
         partial = ExportMetricsServiceResponse.FromString(body).partial_success
     except DecodeError:

@@ -329,7 +329,6 @@ class GaugeEncoder:
         self._intervals = intervals
         self._max_exemplars = max_exemplars
         self._streams: dict[_Place, dict[str, Stream]] = {}
-        self._frame = _Frame()
         self._until_s = 0.0  # when to wait no longer for devices, in the present export
 
     def pack(self, entries: Iterable[Entry], packer: RequestPacker) -> list[Entry]:
@@ -339,13 +338,14 @@ class GaugeEncoder:
             Entries, or their parts, that a device has yet to compute.
         """
         self._until_s = monotonic() + _DEVICE_WAIT_S
+        frame = _Frame()
         series: _Series = defaultdict(lambda: defaultdict(list))
         known: dict[object, bytes] = {}
         unready: list[Entry] = []
         for entry in entries:
             try:
                 if isinstance(entry, Logged):
-                    self._add_row(entry, series, unready)
+                    self._add_row(entry, frame, series, unready)
                     continue
                 stream, value, kept, time_ns, context = entry
                 if type(value) is not float and self._is_late(value):
@@ -356,7 +356,7 @@ class GaugeEncoder:
                 if isinstance(kept, dict):
                     step = kept.pop(RL_LOOP_ITERATION, None)
                     attributes = _encoded(kept, known)
-                before = self._frame.before(step, context, time_ns)
+                before = frame.before(step, context, time_ns)
                 if type(value) is float:
                     exemplar = before + _DOUBLE(0x11, time_ns, 0x19, value)
                     series[stream][attributes].append(exemplar)
@@ -393,11 +393,11 @@ class GaugeEncoder:
         else:
             exemplars.append(before + _DOUBLE(0x11, time_ns, 0x19, plain))
 
-    def _add_row(self, row: Logged, series: _Series, unready: list[Entry]) -> None:
+    def _add_row(self, row: Logged, frame: "_Frame", series: _Series, unready: list[Entry]) -> None:
         """Add one call of ``otel_rl.log``."""
         try:
             place = None if row.reduce is None else _checked_reduction(row.reduce), row.scope
-            before = self._frame.before(row.step, row.context, row.time_ns)
+            before = frame.before(row.step, row.context, row.time_ns)
         except _Bad as bad:
             text = f"otel_rl.log: {bad}. The metrics of the call are dropped."
             self._guard.drop(bad.reason, text, len(row.values))

@@ -8,7 +8,7 @@ from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValueList
 from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
-from otel_rl.semconv.names import RL_WORKER_END
+from otel_rl.semconv.names import LOG_RECORD_UID, RL_WORKER_END
 from otel_rl.signals import Signal
 from otel_rl.version import __version__
 from otel_rl.worker.drops import DropReason
@@ -21,7 +21,7 @@ from otel_rl.worker.otlp.requests import (
     encode_scope,
 )
 
-__all__ = ["Event", "Record", "encode_event", "event_requests"]
+__all__ = ["Event", "event_requests"]
 
 _SCOPE: Final = encode_scope(InstrumentationScope("otel_rl", __version__)).head
 
@@ -36,6 +36,7 @@ class Event:
         attributes: Of the event.
         body: Content, a text or fields in this order; None if the attributes hold everything.
         span: Trace id and span id of the span in which it happened; None without one.
+        uid: Identifies a repetition; empty until the event is sent.
     """
 
     name: str
@@ -43,6 +44,7 @@ class Event:
     attributes: Mapping[str, Plain]
     body: Mapping[str, object] | str | None = None
     span: tuple[int, int] | None = None
+    uid: str = ""
 
     @property
     def carries_data(self) -> bool:
@@ -50,24 +52,10 @@ class Event:
         return bool(self.attributes or self.body) and self.name != RL_WORKER_END
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
-    """Encoded event.
-
-    Attributes:
-        encoded: From ``encode_event``.
-        carries_data: See ``Event``.
-    """
-
-    encoded: bytes
-    carries_data: bool
-
-
-def encode_event(event: Event) -> bytes:
-    """Encode a ``LogRecord``."""
+def _encoded(event: Event) -> bytes:
     record = LogRecord(
         time_unix_nano=event.time_ns,
-        attributes=attributes(event.attributes),
+        attributes=attributes({**event.attributes, LOG_RECORD_UID: event.uid}),
         event_name=event.name,
     )
     if isinstance(event.body, str):
@@ -85,21 +73,21 @@ def encode_event(event: Event) -> bytes:
 
 def event_requests(
     resource: bytes,
-    records: Iterable[Record],
+    events: Iterable[Event],
     guard: Guard,
     *,
     max_request_bytes: int = MAX_REQUEST_BYTES,
 ) -> list[Request]:
-    """Pack records into as many requests as the size limit needs, in order.
+    """Pack events into as many requests as the size limit needs, in order.
 
     Args:
         resource: From ``encode_resource``.
-        records: Each much smaller than a request.
+        events: Each much smaller than a request.
         guard: Counts those that no request can hold.
         max_request_bytes: Size limit of a request.
     """
     packer = RequestPacker(resource, Signal.LOGS, max_request_bytes)
-    for record in records:
-        if not packer.add(_SCOPE, record.encoded, record.carries_data):
+    for event in events:
+        if not packer.add(_SCOPE, _encoded(event), event.carries_data):
             guard.drop(DropReason.TOO_LARGE, "An event alone is larger than a request may be.")
     return packer.requests()

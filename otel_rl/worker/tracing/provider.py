@@ -6,12 +6,9 @@ to it: a training run in one trace would have too many spans.
 """
 
 from collections.abc import Mapping
-from inspect import signature
-from typing import Any
 from weakref import WeakSet
 
 from opentelemetry.context import Context, attach
-from opentelemetry.metrics import NoOpMeterProvider
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import Tracer as SdkTracer
 from opentelemetry.sdk.trace import TracerProvider
@@ -22,7 +19,7 @@ from opentelemetry.util.types import Attributes
 from otel_rl.semconv.names import RL_RUN_ID
 from otel_rl.worker.step_context import StepOnSpans
 from otel_rl.worker.tracing.sampler import StepSampler
-from otel_rl.worker.tracing.spans import CountedSpans
+from otel_rl.worker.tracing.spans import CountedSpans, without_metrics
 
 __all__ = ["WorkerTracerProvider", "continue_launcher_trace", "root_link"]
 
@@ -43,15 +40,11 @@ class WorkerTracerProvider(TracerProvider):
         self.steps = StepSampler()
         self.steps.run_id = _run_id(resource)
         self._tracers_made = WeakSet[SdkTracer]()
-        # From 1.40 on the SDK has metrics of its own, and would ask for the global provider from
-        # inside a lock.
-        has_metrics = "meter_provider" in signature(TracerProvider).parameters
-        own: dict[str, Any] = {"meter_provider": NoOpMeterProvider()} if has_metrics else {}
         super().__init__(
             sampler=self.steps if keeps_steps else None,
             resource=resource,
             shutdown_on_exit=False,
-            **own,
+            **without_metrics(TracerProvider),
         )
         self.add_span_processor(StepOnSpans())
         self.add_span_processor(spans)

@@ -9,11 +9,11 @@ out of it.
 import os
 from collections import deque
 from collections.abc import Iterator, Sequence
-from importlib import import_module
 from inspect import signature
 from threading import Lock
 from typing import Any, Final, NamedTuple, Protocol
 
+from opentelemetry.exporter.otlp.proto.common import trace_encoder
 from opentelemetry.metrics import NoOpMeterProvider
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor
@@ -26,10 +26,7 @@ from otel_rl.worker.guard import Guard
 from otel_rl.worker.otlp.requests import MAX_REQUEST_BYTES, Request
 from otel_rl.worker.phases.device_clock import SpanTimes
 
-__all__ = ["CountedSpans", "copied", "span_requests"]
-
-_ENCODER: Final = "opentelemetry.exporter.otlp.proto.common.trace_encoder"
-"""It loads 4 MB, which a worker without traces does not need."""
+__all__ = ["CountedSpans", "copied", "span_requests", "without_metrics"]
 
 _BATCH: Final = 512
 """Spans of a batch, which is encoded as soon as it is full. The SDK's default."""
@@ -101,7 +98,6 @@ class CountedSpans(SpanProcessor):
 
     def open(self, sink: SpanSink) -> None:
         """Let spans go to ``sink`` from now on."""
-        import_module(_ENCODER)  # see ``Sender`` for why not later
         if (lost := self._settled()) > 0:
             self._came_too_late(lost)
         if self._batches is None:
@@ -110,7 +106,7 @@ class CountedSpans(SpanProcessor):
                 max_queue_size=self._capacity,
                 schedule_delay_millis=self._interval_s * 1e3,
                 max_export_batch_size=min(_BATCH, self._capacity),
-                **_without_metrics(BatchSpanProcessor),
+                **without_metrics(BatchSpanProcessor),
             )
         if not self._follows_forks and hasattr(os, "register_at_fork"):
             self._follows_forks = True
@@ -243,8 +239,11 @@ class _Exporter(SpanExporter):
         """See ``SpanExporter``."""
 
 
-def _without_metrics(kind: type) -> dict[str, Any]:
-    """Keep a part of the SDK from asking for the global MeterProvider, where it can be told."""
+def without_metrics(kind: type) -> dict[str, Any]:
+    """Return arguments that keep a part of the SDK from asking for the global MeterProvider.
+
+    From 1.40 on the SDK has metrics of its own, and would ask from inside a lock.
+    """
     is_known = "meter_provider" in signature(kind).parameters
     return {"meter_provider": NoOpMeterProvider()} if is_known else {}
 
@@ -259,10 +258,9 @@ def span_requests(
         guard: Counts those that no request can hold, or that cannot be encoded.
         max_request_bytes: No request is larger.
     """
-    encode_spans = import_module(_ENCODER).encode_spans
     too_large = DropReason.TOO_LARGE, "A span alone is larger than a request may be."
     try:
-        payload = encode_spans(spans).SerializeToString()
+        payload = trace_encoder.encode_spans(spans).SerializeToString()
     except Exception as error:  # noqa: BLE001  # one span costs no other
         why = DropReason.INTERNAL, f"A span cannot be encoded ({type(error).__name__}: {error})."
     else:

@@ -8,7 +8,7 @@ from opentelemetry.sdk.resources import Resource
 from otel_rl.signals import Signal
 from otel_rl.worker.drops import DropReason, Drops
 from otel_rl.worker.guard import Guard
-from otel_rl.worker.otlp.logs import Event, Record, encode_event, event_requests
+from otel_rl.worker.otlp.logs import Event, event_requests
 from otel_rl.worker.otlp.requests import encode_resource
 from tests.otlp_sink import events
 
@@ -35,13 +35,12 @@ def read(payload: bytes) -> ExportLogsServiceRequest:
 def test_what_is_said_arrives(
     attributes: dict[str, object], body: dict[str, object] | None, time_ns: int
 ) -> None:
-    event = Event("rl.worker.end", time_ns, attributes, body)  # type: ignore[arg-type]  # plain
-    records = [Record(encode_event(event), carries_data=True)]
-    (request,) = event_requests(RESOURCE, records, Guard(Drops()))
-    assert (request.signal, request.measurements) == (Signal.LOGS, 1)
+    event = Event("rl.rollout.sample", time_ns, attributes, body, uid="i/1")  # type: ignore[arg-type]
+    (request,) = event_requests(RESOURCE, [event], Guard(Drops()))
+    assert (request.signal, request.measurements) == (Signal.LOGS, event.carries_data)
     (found,) = events([read(request.payload)])
-    assert (found.name, found.time_ns) == ("rl.worker.end", time_ns)
-    assert found.attributes == attributes
+    assert (found.name, found.time_ns) == ("rl.rollout.sample", time_ns)
+    assert found.attributes == {**attributes, "log.record.uid": "i/1"}
     assert found.body == body
     assert found.resource == {"service.instance.id": "i"}
     if body is not None:
@@ -51,11 +50,11 @@ def test_what_is_said_arrives(
 
 @given(st.lists(st.integers(0, 300), max_size=30))
 def test_requests_keep_the_order_and_the_bound(sizes: list[int]) -> None:
-    records = [
-        Record(encode_event(Event("e", number, {"text": "x" * size})), carries_data=number % 2 == 0)
+    sent = [
+        Event("e" if number % 2 == 0 else "rl.worker.end", number, {"text": "x" * size})
         for number, size in enumerate(sizes)
     ]
-    requests = event_requests(RESOURCE, records, Guard(Drops()), max_request_bytes=500)
+    requests = event_requests(RESOURCE, sent, Guard(Drops()), max_request_bytes=500)
     assert all(len(request.payload) <= 500 for request in requests)
     found = events([read(request.payload) for request in requests])
     assert [event.time_ns for event in found] == list(range(len(sizes)))
@@ -63,12 +62,9 @@ def test_requests_keep_the_order_and_the_bound(sizes: list[int]) -> None:
 
 
 def test_an_event_that_no_request_can_hold_is_counted_and_costs_no_other() -> None:
-    records = [
-        Record(encode_event(Event("e", size, {"text": "x" * size})), carries_data=True)
-        for size in (1, 500, 2)
-    ]
+    sent = [Event("e", size, {"text": "x" * size}) for size in (1, 500, 2)]
     guard = Guard(Drops())
-    (request,) = event_requests(RESOURCE, records, guard, max_request_bytes=500)
+    (request,) = event_requests(RESOURCE, sent, guard, max_request_bytes=500)
     assert [event.time_ns for event in events([read(request.payload)])] == [1, 2]
     assert guard.drops.counts() == {DropReason.TOO_LARGE: 1}
 
