@@ -501,7 +501,8 @@ class _Frame:
         Raises:
             _Bad: The step is not a 64-bit integer.
         """
-        if step is not self._step or context is not self._context or time_ns > self._until_ns:
+        is_same = step is self._step or (type(step) is int and step == self._step)
+        if not is_same or context is not self._context or time_ns > self._until_ns:
             scope = scope_in(context) if step is None else None
             found = step if scope is None else scope.number_at(time_ns)
             self._before = self._encoded(found, context)
