@@ -65,7 +65,7 @@ def bridge(tmp_path: Path) -> Iterator[Bridge]:
             OTEL_RL_BRIDGE__TRACKER__NAME="jsonl",
             OTEL_RL_BRIDGE__RECEIVE__MAX_BODY_BYTES=str(MAX_BODY),
             OTEL_RL_BRIDGE__RECEIVE__MAX_IN_FLIGHT_BYTES=str(MAX_IN_FLIGHT),
-            OTEL_RL_BRIDGE__RECEIVE__BODY_TIMEOUT_S="60",
+            OTEL_RL_BRIDGE__RECEIVE__BODY_TIMEOUT="60",
         ),
         stderr=subprocess.PIPE,
         text=True,

@@ -119,7 +119,7 @@ def train(directory: Path, *options: str) -> Finished:
         sys.executable, script, directory / "disk" / "ballast",
         cwd=directory,
         env=clean_environment(
-            directory, OTEL_RL_EXIT_TIMEOUT="2", OTEL_RL_BRIDGE__STOP_TIMEOUT_S="5", **elsewhere
+            directory, OTEL_RL_EXIT_TIMEOUT="2", OTEL_RL_BRIDGE__STOP_TIMEOUT="5", **elsewhere
         ),
     )  # fmt: skip
 

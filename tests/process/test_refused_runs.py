@@ -72,7 +72,7 @@ def trained(
     """
     (directory / "train.py").write_text(SCRIPT)
     environment = clean_environment(
-        directory, OTEL_RL_BRIDGE__STOP_TIMEOUT_S="8", TRACKIO_DIR=str(directory), **variables
+        directory, OTEL_RL_BRIDGE__STOP_TIMEOUT="8", TRACKIO_DIR=str(directory), **variables
     )
     chosen = [word for tracker in trackers for word in ("--tracker", tracker)]
     with subprocess.Popen(

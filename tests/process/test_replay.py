@@ -178,7 +178,7 @@ def test_a_run_whose_journal_has_no_rows_left_is_replayed_from_its_archive(
 ) -> None:
     (tmp_path / "train.py").write_text(SCRIPT)
     environment = clean_environment(
-        tmp_path, OTEL_RL_BRIDGE__TRACKER__KEEP_CONFIRMED_S="0", **ARCHIVED
+        tmp_path, OTEL_RL_BRIDGE__TRACKER__KEEP_CONFIRMED="0", **ARCHIVED
     )
     words = ["--tracker", "jsonl", "--experiment", "grpo", "--", sys.executable, "train.py", "9"]
     done = otel_rl("run", *words, cwd=tmp_path, env=environment)
@@ -264,7 +264,7 @@ def test_a_tracker_that_is_away_is_given_up_and_what_is_there_stays(tmp_path: Pa
     environment = clean_environment(
         tmp_path,
         TRACKIO_SERVER_URL="http://127.0.0.1:9",
-        OTEL_RL_BRIDGE__STOP_TIMEOUT_S="20",  # in which a busy machine starts a writer
+        OTEL_RL_BRIDGE__STOP_TIMEOUT="20",  # in which a busy machine starts a writer
     )
     done = otel_rl("replay", "grpo", "--tracker", "trackio", cwd=tmp_path, env=environment)
     assert done.status == 1

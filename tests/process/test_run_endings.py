@@ -110,7 +110,7 @@ def test_a_journal_that_is_removed_while_the_command_runs_does_not_change_its_st
         *("run", "--experiment", "e", "--tracker", "jsonl", "--", sys.executable, "train.py"),
         cwd=tmp_path,
         env=clean_environment(
-            tmp_path, OTEL_RL_EXIT_TIMEOUT="2", OTEL_RL_BRIDGE__STOP_TIMEOUT_S="5"
+            tmp_path, OTEL_RL_EXIT_TIMEOUT="2", OTEL_RL_BRIDGE__STOP_TIMEOUT="5"
         ),
     )
     assert done.status == 0, done.err

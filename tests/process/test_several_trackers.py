@@ -127,7 +127,7 @@ def test_a_tracker_that_is_away_holds_up_none_and_gets_its_rows_later(tmp_path: 
     (tmp_path / "train.py").write_text(f"{SCRIPT}input()\n")
     server = TrackioServer(tmp_path / "server")
     environment = clean_environment(
-        tmp_path, **server.environment, OTEL_RL_BRIDGE__STOP_TIMEOUT_S="8"
+        tmp_path, **server.environment, OTEL_RL_BRIDGE__STOP_TIMEOUT="8"
     )
     words = [
         "run",

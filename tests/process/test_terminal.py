@@ -201,7 +201,7 @@ def test_ctrl_c_again_and_again_shows_no_traceback_but_that_of_the_program(tmp_p
         tmp_path,
         WANDB_API_KEY="k" * 40,
         WANDB_BASE_URL="http://127.0.0.1:9",  # so that there is something to wait for
-        OTEL_RL_BRIDGE__STOP_TIMEOUT_S="5",
+        OTEL_RL_BRIDGE__STOP_TIMEOUT="5",
     )
     command = [*OTEL_RL, "run", "--no-live-line", "--", sys.executable, str(program)]
     with Terminal(command, cwd=tmp_path, environment=environment, columns=200) as terminal:
