@@ -34,8 +34,8 @@ from bench.record import read
 from otel_rl import errors
 from otel_rl.bridge.config import BridgeSettings
 from otel_rl.bridge.counters import COUNTERS, GAUGES, Outcome, Refusal, SampleDrop
-from otel_rl.bridge.delivery.mlflow.settings import MlflowSettings
-from otel_rl.bridge.delivery.trackio.settings import TrackioSettings
+from otel_rl.bridge.delivery.mlflow import MlflowSettings
+from otel_rl.bridge.delivery.trackio import TrackioSettings
 from otel_rl.bridge.delivery.wandb.account import WandbSettings
 from otel_rl.bridge.ingest.error_answers import ANSWERS
 from otel_rl.cli import commands as cli

@@ -12,8 +12,7 @@ from typing import Final
 
 from otel_rl.bridge.config import BridgeSettings
 from otel_rl.bridge.counters import ArchiveDrop, Counter, Counters, Removal, Where
-from otel_rl.bridge.delivery.group import DeliveryGroup
-from otel_rl.bridge.delivery.manager import RunState, RunStatus
+from otel_rl.bridge.delivery.manager import DeliveryManager, RunState, RunStatus
 from otel_rl.bridge.journal.delivery_store import DeliveryStore
 from otel_rl.bridge.journal.leases.bridge_lease import BridgeLeases
 from otel_rl.bridge.journal.run_store import RunStore
@@ -60,7 +59,7 @@ class Cleanup:
         deliveries: DeliveryStore,
         retention: Retention,
         *,
-        delivery: DeliveryGroup,
+        delivery: DeliveryManager,
         rows: Scheduler,
         leases: BridgeLeases | None,
         counters: Counters,

@@ -19,7 +19,7 @@ from pydantic import (
     model_validator,
 )
 
-from otel_rl.bridge.delivery.selection.key_selection import KeyNames
+from otel_rl.bridge.delivery.selection import KeyNames
 from otel_rl.bridge.ingest.limits import ReceiveLimits
 from otel_rl.bridge.ingest.security.tls import TlsSettings
 from otel_rl.bridge.ingest.security.tokens import AuthSettings
@@ -125,10 +125,7 @@ class TrackerSettings(Section):
     """Its options; of several, ``trackio.project``."""
 
     max_live_runs: int | None = Field(None, ge=1)
-    """Runs written at once. Unset: 32, or 256 if they share processes."""
-
-    runs_per_writer: int = Field(50, ge=1)
-    """Runs in a process: JSON lines and TensorBoard. 1: not shared."""
+    """Runs written at once. Unset: 32, or 256 of JSON lines and TensorBoard."""
 
     confirm_interval_s: Seconds = Field(30.0, gt=0)
     """Interval of asking the tracker which rows it has."""

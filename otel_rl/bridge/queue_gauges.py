@@ -4,7 +4,7 @@ import contextlib
 from collections.abc import Iterator
 
 from otel_rl.bridge.counters import Gauge
-from otel_rl.bridge.delivery.group import DeliveryGroup
+from otel_rl.bridge.delivery.manager import DeliveryManager
 from otel_rl.bridge.journal.interface import Journal
 from otel_rl.bridge.journal.run_store import RunStore
 from otel_rl.bridge.journal.spool import Spool
@@ -17,7 +17,7 @@ __all__ = ["queue_gauges"]
 
 
 def queue_gauges(
-    journal: Journal, spool: Spool, run_store: RunStore, delivery: DeliveryGroup
+    journal: Journal, spool: Spool, run_store: RunStore, delivery: DeliveryManager
 ) -> Iterator[GaugeValue]:
     """Yield the present values, of runs of this bridge; fewer while the journal is unreachable."""
     with contextlib.suppress(JournalError):  # the row thread reports it

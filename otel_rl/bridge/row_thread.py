@@ -8,8 +8,7 @@ from collections.abc import Callable
 
 from otel_rl.bridge.config import BridgeSettings
 from otel_rl.bridge.counters import Counter, Counters, Where
-from otel_rl.bridge.delivery.group import DeliveryGroup
-from otel_rl.bridge.delivery.manager import RunStatus
+from otel_rl.bridge.delivery.manager import DeliveryManager, RunStatus
 from otel_rl.bridge.diagnosis.scheduler import DiagnosisScheduler
 from otel_rl.bridge.journal.interface import Journal
 from otel_rl.bridge.journal.presence import JournalPresence
@@ -79,7 +78,7 @@ class RowThread:
         *,
         journal: Journal,
         spool: Spool,
-        delivery: DeliveryGroup,
+        delivery: DeliveryManager,
         diagnosis: DiagnosisScheduler,
         presence: JournalPresence,
         counters: Counters,

@@ -9,7 +9,6 @@ from starlette.routing import BaseRoute
 from otel_rl.bridge.archive.archiver import Archiver
 from otel_rl.bridge.config import BridgeSettings
 from otel_rl.bridge.counters import Counter, Counters, Where
-from otel_rl.bridge.delivery.group import DeliveryGroup
 from otel_rl.bridge.delivery.manager import DeliveryManager, DeliverySettings
 from otel_rl.bridge.delivery.trackers import backend
 from otel_rl.bridge.diagnosis.process import arguments_of, environment_of
@@ -36,10 +35,10 @@ __all__ = ["archiver", "delivery", "delivery_settings", "diagnosis", "retention"
 _FIRST_RETRY_S = 0.5
 
 _LIVE_RUNS = 32
-"""Writer processes at once: one with W&B takes 100 MB."""
+"""Live runs at once, each with a writer process: one with W&B takes 100 MB."""
 
-_SHARING_RUNS = 256
-"""Live runs at once where they share processes: each takes a thread and 5 open files."""
+_RUNS_IN_BRIDGE = 256
+"""Live runs at once that the bridge itself writes: each takes a thread and 3 open files."""
 
 
 def archiver(
@@ -70,15 +69,14 @@ def delivery_settings(settings: BridgeSettings, name: str) -> DeliverySettings:
     """Return the settings of the delivery to the tracker of this name."""
     tracker = settings.tracker
     is_shared = settings.journal.url is not None
-    is_alone = tracker.runs_per_writer == 1 or not backend(name).shares_process
+    most = _RUNS_IN_BRIDGE if backend(name).in_bridge else _LIVE_RUNS
     return DeliverySettings(
         tracker=name,
         directory=tracker.directory or settings.data,
         # Bridges that share the tracker's directory share its locks.
         scratch=tracker.directory if is_shared else settings.data,
         attributes=tracker.options_of(name),
-        max_writers=tracker.max_live_runs or (_LIVE_RUNS if is_alone else _SHARING_RUNS),
-        runs_per_writer=tracker.runs_per_writer,
+        max_writers=tracker.max_live_runs or most,
         confirm_interval_s=tracker.confirm_interval_s,
         keep_confirmed_s=tracker.keep_confirmed_s,
         first_retry_s=min(_FIRST_RETRY_S, tracker.max_retry_s),
@@ -99,26 +97,23 @@ def delivery(
     tenant: Callable[[ExperimentKey], str],
     tenants: Collection[str],
     opened: Callable[[ExperimentKey, str], None],
-) -> DeliveryGroup:
-    """Return the deliveries to all trackers.
+) -> DeliveryManager:
+    """Return the delivery to all trackers.
 
     Raises:
         ConfigError: A tracker is unknown, or cannot work with its settings.
     """
     settings.tracker.check_options()
-    return DeliveryGroup(
-        {
-            name: DeliveryManager(
-                stores.run_store,
-                stores.deliveries.of(name),
-                delivery_settings(settings, name),
-                counters.add,
-                tenant=tenant,
-                tenants=tenants,
-                opened=opened,
-            )
+    return DeliveryManager(
+        stores.run_store,
+        [
+            (delivery_settings(settings, name), stores.deliveries.of(name))
             for name in settings.tracker.trackers
-        }
+        ],
+        counters.add,
+        tenant=tenant,
+        tenants=tenants,
+        opened=opened,
     )
 
 

@@ -11,7 +11,7 @@ from typing import Final
 
 from otel_rl.bridge.bridge import Bridge
 from otel_rl.bridge.config import BridgeSettings, TrackerSettings
-from otel_rl.bridge.delivery.kinds.checks import nearly_full
+from otel_rl.bridge.delivery.checks import nearly_full
 from otel_rl.bridge.delivery.trackers import backend
 from otel_rl.bridge.delivery.wandb.account import is_disabled
 from otel_rl.bridge.ingest.security.exposure import listens_on_loopback

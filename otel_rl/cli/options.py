@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from otel_rl.bridge.config import BridgeSettings, load_settings
-from otel_rl.bridge.delivery.selection.key_selection import KeyNames
+from otel_rl.bridge.delivery.selection import KeyNames
 from otel_rl.bridge.delivery.wandb.account import OWN_RUN
 from otel_rl.semconv.spec import Tier
 

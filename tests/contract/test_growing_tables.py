@@ -13,7 +13,7 @@ from otel_rl.bridge.delivery.wandb.display.growing_tables import (
     MAX_TABLES,
     GrowingTables,
 )
-from otel_rl.bridge.delivery.writer_client import WriterProcess
+from otel_rl.bridge.delivery.writer import WriterProcess
 from otel_rl.records import ExperimentKey, Row, Table
 from otel_rl.run_id import run_id
 from tests.wandb_offline import read_offline_run, run_directories

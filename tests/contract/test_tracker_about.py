@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from otel_rl.bridge.delivery.tracker_interface import RunInfo
-from otel_rl.bridge.delivery.writer_client import WriterProcess
+from otel_rl.bridge.delivery.writer import WriterProcess
 from otel_rl.errors import TrackerRejected
 from otel_rl.records import Description, ExperimentKey, ExperimentStatus, Row, Table
 from otel_rl.run_id import run_id

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from otel_rl.bridge.delivery.tracker_interface import RunInfo
-from otel_rl.bridge.delivery.writer_client import WriterProcess
+from otel_rl.bridge.delivery.writer import WriterProcess
 from otel_rl.bridge.rows.reports.finding_rows import Finding
 from otel_rl.errors import TrackerRejected, TrackerUnavailable
 from otel_rl.records import ExperimentKey, Row
@@ -338,7 +338,7 @@ PARENT = """
 import os, sys
 from pathlib import Path
 from otel_rl.bridge.delivery.tracker_interface import RunInfo
-from otel_rl.bridge.delivery.writer_client import WriterProcess
+from otel_rl.bridge.delivery.writer import WriterProcess
 from otel_rl.records import ExperimentKey
 
 tracker, run_id, directory = sys.argv[1:]

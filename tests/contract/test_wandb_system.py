@@ -10,7 +10,7 @@ import wandb
 
 from otel_rl.bridge.delivery.tracker_interface import RunInfo
 from otel_rl.bridge.delivery.wandb.display.system_panels import SystemPanels, native
-from otel_rl.bridge.delivery.writer_client import WriterProcess
+from otel_rl.bridge.delivery.writer import WriterProcess
 from otel_rl.records import Description, Device, ExperimentKey, Row
 from otel_rl.run_id import run_id
 from tests.wandb_offline import read_offline_run, run_directories

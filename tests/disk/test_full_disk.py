@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from otel_rl.bridge.delivery.kinds.checks import check_jsonl
+from otel_rl.bridge.delivery.trackers import backend
 from otel_rl.bridge.journal.run_store import RunStore
 from otel_rl.bridge.journal.spool import Spool
 from otel_rl.bridge.journal.sqlite import SqliteJournal
@@ -161,6 +161,6 @@ def test_a_journal_without_room_for_its_tables_says_so_and_leaves_no_file(tmp_pa
             SqliteJournal(directory)
         assert "Free disk space" in caught.value.hint
         assert [path.name for path in directory.iterdir()] == ["lock"]
-        assert [check.ok for check in check_jsonl({}, directory)] == [False]
+        assert [check.ok for check in backend("jsonl").check({}, directory)] == [False]
         make_room()
         SqliteJournal(directory).close()

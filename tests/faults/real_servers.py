@@ -22,7 +22,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from otel_rl.bridge.delivery.mlflow.names import MARK as ROW_MARK
+from otel_rl.bridge.delivery.mlflow import MARK as ROW_MARK
 from otel_rl.bridge.delivery.tracker_interface import RunInfo
 from otel_rl.records import ExperimentKey
 from otel_rl.run_id import run_id

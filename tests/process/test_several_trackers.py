@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from otel_rl.bridge.delivery.mlflow.names import MARK, mlflow_name
+from otel_rl.bridge.delivery.mlflow import MARK, mlflow_name
 from otel_rl.bridge.delivery.tracker_interface import RunInfo
 from otel_rl.records import ExperimentKey
 from otel_rl.run_id import run_id

@@ -7,9 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from otel_rl.bridge.counters import ValueFold
-from otel_rl.bridge.delivery.selection.key_selection import KeyNames, KeySelection
-from otel_rl.bridge.delivery.selection.project_keys import ProjectKeys
-from otel_rl.bridge.delivery.selection.value_budget import Kind, ValueBudget
+from otel_rl.bridge.delivery.selection import KeyNames, KeySelection, Kind, ProjectKeys, ValueBudget
 from otel_rl.records import GPUS, HOSTS, KeySpec, Row, Table
 from otel_rl.semconv.spec import Tier
 from tests.slow import examples

@@ -7,7 +7,7 @@ from typing import Self
 
 from otel_rl.bridge.counters import Counters
 from otel_rl.bridge.delivery.delivery_interfaces import DeliverySettings
-from otel_rl.bridge.delivery.one_run.tracker_session import TrackerSession
+from otel_rl.bridge.delivery.session import Route, TrackerSession
 from otel_rl.bridge.delivery.tracker_interface import RunInfo
 from otel_rl.bridge.delivery.wandb.tracker import WandbTracker
 from otel_rl.bridge.ingest.limits import ReceiveLimits
@@ -315,11 +315,13 @@ class _Delivery:
         opened = TrackerSession(
             self._writer,
             self._run,
-            self._run_store,
-            self._record,
-            self._settings,
-            self._counters.add,
-            self._clock,
+            Route(
+                self._run_store,
+                self._record,
+                self._settings,
+                self._counters.add,
+                self._clock,
+            ),
             before=self._before,
         )
         opened.open()

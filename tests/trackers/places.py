@@ -14,9 +14,8 @@ from typing import Any
 
 import httpx
 
-from otel_rl.bridge.delivery.mlflow.names import MARK, mlflow_name
-from otel_rl.bridge.delivery.mlflow.tracker import RUN_TAG
-from otel_rl.bridge.delivery.tensorboard.tracker import run_directory
+from otel_rl.bridge.delivery.mlflow import MARK, RUN_TAG, mlflow_name
+from otel_rl.bridge.delivery.tensorboard import run_directory
 from otel_rl.bridge.delivery.tracker_interface import RunInfo
 from otel_rl.records import Row
 from tests.trackers.programs import TrackioServer

@@ -1,14 +1,13 @@
-"""Interfaces between the delivery and the bridge: row source, writer, settings and status."""
+"""Interfaces between the delivery and the bridge: row source, record, settings and status."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Protocol, Self
+from typing import Protocol
 
 from otel_rl.bridge.counters import Counter
-from otel_rl.bridge.delivery.selection.key_selection import KeyNames
-from otel_rl.bridge.delivery.tracker_interface import Tracker
+from otel_rl.bridge.delivery.selection import KeyNames
 from otel_rl.records import Description, ExperimentKey, KeySpec, Row
 from otel_rl.semconv.spec import Tier
 
@@ -19,28 +18,7 @@ __all__ = [
     "RowSource",
     "RunState",
     "RunStatus",
-    "Writer",
 ]
-
-
-class Writer(Tracker, Protocol):
-    """Tracker for one opening of one run, which any thread can kill: usually a process.
-
-    Every method may raise TrackerUnavailable, because the writer has died or does not answer.
-    Leaving the context ends the writer, even if it is busy.
-    """
-
-    def __enter__(self) -> Self:
-        """Enter the context; the writer is not started yet."""
-        ...
-
-    def __exit__(self, *exc_info: object) -> None:
-        """End the writer."""
-        ...
-
-    def kill(self) -> None:
-        """End the writer at once. Any thread may call it, at any time, repeatedly."""
-        ...
 
 
 class RowSource(Protocol):
@@ -129,7 +107,6 @@ class DeliverySettings:
         directory: Where trackers keep their files.
         attributes: Settings of the tracker.
         max_writers: Live runs at a time. The run that has been idle for longest makes room.
-        runs_per_writer: Runs that share a writer process, with a tracker that allows it.
         min_hold_s: Least time for which a run keeps its writer, so that runs take turns instead of
             evicting each other.
         batch_rows: Rows handed over at a time; fewer if they are wide.
@@ -155,7 +132,6 @@ class DeliverySettings:
     directory: Path
     attributes: Mapping[str, str]
     max_writers: int = 32
-    runs_per_writer: int = 1
     min_hold_s: float = 30.0
     batch_rows: int = 500
     max_unconfirmed_rows: int = 20_000

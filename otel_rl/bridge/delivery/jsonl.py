@@ -27,26 +27,28 @@ import dataclasses
 import json
 import logging
 import math
-import mmap
-import os
 from collections.abc import Mapping, Sequence
-from io import BufferedRandom
 from pathlib import Path
+from typing import Final, NamedTuple
 
-from otel_rl.bridge.delivery.console_lines import ConsoleLines
-from otel_rl.bridge.delivery.local_files.file_errors import not_opened, unavailable
-from otel_rl.bridge.delivery.local_files.journal_mark import check_journal
-from otel_rl.bridge.delivery.local_files.read_back import ReadBack
-from otel_rl.bridge.delivery.tracker_interface import RunInfo
+from otel_rl.bridge.delivery.checks import check_settings, check_writable
+from otel_rl.bridge.delivery.files import (
+    AppendedFile,
+    check_journal,
+    not_opened,
+    sync_directory,
+    unavailable,
+)
+from otel_rl.bridge.delivery.texts import ConsoleLines
+from otel_rl.bridge.delivery.tracker_interface import CheckResult, RunInfo, TrackerKind
 from otel_rl.bridge.journal.formats.row_format import fast_json
-from otel_rl.errors import TrackerUnavailable
+from otel_rl.bridge.private_files import open_private
+from otel_rl.errors import ConfigError, TrackerUnavailable
 from otel_rl.records import CONSOLE, Description, Row, Value
 
-__all__ = ["JsonLinesTracker"]
+__all__ = ["JSONL", "JsonLinesTracker"]
 
 _log = logging.getLogger(__name__)
-
-_CHUNK = 1 << 20  # bytes
 
 
 class JsonLinesTracker:
@@ -54,32 +56,31 @@ class JsonLinesTracker:
 
     def __init__(self) -> None:
         self._path = Path()
-        self._file: BufferedRandom | None = None
-        self._console: BufferedRandom | None = None  # opened when there is a line for it
+        self._file: AppendedFile | None = None
+        self._console: AppendedFile | None = None  # opened when there is a line for it
         self._console_lines = ConsoleLines(0)
         self._next_row = 0
-        self._written = ReadBack()  # the end of the rows, in bytes
 
     def open(self, run: RunInfo, /) -> int:
         """Open the file, and resume after its last row, or before the first missing one."""
         self._path = run.directory / f"{run.run_id}.jsonl"
         try:
-            self._file = self._path.open("r+b" if self._path.exists() else "w+b")
-            end, self._next_row = _end_of_rows(self._file)
+            self._file = AppendedFile(self._path)
+            there = _rows_of(self._file, self._path)
             check_journal(
                 self._path.with_suffix(".journal"),
                 run.journal,
-                rows=self._next_row,
+                rows=there.rows,
                 place=self._path,
                 kind="file",
             )
-            self._file.truncate(end)
-            sound_end, self._next_row = _end_before_gap(self._file, end, self._next_row)
-            if sound_end < end:
+            self._file.truncate(there.end)
+            # Rows after a gap stay until the missing ones are here, and are then written anew.
+            self._file.begin(there.sound_end)
+            self._next_row = there.sound_rows
+            if there.sound_end < there.end:
                 _log.warning("%s: has no row %d, but later ones.", self._path, self._next_row)
-            self._written = ReadBack(sound_end)
-            self._file.seek(sound_end)
-            _sync_names(run.directory)
+            sync_directory(run.directory)
         except OSError as exc:
             raise not_opened(self._path, exc, self._path.parent) from exc
         self.describe(run.description)
@@ -89,8 +90,10 @@ class JsonLinesTracker:
         """Write the description to its own file."""
         path = self._path.with_suffix(".run.json")
         new = path.with_suffix(".json.new")
+        text = json.dumps(_named(dataclasses.asdict(description)), indent=2) + "\n"
         try:
-            new.write_text(json.dumps(_named(dataclasses.asdict(description)), indent=2) + "\n")
+            with open(new, "w", opener=open_private) as file:
+                file.write(text)
             new.replace(path)
         except OSError as exc:
             raise self._unavailable(exc) from exc
@@ -103,22 +106,17 @@ class JsonLinesTracker:
         lines = b"".join(_line(row) for row in rows)
         try:
             self._write_console(rows)
-            # Rows after a gap are written anew, now that the missing ones are here.
-            if os.fstat(file.fileno()).st_size > self._written.end:
-                file.truncate(self._written.end)
-            file.write(lines)
-            file.flush()
+            file.append(lines)
         except OSError as exc:
             raise self._unavailable(exc) from exc
-        self._written.appended(lines)
         self._next_row = rows[-1].number + 1
 
     def flush(self, *, timeout_s: float) -> int:  # noqa: ARG002  # fsync cannot be bounded
         """Sync the rows to disk, so that they survive a power cut, and read them back."""
         try:
             if self._console is not None:  # before its rows
-                os.fsync(self._console.fileno())
-            self._written.check(self._opened(), self._path)
+                self._console.sync()
+            self._opened().check()
         except OSError as exc:
             raise self._unavailable(exc) from exc
         return self._next_row
@@ -145,32 +143,20 @@ class JsonLinesTracker:
         if not any(CONSOLE in row.tables for row in rows):
             return
         if self._console is None:
-            path = self._path.with_suffix(".console.log")
-            self._console = path.open("r+b" if path.exists() else "w+b")
-            end, lines = _end_of_lines(self._console)
-            self._console.truncate(end)
-            self._console.seek(end)
-            self._console_lines = ConsoleLines(lines)
+            self._console = AppendedFile(self._path.with_suffix(".console.log"))
+            lines = _lines_of(self._console)
+            self._console.begin(lines.end)
+            self._console_lines = ConsoleLines(lines.n)
         lacking = [f"{line}\n" for row in rows for line in self._console_lines.of(row)]
-        self._console.write("".join(lacking).encode(errors="backslashreplace"))
-        self._console.flush()
+        self._console.append("".join(lacking).encode(errors="backslashreplace"))
 
     def _unavailable(self, exc: OSError) -> TrackerUnavailable:
         return unavailable(self._path, exc, self._path.parent)
 
-    def _opened(self) -> BufferedRandom:
+    def _opened(self) -> AppendedFile:
         if self._file is None:
             raise TrackerUnavailable(f"{self._path}: is not open.")
         return self._file
-
-
-def _sync_names(directory: Path) -> None:
-    """Sync the names of new files."""
-    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 def _line(row: Row) -> bytes:
@@ -218,58 +204,74 @@ def _named(value: Value) -> Value:
     return value
 
 
-def _end_of_rows(file: BufferedRandom) -> tuple[int, int]:
-    """Return the end of the last complete row, and the number of the row after it."""
-    if not os.fstat(file.fileno()).st_size:
-        return 0, 0
-    with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-        end = content.rfind(b"\n") + 1
-        while end:
-            start = content.rfind(b"\n", 0, end - 1) + 1
-            number = _number(content[start:end])
-            if number is not None:
-                return end, number + 1
-            end = start
-    return 0, 0
+class _Lines(NamedTuple):
+    """Complete lines of a file.
+
+    Attributes:
+        n: How many there are.
+        last: Where the last one begins.
+        end: Where it ends.
+        has_zeros: Whether the file has a zero byte, which neither JSON nor a console has.
+    """
+
+    n: int
+    last: int
+    end: int
+    has_zeros: bool
 
 
-def _end_before_gap(file: BufferedRandom, end: int, next_row: int) -> tuple[int, int]:
-    """Return the end of the rows that are consecutive from 0, and the number of the next one.
+def _lines_of(file: AppendedFile) -> _Lines:
+    n = last = end = position = 0
+    has_zeros = False
+    for chunk in file.chunks():
+        newest = chunk.rfind(b"\n")
+        if newest >= 0:
+            before = chunk.rfind(b"\n", 0, newest)
+            last = position + before + 1 if before >= 0 else end
+            end = position + newest + 1
+        n += chunk.count(b"\n")
+        has_zeros = has_zeros or b"\0" in chunk
+        position += len(chunk)
+    return _Lines(n, last, end, has_zeros)
+
+
+class _Rows(NamedTuple):
+    """Rows of a file.
+
+    Attributes:
+        sound_end: End of the rows that are consecutive from 0.
+        sound_rows: Number of the row after these.
+        end: End of the last complete row.
+        rows: Number of the row after that one.
+    """
+
+    sound_end: int
+    sound_rows: int
+    end: int
+    rows: int
+
+
+def _rows_of(file: AppendedFile, path: Path) -> _Rows:
+    """Find the rows of a file.
 
     A power cut can leave a gap before later rows, because blocks of a file reach the disk in any
-    order.
-
-    Args:
-        file: A file of whole lines.
-        end: End of the last complete row.
-        next_row: Number of the row after it.
+    order. Only such a file is parsed line by line.
     """
-    file.seek(0)
-    lines, left, has_zeros = 0, end, False
-    while left and (chunk := file.read(min(_CHUNK, left))):
-        lines += chunk.count(b"\n")
-        has_zeros = has_zeros or b"\0" in chunk  # which JSON never has
-        left -= len(chunk)
-    if lines == next_row and not has_zeros:
-        return end, next_row
-    file.seek(0)
-    position = 0
-    for number, line in enumerate(file):
-        if _number(line) != number:
-            return position, number
-        position += len(line)
-    return position, next_row
-
-
-def _end_of_lines(file: BufferedRandom) -> tuple[int, int]:
-    """Return the end of the last complete line, and the number of lines."""
-    file.seek(0)
-    position = end = lines = 0
-    while chunk := file.read(_CHUNK):
-        lines += chunk.count(b"\n")
-        end = position + last + 1 if (last := chunk.rfind(b"\n")) >= 0 else end
-        position += len(chunk)
-    return end, lines
+    lines = _lines_of(file)
+    newest = _number(file.read(lines.last, lines.end - lines.last))
+    if newest is not None and newest + 1 == lines.n and not lines.has_zeros:
+        return _Rows(lines.end, lines.n, lines.end, lines.n)
+    sound_end = sound_rows = end = rows = position = 0
+    with path.open("rb") as content:
+        for line in content:
+            position += len(line)
+            number = _number(line) if line.endswith(b"\n") else None
+            if number is None:
+                continue
+            if number == sound_rows and sound_end == position - len(line):
+                sound_end, sound_rows = position, number + 1
+            end, rows = position, number + 1
+    return _Rows(sound_end, sound_rows, end, rows)
 
 
 def _number(line: bytes) -> int | None:
@@ -280,3 +282,17 @@ def _number(line: bytes) -> int | None:
         return None
     number = record.get("number") if isinstance(record, dict) else None
     return number if isinstance(number, int) else None
+
+
+def _validate(attributes: Mapping[str, str]) -> None:
+    for name, value in attributes.items():
+        raise ConfigError(f'jsonl.{name}: unknown setting (got "{value}"). There are none.')
+
+
+def _check(attributes: Mapping[str, str], directory: Path) -> Sequence[CheckResult]:
+    wrong = check_settings("jsonl settings", _validate, attributes)
+    return [wrong or check_writable("tracker directory", directory)]
+
+
+JSONL: Final = TrackerKind("jsonl", lambda _: JsonLinesTracker(), _validate, _check, in_bridge=True)
+"""The kind, for the table of trackers."""

@@ -1,17 +1,16 @@
-"""The delivery loop: every row of every run reaches the tracker, in order, despite failures.
+"""The delivery loop: every row of every run reaches each tracker, in order, despite failures.
 
-    RowSource  --rows from the tracker's position-->  one thread per run  -->  its writer process
+    RowSource  --rows from the tracker's position-->  a thread for each run and tracker -->  writer
                <--confirmed: safe below this number--
 
 The tracker reports its position each time it is opened, so the bridge stores no cursor that could
-be wrong. Any failure ends the writer process; after a pause a new one opens the run again and
-resumes there. Rows leave the source only after they are confirmed.
+be wrong. Any failure ends the writer; after a pause a new one opens the run again and resumes
+there. Rows leave the source only after they are confirmed.
 
-Runs share nothing but the number of writers, and with some trackers processes: one that hangs
-delays no other (``shared_writers.py``).
+Runs of a tracker share nothing but the number of writers, and trackers share nothing: one that is
+unreachable, hangs or refuses a run delays no other. It only keeps the rows in the journal.
 """
 
-import random
 import tempfile
 import threading
 import time
@@ -26,99 +25,101 @@ from otel_rl.bridge.delivery.delivery_interfaces import (
     RowSource,
     RunState,
     RunStatus,
-    Writer,
 )
-from otel_rl.bridge.delivery.one_run.program_options import filled
-from otel_rl.bridge.delivery.one_run.run_delivery import RunDelivery
-from otel_rl.bridge.delivery.one_run.shared_objects import Shared
-from otel_rl.bridge.delivery.shared_writers import SharedWriters
+from otel_rl.bridge.delivery.run_delivery import Openings, RunDelivery
+from otel_rl.bridge.delivery.session import Route, filled
+from otel_rl.bridge.delivery.tracker_interface import TrackerKind
 from otel_rl.bridge.delivery.trackers import backend
-from otel_rl.bridge.delivery.writer_client import WriterProcess
+from otel_rl.bridge.delivery.writer import Writer, WriterInBridge, WriterProcess
 from otel_rl.bridge.delivery.writer_slots import WriterSlots
 from otel_rl.bridge.private_files import make_private_directory
 from otel_rl.errors import ConfigError
-from otel_rl.records import ExperimentKey
+from otel_rl.records import Description, ExperimentKey
 
 __all__ = ["Count", "DeliveryManager", "DeliverySettings", "RowSource", "RunState", "RunStatus"]
 
-_KILL_JOIN_S = 5.0  # a thread whose writer was killed only has to notice it
+_KILL_JOIN_S = 5.0
+"""For the threads of all runs whose writer was killed: they only have to notice it. A disk that
+hangs holds its thread, which is left behind."""
 
 
 class DeliveryManager:
-    """Delivers the rows of all runs to one tracker. Any thread may call any method."""
+    """Delivers the rows of all runs to all trackers. Any thread may call any method.
+
+    Args:
+        source: Store of the rows.
+        trackers: Settings of the delivery to each tracker, and the record of what it has; at least
+            one.
+        count: Adds to the bridge's counters.
+        tenant: Name of the tenant whose a run is.
+        tenants: Those that are known to come.
+        opened: Called with each run and its location, when that is known or another one; from the
+            run's own thread.
+        writer: Makes what drives a tracker; what its kind asks for if not given.
+        monotonic: Seconds, for intervals.
+
+    Raises:
+        ConfigError: A tracker cannot work with its settings, or not write to its directory.
+    """
 
     def __init__(
         self,
         source: RowSource,
-        record: DeliveryRecord,
-        settings: DeliverySettings,
+        trackers: Sequence[tuple[DeliverySettings, DeliveryRecord]],
         count: Count,
         *,
         tenant: Callable[[ExperimentKey], str] = lambda _: "",
         tenants: Collection[str] = (),
-        writer: Callable[[], Writer] | None = None,
-        monotonic: Callable[[], float] = time.monotonic,
-        jitter: Callable[[], float] = random.random,
         opened: Callable[[ExperimentKey, str], None] = lambda *_: None,
+        writer: Callable[[str], Writer] | None = None,
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Check the settings; start nothing.
-
-        Args:
-            source: Store of the rows.
-            record: Record of what the tracker has.
-            settings: Settings of the delivery.
-            count: Adds to the bridge's counters.
-            tenant: Name of the tenant whose a run is.
-            tenants: Those that are known to come.
-            writer: Makes what drives the tracker; a ``WriterProcess`` if not given.
-            monotonic: Seconds, for intervals.
-            jitter: Returns a number in [0, 1) that spreads retries.
-            opened: Called with each run and its location, when that is known or another one; from
-                the run's own thread.
-
-        Raises:
-            ConfigError: The tracker cannot work with these settings, or not write to the directory.
-        """
-        kind = backend(settings.tracker)
-        kind.validate(settings.attributes)
-        attributes = tuple(settings.attributes.items())
-        _check_writable(settings.directory)
-        self._shared = Shared(
-            source,
-            record,
-            settings,
-            count,
-            WriterSlots(
-                settings.max_writers, tenants=tenants, tenant=lambda held: tenant(held.key)
-            ),
-            writer or _writers(settings),
-            monotonic,
-            jitter,
-            opened,
-            lambda run: kind.knows_run(dict(filled(attributes, run)), run),
-        )
+        self._monotonic = monotonic
+        self._nothing_follows = threading.Event()
+        self._routes: dict[str, tuple[Route, Openings]] = {}
+        for settings, record in trackers:
+            kind = backend(settings.tracker)
+            kind.validate(settings.attributes)
+            _check_writable(settings.directory)
+            self._routes[kind.name] = (
+                Route(source, record, settings, count, monotonic),
+                Openings(
+                    partial(writer or _writer, kind.name),
+                    WriterSlots(
+                        settings.max_writers, tenants=tenants, tenant=lambda run: tenant(run.key)
+                    ),
+                    opened,
+                    partial(_knows_run, kind, settings),
+                    self._nothing_follows,
+                ),
+            )
         # _lock guards everything below.
         self._lock = threading.Lock()
-        self._runs: dict[ExperimentKey, RunDelivery] = {}
+        self._runs: dict[ExperimentKey, dict[str, RunDelivery]] = {}  # by the name of the tracker
         self._stopping = False
 
-    def notify(self, key: ExperimentKey) -> None:
-        """Wake the delivery of a run that may have new rows. Returns at once."""
+    def notify(self, key: ExperimentKey, *, tracker: str = "") -> None:
+        """Wake the deliveries of a run that may have new rows. Returns at once.
+
+        Args:
+            key: The run.
+            tracker: The only one to wake; empty for all.
+        """
         with self._lock:  # so that it is not let go in between
-            run = self._runs.get(key)
-            if run is None:
-                run = self._runs[key] = RunDelivery(key, self._shared)
-                if self._stopping:
-                    run.stop(0)
-            run.wake()
+            runs = self._runs.setdefault(key, {})
+            for name in [tracker] if tracker else self._routes:
+                if name not in runs:
+                    runs[name] = RunDelivery(key, *self._routes[name])
+                    if self._stopping:
+                        runs[name].stop(0)
+                runs[name].wake()
 
     def expect_nothing(self) -> None:
-        """Open also the runs of which the tracker waits to hear more: no metadata will come."""
-        with self._lock:
-            runs = [] if self._shared.nothing_follows.is_set() else [*self._runs.values()]
-            self._shared.nothing_follows.set()
-        for run in runs:
-            run.wake()
+        """Open also the runs of which a tracker waits to hear more: no metadata will come."""
+        if not self._nothing_follows.is_set():
+            self._nothing_follows.set()
+            for run in self._all():
+                run.wake()
 
     def stop(self, *, timeout_s: float, exit_code: int) -> Sequence[RunStatus]:
         """Write the remaining rows of every run, close it, and end all writers.
@@ -133,79 +134,85 @@ class DeliveryManager:
         Returns:
             Final status of every run.
         """
-        deadline = self._shared.monotonic() + timeout_s
+        deadline = self._monotonic() + timeout_s
         with self._lock:
             self._stopping = True
-            runs = list(self._runs.values())
-        self._shared.slots.hurry()
+        runs = self._all()
+        for _, openings in self._routes.values():
+            openings.slots.hurry()
         for run in runs:
             run.stop(exit_code)
         for run in runs:
-            run.join(max(0.0, deadline - self._shared.monotonic()))
+            run.join(max(0.0, deadline - self._monotonic()))
         for run in runs:
             run.kill()
+        deadline = self._monotonic() + _KILL_JOIN_S
         for run in runs:
-            run.join(_KILL_JOIN_S)
+            run.join(max(0.0, deadline - self._monotonic()))
         return self.status()
 
-    def abandon(self) -> None:
-        """End all writers at once; ``stop`` returns soon."""
-        with self._lock:
-            runs = [*self._runs.values()]
-        for run in runs:
+    def abandon(self, *, tracker: str = "") -> None:
+        """End all writers, or those of one tracker, at once; ``stop`` returns soon."""
+        for run in self._all(tracker):
             run.kill()
 
     def drop(self, keys: Iterable[ExperimentKey]) -> None:
         """Stop delivering these runs, which another bridge owns now: end their writers at once."""
         with self._lock:
-            runs = [run for key in keys if (run := self._runs.pop(key, None))]
+            runs = [run for key in keys for run in self._runs.pop(key, {}).values()]
         for run in runs:
             run.kill()
 
     def over(self) -> Sequence[ExperimentKey]:
-        """Runs that are closed, or that had nothing to write; as they were begun."""
+        """Runs that are closed, or had nothing to write, at every tracker; as they were begun."""
         with self._lock:
-            runs = [*self._runs.values()]
-        return [run.key for run in runs if run.is_over()]
-
-    def known(self) -> set[ExperimentKey]:
-        """Return the runs that were begun and not forgotten."""
-        with self._lock:
-            return set(self._runs)
+            begun = {key: [*runs.values()] for key, runs in self._runs.items()}
+        return [key for key, runs in begun.items() if all(run.is_over() for run in runs)]
 
     def let_go(self, keys: Iterable[ExperimentKey]) -> None:
-        """Forget the given runs that are over; a run with new rows begins again."""
+        """Forget the given runs where they are over; a run with new rows begins again."""
         with self._lock:
             for key in keys:
-                run = self._runs.get(key)
-                if run is not None and run.is_over():
-                    del self._runs[key]
+                going = {
+                    name: run for name, run in self._runs.get(key, {}).items() if not run.is_over()
+                }
+                if going:
+                    self._runs[key] = going
+                else:
+                    self._runs.pop(key, None)
 
     def busy(self) -> Sequence[ExperimentKey]:
-        """Return the runs that are being written, or wait for that."""
-        with self._lock:
-            runs = [*self._runs.values()]
-        return [run.key for run in runs if not run.is_idle()]
+        """Return the runs of which a tracker is being written, or that wait for that."""
+        return [*dict.fromkeys(run.key for run in self._all() if not run.is_idle())]
 
     def status(self) -> Sequence[RunStatus]:
-        """Return the status of every run that was not released, sorted by key."""
-        with self._lock:
-            runs = sorted(self._runs.values(), key=lambda run: run.key)
-        return [run.status() for run in runs]
+        """Return the status of every run with every tracker, sorted by key, then as configured."""
+        every = [run.status() for tracker in self._routes for run in self._all(tracker)]
+        return sorted(every, key=lambda status: status.key)
 
     def pending(self, key: ExperimentKey) -> int:
-        """Return the number of rows that wait to be handed over; 0 for an unknown run."""
+        """Return the rows that wait for the tracker that lacks most; 0 for an unknown run."""
         with self._lock:
-            run = self._runs.get(key)
-        return run.status().pending if run is not None else 0
+            runs = [*self._runs.get(key, {}).values()]
+        return max((run.status().pending for run in runs), default=0)
+
+    def _all(self, tracker: str = "") -> Sequence[RunDelivery]:
+        """Return every delivery, as the runs were begun, or those of one tracker."""
+        with self._lock:
+            return [
+                run
+                for runs in self._runs.values()
+                for name, run in runs.items()
+                if tracker in ("", name)
+            ]
 
 
-def _writers(settings: DeliverySettings) -> Callable[[], Writer]:
-    tracker, n = settings.tracker, settings.runs_per_writer
-    if n == 1 or not backend(tracker).shares_process:
-        return partial(WriterProcess, tracker)
-    shared = SharedWriters(tracker, n)
-    return lambda: WriterProcess(tracker, shared.host())
+def _writer(tracker: str) -> Writer:
+    return WriterInBridge(tracker) if backend(tracker).in_bridge else WriterProcess(tracker)
+
+
+def _knows_run(kind: TrackerKind, settings: DeliverySettings, run: Description) -> bool:
+    return kind.knows_run(dict(filled([*settings.attributes.items()], run)), run)
 
 
 def _check_writable(directory: Path) -> None:

@@ -2,18 +2,21 @@
 
 A tracker is one module that turns rows into calls. It has no queue, no retry and no thread of its
 own: the delivery loop owns those. It runs in a writer process, one per live run, so that a tracker
-library that hangs, exits or dies harms only its own run.
+library that hangs, exits or dies harms only its own run; trackers of our own that only write files
+run in the bridge.
 
 ``TrackerKind`` is what another package registers under the entry-point group ``otel_rl.trackers``.
 """
 
+import fcntl
 import stat
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, Protocol
+from typing import BinaryIO, Final, Protocol
 
-from otel_rl.bridge.private_files import make_private_directory
+from otel_rl.bridge.private_files import make_private_directory, open_private
+from otel_rl.errors import TrackerUnavailable
 from otel_rl.records import Description, ExperimentKey, Row
 
 __all__ = [
@@ -22,6 +25,7 @@ __all__ = [
     "Tracker",
     "TrackerKind",
     "WriterTimeouts",
+    "lock_run",
     "writer_file",
 ]
 
@@ -64,6 +68,21 @@ def writer_file(run: RunInfo, suffix: str, /) -> Path:
         directory.chmod(stat.S_IRWXU)  # set even for an old directory: logs may hold anything
     owner = "" if run.tracker in ("", _FIRST_TRACKER) else f".{run.tracker}"
     return directory / f"{run.run_id}{owner}.{suffix}"
+
+
+def lock_run(run: RunInfo) -> BinaryIO:
+    """Lock the run for as long as the file is open, against a leftover writer of a dead bridge.
+
+    Raises:
+        TrackerUnavailable: Another writer has not ended yet.
+    """
+    file = open(writer_file(run, "lock"), "wb", opener=open_private)  # noqa: SIM115
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as exc:
+        file.close()
+        raise TrackerUnavailable(f"Another writer holds the run {run.run_id}.") from exc
+    return file
 
 
 class Tracker(Protocol):
@@ -172,7 +191,8 @@ class TrackerKind:
 
     Attributes:
         name: Its name in the settings.
-        create: Makes the tracker of a run. Called in the writer process; may load heavy libraries.
+        create: Makes the tracker of a run, where it runs: in the writer process, unless
+            ``in_bridge``. May load heavy libraries.
         validate: Raises ConfigError if a run with these attributes cannot work here.
         check: Runs further checks for a user. Takes at most a few seconds.
         environment: Makes the environment of a writer process from that of the bridge and the run's
@@ -183,8 +203,8 @@ class TrackerKind:
         lacks: What it cannot hold, as a list; said once when a bridge starts.
         knows_run: Returns whether a run with these attributes and this metadata can be opened. If
             not, its rows wait for further metadata, or for the end of the bridge.
-        shares_process: Whether its runs may share a writer process, in a thread each: it keeps no
-            global state, and waits without holding Python's lock.
+        in_bridge: Whether it runs in the bridge, in the thread of its run's delivery: it keeps no
+            global state, and waits for files only, without holding Python's lock.
         of_the_program: Options that a program may fill, which are ``{OPTION}`` unless they are set,
             where the bridge is inside a command: of ``project``, ``entity`` and ``mode``.
     """
@@ -200,5 +220,5 @@ class TrackerKind:
     home: Callable[[Mapping[str, str]], Path | None] = lambda _: None
     lacks: str = ""
     knows_run: Callable[[Mapping[str, str], Description], bool] = lambda *_: True
-    shares_process: bool = False
+    in_bridge: bool = False
     of_the_program: Sequence[str] = ()

@@ -1,38 +1,31 @@
-"""Table of trackers: name, factory and checks of each."""
+"""Table of trackers: those of this package, and those that another package registers.
 
-import os
+[project.entry-points."otel_rl.trackers"]
+mine = "my_package.tracker:KIND"
+"""
+
 from collections.abc import Mapping
-from pathlib import Path
+from typing import TYPE_CHECKING, Final
 
-from otel_rl.bridge.delivery.jsonl import JsonLinesTracker
-from otel_rl.bridge.delivery.kinds.checks import (
-    check_jsonl,
-    check_wandb,
-    validate_jsonl,
-    validate_wandb,
-)
-from otel_rl.bridge.delivery.kinds.plugins import installed, load
-from otel_rl.bridge.delivery.mlflow.kind import MLFLOW
-from otel_rl.bridge.delivery.tensorboard.kind import TENSORBOARD
-from otel_rl.bridge.delivery.tracker_interface import (
-    RunInfo,
-    Tracker,
-    TrackerKind,
-    WriterTimeouts,
-    writer_file,
-)
-from otel_rl.bridge.delivery.trackio.kind import TRACKIO
-from otel_rl.bridge.delivery.wandb.account import (
-    OWN_RUN,
-    WandbSettings,
-    find_account,
-    without_key,
-    writer_environment,
-)
+from otel_rl.bridge.delivery.jsonl import JSONL
+from otel_rl.bridge.delivery.mlflow import MLFLOW
+from otel_rl.bridge.delivery.tensorboard import TENSORBOARD
+from otel_rl.bridge.delivery.tracker_interface import TrackerKind
+from otel_rl.bridge.delivery.trackio import TRACKIO
+from otel_rl.bridge.delivery.wandb.kind import WANDB
 from otel_rl.errors import ConfigError
-from otel_rl.records import Description
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 __all__ = ["BACKENDS", "backend"]
+
+BACKENDS: Final[Mapping[str, TrackerKind]] = {
+    kind.name: kind for kind in (WANDB, JSONL, MLFLOW, TRACKIO, TENSORBOARD)
+}
+"""Those of this package, by name."""
+
+_GROUP: Final = "otel_rl.trackers"  # of entry points
 
 
 def backend(name: str) -> TrackerKind:
@@ -43,83 +36,35 @@ def backend(name: str) -> TrackerKind:
     """
     if name in BACKENDS:
         return BACKENDS[name]
-    kind = load(name)
+    kind = _load(name)
     if kind is None:
-        known = ", ".join((*BACKENDS, *installed()))
+        known = ", ".join((*BACKENDS, *sorted({point.name for point in _points()})))
         raise ConfigError(
             f'tracker: unknown name (got "{name}").', hint=f"Known trackers: {known}."
         )
     return kind
 
 
-def _wandb_tracker(run: RunInfo) -> Tracker:
-    settings = WandbSettings.parse(dict(run.attributes))
-    own_run = run.description.own_run or ""
-    if settings.attach == OWN_RUN:
-        # Once rows are in a run beside the program's, they go on there.
-        beside = writer_file(run, "beside")
-        if beside.exists():
-            own_run = ""
-        elif not own_run:
-            beside.touch(mode=0o600)
-    if find_account(settings, os.environ, run.key, own_run).attached_run:
-        from otel_rl.bridge.delivery.wandb.shared_run import SharedWandbTracker
-
-        return SharedWandbTracker()
-    from otel_rl.bridge.delivery.wandb.tracker import WandbTracker
-
-    return WandbTracker()
-
-
-def _environment_of_wandb(
-    environ: Mapping[str, str], attributes: Mapping[str, str]
-) -> dict[str, str]:
-    environment = writer_environment(environ)
+def _load(name: str) -> TrackerKind | None:
+    point = next((point for point in _points() if point.name == name), None)
+    if point is None:
+        return None
     try:
-        is_online = find_account(WandbSettings.parse(attributes), environment).online
-    except ConfigError:
-        return environment  # the writer reports the error
-    return environment if is_online else without_key(environment)
+        kind = point.load()
+    except Exception as exc:
+        raise ConfigError(
+            f"tracker: {name} cannot be loaded from {point.value} ({type(exc).__name__}: {exc}).",
+            hint="Install or repair the package that registers it.",
+        ) from exc
+    if not isinstance(kind, TrackerKind):
+        raise ConfigError(
+            f"tracker: {name} at {point.value} is no TrackerKind (got {type(kind).__name__}).",
+            hint="See `otel-rl help write-a-tracker`.",
+        )
+    return kind
 
 
-def _knows_wandb_run(attributes: Mapping[str, str], description: Description) -> bool:
-    settings = WandbSettings.parse(attributes)
-    if settings.attach != OWN_RUN or description.own_run is not None:
-        return True
-    return find_account(settings, os.environ).attached_run != OWN_RUN
+def _points() -> "tuple[EntryPoint, ...]":
+    from importlib.metadata import entry_points  # 3 MB that a writer of ours saves
 
-
-def _patience_with_wandb(attributes: Mapping[str, str]) -> WriterTimeouts:
-    settings = WandbSettings.parse(attributes)
-    return WriterTimeouts(
-        # `init` tries a last time after its timeout.
-        open_s=2 * settings.init_timeout_s + settings.settle_s + 90,
-        close_s=settings.finish_timeout_s + settings.stall_timeout_s + 60,
-    )
-
-
-BACKENDS: Mapping[str, TrackerKind] = {
-    "wandb": TrackerKind(
-        "wandb",
-        _wandb_tracker,
-        validate_wandb,
-        check_wandb,
-        _environment_of_wandb,
-        _patience_with_wandb,
-        home=lambda environ: Path(environ.get("WANDB_DIR") or "."),
-        of_the_program=("project", "entity", "mode"),
-        knows_run=_knows_wandb_run,
-    ),
-    "jsonl": TrackerKind(
-        "jsonl",
-        lambda _: JsonLinesTracker(),
-        validate_jsonl,
-        check_jsonl,
-        lambda environ, _: without_key(environ),
-        shares_process=True,
-    ),
-    "mlflow": MLFLOW,
-    "trackio": TRACKIO,
-    "tensorboard": TENSORBOARD,
-}
-"""By name."""
+    return tuple(entry_points(group=_GROUP))

@@ -1,168 +1,129 @@
-"""The writer process: runs of one tracker, driven over sockets by the delivery loop.
+"""The writer process: one run of one tracker, driven over a socket by the delivery loop.
 
-    python -m otel_rl.bridge.delivery.writer_main FD           one run
-    python -m otel_rl.bridge.delivery.writer_main FD shared    a thread for each run
+    python -m otel_rl.bridge.delivery.writer_main FD
 
 A process of its own, because a tracker library has global state: one that hangs, exits, dies or
-raises KeyboardInterrupt harms only its own run, and a new process resumes that run. Trackers
-without such state share one, which gets the socket of each run over its own (ADR 25).
+raises KeyboardInterrupt harms only its own run, and a new process resumes that run.
 
-It ignores SIGINT and SIGTERM, which a terminal or supervisor sends to all processes: the parent
-decides when a run ends. It ends when the parent closes the socket or has died.
+A request is ``(method, arguments)``, and each has one answer:
+
+    ("open", (tracker, run))       ("ok", (next_row, location))
+    ("write", ([packed, ...],))    ("ok", None)
+    ("describe", (description,))   ("ok", None)
+    ("flush", (timeout_s,))        ("ok", safe_row)
+    ("close", (exit_code,))        ("ok", safe_row)
+                                   ("unavailable", message, hint): another process may retry it
+                                   ("rejected", message, hint): an operator must act
+
+They travel pickled over a socket pair between a parent and the child that it started. Nothing else
+can connect to it, so only trusted data is unpickled. Rows travel as the journal stores them.
+
+The process ignores SIGINT and SIGTERM, which a terminal or supervisor sends to all processes: the
+parent decides when a run ends. It ends when the parent closes the socket or has died.
 """
 
-import contextlib
-import fcntl
 import os
 import select
 import signal
-import socket
 import sys
 import threading
 import time
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from multiprocessing.connection import Connection
-from typing import BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
-from otel_rl.bridge.delivery.tracker_interface import RunInfo, Tracker, writer_file
+from otel_rl.bridge.delivery.tracker_interface import Tracker, lock_run
 from otel_rl.bridge.delivery.trackers import backend
-from otel_rl.bridge.delivery.writer_messages import (
-    Close,
-    Closed,
-    Describe,
-    Described,
-    Flush,
-    Flushed,
-    Open,
-    Ready,
-    Rejected,
-    Reply,
-    Request,
-    Unavailable,
-    Write,
-    Written,
-)
 from otel_rl.bridge.garbage import collect_rarely, return_memory, skip_last_collections
+from otel_rl.bridge.journal.formats.row_format import decode_row, encode_row
 from otel_rl.errors import ConfigError, TrackerRejected, TrackerUnavailable
+from otel_rl.records import KeySpec, Row
 
-__all__ = ["serve", "serve_many"]
+__all__ = ["packed", "serve", "unpacked"]
 
 # For a dead parent while the tracker library blocks: long enough to finish a run, short enough that
 # no process stays.
 _ORPHAN_GRACE_S = 60.0
 
 
-def serve(connection: "Connection[Reply, Request]") -> None:
-    """Answer requests until ``Close`` has succeeded, or the other end is gone."""
-    opening = connection.recv()
-    if not isinstance(opening, Open):
-        connection.send(Rejected("The first message must open a run."))
-        return
-    session = _Session(opening)
-    try:
-        connection.send(_answer(session.open))
-        while not session.closed:
-            try:
-                request = connection.recv()
-            except (EOFError, ConnectionError):
-                # A parent that stops in order sends Close. A run that it left behind has failed;
-                # the next bridge resumes it.
-                _answer(partial(session.handle, Close(exit_code=1)))
-                return
-            connection.send(_answer(partial(session.handle, request)))
-    finally:
-        session.release()
+class _PackedRow(NamedTuple):
+    """A row on its way: its stored form, and what the journal does not store."""
+
+    number: int
+    body: bytes
+    devices: Mapping[str, float]
+    new_keys: Sequence[KeySpec]
 
 
-def serve_many(control: socket.socket) -> None:
-    """Serve a thread for each socket that comes over this one, until its other end is closed."""
-    threads: set[threading.Thread] = set()
-    while True:
-        received, fds, _, _ = socket.recv_fds(control, 1, 1)
-        if not received:
-            break
-        for fd in fds:
-            os.set_inheritable(fd, False)  # noqa: FBT003  # the signature of the standard library
-            thread = threading.Thread(target=_serve_one, args=(fd,), daemon=True)
-            thread.start()
-            threads.add(thread)
-        threads = {thread for thread in threads if thread.is_alive()}
-    for thread in threads:
-        thread.join()
+def packed(row: Row) -> _PackedRow:
+    """Return a row as it travels to a writer process."""
+    return _PackedRow(row.number, encode_row(row), row.devices, row.new_keys)
 
 
-def _serve_one(fd: int) -> None:
-    with Connection(fd) as connection, contextlib.suppress(EOFError, OSError):
-        serve(connection)
+def unpacked(sent: _PackedRow) -> Row:
+    """Undo ``packed``."""
+    row = decode_row(sent.number, sent.body)
+    if not sent.devices and not sent.new_keys:
+        return row
+    return replace(row, devices=sent.devices, new_keys=sent.new_keys)
 
 
 class _Session:
-    """Tracker of the process, and its lock."""
+    """The tracker of the process, and the lock of its run."""
 
-    def __init__(self, opening: Open) -> None:
+    def __init__(self) -> None:
         self.closed = False
-        self._opening = opening
         self._tracker: Tracker | None = None
         self._lock: BinaryIO | None = None
-        self._next_row = 0
 
-    def open(self) -> Reply:
-        run = self._opening.run
-        self._lock = _lock(run)
-        self._tracker = backend(self._opening.tracker).create(run)
-        self._next_row = self._tracker.open(run)
-        return Ready(self._next_row, self._tracker.location())
+    def answer(self, method: str, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+        try:
+            return "ok", self._do(method, arguments)
+        except (TrackerRejected, ConfigError) as exc:
+            return "rejected", exc.args[0], exc.hint
+        except TrackerUnavailable as exc:
+            return "unavailable", exc.args[0], exc.hint
+        except Exception as exc:  # noqa: BLE001  # an edge: the process goes on
+            sys.excepthook(type(exc), exc, exc.__traceback__)  # into the log file
+            return "unavailable", f"{type(exc).__name__}: {exc}", ""
 
-    def release(self) -> None:
-        """Let others hold the run. Files of a failed tracker are closed before."""
-        self._tracker = None
-        if self._lock is not None:
-            self._lock.close()
-
-    def handle(self, request: Request) -> Reply:
-        tracker = self._tracker
+    def _do(self, method: str, arguments: tuple[Any, ...]) -> object:
+        if method == "open":
+            name, run = arguments
+            self._lock = lock_run(run)
+            self._tracker = backend(name).create(run)
+            next_row = self._tracker.open(run)
+            return next_row, self._tracker.location()
+        tracker, (argument,) = self._tracker, arguments
         if tracker is None:
-            return Rejected("The run was not opened.")
-        match request:
-            case Write(rows):
-                tracker.write(rows)
-                self._next_row = rows[-1].number + 1 if rows else self._next_row
-                return Written(self._next_row)
-            case Describe(description):
-                tracker.describe(description)
-                return Described()
-            case Flush(timeout_s):
-                return Flushed(tracker.flush(timeout_s=timeout_s))
-            case Close(exit_code):
-                safe_row = tracker.close(exit_code=exit_code)
+            raise TrackerRejected("The run was not opened.")
+        match method:
+            case "write":
+                tracker.write([unpacked(row) for row in argument])
+            case "describe":
+                tracker.describe(argument)
+            case "flush":
+                return tracker.flush(timeout_s=argument)
+            case "close":
+                safe_row = tracker.close(exit_code=argument)
                 self.closed = True
-                return Closed(safe_row)
-            case Open():
-                return Rejected("The run is already open.")
+                return safe_row
+        return None
 
 
-def _answer(act: Callable[[], Reply]) -> Reply:
-    try:
-        return act()
-    except (TrackerRejected, ConfigError) as exc:
-        return Rejected(exc.args[0], exc.hint)
-    except TrackerUnavailable as exc:
-        return Unavailable(exc.args[0], exc.hint)
-    except Exception as exc:  # noqa: BLE001  # an edge: the process goes on
-        sys.excepthook(type(exc), exc, exc.__traceback__)  # into the log file
-        return Unavailable(f"{type(exc).__name__}: {exc}")
-
-
-def _lock(run: RunInfo) -> BinaryIO:
-    """Lock the run, so that a leftover writer of a dead bridge ends before this one begins."""
-    file = writer_file(run, "lock").open("wb")
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as exc:
-        file.close()
-        raise TrackerUnavailable(f"Another writer holds the run {run.run_id}.") from exc
-    return file
+def serve(connection: "Connection[Any, Any]") -> None:
+    """Answer requests until the run was closed, or the other end is gone."""
+    session = _Session()
+    while not session.closed:
+        try:
+            method, arguments = connection.recv()
+        except (EOFError, ConnectionError):
+            # A parent that stops in order closes the run. One that it left behind has failed; the
+            # next bridge resumes it.
+            session.answer("close", (1,))
+            return
+        connection.send(session.answer(method, arguments))
 
 
 def _watch_parent(fd: int) -> None:
@@ -176,8 +137,8 @@ def _watch_parent(fd: int) -> None:
     os._exit(1)
 
 
-def main(fd: int, *, shared: bool = False) -> None:
-    """Serve the socket ``fd``, or those that come over it."""
+def main(fd: int) -> None:
+    """Serve the socket ``fd``."""
     collect_rarely()
     return_memory()
     for signum in (signal.SIGINT, signal.SIGTERM):
@@ -187,14 +148,10 @@ def main(fd: int, *, shared: bool = False) -> None:
     threading.Thread(
         target=_watch_parent, args=(fd,), name="otel-rl-writer-parent", daemon=True
     ).start()
-    if shared:
-        with socket.socket(fileno=fd) as control:
-            serve_many(control)
-        return
     with Connection(fd) as connection:
         serve(connection)
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), shared="shared" in sys.argv[2:])
+    main(int(sys.argv[1]))
     skip_last_collections()

@@ -49,7 +49,7 @@ class Replay:
         self._patience_s = patience_s
         self._stopped = threading.Event()
         self._delivery = DeliveryManager(
-            source, _NoRecord(), replace(settings, keep_confirmed_s=0), Counters().add
+            source, [(replace(settings, keep_confirmed_s=0), _NoRecord())], Counters().add
         )
 
     def run(self) -> RunStatus | None:

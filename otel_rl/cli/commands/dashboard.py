@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator, Sequence
 
 from otel_rl.bridge.config import BridgeSettings
-from otel_rl.bridge.delivery.selection.key_selection import KeySelection
+from otel_rl.bridge.delivery.selection import KeySelection
 from otel_rl.bridge.delivery.wandb.account import WandbSettings, find_account
 from otel_rl.bridge.delivery.wandb.display.workspace_view import VIEW_TITLE, save_view
 from otel_rl.bridge.journal.opening import names_there_are

@@ -16,7 +16,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from otel_rl.bridge.config import BridgeSettings
-from otel_rl.bridge.delivery.kinds.checks import check_writable
+from otel_rl.bridge.delivery.checks import check_writable
 from otel_rl.bridge.delivery.tracker_interface import CheckResult
 from otel_rl.bridge.delivery.trackers import backend
 from otel_rl.bridge.ingest.security.tls import load_tls

@@ -32,7 +32,7 @@ _LOOK_S: Final = 10.0
 _STUCK: Final = {RunState.WAITING, RunState.OPENING, RunState.RETRYING, RunState.REJECTED}
 
 _WHAT_THE_REPORT_SAYS: Final = (
-    "otel_rl.bridge.delivery.one_run.retries",
+    "otel_rl.bridge.delivery.run_delivery",
     "otel_rl.bridge.row_thread",
     "otel_rl.bridge.rows.scheduler.news",
 )

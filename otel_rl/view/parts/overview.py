@@ -7,7 +7,7 @@ from itertools import pairwise
 from statistics import median
 from typing import Any, Final
 
-from otel_rl.bridge.delivery.selection.key_selection import KeyNames, KeySelection
+from otel_rl.bridge.delivery.selection import KeyNames, KeySelection
 from otel_rl.bridge.journal.reader import state_of
 from otel_rl.bridge.journal.run_reader import (
     Standing,

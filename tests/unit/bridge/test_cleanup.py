@@ -6,7 +6,6 @@ from pathlib import Path
 from otel_rl.bridge.cleanup import Cleanup
 from otel_rl.bridge.config import load_settings
 from otel_rl.bridge.counters import Counter, Counters, Removal
-from otel_rl.bridge.delivery.group import DeliveryGroup
 from otel_rl.bridge.delivery.manager import DeliveryManager, DeliverySettings, RunState, RunStatus
 from otel_rl.bridge.journal.commit import Commit
 from otel_rl.bridge.journal.delivery_store import DeliveryStore
@@ -40,8 +39,7 @@ class Rig:
         settings = load_settings(None, {"data": directory, "tracker": tracker})
         delivery = DeliveryManager(
             self.run_store,
-            self.deliveries,
-            DeliverySettings(TRACKER, directory, {}),
+            [(DeliverySettings(TRACKER, directory, {}), self.deliveries)],
             self.counters.add,
         )
         processor = Scheduler(
@@ -63,7 +61,7 @@ class Rig:
                 late_ns=S,
                 busy=set,
             ),
-            delivery=DeliveryGroup({TRACKER: delivery}),
+            delivery=delivery,
             rows=processor,
             leases=None,
             counters=self.counters,

@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 
 from otel_rl.bridge.counters import Counters, Gauge
-from otel_rl.bridge.delivery.group import DeliveryGroup
 from otel_rl.bridge.delivery.manager import DeliveryManager, DeliverySettings
 from otel_rl.bridge.journal.commit import Commit
 from otel_rl.bridge.journal.delivery_store import DeliveryStore
@@ -34,11 +33,15 @@ def gauges(journal: SqliteJournal, directory: Path) -> dict[tuple[Gauge, str], f
     run_store = RunStore(journal, owners=Owner())
     delivery = DeliveryManager(
         run_store,
-        DeliveryStore(journal, "jsonl", owners=Owner()),
-        DeliverySettings("jsonl", directory, {}),
+        [
+            (
+                DeliverySettings("jsonl", directory, {}),
+                DeliveryStore(journal, "jsonl", owners=Owner()),
+            )
+        ],
         Counters().add,
     )
-    found = queue_gauges(journal, Spool(journal), run_store, DeliveryGroup({"jsonl": delivery}))
+    found = queue_gauges(journal, Spool(journal), run_store, delivery)
     return {(one.gauge, one.attributes.get("rl.experiment.name", "")): one.value for one in found}
 
 

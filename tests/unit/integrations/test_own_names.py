@@ -6,7 +6,7 @@ from types import ModuleType, SimpleNamespace
 import pytest
 
 import otel_rl
-from otel_rl.bridge.delivery.selection.key_selection import KeyNames, KeySelection
+from otel_rl.bridge.delivery.selection import KeyNames, KeySelection
 from otel_rl.bridge.otlp.decode import decode
 from otel_rl.bridge.rows.aligner import Aligner
 from otel_rl.records import Batch, ExperimentKey, Signal

@@ -10,8 +10,8 @@ from enum import StrEnum
 from pathlib import Path
 
 from otel_rl.bridge.counters import Counter
-from otel_rl.bridge.delivery.delivery_interfaces import Writer
 from otel_rl.bridge.delivery.manager import DeliveryManager, DeliverySettings, RunStatus
+from otel_rl.bridge.delivery.writer import Writer, WriterProcess
 from otel_rl.records import Description, ExperimentKey, KeySpec, Row
 from otel_rl.run_id import run_id
 
@@ -98,10 +98,13 @@ class Bench:
 
     Args:
         directory: Of the trackers' files.
-        writer: Makes what drives the tracker; a real process if not given.
+        writer: Makes what drives the tracker of this name. Default: a real process, also for a
+            tracker that runs in the bridge; None: what a bridge takes.
     """
 
-    def __init__(self, directory: Path, writer: Callable[[], Writer] | None = None) -> None:
+    def __init__(
+        self, directory: Path, writer: Callable[[str], Writer] | None = WriterProcess
+    ) -> None:
         self._writer = writer
         self.source = Rows()
         self.counts: SampleCounts[str] = SampleCounts()
@@ -125,8 +128,7 @@ class Bench:
         if self._delivery is None:
             self._delivery = DeliveryManager(
                 self.source,
-                self.source,
-                self.settings,
+                [(self.settings, self.source)],
                 self.count,
                 writer=self._writer,
                 monotonic=lambda: time.monotonic() + self.ahead_s,

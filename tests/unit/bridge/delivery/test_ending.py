@@ -92,7 +92,7 @@ def tracker() -> Tracker:
 
 @pytest.fixture
 def bench(tmp_path: Path, tracker: Tracker) -> Iterator[Bench]:
-    bench = Bench(tmp_path / "runs", lambda: tracker)
+    bench = Bench(tmp_path / "runs", lambda _: tracker)
     bench.settings = replace(bench.settings, end_grace_s=0.2)
     yield bench
     bench.stop(timeout_s=5)
@@ -249,7 +249,7 @@ def test_runs_that_are_over_are_let_go_and_one_with_new_rows_goes_on(tmp_path: P
         def close(self, *, exit_code: int) -> int:
             return self.seen.close(exit_code=exit_code)
 
-    bench = Bench(tmp_path, Of)
+    bench = Bench(tmp_path, lambda _: Of())
     bench.settings = replace(bench.settings, end_grace_s=0)
     keys = [ExperimentKey(f"run-{n}") for n in range(100)]
     for key in keys:

@@ -371,7 +371,7 @@ def test_a_damaged_row_stops_nobody_and_shows_in_the_run(bench: Bench, tmp_path:
         journal.write(
             lambda connection: connection.execute("UPDATE rows SET body = 'x' WHERE number = 2")
         )
-        delivery = DeliveryManager(run_store, deliveries, bench.settings, bench.count)
+        delivery = DeliveryManager(run_store, [(bench.settings, deliveries)], bench.count)
         delivery.notify(A)
         statuses = delivery.stop(timeout_s=DEADLINE_S, exit_code=0)
     finally:
@@ -392,7 +392,7 @@ def test_wrong_settings_are_refused_at_start(
 ) -> None:
     settings = replace(bench.settings, tracker=tracker, attributes=attributes)
     with pytest.raises(ConfigError):
-        DeliveryManager(bench.source, bench.source, settings, bench.count)
+        DeliveryManager(bench.source, [(settings, bench.source)], bench.count)
 
 
 def test_an_offline_run_is_written_anew_and_one_directory_is_left(bench: Bench) -> None:

@@ -36,7 +36,7 @@ def tracker() -> Tracker:
 
 @pytest.fixture
 def bench(tmp_path: Path, tracker: Tracker) -> Iterator[Bench]:
-    bench = Bench(tmp_path / "runs", lambda: tracker)
+    bench = Bench(tmp_path / "runs", lambda _: tracker)
     attributes = {"attach": OWN_RUN}
     bench.settings = replace(bench.settings, tracker="wandb", attributes=attributes)
     yield bench

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from otel_rl.bridge.delivery.storable import storable, storable_text
+from otel_rl.bridge.delivery.texts import storable, storable_text
 from otel_rl.records import Description, Table, Value
 from otel_rl.redaction import printable
 

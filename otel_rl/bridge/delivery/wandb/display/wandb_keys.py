@@ -5,7 +5,7 @@ A tracker key is made of role, metric and attributes in ``otel_rl.bridge.tracker
 
 from functools import lru_cache
 
-from otel_rl.bridge.delivery.storable import storable_text
+from otel_rl.bridge.delivery.texts import storable_text
 
 __all__ = ["ATTEMPT", "HOURS", "MAX_AXES", "STEP", "attempt_axis", "wandb_key"]
 

@@ -1,1 +1,0 @@
-"""Shared by the kinds of trackers: options, checks, and kinds of other packages."""

@@ -1,1 +1,0 @@
-"""Files of trackers: reading back, errors, and the mark of the journal."""

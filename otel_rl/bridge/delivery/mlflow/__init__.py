@@ -1,1 +1,0 @@
-"""MLflow: a tracking server, or a database file."""

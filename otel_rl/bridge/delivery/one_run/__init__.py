@@ -1,1 +1,0 @@
-"""Delivery of one run: its thread, its requests, and its openings in the tracker."""

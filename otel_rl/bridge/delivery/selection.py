@@ -1,0 +1,408 @@
+"""Selects the values of each row that a tracker gets, and their names. ADR 16.
+
+The catalogue of the run defines each key. Every row is passed on, with its number, also if
+nothing of it is left: the tracker's rows are counted. The first row of an opening, and each one
+with an unknown key, carries the meaning of the keys that are sent from there on.
+"""
+
+import logging
+import threading
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
+from enum import IntEnum, StrEnum
+from operator import itemgetter
+from typing import Any, Final, TypeVar
+
+from otel_rl.bridge.counters import ValueFold
+from otel_rl.bridge.tracker_keys import MAX_KEY_BYTES
+from otel_rl.records import GPUS, HOSTS, KeySpec, Row
+from otel_rl.semconv.spec import Tier
+
+__all__ = ["MAX_KEYS", "KeyNames", "KeySelection", "Kind", "ProjectKeys", "ValueBudget"]
+
+_log = logging.getLogger(__name__)
+
+_T = TypeVar("_T")
+
+MAX_KEYS: Final = 100_000
+"""Keys of a project, by W&B's guidance."""
+
+_DEVICES: Final = (f"{GPUS}/", f"{HOSTS}/")
+
+_RESERVED: Final = frozenset({"step", "hours", "attempt", "policy_version"})
+"""Keys of a tracker's axes."""
+
+_RESERVED_PREFIXES: Final = ("_", "otel_rl/", *_DEVICES, "diagnosis/", "step/attempt_")
+
+_OTHER: Final = "/otel_rl"
+"""Ends a key whose name is already that of a framework's metric."""
+
+_MAX_SHAPED: Final = 200_000
+"""Keys of all known shapes of rows."""
+
+_MINUTE_NS: Final = 60_000_000_000
+
+_Sent = Sequence[tuple[str, float]]
+"""Names of a key in the tracker, each with the divisor of its values."""
+
+_Pick = Callable[[Sequence[Any]], Sequence[Any]]
+
+
+class KeyNames(StrEnum):
+    """Names of metrics that a framework logged through its adapter.
+
+    Attributes:
+        FRAMEWORK: The framework's own.
+        OTEL_RL: The shared ones.
+        BOTH: Each value under both.
+    """
+
+    FRAMEWORK = "framework"
+    OTEL_RL = "otel_rl"
+    BOTH = "both"
+
+
+class Kind(IntEnum):
+    """Kind of a value, in the order in which they are given up, the last first."""
+
+    BASIC = 0
+    FURTHER = 1
+    WORKER = 2
+
+
+class ValueBudget:
+    """Decides which kinds of values a row keeps, by the tracker's own guidance for a run. Pure.
+
+    Above the budget the series of single workers are left out first, which are also in their role's
+    values, then what is beyond the basic detail; never the basic values. Minutes are of event time,
+    so a run that is written anew is not folded for being written fast.
+
+    Args:
+        per_minute: Values in a minute; 0 for no bound.
+    """
+
+    def __init__(self, per_minute: int) -> None:
+        self._per_minute = per_minute
+        self._minute = -1
+        self._kept = 0
+        # Values in this minute by kind, folded ones included.
+        self._wanted = [0] * len(Kind)
+        self._last = Kind.WORKER
+
+    def last_kind(self, time_ns: int, wanted: list[int]) -> Kind:
+        """Return the last kind of values that a row keeps.
+
+        Once a kind is left out, it is until a minute in which it would have fitted is over: half a
+        minute of a chart is misread.
+
+        Args:
+            time_ns: Event time of the row; one of an earlier minute counts as of the present one.
+            wanted: Its number of values of each kind.
+        """
+        if not self._per_minute:
+            return Kind.WORKER
+        minute = time_ns // _MINUTE_NS
+        if minute > self._minute:
+            is_next = minute == self._minute + 1
+            self._last = self._fitting() if is_next else Kind.WORKER
+            self._minute, self._kept, self._wanted = minute, 0, [0] * len(Kind)
+        for kind in Kind:
+            self._wanted[kind] += wanted[kind]
+        while self._last and self._kept + sum(wanted[: self._last + 1]) > self._per_minute:
+            self._last = Kind(self._last - 1)
+        self._kept += sum(wanted[: self._last + 1])
+        return self._last
+
+    def _fitting(self) -> Kind:
+        """Return the last kind that would have fitted into the minute."""
+        for kind in reversed(Kind):
+            if sum(self._wanted[: kind + 1]) <= self._per_minute:
+                return kind
+        return Kind.BASIC
+
+
+class ProjectKeys:
+    """Decides which keys of a bridge's runs find room in the tracker's project. Any thread.
+
+    It knows the keys of the runs that were opened since the bridge's start.
+
+    Args:
+        most: Keys in the project.
+    """
+
+    def __init__(self, most: int = MAX_KEYS) -> None:
+        self._most = most
+        # _lock guards the two below.
+        self._lock = threading.Lock()
+        self._known: set[int] = set()  # hashes, which are smaller
+        self._is_logged = False
+
+    def take(self, names: Collection[str], *, is_needed: bool) -> bool:
+        """Return whether there is room for a value's names, which are then the project's.
+
+        Args:
+            names: Under which the value is sent.
+            is_needed: True finds room in any case.
+        """
+        with self._lock:
+            new = {hash(name) for name in names} - self._known
+            if len(self._known) + len(new) <= self._most:
+                self._known |= new
+                return True
+            is_logged, self._is_logged = self._is_logged, True
+        if not is_logged:
+            _log.warning(
+                "The runs of this bridge have %d keys, the most that W&B advises for a project. "
+                "New keys of the basic detail are still sent, others are left out and counted. "
+                "Use one project for each kind of run.",
+                self._most,
+            )
+        return is_needed
+
+
+class _Picked:
+    """Names, places and divisors of the values that are sent.
+
+    Args:
+        keys: Of a row, in its order.
+        sent: Names of each key.
+        left_out: Keys whose values are not sent.
+
+    Attributes:
+        is_all: Whether the tracker gets each value under its own key, and nothing else.
+    """
+
+    def __init__(
+        self, keys: Sequence[str], sent: Mapping[str, _Sent], left_out: Collection[str]
+    ) -> None:
+        places: list[int] = []
+        divisors: list[float] = []
+        self._names: list[str] = []
+        self._devices: list[tuple[str, int]] = []
+        for place, key in enumerate(keys):
+            for name, divisor in () if key in left_out else sent[key]:
+                self._names.append(name)
+                places.append(place)
+                divisors.append(divisor)
+            if key.startswith(_DEVICES) and key not in self._names:
+                self._devices.append((key, place))
+        self._divided = [(n, divisor) for n, divisor in enumerate(divisors) if divisor != 1]
+        self._pick = _pick(places)
+        self.is_all = self._names == [*keys] and not self._divided
+
+    def values(self, values: Sequence[float]) -> dict[str, float]:
+        """Return the values that are sent, by their names."""
+        picked = self._pick(values)
+        if self._divided:
+            picked = [*picked]
+            for n, divisor in self._divided:
+                picked[n] /= divisor
+        return dict(zip(self._names, picked, strict=True))
+
+    def devices(self, values: Sequence[float]) -> dict[str, float]:
+        """Return the values of GPUs and hosts that have no chart."""
+        return {key: values[place] for key, place in self._devices}
+
+
+class _KeyShape:
+    """Keys of rows, while their names and kinds stay the same.
+
+    Args:
+        keys: Of the values of a row, in its order.
+        sent: Names of each key.
+        kinds: Kind of each key; a basic one if unknown.
+        crowded: Keys for which there is no room in the run.
+
+    Attributes:
+        wanted: Number of values of each kind, for the budget.
+        crowded: Number of selected keys for which there is no room.
+    """
+
+    def __init__(
+        self,
+        keys: Sequence[str],
+        sent: Mapping[str, _Sent],
+        kinds: Mapping[str, Kind],
+        crowded: Collection[str],
+    ) -> None:
+        self._keys = keys
+        self._sent = sent
+        selected = [key for key in keys if sent[key]]
+        self.crowded = sum(key in crowded for key in selected)
+        self._left_out = crowded
+        self._kinds = {key: kinds.get(key, Kind.BASIC) for key in selected if key not in crowded}
+        self.wanted = [0] * len(Kind)
+        for key, kind in self._kinds.items():
+            self.wanted[kind] += len(sent[key])
+        self._picked: dict[Kind, _Picked] = {}
+
+    def picked(self, last: Kind) -> _Picked:
+        """Return the values that are sent up to a kind."""
+        found = self._picked.get(last)
+        if found is None:
+            left_out = {key for key, kind in self._kinds.items() if kind > last}
+            left_out.update(self._left_out)
+            found = self._picked[last] = _Picked(self._keys, self._sent, left_out)
+        return found
+
+    def folded(self, last: Kind) -> Sequence[Kind]:
+        """Return the kinds of the selected keys beyond a kind."""
+        return [kind for kind in self._kinds.values() if kind > last]
+
+
+class KeySelection:
+    """Rows of one run as its tracker gets them. One thread.
+
+    Args:
+        detail: Tiers that are sent.
+        names: Of metrics of frameworks.
+        per_worker: Whether every series of a single worker is sent.
+        keys: Returns the catalogue of the run, in its order.
+        budget: Of values; None for no bound, of keys neither.
+        project: Keys of all runs; default: of this one.
+
+    Attributes:
+        folded: Number of values left out because of the budget, by the reason. Its owner may clear
+            it.
+    """
+
+    def __init__(
+        self,
+        detail: Tier,
+        names: KeyNames,
+        *,
+        per_worker: bool,
+        keys: Callable[[], Sequence[KeySpec]],
+        budget: ValueBudget | None = None,
+        project: ProjectKeys | None = None,
+    ) -> None:
+        self.folded: Counter[ValueFold] = Counter()
+        self._budget = budget
+        self._detail = detail
+        self._names = names
+        self._per_worker = per_worker
+        self._keys = keys
+        is_all = detail is Tier.EVERYTHING and names is KeyNames.OTEL_RL
+        self._is_all = is_all and budget is None
+        self._sent: dict[str, _Sent] = {}
+        self._kinds: dict[str, Kind] = {}
+        self._taken: set[str] = set()
+        # Keys for which there is no room in the run.
+        self._crowded: set[str] = set()
+        self._project = project or ProjectKeys()
+        # By the keys of rows; what is known of a key never changes.
+        self._shapes: dict[tuple[str, ...], _KeyShape] = {}
+        self._shaped = 0
+
+    def rows(self, rows: Sequence[Row]) -> Sequence[Row]:
+        """Return the rows with the values that are sent."""
+        known = self._sent.keys()
+        new: Sequence[KeySpec] = ()
+        if not all(
+            known >= part.keys() for row in rows for part in (row.values, row.tables, row.labels)
+        ):
+            new = self._learn(rows)
+        selected = rows if self._is_all else [self._row(row) for row in rows]
+        return [replace(selected[0], new_keys=new), *selected[1:]] if new else selected
+
+    def keys(self) -> Sequence[KeySpec]:
+        """Return the meaning of the keys that are sent for the first time."""
+        return self._learn(())
+
+    def _learn(self, rows: Sequence[Row]) -> Sequence[KeySpec]:
+        """Read the catalogue, and return the new keys that are sent, by the names in the tracker.
+
+        A key that it lacks was damaged on the disk, and is sent.
+        """
+        new: list[KeySpec] = []
+        for spec in self._keys():
+            if spec.key not in self._sent:
+                sent = tuple(self._named(spec))
+                self._taken.update(name for name, _ in sent)
+                self._sent[spec.key] = sent if self._is_selected(spec) else ()
+                self._look_for_room(spec, [name for name, _ in self._sent[spec.key]])
+                if spec.key not in self._crowded:
+                    new += (
+                        replace(spec, key=name, own_scale=divisor)
+                        for name, divisor in self._sent[spec.key]
+                    )
+        for row in rows:
+            for key in (*row.values, *row.tables, *row.labels):
+                self._sent.setdefault(key, ((key, 1.0),))
+        return new
+
+    def _look_for_room(self, spec: KeySpec, names: Sequence[str]) -> None:
+        if self._budget is None or not names:
+            return
+        kind = Kind.BASIC if spec.tier is Tier.BASIC else Kind.FURTHER
+        self._kinds[spec.key] = kind = Kind.WORKER if spec.worker else kind
+        if not self._project.take(names, is_needed=kind is Kind.BASIC):
+            self._crowded.add(spec.key)
+
+    def _is_selected(self, spec: KeySpec) -> bool:
+        return self._detail.includes(spec.tier) or (self._per_worker and bool(spec.worker))
+
+    def _named(self, spec: KeySpec) -> Iterator[tuple[str, float]]:
+        """Yield the names of a key; those that were given before keep theirs."""
+        own = spec.own_name
+        has_own = self._names is not KeyNames.OTEL_RL and own and self._is_free(own)
+        if has_own:
+            yield own, spec.own_scale
+        if not has_own or (self._names is KeyNames.BOTH and own != spec.key):
+            yield (f"{spec.key}{_OTHER}" if spec.key in self._taken else spec.key), 1.0
+
+    def _is_free(self, own: str) -> bool:
+        return (
+            own not in self._taken
+            and own not in _RESERVED
+            and not own.startswith(_RESERVED_PREFIXES)
+            and len(own.encode(errors="replace")) <= MAX_KEY_BYTES
+        )
+
+    def _row(self, row: Row) -> Row:
+        shape = self._shape(tuple(row.values))
+        picked = shape.picked(self._last_kind(row.time_ns, shape))
+        if picked.is_all and not (row.tables or row.labels or row.devices):
+            return row
+        values = [*row.values.values()]
+        return replace(
+            row,
+            values=picked.values(values),
+            tables=self._of(row.tables),
+            labels=self._of(row.labels),
+            devices=picked.devices(values),
+        )
+
+    def _shape(self, keys: tuple[str, ...]) -> _KeyShape:
+        """Return the shape of a row, which most others have, too."""
+        found = self._shapes.get(keys)
+        if found is None:
+            self._shaped += len(keys)
+            if self._shaped > _MAX_SHAPED:
+                self._shapes.clear()
+                self._shaped = len(keys)
+            found = _KeyShape(keys, self._sent, self._kinds, self._crowded)
+            self._shapes[keys] = found
+        return found
+
+    def _last_kind(self, time_ns: int, shape: _KeyShape) -> Kind:
+        """Return the last kind of values for which there is room, and count those left out."""
+        if self._budget is None:
+            return Kind.WORKER
+        last = self._budget.last_kind(time_ns, shape.wanted)
+        if shape.crowded:
+            self.folded[ValueFold.TOO_MANY_KEYS] += shape.crowded
+        for kind in shape.folded(last):
+            of = ValueFold.WORKER if kind is Kind.WORKER else ValueFold.FURTHER
+            self.folded[of] += 1
+        return last
+
+    def _of(self, found: Mapping[str, _T]) -> Mapping[str, _T]:
+        return {name: of for key, of in found.items() for name, _ in self._sent[key]}
+
+
+def _pick(places: Sequence[int]) -> _Pick:
+    if len(places) > 1:
+        return itemgetter(*places)
+    return lambda values: [values[place] for place in places]

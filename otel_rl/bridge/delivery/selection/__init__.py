@@ -1,1 +1,0 @@
-"""Selects the values of each row that a tracker gets."""

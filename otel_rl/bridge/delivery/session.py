@@ -1,0 +1,363 @@
+"""One opening of a run in a tracker, from its position to the last row. No thread, no waiting.
+
+    opened = TrackerSession(writer, info, route)
+    opened.open()
+    while opened.step():
+        pass
+    opened.close(exit_code=0)
+
+Rows are neither lost nor doubled because of these rules, in this order:
+
+* The tracker reports its position. The bridge stores no cursor that could be wrong.
+* A position at which the rows cannot continue is refused.
+* Rows are handed over without a gap, also those of which nothing is selected for the tracker, and
+  never more than ``max_unconfirmed_rows`` ahead of those that the tracker has confirmed.
+* Only rows that this opening has handed over, or found at its beginning, count as confirmed.
+* The run's metadata is sent at the opening and whenever it changes.
+* Rows leave the source ``keep_confirmed_s`` after that, or when it has no room for more of the run.
+"""
+
+import contextlib
+import math
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from otel_rl.bridge.counters import Counter
+from otel_rl.bridge.delivery.delivery_interfaces import (
+    Count,
+    DeliveryRecord,
+    DeliverySettings,
+    RowSource,
+)
+from otel_rl.bridge.delivery.selection import KeySelection, ProjectKeys, ValueBudget
+from otel_rl.bridge.delivery.tracker_interface import RunInfo, Tracker
+from otel_rl.bridge.delivery.wandb.account import OWN_RUN
+from otel_rl.errors import JournalFull, RunDiverged, TrackerRejected, TrackerUnavailable
+from otel_rl.records import Description, ExperimentKey, Row
+
+__all__ = ["Confirmations", "Route", "TrackerSession", "filled"]
+
+# Timeout of one query while no row may be handed over before its answer.
+_LEAD_TIMEOUT_S = 1.0
+
+# Of rows that are handed over at a time, as stored. In memory they take up to five times as much,
+# here and in the writer.
+_BATCH_BYTES: Final = 1 << 20
+
+# Nothing is known of the first ones: so few are handed over, and then more.
+_FIRST_ROWS: Final = 16
+
+_MODES: Final = {"online": "keyed", "offline": "offline", "dryrun": "offline"}
+"""A program's words and the tracker's: one that wants to be online may run without a key."""
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """From the journal to one tracker: what the deliveries of all runs to it share.
+
+    Attributes:
+        source: Store of the rows.
+        record: Record of what the tracker has.
+        settings: Settings of the delivery.
+        count: Adds to the bridge's counters.
+        monotonic: Seconds, for intervals.
+        project: Keys of all runs.
+    """
+
+    source: RowSource
+    record: DeliveryRecord
+    settings: DeliverySettings
+    count: Count
+    monotonic: Callable[[], float] = time.monotonic
+    project: ProjectKeys = field(default_factory=ProjectKeys)
+
+
+class TrackerSession:
+    """Writes one run through one writer. One thread calls the methods, in the order of the module.
+
+    After any exception, leave the writer and begin again with another.
+
+    Args:
+        writer: A new one. Its owner ends it.
+        info: The run.
+        route: Where its rows come from and go to.
+        before: The previous opening in this process, if any.
+
+    Attributes:
+        next_row: All rows below are handed to the tracker. Any thread may read it.
+        confirmations: Rows that the tracker has confirmed.
+    """
+
+    def __init__(
+        self,
+        writer: Tracker,
+        info: RunInfo,
+        route: Route,
+        *,
+        before: "TrackerSession | None" = None,
+    ) -> None:
+        self.next_row = 0
+        self._writer = writer
+        self._info = info
+        self._source = route.source
+        self._settings = settings = route.settings
+        self._count = route.count
+        self.confirmations: Confirmations = Confirmations(
+            info.key, route, before.confirmations if before else None
+        )
+        self._described: Description | None = None  # the last one sent to the tracker
+        self._row_bytes = _BATCH_BYTES // _FIRST_ROWS  # of the longest of late, as stored
+        self._selection = KeySelection(
+            settings.detail,
+            settings.names,
+            per_worker=settings.per_worker,
+            keys=lambda: route.source.keys(info.key),
+            budget=ValueBudget(most) if (most := settings.max_values_per_minute) else None,
+            project=route.project,
+        )
+
+    @property
+    def safe_row(self) -> int:
+        """All rows below are known to be safe at the tracker. Any thread may read it."""
+        return self.confirmations.safe_row
+
+    @property
+    def held_row(self) -> int:
+        """Return the row from which another opening would resume. Any thread may read it."""
+        return self.confirmations.row or 0
+
+    @property
+    def location(self) -> str:
+        """Return the URL or path of the run. Valid after ``open``."""
+        return self._writer.location()
+
+    def open(self) -> None:
+        """Open the run in the tracker and check that the rows can continue at its position.
+
+        Raises:
+            TrackerRejected: They cannot.
+            TrackerUnavailable: Try again later.
+        """
+        self._described = self._source.description(self._info.key)
+        self._info = replace(
+            self._info,
+            description=self._described,
+            attributes=filled(self._info.attributes, self._described),
+        )
+        position = self._writer.open(self._info)
+        self._check(position)
+        self.next_row = position
+        self.confirmations.begin(position)
+
+    def step(self) -> bool:
+        """Hand over the next rows, and query the tracker's confirmation when it is due.
+
+        Returns:
+            Whether more may be ready to hand over.
+        """
+        self._describe()
+        room = self._room()
+        rows = self._rows(room) if room > 0 else ()
+        if rows:
+            self._write(rows)
+        if room <= 0:
+            self.confirmations.take(self._writer.flush(timeout_s=_LEAD_TIMEOUT_S))
+        elif self.confirmations.question_due_in_s(self.next_row) <= 0:
+            self.confirmations.take(self._writer.flush(timeout_s=0))
+        self.confirmations.prune()
+        return bool(rows) or room <= 0
+
+    def due_in_s(self) -> float:
+        """Return the seconds until ``step`` is due without new rows; may be infinite."""
+        return min(
+            self.confirmations.question_due_in_s(self.next_row),
+            self.confirmations.prune_due_in_s(),
+        )
+
+    def is_well(self) -> bool:
+        """Return whether the tracker has taken a row, or lacks none, since ``open``."""
+        return self.confirmations.is_well(self.next_row)
+
+    def close(self, *, exit_code: int) -> None:
+        """Finish the run. Call it when ``step`` has returned False."""
+        self.confirmations.take(self._writer.close(exit_code=exit_code))
+
+    def _describe(self) -> None:
+        description = self._source.description(self._info.key)
+        if description is not self._described:
+            self._writer.describe(description)
+            self._described = description
+
+    def _check(self, position: int) -> None:
+        """Refuse a position at which the rows cannot continue."""
+        key = self._info.key
+        numbered = self._source.next_row(key)
+        if position > numbered:
+            raise RunDiverged(
+                f"The tracker's run {self._info.run_id} has {position} rows, but {key} has only "
+                f"{numbered}. Something else wrote to it, or the bridge's data is from a backup.",
+                hint="Give the trial another name.",
+            )
+        kept = self._source.rows(key, start=position, limit=1)
+        if position < numbered and (not kept or kept[0].number != position):
+            first = kept[0].number if kept else numbered
+            raise TrackerRejected(
+                f"The tracker's run {self._info.run_id} has only {position} rows. It had confirmed "
+                f"{first}, so these are not kept any more: the run was deleted or emptied there, "
+                "or another tracker had them.",
+                hint="Restore it, or give the trial another name. The rows from "
+                f"{first} on are kept.",
+            )
+
+    def _room(self) -> int:
+        """Return how many rows may be handed over before the tracker confirms others."""
+        confirmed_row = self.confirmations.row
+        if confirmed_row is None:
+            return self._settings.batch_rows
+        lead = self.next_row - confirmed_row
+        return min(self._settings.batch_rows, self._settings.max_unconfirmed_rows - lead)
+
+    def _rows(self, limit: int) -> Sequence[Row]:
+        most = max(1, _BATCH_BYTES // self._row_bytes)
+        rows = self._source.rows(self._info.key, start=self.next_row, limit=min(limit, most))
+        longest = max((len(row.stored or b"") for row in rows), default=0)
+        # Narrow rows stand between wide ones, so it falls slowly.
+        self._row_bytes = max(1, longest, self._row_bytes // 2 if rows else self._row_bytes)
+        return rows
+
+    def _write(self, rows: Sequence[Row]) -> None:
+        end = self.next_row + len(rows)
+        if [row.number for row in rows] != list(range(self.next_row, end)):
+            raise TrackerUnavailable(
+                f"The rows of {self._info.key} after {self.next_row} have a gap."
+            )
+        self._writer.write(self._selection.rows(rows))
+        for reason, n in self._selection.folded.items():
+            self._count(Counter.VALUES_FOLDED, n, reason=reason, run=self._info.key)
+        self._selection.folded.clear()
+        self._count(Counter.ROWS_WRITTEN, len(rows))
+        self.next_row = end
+
+
+class Confirmations:
+    """Rows that the tracker has confirmed in one opening: when to ask again, and when they may go.
+
+    One thread calls the methods; any thread reads the numbers.
+
+    Args:
+        key: The run.
+        route: Where its rows come from and go to.
+        before: Those of the previous opening in this process, if any.
+
+    Attributes:
+        row: All rows below are confirmed; None for a tracker that never confirms.
+        safe_row: All rows below are known to be safe at the tracker, also from earlier openings.
+        counted_row: Rows below are counted as confirmed, or were so before this process began.
+    """
+
+    def __init__(self, key: ExperimentKey, route: Route, before: "Confirmations | None") -> None:
+        self.row: int | None = 0
+        self.safe_row: int = before.safe_row if before else 0
+        # Rows that the tracker had before this process began are not counted.
+        self.counted_row: int | None = before.counted_row if before else None
+        self._key = key
+        self._source = route.source
+        self._record = route.record
+        self._settings = route.settings
+        self._count = route.count
+        self._monotonic = route.monotonic
+        self._asked_at: float | None = None
+        self._position = 0  # the tracker's position at the opening
+        # (time, row) of confirmations that are not pruned yet, oldest first.
+        self._unpruned: deque[tuple[float, int]] = deque()
+        self._listed_row: int | None = None  # of the last one, also if it is pruned
+
+    def begin(self, position: int) -> None:
+        """Store the tracker's position at the opening."""
+        self.row = self._position = position
+        if self.counted_row is None:
+            self.counted_row = position
+
+    def is_well(self, next_row: int) -> bool:
+        """Return whether the tracker has taken a row, or lacks none, since the opening."""
+        if self.row is None:
+            return True
+        return self._asked_at is not None and (self.row > self._position or self.row >= next_row)
+
+    def take(self, row: int | None) -> None:
+        """Store an answer of the tracker, and count the rows that it newly confirms."""
+        self._asked_at = self._monotonic()
+        self.row = row
+        if row is None:
+            return
+        if row != self.safe_row:
+            # On a full disk the tracker has the answer, and is queried again.
+            with contextlib.suppress(JournalFull):
+                self._record.confirmed(self._key, row)
+            self.safe_row = row
+        if row != self._listed_row:
+            self._listed_row = row
+            while self._unpruned and self._unpruned[-1][1] >= row:
+                self._unpruned.pop()
+            self._unpruned.append((self._asked_at, row))
+        counted_row = self.counted_row or 0
+        if row > counted_row:
+            self._count(Counter.ROWS_CONFIRMED, row - counted_row)
+            self.counted_row = row
+
+    def question_due_in_s(self, next_row: int) -> float:
+        """Return the seconds until the tracker is to be asked; infinite if it has every row."""
+        if self._asked_at is None:
+            return 0
+        if self.row is not None and self.row >= next_row:
+            return math.inf
+        return self._asked_at + self._settings.confirm_interval_s - self._monotonic()
+
+    def prune_due_in_s(self) -> float:
+        """Return the seconds until ``prune`` is due; may be infinite."""
+        if not self._unpruned:
+            return math.inf
+        oldest_at, _ = self._unpruned[0]
+        age_s = self._monotonic() - oldest_at
+        # Checked more often than rows expire, because room may be needed.
+        return min(self._settings.keep_confirmed_s - age_s, self._settings.confirm_interval_s)
+
+    def prune(self) -> None:
+        """Let rows leave the source that were confirmed long enough ago."""
+        if not self._unpruned:
+            return
+        below = 0
+        kept_since = self._monotonic() - self._settings.keep_confirmed_s
+        if not self._source.has_room(self._key):
+            kept_since = math.inf
+        while self._unpruned and self._unpruned[0][0] <= kept_since:
+            _, below = self._unpruned.popleft()
+        if below:
+            with contextlib.suppress(JournalFull):  # they go with the next confirmed ones
+                self._record.prune(self._key, below)
+
+
+def filled(
+    options: Sequence[tuple[str, str]], description: Description
+) -> tuple[tuple[str, str], ...]:
+    """Return the options of a tracker with what the program of a run names for it.
+
+    ``tracker.options.project = "team-{project}"`` lets the senders of a bridge name the end of
+    their project, and nothing else: an option without a placeholder is the operator's alone. A
+    placeholder for which the program names nothing stays. A run of another process is where that
+    process has it, once it is known.
+    """
+    if dict(options).get("attach", "") not in ("", OWN_RUN):
+        return tuple(options)
+    named = {
+        "project": description.project,
+        "entity": description.entity,
+        "mode": _MODES.get(description.mode, ""),
+    }
+    return tuple(
+        (name, text.replace(f"{{{name}}}", named[name]) if named.get(name) else text)
+        for name, text in options
+    )

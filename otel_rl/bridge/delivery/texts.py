@@ -1,0 +1,73 @@
+"""Texts and values that trackers can store, and lines of a console that a tracker lacks."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from otel_rl.records import CONSOLE, CONSOLE_COLUMNS, Row, Value
+
+__all__ = ["ConsoleLines", "storable", "storable_text"]
+
+_MAX_KEPT_PLACES: Final = 10_000
+
+_NUMBER, _WORKER, _TEXT = map(CONSOLE_COLUMNS.index, ("line", "worker", "text"))
+
+
+def storable_text(text: str) -> str:
+    r"""Return a text with lone surrogates, which UTF-8 lacks, written out: ``\udc80``."""
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
+def storable(value: Value, *, keeps_nan: bool = False) -> Value:
+    """Return a value whose texts and numbers can be stored as JSON.
+
+    Args:
+        value: At any depth.
+        keeps_nan: Leave NaN and infinities to the tracker. They become texts otherwise.
+    """
+    match value:
+        case float() if not keeps_nan and not math.isfinite(value):
+            return str(value)
+        case str():
+            return storable_text(value)
+        case Mapping():
+            return {
+                storable_text(str(key)): storable(item, keeps_nan=keeps_nan)
+                for key, item in value.items()
+            }
+        case Sequence():
+            return [storable(item, keeps_nan=keeps_nan) for item in value]
+    return value
+
+
+class ConsoleLines:
+    """Selects the lines of the run's console that a tracker lacks, by their numbers. One thread.
+
+    A tracker that counts its lines gets none twice: after a kill, rows are handed over again, and
+    lines below that count are left out. Lines that are missing there, although their rows are not,
+    keep their places, so that the count stays right.
+
+    Args:
+        next_line: Number of lines that the tracker has; None if it counts none of ours.
+    """
+
+    def __init__(self, next_line: int | None) -> None:
+        self._next_line = next_line
+
+    def of(self, row: Row) -> Sequence[str]:
+        """Return the lines of a row that the tracker lacks, each with its worker."""
+        table = row.tables.get(CONSOLE)
+        lines: list[str] = []
+        for record in () if table is None else table.rows:
+            number = record[_NUMBER]
+            if not isinstance(number, int):
+                continue
+            if self._next_line is None:
+                self._next_line = number
+            if number < self._next_line:
+                continue
+            missing = min(number - self._next_line, _MAX_KEPT_PLACES)
+            lines += ["[otel_rl: a line is missing here]"] * missing
+            lines.append(f"[{record[_WORKER]}] {record[_TEXT]}")
+            self._next_line = number + 1
+        return lines

@@ -1,1 +1,0 @@
-"""Trackio: its database on this machine, a server or a Space."""

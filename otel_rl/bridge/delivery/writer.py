@@ -1,0 +1,267 @@
+"""Writers: what drives the tracker of one run, for one opening.
+
+A tracker library has global state: one that hangs, exits or dies must harm only its own run. So it
+runs in a process of its own (``writer_main.py``), which can be killed. Our own trackers that only
+write files need none: the thread that delivers the run drives them (ADR 25).
+"""
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any, BinaryIO, Protocol, Self
+
+from otel_rl.bridge.delivery.tracker_interface import (
+    RunInfo,
+    Tracker,
+    WriterTimeouts,
+    lock_run,
+    writer_file,
+)
+from otel_rl.bridge.delivery.trackers import backend
+from otel_rl.bridge.delivery.writer_main import packed
+from otel_rl.bridge.private_files import UMASK, open_private
+from otel_rl.errors import TrackerRejected, TrackerUnavailable
+from otel_rl.records import Description, Row
+
+__all__ = ["Writer", "WriterInBridge", "WriterProcess"]
+
+# Only a hanging writer reaches these, like those of ``WriterTimeouts``.
+_WRITE_TIMEOUT_S = 300.0  # a tracker may block while its own buffer is full
+_FLUSH_GRACE_S = 60.0
+_EXIT_TIMEOUT_S = 15.0
+
+_MODULE = "otel_rl.bridge.delivery.writer_main"
+
+
+class Writer(Tracker, Protocol):
+    """Tracker for one opening of one run, which any thread can kill.
+
+    Every method may raise TrackerUnavailable, because the writer was killed, has died or does not
+    answer. Leaving the context ends the writer, even if it is busy.
+    """
+
+    def __enter__(self) -> Self:
+        """Enter the context; the writer is not started yet."""
+        ...
+
+    def __exit__(self, *exc_info: object) -> None:
+        """End the writer."""
+        ...
+
+    def kill(self) -> None:
+        """End the writer at once. Any thread may call it, at any time, repeatedly."""
+        ...
+
+
+class WriterInBridge:
+    """Runs a tracker in the thread of its run's delivery. Use it once, as a context manager.
+
+    ``kill`` lets the call in progress end and refuses every further one. A disk that hangs holds
+    that call, its thread and the lock of the run, and nothing else; whoever opens the run next
+    waits for the lock.
+
+    Args:
+        tracker: Its name.
+    """
+
+    def __init__(self, tracker: str) -> None:
+        self._name = tracker
+        self._tracker: Tracker | None = None
+        self._lock: BinaryIO | None = None
+        self._killed = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._tracker = None  # its files are closed before the lock is free
+        if self._lock is not None:
+            self._lock.close()
+
+    def open(self, run: RunInfo, /) -> int:
+        """See ``Tracker.open``."""
+        self._lock = lock_run(run)
+        self._tracker = backend(self._name).create(run)
+        return self._opened().open(run)
+
+    def write(self, rows: Sequence[Row], /) -> None:
+        """See ``Tracker.write``."""
+        self._opened().write(rows)
+
+    def describe(self, description: Description, /) -> None:
+        """See ``Tracker.describe``."""
+        self._opened().describe(description)
+
+    def flush(self, *, timeout_s: float) -> int | None:
+        """See ``Tracker.flush``."""
+        return self._opened().flush(timeout_s=timeout_s)
+
+    def location(self) -> str:
+        """See ``Tracker.location``."""
+        return self._opened().location()
+
+    def close(self, *, exit_code: int) -> int | None:
+        """See ``Tracker.close``."""
+        return self._opened().close(exit_code=exit_code)
+
+    def kill(self) -> None:
+        """See ``Writer.kill``."""
+        self._killed = True
+
+    def _opened(self) -> Tracker:
+        if self._killed:
+            raise TrackerUnavailable("The bridge is stopping.")
+        if self._tracker is None:
+            raise TrackerUnavailable("The run is not open.")
+        return self._tracker
+
+
+class WriterProcess:
+    """Runs a tracker in another process. Use it once, as a context manager.
+
+    In addition to a Tracker's errors, every method raises TrackerUnavailable if the process has
+    died or does not answer in time. After any error, leave the context and start another: a process
+    whose tracker library has failed is in an unknown state. Leaving ends the process, even if it is
+    busy.
+
+    ``kill`` may be called from any thread, at any time; everything else from one.
+
+    Args:
+        tracker: Its name.
+    """
+
+    def __init__(self, tracker: str) -> None:
+        self._tracker = tracker
+        self._connection: Connection[Any, Any] | None = None
+        self._location = ""
+        self._log = Path()
+        self._timeouts = WriterTimeouts()
+        # _lock guards the start of the process against ``kill``.
+        self._lock = threading.Lock()
+        self._killed = False
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.kill()
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    @property
+    def pid(self) -> int | None:
+        """Return the pid of the process, or None before ``open``."""
+        return self._process.pid if self._process else None
+
+    def open(self, run: RunInfo, /) -> int:
+        """Start the process and open the run in it."""
+        attributes = dict(run.attributes)
+        self._timeouts = backend(self._tracker).patience(attributes)
+        self._log = writer_file(run, "log")
+        ours, theirs = socket.socketpair()
+        with theirs, self._lock:
+            if self._killed:
+                ours.close()
+                raise TrackerUnavailable("The bridge is stopping.")
+            self._connection = Connection(ours.detach())
+            self._process = _start(self._tracker, attributes, self._log, theirs)
+        next_row, self._location = self._ask(
+            "open", self._tracker, run, timeout_s=self._timeouts.open_s
+        )
+        return int(next_row)
+
+    def write(self, rows: Sequence[Row], /) -> None:
+        """Hand over rows; returns when the tracker has taken them."""
+        self._ask("write", [packed(row) for row in rows], timeout_s=_WRITE_TIMEOUT_S)
+
+    def describe(self, description: Description, /) -> None:
+        """See ``Tracker.describe``."""
+        self._ask("describe", description, timeout_s=_WRITE_TIMEOUT_S)
+
+    def flush(self, *, timeout_s: float) -> int | None:
+        """See ``Tracker.flush``."""
+        row: int | None = self._ask("flush", timeout_s, timeout_s=timeout_s + _FLUSH_GRACE_S)
+        return row
+
+    def location(self) -> str:
+        """See ``Tracker.location``."""
+        return self._location
+
+    def close(self, *, exit_code: int) -> int | None:
+        """Finish the run and wait for the process to end."""
+        row: int | None = self._ask("close", exit_code, timeout_s=self._timeouts.close_s)
+        if self._process:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(_EXIT_TIMEOUT_S)
+        return row
+
+    def kill(self) -> None:
+        """End the process and its children at once. Idempotent."""
+        with self._lock:
+            self._killed = True
+            process = self._process
+        if process is None:
+            return
+        if process.poll() is None:
+            # It leads a process group of its own, which includes the tracker's helpers.
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+    def _ask(self, method: str, *arguments: object, timeout_s: float) -> Any:  # see writer_main
+        connection = self._connection  # ``__exit__`` of another thread may take it away
+        if connection is None:
+            raise TrackerUnavailable("The run is not open.")
+        try:
+            connection.send((method, arguments))
+            if not connection.poll(timeout_s):
+                raise TrackerUnavailable(
+                    f"The tracker {self._tracker} did not answer in {timeout_s:.0f} s.",
+                    hint=f"Its messages are in {self._log}.",
+                )
+            outcome, *answer = connection.recv()
+        except (EOFError, OSError) as exc:
+            raise TrackerUnavailable(
+                f"The writer process of {self._tracker} died.",
+                hint=f"Its last messages are in {self._log}.",
+            ) from exc
+        if outcome == "rejected":
+            raise TrackerRejected(answer[0], hint=answer[1])
+        if outcome == "unavailable":
+            raise TrackerUnavailable(answer[0], hint=answer[1])
+        return answer[0]
+
+
+def _start(
+    tracker: str, attributes: Mapping[str, str], log: Path, end: socket.socket
+) -> "subprocess.Popen[bytes]":
+    """Start a process that serves this end of a socket and appends its output to the log."""
+    environment = {
+        name: value
+        for name, value in backend(tracker).environment(os.environ, attributes).items()
+        # These configure the bridge's own telemetry, and hold passwords and tokens; a tracker
+        # library may have telemetry, too.
+        if not name.startswith("OTEL_")
+    }
+    with open(log, "ab", opener=open_private) as output:  # a Path has no opener
+        return subprocess.Popen(  # noqa: S603  # our own interpreter and module
+            # -P: a wandb.py in the user's working directory is not the tracker.
+            [sys.executable, "-P", "-m", _MODULE, str(end.fileno())],
+            pass_fds=[end.fileno()],
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            # Signals of the terminal go to the bridge alone, which then closes the runs.
+            start_new_session=True,
+            umask=UMASK,
+        )

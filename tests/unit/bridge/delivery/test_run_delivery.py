@@ -1,0 +1,86 @@
+"""How long a delivery pauses after failures, and who is told."""
+
+import logging
+from pathlib import Path
+
+import pytest
+
+from otel_rl.bridge.delivery.delivery_interfaces import DeliverySettings, RunState
+from otel_rl.bridge.delivery.run_delivery import Retries
+from otel_rl.bridge.delivery.session import Route
+from otel_rl.errors import JournalFull
+from otel_rl.records import ExperimentKey
+from tests.unit.bridge.delivery.bench import Rows
+
+KEY = ExperimentKey("e")
+
+
+class Rig:
+    """Retries with a clock that tests move by hand."""
+
+    def __init__(self, rows: Rows | None = None) -> None:
+        self.rows = rows or Rows()
+        self.now_s = 1000.0
+        settings = DeliverySettings(
+            "jsonl", Path(), {}, first_retry_s=0.5, max_retry_s=60.0, rejected_retry_s=300.0
+        )
+        route = Route(self.rows, self.rows, settings, lambda *_, **__: None, lambda: self.now_s)
+        self.retries = Retries(KEY, route, jitter=lambda: 1.0)
+
+    def fail(self) -> None:
+        self.retries.store(RunState.RETRYING, "away")
+
+
+def test_pauses_double_up_to_the_longest_until_rows_are_taken_again() -> None:
+    retries = Rig().retries
+    pauses = [retries.pause_s(RunState.RETRYING) for _ in range(9)]
+    assert pauses == [0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0]
+    retries.reset()
+    assert retries.pause_s(RunState.RETRYING) == 0.5
+
+
+def test_a_refusal_has_a_pause_of_its_own() -> None:
+    retries = Rig().retries
+    assert [retries.pause_s(RunState.REJECTED) for _ in range(3)] == [300.0] * 3
+
+
+def test_an_error_is_stored_once_a_minute_and_its_end_at_once() -> None:
+    rig = Rig()
+    rig.fail()
+    rig.now_s += 59.0
+    rig.fail()
+    assert rig.rows.errors == [("retrying", "away")]
+    rig.now_s += 1.0
+    rig.fail()
+    rig.retries.store(RunState.LIVE, "")
+    rig.fail()
+    assert rig.rows.errors == [
+        *[("retrying", "away")] * 2,
+        ("live", ""),
+        ("retrying", "away"),
+    ]
+
+
+def test_the_end_of_an_error_is_stored_once_and_that_of_an_earlier_bridge_too() -> None:
+    rig = Rig()
+    for _ in range(3):
+        rig.retries.store(RunState.LIVE, "")
+    assert rig.rows.errors == [("live", "")]
+
+
+def test_failures_are_logged_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
+    rig = Rig()
+    with caplog.at_level(logging.WARNING):
+        for _ in range(3):
+            rig.retries.log(OSError("away"), 1.0, with_trace=False)
+        rig.now_s += 60.0
+        rig.retries.log(OSError("away"), 1.0, with_trace=True)
+    assert [bool(record.exc_info) for record in caplog.records] == [False, True]
+
+
+def test_a_full_journal_does_not_stop_the_delivery() -> None:
+    class Full(Rows):
+        def reported(self, key: ExperimentKey, state: str, error: str, /) -> None:
+            raise JournalFull("The disk is full.")
+
+    Rig(Full()).fail()
