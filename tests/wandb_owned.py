@@ -4,7 +4,7 @@ import json
 import urllib.request
 
 from otel_rl.bridge.delivery.wandb.account import Account
-from otel_rl.bridge.delivery.wandb.row_marks import Marks
+from otel_rl.bridge.delivery.wandb.shared import Marks
 from tests.wandb_server import API_KEY, WandbServer
 
 __all__ = ["MARK", "Owned"]

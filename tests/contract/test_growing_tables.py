@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from otel_rl.bridge.delivery.tracker_interface import RunInfo
-from otel_rl.bridge.delivery.wandb.display.growing_tables import (
+from otel_rl.bridge.delivery.wandb.growing_tables import (
     MAX_SAMPLES,
     MAX_TABLES,
     GrowingTables,

@@ -9,7 +9,7 @@ import pytest
 import wandb
 
 from otel_rl.bridge.delivery.tracker_interface import RunInfo
-from otel_rl.bridge.delivery.wandb.display.system_panels import SystemPanels, native
+from otel_rl.bridge.delivery.wandb.system_panels import SystemPanels, native
 from otel_rl.bridge.delivery.writer import WriterProcess
 from otel_rl.records import Description, Device, ExperimentKey, Row
 from otel_rl.run_id import run_id

@@ -17,10 +17,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from otel_rl.bridge.delivery.wandb import run_on_server, tracker
-from otel_rl.bridge.delivery.wandb import upload as wandb_upload
+from otel_rl.bridge.delivery.wandb import server, tracker
 from otel_rl.bridge.delivery.wandb.account import Account
-from otel_rl.bridge.delivery.wandb.server_api import JOURNAL_KEY, RemoteRun
+from otel_rl.bridge.delivery.wandb.server import JOURNAL_KEY, RemoteRun
 from otel_rl.errors import TrackerRejected, TrackerUnavailable
 from tests.simulation.clock import Clock
 from tests.simulation.history import Away, History, Refused, Uploader
@@ -148,6 +147,12 @@ class _Run:
             self._clock.sleep(0.5)
 
 
+class _Settings(dict[str, object]):
+    """``wandb.Settings``."""
+
+    model_fields = ()
+
+
 @contextmanager
 def installed(library: Library, clock: Clock) -> Iterator[None]:
     """Have the real ``WandbTracker`` use a simulated library, server and clock."""
@@ -158,7 +163,7 @@ def installed(library: Library, clock: Clock) -> Iterator[None]:
     vars(wandb).update(
         __version__="0.31.0",
         Error=_Error,
-        Settings=dict,
+        Settings=_Settings,
         errors=errors,
         init=lambda **options: library.init(options["id"], options["config"]),
         teardown=lambda exit_code: None,
@@ -167,10 +172,9 @@ def installed(library: Library, clock: Clock) -> Iterator[None]:
     with tempfile.TemporaryDirectory() as files, pytest.MonkeyPatch.context() as patch:
         patch.setitem(sys.modules, "wandb", wandb)
         patch.setitem(sys.modules, "wandb.errors", errors)
-        patch.setattr(run_on_server, "ask", lambda _, run_id, **__: library.ask(run_id))
-        patch.setattr(run_on_server, "ask_for_summary", lambda *_, **__: {})
+        patch.setattr(server, "ask", lambda _, run_id, **__: library.ask(run_id))
+        patch.setattr(server, "ask_for_summary", lambda *_, **__: {})
         patch.setattr(tracker, "writer_file", lambda run, name: Path(files, f"{run.run_id}.{name}"))
         patch.setattr(tracker, "find_account", lambda *_, **__: account)
-        for module in (run_on_server, wandb_upload):
-            patch.setattr(module, "time", SimpleNamespace(monotonic=clock, sleep=clock.sleep))
+        patch.setattr(server, "time", SimpleNamespace(monotonic=clock, sleep=clock.sleep))
         yield

@@ -29,7 +29,8 @@ def parse_options(
 
     Args:
         kind: Name of the tracker, for errors.
-        options: A dataclass; its fields are texts, numbers of seconds (``float``) or switches.
+        options: A dataclass; its fields are texts, numbers of seconds (``int`` drops
+            fractions) or switches.
         attributes: Of the run.
         secret_hint: Where a secret belongs that was given as an option.
 
@@ -56,14 +57,14 @@ def _parsed(name: str, wanted: object, text: str) -> object:
         if text.lower() not in ("true", "false"):
             raise ConfigError(f'{name}: must be true or false (got "{text}").')
         return text.lower() == "true"
-    if wanted is float:
+    if wanted in (float, int):
         try:
             number = float(text)
         except ValueError:
             number = -1.0
         if not 0 <= number < float("inf"):
             raise ConfigError(f'{name}: must be a number of seconds (got "{text}").')
-        return number
+        return number if wanted is float else int(number)
     return text
 
 

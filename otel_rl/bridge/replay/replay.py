@@ -1,19 +1,30 @@
-"""Writes one stored run to one tracker, from the tracker's own position."""
+"""Writes stored runs to trackers, each from its tracker's position, and notes the finished ones."""
 
+import hashlib
+import json
+import os
 import threading
 import time
+from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Final
 
 from otel_rl.bridge.counters import Counters
 from otel_rl.bridge.delivery.delivery_interfaces import DeliverySettings, RunState, RunStatus
 from otel_rl.bridge.delivery.manager import DeliveryManager
+from otel_rl.bridge.private_files import open_private
 from otel_rl.bridge.replay.stored_run import StoredRun
 from otel_rl.records import ExperimentKey
 
-__all__ = ["Replay"]
+__all__ = ["Replay", "Replayed"]
 
 _FOREVER_S: Final = 1e8  # of a thread's longest wait; a replay ends for other reasons
+
+_FILE: Final = "replayed.json"
+
+# Addresses of a tracker. Secrets are among them: only a digest is written.
+_PLACES: Final = ("WANDB_", "MLFLOW_", "TRACKIO_", "HF_")
 
 
 class _NoRecord:
@@ -86,3 +97,68 @@ class Replay:
             elif time.monotonic() - since_s > self._patience_s:
                 self._delivery.abandon()
                 return
+
+
+class Replayed:
+    """Which runs an earlier replay has finished, so that a later one need not ask their tracker.
+
+    A file beside each journal. It only saves time: without it, or where it cannot be written, the
+    tracker is asked, and confirms that it has every row. Any thread may call any method.
+
+    Args:
+        options: Of the trackers: other ones are another place.
+        enabled: Whether the files count.
+    """
+
+    def __init__(self, options: Mapping[str, str], *, enabled: bool = True) -> None:
+        self._enabled = enabled
+        place = [
+            sorted(options.items()),
+            sorted((name, v) for name, v in os.environ.items() if name.startswith(_PLACES)),
+        ]
+        self._place = hashlib.sha256(json.dumps(place).encode()).hexdigest()[:16]
+        self._lock = threading.Lock()  # guards the files
+
+    def has(
+        self, directory: Path | None, tracker: str, key: ExperimentKey, mark: tuple[int, str]
+    ) -> bool:
+        """Return whether the run was finished at the tracker with this number of rows and status.
+
+        Args:
+            directory: Of the journal; None for one that has no directory.
+            tracker: Its name.
+            key: Name of the run there.
+            mark: Number of rows, and status of the run.
+        """
+        if directory is None or not self._enabled:
+            return False
+        with self._lock:
+            return _read(directory).get(self._name(tracker, key)) == [*mark]
+
+    def note(
+        self, directory: Path | None, tracker: str, key: ExperimentKey, mark: tuple[int, str]
+    ) -> None:
+        """Remember that it is."""
+        if directory is None:
+            return
+        path = directory / _FILE
+        new = path.with_suffix(".json.new")
+        with self._lock:
+            known = {**_read(directory), self._name(tracker, key): [*mark]}
+            try:
+                with open(new, "w", encoding="utf-8", opener=open_private) as file:
+                    json.dump(known, file)
+                new.replace(path)
+            except OSError:
+                return  # of a directory that is only read: the tracker is asked again
+
+    def _name(self, tracker: str, key: ExperimentKey) -> str:
+        return f"{tracker} {self._place} {json.dumps([key.experiment, key.trial])}"
+
+
+def _read(directory: Path) -> dict[str, object]:
+    try:
+        found = json.loads((directory / _FILE).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from otel_rl.bridge.config import BridgeSettings
 from otel_rl.bridge.delivery.selection import KeySelection
 from otel_rl.bridge.delivery.wandb.account import WandbSettings, find_account
-from otel_rl.bridge.delivery.wandb.display.workspace_view import VIEW_TITLE, save_view
+from otel_rl.bridge.delivery.wandb.workspace_view import VIEW_TITLE, save_view
 from otel_rl.bridge.journal.opening import names_there_are
 from otel_rl.bridge.journal.reader import keys, overview, shared_keys, shared_overview
 from otel_rl.cli.lookup.journal_discovery import journals, shared_journal

@@ -14,8 +14,7 @@ from typing import Final
 from otel_rl.bridge.config import BridgeSettings
 from otel_rl.bridge.delivery.delivery_interfaces import DeliverySettings, RunState, RunStatus
 from otel_rl.bridge.delivery.trackers import backend
-from otel_rl.bridge.replay.replay import Replay
-from otel_rl.bridge.replay.replayed import Replayed
+from otel_rl.bridge.replay.replay import Replay, Replayed
 from otel_rl.bridge.stages import delivery_settings
 from otel_rl.cli.replay.sources import ReplaySource
 from otel_rl.cli.standard_streams import say

@@ -12,9 +12,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from otel_rl.bridge.delivery.checks import parse_options
 from otel_rl.errors import ConfigError
 from otel_rl.records import ExperimentKey
-from otel_rl.redaction import is_secret_name, redacted
+from otel_rl.redaction import redacted
 
 __all__ = [
     "OWN_RUN",
@@ -116,53 +117,7 @@ class WandbSettings:
         Raises:
             ConfigError: An unknown name or a value of the wrong type.
         """
-        for name in attributes:
-            if name not in cls.__slots__:
-                # Without the value: it is most often an API key.
-                raise ConfigError(
-                    f"wandb.{name}: unknown setting.",
-                    hint=_KEY_HINT
-                    if is_secret_name(name)
-                    else f"Known settings: {', '.join(cls.__slots__)}.",
-                )
-        default = cls()
-        return cls(
-            mode=attributes.get("mode", default.mode),
-            project=attributes.get("project", default.project),
-            entity=attributes.get("entity", default.entity),
-            name=attributes.get("name", default.name),
-            attach=attributes.get("attach", default.attach),
-            base_url=attributes.get("base_url", default.base_url),
-            init_timeout_s=_seconds(attributes, "init_timeout_s", default.init_timeout_s),
-            finish_timeout_s=_seconds(attributes, "finish_timeout_s", default.finish_timeout_s),
-            stall_timeout_s=_seconds(attributes, "stall_timeout_s", default.stall_timeout_s),
-            transmit_interval_s=int(
-                _seconds(attributes, "transmit_interval_s", default.transmit_interval_s)
-            ),
-            settle_s=_seconds(attributes, "settle_s", default.settle_s),
-            system_panels=_switch(attributes, "system_panels", default=default.system_panels),
-            attempt_axes=_switch(attributes, "attempt_axes", default=default.attempt_axes),
-        )
-
-
-def _seconds(attributes: Mapping[str, str], name: str, default: float) -> float:
-    value = attributes.get(name)
-    if value is None:
-        return default
-    try:
-        number = float(value)
-    except ValueError:
-        number = -1.0
-    if not 0 <= number < float("inf"):
-        raise ConfigError(f'wandb.{name}: must be a number of seconds (got "{value}").')
-    return number
-
-
-def _switch(attributes: Mapping[str, str], name: str, *, default: bool) -> bool:
-    value = attributes.get(name, str(default)).lower()
-    if value not in ("true", "false"):
-        raise ConfigError(f'wandb.{name}: must be true or false (got "{value}").')
-    return value == "true"
+        return parse_options("wandb", cls, attributes, secret_hint=_KEY_HINT)
 
 
 @dataclass(frozen=True, slots=True)

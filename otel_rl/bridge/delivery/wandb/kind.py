@@ -84,7 +84,7 @@ def _create(run: RunInfo) -> Tracker:
         elif not own_run:
             beside.touch(mode=0o600)
     if find_account(settings, os.environ, run.key, own_run).attached_run:
-        from otel_rl.bridge.delivery.wandb.shared_run import SharedWandbTracker
+        from otel_rl.bridge.delivery.wandb.shared import SharedWandbTracker
 
         return SharedWandbTracker()
     from otel_rl.bridge.delivery.wandb.tracker import WandbTracker
@@ -149,7 +149,7 @@ def _supported_wandb() -> "SpecifierSet":
 
 def _check_joined_run(account: Account) -> CheckResult:
     # Not at the top: every writer loads this module, and its HTTP client takes 2 MB.
-    from otel_rl.bridge.delivery.wandb.row_marks import SHARE_IT, look_up
+    from otel_rl.bridge.delivery.wandb.shared import SHARE_IT, look_up
 
     path = account.attached_path
     try:

@@ -3,8 +3,9 @@
 import errno
 import logging
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from typing import TYPE_CHECKING
 
 from otel_rl.bridge.delivery.wandb.account import Account, WandbSettings
@@ -13,10 +14,12 @@ from otel_rl.errors import TrackerRejected, TrackerUnavailable
 if TYPE_CHECKING:
     import wandb
 
-__all__ = ["FILE_FLUSH_S", "quiet_settings", "translated"]
+__all__ = ["FILE_FLUSH_S", "flushes_file", "log_console", "quiet_settings", "translated"]
 
 FILE_FLUSH_S = 2
-"""Interval at which wandb-core writes to the file of an offline run."""
+"""Interval at which wandb-core writes to the file of an offline run, see ``flushes_file``."""
+
+_FLUSH_SETTING = "x_transaction_log_flush_interval"
 
 _log = logging.getLogger(__name__)
 
@@ -31,14 +34,17 @@ def quiet_settings(settings: WandbSettings, account: Account, **others: object) 
     """Return the settings common to every run of a bridge, with ``others`` added."""
     import wandb
 
+    newer: dict[str, object] = {
+        "finish_timeout": settings.finish_timeout_s,
+        "finish_timeout_raises": True,
+        # The default raises KeyboardInterrupt when Stop is pressed in the UI. The bridge cannot
+        # stop the training, and its rows are still needed.
+        "stop_fn": _ignore_stop,
+        _FLUSH_SETTING: FILE_FLUSH_S,
+    }
     return wandb.Settings(
         base_url=account.base_url,
         init_timeout=settings.init_timeout_s,
-        finish_timeout=settings.finish_timeout_s,
-        finish_timeout_raises=True,
-        # The default raises KeyboardInterrupt when Stop is pressed in the UI. The bridge cannot
-        # stop the training, and its rows are still needed.
-        stop_fn=_ignore_stop,
         silent=True,
         console="off",
         symlink=False,
@@ -52,10 +58,35 @@ def quiet_settings(settings: WandbSettings, account: Account, **others: object) 
         x_save_requirements=False,
         # Online the journal is the copy; a second one on the disk would be of no use.
         x_skip_transaction_log=account.online,
-        x_transaction_log_flush_interval=FILE_FLUSH_S,
         x_file_stream_transmit_interval=settings.transmit_interval_s or None,
+        # An older W&B has no such bounds: a `finish` that hangs ends with its process, and the
+        # signal of Stop is one that a writer ignores.
+        **{name: value for name, value in newer.items() if name in wandb.Settings.model_fields},
         **others,
     )
+
+
+def flushes_file() -> bool:
+    """Return whether wandb-core writes to the file of an offline run at intervals, as since 0.31.
+
+    Before, it writes only when a block of 32 KiB is full, or at the end.
+    """
+    import wandb
+
+    return _FLUSH_SETTING in wandb.Settings.model_fields
+
+
+def log_console(run: "wandb.Run", lines: Sequence[str]) -> None:
+    """Add lines to the run's console, for which W&B has a call since 0.27."""
+    if hasattr(run, "write_logs"):
+        run.write_logs("\n".join(lines))
+    else:
+        _say_that_console_needs_a_newer_wandb()
+
+
+@cache
+def _say_that_console_needs_a_newer_wandb() -> None:
+    _log.warning("Console lines are left out of the W&B run: that needs W&B 0.27 or newer.")
 
 
 def _ignore_stop() -> None:

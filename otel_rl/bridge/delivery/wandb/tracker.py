@@ -1,15 +1,15 @@
 """Writes each run to Weights & Biases: offline without a key, online with one.
 
 Row n is W&B's ``_step`` n, logged in one piece. So the row number is an idempotency key: a resumed
-run reports its step, and missing rows are logged again. ``key_display.py`` defines the axis of each
-key, and ``run_summary.py`` keeps the run's summary.
+run reports its step, and missing rows are logged again. ``rows.py`` defines the axis of each key,
+and ``summary.py`` keeps the run's summary.
 
 Online, the server is the tracker. Rows are safe when its line count includes them.
 
 Offline, a file is the tracker, and such a file cannot be continued: every way of resuming starts at
 step 0, and a crash loses what the SDK had in memory. So no row in it counts as safe, ``open``
 returns 0, and the whole run is written anew from the journal into a new directory. When that is
-finished and was read back from the disk (``offline_copies.py``), older directories of the run with
+finished and was read back from the disk (``offline.py``), older directories of the run with
 no more rows of this journal are removed, and one is left. Upload it with ``wandb sync`` after the
 run is over: W&B appends a directory that it syncs a second time.
 
@@ -17,6 +17,7 @@ run is over: W&B appends a directory that it syncs a second time.
 """
 
 import contextlib
+import math
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -25,29 +26,25 @@ from typing import TYPE_CHECKING
 from otel_rl.bridge.delivery.texts import ConsoleLines
 from otel_rl.bridge.delivery.tracker_interface import RunInfo, writer_file
 from otel_rl.bridge.delivery.wandb.account import Account, WandbSettings, find_account
-from otel_rl.bridge.delivery.wandb.display.alerts import alert, has_alert
-from otel_rl.bridge.delivery.wandb.display.growing_tables import GrowingTables
-from otel_rl.bridge.delivery.wandb.display.history_rows import payload
-from otel_rl.bridge.delivery.wandb.display.key_display import KeyDisplay
-from otel_rl.bridge.delivery.wandb.display.provenance import ProvenanceFiles
-from otel_rl.bridge.delivery.wandb.display.run_metadata import show
-from otel_rl.bridge.delivery.wandb.display.run_summary import RunSummary
-from otel_rl.bridge.delivery.wandb.display.system_panels import SystemPanels
-from otel_rl.bridge.delivery.wandb.history_sender import HistorySender
-from otel_rl.bridge.delivery.wandb.offline_copies import (
+from otel_rl.bridge.delivery.wandb.growing_tables import GrowingTables
+from otel_rl.bridge.delivery.wandb.metadata import ProvenanceFiles, show
+from otel_rl.bridge.delivery.wandb.offline import (
     OfflineCopy,
     check_room,
     check_writable,
     removed_unless_opened,
 )
-from otel_rl.bridge.delivery.wandb.run_on_server import LineCounts, RunOnServer
+from otel_rl.bridge.delivery.wandb.rows import KeyDisplay, alert, payload
 from otel_rl.bridge.delivery.wandb.sdk import (
     FILE_FLUSH_S,
+    flushes_file,
+    log_console,
     quiet_settings,
     translated,
 )
-from otel_rl.bridge.delivery.wandb.server_api import JOURNAL_KEY
-from otel_rl.bridge.delivery.wandb.upload import Upload
+from otel_rl.bridge.delivery.wandb.server import JOURNAL_KEY, LineCounts, RunOnServer, Upload
+from otel_rl.bridge.delivery.wandb.summary import RunSummary
+from otel_rl.bridge.delivery.wandb.system_panels import SystemPanels
 from otel_rl.errors import ConfigError, TrackerError, TrackerRejected, TrackerUnavailable
 from otel_rl.records import Description, Row
 from otel_rl.semconv import names
@@ -73,7 +70,6 @@ class WandbTracker:
         self._remote = RunOnServer(self._account, "", "")
         self._run: wandb.Run | None = None
         self._display: KeyDisplay | None = None
-        self._history: HistorySender | None = None
         self._panels: SystemPanels | None = None
         self._files: ProvenanceFiles | None = None
         self._console = ConsoleLines(0)
@@ -119,7 +115,6 @@ class WandbTracker:
         with translated():
             attempt = run.description.attempt_below(start)
             self._display = KeyDisplay(self._run, attempt, has_axes=self._settings.attempt_axes)
-            self._history = HistorySender(self._run)
         self._console = ConsoleLines(counts.console)
         path = writer_file(run, "samples") if self._account.online else None
         self._samples = GrowingTables(self._run.summary.__setitem__, path, start)
@@ -135,7 +130,9 @@ class WandbTracker:
                 _directory(self._run),
                 run.run_id,
                 run.journal,
-                stall_timeout_s=max(self._settings.stall_timeout_s, _MIN_STALL_S),
+                stall_timeout_s=max(self._settings.stall_timeout_s, _MIN_STALL_S)
+                if flushes_file()
+                else math.inf,
             )
         self.describe(run.description)
         return start
@@ -145,43 +142,28 @@ class WandbTracker:
         run = self._opened()
         given = self._copy or self._upload
         given.begin()
-        summary, display, history = self._summary, self._display, self._history
+        summary, display = self._summary, self._display
         assert summary is not None
         assert display is not None
-        assert history is not None
         for row in rows:
             summary.learn(row.new_keys)
         summary.take(rows)
         with translated():
             for row in rows:
-                line = payload(row, summary.hours(row.time_ns))
-                if display.knows(row) and not row.tables and not has_alert(row):
-                    history.add(line, row.number)
-                else:
-                    history.flush()
-                    self._write_with_more(row, line)
+                if lines := self._console.of(row):
+                    # Before the row, whose confirmation should not come without them.
+                    log_console(run, lines)
+                if self._samples is not None:  # before the row as well
+                    self._samples.add(row)
+                display.take(row)
+                run.log(payload(row, summary.hours(row.time_ns)), step=row.number, commit=True)
+                alert(run, row)
                 if self._panels is not None:
                     self._panels.send(row)
-            history.flush()
             if rows:
                 given.next_row = rows[-1].number + 1
-            if self._samples is not None:
-                self._samples.show()
             if shown := summary.changed():
                 run.summary.update(shown)
-
-    def _write_with_more(self, row: Row, line: dict[str, object]) -> None:
-        """Log a row with tables, alerts or console lines."""
-        run, display = self._opened(), self._display
-        assert display is not None
-        lines = self._console.of(row)
-        if lines:  # before the row, whose confirmation should not come without them
-            run.write_logs("\n".join(lines))
-        if self._samples is not None:  # before the row as well
-            self._samples.add(row)
-        display.take(row)
-        run.log(line, step=row.number, commit=True)
-        alert(run, row)
 
     def describe(self, description: Description, /) -> None:
         """Update the run. Its group and job type are those at its opening."""

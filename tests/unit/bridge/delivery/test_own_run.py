@@ -10,7 +10,7 @@ from otel_rl.bridge.delivery.manager import RunState
 from otel_rl.bridge.delivery.tracker_interface import RunInfo
 from otel_rl.bridge.delivery.trackers import backend
 from otel_rl.bridge.delivery.wandb.account import OWN_RUN
-from otel_rl.bridge.delivery.wandb.shared_run import SharedWandbTracker
+from otel_rl.bridge.delivery.wandb.shared import SharedWandbTracker
 from otel_rl.bridge.delivery.wandb.tracker import WandbTracker
 from otel_rl.records import Description, ExperimentKey, ExperimentStatus
 from tests.unit.bridge.delivery.bench import Bench

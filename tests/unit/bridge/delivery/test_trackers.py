@@ -111,7 +111,7 @@ def test_a_check_knows_the_supported_versions_from_the_package_itself(
 ) -> None:
     monkeypatch.setattr("importlib.metadata.version", lambda _: "0.99.0")
     (failed,) = [r for r in backend("wandb").check({}, tmp_path) if not r.ok]
-    assert "wandb 0.99.0 is installed; <0.32,>=0.31 is supported" in failed.message
+    assert "wandb 0.99.0 is installed; <0.32,>=0.23 is supported" in failed.message
 
 
 def test_a_writer_may_take_as_long_as_the_tracker_allows_itself() -> None:

@@ -29,10 +29,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Final
 
-from otel_rl.bridge.delivery.wandb.display.history_rows import POLICY_VERSION
-from otel_rl.bridge.delivery.wandb.display.wandb_keys import (
+from otel_rl.bridge.delivery.wandb.rows import (
     ATTEMPT,
     HOURS,
+    POLICY_VERSION,
     STEP,
     attempt_axis,
     wandb_key,

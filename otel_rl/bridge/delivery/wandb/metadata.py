@@ -1,16 +1,20 @@
-"""Shows run metadata in W&B: config, notes, tags, status and texts."""
+"""Shows run metadata in W&B: config, notes, tags and status, and where the run came from."""
 
+import json
+import os
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
 
 from otel_rl.bridge.delivery.texts import storable, storable_text
-from otel_rl.records import Description, Table, Value
+from otel_rl.records import Description, Provenance, Table, Value
 from otel_rl.redaction import printable
 
 if TYPE_CHECKING:
     import wandb
 
-__all__ = ["as_table", "device_config", "show", "show_config"]
+__all__ = ["ProvenanceFiles", "as_table", "device_config", "show", "show_config"]
 
 _MAX_TAG_LENGTH = 64  # the server's limit; the SDK raises above it
 
@@ -21,6 +25,10 @@ _CRASH = "crash"
 _DEVICES = "gpus"
 
 _HOSTS = "hosts"
+
+_METADATA: Final = "wandb-metadata.json"
+_DIFF: Final = "diff.patch"
+_PACKAGES: Final = "requirements.txt"
 
 
 def show(run: "wandb.Run", description: Description) -> None:
@@ -87,3 +95,56 @@ def _key(name: str) -> str:
     """Return a key that W&B accepts: those that start with an underscore are reserved."""
     name = storable_text(name)
     return name if name and not name.startswith("_") else f"config{name}"
+
+
+class ProvenanceFiles:
+    """Shows command, code and machine of a run, as ``wandb.init`` in the program would.
+
+    These are three files, which W&B shows in its Overview and Files tabs. The machines of all
+    workers are in the config.
+
+    Args:
+        run: Opened.
+    """
+
+    def __init__(self, run: "wandb.Run") -> None:
+        self._run = run
+        self._written: dict[str, str] = {}
+
+    def show(self, provenance: Provenance | None) -> None:
+        """Write the provenance of the run.
+
+        Raises:
+            OSError: The directory of the run cannot be written to.
+        """
+        if provenance is None:
+            return
+        files = {
+            _METADATA: json.dumps(_metadata(provenance), indent=2) + "\n",
+            _DIFF: provenance.diff,
+            _PACKAGES: "".join(f"{package}\n" for package in provenance.packages),
+        }
+        for name, text in files.items():
+            if text and self._written.get(name) != text:
+                path = Path(self._run.dir) / name
+                path.write_text(text, "utf-8", "backslashreplace")
+                self._run.save(os.fspath(path), base_path=self._run.dir, policy="now")
+                self._written[name] = text
+
+
+def _metadata(of: Provenance) -> Mapping[str, object]:
+    program, *arguments = of.command or ("",)
+    if program == "-m" and arguments:  # python -m MODULE
+        program = f"-m {arguments.pop(0)}"
+    found: dict[str, object] = {
+        "os": of.system,
+        "python": of.runtime,
+        "startedAt": datetime.fromtimestamp(of.time_ns / 1e9, UTC).isoformat(),
+        "args": arguments,
+        "program": program,
+        "codePath": program,
+        "git": {"remote": of.repository, "commit": of.commit} if of.commit else None,
+        "host": of.host,
+        "executable": of.executable,
+    }
+    return {key: value for key, value in found.items() if value}

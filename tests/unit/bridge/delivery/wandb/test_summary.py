@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from otel_rl.bridge.delivery.wandb.display.run_summary import RunSummary
+from otel_rl.bridge.delivery.wandb.summary import RunSummary
 from otel_rl.records import KeySpec, Row
 from otel_rl.semconv import names
 

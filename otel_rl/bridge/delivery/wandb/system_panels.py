@@ -4,9 +4,9 @@
     host/node1/cpu/utilization = 0.5   ->   system.cpu/l:node1 = 50
 
 These panels show samples of the process that called ``wandb.init``: of the bridge. The record of
-such samples can also be sent through an interface that is not public. So it is used only with
-tested versions of W&B, and if the interface differs, nothing is sent: the same values are in the
-rows.
+such samples can also be sent through an interface that is not public. So it is used only in the
+range of versions whose ends were tried, and if the interface differs, nothing is sent: the same
+values are in the rows.
 """
 
 import logging
@@ -19,10 +19,10 @@ from otel_rl.records import Device, Row
 if TYPE_CHECKING:
     import wandb
 
-__all__ = ["SUPPORTED", "SystemPanels", "native"]
+__all__ = ["SystemPanels", "is_supported", "native"]
 
-SUPPORTED: Final = "0.31."
-"""Prefix of the versions of W&B that have the interface."""
+_TRIED: Final = range(23, 32)
+"""Minor versions of W&B 0 of which the first and the last were tried."""
 
 _log = logging.getLogger(__name__)
 
@@ -55,6 +55,12 @@ _NATIVE_OF_HOST: Final[Mapping[str, tuple[str, float]]] = {
 }
 
 _NUMBER = re.compile(r"gpu(\d+)")
+
+
+def is_supported(version: str) -> bool:
+    """Return whether the interface is used with a version of W&B."""
+    found = re.match(r"0\.(\d+)\.", version)
+    return found is not None and int(found[1]) in _TRIED
 
 
 def native(row: Row, devices: Mapping[str, Device]) -> dict[str, float]:
@@ -108,7 +114,7 @@ class SystemPanels:
         self._run = run
         self._devices: Mapping[str, Device] = {}
         self._reason = ""
-        if not wandb.__version__.startswith(SUPPORTED):
+        if not is_supported(wandb.__version__):
             self._give_up(f"W&B {wandb.__version__} was not tried")
 
     def know(self, devices: Mapping[str, Device]) -> None:
@@ -135,7 +141,9 @@ class SystemPanels:
         record.timestamp.FromNanoseconds(time_ns)
         for key, value in values.items():
             record.item.add(key=key, value_json=repr(float(value)))
-        interface: Any = self._run._interface  # noqa: SLF001  # see the module
+        run: Any = self._run
+        # Older versions have it in the run's backend.
+        interface = getattr(run, "_interface", None) or run._backend.interface  # noqa: SLF001
         interface._publish(interface._make_record(stats=record))  # noqa: SLF001
 
     def _give_up(self, reason: str) -> None:

@@ -5,12 +5,15 @@ sends rows, and never a state, a summary, tags, notes or facts of its machine. A
 with ``otel_rl/``, and only they get axes of ours, ``otel_rl/step`` and ``otel_rl/hours``, so that
 the owner's logs and definitions stay as they are.
 
-A shared run cannot be resumed: the server appends the lines of all writers. So the bridge queries
-its rows by their marks, see ``row_marks.py``. Rows in flight when a writer was killed may still
+A shared run cannot be resumed: the server appends the lines of all writers, so its line count says
+nothing of ours. Every row carries its number under a key of its own, the mark, and the server is
+queried for the lines that have one: from the last known one, in pages small enough to be complete.
+Rows in flight when a writer was killed may still
 arrive, and could not be recognised as repeats. Therefore an opening leaves a note that only its
 closing changes, and if it finds one, it waits until the answers are stable.
 """
 
+import hashlib
 import json
 import os
 import time
@@ -22,34 +25,170 @@ from typing import TYPE_CHECKING, Self
 from otel_rl.bridge.delivery.texts import ConsoleLines
 from otel_rl.bridge.delivery.tracker_interface import RunInfo, writer_file
 from otel_rl.bridge.delivery.wandb.account import Account, WandbSettings, find_account
-from otel_rl.bridge.delivery.wandb.display.alerts import alert
-from otel_rl.bridge.delivery.wandb.display.growing_tables import GrowingTables
-from otel_rl.bridge.delivery.wandb.display.history_rows import payload
-from otel_rl.bridge.delivery.wandb.display.key_display import KeyDisplay
-from otel_rl.bridge.delivery.wandb.display.run_metadata import device_config, show_config
-from otel_rl.bridge.delivery.wandb.display.run_summary import RunSummary
-from otel_rl.bridge.delivery.wandb.display.system_panels import SystemPanels
-from otel_rl.bridge.delivery.wandb.row_marks import (
-    SHARE_IT,
-    JoinedRun,
-    Marks,
-    look_up,
-    mark_key,
-)
-from otel_rl.bridge.delivery.wandb.sdk import quiet_settings, translated
-from otel_rl.bridge.delivery.wandb.upload import Upload
+from otel_rl.bridge.delivery.wandb.growing_tables import GrowingTables
+from otel_rl.bridge.delivery.wandb.metadata import device_config, show_config
+from otel_rl.bridge.delivery.wandb.rows import KeyDisplay, alert, payload
+from otel_rl.bridge.delivery.wandb.sdk import log_console, quiet_settings, translated
+from otel_rl.bridge.delivery.wandb.server import Upload, config_entry, query
+from otel_rl.bridge.delivery.wandb.summary import RunSummary
+from otel_rl.bridge.delivery.wandb.system_panels import SystemPanels
 from otel_rl.errors import ConfigError, TrackerRejected, TrackerUnavailable
 from otel_rl.records import Description, Row
 
 if TYPE_CHECKING:
     import wandb
 
-__all__ = ["SharedWandbTracker"]
+__all__ = [
+    "SHARED_MODE",
+    "SHARE_IT",
+    "JoinedRun",
+    "Marks",
+    "SharedWandbTracker",
+    "look_up",
+    "mark_key",
+]
 
 _PREFIX = "otel_rl/"
 _LABEL = "otel_rl"  # W&B's label of one writer of a run
 _POLL_S = 1.0  # between two queries while a run is to begin, or its answers to settle
 _BEGIN_S = 20.0  # a run that has not begun by then is retried like a refused one
+
+_RUN_QUERY = """
+query JoinedRun($project: String!, $entity: String, $name: String!) {
+  project(name: $project, entityName: $entity) {
+    run(name: $name) { config historyKeys }
+  }
+}
+"""
+
+_ROWS_QUERY = """
+query JoinedRunRows($project: String!, $entity: String, $name: String!, $spec: JSONString!) {
+  project(name: $project, entityName: $entity) {
+    run(name: $name) { sampledHistory(specs: [$spec]) }
+  }
+}
+"""
+
+_PAGE_STEPS = 1000  # the SDK's own page; with as many samples as steps, none is left out
+
+_FEATURES = "3"  # in the telemetry that the SDK stores in a run's config
+SHARED_MODE = 67
+"""Number of the feature ``shared_mode`` in it."""
+
+SHARE_IT = (
+    "Set WANDB_MODE=shared for the process that calls wandb.init, or let it pass "
+    'settings=wandb.Settings(mode="shared", x_primary=True).'
+)
+"""Remedy for a run that is not shared."""
+
+
+def mark_key(run: RunInfo) -> str:
+    """Return the key of the row number in every row: specific to the run and the journal."""
+    source = hashlib.blake2b(f"{run.run_id}/{run.journal}".encode(), digest_size=4)
+    return f"otel_rl/row/{source.hexdigest()}"
+
+
+@dataclass(frozen=True, slots=True)
+class JoinedRun:
+    """State of a run at the server.
+
+    Attributes:
+        is_shared: Whether its owner lets others write to it.
+        last_step: W&B's step of its last line, -1 if it has none.
+    """
+
+    is_shared: bool
+    last_step: int
+
+
+def look_up(account: Account) -> JoinedRun | None:
+    """Query the run that the account joins; None if it does not exist. Raises as ``query``."""
+    run = _run(account, "JoinedRun", _RUN_QUERY, {})
+    telemetry = _dig(config_entry(run.get("config"), "_wandb"), "t") if run else None
+    if run is None or telemetry is None:
+        return None  # a run without telemetry was created by a sweep, and has not begun
+    features = _dig(telemetry, _FEATURES)
+    last_step = _dig(run.get("historyKeys"), "lastStep")
+    return JoinedRun(
+        isinstance(features, list) and SHARED_MODE in features,
+        int(last_step) if isinstance(last_step, int | float) else -1,
+    )
+
+
+class Marks:
+    """Finds the first row of ours that a run lacks.
+
+    Args:
+        account: Of the run.
+        key: The mark.
+        row: All rows below are known to be there.
+        step: W&B's step of the last of them; where to begin if there is none.
+
+    Attributes:
+        row: All rows below are there.
+        step: As the argument.
+    """
+
+    def __init__(self, account: Account, key: str, *, row: int, step: int) -> None:
+        self.row = row
+        self.step = step
+        self._account = account
+        self._key = key
+        self._next_step = step
+        self._above: set[int] = set()  # row numbers found beyond the next expected one
+
+    def are_there(self) -> bool:
+        """Return whether the last row known to be there still is."""
+        return not self.row or self.row - 1 in self._page(self.step, self.step).values()
+
+    def read(self, *, handed: int | None = None) -> int:
+        """Look for further rows of ours. Raises as ``query``.
+
+        Args:
+            handed: All rows below may be there, and no other; None if that is not known.
+
+        Returns:
+            ``row``, but at most ``handed``: an earlier writer may have written more.
+        """
+        run = look_up(self._account)
+        if run is None:
+            raise TrackerUnavailable(f"The W&B run {self._account.attached_run} is gone.")
+        first = self._next_step
+        while first <= run.last_step:
+            self._take(self._page(first, first + _PAGE_STEPS - 1))
+            first += _PAGE_STEPS
+        if self.row == handed:
+            # Rows handed over from now on come after the present ones.
+            self._next_step = max(self._next_step, run.last_step + 1)
+        return self.row if handed is None else min(self.row, handed)
+
+    def _take(self, numbers: dict[int, int]) -> None:
+        for step, number in sorted(numbers.items()):
+            self._next_step = step + 1
+            if number >= self.row:
+                self._above.add(number)
+            while self.row in self._above:
+                self._above.remove(self.row)
+                self.row += 1
+            if number == self.row - 1:
+                self.step = step
+
+    def _page(self, first: int, last: int) -> dict[int, int]:
+        """Map W&B's steps to row numbers, for marked lines between two steps, inclusive."""
+        spec = {
+            "keys": [self._key, "_step"],
+            "minStep": first,
+            "maxStep": last,
+            "samples": _PAGE_STEPS,
+        }
+        run = _run(self._account, "JoinedRunRows", _ROWS_QUERY, {"spec": json.dumps(spec)})
+        pages = run.get("sampledHistory") if run else None
+        lines = [line for page in pages or () for line in page] if isinstance(pages, list) else []
+        return {
+            int(line["_step"]): int(line[self._key])
+            for line in lines
+            if isinstance(line, dict) and self._key in line and "_step" in line
+        }
 
 
 class SharedWandbTracker:
@@ -122,7 +261,7 @@ class SharedWandbTracker:
                 display.take(row)
                 lines = self._console.of(row)
                 if lines:
-                    run.write_logs("\n".join(lines))
+                    log_console(run, lines)
                 if self._samples is not None:
                     self._samples.add(row)
                 run.log({**line, self._mark: row.number}, commit=True)
@@ -311,3 +450,20 @@ def _join(run: RunInfo, settings: WandbSettings, account: Account) -> "wandb.Run
 def _own(key: str) -> str:
     """Return the key in a foreign run. W&B's own keys, which begin with "_", stay."""
     return key if key.startswith(("_", _PREFIX)) else _PREFIX + key
+
+
+def _run(
+    account: Account, operation: str, text: str, variables: dict[str, str]
+) -> dict[str, object] | None:
+    of_run = {
+        "project": account.project,
+        "entity": account.entity or None,
+        "name": account.attached_run,
+    }
+    data = query(account, operation, text, {**of_run, **variables})
+    run = _dig(_dig(data, "project"), "run")
+    return run if isinstance(run, dict) else None
+
+
+def _dig(found: object, name: str) -> object:
+    return found.get(name) if isinstance(found, dict) else None

@@ -10,13 +10,13 @@ from typing import NamedTuple
 import pytest
 from wandb.proto import wandb_internal_pb2 as pb
 
-from otel_rl.bridge.delivery.wandb.offline_copies import (
+from otel_rl.bridge.delivery.wandb.offline import (
     OfflineCopy,
+    RunFile,
     check_room,
     check_writable,
     removed_unless_opened,
 )
-from otel_rl.bridge.delivery.wandb.offline_file import RunFile
 from otel_rl.errors import TrackerUnavailable
 from tests.wandb_offline import read_offline_run
 

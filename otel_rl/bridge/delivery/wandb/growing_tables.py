@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from otel_rl.bridge.delivery.wandb.display.run_metadata import as_table
+from otel_rl.bridge.delivery.wandb.metadata import as_table
 from otel_rl.records import CONSOLE, Row, Table, Value
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ import pytest
 
 from otel_rl.bridge.delivery.tracker_interface import RunInfo
 from otel_rl.bridge.delivery.wandb.account import Account
-from otel_rl.bridge.delivery.wandb.row_marks import look_up, mark_key
+from otel_rl.bridge.delivery.wandb.shared import look_up, mark_key
 from otel_rl.errors import TrackerUnavailable
 from otel_rl.records import ExperimentKey
 from tests.wandb_owned import Owned

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from otel_rl.bridge.delivery.wandb.account import Account
-from otel_rl.bridge.delivery.wandb.server_api import RemoteRun, ask
+from otel_rl.bridge.delivery.wandb.server import RemoteRun, ask
 from otel_rl.errors import TrackerRejected, TrackerUnavailable
 
 TLS = Path(__file__).parents[4] / "tls"

@@ -1,4 +1,4 @@
-"""Queries the W&B server for the state of a run.
+"""Asks the W&B server what it has of a run.
 
 The line count is the only confirmation: the SDK reports no upload, and stops for good, silently,
 when one is answered with 401 or 404. The query is independent of the SDK, so it also detects a
@@ -7,19 +7,33 @@ stopped upload.
 
 import base64
 import json
+import logging
 import ssl
+import time
 import urllib.error
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from email.message import Message
 from http.client import HTTPException
-from typing import IO, Any
+from typing import IO, Any, Final, NamedTuple
 
 from otel_rl.bridge.delivery.wandb.account import Account
 from otel_rl.errors import TrackerError, TrackerRejected, TrackerUnavailable
 
-__all__ = ["JOURNAL_KEY", "RemoteRun", "ask", "ask_for_summary", "config_entry", "query"]
+__all__ = [
+    "JOURNAL_KEY",
+    "LineCounts",
+    "RemoteRun",
+    "RunOnServer",
+    "Upload",
+    "ask",
+    "ask_for_summary",
+    "config_entry",
+    "query",
+]
+
+_log = logging.getLogger(__name__)
 
 JOURNAL_KEY = "otel_rl_journal"
 """Key of the run's config that names the journal of its rows."""
@@ -57,6 +71,10 @@ _REFUSALS = {
     501: ("there is no W&B server", _CHECK_URL),
 }
 
+_QUERY_TIMEOUT_S: Final = 10.0  # for one query of the server; it is repeated
+_SETTLE_S: Final = 1.0  # an answer from a replica of the server's database may be this old
+_POLL_S: Final = 0.5  # between two queries of a waiting call
+
 
 @dataclass(frozen=True, slots=True)
 class RemoteRun:
@@ -73,7 +91,7 @@ class RemoteRun:
     console_lines: int = 0
 
 
-def ask(account: Account, run_id: str, *, timeout_s: float) -> RemoteRun:
+def ask(account: Account, run_id: str, *, timeout_s: float = _QUERY_TIMEOUT_S) -> RemoteRun:
     """Query the state of a run. Raises as ``query``."""
     found = _bucket(account, run_id, "RunLineCount", _QUERY, timeout_s)
     if not found:
@@ -88,9 +106,9 @@ def ask(account: Account, run_id: str, *, timeout_s: float) -> RemoteRun:
     )
 
 
-def ask_for_summary(account: Account, run_id: str, *, timeout_s: float) -> Mapping[str, object]:
+def ask_for_summary(account: Account, run_id: str) -> Mapping[str, object]:
     """Query the summary of a run, empty for an unknown one. Raises as ``query``."""
-    found = _bucket(account, run_id, "RunSummary", _SUMMARY_QUERY, timeout_s)
+    found = _bucket(account, run_id, "RunSummary", _SUMMARY_QUERY, _QUERY_TIMEOUT_S)
     try:
         summary = json.loads(found.get("summaryMetrics") or "{}")
     except (TypeError, ValueError):
@@ -123,7 +141,7 @@ def query(
     text: str,
     variables: Mapping[str, object],
     *,
-    timeout_s: float,
+    timeout_s: float = _QUERY_TIMEOUT_S,
 ) -> object:
     """Return the ``data`` of the server's answer.
 
@@ -225,3 +243,145 @@ def _message(errors: object) -> str:
     first = errors[0] if isinstance(errors, list) and errors else errors
     message = first.get("message") if isinstance(first, dict) else first
     return str(message)[:200]
+
+
+class LineCounts(NamedTuple):
+    """Numbers of lines of a run.
+
+    Attributes:
+        rows: Rows of its history.
+        console: Lines of its console.
+    """
+
+    rows: int = 0
+    console: int = 0
+
+
+class RunOnServer:
+    """The server's answers about one run, which only this journal may continue.
+
+    Args:
+        account: Server, project and entity.
+        run_id: Id of the run.
+        journal: Identity of the journal.
+    """
+
+    def __init__(self, account: Account, run_id: str, journal: str) -> None:
+        self._account = account
+        self._run_id = run_id
+        self._journal = journal
+
+    def rows(self) -> int:
+        """Return the number of rows."""
+        return self._ask().lines
+
+    def settled_counts(self) -> LineCounts:
+        """Return the line counts of a run before `init`, so old that no later answer can be lower.
+
+        The SDK numbers rows from one answer of the server and places them by another. If an upload
+        of a killed writer lands in between, a row would take the line of an earlier one. So the
+        counts are queried long enough before `init`, and again long enough after it: if both are
+        equal, so were the answers to `init`. Likewise for the lines of the console.
+
+        Raises:
+            TrackerRejected: The run has rows of another journal, which must not be continued.
+            TrackerUnavailable: It still takes late uploads.
+        """
+        counts = self._counts()
+        if any(counts) and not self.is_settled_at(counts):
+            raise TrackerUnavailable(f"The W&B run {self._run_id} still takes late uploads.")
+        return counts
+
+    def is_settled_at(self, counts: LineCounts) -> bool:
+        """Return whether the line counts are the same a while later, see ``settled_counts``."""
+        time.sleep(_SETTLE_S)
+        return self._counts() == counts
+
+    def summary(self) -> Mapping[str, object]:
+        """Return the run's summary; empty, with a warning, if the server does not answer."""
+        try:
+            return ask_for_summary(self._account, self._run_id)
+        except TrackerError as exc:  # the rows are worth more than the summary
+            _log.warning("The summary of the W&B run %s begins anew: %s", self._run_id, exc)
+            return {}
+
+    def _counts(self) -> LineCounts:
+        remote = self._ask()
+        if remote.lines and self._journal and remote.journal != self._journal:
+            raise TrackerRejected(
+                f"The W&B run {self._run_id} has {remote.lines} rows of another journal.",
+                hint="Give the trial another name, or start the bridge with the data directory "
+                "that the run was written from.",
+            )
+        return LineCounts(remote.lines, remote.console_lines)
+
+    def _ask(self) -> RemoteRun:
+        return ask(self._account, self._run_id)
+
+
+class Upload:
+    """Rows of one opening of a run, between the SDK and the server.
+
+    The SDK reports no upload, and one answered with 401 or 404 stops for good, silently. So the
+    server is queried.
+
+    Args:
+        run_id: For messages.
+        start: All rows below are at the server.
+        stall_timeout_s: Longest time without progress at the server while rows are pending.
+
+    Attributes:
+        next_row: All rows below were given to the SDK.
+        safe_row: All rows below are at the server.
+    """
+
+    def __init__(self, run_id: str, start: int, *, stall_timeout_s: float) -> None:
+        self.next_row = self.safe_row = start
+        self._run_id = run_id
+        self._stall_timeout_s = stall_timeout_s
+        # Time since which a row is missing at the server.
+        self._waiting_since = 0.0
+
+    def begin(self) -> None:
+        """Note that rows are about to be given to the SDK."""
+        if self.safe_row == self.next_row:
+            self._waiting_since = time.monotonic()
+
+    def confirm(self, ask: Callable[[], int]) -> int:
+        """Return the first row that the server does not have.
+
+        Args:
+            ask: Queries the server for it.
+
+        Raises:
+            TrackerUnavailable: The server has taken none for too long.
+            TrackerRejected: It refuses the credentials.
+        """
+        now = time.monotonic()
+        try:
+            row = ask()
+        except TrackerUnavailable as exc:
+            # wandb-core keeps the rows and retries by itself; query again.
+            row, reason = self.safe_row, str(exc)
+        else:
+            reason = "Its answers show no error."
+        if row > self.next_row:
+            raise TrackerUnavailable(
+                f"The W&B run {self._run_id} has {row} lines after {self.next_row} rows.",
+                hint="Something else writes to it. Give the trial another name.",
+            )
+        if row > self.safe_row or row == self.next_row:
+            self.safe_row, self._waiting_since = row, now
+        elif now - self._waiting_since > self._stall_timeout_s:
+            raise TrackerUnavailable(
+                f"W&B has taken no row of run {self._run_id} for "
+                f"{now - self._waiting_since:.0f} s ({self.next_row - row} are waiting). {reason}"
+            )
+        return self.safe_row
+
+    def wait(self, ask: Callable[[], int], *, timeout_s: float = float("inf")) -> int:
+        """Call ``confirm`` until the server has all rows or the timeout."""
+        deadline = time.monotonic() + timeout_s
+        while self.confirm(ask) < self.next_row and time.monotonic() < deadline:
+            time.sleep(_POLL_S)
+        return self.safe_row

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from otel_rl.bridge.delivery.wandb.account import Account, writer_environment
-from otel_rl.bridge.delivery.wandb.display.wandb_keys import HOURS, STEP, wandb_key
-from otel_rl.bridge.delivery.wandb.server_api import query
+from otel_rl.bridge.delivery.wandb.rows import HOURS, STEP, wandb_key
+from otel_rl.bridge.delivery.wandb.server import query
 from otel_rl.dashboard.arrange import Panel, Section
 from otel_rl.errors import TrackerRejected
 
