@@ -121,12 +121,12 @@ def _authorize(environment: dict[str, str], token: str) -> None:
 
 
 def _with_token(headers: str, token: str) -> str:
-    others = [
-        one
-        for one in headers.split(",")
-        if one.strip() and one.partition("=")[0].strip().lower() != "authorization"
-    ]
+    others = [one for one in headers.split(",") if one.strip() and not _authorizes(one)]
     return ",".join([*others, f"authorization=Bearer%20{quote(token, safe='')}"])
+
+
+def _authorizes(header: str) -> bool:
+    return header.partition("=")[0].strip().lower() == "authorization"
 
 
 def _point_signals(
@@ -192,6 +192,19 @@ def notes_on(base: Mapping[str, str], environment: Mapping[str, str]) -> Iterato
         yield (
             f"of your environment, {', '.join(replaced)} {_is(replaced)} replaced for CMD, so that "
             "what it measures is in this run"
+        )
+    lost = [
+        name
+        for name in (
+            _HEADERS,
+            *(f"OTEL_EXPORTER_OTLP_{signal.upper()}_HEADERS" for signal in Signal),
+        )
+        if any(map(_authorizes, base.get(name, "").split(","))) and environment[name] != base[name]
+    ]
+    if lost:
+        yield (
+            f"of your environment, the authorization in {', '.join(lost)} is replaced for CMD by "
+            "the token of this run; your other headers are kept"
         )
     if base.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
         yield "OTEL_SDK_DISABLED=true: CMD records nothing, and nothing of it is in this run"

@@ -151,6 +151,33 @@ def test_the_token_of_the_bridge_joins_the_headers_of_the_user(before: str, afte
     assert {name: text for name, text in found.items() if "HEADERS" in name} == {HEADERS: after}
 
 
+@pytest.mark.parametrize("variable", [HEADERS, f"{TRACES}HEADERS"])
+def test_an_authorization_of_the_user_that_the_token_replaces_is_told(variable: str) -> None:
+    base = {variable: "Authorization=Bearer%20theirs,team=a"}
+    (told,) = notes_on(base, reporting(base, token="own-token"))
+    assert variable in told
+    assert "authorization" in told
+    assert "theirs" not in told
+    assert "own-token" not in told
+
+
+@pytest.mark.parametrize(
+    ("base", "token"),
+    [
+        ({HEADERS: "team=a"}, "own-token"),
+        ({HEADERS: "authorization=Bearer%20theirs"}, ""),
+        (
+            {HEADERS: "authorization=Bearer%20theirs", f"{TRACES}ENDPOINT": "http://jaeger:4318"},
+            "own-token",
+        ),
+    ],
+)
+def test_headers_that_the_user_keeps_are_not_commented_on(
+    base: Mapping[str, str], token: str
+) -> None:
+    assert [*notes_on(base, reporting(base, token=token))] == []
+
+
 def test_headers_of_one_signal_get_the_token_too() -> None:
     found = reporting({HEADERS: "a=1", f"{TRACES}HEADERS": "b=2"}, token="own-token")
     assert found[f"{TRACES}HEADERS"] == f"b=2,{AUTHORIZATION}"
