@@ -12,7 +12,7 @@ from otel_rl.cli.run_names import NAMES, RunNames, variable_of
 from otel_rl.records import Signal
 from otel_rl.semconv import names as semconv
 from otel_rl.setting_types import fields_of
-from otel_rl.worker.identity.names import parse_resource_attributes
+from otel_rl.worker.identity import parse_resource_attributes
 from otel_rl.worker.settings import (
     DEFAULT_EXPERIMENT,
     ENDPOINT,

@@ -15,7 +15,7 @@ from typing import Final
 from otel_rl.records import ExperimentKey
 from otel_rl.run_id import run_id
 from otel_rl.semconv.names import RL_EXPERIMENT_NAME, RL_TRIAL_NAME
-from otel_rl.worker.identity.names import checked_name, parse_resource_attributes
+from otel_rl.worker.identity import checked_name, parse_resource_attributes
 from otel_rl.worker.settings import DEFAULT_EXPERIMENT, LAUNCH, TYPED
 
 __all__ = [

@@ -32,16 +32,15 @@ from otel_rl.semconv.spec import Instrument, Reduction
 from otel_rl.worker.api.mlogger import MLogger
 from otel_rl.worker.api.trials import begin_trial, end_trial, log_trial_config, trial
 from otel_rl.worker.drops import DropReason
-from otel_rl.worker.identity.launcher import process_name
-from otel_rl.worker.identity.names import (
+from otel_rl.worker.identity import (
     NO_NAMES,
     WorkerNames,
-    named_place,
+    launcher_index,
     names_an_experiment,
     run_word,
     worker_names,
 )
-from otel_rl.worker.identity.rank import launcher_index
+from otel_rl.worker.launch import process_name
 from otel_rl.worker.plugins.import_hook import when_imported, wrap
 from otel_rl.worker.session import GUARD, finished, running
 from otel_rl.worker.session import GUARD as guard  # noqa: N811  # one object, not a constant
@@ -204,7 +203,7 @@ def start(known: WorkerNames, given: WorkerNames = NO_NAMES, *, is_alone: bool =
         project = known.experiment if known.trial else None
         otel_rl.init(
             **asdict(names),
-            index=launcher_index(os.environ, named_place(place)[1]) if is_alone else None,
+            index=launcher_index(os.environ, place) if is_alone else None,
             project=run_word(os.environ, "project", None, project),
             name=run_word(os.environ, "name", None, known.trial or known.experiment),
         )

@@ -23,17 +23,16 @@ from otel_rl.run_id import run_id
 from otel_rl.worker.child_threads import after_threads_of_child, after_threads_of_fork
 from otel_rl.worker.drops import DropReason
 from otel_rl.worker.events.run_metadata import RunMetadata, validated_metadata
-from otel_rl.worker.identity.launch import (
+from otel_rl.worker.identity import Identity, identify, invalid_place, names_an_experiment, run_word
+from otel_rl.worker.launch import (
     ON_SEVERAL_HOSTS,
     hand_down,
     launch_of,
     on_several_hosts,
+    parent_pid,
+    process_name,
     take_back,
 )
-from otel_rl.worker.identity.launcher import parent_pid, process_name
-from otel_rl.worker.identity.names import names_an_experiment, run_word
-from otel_rl.worker.identity.rank import invalid_place
-from otel_rl.worker.identity.resource import Identity, identify
 from otel_rl.worker.lifetime.process_guard import GUARD
 from otel_rl.worker.lifetime.providers import Providers, resource_of
 from otel_rl.worker.lifetime.worker_session import UNREACHED_EXIT_TIMEOUT_S, Session

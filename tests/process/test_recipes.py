@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from otel_rl.worker.identity.resource import identify
+from otel_rl.worker.identity import identify
 from tests.docs_examples import blocks
 from tests.ports import free_ports
 from tests.process.commands import OPEN_FOR_LONG, clean_environment, jsonl_rows

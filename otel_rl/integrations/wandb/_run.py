@@ -23,9 +23,8 @@ from otel_rl.semconv.names import RlExperimentModeValues
 from otel_rl.worker.drops import DropReason
 from otel_rl.worker.events.exit_report import Failure
 from otel_rl.worker.events.run_metadata import MAX_TAGS, MAX_WORD_CHARS, validated_metadata
-from otel_rl.worker.identity.launcher import process_name
-from otel_rl.worker.identity.names import WorkerNames, named_place, run_word, worker_names
-from otel_rl.worker.identity.rank import launcher_index
+from otel_rl.worker.identity import WorkerNames, launcher_index, run_word, worker_names
+from otel_rl.worker.launch import process_name
 from otel_rl.worker.session import GUARD, Session, before_end, finished, running
 from otel_rl.worker.step_context import current_step
 from otel_rl.worker.tensors import NotANumber, as_step, number
@@ -293,7 +292,7 @@ class Run:
             self._report()
         else:
             # W&B's users log on one rank, so no count is expected.
-            index = launcher_index(os.environ, named_place(process_name())[1])
+            index = launcher_index(os.environ, process_name())
             otel_rl.init(**dataclasses.asdict(worker), index=index, **self._metadata())
             session = _started = running()
         if session is not None and not is_named:

@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from otel_rl.integrations.adapter import guard, logging_errors, wrap
 from otel_rl.worker import session
-from otel_rl.worker.identity.sweep_trial import sweep_environment
+from otel_rl.worker.launch import sweep_environment
 from otel_rl.worker.settings import SWEEP
 
 __all__ = ["hint", "share"]

@@ -15,7 +15,7 @@ from otel_rl.semconv.names import (
 from otel_rl.version import __version__
 from otel_rl.worker.events.console import Console
 from otel_rl.worker.events.queue import EventQueue
-from otel_rl.worker.identity.resource import Identity, instance_id
+from otel_rl.worker.identity import Identity, instance_id
 from otel_rl.worker.later_providers import take_later
 from otel_rl.worker.lifetime.process_guard import GUARD
 from otel_rl.worker.metrics.gauges import SCOPE_NAME

@@ -21,8 +21,8 @@ from otel_rl.worker.events.provenance import ProvenanceThread
 from otel_rl.worker.events.queue import around, text_chars
 from otel_rl.worker.events.run_metadata import RunMetadata, with_defaults
 from otel_rl.worker.export.sender import Sender, Source, open_transports
-from otel_rl.worker.identity.launcher import is_process_of_ray
-from otel_rl.worker.identity.resource import Identity
+from otel_rl.worker.identity import Identity
+from otel_rl.worker.launch import is_process_of_ray
 from otel_rl.worker.lifetime.process_guard import GUARD
 from otel_rl.worker.lifetime.providers import Providers, resource_of
 from otel_rl.worker.otlp.anyvalue import Plain

@@ -6,7 +6,7 @@ from opentelemetry.instrumentation.distro import (  # type: ignore[attr-defined]
     BaseDistro,
 )
 
-from otel_rl.worker.identity.names import names_an_experiment
+from otel_rl.worker.identity import names_an_experiment
 
 __all__ = ["WorkerDistro", "distro"]
 

@@ -69,7 +69,7 @@ class WorkerConfigurator:
         otel_rl changes nothing for programs that are not workers.
         """
         try:
-            from otel_rl.worker.identity.names import names_an_experiment
+            from otel_rl.worker.identity import names_an_experiment
 
             if not names_an_experiment(os.environ):
                 for entry_point in entry_points(group="opentelemetry_configurator"):

@@ -9,9 +9,8 @@ import socket
 
 from opentelemetry.sdk.resources import OTELResourceDetector, Resource, ResourceDetector
 
-from otel_rl.worker.identity.launch import launch_of
-from otel_rl.worker.identity.launcher import process_name
-from otel_rl.worker.identity.resource import detect, instance_id
+from otel_rl.worker.identity import detect, instance_id
+from otel_rl.worker.launch import launch_of, process_name
 
 __all__ = ["WorkerResourceDetector"]
 

@@ -12,7 +12,7 @@ import otel_rl
 from otel_rl.integrations.adapter import Recorder, start
 from otel_rl.semconv.names import RL_STATISTIC
 from otel_rl.worker.drops import DropReason
-from otel_rl.worker.identity.names import WorkerNames
+from otel_rl.worker.identity import WorkerNames
 from otel_rl.worker.session import GUARD
 from tests.otlp_sink import Measurement, Sink, sums
 

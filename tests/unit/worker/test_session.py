@@ -12,7 +12,7 @@ from otel_rl.signals import Signal
 from otel_rl.worker import session
 from otel_rl.worker.drops import DropReason
 from otel_rl.worker.export.transport import Outcome, Reply
-from otel_rl.worker.identity.launch import launch_of
+from otel_rl.worker.launch import launch_of
 from otel_rl.worker.lifetime import worker_session
 from tests.otlp_requests import grpc_receiver
 from tests.otlp_sink import Sink, pairs

@@ -5,7 +5,7 @@ import pytest
 import otel_rl
 import otel_rl.integrations.wandb as wandb
 from otel_rl.integrations.wandb._run import worker_of
-from otel_rl.worker.identity.names import WorkerNames
+from otel_rl.worker.identity import WorkerNames
 from tests.otlp_sink import Sink
 
 RUN = {"OTEL_RL_EXPERIMENT": "exp", "OTEL_RL_TRIAL": "7"}

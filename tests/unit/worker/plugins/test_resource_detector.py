@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from otel_rl.worker.identity.launch import Processes
+from otel_rl.worker.launch import Processes
 from tests.unit.worker.plugins.test_otel_providers import run
 
 pytestmark = pytest.mark.process

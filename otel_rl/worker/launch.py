@@ -1,41 +1,51 @@
-"""The launch: what one start of a job has in common, and the trial of programs that name none.
+"""The launch: what one start of a job has in common, and what a process hands down to its children.
 
 The processes of a launch find the same id each for itself: in what the launcher gives them, else in
 the process that has started them. A worker hands its launch and its run down to its children, in
-their environment.
+their environment; so does the launcher of a sweep. Neither ``multiprocessing`` nor Ray is imported.
 """
 
 import os
 import re
 import socket
+import sys
 from collections.abc import Callable, Mapping, MutableMapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from time import localtime, strftime
-from typing import Final
+from typing import Any, Final
 from urllib.parse import quote
 
 from otel_rl.run_id import run_id
 from otel_rl.semconv.names import RL_EXPERIMENT_NAME, RL_RUN_ID, RL_TRIAL_NAME
-from otel_rl.worker.identity.launcher import parent_pid, ray_job
-from otel_rl.worker.identity.names import checked_name, parse_resource_attributes
-from otel_rl.worker.settings import DEFAULT_EXPERIMENT, DEFAULT_TRIAL, LAUNCH
+from otel_rl.worker.identity import (
+    MAIN_PROCESS,
+    MAX_NAME_LENGTH,
+    RANKS,
+    RAY_WORKER,
+    checked_name,
+    parse_resource_attributes,
+)
+from otel_rl.worker.settings import DEFAULT_EXPERIMENT, DEFAULT_TRIAL, LAUNCH, SWEEP, TYPED
 
 __all__ = [
     "ON_SEVERAL_HOSTS",
     "Launch",
     "Processes",
     "hand_down",
+    "is_process_of_ray",
+    "is_within",
     "launch_of",
     "on_several_hosts",
+    "parent_pid",
+    "process_name",
+    "sweep_environment",
     "take_back",
-    "with_names",
 ]
 
 _RESOURCE: Final = "OTEL_RESOURCE_ATTRIBUTES"
-
-_RAY_WORKER: Final = "RAY_RAYLET_PID"
-"""Set in processes of Ray, where other launchers' variables describe the raylet."""
+_TRIAL: Final = "OTEL_RL_TRIAL"
 
 _NOT_OF_A_STEP: Final = frozenset({"", "4294967291"})
 """Slurm's step of a batch script."""
@@ -43,13 +53,11 @@ _NOT_OF_A_STEP: Final = frozenset({"", "4294967291"})
 _INTERACTIVE: Final = "4294967290"
 """Slurm's step of a person's shell, in which each command is a launch of its own."""
 
-_RANKS: Final = (
-    ("RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"),
-    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE"),
-    ("MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE", "MV2_COMM_WORLD_LOCAL_SIZE"),
-    ("PMI_RANK", "PMI_SIZE", "MPI_LOCALNRANKS"),
-)
-"""Variables of launchers: rank, number of ranks, and how many of them are on this host."""
+_RAY_TASK: Final = "process"
+"""Name of a child that says nothing."""
+
+_DIGEST_LENGTH: Final = 8
+"""Of a long name, whose beginning may be what tells it from another one."""
 
 _PARENT: Final = 1
 _STARTED: Final = 19
@@ -123,6 +131,52 @@ class Processes:
             return ""
 
 
+def process_name() -> str:
+    """Return the name of the process as a child: the Ray actor's, its class, or the process's.
+
+    Returns:
+        ``MainProcess`` if neither Ray nor ``multiprocessing`` has started it.
+    """
+    # Ray raises outside a worker, and where its version lacks a method.
+    with suppress(Exception):
+        context = _ray_context()
+        if context is not None and context.get_actor_id() is not None:
+            if name := context.get_actor_name():
+                return str(name)
+            return str(context.get_task_function_name()).split(".")[-2]
+        if context is not None and is_process_of_ray():
+            return _RAY_TASK
+    process = sys.modules.get("multiprocessing.process")  # which a child of it has loaded
+    return MAIN_PROCESS if process is None else str(process.current_process().name)
+
+
+def is_process_of_ray() -> bool:
+    """Report whether Ray has started this process, which it may kill at any time."""
+    return Path(sys.argv[0]).name == "default_worker.py"
+
+
+def ray_job() -> str | None:
+    """Return the id of the Ray job that the process works for; job ids repeat in each cluster."""
+    with suppress(Exception):
+        context = _ray_context()
+        if context is not None:
+            of_cluster = getattr(context, "get_session_name", lambda: context.gcs_address)
+            return f"{of_cluster()}-{context.get_job_id()}"
+    return None
+
+
+def parent_pid() -> int | None:
+    """Return the process that has started this one by ``multiprocessing``."""
+    process = sys.modules.get("multiprocessing.process")
+    parent = None if process is None else process.parent_process()
+    return None if parent is None else parent.pid
+
+
+def _ray_context() -> Any:  # Ray's own
+    ray = sys.modules.get("ray")
+    return ray.get_runtime_context() if ray is not None and ray.is_initialized() else None
+
+
 def launch_of(
     environ: Mapping[str, str],
     processes: Processes | None = None,
@@ -146,7 +200,7 @@ def launch_of(
     """
     if given := environ.get(LAUNCH):
         return Launch(checked_name(LAUNCH, given))
-    is_of_ray = _RAY_WORKER in environ
+    is_of_ray = RAY_WORKER in environ
     of_ray = ray()
     for kind, found in (
         ("slurm", _slurm(environ, has_steps=not (is_of_ray or of_ray))),
@@ -157,10 +211,10 @@ def launch_of(
         if found:
             return Launch(f"{kind}-{re.sub(r'[^A-Za-z0-9._-]+', '-', found)}"[:_MAX_ID])
     processes = processes or Processes()
-    for rank, size, local_size in _RANKS:
-        if rank in environ:
-            ranks, here = (_number(environ.get(name)) for name in (size, local_size))
-            starter, is_of_host = processes.starter(rank)
+    for one in RANKS:
+        if one.local_size and one.rank in environ:
+            ranks, here = (_number(environ.get(name)) for name in (*one.sizes, one.local_size))
+            starter, is_of_host = processes.starter(one.rank)
             alone = here == ranks if here else is_of_host
             return Launch(processes.name_of(starter), is_of_host=ranks > 1 and not alone)
     return Launch(processes.name_of(parent() or os.getpid()))
@@ -169,8 +223,10 @@ def launch_of(
 def on_several_hosts(environ: Mapping[str, str]) -> bool:
     """Return whether a launcher says that the job has processes on other hosts, too."""
     nodes = (_number(environ.get(name)) for name in ("SLURM_NNODES", "SKYPILOT_NUM_NODES"))
-    ranks = ((_number(environ.get(n)), _number(environ.get(here))) for _, n, here in _RANKS)
-    return max(nodes) > 1 or any(n > here > 0 for n, here in ranks)
+    return max(nodes) > 1 or any(
+        _number(environ.get(one.sizes[0])) > _number(environ.get(one.local_size)) > 0
+        for one in RANKS
+    )
 
 
 def hand_down(
@@ -199,14 +255,14 @@ def hand_down(
         if key in attributes and attributes[key] in invented[key]
     }
     if replaced:
-        environ[_RESOURCE] = with_names(attributes, replaced)
+        environ[_RESOURCE] = _with_names(attributes, replaced)
     if not environ.get(LAUNCH):
         environ[LAUNCH] = launch_of(environ).id
     environ.update({DEFAULT_EXPERIMENT: experiment, DEFAULT_TRIAL: trial})
     return before
 
 
-def with_names(attributes: Mapping[str, str], names: Mapping[str, str]) -> str:
+def _with_names(attributes: Mapping[str, str], names: Mapping[str, str]) -> str:
     """Return ``OTEL_RESOURCE_ATTRIBUTES`` with other names of the run, and its id if there is one.
 
     Args:
@@ -251,3 +307,38 @@ def _mpi(environ: Mapping[str, str]) -> str:
 
 def _number(text: str | None) -> int:
     return int(text) if text and text.isdecimal() else 0
+
+
+def sweep_environment(environ: Mapping[str, str], name: str) -> dict[str, str]:
+    """Return the variables that make a process and its children report for a trial of a sweep.
+
+    Its name follows that of the trial around, or of the launch: ``20261126-lr_0``. It counts as
+    typed, because the program of a sweep may give each trial the same name.
+
+    Args:
+        environ: The process's environment.
+        name: The launcher's name of the trial.
+    """
+    resource = parse_resource_attributes(environ.get(_RESOURCE, ""))
+    outer = environ.get(_TRIAL) or environ.get(DEFAULT_TRIAL) or resource.get(RL_TRIAL_NAME)
+    outer = outer or launch_of(environ).id
+    own = "".join(filter(str.isprintable, name)).strip() or "trial"
+    trial = f"{outer}-{own}"
+    if len(trial) > MAX_NAME_LENGTH:
+        kept = trial[_DIGEST_LENGTH + 1 - MAX_NAME_LENGTH :]
+        trial = f"{run_id('', trial)[:_DIGEST_LENGTH]}-{kept}"
+    around = environ.get(SWEEP)
+    typed = {*filter(None, environ.get(TYPED, "").split(",")), "trial"}
+    variables = {
+        SWEEP: f"{around}/{own}" if around else own,
+        _TRIAL: trial.strip(),
+        TYPED: ",".join(sorted(typed)),
+    }
+    if resource:
+        variables[_RESOURCE] = _with_names(resource, {RL_TRIAL_NAME: variables[_TRIAL]})
+    return variables
+
+
+def is_within(environ: Mapping[str, str], name: str) -> bool:
+    """Report whether a process is within the trial of this name already, or in one of its own."""
+    return name in environ.get(SWEEP, "").split("/")

@@ -1,0 +1,666 @@
+"""Who a worker is: its names, its place in its role and its resource attributes. Pure.
+
+Each comes from the first source that has it: the program, the environment, a framework, the
+launcher, the name of the process. Only this module defines their precedence.
+"""
+
+import os
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final, NamedTuple
+from urllib.parse import unquote
+from uuid import uuid4
+
+from opentelemetry.util.types import AttributeValue
+
+from otel_rl.errors import ConfigError
+from otel_rl.run_id import run_id
+from otel_rl.semconv.names import (
+    RL_EXPERIMENT_NAME,
+    RL_RUN_ID,
+    RL_TRIAL_NAME,
+    RL_WORKER_COUNT,
+    RL_WORKER_INDEX,
+    RL_WORKER_ROLE,
+    RL_WORKER_TAG,
+    RlWorkerRoleValues,
+)
+from otel_rl.worker.settings import DEFAULT_EXPERIMENT, DEFAULT_TRIAL, LAUNCH, TYPED
+
+__all__ = [
+    "MAIN_PROCESS",
+    "MAX_NAME_LENGTH",
+    "NO_NAMES",
+    "RANKS",
+    "RAY_WORKER",
+    "Identity",
+    "WorkerNames",
+    "checked_name",
+    "default_role",
+    "detect",
+    "identify",
+    "instance_id",
+    "invalid_place",
+    "launcher_index",
+    "named_place",
+    "names_an_experiment",
+    "parse_resource_attributes",
+    "run_word",
+    "unnamed_trial",
+    "worker_names",
+]
+
+MAX_NAME_LENGTH: Final = 128
+"""W&B cuts display names at 128 characters; a cut name may no longer be unique."""
+
+MAIN_PROCESS: Final = "MainProcess"
+"""Name by ``multiprocessing`` of a process that it has not started."""
+
+RAY_WORKER: Final = "RAY_RAYLET_PID"
+"""Set in processes of Ray, where Slurm and MPI variables describe the raylet, not the worker."""
+
+
+_Place = tuple[int | None, int | None]
+"""Index of a worker and number of workers of its role."""
+
+
+class Ranks(NamedTuple):
+    """Variables of a launcher.
+
+    Attributes:
+        rank: Index of the process.
+        sizes: Number of processes, from the first variable that is set.
+        local_size: Number of processes on this host; empty if the launcher does not say.
+        is_of_raylet: True if in a process of Ray they describe the raylet.
+    """
+
+    rank: str
+    sizes: tuple[str, ...]
+    local_size: str = ""
+    is_of_raylet: bool = True
+
+
+RANKS: Final = (
+    Ranks("ROLE_RANK", ("ROLE_WORLD_SIZE",), is_of_raylet=False),
+    Ranks("RANK", ("WORLD_SIZE",), "LOCAL_WORLD_SIZE", is_of_raylet=False),
+    Ranks("OMPI_COMM_WORLD_RANK", ("OMPI_COMM_WORLD_SIZE",), "OMPI_COMM_WORLD_LOCAL_SIZE"),
+    Ranks("MV2_COMM_WORLD_RANK", ("MV2_COMM_WORLD_SIZE",), "MV2_COMM_WORLD_LOCAL_SIZE"),
+    Ranks("PMI_RANK", ("PMI_SIZE",), "MPI_LOCALNRANKS"),
+    Ranks("SLURM_PROCID", ("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS")),
+)
+"""Launchers, best first: torchrun also sets the rank among the workers of a role; Ray Train and
+others are compatible to it. A process of mpirun within a Slurm job inherits the Slurm variables of
+mpirun. A batch script of Slurm has the job's number of tasks, a step its own.
+"""
+
+_TORCHRUN_DEFAULT_ROLES: Final = frozenset({"", "default", "default_role"})
+
+_AFTER_ROLE: Final = re.compile(rf"({'|'.join(RlWorkerRoleValues)})(?:[-_. ]?(\d{{1,9}}))?")
+"""Process named after its role: ``trainer``, ``generator-2``."""
+
+_OF_LIBRARY: Final = re.compile(r"(Fork|Spawn|ForkServer)?(Process|PoolWorker)-\d+(:\d+)*")
+"""Name that ``multiprocessing`` gives to a process whose program names none."""
+
+_ANY_NAME: Final = re.compile(r"(.*?)(?:[-_. :]+(\d{1,9}))?")
+_WORD_BEGINS: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
+_SAYS_NOTHING: Final = frozenset(
+    {"", "actor", "process", "ray_train", "resource_trainable", "train", "worker_dict"}
+)
+"""Roles that would be made of the names of any library's processes and classes."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerNames:
+    """Names of a worker, as far as one source has them.
+
+    Attributes:
+        experiment: ``rl.experiment.name``.
+        trial: ``rl.trial.name``.
+        role: ``rl.worker.role``.
+    """
+
+    experiment: str | None = None
+    trial: str | None = None
+    role: str | None = None
+
+
+NO_NAMES: Final = WorkerNames()
+
+
+def worker_names(
+    environ: Mapping[str, str],
+    process_name: str = "",
+    *,
+    given: WorkerNames = NO_NAMES,
+    stated: WorkerNames = NO_NAMES,
+    known: WorkerNames = NO_NAMES,
+    finished: Collection[tuple[str, str]] = (),
+) -> WorkerNames:
+    """Return the worker's names, each from the first source that has it.
+
+    1. the command line of ``otel-rl run``
+    2. ``given``
+    3. ``OTEL_RL_*``, ``OTEL_RESOURCE_ATTRIBUTES``, then ``stated``
+    4. a role: ``known``, then torchrun's ``--role``, then the name of the process
+    5. an experiment: the one that ``otel-rl run`` has invented, or the parent's
+    6. ``known``, whose trial belongs to its experiment and is used only with it
+
+    A framework comes after what is invented, since not all of its processes know its names: of one
+    launch they would report to different runs. Its names are the run's in the tracker instead.
+
+    What remains is the launch's, see ``unnamed_trial``, and ``default_role``.
+
+    Args:
+        environ: The process's environment.
+        process_name: From its launcher.
+        given: From the program.
+        stated: From the variables of a library that otel_rl replaces.
+        known: From a framework.
+        finished: Experiment and trial of each run that the process is done with. The process
+            continues one only if the program names it; else the run that follows has a number.
+
+    Raises:
+        ConfigError: A selected name is invalid.
+    """
+    inherited = _inherited(environ)
+    for attribute, variables in _INVENTED.items():
+        if inherited.get(attribute) in [environ.get(name, "") for name in variables]:
+            del inherited[attribute]
+    experiment = _first("experiment", RL_EXPERIMENT_NAME, given.experiment, environ, inherited)
+    trial = _first("trial", RL_TRIAL_NAME, given.trial, environ, inherited) or stated.trial
+    role = _first("role", RL_WORKER_ROLE, given.role, environ, inherited) or stated.role
+    experiment = experiment or stated.experiment or environ.get(DEFAULT_EXPERIMENT) or None
+    if experiment is None:
+        experiment, trial = known.experiment, trial or known.trial
+    if experiment and trial and (given.trial is None or _is_typed("trial", environ)):
+        trial = _unfinished(experiment, trial, finished)
+    role = role or known.role or _torchrun_role(environ) or named_place(process_name)[0]
+    return WorkerNames(experiment, trial or None, role)
+
+
+_INVENTED: Final = {
+    RL_EXPERIMENT_NAME: (DEFAULT_EXPERIMENT,),
+    RL_TRIAL_NAME: (LAUNCH, DEFAULT_TRIAL),
+}
+"""Variables of names that nobody has chosen; ``otel-rl run`` writes them as attributes, too."""
+
+
+def unnamed_trial(
+    environ: Mapping[str, str],
+    experiment: str,
+    launch: str,
+    finished: Collection[tuple[str, str]] = (),
+) -> str:
+    """Return the trial of a worker that nothing names one for.
+
+    That of the process's parent, if it works for the parent's experiment, else the launch. A
+    process that is ``finished`` with it goes on with the launch's second run, and so on.
+    """
+    of_parent = environ.get(DEFAULT_TRIAL) if environ.get(DEFAULT_EXPERIMENT) == experiment else ""
+    return _unfinished(experiment, of_parent or launch, finished)
+
+
+def default_role(environ: Mapping[str, str], process_name: str) -> str:
+    """Return the role of a worker that nothing names one for."""
+    if _is_child(process_name) and not ({"RANK", RAY_WORKER} <= {*environ}):
+        return "worker"
+    return RlWorkerRoleValues.TRAINER.value
+
+
+def run_word(
+    environ: Mapping[str, str], argument: str, given: str | None, stated: str | None = None
+) -> str | None:
+    """Return the tracker's project or name of the run, by the precedence of ``worker_names``.
+
+    Args:
+        environ: The process's environment.
+        argument: ``project`` or ``name``.
+        given: From the program.
+        stated: From the variable of a library that otel_rl replaces.
+    """
+    variable = environ.get(f"OTEL_RL_{argument.upper()}")
+    if variable and _is_typed(argument, environ):
+        return variable
+    return given or variable or stated
+
+
+def names_an_experiment(environ: Mapping[str, str]) -> bool:
+    """Report whether the environment names the experiment of the process."""
+    return bool(
+        environ.get("OTEL_RL_EXPERIMENT")
+        or environ.get(DEFAULT_EXPERIMENT)
+        or _inherited(environ).get(RL_EXPERIMENT_NAME)
+    )
+
+
+def named_place(process_name: str) -> tuple[str | None, int | None]:
+    """Return (role, index) in the name of a child process; (None, None) if it says neither."""
+    name = process_name.strip()
+    match = _AFTER_ROLE.fullmatch(name.lower())
+    if match is None:
+        if not _is_child(name) or _OF_LIBRARY.fullmatch(name):
+            return None, None
+        match = _ANY_NAME.fullmatch(name)
+    if match is None:
+        return None, None
+    role = re.sub(r"\W+", "_", _WORD_BEGINS.sub("_", match[1])).strip("_").lower()
+    role = role.removesuffix("_worker").removesuffix("_actor")
+    if role in _SAYS_NOTHING or not role[0].isalpha() or len(role) > MAX_NAME_LENGTH:
+        return None, None
+    return role, int(match[2]) if match[2] else None
+
+
+def _is_child(process_name: str) -> bool:
+    return process_name not in ("", MAIN_PROCESS)
+
+
+def _is_typed(argument: str, environ: Mapping[str, str]) -> bool:
+    return argument in environ.get(TYPED, "").split(",")
+
+
+def _first(
+    argument: str,
+    attribute: str,
+    given: object,
+    environ: Mapping[str, str],
+    inherited: Mapping[str, str],
+) -> str | None:
+    """Return the first of typed name, argument, variable and resource attribute, validated."""
+    variable = f"OTEL_RL_{argument.upper()}"
+    if given is not None and not (environ.get(variable) and _is_typed(argument, environ)):
+        return checked_name(argument, given)
+    if environ.get(variable):
+        return checked_name(variable, environ[variable])
+    if inherited.get(attribute):
+        return checked_name(f"OTEL_RESOURCE_ATTRIBUTES {attribute}", inherited[attribute])
+    return None
+
+
+def _unfinished(experiment: str, trial: str, finished: Collection[tuple[str, str]]) -> str:
+    """Return the trial, with the first number whose run the process is not done with."""
+    found, number = trial, 1
+    while (experiment, found) in finished:
+        number += 1
+        suffix = f"-{number}"
+        found = f"{trial[: MAX_NAME_LENGTH - len(suffix)]}{suffix}"
+    return found
+
+
+def _torchrun_role(environ: Mapping[str, str]) -> str | None:
+    given = environ.get("ROLE_NAME", "").strip() if "ROLE_RANK" in environ else ""
+    return None if given in _TORCHRUN_DEFAULT_ROLES else checked_name("ROLE_NAME", given)
+
+
+def checked_name(where: str, value: object) -> str:
+    """Validate the name of an experiment, a trial, a role or a tag.
+
+    Args:
+        where: Its argument or variable, for the error.
+        value: The value to check.
+
+    Raises:
+        ConfigError: The name is invalid; the message gives the reason.
+    """
+    if not isinstance(value, str):
+        raise ConfigError(f"{where}: must be a string (got {value!r}).", hint="Pass str(...).")
+    if not value.strip():
+        raise ConfigError(
+            f"{where}: must not be empty (got {value!r}).", hint="Name it, or leave it out."
+        )
+    if len(value) > MAX_NAME_LENGTH:
+        raise ConfigError(
+            f"{where}: must have at most {MAX_NAME_LENGTH} characters (got {len(value)}).",
+            hint="Shorten it; long descriptions belong in the run's config.",
+        )
+    if not value.isprintable():
+        raise ConfigError(
+            f"{where}: must not hold control characters (got {value!r}).",
+            hint="Remove line breaks and tabs.",
+        )
+    return value
+
+
+def _inherited(environ: Mapping[str, str]) -> dict[str, str]:
+    return parse_resource_attributes(environ.get("OTEL_RESOURCE_ATTRIBUTES", ""))
+
+
+def parse_resource_attributes(text: str) -> dict[str, str]:
+    """Parse ``key=value,key=value`` by the OpenTelemetry specification, skipping bad pairs."""
+    pairs = (item.partition("=") for item in text.split(","))
+    return {key.strip(): unquote(value.strip()) for key, sep, value in pairs if sep}
+
+
+def launcher_index(environ: Mapping[str, str], process_name: str) -> int | None:
+    """Return the index of a launcher, for a worker that may be the only one of its ranks to report.
+
+    Returns:
+        None if a person, or the name of the process, gives the place, which ``identify`` reads.
+    """
+    is_stated = _stated_place(environ, _inherited(environ), None, None) is not None
+    return None if is_stated or named_place(process_name)[1] is not None else _launched(environ)[0]
+
+
+def invalid_place(environ: Mapping[str, str]) -> str | None:
+    """Return the first invalid pair of launcher variables, formatted for a message."""
+    for index_variable, count_variable in _of_launchers(environ):
+        index, count = environ.get(index_variable), environ.get(count_variable)
+        if index and _launcher_place(index, count) is None:
+            beside = "" if count is None else f" with {count_variable}={count}"
+            return f"{index_variable}={index}{beside}"
+    return None
+
+
+def _stated_place(
+    environ: Mapping[str, str], inherited: Mapping[str, str], index: object, count: object
+) -> _Place | None:
+    """Return index and count from the arguments, else variables, else resource attributes.
+
+    They are never mixed from two sources.
+    """
+    if index is not None or count is not None:
+        return _checked_place("index", index, "count", count)
+    for where, texts in (
+        (("OTEL_RL_INDEX", "OTEL_RL_COUNT"), environ),
+        ((RL_WORKER_INDEX, RL_WORKER_COUNT), inherited),
+    ):
+        own = _integer(where[0], texts), _integer(where[1], texts)
+        if own != (None, None):
+            return _checked_place(where[0], own[0], where[1], own[1])
+    return None
+
+
+def _launched(environ: Mapping[str, str]) -> _Place:
+    """Return the place of the best launcher; invalid values, which are not ours, are ignored."""
+    places = (_launcher_place(*map(environ.get, pair)) for pair in _of_launchers(environ))
+    return next((place for place in places if place is not None), (None, None))
+
+
+def _of_launchers(environ: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """Yield the launcher variables of index and count, best first."""
+    for one in RANKS:
+        if not (one.is_of_raylet and RAY_WORKER in environ):
+            yield one.rank, next((size for size in one.sizes if size in environ), one.sizes[0])
+
+
+def _checked_place(index_name: str, index: object, count_name: str, count: object) -> _Place:
+    for name, value, smallest in ((index_name, index, 0), (count_name, count, 1)):
+        if value is not None and (
+            not isinstance(value, int) or isinstance(value, bool) or value < smallest
+        ):
+            raise ConfigError(
+                f"{name}: must be an integer of at least {smallest} (got {value!r}).",
+                hint="Leave it out if the process does not know it.",
+            )
+    place = (
+        index if isinstance(index, int) else None,
+        count if isinstance(count, int) else None,
+    )
+    if place[0] is not None and place[1] is not None and place[0] >= place[1]:
+        raise ConfigError(
+            f"{index_name}: must be below {count_name} (got {index} of {count}).",
+            hint="The first worker of a role is 0.",
+        )
+    return place
+
+
+def _integer(variable: str, texts: Mapping[str, str]) -> int | None:
+    text = texts.get(variable, "").strip()
+    if not text:
+        return None
+    try:
+        return int(text)
+    except ValueError as exc:
+        raise ConfigError(
+            f"{variable}: must be an integer (got {text!r}).", hint="Correct or unset it."
+        ) from exc
+
+
+def _launcher_place(index: str | None, count: str | None) -> _Place | None:
+    try:
+        found = int(index or "")
+        total = int(count) if count else None
+    except ValueError:
+        return None
+    return (found, total) if found >= 0 and (total is None or found < total) else None
+
+
+_ARGUMENT_OF: Final = {
+    RL_EXPERIMENT_NAME: "experiment",
+    RL_TRIAL_NAME: "trial",
+    RL_WORKER_ROLE: "role",
+    RL_WORKER_INDEX: "index",
+    RL_WORKER_COUNT: "count",
+    RL_WORKER_TAG: "tag",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Identity of a worker in an experiment.
+
+    Attributes:
+        experiment: ``rl.experiment.name``.
+        trial: ``rl.trial.name``.
+        role: ``rl.worker.role``.
+        index: Index among the workers of the role, or None: the bridge then assigns one.
+        count: Number of workers of the role, or None if unknown.
+        tag: ``rl.worker.tag``, e.g. ``evaluation``, or None.
+        run_id: ``rl.run.id``.
+        service_name: ``service.name``.
+        extra: Further resource attributes, sorted by name.
+        has_default_role: True if nothing names the role.
+    """
+
+    experiment: str
+    trial: str
+    role: str
+    index: int | None
+    count: int | None
+    tag: str | None
+    run_id: str
+    service_name: str
+    extra: tuple[tuple[str, AttributeValue], ...] = field(default=())
+    has_default_role: bool = field(default=False, compare=False)
+
+    def without_place(self) -> "Identity":
+        """Return a copy without index and count: a forked child is not its parent's rank."""
+        return replace(self, index=None, count=None)
+
+    def of_child(self, environ: Mapping[str, str], process_name: str) -> "Identity":
+        """Return that of a forked child which has not named itself: its name may tell a role."""
+        role = self.role
+        if worker_names(environ).role is None:
+            inherited = default_role(environ, process_name) if self.has_default_role else role
+            role = named_place(process_name)[0] or inherited
+        is_named = self.service_name != f"otel_rl.{self.role}"
+        return replace(
+            self,
+            role=role,
+            index=_named_index(process_name, role),
+            service_name=self.service_name if is_named else f"otel_rl.{role}",
+            has_default_role=False,
+        )
+
+    def attributes(self) -> dict[str, AttributeValue]:
+        """Return the resource attributes that do not depend on the process or the host."""
+        found: dict[str, AttributeValue] = dict(self.extra)
+        found |= {
+            RL_EXPERIMENT_NAME: self.experiment,
+            RL_TRIAL_NAME: self.trial,
+            RL_RUN_ID: self.run_id,
+            RL_WORKER_ROLE: self.role,
+            "service.name": self.service_name,
+        }
+        if self.index is not None:
+            found[RL_WORKER_INDEX] = self.index
+        if self.count is not None:
+            found[RL_WORKER_COUNT] = self.count
+        if self.tag is not None:
+            found[RL_WORKER_TAG] = self.tag
+        return found
+
+
+def identify(
+    environ: Mapping[str, str],
+    *,
+    launch: Callable[[], str],
+    experiment: str | None = None,
+    trial: str | None = None,
+    role: str | None = None,
+    index: int | None = None,
+    count: int | None = None,
+    tag: str | None = None,
+    resource_attributes: Mapping[str, AttributeValue] | None = None,
+    process_name: str = "",
+    finished: Collection[tuple[str, str]] = (),
+) -> Identity:
+    """Determine the worker's identity from the sources in ``worker_names``.
+
+    Its place is that of the arguments, variables or resource attributes, else of the name of the
+    process, else of the launcher.
+
+    Args:
+        environ: The process's environment.
+        launch: Returns the id of the launch; asked if nothing names a trial.
+        experiment: See ``init`` for this one and those that follow.
+        trial: See ``unnamed_trial`` for the default.
+        role: See ``default_role`` for the default.
+        index: Index of the worker.
+        count: Number of workers.
+        tag: Tag of the worker.
+        resource_attributes: Further attributes; they override ``OTEL_RESOURCE_ATTRIBUTES``.
+        process_name: From its launcher; the last source of a role and an index.
+        finished: See ``worker_names``.
+
+    Raises:
+        ConfigError: Names the wrong value and the remedy.
+    """
+    extra = _extra_attributes(resource_attributes)
+    inherited = _inherited(environ)
+    named = worker_names(
+        environ, process_name, given=WorkerNames(experiment, trial, role), finished=finished
+    )
+    if named.experiment is None:
+        raise ConfigError(
+            "experiment: no experiment was named.",
+            hint="Start the program with `otel-rl run -- CMD`, which names it and writes the run. "
+            'Beside a bridge or collector of your own, pass init(experiment="my-run") or set '
+            "OTEL_RL_EXPERIMENT.",
+        )
+    found_experiment = named.experiment
+    found_trial = named.trial or unnamed_trial(environ, found_experiment, launch(), finished)
+    found_role = named.role or default_role(environ, process_name)
+    place = _stated_place(environ, inherited, index, count)
+    if place is None:
+        own_index = _named_index(process_name, found_role)
+        place = _launched(environ) if own_index is None else (own_index, None)
+    default_id = run_id(found_experiment, found_trial)
+    default_service = (
+        environ.get("OTEL_SERVICE_NAME") or inherited.get("service.name") or f"otel_rl.{found_role}"
+    )
+    return Identity(
+        experiment=found_experiment,
+        trial=found_trial,
+        role=found_role,
+        index=place[0],
+        count=place[1],
+        tag=_first("tag", RL_WORKER_TAG, tag, environ, inherited),
+        run_id=str(extra.pop(RL_RUN_ID, None) or _run_id_of_a_person(inherited) or default_id),
+        service_name=str(extra.pop("service.name", None) or default_service),
+        extra=tuple(sorted(extra.items())),
+        has_default_role=named.role is None,
+    )
+
+
+def _run_id_of_a_person(inherited: Mapping[str, str]) -> str | None:
+    """Return the run's id in the resource attributes, unless it only follows from their names."""
+    names = inherited.get(RL_EXPERIMENT_NAME), inherited.get(RL_TRIAL_NAME)
+    given = inherited.get(RL_RUN_ID)
+    return None if given == run_id(names[0] or "", names[1] or "") else given
+
+
+def detect(
+    environ: Mapping[str, str], process_name: str = "", *, launch: Callable[[], str]
+) -> dict[str, AttributeValue]:
+    """Return the identity attributes in the environment, for a resource of another SDK.
+
+    They are those of ``identify``: a process has one run, whichever SDK reports. What nothing names
+    is left out: the run, and a role, which ``service.name`` may tell.
+
+    Args:
+        environ: The process's environment.
+        process_name: From its launcher.
+        launch: See ``identify``.
+
+    Raises:
+        ConfigError: An attribute is invalid.
+    """
+    is_named = names_an_experiment(environ)
+    identity = identify(
+        environ, launch=launch, experiment=None if is_named else "none", process_name=process_name
+    )
+    unnamed = [] if is_named else [RL_EXPERIMENT_NAME, RL_TRIAL_NAME, RL_RUN_ID]
+    if identity.has_default_role:
+        unnamed += [RL_WORKER_ROLE, "service.name"]
+    return {name: value for name, value in identity.attributes().items() if name not in unnamed}
+
+
+def _named_index(process_name: str, role: str | None) -> int | None:
+    """Return the index in the name of a process named after its role."""
+    named_role, named_index = named_place(process_name)
+    return named_index if named_role == role else None
+
+
+def _extra_attributes(given: object) -> dict[str, AttributeValue]:
+    if given is None:
+        return {}
+    if not isinstance(given, Mapping):
+        raise ConfigError(
+            f"resource_attributes: must be a mapping (got {type(given).__name__}).",
+            hint='Pass {"team": "alignment"}.',
+        )
+    found: dict[str, AttributeValue] = {}
+    for key, value in given.items():
+        if not isinstance(key, str) or not key:
+            raise ConfigError(
+                f"resource_attributes: keys must be non-empty strings (got {key!r}).",
+                hint="Use dotted names such as team.name.",
+            )
+        if key in _ARGUMENT_OF:
+            raise ConfigError(
+                f"resource_attributes: {key} is set by an argument (got {value!r}).",
+                hint=f"Pass init({_ARGUMENT_OF[key]}=...) instead.",
+            )
+        found[key] = _checked_attribute(key, value)
+    return found
+
+
+def _checked_attribute(key: str, value: object) -> AttributeValue:
+    if isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, Sequence) and all(isinstance(item, str) for item in value):
+        return tuple(str(item) for item in value)
+    raise ConfigError(
+        f"resource_attributes.{key}: must be text, a number, a boolean or a list of text "
+        f"(got {type(value).__name__}).",
+        hint="Pass str(...).",
+    )
+
+
+def instance_id() -> str:
+    """Return the ``service.instance.id`` of this process; a forked child has its own."""
+    from opentelemetry.sdk import resources  # commands name workers without the SDK
+
+    # The SDK's, where it makes one: a provider of the program has it, too, also after a fork.
+    detector = getattr(resources, "ServiceInstanceIdResourceDetector", None)
+    if detector is not None:
+        return str(detector().detect().attributes["service.instance.id"])
+    pid = os.getpid()  # before 1.43 it makes none
+    if pid not in _instance_ids:
+        _instance_ids.clear()
+        _instance_ids[pid] = str(uuid4())
+    return _instance_ids[pid]
+
+
+_instance_ids: Final[dict[int, str]] = {}
