@@ -25,7 +25,7 @@ from opentelemetry.util.types import Attributes
 from otel_rl.semconv.names import OTEL_RL_WORKER_MEASUREMENTS_DROPPED, RL_LOOP_ITERATION
 from otel_rl.version import __version__
 from otel_rl.worker.drops import DropReason, Drops
-from otel_rl.worker.fork_barrier import IMPORTS
+from otel_rl.worker.forks import IMPORTS
 from otel_rl.worker.metrics.gauges import SCOPE_NAME
 from otel_rl.worker.metrics.provider import BufferedMeterProvider
 from otel_rl.worker.metrics.step_counts import AllBut

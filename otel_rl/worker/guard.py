@@ -5,10 +5,11 @@ import sys
 import time
 from collections.abc import Callable
 from types import TracebackType
+from typing import Final
 
 from otel_rl.worker.drops import DropReason, Drops
 
-__all__ = ["Guard"]
+__all__ = ["GUARD", "Guard"]
 
 _LOG_EVERY_S = 60.0
 """A fault in a training loop repeats every step; once a minute does not flood the log."""
@@ -43,7 +44,7 @@ _log.addHandler(_Unconfigured(logging.WARNING))
 
 
 class Guard:
-    """Catches every ``Exception`` before it reaches training code. One per process; thread-safe.
+    """Catches every ``Exception`` before it reaches training code. Thread-safe.
 
     ``with guard:`` counts the exception as an internal drop and logs it at most once a minute.
     ``KeyboardInterrupt`` and ``SystemExit`` pass.
@@ -137,3 +138,7 @@ class Guard:
 
 def _counted(count: int, noun: str) -> str:
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+GUARD: Final = Guard(Drops())
+"""Guard of the whole process: counts its losses before and after ``init``."""

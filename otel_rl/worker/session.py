@@ -20,9 +20,10 @@ from opentelemetry.util.types import AttributeValue
 from otel_rl.errors import ConfigError
 from otel_rl.redaction import redacted
 from otel_rl.run_id import run_id
-from otel_rl.worker.child_threads import after_threads_of_child, after_threads_of_fork
 from otel_rl.worker.drops import DropReason
-from otel_rl.worker.events.run_metadata import RunMetadata, validated_metadata
+from otel_rl.worker.events.starts import RunMetadata, validated_metadata
+from otel_rl.worker.forks import after_threads_of_child, after_threads_of_fork
+from otel_rl.worker.guard import GUARD
 from otel_rl.worker.identity import Identity, identify, invalid_place, names_an_experiment, run_word
 from otel_rl.worker.launch import (
     ON_SEVERAL_HOSTS,
@@ -33,9 +34,7 @@ from otel_rl.worker.launch import (
     process_name,
     take_back,
 )
-from otel_rl.worker.lifetime.process_guard import GUARD
-from otel_rl.worker.lifetime.providers import Providers, resource_of
-from otel_rl.worker.lifetime.worker_session import UNREACHED_EXIT_TIMEOUT_S, Session
+from otel_rl.worker.lifetime import UNREACHED_EXIT_TIMEOUT_S, Providers, Session, resource_of
 from otel_rl.worker.phases.open_phases import count_open
 from otel_rl.worker.settings import (
     DATA,
@@ -57,7 +56,6 @@ __all__ = [
     "flush",
     "implicit_session",
     "init",
-    "install_from_environment",
     "is_disabled",
     "running",
     "shutdown",
@@ -90,8 +88,8 @@ _before: dict[str, str | None] = {}
 _waited_in_vain = False
 """True if the endpoint did not take all of the trial before."""
 
-_watched: Session | None = None
-"""Session that children of ``multiprocessing`` flush."""
+_watches = False
+"""Whether this process follows the children that ``multiprocessing`` forks."""
 
 
 def init(
@@ -332,17 +330,6 @@ def implicit_session() -> Session | None:
         return _start(identity, settings, is_guess=True)
 
 
-def install_from_environment() -> None:
-    """Run ``implicit_session`` and install its providers, unless the program has its own.
-
-    Raises:
-        ConfigError: See ``implicit_session``.
-    """
-    with _lock:
-        if implicit_session() is not None and _providers is not None:
-            _providers.install()
-
-
 def start_from_environment() -> Session | None:
     """Variant of ``implicit_session`` for calls in a training loop: never raises.
 
@@ -389,8 +376,7 @@ def _replace_guess(
     if guess.settings == settings:
         guess.correct(identity)
         guess.report_start(metadata)
-        _hand_down(identity)
-        _hand_down_inbox(guess.settings)
+        _hand_down(identity, guess.settings)
     else:
         ended = _ended_session()
         if ended is not None:
@@ -425,8 +411,7 @@ def _start(
         _providers.restart(resource_of(identity), keep_buffer=True)
     _session = Session(identity, settings, _providers, is_guess=is_guess, metadata=metadata)
     _has_ended = False
-    _hand_down(identity)
-    _hand_down_inbox(settings)
+    _hand_down(identity, settings)
     with GUARD:
         continue_launcher_trace(os.environ)
     _flush_at_end_of_multiprocessing_child()
@@ -445,16 +430,6 @@ def _with_inbox(settings: Settings, identity: Identity) -> Settings:
     return with_inbox(settings, run, os.environ, on_several_hosts=several)
 
 
-def _hand_down_inbox(settings: Settings) -> None:
-    """Have children in other working directories find the inbox. The caller holds the lock."""
-    global _exit_wait_s  # once a process has an inbox
-    place = settings.inbox
-    if place is not None:
-        _exit_wait_s = settings.exit_timeout_s
-        _before[DATA] = os.environ.get(DATA)
-        os.environ[DATA] = os.fspath(place.run.parent)
-
-
 def _launch() -> str:
     """Return the launch for the trial; ranks that find no common one are told so."""
     launch = launch_of(os.environ)
@@ -463,10 +438,16 @@ def _launch() -> str:
     return launch.id
 
 
-def _hand_down(identity: Identity) -> None:
-    """Give the names of the run to children that have none. The caller holds the lock."""
+def _hand_down(identity: Identity, settings: Settings) -> None:
+    """Give run and inbox to children that name none. The caller holds the lock."""
+    global _exit_wait_s  # once a process has an inbox
     _keep_from_children()
     _before.update(hand_down(os.environ, identity.experiment, identity.trial))
+    if settings.inbox is not None:
+        _exit_wait_s = settings.exit_timeout_s
+        _before[DATA] = os.environ.get(DATA)
+        # Also to those in other working directories.
+        os.environ[DATA] = os.fspath(settings.inbox.run.parent)
 
 
 def _keep_from_children() -> None:
@@ -496,17 +477,19 @@ def _watch_multiprocessing() -> None:
     so before it forks, and then the fork is the time to watch: the child's first step is to forget
     the parent's finalizers and to call what is registered here.
     """
-    global _watched  # the session of the last registration
+    global _watches  # once in a process
     util = sys.modules.get("multiprocessing.util")
-    if util is not None and _session is not None and _watched is not _session:
-        util.register_after_fork(_session, _begin_in_multiprocessing_child)
-        _watched = _session
+    if util is not None and not _watches:
+        util.register_after_fork(GUARD, _begin_in_multiprocessing_child)  # as long as GUARD lives
+        _watches = True
 
 
-def _begin_in_multiprocessing_child(_session_of_parent: Session) -> None:
+def _begin_in_multiprocessing_child(_guard: object) -> None:
     """Give a forked child the role of its name; the program has given its parent another one."""
+    if _session is None:
+        return
     with GUARD:
-        if _session is not None and _session.is_guess:
+        if _session.is_guess:
             _session.rename(_session.identity.of_child(os.environ, process_name()))
     _flush_at_end_of_multiprocessing_child()
 
@@ -521,14 +504,9 @@ def _flush_at_end_of_multiprocessing_child() -> None:
         util.Finalize(None, _shutdown_of_child, exitpriority=-100)
 
 
-def _note_failure(error: BaseException | None) -> None:
-    session = _session
-    if session is not None:
-        session.exit_report.note(error)
-
-
 def _shutdown_of_child() -> None:
-    _note_failure(sys.exception())  # finalizers may run while the exception of the target passes
+    if _session is not None:  # finalizers may run while the exception of the target passes
+        _session.exit_report.note(sys.exception())
     after_threads_of_child(_shutdown_at_exit)
 
 

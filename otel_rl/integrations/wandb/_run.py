@@ -19,10 +19,9 @@ from otel_rl.errors import ConfigError
 from otel_rl.integrations.hook import Writers
 from otel_rl.integrations.wandb._absent import INSTEAD, attribute, warn_once
 from otel_rl.integrations.wandb._values import Histogram, Row, Rows, flat_row
-from otel_rl.semconv.names import RlExperimentModeValues
+from otel_rl.semconv.names import ERROR_TYPE, RlExperimentModeValues
 from otel_rl.worker.drops import DropReason
-from otel_rl.worker.events.exit_report import Failure
-from otel_rl.worker.events.run_metadata import MAX_TAGS, MAX_WORD_CHARS, validated_metadata
+from otel_rl.worker.events.starts import MAX_TAGS, MAX_WORD_CHARS, validated_metadata
 from otel_rl.worker.identity import WorkerNames, launcher_index, run_word, worker_names
 from otel_rl.worker.launch import process_name
 from otel_rl.worker.session import GUARD, Session, before_end, finished, running
@@ -419,7 +418,7 @@ class Run:
             if session is None:
                 return
             if exit_code is not None:
-                failure = Failure(f"exit status {exit_code}") if exit_code else None
+                failure = {ERROR_TYPE: f"exit status {exit_code}"} if exit_code else None
                 session.exit_report.failure = failure
             end = otel_rl.finish if session is _started else otel_rl.flush
             end(timeout_s=session.settings.exit_timeout_s)

@@ -15,7 +15,7 @@ from otel_rl.semconv.names import (
 )
 from otel_rl.worker import session
 from otel_rl.worker.drops import DropReason
-from otel_rl.worker.events.run_metadata import config_metadata
+from otel_rl.worker.events.starts import config_metadata
 from otel_rl.worker.otlp.anyvalue import Plain, cut, is_array, label, text_of
 from otel_rl.worker.settings import DEFAULT_EXIT_TIMEOUT_S
 from otel_rl.worker.step_context import current_step

@@ -36,7 +36,7 @@ from otel_rl.worker.api.phase_spans import (
     tracer,
 )
 from otel_rl.worker.drops import DropReason
-from otel_rl.worker.events.exit_report import mark_step
+from otel_rl.worker.events.queue import mark_step
 from otel_rl.worker.metrics.gauges import MAX_NAME_LENGTH
 from otel_rl.worker.metrics.provider import BufferedMeterProvider
 from otel_rl.worker.otlp.anyvalue import label

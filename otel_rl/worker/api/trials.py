@@ -11,7 +11,7 @@ from otel_rl.errors import ConfigError
 from otel_rl.worker import session
 from otel_rl.worker.drops import DropReason
 from otel_rl.worker.events.masking import is_secret
-from otel_rl.worker.events.run_metadata import config_metadata
+from otel_rl.worker.events.starts import config_metadata
 from otel_rl.worker.launch import sweep_environment
 from otel_rl.worker.otlp.anyvalue import plain_config
 from otel_rl.worker.settings import CONFIG, SWEEP, TYPED, read_config

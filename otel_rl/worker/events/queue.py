@@ -1,11 +1,13 @@
-"""Queue of a worker's events: run metadata, samples and its end. Each is sent once.
+"""Queue of a worker's events, each of which is sent once, and what it reports of its errors.
 
 init, log_config, ... -> EventQueue -> exporter: start, samples | measurements | end of the run
 """
 
+import sys
 import threading
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from itertools import count
 from time import time_ns
@@ -15,17 +17,32 @@ from opentelemetry import trace
 from opentelemetry.sdk.resources import Resource
 
 from otel_rl.semconv.names import (
+    ERROR_TYPE,
+    EXCEPTION_MESSAGE,
     RL_EXPERIMENT_END,
+    RL_LOOP_ITERATION,
     RL_ROLLOUT_SAMPLE,
     RL_WORKER_END,
+    RL_WORKER_ERROR,
+    RL_WORKER_STATUS,
+    RlWorkerStatusValues,
 )
+from otel_rl.worker.events.masking import masked_message
 from otel_rl.worker.guard import Guard
-from otel_rl.worker.otlp.anyvalue import Plain
+from otel_rl.worker.otlp.anyvalue import Plain, cut, text_of
 from otel_rl.worker.otlp.logs import Event, event_requests
 from otel_rl.worker.otlp.requests import Request, encode_resource
 from otel_rl.worker.tensors import NotANumber, number
 
-__all__ = ["MAX_WAITING_BYTES", "EventQueue", "around", "text_chars"]
+__all__ = [
+    "MAX_WAITING_BYTES",
+    "EventQueue",
+    "ExitReport",
+    "around",
+    "mark_step",
+    "text_chars",
+    "uncaught",
+]
 
 MAX_WAITING_BYTES: Final = 8 << 20
 """Approximate size of the events between two exports. Run metadata may use the same again, so that
@@ -34,6 +51,14 @@ samples cannot displace it.
 
 _EVENT_BYTES: Final = 512
 """Approximate size of an event without its texts."""
+
+_ENDS_A_LOOP: Final = (StopIteration, StopAsyncIteration)
+
+_STEP: Final = "_otel_rl_step"
+_MAX_CHAIN: Final = 16  # exceptions that are the cause of one another
+_MAX_TYPE_CHARS: Final = 256
+_MAX_MESSAGE_CHARS: Final = 512
+"""The message of an exhausted GPU is as long."""
 
 
 class EventQueue:
@@ -160,3 +185,106 @@ def text_chars(attributes: Mapping[str, Plain]) -> int:
         for one in (value if isinstance(value, list) else [value])
     )
     return sum(len(text) for text in texts if isinstance(text, str))
+
+
+class ExitReport:
+    """Errors of one worker. Any thread may call any method; none raises.
+
+    Args:
+        events: Takes the events.
+        guard: Counts losses.
+        with_message: Whether messages of exceptions are reported, besides their types.
+
+    Attributes:
+        failure: Attributes of the error that has ended the worker; None for success.
+    """
+
+    def __init__(self, events: EventQueue, guard: Guard, *, with_message: bool) -> None:
+        self._events = events
+        self._guard = guard
+        self._with_message = with_message
+        self.failure: Mapping[str, Plain] | None = None
+
+    def error(self, error: BaseException) -> None:
+        """Report an exception that has left a step: the process may be killed for it.
+
+        Exceptions that only end a loop or the process are not errors.
+        """
+        if not isinstance(error, Exception) or isinstance(error, _ENDS_A_LOOP):
+            return
+        with self._guard:
+            attributes = self._attributes_of(error)
+            self._events.add(RL_WORKER_ERROR, attributes, text_chars=text_chars(attributes))
+
+    def note(self, error: BaseException | None) -> None:
+        """Remember the exception that ends the process, if any."""
+        if error is not None and not isinstance(error, SystemExit):
+            with self._guard:
+                self.failure = self._attributes_of(error)
+
+    def request(self) -> Request:
+        """Return the last request of the worker: how it ended."""
+        if self.failure is None:
+            return self._events.end_request({RL_WORKER_STATUS: RlWorkerStatusValues.COMPLETE})
+        status: dict[str, Plain] = {RL_WORKER_STATUS: RlWorkerStatusValues.FAILED}
+        return self._events.end_request({**status, **self.failure})
+
+    def _attributes_of(self, error: BaseException) -> Mapping[str, Plain]:
+        attributes: dict[str, Plain] = {ERROR_TYPE: _type_name(error)[:_MAX_TYPE_CHARS]}
+        if self._with_message and (message := _message(error)):
+            attributes[EXCEPTION_MESSAGE] = message
+        if (step := _step(error)) is not None:
+            attributes[RL_LOOP_ITERATION] = step
+        return attributes
+
+
+def uncaught() -> BaseException | None:
+    """Return the uncaught exception after it has ended the main thread; None until then.
+
+    Python stores it before it runs exit handlers. ``sys.exit`` stores nothing.
+    """
+    if hasattr(sys, "ps1"):
+        return None  # a prompt and a notebook survive their errors
+    # Python 3.11 has no last_exc.
+    error = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
+    return error if isinstance(error, BaseException) else None
+
+
+def mark_step(error: BaseException, step: int) -> None:
+    """Remember that the error has left the block of a step. Stays with it, pickled too."""
+    with suppress(Exception):  # an error may allow no attributes
+        setattr(error, _STEP, step)
+
+
+def _type_name(error: BaseException) -> str:
+    """Return the type of ``error`` as in ``error.type``: with its module, except builtins."""
+    kind = type(error)
+    if kind.__module__ == "builtins":
+        return kind.__qualname__
+    return f"{kind.__module__}.{kind.__qualname__}"
+
+
+def _message(error: BaseException) -> str:
+    # Masked first: a secret that is cut is not recognised any more. The rest is too long anyway.
+    return cut(masked_message(text_of(error)[: 8 * _MAX_MESSAGE_CHARS]).strip(), _MAX_MESSAGE_CHARS)
+
+
+def _step(error: BaseException) -> int | None:
+    for one in _chain(error):
+        step = getattr(one, _STEP, None)
+        if type(step) is int:
+            return step
+    return None
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    """Yield the error and those that it was raised from or while handling."""
+    found: BaseException | None = error
+    for _ in range(_MAX_CHAIN):
+        if found is None:
+            return
+        yield found
+        of_ray = getattr(found, "cause", None)  # that a task of Ray has raised elsewhere
+        found = found.__cause__ or (
+            of_ray if isinstance(of_ray, BaseException) else found.__context__
+        )

@@ -19,7 +19,7 @@ from otel_rl.worker.export.transport import (
     Transport,
     accepted,
 )
-from otel_rl.worker.fork_barrier import Uncut
+from otel_rl.worker.forks import Uncut
 from otel_rl.worker.settings import SignalSettings
 
 __all__ = ["GrpcTransport"]

@@ -30,7 +30,7 @@ from opentelemetry import context
 from otel_rl.signals import Signal
 from otel_rl.worker.drops import DropReason
 from otel_rl.worker.export.transport import Outcome, Reply, Transport
-from otel_rl.worker.fork_barrier import Uncut
+from otel_rl.worker.forks import Uncut
 from otel_rl.worker.guard import Guard
 from otel_rl.worker.otlp.requests import Request
 from otel_rl.worker.settings import Protocol, SignalSettings

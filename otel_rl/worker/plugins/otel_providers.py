@@ -84,9 +84,10 @@ class WorkerConfigurator:
                         variable,
                         path,
                     )
-            from otel_rl.worker.session import install_from_environment
+            from otel_rl.worker.session import implicit_session
 
-            install_from_environment()
+            if (session := implicit_session()) is not None:
+                session.providers.install()
         except Exception as error:  # noqa: BLE001  # the program must start
             _log_once(error)
 

@@ -11,7 +11,7 @@ import re
 import threading
 from typing import Final
 
-from otel_rl.worker.fork_barrier import IMPORTS
+from otel_rl.worker.forks import IMPORTS
 from otel_rl.worker.guard import Guard
 from otel_rl.worker.settings import MfuSettings
 from otel_rl.worker.system.nvml import Driver, NoDriver, load

@@ -21,7 +21,7 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, Spa
 
 from otel_rl.signals import Signal
 from otel_rl.worker.drops import DropReason, Drops
-from otel_rl.worker.fork_barrier import Uncut
+from otel_rl.worker.forks import Uncut
 from otel_rl.worker.guard import Guard
 from otel_rl.worker.otlp.requests import MAX_REQUEST_BYTES, Request
 from otel_rl.worker.phases.device_clock import SpanTimes

@@ -9,11 +9,10 @@ from opentelemetry import metrics, trace
 import otel_rl
 from otel_rl.errors import ConfigError
 from otel_rl.signals import Signal
-from otel_rl.worker import session
+from otel_rl.worker import lifetime, session
 from otel_rl.worker.drops import DropReason
 from otel_rl.worker.export.transport import Outcome, Reply
 from otel_rl.worker.launch import launch_of
-from otel_rl.worker.lifetime import worker_session
 from tests.otlp_requests import grpc_receiver
 from tests.otlp_sink import Sink, pairs
 
@@ -414,7 +413,7 @@ def test_an_exit_waits_for_an_endpoint_that_starts_only_if_one_was_named(
     monkeypatch.setenv("OTEL_RL_EXIT_TIMEOUT", "60")
     # The urgent attempts of two seconds: more than the short wait has, fewer than the long one.
     absent = dict.fromkeys(Signal, Absent(tries=8))
-    monkeypatch.setattr(worker_session, "open_transports", lambda _: absent)
+    monkeypatch.setattr(lifetime, "open_transports", lambda _: absent)
     otel_rl.init(experiment="exp", role="trainer", endpoint=endpoint, export_interval_s=60)
     running = session.running()
     assert running is not None
@@ -430,7 +429,7 @@ def test_an_exit_waits_as_long_as_the_user_says(
 ) -> None:
     monkeypatch.setenv("OTEL_RL_EXIT_TIMEOUT", timeout)
     absent = dict.fromkeys(Signal, Absent(tries=3))
-    monkeypatch.setattr(worker_session, "open_transports", lambda _: absent)
+    monkeypatch.setattr(lifetime, "open_transports", lambda _: absent)
     otel_rl.init(endpoint="http://bridge.that.starts:4318", experiment="exp", role="trainer")
     running = session.running()
     assert running is not None

@@ -11,8 +11,7 @@ from otel_rl.semconv.names import (
     RL_WORKER_STATUS,
 )
 from otel_rl.worker.drops import Drops
-from otel_rl.worker.events.exit_report import ExitReport, mark_step
-from otel_rl.worker.events.queue import EventQueue
+from otel_rl.worker.events.queue import EventQueue, ExitReport, mark_step
 from otel_rl.worker.guard import Guard
 from otel_rl.worker.otlp.requests import Request
 

@@ -1,16 +1,23 @@
 """What a process says of its command, code and machine; and what it keeps to itself."""
 
+import logging
 import os
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
 import pytest
+from opentelemetry.sdk.resources import Resource
 
-from otel_rl.worker.events import provenance as module
+from otel_rl.worker.drops import DropReason, Drops
+from otel_rl.worker.events import starts
 from otel_rl.worker.events.masking import masked, masked_lines, masked_message
-from otel_rl.worker.events.provenance import provenance
+from otel_rl.worker.events.queue import EventQueue
+from otel_rl.worker.events.starts import ProvenanceThread, provenance
+from otel_rl.worker.guard import Guard
+from tests.waiting import wait_until
 
 
 @pytest.mark.parametrize(
@@ -90,7 +97,7 @@ def test_other_workers_tell_neither_the_difference_nor_the_packages(repository: 
 def test_without_git_or_a_repository_the_rest_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "_directory", lambda: tmp_path)
+    monkeypatch.setattr(starts, "_directory", lambda: tmp_path)
     for path in (os.environ["PATH"], str(tmp_path)):
         monkeypatch.setenv("PATH", path)
         told = provenance(with_code=True)
@@ -142,3 +149,67 @@ MESSAGES = {
 @pytest.mark.parametrize(("message", "shown"), MESSAGES.items())
 def test_secrets_in_the_message_of_an_error_are_masked(message: str, shown: str) -> None:
     assert masked_message(message) == shown
+
+
+class Rig:
+    """A thread over a real queue, and the calls that it makes."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.calls: list[bool] = []
+        self.may_end = threading.Event()
+        self.may_end.set()
+        monkeypatch.setattr(starts, "provenance", self._provenance)
+        monkeypatch.setattr(starts, "_EXIT_S", 90.0)  # a busy machine
+        self.guard = Guard(Drops())
+        self.events = EventQueue(Resource({}), self.guard)
+        self.thread = ProvenanceThread(self.events, self.guard)
+
+    def _provenance(self, *, with_code: bool) -> dict[str, str]:
+        self.calls.append(with_code)
+        self.may_end.wait(90.0)
+        return {"process.command": "train.py"}
+
+
+@pytest.fixture
+def rig(monkeypatch: pytest.MonkeyPatch) -> Rig:
+    return Rig(monkeypatch)
+
+
+def test_it_is_reported_once(rig: Rig) -> None:
+    rig.thread.start(with_code=True)
+    rig.thread.start(with_code=False)
+    rig.thread.stop()
+    assert (rig.calls, len(rig.events.take_all())) == ([True], 1)
+
+
+def test_an_ending_process_begins_nothing(rig: Rig) -> None:
+    rig.thread.stop()
+    rig.thread.start(with_code=True)
+    assert rig.calls == []
+
+
+def test_a_forked_child_reports_its_own(rig: Rig) -> None:
+    rig.thread.start(with_code=True)
+    rig.thread.forget()
+    rig.thread.start(with_code=False)
+    wait_until(lambda: sorted(rig.calls) == [False, True], "two reports", timeout_s=90.0)
+    rig.thread.stop()
+
+
+def test_what_is_found_too_late_is_no_record_that_an_ended_export_lacks(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(starts, "_EXIT_S", 0.01)
+    rig.may_end.clear()
+    rig.thread.start(with_code=True)
+    with caplog.at_level(logging.WARNING, logger="otel_rl"):
+        rig.thread.stop()
+    rig.may_end.set()
+    wait_until(
+        lambda: all(one.name != "otel-rl-provenance" for one in threading.enumerate()),
+        "the end of the thread",
+        timeout_s=90.0,
+    )
+    assert rig.events.abandon() == 0
+    assert rig.guard.drops.counts() == {DropReason.SHUTDOWN: 1}
+    assert "commit" in caplog.text

@@ -1,47 +1,144 @@
-"""Session of one worker: what it samples, exports and reports until it ends."""
+"""One worker from its start to its last export, and the providers that outlive it."""
 
+import os
+import socket
 from collections.abc import Mapping
 from dataclasses import replace
 from time import monotonic, monotonic_ns, time_ns
 from typing import Final
 
+from opentelemetry import metrics, trace
+from opentelemetry.sdk.resources import Resource
+
 from otel_rl.run_id import run_id
 from otel_rl.semconv.names import (
+    OTEL_RL_WORKER_SPANS_DROPPED,
     RL_EXPERIMENT_CONFIG,
     RL_EXPERIMENT_START,
     RL_LOOP_ITERATION,
     RL_TRACKER_WANDB_RUN_PATH,
+    RL_WORKER_COUNT,
+    RL_WORKER_INDEX,
     RL_WORKER_STACK,
+    RL_WORKER_TAG,
 )
+from otel_rl.version import __version__
 from otel_rl.worker import served_policy
 from otel_rl.worker.drops import DropReason
-from otel_rl.worker.events.exit_report import ExitReport, uncaught
+from otel_rl.worker.events.console import Console
 from otel_rl.worker.events.masking import masked_lines
-from otel_rl.worker.events.provenance import ProvenanceThread
-from otel_rl.worker.events.queue import around, text_chars
-from otel_rl.worker.events.run_metadata import RunMetadata, with_defaults
+from otel_rl.worker.events.queue import EventQueue, ExitReport, around, text_chars, uncaught
+from otel_rl.worker.events.starts import ProvenanceThread, RunMetadata, with_defaults
 from otel_rl.worker.export.sender import Sender, Source, open_transports
-from otel_rl.worker.identity import Identity
+from otel_rl.worker.guard import GUARD
+from otel_rl.worker.identity import Identity, instance_id
+from otel_rl.worker.later_providers import take_later
 from otel_rl.worker.launch import is_process_of_ray
-from otel_rl.worker.lifetime.process_guard import GUARD
-from otel_rl.worker.lifetime.providers import Providers, resource_of
+from otel_rl.worker.metrics.gauges import SCOPE_NAME
+from otel_rl.worker.metrics.provider import BufferedMeterProvider
 from otel_rl.worker.otlp.anyvalue import Plain
 from otel_rl.worker.otlp.requests import Request
+from otel_rl.worker.phases.gc_time import GcTime
 from otel_rl.worker.phases.hangs import HangWatch
-from otel_rl.worker.phases.open_phases import show_open_spans
+from otel_rl.worker.phases.open_phases import show_open_spans, show_phases
 from otel_rl.worker.settings import (
     ProvenanceDetail,
     Settings,
 )
+from otel_rl.worker.system.host import HostRecorder
 from otel_rl.worker.system.mfu import ModelFlops
+from otel_rl.worker.system.sampler import GpuSampler
+from otel_rl.worker.tracing.provider import WorkerTracerProvider
+from otel_rl.worker.tracing.sharing import share_with_later
+from otel_rl.worker.tracing.spans import CountedSpans
 
-__all__ = ["UNREACHED_EXIT_TIMEOUT_S", "Session"]
+__all__ = ["UNREACHED_EXIT_TIMEOUT_S", "Providers", "Session", "resource_of"]
 
 UNREACHED_EXIT_TIMEOUT_S: Final = 0.5
 """``exit_timeout_s`` of an endpoint that never listened: enough for a few attempts."""
 
 _CROWDED: Final = 0.25
 """Fill of the buffer that triggers an early export."""
+
+
+class Providers:
+    """Providers that user code holds for the life of the process, across sessions."""
+
+    def __init__(self, resource: Resource, settings: Settings) -> None:
+        self.meter = BufferedMeterProvider(resource, GUARD)
+        meter = self.meter.get_meter(SCOPE_NAME, __version__)
+        show_phases(meter, GUARD)
+        self.gc_time = GcTime(meter)
+        self.gpus = GpuSampler(meter, GUARD)
+        self.host = HostRecorder(meter, GUARD)
+        self.events = EventQueue(resource, GUARD)
+        self.console = Console(GUARD)
+        keeps_steps = settings.trace_steps is not None
+        self.spans = CountedSpans(settings.span_capacity, settings.span_interval_s)
+        self.tracer = WorkerTracerProvider(resource, self.spans, keeps_steps=keeps_steps)
+        self.meter.counts_anew(self.spans.guard.drops)
+        meter.create_observable_counter(
+            OTEL_RL_WORKER_SPANS_DROPPED,
+            [self.spans.guard.drops.observe],
+            unit="{span}",
+            description="Spans that this worker could not deliver.",
+        )
+
+    def restart(self, resource: Resource, *, keep_buffer: bool) -> None:
+        """Report as another worker from now on.
+
+        Args:
+            resource: Of that worker.
+            keep_buffer: Whether what is recorded and not yet sent is that worker's.
+        """
+        self.meter.restart(resource, keep_buffer=keep_buffer)
+        self.gpus.count_anew()
+        self.host.forget()
+        self.tracer.change_resource(resource)
+        self.events.bind(resource)
+        if not keep_buffer:
+            self.events.forget()
+            self.console.forget()
+
+    def install(self) -> None:
+        """Make these the global providers, unless the program has its own."""
+        _install_meter_provider(self.meter)
+        if isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider):
+            trace.set_tracer_provider(self.tracer)
+        share_with_later(self.tracer, self.spans.guard)
+        take_later(metrics, "meter", self.meter, self.meter.share_with)
+
+
+def resource_of(identity: Identity) -> Resource:
+    """Build the resource; ``OTEL_RESOURCE_ATTRIBUTES`` fills in missing attributes."""
+    attributes = identity.attributes()
+    attributes |= {
+        "service.instance.id": instance_id(),
+        "process.pid": os.getpid(),
+        "telemetry.distro.name": "otel_rl",
+        "telemetry.distro.version": __version__,
+    }
+    found = Resource.create(attributes)
+    # Index and tag come from the identity only: a forked child has none, whatever it inherits.
+    kept = {
+        key: value
+        for key, value in found.attributes.items()
+        if key in attributes or key not in (RL_WORKER_INDEX, RL_WORKER_COUNT, RL_WORKER_TAG)
+    }
+    return Resource({"host.name": socket.gethostname(), **kept}, found.schema_url)
+
+
+def _install_meter_provider(provider: BufferedMeterProvider) -> None:
+    # The API cannot report whether a provider is set, but its placeholders live in its own module.
+    if type(metrics.get_meter_provider()).__module__.startswith("opentelemetry.metrics"):
+        metrics.set_meter_provider(provider)
+    elif metrics.get_meter_provider() is not provider:
+        GUARD.warn(
+            "foreign_meter_provider",
+            "The program has set a MeterProvider of its own, so gauges made by the OpenTelemetry "
+            "API go there; otel_rl.log is not affected. Add otel_rl.sdk.exact_view() to that "
+            "provider's views to keep every measurement, or call otel_rl.init() before it is set.",
+        )
 
 
 class Session:
@@ -235,10 +332,7 @@ class Session:
         self._ends_silently = not announces_end
         self._is_followed = is_followed
         until_s = monotonic() + timeout_s
-        self.exit_report.note(uncaught())
-        self._stop_sampling()
-        is_delivered = self._sender.shutdown(timeout_s)
-        GUARD.sum_up()
+        is_delivered = self._end(timeout_s)
         if self.settings.inbox is not None and announces_end:
             from otel_rl.worker.export.inbox_bridge import wait_for_bridges, want_ends
 
@@ -254,11 +348,14 @@ class Session:
         A configured endpoint gets its full time even if it never listened, counted from the start
         of the session: the bridge may still be starting.
         """
-        self.exit_report.note(uncaught())
-        self._stop_sampling()
         timeout_s, unreached_s = self.settings.exit_timeout_s, UNREACHED_EXIT_TIMEOUT_S
         if self.settings.metrics.is_named:
             unreached_s = max(unreached_s, self._started_s + timeout_s - monotonic())
+        return self._end(timeout_s, unreached_s)
+
+    def _end(self, timeout_s: float, unreached_s: float | None = None) -> bool:
+        self.exit_report.note(uncaught())
+        self._stop_sampling()
         is_delivered = self._sender.shutdown(timeout_s, unreached_s)
         GUARD.sum_up()
         return is_delivered
@@ -313,9 +410,10 @@ class Session:
                 GUARD.drop(DropReason.BUFFER_FULL, "Too many events in one interval.")
 
     def _begin_sampling(self) -> None:
-        if not self._is_ending:
-            self.providers.gc_time.start(wanted=self.settings.measures_gc)
-        if self.settings.metrics.enabled and not self._is_ending:
+        if self._is_ending:  # the last collection may be the worker's first report
+            return
+        self.providers.gc_time.start(wanted=self.settings.measures_gc)
+        if self.settings.metrics.enabled:
             self.providers.gpus.start(self.settings.gpu, self.identity.role)
             host = str(self.providers.meter.resource.attributes["host.name"])
             self.providers.host.start(self.settings.host, host, self.identity.run_id)
@@ -326,7 +424,7 @@ class Session:
             self._provenance.start(with_code=with_code)
 
     def _stop_sampling(self) -> None:
-        self._is_ending = True  # the last collection may be the worker's first report
+        self._is_ending = True
         self.providers.gc_time.stop()
         self.providers.gpus.stop()
         self.providers.host.forget()

@@ -12,8 +12,8 @@ from opentelemetry import metrics
 from opentelemetry.metrics import CallbackOptions, Observation
 
 import otel_rl
-from otel_rl.worker import fork_barrier
-from otel_rl.worker.fork_barrier import Uncut
+from otel_rl.worker import forks
+from otel_rl.worker.forks import Uncut
 from tests.forks import forked
 from tests.leftovers import own_instruments
 from tests.otlp_sink import Sink
@@ -55,8 +55,8 @@ def fork() -> int:
 @pytest.fixture
 def waits_long(monkeypatch: pytest.MonkeyPatch) -> None:
     """However busy the machine is, a fork waits for all work that there is."""
-    monkeypatch.setattr(fork_barrier, "MAX_WAIT_S", 60.0)
-    for found in fork_barrier._all:
+    monkeypatch.setattr(forks, "MAX_WAIT_S", 60.0)
+    for found in forks._all:
         if (uncut := found()) is not None:
             monkeypatch.setattr(uncut, "_max_wait_s", 60.0)
 
@@ -81,7 +81,7 @@ def test_a_fork_waits_for_no_work_that_hangs() -> None:
 def test_all_work_together_holds_up_a_fork_no_longer_than_the_longest(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(fork_barrier, "MAX_WAIT_S", 0.0)
+    monkeypatch.setattr(forks, "MAX_WAIT_S", 0.0)
     with work_under_way(Uncut(600.0)), work_under_way(Uncut(600.0)):
         assert fork() == 0
 

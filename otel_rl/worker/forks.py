@@ -1,20 +1,24 @@
-"""Holds up a fork while another thread of this package does what would hang the child.
+"""Forks: what holds one up, and the ends of children that have threads.
 
 A forked child has one thread. A lock that another thread of its parent held, of a module that it
 was importing or of a library, is never released in the child: the first import of that module hangs
 there. And gRPC prepares its channels for a fork only if no thread is inside a call: of 2,800 forks
-of a process that exported all the time, one child hung.
+of a process that exported all the time, one child hung. So a fork waits for such work of otel_rl.
+
+A child ends with the last of its threads, and until then they may record.
 """
 
 import os
+import sys
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from threading import RLock, local
 from typing import Final
 from weakref import ref
 
-__all__ = ["IMPORTS", "MAX_WAIT_S", "Uncut"]
+__all__ = ["IMPORTS", "MAX_WAIT_S", "Uncut", "after_threads_of_child", "after_threads_of_fork"]
 
 MAX_WAIT_S: Final = 2.0
 """A fork waits no longer for all of it: a callback that hangs must not hold up the program."""
@@ -99,3 +103,57 @@ if hasattr(os, "register_at_fork"):  # there is no fork on Windows
         after_in_parent=lambda: _fork.end_in_parent(),
         after_in_child=lambda: _fork.end_in_child(),
     )
+
+
+def after_threads_of_child(end: Callable[[], None]) -> None:
+    """Call a function when no other thread of a ``multiprocessing`` child may record any more.
+
+    Called by a finalizer. Up to Python 3.12 a child runs its finalizers before it joins its
+    threads; it then joins the one that is started here, too, which waits for the others. Without
+    other threads, and in other processes, whose exit handlers are called after their threads, the
+    function is called at once.
+    """
+    others = [*_threads()]
+    if not others or not _is_multiprocessing_child():
+        end()
+        return
+
+    def wait() -> None:
+        this = threading.current_thread()
+        while others := [one for one in _threads() if one is not this]:
+            others[0].join()
+        end()
+
+    threading.Thread(target=wait, name="otel-rl-end-of-child", daemon=False).start()
+
+
+def _threads() -> Iterator[threading.Thread]:
+    """Yield the threads that keep this process alive, besides its first."""
+    for one in threading.enumerate():
+        if not one.daemon and one is not threading.main_thread():
+            yield one
+
+
+def after_threads_of_fork(end: Callable[[], None]) -> None:
+    """Call a function when a child that a thread has forked has no other thread any more.
+
+    Such a child calls no exit handlers, and the threads of otel_rl would keep it alive for ever.
+    Called in the child; in others nothing happens.
+    """
+    first = threading.main_thread()  # the one that has forked
+    if type(first).__name__ == "_MainThread":
+        return
+
+    def wait() -> None:
+        first.join()
+        while others := [*_threads()]:
+            others[0].join()
+        if not _is_multiprocessing_child():  # which ends by itself
+            end()
+
+    threading.Thread(target=wait, name="otel-rl-end-of-fork", daemon=True).start()
+
+
+def _is_multiprocessing_child() -> bool:
+    process = sys.modules.get("multiprocessing.process")
+    return process is not None and process.parent_process() is not None
