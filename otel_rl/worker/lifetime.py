@@ -62,7 +62,10 @@ _CROWDED: Final = 0.25
 
 
 class Providers:
-    """Providers that user code holds for the life of the process, across sessions."""
+    """Providers that user code holds for the life of the process, across sessions.
+
+    While they are the global ones, what they make is shared with those that the program sets later.
+    """
 
     def __init__(self, resource: Resource, settings: Settings) -> None:
         self.meter = BufferedMeterProvider(resource, GUARD)
@@ -83,6 +86,8 @@ class Providers:
             unit="{span}",
             description="Spans that this worker could not deliver.",
         )
+        share_with_later(self.tracer, self.spans.guard)
+        take_later(metrics, "meter", self.meter, self.meter.share_with)
 
     def restart(self, resource: Resource, *, keep_buffer: bool) -> None:
         """Report as another worker from now on.
@@ -105,8 +110,6 @@ class Providers:
         _install_meter_provider(self.meter)
         if isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider):
             trace.set_tracer_provider(self.tracer)
-        share_with_later(self.tracer, self.spans.guard)
-        take_later(metrics, "meter", self.meter, self.meter.share_with)
 
 
 def resource_of(identity: Identity) -> Resource:

@@ -12,7 +12,6 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
 from typing import Final
 
 from opentelemetry.util.types import AttributeValue
@@ -166,7 +165,6 @@ def init(
     settings = read_settings(
         os.environ, endpoint=endpoint, export_interval_s=export_interval_s, gpu=gpu, mfu=mfu
     )
-    _check_files(settings)
     metadata = validated_metadata(
         GUARD,
         config=config,
@@ -325,7 +323,6 @@ def implicit_session() -> Session | None:
         if _session is not None or _has_ended:
             return _session
         settings = read_settings(os.environ)
-        _check_files(settings)
         identity = identify(os.environ, launch=_launch, process_name=process_name())
         return _start(identity, settings, is_guess=True)
 
@@ -508,19 +505,6 @@ def _shutdown_of_child() -> None:
     if _session is not None:  # finalizers may run while the exception of the target passes
         _session.exit_report.note(sys.exception())
     after_threads_of_child(_shutdown_at_exit)
-
-
-def _check_files(settings: Settings) -> None:
-    for signal in (settings.metrics, settings.traces, settings.logs):
-        for variable, path in signal.files if signal.enabled and not settings.disabled else ():
-            try:
-                with Path(path).open("rb"):
-                    pass
-            except OSError as exc:
-                raise ConfigError(
-                    f"{variable}: {exc.strerror or type(exc).__name__} (got {path!r}).",
-                    hint="Correct the path or unset it.",
-                ) from exc
 
 
 def _describe(identity: Identity) -> str:

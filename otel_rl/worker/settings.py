@@ -1,4 +1,4 @@
-"""Settings of workers: one table of all variables, read once at start. Pure.
+"""Settings of workers: one table of all variables, read once at start.
 
 The table is the classes in ``GROUPS``: a field is a setting, with its variable, kind, default and,
 below it, its meaning for users. The lists in the documentation, ``otel-rl doctor``, suggestions for
@@ -9,6 +9,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, TypedDict, TypeVar
 from urllib.parse import urlsplit
@@ -192,9 +193,8 @@ class SignalSettings:
     """Export settings of one signal.
 
     ``url`` is the full URL for HTTP, scheme and authority for gRPC; header names are in lower case.
-    ``is_named`` tells whether an argument or a variable sets the endpoint, ``files`` has each file
-    with the variable that names it. ``inbox`` is where requests go in place of the endpoint; it is
-    chosen when the session starts.
+    ``is_named`` tells whether an argument or a variable sets the endpoint. ``inbox`` is where
+    requests go in place of the endpoint; it is chosen when the session starts.
     """
 
     signal: Signal
@@ -233,7 +233,6 @@ class SignalSettings:
     """`true`: gRPC to an endpoint without a scheme uses no TLS."""
     enabled: bool = True
     is_named: bool = field(default=True, compare=False)
-    files: tuple[tuple[str, str], ...] = field(default=(), compare=False)
     inbox: InboxPlace | None = field(default=None, compare=False)
 
     def __repr__(self) -> str:
@@ -448,7 +447,7 @@ def read_settings(
     """Read the environment; arguments of ``init`` take precedence.
 
     Raises:
-        ConfigError: Names the wrong setting, its value and the remedy.
+        ConfigError: Names the wrong setting, or the file that cannot be read, and the remedy.
     """
     if endpoint is not None and not isinstance(endpoint, str):
         raise ConfigError(
@@ -498,14 +497,22 @@ def _signal(signal: Signal, environ: Mapping[str, str], endpoint: str | None) ->
     found["insecure"] = urlsplit(url).scheme == "http"
     if found["gzip"] is None:
         found["gzip"] = not _is_loopback(url)
-    names = ("certificate", "client_certificate", "client_key")
-    files = (entries[name].find(environ, signal) for name in names if found[name])
-    return SignalSettings(
-        signal,
-        **found,
-        enabled=_is_for_otlp(exporters_of(environ, signal)),
-        files=tuple((variable, path) for path, variable in files),
-    )
+    enabled = _is_for_otlp(exporters_of(environ, signal))
+    if enabled and not settings_in(Settings)["disabled"].read(environ):
+        for name in ("certificate", "client_certificate", "client_key"):
+            _check_file(*entries[name].find(environ, signal))
+    return SignalSettings(signal, **found, enabled=enabled)
+
+
+def _check_file(path: str, variable: str) -> None:
+    try:
+        if path:
+            Path(path).open("rb").close()
+    except OSError as exc:
+        raise ConfigError(
+            f"{variable}: {exc.strerror or type(exc).__name__} (got {path!r}).",
+            hint="Correct the path or unset it.",
+        ) from exc
 
 
 def _url(

@@ -10,7 +10,6 @@ import logging
 import os
 from importlib.metadata import entry_points
 
-from opentelemetry import metrics
 from opentelemetry.metrics import MeterProvider
 from opentelemetry.sdk.metrics import MeterProvider as SdkMeterProvider
 from opentelemetry.sdk.resources import Resource
@@ -31,14 +30,11 @@ def meter_provider() -> MeterProvider:
     """Return the worker's MeterProvider, or the SDK's, which reports to nobody. Never raises."""
     try:
         # Imported here, so that a broken installation is caught too.
-        from otel_rl.worker.later_providers import take_later
         from otel_rl.worker.session import implicit_session
 
         session = implicit_session()
         if session is not None and session.settings.metrics.enabled:
-            meter = session.providers.meter
-            take_later(metrics, "meter", meter, meter.share_with)
-            return meter
+            return session.providers.meter
     except Exception as error:  # noqa: BLE001  # the API would raise it in user code
         _log_once(error)
     return SdkMeterProvider(resource=Resource.get_empty(), shutdown_on_exit=False)
@@ -48,11 +44,9 @@ def tracer_provider() -> TracerProvider:
     """Return the worker's TracerProvider, or the SDK's, which reports to nobody. Never raises."""
     try:
         from otel_rl.worker.session import implicit_session
-        from otel_rl.worker.tracing.sharing import share_with_later
 
         session = implicit_session()
         if session is not None:
-            share_with_later(session.providers.tracer, session.providers.spans.guard)
             return session.providers.tracer
     except Exception as error:  # noqa: BLE001  # the API would raise it in user code
         _log_once(error)

@@ -261,12 +261,6 @@ def test_opentelemetrys_sampler_decides_unless_a_share_of_steps_is_said() -> Non
     assert read_settings(sampler | {"OTEL_RL_TRACE_STEPS": "0.1"}).trace_steps == 0.1
 
 
-def test_a_file_is_kept_with_the_variable_that_names_it() -> None:
-    found = read_settings({"OTEL_EXPORTER_OTLP_LOGS_CERTIFICATE": "ca.pem"})
-    assert found.logs.files == (("OTEL_EXPORTER_OTLP_LOGS_CERTIFICATE", "ca.pem"),)
-    assert found.metrics.files == ()
-
-
 def test_sampling_is_off_unless_asked_for() -> None:
     assert not read_settings({}).gpu.enabled
 

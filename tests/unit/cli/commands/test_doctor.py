@@ -113,13 +113,27 @@ def test_a_taken_port_is_a_failure_for_a_bridge_of_its_own(
     assert said.err.endswith("otel-rl: 1 check failed\n")
 
 
+@pytest.mark.parametrize(
+    ("variable", "value", "told"),
+    [
+        ("OTEL_RL_STACK_AFTER", "soon", "must be seconds from 1 on, or off (got 'soon')."),
+        (
+            "OTEL_EXPORTER_OTLP_CERTIFICATE",
+            "/nowhere.pem",
+            "No such file or directory (got '/nowhere.pem').",
+        ),
+    ],
+)
 def test_a_value_that_no_worker_could_use_fails_with_what_it_must_be(
-    monkeypatch: pytest.MonkeyPatch, doctor: Callable[[], Report]
+    variable: str,
+    value: str,
+    told: str,
+    monkeypatch: pytest.MonkeyPatch,
+    doctor: Callable[[], Report],
 ) -> None:
-    monkeypatch.setenv("OTEL_RL_STACK_AFTER", "soon")
+    monkeypatch.setenv(variable, value)
     report = doctor()
-    told = "FAIL variables: OTEL_RL_STACK_AFTER: must be seconds from 1 on, or off (got 'soon')."
-    assert report.about("variables") == told
+    assert report.about("variables") == f"FAIL variables: {variable}: {told}"
     assert report.status == 1
 
 

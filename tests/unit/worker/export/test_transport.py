@@ -218,9 +218,11 @@ def test_a_certificate_that_has_vanished_is_said_and_not_tried_for_ever(
     tmp_path: Path, protocol: str
 ) -> None:
     certificate = tmp_path / "ca.pem"
+    shutil.copy(CA, certificate)
     transport = with_certificate(
         "https://127.0.0.1:1", certificate, OTEL_EXPORTER_OTLP_PROTOCOL=protocol
     )
+    certificate.unlink()
     reply = transport.send(b"")
     assert reply.outcome is Outcome.REFUSED
     assert str(certificate) in reply.message
