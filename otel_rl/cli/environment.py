@@ -14,6 +14,7 @@ from otel_rl.semconv import names as semconv
 from otel_rl.setting_types import fields_of
 from otel_rl.worker.identity import parse_resource_attributes
 from otel_rl.worker.settings import (
+    CONFIG_FILES,
     DEFAULT_EXPERIMENT,
     ENDPOINT,
     LAUNCH,
@@ -23,6 +24,7 @@ from otel_rl.worker.settings import (
     Protocol,
     exporters_beside_otlp,
     exporters_of,
+    is_disabled,
 )
 
 __all__ = ["misspelt", "notes_on", "reporting_environment", "wants_grpc"]
@@ -35,14 +37,16 @@ _ALIKE: Final = 0.75  # TRAIL and TRIAL: 0.8
 _HEADERS: Final = "OTEL_EXPORTER_OTLP_HEADERS"
 _METRICS_ENDPOINT: Final = "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT"
 
-# Of an SDK that is configured by a file, which ignores the other variables.
-_CONFIG_FILES: Final = ("OTEL_CONFIG_FILE", "OTEL_EXPERIMENTAL_CONFIG_FILE")
-
 # Always replaced: they would divert measurements from the bridge, or drop some.
 _REPLACED: Final = tuple(entry.variable for entry in TABLE if entry.is_replaced)
 
 # The others are of a sweep, and of a worker, that have started the command.
 _REMOVED: Final = (_METRICS_ENDPOINT, *(one.variable for one in TABLE if one.run is None))
+
+
+def _prefix(signal: Signal) -> str:
+    """Return how the names of a signal's own variables begin."""
+    return f"OTEL_EXPORTER_OTLP_{signal.upper()}_"
 
 
 def wants_grpc(base: Mapping[str, str]) -> bool:
@@ -109,7 +113,7 @@ def reporting_environment(
 
 def _authorize(environment: dict[str, str], token: str) -> None:
     """Add a token to the headers of the signals without an endpoint of their own."""
-    prefixes = {f"OTEL_EXPORTER_OTLP_{signal.upper()}_" for signal in Signal}
+    prefixes = {*map(_prefix, Signal)}
     ours = {prefix for prefix in prefixes if not environment.get(f"{prefix}ENDPOINT")}
     common = environment.get(_HEADERS, "")
     for prefix in ours:
@@ -140,7 +144,7 @@ def _point_signals(
 ) -> None:
     """Add the variables of a signal whose protocol differs from ``common``."""
     for signal in Signal:
-        prefix = f"OTEL_EXPORTER_OTLP_{signal.upper()}_"
+        prefix = _prefix(signal)
         if environment.get(f"{prefix}ENDPOINT"):
             continue
         wanted = _protocol(base, signal, None if prefers_grpc else f"{prefix}PROTOCOL", common)
@@ -197,7 +201,7 @@ def notes_on(base: Mapping[str, str], environment: Mapping[str, str]) -> Iterato
         name
         for name in (
             _HEADERS,
-            *(f"OTEL_EXPORTER_OTLP_{signal.upper()}_HEADERS" for signal in Signal),
+            *(f"{_prefix(signal)}HEADERS" for signal in Signal),
         )
         if any(map(_authorizes, base.get(name, "").split(","))) and environment[name] != base[name]
     ]
@@ -206,11 +210,11 @@ def notes_on(base: Mapping[str, str], environment: Mapping[str, str]) -> Iterato
             f"of your environment, the authorization in {', '.join(lost)} is replaced for CMD by "
             "the token of this run; your other headers are kept"
         )
-    if base.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
+    if is_disabled(base):
         yield "OTEL_SDK_DISABLED=true: CMD records nothing, and nothing of it is in this run"
         return
     yield from exporters_beside_otlp(base, with_none=True)
-    for variable in _CONFIG_FILES:
+    for variable in CONFIG_FILES:
         if path := base.get(variable, "").strip():
             yield from _notes_on_file(variable, path, wants_token=_HEADERS in environment)
 

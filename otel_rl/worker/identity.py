@@ -37,6 +37,7 @@ __all__ = [
     "Identity",
     "WorkerNames",
     "checked_name",
+    "chosen_attributes",
     "default_role",
     "detect",
     "identify",
@@ -163,10 +164,7 @@ def worker_names(
     Raises:
         ConfigError: A selected name is invalid.
     """
-    inherited = _inherited(environ)
-    for attribute, variables in _INVENTED.items():
-        if inherited.get(attribute) in [environ.get(name, "") for name in variables]:
-            del inherited[attribute]
+    inherited = chosen_attributes(environ)
     experiment = _first("experiment", RL_EXPERIMENT_NAME, given.experiment, environ, inherited)
     trial = _first("trial", RL_TRIAL_NAME, given.trial, environ, inherited) or stated.trial
     role = _first("role", RL_WORKER_ROLE, given.role, environ, inherited) or stated.role
@@ -179,11 +177,19 @@ def worker_names(
     return WorkerNames(experiment, trial or None, role)
 
 
-_INVENTED: Final = {
-    RL_EXPERIMENT_NAME: (DEFAULT_EXPERIMENT,),
-    RL_TRIAL_NAME: (LAUNCH, DEFAULT_TRIAL),
-}
-"""Variables of names that nobody has chosen; ``otel-rl run`` writes them as attributes, too."""
+def chosen_attributes(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the attributes in ``OTEL_RESOURCE_ATTRIBUTES``, without names that nobody has chosen.
+
+    ``otel-rl run`` and parents write those as attributes, too.
+    """
+    found = _inherited(environ)
+    for attribute, *variables in (
+        (RL_EXPERIMENT_NAME, DEFAULT_EXPERIMENT),
+        (RL_TRIAL_NAME, LAUNCH, DEFAULT_TRIAL),
+    ):
+        if found.get(attribute) in [environ.get(name, "") for name in variables]:
+            del found[attribute]
+    return found
 
 
 def unnamed_trial(

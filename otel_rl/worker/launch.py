@@ -25,6 +25,7 @@ from otel_rl.worker.identity import (
     RANKS,
     RAY_WORKER,
     checked_name,
+    chosen_attributes,
     parse_resource_attributes,
 )
 from otel_rl.worker.settings import DEFAULT_EXPERIMENT, DEFAULT_TRIAL, LAUNCH, SWEEP, TYPED
@@ -246,13 +247,10 @@ def hand_down(
     """
     before = {name: environ.get(name) for name in (DEFAULT_EXPERIMENT, DEFAULT_TRIAL, _RESOURCE)}
     attributes = parse_resource_attributes(environ.get(_RESOURCE, ""))
-    invented = {RL_EXPERIMENT_NAME: [before[DEFAULT_EXPERIMENT]]}
-    invented[RL_TRIAL_NAME] = [before[DEFAULT_TRIAL], environ.get(LAUNCH)]
+    chosen = chosen_attributes(environ)
     settled = {RL_EXPERIMENT_NAME: experiment, RL_TRIAL_NAME: trial}
     replaced = {
-        key: value
-        for key, value in settled.items()
-        if key in attributes and attributes[key] in invented[key]
+        key: value for key, value in settled.items() if key in attributes and key not in chosen
     }
     if replaced:
         environ[_RESOURCE] = _with_names(attributes, replaced)

@@ -42,6 +42,7 @@ from otel_rl.worker.settings import (
     MfuOptions,
     Settings,
     exporters_beside_otlp,
+    is_disabled,
     read_settings,
 )
 from otel_rl.worker.tracing.provider import continue_launcher_trace
@@ -55,7 +56,6 @@ __all__ = [
     "flush",
     "implicit_session",
     "init",
-    "is_disabled",
     "running",
     "shutdown",
     "start_from_environment",
@@ -333,7 +333,7 @@ def start_from_environment() -> Session | None:
     Returns:
         Also None if the environment names no experiment.
     """
-    if is_disabled() or not names_an_experiment(os.environ):
+    if is_disabled(os.environ) or not names_an_experiment(os.environ):
         return None
     try:
         return implicit_session()
@@ -350,7 +350,7 @@ def started_or_dropped(call: str, lost: int = 1) -> Session | None:
         lost: Number of items counted as lost if there is no session.
     """
     started = _session or start_from_environment()
-    if started is None and not is_disabled():
+    if started is None and not is_disabled(os.environ):
         GUARD.drop(
             DropReason.NOT_STARTED,
             f"{call} was called before otel_rl.init() or after otel_rl.finish(); the call "
@@ -359,11 +359,6 @@ def started_or_dropped(call: str, lost: int = 1) -> Session | None:
             lost,
         )
     return started
-
-
-def is_disabled() -> bool:
-    """Report whether ``OTEL_SDK_DISABLED`` is set."""
-    return os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true"
 
 
 def _replace_guess(

@@ -35,6 +35,7 @@ from otel_rl.worker.variables import (
 
 __all__ = [
     "CONFIG",
+    "CONFIG_FILES",
     "DATA",
     "DEFAULT_EXIT_TIMEOUT_S",
     "DEFAULT_EXPERIMENT",
@@ -57,11 +58,14 @@ __all__ = [
     "SignalSettings",
     "exporters_beside_otlp",
     "exporters_of",
+    "is_disabled",
     "read_config",
     "read_settings",
 ]
 
 CONFIG: Final = "OTEL_RL_CONFIG"
+CONFIG_FILES: Final = ("OTEL_CONFIG_FILE", "OTEL_EXPERIMENTAL_CONFIG_FILE")
+"""A file that configures another SDK, which then reads no other variable; and its earlier name."""
 DATA: Final = "OTEL_RL_DATA"
 DEFAULT_EXPERIMENT: Final = "OTEL_RL_DEFAULT_EXPERIMENT"
 DEFAULT_TRIAL: Final = "OTEL_RL_DEFAULT_TRIAL"
@@ -480,6 +484,12 @@ def read_config(environ: Mapping[str, str]) -> Mapping[str, object]:
     return config
 
 
+def is_disabled(environ: Mapping[str, str]) -> bool:
+    """Report whether ``OTEL_SDK_DISABLED`` is set."""
+    disabled: bool = settings_in(Settings)["disabled"].read(environ)
+    return disabled
+
+
 def _read(
     group: type, environ: Mapping[str, str], given: Mapping[str, object] = MappingProxyType({})
 ) -> dict[str, Any]:
@@ -498,7 +508,7 @@ def _signal(signal: Signal, environ: Mapping[str, str], endpoint: str | None) ->
     if found["gzip"] is None:
         found["gzip"] = not _is_loopback(url)
     enabled = _is_for_otlp(exporters_of(environ, signal))
-    if enabled and not settings_in(Settings)["disabled"].read(environ):
+    if enabled and not is_disabled(environ):
         for name in ("certificate", "client_certificate", "client_key"):
             _check_file(*entries[name].find(environ, signal))
     return SignalSettings(signal, **found, enabled=enabled)

@@ -4,6 +4,7 @@ A phase in the control flow (thread or asyncio task) of its step counts in the s
 another flow runs beside it: it takes no time from the step's phases, and is measured separately.
 """
 
+import os
 from collections.abc import Callable, Iterable
 from functools import partial
 from time import time_ns
@@ -50,6 +51,7 @@ from otel_rl.worker.phases.timeline import (
     StepFrame,
     Timeline,
 )
+from otel_rl.worker.settings import is_disabled
 from otel_rl.worker.step_context import StepScope, in_step, out_of_steps
 from otel_rl.worker.tensors import Deferred, as_step
 from otel_rl.worker.torch_cuda import is_in_use
@@ -397,7 +399,7 @@ def _gauges(measurements: int) -> _Gauges | None:
     global _made  # a cache: there is one provider in a process
     current = session.running() or session.start_from_environment()
     if current is None:
-        if not session.is_disabled():
+        if not is_disabled(os.environ):
             session.GUARD.drop(
                 DropReason.NOT_STARTED,
                 "A step or phase ended before otel_rl.init() or after otel_rl.finish(), and is "

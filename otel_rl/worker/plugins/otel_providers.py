@@ -22,9 +22,6 @@ __all__ = ["WorkerConfigurator", "meter_provider", "tracer_provider"]
 _log = logging.getLogger("otel_rl")
 _logged: list[str] = []
 
-# Declarative configuration: its variable and the earlier name.
-_CONFIG_FILES = ("OTEL_CONFIG_FILE", "OTEL_EXPERIMENTAL_CONFIG_FILE")
-
 
 def meter_provider() -> MeterProvider:
     """Return the worker's MeterProvider, or the SDK's, which reports to nobody. Never raises."""
@@ -64,13 +61,14 @@ class WorkerConfigurator:
         """
         try:
             from otel_rl.worker.identity import names_an_experiment
+            from otel_rl.worker.settings import CONFIG_FILES
 
             if not names_an_experiment(os.environ):
                 for entry_point in entry_points(group="opentelemetry_configurator"):
                     if entry_point.name != "otel_rl":
                         entry_point.load()().configure(**options)
                         return
-            for variable in _CONFIG_FILES:
+            for variable in CONFIG_FILES:
                 if path := os.environ.get(variable, "").strip():
                     _log.warning(
                         "otel_rl configures this process by its environment and does not read "
