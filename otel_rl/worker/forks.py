@@ -1,11 +1,12 @@
-"""Forks: what holds one up, and the ends of children that have threads.
+"""Forks: what holds one up, and the beginnings and ends of children.
 
 A forked child has one thread. A lock that another thread of its parent held, of a module that it
 was importing or of a library, is never released in the child: the first import of that module hangs
 there. And gRPC prepares its channels for a fork only if no thread is inside a call: of 2,800 forks
 of a process that exported all the time, one child hung. So a fork waits for such work of otel_rl.
 
-A child ends with the last of its threads, and until then they may record.
+A child ends with the last of its threads, and until then they may record. One of
+``multiprocessing`` ends with ``os._exit``, which skips ``atexit``.
 """
 
 import os
@@ -18,7 +19,15 @@ from threading import RLock, local
 from typing import Final
 from weakref import ref
 
-__all__ = ["IMPORTS", "MAX_WAIT_S", "Uncut", "after_threads_of_child", "after_threads_of_fork"]
+__all__ = [
+    "IMPORTS",
+    "MAX_WAIT_S",
+    "Uncut",
+    "after_threads_of_child",
+    "after_threads_of_fork",
+    "at_end_of_multiprocessing_child",
+    "watch_multiprocessing",
+]
 
 MAX_WAIT_S: Final = 2.0
 """A fork waits no longer for all of it: a callback that hangs must not hold up the program."""
@@ -103,6 +112,32 @@ if hasattr(os, "register_at_fork"):  # there is no fork on Windows
         after_in_parent=lambda: _fork.end_in_parent(),
         after_in_child=lambda: _fork.end_in_child(),
     )
+
+
+_watching: Final[list[Callable[[], None]]] = []
+
+
+def watch_multiprocessing(begin: Callable[[], None]) -> None:
+    """Call a function in each child that ``multiprocessing`` forks from this process. Idempotent.
+
+    A process that has not loaded it neither is nor has such a child. Whatever loads it later does
+    so before it forks, and then the fork is the time to watch: the child's first step is to forget
+    the parent's finalizers and to call what is registered here.
+    """
+    util = sys.modules.get("multiprocessing.util")
+    if util is not None and begin not in _watching:
+        _watching.append(begin)
+        util.register_after_fork(begin, lambda begin: begin())
+
+
+def at_end_of_multiprocessing_child(end: Callable[[], None]) -> None:
+    """Call a function with the finalizers of ``multiprocessing``, with which its children end.
+
+    The low priority runs it after the finalizers of user code, which may still record.
+    """
+    util = sys.modules.get("multiprocessing.util")
+    if util is not None:
+        util.Finalize(None, end, exitpriority=-100)
 
 
 def after_threads_of_child(end: Callable[[], None]) -> None:

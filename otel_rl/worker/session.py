@@ -21,7 +21,12 @@ from otel_rl.redaction import redacted
 from otel_rl.run_id import run_id
 from otel_rl.worker.drops import DropReason
 from otel_rl.worker.events.starts import RunMetadata, validated_metadata
-from otel_rl.worker.forks import after_threads_of_child, after_threads_of_fork
+from otel_rl.worker.forks import (
+    after_threads_of_child,
+    after_threads_of_fork,
+    at_end_of_multiprocessing_child,
+    watch_multiprocessing,
+)
 from otel_rl.worker.guard import GUARD
 from otel_rl.worker.identity import Identity, identify, invalid_place, names_an_experiment, run_word
 from otel_rl.worker.launch import (
@@ -86,9 +91,6 @@ _before: dict[str, str | None] = {}
 
 _waited_in_vain = False
 """True if the endpoint did not take all of the trial before."""
-
-_watches = False
-"""Whether this process follows the children that ``multiprocessing`` forks."""
 
 
 def init(
@@ -406,8 +408,8 @@ def _start(
     _hand_down(identity, settings)
     with GUARD:
         continue_launcher_trace(os.environ)
-    _flush_at_end_of_multiprocessing_child()
-    _watch_multiprocessing()
+    at_end_of_multiprocessing_child(_shutdown_of_child)
+    watch_multiprocessing(_begin_in_multiprocessing_child)
     return _session
 
 
@@ -459,41 +461,17 @@ def _after_fork_in_child() -> None:
         with GUARD:
             _session.restart_after_fork()
             after_threads_of_fork(_shutdown_at_exit)
-    _watch_multiprocessing()
+    watch_multiprocessing(_begin_in_multiprocessing_child)
 
 
-def _watch_multiprocessing() -> None:
-    """Have each child that ``multiprocessing`` forks flush at its end.
-
-    A process that has not loaded it neither is nor has such a child. Whatever loads it later does
-    so before it forks, and then the fork is the time to watch: the child's first step is to forget
-    the parent's finalizers and to call what is registered here.
-    """
-    global _watches  # once in a process
-    util = sys.modules.get("multiprocessing.util")
-    if util is not None and not _watches:
-        util.register_after_fork(GUARD, _begin_in_multiprocessing_child)  # as long as GUARD lives
-        _watches = True
-
-
-def _begin_in_multiprocessing_child(_guard: object) -> None:
+def _begin_in_multiprocessing_child() -> None:
     """Give a forked child the role of its name; the program has given its parent another one."""
     if _session is None:
         return
     with GUARD:
         if _session.is_guess:
             _session.rename(_session.identity.of_child(os.environ, process_name()))
-    _flush_at_end_of_multiprocessing_child()
-
-
-def _flush_at_end_of_multiprocessing_child() -> None:
-    """Register the shutdown for a child that ends with ``os._exit``, which skips atexit.
-
-    The low priority runs it after the finalizers of user code, which may still record.
-    """
-    util = sys.modules.get("multiprocessing.util")
-    if util is not None:
-        util.Finalize(None, _shutdown_of_child, exitpriority=-100)
+    at_end_of_multiprocessing_child(_shutdown_of_child)
 
 
 def _shutdown_of_child() -> None:
