@@ -109,9 +109,7 @@ def test_a_journal_that_is_removed_while_the_command_runs_does_not_change_its_st
     done = otel_rl(
         *("run", "--experiment", "e", "--tracker", "jsonl", "--", sys.executable, "train.py"),
         cwd=tmp_path,
-        env=clean_environment(
-            tmp_path, OTEL_RL_EXIT_TIMEOUT="2", OTEL_RL_BRIDGE__STOP_TIMEOUT="5"
-        ),
+        env=clean_environment(tmp_path, OTEL_RL_EXIT_TIMEOUT="2", OTEL_RL_BRIDGE__STOP_TIMEOUT="5"),
     )
     assert done.status == 0, done.err
     assert "Traceback" not in done.err
