@@ -3,9 +3,8 @@
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
 from contextlib import contextmanager
-from threading import Lock, Thread
+from threading import Lock
 
 from google.protobuf.message import Message
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
@@ -30,7 +29,6 @@ from otel_rl.bridge.ingest.limits import ReceiveLimits
 from otel_rl.bridge.ingest.pipeline import IngestPipeline
 from otel_rl.bridge.ingest.security.tls import Tls, TlsSettings, load_tls
 from otel_rl.bridge.ingest.security.tokens import AuthSettings, Tokens
-from otel_rl.errors import JournalFull
 from otel_rl.records import Batch, Signal, Value
 
 Attributes = Mapping[str, Value]
@@ -295,23 +293,6 @@ class Journal:
         with self._lock:
             self._batches.extend(batches)
 
-    def together(self, requests: Sequence[Sequence[Batch]]) -> Future[Sequence[JournalFull | None]]:
-        """As a journal that keeps batches on a thread of its own."""
-        kept: Future[Sequence[JournalFull | None]] = Future()
-        kept.set_running_or_notify_cancel()
-
-        def keep() -> None:
-            try:
-                for batches in requests:
-                    self(batches)
-            except Exception as exc:  # noqa: BLE001  # handed to who waits for it
-                kept.set_exception(exc)
-            else:
-                kept.set_result([None] * len(requests))
-
-        Thread(target=keep, name="journal", daemon=True).start()
-        return kept
-
     @property
     def batches(self) -> list[Batch]:
         with self._lock:
@@ -361,7 +342,6 @@ def intake(
 ) -> IngestPipeline:
     return IngestPipeline(
         accept=journal,
-        accept_together=journal.together,
         limits=limits or ReceiveLimits(),
         counters=counters,
         tokens=Tokens(auth or AuthSettings()),

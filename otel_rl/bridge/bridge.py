@@ -364,8 +364,6 @@ class Bridge:
         )
         self._intake = IngestPipeline(
             accept=self._durable.keep,
-            accept_together=self._durable.keep_together,
-            answered=lambda: self._row_thread.wake(),
             limits=settings.receive,
             counters=self.counters,
             clock_ns=self._clock_ns,

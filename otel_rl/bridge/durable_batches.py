@@ -1,8 +1,6 @@
 """Makes the batches of requests durable."""
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
-from functools import partial
 
 from otel_rl.bridge.counters import Counter, Counters
 from otel_rl.bridge.ingest.admission.journal_shares import JournalShares
@@ -10,7 +8,7 @@ from otel_rl.bridge.ingest.unstored_batches import UnstoredBatches
 from otel_rl.bridge.journal.interface import Connection
 from otel_rl.bridge.journal.presence import JournalPresence
 from otel_rl.bridge.journal.spool import Spool
-from otel_rl.errors import JournalClosed, JournalError, JournalFull, JournalGone
+from otel_rl.errors import JournalClosed, JournalError, JournalGone
 from otel_rl.records import Batch
 
 __all__ = ["DurableBatches"]
@@ -63,67 +61,12 @@ class DurableBatches:
             self._room.take(batches)
             self._spool.append(batches, also)
         except JournalError as exc:
-            self._not_kept(batches, exc)
+            if isinstance(exc, JournalGone):
+                self._presence.gone(exc)
+            if not isinstance(exc, JournalClosed):  # a stop is no loss: all senders go on to retry
+                self.unstored.add(batches, exc)
             raise
-        self._were_kept(batches)
-        self._kept()
-
-    def keep_together(
-        self, requests: Sequence[Sequence[Batch]]
-    ) -> Future[Sequence[JournalFull | None]] | None:
-        """Begin to store the batches of several requests in one transaction, without waiting.
-
-        Whoever waits for it notifies the stage that makes rows, after the senders are answered: two
-        threads that wake up at once wait for each other.
-
-        Returns:
-            Done once they are durable, or with an error as of ``keep``; it cannot be cancelled. The
-            result has a JournalFull for each request that found no room. None where this journal,
-            or shares of it, make the caller wait: nothing was begun.
-
-        Raises:
-            JournalClosed: The bridge is stopping; the sender retries.
-        """
-        if self._room.is_shared:
-            return None
-        appended = self._spool.append_together(requests)
-        if appended is None:
-            return None
-        kept: Future[Sequence[JournalFull | None]] = Future()
-        kept.set_running_or_notify_cancel()
-        appended.add_done_callback(partial(self._settle, kept, requests))
-        return kept
-
-    def _settle(
-        self,
-        kept: Future[Sequence[JournalFull | None]],
-        requests: Sequence[Sequence[Batch]],
-        appended: Future[Sequence[JournalFull | None]],
-    ) -> None:
-        error = appended.exception()
-        if error is not None:
-            if isinstance(error, JournalError):
-                self._not_kept([batch for batches in requests for batch in batches], error)
-            kept.set_exception(error)
-            return
-        found = appended.result()
-        stored: list[Batch] = []
-        for batches, full in zip(requests, found, strict=True):
-            if full is None:
-                stored += batches
-            else:
-                self._not_kept(batches, full)
-        if stored:
-            self._were_kept(stored)
-        kept.set_result(found)
-
-    def _not_kept(self, batches: Sequence[Batch], error: JournalError) -> None:
-        if isinstance(error, JournalGone):
-            self._presence.gone(error)
-        if not isinstance(error, JournalClosed):  # a stop is no loss: all senders go on to retry
-            self.unstored.add(batches, error)
-
-    def _were_kept(self, batches: Sequence[Batch]) -> None:
         self.unstored.came_again(batches)
         self._presence.there()
         self._counters.add(Counter.BATCHES_SPOOLED, len(batches))
+        self._kept()

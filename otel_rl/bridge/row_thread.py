@@ -28,8 +28,7 @@ _LEFT_S = 0.2
 
 # Each round costs each run, however little came, so requests are gathered, from the beginning of
 # the last rounds, for this many times their CPU time, and for this long at most: rows may be that
-# much later. That is less than exports wait for each other (``ingest/http/gathered_reads``), so
-# that a round begins as soon as these are stored.
+# much later.
 _GATHERING = 60.0
 _MAX_GATHERING_S = 0.15
 

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 import pytest
 
 from bench.sparse_worker import Instruments, Worker
-from otel_rl.bridge.ingest.http.gathering_protocol import GatheringProtocol
+from otel_rl.bridge.ingest.http.protocol import BoundedProtocol
 from tests.otlp_requests import http_receiver
 
 WORKERS, PACE_S = 24, 0.6
@@ -48,7 +48,7 @@ def test_an_exception_on_the_event_loop_is_counted(monkeypatch: pytest.MonkeyPat
     def fail(*_: object) -> None:
         raise ValueError("broken")
 
-    monkeypatch.setattr(GatheringProtocol, "data_received", fail)
+    monkeypatch.setattr(BoundedProtocol, "data_received", fail)
     with http_receiver() as receiver:
         host, _, port = receiver.server.address.rpartition(":")
         with socket.create_connection((host, int(port)), timeout=60) as sender:

@@ -26,7 +26,7 @@ from otel_rl.bridge.ingest.admission.experiments import Experiments
 from otel_rl.bridge.ingest.body import decompress
 from otel_rl.bridge.ingest.error_answers import status_message
 from otel_rl.bridge.ingest.grpc.server import SERVICES, GrpcServer
-from otel_rl.bridge.ingest.http.requests.exports import PATHS
+from otel_rl.bridge.ingest.http.app import PATHS
 from otel_rl.bridge.ingest.http.server import HttpServer
 from otel_rl.bridge.ingest.limits import ReceiveLimits
 from otel_rl.bridge.ingest.pipeline import IngestPipeline

@@ -412,13 +412,8 @@ class _Site:
         )
 
     def outcome(self, door: IngestPipeline, payload: bytes) -> object:
-        known = door.known(payload)
         try:
-            if known is None:
-                found = door.take(Signal.METRICS, lambda: payload)
-            else:
-                self._journal(known.batches)
-                found = door.known_was_kept(known)
+            found = door.take(Signal.METRICS, lambda: payload)
         except RequestError as error:
             found_error = type(error), str(error)
             return found_error, len(self._journal.batches)

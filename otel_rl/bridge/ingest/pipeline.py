@@ -5,7 +5,6 @@ import os
 import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
@@ -26,28 +25,21 @@ from otel_rl.bridge.ingest.refused_items import MAX_MESSAGE_BYTES, shorten
 from otel_rl.bridge.ingest.refused_senders import RefusedSenders
 from otel_rl.bridge.ingest.security.tokens import AuthSettings, Grant, Tokens
 from otel_rl.bridge.ingest.signal_specs import SIGNALS, ExportRequest
-from otel_rl.bridge.ingest.validation.known_shapes import KnownShapes, SentShape
+from otel_rl.bridge.ingest.validation.known_shapes import KnownShapes
 from otel_rl.bridge.ingest.validation.rules import Problem
 from otel_rl.bridge.ingest.validation.sanitize import Admission
 from otel_rl.bridge.ingest.validation.validate import Validated, memory_of, validate
-from otel_rl.errors import JournalFull, MalformedRequest, Unauthenticated
+from otel_rl.errors import MalformedRequest, Unauthenticated
 from otel_rl.records import Batch, ExperimentKey, Signal
 
-__all__ = ["AcceptTogether", "IngestPipeline"]
+__all__ = ["IngestPipeline"]
 
 _log = logging.getLogger(__name__)
-
-AcceptTogether = Callable[[Sequence[Sequence[Batch]]], Future[Sequence[JournalFull | None]] | None]
 
 _MESSAGES_PER_OBJECT = 2  # lower bound of the cost of one JSON object in memory and time
 
 # Waiting large requests take at most one thread in this many; the rest serve all others.
 _THREADS_OF_ONE_LARGE = 8
-
-_NEW = (
-    Refusal.TOO_MANY_EXPERIMENTS,
-    "",
-)  # perhaps: a thread that may wait for the journal finds out
 
 _TOLD = frozenset({Refusal.NO_EXPERIMENT, Refusal.NOT_ALLOWED})
 
@@ -63,8 +55,6 @@ class IngestPipeline:
         accept: Makes the batches of a request durable before it returns. Called from many threads
             at once, so that they share one fsync. Raises JournalFull or JournalClosed where it
             cannot; the sender then retries.
-        accept_together: Begins that for several requests, see ``DurableBatches.keep_together``.
-        answered: Called once the senders of these are answered.
         limits: Bounds on requests.
         counters: Counts every request and its items.
         clock_ns: The bridge's own clock.
@@ -80,8 +70,6 @@ class IngestPipeline:
         self,
         *,
         accept: Callable[[Sequence[Batch]], None],
-        accept_together: AcceptTogether = lambda _: None,
-        answered: Callable[[], None] = lambda: None,
         limits: ReceiveLimits,
         counters: Counters,
         clock_ns: Callable[[], int] = time.time_ns,
@@ -95,7 +83,6 @@ class IngestPipeline:
         self.problem = problem
         self._name = name
         self.limits = limits
-        self.accept_together, self.answered = accept_together, answered
         self._accept = accept
         self._counters = counters
         self._clock_ns = clock_ns
@@ -153,17 +140,9 @@ class IngestPipeline:
                 _log.warning("%s", line)
             raise
 
-    def is_current(self, grant: Grant | None) -> bool:
-        """Return whether tokens have not been read again since a grant was given."""
-        return self._tokens.is_current(grant)
-
     def hold(self, grant: Grant | None = None) -> AbstractContextManager[Held]:
         """Account for a request's bytes in flight until the end of the block."""
         return self._in_flight.hold(token_of(grant))
-
-    def held(self, grant: Grant | None = None) -> Held:
-        """Account for a request's bytes in flight until they are released."""
-        return Held(self._in_flight, token_of(grant))
 
     def take(
         self,
@@ -211,31 +190,6 @@ class IngestPipeline:
                 newcomers.keep([*senders, *(batch.experiment for batch in admitted.batches)])
         return self._counted(signal, admitted)
 
-    def known(self, payload: bytes, grant: Grant | None = None) -> Validated | None:
-        """Validate a metrics request of known shapes and experiments, without parsing it.
-
-        Args:
-            payload: As protobuf.
-            grant: Grant of the sender.
-
-        Returns:
-            The outcome for ``known_was_kept``, once ``accept_together`` has kept its batches. None
-            if the request is not certainly such a one: then ``take`` decides.
-        """
-        problem = partial(self._problem, grant)
-        found = self._known.validate(payload, self._clock_ns(), problem)
-        return None if found is None else self._named(found)
-
-    def sent(self, payload: bytes) -> SentShape | None:
-        """Return what the next request may have in common with one of ``known``, if anything."""
-        return self._known.sent(payload)
-
-    def known_next(self, sent: SentShape, payload: bytes, grant: Grant | None) -> Validated | None:
-        """Do the same as ``known``, for a request like one sent before; None if it is not."""
-        problem = partial(self._problem, grant)
-        found = self._known.validate_next(sent, payload, self._clock_ns(), problem)
-        return None if found is None else self._named(found)
-
     def _named(self, validated: Validated) -> Validated:
         """Return the outcome under the names of this bridge's runs."""
         name = self._name
@@ -252,15 +206,6 @@ class IngestPipeline:
                 for (run, reason), n in validated.refused_of_runs.items()
             },
         )
-
-    def _problem(self, grant: Grant | None, key: ExperimentKey) -> Problem:
-        forbidden = None if grant is None else grant.problem(key)
-        return forbidden or (None if self._experiments.knows(key) else _NEW)
-
-    def known_was_kept(self, validated: Validated) -> Validated:
-        """Count a request of ``known`` that is durable. Returns what its sender is told."""
-        self._experiments.keep([batch.experiment for batch in validated.batches])
-        return self._counted(Signal.METRICS, validated)
 
     def _counted(self, signal: Signal, admitted: Validated) -> Validated:
         """Count a request that is durable, and add the losses of earlier ones to its answer."""

@@ -12,7 +12,6 @@ take the same statements, with ``?`` for parameters.
 
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from typing import Any, Final, Protocol, TypeVar
 
@@ -126,19 +125,6 @@ class Journal(Protocol):
             JournalUnavailable: The database is unreachable. Nothing was written, or all was:
                 only a read can find out.
             Exception: What ``function`` raised. Nothing was written.
-        """
-        ...
-
-    def write_later(self, function: Callable[[Connection], _T], /) -> Future[_T] | None:
-        """Begin a ``write``, without waiting.
-
-        Returns:
-            Done with the result once that is durable, or with the error; it cannot be cancelled.
-            Callbacks must be short, as they delay all who wait. None where a transaction needs a
-            thread that waits for it: nothing was begun.
-
-        Raises:
-            JournalClosed: The bridge is stopping. Nothing was written.
         """
         ...
 

@@ -180,10 +180,6 @@ class PostgresJournal:
             del self._begun[me]
         return result
 
-    def write_later(self, function: Callable[[Connection], _T], /) -> None:  # noqa: ARG002
-        """See ``Journal.write_later``: a thread waits for the server."""
-        return
-
     def _write(self, function: Callable[[Connection], _T]) -> _T:
         for attempt in range(_ATTEMPTS):
             with _translated_errors(), self._pool.borrowed() as borrowed:

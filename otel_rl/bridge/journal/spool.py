@@ -10,7 +10,6 @@
 
 import random
 from collections.abc import Callable, Collection, Mapping, Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -86,10 +85,9 @@ class Spool:
                 With ``also`` nothing was written.
             JournalClosed: The bridge is stopping. Nothing was written.
         """
-        inserting = self._inserting([batches])
 
         def append(connection: Connection) -> JournalFull | None:
-            (full,) = inserting(connection)
+            full = self._insert_all(connection, batches)
             if also is None:
                 return full
             if full is None:
@@ -100,47 +98,18 @@ class Spool:
         if full is not None:
             raise full
 
-    def append_together(
-        self, requests: Sequence[Sequence[Batch]]
-    ) -> Future[Sequence[JournalFull | None]] | None:
-        """Begin what ``append`` does for several requests, without waiting.
-
-        Returns:
-            See ``Journal.write_later``. The result has, for each request, the JournalFull that
-            ``append`` raises.
-
-        Raises:
-            JournalClosed: The bridge is stopping. Nothing was written.
-        """
-        return self._journal.write_later(self._inserting(requests))
-
-    def _inserting(
-        self, requests: Sequence[Sequence[Batch]]
-    ) -> Callable[[Connection], Sequence[JournalFull | None]]:
-        """Return what inserts the batches of some requests in a transaction."""
-        owned = [(place, batch) for place, request in enumerate(requests) for batch in request]
+    def _insert_all(self, connection: Connection, batches: Sequence[Batch]) -> JournalFull | None:
+        """Insert the batches of each run, or none of that run; return why one has no room."""
+        full: JournalFull | None = None
+        shard = random.randrange(self._journal.shards)  # noqa: S311  # it spreads
         # In this order everywhere, so that no two wait for each other.
-        owned.sort(key=lambda one: one[1].experiment)
-        of_runs = [[*some] for _, some in groupby(owned, key=lambda one: one[1].experiment)]
-
-        def insert(connection: Connection) -> Sequence[JournalFull | None]:
-            full: list[JournalFull | None] = [None] * len(requests)
-            shard = random.randrange(self._journal.shards)  # noqa: S311  # it spreads
-            for of_run in of_runs:
-                try:
-                    self._insert(connection, [batch for _, batch in of_run], shard)
-                except JournalFull as exc:
-                    if len(of_run) == 1:
-                        full[of_run[0][0]] = exc
-                        continue
-                    for place, batch in of_run:  # there may be room for some
-                        try:
-                            self._insert(connection, [batch], shard)
-                        except JournalFull as exc_of_one:
-                            full[place] = exc_of_one
-            return full
-
-        return insert
+        ordered = sorted(batches, key=lambda batch: batch.experiment)
+        for _, of_run in groupby(ordered, key=lambda batch: batch.experiment):
+            try:
+                self._insert(connection, [*of_run], shard)
+            except JournalFull as exc:
+                full = exc
+        return full
 
     def begin(self, key: ExperimentKey, now_ns: int) -> None:
         """Keep that there is this run, before its first batch."""

@@ -122,10 +122,6 @@ class SqliteJournal:
 
     def write(self, function: Callable[[Connection], _T], /) -> _T:
         """See ``Journal.write``."""
-        return self.write_later(function).result()
-
-    def write_later(self, function: Callable[[Connection], _T], /) -> Future[_T]:
-        """See ``Journal.write_later``."""
         future: Future[_T] = Future()
         future.set_running_or_notify_cancel()
 
@@ -137,7 +133,7 @@ class SqliteJournal:
             if self._closed.is_set():
                 raise JournalClosed("The bridge is stopping.", hint="Send the batch again later.")
             self._queue.put(_Work(work, future.set_exception))
-        return future
+        return future.result()
 
     @contextlib.contextmanager
     def read(self) -> Iterator[sqlite3.Connection]:

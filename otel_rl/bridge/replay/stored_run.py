@@ -45,14 +45,6 @@ class ReadOnlyJournal:
         """
         raise JournalClosed(f"{function} may not write: the journal is only read.")
 
-    def write_later(self, function: Callable[[Connection], _T], /) -> None:
-        """Refuse it.
-
-        Raises:
-            JournalClosed: Always.
-        """
-        self.write(function)
-
     def read(self) -> AbstractContextManager[Connection]:
         """See ``Journal.read``."""
         return looking(self._directory)

@@ -1,7 +1,7 @@
-"""Batches are durable before anyone is told so, with a thread that waits and without."""
+"""Batches are durable before anyone is told so."""
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -10,7 +10,7 @@ from otel_rl.bridge.counters import Counter, Counters
 from otel_rl.bridge.durable_batches import DurableBatches
 from otel_rl.bridge.ingest.admission.journal_shares import JournalShares
 from otel_rl.bridge.ingest.admission.token_shares import TokenShares
-from otel_rl.bridge.ingest.security.tokens import AuthSettings, TokenSettings
+from otel_rl.bridge.ingest.security.tokens import AuthSettings
 from otel_rl.bridge.ingest.unstored_batches import UnstoredBatches
 from otel_rl.bridge.journal.presence import JournalPresence
 from otel_rl.bridge.journal.spool import Spool
@@ -42,14 +42,6 @@ class Site:
         assert self.spool.pending() > self.kept  # durable, and to be seen
         self.kept += 1
 
-    def later(self, found: Sequence[Batch]) -> None:
-        future = self.batches.keep_together([found])
-        assert future is not None
-        (full,) = future.result(60)
-        if full is not None:
-            raise full
-        self._kept()
-
 
 @pytest.fixture
 def site(tmp_path: Path) -> Iterator[Site]:
@@ -58,45 +50,35 @@ def site(tmp_path: Path) -> Iterator[Site]:
     made.journal.close()
 
 
-Keep = Callable[[Site, Sequence[Batch]], None]
-ways = pytest.mark.parametrize(
-    "keep", [lambda site, found: site.batches.keep(found), Site.later], ids=["now", "later"]
-)
-
-
-@ways
-def test_batches_are_there_when_they_are_said_to_be(site: Site, keep: Keep) -> None:
-    keep(site, batches())
-    keep(site, batches())
+def test_batches_are_there_when_they_are_said_to_be(site: Site) -> None:
+    site.batches.keep(batches())
+    site.batches.keep(batches())
     assert (site.spool.pending(), site.kept) == (2, 2)
     assert site.counters.value(Counter.BATCHES_SPOOLED) == 2
 
 
-@ways
-def test_what_finds_no_room_is_an_error_and_not_counted(site: Site, keep: Keep) -> None:
+def test_what_finds_no_room_is_an_error_and_not_counted(site: Site) -> None:
     with pytest.raises(JournalFull):
-        keep(site, batches(11 << 20))
+        site.batches.keep(batches(11 << 20))
     assert (site.spool.pending(), site.kept) == (0, 0)
     assert site.counters.value(Counter.BATCHES_SPOOLED) == 0
 
 
-@ways
-def test_a_removed_journal_is_told_until_it_is_back(site: Site, keep: Keep, tmp_path: Path) -> None:
+def test_a_removed_journal_is_told_until_it_is_back(site: Site, tmp_path: Path) -> None:
     file = tmp_path / "data" / JOURNAL_FILE
     file.rename(tmp_path / "elsewhere")
     with pytest.raises(JournalGone):
-        keep(site, batches())
+        site.batches.keep(batches())
     assert site.presence.problem
     (tmp_path / "elsewhere").rename(file)
-    keep(site, batches())
+    site.batches.keep(batches())
     assert not site.presence.problem
 
 
-@ways
-def test_a_closed_journal_takes_nothing(site: Site, keep: Keep) -> None:
+def test_a_closed_journal_takes_nothing(site: Site) -> None:
     site.journal.close()
     with pytest.raises(JournalClosed):
-        keep(site, batches())
+        site.batches.keep(batches())
 
 
 def test_nothing_is_said_before_the_disk_has_it(site: Site) -> None:
@@ -109,72 +91,49 @@ def test_nothing_is_said_before_the_disk_has_it(site: Site) -> None:
     blocking = threading.Thread(target=site.journal.write, args=(block,))
     blocking.start()
     assert begun.wait(60)
-    future = site.batches.keep_together([batches()])
-    assert future is not None
-    assert not future.cancel()
-    assert (future.done(), site.counters.value(Counter.BATCHES_SPOOLED)) == (False, 0)
+    keeping = threading.Thread(target=site.batches.keep, args=(batches(),))
+    keeping.start()
+    assert (site.kept, site.counters.value(Counter.BATCHES_SPOOLED)) == (0, 0)
     durable.set()
-    future.result(60)
+    keeping.join()
     blocking.join()
     assert (site.spool.pending(), site.counters.value(Counter.BATCHES_SPOOLED)) == (1, 1)
-
-
-def test_shares_of_the_journal_are_asked_for_in_a_thread_that_may_wait(tmp_path: Path) -> None:
-    tokens = tuple(
-        TokenSettings(name=name, experiments=(name,), sha256=(name * 64,)) for name in "ab"
-    )
-    site = Site(tmp_path / "data", TokenShares(AuthSettings(tokens=tokens)), 10 << 20)
-    assert site.batches.keep_together([batches()]) is None
-    assert site.spool.pending() == 0
-    site.journal.close()
-
-
-def test_a_request_without_room_fails_alone(site: Site) -> None:
-    future = site.batches.keep_together([batches(), batches(11 << 20), batches()])
-    assert future is not None
-    first, large, last = future.result(60)
-    assert (first, last) == (None, None)
-    assert isinstance(large, JournalFull)
-    assert site.spool.pending() == site.counters.value(Counter.BATCHES_SPOOLED) == 2
 
 
 def of(content: bytes) -> Sequence[Batch]:
     return [Batch(KEY, Signal.METRICS, content, received_ns=1)]
 
 
-def refuse(site: Site, keep: Keep, content: bytes) -> None:
+def refuse(site: Site, content: bytes) -> None:
     """Have a batch refused."""
     file = site.journal_file
     file.rename(file.with_suffix(".away"))
     with pytest.raises(JournalGone):
-        keep(site, of(content))
+        site.batches.keep(of(content))
     file.with_suffix(".away").rename(file)
 
 
-@ways
-def test_a_refused_batch_is_unstored_once_until_it_comes_again(site: Site, keep: Keep) -> None:
+def test_a_refused_batch_is_unstored_once_until_it_comes_again(site: Site) -> None:
     for content in (b"one", b"one", b"two"):
-        refuse(site, keep, content)
+        refuse(site, content)
     assert site.batches.unstored.count == 2
-    keep(site, of(b"three"))
+    site.batches.keep(of(b"three"))
     assert site.batches.unstored.count == 2
-    keep(site, of(b"one"))
+    site.batches.keep(of(b"one"))
     assert site.batches.unstored.count == 1
     assert "was removed or replaced" in site.batches.unstored.reason
 
 
-@ways
-def test_a_batch_without_room_is_unstored(site: Site, keep: Keep) -> None:
+def test_a_batch_without_room_is_unstored(site: Site) -> None:
     with pytest.raises(JournalFull):
-        keep(site, batches(11 << 20))
+        site.batches.keep(batches(11 << 20))
     assert site.batches.unstored.count == 1
 
 
-@ways
-def test_a_batch_that_a_stopping_bridge_refuses_is_not_counted(site: Site, keep: Keep) -> None:
+def test_a_batch_that_a_stopping_bridge_refuses_is_not_counted(site: Site) -> None:
     site.journal.close()
     with pytest.raises(JournalClosed):
-        keep(site, batches())
+        site.batches.keep(batches())
     assert site.batches.unstored.count == 0
 
 

@@ -1,43 +1,65 @@
 """OTLP/HTTP as an ASGI application.
 
-Exports and health probes are led past the framework, which answers everything else. Every answer
-has the encoding of its request: an export response for 200, a ``google.rpc.Status`` for an error.
-The framework's own error pages (422, 500, ...) never reach a sender.
+    head ─ authorise ─> body ─> a thread: unpack, parse, validate, store ─> answer
+
+Every answer has the encoding of its request: an export response for 200, a ``google.rpc.Status``
+for an error. The framework's own error pages (404, 405, 500, ...) never reach a sender.
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from enum import StrEnum
+from functools import partial
+from typing import Final, NamedTuple, Self
 
-from starlette.requests import Request
+from google.protobuf.json_format import MessageToJson
+from google.protobuf.message import Message
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
-from starlette.routing import BaseRoute, Router
+from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from otel_rl.bridge.counters import Where
+from otel_rl.bridge.counters import Outcome, Where
 from otel_rl.bridge.ingest import body
-from otel_rl.bridge.ingest.http.health import HEALTH_PATH, Health
-from otel_rl.bridge.ingest.http.requests.exports import PATHS, Exports
-from otel_rl.bridge.ingest.http.requests.media import RequestHead, error_response
+from otel_rl.bridge.ingest.accepted_answer import export_response
+from otel_rl.bridge.ingest.admission.call_slots import Places
+from otel_rl.bridge.ingest.admission.token_shares import token_of
+from otel_rl.bridge.ingest.error_answers import NOT_FOUND, Answer, status_message
 from otel_rl.bridge.ingest.limits import MAX_HEAD_BYTES
 from otel_rl.bridge.ingest.pipeline import IngestPipeline
-from otel_rl.errors import MalformedRequest
+from otel_rl.bridge.ingest.security.tokens import Grant
+from otel_rl.bridge.ingest.sender_address import address_of
+from otel_rl.bridge.ingest.validation.validate import Validated
+from otel_rl.errors import JournalClosed, MalformedRequest
 from otel_rl.signals import Signal
 
-__all__ = ["create_app", "create_health_app"]
+__all__ = ["PATHS", "create_app", "create_health_app"]
 
-_SIGNALS = {path: signal for signal, path in PATHS.items()}
+PATHS: Final = {
+    Signal.METRICS: "/v1/metrics",
+    Signal.TRACES: "/v1/traces",
+    Signal.LOGS: "/v1/logs",
+}
+"""Path of each signal, as OTLP names it."""
+
+_HEALTH_PATH: Final = "/healthz"
+
+_CLIENT_CLOSED: Final = 499  # nginx's code for a closed request; it is never sent
 
 
-def create_health_app(intake: IngestPipeline) -> ASGIApp:
-    """Create an application that answers ``GET /healthz`` and nothing else."""
-    health = Health(intake)
+class _Media(StrEnum):
+    """Media types of OTLP/HTTP."""
 
-    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
-        is_probe = scope["method"] == "GET" and scope["path"] == HEALTH_PATH
-        response = await health.answer() if is_probe else Response(status_code=404)
-        await response(scope, receive, send)
+    PROTOBUF = "application/x-protobuf"
+    JSON = "application/json"
 
-    return answer
+
+_MEDIA: Final = {str(media): media for media in _Media}
 
 
 def create_app(
@@ -50,70 +72,245 @@ def create_app(
         routes: Further ones, with other paths, that do not block.
         takes_exports: False for a server without ``PATHS``.
     """
-    return _Door(intake, Exports(intake), routes, _SIGNALS if takes_exports else {})
+    exports, others = _Exports(intake), _Others(intake)
+    otlp = [
+        Route(path, partial(exports, signal), methods=["POST"])
+        for signal, path in PATHS.items()
+        if takes_exports
+    ]
+    app = Starlette(
+        routes=[*otlp, _health(intake), *routes],
+        exception_handlers={HTTPException: others.answer, Exception: others.answer},
+        lifespan=exports.lifespan,
+    )
+    app.router.redirect_slashes = False
+
+    async def bounded(scope: Scope, receive: Receive, send: Send) -> None:
+        # The parser bounds only headers that arrive in pieces.
+        if scope["type"] == "http" and _head_bytes(scope) > MAX_HEAD_BYTES:
+            refused = await others.refuse_head(Request(scope, receive))
+            await refused(scope, receive, send)
+        else:
+            await app(scope, receive, send)
+
+    return bounded
 
 
-class _Door:
-    """Leads exports and health probes past the framework; refuses heads that are too large.
+def create_health_app(intake: IngestPipeline) -> ASGIApp:
+    """Create an application that answers ``GET /healthz`` and nothing else."""
+    return Starlette(routes=[_health(intake)])
 
-    The HTTP parser bounds only headers that arrive in pieces; those that arrive in one piece are of
-    any size.
+
+def _health(intake: IngestPipeline) -> BaseRoute:
+    """Return the route that answers 200, or 503 with the problem of the bridge."""
+
+    async def answer(_request: Request) -> Response:
+        problem = intake.problem()
+        status = 503 if problem else 200
+        return Response(f"{problem or 'ok'}\n", status, media_type="text/plain")
+
+    route = Route(_HEALTH_PATH, answer, methods=["GET"])
+    route.methods = {"GET"}  # without HEAD
+    return route
+
+
+class _Head(NamedTuple):
+    """Headers that decide how a request is read. Of a header that is repeated, the first counts.
+
+    Attributes:
+        authorization: None if absent.
+        media: None if absent or of another kind.
+        content_encoding: As sent, in lower case.
     """
 
-    def __init__(
-        self,
-        intake: IngestPipeline,
-        exports: Exports,
-        routes: Sequence[BaseRoute],
-        paths: Mapping[str, Signal],
-    ) -> None:
-        self._paths = paths
-        self._intake = intake
-        self._exports = exports
-        self._health = Health(intake)
-        self._routes = routes
-        self._lifespan = Router(lifespan=exports.lifespan)
-        self._framework: ASGIApp | None = None
-        # _loading is held by the first request that needs the framework.
-        self._loading = asyncio.Lock()
+    authorization: str | None
+    media: _Media | None
+    content_encoding: str
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self._lifespan(scope, receive, send)
-        elif _head_bytes(scope) > MAX_HEAD_BYTES:
-            response = await self._refuse_head(Request(scope, receive))
-            await response(scope, receive, send)
-        elif scope["method"] == "POST" and scope["path"] in self._paths:
-            await self._exports(self._paths[scope["path"]], scope, receive, send)
-        elif scope["method"] == "GET" and scope["path"] == HEALTH_PATH:
-            response = await self._health.answer()
-            await response(scope, receive, send)
-        else:
-            framework = self._framework or await self._loaded()
-            await framework(scope, receive, send)
-
-    async def _loaded(self) -> ASGIApp:
-        """Load the framework, in a thread: it takes as much CPU as all else of a bridge's start."""
-        async with self._loading:
-            if self._framework is None:
-                self._framework = await asyncio.to_thread(self._load)
-        return self._framework
-
-    def _load(self) -> ASGIApp:
-        from otel_rl.bridge.ingest.http.framework import create_framework
-
-        return create_framework(
-            self._intake, self._exports, self._health, self._routes, self._paths
+    @classmethod
+    def of(cls, scope: Scope) -> Self:
+        """Read the headers of an ASGI scope."""
+        headers = dict(reversed(scope["headers"]))
+        authorization = headers.get(b"authorization")
+        media = headers.get(b"content-type", b"").decode("latin-1")
+        return cls(
+            None if authorization is None else authorization.decode("latin-1"),
+            _MEDIA.get(media.partition(";")[0].strip().lower()),
+            headers.get(b"content-encoding", b"").decode("latin-1").strip().lower(),
         )
 
-    async def _refuse_head(self, request: Request) -> Response:
+    @property
+    def encoding(self) -> str:
+        """Return one of ``body.ENCODINGS``.
+
+        Raises:
+            MalformedRequest: It is another one.
+        """
+        encoding = self.content_encoding or "identity"
+        if encoding not in body.ENCODINGS:
+            msg = f"Content-Encoding {encoding[:40]!r} is not known."
+            raise MalformedRequest(msg, hint=f"Use one of {', '.join(body.ENCODINGS)}.")
+        return encoding
+
+
+class _Exports:
+    """Answers ``POST`` requests, and has the threads in which they are parsed and stored."""
+
+    def __init__(self, intake: IngestPipeline) -> None:
+        self._intake = intake
+        self._limits = intake.limits
+        self._threads: ThreadPoolExecutor
+        self._places: Places
+
+    @asynccontextmanager
+    async def lifespan(self, _app: object) -> AsyncGenerator[None]:
+        """Keep the threads for as long as the application serves."""
+        with ThreadPoolExecutor(
+            self._limits.max_concurrent_requests, thread_name_prefix="otel-rl-http-worker"
+        ) as threads:
+            self._threads = threads
+            self._places = Places(
+                asyncio.get_running_loop(),
+                self._limits.max_concurrent_requests,
+                max_waiting=self._limits.max_connections,  # a connection has one request at a time
+                wait_s=math.inf,  # as long as the sender waits
+                patience_s=math.inf,
+            )
+            yield
+            # Requests cut off while they waited for a thread must not be stored later.
+            threads.shutdown(wait=True, cancel_futures=True)
+
+    async def __call__(self, signal: Signal, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request of a signal."""
+        response = await self._answered(signal, scope, receive)
+        await response(scope, receive, send)
+
+    async def _answered(self, signal: Signal, scope: Scope, receive: Receive) -> Response:
+        head, chunks = _Head.of(scope), _chunks(receive)
+        try:
+            return await self._export(signal, scope, head, chunks)
+        except ClientDisconnect:
+            self._intake.count(Outcome.DISCONNECTED)
+            return Response(status_code=_CLIENT_CLOSED)
+        except asyncio.CancelledError:
+            # The server stops. A 500 is not retried by every sender.
+            closed = JournalClosed("The bridge is stopping.", hint="Send the batch again later.")
+            return _failed(head.media, self._intake, closed)
+        except Exception as error:  # noqa: BLE001  # the edge: counted, logged, retryable
+            await body.drain(chunks, timeout_s=self._limits.body_timeout_s)
+            return _failed(head.media, self._intake, error)
+
+    async def _export(
+        self, signal: Signal, scope: Scope, head: _Head, chunks: AsyncIterator[bytes]
+    ) -> Response:
+        # Checked first, so that nothing of an unauthorised request is read into memory.
+        host, _ = scope.get("client") or ("", 0)
+        grant = self._intake.grant_to(host, PATHS[signal], head.authorization)
+        encoding, media, limits = head.encoding, head.media, self._limits
+        if media is None:
+            await body.drain(chunks, timeout_s=limits.body_timeout_s)
+            self._intake.count(Outcome.UNSUPPORTED_MEDIA_TYPE)
+            return Response(
+                f"415 unsupported media type, supported: [{', '.join(_Media)}]",
+                status_code=415,
+                media_type="text/plain",
+            )
+        with self._intake.hold(grant) as held:
+            received = await body.read(
+                chunks,
+                max_bytes=limits.max_body_bytes,
+                timeout_s=limits.body_timeout_s,
+                held=held,
+            )
+            unpack = partial(
+                body.decompress, received, encoding, max_bytes=limits.max_body_bytes, held=held
+            )
+            take = partial(self._intake.take, signal, unpack, grant, is_json=media is _Media.JSON)
+            admitted = await self._by_turns(take, scope, grant)
+        return _encoded(media, export_response(signal, admitted))
+
+    async def _by_turns(
+        self, take: Callable[[], Validated], scope: Scope, grant: Grant | None
+    ) -> Validated:
+        """Call ``take`` in a thread when it is the sender's turn."""
+        host, port = scope.get("client") or ("", 0)
+        address = address_of(host)
+        place = await self._places.take((token_of(grant), address, f"{address}:{port}"))
+        self._places.arrived(place)
+        loop = asyncio.get_running_loop()
+        try:
+            taking = self._threads.submit(take)
+        except BaseException:
+            self._places.release(place)
+            raise
+        # Also for a request that was cut off: its thread goes on.
+        taking.add_done_callback(lambda _: loop.call_soon_threadsafe(self._places.release, place))
+        try:
+            return await asyncio.wrap_future(taking)
+        finally:
+            # Its error would keep this frame, and the request, until the next collection.
+            del taking
+
+
+class _Others:
+    """Answers requests that are neither exports nor of any other route."""
+
+    def __init__(self, intake: IngestPipeline) -> None:
+        self._intake = intake
+
+    async def answer(self, request: Request, error: Exception) -> Response:
+        """Answer unknown paths, wrong methods, and pages that failed."""
+        await self._drain(request)
+        media = _Head.of(request.scope).media
+        if isinstance(error, HTTPException) and error.status_code == 405:
+            self._intake.count(Outcome.WRONG_METHOD)
+            allowed = (error.headers or {}).get("Allow", "POST")
+            return Response(
+                f"405 method not allowed, supported: [{allowed}]",
+                status_code=405,
+                headers={"allow": allowed},
+                media_type="text/plain",
+            )
+        if isinstance(error, HTTPException) and error.status_code == 404:
+            self._intake.count(Outcome.NOT_FOUND)
+            message = f"{request.url.path!r} is not served. Paths: {', '.join(PATHS.values())}."
+            return _refused(media, NOT_FOUND, message, self._intake.limits.retry_after_s)
+        return _failed(media, self._intake, error)
+
+    async def refuse_head(self, request: Request) -> Response:
         """Answer a request whose head is too large."""
-        limits = self._intake.limits
-        await body.drain(request.stream(), timeout_s=limits.body_timeout_s)
+        await self._drain(request)
         error = MalformedRequest(f"The headers are over {MAX_HEAD_BYTES} bytes.")
-        answer, message = self._intake.answer(error, Where.HTTP)
-        media = RequestHead.of(request.scope).media
-        return error_response(media, answer, message, retry_after_s=limits.retry_after_s)
+        return _failed(_Head.of(request.scope).media, self._intake, error)
+
+    async def _drain(self, request: Request) -> None:
+        await body.drain(request.stream(), timeout_s=self._intake.limits.body_timeout_s)
+
+
+def _encoded(media: _Media, message: Message, *, status_code: int = 200) -> Response:
+    if media is _Media.PROTOBUF:
+        content = message.SerializeToString()
+    else:
+        content = MessageToJson(message, indent=None).encode()
+    # A Response with a media_type appends a charset to some; these two are sent unchanged.
+    return Response(content, status_code=status_code, headers={"content-type": str(media)})
+
+
+def _failed(media: _Media | None, intake: IngestPipeline, error: BaseException) -> Response:
+    """Count a request that ended in an error, and return its answer."""
+    answer, message = intake.answer(error, Where.HTTP)
+    return _refused(media, answer, message, intake.limits.retry_after_s)
+
+
+def _refused(media: _Media | None, answer: Answer, message: str, retry_after_s: int) -> Response:
+    status = status_message(answer, message, retry_after_s=retry_after_s)
+    # A request without a media type comes from a browser or curl.
+    response = _encoded(media or _Media.JSON, status, status_code=answer.http)
+    if answer.is_retryable:
+        response.headers["retry-after"] = str(retry_after_s)
+    if answer.http == 401:
+        response.headers["www-authenticate"] = "Bearer"
+    return response
 
 
 def _head_bytes(scope: Scope) -> int:
@@ -122,3 +319,20 @@ def _head_bytes(scope: Scope) -> int:
     for name, value in headers:
         size += len(name) + len(value)
     return size
+
+
+async def _chunks(receive: Receive) -> AsyncIterator[bytes]:
+    """Yield the pieces of a body.
+
+    Raises:
+        ClientDisconnect: The sender has gone.
+    """
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise ClientDisconnect
+        piece = message.get("body", b"")
+        if piece:
+            yield piece
+        if not message.get("more_body", False):
+            return

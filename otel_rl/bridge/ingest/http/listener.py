@@ -2,7 +2,7 @@
 
 Connections count from ``accept``, so unfinished TLS handshakes count, too. At the bound, the
 address with the most connections yields to one that has fewer: its oldest connection that waits for
-its sender is closed, one without unread bytes if there is any.
+its sender is closed.
 """
 
 import contextlib
@@ -93,20 +93,14 @@ class BoundedListener(socket.socket):
             return False
         if len(self._leaving) >= _MAX_LEAVING:
             return False
-        free = {
-            number: connection
-            for number, connection in most.items()
-            if number not in self._busy and number not in self._leaving
-        }
-        # What has arrived on some is read later, see ``GatheredReads``.
-        idle = (number for number, connection in free.items() if not _has_unread(connection))
-        number = next(idle, next(iter(free), None))
+        free = (n for n in most if n not in self._busy and n not in self._leaving)
+        number = next(free, None)
         if number is None:
             return False
         self._leaving.add(number)
         self._on_refused()
         with contextlib.suppress(OSError):  # already closed
-            free[number].shutdown(socket.SHUT_RDWR)
+            most[number].shutdown(socket.SHUT_RDWR)
         return True
 
     def close(self) -> None:
@@ -138,14 +132,6 @@ class BoundedListener(socket.socket):
             self._lingering[0][0] < now_s or len(self._lingering) > _MAX_LINGERING
         ):
             self._lingering.popleft()[1].close()
-
-
-def _has_unread(connection: socket.socket) -> bool:
-    """Return whether its sender has sent something that was not read yet."""
-    try:
-        return bool(connection.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT))
-    except OSError:  # nothing has come, or it is closed
-        return False
 
 
 class _Counted(socket.socket):

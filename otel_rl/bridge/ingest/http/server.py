@@ -18,11 +18,8 @@ from starlette.routing import BaseRoute
 from otel_rl.bridge.counters import Outcome, Where
 from otel_rl.bridge.ingest.error_answers import TOO_MANY_CONNECTIONS, status_message
 from otel_rl.bridge.ingest.http.app import create_app, create_health_app
-from otel_rl.bridge.ingest.http.gathered_reads import GatheredReads
-from otel_rl.bridge.ingest.http.gathering_protocol import GatheringProtocol
 from otel_rl.bridge.ingest.http.listener import BoundedListener
-from otel_rl.bridge.ingest.http.requests.repeated_exports import RepeatedExports
-from otel_rl.bridge.ingest.http.timed_protocol import SenderTimeouts
+from otel_rl.bridge.ingest.http.protocol import BoundedProtocol, SenderBounds
 from otel_rl.bridge.ingest.pipeline import IngestPipeline
 from otel_rl.bridge.ingest.security.exposure import exposure
 from otel_rl.bridge.ingest.security.tls import Tls
@@ -37,8 +34,6 @@ _log = logging.getLogger(__name__)
 _SEND_BUFFER_BYTES = 64 << 10
 
 _LOG_INTERVAL_S = 60.0  # a client retries every second, and there may be a thousand ranks
-
-_DATE_S = 1.0  # resolution of the Date header
 
 _BACKLOG = 2048  # uvicorn's value; connections wait in it before ``start``
 
@@ -90,37 +85,30 @@ class HttpServer:
         self._intake = intake
         self._grpc = grpc
         self._next_log_s = 0.0
-        patience = SenderTimeouts(
-            limits.header_timeout_s,
-            limits.answer_timeout_s,
-            intake.count,
-            self._socket.set_busy,
-            self._on_http2,
-        )
-        self._reads = GatheredReads()
-        protocol = partial(
-            GatheringProtocol,
-            patience=patience,
-            reads=self._reads,
-            exports=RepeatedExports(intake),
+        bounds = SenderBounds(
+            header_timeout_s=limits.header_timeout_s,
+            answer_timeout_s=limits.answer_timeout_s,
+            count=intake.count,
+            set_busy=self._socket.set_busy,
+            on_http2=self._on_http2,
         )
         config = uvicorn.Config(
             create_health_app(intake)
             if is_health_only
             else create_app(intake, routes, takes_exports=takes_exports),
             # uvicorn calls the value; its annotation is a class.
-            http=protocol,  # type: ignore[arg-type]
+            http=partial(BoundedProtocol, bounds=bounds),  # type: ignore[arg-type]
             loop="asyncio",  # other loops do not ask the listener for connections
             access_log=False,
             log_config=None,
-            lifespan="off" if is_health_only else "on",
+            lifespan="on",
             server_header=False,
             timeout_keep_alive=math.ceil(limits.idle_timeout_s),
             ws="none",
         )
         config.load()
         config.ssl = tls.context if tls is not None else None
-        self._server = _Server(config, self._reads, partial(intake.count_failure, Where.HTTP))
+        self._server = _Server(config, partial(intake.count_failure, Where.HTTP))
         self._thread = threading.Thread(target=self._serve, name=f"otel-rl-{name}", daemon=True)
         # _lock makes a second stop wait for the first.
         self._lock = threading.Lock()
@@ -146,7 +134,7 @@ class HttpServer:
         """
         with self._lock:
             self._server.config.timeout_graceful_shutdown = math.ceil(grace_s)
-            self._server.exit()
+            self._server.should_exit = True
             if self._thread.is_alive():
                 self._thread.join()
             self._socket.close()
@@ -179,7 +167,6 @@ class HttpServer:
         try:
             self._server.run(sockets=[self._socket])
         finally:
-            self._reads.close()
             self._server.has_begun.set()
 
 
@@ -187,28 +174,14 @@ class _Server(uvicorn.Server):
     """Signals when it has begun to serve. Off the main thread it leaves signal handlers alone.
 
     Args:
-        config: Passed on.
-        reads: What has arrived by the end is read before connections are closed.
+        config: For uvicorn's server.
         failed: Called for an exception that nobody else handles.
     """
 
-    def __init__(
-        self, config: uvicorn.Config, reads: GatheredReads, failed: Callable[[], None]
-    ) -> None:
+    def __init__(self, config: uvicorn.Config, failed: Callable[[], None]) -> None:
         super().__init__(config)
-        self._reads = reads
         self._failed = failed
         self.has_begun = threading.Event()
-        # _lock guards the moment in which the loop begins to listen for the end.
-        self._lock = threading.Lock()
-        self._end: Callable[[], object] | None = None
-
-    def exit(self) -> None:
-        """Begin to stop. Any thread may call it."""
-        with self._lock:
-            self.should_exit = True
-            if self._end is not None:
-                self._end()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         asyncio.get_running_loop().set_exception_handler(self._count)
@@ -218,22 +191,6 @@ class _Server(uvicorn.Server):
     def _count(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         self._failed()
         loop.default_exception_handler(context)
-
-    async def main_loop(self) -> None:
-        """Wait for the end. uvicorn looks for it ten times a second, which costs an idle bridge."""
-        loop, look = asyncio.get_running_loop(), asyncio.Event()
-        with self._lock:
-            self._end = partial(loop.call_soon_threadsafe, look.set)
-        while not await self.on_tick(0):  # and sets the date of answers
-            timer = loop.call_later(_DATE_S, look.set)
-            await look.wait()
-            look.clear()
-            timer.cancel()
-        with self._lock:
-            self._end = None
-        self._reads.read_all()
-        for _ in range(2):  # the loop finds out what has arrived, and then reads it
-            await asyncio.sleep(0)
 
 
 def _listen(

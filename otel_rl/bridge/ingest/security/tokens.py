@@ -113,12 +113,10 @@ class Grant:
     Attributes:
         name: Name of the token.
         experiments: Names, or prefixes of names that end in ``*``.
-        reading: How many times tokens had been read before this grant was known.
     """
 
     name: str
     experiments: Sequence[str]
-    reading: int = field(default=0, compare=False, repr=False)
 
     def problem(self, key: ExperimentKey) -> tuple[Refusal, str] | None:
         """Return reason and detail if it may not write ``key``, else None."""
@@ -148,8 +146,7 @@ class Tokens:
 
     def __init__(self, settings: AuthSettings) -> None:
         self._settings = settings
-        self._reading = 0
-        self._known = _read(settings, self._reading)
+        self._known = _read(settings)
 
     @property
     def are_needed(self) -> bool:
@@ -162,12 +159,7 @@ class Tokens:
         Raises:
             ConfigError: A file cannot be used. The former tokens stay valid.
         """
-        self._known = _read(self._settings, self._reading + 1)
-        self._reading += 1
-
-    def is_current(self, grant: Grant | None) -> bool:
-        """Return whether tokens have not been read again since a grant was given."""
-        return grant is None or grant.reading == self._reading
+        self._known = _read(self._settings)
 
     def grant(self, authorization: str | None) -> Grant | None:
         """Return the grant of an ``Authorization`` header; None if no token is required.
@@ -194,11 +186,11 @@ class Tokens:
         return found
 
 
-def _read(settings: AuthSettings, reading: int) -> Sequence[_Known]:
+def _read(settings: AuthSettings) -> Sequence[_Known]:
     found: list[_Known] = []
     for number, token in enumerate(settings.tokens):
         setting = f"auth.tokens.{number}"
-        grant = Grant(token.name, token.experiments, reading)
+        grant = Grant(token.name, token.experiments)
         for digest in _digests(setting, token):
             if any(known.digest == digest for known in found):
                 raise ConfigError(

@@ -70,18 +70,6 @@ def test_batches_that_were_read_are_not_read_again(journal: Journal) -> None:
     assert spool.read(KEY, max_bytes=1 << 20, but=[*read, *(one.offset for one in found)]) == []
 
 
-def test_a_write_that_is_not_waited_for_is_durable_when_it_is_done_or_not_begun(
-    journal: Journal,
-) -> None:
-    spool = Spool(journal)
-    later = spool.append_together([[batch()], [batch(), batch()]])
-    if later is None:
-        assert spool.pending() == 0
-        return
-    assert [*later.result(60)] == [None, None]
-    assert spool.pending() == 3
-
-
 def test_experiments_wait_apart(journal: Journal) -> None:
     spool, other = Spool(journal), ExperimentKey("other")
     spool.append([batch(b"a"), batch(b"b", other), batch(b"c")])

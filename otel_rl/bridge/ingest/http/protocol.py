@@ -1,14 +1,18 @@
-"""uvicorn's HTTP/1.1 protocol on httptools, with bounds for the data of a sender.
+"""uvicorn's HTTP/1.1 protocol on httptools, with bounds on the data and the time of a sender.
 
 By itself the parser bounds neither headers nor trailers, nor the requests that a sender sends
-ahead. A gRPC client at the HTTP port gets an answer that names the right port.
+ahead; and uvicorn waits without limit for headers, and for the sender to read its answer, so a few
+thousand half-open requests would take every file descriptor of the bridge. Between requests
+uvicorn's own keep-alive timeout holds; the timeout of a body is in ``body.py``. A gRPC client at
+the HTTP port gets an answer that names the right port.
 """
 
 import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Final
 
 import httptools
 from uvicorn.config import Config
@@ -19,33 +23,57 @@ from uvicorn.server import ServerState
 from otel_rl.bridge.counters import Outcome
 from otel_rl.bridge.ingest.limits import MAX_HEAD_BYTES
 
-__all__ = ["BoundedProtocol"]
+__all__ = ["BoundedProtocol", "SenderBounds"]
 
 # uvicorn logs a warning for every request that is not HTTP. Here they are counted.
 _log = logging.getLogger(__name__)
 _log.setLevel(logging.ERROR)
 
-
 # Preface of an HTTP/2 client without prior negotiation: RFC 9113, section 3.4.
-_PREFACE = b"PRI * HTTP/2.0\r\n"
+_PREFACE: Final = b"PRI * HTTP/2.0\r\n"
 
 # Parsed at a time: a request that waits for the answer of the one before takes more memory than its
 # bytes, so what was sent behind it is parsed later.
-_SLICE_BYTES = 8 << 10
+_SLICE_BYTES: Final = 8 << 10
 
-_INVALID = "Invalid HTTP request received."
+_INVALID: Final = "Invalid HTTP request received."
+
+# Of a stopping server: for a sender to answer the end of its TLS connection. One that sends nothing
+# at the moment does not read it either.
+_CLOSING_S: Final = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class SenderBounds:
+    """Timeouts of every connection of a server, and who is told of what happens on it.
+
+    Attributes:
+        header_timeout_s: From the first byte of a request, or from the connection if it is the
+            first one, to the end of the headers.
+        answer_timeout_s: For the sender to make room for an answer.
+        count: Counts a request that ended before it reached the application.
+        set_busy: Called with a file descriptor and whether that connection has a complete request.
+        on_http2: Counts an HTTP/2 connection, and returns the advice for its sender.
+    """
+
+    header_timeout_s: float
+    answer_timeout_s: float
+    count: Callable[[Outcome], None]
+    set_busy: Callable[..., None]
+    on_http2: Callable[[], str]
 
 
 class BoundedProtocol(HttpToolsProtocol):
     """Parses a bounded part of a sender's data, and the rest when its answer is due.
 
+    Closes connections that are too slow to send headers or to read answers.
+
     Args:
-        config: Passed on.
-        server_state: Passed on.
-        app_state: Passed on.
-        _loop: Passed on.
-        count: Counts a request that ended before it reached the application.
-        on_http2: Counts an HTTP/2 connection, and returns the advice for its sender.
+        config: For uvicorn's protocol.
+        server_state: For uvicorn's protocol.
+        app_state: For uvicorn's protocol.
+        _loop: For uvicorn's protocol.
+        bounds: Timeouts, and who is told.
     """
 
     def __init__(
@@ -55,28 +83,34 @@ class BoundedProtocol(HttpToolsProtocol):
         app_state: dict[str, Any],
         _loop: asyncio.AbstractEventLoop | None = None,
         *,
-        count: Callable[[Outcome], None],
-        on_http2: Callable[[], str],
+        bounds: SenderBounds,
     ) -> None:
         super().__init__(config, server_state, app_state, _loop)
         self.logger = _log
-        self._count = count
-        self._on_http2 = on_http2
+        self._bounds = bounds
+        self._headers = _Deadline(self.loop, bounds.header_timeout_s, self._give_up_headers)
+        self._answer = _Deadline(self.loop, bounds.answer_timeout_s, self._give_up_answer)
+        self._closing = _Deadline(self.loop, _CLOSING_S, self._give_up_closing)
+        self._descriptor = -1
         # The first bytes, as long as they may be the preface; then None.
         self._head: bytes | None = b""
         # Received since the parser last came to the end of a head, or to a piece of a body.
         self._pending_bytes = 0
         self._is_in_head = True
-        self._is_within_request = False  # from its first byte to its last
         # Received behind a request that waits for its turn.
         self._unparsed: deque[bytes] = deque()
         self._is_broken = False
 
+    # What the event loop calls
+
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Read on only when nothing waits that was read before."""
+        """Start the timeout of the first request. Read on only when nothing waits to be parsed."""
         # One transport for both directions, as in uvicorn.
         super().connection_made(transport)
         self.flow = _Flow(transport, lambda: not (self.pipeline or self._unparsed))
+        own = transport.get_extra_info("socket")
+        self._descriptor = -1 if own is None else own.fileno()
+        self._headers.start()
 
     def data_received(self, data: bytes) -> None:
         """Parse bytes, unless they are the preface of HTTP/2."""
@@ -85,7 +119,7 @@ class BoundedProtocol(HttpToolsProtocol):
         if self._head is not None:
             self._head += data
             if self._head.startswith(_PREFACE):
-                super().send_400_response(self._on_http2())
+                super().send_400_response(self._bounds.on_http2())
                 return
             if _PREFACE.startswith(self._head):
                 self._pending_bytes = len(self._head)
@@ -94,15 +128,54 @@ class BoundedProtocol(HttpToolsProtocol):
         self._unset_keepalive_if_required()
         self._unparsed.extend(_slices(data))
         self._parse()
-        self._have_parsed()
+        if self._is_answering:
+            self._headers.stop()
+        elif not self._headers.is_running:
+            self._headers.start()
+        self._update_busy()
 
-    def _have_parsed(self) -> None:
-        """Take note of received bytes that were parsed, or wait for their turn."""
+    def pause_writing(self) -> None:
+        """Start the timeout of the answer."""
+        super().pause_writing()
+        self._answer.start()
 
-    def on_message_begin(self) -> None:
-        """Begin to read a request."""
-        self._is_within_request = True
-        super().on_message_begin()
+    def resume_writing(self) -> None:
+        """Stop the timeout: the sender has read its answers."""
+        self._answer.stop()
+        super().resume_writing()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Stop all timeouts."""
+        for deadline in (self._headers, self._answer, self._closing):
+            deadline.stop()
+        super().connection_lost(exc)
+
+    # What uvicorn calls
+
+    def shutdown(self) -> None:
+        """End the connection, after the request that it has, if any."""
+        super().shutdown()
+        if self.transport.is_closing():
+            self._closing.start()
+
+    def on_response_complete(self) -> None:
+        """End an answer; the next request may have arrived already."""
+        super().on_response_complete()
+        if self.transport.is_closing():
+            return
+        self._parse()
+        if self._is_broken and not self._is_answering:
+            self.send_400_response(_INVALID)
+        self.flow.resume_reading()
+        self._update_busy()
+
+    def send_400_response(self, msg: str) -> None:
+        """Answer input that is not HTTP."""
+        if not self._is_answering:  # otherwise the application counts the request
+            self._bounds.count(Outcome.MALFORMED)
+        super().send_400_response(msg)
+
+    # What the parser calls
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Take a header; trailers are ignored, since the request is being handled already."""
@@ -125,18 +198,8 @@ class BoundedProtocol(HttpToolsProtocol):
         """End a request; the next one may follow at once."""
         if self.parser.should_upgrade():
             return
-        self._pending_bytes, self._is_in_head, self._is_within_request = 0, True, False
+        self._pending_bytes, self._is_in_head = 0, True
         super().on_message_complete()
-
-    def on_response_complete(self) -> None:
-        """End an answer; the next request may have arrived already."""
-        super().on_response_complete()
-        if self.transport.is_closing():
-            return
-        self._parse()
-        if self._is_broken and not self._is_answering:
-            self.send_400_response(_INVALID)
-        self.flow.resume_reading()
 
     def _parse(self) -> None:
         """Parse the data that has arrived, up to a request that has to wait for its turn."""
@@ -183,20 +246,55 @@ class BoundedProtocol(HttpToolsProtocol):
             return True
         return self._is_answering and not self.cycle.more_body
 
-    def send_400_response(self, msg: str) -> None:
-        """Answer input that is not HTTP."""
-        if not self._is_answering:  # otherwise the application counts the request
-            self._count(Outcome.MALFORMED)
-        super().send_400_response(msg)
+    def _update_busy(self) -> None:
+        if not self.transport.is_closing():  # otherwise its descriptor may be reused
+            self._bounds.set_busy(self._descriptor, is_busy=self._is_stored)
+
+    def _give_up_headers(self) -> None:
+        if not self._is_answering:
+            if self._pending_bytes:  # otherwise nothing was sent, as by a port scan
+                self._bounds.count(Outcome.SLOW)
+            self.transport.close()
+
+    def _give_up_answer(self) -> None:
+        self._bounds.count(Outcome.SLOW)
+        self.transport.abort()
+
+    def _give_up_closing(self) -> None:
+        if not self.transport.get_write_buffer_size():  # otherwise an answer is on its way
+            self.transport.abort()
+
+
+class _Deadline:
+    """Calls ``give_up`` after ``after_s`` on the loop of a connection, unless stopped before."""
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, after_s: float, give_up: Callable[[], None]
+    ) -> None:
+        self._loop = loop
+        self._after_s = after_s
+        self._give_up = give_up
+        self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def is_running(self) -> bool:
+        return self._timer is not None
+
+    def start(self) -> None:
+        self._timer = self._loop.call_later(self._after_s, self._is_over)
+
+    def stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _is_over(self) -> None:
+        self._timer = None
+        self._give_up()
 
 
 class _Flow(FlowControl):
-    """Reads on only when nothing waits that was read before.
-
-    Args:
-        transport: Of the connection.
-        may_read: Whether that is so.
-    """
+    """Reads on only when ``may_read`` says that nothing waits that was read before."""
 
     def __init__(self, transport: asyncio.Transport, may_read: Callable[[], bool]) -> None:
         super().__init__(transport)

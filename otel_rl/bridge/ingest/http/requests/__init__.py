@@ -1,1 +1,0 @@
-"""Requests with OTLP over HTTP: read, recognised, stored and answered."""
