@@ -23,7 +23,7 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import (
 
 from otel_rl.bridge.counters import Counters
 from otel_rl.bridge.ingest.admission.token_shares import TokenShares
-from otel_rl.bridge.ingest.grpc.server import GrpcServer
+from otel_rl.bridge.ingest.grpc_server import GrpcServer
 from otel_rl.bridge.ingest.http.server import HttpServer
 from otel_rl.bridge.ingest.limits import ReceiveLimits
 from otel_rl.bridge.ingest.pipeline import IngestPipeline

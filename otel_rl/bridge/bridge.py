@@ -17,7 +17,7 @@ from otel_rl.bridge.cleanup import Cleanup
 from otel_rl.bridge.config import BridgeSettings
 from otel_rl.bridge.counters import Counter, Counters, Gauge, Reload
 from otel_rl.bridge.delivery.manager import RunStatus
-from otel_rl.bridge.durable_batches import DurableBatches
+from otel_rl.bridge.durable_batches import DurableBatches, UnstoredBatches
 from otel_rl.bridge.garbage import collect_rarely, return_memory
 from otel_rl.bridge.ingest.admission.experiments import Experiments
 from otel_rl.bridge.ingest.admission.token_shares import TokenShares
@@ -26,7 +26,6 @@ from otel_rl.bridge.ingest.inbox_reader import InboxReader
 from otel_rl.bridge.ingest.pipeline import IngestPipeline
 from otel_rl.bridge.ingest.security.tls import load_tls
 from otel_rl.bridge.ingest.security.tokens import Tokens
-from otel_rl.bridge.ingest.unstored_batches import UnstoredBatches
 from otel_rl.bridge.journal.inbox_positions import InboxPositions
 from otel_rl.bridge.journal.presence import JournalPresence
 from otel_rl.bridge.journal.run_homes import Beside, RunNaming

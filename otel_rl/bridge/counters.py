@@ -88,8 +88,8 @@ class Outcome(StrEnum):
         NOT_FOUND: Unknown path.
         DISCONNECTED: The sender left early.
         CANCELLED: gRPC call without a message, or with one over ``receive.max_body_bytes``.
-        SLOW: Over ``receive.body_timeout``, or too slow for a gRPC place.
-        OVERLOADED: Over ``receive.max_in_flight_bytes``, or no gRPC place.
+        SLOW: Over ``receive.body_timeout``, or too slow while other gRPC calls wait.
+        OVERLOADED: Over ``receive.max_in_flight_bytes``, or too many wait for their turn.
         TOO_MANY_CONNECTIONS: Over ``receive.max_connections``.
         NO_ROOM: Journal or disk full.
         STOPPING: The bridge stops.

@@ -27,7 +27,7 @@ from otel_rl.errors import MissingExtra
 from otel_rl.records import ExperimentKey
 
 if TYPE_CHECKING:
-    from otel_rl.bridge.ingest.grpc.server import GrpcServer
+    from otel_rl.bridge.ingest.grpc_server import GrpcServer
 
 __all__ = ["archiver", "delivery", "delivery_settings", "diagnosis", "retention", "servers"]
 
@@ -218,7 +218,7 @@ def servers(
 
 
 def _grpc_server(settings: BridgeSettings, intake: IngestPipeline, tls: Tls | None) -> "GrpcServer":
-    from otel_rl.bridge.ingest.grpc.server import GrpcServer  # 9 MB
+    from otel_rl.bridge.ingest.grpc_server import GrpcServer  # 9 MB
 
     return GrpcServer(intake, settings.grpc.host, settings.grpc.port, tls)
 

@@ -302,8 +302,8 @@ class TestLimits:
         assert "retry-after" not in response.headers
         assert [batch.payload for batch in receiver.journal.take()] == [fits]
 
-    def test_11_default_limit_is_64_mib(self) -> None:
-        assert ReceiveLimits().max_body_bytes == 64 << 20
+    def test_11_default_limit_is_16_mib(self) -> None:
+        assert ReceiveLimits().max_body_bytes == 16 << 20
 
     def test_11_large_refused_body_is_read_so_that_the_sender_sees_the_answer(
         self, small: tuple[Receiver, httpx.Client]

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import grpc
 import pytest
 
-from otel_rl.bridge.ingest.error_answers import (
+from otel_rl.bridge.ingest.answers import (
     ANSWERS,
     NOT_FOUND,
     TOO_MANY_CONNECTIONS,
@@ -75,7 +75,7 @@ ITEMS = {
         "test_11",
     ),
     11: Item(
-        "over the limit (64 MiB): 413, final; the limit itself passes",
+        "over the limit (16 MiB): 413, final; the limit itself passes",
         "test_11",
         "test_11",
         "test_11",
@@ -136,7 +136,7 @@ ITEMS = {
         None,
     ),
     32: Item(
-        "unary Export, gzip, messages of up to 64 MiB, RESOURCE_EXHAUSTED beyond",
+        "unary Export, gzip, messages of up to 16 MiB, RESOURCE_EXHAUSTED beyond",
         None,
         "test_32",
         "test_07",

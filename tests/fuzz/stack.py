@@ -13,7 +13,6 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from random import Random
 
@@ -21,11 +20,10 @@ import grpc
 from google.protobuf.json_format import MessageToJson
 
 from otel_rl.bridge.counters import Counter, Counters, SampleDrop, Where
-from otel_rl.bridge.ingest.accepted_answer import export_response
 from otel_rl.bridge.ingest.admission.experiments import Experiments
+from otel_rl.bridge.ingest.answers import export_response, status_message
 from otel_rl.bridge.ingest.body import decompress
-from otel_rl.bridge.ingest.error_answers import status_message
-from otel_rl.bridge.ingest.grpc.server import SERVICES, GrpcServer
+from otel_rl.bridge.ingest.grpc_server import SERVICES, GrpcServer
 from otel_rl.bridge.ingest.http.app import PATHS
 from otel_rl.bridge.ingest.http.server import HttpServer
 from otel_rl.bridge.ingest.limits import ReceiveLimits
@@ -132,14 +130,10 @@ class Stack:
         try:
             with self._intake.hold() as held:
                 held.add(len(case.body))
-                unpack = partial(
-                    decompress,
-                    case.body,
-                    case.encoding,
-                    max_bytes=LIMITS.max_body_bytes,
-                    held=held,
+                payload = decompress(
+                    case.body, case.encoding, max_bytes=LIMITS.max_body_bytes, held=held
                 )
-                admitted = self._intake.take(case.signal, unpack, is_json=case.media == JSON)
+                admitted = self._intake.take(case.signal, payload, is_json=case.media == JSON)
         except OtelRLError as error:
             answer, text = self._intake.answer(error, Where.HTTP)
             status = status_message(answer, text, retry_after_s=1)

@@ -413,7 +413,7 @@ class _Site:
 
     def outcome(self, door: IngestPipeline, payload: bytes) -> object:
         try:
-            found = door.take(Signal.METRICS, lambda: payload)
+            found = door.take(Signal.METRICS, payload)
         except RequestError as error:
             found_error = type(error), str(error)
             return found_error, len(self._journal.batches)

@@ -1,19 +1,16 @@
 """Reads request bodies into memory, within the limits."""
 
 import asyncio
-import threading
 import zlib
-from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator
 from io import BytesIO
 
 from starlette.requests import ClientDisconnect
 
-from otel_rl.bridge.ingest.admission.token_shares import NO_TOKEN, TokenShares
-from otel_rl.bridge.ingest.security.tokens import AuthSettings
-from otel_rl.errors import MalformedRequest, Overloaded, RequestTooLarge, SlowSender
+from otel_rl.bridge.ingest.admission.gate import Held
+from otel_rl.errors import MalformedRequest, RequestTooLarge, SlowSender
 
-__all__ = ["ENCODINGS", "Held", "InFlight", "decompress", "drain", "read"]
+__all__ = ["ENCODINGS", "decompress", "drain", "read"]
 
 # zlib's window size; +16 for a stream with a gzip header.
 _WINDOW_BITS = {"gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}
@@ -30,81 +27,6 @@ _MAX_INPUT_BYTES = 1 << 16
 
 # Every exporter sends one. Block writers make one for each 64 KiB, as BGZF does.
 _MAX_STREAMS = 1024
-
-
-class InFlight:
-    """Bounds the bytes of all request bodies held at once. Any thread may call any method.
-
-    Every token has a share that no other can use up. Beyond it, a token takes from a common part,
-    so that the largest request fits whatever the number of tokens.
-
-    Args:
-        max_bytes: Over all requests.
-        shares: Share of each token.
-        for_all_bytes: The common part of ``max_bytes``.
-    """
-
-    def __init__(
-        self, max_bytes: int, shares: TokenShares | None = None, *, for_all_bytes: int = 0
-    ) -> None:
-        self._max_bytes = max_bytes
-        self._shares = shares or TokenShares(AuthSettings())
-        self._for_all_bytes = for_all_bytes
-        # _lock guards everything below.
-        self._lock = threading.Lock()
-        self._bytes: dict[str, int] = {}
-        self._beyond_bytes = 0
-
-    @contextmanager
-    def hold(self, token: str = NO_TOKEN) -> Iterator["Held"]:
-        """Bytes of one request, released at the end of the block."""
-        held = Held(self, token)
-        try:
-            yield held
-        finally:
-            held.release()
-
-    def _add(self, token: str, n: int) -> None:
-        share = self._shares.of(token, self._max_bytes - self._for_all_bytes)
-        with self._lock:
-            before = self._bytes.get(token, 0)
-            after, beyond = before + n, self._beyond_bytes
-            if before > share or after > share:
-                beyond += max(0, after - share) - max(0, before - share)
-            if n > 0 and beyond > max(self._beyond_bytes, self._for_all_bytes):
-                raise Overloaded(
-                    f"More than {self._max_bytes} bytes of requests are in flight"
-                    f"{f', or those of token {token} are over its share' * bool(token)}.",
-                    hint="Send it again later. If this stays, raise receive.max_in_flight_bytes.",
-                )
-            self._beyond_bytes = beyond
-            if after:
-                self._bytes[token] = after
-            else:
-                self._bytes.pop(token, None)
-
-
-class Held:
-    """Bytes that one request holds of an ``InFlight``, until they are released."""
-
-    def __init__(self, in_flight: InFlight, token: str) -> None:
-        self.bytes = 0
-        self._in_flight = in_flight
-        self._token = token
-
-    def add(self, n: int) -> None:
-        """Hold ``n`` more bytes.
-
-        Raises:
-            Overloaded: All requests together, or those of the token, hold too much.
-        """
-        self._in_flight._add(self._token, n)  # noqa: SLF001  # the two classes are one idea
-        self.bytes += n
-
-    def release(self) -> None:
-        """Hold nothing any more."""
-        n, self.bytes = self.bytes, 0
-        self._in_flight._add(self._token, -n)  # noqa: SLF001  # as above
 
 
 async def read(

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final, NamedTuple, Protocol
 
 from otel_rl.bridge.counters import Where
-from otel_rl.bridge.ingest.error_answers import answer_to
+from otel_rl.bridge.ingest.answers import answer_to
 from otel_rl.bridge.ingest.pipeline import IngestPipeline
 from otel_rl.errors import JournalClosed, MalformedRequest, OtelRLError, RequestTooLarge
 from otel_rl.inbox import (
@@ -230,7 +230,7 @@ class InboxReader:
             limit = self._intake.limits.max_body_bytes
             if len(record.body) > limit:
                 raise RequestTooLarge(f"A request has {len(record.body)} bytes, over {limit}.")
-            self._intake.take(record.signal, lambda: record.body, accept=self._turn.batches.extend)
+            self._intake.take(record.signal, record.body, accept=self._turn.batches.extend)
         except OtelRLError as error:
             if answer_to(error).is_retryable:
                 raise

@@ -18,8 +18,8 @@ class ReceiveLimits(Section):
     Each refusal is answered with its reason and counted.
     """
 
-    # OTLP's recommendation.
-    max_body_bytes: Size = Field(64 << 20, ge=1 << 10)
+    # Exporters send at most 4 MiB, gRPC's default.
+    max_body_bytes: Size = Field(16 << 20, ge=1 << 10)
     """Largest request, decompressed."""
 
     # Two bytes can encode a message, and parsing one takes up to 200 bytes.
@@ -28,9 +28,6 @@ class ReceiveLimits(Section):
 
     max_points_per_request: int = Field(200_000, ge=1)
     """Points, spans or log records; resources, scopes and metrics together."""
-
-    max_parsing_bytes: Size = Field(512 << 20, ge=1 << 20)
-    """Memory for parsing; one large request has three quarters."""
 
     max_in_flight_bytes: Size = Field(256 << 20, ge=1 << 10)
     """Bodies held at once; at least twice ``max_body_bytes``."""

@@ -1,35 +1,31 @@
 """Common path of HTTP and gRPC: authorise, bound, parse, validate, store, answer, count."""
 
 import logging
-import os
 import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
 
 from otel_rl.bridge.counters import Counter, Counters, Outcome, Refusal, Where
 from otel_rl.bridge.ingest.admission.experiments import Experiments, Newcomers
-from otel_rl.bridge.ingest.admission.parse_lanes import ParseLanes
-from otel_rl.bridge.ingest.admission.thread_turns import ThreadTurns
+from otel_rl.bridge.ingest.admission.gate import Gate, Held, InFlight, Sender
 from otel_rl.bridge.ingest.admission.token_shares import TokenShares, token_of
-from otel_rl.bridge.ingest.body import Held, InFlight
+from otel_rl.bridge.ingest.answers import UNFORESEEN, Answer, answer_to
 from otel_rl.bridge.ingest.dropped_after_acceptance import Overflow
-from otel_rl.bridge.ingest.error_answers import UNFORESEEN, Answer, answer_to
 from otel_rl.bridge.ingest.limits import ReceiveLimits
-from otel_rl.bridge.ingest.parsing.otlp_json import memory_of_json
 from otel_rl.bridge.ingest.parsing.partial_json import parse_json_partially
-from otel_rl.bridge.ingest.parsing.preparse import worst_bytes
 from otel_rl.bridge.ingest.refused_items import MAX_MESSAGE_BYTES, shorten
 from otel_rl.bridge.ingest.refused_senders import RefusedSenders
 from otel_rl.bridge.ingest.security.tokens import AuthSettings, Grant, Tokens
-from otel_rl.bridge.ingest.signal_specs import SIGNALS, ExportRequest
+from otel_rl.bridge.ingest.signal_specs import SIGNALS
 from otel_rl.bridge.ingest.validation.known_shapes import KnownShapes
 from otel_rl.bridge.ingest.validation.rules import Problem
 from otel_rl.bridge.ingest.validation.sanitize import Admission
-from otel_rl.bridge.ingest.validation.validate import Validated, memory_of, validate
-from otel_rl.errors import MalformedRequest, Unauthenticated
+from otel_rl.bridge.ingest.validation.validate import Validated, validate
+from otel_rl.errors import Unauthenticated
 from otel_rl.records import Batch, ExperimentKey, Signal
 
 __all__ = ["IngestPipeline"]
@@ -38,8 +34,12 @@ _log = logging.getLogger(__name__)
 
 _MESSAGES_PER_OBJECT = 2  # lower bound of the cost of one JSON object in memory and time
 
-# Waiting large requests take at most one thread in this many; the rest serve all others.
-_THREADS_OF_ONE_LARGE = 8
+# A thread holds the interpreter while it parses, so more of them at once make none faster: a token
+# may always have one small request in work, and all together the largest one or this many.
+_AT_ONCE = 4
+
+# JSON becomes objects of Python, which take more time and memory than protobuf.
+_WEIGHT_OF_JSON = 8
 
 _TOLD = frozenset({Refusal.NO_EXPERIMENT, Refusal.NOT_ALLOWED})
 
@@ -89,22 +89,17 @@ class IngestPipeline:
         self._tokens = tokens or Tokens(AuthSettings())
         self._overflow = overflow or Overflow()
         self._experiments = experiments or Experiments(limits.max_experiments, shares=shares)
+        self._shares = shares or TokenShares(AuthSettings())
         self._in_flight = InFlight(
             limits.max_in_flight_bytes,
-            shares,
+            self._shares,
             # The largest request is held both compressed and decompressed.
             for_all_bytes=2 * limits.max_body_bytes,
         )
-        cores = os.cpu_count() or 1
+        own_bytes = max(1, limits.max_body_bytes // _AT_ONCE)
+        self._gate = Gate(lambda _: own_bytes, common=limits.max_body_bytes, least=own_bytes)
         self._refused = RefusedSenders()
         self._known = KnownShapes(limits)
-        self._unpacking = ThreadTurns(cores)
-        self._parsing = ParseLanes(
-            limits.max_parsing_bytes,
-            cores=cores,
-            max_waiting=max(1, limits.max_concurrent_requests // _THREADS_OF_ONE_LARGE),
-            timeout_s=limits.body_timeout_s,
-        )
         # _lock guards _next_log_s.
         self._lock = threading.Lock()
         self._next_log_s: dict[str, float] = {}  # by kind of line
@@ -140,18 +135,48 @@ class IngestPipeline:
                 _log.warning("%s", line)
             raise
 
+    def share_of(self, token: str, bound: int) -> int:
+        """Return the part of a bound that a token has."""
+        return self._shares.of(token, bound)
+
     def hold(self, grant: Grant | None = None) -> AbstractContextManager[Held]:
         """Account for a request's bytes in flight until the end of the block."""
         return self._in_flight.hold(token_of(grant))
 
+    async def unpacked(
+        self, unpack: Callable[[], bytes], n_bytes: int, sender: Sender, threads: Executor
+    ) -> bytes:
+        """Return what ``unpack`` makes of ``n_bytes``, in a thread when it is the sender's turn."""
+        return await self._gate.run(sender, n_bytes, threads, lambda _: unpack())
+
+    async def taken(
+        self,
+        signal: Signal,
+        payload: bytes,
+        grant: Grant | None,
+        *,
+        is_json: bool = False,
+        sender: Sender,
+        threads: Executor,
+    ) -> Validated:
+        """Do the same as ``take``, in a thread when it is the sender's turn."""
+        weight = len(payload) * (_WEIGHT_OF_JSON if is_json else 1)
+        return await self._gate.run(
+            sender,
+            weight,
+            threads,
+            lambda turn: self.take(signal, payload, grant, is_json=is_json, parsed=turn.leave),
+        )
+
     def take(
         self,
         signal: Signal,
-        unpack: Callable[[], ExportRequest | bytes],
+        payload: bytes,
         grant: Grant | None = None,
         *,
         is_json: bool = False,
         accept: Callable[[Sequence[Batch]], object] | None = None,
+        parsed: Callable[[], object] = bool,
     ) -> Validated:
         """Validate a request and make it durable. Blocks for the disk.
 
@@ -159,11 +184,11 @@ class IngestPipeline:
 
         Args:
             signal: Signal of the request.
-            unpack: Returns the request as protobuf bytes, as JSON or as a message. Few run at a
-                time.
+            payload: The request, as protobuf or JSON.
             grant: Grant of the sender.
             is_json: Whether it is JSON.
             accept: Takes its batches, in place of what makes them durable.
+            parsed: Called before the wait for the disk.
 
         Raises:
             RequestError: The sender should not send this again.
@@ -171,11 +196,7 @@ class IngestPipeline:
             JournalError: The sender should send this again.
         """
         now_ns = self._clock_ns()
-        token = token_of(grant)
-        with self._unpacking.turn(token):
-            unpacked = unpack()
-        payload = unpacked if isinstance(unpacked, bytes) else unpacked.SerializeToString()
-        with self._experiments.request(token) as newcomers:
+        with self._experiments.request(token_of(grant)) as newcomers:
             admission = partial(_problem, grant, newcomers)
             is_binary = signal is Signal.METRICS and not is_json
             admitted = self._known.validate(payload, now_ns, admission) if is_binary else None
@@ -183,6 +204,7 @@ class IngestPipeline:
                 admitted = self._parsed(signal, payload, now_ns, admission, is_json=is_json)
                 if is_binary and admitted.batches:
                     self._known.learn(payload, now_ns)
+            parsed()
             if admitted.batches:
                 senders = [batch.experiment for batch in admitted.batches]
                 admitted = self._named(admitted)
@@ -248,32 +270,12 @@ class IngestPipeline:
         *,
         is_json: bool,
     ) -> Validated:
-        """Parse and validate a request, within the bound on memory."""
-        memory_bytes, is_weighed = self._memory_of(signal, payload, is_json=is_json)
-        with self._parsing.hold(memory_bytes):
-            if not is_json:
-                return validate(
-                    signal, payload, self.limits, now_ns, admission, is_weighed=is_weighed
-                )
-            parsed = parse_json_partially(SIGNALS[signal], payload, max_objects=self._max_objects)
-            request, unreadable = parsed.request, parsed.unreadable
-            return validate(signal, request, self.limits, now_ns, admission, unreadable=unreadable)
-
-    def _memory_of(self, signal: Signal, payload: bytes, *, is_json: bool) -> tuple[int, bool]:
-        """Return the memory of a parsed request, in bytes, and whether it was counted.
-
-        Large requests are counted one at a time.
-        """
-        if is_json:
-            return memory_of_json(payload, max_objects=self._max_objects), False
-        most = worst_bytes(len(payload))
-        if self._parsing.is_small(most):
-            return most, False
-        with self._parsing.look(len(payload)):
-            try:
-                return memory_of(signal, payload, self.limits), True
-            except MalformedRequest:
-                return most, False  # parts of it may be readable
+        """Parse and validate a request."""
+        if not is_json:
+            return validate(signal, payload, self.limits, now_ns, admission)
+        found = parse_json_partially(SIGNALS[signal], payload, max_objects=self._max_objects)
+        request, unreadable = found.request, found.unreadable
+        return validate(signal, request, self.limits, now_ns, admission, unreadable=unreadable)
 
     @property
     def _max_objects(self) -> int:

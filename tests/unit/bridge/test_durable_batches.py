@@ -7,11 +7,10 @@ from pathlib import Path
 import pytest
 
 from otel_rl.bridge.counters import Counter, Counters
-from otel_rl.bridge.durable_batches import DurableBatches
+from otel_rl.bridge.durable_batches import DurableBatches, UnstoredBatches
 from otel_rl.bridge.ingest.admission.journal_shares import JournalShares
 from otel_rl.bridge.ingest.admission.token_shares import TokenShares
 from otel_rl.bridge.ingest.security.tokens import AuthSettings
-from otel_rl.bridge.ingest.unstored_batches import UnstoredBatches
 from otel_rl.bridge.journal.presence import JournalPresence
 from otel_rl.bridge.journal.spool import Spool
 from otel_rl.bridge.journal.sqlite import JOURNAL_FILE, SqliteJournal

@@ -1,14 +1,13 @@
 """OTLP/HTTP as an ASGI application.
 
-    head ─ authorise ─> body ─> a thread: unpack, parse, validate, store ─> answer
+    head ─ authorise ─> body ─ turn ─> a thread: unpack, parse, validate, store ─> answer
 
 Every answer has the encoding of its request: an export response for 200, a ``google.rpc.Status``
 for an error. The framework's own error pages (404, 405, 500, ...) never reach a sender.
 """
 
 import asyncio
-import math
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from enum import StrEnum
@@ -26,15 +25,11 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from otel_rl.bridge.counters import Outcome, Where
 from otel_rl.bridge.ingest import body
-from otel_rl.bridge.ingest.accepted_answer import export_response
-from otel_rl.bridge.ingest.admission.call_slots import Places
 from otel_rl.bridge.ingest.admission.token_shares import token_of
-from otel_rl.bridge.ingest.error_answers import NOT_FOUND, Answer, status_message
+from otel_rl.bridge.ingest.answers import NOT_FOUND, Answer, export_response, status_message
 from otel_rl.bridge.ingest.limits import MAX_HEAD_BYTES
 from otel_rl.bridge.ingest.pipeline import IngestPipeline
-from otel_rl.bridge.ingest.security.tokens import Grant
 from otel_rl.bridge.ingest.sender_address import address_of
-from otel_rl.bridge.ingest.validation.validate import Validated
 from otel_rl.errors import JournalClosed, MalformedRequest
 from otel_rl.signals import Signal
 
@@ -160,7 +155,6 @@ class _Exports:
         self._intake = intake
         self._limits = intake.limits
         self._threads: ThreadPoolExecutor
-        self._places: Places
 
     @asynccontextmanager
     async def lifespan(self, _app: object) -> AsyncGenerator[None]:
@@ -169,13 +163,6 @@ class _Exports:
             self._limits.max_concurrent_requests, thread_name_prefix="otel-rl-http-worker"
         ) as threads:
             self._threads = threads
-            self._places = Places(
-                asyncio.get_running_loop(),
-                self._limits.max_concurrent_requests,
-                max_waiting=self._limits.max_connections,  # a connection has one request at a time
-                wait_s=math.inf,  # as long as the sender waits
-                patience_s=math.inf,
-            )
             yield
             # Requests cut off while they waited for a thread must not be stored later.
             threads.shutdown(wait=True, cancel_futures=True)
@@ -222,34 +209,22 @@ class _Exports:
                 timeout_s=limits.body_timeout_s,
                 held=held,
             )
-            unpack = partial(
-                body.decompress, received, encoding, max_bytes=limits.max_body_bytes, held=held
+            sender = token_of(grant), address_of(host)
+            payload = received
+            if encoding != "identity":
+                unpack = partial(
+                    body.decompress, received, encoding, max_bytes=limits.max_body_bytes, held=held
+                )
+                payload = await self._intake.unpacked(unpack, len(received), sender, self._threads)
+            admitted = await self._intake.taken(
+                signal,
+                payload,
+                grant,
+                is_json=media is _Media.JSON,
+                sender=sender,
+                threads=self._threads,
             )
-            take = partial(self._intake.take, signal, unpack, grant, is_json=media is _Media.JSON)
-            admitted = await self._by_turns(take, scope, grant)
         return _encoded(media, export_response(signal, admitted))
-
-    async def _by_turns(
-        self, take: Callable[[], Validated], scope: Scope, grant: Grant | None
-    ) -> Validated:
-        """Call ``take`` in a thread when it is the sender's turn."""
-        host, port = scope.get("client") or ("", 0)
-        address = address_of(host)
-        place = await self._places.take((token_of(grant), address, f"{address}:{port}"))
-        self._places.arrived(place)
-        loop = asyncio.get_running_loop()
-        try:
-            taking = self._threads.submit(take)
-        except BaseException:
-            self._places.release(place)
-            raise
-        # Also for a request that was cut off: its thread goes on.
-        taking.add_done_callback(lambda _: loop.call_soon_threadsafe(self._places.release, place))
-        try:
-            return await asyncio.wrap_future(taking)
-        finally:
-            # Its error would keep this frame, and the request, until the next collection.
-            del taking
 
 
 class _Others:

@@ -16,7 +16,7 @@ from google.protobuf.json_format import MessageToJson
 from starlette.routing import BaseRoute
 
 from otel_rl.bridge.counters import Outcome, Where
-from otel_rl.bridge.ingest.error_answers import TOO_MANY_CONNECTIONS, status_message
+from otel_rl.bridge.ingest.answers import TOO_MANY_CONNECTIONS, status_message
 from otel_rl.bridge.ingest.http.app import create_app, create_health_app
 from otel_rl.bridge.ingest.http.listener import BoundedListener
 from otel_rl.bridge.ingest.http.protocol import BoundedProtocol, SenderBounds

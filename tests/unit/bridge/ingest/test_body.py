@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from otel_rl.bridge.ingest.body import InFlight, decompress, drain, read
+from otel_rl.bridge.ingest.admission.gate import InFlight
+from otel_rl.bridge.ingest.body import decompress, drain, read
 from otel_rl.errors import MalformedRequest, Overloaded, RequestTooLarge, SlowSender
 from tests.costs import cost_ratio
 

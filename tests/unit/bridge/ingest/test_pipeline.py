@@ -1,22 +1,15 @@
 """How many requests are parsed at once, and what is remembered of those that were refused."""
 
-import os
-import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from types import SimpleNamespace
-from typing import cast
 
 import pytest
-from opentelemetry.proto.metrics.v1.metrics_pb2 import Metric
 
 from otel_rl.bridge.counters import Counters
-from otel_rl.bridge.ingest.error_answers import GrpcCode, answer_to
+from otel_rl.bridge.ingest.answers import GrpcCode, answer_to
 from otel_rl.bridge.ingest.limits import ReceiveLimits
 from otel_rl.bridge.ingest.pipeline import IngestPipeline
-from otel_rl.bridge.ingest.security.tokens import Grant
-from otel_rl.errors import JournalFull, MalformedRequest, RequestTooLarge
+from otel_rl.errors import JournalFull, RequestTooLarge
 from otel_rl.records import Batch, ExperimentKey, Signal
 from tests.costs import cost_ratio
 from tests.otlp_requests import (
@@ -25,53 +18,12 @@ from tests.otlp_requests import (
     event,
     gauge,
     intake,
-    key_values,
     logs_request,
     metrics_request,
     point,
 )
 
 BODY = metrics_request().SerializeToString()
-
-
-def test_no_more_requests_are_parsed_at_once_than_there_are_cores() -> None:
-    lock, parsing, most = threading.Lock(), 0, 0
-
-    def parse() -> bytes:
-        nonlocal parsing, most
-        with lock:
-            parsing += 1
-            most = max(most, parsing)
-        time.sleep(0.002)
-        with lock:
-            parsing -= 1
-        return BODY
-
-    door = intake(Journal(), Counters())
-    with ThreadPoolExecutor(16) as threads:
-        list(threads.map(lambda _: door.take(Signal.METRICS, parse), range(64)))
-    assert 1 <= most <= (os.cpu_count() or 1)
-
-
-def test_requests_that_wait_for_the_disk_keep_nobody_from_parsing() -> None:
-    together = threading.Barrier(16)
-    journal = Journal()
-    journal.before = lambda: together.wait(60)
-    door = intake(journal, Counters())
-    with ThreadPoolExecutor(16) as threads:
-        list(threads.map(lambda _: door.take(Signal.METRICS, lambda: BODY), range(16)))
-    assert len(journal.batches) == 16
-
-
-def test_an_error_while_parsing_gives_the_place_back() -> None:
-    def parse() -> bytes:
-        raise MalformedRequest("no")
-
-    door = intake(Journal(), Counters())
-    for _ in range(2 * (os.cpu_count() or 1)):
-        with pytest.raises(MalformedRequest):
-            door.take(Signal.METRICS, parse)
-    assert door.take(Signal.METRICS, lambda: BODY).accepted == 1
 
 
 def late(experiment: str) -> bytes:
@@ -83,7 +35,7 @@ def test_runs_that_are_only_ever_refused_are_not_remembered() -> None:
     counters = Counters()
     door = intake(Journal(), counters)
     for n in range(50):
-        door.take(Signal.METRICS, lambda n=n: late(f"experiment-{n}"))  # type: ignore[misc]
+        door.take(Signal.METRICS, late(f"experiment-{n}"))
     assert all(not counters.take_run(ExperimentKey(f"experiment-{n}")) for n in range(50))
 
 
@@ -93,8 +45,8 @@ def test_data_without_an_experiment_is_one_line_in_the_log_with_the_remedy(
     nameless = metrics_request(gauge(point()), resource={}).SerializeToString()
     door = intake(Journal(), Counters())
     for _ in range(3):
-        door.take(Signal.METRICS, lambda: nameless)
-    door.take(Signal.METRICS, lambda: late("x"))
+        door.take(Signal.METRICS, nameless)
+    door.take(Signal.METRICS, late("x"))
     (record,) = caplog.records
     assert "OTEL_RESOURCE_ATTRIBUTES=rl.experiment.name=NAME" in record.getMessage()
 
@@ -102,8 +54,8 @@ def test_data_without_an_experiment_is_one_line_in_the_log_with_the_remedy(
 def test_what_is_refused_of_a_known_run_is_counted_for_it() -> None:
     counters = Counters()
     door = intake(Journal(), counters)
-    door.take(Signal.METRICS, lambda: BODY)
-    door.take(Signal.METRICS, lambda: late("x"))
+    door.take(Signal.METRICS, BODY)
+    door.take(Signal.METRICS, late("x"))
     counted = counters.take_run(ExperimentKey("x"))
     assert counted == {("otel_rl.bridge.points.refused", "time_out_of_range"): 1}
 
@@ -113,7 +65,7 @@ def test_log_records_are_counted_as_taken_refused_or_ignored() -> None:
     door = intake(Journal(), counters)
     broken = event("rl.experiment.end", {})
     records = [event(), event(), broken, event("of somebody else"), event("")]
-    door.take(Signal.LOGS, lambda: logs_request(*records))
+    door.take(Signal.LOGS, logs_request(*records).SerializeToString())
     counted = {name: n for (name, _), n in counters.snapshot().items() if n}
     assert counted == {
         "otel_rl.bridge.requests": 1,
@@ -129,7 +81,9 @@ def test_nothing_is_counted_of_a_logs_request_that_could_not_be_stored() -> None
     journal, counters = Journal(), Counters()
     journal.error = JournalFull("full")
     with pytest.raises(JournalFull):
-        intake(journal, counters).take(Signal.LOGS, lambda: logs_request(event(), event("x")))
+        intake(journal, counters).take(
+            Signal.LOGS, logs_request(event(), event("x")).SerializeToString()
+        )
     assert not any(counters.snapshot().values())
 
 
@@ -144,10 +98,10 @@ def test_experiments_of_a_request_that_could_not_be_stored_take_no_room() -> Non
         accept=accept, limits=ReceiveLimits(max_experiments=1), counters=Counters()
     )
     with pytest.raises(JournalFull):
-        door.take(Signal.METRICS, lambda: BODY)
+        door.take(Signal.METRICS, BODY)
     full = False
     other = metrics_request(resource={"rl.experiment.name": "other"}).SerializeToString()
-    assert door.take(Signal.METRICS, lambda: other).accepted == 1
+    assert door.take(Signal.METRICS, other).accepted == 1
 
 
 def empty_scopes(n: int) -> bytes:
@@ -162,7 +116,7 @@ def test_two_million_empty_scopes_are_refused_for_good_with_a_hint() -> None:
     door = intake(Journal(), Counters())
     begun_s = time.process_time()
     with pytest.raises(RequestTooLarge, match="send_batch_max_size") as caught:
-        door.take(Signal.METRICS, lambda: empty_scopes(1_900_000))
+        door.take(Signal.METRICS, empty_scopes(1_900_000))
     assert time.process_time() - begun_s < 5  # it took 18 s
     answer = answer_to(caught.value)
     assert (answer.http, answer.grpc, answer.is_retryable) == (
@@ -175,11 +129,11 @@ def test_two_million_empty_scopes_are_refused_for_good_with_a_hint() -> None:
 def test_empty_scopes_cost_little_and_make_nothing_to_keep() -> None:
     journal = Journal()
     door = intake(journal, Counters())
-    door.take(Signal.METRICS, lambda: metrics_request(*([gauge(point())])))
+    door.take(Signal.METRICS, metrics_request(gauge(point())).SerializeToString())
     (sound,) = journal.batches
     request = metrics_request(gauge(point())).resource_metrics[0].SerializeToString()
     payload = delimited(0x0A, request + b"\x12\x00" * 100_000)
-    door.take(Signal.METRICS, lambda: payload)
+    door.take(Signal.METRICS, payload)
     assert len(journal.batches[1].payload) == len(sound.payload)
 
 
@@ -206,45 +160,6 @@ def test_a_request_costs_time_in_proportion_to_what_is_in_it(
 
     def taking(n: int) -> Callable[[], object]:
         payload = make(n)
-        return lambda: door.take(Signal.METRICS, lambda: payload)
+        return lambda: door.take(Signal.METRICS, payload)
 
     assert cost_ratio(taking, 20_000, most=10) < 10
-
-
-@pytest.mark.parametrize("is_json", [False, True])
-def test_a_large_request_that_waits_keeps_no_small_one_waiting(is_json: bool) -> None:
-    # The large one is held while it is parsed; the small one is taken all the same.
-    door = intake(Journal(), Counters())
-    held, go_on = threading.Event(), threading.Event()
-
-    def look(_key: ExperimentKey) -> None:
-        held.set()
-        assert go_on.wait(600)
-
-    large = json_points(60_000) if is_json else metrics_request(*many_points()).SerializeToString()
-    grant = cast("Grant", SimpleNamespace(name="team", problem=look))
-    thread = threading.Thread(
-        target=door.take, args=(Signal.METRICS, lambda: large, grant), kwargs={"is_json": is_json}
-    )
-    thread.start()
-    try:
-        assert held.wait(600)
-        assert door.take(Signal.METRICS, lambda: BODY).accepted == 1
-    finally:
-        go_on.set()
-        thread.join()
-
-
-def many_points() -> list[Metric]:
-    """So many that they are a large request on any machine."""
-    sound = point()
-    sound.attributes.extend(key_values({"a": 1, "b": 2}))
-    return [gauge(*[sound] * 40_000)]
-
-
-def json_points(n: int) -> bytes:
-    points = b",".join([b'{"asDouble":1,"attributes":[{"key":"a"}]}'] * n)
-    resource = b'{"attributes":[{"key":"rl.experiment.name","value":{"stringValue":"x"}}]}'
-    metric = b'{"name":"a","gauge":{"dataPoints":[' + points + b"]}}"
-    part = b'{"resource":' + resource + b',"scopeMetrics":[{"metrics":[' + metric + b"]}]}"
-    return b'{"resourceMetrics":[' + part + b"]}"

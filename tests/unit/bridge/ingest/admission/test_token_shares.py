@@ -1,7 +1,6 @@
 """What one token uses up does not refuse another; with one token, or none, nothing changes."""
 
 import hashlib
-import threading
 from collections.abc import Mapping
 
 import pytest
@@ -9,10 +8,9 @@ from pydantic import ValidationError
 
 from otel_rl.bridge.counters import Refusal
 from otel_rl.bridge.ingest.admission.experiments import Experiments
+from otel_rl.bridge.ingest.admission.gate import Held, InFlight
 from otel_rl.bridge.ingest.admission.journal_shares import JournalShares
-from otel_rl.bridge.ingest.admission.thread_turns import ThreadTurns
 from otel_rl.bridge.ingest.admission.token_shares import NO_TOKEN, TokenShares
-from otel_rl.bridge.ingest.body import Held, InFlight
 from otel_rl.bridge.ingest.security.tokens import AuthSettings, TokenSettings
 from otel_rl.bridge.journal.space.space_quota import Use
 from otel_rl.errors import JournalFull, Overloaded, ShareUsedUp
@@ -230,26 +228,3 @@ def test_with_one_token_the_journal_is_not_asked() -> None:
         raise AssertionError
 
     JournalShares(TokenShares(auth("a")), 1, fail, lambda _: "a").take([batch("a", 100)])
-
-
-# Turns
-
-
-def test_a_token_has_its_turn_among_many_requests_of_another() -> None:
-    turns, order = ThreadTurns(1), []
-    waiting = []
-
-    def parse(token: str) -> None:
-        with turns.turn(token):
-            order.append(token)
-
-    with turns.turn("a"):
-        for number, token in enumerate(["a"] * 20 + ["b"], 1):
-            waiting.append(threading.Thread(target=parse, args=(token,)))
-            waiting[-1].start()
-            while len(turns) < number:
-                threading.Event().wait(0.001)
-    for thread in waiting:
-        thread.join()
-    assert order.index("b") <= 1
-    assert len(order) == 21

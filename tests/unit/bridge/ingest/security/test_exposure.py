@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from otel_rl.bridge.counters import Counters
-from otel_rl.bridge.ingest.grpc.server import GrpcServer
+from otel_rl.bridge.ingest.grpc_server import GrpcServer
 from otel_rl.bridge.ingest.http.server import HttpServer
 from otel_rl.bridge.ingest.security.exposure import exposure
 from otel_rl.bridge.ingest.security.tokens import AuthSettings, TokenSettings

@@ -4,7 +4,7 @@ import grpc
 import pytest
 
 from otel_rl import errors
-from otel_rl.bridge.ingest.error_answers import (
+from otel_rl.bridge.ingest.answers import (
     ANSWERS,
     UNFORESEEN,
     GrpcCode,

@@ -1,4 +1,4 @@
-"""The one table from errors to answers, for HTTP and gRPC alike.
+"""Answers to requests, for HTTP and gRPC alike: the one table from errors to answers.
 
 Retryable errors are 503 and UNAVAILABLE, all others are final: the Go exporter drops a batch on any
 status but 429, 502, 503 and 504, and the Python exporter does not retry 429. So an unforeseen error
@@ -17,6 +17,8 @@ from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]
 
 from otel_rl.bridge.counters import Outcome
 from otel_rl.bridge.ingest.refused_items import MAX_MESSAGE_BYTES, shorten
+from otel_rl.bridge.ingest.signal_specs import SIGNALS, ExportResponse
+from otel_rl.bridge.ingest.validation.validate import Validated
 from otel_rl.errors import (
     JournalClosed,
     JournalError,
@@ -28,6 +30,7 @@ from otel_rl.errors import (
     SlowSender,
     Unauthenticated,
 )
+from otel_rl.signals import Signal
 
 __all__ = [
     "ANSWERS",
@@ -37,6 +40,7 @@ __all__ = [
     "Answer",
     "GrpcCode",
     "answer_to",
+    "export_response",
     "status_message",
 ]
 
@@ -112,3 +116,18 @@ def status_message(answer: Answer, message: str, *, retry_after_s: int) -> Statu
     if answer.is_retryable:
         status.details.add().Pack(RetryInfo(retry_delay=Duration(seconds=retry_after_s)))
     return status
+
+
+def export_response(signal: Signal, admitted: Validated) -> ExportResponse:
+    """Build the response; ``partial_success`` stays unset where everything was accepted.
+
+    Refused exemplars of accepted points are a warning, which OTLP expresses as a count of 0 with a
+    message. Points of earlier requests that were dropped later count here.
+    """
+    spec = SIGNALS[signal]
+    response = spec.response()
+    if admitted.message:
+        response.partial_success.error_message = admitted.message
+        rejected = sum(admitted.refused.values()) + admitted.dropped_earlier
+        setattr(response.partial_success, spec.rejected, rejected)
+    return response

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import threading
 from collections.abc import Coroutine
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, NoReturn, Self, TypeVar
 
@@ -12,10 +12,9 @@ import grpc
 import grpc.aio
 
 from otel_rl.bridge.counters import Outcome, Where
-from otel_rl.bridge.ingest.accepted_answer import export_response
-from otel_rl.bridge.ingest.admission.call_slots import Place, Places, SenderPath
+from otel_rl.bridge.ingest.admission.gate import Gate, Sender
 from otel_rl.bridge.ingest.admission.token_shares import token_of
-from otel_rl.bridge.ingest.error_answers import status_message
+from otel_rl.bridge.ingest.answers import export_response, status_message
 from otel_rl.bridge.ingest.limits import MAX_HEAD_BYTES, ReceiveLimits
 from otel_rl.bridge.ingest.pipeline import IngestPipeline
 from otel_rl.bridge.ingest.security.exposure import exposure
@@ -23,7 +22,7 @@ from otel_rl.bridge.ingest.security.tls import Tls
 from otel_rl.bridge.ingest.security.tokens import Grant
 from otel_rl.bridge.ingest.sender_address import host_of_call, peer_of_call
 from otel_rl.bridge.ingest.validation.validate import Validated
-from otel_rl.errors import ConfigError, MalformedRequest, SlowSender
+from otel_rl.errors import ConfigError, MalformedRequest, Overloaded, SlowSender
 from otel_rl.signals import Signal
 
 __all__ = ["SERVICES", "GrpcServer"]
@@ -50,12 +49,17 @@ _STATUS_DETAILS = "grpc-status-details-bin"  # gRPC's key of a google.rpc.Status
 # Exporters have one call in flight, a collector ten. Further ones wait at the sender.
 _MAX_STREAMS_PER_CONNECTION = 32
 
-# Calls that may wait for a place, as a multiple of the connections. Further ones are asked to
-# retry.
+# Calls whose messages may wait to be read, as a multiple of the connections. Further ones are asked
+# to retry.
 _CALLS_PER_CONNECTION = 4
 
-# Part of the longest wait that a sender which has delivered before gets while others wait.
-_PATIENCE = 0.25
+# An exporter sends its message with its call. While the messages of others wait to be read, a call
+# is given this long.
+_MOMENT_S = 0.5
+
+# A slow event loop learns of a message long after it has arrived: a call is given up only after
+# this many more rounds of the loop.
+_ROUNDS = 16
 
 # Of a call, as of a request over HTTP. gRPC's own default starts to refuse at 8 KiB, at random.
 _MAX_METADATA_BYTES = MAX_HEAD_BYTES
@@ -69,8 +73,9 @@ class GrpcServer:
     The port is bound by the constructor, so a port in use is an error at start and ``address`` is
     final; ``start`` begins to answer.
 
-    One thread waits for the messages of all calls. A call uses a thread only while its message is
-    stored, and no thread or message memory before its token was checked.
+    One thread reads the messages of all calls, of a bounded number at a time: gRPC keeps incomplete
+    messages in memory. A call uses a thread only while its message is stored, and neither thread
+    nor message memory before its token was checked.
 
     Args:
         intake: Takes the requests, from up to ``max_concurrent_requests`` threads at once.
@@ -169,13 +174,11 @@ class _Calls:
         self._server = server
         self._has_started = False
         self._loop = asyncio.get_running_loop()
-        self._places = Places(
-            self._loop,
-            limits.max_concurrent_requests,
+        self._reading = Gate(
+            lambda token: intake.share_of(token, limits.max_concurrent_requests),
             max_waiting=_CALLS_PER_CONNECTION * limits.max_connections,
-            wait_s=limits.body_timeout_s,
-            patience_s=_PATIENCE * limits.body_timeout_s,
         )
+        self._storing: set[asyncio.Task[Validated]] = set()
         self._threads = ThreadPoolExecutor(
             limits.max_concurrent_requests, thread_name_prefix="otel-rl-grpc-worker"
         )
@@ -191,7 +194,8 @@ class _Calls:
         if not self._has_started:
             await self._server.start()  # a server that never started keeps its port
         await self._server.stop(grace_s)
-        # Requests being stored are waited for off the loop, so that the loop goes on.
+        await asyncio.gather(*self._storing, return_exceptions=True)
+        # Off the loop, so that the loop goes on.
         await asyncio.to_thread(self._threads.shutdown)
 
     def _handlers(self, signal: Signal) -> "grpc.GenericRpcHandler[bytes, bytes]":
@@ -215,70 +219,78 @@ class _Calls:
         return export_response(signal, admitted).SerializeToString()
 
     async def _take(self, signal: Signal, grant: Grant | None, context: _Context) -> Validated:
-        """Wait for a place and for the message, and store it."""
-        path = (token_of(grant), *peer_of_call(context.peer()))
-        place = await self._place(path)
-        storing: Future[Validated] | None = None
+        """Wait for the message, and store it."""
+        sender = token_of(grant), *peer_of_call(context.peer())
         try:
-            message = await self._message(place, context)
-            if message is not None:
-                self._places.arrived(place)
-                storing = self._threads.submit(self._store, signal, message, grant)
-        finally:
-            # A request is stored even if its sender has stopped waiting.
-            if storing is None:
-                self._places.release(place)
-            else:
-                storing.add_done_callback(
-                    lambda _: self._loop.call_soon_threadsafe(self._places.release, place)
-                )
-        if storing is None:
+            message = await self._message(sender, context)
+        except asyncio.CancelledError:
+            self._intake.count(Outcome.CANCELLED)
+            raise
+        if message is None:
             return await self._without_message(context)
+        storing = self._loop.create_task(self._store(signal, message, grant, sender))
+        self._storing.add(storing)
+        storing.add_done_callback(self._storing.discard)
         try:
-            return await asyncio.shield(asyncio.wrap_future(storing))
+            # A request is stored even if its sender has stopped waiting.
+            return await asyncio.shield(storing)
         except asyncio.CancelledError:
             storing.add_done_callback(self._count_failure)
             raise
         finally:
             del storing  # its error would keep this frame, and the message, until a collection
 
-    async def _place(self, path: SenderPath) -> Place:
-        try:
-            return await self._places.take(path)
-        except asyncio.CancelledError:
-            self._intake.count(Outcome.CANCELLED)
-            raise
-
-    async def _message(self, place: Place, context: _Context) -> bytes | None:
-        """Read the call's message; None if the call ends without one.
+    async def _message(self, sender: Sender, context: _Context) -> bytes | None:
+        """Read the call's message when it is its turn; None if the call ends without one.
 
         Raises:
-            SlowSender: The message did not arrive in time, or other calls need the place.
+            Overloaded: The messages of too many others are being read.
+            SlowSender: The message did not arrive in time, or those of others wait to be read.
         """
-        # Never cancelled: gRPC would keep later data of it.
-        reading: asyncio.Future[Any] = asyncio.ensure_future(context.read())
-        reading.add_done_callback(_look_at)
-        ends: set[asyncio.Future[Any]] = {reading, place.lost}
         timeout_s = self._limits.body_timeout_s
         try:
-            await asyncio.wait(ends, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
-        except asyncio.CancelledError:
-            self._intake.count(Outcome.CANCELLED)
-            raise
-        if reading.done():
-            message = reading.result()
-            return message if isinstance(message, bytes) else None
-        if place.lost.done():
-            raise SlowSender(
-                "Others wait, and the message of this call has not come.",
-                hint="Send it again, with its message.",
+            async with asyncio.timeout(timeout_s):
+                turn = await self._reading.wait(sender)
+        except TimeoutError:
+            raise Overloaded(
+                "The messages of too many other calls are being read.",
+                hint="Send it again later. If this stays, raise receive.max_concurrent_requests.",
+            ) from None
+        try:
+            # Never cancelled: gRPC would keep later data of it.
+            reading: asyncio.Future[Any] = asyncio.ensure_future(context.read())
+            reading.add_done_callback(_look_at)
+            is_read = await self._is_read(reading, timeout_s)
+        finally:
+            turn.leave()
+        if not is_read:
+            self._intake.count(Outcome.SLOW)
+            await context.abort(
+                grpc.StatusCode.CANCELLED,
+                f"The message took longer than {timeout_s:g} s to arrive.",
             )
-        self._places.distrust(place)
-        self._intake.count(Outcome.SLOW)
-        await context.abort(
-            grpc.StatusCode.CANCELLED, f"The message took longer than {timeout_s:g} s to arrive."
-        )
-        raise AssertionError("abort always raises")
+        message = reading.result()
+        return message if isinstance(message, bytes) else None
+
+    async def _is_read(self, reading: "asyncio.Future[Any]", timeout_s: float) -> bool:
+        """Wait for a message. Returns whether it is there in time.
+
+        Raises:
+            SlowSender: The messages of others wait to be read.
+        """
+        until_s = self._loop.time() + timeout_s
+        while (left_s := until_s - self._loop.time()) > 0:
+            await asyncio.wait([reading], timeout=min(left_s, _MOMENT_S))
+            for _ in range(_ROUNDS):
+                if reading.done():
+                    return True
+                await asyncio.sleep(0)
+            if self._reading.waiting:
+                raise SlowSender(
+                    "Others wait, and the message of this call has not come.",
+                    hint="Send it again, with its message.",
+                )
+        return False
 
     async def _without_message(self, context: _Context) -> NoReturn:
         if context.time_remaining() != 0:
@@ -291,14 +303,18 @@ class _Calls:
         self._intake.count(Outcome.CANCELLED)
         raise asyncio.CancelledError
 
-    def _store(self, signal: Signal, message: bytes, grant: Grant | None) -> Validated:
+    async def _store(
+        self, signal: Signal, message: bytes, grant: Grant | None, sender: Sender
+    ) -> Validated:
         with self._intake.hold(grant) as held:
             held.add(len(message))
-            return self._intake.take(signal, lambda: message, grant)
+            return await self._intake.taken(
+                signal, message, grant, sender=sender[:2], threads=self._threads
+            )
 
-    def _count_failure(self, storing: "Future[Validated]") -> None:
+    def _count_failure(self, storing: "asyncio.Task[Validated]") -> None:
         """Count the failure of a request whose call has ended."""
-        error = storing.exception()
+        error = None if storing.cancelled() else storing.exception()
         if isinstance(error, Exception):
             self._intake.answer(error, Where.GRPC)
 

@@ -1,1 +1,0 @@
-"""OTLP over gRPC."""
