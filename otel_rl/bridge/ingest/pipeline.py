@@ -34,9 +34,10 @@ _log = logging.getLogger(__name__)
 
 _MESSAGES_PER_OBJECT = 2  # lower bound of the cost of one JSON object in memory and time
 
-# A thread holds the interpreter while it parses, so more of them at once make none faster: a token
-# may always have one small request in work, and all together the largest one or this many.
-_AT_ONCE = 4
+# Parts of the largest request. A thread holds the interpreter while it parses, so more at once make
+# none faster, but threads take turns to get to it. So a token may always have a quarter in work, and
+# all share as much as the largest one beyond that; no request counts as less than a sixteenth.
+_OWN, _LEAST = 4, 16
 
 # JSON becomes objects of Python, which take more time and memory than protobuf.
 _WEIGHT_OF_JSON = 8
@@ -96,8 +97,8 @@ class IngestPipeline:
             # The largest request is held both compressed and decompressed.
             for_all_bytes=2 * limits.max_body_bytes,
         )
-        own_bytes = max(1, limits.max_body_bytes // _AT_ONCE)
-        self._gate = Gate(lambda _: own_bytes, common=limits.max_body_bytes, least=own_bytes)
+        largest = limits.max_body_bytes
+        self._gate = Gate(lambda _: largest // _OWN, common=largest, least=largest // _LEAST)
         self._refused = RefusedSenders()
         self._known = KnownShapes(limits)
         # _lock guards _next_log_s.
