@@ -35,8 +35,8 @@ _log = logging.getLogger(__name__)
 _MESSAGES_PER_OBJECT = 2  # lower bound of the cost of one JSON object in memory and time
 
 # Parts of the largest request. A thread holds the interpreter while it parses, so more at once make
-# none faster, but threads take turns to get to it. So a token may always have a quarter in work, and
-# all share as much as the largest one beyond that; no request counts as less than a sixteenth.
+# none faster, but each waits for the others to get to it. A token may always have a quarter in
+# work, and beyond that all share as much as the largest. None counts as less than a sixteenth.
 _OWN, _LEAST = 4, 16
 
 # JSON becomes objects of Python, which take more time and memory than protobuf.
