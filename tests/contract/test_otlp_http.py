@@ -774,25 +774,6 @@ def test_the_first_requests_for_other_paths_may_come_at_once() -> None:
         assert [*answers] == [404] * 8
 
 
-PROBE = """
-import sys
-import httpx
-from tests.otlp_requests import http_receiver
-
-with http_receiver() as receiver:
-    answer = httpx.get(receiver.url + "/healthz", timeout=60)
-print(answer.status_code, answer.text.strip(), "fastapi" in sys.modules)
-"""
-
-
-@pytest.mark.process
-def test_a_health_probe_loads_no_framework() -> None:
-    finished = subprocess.run(
-        [sys.executable, "-c", PROBE], capture_output=True, text=True, timeout=60, check=False
-    )
-    assert finished.stdout.strip() == "200 ok False", finished.stderr
-
-
 @pytest.mark.process
 def test_the_bridge_reports_nothing_of_itself_to_the_providers_of_the_process() -> None:
     # Else a bridge beside a program that reports to it would report every report, for ever.

@@ -12,7 +12,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from enum import StrEnum
 from functools import partial
-from typing import Final, NamedTuple, Self
+from inspect import signature
+from typing import Any, Final, NamedTuple, Self
 
 from google.protobuf.json_format import MessageToJson
 from google.protobuf.message import Message
@@ -67,13 +68,24 @@ def create_app(
         routes: Further ones, with other paths, that do not block.
         takes_exports: False for a server without ``PATHS``.
     """
+    from fastapi import FastAPI  # the port of health probes does without it
+
     exports, others = _Exports(intake), _Others(intake)
     otlp = [
         Route(path, partial(exports, signal), methods=["POST"])
         for signal, path in PATHS.items()
         if takes_exports
     ]
-    app = Starlette(
+    # Newer versions report every request to the global providers, which belong to the program
+    # around the bridge: exported to the bridge itself, each request would cause the next one, for
+    # ever. They also log exceptions with their text.
+    quiet: dict[str, Any] = {}
+    if "telemetry" in signature(FastAPI).parameters:
+        silent = dict.fromkeys(("tracing", "metrics", "logs", "auto_configure"), False)
+        quiet = {"telemetry": silent}
+    app = FastAPI(
+        **quiet,
+        openapi_url=None,
         routes=[*otlp, _health(intake), *routes],
         exception_handlers={HTTPException: others.answer, Exception: others.answer},
         lifespan=exports.lifespan,
