@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from otel_rl.bridge.journal.commit import Commit
+from otel_rl.bridge.journal.formats.schema import FORMAT
 from otel_rl.bridge.journal.run_store import DAMAGED_ROW, RunStore, SavedRun
 from otel_rl.bridge.journal.spool import Spool
 from otel_rl.bridge.journal.sqlite import JOURNAL_FILE, SqliteJournal
@@ -314,13 +315,13 @@ def _is_sound(database: Path) -> bool:
     """Whether SQLite finds its own structure whole: tables, indexes, the schema."""
     connection = sqlite3.connect(f"file:{database}?mode=ro&immutable=1", uri=True)
     try:
-        version = connection.execute("PRAGMA user_version").fetchone()
+        formats = connection.execute("SELECT format FROM meta").fetchall()
         found = connection.execute("PRAGMA integrity_check").fetchall()
     except (sqlite3.DatabaseError, UnicodeDecodeError):
         return False
     finally:
         connection.close()
-    return found == [("ok",)] and version != (0,)
+    return found == [("ok",)] and formats == [(FORMAT,)]
 
 
 def _check_told(found: Content, good: Content) -> None:

@@ -128,7 +128,8 @@ def test_a_journal_of_another_format_is_refused_and_left_as_it_is(tmp_path: Path
     SqliteJournal(tmp_path / "data").close()
     journal = tmp_path / "data" / JOURNAL_FILE
     connection = sqlite3.connect(journal)
-    connection.execute("PRAGMA user_version=99")
+    connection.execute("UPDATE meta SET format = 99, version = '9.0.0'")
+    connection.commit()
     connection.close()
     before = journal.read_bytes()
     listen = ("--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0")

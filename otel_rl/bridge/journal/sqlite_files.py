@@ -4,7 +4,6 @@ import fcntl
 import logging
 import math
 import os
-import secrets
 import shutil
 import sqlite3
 import stat
@@ -13,14 +12,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, TextIO
 
-from otel_rl.bridge.journal.formats.schema import (
-    FORMAT,
-    OLDEST_FORMAT,
-    OTHER_FORMAT_HINT,
-    statements,
-)
+from otel_rl.bridge.journal.formats.schema import identity_of, statements
 from otel_rl.bridge.private_files import make_private_directory, open_private
-from otel_rl.errors import ConfigError, JournalError, JournalFull, JournalGone, JournalLocked
+from otel_rl.errors import JournalError, JournalFull, JournalGone, JournalLocked
 from otel_rl.inbox import DATA_DIRECTORY
 
 __all__ = [
@@ -46,10 +40,6 @@ LOCK_FILE: Final = "lock"
 # A reader that looks whether a bridge holds the lock holds it for some microseconds.
 _LOCK_TRIES: Final = 10
 _LOCK_PAUSE_S: Final = 0.02
-
-_SCHEMA: Final = statements(
-    number="INTEGER PRIMARY KEY AUTOINCREMENT", of_bytes="BLOB", keyed=" WITHOUT ROWID"
-)
 
 PAGE_BYTES: Final = 4096  # SQLite's default
 
@@ -108,22 +98,22 @@ def _prepared(connection: sqlite3.Connection, path: Path, max_bytes: int) -> str
     # Deletes still work in a database that is full by page count, unlike on a full disk.
     max_pages = max(2 * max_bytes // PAGE_BYTES, _MIN_PAGES)
     connection.execute(f"PRAGMA max_page_count={max_pages}")
-    (version,) = connection.execute("PRAGMA user_version").fetchone()
-    if version == 0:
-        connection.executescript(f"BEGIN;{_SCHEMA}PRAGMA user_version={FORMAT};COMMIT")
-    elif OLDEST_FORMAT <= version < FORMAT:
-        connection.execute(f"PRAGMA user_version={FORMAT}")
-    elif version != FORMAT:
-        raise ConfigError(
-            f"data: {str(path)!r} has format {version}, this version reads {FORMAT}.",
-            hint=OTHER_FORMAT_HINT.format(another="another directory (--data)"),
+    if not _columns_of_meta(connection):
+        schema = statements(
+            number="INTEGER PRIMARY KEY AUTOINCREMENT", of_bytes="BLOB", keyed=" WITHOUT ROWID"
         )
-    connection.execute(
-        "INSERT INTO meta SELECT ? WHERE NOT EXISTS (SELECT * FROM meta)",
-        (secrets.token_hex(16),),
+        connection.executescript(f"BEGIN;{schema}COMMIT")
+    return identity_of(
+        connection,
+        _columns_of_meta(connection),
+        place=f"data: {str(path)!r}",
+        another="another directory (--data)",
     )
-    (identity,) = connection.execute("SELECT identity FROM meta").fetchone()
-    return str(identity)
+
+
+def _columns_of_meta(connection: sqlite3.Connection) -> set[str]:
+    found = connection.execute("SELECT name FROM pragma_table_info('meta')")
+    return {name for (name,) in found}
 
 
 def _is_full(exc: Exception, directory: Path) -> bool:

@@ -1,28 +1,27 @@
-"""The tables of a journal, of either kind."""
+"""The tables of a journal, of either kind, and the format that they have."""
 
-__all__ = ["APPLICATION", "FORMAT", "OLDEST_FORMAT", "OTHER_FORMAT_HINT", "statements"]
+import secrets
+from collections.abc import Container
+
+from otel_rl.bridge.journal.interface import Connection
+from otel_rl.errors import ConfigError
+from otel_rl.version import __version__
+
+__all__ = ["APPLICATION", "FORMAT", "META_COLUMNS", "identity_of", "statements"]
 
 APPLICATION = "otel-rl"
 """By this name a server of several bridges knows their connections."""
 
-FORMAT = 15
-"""Of the tables and of what ``state_format.py`` encodes in them: every change raises it."""
-
-OLDEST_FORMAT = 15
-"""A bridge opens journals from this one on, and marks them with its own: fields that they lack have
-a default."""
-
-OTHER_FORMAT_HINT = (
-    "An older version wrote it: let that version finish its runs, then start with {another}. "
-    "A newer version wrote it: install that version."
-)
-"""Hint beside the refusal of a journal of another format."""
+FORMAT = 1
+"""Of the tables, and of what is encoded in them. Each release with another one reads this one."""
 
 # `runs` is small, and written with the rows by the one who owns the run. `waiting` is written with
 # every batch, by anybody: so it is a table of its own, and its numbers are in shards, lest those
 # who write at the same moment wait for each other. The states are large.
 _TABLES = """
 CREATE TABLE meta (
+  format   BIGINT NOT NULL,
+  version  TEXT NOT NULL,
   identity TEXT NOT NULL
 );
 CREATE TABLE runs (
@@ -166,11 +165,52 @@ CREATE TABLE deliveries (
 
 
 def statements(*, number: str, of_bytes: str, keyed: str) -> str:
-    """Return the statements that make the tables.
+    """Return the statements that make the tables of a journal, with a new identity.
 
     Args:
         number: Type of a key that counts up by itself; no number is ever given twice.
         of_bytes: Type of a column of bytes.
         keyed: What a table ends with that is stored by its key.
     """
-    return _TABLES.format(number=number, bytes=of_bytes, keyed=keyed)
+    meta = f"{FORMAT}, '{__version__}', '{secrets.token_hex(16)}'"
+    tables = _TABLES.format(number=number, bytes=of_bytes, keyed=keyed)
+    return f"{tables}INSERT INTO meta VALUES ({meta});\n"  # noqa: S608  # ours
+
+
+META_COLUMNS = frozenset({"format", "version", "identity"})
+"""Columns of the table ``meta``: its format, the version of otel_rl that wrote it last, and its
+identity."""
+
+
+def identity_of(
+    connection: Connection, columns: Container[str], *, place: str, another: str
+) -> str:
+    """Return the identity of a journal, which this version writes from now on.
+
+    Args:
+        connection: Of the journal, within a transaction.
+        columns: Columns of its table ``meta``.
+        place: The setting and the value that name it, for the message.
+        another: What to start with instead, for the hint.
+
+    Raises:
+        ConfigError: Another version wrote it, in a format that this one does not read.
+    """
+    if not all(column in columns for column in META_COLUMNS):
+        raise ConfigError(
+            f"{place} is of a build of otel_rl before its first release, which this version does "
+            "not read.",
+            hint=f"Let that build finish its runs, then start with {another}.",
+        )
+    found, version, identity = connection.execute(
+        "SELECT format, version, identity FROM meta"
+    ).fetchone()
+    if found != FORMAT:
+        raise ConfigError(
+            f"{place} has format {found}, written by otel_rl {version}; otel_rl {__version__} "
+            f"reads format {FORMAT}.",
+            hint=f"Install otel_rl {version}, or start with {another}.",
+        )
+    if version != __version__:
+        connection.execute("UPDATE meta SET version = ?", (__version__,))
+    return str(identity)

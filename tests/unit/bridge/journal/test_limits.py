@@ -171,7 +171,8 @@ def test_a_journal_that_others_could_read_is_its_owners_alone(tmp_path: Path) ->
 def test_a_journal_of_another_version_is_refused(tmp_path: Path) -> None:
     SqliteJournal(tmp_path).close()
     with contextlib.closing(sqlite3.connect(tmp_path / JOURNAL_FILE)) as connection:
-        connection.execute("PRAGMA user_version=99")
+        connection.execute("UPDATE meta SET format = 99")
+        connection.commit()
     with pytest.raises(ConfigError, match="has format 99"):
         SqliteJournal(tmp_path)
 

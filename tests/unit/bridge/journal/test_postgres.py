@@ -7,7 +7,6 @@ from functools import partial
 import pytest
 
 from otel_rl.bridge.journal.commit import Commit
-from otel_rl.bridge.journal.formats.schema import FORMAT, OLDEST_FORMAT
 from otel_rl.bridge.journal.interface import Connection, Journal, checksum
 from otel_rl.bridge.journal.postgres import PostgresJournal
 from otel_rl.bridge.journal.run_store import RunStore
@@ -113,19 +112,15 @@ def test_bridges_that_start_together_make_the_tables_once(store: Store) -> None:
 
 
 def test_tables_of_another_version_are_refused(store: Store) -> None:
-    store.open().write(lambda c: c.execute("UPDATE journal_format SET version = 1"))
-    with pytest.raises(ConfigError, match="has format 1"):
+    store.open().write(lambda c: c.execute("UPDATE meta SET format = 2, version = '9.0.0'"))
+    with pytest.raises(ConfigError, match=r"has format 2, written by otel_rl 9\.0\.0"):
         store.open()
 
 
-def test_tables_of_a_known_version_before_are_marked_with_todays(store: Store) -> None:
-    store.open().write(
-        lambda c: c.execute("UPDATE journal_format SET version = ?", (OLDEST_FORMAT,))
-    )
-    journal = store.open()
-    with journal.read() as connection:
-        found = connection.execute("SELECT version FROM journal_format").fetchall()
-    assert found == [(FORMAT,)]
+def test_tables_of_a_build_before_the_first_release_are_refused(store: Store) -> None:
+    store.open().write(lambda c: c.execute("ALTER TABLE meta DROP COLUMN format"))
+    with pytest.raises(ConfigError, match="before its first release"):
+        store.open()
 
 
 def test_a_transaction_that_loses_a_deadlock_is_run_again(store: Store) -> None:
