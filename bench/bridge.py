@@ -30,11 +30,12 @@ from otel_rl.bridge.delivery.wandb.tracker import WandbTracker
 from otel_rl.bridge.ingest.limits import ReceiveLimits
 from otel_rl.bridge.ingest.validation.validate import validate
 from otel_rl.bridge.journal.commit import Commit
-from otel_rl.bridge.journal.formats.state_format import VERSION, Run, encode
 from otel_rl.bridge.journal.run_store import RunStore
 from otel_rl.bridge.journal.sqlite import SqliteJournal
+from otel_rl.bridge.journal.state import encode
 from otel_rl.bridge.otlp.decode import decode
 from otel_rl.bridge.rows.aligner import Aligner, AlignSettings
+from otel_rl.bridge.rows.open_run.run_state import StoredRun
 from otel_rl.bridge.rows.reports.run_metadata import RunMetadata
 from otel_rl.records import Batch, ExperimentKey, Row, Signal
 from otel_rl.semconv.spec import Tier
@@ -162,7 +163,7 @@ def _stages(series: int, steps: int, rounds: int) -> Mapping[str, float]:
 
 
 def _state(aligner: Aligner) -> bytes:
-    return encode(Run(VERSION, aligner.state.to_wire(), RunMetadata().to_wire(), None))
+    return encode(StoredRun(aligner.state.stored(), RunMetadata(), None))
 
 
 def _writer(keys: int, rows: int) -> dict[str, float]:

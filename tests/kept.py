@@ -2,10 +2,10 @@
 
 from weakref import WeakKeyDictionary
 
-from otel_rl.bridge.journal.formats import state_format as wire
+from otel_rl.bridge.journal.state import decode, encode, refusing
 from otel_rl.bridge.rows.aligner import Aligner
-from otel_rl.bridge.rows.open_run.run_state import RunState
-from otel_rl.records import ExperimentStatus
+from otel_rl.bridge.rows.open_run.run_state import RunState, StoredRun
+from otel_rl.bridge.rows.reports.run_metadata import RunMetadata
 
 # Parts of the log of steps, by number, that a journal would have.
 _STEPS: WeakKeyDictionary[Aligner, dict[int, bytes]] = WeakKeyDictionary()
@@ -15,14 +15,13 @@ __all__ = ["from_bytes", "revived", "to_bytes"]
 
 def to_bytes(aligner: Aligner) -> bytes:
     """Encode the state of an aligner, with nothing announced of its run."""
-    about = wire.About({}, {}, (0, ExperimentStatus.RUNNING), [], None, {})
-    return wire.encode(wire.Run(wire.VERSION, aligner.state.to_wire(), about, None))
+    return encode(StoredRun(aligner.state.stored(), RunMetadata(), None))
 
 
 def from_bytes(body: bytes, like: Aligner) -> Aligner:
     """Decode what ``to_bytes`` gave, with the settings of another aligner."""
-    with wire.refusing():
-        state = RunState.from_wire(wire.decode(body, wire.Run).aligner, like.settings)
+    with refusing():
+        state = RunState.restored(decode(body, StoredRun).state, like.settings)
     return Aligner(state=state)
 
 

@@ -9,7 +9,8 @@ from typing import Final, NamedTuple
 
 from otel_rl.bridge.journal.interface import Connection
 from otel_rl.bridge.journal.reader import RunOverview, state_of
-from otel_rl.bridge.journal.run_reader import read_history, read_keys, read_standing
+from otel_rl.bridge.journal.run_reader import read_history, read_keys
+from otel_rl.bridge.rows.open_run.stored_standing import read_standing
 from otel_rl.dashboard.resemblance import headlines
 from otel_rl.diagnose.history.records import Facts
 from otel_rl.records import ExperimentKey, KeySpec

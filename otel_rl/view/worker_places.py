@@ -2,9 +2,10 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from otel_rl.bridge.journal.formats.state_format import StateRefused
-from otel_rl.bridge.journal.run_reader import TableRow, read_standing, read_tables, span_parts
+from otel_rl.bridge.journal.run_reader import TableRow, read_tables, span_parts
+from otel_rl.bridge.journal.state import StateRefused
 from otel_rl.bridge.rows.history.span_log import read_spans
+from otel_rl.bridge.rows.open_run.stored_standing import read_standing
 from otel_rl.diagnose.places import Place
 from otel_rl.diagnose.result import Diagnosis, Kind
 from otel_rl.records import STACKS, SpanRecord

@@ -1,27 +1,71 @@
-"""The fields of the state, as text: what must not change without another format."""
+"""The fields of everything that is stored as MessagePack, as text: the format of the journal."""
 
-import re
+import dataclasses
+import typing
+from collections.abc import Iterator
+from typing import Annotated, Any
 
 import msgspec
 
-from otel_rl.bridge.journal.formats import state_format as wire
+from otel_rl.bridge.rows.dedup.dedup_log import Part
+from otel_rl.bridge.rows.history.archived_points import ArchivedPart
+from otel_rl.bridge.rows.open_run.run_state import StoredRun
+from otel_rl.bridge.rows.series.table_state import Identities
+from otel_rl.bridge.rows.steps.written_steps import LogPart
+from otel_rl.records import KeySpec, SpanRecord
 
 __all__ = ["fields_of_state"]
 
-_MODULE = re.compile(r"\b[a-z_]\w*\.(?=\w)")
+_STORED = (StoredRun, Identities, Part, LogPart, ArchivedPart, KeySpec, SpanRecord)
 
 
 def fields_of_state() -> str:
-    """One line for each field of each struct, in order: struct, encoded name, type, default."""
-    lines = []
-    for struct in _structs():
-        for field in msgspec.structs.fields(struct):
-            kind = _MODULE.sub("", str(field.type))  # a class may move
-            default = "" if field.default is msgspec.NODEFAULT else f" = {field.default!r}"
-            lines.append(f"{struct.__name__} {field.encode_name}: {kind}{default}")
-    return "\n".join(lines) + "\n"
+    """One line for each field of each class, in order: class, name, type, default."""
+    found: dict[type, list[str]] = {}
+    for kind in _STORED:
+        _find(kind, found)
+    in_order = sorted(found.items(), key=lambda one: one[0].__name__)
+    return "".join(f"{kind.__name__} {line}\n" for kind, lines in in_order for line in lines)
 
 
-def _structs() -> list[type[msgspec.Struct]]:
-    public = [one for name, one in sorted(vars(wire).items()) if not name.startswith("_")]
-    return [one for one in public if isinstance(one, type) and issubclass(one, msgspec.Struct)]
+def _find(kind: Any, found: dict[type, list[str]]) -> None:
+    """Add the fields of a type, and of all types in them."""
+    for inner in typing.get_args(kind):
+        _find(inner, found)
+    if not isinstance(kind, type) or kind in found or not _has_fields(kind):
+        return
+    types, found[kind] = typing.get_type_hints(kind, include_extras=True), []
+    for name, default in _fields(kind):
+        found[kind].append(f"{name}: {_text(types[name])}{default}")
+        _find(types[name], found)
+
+
+def _has_fields(kind: type) -> bool:
+    is_named = issubclass(kind, tuple) and hasattr(kind, "_fields")
+    return issubclass(kind, msgspec.Struct) or is_named or dataclasses.is_dataclass(kind)
+
+
+def _fields(kind: Any) -> Iterator[tuple[str, str]]:
+    if issubclass(kind, msgspec.Struct):
+        for one in msgspec.structs.fields(kind):
+            default = "" if one.default is msgspec.NODEFAULT else f" = {one.default!r}"
+            yield one.name, default
+    elif dataclasses.is_dataclass(kind):
+        for field in dataclasses.fields(kind):
+            default = "" if field.default is dataclasses.MISSING else f" = {field.default!r}"
+            yield field.name, default
+    else:
+        for name in kind._fields:
+            default = kind._field_defaults.get(name, dataclasses.MISSING)
+            yield name, "" if default is dataclasses.MISSING else f" = {default!r}"
+
+
+def _text(kind: Any) -> str:
+    """The type as text, without the modules of its classes: a class may move."""
+    if typing.get_origin(kind) is Annotated:
+        inner, *bounds = typing.get_args(kind)
+        return f"{_text(inner)} {', '.join(map(str, bounds))}"
+    if arguments := typing.get_args(kind):
+        name = getattr(typing.get_origin(kind), "__name__", "Union")
+        return f"{name}[{', '.join(map(_text, arguments))}]"
+    return kind.__name__ if isinstance(kind, type) else str(kind)

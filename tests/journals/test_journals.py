@@ -12,9 +12,10 @@ import pytest
 from otel_rl.bridge.archive.file_writer import FileHead, tables_of
 from otel_rl.bridge.counters import Counter
 from otel_rl.bridge.journal.archive_store import ArchiveStore
-from otel_rl.bridge.journal.formats import state_format as wire
 from otel_rl.bridge.journal.formats.schema import FORMAT
 from otel_rl.bridge.journal.sqlite import JOURNAL_FILE, SqliteJournal
+from otel_rl.bridge.journal.state import decode
+from otel_rl.bridge.rows.open_run.run_state import StoredRun
 from otel_rl.errors import ConfigError
 from otel_rl.records import ExperimentKey, ExperimentStatus, Row
 from otel_rl.version import __version__
@@ -144,9 +145,9 @@ def test_something_of_every_kind_is_open_in_a_journal_that_was_left(left: Path) 
     life = Life(left)
     saved = life.runs.saved(LIVE)
     assert saved.state is not None
-    kept = wire.decode(saved.state, wire.Run).aligner
+    kept = decode(saved.state, StoredRun).state
     steps = kept.steps["trainer"].open
-    windows = list(kept.windows.open.values())
+    windows = list(kept.windows._open.values())
     assert HALF in steps
     assert any(one.cells for one in steps.values())
     assert any(one.single for one in steps.values())
@@ -156,15 +157,15 @@ def test_something_of_every_kind_is_open_in_a_journal_that_was_left(left: Path) 
         any(getattr(window, name) for window in windows)
         for name in ("levels", "counted", "distributions", "single")
     )
-    assert kept.tables.open
-    assert kept.spans.waiting
-    assert kept.spans.explained
+    assert kept.tables._open
+    assert kept.spans._waiting
+    assert kept.spans._explained
     assert kept.table.counters
     assert kept.table.histograms
     assert kept.table.workers
     assert kept.axis.steps.times_ns
-    assert kept.liveness.roles["trainer"].standing
-    assert kept.history.kept
+    assert kept.liveness._roles["trainer"].standing
+    assert kept.history.parts
     assert (bool(saved.seen), bool(saved.spans)) == (True, True)
     assert life.spool.pending() == 1
     life.journal.close()

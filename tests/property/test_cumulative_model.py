@@ -88,8 +88,8 @@ def check(looks: list[Look], expected: int) -> None:
         if new is not None:
             found += new.count
             bucketed += sum(n for _, _, n in new.buckets)
-        counter = CounterStream.from_wire(counter.to_wire())
-        histogram = HistogramStream.from_wire(histogram.to_wire())
+        counter = CounterStream.restored(counter.stored())
+        histogram = HistogramStream.restored(histogram.stored())
     assert (counted, found, bucketed) == (expected, expected, expected)
     if looks:
         first = min(look.start_ns or look.time_ns for look in looks)

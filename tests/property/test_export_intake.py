@@ -109,10 +109,10 @@ def _state(intake: PointIntake) -> str:
     return repr(
         (
             intake.sample_counts,
-            intake.series.state.to_wire(),
-            intake.axis.to_wire(),
-            intake.steps.to_wire(),
-            intake.windows.to_wire(),
+            intake.series.state.stored(),
+            intake.axis,
+            intake.steps.stored(),
+            intake.windows,
             intake.history.take(
                 0,
                 0,
@@ -213,7 +213,7 @@ def test_columns_are_the_same_as_their_points(
         for point in export:
             single.add(point, number * S)
         assert _state(together) == _state(single)
-        assert together.goodput.to_wire() == single.goodput.to_wire()
+        assert together.goodput == single.goodput
         if forgets:
             together.series.forget(own, number * S, away_s=0)
             single.series.forget(own, number * S, away_s=0)

@@ -7,11 +7,10 @@ go back to earlier steps, drop samples and abort requests. The bridge is restart
 import math
 from typing import Any
 
-import msgspec
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from otel_rl.bridge.journal.formats import state_format as wire
+from otel_rl.bridge.journal.state import decode, encode
 from otel_rl.bridge.rows.goodput.allocation import Place
 from otel_rl.bridge.rows.goodput.goodput import Goodput
 from otel_rl.bridge.rows.goodput.work_over_time import WorkOverTime
@@ -137,7 +136,7 @@ def test_the_parts_add_up_to_the_wall_time_of_the_allocation(
     world = World()
     for event in events:
         world.happens(*event)
-    spent, walls = world.goodput.spent(), walls_ns(world.goodput.to_wire())
+    spent, walls = world.goodput.spent(), walls_ns(world.goodput)
     for role, of in spent.items():
         assert all(0 <= part < math.inf for part in of), (role, of)
         if role:
@@ -148,25 +147,22 @@ def test_the_parts_add_up_to_the_wall_time_of_the_allocation(
     assert again(world.goodput).spent() == spent
 
 
-def walls_ns(kept: wire.Goodput) -> dict[str, int]:
+def walls_ns(kept: Goodput) -> dict[str, int]:
     """How long the places of each role were held, by the times that are kept."""
     found = {}
-    for role, of in kept.roles.items():
-        times = wire.integers(of.places.times_ns)
-        places = [times[n :: len(of.places.labels)][:3] for n in range(len(of.places.labels))]
-        lasts = [max(place) for place in places]
-        held = of.places.held
+    for role, of in kept._roles.items():
+        places = [*of.places.of.values()]
+        lasts = [max(one.begun_ns, one.exported_ns, one.phase_ns) for one in places]
         found[role] = sum(
-            (max(lasts) if number in held else lasts[number]) - begun
-            for number, (begun, _, _) in enumerate(places)
+            (max(lasts) if one.is_held else last) - one.begun_ns
+            for one, last in zip(places, lasts, strict=True)
         )
     return found
 
 
 def again(goodput: Goodput) -> Goodput:
     """The account after a restart of the bridge."""
-    state = wire.encode(goodput.to_wire())
-    return Goodput.from_wire(msgspec.msgpack.decode(state, type=wire.Goodput))
+    return decode(encode(goodput), Goodput)
 
 
 @settings(max_examples=examples(100), deadline=None)

@@ -5,8 +5,9 @@ from typing import NamedTuple
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
+from otel_rl.bridge.journal.state import decode, encode
 from otel_rl.bridge.rows.series.series_table import StreamTable
-from otel_rl.bridge.rows.series.table_state import TableState
+from otel_rl.bridge.rows.series.table_state import StoredTable, TableState
 from otel_rl.bridge.rows.settings import AlignSettings
 from otel_rl.bridge.tracker_keys import (
     MAX_KEY_BYTES,
@@ -100,7 +101,10 @@ def test_no_two_metrics_of_a_run_write_the_same_key(series: list[Series]) -> Non
     table, settings = StreamTable(), AlignSettings(per_worker=True)
     for one in series:
         table.stream(one, settings)
-    for known in (table, StreamTable(TableState.from_wire(table.state.to_wire()))):
+    for known in (
+        table,
+        StreamTable(TableState.restored(decode(encode(table.state.stored()), StoredTable))),
+    ):
         written = [
             key
             for group in known.keys.groups

@@ -6,7 +6,7 @@ bridge does that is restarted. Then their rows are the same, and so is all that 
 
 import dataclasses
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -15,10 +15,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from otel_rl.bridge.journal.formats import state_format as wire
+from otel_rl.bridge.journal.state import decode, decompress, encode
 from otel_rl.bridge.rows.aligner import Aligner, AlignSettings
+from otel_rl.bridge.rows.open_run.run_state import StoredRun
+from otel_rl.bridge.rows.reduce import Moments
 from otel_rl.bridge.rows.reports.finding_rows import Finding
 from otel_rl.bridge.rows.reports.run_metadata import RunMetadata
+from otel_rl.bridge.rows.series.table_state import Identities
+from otel_rl.bridge.rows.steps.open_step import OpenStep
+from otel_rl.bridge.rows.steps.role_steps import RoleSteps
 from otel_rl.records import (
     Announcement,
     Covered,
@@ -252,12 +257,22 @@ def kept(aligner: Aligner) -> object:
     Steps are explained where they were left off, and what was known of the workers of spans is in
     the spans; both follow from the rest.
     """
-    read = wire.decode(to_bytes(aligner), wire.Run).aligner
-    identities = wire.decode(wire.decompress(read.table.identities), wire.Identities)
+    read = decode(to_bytes(aligner), StoredRun).state
+    identities = decode(decompress(read.table.identities), Identities)
     # Compressed, a set has the order that it had.
     read = replace(read, table=replace(read.table, identities=b""))
-    found = msgspec.to_builtins((read, identities), order="sorted")
-    return repr(found)
+    return repr(in_order((read, identities)))
+
+
+def in_order(found: object) -> object:
+    """The fields of structs, and what is in sets and dicts in one order."""
+    if isinstance(found, msgspec.Struct):
+        return [in_order(getattr(found, name)) for name in found.__struct_fields__]
+    if isinstance(found, Mapping):
+        return sorted((repr(key), repr(in_order(one))) for key, one in found.items())
+    if isinstance(found, set):
+        return sorted(map(repr, found))
+    return [*map(in_order, found)] if isinstance(found, (list, tuple)) else found
 
 
 moves = st.lists(
@@ -329,22 +344,18 @@ def test_announcements_that_were_written_and_read_describe_the_same_run(
         Announcement(T0 + place, ExperimentStatus.RUNNING, {key: value}, key, [key])
         for place, (key, value) in enumerate(said)
     )
-    run = wire.Run(wire.VERSION, Aligner().state.to_wire(), about.to_wire(), (7, 8))
-    read = wire.decode(wire.encode(run), wire.Run)
+    read = decode(encode(StoredRun(Aligner().state.stored(), about, (7, 8))), StoredRun)
     assert read.cut == (7, 8)
-    assert repr(RunMetadata.from_wire(read.about).describe()) == repr(about.describe())
+    assert repr(read.metadata.describe()) == repr(about.describe())
 
 
 @pytest.mark.parametrize("number", [2**63, 2**64, -(2**63) - 1, 2**200, -(2**200)])
 def test_integers_that_64_bits_do_not_hold_are_exact(number: int) -> None:
-    large = wire.Moments(1, number, number, number, number, 0, 0.0, 0.0)
-    passes = wire.Passes({}, 0, {}, {}, True, None, None)
+    large = Moments(1, number, number, number, number, 0, 0.0, 0.0)
     for cell in ([number, 1.5], large):
-        step = wire.OpenStep(0, 0, {0: cell}, {}, {"a"}, None, None)
-        steps = wire.StepsOfRole({1: step}, None, {}, {}, None, {}, passes, 1, 0, None, 0)
-        aligner = replace(Aligner().state.to_wire(), steps={"a": steps})
-        about = RunMetadata().to_wire()
-        read = wire.decode(wire.encode(wire.Run(wire.VERSION, aligner, about, None)), wire.Run)
-        (one,) = read.aligner.steps["a"].open[1].cells.values()
-        found = wire.number(one.total if isinstance(one, wire.Moments) else one[0])
+        step = OpenStep(_cells={0: cell}, workers={"a"})
+        state = replace(Aligner().state.stored(), steps={"a": RoleSteps({1: step})})
+        read = decode(encode(StoredRun(state, RunMetadata(), None)), StoredRun)
+        (one,) = read.state.steps["a"].open[1].cells.values()
+        found = one.total if isinstance(one, Moments) else one[0]
         assert (found, type(found)) == (number, int)

@@ -20,7 +20,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from otel_rl.bridge.journal.formats import state_format as wire
+from otel_rl.bridge.journal.state import decode
+from otel_rl.bridge.rows.history.archived_points import ArchivedDetail, ArchivedPart, ArchivedSeries
 
 __all__ = ["SCHEMA", "FileHead", "main", "tables_of", "write_file"]
 
@@ -94,20 +95,20 @@ class _Columns:
     """Values of several parts. Series are named by their place in ``series``."""
 
     def __init__(self) -> None:
-        self.series: dict[wire.ArchivedSeries, int] = {}
+        self.series: dict[ArchivedSeries, int] = {}
         self.of_series, self.kinds = array("i"), array("i")
         self.starts_ns, self.times_ns, self.steps = array("q"), array("q"), array("q")
         self.values = array("d")
-        self.details: dict[int, wire.ArchivedDetail] = {}
+        self.details: dict[int, ArchivedDetail] = {}
         self._runs: pa.RunEndEncodedArray | None = None  # of ``of_series``, when it is complete
 
-    def add(self, part: wire.ArchivedPart) -> None:
+    def add(self, part: ArchivedPart) -> None:
         base = len(self.values)
         places = [self.series.setdefault(one, len(self.series)) for one in part.series]
         runs = zip(
-            wire.integers(part.places),
-            wire.integers(part.lengths),
-            wire.integers(part.starts_ns),
+            part.places,
+            part.lengths,
+            part.starts_ns,
             part.kinds,
             strict=True,
         )
@@ -115,9 +116,9 @@ class _Columns:
             self.of_series.extend(array("i", (places[place],)) * length)
             self.starts_ns.extend(array("q", (start_ns,)) * length)
             self.kinds.extend(array("i", (kind,)) * length)
-        self.times_ns.extend(wire.integers(part.times_ns))
-        self.steps.extend(wire.integers(part.steps))
-        self.values.extend(wire.floats(part.values))
+        self.times_ns.extend(part.times_ns)
+        self.steps.extend(part.steps)
+        self.values.extend(part.values)
         self.details.update((base + one.place, one) for one in part.details)
 
     def taken(self, places: pa.Array) -> "_Columns":
@@ -141,7 +142,7 @@ class _Columns:
             _array(array("i", bytes(4 * len(self.values)))), pa.array([text], pa.string())
         )
 
-    def words(self, text: Callable[[wire.ArchivedSeries], str | None]) -> pa.Array:
+    def words(self, text: Callable[[ArchivedSeries], str | None]) -> pa.Array:
         """Return a text of each value's series."""
         words = pa.array([text(one) for one in self.series], pa.string()).dictionary_encode()
         return pa.DictionaryArray.from_arrays(self.spread(words.indices), words.dictionary)
@@ -157,13 +158,11 @@ class _Columns:
         """Return the values; of a distribution its total, null if that is not known."""
         values, without_total = self.values[:], array("i", bytes(4 * len(self.values)))
         for place, detail in self.details.items():
-            values[place] = wire.optional(detail.total) or 0.0
+            values[place] = detail.total or 0.0
             without_total[place] = detail.total is None
         return pc.if_else(_array(without_total).cast(pa.bool_()), None, _array(values))
 
-    def of_details(
-        self, kind: pa.DataType, what: Callable[[wire.ArchivedDetail], object]
-    ) -> pa.Array:
+    def of_details(self, kind: pa.DataType, what: Callable[[ArchivedDetail], object]) -> pa.Array:
         """Return a field of each distribution, null beside other values."""
         details, size = self.details, len(self.values)
         if not details:
@@ -181,7 +180,7 @@ def tables_of(head: FileHead, parts: Iterable[bytes]) -> Iterator[pa.Table]:
     """
     columns = _Columns()
     for body in parts:
-        columns.add(wire.decode(body, wire.ArchivedPart))
+        columns.add(decode(body, ArchivedPart))
     places = _by_series_and_time(columns)
     yield _table(head, columns.taken(places[:_TABLE_ROWS]))
     for first in range(_TABLE_ROWS, len(places), _TABLE_ROWS):
@@ -211,8 +210,8 @@ def _table(head: FileHead, columns: _Columns) -> pa.Table:
             _known(columns.starts_ns).cast(pa.timestamp("ns", tz="UTC")),
             columns.values_or_totals(),
             detail(pa.uint64(), lambda one: one.count),
-            detail(pa.float64(), lambda one: wire.optional(one.minimum)),
-            detail(pa.float64(), lambda one: wire.optional(one.maximum)),
+            detail(pa.float64(), lambda one: one.minimum),
+            detail(pa.float64(), lambda one: one.maximum),
             detail(pa.list_(_BUCKET), _buckets),
             detail(pa.list_(_QUANTILE), _quantiles),
         ],
@@ -355,28 +354,22 @@ def _attempts(head: FileHead, times_ns: pa.Array) -> pa.Array:
     return attempts
 
 
-def _index(one: wire.ArchivedSeries) -> int | None:
-    index = None if one.index is None else wire.integer(one.index)
+def _index(one: ArchivedSeries) -> int | None:
+    index = one.index
     return index if index is not None and -(1 << 63) <= index < 1 << 63 else None
 
 
-def _kind(one: wire.ArchivedSeries) -> str:
+def _kind(one: ArchivedSeries) -> str:
     return "summary" if one.data == "summary" else one.instrument.value
 
 
-def _order(one: wire.ArchivedSeries) -> tuple[object, ...]:
+def _order(one: ArchivedSeries) -> tuple[object, ...]:
     return one.name, one.attributes, one.role, _index(one) or 0, one.instance
 
 
-def _buckets(one: wire.ArchivedDetail) -> Sequence[dict[str, Any]]:
-    return [
-        {"lower": wire.number(lower), "upper": wire.number(upper), "count": count}
-        for lower, upper, count in one.buckets
-    ]
+def _buckets(one: ArchivedDetail) -> Sequence[dict[str, Any]]:
+    return [{"lower": lower, "upper": upper, "count": count} for lower, upper, count in one.buckets]
 
 
-def _quantiles(one: wire.ArchivedDetail) -> Sequence[dict[str, float]]:
-    return [
-        {"quantile": wire.number(quantile), "value": wire.number(value)}
-        for quantile, value in one.quantiles
-    ]
+def _quantiles(one: ArchivedDetail) -> Sequence[dict[str, float]]:
+    return [{"quantile": quantile, "value": value} for quantile, value in one.quantiles]

@@ -9,7 +9,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
-from otel_rl.bridge.journal.formats import state_format as wire
 from otel_rl.bridge.journal.formats.key_log import readable_keys
 from otel_rl.bridge.journal.interface import Connection, checksum
 from otel_rl.diagnose.result import Kind
@@ -26,7 +25,6 @@ __all__ = [
     "newest_history",
     "read_history",
     "read_keys",
-    "read_standing",
     "read_tables",
     "revision",
     "span_parts",
@@ -34,7 +32,6 @@ __all__ = [
 
 _TABLE_MARK: Final = b':[["'  # its columns; decoding shows whether it is a label or value
 _ROWS_AT_ONCE: Final = 200
-_NONE: Final = "None"  # of a subject that lacks the part
 
 
 class KnownWorker(NamedTuple):
@@ -197,54 +194,3 @@ def read_tables(
                 tables = {key: Table(*table) for key, table in (more or ({},))[0].items()}
                 rows.append(TableRow(number, step, time_ns, tables))
     return rows
-
-
-def read_standing(connection: Connection, run: str) -> Standing:
-    """Return the processes and the verdict of a run; neither if its state cannot be read."""
-    found = connection.execute("SELECT body, crc FROM states WHERE run_id = ?", (run,)).fetchone()
-    if found is None or checksum(found[0], run) != found[1]:
-        return Standing((), "")
-    try:
-        aligner = wire.decode(found[0], wire.Run).aligner
-        table = aligner.table
-        identities = wire.decode(wire.decompress(table.identities), wire.Identities)
-    except wire.StateRefused:
-        return Standing((), "")
-    workers = [
-        KnownWorker(
-            who.instance,
-            f"{who.role}/{label}",
-            of.standing,
-            of.first_ns,
-            _by_the_bridges_clock(of.received_ns, of.event_ns, aligner.clock),
-            of.newest_step,
-        )
-        for (who, label), of in zip(identities.workers, table.workers, strict=False)
-    ]
-    told = {} if aligner.goodput is None else aligner.goodput.told
-    subject = aligner.told or ("",)
-    return Standing(
-        workers,
-        subject[0],
-        {role: Spent(*spent) for role, spent in told.items()},
-        _cause(*subject[1:]),
-    )
-
-
-def _by_the_bridges_clock(time_ns: int, event_ns: int, clock: wire.PausableClock) -> int:
-    """Return when the run's clock showed the time of an export.
-
-    Args:
-        time_ns: By the run's clock; 0 before an export.
-        event_ns: By the worker's clock, to tell how far the run's was behind before its last pause.
-        clock: Of the run.
-    """
-    if time_ns and time_ns > clock.since_ns - clock.deaf_ns:
-        return time_ns + clock.deaf_ns
-    return max(time_ns, min(event_ns, time_ns + clock.deaf_ns)) if time_ns else 0
-
-
-def _cause(kind: str = _NONE, role: str = _NONE, worker: str = _NONE) -> str:
-    """Return the first cause of a finding, by the rest of its subject."""
-    where = next((one for one in (worker, role) if one not in {"", _NONE}), "")
-    return "" if kind == _NONE else f"{kind} {where}".rstrip()

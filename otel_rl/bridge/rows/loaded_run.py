@@ -12,6 +12,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final
 
+import msgspec
+
 from otel_rl.bridge.counters import (
     ArchiveDrop,
     Counter,
@@ -21,14 +23,14 @@ from otel_rl.bridge.counters import (
     ValueFold,
 )
 from otel_rl.bridge.journal.commit import Commit
-from otel_rl.bridge.journal.formats import state_format as wire
 from otel_rl.bridge.journal.formats.key_log import decode_keys, encode_keys
 from otel_rl.bridge.journal.run_store import SavedRun
 from otel_rl.bridge.journal.spool import Spooled
+from otel_rl.bridge.journal.state import StateRefused, decode, encode, refusing
 from otel_rl.bridge.otlp.decode import decode_parts
 from otel_rl.bridge.rows.aligner import Aligner, AlignSettings
 from otel_rl.bridge.rows.history.history_writer import HistoryRecords
-from otel_rl.bridge.rows.open_run.run_state import RunState
+from otel_rl.bridge.rows.open_run.run_state import RunState, StoredRun
 from otel_rl.bridge.rows.reports.bridge_report import BridgeReport
 from otel_rl.bridge.rows.reports.run_metadata import RunMetadata
 from otel_rl.bridge.rows.reports.sample_counts import SampleCounts
@@ -227,8 +229,7 @@ class LoadedRun:
         taken, self.taken, self.taken_bytes = [*self.taken], {}, 0
         # Before the state, which includes what the logs forget.
         seen, steps = logs.take_dedup(), logs.take_steps()
-        kept = wire.Run(wire.VERSION, aligner.state.to_wire(), self.metadata.to_wire(), self.cut)
-        state = wire.encode(kept)
+        state = encode(StoredRun(aligner.state.stored(), self.metadata, self.cut))
         self.state_bytes = len(state)
         keys = aligner.row_maker.keys.take()
         archive = logs.take_archived()
@@ -274,7 +275,7 @@ class LoadedRun:
             (Counter.SPANS_TOO_OLD, None, now.spans_too_old - before.spans_too_old),
         ):
             add(counter, n, reason=reason)
-        self.counted = dataclasses.replace(now)
+        self.counted = msgspec.structs.replace(now)
         self.uncommitted = {}
         add(
             Counter.SAMPLES_DROPPED,
@@ -336,7 +337,7 @@ def load_run(
     if saved.state is not None:
         what = f"The state of {key} in the journal is"
         lost = f"open steps are lost, and {_UNRECOGNISED}"
-        with _counting_refusals(counters, key, what, lost), wire.refusing():
+        with _counting_refusals(counters, key, what, lost), refusing():
             aligner, metadata, cut = _restored(saved.state, settings)
             is_resumed = True
     aligner.state.is_one_launch = is_one_launch
@@ -359,7 +360,7 @@ def load_run(
         what = f"Keys of {key} in the journal are"
         with _counting_refusals(counters, key, what, _UNDESCRIBED):
             aligner.row_maker.keys.restore(decode_keys(body))
-    counted = dataclasses.replace(aligner.sample_counts)
+    counted = msgspec.structs.replace(aligner.sample_counts)
     run = LoadedRun(key, aligner, metadata, report, counters, counted, epoch, now_ns)
     run.lost_ns = saved.lost_ns
     run.logged_failures = aligner.standing.failures
@@ -373,10 +374,10 @@ def load_run(
 def _restored(
     state: bytes, settings: AlignSettings
 ) -> tuple[Aligner, RunMetadata, tuple[Offset, int] | None]:
-    kept = wire.decode(state, wire.Run)
+    kept = decode(state, StoredRun)
     cut = None if kept.cut is None else (Offset(kept.cut[0]), kept.cut[1])
-    aligner = Aligner(state=RunState.from_wire(kept.aligner, settings))
-    return aligner, RunMetadata.from_wire(kept.about), cut
+    aligner = Aligner(state=RunState.restored(kept.state, settings))
+    return aligner, kept.metadata, cut
 
 
 @contextmanager
@@ -386,7 +387,7 @@ def _counting_refusals(
     """Count and log a refused state in the block, and go on without it."""
     try:
         yield
-    except wire.StateRefused as exc:
+    except StateRefused as exc:
         counters.add(Counter.STATES_LOST, reason=StateFault.REFUSED, run=key)
         _log.error(  # the error's message holds the remedy
             "%s refused: %s. No bridge of this version has written that; %s. Find out who else "

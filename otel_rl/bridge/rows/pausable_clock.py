@@ -7,15 +7,12 @@ not count toward lateness or lost workers, so the clock stands still in between:
     this clock       10 11 12                12 13 14
 """
 
-from dataclasses import dataclass
-
-from otel_rl.bridge.journal.formats import state_format as wire
+from otel_rl.bridge.journal.state import Int64, Stored
 
 __all__ = ["PausableClock"]
 
 
-@dataclass(slots=True)
-class PausableClock:
+class PausableClock(Stored):
     """Clock of one run.
 
     Attributes:
@@ -24,9 +21,9 @@ class PausableClock:
         latest_ns: The latest time that it has shown.
     """
 
-    deaf_ns: int = 0
-    since_ns: int = 0
-    latest_ns: int = 0
+    deaf_ns: Int64 = 0
+    since_ns: Int64 = 0
+    latest_ns: Int64 = 0
 
     @property
     def resumed_ns(self) -> int:
@@ -59,12 +56,3 @@ class PausableClock:
         """Skip the time from the latest shown one to ``now_ns``."""
         self.deaf_ns = now_ns - self.latest_ns if self.latest_ns else 0
         self.since_ns = now_ns
-
-    def to_wire(self) -> wire.PausableClock:
-        """Return the clock for the journal."""
-        return wire.PausableClock(self.deaf_ns, self.since_ns, self.latest_ns)
-
-    @classmethod
-    def from_wire(cls, kept: wire.PausableClock) -> "PausableClock":
-        """Undo ``to_wire``."""
-        return cls(kept.deaf_ns, kept.since_ns, kept.latest_ns)

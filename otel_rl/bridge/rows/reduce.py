@@ -6,11 +6,13 @@ nothing. An empty accumulator has no value: None, never 0.0.
 
 import math
 import operator
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
-from otel_rl.bridge.journal.formats import state_format as wire
+import msgspec
+from msgspec import field
+
+from otel_rl.bridge.journal.state import Count, Int64, Number, Stored
 from otel_rl.records import HistogramPoint
 from otel_rl.semconv.spec import Reduction
 
@@ -20,8 +22,6 @@ __all__ = [
     "Cell",
     "Distribution",
     "Moments",
-    "cells_from_wire",
-    "cells_to_wire",
     "merged",
     "put",
     "put_all",
@@ -36,11 +36,26 @@ OVER_RANKS: Final = "rank_"
 rewards is no best reward."""
 
 
-@dataclass(slots=True)
-class Moments:
+class Moments(
+    msgspec.Struct,
+    gc=False,
+    forbid_unknown_fields=True,
+    rename={
+        "count": "n",
+        "total": "t",
+        "minimum": "a",
+        "maximum": "z",
+        "last": "l",
+        "last_time_ns": "w",
+        "mean": "m",
+        "squares": "s",
+    },
+):
     """Count, sum, extremes, spread and latest of single values.
 
     NaN is data: one NaN among the values makes every statistic but the count NaN, extremes too.
+
+    Stored as a map, which tells it from a list of values.
 
     Attributes:
         count: Number of values.
@@ -53,12 +68,12 @@ class Moments:
         squares: Sum of squared deviations from ``mean``.
     """
 
-    count: int = 0
-    total: float = 0
-    minimum: float = math.inf
-    maximum: float = -math.inf
-    last: float = math.nan
-    last_time_ns: int = -1
+    count: Count = 0
+    total: Number = 0
+    minimum: Number = math.inf
+    maximum: Number = -math.inf
+    last: Number = math.nan
+    last_time_ns: Int64 = -1
     mean: float = 0.0
     squares: float = 0.0
 
@@ -149,39 +164,12 @@ class Moments:
             return None  # quantiles need a distribution
         return self.result(reduction)
 
-    def to_wire(self) -> wire.Moments:
-        """Return the moments for the journal."""
-        return wire.Moments(  # often, so not by ``wire.copied``
-            self.count,
-            self.total,
-            self.minimum,
-            self.maximum,
-            self.last,
-            self.last_time_ns,
-            self.mean,
-            self.squares,
-        )
-
-    @classmethod
-    def from_wire(cls, kept: wire.Moments) -> "Moments":
-        """Undo ``to_wire``."""
-        return cls(
-            kept.count,
-            wire.number(kept.total),
-            wire.number(kept.minimum),
-            wire.number(kept.maximum),
-            wire.number(kept.last),
-            kept.last_time_ns,
-            kept.mean,
-            kept.squares,
-        )
-
     @property
     def _finite(self) -> bool:
         return math.isfinite(self.squares)
 
 
-Cell = list[float] | Moments
+Cell = list[Number] | Moments
 """Values that are reduced together: the values themselves while they are few, which is the usual
 case and the fastest to add to, to store and to reduce; otherwise their moments.
 """
@@ -269,19 +257,6 @@ def merged(cells: Iterable[Cell]) -> Cell:
     return found
 
 
-def cells_to_wire(cells: dict[int, Cell]) -> dict[int, wire.Cell]:
-    """Return cells for the journal; the lists are the same ones."""
-    return {key: cell if isinstance(cell, list) else cell.to_wire() for key, cell in cells.items()}
-
-
-def cells_from_wire(kept: Mapping[int, wire.Cell]) -> dict[int, Cell]:
-    """Undo ``cells_to_wire``."""
-    return {
-        key: Moments.from_wire(cell) if isinstance(cell, wire.Moments) else wire.numbers(cell)
-        for key, cell in kept.items()
-    }
-
-
 def reduced(cell: Cell, reduction: Reduction) -> float | None:
     """Return the values reduced to one; None if there are none."""
     if isinstance(cell, list):
@@ -322,8 +297,7 @@ def quantile_of_suffix(suffix: str) -> float | None:
     return quantile if 0 <= quantile <= 1 else None
 
 
-@dataclass(slots=True)
-class Distribution:
+class Distribution(Stored, gc=False):
     """Merged histograms: buckets of any layout, each (lower, upper], with their counts.
 
     A value that one part lacks is unknown for the whole: a mean without the sum of a part would be
@@ -340,10 +314,10 @@ class Distribution:
     """
 
     count: int = 0
-    total: float | None = None
-    minimum: float | None = None
-    maximum: float | None = None
-    bounds: tuple[float | None, float | None] = (None, None)
+    total: Number | None = None
+    minimum: Number | None = None
+    maximum: Number | None = None
+    bounds: tuple[Number | None, Number | None] = (None, None)
     buckets: dict[tuple[float, float], int] = field(default_factory=dict)
     unbucketed: int = 0
 
@@ -450,33 +424,6 @@ class Distribution:
                 return self.maximum
         quantile = quantile_of_suffix(suffix)
         return None if quantile is None else self.quantile(quantile)
-
-    def to_wire(self) -> wire.Distribution:
-        """Return the distribution for the journal."""
-        return wire.Distribution(
-            self.count,
-            self.total,
-            self.minimum,
-            self.maximum,
-            self.bounds,
-            [*self.buckets],
-            [*self.buckets.values()],
-            self.unbucketed,
-        )
-
-    @classmethod
-    def from_wire(cls, kept: wire.Distribution) -> "Distribution":
-        """Undo ``to_wire``."""
-        lower, upper = map(wire.optional, kept.bounds)
-        return cls(
-            wire.integer(kept.count),
-            wire.optional(kept.total),
-            wire.optional(kept.minimum),
-            wire.optional(kept.maximum),
-            (lower, upper),
-            wire.buckets(kept.buckets, kept.counts),
-            wire.integer(kept.unbucketed),
-        )
 
     def _within(self, lower: float, upper: float, share: float) -> float | None:
         """Interpolate in the part of a bucket in which measurements can be."""

@@ -8,19 +8,22 @@ The console of the run is such a table, too: of all workers, with a numbered lin
 lines. By that number a tracker knows which lines it has.
 """
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any
 
-from otel_rl.bridge.journal.formats import state_format as wire
+from msgspec import Meta, field
+
+from otel_rl.bridge.journal.state import Count, Int64, Stored, check_json
 from otel_rl.bridge.rows.batch_limit import BatchLimit
 from otel_rl.bridge.rows.row_split import MAX_ROW_BYTES
 from otel_rl.bridge.rows.series.streams import WorkerState
 from otel_rl.bridge.rows.settings import AlignSettings
-from otel_rl.records import CONSOLE, CONSOLE_COLUMNS, Table, TextSample, Value, Worker
+from otel_rl.records import CONSOLE, CONSOLE_COLUMNS, Table, TextSample, Value
 from otel_rl.redaction import printable
 from otel_rl.semconv.names import LOG_IOSTREAM
 
-__all__ = ["ClosedTable", "OpenTables", "trace_link"]
+__all__ = ["ClosedTable", "OpenTables", "TableSample", "trace_link"]
 
 _NS_PER_S = 1_000_000_000
 
@@ -28,6 +31,22 @@ _STEP = "step"
 _WORKER = "worker"
 _TRACE_ID = "trace_id"
 _TRACE_URL = "trace_url"
+
+
+class TableSample(Stored, gc=False):
+    """Sample in a table.
+
+    Attributes:
+        role: Of its worker.
+        label: Of its worker.
+        time_ns: When it was reported.
+        fields: As received.
+    """
+
+    role: str
+    label: str
+    time_ns: Int64
+    fields: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,14 +57,14 @@ class ClosedTable:
         step: Of its samples; None if they have none.
         time_ns: Latest event time among them.
         key: Its tracker key.
-        samples: In the order of event time, each with its worker's label.
+        samples: In the order of event time.
         first_line: Of the run's console, if this is a part of it.
     """
 
     step: int | None
     time_ns: int
     key: str
-    samples: Sequence[tuple[TextSample, str]]
+    samples: Sequence[TableSample]
     first_line: int = 0
 
     def table(self, step: int, trace_url: str = "") -> Table:
@@ -57,9 +76,9 @@ class ClosedTable:
         """
         if self.key == CONSOLE:
             return self._console()
-        fields = dict.fromkeys(name for sample, _ in self.samples for name in sample.fields)
+        fields = dict.fromkeys(name for sample in self.samples for name in sample.fields)
         own = [name for name in fields if name not in {_STEP, _WORKER}]
-        found = [sample.fields for sample, _ in self.samples]
+        found: list[Mapping[str, Value]] = [sample.fields for sample in self.samples]
         if trace_url and _TRACE_ID in own and _TRACE_URL not in own:
             own.append(_TRACE_URL)
             found = [
@@ -69,56 +88,52 @@ class ClosedTable:
                 for one in found
             ]
         rows = [
-            [step, *(one.get(name) for name in own), label]
-            for one, (_, label) in zip(found, self.samples, strict=True)
+            [step, *(one.get(name) for name in own), sample.label]
+            for one, sample in zip(found, self.samples, strict=True)
         ]
         return Table([_STEP, *own, _WORKER], rows)
 
     def _console(self) -> Table:
         lines = [
-            (sample.time_ns, f"{sample.worker.role}/{label}", sample.fields[LOG_IOSTREAM], line)
-            for sample, label in self.samples
-            for line in _lines(sample)
+            (one.time_ns, f"{one.role}/{one.label}", one.fields[LOG_IOSTREAM], line)
+            for one in self.samples
+            for line in _lines(one)
         ]
         return Table(
             [*CONSOLE_COLUMNS], [[n, *line] for n, line in enumerate(lines, self.first_line)]
         )
 
 
-@dataclass(slots=True)
-class _Table:
+class _Table(Stored):
     """Open table.
 
     Attributes:
         received_ns: Arrival of its first sample, by the bridge's clock.
         size_bytes: Approximate size of its samples.
-        samples: Each with its worker's label.
+        samples: At least one.
     """
 
-    received_ns: int
-    size_bytes: int = 0
-    samples: list[tuple[TextSample, str]] = field(default_factory=list)
-
-    def to_wire(self, key: str, step: int | None) -> wire.Table:
-        """Return the table of this key and step for the journal."""
-        samples = [_to_wire(sample, label) for sample, label in self.samples]
-        return wire.Table(key, step, self.received_ns, self.size_bytes, samples)
-
-    @classmethod
-    def from_wire(cls, kept: wire.Table) -> "_Table":
-        """Undo ``to_wire``."""
-        if not kept.samples:
-            raise wire.StateRefused("a table has no sample")
-        return cls(kept.received_ns, kept.size_bytes, [*map(_from_wire, kept.samples)])
+    received_ns: Int64
+    size_bytes: Count = 0
+    samples: Annotated[list[TableSample], Meta(min_length=1)] = field(default_factory=list)
 
 
-class OpenTables:
+class OpenTables(Stored):
     """Tables of one experiment that still wait for samples."""
 
-    def __init__(self) -> None:
-        self._open: dict[tuple[str, int | None], _Table] = {}
-        self._full: list[tuple[str, int | None, _Table]] = []
-        self._console_lines = 0  # in closed tables
+    _open: dict[tuple[str, Int64 | None], _Table] = field(default_factory=dict)
+    _full: list[tuple[str, Int64 | None, _Table]] = field(default_factory=list)
+    _console_lines: Count = 0  # in closed tables
+
+    def check(self) -> None:
+        """Check what was read from the journal.
+
+        Raises:
+            StateRefused: A sample has something that is no value of JSON.
+        """
+        for table in (*self._open.values(), *(one[-1] for one in self._full)):
+            for sample in table.samples:
+                check_json(sample.fields)
 
     @property
     def is_open(self) -> bool:
@@ -138,7 +153,7 @@ class OpenTables:
         table = self._open.get(place)
         if table is None:
             table = self._open[place] = _Table(received_ns)
-        table.samples.append((sample, worker.label))
+        table.samples.append(TableSample(worker.role, worker.label, sample.time_ns, sample.fields))
         table.size_bytes += _size(sample.fields.values())
         if table.size_bytes > MAX_ROW_BYTES:
             self._full.append((*place, self._open.pop(place)))
@@ -163,29 +178,12 @@ class OpenTables:
                 closed.append((*place, self._open.pop(place)))
         return [self._closed(*one) for one in closed]
 
-    def to_wire(self) -> wire.Tables:
-        """Return the tables for the journal."""
-        return wire.Tables(
-            [table.to_wire(*place) for place, table in self._open.items()],
-            [table.to_wire(key, step) for key, step, table in self._full],
-            self._console_lines,
-        )
-
-    @classmethod
-    def from_wire(cls, kept: wire.Tables) -> "OpenTables":
-        """Undo ``to_wire``."""
-        tables = cls()
-        tables._open = {(one.key, one.step): _Table.from_wire(one) for one in kept.open}
-        tables._full = [(one.key, one.step, _Table.from_wire(one)) for one in kept.full]
-        tables._console_lines = kept.console_lines
-        return tables
-
     def _closed(self, key: str, step: int | None, table: _Table) -> ClosedTable:
-        samples = sorted(table.samples, key=lambda one: one[0].time_ns)
+        samples = sorted(table.samples, key=lambda one: one.time_ns)
         first_line = self._console_lines
         if key == CONSOLE:
-            self._console_lines += sum(len(_lines(sample)) for sample, _ in samples)
-        return ClosedTable(step, samples[-1][0].time_ns, key, samples, first_line)
+            self._console_lines += sum(len(_lines(sample)) for sample in samples)
+        return ClosedTable(step, samples[-1].time_ns, key, samples, first_line)
 
 
 def trace_link(url: str, trace_id: str) -> str:
@@ -193,34 +191,10 @@ def trace_link(url: str, trace_id: str) -> str:
     return url.replace("{trace_id}", trace_id)
 
 
-def _lines(sample: TextSample) -> list[str]:
+def _lines(sample: TableSample) -> list[str]:
     """Return the lines of a console's sample; nothing in them ends a line or moves a cursor."""
     text = str(sample.fields["text"]).removesuffix("\n")
     return [printable(line, keep="\t") for line in text.split("\n")]
-
-
-def _to_wire(sample: TextSample, label: str) -> wire.Sample:
-    return wire.Sample(
-        wire.copied(sample.worker, wire.Worker),
-        sample.table,
-        sample.step,
-        sample.time_ns,
-        sample.fields,
-        sample.digest,
-        label,
-    )
-
-
-def _from_wire(kept: wire.Sample) -> tuple[TextSample, str]:
-    sample = TextSample(
-        wire.restored(kept.worker, Worker),
-        kept.table,
-        kept.step,
-        kept.time_ns,
-        wire.fields(kept.fields),
-        kept.digest,
-    )
-    return sample, kept.label
 
 
 def _size(values: Iterable[Value]) -> int:

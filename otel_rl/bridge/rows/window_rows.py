@@ -15,19 +15,19 @@ one. The totals have all.
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import groupby
-from typing import TypeVar
+from typing import Annotated, TypeVar
 
-from otel_rl.bridge.journal.formats import state_format as wire
+from msgspec import Meta, field
+
+from otel_rl.bridge.journal.state import Count, Int64, Number, Stored, check_places
 from otel_rl.bridge.rows.batch_limit import BatchLimit
 from otel_rl.bridge.rows.per_worker_rows import single_rows
 from otel_rl.bridge.rows.reduce import (
     Cell,
     Distribution,
     Moments,
-    cells_from_wire,
-    cells_to_wire,
     merged,
     put_all,
     reduced,
@@ -67,8 +67,7 @@ class ClosedWindow:
     values: dict[str, float]
 
 
-@dataclass(slots=True)
-class _Counted:
+class _Counted(Stored, gc=False):
     """Count of one worker in a window.
 
     Attributes:
@@ -82,11 +81,11 @@ class _Counted:
     """
 
     worker: tuple[str, str]
-    from_ns: int
-    to_ns: int
-    value: float = 0
+    from_ns: Int64
+    to_ns: Int64
+    value: Number = 0
     seconds: float = 0.0
-    oddity: float = 0.0
+    oddity: Number = 0.0
 
     def add(self, increment: Increment, time_ns: int) -> None:
         """Add a count up to ``time_ns``."""
@@ -119,42 +118,11 @@ class _Counted:
         seconds = self.seconds if self.seconds > cover_s / 2 else cover_s
         return (self.value + self.oddity) / seconds
 
-    def to_wire(self) -> wire.Counted:
-        """Return the counts for the journal."""
-        role, label = self.worker
-        return wire.Counted(
-            role, label, self.from_ns, self.to_ns, self.value, self.seconds, self.oddity
-        )
 
-    @classmethod
-    def from_wire(cls, kept: wire.Counted) -> "_Counted":
-        """Undo ``to_wire``."""
-        value, oddity = wire.number(kept.value), wire.number(kept.oddity)
-        worker = kept.role, kept.label
-        return cls(worker, kept.from_ns, kept.to_ns, value, kept.seconds, oddity)
+_CountedOfGroups = dict[Count, Annotated[dict[Count, _Counted], Meta(min_length=1)]]
 
 
-_CountedOfGroups = dict[int, dict[int, _Counted]]
-
-
-def _counted_to_wire(counted: _CountedOfGroups) -> dict[int, dict[int, wire.Counted]]:
-    return {
-        group: {stream: cell.to_wire() for stream, cell in cells.items()}
-        for group, cells in counted.items()
-    }
-
-
-def _counted_from_wire(kept: Mapping[int, Mapping[int, wire.Counted]]) -> _CountedOfGroups:
-    if not all(kept.values()):
-        raise wire.StateRefused("a group has no count")
-    return {
-        group: {stream: _Counted.from_wire(cell) for stream, cell in cells.items()}
-        for group, cells in kept.items()
-    }
-
-
-@dataclass(slots=True)
-class _Window:
+class _Window(Stored, gc=False):
     """Samples of one window so far, by the numbers of their group and stream.
 
     Late if the window was closed before. ``devices`` has the device and the role of a stream, if it
@@ -162,13 +130,13 @@ class _Window:
     """
 
     late: bool
-    time_ns: int = 0
-    received_ns: int = 0
-    levels: dict[int, dict[int, Cell]] = field(default_factory=dict)
-    counted: dict[int, dict[int, _Counted]] = field(default_factory=dict)
-    distributions: dict[int, Distribution] = field(default_factory=dict)
-    single: dict[int, list[tuple[int, float]]] = field(default_factory=dict)
-    devices: dict[int, tuple[str, str]] = field(default_factory=dict)
+    time_ns: Int64 = 0
+    received_ns: Int64 = 0
+    levels: dict[Count, dict[Count, Cell]] = field(default_factory=dict)
+    counted: _CountedOfGroups = field(default_factory=dict)
+    distributions: dict[Count, Distribution] = field(default_factory=dict)
+    single: dict[Count, list[tuple[Int64, Number]]] = field(default_factory=dict)
+    devices: dict[Count, tuple[str, str]] = field(default_factory=dict)
 
     def size(self) -> int:
         """Return the approximate number of its values."""
@@ -185,44 +153,25 @@ class _Window:
             yield stream.own
         yield from stream.wider
 
-    def to_wire(self) -> wire.Window:
-        """Return the window for the journal."""
-        return wire.Window(
-            self.late,
-            self.time_ns,
-            self.received_ns,
-            {group: cells_to_wire(cells) for group, cells in self.levels.items()},
-            _counted_to_wire(self.counted),
-            {group: one.to_wire() for group, one in self.distributions.items()},
-            self.single,
-            self.devices,
-        )
 
-    @classmethod
-    def from_wire(cls, kept: wire.Window, groups: int) -> "_Window":
-        """Undo ``to_wire``, with so many groups."""
-        wire.check_places(groups, kept.levels, kept.counted, kept.distributions, kept.single)
-        return cls(
-            kept.late,
-            kept.time_ns,
-            kept.received_ns,
-            {group: cells_from_wire(cells) for group, cells in kept.levels.items()},
-            _counted_from_wire(kept.counted),
-            {group: Distribution.from_wire(one) for group, one in kept.distributions.items()},
-            wire.single(kept.single),
-            dict(kept.devices),
-        )
-
-
-class OpenWindows:
+class OpenWindows(Stored):
     """Windows of one experiment that still wait for samples."""
 
-    def __init__(self) -> None:
-        # By their end, which stays valid when ``window_s`` is changed.
-        self._open: dict[int, _Window] = {}
-        self._first_end_ns = self._closed_through_ns = 0
-        # First counts, over too short a time to have a rate, by group.
-        self._unrated: dict[int, dict[int, _Counted]] = {}
+    # By their end, which stays valid when ``window_s`` is changed.
+    _open: dict[Int64, _Window] = field(default_factory=dict)
+    _first_end_ns: Int64 = 0
+    _closed_through_ns: Int64 = 0
+    # First counts, over too short a time to have a rate, by group.
+    _unrated: _CountedOfGroups = field(default_factory=dict)
+
+    def check(self, groups: int) -> None:
+        """Check what was read from the journal, of a run with so many groups.
+
+        Raises:
+            StateRefused: It has values of other groups.
+        """
+        for one in self._open.values():
+            check_places(groups, one.levels, one.counted, one.distributions, one.single)
 
     def add_levels(
         self,
@@ -348,27 +297,6 @@ class OpenWindows:
                 is_past = over or end_ns <= clock_ns + tolerance_ns(settings.wait_s)
                 rows += self._closed(end_ns, table, settings, is_last=everything, is_past=is_past)
         return rows
-
-    def to_wire(self) -> wire.Windows:
-        """Return the windows for the journal."""
-        return wire.Windows(
-            {end_ns: window.to_wire() for end_ns, window in self._open.items()},
-            self._first_end_ns,
-            self._closed_through_ns,
-            _counted_to_wire(self._unrated),
-        )
-
-    @classmethod
-    def from_wire(cls, kept: wire.Windows, *, groups: int) -> "OpenWindows":
-        """Undo ``to_wire``, with so many groups."""
-        windows = cls()
-        windows._open = {
-            end_ns: _Window.from_wire(window, groups) for end_ns, window in kept.open.items()
-        }
-        windows._first_end_ns = kept.first_end_ns
-        windows._closed_through_ns = kept.closed_through_ns
-        windows._unrated = _counted_from_wire(kept.unrated)
-        return windows
 
     def _closed(
         self,

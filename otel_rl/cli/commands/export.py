@@ -13,15 +13,11 @@ from pathlib import Path
 from typing import BinaryIO, Final, cast
 
 from otel_rl.bridge.config import BridgeSettings
-from otel_rl.bridge.journal.formats.state_format import StateRefused
 from otel_rl.bridge.journal.interface import Connection
-from otel_rl.bridge.journal.run_reader import (
-    read_history,
-    read_keys,
-    read_standing,
-    span_parts,
-)
+from otel_rl.bridge.journal.run_reader import read_history, read_keys, span_parts
+from otel_rl.bridge.journal.state import StateRefused
 from otel_rl.bridge.rows.history.span_log import read_spans
+from otel_rl.bridge.rows.open_run.stored_standing import read_standing
 from otel_rl.cli.lookup.run_lookup import FoundRun, find_runs, opened, removed
 from otel_rl.cli.lookup.run_or_directory import take_directory
 from otel_rl.cli.lookup.wanted_run import WantedRun, add_run, add_run_names, steps, wanted_run

@@ -15,9 +15,10 @@ import pytest
 from otel_rl.bridge.config import BridgeSettings
 from otel_rl.bridge.journal.commit import Commit
 from otel_rl.bridge.journal.interface import Connection
-from otel_rl.bridge.journal.run_reader import Standing, read_standing
+from otel_rl.bridge.journal.run_reader import Standing
 from otel_rl.bridge.journal.run_store import RunStore
 from otel_rl.bridge.journal.sqlite import SqliteJournal
+from otel_rl.bridge.rows.open_run.stored_standing import read_standing
 from otel_rl.diagnose.history.records import Facts
 from otel_rl.records import ExperimentKey, ExperimentStatus
 from otel_rl.run_id import run_id

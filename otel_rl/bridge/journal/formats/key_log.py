@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Iterable, Sequence
 
-from otel_rl.bridge.journal.formats import state_format as wire
+from otel_rl.bridge.journal.state import StateRefused, compress, decode, decompress, encode
 from otel_rl.records import KeySpec
 
 __all__ = ["decode_keys", "encode_keys", "readable_keys"]
@@ -13,8 +13,7 @@ _log = logging.getLogger(__name__)
 
 def encode_keys(keys: Iterable[KeySpec]) -> bytes:
     """Return one part."""
-    of_wire = [wire.copied(one, wire.Key) for one in keys]
-    return wire.compress(wire.encode(wire.KeyPart(wire.VERSION, of_wire)))
+    return compress(encode([*keys]))
 
 
 def decode_keys(body: bytes) -> Sequence[KeySpec]:
@@ -23,8 +22,7 @@ def decode_keys(body: bytes) -> Sequence[KeySpec]:
     Raises:
         StateRefused: It is something else.
     """
-    part = wire.decode(wire.decompress(body), wire.KeyPart)
-    return [wire.restored(one, KeySpec) for one in part.keys]
+    return decode(decompress(body), list[KeySpec])
 
 
 def readable_keys(parts: Iterable[bytes]) -> Sequence[KeySpec]:
@@ -36,7 +34,7 @@ def readable_keys(parts: Iterable[bytes]) -> Sequence[KeySpec]:
     for body in parts:
         try:
             keys = decode_keys(body)
-        except wire.StateRefused as exc:
+        except StateRefused as exc:
             _log.warning("A part of a run's keys in the journal is refused: %s.", exc)
             continue
         for one in keys:

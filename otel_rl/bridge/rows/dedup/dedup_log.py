@@ -9,15 +9,24 @@ restart.
 from array import array
 from collections.abc import Mapping
 from itertools import chain
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from otel_rl.bridge.journal.formats import state_format as wire
+from otel_rl.bridge.journal.state import (
+    Floats,
+    Integers,
+    Stored,
+    compress,
+    decode,
+    decompress_each,
+    encode,
+    refusing,
+)
 from otel_rl.bridge.rows.dedup.series_dedup import NO_STEP, SeriesDedup
 
-__all__ = ["DedupLog", "DedupMemory"]
+__all__ = ["DedupLog", "DedupMemory", "Part"]
 
 # Points in a part of the log, which is read part by part. One takes 40 bytes.
-_PART = 1 << 17
+_PART_POINTS = 1 << 17
 
 # One time in this many is sampled to find the median.
 _SAMPLED = 64
@@ -33,6 +42,22 @@ class DedupLog(NamedTuple):
 
     newest_ns: int
     body: bytes
+
+
+class Part(Stored):
+    """Part of the log: columns of one length each.
+
+    Single points by stream, time and step; values of steps by stream, step, start and time.
+    """
+
+    numbers: Integers
+    times_ns: Integers
+    steps: Integers
+    changed_numbers: Integers
+    changed_steps: Integers
+    changed_starts_ns: Integers
+    changed_times_ns: Integers
+    changed_values: Floats
 
 
 class DedupMemory:
@@ -117,16 +142,10 @@ class DedupMemory:
         fresh, changed = self._fresh, self._changed
         if not fresh[0] and not changed[0]:
             return None
-        columns: tuple[array[int] | array[float], ...] = (*fresh, *changed, self._values)
+        columns: tuple[Any, ...] = (*fresh, *changed, self._values)
         body = b"".join(
-            wire.compress(
-                wire.encode(
-                    wire.SeenPart(
-                        wire.VERSION, *(wire.packed(one[at : at + _PART]) for one in columns)
-                    )
-                )
-            )
-            for at in range(0, max(len(fresh[0]), len(changed[0])), _PART)
+            compress(encode(Part(*(one[at : at + _PART_POINTS] for one in columns))))
+            for at in range(0, max(len(fresh[0]), len(changed[0])), _PART_POINTS)
         )
         log = DedupLog(max((*fresh[1], *changed[3])), body)
         self._fresh = _columns(3)
@@ -146,30 +165,28 @@ class DedupMemory:
         Raises:
             StateRefused: It is something else. Points read before the fault are kept.
         """
-        for raw in wire.decompress_each(body):
-            part = wire.decode(raw, wire.SeenPart)
-            with wire.refusing():
+        for raw in decompress_each(body):
+            part = decode(raw, Part)
+            with refusing():
                 self._restore(part)
             if self._remembered + self._orphaned > 2 * max_remembered:
                 self._forget_older_half(self.forgotten_ns)
 
-    def _restore(self, part: wire.SeenPart) -> None:
-        singles = map(wire.integers, (part.numbers, part.times_ns, part.steps))
-        for number, time_ns, step in zip(*singles, strict=True):
+    def _restore(self, part: Part) -> None:
+        singles = zip(part.numbers, part.times_ns, part.steps, strict=True)
+        for number, time_ns, step in singles:
             seen = self._known(number, time_ns)
             if seen is not None and seen.take_time(time_ns, step):
                 self._remembered += 1
-        changes = map(
-            wire.integers,
-            (
-                part.changed_numbers,
-                part.changed_steps,
-                part.changed_starts_ns,
-                part.changed_times_ns,
-            ),
+        changes = zip(
+            part.changed_numbers,
+            part.changed_steps,
+            part.changed_starts_ns,
+            part.changed_times_ns,
+            part.changed_values,
+            strict=True,
         )
-        values = wire.floats(part.changed_values)
-        for number, step, start_ns, time_ns, value in zip(*changes, values, strict=True):
+        for number, step, start_ns, time_ns, value in changes:
             seen = self._known(number, time_ns)
             if seen is not None and seen.known_changes().restore(step, start_ns, time_ns, value):
                 self._remembered += 1

@@ -4,12 +4,12 @@ trainer/0   |-- first process --|   gap   |-- second process --|
             begun             exported                       exported
 """
 
-from array import array
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from typing import Final
 
-from otel_rl.bridge.journal.formats import state_format as wire
+from msgspec import field
+
+from otel_rl.bridge.journal.state import Int64, Stored, check_durations
 
 __all__ = ["MAX_PLACES", "Place", "Places"]
 
@@ -20,8 +20,7 @@ MAX_PLACES: Final = 4_096
 without an index have a place for each process, so there is no end to them."""
 
 
-@dataclass(slots=True, eq=False)
-class Place:
+class Place(Stored, eq=False):
     """Place of a worker. Times are by the worker's clock.
 
     Attributes:
@@ -35,10 +34,10 @@ class Place:
         is_held: Whether it is held although its worker is silent: none has reported its end.
     """
 
-    begun_ns: int
-    exported_ns: int = 0
-    phase_ns: int = 0
-    starting_ns: int = 0
+    begun_ns: Int64
+    exported_ns: Int64 = 0
+    phase_ns: Int64 = 0
+    starting_ns: Int64 = 0
     reported_s: float = 0.0
     productive_s: float = 0.0
     overhead_s: float = 0.0
@@ -85,8 +84,7 @@ class Place:
         return wall_s, productive_s, wall_s - productive_s
 
 
-@dataclass(slots=True)
-class Places:
+class Places(Stored):
     """Places of a role, by label, the oldest first.
 
     Attributes:
@@ -96,6 +94,11 @@ class Places:
 
     of: dict[str, Place] = field(default_factory=dict)
     past: tuple[float, float, float] = (0.0, 0.0, 0.0)
+
+    def __post_init__(self) -> None:
+        check_durations(self.past)
+        for one in self.of.values():
+            check_durations((one.reported_s, one.productive_s, one.overhead_s))
 
     def add(self, label: str, time_ns: int) -> Place:
         """Add a place that begins at a time. Others may be forgotten."""
@@ -114,49 +117,6 @@ class Places:
         """Return wall time, productive time and overhead of all, in seconds."""
         last_ns = max((place.last_ns for place in self.of.values()), default=0)
         return _sum([self.past, *(place.spent(last_ns) for place in self.of.values())])
-
-    def to_wire(self) -> wire.GoodputPlaces:
-        """Return the places for the journal."""
-        places = [*self.of.values()]
-        times_ns, seconds = array("q"), array("d")
-        times_ns.extend([one.begun_ns for one in places])
-        times_ns.extend([one.exported_ns for one in places])
-        times_ns.extend([one.phase_ns for one in places])
-        times_ns.extend([one.starting_ns for one in places])
-        seconds.extend([one.reported_s for one in places])
-        seconds.extend([one.productive_s for one in places])
-        seconds.extend([one.overhead_s for one in places])
-        held = [number for number, one in enumerate(places) if one.is_held]
-        return wire.GoodputPlaces(
-            [*self.of], wire.packed(times_ns), wire.packed(seconds), held, self.past
-        )
-
-    @classmethod
-    def from_wire(cls, kept: wire.GoodputPlaces) -> "Places":
-        """Undo ``to_wire``.
-
-        Raises:
-            StateRefused: The columns differ in length, or a duration is not finite.
-        """
-        times_ns, seconds = wire.integers(kept.times_ns), wire.floats(kept.seconds)
-        if len(times_ns) != 4 * len(kept.labels) or len(seconds) != 3 * len(kept.labels):
-            raise wire.StateRefused("goodput has more places than times, or fewer")
-        wire.check_durations((*seconds, *kept.past))
-        held, found = set(kept.held), cls(past=kept.past)
-        for number, label in enumerate(kept.labels):
-            begun_ns, exported_ns, phase_ns, starting_ns = times_ns[number :: len(kept.labels)]
-            reported_s, productive_s, overhead_s = seconds[number :: len(kept.labels)]
-            found.of[label] = Place(
-                begun_ns,
-                exported_ns,
-                phase_ns,
-                starting_ns,
-                reported_s,
-                productive_s,
-                overhead_s,
-                number in held,
-            )
-        return found
 
 
 def _sum(spent: Iterable[tuple[float, float, float]]) -> tuple[float, float, float]:

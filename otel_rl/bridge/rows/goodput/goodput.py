@@ -8,11 +8,12 @@ wasted when its result is thrown away:
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from math import fsum
 from typing import Final, NamedTuple
 
-from otel_rl.bridge.journal.formats import state_format as wire
+from msgspec import field
+
+from otel_rl.bridge.journal.state import Count, Int64, Stored, check_durations
 from otel_rl.bridge.rows.goodput.allocation import Place, Places
 from otel_rl.bridge.rows.goodput.waste import ThrownAway
 from otel_rl.bridge.rows.goodput.work_over_time import WorkOverTime
@@ -49,8 +50,7 @@ _EVERY_NS: Final = 10 * _NS_PER_S
 """Interval of values in rows."""
 
 
-@dataclass(slots=True)
-class _Role:
+class _Role(Stored):
     """Account of a role.
 
     Attributes:
@@ -67,6 +67,10 @@ class _Role:
     worked_s: list[float] = field(default_factory=lambda: [0.0, 0.0, 0.0])
     rolled_back_s: float = 0.0
     over_time: WorkOverTime = field(default_factory=WorkOverTime)
+
+    def __post_init__(self) -> None:
+        _generated_s, _scored_s, _learned_s = self.worked_s  # so many
+        check_durations((*self.worked_s, self.rolled_back_s))
 
     def roll_back(self, from_ns: int, until_ns: int) -> None:
         self.rolled_back_s += self.over_time.take(from_ns, until_ns)
@@ -87,27 +91,6 @@ class _Role:
         generated = 1 - (1 - samples) * (1 - away.requests)
         lost_s = self.worked_s[_GENERATED] * generated + self.worked_s[_SCORED] * samples
         return min(1.0, 1 - kept + kept * lost_s / worked_s)
-
-    def to_wire(self) -> wire.GoodputOfRole:
-        generated_s, scored_s, learned_s = self.worked_s
-        return wire.GoodputOfRole(
-            self.places.to_wire(),
-            self.has_work,
-            (generated_s, scored_s, learned_s),
-            self.rolled_back_s,
-            *self.over_time.to_wire(),
-        )
-
-    @classmethod
-    def from_wire(cls, kept: wire.GoodputOfRole) -> "_Role":
-        wire.check_durations((*kept.worked, kept.rolled_back))
-        return cls(
-            Places.from_wire(kept.places),
-            kept.has_work,
-            [*kept.worked],
-            kept.rolled_back,
-            WorkOverTime.from_wire(kept.shift, kept.parts),
-        )
 
 
 class _Clock(NamedTuple):
@@ -137,15 +120,20 @@ class _Clock(NamedTuple):
             role.over_time.add(time_ns, seconds)
 
 
-class Goodput:
-    """Account of one run."""
+class Goodput(Stored, dict=True):
+    """Account of one run.
 
-    def __init__(self) -> None:
-        self._roles: dict[str, _Role] = {}
-        self._away = ThrownAway()
-        self._attempt = 1
-        self._written_ns = 0
-        self._written: Mapping[str, Spent] = {}
+    Attributes:
+        written: As in its last row with goodput: role to its time.
+    """
+
+    _roles: dict[str, _Role] = field(default_factory=dict)
+    _away: ThrownAway = field(default_factory=ThrownAway)
+    _attempt: Count = 1
+    _written_ns: Int64 = 0
+    written: Mapping[str, Spent] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
         # By number of the group: groups are never forgotten. None for phases within others.
         self._kinds: dict[int, int | None] = {}
         # By number of the stream, of places that are known.
@@ -235,9 +223,9 @@ class Goodput:
         spent = self.spent()
         if len(spent) == 2:
             spent = {"": spent[""]}
-        if not spent or spent == self._written:
+        if not spent or spent == self.written:
             return {}
-        self._written_ns, self._written = now_ns, spent
+        self._written_ns, self.written = now_ns, spent
         return spent
 
     def _clock(self, stream: Stream, time_ns: int) -> _Clock | None:
@@ -269,28 +257,6 @@ class Goodput:
             place = role.places.add(worker.label, time_ns)
             self._clocks.clear()  # another place may be forgotten for it
         return role, place
-
-    def to_wire(self) -> wire.Goodput:
-        """Return the account for the journal."""
-        return wire.Goodput(
-            {name: role.to_wire() for name, role in self._roles.items()},
-            self._away.counted,
-            self._attempt,
-            self._written_ns,
-            self._written,
-        )
-
-    @classmethod
-    def from_wire(cls, kept: wire.Goodput | None) -> "Goodput":
-        """Undo ``to_wire``; None of a journal that had none."""
-        goodput = cls()
-        if kept is None:
-            return goodput
-        goodput._roles = {name: _Role.from_wire(role) for name, role in kept.roles.items()}
-        goodput._away = ThrownAway.from_wire(kept.counted)
-        goodput._attempt, goodput._written_ns = kept.attempt, kept.told_ns
-        goodput._written = {role: Spent(*spent) for role, spent in kept.told.items()}
-        return goodput
 
 
 def _kind_of(group: Group) -> int | None:

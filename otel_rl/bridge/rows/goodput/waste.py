@@ -1,10 +1,11 @@
 """Shares of the samples and requests of a run whose result was thrown away. Pure."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Final
 
-from otel_rl.bridge.journal.formats import state_format as wire
+from msgspec import field
+
+from otel_rl.bridge.journal.state import Number, Stored
 from otel_rl.bridge.rows.series.streams import Group
 from otel_rl.semconv import names
 from otel_rl.semconv.names import RlOutcomeValues
@@ -27,15 +28,14 @@ _REASONS: Final = ("finished_reason", "finish_reason")
 """Attributes of inference servers."""
 
 
-@dataclass(slots=True)
-class ThrownAway:
+class ThrownAway(Stored):
     """Counts of the run so far.
 
     Attributes:
         counted: By the name of the counter; aborted requests by ``aborted``.
     """
 
-    counted: dict[str, float] = field(default_factory=dict)
+    counted: dict[str, Number] = field(default_factory=dict)
 
     def count(self, group: Group, growth: float) -> None:
         """Add the growth of a worker's counter."""
@@ -61,11 +61,6 @@ class ThrownAway:
 
     def _most(self, *counters: str) -> float:
         return max(self.counted.get(name, 0.0) for name in counters)
-
-    @classmethod
-    def from_wire(cls, kept: Mapping[str, wire.Number]) -> "ThrownAway":
-        """Return the counts of the journal."""
-        return cls({name: wire.number(amount) for name, amount in kept.items()})
 
 
 def _is_aborted(attributes: Mapping[str, str]) -> bool:

@@ -4,11 +4,11 @@ Parts are intervals of 2**shift ns. When there are too many, neighbours are join
 is about a thousandth of the run.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Final
 
-from otel_rl.bridge.journal.formats import state_format as wire
+from msgspec import field
+
+from otel_rl.bridge.journal.state import Number, StateRefused, Stored
 
 __all__ = ["WorkOverTime"]
 
@@ -17,8 +17,7 @@ _FINEST: Final = 20  # 2**20 ns are a millisecond
 _COARSEST: Final = 62
 
 
-@dataclass(slots=True)
-class WorkOverTime:
+class WorkOverTime(Stored):
     """Seconds of work by time.
 
     Attributes:
@@ -27,7 +26,11 @@ class WorkOverTime:
     """
 
     shift: int = _FINEST
-    parts: dict[int, float] = field(default_factory=dict)
+    parts: dict[int, Number] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not _FINEST <= self.shift <= _COARSEST:
+            raise StateRefused(f"it has work in parts of 2**{self.shift} ns")
 
     def add(self, time_ns: int, seconds: float) -> None:
         """Add work that ended at a time."""
@@ -59,18 +62,3 @@ class WorkOverTime:
             for place, seconds in self.parts.items():
                 joined[place >> 1] = joined.get(place >> 1, 0.0) + seconds
             self.parts = joined
-
-    def to_wire(self) -> tuple[int, Mapping[int, float]]:
-        """Return the work for the journal."""
-        return self.shift, self.parts
-
-    @classmethod
-    def from_wire(cls, shift: int, parts: Mapping[int, wire.Number]) -> "WorkOverTime":
-        """Undo ``to_wire``.
-
-        Raises:
-            StateRefused: There is no such length of a part.
-        """
-        if not _FINEST <= shift <= _COARSEST:
-            raise wire.StateRefused(f"it has work in parts of 2**{shift} ns")
-        return cls(shift, {place: wire.number(seconds) for place, seconds in parts.items()})

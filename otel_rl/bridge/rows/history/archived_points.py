@@ -8,7 +8,9 @@ from array import array
 from collections.abc import Sequence
 from typing import Any, Final
 
-from otel_rl.bridge.journal.formats import state_format as wire
+import msgspec
+
+from otel_rl.bridge.journal.state import Count, Floats, Integers, Number, Stored, encode, prepared
 from otel_rl.records import (
     HistogramPoint,
     Measurements,
@@ -17,8 +19,9 @@ from otel_rl.records import (
     SumPoint,
     Temporality,
 )
+from otel_rl.semconv.spec import Instrument
 
-__all__ = ["ArchivedPoints"]
+__all__ = ["ArchivedDetail", "ArchivedPart", "ArchivedPoints", "ArchivedSeries"]
 
 _NONE: Final = -(1 << 63)
 _LARGEST: Final = (1 << 63) - 1
@@ -32,6 +35,54 @@ _MAX_KNOWN: Final = 20_000
 _MEASURED: Final = 0
 _KINDS: Final = {Temporality.CUMULATIVE: 1, Temporality.DELTA: 2}
 _SHARE: Final = 3
+
+
+class ArchivedSeries(
+    msgspec.Struct, array_like=True, forbid_unknown_fields=True, frozen=True, gc=False
+):
+    """A series with its worker."""
+
+    role: str
+    instance: str
+    index: int | None
+    name: str
+    unit: str
+    attributes: tuple[tuple[str, str], ...]
+    instrument: Instrument
+    data: str
+    scope: str
+
+
+class ArchivedDetail(Stored, gc=False):
+    """Values of a histogram or summary beside its time and step; ``place`` has a column."""
+
+    place: Count
+    count: Count
+    total: Number | None
+    minimum: Number | None
+    maximum: Number | None
+    buckets: Sequence[tuple[Number, Number, Count]]
+    quantiles: Sequence[tuple[Number, Number]]
+
+
+class ArchivedPart(Stored, gc=False):
+    """Accepted values of a run, in columns.
+
+    The first four have an element for each run of values of one series: its place in ``series``,
+    the number of values, the start of the counted interval, and 0 for measurements, 1 for a
+    cumulative point, 2 for a delta, 3 for a share of a step. The other three have one for each
+    value. The lowest integer stands for no start and no step.
+    """
+
+    series: Sequence[ArchivedSeries]
+    places: Integers
+    lengths: Integers
+    starts_ns: Integers
+    kinds: bytes
+    times_ns: Integers
+    steps: Integers
+    values: Floats
+    details: Sequence[ArchivedDetail]
 
 
 class ArchivedPoints:
@@ -49,7 +100,7 @@ class ArchivedPoints:
         self._places, self._lengths = array("q"), array("q")
         self._starts_ns, self._kinds = array("q"), bytearray()
         self._times_ns, self._steps, self._values = array("q"), array("q"), array("d")
-        self._details: list[wire.ArchivedDetail] = []
+        self._details: list[ArchivedDetail] = []
 
     def measured(self, number: int, measured: Measurements) -> None:
         """Add measurements.
@@ -128,7 +179,7 @@ class ArchivedPoints:
         kind = _SHARE if point.is_share else _KINDS[point.temporality]
         self._add(number, point.series, point.start_ns, kind, point.time_ns, point.step)
         self._details.append(
-            wire.ArchivedDetail(
+            ArchivedDetail(
                 len(self._values),
                 point.count,
                 point.total,
@@ -145,7 +196,7 @@ class ArchivedPoints:
         cumulative = _KINDS[Temporality.CUMULATIVE]
         self._add(number, point.series, point.start_ns, cumulative, point.time_ns, point.step)
         self._details.append(
-            wire.ArchivedDetail(
+            ArchivedDetail(
                 len(self._values), point.count, point.total, None, None, (), point.quantiles
             )
         )
@@ -212,8 +263,8 @@ class ArchivedPoints:
             if len(self._known) >= _MAX_KNOWN:
                 self._known.clear()
             worker = series.worker
-            known = self._known[number] = wire.prepared(
-                wire.ArchivedSeries(
+            known = self._known[number] = prepared(
+                ArchivedSeries(
                     worker.role,
                     worker.instance,
                     worker.index,
@@ -228,17 +279,16 @@ class ArchivedPoints:
         return known
 
     def _end_part(self) -> None:
-        part = wire.ArchivedPart(
-            wire.VERSION,
+        part = ArchivedPart(
             self._series,
-            wire.packed(self._places),
-            wire.packed(self._lengths),
-            wire.packed(self._starts_ns),
+            self._places,
+            self._lengths,
+            self._starts_ns,
             bytes(self._kinds),
-            wire.packed(self._times_ns),
-            wire.packed(self._steps),
-            wire.packed(self._values),
+            self._times_ns,
+            self._steps,
+            self._values,
             self._details,
         )
-        self._parts.append((len(self._values), wire.encode(part)))
+        self._parts.append((len(self._values), encode(part)))
         self._begin()

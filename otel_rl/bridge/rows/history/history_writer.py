@@ -4,12 +4,13 @@ Records that are not in the state are lost with a crash, for about a second of t
 details of existing rows. Finished records are stored in the transaction of the rows.
 """
 
-from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Final, NamedTuple
 
-from otel_rl.bridge.journal.formats import state_format as wire
+from msgspec import field
+
+from otel_rl.bridge.journal.state import Count, Int64, Stored
 from otel_rl.bridge.rows.history.measured_cells import MAX_KEYS, MeasuredCells
 from otel_rl.bridge.rows.history.span_steps import SpanSteps
 from otel_rl.bridge.rows.series.streams import WorkerStanding, WorkerState
@@ -24,7 +25,7 @@ from otel_rl.diagnose.history.records import (
 from otel_rl.records import ExperimentStatus, SpanRecord, Worker, WorkerFailure
 from otel_rl.semconv.spec import TOOL_SPAN
 
-__all__ = ["HistoryRecords", "HistoryWriter"]
+__all__ = ["HistoryRecords", "HistoryWriter", "KeptHistory"]
 
 _NS_PER_S: Final = 1_000_000_000
 _EVERY_NS: Final = _NS_PER_S
@@ -49,20 +50,35 @@ class HistoryRecords(NamedTuple):
     body: bytes
 
 
+class KeptHistory(Stored):
+    """The history that is stored.
+
+    Attributes:
+        parts: Newest time and bytes of its records, some of them together.
+        forgotten_ns: No history up to this time, by ``newest_ns``, is needed any more.
+    """
+
+    parts: list[tuple[Int64, Count]] = field(default_factory=list)
+    forgotten_ns: Int64 = 0
+
+
 class HistoryWriter:
     """Collects data and returns records. The open record is not stored.
 
+    Args:
+        kept: As in the journal; None for a new run.
+
     Attributes:
         measured: Measurements of the open record.
+        kept: What is stored.
     """
 
-    def __init__(self) -> None:
-        # (newest time, bytes) of the stored records.
-        self._kept: deque[tuple[int, int]] = deque()
-        self._forgotten_ns = 0
+    def __init__(self, kept: KeptHistory | None = None) -> None:
+        self.kept = kept or KeptHistory()
         self._span_steps = SpanSteps()
         self._begin()
-        self._lost: set[Worker] | None = set()
+        # Those before a restart were reported.
+        self._lost: set[Worker] | None = set() if kept is None else None
         self._reported: tuple[Sequence[WorkerFailure], str] = (), ""
         # Workers whose places are in no record yet, in order.
         self._placed: dict[WorkerState, None] = {}
@@ -82,7 +98,7 @@ class HistoryWriter:
     @property
     def forgotten_ns(self) -> int:
         """Return the time up to which no history by ``newest_ns`` is needed any more."""
-        return self._forgotten_ns
+        return self.kept.forgotten_ns
 
     def spanned(
         self,
@@ -192,7 +208,7 @@ class HistoryWriter:
             self._placed.clear()
         if not new or not is_time or not max_bytes:
             return None
-        now_ns = max(now_ns, self._kept[-1][0] + 1 if self._kept else 0)
+        now_ns = max(now_ns, self.kept.parts[-1][0] + 1 if self.kept.parts else 0)
         facts = Facts(
             now_ns,
             step,
@@ -242,7 +258,7 @@ class HistoryWriter:
         return sorted(f"{workers[of].role}/{workers[of].label}" for of in new)
 
     def _keep(self, now_ns: int, size: int, max_bytes: int) -> None:
-        kept = self._kept
+        kept = self.kept.parts
         kept.append((now_ns, size))
         if len(kept) > _MAX_PARTS:
             # The two neighbours with the smallest sum are merged.
@@ -252,22 +268,9 @@ class HistoryWriter:
             del kept[place]
         total = sum(size for _, size in kept)
         while total > max_bytes and len(kept) > 1:
-            self._forgotten_ns, freed = kept.popleft()
+            self.kept.forgotten_ns, freed = kept.pop(0)
             self._has_forgotten_places = True
             total -= freed
-
-    def to_wire(self) -> wire.History:
-        """Return the state for the journal, without the open record."""
-        return wire.History([*self._kept], self._forgotten_ns)
-
-    @classmethod
-    def from_wire(cls, kept: wire.History) -> "HistoryWriter":
-        """Undo ``to_wire``."""
-        chronicle = cls()
-        chronicle._kept.extend(kept.kept)
-        chronicle._forgotten_ns = kept.forgotten_ns
-        chronicle._lost = None  # those before a restart were reported
-        return chronicle
 
 
 def _phase_of(span: SpanRecord) -> str:

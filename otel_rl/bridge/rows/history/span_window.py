@@ -9,7 +9,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from otel_rl.bridge.journal.formats import state_format as wire
+from msgspec import field
+
+from otel_rl.bridge.journal.state import Int64, Stored
 from otel_rl.bridge.rows.history.missing_spans import Gaps, MissingSpans
 from otel_rl.bridge.rows.history.recent_spans import RecentSpans
 from otel_rl.bridge.rows.history.step_analysis import OTHERS, StepAnalysis, explain
@@ -33,27 +35,45 @@ _STEPS_AT_A_TIME: Final = 32
 _REMEMBERED: Final = 4_096
 
 
-class SpanWindow:
+class SpanWindow(Stored, dict=True):
     """Explains steps by recent spans, which arrive in any order.
 
     Attributes:
-        recent: The spans.
+        recent: The spans, which are in a log of their own.
         missing: Steps that have spans.
         gaps: Steps without spans, as of the last explanation.
     """
 
-    def __init__(self) -> None:
-        self.recent = RecentSpans()
-        self.missing = MissingSpans()
+    # Arrival of the last root of a rank, for each step to be explained.
+    _waiting: dict[tuple[str, Int64], Int64] = field(default_factory=dict)
+    # End of each explained step, so that a late rank does not have it explained again, while a
+    # repeated pass does.
+    _explained: dict[tuple[str, Int64], Int64] = field(default_factory=dict)
+    _places: set[tuple[str, str]] = field(default_factory=set)  # roles and phases in the rows
+    _looked_ns: Int64 = 0  # time of the last explanation, by the bridge's clock
+    # Of ``recent`` and ``missing``, as of ``stored``.
+    _forgotten_ns: Int64 = 0
+    _behind_ns: dict[str, Int64] = field(default_factory=dict)
+    _unnamed_ns: Int64 = 0
+    _ranks: Mapping[tuple[str, str], Sequence[Int64]] = field(default_factory=dict)
+    _is_marked: bool = False
+
+    def __post_init__(self) -> None:
+        self.recent = RecentSpans(self._forgotten_ns, self._behind_ns, self._unnamed_ns)
+        # Which workers were sampled is not kept: all are, as long as the last steps tell of them.
+        last_ns = max(self._forgotten_ns + 1, *self._explained.values(), 0)
+        marked_ns = dict.fromkeys(self._ranks, last_ns) if self._is_marked else {}
+        self.missing = MissingSpans(self._ranks, marked_ns=marked_ns)
         self.gaps = Gaps()
-        # Arrival of the last root of a rank, for each step to be explained.
-        self._waiting: dict[tuple[str, int], int] = {}
-        # End of each explained step, so that a late rank does not have it explained again, while a
-        # repeated pass does.
-        self._explained: dict[tuple[str, int], int] = {}
-        self._places: set[tuple[str, str]] = set()  # roles and phases in the rows so far
-        self._looked_ns = 0  # time of the last explanation, by the bridge's clock
         self._explaining: _Explaining | None = None
+
+    def stored(self) -> "SpanWindow":
+        """Return the window for the journal, without the spans."""
+        self._forgotten_ns, self._unnamed_ns = self.recent.forgotten_ns, self.recent.unnamed_ns
+        # The others are read from the spans; mostly there are no more than those.
+        self._behind_ns = self.recent.newest_of_forgotten()
+        self._ranks, self._is_marked = self.missing.ranks, bool(self.missing.marked_ns)
+        return self
 
     @property
     def is_open(self) -> bool:
@@ -217,34 +237,6 @@ class SpanWindow:
         horizon_ns = oldest_ns - int(settings.spans_horizon_s * _NS_PER_S)
         self.recent.drop_through(horizon_ns)
         self.missing.unmark_through(horizon_ns)
-
-    def to_wire(self) -> wire.SpanWindow:
-        """Return the state for the journal, without the spans."""
-        return wire.SpanWindow(
-            self._waiting,
-            self._explained,
-            self._places,
-            self._looked_ns,
-            self.recent.forgotten_ns,
-            # The others are read from the spans; mostly there are no more than those.
-            self.recent.newest_of_forgotten(),
-            self.recent.unnamed_ns,
-            self.missing.ranks,
-            bool(self.missing.marked_ns),
-        )
-
-    @classmethod
-    def from_wire(cls, kept: wire.SpanWindow) -> "SpanWindow":
-        """Undo ``to_wire``."""
-        window = cls()
-        window.recent = RecentSpans(kept.forgotten_ns, kept.behind_ns, kept.unnamed_ns)
-        window._waiting, window._explained = dict(kept.waiting), dict(kept.explained)
-        window._places, window._looked_ns = kept.places, kept.looked_ns
-        # Which workers were sampled is not kept: all are, as long as the last steps tell of them.
-        last_ns = max(kept.forgotten_ns + 1, *kept.explained.values(), 0)
-        marked_ns = dict.fromkeys(kept.ranks, last_ns) if kept.is_marked else {}
-        window.missing = MissingSpans(kept.ranks, marked_ns=marked_ns)
-        return window
 
 
 def _stepping_role(steps: Sequence[tuple[str, int]]) -> str:

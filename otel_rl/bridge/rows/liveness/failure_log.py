@@ -1,11 +1,13 @@
 """The last failures of workers of a run, each with its cause and its recovery."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Final
 
-from otel_rl.bridge.journal.formats import state_format as wire
-from otel_rl.bridge.rows.series.streams import WorkerState, failure_from_wire, failure_to_wire
+from msgspec import field
+
+from otel_rl.bridge.journal.state import Int64, Stored
+from otel_rl.bridge.rows.series.streams import WorkerState
 from otel_rl.records import Departure, WorkerFailure
 
 __all__ = ["FailureLog", "failure_of", "last_error"]
@@ -16,14 +18,13 @@ _MAX_FAILURES: Final = 32
 """Failures of a run that are kept with their causes; all are counted."""
 
 
-class FailureLog:
+class FailureLog(Stored):
     """Last failures of a run, in order, each with the last sign of its worker.
 
     That time identifies the vacancy that the failure has left.
     """
 
-    def __init__(self) -> None:
-        self._failures: list[tuple[int, WorkerFailure]] = []
+    _failures: list[tuple[Int64, WorkerFailure]] = field(default_factory=list)
 
     def add(self, since_ns: int, failure: WorkerFailure) -> None:
         """Add a failure of a worker whose last sign was at ``since_ns``."""
@@ -77,17 +78,6 @@ class FailureLog:
             if failure.step is None and (step := step_at(failure.time_ns)) is not None:
                 self._failures[place] = since_ns, replace(failure, step=step)
         return tuple(failure for _, failure in self._failures)
-
-    def to_wire(self) -> list[tuple[int, wire.Failure]]:
-        """Return the failures for the journal."""
-        return [(since_ns, failure_to_wire(failure)) for since_ns, failure in self._failures]
-
-    @classmethod
-    def from_wire(cls, kept: Iterable[tuple[int, wire.Failure]]) -> "FailureLog":
-        """Undo ``to_wire``."""
-        log = cls()
-        log._failures = [(since_ns, failure_from_wire(failure)) for since_ns, failure in kept]
-        return log
 
 
 def failure_of(departure: Departure, state: WorkerState) -> WorkerFailure:

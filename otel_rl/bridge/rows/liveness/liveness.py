@@ -22,7 +22,9 @@ a forked data loader.
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-from otel_rl.bridge.journal.formats import state_format as wire
+from msgspec import field
+
+from otel_rl.bridge.journal.state import StateRefused, Stored
 from otel_rl.bridge.rows.liveness.failure_log import FailureLog, failure_of, last_error
 from otel_rl.bridge.rows.liveness.replacements import Replacements, replacements
 from otel_rl.bridge.rows.liveness.role_liveness import RoleLiveness
@@ -51,18 +53,19 @@ _COMES_BACK = -1
 _MAX_ROLES = 256
 
 
-class Liveness:
+class Liveness(Stored, dict=True):
     """Leases of the workers of one experiment, from which roles and status follow.
 
     Attributes:
-        arrived: How many workers came, or came back after they had said that they end.
+        arrived: How many workers came, or came back after they had said that they end. Not stored.
     """
 
-    def __init__(self) -> None:
+    _roles: dict[str, RoleLiveness] = field(default_factory=dict)
+    _went_well: bool = True  # the worker that left last
+    _failures: FailureLog = field(default_factory=FailureLog)
+
+    def __post_init__(self) -> None:
         self.arrived = 0
-        self._roles: dict[str, RoleLiveness] = {}
-        self._went_well = True  # the worker that left last
-        self._failures = FailureLog()
         self._resumed_ns = 0
         self._back_ns = 0  # first export of a worker after that, the newest of all
 
@@ -231,22 +234,15 @@ class Liveness:
             return ExperimentStatus.RUNNING
         return ExperimentStatus.COMPLETE if self._went_well else ExperimentStatus.CRASHED
 
-    def to_wire(self) -> wire.Liveness:
-        """Return the state for the journal."""
-        roles = {name: role.to_wire() for name, role in self._roles.items()}
-        return wire.Liveness(roles, self._went_well, self._failures.to_wire())
+    def check(self, workers: Mapping[Worker, WorkerState]) -> None:
+        """Check what was read from the journal, of a run with these workers.
 
-    @classmethod
-    def from_wire(cls, kept: wire.Liveness, workers: Mapping[Worker, WorkerState]) -> "Liveness":
-        """Undo ``to_wire``, with all workers."""
-        liveness = cls()
-        liveness._roles = {name: RoleLiveness.from_wire(role) for name, role in kept.roles.items()}
-        liveness._went_well = kept.went_well
-        liveness._failures = FailureLog.from_wire(kept.failures)
+        Raises:
+            StateRefused: A worker lives whose role is unknown.
+        """
         for worker, state in workers.items():
-            if state.standing is WorkerStanding.ALIVE and worker.role not in liveness._roles:
-                raise wire.StateRefused(f"it has no role {worker.role!r}, of which a worker lives")
-        return liveness
+            if state.standing is WorkerStanding.ALIVE and worker.role not in self._roles:
+                raise StateRefused(f"it has no role {worker.role!r}, of which a worker lives")
 
     def _lost(
         self,

@@ -1,9 +1,10 @@
 """Liveness of one role: its vacancies, failures and recoveries."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 
-from otel_rl.bridge.journal.formats import state_format as wire
+from msgspec import field
+
+from otel_rl.bridge.journal.state import Count, Int64, Stored
 from otel_rl.bridge.rows.series.streams import WorkerStanding, WorkerState
 from otel_rl.records import RoleStanding, Worker
 
@@ -15,16 +16,14 @@ _NS_PER_S = 1_000_000_000
 _MAX_VACANCIES = 1024
 
 
-@dataclass(frozen=True, slots=True)
-class _Vacancy:
+class _Vacancy(Stored, gc=False):
     """Place of a failed worker, since the last sign of its occupant."""
 
-    index: int | None
-    since_ns: int
+    index: Int64 | None
+    since_ns: Int64
 
 
-@dataclass(slots=True)
-class RoleLiveness:
+class RoleLiveness(Stored):
     """State of a role. Its living workers are in the table of workers.
 
     Attributes:
@@ -40,15 +39,15 @@ class RoleLiveness:
             ``take_dips``.
     """
 
-    announced: int = 0
-    left: set[int] = field(default_factory=set)
-    left_without_index: int = 0
+    announced: Int64 = 0
+    left: set[Int64] = field(default_factory=set)
+    left_without_index: Count = 0
     vacancies: list[_Vacancy] = field(default_factory=list)
-    failures: int = 0
-    recovery_ns: int | None = None
-    silent: int = 0
+    failures: Count = 0
+    recovery_ns: Int64 | None = None
+    silent: Count = 0
     standing: RoleStanding | None = None
-    gaps: list[tuple[int, int]] = field(default_factory=list)
+    gaps: list[tuple[Int64, Int64]] = field(default_factory=list)
 
     def failed(self, index: int | None, since_ns: int) -> None:
         """Record a failed worker: its place is vacant."""
@@ -129,33 +128,4 @@ class RoleLiveness:
         recovery_s = None if self.recovery_ns is None else self.recovery_ns / _NS_PER_S
         self.standing = RoleStanding(
             expected, alive, self.failures, recovery_s, self.silent or None
-        )
-
-    def to_wire(self) -> wire.LivenessOfRole:
-        """Return the role for the journal."""
-        return wire.LivenessOfRole(
-            self.announced,
-            self.left,
-            self.left_without_index,
-            [(vacancy.index, vacancy.since_ns) for vacancy in self.vacancies],
-            self.failures,
-            self.recovery_ns,
-            self.silent,
-            self.standing,
-            self.gaps,
-        )
-
-    @classmethod
-    def from_wire(cls, kept: wire.LivenessOfRole) -> "RoleLiveness":
-        """Undo ``to_wire``."""
-        return cls(
-            kept.announced,
-            kept.left,
-            kept.left_without_index,
-            [_Vacancy(*vacancy) for vacancy in kept.vacancies],
-            kept.failures,
-            kept.recovery_ns,
-            kept.silent,
-            None if kept.standing is None else RoleStanding(*kept.standing),
-            [*kept.gaps],
         )

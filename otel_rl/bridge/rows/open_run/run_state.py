@@ -2,27 +2,73 @@
 
 from dataclasses import dataclass, field
 
-from otel_rl.bridge.journal.formats import state_format as wire
+from otel_rl.bridge.journal.state import Count, Int64, Stored
 from otel_rl.bridge.rows.goodput.goodput import Goodput
-from otel_rl.bridge.rows.history.history_writer import HistoryWriter
+from otel_rl.bridge.rows.history.history_writer import HistoryWriter, KeptHistory
 from otel_rl.bridge.rows.history.span_window import SpanWindow
 from otel_rl.bridge.rows.intake.point_intake import PointIntake
 from otel_rl.bridge.rows.liveness.liveness import Liveness
 from otel_rl.bridge.rows.pausable_clock import PausableClock
 from otel_rl.bridge.rows.reports.change_throttle import ChangeThrottle
 from otel_rl.bridge.rows.reports.data_warnings import DataWarning, DroppedPoints
-from otel_rl.bridge.rows.reports.finding_rows import Finding, NewFindings
+from otel_rl.bridge.rows.reports.finding_rows import NewFindings
+from otel_rl.bridge.rows.reports.run_metadata import RunMetadata
 from otel_rl.bridge.rows.reports.sample_counts import SampleCounts
 from otel_rl.bridge.rows.row_maker import RowMaker
 from otel_rl.bridge.rows.series.series_table import StreamTable
-from otel_rl.bridge.rows.series.table_state import TableState
+from otel_rl.bridge.rows.series.table_state import StoredTable, TableState
 from otel_rl.bridge.rows.settings import AlignSettings
+from otel_rl.bridge.rows.steps.attempts import Attempts
+from otel_rl.bridge.rows.steps.role_steps import RoleSteps
 from otel_rl.bridge.rows.steps.step_axis import StepAxis
 from otel_rl.bridge.rows.steps.step_rows import OpenSteps
 from otel_rl.bridge.rows.table_rows import OpenTables
 from otel_rl.bridge.rows.window_rows import OpenWindows
 
-__all__ = ["RunState"]
+__all__ = ["RunState", "StoredRun", "StoredState"]
+
+
+class StoredState(Stored, kw_only=True):
+    """State of a run in the journal; see ``RunState``."""
+
+    next_number: Count
+    sample_counts: SampleCounts
+    counts: dict[tuple[str, str], int]
+    newest_ns: Int64
+    table: StoredTable
+    axis: StepAxis
+    steps: dict[str, RoleSteps]
+    attempts: Attempts
+    windows: OpenWindows
+    tables: OpenTables
+    spans: SpanWindow
+    history: KeptHistory
+    findings: NewFindings
+    warnings: list[DataWarning]
+    dropped: dict[str, DroppedPoints]
+    has_told_shared: bool
+    has_told_sampled: bool
+    clock: PausableClock
+    liveness: Liveness
+    throttle: ChangeThrottle
+    is_watching: bool
+    begun: tuple[bool, bool] | None
+    goodput: Goodput
+    first_ns: Int64
+
+
+class StoredRun(Stored):
+    """A run in the journal.
+
+    Attributes:
+        state: For its next rows.
+        metadata: From its announcements.
+        cut: A batch that is taken in part, and how many of its points, samples and spans are.
+    """
+
+    state: StoredState
+    metadata: RunMetadata
+    cut: tuple[Int64, Count] | None
 
 
 @dataclass(slots=True)
@@ -79,59 +125,58 @@ class RunState:
         """Abandon the rest of the batch that is taken in parts."""
         self.begun = None
 
-    def to_wire(self) -> wire.Aligner:
+    def stored(self) -> StoredState:
         """Return the state for the journal, without the settings.
 
         It shares the containers of the state: encode it before that changes.
         """
         intake = self.intake
-        return wire.Aligner(
-            self.row_maker.next_number,
-            intake.sample_counts.to_wire(),
-            [(name, reason, n) for (name, reason), n in self.counts.items()],
-            self.newest_ns,
-            intake.series.state.to_wire(),
-            intake.axis.to_wire(),
-            intake.steps.to_wire(),
-            intake.windows.to_wire(),
-            intake.tables.to_wire(),
-            self.span_window.to_wire(),
-            intake.history.to_wire(),
-            [finding.to_wire() for finding in self.findings.waiting],
-            self.findings.last_subject,
-            [warning.to_wire() for warning in intake.warnings],
-            intake.dropped,
-            intake.has_told_shared,
-            self.clock.to_wire(),
-            self.liveness.to_wire(),
-            self.throttle.to_wire(),
-            self.is_watching,
-            self.begun,
-            intake.steps.attempts.to_wire(),
-            intake.goodput.to_wire(),
-            intake.has_told_sampled,
-            intake.first_ns,
+        return StoredState(
+            next_number=self.row_maker.next_number,
+            sample_counts=intake.sample_counts,
+            counts=self.counts,
+            newest_ns=self.newest_ns,
+            table=intake.series.state.stored(),
+            axis=intake.axis,
+            steps=intake.steps.stored(),
+            attempts=intake.steps.attempts,
+            windows=intake.windows,
+            tables=intake.tables,
+            spans=self.span_window.stored(),
+            history=intake.history.kept,
+            findings=self.findings,
+            warnings=intake.warnings,
+            dropped=intake.dropped,
+            has_told_shared=intake.has_told_shared,
+            has_told_sampled=intake.has_told_sampled,
+            clock=self.clock,
+            liveness=self.liveness,
+            throttle=self.throttle,
+            is_watching=self.is_watching,
+            begun=self.begun,
+            goodput=intake.goodput,
+            first_ns=intake.first_ns,
         )
 
     @classmethod
-    def from_wire(cls, kept: wire.Aligner, settings: AlignSettings) -> "RunState":
-        """Undo ``to_wire``.
+    def restored(cls, kept: StoredState, settings: AlignSettings) -> "RunState":
+        """Undo ``stored``.
 
         Raises:
-            Exception: It is none that ``to_wire`` has given, see ``wire.refusing``.
+            Exception: It is none that ``stored`` has given, see ``refusing``.
         """
         intake = _intake(kept, settings)
-        liveness = Liveness.from_wire(kept.liveness, intake.series.workers.states)
-        is_over = liveness.has_ended
+        kept.liveness.check(intake.series.workers.states)
+        is_over = kept.liveness.has_ended
         return cls(
             intake,
             RowMaker(intake, kept.next_number),
-            SpanWindow.from_wire(kept.spans),
-            NewFindings([Finding.from_wire(finding) for finding in kept.findings], kept.told),
-            PausableClock.from_wire(kept.clock),
-            liveness,
-            ChangeThrottle.from_wire(kept.throttle),
-            {(name, reason): n for name, reason, n in kept.counts},
+            kept.spans,
+            kept.findings,
+            kept.clock,
+            kept.liveness,
+            kept.throttle,
+            kept.counts,
             kept.newest_ns,
             kept.is_watching,
             kept.begun,
@@ -140,21 +185,21 @@ class RunState:
         )
 
 
-def _intake(kept: wire.Aligner, settings: AlignSettings) -> PointIntake:
+def _intake(kept: StoredState, settings: AlignSettings) -> PointIntake:
     intake = PointIntake(settings)
-    intake.sample_counts = SampleCounts.from_wire(kept.sample_counts)
-    intake.series = StreamTable(TableState.from_wire(kept.table))
+    intake.sample_counts = kept.sample_counts
+    intake.series = StreamTable(TableState.restored(kept.table))
+    intake.axis = kept.axis
+    intake.steps, intake.windows = OpenSteps(kept.steps, kept.attempts), kept.windows
+    intake.tables = kept.tables
     groups = len(intake.series.keys.groups)
-    intake.axis = StepAxis.from_wire(kept.axis)
-    intake.steps = OpenSteps.from_wire(kept.steps, groups=groups, attempts=kept.attempts)
-    intake.windows = OpenWindows.from_wire(kept.windows, groups=groups)
-    intake.tables = OpenTables.from_wire(kept.tables)
-    intake.history = HistoryWriter.from_wire(kept.history)
-    intake.warnings = [DataWarning.from_wire(warning) for warning in kept.warnings]
-    intake.dropped = {worker: DroppedPoints(*one) for worker, one in kept.dropped.items()}
-    intake.has_told_shared = kept.is_told_shared
-    intake.has_told_sampled = kept.is_told_sampled
-    # Of a journal that does not tell it, no count is before the run.
-    intake.first_ns = kept.first_ns or (1 if kept.newest_ns else 0)
-    intake.goodput = Goodput.from_wire(kept.goodput)
+    intake.steps.check(groups)
+    intake.windows.check(groups)
+    intake.tables.check()
+    intake.history = HistoryWriter(kept.history)
+    intake.warnings, intake.dropped = kept.warnings, kept.dropped
+    intake.has_told_shared = kept.has_told_shared
+    intake.has_told_sampled = kept.has_told_sampled
+    intake.first_ns = kept.first_ns
+    intake.goodput = kept.goodput
     return intake

@@ -2,7 +2,9 @@
 
 from collections.abc import Mapping
 
-from otel_rl.bridge.journal.formats import state_format as wire
+from msgspec import field
+
+from otel_rl.bridge.journal.state import Int64, Number, Stored
 
 __all__ = ["ChangeThrottle"]
 
@@ -15,13 +17,12 @@ _REPEAT_NS = 10 * _NS_PER_S
 _PATIENCE_NS = 5 * _NS_PER_S
 
 
-class ChangeThrottle:
+class ChangeThrottle(Stored):
     """Remembers the values last written."""
 
-    def __init__(self) -> None:
-        self._written: Mapping[str, float] = {}
-        self._written_ns = 0
-        self._changed_ns: int | None = None
+    _written: Mapping[str, Number] = field(default_factory=dict)
+    _written_ns: Int64 = 0
+    _changed_ns: Int64 | None = None
 
     def needs_a_row(
         self, values: Mapping[str, float], now_ns: int, *, everything: bool = False
@@ -46,15 +47,3 @@ class ChangeThrottle:
             return {}
         self._written, self._written_ns, self._changed_ns = values, now_ns, None
         return values
-
-    def to_wire(self) -> wire.Throttle:
-        """Return the state for the journal."""
-        return wire.Throttle(self._written, self._written_ns, self._changed_ns)
-
-    @classmethod
-    def from_wire(cls, kept: wire.Throttle) -> "ChangeThrottle":
-        """Undo ``to_wire``."""
-        notice = cls()
-        notice._written = {key: wire.number(one) for key, one in kept.told.items()}
-        notice._written_ns, notice._changed_ns = kept.told_ns, kept.changed_ns
-        return notice

@@ -2,10 +2,9 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import NamedTuple
 
-from otel_rl.bridge.journal.formats import state_format as wire
+from otel_rl.bridge.journal.state import Int64, Stored
 from otel_rl.bridge.rows.series.key_groups import GroupTable, UnitChange, device_of
 from otel_rl.bridge.rows.series.streams import Group
 from otel_rl.bridge.rows.settings import AlignSettings
@@ -68,8 +67,7 @@ class DroppedPoints(NamedTuple):
     example: str
 
 
-@dataclass(frozen=True, slots=True)
-class DataWarning:
+class DataWarning(Stored):
     """Warning to be written to the run.
 
     Attributes:
@@ -77,17 +75,8 @@ class DataWarning:
         labels: By tracker key.
     """
 
-    time_ns: int
+    time_ns: Int64
     labels: Mapping[str, str]
-
-    def to_wire(self) -> wire.DataWarning:
-        """Return the warning for the journal."""
-        return wire.DataWarning(self.time_ns, self.labels)
-
-    @classmethod
-    def from_wire(cls, kept: wire.DataWarning) -> "DataWarning":
-        """Undo ``to_wire``."""
-        return cls(kept.time_ns, dict(kept.labels))
 
 
 def of_units(changes: Iterable[UnitChange], time_ns: int) -> Iterable[DataWarning]:

@@ -1,19 +1,20 @@
 """Findings of a diagnosis, to be written to the run."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from typing import Any
 
-from otel_rl.bridge.journal.formats import state_format as wire
+from msgspec import field
+
+from otel_rl.bridge.journal.state import Int64, Stored, check_json
 from otel_rl.bridge.tracker_keys import DIAGNOSIS_ALERT, DIAGNOSIS_CAUSE, NO_FINDING
-from otel_rl.records import Table, Value
+from otel_rl.records import Table
 
 __all__ = ["Finding", "NewFindings"]
 
 _COLUMNS = ("rank", "kind", "role", "worker", "phase", "since_step", "score", "words")
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
+class Finding(Stored):
     """Result of a diagnosis, faults or none.
 
     Attributes:
@@ -24,11 +25,14 @@ class Finding:
         causes: Ranked, each with the fields of the table.
     """
 
-    step: int
-    time_ns: int
+    step: Int64
+    time_ns: Int64
     verdict: str
     words: str
-    causes: Sequence[Mapping[str, Value]] = ()
+    causes: Sequence[Mapping[str, Any]] = ()
+
+    def __post_init__(self) -> None:
+        check_json(self.causes)
 
     @property
     def subject(self) -> tuple[str, ...]:
@@ -61,21 +65,8 @@ class Finding:
         ]
         return Table(_COLUMNS, rows)
 
-    def to_wire(self) -> wire.Finding:
-        """Return the finding for the journal."""
-        return wire.Finding(
-            self.step, self.time_ns, self.verdict, self.words, [dict(one) for one in self.causes]
-        )
 
-    @classmethod
-    def from_wire(cls, kept: wire.Finding) -> "Finding":
-        """Undo ``to_wire``."""
-        causes = [wire.fields(cause) for cause in kept.causes]
-        return cls(kept.step, kept.time_ns, kept.verdict, kept.words, causes)
-
-
-@dataclass(slots=True)
-class NewFindings:
+class NewFindings(Stored):
     """Findings of a run that differ from the one before.
 
     Attributes:

@@ -6,10 +6,12 @@ tracker the first. Tags are united. Only of the program's own runs in the tracke
 arrive holds: rows are written to it from then on.
 """
 
-import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
-from otel_rl.bridge.journal.formats import state_format as wire
+from msgspec import field
+
+from otel_rl.bridge.journal.state import Int64, Stored, check_json
 from otel_rl.records import (
     Announcement,
     Attempt,
@@ -48,17 +50,20 @@ _OWN_RUN = "own_run"
 _FIRST_ROLE = "trainer"
 
 
-class RunMetadata:
+class RunMetadata(Stored):
     """Merged announcements of one experiment."""
 
-    def __init__(self) -> None:
-        # Every value with the time of its announcement.
-        self._config: dict[str, tuple[int, Value]] = {}
-        self._texts: dict[str, tuple[int, str]] = {}
-        self._status = (0, ExperimentStatus.RUNNING)
-        self._tags: dict[str, None] = {}
-        self._provenance: Provenance | None = None
-        self._hosts: dict[str, dict[str, None]] = {}
+    # Every value with the time of its announcement.
+    _config: dict[str, tuple[Int64, Any]] = field(default_factory=dict)
+    _texts: dict[str, tuple[Int64, str]] = field(default_factory=dict)
+    _status: tuple[Int64, ExperimentStatus] = (0, ExperimentStatus.RUNNING)
+    _tags: dict[str, None] = field(default_factory=dict)
+    _provenance: Provenance | None = None
+    _hosts: dict[str, dict[str, None]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for _, value in self._config.values():
+            check_json(value)
 
     def add(self, announcements: Iterable[Announcement]) -> int:
         """Merge announcements.
@@ -104,31 +109,6 @@ class RunMetadata:
             self._text("name"),
             self._text(_OWN_RUN) if _OWN_RUN in self._texts else None,
         )
-
-    def to_wire(self) -> wire.About:
-        """Return the announcements for the journal."""
-        provenance = self._provenance
-        return wire.About(
-            self._config,
-            self._texts,
-            self._status,
-            [*self._tags],
-            None if provenance is None else dataclasses.astuple(provenance),
-            {host: [*roles] for host, roles in self._hosts.items()},
-        )
-
-    @classmethod
-    def from_wire(cls, kept: wire.About) -> "RunMetadata":
-        """Undo ``to_wire``."""
-        about = cls()
-        about._config = {
-            key: (time_ns, wire.value(one)) for key, (time_ns, one) in kept.config.items()
-        }
-        about._texts, about._status = dict(kept.texts), kept.status
-        about._tags = dict.fromkeys(kept.tags)
-        about._provenance = None if kept.provenance is None else Provenance(*kept.provenance)
-        about._hosts = {host: dict.fromkeys(roles) for host, roles in kept.hosts.items()}
-        return about
 
     def _add(self, one: Announcement) -> int:
         if one.status is not None:

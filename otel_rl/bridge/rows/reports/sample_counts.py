@@ -1,14 +1,11 @@
 """Counts of the samples of an experiment, since it began."""
 
-from dataclasses import dataclass
-
-from otel_rl.bridge.journal.formats import state_format as wire
+from otel_rl.bridge.journal.state import Stored
 
 __all__ = ["SampleCounts"]
 
 
-@dataclass(slots=True)
-class SampleCounts:
+class SampleCounts(Stored):
     """Counts of samples. A measurement is one; so is a point of a counter or histogram.
 
     Attributes:
@@ -40,12 +37,3 @@ class SampleCounts:
         """Recount samples from taken to too old."""
         self.taken -= samples
         self.too_old += samples
-
-    def to_wire(self) -> wire.SampleCounts:
-        """Return the counts for the journal."""
-        return wire.copied(self, wire.SampleCounts)
-
-    @classmethod
-    def from_wire(cls, kept: wire.SampleCounts) -> "SampleCounts":
-        """Undo ``to_wire``."""
-        return wire.restored(kept, cls)

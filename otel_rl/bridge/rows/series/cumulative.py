@@ -23,12 +23,12 @@ import bisect
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from typing import Generic, Self, TypeVar
 
-from otel_rl.bridge.journal.formats import state_format as wire
+from otel_rl.bridge.journal.state import Int64, Number, Stored
 from otel_rl.records import HistogramPoint, SumPoint, Temporality
 
-__all__ = ["CounterStream", "HistogramStream", "Increment"]
+__all__ = ["CounterLives", "CounterStream", "HistogramLives", "HistogramStream", "Increment"]
 
 _NS_PER_S = 1_000_000_000
 _NS_PER_MS = 1_000_000
@@ -48,7 +48,7 @@ _MOVED_NS = 1
 # Intervals of deltas in a row that overlap. A process that ends beside its replacement has two.
 _OVERLAPS = 3
 
-_Key = tuple[int, int | None]
+_Key = tuple[int, Int64 | None]
 """Start and step."""
 
 _Interval = tuple[int, int, tuple[float, ...]]
@@ -72,8 +72,7 @@ class Increment:
     seconds: float
 
 
-@dataclass(slots=True)
-class _Life:
+class _Life(Stored, gc=False):
     """Total of one life.
 
     Attributes:
@@ -81,21 +80,28 @@ class _Life:
         amount: The total of a counter, the number of measurements of a histogram.
     """
 
-    time_ns: int
-    amount: float
+    time_ns: Int64
+    amount: Number
 
 
-@dataclass(slots=True)
-class _HistogramLife(_Life):
+class _HistogramLife(_Life, gc=False):
     """State of one life of a histogram, as of its latest point."""
 
-    total: float | None
-    minimum: float | None
-    maximum: float | None
+    total: Number | None
+    minimum: Number | None
+    maximum: Number | None
     buckets: dict[tuple[float, float], int]
 
 
 _LifeT = TypeVar("_LifeT", bound=_Life)
+
+_StoredLives = tuple[Int64, tuple[int, Int64] | None, list[tuple[list[_Key], _LifeT]]]
+
+CounterLives = _StoredLives[_Life]
+"""A ``CounterStream`` in the journal: each life once, with all its keys."""
+
+HistogramLives = _StoredLives[_HistogramLife]
+"""A ``HistogramStream`` in the journal."""
 
 
 @dataclass(slots=True)
@@ -121,6 +127,19 @@ class _Lives(Generic[_LifeT]):
     other: _Interval = _NO_INTERVAL
     repeated: int = 0
     overlaps: int = 0
+
+    def stored(self) -> _StoredLives[_LifeT]:
+        """Return the state for the journal."""
+        return self.time_ns, self.lost_step, _with_keys(self.lives)
+
+    @classmethod
+    def restored(cls, kept: _StoredLives[_LifeT]) -> Self:
+        """Undo ``stored``."""
+        time_ns, lost_step, lives = kept
+        stream = cls(time_ns, lost_step=lost_step)
+        for keys, life in lives:
+            stream.lives.update(dict.fromkeys(keys, life))
+        return stream
 
     def before(
         self,
@@ -361,23 +380,6 @@ class CounterStream(_Lives[_Life]):
         is_second = _is_beside(life, point) if other is None else _is_alike(other, point)
         return start_ns - 1 if is_second else start_ns
 
-    def to_wire(self) -> wire.CounterStream:
-        """Return the state for the journal."""
-        lives = [
-            wire.CounterLife(keys, life.time_ns, life.amount)
-            for keys, life in _with_keys(self.lives)
-        ]
-        return wire.CounterStream(self.time_ns, self.lost_step, lives)
-
-    @classmethod
-    def from_wire(cls, kept: wire.CounterStream) -> "CounterStream":
-        """Undo ``to_wire``."""
-        stream = cls(kept.time_ns, {}, kept.lost_step)
-        for one in kept.lives:
-            life = _Life(one.time_ns, wire.number(one.amount))
-            stream.lives.update(dict.fromkeys(one.keys, life))
-        return stream
-
 
 @dataclass(slots=True)
 class HistogramStream(_Lives[_HistogramLife]):
@@ -424,39 +426,6 @@ class HistogramStream(_Lives[_HistogramLife]):
             life.buckets = {(lower, upper): n for lower, upper, n in point.buckets}
         self.note(point.start_ns, point.step, life)
         return new if new is not None and new.count else None
-
-    def to_wire(self) -> wire.HistogramStream:
-        """Return the state for the journal."""
-        lives = [
-            wire.HistogramLife(
-                keys,
-                life.time_ns,
-                life.amount,
-                life.total,
-                life.minimum,
-                life.maximum,
-                [*life.buckets],
-                [*life.buckets.values()],
-            )
-            for keys, life in _with_keys(self.lives)
-        ]
-        return wire.HistogramStream(self.time_ns, self.lost_step, lives)
-
-    @classmethod
-    def from_wire(cls, kept: wire.HistogramStream) -> "HistogramStream":
-        """Undo ``to_wire``."""
-        stream = cls(kept.time_ns, {}, kept.lost_step)
-        for one in kept.lives:
-            life = _HistogramLife(
-                one.time_ns,
-                wire.number(one.amount),
-                wire.optional(one.total),
-                wire.optional(one.minimum),
-                wire.optional(one.maximum),
-                wire.buckets(one.buckets, one.counts),
-            )
-            stream.lives.update(dict.fromkeys(one.keys, life))
-        return stream
 
 
 def _with_keys(lives: Mapping[_Key, _LifeT]) -> list[tuple[list[_Key], _LifeT]]:

@@ -5,7 +5,6 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from otel_rl.bridge.journal.formats import state_format as wire
 from otel_rl.bridge.rows.reduce import OVER_RANKS
 from otel_rl.bridge.rows.series.streams import Group, WorkerState
 from otel_rl.bridge.rows.settings import AlignSettings
@@ -91,22 +90,36 @@ class UnitChange(NamedTuple):
 class GroupTable:
     """Finds the group of a metric, and creates new ones. A group is never forgotten.
 
+    Args:
+        groups: As in the journal, in the order of their numbers.
+        own_keys: The keys of single workers.
+        unit_changes: See ``unannounced``.
+        overflowed: Numbers of groups, see ``unannounced``.
+
     Attributes:
         groups: In the order of their numbers.
     """
 
-    def __init__(self) -> None:
+    def __init__(
+        self,
+        groups: Iterable[tuple[GroupIdentity, Group]] = (),
+        own_keys: set[str] | None = None,
+        unit_changes: Sequence[UnitChange] = (),
+        overflowed: Sequence[int] = (),
+    ) -> None:
         self.groups: list[Group] = []
         self._groups: dict[GroupIdentity, Group] = {}
         self._keys: dict[str, Group] = {}
         # Every key of a row that some group writes.
         self._written: set[str] = set()
-        self._own_keys: set[str] = set()
+        self._own_keys: set[str] = own_keys or set()
         # Keys of each metric of a role or device, and identities that those beyond a bound share.
         self._sizes: Counter[tuple[str, str, _Attributes]] = Counter()
         self._folds: set[GroupIdentity] = set()
-        self._unit_changes: list[UnitChange] = []
-        self._overflowed: list[Group] = []
+        self._unit_changes = [*unit_changes]
+        for identity, group in groups:
+            self._keep(identity, group)
+        self._overflowed = [self.groups[number] for number in overflowed]
 
     def identify(
         self,
@@ -245,65 +258,9 @@ class GroupTable:
         """Return the next results of ``take_unit_changes`` and ``take_overflowed``."""
         return self._unit_changes, self._overflowed
 
-    def to_wire(self) -> list[wire.Group]:
-        """Return the groups for the journal, without the totals, which change all the time."""
-        return [
-            wire.Group(
-                identity[:5],
-                g.key,
-                g.role,
-                g.name,
-                g.attributes,
-                g.reduction,
-                g.statistics,
-                g.extra,
-                g.own,
-                g.unit,
-                g.own_name,
-                g.own_scale,
-            )
-            for identity, g in self._groups.items()
-        ]
-
-    @classmethod
-    def from_wire(
-        cls, identities: wire.Identities, kept: wire.StreamTable, intern: wire.Interning
-    ) -> "GroupTable":
-        """Undo ``to_wire``, ``own_keys`` and ``unannounced``."""
-        table = cls()
-        for number, one in enumerate(identities.groups):
-            role, name, attributes, reduction, unit = one.identity
-            identity = GroupIdentity(
-                intern(role),
-                intern(name),
-                intern(attributes),
-                reduction,
-                intern(unit),
-                intern(one.extra),
-            )
-            group = Group(
-                number,
-                one.key,
-                intern(one.role),
-                intern(one.name),
-                intern(one.attributes),
-                one.reduction,
-                intern(one.statistics),
-                intern(one.extra),
-                one.own,
-                intern(one.unit),
-                wire.number(kept.totals.get(number, 0)),
-                own_name=intern(one.own_name),
-                own_scale=one.own_scale,
-            )
-            table._keep(identity, group)
-        table._own_keys = identities.own_keys
-        table._unit_changes = [
-            UnitChange(one.key, one.unit, one.other_key, one.other_unit)
-            for one in kept.unit_changes
-        ]
-        table._overflowed = [table.groups[number] for number in kept.overflowed]
-        return table
+    def stored(self) -> Sequence[tuple[GroupIdentity, Group]]:
+        """Return the groups for the journal, in the order of their numbers."""
+        return [*self._groups.items()]
 
     def _is_told(self, identity: GroupIdentity) -> bool:
         """Return whether an overflow group needs no warning.

@@ -1,25 +1,20 @@
 """State of a tracker key, of a worker and of each of its series."""
 
-from dataclasses import dataclass, field
+import dataclasses
 from enum import IntEnum
 from operator import attrgetter
 from typing import Final, NamedTuple
 
-from otel_rl.bridge.journal.formats import state_format as wire
+from msgspec import field
+
+from otel_rl.bridge.journal.state import Int64, Number, Stored
 from otel_rl.bridge.rows.dedup.series_dedup import SeriesDedup
 from otel_rl.bridge.rows.series.cumulative import CounterStream, HistogramStream
 from otel_rl.bridge.rows.series.worker_clock import WorkerClock
 from otel_rl.records import WorkerFailure
 from otel_rl.semconv.spec import Reduction
 
-__all__ = [
-    "Group",
-    "Stream",
-    "WorkerStanding",
-    "WorkerState",
-    "failure_from_wire",
-    "failure_to_wire",
-]
+__all__ = ["Group", "Stream", "WorkerStanding", "WorkerState"]
 
 _SHORTEST_PAUSE_NS: Final = 1_000_000_000
 """Default export interval of a worker: one export may arrive just before the next."""
@@ -47,8 +42,7 @@ class _Slowest(NamedTuple):
     of_streams: int
 
 
-@dataclass(slots=True, eq=False)
-class Group:
+class Group(Stored, eq=False):
     """Group of values reduced into one tracker key. Never forgotten.
 
     Attributes:
@@ -78,7 +72,7 @@ class Group:
     extra: tuple[str, ...] = ()
     own: bool = False
     unit: str = ""
-    total: float = 0
+    total: Number = 0
     has_shares: bool = False
     own_name: str = ""
     own_scale: float = 1.0
@@ -99,8 +93,7 @@ class WorkerStanding(IntEnum):
     SILENT = 4
 
 
-@dataclass(slots=True, eq=False)
-class WorkerState:
+class WorkerState(Stored, eq=False, dict=True):
     """State of one process.
 
     Attributes:
@@ -119,36 +112,38 @@ class WorkerState:
         pause_ns: The longest recent time between two of its exports.
         is_replacement: Whether it replaced a failed one.
         sends_exit_report: Whether it sends an exit report when it ends in order.
-        has_worked: Whether spans of it have told work since the bridge started.
-        place: Its host and its process id there, as told since the bridge started.
         error: The last error that has left one of its steps.
-        streams: Its series that carry steps.
         clock: Its clock, beside the bridge's.
         shift_ns: What is added to its times to compare them with others'.
+        streams: Its series that carry steps. Not stored.
+        has_worked: Whether spans of it have told work since the bridge started. Not stored.
+        place: Its host and its process id there, as told since the bridge started. Not stored.
     """
 
     role: str
     label: str
     count: int | None = None
-    first_ns: int = 0
-    received_ns: int = 0
-    event_ns: int = 0
-    newest_step: int | None = None
-    settled_step: int | None = None
-    unsettled: list[tuple[int, int]] = field(default_factory=list)
+    first_ns: Int64 = 0
+    received_ns: Int64 = 0
+    event_ns: Int64 = 0
+    newest_step: Int64 | None = None
+    settled_step: Int64 | None = None
+    unsettled: list[tuple[Int64, Int64]] = field(default_factory=list)
     standing: WorkerStanding = WorkerStanding.NEW
-    gone_ns: int = 0
-    pause_ns: int = 0
+    gone_ns: Int64 = 0
+    pause_ns: Int64 = 0
     is_replacement: bool = False
     sends_exit_report: bool = False
     error: WorkerFailure | None = None
-    streams: list["Stream"] = field(default_factory=list)
     clock: WorkerClock = field(default_factory=WorkerClock)
-    shift_ns: int = 0
-    stepped_ns: int = 0
-    has_worked: bool = field(default=False, init=False)
-    place: tuple[str, int | None] = field(default=("", None), init=False)
-    _slowest: "_Slowest | None" = field(default=None, init=False, repr=False)
+    shift_ns: Int64 = 0
+    stepped_ns: Int64 = 0
+
+    def __post_init__(self) -> None:
+        self.streams: list[Stream] = []
+        self.has_worked = False
+        self.place: tuple[str, int | None] = ("", None)
+        self._slowest: _Slowest | None = None
 
     @property
     def come_through_ns(self) -> int:
@@ -234,7 +229,7 @@ class WorkerState:
         )
 
 
-@dataclass(slots=True, eq=False)
+@dataclasses.dataclass(slots=True, eq=False)
 class Stream:
     """Series of one worker.
 
@@ -263,7 +258,7 @@ class Stream:
     counter: CounterStream | None = None
     histogram: HistogramStream | None = None
     level: float = 0
-    seen: SeriesDedup = field(default_factory=SeriesDedup)
+    seen: SeriesDedup = dataclasses.field(default_factory=SeriesDedup)
     unknown_through_ns: int = 0
 
     def has_shares(self) -> None:
@@ -281,13 +276,3 @@ class Stream:
             self.last_step = step
         if worker.newest_step is None or step > worker.newest_step:
             worker.newest_step = step
-
-
-def failure_to_wire(failure: WorkerFailure) -> wire.Failure:
-    """Return a failure for the journal."""
-    return wire.copied(failure, wire.Failure)
-
-
-def failure_from_wire(kept: wire.Failure) -> WorkerFailure:
-    """Undo ``failure_to_wire``."""
-    return wire.restored(kept, WorkerFailure)

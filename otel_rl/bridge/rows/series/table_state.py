@@ -6,28 +6,40 @@ and streams of those bytes. The accepted single points are not included, see ``d
 """
 
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from operator import attrgetter
 from typing import Final, TypeVar
 
-from otel_rl.bridge.journal.formats import state_format as wire
+from otel_rl.bridge.journal.state import (
+    Count,
+    Int64,
+    Integers,
+    Number,
+    StateRefused,
+    Stored,
+    check_places,
+    compress,
+    decode,
+    decompress,
+    encode,
+)
 from otel_rl.bridge.rows.dedup.dedup_log import DedupMemory
-from otel_rl.bridge.rows.series.cumulative import CounterStream, HistogramStream
+from otel_rl.bridge.rows.series.cumulative import (
+    CounterLives,
+    CounterStream,
+    HistogramLives,
+    HistogramStream,
+)
 from otel_rl.bridge.rows.series.device_table import DeviceTable
 from otel_rl.bridge.rows.series.ended_streams import EndedStream, EndedStreams
-from otel_rl.bridge.rows.series.key_groups import GroupTable
-from otel_rl.bridge.rows.series.streams import (
-    Stream,
-    WorkerStanding,
-    WorkerState,
-    failure_from_wire,
-    failure_to_wire,
-)
-from otel_rl.bridge.rows.series.worker_clock import WorkerClock
+from otel_rl.bridge.rows.series.key_groups import GroupIdentity, GroupTable, UnitChange
+from otel_rl.bridge.rows.series.streams import Group, Stream, WorkerState
 from otel_rl.bridge.rows.series.worker_table import WorkerTable
 from otel_rl.records import Device, Series, Worker
+from otel_rl.semconv.spec import Instrument, Reduction
 
-__all__ = ["SAMPLES", "TableState"]
+__all__ = ["SAMPLES", "Identities", "StoredTable", "TableState"]
 
 SAMPLES = -1
 """Stream number that stands for the text samples of all workers."""
@@ -40,6 +52,79 @@ _BOUNDS: Final = attrgetter("seen.bounds")
 _COUNTER: Final = attrgetter("counter")
 _HISTOGRAM: Final = attrgetter("histogram")
 _LEVEL: Final = attrgetter("level")
+_KIND: Final = attrgetter(
+    *("name", "unit", "attributes", "reduction", "instrument", "scope", "typed", "data")
+)
+
+
+_Attributes = tuple[tuple[str, str], ...]
+
+_Kind = tuple[str, str, _Attributes, Reduction | None, Instrument, str, _Attributes, str]
+"""A series without its worker: the fields of ``Series``, in order. Workers have the same ones."""
+
+
+class _StoredStream(Stored, gc=False):
+    """A stream: places of its worker, kind and groups, its number, its device."""
+
+    worker: Count
+    kind: Count
+    number: Count
+    group: Count
+    own: Count | None
+    wider: tuple[Count, ...]
+    device: str
+    unknown_through_ns: Int64
+
+
+class _StoredEnded(Stored, gc=False):
+    """A series of a worker that is forgotten; ``worker`` is a place in ``ended_workers``."""
+
+    worker: Count
+    kind: Count
+    number: Count
+    counter: CounterLives | None
+    histogram: HistogramLives | None
+    level: Number
+    bounds: Integers
+    unknown_through_ns: Int64
+
+
+class Identities(Stored):
+    """Part of a table that changes only when something is new or forgotten."""
+
+    workers: Sequence[Worker]
+    kinds: Sequence[_Kind]
+    groups: Sequence[tuple[GroupIdentity, Group]]
+    streams: Sequence[_StoredStream]
+    next_stream: Count
+    own_keys: set[str]
+    indexes: dict[str, set[int]]
+    ended_workers: Sequence[Worker]
+    ended: Sequence[_StoredEnded]
+    unknown_through_ns: Int64
+    devices: Mapping[str, Device]
+
+
+class StoredTable(Stored):
+    """Series and workers. The keys of the dicts and the places in lists are those of the streams.
+
+    ``identities`` is ``compress`` of ``Identities``, which change seldom; ``totals`` are by group.
+    """
+
+    identities: bytes
+    workers: Sequence[WorkerState]
+    totals: Mapping[Count, Number]
+    last_steps: Sequence[Int64 | None]
+    counters: Mapping[Count, CounterLives]
+    histograms: Mapping[Count, HistogramLives]
+    levels: Mapping[Count, Number]
+    bound_counts: Sequence[Count]
+    bounds: Integers
+    forgotten_ns: Int64
+    lost_steps: Mapping[int, Int64]
+    unit_changes: Sequence[UnitChange]
+    overflowed: Sequence[Count]
+    with_shares: set[Count]
 
 
 class TableState:
@@ -91,48 +176,51 @@ class TableState:
         """
         return self.workers.changes, len(self.keys.groups), self._added
 
-    def to_wire(self) -> wire.StreamTable:
+    def stored(self) -> StoredTable:
         """Return the table for the journal."""
         if self._frozen is None or self._frozen_at != self._changes:
-            self._frozen = wire.compress(wire.encode(self._identities()))
+            self._frozen = compress(encode(self._identities()))
             self._frozen_at = self._changes
         streams, groups = self.streams.values(), self.keys.groups
         bounds = [*map(_BOUNDS, streams)]
         unit_changes, overflowed = self.keys.unannounced()
-        return wire.StreamTable(
+        return StoredTable(
             self._frozen,
-            [_columns(worker) for worker in self.workers.states.values()],
+            [*self.workers.states.values()],
             {group.number: group.total for group in groups if group.total},
             [*map(_LAST_STEP, streams)],
-            {place: one.to_wire() for place, one in _present(map(_COUNTER, streams))},
-            {place: one.to_wire() for place, one in _present(map(_HISTOGRAM, streams))},
+            {place: one.stored() for place, one in _present(map(_COUNTER, streams))},
+            {place: one.stored() for place, one in _present(map(_HISTOGRAM, streams))},
             dict(_present(map(_LEVEL, streams))),
             [*map(len, bounds)],
-            wire.packed_together(bounds),
+            array("q", b"".join(bounds)),
             self.memory.forgotten_ns,
             self.memory.lost_steps(),
-            [wire.UnitChange(*change) for change in unit_changes],
+            unit_changes,
             [group.number for group in overflowed],
-            [group.number for group in groups if group.has_shares],
+            {group.number for group in groups if group.has_shares},
         )
 
-    def _identities(self) -> wire.Identities:
+    def _identities(self) -> Identities:
         workers, ended = self.workers.states, self.ended.streams
         places = {id(state): place for place, state in enumerate(workers.values())}
         ended_workers = {series.worker: None for series in ended}
         places_of_ended = {worker: place for place, worker in enumerate(ended_workers)}
-        return wire.Identities(
-            wire.VERSION,
-            [(wire.copied(worker, wire.Worker), state.label) for worker, state in workers.items()],
-            self.keys.to_wire(),
+        kinds: dict[_Kind, int] = {}
+        for series in chain(self.streams, ended):
+            kinds.setdefault(_KIND(series), len(kinds))
+        return Identities(
+            [*workers],
+            [*kinds],
+            self.keys.stored(),
             [
-                wire.Stream(
+                _StoredStream(
                     places[id(stream.worker)],
-                    wire.copied(series, wire.Series),
+                    kinds[_KIND(series)],
                     stream.number,
                     stream.group.number,
                     None if stream.own is None else stream.own.number,
-                    [group.number for group in stream.wider],
+                    tuple(group.number for group in stream.wider),
                     stream.device,
                     stream.unknown_through_ns,
                 )
@@ -141,83 +229,78 @@ class TableState:
             self.next_stream,
             self.keys.own_keys,
             self.workers.indexes,
-            [wire.copied(worker, wire.Worker) for worker in ended_workers],
+            [*ended_workers],
             [
-                wire.Ended(
+                _StoredEnded(
                     places_of_ended[series.worker],
-                    wire.copied(series, wire.Series),
+                    kinds[_KIND(series)],
                     stream.number,
-                    None if stream.counter is None else stream.counter.to_wire(),
-                    None if stream.histogram is None else stream.histogram.to_wire(),
+                    None if stream.counter is None else stream.counter.stored(),
+                    None if stream.histogram is None else stream.histogram.stored(),
                     stream.level,
-                    wire.packed(stream.bounds),
+                    stream.bounds,
                     stream.unknown_through_ns,
                 )
                 for series, stream in ended.items()
             ],
             self.ended.unknown_through_ns,
-            {prefix: wire.copied(one, wire.Device) for prefix, one in self.devices.devices.items()},
+            self.devices.devices,
         )
 
     @classmethod
-    def from_wire(cls, kept: wire.StreamTable) -> "TableState":
-        """Undo ``to_wire``.
+    def restored(cls, kept: StoredTable) -> "TableState":
+        """Undo ``stored``.
 
         Raises:
             StateRefused: The identities are something else.
+            Exception: They are not those of the rest, see ``refusing``.
         """
-        identities = wire.decode(wire.decompress(kept.identities), wire.Identities)
-        intern = wire.Interning()
-        keys = GroupTable.from_wire(identities, kept, intern)
-        wire.check_places(len(keys.groups), dict.fromkeys(kept.with_shares))
-        for number in kept.with_shares:
-            keys.groups[number].has_shares = True
-        devices = {prefix: wire.restored(one, Device) for prefix, one in identities.devices.items()}
+        identities = decode(decompress(kept.identities), Identities)
+        groups = [group for _, group in identities.groups]
+        check_places(len(groups), kept.totals, dict.fromkeys(kept.with_shares))
+        for number, group in enumerate(groups):
+            if group.number != number:
+                raise StateRefused("its groups have other numbers than places")
+            group.total, group.has_shares = kept.totals.get(number, 0), number in kept.with_shares
+        states = dict(zip(identities.workers, kept.workers, strict=True))
         state = cls(
-            _workers(identities, kept, intern),
-            keys,
-            DeviceTable(devices),
+            WorkerTable(states, identities.indexes),
+            GroupTable(identities.groups, identities.own_keys, kept.unit_changes, kept.overflowed),
+            DeviceTable(identities.devices),
             DedupMemory(kept.forgotten_ns),
             EndedStreams(identities.unknown_through_ns),
             identities.next_stream,
         )
-        state._restore_ended(identities, intern)
-        state._restore_streams(identities, kept, intern)
+        state._restore_ended(identities)
+        state._restore_streams(identities, kept)
         state.memory.lose_steps(kept.lost_steps)
         state._frozen, state._frozen_at = kept.identities, state._changes
         return state
 
-    def _restore_ended(self, identities: wire.Identities, intern: wire.Interning) -> None:
-        workers = [_worker_from_wire(one, intern) for one in identities.ended_workers]
+    def _restore_ended(self, identities: Identities) -> None:
         for one in identities.ended:
-            bounds = wire.integers(one.bounds)
-            series = _series_from_wire(workers[one.worker], one.series, intern)
+            series = Series(identities.ended_workers[one.worker], *identities.kinds[one.kind])
             self.ended.streams[series] = EndedStream(
                 one.number,
-                None if one.counter is None else CounterStream.from_wire(one.counter),
-                None if one.histogram is None else HistogramStream.from_wire(one.histogram),
-                wire.number(one.level),
-                bounds,
+                None if one.counter is None else CounterStream.restored(one.counter),
+                None if one.histogram is None else HistogramStream.restored(one.histogram),
+                one.level,
+                one.bounds,
                 one.unknown_through_ns,
             )
-            self.memory.of(one.number).bounds = bounds
+            self.memory.of(one.number).bounds = one.bounds
 
-    def _restore_streams(
-        self, identities: wire.Identities, kept: wire.StreamTable, intern: wire.Interning
-    ) -> None:
+    def _restore_streams(self, identities: Identities, kept: StoredTable) -> None:
         workers, groups = [*self.workers.states.items()], self.keys.groups
         columns_of_streams = zip(
-            identities.streams,
-            kept.last_steps,
-            _split(wire.integers(kept.bounds), kept.bound_counts),
-            strict=True,
+            identities.streams, kept.last_steps, _split(kept.bounds, kept.bound_counts), strict=True
         )
         for place, (one, last_step, bounds) in enumerate(columns_of_streams):
             worker, state = workers[one.worker]
             counter, histogram = kept.counters.get(place), kept.histograms.get(place)
             seen = self.memory.of(one.number)
             seen.bounds = bounds
-            stream = self.streams[_series_from_wire(worker, one.series, intern)] = Stream(
+            stream = self.streams[Series(worker, *identities.kinds[one.kind])] = Stream(
                 one.number,
                 state,
                 groups[one.group],
@@ -225,9 +308,9 @@ class TableState:
                 tuple(groups[number] for number in one.wider),
                 one.device,
                 last_step,
-                None if counter is None else CounterStream.from_wire(counter),
-                None if histogram is None else HistogramStream.from_wire(histogram),
-                wire.number(kept.levels.get(place, 0)),
+                None if counter is None else CounterStream.restored(counter),
+                None if histogram is None else HistogramStream.restored(histogram),
+                kept.levels.get(place, 0),
                 seen,
                 one.unknown_through_ns,
             )
@@ -241,75 +324,9 @@ def _present(values: Iterable[_T | None]) -> Iterable[tuple[int, _T]]:
     return [(place, one) for place, one in enumerate(found) if one] if any(found) else ()
 
 
-def _columns(worker: WorkerState) -> wire.WorkerColumns:
-    return wire.WorkerColumns(
-        worker.first_ns,
-        worker.received_ns,
-        worker.event_ns,
-        worker.newest_step,
-        worker.settled_step,
-        worker.unsettled,
-        worker.standing,
-        worker.gone_ns,
-        worker.pause_ns,
-        worker.is_replacement,
-        worker.sends_exit_report,
-        None if worker.error is None else failure_to_wire(worker.error),
-        worker.clock.to_wire(worker.shift_ns),
-        worker.stepped_ns,
-    )
-
-
-def _workers(
-    identities: wire.Identities, kept: wire.StreamTable, intern: wire.Interning
-) -> WorkerTable:
-    states: dict[Worker, WorkerState] = {}
-    for (identity, label), columns in zip(identities.workers, kept.workers, strict=True):
-        worker = _worker_from_wire(identity, intern)
-        states[worker] = WorkerState(
-            worker.role,
-            label,
-            worker.count,
-            columns.first_ns,
-            columns.received_ns,
-            columns.event_ns,
-            columns.newest_step,
-            columns.settled_step,
-            [*columns.unsettled],
-            WorkerStanding(columns.standing),
-            columns.gone_ns,
-            columns.pause_ns,
-            columns.is_replacement,
-            columns.sends_exit_report,
-            None if columns.error is None else failure_from_wire(columns.error),
-            clock=WorkerClock.from_wire(columns.clock),
-            shift_ns=0 if columns.clock is None else columns.clock.shift_ns,
-            stepped_ns=columns.stepped_ns,
-        )
-    return WorkerTable(states, dict(identities.indexes))
-
-
-def _worker_from_wire(kept: wire.Worker, intern: wire.Interning) -> Worker:
-    return Worker(intern(kept.role), kept.instance, kept.index, kept.count)
-
-
-def _series_from_wire(worker: Worker, kept: wire.Series, intern: wire.Interning) -> Series:
-    return Series(
-        worker,
-        intern(kept.name),
-        intern(kept.unit),
-        intern(kept.attributes),
-        kept.reduction,
-        kept.instrument,
-        intern(kept.scope),
-        intern(kept.typed),
-        intern(kept.data),
-    )
-
-
 def _split(column: "array[int]", counts: Sequence[int]) -> "Iterator[array[int]]":
     if sum(counts) != len(column) or any(count % 2 for count in counts):
-        raise wire.StateRefused("its intervals do not add up")
+        raise StateRefused("its intervals do not add up")
     start = 0
     for count in counts:
         yield column[start : start + count]

@@ -11,10 +11,9 @@ The bridge's own clock may be the wrong one, and be set: what most workers have 
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Final
 
-from otel_rl.bridge.journal.formats import state_format as wire
+from otel_rl.bridge.journal.state import Count, Int64, Stored
 
 __all__ = ["WorkerClock", "most_common_ns", "tolerance_ns"]
 
@@ -39,18 +38,17 @@ def tolerance_ns(wait_s: float) -> int:
     return max(_LEAST_NS, int(wait_s * _NS_PER_S))
 
 
-@dataclass(slots=True)
-class WorkerClock:
+class WorkerClock(Stored, gc=False):
     """Difference of a worker's clock to the bridge's.
 
     Attributes:
         ahead_ns: The difference; 0 if it is too small to matter, None if it is not certain.
     """
 
-    ahead_ns: int | None = None
-    _seen_ns: int = 0
-    _since_ns: int = 0
-    _exports: int = 0
+    ahead_ns: Int64 | None = None
+    _seen_ns: Int64 = 0
+    _since_ns: Int64 = 0
+    _exports: Count = 0
 
     def exported(self, event_ns: int, arrived_ns: int, tolerance_ns: int) -> None:
         """Take the newest time of an export, and when it arrived by the bridge's clock."""
@@ -74,21 +72,6 @@ class WorkerClock:
         is_often = 2 * elapsed_ns <= (self._exports - 1) * abs(ahead_ns)
         is_one_way = abs(ahead_ns - self._seen_ns) <= elapsed_ns // _SHARE_OF_TIME
         return is_long and is_often and is_one_way
-
-    def to_wire(self, shift_ns: int) -> wire.WorkerClock | None:
-        """Return the clock for the journal; None for one that is right."""
-        if self.ahead_ns == 0 and not (self._exports or shift_ns):
-            return None
-        return wire.WorkerClock(
-            self.ahead_ns, self._seen_ns, self._since_ns, self._exports, shift_ns
-        )
-
-    @classmethod
-    def from_wire(cls, kept: wire.WorkerClock | None) -> "WorkerClock":
-        """Undo ``to_wire``."""
-        if kept is None:
-            return cls(0)
-        return cls(kept.ahead_ns, kept.seen_ns, kept.since_ns, kept.exports)
 
 
 def most_common_ns(ahead_ns: Iterable[int], tolerance_ns: int) -> int:

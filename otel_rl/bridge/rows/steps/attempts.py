@@ -7,9 +7,11 @@ A row is of the attempt of its pass where its role leads the axis, else of the o
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
-from otel_rl.bridge.journal.formats import state_format as wire
+from msgspec import field
+
+from otel_rl.bridge.journal.state import Stored
 from otel_rl.records import Attempt
 
 __all__ = ["Attempts"]
@@ -18,8 +20,7 @@ _MAX_KEPT = 100
 """Attempts whose beginnings are known; older rows are of the oldest of them."""
 
 
-@dataclass(slots=True)
-class Attempts:
+class Attempts(Stored):
     """Attempts of one run after the first, which begins with it.
 
     Attributes:
@@ -63,12 +64,3 @@ class Attempts:
                 self.begun[place] = replace(one, first_row=number)
             if one.number <= attempt:
                 return
-
-    def to_wire(self) -> list[wire.Attempt]:
-        """Return the attempts for the journal."""
-        return [wire.copied(one, wire.Attempt) for one in self.begun]
-
-    @classmethod
-    def from_wire(cls, kept: Sequence[wire.Attempt]) -> "Attempts":
-        """Undo ``to_wire``."""
-        return cls([wire.restored(one, Attempt) for one in kept])

@@ -1,15 +1,15 @@
 """One step of a role: its samples and counts so far."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
-from otel_rl.bridge.journal.formats import state_format as wire
+from msgspec import field
+
+from otel_rl.bridge.journal.state import Count, Int64, Number, Stored, check_places
 from otel_rl.bridge.rows.reduce import (
     MAX_VALUES,
     Cell,
-    cells_from_wire,
-    cells_to_wire,
     merged,
     put,
     put_columns,
@@ -23,8 +23,7 @@ _MOST_ROWS: Final = MAX_VALUES // 2
 """Exports that wait to be folded in together."""
 
 
-@dataclass(slots=True)
-class StepRow:
+class StepRow(Stored, gc=False):
     """The row that a step has had.
 
     Attributes:
@@ -37,26 +36,16 @@ class StepRow:
         is_marked: Whether it says how many workers are in it.
     """
 
-    expected: int
-    attempt: int | None
-    time_ns: int = 0
-    late_ns: int = 0
+    expected: Count
+    attempt: Int64 | None
+    time_ns: Int64 = 0
+    late_ns: Int64 = 0
     is_left_out: bool = False
-    version: int | None = None
+    version: Int64 | None = None
     is_marked: bool = False
 
-    def to_wire(self) -> wire.StepRow:
-        """Return it for the journal."""
-        return wire.copied(self, wire.StepRow)
 
-    @classmethod
-    def from_wire(cls, kept: wire.StepRow) -> "StepRow":
-        """Undo ``to_wire``."""
-        return wire.restored(kept, cls)
-
-
-@dataclass(slots=True)
-class OpenStep:
+class OpenStep(Stored, dict=True):
     """Samples of one step so far, by the number of their group.
 
     Attributes:
@@ -64,30 +53,38 @@ class OpenStep:
         received_ns: Arrival of the last.
         single: Every measurement in no row yet, of the groups with per-worker rows.
         workers: The labels of those that have reported.
-        export: The last export with a sample of it.
         counts: Of counters and histograms, if there are any.
         row: That it has had; the next one replaces it.
+        export: The last export with a sample of it. Not stored, an optimisation: the next sample of
+            an export sets it again.
     """
 
-    time_ns: int = 0
-    received_ns: int = 0
-    _cells: dict[int, Cell] = field(default_factory=dict)
-    single: dict[int, list[tuple[int, float]]] = field(default_factory=dict)
+    time_ns: Int64 = 0
+    received_ns: Int64 = 0
+    _cells: dict[Count, Cell] = field(default_factory=dict)
+    single: dict[Count, list[tuple[Int64, Number]]] = field(default_factory=dict)
     workers: set[str] = field(default_factory=set)
-    export: tuple[str, int] | None = None
     counts: StepCounts | None = None
     row: StepRow | None = None
-    # Values and times of exports that are not in the cells yet, and the numbers of their groups.
-    _rows: list[tuple[Sequence[float], Sequence[int]]] = field(default_factory=list)
-    _numbers: Sequence[int] = ()
+
+    def __post_init__(self) -> None:
+        self.export: tuple[str, int] | None = None
+        # Values and times of exports that are not in the cells yet, and the numbers of their
+        # groups. They are folded in before a step is stored.
+        self._rows: list[tuple[Sequence[float], Sequence[int]]] = []
+        self._numbers: Sequence[int] = ()
 
     @property
     def cells(self) -> dict[int, Cell]:
         """Return the values to be reduced."""
+        self.fold()
+        return self._cells
+
+    def fold(self) -> None:
+        """Fold in what ``put_row`` was given. Do that before it is stored."""
         if self._rows:
             rows, self._rows = self._rows, []
             put_columns(self._cells, self._numbers, rows)
-        return self._cells
 
     def put_row(
         self, numbers: Sequence[int], values: Sequence[float], times_ns: Sequence[int]
@@ -125,31 +122,11 @@ class OpenStep:
         single = sum(map(len, self.single.values()))
         return 1 + len(self.cells) + single + (0 if self.counts is None else self.counts.size())
 
-    def to_wire(self) -> wire.OpenStep:
-        """Return the step for the journal.
-
-        Without ``export``, an optimisation: the next sample of an export sets it again.
-        """
-        cells = cells_to_wire(self.cells)
-        counts = None if self.counts is None else self.counts.to_wire()
-        row = None if self.row is None else self.row.to_wire()
-        return wire.OpenStep(
-            self.time_ns, self.received_ns, cells, self.single, self.workers, counts, row
-        )
-
-    @classmethod
-    def from_wire(cls, kept: wire.OpenStep, groups: int) -> "OpenStep":
-        """Undo ``to_wire``, with so many groups."""
-        wire.check_places(groups, kept.cells, kept.single)
-        return cls(
-            kept.time_ns,
-            kept.received_ns,
-            cells_from_wire(kept.cells),
-            wire.single(kept.single),
-            kept.workers,
-            counts=None if kept.counts is None else StepCounts.from_wire(kept.counts, groups),
-            row=None if kept.row is None else StepRow.from_wire(kept.row),
-        )
+    def check(self, groups: int) -> None:
+        """Check what was read from the journal, of a run with so many groups."""
+        check_places(groups, self._cells, self.single)
+        if self.counts is not None:
+            self.counts.check(groups)
 
 
 Steps = dict[int, OpenStep]

@@ -1,19 +1,18 @@
 """Steps of one role: those that wait for samples, and those that have a row."""
 
-from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator
 
-from otel_rl.bridge.journal.formats import state_format as wire
-from otel_rl.bridge.rows.steps.open_step import Export, OpenStep, ReachedSteps, Steps
+from msgspec import field
+
+from otel_rl.bridge.journal.state import Count, Int64, Stored
+from otel_rl.bridge.rows.steps.open_step import Export, OpenStep, ReachedSteps
 from otel_rl.bridge.rows.steps.step_passes import StepPasses
 from otel_rl.bridge.rows.steps.written_steps import WrittenSteps
 
 __all__ = ["RoleSteps"]
 
 
-@dataclass(slots=True)
-class RoleSteps:
+class RoleSteps(Stored, dict=True):
     """Steps of a role.
 
     Attributes:
@@ -27,27 +26,34 @@ class RoleSteps:
         passes: Workers that have gone back.
         size: The most workers that were in a row.
         begun_ns: When its rows began to be made, by the bridge's clock; 0 before that.
-        export: The last export: its worker and time.
-        reached: The steps of its last series.
+        export: The last export: its worker and time. Not stored.
+        reached: The steps of its last series. Not stored.
     """
 
-    open: Steps = field(default_factory=dict)
-    closed_through: int | None = None
+    open: dict[Int64, OpenStep] = field(default_factory=dict)
+    closed_through: Int64 | None = None
     written: WrittenSteps = field(default_factory=WrittenSteps)
-    late: Steps = field(default_factory=dict)
-    again: Steps = field(default_factory=dict)
-    again_closed_through: int | None = None
-    again_samples: Counter[int] = field(default_factory=Counter)
+    late: dict[Int64, OpenStep] = field(default_factory=dict)
+    again: dict[Int64, OpenStep] = field(default_factory=dict)
+    again_closed_through: Int64 | None = None
+    again_samples: dict[Int64, Count] = field(default_factory=dict)
     passes: StepPasses = field(default_factory=StepPasses)
-    size: int = 0
-    begun_ns: int = 0
-    export: Export | None = None
-    reached: ReachedSteps | None = None
+    size: Count = 0
+    begun_ns: Int64 = 0
+
+    def __post_init__(self) -> None:
+        self.export: Export | None = None
+        self.reached: ReachedSteps | None = None
 
     @property
     def is_open(self) -> bool:
         """Return whether any step waits."""
         return bool(self.open or self.late or self.again)
+
+    def steps(self) -> Iterator[OpenStep]:
+        """Yield the steps that wait."""
+        for of in (self.open, self.late, self.again):
+            yield from of.values()
 
     def reopen(self, step: int, received_ns: int) -> bool:
         """Let a step with a row wait again, for samples that came late.
@@ -68,43 +74,3 @@ class RoleSteps:
             written.row.late_ns = received_ns
         self.open[step] = written
         return True
-
-    def to_wire(self) -> wire.StepsOfRole:
-        """Return the steps for the journal, without the written ones."""
-        return wire.StepsOfRole(
-            _to_wire(self.open),
-            self.closed_through,
-            _to_wire(self.late),
-            _to_wire(self.again),
-            self.again_closed_through,
-            self.again_samples,
-            self.passes.to_wire(),
-            self.size,
-            len(self.written),
-            self.written.left_through,
-            self.begun_ns,
-        )
-
-    @classmethod
-    def from_wire(cls, kept: wire.StepsOfRole, groups: int) -> "RoleSteps":
-        """Undo ``to_wire``, with so many groups."""
-        return cls(
-            _from_wire(kept.open, groups),
-            kept.closed_through,
-            WrittenSteps(kept.left_through),
-            _from_wire(kept.late, groups),
-            _from_wire(kept.again, groups),
-            kept.again_closed_through,
-            Counter(kept.again_samples),
-            StepPasses.from_wire(kept.passes),
-            kept.size,
-            kept.begun_ns,
-        )
-
-
-def _to_wire(steps: Steps) -> dict[int, wire.OpenStep]:
-    return {number: step.to_wire() for number, step in steps.items()}
-
-
-def _from_wire(kept: Mapping[int, wire.OpenStep], groups: int) -> Steps:
-    return {number: OpenStep.from_wire(step, groups) for number, step in kept.items()}

@@ -7,9 +7,10 @@ of the training loop, so that every chart of a run has the same axis.
 import bisect
 from array import array
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 
-from otel_rl.bridge.journal.formats import state_format as wire
+from msgspec import field
+
+from otel_rl.bridge.journal.state import Int64, Integers, StateRefused, Stored
 from otel_rl.bridge.rows.series.streams import WorkerState
 
 __all__ = ["StepAxis", "ValueTimeline", "is_integral"]
@@ -19,8 +20,7 @@ __all__ = ["StepAxis", "ValueTimeline", "is_integral"]
 _MAX_CHANGES = 16_000
 
 
-@dataclass(slots=True)
-class ValueTimeline:
+class ValueTimeline(Stored, dict=True):
     """64-bit integer that changes now and then, in order of event time.
 
     Arrays, because they are stored as they lie in memory, with every commit.
@@ -32,10 +32,16 @@ class ValueTimeline:
             first since a restart of the bridge.
     """
 
-    times_ns: "array[int]" = field(default_factory=lambda: array("q"))
-    values: "array[int]" = field(default_factory=lambda: array("q"))
-    newest: int | None = None
-    _newest_ns: int = 0
+    times_ns: Integers = field(default_factory=lambda: array("q"))
+    values: Integers = field(default_factory=lambda: array("q"))
+
+    def __post_init__(self) -> None:
+        self.newest: int | None = None
+        self._newest_ns = 0
+        if {self.times_ns.typecode, self.values.typecode} != {"q"}:
+            raise StateRefused("a timeline has something else than integers")
+        if len(self.times_ns) != len(self.values):
+            raise StateRefused("a timeline has more times than values, or fewer")
 
     def observe(self, observed: Iterable[tuple[int, int]]) -> None:
         """Record values of the integer, as (time, value), in any order; repeats are free."""
@@ -59,21 +65,8 @@ class ValueTimeline:
         place = bisect.bisect_right(self.times_ns, time_ns)
         return self.values[place - 1] if place else None
 
-    def to_wire(self) -> wire.Timeline:
-        """Return the timeline for the journal."""
-        return wire.Timeline(wire.packed(self.times_ns), wire.packed(self.values))
 
-    @classmethod
-    def from_wire(cls, kept: wire.Timeline) -> "ValueTimeline":
-        """Undo ``to_wire``."""
-        times_ns, values = wire.integers(kept.times_ns), wire.integers(kept.values)
-        if len(times_ns) != len(values):
-            raise wire.StateRefused("a timeline has more times than values, or fewer")
-        return cls(times_ns, values)
-
-
-@dataclass(slots=True)
-class StepAxis:
+class StepAxis(Stored):
     """Step and policy version over time, as one worker of the training role reports them.
 
     One worker, because two ranks never report the same step at the same instant and an axis must
@@ -93,7 +86,7 @@ class StepAxis:
 
     role: str = ""
     label: str = ""
-    heard_ns: int = 0
+    heard_ns: Int64 = 0
     steps: ValueTimeline = field(default_factory=ValueTimeline)
     versions: ValueTimeline = field(default_factory=ValueTimeline)
 
@@ -133,20 +126,6 @@ class StepAxis:
     def version_at(self, time_ns: int) -> int | None:
         """Return the policy version; None before the first reported one."""
         return self.versions.at(time_ns)
-
-    def to_wire(self) -> wire.Axis:
-        """Return the axis for the journal."""
-        steps, versions = self.steps.to_wire(), self.versions.to_wire()
-        return wire.Axis(self.role, self.label, self.heard_ns, steps, versions)
-
-    @classmethod
-    def from_wire(cls, kept: wire.Axis) -> "StepAxis":
-        """Undo ``to_wire``."""
-        steps, versions = (
-            ValueTimeline.from_wire(kept.steps),
-            ValueTimeline.from_wire(kept.versions),
-        )
-        return cls(kept.role, kept.label, kept.heard_ns, steps, versions)
 
 
 def is_integral(value: float) -> bool:

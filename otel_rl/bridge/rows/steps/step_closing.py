@@ -272,7 +272,7 @@ class StepClosing:
         closed_through = role.again_closed_through
         for step in sorted(role.again):
             if closed_through is not None and step <= closed_through:
-                late = role.again_samples[step]
+                late = role.again_samples.get(step, 0)
                 rows += self._alone(step, role.again.pop(step), late=late, attempt=self._attempt)
         role.written.leave_through(closed_through)
         role.open, role.again, role.again_closed_through = role.again, {}, None

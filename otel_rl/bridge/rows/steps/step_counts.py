@@ -5,9 +5,10 @@ to the end of its last. Without a duration there is no rate.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 
-from otel_rl.bridge.journal.formats import state_format as wire
+from msgspec import field
+
+from otel_rl.bridge.journal.state import Count, Int64, Number, Stored, check_places
 from otel_rl.bridge.rows.reduce import Distribution, reduced
 from otel_rl.bridge.rows.series.key_groups import GroupIdentity
 from otel_rl.bridge.rows.series.series_table import StreamTable
@@ -21,8 +22,7 @@ __all__ = ["StepCounts"]
 _NS_PER_S = 1_000_000_000
 
 
-@dataclass(slots=True)
-class StepCounts:
+class StepCounts(Stored, gc=False):
     """Counts of a step so far, by the number of their group and the label of their worker.
 
     Attributes:
@@ -31,9 +31,9 @@ class StepCounts:
         distributions: Of all workers.
     """
 
-    times_ns: dict[str, tuple[int, int]] = field(default_factory=dict)
-    grown: dict[int, dict[str, float]] = field(default_factory=dict)
-    distributions: dict[int, Distribution] = field(default_factory=dict)
+    times_ns: dict[str, tuple[Int64, Int64]] = field(default_factory=dict)
+    grown: dict[Count, dict[str, Number]] = field(default_factory=dict)
+    distributions: dict[Count, Distribution] = field(default_factory=dict)
 
     def add(self, stream: Stream, point: SumPoint | HistogramPoint) -> None:
         """Fold in a share."""
@@ -105,23 +105,9 @@ class StepCounts:
             yield from distribution.values(group.key, group.statistics)
         yield from self._miss_ratio(role, table)
 
-    def to_wire(self) -> wire.StepCounts:
-        """Return the counts for the journal."""
-        distributions = {number: one.to_wire() for number, one in self.distributions.items()}
-        return wire.StepCounts(self.times_ns, self.grown, distributions)
-
-    @classmethod
-    def from_wire(cls, kept: wire.StepCounts, groups: int) -> "StepCounts":
-        """Undo ``to_wire``, with so many groups."""
-        wire.check_places(groups, kept.grown, kept.distributions)
-        return cls(
-            dict(kept.times_ns),
-            {
-                number: {label: wire.number(value) for label, value in grown.items()}
-                for number, grown in kept.grown.items()
-            },
-            {number: Distribution.from_wire(one) for number, one in kept.distributions.items()},
-        )
+    def check(self, groups: int) -> None:
+        """Check what was read from the journal, of a run with so many groups."""
+        check_places(groups, self.grown, self.distributions)
 
     def _distribution(self, number: int) -> Distribution:
         found = self.distributions.get(number)

@@ -16,9 +16,10 @@ samples are older by their worker's clock, and late.
 """
 
 from collections.abc import Container, Mapping, Sequence
-from dataclasses import dataclass, field
 
-from otel_rl.bridge.journal.formats import state_format as wire
+from msgspec import field
+
+from otel_rl.bridge.journal.state import Int64, Stored
 from otel_rl.bridge.rows.series.streams import Stream, WorkerStanding, WorkerState
 from otel_rl.records import Worker
 
@@ -35,8 +36,7 @@ _MARGIN_NS = 1_000_000_000
 _MAX_GONE = 64
 
 
-@dataclass(slots=True)
-class Returned:
+class Returned(Stored):
     """Worker that has gone back to an earlier step.
 
     Attributes:
@@ -52,14 +52,14 @@ class Returned:
             on between ``first`` and ``high``.
     """
 
-    since_ns: int
-    received_ns: int
-    through: int
-    first: int
-    high: int
+    since_ns: Int64
+    received_ns: Int64
+    through: Int64
+    first: Int64
+    high: Int64
     is_sure: bool
-    newest_ns: int = 0
-    positions: dict[int, int] = field(default_factory=dict)
+    newest_ns: Int64 = 0
+    positions: dict[int, Int64] = field(default_factory=dict)
     repeats: bool = False
 
     @property
@@ -79,28 +79,8 @@ class Returned:
         self.is_sure |= step > self.first
         self.repeats |= self.first < step <= self.high
 
-    def to_wire(self) -> wire.Returned:
-        """Return the worker for the journal."""
-        return wire.copied(self, wire.Returned)
 
-    @classmethod
-    def from_wire(cls, kept: wire.Returned) -> "Returned":
-        """Undo ``to_wire``."""
-        return cls(
-            kept.since_ns,
-            kept.received_ns,
-            kept.through,
-            kept.first,
-            kept.high,
-            kept.is_sure,
-            kept.newest_ns,
-            dict(kept.positions),
-            kept.repeats,
-        )
-
-
-@dataclass(slots=True)
-class StepPasses:
+class StepPasses(Stored, dict=True):
     """Workers of a role that have gone back, by their labels.
 
     Attributes:
@@ -115,14 +95,17 @@ class StepPasses:
     """
 
     returned: dict[str, Returned] = field(default_factory=dict)
-    since_ns: int = 0
-    newest: dict[str, tuple[int, int]] = field(default_factory=dict)
-    before: dict[str, tuple[int, int]] = field(default_factory=dict)
+    since_ns: Int64 = 0
+    newest: dict[str, tuple[Int64, Int64]] = field(default_factory=dict)
+    before: dict[str, tuple[Int64, Int64]] = field(default_factory=dict)
     others: bool = True
-    vacant_step: int | None = None
-    first: int | None = None
-    # Stepping workers of the last look, which have not gone back, and whether each has an index.
-    _others: list[tuple[bool, WorkerState]] = field(default_factory=list)
+    vacant_step: Int64 | None = None
+    first: Int64 | None = None
+
+    def __post_init__(self) -> None:
+        # Stepping workers of the last look, which have not gone back, and whether each has an
+        # index.
+        self._others: list[tuple[bool, WorkerState]] = []
 
     def went_on(self, worker: WorkerState, newest: int, time_ns: int) -> None:
         """Record the newest step that a worker has measured, and its time."""
@@ -284,31 +267,6 @@ class StepPasses:
         self.newest = {label: (one.newest, one.newest_ns) for label, one in returned.items()}
         self.vacant_step = None
         return returned
-
-    def to_wire(self) -> wire.Passes:
-        """Return the passes for the journal."""
-        return wire.Passes(
-            {label: one.to_wire() for label, one in self.returned.items()},
-            self.since_ns,
-            self.newest,
-            self.before,
-            self.others,
-            self.vacant_step,
-            self.first,
-        )
-
-    @classmethod
-    def from_wire(cls, kept: wire.Passes) -> "StepPasses":
-        """Undo ``to_wire``."""
-        return cls(
-            {label: Returned.from_wire(one) for label, one in kept.returned.items()},
-            kept.since_ns,
-            dict(kept.newest),
-            dict(kept.before),
-            kept.others,
-            kept.vacant_step,
-            kept.first,
-        )
 
 
 def is_silent(worker: WorkerState, now_ns: int) -> bool:

@@ -18,7 +18,6 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import cast
 
-from otel_rl.bridge.journal.formats import state_format as wire
 from otel_rl.bridge.rows.batch_limit import BatchLimit
 from otel_rl.bridge.rows.reduce import put
 from otel_rl.bridge.rows.series.series_table import StreamTable
@@ -52,13 +51,13 @@ class OpenSteps:
         launched: See ``StepClosing``.
     """
 
-    def __init__(self) -> None:
-        self._roles: dict[str, RoleSteps] = {}
-        self.attempts = Attempts()
+    def __init__(
+        self, roles: dict[str, RoleSteps] | None = None, attempts: Attempts | None = None
+    ) -> None:
+        self._roles = roles or {}
+        self.attempts = attempts or Attempts()
         self.logs = StepLogs()
         self.launched: int | None = None
-        # Written steps of each role that are to be restored.
-        self._unrestored: dict[str, int] = {}
 
     def add(
         self,
@@ -368,30 +367,27 @@ class OpenSteps:
 
     def is_restored(self) -> None:
         """Record that all parts of the log are restored: what is missing is left."""
-        for name, written in self._unrestored.items():
-            role = self._roles[name]
-            if len(role.written) < written:
+        for role in self._roles.values():
+            if len(role.written) < role.written.unrestored:
                 role.written.leave_through(role.closed_through)
-        self._unrestored = {}
+            role.written.unrestored = 0
 
-    def to_wire(self) -> dict[str, wire.StepsOfRole]:
+    def stored(self) -> dict[str, RoleSteps]:
         """Return the steps for the journal, without the written ones, which are logged."""
-        return {name: role.to_wire() for name, role in self._roles.items()}
+        for role in self._roles.values():
+            for step in role.steps():
+                step.fold()
+        return self._roles
 
-    @classmethod
-    def from_wire(
-        cls,
-        kept: Mapping[str, wire.StepsOfRole],
-        *,
-        groups: int,
-        attempts: Sequence[wire.Attempt] = (),
-    ) -> "OpenSteps":
-        """Undo ``to_wire``, with so many groups."""
-        steps = cls()
-        steps.attempts = Attempts.from_wire(attempts)
-        steps._roles = {name: RoleSteps.from_wire(role, groups) for name, role in kept.items()}
-        steps._unrestored = {name: role.written for name, role in kept.items()}
-        return steps
+    def check(self, groups: int) -> None:
+        """Check what was read from the journal, of a run with so many groups.
+
+        Raises:
+            StateRefused: It has values of other groups.
+        """
+        for role in self._roles.values():
+            for step in role.steps():
+                step.check(groups)
 
 
 def _sorted(
@@ -406,7 +402,9 @@ def _sorted(
     passes, closed_through = role.passes, role.closed_through
     passes.look_back(stream, steps, times_ns, closed_through, received_ns)
     on_time, late, past, again = passes.sort(stream, steps, times_ns, closed_through)
-    role.again_samples.update(steps[place] for place in again)
+    for place in again:
+        step, counted = steps[place], role.again_samples
+        counted[step] = counted.get(step, 0) + 1
     for places in on_time, late, past:
         for place in places:
             passes.went_on(stream.worker, steps[place], times_ns[place])

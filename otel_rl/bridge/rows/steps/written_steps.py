@@ -6,22 +6,20 @@ written since the one before, and names those that were taken again; it is neede
 its steps is as it says.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from otel_rl.bridge.journal.formats import state_format as wire
+from otel_rl.bridge.journal.state import Count, Int64, Stored, decode, encode, refusing
 from otel_rl.bridge.rows.steps.open_step import OpenStep, StepRow
 
-__all__ = ["StepLog", "StepLogs", "WrittenSteps"]
+__all__ = ["LogPart", "StepLog", "StepLogs", "WrittenSteps"]
 
 _MOST_STEPS: Final = 1_000
 """Of a role. Fast loops make twenty steps a second: a worker may be a minute behind."""
 
 _MOST_WASTE_BYTES: Final = 64 << 10
 """Of logged steps that were written again since, beside as many bytes as are needed."""
-
-_ANY_GROUP: Final = 1 << 62
 
 
 class StepLog(NamedTuple):
@@ -50,27 +48,30 @@ class _Written:
     row: StepRow | None
     part: int = 0
 
-    def to_wire(self) -> tuple[bytes, wire.StepRow | None]:
-        return self.body, None if self.row is None else self.row.to_wire()
 
-
-@dataclass(slots=True)
-class WrittenSteps:
+class WrittenSteps(Stored, dict=True):
     """Written steps of one role, within bounds: beyond them the lowest step is left.
+
+    Stored without the steps, which are in the log.
 
     Attributes:
         left_through: The highest step that was left.
         size_bytes: Of the steps that are here.
+        unrestored: Number of steps that are to be restored from the log.
     """
 
-    left_through: int | None = None
-    size_bytes: int = field(default=0, init=False)
-    _steps: dict[int, _Written] = field(default_factory=dict)
-    # Put or removed since the last part of the log.
-    _changed: set[int] = field(default_factory=set)
+    left_through: Int64 | None = None
+    _number: Count = 0  # of the steps that are here
+
+    def __post_init__(self) -> None:
+        self.unrestored, self._number = self._number, 0
+        self.size_bytes = 0
+        self._steps: dict[int, _Written] = {}
+        # Put or removed since the last part of the log.
+        self._changed: set[int] = set()
 
     def __len__(self) -> int:
-        return len(self._steps)
+        return self._number
 
     def put(self, step: int, written: OpenStep, *, most: int, most_bytes: int) -> None:
         """Add a step that has a row now. The object becomes this one's.
@@ -82,8 +83,8 @@ class WrittenSteps:
             most_bytes: Of the steps to keep, encoded.
         """
         row, written.row = written.row, None
-        body = wire.encode(wire.WrittenStep(wire.VERSION, written.to_wire()))
-        self._keep(step, _Written(body, row))
+        written.fold()
+        self._keep(step, _Written(encode(written), row))
         while len(self) > min(most, _MOST_STEPS) or self.size_bytes > most_bytes:
             lowest = min(self._steps)
             self._drop(lowest)
@@ -95,7 +96,7 @@ class WrittenSteps:
         if found is None:
             return None
         self._drop(step)
-        taken = OpenStep.from_wire(wire.decode(found.body, wire.WrittenStep).step, _ANY_GROUP)
+        taken = decode(found.body, OpenStep)
         taken.row = found.row
         return taken
 
@@ -128,16 +129,15 @@ class WrittenSteps:
             yield step, written
 
     def restore(
-        self, step: int, kept: tuple[bytes, wire.StepRow | None] | None, part: int, groups: int
+        self, step: int, kept: tuple[bytes, StepRow | None] | None, part: int, groups: int
     ) -> None:
         """Restore a step of a part of the log, of a run with so many groups."""
         if kept is None:
             self._drop(step)
         else:
             body, row = kept
-            OpenStep.from_wire(wire.decode(body, wire.WrittenStep).step, groups)
-            restored = None if row is None else StepRow.from_wire(row)
-            self._keep(step, _Written(body, restored, part))
+            decode(body, OpenStep).check(groups)
+            self._keep(step, _Written(body, row, part))
         self._changed.clear()
 
     def parts(self) -> Iterable[int]:
@@ -147,6 +147,7 @@ class WrittenSteps:
     def _keep(self, step: int, written: _Written) -> None:
         self._drop(step)
         self._steps[step] = written
+        self._number += 1
         self.size_bytes += len(written.body)
         self._changed.add(step)
 
@@ -154,8 +155,16 @@ class WrittenSteps:
         """Remove a step, also from the log, which may have it from before the last ``take``."""
         written = self._steps.pop(step, None)
         if written is not None:
+            self._number -= 1
             self.size_bytes -= len(written.body)
             self._changed.add(step)
+
+
+class LogPart(Stored):
+    """Part of the log: role, number and encoded step with its row; None where it is left."""
+
+    number: Count
+    steps: Sequence[tuple[str, Int64, tuple[bytes, StepRow | None] | None]]
 
 
 class StepLogs:
@@ -177,7 +186,7 @@ class StepLogs:
         needed = sum(role.size_bytes for role in roles.values())
         whole = sum(self._sizes.values()) > 2 * needed + _MOST_WASTE_BYTES
         steps = [
-            (name, step, None if written is None else written.to_wire())
+            (name, step, None if written is None else (written.body, written.row))
             for name, role in roles.items()
             for step, written in role.take_changes(number, whole=whole)
         ]
@@ -189,7 +198,7 @@ class StepLogs:
         for part in [part for part in self._sizes if part < first]:
             del self._sizes[part]
             self.forgotten = max(self.forgotten, part)
-        return StepLog(number, wire.encode(wire.StepPart(wire.VERSION, number, steps)))
+        return StepLog(number, encode(LogPart(number, steps)))
 
     def restore(self, body: bytes, roles: Mapping[str, WrittenSteps], groups: int) -> None:
         """Restore a part, in the order of their numbers.
@@ -202,13 +211,13 @@ class StepLogs:
         Raises:
             StateRefused: It is something else.
         """
-        part = wire.decode(body, wire.StepPart)
+        part = decode(body, LogPart)
         self._next = max(self._next, part.number + 1)
         self._sizes[part.number] = _size(part.steps)
-        with wire.refusing():
+        with refusing():
             for name, step, written in part.steps:
                 roles[name].restore(step, written, part.number, groups)
 
 
-def _size(steps: Iterable[tuple[str, int, tuple[bytes, wire.StepRow | None] | None]]) -> int:
+def _size(steps: Iterable[tuple[str, int, tuple[bytes, StepRow | None] | None]]) -> int:
     return sum(len(written[0]) for _, _, written in steps if written is not None)

@@ -910,7 +910,7 @@ def test_of_two_findings_at_once_the_later_one_is_told(bench: Bench) -> None:
     bench.spool.append([batch(A, 0)])
     bench.run()
     bench.drain.add_finding(A, SLOW)
-    bench.drain.add_finding(A, dataclasses.replace(SLOW, words="the judge is slower", step=4))
+    bench.drain.add_finding(A, msgspec.structs.replace(SLOW, words="the judge is slower", step=4))
     bench.run(seconds=2)
     assert alerts(bench, A) == ["the judge is slower"]
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from otel_rl.bridge.journal.state import decode, encode
 from otel_rl.bridge.rows.history.missing_spans import Gaps, MissingSpans
 from otel_rl.bridge.rows.history.span_window import SpanWindow
 from otel_rl.bridge.rows.reports.data_warnings import SAMPLED
@@ -151,7 +152,7 @@ def test_sampled_spans_are_known_over_a_restart_until_their_steps_are_over() -> 
     found = SpanWindow()
     found.add(step(1), AlignSettings(), 0)
     found.missing.mark({TRAINER: T0 + 2 * S})
-    restored = SpanWindow.from_wire(found.to_wire())
+    restored = decode(encode(found.stored()), SpanWindow)
     assert restored.missing.marked_ns.keys() == {("trainer", "trainer-0")}
     restored.missing.unmark_through(T0 + 3 * S)
-    assert not SpanWindow.from_wire(restored.to_wire()).sampled
+    assert not decode(encode(restored.stored()), SpanWindow).sampled

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from otel_rl.bridge.journal.state import decode, encode
 from otel_rl.bridge.rows.history.span_window import SpanWindow
 from otel_rl.bridge.rows.history.step_analysis import MAX_WORKERS, StepAnalysis
 from otel_rl.bridge.rows.settings import AlignSettings
@@ -64,7 +65,7 @@ class Bench:
     def restart(self) -> None:
         """With the state and the log as they were committed."""
         log = self.window.recent.take_log()
-        self.window = SpanWindow.from_wire(self.window.to_wire())
+        self.window = decode(encode(self.window.stored()), SpanWindow)
         if log is not None:
             self.window.recent.restore(log.body, self.settings)
 

@@ -2,10 +2,9 @@
 
 import itertools
 
-import msgspec
 import pytest
 
-from otel_rl.bridge.journal.formats import state_format as wire
+from otel_rl.bridge.journal.state import decode, encode
 from otel_rl.bridge.rows.reports.run_metadata import (
     MAX_CONFIG_KEYS,
     MAX_HOSTS,
@@ -26,8 +25,8 @@ def about(*announcements: Announcement) -> RunMetadata:
     return made
 
 
-def stored(kept: wire.About) -> wire.About:
-    return msgspec.msgpack.decode(wire.encode(kept), type=wire.About)
+def after_a_restart(said: RunMetadata) -> RunMetadata:
+    return decode(encode(said), RunMetadata)
 
 
 def test_the_config_of_all_processes_is_one() -> None:
@@ -62,7 +61,7 @@ def test_the_run_stays_in_the_project_that_was_named_first(order: tuple[int, ...
         Announcement(3, project="", name="new"),
     ]
     said = about(*(announcements[place] for place in order))
-    for one in (said, RunMetadata.from_wire(stored(said.to_wire()))):
+    for one in (said, after_a_restart(said)):
         found = one.describe()
         assert (found.project, found.entity, found.mode) == ("first", "team", "offline")
         assert found.name == "new"
@@ -74,7 +73,7 @@ def test_the_first_run_of_the_programs_own_that_can_be_joined_stays_the_one() ->
     found = []
     for time_ns, path in ((5, ""), (4, "team/grpo/a"), (1, "team/grpo/b"), (9, "")):
         said.add([Announcement(time_ns, own_run=path), Announcement(7)])
-        said = RunMetadata.from_wire(stored(said.to_wire()))
+        said = after_a_restart(said)
         found.append(said.describe().own_run)
     assert found == ["", *["team/grpo/a"] * 3]
 
@@ -90,7 +89,7 @@ def test_defaults_hold_where_no_process_gives_the_key(order: tuple[int, ...]) ->
     said = about()
     for place in order:
         said.add([announcements[place]])
-        said = RunMetadata.from_wire(stored(said.to_wire()))
+        said = after_a_restart(said)
     assert said.describe().config == {"lr": 0.8, "seed": 2, "tp": 8, "model": "q"}
 
 

@@ -97,7 +97,7 @@ def test_two_counters_of_one_name_are_no_shared_instance_also_after_a_restart() 
         for value in (1.5 * second, 10 * second):
             stream.advance(counted(1, second, value))
             assert not stream.is_shared
-        stream = CounterStream.from_wire(stream.to_wire())
+        stream = CounterStream.restored(stream.stored())
     assert sorted(life.amount for life in stream.lives.values()) == [10.5, 70]
 
 

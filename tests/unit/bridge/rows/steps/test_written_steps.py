@@ -2,7 +2,7 @@
 
 import pytest
 
-from otel_rl.bridge.journal.formats import state_format as wire
+from otel_rl.bridge.journal.state import StateRefused
 from otel_rl.bridge.rows.steps.open_step import OpenStep, StepRow
 from otel_rl.bridge.rows.steps.written_steps import StepLogs, WrittenSteps
 
@@ -161,5 +161,5 @@ def test_a_step_that_is_written_again_and_again_takes_little_of_the_journal() ->
 def test_a_log_of_groups_that_are_not_there_is_refused() -> None:
     kept = Journal()
     kept.write(n1=step(values=GROUPS + 1))
-    with pytest.raises(wire.StateRefused):
+    with pytest.raises(StateRefused):
         kept.restart()

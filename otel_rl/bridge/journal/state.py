@@ -1,0 +1,254 @@
+"""Encodes what a bridge must find again after a restart: MessagePack, checked while it is read.
+
+The classes of the bridge that are stored *are* the format. Each derives from ``Stored``, and its
+fields, in their order, are an array in the journal; what ``__post_init__`` sets is not stored.
+Records of ``otel_rl.records`` are maps by the names of their fields. What reads them makes
+numbers, texts and containers, never calls anything that the bytes name, and takes memory in
+proportion to the bytes that are stored.
+
+Rules for a change: ``docs/adr/0011-state-is-messagepack.md``.
+"""
+
+import math
+import sys
+import zlib
+from array import array
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import cache
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar, cast
+
+import msgspec
+
+from otel_rl.bridge.journal.formats.schema import FORMAT
+
+__all__ = [
+    "Count",
+    "Floats",
+    "Int64",
+    "Integers",
+    "Number",
+    "StateRefused",
+    "Stored",
+    "check_durations",
+    "check_json",
+    "check_places",
+    "compress",
+    "decode",
+    "decompress",
+    "decompress_each",
+    "encode",
+    "prepared",
+    "refusing",
+]
+
+_T = TypeVar("_T")
+
+_ENVELOPE: Final = bytes([FORMAT])
+"""Begins everything that is encoded here: a later release may find bodies of several formats."""
+
+# Compressed bytes are read up to so many, or so many times what is stored. Identities of ten
+# thousand series are 2 MB and one tenth of that compressed.
+_MAX_RAW_BYTES: Final = 16 << 20
+_MAX_RATIO: Final = 32
+
+Int64 = Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
+"""Times in ns, steps, and what else stands in columns of the database."""
+
+Count = Annotated[int, msgspec.Meta(ge=0)]
+"""A number of things, or the place of one in a list."""
+
+Number = int | float
+"""A measured value; integers are exact, and NaN and infinities are data."""
+
+if TYPE_CHECKING:
+    Integers = array[int]
+    Floats = array[float]
+else:
+    Integers = Floats = array
+
+
+class StateRefused(Exception):
+    """The bytes are no state that a bridge has written. Its text names what is wrong with them."""
+
+
+class Stored(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
+    """A class whose objects are stored in the journal."""
+
+
+def encode(kept: object) -> bytes:
+    """Encode a state or a part of a log."""
+    return _ENVELOPE + _encoded(kept)
+
+
+def prepared(kept: object) -> Any:
+    """Encode a part that many others contain; the result replaces it there."""
+    return msgspec.Raw(_encoded(kept))
+
+
+def decode(body: bytes, kind: type[_T]) -> _T:
+    """Decode the result of ``encode``.
+
+    Raises:
+        StateRefused: It is something else.
+    """
+    if body[:1] != _ENVELOPE:
+        raise StateRefused(f"it has format {body[0] if body else None}, not {FORMAT}")
+    with refusing():
+        found: _T = _decoder(cast("Any", kind)).decode(memoryview(body)[1:])
+        return found
+
+
+@contextmanager
+def refusing() -> Iterator[None]:
+    """Turn any failure into ``StateRefused``: forged bytes may fail in any way.
+
+    Raises:
+        StateRefused: Something within was raised.
+    """
+    try:
+        yield
+    except StateRefused:
+        raise
+    except Exception as exc:
+        raise StateRefused(f"it cannot be read ({type(exc).__name__}: {exc})") from exc
+
+
+def compress(raw: bytes) -> bytes:
+    """Compress the result of ``encode``, within the bound of ``decompress``."""
+    body = zlib.compress(raw, level=1)
+    return body if len(raw) <= _most_raw(body) else zlib.compress(raw, level=0)
+
+
+def decompress(body: bytes) -> bytes:
+    """Undo ``compress``. Memory is bounded by the bytes that are stored.
+
+    Raises:
+        StateRefused: It is something else.
+    """
+    raw, rest = _decompress(body, _most_raw(body))
+    if rest:
+        raise StateRefused("there is more behind its end")
+    return raw
+
+
+def decompress_each(body: bytes) -> Iterator[bytes]:
+    """Undo ``compress`` of small parts, joined, one at a time.
+
+    Raises:
+        StateRefused: It is something else.
+    """
+    while body:
+        raw, body = _decompress(body, _MAX_RAW_BYTES)
+        yield raw
+
+
+def check_places(groups: int, *kept: Mapping[int, object]) -> None:
+    """Check that the keys are places of groups, of which there are so many.
+
+    Raises:
+        StateRefused: One is not.
+    """
+    for of_groups in kept:
+        if of_groups and max(of_groups) >= groups:
+            raise StateRefused(f"it has values of group {max(of_groups)}, of {groups}")
+
+
+def check_durations(durations_s: Iterable[float]) -> None:
+    """Check that durations in s are finite, in ns too.
+
+    Raises:
+        StateRefused: One is not.
+    """
+    if not all(math.isfinite(one * 1e9) for one in durations_s):
+        raise StateRefused("it has a duration that is not finite")
+
+
+def check_json(kept: object) -> None:
+    """Check that a value is one of JSON.
+
+    Raises:
+        StateRefused: It is something else, such as bytes or a date.
+    """
+    if isinstance(kept, Mapping):
+        for key, one in kept.items():
+            if not isinstance(key, str):
+                raise StateRefused(f"it has a {type(key).__name__} where a name should be")
+            check_json(one)
+    elif isinstance(kept, (list, tuple)):
+        for one in kept:
+            check_json(one)
+    elif not (kept is None or isinstance(kept, (bool, int, float, str))):
+        raise StateRefused(f"it has a {type(kept).__name__} where a value of JSON should be")
+
+
+def _encoded(kept: object) -> bytes:
+    try:
+        return _ENCODER.encode(kept)
+    except (OverflowError, UnicodeEncodeError):  # so seldom that no value is looked at before
+        plain = msgspec.to_builtins(kept, builtin_types=(bytes,), enc_hook=_plain)
+        return _ENCODER.encode(_fitting(plain))
+
+
+def _plain(kept: object) -> object:
+    """Return what is stored for an object of another kind: a column of 64 bits a number."""
+    if isinstance(kept, array):
+        if sys.byteorder == "big":
+            kept = kept[:]
+            kept.byteswap()
+        return kept.typecode.encode() + kept.tobytes()
+    if isinstance(kept, msgspec.Raw):
+        return msgspec.msgpack.decode(kept)
+    raise TypeError(f"{type(kept).__name__} cannot be stored")
+
+
+def _restored(kind: type, kept: object) -> object:
+    """Undo ``_plain``."""
+    if kind is not array or not isinstance(kept, bytes) or kept[:1] not in {b"q", b"d"}:
+        raise ValueError("it has something else where a column of numbers should be")
+    column: array[int] | array[float] = array(kept[:1].decode())
+    column.frombytes(memoryview(kept)[1:])
+    if sys.byteorder == "big":
+        column.byteswap()
+    return column
+
+
+def _fitting(kept: Any) -> Any:
+    """Return the same without integers and texts that MessagePack does not take.
+
+    An integer beyond 64 bits is its digits, which are read as an integer where one should be.
+    """
+    if isinstance(kept, str):
+        return kept.encode(errors="replace").decode()
+    if isinstance(kept, int):
+        return kept if -(1 << 63) <= kept < 1 << 64 else str(kept)
+    if isinstance(kept, dict):
+        return {_fitting(key): _fitting(one) for key, one in kept.items()}
+    if isinstance(kept, (list, tuple)):  # a tuple may be a key
+        return type(kept)(map(_fitting, kept))
+    return kept
+
+
+_ENCODER: Final = msgspec.msgpack.Encoder(enc_hook=_plain)
+
+
+@cache
+def _decoder(kind: Any) -> msgspec.msgpack.Decoder[Any]:
+    return msgspec.msgpack.Decoder(kind, strict=False, dec_hook=_restored)
+
+
+def _most_raw(body: bytes) -> int:
+    return max(_MAX_RAW_BYTES, _MAX_RATIO * len(body))
+
+
+def _decompress(body: bytes, most: int) -> tuple[bytes, bytes]:
+    stream = zlib.decompressobj()
+    try:
+        raw = stream.decompress(body, most + 1)
+    except zlib.error as exc:
+        raise StateRefused(f"it cannot be decompressed ({exc})") from exc
+    if len(raw) > most:
+        raise StateRefused(f"it is more than {most} bytes when it is decompressed")
+    if not stream.eof:
+        raise StateRefused("it breaks off")
+    return raw, stream.unused_data
