@@ -6,7 +6,7 @@ release must stay readable, so after one, such a change needs another number of 
 
 from pathlib import Path
 
-from otel_rl.bridge.journal.formats.schema import FORMAT
+from otel_rl.bridge.journal.schema import FORMAT
 from tests.journals.fields import fields_of_state
 
 

@@ -12,7 +12,7 @@ import pytest
 from otel_rl.bridge.archive.file_writer import FileHead, tables_of
 from otel_rl.bridge.counters import Counter
 from otel_rl.bridge.journal.archive_store import ArchiveStore
-from otel_rl.bridge.journal.formats.schema import FORMAT
+from otel_rl.bridge.journal.schema import FORMAT
 from otel_rl.bridge.journal.sqlite import JOURNAL_FILE, SqliteJournal
 from otel_rl.bridge.journal.state import decode
 from otel_rl.bridge.rows.open_run.run_state import StoredRun

@@ -22,8 +22,8 @@ from typing import Any, Final, LiteralString, TypeVar
 import psycopg
 from psycopg import errors
 
-from otel_rl.bridge.journal.formats.schema import APPLICATION, identity_of, statements
 from otel_rl.bridge.journal.interface import MADE, Connection, Cursor, Value
+from otel_rl.bridge.journal.schema import APPLICATION, identity_of, statements
 from otel_rl.errors import (
     ConfigError,
     JournalClosed,

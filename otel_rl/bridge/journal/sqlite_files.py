@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, TextIO
 
-from otel_rl.bridge.journal.formats.schema import identity_of, statements
+from otel_rl.bridge.journal.schema import identity_of, statements
 from otel_rl.bridge.private_files import make_private_directory, open_private
 from otel_rl.errors import JournalError, JournalFull, JournalGone, JournalLocked
 from otel_rl.inbox import DATA_DIRECTORY

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar, cast
 
 import msgspec
 
-from otel_rl.bridge.journal.formats.schema import FORMAT
+from otel_rl.bridge.journal.schema import FORMAT
 
 __all__ = [
     "Count",

@@ -7,8 +7,8 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
 from otel_rl.bridge.journal.formats.delivered import all_confirmed, lacks_rows
-from otel_rl.bridge.journal.formats.schema import APPLICATION
 from otel_rl.bridge.journal.interface import Connection
+from otel_rl.bridge.journal.schema import APPLICATION
 from otel_rl.records import ExperimentKey
 
 __all__ = ["FREE", "LeaseTable"]

@@ -399,7 +399,7 @@ def finding(kind: str | None, *, worker: str = "trainer/1", step: int = 7) -> Fi
             {"kind": kind, "role": "trainer", "worker": worker, "score": 0.9, "words": "slow"}
         ]
     verdict = "healthy" if kind is None else "cause"
-    return Finding(step, 10**18, verdict, "it is slow", causes)  # type: ignore[arg-type]
+    return Finding(step, 10**18, verdict, "it is slow", causes)
 
 
 def rows(aligner: Aligner) -> list[Row]:
