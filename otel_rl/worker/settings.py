@@ -259,24 +259,17 @@ class GpuOptions(TypedDict, total=False):
     """Options that ``init(gpu=...)`` accepts instead of ``True``: as in ``GpuSettings``."""
 
     roles: Sequence[str]
-    devices: Sequence[int | str]
     interval_s: float
 
 
 @dataclass(frozen=True, slots=True)
 class GpuSettings:
-    """GPU sampling of a worker. ``devices`` is in the format of ``CUDA_VISIBLE_DEVICES``."""
+    """GPU sampling of a worker."""
 
     enabled: bool = setting("OTEL_RL_GPU", SWITCH, "off", argument="gpu")
     """`on` samples the process's [GPUs](gpus.md)."""
     roles: tuple[str, ...] = setting("OTEL_RL_GPU_ROLES", Kind("words", words), otherwise="all")
     """Roles whose workers sample: `trainer,generator`."""
-    devices: str | None = setting(
-        "OTEL_RL_GPU_DEVICES",
-        Kind("words", lambda text: ",".join(words(text)) or None),
-        otherwise="visible ones, by `CUDA_VISIBLE_DEVICES` at the first sample",
-    )
-    """NVML numbers or ids (`GPU-...`, `MIG-...`) of devices; missing ones are logged."""
     # The bridge's window: every window has a sample of every device.
     interval_s: float = setting("OTEL_RL_GPU_INTERVAL", _GPU_MILLISECONDS, "5000")
     """Milliseconds between two samples of a device; the argument is in seconds."""
@@ -596,7 +589,7 @@ def _gpu(environ: Mapping[str, str], given: object) -> GpuSettings:
     if isinstance(given, bool):
         found["enabled"] = given
     elif given is not None:
-        kinds = {"roles": _roles, "devices": _devices, "interval_s": _GPU_SECONDS.given}
+        kinds = {"roles": _roles, "interval_s": _GPU_SECONDS.given}
         found = {"enabled": True} | _options("gpu", given, kinds, "True, False or a mapping")
     return GpuSettings(**_read(GpuSettings, environ, found))
 
@@ -630,20 +623,11 @@ def _options(
 
 
 def _roles(where: str, value: object) -> tuple[str, ...]:
-    return tuple(map(str, _list(where, value, str)))
-
-
-def _devices(where: str, value: object) -> str:
-    return ",".join(map(str, _list(where, value, int | str)))
-
-
-def _list(where: str, value: object, kind: Any) -> Sequence[object]:
     if isinstance(value, str) or not isinstance(value, Sequence):
         raise ConfigError(f"{where}: must be a list (got {value!r}).", hint="Use [...].")
     for one in value:
-        if isinstance(one, bool) or not isinstance(one, kind) or "," in str(one):
+        if not isinstance(one, str) or "," in one:
             raise ConfigError(
-                f"{where}: cannot hold {one!r}.",
-                hint="Use words for roles, and numbers or ids such as GPU-... for devices.",
+                f"{where}: cannot hold {one!r}.", hint='Name one role in each text: ["trainer"].'
             )
-    return value
+    return tuple(value)

@@ -14,10 +14,9 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 import psutil
-from opentelemetry.metrics import CallbackOptions, CallbackT, Meter, Observation
+from opentelemetry.metrics import Meter, Observation
 
 from otel_rl.semconv.names import (
-    METRICS,
     RL_HOST_PRESSURE,
     RL_HOST_RESOURCE,
     SYSTEM_CPU_UTILIZATION,
@@ -29,9 +28,9 @@ from otel_rl.semconv.names import (
     SYSTEM_MEMORY_UTILIZATION,
     SYSTEM_NETWORK_IO,
 )
-from otel_rl.semconv.spec import Instrument
 from otel_rl.worker.guard import Guard
 from otel_rl.worker.settings import HostSettings
+from otel_rl.worker.system.latest import Latest
 
 try:
     import fcntl
@@ -67,10 +66,9 @@ class HostRecorder:
     def __init__(
         self, meter: Meter, guard: Guard, clock_s: Callable[[], float] = time.monotonic
     ) -> None:
-        self._meter = meter
         self._guard = guard
         self._clock_s = clock_s
-        self._is_shown = False
+        self._latest = Latest(meter)
         self._turn = HostTurn()
         self._machine: Machine | None = None
         self.forget()
@@ -82,10 +80,8 @@ class HostRecorder:
         with self._guard:
             self._interval_s, self._host, self._run_id = settings.interval_s, host, run_id
             self._machine = Machine()
-            if not self._is_shown:
-                self._is_shown = True
-                for metric in _METRICS:
-                    self._show(metric)
+            for metric in _METRICS:
+                self._latest.observe(metric, self._sample_if_due)
 
     def forget(self) -> None:
         """Reset for the next ``start``, in a forked child or as another worker."""
@@ -95,44 +91,27 @@ class HostRecorder:
         self._due_s = 0.0
         self._first: Reading | None = None
         self._last: Reading | None = None
-        # By metric. The exporter removes entries, so that a reading is reported once.
-        self._latest: dict[str, list[Observation]] = {}
+        self._latest.forget()
 
-    def _show(self, metric: str) -> None:
-        spec = METRICS[metric]
-        create = {
-            Instrument.COUNTER: self._meter.create_observable_counter,
-            Instrument.UP_DOWN_COUNTER: self._meter.create_observable_up_down_counter,
-        }.get(spec.instrument, self._meter.create_observable_gauge)
-        create(metric, [self._taker(metric)], spec.unit, spec.brief)
-
-    def _taker(self, metric: str) -> CallbackT:
-        def take(_options: CallbackOptions) -> Iterable[Observation]:
-            machine = self._machine
-            if machine is None:
-                return []
+    def _sample_if_due(self) -> Iterable[Observation]:
+        """Read the machine once an interval, at the first metric of an export."""
+        machine, now_s = self._machine, self._clock_s()
+        if machine is not None and now_s >= self._due_s:
+            self._due_s = now_s + self._interval_s
             with self._guard:
-                self._sample_if_due(machine)
-            return self._latest.pop(metric, [])
+                if self._turn.take(self._host, self._run_id):
+                    self._sample(machine.read())
+        return ()
 
-        return take
-
-    def _sample_if_due(self, machine: "Machine") -> None:
-        now_s = self._clock_s()
-        if now_s < self._due_s:
-            return
-        self._due_s = now_s + self._interval_s
-        if not self._turn.take(self._host, self._run_id):
-            return
-        now, last = machine.read(), self._last
-        self._last = now
+    def _sample(self, now: "Reading") -> None:
+        last, self._last = self._last, now
         if last is None:
             self._first = now
             return
-        self._latest = {}
-        for (metric, key, word), value in _measurements(now, last, self._first or last):
+        for series, value in _measurements(now, last, self._first or last):
+            metric, key, word = series
             attributes = {"host.name": self._host} | ({key: word} if key else {})
-            self._latest.setdefault(metric, []).append(Observation(value, attributes))
+            self._latest.set(metric, series, Observation(value, attributes))
 
 
 _Series = tuple[str, str, str]

@@ -1,16 +1,15 @@
 """NVIDIA GPUs through ``nvidia-ml-py``: those that a process sees, and what they report.
 
-Each query may fail by itself, because devices, drivers and containers differ. A query that a device
-does not support is not repeated.
+Each query may fail by itself, because devices, drivers and containers differ.
 """
 
 import logging
 import os
 import sys
 import threading
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from math import isnan
 from time import monotonic
 from typing import Any, Final, NamedTuple
@@ -45,7 +44,6 @@ __all__ = [
     "Device",
     "DeviceGone",
     "Driver",
-    "Listed",
     "NoDriver",
     "Reading",
     "load",
@@ -53,8 +51,6 @@ __all__ = [
     "renew_lock",
     "visible",
 ]
-
-_DIRECTION: Final = "network.io.direction"
 
 _MIB: Final = 1 << 20
 
@@ -93,7 +89,7 @@ _Query = Callable[[Any, object], Iterator[Reading]]
 """Takes the module ``pynvml`` and a device's handle."""
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False)
 class Device:
     """GPU, or a MIG instance of one.
 
@@ -102,16 +98,16 @@ class Device:
         name: ``hw.name``: the position on the machine, ``gpu0`` or ``gpu0.mig1``.
         model: ``hw.model``.
         handle: NVML's handle.
-        queries: Queries that the device is not known to lack.
         parent: Id of the GPU that an instance is part of, else empty.
+        instances: Those of a divided GPU; None of any other device.
     """
 
     uuid: str
     name: str
-    model: str
-    handle: object
-    queries: list[_Query]
+    model: str = ""
+    handle: object = None
     parent: str = ""
+    instances: "tuple[Device, ...] | None" = None
 
     def attributes(self) -> dict[str, str]:
         """Return the attributes of every point of the device."""
@@ -124,49 +120,41 @@ class Device:
         }
         return found | ({"hw.parent": self.parent} if self.parent else {})
 
-
-class Listed(NamedTuple):
-    """A GPU's place in NVML's list, which is in the order of the PCI bus.
-
-    Attributes:
-        uuid: Id of the GPU, ``GPU-...``; empty if the GPU does not answer.
-        instances: Ids of its MIG instances, ``MIG-...``; None if MIG is off.
-    """
-
-    uuid: str
-    instances: tuple[str, ...] | None = None
-
     @property
-    def shown(self) -> tuple[str, ...]:
-        """Ids of the devices that CUDA shows: only the instances of a divided GPU."""
-        return (self.uuid,) if self.instances is None else self.instances
+    def shown(self) -> "tuple[Device, ...]":
+        """Devices that CUDA shows of the GPU: of a divided one only the instances."""
+        return (self,) if self.instances is None else self.instances
 
 
-def visible(listed: Sequence[Listed], wanted: str | None) -> list[str]:
-    """Return the ids of the devices in a value of ``CUDA_VISIBLE_DEVICES``, each once, in order.
+def visible(gpus: Sequence[Device | None], wanted: str | None) -> list[Device]:
+    """Return the devices in a value of ``CUDA_VISIBLE_DEVICES``, each once, in order.
 
     As in CUDA, a word that names no device ends the list, so that an empty text, ``-1`` and
     ``NoDevFiles`` show none. The number of a divided GPU shows its first instance. CUDA's numbers
     are NVML's if all GPUs are of one model, and with ``CUDA_DEVICE_ORDER=PCI_BUS_ID``.
 
     Args:
-        listed: All GPUs of the machine.
+        gpus: All GPUs of the machine in the order of NVML; None for one that does not answer.
         wanted: The variable's value; None if the variable is unset, which shows everything.
     """
+    answering = [gpu for gpu in gpus if gpu is not None]
     if wanted is None:
-        return [uuid for gpu in listed for uuid in gpu.shown if uuid]
-    found: list[str] = []
+        return [device for gpu in answering for device in gpu.shown]
+    found: list[Device] = []
     for word in map(str.strip, wanted.split(",")):
-        named: Sequence[str] = ()
-        if word.isascii() and word.isdigit():
-            named = listed[int(word)].shown[:1] if int(word) < len(listed) else ()
+        named: Sequence[Device] = ()
+        if word.isascii() and word.isdigit() and int(word) < len(gpus):
+            gpu = gpus[int(word)]
+            if gpu is None:
+                continue
+            named = gpu.shown[:1]
         elif word.startswith(("GPU-", "MIG-")):  # the beginning of an id is enough
-            ids = (uuid for gpu in listed for uuid in (gpu.uuid, *(gpu.instances or ())))
-            named = [uuid for uuid in ids if uuid.startswith(word)]
+            devices = [device for gpu in answering for device in (gpu, *(gpu.instances or ()))]
+            named = [device for device in devices if device.uuid.startswith(word)]
         if len(named) != 1:
             break
         found += named
-    return [uuid for uuid in dict.fromkeys(found) if uuid]
+    return [*dict.fromkeys(found)]
 
 
 class Driver:
@@ -183,15 +171,7 @@ class Driver:
         nvml = self._nvml = load()
         self._logged = logged
         self._events: object = None
-        self._xids: Counter[tuple[str, int]] = Counter()
         self._units: dict[str, _UnitCounters | None] = {}
-        self._unsupported = {
-            nvml.NVML_ERROR_NOT_SUPPORTED,
-            nvml.NVML_ERROR_FUNCTION_NOT_FOUND,
-            nvml.NVML_ERROR_NO_PERMISSION,
-            nvml.NVML_ERROR_INVALID_ARGUMENT,
-            nvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH,
-        }
         self._gone = {
             nvml.NVML_ERROR_GPU_IS_LOST,
             nvml.NVML_ERROR_GPU_NOT_FOUND,
@@ -207,19 +187,21 @@ class Driver:
 
     def close(self) -> None:
         """Release what NVML has given. A failure has no consequence."""
-        units = [one.close for one in self._units.values() if one is not None]
-        for release in (*units, self._free_events, self._nvml.nvmlShutdown):
-            try:
-                release()
-            except self._nvml.NVMLError as error:
-                _log.debug("NVML shutdown failed: %s", error)
+        for units in self._units.values():
+            if units is not None:
+                with suppress(self._nvml.NVMLError):
+                    units.close()
+        with suppress(self._nvml.NVMLError):
+            if self._events is not None:
+                self._nvml.nvmlEventSetFree(self._events)
+        with suppress(self._nvml.NVMLError):
+            self._nvml.nvmlShutdown()
 
-    def devices(self, wanted: str | None, named: str | None = None) -> tuple[list[Device], bool]:
-        """Return the devices to sample, and the GPUs that contain instances among them.
+    def devices(self, wanted: str | None) -> tuple[list[Device], bool]:
+        """Return the visible devices, and the GPUs that contain instances among them.
 
         Args:
             wanted: Value of ``CUDA_VISIBLE_DEVICES``; see ``visible``.
-            named: Devices to sample instead, by numbers and ids.
 
         Returns:
             The devices, and False if a GPU does not answer and is left out.
@@ -231,51 +213,32 @@ class Driver:
             count = self._nvml.nvmlDeviceGetCount()
         except self._nvml.NVMLError as error:
             raise NoDriver(str(error)) from error
-        listed: list[Listed] = []
-        known: dict[str, Device] = {}
+        gpus: list[Device | None] = []
         for number in range(count):
             try:
-                gpu, instances = self._list(number)
+                gpus.append(self._gpu(number))
             except self._nvml.NVMLError as error:
-                self._log_once(f"GPU {number} does not answer ({error}).")
-                listed.append(Listed(""))  # later GPUs keep their numbers
-                continue
-            known |= {device.uuid: device for device in (gpu, *(instances or ()))}
-            ids = None if instances is None else tuple(one.uuid for one in instances)
-            listed.append(Listed(gpu.uuid, ids))
-        all_answer = all(gpu.uuid for gpu in listed)
-        if named is None:
-            uuids = visible(listed, wanted)
-        else:
-            by_word = {word: visible(listed, word) for word in named.split(",")}
-            uuids = [uuid for ids_of_word in by_word.values() for uuid in ids_of_word]
-            missing = [word for word, ids_of_word in by_word.items() if not ids_of_word]
-            if missing and all_answer:
-                self._log_once(f"Configured GPUs are missing: {', '.join(missing)}.", is_wrong=True)
-        chosen = [known[uuid] for uuid in uuids]
-        parents = [known[device.parent] for device in chosen if device.parent]
-        sampled = [*dict.fromkeys((*chosen, *parents))]
-        self._watch_errors(sampled)
-        return sampled, all_answer
+                log_once(self._logged, f"GPU {number} does not answer ({error}).")
+                gpus.append(None)
+        chosen = visible(gpus, wanted)
+        wholes = {device.parent for device in chosen}
+        divided = [gpu for gpu in gpus if gpu is not None and gpu.uuid in wholes]
+        return [*dict.fromkeys(chosen + divided)], None not in gpus
 
     def read(self, device: Device) -> list[Reading]:
-        """Run the device's queries.
+        """Run the queries of the device.
 
         Raises:
             DeviceGone: The device no longer answers.
         """
         found: list[Reading] = []
-        for query in tuple(device.queries):
-            before = len(found)
+        for query in _QUERIES_OF_INSTANCE if device.parent else _QUERIES:
             try:
                 found.extend(query(self._nvml, device.handle))
             except self._nvml.NVMLError as error:
                 if error.value in self._gone:
                     raise DeviceGone(str(error)) from error
-                if error.value in self._unsupported:
-                    if len(found) == before:  # else a part of the query is supported
-                        device.queries.remove(query)
-                    self._log_unsupported(device, query.__name__.strip("_"), error)
+                self._log_lack(device, query.__name__.strip("_"), error)
         return found
 
     def activity(self, devices: Iterable[Device]) -> Iterator[tuple[Device, list[Reading]]]:
@@ -291,60 +254,15 @@ class Driver:
                     yield device, [*units.read()]
             except (self._nvml.NVMLError, AttributeError) as error:  # or an old pynvml
                 self._units[device.uuid] = None
-                self._log_unsupported(device, "activity", error)
+                self._log_lack(device, "activity", error)
 
-    def errors(self, devices: Iterable[Device]) -> Iterator[tuple[Device, list[Reading]]]:
-        """Yield the XID errors of each device since the last call, by their number."""
-        by_handle = {_address(device.handle): device for device in devices}
-        for _ in range(_MAX_EVENTS if self._events is not None else 0):
-            try:
-                event = self._nvml.nvmlEventSetWait_v2(self._events, 0)
-            except self._nvml.NVMLError:
-                break  # mostly a timeout: there is no event
-            device = by_handle.get(_address(event.device))
-            if device is not None:
-                self._xids[device.uuid, event.eventData] += 1
-        for device in by_handle.values():
-            yield (
-                device,
-                [
-                    Reading(HW_ERRORS, count, ((ERROR_TYPE, f"xid.{xid}"),), is_increment=True)
-                    for (uuid, xid), count in self._xids.items()
-                    if uuid == device.uuid
-                ],
-            )
-        self._xids = Counter(dict.fromkeys(self._xids, 0))
-
-    def _list(self, number: int) -> tuple[Device, list[Device] | None]:
-        """Return a GPU, and its MIG instances if the GPU is divided."""
-        nvml = self._nvml
-        handle = nvml.nvmlDeviceGetHandleByIndex(number)
-        uuid, model = nvml.nvmlDeviceGetUUID(handle), nvml.nvmlDeviceGetName(handle)
-        gpu = Device(uuid, f"gpu{number}", model, handle, [*_QUERIES])
-        try:
-            is_divided, _ = nvml.nvmlDeviceGetMigMode(handle)
-        except nvml.NVMLError:
-            is_divided = False
-        if not is_divided:
-            return gpu, None
-        instances: list[Device] = []
-        for place in range(nvml.nvmlDeviceGetMaxMigDeviceCount(handle)):
-            try:
-                part = nvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, place)
-                own = nvml.nvmlDeviceGetUUID(part)
-            except nvml.NVMLError:
-                continue  # most of the possible places are empty
-            name = f"{gpu.name}.mig{place}"
-            instances.append(Device(own, name, model, part, [*_QUERIES_OF_INSTANCE], uuid))
-        return gpu, instances
-
-    def _watch_errors(self, devices: Iterable[Device]) -> None:
+    def watch_errors(self, devices: Iterable[Device]) -> None:
+        """Let NVML note XID errors from now on. Call this once, before ``errors``."""
         nvml = self._nvml
         try:
-            self._free_events()
             self._events = nvml.nvmlEventSetCreate()
         except nvml.NVMLError as error:
-            self._log_once(f"XID errors are not recorded: {error}.")
+            log_once(self._logged, f"XID errors are not recorded: {error}.")
             return
         for device in devices:
             if not device.parent:
@@ -353,22 +271,51 @@ class Driver:
                         device.handle, nvml.nvmlEventTypeXidCriticalError, self._events
                     )
                 except nvml.NVMLError as error:
-                    self._log_unsupported(device, "xid_errors", error)
+                    self._log_lack(device, "xid_errors", error)
 
-    def _free_events(self) -> None:
-        events, self._events = self._events, None
-        if events is not None:
-            self._nvml.nvmlEventSetFree(events)
+    def errors(self, devices: Iterable[Device]) -> Iterator[tuple[Device, list[Reading]]]:
+        """Yield the XID errors of each device since the last call, by their number."""
+        by_handle = {_address(device.handle): device for device in devices}
+        for _ in range(_MAX_EVENTS if self._events is not None else 0):
+            try:
+                event = self._nvml.nvmlEventSetWait_v2(self._events, 0)
+            except self._nvml.NVMLError:
+                return  # mostly a timeout: there is no event
+            device = by_handle.get(_address(event.device))
+            if device is not None:
+                kind = (ERROR_TYPE, f"xid.{event.eventData}")
+                yield device, [Reading(HW_ERRORS, 1, (kind,), is_increment=True)]
 
-    def _log_unsupported(self, device: Device, query: str, error: Exception) -> None:
-        """Log that a model does not support a query, once for all of its devices."""
+    def _gpu(self, number: int) -> Device:
+        nvml = self._nvml
+        handle = nvml.nvmlDeviceGetHandleByIndex(number)
+        uuid, model = nvml.nvmlDeviceGetUUID(handle), nvml.nvmlDeviceGetName(handle)
+        gpu = Device(uuid, f"gpu{number}", model, handle)
+        try:
+            is_divided, _ = nvml.nvmlDeviceGetMigMode(handle)
+        except nvml.NVMLError:  # this model cannot be divided
+            return gpu
+        return replace(gpu, instances=tuple(self._instances(gpu))) if is_divided else gpu
+
+    def _instances(self, gpu: Device) -> Iterator[Device]:
+        nvml = self._nvml
+        for place in range(nvml.nvmlDeviceGetMaxMigDeviceCount(gpu.handle)):
+            with suppress(nvml.NVMLError):  # most of the possible places are empty
+                part = nvml.nvmlDeviceGetMigDeviceHandleByIndex(gpu.handle, place)
+                uuid = nvml.nvmlDeviceGetUUID(part)
+                yield Device(uuid, f"{gpu.name}.mig{place}", gpu.model, part, parent=gpu.uuid)
+
+    def _log_lack(self, device: Device, query: str, error: Exception) -> None:
+        """Log that a model does not answer a query, once for all of its devices."""
         what = f"A MIG instance of {device.model}" if device.parent else device.model
-        self._log_once(
-            f"{what} does not report its {query.replace('_', ' ')}: {error}. The rest is recorded."
+        log_once(
+            self._logged,
+            f"{what} does not report its {query.replace('_', ' ')}: {error}. The rest is recorded.",
         )
 
-    def _log_once(self, message: str, *, is_wrong: bool = False) -> None:
-        log_once(self._logged, message, logging.WARNING if is_wrong else logging.INFO)
+
+def _io(direction: str, link: str) -> tuple[tuple[str, str], ...]:
+    return (("network.io.direction", direction), (RL_GPU_LINK, link))
 
 
 class _UnitCounters:
@@ -384,17 +331,6 @@ class _UnitCounters:
     Raises:
         NVMLError: The GPU or its driver has no such counters.
     """
-
-    _PERCENT: Final = (
-        (RlGpuUnitValues.SM, "NVML_GPM_METRIC_SM_UTIL"),
-        (RlGpuUnitValues.WARPS, "NVML_GPM_METRIC_SM_OCCUPANCY"),
-        (RlGpuUnitValues.TENSOR, "NVML_GPM_METRIC_ANY_TENSOR_UTIL"),
-        (RlGpuUnitValues.MEMORY, "NVML_GPM_METRIC_DRAM_BW_UTIL"),
-    )
-    _MIB_PER_S: Final = (
-        ("receive", "NVML_GPM_METRIC_PCIE_RX_PER_SEC"),
-        ("transmit", "NVML_GPM_METRIC_PCIE_TX_PER_SEC"),
-    )
 
     def __init__(self, nvml: Any, handle: object) -> None:
         self._nvml = nvml
@@ -413,12 +349,22 @@ class _UnitCounters:
         begun_s = self._read_at_s
         self._sample()
         lasted_s = self._read_at_s - begun_s
-        for unit, percent in self._means(self._PERCENT):
-            yield Reading(RL_GPU_ACTIVITY, percent / 100, ((RL_GPU_UNIT, unit),))
-        for direction, mib_per_s in self._means(self._MIB_PER_S):
-            attributes = ((_DIRECTION, direction), (RL_GPU_LINK, RlGpuLinkValues.PCIE))
-            moved = mib_per_s * lasted_s * _MIB
-            yield Reading(HW_GPU_IO, moved, attributes, is_increment=True)
+        asked = self._nvml.c_nvmlGpmMetricsGet_t()
+        asked.version = self._nvml.NVML_GPM_METRICS_GET_VERSION
+        asked.sample1, asked.sample2 = self._samples
+        asked.numMetrics = len(_MEANS)
+        for place, (name, _, _) in enumerate(_MEANS):
+            asked.metrics[place].metricId = getattr(self._nvml, f"NVML_GPM_METRIC_{name}")
+        self._nvml.nvmlGpmMetricsGet(asked)
+        for place, (_, metric, attributes) in enumerate(_MEANS):
+            answer = asked.metrics[place]
+            if answer.nvmlReturn or isnan(answer.value):
+                continue  # the driver cannot compute this one
+            if metric == RL_GPU_ACTIVITY:
+                yield Reading(metric, answer.value / 100, attributes)
+            else:
+                moved = answer.value * lasted_s * _MIB
+                yield Reading(metric, moved, attributes, is_increment=True)
 
     def close(self) -> None:
         """Free the samples."""
@@ -430,19 +376,16 @@ class _UnitCounters:
         self._nvml.nvmlGpmSampleGet(self._handle, self._samples[1])
         self._read_at_s = monotonic()
 
-    def _means(self, metrics: Sequence[tuple[str, str]]) -> Iterator[tuple[str, float]]:
-        """Yield the mean of each metric that the driver can compute, by its label."""
-        asked = self._nvml.c_nvmlGpmMetricsGet_t()
-        asked.version = self._nvml.NVML_GPM_METRICS_GET_VERSION
-        asked.sample1, asked.sample2 = self._samples
-        asked.numMetrics = len(metrics)
-        for place, (_, name) in enumerate(metrics):
-            asked.metrics[place].metricId = getattr(self._nvml, name)
-        self._nvml.nvmlGpmMetricsGet(asked)
-        for place, (label, _) in enumerate(metrics):
-            answer = asked.metrics[place]
-            if not answer.nvmlReturn and not isnan(answer.value):
-                yield label, answer.value
+
+_MEANS: Final = (
+    # Metric of NVML (per cent, or MiB a second), ours, and its attributes.
+    ("SM_UTIL", RL_GPU_ACTIVITY, ((RL_GPU_UNIT, RlGpuUnitValues.SM),)),
+    ("SM_OCCUPANCY", RL_GPU_ACTIVITY, ((RL_GPU_UNIT, RlGpuUnitValues.WARPS),)),
+    ("ANY_TENSOR_UTIL", RL_GPU_ACTIVITY, ((RL_GPU_UNIT, RlGpuUnitValues.TENSOR),)),
+    ("DRAM_BW_UTIL", RL_GPU_ACTIVITY, ((RL_GPU_UNIT, RlGpuUnitValues.MEMORY),)),
+    ("PCIE_RX_PER_SEC", HW_GPU_IO, _io("receive", RlGpuLinkValues.PCIE)),
+    ("PCIE_TX_PER_SEC", HW_GPU_IO, _io("transmit", RlGpuLinkValues.PCIE)),
+)
 
 
 def load() -> Any:
@@ -468,11 +411,11 @@ def renew_lock() -> None:
         module.libLoadLock = threading.Lock()
 
 
-def log_once(logged: set[str], message: str, level: int = logging.INFO) -> None:
+def log_once(logged: set[str], message: str) -> None:
     """Log a message that is not in ``logged``, and add it."""
     if message not in logged:
         logged.add(message)
-        _log.log(level, message)
+        _log.info(message)
 
 
 def _address(handle: Any) -> int | None:
@@ -556,7 +499,7 @@ def _nvlink_bytes(nvml: Any, handle: object) -> Iterator[Reading]:
     for direction, answer in zip(("receive", "transmit"), answers, strict=True):
         if answer.nvmlReturn:  # each field has an error of its own
             raise nvml.NVMLError(answer.nvmlReturn)
-        attributes = ((_DIRECTION, direction), (RL_GPU_LINK, RlGpuLinkValues.NVLINK))
+        attributes = _io(direction, RlGpuLinkValues.NVLINK)
         yield Reading(HW_GPU_IO, answer.value.ullVal * 1024, attributes)
 
 

@@ -11,11 +11,11 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from time import monotonic, monotonic_ns, time
 from typing import Final
 
-from opentelemetry.metrics import CallbackOptions, Meter, Observation, _Gauge
+from opentelemetry.metrics import Meter, Observation
 
 from otel_rl.semconv.names import (
     HW_ENERGY,
@@ -31,6 +31,7 @@ from otel_rl.semconv.names import (
 from otel_rl.semconv.spec import Instrument
 from otel_rl.worker.guard import Guard
 from otel_rl.worker.settings import GpuSettings
+from otel_rl.worker.system.latest import Latest
 from otel_rl.worker.system.nvml import (
     Device,
     DeviceGone,
@@ -110,8 +111,8 @@ class GpuSampler:
 
     def begin_turn(self, turn: object, phase: str) -> None:
         """Assign the GPUs to a phase; see ``PhaseOwnership``."""
-        self._ownership.begin(turn, phase)
         self._recorder.show_turns()
+        self._ownership.begin(turn, phase)
 
     def end_turn(self, turn: object) -> None:
         """End the turn."""
@@ -130,7 +131,7 @@ class GpuSampler:
         self._shares = PhaseShares()
         renew_lock()
         self._ownership.forget()
-        self._recorder.forget()
+        self._recorder.begin_anew()
 
     def _held_without_devices_s(self) -> Mapping[str, float]:
         return {} if self._has_devices else self._ownership.held_s()
@@ -144,52 +145,47 @@ class GpuSampler:
 
     def _run(self, settings: GpuSettings, stopping: threading.Event) -> None:
         while not stopping.is_set():
-            wait_s = self._retry_s
             with self._guard:
-                wait_s = 0 if self._sample(settings, stopping) else wait_s
-            stopping.wait(wait_s)
+                try:
+                    with closing(Driver(self._logged)) as driver:
+                        self._sample(driver, settings, stopping)
+                    continue
+                except NoDriver as reason:
+                    self._has_devices = False
+                    log_once(
+                        self._logged, f"No GPU is sampled: {reason}. Training is not affected."
+                    )
+            stopping.wait(self._retry_s)
 
-    def _sample(self, settings: GpuSettings, stopping: threading.Event) -> bool:
-        """Sample over one connection. True if lost devices are to be looked for at once."""
-        try:
-            driver = Driver(self._logged)
-        except NoDriver as reason:
-            log_once(self._logged, f"No GPU is sampled: {reason}. Training is not affected.")
-            self._has_devices = False
-            return False
-        self._has_devices = True
-        try:
-            return self._sample_with(driver, settings, stopping)
-        except NoDriver as reason:
-            _log.warning("GPUs cannot be sampled now: %s. Sampling is tried again.", reason)
-            return False
-        finally:
-            driver.close()
+    def _sample(self, driver: Driver, settings: GpuSettings, stopping: threading.Event) -> None:
+        """Sample the devices. Returns at the end, or to look again for devices that are missing.
 
-    def _sample_with(
-        self, driver: Driver, settings: GpuSettings, stopping: threading.Event
-    ) -> bool:
-        wanted = os.environ.get("CUDA_VISIBLE_DEVICES")
-        devices, are_all = driver.devices(wanted, settings.devices)
+        Raises:
+            NoDriver: The driver is gone, or no device answers.
+        """
+        devices, are_all = driver.devices(os.environ.get("CUDA_VISIBLE_DEVICES"))
         if are_all and not devices:
-            log_once(self._logged, "No GPU is sampled: none is visible to the process.")
             self._has_devices = False
+            log_once(self._logged, "No GPU is sampled: none is visible to the process.")
             stopping.wait()
+        self._has_devices = True
+        driver.watch_errors(devices)
         look_again_s = None if are_all else monotonic() + self._retry_s
-        while devices and not stopping.is_set():
+        while not stopping.is_set():
             answers = self._answers(driver, devices)
             self._recorder.record(answers)
             self._share(answers)
             self._recorder.record(driver.activity(devices))
             self._recorder.record(driver.errors(devices))
+            if not answers:
+                raise NoDriver("no device answers")
             if len(answers) < len(devices):
                 look_again_s = look_again_s or monotonic() + self._retry_s
             devices = [device for device, _ in answers]
             self._wait(driver, devices, stopping, _until_next_s(time(), settings.interval_s))
             if look_again_s is not None and monotonic() >= look_again_s:
-                return True
+                return
         self._share(self._answers(driver, devices))  # for a turn that ends with the process
-        return False
 
     def _wait(
         self, driver: Driver, devices: Sequence[Device], stopping: threading.Event, wait_s: float
@@ -341,7 +337,7 @@ class PhaseShares:
 
 
 class _Recorder:
-    """Converts readings to measurements. One thread records, the exporter's thread reads.
+    """Converts readings to measurements. One thread records.
 
     A device counts since its power-on; counts before the first sample are subtracted. After a reset
     of the device they start from zero.
@@ -355,24 +351,14 @@ class _Recorder:
     def __init__(self, meter: Meter, held_s: Callable[[], Mapping[str, float]]) -> None:
         self._meter = meter
         self._held_s = held_s
-        self._gauges: dict[str, _Gauge] = {}
-        self._observed: set[str] = set()
-        self.forget()
-
-    def forget(self) -> None:
-        """Reset in a forked process, where a missing thread may hold the lock."""
-        # _lock guards the two of ``begin_anew``.
-        self._lock = threading.Lock()
+        self._latest = Latest(meter)
         self.begin_anew()
 
     def begin_anew(self) -> None:
-        """Reset the sums for another worker."""
-        with self._lock:
-            # By metric, then by series. The exporter removes entries, so that a sample is reported
-            # once.
-            self._latest: dict[str, dict[object, Observation]] = {}
-            # By series: the device's last count, and the worker's total.
-            self._counts: dict[object, tuple[float, float]] = {}
+        """Reset the sums for another worker, also in a forked child."""
+        self._latest.forget()
+        # By series: the device's last count, and the worker's total.
+        self._counts: dict[object, tuple[float, float]] = {}
 
     def record(self, answers: Iterable[tuple[Device, Iterable[Reading]]]) -> None:
         """Record readings of devices."""
@@ -380,55 +366,29 @@ class _Recorder:
             shared = device.attributes()
             for reading in readings:
                 attributes = {**shared, **dict(reading.attributes)}
-                if METRICS[reading.metric].instrument is Instrument.GAUGE:
-                    self._gauge(reading.metric).set(reading.value, attributes)
+                spec = METRICS[reading.metric]
+                if spec.instrument is Instrument.GAUGE:
+                    gauge = self._meter.create_gauge(spec.name, spec.unit, spec.brief)
+                    gauge.set(reading.value, attributes)
                 else:
-                    self._keep(device, reading, attributes)
+                    series = (reading.metric, device.uuid, reading.attributes)
+                    is_count = spec.instrument is Instrument.COUNTER
+                    value = self._total(series, reading) if is_count else reading.value
+                    self._latest.set(reading.metric, series, Observation(value, attributes))
 
     def show_turns(self) -> None:
         """Report from now on the time that phases hold the GPUs."""
-        self._observe(RL_GPU_OWNER_TIME)
+        self._latest.observe(RL_GPU_OWNER_TIME, self._turns)
 
-    def _keep(self, device: Device, reading: Reading, attributes: Mapping[str, str]) -> None:
-        series = (reading.metric, device.uuid, reading.attributes)
-        value = reading.value
-        with self._lock:
-            if METRICS[reading.metric].instrument is Instrument.COUNTER:
-                before, total = self._counts.get(series, (value, 0.0))
-                if reading.is_increment or value < before:
-                    total += value
-                else:
-                    total += value - before
-                self._counts[series] = (value, total)
-                value = total
-            self._latest.setdefault(reading.metric, {})[series] = Observation(value, attributes)
-        self._observe(reading.metric)
+    def _turns(self) -> Iterable[Observation]:
+        turns = self._held_s().items()
+        return [Observation(seconds, {RL_GPU_OWNER: phase}) for phase, seconds in turns]
 
-    def _take(self, metric: str) -> Iterable[Observation]:
-        with self._lock:
-            latest = [*self._latest.pop(metric, {}).values()]
-        if metric == RL_GPU_OWNER_TIME:
-            turns = self._held_s().items()
-            latest += [Observation(seconds, {RL_GPU_OWNER: phase}) for phase, seconds in turns]
-        return latest
-
-    def _gauge(self, metric: str) -> _Gauge:
-        gauge = self._gauges.get(metric)
-        if gauge is None:
-            spec = METRICS[metric]
-            gauge = self._gauges[metric] = self._meter.create_gauge(metric, spec.unit, spec.brief)
-        return gauge
-
-    def _observe(self, metric: str) -> None:
-        if metric in self._observed:
-            return
-        self._observed.add(metric)
-        spec = METRICS[metric]
-
-        def take(_options: CallbackOptions) -> Iterable[Observation]:
-            return self._take(metric)
-
-        if spec.instrument is Instrument.COUNTER:
-            self._meter.create_observable_counter(metric, [take], spec.unit, spec.brief)
-        else:
-            self._meter.create_observable_up_down_counter(metric, [take], spec.unit, spec.brief)
+    def _total(self, series: object, reading: Reading) -> float:
+        """Return what was counted since the first sample."""
+        counts, value = self._counts, reading.value
+        before, total = counts.get(series, (value, 0.0))
+        is_part = reading.is_increment or value < before  # or the device was reset
+        total += value if is_part else value - before
+        counts[series] = (value, total)
+        return total

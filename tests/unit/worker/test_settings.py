@@ -272,32 +272,27 @@ def test_the_variable_switches_sampling(text: str, enabled: bool) -> None:
     assert read_settings({"OTEL_RL_GPU": text}).gpu.enabled is enabled
 
 
-def test_the_environment_says_roles_devices_and_interval() -> None:
+def test_the_environment_says_roles_and_interval() -> None:
     settings = read_settings(
         {
             "OTEL_RL_GPU": "1",
             "OTEL_RL_GPU_ROLES": "trainer, generator",
-            "OTEL_RL_GPU_DEVICES": "0,GPU-abc",
             "OTEL_RL_GPU_INTERVAL": "500",
         }
     ).gpu
-    assert settings == GpuSettings(True, ("trainer", "generator"), "0,GPU-abc", 0.5)
+    assert settings == GpuSettings(True, ("trainer", "generator"), 0.5)
 
 
 def test_what_init_is_given_wins() -> None:
     environ = {"OTEL_RL_GPU": "1", "OTEL_RL_GPU_ROLES": "trainer"}
     assert not read_settings(environ, gpu=False).gpu.enabled
-    settings = read_settings(environ, gpu={"roles": ["reward"], "devices": [0, 3]}).gpu
-    assert settings == GpuSettings(True, ("reward",), "0,3")
+    settings = read_settings(environ, gpu={"roles": ["reward"]}).gpu
+    assert settings == GpuSettings(True, ("reward",))
 
 
 def test_no_roles_are_all_roles() -> None:
     assert read_settings({}, gpu=True).gpu.are_for("anything")
     assert not read_settings({}, gpu={"roles": ["trainer"]}).gpu.are_for("generator")
-
-
-def test_a_list_of_no_devices_shows_none() -> None:
-    assert read_settings({}, gpu={"devices": []}).gpu.devices == ""
 
 
 @pytest.mark.parametrize(
@@ -306,8 +301,8 @@ def test_a_list_of_no_devices_shows_none() -> None:
         ("yes", "gpu: must be True, False or a mapping"),
         ({"role": ["trainer"]}, "gpu: unknown option 'role'"),
         ({"roles": "trainer"}, "gpu.roles: must be a list"),
-        ({"devices": [1.5]}, "gpu.devices: cannot hold 1.5"),
-        ({"devices": ["0,1"]}, "gpu.devices: cannot hold '0,1'"),
+        ({"roles": [1.5]}, "gpu.roles: cannot hold 1.5"),
+        ({"roles": ["a,b"]}, "gpu.roles: cannot hold 'a,b'"),
         ({"interval_s": 0}, "gpu.interval_s: must be 10 milliseconds or more (got 0)"),
         ({"interval_s": float("nan")}, "gpu.interval_s: must be 10 milliseconds or more (got nan)"),
     ],

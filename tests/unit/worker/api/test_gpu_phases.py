@@ -97,7 +97,7 @@ class Shared:
     def __init__(self) -> None:
         self.totals: Totals = {}
         self._shares = PhaseShares()
-        self._device = Device("GPU-a", "gpu0", "", None, [])
+        self._device = Device("GPU-a", "gpu0")
 
     def sample(self, now_s: float, held_s: Mapping[str, float], found: list[Reading]) -> None:
         for _, shares in self._shares.divide(now_s, held_s, [(self._device, found)]):

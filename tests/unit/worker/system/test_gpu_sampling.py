@@ -313,27 +313,6 @@ def test_only_devices_that_the_process_can_see_are_sampled(
     assert uuid_of(1) not in sampled.devices()
 
 
-def test_devices_that_were_asked_for_are_sampled_whatever_the_process_can_see(
-    machine: Machine, sampled: Sampled, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    machine.set(gpu(0), gpu(1))
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    sampled.start(GpuSettings(enabled=True, devices="1", interval_s=0.01))
-    sampled.wait_for(lambda: sampled.devices() == {uuid_of(1)})
-
-
-def test_devices_that_were_asked_for_and_are_not_there_are_said_and_the_others_sampled(
-    machine: Machine, sampled: Sampled, caplog: pytest.LogCaptureFixture
-) -> None:
-    machine.set(gpu(0), gpu(1))
-    sampled.start(GpuSettings(enabled=True, devices="7,1,GPU-none", interval_s=0.01))
-    sampled.wait_for(lambda: sampled.devices() == {uuid_of(1)})
-    (said,) = (
-        record.getMessage() for record in caplog.records if "Configured GPUs" in record.message
-    )
-    assert "7, GPU-none" in said
-
-
 def test_errors_of_the_driver_are_counted_by_their_number(
     machine: Machine, sampled: Sampled
 ) -> None:

@@ -1,13 +1,20 @@
 """CUDA_VISIBLE_DEVICES, in all of its forms."""
 
+from collections.abc import Sequence
+
 import pytest
 
-from otel_rl.worker.system.nvml import Listed, visible
+from otel_rl.worker.system.nvml import Device, visible
 
 A, B, C = "GPU-aaaa-1", "GPU-aabb-2", "GPU-cccc-3"
 PART, OTHER_PART = "MIG-1111", "MIG-2222"
-WHOLE = [Listed(A), Listed(B), Listed(C)]
-DIVIDED = [Listed(A), Listed(B, (PART, OTHER_PART))]
+WHOLE = [Device(uuid, f"gpu{number}") for number, uuid in enumerate((A, B, C))]
+PARTS = tuple(Device(uuid, "gpu1.mig", parent=B) for uuid in (PART, OTHER_PART))
+DIVIDED = [Device(A, "gpu0"), Device(B, "gpu1", instances=PARTS)]
+
+
+def shown_by(gpus: Sequence[Device | None], value: str | None) -> list[str]:
+    return [device.uuid for device in visible(gpus, value)]
 
 
 @pytest.mark.parametrize(
@@ -35,7 +42,7 @@ DIVIDED = [Listed(A), Listed(B, (PART, OTHER_PART))]
     ],
 )
 def test_whole_gpus_are_shown_as_cuda_shows_them(value: str | None, shown: list[str]) -> None:
-    assert visible(WHOLE, value) == shown
+    assert shown_by(WHOLE, value) == shown
 
 
 @pytest.mark.parametrize(
@@ -53,13 +60,15 @@ def test_whole_gpus_are_shown_as_cuda_shows_them(value: str | None, shown: list[
 def test_instances_of_a_divided_gpu_are_devices_of_their_own(
     value: str | None, shown: list[str]
 ) -> None:
-    assert visible(DIVIDED, value) == shown
+    assert shown_by(DIVIDED, value) == shown
 
 
 def test_a_divided_gpu_without_instances_shows_nothing() -> None:
-    assert visible([Listed(A, ())], None) == []
-    assert visible([Listed(A, ())], "0") == []
+    assert shown_by([Device(A, "gpu0", instances=())], None) == []
+    assert shown_by([Device(A, "gpu0", instances=())], "0") == []
 
 
 def test_a_gpu_that_does_not_answer_keeps_its_number() -> None:
-    assert visible([Listed(""), Listed(B)], "1") == [B]
+    assert shown_by([None, WHOLE[1]], "1") == [B]
+    assert shown_by([None, WHOLE[1]], "0,1") == [B]
+    assert shown_by([None, WHOLE[1]], None) == [B]

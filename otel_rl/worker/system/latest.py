@@ -1,0 +1,60 @@
+"""Values of machines, which the exporter takes once each."""
+
+import threading
+from collections.abc import Callable, Iterable
+
+from opentelemetry.metrics import CallbackOptions, Meter, Observation
+
+from otel_rl.semconv.names import METRICS
+from otel_rl.semconv.spec import Instrument
+
+__all__ = ["Latest"]
+
+
+class Latest:
+    """The last value of each series, for observable instruments. Thread-safe.
+
+    A value is reported by one export: a device that no longer answers has no more points.
+
+    Args:
+        meter: Makes the instruments, each at the first use of its metric.
+    """
+
+    def __init__(self, meter: Meter) -> None:
+        self._meter = meter
+        self._observed: set[str] = set()
+        self.forget()
+
+    def forget(self) -> None:
+        """Clear the values, for another worker; also in a forked child."""
+        self._lock = threading.Lock()  # guards the values; a missing thread may hold the former one
+        self._values: dict[str, dict[object, Observation]] = {}
+
+    def set(self, metric: str, series: object, value: Observation) -> None:
+        """Keep the value for the next export."""
+        with self._lock:
+            self._values.setdefault(metric, {})[series] = value
+        self.observe(metric)
+
+    def observe(self, metric: str, more: Callable[[], Iterable[Observation]] = lambda: ()) -> None:
+        """Make the instrument of a metric of the registry, unless there is one.
+
+        Args:
+            metric: Its name.
+            more: Called at each export, before the values are taken; returns further ones.
+        """
+        if metric in self._observed:
+            return
+        self._observed.add(metric)
+
+        def take(_options: CallbackOptions) -> Iterable[Observation]:
+            others = more()
+            with self._lock:
+                return [*self._values.pop(metric, {}).values(), *others]
+
+        spec = METRICS[metric]
+        create = {
+            Instrument.COUNTER: self._meter.create_observable_counter,
+            Instrument.UP_DOWN_COUNTER: self._meter.create_observable_up_down_counter,
+        }.get(spec.instrument, self._meter.create_observable_gauge)
+        create(metric, [take], spec.unit, spec.brief)
