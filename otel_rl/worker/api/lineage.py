@@ -135,42 +135,29 @@ def score(item: _Item, *, reward: object = None, length: object = None) -> _Item
         The item; of a text the longer text.
     """
     with session.GUARD:
-        outcome = _outcome(reward, length)
+        points, tokens = _reward(reward), as_step(length)
+        tokens = None if tokens is None or tokens < 0 else tokens
+        outcome = ("" if points is None else f";r={points!r}") + (
+            "" if tokens is None else f";n={tokens}"
+        )
         found = item if isinstance(item, str) else next(_stamps(item), None)
-        text = stamp() if found is None or _parse(found) is None else found.strip()
-        text = _OUTCOME.sub("", text) + outcome.text()
-        _produced(outcome)
+        text = stamp() if found is None or read(found) is None else found.strip()
+        text = _OUTCOME.sub("", text) + outcome
+        _produced(points, tokens)
         if isinstance(item, str):
             return cast("_Item", text)
         _write(item, text, "score")
     return item
 
 
-class _Outcome(NamedTuple):
-    """Outcome of a sample; None for unknown parts."""
-
-    reward: float | None
-    length: int | None
-
-    def text(self) -> str:
-        """Return the end of a stamp."""
-        return ("" if self.reward is None else f";r={self.reward!r}") + (
-            "" if self.length is None else f";n={self.length}"
-        )
-
-
-def _outcome(reward: object, length: object) -> _Outcome:
-    value = None if reward is None else number(hold(reward))
+def _reward(given: object) -> float | None:
+    value = None if given is None else number(hold(given))
     if isinstance(value, NotANumber):
         session.GUARD.drop(
             DropReason.NOT_A_NUMBER, f"lineage.score: a reward is a {value.description}."
         )
-        value = None
-    tokens = as_step(length)
-    return _Outcome(
-        None if value is None else float(value),
-        None if tokens is None or tokens < 0 else tokens,
-    )
+        return None
+    return None if value is None else float(value)
 
 
 def inject(item: _Item, *, policy_version: int | None = None, step: int | None = None) -> _Item:
@@ -232,9 +219,9 @@ def link(items: object, *, policy_version: int | None = None, step: int | None =
             )
             texts.pop()
         # Samples of one generation mostly share a span and a stamp.
-        marks = [(mark, n) for text, n in Counter(texts).items() if (mark := _parse(text))]
-        _link([mark for mark, _ in marks], sum(n for _, n in marks))
-        _measure(marks, as_step(policy_version), number)
+        origins = [(origin, n) for text, n in Counter(texts).items() if (origin := read(text))]
+        _link([origin for origin, _ in origins], sum(n for _, n in origins))
+        _measure(origins, as_step(policy_version), number)
 
 
 def link_weights(weights: object, *, policy_version: int | None = None) -> None:
@@ -249,14 +236,13 @@ def link_weights(weights: object, *, policy_version: int | None = None) -> None:
     """
     with session.GUARD:
         span = get_current_span()
-        mark = next((mark for text in _stamps(weights) if (mark := _parse(text))), None)
+        origin = next((one for text in _stamps(weights) if (one := read(text))), None)
         version = as_step(policy_version)
-        if mark is not None:
+        if origin is not None:
             if version is None:
-                version = _integer(mark.version)
-            place = _place(mark)
-            if place is not None:
-                span.add_link(_context(place))
+                version = origin.version
+            if origin.span is not None:
+                span.add_link(_context(origin.span))
         if version is not None:
             span.set_attribute(names.RL_POLICY_VERSION, version)
         served_policy.serve(served_policy.ServedPolicy(span.get_span_context(), version))
@@ -298,34 +284,16 @@ def _may_hold_text(array: object) -> bool:
 
 def read(text: str) -> Origin | None:
     """Parse a ``stamp``; None if ``text`` is not one."""
-    mark = _parse(text)
-    if mark is None:
-        return None
-    trace_id, span_id, flags = mark.trace_id, mark.span_id, mark.flags
-    version, step, time = map(_integer, (mark.version, mark.step, mark.time))
-    span = None
-    if trace_id and span_id and flags and int(trace_id, 16) and int(span_id, 16):
-        span = int(trace_id, 16), int(span_id, 16), int(flags, 16)
-    return Origin(span, version, step, time, _real(mark.reward), _integer(mark.length))
-
-
-def _parse(text: str) -> "_Mark | None":
-    """Split a stamp into its parts as text: most of them are not needed as numbers."""
     match = _STAMP.fullmatch(text.strip())
-    return _Mark(*match.groups()) if match is not None and match[0] else None
-
-
-class _Mark(NamedTuple):
-    """Parts of a stamp; None for missing ones."""
-
-    trace_id: str | None
-    span_id: str | None
-    flags: str | None
-    version: str | None
-    step: str | None
-    time: str | None
-    reward: str | None
-    length: str | None
+    if match is None or not match[0]:
+        return None
+    trace_id, span_id, flags, version, step, time, reward, length = match.groups()
+    span = None
+    if trace_id:
+        place = int(trace_id, 16), int(span_id, 16), int(flags, 16)
+        span = place if place[0] and place[1] else None
+    version, step, time, length = map(_integer, (version, step, time, length))
+    return Origin(span, version, step, time, _real(reward), length)
 
 
 def _integer(written: str | None) -> int | None:
@@ -339,31 +307,23 @@ def _real(written: str | None) -> float | None:
         return None
 
 
-def _link(marks: Iterable[_Mark], samples: int) -> None:
+def _link(origins: Iterable[Origin], samples: int) -> None:
     span = get_current_span()
     if not span.is_recording():
         return
-    latest: dict[tuple[str, str, str], int] = {}
-    for mark in marks:
-        place = _place(mark)
-        if place is not None:
-            latest[place] = max(latest.get(place, 0), int(mark.time or 0))
+    latest: dict[tuple[int, int, int], int] = {}
+    for origin in origins:
+        if origin.span is not None:
+            latest[origin.span] = max(latest.get(origin.span, 0), origin.time_ns or 0)
     for place in _chosen(sorted(latest, key=lambda one: latest[one])):
         span.add_link(_context(place))
     span.set_attribute(names.RL_SAMPLE_COUNT, samples)
     span.set_attribute(names.RL_SAMPLE_ORIGINS, len(latest))
 
 
-def _place(mark: _Mark) -> tuple[str, str, str] | None:
-    """Return (trace id, span id, flags) as text, if present."""
-    if mark.trace_id and mark.span_id and mark.flags:
-        return mark.trace_id, mark.span_id, mark.flags
-    return None
-
-
-def _context(place: tuple[str, str, str]) -> SpanContext:
-    trace, own, sampled = (int(part, 16) for part in place)
-    return SpanContext(trace, own, is_remote=True, trace_flags=TraceFlags(sampled))
+def _context(place: tuple[int, int, int]) -> SpanContext:
+    trace_id, span_id, flags = place
+    return SpanContext(trace_id, span_id, is_remote=True, trace_flags=TraceFlags(flags))
 
 
 def _chosen(spans: Sequence[_Item]) -> Iterable[_Item]:
@@ -375,13 +335,13 @@ def _chosen(spans: Sequence[_Item]) -> Iterable[_Item]:
     return [*(others[place * len(others) // half] for place in range(half)), *latest]
 
 
-def _measure(marks: Sequence[tuple[_Mark, int]], version: int | None, step: int | None) -> None:
+def _measure(origins: Sequence[tuple[Origin, int]], version: int | None, step: int | None) -> None:
     current = session.running() or session.start_from_environment()
     if current is None:
         return
     meter = current.providers.meter.get_meter(_SCOPE, __version__)
     at_step: dict[str, str | int] = {} if step is None else {names.RL_LOOP_ITERATION: step}
-    ages = _ages(marks, version, step)
+    ages = _ages(origins, version, step)
     for name, values in ages.items():
         for statistic, value in _statistics(values):
             _set(meter, name, value, {names.RL_STATISTIC: statistic, **at_step})
@@ -389,12 +349,11 @@ def _measure(marks: Sequence[tuple[_Mark, int]], version: int | None, step: int 
         staleness = instruments.create_rl_policy_staleness(meter)
         for age in stale:
             staleness.record(age, at_step)
-    known = [(reward, n) for mark, n in marks if (reward := _real(mark.reward)) is not None]
-    if known:
-        for name, value in _of_rewards([reward for reward, n in known for _ in range(n)]):
+    samples = [origin for origin, n in origins for _ in range(n)]
+    if rewards := [one.reward for one in samples if one.reward is not None]:
+        for name, value in _of_rewards(rewards):
             _set(meter, name, value, at_step)
-    lengths = [int(mark.length) for mark, n in marks if mark.length is not None for _ in range(n)]
-    if lengths:
+    if lengths := [one.length for one in samples if one.length is not None]:
         _set(meter, names.RL_EPISODE_LENGTH, sum(lengths) / len(lengths), at_step)
 
 
@@ -404,33 +363,33 @@ def _set(meter: Meter, name: str, value: float, attributes: Mapping[str, str | i
 
 
 def _ages(
-    marks: Sequence[tuple[_Mark, int]], version: int | None, step: int | None
+    origins: Sequence[tuple[Origin, int]], version: int | None, step: int | None
 ) -> Mapping[str, list[float]]:
     """Return the age of each sample, by metric, where both sides know it."""
     now_ns = time_ns()
     ages: defaultdict[str, list[float]] = defaultdict(list)
-    for mark, n in marks:
-        if mark.time is not None:
-            age_s = (now_ns - int(mark.time)) / _NS_PER_S
+    for origin, n in origins:
+        if origin.time_ns is not None:
+            age_s = (now_ns - origin.time_ns) / _NS_PER_S
             ages[names.RL_SAMPLE_AGE_DURATION].extend([age_s] * n)
-        if version is not None and mark.version is not None:
-            ages[names.RL_SAMPLE_AGE_VERSIONS].extend([version - int(mark.version)] * n)
-        if step is not None and mark.step is not None:
-            ages[names.RL_SAMPLE_AGE_STEPS].extend([step - int(mark.step)] * n)
+        if version is not None and origin.version is not None:
+            ages[names.RL_SAMPLE_AGE_VERSIONS].extend([version - origin.version] * n)
+        if step is not None and origin.step is not None:
+            ages[names.RL_SAMPLE_AGE_STEPS].extend([step - origin.step] * n)
     return ages
 
 
-def _produced(outcome: _Outcome) -> None:
+def _produced(reward: float | None, length: int | None) -> None:
     current = session.running() or session.start_from_environment()
     if current is None:
         return
     meter = current.providers.meter.get_meter(_SCOPE, __version__)
     step = _step(None)
     at_step = {} if step is None else {names.RL_LOOP_ITERATION: step}
-    if outcome.reward is not None:
-        instruments.create_rl_sample_reward(meter).set(outcome.reward, at_step)
-    if outcome.length is not None:
-        instruments.create_rl_sample_length(meter).record(outcome.length, at_step)
+    if reward is not None:
+        instruments.create_rl_sample_reward(meter).set(reward, at_step)
+    if length is not None:
+        instruments.create_rl_sample_length(meter).record(length, at_step)
 
 
 def _of_rewards(rewards: Sequence[float]) -> Iterator[tuple[str, float]]:
