@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from otel_rl.worker.api.experiment import finish as finish
     from otel_rl.worker.api.experiment import log_config as log_config
     from otel_rl.worker.api.experiment import log_samples as log_samples
-    from otel_rl.worker.api.mlogger import log as log
-    from otel_rl.worker.api.mlogger import mlogger as mlogger
+    from otel_rl.worker.api.log import log as log
+    from otel_rl.worker.api.log import mlogger as mlogger
     from otel_rl.worker.api.phases import phase as phase
     from otel_rl.worker.api.phases import step as step
     from otel_rl.worker.session import flush as flush
@@ -48,10 +48,10 @@ _HOME = {
     "flush": "otel_rl.worker.session",
     "init": "otel_rl.worker.session",
     "lineage": "otel_rl.worker.api.lineage",
-    "log": "otel_rl.worker.api.mlogger",
+    "log": "otel_rl.worker.api.log",
     "log_config": "otel_rl.worker.api.experiment",
     "log_samples": "otel_rl.worker.api.experiment",
-    "mlogger": "otel_rl.worker.api.mlogger",
+    "mlogger": "otel_rl.worker.api.log",
     "phase": "otel_rl.worker.api.phases",
     "step": "otel_rl.worker.api.phases",
 }

@@ -29,7 +29,6 @@ from otel_rl.semconv.names import (
     RL_REDUCE,
 )
 from otel_rl.semconv.spec import Instrument, Reduction
-from otel_rl.worker.api.mlogger import MLogger
 from otel_rl.worker.api.trials import begin_trial, end_trial, log_trial_config, trial
 from otel_rl.worker.drops import DropReason
 from otel_rl.worker.identity import (
@@ -261,7 +260,6 @@ class Recorder:
         self._is_hook = is_hook
         if not is_hook:
             _adapters.add(framework)
-        self._mlogger = MLogger(f"{_SCOPE}.{framework}")
         self._instruments: dict[tuple[str, str | None], Gauge | Counter] = {}
         self.is_automatic = _is_automatic.get()
         if not self.is_automatic:
@@ -311,7 +309,8 @@ class Recorder:
                     unknown[name] = value
             if unknown:
                 values = cast("Mapping[str, SupportsFloat]", unknown)
-                self._mlogger.log(values, cast("int | None", step), reduce)
+                at = cast("int | None", step)
+                otel_rl.log(values, at, reduce, scope=f"{_SCOPE}.{self.framework}")
 
     @cached_property
     def _dialect(self) -> Dialect:
