@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager
 from functools import partial, wraps
 from typing import Any, ParamSpec, TypeVar, cast
 
-__all__ = ["driven", "driven_async", "timed"]
+__all__ = ["timed"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -41,17 +41,16 @@ def timed(function: Callable[P, R], block: _Block) -> Callable[P, R]:
 
         @wraps(function)
         def generate(*args: P.args, **kwargs: P.kwargs) -> _Generator:
-            return (yield from driven(function(*args, **kwargs), block))
+            return (yield from _driven(function(*args, **kwargs), block))
 
         return cast("Callable[P, R]", generate)
 
     if inspect.isasyncgenfunction(function):
-        _within_async = driven_async(lambda generator: (generator, block))
 
         @wraps(function)
         def generate_async(*args: P.args, **kwargs: P.kwargs) -> _AsyncGenerator:
-            generator = function(*args, **kwargs)  # here, so that wrong arguments raise at the call
-            return _within_async(generator)
+            # Not in the generator, so that wrong arguments raise at the call.
+            return _driven_async(function(*args, **kwargs), block)
 
         return cast("Callable[P, R]", generate_async)
 
@@ -63,7 +62,7 @@ def timed(function: Callable[P, R], block: _Block) -> Callable[P, R]:
     return call
 
 
-def driven(generator: _Generator, block: _Block) -> _Generator:
+def _driven(generator: _Generator, block: _Block) -> _Generator:
     """Run ``generator`` within blocks only."""
     resume: Callable[[], Any] = partial(next, generator)
     while True:
@@ -84,33 +83,22 @@ def driven(generator: _Generator, block: _Block) -> _Generator:
             resume = partial(generator.send, sent)
 
 
-def driven_async(
-    begin: Callable[P, tuple[_AsyncGenerator, _Block]],
-) -> Callable[P, _AsyncGenerator]:
-    """Variant of ``driven`` that Python and Ray detect as an async generator function.
-
-    Args:
-        begin: Makes the generator and its block factory, for each call.
-    """
-
-    async def generate(*args: P.args, **kwargs: P.kwargs) -> _AsyncGenerator:
-        generator, block = begin(*args, **kwargs)
-        resume: Callable[[], Awaitable[Any]] = partial(generator.asend, None)
-        while True:
-            with block():
-                try:
-                    item = await resume()
-                except StopAsyncIteration:
-                    return
+async def _driven_async(generator: _AsyncGenerator, block: _Block) -> _AsyncGenerator:
+    """Do the same for an async generator."""
+    resume: Callable[[], Awaitable[Any]] = partial(generator.asend, None)
+    while True:
+        with block():
             try:
-                sent = yield item
-            except GeneratorExit:
-                with block():
-                    await generator.aclose()
-                raise
-            except BaseException as error:  # noqa: BLE001  # the generator handles it
-                resume = partial(generator.athrow, error)
-            else:
-                resume = partial(generator.asend, sent)
-
-    return generate
+                item = await resume()
+            except StopAsyncIteration:
+                return
+        try:
+            sent = yield item
+        except GeneratorExit:
+            with block():
+                await generator.aclose()
+            raise
+        except BaseException as error:  # noqa: BLE001  # the generator handles it
+            resume = partial(generator.athrow, error)
+        else:
+            resume = partial(generator.asend, sent)

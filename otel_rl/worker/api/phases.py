@@ -6,13 +6,12 @@ another flow runs beside it: it takes no time from the step's phases, and is mea
 
 import os
 from collections.abc import Callable, Iterable
-from functools import partial
+from functools import lru_cache, partial
 from time import time_ns
 from types import TracebackType
 from typing import Final, ParamSpec, Self, TypeVar
 
 from opentelemetry.context import Context, attach, detach, get_current
-from opentelemetry.metrics import Meter
 from opentelemetry.metrics import _Gauge as Gauge
 from opentelemetry.util.types import Attributes
 
@@ -27,7 +26,6 @@ from otel_rl.semconv.names import (
 )
 from otel_rl.version import __version__
 from otel_rl.worker import session
-from otel_rl.worker.api.async_block import AsyncBlock
 from otel_rl.worker.api.decorator import timed
 from otel_rl.worker.api.phase_spans import (
     SCOPE_NAME,
@@ -82,10 +80,24 @@ _WHY: Final = {
 }
 
 
-class _Block(AsyncBlock):
+class _Block:
     """``with`` or ``async with`` block that never raises. Reentrant."""
 
-    __slots__ = ()
+    __slots__ = ("__weakref__",)
+
+    def __enter__(self) -> Self:
+        raise NotImplementedError
+
+    async def __aenter__(self) -> Self:
+        return self.__enter__()
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.__exit__(kind, error, traceback)
 
     def __exit__(
         self,
@@ -197,7 +209,7 @@ class step(_Block):  # noqa: N801  # reads as a statement: with step(12)
             return
         # The times of measurements in it may be beyond those of a clock that was set back since.
         frame.scope.ended_ns = max(time_ns(), frame.ended_ns + flow.wall_ns)
-        current, tokens = session.running(), None
+        tokens = None
         if frame.end_counts is not None:
             tokens = frame.end_counts(frame.ended_ns + flow.wall_ns)
         if frame.is_abandoned:
@@ -207,21 +219,19 @@ class step(_Block):  # noqa: N801  # reads as a statement: with step(12)
                 "and is not measured.",
             )
             return
-        gauges = _gauges(len(frame.durations_ns) + 1)
-        if gauges is None:
+        current = _session(len(frame.durations_ns) + 1)
+        if current is None:
             return
         number = frame.number
         for name, phase_class in flow.reported:
-            gauges.record_phase(name, _seconds(frame, name), phase_class, number)
-        gauges.record_phase(UNACCOUNTED, _seconds(frame, UNACCOUNTED), None, number)
-        duration_s = _seconds(frame, None)
-        gauges.record_iteration(duration_s, number)
-        if tokens is not None and current is not None and current.model_flops.is_known:
-            mfu = partial(current.model_flops.utilization, tokens)
-            if isinstance(duration_s, DeviceSeconds):
-                gauges.record_mfu(_Utilization(mfu, duration_s), number)
-            else:
-                gauges.record_mfu(mfu(duration_s), number)
+            _record_phase(current, name, _seconds(frame, name), phase_class, number)
+        _record_phase(current, UNACCOUNTED, _seconds(frame, UNACCOUNTED), None, number)
+        at_step = {RL_LOOP_ITERATION: number}
+        _record(current, RL_ITERATION_DURATION, _seconds(frame, None), at_step)
+        if tokens is not None and current.model_flops.is_known:
+            mfu = _seconds(frame, None, partial(current.model_flops.utilization, tokens))
+            if mfu is not None:
+                _record(current, RL_TRAIN_MFU, mfu, at_step)
 
 
 def _entered(number: int) -> Callable[[], None]:
@@ -244,35 +254,17 @@ def _mark(flow: Timeline, step: StepFrame) -> None:
     step.begun = step.marks.last
 
 
-def _seconds(step: StepFrame, phase: str | None) -> float | DeviceSeconds:
-    """Return the duration of an ended step, or of a phase of it."""
+def _seconds(
+    step: StepFrame,
+    phase: str | None,
+    convert: Callable[[float], float | None] = float,
+) -> float | Deferred | None:
+    """Return the duration of an ended step, or of a phase of it, converted."""
     if step.marks is not None and step.marks.is_known:
-        return DeviceSeconds(step.marks, phase)
-    if phase is None:
-        return (step.ended_ns - step.begun_ns) / 1e9
-    return step.durations_ns.get(phase, 0) / 1e9
-
-
-class _Utilization(Deferred):
-    """MFU of a step whose duration is not known yet.
-
-    Args:
-        mfu: Computes it from the duration.
-        duration_s: Of the step.
-    """
-
-    __slots__ = ("_duration_s", "_mfu")
-
-    def __init__(self, mfu: Callable[[float], float | None], duration_s: DeviceSeconds) -> None:
-        self._mfu = mfu
-        self._duration_s = duration_s
-
-    @property
-    def is_ready(self) -> bool:
-        return self._duration_s.is_ready
-
-    def read(self) -> float | None:
-        return self._mfu(self._duration_s.read())
+        return DeviceSeconds(step.marks, phase, convert)
+    if phase is not None:
+        return convert(step.durations_ns.get(phase, 0) / 1e9)
+    return convert((step.ended_ns - step.begun_ns) / 1e9)
 
 
 class phase(_Block):  # noqa: N801  # reads as a statement: with phase("train")
@@ -336,13 +328,13 @@ class phase(_Block):  # noqa: N801  # reads as a statement: with phase("train")
         return phase(self._name, phase_class=self._phase_class, span=self._span, gpu=self._gpu)
 
     def _report(self, flow: Timeline, frame: Frame) -> None:
-        gauges = _gauges(1)
-        if gauges is None:
+        current = _session(1)
+        if current is None:
             return
-        gauges.record_phase(frame.name, frame.charged_ns / 1e9, self._phase_class)
+        _record_phase(current, frame.name, frame.charged_ns / 1e9, self._phase_class)
         whole = WHOLES.get(frame.name)
         if whole is not None and not flow.credit(whole, frame.charged_ns):
-            gauges.record_phase(whole, frame.charged_ns / 1e9)
+            _record_phase(current, whole, frame.charged_ns / 1e9)
 
 
 def _is_name(name: object) -> bool:
@@ -356,73 +348,50 @@ def _is_name(name: object) -> bool:
     return False
 
 
-class _Gauges:
-    """Phase instruments of a provider."""
-
-    __slots__ = ("_iteration", "_mfu", "_phase", "provider")
-
-    def __init__(self, provider: BufferedMeterProvider) -> None:
-        meter = provider.get_meter(SCOPE_NAME, __version__)
-        self.provider = provider
-        self._phase: Gauge = _gauge(meter, RL_PHASE_DURATION)
-        self._iteration: Gauge = _gauge(meter, RL_ITERATION_DURATION)
-        self._mfu: Gauge = _gauge(meter, RL_TRAIN_MFU)
-
-    def record_phase(
-        self,
-        name: str,
-        duration_s: float | Deferred,
-        phase_class: str | None = None,
-        number: int | None = None,
-    ) -> None:
-        attributes: dict[str, str | int] = {RL_PHASE: name}
-        if number is not None:
-            attributes[RL_LOOP_ITERATION] = number
-        if phase_class is not None:
-            attributes[RL_PHASE_CLASS] = phase_class
-        # One without a step runs beside the phases of the step, if any, which add up to it.
-        _set(self._phase, duration_s, attributes, out_of_steps() if number is None else None)
-
-    def record_mfu(self, mfu: float | Deferred | None, number: int) -> None:
-        if mfu is not None:
-            _set(self._mfu, mfu, {RL_LOOP_ITERATION: number})
-
-    def record_iteration(self, duration_s: float | Deferred, number: int) -> None:
-        _set(self._iteration, duration_s, {RL_LOOP_ITERATION: number})
-
-
-_made: _Gauges | None = None
-
-
-def _gauges(measurements: int) -> _Gauges | None:
-    """Return the instruments. None, with so many drops counted, if there is no session."""
-    global _made  # a cache: there is one provider in a process
+def _session(measurements: int) -> session.Session | None:
+    """Return the session. None, with so many drops counted, if there is none."""
     current = session.running() or session.start_from_environment()
-    if current is None:
-        if not is_disabled(os.environ):
-            session.GUARD.drop(
-                DropReason.NOT_STARTED,
-                "A step or phase ended before otel_rl.init() or after otel_rl.finish(), and is "
-                'not measured. Call otel_rl.init(experiment="...", role="...") first, or set '
-                "OTEL_RL_EXPERIMENT.",
-                measurements,
-            )
-        return None
-    if _made is None or _made.provider is not current.providers.meter:
-        _made = _Gauges(current.providers.meter)
-    return _made
+    if current is None and not is_disabled(os.environ):
+        session.GUARD.drop(
+            DropReason.NOT_STARTED,
+            "A step or phase ended before otel_rl.init() or after otel_rl.finish(), and is "
+            'not measured. Call otel_rl.init(experiment="...", role="...") first, or set '
+            "OTEL_RL_EXPERIMENT.",
+            measurements,
+        )
+    return current
 
 
-def _set(
-    gauge: Gauge,
-    value: float | Deferred,
+def _record_phase(
+    current: session.Session,
+    name: str,
+    duration_s: float | Deferred | None,
+    phase_class: str | None = None,
+    number: int | None = None,
+) -> None:
+    attributes: dict[str, str | int] = {RL_PHASE: name}
+    if number is not None:
+        attributes[RL_LOOP_ITERATION] = number
+    if phase_class is not None:
+        attributes[RL_PHASE_CLASS] = phase_class
+    # One without a step runs beside the phases of the step, if any, which add up to it.
+    around = out_of_steps() if number is None else None
+    _record(current, RL_PHASE_DURATION, duration_s, attributes, around)
+
+
+def _record(
+    current: session.Session,
+    metric: str,
+    value: float | Deferred | None,
     attributes: Attributes,
     context: Context | None = None,
 ) -> None:
+    gauge = _gauge(current.providers.meter, metric)
     # Ours take what a device computes later.
     gauge.set(value, attributes, context)  # type: ignore[arg-type]
 
 
-def _gauge(meter: Meter, name: str) -> Gauge:
-    spec = METRICS[name]
-    return meter.create_gauge(name, spec.unit, spec.brief)
+@lru_cache(maxsize=8)
+def _gauge(provider: BufferedMeterProvider, metric: str) -> Gauge:
+    spec, meter = METRICS[metric], provider.get_meter(SCOPE_NAME, __version__)
+    return meter.create_gauge(metric, spec.unit, spec.brief)
