@@ -24,7 +24,7 @@ from opentelemetry import context
 
 from otel_rl.worker import served_policy, session
 from otel_rl.worker.metrics.gauges import SCOPE_NAME
-from otel_rl.worker.phases import control_flows
+from otel_rl.worker.phases import flows
 
 __all__ = [
     "State",
@@ -112,7 +112,7 @@ class State:
 def begin_anew() -> None:
     """Forget losses, recent logs, the served policy and the clock of a device."""
     served_policy.forget()
-    control_flows.current().clock = None
+    flows.current().clock = None
     session.GUARD.forget()
     session.GUARD._next_log_s.clear()
 
@@ -203,7 +203,7 @@ def _worker() -> Iterator[tuple[str, object]]:
     yield "the session", session.running()
     drop_in = sys.modules.get("otel_rl.integrations.wandb._run")
     yield "the run of W&B's drop-in", None if drop_in is None else drop_in.current()
-    yield "flows with open phases", control_flows.flows()
+    yield "flows with open phases", flows.open_flows()
     providers = session._providers
     meter = None if providers is None else providers.meter
     yield "copies of instruments", () if meter is None else meter.shown

@@ -38,9 +38,8 @@ from otel_rl.worker.metrics.gauges import SCOPE_NAME
 from otel_rl.worker.metrics.provider import BufferedMeterProvider
 from otel_rl.worker.otlp.anyvalue import Plain
 from otel_rl.worker.otlp.requests import Request
-from otel_rl.worker.phases.gc_time import GcTime
+from otel_rl.worker.phases.flows import GcTime, show_open_spans, show_phases
 from otel_rl.worker.phases.hangs import HangWatch
-from otel_rl.worker.phases.open_phases import show_open_spans, show_phases
 from otel_rl.worker.settings import (
     ProvenanceDetail,
     Settings,

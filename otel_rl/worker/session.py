@@ -39,7 +39,7 @@ from otel_rl.worker.launch import (
     take_back,
 )
 from otel_rl.worker.lifetime import UNREACHED_EXIT_TIMEOUT_S, Providers, Session, resource_of
-from otel_rl.worker.phases.open_phases import count_open
+from otel_rl.worker.phases.flows import count_open
 from otel_rl.worker.settings import (
     DATA,
     DEFAULT_EXIT_TIMEOUT_S,

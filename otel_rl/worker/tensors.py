@@ -2,18 +2,37 @@
 
 ``hold`` runs on the training thread and never waits for a device. ``number`` waits; the exporter
 thread asks ``is_ready`` first, so that a device that hangs does not silence the worker.
+
+By default the capture of a CUDA graph fails if any other thread of the process asks whether an
+event has happened. So the training thread asks for nothing, and the exporter's thread tells the
+driver that it asks for nothing of the capture. Nothing here loads torch.
 """
 
 import operator
+import sys
+import threading
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from threading import Event, Thread
-from typing import Final, Protocol, SupportsIndex, runtime_checkable
+from typing import Any, Final, Protocol, SupportsIndex, TypeAlias, runtime_checkable
 
-from otel_rl.worker.torch_cuda import torch_cuda
+from otel_rl.worker.guard import Guard
 
-__all__ = ["PLAIN", "Deferred", "NotANumber", "as_step", "hold", "keep_for_ever", "number"]
+__all__ = [
+    "PLAIN",
+    "Deferred",
+    "LateCopies",
+    "NotANumber",
+    "as_step",
+    "hold",
+    "is_cuda_in_use",
+    "keep_for_ever",
+    "leave_captures_alone",
+    "number",
+    "torch_cuda",
+]
 
 PLAIN: Final = frozenset({float, int, bool})
 """Immutable types, which need no ``hold``."""
@@ -229,3 +248,101 @@ def _element_count(value: object) -> int:
     if isinstance(size, int):
         return size
     return 0 if hasattr(value, "__len__") else 1
+
+
+_MAX_WAITING: Final = 1 << 14
+"""Values. A reader sees only the last of each series, so further ones replace the oldest."""
+
+_Waiting: TypeAlias = tuple[object, object, Callable[[float], None]]
+"""(gauge, held value, function that records it)."""
+
+
+class LateCopies:
+    """Gauge values for the program's readers that devices have yet to compute.
+
+    The exporter thread records them, each with its function; those of one gauge in their order,
+    because a reader keeps the last one.
+
+    Args:
+        guard: Catches and counts what the functions, and failed devices, raise.
+    """
+
+    def __init__(self, guard: Guard) -> None:
+        self._guard = guard
+        self._new: deque[_Waiting] = deque(maxlen=_MAX_WAITING)
+        self._unready: list[_Waiting] = []
+
+    def add(self, gauge: object, value: object, record: Callable[[float], None]) -> None:
+        """Record a held ``value`` of ``gauge`` later, in another thread."""
+        self._new.append((gauge, value, record))
+
+    def record_ready(self) -> None:
+        """Record all values that are computed by now. For the exporter thread; never waits."""
+        waiting, self._unready = self._unready, []
+        waiting += [self._new.popleft() for _ in range(len(self._new))]
+        held_up: set[int] = set()
+        for entry in waiting[-_MAX_WAITING:]:
+            gauge, value, record = entry
+            with self._guard:
+                if id(gauge) in held_up or (isinstance(value, Deferred) and not value.is_ready):
+                    held_up.add(id(gauge))
+                    self._unready.append(entry)
+                    continue
+                plain = number(value)
+                if not isinstance(plain, NotANumber):
+                    record(plain)
+
+    def forget(self) -> None:
+        """Clear, in a forked child: the devices are its parent's. Copies are kept for ever."""
+        keep_for_ever([*self._unready, *self._new])
+        self._new.clear()
+        self._unready = []
+
+
+_RELAXED: Final = 2
+"""CU_STREAM_CAPTURE_MODE_RELAXED."""
+
+
+class _Thread(threading.local):
+    leaves_captures_alone = False
+
+
+_thread = _Thread()
+
+
+def torch_cuda() -> Any | None:
+    """Return ``torch.cuda``; None if the program has not loaded torch."""
+    return getattr(sys.modules.get("torch"), "cuda", None)
+
+
+def is_cuda_in_use() -> bool:
+    """Report whether the process has queued work on a device."""
+    # A thread may be importing torch.
+    is_initialized = getattr(torch_cuda(), "is_initialized", None)
+    return is_initialized is not None and bool(is_initialized())
+
+
+def leave_captures_alone() -> None:
+    """Make calls of this thread invisible to captures of others. Call it in own threads only.
+
+    Idempotent; does nothing until the process uses CUDA.
+    """
+    if _thread.leaves_captures_alone or not is_cuda_in_use():
+        return
+    _thread.leaves_captures_alone = True
+    exchange = _exchange_mode()
+    if exchange is not None:
+        import ctypes  # torch has loaded it
+
+        exchange(ctypes.byref(ctypes.c_int(_RELAXED)))
+
+
+def _exchange_mode() -> Callable[[Any], int] | None:
+    """Return the driver's function; None without NVIDIA's driver."""
+    import ctypes
+
+    try:
+        found: Callable[[Any], int] = ctypes.CDLL("libcuda.so.1").cuThreadExchangeStreamCaptureMode
+    except (OSError, AttributeError):
+        return None
+    return found

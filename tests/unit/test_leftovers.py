@@ -15,7 +15,7 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
 import otel_rl
 import otel_rl.integrations.wandb as wandb
-from otel_rl.worker.phases import gc_time
+from otel_rl.worker.phases import flows
 from tests import leftovers
 from tests.leftovers import State, own_instruments
 from tests.otlp_sink import Sink, serve, sums
@@ -36,7 +36,7 @@ def a_handler(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @contextmanager
 def a_function(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(gc_time.GcTime, "stop", lambda _self: None)
+    monkeypatch.setattr(flows.GcTime, "stop", lambda _self: None)
     yield
 
 
@@ -83,7 +83,7 @@ def a_run(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     [
         (a_variable, "the environment variable OTEL_LEFT is '1' (was absent)"),
         (a_handler, f"the handler of signal {signal.SIGUSR2:d} is"),
-        (a_function, "otel_rl.worker.phases.gc_time.GcTime.stop is"),
+        (a_function, "otel_rl.worker.phases.flows.GcTime.stop is"),
         (a_level, "the level of otel_rl's logger is 40 (was 0)"),
         (a_thread, "the thread otel-rl-left runs"),
         (a_run, "the run of W&B's drop-in is"),

@@ -28,7 +28,7 @@ from otel_rl.worker import served_policy, session
 from otel_rl.worker.events.masking import masked_message
 from otel_rl.worker.otlp.anyvalue import text_of
 from otel_rl.worker.phases.device_clock import SpanTimes
-from otel_rl.worker.phases.open_phases import span_name
+from otel_rl.worker.phases.flows import span_name
 from otel_rl.worker.phases.timeline import Frame, StepFrame, Timeline
 from otel_rl.worker.step_context import in_step
 from otel_rl.worker.tracing.provider import root_link

@@ -39,7 +39,7 @@ from otel_rl.worker.events.queue import mark_step
 from otel_rl.worker.metrics.gauges import MAX_NAME_LENGTH
 from otel_rl.worker.metrics.provider import BufferedMeterProvider
 from otel_rl.worker.otlp.anyvalue import label
-from otel_rl.worker.phases import UNACCOUNTED, WHOLES, control_flows, device_clock
+from otel_rl.worker.phases import UNACCOUNTED, WHOLES, device_clock, flows
 from otel_rl.worker.phases.device_clock import DeviceSeconds
 from otel_rl.worker.phases.timeline import (
     MAX_DEPTH,
@@ -51,8 +51,7 @@ from otel_rl.worker.phases.timeline import (
 )
 from otel_rl.worker.settings import is_disabled
 from otel_rl.worker.step_context import StepScope, in_step, out_of_steps
-from otel_rl.worker.tensors import Deferred, as_step
-from otel_rl.worker.torch_cuda import is_in_use
+from otel_rl.worker.tensors import Deferred, as_step, is_cuda_in_use
 
 __all__ = ["phase", "step"]
 
@@ -106,14 +105,14 @@ class _Block:
         traceback: TracebackType | None,
     ) -> None:
         try:
-            flow = control_flows.current()
+            flow = flows.current()
             if flow.was_refused(self):
                 return
             frame = flow.close(self)
             if frame is None:
                 # A generator closed by another thread or task; or a frame of the parent, after a
                 # fork.
-                elsewhere = control_flows.abandon_elsewhere(self)
+                elsewhere = flows.abandon_elsewhere(self)
                 if elsewhere is None:
                     return
                 flow, frame = elsewhere
@@ -167,7 +166,7 @@ class step(_Block):  # noqa: N801  # reads as a statement: with step(12)
         try:
             number = as_step(self.number)
             if number is None:
-                control_flows.current().refuse(self)
+                flows.current().refuse(self)
                 session.GUARD.drop(
                     DropReason.BAD_STEP,
                     "otel_rl.step: the number must be an integer of 64 bits (got "
@@ -175,7 +174,7 @@ class step(_Block):  # noqa: N801  # reads as a statement: with step(12)
                 )
                 return self
             found = tracer()
-            flow = control_flows.current()
+            flow = flows.current()
             frame = flow.open_step(self, number)
             if isinstance(frame, Refused):
                 flow.refuse(self, _entered(number))
@@ -192,7 +191,7 @@ class step(_Block):  # noqa: N801  # reads as a statement: with step(12)
             current = session.running()
             flow.report_to(current)
             if current is not None:
-                if current.settings.times_devices and is_in_use():
+                if current.settings.times_devices and is_cuda_in_use():
                     _mark(flow, frame)
                 frame.end_counts = current.providers.meter.steps.open(
                     frame.scope, frame.begun_ns + flow.wall_ns, self
@@ -296,9 +295,9 @@ class phase(_Block):  # noqa: N801  # reads as a statement: with phase("train")
     def __enter__(self) -> Self:
         try:
             if not _is_name(self._name):
-                control_flows.current().refuse(self)
+                flows.current().refuse(self)
                 return self
-            flow = control_flows.current()
+            flow = flows.current()
             frame = flow.open_phase(self, self._name, self._phase_class)
             if isinstance(frame, Refused):
                 flow.refuse(self)

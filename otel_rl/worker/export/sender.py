@@ -34,7 +34,7 @@ from otel_rl.worker.forks import Uncut
 from otel_rl.worker.guard import Guard
 from otel_rl.worker.otlp.requests import Request
 from otel_rl.worker.settings import Protocol, SignalSettings
-from otel_rl.worker.torch_cuda import leave_captures_alone
+from otel_rl.worker.tensors import leave_captures_alone
 
 __all__ = ["Lane", "Sender", "Source", "Store", "open_transport", "open_transports"]
 

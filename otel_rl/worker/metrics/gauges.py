@@ -32,7 +32,6 @@ from otel_rl.semconv.spec import Reduction
 from otel_rl.version import __version__
 from otel_rl.worker.drops import DropReason
 from otel_rl.worker.guard import Guard
-from otel_rl.worker.late_copies import LateCopies
 from otel_rl.worker.metrics.step_counts import Steps
 from otel_rl.worker.otlp.anyvalue import attributes as encoded_attributes
 from otel_rl.worker.otlp.anyvalue import clean, key_value
@@ -47,6 +46,7 @@ from otel_rl.worker.step_context import OPEN, scope_in
 from otel_rl.worker.tensors import (
     PLAIN,
     Deferred,
+    LateCopies,
     NotANumber,
     as_step,
     hold,

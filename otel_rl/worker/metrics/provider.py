@@ -49,7 +49,6 @@ from otel_rl.signals import Signal
 from otel_rl.version import __version__
 from otel_rl.worker.drops import DropReason, Drops
 from otel_rl.worker.guard import Guard
-from otel_rl.worker.late_copies import LateCopies
 from otel_rl.worker.metrics.gauges import (
     MAX_NAME_LENGTH,
     SCOPE_NAME,
@@ -76,6 +75,7 @@ from otel_rl.worker.otlp.requests import (
     encode_resource,
     pack_collected,
 )
+from otel_rl.worker.tensors import LateCopies
 
 __all__ = ["BufferedMeterProvider"]
 

@@ -23,8 +23,7 @@ from typing import Final, NamedTuple, Protocol
 
 from otel_rl.worker.guard import Guard
 from otel_rl.worker.phases import WHOLES
-from otel_rl.worker.tensors import Deferred
-from otel_rl.worker.torch_cuda import torch_cuda
+from otel_rl.worker.tensors import Deferred, torch_cuda
 
 __all__ = ["DeviceClock", "DeviceSeconds", "Mark", "SpanTimes", "StepMarks"]
 

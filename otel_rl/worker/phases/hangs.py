@@ -12,7 +12,7 @@ from types import FrameType
 from typing import Final, NamedTuple
 
 from otel_rl.worker.otlp.anyvalue import Plain
-from otel_rl.worker.phases.control_flows import flows
+from otel_rl.worker.phases.flows import open_flows
 from otel_rl.worker.phases.timeline import Timeline, TimelineView
 
 __all__ = ["HangWatch", "Stack"]
@@ -124,7 +124,7 @@ class HangWatch:
             return []
         seen: dict[tuple[int, int], _Seen] = {}
         found: list[Stack] = []
-        for timeline in flows():
+        for timeline in open_flows():
             view = timeline.look(now_ns)
             if view is None:
                 continue

@@ -15,9 +15,9 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
 import otel_rl
-from otel_rl.worker import session, torch_cuda
+from otel_rl.worker import session, tensors
 from otel_rl.worker.drops import DropReason
-from otel_rl.worker.phases import control_flows
+from otel_rl.worker.phases import flows
 from tests.gpu.stream import Cuda
 from tests.otlp_sink import Sink
 from tests.unit.worker.api.test_phases import arrived, iteration_s, seconds, spans
@@ -28,7 +28,7 @@ NEAR = 2e-4  # clocks are taken to drift by half of it, and a step is followed b
 
 @pytest.fixture
 def cuda(monkeypatch: pytest.MonkeyPatch) -> Cuda:
-    monkeypatch.setattr(control_flows.current(), "clock", None)  # of another test's device
+    monkeypatch.setattr(flows.current(), "clock", None)  # of another test's device
     return Cuda(monkeypatch)
 
 
@@ -141,9 +141,9 @@ def test_a_hang_is_in_the_phase_that_the_device_does_not_end(cuda: Cuda, started
         with otel_rl.phase("train"):
             cuda.launch(20 / MS)
         with otel_rl.phase("log"):  # waits for it
-            (hanging,) = control_flows.views()
+            (hanging,) = flows.views()
             cuda.run()
-            (after,) = control_flows.views()
+            (after,) = flows.views()
     assert (hanging.phase, hanging.step) == ("train", 2)
     assert after.phase == "log"
 
@@ -176,7 +176,7 @@ class Exchange:
 @pytest.fixture
 def exchange(cuda: Cuda, monkeypatch: pytest.MonkeyPatch) -> Exchange:
     made = Exchange(cuda)
-    monkeypatch.setattr(torch_cuda, "_exchange_mode", lambda: made)
+    monkeypatch.setattr(tensors, "_exchange_mode", lambda: made)
     return made
 
 
@@ -315,7 +315,7 @@ def test_a_device_that_fails_later_leaves_no_negative_times(cuda: Cuda, started:
         with otel_rl.phase("train"):
             cuda.launch(20 / MS)
         cuda.run()
-        control_flows.views()
+        flows.views()
         cuda.failure = RuntimeError("CUDA error")
         with otel_rl.phase("log"):
             pass
@@ -326,7 +326,7 @@ def test_work_between_steps_is_in_no_phase(cuda: Cuda, started: Sink) -> None:
     cuda.launch(3 / MS)
     with otel_rl.step(1):
         with otel_rl.phase("train"):
-            (seen,) = control_flows.views()
+            (seen,) = flows.views()
         cuda.run()
     assert seen.phase == "train"
 

@@ -18,7 +18,7 @@ from otel_rl.semconv.names import RlPhaseClassValues
 from otel_rl.worker import session
 from otel_rl.worker.api.phase_spans import begin_phase_span, end_span
 from otel_rl.worker.drops import DropReason
-from otel_rl.worker.phases import WHOLES, control_flows
+from otel_rl.worker.phases import WHOLES, flows
 from otel_rl.worker.phases.timeline import Frame
 from tests.otlp_sink import Measurement, Sink, pairs
 from tests.waiting import collect_garbage
@@ -304,7 +304,7 @@ def test_a_phase_that_threads_share_is_measured_though_one_of_them_is_refused(
         assert refused.wait(60)
     left.set()
     thread.join()
-    assert control_flows.views() == []
+    assert flows.views() == []
     assert [m.attributes["rl.phase"] for m in arrived(started)].count("reward") == 1
 
 
@@ -629,7 +629,7 @@ def test_a_span_processor_of_the_program_s_sees_plain_text(
     provider = TracerProvider()
     exporter = InMemorySpanExporter()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
-    flow = control_flows.current()
+    flow = flows.current()
     frame = flow.open_phase(opener := object(), "train")
     assert isinstance(frame, Frame)
     with_class = otel_rl.phase("train", phase_class=given)._phase_class

@@ -11,9 +11,8 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
 import otel_rl
 from otel_rl.worker.drops import DropReason, Drops
-from otel_rl.worker.late_copies import LateCopies
 from otel_rl.worker.metrics.provider import BufferedMeterProvider
-from otel_rl.worker.tensors import Deferred, NotANumber, hold, number
+from otel_rl.worker.tensors import Deferred, LateCopies, NotANumber, hold, number
 from tests.gpu.stream import Cuda
 from tests.otlp_sink import Sink
 from tests.unit.worker.conftest import Collect

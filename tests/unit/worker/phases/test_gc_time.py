@@ -7,7 +7,7 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader, NumberDataPoi
 
 import otel_rl
 from otel_rl.semconv.names import RL_WORKER_GC_TIME
-from otel_rl.worker.phases.gc_time import GcTime
+from otel_rl.worker.phases.flows import GcTime
 from tests.otlp_sink import Sink
 from tests.waiting import collect_garbage
 

@@ -11,7 +11,7 @@ import pytest
 
 import otel_rl
 from otel_rl.errors import ConfigError
-from otel_rl.worker.phases.control_flows import views
+from otel_rl.worker.phases.flows import views
 from otel_rl.worker.phases.hangs import HangWatch, Stack
 from otel_rl.worker.settings import read_settings
 from tests.otlp_sink import Sink

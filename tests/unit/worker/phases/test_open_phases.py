@@ -6,7 +6,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from opentelemetry.sdk.resources import Resource
 
 import otel_rl
-from otel_rl.worker.phases.open_phases import FIRST_AGE_NS, show_open_spans
+from otel_rl.worker.phases.flows import FIRST_AGE_NS, show_open_spans
 from otel_rl.worker.tracing.provider import WorkerTracerProvider
 from otel_rl.worker.tracing.spans import CountedSpans
 from tests.otlp_sink import Sink, pairs
