@@ -9,12 +9,13 @@ import logging
 import os
 import re
 import threading
+from contextlib import closing
 from typing import Final
 
 from otel_rl.worker.forks import IMPORTS
 from otel_rl.worker.guard import Guard
 from otel_rl.worker.settings import MfuSettings
-from otel_rl.worker.system.nvml import Driver, NoDriver, load
+from otel_rl.worker.system.nvml import Device, Driver, NoDriver, load
 
 __all__ = ["ModelFlops", "peak_flops_per_s"]
 
@@ -75,42 +76,33 @@ class ModelFlops:
     def _find_out(self) -> None:
         with self._guard:
             try:
-                models = _visible_models()
+                devices = _visible_devices()
             except NoDriver as reason:
                 _log.warning("No MFU is reported: %s. %s", reason, _REMEDY)
                 return
-            peaks = {peak_flops_per_s(model) for model in models}
+            # Nobody says how much of its GPU an instance is.
+            peaks = {None if one.parent else peak_flops_per_s(one.model) for one in devices}
             if len(peaks) == 1 and (peak := peaks.pop()) is not None:
                 self._peak_flops_per_s = peak
-            else:
-                found = ", ".join(sorted(set(models))) or "none is visible"
-                _log.warning(
-                    "No MFU is reported: GPUs without one known peak (%s). %s", found, _REMEDY
-                )
+                return
+            models = {f"{'a part of ' * bool(one.parent)}{one.model}" for one in devices}
+            found = ", ".join(sorted(models)) or "none is visible"
+            _log.warning("No MFU is reported: GPUs without one known peak (%s). %s", found, _REMEDY)
 
 
-def _visible_models() -> list[str]:
-    """Return NVML's name of each visible GPU.
+def _visible_devices() -> list[Device]:
+    """Return the GPUs and MIG instances that CUDA shows.
 
     Raises:
         NoDriver: There is no driver.
     """
     with IMPORTS.work():
         load()
-    driver = Driver(set())
-    try:
+    with closing(Driver(set())) as driver:
         devices, _ = driver.devices(os.environ.get("CUDA_VISIBLE_DEVICES"))
-        parents = {device.parent for device in devices}
-        return [
-            f"instance of {device.model}" if device.parent else device.model
-            for device in devices
-            if device.uuid not in parents
-        ]
-    finally:
-        driver.close()
+    divided = {device.parent for device in devices}
+    return [device for device in devices if device.uuid not in divided]
 
-
-_TERA: Final = 1e12
 
 _PEAKS: Final[tuple[tuple[str, float], ...]] = (
     # All words of an entry occur in the device's name; of several entries the first one counts.
@@ -158,5 +150,5 @@ def peak_flops_per_s(model: str) -> float | None:
         return None
     for name, tera in _PEAKS:
         if words.issuperset(name.upper().split()):
-            return tera * _TERA
+            return tera * 1e12
     return None

@@ -16,6 +16,8 @@ from tests.gpu.machine import Machine, compiler, gpu
 from tests.otlp_sink import Sink
 from tests.waiting import wait_until
 
+DIVIDED = {**gpu(0, name="NVIDIA A100-SXM4-80GB", mig=1), "0/1.uuid": "MIG-1"}
+
 needs_compiler = pytest.mark.skipif(
     compiler() is None, reason="the stand-in for the NVIDIA driver needs a C compiler"
 )
@@ -148,9 +150,10 @@ def test_without_the_models_flops_there_is_no_mfu(started: Sink) -> None:
         ([gpu(0, name="NVIDIA H100 80GB HBM3"), gpu(1, name="NVIDIA H100 80GB HBM3")], 989.4e12),
         ([gpu(0, name="NVIDIA H100 80GB HBM3"), gpu(1, name="NVIDIA H100 PCIe")], None),
         ([gpu(0)], None),
+        ([DIVIDED], None),
         ([], None),
     ],
-    ids=["known", "different", "unknown", "none"],
+    ids=["known", "different", "unknown", "instance", "none"],
 )
 def test_the_peak_is_that_of_the_visible_gpus_if_all_have_one(
     tmp_path: Path,
