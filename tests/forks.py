@@ -1,5 +1,8 @@
 """Forks of the process of the test runner."""
 
+# First of all: a child whose parent made an SDK's MeterProvider before this import waits for ever
+# for the lock of this module.
+import concurrent.futures.thread  # noqa: F401
 import faulthandler
 import gc
 import os
