@@ -207,7 +207,6 @@ class Session:
             providers.console.stop(providers.console.owner)
         if settings.trace_steps is not None:
             providers.tracer.keep_steps(settings.trace_steps)
-        providers.gpus.prepare(settings.gpu)
         if not is_guess:
             self.report_start(metadata or {})
             self._begin_sampling()

@@ -12,10 +12,9 @@ import threading
 from contextlib import closing
 from typing import Final
 
-from otel_rl.worker.forks import IMPORTS
 from otel_rl.worker.guard import Guard
 from otel_rl.worker.settings import MfuSettings
-from otel_rl.worker.system.nvml import Device, Driver, NoDriver, load
+from otel_rl.worker.system.nvml import Device, Driver, NoDriver
 
 __all__ = ["ModelFlops", "peak_flops_per_s"]
 
@@ -96,8 +95,6 @@ def _visible_devices() -> list[Device]:
     Raises:
         NoDriver: There is no driver.
     """
-    with IMPORTS.work():
-        load()
     with closing(Driver(set())) as driver:
         devices, _ = driver.devices(os.environ.get("CUDA_VISIBLE_DEVICES"))
     divided = {device.parent for device in devices}

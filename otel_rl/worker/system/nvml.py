@@ -39,6 +39,7 @@ from otel_rl.semconv.names import (
     RlGpuThrottleReasonValues,
     RlGpuUnitValues,
 )
+from otel_rl.worker.forks import IMPORTS
 
 __all__ = [
     "Device",
@@ -46,7 +47,6 @@ __all__ = [
     "Driver",
     "NoDriver",
     "Reading",
-    "load",
     "log_once",
     "renew_lock",
     "visible",
@@ -168,7 +168,7 @@ class Driver:
     """
 
     def __init__(self, logged: set[str]) -> None:
-        nvml = self._nvml = load()
+        nvml = self._nvml = _load()
         self._logged = logged
         self._events: object = None
         self._units: dict[str, _UnitCounters | None] = {}
@@ -388,17 +388,15 @@ _MEANS: Final = (
 )
 
 
-def load() -> Any:
+def _load() -> Any:
     """Load ``pynvml``; nothing else imports the module.
-
-    Call this function first in the thread that starts a worker: a child that is forked while
-    another thread imports a module can never import that module.
 
     Raises:
         NoDriver: The package is not installed.
     """
     try:
-        import pynvml  # type: ignore[import-untyped]  # it has no stubs
+        with IMPORTS.work():
+            import pynvml  # type: ignore[import-untyped]  # it has no stubs
     except ImportError as error:
         raise NoDriver(f"the package nvidia-ml-py is missing: {error}") from error
     return pynvml

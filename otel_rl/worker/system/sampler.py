@@ -11,7 +11,7 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, suppress
+from contextlib import closing
 from time import monotonic, monotonic_ns, time
 from typing import Final
 
@@ -38,7 +38,6 @@ from otel_rl.worker.system.nvml import (
     Driver,
     NoDriver,
     Reading,
-    load,
     log_once,
     renew_lock,
 )
@@ -81,12 +80,6 @@ class GpuSampler:
         self._thread: threading.Thread | None = None
         self._stopping = threading.Event()
         self._settings = GpuSettings()
-
-    def prepare(self, settings: GpuSettings) -> None:
-        """Load NVML if sampling is enabled. Call this in the thread that starts the worker."""
-        if settings.enabled:
-            with self._guard, suppress(NoDriver):
-                load()
 
     def start(self, settings: GpuSettings, role: str) -> None:
         """Sample from now on if workers of ``role`` sample, else stop. Idempotent."""
