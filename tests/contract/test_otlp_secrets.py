@@ -245,11 +245,10 @@ def test_doctor_does_not_print_the_password_of_an_endpoint(
     assert SECRET not in out + err
 
 
-@pytest.mark.parametrize("mode", ["offline", "jsonl"])
+@pytest.mark.parametrize("mode", ["offline", "mlflow", "trackio"])
 def test_the_key_reaches_no_writer_that_needs_none(mode: str) -> None:
     environ = {"WANDB_API_KEY": WANDB_KEY, "HOME": "/nonexistent", "PATH": "/bin"}
-    name = "jsonl" if mode == "jsonl" else "wandb"
-    attributes = {} if mode == "jsonl" else {"mode": mode}
+    name, attributes = ("wandb", {"mode": mode}) if mode == "offline" else (mode, {})
     environment = backend(name).environment(environ, attributes)
     assert WANDB_KEY not in environment.values()
     assert environment["PATH"] == "/bin"
