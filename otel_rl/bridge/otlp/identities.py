@@ -1,0 +1,243 @@
+"""Identities of series: found by the bytes that name them, and read once.
+
+All that is kept of earlier messages. An identity is a resource, a scope and what a metric and the
+attributes of its points say; the numbers of a request are read anew each time. The receiving side
+checks an identity by its rules when it is new, and marks it, so that it is not checked again.
+"""
+
+import threading
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from typing import Final
+
+from opentelemetry.proto.common.v1.common_pb2 import InstrumentationScope, KeyValue
+
+from otel_rl.bridge.otlp.attributes import step_of, text_pairs, typed_pairs
+from otel_rl.bridge.otlp.device_attributes import at_host
+from otel_rl.bridge.otlp.resource import COPY_MARKS, Sender, sender_of
+from otel_rl.bridge.otlp.scraped_names import translated
+from otel_rl.records import Series
+from otel_rl.semconv import names
+from otel_rl.semconv.folded_attributes import fold
+from otel_rl.semconv.spec import Instrument, Reduction
+
+__all__ = ["STEP", "Identity", "Scope", "scope_of", "serialized", "split_step"]
+
+STEP: Final = names.RL_LOOP_ITERATION.encode()
+"""Is in every serialized attribute that names a step."""
+
+# The mark of a scope, as a Prometheus exporter writes it and as older receivers leave it.
+_COPY_LABEL: Final = "otel_scope_otel_rl_copy"
+
+_MAX_BYTES: Final = 96 << 20
+"""Memory of all identities, about: those of 4,000 workers with 40 series each."""
+
+_SERIES_BYTES: Final = 400
+"""Of a series without its texts, which are as long as the bytes that name it."""
+
+_MAX_KEY_BYTES: Final = 64 << 10
+"""A longer resource or scope, which only its unknown fields make so long, is read each time."""
+
+_MAX_SPLIT: Final = 1 << 14
+_MAX_SPLIT_BYTES: Final = 512
+"""Bounds of the cache of attributes with a step: it is the same in all series of an export."""
+
+
+class Identity:
+    """Identity of the points of a metric with certain attributes.
+
+    Attributes:
+        series: None if a worker sends these points itself, so that they are left out.
+        scale: Factor from the values that are sent, of a metric under the name of its program.
+        is_level: Whether a gauge under such a name is an up-down counter.
+        sound_for: Rules that have accepted it; None if none have yet.
+    """
+
+    __slots__ = ("is_level", "scale", "series", "sound_for")
+
+    def __init__(self, series: Series | None, scale: float = 1, *, is_level: bool = False) -> None:
+        self.series = series
+        self.scale = scale
+        self.is_level = is_level
+        self.sound_for: object = None
+
+
+class Scope:
+    """A scope of a sender, with the identities in it. Any thread may use it.
+
+    Attributes:
+        sender: The sender.
+        is_copy: Whether its points are a copy of what a worker sends itself.
+        known: Its identities, by the arguments of ``identity``.
+        sound_for: The rules that have accepted it and its resource; None if none have yet.
+    """
+
+    __slots__ = ("_name", "_reduction", "is_copy", "known", "sender", "size", "sound_for")
+
+    def __init__(self, sender: Sender, serialized: bytes) -> None:
+        scope = InstrumentationScope.FromString(serialized)
+        self.sender = sender
+        self.is_copy = any(pair.key in COPY_MARKS for pair in scope.attributes)
+        self.sound_for: object = None
+        self.size = 0
+        self._name, self._reduction = _scope_name(scope), _reduction(scope)
+        self.known: dict[tuple[object, ...], Identity] = {}
+
+    def identity(
+        self,
+        name: str,
+        unit: str,
+        instrument: Instrument,
+        data: str,
+        attributes: tuple[bytes, ...],
+    ) -> Identity:
+        """Return the identity of points, mostly the same object each time.
+
+        Args:
+            name: Of the metric.
+            unit: Of the metric.
+            instrument: Kind of the metric.
+            data: See ``Series``.
+            attributes: Serialized, without the step: else each step would be another series.
+
+        Raises:
+            DecodeError: An attribute cannot be parsed.
+        """
+        key = name, unit, instrument, data, attributes
+        found = self.known.get(key)
+        if found is None:
+            found = self._read(name, unit, instrument, data, attributes)
+            size = _SERIES_BYTES + 2 * sum(map(len, (name, unit, *attributes)))
+            if self.size > _MAX_BYTES // 4:
+                self.known, self.size = {}, 0
+            self.known[key] = found
+            self.size += size
+        return found
+
+    def share(
+        self, name: str, unit: str, instrument: Instrument, attributes: tuple[bytes, ...]
+    ) -> Series:
+        """Return the series of the shares of a counter with a series, see ``Series.data``."""
+        series = self.identity(name, unit, instrument, "share", attributes).series
+        assert series is not None  # the counter has one
+        return series
+
+    def _read(
+        self,
+        name: str,
+        unit: str,
+        instrument: Instrument,
+        data: str,
+        attributes: tuple[bytes, ...],
+    ) -> Identity:
+        sender, scale, is_level = self.sender, 1.0, False
+        messages = [KeyValue.FromString(attribute) for attribute in attributes]
+        if not sender.exact:
+            if any(pair.key == _COPY_LABEL for pair in messages):
+                return Identity(None)
+            found = translated(name, unit, messages)
+            if found is not None:
+                name, unit, messages, scale, is_level = found
+                is_level = is_level and instrument is Instrument.GAUGE and not data
+        if is_level:
+            instrument = Instrument.UP_DOWN_COUNTER
+        parsed, folded = fold(name, text_pairs(messages))
+        if sender.host:
+            parsed = at_host(parsed, sender.host)
+        # In the series, so that each has its own totals; not in the key.
+        typed = (*typed_pairs(messages), *folded)
+        reduction = self._reduction
+        series = Series(
+            sender.worker, name, unit, parsed, reduction, instrument, self._name, typed, data
+        )
+        return Identity(series, scale, is_level=is_level)
+
+
+class _Scopes:
+    """Scopes of all senders, within a bound on memory."""
+
+    def __init__(self) -> None:
+        # _lock guards everything below.
+        self._lock = threading.Lock()
+        self._known: OrderedDict[tuple[bytes, bytes], tuple[Scope, int]] = OrderedDict()
+        self._bytes = 0
+
+    def of(self, resource: bytes, scope: bytes) -> Scope:
+        key = resource, scope
+        if len(resource) + len(scope) > _MAX_KEY_BYTES:
+            return Scope(sender_of(resource), scope)
+        with self._lock:
+            entry = self._known.pop(key, None)
+            if entry is None:
+                found, size = Scope(sender_of(resource), scope), 0
+            else:
+                found, size = entry
+            # It has grown since it was last asked for.
+            now = _SERIES_BYTES + len(resource) + 2 * len(scope) + found.size
+            self._known[key] = found, now
+            self._bytes += now - size
+            while self._bytes > _MAX_BYTES and len(self._known) > 1:
+                self._bytes -= self._known.popitem(last=False)[1][1]
+        return found
+
+
+_scopes = _Scopes()
+
+
+def scope_of(resource: bytes, scope: bytes) -> Scope:
+    """Return a scope, mostly the same object each time.
+
+    Args:
+        resource: Serialized.
+        scope: Serialized.
+
+    Raises:
+        DecodeError: One of them cannot be parsed.
+    """
+    return _scopes.of(resource, scope)
+
+
+def split_step(attributes: tuple[bytes, ...]) -> tuple[tuple[bytes, ...], int | None]:
+    """Return serialized attributes without the step, and that; None without one.
+
+    It is the place of the step in an SDK without exemplars of everything.
+    """
+    if sum(map(len, attributes)) > _MAX_SPLIT_BYTES:
+        return _split_step(attributes)
+    return _known_split(attributes)
+
+
+def _split_step(attributes: tuple[bytes, ...]) -> tuple[tuple[bytes, ...], int | None]:
+    messages = [KeyValue.FromString(attribute) for attribute in attributes]
+    step = step_of(messages)
+    if step is None:
+        return attributes, None
+    pairs = zip(messages, attributes, strict=True)
+    return tuple([one for pair, one in pairs if pair.key != names.RL_LOOP_ITERATION]), step
+
+
+_known_split = lru_cache(maxsize=_MAX_SPLIT)(_split_step)
+
+
+def _scope_name(scope: InstrumentationScope) -> str:
+    attributes = [pair for pair in scope.attributes if pair.key != names.RL_REDUCE]
+    if not attributes:
+        return f"{scope.name}@{scope.version}" if scope.version else scope.name
+    typed = typed_pairs(attributes)
+    return f"{scope.name}@{scope.version}{dict(text_pairs(attributes))}{dict(typed) or ''}"
+
+
+def _reduction(scope: InstrumentationScope) -> Reduction | None:
+    for attribute in scope.attributes:
+        if attribute.key == names.RL_REDUCE:
+            try:
+                return Reduction(attribute.value.string_value)
+            except ValueError:
+                return None  # a later version's value: the registry's reduction holds
+    return None
+
+
+def serialized(attributes: Iterable[KeyValue]) -> Sequence[bytes]:
+    """Return each of the attributes, serialized."""
+    return [attribute.SerializeToString() for attribute in attributes]

@@ -1,0 +1,216 @@
+"""Makes points of histograms and summaries: one object each, as they differ in length."""
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import lru_cache
+from typing import Final, cast
+
+from opentelemetry.proto.metrics.v1.metrics_pb2 import (
+    AggregationTemporality,
+    DataPointFlags,
+    ExponentialHistogramDataPoint,
+    HistogramDataPoint,
+    Metric,
+    SummaryDataPoint,
+)
+
+from otel_rl.bridge.otlp.counts_of_steps import step_distributions
+from otel_rl.bridge.otlp.identities import serialized, split_step
+from otel_rl.bridge.otlp.resource import Sender
+from otel_rl.bridge.otlp.views import exemplars_of
+from otel_rl.records import Covered, HistogramPoint, Series, SummaryPoint, Temporality
+from otel_rl.semconv.spec import Instrument
+
+__all__ = ["FindSeries", "covered", "spread_points", "start_of", "temporality_of"]
+
+FindSeries = Callable[[Instrument, str, tuple[bytes, ...]], Series | None]
+"""Returns the series of a metric's points by their instrument, kind of data and attributes; None
+for points that are left out."""
+
+_NO_VALUE: Final = DataPointFlags.DATA_POINT_FLAGS_NO_RECORDED_VALUE_MASK
+
+_MAX_BUCKETS: Final = 1 << 13
+"""Bounds of buckets of exponential histograms that are kept; a MiB."""
+
+_Histogram = HistogramDataPoint | ExponentialHistogramDataPoint
+_Buckets = tuple[tuple[float, float, int], ...]
+
+
+def spread_points(
+    metric: Metric,
+    kind: str,
+    points: Iterable[_Histogram | SummaryDataPoint],
+    find: FindSeries,
+    sender: Sender,
+    now_ns: int,
+) -> Iterator[HistogramPoint | SummaryPoint]:
+    """Yield the points of a histogram, of either kind, or of a summary.
+
+    Args:
+        metric: Of a view.
+        kind: The field of its data.
+        points: Its points, or some of them.
+        find: Finds their series.
+        sender: Their sender.
+        now_ns: Time of points without one.
+    """
+    for point in points:
+        if point.flags & _NO_VALUE:
+            continue
+        attributes, step = split_step(tuple(serialized(point.attributes)))
+        if kind == "summary":
+            summary = cast("SummaryDataPoint", point)
+            series = find(Instrument.GAUGE, "summary", attributes)
+            if series is not None:
+                yield _summary(summary, series, step, sender, now_ns)
+            continue
+        histogram = cast("_Histogram", point)
+        temporality = temporality_of(getattr(metric, kind).aggregation_temporality)
+        is_delta = temporality is Temporality.DELTA
+        is_scaled = kind == "exponential_histogram"
+        data = "exponential" if is_scaled else ""
+        series = find(
+            Instrument.HISTOGRAM, f"{data} delta".lstrip() if is_delta else data, attributes
+        )
+        if series is None:
+            continue
+        if exemplars := exemplars_of(histogram):
+            share = find(Instrument.HISTOGRAM, "share", attributes)
+            assert share is not None  # since the point has one
+            yield from _shares(histogram, exemplars, share, now_ns)
+        yield HistogramPoint(
+            series=series,
+            start_ns=start_of(sender, point.start_time_unix_nano),
+            time_ns=point.time_unix_nano or now_ns,
+            temporality=temporality,
+            count=histogram.count,
+            total=histogram.sum if histogram.HasField("sum") else None,
+            minimum=histogram.min if histogram.HasField("min") else None,
+            maximum=histogram.max if histogram.HasField("max") else None,
+            buckets=_scaled_buckets(cast("ExponentialHistogramDataPoint", point))
+            if is_scaled
+            else _explicit_buckets(cast("HistogramDataPoint", point)),
+            covers=covered(
+                sender,
+                point.start_time_unix_nano,
+                point.time_unix_nano,
+                tiles=is_delta and step is None,
+            ),
+            step=step,
+            is_scraped=sender.is_scraped,
+        )
+
+
+def start_of(sender: Sender, start_ns: int) -> int:
+    """Return the time since which a point counts; 0 if unknown.
+
+    An SDK with a millisecond clock may start and collect at the same time with a valid count, so
+    its start is moved back a little. For any other sender a start at the time of the point means
+    unknown, see ``cumulative.py``.
+    """
+    return start_ns - 1 if start_ns and sender.knows_starts else start_ns
+
+
+def covered(sender: Sender, start_ns: int, end_ns: int, *, tiles: bool) -> Covered | None:
+    """Return the key that recognises a repeat of a point, see ``Covered``.
+
+    Args:
+        sender: The sender.
+        start_ns: As sent.
+        end_ns: As sent.
+        tiles: Whether its start moves with each point of the series; with steps, of each step.
+    """
+    if not end_ns:
+        return None
+    return Covered(start_ns if tiles and sender.exact and start_ns < end_ns else 0, end_ns)
+
+
+def temporality_of(value: AggregationTemporality.ValueType) -> Temporality:
+    """Return the temporality of a metric."""
+    is_delta = value == AggregationTemporality.AGGREGATION_TEMPORALITY_DELTA
+    return Temporality.DELTA if is_delta else Temporality.CUMULATIVE
+
+
+def _summary(
+    point: SummaryDataPoint, series: Series, step: int | None, sender: Sender, now_ns: int
+) -> SummaryPoint:
+    return SummaryPoint(
+        series=series,
+        time_ns=point.time_unix_nano or now_ns,
+        count=point.count,
+        total=point.sum,
+        quantiles=tuple((q.quantile, q.value) for q in point.quantile_values),
+        covers=covered(sender, point.start_time_unix_nano, point.time_unix_nano, tiles=False),
+        step=step,
+        start_ns=start_of(sender, point.start_time_unix_nano),
+        is_scraped=sender.is_scraped,
+    )
+
+
+def _shares(
+    point: _Histogram, exemplars: Sequence[bytes], series: Series, now_ns: int
+) -> Iterator[HistogramPoint]:
+    """Yield what was measured in each step, by the exemplars of a point (ADR 15)."""
+    times_ns = point.start_time_unix_nano, point.time_unix_nano
+    for of_step in step_distributions(exemplars, *times_ns):
+        yield HistogramPoint(
+            series=series,
+            start_ns=0,
+            time_ns=of_step.time_ns or now_ns,
+            temporality=Temporality.DELTA,
+            count=of_step.count,
+            total=of_step.total,
+            minimum=of_step.minimum,
+            maximum=of_step.maximum,
+            buckets=of_step.buckets,
+            covers=of_step.covers,
+            step=of_step.step,
+            is_share=True,
+        )
+
+
+def _explicit_buckets(point: HistogramDataPoint) -> _Buckets:
+    bounds = [-math.inf, *point.explicit_bounds, math.inf]
+    return tuple(
+        [
+            (lower, upper, count)
+            for lower, upper, count in zip(bounds, bounds[1:], point.bucket_counts, strict=False)
+            if count
+        ]
+    )
+
+
+def _scaled_buckets(point: ExponentialHistogramDataPoint) -> _Buckets:
+    scale, positive, negative = point.scale, point.positive, point.negative
+    zero = [(-point.zero_threshold, point.zero_threshold, point.zero_count)]
+    return (
+        *[
+            (-upper, -lower, count)
+            for index, count in reversed([*enumerate(negative.bucket_counts, negative.offset)])
+            if count
+            for lower, upper in [_bucket(scale, index)]
+        ],
+        *(zero if point.zero_count else ()),
+        *[
+            (*_bucket(scale, index), count)
+            for index, count in enumerate(positive.bucket_counts, positive.offset)
+            if count
+        ],
+    )
+
+
+@lru_cache(maxsize=_MAX_BUCKETS)
+def _bucket(scale: int, index: int) -> tuple[float, float]:
+    """Return the bounds of a bucket, the same ones in each export of a series.
+
+    https://opentelemetry.io/docs/specs/otel/metrics/data-model/#exponentialhistogram
+    """
+    return _bound(scale, index), _bound(scale, index + 1)
+
+
+def _bound(scale: int, index: int) -> float:
+    exponent = math.ldexp(index, -scale)
+    try:
+        return math.pow(2.0, exponent)
+    except OverflowError:
+        return math.inf
