@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import count
-from typing import Final, NamedTuple, NewType
+from typing import Any, Final, NamedTuple, NewType
 
 from otel_rl.semconv.names import LOG_IOSTREAM
 from otel_rl.semconv.spec import AWAITING, Instrument, Reduction, Tier
@@ -120,12 +120,15 @@ class Batch:
         payload: ``Export{Metrics,Trace,Logs}ServiceRequest`` as protobuf, uncompressed, parsed once
             and without the refused parts, so that the spool holds nothing malformed.
         received_ns: By the bridge's clock.
+        columns: Its metrics as they were read on receipt, see ``ResourceReading``; empty if they
+            are to be read from the payload.
     """
 
     experiment: ExperimentKey
     signal: Signal
     payload: bytes
     received_ns: int
+    columns: Sequence[Any] = field(default=(), compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -94,10 +94,10 @@ def test_an_unforeseen_exception_at_the_door_is_a_failure_with_its_request(
 ) -> None:
     sound = Sanitizer.metrics
 
-    def fragile(self: Sanitizer, request: ExportMetricsServiceRequest) -> None:
+    def fragile(self: Sanitizer, request: ExportMetricsServiceRequest) -> object:
         if len(request.resource_metrics) > 1:
             raise KeyError("rl.experiment.name")
-        sound(self, request)
+        return sound(self, request)
 
     monkeypatch.setattr(Sanitizer, "metrics", fragile)
     report = Fuzzer(stack, 1).run(200)
@@ -125,9 +125,9 @@ def test_a_bridge_that_keeps_what_it_is_sent_is_a_failure(
     kept: list[bytearray] = []
     sound = Sanitizer.metrics
 
-    def hoards(self: Sanitizer, request: ExportMetricsServiceRequest) -> None:
+    def hoards(self: Sanitizer, request: ExportMetricsServiceRequest) -> object:
         kept.append(bytearray(b"x" * (1 << 20)))
-        sound(self, request)
+        return sound(self, request)
 
     monkeypatch.setattr(Sanitizer, "metrics", hoards)
     report = Fuzzer(stack, 1).run(2000)

@@ -1,18 +1,15 @@
 """The points of an export have the same effect together as one by one."""
 
-from collections.abc import Iterator
-
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from otel_rl.bridge.journal.state import encode
-from otel_rl.bridge.otlp.known_points import KnownPoints, KnownShares
-from otel_rl.bridge.otlp.shapes import Columns, ShareColumns
+from otel_rl.bridge.otlp.columns import Columns
 from otel_rl.bridge.rows.history.archived_points import ArchivedPoints
-from otel_rl.bridge.rows.intake.export_intake import add_points
 from otel_rl.bridge.rows.intake.point_intake import PointIntake
 from otel_rl.bridge.rows.settings import AlignSettings
-from otel_rl.records import Covered, Measurements, Series, SumPoint, Worker
+from otel_rl.diagnose.history.records import Facts, WorkerFields
+from otel_rl.records import Covered, Measurements, Point, Series, SumPoint, Temporality, Worker
 from otel_rl.semconv.spec import Instrument
 from tests.slow import examples
 
@@ -61,8 +58,9 @@ def test_points_are_the_same_together_as_one_by_one(
     together, single = PointIntake(SETTINGS), PointIntake(SETTINGS)
     together.archived, single.archived = ArchivedPoints(), ArchivedPoints()
     for number, (export, closes) in enumerate(sent):
-        add_points(together, export, number * S)
-        for point in export:
+        sent_together = Columns.of(export)
+        together.add_all(sent_together, number * S)
+        for point in sent_together:
             single.add(point, number * S)
         assert _state(together) == _state(single)
         if closes:
@@ -114,19 +112,23 @@ def _state(intake: PointIntake) -> str:
             intake.axis,
             intake.steps.stored(),
             intake.windows,
-            intake.history.take(
-                0,
-                0,
-                intake.series.workers.states,
-                intake.series.workers.names(),
-                1 << 20,
-                everything=True,
-            ),
+            _history(intake),
             intake.warnings,
             intake.dropped,
             intake.archived and intake.archived.take(),
         )
     )
+
+
+def _history(intake: PointIntake) -> object:
+    """What a diagnosis is told, whatever the order of its keys."""
+    workers = intake.series.workers
+    took = intake.history.take(0, 0, workers.states, workers.names(), 1 << 20, everything=True)
+    if took is None:
+        return None
+    facts = Facts.decode(took.body)
+    told = sorted((key, sorted(map(repr, of))) for key, of in facts.workers.items())
+    return told, facts._replace(workers=WorkerFields({}))
 
 
 KEPT = tuple(
@@ -150,51 +152,49 @@ numbers = st.one_of(st.floats(), st.integers(-3, 3))
 
 
 @st.composite
-def columns(draw: st.DrawFn, second: int) -> KnownPoints:
+def gauges(draw: st.DrawFn, second: int) -> list[Point]:
     """The next export of a worker, mostly: of one step, behind the last one."""
-    series = draw(st.sampled_from([KEPT, KEPT, OTHERS]))
-    n, is_odd = len(series), draw(st.sampled_from([False] * 5 + [True]))
+    is_odd = draw(st.sampled_from([False] * 5 + [True]))
     rarely = st.sampled_from([0, 0, 0, -1, 1]) if is_odd else st.just(0)
     step = draw(st.sampled_from([second, second, second - 1]))
-    return KnownPoints(
-        series,
-        Columns(
-            [(second + draw(rarely)) * S for _ in range(n)],
-            [(second + 1 + draw(rarely)) * S for _ in range(n)],
-            [(second + 1) * S + draw(rarely) for _ in range(n)],
-            [draw(numbers) for _ in range(n)],
-            [None if is_odd and draw(st.booleans()) else step + draw(rarely) for _ in range(n)],
-        ),
-        second * S,
-    )
+    return [
+        Measurements(
+            one,
+            ((second + 1) * S + draw(rarely),),
+            (draw(numbers),),
+            (None if is_odd and draw(st.booleans()) else step + draw(rarely),),
+            Covered((second + draw(rarely)) * S, (second + 1 + draw(rarely)) * S),
+        )
+        for one in draw(st.sampled_from([KEPT, KEPT, OTHERS]))
+    ]
 
 
 @st.composite
-def shares(draw: st.DrawFn, second: int) -> KnownShares:
+def shares(draw: st.DrawFn, second: int) -> list[Point]:
     """The next shares of a worker's counters, mostly: of one step, behind the last ones."""
-    series = draw(st.sampled_from([COUNTED, COUNTED, COUNTED_TWICE]))
-    n, is_odd = len(series), draw(st.sampled_from([False] * 5 + [True]))
+    is_odd = draw(st.sampled_from([False] * 5 + [True]))
     rarely = st.sampled_from([0, 0, 0, -1, 1]) if is_odd else st.just(0)
     step = draw(st.sampled_from([second, second, second - 1]))
-    return KnownShares(
-        series,
-        ShareColumns(
-            [(second + draw(rarely)) * S for _ in range(n)],
-            [draw(st.sampled_from([0, second * S, second * S + 1])) for _ in range(n)],
-            [(second + 1 + draw(rarely)) * S for _ in range(n)],
-            [draw(numbers) for _ in range(n)],
-            [step + draw(rarely) for _ in range(n)],
-        ),
-        second * S,
-    )
+    return [
+        SumPoint(
+            one,
+            draw(st.sampled_from([0, second * S, second * S + 1])),
+            (second + 1) * S,
+            draw(numbers),
+            Temporality.DELTA,
+            Covered((second + draw(rarely)) * S, (second + 1 + draw(rarely)) * S),
+            step + draw(rarely),
+            is_share=True,
+        )
+        for one in draw(st.sampled_from([COUNTED, COUNTED, COUNTED_TWICE]))
+    ]
 
 
 @st.composite
-def runs_of_exports(draw: st.DrawFn) -> list[tuple[KnownPoints | KnownShares, bool]]:
-    second, sent = 1, list[tuple[KnownPoints | KnownShares, bool]]()
+def runs_of_exports(draw: st.DrawFn) -> list[tuple[list[Point], bool]]:
+    second, sent = 1, list[tuple[list[Point], bool]]()
     for _ in range(draw(st.integers(1, 8))):
-        is_gauge = draw(st.booleans())
-        export = draw(columns(second)) if is_gauge else draw(shares(second))
+        export = draw(st.one_of(gauges(second), shares(second)))
         sent.append((export, draw(st.sampled_from([False] * 4 + [True]))))
         second += draw(st.sampled_from([1, 1, 1, 0, 2]))
     return sent
@@ -203,14 +203,14 @@ def runs_of_exports(draw: st.DrawFn) -> list[tuple[KnownPoints | KnownShares, bo
 @given(runs_of_exports(), st.booleans(), st.booleans())
 @settings(max_examples=examples(300), deadline=None)
 def test_columns_are_the_same_as_their_points(
-    sent: list[tuple[KnownPoints | KnownShares, bool]], per_worker: bool, is_archived: bool
+    sent: list[tuple[list[Point], bool]], per_worker: bool, is_archived: bool
 ) -> None:
     own = AlignSettings(max_series=6, per_worker=per_worker, forget_s=1)
     together, single = PointIntake(own), PointIntake(own)
     if is_archived:
         together.archived, single.archived = ArchivedPoints(), ArchivedPoints()
     for number, (export, forgets) in enumerate(sent):
-        add_points(together, export, number * S)
+        together.add_all(export, number * S)
         for point in export:
             single.add(point, number * S)
         assert _state(together) == _state(single)
@@ -218,54 +218,6 @@ def test_columns_are_the_same_as_their_points(
         if forgets:
             together.series.forget(own, number * S, away_s=0)
             single.series.forget(own, number * S, away_s=0)
-
-
-def test_an_export_that_goes_on_is_added_by_column() -> None:
-    intake = PointIntake(SETTINGS)
-
-    def export(second: int) -> KnownPoints:
-        n = len(KEPT)
-        starts, ends = [second * S] * n, [(second + 1) * S] * n
-        return KnownPoints(KEPT, Columns(starts, ends, ends, [0.5] * n, [second] * n), 0)
-
-    add_points(intake, export(1), S)
-    later = export(2)
-    later.__class__ = _Unread
-    add_points(intake, later, 2 * S)
-    assert intake.sample_counts.taken == 2 * len(KEPT)
-
-
-class _Unread(KnownPoints):
-    """Points of which none may be made."""
-
-    __slots__ = ()
-
-    def __iter__(self) -> Iterator[Measurements]:
-        raise AssertionError("Each point was read.")
-
-
-def test_shares_that_go_on_are_added_by_column() -> None:
-    intake = PointIntake(SETTINGS)
-
-    def export(second: int) -> KnownShares:
-        n = len(COUNTED)
-        starts, ends = [second * S] * n, [(second + 1) * S] * n
-        return KnownShares(COUNTED, ShareColumns(starts, starts, ends, [7] * n, [second] * n), 0)
-
-    add_points(intake, export(1), S)
-    later = export(2)
-    later.__class__ = _UnreadShares
-    add_points(intake, later, 2 * S)
-    assert intake.sample_counts.taken == 2 * len(COUNTED)
-
-
-class _UnreadShares(KnownShares):
-    """Shares of which none may be made."""
-
-    __slots__ = ()
-
-    def __iter__(self) -> Iterator[SumPoint]:
-        raise AssertionError("Each share was read.")
 
 
 def test_series_after_a_close_have_rows_of_their_own() -> None:

@@ -52,7 +52,7 @@ def test_exports_are_recorded_as_their_measurements(
             cells.add_export(keys, worker, step, values)
         for key, value in zip(keys, values, strict=True):
             if not is_export:
-                cells.add_one(stream(worker, key), value, step)
+                cells.add(stream(worker, key), (value,), (step,))
             cell = expected.setdefault((key, f"trainer/{number}", step), [0, 0.0, 0])
             if math.isfinite(value):
                 cell[0] += 1

@@ -353,7 +353,7 @@ def test_announcements_that_were_written_and_read_describe_the_same_run(
 def test_integers_that_64_bits_do_not_hold_are_exact(number: int) -> None:
     large = Moments(1, number, number, number, number, 0, 0.0, 0.0)
     for cell in ([number, 1.5], large):
-        step = OpenStep(_cells={0: cell}, workers={"a"})
+        step = OpenStep(cells={0: cell}, workers={"a"})
         state = replace(Aligner().state.stored(), steps={"a": RoleSteps({1: step})})
         read = decode(encode(StoredRun(state, RunMetadata(), None)), StoredRun)
         (one,) = read.state.steps["a"].open[1].cells.values()

@@ -21,7 +21,6 @@ from otel_rl.bridge.ingest.refused_items import MAX_MESSAGE_BYTES, shorten
 from otel_rl.bridge.ingest.refused_senders import RefusedSenders
 from otel_rl.bridge.ingest.security.tokens import AuthSettings, Grant, Tokens
 from otel_rl.bridge.ingest.signal_specs import SIGNALS
-from otel_rl.bridge.ingest.validation.known_shapes import KnownShapes
 from otel_rl.bridge.ingest.validation.rules import Problem
 from otel_rl.bridge.ingest.validation.sanitize import Admission
 from otel_rl.bridge.ingest.validation.validate import Validated, validate
@@ -100,7 +99,6 @@ class IngestPipeline:
         largest = limits.max_body_bytes
         self._gate = Gate(lambda _: largest // _OWN, common=largest, least=largest // _LEAST)
         self._refused = RefusedSenders()
-        self._known = KnownShapes(limits)
         # _lock guards _next_log_s.
         self._lock = threading.Lock()
         self._next_log_s: dict[str, float] = {}  # by kind of line
@@ -199,12 +197,7 @@ class IngestPipeline:
         now_ns = self._clock_ns()
         with self._experiments.request(token_of(grant)) as newcomers:
             admission = partial(_problem, grant, newcomers)
-            is_binary = signal is Signal.METRICS and not is_json
-            admitted = self._known.validate(payload, now_ns, admission) if is_binary else None
-            if admitted is None:
-                admitted = self._parsed(signal, payload, now_ns, admission, is_json=is_json)
-                if is_binary and admitted.batches:
-                    self._known.learn(payload, now_ns)
+            admitted = self._parsed(signal, payload, now_ns, admission, is_json=is_json)
             parsed()
             if admitted.batches:
                 senders = [batch.experiment for batch in admitted.batches]

@@ -9,9 +9,12 @@
 """
 
 import random
-from collections.abc import Callable, Collection, Mapping, Sequence
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from typing import Final
 
 from otel_rl.bridge.journal.interface import (
     MADE,
@@ -30,6 +33,13 @@ from otel_rl.run_id import run_id
 __all__ = ["Spool", "Spooled"]
 
 
+_KEPT_BYTES: Final = 8 << 20
+"""Payload of the batches whose columns are kept: these take up to five times as much."""
+
+_KEPT_NS: Final = 60_000_000_000
+"""Columns that nobody has asked for in this time are not asked for any more."""
+
+
 @dataclass(frozen=True, slots=True)
 class Spooled:
     """A batch that waits.
@@ -43,6 +53,47 @@ class Spooled:
     offset: Offset
     batch: Batch
     is_damaged: bool = False
+
+
+class _ColumnsInMemory:
+    """Columns of batches that wait for the row stage. Any thread may call any method.
+
+    Within a bound: those of a backlog, or of a run of another bridge, are read from the payload.
+    """
+
+    def __init__(self) -> None:
+        # _lock guards everything below.
+        self._lock = threading.Lock()
+        self._kept: OrderedDict[tuple[ExperimentKey, int], Batch] = OrderedDict()
+        self._bytes = 0
+
+    def keep(self, batches: Iterable[Batch]) -> None:
+        """Keep what these have, for one call of ``put_in``."""
+        with self._lock:
+            for batch in batches:
+                if not batch.columns:
+                    continue
+                self._remove((batch.experiment, batch.received_ns))
+                while self._kept and self._oldest_ns() < batch.received_ns - _KEPT_NS:
+                    self._remove(next(iter(self._kept)))
+                if self._bytes + len(batch.payload) <= _KEPT_BYTES:
+                    self._kept[batch.experiment, batch.received_ns] = batch
+                    self._bytes += len(batch.payload)
+
+    def put_in(self, batch: Batch) -> Batch:
+        """Return the batch, with its columns if they are there; they are not kept any longer."""
+        with self._lock:
+            kept = self._remove((batch.experiment, batch.received_ns))
+        return batch if kept is None or kept.payload != batch.payload else kept
+
+    def _oldest_ns(self) -> int:
+        return next(iter(self._kept))[1]
+
+    def _remove(self, place: tuple[ExperimentKey, int]) -> Batch | None:
+        found = self._kept.pop(place, None)
+        if found is not None:
+            self._bytes -= len(found.payload)
+        return found
 
 
 class Spool:
@@ -69,6 +120,7 @@ class Spool:
         self._owners = owners or SoleOwner()
         self._max_bytes = int(max_share * journal.max_bytes)
         self._over_bytes = journal.max_bytes // 2 if is_shared else 0
+        self._columns = _ColumnsInMemory()
 
     def append(
         self, batches: Sequence[Batch], also: Callable[[Connection], None] | None = None
@@ -85,6 +137,7 @@ class Spool:
                 With ``also`` nothing was written.
             JournalClosed: The bridge is stopping. Nothing was written.
         """
+        self._columns.keep(batches)
 
         def append(connection: Connection) -> JournalFull | None:
             full = self._insert_all(connection, batches)
@@ -149,7 +202,7 @@ class Spool:
             for row in cursor:
                 if row[0] in but:  # one with a lower position became visible after it
                     continue
-                found.append(_spooled(key, run, *row))
+                found.append(self._spooled(key, run, *row))
                 size += len(found[-1].batch.payload)
                 if size >= max_bytes:
                     break
@@ -165,7 +218,7 @@ class Spool:
                 " WHERE position = ? AND run_id = ?",
                 (offset, run),
             ).fetchone()
-        return None if found is None else _spooled(key, run, *found)
+        return None if found is None else self._spooled(key, run, *found)
 
     def in_use(self) -> Mapping[ExperimentKey, Use]:
         """Bytes of each run that has any."""
@@ -222,6 +275,22 @@ class Spool:
                 " GROUP BY experiment, trial HAVING SUM(bytes) > 0"
             ).fetchall()
         return {ExperimentKey(experiment, trial): int(size) for experiment, trial, size in found}
+
+    def _spooled(
+        self,
+        key: ExperimentKey,
+        run: str,
+        offset: int,
+        signal: str,
+        received_ns: int,
+        payload: bytes,
+        crc: int,
+    ) -> Spooled:
+        is_damaged = checksum(payload, run, signal, received_ns) != crc
+        batch = Batch(key, Signal.METRICS if is_damaged else Signal(signal), payload, received_ns)
+        if not is_damaged:
+            batch = self._columns.put_in(batch)
+        return Spooled(Offset(offset), batch, is_damaged)
 
     def _insert(self, connection: Connection, batches: Sequence[Batch], shard: int) -> None:
         """Insert batches of one run, or none of them."""
@@ -286,17 +355,3 @@ def _first_unread(connection: Connection, run: str, but: Collection[Offset]) -> 
         (run, len(but) + 1),
     ).fetchall()
     return next((position for (position,) in positions if position not in but), None)
-
-
-def _spooled(
-    key: ExperimentKey,
-    run: str,
-    offset: int,
-    signal: str,
-    received_ns: int,
-    payload: bytes,
-    crc: int,
-) -> Spooled:
-    is_damaged = checksum(payload, run, signal, received_ns) != crc
-    kind = Signal.METRICS if is_damaged else Signal(signal)
-    return Spooled(Offset(offset), Batch(key, kind, payload, received_ns), is_damaged)

@@ -28,9 +28,17 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import (
 
 from otel_rl.bridge.otlp.counts_of_steps import step_sums
 from otel_rl.bridge.otlp.exemplars import ExemplarColumns, read_exemplars
-from otel_rl.bridge.otlp.identities import STEP, Identity, Scope, scope_of, serialized, split_step
+from otel_rl.bridge.otlp.identities import (
+    STEP,
+    Identified,
+    Identity,
+    Scope,
+    identified,
+    serialized,
+    split_step,
+)
 from otel_rl.bridge.otlp.layouts import FIRST_TAGS, Layouts
-from otel_rl.bridge.otlp.resource import Sender, sender_of
+from otel_rl.bridge.otlp.resource import Sender
 from otel_rl.bridge.otlp.spread_points import covered, spread_points, start_of, temporality_of
 from otel_rl.bridge.otlp.views import NumberView, RawMetrics, exemplars_of
 from otel_rl.records import (
@@ -311,7 +319,8 @@ class ResourceReading:
     """One pass over a resource of a request.
 
     Args:
-        part: The resource, of a request that was parsed as ``RawMetrics``.
+        part: A part of a request that was parsed as ``RawMetrics``.
+        resource: The resource of the part.
         now_ns: Time of points without one.
         rules: Of the receiving side; None where it has accepted the request.
         is_checked: Whether each item was checked, so that what is new is sound.
@@ -328,17 +337,18 @@ class ResourceReading:
     def __init__(
         self,
         part: ResourceMetrics,
+        resource: Identified,
         now_ns: int,
         rules: PointRules | None = None,
         *,
         is_checked: bool = False,
     ) -> None:
         self._part = part
-        self._resource = part.resource.SerializeToString()
+        self._resource = resource
         self._now_ns = now_ns
         self._mark = None if rules is None else rules.mark
         self._rules = None if is_checked else rules
-        self.sender: Sender = sender_of(self._resource)
+        self.sender: Sender = resource.sender
         self.beat_ns = 0
         self.points = 0
         self.is_copy = self.sender.is_copy
@@ -376,7 +386,7 @@ class ResourceReading:
         waiting, copies = _Waiting(), 0
         scopes, rules, mark = self._part.scope_metrics, self._rules, self._mark
         for of_scope in scopes:
-            scope = scope_of(self._resource, of_scope.scope.SerializeToString())
+            scope = self._resource.scope(of_scope.scope.SerializeToString())
             metrics = of_scope.metrics
             copies += scope.is_copy
             if rules is not None and (scope.sound_for is not mark or not metrics):
@@ -698,7 +708,7 @@ def read_resources(payload: bytes, now_ns: int) -> Iterator[ResourceReading]:
         DecodeError: It cannot be parsed.
     """
     for part in RawMetrics.FromString(payload).resource_metrics:
-        yield ResourceReading(part, now_ns)
+        yield ResourceReading(part, identified(part.resource.SerializeToString()), now_ns)
 
 
 def decoded_parts(resources: Iterable[ResourceReading], most: int = PART) -> Iterator[Decoded]:

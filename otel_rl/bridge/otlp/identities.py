@@ -12,8 +12,9 @@ from functools import lru_cache
 from typing import Final
 
 from opentelemetry.proto.common.v1.common_pb2 import InstrumentationScope, KeyValue
+from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 
-from otel_rl.bridge.otlp.attributes import step_of, text_pairs, typed_pairs
+from otel_rl.bridge.otlp.attributes import experiment_of, step_of, text_pairs, typed_pairs
 from otel_rl.bridge.otlp.device_attributes import at_host
 from otel_rl.bridge.otlp.resource import COPY_MARKS, Sender, sender_of
 from otel_rl.bridge.otlp.scraped_names import translated
@@ -22,7 +23,7 @@ from otel_rl.semconv import names
 from otel_rl.semconv.folded_attributes import fold
 from otel_rl.semconv.spec import Instrument, Reduction
 
-__all__ = ["STEP", "Identity", "Scope", "scope_of", "serialized", "split_step"]
+__all__ = ["STEP", "Identified", "Identity", "Scope", "identified", "serialized", "split_step"]
 
 STEP: Final = names.RL_LOOP_ITERATION.encode()
 """Is in every serialized attribute that names a step."""
@@ -38,6 +39,9 @@ _SERIES_BYTES: Final = 400
 
 _MAX_KEY_BYTES: Final = 64 << 10
 """A longer resource or scope, which only its unknown fields make so long, is read each time."""
+
+_MAX_SCOPES: Final = 1 << 8
+"""Scopes of a resource."""
 
 _MAX_SPLIT: Final = 1 << 14
 _MAX_SPLIT_BYTES: Final = 512
@@ -70,7 +74,8 @@ class Scope:
         sender: The sender.
         is_copy: Whether its points are a copy of what a worker sends itself.
         known: Its identities, by the arguments of ``identity``.
-        sound_for: The rules that have accepted it and its resource; None if none have yet.
+        size: Its memory in bytes, about.
+        sound_for: The rules that have accepted it; None if none have yet.
     """
 
     __slots__ = ("_name", "_reduction", "is_copy", "known", "sender", "size", "sound_for")
@@ -80,7 +85,7 @@ class Scope:
         self.sender = sender
         self.is_copy = any(pair.key in COPY_MARKS for pair in scope.attributes)
         self.sound_for: object = None
-        self.size = 0
+        self.size = _SERIES_BYTES + 2 * len(serialized)
         self._name, self._reduction = _scope_name(scope), _reduction(scope)
         self.known: dict[tuple[object, ...], Identity] = {}
 
@@ -110,7 +115,7 @@ class Scope:
             found = self._read(name, unit, instrument, data, attributes)
             size = _SERIES_BYTES + 2 * sum(map(len, (name, unit, *attributes)))
             if self.size > _MAX_BYTES // 4:
-                self.known, self.size = {}, 0
+                self.known, self.size = {}, _SERIES_BYTES
             self.known[key] = found
             self.size += size
         return found
@@ -154,48 +159,81 @@ class Scope:
         return Identity(series, scale, is_level=is_level)
 
 
-class _Scopes:
-    """Scopes of all senders, within a bound on memory."""
+class Identified:
+    """A resource, with the scopes in it. Any thread may use it.
+
+    Attributes:
+        sender: The sender.
+        experiment: That it names; None if it names none.
+        sound_for: The rules that have accepted it; None if none have yet.
+    """
+
+    __slots__ = ("_bytes", "_scopes", "experiment", "sender", "sound_for")
+
+    def __init__(self, serialized: bytes) -> None:
+        resource = Resource.FromString(serialized)
+        self.sender = sender_of(serialized)
+        self.experiment = experiment_of(resource.attributes)
+        self.sound_for: object = None
+        self._bytes = _SERIES_BYTES + 3 * len(serialized)
+        self._scopes: dict[bytes, Scope] = {}
+
+    def scope(self, serialized: bytes) -> Scope:
+        """Return a scope, mostly the same object each time.
+
+        Raises:
+            DecodeError: It cannot be parsed.
+        """
+        found = self._scopes.get(serialized)
+        if found is None:
+            found = Scope(self.sender, serialized)
+            if len(serialized) > _MAX_KEY_BYTES:
+                return found
+            if len(self._scopes) >= _MAX_SCOPES:
+                self._scopes = {}
+            self._scopes[serialized] = found
+        return found
+
+    @property
+    def size(self) -> int:
+        """Return its memory in bytes, about."""
+        return self._bytes + sum([scope.size for scope in [*self._scopes.values()]])
+
+
+class _Resources:
+    """Resources of all senders, within a bound on memory."""
 
     def __init__(self) -> None:
         # _lock guards everything below.
         self._lock = threading.Lock()
-        self._known: OrderedDict[tuple[bytes, bytes], tuple[Scope, int]] = OrderedDict()
+        self._known: OrderedDict[bytes, tuple[Identified, int]] = OrderedDict()
         self._bytes = 0
 
-    def of(self, resource: bytes, scope: bytes) -> Scope:
-        key = resource, scope
-        if len(resource) + len(scope) > _MAX_KEY_BYTES:
-            return Scope(sender_of(resource), scope)
+    def of(self, serialized: bytes) -> Identified:
+        if len(serialized) > _MAX_KEY_BYTES:
+            return Identified(serialized)
         with self._lock:
-            entry = self._known.pop(key, None)
-            if entry is None:
-                found, size = Scope(sender_of(resource), scope), 0
-            else:
-                found, size = entry
-            # It has grown since it was last asked for.
-            now = _SERIES_BYTES + len(resource) + 2 * len(scope) + found.size
-            self._known[key] = found, now
+            found, size = self._known.pop(serialized, (None, 0))
+            if found is None:
+                found = Identified(serialized)
+            now = found.size  # it has grown since it was last asked for
+            self._known[serialized] = found, now
             self._bytes += now - size
             while self._bytes > _MAX_BYTES and len(self._known) > 1:
                 self._bytes -= self._known.popitem(last=False)[1][1]
         return found
 
 
-_scopes = _Scopes()
+_resources = _Resources()
 
 
-def scope_of(resource: bytes, scope: bytes) -> Scope:
-    """Return a scope, mostly the same object each time.
-
-    Args:
-        resource: Serialized.
-        scope: Serialized.
+def identified(resource: bytes) -> Identified:
+    """Return a serialized resource, mostly the same object each time.
 
     Raises:
-        DecodeError: One of them cannot be parsed.
+        DecodeError: It cannot be parsed.
     """
-    return _scopes.of(resource, scope)
+    return _resources.of(resource)
 
 
 def split_step(attributes: tuple[bytes, ...]) -> tuple[tuple[bytes, ...], int | None]:

@@ -11,7 +11,6 @@ from dataclasses import replace
 
 from otel_rl.bridge.rows.batch_limit import BatchLimit
 from otel_rl.bridge.rows.history.step_analysis import MAX_PLACES, StepAnalysis
-from otel_rl.bridge.rows.intake.export_intake import add_points
 from otel_rl.bridge.rows.open_run.run_logs import RunLogs
 from otel_rl.bridge.rows.open_run.run_standing import RunStanding
 from otel_rl.bridge.rows.open_run.run_state import RunState
@@ -113,7 +112,7 @@ class Aligner:
         times_ns = [export.time_ns for export in decoded.exports if export.time_ns]
         intake.first_ns = min([*times_ns, intake.first_ns or arrived_ns])
         look_at_clocks(state, decoded.exports, arrived_ns)
-        add_points(intake, decoded.points, received_ns)
+        intake.add_all(decoded.points, received_ns)
         for sample in decoded.samples:
             intake.add_sample(sample, received_ns)
         state.span_window.missing.mark(decoded.sampled)

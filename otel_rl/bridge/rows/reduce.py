@@ -216,30 +216,6 @@ def put_all(
         cell.extend(values, times_ns)
 
 
-def put_columns(
-    cells: dict[int, Cell],
-    keys: Sequence[int],
-    rows: Sequence[tuple[Sequence[float], Sequence[int]]],
-) -> None:
-    """Fold in rows of values and times, one of each for each of some keys, as ``put`` does.
-
-    Args:
-        cells: As of ``put``.
-        keys: Of cells without ``LAST``, each once.
-        rows: At least one, at most ``MAX_VALUES``.
-    """
-    columns = zip(*(values for values, _ in rows), strict=True)
-    for place, (key, column) in enumerate(zip(keys, columns, strict=True)):
-        cell = cells.get(key)
-        if cell is None:
-            cells[key] = [*column]
-        elif isinstance(cell, list) and len(cell) + len(column) <= MAX_VALUES:
-            cell.extend(column)
-        else:
-            for value, (_, times_ns) in zip(column, rows, strict=True):
-                put(cells, key, value, times_ns[place], _MEAN)
-
-
 def merged(cells: Iterable[Cell]) -> Cell:
     """Merge the cells, which are left unchanged."""
     values: list[float] = []

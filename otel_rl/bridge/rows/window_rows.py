@@ -29,6 +29,7 @@ from otel_rl.bridge.rows.reduce import (
     Distribution,
     Moments,
     merged,
+    put,
     put_all,
     reduced,
     statistic,
@@ -202,6 +203,36 @@ class OpenWindows(Stored):
             if stream.own is not None and settings.per_worker:
                 single = window.single.setdefault(stream.own.number, [])
                 single.extend(zip(window_times_ns, window_values, strict=True))
+        return late
+
+    def add_each(
+        self,
+        streams: Sequence[Stream],
+        values: Sequence[float],
+        times_ns: Sequence[int],
+        received_ns: int,
+        settings: AlignSettings,
+    ) -> int:
+        """Fold in one measurement of each of some levels. Returns the number of late ones."""
+        length_ns = int(settings.window_s * _NS_PER_S)
+        late, end_ns = 0, -1
+        window = _Window(late=False)
+        for stream, value, time_ns in zip(streams, values, times_ns, strict=True):
+            time_ns += stream.worker.shift_ns  # by the clock of all workers
+            if not end_ns - length_ns <= time_ns < end_ns:
+                window = self._window(time_ns, received_ns, settings)
+                end_ns = (time_ns // length_ns + 1) * length_ns
+            elif time_ns > window.time_ns:
+                window.time_ns = time_ns
+            late += window.late
+            number, own = stream.number, stream.own
+            for group in window.groups(stream):
+                cells = window.levels.get(group.number)
+                if cells is None:
+                    cells = window.levels[group.number] = {}
+                put(cells, number, value, time_ns, group.reduction)
+            if own is not None and settings.per_worker:
+                window.single.setdefault(own.number, []).append((time_ns, value))
         return late
 
     def add_increment(

@@ -6,7 +6,7 @@ they check sizes first: a message shorter than the shortest limit cannot exceed 
 
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
-from typing import NamedTuple, cast
+from typing import cast
 
 from opentelemetry.proto.common.v1.common_pb2 import InstrumentationScope, KeyValue
 from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
@@ -37,10 +37,10 @@ from otel_rl.bridge.ingest.validation.event_rules import (
 from otel_rl.bridge.ingest.validation.span_rules import harmless_bytes, id_problem, size_problem
 from otel_rl.bridge.otlp.attributes import run_of_program
 from otel_rl.bridge.otlp.exemplars import read_exemplars
-from otel_rl.bridge.otlp.raw_exemplars import exemplars_of
+from otel_rl.bridge.otlp.views import exemplars_of
 from otel_rl.semconv import names
 
-__all__ = ["DataPoint", "Problem", "Rules", "TimeBounds"]
+__all__ = ["DataPoint", "Problem", "Rules"]
 
 DataPoint = NumberDataPoint | HistogramDataPoint | ExponentialHistogramDataPoint | SummaryDataPoint
 """Point of any of the five metric types."""
@@ -58,38 +58,33 @@ _EXEMPLAR_BYTES = 256  # an exemplar without attributes has 46; leaves room for 
 _NS_PER_S = 1_000_000_000
 
 
-class TimeBounds(NamedTuple):
-    """Bounds of the times of a request around its arrival, in ns."""
-
-    max_age_ns: int
-    max_future_ns: int
-
-    @classmethod
-    def of(cls, limits: ReceiveLimits) -> "TimeBounds":
-        """Return the bounds of these limits."""
-        return cls(int(limits.max_age_s * _NS_PER_S), int(limits.max_future_s * _NS_PER_S))
-
-    def are_near(self, now_ns: int, earliest_ns: int, latest_ns: int) -> bool:
-        """Return whether all times of a range are valid, by a quick test: unknown times are not."""
-        return now_ns - self.max_age_ns <= earliest_ns and latest_ns <= now_ns + self.max_future_ns
-
-
 class Rules:
     """Limits, applied to one request received at ``now_ns``. Stateless.
+
+    They are ``PointRules``, too.
 
     Args:
         limits: The bounds.
         now_ns: The bridge's own clock.
+
+    Attributes:
+        mark: The bounds, see ``PointRules``.
+        earliest_ns: Earliest time.
+        latest_ns: Latest time.
+        short_bytes: Size of attributes that have no fault.
+        max_exemplars: Exemplars of a point.
     """
 
     def __init__(self, limits: ReceiveLimits, now_ns: int) -> None:
         self._limits = limits
-        times = TimeBounds.of(limits)
-        self._earliest_ns, self._latest_ns = now_ns - times.max_age_ns, now_ns + times.max_future_ns
+        self.mark: object = limits
+        self.earliest_ns = now_ns - int(limits.max_age_s * _NS_PER_S)
+        self.latest_ns = now_ns + int(limits.max_future_s * _NS_PER_S)
+        self.max_exemplars = limits.max_exemplars
         self._max_exemplar_bytes = (
             _EXEMPLAR_BYTES + limits.max_attributes_bytes + limits.max_attributes * _HEAD_BYTES
         )
-        self._harmless_bytes = min(
+        self.short_bytes = min(
             limits.max_attribute_key_bytes,
             limits.max_attribute_value_bytes,
             limits.max_attributes * _MIN_KEY_VALUE_BYTES,
@@ -156,7 +151,7 @@ class Rules:
         limits = self._limits
         if not self._is_near(point.time_unix_nano):
             return self._time_problem(f"Metric {metric}", point.time_unix_nano)
-        if _size_bytes(point.attributes) > self._harmless_bytes:
+        if _size_bytes(point.attributes) > self.short_bytes:
             owner = f"A point of metric {metric}"
             problem = self._pairs(owner, point.attributes)
             if problem is not None:
@@ -183,38 +178,27 @@ class Rules:
             )
         return buckets
 
-    def are_sound_numbers(self, points: Iterable[NumberDataPoint]) -> bool:
-        """Return whether no point and no exemplar can have a fault, by a quick test.
-
-        False only means: check each with ``point`` and ``exemplar``.
+    def are_sound(self, metric: Metric, kind: str) -> bool:
+        """Return whether no point of a histogram or a summary has a fault, by a quick test.
 
         Raises:
             DecodeError: An exemplar cannot be parsed.
         """
-        earliest_ns, latest_ns, size = self._earliest_ns, self._latest_ns, self._harmless_bytes
-        for point in points:
-            if not earliest_ns <= point.time_unix_nano <= latest_ns or _is_empty(point):
+        for point in getattr(metric, kind).data_points:
+            if not self.earliest_ns <= point.time_unix_nano <= self.latest_ns:
                 return False
-            exemplars = exemplars_of(point)
-            # Without exemplars, an upper bound that costs less.
-            if (_size_bytes(point.attributes) if exemplars else point.ByteSize()) > size:
+            if self.point(metric.name, kind, point) is not None:
                 return False
-            if exemplars and not self._are_sound_exemplars(list(exemplars)):
+            exemplars = () if kind == "summary" else exemplars_of(point)
+            if exemplars and not self._are_sound_exemplars(exemplars):
                 return False
         return True
 
-    def are_near(self, earliest_ns: int, latest_ns: int) -> bool:
-        """Return whether all times of a range are valid, by a quick test: unknown times are not."""
-        return self._earliest_ns <= earliest_ns and latest_ns <= self._latest_ns
-
     def _are_sound_exemplars(self, exemplars: Sequence[bytes]) -> bool:
-        if (
-            len(exemplars) > self._limits.max_exemplars
-            or max(map(len, exemplars)) > self._harmless_bytes
-        ):
+        if max(map(len, exemplars)) > self.short_bytes:
             return False
         times_ns = read_exemplars(exemplars).times_ns
-        return self.are_near(min(times_ns), max(times_ns))
+        return self.earliest_ns <= min(times_ns) and max(times_ns) <= self.latest_ns
 
     def exemplar_size(self, metric: str, size_bytes: int) -> Problem:
         """Check the size of an exemplar: at most that of one with all attribute bytes allowed."""
@@ -298,13 +282,13 @@ class Rules:
 
     def _is_near(self, time_ns: int) -> bool:
         # 0 means unknown in OTLP.
-        return time_ns == 0 or self._earliest_ns <= time_ns <= self._latest_ns
+        return time_ns == 0 or self.earliest_ns <= time_ns <= self.latest_ns
 
     def _time_problem(self, owner: str, time_ns: int) -> Problem:
         limits = self._limits
         side = (
             f"over {limits.max_future_s:g} s ahead of"
-            if time_ns > self._latest_ns
+            if time_ns > self.latest_ns
             else f"over {limits.max_age_s / 86_400:g} days before"
         )
         detail = f"{owner} has time {time_ns} ns, {side} the bridge's clock"

@@ -1,10 +1,15 @@
-"""Walks a request from the outside in, and removes items that break a rule."""
+"""Walks a request from the outside in, and removes items that break a rule.
 
-from collections.abc import Callable, MutableSequence, Sized
+Metrics are read on the way (``otlp/columns.py``): identities that are known, with numbers within
+the bounds, are sound. Only where something is new or in doubt is each item of the resource checked
+by its rule.
+"""
+
+from collections.abc import Callable, MutableSequence, Sequence, Sized
 from functools import partial
 from typing import Literal, TypeVar, cast
 
-from google.protobuf.message import Message
+from google.protobuf.message import DecodeError, Message
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
     ExportMetricsServiceRequest,
@@ -27,7 +32,9 @@ from otel_rl.bridge.ingest.parsing.preparse import SMALLER_BATCHES
 from otel_rl.bridge.ingest.refused_items import Refusals
 from otel_rl.bridge.ingest.validation.rules import DataPoint, Problem, Rules
 from otel_rl.bridge.otlp.attributes import event_name, experiment_of, run_of_program
-from otel_rl.bridge.otlp.raw_exemplars import exemplars_of
+from otel_rl.bridge.otlp.columns import InDoubt, ResourceReading
+from otel_rl.bridge.otlp.identities import Identified, identified
+from otel_rl.bridge.otlp.views import NumberView, exemplars_of
 from otel_rl.errors import RequestTooLarge
 from otel_rl.records import ExperimentKey
 from otel_rl.semconv import names
@@ -42,8 +49,8 @@ _MIN_ITEM_BYTES = 2  # a tag and a length of 0
 _NUMBERS = frozenset({"gauge", "sum"})  # the types whose points are NumberDataPoint
 
 M = TypeVar("M", bound=Message | bytes)
-R = TypeVar("R", bound=ResourceMetrics | ResourceSpans | ResourceLogs)
-S = TypeVar("S", bound=ScopeMetrics | ScopeSpans | ScopeLogs)
+R = TypeVar("R", bound=ResourceSpans | ResourceLogs)
+S = TypeVar("S", bound=ScopeSpans | ScopeLogs)
 
 
 class Sanitizer:
@@ -81,32 +88,72 @@ class Sanitizer:
         self._admission = admission
         # Experiment of the current resource.
         self._experiment: ExperimentKey | None = None
+        self._now_ns = now_ns
         self._rules = Rules(limits, now_ns)
         self._default_experiment = limits.default_experiment
         self._refusals = refusals
 
-    def metrics(self, request: ExportMetricsServiceRequest) -> None:
-        """Sanitize the points of a request, given as ``MetricsView``.
+    def metrics(self, request: ExportMetricsServiceRequest) -> Sequence[ResourceReading]:
+        """Sanitize the points of a request, given as ``RawMetrics``, and read those that stay.
+
+        Args:
+            request: The request.
+
+        Returns:
+            The resources that stay, in order, as they were read.
 
         Raises:
-            DecodeError: An exemplar cannot be parsed.
+            DecodeError: A point, an exemplar or an attribute cannot be parsed.
             RequestTooLarge: It has too many points.
         """
-        self._walk(
-            request.resource_metrics,
-            lambda part: part.scope_metrics,
-            lambda part: part.metrics,
-            _count_points,
-            self._metrics,
-        )
+        resources = request.resource_metrics
+        if self._may_hold_too_many:
+            of_parts = (sum(map(_count_points, part.scope_metrics)) for part in resources)
+            self._check_number(sum(of_parts))
+        readings: list[ResourceReading] = []
 
-    def accepts(self, metric: Metric) -> bool:
-        """Return whether a metric, given as ``MetricView``, stays as it is.
+        def keeps_resource(part: ResourceMetrics) -> bool:
+            scopes = part.scope_metrics
+            if not (scopes or part.resource.attributes):
+                return False
+            resource, problem = self._identified(part.resource)
+            if problem is not None:
+                return self._refuse(problem, sum(map(_count_points, scopes)))
+            reading = ResourceReading(part, resource, self._now_ns, self._rules)
+            try:
+                reading.keep()
+            except (InDoubt, DecodeError):  # perhaps in an item that is refused
+                self._filter(scopes, self._keeps_scope_of_metrics)
+                reading = ResourceReading(
+                    part, resource, self._now_ns, self._rules, is_checked=True
+                )
+                reading.keep()
+            self.accepted += reading.points
+            readings.append(reading)
+            return True
 
-        Raises:
-            DecodeError: An exemplar cannot be parsed.
-        """
-        return self._keeps_metric(metric) and not self.has_changed
+        self._filter(resources, keeps_resource)
+        return readings
+
+    def _identified(self, resource: Resource) -> tuple[Identified, Problem]:
+        """Return a resource with its experiment, and why nothing of it is accepted."""
+        found = identified(resource.SerializeToString())
+        if found.sound_for is self._rules.mark and found.experiment is not None:
+            return found, self._admit(found.experiment)
+        problem = self._resource_problem(resource)
+        if problem is None:
+            found = identified(resource.SerializeToString())  # now with the name of its experiment
+            found.sound_for = self._rules.mark
+        return found, problem
+
+    def _keeps_scope_of_metrics(self, scope_metrics: ScopeMetrics) -> bool:
+        if not scope_metrics.metrics:
+            return False
+        problem = self._rules.scope(scope_metrics.scope)
+        if problem is not None:
+            return self._refuse(problem, _count_points(scope_metrics))
+        self._filter(scope_metrics.metrics, self._keeps_metric)
+        return True
 
     def traces(self, request: ExportTraceServiceRequest) -> None:
         """Sanitize the spans of a request.
@@ -156,7 +203,7 @@ class Sanitizer:
         count: Callable[[S], int],
         screen: Callable[[S], None],
     ) -> None:
-        """Sanitize a request of any signal.
+        """Sanitize a request of spans or events.
 
         Args:
             resources: The parts of the request, one for each resource.
@@ -195,22 +242,32 @@ class Sanitizer:
             msg = f"The request holds more than {most} data points, spans or log records."
             raise RequestTooLarge(msg, hint=SMALLER_BATCHES)
 
-    def _metrics(self, scope_metrics: ScopeMetrics) -> None:
-        self._filter(scope_metrics.metrics, self._keeps_metric)
-
     def _keeps_metric(self, metric: Metric) -> bool:
         kind = metric.WhichOneof("data")
         points = _points(metric, kind)
         problem = self._rules.metric(metric)
         if problem is not None:
             return self._refuse(problem, len(points))
-        is_sound = kind in _NUMBERS and self._rules.are_sound_numbers(
-            cast("MutableSequence[NumberDataPoint]", points)
-        )
-        if not is_sound:
+        if kind is not None and kind in _NUMBERS:
+            numbers = cast("MutableSequence[bytes]", points)
+            stays = partial(self._kept_number, metric.name, kind)
+            kept = [one for one in map(stays, numbers) if one]
+            if kept != [*numbers]:
+                del numbers[:]
+                numbers.extend(kept)
+                self.has_changed = True
+        else:
             self._filter(points, partial(self._keeps_point, metric.name, kind or ""))
-        self.accepted += len(points)
         return True
+
+    def _kept_number(self, metric: str, kind: str, serialized: bytes) -> bytes:
+        """Return what stays of a serialized point; nothing if it is refused."""
+        point = NumberView.FromString(serialized)
+        n_exemplars = len(exemplars_of(point))
+        if not self._keeps_point(metric, kind, point):
+            return b""
+        is_same = len(exemplars_of(point)) == n_exemplars
+        return serialized if is_same else point.SerializeToString()
 
     def _keeps_point(self, metric: str, kind: str, point: DataPoint) -> bool:
         problem = self._rules.point(metric, kind, point)
@@ -257,6 +314,11 @@ class Sanitizer:
         experiment = experiment_of(resource.attributes)
         if experiment is None:
             return Refusal.NO_EXPERIMENT, "The resource names no experiment"
+        return self._admit(experiment)
+
+    def _admit(self, experiment: ExperimentKey) -> Problem:
+        """Return why nothing of an experiment is accepted; else make it the current one."""
+        self._experiment = None
         problem = self._admission(experiment) if self._admission is not None else None
         if problem is None:
             self._experiment = experiment

@@ -19,7 +19,8 @@ from otel_rl.bridge.ingest.parsing.preparse import check_message_count, weigh
 from otel_rl.bridge.ingest.refused_items import Refusals, by_reason
 from otel_rl.bridge.ingest.signal_specs import SIGNALS, ExportRequest, SignalSpec
 from otel_rl.bridge.ingest.validation.sanitize import Admission, Sanitizer
-from otel_rl.bridge.otlp.raw_exemplars import MetricsView
+from otel_rl.bridge.otlp.columns import ResourceReading
+from otel_rl.bridge.otlp.views import MetricsView, RawMetrics
 from otel_rl.errors import MalformedRequest
 from otel_rl.records import Batch, ExperimentKey, Signal
 
@@ -141,10 +142,11 @@ def _admit(
     spec = SIGNALS[signal]
     screen = Sanitizer(limits, now_ns, refusals, admission, size_bytes=len(payload))
     message: ExportRequest
+    readings: Sequence[ResourceReading] = ()
     try:
         if signal is Signal.METRICS:
-            message = metrics = MetricsView.FromString(payload)
-            screen.metrics(metrics)
+            message = metrics = RawMetrics.FromString(payload)
+            readings = screen.metrics(metrics)
         elif signal is Signal.TRACES:
             message = traces = ExportTraceServiceRequest.FromString(payload)
             screen.traces(traces)
@@ -157,8 +159,12 @@ def _admit(
     batches: list[Batch] = []
     if screen.accepted:
         unchanged = None if screen.has_changed else payload
-        parts = _by_experiment(message, spec.resources, screen.experiments, unchanged)
-        batches = [Batch(key, signal, part, now_ns) for key, part in parts]
+        keys = screen.experiments
+        columns = dict[ExperimentKey, list[ResourceReading]]()
+        for key, reading in zip(keys, readings, strict=signal is Signal.METRICS):
+            columns.setdefault(key, []).append(reading)
+        parts = _by_experiment(message, spec.resources, keys, unchanged)
+        batches = [Batch(key, signal, part, now_ns, columns.get(key, ())) for key, part in parts]
     return Validated(
         batches,
         screen.accepted,

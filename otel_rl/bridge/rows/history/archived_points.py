@@ -127,45 +127,31 @@ class ArchivedPoints:
         series: Sequence[Series],
         times_ns: Sequence[int],
         values: Sequence[float],
-        step: int,
+        steps: Sequence[int | None],
     ) -> None:
-        """Add a measurement of each of some streams in one step, as ``measured`` does.
+        """Add a measurement of each of some streams, as ``measured`` does.
 
         Args:
-            numbers: Of the streams.
-            series: Of them.
-            times_ns: Of the values.
-            values: One of each.
-            step: Of all.
+            numbers: Numbers of the streams.
+            series: Series of the streams.
+            times_ns: Time of each measurement.
+            values: The measurements.
+            steps: Step of each.
         """
-        self._run_each(numbers, series, [_NONE] * len(numbers), _MEASURED)
+        if len(self._values) >= _PART_VALUES:
+            self._end_part()
+        order, known, n = self._order, self._known, len(numbers)
+        if not order.keys() >= {*numbers}:
+            for number, one in zip(numbers, series, strict=True):
+                if number not in order:
+                    order[number] = len(self._series)
+                    self._series.append(known.get(number) or self._encoded(number, one))
+        self._places.extend([order[number] for number in numbers])
+        self._lengths.extend([1] * n)
+        self._starts_ns.extend([_NONE] * n)
+        self._kinds.extend(bytes([_MEASURED]) * n)
         self._times_ns.extend(times_ns)
-        self._steps.extend([step] * len(numbers))
-        self._values.extend(values)
-
-    def shared_each(
-        self,
-        numbers: Sequence[int],
-        series: Sequence[Series],
-        starts_ns: Sequence[int],
-        times_ns: Sequence[int],
-        values: Sequence[float],
-        step: int,
-    ) -> None:
-        """Add a share of a step of each of some counters, as ``counted`` does.
-
-        Args:
-            numbers: As of ``measured_each``, as are the others.
-            series: Of them.
-            starts_ns: Of the shares.
-            times_ns: Of their ends.
-            values: Growth of each.
-            step: Of all.
-        """
-        starts_ns = [min(start_ns, _LARGEST) or _NONE for start_ns in starts_ns]
-        self._run_each(numbers, series, starts_ns, _SHARE)
-        self._times_ns.extend(times_ns)
-        self._steps.extend([step] * len(numbers))
+        self._steps.extend([_NONE if step is None else step for step in steps])
         self._values.extend(values)
 
     def counted(self, number: int, point: SumPoint) -> None:
@@ -235,27 +221,6 @@ class ArchivedPoints:
         self._lengths.append(length)
         self._starts_ns.append(start_ns)
         self._kinds.append(kind)
-
-    def _run_each(
-        self,
-        numbers: Sequence[int],
-        series: Sequence[Series],
-        starts_ns: Sequence[int],
-        kind: int,
-    ) -> None:
-        """Begin runs of one value each."""
-        if len(self._values) >= _PART_VALUES:
-            self._end_part()
-        order, known = self._order, self._known
-        if not order.keys() >= {*numbers}:
-            for number, one in zip(numbers, series, strict=True):
-                if number not in order:
-                    order[number] = len(self._series)
-                    self._series.append(known.get(number) or self._encoded(number, one))
-        self._places.extend([order[number] for number in numbers])
-        self._lengths.extend([1] * len(numbers))
-        self._starts_ns.extend(starts_ns)
-        self._kinds.extend(bytes([kind]) * len(numbers))
 
     def _encoded(self, number: int, series: Series) -> Any:
         known = self._known.get(number)

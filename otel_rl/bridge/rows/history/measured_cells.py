@@ -31,7 +31,7 @@ class MeasuredCells:
         self._n_cells = 0
         # By keys and step: exports of workers, with a value of each key, that stand in no cell.
         self._exports: dict[
-            tuple[tuple[str, ...], int], tuple[list[WorkerState], list[Sequence[float]]]
+            tuple[tuple[str, ...], int | None], tuple[list[WorkerState], list[Sequence[float]]]
         ] = {}
         self._exported: set[_Place] = set()
 
@@ -72,22 +72,13 @@ class MeasuredCells:
             _put(cell, values)
         self._n_cells += len(of) - before
 
-    def add_one(self, stream: Stream, value: float, step: int) -> None:
-        """Record one measurement of a step, as ``add`` does."""
-        of = self._cells.get(stream.group.key)
-        cell = None if of is None else of.get((stream.worker, step))
-        if cell is None:
-            self.add(stream, (value,), (step,))
-        elif value - value == 0:  # finite
-            cell[0] += 1
-            cell[1] += value
-        else:
-            cell[2] += 1
-
     def add_export(
-        self, keys: tuple[str, ...], worker: WorkerState, step: int, values: Sequence[float]
+        self, keys: tuple[str, ...], worker: WorkerState, step: int | None, values: Sequence[float]
     ) -> None:
-        """Record a measurement of each of a worker's keys in a step, as ``add`` does."""
+        """Record a measurement of each of a worker's keys in a step, as ``add`` does.
+
+        Without a step, too.
+        """
         place = worker, step
         if place in self._exported:
             self._put_export(keys, place, values)
@@ -101,7 +92,7 @@ class MeasuredCells:
     def fields(self) -> WorkerFields:
         """Return the fields of the facts of a record. Exports whose keys have cells get cells."""
         names, found = _Names(), dict[str, list[_Fields]]()
-        of_step: dict[int, set[str]] = {}
+        of_step: dict[int | None, set[str]] = {}
         for (keys, step), (workers, rows) in self._exports.items():
             columns = [*zip(*rows, strict=True)]
             before = of_step.setdefault(step, set())
@@ -160,7 +151,9 @@ def _put(cell: list[float], values: Sequence[float]) -> None:
     cell[2] += len(values) - len(finite)
 
 
-def _of_column(labels: Sequence[str], step: int, values: Sequence[float]) -> Iterator[_Fields]:
+def _of_column(
+    labels: Sequence[str], step: int | None, values: Sequence[float]
+) -> Iterator[_Fields]:
     """Return the fields of one finite measurement by each of some workers, in one step.
 
     Of many, as ``_outstanding`` does.

@@ -3,8 +3,7 @@
 from otel_rl.bridge.rows.goodput.goodput import Goodput
 from otel_rl.bridge.rows.history.archived_points import ArchivedPoints
 from otel_rl.bridge.rows.history.history_writer import HistoryWriter
-from otel_rl.bridge.rows.intake.export_plans import ExportPlans
-from otel_rl.bridge.rows.reports.data_warnings import DataWarning, DroppedPoints
+from otel_rl.bridge.rows.reports.data_warnings import DataWarning, DroppedPoints, of_dropped
 from otel_rl.bridge.rows.reports.sample_counts import SampleCounts
 from otel_rl.bridge.rows.series.series_table import StreamTable
 from otel_rl.bridge.rows.series.streams import Stream
@@ -13,7 +12,7 @@ from otel_rl.bridge.rows.steps.step_axis import StepAxis
 from otel_rl.bridge.rows.steps.step_rows import OpenSteps
 from otel_rl.bridge.rows.table_rows import OpenTables
 from otel_rl.bridge.rows.window_rows import OpenWindows
-from otel_rl.records import Covered
+from otel_rl.records import Covered, Series
 
 __all__ = ["IntakeState"]
 
@@ -31,7 +30,6 @@ class IntakeState:
         tables: Open tables.
         history: Of who measured what.
         goodput: Account of the time of all workers.
-        plans: Streams of the exports of known shapes.
         archived: Receives every accepted value; None without an archive.
         warnings: About the data, until they are in a row.
         dropped: Points without room for their series, by worker.
@@ -52,12 +50,30 @@ class IntakeState:
         self.tables = OpenTables()
         self.history = HistoryWriter()
         self.goodput = Goodput()
-        self.plans = ExportPlans()
         self.warnings: list[DataWarning] = []
         self.dropped: dict[str, DroppedPoints] = {}
         self.has_told_shared = False
         self.has_told_sampled = False
         self.first_ns = 0
+
+    def stream(self, series: Series, samples: int, time_ns: int) -> Stream | None:
+        """Return the stream of a series; None if there is no room, and what comes is dropped.
+
+        Args:
+            series: The series.
+            samples: Number of its samples that have come.
+            time_ns: The latest of their times.
+        """
+        stream = self.series.stream(series, self.settings)
+        if stream is not None:
+            self.sample_counts.taken += samples
+            return stream
+        if not self.sample_counts.too_many_series:
+            self.warnings.append(of_dropped(series, self.settings, time_ns))
+        self.sample_counts.too_many_series += samples
+        before = self.dropped.get(series.worker.instance, DroppedPoints(0, series.name))
+        self.dropped[series.worker.instance] = before._replace(points=before.points + 1)
+        return None
 
     def is_new(
         self,

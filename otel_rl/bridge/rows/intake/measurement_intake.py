@@ -1,18 +1,38 @@
-"""Takes the measurements of gauges."""
+"""Takes the measurements of gauges: rows of many series, and runs of one."""
 
 import itertools
 import operator
-from collections.abc import Iterable, Sequence
-from typing import cast
+from collections.abc import Callable, Iterable, Sequence
+from operator import itemgetter
+from typing import Any, Final, NamedTuple, cast
 
+from otel_rl.bridge.otlp.columns import REPEATED, Columns
 from otel_rl.bridge.rows.goodput.goodput import TIMED
 from otel_rl.bridge.rows.intake.intake_state import IntakeState
-from otel_rl.bridge.rows.series.streams import Stream
+from otel_rl.bridge.rows.series.streams import Stream, WorkerState
 from otel_rl.bridge.rows.steps.step_axis import is_integral
-from otel_rl.records import Measurements
+from otel_rl.records import Measurements, Series
 from otel_rl.semconv import names
 
 __all__ = ["MeasurementIntake"]
+
+_LOOKED_AT: Final = TIMED | {names.RL_POLICY_VERSION}
+"""Metrics that more than their key is made of."""
+
+
+class _Rows(NamedTuple):
+    """Measurements by column."""
+
+    series: Sequence[Series]
+    streams: Sequence[Stream]
+    steps: Sequence[int | None]
+    times_ns: Sequence[int]
+    values: Sequence[float]
+    starts_ns: Sequence[int]
+
+    def of(self, choose: Callable[[Sequence[Any]], Sequence[Any]]) -> "_Rows":
+        """Return some of the rows, chosen in each column."""
+        return _Rows(*map(choose, self))
 
 
 class MeasurementIntake:
@@ -25,8 +45,112 @@ class MeasurementIntake:
     def __init__(self, to: IntakeState) -> None:
         self._to = to
 
+    def add_rows(self, columns: Columns, received_ns: int) -> None:
+        """Take the measurements that stand in columns, and are new.
+
+        Each stage takes a column: they are found, recognised, archived, recorded and folded in.
+        """
+        if not columns.series:
+            return
+        streams, is_new = self._recognised(columns)
+        rows = _Rows(
+            columns.series,
+            cast("Sequence[Stream]", streams),
+            columns.steps,
+            columns.times_ns,
+            columns.values,
+            columns.starts_ns,
+        )
+        if not all(is_new):
+            rows = rows.of(lambda column: [*itertools.compress(column, is_new)])
+        if not rows.streams:
+            return
+        if self._to.archived is not None:
+            numbers = [stream.number for stream in rows.streams]
+            self._to.archived.measured_each(
+                numbers, rows.series, rows.times_ns, rows.values, rows.steps
+            )
+        start, n = 0, len(rows.streams)
+        is_one = rows.steps.count(rows.steps[0]) == n and len(_workers(rows.streams)) == 1
+        for end in [n] if is_one else range(1, n + 1):
+            if (
+                end == n
+                or rows.steps[end] != rows.steps[start]
+                or rows.streams[end].worker is not rows.streams[start].worker
+            ):
+                self._add_run(
+                    rows if is_one else rows.of(itemgetter(slice(start, end))), received_ns
+                )
+                start = end
+
+    def _recognised(self, columns: Columns) -> tuple[Sequence[Stream | None], Sequence[bool]]:
+        """Return the stream of each row, and whether the row is new."""
+        to, counts = self._to, self._to.sample_counts
+        streams = [*map(to.series.known, columns.series)]
+        counts.taken += len(streams) - streams.count(None)
+        memory, forgotten_ns = to.series.memory, to.series.memory.forgotten_ns
+        is_new = list[bool]()
+        for place, (series, step, time_ns, value, start_ns, end_ns) in enumerate(columns.rows()):
+            stream = streams[place]
+            if stream is None:
+                stream = streams[place] = to.stream(series, 1, time_ns)
+                if stream is None:
+                    is_new.append(False)
+                    continue
+            if start_ns > 0 and end_ns > 0:
+                at_ns, oldest_ns = end_ns, stream.unknown_through_ns
+            else:
+                at_ns = end_ns if end_ns > 0 else time_ns
+                oldest_ns = max(stream.unknown_through_ns, forgotten_ns)
+            if at_ns <= oldest_ns:
+                counts.drop_as_too_old(1)
+                is_new.append(False)
+                continue
+            if end_ns == REPEATED:
+                assert step is not None  # only steps are repeated
+                change = step, start_ns, time_ns
+                is_new.append(memory.take_change(stream.number, change, value))
+            elif end_ns <= 0:
+                is_new.append(memory.take_time(stream.number, time_ns, step))
+            elif start_ns > 0:
+                is_new.append(stream.seen.take_interval(start_ns, end_ns))
+            else:
+                is_new.append(memory.take_time(stream.number, end_ns))
+            if not is_new[-1]:
+                counts.drop_as_duplicate(1)
+        return streams, is_new
+
+    def _add_run(self, rows: "_Rows", received_ns: int) -> None:
+        """Take new measurements of one worker in one step, or without a step."""
+        to, streams, step = self._to, rows.streams, rows.steps[0]
+        worker, groups = streams[0].worker, [stream.group for stream in streams]
+        keys = tuple([group.key for group in groups])
+        to.history.measured.add_export(keys, worker, step, rows.values)
+        named = [place for place, group in enumerate(groups) if group.name in _LOOKED_AT]
+        for place in named:
+            # A stock SDK repeats a measurement in every export, unless it has a step.
+            is_told_once = step is not None or rows.starts_ns[place] > 0
+            if groups[place].name in TIMED and is_told_once:
+                to.goodput.measured(streams[place], (rows.values[place],), (rows.times_ns[place],))
+        if step is None:
+            to.sample_counts.count_late(
+                to.windows.add_each(streams, rows.values, rows.times_ns, received_ns, to.settings)
+            )
+        else:
+            to.sample_counts.count_late(
+                to.steps.add_each(
+                    streams, step, rows.values, rows.times_ns, received_ns, to.settings
+                )
+            )
+            if to.axis.leads(worker, received_ns, is_step=True):
+                to.axis.steps.observe(zip(rows.times_ns, itertools.repeat(step)))
+        for place in named:
+            if groups[place].name == names.RL_POLICY_VERSION:
+                version, time_ns = rows.values[place], rows.times_ns[place]
+                self._observe_version(worker, (version,), (time_ns,), received_ns)
+
     def add(self, stream: Stream, measured: Measurements, received_ns: int) -> None:
-        """Take the measurements of a point that are new."""
+        """Take the measurements of one series, with one identity, that are new."""
         if measured.covers is not None:
             if self._to.is_new(stream, measured.covers, len(measured.values)):
                 self.add_new(stream, measured, received_ns)
@@ -94,9 +218,17 @@ class MeasurementIntake:
             self._fold(stream, _part(measured, has_step), received_ns)
             self._fold(stream, _part(measured, map(operator.not_, has_step)), received_ns)
             return
-        if measured.series.name == names.RL_POLICY_VERSION and self._to.axis.leads(
-            stream.worker, received_ns, is_step=False
-        ):
+        if measured.series.name == names.RL_POLICY_VERSION:
+            self._observe_version(stream.worker, values, times_ns, received_ns)
+
+    def _observe_version(
+        self,
+        worker: WorkerState,
+        values: Sequence[float],
+        times_ns: Sequence[int],
+        received_ns: int,
+    ) -> None:
+        if self._to.axis.leads(worker, received_ns, is_step=False):
             self._to.axis.versions.observe(
                 (time_ns, int(value))
                 for time_ns, value in zip(times_ns, values, strict=True)
@@ -116,6 +248,10 @@ class MeasurementIntake:
         )
         if self._to.axis.leads(stream.worker, received_ns, is_step=True):
             self._to.axis.steps.observe(zip(times_ns, steps, strict=True))
+
+
+def _workers(streams: Sequence[Stream]) -> set[WorkerState]:
+    return {stream.worker for stream in streams}
 
 
 def _steps_of(measured: Measurements) -> Sequence[int | None]:

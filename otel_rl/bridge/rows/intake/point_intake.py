@@ -4,11 +4,12 @@ Each point is recognised when it comes again, counted, archived and folded in, i
 """
 
 import math
+from collections.abc import Iterable, Sequence
 
+from otel_rl.bridge.otlp.columns import Columns, JoinedColumns
 from otel_rl.bridge.rows.intake.intake_state import IntakeState
 from otel_rl.bridge.rows.intake.measurement_intake import MeasurementIntake
 from otel_rl.bridge.rows.intake.total_intake import TotalIntake
-from otel_rl.bridge.rows.reports.data_warnings import DroppedPoints, of_dropped
 from otel_rl.bridge.rows.series.key_groups import GroupIdentity
 from otel_rl.bridge.rows.series.streams import Stream
 from otel_rl.bridge.rows.series.table_state import SAMPLES
@@ -38,13 +39,32 @@ class PointIntake(IntakeState):
 
     def add(self, point: Point, received_ns: int) -> None:
         """Take a point that arrived at ``received_ns`` by the bridge's clock."""
-        samples = len(point.values) if isinstance(point, Measurements) else 1
-        stream = self.series.stream(point.series, self.settings)
-        if stream is None:
-            self._drop_new_series(point, samples)
-            return
-        self.sample_counts.taken += samples
+        self.add_all([point], received_ns)
+
+    def add_all(self, points: Sequence[Point], received_ns: int) -> None:
+        """Take points that arrived at ``received_ns`` by the bridge's clock.
+
+        They are taken as columns, whatever they are; those that are come in the order of the parts.
+        """
+        parts: Iterable[Columns]
+        if isinstance(points, JoinedColumns):
+            parts = points.parts
+        else:
+            parts = [points if isinstance(points, Columns) else Columns.of(points)]
+        for columns in parts:
+            self._measurements.add_rows(columns, received_ns)
+            for point in columns.others:
+                self._add(point, received_ns)
+
+    def _add(self, point: Point, received_ns: int) -> None:
+        if isinstance(point, Measurements):
+            samples, time_ns = len(point.values), max(point.times_ns)
+        else:
+            samples, time_ns = 1, point.time_ns
+        stream = self.stream(point.series, samples, time_ns)
         match point:
+            case _ if stream is None:
+                pass
             case Measurements():
                 self._measurements.add(stream, point, received_ns)
             case SumPoint():
@@ -53,15 +73,6 @@ class PointIntake(IntakeState):
                 self._totals.add_histogram(stream, point, received_ns)
             case SummaryPoint():
                 self._add_summary(stream, point, received_ns)
-
-    def _drop_new_series(self, point: Point, samples: int) -> None:
-        series = point.series
-        if not self.sample_counts.too_many_series:
-            latest_ns = max(point.times_ns) if isinstance(point, Measurements) else point.time_ns
-            self.warnings.append(of_dropped(series, self.settings, latest_ns))
-        self.sample_counts.too_many_series += samples
-        before = self.dropped.get(series.worker.instance, DroppedPoints(0, series.name))
-        self.dropped[series.worker.instance] = before._replace(points=before.points + 1)
 
     def add_sample(self, sample: TextSample, received_ns: int) -> None:
         """Take a text sample that arrived at ``received_ns`` by the bridge's clock."""

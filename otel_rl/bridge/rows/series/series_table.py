@@ -31,7 +31,6 @@ class StreamTable:
         memory: Accepted points, by the number of their stream.
         ended: Series of forgotten workers.
         groups: The groups of a series.
-        forgotten: Number of times that streams were forgotten.
         folded: Number of series without a key of their own.
         newly_folded: The same, of those that are new since it was read.
     """
@@ -47,7 +46,6 @@ class StreamTable:
         self._streams = state.streams
         # The streams by role; None since one is new or forgotten.
         self._of_roles: dict[str, list[Stream]] | None = None
-        self.forgotten = 0
         self.folded = self._count_folded()
         self.newly_folded = 0
 
@@ -121,7 +119,6 @@ class StreamTable:
         if not gone:
             return
         self._of_roles = None
-        self.forgotten += 1
         for series in [series for series in self._streams if series.worker in gone]:
             self.ended.end(series, self._streams.pop(series))
         self.folded = self._count_folded()

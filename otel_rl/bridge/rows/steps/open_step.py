@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final
 
 from msgspec import field
 
@@ -12,15 +11,11 @@ from otel_rl.bridge.rows.reduce import (
     Cell,
     merged,
     put,
-    put_columns,
 )
 from otel_rl.bridge.rows.series.streams import Group
 from otel_rl.bridge.rows.steps.step_counts import StepCounts
 
 __all__ = ["Export", "OpenStep", "ReachedSteps", "StepRow", "Steps", "keep_each", "put_each"]
-
-_MOST_ROWS: Final = MAX_VALUES // 2
-"""Exports that wait to be folded in together."""
 
 
 class StepRow(Stored, gc=False):
@@ -51,6 +46,7 @@ class OpenStep(Stored, dict=True):
     Attributes:
         time_ns: The latest of their times.
         received_ns: Arrival of the last.
+        cells: Values to be reduced.
         single: Every measurement in no row yet, of the groups with per-worker rows.
         workers: The labels of those that have reported.
         counts: Of counters and histograms, if there are any.
@@ -61,7 +57,7 @@ class OpenStep(Stored, dict=True):
 
     time_ns: Int64 = 0
     received_ns: Int64 = 0
-    _cells: dict[Count, Cell] = field(default_factory=dict)
+    cells: dict[Count, Cell] = field(default_factory=dict)
     single: dict[Count, list[tuple[Int64, Number]]] = field(default_factory=dict)
     workers: set[str] = field(default_factory=set)
     counts: StepCounts | None = None
@@ -69,37 +65,6 @@ class OpenStep(Stored, dict=True):
 
     def __post_init__(self) -> None:
         self.export: tuple[str, int] | None = None
-        # Values and times of exports that are not in the cells yet, and the numbers of their
-        # groups. They are folded in before a step is stored.
-        self._rows: list[tuple[Sequence[float], Sequence[int]]] = []
-        self._numbers: Sequence[int] = ()
-
-    @property
-    def cells(self) -> dict[int, Cell]:
-        """Return the values to be reduced."""
-        self.fold()
-        return self._cells
-
-    def fold(self) -> None:
-        """Fold in what ``put_row`` was given. Do that before it is stored."""
-        if self._rows:
-            rows, self._rows = self._rows, []
-            put_columns(self._cells, self._numbers, rows)
-
-    def put_row(
-        self, numbers: Sequence[int], values: Sequence[float], times_ns: Sequence[int]
-    ) -> None:
-        """Fold in a value of each of some groups, with others of them when the cells are read.
-
-        Args:
-            numbers: Of groups whose reduction needs no times, each once.
-            values: Of each.
-            times_ns: Of the values.
-        """
-        if self._numbers != numbers or len(self._rows) >= _MOST_ROWS:
-            _ = self.cells
-            self._numbers = numbers
-        self._rows.append((values, times_ns))
 
     def join(self, other: "OpenStep") -> None:
         """Fold in another part of the same step."""
@@ -124,7 +89,7 @@ class OpenStep(Stored, dict=True):
 
     def check(self, groups: int) -> None:
         """Check what was read from the journal, of a run with so many groups."""
-        check_places(groups, self._cells, self.single)
+        check_places(groups, self.cells, self.single)
         if self.counts is not None:
             self.counts.check(groups)
 

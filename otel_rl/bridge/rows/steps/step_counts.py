@@ -4,7 +4,7 @@ A rate is the growth of a worker by the duration of its own step, from the begin
 to the end of its last. Without a duration there is no rate.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 
 from msgspec import field
 
@@ -37,32 +37,16 @@ class StepCounts(Stored, gc=False):
 
     def add(self, stream: Stream, point: SumPoint | HistogramPoint) -> None:
         """Fold in a share."""
-        if isinstance(point, SumPoint):
-            self.add_growth((stream,), (point.value,), (point.start_ns,), (point.time_ns,))
-            return
-        self._add_times(stream.worker.label, point.start_ns, point.time_ns)
+        label = stream.worker.label
+        self._add_times(label, point.start_ns, point.time_ns)
         for group in (stream.group, stream.own):
-            if group is not None:
+            if group is None:
+                continue
+            if isinstance(point, SumPoint):
+                grown = self.grown.setdefault(group.number, {})
+                grown[label] = grown.get(label, 0) + point.value
+            else:
                 self._distribution(group.number).add_point(point)
-
-    def add_growth(
-        self,
-        streams: Sequence[Stream],
-        values: Sequence[float],
-        starts_ns: Sequence[int],
-        times_ns: Sequence[int],
-    ) -> None:
-        """Fold in a share of each of a worker's counters."""
-        label, all_grown = streams[0].worker.label, self.grown
-        for start_ns, time_ns in dict.fromkeys(zip(starts_ns, times_ns, strict=True)):
-            self._add_times(label, start_ns, time_ns)
-        for stream, value in zip(streams, values, strict=True):
-            for group in (stream.group, stream.own):
-                if group is not None:
-                    grown = all_grown.get(group.number)
-                    if grown is None:
-                        grown = all_grown[group.number] = {}
-                    grown[label] = grown.get(label, 0) + value
 
     def _add_times(self, label: str, start_ns: int, time_ns: int) -> None:
         if start_ns:

@@ -91,69 +91,30 @@ class OpenSteps:
                 put_each(reached.opened, own, own_values, reached.times_ns)
         return late
 
-    def open_for(self, worker: WorkerState, step: int, received_ns: int) -> OpenStep | None:
-        """Return the open step for samples of an export that ``add_to`` may fold in.
-
-        None where ``add`` has to look where they belong. It holds until the next other call, and
-        for the streams of the worker that have reported no later step.
-        """
-        role = self._roles.get(worker.role)
-        if role is None or worker.newest_step is None:
-            return None
-        if role.passes.returned or role.passes.before:
-            return None
-        if role.closed_through is not None and step <= role.closed_through:
-            return None
-        opened = role.open.get(step)
-        if opened is None:
-            opened = role.open[step] = OpenStep()
-        if role.export != (worker.label, received_ns):
-            role.export = worker.label, received_ns
-        if opened.export is not role.export:
-            opened.export = role.export
-            opened.workers.add(worker.label)
-            opened.received_ns = max(received_ns, opened.received_ns)
-        return opened
-
-    def add_to(
+    def add_each(
         self,
-        opened: OpenStep,
-        stream: Stream,
-        step: int,
-        value: float,
-        time_ns: int,
-        settings: AlignSettings,
-    ) -> None:
-        """Fold one sample into the step of ``open_for``."""
-        worker = stream.worker
-        if worker.newest_step is None or step >= worker.newest_step:
-            self._roles[worker.role].passes.newest[worker.label] = step, time_ns
-        stream.reported(step)
-        if time_ns > opened.time_ns:
-            opened.time_ns = time_ns
-        group, own = stream.group, stream.own
-        put(opened.cells, group.number, value, time_ns, group.reduction)
-        if own is None:
-            return
-        if settings.per_worker:
-            opened.single.setdefault(own.number, []).append((time_ns, value))
-        else:
-            put(opened.cells, own.number, value, time_ns, group.reduction)
-
-    def add_export(
-        self,
-        opened: OpenStep,
         streams: Sequence[Stream],
         step: int,
         values: Sequence[float],
         times_ns: Sequence[int],
+        received_ns: int,
         settings: AlignSettings,
-    ) -> None:
-        """Fold one sample of each stream of a worker into the step of ``open_for``.
+    ) -> int:
+        """Fold in one sample of each of some streams of a worker, all of one step.
 
-        All of them have reported a step, and none a later one.
+        Returns:
+            Number of late ones, see ``add``.
         """
-        self._reached(streams[0].worker, step, times_ns[-1])
+        opened = self._opened(streams, step, received_ns)
+        if opened is None:  # it takes a look where each of them belongs
+            late = 0
+            for stream, value, time_ns in zip(streams, values, times_ns, strict=True):
+                late += self.add(stream, (step,), (value,), (time_ns,), received_ns, settings)
+            return late
+        worker = streams[0].worker
+        if worker.newest_step is None or step >= worker.newest_step:
+            self._roles[worker.role].passes.newest[worker.label] = step, times_ns[-1]
+            worker.newest_step = step
         opened.time_ns = max(opened.time_ns, *times_ns)
         cells = opened.cells
         for stream, value, time_ns in zip(streams, values, times_ns, strict=True):
@@ -166,57 +127,34 @@ class OpenSteps:
                 opened.single.setdefault(own.number, []).append((time_ns, value))
             else:
                 put(cells, own.number, value, time_ns, group.reduction)
+        return 0
 
-    def add_row(
-        self,
-        opened: OpenStep,
-        streams: Sequence[Stream],
-        groups: Sequence[int],
-        step: int,
-        values: Sequence[float],
-        times_ns: Sequence[int],
-    ) -> None:
-        """Fold in samples as ``add_export`` does, of streams without a group of their own.
+    def _opened(self, streams: Sequence[Stream], step: int, received_ns: int) -> OpenStep | None:
+        """Return the open step of samples of a worker, all of which surely belong to it.
 
-        Args:
-            opened: As there, as are all but the next one.
-            streams: Of a worker.
-            groups: Their groups, each once, none of which is reduced to the last value.
-            step: Of the samples.
-            values: One for each stream.
-            times_ns: Of the values.
+        So it is if all of its streams have reported a step, and none a later one.
         """
-        self._reached(streams[0].worker, step, times_ns[-1])
-        opened.time_ns = max(opened.time_ns, *times_ns)
-        opened.put_row(groups, values, times_ns)
+        worker = streams[0].worker
+        role = self._roles.get(worker.role)
+        if role is None or worker.newest_step is None:
+            return None
+        if role.passes.returned or role.passes.before:
+            return None
+        if role.closed_through is not None and step <= role.closed_through:
+            return None
         for stream in streams:
-            stream.last_step = step
-
-    def add_shares(
-        self,
-        opened: OpenStep,
-        streams: Sequence[Stream],
-        step: int,
-        values: Sequence[float],
-        starts_ns: Sequence[int],
-        times_ns: Sequence[int],
-    ) -> None:
-        """Fold a share of each counter of a worker into the step of ``open_for``.
-
-        All of them have reported a step, and none a later one.
-        """
-        self._reached(streams[0].worker, step, times_ns[-1])
-        opened.time_ns = max(opened.time_ns, *times_ns)
-        if opened.counts is None:
-            opened.counts = StepCounts()
-        opened.counts.add_growth(streams, values, starts_ns, times_ns)
-        for stream in streams:
-            stream.last_step = step
-
-    def _reached(self, worker: WorkerState, step: int, time_ns: int) -> None:
-        if worker.newest_step is None or step >= worker.newest_step:
-            self._roles[worker.role].passes.newest[worker.label] = step, time_ns
-            worker.newest_step = step
+            if stream.last_step is None or stream.last_step > step:
+                return None
+        opened = role.open.get(step)
+        if opened is None:
+            opened = role.open[step] = OpenStep()
+        if role.export != (worker.label, received_ns):
+            role.export = worker.label, received_ns
+        if opened.export is not role.export:
+            opened.export = role.export
+            opened.workers.add(worker.label)
+            opened.received_ns = max(received_ns, opened.received_ns)
+        return opened
 
     def add_share(
         self, stream: Stream, step: int, point: SumPoint | HistogramPoint, received_ns: int
@@ -374,9 +312,6 @@ class OpenSteps:
 
     def stored(self) -> dict[str, RoleSteps]:
         """Return the steps for the journal, without the written ones, which are logged."""
-        for role in self._roles.values():
-            for step in role.steps():
-                step.fold()
         return self._roles
 
     def check(self, groups: int) -> None:

@@ -83,7 +83,6 @@ class WrittenSteps(Stored, dict=True):
             most_bytes: Of the steps to keep, encoded.
         """
         row, written.row = written.row, None
-        written.fold()
         self._keep(step, _Written(encode(written), row))
         while len(self) > min(most, _MOST_STEPS) or self.size_bytes > most_bytes:
             lowest = min(self._steps)
