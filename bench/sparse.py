@@ -65,7 +65,7 @@ times as much as the controller, and the goals beside it are those above."""
 _MEASURED = "trainer/metric_0"
 """Key of every row with the values of a step."""
 _TIMEOUT_S = 600.0
-_PROCESSES = 3  # bridge, writer, diagnosis
+_PROCESSES = 2  # bridge, diagnosis: JSON lines are written in the bridge
 _ASLEEP = 30  # looks in a row, a tenth of a second apart
 
 
