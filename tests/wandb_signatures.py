@@ -66,9 +66,10 @@ def _problems(our_call: Any, their_call: Any) -> Iterator[str]:
             own.bind_partial(*selves, **{one.name: 0})
         except TypeError as error:
             yield f"{one.name}=...: {error}"
-    # What W&B itself discourages is taken by its name only.
+    # What W&B itself discourages is taken by its name only, with what stands behind it.
     placed = [one.name for one in named if one.kind == one.POSITIONAL_OR_KEYWORD]
-    placed = placed[: placed.index("anonymous")] if "anonymous" in placed else placed
+    for discouraged in ("anonymous", "goal"):
+        placed = placed[: placed.index(discouraged)] if discouraged in placed else placed
     try:
         bound = own.bind_partial(*selves, *placed).arguments
     except TypeError as error:

@@ -94,9 +94,9 @@ _CLASSES: Final = (
 _OBJECTS: Final = "AlertLevel box3d config_static plot plot_table settings"
 _READS: Final = "Api agent attach controller restore sweep use_artifact use_model"
 _WITHOUT_EFFECT: Final = (
-    "alert display finish_artifact link_artifact link_model log_artifact log_code log_model "
-    "mark_preempting pin_config_keys save status sync_dir to_html unwatch upsert_artifact watch "
-    "write_logs"
+    "alert display finish_artifact get_project_url get_sweep_url get_url link_artifact link_model "
+    "log_artifact log_code log_model mark_preempting pin_config_keys project_name save status "
+    "sync_dir to_html unwatch upsert_artifact watch write_logs"
 )
 _NOT_NEEDED: Final = "_label require setup teardown termerror termlog termwarn"
 """They change nothing in a run, so nobody is warned."""
