@@ -132,13 +132,14 @@ class Hook(Recorder):
         self._is_off = self._is_off or self.is_silent
         if self._is_off:
             return
-        self._is_off = True  # until it has started
+        has_started = False
         with logging_errors():
             start(known, given)
-            self._is_off = False
+            has_started = True
             if config is not None and not self.has_config:
                 self.has_config = True
                 self.config(config)
+        self._is_off = not has_started
 
     def log(self, metrics: Mapping[str, Any], step: object) -> None:
         """Record each number, after ``begin``; names of nested ones are joined by ``/``.

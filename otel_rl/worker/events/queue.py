@@ -149,22 +149,23 @@ class EventQueue:
     def _readable(self, event: Event) -> Event:
         body = event.body
         if body is not None and not isinstance(body, str):
-            body = {name: _read(value) for name, value in body.items()}
+            body = {name: self._read(value) for name, value in body.items()}
         return replace(event, body=body, uid=f"{self._instance}/{next(self._numbers)}")
+
+    def _read(self, held: object) -> object:
+        """Read a field of a sample; waits here for a tensor's value."""
+        if held is None or isinstance(held, str):
+            return held
+        with self._guard:  # a tensor without data or on a failed device costs no other
+            found = number(held)
+            return found.description if isinstance(found, NotANumber) else found
+        return f"unreadable {type(held).__name__}"
 
 
 def _span() -> tuple[int, int] | None:
     """Return the ids of the current span of the program, if it is in one."""
     context = trace.get_current_span().get_span_context()
     return (context.trace_id, context.span_id) if context.is_valid else None
-
-
-def _read(held: object) -> object:
-    """Read a field of a sample; waits here for a tensor's value."""
-    if held is None or isinstance(held, str):
-        return held
-    found = number(held)
-    return found.description if isinstance(found, NotANumber) else found
 
 
 def around(events: list[Event]) -> tuple[list[Event], list[Event]]:

@@ -67,7 +67,7 @@ from otel_rl.worker.metrics.instruments import (
     UpDownCounterHandle,
     plain_callbacks,
 )
-from otel_rl.worker.metrics.step_counts import Steps, views_of
+from otel_rl.worker.metrics.step_counts import Steps, add_zeros, views_of
 from otel_rl.worker.otlp.requests import (
     Intervals,
     Request,
@@ -288,13 +288,15 @@ class BufferedMeterProvider(MeterProvider):
             unready = self._gauges.pack(self.buffer.take_all(), packer)
             self.buffer.put_back(unready)
         self.steps.abandon_orphans()
+        zeros = self.steps.take_zeros()
         for reader in self._sdk_readers():
             with self.guard:
                 data = reader.get_metrics_data()
                 if data is not None:
-                    self.steps.add_zeros(data)
+                    add_zeros(zeros, data)
                     lost = pack_collected(data, self._intervals, packer)
                     self.guard.drops.add(DropReason.TOO_LARGE, lost)
+        self.steps.zeros_left(zeros, self._collected_ns)
         self._collected_ns = min(collected_ns, self.buffer.unready_since_ns or collected_ns)
         if with_heartbeat and packer.has_items:
             pack_heartbeat(packer, self._collected_ns)

@@ -42,7 +42,7 @@ from otel_rl.worker.guard import Guard
 from otel_rl.worker.step_context import StepScope, scope_in
 from otel_rl.worker.tensors import as_step
 
-__all__ = ["AllBut", "EndCounts", "Step", "Steps", "views_of"]
+__all__ = ["AllBut", "EndCounts", "Step", "Steps", "Zeros", "add_zeros", "views_of"]
 
 _INT64: Final = range(-(1 << 63), 1 << 63)
 
@@ -53,13 +53,16 @@ _MAX_OPEN: Final = 1024
 """Step blocks that are open at a time, and steps that only attributes of counts name."""
 
 _MAX_ZEROS: Final = 1 << 16
-"""Measurements of 0 between two exports."""
+"""Steps of series with measurements of 0 between two exports."""
 
 _MAX_MEASUREMENTS: Final = 1024
 """Exemplars of a histogram's series in an export: a point stays under 100 kB."""
 
-_Zero = tuple[tuple[InstrumentationScope, str, frozenset[tuple[str, object]]], int, int]
-"""((scope, name, attributes) of a histogram's series, step, time in ns) of a measurement of 0."""
+_Histogram = tuple[InstrumentationScope, str, frozenset[tuple[str, object]]]
+"""Scope, name and attributes of a histogram's series."""
+
+Zeros = dict[tuple[_Histogram, int], tuple[int, int]]
+"""Number of measurements of 0, and the time of the last one in ns, by series and step."""
 
 EndCounts = Callable[[int], float | None]
 """Ends a step at a time in ns. Returns the tokens that were counted in it; None for none."""
@@ -130,7 +133,7 @@ class Steps:
         self._ended: deque[Step] = deque(maxlen=_MAX_STEPS)
         self._ended_count = 0
         self._has_counters = False
-        self._zeros: deque[_Zero] = deque(maxlen=_MAX_ZEROS)
+        self._zeros: Zeros = {}
 
     def open(self, scope: StepScope, begun_ns: int, owner: object) -> EndCounts:
         """Begin the step of a block.
@@ -297,24 +300,43 @@ class Steps:
         step = self.of(attributes, context or get_current())
         if step is not None and step.number is not None:
             where = scope, name.lower(), frozenset((series or {}).items())
-            self._zeros.append((where, step.number, time_ns()))
+            self._add_zeros((where, step.number), 1, time_ns())
 
-    def add_zeros(self, data: MetricsData) -> None:
-        """Add the measurements of 0 to what the SDK has collected, as exemplars of their points."""
-        found: dict[object, dict[int, tuple[int, int]]] = {}
-        for _ in range(len(self._zeros)):
-            where, step, measured_ns = self._zeros.popleft()
-            steps = found.setdefault(where, {})
-            steps[step] = steps.get(step, (0, 0))[0] + 1, measured_ns
-        if not found:
-            return
-        for scope, name, point in _histogram_points(data):
-            where = scope, name.lower(), frozenset((point.attributes or {}).items())
-            # The list is that of our reservoir.
-            cast("list[Exemplar]", point.exemplars).extend(
-                Exemplar({RL_LOOP_ITERATION: step, OTEL_RL_STEP_COUNT: count}, 0, measured_ns)
-                for step, (count, measured_ns) in found.pop(where, {}).items()
-            )
+    def take_zeros(self) -> Zeros:
+        """Remove and return the measurements of 0 so far."""
+        with self._lock:
+            taken, self._zeros = self._zeros, {}
+        return taken
+
+    def zeros_left(self, zeros: Zeros, since_ns: int) -> None:
+        """Keep what has found no point for the next export, if it is new.
+
+        Args:
+            zeros: What has found none.
+            since_ns: Older ones had their chance: their series is none that the SDK exports.
+        """
+        for where, (count, measured_ns) in zeros.items():
+            if measured_ns >= since_ns:
+                self._add_zeros(where, count, measured_ns)
+            else:
+                self._lose_zeros(count)
+
+    def _add_zeros(self, where: tuple[_Histogram, int], count: int, measured_ns: int) -> None:
+        with self._lock:
+            has_room = where in self._zeros or len(self._zeros) < _MAX_ZEROS
+            if has_room:
+                before, before_ns = self._zeros.get(where, (0, 0))
+                self._zeros[where] = before + count, max(before_ns, measured_ns)
+        if not has_room:
+            self._lose_zeros(count)
+
+    def _lose_zeros(self, count: int) -> None:
+        self.guard.drop(
+            DropReason.BUFFER_FULL,
+            "Measurements of 0 of a histogram are in its totals only and at no step: there are too "
+            "many series or steps. Use fewer attributes, or shorten the export interval.",
+            count,
+        )
 
     def lost(self, steps: int) -> None:
         """Count sums of steps for which there is no room."""
@@ -324,6 +346,22 @@ class Steps:
             "in the totals only. Shorten the export interval.",
             steps,
         )
+
+
+def add_zeros(zeros: Zeros, data: MetricsData) -> None:
+    """Move measurements of 0 to what the SDK has collected, as exemplars of their points."""
+    if not zeros:
+        return
+    steps: dict[_Histogram, list[int]] = {}
+    for where, step in zeros:
+        steps.setdefault(where, []).append(step)
+    for scope, name, point in _histogram_points(data):
+        where = scope, name.lower(), frozenset((point.attributes or {}).items())
+        for step in steps.pop(where, ()):
+            count, measured_ns = zeros.pop((where, step))
+            marks = {RL_LOOP_ITERATION: step, OTEL_RL_STEP_COUNT: count}
+            # The list is that of our reservoir.
+            cast("list[Exemplar]", point.exemplars).append(Exemplar(marks, 0, measured_ns))
 
 
 def _histogram_points(

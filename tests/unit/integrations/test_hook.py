@@ -2,6 +2,8 @@
 
 import logging
 import sys
+import threading
+from collections import Counter
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
@@ -157,3 +159,26 @@ def test_a_hook_that_nobody_asked_for_is_silent_beside_an_adapter(sink: Sink) ->
     hook.log({"after": 2.0}, 2)
     hook.deliver()
     assert [m.name for m in sink.measurements()] == ["before"]
+
+
+def test_what_several_threads_log_at_once_is_recorded_from_the_start(
+    sink: Sink, kind: type[Logger]
+) -> None:
+    hook, per_thread = Hook("mine"), 200
+    follow(kind, hook)
+    all_at_once = threading.Barrier(3)
+
+    def log(name: str) -> None:
+        all_at_once.wait(60)
+        for step in range(per_thread):
+            kind("p").log({name: 1.0}, step)
+
+    threads = [threading.Thread(target=log, args=(name,)) for name in ("actor", "critic", "env")]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert otel_rl.flush(timeout_s=60)
+    counts = Counter(one.name for one in sink.measurements())
+    logged = {name: n for name, n in counts.items() if name.endswith(("actor", "critic", "env"))}
+    assert sorted(logged.values()) == [per_thread] * 3

@@ -156,6 +156,26 @@ def test_a_sample_keeps_its_fields_in_order_with_their_types(worker: Sink) -> No
     ]
 
 
+class Failed:
+    """A value whose device has failed."""
+
+    dtype, shape = "float32", ()
+
+    def item(self) -> float:
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+
+def test_a_field_that_cannot_be_read_costs_no_measurement_and_no_other_field(
+    worker: Sink,
+) -> None:
+    otel_rl.log({"loss": 0.5}, step=1)
+    otel_rl.log_samples([{"prompt": "1+1?", "reward": Failed()}])
+    (event,) = said(worker, SAMPLE)
+    assert event.body == {"prompt": "1+1?", "reward": "unreadable Failed"}
+    assert [one.value for one in worker.measurements("loss")] == [0.5]
+    assert GUARD.drops.counts() == {DropReason.INTERNAL: 1}
+
+
 def test_an_array_in_a_sample_has_the_value_of_the_call(worker: Sink) -> None:
     reward = np.array(1.0)
     otel_rl.log_samples([{"reward": reward}])

@@ -24,10 +24,11 @@ from opentelemetry.sdk.metrics import (
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.metrics.view import View
 from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
 import otel_rl
 from otel_rl.worker import session
-from otel_rl.worker.drops import Drops
+from otel_rl.worker.drops import DropReason, Drops
 from otel_rl.worker.guard import Guard
 from otel_rl.worker.metrics.provider import BufferedMeterProvider
 from otel_rl.worker.metrics.step_counts import EndCounts
@@ -615,3 +616,32 @@ def test_a_gauge_whose_step_is_none_tells_nothing(
 ) -> None:
     provider.steps.reached(step, time_ns())
     assert provider.steps.current is None
+
+
+def test_zeros_of_a_histogram_are_at_their_step_beside_other_scopes(
+    provider: BufferedMeterProvider,
+) -> None:
+    """Each scope has a reader of its own, of which others may have data first."""
+    other = provider.get_meter("before").create_counter("c")
+    reward = provider.get_meter("mine").create_histogram("reward")
+    for number in (1, 2):
+        with block(provider, number):
+            other.add(1)
+            for value in (0.0, 0.0, 0.0, 1.0):
+                reward.record(value)
+    found = {one.step: (one.value, one.count) for one in shares(provider) if one.name == "reward"}
+    assert found == {1: (1.0, 4), 2: (1.0, 4)}
+
+
+def test_zeros_of_a_series_that_is_not_exported_are_counted_as_lost(
+    provider: BufferedMeterProvider,
+) -> None:
+    with block(provider, 1):
+        provider.steps.measured_zero(InstrumentationScope("mine"), "gone", {}, {}, None)
+    provider.collect()
+    before = dict(provider.guard.drops.counts())
+    provider.collect()
+    lost = {
+        reason: n - before.get(reason, 0) for reason, n in provider.guard.drops.counts().items()
+    }
+    assert {reason: n for reason, n in lost.items() if n} == {DropReason.BUFFER_FULL: 1}
