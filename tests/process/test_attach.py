@@ -413,7 +413,7 @@ def test_a_bridge_that_was_killed_writes_every_row_once_and_leaves_the_owners_al
         server,
         **variables,
         OTEL_RL_BRIDGE__TRACKER__OPTIONS__TRANSMIT_INTERVAL_S="1",
-        OTEL_RL_BRIDGE__TRACKER__OPTIONS__SETTLE="2",
+        OTEL_RL_BRIDGE__TRACKER__OPTIONS__SETTLE_S="2",
         OTEL_RL_BRIDGE__ALIGN__WAIT="1",
     )
     (port,) = free_ports(1)
