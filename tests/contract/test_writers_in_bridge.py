@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -116,6 +116,37 @@ def test_a_killed_run_writes_nothing_more_and_is_free_when_it_is_left(
         with pytest.raises(TrackerUnavailable):
             writer.write(rows(5, 6))
     assert numbers(write_to_end("killed", tracker, tmp_path, 9)) == list(range(9))
+
+
+@BOTH
+def test_a_bridge_that_hangs_in_its_journal_lets_go_of_a_run_that_another_one_has_now(
+    tracker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = Bench(tmp_path, writer=None)
+    bench.settings = replace(bench.settings, tracker=tracker)
+    run = run_of("moves", tracker, tmp_path)
+    bench.feed(run.key, 5)
+    bench.wait_until_written(run.key)
+
+    hangs, answers = threading.Event(), threading.Event()
+    read = bench.source.rows
+
+    def hang(key: ExperimentKey, /, *, start: int, limit: int) -> Sequence[Row]:
+        hangs.set()
+        answers.wait()
+        return read(key, start=start, limit=limit)
+
+    monkeypatch.setattr(bench.source, "rows", hang)
+    bench.feed(run.key, 5)
+    try:
+        assert hangs.wait(90.0)
+        bench.delivery.drop([run.key])
+        wait_until(lambda: bench.writer_pid(run.key) is None, "the run is free")
+        write_to_end("moves", tracker, tmp_path, 7)
+    finally:
+        answers.set()
+    wait_until(lambda: delivery_threads() == [], "the thread ends with the journal's answer")
+    assert numbers(run) == list(range(7))
 
 
 BRIDGE = """

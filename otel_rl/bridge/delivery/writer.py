@@ -12,7 +12,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol, Self
@@ -63,8 +63,9 @@ class Writer(Tracker, Protocol):
 class WriterInBridge:
     """Runs a tracker in the thread of its run's delivery. Use it once, as a context manager.
 
-    ``kill`` lets the call in progress end and refuses every further one. A disk that hangs holds
-    that call, its thread and the lock of the run, and nothing else; whoever opens the run next
+    ``kill`` refuses every further call, and lets go of the run even if the delivery never calls
+    again, because it waits for the journal. A call in progress ends first: a disk that hangs holds
+    that call, its thread and the lock of the run, and nothing else. Whoever opens the run next
     waits for the lock.
 
     Args:
@@ -73,47 +74,65 @@ class WriterInBridge:
 
     def __init__(self, tracker: str) -> None:
         self._name = tracker
+        self._killed = False
+        # _in_use guards what follows. Who does not get it at once leaves the rest to its holder.
+        self._in_use = threading.Lock()
         self._tracker: Tracker | None = None
         self._lock: BinaryIO | None = None
-        self._killed = False
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exc_info: object) -> None:
-        self._tracker = None  # its files are closed before the lock is free
-        if self._lock is not None:
-            self._lock.close()
+        self._killed = True
+        self._let_go()
 
     def open(self, run: RunInfo, /) -> int:
         """See ``Tracker.open``."""
-        self._lock = lock_run(run)
-        self._tracker = backend(self._name).create(run)
-        return self._opened().open(run)
+        with self._call():
+            self._lock = lock_run(run)
+            self._tracker = backend(self._name).create(run)
+            return self._opened().open(run)
 
     def write(self, rows: Sequence[Row], /) -> None:
         """See ``Tracker.write``."""
-        self._opened().write(rows)
+        with self._call():
+            self._opened().write(rows)
 
     def describe(self, description: Description, /) -> None:
         """See ``Tracker.describe``."""
-        self._opened().describe(description)
+        with self._call():
+            self._opened().describe(description)
 
     def flush(self, *, timeout_s: float) -> int | None:
         """See ``Tracker.flush``."""
-        return self._opened().flush(timeout_s=timeout_s)
+        with self._call():
+            return self._opened().flush(timeout_s=timeout_s)
 
     def location(self) -> str:
         """See ``Tracker.location``."""
-        return self._opened().location()
+        with self._call():
+            return self._opened().location()
 
     def close(self, *, exit_code: int) -> int | None:
         """See ``Tracker.close``."""
-        return self._opened().close(exit_code=exit_code)
+        with self._call():
+            return self._opened().close(exit_code=exit_code)
 
     def kill(self) -> None:
         """See ``Writer.kill``."""
         self._killed = True
+        # In a thread, because a disk that hangs holds up the closing of files, too.
+        threading.Thread(target=self._let_go, name="otel-rl-writer-kill", daemon=True).start()
+
+    @contextlib.contextmanager
+    def _call(self) -> Iterator[None]:
+        try:
+            with self._in_use:
+                yield
+        finally:
+            if self._killed:
+                self._let_go()
 
     def _opened(self) -> Tracker:
         if self._killed:
@@ -121,6 +140,16 @@ class WriterInBridge:
         if self._tracker is None:
             raise TrackerUnavailable("The run is not open.")
         return self._tracker
+
+    def _let_go(self) -> None:
+        if not self._in_use.acquire(blocking=False):
+            return
+        try:
+            self._tracker = None  # its files are closed before the lock is free
+            if self._lock is not None:
+                self._lock.close()
+        finally:
+            self._in_use.release()
 
 
 class WriterProcess:
