@@ -119,6 +119,18 @@ def test_a_killed_run_writes_nothing_more_and_is_free_when_it_is_left(
 
 
 @BOTH
+def test_a_run_that_is_killed_before_it_is_opened_is_not_opened(
+    tracker: str, tmp_path: Path
+) -> None:
+    run = run_of("killed", tracker, tmp_path)
+    with WriterInBridge(tracker) as writer:
+        writer.kill()
+        with pytest.raises(TrackerUnavailable):
+            writer.open(run)
+        assert numbers(write_to_end("killed", tracker, tmp_path, 3)) == list(range(3))
+
+
+@BOTH
 def test_a_bridge_that_hangs_in_its_journal_lets_go_of_a_run_that_another_one_has_now(
     tracker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
