@@ -67,6 +67,12 @@ def given_by_variables(
         section = given
         for part in place[:-1]:
             section = section.setdefault(part, {})
+            if not isinstance(section, dict):
+                raise ConfigError(
+                    f"{variable_of(place)}: sets a part of what another variable sets as a whole.",
+                    hint=f"Unset one of the two; the other begins with {ENV_PREFIX}"
+                    f"{'__'.join(place[:1]).upper()}.",
+                )
         section[place[-1]] = content
     return by_field(model, given)
 

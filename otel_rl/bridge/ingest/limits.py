@@ -4,7 +4,7 @@ from typing import Self
 
 from pydantic import Field, model_validator
 
-from otel_rl.setting_types import Seconds, Section, Size
+from otel_rl.setting_types import Seconds, Section, Size, WholeSeconds
 
 __all__ = ["MAX_HEAD_BYTES", "ReceiveLimits", "is_over"]
 
@@ -55,7 +55,7 @@ class ReceiveLimits(Section):
     idle_timeout_s: Seconds = Field(75.0, gt=0)
     """Time until an idle connection is closed."""
 
-    retry_after_s: int = Field(1, ge=1)
+    retry_after_s: WholeSeconds = Field(1, ge=1)
     """``Retry-After``; above three, exporters give up."""
 
     max_resource_attributes: int = Field(128, ge=1)

@@ -34,7 +34,11 @@ __all__ = ["Spool", "Spooled"]
 
 
 _KEPT_BYTES: Final = 8 << 20
-"""Payload of the batches whose columns are kept: these take up to five times as much."""
+"""Of the batches whose columns are kept, by their payload, which takes less than columns do, or by
+their points."""
+
+_POINT_BYTES: Final = 40
+"""Payload of a point of usual size: a shorter one takes as much memory in columns."""
 
 _KEPT_NS: Final = 60_000_000_000
 """Columns that nobody has asked for in this time are not asked for any more."""
@@ -76,9 +80,9 @@ class _ColumnsInMemory:
                 self._remove((batch.experiment, batch.received_ns))
                 while self._kept and self._oldest_ns() < batch.received_ns - _KEPT_NS:
                     self._remove(next(iter(self._kept)))
-                if self._bytes + len(batch.payload) <= _KEPT_BYTES:
+                if self._bytes + _weight(batch) <= _KEPT_BYTES:
                     self._kept[batch.experiment, batch.received_ns] = batch
-                    self._bytes += len(batch.payload)
+                    self._bytes += _weight(batch)
 
     def put_in(self, batch: Batch) -> Batch:
         """Return the batch, with its columns if they are there; they are not kept any longer."""
@@ -92,8 +96,13 @@ class _ColumnsInMemory:
     def _remove(self, place: tuple[ExperimentKey, int]) -> Batch | None:
         found = self._kept.pop(place, None)
         if found is not None:
-            self._bytes -= len(found.payload)
+            self._bytes -= _weight(found)
         return found
+
+
+def _weight(batch: Batch) -> int:
+    points: int = sum(reading.points for reading in batch.columns)
+    return max(len(batch.payload), points * _POINT_BYTES)
 
 
 class Spool:

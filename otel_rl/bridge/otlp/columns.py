@@ -34,6 +34,7 @@ from otel_rl.bridge.otlp.identities import (
     Identity,
     Scope,
     identified,
+    measure,
     serialized,
     split_step,
 )
@@ -377,12 +378,18 @@ class ResourceReading:
         return self._columns() if self._kept is None else iter(self._kept)
 
     def _columns(self) -> Iterator[Columns]:
-        """Read the points, see ``columns``.
+        """Read the points, see ``columns``, and account for the identities that are new in them.
 
         Raises:
             DecodeError: A point, an exemplar or an attribute cannot be parsed.
             InDoubt: Each item is to be checked by itself.
         """
+        try:
+            yield from self._parts()
+        finally:
+            measure(self._resource)
+
+    def _parts(self) -> Iterator[Columns]:
         waiting, copies = _Waiting(), 0
         scopes, rules, mark = self._part.scope_metrics, self._rules, self._mark
         for of_scope in scopes:
@@ -402,10 +409,9 @@ class ResourceReading:
                     continue
                 if rules is not None and kind not in _NUMBERS and not rules.are_sound(metric, kind):
                     raise InDoubt
-                owner, left = (scope, metric.name, metric.unit), len(points)
-                while left > 0:
-                    some = points if left <= PART else points[-left:][:PART]
-                    left -= PART
+                owner = scope, metric.name, metric.unit
+                for start in range(0, len(points), PART):
+                    some = points if len(points) <= PART else points[start : start + PART]
                     if kind == "gauge":
                         waiting.gauges += some
                         waiting.owners += repeat(owner, len(some))
@@ -502,7 +508,8 @@ class ResourceReading:
                 time_ns = end_ns
                 # A stock SDK keeps a point for every set of attributes, so for every past step.
                 if step is not None:
-                    start_ns, end_ns = (0, 0) if exact else (start_ns, REPEATED)
+                    since_ns = start_ns if start_ns <= end_ns else 0
+                    start_ns, end_ns = (0, 0) if exact else (since_ns, REPEATED)
                 elif not exact or start_ns >= end_ns:
                     start_ns = 0
             all_series.append(series)

@@ -23,7 +23,16 @@ from otel_rl.semconv import names
 from otel_rl.semconv.folded_attributes import fold
 from otel_rl.semconv.spec import Instrument, Reduction
 
-__all__ = ["STEP", "Identified", "Identity", "Scope", "identified", "serialized", "split_step"]
+__all__ = [
+    "STEP",
+    "Identified",
+    "Identity",
+    "Scope",
+    "identified",
+    "measure",
+    "serialized",
+    "split_step",
+]
 
 STEP: Final = names.RL_LOOP_ITERATION.encode()
 """Is in every serialized attribute that names a step."""
@@ -36,6 +45,9 @@ _MAX_BYTES: Final = 96 << 20
 
 _SERIES_BYTES: Final = 400
 """Of a series without its texts, which are as long as the bytes that name it."""
+
+_MAX_RESOURCE_BYTES: Final = _MAX_BYTES // 4
+"""Memory of the identities of one resource. Beyond it all of them are read anew."""
 
 _MAX_KEY_BYTES: Final = 64 << 10
 """A longer resource or scope, which only its unknown fields make so long, is read each time."""
@@ -114,7 +126,7 @@ class Scope:
         if found is None:
             found = self._read(name, unit, instrument, data, attributes)
             size = _SERIES_BYTES + 2 * sum(map(len, (name, unit, *attributes)))
-            if self.size > _MAX_BYTES // 4:
+            if self.size > _MAX_RESOURCE_BYTES:
                 self.known, self.size = {}, _SERIES_BYTES
             self.known[key] = found
             self.size += size
@@ -168,7 +180,7 @@ class Identified:
         sound_for: The rules that have accepted it; None if none have yet.
     """
 
-    __slots__ = ("_bytes", "_scopes", "experiment", "sender", "sound_for")
+    __slots__ = ("_bytes", "_key", "_scopes", "experiment", "sender", "sound_for")
 
     def __init__(self, serialized: bytes) -> None:
         resource = Resource.FromString(serialized)
@@ -176,6 +188,7 @@ class Identified:
         self.experiment = experiment_of(resource.attributes)
         self.sound_for: object = None
         self._bytes = _SERIES_BYTES + 3 * len(serialized)
+        self._key = serialized
         self._scopes: dict[bytes, Scope] = {}
 
     def scope(self, serialized: bytes) -> Scope:
@@ -195,9 +208,17 @@ class Identified:
         return found
 
     @property
-    def size(self) -> int:
-        """Return its memory in bytes, about."""
-        return self._bytes + sum([scope.size for scope in [*self._scopes.values()]])
+    def key(self) -> bytes:
+        """The serialized resource."""
+        return self._key
+
+    def measured(self) -> int:
+        """Return its memory in bytes, about; with too much of it, forget the scopes first."""
+        size = self._bytes + sum([scope.size for scope in [*self._scopes.values()]])
+        if size <= _MAX_RESOURCE_BYTES:
+            return size
+        self._scopes = {}
+        return self._bytes
 
 
 class _Resources:
@@ -215,13 +236,20 @@ class _Resources:
         with self._lock:
             found, size = self._known.pop(serialized, (None, 0))
             if found is None:
-                found = Identified(serialized)
-            now = found.size  # it has grown since it was last asked for
-            self._known[serialized] = found, now
-            self._bytes += now - size
+                found, size = Identified(serialized), 0
+            self._known[serialized] = found, size
+        return found
+
+    def measure(self, resource: Identified) -> None:
+        with self._lock:
+            found, before = self._known.get(resource.key, (None, 0))
+            if found is not resource:
+                return  # it was forgotten meanwhile, or is too long to be kept
+            now = resource.measured()
+            self._known[resource.key] = resource, now
+            self._bytes += now - before
             while self._bytes > _MAX_BYTES and len(self._known) > 1:
                 self._bytes -= self._known.popitem(last=False)[1][1]
-        return found
 
 
 _resources = _Resources()
@@ -234,6 +262,11 @@ def identified(resource: bytes) -> Identified:
         DecodeError: It cannot be parsed.
     """
     return _resources.of(resource)
+
+
+def measure(resource: Identified) -> None:
+    """Account for what a resource has grown by, once its points are read."""
+    _resources.measure(resource)
 
 
 def split_step(attributes: tuple[bytes, ...]) -> tuple[tuple[bytes, ...], int | None]:

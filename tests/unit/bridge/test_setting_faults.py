@@ -297,3 +297,18 @@ def test_of_a_section_as_json_and_a_part_of_it_the_part_wins(
     monkeypatch.setenv("OTEL_RL_BRIDGE__ALIGN", '{"wait": "9s", "window": "3s"}')
     align = load_settings().align
     assert (align.wait_s, align.window_s) == (7.0, 3.0)
+
+
+@pytest.mark.parametrize("whole", ['{"options": null}', '{"options": "x"}'])
+def test_a_part_of_what_another_variable_sets_as_a_whole_is_told(
+    whole: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OTEL_RL_BRIDGE__TRACKER", whole)
+    monkeypatch.setenv("OTEL_RL_BRIDGE__TRACKER__OPTIONS__PROJECT", "y")
+    assert "sets a part of what another variable sets as a whole" in error_of(None)
+
+
+def test_a_time_without_fractions_has_a_unit_too(tmp_path: Path) -> None:
+    file = tmp_path / "bridge.toml"
+    file.write_text(toml("receive.retry_after", "2s"))
+    assert load_settings(file).receive.retry_after_s == 2

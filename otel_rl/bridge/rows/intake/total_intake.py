@@ -101,7 +101,10 @@ class TotalIntake:
             [point.time_ns],
             [point.value],
             [point.step],
-            told_since_ns=None if point.step is None else point.start_ns,
+            # A start after the point's own time is none.
+            told_since_ns=None
+            if point.step is None
+            else point.start_ns * (point.start_ns <= point.time_ns),
         )
         if level.told_since_ns is not None and not is_delta:
             self._measurements.add(stream, level, received_ns)
