@@ -181,6 +181,20 @@ def jsonl_rows(
     ]
 
 
+def http_address(bridge: "subprocess.Popen[str]") -> str:
+    """Return where a started ``otel-rl bridge`` takes OTLP over HTTP, as ``HOST:PORT``.
+
+    A run of an earlier bridge may be opened, and named, before the addresses are.
+    """
+    assert bridge.stderr is not None
+    said = []
+    while line := bridge.stderr.readline():
+        if found := re.search(r"OTLP/HTTP on (\S+),", line):
+            return found[1]
+        said.append(line)
+    raise AssertionError("".join(said))
+
+
 def growing_lines(path: Path) -> list[dict[str, Any]]:
     """The whole lines of a file of JSON to which a process may be writing."""
     whole, _, _ = path.read_text().rpartition("\n")

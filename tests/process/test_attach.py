@@ -24,6 +24,7 @@ from tests.process.commands import (
     OTEL_RL,
     Finished,
     clean_environment,
+    http_address,
     otel_rl,
     otel_rl_here,
     wandb_run,
@@ -311,8 +312,7 @@ def bridge(
 ) -> Iterator["subprocess.Popen[str]"]:
     ports = ("--http", f"127.0.0.1:{port}", "--grpc", "127.0.0.1:0")
     with started(*OTEL_RL, "bridge", *ports, *options, env=env, cwd=home) as process:
-        assert process.stderr is not None
-        assert "OTLP/HTTP on" in process.stderr.readline()
+        assert http_address(process).endswith(f":{port}")
         yield process
 
 

@@ -23,6 +23,7 @@ from tests.process.commands import (
     OPEN_FOR_LONG,
     OTEL_RL,
     clean_environment,
+    http_address,
     jsonl_rows,
     otel_rl,
     otel_rl_here,
@@ -75,10 +76,7 @@ def bridge(directory: Path, *options: str, **environment: str) -> Iterator[Servi
     )  # fmt: skip
     assert process.stderr is not None
     try:
-        line = process.stderr.readline()
-        address = line.partition("OTLP/HTTP on ")[2].partition(",")[0]
-        assert address, line
-        yield Service(process, f"http://{address}")
+        yield Service(process, f"http://{http_address(process)}")
     finally:
         if process.poll() is None:
             process.kill()

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests import plain_http
-from tests.process.commands import OTEL_RL, clean_environment
+from tests.process.commands import OTEL_RL, clean_environment, http_address
 
 pytestmark = [
     pytest.mark.process,
@@ -72,9 +72,7 @@ def bridge(tmp_path: Path) -> Iterator[Bridge]:
     )
     assert process.stderr is not None
     with process.stderr:
-        found = re.search(r"OTLP/HTTP on (\S+),", process.stderr.readline())
-        assert found is not None
-        made = Bridge(process, found[1])
+        made = Bridge(process, http_address(process))
         assert plain_http.get(f"{made.url}/healthz", timeout=90).status_code == 200
         made.begin()
         yield made

@@ -21,6 +21,7 @@ from tests.process.commands import (
     Finished,
     clean_environment,
     growing_lines,
+    http_address,
     jsonl_rows,
     otel_rl,
     otel_rl_here,
@@ -345,9 +346,7 @@ def service(directory: Path) -> Iterator[tuple[str, "subprocess.Popen[str]"]]:
         text=True,
     ) as process:
         try:
-            assert process.stderr is not None
-            line = process.stderr.readline()
-            yield f"http://{line.partition('OTLP/HTTP on ')[2].partition(',')[0]}", process
+            yield f"http://{http_address(process)}", process
         finally:
             process.kill()
 

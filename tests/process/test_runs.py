@@ -14,7 +14,13 @@ from pathlib import Path
 import pytest
 
 from otel_rl.run_id import run_id
-from tests.process.commands import OTEL_RL, TIMEOUT_S, clean_environment, reported_rows
+from tests.process.commands import (
+    OTEL_RL,
+    TIMEOUT_S,
+    clean_environment,
+    http_address,
+    reported_rows,
+)
 
 pytestmark = pytest.mark.process
 
@@ -83,8 +89,7 @@ def service(directory: Path) -> Iterator[Service]:
     )  # fmt: skip
     assert process.stderr is not None
     try:
-        line = process.stderr.readline()
-        found = Service(directory, f"http://{line.partition('OTLP/HTTP on ')[2].partition(',')[0]}")
+        found = Service(directory, f"http://{http_address(process)}")
         yield found
         process.send_signal(signal.SIGTERM)
         _, said = process.communicate(timeout=TIMEOUT_S)
