@@ -27,13 +27,13 @@ from otel_rl.bridge.config import BridgeSettings, GrpcSettings, HttpSettings, Tr
 from otel_rl.bridge.counters import Counter
 from otel_rl.bridge.delivery.tracker_interface import RunInfo
 from otel_rl.bridge.delivery.wandb.tracker import WandbTracker
-from otel_rl.bridge.ingest.limits import ReceiveLimits
-from otel_rl.bridge.ingest.validation.validate import validate
 from otel_rl.bridge.journal.commit import Commit
 from otel_rl.bridge.journal.run_store import RunStore
 from otel_rl.bridge.journal.sqlite import SqliteJournal
 from otel_rl.bridge.journal.state import encode
 from otel_rl.bridge.otlp.decode import decode
+from otel_rl.bridge.receive.limits import ReceiveLimits
+from otel_rl.bridge.receive.validation.validate import validate
 from otel_rl.bridge.rows.aligner import Aligner, AlignSettings
 from otel_rl.bridge.rows.open_run.run_state import StoredRun
 from otel_rl.bridge.rows.reports.run_metadata import RunMetadata

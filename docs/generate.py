@@ -37,7 +37,7 @@ from otel_rl.bridge.counters import COUNTERS, GAUGES, Outcome, Refusal, SampleDr
 from otel_rl.bridge.delivery.mlflow import MlflowSettings
 from otel_rl.bridge.delivery.trackio import TrackioSettings
 from otel_rl.bridge.delivery.wandb.account import WandbSettings
-from otel_rl.bridge.ingest.answers import ANSWERS
+from otel_rl.bridge.receive.answers import ANSWERS
 from otel_rl.cli import commands as cli
 from otel_rl.cli.main import COMMANDS
 from otel_rl.demo.faults.plan import Fault, Kind, affected_roles

@@ -3,9 +3,9 @@
 from collections.abc import Iterable
 
 from exams.first.requests import Arrived
-from otel_rl.bridge.ingest.limits import ReceiveLimits
-from otel_rl.bridge.ingest.validation.validate import validate
 from otel_rl.bridge.otlp.decode import decode_parts
+from otel_rl.bridge.receive.limits import ReceiveLimits
+from otel_rl.bridge.receive.validation.validate import validate
 from otel_rl.bridge.rows.aligner import Aligner
 from otel_rl.diagnose.history.records import Facts
 

@@ -1,6 +1,6 @@
 """The bridge, top to bottom. The only file that knows all stages.
 
-ingest ─ accept ─> spool ─ rows: decode ─> align ─> run store ─ notify ─> delivery ─> tracker
+receive ─ accept ─> spool ─ rows: decode ─> align ─> run store ─ notify ─> delivery ─> tracker
       (200 after the spool's fsync)       (one transaction)     (one process per run)
 """
 
@@ -19,18 +19,18 @@ from otel_rl.bridge.counters import Counter, Counters, Gauge, Reload
 from otel_rl.bridge.delivery.manager import RunStatus
 from otel_rl.bridge.durable_batches import DurableBatches, UnstoredBatches
 from otel_rl.bridge.garbage import collect_rarely, return_memory
-from otel_rl.bridge.ingest.admission.experiments import Experiments
-from otel_rl.bridge.ingest.admission.token_shares import TokenShares
-from otel_rl.bridge.ingest.dropped_after_acceptance import Overflow
-from otel_rl.bridge.ingest.inbox_reader import InboxReader
-from otel_rl.bridge.ingest.pipeline import IngestPipeline
-from otel_rl.bridge.ingest.security.tls import load_tls
-from otel_rl.bridge.ingest.security.tokens import Tokens
 from otel_rl.bridge.journal.inbox_positions import InboxPositions
 from otel_rl.bridge.journal.presence import JournalPresence
 from otel_rl.bridge.journal.run_homes import Beside, RunNaming
 from otel_rl.bridge.page import Page
 from otel_rl.bridge.queue_gauges import queue_gauges
+from otel_rl.bridge.receive.admission.experiments import Experiments
+from otel_rl.bridge.receive.admission.token_shares import TokenShares
+from otel_rl.bridge.receive.dropped_after_acceptance import Overflow
+from otel_rl.bridge.receive.inbox_reader import InboxReader
+from otel_rl.bridge.receive.pipeline import IngestPipeline
+from otel_rl.bridge.receive.security.tls import load_tls
+from otel_rl.bridge.receive.security.tokens import Tokens
 from otel_rl.bridge.row_thread import RowThread, stop_timeout_s
 from otel_rl.bridge.rows.scheduler import Around, Pace, Scheduler
 from otel_rl.bridge.rows.settings import AlignSettings

@@ -6,8 +6,6 @@ import socket
 from collections.abc import Callable, Collection
 
 from otel_rl.bridge.config import BridgeSettings
-from otel_rl.bridge.ingest.admission.journal_shares import JournalShares
-from otel_rl.bridge.ingest.admission.token_shares import TokenShares
 from otel_rl.bridge.journal.delivery_store import DeliveryStore
 from otel_rl.bridge.journal.interface import Journal
 from otel_rl.bridge.journal.leases.bridge_lease import BridgeLeases
@@ -15,6 +13,8 @@ from otel_rl.bridge.journal.leases.ownership import Ownership, SoleOwner
 from otel_rl.bridge.journal.opening import open_journal
 from otel_rl.bridge.journal.run_store import RunStore
 from otel_rl.bridge.journal.spool import Spool
+from otel_rl.bridge.receive.admission.journal_shares import JournalShares
+from otel_rl.bridge.receive.admission.token_shares import TokenShares
 from otel_rl.records import ExperimentKey
 
 __all__ = ["Stores"]

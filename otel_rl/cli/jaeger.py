@@ -11,10 +11,10 @@ import orjson
 import requests
 
 from otel_rl.bridge.diagnosis.trace_replay import retrace
-from otel_rl.bridge.ingest.limits import ReceiveLimits
-from otel_rl.bridge.ingest.parsing.otlp_json import parse_json
-from otel_rl.bridge.ingest.validation.validate import validate
 from otel_rl.bridge.otlp.spans import decode_spans
+from otel_rl.bridge.receive.limits import ReceiveLimits
+from otel_rl.bridge.receive.parsing.otlp_json import parse_json
+from otel_rl.bridge.receive.validation.validate import validate
 from otel_rl.errors import RequestError, TraceStoreError
 from otel_rl.records import Decoded, ExperimentKey, Signal
 from otel_rl.semconv import names

@@ -9,11 +9,11 @@ from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import Message
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, ArrayValue, KeyValue, KeyValueList
 
-from otel_rl.bridge.ingest.limits import ReceiveLimits
-from otel_rl.bridge.ingest.parsing.otlp_json import parse_json
-from otel_rl.bridge.ingest.signal_specs import ExportRequest
-from otel_rl.bridge.ingest.validation.validate import validate
 from otel_rl.bridge.otlp.decode import decode
+from otel_rl.bridge.receive.limits import ReceiveLimits
+from otel_rl.bridge.receive.parsing.otlp_json import parse_json
+from otel_rl.bridge.receive.signal_specs import ExportRequest
+from otel_rl.bridge.receive.validation.validate import validate
 from otel_rl.records import Signal
 from tests.dialects.record import as_otlp
 from tests.otlp_requests import event, gauge, logs_request, metrics_request, point, trace_request

@@ -6,9 +6,9 @@ from time import time_ns
 from opentelemetry.metrics import CallbackOptions, Observation
 from opentelemetry.sdk.resources import Resource
 
-from otel_rl.bridge.ingest.limits import ReceiveLimits
-from otel_rl.bridge.ingest.validation.validate import validate
 from otel_rl.bridge.otlp.decode import decode
+from otel_rl.bridge.receive.limits import ReceiveLimits
+from otel_rl.bridge.receive.validation.validate import validate
 from otel_rl.bridge.rows.aligner import Aligner, AlignSettings
 from otel_rl.records import Batch, Decoded, Signal
 from tests.support.doors import Program

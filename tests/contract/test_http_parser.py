@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 
-from otel_rl.bridge.ingest.limits import ReceiveLimits
+from otel_rl.bridge.receive.limits import ReceiveLimits
 from tests import waiting
 from tests.otlp_requests import Receiver, http_receiver, metrics_request
 

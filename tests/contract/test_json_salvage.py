@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from otel_rl.bridge.ingest.parsing.partial_json import parse_json_partially
-from otel_rl.bridge.ingest.signal_specs import SIGNALS, ExportRequest
+from otel_rl.bridge.receive.parsing.partial_json import parse_json_partially
+from otel_rl.bridge.receive.signal_specs import SIGNALS, ExportRequest
 from otel_rl.errors import MalformedRequest
 from otel_rl.records import ExperimentKey
 from otel_rl.signals import Signal

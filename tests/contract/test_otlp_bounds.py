@@ -1,7 +1,7 @@
 """What takes memory or connections has a bound, an answer and a count; others go on being served.
 
 The bounds of one request (bytes, messages, attributes, ...) are in ``test_otlp_http.py`` and
-``tests/unit/bridge/ingest/validation/test_validate.py``.
+``tests/unit/bridge/receive/validation/test_validate.py``.
 """
 
 import gzip
@@ -26,9 +26,9 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
 )
 
 from otel_rl.bridge.counters import Counter, Counters, Outcome
-from otel_rl.bridge.ingest.http.server import HttpServer
-from otel_rl.bridge.ingest.limits import ReceiveLimits
-from otel_rl.bridge.ingest.pipeline import IngestPipeline
+from otel_rl.bridge.receive.http.server import HttpServer
+from otel_rl.bridge.receive.limits import ReceiveLimits
+from otel_rl.bridge.receive.pipeline import IngestPipeline
 from tests import plain_http, waiting
 from tests.otlp_requests import (
     Journal,

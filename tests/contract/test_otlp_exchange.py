@@ -24,7 +24,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
     ExportTraceServiceResponse,
 )
 
-from otel_rl.bridge.ingest.limits import ReceiveLimits
+from otel_rl.bridge.receive.limits import ReceiveLimits
 from otel_rl.errors import (
     JournalClosed,
     JournalFull,

@@ -14,8 +14,8 @@ from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
 from otel_rl.bridge.bridge import Bridge
 from otel_rl.bridge.config import load_settings
 from otel_rl.bridge.delivery.wandb.growing_tables import MAX_TABLES
-from otel_rl.bridge.ingest.limits import ReceiveLimits
-from otel_rl.bridge.ingest.validation.validate import validate
+from otel_rl.bridge.receive.limits import ReceiveLimits
+from otel_rl.bridge.receive.validation.validate import validate
 from otel_rl.run_id import run_id
 from otel_rl.signals import Signal
 from tests import plain_http

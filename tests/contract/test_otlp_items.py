@@ -8,7 +8,7 @@ from typing import NamedTuple
 import grpc
 import pytest
 
-from otel_rl.bridge.ingest.answers import (
+from otel_rl.bridge.receive.answers import (
     ANSWERS,
     NOT_FOUND,
     TOO_MANY_CONNECTIONS,

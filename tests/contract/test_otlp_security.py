@@ -27,9 +27,9 @@ from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import MetricExporter, PeriodicExportingMetricReader
 from opentelemetry.sdk.resources import Resource
 
-from otel_rl.bridge.ingest.limits import ReceiveLimits
-from otel_rl.bridge.ingest.security.tls import Tls
-from otel_rl.bridge.ingest.security.tokens import AuthSettings, TokenSettings
+from otel_rl.bridge.receive.limits import ReceiveLimits
+from otel_rl.bridge.receive.security.tls import Tls
+from otel_rl.bridge.receive.security.tokens import AuthSettings, TokenSettings
 from otel_rl.errors import ConfigError
 from otel_rl.worker.export.sender import open_transport
 from otel_rl.worker.export.transport import Outcome

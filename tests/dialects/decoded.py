@@ -3,10 +3,10 @@
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
-from otel_rl.bridge.ingest.limits import ReceiveLimits
-from otel_rl.bridge.ingest.parsing.otlp_json import parse_json
-from otel_rl.bridge.ingest.validation.validate import validate
 from otel_rl.bridge.otlp.decode import decode
+from otel_rl.bridge.receive.limits import ReceiveLimits
+from otel_rl.bridge.receive.parsing.otlp_json import parse_json
+from otel_rl.bridge.receive.validation.validate import validate
 from otel_rl.bridge.rows.aligner import Aligner, AlignSettings
 from otel_rl.records import Decoded, Row, Signal, SpanRecord
 from tests.dialects.replay import requests

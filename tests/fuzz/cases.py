@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
 
-from otel_rl.bridge.ingest.signal_specs import SIGNALS
+from otel_rl.bridge.receive.signal_specs import SIGNALS
 from otel_rl.signals import Signal
 from tests.fuzz.corpus import Seed, otlp_json
 from tests.fuzz.mutations import damaged_bytes, mutated_json, mutated_protobuf

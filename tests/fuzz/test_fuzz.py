@@ -10,8 +10,8 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
 )
 
 from otel_rl.bridge.counters import Counter
-from otel_rl.bridge.ingest.validation.sanitize import Sanitizer
-from otel_rl.bridge.ingest.validation.validate import validate
+from otel_rl.bridge.receive.validation.sanitize import Sanitizer
+from otel_rl.bridge.receive.validation.validate import validate
 from otel_rl.errors import MalformedRequest
 from otel_rl.signals import Signal
 from tests.fuzz.cases import make_case
@@ -112,7 +112,7 @@ def test_a_good_request_that_is_not_served_is_a_failure(
     def refuse(signal: Signal, *_: object, **__: object) -> None:
         raise MalformedRequest(f"no {signal} today")
 
-    monkeypatch.setattr("otel_rl.bridge.ingest.pipeline.validate", refuse)
+    monkeypatch.setattr("otel_rl.bridge.receive.pipeline.validate", refuse)
     report = Fuzzer(stack, 1).run(10)
     assert report.good == 0
     assert "the good request was answered" in report.failures[-1].what

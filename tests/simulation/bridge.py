@@ -10,13 +10,13 @@ from otel_rl.bridge.delivery.delivery_interfaces import DeliverySettings
 from otel_rl.bridge.delivery.session import Route, TrackerSession
 from otel_rl.bridge.delivery.tracker_interface import RunInfo
 from otel_rl.bridge.delivery.wandb.tracker import WandbTracker
-from otel_rl.bridge.ingest.limits import ReceiveLimits
-from otel_rl.bridge.ingest.validation.validate import validate
 from otel_rl.bridge.journal.delivery_store import DeliveryStore
 from otel_rl.bridge.journal.leases.bridge_lease import BridgeLeases
 from otel_rl.bridge.journal.leases.ownership import SoleOwner
 from otel_rl.bridge.journal.run_store import RunStore
 from otel_rl.bridge.journal.spool import Spool
+from otel_rl.bridge.receive.limits import ReceiveLimits
+from otel_rl.bridge.receive.validation.validate import validate
 from otel_rl.bridge.rows.scheduler import Around, Pace, Scheduler
 from otel_rl.errors import JournalFull, LeaseLost, TrackerError, TrackerUnavailable
 from otel_rl.records import Description, ExperimentKey, Row, Signal

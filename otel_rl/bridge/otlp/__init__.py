@@ -1,1 +1,1 @@
-"""OTLP decoding: the interpretation of OTLP that ingest and rows share."""
+"""OTLP decoding: the interpretation of OTLP that receive and rows share."""

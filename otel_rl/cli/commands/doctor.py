@@ -19,10 +19,10 @@ from otel_rl.bridge.config import BridgeSettings
 from otel_rl.bridge.delivery.checks import check_writable
 from otel_rl.bridge.delivery.tracker_interface import CheckResult
 from otel_rl.bridge.delivery.trackers import backend
-from otel_rl.bridge.ingest.security.tls import load_tls
-from otel_rl.bridge.ingest.security.tokens import Tokens
 from otel_rl.bridge.journal.reader import RunOverview, overview, shared_overview
 from otel_rl.bridge.journal.sqlite import JOURNAL_FILE, SqliteJournal
+from otel_rl.bridge.receive.security.tls import load_tls
+from otel_rl.bridge.receive.security.tokens import Tokens
 from otel_rl.cli.environment import misspelt
 from otel_rl.cli.liveness_text import in_words
 from otel_rl.cli.lookup.journal_discovery import journals, shared_journal

@@ -8,11 +8,11 @@ import pytest
 from opentelemetry.proto.metrics.v1.metrics_pb2 import NumberDataPoint
 
 from otel_rl.bridge.counters import Refusal
-from otel_rl.bridge.ingest.limits import ReceiveLimits
-from otel_rl.bridge.ingest.validation.validate import validate
 from otel_rl.bridge.otlp.decode import decode
 from otel_rl.bridge.otlp.exemplars import read_exemplars
 from otel_rl.bridge.otlp.resource import sender_of
+from otel_rl.bridge.receive.limits import ReceiveLimits
+from otel_rl.bridge.receive.validation.validate import validate
 from otel_rl.errors import OtelRLError
 from otel_rl.records import Batch, ExperimentKey, Signal
 from tests.otlp_requests import delimited, gauge, key_values, metrics_request, trace_request

@@ -8,11 +8,11 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
 )
 from opentelemetry.proto.metrics.v1.metrics_pb2 import ResourceMetrics
 
-from otel_rl.bridge.ingest.limits import ReceiveLimits
-from otel_rl.bridge.ingest.validation.validate import validate
 from otel_rl.bridge.otlp import identities
 from otel_rl.bridge.otlp.columns import decoded_parts, read_resources
 from otel_rl.bridge.otlp.decode import decode
+from otel_rl.bridge.receive.limits import ReceiveLimits
+from otel_rl.bridge.receive.validation.validate import validate
 from otel_rl.bridge.rows.aligner import Aligner, AlignSettings
 from otel_rl.records import PART, Signal
 from tests.otlp_requests import key_values

@@ -1,0 +1,286 @@
+"""The gate: what requests may hold and work on at once, fair between those who send them.
+
+* ``InFlight`` bounds the bytes of the bodies that are held. A request beyond it is refused.
+* ``Gate`` bounds what is worked on at once. A request beyond it waits for its turn.
+
+In both, each token has a part of its own, which no other can use up. Beyond its part, a token takes
+from one that is common to all.
+"""
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, Future
+from contextlib import contextmanager
+from typing import Final, TypeVar
+
+from otel_rl.bridge.receive.admission.token_shares import NO_TOKEN, TokenShares
+from otel_rl.bridge.receive.security.tokens import AuthSettings
+from otel_rl.errors import Overloaded
+
+__all__ = ["Gate", "Held", "InFlight", "Sender", "Turn"]
+
+_T = TypeVar("_T")
+
+Sender = tuple[str, ...]
+"""Token, address, and what else tells senders apart. Each waits in a line of its own."""
+
+_ANY: Final = 1 << 62
+
+
+class _Account:
+    """What each token has taken of a bound. Not safe for threads.
+
+    Args:
+        own_of: Returns the part that a token has for itself.
+        common: The part for what tokens take beyond their own.
+    """
+
+    def __init__(self, own_of: Callable[[str], int], common: int) -> None:
+        self._own_of = own_of
+        self._common = common
+        self._taken: dict[str, int] = {}
+        self._beyond = 0
+
+    def most(self, token: str) -> int:
+        """Return what a token gets if no other has any."""
+        return self._own_of(token) + self._common
+
+    def fits(self, token: str, n: int, *, is_common_free: bool = True) -> bool:
+        """Return whether a token may take ``n`` more, with what is common or without."""
+        beyond = self._beyond + self._growth(token, n)
+        return beyond <= self._beyond or (is_common_free and beyond <= self._common)
+
+    def add(self, token: str, n: int) -> None:
+        """Take ``n`` more, or give it back if it is negative."""
+        self._beyond += self._growth(token, n)
+        taken = self._taken.get(token, 0) + n
+        if taken:
+            self._taken[token] = taken
+        else:
+            self._taken.pop(token, None)
+
+    def _growth(self, token: str, n: int) -> int:
+        own, before = self._own_of(token), self._taken.get(token, 0)
+        return max(0, before + n - own) - max(0, before - own)
+
+
+class Turn:
+    """A request's turn at a gate, from when it asks for it.
+
+    Attributes:
+        granted: Done once the turn has come; an error if it does not come.
+    """
+
+    def __init__(self, gate: "Gate", sender: Sender, n: int) -> None:
+        self.granted: Future[None] = Future()
+        self.sender = sender
+        self.n = n
+        self.is_in = self.is_over = False
+        self._gate = gate
+
+    def leave(self) -> None:
+        """End the turn, or the wait for it. Idempotent; any thread may call it."""
+        self._gate._leave(self)  # noqa: SLF001  # the two classes are one idea
+
+
+class Gate:
+    """Lets in as much as its bound; the rest waits, in turns of the senders.
+
+    A request that waits for the common part keeps others from taking it meanwhile. What fits into
+    a token's own part passes. Any thread may call any method.
+
+    Args:
+        own_of: Returns the part that a token has for itself.
+        common: The part for what tokens take beyond their own.
+        least: A smaller request counts as this much.
+        max_waiting: Requests that may wait. A further one shortens the longest line.
+    """
+
+    def __init__(
+        self,
+        own_of: Callable[[str], int],
+        *,
+        common: int = 0,
+        least: int = 1,
+        max_waiting: int = _ANY,
+    ) -> None:
+        self._least = least
+        self._max_waiting = max_waiting
+        # _lock guards everything below, and the turns.
+        self._lock = threading.Lock()
+        self._account = _Account(own_of, common)
+        self._lines: dict[Sender, deque[Turn]] = {}
+        self._waiting = 0
+
+    @property
+    def waiting(self) -> int:
+        """Return the number of requests that wait."""
+        return self._waiting
+
+    def ask(self, sender: Sender, n: int = 1) -> Turn:
+        """Ask for a turn with ``n``, or with the most that its token can get."""
+        with self._lock:
+            turn = Turn(self, sender, min(max(n, self._least), self._account.most(sender[0])))
+            self._lines.setdefault(sender, deque()).append(turn)
+            self._waiting += 1
+            self._let_in()
+            if self._waiting > self._max_waiting:
+                refused = max(self._lines.values(), key=len)[-1]
+                self._take_out(refused)
+                if refused.granted.set_running_or_notify_cancel():
+                    refused.granted.set_exception(_overloaded())
+        return turn
+
+    async def wait(self, sender: Sender, n: int = 1) -> Turn:
+        """Wait for a turn on an event loop.
+
+        Raises:
+            Overloaded: Too many wait. The sender retries.
+        """
+        turn = self.ask(sender, n)
+        try:
+            if turn.granted.done():
+                turn.granted.result()
+            else:
+                await asyncio.wrap_future(turn.granted)
+        except BaseException:
+            turn.leave()
+            raise
+        return turn
+
+    async def run(
+        self, sender: Sender, n: int, threads: Executor, function: Callable[[Turn], _T]
+    ) -> _T:
+        """Wait for a turn, and run a function in a thread; its end also ends the turn.
+
+        Args:
+            sender: Whose turn it is.
+            n: Size of the request.
+            threads: Where the function runs.
+            function: Called with the turn. It runs to its end, also if its caller is cancelled.
+        """
+        turn = await self.wait(sender, n)
+        try:
+            running = threads.submit(function, turn)
+        except BaseException:
+            turn.leave()
+            raise
+        running.add_done_callback(lambda _: turn.leave())
+        try:
+            return await asyncio.wrap_future(running)
+        finally:
+            # Its error would keep this frame, and the request, until the next collection.
+            del running
+
+    def _leave(self, turn: Turn) -> None:
+        with self._lock:
+            if turn.is_over:
+                return
+            turn.is_over = True
+            if turn.is_in:
+                self._account.add(turn.sender[0], -turn.n)
+            else:
+                self._take_out(turn)
+            self._let_in()
+
+    def _let_in(self) -> None:
+        while self._let_one_in():
+            pass
+
+    def _let_one_in(self) -> bool:
+        is_common_free = True
+        for sender, line in self._lines.items():
+            turn = line[0]
+            if not self._account.fits(sender[0], turn.n, is_common_free=is_common_free):
+                is_common_free = False
+                continue
+            self._take_out(turn)
+            if turn.granted.set_running_or_notify_cancel():
+                turn.is_in = True
+                self._account.add(sender[0], turn.n)
+                turn.granted.set_result(None)
+            return True
+        return False
+
+    def _take_out(self, turn: Turn) -> None:
+        """Take a turn out of its line, whose sender comes last now."""
+        line = self._lines.pop(turn.sender, None)
+        if line is None:
+            return
+        if turn in line:
+            line.remove(turn)
+            self._waiting -= 1
+        if line:
+            self._lines[turn.sender] = line
+
+
+class InFlight:
+    """Bounds the bytes of all request bodies held at once. Any thread may call any method.
+
+    Args:
+        max_bytes: Over all requests.
+        shares: Part of each token.
+        for_all_bytes: The common part of ``max_bytes``, so that the largest request fits whatever
+            the number of tokens.
+    """
+
+    def __init__(
+        self, max_bytes: int, shares: TokenShares | None = None, *, for_all_bytes: int = 0
+    ) -> None:
+        self._max_bytes = max_bytes
+        own_bytes = max_bytes - for_all_bytes
+        parts = shares or TokenShares(AuthSettings())
+        # _lock guards _account.
+        self._lock = threading.Lock()
+        self._account = _Account(lambda token: parts.of(token, own_bytes), for_all_bytes)
+
+    @contextmanager
+    def hold(self, token: str = NO_TOKEN) -> Iterator["Held"]:
+        """Bytes of one request, released at the end of the block."""
+        held = Held(self, token)
+        try:
+            yield held
+        finally:
+            held.release()
+
+    def _add(self, token: str, n: int) -> None:
+        with self._lock:
+            if n > 0 and not self._account.fits(token, n):
+                raise Overloaded(
+                    f"More than {self._max_bytes} bytes of requests are in flight"
+                    f"{f', or those of token {token} are over its share' * bool(token)}.",
+                    hint="Send it again later. If this stays, raise receive.max_in_flight_bytes.",
+                )
+            self._account.add(token, n)
+
+
+class Held:
+    """Bytes that one request holds of an ``InFlight``, until they are released."""
+
+    def __init__(self, in_flight: InFlight, token: str) -> None:
+        self.bytes = 0
+        self._in_flight = in_flight
+        self._token = token
+
+    def add(self, n: int) -> None:
+        """Hold ``n`` more bytes.
+
+        Raises:
+            Overloaded: All requests together, or those of the token, hold too much.
+        """
+        self._in_flight._add(self._token, n)  # noqa: SLF001  # the two classes are one idea
+        self.bytes += n
+
+    def release(self) -> None:
+        """Hold nothing any more."""
+        n, self.bytes = self.bytes, 0
+        self._in_flight._add(self._token, -n)  # noqa: SLF001  # as above
+
+
+def _overloaded() -> Overloaded:
+    return Overloaded(
+        "Too many requests wait for their turn.",
+        hint="Send it again later. If this stays, raise receive.max_concurrent_requests.",
+    )

@@ -1,0 +1,159 @@
+"""Share of the journal that the experiments of each token may use together.
+
+Usage covers everything of a run: its batches and all that was made of them. A request is refused
+once its token has used up its share. Rows may need more room than the batches they come from, so a
+commit may take a token up to ``_MOST_SHARES`` of its share.
+"""
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+from otel_rl.bridge.journal.space.space_quota import Use
+from otel_rl.bridge.receive.admission.token_shares import TokenShares
+from otel_rl.errors import JournalError, JournalFull, ShareUsedUp
+from otel_rl.records import Batch, ExperimentKey
+
+__all__ = ["JournalShares"]
+
+_ASK_EVERY_S = 1.0
+
+# The journal has room for twice its bound. The rest is for what the figures leave out: free parts
+# of pages, and batches that are being stored.
+_MOST_SHARES: Final = 1.75
+
+
+class JournalShares:
+    """Holds each token to its share of the journal. Implements ``Room``. Any thread may call it.
+
+    Bytes taken since the last query of the journal are added to its answer, so nothing is missed;
+    room freed in between counts from the next answer.
+
+    Args:
+        shares: Share of each token.
+        max_bytes: Bound of the journal.
+        in_use: Returns the bytes of each run; called at most once a second.
+        owner_of: Returns the token of an experiment.
+        clock_s: Monotonic clock, in seconds.
+    """
+
+    def __init__(
+        self,
+        shares: TokenShares,
+        max_bytes: int,
+        in_use: Callable[[], Mapping[ExperimentKey, Use]],
+        owner_of: Callable[[ExperimentKey], str],
+        clock_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._shares = shares
+        self._max_bytes = max_bytes
+        self._in_use = in_use
+        self._owner_of = owner_of
+        self._clock_s = clock_s
+        # _lock guards everything below. The journal is queried without it.
+        self._lock = threading.Lock()
+        self._runs: dict[ExperimentKey, Use] = {}
+        self._used: Counter[str] = Counter()
+        self._made: Counter[str] = Counter()  # the part of it that is not batches
+        self._since: Counter[str] = Counter()  # taken since the last query of the journal
+        self._is_asking = False
+        self._next_s = 0.0
+
+    @property
+    def is_shared(self) -> bool:
+        """See ``Room.is_shared``."""
+        return self._shares.are_needed
+
+    def take(self, batches: Sequence[Batch]) -> None:
+        """Count batches that are about to be stored.
+
+        Raises:
+            JournalFull: The token of an experiment is over its share.
+        """
+        if not self.is_shared:
+            return
+        sizes: Counter[str] = Counter()
+        for batch in batches:
+            sizes[self._owner_of(batch.experiment)] += len(batch.payload)
+        self._ask_if_due()
+        with self._lock:
+            for token, size in sizes.items():
+                used = self._used[token] + self._since[token]
+                share = self._shares.of(token, self._max_bytes)
+                # A batch larger than the share is taken when nothing else is held; otherwise it
+                # would never fit.
+                if used and used + size > share:
+                    raise _full(token, used, share)
+            self._since += sizes
+
+    def is_left(self, key: ExperimentKey, /) -> bool:
+        """See ``Room.is_left``."""
+        if not self.is_shared:
+            return True
+        self._ask_if_due()
+        token = self._owner_of(key)
+        with self._lock:
+            return self._made[token] < self._shares.of(token, self._max_bytes)
+
+    def check(self, uses: Mapping[ExperimentKey, Use], /) -> None:
+        """See ``Room.check``."""
+        grown: Counter[str] = Counter()
+        for key, use in uses.items():
+            grown[self._owner_of(key)] += use.total - self._known(key).total
+        with self._lock:
+            for token, growth in grown.items():
+                used, share = self._used[token], self._shares.of(token, self._max_bytes)
+                if growth > 0 and used + growth > _MOST_SHARES * share:
+                    raise _full(token, used, share)
+
+    def made(self, uses: Mapping[ExperimentKey, Use], /) -> None:
+        """See ``Room.made``."""
+        for key, use in uses.items():
+            token, before = self._owner_of(key), self._known(key)
+            with self._lock:
+                self._runs[key] = use
+                self._used[token] += use.total - before.total
+                self._made[token] += use.made - before.made
+
+    def _known(self, key: ExperimentKey) -> Use:
+        with self._lock:
+            return self._runs.get(key, Use(0, 0))
+
+    def _ask_if_due(self) -> None:
+        with self._lock:
+            is_due = not self._is_asking and self._clock_s() >= self._next_s
+            self._is_asking |= is_due
+        if is_due:
+            self._ask()
+
+    def _ask(self) -> None:
+        with self._lock:
+            before = self._since.copy()
+        used: Counter[str] = Counter()
+        made: Counter[str] = Counter()
+        try:
+            runs = dict(self._in_use())
+            for key, use in runs.items():
+                token = self._owner_of(key)
+                used[token] += use.total
+                made[token] += use.made
+        except JournalError:
+            return  # the next writer gets the error; the figures stay
+        else:
+            with self._lock:
+                self._runs, self._used, self._made = runs, used, made
+                self._since -= before  # in the answer, or never stored
+        finally:
+            with self._lock:
+                self._is_asking = False
+                self._next_s = self._clock_s() + _ASK_EVERY_S
+
+
+def _full(token: str, used: int, share: int) -> JournalFull:
+    return ShareUsedUp(
+        f"The experiments of token {token} have {used} bytes in the journal, of which its share is"
+        f" {share}.",
+        hint="Raise its share or journal.max_bytes; senders retry meanwhile.",
+    )

@@ -1,0 +1,133 @@
+"""Answers to requests, for HTTP and gRPC alike: the one table from errors to answers.
+
+Retryable errors are 503 and UNAVAILABLE, all others are final: the Go exporter drops a batch on any
+status but 429, 502, 503 and 504, and the Python exporter does not retry 429. So an unforeseen error
+is 503 too, never 500, which would cost the sender its data.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+
+from google.protobuf.duration_pb2 import Duration
+
+# The two have stubs, but no py.typed.
+from google.rpc.error_details_pb2 import RetryInfo  # type: ignore[import-untyped]
+from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]
+
+from otel_rl.bridge.counters import Outcome
+from otel_rl.bridge.receive.refused_items import MAX_MESSAGE_BYTES, shorten
+from otel_rl.bridge.receive.signal_specs import SIGNALS, ExportResponse
+from otel_rl.bridge.receive.validation.validate import Validated
+from otel_rl.errors import (
+    JournalClosed,
+    JournalError,
+    JournalFull,
+    MalformedRequest,
+    OtelRLError,
+    Overloaded,
+    RequestTooLarge,
+    SlowSender,
+    Unauthenticated,
+)
+from otel_rl.signals import Signal
+
+__all__ = [
+    "ANSWERS",
+    "NOT_FOUND",
+    "TOO_MANY_CONNECTIONS",
+    "UNFORESEEN",
+    "Answer",
+    "GrpcCode",
+    "answer_to",
+    "export_response",
+    "status_message",
+]
+
+
+class GrpcCode(IntEnum):
+    """gRPC statuses of answers, by their names there: gRPC itself takes 9 MB, not all serve it."""
+
+    INVALID_ARGUMENT = 3
+    RESOURCE_EXHAUSTED = 8
+    UNIMPLEMENTED = 12
+    UNAVAILABLE = 14
+    UNAUTHENTICATED = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Answer to a sender whose request was not taken.
+
+    Attributes:
+        http: HTTP status.
+        grpc: gRPC status.
+        outcome: How the request is counted.
+    """
+
+    http: int
+    grpc: GrpcCode
+    outcome: Outcome
+
+    @property
+    def is_retryable(self) -> bool:
+        """Return whether the sender should retry the same request."""
+        return self.grpc is GrpcCode.UNAVAILABLE
+
+    @property
+    def code(self) -> int:
+        """Return the gRPC status as a number, as in ``google.rpc.Status``."""
+        return self.grpc.value
+
+
+ANSWERS: Mapping[type[OtelRLError], Answer] = {
+    MalformedRequest: Answer(400, GrpcCode.INVALID_ARGUMENT, Outcome.MALFORMED),
+    RequestTooLarge: Answer(413, GrpcCode.RESOURCE_EXHAUSTED, Outcome.TOO_LARGE),
+    Unauthenticated: Answer(401, GrpcCode.UNAUTHENTICATED, Outcome.UNAUTHENTICATED),
+    Overloaded: Answer(503, GrpcCode.UNAVAILABLE, Outcome.OVERLOADED),
+    SlowSender: Answer(503, GrpcCode.UNAVAILABLE, Outcome.SLOW),
+    JournalFull: Answer(503, GrpcCode.UNAVAILABLE, Outcome.NO_ROOM),
+    JournalClosed: Answer(503, GrpcCode.UNAVAILABLE, Outcome.STOPPING),
+    JournalError: Answer(503, GrpcCode.UNAVAILABLE, Outcome.FAILED),
+}
+"""All expected errors of the receive stage. A subclass is answered as its nearest ancestor."""
+
+UNFORESEEN = Answer(503, GrpcCode.UNAVAILABLE, Outcome.FAILED)
+"""Answer to any other error: the sender keeps its data until the bridge is repaired."""
+
+TOO_MANY_CONNECTIONS = Answer(503, GrpcCode.UNAVAILABLE, Outcome.TOO_MANY_CONNECTIONS)
+"""Answer to a connection that is closed before its request."""
+
+NOT_FOUND = Answer(404, GrpcCode.UNIMPLEMENTED, Outcome.NOT_FOUND)
+"""Answer to an unknown path."""
+
+
+def answer_to(error: BaseException) -> Answer:
+    """Return the answer to a request that ended in ``error``."""
+    for ancestor in type(error).__mro__:
+        if issubclass(ancestor, OtelRLError) and ancestor in ANSWERS:
+            return ANSWERS[ancestor]
+    return UNFORESEEN
+
+
+def status_message(answer: Answer, message: str, *, retry_after_s: int) -> Status:
+    """Build the ``google.rpc.Status`` of an answer, with RetryInfo if it is retryable."""
+    status = Status(code=answer.code, message=shorten(message, MAX_MESSAGE_BYTES))
+    if answer.is_retryable:
+        status.details.add().Pack(RetryInfo(retry_delay=Duration(seconds=retry_after_s)))
+    return status
+
+
+def export_response(signal: Signal, admitted: Validated) -> ExportResponse:
+    """Build the response; ``partial_success`` stays unset where everything was accepted.
+
+    Refused exemplars of accepted points are a warning, which OTLP expresses as a count of 0 with a
+    message. Points of earlier requests that were dropped later count here.
+    """
+    spec = SIGNALS[signal]
+    response = spec.response()
+    if admitted.message:
+        response.partial_success.error_message = admitted.message
+        rejected = sum(admitted.refused.values()) + admitted.dropped_earlier
+        setattr(response.partial_success, spec.rejected, rejected)
+    return response

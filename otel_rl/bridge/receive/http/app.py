@@ -1,0 +1,325 @@
+"""OTLP/HTTP as an ASGI application.
+
+    head ─ authorise ─> body ─ turn ─> a thread: unpack, parse, validate, store ─> answer
+
+Every answer has the encoding of its request: an export response for 200, a ``google.rpc.Status``
+for an error. The framework's own error pages (404, 405, 500, ...) never reach a sender.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from enum import StrEnum
+from functools import partial
+from inspect import signature
+from typing import Any, Final, NamedTuple, Self
+
+from google.protobuf.json_format import MessageToJson
+from google.protobuf.message import Message
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from otel_rl.bridge.counters import Outcome, Where
+from otel_rl.bridge.receive import body
+from otel_rl.bridge.receive.admission.token_shares import token_of
+from otel_rl.bridge.receive.answers import NOT_FOUND, Answer, export_response, status_message
+from otel_rl.bridge.receive.limits import MAX_HEAD_BYTES
+from otel_rl.bridge.receive.pipeline import IngestPipeline
+from otel_rl.bridge.receive.sender_address import address_of
+from otel_rl.errors import JournalClosed, MalformedRequest
+from otel_rl.signals import Signal
+
+__all__ = ["PATHS", "create_app", "create_health_app"]
+
+PATHS: Final = {
+    Signal.METRICS: "/v1/metrics",
+    Signal.TRACES: "/v1/traces",
+    Signal.LOGS: "/v1/logs",
+}
+"""Path of each signal, as OTLP names it."""
+
+_HEALTH_PATH: Final = "/healthz"
+
+_CLIENT_CLOSED: Final = 499  # nginx's code for a closed request; it is never sent
+
+
+class _Media(StrEnum):
+    """Media types of OTLP/HTTP."""
+
+    PROTOBUF = "application/x-protobuf"
+    JSON = "application/json"
+
+
+_MEDIA: Final = {str(media): media for media in _Media}
+
+
+def create_app(
+    intake: IngestPipeline, routes: Sequence[BaseRoute] = (), *, takes_exports: bool = True
+) -> ASGIApp:
+    """Create the application: ``POST`` to each of ``PATHS``, and ``GET /healthz``.
+
+    Args:
+        intake: Takes the requests, from up to ``max_concurrent_requests`` threads at once.
+        routes: Further ones, with other paths, that do not block.
+        takes_exports: False for a server without ``PATHS``.
+    """
+    from fastapi import FastAPI  # the port of health probes does without it
+
+    exports, others = _Exports(intake), _Others(intake)
+    otlp = [
+        Route(path, partial(exports, signal), methods=["POST"])
+        for signal, path in PATHS.items()
+        if takes_exports
+    ]
+    # Newer versions report every request to the global providers, which belong to the program
+    # around the bridge: exported to the bridge itself, each request would cause the next one, for
+    # ever. They also log exceptions with their text.
+    quiet: dict[str, Any] = {}
+    if "telemetry" in signature(FastAPI).parameters:
+        silent = dict.fromkeys(("tracing", "metrics", "logs", "auto_configure"), False)
+        quiet = {"telemetry": silent}
+    app = FastAPI(
+        **quiet,
+        openapi_url=None,
+        routes=[*otlp, _health(intake), *routes],
+        exception_handlers={HTTPException: others.answer, Exception: others.answer},
+        lifespan=exports.lifespan,
+    )
+    app.router.redirect_slashes = False
+
+    async def bounded(scope: Scope, receive: Receive, send: Send) -> None:
+        # The parser bounds only headers that arrive in pieces.
+        if scope["type"] == "http" and _head_bytes(scope) > MAX_HEAD_BYTES:
+            refused = await others.refuse_head(Request(scope, receive))
+            await refused(scope, receive, send)
+        else:
+            await app(scope, receive, send)
+
+    return bounded
+
+
+def create_health_app(intake: IngestPipeline) -> ASGIApp:
+    """Create an application that answers ``GET /healthz`` and nothing else."""
+    return Starlette(routes=[_health(intake)])
+
+
+def _health(intake: IngestPipeline) -> BaseRoute:
+    """Return the route that answers 200, or 503 with the problem of the bridge."""
+
+    async def answer(_request: Request) -> Response:
+        problem = intake.problem()
+        status = 503 if problem else 200
+        return Response(f"{problem or 'ok'}\n", status, media_type="text/plain")
+
+    route = Route(_HEALTH_PATH, answer, methods=["GET"])
+    route.methods = {"GET"}  # without HEAD
+    return route
+
+
+class _Head(NamedTuple):
+    """Headers that decide how a request is read. Of a header that is repeated, the first counts.
+
+    Attributes:
+        authorization: None if absent.
+        media: None if absent or of another kind.
+        content_encoding: As sent, in lower case.
+    """
+
+    authorization: str | None
+    media: _Media | None
+    content_encoding: str
+
+    @classmethod
+    def of(cls, scope: Scope) -> Self:
+        """Read the headers of an ASGI scope."""
+        headers = dict(reversed(scope["headers"]))
+        authorization = headers.get(b"authorization")
+        media = headers.get(b"content-type", b"").decode("latin-1")
+        return cls(
+            None if authorization is None else authorization.decode("latin-1"),
+            _MEDIA.get(media.partition(";")[0].strip().lower()),
+            headers.get(b"content-encoding", b"").decode("latin-1").strip().lower(),
+        )
+
+    @property
+    def encoding(self) -> str:
+        """Return one of ``body.ENCODINGS``.
+
+        Raises:
+            MalformedRequest: It is another one.
+        """
+        encoding = self.content_encoding or "identity"
+        if encoding not in body.ENCODINGS:
+            msg = f"Content-Encoding {encoding[:40]!r} is not known."
+            raise MalformedRequest(msg, hint=f"Use one of {', '.join(body.ENCODINGS)}.")
+        return encoding
+
+
+class _Exports:
+    """Answers ``POST`` requests, and has the threads in which they are parsed and stored."""
+
+    def __init__(self, intake: IngestPipeline) -> None:
+        self._intake = intake
+        self._limits = intake.limits
+        self._threads: ThreadPoolExecutor
+
+    @asynccontextmanager
+    async def lifespan(self, _app: object) -> AsyncGenerator[None]:
+        """Keep the threads for as long as the application serves."""
+        with ThreadPoolExecutor(
+            self._limits.max_concurrent_requests, thread_name_prefix="otel-rl-http-worker"
+        ) as threads:
+            self._threads = threads
+            yield
+            # Requests cut off while they waited for a thread must not be stored later.
+            threads.shutdown(wait=True, cancel_futures=True)
+
+    async def __call__(self, signal: Signal, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request of a signal."""
+        response = await self._answered(signal, scope, receive)
+        await response(scope, receive, send)
+
+    async def _answered(self, signal: Signal, scope: Scope, receive: Receive) -> Response:
+        head, chunks = _Head.of(scope), _chunks(receive)
+        try:
+            return await self._export(signal, scope, head, chunks)
+        except ClientDisconnect:
+            self._intake.count(Outcome.DISCONNECTED)
+            return Response(status_code=_CLIENT_CLOSED)
+        except asyncio.CancelledError:
+            # The server stops. A 500 is not retried by every sender.
+            closed = JournalClosed("The bridge is stopping.", hint="Send the batch again later.")
+            return _failed(head.media, self._intake, closed)
+        except Exception as error:  # noqa: BLE001  # the edge: counted, logged, retryable
+            await body.drain(chunks, timeout_s=self._limits.body_timeout_s)
+            return _failed(head.media, self._intake, error)
+
+    async def _export(
+        self, signal: Signal, scope: Scope, head: _Head, chunks: AsyncIterator[bytes]
+    ) -> Response:
+        # Checked first, so that nothing of an unauthorised request is read into memory.
+        host, _ = scope.get("client") or ("", 0)
+        grant = self._intake.grant_to(host, PATHS[signal], head.authorization)
+        encoding, media, limits = head.encoding, head.media, self._limits
+        if media is None:
+            await body.drain(chunks, timeout_s=limits.body_timeout_s)
+            self._intake.count(Outcome.UNSUPPORTED_MEDIA_TYPE)
+            return Response(
+                f"415 unsupported media type, supported: [{', '.join(_Media)}]",
+                status_code=415,
+                media_type="text/plain",
+            )
+        with self._intake.hold(grant) as held:
+            received = await body.read(
+                chunks,
+                max_bytes=limits.max_body_bytes,
+                timeout_s=limits.body_timeout_s,
+                held=held,
+            )
+            sender = token_of(grant), address_of(host)
+            payload = received
+            if encoding != "identity":
+                unpack = partial(
+                    body.decompress, received, encoding, max_bytes=limits.max_body_bytes, held=held
+                )
+                payload = await self._intake.unpacked(unpack, len(received), sender, self._threads)
+            admitted = await self._intake.taken(
+                signal,
+                payload,
+                grant,
+                is_json=media is _Media.JSON,
+                sender=sender,
+                threads=self._threads,
+            )
+        return _encoded(media, export_response(signal, admitted))
+
+
+class _Others:
+    """Answers requests that are neither exports nor of any other route."""
+
+    def __init__(self, intake: IngestPipeline) -> None:
+        self._intake = intake
+
+    async def answer(self, request: Request, error: Exception) -> Response:
+        """Answer unknown paths, wrong methods, and pages that failed."""
+        await self._drain(request)
+        media = _Head.of(request.scope).media
+        if isinstance(error, HTTPException) and error.status_code == 405:
+            self._intake.count(Outcome.WRONG_METHOD)
+            allowed = (error.headers or {}).get("Allow", "POST")
+            return Response(
+                f"405 method not allowed, supported: [{allowed}]",
+                status_code=405,
+                headers={"allow": allowed},
+                media_type="text/plain",
+            )
+        if isinstance(error, HTTPException) and error.status_code == 404:
+            self._intake.count(Outcome.NOT_FOUND)
+            message = f"{request.url.path!r} is not served. Paths: {', '.join(PATHS.values())}."
+            return _refused(media, NOT_FOUND, message, self._intake.limits.retry_after_s)
+        return _failed(media, self._intake, error)
+
+    async def refuse_head(self, request: Request) -> Response:
+        """Answer a request whose head is too large."""
+        await self._drain(request)
+        error = MalformedRequest(f"The headers are over {MAX_HEAD_BYTES} bytes.")
+        return _failed(_Head.of(request.scope).media, self._intake, error)
+
+    async def _drain(self, request: Request) -> None:
+        await body.drain(request.stream(), timeout_s=self._intake.limits.body_timeout_s)
+
+
+def _encoded(media: _Media, message: Message, *, status_code: int = 200) -> Response:
+    if media is _Media.PROTOBUF:
+        content = message.SerializeToString()
+    else:
+        content = MessageToJson(message, indent=None).encode()
+    # A Response with a media_type appends a charset to some; these two are sent unchanged.
+    return Response(content, status_code=status_code, headers={"content-type": str(media)})
+
+
+def _failed(media: _Media | None, intake: IngestPipeline, error: BaseException) -> Response:
+    """Count a request that ended in an error, and return its answer."""
+    answer, message = intake.answer(error, Where.HTTP)
+    return _refused(media, answer, message, intake.limits.retry_after_s)
+
+
+def _refused(media: _Media | None, answer: Answer, message: str, retry_after_s: int) -> Response:
+    status = status_message(answer, message, retry_after_s=retry_after_s)
+    # A request without a media type comes from a browser or curl.
+    response = _encoded(media or _Media.JSON, status, status_code=answer.http)
+    if answer.is_retryable:
+        response.headers["retry-after"] = str(retry_after_s)
+    if answer.http == 401:
+        response.headers["www-authenticate"] = "Bearer"
+    return response
+
+
+def _head_bytes(scope: Scope) -> int:
+    headers = scope["headers"]
+    size = 4 * len(headers) + len(scope["raw_path"]) + len(scope["query_string"])  # ": ", CR, LF
+    for name, value in headers:
+        size += len(name) + len(value)
+    return size
+
+
+async def _chunks(receive: Receive) -> AsyncIterator[bytes]:
+    """Yield the pieces of a body.
+
+    Raises:
+        ClientDisconnect: The sender has gone.
+    """
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise ClientDisconnect
+        piece = message.get("body", b"")
+        if piece:
+            yield piece
+        if not message.get("more_body", False):
+            return

@@ -1,0 +1,254 @@
+"""Runs the HTTP application on a socket and a thread of its own."""
+
+import asyncio
+import errno
+import logging
+import math
+import socket
+import threading
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Self
+
+import uvicorn
+from google.protobuf.json_format import MessageToJson
+from starlette.routing import BaseRoute
+
+from otel_rl.bridge.counters import Outcome, Where
+from otel_rl.bridge.receive.answers import TOO_MANY_CONNECTIONS, status_message
+from otel_rl.bridge.receive.http.app import create_app, create_health_app
+from otel_rl.bridge.receive.http.listener import BoundedListener
+from otel_rl.bridge.receive.http.protocol import BoundedProtocol, SenderBounds
+from otel_rl.bridge.receive.pipeline import IngestPipeline
+from otel_rl.bridge.receive.security.exposure import exposure
+from otel_rl.bridge.receive.security.tls import Tls
+from otel_rl.errors import ConfigError
+
+__all__ = ["HttpServer"]
+
+_log = logging.getLogger(__name__)
+
+# Kernel buffer of each connection. Answers are small; by default it grows to megabytes for a sender
+# that does not read them.
+_SEND_BUFFER_BYTES = 64 << 10
+
+_LOG_INTERVAL_S = 60.0  # a client retries every second, and there may be a thousand ranks
+
+_BACKLOG = 2048  # uvicorn's value; connections wait in it before ``start``
+
+
+class HttpServer:
+    """Serves OTLP/HTTP from ``start`` until ``stop``.
+
+    The socket is bound by the constructor, so a port in use is an error at start and ``address`` is
+    final; ``start`` begins to answer. Connections made in between wait.
+
+    Args:
+        intake: Takes the requests.
+        host: Address to listen on.
+        port: 0 picks a free one.
+        tls: Encrypts, if given.
+        grpc: OTLP/gRPC address as ``host:port``, for gRPC clients that connect here by mistake.
+        routes: Of pages beside OTLP, that do not block.
+        is_health_only: Answer ``GET /healthz`` and nothing else.
+        takes_exports: False answers only ``routes`` and ``GET /healthz``.
+
+    Raises:
+        ConfigError: The address cannot be bound.
+    """
+
+    def __init__(
+        self,
+        intake: IngestPipeline,
+        host: str = "127.0.0.1",
+        port: int = 4318,
+        tls: Tls | None = None,
+        *,
+        grpc: str | None = None,
+        routes: Sequence[BaseRoute] = (),
+        is_health_only: bool = False,
+        takes_exports: bool = True,
+    ) -> None:
+        limits = intake.limits
+        name = "health" if is_health_only else "http"
+        self._socket = _listen(name, (host, port), intake, has_tls=tls is not None)
+        self._address = _address_of(self._socket)
+        danger = exposure(
+            host,
+            wants_token=intake.wants_token,
+            has_tls=tls is not None,
+            is_mutual=tls is not None and tls.is_mutual,
+        )
+        if danger and not is_health_only:
+            _log.warning("OTLP/HTTP: %s", danger)
+        self._intake = intake
+        self._grpc = grpc
+        self._next_log_s = 0.0
+        bounds = SenderBounds(
+            header_timeout_s=limits.header_timeout_s,
+            answer_timeout_s=limits.answer_timeout_s,
+            count=intake.count,
+            set_busy=self._socket.set_busy,
+            on_http2=self._on_http2,
+        )
+        config = uvicorn.Config(
+            create_health_app(intake)
+            if is_health_only
+            else create_app(intake, routes, takes_exports=takes_exports),
+            # uvicorn calls the value; its annotation is a class.
+            http=partial(BoundedProtocol, bounds=bounds),  # type: ignore[arg-type]
+            loop="asyncio",  # other loops do not ask the listener for connections
+            access_log=False,
+            log_config=None,
+            lifespan="on",
+            server_header=False,
+            timeout_keep_alive=math.ceil(limits.idle_timeout_s),
+            ws="none",
+        )
+        config.load()
+        config.ssl = tls.context if tls is not None else None
+        self._server = _Server(config, partial(intake.count_failure, Where.HTTP))
+        self._thread = threading.Thread(target=self._serve, name=f"otel-rl-{name}", daemon=True)
+        # _lock makes a second stop wait for the first.
+        self._lock = threading.Lock()
+
+    @property
+    def address(self) -> str:
+        """Return the address as ``host:port``."""
+        return self._address
+
+    def start(self) -> None:
+        """Begin to answer. Returns once requests are served."""
+        self._thread.start()
+        self._server.has_begun.wait()
+        if not self._server.started:
+            self._thread.join()
+            raise ConfigError(f"The HTTP server on {self._address} did not start. See the log.")
+
+    def stop(self, grace_s: float = 5.0) -> None:
+        """Stop listening, finish the requests in flight, then return. Idempotent.
+
+        Nothing is accepted after it returns. A request that is being stored is always waited for;
+        one whose body has not arrived after ``grace_s`` is cut off, and its sender retries.
+        """
+        with self._lock:
+            self._server.config.timeout_graceful_shutdown = math.ceil(grace_s)
+            self._server.should_exit = True
+            if self._thread.is_alive():
+                self._thread.join()
+            self._socket.close()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def _on_http2(self) -> str:
+        """Count and log a gRPC client at the wrong port. On the server's thread."""
+        self._intake.count(Outcome.HTTP2)
+        way_out = (
+            f"OTLP/gRPC is on {self._grpc}: set OTEL_EXPORTER_OTLP_ENDPOINT to that, or write "
+            "otel-rl run --grpc."
+            if self._grpc is not None
+            else "This bridge does not listen on gRPC: set OTEL_EXPORTER_OTLP_PROTOCOL to "
+            "http/protobuf."
+        )
+        message = f"A gRPC client has connected to {self._address}, which is OTLP/HTTP. {way_out}"
+        now_s = time.monotonic()
+        if now_s >= self._next_log_s:
+            self._next_log_s = now_s + _LOG_INTERVAL_S
+            _log.warning(message)
+        return message
+
+    def _serve(self) -> None:
+        try:
+            self._server.run(sockets=[self._socket])
+        finally:
+            self._server.has_begun.set()
+
+
+class _Server(uvicorn.Server):
+    """Signals when it has begun to serve. Off the main thread it leaves signal handlers alone.
+
+    Args:
+        config: For uvicorn's server.
+        failed: Called for an exception that nobody else handles.
+    """
+
+    def __init__(self, config: uvicorn.Config, failed: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._failed = failed
+        self.has_begun = threading.Event()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        asyncio.get_running_loop().set_exception_handler(self._count)
+        await super().startup(sockets)
+        self.has_begun.set()
+
+    def _count(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        self._failed()
+        loop.default_exception_handler(context)
+
+
+def _listen(
+    name: str, place: tuple[str, int], intake: IngestPipeline, *, has_tls: bool
+) -> BoundedListener:
+    limits, (host, port) = intake.limits, place
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        listener = BoundedListener(
+            family,
+            kind,
+            protocol,
+            max_connections=limits.max_connections,
+            # With TLS no answer is possible before the handshake, whose cost must be avoided.
+            farewell=b"" if has_tls else _farewell(limits.max_connections, limits.retry_after_s),
+            on_refused=partial(intake.count, Outcome.TOO_MANY_CONNECTIONS),
+        )
+    except OSError as exc:
+        raise _cannot_listen(name, place, exc) from exc
+    try:
+        # A restarted bridge does not wait for old connections to time out.
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER_BYTES)
+        listener.bind(address)
+        listener.listen(_BACKLOG)
+    except OSError as exc:
+        listener.close()
+        raise _cannot_listen(name, place, exc) from exc
+    return listener
+
+
+def _farewell(max_connections: int, retry_after_s: int) -> bytes:
+    """Build the answer to a connection over the bound; its request is not read."""
+    message = f"The bridge has {max_connections} connections."
+    status = status_message(TOO_MANY_CONNECTIONS, message, retry_after_s=retry_after_s)
+    body = MessageToJson(status, indent=None).encode()
+    head = (
+        "HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\n"
+        f"content-length: {len(body)}\r\nretry-after: {retry_after_s}\r\nconnection: close\r\n\r\n"
+    )
+    return head.encode() + body
+
+
+def _cannot_listen(name: str, place: tuple[str, int], error: OSError) -> ConfigError:
+    host, port = place
+    is_used = error.errno == errno.EADDRINUSE
+    advice = (
+        f"Stop what uses port {port}, or give another one" if is_used else "Give another address"
+    )
+    return ConfigError(
+        f"{name}: cannot listen on {host}:{port} ({error.strerror or error}).",
+        hint=f"{advice} with --{name} HOST:PORT of otel-rl bridge or "
+        f"OTEL_RL_BRIDGE__{name.upper()}__PORT (0 is free).",
+    )
+
+
+def _address_of(listener: socket.socket) -> str:
+    host, port = listener.getsockname()[:2]
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -1,0 +1,120 @@
+"""Recovers the readable resources of a malformed request.
+
+A collector joins requests of many processes. One text that is not UTF-8, or one value nested too
+deep, would cost all of them their data: a collector drops a batch that is answered 400. So each
+resource of such a request is parsed by itself.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from google.protobuf.message import DecodeError
+from opentelemetry.proto.resource.v1.resource_pb2 import Resource
+
+from otel_rl.bridge.otlp.attributes import experiment_of
+from otel_rl.bridge.receive.parsing.preparse import (
+    SMALLER_BATCHES,
+    check_message_count,
+    count_messages,
+    fields,
+)
+from otel_rl.bridge.receive.signal_specs import SignalSpec
+from otel_rl.errors import MalformedRequest, RequestTooLarge
+from otel_rl.records import ExperimentKey
+
+__all__ = ["PartialRequest", "UnreadablePart", "parse_partially"]
+
+_FIRST = 1  # field number of resources in a request, and of the resource in such a part
+
+
+@dataclass(frozen=True, slots=True)
+class UnreadablePart:
+    """Unreadable part of a request, for one resource.
+
+    Attributes:
+        items: Number of points, spans or log records, as far as they can be counted; at least one.
+        experiment: Experiment of the resource, if it can be read.
+        is_wanted: Whether it may hold anything that the bridge would keep.
+        fault: First place that cannot be read, and the reason; empty if it is unknown.
+    """
+
+    items: int
+    experiment: ExperimentKey | None
+    is_wanted: bool
+    fault: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PartialRequest:
+    """Request without its unreadable parts.
+
+    Attributes:
+        payload: The readable rest.
+        unreadable: The unreadable parts, at least one.
+    """
+
+    payload: bytes
+    unreadable: Sequence[UnreadablePart]
+
+
+def parse_partially(
+    spec: SignalSpec, payload: bytes, max_messages: int, max_parts: int
+) -> PartialRequest | None:
+    """Split a malformed request into its readable and unreadable parts.
+
+    Args:
+        spec: Specification of the signal.
+        payload: The request.
+        max_messages: Bound for one part, see ``weigh``.
+        max_parts: Bound for one part and for the request, see ``weigh``.
+
+    Returns:
+        None if nothing is readable, or the parts cannot be separated, as in a truncated request.
+
+    Raises:
+        RequestTooLarge: It has too many parts.
+    """
+    readable: list[bytes] = []
+    unreadable: list[UnreadablePart] = []
+    is_wanted = False
+    try:
+        for number, start, content, end in fields(payload):
+            part = payload[start:end]
+            if len(readable) + len(unreadable) == max_parts:
+                raise RequestTooLarge(
+                    f"The request has more than {max_parts} parts.", hint=SMALLER_BATCHES
+                )
+            if number != _FIRST or _can_be_read(spec, part, max_messages, max_parts):
+                readable.append(part)
+                is_wanted |= number == _FIRST
+            else:
+                unreadable.append(_unreadable(spec, part, payload[content:end]))
+    except MalformedRequest:
+        return None
+    is_worth_it = is_wanted or not all(part.is_wanted for part in unreadable)
+    return PartialRequest(b"".join(readable), unreadable) if unreadable and is_worth_it else None
+
+
+def _can_be_read(spec: SignalSpec, part: bytes, max_messages: int, max_parts: int) -> bool:
+    try:
+        check_message_count(part, spec.request.DESCRIPTOR, max_messages, max_parts)
+        spec.request.FromString(part)
+    except (DecodeError, MalformedRequest, RequestTooLarge):
+        return False
+    return True
+
+
+def _unreadable(spec: SignalSpec, part: bytes, content: bytes) -> UnreadablePart:
+    items = max(1, count_messages(part, spec.request.DESCRIPTOR, spec.item_types))
+    is_wanted = not spec.markers or any(marker in part for marker in spec.markers)
+    return UnreadablePart(items, _experiment(content), is_wanted)
+
+
+def _experiment(content: bytes) -> ExperimentKey | None:
+    try:
+        for number, _, start, end in fields(content):
+            if number == _FIRST:
+                return experiment_of(Resource.FromString(content[start:end]).attributes)
+    except (DecodeError, MalformedRequest):
+        pass
+    return None

@@ -1,0 +1,308 @@
+"""Common path of HTTP and gRPC: authorise, bound, parse, validate, store, answer, count."""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from functools import partial
+
+from otel_rl.bridge.counters import Counter, Counters, Outcome, Refusal, Where
+from otel_rl.bridge.receive.admission.experiments import Experiments, Newcomers
+from otel_rl.bridge.receive.admission.gate import Gate, Held, InFlight, Sender
+from otel_rl.bridge.receive.admission.token_shares import TokenShares, token_of
+from otel_rl.bridge.receive.answers import UNFORESEEN, Answer, answer_to
+from otel_rl.bridge.receive.dropped_after_acceptance import Overflow
+from otel_rl.bridge.receive.limits import ReceiveLimits
+from otel_rl.bridge.receive.parsing.partial_json import parse_json_partially
+from otel_rl.bridge.receive.refused_items import MAX_MESSAGE_BYTES, shorten
+from otel_rl.bridge.receive.refused_senders import RefusedSenders
+from otel_rl.bridge.receive.security.tokens import AuthSettings, Grant, Tokens
+from otel_rl.bridge.receive.signal_specs import SIGNALS
+from otel_rl.bridge.receive.validation.rules import Problem
+from otel_rl.bridge.receive.validation.sanitize import Admission
+from otel_rl.bridge.receive.validation.validate import Validated, validate
+from otel_rl.errors import Unauthenticated
+from otel_rl.records import Batch, ExperimentKey, Signal
+
+__all__ = ["IngestPipeline"]
+
+_log = logging.getLogger(__name__)
+
+_MESSAGES_PER_OBJECT = 2  # lower bound of the cost of one JSON object in memory and time
+
+# Parts of the largest request. A thread holds the interpreter while it parses, so more at once make
+# none faster, but each waits for the others to get to it. A token may always have a quarter in
+# work, and beyond that all share as much as the largest. None counts as less than a sixteenth.
+_OWN, _LEAST = 4, 16
+
+# JSON becomes objects of Python, which take more time and memory than protobuf.
+_WEIGHT_OF_JSON = 8
+
+_TOLD = frozenset({Refusal.NO_EXPERIMENT, Refusal.NOT_ALLOWED})
+
+_LOG_INTERVAL_S = 60.0  # a sender retries every second; its error is worth one line a minute
+
+
+class IngestPipeline:
+    """Takes requests from any thread and hands validated batches to ``accept``.
+
+    One for all servers of a bridge, so that its bounds hold for all of them together.
+
+    Args:
+        accept: Makes the batches of a request durable before it returns. Called from many threads
+            at once, so that they share one fsync. Raises JournalFull or JournalClosed where it
+            cannot; the sender then retries.
+        limits: Bounds on requests.
+        counters: Counts every request and its items.
+        clock_ns: The bridge's own clock.
+        tokens: Known tokens; without it no token is required.
+        experiments: Bounds their number.
+        overflow: Points that were dropped after their request was answered.
+        problem: Returns why the bridge accepts nothing until an operator acts; empty if it does.
+        shares: Share of each token of the bounds.
+        name: Returns the run that a sender's run is here; None where each is the sender's.
+    """
+
+    def __init__(
+        self,
+        *,
+        accept: Callable[[Sequence[Batch]], None],
+        limits: ReceiveLimits,
+        counters: Counters,
+        clock_ns: Callable[[], int] = time.time_ns,
+        tokens: Tokens | None = None,
+        experiments: Experiments | None = None,
+        overflow: Overflow | None = None,
+        problem: Callable[[], str] = str,
+        shares: TokenShares | None = None,
+        name: Callable[[ExperimentKey], ExperimentKey] | None = None,
+    ) -> None:
+        self.problem = problem
+        self._name = name
+        self.limits = limits
+        self._accept = accept
+        self._counters = counters
+        self._clock_ns = clock_ns
+        self._tokens = tokens or Tokens(AuthSettings())
+        self._overflow = overflow or Overflow()
+        self._experiments = experiments or Experiments(limits.max_experiments, shares=shares)
+        self._shares = shares or TokenShares(AuthSettings())
+        self._in_flight = InFlight(
+            limits.max_in_flight_bytes,
+            self._shares,
+            # The largest request is held both compressed and decompressed.
+            for_all_bytes=2 * limits.max_body_bytes,
+        )
+        largest = limits.max_body_bytes
+        self._gate = Gate(lambda _: largest // _OWN, common=largest, least=largest // _LEAST)
+        self._refused = RefusedSenders()
+        # _lock guards _next_log_s.
+        self._lock = threading.Lock()
+        self._next_log_s: dict[str, float] = {}  # by kind of line
+
+    @property
+    def wants_token(self) -> bool:
+        """Return whether a request needs a bearer token."""
+        return self._tokens.are_needed
+
+    def grant(self, authorization: str | None) -> Grant | None:
+        """Return the grant of an ``Authorization`` header; None if no token is required.
+
+        Raises:
+            Unauthenticated: It has no known token.
+        """
+        return self._tokens.grant(authorization)
+
+    def grant_to(self, host: str, target: str, authorization: str | None) -> Grant | None:
+        """Do the same as ``grant`` for an export, and log who has no known token.
+
+        Args:
+            host: Address of the peer.
+            target: What it has called.
+            authorization: See ``grant``.
+
+        Raises:
+            Unauthenticated: It has no known token.
+        """
+        try:
+            return self.grant(authorization)
+        except Unauthenticated as exc:
+            if line := self._refused.line(host, target, exc.args[0]):
+                _log.warning("%s", line)
+            raise
+
+    def share_of(self, token: str, bound: int) -> int:
+        """Return the part of a bound that a token has."""
+        return self._shares.of(token, bound)
+
+    def hold(self, grant: Grant | None = None) -> AbstractContextManager[Held]:
+        """Account for a request's bytes in flight until the end of the block."""
+        return self._in_flight.hold(token_of(grant))
+
+    async def unpacked(
+        self, unpack: Callable[[], bytes], n_bytes: int, sender: Sender, threads: Executor
+    ) -> bytes:
+        """Return what ``unpack`` makes of ``n_bytes``, in a thread when it is the sender's turn."""
+        return await self._gate.run(sender, n_bytes, threads, lambda _: unpack())
+
+    async def taken(
+        self,
+        signal: Signal,
+        payload: bytes,
+        grant: Grant | None,
+        *,
+        is_json: bool = False,
+        sender: Sender,
+        threads: Executor,
+    ) -> Validated:
+        """Do the same as ``take``, in a thread when it is the sender's turn."""
+        weight = len(payload) * (_WEIGHT_OF_JSON if is_json else 1)
+        return await self._gate.run(
+            sender,
+            weight,
+            threads,
+            lambda turn: self.take(signal, payload, grant, is_json=is_json, parsed=turn.leave),
+        )
+
+    def take(
+        self,
+        signal: Signal,
+        payload: bytes,
+        grant: Grant | None = None,
+        *,
+        is_json: bool = False,
+        accept: Callable[[Sequence[Batch]], object] | None = None,
+        parsed: Callable[[], object] = bool,
+    ) -> Validated:
+        """Validate a request and make it durable. Blocks for the disk.
+
+        Its items are counted once it is durable, so a retry after an error is not counted twice.
+
+        Args:
+            signal: Signal of the request.
+            payload: The request, as protobuf or JSON.
+            grant: Grant of the sender.
+            is_json: Whether it is JSON.
+            accept: Takes its batches, in place of what makes them durable.
+            parsed: Called before the wait for the disk.
+
+        Raises:
+            RequestError: The sender should not send this again.
+            Overloaded: The sender should send this again.
+            JournalError: The sender should send this again.
+        """
+        now_ns = self._clock_ns()
+        with self._experiments.request(token_of(grant)) as newcomers:
+            admission = partial(_problem, grant, newcomers)
+            admitted = self._parsed(signal, payload, now_ns, admission, is_json=is_json)
+            parsed()
+            if admitted.batches:
+                senders = [batch.experiment for batch in admitted.batches]
+                admitted = self._named(admitted)
+                (accept or self._accept)(admitted.batches)
+                newcomers.keep([*senders, *(batch.experiment for batch in admitted.batches)])
+        return self._counted(signal, admitted)
+
+    def _named(self, validated: Validated) -> Validated:
+        """Return the outcome under the names of this bridge's runs."""
+        name = self._name
+        if name is None:
+            return validated
+        names = {one.experiment: name(one.experiment) for one in validated.batches}
+        if all(sent == own for sent, own in names.items()):
+            return validated
+        return replace(
+            validated,
+            batches=[replace(one, experiment=names[one.experiment]) for one in validated.batches],
+            refused_of_runs={
+                (None if run is None else names.get(run, run), reason): n
+                for (run, reason), n in validated.refused_of_runs.items()
+            },
+        )
+
+    def _counted(self, signal: Signal, admitted: Validated) -> Validated:
+        """Count a request that is durable, and add the losses of earlier ones to its answer."""
+        self._count(signal, admitted)
+        points, message = self._overflow.take(admitted.batches)
+        if not points:
+            return admitted
+        message = shorten(f"{message} {admitted.message}".rstrip(), MAX_MESSAGE_BYTES)
+        return replace(admitted, dropped_earlier=points, message=message)
+
+    def count(self, outcome: Outcome) -> None:
+        """Count a request that never reached ``take``."""
+        self._counters.add(Counter.REQUESTS, reason=outcome)
+
+    def count_failure(self, where: Where) -> None:
+        """Count an unexpected exception."""
+        self._counters.add(Counter.EXCEPTIONS, reason=where)
+
+    def answer(self, error: BaseException, where: Where) -> tuple[Answer, str]:
+        """Return the answer and its message for a request that ended in ``error``, and count it.
+
+        An unforeseen error is logged, at most once a minute, and not described to the sender: it
+        may contain anything.
+        """
+        answer = answer_to(error)
+        self.count(answer.outcome)
+        if answer is not UNFORESEEN:
+            return answer, str(error)
+        self.count_failure(where)
+        if self._may_log("unforeseen"):
+            _log.error("A request failed unexpectedly, the sender will retry.", exc_info=error)
+        return answer, "The bridge failed to store the request. See its log."
+
+    def _parsed(
+        self,
+        signal: Signal,
+        payload: bytes,
+        now_ns: int,
+        admission: Admission,
+        *,
+        is_json: bool,
+    ) -> Validated:
+        """Parse and validate a request."""
+        if not is_json:
+            return validate(signal, payload, self.limits, now_ns, admission)
+        found = parse_json_partially(SIGNALS[signal], payload, max_objects=self._max_objects)
+        request, unreadable = found.request, found.unreadable
+        return validate(signal, request, self.limits, now_ns, admission, unreadable=unreadable)
+
+    @property
+    def _max_objects(self) -> int:
+        return max(1, self.limits.max_messages_per_request // _MESSAGES_PER_OBJECT)
+
+    def _count(self, signal: Signal, admitted: Validated) -> None:
+        spec = SIGNALS[signal]
+        self.count(Outcome.PARTIAL if admitted.message else Outcome.OK)
+        self._counters.add(spec.accepted_counter, admitted.accepted)
+        if admitted.ignored:
+            self._counters.add(Counter.LOGS_IGNORED, admitted.ignored)
+        for (run, reason), n in admitted.refused_of_runs.items():
+            # An unknown run is only ever refused, and would be kept in memory for ever.
+            known = run if run is not None and self._experiments.knows(run) else None
+            self._counters.add(spec.refused_counter, n, reason=reason, run=known)
+        for reason, n in admitted.exemplars_refused.items():
+            self._counters.add(Counter.EXEMPLARS_REFUSED, n, reason=reason)
+
+        # No run shows it, and many senders do not print what they are answered.
+        reasons = {reason for _, reason in admitted.refused_of_runs} & _TOLD
+        if any(self._may_log(reason) for reason in reasons):
+            _log.warning("%s", admitted.message)
+
+    def _may_log(self, kind: str) -> bool:
+        now_s = time.monotonic()
+        with self._lock:
+            if now_s < self._next_log_s.get(kind, 0.0):
+                return False
+            self._next_log_s[kind] = now_s + _LOG_INTERVAL_S
+            return True
+
+
+def _problem(grant: Grant | None, newcomers: Newcomers, key: ExperimentKey) -> Problem:
+    """Return why nothing of ``key`` is accepted: not granted to the sender, or no room."""
+    forbidden = grant.problem(key) if grant is not None else None
+    return forbidden or newcomers.problem(key)

@@ -1,0 +1,314 @@
+"""Rules for resources, points, exemplars, spans and events, one method each.
+
+Each rule returns the first fault as (reason, detail), or None. Rules run for every measurement, so
+they check sizes first: a message shorter than the shortest limit cannot exceed one.
+"""
+
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from typing import cast
+
+from opentelemetry.proto.common.v1.common_pb2 import InstrumentationScope, KeyValue
+from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
+from opentelemetry.proto.metrics.v1.metrics_pb2 import (
+    DataPointFlags,
+    Exemplar,
+    ExponentialHistogramDataPoint,
+    HistogramDataPoint,
+    Metric,
+    NumberDataPoint,
+    SummaryDataPoint,
+)
+from opentelemetry.proto.resource.v1.resource_pb2 import Resource
+from opentelemetry.proto.trace.v1.trace_pb2 import Span
+
+from otel_rl.bridge.counters import Refusal
+from otel_rl.bridge.otlp.attributes import run_of_program
+from otel_rl.bridge.otlp.exemplars import read_exemplars
+from otel_rl.bridge.otlp.views import exemplars_of
+from otel_rl.bridge.receive.limits import ReceiveLimits, is_over
+from otel_rl.bridge.receive.validation.bucket_rules import (
+    explicit_problem,
+    exponential_problem,
+    quantile_problem,
+)
+from otel_rl.bridge.receive.validation.event_rules import (
+    LARGE_ATTRIBUTES,
+    Problem,
+    event_problem,
+)
+from otel_rl.bridge.receive.validation.span_rules import harmless_bytes, id_problem, size_problem
+from otel_rl.semconv import names
+
+__all__ = ["DataPoint", "Problem", "Rules"]
+
+DataPoint = NumberDataPoint | HistogramDataPoint | ExponentialHistogramDataPoint | SummaryDataPoint
+"""Point of any of the five metric types."""
+
+_NUMBERS = frozenset({"gauge", "sum"})
+_NO_VALUE = DataPointFlags.DATA_POINT_FLAGS_NO_RECORDED_VALUE_MASK
+
+_NAME_ATTRIBUTES = frozenset({names.RL_EXPERIMENT_NAME, names.RL_TRIAL_NAME, names.RL_WORKER_ROLE})
+
+_MIN_KEY_VALUE_BYTES = 2  # a tag and a length of 0
+
+_HEAD_BYTES = 4  # tag and length of an attribute
+_EXEMPLAR_BYTES = 256  # an exemplar without attributes has 46; leaves room for later fields
+
+_NS_PER_S = 1_000_000_000
+
+
+class Rules:
+    """Limits, applied to one request received at ``now_ns``. Stateless.
+
+    They are ``PointRules``, too.
+
+    Args:
+        limits: The bounds.
+        now_ns: The bridge's own clock.
+
+    Attributes:
+        mark: The bounds, see ``PointRules``.
+        earliest_ns: Earliest time.
+        latest_ns: Latest time.
+        short_bytes: Size of attributes that have no fault.
+        max_exemplars: Exemplars of a point.
+    """
+
+    def __init__(self, limits: ReceiveLimits, now_ns: int) -> None:
+        self._limits = limits
+        self.mark: object = limits
+        self.earliest_ns = now_ns - int(limits.max_age_s * _NS_PER_S)
+        self.latest_ns = now_ns + int(limits.max_future_s * _NS_PER_S)
+        self.max_exemplars = limits.max_exemplars
+        self._max_exemplar_bytes = (
+            _EXEMPLAR_BYTES + limits.max_attributes_bytes + limits.max_attributes * _HEAD_BYTES
+        )
+        self.short_bytes = min(
+            limits.max_attribute_key_bytes,
+            limits.max_attribute_value_bytes,
+            limits.max_attributes * _MIN_KEY_VALUE_BYTES,
+        )
+        self._harmless_span_bytes = harmless_bytes(limits)
+
+    def resource(self, resource: Resource) -> Problem:
+        """Check a resource: a valid experiment name, few and short attributes."""
+        limits = self._limits
+        problem = self._attributes(
+            "The resource",
+            resource.attributes,
+            limits.max_resource_attributes,
+            limits.max_resource_bytes,
+        )
+        if problem is not None:
+            return problem
+        named = [pair for pair in resource.attributes if pair.key in _NAME_ATTRIBUTES]
+        keys = {pair.key for pair in named}
+        if names.RL_EXPERIMENT_NAME not in keys:
+            own = run_of_program(resource.attributes)
+            if not own and limits.default_experiment is None:
+                detail = f"Resource attribute {names.RL_EXPERIMENT_NAME} is missing"
+                return Refusal.NO_EXPERIMENT, detail
+            for name, value in own.items():
+                fault = self._text_fault(value)
+                if fault:
+                    detail = f"Resource attribute {name}, by the program's own, {fault}"
+                    return Refusal.INVALID_NAME, detail
+        if len(keys) < len(named):
+            # Choosing one of the two would be a guess, and a way around a token's grant.
+            twice = "/".join(sorted(keys))
+            return Refusal.INVALID_NAME, f"One of the resource attributes {twice} is given twice"
+        for attribute in named:
+            fault = self._name_fault(attribute)
+            if fault:
+                return Refusal.INVALID_NAME, f"Resource attribute {attribute.key} {fault}"
+        return None
+
+    def scope(self, scope: InstrumentationScope) -> Problem:
+        """Check a scope: a short name and version, few and short attributes."""
+        max_bytes = self._limits.max_attribute_value_bytes
+        for part, written in (("name", scope.name), ("version", scope.version)):
+            if is_over(written, max_bytes):
+                return Refusal.ATTRIBUTE_TOO_LONG, f"The scope has a {part} over {max_bytes} bytes"
+        return self._pairs("The scope", scope.attributes)
+
+    def metric(self, metric: Metric) -> Problem:
+        """Check a metric: a printable name within its limit, a short unit."""
+        max_bytes, name = self._limits.max_metric_name_bytes, metric.name
+        # Checked before it is cached: a sender's text may be as long as a request.
+        if is_over(name, max_bytes):
+            return Refusal.INVALID_METRIC_NAME, f"A metric's name is over {max_bytes} bytes"
+        if is_over(metric.unit, max_bytes):
+            detail = f"The unit of metric {name} is over {max_bytes} bytes"
+            return Refusal.INVALID_METRIC_NAME, detail
+        return _metric_name_problem(name)
+
+    def point(self, metric: str, kind: str, point: DataPoint) -> Problem:
+        """Check a point: a value, a time near now, few and short attributes, valid buckets.
+
+        ``kind`` is the name of the metric's data field.
+        """
+        limits = self._limits
+        if not self._is_near(point.time_unix_nano):
+            return self._time_problem(f"Metric {metric}", point.time_unix_nano)
+        if _size_bytes(point.attributes) > self.short_bytes:
+            owner = f"A point of metric {metric}"
+            problem = self._pairs(owner, point.attributes)
+            if problem is not None:
+                return problem
+        if kind in _NUMBERS and _is_empty(cast("NumberDataPoint", point)):
+            return Refusal.NO_VALUE, f"A point of metric {metric} has no value"
+        if kind == "summary":
+            return quantile_problem(metric, cast("SummaryDataPoint", point), limits.max_buckets)
+        buckets: Problem = None
+        if kind == "histogram":
+            histogram = cast("HistogramDataPoint", point)
+            buckets = explicit_problem(metric, histogram, limits.max_buckets)
+        elif kind == "exponential_histogram":
+            scaled = cast("ExponentialHistogramDataPoint", point)
+            buckets = exponential_problem(metric, scaled, limits.max_buckets)
+        exemplars = len(exemplars_of(cast("NumberDataPoint", point)))
+        if buckets is None and exemplars > limits.max_exemplars:
+            return (
+                Refusal.TOO_MANY_EXEMPLARS,
+                (
+                    f"A point of metric {metric} has {exemplars} exemplars, "
+                    f"over {limits.max_exemplars}"
+                ),
+            )
+        return buckets
+
+    def are_sound(self, metric: Metric, kind: str) -> bool:
+        """Return whether no point of a histogram or a summary has a fault, by a quick test.
+
+        Raises:
+            DecodeError: An exemplar cannot be parsed.
+        """
+        for point in getattr(metric, kind).data_points:
+            if not self.earliest_ns <= point.time_unix_nano <= self.latest_ns:
+                return False
+            if self.point(metric.name, kind, point) is not None:
+                return False
+            exemplars = () if kind == "summary" else exemplars_of(point)
+            if exemplars and not self._are_sound_exemplars(exemplars):
+                return False
+        return True
+
+    def _are_sound_exemplars(self, exemplars: Sequence[bytes]) -> bool:
+        if max(map(len, exemplars)) > self.short_bytes:
+            return False
+        times_ns = read_exemplars(exemplars).times_ns
+        return self.earliest_ns <= min(times_ns) and max(times_ns) <= self.latest_ns
+
+    def exemplar_size(self, metric: str, size_bytes: int) -> Problem:
+        """Check the size of an exemplar: at most that of one with all attribute bytes allowed."""
+        if size_bytes <= self._max_exemplar_bytes:
+            return None
+        detail = f"An exemplar of metric {metric} has {size_bytes} bytes"
+        return Refusal.ATTRIBUTE_TOO_LONG, f"{detail}, over {self._max_exemplar_bytes}"
+
+    def exemplar(self, metric: str, exemplar: Exemplar) -> Problem:
+        """Check an exemplar: a time near now, few and short attributes."""
+        if not self._is_near(exemplar.time_unix_nano):
+            return self._time_problem(f"An exemplar of metric {metric}", exemplar.time_unix_nano)
+        return self._pairs(f"An exemplar of metric {metric}", exemplar.filtered_attributes)
+
+    def span(self, span: Span) -> Problem:
+        """Check a span: valid ids, times near now, few attributes and links, short texts."""
+        problem = id_problem(span)
+        if problem is not None:
+            return problem
+        for time_ns in (span.start_time_unix_nano, span.end_time_unix_nano):
+            if not self._is_near(time_ns):
+                return self._time_problem(f"Span {span.name[:64]!r}", time_ns)
+        return size_problem(span, self._limits, self._harmless_span_bytes)
+
+    def event(self, name: str, record: LogRecord) -> Problem:
+        """Check an event: a time near now, a size within bounds, the shape of the registry."""
+        limits, owner = self._limits, f"Event {name}"
+        time_ns = record.time_unix_nano or record.observed_time_unix_nano
+        if not self._is_near(time_ns):
+            return self._time_problem(owner, time_ns)
+        size_bytes = record.ByteSize()
+        if size_bytes > limits.max_event_bytes:
+            detail = f"{owner} has {size_bytes} bytes, over {limits.max_event_bytes}"
+            return Refusal.EVENT_TOO_LARGE, detail
+        small = [pair for pair in record.attributes if pair.key not in LARGE_ATTRIBUTES]
+        return self._pairs(owner, small) or event_problem(name, record, limits)
+
+    def _pairs(self, owner: str, attributes: Sequence[KeyValue]) -> Problem:
+        limits = self._limits
+        return self._attributes(
+            owner, attributes, limits.max_attributes, limits.max_attributes_bytes
+        )
+
+    def _attributes(
+        self, owner: str, attributes: Sequence[KeyValue], limit: int, max_total_bytes: int
+    ) -> Problem:
+        if len(attributes) > limit:
+            detail = f"{owner} has {len(attributes)} attributes, over {limit}"
+            return Refusal.TOO_MANY_ATTRIBUTES, detail
+        limits = self._limits
+        for attribute in attributes:
+            if len(attribute.key.encode()) > limits.max_attribute_key_bytes:
+                part, max_bytes = "Key", limits.max_attribute_key_bytes
+            elif attribute.value.ByteSize() > limits.max_attribute_value_bytes:
+                part, max_bytes = "Value", limits.max_attribute_value_bytes
+            else:
+                continue
+            return (
+                Refusal.ATTRIBUTE_TOO_LONG,
+                f"{owner} has an attribute {attribute.key[:64]!r}. {part} over {max_bytes} bytes",
+            )
+        total_bytes = sum(attribute.ByteSize() for attribute in attributes)
+        if total_bytes > max_total_bytes:
+            detail = f"{owner} has {total_bytes} bytes of attributes, over {max_total_bytes}"
+            return Refusal.ATTRIBUTE_TOO_LONG, detail
+        return None
+
+    def _name_fault(self, attribute: KeyValue) -> str:
+        if attribute.value.WhichOneof("value") != "string_value":
+            return "is not a string"
+        return self._text_fault(attribute.value.string_value)
+
+    def _text_fault(self, name: str) -> str:
+        if not name.strip():
+            return "is empty"
+        if len(name) > self._limits.max_name_chars:
+            return f"is over {self._limits.max_name_chars} characters"
+        if not name.isprintable():  # the same check as in the worker
+            return "has control characters"
+        return ""
+
+    def _is_near(self, time_ns: int) -> bool:
+        # 0 means unknown in OTLP.
+        return time_ns == 0 or self.earliest_ns <= time_ns <= self.latest_ns
+
+    def _time_problem(self, owner: str, time_ns: int) -> Problem:
+        limits = self._limits
+        side = (
+            f"over {limits.max_future_s:g} s ahead of"
+            if time_ns > self.latest_ns
+            else f"over {limits.max_age_s / 86_400:g} days before"
+        )
+        detail = f"{owner} has time {time_ns} ns, {side} the bridge's clock"
+        return Refusal.TIME_OUT_OF_RANGE, detail
+
+
+def _size_bytes(attributes: Iterable[KeyValue]) -> int:
+    return sum([pair.ByteSize() for pair in attributes])
+
+
+def _is_empty(point: NumberDataPoint) -> bool:
+    """Return whether a point lacks a value without the flag for it. It would be read as 0."""
+    return point.WhichOneof("value") is None and not point.flags & _NO_VALUE
+
+
+# The same names arrive every second. None is longer than a name may be.
+@lru_cache(maxsize=1 << 14)
+def _metric_name_problem(name: str) -> Problem:
+    if not name.strip():
+        return Refusal.INVALID_METRIC_NAME, "A metric has no name"
+    if not name.isprintable():
+        return Refusal.INVALID_METRIC_NAME, f"Metric {name!r} has control characters"
+    return None
