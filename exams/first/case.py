@@ -3,7 +3,7 @@
 import random
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -61,8 +61,10 @@ def draw(seed: int, number: int) -> Case:
     return Case(number, program, how, Effects(effects), truth, text)
 
 
-def examine(case: Case, diagnose: Diagnose) -> Mark:
-    """Play a case and judge what is said of it."""
+def examine(
+    case: Case, diagnose: Diagnose, looked: Callable[[Look], None] = lambda _: None
+) -> Mark:
+    """Play a case and judge what is said of it. ``looked`` gets each look."""
     begun_s = time.perf_counter()
     made = play(case.program, case.effects, has_end_reports=case.how.is_ours)
     truth = replace(
@@ -70,6 +72,8 @@ def examine(case: Case, diagnose: Diagnose) -> Mark:
         faults=tuple(_with_symptom(fault, case, made) for fault in case.truth.faults),
     )
     looks, refused = _looks(case, truth, made, diagnose)
+    for look in looks:
+        looked(look)
     mark = judged(case.number, truth, looks)
     about = {
         "topology": str(case.program.topology),

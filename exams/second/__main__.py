@@ -31,7 +31,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for scenario in scenarios:
             began_s = time.process_time()
             run = draw(scenario, seed)
-            mark, looks = examined(run)
+            mark, looks, _ = examined(run)
             marks.append(mark)
             print(_line(mark, seed, time.process_time() - began_s), flush=True)
             if options.verbose or not mark.is_right or mark.alarms:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from exams.first.intake import Intake
+from exams.first.judge import Diagnose
 from exams.first.requests import Arrived
 from exams.second.judge import Look, Mark, is_told, judged
 from exams.second.run import Run, requests, simulate
@@ -25,7 +26,8 @@ _AFTER_END_S: Final = 30.0
 class _Watcher:
     """A bridge, and the diagnosis of what it has."""
 
-    def __init__(self) -> None:
+    def __init__(self, diagnose: Diagnose) -> None:
+        self._diagnose = diagnose
         self._intake, self._history = Intake(), GrowingHistory()
         self._read = 0
 
@@ -38,24 +40,30 @@ class _Watcher:
         self._read = len(self._intake.records)
         history = self._history.history()
         silent_s = max(0.0, at_s - (history.newest_ns - BEGIN_NS) / 1e9)
-        return engine.diagnose(history, passed=is_last, silent_s=silent_s)
+        return self._diagnose(history, passed=is_last, silent_s=silent_s)
 
     @property
     def refused(self) -> int:
         return self._intake.refused
 
 
-def examined(run: Run) -> tuple[Mark, Sequence[Look]]:
-    """Simulate a run, look at it and judge what is said."""
+def examined(run: Run, diagnose: Diagnose = engine.diagnose) -> tuple[Mark, Sequence[Look], float]:
+    """Simulate a run, look at it and judge what is said.
+
+    Returns:
+        The judgement, the looks, and the seconds of the run after which its trouble can be seen.
+    """
     world = simulate(run)
     onset_s = _onset_s(run, world)
-    seen = looks(run, world, onset_s)
-    return judged(run, seen, onset_s), seen
+    seen = looks(run, world, onset_s, diagnose)
+    return judged(run, seen, onset_s), seen, onset_s
 
 
-def looks(run: Run, world: World, onset_s: float) -> Sequence[Look]:
+def looks(
+    run: Run, world: World, onset_s: float, diagnose: Diagnose = engine.diagnose
+) -> Sequence[Look]:
     """Return what is said as the run goes on; the last is at its end."""
-    watcher, seen = _Watcher(), list[Look]()
+    watcher, seen = _Watcher(diagnose), list[Look]()
     due = _times(run, world, onset_s)
     at_s = 0.0
     for at_s, bodies in requests(run, world):

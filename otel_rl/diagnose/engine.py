@@ -49,9 +49,9 @@ from otel_rl.diagnose.stats.levels import LONGER, LONGER_NOISE, LevelChange, lev
 from otel_rl.diagnose.transients import lasting
 from otel_rl.goodput import duration
 
-__all__ = ["diagnose"]
+__all__ = ["DETECTORS", "diagnose"]
 
-_DETECTORS: Final[Sequence[Callable[[RunHistory], Iterable[Cause]]]] = (
+DETECTORS: Sequence[Callable[[RunHistory], Iterable[Cause]]] = (
     learning.not_a_number,
     learning.wrong_rewards,
     learning.degeneration,
@@ -85,6 +85,7 @@ _DETECTORS: Final[Sequence[Callable[[RunHistory], Iterable[Cause]]]] = (
     old_samples.staleness,
     dataflow.starvation,
 )
+"""All detectors, in the order in which their causes are listed before they are ranked."""
 
 _FEWEST_USUAL: Final = 3  # steps to compare with
 _MIN_PART: Final = 0.2  # part of a step that a slowdown must take to explain it
@@ -163,7 +164,7 @@ def diagnose(
 
 def _detected(history: RunHistory) -> Iterator[Cause]:
     paths = Paths(history)
-    found = (cause for detect in _DETECTORS for cause in detect(history))
+    found = (cause for detect in DETECTORS for cause in detect(history))
     return filter(paths.bear_out, found)
 
 

@@ -71,7 +71,7 @@ def test_a_run_is_the_same_each_time_it_is_drawn() -> None:
 
 def test_a_case_is_played_to_a_bridge_that_sees_its_steps() -> None:
     run = draw(_named("lockstep.one_rank_trains_slowly"), 2)
-    mark, looks = examined(run)
+    mark, looks, _ = examined(run)
     assert looks[-1].said.last == run.program.steps - 1
     assert mark.name == run.scenario.name
 
