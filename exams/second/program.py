@@ -57,6 +57,7 @@ class Program:
         pushes: Weights are sent every so many steps.
         first_step, stride: The number that the program gives to step 0, and to each next one.
         stages: Pipeline stages of the trainers of an asynchronous system.
+        has_surplus: Generators of an asynchronous system could make twice what is trained.
     """
 
     system: System
@@ -75,6 +76,7 @@ class Program:
     seed: str
     first_step: int = 0
     stride: int = 1
+    has_surplus: bool = False
 
     def told(self, step: int) -> int:
         """Return the number that the program gives to a step."""
@@ -92,9 +94,12 @@ def drawn(chance: random.Random, system: System, needs: frozenset[str], seed: st
         needs: Of ``ours``, ``spans``, ``metrics``, ``waits`` (collectives have phases of their
             own), ``many`` (at least four workers of each role), ``quiet`` (noise up to 4 %),
             ``saves``, ``evaluates``, ``jumps`` (numbers of steps count updates, from a checkpoint
-            on).
+            on), ``surplus`` (generators have twice the capacity that is needed), ``short`` (steps
+            of a fraction of a second).
     """
     step_s = 0.5 * 240 ** chance.random()
+    if "short" in needs:
+        step_s = 0.2 + 0.005 * step_s
     sizes = _sizes(chance, system, 4 if "many" in needs else 2)
     noise = 0.01 * (4 if "quiet" in needs else 15) ** chance.random()
     return Program(
@@ -114,6 +119,7 @@ def drawn(chance: random.Random, system: System, needs: frozenset[str], seed: st
         seed=seed,
         first_step=4_000 if "jumps" in needs else 0,
         stride=16 if "jumps" in needs else 1,
+        has_surplus="surplus" in needs,
     )
 
 

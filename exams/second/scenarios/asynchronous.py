@@ -21,6 +21,17 @@ SCENARIOS: tuple[Scenario, ...] = (
           index=ONE),
     fault("async.one_generates_slowly_now_and_then", What.SLOW, "generator", _GENERATE,
           phase="generate", index=ONE, shape=Shape.SOME, needs="quiet"),
+    fault("async.one_generates_slowly_and_none_waits", What.SLOW, "generator", _GENERATE,
+          phase="generate", size=3.0, index=ONE, needs="surplus"),
+    fault("async.one_generates_slowly_in_short_steps", What.SLOW, "generator", _GENERATE,
+          phase="generate", size=3.0, index=ONE, needs="surplus short ours"),
+    fault("async.one_generates_slowly_in_short_steps_awhile", What.SLOW, "generator", _GENERATE,
+          phase="generate", size=3.0, index=ONE, begins=0.3, shape=Shape.PASSING,
+          needs="surplus short ours"),
+    fault("async.one_generator_hangs_and_none_waits", What.HANG, "generator", "stall crash "
+          "straggler slow_generation", phase="generate", index=ONE, needs="surplus ours"),
+    fault("async.one_generator_hangs_in_short_steps", What.HANG, "generator", "stall crash "
+          "straggler slow_generation", phase="generate", index=ONE, needs="surplus short ours"),
     fault("async.one_generator_hangs", What.HANG, "generator", "stall crash straggler "
           "slow_generation", phase="generate", index=ONE),
     fault("async.all_generators_hang", What.HANG, "generator", "stall", phase="generate",

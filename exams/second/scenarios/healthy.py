@@ -26,6 +26,8 @@ SCENARIOS: tuple[Scenario, ...] = (
     healthy("async.plain"),
     healthy("async.plain_spans", needs="spans"),
     healthy("async.plain_ours", needs="ours"),
+    healthy("async.plain_surplus", needs="surplus"),
+    healthy("async.plain_surplus_in_short_steps", needs="surplus short ours"),
     healthy("async.batch_doubled", What.BATCH, "trainer", 2.0, needs="metrics"),
     healthy("async.context_longer", What.LENGTH, "generator", 1.8, needs="metrics"),
     healthy("async.answers_grow", What.LENGTH_RAMP, "generator", 2.0, needs="metrics"),

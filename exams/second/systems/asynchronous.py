@@ -18,7 +18,7 @@ class _Pipeline:
         self.inboxes = [Store(self.kernel) for _ in range(self.program.sizes["reward"])]
         troubles = world.troubles
         self.is_queued = bool(troubles.of(What.CRAMPED) or troubles.of(What.AGEING))
-        share = 0.55 if self.is_queued else 0.97
+        share = 0.55 if self.is_queued else 0.45 if self.program.has_surplus else 0.97
         self.makers = Makers(world, self.buffer, self.inboxes, share)
         self.ranks = [Worker(world, "trainer", n) for n in range(self.program.sizes["trainer"])]
         self.scorers = [Worker(world, "reward", n) for n in range(len(self.inboxes))]

@@ -4,6 +4,7 @@ from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from itertools import pairwise
+from statistics import median
 from typing import Final, NamedTuple
 
 from otel_rl.diagnose.classify import Subject, only_waits, tracks_about
@@ -22,7 +23,8 @@ __all__ = ["Hang", "hung_workers", "hung_workers_of"]
 
 _FEWEST: Final = 8  # times of the phase, to know the longest
 _FAR: Final = 4  # times the longest time of the phase, by any worker of the role
-_LEAST_S: Final = 10.0
+_REPORTS: Final = 5  # of a worker, of which one or two may be late
+_UNTOLD_S: Final = 10.0  # of a worker that does not tell what it does, and may have nothing to do
 _STEPS: Final = 4  # that the run makes meanwhile
 _FEW_OF: Final = 3  # workers of a role, of which one may be idle
 
@@ -96,17 +98,18 @@ def hung_workers_of(history: RunHistory) -> Iterator[Hang]:
         return
     gone = departed(history) | {loss.worker for loss in history.losses}
     tell: set[str] = set()
-    least_s = max(_LEAST_S, _STEPS * rhythm.usual_s)
+    steps_s = _STEPS * rhythm.usual_s
     for key, worker, track in tracks_about(history, Subject.PHASE_AGE):
         if worker is None or worker in gone:
             continue
         tell |= {worker}
         phase = key.partition("/phase/age/")[2]
+        least_s = max(steps_s, _REPORTS * _report_interval_s(history, worker))
         hang = _hang(history, worker, phase, track.finite(), least_s)
         if hang is not None:
             yield hang
     for role in sorted({place.role for place in history.spans}):
-        yield from _idle(history, role, gone, tell, least_s)
+        yield from _idle(history, role, gone, tell, max(_UNTOLD_S, steps_s))
 
 
 def _idle(
@@ -195,6 +198,13 @@ def _hang(history: RunHistory, worker: str, phase: str, ages: Track, least_s: fl
         return None
     own = own_step(history, worker, before=since)
     return Hang(worker, phase, age_s, longest_s, since, own=own)
+
+
+def _report_interval_s(history: RunHistory, worker: str) -> float:
+    """Return the usual seconds between two reports of a worker; 0 if it is unknown."""
+    lags = history.lags.get(worker)
+    times_s = () if lags is None else lags.times_s
+    return median(later_s - at_s for at_s, later_s in pairwise(times_s)) if times_s[1:] else 0.0
 
 
 def _waits(history: RunHistory, place: PhaseKey) -> bool:

@@ -76,6 +76,21 @@ def test_a_case_is_played_to_a_bridge_that_sees_its_steps() -> None:
     assert mark.name == run.scenario.name
 
 
+@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize(
+    "name",
+    ["async.one_generator_hangs_in_short_steps", "async.one_generates_slowly_in_short_steps"],
+)
+def test_a_generator_that_others_replace_is_named_in_steps_of_a_quarter_second(
+    name: str, seed: int
+) -> None:
+    run = draw(_named(name), seed)
+    mark, _, _ = examined(run)
+    assert run.program.step_s < 1.0
+    assert mark.is_right
+    assert not mark.alarms
+
+
 def test_silence_about_a_sick_run_is_wrong() -> None:
     run = draw(_named("lockstep.sync_slow"), 1)
     mark = judged(run, [Look(100.0, 70, _diagnosis(Verdict.HEALTHY))], 50.0)
