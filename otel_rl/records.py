@@ -917,8 +917,7 @@ class Row:
         new_keys: Meaning of keys of this and later rows, sent once in each opening of the tracker.
         attempt: Pass over the steps, from 1.
         replaces: Whether its values replace those of earlier rows of its step and attempt.
-        stored: As it was read from the journal, without its number; None for any other, also one
-            that ``replace`` has made of it.
+        stored_bytes: Its size in the journal that it was read from; 0 for any other.
     """
 
     number: int
@@ -932,4 +931,4 @@ class Row:
     new_keys: Sequence[KeySpec] = ()
     attempt: int = 1
     replaces: bool = False
-    stored: bytes | None = field(default=None, init=False, compare=False, repr=False)
+    stored_bytes: int = field(default=0, init=False, compare=False, repr=False)

@@ -414,7 +414,7 @@ class Retries:
     ) -> None:
         self._key = key
         self._settings = route.settings
-        self._record = route.record
+        self._record, self._count = route.record, route.count
         self._monotonic = route.monotonic
         self._jitter = jitter
         self._failures = 0
@@ -462,3 +462,6 @@ class Retries:
             self._record.reported(self._key, state, error)
         except JournalError as exc:
             _log.debug("Cannot store the delivery error of %s: %s", self._key, exc)
+        except Exception:  # noqa: BLE001  # an edge: the delivery goes on, though nobody is told
+            self._count(Counter.EXCEPTIONS, reason=Where.DELIVERY)
+            _log.exception("Cannot store the delivery error of %s.", self._key)

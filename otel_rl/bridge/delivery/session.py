@@ -223,7 +223,7 @@ class TrackerSession:
     def _rows(self, limit: int) -> Sequence[Row]:
         most = max(1, _BATCH_BYTES // self._row_bytes)
         rows = self._source.rows(self._info.key, start=self.next_row, limit=min(limit, most))
-        longest = max((len(row.stored or b"") for row in rows), default=0)
+        longest = max((row.stored_bytes for row in rows), default=0)
         # Narrow rows stand between wide ones, so it falls slowly.
         self._row_bytes = max(1, longest, self._row_bytes // 2 if rows else self._row_bytes)
         return rows

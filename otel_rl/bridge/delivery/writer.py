@@ -12,20 +12,15 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol, Self
+from typing import Any, Self
 
-from otel_rl.bridge.delivery.tracker_interface import (
-    RunInfo,
-    Tracker,
-    WriterTimeouts,
-    lock_run,
-    writer_file,
-)
+from otel_rl.bridge.delivery.tracker_interface import RunInfo, WriterTimeouts, writer_file
 from otel_rl.bridge.delivery.trackers import backend
-from otel_rl.bridge.delivery.writer_main import packed
+from otel_rl.bridge.delivery.writer_main import Opening
 from otel_rl.bridge.private_files import UMASK, open_private
 from otel_rl.errors import TrackerRejected, TrackerUnavailable
 from otel_rl.records import Description, Row
@@ -40,127 +35,12 @@ _EXIT_TIMEOUT_S = 15.0
 _MODULE = "otel_rl.bridge.delivery.writer_main"
 
 
-class Writer(Tracker, Protocol):
-    """Tracker for one opening of one run, which any thread can kill.
+class Writer(ABC):
+    """Tracker of one run for one opening, which any thread can kill. Use it as a context manager.
 
-    Every method may raise TrackerUnavailable, because the writer was killed, has died or does not
-    answer. Leaving the context ends the writer, even if it is busy.
-    """
-
-    def __enter__(self) -> Self:
-        """Enter the context; the writer is not started yet."""
-        ...
-
-    def __exit__(self, *exc_info: object) -> None:
-        """End the writer."""
-        ...
-
-    def kill(self) -> None:
-        """End the writer at once. Any thread may call it, at any time, repeatedly."""
-        ...
-
-
-class WriterInBridge:
-    """Runs a tracker in the thread of its run's delivery. Use it once, as a context manager.
-
-    ``kill`` refuses every further call, and lets go of the run even if the delivery never calls
-    again, because it waits for the journal. A call in progress ends first: a disk that hangs holds
-    that call, its thread and the lock of the run, and nothing else. Whoever opens the run next
-    waits for the lock.
-
-    Args:
-        tracker: Its name.
-    """
-
-    def __init__(self, tracker: str) -> None:
-        self._name = tracker
-        self._killed = False
-        # _in_use guards what follows. Who does not get it at once leaves the rest to its holder.
-        self._in_use = threading.Lock()
-        self._tracker: Tracker | None = None
-        self._lock: BinaryIO | None = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self._killed = True
-        self._let_go()
-
-    def open(self, run: RunInfo, /) -> int:
-        """See ``Tracker.open``."""
-        with self._call():
-            self._lock = lock_run(run)
-            self._tracker = backend(self._name).create(run)
-            return self._opened().open(run)
-
-    def write(self, rows: Sequence[Row], /) -> None:
-        """See ``Tracker.write``."""
-        with self._call():
-            self._opened().write(rows)
-
-    def describe(self, description: Description, /) -> None:
-        """See ``Tracker.describe``."""
-        with self._call():
-            self._opened().describe(description)
-
-    def flush(self, *, timeout_s: float) -> int | None:
-        """See ``Tracker.flush``."""
-        with self._call():
-            return self._opened().flush(timeout_s=timeout_s)
-
-    def location(self) -> str:
-        """See ``Tracker.location``."""
-        with self._call():
-            return self._opened().location()
-
-    def close(self, *, exit_code: int) -> int | None:
-        """See ``Tracker.close``."""
-        with self._call():
-            return self._opened().close(exit_code=exit_code)
-
-    def kill(self) -> None:
-        """See ``Writer.kill``."""
-        self._killed = True
-        # In a thread, because a disk that hangs holds up the closing of files, too.
-        threading.Thread(target=self._let_go, name="otel-rl-writer-kill", daemon=True).start()
-
-    @contextlib.contextmanager
-    def _call(self) -> Iterator[None]:
-        try:
-            with self._in_use:
-                yield
-        finally:
-            if self._killed:
-                self._let_go()
-
-    def _opened(self) -> Tracker:
-        if self._killed:
-            raise TrackerUnavailable("The bridge is stopping.")
-        if self._tracker is None:
-            raise TrackerUnavailable("The run is not open.")
-        return self._tracker
-
-    def _let_go(self) -> None:
-        if not self._in_use.acquire(blocking=False):
-            return
-        try:
-            self._tracker = None  # its files are closed before the lock is free
-            if self._lock is not None:
-                self._lock.close()
-        finally:
-            self._in_use.release()
-
-
-class WriterProcess:
-    """Runs a tracker in another process. Use it once, as a context manager.
-
-    In addition to a Tracker's errors, every method raises TrackerUnavailable if the process has
-    died or does not answer in time. After any error, leave the context and start another: a process
-    whose tracker library has failed is in an unknown state. Leaving ends the process, even if it is
-    busy.
-
-    ``kill`` may be called from any thread, at any time; everything else from one.
+    The methods of ``Tracker`` do here what they do there. Each may also raise TrackerUnavailable,
+    because the writer was killed, has died or does not answer. After any error, leave the context
+    and begin with another writer: a tracker library that has failed is in an unknown state.
 
     Args:
         tracker: Its name.
@@ -168,49 +48,36 @@ class WriterProcess:
 
     def __init__(self, tracker: str) -> None:
         self._tracker = tracker
-        self._connection: Connection[Any, Any] | None = None
         self._location = ""
-        self._log = Path()
         self._timeouts = WriterTimeouts()
-        # _lock guards the start of the process against ``kill``.
-        self._lock = threading.Lock()
         self._killed = False
-        self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Self:
         return self
 
+    @abstractmethod
     def __exit__(self, *exc_info: object) -> None:
-        self.kill()
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
+        """End the writer, even if it is busy."""
 
-    @property
-    def pid(self) -> int | None:
-        """Return the pid of the process, or None before ``open``."""
-        return self._process.pid if self._process else None
+    @abstractmethod
+    def kill(self) -> None:
+        """End the writer at once. Any thread may call it, at any time, repeatedly."""
+
+    @abstractmethod
+    def _ask(self, method: str, *arguments: object, timeout_s: float) -> Any:  # see ``Opening``
+        """Let the tracker do something. Only ``open`` begins it."""
 
     def open(self, run: RunInfo, /) -> int:
-        """Start the process and open the run in it."""
-        attributes = dict(run.attributes)
-        self._timeouts = backend(self._tracker).patience(attributes)
-        self._log = writer_file(run, "log")
-        ours, theirs = socket.socketpair()
-        with theirs, self._lock:
-            if self._killed:
-                ours.close()
-                raise TrackerUnavailable("The bridge is stopping.")
-            self._connection = Connection(ours.detach())
-            self._process = _start(self._tracker, attributes, self._log, theirs)
+        """See ``Tracker.open``."""
+        self._timeouts = backend(self._tracker).patience(dict(run.attributes))
         next_row, self._location = self._ask(
             "open", self._tracker, run, timeout_s=self._timeouts.open_s
         )
         return int(next_row)
 
     def write(self, rows: Sequence[Row], /) -> None:
-        """Hand over rows; returns when the tracker has taken them."""
-        self._ask("write", [packed(row) for row in rows], timeout_s=_WRITE_TIMEOUT_S)
+        """See ``Tracker.write``."""
+        self._ask("write", rows, timeout_s=_WRITE_TIMEOUT_S)
 
     def describe(self, description: Description, /) -> None:
         """See ``Tracker.describe``."""
@@ -226,8 +93,91 @@ class WriterProcess:
         return self._location
 
     def close(self, *, exit_code: int) -> int | None:
-        """Finish the run and wait for the process to end."""
+        """See ``Tracker.close``."""
         row: int | None = self._ask("close", exit_code, timeout_s=self._timeouts.close_s)
+        return row
+
+
+class WriterInBridge(Writer):
+    """Runs a tracker in the thread of its run's delivery.
+
+    ``kill`` refuses every further call, and lets go of the run even if the delivery never calls
+    again, because it waits for the journal. A call in progress ends first: a disk that hangs holds
+    that call, its thread and the lock of the run, and nothing else. Whoever opens the run next
+    waits for the lock.
+    """
+
+    def __init__(self, tracker: str) -> None:
+        super().__init__(tracker)
+        # _in_use guards what follows. Who does not get it at once leaves the rest to its holder.
+        self._in_use = threading.Lock()
+        self._opening = Opening()
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._killed = True
+        self._let_go()
+
+    def kill(self) -> None:
+        """See ``Writer.kill``."""
+        self._killed = True
+        # In a thread, because a disk that hangs holds up the closing of files, too.
+        threading.Thread(target=self._let_go, name="otel-rl-writer-kill", daemon=True).start()
+
+    def _ask(self, method: str, *arguments: object, timeout_s: float) -> Any:  # noqa: ARG002  # a disk cannot be bounded
+        try:
+            with self._in_use:
+                if self._killed:
+                    raise TrackerUnavailable("The bridge is stopping.")
+                return self._opening.do(method, arguments)
+        finally:
+            if self._killed:
+                self._let_go()
+
+    def _let_go(self) -> None:
+        if self._in_use.acquire(blocking=False):
+            try:
+                self._opening.let_go()
+            finally:
+                self._in_use.release()
+
+
+class WriterProcess(Writer):
+    """Runs a tracker in another process, which ``open`` starts and leaving the context ends."""
+
+    def __init__(self, tracker: str) -> None:
+        super().__init__(tracker)
+        self._connection: Connection[Any, Any] | None = None
+        self._log = Path()
+        # _lock guards the start of the process against ``kill``.
+        self._lock = threading.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.kill()
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    @property
+    def pid(self) -> int | None:
+        """Return the pid of the process, or None before ``open``."""
+        return self._process.pid if self._process else None
+
+    def open(self, run: RunInfo, /) -> int:
+        """Start the process and open the run in it."""
+        self._log = writer_file(run, "log")
+        ours, theirs = socket.socketpair()
+        with theirs, self._lock:
+            if self._killed:
+                ours.close()
+                raise TrackerUnavailable("The bridge is stopping.")
+            self._connection = Connection(ours.detach())
+            self._process = _start(self._tracker, dict(run.attributes), self._log, theirs)
+        return super().open(run)
+
+    def close(self, *, exit_code: int) -> int | None:
+        """Finish the run and wait for the process to end."""
+        row = super().close(exit_code=exit_code)
         if self._process:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(_EXIT_TIMEOUT_S)
@@ -246,7 +196,7 @@ class WriterProcess:
                 os.killpg(process.pid, signal.SIGKILL)
         process.wait()
 
-    def _ask(self, method: str, *arguments: object, timeout_s: float) -> Any:  # see writer_main
+    def _ask(self, method: str, *arguments: object, timeout_s: float) -> Any:
         connection = self._connection  # ``__exit__`` of another thread may take it away
         if connection is None:
             raise TrackerUnavailable("The run is not open.")

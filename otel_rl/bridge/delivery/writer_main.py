@@ -8,7 +8,7 @@ raises KeyboardInterrupt harms only its own run, and a new process resumes that 
 A request is ``(method, arguments)``, and each has one answer:
 
     ("open", (tracker, run))       ("ok", (next_row, location))
-    ("write", ([packed, ...],))    ("ok", None)
+    ("write", ([row, ...],))       ("ok", None)
     ("describe", (description,))   ("ok", None)
     ("flush", (timeout_s,))        ("ok", safe_row)
     ("close", (exit_code,))        ("ok", safe_row)
@@ -16,7 +16,7 @@ A request is ``(method, arguments)``, and each has one answer:
                                    ("rejected", message, hint): an operator must act
 
 They travel pickled over a socket pair between a parent and the child that it started. Nothing else
-can connect to it, so only trusted data is unpickled. Rows travel as the journal stores them.
+can connect to it, so only trusted data is unpickled.
 
 The process ignores SIGINT and SIGTERM, which a terminal or supervisor sends to all processes: the
 parent decides when a run ends. It ends when the parent closes the socket or has died.
@@ -28,67 +28,31 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from multiprocessing.connection import Connection
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO
 
 from otel_rl.bridge.delivery.tracker_interface import Tracker, lock_run
 from otel_rl.bridge.delivery.trackers import backend
 from otel_rl.bridge.garbage import collect_rarely, return_memory, skip_last_collections
-from otel_rl.bridge.journal.formats.row_format import decode_row, encode_row
 from otel_rl.errors import ConfigError, TrackerRejected, TrackerUnavailable
-from otel_rl.records import KeySpec, Row
 
-__all__ = ["packed", "serve", "unpacked"]
+__all__ = ["Opening", "serve"]
 
 # For a dead parent while the tracker library blocks: long enough to finish a run, short enough that
 # no process stays.
 _ORPHAN_GRACE_S = 60.0
 
 
-class _PackedRow(NamedTuple):
-    """A row on its way: its stored form, and what the journal does not store."""
-
-    number: int
-    body: bytes
-    devices: Mapping[str, float]
-    new_keys: Sequence[KeySpec]
-
-
-def packed(row: Row) -> _PackedRow:
-    """Return a row as it travels to a writer process."""
-    return _PackedRow(row.number, encode_row(row), row.devices, row.new_keys)
-
-
-def unpacked(sent: _PackedRow) -> Row:
-    """Undo ``packed``."""
-    row = decode_row(sent.number, sent.body)
-    if not sent.devices and not sent.new_keys:
-        return row
-    return replace(row, devices=sent.devices, new_keys=sent.new_keys)
-
-
-class _Session:
-    """The tracker of the process, and the lock of its run."""
+class Opening:
+    """Tracker of one run, and the lock of that run, where the tracker runs. One thread."""
 
     def __init__(self) -> None:
         self.closed = False
         self._tracker: Tracker | None = None
         self._lock: BinaryIO | None = None
 
-    def answer(self, method: str, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
-        try:
-            return "ok", self._do(method, arguments)
-        except (TrackerRejected, ConfigError) as exc:
-            return "rejected", exc.args[0], exc.hint
-        except TrackerUnavailable as exc:
-            return "unavailable", exc.args[0], exc.hint
-        except Exception as exc:  # noqa: BLE001  # an edge: the process goes on
-            sys.excepthook(type(exc), exc, exc.__traceback__)  # into the log file
-            return "unavailable", f"{type(exc).__name__}: {exc}", ""
-
-    def _do(self, method: str, arguments: tuple[Any, ...]) -> object:
+    def do(self, method: str, arguments: tuple[Any, ...]) -> object:
+        """Do what a request says. Raises as ``Tracker``."""
         if method == "open":
             name, run = arguments
             self._lock = lock_run(run)
@@ -97,10 +61,10 @@ class _Session:
             return next_row, self._tracker.location()
         tracker, (argument,) = self._tracker, arguments
         if tracker is None:
-            raise TrackerRejected("The run was not opened.")
+            raise TrackerUnavailable("The run is not open.")
         match method:
             case "write":
-                tracker.write([unpacked(row) for row in argument])
+                tracker.write(argument)
             case "describe":
                 tracker.describe(argument)
             case "flush":
@@ -111,19 +75,37 @@ class _Session:
                 return safe_row
         return None
 
+    def let_go(self) -> None:
+        """Let go of a tracker that only has files, and then of its run."""
+        self._tracker = None  # its files are closed before the lock is free
+        if self._lock is not None:
+            self._lock.close()
+
+
+def _answer(opening: Opening, method: str, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+    try:
+        return "ok", opening.do(method, arguments)
+    except (TrackerRejected, ConfigError) as exc:
+        return "rejected", exc.args[0], exc.hint
+    except TrackerUnavailable as exc:
+        return "unavailable", exc.args[0], exc.hint
+    except Exception as exc:  # noqa: BLE001  # an edge: the process goes on
+        sys.excepthook(type(exc), exc, exc.__traceback__)  # into the log file
+        return "unavailable", f"{type(exc).__name__}: {exc}", ""
+
 
 def serve(connection: "Connection[Any, Any]") -> None:
     """Answer requests until the run was closed, or the other end is gone."""
-    session = _Session()
-    while not session.closed:
+    opening = Opening()
+    while not opening.closed:
         try:
             method, arguments = connection.recv()
         except (EOFError, ConnectionError):
             # A parent that stops in order closes the run. One that it left behind has failed; the
             # next bridge resumes it.
-            session.answer("close", (1,))
+            _answer(opening, "close", (1,))
             return
-        connection.send(session.answer(method, arguments))
+        connection.send(_answer(opening, method, arguments))
 
 
 def _watch_parent(fd: int) -> None:

@@ -21,9 +21,7 @@ _DECODER = msgspec.json.Decoder()
 
 
 def encode_row(row: Row) -> bytes:
-    """Encode a row without its number; one that was read is what it was read from."""
-    if row.stored is not None:
-        return row.stored
+    """Encode a row without its number."""
     values = row.values if isinstance(row.values, dict) else dict(row.values)
     fields: list[object] = [row.step, row.time_ns, row.policy_version, values]
     if row.tables or row.labels or row.attempt > 1 or row.replaces:
@@ -47,7 +45,7 @@ def decode_row(number: int, body: bytes) -> Row:
         attempt=attempt,
         replaces=replaces,
     )
-    object.__setattr__(row, "stored", body)  # frozen for everyone else
+    object.__setattr__(row, "stored_bytes", len(body))  # frozen for everyone else
     return row
 
 

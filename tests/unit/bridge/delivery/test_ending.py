@@ -5,12 +5,12 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Self
 
 import pytest
 
 from otel_rl.bridge.delivery.manager import RunState
 from otel_rl.bridge.delivery.tracker_interface import RunInfo
+from otel_rl.bridge.delivery.writer import Writer
 from otel_rl.errors import TrackerUnavailable
 from otel_rl.records import Description, ExperimentKey, ExperimentStatus, Row
 from otel_rl.run_id import run_id
@@ -26,21 +26,21 @@ CRASHED = Description(status=ExperimentStatus.CRASHED)
 
 
 @dataclass
-class Tracker:
+class Tracker(Writer):
     """What a tracker of one run would have seen, over all its openings."""
 
     rows: int = 0
     endings: list[int] = field(default_factory=list)
     descriptions: list[Description] = field(default_factory=list)
 
-    def __enter__(self) -> Self:
-        return self
-
     def __exit__(self, *exc_info: object) -> None:
         pass
 
     def kill(self) -> None:
         pass
+
+    def _ask(self, method: str, *arguments: object, timeout_s: float) -> object:
+        raise NotImplementedError
 
     def open(self, run: RunInfo, /) -> int:
         self.descriptions.append(run.description)

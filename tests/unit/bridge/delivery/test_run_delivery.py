@@ -5,12 +5,13 @@ from pathlib import Path
 
 import pytest
 
+from otel_rl.bridge.counters import Where
 from otel_rl.bridge.delivery.delivery_interfaces import DeliverySettings, RunState
 from otel_rl.bridge.delivery.run_delivery import Retries
 from otel_rl.bridge.delivery.session import Route
 from otel_rl.errors import JournalFull
 from otel_rl.records import ExperimentKey
-from tests.unit.bridge.delivery.bench import Rows
+from tests.unit.bridge.delivery.bench import Bench, Rows
 
 KEY = ExperimentKey("e")
 
@@ -76,6 +77,26 @@ def test_failures_are_logged_once_a_minute(caplog: pytest.LogCaptureFixture) -> 
         rig.now_s += 60.0
         rig.retries.log(OSError("away"), 1.0, with_trace=True)
     assert [bool(record.exc_info) for record in caplog.records] == [False, True]
+
+
+def test_a_journal_that_breaks_down_does_not_end_the_delivery(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, writer=None)
+
+    def reported(key: ExperimentKey, state: str, error: str, /) -> None:
+        raise OSError("the journal is broken")
+
+    def opened(key: ExperimentKey, location: str, /) -> None:
+        bench.source.opened = there  # type: ignore[method-assign]
+        raise OSError("the journal is broken")
+
+    there, bench.source.opened, bench.source.reported = bench.source.opened, opened, reported  # type: ignore[method-assign]
+    bench.feed(KEY, 3)
+    try:
+        assert bench.wait_until_written(KEY).pending == 0
+    finally:
+        bench.stop()
+    assert bench.lines(KEY) == [0, 1, 2]
+    assert bench.reasons[Where.DELIVERY] >= 2  # the opening, and the report of its failure
 
 
 def test_a_full_journal_does_not_stop_the_delivery() -> None:

@@ -4,7 +4,6 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import Self
 
 import pytest
 
@@ -12,6 +11,7 @@ from otel_rl.bridge.counters import Counters
 from otel_rl.bridge.delivery.delivery_interfaces import DeliverySettings, RunState
 from otel_rl.bridge.delivery.manager import DeliveryManager
 from otel_rl.bridge.delivery.tracker_interface import RunInfo
+from otel_rl.bridge.delivery.writer import Writer
 from otel_rl.bridge.journal.commit import Commit
 from otel_rl.bridge.journal.delivery_store import DeliveryStore
 from otel_rl.bridge.journal.run_store import RunStore
@@ -25,19 +25,19 @@ wait_until = partial(waiting.wait_until, timeout_s=90)
 KEY = ExperimentKey("grpo")
 
 
-class Memory:
+class Memory(Writer):
     """A tracker in memory, which can be away. It outlives its writers."""
 
     def __init__(self) -> None:
+        super().__init__("memory")
         self.rows: list[int] = []
         self.is_away = False
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None: ...
 
     def kill(self) -> None: ...
+
+    def _ask(self, method: str, *arguments: object, timeout_s: float) -> object: ...
 
     def open(self, run: RunInfo, /) -> int:
         if self.is_away:

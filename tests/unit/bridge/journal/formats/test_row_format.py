@@ -1,7 +1,6 @@
 """A row comes back from the journal as it went in."""
 
 import tracemalloc
-from dataclasses import replace
 
 import pytest
 
@@ -34,16 +33,6 @@ def test_a_table_comes_back() -> None:
         ["prompt", "reward"],
         [["a", 1.0]],
     )
-
-
-def test_a_row_that_was_read_is_not_encoded_again() -> None:
-    body = b"[7, 1, null, {}]"  # with blanks, which encoding leaves out
-    assert encode_row(decode_row(3, body)) is body
-
-
-def test_a_row_that_was_changed_is_encoded_anew() -> None:
-    read = decode_row(3, encode_row(Row(3, 7, 1, {"a": 1.0, "b": 2.0})))
-    assert decode_row(3, encode_row(replace(read, values={"b": 2.0}))).values == {"b": 2.0}
 
 
 def test_rows_that_wait_for_a_commit_take_the_room_of_their_bytes() -> None:
