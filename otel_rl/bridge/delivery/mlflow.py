@@ -156,10 +156,7 @@ class MlflowTracker:
         """Create the run, or resume the one with our tag."""
         from mlflow.tracking import MlflowClient
 
-        try:
-            settings = MlflowSettings.parse(dict(run.attributes))
-        except ConfigError as exc:
-            raise TrackerRejected(exc.args[0], hint=exc.hint) from exc
+        settings = MlflowSettings.parse(dict(run.attributes))
         self._uri = settings.uri(os.environ)
         is_our_file = not self._uri
         if is_our_file:

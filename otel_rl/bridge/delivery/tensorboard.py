@@ -34,7 +34,7 @@ from otel_rl.bridge.delivery.files import (
 from otel_rl.bridge.delivery.texts import storable_text
 from otel_rl.bridge.delivery.tracker_interface import CheckResult, RunInfo, Tracker, TrackerKind
 from otel_rl.bridge.private_files import make_private_directory
-from otel_rl.errors import ConfigError, MissingExtra, TrackerRejected, TrackerUnavailable
+from otel_rl.errors import ConfigError, MissingExtra, TrackerUnavailable
 from otel_rl.records import CONSOLE, Description, Row, Table, Value
 from otel_rl.redaction import printable
 
@@ -75,10 +75,7 @@ class TensorBoardTracker:
 
     def open(self, run: RunInfo, /) -> int:
         """Open the file, and resume after its last whole row."""
-        try:
-            _validate(dict(run.attributes))
-        except ConfigError as exc:
-            raise TrackerRejected(exc.args[0], hint=exc.hint) from exc
+        _validate(dict(run.attributes))
         self._directory = run_directory(run)
         try:
             make_private_directory(self._directory)

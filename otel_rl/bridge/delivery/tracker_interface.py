@@ -102,6 +102,7 @@ class Tracker(Protocol):
         Raises:
             TrackerUnavailable: Try again later.
             TrackerRejected: The settings or credentials are refused.
+            ConfigError: As TrackerRejected, from the settings themselves.
         """
         ...
 

@@ -341,10 +341,7 @@ class TrackioTracker:
 
     def open(self, run: RunInfo, /) -> int:
         """Ask for the first row that is missing."""
-        try:
-            self._settings = TrackioSettings.parse(dict(run.attributes))
-        except ConfigError as exc:
-            raise TrackerRejected(exc.args[0], hint=exc.hint) from exc
+        self._settings = TrackioSettings.parse(dict(run.attributes))
         self._run_id, self._journal = run.run_id, run.journal
         project, place = self._settings.project, self._settings.place(os.environ)
         name = run.key.title

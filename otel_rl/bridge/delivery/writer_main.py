@@ -56,8 +56,11 @@ class Opening:
         if method == "open":
             name, run = arguments
             self._lock = lock_run(run)
-            self._tracker = backend(name).create(run)
-            next_row = self._tracker.open(run)
+            try:
+                self._tracker = backend(name).create(run)
+                next_row = self._tracker.open(run)
+            except ConfigError as exc:
+                raise TrackerRejected(exc.args[0], hint=exc.hint) from exc
             return next_row, self._tracker.location()
         tracker, (argument,) = self._tracker, arguments
         if tracker is None:
@@ -85,7 +88,7 @@ class Opening:
 def _answer(opening: Opening, method: str, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
     try:
         return "ok", opening.do(method, arguments)
-    except (TrackerRejected, ConfigError) as exc:
+    except TrackerRejected as exc:
         return "rejected", exc.args[0], exc.hint
     except TrackerUnavailable as exc:
         return "unavailable", exc.args[0], exc.hint

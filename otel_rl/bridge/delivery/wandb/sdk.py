@@ -1,20 +1,41 @@
-"""Common use of the W&B SDK: translated errors, and no facts of the machine in the run."""
+"""Common use of the W&B SDK: translated errors, and no facts of the machine in the run.
+
+A run of the bridge's own and one that it joins get their rows in the same way (``OpenedRun``).
+"""
 
 import errno
 import logging
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING
 
+from otel_rl.bridge.delivery.texts import ConsoleLines
 from otel_rl.bridge.delivery.wandb.account import Account, WandbSettings
+from otel_rl.bridge.delivery.wandb.growing_tables import GrowingTables
+from otel_rl.bridge.delivery.wandb.rows import KeyDisplay, alert, payload
+from otel_rl.bridge.delivery.wandb.summary import RunSummary
+from otel_rl.bridge.delivery.wandb.system_panels import SystemPanels
 from otel_rl.errors import TrackerRejected, TrackerUnavailable
+from otel_rl.records import Row
 
 if TYPE_CHECKING:
     import wandb
 
-__all__ = ["FILE_FLUSH_S", "flushes_file", "log_console", "quiet_settings", "translated"]
+__all__ = [
+    "FILE_FLUSH_S",
+    "Line",
+    "OpenedRun",
+    "finish",
+    "flushes_file",
+    "quiet_settings",
+    "translated",
+]
+
+Line = dict[str, object]
+"""A row as W&B's ``log`` takes it."""
 
 FILE_FLUSH_S = 2
 """Interval at which wandb-core writes to the file of an offline run, see ``flushes_file``."""
@@ -76,7 +97,62 @@ def flushes_file() -> bool:
     return _FLUSH_SETTING in wandb.Settings.model_fields
 
 
-def log_console(run: "wandb.Run", lines: Sequence[str]) -> None:
+@dataclass(frozen=True, slots=True)
+class OpenedRun:
+    """A run that is open, with what is shown of its rows beside their values. One thread.
+
+    Attributes:
+        run: W&B's.
+        summary: Of its rows, and the time of the first one.
+        display: Definitions of its keys.
+        console: Selects the lines of the console that it lacks.
+        samples: Its tables of all samples.
+        panels: Its System panels, unless they are switched off.
+    """
+
+    run: "wandb.Run"
+    summary: RunSummary
+    display: KeyDisplay
+    console: ConsoleLines
+    samples: GrowingTables
+    panels: SystemPanels | None
+
+    def write(self, rows: Sequence[Row], log: Callable[[Row, Line], None]) -> None:
+        """Log rows that the summary has.
+
+        Args:
+            rows: In ascending order.
+            log: Called with each row and its line.
+        """
+        with translated():
+            for row in rows:
+                # Before the row, whose confirmation should not come without them.
+                if lines := self.console.of(row):
+                    _log_console(self.run, lines)
+                self.samples.add(row)
+                self.display.take(row)
+                log(row, payload(row, self.summary.hours(row.time_ns)))
+                alert(self.run, row)
+                if self.panels is not None:
+                    self.panels.send(row)
+
+    def finish(self, exit_code: int) -> None:
+        """Show the last samples, and finish the run, see ``finish``."""
+        with translated():
+            self.samples.show(everything=True)
+        finish(self.run, exit_code)
+
+
+def finish(run: "wandb.Run", exit_code: int) -> None:
+    """Finish a run and end wandb-core: only then the exit record of an offline run is written."""
+    import wandb
+
+    with translated():
+        run.finish(exit_code=exit_code)
+        wandb.teardown(exit_code=exit_code)
+
+
+def _log_console(run: "wandb.Run", lines: Sequence[str]) -> None:
     """Add lines to the run's console, for which W&B has a call since 0.27."""
     if hasattr(run, "write_logs"):
         run.write_logs("\n".join(lines))

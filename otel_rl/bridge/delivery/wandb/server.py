@@ -13,7 +13,6 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from email.message import Message
 from http.client import HTTPException
 from typing import IO, Any, Final, NamedTuple
@@ -23,7 +22,6 @@ from otel_rl.errors import TrackerError, TrackerRejected, TrackerUnavailable
 
 __all__ = [
     "JOURNAL_KEY",
-    "LineCounts",
     "RemoteRun",
     "RunOnServer",
     "Upload",
@@ -76,19 +74,18 @@ _SETTLE_S: Final = 1.0  # an answer from a replica of the server's database may 
 _POLL_S: Final = 0.5  # between two queries of a waiting call
 
 
-@dataclass(frozen=True, slots=True)
-class RemoteRun:
+class RemoteRun(NamedTuple):
     """State of a run at the server.
 
     Attributes:
-        lines: Number of its rows; 0 for an unknown run.
+        rows: Number of lines of its history; 0 for an unknown run.
         journal: Journal of its rows; empty if the config does not name it.
-        console_lines: Number of lines of its console.
+        console: Number of lines of its console.
     """
 
-    lines: int = 0
+    rows: int = 0
     journal: str = ""
-    console_lines: int = 0
+    console: int = 0
 
 
 def ask(account: Account, run_id: str, *, timeout_s: float = _QUERY_TIMEOUT_S) -> RemoteRun:
@@ -245,18 +242,6 @@ def _message(errors: object) -> str:
     return str(message)[:200]
 
 
-class LineCounts(NamedTuple):
-    """Numbers of lines of a run.
-
-    Attributes:
-        rows: Rows of its history.
-        console: Lines of its console.
-    """
-
-    rows: int = 0
-    console: int = 0
-
-
 class RunOnServer:
     """The server's answers about one run, which only this journal may continue.
 
@@ -273,10 +258,10 @@ class RunOnServer:
 
     def rows(self) -> int:
         """Return the number of rows."""
-        return self._ask().lines
+        return ask(self._account, self._run_id).rows
 
-    def settled_counts(self) -> LineCounts:
-        """Return the line counts of a run before `init`, so old that no later answer can be lower.
+    def settled(self) -> RemoteRun:
+        """Return the state of the run before `init`, so old that no later answer can be lower.
 
         The SDK numbers rows from one answer of the server and places them by another. If an upload
         of a killed writer lands in between, a row would take the line of an earlier one. So the
@@ -287,15 +272,16 @@ class RunOnServer:
             TrackerRejected: The run has rows of another journal, which must not be continued.
             TrackerUnavailable: It still takes late uploads.
         """
-        counts = self._counts()
-        if any(counts) and not self.is_settled_at(counts):
+        found = self._found()
+        if (found.rows or found.console) and not self.is_settled_at(found):
             raise TrackerUnavailable(f"The W&B run {self._run_id} still takes late uploads.")
-        return counts
+        return found
 
-    def is_settled_at(self, counts: LineCounts) -> bool:
-        """Return whether the line counts are the same a while later, see ``settled_counts``."""
+    def is_settled_at(self, state: RemoteRun) -> bool:
+        """Return whether the line counts are the same a while later, see ``settled``."""
         time.sleep(_SETTLE_S)
-        return self._counts() == counts
+        found = self._found()
+        return (found.rows, found.console) == (state.rows, state.console)
 
     def summary(self) -> Mapping[str, object]:
         """Return the run's summary; empty, with a warning, if the server does not answer."""
@@ -305,18 +291,15 @@ class RunOnServer:
             _log.warning("The summary of the W&B run %s begins anew: %s", self._run_id, exc)
             return {}
 
-    def _counts(self) -> LineCounts:
-        remote = self._ask()
-        if remote.lines and self._journal and remote.journal != self._journal:
+    def _found(self) -> RemoteRun:
+        found = ask(self._account, self._run_id)
+        if found.rows and self._journal and found.journal != self._journal:
             raise TrackerRejected(
-                f"The W&B run {self._run_id} has {remote.lines} rows of another journal.",
+                f"The W&B run {self._run_id} has {found.rows} rows of another journal.",
                 hint="Give the trial another name, or start the bridge with the data directory "
                 "that the run was written from.",
             )
-        return LineCounts(remote.lines, remote.console_lines)
-
-    def _ask(self) -> RemoteRun:
-        return ask(self._account, self._run_id)
+        return found
 
 
 class Upload:

@@ -27,12 +27,12 @@ from otel_rl.bridge.delivery.tracker_interface import RunInfo, writer_file
 from otel_rl.bridge.delivery.wandb.account import Account, WandbSettings, find_account
 from otel_rl.bridge.delivery.wandb.growing_tables import GrowingTables
 from otel_rl.bridge.delivery.wandb.metadata import device_config, show_config
-from otel_rl.bridge.delivery.wandb.rows import KeyDisplay, alert, payload
-from otel_rl.bridge.delivery.wandb.sdk import log_console, quiet_settings, translated
+from otel_rl.bridge.delivery.wandb.rows import KeyDisplay
+from otel_rl.bridge.delivery.wandb.sdk import Line, OpenedRun, quiet_settings, translated
 from otel_rl.bridge.delivery.wandb.server import Upload, config_entry, query
 from otel_rl.bridge.delivery.wandb.summary import RunSummary
 from otel_rl.bridge.delivery.wandb.system_panels import SystemPanels
-from otel_rl.errors import ConfigError, TrackerRejected, TrackerUnavailable
+from otel_rl.errors import TrackerRejected, TrackerUnavailable
 from otel_rl.records import Description, Row
 
 if TYPE_CHECKING:
@@ -197,27 +197,17 @@ class SharedWandbTracker:
     def __init__(self) -> None:
         self._settings = WandbSettings()
         self._account = Account(online=True, base_url="", project="", entity="")
-        self._run: wandb.Run | None = None
-        self._display: KeyDisplay | None = None
-        self._panels: SystemPanels | None = None
+        self._shown: OpenedRun | None = None
         self._mark = ""
         self._marks = Marks(self._account, "", row=0, step=0)
         self._upload = Upload("", 0, stall_timeout_s=0)
         self._note_file = Path()
         self._note: _Note | None = None  # as in the file
-        self._clock: RunSummary | None = None  # for the hours; the summary is the owner's
-        self._console = ConsoleLines(None)
-        self._samples: GrowingTables | None = None
 
     def open(self, run: RunInfo, /) -> int:
         """Join the run, if it exists and its owner shares it."""
-        try:
-            self._settings = WandbSettings.parse(dict(run.attributes))
-            self._account = find_account(
-                self._settings, os.environ, run.key, run.description.own_run
-            )
-        except ConfigError as exc:
-            raise TrackerRejected(exc.args[0], hint=exc.hint) from exc
+        self._settings = WandbSettings.parse(dict(run.attributes))
+        self._account = find_account(self._settings, os.environ, run.key, run.description.own_run)
         self._mark = mark_key(run)
         self._note_file = writer_file(run, "joined")
         self._note = _Note.read(self._note_file, self._mark)
@@ -226,18 +216,19 @@ class SharedWandbTracker:
         joined = _shared(self._account)
         self._marks = self._find_rows(joined)
         self._leave_note(is_closed=False)
-        self._clock = RunSummary(writer_file(run, "summary"), run.journal, self._marks.row)
+        row, attempt = self._marks.row, run.description.attempt_below(self._marks.row)
         with translated():
-            self._run = _join(run, self._settings, self._account)
-            attempt = run.description.attempt_below(self._marks.row)
-            self._display = KeyDisplay(
-                self._run, attempt, _PREFIX, has_axes=self._settings.attempt_axes
+            joined_run = _join(run, self._settings, self._account)
+            self._shown = OpenedRun(
+                joined_run,
+                # For the hours: the summary in W&B is the owner's.
+                RunSummary(writer_file(run, "summary"), run.journal, row),
+                KeyDisplay(joined_run, attempt, _PREFIX, has_axes=self._settings.attempt_axes),
+                ConsoleLines(None),
+                GrowingTables(self._log_table, writer_file(run, "samples"), row),
+                SystemPanels(joined_run) if self._settings.system_panels else None,
             )
-            self._run.define_metric(self._mark, hidden=True)
-            self._panels = SystemPanels(self._run) if self._settings.system_panels else None
-        self._console = ConsoleLines(None)
-        samples = writer_file(run, "samples")
-        self._samples = GrowingTables(self._log_table, samples, self._marks.row)
+            joined_run.define_metric(self._mark, hidden=True)
         self.describe(run.description)
         self._upload = Upload(
             self._account.attached_run,
@@ -248,36 +239,26 @@ class SharedWandbTracker:
 
     def write(self, rows: Sequence[Row], /) -> None:
         """Log each row in one call, with its number. In shared mode W&B numbers the steps."""
-        run = self._opened()
+        shown = self._opened()
         self._upload.begin()
-        clock, display = self._clock, self._display
-        assert clock is not None
-        assert display is not None
-        clock.take(rows)
-        for row in rows:
-            given = payload(row, clock.hours(row.time_ns))
-            line = {_own(key): value for key, value in given.items()}
-            with translated():
-                display.take(row)
-                lines = self._console.of(row)
-                if lines:
-                    log_console(run, lines)
-                if self._samples is not None:
-                    self._samples.add(row)
-                run.log({**line, self._mark: row.number}, commit=True)
-                alert(run, row)
-            if self._panels is not None:
-                self._panels.send(row)
+        shown.summary.take(rows)
+
+        def log(row: Row, line: Line) -> None:
+            marked = {_own(key): value for key, value in line.items()} | {self._mark: row.number}
+            shown.run.log(marked, commit=True)
             self._upload.next_row = row.number + 1
+
+        shown.write(rows, log)
 
     def describe(self, description: Description, /) -> None:
         """Put the config under one key of the run's; the other metadata is its owner's."""
+        shown = self._opened()
         with translated():
             known = {**description.config, **device_config(description)}
             config = {_LABEL: known} if known else {}
-            show_config(self._opened(), config)
-        if self._panels is not None:
-            self._panels.know(description.devices)
+            show_config(shown.run, config)
+        if shown.panels is not None:
+            shown.panels.know(description.devices)
 
     def flush(self, *, timeout_s: float) -> int | None:
         """Query the server for our rows, until it has all."""
@@ -288,27 +269,20 @@ class SharedWandbTracker:
 
     def location(self) -> str:
         """Return the URL of the run."""
-        return str(self._opened().url or "")
+        return str(self._opened().run.url or "")
 
     def close(self, *, exit_code: int) -> int | None:
         """Leave the run as it is, and end ``wandb-core``. Its owner sets the exit status."""
-        if self._run is not None:
-            import wandb
-
-            with translated():
-                if self._samples is not None:
-                    self._samples.show(everything=True)
-            run, self._run = self._run, None
-            with translated():
-                run.finish(exit_code=exit_code)
-                wandb.teardown(exit_code=exit_code)
+        if self._shown is not None:
+            self._shown.finish(exit_code)
+            self._shown = None
             self._confirm()
             self._leave_note(is_closed=True)
         return self._upload.safe_row
 
     def _log_table(self, key: str, table: "wandb.Table") -> None:
         """Log a table of all samples in a line without a number: a repeat only replaces it."""
-        self._opened().log({_own(key): table}, commit=True)
+        self._opened().run.log({_own(key): table}, commit=True)
 
     def _find_rows(self, joined: JoinedRun) -> Marks:
         note = self._note
@@ -352,10 +326,10 @@ class SharedWandbTracker:
             note.write(self._note_file)
             self._note = note
 
-    def _opened(self) -> "wandb.Run":
-        if self._run is None:
+    def _opened(self) -> OpenedRun:
+        if self._shown is None:
             raise TrackerUnavailable(f"The W&B run {self._account.attached_run} is not open.")
-        return self._run
+        return self._shown
 
 
 @dataclass(frozen=True, slots=True)

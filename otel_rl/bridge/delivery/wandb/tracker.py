@@ -34,18 +34,20 @@ from otel_rl.bridge.delivery.wandb.offline import (
     check_writable,
     removed_unless_opened,
 )
-from otel_rl.bridge.delivery.wandb.rows import KeyDisplay, alert, payload
+from otel_rl.bridge.delivery.wandb.rows import KeyDisplay
 from otel_rl.bridge.delivery.wandb.sdk import (
     FILE_FLUSH_S,
+    Line,
+    OpenedRun,
+    finish,
     flushes_file,
-    log_console,
     quiet_settings,
     translated,
 )
-from otel_rl.bridge.delivery.wandb.server import JOURNAL_KEY, LineCounts, RunOnServer, Upload
+from otel_rl.bridge.delivery.wandb.server import JOURNAL_KEY, RemoteRun, RunOnServer, Upload
 from otel_rl.bridge.delivery.wandb.summary import RunSummary
 from otel_rl.bridge.delivery.wandb.system_panels import SystemPanels
-from otel_rl.errors import ConfigError, TrackerError, TrackerRejected, TrackerUnavailable
+from otel_rl.errors import TrackerError, TrackerUnavailable
 from otel_rl.records import Description, Row
 from otel_rl.semconv import names
 
@@ -68,13 +70,8 @@ class WandbTracker:
         self._settings = WandbSettings()
         self._account = Account(online=False, base_url="", project="", entity="")
         self._remote = RunOnServer(self._account, "", "")
-        self._run: wandb.Run | None = None
-        self._display: KeyDisplay | None = None
-        self._panels: SystemPanels | None = None
+        self._shown: OpenedRun | None = None
         self._files: ProvenanceFiles | None = None
-        self._console = ConsoleLines(0)
-        self._samples: GrowingTables | None = None
-        self._summary: RunSummary | None = None
         self._run_id = ""
         self._upload = Upload("", 0, stall_timeout_s=0)
         self._copy: OfflineCopy | None = None  # of an offline run, until it is verified
@@ -82,52 +79,49 @@ class WandbTracker:
     def open(self, run: RunInfo, /) -> int:
         """Create the run, or resume it online and start it anew offline."""
         self._run_id = run.run_id
-        try:
-            self._settings = WandbSettings.parse(dict(run.attributes))
-            self._account = find_account(self._settings, os.environ, run.key, own_run="")
-        except ConfigError as exc:
-            raise TrackerRejected(exc.args[0], hint=exc.hint) from exc
+        self._settings = WandbSettings.parse(dict(run.attributes))
+        self._account = find_account(self._settings, os.environ, run.key, own_run="")
+        online = self._account.online
         self._remote = RunOnServer(self._account, run.run_id, run.journal)
         # Queried first, because an unreachable server costs `init` more than its whole timeout.
-        counts = self._remote.settled_counts() if self._account.online else LineCounts()
-        if not self._account.online:
+        there = self._remote.settled() if online else RemoteRun()
+        if not online:
             check_writable(run.directory)
             check_room(run.directory / "wandb", run.run_id, run.journal)
         with contextlib.ExitStack() as stack:
             stack.enter_context(translated())
-            if not self._account.online:
+            if not online:
                 stack.enter_context(removed_unless_opened(run.directory / "wandb", run.run_id))
-            self._run = _init(run, self._settings, self._account)
-            self._panels = SystemPanels(self._run) if self._settings.system_panels else None
-            self._files = ProvenanceFiles(self._run)
+            opened = _init(run, self._settings, self._account)
         # `run.step` is 0 after a resume until the first log.
-        start = self._run.starting_step
+        start = opened.starting_step
         try:
-            online = self._account.online
-            if start != counts.rows or (online and not self._remote.is_settled_at(counts)):
+            if start != there.rows or (online and not self._remote.is_settled_at(there)):
                 raise TrackerUnavailable(
-                    f"The W&B run {run.run_id} had {counts.rows} lines but stands at step {start}.",
+                    f"The W&B run {run.run_id} had {there.rows} lines but stands at step {start}.",
                     hint="It still takes late uploads, or something else writes to it.",
                 )
         except TrackerError:
-            self._finish(exit_code=1)
+            finish(opened, exit_code=1)
             raise
+        samples, summary = (
+            writer_file(run, suffix) if online else None for suffix in ("samples", "summary")
+        )
         with translated():
             attempt = run.description.attempt_below(start)
-            self._display = KeyDisplay(self._run, attempt, has_axes=self._settings.attempt_axes)
-        self._console = ConsoleLines(counts.console)
-        path = writer_file(run, "samples") if self._account.online else None
-        self._samples = GrowingTables(self._run.summary.__setitem__, path, start)
-        self._summary = RunSummary(
-            writer_file(run, "summary") if self._account.online else None,
-            run.journal,
-            start,
-            self._remote.summary,
-        )
+            self._shown = OpenedRun(
+                opened,
+                RunSummary(summary, run.journal, start, self._remote.summary),
+                KeyDisplay(opened, attempt, has_axes=self._settings.attempt_axes),
+                ConsoleLines(there.console),
+                GrowingTables(opened.summary.__setitem__, samples, start),
+                SystemPanels(opened) if self._settings.system_panels else None,
+            )
+        self._files = ProvenanceFiles(opened)
         self._upload = Upload(run.run_id, start, stall_timeout_s=self._settings.stall_timeout_s)
-        if not self._account.online:
+        if not online:
             self._copy = OfflineCopy(
-                _directory(self._run),
+                _directory(opened),
                 run.run_id,
                 run.journal,
                 stall_timeout_s=max(self._settings.stall_timeout_s, _MIN_STALL_S)
@@ -139,40 +133,33 @@ class WandbTracker:
 
     def write(self, rows: Sequence[Row], /) -> None:
         """Log each row at its own step."""
-        run = self._opened()
+        shown = self._opened()
+        run, summary = shown.run, shown.summary
         given = self._copy or self._upload
         given.begin()
-        summary, display = self._summary, self._display
-        assert summary is not None
-        assert display is not None
         for row in rows:
             summary.learn(row.new_keys)
         summary.take(rows)
+
+        def log(row: Row, line: Line) -> None:
+            run.log(line, step=row.number, commit=True)
+
+        shown.write(rows, log)
+        if rows:
+            given.next_row = rows[-1].number + 1
         with translated():
-            for row in rows:
-                if lines := self._console.of(row):
-                    # Before the row, whose confirmation should not come without them.
-                    log_console(run, lines)
-                if self._samples is not None:  # before the row as well
-                    self._samples.add(row)
-                display.take(row)
-                run.log(payload(row, summary.hours(row.time_ns)), step=row.number, commit=True)
-                alert(run, row)
-                if self._panels is not None:
-                    self._panels.send(row)
-            if rows:
-                given.next_row = rows[-1].number + 1
-            if shown := summary.changed():
-                run.summary.update(shown)
+            if changed := summary.changed():
+                run.summary.update(changed)
 
     def describe(self, description: Description, /) -> None:
         """Update the run. Its group and job type are those at its opening."""
+        shown = self._opened()
         with translated():
-            show(self._opened(), description)
+            show(shown.run, description)
             if self._files is not None:
                 self._files.show(description.provenance)
-        if self._panels is not None:
-            self._panels.know(description.devices)
+        if shown.panels is not None:
+            shown.panels.know(description.devices)
 
     def flush(self, *, timeout_s: float) -> int | None:
         """Query the server until it has all rows. Offline, no row is ever safe."""
@@ -191,12 +178,12 @@ class WandbTracker:
 
     def location(self) -> str:
         """Return the URL of the run, or the path of its directory."""
-        run = self._opened()
+        run = self._opened().run
         return str((run.url or "") if self._account.online else _directory(run))
 
     def close(self, *, exit_code: int) -> int | None:
         """Finish the run, end ``wandb-core``, and check that the run is complete."""
-        was_open = self._run is not None
+        was_open = self._shown is not None
         if was_open:
             self._finish(exit_code=exit_code)
         if not self._account.online:
@@ -216,20 +203,13 @@ class WandbTracker:
         self._copy = None
 
     def _finish(self, *, exit_code: int) -> None:
-        import wandb
+        shown, self._shown = self._opened(), None
+        shown.finish(exit_code)
 
-        run, self._run = self._opened(), None
-        with translated():
-            if self._samples is not None:
-                self._samples.show(everything=True)
-            run.finish(exit_code=exit_code)
-            # Returns when wandb-core has ended: only then the exit record is in the file.
-            wandb.teardown(exit_code=exit_code)
-
-    def _opened(self) -> "wandb.Run":
-        if self._run is None:
+    def _opened(self) -> OpenedRun:
+        if self._shown is None:
             raise TrackerUnavailable(f"The W&B run {self._run_id} is not open.")
-        return self._run
+        return self._shown
 
 
 def _init(run: RunInfo, settings: WandbSettings, account: Account) -> "wandb.Run":
