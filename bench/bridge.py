@@ -25,7 +25,7 @@ from bench.figures import Figure, Limits
 from otel_rl.bridge.bridge import Bridge
 from otel_rl.bridge.config import BridgeSettings, GrpcSettings, HttpSettings, TrackerSettings
 from otel_rl.bridge.counters import Counter
-from otel_rl.bridge.delivery.tracker_interface import RunInfo
+from otel_rl.bridge.delivery.tracker import RunInfo
 from otel_rl.bridge.delivery.wandb.tracker import WandbTracker
 from otel_rl.bridge.journal.commit import Commit
 from otel_rl.bridge.journal.run_store import RunStore

@@ -5,7 +5,7 @@ import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
-from otel_rl.bridge.delivery.tracker_interface import RunInfo, TrackerKind
+from otel_rl.bridge.delivery.tracker import RunInfo, TrackerKind
 from otel_rl.errors import ConfigError, TrackerRejected, TrackerUnavailable
 from otel_rl.records import Description, Row
 

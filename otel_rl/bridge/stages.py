@@ -10,7 +10,7 @@ from otel_rl.bridge.archive.archiver import Archiver
 from otel_rl.bridge.config import BridgeSettings
 from otel_rl.bridge.counters import Counter, Counters, Where
 from otel_rl.bridge.delivery.manager import DeliveryManager, DeliverySettings
-from otel_rl.bridge.delivery.trackers import backend
+from otel_rl.bridge.delivery.tracker import backend
 from otel_rl.bridge.diagnosis.process import arguments_of, environment_of
 from otel_rl.bridge.diagnosis.scheduler import DiagnosisScheduler
 from otel_rl.bridge.journal.archive_store import ArchiveStore

@@ -11,8 +11,7 @@ from typing import Final
 
 from otel_rl.bridge.bridge import Bridge
 from otel_rl.bridge.config import BridgeSettings, TrackerSettings
-from otel_rl.bridge.delivery.checks import nearly_full
-from otel_rl.bridge.delivery.trackers import backend
+from otel_rl.bridge.delivery.tracker import backend, nearly_full
 from otel_rl.bridge.delivery.wandb.account import is_disabled
 from otel_rl.bridge.journal.run_homes import Beside, home_of
 from otel_rl.bridge.journal.sqlite_files import DATA_DIRECTORY

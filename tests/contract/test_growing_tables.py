@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from otel_rl.bridge.delivery.tracker_interface import RunInfo
+from otel_rl.bridge.delivery.tracker import RunInfo
 from otel_rl.bridge.delivery.wandb.growing_tables import (
     MAX_SAMPLES,
     MAX_TABLES,

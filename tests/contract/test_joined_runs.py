@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from otel_rl.bridge.delivery.tracker_interface import RunInfo
+from otel_rl.bridge.delivery.tracker import RunInfo
 from otel_rl.bridge.delivery.wandb.shared import SHARED_MODE, mark_key
 from otel_rl.bridge.delivery.writer import WriterProcess
 from otel_rl.errors import TrackerRejected, TrackerUnavailable

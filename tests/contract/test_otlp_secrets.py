@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from otel_rl.bridge.config import load_settings
-from otel_rl.bridge.delivery.trackers import backend
+from otel_rl.bridge.delivery.tracker import backend
 from otel_rl.cli.main import main
 from otel_rl.errors import ConfigError
 from tests.leftovers import process_of_a_command

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from otel_rl.bridge.delivery.tracker_interface import RunInfo
+from otel_rl.bridge.delivery.tracker import RunInfo
 from otel_rl.bridge.delivery.writer import WriterProcess
 from otel_rl.bridge.rows.reports.finding_rows import Finding
 from otel_rl.errors import TrackerRejected, TrackerUnavailable
@@ -337,7 +337,7 @@ def test_nothing_is_left_of_a_writer_after_close(place: Place) -> None:
 PARENT = """
 import os, sys
 from pathlib import Path
-from otel_rl.bridge.delivery.tracker_interface import RunInfo
+from otel_rl.bridge.delivery.tracker import RunInfo
 from otel_rl.bridge.delivery.writer import WriterProcess
 from otel_rl.records import ExperimentKey
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from otel_rl.bridge.delivery.tracker_interface import RunInfo
+from otel_rl.bridge.delivery.tracker import RunInfo
 from otel_rl.bridge.delivery.writer import WriterProcess
 from otel_rl.records import Attempt, Description, ExperimentKey, KeySpec, Row
 from otel_rl.run_id import run_id

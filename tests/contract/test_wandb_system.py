@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import wandb
 
-from otel_rl.bridge.delivery.tracker_interface import RunInfo
+from otel_rl.bridge.delivery.tracker import RunInfo
 from otel_rl.bridge.delivery.wandb.system_panels import SystemPanels, native
 from otel_rl.bridge.delivery.writer import WriterProcess
 from otel_rl.records import Description, Device, ExperimentKey, Row

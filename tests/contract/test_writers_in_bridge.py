@@ -14,8 +14,7 @@ from pathlib import Path
 import pytest
 
 from otel_rl.bridge.delivery.tensorboard import run_directory
-from otel_rl.bridge.delivery.tracker_interface import RunInfo
-from otel_rl.bridge.delivery.trackers import BACKENDS
+from otel_rl.bridge.delivery.tracker import BACKENDS, RunInfo, backend
 from otel_rl.bridge.delivery.writer import WriterInBridge
 from otel_rl.errors import TrackerUnavailable
 from otel_rl.records import ExperimentKey, Row
@@ -76,7 +75,7 @@ def delivery_threads() -> list[str]:
 
 
 def test_trackers_with_global_state_run_in_a_process_of_their_own() -> None:
-    assert {name for name, kind in BACKENDS.items() if kind.in_bridge} == set(READERS)
+    assert {name for name in BACKENDS if backend(name).in_bridge} == set(READERS)
 
 
 @BOTH

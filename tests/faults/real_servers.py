@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from otel_rl.bridge.delivery.mlflow import MARK as ROW_MARK
-from otel_rl.bridge.delivery.tracker_interface import RunInfo
+from otel_rl.bridge.delivery.tracker import RunInfo
 from otel_rl.records import ExperimentKey
 from otel_rl.run_id import run_id
 from tests.faults.books import Books, History, Verdict

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from otel_rl.bridge.delivery.mlflow import MARK, mlflow_name
-from otel_rl.bridge.delivery.tracker_interface import RunInfo
+from otel_rl.bridge.delivery.tracker import RunInfo
 from otel_rl.records import ExperimentKey
 from otel_rl.run_id import run_id
 from tests.process.commands import (

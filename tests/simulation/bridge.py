@@ -6,9 +6,9 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Self
 
 from otel_rl.bridge.counters import Counters
-from otel_rl.bridge.delivery.delivery_interfaces import DeliverySettings
+from otel_rl.bridge.delivery.manager import DeliverySettings
 from otel_rl.bridge.delivery.session import Route, TrackerSession
-from otel_rl.bridge.delivery.tracker_interface import RunInfo
+from otel_rl.bridge.delivery.tracker import RunInfo
 from otel_rl.bridge.delivery.wandb.tracker import WandbTracker
 from otel_rl.bridge.journal.delivery_store import DeliveryStore
 from otel_rl.bridge.journal.leases.bridge_lease import BridgeLeases

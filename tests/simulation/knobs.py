@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from otel_rl.bridge.delivery.delivery_interfaces import DeliverySettings
+from otel_rl.bridge.delivery.manager import DeliverySettings
 from otel_rl.bridge.rows.aligner import AlignSettings
 
 __all__ = ["Knobs"]

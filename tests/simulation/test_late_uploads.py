@@ -4,7 +4,7 @@ import random
 from collections import Counter
 from pathlib import Path
 
-from otel_rl.bridge.delivery.tracker_interface import RunInfo
+from otel_rl.bridge.delivery.tracker import RunInfo
 from otel_rl.bridge.delivery.wandb.tracker import WandbTracker
 from otel_rl.errors import TrackerUnavailable
 from otel_rl.records import ExperimentKey, Row

@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 from pathlib import Path
 
-from otel_rl.bridge.delivery.tracker_interface import RunInfo
+from otel_rl.bridge.delivery.tracker import RunInfo
 from otel_rl.records import Row
 from tests.docs_examples import blocks
 

@@ -16,7 +16,7 @@ import httpx
 
 from otel_rl.bridge.delivery.mlflow import MARK, RUN_TAG, mlflow_name
 from otel_rl.bridge.delivery.tensorboard import run_directory
-from otel_rl.bridge.delivery.tracker_interface import RunInfo
+from otel_rl.bridge.delivery.tracker import RunInfo
 from otel_rl.records import Row
 from tests.trackers.programs import TrackioServer
 

@@ -31,7 +31,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from otel_rl.bridge.delivery.checks import check_settings, check_writable
 from otel_rl.bridge.delivery.files import (
     AppendedFile,
     check_journal,
@@ -40,7 +39,13 @@ from otel_rl.bridge.delivery.files import (
     unavailable,
 )
 from otel_rl.bridge.delivery.texts import ConsoleLines
-from otel_rl.bridge.delivery.tracker_interface import CheckResult, RunInfo, TrackerKind
+from otel_rl.bridge.delivery.tracker import (
+    CheckResult,
+    RunInfo,
+    TrackerKind,
+    check_settings,
+    check_writable,
+)
 from otel_rl.bridge.journal.formats.row_format import fast_json
 from otel_rl.bridge.private_files import open_private
 from otel_rl.errors import ConfigError, TrackerUnavailable

@@ -18,18 +18,16 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 
-from otel_rl.bridge.delivery.delivery_interfaces import (
+from otel_rl.bridge.delivery.run_delivery import Openings, RunDelivery, RunState, RunStatus
+from otel_rl.bridge.delivery.session import (
     Count,
     DeliveryRecord,
     DeliverySettings,
+    Route,
     RowSource,
-    RunState,
-    RunStatus,
+    filled,
 )
-from otel_rl.bridge.delivery.run_delivery import Openings, RunDelivery
-from otel_rl.bridge.delivery.session import Route, filled
-from otel_rl.bridge.delivery.tracker_interface import TrackerKind
-from otel_rl.bridge.delivery.trackers import backend
+from otel_rl.bridge.delivery.tracker import TrackerKind, backend
 from otel_rl.bridge.delivery.writer import Writer, WriterInBridge, WriterProcess
 from otel_rl.bridge.delivery.writer_slots import WriterSlots
 from otel_rl.bridge.private_files import make_private_directory

@@ -29,14 +29,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
-from otel_rl.bridge.delivery.checks import (
+from otel_rl.bridge.delivery.texts import storable_text
+from otel_rl.bridge.delivery.tracker import (
+    CheckResult,
+    RunInfo,
+    Tracker,
+    TrackerKind,
     check_server,
     check_settings,
     check_writable,
     parse_options,
 )
-from otel_rl.bridge.delivery.texts import storable_text
-from otel_rl.bridge.delivery.tracker_interface import CheckResult, RunInfo, Tracker, TrackerKind
 from otel_rl.bridge.delivery.wandb.account import without_key
 from otel_rl.errors import ConfigError, MissingExtra, TrackerRejected, TrackerUnavailable
 from otel_rl.records import CONSOLE, Description, Row, Table, Value

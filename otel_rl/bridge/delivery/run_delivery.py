@@ -14,11 +14,11 @@ import random
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from enum import StrEnum
 
 from otel_rl.bridge.counters import Counter, TrackerFailure, Where
-from otel_rl.bridge.delivery.delivery_interfaces import RunState, RunStatus
 from otel_rl.bridge.delivery.session import Route, TrackerSession
-from otel_rl.bridge.delivery.tracker_interface import RunInfo
+from otel_rl.bridge.delivery.tracker import RunInfo
 from otel_rl.bridge.delivery.writer import Writer
 from otel_rl.bridge.delivery.writer_slots import WriterSlots
 from otel_rl.errors import (
@@ -34,7 +34,7 @@ from otel_rl.errors import (
 from otel_rl.records import Description, ExperimentKey, ExperimentStatus
 from otel_rl.run_id import run_id
 
-__all__ = ["Openings", "Retries", "RunDelivery"]
+__all__ = ["Openings", "Retries", "RunDelivery", "RunState", "RunStatus"]
 
 _log = logging.getLogger(__name__)
 
@@ -49,6 +49,52 @@ _EXIT_CODES = {
     ExperimentStatus.CRASHED: 1,
     ExperimentStatus.ABORTED: 255,
 }
+
+
+class RunState(StrEnum):
+    """State of a run's delivery.
+
+    Attributes:
+        WAITING: Has no writer: it is new, or made room for another run.
+        OPENING: The tracker is opening the run.
+        LIVE: Rows are written as they come.
+        RETRYING: The tracker is unavailable. The rows are kept.
+        REJECTED: The tracker refuses the run. The rows are kept, and it is retried at intervals.
+        FINISHED: All rows are written and the tracker's run is closed.
+    """
+
+    WAITING = "waiting"
+    OPENING = "opening"
+    LIVE = "live"
+    RETRYING = "retrying"
+    REJECTED = "rejected"
+    FINISHED = "finished"
+
+
+@dataclass(frozen=True, slots=True)
+class RunStatus:
+    """Delivery status of one run.
+
+    Attributes:
+        key: Experiment and trial.
+        tracker: Name of the backend.
+        location: URL or path, empty before the first opening.
+        state: State of the delivery.
+        next_row: All rows below are handed to the tracker. After a failure, those that it has
+            confirmed.
+        safe_row: All rows below are known to be safe at the tracker.
+        pending: Number of rows that wait to be handed over.
+        last_error: The last error, empty once the tracker takes rows again.
+    """
+
+    key: ExperimentKey
+    tracker: str
+    location: str
+    state: RunState
+    next_row: int
+    safe_row: int
+    pending: int
+    last_error: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 from urllib.parse import quote
 
-from otel_rl.bridge.delivery.checks import check_settings, check_writable
 from otel_rl.bridge.delivery.files import (
     AppendedFile,
     check_journal,
@@ -32,7 +31,14 @@ from otel_rl.bridge.delivery.files import (
     unavailable,
 )
 from otel_rl.bridge.delivery.texts import storable_text
-from otel_rl.bridge.delivery.tracker_interface import CheckResult, RunInfo, Tracker, TrackerKind
+from otel_rl.bridge.delivery.tracker import (
+    CheckResult,
+    RunInfo,
+    Tracker,
+    TrackerKind,
+    check_settings,
+    check_writable,
+)
 from otel_rl.bridge.private_files import make_private_directory
 from otel_rl.errors import ConfigError, MissingExtra, TrackerUnavailable
 from otel_rl.records import CONSOLE, Description, Row, Table, Value

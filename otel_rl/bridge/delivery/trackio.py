@@ -23,14 +23,17 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 from urllib.parse import urlsplit
 
-from otel_rl.bridge.delivery.checks import (
+from otel_rl.bridge.delivery.texts import storable, storable_text
+from otel_rl.bridge.delivery.tracker import (
+    CheckResult,
+    RunInfo,
+    Tracker,
+    TrackerKind,
     check_server,
     check_settings,
     check_writable,
     parse_options,
 )
-from otel_rl.bridge.delivery.texts import storable, storable_text
-from otel_rl.bridge.delivery.tracker_interface import CheckResult, RunInfo, Tracker, TrackerKind
 from otel_rl.bridge.delivery.wandb.account import without_key
 from otel_rl.bridge.tracker_keys import DIAGNOSIS_CAUSE, alert_text
 from otel_rl.errors import ConfigError, MissingExtra, TrackerRejected, TrackerUnavailable

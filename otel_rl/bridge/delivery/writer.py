@@ -18,8 +18,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Self
 
-from otel_rl.bridge.delivery.tracker_interface import RunInfo, WriterTimeouts, writer_file
-from otel_rl.bridge.delivery.trackers import backend
+from otel_rl.bridge.delivery.tracker import RunInfo, WriterTimeouts, backend, writer_file
 from otel_rl.bridge.delivery.writer_main import Opening
 from otel_rl.bridge.private_files import UMASK, open_private
 from otel_rl.errors import TrackerRejected, TrackerUnavailable

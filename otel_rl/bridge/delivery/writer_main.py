@@ -31,8 +31,7 @@ import time
 from multiprocessing.connection import Connection
 from typing import Any, BinaryIO
 
-from otel_rl.bridge.delivery.tracker_interface import Tracker, lock_run
-from otel_rl.bridge.delivery.trackers import backend
+from otel_rl.bridge.delivery.tracker import Tracker, backend, lock_run
 from otel_rl.bridge.garbage import collect_rarely, return_memory, skip_last_collections
 from otel_rl.errors import ConfigError, TrackerRejected, TrackerUnavailable
 

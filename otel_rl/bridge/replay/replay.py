@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from otel_rl.bridge.counters import Counters
-from otel_rl.bridge.delivery.delivery_interfaces import DeliverySettings, RunState, RunStatus
-from otel_rl.bridge.delivery.manager import DeliveryManager
+from otel_rl.bridge.delivery.manager import DeliveryManager, DeliverySettings, RunState, RunStatus
 from otel_rl.bridge.private_files import open_private
 from otel_rl.bridge.replay.stored_run import StoredRun
 from otel_rl.records import ExperimentKey

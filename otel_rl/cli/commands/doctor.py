@@ -16,9 +16,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from otel_rl.bridge.config import BridgeSettings
-from otel_rl.bridge.delivery.checks import check_writable
-from otel_rl.bridge.delivery.tracker_interface import CheckResult
-from otel_rl.bridge.delivery.trackers import backend
+from otel_rl.bridge.delivery.tracker import CheckResult, backend, check_writable
 from otel_rl.bridge.journal.reader import RunOverview, overview, shared_overview
 from otel_rl.bridge.journal.sqlite import JOURNAL_FILE, SqliteJournal
 from otel_rl.bridge.receive.security.tls import load_tls

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from otel_rl.bridge.config import BridgeSettings
-from otel_rl.bridge.delivery.trackers import backend
+from otel_rl.bridge.delivery.tracker import backend
 from otel_rl.bridge.replay.replay import Replayed
 from otel_rl.cli.inbox_bridge import join_inboxes
 from otel_rl.cli.lookup.run_lookup import FoundRun, find_runs, runs_below

@@ -12,8 +12,8 @@ from functools import partial
 from typing import Final
 
 from otel_rl.bridge.config import BridgeSettings
-from otel_rl.bridge.delivery.delivery_interfaces import DeliverySettings, RunState, RunStatus
-from otel_rl.bridge.delivery.trackers import backend
+from otel_rl.bridge.delivery.manager import DeliverySettings, RunState, RunStatus
+from otel_rl.bridge.delivery.tracker import backend
 from otel_rl.bridge.replay.replay import Replay, Replayed
 from otel_rl.bridge.stages import delivery_settings
 from otel_rl.cli.replay.sources import ReplaySource

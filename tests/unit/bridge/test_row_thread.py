@@ -11,7 +11,7 @@ import pytest
 from otel_rl.bridge import row_thread
 from otel_rl.bridge.config import load_settings
 from otel_rl.bridge.counters import Counter, Counters, Where
-from otel_rl.bridge.delivery.delivery_interfaces import RunState, RunStatus
+from otel_rl.bridge.delivery.manager import RunState, RunStatus
 from otel_rl.bridge.journal.presence import JournalPresence
 from otel_rl.bridge.row_thread import RowThread, stop_timeout_s
 from otel_rl.errors import JournalFull, JournalGone

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from otel_rl.bridge.delivery.checks import parse_options
+from otel_rl.bridge.delivery.tracker import parse_options
 from otel_rl.errors import ConfigError
 from otel_rl.records import ExperimentKey
 from otel_rl.redaction import redacted

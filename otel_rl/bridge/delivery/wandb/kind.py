@@ -6,13 +6,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from otel_rl.bridge.delivery.checks import check_server, check_writable
-from otel_rl.bridge.delivery.tracker_interface import (
+from otel_rl.bridge.delivery.tracker import (
     CheckResult,
     RunInfo,
     Tracker,
     TrackerKind,
     WriterTimeouts,
+    check_server,
+    check_writable,
     writer_file,
 )
 from otel_rl.bridge.delivery.wandb.account import (

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from otel_rl.bridge.delivery.texts import ConsoleLines
-from otel_rl.bridge.delivery.tracker_interface import RunInfo, writer_file
+from otel_rl.bridge.delivery.tracker import RunInfo, writer_file
 from otel_rl.bridge.delivery.wandb.account import Account, WandbSettings, find_account
 from otel_rl.bridge.delivery.wandb.growing_tables import GrowingTables
 from otel_rl.bridge.delivery.wandb.metadata import ProvenanceFiles, show

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from otel_rl.bridge.delivery.manager import RunState
-from otel_rl.bridge.delivery.tracker_interface import RunInfo
+from otel_rl.bridge.delivery.tracker import RunInfo
 from otel_rl.bridge.delivery.writer import Writer
 from otel_rl.errors import TrackerUnavailable
 from otel_rl.records import Description, ExperimentKey, ExperimentStatus, Row

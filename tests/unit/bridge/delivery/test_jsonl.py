@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from otel_rl.bridge.delivery.jsonl import JsonLinesTracker
-from otel_rl.bridge.delivery.tracker_interface import RunInfo
+from otel_rl.bridge.delivery.tracker import RunInfo
 from otel_rl.errors import TrackerRejected, TrackerUnavailable
 from otel_rl.records import CONSOLE, CONSOLE_COLUMNS, ExperimentKey, Row, Table, Value
 

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from otel_rl.bridge.delivery.manager import RunState
-from otel_rl.bridge.delivery.tracker_interface import RunInfo
-from otel_rl.bridge.delivery.trackers import backend
+from otel_rl.bridge.delivery.tracker import RunInfo, backend
 from otel_rl.bridge.delivery.wandb.account import OWN_RUN
 from otel_rl.bridge.delivery.wandb.shared import SharedWandbTracker
 from otel_rl.bridge.delivery.wandb.tracker import WandbTracker

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from otel_rl.bridge.counters import Where
-from otel_rl.bridge.delivery.delivery_interfaces import DeliverySettings, RunState
+from otel_rl.bridge.delivery.manager import DeliverySettings, RunState
 from otel_rl.bridge.delivery.run_delivery import Retries
 from otel_rl.bridge.delivery.session import Route
 from otel_rl.errors import JournalFull

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from otel_rl.bridge.delivery.delivery_interfaces import DeliverySettings
+from otel_rl.bridge.delivery.manager import DeliverySettings
 from otel_rl.bridge.delivery.session import Route, TrackerSession, filled
-from otel_rl.bridge.delivery.tracker_interface import RunInfo
+from otel_rl.bridge.delivery.tracker import RunInfo
 from otel_rl.bridge.journal.formats.row_format import decode_row, encode_row
 from otel_rl.records import Description, ExperimentKey, Row
 from otel_rl.run_id import run_id

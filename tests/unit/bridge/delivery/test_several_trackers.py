@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from otel_rl.bridge.counters import Counters
-from otel_rl.bridge.delivery.delivery_interfaces import DeliverySettings, RunState
-from otel_rl.bridge.delivery.manager import DeliveryManager
-from otel_rl.bridge.delivery.tracker_interface import RunInfo
+from otel_rl.bridge.delivery.manager import DeliveryManager, DeliverySettings, RunState
+from otel_rl.bridge.delivery.tracker import RunInfo
 from otel_rl.bridge.delivery.writer import Writer
 from otel_rl.bridge.journal.commit import Commit
 from otel_rl.bridge.journal.delivery_store import DeliveryStore

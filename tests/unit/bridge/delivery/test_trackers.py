@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from otel_rl.bridge.delivery.trackers import BACKENDS, backend
+from otel_rl.bridge.delivery.tracker import BACKENDS, backend
 from otel_rl.errors import ConfigError, MissingExtra
 from tests.trackers.example import install_example, register
 from tests.wandb_owned import Owned

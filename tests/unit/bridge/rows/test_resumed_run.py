@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from otel_rl.bridge.delivery.jsonl import JsonLinesTracker
-from otel_rl.bridge.delivery.tracker_interface import RunInfo
+from otel_rl.bridge.delivery.tracker import RunInfo
 from otel_rl.bridge.journal.delivery_store import DeliveryStore
 from otel_rl.records import Batch, ExperimentKey, Signal
 from otel_rl.run_id import run_id

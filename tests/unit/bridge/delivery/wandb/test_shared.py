@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from otel_rl.bridge.delivery.tracker_interface import RunInfo
+from otel_rl.bridge.delivery.tracker import RunInfo
 from otel_rl.bridge.delivery.wandb.account import Account
 from otel_rl.bridge.delivery.wandb.shared import look_up, mark_key
 from otel_rl.errors import TrackerUnavailable

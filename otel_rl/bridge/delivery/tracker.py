@@ -1,33 +1,62 @@
-"""The one interface between the bridge and an experiment tracker.
+"""The one interface between the bridge and an experiment tracker, and the table of trackers.
 
 A tracker is one module that turns rows into calls. It has no queue, no retry and no thread of its
 own: the delivery loop owns those. It runs in a writer process, one per live run, so that a tracker
 library that hangs, exits or dies harms only its own run; trackers of our own that only write files
 run in the bridge.
 
-``TrackerKind`` is what another package registers under the entry-point group ``otel_rl.trackers``.
+Another package registers its ``TrackerKind``:
+
+    [project.entry-points."otel_rl.trackers"]
+    mine = "my_package.tracker:KIND"
+
+Below the table are the options of trackers, and checks whether one works here: at a start and for
+``otel-rl doctor``.
 """
 
+import dataclasses
 import fcntl
+import os
+import shutil
+import socket
 import stat
+import typing
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib import import_module
 from pathlib import Path
-from typing import BinaryIO, Final, Protocol
+from typing import TYPE_CHECKING, Any, BinaryIO, Final, Protocol, TypeVar
+from urllib.parse import urlsplit
 
 from otel_rl.bridge.private_files import make_private_directory, open_private
-from otel_rl.errors import TrackerUnavailable
+from otel_rl.errors import ConfigError, TrackerUnavailable
 from otel_rl.records import Description, ExperimentKey, Row
+from otel_rl.redaction import is_secret_name, redacted
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 __all__ = [
+    "BACKENDS",
     "CheckResult",
     "RunInfo",
     "Tracker",
     "TrackerKind",
     "WriterTimeouts",
+    "backend",
+    "check_server",
+    "check_settings",
+    "check_writable",
     "lock_run",
+    "nearly_full",
+    "parse_options",
     "writer_file",
 ]
+
+_OptionsT = TypeVar("_OptionsT")
+
+_CONNECT_TIMEOUT_S = 3.0
+_LEAST_FREE_BYTES = 64 << 20  # of the disk of a data directory
 
 _FIRST_TRACKER: Final = "wandb"  # whose files had no name in theirs when there was one tracker
 
@@ -223,3 +252,172 @@ class TrackerKind:
     knows_run: Callable[[Mapping[str, str], Description], bool] = lambda *_: True
     in_bridge: bool = False
     of_the_program: Sequence[str] = ()
+
+
+BACKENDS: Final[Mapping[str, str]] = {
+    "wandb": "wandb.kind:WANDB",
+    "jsonl": "jsonl:JSONL",
+    "mlflow": "mlflow:MLFLOW",
+    "trackio": "trackio:TRACKIO",
+    "tensorboard": "tensorboard:TENSORBOARD",
+}
+"""Trackers of this package, by name. A process loads only the modules that it needs."""
+
+_GROUP: Final = "otel_rl.trackers"  # of entry points
+
+
+def backend(name: str) -> TrackerKind:
+    """Look up a backend: one of ours, else one of another package.
+
+    Raises:
+        ConfigError: The name is unknown, or its package cannot be loaded.
+    """
+    if name in BACKENDS:
+        module, _, ours = BACKENDS[name].partition(":")
+        found: TrackerKind = getattr(import_module(f"{__package__}.{module}"), ours)
+        return found
+    kind = _load(name)
+    if kind is None:
+        known = ", ".join((*BACKENDS, *sorted({point.name for point in _points()})))
+        raise ConfigError(
+            f'tracker: unknown name (got "{name}").', hint=f"Known trackers: {known}."
+        )
+    return kind
+
+
+def _load(name: str) -> TrackerKind | None:
+    point = next((point for point in _points() if point.name == name), None)
+    if point is None:
+        return None
+    try:
+        kind = point.load()
+    except Exception as exc:
+        raise ConfigError(
+            f"tracker: {name} cannot be loaded from {point.value} ({type(exc).__name__}: {exc}).",
+            hint="Install or repair the package that registers it.",
+        ) from exc
+    if not isinstance(kind, TrackerKind):
+        raise ConfigError(
+            f"tracker: {name} at {point.value} is no TrackerKind (got {type(kind).__name__}).",
+            hint="See `otel-rl help write-a-tracker`.",
+        )
+    return kind
+
+
+def _points() -> "tuple[EntryPoint, ...]":
+    from importlib.metadata import entry_points  # 3 MB that a writer of ours saves
+
+    return tuple(entry_points(group=_GROUP))
+
+
+def parse_options(
+    kind: str, options: type[_OptionsT], attributes: Mapping[str, str], *, secret_hint: str = ""
+) -> _OptionsT:
+    """Return the options of a run: a frozen dataclass, read from the texts of the settings.
+
+    Args:
+        kind: Name of the tracker, for errors.
+        options: A dataclass; its fields are texts, numbers of seconds (``int`` drops
+            fractions) or switches.
+        attributes: Of the run.
+        secret_hint: Where a secret belongs that was given as an option.
+
+    Raises:
+        ConfigError: An unknown name or a value of the wrong type.
+    """
+    fields: tuple[dataclasses.Field[Any], ...] = dataclasses.fields(options)  # type: ignore[arg-type]  # a dataclass
+    known = [field.name for field in fields]
+    types = typing.get_type_hints(options)
+    for name in attributes:
+        if name not in known:
+            hint = f"Known settings: {', '.join(known)}." if known else "There are none."
+            if is_secret_name(name) and secret_hint:
+                hint = secret_hint
+            # Without the value: it may be a secret.
+            raise ConfigError(f"{kind}.{name}: unknown setting.", hint=hint)
+    return options(
+        **{name: _parsed(f"{kind}.{name}", types[name], text) for name, text in attributes.items()}
+    )
+
+
+def _parsed(name: str, wanted: object, text: str) -> object:
+    if wanted is bool:
+        if text.lower() not in ("true", "false"):
+            raise ConfigError(f'{name}: must be true or false (got "{text}").')
+        return text.lower() == "true"
+    if wanted in (float, int):
+        try:
+            number = float(text)
+        except ValueError:
+            number = -1.0
+        if not 0 <= number < float("inf"):
+            raise ConfigError(f'{name}: must be a number of seconds (got "{text}").')
+        return number if wanted is float else int(number)
+    return text
+
+
+def check_settings(
+    name: str, validate: Callable[[Mapping[str, str]], None], attributes: Mapping[str, str]
+) -> CheckResult | None:
+    """Return the fault of the settings; None if there is none.
+
+    Args:
+        name: Of the check.
+        validate: Raises ConfigError if something is.
+        attributes: Of a run.
+    """
+    try:
+        validate(attributes)
+    except ConfigError as exc:
+        return CheckResult(name, exc.args[0], ok=False, hint=exc.hint)
+    return None
+
+
+def check_writable(name: str, directory: Path) -> CheckResult:
+    """Check that files can be made in the directory, or the directory itself, and find room.
+
+    Makes nothing.
+    """
+    nearest = next(path for path in (directory, *directory.absolute().parents) if path.exists())
+    if not nearest.is_dir() or not os.access(nearest, os.W_OK):
+        return CheckResult(
+            name, f"{nearest} cannot be written to.", ok=False, hint="Choose another directory."
+        )
+    if words := nearly_full(nearest):
+        hint = "Free some, or choose another directory."
+        return CheckResult(name, words, ok=False, hint=hint)
+    return CheckResult(name, f"{directory} can be written to.")
+
+
+def nearly_full(directory: Path) -> str:
+    """Return how little room a directory has, as a sentence; empty if it has enough."""
+    free = shutil.disk_usage(directory).free
+    if free >= _LEAST_FREE_BYTES:
+        return ""
+    if not free:
+        return f"The disk of {directory} is full."
+    size = f"{free >> 20} MiB" if free >> 20 else f"{free >> 10} KiB"
+    return f"The disk of {directory} is nearly full: {size} free."
+
+
+def check_server(name: str, url: str, hint: str = "") -> CheckResult:
+    """Check that the server of a URL accepts connections.
+
+    Args:
+        name: Of the check.
+        url: Of the server; its secrets are not shown.
+        hint: Further remedy if it is unreachable.
+    """
+    parts = urlsplit(url)
+    port = parts.port or (443 if parts.scheme == "https" else 80)
+    shown = redacted(url)
+    try:
+        socket.create_connection((parts.hostname or "", port), timeout=_CONNECT_TIMEOUT_S).close()
+    except OSError as exc:
+        return CheckResult(
+            name,
+            f"{shown} cannot be reached ({exc}).",
+            ok=False,
+            hint=f"Rows are kept until it can be. {hint}".rstrip(),
+        )
+    return CheckResult(name, f"{shown} can be reached.")
