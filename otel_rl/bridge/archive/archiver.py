@@ -27,7 +27,19 @@ from otel_rl.errors import JournalError, LeaseLost
 from otel_rl.records import ExperimentKey
 from otel_rl.run_id import run_id
 
-__all__ = ["ArchiveUnwritable", "Archiver"]
+__all__ = ["FILE_WRITER", "ArchiveUnwritable", "Archiver"]
+
+# Arrow loads pandas and numpy where they are installed, and needs neither for Parquet files. pandas
+# would take as much CPU as all else that a process does for a small file, numpy a quarter.
+_MAIN: Final = """
+import sys
+sys.modules |= {"numpy": None, "pandas": None}
+from otel_rl.bridge.archive.file_writer import main
+sys.exit(main())
+"""
+
+FILE_WRITER: Final = ("-P", "-c", _MAIN)
+"""Arguments of Python for a process that writes files, see ``file_writer``."""
 
 _log = logging.getLogger(__name__)
 
@@ -313,8 +325,8 @@ def _child() -> Iterator[_Child]:
     """Start the child process; it has ended after the context."""
     with (
         tempfile.TemporaryFile() as errors,
-        subprocess.Popen(
-            [sys.executable, "-m", "otel_rl.bridge.archive.file_process"],
+        subprocess.Popen(  # noqa: S603  # our own interpreter and module
+            [sys.executable, *FILE_WRITER],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=errors,

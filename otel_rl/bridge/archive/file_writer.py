@@ -1,4 +1,4 @@
-"""Writes files of the archive, in a child process of the bridge (``file_process.py``).
+"""Writes files of the archive, in a child process of the bridge (``archiver.py``).
 
 A process of its own, because Arrow takes a hundred megabytes, and the bridge's interpreter is busy
 with requests. Standard input has files one after another: a line of JSON (``FileHead``), then the

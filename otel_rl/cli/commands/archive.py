@@ -25,7 +25,7 @@ from otel_rl.records import ExperimentKey
 from otel_rl.redaction import printable
 
 if TYPE_CHECKING:
-    from otel_rl.bridge.replay.archive_files import ArchiveFiles
+    from otel_rl.bridge.replay.archived_run import ArchiveFiles
 
 __all__ = ["add_parser"]
 
@@ -105,7 +105,7 @@ def _write_waiting(settings: BridgeSettings) -> bool:
 
 
 def _runs(settings: BridgeSettings) -> Iterator["ArchiveFiles"]:
-    from otel_rl.bridge.replay.archive_files import archives_below
+    from otel_rl.bridge.replay.archived_run import archives_below
 
     for place in archive_places(settings):
         yield from archives_below(place, lambda exc: say(str(exc)))

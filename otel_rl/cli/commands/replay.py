@@ -218,7 +218,7 @@ def _archived(settings: BridgeSettings, places: Sequence[Path]) -> Sequence[Repl
     if importlib.util.find_spec("pyarrow") is None:
         say(str(MissingExtra("The archive", "pyarrow", "archive")))
         return ()
-    from otel_rl.bridge.replay.archive_files import archives_below
+    from otel_rl.bridge.replay.archived_run import archives_below
     from otel_rl.cli.replay.archive_source import ArchiveSource
 
     return [

@@ -8,9 +8,8 @@ from pathlib import Path
 
 from otel_rl.bridge.config import BridgeSettings
 from otel_rl.bridge.journal.sqlite import SqliteJournal
-from otel_rl.bridge.replay.archive_files import ArchiveFiles
-from otel_rl.bridge.replay.archived_run import archived_run, identity_of
-from otel_rl.bridge.replay.stored_run import StoredRun
+from otel_rl.bridge.replay.archived_run import ArchiveFiles, archived_run, identity_of
+from otel_rl.bridge.replay.replay import StoredRun
 from otel_rl.records import ExperimentKey
 
 __all__ = ["ArchiveSource"]

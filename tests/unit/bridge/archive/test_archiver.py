@@ -20,7 +20,7 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import (
 )
 
 from otel_rl.bridge.archive import archiver
-from otel_rl.bridge.archive.archiver import Archiver, ArchiveUnwritable
+from otel_rl.bridge.archive.archiver import FILE_WRITER, Archiver, ArchiveUnwritable
 from otel_rl.bridge.archive.file_writer import FileHead
 from otel_rl.bridge.counters import ArchiveDrop, Counter, Counters
 from otel_rl.bridge.journal.archive_store import ArchiveStore
@@ -409,7 +409,7 @@ def _started(monkeypatch: pytest.MonkeyPatch) -> list[object]:
 def test_what_writes_a_file_loads_neither_pandas_nor_numpy(tmp_path: Path) -> None:
     head = json.dumps(FileHead(str(tmp_path / "run" / "file"), "grpo", "first")._asdict())
     writer = subprocess.run(
-        [sys.executable, "-X", "importtime", "-m", "otel_rl.bridge.archive.file_process"],
+        [sys.executable, "-X", "importtime", *FILE_WRITER],
         input=head.encode() + b"\n" + bytes(8),
         capture_output=True,
         check=True,

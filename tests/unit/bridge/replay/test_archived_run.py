@@ -10,8 +10,12 @@ import pytest
 from otel_rl.bridge.archive.file_writer import FileHead, tables_of, write_file
 from otel_rl.bridge.journal.run_store import RunStore
 from otel_rl.bridge.journal.sqlite import SqliteJournal
-from otel_rl.bridge.replay.archive_files import ArchiveFiles, archives_below
-from otel_rl.bridge.replay.archived_run import archived_run, identity_of
+from otel_rl.bridge.replay.archived_run import (
+    ArchiveFiles,
+    archived_run,
+    archives_below,
+    identity_of,
+)
 from otel_rl.bridge.rows.aligner import Aligner, AlignSettings
 from otel_rl.errors import JournalError
 from otel_rl.records import (
