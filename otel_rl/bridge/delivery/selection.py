@@ -11,8 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from enum import IntEnum, StrEnum
-from operator import itemgetter
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 from otel_rl.bridge.counters import ValueFold
 from otel_rl.bridge.tracker_keys import MAX_KEY_BYTES
@@ -38,15 +37,10 @@ _RESERVED_PREFIXES: Final = ("_", "otel_rl/", *_DEVICES, "diagnosis/", "step/att
 _OTHER: Final = "/otel_rl"
 """Ends a key whose name is already that of a framework's metric."""
 
-_MAX_SHAPED: Final = 200_000
-"""Keys of all known shapes of rows."""
-
 _MINUTE_NS: Final = 60_000_000_000
 
 _Sent = Sequence[tuple[str, float]]
 """Names of a key in the tracker, each with the divisor of its values."""
-
-_Pick = Callable[[Sequence[Any]], Sequence[Any]]
 
 
 class KeyNames(StrEnum):
@@ -161,96 +155,6 @@ class ProjectKeys:
         return is_needed
 
 
-class _Picked:
-    """Names, places and divisors of the values that are sent.
-
-    Args:
-        keys: Of a row, in its order.
-        sent: Names of each key.
-        left_out: Keys whose values are not sent.
-
-    Attributes:
-        is_all: Whether the tracker gets each value under its own key, and nothing else.
-    """
-
-    def __init__(
-        self, keys: Sequence[str], sent: Mapping[str, _Sent], left_out: Collection[str]
-    ) -> None:
-        places: list[int] = []
-        divisors: list[float] = []
-        self._names: list[str] = []
-        self._devices: list[tuple[str, int]] = []
-        for place, key in enumerate(keys):
-            for name, divisor in () if key in left_out else sent[key]:
-                self._names.append(name)
-                places.append(place)
-                divisors.append(divisor)
-            if key.startswith(_DEVICES) and key not in self._names:
-                self._devices.append((key, place))
-        self._divided = [(n, divisor) for n, divisor in enumerate(divisors) if divisor != 1]
-        self._pick = _pick(places)
-        self.is_all = self._names == [*keys] and not self._divided
-
-    def values(self, values: Sequence[float]) -> dict[str, float]:
-        """Return the values that are sent, by their names."""
-        picked = self._pick(values)
-        if self._divided:
-            picked = [*picked]
-            for n, divisor in self._divided:
-                picked[n] /= divisor
-        return dict(zip(self._names, picked, strict=True))
-
-    def devices(self, values: Sequence[float]) -> dict[str, float]:
-        """Return the values of GPUs and hosts that have no chart."""
-        return {key: values[place] for key, place in self._devices}
-
-
-class _KeyShape:
-    """Keys of rows, while their names and kinds stay the same.
-
-    Args:
-        keys: Of the values of a row, in its order.
-        sent: Names of each key.
-        kinds: Kind of each key; a basic one if unknown.
-        crowded: Keys for which there is no room in the run.
-
-    Attributes:
-        wanted: Number of values of each kind, for the budget.
-        crowded: Number of selected keys for which there is no room.
-    """
-
-    def __init__(
-        self,
-        keys: Sequence[str],
-        sent: Mapping[str, _Sent],
-        kinds: Mapping[str, Kind],
-        crowded: Collection[str],
-    ) -> None:
-        self._keys = keys
-        self._sent = sent
-        selected = [key for key in keys if sent[key]]
-        self.crowded = sum(key in crowded for key in selected)
-        self._left_out = crowded
-        self._kinds = {key: kinds.get(key, Kind.BASIC) for key in selected if key not in crowded}
-        self.wanted = [0] * len(Kind)
-        for key, kind in self._kinds.items():
-            self.wanted[kind] += len(sent[key])
-        self._picked: dict[Kind, _Picked] = {}
-
-    def picked(self, last: Kind) -> _Picked:
-        """Return the values that are sent up to a kind."""
-        found = self._picked.get(last)
-        if found is None:
-            left_out = {key for key, kind in self._kinds.items() if kind > last}
-            left_out.update(self._left_out)
-            found = self._picked[last] = _Picked(self._keys, self._sent, left_out)
-        return found
-
-    def folded(self, last: Kind) -> Sequence[Kind]:
-        """Return the kinds of the selected keys beyond a kind."""
-        return [kind for kind in self._kinds.values() if kind > last]
-
-
 class KeySelection:
     """Rows of one run as its tracker gets them. One thread.
 
@@ -288,12 +192,10 @@ class KeySelection:
         self._sent: dict[str, _Sent] = {}
         self._kinds: dict[str, Kind] = {}
         self._taken: set[str] = set()
+        self._devices: list[str] = []  # keys of GPUs and hosts
         # Keys for which there is no room in the run.
         self._crowded: set[str] = set()
         self._project = project or ProjectKeys()
-        # By the keys of rows; what is known of a key never changes.
-        self._shapes: dict[tuple[str, ...], _KeyShape] = {}
-        self._shaped = 0
 
     def rows(self, rows: Sequence[Row]) -> Sequence[Row]:
         """Return the rows with the values that are sent."""
@@ -321,6 +223,7 @@ class KeySelection:
                 sent = tuple(self._named(spec))
                 self._taken.update(name for name, _ in sent)
                 self._sent[spec.key] = sent if self._is_selected(spec) else ()
+                self._note_device(spec.key)
                 self._look_for_room(spec, [name for name, _ in self._sent[spec.key]])
                 if spec.key not in self._crowded:
                     new += (
@@ -329,15 +232,24 @@ class KeySelection:
                     )
         for row in rows:
             for key in (*row.values, *row.tables, *row.labels):
-                self._sent.setdefault(key, ((key, 1.0),))
+                if key not in self._sent:
+                    self._sent[key] = ((key, 1.0),)
+                    self._kinds[key] = Kind.BASIC
+                    self._note_device(key)
         return new
+
+    def _note_device(self, key: str) -> None:
+        if key.startswith(_DEVICES):
+            self._devices.append(key)
 
     def _look_for_room(self, spec: KeySpec, names: Sequence[str]) -> None:
         if self._budget is None or not names:
             return
         kind = Kind.BASIC if spec.tier is Tier.BASIC else Kind.FURTHER
-        self._kinds[spec.key] = kind = Kind.WORKER if spec.worker else kind
-        if not self._project.take(names, is_needed=kind is Kind.BASIC):
+        kind = Kind.WORKER if spec.worker else kind
+        if self._project.take(names, is_needed=kind is Kind.BASIC):
+            self._kinds[spec.key] = kind
+        else:
             self._crowded.add(spec.key)
 
     def _is_selected(self, spec: KeySpec) -> bool:
@@ -361,48 +273,40 @@ class KeySelection:
         )
 
     def _row(self, row: Row) -> Row:
-        shape = self._shape(tuple(row.values))
-        picked = shape.picked(self._last_kind(row.time_ns, shape))
-        if picked.is_all and not (row.tables or row.labels or row.devices):
-            return row
-        values = [*row.values.values()]
+        sent, left_out = self._sent, self._left_out(row)
+        values = {
+            name: value if divisor == 1 else value / divisor
+            for key, value in row.values.items()
+            if key not in left_out
+            for name, divisor in sent[key]
+        }
+        devices = {key: row.values[key] for key in self._devices if key in row.values}
         return replace(
             row,
-            values=picked.values(values),
+            values=values,
             tables=self._of(row.tables),
             labels=self._of(row.labels),
-            devices=picked.devices(values),
+            devices={key: value for key, value in devices.items() if key not in values},
         )
 
-    def _shape(self, keys: tuple[str, ...]) -> _KeyShape:
-        """Return the shape of a row, which most others have, too."""
-        found = self._shapes.get(keys)
-        if found is None:
-            self._shaped += len(keys)
-            if self._shaped > _MAX_SHAPED:
-                self._shapes.clear()
-                self._shaped = len(keys)
-            found = _KeyShape(keys, self._sent, self._kinds, self._crowded)
-            self._shapes[keys] = found
-        return found
-
-    def _last_kind(self, time_ns: int, shape: _KeyShape) -> Kind:
-        """Return the last kind of values for which there is room, and count those left out."""
+    def _left_out(self, row: Row) -> Collection[str]:
+        """Return the selected keys of a row for which there is no room, and count them."""
         if self._budget is None:
-            return Kind.WORKER
-        last = self._budget.last_kind(time_ns, shape.wanted)
-        if shape.crowded:
-            self.folded[ValueFold.TOO_MANY_KEYS] += shape.crowded
-        for kind in shape.folded(last):
-            of = ValueFold.WORKER if kind is Kind.WORKER else ValueFold.FURTHER
+            return ()
+        crowded = row.values.keys() & self._crowded
+        known = self._kinds
+        kinds = {key: known[key] for key in row.values if key in known}
+        wanted = [0] * len(Kind)
+        for key, kind in kinds.items():
+            wanted[kind] += len(self._sent[key])
+        last = self._budget.last_kind(row.time_ns, wanted)
+        folded = {key for key, kind in kinds.items() if kind > last}
+        if crowded:
+            self.folded[ValueFold.TOO_MANY_KEYS] += len(crowded)
+        for key in folded:
+            of = ValueFold.WORKER if kinds[key] is Kind.WORKER else ValueFold.FURTHER
             self.folded[of] += 1
-        return last
+        return crowded | folded
 
     def _of(self, found: Mapping[str, _T]) -> Mapping[str, _T]:
         return {name: of for key, of in found.items() for name, _ in self._sent[key]}
-
-
-def _pick(places: Sequence[int]) -> _Pick:
-    if len(places) > 1:
-        return itemgetter(*places)
-    return lambda values: [values[place] for place in places]
