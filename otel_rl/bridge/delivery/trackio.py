@@ -17,7 +17,7 @@ import sqlite3
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -96,46 +96,24 @@ class TrackioSettings:
         return environ.get("TRACKIO_SERVER_URL") or environ.get("TRACKIO_SPACE_ID") or ""
 
 
-@dataclass(frozen=True, slots=True)
-class _Entry:
-    """Values of one call of ``trackio.log``, or of its system metrics.
-
-    Attributes:
-        log_id: Unique in the project: a second entry of it is ignored.
-        step: The training step.
-        time_ns: Event time.
-        values: As JSON takes them, or numbers.
-    """
-
-    log_id: str
-    step: int
-    time_ns: int
-    values: Mapping[str, Any] = field(default_factory=dict)  # JSON
-
-
-@dataclass(frozen=True, slots=True)
-class _Alert:
-    """Alert of a run; ``alert_id`` is unique in the project."""
-
-    alert_id: str
-    title: str
-    text: str
-    step: int
-    time_ns: int
+_Json = Mapping[str, Any]
+"""An entry of the run, its system metrics or an alert: as Trackio's server takes it, without the
+run. ``log_id`` or ``alert_id`` is unique in the project: a second one of it is ignored.
+"""
 
 
 class _Store(Protocol):
     """One run in a project. Every call may raise TrackerUnavailable or TrackerRejected."""
 
-    def log(self, entries: Sequence[_Entry], config: Mapping[str, Any] | None = None, /) -> None:
+    def log(self, entries: Sequence[_Json], config: _Json | None = None, /) -> None:
         """Add entries, and replace the run's config by one that is given."""
         ...
 
-    def log_system(self, entries: Sequence[_Entry], /) -> None:
+    def log_system(self, entries: Sequence[_Json], /) -> None:
         """Add system metrics."""
         ...
 
-    def alert(self, alert: _Alert, /) -> None:
+    def alert(self, alert: _Json, /) -> None:
         """Add an alert."""
         ...
 
@@ -158,40 +136,33 @@ class _LocalStore:
         except ValueError as exc:
             raise _refused(str(exc)) from exc
 
-    def log(self, entries: Sequence[_Entry], config: Mapping[str, Any] | None = None, /) -> None:
+    def log(self, entries: Sequence[_Json], config: _Json | None = None, /) -> None:
         """See ``_Store``."""
         with _local():
             self._sqlite.bulk_log(
                 **self._run,
-                metrics_list=[dict(entry.values) for entry in entries],
-                steps=[entry.step for entry in entries],
-                timestamps=[_iso(entry.time_ns) for entry in entries],
-                log_ids=[entry.log_id for entry in entries],
+                metrics_list=_each(entries, "metrics"),
+                steps=_each(entries, "step"),
+                timestamps=_each(entries, "timestamp"),
+                log_ids=_each(entries, "log_id"),
                 config=None if config is None else dict(config),
             )
 
-    def log_system(self, entries: Sequence[_Entry], /) -> None:
+    def log_system(self, entries: Sequence[_Json], /) -> None:
         """See ``_Store``."""
         with _local():
             self._sqlite.bulk_log_system(
                 **self._run,
-                metrics_list=[dict(entry.values) for entry in entries],
-                timestamps=[_iso(entry.time_ns) for entry in entries],
-                log_ids=[entry.log_id for entry in entries],
+                metrics_list=_each(entries, "metrics"),
+                timestamps=_each(entries, "timestamp"),
+                log_ids=_each(entries, "log_id"),
             )
 
-    def alert(self, alert: _Alert, /) -> None:
+    def alert(self, alert: _Json, /) -> None:
         """See ``_Store``."""
+        lists: dict[str, Any] = {f"{name}s": [value] for name, value in alert.items()}
         with _local():
-            self._sqlite.bulk_alert(
-                **self._run,
-                titles=[alert.title],
-                texts=[alert.text],
-                levels=["warn"],
-                steps=[alert.step],
-                timestamps=[_iso(alert.time_ns)],
-                alert_ids=[alert.alert_id],
-            )
+            self._sqlite.bulk_alert(**self._run, **lists)
 
     def query(self, sql: str, /) -> Sequence[Mapping[str, Any]]:
         """See ``_Store``."""
@@ -243,47 +214,18 @@ class _RemoteStore:
                 httpx_kwargs={"timeout": _TIMEOUT_S},
             )
 
-    def log(self, entries: Sequence[_Entry], config: Mapping[str, Any] | None = None, /) -> None:
+    def log(self, entries: Sequence[_Json], config: _Json | None = None, /) -> None:
         """See ``_Store``. The server takes no event times."""
-        for start in range(0, len(entries), _MAX_ENTRIES):
-            logs = [
-                {
-                    **self._run,
-                    "metrics": _json(entry.values),
-                    "step": entry.step,
-                    "config": None if config is None else _json(config),
-                    "log_id": entry.log_id,
-                }
-                for entry in entries[start : start + _MAX_ENTRIES]
-            ]
-            self._call("/bulk_log", logs=logs, hf_token=self._hf_token)
+        known = {"config": None if config is None else _json(config)}
+        self._send("/bulk_log", [{**entry, **known} for entry in entries])
 
-    def log_system(self, entries: Sequence[_Entry], /) -> None:
+    def log_system(self, entries: Sequence[_Json], /) -> None:
         """See ``_Store``."""
-        for start in range(0, len(entries), _MAX_ENTRIES):
-            logs = [
-                {
-                    **self._run,
-                    "metrics": _json(entry.values),
-                    "timestamp": _iso(entry.time_ns),
-                    "log_id": entry.log_id,
-                }
-                for entry in entries[start : start + _MAX_ENTRIES]
-            ]
-            self._call("/bulk_log_system", logs=logs, hf_token=self._hf_token)
+        self._send("/bulk_log_system", entries)
 
-    def alert(self, alert: _Alert, /) -> None:
+    def alert(self, alert: _Json, /) -> None:
         """See ``_Store``."""
-        one = {
-            **self._run,
-            "title": alert.title,
-            "text": alert.text,
-            "level": "warn",
-            "step": alert.step,
-            "timestamp": _iso(alert.time_ns),
-            "alert_id": alert.alert_id,
-        }
-        self._call("/bulk_alert", alerts=[one], hf_token=self._hf_token)
+        self._call("/bulk_alert", alerts=[{**self._run, **alert}], hf_token=self._hf_token)
 
     def query(self, sql: str, /) -> Sequence[Mapping[str, Any]]:
         """See ``_Store``."""
@@ -295,6 +237,14 @@ class _RemoteStore:
             raise
         rows: list[dict[str, Any]] = found["rows"]
         return rows
+
+    def _send(self, api_name: str, entries: Sequence[_Json]) -> None:
+        for start in range(0, len(entries), _MAX_ENTRIES):
+            logs = [
+                {**self._run, **entry, "metrics": _json(entry["metrics"])}
+                for entry in entries[start : start + _MAX_ENTRIES]
+            ]
+            self._call(api_name, logs=logs, hf_token=self._hf_token)
 
     def _call(self, api_name: str, **arguments: object) -> Any:  # JSON
         with self._translated():
@@ -391,12 +341,8 @@ class TrackioTracker:
             **{key: _stored(value) for key, value in description.config.items()},
             **{key: _stored(value) for key, value in _known(description).items()},
         }
-        if self._next_row:
-            # One that is there: only the config is taken.
-            there = _Entry(self._log_id(self._next_row - 1), 0, 0)
-            if self._next_row == self._safe_row:
-                self._opened().log([there], self._config)
-                self._config = None
+        if self._next_row and self._next_row == self._safe_row:
+            self._send_config()
 
     def flush(self, *, timeout_s: float) -> int:
         """Ask until every row is there.
@@ -423,8 +369,7 @@ class TrackioTracker:
             time.sleep(min(_LOOK_S, max(0.0, deadline_s - now_s)))
         self._systems.clear()
         if self._config is not None and self._next_row:
-            self._opened().log([_Entry(self._log_id(self._next_row - 1), 0, 0)], self._config)
-            self._config = None
+            self._send_config()
         return self._safe_row
 
     def location(self) -> str:
@@ -442,10 +387,21 @@ class TrackioTracker:
             self._store = None
         return self._safe_row
 
-    def _log_id(self, number: int) -> str:
-        return f"{self._run_id}:{number}"
+    def _send_config(self) -> None:
+        """Send the config with an entry that is there, of which nothing else is taken."""
+        there = Row(self._next_row - 1, 0, 0)
+        self._opened().log([self._of(there, {})], self._config)
+        self._config = None
 
-    def _entry(self, row: Row) -> _Entry:
+    def _of(self, row: Row, metrics: Mapping[str, Any]) -> _Json:
+        return {
+            "log_id": f"{self._run_id}:{row.number}",
+            "step": row.step,
+            "timestamp": _iso(row.time_ns),
+            "metrics": metrics,
+        }
+
+    def _entry(self, row: Row) -> _Json:
         values: dict[str, Any] = {_key(key): float(value) for key, value in row.values.items()}
         values["attempt"] = row.attempt
         if row.policy_version is not None:
@@ -455,15 +411,20 @@ class TrackioTracker:
         values.update(
             (_key(key), _table(table)) for key, table in row.tables.items() if key != CONSOLE
         )
-        return _Entry(self._log_id(row.number), row.step, row.time_ns, values)
+        return self._of(row, values)
 
-    def _system(self, row: Row) -> _Entry:
-        values = {_key(key): float(value) for key, value in row.devices.items()}
-        return _Entry(self._log_id(row.number), row.step, row.time_ns, values)
+    def _system(self, row: Row) -> _Json:
+        return self._of(row, {_key(key): float(value) for key, value in row.devices.items()})
 
-    def _alert(self, row: Row, words: str) -> _Alert:
-        title = f"{row.labels.get(DIAGNOSIS_CAUSE, 'diagnosis')} at step {row.step}"
-        return _Alert(self._log_id(row.number), title, printable(words), row.step, row.time_ns)
+    def _alert(self, row: Row, words: str) -> _Json:
+        return {
+            "alert_id": f"{self._run_id}:{row.number}",
+            "title": f"{row.labels.get(DIAGNOSIS_CAUSE, 'diagnosis')} at step {row.step}",
+            "text": printable(words),
+            "level": "warn",
+            "step": row.step,
+            "timestamp": _iso(row.time_ns),
+        }
 
     def _first_missing(self, first: int, end: int | None) -> int:
         """Return the number of the first row from ``first`` on that Trackio lacks, or ``end``.
@@ -558,6 +519,10 @@ def _table(table: Table) -> dict[str, Any]:
     columns = [_key(column) for column in table.columns]
     rows = [dict(zip(columns, map(_stored, line), strict=False)) for line in table.rows]
     return {"_type": "trackio.table", "_value": rows}
+
+
+def _each(entries: Sequence[_Json], name: str) -> list[Any]:
+    return [entry[name] for entry in entries]
 
 
 @contextmanager
