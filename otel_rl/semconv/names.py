@@ -428,9 +428,6 @@ RL_LOOP_ITERATION: Final = "rl.loop.iteration"
 RL_LOSS_TYPE: Final = "rl.loss.type"
 """Attribute. Part of the loss. Absent on the total."""
 
-RL_OPEN: Final = "rl.open"
-"""Attribute. Shows that its parent is still open, after 30 s and each double age."""
-
 RL_OUTCOME: Final = "rl.outcome"
 """Attribute. Outcome."""
 

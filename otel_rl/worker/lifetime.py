@@ -38,7 +38,7 @@ from otel_rl.worker.metrics.gauges import SCOPE_NAME
 from otel_rl.worker.metrics.provider import BufferedMeterProvider
 from otel_rl.worker.otlp.anyvalue import Plain
 from otel_rl.worker.otlp.requests import Request
-from otel_rl.worker.phases.flows import GcTime, show_open_spans, show_phases
+from otel_rl.worker.phases.flows import GcTime, show_phases
 from otel_rl.worker.phases.hangs import HangWatch
 from otel_rl.worker.settings import (
     ProvenanceDetail,
@@ -371,7 +371,6 @@ class Session:
         self._is_hurried = False  # first: what is recorded from here on asks again
         if self.settings.traces.enabled:
             with GUARD:
-                show_open_spans(self.providers.tracer, monotonic_ns())
                 self.providers.spans.collect()
         measured: list[Request] = []
         if self._is_followed:

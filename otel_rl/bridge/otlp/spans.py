@@ -103,8 +103,6 @@ def _decoded(batch: Batch, most: int) -> Iterator[_Found]:
                     end_ns = max(sent.start_time_unix_nano, sent.end_time_unix_nano)
                     found.sampled[worker] = max(found.sampled.get(worker, 0), end_ns)
                 marks = _marks_of(sent, sender)
-                if marks is None:
-                    continue
                 found.spans.append(_record(sent, marks, worker, host))
                 has_work = has_work or marks.step is not None or bool(marks.phase)
                 if marks.is_foreign_step and marks.step is not None:
@@ -134,16 +132,13 @@ class _Marks:
     is_foreign_step: bool = False
 
 
-def _marks_of(span: Span, sender: Sender) -> _Marks | None:
-    """Return the meaning of a span; None for an open one, which is sent again when it has ended."""
+def _marks_of(span: Span, sender: Sender) -> _Marks:
     marks = _Marks(step=step_of(span.attributes))
     for attribute in span.attributes:
         if attribute.key == names.RL_PHASE:
             marks.phase = attribute.value.string_value
         elif attribute.key == names.RL_PHASE_CLASS:
             marks.phase_class = attribute.value.string_value
-        elif attribute.key == names.RL_OPEN and attribute.value.bool_value:
-            return None
     # A plain span named like a phase of the open proposal is that phase.
     marks.phase = marks.phase or _PHASE_OF_SPAN.get(span.name, "")
     if not (marks.phase or sender.exact):

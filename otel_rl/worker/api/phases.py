@@ -4,12 +4,13 @@ A phase in the control flow (thread or asyncio task) of its step counts in the s
 another flow runs beside it: it takes no time from the step's phases, and is measured separately.
 """
 
+import inspect
 import os
 from collections.abc import Callable, Iterable
-from functools import lru_cache, partial
+from functools import lru_cache, partial, wraps
 from time import time_ns
 from types import TracebackType
-from typing import Final, ParamSpec, Self, TypeVar
+from typing import Final, ParamSpec, Self, TypeVar, cast
 
 from opentelemetry.context import Context, attach, detach, get_current
 from opentelemetry.metrics import _Gauge as Gauge
@@ -26,7 +27,6 @@ from otel_rl.semconv.names import (
 )
 from otel_rl.version import __version__
 from otel_rl.worker import session
-from otel_rl.worker.api.decorator import timed
 from otel_rl.worker.api.phase_spans import (
     SCOPE_NAME,
     begin_phase_span,
@@ -317,11 +317,33 @@ class phase(_Block):  # noqa: N801  # reads as a statement: with phase("train")
         return self
 
     def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
-        """Decorate a function, also an ``async`` one or a generator: each call is the phase.
+        """Decorate a function, also an ``async`` one: each call is the phase.
 
-        A generator is in the phase while it runs, not while it is suspended.
+        A generator runs whenever its consumer asks for an item, so a decorated one is not measured:
+        use the phase within its body.
         """
-        return timed(function, self._again)
+        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+            session.GUARD.warn(
+                "decorated_generator",
+                f"The phase {str(self._name)[:80]!r} decorates a generator, and is not measured. "
+                "Use the phase in a with statement around the work between two yields.",
+            )
+            return function
+        if inspect.iscoroutinefunction(function):
+
+            @wraps(function)
+            async def call_async(*args: P.args, **kwargs: P.kwargs) -> object:
+                with self._again():
+                    return await function(*args, **kwargs)
+
+            return cast("Callable[P, R]", call_async)
+
+        @wraps(function)
+        def call(*args: P.args, **kwargs: P.kwargs) -> R:
+            with self._again():
+                return function(*args, **kwargs)
+
+        return call
 
     def _again(self) -> "phase":
         return phase(self._name, phase_class=self._phase_class, span=self._span, gpu=self._gpu)

@@ -5,11 +5,6 @@ thread. Each flow has a timeline.
 
 A hanging thread cannot report itself. While it releases the interpreter lock, as waits, collectives
 and kernels do, the exporter reports its step and phase, and their ages.
-
-A span is sent when it ends, so a hang would be in no trace until it is over. A frame that is open
-for half a minute is sent as a child span, ``collector_wait (open)``; again after one, two and four
-minutes, so that an hour of hanging is seven spans. ``rl.open`` distinguishes them from work; the
-bridge excludes them from the diagnosis.
 """
 
 import gc
@@ -19,19 +14,14 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from time import monotonic_ns, perf_counter_ns
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
-from opentelemetry import trace
-from opentelemetry.context import Context
 from opentelemetry.metrics import CallbackOptions, Meter, Observation
-from opentelemetry.trace import TracerProvider
 
 from otel_rl.semconv.names import (
     METRICS,
     PHASES,
-    RL_LOOP_ITERATION,
-    RL_OPEN,
     RL_PHASE,
     RL_WORKER_GC_TIME,
     RL_WORKER_PHASE_AGE,
@@ -39,7 +29,6 @@ from otel_rl.semconv.names import (
     RL_WORKER_STEP_NUMBER,
 )
 from otel_rl.semconv.spec import STEP_SPAN
-from otel_rl.version import __version__
 from otel_rl.worker.drops import DropReason
 from otel_rl.worker.guard import Guard
 from otel_rl.worker.phases.timeline import Frame, StepFrame, Timeline, TimelineView
@@ -48,22 +37,15 @@ if TYPE_CHECKING:
     import asyncio
 
 __all__ = [
-    "FIRST_AGE_NS",
     "GcTime",
     "abandon_elsewhere",
     "count_open",
     "current",
     "open_flows",
-    "show_open_spans",
     "show_phases",
     "span_name",
     "views",
 ]
-
-FIRST_AGE_NS: Final = 30_000_000_000
-"""Longer than usual phases, and soon enough for a person who investigates a hang."""
-
-_SCOPE: Final = "otel_rl.phases"
 
 _open: dict[int, Timeline] = {}
 """Timelines with open frames, by id. Each is added and removed by its own flow."""
@@ -204,36 +186,6 @@ def span_name(frame: Frame) -> str:
         return STEP_SPAN
     known = PHASES.get(frame.name)
     return known.span or frame.name if known is not None else frame.name
-
-
-def show_open_spans(own: TracerProvider, now_ns: int) -> None:
-    """Send frames that are open for long and were last sent at half their age.
-
-    Args:
-        own: Makes the spans if the program has set no provider.
-        now_ns: Time on the monotonic clock.
-    """
-    for frame, wall_ns in [(one, flow.wall_ns) for flow in open_flows() for one in flow.frames()]:
-        span, age_ns = frame.span, now_ns - frame.begun_ns
-        if span is None or not span.is_recording() or age_ns < max(FIRST_AGE_NS, frame.show_at_ns):
-            continue
-        frame.show_at_ns = 2 * age_ns
-        # Only once a span exists: the first request for the global provider creates it, which must
-        # not happen in this thread.
-        provider = trace.get_tracer_provider()
-        if isinstance(provider, trace.ProxyTracerProvider):
-            provider = own
-        attributes: dict[str, bool | int] = {RL_OPEN: True}
-        step = frame if isinstance(frame, StepFrame) else frame.step
-        if step is not None:
-            attributes[RL_LOOP_ITERATION] = step.number
-        shown = provider.get_tracer(_SCOPE, __version__).start_span(
-            f"{span_name(frame)} (open)",
-            trace.set_span_in_context(span, Context()),
-            attributes=attributes,
-            start_time=frame.begun_ns + wall_ns,
-        )
-        shown.end(now_ns + wall_ns)
 
 
 class GcTime:

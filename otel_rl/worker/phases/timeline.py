@@ -67,7 +67,6 @@ class Frame:
         ended_ns: End; 0 while open.
         is_abandoned: True after another flow has closed the phase.
         span: Span of the phase, if there is one.
-        show_at_ns: Age at which the exporter next reports the open phase.
         token: Restores the surrounding span and step as the current ones.
     """
 
@@ -82,7 +81,6 @@ class Frame:
         "marks",
         "name",
         "opener",
-        "show_at_ns",
         "span",
         "step",
         "token",
@@ -97,7 +95,6 @@ class Frame:
         self.ended_ns = 0
         self.is_abandoned = self.has_gpus = False
         self.span: Span | None = None
-        self.show_at_ns = 0
         self.token: Token[Context] | None = None
         self.marks: StepMarks | None = None if step is None else step.marks
         self.begun: Mark | None = None if self.marks is None else self.marks.last

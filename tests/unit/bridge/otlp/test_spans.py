@@ -111,17 +111,6 @@ def test_a_process_that_names_no_host_has_a_clock_of_its_own() -> None:
     assert found.host == "//one"
 
 
-def test_a_span_that_shows_what_is_still_open_explains_nothing() -> None:
-    sent = Span(
-        trace_id=TRACE,
-        span_id=TWO,
-        parent_span_id=ONE,
-        name="train (open)",
-        attributes=key_values({"rl.open": True, "rl.loop.iteration": 3}),
-    )
-    assert decoded(sent).spans == []
-
-
 NEMO: Attributes = {"nemo.run.id": "77", "service.name": "nemo-rl", "dl.rank": 0, "process.pid": 5}
 
 
