@@ -328,7 +328,7 @@ class phase(_Block):  # noqa: N801  # reads as a statement: with phase("train")
                 f"The phase {str(self._name)[:80]!r} decorates a generator, and is not measured. "
                 "Use the phase in a with statement around the work between two yields.",
             )
-            return function
+            return cast("Callable[P, R]", function)
         if inspect.iscoroutinefunction(function):
 
             @wraps(function)

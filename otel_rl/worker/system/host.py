@@ -242,7 +242,7 @@ def _hardware(names: Collection[str], folder: Path) -> Collection[str]:
 
 
 class Container:
-    """CPU and memory limits of this process, from Linux's cgroups v1 and v2.
+    """CPU and memory limits of this process, from Linux's cgroups of version 2.
 
     A limit may be that of any group above the process's own. In a container without a cgroup
     namespace the path of the process's group is that of the machine, and the mounted root is the
@@ -258,51 +258,30 @@ class Container:
         root: Path = Path("/sys/fs/cgroup"),
         membership: Path = Path("/proc/self/cgroup"),
     ) -> None:
-        self._root = root
-        self._paths: dict[str, str] = {}
-        for line in _text(membership).splitlines():
-            _, _, rest = line.partition(":")
-            controllers, _, path = rest.partition(":")
-            self._paths |= dict.fromkeys(controllers.split(","), path)
+        lines = _text(membership).splitlines()
+        path = next((line.removeprefix("0::/") for line in lines if line.startswith("0::/")), "")
+        own = root / path.lstrip("/")
+        groups = [own, *own.parents]
+        self._folders = groups[: groups.index(root) + 1]
 
     def cpu(self) -> tuple[float, float] | None:
         """Return (CPU seconds used so far, CPUs that may be used at most); None without a limit."""
         found: list[tuple[float, float]] = []
-        for folder in self._folders(""):
+        for folder in self._folders:
             quota_us, _, period_us = _text(folder / "cpu.max").partition(" ")
-            used_us = _number(_field(folder / "cpu.stat", "usage_usec"))
-            found.append((_cpus(quota_us, period_us), used_us / 1e6))
-        for folder, usage in zip(self._folders("cpu"), self._folders("cpuacct"), strict=False):
-            quota_us = _text(folder / "cpu.cfs_quota_us")
-            cpus = _cpus(quota_us, _text(folder / "cpu.cfs_period_us"))
-            found.append((cpus, _number(_text(usage / "cpuacct.usage")) / 1e9))
+            period = _number(period_us)
+            cpus = _number(quota_us) / period if period else math.nan
+            found.append((cpus, _number(_field(folder / "cpu.stat", "usage_usec")) / 1e6))
         return _lowest(found)
 
     def memory(self) -> tuple[float, float] | None:
         """Return (bytes used without file cache that can be dropped, limit); None without one."""
         found: list[tuple[float, float]] = []
-        for controller, limit, used, cache in (
-            ("", "memory.max", "memory.current", "inactive_file"),
-            ("memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
-        ):
-            for folder in self._folders(controller):
-                dropped = _number(_field(folder / "memory.stat", cache), otherwise=0)
-                taken = _number(_text(folder / used)) - dropped
-                found.append((_number(_text(folder / limit)), taken))
+        for folder in self._folders:
+            dropped = _number(_field(folder / "memory.stat", "inactive_file"), otherwise=0)
+            taken = _number(_text(folder / "memory.current")) - dropped
+            found.append((_number(_text(folder / "memory.max")), taken))
         return _lowest(found)
-
-    def _folders(self, controller: str) -> Iterator[Path]:
-        """Yield the process's group and those above, of a controller; empty means version 2."""
-        path = self._paths.get(controller)
-        if path is None:
-            return
-        top = self._root / controller
-        own = top / path.strip("/")
-        while own != top:
-            if own.is_dir():
-                yield own
-            own = own.parent
-        yield top
 
 
 def _lowest(found: Iterable[tuple[float, float]]) -> tuple[float, float] | None:
@@ -329,11 +308,6 @@ def _field(path: Path, name: str) -> str:
 def _number(text: str, *, otherwise: float = math.nan) -> float:
     """Return the number, or ``otherwise`` for texts such as ``max``."""
     return float(text) if text.isdigit() else otherwise
-
-
-def _cpus(quota_us: str, period_us: str) -> float:
-    period = _number(period_us)
-    return _number(quota_us) / period if period else math.nan
 
 
 class HostTurn:
