@@ -7,7 +7,7 @@ from typing import Annotated, Final
 from pydantic import BaseModel, BeforeValidator, ConfigDict
 from pydantic.fields import FieldInfo
 
-__all__ = ["Seconds", "Section", "Size", "WholeSeconds", "fields_of"]
+__all__ = ["Seconds", "Section", "Size", "fields_of"]
 
 _SIZE: Final = re.compile(r"(\d+(?:\.\d+)?) ?([kmgt]?)(i?)b", re.IGNORECASE)
 
@@ -56,9 +56,6 @@ Size = Annotated[int, BeforeValidator(_bytes_of)]
 
 Seconds = Annotated[float, BeforeValidator(_seconds_of)]
 """Seconds; may be written as ``"5s"``, ``"500ms"`` or ``"30d"``."""
-
-WholeSeconds = Annotated[int, BeforeValidator(_seconds_of)]
-"""The same for a time that has no fractions."""
 
 
 def _as_written(name: str) -> str:

@@ -28,6 +28,7 @@ from otel_rl.bridge.receive.admission.experiments import Experiments
 from otel_rl.bridge.receive.admission.token_shares import TokenShares
 from otel_rl.bridge.receive.dropped_after_acceptance import Overflow
 from otel_rl.bridge.receive.inbox_reader import InboxReader
+from otel_rl.bridge.receive.limits import ReceiveLimits
 from otel_rl.bridge.receive.pipeline import IngestPipeline
 from otel_rl.bridge.receive.security.tls import load_tls
 from otel_rl.bridge.receive.security.tokens import Tokens
@@ -347,7 +348,7 @@ class Bridge:
                 is_one_launch=self._is_one_launch,
             ),
             pace=Pace(
-                report_interval_s=settings.telemetry.run_interval_s,
+                report_interval_s=settings.telemetry.interval_s,
                 commit_every_s=_COMMIT_EVERY_S,
             ),
         )
@@ -363,7 +364,7 @@ class Bridge:
         )
         self._intake = IngestPipeline(
             accept=self._durable.keep,
-            limits=settings.receive,
+            limits=ReceiveLimits.of(settings.receive),
             counters=self.counters,
             clock_ns=self._clock_ns,
             tokens=self._tokens,

@@ -22,7 +22,7 @@ from pydantic import (
 from otel_rl.bridge.delivery.selection import KeyNames
 from otel_rl.bridge.journal.opening import JournalPlace
 from otel_rl.bridge.journal.sqlite_files import DATA_DIRECTORY
-from otel_rl.bridge.receive.limits import ReceiveLimits
+from otel_rl.bridge.receive.limits import ReceiveSettings
 from otel_rl.bridge.receive.security.tls import TlsSettings
 from otel_rl.bridge.receive.security.tokens import AuthSettings
 from otel_rl.bridge.rows.settings import RowSettings
@@ -99,9 +99,6 @@ class JournalSettings(Section):
     keep_ended_s: Seconds = Field(30 * 86_400.0, gt=0)
     """Time that an ended run stays."""
 
-    max_ended_share: float = Field(0.5, gt=0, le=1)
-    """Part of ``max_bytes``, or of a token's share, for ended runs."""
-
 
 class TrackerSettings(Section):
     """Tracker and delivery of runs."""
@@ -134,10 +131,7 @@ class TrackerSettings(Section):
     """Time that confirmed rows stay in the journal."""
 
     max_retry_s: Seconds = Field(60.0, gt=0)
-    """Longest pause between attempts."""
-
-    rejected_retry_s: Seconds = Field(60.0, gt=0)
-    """Pause after a refusal."""
+    """Longest pause between attempts, and the pause after a refusal."""
 
     @property
     def trackers(self) -> Sequence[str]:
@@ -201,9 +195,6 @@ class ArchiveSettings(Section):
     every_s: Seconds = Field(300.0, gt=0)
     """Longest time until values are in a file."""
 
-    max_share: float = Field(0.1, gt=0, le=1)
-    """Part of ``journal.max_bytes`` for values not yet in files."""
-
 
 class DiagnoseSettings(Section):
     """Schedule of diagnosis."""
@@ -228,11 +219,8 @@ class TelemetrySettings(Section):
     endpoint: str | None = None
     """OTLP/HTTP base URL for the bridge's own metrics."""
 
-    interval_s: Seconds = Field(15.0, gt=0)
-    """Export interval."""
-
-    run_interval_s: Seconds = Field(10.0, gt=0)
-    """Interval of the bridge's metrics in each run."""
+    interval_s: Seconds = Field(10.0, gt=0)
+    """Interval of the bridge's metrics: of their export, and in each run."""
 
     @field_validator("endpoint")
     @classmethod
@@ -266,7 +254,7 @@ class BridgeSettings(Section):
     auth: AuthSettings = AuthSettings()
     """Tokens and the experiments that each may write."""
 
-    receive: ReceiveLimits = ReceiveLimits()
+    receive: ReceiveSettings = ReceiveSettings()
     """Limits on requests."""
 
     align: RowSettings = RowSettings()

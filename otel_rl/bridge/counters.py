@@ -81,7 +81,7 @@ class Outcome(StrEnum):
         PARTIAL: Partly refused, with the reason in the answer.
         MALFORMED: The request is not OTLP.
         HTTP2: HTTP/2 on the HTTP port.
-        TOO_LARGE: Over a bound ``receive.max_..._per_request`` or ``receive.max_body_bytes``.
+        TOO_LARGE: Over ``receive.max_body_bytes``, or too many points or messages in one request.
         UNAUTHENTICATED: No valid token.
         UNSUPPORTED_MEDIA_TYPE: Neither protobuf nor JSON.
         WRONG_METHOD: Not a POST.
@@ -134,8 +134,8 @@ class Refusal(StrEnum):
         SPAN_TOO_LARGE: Too many bytes or links, or a long name or phase.
         TOO_MANY_ATTRIBUTES: Too many attributes, or fields of a text sample.
         ATTRIBUTE_TOO_LONG: A key, a value, or all attributes together.
-        TOO_MANY_BUCKETS: Over ``receive.max_buckets``.
-        TOO_MANY_EXEMPLARS: Over ``receive.max_exemplars``.
+        TOO_MANY_BUCKETS: More than 512 buckets or quantiles.
+        TOO_MANY_EXEMPLARS: More than 4,096 exemplars of a point.
         TIME_OUT_OF_RANGE: Beyond ``receive.max_age`` or ``receive.max_future``.
     """
 
@@ -213,7 +213,7 @@ class ArchiveDrop(StrEnum):
     """Reason to leave accepted values out of the archive. Their rows are not affected.
 
     Attributes:
-        NO_ROOM: Over ``archive.max_share`` waited.
+        NO_ROOM: More than a tenth of ``journal.max_bytes`` waited.
         DAMAGED: Damaged on the journal's disk.
         RUN_REMOVED: The run was removed.
     """
@@ -266,7 +266,7 @@ class Removal(StrEnum):
 
     Attributes:
         TOO_OLD: Ended ``journal.keep_ended`` ago.
-        OVER_SHARE: The oldest beyond ``journal.max_ended_share``.
+        OVER_SHARE: The oldest beyond half of ``journal.max_bytes``, or of a token's share.
     """
 
     TOO_OLD = "too_old"

@@ -34,6 +34,12 @@ __all__ = ["archiver", "delivery", "delivery_settings", "diagnosis", "retention"
 # Pause after a tracker's first failure; it doubles from there.
 _FIRST_RETRY_S = 0.5
 
+_ARCHIVE_PART = 10
+"""A tenth of the journal is for values that are not in files yet."""
+
+_ENDED_PART = 2
+"""Half of the journal, and of a token's share of it, is for ended runs."""
+
 _LIVE_RUNS = 32
 """Live runs at once, each with a writer process: one with W&B takes 100 MB."""
 
@@ -59,7 +65,7 @@ def archiver(
         ArchiveStore(stores.journal, stores.owners),
         settings.archive.directory or settings.data / "archive",
         every_s=settings.archive.every_s,
-        max_waiting_bytes=int(settings.archive.max_share * settings.journal.max_bytes),
+        max_waiting_bytes=settings.journal.max_bytes // _ARCHIVE_PART,
         counters=counters,
         clock_ns=clock_ns,
     )
@@ -81,7 +87,7 @@ def delivery_settings(settings: BridgeSettings, name: str) -> DeliverySettings:
         keep_confirmed_s=tracker.keep_confirmed_s,
         first_retry_s=min(_FIRST_RETRY_S, tracker.max_retry_s),
         max_retry_s=tracker.max_retry_s,
-        rejected_retry_s=tracker.rejected_retry_s,
+        rejected_retry_s=tracker.max_retry_s,
         detail=tracker.detail,
         names=tracker.names,
         per_worker=settings.align.per_worker,
@@ -127,7 +133,7 @@ def retention(
 ) -> Retention:
     """Return the chooser of ended runs to remove; ``busy`` are those that still have work."""
     journal = settings.journal
-    ended_bytes = int(journal.max_ended_share * journal.max_bytes)
+    ended_bytes = journal.max_bytes // _ENDED_PART
 
     def share_of(key: ExperimentKey) -> tuple[str, int]:
         name = tenant(key)
@@ -157,7 +163,7 @@ def diagnosis(
         run_store,
         environment=environment_of(place),
         arguments=arguments_of(place),
-        every_s=settings.diagnose.every_s if settings.align.max_history_bytes else 0,
+        every_s=settings.diagnose.every_s,
         experiments=lambda: [key for key in rows.begun() if run_store.is_ours(key)],
         progress=rows.progress,
         report=rows.add_finding,

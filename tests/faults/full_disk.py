@@ -69,7 +69,6 @@ directory = "{directory}"
 confirm_interval = 0.5
 keep_confirmed = 0
 max_retry = 1.0
-rejected_retry = 0.5
 """
 
 _OPTIONS = {

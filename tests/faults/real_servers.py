@@ -60,7 +60,6 @@ name = "mlflow,trackio"
 confirm_interval = 0.5
 keep_confirmed = 1.0
 max_retry = 1.0
-rejected_retry = 0.5
 
 [tracker.options.trackio]
 stall_timeout_s = 4

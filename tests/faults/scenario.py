@@ -72,7 +72,6 @@ start_wait = 0.1
 confirm_interval = 0.5
 keep_confirmed = {keep_confirmed_s}
 max_retry = 1.0
-rejected_retry = 0.5
 
 [tracker.options]
 transmit_interval_s = 1

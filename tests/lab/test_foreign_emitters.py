@@ -66,7 +66,7 @@ window = {begun_s / math.ceil(begun_s / 3600)!r}
 per_worker = true
 
 [telemetry]
-run_interval = 0.5
+interval = 0.5
 """
 
 
@@ -77,7 +77,7 @@ window = 0.5
 per_worker = true
 
 [telemetry]
-run_interval = 0.5
+interval = 0.5
 """
 
 

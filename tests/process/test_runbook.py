@@ -30,7 +30,7 @@ WRITTEN_S = 120.0
 # Pauses that are meant for a server far away, shortened for tests.
 TRACKER = """
 [tracker]
-rejected_retry = 1.0
+max_retry = 1.0
 
 [tracker.options]
 transmit_interval_s = 1

@@ -254,7 +254,7 @@ class _Calls:
         except TimeoutError:
             raise Overloaded(
                 "The messages of too many other calls are being read.",
-                hint="Send it again later. If this stays, raise receive.max_concurrent_requests.",
+                hint="Send it again later. If this stays, spread the senders over several bridges.",
             ) from None
         try:
             # Never cancelled: gRPC would keep later data of it.

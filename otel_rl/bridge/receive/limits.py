@@ -1,19 +1,19 @@
-"""Bounds of the receive stage, as one frozen settings model."""
+"""Bounds of the receive stage: those that people set, and those that hold for all bridges."""
 
 from typing import Self
 
 from pydantic import Field, model_validator
 
-from otel_rl.setting_types import Seconds, Section, Size, WholeSeconds
+from otel_rl.setting_types import Seconds, Section, Size
 
-__all__ = ["MAX_HEAD_BYTES", "ReceiveLimits", "is_over"]
+__all__ = ["MAX_HEAD_BYTES", "ReceiveLimits", "ReceiveSettings", "is_over"]
 
 MAX_HEAD_BYTES = 16 << 10
 """Most bytes of a request before its body, and of a gRPC call's metadata."""
 
 
-class ReceiveLimits(Section):
-    """Bounds on one request and on all requests together.
+class ReceiveSettings(Section):
+    """Bounds on one request and on all requests together, as people set them.
 
     Each refusal is answered with its reason and counted.
     """
@@ -22,19 +22,8 @@ class ReceiveLimits(Section):
     max_body_bytes: Size = Field(16 << 20, ge=1 << 10)
     """Largest request, decompressed."""
 
-    # Two bytes can encode a message, and parsing one takes up to 200 bytes.
-    max_messages_per_request: int = Field(1_000_000, ge=1)
-    """Protobuf messages; twice as many strings, half as many JSON objects."""
-
-    max_points_per_request: int = Field(200_000, ge=1)
-    """Points, spans or log records; resources, scopes and metrics together."""
-
     max_in_flight_bytes: Size = Field(256 << 20, ge=1 << 10)
     """Bodies held at once; at least twice ``max_body_bytes``."""
-
-    # Waiting requests share one fsync, so this exceeds the number of cores.
-    max_concurrent_requests: int = Field(64, ge=1, le=1024)
-    """Threads for each protocol."""
 
     max_connections: int = Field(1024, ge=1)
     """Connections for each protocol."""
@@ -42,11 +31,46 @@ class ReceiveLimits(Section):
     max_experiments: int = Field(1000, ge=1)
     """Runs (experiment and trial) in use at once."""
 
-    header_timeout_s: Seconds = Field(10.0, gt=0)
-    """Time for HTTP headers."""
-
     body_timeout_s: Seconds = Field(10.0, gt=0)
     """Time for a body or gRPC message."""
+
+    max_age_s: Seconds = Field(14 * 86_400.0, gt=0)
+    """Oldest event time."""
+
+    max_future_s: Seconds = Field(600.0, ge=0)
+    """Furthest event time ahead."""
+
+    default_experiment: str | None = Field(None, min_length=1)
+    """For data that names none. Unset: refused."""
+
+    @model_validator(mode="after")
+    def _one_request_fits(self) -> Self:
+        # A body that compresses badly is held twice while it is decompressed.
+        if self.max_in_flight_bytes < 2 * self.max_body_bytes:
+            msg = (
+                f"max_in_flight_bytes ({self.max_in_flight_bytes}) must be at least twice "
+                f"max_body_bytes ({self.max_body_bytes}), or the largest request never fits"
+            )
+            raise ValueError(msg)
+        return self
+
+
+class ReceiveLimits(ReceiveSettings):
+    """The same, with the bounds that hold for all bridges."""
+
+    # Two bytes can encode a message, and parsing one takes up to 200 bytes.
+    max_messages_per_request: int = Field(1_000_000, ge=1)
+    """Protobuf messages; twice as many strings, half as many JSON objects."""
+
+    max_points_per_request: int = Field(200_000, ge=1)
+    """Points, spans or log records; resources, scopes and metrics together."""
+
+    # Waiting requests share one fsync, so this exceeds the number of cores.
+    max_concurrent_requests: int = Field(64, ge=1, le=1024)
+    """Threads for each protocol."""
+
+    header_timeout_s: Seconds = Field(10.0, gt=0)
+    """Time for HTTP headers."""
 
     answer_timeout_s: Seconds = Field(10.0, gt=0)
     """Time that a sender has to read the answer."""
@@ -55,7 +79,7 @@ class ReceiveLimits(Section):
     idle_timeout_s: Seconds = Field(75.0, gt=0)
     """Time until an idle connection is closed."""
 
-    retry_after_s: WholeSeconds = Field(1, ge=1)
+    retry_after_s: int = Field(1, ge=1)
     """``Retry-After``; above three, exporters give up."""
 
     max_resource_attributes: int = Field(128, ge=1)
@@ -115,25 +139,10 @@ class ReceiveLimits(Section):
     max_exemplars: int = Field(4096, ge=1)
     """Exemplars of a data point."""
 
-    max_age_s: Seconds = Field(14 * 86_400.0, gt=0)
-    """Oldest event time."""
-
-    max_future_s: Seconds = Field(600.0, ge=0)
-    """Furthest event time ahead."""
-
-    default_experiment: str | None = Field(None, min_length=1)
-    """For data that names none. Unset: refused."""
-
-    @model_validator(mode="after")
-    def _one_request_fits(self) -> Self:
-        # A body that compresses badly is held twice while it is decompressed.
-        if self.max_in_flight_bytes < 2 * self.max_body_bytes:
-            msg = (
-                f"max_in_flight_bytes ({self.max_in_flight_bytes}) must be at least twice "
-                f"max_body_bytes ({self.max_body_bytes}), or the largest request never fits"
-            )
-            raise ValueError(msg)
-        return self
+    @classmethod
+    def of(cls, settings: ReceiveSettings) -> Self:
+        """Return the bounds of a bridge with these settings."""
+        return cls.model_validate(settings.model_dump())
 
 
 def is_over(text: str, max_bytes: int) -> bool:

@@ -31,14 +31,14 @@ _HINTS = {
         "were damaged."
     ),
     Refusal.INVALID_EVENT: "`otel-rl help semantic-conventions` lists what each event has.",
-    Refusal.EVENT_TOO_LARGE: "Shorten it, or raise the bridge's limit.",
-    Refusal.SPAN_TOO_LARGE: "Send less in it, or raise the bridge's limit.",
+    Refusal.EVENT_TOO_LARGE: "Shorten it.",
+    Refusal.SPAN_TOO_LARGE: "Send less in it.",
     Refusal.NO_VALUE: "Send a number, or the flag NO_RECORDED_VALUE.",
     Refusal.INVALID_BUCKETS: "Bounds ascend and are one fewer than the counts.",
-    Refusal.TOO_MANY_ATTRIBUTES: "Send what varies as a value, or raise the bridge's limit.",
-    Refusal.ATTRIBUTE_TOO_LONG: "Shorten it, or raise the bridge's limit.",
-    Refusal.TOO_MANY_BUCKETS: "Use fewer buckets, or raise the bridge's limit.",
-    Refusal.TOO_MANY_EXEMPLARS: "Export more often, or raise the bridge's limit.",
+    Refusal.TOO_MANY_ATTRIBUTES: "Send what varies as a value.",
+    Refusal.ATTRIBUTE_TOO_LONG: "Shorten it.",
+    Refusal.TOO_MANY_BUCKETS: "Use fewer buckets.",
+    Refusal.TOO_MANY_EXEMPLARS: "Export more often.",
     Refusal.TIME_OUT_OF_RANGE: "Check the sender's clock; times are nanoseconds since 1970.",
 }
 

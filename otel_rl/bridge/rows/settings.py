@@ -28,9 +28,6 @@ class RowSettings(Section):
     lease_s: Seconds = Field(default=15.0, gt=0, le=86400)
     """Worker timeout: time without an export."""
 
-    forget_s: Seconds = Field(default=3600.0, gt=0)
-    """Time without an export until a worker leaves memory."""
-
     max_rows_per_minute: int = Field(default=0, ge=0)
     """Rows of a run a minute; beyond, of every second step, then fourth, ... W&B advises 1000.
     0: no bound."""
@@ -47,24 +44,27 @@ class RowSettings(Section):
     max_metric_keys: int = Field(default=1_000, gt=0)
     """Those of one metric of a role."""
 
-    max_devices: int = Field(default=128, ge=0)
-    """GPUs and hosts with own keys."""
-
-    spans_wait_s: Seconds = Field(default=10.0, ge=0, le=3600)
-    """Time that a step waits for its spans."""
-
     spans_horizon_s: Seconds = Field(default=60.0, ge=0, le=86400)
     """Greatest age of analysed spans."""
 
     trace_url: str = ""
     """URL of a trace: ``http://localhost:16686/trace/{trace_id}``."""
 
-    max_history_bytes: Size = Field(default=64 << 20, ge=0)
-    """Compressed history per experiment. 0: none."""
-
 
 class AlignSettings(RowSettings):
     """Rules that make rows of samples, with the bounds on memory that hold for all bridges."""
+
+    forget_s: Seconds = Field(default=3600.0, gt=0)
+    """Time without an export until a worker leaves memory."""
+
+    max_devices: int = Field(default=128, ge=0)
+    """GPUs and hosts with own keys."""
+
+    spans_wait_s: Seconds = Field(default=10.0, ge=0, le=3600)
+    """Time that a step waits for its spans."""
+
+    max_history_bytes: Size = Field(default=64 << 20, ge=0)
+    """Compressed history per experiment. 0: none."""
 
     max_remembered: int = Field(default=4_000_000, gt=0)
     """Points per experiment for deduplication, 16 bytes each."""

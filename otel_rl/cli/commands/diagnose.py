@@ -285,7 +285,7 @@ def _of_journals(settings: BridgeSettings) -> _Source:
     return _Source(
         place.words,
         place.without_runs,
-        f"{WHERE_RUNS_ARE} A run without a history, see align.max_history_bytes, is not found.",
+        WHERE_RUNS_ARE,
     )
 
 
@@ -307,7 +307,7 @@ def _check_not_removed(settings: BridgeSettings, wanted: WantedRun) -> None:
         raise ConfigError(
             f"{key} ended and was removed from the journal on {when:%Y-%m-%d}. Its rows are in "
             "the tracker; the history for a diagnosis is gone.",
-            hint="journal.keep_ended and journal.max_ended_share set how long ended runs "
+            hint="journal.keep_ended and journal.max_bytes set how long ended runs "
             "stay. With --jaeger its spans may still be there.",
         )
 

@@ -131,7 +131,7 @@ def _chosen(settings: BridgeSettings, wanted: WantedRun) -> FoundRun:
         when = datetime.fromtimestamp(gone[key] / 1e9, UTC)
         raise ConfigError(
             f"{key} ended and was removed from the journal on {when:%Y-%m-%d}.",
-            hint="journal.keep_ended and journal.max_ended_share set how long they stay.",
+            hint="journal.keep_ended and journal.max_bytes set how long they stay.",
         )
     if runs:
         raise wanted.not_found(of_key, place.words)

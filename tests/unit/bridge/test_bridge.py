@@ -305,7 +305,7 @@ def test_nothing_is_accepted_after_a_stop(bridge: Bridge) -> None:
 
 
 @pytest.mark.parametrize(
-    "place", ["align.forget", "tracker.keep_confirmed", "telemetry.run_interval"]
+    "place", ["align.lease", "tracker.keep_confirmed", "telemetry.interval"]
 )
 def test_a_setting_that_is_no_number_of_seconds_is_refused_at_start(place: str) -> None:
     section, name = place.split(".")

@@ -306,9 +306,3 @@ def test_a_part_of_what_another_variable_sets_as_a_whole_is_told(
     monkeypatch.setenv("OTEL_RL_BRIDGE__TRACKER", whole)
     monkeypatch.setenv("OTEL_RL_BRIDGE__TRACKER__OPTIONS__PROJECT", "y")
     assert "sets a part of what another variable sets as a whole" in error_of(None)
-
-
-def test_a_time_without_fractions_has_a_unit_too(tmp_path: Path) -> None:
-    file = tmp_path / "bridge.toml"
-    file.write_text(toml("receive.retry_after", "2s"))
-    assert load_settings(file).receive.retry_after_s == 2

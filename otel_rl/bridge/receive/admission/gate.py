@@ -282,5 +282,5 @@ class Held:
 def _overloaded() -> Overloaded:
     return Overloaded(
         "Too many requests wait for their turn.",
-        hint="Send it again later. If this stays, raise receive.max_concurrent_requests.",
+        hint="Send it again later. If this stays, spread the senders over several bridges.",
     )

@@ -29,8 +29,7 @@ __all__ = [
 
 SMALLER_BATCHES = (
     "Send smaller batches: max_export_batch_size of an SDK's exporter, send_batch_max_size of a "
-    "Collector's batch processor. Or raise receive.max_points_per_request and "
-    "receive.max_messages_per_request."
+    "Collector's batch processor."
 )
 """Advice for the sender of a request over the bounds."""
 
