@@ -304,9 +304,7 @@ def test_nothing_is_accepted_after_a_stop(bridge: Bridge) -> None:
         bridge.accept([batch(1)])
 
 
-@pytest.mark.parametrize(
-    "place", ["align.lease", "tracker.keep_confirmed", "telemetry.interval"]
-)
+@pytest.mark.parametrize("place", ["align.lease", "tracker.keep_confirmed", "telemetry.interval"])
 def test_a_setting_that_is_no_number_of_seconds_is_refused_at_start(place: str) -> None:
     section, name = place.split(".")
     with pytest.raises(ConfigError, match=place):

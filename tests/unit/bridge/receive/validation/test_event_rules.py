@@ -191,7 +191,7 @@ def test_an_event_that_is_too_large_or_too_deep_is_refused(
     admitted = admit_event(name, attributes, body)
     assert admitted.refused == {Refusal.EVENT_TOO_LARGE: 1}
     assert words in admitted.message
-    assert "raise the bridge's limit" in admitted.message
+    assert "Shorten it." in admitted.message
 
 
 def test_bounds_of_events_are_settings() -> None:

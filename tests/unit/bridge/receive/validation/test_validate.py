@@ -248,7 +248,7 @@ class TestAttributes:
     def test_message_names_the_attribute_and_a_way_out(self) -> None:
         message = admit_metrics(on_point({"prompt": "v" * 5000})).message
         assert "A point of metric loss has an attribute 'prompt'" in message
-        assert "raise the bridge's limit" in message
+        assert "Shorten it." in message
 
     def test_nested_value_is_measured_whole(self) -> None:
         nested = point()
