@@ -10,7 +10,7 @@ import httpx
 from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]
 
 from otel_rl.bridge.receive.limits import ReceiveLimits
-from otel_rl.bridge.receive.security.tokens import AuthSettings
+from otel_rl.bridge.receive.tokens import AuthSettings
 from otel_rl.signals import Signal
 from tests.otlp_requests import Receiver, grpc_receiver, http_receiver
 

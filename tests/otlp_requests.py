@@ -22,13 +22,12 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import (
 )
 
 from otel_rl.bridge.counters import Counters
-from otel_rl.bridge.receive.admission.token_shares import TokenShares
-from otel_rl.bridge.receive.grpc_server import GrpcServer
-from otel_rl.bridge.receive.http.server import HttpServer
+from otel_rl.bridge.receive.grpc import GrpcServer
 from otel_rl.bridge.receive.limits import ReceiveLimits
 from otel_rl.bridge.receive.pipeline import IngestPipeline
-from otel_rl.bridge.receive.security.tls import Tls, TlsSettings, load_tls
-from otel_rl.bridge.receive.security.tokens import AuthSettings, Tokens
+from otel_rl.bridge.receive.server import HttpServer
+from otel_rl.bridge.receive.tls import Tls, TlsSettings, load_tls
+from otel_rl.bridge.receive.tokens import AuthSettings, Tokens, TokenShares
 from otel_rl.records import Batch, Signal, Value
 
 Attributes = Mapping[str, Value]

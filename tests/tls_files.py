@@ -3,7 +3,7 @@
 import shutil
 from pathlib import Path
 
-from otel_rl.bridge.receive.security.tls import TlsSettings
+from otel_rl.bridge.receive.tls import TlsSettings
 
 _SOURCE = Path(__file__).parent / "tls"
 

@@ -23,20 +23,18 @@ from otel_rl.bridge.journal.inbox_positions import InboxPositions
 from otel_rl.bridge.journal.presence import JournalPresence
 from otel_rl.bridge.journal.run_homes import Beside, RunNaming
 from otel_rl.bridge.page import Page
-from otel_rl.bridge.queue_gauges import queue_gauges
-from otel_rl.bridge.receive.admission.experiments import Experiments
-from otel_rl.bridge.receive.admission.token_shares import TokenShares
-from otel_rl.bridge.receive.dropped_after_acceptance import Overflow
+from otel_rl.bridge.receive.answers import Overflow
+from otel_rl.bridge.receive.experiments import Experiments
 from otel_rl.bridge.receive.inbox_reader import InboxReader
 from otel_rl.bridge.receive.limits import ReceiveLimits
 from otel_rl.bridge.receive.pipeline import IngestPipeline
-from otel_rl.bridge.receive.security.tls import load_tls
-from otel_rl.bridge.receive.security.tokens import Tokens
+from otel_rl.bridge.receive.tls import load_tls
+from otel_rl.bridge.receive.tokens import Tokens, TokenShares
 from otel_rl.bridge.row_thread import RowThread, stop_timeout_s
 from otel_rl.bridge.rows.scheduler import Around, Pace, Scheduler
 from otel_rl.bridge.rows.settings import AlignSettings
-from otel_rl.bridge.self_metrics import SelfMetrics, otlp_reader
 from otel_rl.bridge.stores import Stores
+from otel_rl.bridge.telemetry import SelfMetrics, otlp_reader, queue_gauges
 from otel_rl.errors import ConfigError, JournalError, JournalGone
 from otel_rl.records import Batch, ExperimentKey
 

@@ -23,8 +23,8 @@ from otel_rl.bridge.delivery.selection import KeyNames
 from otel_rl.bridge.journal.opening import JournalPlace
 from otel_rl.bridge.journal.sqlite_files import DATA_DIRECTORY
 from otel_rl.bridge.receive.limits import ReceiveSettings
-from otel_rl.bridge.receive.security.tls import TlsSettings
-from otel_rl.bridge.receive.security.tokens import AuthSettings
+from otel_rl.bridge.receive.tls import TlsSettings
+from otel_rl.bridge.receive.tokens import AuthSettings
 from otel_rl.bridge.rows.settings import RowSettings
 from otel_rl.bridge.setting_faults import faults_in_words
 from otel_rl.bridge.setting_variables import ENV_PREFIX, by_field, given_by_variables

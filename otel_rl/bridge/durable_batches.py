@@ -9,7 +9,7 @@ from otel_rl.bridge.counters import Counter, Counters
 from otel_rl.bridge.journal.interface import Connection
 from otel_rl.bridge.journal.presence import JournalPresence
 from otel_rl.bridge.journal.spool import Spool
-from otel_rl.bridge.receive.admission.journal_shares import JournalShares
+from otel_rl.bridge.receive.journal_shares import JournalShares
 from otel_rl.errors import JournalClosed, JournalError, JournalGone
 from otel_rl.records import Batch
 

@@ -5,7 +5,7 @@ from typing import Protocol
 
 from starlette.routing import BaseRoute
 
-from otel_rl.bridge.receive.security.tokens import Grant
+from otel_rl.bridge.receive.tokens import Grant
 
 __all__ = ["Page"]
 

@@ -17,17 +17,17 @@ from otel_rl.bridge.journal.archive_store import ArchiveStore
 from otel_rl.bridge.journal.leases.lease_table import FREE
 from otel_rl.bridge.journal.space.retention import EVERY_RUN, Retention
 from otel_rl.bridge.page import Page
-from otel_rl.bridge.receive.admission.token_shares import TokenShares
-from otel_rl.bridge.receive.http.server import HttpServer
 from otel_rl.bridge.receive.pipeline import IngestPipeline
-from otel_rl.bridge.receive.security.tls import Tls
+from otel_rl.bridge.receive.server import HttpServer
+from otel_rl.bridge.receive.tls import Tls
+from otel_rl.bridge.receive.tokens import TokenShares
 from otel_rl.bridge.rows.scheduler import Scheduler
 from otel_rl.bridge.stores import Stores
 from otel_rl.errors import MissingExtra
 from otel_rl.records import ExperimentKey
 
 if TYPE_CHECKING:
-    from otel_rl.bridge.receive.grpc_server import GrpcServer
+    from otel_rl.bridge.receive.grpc import GrpcServer
 
 __all__ = ["archiver", "delivery", "delivery_settings", "diagnosis", "retention", "servers"]
 
@@ -224,7 +224,7 @@ def servers(
 
 
 def _grpc_server(settings: BridgeSettings, intake: IngestPipeline, tls: Tls | None) -> "GrpcServer":
-    from otel_rl.bridge.receive.grpc_server import GrpcServer  # 9 MB
+    from otel_rl.bridge.receive.grpc import GrpcServer  # 9 MB
 
     return GrpcServer(intake, settings.grpc.host, settings.grpc.port, tls)
 

@@ -13,8 +13,8 @@ from otel_rl.bridge.journal.leases.ownership import Ownership, SoleOwner
 from otel_rl.bridge.journal.opening import open_journal
 from otel_rl.bridge.journal.run_store import RunStore
 from otel_rl.bridge.journal.spool import Spool
-from otel_rl.bridge.receive.admission.journal_shares import JournalShares
-from otel_rl.bridge.receive.admission.token_shares import TokenShares
+from otel_rl.bridge.receive.journal_shares import JournalShares
+from otel_rl.bridge.receive.tokens import TokenShares
 from otel_rl.records import ExperimentKey
 
 __all__ = ["Stores"]

@@ -16,8 +16,8 @@ from otel_rl.bridge.delivery.wandb.account import is_disabled
 from otel_rl.bridge.journal.run_homes import Beside, home_of
 from otel_rl.bridge.journal.sqlite_files import DATA_DIRECTORY
 from otel_rl.bridge.page import Page
-from otel_rl.bridge.receive.security.exposure import listens_on_loopback
-from otel_rl.bridge.receive.security.tokens import AuthSettings
+from otel_rl.bridge.receive.tls import listens_on_loopback
+from otel_rl.bridge.receive.tokens import AuthSettings
 from otel_rl.cli.ending.files import keep_settings
 from otel_rl.cli.own_run import wandb_account
 from otel_rl.cli.run_names import RunNames

@@ -6,8 +6,8 @@ from typing import Final
 
 from starlette.requests import Request
 
-from otel_rl.bridge.receive.security.exposure import is_loopback, listens_on_loopback
-from otel_rl.bridge.receive.security.tokens import Grant
+from otel_rl.bridge.receive.tls import is_loopback, listens_on_loopback
+from otel_rl.bridge.receive.tokens import Grant
 from otel_rl.errors import Unauthenticated
 
 __all__ = ["COOKIE", "Access", "Forbidden"]

@@ -61,7 +61,7 @@ def may_see(found: Found, experiments: Sequence[str] | None) -> bool:
     """
     if experiments is None:
         return True
-    from otel_rl.bridge.receive.security.tokens import Grant  # with pydantic 11 MB
+    from otel_rl.bridge.receive.tokens import Grant  # with pydantic 11 MB
 
     return Grant("", experiments).problem(found.run.key) is None
 

@@ -5,8 +5,8 @@ import socket
 from hashlib import sha256
 from typing import Final
 
-from otel_rl.bridge.receive.security.exposure import is_loopback
-from otel_rl.bridge.receive.security.tokens import AuthSettings, Tokens, TokenSettings
+from otel_rl.bridge.receive.tls import is_loopback
+from otel_rl.bridge.receive.tokens import AuthSettings, Tokens, TokenSettings
 from otel_rl.errors import ConfigError
 from otel_rl.view.access import Access
 

@@ -25,7 +25,7 @@ from starlette.routing import BaseRoute
 
 from otel_rl.bridge.config import BridgeSettings
 from otel_rl.bridge.diagnosis.process import reading_environment
-from otel_rl.bridge.receive.security.tokens import Grant
+from otel_rl.bridge.receive.tokens import Grant
 from otel_rl.errors import OtelRLError
 from otel_rl.redaction import shown
 from otel_rl.view.access import Access

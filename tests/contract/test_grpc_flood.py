@@ -20,7 +20,7 @@ from opentelemetry.sdk.metrics.export import (
 from opentelemetry.sdk.resources import Resource
 
 from otel_rl.bridge.receive.limits import ReceiveLimits
-from otel_rl.bridge.receive.security.tokens import AuthSettings, TokenSettings
+from otel_rl.bridge.receive.tokens import AuthSettings, TokenSettings
 from tests import waiting
 from tests.http2 import EXPORT, RawClient
 from tests.otlp_requests import Receiver, grpc_receiver, metrics_request

@@ -26,9 +26,9 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
 )
 
 from otel_rl.bridge.counters import Counter, Counters, Outcome
-from otel_rl.bridge.receive.http.server import HttpServer
 from otel_rl.bridge.receive.limits import ReceiveLimits
 from otel_rl.bridge.receive.pipeline import IngestPipeline
+from otel_rl.bridge.receive.server import HttpServer
 from tests import plain_http, waiting
 from tests.otlp_requests import (
     Journal,

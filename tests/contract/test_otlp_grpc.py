@@ -9,7 +9,7 @@ import pytest
 from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]
 
 from otel_rl.bridge.counters import Counters
-from otel_rl.bridge.receive.grpc_server import GrpcServer
+from otel_rl.bridge.receive.grpc import GrpcServer
 from otel_rl.bridge.receive.limits import ReceiveLimits
 from otel_rl.errors import (
     ConfigError,

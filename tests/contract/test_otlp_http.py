@@ -34,8 +34,8 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import (
 )
 
 from otel_rl.bridge.counters import Counters
-from otel_rl.bridge.receive.http.server import HttpServer
 from otel_rl.bridge.receive.limits import ReceiveLimits
+from otel_rl.bridge.receive.server import HttpServer
 from otel_rl.errors import (
     ConfigError,
     JournalClosed,

@@ -18,7 +18,7 @@ from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import (
 from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
 
 from otel_rl.bridge.receive.limits import ReceiveLimits
-from otel_rl.bridge.receive.security.tokens import AuthSettings, TokenSettings
+from otel_rl.bridge.receive.tokens import AuthSettings, TokenSettings
 from otel_rl.signals import Signal
 from tests import plain_http
 from tests.otlp_door import PROTOCOLS, Door, Refused, door_of

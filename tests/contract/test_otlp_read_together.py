@@ -8,7 +8,7 @@ from contextlib import ExitStack
 import pytest
 
 from bench.sparse_worker import Instruments, Worker
-from otel_rl.bridge.receive.http.protocol import BoundedProtocol
+from otel_rl.bridge.receive.protocol import BoundedProtocol
 from tests.otlp_requests import http_receiver
 
 WORKERS, PACE_S = 24, 0.6

@@ -28,8 +28,8 @@ from opentelemetry.sdk.metrics.export import MetricExporter, PeriodicExportingMe
 from opentelemetry.sdk.resources import Resource
 
 from otel_rl.bridge.receive.limits import ReceiveLimits
-from otel_rl.bridge.receive.security.tls import Tls
-from otel_rl.bridge.receive.security.tokens import AuthSettings, TokenSettings
+from otel_rl.bridge.receive.tls import Tls
+from otel_rl.bridge.receive.tokens import AuthSettings, TokenSettings
 from otel_rl.errors import ConfigError
 from otel_rl.worker.export.sender import open_transport
 from otel_rl.worker.export.transport import Outcome

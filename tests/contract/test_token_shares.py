@@ -11,7 +11,7 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
 )
 
 from otel_rl.bridge.receive.limits import ReceiveLimits
-from otel_rl.bridge.receive.security.tokens import AuthSettings, TokenSettings
+from otel_rl.bridge.receive.tokens import AuthSettings, TokenSettings
 from tests import plain_http
 from tests.http2 import EXPORT
 from tests.otlp_requests import grpc_receiver, http_receiver, metrics_request

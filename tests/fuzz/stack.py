@@ -24,14 +24,14 @@ from otel_rl.bridge.journal.delivery_store import DeliveryStore
 from otel_rl.bridge.journal.run_store import RunStore
 from otel_rl.bridge.journal.spool import Spool
 from otel_rl.bridge.journal.sqlite import SqliteJournal
-from otel_rl.bridge.receive.admission.experiments import Experiments
 from otel_rl.bridge.receive.answers import export_response, status_message
+from otel_rl.bridge.receive.app import PATHS
 from otel_rl.bridge.receive.body import decompress
-from otel_rl.bridge.receive.grpc_server import SERVICES, GrpcServer
-from otel_rl.bridge.receive.http.app import PATHS
-from otel_rl.bridge.receive.http.server import HttpServer
+from otel_rl.bridge.receive.experiments import Experiments
+from otel_rl.bridge.receive.grpc import SERVICES, GrpcServer
 from otel_rl.bridge.receive.limits import ReceiveLimits
 from otel_rl.bridge.receive.pipeline import IngestPipeline
+from otel_rl.bridge.receive.server import HttpServer
 from otel_rl.bridge.rows.aligner import AlignSettings
 from otel_rl.bridge.rows.scheduler import Around, Scheduler
 from otel_rl.errors import OtelRLError

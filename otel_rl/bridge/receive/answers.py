@@ -3,9 +3,14 @@
 Retryable errors are 503 and UNAVAILABLE, all others are final: the Go exporter drops a batch on any
 status but 429, 502, 503 and 504, and the Python exporter does not retry 429. So an unforeseen error
 is 503 too, never 500, which would cost the sender its data.
+
+A request is answered when it is durable, before its new series are known. So points that are
+dropped because of the limit on series are reported in the answer to the sender's next request of
+the experiment, in ``partial_success``, and counted once.
 """
 
-from collections.abc import Mapping
+import threading
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -16,6 +21,8 @@ from google.rpc.error_details_pb2 import RetryInfo  # type: ignore[import-untype
 from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]
 
 from otel_rl.bridge.counters import Outcome
+from otel_rl.bridge.otlp.resource import sender_of
+from otel_rl.bridge.receive.parsing.preparse import fields
 from otel_rl.bridge.receive.refused_items import MAX_MESSAGE_BYTES, shorten
 from otel_rl.bridge.receive.signal_specs import SIGNALS, ExportResponse
 from otel_rl.bridge.receive.validation.validate import Validated
@@ -30,6 +37,7 @@ from otel_rl.errors import (
     SlowSender,
     Unauthenticated,
 )
+from otel_rl.records import Batch, ExperimentKey
 from otel_rl.signals import Signal
 
 __all__ = [
@@ -39,6 +47,8 @@ __all__ = [
     "UNFORESEEN",
     "Answer",
     "GrpcCode",
+    "Overflow",
+    "Told",
     "answer_to",
     "export_response",
     "status_message",
@@ -131,3 +141,71 @@ def export_response(signal: Signal, admitted: Validated) -> ExportResponse:
         rejected = sum(admitted.refused.values()) + admitted.dropped_earlier
         setattr(response.partial_success, spec.rejected, rejected)
     return response
+
+
+# Senders with a pending report. Beyond it, and for overlong names, only the run and the counters
+# report the drop.
+_MAX_SENDERS = 10_000
+_MAX_NAME_CHARS = 512
+
+_RESOURCE = 1  # field number of the resource in a part of a request
+
+Told = tuple[int, str]
+"""Number of dropped points and the message for their sender; 0 and empty if there are none."""
+
+
+class Overflow:
+    """Dropped points whose senders have not been notified yet. Any thread may call it."""
+
+    def __init__(self) -> None:
+        # _lock guards _owed. Most bridges never have an entry, so it is checked first.
+        self._lock = threading.Lock()
+        self._owed: dict[tuple[ExperimentKey, str], tuple[int, str]] = {}
+
+    def add(self, key: ExperimentKey, dropped: Mapping[str, tuple[int, str]]) -> None:
+        """Record dropped points: by worker, their number and a metric's name."""
+        with self._lock:
+            for instance, (points, example) in dropped.items():
+                before, first = self._owed.get((key, instance), (0, example))
+                has_room = len(self._owed) < _MAX_SENDERS and len(instance) <= _MAX_NAME_CHARS
+                if before or has_room:
+                    self._owed[key, instance] = (before + points, first)
+
+    def take(self, batches: Sequence[Batch]) -> Told:
+        """Remove and return the pending report for the senders of a request."""
+        if not self._owed:
+            return 0, ""
+        with self._lock:
+            experiments = {key for key, _ in self._owed}
+        points, examples = 0, []
+        for key, instance in _senders(
+            batch for batch in batches if batch.experiment in experiments
+        ):
+            with self._lock:
+                owed = self._owed.pop((key, instance), None)
+            if owed is not None:
+                points += owed[0]
+                examples.append(f"{owed[1]!r} of experiment {str(key)[:64]!r}")
+        if not points:
+            return 0, ""
+        return points, (
+            f"Data points dropped since the last answer: {points} (too_many_series), first of "
+            f"{examples[0]}. The experiment has as many series as it may: send what has a new "
+            "value every time as a value, not as an attribute, or raise align.max_series and "
+            "align.max_keys of the bridge."
+        )
+
+
+def _senders(batches: Iterable[Batch]) -> Sequence[tuple[ExperimentKey, str]]:
+    """Yield the workers of a request, each once. Only resources are parsed."""
+    found: dict[tuple[ExperimentKey, str], None] = {}
+    for batch in batches:
+        if batch.signal is Signal.METRICS:
+            for _, _, start, end in fields(batch.payload):
+                part = batch.payload[start:end]
+                for number, _, first, last in fields(part):
+                    if number == _RESOURCE:
+                        worker = sender_of(part[first:last]).worker
+                        found[batch.experiment, worker.instance] = None
+                        break
+    return list(found)

@@ -7,7 +7,7 @@ from io import BytesIO
 
 from starlette.requests import ClientDisconnect
 
-from otel_rl.bridge.receive.admission.gate import Held
+from otel_rl.bridge.receive.gate import Held
 from otel_rl.errors import MalformedRequest, RequestTooLarge, SlowSender
 
 __all__ = ["ENCODINGS", "decompress", "drain", "read"]

@@ -10,17 +10,15 @@ from dataclasses import replace
 from functools import partial
 
 from otel_rl.bridge.counters import Counter, Counters, Outcome, Refusal, Where
-from otel_rl.bridge.receive.admission.experiments import Experiments, Newcomers
-from otel_rl.bridge.receive.admission.gate import Gate, Held, InFlight, Sender
-from otel_rl.bridge.receive.admission.token_shares import TokenShares, token_of
-from otel_rl.bridge.receive.answers import UNFORESEEN, Answer, answer_to
-from otel_rl.bridge.receive.dropped_after_acceptance import Overflow
+from otel_rl.bridge.receive.answers import UNFORESEEN, Answer, Overflow, answer_to
+from otel_rl.bridge.receive.experiments import Experiments, Newcomers
+from otel_rl.bridge.receive.gate import Gate, Held, InFlight, Sender
 from otel_rl.bridge.receive.limits import ReceiveLimits
 from otel_rl.bridge.receive.parsing.partial_json import parse_json_partially
 from otel_rl.bridge.receive.refused_items import MAX_MESSAGE_BYTES, shorten
-from otel_rl.bridge.receive.refused_senders import RefusedSenders
-from otel_rl.bridge.receive.security.tokens import AuthSettings, Grant, Tokens
+from otel_rl.bridge.receive.senders import RefusedSenders
 from otel_rl.bridge.receive.signal_specs import SIGNALS
+from otel_rl.bridge.receive.tokens import AuthSettings, Grant, Tokens, TokenShares, token_of
 from otel_rl.bridge.receive.validation.rules import Problem
 from otel_rl.bridge.receive.validation.sanitize import Admission
 from otel_rl.bridge.receive.validation.validate import Validated, validate

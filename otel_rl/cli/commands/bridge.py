@@ -8,7 +8,7 @@ from pathlib import Path
 
 from otel_rl.bridge.bridge import Bridge
 from otel_rl.bridge.config import BridgeSettings
-from otel_rl.bridge.receive.security.exposure import listens_on_loopback
+from otel_rl.bridge.receive.tls import listens_on_loopback
 from otel_rl.cli.embedded_bridge import W_AND_B_IS_OFF, started, without_disabled
 from otel_rl.cli.ending.end import finish, leave
 from otel_rl.cli.inbox_bridge import serve_inbox

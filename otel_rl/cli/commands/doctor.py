@@ -19,8 +19,8 @@ from otel_rl.bridge.config import BridgeSettings
 from otel_rl.bridge.delivery.tracker import CheckResult, backend, check_writable
 from otel_rl.bridge.journal.reader import RunOverview, overview, shared_overview
 from otel_rl.bridge.journal.sqlite import JOURNAL_FILE, SqliteJournal
-from otel_rl.bridge.receive.security.tls import load_tls
-from otel_rl.bridge.receive.security.tokens import Tokens
+from otel_rl.bridge.receive.tls import load_tls
+from otel_rl.bridge.receive.tokens import Tokens
 from otel_rl.cli.environment import misspelt
 from otel_rl.cli.liveness_text import in_words
 from otel_rl.cli.lookup.journal_discovery import journals, shared_journal

@@ -11,9 +11,8 @@ from otel_rl.bridge.durable_batches import DurableBatches, UnstoredBatches
 from otel_rl.bridge.journal.presence import JournalPresence
 from otel_rl.bridge.journal.spool import Spool
 from otel_rl.bridge.journal.sqlite import JOURNAL_FILE, SqliteJournal
-from otel_rl.bridge.receive.admission.journal_shares import JournalShares
-from otel_rl.bridge.receive.admission.token_shares import TokenShares
-from otel_rl.bridge.receive.security.tokens import AuthSettings
+from otel_rl.bridge.receive.journal_shares import JournalShares
+from otel_rl.bridge.receive.tokens import AuthSettings, TokenShares
 from otel_rl.errors import JournalClosed, JournalFull, JournalGone
 from otel_rl.records import Batch, ExperimentKey, Signal
 

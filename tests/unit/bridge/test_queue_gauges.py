@@ -11,7 +11,7 @@ from otel_rl.bridge.journal.delivery_store import DeliveryStore
 from otel_rl.bridge.journal.run_store import RunStore
 from otel_rl.bridge.journal.spool import Spool
 from otel_rl.bridge.journal.sqlite import SqliteJournal
-from otel_rl.bridge.queue_gauges import queue_gauges
+from otel_rl.bridge.telemetry import queue_gauges
 from otel_rl.records import Batch, ExperimentKey, Row, Signal
 
 OURS, THEIRS = ExperimentKey("ours"), ExperimentKey("theirs")

@@ -8,7 +8,7 @@ import pytest
 from otel_rl.bridge import stages
 from otel_rl.bridge.config import BridgeSettings, load_settings
 from otel_rl.bridge.counters import Counters
-from otel_rl.bridge.receive.admission.token_shares import TokenShares
+from otel_rl.bridge.receive.tokens import TokenShares
 from otel_rl.bridge.stores import Stores
 from otel_rl.errors import ConfigError, MissingExtra
 

@@ -6,7 +6,7 @@ import pytest
 
 from otel_rl.bridge.config import load_settings
 from otel_rl.bridge.journal.commit import Commit
-from otel_rl.bridge.receive.admission.token_shares import TokenShares
+from otel_rl.bridge.receive.tokens import TokenShares
 from otel_rl.bridge.stores import Stores
 from otel_rl.errors import JournalLocked, LeaseLost
 from otel_rl.records import ExperimentKey, Offset, Row

@@ -9,7 +9,7 @@ import pytest
 from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
-from otel_rl.bridge.receive.security.tokens import AuthSettings, Tokens
+from otel_rl.bridge.receive.tokens import AuthSettings, Tokens
 from otel_rl.view.access import Access
 from otel_rl.view.app import PageRoutes
 from otel_rl.view.pages import Answer, Question

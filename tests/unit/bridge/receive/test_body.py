@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from otel_rl.bridge.receive.admission.gate import InFlight
 from otel_rl.bridge.receive.body import decompress, drain, read
+from otel_rl.bridge.receive.gate import InFlight
 from otel_rl.errors import MalformedRequest, Overloaded, RequestTooLarge, SlowSender
 from tests.costs import cost_ratio
 

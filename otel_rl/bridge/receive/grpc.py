@@ -12,15 +12,13 @@ import grpc
 import grpc.aio
 
 from otel_rl.bridge.counters import Outcome, Where
-from otel_rl.bridge.receive.admission.gate import Gate, Sender
-from otel_rl.bridge.receive.admission.token_shares import token_of
 from otel_rl.bridge.receive.answers import export_response, status_message
+from otel_rl.bridge.receive.gate import Gate, Sender
 from otel_rl.bridge.receive.limits import MAX_HEAD_BYTES, ReceiveLimits
 from otel_rl.bridge.receive.pipeline import IngestPipeline
-from otel_rl.bridge.receive.security.exposure import exposure
-from otel_rl.bridge.receive.security.tls import Tls
-from otel_rl.bridge.receive.security.tokens import Grant
-from otel_rl.bridge.receive.sender_address import host_of_call, peer_of_call
+from otel_rl.bridge.receive.senders import host_of_call, peer_of_call
+from otel_rl.bridge.receive.tls import Tls, exposure
+from otel_rl.bridge.receive.tokens import Grant, token_of
 from otel_rl.bridge.receive.validation.validate import Validated
 from otel_rl.errors import ConfigError, MalformedRequest, Overloaded, SlowSender
 from otel_rl.signals import Signal

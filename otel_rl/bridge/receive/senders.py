@@ -1,15 +1,41 @@
-"""Tells whose requests were refused for want of a token, at most once a minute for each sender."""
+"""Senders by their address: whose share a request takes, and whose requests were refused."""
 
+import ipaddress
 import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
+from urllib.parse import unquote
 
-from otel_rl.bridge.receive.sender_address import address_of
+__all__ = ["RefusedSenders", "address_of", "host_of_call", "peer_of_call"]
 
-__all__ = ["RefusedSenders"]
+_IPV6_PREFIX_BITS = 64  # a host of IPv6 has all addresses of such a network
+
+
+def address_of(host: str) -> str:
+    """Return the address that a share belongs to: an IPv4 address or an IPv6 network."""
+    try:
+        address = ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return host
+    if isinstance(address, ipaddress.IPv4Address):
+        return str(address)
+    if address.ipv4_mapped is not None:
+        return str(address.ipv4_mapped)
+    return str(ipaddress.ip_network((address, _IPV6_PREFIX_BITS), strict=False))
+
+
+def peer_of_call(peer: str) -> tuple[str, str]:
+    """Split a gRPC peer, ``ipv4:HOST:PORT`` or ``ipv6:[HOST]:PORT``, in address and connection."""
+    return address_of(host_of_call(peer)), peer
+
+
+def host_of_call(peer: str) -> str:
+    """Return the address in a gRPC peer."""
+    return unquote(peer).partition(":")[2].rpartition(":")[0].strip("[]")
+
 
 _INTERVAL_S: Final = 60.0
 _MAX_SENDERS: Final = 256

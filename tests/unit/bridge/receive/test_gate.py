@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from otel_rl.bridge.receive.admission.gate import Gate, Turn
+from otel_rl.bridge.receive.gate import Gate, Turn
 from otel_rl.errors import MalformedRequest, Overloaded
 
 OWN, COMMON = 4, 16

@@ -18,7 +18,7 @@ from otel_rl.bridge.counters import (
     Outcome,
     Refusal,
 )
-from otel_rl.bridge.self_metrics import GaugeValue, SelfMetrics
+from otel_rl.bridge.telemetry import GaugeValue, SelfMetrics
 from tests.otlp_sink import Sink, serve
 
 

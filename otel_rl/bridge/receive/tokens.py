@@ -6,8 +6,10 @@ old one is removed.
 """
 
 import hmac
+import os
 import re
-from collections.abc import Iterator, Sequence
+import stat
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
@@ -16,11 +18,65 @@ from typing import Self
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from otel_rl.bridge.counters import Refusal
-from otel_rl.bridge.receive.security.secret_file import read_secret
 from otel_rl.errors import ConfigError, Unauthenticated
 from otel_rl.records import ExperimentKey
 
-__all__ = ["AuthSettings", "Grant", "TokenSettings", "Tokens"]
+__all__ = [
+    "NO_TOKEN",
+    "AuthSettings",
+    "Grant",
+    "TokenSettings",
+    "TokenShares",
+    "Tokens",
+    "read_secret",
+    "token_of",
+    "unreadable",
+]
+
+
+def read_secret(setting: str, path: Path) -> bytes:
+    """Read a file that only its owner and group can read or change.
+
+    The group may read it: orchestrators hand secrets to non-root processes that way.
+
+    Args:
+        setting: Name of the setting, for the error.
+        path: The file.
+
+    Raises:
+        ConfigError: It cannot be read, or all users of the machine can. Never quotes its content.
+    """
+    try:
+        with path.open("rb") as file:
+            # Mode of the open file, so that it cannot be replaced in between.
+            mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
+            content = file.read()
+    except (OSError, ValueError) as exc:  # an invalid path
+        raise unreadable(setting, path, exc) from exc
+    if mode & stat.S_IRWXO:
+        raise ConfigError(
+            f"{setting}: {path} is open to every user of this machine (mode {mode:o}).",
+            hint=f"Run: chmod o= {path}",
+        )
+    return content
+
+
+def unreadable(setting: str, path: Path, error: OSError | ValueError) -> ConfigError:
+    """Build the error for a file that cannot be read.
+
+    Names the file only if its directory exists: the secret itself may stand where its path should.
+    """
+    try:
+        is_path = path.parent != Path() and path.parent.is_dir()
+    except (OSError, ValueError):
+        is_path = False
+    reason = getattr(error, "strerror", None) or "no path"
+    what = f"{path} cannot be read" if is_path else "there is no file of the name that it has"
+    return ConfigError(
+        f"{setting}: {what}: {reason}.",
+        hint="" if is_path else "Give the path of the file, with its directory.",
+    )
+
 
 # RFC 6750's alphabet. Shorter tokens can be guessed: they are stored as plain SHA-256.
 _TOKEN = re.compile(rb"[A-Za-z0-9._~+/-]{16,}=*")
@@ -216,3 +272,59 @@ def _digests(setting: str, token: TokenSettings) -> Iterator[bytes]:
                 hint="Make one with: openssl rand -hex 32",
             )
         yield sha256(line).digest()
+
+
+NO_TOKEN = ""
+"""Stands for the token where none is required."""
+
+
+def token_of(grant: Grant | None) -> str:
+    """Return the name of the token that a request came with."""
+    return NO_TOKEN if grant is None else grant.name
+
+
+class TokenShares:
+    """Shares, constant after construction. Any thread may call any method.
+
+    Args:
+        settings: The tokens. Those without a ``share`` divide the rest equally.
+    """
+
+    def __init__(self, settings: AuthSettings) -> None:
+        self._grants = [Grant(token.name, token.experiments) for token in settings.tokens]
+        names = list(dict.fromkeys(token.name for token in settings.tokens))
+        given = {token.name: token.share for token in settings.tokens if token.share is not None}
+        others = [name for name in names if name not in given]
+        left = 1.0 - sum(given.values())
+        self._parts: Mapping[str, float] = {
+            **given,
+            **{name: left / len(others) for name in others},
+        }
+
+    @property
+    def are_needed(self) -> bool:
+        """Return whether there are several tokens."""
+        return len(self._parts) > 1
+
+    @property
+    def tokens(self) -> Collection[str]:
+        """The names of all tokens."""
+        return self._parts.keys()
+
+    def of(self, token: str, bound: int) -> int:
+        """Return the token's part of a bound, at least 1; all of it without several tokens."""
+        if not self.are_needed:
+            return bound
+        return max(1, int(self._parts.get(token, 0.0) * bound))
+
+    def owner_of(self, key: ExperimentKey) -> str:
+        """Return the token of an experiment that was there before tokens were recorded.
+
+        The longest matching pattern wins, the first one on a tie.
+        """
+        owner, best = NO_TOKEN, -1
+        for grant in self._grants:
+            for pattern in grant.experiments:
+                if len(pattern) > best and Grant("", [pattern]).problem(key) is None:
+                    owner, best = grant.name, len(pattern)
+        return owner

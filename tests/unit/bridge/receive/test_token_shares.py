@@ -8,11 +8,10 @@ from pydantic import ValidationError
 
 from otel_rl.bridge.counters import Refusal
 from otel_rl.bridge.journal.space.space_quota import Use
-from otel_rl.bridge.receive.admission.experiments import Experiments
-from otel_rl.bridge.receive.admission.gate import Held, InFlight
-from otel_rl.bridge.receive.admission.journal_shares import JournalShares
-from otel_rl.bridge.receive.admission.token_shares import NO_TOKEN, TokenShares
-from otel_rl.bridge.receive.security.tokens import AuthSettings, TokenSettings
+from otel_rl.bridge.receive.experiments import Experiments
+from otel_rl.bridge.receive.gate import Held, InFlight
+from otel_rl.bridge.receive.journal_shares import JournalShares
+from otel_rl.bridge.receive.tokens import NO_TOKEN, AuthSettings, TokenSettings, TokenShares
 from otel_rl.errors import JournalFull, Overloaded, ShareUsedUp
 from otel_rl.records import Batch, ExperimentKey, Signal
 

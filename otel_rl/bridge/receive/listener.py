@@ -11,7 +11,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-from otel_rl.bridge.receive.sender_address import address_of
+from otel_rl.bridge.receive.senders import address_of
 
 __all__ = ["BoundedListener"]
 

@@ -17,12 +17,11 @@ from starlette.routing import BaseRoute
 
 from otel_rl.bridge.counters import Outcome, Where
 from otel_rl.bridge.receive.answers import TOO_MANY_CONNECTIONS, status_message
-from otel_rl.bridge.receive.http.app import create_app, create_health_app
-from otel_rl.bridge.receive.http.listener import BoundedListener
-from otel_rl.bridge.receive.http.protocol import BoundedProtocol, SenderBounds
+from otel_rl.bridge.receive.app import create_app, create_health_app
+from otel_rl.bridge.receive.listener import BoundedListener
 from otel_rl.bridge.receive.pipeline import IngestPipeline
-from otel_rl.bridge.receive.security.exposure import exposure
-from otel_rl.bridge.receive.security.tls import Tls
+from otel_rl.bridge.receive.protocol import BoundedProtocol, SenderBounds
+from otel_rl.bridge.receive.tls import Tls, exposure
 from otel_rl.errors import ConfigError
 
 __all__ = ["HttpServer"]

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from otel_rl.bridge.counters import Refusal
-from otel_rl.bridge.receive.security.tokens import AuthSettings, Grant, Tokens, TokenSettings
+from otel_rl.bridge.receive.tokens import AuthSettings, Grant, Tokens, TokenSettings
 from otel_rl.errors import ConfigError, Unauthenticated
 from otel_rl.records import ExperimentKey
 

@@ -7,8 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 
 from otel_rl.bridge.counters import Refusal
-from otel_rl.bridge.receive.admission.token_shares import NO_TOKEN, TokenShares
-from otel_rl.bridge.receive.security.tokens import AuthSettings
+from otel_rl.bridge.receive.tokens import NO_TOKEN, AuthSettings, TokenShares
 from otel_rl.records import ExperimentKey
 
 __all__ = ["Experiments", "Newcomers"]

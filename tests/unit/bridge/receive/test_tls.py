@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from otel_rl.bridge.receive.security.tls import TlsSettings, load_tls
+from otel_rl.bridge.receive.tls import TlsSettings, load_tls
 from otel_rl.errors import ConfigError
 from tests.tls_files import tls_files, tls_settings
 

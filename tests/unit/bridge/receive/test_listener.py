@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from otel_rl.bridge.receive.http.listener import BoundedListener
+from otel_rl.bridge.receive.listener import BoundedListener
 
 BOUND = 2
 

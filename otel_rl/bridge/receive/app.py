@@ -26,11 +26,11 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from otel_rl.bridge.counters import Outcome, Where
 from otel_rl.bridge.receive import body
-from otel_rl.bridge.receive.admission.token_shares import token_of
 from otel_rl.bridge.receive.answers import NOT_FOUND, Answer, export_response, status_message
 from otel_rl.bridge.receive.limits import MAX_HEAD_BYTES
 from otel_rl.bridge.receive.pipeline import IngestPipeline
-from otel_rl.bridge.receive.sender_address import address_of
+from otel_rl.bridge.receive.senders import address_of
+from otel_rl.bridge.receive.tokens import token_of
 from otel_rl.errors import JournalClosed, MalformedRequest
 from otel_rl.signals import Signal
 

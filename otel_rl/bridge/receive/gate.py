@@ -15,8 +15,7 @@ from concurrent.futures import Executor, Future
 from contextlib import contextmanager
 from typing import Final, TypeVar
 
-from otel_rl.bridge.receive.admission.token_shares import NO_TOKEN, TokenShares
-from otel_rl.bridge.receive.security.tokens import AuthSettings
+from otel_rl.bridge.receive.tokens import NO_TOKEN, AuthSettings, TokenShares
 from otel_rl.errors import Overloaded
 
 __all__ = ["Gate", "Held", "InFlight", "Sender", "Turn"]

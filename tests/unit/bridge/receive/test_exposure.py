@@ -9,10 +9,10 @@ from collections.abc import Callable
 import pytest
 
 from otel_rl.bridge.counters import Counters
-from otel_rl.bridge.receive.grpc_server import GrpcServer
-from otel_rl.bridge.receive.http.server import HttpServer
-from otel_rl.bridge.receive.security.exposure import exposure
-from otel_rl.bridge.receive.security.tokens import AuthSettings, TokenSettings
+from otel_rl.bridge.receive.grpc import GrpcServer
+from otel_rl.bridge.receive.server import HttpServer
+from otel_rl.bridge.receive.tls import exposure
+from otel_rl.bridge.receive.tokens import AuthSettings, TokenSettings
 from tests.otlp_requests import Journal, intake
 
 ANYWHERE = ["0.0.0.0", "::", "10.0.0.7", "gpu-node-1", ""]

@@ -4,8 +4,9 @@ Uses a MeterProvider of its own, never the global one, which belongs to the surr
 may be used by a tracker library.
 """
 
+import contextlib
 import uuid
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING
@@ -13,12 +14,18 @@ from typing import TYPE_CHECKING
 from opentelemetry.metrics import CallbackOptions, Observation
 
 from otel_rl.bridge.counters import COUNTERS, GAUGES, Counter, Counters, Gauge
+from otel_rl.bridge.delivery.manager import DeliveryManager
+from otel_rl.bridge.journal.interface import Journal
+from otel_rl.bridge.journal.run_store import RunStore
+from otel_rl.bridge.journal.spool import Spool
+from otel_rl.errors import JournalError
+from otel_rl.records import ExperimentKey
 from otel_rl.semconv import names
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.metrics.export import MetricReader
 
-__all__ = ["GaugeValue", "SelfMetrics", "otlp_reader"]
+__all__ = ["GaugeValue", "SelfMetrics", "otlp_reader", "queue_gauges"]
 
 _SERVICE = "otel_rl.bridge"
 
@@ -112,3 +119,21 @@ def otlp_reader(endpoint: str, interval_s: float) -> "MetricReader":
 
     exporter = OTLPMetricExporter(endpoint=f"{endpoint.rstrip('/')}/v1/metrics")
     return PeriodicExportingMetricReader(exporter, export_interval_millis=interval_s * 1e3)
+
+
+def queue_gauges(
+    journal: Journal, spool: Spool, run_store: RunStore, delivery: DeliveryManager
+) -> Iterator[GaugeValue]:
+    """Yield the present values, of runs of this bridge; fewer while the journal is unreachable."""
+    with contextlib.suppress(JournalError):  # the row thread reports it
+        yield GaugeValue(Gauge.JOURNAL_SIZE, journal.size())
+        for key, size in spool.waiting_bytes().items():
+            if not run_store.is_ours(key):
+                continue  # its owner reports it
+            yield GaugeValue(Gauge.SPOOL_SIZE, size, _named(key))
+        for key in dict.fromkeys(status.key for status in delivery.status()):
+            yield GaugeValue(Gauge.ROWS_PENDING, delivery.pending(key), _named(key))
+
+
+def _named(key: ExperimentKey) -> dict[str, str]:
+    return {names.RL_EXPERIMENT_NAME: key.experiment, names.RL_TRIAL_NAME: key.trial}

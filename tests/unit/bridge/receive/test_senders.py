@@ -1,6 +1,6 @@
 """Who is refused is told once a minute each, however many there are."""
 
-from otel_rl.bridge.receive.refused_senders import RefusedSenders
+from otel_rl.bridge.receive.senders import RefusedSenders
 
 WHY = "The bearer token is not known."
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from otel_rl.bridge.counters import Refusal
-from otel_rl.bridge.receive.admission.experiments import Experiments
+from otel_rl.bridge.receive.experiments import Experiments
 from otel_rl.records import ExperimentKey
 
 

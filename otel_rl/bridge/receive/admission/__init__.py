@@ -1,1 +1,0 @@
-"""Admission control: bounds on memory, threads, connections, experiments and token shares."""

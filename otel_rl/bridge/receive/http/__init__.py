@@ -1,1 +1,0 @@
-"""OTLP/HTTP: the application, its server, its listener and its protocol limits."""

@@ -1,1 +1,0 @@
-"""TLS, bearer tokens, and files that hold secrets."""
