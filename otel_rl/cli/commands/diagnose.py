@@ -285,7 +285,7 @@ def _of_journals(settings: BridgeSettings) -> _Source:
     return _Source(
         place.words,
         place.without_runs,
-        WHERE_RUNS_ARE,
+        f"{WHERE_RUNS_ARE} A run without a history is not found.",
     )
 
 
