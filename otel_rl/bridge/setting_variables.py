@@ -115,7 +115,12 @@ def _value(model: type[BaseModel], variable: str, path: Sequence[str], value: st
     for depth, name in enumerate(path):
         if section is None:
             if field is not None and _holds(field, Mapping):
-                return value  # a name of the table
+                if all(path[depth:]) and len(path) - depth < 3:
+                    return value  # its name, with that of a tracker before it or without
+                raise ConfigError(
+                    f"{variable}: names no value of a table.",
+                    hint=f"Unset it and set the whole table: {as_json(path[:depth], field)}",
+                )
             if field is not None and _holds(field, tuple):
                 raise ConfigError(
                     f"{variable}: a part of a list cannot be set by a variable.",

@@ -306,3 +306,15 @@ def test_a_part_of_what_another_variable_sets_as_a_whole_is_told(
     monkeypatch.setenv("OTEL_RL_BRIDGE__TRACKER", whole)
     monkeypatch.setenv("OTEL_RL_BRIDGE__TRACKER__OPTIONS__PROJECT", "y")
     assert "sets a part of what another variable sets as a whole" in error_of(None)
+
+
+@pytest.mark.parametrize("name", ["", "TRACKIO__", "__PROJECT", "TRACKIO__PROJECT__NAME"])
+def test_a_variable_that_names_no_option_of_a_table_is_told(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    variable = f"OTEL_RL_BRIDGE__TRACKER__OPTIONS__{name}"
+    monkeypatch.setenv(variable, "y")
+    text = error_of(None)
+    assert text.startswith(f"{variable}: names no value of a table.")
+    follow(text, monkeypatch)
+    assert load_settings().tracker.options
