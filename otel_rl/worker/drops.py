@@ -21,6 +21,7 @@ class DropReason(StrEnum):
         NOT_A_NUMBER: The value is a text, None, or an array of several elements.
         NOT_ADDABLE: NaN, infinity or a negative number for a counter or histogram.
         BAD_STEP: The step is no 64-bit integer.
+        BAD_TIME: The time is no number of nanoseconds since 1970.
         BAD_REDUCE: Not one of ``Reduction``.
         BAD_NAME: The name has not 1 to 255 characters.
         BAD_ATTRIBUTES: Attributes or config are no mapping.
@@ -45,6 +46,7 @@ class DropReason(StrEnum):
     NOT_A_NUMBER = "not_a_number"
     NOT_ADDABLE = "not_addable"
     BAD_STEP = "bad_step"
+    BAD_TIME = "bad_time"
     BAD_REDUCE = "bad_reduce"
     BAD_NAME = "bad_name"
     BAD_ATTRIBUTES = "bad_attributes"

@@ -12,7 +12,7 @@ or ``ModuleNotFoundError`` with the same advice.
 import logging
 import sys
 from collections.abc import Iterable, Sequence
-from functools import partial
+from functools import cache, partial
 from importlib import import_module
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
@@ -117,6 +117,12 @@ _MODULES: Final = frozenset({
 """Modules of W&B's that libraries import. A name means the same in each of them."""
 
 
+@cache
+def _module(name: str) -> "_Module":
+    """Return the module that stands for one of W&B's."""
+    return _Module(name, "Stands for a module of W&B's. See `otel-rl help wandb`.")
+
+
 def attribute(owner: str, name: str) -> Any:
     """Return what there is of W&B's for a name that ``owner`` has not.
 
@@ -125,6 +131,8 @@ def attribute(owner: str, name: str) -> Any:
     """
     if name in _ABSENT:
         return _ABSENT[name]
+    if f"{owner}.{name}" in _MODULES:
+        return _module(f"{owner}.{name}")
     raise AttributeError(f"otel_rl.integrations.wandb has no {owner}.{name}. {INSTEAD}")
 
 
@@ -159,7 +167,7 @@ class _Finder(MetaPathFinder, Loader):
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
         """Create a module with the names of the drop-in."""
-        return _Module(spec.name, "Stands for a module of W&B's. See `otel-rl help wandb`.")
+        return _module(spec.name)
 
     def exec_module(self, module: ModuleType) -> None:
         """Do nothing: names are resolved on access."""
@@ -171,6 +179,8 @@ class _Module(ModuleType):
             raise AttributeError(name)
         if name == "WandbCallback" and self.__name__.endswith(".sb3"):
             return import_module("otel_rl.integrations.wandb._sb3").WandbCallback
+        if f"{self.__name__}.{name}" in _MODULES:
+            return _module(f"{self.__name__}.{name}")
         return getattr(import_module("otel_rl.integrations.wandb"), name)
 
 

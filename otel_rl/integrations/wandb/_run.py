@@ -356,7 +356,7 @@ class Run:
                     f"step {step} is below the current step {self.step}; W&B's steps never go "
                     "back. Use otel_rl.log to log out of order."
                 )
-        GUARD.drop(reason, f"wandb.log: {why} The call is dropped.", len(logged.values))
+        GUARD.drop(reason, f"wandb.log: {why} The call is dropped.", logged.size)
 
     def _record(self, rows: Sequence[Row]) -> None:
         """Send complete rows. The caller holds the lock, so that they leave in order."""

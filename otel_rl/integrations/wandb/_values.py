@@ -166,6 +166,11 @@ class Row:
         self.tables |= other.tables
         self.time_ns = other.time_ns
 
+    @property
+    def size(self) -> int:
+        """Number of values and samples."""
+        return len(self.values) + sum(map(len, self.tables.values()))
+
     def __bool__(self) -> bool:
         return bool(self.values or self.tables)
 

@@ -9,7 +9,7 @@ from opentelemetry.context import get_current
 from otel_rl.worker import session
 from otel_rl.worker.drops import DropReason
 from otel_rl.worker.metrics.gauges import BUFFER_FULL, Logged
-from otel_rl.worker.tensors import PLAIN, NotANumber, hold
+from otel_rl.worker.tensors import PLAIN, NotANumber, as_step, hold
 
 __all__ = ["log", "mlogger"]
 
@@ -63,9 +63,17 @@ def log(
         meter = current.providers.meter
         if step is not None and meter.steps.follows_gauges:
             meter.steps.reached(step, time_ns())
+        when = time_ns() if at_ns is None else as_step(at_ns)
+        if when is None or when < 0:
+            guard.drop(
+                DropReason.BAD_TIME,
+                "otel_rl.log: at_ns must be an integer, nanoseconds since 1970 as time.time_ns() "
+                f"returns (got {str(at_ns)[:80]!r}). The call is dropped.",
+                len(values),
+            )
+            return
         buffer = meter.buffer
         if len(buffer.entries) < buffer.capacity:
-            when = time_ns() if at_ns is None else at_ns
             kept = step if type(step) is int else hold(step)
             buffer.entries.append(Logged(values, kept, reduce, when, get_current(), scope))
             if current.may_be_killed:

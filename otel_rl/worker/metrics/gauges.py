@@ -507,7 +507,9 @@ class _Frame:
             found = step if scope is None else scope.number_at(time_ns)
             self._before = self._encoded(found, context)
             self._step, self._context = step, context
-            self._until_ns = OPEN if scope is None else scope.ended_ns
+            self._until_ns = OPEN
+            if scope is not None:  # after its end another step counts, and again at an earlier time
+                self._until_ns = scope.ended_ns if time_ns <= scope.ended_ns else -1
         return self._before
 
     def _encoded(self, step: object, context: Context | None) -> bytes:

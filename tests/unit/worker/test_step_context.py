@@ -6,6 +6,7 @@ import inspect
 import multiprocessing
 import os
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
@@ -98,6 +99,17 @@ def test_without_spans_a_step_is_known_too(
         assert steps_of(sink) == [(1.5, 7), (2.5, None)]
     finally:
         otel_rl.finish(timeout_s=60)
+
+
+def test_the_step_of_an_earlier_time_does_not_depend_on_what_was_recorded_before(
+    started: Sink,
+) -> None:
+    with otel_rl.step(7):
+        during_ns = time.time_ns()
+        in_step = contextvars.copy_context()
+    for value, at_ns in ((1.5, time.time_ns()), (2.5, during_ns), (3.5, time.time_ns())):
+        in_step.run(lambda v, at: otel_rl.log({"fill": v}, at_ns=at), value, at_ns)
+    assert steps_of(started) == [(1.5, None), (2.5, 7), (3.5, None)]
 
 
 @pytest.mark.parametrize("record", RECORD)

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 import otel_rl.integrations.wandb as drop_in
+from otel_rl.integrations.wandb import _absent
 from tests.otlp_sink import Sink
 
 ROOT = Path(__file__).parents[4]
@@ -41,6 +42,19 @@ def test_an_error_of_a_deep_module_can_be_caught() -> None:
             raise ZeroDivisionError
         except errors.ConfigError:
             pytest.fail("it is no such error")
+
+
+def test_a_module_is_an_attribute_of_the_drop_in_under_any_name() -> None:
+    mine = drop_in  # as by `import otel_rl.integrations.wandb as wandb`
+    with suppress(ZeroDivisionError):
+        try:
+            raise ZeroDivisionError
+        except (mine.errors.CommError, mine.errors.UsageError):
+            pytest.fail("it is no such error")
+    assert mine.errors.CommError is drop_in.CommError
+    assert mine.sdk.wandb_run.Run is drop_in.Run
+    assert mine.util.generate_id is drop_in.generate_id
+    assert isinstance(mine.plot.line(None, "x", "y"), _absent.Skipped)
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,8 @@ import otel_rl
 import otel_rl.integrations.wandb as wandb
 from otel_rl.errors import ConfigError
 from otel_rl.integrations.wandb import _absent
+from otel_rl.worker.drops import DropReason
+from otel_rl.worker.session import GUARD
 from tests.forks import forked
 from tests.otlp_sink import Measurement, Sink, sums
 
@@ -519,6 +521,15 @@ def test_a_table_becomes_samples_at_its_step(sink: Sink) -> None:
         ("val.table", 7, {"prompt": "2+2?", "reward": 1.0}),
     ]
     assert steps(sink, "loss") == [(7, 1.0)]
+
+
+def test_a_table_at_a_step_that_is_past_is_counted_by_its_rows(sink: Sink) -> None:
+    run = wandb.init()
+    run.log({"loss": 1.0}, step=7)
+    run.log({"val": wandb.Table(columns=["a"], data=[[1], [2]])}, step=3)
+    run.log({"val": wandb.Table(columns=["a"], data=[[1]]), "loss": 2.0}, step=3)
+    assert otel_rl.flush(timeout_s=60)
+    assert GUARD.drops.counts() == {DropReason.BAD_STEP: 4}
 
 
 def test_a_table_that_grows_is_written_once(sink: Sink) -> None:

@@ -58,6 +58,18 @@ def test_a_measurement_may_be_older_than_the_call(started: Sink) -> None:
     assert [m.time_ns for m in logged(started)] == [1_700_000_000_000_000_000]
 
 
+@pytest.mark.parametrize("wrong", [1.5, -1, math.nan, 1 << 64, "now"])
+def test_a_time_that_is_none_is_told_and_counted(
+    started: Sink, wrong: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    otel_rl.log({"loss": 0.5, "reward": 1}, step=7, at_ns=wrong)
+    otel_rl.log({"loss": 0.25}, step=7, at_ns=float(1 << 60))  # type: ignore[arg-type]
+    assert [(m.value, m.time_ns) for m in logged(started)] == [(0.25, 1 << 60)]
+    assert session.GUARD.drops.counts() == {DropReason.BAD_TIME: 2}
+    assert "at_ns must be" in caplog.text
+    assert "report this" not in caplog.text
+
+
 def test_a_dict_that_is_reused_for_the_next_step_changes_nothing(started: Sink) -> None:
     values = {"loss": 0.0}
     for step in range(3):
