@@ -1,11 +1,13 @@
-"""Rules for resources, points, exemplars, spans and events, one method each.
+"""Rules for resources, points with their buckets, exemplars, spans and events.
 
 Each rule returns the first fault as (reason, detail), or None. Rules run for every measurement, so
 they check sizes first: a message shorter than the shortest limit cannot exceed one.
 """
 
+import math
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
+from itertools import pairwise
 from typing import cast
 
 from opentelemetry.proto.common.v1.common_pb2 import InstrumentationScope, KeyValue
@@ -27,17 +29,11 @@ from otel_rl.bridge.otlp.attributes import run_of_program
 from otel_rl.bridge.otlp.exemplars import read_exemplars
 from otel_rl.bridge.otlp.views import exemplars_of
 from otel_rl.bridge.receive.limits import ReceiveLimits, is_over
-from otel_rl.bridge.receive.validation.bucket_rules import (
-    explicit_problem,
-    exponential_problem,
-    quantile_problem,
-)
 from otel_rl.bridge.receive.validation.event_rules import (
     LARGE_ATTRIBUTES,
     Problem,
     event_problem,
 )
-from otel_rl.bridge.receive.validation.span_rules import harmless_bytes, id_problem, size_problem
 from otel_rl.semconv import names
 
 __all__ = ["DataPoint", "Problem", "Rules"]
@@ -56,6 +52,17 @@ _HEAD_BYTES = 4  # tag and length of an attribute
 _EXEMPLAR_BYTES = 256  # an exemplar without attributes has 46; leaves room for later fields
 
 _NS_PER_S = 1_000_000_000
+
+# Scales outside this range put every double into one bucket, or are beyond any SDK's maximum.
+_SCALES = range(-11, 21)
+# Every positive double is between these powers of two.
+_MIN_EXPONENT, _MAX_EXPONENT = -1075.0, 1024.0
+
+# Attributes of a span that are kept.
+_PHASE_ATTRIBUTES = frozenset({names.RL_PHASE, names.RL_PHASE_CLASS})
+
+_MIN_LINK_BYTES = 2  # a tag and a length of 0
+_SHOWN_ID_BYTES = 20  # anything longer is no id, and may be as long as a request
 
 
 class Rules:
@@ -89,7 +96,7 @@ class Rules:
             limits.max_attribute_value_bytes,
             limits.max_attributes * _MIN_KEY_VALUE_BYTES,
         )
-        self._harmless_span_bytes = harmless_bytes(limits)
+        self._harmless_span_bytes = _harmless_bytes(limits)
 
     def resource(self, resource: Resource) -> Problem:
         """Check a resource: a valid experiment name, few and short attributes."""
@@ -159,14 +166,14 @@ class Rules:
         if kind in _NUMBERS and _is_empty(cast("NumberDataPoint", point)):
             return Refusal.NO_VALUE, f"A point of metric {metric} has no value"
         if kind == "summary":
-            return quantile_problem(metric, cast("SummaryDataPoint", point), limits.max_buckets)
+            return _quantile_problem(metric, cast("SummaryDataPoint", point), limits.max_buckets)
         buckets: Problem = None
         if kind == "histogram":
             histogram = cast("HistogramDataPoint", point)
-            buckets = explicit_problem(metric, histogram, limits.max_buckets)
+            buckets = _explicit_problem(metric, histogram, limits.max_buckets)
         elif kind == "exponential_histogram":
             scaled = cast("ExponentialHistogramDataPoint", point)
-            buckets = exponential_problem(metric, scaled, limits.max_buckets)
+            buckets = _exponential_problem(metric, scaled, limits.max_buckets)
         exemplars = len(exemplars_of(cast("NumberDataPoint", point)))
         if buckets is None and exemplars > limits.max_exemplars:
             return (
@@ -215,13 +222,13 @@ class Rules:
 
     def span(self, span: Span) -> Problem:
         """Check a span: valid ids, times near now, few attributes and links, short texts."""
-        problem = id_problem(span)
+        problem = _id_problem(span)
         if problem is not None:
             return problem
         for time_ns in (span.start_time_unix_nano, span.end_time_unix_nano):
             if not self._is_near(time_ns):
                 return self._time_problem(f"Span {span.name[:64]!r}", time_ns)
-        return size_problem(span, self._limits, self._harmless_span_bytes)
+        return _size_problem(span, self._limits, self._harmless_span_bytes)
 
     def event(self, name: str, record: LogRecord) -> Problem:
         """Check an event: a time near now, a size within bounds, the shape of the registry."""
@@ -312,3 +319,133 @@ def _metric_name_problem(name: str) -> Problem:
     if not name.isprintable():
         return Refusal.INVALID_METRIC_NAME, f"Metric {name!r} has control characters"
     return None
+
+
+def _explicit_problem(metric: str, point: HistogramDataPoint, max_buckets: int) -> Problem:
+    """Check a histogram's point: as many counts as its ascending bounds make buckets."""
+    counts, bounds = len(point.bucket_counts), len(point.explicit_bounds)
+    problem = _count_problem(metric, max(counts, bounds), max_buckets)
+    if problem is not None:
+        return problem
+    # Without any counts the point is only a count and a sum, which OTLP allows.
+    has_right_shape = counts == bounds + 1 or counts == bounds == 0
+    if has_right_shape and all(low < high for low, high in pairwise(point.explicit_bounds)):
+        return None
+    return (
+        Refusal.INVALID_BUCKETS,
+        (
+            f"A point of metric {metric} has {counts} bucket counts and {bounds} bounds, "
+            "or bounds that do not ascend"
+        ),
+    )
+
+
+def _exponential_problem(
+    metric: str, point: ExponentialHistogramDataPoint, max_buckets: int
+) -> Problem:
+    """Check an exponential histogram's point: buckets that hold numbers of 64 bits."""
+    sides = (point.positive, point.negative)
+    problem = _count_problem(metric, sum(len(side.bucket_counts) for side in sides), max_buckets)
+    if problem is not None:
+        return problem
+    if point.scale not in _SCALES:
+        return (
+            Refusal.INVALID_BUCKETS,
+            (
+                f"A point of metric {metric} has scale {point.scale}, "
+                f"outside {_SCALES.start}..{_SCALES.stop - 1}"
+            ),
+        )
+    for side in sides:
+        n_buckets = len(side.bucket_counts)
+        first_upper = math.ldexp(side.offset + 1, -point.scale)
+        last_lower = math.ldexp(side.offset + n_buckets - 1, -point.scale)
+        if n_buckets and not (first_upper > _MIN_EXPONENT and last_lower < _MAX_EXPONENT):
+            return (
+                Refusal.INVALID_BUCKETS,
+                (
+                    f"A point of metric {metric} has buckets from offset {side.offset} "
+                    f"at scale {point.scale}, beyond what a double can hold"
+                ),
+            )
+    return None
+
+
+def _quantile_problem(metric: str, point: SummaryDataPoint, max_buckets: int) -> Problem:
+    """Check a summary's point: as many quantiles as a histogram may have buckets."""
+    return _count_problem(metric, len(point.quantile_values), max_buckets)
+
+
+def _count_problem(metric: str, count: int, max_buckets: int) -> Problem:
+    if count <= max_buckets:
+        return None
+    detail = f"A point of metric {metric} has {count} buckets, over {max_buckets}"
+    return Refusal.TOO_MANY_BUCKETS, detail
+
+
+def _id_problem(span: Span) -> Problem:
+    """Check the ids of a span: of the right length, and not zero."""
+    if len(span.trace_id) != 16 or not any(span.trace_id):
+        return Refusal.INVALID_ID, f"Trace id {_id(span.trace_id)} is invalid"
+    if len(span.span_id) != 8 or not any(span.span_id):
+        return Refusal.INVALID_ID, f"Span id {_id(span.span_id)} is invalid"
+    if len(span.parent_span_id) > 8:
+        return Refusal.INVALID_ID, f"Parent span id {_id(span.parent_span_id)} is invalid"
+    return None
+
+
+def _harmless_bytes(limits: ReceiveLimits) -> int:
+    """Return the size up to which no name, link or phase of a span can be over its bound."""
+    return min(
+        limits.max_span_bytes,
+        limits.max_span_name_bytes,
+        limits.max_span_links * _MIN_LINK_BYTES,
+        limits.max_name_chars,
+    )
+
+
+def _size_problem(span: Span, limits: ReceiveLimits, harmless: int) -> Problem:
+    """Check the sizes of a span: few attributes and links, short texts.
+
+    Args:
+        span: The span.
+        limits: The bounds.
+        harmless: Their ``harmless_bytes``.
+    """
+    owner = f"Span {span.name[:64]!r}"
+    count, limit = len(span.attributes), limits.max_span_attributes
+    if count > limit:
+        detail = f"{owner} has {count} attributes, over {limit}"
+        return Refusal.TOO_MANY_ATTRIBUTES, detail
+    max_bytes = limits.max_attribute_key_bytes
+    for attribute in span.attributes:
+        if len(attribute.key.encode()) > max_bytes:
+            return (
+                Refusal.ATTRIBUTE_TOO_LONG,
+                (
+                    f"Attribute key {attribute.key[:40]!r}... of span {span.name[:64]!r} "
+                    f"is over {max_bytes} bytes"
+                ),
+            )
+    if span.ByteSize() <= harmless:
+        return None
+    if is_over(span.name, limits.max_span_name_bytes):
+        detail = f"{owner}... has a name over {limits.max_span_name_bytes} bytes"
+        return Refusal.SPAN_TOO_LARGE, detail
+    if len(span.links) > limits.max_span_links:
+        detail = f"{owner} has {len(span.links)} links, over {limits.max_span_links}"
+        return Refusal.SPAN_TOO_LARGE, detail
+    for attribute in span.attributes:
+        if attribute.key not in _PHASE_ATTRIBUTES:
+            continue
+        if len(attribute.value.string_value) > limits.max_name_chars:
+            detail = f"{owner} has {attribute.key} over {limits.max_name_chars} characters"
+            return Refusal.SPAN_TOO_LARGE, detail
+    if span.ByteSize() > limits.max_span_bytes:
+        detail = f"{owner} has {span.ByteSize()} bytes, over {limits.max_span_bytes}"
+        return Refusal.SPAN_TOO_LARGE, detail
+    return None
+
+
+def _id(sent: bytes) -> str:
+    return sent[:_SHOWN_ID_BYTES].hex() or "of no bytes"
