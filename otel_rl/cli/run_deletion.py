@@ -13,8 +13,7 @@ from otel_rl.bridge.journal.reader import overview
 from otel_rl.bridge.journal.space.retention import delete_run
 from otel_rl.bridge.journal.sqlite import JOURNAL_FILE, SqliteJournal
 from otel_rl.bridge.journal.sqlite_files import LOCK_FILE, LockFile
-from otel_rl.cli.lookup.run_lookup import FoundRun, find_runs
-from otel_rl.cli.lookup.wanted_run import WantedRun
+from otel_rl.cli.find_run import FoundRun, WantedRun, find_runs
 from otel_rl.cli.replay.archive_places import archive_place
 from otel_rl.cli.standard_streams import say
 from otel_rl.errors import ConfigError, JournalLocked
@@ -73,9 +72,7 @@ def _wanted(settings: BridgeSettings, name: str) -> tuple[ExperimentKey, Path]:
     Raises:
         ConfigError: There is no such run, or more than one.
     """
-    runs, faults = find_runs(settings)
-    for fault in faults:
-        say(str(fault))
+    runs = find_runs(settings)
     place = settings.journal_place
     if not runs:
         raise place.no_run()

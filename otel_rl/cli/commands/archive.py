@@ -13,9 +13,7 @@ from otel_rl.bridge.counters import Counters
 from otel_rl.bridge.journal.archive_store import ArchiveStore
 from otel_rl.bridge.journal.opening import WHERE_RUNS_ARE
 from otel_rl.bridge.journal.sqlite import SqliteJournal
-from otel_rl.cli.lookup.journal_discovery import journals
-from otel_rl.cli.lookup.run_or_directory import take_directory
-from otel_rl.cli.lookup.wanted_run import WantedRun, add_run
+from otel_rl.cli.find_run import WantedRun, add_run, journals, take_directory
 from otel_rl.cli.options import add_bridge_options, settings_of
 from otel_rl.cli.replay.archive_places import archive_place, archive_places
 from otel_rl.cli.standard_streams import say

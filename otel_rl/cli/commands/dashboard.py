@@ -3,23 +3,22 @@
 import argparse
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from otel_rl.bridge.config import BridgeSettings
 from otel_rl.bridge.delivery.selection import KeySelection
 from otel_rl.bridge.delivery.wandb.account import WandbSettings, find_account
 from otel_rl.bridge.delivery.wandb.workspace_view import VIEW_TITLE, save_view
 from otel_rl.bridge.journal.opening import names_there_are
-from otel_rl.bridge.journal.reader import keys, overview, shared_keys, shared_overview
-from otel_rl.cli.lookup.journal_discovery import journals, shared_journal
-from otel_rl.cli.lookup.run_or_directory import take_directory
-from otel_rl.cli.lookup.wanted_run import WantedRun, add_run
+from otel_rl.bridge.journal.run_reader import read_keys
+from otel_rl.cli.find_run import WantedRun, add_run, find_runs, opened, take_directory
 from otel_rl.cli.options import add_bridge_options, settings_of
 from otel_rl.dashboard.arrange import Section, arrange, as_json, in_words
 from otel_rl.errors import ConfigError, MissingExtra
 from otel_rl.plurals import many
-from otel_rl.records import ExperimentKey, KeySpec
+from otel_rl.records import KeySpec
 from otel_rl.redaction import printable, shown
+from otel_rl.run_id import run_id
 
 __all__ = ["add_parser"]
 
@@ -90,13 +89,14 @@ def _sent(settings: BridgeSettings, wanted: str | None) -> Sequence[KeySpec]:
         ConfigError: There is no such run.
     """
     found: dict[str, KeySpec] = {}
-    runs: list[str] = []
-    for key, catalogue in _catalogues(settings):
-        runs.append(str(key))
-        if not WantedRun(wanted).of([key]):
-            continue
-        for spec in _selected(settings, catalogue):
-            found.setdefault(spec.key, spec)
+    runs = find_runs(settings)
+    chosen = {*WantedRun(wanted).of([run.key for run in runs])}
+    for run in runs:
+        if run.key in chosen:
+            with opened(settings, run) as connection:
+                catalogue = read_keys(connection, run_id(*run.key))
+            for spec in _selected(settings, catalogue):
+                found.setdefault(spec.key, spec)
     place = settings.journal_place
     if not runs:
         raise place.no_run()
@@ -104,7 +104,7 @@ def _sent(settings: BridgeSettings, wanted: str | None) -> Sequence[KeySpec]:
         name = "any run" if wanted is None else f"a run {wanted!r}"
         raise ConfigError(
             f"There are no keys of {name} {place.words}.",
-            hint=names_there_are(wanted or "", runs),
+            hint=names_there_are(wanted or "", [str(run.key) for run in runs]),
         )
     return [*found.values()]
 
@@ -117,16 +117,3 @@ def _selected(settings: BridgeSettings, catalogue: Sequence[KeySpec]) -> Sequenc
         keys=lambda: catalogue,
     )
     return selection.keys()
-
-
-def _catalogues(
-    settings: BridgeSettings,
-) -> Iterator[tuple[ExperimentKey, Sequence[KeySpec]]]:
-    if settings.journal.url is not None:
-        with shared_journal(settings) as journal:
-            for run in shared_overview(journal):
-                yield run.key, shared_keys(journal, run.key)
-        return
-    for directory in journals(settings):
-        for run in overview(directory):
-            yield run.key, keys(directory, run.key)

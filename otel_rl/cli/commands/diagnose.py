@@ -7,22 +7,24 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING
 
 from otel_rl import goodput
 from otel_rl.bridge.config import BridgeSettings
-from otel_rl.bridge.journal.opening import WHERE_RUNS_ARE
-from otel_rl.bridge.journal.reader import (
-    histories,
-    removed_runs,
-    shared_histories,
-    shared_removed_runs,
+from otel_rl.bridge.journal.run_reader import read_history
+from otel_rl.cli.find_run import (
+    FoundRun,
+    WantedRun,
+    add_run,
+    add_run_names,
+    find_run,
+    opened,
+    steps,
+    take_directory,
+    wanted_run,
 )
-from otel_rl.cli.lookup.journal_discovery import journals, shared_journal
-from otel_rl.cli.lookup.run_or_directory import take_directory
-from otel_rl.cli.lookup.wanted_run import WantedRun, add_run, add_run_names, steps, wanted_run
 from otel_rl.cli.options import add_journal_options, settings_of
 from otel_rl.cli.terminal.progress import counted, progress
 from otel_rl.diagnose.engine import diagnose
@@ -162,13 +164,19 @@ def _stored(
     if arguments.jaeger is not None:
         jaeger = _jaeger(arguments.jaeger, arguments.lookback)
         with progress("reading traces of the Jaeger"):
-            key, bodies = _chosen(wanted, _traced(jaeger, wanted), _OF_A_JAEGER)
-        return key, bodies, trace_url or jaeger.trace_url
+            traced = _traced(jaeger, wanted)
+        if keys := wanted.of(traced):
+            return keys[-1], traced[keys[-1]], trace_url or jaeger.trace_url
+        if traced:
+            raise wanted.not_found(traced, "in that Jaeger")
+        raise ConfigError(
+            "That Jaeger has no span of any run.",
+            hint="Look further back with --lookback HOURS; spans need the resource attribute "
+            "rl.experiment.name.",
+        )
     with progress("reading the journal"):
-        found = _histories(settings, wanted)
-    if not wanted.of(found):
-        _check_not_removed(settings, wanted)
-    return *_chosen(wanted, found, _of_journals(settings)), trace_url
+        run = find_run(settings, wanted)
+        return run.key, _history(settings, run), trace_url
 
 
 def _diagnosed(
@@ -213,23 +221,24 @@ def _check_html(arguments: argparse.Namespace) -> None:
         raise MissingExtra("`otel-rl diagnose --html`", "plotly", "view")
 
 
-def _histories(
-    settings: BridgeSettings, wanted: WantedRun
-) -> Mapping[ExperimentKey, Sequence[bytes]]:
-    """Return the history of every run in reach; the most recently active one comes last."""
-    found: dict[ExperimentKey, Sequence[bytes]] = {}
-    if settings.journal.url is not None:
-        with shared_journal(settings) as journal:
-            return shared_histories(journal, wanted.key)
-    directories = sorted(journals(settings), key=lambda path: path.stat().st_mtime)
-    if wanted.is_exact and settings.data in directories:
-        # Another journal may have a run of the same name: the configured one comes first.
-        own = histories(settings.data, wanted.key)
-        if wanted.of(own):
-            return own
-    for directory in directories:
-        found |= histories(directory, wanted.key)
-    return found
+def _history(settings: BridgeSettings, run: FoundRun) -> Sequence[bytes]:
+    """Return the encoded history of a run, without what is damaged.
+
+    Raises:
+        ConfigError: The journal has none.
+    """
+    bodies: list[bytes] = []
+    after = 0
+    with opened(settings, run) as connection:
+        while some := read_history(connection, run_id(*run.key), after=after):
+            after = some[-1][0]
+            bodies += [body for _, body in some if body is not None]
+    if not bodies:
+        raise ConfigError(
+            f"The journal has no history of {run.key}.",
+            hint="The bridge keeps one unless align.max_history_bytes is 0.",
+        )
+    return bodies
 
 
 def _jaeger(url: str, lookback: timedelta) -> "Jaeger":
@@ -256,68 +265,3 @@ def _traced(jaeger: "Jaeger", wanted: WantedRun) -> Mapping[ExperimentKey, Seque
     for end in range(1, len(parts) + 1):  # any slash may separate the two names
         named |= jaeger.histories("/".join(parts[:end]))
     return named or jaeger.histories(None)
-
-
-class _Source(NamedTuple):
-    """Place where runs are searched, in words.
-
-    Attributes:
-        place: Completes "there is no run X".
-        nothing: Message if there is no run at all.
-        hint: Its remedy.
-    """
-
-    place: str
-    nothing: str
-    hint: str
-
-
-_OF_A_JAEGER: Final = _Source(
-    "in that Jaeger",
-    "That Jaeger has no span of any run.",
-    "Look further back with --lookback HOURS; spans need the resource attribute "
-    "rl.experiment.name.",
-)
-
-
-def _of_journals(settings: BridgeSettings) -> _Source:
-    place = settings.journal_place
-    return _Source(
-        place.words,
-        place.without_runs,
-        f"{WHERE_RUNS_ARE} A run without a history is not found.",
-    )
-
-
-def _check_not_removed(settings: BridgeSettings, wanted: WantedRun) -> None:
-    """Say so if the run was there.
-
-    Raises:
-        ConfigError: It was removed after its end.
-    """
-    removed: dict[ExperimentKey, int] = {}
-    if settings.journal.url is not None:
-        with shared_journal(settings) as journal:
-            removed.update(shared_removed_runs(journal))
-    else:
-        for directory in journals(settings):
-            removed.update(removed_runs(directory))
-    for key in wanted.of(removed)[-1:]:
-        when = datetime.fromtimestamp(removed[key] / 1e9, UTC)
-        raise ConfigError(
-            f"{key} ended and was removed from the journal on {when:%Y-%m-%d}. Its rows are in "
-            "the tracker; the history for a diagnosis is gone.",
-            hint="journal.keep_ended and journal.max_bytes set how long ended runs "
-            "stay. With --jaeger its spans may still be there.",
-        )
-
-
-def _chosen(
-    wanted: WantedRun, found: Mapping[ExperimentKey, Sequence[bytes]], source: _Source
-) -> tuple[ExperimentKey, Sequence[bytes]]:
-    keys = wanted.of(found)
-    if keys:
-        return keys[-1], found[keys[-1]]
-    if found:
-        raise wanted.not_found(found, source.place)
-    raise ConfigError(source.nothing, hint=source.hint)

@@ -22,8 +22,8 @@ from otel_rl.bridge.journal.sqlite import JOURNAL_FILE, SqliteJournal
 from otel_rl.bridge.receive.tls import load_tls
 from otel_rl.bridge.receive.tokens import Tokens
 from otel_rl.cli.environment import misspelt
+from otel_rl.cli.find_run import journals, shared_journal
 from otel_rl.cli.liveness_text import in_words
-from otel_rl.cli.lookup.journal_discovery import journals, shared_journal
 from otel_rl.cli.options import (
     add_bridge_options,
     add_listen_options,

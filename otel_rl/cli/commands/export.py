@@ -7,20 +7,25 @@ import sys
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import BinaryIO, Final, cast
 
-from otel_rl.bridge.config import BridgeSettings
 from otel_rl.bridge.journal.interface import Connection
 from otel_rl.bridge.journal.run_reader import read_history, read_keys, span_parts
 from otel_rl.bridge.journal.state import StateRefused
 from otel_rl.bridge.rows.history.span_log import read_spans
 from otel_rl.bridge.rows.open_run.stored_standing import read_standing
-from otel_rl.cli.lookup.run_lookup import FoundRun, find_runs, opened, removed
-from otel_rl.cli.lookup.run_or_directory import take_directory
-from otel_rl.cli.lookup.wanted_run import WantedRun, add_run, add_run_names, steps, wanted_run
+from otel_rl.cli.find_run import (
+    FoundRun,
+    add_run,
+    add_run_names,
+    find_run,
+    opened,
+    steps,
+    take_directory,
+    wanted_run,
+)
 from otel_rl.cli.options import add_journal_options, settings_of
 from otel_rl.cli.standard_streams import say
 from otel_rl.cli.terminal.progress import progress
@@ -89,7 +94,7 @@ def _command(arguments: argparse.Namespace) -> int:
         )
     take_directory(arguments)
     settings = settings_of(arguments)
-    run = _chosen(settings, wanted_run(arguments))
+    run = find_run(settings, wanted_run(arguments))
     identity = run_id(run.key.experiment, run.key.trial)
     with (
         progress("reading the spans") as news,
@@ -110,32 +115,6 @@ def _command(arguments: argparse.Namespace) -> int:
             summary = write_trace(file, table, names=names, counters=counters, about=about)
     _report(summary, chosen, unknown, arguments.output)
     return 0
-
-
-def _chosen(settings: BridgeSettings, wanted: WantedRun) -> FoundRun:
-    """Return the run that is wanted.
-
-    Raises:
-        ConfigError: There is none.
-    """
-    runs, faults = find_runs(settings)
-    for fault in faults:
-        say(str(fault))
-    of_key = {run.key: run for run in runs}  # of two journals, the one that was active last
-    keys = wanted.of(of_key)
-    if keys:
-        return of_key[keys[-1]]
-    place = settings.journal_place
-    gone = removed(settings)
-    for key in wanted.of(gone)[-1:]:
-        when = datetime.fromtimestamp(gone[key] / 1e9, UTC)
-        raise ConfigError(
-            f"{key} ended and was removed from the journal on {when:%Y-%m-%d}.",
-            hint="journal.keep_ended and journal.max_bytes set how long they stay.",
-        )
-    if runs:
-        raise wanted.not_found(of_key, place.words)
-    raise place.no_run()
 
 
 def _fill(table: SpanTable, connection: Connection, run: str) -> int:

@@ -9,10 +9,16 @@ from typing import Final
 from otel_rl.bridge.config import BridgeSettings
 from otel_rl.bridge.delivery.tracker import backend
 from otel_rl.bridge.replay.replay import Replayed
+from otel_rl.cli.find_run import (
+    FoundRun,
+    WantedRun,
+    add_run_names,
+    directory_named,
+    find_runs,
+    runs_below,
+    wanted_run,
+)
 from otel_rl.cli.inbox_bridge import join_inboxes
-from otel_rl.cli.lookup.run_lookup import FoundRun, find_runs, runs_below
-from otel_rl.cli.lookup.run_or_directory import directory_named
-from otel_rl.cli.lookup.wanted_run import WantedRun, add_run_names, wanted_run
 from otel_rl.cli.options import add_bridge_options, settings_of
 from otel_rl.cli.replay.archive_places import archive_places
 from otel_rl.cli.replay.jobs import ReplayJob, ReplayJobs
@@ -189,13 +195,10 @@ def _wanted(
 
 def _found(
     settings: BridgeSettings,
-    journaled: tuple[Sequence[FoundRun], Sequence[JournalError]],
+    runs: Sequence[FoundRun],
     archives: Sequence[Path],
 ) -> Sequence[ReplaySource]:
     """Return every run once: from its journal, or its archive if that is all there is of it."""
-    runs, faults = journaled
-    for fault in faults:
-        say(str(fault))
     sources = [JournalSource(run, settings) for run in runs]
     archived = _archived(settings, archives)
     names = {one.key for one in archived}

@@ -5,8 +5,7 @@ import importlib.util
 from pathlib import Path
 
 from otel_rl.cli.commands.view import run_of
-from otel_rl.cli.lookup.run_or_directory import take_directory
-from otel_rl.cli.lookup.wanted_run import add_run
+from otel_rl.cli.find_run import add_run, take_directory
 from otel_rl.cli.options import add_journal_options, settings_of
 from otel_rl.cli.terminal.progress import progress
 from otel_rl.errors import MissingExtra

@@ -17,7 +17,7 @@ from otel_rl.bridge.journal.interface import Connection
 from otel_rl.bridge.journal.reader import RunOverview, looking, read_runs, state_of
 from otel_rl.bridge.journal.run_reader import Standing
 from otel_rl.bridge.rows.open_run.stored_standing import read_standing
-from otel_rl.cli.lookup.journal_discovery import journals, shared_journal
+from otel_rl.cli.find_run import journals, shared_journal
 from otel_rl.cli.options import add_journal_options, settings_of
 from otel_rl.cli.run_deletion import delete
 from otel_rl.cli.standard_streams import say

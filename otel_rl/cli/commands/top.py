@@ -16,9 +16,15 @@ from rich.text import Text
 
 from otel_rl.bridge.config import BridgeSettings
 from otel_rl.bridge.journal.reader import looking, read_runs, shared_overview
-from otel_rl.cli.lookup.journal_discovery import journals, shared_journal
-from otel_rl.cli.lookup.run_or_directory import take_directory
-from otel_rl.cli.lookup.wanted_run import WantedRun, add_run, add_run_names, wanted_run
+from otel_rl.cli.find_run import (
+    WantedRun,
+    add_run,
+    add_run_names,
+    journals,
+    shared_journal,
+    take_directory,
+    wanted_run,
+)
 from otel_rl.cli.options import add_journal_options, settings_of
 from otel_rl.cli.run_snapshot import RunWatch, Snapshot, WorkerLine, counted, notable_first
 from otel_rl.cli.standard_streams import say

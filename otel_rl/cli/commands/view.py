@@ -6,8 +6,7 @@ import webbrowser
 from contextlib import closing
 
 from otel_rl.bridge.config import BridgeSettings
-from otel_rl.cli.lookup.run_or_directory import take_directory
-from otel_rl.cli.lookup.wanted_run import add_run
+from otel_rl.cli.find_run import add_run, take_directory
 from otel_rl.cli.options import add_journal_options, host_and_port, settings_of
 from otel_rl.cli.standard_streams import say
 from otel_rl.errors import MissingExtra

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from otel_rl.bridge.config import BridgeSettings
-from otel_rl.cli.lookup.journal_discovery import journals
+from otel_rl.cli.find_run import journals
 
 __all__ = ["archive_place", "archive_places"]
 

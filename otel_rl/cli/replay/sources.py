@@ -9,8 +9,7 @@ from typing import Protocol
 from otel_rl.bridge.config import BridgeSettings
 from otel_rl.bridge.journal.run_store import RunStore
 from otel_rl.bridge.replay.replay import ReadOnlyJournal, StoredRun
-from otel_rl.cli.lookup.journal_discovery import shared_journal
-from otel_rl.cli.lookup.run_lookup import FoundRun
+from otel_rl.cli.find_run import FoundRun, shared_journal
 from otel_rl.records import ExperimentKey
 
 __all__ = ["JournalSource", "ReplaySource"]

@@ -226,7 +226,17 @@ def test_a_directory_without_a_journal_is_said(
     assert main(["diagnose", "--data", str(tmp_path / "none")]) == 2
     assert "There is no directory" in capsys.readouterr().err
     assert main(["diagnose", "--data", str(tmp_path)]) == 2
-    assert "A run without a history" in capsys.readouterr().err
+    assert "There is no run in the journals below" in capsys.readouterr().err
+
+
+def test_a_run_without_a_history_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    journal = SqliteJournal(tmp_path)
+    RunStore(journal).commit([Commit(SLOW, [], 0, b"")])
+    journal.close()
+    assert main(["diagnose", "--data", str(tmp_path)]) == 2
+    assert "The journal has no history of grpo/slow." in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("steps", ["x", "7:3", "-1", "1:2:3"])
@@ -264,7 +274,7 @@ def test_a_run_that_was_removed_after_its_end_is_named(
         assert "grpo/slow ended and was removed from the journal on 20" in said
         assert "journal.keep_ended" in said
     assert main(["diagnose", "nothing", "--data", str(tmp_path)]) != 0
-    assert "A run without a history" in capsys.readouterr().err
+    assert "There is no run" in capsys.readouterr().err
 
 
 def test_what_the_disk_has_damaged_is_left_out(

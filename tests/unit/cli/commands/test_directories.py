@@ -9,7 +9,7 @@ import pytest
 
 from otel_rl.bridge.journal.opening import WHERE_RUNS_ARE
 from otel_rl.bridge.journal.sqlite import JOURNAL_FILE
-from otel_rl.cli.lookup import run_or_directory
+from otel_rl.cli import find_run
 from otel_rl.cli.main import main
 from otel_rl.records import ExperimentKey
 from otel_rl.run_id import run_id
@@ -142,7 +142,7 @@ def test_a_run_whose_name_is_too_long_for_a_path_is_found(home: Path) -> None:
 def test_a_hint_is_not_looked_for_in_more_than_some_directories(
     home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(run_or_directory, "_MOST_LOOKED_AT", 1)
+    monkeypatch.setattr(find_run, "_MOST_LOOKED_AT", 1)
     assert main(["top", "--once", "."]) == 2
     assert "Name the data directory" in capsys.readouterr().err
 
