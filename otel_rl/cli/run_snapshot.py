@@ -2,23 +2,34 @@
 
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import median
 from typing import Final, NamedTuple
 
+from otel_rl.bridge.config import BridgeSettings
 from otel_rl.bridge.journal.interface import Connection
-from otel_rl.bridge.journal.reader import RunOverview, state_of
+from otel_rl.bridge.journal.reader import (
+    RunOverview,
+    looking,
+    read_runs,
+    shared_overview,
+    state_of,
+)
 from otel_rl.bridge.journal.run_reader import read_history, read_keys
 from otel_rl.bridge.rows.open_run.stored_standing import read_standing
+from otel_rl.cli.find_run import WantedRun, journals, shared_journal
+from otel_rl.cli.standard_streams import say
 from otel_rl.dashboard.resemblance import headlines
 from otel_rl.diagnose.history.records import Facts
+from otel_rl.errors import JournalError
 from otel_rl.records import ExperimentKey, KeySpec
 from otel_rl.run_id import run_id
 from otel_rl.semconv import names
 from otel_rl.semconv.spec import STEP_SPAN
 
-__all__ = ["RunWatch", "Snapshot", "WorkerLine", "counted", "notable_first"]
+__all__ = ["RunReader", "RunWatch", "Snapshot", "WorkerLine", "counted", "notable_first"]
 
 _RATE_S: Final = 30.0  # steps of this long make the rate
 _NS_PER_S: Final = 1e9
@@ -236,6 +247,66 @@ class RunWatch:
         (first, begun_ns), (last, ended_ns) = self._steps[0], self._steps[-1]
         took_s = (ended_ns - begun_ns) / _NS_PER_S
         return (last - first) / took_s if took_s > 0 else None
+
+
+class RunReader:
+    """Reads all runs in reach, again and again.
+
+    Args:
+        settings: With the place of the journals.
+    """
+
+    def __init__(self, settings: BridgeSettings) -> None:
+        self._settings = settings
+        self._faults: Sequence[JournalError] = ()
+        self._watches: dict[tuple[Path | None, ExperimentKey], RunWatch] = {}
+
+    def runs(self) -> Iterator[tuple[RunOverview, Connection, Path | None]]:
+        """Yield each run, with its journal open for reading, and that journal's directory."""
+        if self._settings.journal.url is not None:
+            with shared_journal(self._settings) as journal:
+                overviews = shared_overview(journal)
+                with journal.read() as connection:
+                    for run in overviews:
+                        yield run, connection, None
+            return
+        faults: list[JournalError] = []
+        for directory in journals(self._settings):
+            try:
+                with looking(directory) as connection:
+                    for run in read_runs(connection, directory):
+                        yield run, connection, directory
+            except JournalError as exc:
+                faults.append(exc)
+        self._faults = faults
+
+    def snapshots(self, wanted: WantedRun) -> Sequence[Snapshot]:
+        """Return the runs, the wanted one first, then the last active one.
+
+        Raises:
+            ConfigError: There is no run, or not the wanted one.
+        """
+        found: list[tuple[int, Snapshot]] = []
+        for run, connection, place in self.runs():
+            watch = self._watches.setdefault((place, run.key), RunWatch(run.key))
+            found.append((run.changed_ns, watch.look(connection, run)))
+        of_key: dict[ExperimentKey, Snapshot] = {}
+        for _, snapshot in sorted(found, key=lambda one: one[0], reverse=True):
+            of_key.setdefault(snapshot.key, snapshot)
+        matching = wanted.of(of_key)
+        in_words = self._settings.journal_place
+        if not of_key:
+            raise in_words.no_run()
+        if not matching:
+            raise wanted.not_found(of_key, in_words.words)
+        first = of_key.pop(matching[0])
+        return [first, *of_key.values()]
+
+    def status(self) -> int:
+        """Say which journals could not be read at the last look, and return the exit status."""
+        for fault in self._faults:
+            say(str(fault))
+        return 1 if self._faults else 0
 
 
 def counted(snapshot: Snapshot) -> str:

@@ -122,8 +122,9 @@ def test_help_goes_through_the_pager_of_a_terminal(tmp_path: Path) -> None:
         assert terminal.raw.startswith(b"paged: # Glossary")
 
 
-def test_top_without_a_terminal_is_plain_text(data: Path) -> None:
-    done = otel_rl_here("top", "--data", data, cwd=data)
+@pytest.mark.parametrize("command", [("top",), ("runs", "--watch")])
+def test_top_without_a_terminal_is_plain_text(data: Path, command: tuple[str, ...]) -> None:
+    done = otel_rl_here(*command, "--data", data, cwd=data)
     assert done.status == 0, done.err
     lines = done.out.splitlines()
     assert lines[0].split()[:3] == ["RUN", "STATE", "STEP"]

@@ -14,25 +14,28 @@ from typing import Final
 
 from otel_rl.bridge.config import BridgeSettings
 from otel_rl.bridge.journal.interface import Connection
-from otel_rl.bridge.journal.reader import RunOverview, looking, read_runs, state_of
-from otel_rl.bridge.journal.run_reader import Standing
+from otel_rl.bridge.journal.reader import (
+    RunOverview,
+    state_of,
+)
 from otel_rl.bridge.rows.open_run.stored_standing import read_standing
-from otel_rl.cli.find_run import journals, shared_journal
+from otel_rl.cli.find_run import WantedRun
 from otel_rl.cli.options import add_journal_options, settings_of
 from otel_rl.cli.run_deletion import delete
-from otel_rl.cli.standard_streams import say
-from otel_rl.errors import ConfigError, JournalError
+from otel_rl.cli.run_snapshot import RunReader
+from otel_rl.errors import ConfigError
 from otel_rl.goodput import Spent, as_json
 from otel_rl.redaction import printable, redacted
 from otel_rl.run_id import run_id
 
 __all__ = ["add_parser"]
 
-_EPILOG = """\
+_EPILOG: Final = """\
 examples:
   otel-rl runs                   those of `otel-rl run` and `otel-rl bridge` in this directory
   otel-rl runs /data/otel_rl     those of another data directory
   otel-rl runs --json            for a program
+  otel-rl runs --watch           kept up to date, with the workers of one: as `otel-rl top`
   otel-rl runs --delete ppo/7    delete a run; a directory before it says where
 
 states:
@@ -74,6 +77,11 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         "directory", nargs="?", type=Path, metavar="DIR", help="data directory (default: --data)"
     )
     parser.add_argument("--json", action="store_true", help="as JSON")
+    parser.add_argument(
+        "--watch",
+        action="store_true",
+        help="show runs, and the workers of one, until Ctrl-C; as `otel-rl top`",
+    )
     parser.add_argument(
         "--delete",
         metavar="RUN",
@@ -125,51 +133,25 @@ def _command(arguments: argparse.Namespace) -> int:
     is_named = arguments.data is not None and settings.journal.url is None
     if is_named and not arguments.data.is_dir():
         raise settings.journal_place.no_run()
+    if arguments.watch:
+        from otel_rl.cli.commands.top import watch  # rich is not needed for a list
+
+        return watch(settings, WantedRun(None))
     if arguments.delete is not None:
         return delete(settings, arguments.delete, is_confirmed=arguments.yes)
-    found, faults = _read(settings)
-    now_ns = time.time_ns()
-    listed = [_listed(run, standing, now_ns) for run, standing in found]
+    reader, now_ns = RunReader(settings), time.time_ns()
+    listed = [_listed(run, connection, now_ns) for run, connection, _ in reader.runs()]
     listed.sort(key=lambda one: (one.idle_s, str(one.run.key)))
     if arguments.json:
         print(json.dumps([_as_json(one) for one in listed], indent=1))
-    elif listed:
-        for line in _table(listed):
-            print(line)
     else:
-        for line in _nothing(settings):
+        for line in _table(listed) if listed else _nothing(settings):
             print(line)
-    for fault in faults:
-        say(str(fault))
-    return 1 if faults else 0
+    return reader.status()
 
 
-_Found = tuple[RunOverview, Standing]
-
-
-def _read(settings: BridgeSettings) -> tuple[Sequence[_Found], Sequence[JournalError]]:
-    """Return every run in reach with its standing, and why journals cannot be read."""
-    if settings.journal.url is not None:
-        with shared_journal(settings) as journal, journal.read() as connection:
-            return [*_found(connection)], []
-    found: list[_Found] = []
-    faults: list[JournalError] = []
-    for directory in journals(settings):
-        try:
-            with looking(directory) as connection:
-                found += _found(connection, directory)
-        except JournalError as exc:
-            faults.append(exc)
-    return found, faults
-
-
-def _found(connection: Connection, directory: Path | None = None) -> Iterator[_Found]:
-    for run in read_runs(connection, directory):
-        identity = run_id(run.key.experiment, run.key.trial)
-        yield run, read_standing(connection, identity)
-
-
-def _listed(run: RunOverview, standing: Standing, now_ns: int) -> _Listed:
+def _listed(run: RunOverview, connection: Connection, now_ns: int) -> _Listed:
+    standing = read_standing(connection, run_id(*run.key))
     idle_s = max(0.0, (now_ns - run.changed_ns) / 1e9)
     age_s = max(idle_s, (now_ns - (run.begun_ns or run.changed_ns)) / 1e9)
     state, size = state_of(run, standing, now_ns), _size(run.location)

@@ -5,7 +5,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Final
 
@@ -15,25 +15,13 @@ from rich.table import Table
 from rich.text import Text
 
 from otel_rl.bridge.config import BridgeSettings
-from otel_rl.bridge.journal.reader import looking, read_runs, shared_overview
-from otel_rl.cli.find_run import (
-    WantedRun,
-    add_run,
-    add_run_names,
-    journals,
-    shared_journal,
-    take_directory,
-    wanted_run,
-)
+from otel_rl.cli.find_run import WantedRun, add_run, add_run_names, take_directory, wanted_run
 from otel_rl.cli.options import add_journal_options, settings_of
-from otel_rl.cli.run_snapshot import RunWatch, Snapshot, WorkerLine, counted, notable_first
-from otel_rl.cli.standard_streams import say
-from otel_rl.errors import JournalError
+from otel_rl.cli.run_snapshot import RunReader, Snapshot, WorkerLine, counted, notable_first
 from otel_rl.plurals import many
-from otel_rl.records import ExperimentKey
 from otel_rl.redaction import printable
 
-__all__ = ["add_parser"]
+__all__ = ["add_parser", "watch"]
 
 _EPILOG: Final = """\
 examples:
@@ -41,17 +29,12 @@ examples:
   otel-rl top grpo-7b            the workers of one
   otel-rl top --once             print it and exit, as it does without a terminal
 
-Ctrl-C exits.
+Ctrl-C exits. `otel-rl runs --watch` shows the same.
 """
 
 _EVERY_S: Final = 2.0
 _MOST_RUNS: Final = 12
 _WIDEST: Final = 160  # without a terminal
-
-_RUN_COLUMNS: Final = (
-    *("RUN", "STATE", "STEP", "STEPS/S", "REWARD", "WORKERS"),
-    *("LAG", "DROPS", "VERDICT"),
-)
 
 _STYLES: Final = {
     "running": "green",
@@ -83,23 +66,38 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
 
 def _command(arguments: argparse.Namespace) -> int:
     take_directory(arguments)
-    settings = settings_of(arguments)
-    reader = _Reader(settings, wanted_run(arguments))
+    return watch(settings_of(arguments), wanted_run(arguments), is_once=arguments.once)
+
+
+def watch(settings: BridgeSettings, wanted: WantedRun, *, is_once: bool = False) -> int:
+    """Show the runs until Ctrl-C, or once, and return the exit status.
+
+    Args:
+        settings: With the place of the journals.
+        wanted: The run whose workers are shown; of several, the last active one.
+        is_once: Whether it is printed once, as it is without a terminal.
+
+    Raises:
+        ConfigError: There is no such run.
+    """
+    reader = RunReader(settings)
+
+    def look() -> Sequence[Snapshot]:
+        return reader.snapshots(wanted)
+
     is_live = sys.stdout.isatty() and os.environ.get("TERM", "dumb") not in {"", "dumb"}
-    if arguments.once or not is_live:
+    if is_once or not is_live:
         width = None if sys.stdout.isatty() else _WIDEST
         console = Console(width=width, soft_wrap=False, highlight=False, markup=False)
         with console.capture() as capture:  # rich exits with 1 if the reader is gone
-            console.print(_screen(reader.look(), rows=None))
+            console.print(_screen(look(), rows=None))
         print(capture.get(), end="")
     else:
-        _stay(reader)
-    for fault in reader.faults:
-        say(fault)
-    return 1 if reader.faults else 0
+        _stay(look)
+    return reader.status()
 
 
-def _stay(reader: "_Reader") -> None:
+def _stay(look: Callable[[], Sequence[Snapshot]]) -> None:
     """Show the runs until Ctrl-C, or SIGTERM, after which the terminal is as it was."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     console = Console(highlight=False, markup=False)
@@ -107,70 +105,14 @@ def _stay(reader: "_Reader") -> None:
     def screen() -> RenderableType:
         return _screen(snapshots, rows=console.size.height)
 
-    snapshots = reader.look()
+    snapshots = look()
     with (
         suppress(KeyboardInterrupt),
         Live(get_renderable=screen, console=console, screen=True, refresh_per_second=4),
     ):
         while True:
             time.sleep(_EVERY_S)
-            snapshots = reader.look()
-
-
-class _Reader:
-    """Reads all runs in reach.
-
-    Attributes:
-        faults: Why journals cannot be read, in words.
-    """
-
-    def __init__(self, settings: BridgeSettings, wanted: WantedRun) -> None:
-        self.faults: Sequence[str] = ()
-        self._settings = settings
-        self._wanted = wanted
-        self._watches: dict[tuple[str, ExperimentKey], RunWatch] = {}
-
-    def look(self) -> Sequence[Snapshot]:
-        """Return the runs, the wanted one first, then the last active one.
-
-        Raises:
-            ConfigError: There is no run, or not the wanted one.
-        """
-        found = sorted(self._all(), key=lambda one: one[0], reverse=True)
-        of_key: dict[ExperimentKey, Snapshot] = {}
-        for _, snapshot in found:
-            of_key.setdefault(snapshot.key, snapshot)
-        matching = self._wanted.of(of_key)
-        place = self._settings.journal_place
-        if not of_key:
-            raise place.no_run()
-        if not matching:
-            raise self._wanted.not_found(of_key, place.words)
-        first = of_key.pop(matching[0])
-        return [first, *of_key.values()]
-
-    def _all(self) -> Iterator[tuple[int, Snapshot]]:
-        """Yield each run with the time of its last change."""
-        faults: list[str] = []
-        if self._settings.journal.url is not None:
-            with shared_journal(self._settings) as journal:
-                overviews = shared_overview(journal)
-                with journal.read() as connection:
-                    for run in overviews:
-                        yield run.changed_ns, self._watch("", run.key).look(connection, run)
-            return
-        for directory in journals(self._settings):
-            try:
-                with looking(directory) as connection:
-                    for run in read_runs(connection, directory):
-                        watch = self._watch(str(directory), run.key)
-                        yield run.changed_ns, watch.look(connection, run)
-            except JournalError as exc:
-                faults.append(str(exc))
-        self.faults = faults
-
-    def _watch(self, place: str, key: ExperimentKey) -> RunWatch:
-        return self._watches.setdefault((place, key), RunWatch(key))
+            snapshots = look()
 
 
 def _screen(snapshots: Sequence[Snapshot], *, rows: int | None) -> RenderableType:
