@@ -1,5 +1,6 @@
 """Standard OTel variables that make a command, and all its children, report to a bridge."""
 
+import os
 import re
 from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
@@ -9,6 +10,7 @@ from urllib.parse import quote
 
 from otel_rl.bridge.config import BridgeSettings
 from otel_rl.cli.run_names import NAMES, RunNames, variable_of
+from otel_rl.integrations.automatic import DIRECTORY
 from otel_rl.records import Signal
 from otel_rl.semconv import names as semconv
 from otel_rl.setting_types import fields_of
@@ -27,7 +29,10 @@ from otel_rl.worker.settings import (
     is_disabled,
 )
 
-__all__ = ["misspelt", "notes_on", "reporting_environment", "wants_grpc"]
+__all__ = ["adapter_environment", "misspelt", "notes_on", "reporting_environment", "wants_grpc"]
+
+_SWITCH: Final = "OTEL_RL_ADAPTERS"
+_PATH: Final = "PYTHONPATH"
 
 _PREFIX: Final = "OTEL_RL_"
 _BRIDGE: Final = "BRIDGE"  # before the two underscores of a setting, which are checked elsewhere
@@ -262,3 +267,17 @@ def _notes_on_file(variable: str, path: str, *, wants_token: bool) -> Iterator[s
 def _substitutes(text: str, variable: str) -> bool:
     """Return whether a configuration file uses the value of an environment variable."""
     return re.search(rf"\$\{{(?:env:)?{variable}(?::-[^}}]*)?\}}", text) is not None
+
+
+def adapter_environment(base: Mapping[str, str], *, is_wanted: bool) -> dict[str, str]:
+    """Return the variables to add to ``base`` so that Python loads adapters at its start.
+
+    Args:
+        base: The environment so far. ``OTEL_RL_ADAPTERS=off`` in it disables them.
+        is_wanted: Whether adapters are enabled on the command line.
+    """
+    if not is_wanted or base.get(_SWITCH, "auto").strip().lower() != "auto":
+        return {_SWITCH: "off"}
+    # An empty entry would be the working directory.
+    paths = [str(DIRECTORY), *filter(None, [base.get(_PATH)])]
+    return {_SWITCH: "auto", _PATH: os.pathsep.join(paths)}

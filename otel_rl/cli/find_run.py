@@ -302,7 +302,7 @@ def find_run(settings: BridgeSettings, wanted: WantedRun) -> FoundRun:
         raise ConfigError(
             f"{key} ended and was removed from the journal on {when:%Y-%m-%d}. Its rows are in "
             "the tracker.",
-            hint="journal.keep_ended and journal.max_ended_share set how long ended runs stay.",
+            hint="journal.keep_ended and journal.max_bytes set how long ended runs stay.",
         )
     place = settings.journal_place
     raise wanted.not_found(of_key, place.words) if runs else place.no_run()

@@ -14,7 +14,7 @@ from otel_rl.bridge.journal.space.retention import delete_run
 from otel_rl.bridge.journal.sqlite import JOURNAL_FILE, SqliteJournal
 from otel_rl.bridge.journal.sqlite_files import LOCK_FILE, LockFile
 from otel_rl.cli.find_run import FoundRun, WantedRun, find_runs
-from otel_rl.cli.replay.archive_places import archive_place
+from otel_rl.cli.replays import archive_place
 from otel_rl.cli.standard_streams import say
 from otel_rl.errors import ConfigError, JournalLocked
 from otel_rl.plurals import many

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from otel_rl.cli.adapter_environment import adapter_environment
+from otel_rl.cli.environment import adapter_environment
 from otel_rl.run_id import run_id
 from tests import plain_http, waiting
 from tests.otlp_requests import Attributes, gauge, key_values, metrics_request, point

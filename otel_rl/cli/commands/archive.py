@@ -15,7 +15,7 @@ from otel_rl.bridge.journal.opening import WHERE_RUNS_ARE
 from otel_rl.bridge.journal.sqlite import SqliteJournal
 from otel_rl.cli.find_run import WantedRun, add_run, journals, take_directory
 from otel_rl.cli.options import add_bridge_options, settings_of
-from otel_rl.cli.replay.archive_places import archive_place, archive_places
+from otel_rl.cli.replays import archive_place, archive_places
 from otel_rl.cli.standard_streams import say
 from otel_rl.errors import ConfigError, JournalError, JournalLocked, MissingExtra
 from otel_rl.plurals import many

@@ -26,7 +26,7 @@ from otel_rl.cli.find_run import (
     wanted_run,
 )
 from otel_rl.cli.options import add_journal_options, settings_of
-from otel_rl.cli.terminal.progress import counted, progress
+from otel_rl.cli.terminal import counted, progress
 from otel_rl.diagnose.engine import diagnose
 from otel_rl.diagnose.history.goodput import goodput_of
 from otel_rl.diagnose.history.records import Facts
@@ -236,7 +236,7 @@ def _history(settings: BridgeSettings, run: FoundRun) -> Sequence[bytes]:
     if not bodies:
         raise ConfigError(
             f"The journal has no history of {run.key}.",
-            hint="The bridge keeps one unless align.max_history_bytes is 0.",
+            hint="The bridge writes it with the first step; wait for one, or name another run.",
         )
     return bodies
 

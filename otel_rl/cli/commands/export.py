@@ -28,7 +28,7 @@ from otel_rl.cli.find_run import (
 )
 from otel_rl.cli.options import add_journal_options, settings_of
 from otel_rl.cli.standard_streams import say
-from otel_rl.cli.terminal.progress import progress
+from otel_rl.cli.terminal import progress
 from otel_rl.diagnose.history.records import Facts
 from otel_rl.errors import ConfigError
 from otel_rl.perfetto import Counter, SpanTable, TraceSummary, write_trace

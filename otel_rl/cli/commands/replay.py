@@ -20,9 +20,14 @@ from otel_rl.cli.find_run import (
 )
 from otel_rl.cli.inbox_bridge import join_inboxes
 from otel_rl.cli.options import add_bridge_options, settings_of
-from otel_rl.cli.replay.archive_places import archive_places
-from otel_rl.cli.replay.jobs import ReplayJob, ReplayJobs
-from otel_rl.cli.replay.sources import JournalSource, ReplaySource
+from otel_rl.cli.replays import (
+    ArchiveSource,
+    JournalSource,
+    ReplayJob,
+    ReplayJobs,
+    ReplaySource,
+    archive_places,
+)
 from otel_rl.cli.standard_streams import say
 from otel_rl.errors import ConfigError, JournalError, MissingExtra
 from otel_rl.inbox import bytes_in, inboxes_below
@@ -222,7 +227,6 @@ def _archived(settings: BridgeSettings, places: Sequence[Path]) -> Sequence[Repl
         say(str(MissingExtra("The archive", "pyarrow", "archive")))
         return ()
     from otel_rl.bridge.replay.archived_run import archives_below
-    from otel_rl.cli.replay.archive_source import ArchiveSource
 
     return [
         ArchiveSource(files, settings)

@@ -7,7 +7,7 @@ from pathlib import Path
 from otel_rl.cli.commands.view import run_of
 from otel_rl.cli.find_run import add_run, take_directory
 from otel_rl.cli.options import add_journal_options, settings_of
-from otel_rl.cli.terminal.progress import progress
+from otel_rl.cli.terminal import progress
 from otel_rl.errors import MissingExtra
 from otel_rl.redaction import shown
 from otel_rl.view.report import write_report

@@ -14,7 +14,6 @@ from types import FrameType
 from otel_rl.bridge.bridge import Bridge
 from otel_rl.bridge.counters import Counter, Outcome
 from otel_rl.bridge.delivery.wandb.account import OWN_RUN, is_disabled
-from otel_rl.cli.adapter_environment import adapter_environment
 from otel_rl.cli.embedded_bridge import (
     W_AND_B_IS_OFF,
     Embedded,
@@ -25,13 +24,13 @@ from otel_rl.cli.embedded_bridge import (
 from otel_rl.cli.ending.end import finish, leave, said_by_the_report
 from otel_rl.cli.ending.files import StatusFile
 from otel_rl.cli.ending.report import Ending
-from otel_rl.cli.environment import notes_on, reporting_environment
+from otel_rl.cli.environment import adapter_environment, notes_on, reporting_environment
 from otel_rl.cli.options import add_bridge_options, settings_of
 from otel_rl.cli.own_run import attach_environment, check_attach
 from otel_rl.cli.run_names import RunNames, run_names
 from otel_rl.cli.signal_handlers import EndRequests, handled
 from otel_rl.cli.standard_streams import FULL, say
-from otel_rl.cli.terminal.live_line import live_line
+from otel_rl.cli.terminal import live_line
 from otel_rl.errors import ConfigError, JournalFull, OtelRLError
 
 __all__ = ["add_parser"]

@@ -1,7 +1,6 @@
 """``otel-rl top``: runs and their workers in a terminal, kept up to date."""
 
 import argparse
-import os
 import signal
 import sys
 import time
@@ -18,6 +17,7 @@ from otel_rl.bridge.config import BridgeSettings
 from otel_rl.cli.find_run import WantedRun, add_run, add_run_names, take_directory, wanted_run
 from otel_rl.cli.options import add_journal_options, settings_of
 from otel_rl.cli.run_snapshot import RunReader, Snapshot, WorkerLine, counted, notable_first
+from otel_rl.cli.terminal import is_live
 from otel_rl.plurals import many
 from otel_rl.redaction import printable
 
@@ -85,8 +85,7 @@ def watch(settings: BridgeSettings, wanted: WantedRun, *, is_once: bool = False)
     def look() -> Sequence[Snapshot]:
         return reader.snapshots(wanted)
 
-    is_live = sys.stdout.isatty() and os.environ.get("TERM", "dumb") not in {"", "dumb"}
-    if is_once or not is_live:
+    if is_once or not is_live(sys.stdout):
         width = None if sys.stdout.isatty() else _WIDEST
         console = Console(width=width, soft_wrap=False, highlight=False, markup=False)
         with console.capture() as capture:  # rich exits with 1 if the reader is gone

@@ -14,7 +14,7 @@ from otel_rl.bridge.journal.run_store import RunStore
 from otel_rl.bridge.journal.sqlite import SqliteJournal
 from otel_rl.bridge.rows.reports.finding_rows import Finding
 from otel_rl.cli.run_snapshot import RunWatch, Snapshot, WorkerLine, counted, notable_first
-from otel_rl.cli.terminal.live_line import summary
+from otel_rl.cli.terminal import summary
 from otel_rl.diagnose.history.records import Facts, RowFacts, SpanFacts, WorkerFacts
 from otel_rl.records import ExperimentKey, KeySpec, RoleStanding, Value
 from tests.journals.small_run import ENDED, LIVE, T0, Life, begin, start_ns, step

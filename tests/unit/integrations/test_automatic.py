@@ -14,7 +14,7 @@ import pytest
 import wandb
 
 import otel_rl
-from otel_rl.cli.adapter_environment import adapter_environment
+from otel_rl.cli.environment import adapter_environment
 from otel_rl.integrations import hook
 from otel_rl.integrations.automatic import DIRECTORY, wait
 from otel_rl.worker.plugins import import_hook

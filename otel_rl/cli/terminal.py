@@ -1,33 +1,39 @@
-"""One live line about a run at the bottom of a terminal, below the output of its command.
-
-The command shares the terminal. So its lines scroll in a region that ends above the last row, and
-the live line is written with one call that leaves the cursor where it was: progress bars that
-rewrite their line, and lines without an end, stay as they are.
-"""
+"""What a command keeps up to date on a terminal: the live line of a run, or its own progress."""
 
 import os
 import shutil
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Final, TextIO
+from typing import Final, TextIO, TypeVar
 
 from otel_rl.bridge.journal.reader import looking, read_runs
-from otel_rl.cli.run_snapshot import RunWatch, Snapshot, counted
+from otel_rl.cli.run_snapshot import RunWatch, Snapshot
+from otel_rl.cli.run_snapshot import counted as workers_of
 from otel_rl.errors import JournalError
 from otel_rl.plurals import many
 from otel_rl.records import ExperimentKey
 from otel_rl.redaction import shown
 
-__all__ = ["LiveLine", "has_room_for", "live_line", "summary"]
+__all__ = ["LiveLine", "News", "counted", "is_live", "live_line", "progress", "summary"]
 
-_EVERY_S: Final = 1.0
+# The command shares the terminal with the live line. So its lines scroll in a region that ends
+# above the last row, and the live line is written with one call that leaves the cursor where it
+# was: progress bars that rewrite their line, and lines without an end, stay as they are.
+
+_LINE_EVERY_S: Final = 1.0
 _FEWEST_ROWS: Final = 5
 
 _SAVE, _RESTORE = "\x1b7", "\x1b8"  # the cursor
 _CLEAR_LINE = "\x1b[2K"
+
+
+def is_live(stream: TextIO) -> bool:
+    """Return whether a stream is a terminal on which lines can be rewritten."""
+    return stream.isatty() and os.environ.get("TERM", "dumb") not in {"", "dumb"}
 
 
 @contextmanager
@@ -37,7 +43,8 @@ def live_line(journal: Path, key: ExperimentKey, *, is_wanted: bool) -> Iterator
     Until it reports, the run that the command does report to is shown. Nothing is shown where
     standard error is no terminal, or a dumb one.
     """
-    if not (is_wanted and has_room_for(sys.stderr, os.environ)):
+    has_room = shutil.get_terminal_size().lines >= _FEWEST_ROWS
+    if not (is_wanted and is_live(sys.stderr) and has_room):
         yield
         return
     watches: dict[ExperimentKey, RunWatch] = {}
@@ -59,15 +66,6 @@ def live_line(journal: Path, key: ExperimentKey, *, is_wanted: bool) -> Iterator
         yield
 
 
-def has_room_for(stream: TextIO, environment: Mapping[str, str]) -> bool:
-    """Return whether a stream is a terminal that can have a live line."""
-    return (
-        stream.isatty()
-        and environment.get("TERM", "dumb") not in {"", "dumb"}
-        and shutil.get_terminal_size().lines >= _FEWEST_ROWS
-    )
-
-
 def summary(snapshot: Snapshot) -> str:
     """Return a run in one line."""
     parts = ["no step yet" if snapshot.step is None else f"step {snapshot.step}"]
@@ -75,7 +73,7 @@ def summary(snapshot: Snapshot) -> str:
         parts.append(f"{snapshot.steps_per_s:.2g} steps/s")
     if snapshot.reward is not None:
         parts.append(f"reward {snapshot.reward:.3g}")
-    parts.append(f"workers {counted(snapshot)}")
+    parts.append(f"workers {workers_of(snapshot)}")
     parts.append(f"lag {many(snapshot.lag_rows, 'row')}")
     if snapshot.drops:
         parts.append(f"dropped {snapshot.drops}")
@@ -94,7 +92,7 @@ class LiveLine:
     """
 
     def __init__(
-        self, stream: TextIO, text: Callable[[], str], *, every_s: float = _EVERY_S
+        self, stream: TextIO, text: Callable[[], str], *, every_s: float = _LINE_EVERY_S
     ) -> None:
         self._stream = stream
         self._text = text
@@ -136,3 +134,92 @@ class LiveLine:
 
     def _write(self, text: str) -> None:
         os.write(self._stream.fileno(), text.encode())
+
+
+# Progress of a long command
+
+_AFTER_S: Final = 1.0  # what is done sooner needs no line
+_EVERY_S: Final = 0.25
+_CLEAR_FROM_START: Final = "\r\x1b[K"
+
+News = Callable[[str], None]
+"""Takes what is being done, in words."""
+
+T = TypeVar("T")
+
+
+@contextmanager
+def progress(
+    text: str, stream: TextIO | None = None, *, after_s: float = _AFTER_S
+) -> Iterator[News]:
+    """Keep one line up to date while the context lasts, and remove it then.
+
+    Args:
+        text: What is being done, until there are news.
+        stream: Default: standard error. Nothing is written if it is no terminal, or a dumb one.
+        after_s: Time without a line.
+    """
+    stream = sys.stderr if stream is None else stream
+    line = _Line(stream, text)
+    if not is_live(stream):
+        yield line.set
+        return
+    thread = threading.Thread(
+        target=line.keep, args=(after_s,), name="otel-rl-progress", daemon=True
+    )
+    thread.start()
+    try:
+        yield line.set
+    finally:
+        line.end()
+        thread.join()
+
+
+def counted(items: Sequence[T], what: str, news: News) -> Iterator[T]:
+    """Yield each item, and tell how many there were of all."""
+    for place, item in enumerate(items):
+        if place % 64 == 0:
+            news(f"{what}, {place / len(items):.0%}")
+        yield item
+
+
+class _Line:
+    """Line at the end of the terminal's output."""
+
+    def __init__(self, stream: TextIO, text: str) -> None:
+        self._stream = stream
+        self._text = text
+        self._begun_s = time.monotonic()
+        self._is_over = threading.Event()
+
+    def set(self, text: str) -> None:
+        """Take what is being done."""
+        self._text = text
+
+    def end(self) -> None:
+        """Let ``keep`` return."""
+        self._is_over.set()
+
+    def keep(self, after_s: float) -> None:
+        """Write the line now and then, until the end."""
+        with suppress(OSError):  # the terminal is gone
+            self._is_over.wait(after_s)
+            is_shown = False
+            while not self._is_over.is_set():
+                seconds = time.monotonic() - self._begun_s
+                line = shown(f"otel-rl: {self._text} ({seconds:.0f} s)")
+                self._write(f"{_CLEAR_FROM_START}{line[: self._columns() - 1]}")
+                is_shown = True
+                self._is_over.wait(_EVERY_S)
+            if is_shown:
+                self._write(_CLEAR_FROM_START)
+
+    def _columns(self) -> int:
+        try:
+            return os.get_terminal_size(self._stream.fileno()).columns or 80
+        except OSError:
+            return 80
+
+    def _write(self, text: str) -> None:
+        self._stream.write(text)
+        self._stream.flush()

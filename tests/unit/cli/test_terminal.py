@@ -1,11 +1,13 @@
-"""The line of a long command on a terminal."""
+"""The line of a long command on a terminal, and the live line of a terminal that goes away."""
 
 import io
+import os
+import threading
 
 import pytest
 
 from otel_rl.cli.standard_streams import say
-from otel_rl.cli.terminal.progress import counted, progress
+from otel_rl.cli.terminal import LiveLine, counted, progress
 from tests.waiting import wait_until
 
 
@@ -68,3 +70,22 @@ def test_files_and_dumb_terminals_get_nothing(term: str, monkeypatch: pytest.Mon
     with progress("looking", stream, after_s=0) as news:
         news("reading")
     assert stream.getvalue() == ""
+
+
+def test_a_terminal_that_goes_away_ends_the_line_without_a_traceback(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    raised: list[object] = []
+    monkeypatch.setattr(threading, "excepthook", raised.append)
+    ours, theirs = os.openpty()
+    asked = threading.Event()
+
+    def text() -> str:
+        if not asked.is_set():
+            os.close(ours)
+            asked.set()
+        return "step 1"
+
+    with os.fdopen(theirs, "w") as stream, LiveLine(stream, text, every_s=0):
+        assert asked.wait(60)
+    assert raised == []

@@ -1,28 +1,166 @@
-"""Replays of many runs, some at a time, with news of how far they are."""
+"""Replays of kept runs, for ``otel-rl replay``: where rows come from, and many runs at a time."""
 
 import contextlib
 import itertools
 import os
+import tempfile
 import threading
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Final
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Protocol
 
 from otel_rl.bridge.config import BridgeSettings
 from otel_rl.bridge.delivery.manager import DeliverySettings, RunState, RunStatus
 from otel_rl.bridge.delivery.tracker import backend
-from otel_rl.bridge.replay.replay import Replay, Replayed
+from otel_rl.bridge.journal.run_store import RunStore
+from otel_rl.bridge.journal.sqlite import SqliteJournal
+from otel_rl.bridge.replay.replay import ReadOnlyJournal, Replay, Replayed, StoredRun
 from otel_rl.bridge.stages import delivery_settings
-from otel_rl.cli.replay.sources import ReplaySource
+from otel_rl.cli.find_run import FoundRun, journals, shared_journal
 from otel_rl.cli.standard_streams import say
 from otel_rl.errors import JournalError
 from otel_rl.plurals import many
 from otel_rl.records import ExperimentKey
 
-__all__ = ["ReplayJob", "ReplayJobs"]
+if TYPE_CHECKING:
+    from otel_rl.bridge.replay.archived_run import ArchiveFiles
+
+__all__ = [
+    "ArchiveSource",
+    "JournalSource",
+    "ReplayJob",
+    "ReplayJobs",
+    "ReplaySource",
+    "archive_place",
+    "archive_places",
+]
+
+
+def archive_place(settings: BridgeSettings, data: Path) -> Path:
+    """Return that of the bridge with this data directory."""
+    return settings.archive.directory or data / "archive"
+
+
+def archive_places(settings: BridgeSettings) -> Sequence[Path]:
+    """Return the archive directories of all bridges, sorted."""
+    found = {archive_place(settings, data) for data in (settings.data, *journals(settings))}
+    return sorted(found)
+
+
+class ReplaySource(Protocol):
+    """One run that is kept somewhere."""
+
+    @property
+    def key(self) -> ExperimentKey:
+        """Return its name there."""
+        ...
+
+    @property
+    def directory(self) -> Path | None:
+        """Return the data directory that it belongs to; None for a database."""
+        ...
+
+    @property
+    def mark(self) -> tuple[int, str]:
+        """Return a value that changes when there are more rows. Cheap."""
+        ...
+
+    def opened(self, stack: contextlib.ExitStack, goes_on: Callable[[float], bool], /) -> StoredRun:
+        """Return its rows, for the length of the context.
+
+        Args:
+            stack: The context.
+            goes_on: Called now and then with the share that is read; False ends the work.
+
+        Raises:
+            JournalError: They cannot be read, or ``goes_on`` is False.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class JournalSource:
+    """Run of a journal, see ``ReplaySource``."""
+
+    found: FoundRun
+    settings: BridgeSettings
+
+    @property
+    def key(self) -> ExperimentKey:
+        """See ``ReplaySource``."""
+        return self.found.key
+
+    @property
+    def directory(self) -> Path | None:
+        """See ``ReplaySource``."""
+        return self.found.directory
+
+    @property
+    def mark(self) -> tuple[int, str]:
+        """See ``ReplaySource``."""
+        overview = self.found.overview
+        return overview.rows, overview.description.status.value
+
+    @property
+    def is_whole(self) -> bool:
+        """Return whether the journal still has the first row.
+
+        Raises:
+            JournalError: It cannot be read.
+        """
+        with contextlib.ExitStack() as stack:
+            return self.opened(stack, lambda _: True).first == 0
+
+    def opened(self, stack: contextlib.ExitStack, _: Callable[[float], bool], /) -> StoredRun:
+        """See ``ReplaySource``."""
+        if self.directory is not None:
+            store = RunStore(ReadOnlyJournal(self.directory))
+        else:
+            store = RunStore(stack.enter_context(shared_journal(self.settings)))
+        return StoredRun(store, self.key)
+
+
+_NO_BOUND = 1 << 62  # but the disk's: rows are removed with the directory
+
+
+@dataclass(frozen=True, slots=True)
+class ArchiveSource:
+    """Run of an archive, see ``ReplaySource``. Its rows are made again in a temporary directory."""
+
+    files: "ArchiveFiles"
+    settings: BridgeSettings
+
+    @property
+    def key(self) -> ExperimentKey:
+        """See ``ReplaySource``."""
+        return self.files.key
+
+    @property
+    def directory(self) -> Path:
+        """See ``ReplaySource``: ``<data>/archive/<run id>``, or where the files were copied to."""
+        place = self.files.directory.absolute().parent
+        return place.parent if place.name == "archive" else self.settings.data
+
+    @property
+    def mark(self) -> tuple[int, str]:
+        """See ``ReplaySource``."""
+        from otel_rl.bridge.replay.archived_run import identity_of  # needs pyarrow
+
+        return self.files.values, identity_of(self.files, self.settings.align)
+
+    def opened(self, stack: contextlib.ExitStack, goes_on: Callable[[float], bool], /) -> StoredRun:
+        """See ``ReplaySource``."""
+        from otel_rl.bridge.replay.archived_run import archived_run  # needs pyarrow
+
+        scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix="otel-rl-replay-"))
+        journal = SqliteJournal(Path(scratch), max_bytes=_NO_BOUND)
+        stack.callback(journal.close)
+        return archived_run(self.files, journal, self.settings.align, goes_on)
+
 
 _NEWS_S: Final = 5.0
 _LOOK_S: Final = 0.2

@@ -1,1 +1,0 @@
-"""Lines that a command keeps up to date on a terminal."""
