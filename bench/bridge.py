@@ -152,7 +152,7 @@ def _stages(series: int, steps: int, rounds: int) -> Mapping[str, float]:
             with watch("commit"):
                 log = aligner.logs.take_dedup()
                 state = _state(aligner)
-                commit = Commit(KEY, rows, aligner.row_maker.next_number, state, seen=log)
+                commit = Commit(KEY, rows, aligner.row_maker.next_number, state, dedup=log)
                 run_store.commit([commit])
             with watch("state, part of commit"):
                 _state(aligner)

@@ -97,7 +97,7 @@ class Child:
             rows = [row(number) for number in range(first, first + n)]
             offsets = [one.offset for one in spooled]
             seen = (first + 1, state.encode())  # of 0 nothing is kept
-            commits.append(Commit(key(run), rows, first + n, state.encode(), offsets, seen=seen))
+            commits.append(Commit(key(run), rows, first + n, state.encode(), offsets, dedup=seen))
         RunStore(self._opened()).commit(commits)
         return {"taken": taken}
 

@@ -98,7 +98,7 @@ def _run(spool: Spool, run_store: RunStore, run: str) -> Run:
         pruned,
         saved.next_row,
         "" if saved.state is None else saved.state.decode(),
-        [seen.decode() for seen in saved.seen],
+        [seen.decode() for seen in saved.dedup],
     )
 
 

@@ -58,7 +58,7 @@ def fill(journal: SqliteJournal) -> None:
             first = number * ROWS // len(SEEN)
             rows = [row(n) for n in range(first, first + ROWS // len(SEEN))]
             state = f"state {number} of {run}".encode()
-            commit = Commit(key(run), rows, rows[-1].number + 1, state, seen=(9, seen))
+            commit = Commit(key(run), rows, rows[-1].number + 1, state, dedup=(9, seen))
             run_store.commit([commit])
         for n in range(BATCHES):
             spool.append([batch(run, f"{run}{n}:1000")])
@@ -258,11 +258,11 @@ FLIPS = {
     ),
     "state": Flip(
         f"UPDATE states SET body = SUBSTR(body, 1, 4) WHERE run_id = '{RUN_A}'",
-        lambda found, good: found.saved == SavedRun(None, good.saved.seen, ROWS, []),
+        lambda found, good: found.saved == SavedRun(None, good.saved.dedup, ROWS, []),
     ),
-    "seen": Flip(
-        f"UPDATE seen SET body = 'x' || SUBSTR(body, 2) WHERE run_id = '{RUN_A}'"
-        " AND number = (SELECT MIN(number) FROM seen)",
+    "dedup": Flip(
+        f"UPDATE log SET body = 'x' || SUBSTR(body, 2) WHERE run_id = '{RUN_A}'"
+        " AND number = (SELECT MIN(number) FROM log WHERE kind = 'dedup')",
         lambda found, good: found.saved == SavedRun(good.saved.state, [SEEN[1]], ROWS, []),
     ),
 }
@@ -331,4 +331,4 @@ def _check_told(found: Content, good: Content) -> None:
     assert [one.number for one in found.rows] == list(range(ROWS))
     assert all(one in good.rows or DAMAGED_ROW in one.values for one in found.rows)
     assert found.saved.state in {good.saved.state, None}
-    assert all(seen in SEEN for seen in found.saved.seen)
+    assert all(seen in SEEN for seen in found.saved.dedup)

@@ -166,7 +166,7 @@ def test_something_of_every_kind_is_open_in_a_journal_that_was_left(left: Path) 
     assert kept.axis.steps.times_ns
     assert kept.liveness._roles["trainer"].standing
     assert kept.history.parts
-    assert (bool(saved.seen), bool(saved.spans)) == (True, True)
+    assert (bool(saved.dedup), bool(saved.spans)) == (True, True)
     assert life.spool.pending() == 1
     life.journal.close()
 

@@ -606,7 +606,11 @@ def test_a_step_whose_spans_are_gone_is_told_with_its_trace(viewed: Viewed) -> N
         batches = [batch for rank in range(RANKS) for batch in step(LIVE, rank, number)]
         life.take(*batches, now_ns=start_ns(LIVE) + (number + 2) * S)
     life.take(now_ns=start_ns(LIVE) + 60 * S)
-    life.journal.write(lambda of: of.execute("DELETE FROM trails WHERE number < 6").close())
+    gone = (
+        "DELETE FROM log WHERE number IN"
+        " (SELECT number FROM log WHERE kind = 'spans' ORDER BY number LIMIT 5)"
+    )
+    life.journal.write(lambda of: of.execute(gone).close())
     life.journal.close()
     browser = viewed.browser
     run = run_id(LIVE.experiment, LIVE.trial)

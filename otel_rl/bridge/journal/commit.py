@@ -13,6 +13,7 @@ from typing import Final
 from otel_rl.bridge.journal.formats.description_format import encode_description
 from otel_rl.bridge.journal.formats.row_format import encode_row
 from otel_rl.bridge.journal.interface import MADE, RECORD_BYTES, WAITING, Connection, checksum
+from otel_rl.bridge.journal.log import Log, LogChanges
 from otel_rl.bridge.journal.space.space_quota import Use
 from otel_rl.errors import LeaseLost
 from otel_rl.records import Description, ExperimentKey, Offset, RoleStanding, Row
@@ -20,21 +21,10 @@ from otel_rl.run_id import run_id
 
 __all__ = ["Commit", "PreparedCommit"]
 
-_NEVER_NS: Final = -1
-
-_OLD_LOG: Final = (
-    f"COALESCE((SELECT SUM(LENGTH(body) + {RECORD_BYTES}) FROM {{}}"  # noqa: S608  # ours
-    " WHERE run_id = ? AND newest_ns <= ?), 0)"
-)
-"""Bytes of a log of a run that is not needed up to a time."""
-
 _CHANGE_RUN: Final = (
-    "UPDATE runs SET next_row = ?, is_open = ?, roles = ?, row_bytes = row_bytes + ?,"  # noqa: S608
+    "UPDATE runs SET next_row = ?, is_open = ?, roles = ?, row_bytes = row_bytes + ?,"
     " state_bytes = ?, description_bytes = COALESCE(?, description_bytes),"
-    f" log_bytes = log_bytes + ? - {_OLD_LOG.format('seen')} - {_OLD_LOG.format('steps')}"
-    f" - {_OLD_LOG.format('trails')},"
-    f" history_bytes = history_bytes + ? - {_OLD_LOG.format('history')},"
-    " archive_bytes = archive_bytes + ?,"
+    " log_bytes = log_bytes + ? - {freed_bytes}, archive_bytes = archive_bytes + ?,"
     " begun_ns = CASE WHEN begun_ns = 0 THEN ? ELSE begun_ns END, changed_ns = ?,"
     " step_ns = CASE WHEN COALESCE(CAST(? AS BIGINT), step, -1) = COALESCE(step, -1)"
     " THEN step_ns ELSE ? END,"
@@ -57,19 +47,19 @@ class Commit:
         taken: The batches that are in the rows and the state. They need not be all before the last:
             where several bridges accept, one may become visible after another with a higher number.
         is_open: Whether time alone may bring a row.
-        seen: What was taken that the state does not hold, and the newest time in it; or None.
-        forgotten_ns: What was seen up to this time is not needed any more.
+        dedup: The newest time of what was taken that the state does not hold, and that; or None.
+        dedup_forgotten_ns: What was taken up to this time is not needed any more.
         description: What the run is; None if that is as it was.
-        spans: Those that came and are still needed, with the latest of their ends; or None.
+        spans: The latest end of spans that came and are still needed, and those; or None.
         spans_forgotten_ns: Spans that ended up to this time are not needed any more.
-        history: What a diagnosis goes by that became known, and when; or None.
+        history: When something became known that a diagnosis goes by, and that; or None.
         history_forgotten_ns: What became known up to this time is not needed any more.
         roles: How each role stands, for people who look.
         epoch: The turn in which all this was made, see ``Ownership``.
         keys: What the keys mean that are in a row for the first time, encoded; or None.
         archive: Parts of the archive: number of values and ``ArchivedPart``.
         step: The newest step, for people who look; None keeps the one of before.
-        steps: Those that got a row, or were taken again, and the number of this part; or None.
+        steps: The number of this part, and the steps that got a row or were taken again; or None.
         steps_forgotten: Parts up to this number are not needed any more.
     """
 
@@ -79,8 +69,8 @@ class Commit:
     state: bytes
     taken: Sequence[Offset] = ()
     is_open: bool = False
-    seen: tuple[int, bytes] | None = None
-    forgotten_ns: int = 0
+    dedup: tuple[int, bytes] | None = None
+    dedup_forgotten_ns: int = 0
     description: Description | None = None
     spans: tuple[int, bytes] | None = None
     spans_forgotten_ns: int = 0
@@ -116,6 +106,22 @@ class PreparedCommit:
         self._description = (
             None if commit.description is None else encode_description(commit.description)
         )
+        self._logs = LogChanges(
+            self._run,
+            {
+                Log.DEDUP: commit.dedup,
+                Log.STEPS: commit.steps,
+                Log.SPANS: commit.spans,
+                Log.HISTORY: commit.history,
+                Log.KEYS: None if commit.keys is None else (now_ns, commit.keys),
+            },
+            {
+                Log.DEDUP: commit.dedup_forgotten_ns,
+                Log.STEPS: commit.steps_forgotten,
+                Log.SPANS: commit.spans_forgotten_ns,
+                Log.HISTORY: commit.history_forgotten_ns,
+            },
+        )
 
     def store(self, connection: Connection) -> None:
         """Make the changes in a transaction.
@@ -148,12 +154,7 @@ class PreparedCommit:
                 " DO UPDATE SET body = excluded.body, crc = excluded.crc",
                 (run, self._description, checksum(self._description, run)),
             )
-        if commit.keys is not None:
-            _keep_log(connection, "keys", run, (self._now_ns, commit.keys), 0)
-        _keep_log(connection, "seen", run, commit.seen, commit.forgotten_ns)
-        _keep_log(connection, "steps", run, commit.steps, commit.steps_forgotten)
-        _keep_log(connection, "trails", run, commit.spans, commit.spans_forgotten_ns)
-        _keep_log(connection, "history", run, commit.history, commit.history_forgotten_ns)
+        self._logs.store(connection)
         connection.executemany(
             "INSERT INTO archive (run_id, samples, made_ns, body, crc) VALUES (?, ?, ?, ?, ?)",
             [
@@ -174,8 +175,9 @@ class PreparedCommit:
     def _change_run(self, connection: Connection) -> bool:
         """Change the metadata of the run. Returns whether it exists and is ours."""
         commit, description = self._commit, self._description
+        freed_bytes, limits = self._logs.freed_bytes
         changed = connection.execute(
-            _CHANGE_RUN,
+            _CHANGE_RUN.format(freed_bytes=freed_bytes),
             (
                 commit.next_row,
                 int(commit.is_open),
@@ -183,15 +185,7 @@ class PreparedCommit:
                 sum(len(body) for _, _, body, _ in self._rows),
                 len(self._state) + RECORD_BYTES,
                 None if description is None else len(description) + RECORD_BYTES,
-                _room_of_log(commit.seen, commit.forgotten_ns)
-                + _room_of_log(commit.steps, commit.steps_forgotten)
-                + _room_of_log(commit.spans, commit.spans_forgotten_ns)
-                + (0 if commit.keys is None else len(commit.keys) + RECORD_BYTES),
-                *(self._run, commit.forgotten_ns or _NEVER_NS),
-                *(self._run, commit.steps_forgotten or _NEVER_NS),
-                *(self._run, commit.spans_forgotten_ns or _NEVER_NS),
-                _room_of_log(commit.history, commit.history_forgotten_ns),
-                *(self._run, commit.history_forgotten_ns or _NEVER_NS),
+                *(self._logs.added_bytes, *limits),
                 sum(len(body) + RECORD_BYTES for _, body in commit.archive),
                 *(self._now_ns, self._now_ns),
                 *(commit.step, self._now_ns, commit.step),
@@ -216,29 +210,3 @@ def _remove_batches(connection: Connection, run: str, taken: Sequence[Offset]) -
         "UPDATE waiting SET bytes = bytes - ? WHERE run_id = ? AND shard = ?",
         [(size, run, shard) for shard, size in sorted(freed.items())],
     )
-
-
-def _room_of_log(new: tuple[int, bytes] | None, forgotten_ns: int) -> int:
-    """Bytes of what is added to a log, unless it goes at once."""
-    return 0 if new is None or new[0] <= forgotten_ns else len(new[1]) + RECORD_BYTES
-
-
-def _keep_log(
-    connection: Connection,
-    table: str,
-    run: str,
-    new: tuple[int, bytes] | None,
-    forgotten_ns: int,
-) -> None:
-    """Add to the log of a run, and remove parts that are no longer needed."""
-    if new is not None:
-        newest_ns, body = new
-        connection.execute(
-            f"INSERT INTO {table} (run_id, newest_ns, body, crc) VALUES (?, ?, ?, ?)",  # noqa: S608  # ours
-            (run, newest_ns, body, checksum(body, run)),
-        )
-    if forgotten_ns:
-        connection.execute(
-            f"DELETE FROM {table} WHERE run_id = ? AND newest_ns <= ?",  # noqa: S608  # ours
-            (run, forgotten_ns),
-        )

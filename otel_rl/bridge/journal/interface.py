@@ -40,7 +40,7 @@ RECORD_BYTES: Final = 100
 """What a record of a run takes beside its body: its key, its place in an index, the rest of a
 page."""
 
-MADE: Final = f"({ROOM_OF_ROWS} + state_bytes + description_bytes + log_bytes + history_bytes)"
+MADE: Final = f"({ROOM_OF_ROWS} + state_bytes + description_bytes + log_bytes)"
 """Bytes of everything that was made of the batches of one of the ``runs``, about.
 
 Without what waits for the archive: that has a bound of its own, and holds back no rows."""

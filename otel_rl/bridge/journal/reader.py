@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Final
 
 from otel_rl.bridge.journal.formats.description_format import read_description
-from otel_rl.bridge.journal.formats.key_log import readable_keys
 from otel_rl.bridge.journal.interface import MADE, WAITING, Connection, Journal, checksum
-from otel_rl.bridge.journal.run_reader import Standing
+from otel_rl.bridge.journal.log import Log
+from otel_rl.bridge.journal.run_reader import Standing, read_keys
 from otel_rl.bridge.journal.sqlite import JOURNAL_FILE
 from otel_rl.bridge.journal.sqlite_files import DATA_DIRECTORY, is_in_use
 from otel_rl.errors import JournalError
@@ -71,10 +71,10 @@ LEFT JOIN descriptions ON descriptions.run_id = runs.run_id
 ORDER BY experiment, trial, tracker
 """  # noqa: S608  # ours
 
-_HISTORY = """
-SELECT experiment, trial, h.run_id, newest_ns, body, crc FROM history AS h
-JOIN runs ON runs.run_id = h.run_id {} ORDER BY h.number
-"""
+_HISTORY = f"""
+SELECT experiment, trial, log.run_id, newest, body, crc FROM log
+JOIN runs ON runs.run_id = log.run_id WHERE kind = '{Log.HISTORY}' {{}} ORDER BY log.number
+"""  # noqa: S608  # ours
 
 
 @dataclass(frozen=True, slots=True)
@@ -325,21 +325,17 @@ def _read_histories(
     newest: dict[ExperimentKey, int] = {}
     of = () if only is None else (run_id(only.experiment, only.trial),)
     for experiment, trial, run, newest_ns, body, crc in connection.execute(
-        _HISTORY.format("WHERE h.run_id = ?" if of else ""), of
+        _HISTORY.format("AND log.run_id = ?" if of else ""), of
     ):
         key = ExperimentKey(experiment, trial)
-        if checksum(body, run) == crc:  # what is damaged is left out
+        if checksum(body, run, str(Log.HISTORY)) == crc:  # what is damaged is left out
             found.setdefault(key, []).append(body)
             newest[key] = max(newest_ns, newest.get(key, 0))
     return {key: found[key] for key in sorted(found, key=lambda key: newest[key])}
 
 
 def _read_keys(connection: Connection, key: ExperimentKey) -> Sequence[KeySpec]:
-    run = run_id(key.experiment, key.trial)
-    found = connection.execute(
-        "SELECT body, crc FROM keys WHERE run_id = ? ORDER BY number", (run,)
-    ).fetchall()
-    return readable_keys(body for body, crc in found if checksum(body, run) == crc)
+    return read_keys(connection, run_id(key.experiment, key.trial))
 
 
 def _read_removed(connection: Connection) -> Mapping[ExperimentKey, int]:

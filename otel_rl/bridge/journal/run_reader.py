@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 
 from otel_rl.bridge.journal.formats.key_log import readable_keys
 from otel_rl.bridge.journal.interface import Connection, checksum
+from otel_rl.bridge.journal.log import Log, read_log
 from otel_rl.diagnose.result import Kind
 from otel_rl.goodput import Spent
 from otel_rl.records import KeySpec, Table
@@ -32,6 +33,7 @@ __all__ = [
 
 _TABLE_MARK: Final = b':[["'  # its columns; decoding shows whether it is a label or value
 _ROWS_AT_ONCE: Final = 200
+_HISTORY: Final = str(Log.HISTORY)
 
 
 class KnownWorker(NamedTuple):
@@ -104,9 +106,9 @@ def revision(connection: Connection) -> int:
 def history_size(connection: Connection, run: str, after: int = 0) -> tuple[int, int]:
     """Return the number and bytes of the history's records after a number."""
     records, size = connection.execute(
-        "SELECT COUNT(*), CAST(COALESCE(SUM(LENGTH(body)), 0) AS BIGINT) FROM history"
-        " WHERE run_id = ? AND number > ?",
-        (run, after),
+        "SELECT COUNT(*), CAST(COALESCE(SUM(LENGTH(body)), 0) AS BIGINT) FROM log"
+        " WHERE run_id = ? AND kind = ? AND number > ?",
+        (run, _HISTORY, after),
     ).fetchone()
     return int(records), int(size)
 
@@ -114,7 +116,8 @@ def history_size(connection: Connection, run: str, after: int = 0) -> tuple[int,
 def history_records(connection: Connection, run: str, after: int = 0) -> int:
     """Return the number of the history's records after a number."""
     (records,) = connection.execute(
-        "SELECT COUNT(*) FROM history WHERE run_id = ? AND number > ?", (run, after)
+        "SELECT COUNT(*) FROM log WHERE run_id = ? AND kind = ? AND number > ?",
+        (run, _HISTORY, after),
     ).fetchone()
     return int(records)
 
@@ -122,8 +125,9 @@ def history_records(connection: Connection, run: str, after: int = 0) -> int:
 def newest_history(connection: Connection, run: str, *, records: int) -> int:
     """Return the number after which a history has so many records; 0 if it has no more."""
     found = connection.execute(
-        "SELECT number FROM history WHERE run_id = ? ORDER BY number DESC LIMIT 1 OFFSET ?",
-        (run, records),
+        "SELECT number FROM log WHERE run_id = ? AND kind = ?"
+        " ORDER BY number DESC LIMIT 1 OFFSET ?",
+        (run, _HISTORY, records),
     ).fetchone()
     return int(found[0]) if found else 0
 
@@ -131,7 +135,7 @@ def newest_history(connection: Connection, run: str, *, records: int) -> int:
 def first_history(connection: Connection, run: str) -> int:
     """Return the number of the oldest record of the history; 0 without one."""
     (number,) = connection.execute(
-        "SELECT COALESCE(MIN(number), 0) FROM history WHERE run_id = ?", (run,)
+        "SELECT COALESCE(MIN(number), 0) FROM log WHERE run_id = ? AND kind = ?", (run, _HISTORY)
     ).fetchone()
     return int(number)
 
@@ -142,28 +146,24 @@ def read_history(
     """Return some encoded ``Facts`` after a number, each with its own; None for a damaged one."""
     # The index alone finds the numbers: a long run's bodies are not sorted anew for each part.
     found = connection.execute(
-        "SELECT number, body, crc FROM history WHERE number IN (SELECT number FROM history"
-        " WHERE run_id = ? AND number > ? ORDER BY number LIMIT ?) ORDER BY number",
-        (run, after, limit),
+        "SELECT number, body, crc FROM log WHERE number IN (SELECT number FROM log"
+        " WHERE run_id = ? AND kind = ? AND number > ? ORDER BY number LIMIT ?) ORDER BY number",
+        (run, _HISTORY, after, limit),
     ).fetchall()
-    return [(number, body if checksum(body, run) == crc else None) for number, body, crc in found]
+    return [
+        (number, body if checksum(body, run, _HISTORY) == crc else None)
+        for number, body, crc in found
+    ]
 
 
 def read_keys(connection: Connection, run: str) -> Sequence[KeySpec]:
     """Return the catalogue of keys, in order of appearance."""
-    found = connection.execute(
-        "SELECT body, crc FROM keys WHERE run_id = ? ORDER BY number", (run,)
-    ).fetchall()
-    return readable_keys(body for body, crc in found if checksum(body, run) == crc)
+    return readable_keys(read_log(connection, run, Log.KEYS))
 
 
 def span_parts(connection: Connection, run: str, *, since_ns: int) -> Iterator[bytes]:
     """Yield the parts of the log of spans with a span that ended after that time."""
-    found = connection.execute(
-        "SELECT body, crc FROM trails WHERE run_id = ? AND newest_ns > ? ORDER BY number",
-        (run, since_ns),
-    ).fetchall()
-    yield from (body for body, crc in found if checksum(body, run) == crc)
+    yield from read_log(connection, run, Log.SPANS, after=since_ns)
 
 
 def read_tables(

@@ -17,6 +17,7 @@ from otel_rl.bridge.journal.formats.key_log import readable_keys
 from otel_rl.bridge.journal.formats.row_format import decode_row
 from otel_rl.bridge.journal.interface import ROOM_OF_ROWS, Connection, Journal, checksum
 from otel_rl.bridge.journal.leases.ownership import Ownership, SoleOwner
+from otel_rl.bridge.journal.log import Log, read_log
 from otel_rl.bridge.journal.space.space_quota import Room, Use, WholeJournal
 from otel_rl.errors import LeaseLost
 from otel_rl.records import Description, ExperimentKey, KeySpec, Row
@@ -36,7 +37,7 @@ class SavedRun:
 
     Attributes:
         state: ``Commit.state`` of the last commit; None for a run that is new.
-        seen: Every ``Commit.seen`` of the run that was not forgotten, oldest first.
+        dedup: Every ``Commit.dedup`` of the run that was not forgotten, oldest first.
         next_row: The number of the next row; not 0 without a state if the state is damaged.
         spans: Every ``Commit.spans`` of the run that was not forgotten, oldest first.
         fault: Why there is no state though one was kept; it was logged.
@@ -47,7 +48,7 @@ class SavedRun:
     """
 
     state: bytes | None
-    seen: Sequence[bytes]
+    dedup: Sequence[bytes]
     next_row: int
     spans: Sequence[bytes]
     fault: StateFault | None = dataclasses.field(default=None, compare=False)
@@ -153,13 +154,13 @@ class RunStore:
             state = connection.execute(
                 "SELECT body, crc FROM states WHERE run_id = ?", (run,)
             ).fetchone()
-            seen = _log_of(connection, "seen", run)
-            spans = _log_of(connection, "trails", run)
-            keys = _log_of(connection, "keys", run)
-            steps = _log_of(connection, "steps", run)
+            dedup = read_log(connection, run, Log.DEDUP)
+            spans = read_log(connection, run, Log.SPANS)
+            keys = read_log(connection, run, Log.KEYS)
+            steps = read_log(connection, run, Log.STEPS)
         found, fault = _sound(key, *state) if state else (None, None)
         lost_ns = self._number(key, "lost_ns")
-        return SavedRun(found, seen, self.next_row(key), spans, fault, lost_ns, keys, steps)
+        return SavedRun(found, dedup, self.next_row(key), spans, fault, lost_ns, keys, steps)
 
     def keys(self, key: ExperimentKey) -> Sequence[KeySpec]:
         """Return the meaning of the tracker keys of the run, in order of appearance.
@@ -167,7 +168,7 @@ class RunStore:
         A key that is in a row is here, unless the disk has damaged it.
         """
         with self._journal.read() as connection:
-            parts = _log_of(connection, "keys", run_id(key.experiment, key.trial))
+            parts = read_log(connection, run_id(key.experiment, key.trial), Log.KEYS)
         return readable_keys(parts)
 
     def is_ours(self, key: ExperimentKey) -> bool:
@@ -229,15 +230,6 @@ class RunStore:
                 (run_id(key.experiment, key.trial),),
             ).fetchone()
         return int(found[0]) if found else 0
-
-
-def _log_of(connection: Connection, table: str, run: str) -> list[bytes]:
-    """Return the log of a run, oldest first, without damaged records."""
-    found = connection.execute(
-        f"SELECT body, crc FROM {table} WHERE run_id = ? ORDER BY number",  # noqa: S608  # ours
-        (run,),
-    ).fetchall()
-    return [body for body, crc in found if checksum(body, run) == crc]
 
 
 def _sound(key: ExperimentKey, body: bytes, crc: int) -> tuple[bytes | None, StateFault | None]:

@@ -36,7 +36,6 @@ CREATE TABLE runs (
   state_bytes       BIGINT NOT NULL DEFAULT 0,
   description_bytes BIGINT NOT NULL DEFAULT 0,
   log_bytes         BIGINT NOT NULL DEFAULT 0,
-  history_bytes     BIGINT NOT NULL DEFAULT 0,
   archive_bytes     BIGINT NOT NULL DEFAULT 0,
   begun_ns   BIGINT NOT NULL DEFAULT 0,
   changed_ns BIGINT NOT NULL DEFAULT 0,
@@ -92,46 +91,15 @@ CREATE TABLE descriptions (
   body   {bytes} NOT NULL,
   crc    BIGINT NOT NULL
 ){keyed};
-CREATE TABLE seen (
-  number    {number},
-  run_id    TEXT NOT NULL,
-  newest_ns BIGINT NOT NULL,
-  body      {bytes} NOT NULL,
-  crc       BIGINT NOT NULL
+CREATE TABLE log (
+  number {number},
+  run_id TEXT NOT NULL,
+  kind   TEXT NOT NULL,
+  newest BIGINT NOT NULL,
+  body   {bytes} NOT NULL,
+  crc    BIGINT NOT NULL
 );
-CREATE INDEX seen_of_run ON seen (run_id, newest_ns);
-CREATE TABLE steps (
-  number    {number},
-  run_id    TEXT NOT NULL,
-  newest_ns BIGINT NOT NULL,
-  body      {bytes} NOT NULL,
-  crc       BIGINT NOT NULL
-);
-CREATE INDEX steps_of_run ON steps (run_id, newest_ns);
-CREATE TABLE trails (
-  number    {number},
-  run_id    TEXT NOT NULL,
-  newest_ns BIGINT NOT NULL,
-  body      {bytes} NOT NULL,
-  crc       BIGINT NOT NULL
-);
-CREATE INDEX trails_of_run ON trails (run_id, newest_ns);
-CREATE TABLE history (
-  number    {number},
-  run_id    TEXT NOT NULL,
-  newest_ns BIGINT NOT NULL,
-  body      {bytes} NOT NULL,
-  crc       BIGINT NOT NULL
-);
-CREATE INDEX history_of_run ON history (run_id, newest_ns);
-CREATE TABLE keys (
-  number    {number},
-  run_id    TEXT NOT NULL,
-  newest_ns BIGINT NOT NULL,
-  body      {bytes} NOT NULL,
-  crc       BIGINT NOT NULL
-);
-CREATE INDEX keys_of_run ON keys (run_id, number);
+CREATE INDEX log_of_run ON log (run_id, kind, newest);
 CREATE TABLE archive (
   number    {number},
   run_id    TEXT NOT NULL,

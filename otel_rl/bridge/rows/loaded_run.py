@@ -228,7 +228,7 @@ class LoadedRun:
         aligner, logs, standing = self.aligner, self.aligner.logs, self.aligner.standing
         taken, self.taken, self.taken_bytes = [*self.taken], {}, 0
         # Before the state, which includes what the logs forget.
-        seen, steps = logs.take_dedup(), logs.take_steps()
+        dedup, steps = logs.take_dedup(), logs.take_steps()
         state = encode(StoredRun(aligner.state.stored(), self.metadata, self.cut))
         self.state_bytes = len(state)
         keys = aligner.row_maker.keys.take()
@@ -243,7 +243,7 @@ class LoadedRun:
             state,
             taken,
             standing.is_watching,
-            seen,
+            dedup,
             logs.dedup_forgotten_ns,
             description,
             logs.take_spans(),
@@ -343,7 +343,7 @@ def load_run(
     aligner.state.is_one_launch = is_one_launch
     aligner.row_maker.begin_at(saved.next_row)
     aligner.go_on(now_ns)
-    for body in saved.seen:
+    for body in saved.dedup:
         what = f"Points of {key} in the journal are"
         with _counting_refusals(counters, key, what, _UNRECOGNISED):
             aligner.logs.restore_dedup(body)

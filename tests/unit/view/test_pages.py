@@ -535,7 +535,11 @@ def test_of_a_step_without_spans_the_timeline_has_its_time_and_trace(real: Looke
     asked = {"first": "2", "last": "2"}
     assert real.get(f"runs/{ENDED_ID}/timeline", **asked)["gone"] is None
     with sqlite3.connect(real.directory / "journal.db") as connection:
-        connection.execute("DELETE FROM trails WHERE number < 12")
+        connection.execute(
+            "DELETE FROM log WHERE number IN (SELECT number FROM log WHERE kind = 'spans'"
+            " AND run_id = ? ORDER BY number LIMIT 11)",
+            (ENDED_ID,),
+        )
     gone = real.get(f"runs/{ENDED_ID}/timeline", **asked)["gone"]
     assert (gone["step"], gone["longest"]) == (2, "trainer/train")
     assert len(gone["trace"]) == 32

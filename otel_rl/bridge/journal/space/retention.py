@@ -18,6 +18,7 @@ from typing import Final
 
 from otel_rl.bridge.journal.formats.delivered import all_ended
 from otel_rl.bridge.journal.interface import MADE, Connection, Journal
+from otel_rl.bridge.journal.log import Log
 from otel_rl.records import ExperimentKey
 from otel_rl.run_id import run_id
 
@@ -39,7 +40,7 @@ _REMOVED_BYTES: Final = 4 << 20
 _REMOVED_AT_ONCE: Final = 200  # records of a history
 
 _TABLES: Final = (
-    *("history", "trails", "seen", "steps", "keys", "states", "descriptions", "rows", "deliveries"),
+    *("log", "states", "descriptions", "rows", "deliveries"),
     *("archive", "waiting", "set_aside", "runs"),
 )
 """All that have something of a run."""
@@ -177,7 +178,7 @@ class Retention:
         )
 
     def _remove_history(self, one: _Ended) -> None:
-        """Remove the large tables of a run, part by part. Nothing depends on them."""
+        """Remove the history of a run, part by part. Nothing depends on them."""
         run = run_id(one.key.experiment, one.key.trial)
         while self._journal.write(lambda connection: _remove_some_history(connection, run)):
             pass
@@ -256,10 +257,10 @@ def _in_parts(ended: Iterable[_Ended]) -> Iterator[Sequence[_Ended]]:
 
 def _remove_some_history(connection: Connection, run: str) -> bool:
     found = connection.execute(
-        "SELECT number FROM history WHERE run_id = ? ORDER BY number LIMIT ?",
-        (run, _REMOVED_AT_ONCE),
+        "SELECT number FROM log WHERE run_id = ? AND kind = ? ORDER BY number LIMIT ?",
+        (run, str(Log.HISTORY), _REMOVED_AT_ONCE),
     ).fetchall()
-    connection.executemany("DELETE FROM history WHERE number = ?", found)
+    connection.executemany("DELETE FROM log WHERE number = ?", found)
     return len(found) == _REMOVED_AT_ONCE
 
 

@@ -90,7 +90,7 @@ def test_a_run_without_history_any_more_is_read_from_the_beginning(stored: Store
     histories = LiveHistories()
     stored.look(histories)
     with closing(sqlite3.connect(stored.directory / "journal.db")) as connection:
-        connection.execute("DELETE FROM history")
+        connection.execute("DELETE FROM log WHERE kind = 'history'")
         connection.commit()
     looked = stored.look(histories)
     assert (looked.records, looked.is_whole, looked.history.rows) == (0, True, {})
@@ -125,7 +125,10 @@ def test_memory_is_bounded_the_run_that_was_looked_at_longest_ago_goes_first(
 def test_a_damaged_record_is_left_out(stored: Stored) -> None:
     stored.add(0, 5)
     with closing(sqlite3.connect(stored.directory / "journal.db")) as connection:
-        connection.execute("UPDATE history SET crc = crc + 1 WHERE number = 3")
+        connection.execute(
+            "UPDATE log SET crc = crc + 1 WHERE number IN"
+            " (SELECT number FROM log WHERE kind = 'history' ORDER BY number LIMIT 1)"
+        )
         connection.commit()
     assert stored.look(LiveHistories()).records == 4
 

@@ -51,10 +51,10 @@ def test_what_was_seen_is_kept_beside_the_state_until_it_is_forgotten(
 ) -> None:
     run_store = RunStore(journal)
     for number, newest_ns in enumerate((10, 30, 20)):
-        run_store.commit([replace(commit(), seen=(newest_ns, b"%d" % number))])
-    assert run_store.saved(KEY).seen == [b"0", b"1", b"2"]
-    run_store.commit([replace(commit(), forgotten_ns=20)])
-    assert run_store.saved(KEY).seen == [b"1"]
+        run_store.commit([replace(commit(), dedup=(newest_ns, b"%d" % number))])
+    assert run_store.saved(KEY).dedup == [b"0", b"1", b"2"]
+    run_store.commit([replace(commit(), dedup_forgotten_ns=20)])
+    assert run_store.saved(KEY).dedup == [b"1"]
 
 
 def test_a_row_number_is_given_once(journal: Journal) -> None:

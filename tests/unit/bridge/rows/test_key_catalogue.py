@@ -206,14 +206,16 @@ def test_the_catalogue_is_stored_with_the_rows_and_goes_on_after_a_restart(store
     assert names_in(after.store) == ["trainer/loss", "trainer/reward"]
     assert shared_keys(after.journal, KEY) == after.store.keys(KEY), "what only looks, sees it"
     with after.journal.read() as connection:
-        ((parts,),) = connection.execute("SELECT COUNT(*) FROM keys").fetchall()
+        ((parts,),) = connection.execute("SELECT COUNT(*) FROM log WHERE kind = 'keys'").fetchall()
     assert parts == 2, "a key that is known is not written again"
 
 
 def test_damaged_keys_are_described_again(store: Store) -> None:
     before = Bridge(store.open())
     before.take("loss", 1)
-    before.journal.write(lambda connection: connection.execute("UPDATE keys SET crc = crc + 1"))
+    before.journal.write(
+        lambda connection: connection.execute("UPDATE log SET crc = crc + 1 WHERE kind = 'keys'")
+    )
     assert names_in(before.store) == []
     before.journal.close()
     after = Bridge(store.open())
@@ -229,9 +231,11 @@ def test_keys_that_no_bridge_has_written_are_counted(store: Store) -> None:
     saved = after.store.saved(KEY)
     assert len(saved.keys) == 1
     forged = b"nothing"
-    forgery = forged, checksum(forged, run_id(KEY.experiment, KEY.trial))
+    forgery = forged, checksum(forged, run_id(KEY.experiment, KEY.trial), "keys")
     after.journal.write(
-        lambda connection: connection.execute("UPDATE keys SET body = ?, crc = ?", forgery)
+        lambda connection: connection.execute(
+            "UPDATE log SET body = ?, crc = ? WHERE kind = 'keys'", forgery
+        )
     )
     after.take("loss", 2)
     assert after.counters.value(Counter.STATES_LOST, reason=StateFault.REFUSED) == 1

@@ -54,7 +54,7 @@ def closed(run: LoadedRun) -> Mapping[int, float]:
 
 
 def saved_after(commit: Commit) -> SavedRun:
-    seen = () if commit.seen is None else (commit.seen[1],)
+    seen = () if commit.dedup is None else (commit.dedup[1],)
     steps = () if commit.steps is None else (commit.steps[1],)
     return SavedRun(commit.state, seen, commit.next_row, (), steps=steps)
 

@@ -1002,27 +1002,30 @@ FORGED = {
 }
 
 
-def overwrite(bench: Bench, table: str, key: ExperimentKey, body: bytes) -> None:
+def overwrite(bench: Bench, kind: str, key: ExperimentKey, body: bytes) -> None:
     """As somebody does who can write to the database."""
     run = run_id(key.experiment, key.trial)
-    if table != "states" and body is not BOMB:
-        body = zlib.compress(body)
-    crc = checksum(body, run)
+    table, condition, columns = "states", "", [run]
+    if kind != "state":
+        table, condition, columns = "log", " AND kind = ?", [run, kind]
+        body = body if body is BOMB else zlib.compress(body)
+    crc = checksum(body, *columns)
     bench.journal.write(
         lambda connection: connection.execute(
-            f"UPDATE {table} SET body = ?, crc = ? WHERE run_id = ?", (body, crc, run)
+            f"UPDATE {table} SET body = ?, crc = ? WHERE run_id = ?{condition}",
+            (body, crc, *columns),
         )
     )
 
 
-@pytest.mark.parametrize("table", ["states", "seen", "trails"])
+@pytest.mark.parametrize("kind", ["state", "dedup", "spans"])
 @pytest.mark.parametrize("body", FORGED.values(), ids=FORGED)
 def test_what_nobody_of_us_has_written_is_refused_and_harms_no_other_run(
     bench: Bench,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
-    table: str,
+    kind: str,
     body: bytes,
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -1030,7 +1033,7 @@ def test_what_nobody_of_us_has_written_is_refused_and_harms_no_other_run(
         bench.spool.append([batch(key, 0), traced(key, step=0), sampled(key, "an answer")])
     bench.run()
     bench.run(seconds=2)
-    overwrite(bench, table, A, body)
+    overwrite(bench, kind, A, body)
     bench.restart()
     bench.spool.append([batch(key, step) for key in (A, B) for step in (1, 2)])
     bench.run()
@@ -1038,11 +1041,11 @@ def test_what_nobody_of_us_has_written_is_refused_and_harms_no_other_run(
     assert not Path("mark").exists()
     assert bench.counters.value(Counter.STATES_LOST, reason=StateFault.REFUSED) == 1
     assert bench.counters.value(Counter.EXCEPTIONS, reason=Where.DRAIN) == 0
-    verb = "is" if table == "states" else "are"
+    verb = "is" if kind == "state" else "are"
     assert f"of {A} in the journal {verb} refused: it" in caplog.text
     assert "Find out who else can write to the journal." in caplog.text
     assert bench.steps(B) == [0, 1, 2]
-    assert bench.steps(A) == ([1, 2] if table == "states" else [0, 1, 2])
+    assert bench.steps(A) == ([1, 2] if kind == "state" else [0, 1, 2])
 
 
 HOUR_S = 3600.0

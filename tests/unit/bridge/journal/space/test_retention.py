@@ -33,7 +33,7 @@ A, B = ExperimentKey("a"), ExperimentKey("b")
 ENDED = Description(status=ExperimentStatus.COMPLETE)
 
 TABLES = (
-    *("runs", "states", "descriptions", "seen", "trails", "history", "keys", "rows"),
+    *("runs", "states", "descriptions", "log", "rows"),
     *("deliveries", "archive"),
 )
 
@@ -59,7 +59,7 @@ class Bench:
                     1,
                     key.experiment.encode(),
                     is_open=is_open,
-                    seen=(self.now_ns, b"seen"),
+                    dedup=(self.now_ns, b"dedup"),
                     spans=(self.now_ns, b"spans"),
                     keys=b"keys",
                     description=ENDED,
@@ -121,7 +121,7 @@ def test_a_run_that_ended_long_ago_goes_with_all_that_it_has_left(bench: Bench) 
     bench.now_ns += 20 * DAY + S
     assert bench.remove() == Removed(too_old=[A], unarchived=7)
     assert runs_of(bench.journal) == [B]
-    assert {table: bench.count(table) for table in TABLES} == dict.fromkeys(TABLES, 1)
+    assert {table: bench.count(table) for table in TABLES} == dict.fromkeys(TABLES, 1) | {"log": 4}
     assert bench.remove() == Removed()
 
 
@@ -168,7 +168,7 @@ def test_a_long_history_goes_as_well(bench: Bench) -> None:
         bench.run_store.commit([Commit(A, [], 1, b"state", history=(T0 + n, b"h"))])
     bench.now_ns += 31 * DAY
     assert bench.remove() == Removed(too_old=[A])
-    assert bench.count("history") == 0
+    assert bench.count("log") == 0
 
 
 def test_what_comes_late_for_a_removed_run_is_counted_and_what_is_new_goes_on(

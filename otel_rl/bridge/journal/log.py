@@ -1,0 +1,103 @@
+"""The logs of a run: parts that commits add, and that go when they are no longer needed.
+
+All are in one table. A part has the newest of what is in it: a time in ns, or a number of the log's
+own. What is forgotten up to a time or number is every part whose newest is not after it.
+"""
+
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+
+from otel_rl.bridge.journal.interface import RECORD_BYTES, Connection, Value, checksum
+
+__all__ = ["Log", "LogChanges", "read_log"]
+
+
+class Log(StrEnum):
+    """Kinds of logs. How much there is of each is bounded by those who add to it and forget."""
+
+    DEDUP = "dedup"
+    """Points that were taken and are not in the state, to recognise them when they come again."""
+
+    STEPS = "steps"
+    """Steps that got a row, or were taken again; by the number of the part."""
+
+    SPANS = "spans"
+    """Spans from which steps are still explained."""
+
+    HISTORY = "history"
+    """Records for a diagnosis."""
+
+    KEYS = "keys"
+    """Meaning of the tracker keys, which is never forgotten."""
+
+
+class LogChanges:
+    """What one commit does to the logs of a run, as bytes.
+
+    Args:
+        run: Its id.
+        added: A new part of each log, after its newest.
+        forgotten: Up to which parts of a log are not needed any more; 0 for none.
+    """
+
+    def __init__(
+        self, run: str, added: Mapping[Log, tuple[int, bytes] | None], forgotten: Mapping[Log, int]
+    ) -> None:
+        self._records = [
+            (run, str(log), newest, body, checksum(body, run, str(log)))
+            for log, part in added.items()
+            if part is not None
+            for newest, body in [part]
+            if newest > (forgotten.get(log) or -1)
+        ]
+        limits = [(str(log), limit) for log, limit in forgotten.items() if limit]
+        self._is_forgotten = " OR ".join(["kind = ? AND newest <= ?"] * len(limits))
+        self._limits: Sequence[Value] = (run, *(value for limit in limits for value in limit))
+
+    @property
+    def added_bytes(self) -> int:
+        """Room that the new parts take."""
+        return sum(len(body) + RECORD_BYTES for _, _, _, body, _ in self._records)
+
+    @property
+    def freed_bytes(self) -> tuple[str, Sequence[Value]]:
+        """Room of what is forgotten, as an expression to evaluate before ``store``."""
+        if not self._is_forgotten:
+            return "0", ()
+        size = (
+            f"(SELECT COALESCE(SUM(LENGTH(body) + {RECORD_BYTES}), 0) FROM log"  # noqa: S608  # ours
+            f" WHERE run_id = ? AND ({self._is_forgotten}))"
+        )
+        return size, self._limits
+
+    def store(self, connection: Connection) -> None:
+        """Make the changes in a transaction."""
+        connection.executemany(
+            "INSERT INTO log (run_id, kind, newest, body, crc) VALUES (?, ?, ?, ?, ?)",
+            self._records,
+        )
+        if self._is_forgotten:
+            connection.execute(
+                f"DELETE FROM log WHERE run_id = ? AND ({self._is_forgotten})",  # noqa: S608  # ours
+                self._limits,
+            )
+
+
+def read_log(
+    connection: Connection, run: str, log: Log, *, after: int | None = None
+) -> Sequence[bytes]:
+    """Return the parts of a log, oldest first, without damaged ones.
+
+    Args:
+        connection: Of the journal.
+        run: Its id.
+        log: The kind.
+        after: Only parts with something newer than this.
+    """
+    condition, limits = ("", ()) if after is None else (" AND newest > ?", (after,))
+    kind = str(log)
+    found = connection.execute(
+        f"SELECT body, crc FROM log WHERE run_id = ? AND kind = ?{condition} ORDER BY number",  # noqa: S608  # ours
+        (run, kind, *limits),
+    ).fetchall()
+    return [body for body, crc in found if checksum(body, run, kind) == crc]
