@@ -8,8 +8,8 @@
 
 import contextlib
 import json
+import logging
 import math
-import queue
 import random
 import re
 import threading
@@ -21,6 +21,7 @@ from typing import Any, Final, LiteralString, TypeVar
 
 import psycopg
 from psycopg import errors
+from psycopg_pool import ConnectionPool, PoolClosed, PoolTimeout
 
 from otel_rl.bridge.journal.interface import MADE, Connection, Cursor, Value
 from otel_rl.bridge.journal.schema import APPLICATION, identity_of, statements
@@ -35,6 +36,9 @@ from otel_rl.errors import (
 __all__ = ["PostgresJournal"]
 
 _T = TypeVar("_T")
+
+# What it warns of, the next caller is told.
+logging.getLogger("psycopg.pool").setLevel(logging.ERROR)
 
 _Server = psycopg.Connection[tuple[Any, ...]]
 
@@ -60,6 +64,7 @@ _CONNECTIONS: Final = 8
 """Of one bridge. PostgreSQL takes 100 by default, of all clients."""
 
 _WAIT_S: Final = 5.0  # for a connection: a sender waits behind it
+_LOOK_S: Final = 0.5  # within it, between two looks whether the server refuses connections
 _CONNECT_TIMEOUT_S: Final = 3
 _PROBE_S: Final = 5  # without a sign of life from the other end, and between two probes for one
 
@@ -73,6 +78,18 @@ _SESSION: Final = {
     "tcp_keepalives_count": "2",
 }
 """Settings of the server, for our connections."""
+
+_CONNECTION: Final[dict[str, Any]] = {
+    "autocommit": True,  # reads are single statements; writes begin explicitly
+    "connect_timeout": _CONNECT_TIMEOUT_S,
+    "keepalives_idle": _PROBE_S,
+    "keepalives_interval": _PROBE_S,
+    "keepalives_count": 2,
+    "tcp_user_timeout": 3 * _PROBE_S * 1000,
+    "application_name": APPLICATION,
+    # Of a database that knows no encoding, names would come back as bytes.
+    "client_encoding": "UTF8",
+}
 
 _ENCODINGS: Final = ("UTF8", "SQL_ASCII")
 """Of databases that keep what they are given: the second looks at none of it."""
@@ -217,83 +234,87 @@ class PostgresJournal:
 
 
 class _Pool:
-    """Bounded pool of connections, made when needed and discarded when they fail."""
+    """Bounded pool of connections, which tells why the server refuses one.
+
+    ``psycopg_pool`` connects in the background, and its callers see only that time has passed. So
+    while the server is known to refuse connections, each caller asks it first.
+    """
 
     def __init__(self, url: str, limit: int) -> None:
         self._url = url
-        self._free = threading.Semaphore(limit)
-        self._idle: queue.LifoQueue[_Server] = queue.LifoQueue()
-        self._closed = threading.Event()
+        self._is_refused = True  # until the first connection
+        self._pool = ConnectionPool[_Server](
+            url,
+            kwargs=_CONNECTION,
+            min_size=0,
+            max_size=limit,
+            open=True,
+            configure=_configure,
+            check=self._check,
+            name="otel-rl-postgres",
+            timeout=_WAIT_S,
+            reconnect_timeout=0,  # whoever needs one asks again
+            reconnect_failed=self._refused,
+            num_workers=1,
+        )
 
     @contextlib.contextmanager
     def borrowed(self) -> Iterator[_Server]:
         """Lend a connection to one caller; open, as far as can be known without a query."""
-        if not self._free.acquire(timeout=_WAIT_S):
-            raise JournalUnavailable(
-                f"No connection to the database was free for {_WAIT_S:.0f} s.",
-                hint="It is slow or overloaded; senders retry meanwhile.",
-            )
+        connection = self._take()
         try:
-            if self._closed.is_set():
-                raise JournalClosed("The bridge is stopping.", hint="Send the batch again later.")
-            connection = self._take()
-            try:
-                yield connection
-            except BaseException:
-                if connection.broken or connection.closed:
-                    self._close_idle()  # as old as this one: a server that restarted ended all
-                else:
-                    self._idle.put(connection)
-                raise
-            self._idle.put(connection)
-            if self._closed.is_set():
-                self._close_idle()
+            yield connection
         finally:
-            self._free.release()
+            self._pool.putconn(connection)
 
     def close(self) -> None:
         """Close the idle connections, and the others when they come back. Idempotent."""
-        self._closed.set()
-        self._close_idle()
+        self._pool.close()
 
     def _take(self) -> _Server:
-        with contextlib.suppress(queue.Empty):
-            while True:
-                connection = self._idle.get_nowait()
-                if _is_alive(connection):
-                    return connection
-                connection.close()
-        return self._connect()
+        end_s = time.monotonic() + _WAIT_S
+        while True:
+            if self._is_refused and not self._pool.closed:
+                _connect(self._url).close()  # raises why
+                self._is_refused = False
+            try:
+                return self._pool.getconn(timeout=_LOOK_S)
+            except PoolClosed as exc:
+                raise JournalClosed(
+                    "The bridge is stopping.", hint="Send the batch again later."
+                ) from exc
+            except PoolTimeout as exc:
+                if time.monotonic() >= end_s:
+                    raise JournalUnavailable(
+                        f"No connection to the database was free for {_WAIT_S:.0f} s.",
+                        hint="It is slow or overloaded; senders retry meanwhile.",
+                    ) from exc
 
-    def _connect(self) -> _Server:
-        try:
-            connection = psycopg.connect(
-                self._url,
-                autocommit=True,  # reads are single statements; writes begin explicitly
-                connect_timeout=_CONNECT_TIMEOUT_S,
-                keepalives_idle=_PROBE_S,
-                keepalives_interval=_PROBE_S,
-                keepalives_count=2,
-                tcp_user_timeout=3 * _PROBE_S * 1000,
-                application_name=APPLICATION,
-                # Of a database that knows no encoding, names would come back as bytes.
-                client_encoding="UTF8",
-            )
-        except psycopg.ProgrammingError as exc:
-            raise ConfigError(
-                "journal.url: is not an address of a PostgreSQL database.",
-                hint="It looks like postgresql://user:password@host:5432/database.",
-            ) from exc
-        connection.execute(
-            "SELECT set_config(key, value, false) FROM jsonb_each_text(%s::jsonb)",
-            (json.dumps(_SESSION),),
-        )
-        return connection
+    def _check(self, connection: _Server) -> None:
+        if not _is_alive(connection):
+            connection.close()
+            self._pool.drain()  # as old as this one: a server that restarted ended all
+            raise psycopg.OperationalError("The server has ended the connection.")
 
-    def _close_idle(self) -> None:
-        with contextlib.suppress(queue.Empty):
-            while True:
-                self._idle.get_nowait().close()
+    def _refused(self, _pool: ConnectionPool[_Server]) -> None:
+        self._is_refused = True
+
+
+def _connect(url: str) -> _Server:
+    try:
+        return psycopg.connect(url, **_CONNECTION)
+    except psycopg.ProgrammingError as exc:
+        raise ConfigError(
+            "journal.url: is not an address of a PostgreSQL database.",
+            hint="It looks like postgresql://user:password@host:5432/database.",
+        ) from exc
+
+
+def _configure(connection: _Server) -> None:
+    connection.execute(
+        "SELECT set_config(key, value, false) FROM jsonb_each_text(%s::jsonb)",
+        (json.dumps(_SESSION),),
+    )
 
 
 class _Connection:

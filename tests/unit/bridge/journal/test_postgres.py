@@ -11,7 +11,7 @@ from otel_rl.bridge.journal.interface import Connection, Journal, checksum
 from otel_rl.bridge.journal.postgres import PostgresJournal
 from otel_rl.bridge.journal.run_store import RunStore
 from otel_rl.bridge.journal.spool import Spool
-from otel_rl.errors import ConfigError, JournalUnavailable
+from otel_rl.errors import ConfigError, JournalClosed, JournalUnavailable
 from otel_rl.records import Batch, ExperimentKey, Signal
 from otel_rl.run_id import run_id
 from tests.postgres import PostgresServer
@@ -179,6 +179,41 @@ def test_a_connection_that_ends_in_the_middle_of_a_write_is_told_and_leaves_noth
         journal.write(cut)
     with journal.read() as connection:
         assert connection.execute("SELECT COUNT(*) FROM waiting").fetchone() == (0,)
+
+
+@pytest.mark.process
+def test_a_server_that_is_down_is_told_and_used_again_when_it_is_back() -> None:
+    with PostgresServer() as server:
+        journal = PostgresJournal(server.new_url())
+        Spool(journal).append([batch(b"before")])
+        server.stop()
+        for _ in range(2):
+            with pytest.raises(JournalUnavailable, match="refused"):
+                Spool(journal).append([batch(b"meanwhile")])
+        server.start()
+        Spool(journal).append([batch(b"after")])
+        assert payloads(journal) == [b"before", b"after"]
+        journal.close()
+
+
+def test_who_waits_for_a_connection_of_a_bridge_that_stops_is_told(
+    postgres: PostgresServer,
+) -> None:
+    journal = PostgresJournal(postgres.new_url(), connections=1)
+    told: list[BaseException] = []
+
+    def append() -> None:
+        try:
+            Spool(journal).append([batch()])
+        except JournalClosed as exc:
+            told.append(exc)
+
+    waiting = threading.Thread(target=append)
+    with journal.read():
+        waiting.start()
+        journal.close()
+        waiting.join(DEADLINE_S)
+        assert [str(exc) for exc in told] == ["The bridge is stopping. Send the batch again later."]
 
 
 def test_an_address_where_nobody_answers_is_told(postgres: PostgresServer) -> None:
