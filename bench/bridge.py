@@ -27,8 +27,7 @@ from otel_rl.bridge.config import BridgeSettings, GrpcSettings, HttpSettings, Tr
 from otel_rl.bridge.counters import Counter
 from otel_rl.bridge.delivery.tracker import RunInfo
 from otel_rl.bridge.delivery.wandb.tracker import WandbTracker
-from otel_rl.bridge.journal.commit import Commit
-from otel_rl.bridge.journal.run_store import RunStore
+from otel_rl.bridge.journal.runs import Commit, RunStore
 from otel_rl.bridge.journal.sqlite import SqliteJournal
 from otel_rl.bridge.journal.state import encode
 from otel_rl.bridge.otlp.decode import decode

@@ -14,10 +14,9 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from otel_rl.bridge.journal.commit import Commit
 from otel_rl.bridge.journal.interface import Journal
-from otel_rl.bridge.journal.opening import open_journal
-from otel_rl.bridge.journal.run_store import RunStore
+from otel_rl.bridge.journal.places import open_journal
+from otel_rl.bridge.journal.runs import Commit, RunStore
 from otel_rl.bridge.journal.spool import Spool
 from otel_rl.records import Batch, ExperimentKey, Signal
 from tests.postgres import PostgresServer

@@ -29,7 +29,7 @@ from bench.family import family_cpu_s, family_states
 from bench.figures import Figure
 from bench.sparse_worker import EXPERIMENT, GAUGES, MIXED, SERIES, Instruments, traffic
 from otel_rl.bridge.counters import Counters
-from otel_rl.bridge.journal.run_store import RunStore
+from otel_rl.bridge.journal.runs import RunStore
 from otel_rl.bridge.journal.spool import Spool
 from otel_rl.bridge.journal.sqlite import SqliteJournal
 from otel_rl.bridge.receive.limits import ReceiveLimits

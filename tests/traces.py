@@ -3,8 +3,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from otel_rl.bridge.journal.commit import Commit
-from otel_rl.bridge.journal.run_store import RunStore
+from otel_rl.bridge.journal.runs import Commit, RunStore
 from otel_rl.bridge.journal.sqlite import SqliteJournal
 from otel_rl.bridge.rows.history.span_window import SpanWindow
 from otel_rl.bridge.rows.settings import AlignSettings

@@ -19,9 +19,8 @@ from otel_rl.bridge.counters import Counter, Counters, Gauge, Reload
 from otel_rl.bridge.delivery.manager import RunStatus
 from otel_rl.bridge.durable_batches import DurableBatches, UnstoredBatches
 from otel_rl.bridge.garbage import collect_rarely, return_memory
-from otel_rl.bridge.journal.inbox_positions import InboxPositions
-from otel_rl.bridge.journal.presence import JournalPresence
-from otel_rl.bridge.journal.run_homes import Beside, RunNaming
+from otel_rl.bridge.journal.places import Beside, JournalPresence, RunNaming
+from otel_rl.bridge.journal.spool import InboxPositions
 from otel_rl.bridge.page import Page
 from otel_rl.bridge.receive.answers import Overflow
 from otel_rl.bridge.receive.experiments import Experiments

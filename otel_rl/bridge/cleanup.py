@@ -13,10 +13,10 @@ from typing import Final
 from otel_rl.bridge.config import BridgeSettings
 from otel_rl.bridge.counters import ArchiveDrop, Counter, Counters, Removal, Where
 from otel_rl.bridge.delivery.manager import DeliveryManager, RunState, RunStatus
-from otel_rl.bridge.journal.delivery_store import DeliveryStore
-from otel_rl.bridge.journal.leases.bridge_lease import BridgeLeases
-from otel_rl.bridge.journal.run_store import RunStore
-from otel_rl.bridge.journal.space.retention import Retention
+from otel_rl.bridge.journal.deliveries import DeliveryStore
+from otel_rl.bridge.journal.leases import BridgeLeases
+from otel_rl.bridge.journal.retention import Retention
+from otel_rl.bridge.journal.runs import RunStore
 from otel_rl.bridge.rows.scheduler import Scheduler
 from otel_rl.errors import JournalError
 from otel_rl.records import ExperimentKey

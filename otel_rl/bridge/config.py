@@ -20,8 +20,8 @@ from pydantic import (
 )
 
 from otel_rl.bridge.delivery.selection import KeyNames
-from otel_rl.bridge.journal.opening import JournalPlace
-from otel_rl.bridge.journal.sqlite_files import DATA_DIRECTORY
+from otel_rl.bridge.journal.places import JournalPlace
+from otel_rl.bridge.journal.sqlite import DATA_DIRECTORY
 from otel_rl.bridge.receive.limits import ReceiveSettings
 from otel_rl.bridge.receive.tls import TlsSettings
 from otel_rl.bridge.receive.tokens import AuthSettings

@@ -7,7 +7,7 @@ from typing import Final
 
 from otel_rl.bridge.counters import Counter, Counters
 from otel_rl.bridge.journal.interface import Connection
-from otel_rl.bridge.journal.presence import JournalPresence
+from otel_rl.bridge.journal.places import JournalPresence
 from otel_rl.bridge.journal.spool import Spool
 from otel_rl.bridge.receive.journal_shares import JournalShares
 from otel_rl.errors import JournalClosed, JournalError, JournalGone

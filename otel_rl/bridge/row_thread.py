@@ -11,7 +11,7 @@ from otel_rl.bridge.counters import Counter, Counters, Where
 from otel_rl.bridge.delivery.manager import DeliveryManager, RunStatus
 from otel_rl.bridge.diagnosis.scheduler import DiagnosisScheduler
 from otel_rl.bridge.journal.interface import Journal
-from otel_rl.bridge.journal.presence import JournalPresence
+from otel_rl.bridge.journal.places import JournalPresence
 from otel_rl.bridge.journal.spool import Spool
 from otel_rl.bridge.rows.scheduler import Scheduler
 from otel_rl.errors import JournalError, JournalGone

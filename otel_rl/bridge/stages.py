@@ -14,8 +14,8 @@ from otel_rl.bridge.delivery.tracker import backend
 from otel_rl.bridge.diagnosis.process import arguments_of, environment_of
 from otel_rl.bridge.diagnosis.scheduler import DiagnosisScheduler
 from otel_rl.bridge.journal.archive_store import ArchiveStore
-from otel_rl.bridge.journal.leases.lease_table import FREE
-from otel_rl.bridge.journal.space.retention import EVERY_RUN, Retention
+from otel_rl.bridge.journal.leases import FREE
+from otel_rl.bridge.journal.retention import EVERY_RUN, Retention
 from otel_rl.bridge.page import Page
 from otel_rl.bridge.receive.pipeline import IngestPipeline
 from otel_rl.bridge.receive.server import HttpServer

@@ -6,12 +6,11 @@ import socket
 from collections.abc import Callable, Collection
 
 from otel_rl.bridge.config import BridgeSettings
-from otel_rl.bridge.journal.delivery_store import DeliveryStore
-from otel_rl.bridge.journal.interface import Journal
-from otel_rl.bridge.journal.leases.bridge_lease import BridgeLeases
-from otel_rl.bridge.journal.leases.ownership import Ownership, SoleOwner
-from otel_rl.bridge.journal.opening import open_journal
-from otel_rl.bridge.journal.run_store import RunStore
+from otel_rl.bridge.journal.deliveries import DeliveryStore
+from otel_rl.bridge.journal.interface import Journal, Ownership, SoleOwner
+from otel_rl.bridge.journal.leases import BridgeLeases
+from otel_rl.bridge.journal.places import open_journal
+from otel_rl.bridge.journal.runs import RunStore
 from otel_rl.bridge.journal.spool import Spool
 from otel_rl.bridge.receive.journal_shares import JournalShares
 from otel_rl.bridge.receive.tokens import TokenShares
@@ -80,7 +79,10 @@ class Stores:
         )
         self.room = JournalShares(shares, journal.max_bytes, self.spool.in_use, tenant)
         self.run_store = RunStore(
-            self.journal, max_share=journal.max_share, owners=self.owners, room=self.room
+            self.journal,
+            max_share=journal.max_share,
+            owners=self.owners,
+            room=self.room if shares.are_needed else None,
         )
         self.deliveries = DeliveryStore(
             self.journal,

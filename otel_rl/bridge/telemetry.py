@@ -16,7 +16,7 @@ from opentelemetry.metrics import CallbackOptions, Observation
 from otel_rl.bridge.counters import COUNTERS, GAUGES, Counter, Counters, Gauge
 from otel_rl.bridge.delivery.manager import DeliveryManager
 from otel_rl.bridge.journal.interface import Journal
-from otel_rl.bridge.journal.run_store import RunStore
+from otel_rl.bridge.journal.runs import RunStore
 from otel_rl.bridge.journal.spool import Spool
 from otel_rl.errors import JournalError
 from otel_rl.records import ExperimentKey

@@ -22,7 +22,7 @@ import orjson
 from otel_rl.bridge.diagnosis.histories import LiveHistories, Open
 from otel_rl.bridge.diagnosis.process import URL_VARIABLE
 from otel_rl.bridge.garbage import collect_rarely, return_memory
-from otel_rl.bridge.journal.opening import JournalPlace
+from otel_rl.bridge.journal.places import JournalPlace
 from otel_rl.bridge.journal.reader import LookingOn
 from otel_rl.diagnose.engine import diagnose
 from otel_rl.diagnose.places import with_places

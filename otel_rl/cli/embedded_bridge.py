@@ -13,8 +13,8 @@ from otel_rl.bridge.bridge import Bridge
 from otel_rl.bridge.config import BridgeSettings, TrackerSettings
 from otel_rl.bridge.delivery.tracker import backend, nearly_full
 from otel_rl.bridge.delivery.wandb.account import is_disabled
-from otel_rl.bridge.journal.run_homes import Beside, home_of
-from otel_rl.bridge.journal.sqlite_files import DATA_DIRECTORY
+from otel_rl.bridge.journal.places import Beside, home_of
+from otel_rl.bridge.journal.sqlite import DATA_DIRECTORY
 from otel_rl.bridge.page import Page
 from otel_rl.bridge.receive.tls import listens_on_loopback
 from otel_rl.bridge.receive.tokens import AuthSettings

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from otel_rl.bridge.bridge import Bridge
 from otel_rl.bridge.config import BridgeSettings
-from otel_rl.bridge.journal.run_homes import Beside
+from otel_rl.bridge.journal.places import Beside
 from otel_rl.bridge.receive.inbox_reader import InboxReader
 from otel_rl.cli.embedded_bridge import (
     W_AND_B_IS_OFF,

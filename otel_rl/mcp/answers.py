@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from otel_rl.bridge.config import BridgeSettings
 from otel_rl.bridge.diagnosis.histories import MemoryBound
-from otel_rl.bridge.journal.run_reader import read_keys
+from otel_rl.bridge.journal.reader import read_keys
 from otel_rl.errors import ConfigError
 from otel_rl.view.journals import Found, Journals, may_see
 from otel_rl.view.parts.diagnoses import Asked, Diagnoses, Unread

@@ -10,12 +10,15 @@ from typing import Final, NamedTuple
 
 from otel_rl.bridge.diagnosis.histories import Kept, MemoryBound
 from otel_rl.bridge.journal.interface import Connection, Journal
-from otel_rl.bridge.journal.opening import JournalPlace, names_there_are
-from otel_rl.bridge.journal.reader import RunOverview, journals_below, looking, read_runs
-from otel_rl.bridge.journal.run_reader import (
+from otel_rl.bridge.journal.places import JournalPlace, names_there_are
+from otel_rl.bridge.journal.reader import (
+    RunOverview,
     history_records,
+    journals_below,
+    looking,
     newest_history,
     read_history,
+    read_runs,
     revision,
 )
 from otel_rl.diagnose.history.records import Facts

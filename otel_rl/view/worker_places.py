@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from otel_rl.bridge.journal.run_reader import TableRow, read_tables, span_parts
+from otel_rl.bridge.journal.reader import TableRow, read_tables, span_parts
 from otel_rl.bridge.journal.state import StateRefused
 from otel_rl.bridge.rows.history.span_log import read_spans
 from otel_rl.diagnose.places import Place

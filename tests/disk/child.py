@@ -15,9 +15,8 @@ from pathlib import Path
 from typing import TextIO
 
 from otel_rl.bridge.counters import Counters
-from otel_rl.bridge.journal.commit import Commit
-from otel_rl.bridge.journal.delivery_store import DeliveryStore
-from otel_rl.bridge.journal.run_store import RunStore
+from otel_rl.bridge.journal.deliveries import DeliveryStore
+from otel_rl.bridge.journal.runs import Commit, RunStore
 from otel_rl.bridge.journal.spool import Spool
 from otel_rl.bridge.journal.sqlite import SqliteJournal
 from otel_rl.bridge.rows.aligner import AlignSettings

@@ -3,7 +3,7 @@
 import copy
 from dataclasses import dataclass, field
 
-from otel_rl.bridge.journal.run_store import RunStore
+from otel_rl.bridge.journal.runs import RunStore
 from otel_rl.bridge.journal.spool import Spool
 from otel_rl.bridge.journal.sqlite import SqliteJournal
 from otel_rl.records import Batch, ExperimentKey, Row, Signal

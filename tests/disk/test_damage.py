@@ -14,8 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from otel_rl.bridge.journal.commit import Commit
-from otel_rl.bridge.journal.run_store import DAMAGED_ROW, RunStore, SavedRun
+from otel_rl.bridge.journal.runs import DAMAGED_ROW, Commit, RunStore, SavedRun
 from otel_rl.bridge.journal.schema import FORMAT
 from otel_rl.bridge.journal.spool import Spool
 from otel_rl.bridge.journal.sqlite import JOURNAL_FILE, SqliteJournal

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from otel_rl.bridge.delivery.tracker import backend
-from otel_rl.bridge.journal.run_store import RunStore
+from otel_rl.bridge.journal.runs import RunStore
 from otel_rl.bridge.journal.spool import Spool
 from otel_rl.bridge.journal.sqlite import SqliteJournal
 from otel_rl.errors import JournalError, JournalFull

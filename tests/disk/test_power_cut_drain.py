@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 
-from otel_rl.bridge.journal.run_store import RunStore
+from otel_rl.bridge.journal.runs import RunStore
 from otel_rl.bridge.journal.sqlite import SqliteJournal
 from tests.disk.child import drain_of
 from tests.disk.model import RUNS, key

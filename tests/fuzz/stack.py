@@ -20,8 +20,8 @@ import grpc
 from google.protobuf.json_format import MessageToJson
 
 from otel_rl.bridge.counters import Counter, Counters, SampleDrop, Where
-from otel_rl.bridge.journal.delivery_store import DeliveryStore
-from otel_rl.bridge.journal.run_store import RunStore
+from otel_rl.bridge.journal.deliveries import DeliveryStore
+from otel_rl.bridge.journal.runs import RunStore
 from otel_rl.bridge.journal.spool import Spool
 from otel_rl.bridge.journal.sqlite import SqliteJournal
 from otel_rl.bridge.receive.answers import export_response, status_message

@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from otel_rl.bridge.journal.commit import Commit
-from otel_rl.bridge.journal.formats.key_log import encode_keys
-from otel_rl.bridge.journal.run_store import RunStore
+from otel_rl.bridge.journal.runs import Commit, RunStore
 from otel_rl.bridge.journal.sqlite import SqliteJournal
+from otel_rl.bridge.journal.state import encode_keys
 from otel_rl.records import ExperimentKey, KeySpec, Row
 from otel_rl.semconv import names
 from tests.process.commands import Finished, clean_environment, otel_rl

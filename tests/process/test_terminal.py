@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from otel_rl.bridge.journal.commit import Commit
-from otel_rl.bridge.journal.formats.key_log import encode_keys
-from otel_rl.bridge.journal.run_store import RunStore
+from otel_rl.bridge.journal.runs import Commit, RunStore
 from otel_rl.bridge.journal.sqlite import SqliteJournal
+from otel_rl.bridge.journal.state import encode_keys
 from otel_rl.diagnose.history.records import Facts, RowFacts
 from otel_rl.records import ExperimentKey, KeySpec, RoleStanding, Row
 from tests.process.commands import OTEL_RL, clean_environment, otel_rl_here

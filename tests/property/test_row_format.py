@@ -9,7 +9,7 @@ from typing import Any
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from otel_rl.bridge.journal.formats.row_format import decode_row, encode_row
+from otel_rl.bridge.journal.state import decode_row, encode_row
 from otel_rl.records import KeySpec, Row, Table
 
 TEXTS = st.text(st.characters(), max_size=20)  # half surrogate pairs, too

@@ -10,10 +10,10 @@ from otel_rl.bridge.delivery.manager import DeliverySettings
 from otel_rl.bridge.delivery.session import Route, TrackerSession
 from otel_rl.bridge.delivery.tracker import RunInfo
 from otel_rl.bridge.delivery.wandb.tracker import WandbTracker
-from otel_rl.bridge.journal.delivery_store import DeliveryStore
-from otel_rl.bridge.journal.leases.bridge_lease import BridgeLeases
-from otel_rl.bridge.journal.leases.ownership import SoleOwner
-from otel_rl.bridge.journal.run_store import RunStore
+from otel_rl.bridge.journal.deliveries import DeliveryStore
+from otel_rl.bridge.journal.interface import SoleOwner
+from otel_rl.bridge.journal.leases import BridgeLeases
+from otel_rl.bridge.journal.runs import RunStore
 from otel_rl.bridge.journal.spool import Spool
 from otel_rl.bridge.receive.limits import ReceiveLimits
 from otel_rl.bridge.receive.validation.validate import validate

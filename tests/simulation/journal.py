@@ -10,11 +10,9 @@ from functools import cache
 from pathlib import Path
 from typing import TypeVar
 
-from otel_rl.bridge.journal.interface import Connection, Value
-from otel_rl.bridge.journal.leases.bridge_lease import BridgeLeases
-from otel_rl.bridge.journal.leases.lease_table import LeaseTable
-from otel_rl.bridge.journal.leases.ownership import write_owned
-from otel_rl.bridge.journal.run_store import RunStore
+from otel_rl.bridge.journal.interface import Connection, Value, write_owned
+from otel_rl.bridge.journal.leases import BridgeLeases, LeaseTable
+from otel_rl.bridge.journal.runs import RunStore
 from otel_rl.bridge.journal.spool import Spool
 from otel_rl.bridge.journal.sqlite import JOURNAL_FILE, SqliteJournal
 from otel_rl.errors import JournalFull, LeaseLost

@@ -46,7 +46,7 @@ from otel_rl.bridge.delivery.tracker import (
     check_settings,
     check_writable,
 )
-from otel_rl.bridge.journal.formats.row_format import fast_json
+from otel_rl.bridge.journal.state import fast_json
 from otel_rl.bridge.private_files import open_private
 from otel_rl.errors import ConfigError, TrackerUnavailable
 from otel_rl.records import CONSOLE, Description, Row, Value

@@ -23,7 +23,7 @@ from functools import partial
 from typing import Any, Final, Generic, NamedTuple, TypeAlias, TypeVar
 
 from otel_rl.bridge.journal.interface import Connection
-from otel_rl.bridge.journal.run_reader import first_history, history_records, read_history
+from otel_rl.bridge.journal.reader import first_history, history_records, read_history
 from otel_rl.diagnose.history.records import Facts
 from otel_rl.diagnose.history.run_history import GrowingHistory, RunHistory
 from otel_rl.records import ExperimentKey

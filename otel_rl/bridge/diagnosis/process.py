@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from multiprocessing.connection import Connection
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from otel_rl.bridge.journal.opening import JournalPlace
+from otel_rl.bridge.journal.places import JournalPlace
 from otel_rl.errors import JournalUnavailable
 from otel_rl.records import ExperimentKey
 

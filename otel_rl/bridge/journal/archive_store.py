@@ -9,9 +9,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from otel_rl.bridge.journal.formats.description_format import read_description
-from otel_rl.bridge.journal.interface import RECORD_BYTES, Connection, Journal, checksum
-from otel_rl.bridge.journal.leases.ownership import Ownership, SoleOwner, write_owned
+from otel_rl.bridge.journal.interface import (
+    RECORD_BYTES,
+    Connection,
+    Journal,
+    Ownership,
+    SoleOwner,
+    checksum,
+    write_owned,
+)
+from otel_rl.bridge.journal.state import read_description
 from otel_rl.records import Attempt, ExperimentKey
 from otel_rl.run_id import run_id
 

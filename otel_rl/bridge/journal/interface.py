@@ -1,4 +1,4 @@
-"""Interface of the bridge's own database, which is spool and run store in one.
+"""Interface of the bridge's own database, which is spool and run store in one, and who may use it.
 
 * Durable: once ``write`` returns, what it did survives ``kill -9`` and power loss.
 * Atomic: each function that is given to ``write`` happens wholly or not at all, and may span the
@@ -11,9 +11,14 @@ take the same statements, with ``?`` for parameters.
 """
 
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import Any, Final, Protocol, TypeVar
+
+from otel_rl.errors import LeaseLost
+from otel_rl.records import ExperimentKey
+from otel_rl.run_id import run_id
 
 __all__ = [
     "MADE",
@@ -23,8 +28,13 @@ __all__ = [
     "Connection",
     "Cursor",
     "Journal",
+    "Ownership",
+    "Room",
+    "SoleOwner",
+    "Use",
     "Value",
     "checksum",
+    "write_owned",
 ]
 
 _T = TypeVar("_T")
@@ -169,3 +179,90 @@ def checksum(body: object, *columns: str | int) -> int:
     if not isinstance(body, bytes):
         return -1
     return zlib.crc32(body, zlib.crc32(repr(columns).encode()))
+
+
+class Ownership(Protocol):
+    """Runs that one bridge owns. Any thread may ask."""
+
+    def epoch(self, key: ExperimentKey, /) -> int | None:
+        """The number of this bridge's turn with the run; None while it may not touch the run.
+
+        A run is owned by one turn at a time, and each has a larger number than the one before. What
+        a turn writes is fenced by its number: it happens while the turn lasts, or not at all.
+        """
+        ...
+
+
+class SoleOwner:
+    """Ownership without sharing: every run is this bridge's own, always."""
+
+    def epoch(self, key: ExperimentKey, /) -> int:  # noqa: ARG002  # all alike
+        """Always 0, the only turn."""
+        return 0
+
+
+def write_owned(
+    journal: Journal, owners: Ownership, key: ExperimentKey, function: Callable[[Connection], _T]
+) -> _T:
+    """Change something of a run in a transaction, if it is ours at that moment.
+
+    Raises:
+        LeaseLost: It is not. Nothing was written.
+        JournalError: As of ``Journal.write``.
+    """
+    epoch = owners.epoch(key)
+    if epoch is None:
+        raise LeaseLost(f"{key} belongs to another bridge.")
+
+    def fenced(connection: Connection) -> _T:
+        if epoch:
+            locked = connection.execute(
+                "UPDATE runs SET epoch = epoch WHERE run_id = ? AND epoch = ? RETURNING number",
+                (run_id(key.experiment, key.trial), epoch),
+            ).fetchone()
+            if locked is None:
+                raise LeaseLost(f"{key} belongs to another bridge now.")
+        return function(connection)
+
+    return journal.write(fenced)
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """Bytes of one run in the journal, about.
+
+    Attributes:
+        waiting: Batches that are no rows yet.
+        made: What was made of batches: rows, state, description, logs and history.
+    """
+
+    waiting: int
+    made: int
+
+    @property
+    def total(self) -> int:
+        """Bytes of both."""
+        return self.waiting + self.made
+
+
+class Room(Protocol):
+    """Holds tenants to their shares. Any thread may call any method."""
+
+    def is_left(self, key: ExperimentKey, /) -> bool:
+        """Return whether more of the tenant's batches may be made into rows."""
+        ...
+
+    def check(self, uses: Mapping[ExperimentKey, Use], /) -> None:
+        """Refuse a commit that takes a tenant far beyond its share.
+
+        Args:
+            uses: Of each run in the commit, as it will be.
+
+        Raises:
+            ShareUsedUp: It does.
+        """
+        ...
+
+    def made(self, uses: Mapping[ExperimentKey, Use], /) -> None:
+        """Count a commit that ``check`` has let pass and that is durable."""
+        ...

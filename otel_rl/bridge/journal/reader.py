@@ -1,42 +1,225 @@
-"""Reads the runs and histories of a journal for commands that only look.
+"""Reads a journal for commands, diagnoses and pages that only look, beside a bridge that writes.
 
-It reads beside a bridge that runs, and changes nothing.
+What reads parts of one run is one or two short statements on a connection that only reads: no
+transaction stays open between them, so that SQLite can go on clearing its log. What is damaged is
+left out.
 """
 
 import json
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from types import MappingProxyType
+from typing import Final, NamedTuple
 
-from otel_rl.bridge.journal.formats.description_format import read_description
 from otel_rl.bridge.journal.interface import MADE, WAITING, Connection, Journal, checksum
-from otel_rl.bridge.journal.log import Log
-from otel_rl.bridge.journal.run_reader import Standing, read_keys
-from otel_rl.bridge.journal.sqlite import JOURNAL_FILE
-from otel_rl.bridge.journal.sqlite_files import DATA_DIRECTORY, is_in_use
+from otel_rl.bridge.journal.log import Log, read_log
+from otel_rl.bridge.journal.sqlite import DATA_DIRECTORY, JOURNAL_FILE, is_in_use
+from otel_rl.bridge.journal.state import read_description, readable_keys
+from otel_rl.diagnose.result import Kind
 from otel_rl.errors import JournalError
-from otel_rl.records import Description, ExperimentKey, ExperimentStatus, KeySpec, RoleStanding
+from otel_rl.goodput import Spent
+from otel_rl.records import (
+    Description,
+    ExperimentKey,
+    ExperimentStatus,
+    KeySpec,
+    RoleStanding,
+    Table,
+)
 from otel_rl.run_id import run_id
 
 __all__ = [
+    "KnownWorker",
     "LookingOn",
     "RunOverview",
+    "Standing",
+    "TableRow",
+    "first_history",
     "histories",
+    "history_records",
+    "history_size",
     "journals_below",
     "keys",
     "looking",
+    "newest_history",
     "overview",
+    "read_history",
+    "read_keys",
     "read_runs",
+    "read_tables",
     "removed_runs",
-    "shared_histories",
-    "shared_keys",
-    "shared_overview",
-    "shared_removed_runs",
+    "revision",
+    "span_parts",
     "state_of",
 ]
+
+_TABLE_MARK: Final = b':[["'  # its columns; decoding shows whether it is a label or value
+_ROWS_AT_ONCE: Final = 200
+_HISTORY: Final = str(Log.HISTORY)
+
+
+class KnownWorker(NamedTuple):
+    """A process of a run, as it stood with the last rows.
+
+    Attributes:
+        instance: Its ``service.instance.id``.
+        name: ``<role>/<index>``.
+        standing: A number of ``WorkerStanding``.
+        first_ns: Its first export, by the run's clock, see ``PausableClock``; 0 before one.
+        received_ns: Its last export, by the bridge's clock; 0 before one.
+        newest_step: None without steps.
+    """
+
+    instance: str
+    name: str
+    standing: int
+    first_ns: int
+    received_ns: int
+    newest_step: int | None
+
+
+class Standing(NamedTuple):
+    """Standing of a run, by its state.
+
+    Attributes:
+        workers: Its processes, in the order of appearance.
+        verdict: Of the last diagnosis by its bridge, as ``Verdict``; empty before one.
+        goodput: As in its last row with goodput: time of each role, and of the run, whose role is
+            empty. Nothing if it is unknown.
+        cause: First cause of that diagnosis, such as ``straggler trainer/1``; empty without one.
+    """
+
+    workers: Sequence[KnownWorker]
+    verdict: str
+    goodput: Mapping[str, Spent] = MappingProxyType({})
+    cause: str = ""
+
+    @property
+    def is_stalled(self) -> bool:
+        """Return whether that diagnosis has found first that the run stands still."""
+        return self.cause.partition(" ")[0] == Kind.STALL
+
+
+class TableRow(NamedTuple):
+    """A row of a run that has tables of text.
+
+    Attributes:
+        number: Of the row.
+        step: Of the row.
+        time_ns: Of the row.
+        tables: By tracker key.
+    """
+
+    number: int
+    step: int
+    time_ns: int
+    tables: Mapping[str, Table]
+
+
+def revision(connection: Connection) -> int:
+    """Return a number that changes whenever a run does, by the clock of whichever bridge."""
+    # The lowest bits, so that the sum has room. The latest time alone hides runs of a clock behind.
+    (found,) = connection.execute(
+        "SELECT COUNT(*) + COALESCE(SUM(changed_ns & 1073741823), 0) FROM runs"
+    ).fetchone()
+    return int(found)
+
+
+def history_size(connection: Connection, run: str, after: int = 0) -> tuple[int, int]:
+    """Return the number and bytes of the history's records after a number."""
+    records, size = connection.execute(
+        "SELECT COUNT(*), CAST(COALESCE(SUM(LENGTH(body)), 0) AS BIGINT) FROM log"
+        " WHERE run_id = ? AND kind = ? AND number > ?",
+        (run, _HISTORY, after),
+    ).fetchone()
+    return int(records), int(size)
+
+
+def history_records(connection: Connection, run: str, after: int = 0) -> int:
+    """Return the number of the history's records after a number."""
+    (records,) = connection.execute(
+        "SELECT COUNT(*) FROM log WHERE run_id = ? AND kind = ? AND number > ?",
+        (run, _HISTORY, after),
+    ).fetchone()
+    return int(records)
+
+
+def newest_history(connection: Connection, run: str, *, records: int) -> int:
+    """Return the number after which a history has so many records; 0 if it has no more."""
+    found = connection.execute(
+        "SELECT number FROM log WHERE run_id = ? AND kind = ?"
+        " ORDER BY number DESC LIMIT 1 OFFSET ?",
+        (run, _HISTORY, records),
+    ).fetchone()
+    return int(found[0]) if found else 0
+
+
+def first_history(connection: Connection, run: str) -> int:
+    """Return the number of the oldest record of the history; 0 without one."""
+    (number,) = connection.execute(
+        "SELECT COALESCE(MIN(number), 0) FROM log WHERE run_id = ? AND kind = ?", (run, _HISTORY)
+    ).fetchone()
+    return int(number)
+
+
+def read_history(
+    connection: Connection, run: str, *, after: int = 0, limit: int = 256
+) -> Sequence[tuple[int, bytes | None]]:
+    """Return some encoded ``Facts`` after a number, each with its own; None for a damaged one."""
+    # The index alone finds the numbers: a long run's bodies are not sorted anew for each part.
+    found = connection.execute(
+        "SELECT number, body, crc FROM log WHERE number IN (SELECT number FROM log"
+        " WHERE run_id = ? AND kind = ? AND number > ? ORDER BY number LIMIT ?) ORDER BY number",
+        (run, _HISTORY, after, limit),
+    ).fetchall()
+    return [
+        (number, body if checksum(body, run, _HISTORY) == crc else None)
+        for number, body, crc in found
+    ]
+
+
+def read_keys(connection: Connection, run: str) -> Sequence[KeySpec]:
+    """Return the catalogue of keys, in order of appearance."""
+    return readable_keys(read_log(connection, run, Log.KEYS))
+
+
+def span_parts(connection: Connection, run: str, *, since_ns: int) -> Iterator[bytes]:
+    """Yield the parts of the log of spans with a span that ended after that time."""
+    yield from read_log(connection, run, Log.SPANS, after=since_ns)
+
+
+def read_tables(
+    connection: Connection, run: str, *, before: int | None = None, limit: int = 2_000
+) -> Sequence[TableRow]:
+    """Return the rows with tables among the newest that are still in the journal, newest first.
+
+    Args:
+        connection: Of the journal.
+        run: Its id.
+        before: Only rows with a lower number.
+        limit: The most rows that are looked at.
+    """
+    rows: list[TableRow] = []
+    end = 1 << 62 if before is None else before
+    for _ in range(0, limit, _ROWS_AT_ONCE):
+        found = connection.execute(
+            "SELECT number, body, crc FROM rows WHERE run_id = ? AND number < ?"
+            " ORDER BY number DESC LIMIT ?",
+            (run, end, _ROWS_AT_ONCE),
+        ).fetchall()
+        if not found:
+            break
+        end = found[-1][0]
+        for number, body, crc in found:
+            if _TABLE_MARK in bytes(body) and checksum(body, run, number) == crc:
+                step, time_ns, _, _, *more = json.loads(body)
+                tables = {key: Table(*table) for key, table in (more or ({},))[0].items()}
+                rows.append(TableRow(number, step, time_ns, tables))
+    return rows
+
 
 _SILENT_S: Final = 60.0  # workers report each second, and by default at least once a minute
 _SHORTEST_STALL_S: Final = 300.0
@@ -71,9 +254,9 @@ LEFT JOIN descriptions ON descriptions.run_id = runs.run_id
 ORDER BY experiment, trial, tracker
 """  # noqa: S608  # ours
 
-_HISTORY = f"""
+_HISTORIES = f"""
 SELECT experiment, trial, log.run_id, newest, body, crc FROM log
-JOIN runs ON runs.run_id = log.run_id WHERE kind = '{Log.HISTORY}' {{}} ORDER BY log.number
+JOIN runs ON runs.run_id = log.run_id WHERE kind = '{_HISTORY}' {{}} ORDER BY log.number
 """  # noqa: S608  # ours
 
 
@@ -152,90 +335,69 @@ def state_of(run: RunOverview, standing: Standing, now_ns: int) -> str:
     return "stalled" if is_late else "running"
 
 
-def shared_overview(journal: Journal) -> Sequence[RunOverview]:
-    """Every run of a journal that bridges share, in the order of their names.
+def overview(where: Path | Journal) -> Sequence[RunOverview]:
+    """Every run of a journal, in the order of their names.
+
+    Args:
+        where: Directory of a bridge's own journal, or one that bridges share.
 
     Raises:
         JournalError: It cannot be read.
     """
-    with journal.read() as connection:
-        return read_runs(connection)
-
-
-def overview(directory: Path) -> Sequence[RunOverview]:
-    """Every run of the journal in ``directory``, in the order of their names.
-
-    Raises:
-        JournalError: It cannot be read.
-    """
-    with looking(directory) as connection:
-        return read_runs(connection, directory)
-
-
-def shared_histories(
-    journal: Journal, only: ExperimentKey | None = None
-) -> Mapping[ExperimentKey, Sequence[bytes]]:
-    """Return the histories of a journal that bridges share, see ``histories``.
-
-    Raises:
-        JournalError: It cannot be read.
-    """
-    with journal.read() as connection:
-        return _read_histories(connection, only)
+    with _opened(where) as connection:
+        return read_runs(connection, where if isinstance(where, Path) else None)
 
 
 def histories(
-    directory: Path, only: ExperimentKey | None = None
+    where: Path | Journal, only: ExperimentKey | None = None
 ) -> Mapping[ExperimentKey, Sequence[bytes]]:
-    """Return the records for a diagnosis in ``directory``: encoded ``Facts``, oldest first.
+    """Return the records for a diagnosis: encoded ``Facts`` of each run, oldest first.
 
     The most recently active run comes last. With ``only``, nothing of the other runs is read.
 
     Raises:
         JournalError: It cannot be read.
     """
-    with looking(directory) as connection:
-        return _read_histories(connection, only)
+    condition = "" if only is None else "AND log.run_id = ?"
+    parameters = () if only is None else (run_id(*only),)
+    found: dict[ExperimentKey, list[bytes]] = {}
+    latest: dict[ExperimentKey, int] = {}
+    with _opened(where) as connection:
+        for experiment, trial, run, newest, body, crc in connection.execute(
+            _HISTORIES.format(condition), parameters
+        ):
+            key = ExperimentKey(experiment, trial)
+            if checksum(body, run, _HISTORY) == crc:  # what is damaged is left out
+                found.setdefault(key, []).append(body)
+                latest[key] = max(newest, latest.get(key, 0))
+    return {key: found[key] for key in sorted(found, key=lambda key: latest[key])}
 
 
-def shared_keys(journal: Journal, key: ExperimentKey) -> Sequence[KeySpec]:
-    """Return the meaning of the tracker keys of a run in a shared journal, see ``RunStore.keys``.
-
-    Raises:
-        JournalError: It cannot be read.
-    """
-    with journal.read() as connection:
-        return _read_keys(connection, key)
-
-
-def keys(directory: Path, key: ExperimentKey) -> Sequence[KeySpec]:
-    """Return the meaning of the tracker keys of a run in ``directory``, see ``RunStore.keys``.
-
-    Raises:
-        JournalError: It cannot be read.
-    """
-    with looking(directory) as connection:
-        return _read_keys(connection, key)
-
-
-def shared_removed_runs(journal: Journal) -> Mapping[ExperimentKey, int]:
-    """Runs that ended and were removed from a journal that bridges share, see ``removed_runs``.
+def keys(where: Path | Journal, key: ExperimentKey) -> Sequence[KeySpec]:
+    """Return the meaning of the tracker keys of a run, see ``RunStore.keys``.
 
     Raises:
         JournalError: It cannot be read.
     """
-    with journal.read() as connection:
-        return _read_removed(connection)
+    with _opened(where) as connection:
+        return read_keys(connection, run_id(*key))
 
 
-def removed_runs(directory: Path) -> Mapping[ExperimentKey, int]:
-    """Runs that ended and were removed from the journal in ``directory``, and when (ns).
+def removed_runs(where: Path | Journal) -> Mapping[ExperimentKey, int]:
+    """Return the runs that ended and were removed, and when (ns).
 
     Raises:
         JournalError: It cannot be read.
     """
-    with looking(directory) as connection:
-        return _read_removed(connection)
+    with _opened(where) as connection:
+        found = connection.execute(
+            "SELECT experiment, trial, deleted_ns FROM deleted ORDER BY deleted_ns"
+        ).fetchall()
+    return {ExperimentKey(name, trial): int(removed_ns) for name, trial, removed_ns in found}
+
+
+def _opened(where: Path | Journal) -> AbstractContextManager[Connection]:
+    return looking(where) if isinstance(where, Path) else where.read()
 
 
 def journals_below(data: Path) -> Iterator[Path]:
@@ -316,33 +478,6 @@ def _cannot_read(path: Path, exc: Exception) -> JournalError:
         f"Cannot read the journal {str(path.absolute())!r}: {exc}.",
         hint="Run this command as the user of the bridge, with the same version of otel_rl.",
     )
-
-
-def _read_histories(
-    connection: Connection, only: ExperimentKey | None
-) -> Mapping[ExperimentKey, Sequence[bytes]]:
-    found: dict[ExperimentKey, list[bytes]] = {}
-    newest: dict[ExperimentKey, int] = {}
-    of = () if only is None else (run_id(only.experiment, only.trial),)
-    for experiment, trial, run, newest_ns, body, crc in connection.execute(
-        _HISTORY.format("AND log.run_id = ?" if of else ""), of
-    ):
-        key = ExperimentKey(experiment, trial)
-        if checksum(body, run, str(Log.HISTORY)) == crc:  # what is damaged is left out
-            found.setdefault(key, []).append(body)
-            newest[key] = max(newest_ns, newest.get(key, 0))
-    return {key: found[key] for key in sorted(found, key=lambda key: newest[key])}
-
-
-def _read_keys(connection: Connection, key: ExperimentKey) -> Sequence[KeySpec]:
-    return read_keys(connection, run_id(key.experiment, key.trial))
-
-
-def _read_removed(connection: Connection) -> Mapping[ExperimentKey, int]:
-    found = connection.execute(
-        "SELECT experiment, trial, deleted_ns FROM deleted ORDER BY deleted_ns"
-    ).fetchall()
-    return {ExperimentKey(name, trial): int(removed_ns) for name, trial, removed_ns in found}
 
 
 def read_runs(connection: Connection, directory: Path | None = None) -> Sequence[RunOverview]:

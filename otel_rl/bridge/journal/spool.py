@@ -22,16 +22,17 @@ from otel_rl.bridge.journal.interface import (
     WAITING,
     Connection,
     Journal,
+    Ownership,
+    SoleOwner,
+    Use,
     checksum,
+    write_owned,
 )
-from otel_rl.bridge.journal.leases.ownership import Ownership, SoleOwner, write_owned
-from otel_rl.bridge.journal.space.space_quota import Use
 from otel_rl.errors import JournalFull
 from otel_rl.records import Batch, ExperimentKey, Offset, Signal
 from otel_rl.run_id import run_id
 
-__all__ = ["Spool", "Spooled"]
-
+__all__ = ["InboxPositions", "Spool", "Spooled"]
 
 _KEPT_BYTES: Final = 8 << 20
 """Of the batches whose columns are kept, by their payload, which takes less than columns do, or by
@@ -364,3 +365,35 @@ def _first_unread(connection: Connection, run: str, but: Collection[Offset]) -> 
         (run, len(but) + 1),
     ).fetchall()
     return next((position for (position,) in positions if position not in but), None)
+
+
+class InboxPositions:
+    """Positions in segments by the names of these, which no two workers share.
+
+    Args:
+        journal: Has a table of them from now on, which a journal without an inbox lacks.
+    """
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+        journal.write(
+            lambda connection: connection.execute(
+                "CREATE TABLE IF NOT EXISTS inbox"
+                " (segment TEXT NOT NULL PRIMARY KEY, position BIGINT NOT NULL)"
+            ).close()
+        )
+
+    def read(self) -> Mapping[str, int]:
+        """Return the positions that are journaled."""
+        with self._journal.read() as connection:
+            return dict(connection.execute("SELECT segment, position FROM inbox").fetchall())
+
+    @staticmethod
+    def write(connection: Connection, positions: Mapping[str, int], removed: Sequence[str]) -> None:
+        """Note positions, and forget those of segments that are removed, in a transaction."""
+        connection.executemany(
+            "INSERT INTO inbox (segment, position) VALUES (?, ?)"
+            " ON CONFLICT (segment) DO UPDATE SET position = excluded.position",
+            [*positions.items()],
+        )
+        connection.executemany("DELETE FROM inbox WHERE segment = ?", [(name,) for name in removed])

@@ -1,4 +1,4 @@
-"""Encodes what a bridge must find again after a restart: MessagePack, checked while it is read.
+"""Encodes what is stored: states and logs as MessagePack, rows and descriptions as JSON.
 
 The classes of the bridge that are stored *are* the format. Each derives from ``Stored``, and its
 fields, in their order, are an array in the journal; what ``__post_init__`` sets is not stored.
@@ -6,21 +6,44 @@ Records of ``otel_rl.records`` are maps by the names of their fields. What reads
 numbers, texts and containers, never calls anything that the bytes name, and takes memory in
 proportion to the bytes that are stored.
 
+A row is a JSON list of its fields. Its numbers are written and read by fast libraries, of which
+none knows NaN and infinities. A row with any of them, with tables, or with what those libraries
+refuse, goes through the standard library, which writes the words ``NaN`` and ``Infinity``. Both
+ways read what either has written.
+
 Rules for a change: ``docs/adr/0011-state-is-messagepack.md``.
 """
 
+import dataclasses
+import json
+import logging
 import math
 import sys
 import zlib
 from array import array
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar, cast
 
 import msgspec
+import orjson
 
+from otel_rl.bridge.journal.interface import checksum
 from otel_rl.bridge.journal.schema import FORMAT
+from otel_rl.records import (
+    Attempt,
+    Description,
+    Device,
+    ExperimentKey,
+    ExperimentStatus,
+    KeySpec,
+    Provenance,
+    Row,
+    Table,
+    WorkerFailure,
+)
+from otel_rl.run_id import run_id
 
 __all__ = [
     "Count",
@@ -35,12 +58,22 @@ __all__ = [
     "check_places",
     "compress",
     "decode",
+    "decode_keys",
+    "decode_row",
     "decompress",
     "decompress_each",
     "encode",
+    "encode_description",
+    "encode_keys",
+    "encode_row",
+    "fast_json",
     "prepared",
+    "read_description",
+    "readable_keys",
     "refusing",
 ]
+
+_log = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
 
@@ -252,3 +285,111 @@ def _decompress(body: bytes, most: int) -> tuple[bytes, bytes]:
     if not stream.eof:
         raise StateRefused("it breaks off")
     return raw, stream.unused_data
+
+
+# Not orjson, which makes floats of integers that exceed 64 bits.
+_DECODER = msgspec.json.Decoder()
+
+
+def encode_row(row: Row) -> bytes:
+    """Encode a row without its number."""
+    values = row.values if isinstance(row.values, dict) else dict(row.values)
+    fields: list[object] = [row.step, row.time_ns, row.policy_version, values]
+    if row.tables or row.labels or row.attempt > 1 or row.replaces:
+        tables = {key: [table.columns, table.rows] for key, table in row.tables.items()}
+        fields.extend([tables, dict(row.labels), row.attempt, row.replaces])
+    body = None if row.tables else fast_json(fields, values.values())
+    return body or json.dumps(fields, separators=(",", ":")).encode()
+
+
+def decode_row(number: int, body: bytes) -> Row:
+    """Undo ``encode_row``."""
+    try:
+        fields = _DECODER.decode(body)
+    except msgspec.DecodeError:
+        fields = json.loads(body)
+    step, time_ns, policy_version, values, *more = fields
+    tables, labels, attempt, replaces = more or ({}, {}, 1, False)
+    tables = {key: Table(*table) for key, table in tables.items()}
+    row = Row(
+        *(number, step, time_ns, values, policy_version, tables, labels),
+        attempt=attempt,
+        replaces=replaces,
+    )
+    object.__setattr__(row, "stored_bytes", len(body))  # frozen for everyone else
+    return row
+
+
+def fast_json(record: object, numbers: Iterable[float]) -> bytes | None:
+    """Return a record as JSON, if it can be written by a library that has no NaN.
+
+    Args:
+        record: Lists and dicts of text and numbers.
+        numbers: All its numbers that may be NaN or infinite.
+
+    Returns:
+        None also for what the library refuses: an integer of more than 64 bits, half of a surrogate
+            pair, a subclass of float; and for numbers whose sum is too large.
+    """
+    try:
+        # Copied: the library reserves up to eight times the room, and keeps it with its result.
+        return bytes(memoryview(orjson.dumps(record))) if math.isfinite(sum(numbers)) else None
+    except (OverflowError, TypeError):
+        return None
+
+
+def encode_description(description: Description) -> bytes:
+    """Encode a description as JSON."""
+    return json.dumps(dataclasses.asdict(description), separators=(",", ":")).encode()
+
+
+def read_description(key: ExperimentKey, body: bytes, crc: int) -> Description:
+    """Undo ``encode_description``; an empty description where the disk has damaged it."""
+    if checksum(body, run_id(key.experiment, key.trial)) != crc:
+        _log.error("The metadata of %s is damaged in the journal. Check the disk.", key)
+        return Description()
+    fields = json.loads(body)
+    fields["tags"] = tuple(fields["tags"])
+    fields["status"] = ExperimentStatus(fields["status"])
+    fields["devices"] = {
+        prefix: Device(**device | {"workers": tuple(device["workers"])})
+        for prefix, device in fields["devices"].items()
+    }
+    fields["attempts"] = tuple(Attempt(**attempt) for attempt in fields["attempts"])
+    fields["failures"] = tuple(WorkerFailure(**failure) for failure in fields["failures"])
+    provenance = fields["provenance"]
+    if provenance is not None:
+        texts = {name: tuple(provenance[name]) for name in ("command", "packages")}
+        fields["provenance"] = Provenance(**provenance | texts)
+    return Description(**fields)
+
+
+def encode_keys(keys: Iterable[KeySpec]) -> bytes:
+    """Return one part."""
+    return compress(encode([*keys]))
+
+
+def decode_keys(body: bytes) -> Sequence[KeySpec]:
+    """Undo ``encode_keys``.
+
+    Raises:
+        StateRefused: It is something else.
+    """
+    return decode(decompress(body), list[KeySpec])
+
+
+def readable_keys(parts: Iterable[bytes]) -> Sequence[KeySpec]:
+    """Return the keys of all parts, each once, without those of a part that cannot be read.
+
+    The bridge that makes the rows counts such a part, and describes its keys again.
+    """
+    found: dict[str, KeySpec] = {}
+    for body in parts:
+        try:
+            keys = decode_keys(body)
+        except StateRefused as exc:
+            _log.warning("A part of a run's keys in the journal is refused: %s.", exc)
+            continue
+        for one in keys:
+            found.setdefault(one.key, one)
+    return list(found.values())

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from otel_rl.bridge.journal.space.space_quota import Use
+from otel_rl.bridge.journal.interface import Use
 from otel_rl.bridge.receive.tokens import TokenShares
 from otel_rl.errors import JournalError, JournalFull, ShareUsedUp
 from otel_rl.records import Batch, ExperimentKey

@@ -20,10 +20,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from otel_rl.bridge.journal.commit import Commit
-from otel_rl.bridge.journal.formats.key_log import encode_keys
 from otel_rl.bridge.journal.interface import Journal
-from otel_rl.bridge.journal.run_store import RunStore
+from otel_rl.bridge.journal.runs import Commit, RunStore
+from otel_rl.bridge.journal.state import encode_keys
 from otel_rl.bridge.replay.replay import StoredRun
 from otel_rl.bridge.rows.aligner import Aligner
 from otel_rl.bridge.rows.settings import AlignSettings, RowSettings

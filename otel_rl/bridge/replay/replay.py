@@ -19,7 +19,7 @@ from otel_rl.bridge.counters import Counters
 from otel_rl.bridge.delivery.manager import DeliveryManager, DeliverySettings, RunState, RunStatus
 from otel_rl.bridge.journal.interface import Connection
 from otel_rl.bridge.journal.reader import looking
-from otel_rl.bridge.journal.run_store import RunStore
+from otel_rl.bridge.journal.runs import RunStore
 from otel_rl.bridge.private_files import open_private
 from otel_rl.errors import JournalClosed
 from otel_rl.records import Description, ExperimentKey, KeySpec, Row

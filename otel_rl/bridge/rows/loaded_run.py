@@ -22,11 +22,16 @@ from otel_rl.bridge.counters import (
     StateFault,
     ValueFold,
 )
-from otel_rl.bridge.journal.commit import Commit
-from otel_rl.bridge.journal.formats.key_log import decode_keys, encode_keys
-from otel_rl.bridge.journal.run_store import SavedRun
+from otel_rl.bridge.journal.runs import Commit, SavedRun
 from otel_rl.bridge.journal.spool import Spooled
-from otel_rl.bridge.journal.state import StateRefused, decode, encode, refusing
+from otel_rl.bridge.journal.state import (
+    StateRefused,
+    decode,
+    decode_keys,
+    encode,
+    encode_keys,
+    refusing,
+)
 from otel_rl.bridge.otlp.decode import decode_parts
 from otel_rl.bridge.rows.aligner import Aligner, AlignSettings
 from otel_rl.bridge.rows.history.history_writer import HistoryRecords

@@ -22,9 +22,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from otel_rl.bridge.counters import CommitRefusal, Counter, Counters, SampleDrop, Where
-from otel_rl.bridge.journal.commit import Commit
-from otel_rl.bridge.journal.leases.ownership import Ownership, SoleOwner
-from otel_rl.bridge.journal.run_store import RunStore
+from otel_rl.bridge.journal.interface import Ownership, SoleOwner
+from otel_rl.bridge.journal.runs import Commit, RunStore
 from otel_rl.bridge.journal.spool import Spool, Spooled
 from otel_rl.bridge.rows.loaded_run import LoadedRun, Turn, load_run
 from otel_rl.bridge.rows.reports import data_warnings

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from otel_rl.bridge.config import BridgeSettings
 from otel_rl.bridge.counters import Counters
 from otel_rl.bridge.journal.archive_store import ArchiveStore
-from otel_rl.bridge.journal.opening import WHERE_RUNS_ARE
+from otel_rl.bridge.journal.places import WHERE_RUNS_ARE
 from otel_rl.bridge.journal.sqlite import SqliteJournal
 from otel_rl.cli.find_run import WantedRun, add_run, journals, take_directory
 from otel_rl.cli.options import add_bridge_options, settings_of

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 
 from otel_rl.bridge.config import BridgeSettings
 from otel_rl.bridge.delivery.tracker import CheckResult, backend, check_writable
-from otel_rl.bridge.journal.reader import RunOverview, overview, shared_overview
+from otel_rl.bridge.journal.reader import RunOverview, overview
 from otel_rl.bridge.journal.sqlite import JOURNAL_FILE, SqliteJournal
 from otel_rl.bridge.receive.tls import load_tls
 from otel_rl.bridge.receive.tokens import Tokens
@@ -205,7 +205,7 @@ def check_runs(settings: BridgeSettings) -> Iterator[CheckResult]:
     runs: list[RunOverview] = []
     if settings.journal.url is not None:
         with contextlib.suppress(OtelRLError), shared_journal(settings) as journal:
-            runs += shared_overview(journal)
+            runs += overview(journal)
     for directory in journals(settings):
         try:
             runs += overview(directory)
@@ -232,7 +232,7 @@ def _runs(settings: BridgeSettings) -> Iterator[RunOverview]:
     """Yield every run that can be read."""
     if settings.journal.url is not None:
         with contextlib.suppress(OtelRLError), shared_journal(settings) as journal:
-            yield from shared_overview(journal)
+            yield from overview(journal)
     for directory in journals(settings):
         with contextlib.suppress(JournalError):  # check_runs reports it
             yield from overview(directory)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import BinaryIO, Final, cast
 
 from otel_rl.bridge.journal.interface import Connection
-from otel_rl.bridge.journal.run_reader import read_history, read_keys, span_parts
+from otel_rl.bridge.journal.reader import read_history, read_keys, span_parts
 from otel_rl.bridge.journal.state import StateRefused
 from otel_rl.bridge.rows.history.span_log import read_spans
 from otel_rl.bridge.rows.open_run.stored_standing import read_standing

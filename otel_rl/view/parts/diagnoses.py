@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from otel_rl.bridge.diagnosis.histories import LiveHistories, MemoryBound
-from otel_rl.bridge.journal.run_reader import history_size
+from otel_rl.bridge.journal.reader import history_size
 from otel_rl.diagnose.engine import diagnose
 from otel_rl.diagnose.places import with_places
 from otel_rl.diagnose.report_json import run_as_json

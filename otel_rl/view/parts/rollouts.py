@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from enum import StrEnum
 from typing import Any, Final, NamedTuple
 
-from otel_rl.bridge.journal.run_reader import TableRow, read_tables
+from otel_rl.bridge.journal.reader import TableRow, read_tables
 from otel_rl.records import CONSOLE, STACKS
 from otel_rl.view.journals import Found
 from otel_rl.view.text import label, passage

@@ -5,7 +5,7 @@ from collections import defaultdict
 from statistics import median
 from typing import Any
 
-from otel_rl.bridge.journal.run_reader import span_parts
+from otel_rl.bridge.journal.reader import span_parts
 from otel_rl.bridge.rows.open_run.stored_standing import read_standing
 from otel_rl.view.journals import Found
 from otel_rl.view.run_data import RunData

@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from otel_rl.bridge.journal.run_reader import KnownWorker, span_parts
+from otel_rl.bridge.journal.reader import KnownWorker, span_parts
 from otel_rl.bridge.rows.open_run.stored_standing import read_standing
 from otel_rl.bridge.rows.series.streams import WorkerStanding
 from otel_rl.diagnose.spans.clocks import estimate_clocks, with_one_clock

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from otel_rl.bridge.journal.opening import open_journal
+from otel_rl.bridge.journal.places import open_journal
 from tests.postgres import PostgresServer
 from tests.stores import Store
 

@@ -21,8 +21,8 @@ from otel_rl.bridge.bridge import Bridge
 from otel_rl.bridge.config import BridgeSettings, load_settings
 from otel_rl.bridge.counters import Counter, Removal, SampleDrop, Where
 from otel_rl.bridge.delivery.manager import RunState
-from otel_rl.bridge.journal.delivery_store import DeliveryStore
-from otel_rl.bridge.journal.run_store import RunStore
+from otel_rl.bridge.journal.deliveries import DeliveryStore
+from otel_rl.bridge.journal.runs import RunStore
 from otel_rl.bridge.journal.sqlite import JOURNAL_FILE
 from otel_rl.cli.ending.end import finish
 from otel_rl.errors import (

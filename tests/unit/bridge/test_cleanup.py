@@ -7,10 +7,9 @@ from otel_rl.bridge.cleanup import Cleanup
 from otel_rl.bridge.config import load_settings
 from otel_rl.bridge.counters import Counter, Counters, Removal
 from otel_rl.bridge.delivery.manager import DeliveryManager, DeliverySettings, RunState, RunStatus
-from otel_rl.bridge.journal.commit import Commit
-from otel_rl.bridge.journal.delivery_store import DeliveryStore
-from otel_rl.bridge.journal.run_store import RunStore
-from otel_rl.bridge.journal.space.retention import Retention
+from otel_rl.bridge.journal.deliveries import DeliveryStore
+from otel_rl.bridge.journal.retention import Retention
+from otel_rl.bridge.journal.runs import Commit, RunStore
 from otel_rl.bridge.journal.spool import Spool
 from otel_rl.bridge.rows.scheduler import Around, Scheduler
 from otel_rl.bridge.rows.settings import AlignSettings

@@ -8,7 +8,7 @@ import pytest
 
 from otel_rl.bridge.counters import Counter, Counters
 from otel_rl.bridge.durable_batches import DurableBatches, UnstoredBatches
-from otel_rl.bridge.journal.presence import JournalPresence
+from otel_rl.bridge.journal.places import JournalPresence
 from otel_rl.bridge.journal.spool import Spool
 from otel_rl.bridge.journal.sqlite import JOURNAL_FILE, SqliteJournal
 from otel_rl.bridge.receive.journal_shares import JournalShares

@@ -12,7 +12,7 @@ from otel_rl.bridge import row_thread
 from otel_rl.bridge.config import load_settings
 from otel_rl.bridge.counters import Counter, Counters, Where
 from otel_rl.bridge.delivery.manager import RunState, RunStatus
-from otel_rl.bridge.journal.presence import JournalPresence
+from otel_rl.bridge.journal.places import JournalPresence
 from otel_rl.bridge.row_thread import RowThread, stop_timeout_s
 from otel_rl.errors import JournalFull, JournalGone
 from otel_rl.records import ExperimentKey

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from otel_rl.bridge.config import load_settings
-from otel_rl.bridge.journal.commit import Commit
+from otel_rl.bridge.journal.runs import Commit
 from otel_rl.bridge.receive.tokens import TokenShares
 from otel_rl.bridge.stores import Stores
 from otel_rl.errors import JournalLocked, LeaseLost

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from otel_rl.bridge.journal.interface import Connection
-from otel_rl.bridge.journal.opening import JournalPlace
+from otel_rl.bridge.journal.places import JournalPlace
 from otel_rl.records import ExperimentStatus
 from otel_rl.view.journals import Journals
 from otel_rl.view.parts.diagnoses import Asked, Diagnoses, Unread

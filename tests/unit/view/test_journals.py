@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from otel_rl.bridge.journal.opening import JournalPlace
+from otel_rl.bridge.journal.places import JournalPlace
 from otel_rl.errors import ConfigError
 from otel_rl.records import ExperimentKey
 from otel_rl.view.journals import Journals

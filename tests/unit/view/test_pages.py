@@ -13,10 +13,9 @@ from typing import Any
 import pytest
 
 from otel_rl.bridge.config import BridgeSettings
-from otel_rl.bridge.journal.commit import Commit
 from otel_rl.bridge.journal.interface import Connection
-from otel_rl.bridge.journal.run_reader import Standing
-from otel_rl.bridge.journal.run_store import RunStore
+from otel_rl.bridge.journal.reader import Standing
+from otel_rl.bridge.journal.runs import Commit, RunStore
 from otel_rl.bridge.journal.sqlite import SqliteJournal
 from otel_rl.bridge.rows.open_run.stored_standing import read_standing
 from otel_rl.diagnose.history.records import Facts

@@ -3,7 +3,7 @@
 from typing import Final
 
 from otel_rl.bridge.journal.interface import Connection, checksum
-from otel_rl.bridge.journal.run_reader import KnownWorker, Standing
+from otel_rl.bridge.journal.reader import KnownWorker, Standing
 from otel_rl.bridge.journal.state import StateRefused, decode, decompress
 from otel_rl.bridge.rows.open_run.run_state import StoredRun
 from otel_rl.bridge.rows.pausable_clock import PausableClock

@@ -24,8 +24,7 @@ from otel_rl.bridge.archive.archiver import FILE_WRITER, Archiver, ArchiveUnwrit
 from otel_rl.bridge.archive.file_writer import FileHead
 from otel_rl.bridge.counters import ArchiveDrop, Counter, Counters
 from otel_rl.bridge.journal.archive_store import ArchiveStore
-from otel_rl.bridge.journal.commit import Commit
-from otel_rl.bridge.journal.run_store import RunStore
+from otel_rl.bridge.journal.runs import Commit, RunStore
 from otel_rl.bridge.journal.spool import Spool
 from otel_rl.bridge.journal.sqlite import JOURNAL_FILE, SqliteJournal
 from otel_rl.bridge.rows.aligner import AlignSettings

@@ -13,9 +13,8 @@ import pytest
 
 from otel_rl.bridge.counters import Counter, TrackerFailure
 from otel_rl.bridge.delivery.manager import DeliveryManager, RunState
-from otel_rl.bridge.journal.commit import Commit
-from otel_rl.bridge.journal.delivery_store import DeliveryStore
-from otel_rl.bridge.journal.run_store import DAMAGED_ROW, RunStore
+from otel_rl.bridge.journal.deliveries import DeliveryStore
+from otel_rl.bridge.journal.runs import DAMAGED_ROW, Commit, RunStore
 from otel_rl.bridge.journal.sqlite import SqliteJournal
 from otel_rl.errors import ConfigError, JournalError, JournalFull, JournalGone, JournalUnavailable
 from otel_rl.records import ExperimentKey, Row

@@ -8,7 +8,7 @@ import pytest
 from otel_rl.bridge.delivery.manager import DeliverySettings
 from otel_rl.bridge.delivery.session import Route, TrackerSession, filled
 from otel_rl.bridge.delivery.tracker import RunInfo
-from otel_rl.bridge.journal.formats.row_format import decode_row, encode_row
+from otel_rl.bridge.journal.state import decode_row, encode_row
 from otel_rl.records import Description, ExperimentKey, Row
 from otel_rl.run_id import run_id
 from tests.unit.bridge.delivery.bench import Rows

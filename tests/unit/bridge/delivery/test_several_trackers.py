@@ -11,9 +11,8 @@ from otel_rl.bridge.counters import Counters
 from otel_rl.bridge.delivery.manager import DeliveryManager, DeliverySettings, RunState
 from otel_rl.bridge.delivery.tracker import RunInfo
 from otel_rl.bridge.delivery.writer import Writer
-from otel_rl.bridge.journal.commit import Commit
-from otel_rl.bridge.journal.delivery_store import DeliveryStore
-from otel_rl.bridge.journal.run_store import RunStore
+from otel_rl.bridge.journal.deliveries import DeliveryStore
+from otel_rl.bridge.journal.runs import Commit, RunStore
 from otel_rl.bridge.journal.sqlite import SqliteJournal
 from otel_rl.errors import TrackerUnavailable
 from otel_rl.records import Description, ExperimentKey, Row

@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 
 from otel_rl.bridge.diagnosis.histories import LiveHistories, Looked, MemoryBound
-from otel_rl.bridge.journal.commit import Commit
 from otel_rl.bridge.journal.reader import looking
-from otel_rl.bridge.journal.run_store import RunStore
+from otel_rl.bridge.journal.runs import Commit, RunStore
 from otel_rl.bridge.journal.sqlite import SqliteJournal
 from otel_rl.diagnose.history.run_history import GrowingHistory, RunHistory
 from otel_rl.records import ExperimentKey

@@ -21,9 +21,8 @@ from otel_rl.bridge.diagnosis.process import (
     environment_of,
 )
 from otel_rl.bridge.diagnosis.scheduler import DiagnosisScheduler
-from otel_rl.bridge.journal.commit import Commit
-from otel_rl.bridge.journal.opening import JournalPlace
-from otel_rl.bridge.journal.run_store import RunStore
+from otel_rl.bridge.journal.places import JournalPlace
+from otel_rl.bridge.journal.runs import Commit, RunStore
 from otel_rl.bridge.journal.sqlite import SqliteJournal
 from otel_rl.bridge.rows.aligner import Aligner
 from otel_rl.bridge.rows.reports.finding_rows import Finding, NewFindings

@@ -1,8 +1,7 @@
 """What waits for the archive, in each kind of journal."""
 
 from otel_rl.bridge.journal.archive_store import ArchiveStore, StoredPart
-from otel_rl.bridge.journal.commit import Commit
-from otel_rl.bridge.journal.run_store import RunStore
+from otel_rl.bridge.journal.runs import Commit, RunStore
 from otel_rl.records import ExperimentKey
 from tests.stores import Store
 

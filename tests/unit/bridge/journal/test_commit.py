@@ -5,9 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from otel_rl.bridge.journal.commit import Commit
 from otel_rl.bridge.journal.interface import Journal
-from otel_rl.bridge.journal.run_store import RunStore, SavedRun
+from otel_rl.bridge.journal.runs import Commit, RunStore, SavedRun
 from otel_rl.bridge.journal.spool import Spool
 from otel_rl.records import Batch, ExperimentKey, Offset, Row, Signal
 from tests.stores import Store, runs_of

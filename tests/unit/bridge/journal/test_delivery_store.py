@@ -5,10 +5,9 @@ from collections.abc import Callable
 
 import pytest
 
-from otel_rl.bridge.journal.commit import Commit
-from otel_rl.bridge.journal.delivery_store import DeliveryStore
+from otel_rl.bridge.journal.deliveries import DeliveryStore
 from otel_rl.bridge.journal.interface import Journal
-from otel_rl.bridge.journal.run_store import RunStore
+from otel_rl.bridge.journal.runs import Commit, RunStore
 from otel_rl.records import ExperimentKey, Row
 from tests.stores import Store
 

@@ -6,11 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from otel_rl.bridge.journal.commit import Commit
-from otel_rl.bridge.journal.delivery_store import DeliveryStore
-from otel_rl.bridge.journal.interface import Connection, Journal
-from otel_rl.bridge.journal.run_store import DAMAGED_ROW, RunStore, SavedRun
-from otel_rl.bridge.journal.space.space_quota import Use
+from otel_rl.bridge.journal.deliveries import DeliveryStore
+from otel_rl.bridge.journal.interface import Connection, Journal, Use
+from otel_rl.bridge.journal.runs import DAMAGED_ROW, Commit, RunStore, SavedRun
 from otel_rl.bridge.journal.spool import Spool
 from otel_rl.errors import JournalClosed, JournalFull, LeaseLost
 from otel_rl.records import Batch, ExperimentKey, Offset, Row, Signal

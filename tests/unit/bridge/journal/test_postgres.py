@@ -6,10 +6,9 @@ from functools import partial
 
 import pytest
 
-from otel_rl.bridge.journal.commit import Commit
 from otel_rl.bridge.journal.interface import Connection, Journal, checksum
 from otel_rl.bridge.journal.postgres import PostgresJournal
-from otel_rl.bridge.journal.run_store import RunStore
+from otel_rl.bridge.journal.runs import Commit, RunStore
 from otel_rl.bridge.journal.spool import Spool
 from otel_rl.errors import ConfigError, JournalClosed, JournalUnavailable
 from otel_rl.records import Batch, ExperimentKey, Signal

@@ -2,7 +2,7 @@
 
 import pytest
 
-from otel_rl.bridge.journal.presence import JournalPresence
+from otel_rl.bridge.journal.places import JournalPresence
 from otel_rl.errors import JournalGone
 
 

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from otel_rl.bridge.journal.reader import LookingOn
-from otel_rl.bridge.journal.sqlite import SqliteJournal
-from otel_rl.bridge.journal.sqlite_files import JOURNAL_FILE
+from otel_rl.bridge.journal.sqlite import JOURNAL_FILE, SqliteJournal
 from otel_rl.errors import JournalError
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from otel_rl.bridge.journal.places import Beside, RunNaming, home_of
 from otel_rl.bridge.journal.reader import overview
-from otel_rl.bridge.journal.run_homes import Beside, RunNaming, home_of
 from otel_rl.bridge.journal.spool import Spool
 from otel_rl.bridge.journal.sqlite import SqliteJournal
 from otel_rl.records import ExperimentKey

@@ -9,7 +9,7 @@ from typing import cast
 
 import pytest
 
-from otel_rl.bridge.journal.run_store import RunStore
+from otel_rl.bridge.journal.runs import RunStore
 from otel_rl.bridge.journal.spool import Spool
 from otel_rl.bridge.journal.sqlite import JOURNAL_FILE, SqliteJournal
 from otel_rl.errors import ConfigError, JournalError, JournalGone, JournalLocked

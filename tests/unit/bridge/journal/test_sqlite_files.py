@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from otel_rl.bridge.journal.sqlite_files import (
+from otel_rl.bridge.journal.sqlite import (
     LOCK_FILE,
     LockFile,
     OpenFiles,

@@ -7,7 +7,7 @@ import pytest
 from pydantic import ValidationError
 
 from otel_rl.bridge.counters import Refusal
-from otel_rl.bridge.journal.space.space_quota import Use
+from otel_rl.bridge.journal.interface import Use
 from otel_rl.bridge.receive.experiments import Experiments
 from otel_rl.bridge.receive.gate import Held, InFlight
 from otel_rl.bridge.receive.journal_shares import JournalShares

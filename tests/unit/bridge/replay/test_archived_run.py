@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from otel_rl.bridge.archive.file_writer import FileHead, tables_of, write_file
-from otel_rl.bridge.journal.run_store import RunStore
+from otel_rl.bridge.journal.runs import RunStore
 from otel_rl.bridge.journal.sqlite import SqliteJournal
 from otel_rl.bridge.replay.archived_run import (
     ArchiveFiles,

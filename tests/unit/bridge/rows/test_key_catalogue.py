@@ -6,8 +6,8 @@ import pytest
 
 from otel_rl.bridge.counters import Counter, Counters, StateFault
 from otel_rl.bridge.journal.interface import Journal, checksum
-from otel_rl.bridge.journal.reader import shared_keys
-from otel_rl.bridge.journal.run_store import RunStore
+from otel_rl.bridge.journal.reader import keys
+from otel_rl.bridge.journal.runs import RunStore
 from otel_rl.bridge.journal.spool import Spool
 from otel_rl.bridge.rows.aligner import Aligner, AlignSettings
 from otel_rl.bridge.rows.reports.finding_rows import Finding
@@ -204,7 +204,7 @@ def test_the_catalogue_is_stored_with_the_rows_and_goes_on_after_a_restart(store
     after.take("loss", 2)
     after.take("reward", 3)
     assert names_in(after.store) == ["trainer/loss", "trainer/reward"]
-    assert shared_keys(after.journal, KEY) == after.store.keys(KEY), "what only looks, sees it"
+    assert keys(after.journal, KEY) == after.store.keys(KEY), "what only looks, sees it"
     with after.journal.read() as connection:
         ((parts,),) = connection.execute("SELECT COUNT(*) FROM log WHERE kind = 'keys'").fetchall()
     assert parts == 2, "a key that is known is not written again"

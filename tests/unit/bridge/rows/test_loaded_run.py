@@ -5,8 +5,7 @@ from collections.abc import Mapping
 import pytest
 
 from otel_rl.bridge.counters import Counter, Counters, Refusal, SampleDrop, StateFault
-from otel_rl.bridge.journal.commit import Commit
-from otel_rl.bridge.journal.run_store import SavedRun
+from otel_rl.bridge.journal.runs import Commit, SavedRun
 from otel_rl.bridge.journal.spool import Spooled
 from otel_rl.bridge.rows.aligner import AlignSettings
 from otel_rl.bridge.rows.loaded_run import LoadedRun, Turn, load_run

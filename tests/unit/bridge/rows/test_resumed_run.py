@@ -7,7 +7,7 @@ import pytest
 
 from otel_rl.bridge.delivery.jsonl import JsonLinesTracker
 from otel_rl.bridge.delivery.tracker import RunInfo
-from otel_rl.bridge.journal.delivery_store import DeliveryStore
+from otel_rl.bridge.journal.deliveries import DeliveryStore
 from otel_rl.records import Batch, ExperimentKey, Signal
 from otel_rl.run_id import run_id
 from tests.journals.small_run import T0, Life, S

@@ -16,10 +16,9 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
 
 from otel_rl.bridge.counters import Counter, Counters, Refusal, SampleDrop, StateFault, Where
-from otel_rl.bridge.journal.commit import Commit
 from otel_rl.bridge.journal.interface import checksum
-from otel_rl.bridge.journal.reader import shared_histories, shared_overview
-from otel_rl.bridge.journal.run_store import RunStore, SavedRun
+from otel_rl.bridge.journal.reader import histories, overview
+from otel_rl.bridge.journal.runs import Commit, RunStore, SavedRun
 from otel_rl.bridge.journal.spool import Spool
 from otel_rl.bridge.rows import loaded_run, scheduler
 from otel_rl.bridge.rows.aligner import Aligner, AlignSettings
@@ -147,7 +146,7 @@ def test_what_comes_again_is_known_even_after_a_restart(bench: Bench) -> None:
 
 
 def newest_step(bench: Bench) -> int | None:
-    (run,) = shared_overview(bench.journal)
+    (run,) = overview(bench.journal)
     return run.step
 
 
@@ -931,7 +930,7 @@ def test_a_cause_that_has_passed_is_not_the_last_one_told(bench: Bench) -> None:
 def spans_of(bench: Bench, key: ExperimentKey) -> dict[tuple[int, str], int]:
     """How often each span of a step is in what is kept for a diagnosis."""
     found: dict[tuple[int, str], int] = {}
-    for body in shared_histories(bench.journal, key)[key]:
+    for body in histories(bench.journal, key)[key]:
         for facts in Facts.decode(body).spans:
             place = facts.step, facts.phase
             found[place] = found.get(place, 0) + facts.spans

@@ -10,11 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from otel_rl.bridge.journal.commit import Commit
 from otel_rl.bridge.journal.interface import Journal
 from otel_rl.bridge.journal.postgres import PostgresJournal
-from otel_rl.bridge.journal.run_store import RunStore
-from otel_rl.bridge.journal.space.retention import Retention
+from otel_rl.bridge.journal.retention import Retention
+from otel_rl.bridge.journal.runs import Commit, RunStore
 from otel_rl.bridge.journal.sqlite import JOURNAL_FILE, SqliteJournal
 from otel_rl.bridge.rows.reports.finding_rows import Finding
 from otel_rl.bridge.tracker_keys import DIAGNOSIS_ALERT

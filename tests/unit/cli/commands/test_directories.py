@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from otel_rl.bridge.journal.opening import WHERE_RUNS_ARE
+from otel_rl.bridge.journal.places import WHERE_RUNS_ARE
 from otel_rl.bridge.journal.sqlite import JOURNAL_FILE
 from otel_rl.cli import find_run
 from otel_rl.cli.main import main

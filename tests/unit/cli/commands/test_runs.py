@@ -9,11 +9,10 @@ from typing import Any
 
 import pytest
 
-from otel_rl.bridge.journal.commit import Commit
-from otel_rl.bridge.journal.delivery_store import DeliveryStore
+from otel_rl.bridge.journal.deliveries import DeliveryStore
 from otel_rl.bridge.journal.interface import Journal
 from otel_rl.bridge.journal.postgres import PostgresJournal
-from otel_rl.bridge.journal.run_store import RunStore
+from otel_rl.bridge.journal.runs import Commit, RunStore
 from otel_rl.bridge.journal.spool import Spool
 from otel_rl.bridge.journal.sqlite import JOURNAL_FILE, SqliteJournal
 from otel_rl.cli.main import main

@@ -4,7 +4,7 @@ import tracemalloc
 
 import pytest
 
-from otel_rl.bridge.journal.formats.row_format import decode_row, encode_row
+from otel_rl.bridge.journal.state import decode_row, encode_row
 from otel_rl.records import Row, Table
 
 TABLE = Table(("prompt", "reward"), [("a", 1.0)])

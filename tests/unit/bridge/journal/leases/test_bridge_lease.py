@@ -8,12 +8,11 @@ from typing import TypeVar
 
 import pytest
 
-from otel_rl.bridge.journal.commit import Commit
-from otel_rl.bridge.journal.delivery_store import DeliveryStore
+from otel_rl.bridge.journal.deliveries import DeliveryStore
 from otel_rl.bridge.journal.interface import Connection
-from otel_rl.bridge.journal.leases.bridge_lease import BridgeLeases
+from otel_rl.bridge.journal.leases import BridgeLeases
 from otel_rl.bridge.journal.postgres import PostgresJournal
-from otel_rl.bridge.journal.run_store import RunStore
+from otel_rl.bridge.journal.runs import Commit, RunStore
 from otel_rl.bridge.journal.spool import Spool
 from otel_rl.errors import JournalUnavailable
 from otel_rl.records import Batch, ExperimentKey, Offset, Row, Signal

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from otel_rl.bridge.journal.leases.lease_table import LeaseTable
+from otel_rl.bridge.journal.leases import LeaseTable
 from otel_rl.bridge.journal.postgres import PostgresJournal
 from otel_rl.bridge.journal.spool import Spool
 from otel_rl.records import Batch, ExperimentKey, Signal

@@ -7,13 +7,12 @@ from functools import partial
 import pytest
 
 from otel_rl.bridge.counters import Counter, Counters, SampleDrop
-from otel_rl.bridge.journal.commit import Commit
-from otel_rl.bridge.journal.delivery_store import DeliveryStore
+from otel_rl.bridge.journal.deliveries import DeliveryStore
 from otel_rl.bridge.journal.interface import Connection, Journal
-from otel_rl.bridge.journal.leases.lease_table import FREE
+from otel_rl.bridge.journal.leases import FREE
 from otel_rl.bridge.journal.postgres import PostgresJournal
-from otel_rl.bridge.journal.run_store import RunStore
-from otel_rl.bridge.journal.space.retention import EVERY_RUN, Removed, Retention
+from otel_rl.bridge.journal.retention import EVERY_RUN, Removed, Retention
+from otel_rl.bridge.journal.runs import Commit, RunStore
 from otel_rl.bridge.journal.spool import Spool
 from otel_rl.bridge.journal.sqlite import SqliteJournal
 from otel_rl.bridge.rows.aligner import AlignSettings

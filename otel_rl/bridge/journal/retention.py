@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from otel_rl.bridge.journal.formats.delivered import all_ended
+from otel_rl.bridge.journal.deliveries import all_ended
 from otel_rl.bridge.journal.interface import MADE, Connection, Journal
 from otel_rl.bridge.journal.log import Log
 from otel_rl.records import ExperimentKey

@@ -1,4 +1,4 @@
-"""Delivery store: the rows of each run that a tracker has, and its last error.
+"""Deliveries: the rows of each run that a tracker has, and its last error.
 
 Rows are removed only below the number that every tracker of the bridge has confirmed, and that each
 allows to remove: an unreachable tracker holds rows, but delays no other tracker.
@@ -11,13 +11,11 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, TypeVar
 
-from otel_rl.bridge.journal.formats.delivered import all_closed, all_confirmed
-from otel_rl.bridge.journal.interface import Connection, Journal
-from otel_rl.bridge.journal.leases.ownership import Ownership, SoleOwner, write_owned
+from otel_rl.bridge.journal.interface import Connection, Journal, Ownership, SoleOwner, write_owned
 from otel_rl.records import ExperimentKey
 from otel_rl.run_id import run_id
 
-__all__ = ["DeliveryStore"]
+__all__ = ["DeliveryStore", "all_closed", "all_confirmed", "all_ended", "lacks_rows"]
 
 _T = TypeVar("_T")
 
@@ -240,3 +238,35 @@ def _remove_rows(connection: Connection, *, run: str, trackers: Sequence[str], b
         (size, end, run),
     )
     return True
+
+
+# Conditions on ``runs``: rows that several trackers have. The parameters are their names.
+
+
+def lacks_rows(n: int) -> str:
+    """Return the condition that the run of one of ``n`` trackers was not closed with all rows."""
+    return f"(next_row > 0 AND {_count('d.finished_row >= runs.next_row', n)} < {n})"
+
+
+def all_closed(n: int) -> str:
+    """Return the condition that the runs of ``n`` trackers were closed with all rows."""
+    return f"({_count('d.finished_row = runs.next_row', n)} = {n})"
+
+
+def all_confirmed(n: int) -> str:
+    """Return the condition that ``n`` trackers have confirmed all rows."""
+    return f"({_count('d.next_row = runs.next_row', n)} = {n})"
+
+
+def all_ended(n: int) -> str:
+    """Return the condition that each of ``n`` trackers was closed with all rows, or has them."""
+    either = "(d.finished_row = runs.next_row OR d.next_row = runs.next_row)"
+    return f"({_count(either, n)} = {n})"
+
+
+def _count(condition: str, n: int) -> str:
+    names = ", ".join("?" * n)
+    return (
+        "(SELECT COUNT(*) FROM deliveries AS d WHERE d.run_id = runs.run_id"  # noqa: S608  # ours
+        f" AND d.tracker IN ({names}) AND {condition})"
+    )

@@ -1,1 +1,0 @@
-"""Formats of the data in the journal, explicit and versioned."""

@@ -1,1 +1,0 @@
-"""Ownership of runs where several bridges share a journal."""

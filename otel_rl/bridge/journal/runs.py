@@ -1,0 +1,455 @@
+"""Runs of a journal: numbered rows, the state that made them, logs and metadata.
+
+A commit is the heart of exactly-once: the rows of a run, the state that made them, what was taken,
+and the removal of the batches they came from are one transaction. A crash before it repeats the
+work; after it, never.
+
+Everything carries a checksum. What is damaged on the disk harms the run that it belongs to, and no
+other: a row becomes ``DAMAGED_ROW`` at its number, a state is gone.
+"""
+
+import dataclasses
+import json
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+from otel_rl.bridge.counters import StateFault
+from otel_rl.bridge.journal.interface import (
+    MADE,
+    RECORD_BYTES,
+    ROOM_OF_ROWS,
+    WAITING,
+    Connection,
+    Journal,
+    Ownership,
+    Room,
+    SoleOwner,
+    Use,
+    checksum,
+)
+from otel_rl.bridge.journal.log import Log, LogChanges, read_log
+from otel_rl.bridge.journal.state import (
+    decode_row,
+    encode_description,
+    encode_row,
+    read_description,
+    readable_keys,
+)
+from otel_rl.errors import LeaseLost
+from otel_rl.records import Description, ExperimentKey, KeySpec, Offset, RoleStanding, Row
+from otel_rl.run_id import run_id
+
+__all__ = ["DAMAGED_ROW", "Commit", "PreparedCommit", "RunStore", "SavedRun"]
+
+_log = logging.getLogger(__name__)
+
+_CHANGE_RUN: Final = (
+    "UPDATE runs SET next_row = ?, is_open = ?, roles = ?, row_bytes = row_bytes + ?,"
+    " state_bytes = ?, description_bytes = COALESCE(?, description_bytes),"
+    " log_bytes = log_bytes + ? - {freed_bytes}, archive_bytes = archive_bytes + ?,"
+    " begun_ns = CASE WHEN begun_ns = 0 THEN ? ELSE begun_ns END, changed_ns = ?,"
+    " step_ns = CASE WHEN COALESCE(CAST(? AS BIGINT), step, -1) = COALESCE(step, -1)"
+    " THEN step_ns ELSE ? END,"
+    " step = COALESCE(CAST(? AS BIGINT), step)"
+    " WHERE run_id = ? AND epoch = ? RETURNING number"
+)
+
+_REMOVED_AT_ONCE: Final = 500  # parameters of one statement
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Commit:
+    """Changes of one run in a transaction.
+
+    Attributes:
+        key: The run.
+        rows: New rows, numbered on from the last.
+        next_row: The number that the next row will get.
+        state: What made them, encoded, to go on from after a restart. Opaque here.
+        taken: The batches that are in the rows and the state. They need not be all before the last:
+            where several bridges accept, one may become visible after another with a higher number.
+        is_open: Whether time alone may bring a row.
+        dedup: The newest time of what was taken that the state does not hold, and that; or None.
+        dedup_forgotten_ns: What was taken up to this time is not needed any more.
+        description: What the run is; None if that is as it was.
+        spans: The latest end of spans that came and are still needed, and those; or None.
+        spans_forgotten_ns: Spans that ended up to this time are not needed any more.
+        history: When something became known that a diagnosis goes by, and that; or None.
+        history_forgotten_ns: What became known up to this time is not needed any more.
+        roles: How each role stands, for people who look.
+        epoch: The turn in which all this was made, see ``Ownership``.
+        keys: What the keys mean that are in a row for the first time, encoded; or None.
+        archive: Parts of the archive: number of values and ``ArchivedPart``.
+        step: The newest step, for people who look; None keeps the one of before.
+        steps: The number of this part, and the steps that got a row or were taken again; or None.
+        steps_forgotten: Parts up to this number are not needed any more.
+    """
+
+    key: ExperimentKey
+    rows: Sequence[Row]
+    next_row: int
+    state: bytes
+    taken: Sequence[Offset] = ()
+    is_open: bool = False
+    dedup: tuple[int, bytes] | None = None
+    dedup_forgotten_ns: int = 0
+    description: Description | None = None
+    spans: tuple[int, bytes] | None = None
+    spans_forgotten_ns: int = 0
+    history: tuple[int, bytes] | None = None
+    history_forgotten_ns: int = 0
+    roles: Mapping[str, RoleStanding] = dataclasses.field(default_factory=dict)
+    epoch: int = 0
+    keys: bytes | None = None
+    archive: Sequence[tuple[int, bytes]] = ()
+    step: int | None = None
+    steps: tuple[int, bytes] | None = None
+    steps_forgotten: int = 0
+
+
+class PreparedCommit:
+    """A commit as bytes, so that the transaction is short.
+
+    Args:
+        commit: The changes.
+        now_ns: Time of the commit, in nanoseconds since the epoch.
+    """
+
+    def __init__(self, commit: Commit, now_ns: int) -> None:
+        self.key = commit.key
+        self._commit = commit
+        self._now_ns = now_ns
+        self._run = run_id(commit.key.experiment, commit.key.trial)
+        self._state = commit.state
+        bodies = [(row.number, encode_row(row)) for row in commit.rows]
+        self._rows = [
+            (self._run, number, body, checksum(body, self._run, number)) for number, body in bodies
+        ]
+        self._description = (
+            None if commit.description is None else encode_description(commit.description)
+        )
+        self._logs = LogChanges(
+            self._run,
+            {
+                Log.DEDUP: commit.dedup,
+                Log.STEPS: commit.steps,
+                Log.SPANS: commit.spans,
+                Log.HISTORY: commit.history,
+                Log.KEYS: None if commit.keys is None else (now_ns, commit.keys),
+            },
+            {
+                Log.DEDUP: commit.dedup_forgotten_ns,
+                Log.STEPS: commit.steps_forgotten,
+                Log.SPANS: commit.spans_forgotten_ns,
+                Log.HISTORY: commit.history_forgotten_ns,
+            },
+        )
+
+    def store(self, connection: Connection) -> None:
+        """Make the changes in a transaction.
+
+        Raises:
+            LeaseLost: The run belongs to another bridge.
+        """
+        commit, run = self._commit, self._run
+        is_known = self._change_run(connection)
+        if not is_known:  # new, or not ours
+            made = connection.execute(
+                "INSERT INTO runs (run_id, experiment, trial, epoch) VALUES (?, ?, ?, ?)"
+                " ON CONFLICT DO NOTHING RETURNING number",
+                (run, commit.key.experiment, commit.key.trial, commit.epoch),
+            ).fetchone()
+            is_known = made is not None and self._change_run(connection)
+        if not is_known:
+            raise LeaseLost(f"{commit.key} belongs to another bridge now.")
+        connection.execute(
+            "INSERT INTO states (run_id, body, crc) VALUES (?, ?, ?) ON CONFLICT (run_id)"
+            " DO UPDATE SET body = excluded.body, crc = excluded.crc",
+            (run, self._state, checksum(self._state, run)),
+        )
+        connection.executemany(
+            "INSERT INTO rows (run_id, number, body, crc) VALUES (?, ?, ?, ?)", self._rows
+        )
+        if self._description is not None:
+            connection.execute(
+                "INSERT INTO descriptions (run_id, body, crc) VALUES (?, ?, ?) ON CONFLICT (run_id)"
+                " DO UPDATE SET body = excluded.body, crc = excluded.crc",
+                (run, self._description, checksum(self._description, run)),
+            )
+        self._logs.store(connection)
+        connection.executemany(
+            "INSERT INTO archive (run_id, samples, made_ns, body, crc) VALUES (?, ?, ?, ?, ?)",
+            [
+                (run, samples, self._now_ns, body, checksum(body, run))
+                for samples, body in commit.archive
+            ],
+        )
+        _remove_batches(connection, run, commit.taken)
+
+    def use(self, connection: Connection) -> Use:
+        """Return the run's present use of the journal."""
+        (waiting, made) = connection.execute(
+            f"SELECT {WAITING}, {MADE} FROM runs WHERE run_id = ?",  # noqa: S608  # ours
+            (self._run,),
+        ).fetchone()
+        return Use(int(waiting), int(made))
+
+    def _change_run(self, connection: Connection) -> bool:
+        """Change the metadata of the run. Returns whether it exists and is ours."""
+        commit, description = self._commit, self._description
+        freed_bytes, limits = self._logs.freed_bytes
+        changed = connection.execute(
+            _CHANGE_RUN.format(freed_bytes=freed_bytes),
+            (
+                commit.next_row,
+                int(commit.is_open),
+                json.dumps(commit.roles),
+                sum(len(body) for _, _, body, _ in self._rows),
+                len(self._state) + RECORD_BYTES,
+                None if description is None else len(description) + RECORD_BYTES,
+                *(self._logs.added_bytes, *limits),
+                sum(len(body) + RECORD_BYTES for _, body in commit.archive),
+                *(self._now_ns, self._now_ns),
+                *(commit.step, self._now_ns, commit.step),
+                *(self._run, commit.epoch),
+            ),
+        ).fetchone()
+        return changed is not None
+
+
+def _remove_batches(connection: Connection, run: str, taken: Sequence[Offset]) -> None:
+    freed: Counter[int] = Counter()
+    for place in range(0, len(taken), _REMOVED_AT_ONCE):
+        some = taken[place : place + _REMOVED_AT_ONCE]
+        marks = ", ".join("?" * len(some))
+        for shard, size in connection.execute(
+            f"DELETE FROM batches WHERE position IN ({marks})"  # noqa: S608  # ours
+            " RETURNING shard, LENGTH(payload)",
+            some,
+        ):
+            freed[shard] += size
+    connection.executemany(
+        "UPDATE waiting SET bytes = bytes - ? WHERE run_id = ? AND shard = ?",
+        [(size, run, shard) for shard, size in sorted(freed.items())],
+    )
+
+
+DAMAGED_ROW: Final = "otel_rl/bridge/rows/damaged"
+"""The only key of a row that stands in for one that the disk has damaged. Its value is 1."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class SavedRun:
+    """Stored state from which a run resumes.
+
+    Attributes:
+        state: ``Commit.state`` of the last commit; None for a run that is new.
+        dedup: Every ``Commit.dedup`` of the run that was not forgotten, oldest first.
+        next_row: The number of the next row; not 0 without a state if the state is damaged.
+        spans: Every ``Commit.spans`` of the run that was not forgotten, oldest first.
+        fault: Why there is no state though one was kept; it was logged.
+        lost_ns: It is unknown which points up to this time were taken; 0 if it is known.
+            The run was removed, see ``Retention``.
+        keys: Every ``Commit.keys`` of the run, oldest first.
+        steps: Every ``Commit.steps`` of the run that was not forgotten, oldest first.
+    """
+
+    state: bytes | None
+    dedup: Sequence[bytes]
+    next_row: int
+    spans: Sequence[bytes]
+    fault: StateFault | None = dataclasses.field(default=None, compare=False)
+    lost_ns: int = 0
+    keys: Sequence[bytes] = dataclasses.field(default_factory=list)
+    steps: Sequence[bytes] = dataclasses.field(default_factory=list)
+
+
+class RunStore:
+    """The runs of one journal. Any thread may read; one commits.
+
+    Args:
+        journal: Where they are.
+        max_share: Part of the journal's bound that the rows of one run may take, see ``has_room``.
+        owners: Says which runs this bridge may write.
+        clock_ns: Nanoseconds since the epoch, for messages.
+        room: Holds tenants to their shares; None where there is one tenant.
+    """
+
+    def __init__(
+        self,
+        journal: Journal,
+        *,
+        max_share: float = 1.0,
+        owners: Ownership | None = None,
+        clock_ns: Callable[[], int] = time.time_ns,
+        room: Room | None = None,
+    ) -> None:
+        self._journal = journal
+        self._room = room
+        self._owners = owners or SoleOwner()
+        self._clock_ns = clock_ns
+        self._max_row_bytes = int(max_share * journal.max_bytes)
+        # Read often and by many threads, each of which puts in what the journal has.
+        self._descriptions: dict[ExperimentKey, Description] = {}
+
+    def forget(self, key: ExperimentKey) -> None:
+        """Another bridge changes the run from now on."""
+        self._descriptions.pop(key, None)
+
+    def commit(self, commits: Sequence[Commit]) -> None:
+        """Keep the rows and states, and remove the batches that they were made of.
+
+        Raises:
+            JournalFull: No room. Nothing was written.
+            ShareUsedUp: No room in a tenant's share. Nothing was written.
+            LeaseLost: One of the runs belongs to another bridge now. Nothing was written.
+        """
+        now_ns = self._clock_ns()
+        # In this order everywhere, so that no two wait for each other.
+        prepared = [
+            PreparedCommit(commit, now_ns) for commit in sorted(commits, key=lambda one: one.key)
+        ]
+
+        uses: dict[ExperimentKey, Use] = {}
+
+        def store(connection: Connection) -> None:
+            for one in prepared:
+                one.store(connection)
+            if self._room is not None:
+                uses.update((one.key, one.use(connection)) for one in prepared)
+                self._room.check(uses)
+
+        self._journal.write(store)
+        if self._room is not None:
+            self._room.made(uses)
+        for one in commits:
+            if one.description is not None:
+                self._descriptions[one.key] = one.description
+
+    def description(self, key: ExperimentKey) -> Description:
+        """Return the run's description; the same object until it changes."""
+        known = self._descriptions.get(key)
+        if known is None:
+            run = run_id(key.experiment, key.trial)
+            with self._journal.read() as connection:
+                found = connection.execute(
+                    "SELECT body, crc FROM descriptions WHERE run_id = ?", (run,)
+                ).fetchone()
+            read = read_description(key, *found) if found else Description()
+            known = self._descriptions.setdefault(key, read)
+        return known
+
+    def has_room(self, key: ExperimentKey) -> bool:
+        """Return whether the rows of the run and its tenant's data leave room for more.
+
+        Rows that a tracker does not take may not use up the room of other runs: then the batches of
+        the run wait, and in the end its senders.
+        """
+        is_left = self._room is None or self._room.is_left(key)
+        return is_left and self._number(key, ROOM_OF_ROWS) < self._max_row_bytes
+
+    def open_runs(self) -> Sequence[ExperimentKey]:
+        """The runs whose state holds samples that are in no row yet."""
+        with self._journal.read() as connection:
+            found = connection.execute(
+                "SELECT experiment, trial FROM runs WHERE is_open = 1 ORDER BY number"
+            ).fetchall()
+        return [ExperimentKey(experiment, trial) for experiment, trial in found]
+
+    def saved(self, key: ExperimentKey) -> SavedRun:
+        """Return the state from which the run resumes."""
+        run = run_id(key.experiment, key.trial)
+        with self._journal.read() as connection:
+            state = connection.execute(
+                "SELECT body, crc FROM states WHERE run_id = ?", (run,)
+            ).fetchone()
+            dedup = read_log(connection, run, Log.DEDUP)
+            spans = read_log(connection, run, Log.SPANS)
+            keys = read_log(connection, run, Log.KEYS)
+            steps = read_log(connection, run, Log.STEPS)
+        found, fault = _sound(key, *state) if state else (None, None)
+        lost_ns = self._number(key, "lost_ns")
+        return SavedRun(found, dedup, self.next_row(key), spans, fault, lost_ns, keys, steps)
+
+    def keys(self, key: ExperimentKey) -> Sequence[KeySpec]:
+        """Return the meaning of the tracker keys of the run, in order of appearance.
+
+        A key that is in a row is here, unless the disk has damaged it.
+        """
+        with self._journal.read() as connection:
+            parts = read_log(connection, run_id(key.experiment, key.trial), Log.KEYS)
+        return readable_keys(parts)
+
+    def is_ours(self, key: ExperimentKey) -> bool:
+        """Return whether this bridge may write the run now."""
+        return self._owners.epoch(key) is not None
+
+    def next_row(self, key: ExperimentKey) -> int:
+        """The number that the run's next row will get; 0 for a run that is new."""
+        return self._number(key, "next_row")
+
+    def rows(self, key: ExperimentKey, *, start: int, limit: int) -> Sequence[Row]:
+        """Up to ``limit`` rows from number ``start`` on, or from the first that was not pruned.
+
+        Ascending and without gaps: ``DAMAGED_ROW`` stands for one that is not as it was written.
+
+        Raises:
+            LeaseLost: They are another bridge's to write.
+        """
+        if not self.is_ours(key):
+            raise LeaseLost(f"{key} belongs to another bridge.")
+        with self._journal.read() as connection:
+            found = connection.execute(
+                # One statement, so that bounds and rows are of the same moment.
+                "SELECT pruned_row, next_row, r.number, r.body, r.crc FROM runs"
+                " LEFT JOIN rows AS r ON r.run_id = runs.run_id AND r.number >= ?"
+                " AND r.number < ? + CASE WHEN pruned_row > ? THEN pruned_row ELSE ? END"
+                " WHERE runs.run_id = ? ORDER BY r.number",
+                (start, limit, start, start, run_id(key.experiment, key.trial)),
+            ).fetchall()
+        if not found:
+            return []
+        pruned_row, next_row, *_ = found[0]
+        first = max(start, pruned_row)
+        end = min(first + limit, next_row)
+        run = run_id(key.experiment, key.trial)
+        sound = {
+            number: body for _, _, number, body, crc in found if checksum(body, run, number) == crc
+        }
+        rows: list[Row] = []
+        for number in range(first, end):
+            if number in sound:
+                rows.append(decode_row(number, sound[number]))
+            else:
+                _log.error("Row %d of %s is damaged in the journal. Check the disk.", number, key)
+                # It stands where its neighbour does on the axes.
+                step, time_ns = (rows[-1].step, rows[-1].time_ns) if rows else (0, 0)
+                rows.append(Row(number, step, time_ns, {DAMAGED_ROW: 1}))
+        return rows
+
+    @property
+    def identity(self) -> str:
+        """The journal's own, so that a tracker can distinguish its rows from those of another."""
+        return self._journal.identity
+
+    def _number(self, key: ExperimentKey, expression: str) -> int:
+        with self._journal.read() as connection:
+            found = connection.execute(
+                f"SELECT {expression} FROM runs WHERE run_id = ?",  # noqa: S608  # ours
+                (run_id(key.experiment, key.trial),),
+            ).fetchone()
+        return int(found[0]) if found else 0
+
+
+def _sound(key: ExperimentKey, body: bytes, crc: int) -> tuple[bytes | None, StateFault | None]:
+    if checksum(body, run_id(key.experiment, key.trial)) == crc:
+        return body, None
+    _log.error(
+        "The state of %s is damaged in the journal: open steps are lost, and repeated samples "
+        "are not recognised. Check the disk.",
+        key,
+    )
+    return None, StateFault.DAMAGED

@@ -1,1 +1,0 @@
-"""Room in a journal: shares of tenants, and removal of ended runs."""
