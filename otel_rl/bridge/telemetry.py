@@ -127,10 +127,9 @@ def queue_gauges(
     """Yield the present values, of runs of this bridge; fewer while the journal is unreachable."""
     with contextlib.suppress(JournalError):  # the row thread reports it
         yield GaugeValue(Gauge.JOURNAL_SIZE, journal.size())
-        for key, size in spool.waiting_bytes().items():
-            if not run_store.is_ours(key):
-                continue  # its owner reports it
-            yield GaugeValue(Gauge.SPOOL_SIZE, size, _named(key))
+        for key, use in spool.in_use().items():
+            if use.waiting and run_store.is_ours(key):  # else its owner reports it
+                yield GaugeValue(Gauge.SPOOL_SIZE, use.waiting, _named(key))
         for key in dict.fromkeys(status.key for status in delivery.status()):
             yield GaugeValue(Gauge.ROWS_PENDING, delivery.pending(key), _named(key))
 

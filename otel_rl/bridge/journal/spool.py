@@ -276,16 +276,6 @@ class Spool:
 
         write_owned(self._journal, self._owners, key, move)
 
-    def waiting_bytes(self) -> Mapping[ExperimentKey, int]:
-        """Return the bytes that wait to be made into rows, of experiments with any."""
-        with self._journal.read() as connection:
-            found = connection.execute(
-                "SELECT experiment, trial, SUM(bytes) FROM runs"
-                " JOIN waiting ON waiting.run_id = runs.run_id"
-                " GROUP BY experiment, trial HAVING SUM(bytes) > 0"
-            ).fetchall()
-        return {ExperimentKey(experiment, trial): int(size) for experiment, trial, size in found}
-
     def _spooled(
         self,
         key: ExperimentKey,
