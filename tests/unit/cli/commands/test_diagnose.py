@@ -281,7 +281,11 @@ def test_what_the_disk_has_damaged_is_left_out(
 ) -> None:
     shutil.copy(kept / JOURNAL_FILE, tmp_path)
     with sqlite3.connect(tmp_path / JOURNAL_FILE) as connection:
-        connection.execute("UPDATE history SET body = x'00' WHERE number % 10 = 3")
+        connection.execute(
+            "UPDATE log SET body = x'00' WHERE number IN (SELECT number FROM"
+            " (SELECT number, ROW_NUMBER() OVER (ORDER BY number) AS place FROM log"
+            " WHERE kind = 'history') WHERE place % 10 = 3)"
+        )
     assert main(["diagnose", "grpo", "--data", str(tmp_path)]) == 0
     assert "72 snapshots" in capsys.readouterr().out
 
