@@ -14,15 +14,13 @@ from typing import Final, NamedTuple
 
 from otel_rl.bridge.config import BridgeSettings
 from otel_rl.bridge.journal.interface import Connection, Journal
-from otel_rl.bridge.journal.opening import names_there_are
+from otel_rl.bridge.journal.places import names_there_are
 from otel_rl.bridge.journal.reader import (
     RunOverview,
     journals_below,
     looking,
     overview,
     removed_runs,
-    shared_overview,
-    shared_removed_runs,
 )
 from otel_rl.bridge.journal.sqlite import JOURNAL_FILE
 from otel_rl.cli.options import settings_of
@@ -272,7 +270,7 @@ def find_runs(settings: BridgeSettings, *, tell: Callable[[str], None] = say) ->
     if settings.journal.url is None:
         return _runs_of(journals(settings), tell)
     with shared_journal(settings) as journal:
-        return _by_activity([FoundRun(run, None) for run in shared_overview(journal)])
+        return _by_activity([FoundRun(run, None) for run in overview(journal)])
 
 
 def runs_below(directory: Path) -> Sequence[FoundRun]:
@@ -343,7 +341,7 @@ def _removed(settings: BridgeSettings) -> Mapping[ExperimentKey, int]:
     """Return runs that ended and were removed from the journals, and when (ns)."""
     if settings.journal.url is not None:
         with shared_journal(settings) as journal:
-            return shared_removed_runs(journal)
+            return removed_runs(journal)
     found: dict[ExperimentKey, int] = {}
     for directory in journals(settings):
         found.update(removed_runs(directory))

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from otel_rl.bridge.config import BridgeSettings
 from otel_rl.bridge.delivery.manager import DeliverySettings, RunState, RunStatus
 from otel_rl.bridge.delivery.tracker import backend
-from otel_rl.bridge.journal.run_store import RunStore
+from otel_rl.bridge.journal.runs import RunStore
 from otel_rl.bridge.journal.sqlite import SqliteJournal
 from otel_rl.bridge.replay.replay import ReadOnlyJournal, Replay, Replayed, StoredRun
 from otel_rl.bridge.stages import delivery_settings

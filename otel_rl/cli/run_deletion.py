@@ -10,9 +10,8 @@ from typing import Protocol
 
 from otel_rl.bridge.config import BridgeSettings
 from otel_rl.bridge.journal.reader import overview
-from otel_rl.bridge.journal.space.retention import delete_run
-from otel_rl.bridge.journal.sqlite import JOURNAL_FILE, SqliteJournal
-from otel_rl.bridge.journal.sqlite_files import LOCK_FILE, LockFile
+from otel_rl.bridge.journal.retention import delete_run
+from otel_rl.bridge.journal.sqlite import JOURNAL_FILE, LOCK_FILE, LockFile, SqliteJournal
 from otel_rl.cli.find_run import FoundRun, WantedRun, find_runs
 from otel_rl.cli.replays import archive_place
 from otel_rl.cli.standard_streams import say

@@ -13,11 +13,12 @@ from otel_rl.bridge.journal.interface import Connection
 from otel_rl.bridge.journal.reader import (
     RunOverview,
     looking,
+    overview,
+    read_history,
+    read_keys,
     read_runs,
-    shared_overview,
     state_of,
 )
-from otel_rl.bridge.journal.run_reader import read_history, read_keys
 from otel_rl.bridge.rows.open_run.stored_standing import read_standing
 from otel_rl.cli.find_run import WantedRun, journals, shared_journal
 from otel_rl.cli.standard_streams import say
@@ -265,7 +266,7 @@ class RunReader:
         """Yield each run, with its journal open for reading, and that journal's directory."""
         if self._settings.journal.url is not None:
             with shared_journal(self._settings) as journal:
-                overviews = shared_overview(journal)
+                overviews = overview(journal)
                 with journal.read() as connection:
                     for run in overviews:
                         yield run, connection, None

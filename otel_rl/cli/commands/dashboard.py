@@ -9,8 +9,8 @@ from otel_rl.bridge.config import BridgeSettings
 from otel_rl.bridge.delivery.selection import KeySelection
 from otel_rl.bridge.delivery.wandb.account import WandbSettings, find_account
 from otel_rl.bridge.delivery.wandb.workspace_view import VIEW_TITLE, save_view
-from otel_rl.bridge.journal.opening import names_there_are
-from otel_rl.bridge.journal.run_reader import read_keys
+from otel_rl.bridge.journal.places import names_there_are
+from otel_rl.bridge.journal.reader import read_keys
 from otel_rl.cli.find_run import WantedRun, add_run, find_runs, opened, take_directory
 from otel_rl.cli.options import add_bridge_options, settings_of
 from otel_rl.dashboard.arrange import Section, arrange, as_json, in_words

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from otel_rl import goodput
 from otel_rl.bridge.config import BridgeSettings
-from otel_rl.bridge.journal.run_reader import read_history
+from otel_rl.bridge.journal.reader import read_history
 from otel_rl.cli.find_run import (
     FoundRun,
     WantedRun,
