@@ -33,9 +33,8 @@ from otel_rl.bridge.journal.state import encode
 from otel_rl.bridge.otlp.decode import decode
 from otel_rl.bridge.receive.limits import ReceiveLimits
 from otel_rl.bridge.receive.validation.validate import validate
-from otel_rl.bridge.rows.aligner import Aligner, AlignSettings
-from otel_rl.bridge.rows.open_run.run_state import StoredRun
-from otel_rl.bridge.rows.reports.run_metadata import RunMetadata
+from otel_rl.bridge.rows.run import Run
+from otel_rl.bridge.rows.settings import AlignSettings
 from otel_rl.records import Batch, ExperimentKey, Row, Signal
 from otel_rl.semconv.spec import Tier
 from otel_rl.worker.drops import Drops
@@ -126,7 +125,7 @@ class _Stopwatch:
 def _stages(series: int, steps: int, rounds: int) -> Mapping[str, float]:
     """Measure CPU of each stage per point; a round is one export of every worker and one commit."""
     watch, limits = _Stopwatch(), ReceiveLimits()
-    aligner = Aligner(AlignSettings(max_series=WORKERS * series))
+    aligner = Run(AlignSettings(max_series=WORKERS * series))
     now_ns = time.time_ns()
     with tempfile.TemporaryDirectory() as directory:
         journal = SqliteJournal(Path(directory))
@@ -149,7 +148,7 @@ def _stages(series: int, steps: int, rounds: int) -> Mapping[str, float]:
             with watch("align"):
                 rows = aligner.close(now_ns)
             with watch("commit"):
-                log = aligner.logs.take_dedup()
+                log = aligner.take_dedup()
                 state = _state(aligner)
                 commit = Commit(KEY, rows, aligner.row_maker.next_number, state, dedup=log)
                 run_store.commit([commit])
@@ -161,8 +160,8 @@ def _stages(series: int, steps: int, rounds: int) -> Mapping[str, float]:
     return {stage: seconds / points * 1e6 for stage, seconds in watch.seconds.items()}
 
 
-def _state(aligner: Aligner) -> bytes:
-    return encode(StoredRun(aligner.state.stored(), RunMetadata(), None))
+def _state(aligner: Run) -> bytes:
+    return encode(aligner.stored())
 
 
 def _writer(keys: int, rows: int) -> dict[str, float]:

@@ -34,8 +34,8 @@ from otel_rl.bridge.journal.spool import Spool
 from otel_rl.bridge.journal.sqlite import SqliteJournal
 from otel_rl.bridge.receive.limits import ReceiveLimits
 from otel_rl.bridge.receive.pipeline import IngestPipeline
-from otel_rl.bridge.rows.aligner import AlignSettings
 from otel_rl.bridge.rows.scheduler import Scheduler
+from otel_rl.bridge.rows.settings import AlignSettings
 from otel_rl.run_id import run_id
 from otel_rl.signals import Signal
 from tests.lab.programs import COLLECTOR

@@ -5,8 +5,8 @@ from pathlib import Path
 
 from otel_rl.bridge.journal.runs import Commit, RunStore
 from otel_rl.bridge.journal.sqlite import SqliteJournal
-from otel_rl.bridge.rows.history.span_window import SpanWindow
 from otel_rl.bridge.rows.settings import AlignSettings
+from otel_rl.bridge.rows.spans import SpanWindow
 from otel_rl.records import ExperimentKey, SpanRecord
 from otel_rl.semconv.spec import STEP_SPAN
 

@@ -6,7 +6,7 @@ from exams.first.requests import Arrived
 from otel_rl.bridge.otlp.decode import decode_parts
 from otel_rl.bridge.receive.limits import ReceiveLimits
 from otel_rl.bridge.receive.validation.validate import validate
-from otel_rl.bridge.rows.aligner import Aligner
+from otel_rl.bridge.rows.run import Run
 from otel_rl.diagnose.history.records import Facts
 
 __all__ = ["Intake"]
@@ -24,7 +24,7 @@ class Intake:
     """
 
     def __init__(self) -> None:
-        self._aligner = Aligner()
+        self._aligner = Run()
         self._now_ns = 0
         self.records: list[Facts] = []
         self.refused = 0
@@ -49,6 +49,6 @@ class Intake:
         self._now_ns = now_ns
         self._aligner.clock_is(now_ns)
         self._aligner.close(now_ns)
-        kept = self._aligner.logs.take_history(now_ns)
+        kept = self._aligner.take_history(now_ns)
         if kept is not None:
             self.records.append(Facts.decode(kept.body))

@@ -19,7 +19,7 @@ from otel_rl.bridge.journal.reader import (
     read_runs,
     state_of,
 )
-from otel_rl.bridge.rows.open_run.stored_standing import read_standing
+from otel_rl.bridge.rows.stored_run import read_standing
 from otel_rl.cli.find_run import WantedRun, journals, shared_journal
 from otel_rl.cli.standard_streams import say
 from otel_rl.dashboard.resemblance import headlines

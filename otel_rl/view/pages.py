@@ -13,7 +13,7 @@ import orjson
 
 from otel_rl.bridge.config import BridgeSettings
 from otel_rl.bridge.journal.reader import read_keys
-from otel_rl.bridge.rows.open_run.stored_standing import read_standing
+from otel_rl.bridge.rows.stored_run import read_standing
 from otel_rl.dashboard.arrange import unit_words
 from otel_rl.errors import OtelRLError
 from otel_rl.records import KeySpec

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from otel_rl.bridge.journal.reader import TableRow, read_tables, span_parts
 from otel_rl.bridge.journal.state import StateRefused
-from otel_rl.bridge.rows.history.span_log import read_spans
+from otel_rl.bridge.rows.spans import read_spans
 from otel_rl.diagnose.places import Place
 from otel_rl.diagnose.result import Diagnosis, Kind
 from otel_rl.records import STACKS, SpanRecord
@@ -34,7 +34,7 @@ def places_of(found: Found, report: Diagnosis) -> Mapping[str, Place]:
         return {}
     # Imported here: the state of a run loads the rows with their settings, and so pydantic. The
     # diagnosis process of a bridge needs none of them before a cause names a worker.
-    from otel_rl.bridge.rows.open_run.stored_standing import read_standing
+    from otel_rl.bridge.rows.stored_run import read_standing
 
     with found.open() as connection:
         known = {one.instance: one.name for one in read_standing(connection, found.id).workers}

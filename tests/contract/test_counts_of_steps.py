@@ -21,7 +21,8 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.resources import Resource
 
 from otel_rl.bridge.otlp.decode import decode
-from otel_rl.bridge.rows.aligner import Aligner, AlignSettings
+from otel_rl.bridge.rows.run import Run
+from otel_rl.bridge.rows.settings import AlignSettings
 from otel_rl.records import Batch, ExperimentKey, Row, Signal
 from tests.kept import revived
 from tests.support.doors import Program, Request, stock_requests
@@ -91,7 +92,7 @@ class World:
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
         self.sources: list[Callable[[], Sequence[Request]]] = []
-        self.aligner = Aligner(AlignSettings())
+        self.aligner = Run(AlignSettings())
         self.rows: list[Row] = []
         self.requests: list[Request] = []
         self.loses = False

@@ -9,7 +9,8 @@ from opentelemetry.sdk.resources import Resource
 from otel_rl.bridge.otlp.decode import decode
 from otel_rl.bridge.receive.limits import ReceiveLimits
 from otel_rl.bridge.receive.validation.validate import validate
-from otel_rl.bridge.rows.aligner import Aligner, AlignSettings
+from otel_rl.bridge.rows.run import Run
+from otel_rl.bridge.rows.settings import AlignSettings
 from otel_rl.records import Batch, Decoded, Signal
 from tests.support.doors import Program
 
@@ -31,8 +32,8 @@ def worker(index: int) -> Program:
     return Program(resource)
 
 
-def aligner() -> Aligner:
-    return Aligner(AlignSettings(window_s=WINDOW_S, wait_s=3600))
+def aligner() -> Run:
+    return Run(AlignSettings(window_s=WINDOW_S, wait_s=3600))
 
 
 def taken(payload: bytes) -> Decoded:
@@ -40,7 +41,7 @@ def taken(payload: bytes) -> Decoded:
     return decode(Batch(batch.experiment, Signal.METRICS, batch.payload, batch.received_ns))
 
 
-def export(of: Program, to: Aligner) -> None:
+def export(of: Program, to: Run) -> None:
     """As a session does it after each interval."""
     for request in of.export(with_heartbeat=True) or [of.heartbeat()]:
         to.add(taken(request.payload), received_ns=1 * S)

@@ -38,9 +38,10 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.resources import Resource as SdkResource
 
 from otel_rl.bridge.otlp.decode import decode
-from otel_rl.bridge.rows.aligner import Aligner, AlignSettings
 from otel_rl.bridge.rows.dedup.dedup_log import DedupLog, DedupMemory
-from otel_rl.bridge.rows.reports.data_warnings import DROPPED, FOLDED, OVERFLOWED, SHARED
+from otel_rl.bridge.rows.messages import DROPPED, FOLDED, OVERFLOWED, SHARED
+from otel_rl.bridge.rows.run import Run
+from otel_rl.bridge.rows.settings import AlignSettings
 from otel_rl.records import Batch, ExperimentKey, Row, Signal
 from tests.kept import revived
 
@@ -50,11 +51,11 @@ T0 = time.time_ns() // (1000 * S) * 1000 * S  # windows of up to 1000 s begin th
 CUMULATIVE = AggregationTemporality.AGGREGATION_TEMPORALITY_CUMULATIVE
 
 
-class Run:
+class StockRun:
     """What a bridge makes of requests, without the wire in between."""
 
     def __init__(self, **options: float) -> None:
-        self.aligner = Aligner(AlignSettings.model_validate(options))
+        self.aligner = Run(AlignSettings.model_validate(options))
         self.rows: list[Row] = []
         self.now_ns = T0
 
@@ -66,14 +67,16 @@ class Run:
 
     def restart(self, logs: list[DedupLog]) -> None:
         """Go on from what is kept in a journal."""
-        log = self.aligner.logs.take_dedup()
+        log = self.aligner.take_dedup()
         logs += [] if log is None else [log]
-        logs[:] = [log for log in logs if log.newest_ns > self.aligner.logs.dedup_forgotten_ns]
+        logs[:] = [
+            log for log in logs if log.newest_ns > self.aligner.intake.series.memory.forgotten_ns
+        ]
         self.aligner = revived(self.aligner)
         for log in reversed(logs):
-            self.aligner.logs.restore_dedup(log.body)
+            self.aligner.restore_dedup(log.body)
 
-    def end(self) -> "Run":
+    def end(self) -> "StockRun":
         self.rows += self.aligner.close(self.now_ns, everything=True)
         return self
 
@@ -183,7 +186,7 @@ def histogram(
 
 
 def test_quantiles_of_a_cumulative_histogram_are_not_those_of_its_first_point() -> None:
-    run = Run()
+    run = StockRun()
     values = [0.02]
     for second in range(1, 10):
         run.take(request(histogram("latency", 0, second, values, extremes=True)))
@@ -195,7 +198,7 @@ def test_quantiles_of_a_cumulative_histogram_are_not_those_of_its_first_point() 
 
 
 def test_one_fresh_worker_does_not_spoil_the_quantiles_of_its_role() -> None:
-    run = Run(window_s=60)
+    run = StockRun(window_s=60)
     old = [1 + 0.001 * place for place in range(100)]
     run.take(request(histogram("latency", 0, 0, old, extremes=False), instance="old"))
     run.take(request(histogram("latency", 0, 1, old * 2, extremes=False), instance="old"))
@@ -207,7 +210,7 @@ def test_one_fresh_worker_does_not_spoil_the_quantiles_of_its_role() -> None:
 
 def test_a_mean_is_not_told_where_a_part_has_no_sum() -> None:
     """OTLP leaves the sum out where measurements may be negative."""
-    run = Run(window_s=60)
+    run = StockRun(window_s=60)
     part = histogram("advantage", 0, 1, [-0.5, 0.5], extremes=True, bounds=(0,))
     part.histogram.data_points[0].ClearField("sum")
     run.take(request(part, instance="a"))
@@ -218,7 +221,7 @@ def test_a_mean_is_not_told_where_a_part_has_no_sum() -> None:
 
 
 def test_the_first_scrape_of_a_histogram_is_a_reference_as_that_of_a_counter() -> None:
-    run = Run(window_s=1)
+    run = StockRun(window_s=1)
     for start, second, total in ((1, 1, 1000), (1, 2, 1007), (9, 9, 1010), (9, 10, 1012)):
         run.take(
             request(
@@ -241,7 +244,7 @@ def scraped(*metrics: Metric, instance: str = "host:9090") -> ExportMetricsServi
 
 
 def test_what_a_scraped_process_counted_before_the_run_is_not_of_the_run() -> None:
-    run = Run()
+    run = StockRun()
     run.take(request(gauge("loss", 100, 1)), after_s=100)
     for second in range(101, 111):
         # It has counted since second 7, with its ``_created``.
@@ -251,7 +254,7 @@ def test_what_a_scraped_process_counted_before_the_run_is_not_of_the_run() -> No
 
 @pytest.mark.parametrize("first_s", [100, 104])
 def test_what_a_process_counted_that_started_in_the_run_is_of_the_run(first_s: int) -> None:
-    run = Run()
+    run = StockRun()
     run.take(request(gauge("loss", 100, 1)), after_s=100)
     for second in range(101, 104):
         run.take(scraped(counter("tokens", 7, second, 5000)))
@@ -263,7 +266,7 @@ def test_what_a_process_counted_that_started_in_the_run_is_of_the_run(first_s: i
 
 
 def test_a_restart_of_the_bridge_counts_nothing_that_was_before_the_run() -> None:
-    run, logs = Run(), list[DedupLog]()
+    run, logs = StockRun(), list[DedupLog]()
     run.take(request(gauge("loss", 100, 1)), after_s=100)
     for second in range(101, 104):
         run.take(scraped(counter("tokens", 7, second, 5000 + second)))
@@ -285,7 +288,7 @@ def joined(metric: Metric, start_s: float) -> Metric:
 
 
 def test_deltas_of_one_time_that_a_collector_has_joined_count_each_once() -> None:
-    run = Run()
+    run = StockRun()
     for second in (2, 3):
         sent = request(
             joined(counter("tokens", second - 1, second, 10), 0),
@@ -299,7 +302,7 @@ def test_deltas_of_one_time_that_a_collector_has_joined_count_each_once() -> Non
 
 def test_deltas_with_a_start_beyond_all_times_count_each_once() -> None:
     """It comes of an SDK that subtracts from 0."""
-    run = Run()
+    run = StockRun()
     sent = request(joined(counter("tokens", 1, 2, 10), 0))
     sent.resource_metrics[0].scope_metrics[0].metrics[0].sum.data_points[1].start_time_unix_nano = (
         1 << 64
@@ -310,7 +313,7 @@ def test_deltas_with_a_start_beyond_all_times_count_each_once() -> None:
 
 
 def test_eight_steps_of_a_stock_gauge_are_eight_rows_however_often_it_is_exported() -> None:
-    worker, run = StockWorker(), Run()
+    worker, run = StockWorker(), StockRun()
     loss = worker.meter.create_gauge("loss")
     expected = []
     for step in range(1, 9):
@@ -324,7 +327,7 @@ def test_eight_steps_of_a_stock_gauge_are_eight_rows_however_often_it_is_exporte
 
 
 def test_an_integer_that_no_float_is_is_told_of_once_however_often_it_is_exported() -> None:
-    worker, run = StockWorker(), Run()
+    worker, run = StockWorker(), StockRun()
     seen, logs = worker.meter.create_gauge("seen"), list[DedupLog]()
     counts = [2**53 + step for step in range(1, 9)]
     for step, count in enumerate(counts):
@@ -338,7 +341,7 @@ def test_an_integer_that_no_float_is_is_told_of_once_however_often_it_is_exporte
 
 
 def test_up_down_counters_of_a_stock_sdk_stand_at_the_steps_that_they_name() -> None:
-    worker, run = StockWorker(), Run()
+    worker, run = StockWorker(), StockRun()
     running: list[Observation] = []
     added = worker.meter.create_up_down_counter("added")
     worker.meter.create_observable_up_down_counter("observed", [lambda _: running])
@@ -359,7 +362,7 @@ def test_up_down_counters_of_a_stock_sdk_stand_at_the_steps_that_they_name() -> 
 @pytest.mark.parametrize("starts", [(1, 2), (0, 0)], ids=["with a start", "without"])
 def test_two_processes_with_one_name_tell_each_step_once(starts: tuple[int, int]) -> None:
     """They export in turns, past steps included, and disagree about each of them."""
-    run = Run(max_open_steps=1)
+    run = StockRun(max_open_steps=1)
     steps = 8
     for newest in range(1, steps + 1):
         for place, start in enumerate(starts):
@@ -378,7 +381,7 @@ def test_two_processes_with_one_name_tell_each_step_once(starts: tuple[int, int]
 
 def test_processes_without_a_name_are_counted_and_the_run_tells_it() -> None:
     """Go and Node send no ``service.instance.id`` by default."""
-    run = Run()
+    run = StockRun()
     for second in range(1, 5):
         for process in range(8):
             run.take(request(counter("tokens", process / 100, second, 10 * second), instance=""))
@@ -391,7 +394,7 @@ def test_processes_without_a_name_are_counted_and_the_run_tells_it() -> None:
 
 @pytest.mark.parametrize("kind", ["counter", "histogram"])
 def test_processes_with_deltas_and_one_name_are_told_of(kind: str) -> None:
-    run = Run()
+    run = StockRun()
     processes = [StockWorker("", is_delta=True) for _ in range(2)]
     if kind == "counter":
         adds = [process.meter.create_counter("tokens").add for process in processes]
@@ -408,7 +411,7 @@ def test_processes_with_deltas_and_one_name_are_told_of(kind: str) -> None:
 
 @pytest.mark.parametrize("is_delta", [True, False])
 def test_one_process_shares_its_name_with_none_however_long_it_reports(is_delta: bool) -> None:
-    run, worker = Run(), StockWorker(is_delta=is_delta)
+    run, worker = StockRun(), StockWorker(is_delta=is_delta)
     seconds = worker.meter.create_histogram("step_time")
     tokens = worker.meter.create_counter("tokens")
     for _ in range(10):
@@ -420,7 +423,7 @@ def test_one_process_shares_its_name_with_none_however_long_it_reports(is_delta:
 
 
 def test_deltas_of_one_process_and_of_one_that_replaces_it_are_no_shared_name() -> None:
-    run = Run()
+    run = StockRun()
     old, new = StockWorker("", is_delta=True), StockWorker("", is_delta=True)
     for process in (old, old, new, old, new, new, new):  # the old one ends beside the new one
         tokens = process.meter.create_counter("tokens")
@@ -434,7 +437,7 @@ def test_deltas_of_one_process_and_of_one_that_replaces_it_are_no_shared_name() 
 
 def test_steps_for_which_an_sdk_has_no_room_are_told_of_once() -> None:
     """2,000 sets of attributes an instrument by default: what is beyond comes without a step."""
-    worker, run = StockWorker(), Run()
+    worker, run = StockWorker(), StockRun()
     loss, tokens = worker.meter.create_gauge("loss"), worker.meter.create_counter("tokens")
     for step in range(1, 2101):
         loss.set(step, {"rl.loop.iteration": step})
@@ -454,7 +457,7 @@ def test_steps_for_which_an_sdk_has_no_room_are_told_of_once() -> None:
 
 @pytest.mark.parametrize("is_counter", [True, False])
 def test_an_attribute_with_a_new_value_every_time_folds_beyond_a_bound(is_counter: bool) -> None:
-    worker, run = StockWorker(), Run(max_metric_keys=20)
+    worker, run = StockWorker(), StockRun(max_metric_keys=20)
     meter = worker.meter
     tell = meter.create_counter("seen").add if is_counter else meter.create_gauge("seen").set
     logs: list[DedupLog] = []
@@ -488,7 +491,7 @@ def test_an_attribute_with_a_new_value_every_time_folds_beyond_a_bound(is_counte
     ],
 )
 def test_the_keys_of_devices_fold_each_and_of_all(name: str, device: str, paths: list[str]) -> None:
-    worker, run = StockWorker(), Run(max_metric_keys=20)
+    worker, run = StockWorker(), StockRun(max_metric_keys=20)
     gauge = worker.meter.create_gauge(name)
     logs: list[DedupLog] = []
     for number in range(60):
@@ -509,7 +512,7 @@ def test_the_keys_of_devices_fold_each_and_of_all(name: str, device: str, paths:
 
 
 def test_keys_beside_a_metric_that_has_too_many_stay_apart() -> None:
-    worker, run = StockWorker(), Run(max_metric_keys=20)
+    worker, run = StockWorker(), StockRun(max_metric_keys=20)
     for name in ("a", "b"):
         gauge = worker.meter.create_gauge(name)
         for number in range(20):
@@ -521,7 +524,7 @@ def test_keys_beside_a_metric_that_has_too_many_stay_apart() -> None:
 
 
 def test_series_that_fold_leave_room_for_other_metrics() -> None:
-    worker, run = StockWorker(), Run(max_metric_keys=10, max_series=60)
+    worker, run = StockWorker(), StockRun(max_metric_keys=10, max_series=60)
     requests = worker.meter.create_counter("requests")
     for number in range(100):
         requests.add(1, {"request.id": f"r{number}"})
@@ -535,7 +538,7 @@ def test_series_that_fold_leave_room_for_other_metrics() -> None:
 
 
 def test_nan_that_is_told_again_is_a_repetition_too() -> None:
-    run = Run()
+    run = StockRun()
     step = [KeyValue(key="rl.loop.iteration", value=AnyValue(int_value=1))]
     for second in range(1, 5):
         run.take(request(gauge("loss", second, math.nan, step)))
@@ -544,7 +547,7 @@ def test_nan_that_is_told_again_is_a_repetition_too() -> None:
 
 
 def test_a_bridge_that_starts_again_knows_which_steps_were_told() -> None:
-    worker, run = StockWorker(), Run()
+    worker, run = StockWorker(), StockRun()
     loss = worker.meter.create_gauge("loss")
     logs: list[DedupLog] = []
     for step in range(1, 9):
@@ -557,7 +560,7 @@ def test_a_bridge_that_starts_again_knows_which_steps_were_told() -> None:
 
 def test_forgotten_steps_that_are_told_again_are_not_new() -> None:
     """The memory has a bound, and a stock SDK tells its past for ever."""
-    worker, run = StockWorker(), Run(max_remembered=10)
+    worker, run = StockWorker(), StockRun(max_remembered=10)
     loss = worker.meter.create_gauge("loss")
     logs: list[DedupLog] = []
     for step in range(1, 31):
@@ -571,7 +574,7 @@ def test_forgotten_steps_that_are_told_again_are_not_new() -> None:
 
 
 def test_another_value_of_a_past_step_is_a_measurement() -> None:
-    worker, run = StockWorker(), Run()
+    worker, run = StockWorker(), StockRun()
     loss = worker.meter.create_gauge("loss")
     for step, value in ((1, 5.0), (2, 3.0), (2, 4.0), (3, 1.0)):
         loss.set(value, {"rl.loop.iteration": step})
@@ -583,7 +586,7 @@ def test_another_value_of_a_past_step_is_a_measurement() -> None:
 
 @pytest.mark.parametrize("kind", ["counter", "histogram", "up_down_counter"])
 def test_a_step_on_any_instrument_makes_no_series(kind: str) -> None:
-    worker, run = StockWorker(), Run(max_series=3)
+    worker, run = StockWorker(), StockRun(max_series=3)
     steps = 40
     loss = worker.meter.create_gauge("loss")
     instrument = getattr(worker.meter, f"create_{kind}")("things")
@@ -607,7 +610,7 @@ def test_a_step_on_any_instrument_makes_no_series(kind: str) -> None:
 
 def test_a_hung_process_and_its_replacement_count_each_for_itself() -> None:
     """One ``service.instance.id``, two starts, and reports in turns."""
-    run = Run()
+    run = StockRun()
     old, new = 5000, 0
     run.take(request(counter("tokens", 0, 1, old)))
     for second in range(2, 12):
@@ -638,7 +641,7 @@ LOOK_ALIKES: Mapping[str, tuple[AnyValue, AnyValue]] = {
 def test_attributes_that_look_alike_are_series_of_their_own(
     values: tuple[AnyValue, AnyValue],
 ) -> None:
-    run = Run(window_s=100)
+    run = StockRun(window_s=100)
     one, other = ([KeyValue(key="k", value=value)] for value in values)
     for second in range(1, 6):
         run.take(
@@ -657,7 +660,7 @@ def test_attributes_that_look_alike_are_series_of_their_own(
 
 
 def test_look_alikes_from_a_stock_sdk_are_series_of_their_own() -> None:
-    worker, run = StockWorker(), Run()
+    worker, run = StockWorker(), StockRun()
     tokens = worker.meter.create_counter("tokens")
     for _ in range(5):
         tokens.add(1, {"k": 1})
@@ -671,7 +674,7 @@ def test_a_delta_that_an_older_bridge_has_stored_counts_once_when_it_comes_again
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Before format 12 it was remembered by its time only."""
-    run, logs = Run(), list[DedupLog]()
+    run, logs = StockRun(), list[DedupLog]()
     tokens = counter("tokens", 1, 2, 10)
     tokens.sum.aggregation_temporality = AggregationTemporality.AGGREGATION_TEMPORALITY_DELTA
     take_time = DedupMemory.take_time
@@ -701,7 +704,7 @@ OF_ONE_NAME = {
 @pytest.mark.parametrize("restarts", [False, True])
 @pytest.mark.parametrize("kinds", [*itertools.permutations(OF_ONE_NAME, 2)], ids="-".join)
 def test_instruments_of_one_name_lose_no_value(kinds: tuple[str, str], restarts: bool) -> None:
-    run = Run()
+    run = StockRun()
     for kind in kinds:
         run.take(request(OF_ONE_NAME[kind]))
         if restarts:
@@ -712,7 +715,7 @@ def test_instruments_of_one_name_lose_no_value(kinds: tuple[str, str], restarts:
 
 
 def test_a_summary_beside_a_gauge_of_its_name_loses_neither() -> None:
-    run = Run(window_s=100)
+    run = StockRun(window_s=100)
     for second in range(1, 4):
         summary = SummaryDataPoint(
             time_unix_nano=T0 + second * S,
@@ -751,7 +754,7 @@ def summary(
 
 
 def test_a_summary_without_quantiles_as_of_python_s_client_has_mean_and_count() -> None:
-    run = Run(window_s=1)
+    run = StockRun(window_s=1)
     for second, count, total in ((1, 100, 500.0), (2, 104, 508.0), (3, 104, 508.0), (4, 105, 518)):
         run.take(summary(second, count, total))
         run.restart([])
@@ -761,7 +764,7 @@ def test_a_summary_without_quantiles_as_of_python_s_client_has_mean_and_count() 
 
 
 def test_a_summary_without_recent_measurements_does_not_hide_another_worker_s() -> None:
-    run = Run(window_s=100)
+    run = StockRun(window_s=100)
     for second in range(1, 4):
         run.take(summary(second, 7, 14.0, instance="idle", p50=math.nan, p99=math.nan))
         run.take(summary(second, 5 * second, 9.0 * second, instance="busy", p50=1.0, p99=2.0))
@@ -772,7 +775,7 @@ def test_a_summary_without_recent_measurements_does_not_hide_another_worker_s() 
 
 
 def test_a_summary_that_measured_nan_shows_it() -> None:
-    run = Run(window_s=100)
+    run = StockRun(window_s=100)
     for second in (1, 2):
         run.take(summary(second, second, math.nan, p50=math.nan))
     assert math.isnan(run.end().last("trainer/latency/p50"))
@@ -780,7 +783,7 @@ def test_a_summary_that_measured_nan_shows_it() -> None:
 
 def test_an_sdk_that_begins_and_collects_in_one_millisecond_has_counted_all_the_same() -> None:
     """Node's clock is that coarse. Who scrapes puts its first look at the start, see above."""
-    run = Run()
+    run = StockRun()
     for second, value in ((1, 10), (2, 20), (3, 35)):
         sent = request(counter("tokens", 1, second, value))
         sent.resource_metrics[0].resource.attributes.append(text("telemetry.sdk.name", "x"))
@@ -794,7 +797,7 @@ def in_unit(unit: str, value: float, second: int) -> ExportMetricsServiceRequest
 
 
 def test_another_unit_has_a_key_of_its_own_and_the_run_tells_it() -> None:
-    run = Run(window_s=100)
+    run = StockRun(window_s=100)
     for second, (unit, value) in enumerate(
         [("s", 0.5), ("ms", 500.0), ("", 0.7), ("{second}", 0.6), ("seconds", 0.4)], 1
     ):
@@ -813,7 +816,7 @@ def test_another_unit_has_a_key_of_its_own_and_the_run_tells_it() -> None:
     ("first", "second"), [("{token}", "{request}"), ("", "s"), ("1", "{step}"), ("By", "bytes")]
 )
 def test_units_that_do_not_contradict_each_other_share_a_key(first: str, second: str) -> None:
-    run = Run(window_s=100)
+    run = StockRun(window_s=100)
     run.take(in_unit(first, 1.0, 1))
     run.take(in_unit(second, 2.0, 2))
     run.end()
@@ -822,7 +825,7 @@ def test_units_that_do_not_contradict_each_other_share_a_key(first: str, second:
 
 
 def test_a_share_in_per_cent_is_not_mixed_with_one_of_one() -> None:
-    run = Run(window_s=100)
+    run = StockRun(window_s=100)
     run.take(in_unit("1", 0.5, 1))
     run.take(in_unit("%", 50.0, 2))
     run.end()
@@ -831,7 +834,7 @@ def test_a_share_in_per_cent_is_not_mixed_with_one_of_one() -> None:
 
 
 def test_the_unit_of_the_registry_has_the_known_name_whoever_comes_first() -> None:
-    run = Run(window_s=100)
+    run = StockRun(window_s=100)
     name = "rl.iteration.duration"
     run.take(request(gauge(name, 1, 900.0, unit="ms"), instance="a"))
     run.take(request(gauge(name, 2, 0.9, unit="s"), instance="b"))
@@ -843,7 +846,7 @@ def test_the_unit_of_the_registry_has_the_known_name_whoever_comes_first() -> No
 
 
 def test_a_unit_keeps_its_key_over_a_restart_of_the_bridge() -> None:
-    run = Run(window_s=1)
+    run = StockRun(window_s=1)
     run.take(in_unit("s", 0.5, 1))
     run.take(in_unit("ms", 500.0, 2))
     run.restart([])
@@ -855,7 +858,7 @@ def test_a_unit_keeps_its_key_over_a_restart_of_the_bridge() -> None:
 
 
 def test_the_same_values_by_the_stock_sdk_have_the_quantiles_that_numpy_finds() -> None:
-    worker, run = StockWorker(), Run(window_s=1000)
+    worker, run = StockWorker(), StockRun(window_s=1000)
     bounds = [0.5 * place for place in range(1, 40)]
     latency = worker.meter.create_histogram("latency", explicit_bucket_boundaries_advisory=bounds)
     values = [((37 * place) % 101) / 6 for place in range(101)]

@@ -18,7 +18,7 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2_grpc import Me
 from otel_rl.bridge.bridge import Bridge
 from otel_rl.bridge.config import load_settings
 from otel_rl.bridge.counters import Counter, SampleDrop, ValueFold
-from otel_rl.bridge.rows.reports.data_warnings import DROPPED, FOLDED
+from otel_rl.bridge.rows.messages import DROPPED, FOLDED
 from otel_rl.run_id import run_id
 from tests import plain_http
 from tests.otlp_requests import gauge, key_values, metrics_request, point

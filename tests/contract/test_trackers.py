@@ -16,7 +16,7 @@ import pytest
 
 from otel_rl.bridge.delivery.tracker import RunInfo
 from otel_rl.bridge.delivery.writer import WriterProcess
-from otel_rl.bridge.rows.reports.finding_rows import Finding
+from otel_rl.bridge.rows.messages import Finding
 from otel_rl.errors import TrackerRejected, TrackerUnavailable
 from otel_rl.records import ExperimentKey, Row
 from otel_rl.run_id import run_id

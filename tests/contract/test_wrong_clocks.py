@@ -6,7 +6,7 @@ import pytest
 
 from otel_rl.bridge.rows.series.worker_table import WorkerTable
 from otel_rl.bridge.rows.settings import AlignSettings
-from tests.contract.test_stock_sdk_numbers import T0, Run, S, counter, gauge, request
+from tests.contract.test_stock_sdk_numbers import T0, S, StockRun, counter, gauge, request
 
 PER_S = 10
 SECONDS = 120
@@ -15,9 +15,9 @@ WINDOW_S = 5
 TWO_HOURS_S = 7200
 
 
-def run(*ahead_s: float, **options: float) -> Run:
+def run(*ahead_s: float, **options: float) -> StockRun:
     """Workers that count ten a second and export every second, each by its own clock."""
-    run = Run(**options)
+    run = StockRun(**options)
     for second in range(1, SECONDS):
         for worker, by_s in enumerate(ahead_s):
             total = counter("tokens", by_s, by_s + second, PER_S * second)
@@ -27,7 +27,7 @@ def run(*ahead_s: float, **options: float) -> Run:
     return run.end()
 
 
-def rates(of: Run) -> Counter[float]:
+def rates(of: StockRun) -> Counter[float]:
     found = (row.values.get("trainer/tokens/rate") for row in of.rows)
     return Counter(round(rate, 3) for rate in found if rate is not None)
 
@@ -69,7 +69,7 @@ def test_rows_have_the_time_of_the_first_worker_when_all_clocks_are_behind() -> 
 
 
 def test_one_sample_of_the_future_closes_no_window_before_it() -> None:
-    run = Run()
+    run = StockRun()
     run.take(request(gauge("forecast", 300, 1.0), instance="odd"))
     for second in range(1, SECONDS):
         for worker in "ab":
@@ -79,7 +79,7 @@ def test_one_sample_of_the_future_closes_no_window_before_it() -> None:
 
 
 def test_data_that_waited_on_the_way_keeps_its_time() -> None:
-    run = Run()
+    run = StockRun()
     waiting = []
     for second in range(1, SECONDS):
         run.take(request(gauge("depth", second, 0), instance="here"), after_s=1)
@@ -96,7 +96,7 @@ def test_data_that_waited_on_the_way_keeps_its_time() -> None:
 
 @pytest.mark.parametrize("speed", [1.1, 1.5, 2.0])
 def test_data_of_a_queue_that_empties_slowly_keeps_its_time(speed: float) -> None:
-    run = Run()
+    run = StockRun()
     seconds = range(1, 2 * SECONDS)
     arrivals = [
         *((at, gauge("depth", at, 0), "here") for at in seconds),
@@ -116,7 +116,7 @@ def test_data_of_a_queue_that_empties_slowly_keeps_its_time(speed: float) -> Non
 def test_data_that_a_collector_keeps_for_a_while_each_time_keeps_its_time(
     interval_s: int, flush_s: int
 ) -> None:
-    run = Run()
+    run = StockRun()
     for second in range(1, 5 * SECONDS):
         run.take(request(gauge("depth", second, 0), instance="here"), after_s=1)
         kept = range(second - flush_s, second) if second % flush_s == 0 else ()
@@ -130,7 +130,7 @@ def test_data_that_a_collector_keeps_for_a_while_each_time_keeps_its_time(
 
 
 def test_a_clock_that_is_set_right_is_right() -> None:
-    run = Run()
+    run = StockRun()
     for second in range(1, SECONDS):
         for worker, start_s in (("a", 0), ("b", 20)):
             by_s = start_s if second < SECONDS // 2 else 0

@@ -7,7 +7,8 @@ from otel_rl.bridge.otlp.decode import decode
 from otel_rl.bridge.receive.limits import ReceiveLimits
 from otel_rl.bridge.receive.parsing.otlp_json import parse_json
 from otel_rl.bridge.receive.validation.validate import validate
-from otel_rl.bridge.rows.aligner import Aligner, AlignSettings
+from otel_rl.bridge.rows.run import Run
+from otel_rl.bridge.rows.settings import AlignSettings
 from otel_rl.records import Decoded, Row, Signal, SpanRecord
 from tests.dialects.replay import requests
 
@@ -49,7 +50,7 @@ def spans(name: str) -> Sequence[SpanRecord]:
 
 
 def _rows(name: str) -> Sequence[Row]:
-    aligner = Aligner(AlignSettings())
+    aligner = Run(AlignSettings())
     for one in decoded(name):
         aligner.add(one, received_ns=NOW_NS)
     return aligner.close(NOW_NS, everything=True)

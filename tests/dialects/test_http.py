@@ -4,7 +4,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from otel_rl.bridge.rows.aligner import Aligner, AlignSettings
+from otel_rl.bridge.rows.run import Run
+from otel_rl.bridge.rows.settings import AlignSettings
 from otel_rl.records import Decoded, HistogramPoint, Point
 from tests.dialects.decoded import NOW_NS
 from tests.dialects.decoded import decoded as decoded_metrics
@@ -59,7 +60,7 @@ def test_every_call_is_counted(points: list[Point]) -> None:
 
 
 def test_rows_have_a_handful_of_keys(decoded: Sequence[Decoded]) -> None:
-    aligner = Aligner(AlignSettings())
+    aligner = Run(AlignSettings())
     for one in decoded:
         aligner.add(one, received_ns=NOW_NS)
     rows = aligner.close(NOW_NS, everything=True)

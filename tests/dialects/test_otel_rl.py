@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from otel_rl.bridge.rows.aligner import Aligner, AlignSettings
+from otel_rl.bridge.rows.run import Run
+from otel_rl.bridge.rows.settings import AlignSettings
 from tests.dialects.decoded import NOW_NS, decoded
 
 STEPS, TOKENS, AGES, MANY = 6, 12_000, 5, 5_000  # as in the emitter
@@ -18,7 +19,7 @@ ByStep = Mapping[str, Mapping[int | None, float]]
 
 def by_step(order: Sequence[int]) -> ByStep:
     """The columns of a run that gets the requests in an order."""
-    requests, aligner = decoded("otel_rl"), Aligner(AlignSettings())
+    requests, aligner = decoded("otel_rl"), Run(AlignSettings())
     for place in order:
         aligner.add(requests[place], received_ns=NOW_NS)
     found: dict[str, dict[int | None, float]] = {}

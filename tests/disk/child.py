@@ -19,8 +19,8 @@ from otel_rl.bridge.journal.deliveries import DeliveryStore
 from otel_rl.bridge.journal.runs import Commit, RunStore
 from otel_rl.bridge.journal.spool import Spool
 from otel_rl.bridge.journal.sqlite import SqliteJournal
-from otel_rl.bridge.rows.aligner import AlignSettings
 from otel_rl.bridge.rows.scheduler import Scheduler
+from otel_rl.bridge.rows.settings import AlignSettings
 from otel_rl.records import Batch, Signal
 from tests.disk.model import batch, key, row
 

@@ -32,8 +32,8 @@ from otel_rl.bridge.receive.grpc import SERVICES, GrpcServer
 from otel_rl.bridge.receive.limits import ReceiveLimits
 from otel_rl.bridge.receive.pipeline import IngestPipeline
 from otel_rl.bridge.receive.server import HttpServer
-from otel_rl.bridge.rows.aligner import AlignSettings
 from otel_rl.bridge.rows.scheduler import Around, Scheduler
+from otel_rl.bridge.rows.settings import AlignSettings
 from otel_rl.errors import OtelRLError
 from otel_rl.records import Batch, ExperimentKey, Row
 from tests.fuzz.cases import JSON, Case

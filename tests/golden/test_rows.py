@@ -16,7 +16,8 @@ from otel_rl.bridge.otlp.decode import decode
 from otel_rl.bridge.receive.limits import ReceiveLimits
 from otel_rl.bridge.receive.parsing.otlp_json import parse_json
 from otel_rl.bridge.receive.validation.validate import validate
-from otel_rl.bridge.rows.aligner import Aligner, AlignSettings
+from otel_rl.bridge.rows.run import Run
+from otel_rl.bridge.rows.settings import AlignSettings
 from otel_rl.signals import Signal
 
 HERE = Path(__file__).parent
@@ -242,7 +243,7 @@ CASES: dict[str, Callable[[], Iterator[tuple[float, list[Json]]]]] = {
 
 def rows_of(requests: Iterator[tuple[float, list[Json]]]) -> list[Json]:
     """The bridge without its edges: admit, decode, align, with the clock of the case."""
-    aligner = Aligner(AlignSettings(window_s=5))
+    aligner = Run(AlignSettings(window_s=5))
     limits = ReceiveLimits()
     rows = []
     now_ns = T0

@@ -18,7 +18,8 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import (
 )
 
 from otel_rl.bridge.otlp.decode import decode
-from otel_rl.bridge.rows.aligner import Aligner, AlignSettings
+from otel_rl.bridge.rows.run import Run
+from otel_rl.bridge.rows.settings import AlignSettings
 from otel_rl.records import (
     Batch,
     ExperimentKey,
@@ -164,7 +165,7 @@ def test_a_device_that_dcgm_and_a_worker_report_is_one() -> None:
     own = Metric(name="hw.gpu.memory.usage", unit="By")
     own.sum.aggregation_temporality = CUMULATIVE
     own.sum.data_points.append(number({"hw.id": "GPU-00000000-aaaa", "hw.name": "gpu0"}, 7e10))
-    aligner = Aligner(AlignSettings())
+    aligner = Run(AlignSettings())
     sender = {"host.name": "node1", "telemetry.distro.name": "otel_rl"}
     for one in (batch(used), batch(own, role="trainer", **sender)):
         aligner.add(decode(one), received_ns=T0 + 2)

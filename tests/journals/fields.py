@@ -8,10 +8,10 @@ from typing import Annotated, Any
 import msgspec
 
 from otel_rl.bridge.rows.dedup.dedup_log import Part
-from otel_rl.bridge.rows.history.archived_points import ArchivedPart
-from otel_rl.bridge.rows.open_run.run_state import StoredRun
+from otel_rl.bridge.rows.history import ArchivedPart
 from otel_rl.bridge.rows.series.table_state import Identities
 from otel_rl.bridge.rows.steps.written_steps import LogPart
+from otel_rl.bridge.rows.stored_run import StoredRun
 from otel_rl.records import KeySpec, SpanRecord
 
 __all__ = ["fields_of_state"]

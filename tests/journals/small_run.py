@@ -16,8 +16,8 @@ from otel_rl.bridge.counters import Counters
 from otel_rl.bridge.journal.runs import RunStore
 from otel_rl.bridge.journal.spool import Spool
 from otel_rl.bridge.journal.sqlite import SqliteJournal
-from otel_rl.bridge.rows.aligner import AlignSettings
 from otel_rl.bridge.rows.scheduler import Around, Pace, Scheduler
+from otel_rl.bridge.rows.settings import AlignSettings
 from otel_rl.records import Batch, ExperimentKey, Signal
 from tests.otlp_requests import (
     Attributes,

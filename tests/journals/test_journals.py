@@ -15,7 +15,7 @@ from otel_rl.bridge.journal.archive_store import ArchiveStore
 from otel_rl.bridge.journal.schema import FORMAT
 from otel_rl.bridge.journal.sqlite import JOURNAL_FILE, SqliteJournal
 from otel_rl.bridge.journal.state import decode
-from otel_rl.bridge.rows.open_run.run_state import StoredRun
+from otel_rl.bridge.rows.stored_run import StoredRun
 from otel_rl.errors import ConfigError
 from otel_rl.records import ExperimentKey, ExperimentStatus, Row
 from otel_rl.version import __version__

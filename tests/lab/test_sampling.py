@@ -13,7 +13,7 @@ from opentelemetry.context import Context
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 
-from otel_rl.bridge.rows.reports.data_warnings import SAMPLED
+from otel_rl.bridge.rows.messages import SAMPLED
 from otel_rl.run_id import run_id
 from otel_rl.semconv.spec import BLOCK_STEPS
 from otel_rl.worker.tracing.sampler import StepSampler

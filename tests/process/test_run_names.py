@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from otel_rl.bridge.journal.reader import journals_below, overview
-from otel_rl.bridge.rows.reports.data_warnings import CONTINUED
+from otel_rl.bridge.rows.messages import CONTINUED
 from otel_rl.run_id import run_id
 from tests.process.commands import (
     OTEL_RL,

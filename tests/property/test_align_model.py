@@ -24,7 +24,8 @@ from hypothesis.stateful import (
     rule,
 )
 
-from otel_rl.bridge.rows.aligner import Aligner, AlignSettings
+from otel_rl.bridge.rows.run import Run
+from otel_rl.bridge.rows.settings import AlignSettings
 from otel_rl.records import (
     Covered,
     Decoded,
@@ -87,8 +88,8 @@ class Alignment(RuleBasedStateMachine):
             max_open_steps=max_open_steps,
         )
         self.per_worker = per_worker
-        self.aligner = Aligner(settings)
-        self.revived = Aligner(settings)
+        self.aligner = Run(settings)
+        self.revived = Run(settings)
         self.now_ns = T0
         self.started = 0
         self.samples = 0
@@ -125,12 +126,12 @@ class Alignment(RuleBasedStateMachine):
         """Time passes, rows are closed, and one of the bridges may have been restarted."""
         self.now_ns += int(seconds * S)
         if restart:
-            log = self.revived.logs.take_dedup()
+            log = self.revived.take_dedup()
             if log is not None:
                 self.logs.append(log.body)
             self.revived = revived(self.revived)
             for body in self.logs:
-                self.revived.logs.restore_dedup(body)
+                self.revived.restore_dedup(body)
         self._close(everything=False)
 
     @rule(

@@ -11,9 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from otel_rl.bridge.journal.state import decode, encode
-from otel_rl.bridge.rows.goodput.allocation import Place
-from otel_rl.bridge.rows.goodput.goodput import Goodput
-from otel_rl.bridge.rows.goodput.work_over_time import WorkOverTime
+from otel_rl.bridge.rows.goodput import Goodput, Place, WorkOverTime
 from otel_rl.bridge.rows.series.streams import Group, Stream, WorkerState
 from otel_rl.bridge.rows.steps.step_axis import ValueTimeline
 from otel_rl.goodput import Spent

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from otel_rl.bridge.rows.aligner import Aligner, AlignSettings
+from otel_rl.bridge.rows.run import Run
+from otel_rl.bridge.rows.settings import AlignSettings
 from otel_rl.records import Decoded, Export, Measurements, Row, Series, Worker
 from tests.slow import examples
 
@@ -98,7 +99,7 @@ def test_each_pass_is_an_attempt_with_one_whole_row_a_step(
             if end > place or todo[place][3] == process:
                 exports.append((at_s, rank, process, todo[place:end]))
             place = end
-    aligner = Aligner(AlignSettings())
+    aligner = Run(AlignSettings())
     rows: list[Row] = []
     looked_s = 0.0
     for at_s, rank, process, part in sorted(exports, key=lambda export: export[:2]):

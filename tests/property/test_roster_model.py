@@ -7,7 +7,8 @@ committed, stays away, and reads again what it had acknowledged.
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from otel_rl.bridge.rows.aligner import Aligner, AlignSettings
+from otel_rl.bridge.rows.run import Run
+from otel_rl.bridge.rows.settings import AlignSettings
 from otel_rl.records import Decoded, Departure, Export, Worker
 from tests.kept import from_bytes, to_bytes
 
@@ -29,7 +30,7 @@ class World:
     """One role of three places, a bridge, and what really happened."""
 
     def __init__(self) -> None:
-        self.aligner = Aligner(AlignSettings())
+        self.aligner = Run(AlignSettings())
         self.committed = to_bytes(self.aligner)
         self.acknowledged: list[tuple[int, Decoded]] = []
         self.now_ns = T0
@@ -90,7 +91,7 @@ def test_what_it_says_is_what_happened(happened: list[tuple[str, int]]) -> None:
     world.pass_(400)
     if not world.started:
         return
-    found = world.aligner.standing.roles["generator"]
+    found = world.aligner.roles["generator"]
     assert found.alive == len(world.living)
     assert found.failures == world.killed
     assert found.expected == COUNT - len(world.gone)

@@ -5,8 +5,9 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from otel_rl.bridge.rows.aligner import Aligner, AlignSettings
-from otel_rl.bridge.rows.row_split import MAX_ROW_BYTES, parts
+from otel_rl.bridge.rows.run import Run
+from otel_rl.bridge.rows.settings import AlignSettings
+from otel_rl.bridge.rows.table_rows import MAX_ROW_BYTES, parts
 from otel_rl.records import Decoded, Export, Measurements, Series, Worker
 
 VALUES = st.dictionaries(
@@ -34,7 +35,7 @@ def test_a_wide_step_is_several_rows_of_that_step() -> None:
         )
         for n in range(5_000)
     ]
-    aligner = Aligner(AlignSettings())
+    aligner = Run(AlignSettings())
     aligner.add(Decoded(points, [Export(worker, 10**18)]), received_ns=10**18)
     rows = aligner.close(10**18, everything=True)
     assert [row.number for row in rows] == [0, 1]

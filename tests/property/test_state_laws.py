@@ -16,14 +16,14 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from otel_rl.bridge.journal.state import decode, decompress, encode
-from otel_rl.bridge.rows.aligner import Aligner, AlignSettings
-from otel_rl.bridge.rows.open_run.run_state import StoredRun
+from otel_rl.bridge.rows.messages import Finding, RunMetadata
 from otel_rl.bridge.rows.reduce import Moments
-from otel_rl.bridge.rows.reports.finding_rows import Finding
-from otel_rl.bridge.rows.reports.run_metadata import RunMetadata
+from otel_rl.bridge.rows.run import Run
 from otel_rl.bridge.rows.series.table_state import Identities
+from otel_rl.bridge.rows.settings import AlignSettings
 from otel_rl.bridge.rows.steps.open_step import OpenStep
 from otel_rl.bridge.rows.steps.role_steps import RoleSteps
+from otel_rl.bridge.rows.stored_run import StoredRun
 from otel_rl.records import (
     Announcement,
     Covered,
@@ -205,23 +205,23 @@ def batches(draw: st.DrawFn, now_ns: int) -> Decoded:
 class Twins:
     """Two aligners, of which the second is written and read, and the logs that it has given out."""
 
-    straight: Aligner
-    restarted: Aligner
+    straight: Run
+    restarted: Run
     logs: list[bytes] = dataclasses.field(default_factory=list)
     trails: list[bytes] = dataclasses.field(default_factory=list)
     steps: list[bytes] = dataclasses.field(default_factory=list)
     rows: list[Row] = dataclasses.field(default_factory=list)
 
-    def __iter__(self) -> Iterator[Aligner]:
+    def __iter__(self) -> Iterator[Run]:
         return iter((self.straight, self.restarted))
 
     def restart(self) -> None:
         straight, restarted = (
             (
-                aligner.logs.take_dedup(),
-                aligner.logs.take_spans(),
-                aligner.logs.take_dropped(),
-                aligner.logs.take_steps(),
+                aligner.take_dedup(),
+                aligner.span_window.recent.take_log(),
+                aligner.committed(),
+                aligner.intake.steps.take_log(),
             )
             for aligner in self
         )
@@ -233,12 +233,14 @@ class Twins:
         body = to_bytes(self.restarted)
         self.restarted = from_bytes(body, self.restarted)
         for one in self.logs:
-            self.restarted.logs.restore_dedup(one)
+            self.restarted.restore_dedup(one)
         for one in self.trails:
-            self.restarted.logs.restore_spans(one)
+            self.restarted.restore_spans(one)
         for one in self.steps:
-            self.restarted.logs.restore_steps(one)
-        self.restarted.logs.steps_are_restored()
+            self.restarted.intake.steps.restore_log(
+                one, len(self.restarted.intake.series.keys.groups)
+            )
+        self.restarted.intake.steps.is_restored()
         assert kept(self.restarted) == kept(self.straight)
 
     def close(self, now_ns: int, *, everything: bool) -> None:
@@ -246,12 +248,12 @@ class Twins:
             [repr(row) for row in aligner.close(now_ns, everything=everything)] for aligner in self
         )
         assert straight == restarted
-        assert self.straight.standing.roles == self.restarted.standing.roles
-        assert self.straight.standing.devices == self.restarted.standing.devices
-        assert self.straight.standing.status == self.restarted.standing.status
+        assert self.straight.roles == self.restarted.roles
+        assert self.straight.devices == self.restarted.devices
+        assert self.straight.status == self.restarted.status
 
 
-def kept(aligner: Aligner) -> object:
+def kept(aligner: Run) -> object:
     """All that an aligner keeps, with NaN equal to itself.
 
     Steps are explained where they were left off, and what was known of the workers of spans is in
@@ -312,7 +314,7 @@ def test_a_state_that_was_written_and_read_goes_on_as_it_would_have(
         max_open_steps=8,
         max_devices=1,
     )
-    twins, now_ns = Twins(Aligner(set_up), Aligner(set_up)), T0
+    twins, now_ns = Twins(Run(set_up), Run(set_up)), T0
     for (move, seconds), restart in zip(moves, restarts, strict=False):
         now_ns += int(seconds * S)
         batch = data.draw(batches(now_ns)) if move == "batch" else None
@@ -344,7 +346,7 @@ def test_announcements_that_were_written_and_read_describe_the_same_run(
         Announcement(T0 + place, ExperimentStatus.RUNNING, {key: value}, key, [key])
         for place, (key, value) in enumerate(said)
     )
-    read = decode(encode(StoredRun(Aligner().state.stored(), about, (7, 8))), StoredRun)
+    read = decode(encode(StoredRun(Run().stored().state, about, (7, 8))), StoredRun)
     assert read.cut == (7, 8)
     assert repr(read.metadata.describe()) == repr(about.describe())
 
@@ -354,7 +356,7 @@ def test_integers_that_64_bits_do_not_hold_are_exact(number: int) -> None:
     large = Moments(1, number, number, number, number, 0, 0.0, 0.0)
     for cell in ([number, 1.5], large):
         step = OpenStep(cells={0: cell}, workers={"a"})
-        state = replace(Aligner().state.stored(), steps={"a": RoleSteps({1: step})})
+        state = replace(Run().stored().state, steps={"a": RoleSteps({1: step})})
         read = decode(encode(StoredRun(state, RunMetadata(), None)), StoredRun)
         (one,) = read.state.steps["a"].open[1].cells.values()
         found = one.total if isinstance(one, Moments) else one[0]

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Self
 
 from otel_rl.bridge.delivery.manager import DeliverySettings
-from otel_rl.bridge.rows.aligner import AlignSettings
+from otel_rl.bridge.rows.settings import AlignSettings
 
 __all__ = ["Knobs"]
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from otel_rl.bridge.rows.aligner import Aligner
+from otel_rl.bridge.rows.run import Run
 from tests.simulation.world import simulate
 from tests.slow import slow_after
 
@@ -91,12 +91,12 @@ def test_a_world_happens_again_in_the_same_way() -> None:
 
 
 def test_a_defect_that_the_bridge_survives_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    close, calls = Aligner.close, itertools.count()
+    close, calls = Run.close, itertools.count()
 
     def stumbles(*arguments: Any, **options: Any) -> Any:
         if next(calls) == 3:
             raise ZeroDivisionError  # the drain goes back, and makes the same rows again
         return close(*arguments, **options)
 
-    monkeypatch.setattr(Aligner, "close", stumbles)
+    monkeypatch.setattr(Run, "close", stumbles)
     assert simulate(0).wrong == ["1 exceptions that nobody foresaw"]

@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 from otel_rl.bridge.counters import Counter, Counters, Where
 from otel_rl.bridge.diagnosis.process import DiagnosisProcess
 from otel_rl.bridge.journal.runs import RunStore
-from otel_rl.bridge.rows.reports.finding_rows import Finding
+from otel_rl.bridge.rows.messages import Finding
 from otel_rl.diagnose.detectors.stalls import STALL_S, stall_s, suspicious_s
 from otel_rl.diagnose.history.rhythm import Rhythm
 from otel_rl.errors import JournalError, LeaseLost

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import Final
 
-from otel_rl.bridge.rows.aligner import Aligner
+from otel_rl.bridge.rows.run import Run
 from otel_rl.bridge.rows.settings import AlignSettings
 from otel_rl.records import Decoded, Export, Measurements, Series, SpanRecord, Worker
 from otel_rl.semconv import names
@@ -39,7 +39,7 @@ def retrace(parts: Iterable[Decoded]) -> Sequence[bytes]:
 
 
 def _played(spans: Sequence[SpanRecord], workers: dict[str, Worker]) -> Iterator[bytes]:
-    aligner, now_ns, closed_ns = Aligner(_SETTINGS), 0, 0
+    aligner, now_ns, closed_ns = Run(_SETTINGS), 0, 0
     for second, some in groupby(spans, lambda span: span.end_ns // _NS_PER_S):
         now_ns, ended = (second + 1) * _NS_PER_S, list(some)
         exports = [Export(workers[name], 0) for name in {span.worker for span in ended}]
@@ -47,12 +47,12 @@ def _played(spans: Sequence[SpanRecord], workers: dict[str, Worker]) -> Iterator
         aligner.add(Decoded(list(filter(None, steps)), exports, spans=ended), received_ns=now_ns)
         if now_ns - closed_ns >= _CLOSE_EVERY_NS:
             aligner.close(now_ns)
-            aligner.logs.take_steps()
+            aligner.intake.steps.take_log()
             closed_ns = now_ns
-        if (kept := aligner.logs.take_history(now_ns)) is not None:
+        if (kept := aligner.take_history(now_ns)) is not None:
             yield kept.body
     aligner.close(now_ns, everything=True)
-    if (kept := aligner.logs.take_history(now_ns, everything=True)) is not None:
+    if (kept := aligner.take_history(now_ns, everything=True)) is not None:
         yield kept.body
 
 

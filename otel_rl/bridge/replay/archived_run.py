@@ -24,7 +24,7 @@ from otel_rl.bridge.journal.interface import Journal
 from otel_rl.bridge.journal.runs import Commit, RunStore
 from otel_rl.bridge.journal.state import encode_keys
 from otel_rl.bridge.replay.replay import StoredRun
-from otel_rl.bridge.rows.aligner import Aligner
+from otel_rl.bridge.rows.run import Run
 from otel_rl.bridge.rows.settings import AlignSettings, RowSettings
 from otel_rl.errors import JournalClosed, JournalError
 from otel_rl.records import (
@@ -292,7 +292,7 @@ def archived_run(
     """
     store = RunStore(journal)
     rules = AlignSettings.of(settings)
-    aligner = Aligner(rules)
+    aligner = Run(rules)
     rows: list[Row] = []
     points = _Counted(files.points())
     for made in _rows(files, points, aligner, rules):
@@ -302,7 +302,7 @@ def archived_run(
         if len(rows) >= _COMMIT_ROWS:
             _keep(store, files.key, aligner, rows)
             rows = []
-    _keep(store, files.key, aligner, rows, Description(devices=aligner.standing.devices))
+    _keep(store, files.key, aligner, rows, Description(devices=aligner.devices))
     return StoredRun(store, files.key, identity_of(files, settings))
 
 
@@ -320,7 +320,7 @@ class _Counted:
 
 
 def _rows(
-    files: ArchiveFiles, timed_points: _Counted, aligner: Aligner, settings: AlignSettings
+    files: ArchiveFiles, timed_points: _Counted, aligner: Run, settings: AlignSettings
 ) -> Iterator[Sequence[Row]]:
     """Yield the rows of each beat, and at the end of all that is open."""
     # A first step waits as long for the other workers of its role.
@@ -346,7 +346,7 @@ def _rows(
         alive = [one for one in alive if one.last_ns >= now_ns]
         yield aligner.close(now_ns)
         # Of use to a bridge that goes on.
-        aligner.logs.take_dedup(), aligner.logs.take_steps(), aligner.logs.take_history(now_ns)
+        aligner.take_dedup(), aligner.intake.steps.take_log(), aligner.take_history(now_ns)
     yield aligner.close(now_ns, everything=True)
 
 
@@ -377,7 +377,7 @@ def _announced_share(series: Series) -> Point:
 def _keep(
     store: RunStore,
     key: ExperimentKey,
-    aligner: Aligner,
+    aligner: Run,
     rows: Sequence[Row],
     description: Description | None = None,
 ) -> None:

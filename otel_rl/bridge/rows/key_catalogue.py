@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
-from otel_rl.bridge.rows.reports.data_warnings import TOLD
+from otel_rl.bridge.rows.messages import TOLD
 from otel_rl.bridge.rows.series.streams import Group
 from otel_rl.bridge.tracker_keys import DIAGNOSIS_ALERT, DIAGNOSIS_CAUSE
 from otel_rl.records import CONSOLE, KeySource, KeySpec

@@ -2,21 +2,87 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from typing import Final
 
-from otel_rl.bridge.rows.history.step_analysis import StepAnalysis
 from otel_rl.bridge.rows.intake.point_intake import PointIntake
 from otel_rl.bridge.rows.key_catalogue import STEP, TIME, KeyCatalogue
-from otel_rl.bridge.rows.reports.data_warnings import DataWarning
-from otel_rl.bridge.rows.reports.finding_rows import Finding
-from otel_rl.bridge.rows.row_split import parts
+from otel_rl.bridge.rows.messages import DataWarning, Finding
+from otel_rl.bridge.rows.spans import StepAnalysis
 from otel_rl.bridge.rows.steps.step_closing import ClosedStep
-from otel_rl.bridge.rows.steps.step_thinning import StepThinning
-from otel_rl.bridge.rows.table_rows import ClosedTable, trace_link
+from otel_rl.bridge.rows.table_rows import ClosedTable, parts, trace_link
 from otel_rl.bridge.rows.window_rows import ClosedWindow
 from otel_rl.diagnose.history.records import PARTIAL_PATH, StepFacts
 from otel_rl.records import Row, Table
 
-__all__ = ["Closed", "RowMaker"]
+__all__ = ["Closed", "RowMaker", "StepThinning"]
+
+_MINUTE_NS: Final = 60_000_000_000
+
+_RESERVE: Final = 0.1
+"""Share of a minute's rows for more steps than in the minute before."""
+
+_FIRST_RESERVE: Final = 0.5
+"""The same where there was none: the right distance of steps is found by doubling it."""
+
+
+class StepThinning:
+    """Decides which steps have rows.
+
+    Attributes:
+        is_coarse: Whether any step was left out.
+    """
+
+    def __init__(self) -> None:
+        self.is_coarse = False
+        self._minute = -1
+        # Rows of this minute: in the run, and as many as there would be of every step.
+        self._kept = self._wanted = 0
+        self._first_every = self._every = 1
+        self._reserve = _FIRST_RESERVE
+
+    def count(self, time_ns: int, most: int) -> None:
+        """Count a row of any kind.
+
+        Args:
+            time_ns: Event time of the row; one of an earlier minute counts as of the present one.
+            most: Rows in a minute; 0 for no bound.
+        """
+        if most:
+            self._begin(time_ns // _MINUTE_NS, most)
+            self._kept += 1
+            self._wanted += 1
+
+    def keeps(self, step: int, time_ns: int, most: int) -> bool:
+        """Return whether the values of a step have a row; the caller counts the row.
+
+        Args:
+            step: Of the values.
+            time_ns: As in ``count``.
+            most: As in ``count``.
+        """
+        if not most:
+            return True
+        self._begin(time_ns // _MINUTE_NS, most)
+        if self._kept < most:
+            while self._kept >= most * (1 - self._reserve * self._first_every / self._every):
+                self._every *= 2
+            if not step % self._every:
+                return True
+        self._wanted += 1
+        self.is_coarse = True
+        return False
+
+    def _begin(self, minute: int, most: int) -> None:
+        if minute <= self._minute:
+            return
+        is_next = minute == self._minute + 1
+        self._reserve = _RESERVE if is_next else _FIRST_RESERVE
+        self._every = 1
+        while is_next and self._wanted > most * (1 - _RESERVE) * self._every:
+            self._every *= 2
+        self._first_every = self._every
+        self._minute, self._kept, self._wanted = minute, 0, 0
+
 
 _NS_PER_S = 1_000_000_000
 
@@ -42,10 +108,6 @@ class RowMaker:
         self._thinning = StepThinning()
         # Number of values without a row, as their steps are left out.
         self._thinned = 0
-
-    def begin_at(self, number: int) -> None:
-        """Set the number of the next row."""
-        self.next_number = number
 
     @property
     def is_coarse(self) -> bool:

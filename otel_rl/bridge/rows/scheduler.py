@@ -25,11 +25,9 @@ from otel_rl.bridge.counters import CommitRefusal, Counter, Counters, SampleDrop
 from otel_rl.bridge.journal.interface import Ownership, SoleOwner
 from otel_rl.bridge.journal.runs import Commit, RunStore
 from otel_rl.bridge.journal.spool import Spool, Spooled
-from otel_rl.bridge.rows.loaded_run import LoadedRun, Turn, load_run
-from otel_rl.bridge.rows.reports import data_warnings
-from otel_rl.bridge.rows.reports.bridge_report import BridgeReport
-from otel_rl.bridge.rows.reports.data_warnings import TOLD, DroppedPoints
-from otel_rl.bridge.rows.reports.finding_rows import Finding
+from otel_rl.bridge.rows import messages
+from otel_rl.bridge.rows.messages import TOLD, DroppedPoints, Finding
+from otel_rl.bridge.rows.run import Run, Turn
 from otel_rl.bridge.rows.settings import AlignSettings
 from otel_rl.errors import JournalError, LeaseLost, ShareUsedUp
 from otel_rl.records import PART, Description, ExperimentKey, ExperimentStatus, Row
@@ -41,7 +39,7 @@ _log = logging.getLogger(__name__)
 _news_log = logging.getLogger(f"{__name__}.news")
 """News of runs: the report at the end of a command says them, too."""
 
-_data_log = logging.getLogger(data_warnings.__name__)
+_data_log = logging.getLogger(messages.__name__)
 """What rows say of their data: the report at the end of a command does not say it again."""
 
 NO_METRIC_HINT: Final = (
@@ -56,7 +54,7 @@ _READ_BYTES: Final = 8 << 20
 """Read in one round, over all runs: enough to share a commit, few enough for prompt rows."""
 
 _MOST_LARGE: Final = 2
-"""Large batches that are in progress at a time, see ``LoadedRun.next_is_large``."""
+"""Large batches that are in progress at a time, see ``Run.next_is_large``."""
 
 _ROUND_S: Final = 0.5
 _ROUND_PARTS: Final = 64
@@ -232,8 +230,9 @@ class Scheduler:
         self._counters = counters
         self._around = around or Around()
         self._pace = pace or Pace()
+        self._report_ns = int(self._pace.report_interval_s * _NS_PER_S)
         self._epoch = self._around.owners.epoch
-        self._loaded: dict[ExperimentKey, LoadedRun] = {}
+        self._loaded: dict[ExperimentKey, Run] = {}
         # Runs to be loaded in the next round although no batch waits.
         self._unloaded: dict[ExperimentKey, None] = {}
         self._troubles: dict[ExperimentKey, _Trouble] = {}
@@ -263,7 +262,7 @@ class Scheduler:
         return [*self._loaded, *self._unloaded]
 
     def progress(self, key: ExperimentKey) -> tuple[int, int] | None:
-        """Return ``LoadedRun.progress``; None if it is not in memory. Any thread may call it."""
+        """Return ``Run.progress``; None if it is not in memory. Any thread may call it."""
         run = self._loaded.get(key)
         return None if run is None else run.progress
 
@@ -334,7 +333,7 @@ class Scheduler:
     def go_on(self, now_ns: int) -> None:
         """Skip the bridge's downtime until ``now_ns``: it does not count toward lost workers."""
         for run in self._loaded.values():
-            run.aligner.go_on(now_ns)
+            run.go_on(now_ns)
 
     def finish(
         self,
@@ -370,15 +369,14 @@ class Scheduler:
             try:
                 run = self._loaded[key]
                 if failed is not None:
-                    run.aligner.end(failed=failed, by=by)
+                    run.end(failed=failed, by=by)
                 report = run.report_values(self._around.gauges(key))
                 if not run.report.has_changed(report):
                     report = {}
-                rows = run.aligner.close(now_ns, everything=True, report=report)
+                rows = run.close(now_ns, everything=True, report=report)
                 description = self._news(key, run)
                 if rows or run.taken or description is not None:
-                    history = run.aligner.logs.take_history(now_ns, everything=True)
-                    commits.append(run.take_commit(rows, description, history))
+                    commits.append(run.commit(rows, description, now_ns, everything=True))
             except Exception:  # noqa: BLE001  # as above
                 self._set_back(key, now_ns)
         self._commit(commits, now_ns)
@@ -395,8 +393,8 @@ class Scheduler:
         self, key: ExperimentKey, max_bytes: int, turn: Turn, now_ns: int, done: _Round
     ) -> None:
         run = self._load(key, now_ns)
-        run.aligner.clock_is(now_ns)
-        run.aligner.launched_is(self._around.launched())
+        run.clock_is(now_ns)
+        run.intake.steps.launched = self._around.launched()
         self._pass_on_finding(key, run)
         if not run.unread:
             run.reads_on = False
@@ -421,22 +419,21 @@ class Scheduler:
         rows: Sequence[Row]
         description: Description | None = None
         if run.parts is not None:
-            rows = run.aligner.close_surplus(clock_ns)
+            rows = run.close_surplus(clock_ns)
         else:
-            is_reported = run.report.is_due(now_ns)
+            is_reported = run.report.is_due(now_ns, self._report_ns)
             report = run.report_values(self._around.gauges(key)) if is_reported else {}
-            rows = run.aligner.close(clock_ns, report=report, at_most=_ROW_VALUES)
-            done.has_more |= run.aligner.has_more
+            rows = run.close(clock_ns, report=report, at_most=_ROW_VALUES)
+            done.has_more |= run.has_more
             if rows and report:
                 run.report.written(report, now_ns)
             description = self._news(key, run)
         if rows or is_due or description is not None:
-            history = run.aligner.logs.take_history(clock_ns)
-            done.commits.append(run.take_commit(rows, description, history))
+            done.commits.append(run.commit(rows, description, clock_ns))
         elif run.parts is None and not run.taken:
             self._uncommitted_findings.pop(key, None)
 
-    def _read(self, key: ExperimentKey, run: LoadedRun, max_bytes: int) -> None:
+    def _read(self, key: ExperimentKey, run: Run, max_bytes: int) -> None:
         """Read the next batches, valid ones or one damaged one."""
         if run.cut is not None:
             begun = self._spool.one(key, run.cut[0])
@@ -444,8 +441,7 @@ class Scheduler:
                 run.unread.append(begun)
                 run.reads_on = True
                 return
-            run.cut = None
-            run.aligner.state.leave_batch()
+            run.leave_batch()
         if not self._run_store.has_room(key):
             return
         if self._is_one_by_one(key):
@@ -453,7 +449,7 @@ class Scheduler:
         spooled = self._spool.read(key, max_bytes=max_bytes, but=run.taken)
         run.read(spooled, max_bytes)
 
-    def _take(self, key: ExperimentKey, run: LoadedRun, turn: Turn, now_ns: int) -> bool:
+    def _take(self, key: ExperimentKey, run: Run, turn: Turn, now_ns: int) -> bool:
         """Take read batches until the turn is over. Returns whether rows may result."""
         if run.unread[0].is_damaged:
             self._set_aside(key, run.unread.popleft(), SampleDrop.DAMAGED)
@@ -473,7 +469,7 @@ class Scheduler:
             return False
         return True
 
-    def _may_begin(self, run: LoadedRun) -> bool:
+    def _may_begin(self, run: Run) -> bool:
         """Return whether there is memory for the next batch: large ones are bounded in number."""
         if run.parts is not None or not run.next_is_large:
             return True
@@ -481,7 +477,7 @@ class Scheduler:
         large = sum(other.parts is not None and other.next_is_large for other in others)
         return large < _MOST_LARGE
 
-    def _is_due(self, key: ExperimentKey, run: LoadedRun, now_ns: int, *, has_more: bool) -> bool:
+    def _is_due(self, key: ExperimentKey, run: Run, now_ns: int, *, has_more: bool) -> bool:
         """Return whether batches are to be committed without a row."""
         if run.parts is not None or not run.taken:
             return False
@@ -495,38 +491,37 @@ class Scheduler:
             int(self._pace.commit_every_s * _NS_PER_S), run.taken_ns, now_ns
         )
 
-    def _news(self, key: ExperimentKey, run: LoadedRun) -> Description | None:
+    def _news(self, key: ExperimentKey, run: Run) -> Description | None:
         """Return the run's description, if it differs from the run store's."""
         description = run.describe()
         has_ended = description.status not in {None, ExperimentStatus.RUNNING}
-        if not has_ended or run.aligner.standing.has_metrics:
+        if not has_ended or run.has_metrics:
             self._without_metrics.discard(key)
         elif key not in self._without_metrics:
             self._without_metrics.add(key)
             _news_log.warning("%s ended with no metric. %s", key, NO_METRIC_HINT)
         return None if description == self._run_store.description(key) else description
 
-    def _pass_on_finding(self, key: ExperimentKey, run: LoadedRun) -> None:
+    def _pass_on_finding(self, key: ExperimentKey, run: Run) -> None:
         if key in self._findings:
             self._uncommitted_findings[key] = self._findings.pop(key)
         if key in self._uncommitted_findings:  # no news, unless the last attempt was rolled back
-            run.aligner.findings.add(self._uncommitted_findings[key])
+            run.findings.add(self._uncommitted_findings[key])
 
     # Below: which runs are in memory.
 
-    def _load(self, key: ExperimentKey, now_ns: int) -> LoadedRun:
+    def _load(self, key: ExperimentKey, now_ns: int) -> Run:
         """Return a run, loaded if it was not. Raises LeaseLost if it is another bridge's."""
         run = self._loaded.get(key)
         if run is None:
             epoch = self._epoch(key)  # before its progress is read
             if epoch is None:
                 raise LeaseLost(f"{key} belongs to another bridge.")
-            run = self._loaded[key] = load_run(
+            run = self._loaded[key] = Run.load(
                 key,
                 self._run_store.saved(key),
                 self._settings,
-                self._counters,
-                BridgeReport(int(self._pace.report_interval_s * _NS_PER_S)),
+                counters=self._counters,
                 epoch=epoch,
                 now_ns=now_ns,
                 archive_room=self._around.archive_room,
@@ -575,10 +570,10 @@ class Scheduler:
         run = self._loaded.get(key)
         if run is None or key in waiting or key in self._unloaded:
             return False
-        return not (run.unread or run.aligner.has_more)
+        return not (run.unread or run.has_more)
 
-    def _is_idle(self, run: LoadedRun, now_ns: int) -> bool:
-        return now_ns - run.used_ns > _IDLE_NS and not run.aligner.standing.is_watching
+    def _is_idle(self, run: Run, now_ns: int) -> bool:
+        return now_ns - run.used_ns > _IDLE_NS and not run.is_watching
 
     # Below: what goes wrong with a run delays no other.
 
@@ -675,11 +670,10 @@ class Scheduler:
     def _committed(self, commit: Commit) -> None:
         run = self._loaded[commit.key]
         self._uncommitted_findings.pop(commit.key, None)
-        dropped = run.aligner.logs.take_dropped()
+        dropped = run.committed()
         if dropped:
             self._around.dropped(commit.key, dropped)
-        run.committed()
-        step = run.aligner.standing.step
+        step = run.step
         if commit.history is not None and step is not None:
             run.progress = commit.history[0], step
         if commit.description is not None:
@@ -692,7 +686,7 @@ class Scheduler:
             self._around.notify(commit.key)
 
 
-def _log_failures(key: ExperimentKey, run: LoadedRun, description: Description) -> None:
+def _log_failures(key: ExperimentKey, run: Run, description: Description) -> None:
     """Log the end of a run by a failure, and failures of workers, in a crash loop the last."""
     logged, run.logged_failures = run.logged_failures, description.failures
     words = "" if description.crash is None else description.crash.as_crash

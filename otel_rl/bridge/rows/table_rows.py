@@ -8,7 +8,7 @@ The console of the run is such a table, too: of all workers, with a numbered lin
 lines. By that number a tracker knows which lines it has.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -16,14 +16,22 @@ from msgspec import Meta, field
 
 from otel_rl.bridge.journal.state import Count, Int64, Stored, check_json
 from otel_rl.bridge.rows.batch_limit import BatchLimit
-from otel_rl.bridge.rows.row_split import MAX_ROW_BYTES
 from otel_rl.bridge.rows.series.streams import WorkerState
 from otel_rl.bridge.rows.settings import AlignSettings
+from otel_rl.bridge.tracker_keys import MAX_KEY_BYTES
 from otel_rl.records import CONSOLE, CONSOLE_COLUMNS, Table, TextSample, Value
 from otel_rl.redaction import printable
 from otel_rl.semconv.names import LOG_IOSTREAM
 
-__all__ = ["ClosedTable", "OpenTables", "TableSample", "trace_link"]
+__all__ = ["MAX_ROW_BYTES", "ClosedTable", "OpenTables", "TableSample", "parts", "trace_link"]
+
+MAX_ROW_BYTES = 4 << 20
+"""Approximate size of a row in JSON: a small part of W&B's limit, and of what its pages show well.
+"""
+
+_VALUE_BYTES = 32  # a double, its quotes, colon and comma
+
+_MAX_PAIR_BYTES = MAX_KEY_BYTES + 64  # with a worker's own prefix, or a statistic
 
 _NS_PER_S = 1_000_000_000
 
@@ -199,3 +207,19 @@ def _lines(sample: TableSample) -> list[str]:
 
 def _size(values: Iterable[Value]) -> int:
     return sum(len(value) if isinstance(value, str) else 16 for value in values)
+
+
+def parts(values: dict[str, float], max_bytes: int = MAX_ROW_BYTES) -> Iterator[dict[str, float]]:
+    """Yield the values in as few rows as needed, in their order; at least one."""
+    if len(values) * _MAX_PAIR_BYTES <= max_bytes:  # nearly always
+        yield values
+        return
+    part: dict[str, float] = {}
+    size = 0
+    for key, value in values.items():
+        size += len(key.encode()) + _VALUE_BYTES
+        if part and size > max_bytes:
+            yield part
+            part, size = {}, len(key.encode()) + _VALUE_BYTES
+        part[key] = value
+    yield part

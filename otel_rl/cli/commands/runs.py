@@ -18,7 +18,7 @@ from otel_rl.bridge.journal.reader import (
     RunOverview,
     state_of,
 )
-from otel_rl.bridge.rows.open_run.stored_standing import read_standing
+from otel_rl.bridge.rows.stored_run import read_standing
 from otel_rl.cli.find_run import WantedRun
 from otel_rl.cli.options import add_journal_options, settings_of
 from otel_rl.cli.run_deletion import delete

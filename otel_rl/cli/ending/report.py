@@ -18,8 +18,8 @@ from otel_rl.bridge.counters import Counter
 from otel_rl.bridge.delivery.manager import RunState, RunStatus
 from otel_rl.bridge.journal.interface import Connection
 from otel_rl.bridge.journal.reader import looking, read_runs
-from otel_rl.bridge.rows.open_run.stored_standing import read_standing
 from otel_rl.bridge.rows.scheduler import NO_METRIC_HINT
+from otel_rl.bridge.rows.stored_run import read_standing
 from otel_rl.cli.liveness_text import failures, listed, troubles
 from otel_rl.cli.own_run import not_joined
 from otel_rl.cli.standard_streams import say

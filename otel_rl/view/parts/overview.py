@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from otel_rl.bridge.delivery.selection import KeyNames, KeySelection
 from otel_rl.bridge.journal.reader import Standing, history_size, read_keys, state_of
-from otel_rl.bridge.rows.open_run.stored_standing import read_standing
+from otel_rl.bridge.rows.stored_run import read_standing
 from otel_rl.dashboard.arrange import Panel, Section, arrange
 from otel_rl.dashboard.resemblance import headlines
 from otel_rl.goodput import as_json as as_json_goodput

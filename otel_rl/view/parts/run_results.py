@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from otel_rl.bridge.journal.reader import read_keys
-from otel_rl.bridge.rows.open_run.stored_standing import read_standing
+from otel_rl.bridge.rows.stored_run import read_standing
 from otel_rl.view.journals import Found, Journals
 from otel_rl.view.parts.overview import headline
 from otel_rl.view.text import label

@@ -6,7 +6,7 @@ from statistics import median
 from typing import Any
 
 from otel_rl.bridge.journal.reader import span_parts
-from otel_rl.bridge.rows.open_run.stored_standing import read_standing
+from otel_rl.bridge.rows.stored_run import read_standing
 from otel_rl.view.journals import Found
 from otel_rl.view.run_data import RunData
 from otel_rl.view.text import in_order, label

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from otel_rl.bridge.journal.reader import KnownWorker, span_parts
-from otel_rl.bridge.rows.open_run.stored_standing import read_standing
 from otel_rl.bridge.rows.series.streams import WorkerStanding
+from otel_rl.bridge.rows.stored_run import read_standing
 from otel_rl.diagnose.spans.clocks import estimate_clocks, with_one_clock
 from otel_rl.diagnose.spans.critical_path import critical_path
 from otel_rl.diagnose.spans.span_forest import Forest

@@ -4,8 +4,8 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from otel_rl.bridge.rows.open_run.stored_standing import read_standing
 from otel_rl.bridge.rows.series.streams import WorkerStanding
+from otel_rl.bridge.rows.stored_run import read_standing
 from otel_rl.view.journals import Found
 from otel_rl.view.run_data import Cells, RunData
 from otel_rl.view.text import in_order, label

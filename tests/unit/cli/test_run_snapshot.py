@@ -11,7 +11,7 @@ from otel_rl.bridge.journal.reader import looking, read_runs
 from otel_rl.bridge.journal.runs import Commit, RunStore
 from otel_rl.bridge.journal.sqlite import SqliteJournal
 from otel_rl.bridge.journal.state import encode_keys
-from otel_rl.bridge.rows.reports.finding_rows import Finding
+from otel_rl.bridge.rows.messages import Finding
 from otel_rl.cli.run_snapshot import RunWatch, Snapshot, WorkerLine, counted, notable_first
 from otel_rl.cli.terminal import summary
 from otel_rl.diagnose.history.records import Facts, RowFacts, SpanFacts, WorkerFacts

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from otel_rl.bridge.rows.history.history_writer import HistoryWriter
+from otel_rl.bridge.rows.history import HistoryWriter
 from otel_rl.diagnose.detectors.stale_policy import stale_policy
 from otel_rl.diagnose.engine import diagnose
 from otel_rl.diagnose.history.recorded import may_lack_until

@@ -8,7 +8,7 @@ import pytest
 import otel_rl
 from otel_rl.bridge.delivery.selection import KeyNames, KeySelection
 from otel_rl.bridge.otlp.decode import decode
-from otel_rl.bridge.rows.aligner import Aligner
+from otel_rl.bridge.rows.run import Run
 from otel_rl.records import Batch, ExperimentKey, Signal
 from otel_rl.semconv.spec import Tier
 from tests.otlp_sink import Sink
@@ -97,7 +97,7 @@ def sent(sink: Sink, framework: str, names: KeyNames) -> dict[str, float]:
     """What a tracker gets of a run with these requests, in the usual detail."""
     scopes = {"otel_rl", f"otel_rl.integrations.{framework}"}
     assert otel_rl.flush(timeout_s=60)
-    aligner = Aligner()
+    aligner = Run()
     for request in sink.metrics:
         for of_resource in request.resource_metrics:
             # Instruments of other tests live as long as the process.

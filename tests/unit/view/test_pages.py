@@ -17,7 +17,7 @@ from otel_rl.bridge.journal.interface import Connection
 from otel_rl.bridge.journal.reader import Standing
 from otel_rl.bridge.journal.runs import Commit, RunStore
 from otel_rl.bridge.journal.sqlite import SqliteJournal
-from otel_rl.bridge.rows.open_run.stored_standing import read_standing
+from otel_rl.bridge.rows.stored_run import read_standing
 from otel_rl.diagnose.history.records import Facts
 from otel_rl.records import ExperimentKey, ExperimentStatus
 from otel_rl.run_id import run_id

@@ -1,10 +1,8 @@
 """State that takes the points of one experiment."""
 
-from otel_rl.bridge.rows.goodput.goodput import Goodput
-from otel_rl.bridge.rows.history.archived_points import ArchivedPoints
-from otel_rl.bridge.rows.history.history_writer import HistoryWriter
-from otel_rl.bridge.rows.reports.data_warnings import DataWarning, DroppedPoints, of_dropped
-from otel_rl.bridge.rows.reports.sample_counts import SampleCounts
+from otel_rl.bridge.rows.goodput import Goodput
+from otel_rl.bridge.rows.history import ArchivedPoints, HistoryWriter
+from otel_rl.bridge.rows.messages import DataWarning, DroppedPoints, SampleCounts, of_dropped
 from otel_rl.bridge.rows.series.series_table import StreamTable
 from otel_rl.bridge.rows.series.streams import Stream
 from otel_rl.bridge.rows.settings import AlignSettings

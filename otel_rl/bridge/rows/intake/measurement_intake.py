@@ -7,7 +7,7 @@ from operator import itemgetter
 from typing import Any, Final, NamedTuple, cast
 
 from otel_rl.bridge.otlp.columns import REPEATED, Columns
-from otel_rl.bridge.rows.goodput.goodput import TIMED
+from otel_rl.bridge.rows.goodput import TIMED
 from otel_rl.bridge.rows.intake.intake_state import IntakeState
 from otel_rl.bridge.rows.series.streams import Stream, WorkerState
 from otel_rl.bridge.rows.steps.step_axis import is_integral

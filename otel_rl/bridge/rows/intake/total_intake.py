@@ -5,7 +5,7 @@ from typing import Final
 
 from otel_rl.bridge.rows.intake.intake_state import IntakeState
 from otel_rl.bridge.rows.intake.measurement_intake import MeasurementIntake
-from otel_rl.bridge.rows.reports.data_warnings import of_shared, of_torn
+from otel_rl.bridge.rows.messages import of_shared, of_torn
 from otel_rl.bridge.rows.series.cumulative import CounterStream, HistogramStream
 from otel_rl.bridge.rows.series.streams import Stream
 from otel_rl.records import HistogramPoint, Measurements, SummaryPoint, SumPoint, Temporality

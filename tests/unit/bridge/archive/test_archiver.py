@@ -27,8 +27,8 @@ from otel_rl.bridge.journal.archive_store import ArchiveStore
 from otel_rl.bridge.journal.runs import Commit, RunStore
 from otel_rl.bridge.journal.spool import Spool
 from otel_rl.bridge.journal.sqlite import JOURNAL_FILE, SqliteJournal
-from otel_rl.bridge.rows.aligner import AlignSettings
 from otel_rl.bridge.rows.scheduler import Around, Scheduler
+from otel_rl.bridge.rows.settings import AlignSettings
 from otel_rl.errors import JournalFull
 from otel_rl.records import Batch, ExperimentKey, Signal
 from otel_rl.run_id import run_id

@@ -24,8 +24,8 @@ from otel_rl.bridge.diagnosis.scheduler import DiagnosisScheduler
 from otel_rl.bridge.journal.places import JournalPlace
 from otel_rl.bridge.journal.runs import Commit, RunStore
 from otel_rl.bridge.journal.sqlite import SqliteJournal
-from otel_rl.bridge.rows.aligner import Aligner
-from otel_rl.bridge.rows.reports.finding_rows import Finding, NewFindings
+from otel_rl.bridge.rows.messages import Finding, NewFindings
+from otel_rl.bridge.rows.run import Run
 from otel_rl.bridge.tracker_keys import alert_text
 from otel_rl.diagnose.history.records import Facts
 from otel_rl.errors import JournalUnavailable
@@ -401,12 +401,12 @@ def finding(kind: str | None, *, worker: str = "trainer/1", step: int = 7) -> Fi
     return Finding(step, 10**18, verdict, "it is slow", causes)
 
 
-def rows(aligner: Aligner) -> list[Row]:
+def rows(aligner: Run) -> list[Row]:
     return aligner.close(2 * 10**18)
 
 
 def test_a_finding_is_a_row_with_labels_and_one_with_a_table() -> None:
-    aligner = Aligner()
+    aligner = Run()
     aligner.findings.add(finding("straggler"))
     labelled, ranked = rows(aligner)
     assert (labelled.number, labelled.step, labelled.values) == (0, 7, {"diagnosis/causes": 1})
@@ -422,7 +422,7 @@ def test_a_finding_is_a_row_with_labels_and_one_with_a_table() -> None:
 
 
 def test_only_what_is_news_is_told_also_after_a_restart() -> None:
-    aligner = Aligner()
+    aligner = Run()
     aligner.findings.add(finding(None))
     assert rows(aligner) == []  # nothing was wrong before, either
     aligner.findings.add(finding("straggler"))

@@ -17,8 +17,8 @@ from otel_rl.bridge.journal.runs import Commit, RunStore
 from otel_rl.bridge.journal.spool import Spool
 from otel_rl.bridge.journal.sqlite import JOURNAL_FILE, SqliteJournal
 from otel_rl.bridge.rows import scheduler as drains
-from otel_rl.bridge.rows.aligner import AlignSettings
 from otel_rl.bridge.rows.scheduler import Scheduler
+from otel_rl.bridge.rows.settings import AlignSettings
 from otel_rl.errors import ConfigError, JournalFull, JournalLocked
 from otel_rl.records import Batch, ExperimentKey, Row, Signal
 from tests.otlp_requests import gauge, key_values, metrics_request, point

@@ -15,8 +15,8 @@ from otel_rl.bridge.journal.retention import EVERY_RUN, Removed, Retention
 from otel_rl.bridge.journal.runs import Commit, RunStore
 from otel_rl.bridge.journal.spool import Spool
 from otel_rl.bridge.journal.sqlite import SqliteJournal
-from otel_rl.bridge.rows.aligner import AlignSettings
 from otel_rl.bridge.rows.scheduler import Pace, Scheduler
+from otel_rl.bridge.rows.settings import AlignSettings
 from otel_rl.records import Batch, Description, ExperimentKey, ExperimentStatus, Row, Signal
 from otel_rl.run_id import run_id
 from tests.otlp_requests import gauge, key_values, metrics_request, point

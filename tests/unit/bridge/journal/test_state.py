@@ -29,8 +29,9 @@ from otel_rl.bridge.journal.state import (
     refusing,
 )
 from otel_rl.bridge.otlp import decode as otlp
-from otel_rl.bridge.rows.aligner import Aligner, AlignSettings
-from otel_rl.bridge.rows.open_run.run_state import RunState, StoredRun
+from otel_rl.bridge.rows.run import Run
+from otel_rl.bridge.rows.settings import AlignSettings
+from otel_rl.bridge.rows.stored_run import StoredRun
 from otel_rl.records import Row, Table
 from tests.journals.small_run import HALF, LIVE, RANKS, Life, S, start_ns, step
 from tests.kept import to_bytes
@@ -91,12 +92,11 @@ def test_a_state_with_wrong_bytes_is_refused_or_one_to_go_on_from(
     for _ in range(MUTATIONS):
         try:
             with refusing():
-                kept = mutation(body, chance).state
-                state = RunState.restored(kept, AlignSettings(per_worker=True))
+                kept = mutation(body, chance)
+                aligner = Run(AlignSettings(per_worker=True), kept=kept)
         except StateRefused:
             refused += 1
             continue
-        aligner = Aligner(state=state)
         aligner.go_on(now_ns)
         for batch in batches:
             aligner.add(batch, received_ns=now_ns)
@@ -191,7 +191,7 @@ def test_a_field_that_this_version_does_not_know_is_refused() -> None:
 
 def test_the_state_says_nothing_of_classes(body: bytes) -> None:
     assert b"otel_rl." not in body
-    assert b"RunState" not in body
+    assert b"StoredRun" not in body
 
 
 class Columns(Stored):

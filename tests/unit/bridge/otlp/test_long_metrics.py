@@ -13,7 +13,8 @@ from otel_rl.bridge.otlp.columns import decoded_parts, read_resources
 from otel_rl.bridge.otlp.decode import decode
 from otel_rl.bridge.receive.limits import ReceiveLimits
 from otel_rl.bridge.receive.validation.validate import validate
-from otel_rl.bridge.rows.aligner import Aligner, AlignSettings
+from otel_rl.bridge.rows.run import Run
+from otel_rl.bridge.rows.settings import AlignSettings
 from otel_rl.records import PART, Signal
 from tests.otlp_requests import key_values
 
@@ -96,7 +97,7 @@ def test_a_start_beyond_all_time_costs_no_other_sender(kind: str, of_both: float
         )
         point.attributes.extend(key_values({"rl.loop.iteration": 3}))
     found = validate(Signal.METRICS, request.SerializeToString(), ReceiveLimits(), NOW_NS)
-    aligner = Aligner(AlignSettings())
+    aligner = Run(AlignSettings())
     aligner.add(decode(found.batches[0]), received_ns=NOW_NS)
     rows = aligner.close(NOW_NS, everything=True)
     assert [row.values["r/loss"] for row in rows if "r/loss" in row.values] == [of_both]

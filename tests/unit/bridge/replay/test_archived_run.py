@@ -16,7 +16,9 @@ from otel_rl.bridge.replay.archived_run import (
     archives_below,
     identity_of,
 )
-from otel_rl.bridge.rows.aligner import Aligner, AlignSettings
+from otel_rl.bridge.rows.history import ArchivedPoints
+from otel_rl.bridge.rows.run import Run
+from otel_rl.bridge.rows.settings import AlignSettings
 from otel_rl.errors import JournalError
 from otel_rl.records import (
     Decoded,
@@ -86,8 +88,8 @@ def points_of(worker: Worker, second: int) -> Iterator[Point]:
 
 def original(settings: AlignSettings) -> tuple[Sequence[Row], Sequence[Sequence[bytes]]]:
     """The rows of a bridge, and the parts of three files, of which the last is late."""
-    aligner = Aligner(settings)
-    aligner.logs.begin_archive()
+    aligner = Run(settings)
+    aligner.intake.archived = ArchivedPoints()
     rows: list[Row] = []
     files: list[list[bytes]] = [[], [], []]
     for second in range(SECONDS):
@@ -98,7 +100,7 @@ def original(settings: AlignSettings) -> tuple[Sequence[Row], Sequence[Sequence[
             aligner.add(decoded, received_ns=now_ns)
         rows += aligner.close(now_ns)
         place = 2 if second % 20 == 9 else second * 2 // SECONDS
-        files[place] += [body for _, body in aligner.logs.take_archived()]
+        files[place] += [body for _, body in aligner.intake.archived.take()]
     return [*rows, *aligner.close(now_ns, everything=True)], files
 
 

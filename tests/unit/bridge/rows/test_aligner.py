@@ -7,9 +7,10 @@ from dataclasses import replace
 import pytest
 
 from otel_rl.bridge import tracker_keys
-from otel_rl.bridge.rows.aligner import Aligner, AlignSettings
+from otel_rl.bridge.rows.messages import SHARED
 from otel_rl.bridge.rows.reduce import Moments
-from otel_rl.bridge.rows.reports.data_warnings import SHARED
+from otel_rl.bridge.rows.run import Run
+from otel_rl.bridge.rows.settings import AlignSettings
 from otel_rl.records import (
     Covered,
     Decoded,
@@ -61,7 +62,7 @@ class Bench:
     """An aligner and a clock that tests move by hand."""
 
     def __init__(self, **settings: float | bool) -> None:
-        self.aligner = Aligner(AlignSettings.model_validate(settings))
+        self.aligner = Run(AlignSettings.model_validate(settings))
         self.now_s = 0.0
 
     def export(self, worker: Worker, *points: Point, at_s: float | None = None) -> None:
@@ -883,12 +884,12 @@ def test_what_is_remembered_point_by_point_is_bounded_and_what_is_older_is_count
     for second in range(20):
         made = {second + n / 100: 1.0 for n in range(100)}
         bench.export(GENERATOR0, levels(GENERATOR0, made))
-        bench.aligner.logs.take_dedup()
+        bench.aligner.take_dedup()
     bench.export(GENERATOR0, levels(GENERATOR0, {0.5: 9.0}), at_s=20)
     assert bench.aligner.sample_counts.too_old == 1
     bench.export(GENERATOR0, levels(GENERATOR0, {19.5: 9.0}), at_s=20)
     assert bench.aligner.sample_counts.duplicate == 1
-    assert bench.aligner.logs.dedup_forgotten_ns > T0
+    assert bench.aligner.intake.series.memory.forgotten_ns > T0
 
 
 def test_a_series_of_two_scopes_is_one_key_and_two_counters() -> None:
@@ -938,7 +939,7 @@ def test_windows_of_another_length_after_a_restart_are_not_late(window_s: float)
     bench = Bench(window_s=5)
     bench.export(SOLO, levels(SOLO, {1: 1.0, 7: 2.0}))
     bench.rows(everything=True)
-    bench.aligner.settings = AlignSettings(window_s=window_s)
+    bench.aligner.intake.settings = AlignSettings(window_s=window_s)
     bench.export(SOLO, levels(SOLO, {100: 3.0}))
     assert bench.aligner.sample_counts.late == 0
     assert [row.values["trainer/depth"] for row in bench.rows(everything=True)] == [3.0]
@@ -989,9 +990,13 @@ def test_the_log_of_what_was_taken_is_bounded_though_workers_come_and_go() -> No
     for n in range(300):
         worker = Worker("vllm", str(n))
         bench.export(worker, levels(worker, {20.0 * n: 1.0}), at_s=20.0 * n)
-        log = bench.aligner.logs.take_dedup()
+        log = bench.aligner.take_dedup()
         assert log is not None
-        logs = [ns for ns in [*logs, log.newest_ns] if ns > bench.aligner.logs.dedup_forgotten_ns]
+        logs = [
+            ns
+            for ns in [*logs, log.newest_ns]
+            if ns > bench.aligner.intake.series.memory.forgotten_ns
+        ]
     assert len(logs) <= 22
 
 
@@ -1001,17 +1006,21 @@ def test_a_restart_does_not_change_what_is_forgotten() -> None:
     for second in range(50):
         made = {second + n / 10: 1.0 for n in range(10)}
         bench.export(SOLO, levels(SOLO, made))
-        log = bench.aligner.logs.take_dedup()
+        log = bench.aligner.take_dedup()
         assert log is not None
         bodies.append(log.body)
     again.aligner = revived(bench.aligner)
     for body in bodies:
-        again.aligner.logs.restore_dedup(body)
+        again.aligner.restore_dedup(body)
     for second in range(50, 80):
         for one in (bench, again):
             one.export(SOLO, levels(SOLO, {second + n / 10: 1.0 for n in range(10)}))
-            one.aligner.logs.take_dedup()
-    assert again.aligner.logs.dedup_forgotten_ns == bench.aligner.logs.dedup_forgotten_ns > T0
+            one.aligner.take_dedup()
+    assert (
+        again.aligner.intake.series.memory.forgotten_ns
+        == bench.aligner.intake.series.memory.forgotten_ns
+        > T0
+    )
 
 
 def test_what_a_worker_counted_before_it_was_forgotten_for_good_is_counted_as_too_old() -> None:

@@ -8,8 +8,9 @@ from functools import partial
 
 import pytest
 
-from otel_rl.bridge.rows.aligner import Aligner, AlignSettings
 from otel_rl.bridge.rows.dedup.series_dedup import SeriesDedup
+from otel_rl.bridge.rows.run import Run
+from otel_rl.bridge.rows.settings import AlignSettings
 from otel_rl.records import Decoded, Export, Measurements, Series, Worker
 from tests.costs import cost_ratio
 
@@ -61,7 +62,7 @@ def test_what_was_taken_is_remembered_at_one_cost_a_point(
 
 def look_at(workers: Sequence[Worker]) -> None:
     """One measurement of a step from each, then looks while they live, are silent, and are gone."""
-    aligner = Aligner(AlignSettings(max_series=len(workers)))
+    aligner = Run(AlignSettings(max_series=len(workers)))
     points = [Measurements(Series(of, "loss"), [T0], [1.0], [1]) for of in workers]
     aligner.add(Decoded(points, [Export(of, T0) for of in workers]), received_ns=T0)
     for seconds in (0, 10, 300, 4_000):

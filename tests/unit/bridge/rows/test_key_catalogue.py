@@ -9,9 +9,10 @@ from otel_rl.bridge.journal.interface import Journal, checksum
 from otel_rl.bridge.journal.reader import keys
 from otel_rl.bridge.journal.runs import RunStore
 from otel_rl.bridge.journal.spool import Spool
-from otel_rl.bridge.rows.aligner import Aligner, AlignSettings
-from otel_rl.bridge.rows.reports.finding_rows import Finding
+from otel_rl.bridge.rows.messages import Finding
+from otel_rl.bridge.rows.run import Run
 from otel_rl.bridge.rows.scheduler import Scheduler
+from otel_rl.bridge.rows.settings import AlignSettings
 from otel_rl.records import (
     Batch,
     Decoded,
@@ -68,7 +69,7 @@ def run_of(
     *points: Point, samples: Sequence[TextSample] = (), **settings: object
 ) -> tuple[Sequence[Row], Mapping[str, KeySpec]]:
     """The rows of a run, and what its catalogue says."""
-    aligner = Aligner(AlignSettings.model_validate(settings))
+    aligner = Run(AlignSettings.model_validate(settings))
     exports = {each.series.worker: Export(each.series.worker, T0) for each in points}
     aligner.add(Decoded(points, [*exports.values()], samples), received_ns=T0)
     rows = aligner.close(T0 + 60 * S, everything=True, report={"otel_rl/bridge/samples/late": 1})
@@ -76,7 +77,7 @@ def run_of(
 
 
 def test_every_key_of_every_row_is_in_the_catalogue_once() -> None:
-    aligner = Aligner()
+    aligner = Run()
     root = SpanRecord(b"t" * 16 + b"s" * 8, None, (), "trainer", "a", "h", T0 - S, T0, "rl.loop",
                       step=3)  # fmt: skip
     points: list[Point] = [

@@ -20,10 +20,12 @@ from otel_rl.bridge.journal.interface import checksum
 from otel_rl.bridge.journal.reader import histories, overview
 from otel_rl.bridge.journal.runs import Commit, RunStore, SavedRun
 from otel_rl.bridge.journal.spool import Spool
-from otel_rl.bridge.rows import loaded_run, scheduler
-from otel_rl.bridge.rows.aligner import Aligner, AlignSettings
-from otel_rl.bridge.rows.reports.finding_rows import Finding
+from otel_rl.bridge.rows import run as one_run
+from otel_rl.bridge.rows import scheduler
+from otel_rl.bridge.rows.messages import Finding
+from otel_rl.bridge.rows.run import Run
 from otel_rl.bridge.rows.scheduler import Around, Pace, Scheduler
+from otel_rl.bridge.rows.settings import AlignSettings
 from otel_rl.bridge.rows.steps import step_closing
 from otel_rl.bridge.tracker_keys import DIAGNOSIS_CAUSE, alert_text
 from otel_rl.diagnose.history.records import Facts
@@ -224,13 +226,13 @@ def steps_in_one_batch(key: ExperimentKey, steps: Sequence[int]) -> Batch:
 def taken(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many points were taken, part by part, in the order in which they were."""
     parts: list[int] = []
-    add = Aligner.add
+    add = Run.add
 
-    def noted(aligner: Aligner, decoded: Decoded, **options: Any) -> None:
+    def noted(aligner: Run, decoded: Decoded, **options: Any) -> None:
         parts.append(len(decoded.points))
         add(aligner, decoded, **options)
 
-    monkeypatch.setattr(Aligner, "add", noted)
+    monkeypatch.setattr(Run, "add", noted)
     return parts
 
 
@@ -265,9 +267,9 @@ def test_a_row_of_another_experiment_waits_for_a_second_of_a_burst_at_most(
     taken = 0
     part_s = PART_S if limit == "time" else 0.0
     bench = Bench(store, part=10, clock_s=lambda: part_s * taken)
-    add = Aligner.add
+    add = Run.add
 
-    def noted(aligner: Aligner, decoded: Decoded, **options: Any) -> None:
+    def noted(aligner: Run, decoded: Decoded, **options: Any) -> None:
         nonlocal taken
         add(aligner, decoded, **options)
         is_of_burst = len(decoded.points) == 10
@@ -275,7 +277,7 @@ def test_a_row_of_another_experiment_waits_for_a_second_of_a_burst_at_most(
         if is_of_burst and taken == arrives:
             bench.spool.append([batch(B, 0), batch(B, 1)])
 
-    monkeypatch.setattr(Aligner, "add", noted)
+    monkeypatch.setattr(Run, "add", noted)
     bench.spool.append([steps_in_one_batch(A, range(2_000))])
     while taken < arrives or B in bench.spool.waiting():
         assert bench.drain.round(bench.now_ns)
@@ -328,7 +330,7 @@ def test_rows_are_committed_a_bounded_number_of_values_at_a_time(
 def test_two_large_batches_are_in_the_middle_at_a_time(
     store: Store, taken: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(loaded_run, "_LARGE_BYTES", 1_000)
+    monkeypatch.setattr(one_run, "_LARGE_BYTES", 1_000)
     bench = Bench(store, clock_s=lambda: 0.0, slice_parts=1, part=10)
     keys = [ExperimentKey(f"large-{n}") for n in range(4)]
     bench.spool.append([steps_in_one_batch(key, range(100)) for key in keys])

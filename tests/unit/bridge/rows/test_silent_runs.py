@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from otel_rl.bridge.rows.aligner import Aligner, AlignSettings
+from otel_rl.bridge.rows.run import Run
+from otel_rl.bridge.rows.settings import AlignSettings
 from otel_rl.bridge.rows.steps import step_closing
 from otel_rl.records import ExperimentKey
 from tests.stores import Store
@@ -25,21 +26,21 @@ def of_many(store: Store, settings: AlignSettings | None = None) -> Bench:
 
 
 @pytest.fixture
-def looks(monkeypatch: pytest.MonkeyPatch) -> list[Aligner]:
+def looks(monkeypatch: pytest.MonkeyPatch) -> list[Run]:
     """The runs that were looked at, in order."""
-    found: list[Aligner] = []
-    close = Aligner.close
+    found: list[Run] = []
+    close = Run.close
 
-    def noted(aligner: Aligner, now_ns: int, **options: Any) -> Sequence[object]:
+    def noted(aligner: Run, now_ns: int, **options: Any) -> Sequence[object]:
         found.append(aligner)
         return close(aligner, now_ns, **options)
 
-    monkeypatch.setattr(Aligner, "close", noted)
+    monkeypatch.setattr(Run, "close", noted)
     return found
 
 
 def test_of_many_runs_a_round_looks_at_those_with_news(
-    store: Store, looks: list[Aligner], monkeypatch: pytest.MonkeyPatch
+    store: Store, looks: list[Run], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(step_closing, "_QUIET_NS", 0)
     bench = of_many(store)
@@ -70,7 +71,7 @@ def test_a_finding_of_a_silent_run_does_not_wait(store: Store) -> None:
     assert alerts(bench, MANY[7])
 
 
-def test_a_clock_that_is_set_back_stops_no_look(store: Store, looks: list[Aligner]) -> None:
+def test_a_clock_that_is_set_back_stops_no_look(store: Store, looks: list[Run]) -> None:
     bench = of_many(store)
     looks.clear()
     bench.run(-3600)

@@ -2,8 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 
-from otel_rl.bridge.rows.aligner import Aligner, AlignSettings
-from otel_rl.bridge.rows.row_split import MAX_ROW_BYTES
+from otel_rl.bridge.rows.run import Run
+from otel_rl.bridge.rows.settings import AlignSettings
+from otel_rl.bridge.rows.table_rows import MAX_ROW_BYTES
 from otel_rl.records import (
     CONSOLE,
     Decoded,
@@ -41,7 +42,7 @@ class Bench:
     """An aligner and a clock that tests move by hand."""
 
     def __init__(self, **settings: float) -> None:
-        self.aligner = Aligner(AlignSettings.model_validate(settings))
+        self.aligner = Run(AlignSettings.model_validate(settings))
         self.now_ns = T0
 
     def send(self, *samples: TextSample) -> None:
@@ -75,9 +76,9 @@ def test_a_table_waits_for_the_other_workers() -> None:
     bench = Bench(window_s=5)
     bench.send(sample(RANK0, {"text": "a"}))
     assert bench.rows(after_s=4.9) == []
-    assert bench.aligner.standing.is_open
+    assert bench.aligner.is_open
     assert len(bench.rows(after_s=0.1)) == 1
-    assert not bench.aligner.standing.is_open
+    assert not bench.aligner.is_open
 
 
 def test_steps_and_names_have_tables_of_their_own() -> None:
@@ -115,10 +116,10 @@ def test_a_sample_that_comes_again_after_a_restart_is_left_out() -> None:
     bench = Bench()
     bench.send(sample(RANK0, {"text": "a"}, digest=1))
     bench.rows(everything=True)
-    log = bench.aligner.logs.take_dedup()
+    log = bench.aligner.take_dedup()
     bench.aligner = revived(bench.aligner)
     assert log is not None
-    bench.aligner.logs.restore_dedup(log.body)
+    bench.aligner.restore_dedup(log.body)
     bench.send(sample(RANK0, {"text": "a"}, digest=1))
     assert bench.rows(everything=True) == []
     assert bench.aligner.sample_counts.duplicate == 1
@@ -202,7 +203,7 @@ def test_the_console_is_one_table_whose_lines_are_numbered_over_a_restart() -> N
 def test_a_sample_of_a_trace_has_a_link_to_it_where_a_person_sees_traces() -> None:
     url = "http://jaeger:16686/trace/{trace_id}"
     bench = Bench()
-    bench.aligner.settings = AlignSettings(trace_url=url)
+    bench.aligner.intake.settings = AlignSettings(trace_url=url)
     bench.send(
         sample(RANK0, {"text": "a", "trace_id": "ab12"}), sample(RANK1, {"text": "b"}, at_ns=1)
     )
@@ -215,7 +216,7 @@ def test_a_sample_of_a_trace_has_a_link_to_it_where_a_person_sees_traces() -> No
 
 def test_samples_without_a_trace_or_with_a_link_of_their_own_stay_as_they_are() -> None:
     bench = Bench()
-    bench.aligner.settings = AlignSettings(trace_url="http://jaeger/{trace_id}")
+    bench.aligner.intake.settings = AlignSettings(trace_url="http://jaeger/{trace_id}")
     bench.send(sample(RANK0, {"text": "a"}))
     own = {"trace_id": "ab12", "trace_url": "mine"}
     bench.send(sample(RANK0, own, table="others", at_ns=1))

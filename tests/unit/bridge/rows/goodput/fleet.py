@@ -3,7 +3,8 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from otel_rl.bridge.rows.aligner import Aligner, AlignSettings
+from otel_rl.bridge.rows.run import Run
+from otel_rl.bridge.rows.settings import AlignSettings
 from otel_rl.records import (
     Covered,
     Decoded,
@@ -47,7 +48,7 @@ class Fleet:
     totals: dict[tuple[Worker, str, str], float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.aligner = Aligner(AlignSettings())
+        self.aligner = Run(AlignSettings())
 
     def export(
         self,
@@ -100,7 +101,7 @@ class Fleet:
 
     def look(self, at_s: float, *, everything: bool = False) -> None:
         if self.restarts:
-            self.aligner.logs.take_dedup()
+            self.aligner.take_dedup()
             self.aligner = revived(self.aligner)
         self.rows += self.aligner.close(ns(at_s), everything=everything)
 

@@ -3,8 +3,7 @@
 import pytest
 
 from otel_rl.bridge.journal.state import StateRefused, decode, encode
-from otel_rl.bridge.rows.goodput.allocation import Place, Places
-from otel_rl.bridge.rows.goodput.goodput import Goodput
+from otel_rl.bridge.rows.goodput import Goodput, Place, Places
 from otel_rl.bridge.rows.series.streams import Group, Stream, WorkerState
 from otel_rl.bridge.rows.steps.step_axis import ValueTimeline
 from otel_rl.records import Attempt, Covered, Decoded, Export, Measurements, Series
@@ -190,7 +189,7 @@ class TestWaste:
                 fleet.export(trainer, at_s, phases, step=step)
                 fleet.export(GENERATOR, at_s - 1, {"generate": 9.0})
             at_s += 100
-        assert [one.first_step for one in fleet.aligner.standing.attempts] == [31]
+        assert [one.first_step for one in fleet.aligner.attempts] == [31]
         found = fleet.end(at_s)
         assert parts(found, "goodput/trainer") == approx(60 * 6, 80, 80 * 3 - 4 + 100, 20 * 6)
         generator = parts(found, "goodput/generator")
@@ -322,7 +321,7 @@ def test_a_state_with_durations_that_are_not_finite_is_refused(
 def test_a_state_with_work_that_is_not_finite_is_refused(seconds: float) -> None:
     fleet = Fleet()
     fleet.export(TRAINER, 10.0, {"train": 10.0}, step=1)
-    goodput = fleet.aligner.state.intake.goodput
+    goodput = fleet.aligner.intake.goodput
     assert encode(decode(encode(goodput), Goodput)) == encode(goodput)
     goodput._roles["trainer"].worked_s[0] = seconds
     with pytest.raises(StateRefused):

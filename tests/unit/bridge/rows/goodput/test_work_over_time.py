@@ -2,7 +2,7 @@
 
 import pytest
 
-from otel_rl.bridge.rows.goodput.work_over_time import WorkOverTime
+from otel_rl.bridge.rows.goodput import WorkOverTime
 
 S = 1_000_000_000
 T0 = 1_700_000_000 * S

@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from otel_rl.bridge.rows.aligner import Aligner, AlignSettings
+from otel_rl.bridge.rows.run import Run
+from otel_rl.bridge.rows.settings import AlignSettings
 from otel_rl.diagnose.history.records import Facts, SpanFacts, WorkerFacts
 from otel_rl.records import Decoded, Departure, Export, Measurements, Series, SpanRecord, Worker
 from tests.kept import revived
@@ -20,7 +21,7 @@ class Bench:
     """An aligner, and a clock that tests move by hand."""
 
     def __init__(self, **settings: float) -> None:
-        self.aligner = Aligner(AlignSettings.model_validate(settings))
+        self.aligner = Run(AlignSettings.model_validate(settings))
         self.now_ns = T0
 
     def measure(self, worker: Worker, name: str, values: dict[int, float]) -> None:
@@ -38,7 +39,7 @@ class Bench:
         """What became known since the last call."""
         self.now_ns += int(after_s * S)
         self.aligner.close(self.now_ns, everything=everything)
-        history = self.aligner.logs.take_history(self.now_ns, everything=everything)
+        history = self.aligner.take_history(self.now_ns, everything=everything)
         assert history is not None
         facts = Facts.decode(history.body)
         assert facts.time_ns == history.newest_ns
@@ -187,19 +188,19 @@ def test_spans_that_come_again_after_they_were_forgotten_are_not_kept_again() ->
     bench.facts()
     bench.send(RANK0, Decoded((), (), spans=[first]))
     assert bench.aligner.sample_counts.spans_too_old > 0
-    assert bench.aligner.logs.take_history(bench.now_ns + 2 * S, everything=True) is None
+    assert bench.aligner.take_history(bench.now_ns + 2 * S, everything=True) is None
 
 
 def test_spans_that_come_again_after_a_restart_are_not_kept_again() -> None:
     bench = Bench()
     bench.send(RANK0, Decoded((), (), spans=[span("train", 0.0, 1.5)]))
     bench.facts()
-    trail = bench.aligner.logs.take_spans()
+    trail = bench.aligner.span_window.recent.take_log()
     assert trail is not None
     bench.aligner = revived(bench.aligner)
-    bench.aligner.logs.restore_spans(trail.body)
+    bench.aligner.restore_spans(trail.body)
     bench.send(RANK0, Decoded((), (), spans=[span("train", 0.0, 1.5)]))
-    assert bench.aligner.logs.take_history(bench.now_ns + 2 * S, everything=True) is None
+    assert bench.aligner.take_history(bench.now_ns + 2 * S, everything=True) is None
 
 
 @pytest.mark.parametrize("others", [0, 4_100], ids=["a restart", "many others and a restart"])
@@ -215,13 +216,13 @@ def test_spans_of_a_clock_far_behind_that_come_again_are_not_kept_again(others: 
         other = span(f"o{n}", -9000, -8999, worker=f"other {n}")
         bench.aligner.add(Decoded((), (), spans=[other]), received_ns=bench.now_ns)
     assert sum(one.spans for one in bench.facts().spans if one.phase == "far") == 3
-    log = bench.aligner.logs.take_spans()
+    log = bench.aligner.span_window.recent.take_log()
     bench.aligner = revived(bench.aligner)
     assert log is not None
-    bench.aligner.logs.restore_spans(log.body)
+    bench.aligner.restore_spans(log.body)
     for one in behind:
         bench.send(RANK1, Decoded((), (), spans=[one]))
-    assert bench.aligner.logs.take_history(bench.now_ns + 2 * S, everything=True) is None
+    assert bench.aligner.take_history(bench.now_ns + 2 * S, everything=True) is None
 
 
 def test_how_much_later_than_by_its_clock_each_worker_was_heard_is_kept() -> None:
@@ -264,23 +265,23 @@ def test_nothing_more_is_kept_than_the_bound_and_the_oldest_is_forgotten() -> No
         bench.measure(RANK0, f"m{step % 7}", {step: float(step)})
         bench.now_ns += 2 * S
         bench.aligner.close(bench.now_ns, everything=True)
-        history = bench.aligner.logs.take_history(bench.now_ns, everything=True)
+        history = bench.aligner.take_history(bench.now_ns, everything=True)
         assert history is not None
         kept.append((history.newest_ns, len(history.body)))
         if step % 50 == 0:  # a restart
             bench.aligner = revived(bench.aligner)
-            bench.aligner.settings = AlignSettings(max_history_bytes=20_000)
-        left = sum(size for at, size in kept if at > bench.aligner.logs.history_forgotten_ns)
+            bench.aligner.intake.settings = AlignSettings(max_history_bytes=20_000)
+        left = sum(size for at, size in kept if at > bench.aligner.intake.history.forgotten_ns)
         assert left <= 20_000
     assert left > 15_000
-    assert kept[-1][0] > bench.aligner.logs.history_forgotten_ns > kept[0][0]
+    assert kept[-1][0] > bench.aligner.intake.history.forgotten_ns > kept[0][0]
 
 
 def test_nothing_is_kept_if_nothing_may_be() -> None:
     bench = Bench(max_history_bytes=0)
     bench.measure(RANK0, "loss", {1: 1.0})
     bench.aligner.close(bench.now_ns + S, everything=True)
-    assert bench.aligner.logs.take_history(bench.now_ns + S, everything=True) is None
+    assert bench.aligner.take_history(bench.now_ns + S, everything=True) is None
 
 
 def test_what_became_known_a_moment_ago_waits_for_more_unless_there_are_rows() -> None:
@@ -288,5 +289,5 @@ def test_what_became_known_a_moment_ago_waits_for_more_unless_there_are_rows() -
     bench.measure(RANK0, "loss", {1: 1.0})
     bench.facts()
     bench.measure(RANK0, "loss", {2: 1.0})
-    assert bench.aligner.logs.take_history(bench.now_ns + S // 2) is None
-    assert bench.aligner.logs.take_history(bench.now_ns + 2 * S) is not None
+    assert bench.aligner.take_history(bench.now_ns + S // 2) is None
+    assert bench.aligner.take_history(bench.now_ns + 2 * S) is not None

@@ -2,7 +2,7 @@
 
 import pytest
 
-from otel_rl.bridge.rows.aligner import Aligner
+from otel_rl.bridge.rows.run import Run
 from otel_rl.diagnose.engine import diagnose
 from otel_rl.diagnose.history.records import Facts
 from otel_rl.diagnose.history.run_history import RunHistory
@@ -22,7 +22,7 @@ def measured(worker: Worker, step: int, time_ns: int) -> Decoded:
 def history_of_a_bridge_that_was_held_up(held_up_s: float) -> RunHistory:
     """Four workers with right clocks, of which one ends before the bridge is held up."""
     workers = [Worker("learner", f"l{rank}", index=rank, count=4) for rank in range(4)]
-    aligner, bodies, now_ns = Aligner(), [], T0
+    aligner, bodies, now_ns = Run(), [], T0
     for step in range(40):
         now_ns += S
         if step == 20:
@@ -33,7 +33,7 @@ def history_of_a_bridge_that_was_held_up(held_up_s: float) -> RunHistory:
             aligner.clock_is(now_ns)
             aligner.add(measured(worker, step, now_ns - S // 10), received_ns=now_ns)
         aligner.close(now_ns)
-        record = aligner.logs.take_history(now_ns, everything=True)
+        record = aligner.take_history(now_ns, everything=True)
         bodies += [record.body] if record is not None else []
     return RunHistory(Facts.decode(body) for body in bodies)
 
@@ -50,7 +50,7 @@ def test_a_bridge_that_was_held_up_makes_no_clock_wrong() -> None:
 def history_of_spans(ahead_s: dict[str, float], late_s: float = 2.0) -> RunHistory:
     """Workers of a plain SDK that send spans alone: their exports have no time."""
     workers = [Worker("env", f"e{index}", index=index, count=6) for index in range(6)]
-    aligner, bodies, now_ns = Aligner(), [], T0
+    aligner, bodies, now_ns = Run(), [], T0
     for step in range(40):
         now_ns += S
         for worker in workers:
@@ -64,7 +64,7 @@ def history_of_spans(ahead_s: dict[str, float], late_s: float = 2.0) -> RunHisto
                 Decoded((), [Export(worker, 0)], spans=[span], sampled={}), received_ns=now_ns
             )
         aligner.close(now_ns)
-        record = aligner.logs.take_history(now_ns, everything=True)
+        record = aligner.take_history(now_ns, everything=True)
         bodies += [record.body] if record is not None else []
     return RunHistory(Facts.decode(body) for body in bodies)
 

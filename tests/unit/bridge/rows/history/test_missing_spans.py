@@ -8,10 +8,9 @@ from dataclasses import replace
 import pytest
 
 from otel_rl.bridge.journal.state import decode, encode
-from otel_rl.bridge.rows.history.missing_spans import Gaps, MissingSpans
-from otel_rl.bridge.rows.history.span_window import SpanWindow
-from otel_rl.bridge.rows.reports.data_warnings import SAMPLED
+from otel_rl.bridge.rows.messages import SAMPLED
 from otel_rl.bridge.rows.settings import AlignSettings
+from otel_rl.bridge.rows.spans import Gaps, MissingSpans, SpanWindow
 from otel_rl.records import Decoded, Worker
 from otel_rl.semconv.spec import BLOCK_STEPS
 from tests.unit.bridge.rows.steps.test_partial_steps import GENERATOR, T0, TRAINER, Bench, S, step

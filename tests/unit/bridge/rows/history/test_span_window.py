@@ -8,9 +8,8 @@ from dataclasses import replace
 import pytest
 
 from otel_rl.bridge.journal.state import decode, encode
-from otel_rl.bridge.rows.history.span_window import SpanWindow
-from otel_rl.bridge.rows.history.step_analysis import MAX_WORKERS, StepAnalysis
 from otel_rl.bridge.rows.settings import AlignSettings
+from otel_rl.bridge.rows.spans import MAX_WORKERS, SpanWindow, StepAnalysis
 from otel_rl.records import SpanRecord
 from tests.costs import cost_ratio
 from tests.unit.diagnose.span_builder import span

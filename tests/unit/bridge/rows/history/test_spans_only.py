@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from otel_rl.bridge.rows.aligner import Aligner
+from otel_rl.bridge.rows.run import Run
 from otel_rl.diagnose.engine import diagnose
 from otel_rl.diagnose.history.records import Facts
 from otel_rl.diagnose.history.run_history import RunHistory
@@ -28,7 +28,7 @@ def step(role: str, number: int, took_s: int) -> list[SpanRecord]:
 
 @pytest.mark.parametrize("role", ["trainer", "controller"])
 def test_spans_without_any_metric_are_a_run_too(role: str) -> None:
-    aligner, bodies, now_ns = Aligner(), [], T0
+    aligner, bodies, now_ns = Run(), [], T0
     for number in range(60):
         now_ns = T0 + (number * 10 + 8) * S
         spans = step(role, number, 2 if number < 30 else 6)
@@ -36,7 +36,7 @@ def test_spans_without_any_metric_are_a_run_too(role: str) -> None:
         decoded = Decoded([], exports=[Export(worker, now_ns)], spans=spans)
         aligner.add(decoded, received_ns=now_ns)
         aligner.close(now_ns, everything=number == 59)
-        record = aligner.logs.take_history(now_ns, everything=True)
+        record = aligner.take_history(now_ns, everything=True)
         bodies += [record.body] if record is not None else []
     history = RunHistory(Facts.decode(body) for body in bodies)
     assert (history.last, len(history.steps)) == (59, 60)

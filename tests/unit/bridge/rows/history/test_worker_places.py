@@ -2,7 +2,7 @@
 
 import pytest
 
-from otel_rl.bridge.rows.aligner import Aligner
+from otel_rl.bridge.rows.run import Run
 from otel_rl.bridge.rows.settings import AlignSettings
 from otel_rl.diagnose.engine import diagnose
 from otel_rl.diagnose.history.records import Facts
@@ -18,7 +18,7 @@ RANKS = [Worker("trainer", f"t{rank}", index=rank, count=2) for rank in range(2)
 
 def records(*, restarts: bool = False, max_bytes: int = 1 << 20) -> list[Facts]:
     """What is kept of two trainers, of which one tells its host in every second export only."""
-    aligner = Aligner(AlignSettings(max_history_bytes=max_bytes))
+    aligner = Run(AlignSettings(max_history_bytes=max_bytes))
     found, now_ns = list[Facts](), T0
     for step in range(200):
         now_ns += S
@@ -30,9 +30,9 @@ def records(*, restarts: bool = False, max_bytes: int = 1 << 20) -> list[Facts]:
             export = Export(worker, now_ns, host=host, pid=100 + (worker.index or 0))
             aligner.add(Decoded(points=points, exports=[export]), received_ns=now_ns)
         aligner.close(now_ns)
-        record = aligner.logs.take_history(now_ns, everything=True)
+        record = aligner.take_history(now_ns, everything=True)
         found += [Facts.decode(record.body)] if record is not None else []
-    return [one for one in found if one.time_ns > aligner.logs.history_forgotten_ns]
+    return [one for one in found if one.time_ns > aligner.intake.history.forgotten_ns]
 
 
 PLACES = {"trainer/0": ("node-0", 100), "trainer/1": ("node-1", 101)}

@@ -1,6 +1,7 @@
 """An aligner, workers that export every second, and a clock that tests move by hand."""
 
-from otel_rl.bridge.rows.aligner import Aligner, AlignSettings
+from otel_rl.bridge.rows.run import Run
+from otel_rl.bridge.rows.settings import AlignSettings
 from otel_rl.records import Decoded, Departure, Export, Row, Worker
 from tests.kept import revived
 
@@ -18,7 +19,7 @@ class Bench:
     """An aligner, workers that export every second, and a clock that tests move by hand."""
 
     def __init__(self) -> None:
-        self.aligner = Aligner(AlignSettings(lease_s=LEASE_S))
+        self.aligner = Run(AlignSettings(lease_s=LEASE_S))
         self.now_s = 0.0
         self.living: dict[Worker, float] = {}
         self.rows: list[Row] = []
@@ -68,5 +69,5 @@ class Bench:
     @property
     def standing(self) -> tuple[int, int, int, float | None]:
         """Expected, alive, failures, recovery in seconds."""
-        found = self.aligner.standing.roles["generator"]
+        found = self.aligner.roles["generator"]
         return found.expected, found.alive, found.failures, found.recovery_s

@@ -91,11 +91,11 @@ def test_an_error_is_kept_with_its_worker_its_type_and_its_step(bench: Bench) ->
     )
     bench.add(Decoded((), [Export(departure.worker, 0)], departures=[departure]))
     bench.look()
-    (failure,) = bench.aligner.standing.failures
+    (failure,) = bench.aligner.failures
     assert failure == WorkerFailure("generator/0", T0 + 3 * S, "ValueError", "no", 7, True)
     assert failure.as_crash == "crashed: generator/0, ValueError at step 7"
     bench.restart_bridge(away_s=1)
-    assert bench.aligner.standing.failures == (failure,)
+    assert bench.aligner.failures == (failure,)
 
 
 ERROR = Departure(
@@ -122,14 +122,14 @@ def with_error(bench: Bench, newest_step: int | None = None) -> None:
     bench.add(Decoded(points, [Export(ERROR.worker, 0)], departures=[ERROR]))
     bench.restart_bridge(away_s=0)
     bench.look()
-    assert not bench.aligner.standing.failures
+    assert not bench.aligner.failures
 
 
 def test_a_worker_that_is_killed_after_an_error_failed_by_it(bench: Bench) -> None:
     with_error(bench, newest_step=7)
     bench.kill(ERROR.worker)
     bench.aligner.end(failed=True)
-    assert [*map(str, bench.aligner.standing.failures)] == [AS_CRASH]
+    assert [*map(str, bench.aligner.failures)] == [AS_CRASH]
 
 
 def test_a_worker_that_goes_on_after_an_error_has_not_failed_by_it(bench: Bench) -> None:
@@ -137,7 +137,7 @@ def test_a_worker_that_goes_on_after_an_error_has_not_failed_by_it(bench: Bench)
     bench.kill(ERROR.worker)
     bench.aligner.end(failed=True)
     gone = "generator/0 ended without an exit report"
-    assert [str(one).startswith(gone) for one in bench.aligner.standing.failures] == [True]
+    assert [str(one).startswith(gone) for one in bench.aligner.failures] == [True]
 
 
 @pytest.mark.parametrize("failed", [False, True])
@@ -148,10 +148,10 @@ def test_an_error_that_the_program_has_caught_counts_if_the_command_fails(
     bench.now_s += 1
     bench.say_goodbye(ERROR.worker)
     bench.aligner.end(failed=failed)
-    assert [*map(str, bench.aligner.standing.failures)] == ([AS_CRASH] if failed else [])
+    assert [*map(str, bench.aligner.failures)] == ([AS_CRASH] if failed else [])
     bench.look(everything=True)
     ended = ExperimentStatus.CRASHED if failed else ExperimentStatus.COMPLETE
-    assert bench.aligner.standing.status is ended
+    assert bench.aligner.status is ended
 
 
 def test_a_killed_worker_is_named_and_its_replacement_told(bench: Bench) -> None:
@@ -159,13 +159,11 @@ def test_a_killed_worker_is_named_and_its_replacement_told(bench: Bench) -> None
     bench.run(3)
     bench.kill(generator(1))
     bench.run(LEASE_S + 2)
-    assert [*map(str, bench.aligner.standing.failures)] == [
-        "generator/1 ended without an exit report"
-    ]
+    assert [*map(str, bench.aligner.failures)] == ["generator/1 ended without an exit report"]
     bench.restart_bridge(away_s=1)
     bench.start(generator(1, "second"))
     bench.look()
-    (failure,) = bench.aligner.standing.failures
+    (failure,) = bench.aligner.failures
     assert failure.recovery_s == LEASE_S + 2  # while the bridge was away, no time passed
 
 
@@ -176,7 +174,7 @@ def test_a_worker_that_is_replaced_before_it_is_missed_is_named_too(bench: Bench
     bench.run(2)
     bench.start(generator(1, "second"))
     bench.run(LEASE_S)
-    (failure,) = bench.aligner.standing.failures
+    (failure,) = bench.aligner.failures
     assert str(failure) == "generator/1 ended without an exit report; replaced after 2.0 s"
 
 
@@ -188,7 +186,7 @@ def test_a_process_that_was_only_stopped_is_not_told_as_replaced(bench: Bench) -
     bench.start(generator(1))  # the same one
     bench.restart_bridge(away_s=1)
     bench.look()
-    (failure,) = bench.aligner.standing.failures
+    (failure,) = bench.aligner.failures
     assert failure.is_same
     assert str(failure) == f"generator/1 fell silent; reported again after {LEASE_S + 2:.1f} s"
 
@@ -204,7 +202,7 @@ def test_an_export_from_before_it_was_stopped_makes_a_process_no_other_one(bench
     bench.run(1)
     bench.start(generator(1))
     bench.look()
-    (failure,) = bench.aligner.standing.failures
+    (failure,) = bench.aligner.failures
     assert failure.is_same
 
 
@@ -215,7 +213,7 @@ def test_of_many_failures_the_last_are_kept(bench: Bench) -> None:
         bench.run(1)
         bench.say_goodbye(worker, failed=True)
     bench.look()
-    assert len(bench.aligner.standing.failures) == 32
+    assert len(bench.aligner.failures) == 32
     assert bench.standing[2] == 40
 
 
@@ -280,7 +278,7 @@ def test_a_process_that_says_later_who_it_is_has_not_failed(bench: Bench) -> Non
     bench.start(generator(0, "one", count=1))
     bench.run(60)
     assert bench.standing == (1, 1, 0, None)
-    assert bench.aligner.standing.roles["worker"].failures == 0
+    assert bench.aligner.roles["worker"].failures == 0
 
 
 @pytest.mark.parametrize("every_s", [20, 60])
@@ -480,13 +478,13 @@ def test_the_last_row_says_how_it_ended(bench: Bench) -> None:
 
 
 def test_an_experiment_runs_until_all_have_said_goodbye(bench: Bench) -> None:
-    found = [bench.aligner.standing.status]
+    found = [bench.aligner.status]
     bench.start(generator(0, count=1))
     bench.look()
-    found.append(bench.aligner.standing.status)
+    found.append(bench.aligner.status)
     bench.say_goodbye(generator(0, count=1))
     bench.look()
-    found.append(bench.aligner.standing.status)
+    found.append(bench.aligner.status)
     assert found == [None, ExperimentStatus.RUNNING, ExperimentStatus.COMPLETE]
 
 
@@ -496,7 +494,7 @@ def test_an_experiment_whose_last_worker_died_has_crashed(bench: Bench) -> None:
     bench.say_goodbye(generator(0, count=2))
     bench.kill(generator(1, count=2))
     bench.run(60)
-    assert bench.aligner.standing.status is ExperimentStatus.CRASHED
+    assert bench.aligner.status is ExperimentStatus.CRASHED
 
 
 @pytest.mark.parametrize(
@@ -511,7 +509,7 @@ def test_those_who_are_known_to_be_gone_have_no_lease_any_more(
     bench.say_goodbye(generator(0, count=2))
     bench.aligner.end(failed=failed)
     bench.look(everything=True)
-    assert bench.aligner.standing.status is status
+    assert bench.aligner.status is status
     found = last_values(bench.rows)
     assert found["service/generator/alive"] == 0
     assert found["service/generator/failures"] == failures
@@ -525,7 +523,7 @@ def test_who_ends_without_a_goodbye_in_a_run_that_ends_well_is_silent_and_no_fai
     bench.say_goodbye(generator(0, count=3))
     bench.aligner.end(failed=False)
     bench.look(everything=True)
-    assert bench.aligner.standing.roles["generator"].silent == 2
+    assert bench.aligner.roles["generator"].silent == 2
     found = last_values(bench.rows)
     assert found["service/generator/silent"] == 2
     assert found["service/generator/failures"] == 0
@@ -549,15 +547,15 @@ def test_who_was_replaced_before_the_end_has_failed_though_its_lease_had_not_end
         bench.say_goodbye(again)
     bench.aligner.end(failed=failed)
     bench.look(everything=True)
-    standing = bench.aligner.standing.roles["generator"]
+    standing = bench.aligner.roles["generator"]
     assert standing.failures == 1 + (failed and not replacement_says_goodbye)
     # A replacement that says no goodbye is silent in a run that ends well.
     assert standing.silent == (None if failed or replacement_says_goodbye else 1)
     assert standing.recovery_s == 2.0
-    first = bench.aligner.standing.failures[0]
+    first = bench.aligner.failures[0]
     assert (first.worker, first.recovery_s) == ("generator/1", 2.0)
     ended = ExperimentStatus.CRASHED if failed else ExperimentStatus.COMPLETE
-    assert bench.aligner.standing.status is ended
+    assert bench.aligner.status is ended
 
 
 def test_two_that_end_together_with_one_index_are_silent(bench: Bench) -> None:
@@ -565,7 +563,7 @@ def test_two_that_end_together_with_one_index_are_silent(bench: Bench) -> None:
     bench.run(3)
     bench.aligner.end(failed=False)
     bench.look(everything=True)
-    standing = bench.aligner.standing.roles["generator"]
+    standing = bench.aligner.roles["generator"]
     assert (standing.failures, standing.silent) == (0, 2)
 
 
@@ -573,7 +571,7 @@ def test_a_stock_sdk_says_no_goodbye_and_is_not_silent(bench: Bench) -> None:
     bench.export(generator(0, count=1), sends_exit_report=False)
     bench.aligner.end(failed=False)
     bench.look(everything=True)
-    assert bench.aligner.standing.roles["generator"].silent is None
+    assert bench.aligner.roles["generator"].silent is None
     assert "service/generator/silent" not in last_values(bench.rows)
 
 
@@ -632,7 +630,7 @@ def test_spans_that_come_after_the_known_end_of_all_bring_nobody_back(bench: Ben
     bench.aligner.end(failed=False)
     spans_of(bench, engine)
     bench.look()
-    assert bench.aligner.standing.status is ExperimentStatus.COMPLETE
+    assert bench.aligner.status is ExperimentStatus.COMPLETE
 
 
 def test_an_experiment_that_went_on_without_a_dead_worker_is_complete(bench: Bench) -> None:
@@ -642,23 +640,23 @@ def test_an_experiment_that_went_on_without_a_dead_worker_is_complete(bench: Ben
     bench.run(60)
     bench.say_goodbye(generator(0, count=2))
     bench.look()
-    assert bench.aligner.standing.status is ExperimentStatus.COMPLETE
+    assert bench.aligner.status is ExperimentStatus.COMPLETE
 
 
 def test_time_alone_may_bring_a_row_as_long_as_somebody_lives(bench: Bench) -> None:
     bench.start(generator(0, count=1))
     bench.run(10)
-    assert bench.aligner.standing.is_watching
+    assert bench.aligner.is_watching
     bench.say_goodbye(generator(0, count=1))
     bench.run(10)
-    assert not bench.aligner.standing.is_watching
+    assert not bench.aligner.is_watching
 
 
 def test_a_bridge_that_has_ended_in_order_misses_nobody(bench: Bench) -> None:
     bench.start(generator(0, count=1))
     bench.run(10)
     bench.look(everything=True)
-    assert not bench.aligner.standing.is_watching
+    assert not bench.aligner.is_watching
 
 
 def test_after_a_downtime_of_the_bridge_exporters_come_back_one_after_the_other(
@@ -672,7 +670,7 @@ def test_after_a_downtime_of_the_bridge_exporters_come_back_one_after_the_other(
     bench.restart_bridge(away_s=10)
     for after_s, worker in zip((1, 8, 13, 12), workers, strict=True):
         bench.run(after_s)
-        assert not bench.aligner.standing.failures
+        assert not bench.aligner.failures
         bench.start(worker)
     bench.run(3)
     assert bench.standing == (4, 4, 0, None)
@@ -690,4 +688,4 @@ def test_a_worker_that_dies_after_a_downtime_of_the_bridge_is_missed_as_soon_as_
     bench.run(3)
     bench.kill(generator(1))
     bench.run(LEASE_S + 1)
-    assert [one.worker for one in bench.aligner.standing.failures] == ["generator/1"]
+    assert [one.worker for one in bench.aligner.failures] == ["generator/1"]

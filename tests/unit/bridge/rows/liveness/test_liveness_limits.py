@@ -2,7 +2,7 @@
 
 import pytest
 
-from otel_rl.bridge.rows.reports.change_throttle import ChangeThrottle
+from otel_rl.bridge.rows.run_values import ChangeThrottle
 from otel_rl.records import Decoded, Departure, ExperimentStatus, Export
 from tests.unit.bridge.rows.liveness.liveness_bench import T0, Bench, S, generator
 
@@ -45,7 +45,7 @@ def test_a_run_ends_as_its_last_worker_does(failed: bool, status: ExperimentStat
     bench.run(3)
     bench.say_goodbye(generator(0, count=1), failed=failed)
     bench.look()
-    assert bench.aligner.standing.status is status
+    assert bench.aligner.status is status
 
 
 def test_a_change_waits_five_seconds_for_a_row_of_its_own() -> None:

@@ -35,7 +35,7 @@ def test_a_worker_that_reports_again_was_silent_and_has_not_failed(bench: Bench)
     report(bench, generator(0, count=1))
     bench.look()
     assert bench.standing == (1, 1, 0, None)
-    assert not bench.aligner.standing.failures
+    assert not bench.aligner.failures
 
 
 def test_one_whose_reports_tell_no_progress_has_not_failed_either(bench: Bench) -> None:
@@ -59,7 +59,7 @@ def test_of_two_without_an_index_the_one_that_stays_away_has_failed(bench: Bench
     report(bench, here)
     bench.look()
     assert bench.standing == (2, 1, 1, None)
-    assert [one.worker for one in bench.aligner.standing.failures] == ["generator/0"]
+    assert [one.worker for one in bench.aligner.failures] == ["generator/0"]
 
 
 def test_one_whose_place_another_has_taken_has_failed(bench: Bench) -> None:
@@ -72,7 +72,7 @@ def test_one_whose_place_another_has_taken_has_failed(bench: Bench) -> None:
 
 def news(bench: Bench) -> Facts:
     bench.run(5)
-    kept = bench.aligner.logs.take_history(T0 + int(bench.now_s * S), everything=True)
+    kept = bench.aligner.take_history(T0 + int(bench.now_s * S), everything=True)
     assert kept is not None
     return Facts.decode(kept.body)
 
@@ -94,4 +94,4 @@ def test_a_run_that_ends_silently_has_not_crashed(bench: Bench) -> None:
     bench.run(2)
     report(bench, generator(0, count=1))
     bench.run(200)
-    assert bench.aligner.standing.status is ExperimentStatus.COMPLETE
+    assert bench.aligner.status is ExperimentStatus.COMPLETE

@@ -5,7 +5,7 @@ import itertools
 import pytest
 
 from otel_rl.bridge.journal.state import decode, encode
-from otel_rl.bridge.rows.reports.run_metadata import (
+from otel_rl.bridge.rows.messages import (
     MAX_CONFIG_KEYS,
     MAX_HOSTS,
     MAX_TAGS,

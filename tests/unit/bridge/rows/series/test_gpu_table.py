@@ -5,7 +5,8 @@ from collections.abc import Mapping
 import pytest
 
 from otel_rl.bridge.otlp.device_attributes import at_host, labels_of, without_labels
-from otel_rl.bridge.rows.aligner import Aligner, AlignSettings
+from otel_rl.bridge.rows.run import Run
+from otel_rl.bridge.rows.settings import AlignSettings
 from otel_rl.bridge.tracker_keys import device_key, device_prefix, tracker_key
 from otel_rl.records import (
     Decoded,
@@ -59,11 +60,11 @@ def used(
     return SumPoint(series, T0, T0 + int(at_s * S), value, Temporality.CUMULATIVE)
 
 
-def aligner(**settings: int) -> Aligner:
-    return Aligner(AlignSettings.model_validate(settings))
+def aligner(**settings: int) -> Run:
+    return Run(AlignSettings.model_validate(settings))
 
 
-def values(aligner: Aligner, *points: Point, at_s: float = 1) -> dict[str, float]:
+def values(aligner: Run, *points: Point, at_s: float = 1) -> dict[str, float]:
     """What the run shows of these, which come in one window."""
     for point in points:
         aligner.add(
@@ -193,7 +194,7 @@ def test_the_run_knows_its_devices_and_who_reports_them() -> None:
         level(TRAINERS[0], 0.5, labels("GPU-a")),
         level(GENERATOR, 0.5, labels("GPU-b", host="node2")),
     )
-    assert bench.standing.devices == {
+    assert bench.devices == {
         "gpu/node1/gpu0": Device("GPU-a", "node1", "gpu0", "H100", ("trainer/1", "trainer/0")),
         "gpu/node2/gpu0": Device("GPU-b", "node2", "gpu0", "H100", ("generator/0",)),
     }
@@ -234,8 +235,8 @@ def test_devices_beyond_the_bound_are_in_the_values_of_all_only() -> None:
 def test_a_restored_aligner_knows_its_devices() -> None:
     bench, a = aligner(), labels("GPU-a")
     values(bench, used(TRAINERS[0], 10.0, a), used(TRAINERS[1], 10.0, a))
-    again: Aligner = revived(bench)
-    assert again.standing.devices == bench.standing.devices
+    again: Run = revived(bench)
+    assert again.devices == bench.devices
     found = values(
         again, used(TRAINERS[0], 20.0, a, at_s=21), used(TRAINERS[1], 20.0, a, at_s=21), at_s=21
     )

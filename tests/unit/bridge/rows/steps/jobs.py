@@ -4,7 +4,8 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from otel_rl.bridge.rows.aligner import Aligner, AlignSettings
+from otel_rl.bridge.rows.run import Run
+from otel_rl.bridge.rows.settings import AlignSettings
 from otel_rl.records import Decoded, Export, Measurements, Row, Series, Worker
 from tests.kept import revived
 
@@ -37,7 +38,7 @@ class Job:
     restarts: bool = False
 
     def __post_init__(self) -> None:
-        self.aligner = Aligner(AlignSettings.model_validate(self.settings))
+        self.aligner = Run(AlignSettings.model_validate(self.settings))
 
     def export(
         self,
@@ -68,9 +69,9 @@ class Job:
 
     def look(self, at_s: float, *, everything: bool = False) -> list[Row]:
         if self.restarts:
-            log = self.aligner.logs.take_dedup()
-            settings, self.aligner = self.aligner.settings, revived(self.aligner)
-            self.aligner.settings = settings
+            log = self.aligner.take_dedup()
+            settings, self.aligner = self.aligner.intake.settings, revived(self.aligner)
+            self.aligner.intake.settings = settings
             assert log is None or log.body
         rows = self.aligner.close(T0 + int(at_s * S), everything=everything)
         self.rows += rows

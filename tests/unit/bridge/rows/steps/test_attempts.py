@@ -53,7 +53,7 @@ def test_a_chart_of_a_resumed_run_has_one_value_a_step(
     ]
     assert chart(job.rows) == dict.fromkeys(range(400, 521), 100.0)
     assert [row.number for row in job.rows] == list(range(len(job.rows)))
-    (second,) = job.aligner.standing.attempts
+    (second,) = job.aligner.attempts
     assert (second.number, second.first_step) == (2, 400)
     assert job.rows[second.first_row].attempt == 2
     assert {row.attempt for row in job.rows[: second.first_row]} == {1}
@@ -70,7 +70,7 @@ def test_a_loop_that_goes_back_in_its_process_has_another_attempt_each_time(rest
     assert sorted(places(job.rows)) == [
         (number, step) for number, steps in enumerate(passes, 1) for step in steps
     ]
-    assert [(one.number, one.first_step) for one in job.aligner.standing.attempts] == [
+    assert [(one.number, one.first_step) for one in job.aligner.attempts] == [
         (2, 30),
         (3, 45),
     ]
@@ -82,7 +82,7 @@ def test_a_run_that_goes_on_where_it_was_has_one_attempt() -> None:
     at_s = job.run(ranks(2, life="again"), range(21, 41), from_s=at_s + 20)
     job.look(at_s + 60, everything=True)
     assert {row.attempt for row in job.rows} == {1}
-    assert not job.aligner.standing.attempts
+    assert not job.aligner.attempts
 
 
 def test_a_rank_that_is_started_again_alone_begins_no_attempt() -> None:

@@ -154,7 +154,7 @@ def test_a_rate_is_over_the_time_in_which_a_worker_counted() -> None:
 def test_a_log_is_as_new_as_its_newest_point() -> None:
     bench = Bench()
     bench.export(SOLO, levels(SOLO, {1: 1.0, 5: 1.0, 3: 1.0}), at_s=5)
-    log = bench.aligner.logs.take_dedup()
+    log = bench.aligner.take_dedup()
     assert log is not None
     assert log.newest_ns == T0 + 5 * S
 
@@ -213,10 +213,10 @@ def test_rows_of_one_moment_come_in_order_of_time() -> None:
 def test_a_restarted_aligner_knows_what_it_took() -> None:
     bench = Bench()
     bench.export(SOLO, steps(SOLO, {1: 1.0}), at_s=1)
-    log = bench.aligner.logs.take_dedup()
+    log = bench.aligner.take_dedup()
     assert log is not None
     again = revived(bench.aligner)
-    again.logs.restore_dedup(log.body)
+    again.restore_dedup(log.body)
     bench.aligner = again
     bench.export(SOLO, steps(SOLO, {1: 1.0}), at_s=2)
     assert by_step(bench.rows(everything=True)) == [(1, 1.0)]

@@ -3,7 +3,8 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from otel_rl.bridge.rows.aligner import Aligner, AlignSettings
+from otel_rl.bridge.rows.run import Run
+from otel_rl.bridge.rows.settings import AlignSettings
 from otel_rl.records import (
     Decoded,
     Departure,
@@ -42,7 +43,7 @@ class Bench:
     """An aligner and a clock that tests move by hand."""
 
     def __init__(self) -> None:
-        self.aligner = Aligner(AlignSettings(spans_wait_s=10, lease_s=15))
+        self.aligner = Run(AlignSettings(spans_wait_s=10, lease_s=15))
         self.rows: list[Row] = []
 
     def hear(

@@ -4,7 +4,8 @@ import gc
 import tracemalloc
 from collections.abc import Sequence
 
-from otel_rl.bridge.rows.aligner import Aligner, AlignSettings
+from otel_rl.bridge.rows.run import Run
+from otel_rl.bridge.rows.settings import AlignSettings
 from otel_rl.records import Decoded, Export, Measurements, Series
 from tests.unit.bridge.rows.steps.jobs import T0, S, ranks
 
@@ -33,7 +34,7 @@ def exported(first: int, *, is_shared: bool) -> Decoded:
 
 
 def kept_bytes(*, is_shared: bool) -> int:
-    aligner = Aligner(AlignSettings(per_worker=True))
+    aligner = Run(AlignSettings(per_worker=True))
     aligner.add(exported(0, is_shared=is_shared), received_ns=T0)
     gc.collect()
     tracemalloc.start()

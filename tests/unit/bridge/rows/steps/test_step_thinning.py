@@ -3,8 +3,9 @@
 from collections import Counter as Counts
 from itertools import pairwise
 
-from otel_rl.bridge.rows.aligner import Aligner, AlignSettings
-from otel_rl.bridge.rows.steps.step_thinning import StepThinning
+from otel_rl.bridge.rows.row_maker import StepThinning
+from otel_rl.bridge.rows.run import Run
+from otel_rl.bridge.rows.settings import AlignSettings
 from otel_rl.records import Decoded, Export, Measurements, Row, Series, Worker
 
 S = 1_000_000_000
@@ -77,7 +78,7 @@ def test_a_late_row_counts_as_of_the_present_minute() -> None:
     assert thinning.keeps(902, T0 - MINUTE, 1000)
 
 
-def rows_of(aligner: Aligner, steps: range) -> list[Row]:
+def rows_of(aligner: Run, steps: range) -> list[Row]:
     for worker in (TRAINER, GENERATOR):
         series = Series(worker, "rl.train.loss", "1", ())
         times = [T0 + step * S // 100 for step in steps]
@@ -88,13 +89,13 @@ def rows_of(aligner: Aligner, steps: range) -> list[Row]:
 
 def test_all_roles_keep_the_same_steps_with_their_own_values_and_the_rest_is_counted() -> None:
     steps = range(400)
-    aligner = Aligner(AlignSettings(max_rows_per_minute=200))
+    aligner = Run(AlignSettings(max_rows_per_minute=200))
     rows = [row for row in rows_of(aligner, steps) if row.values.keys() & LOSSES]
     assert 150 < len(rows) <= 200
     assert all(row.values[key] == row.step for row in rows for key in row.values.keys() & LOSSES)
     roles = [{row.step for row in rows if key in row.values} for key in sorted(LOSSES)]
     assert len(roles[0] ^ roles[1]) <= 8, "one each time that the distance grew"
-    everything = rows_of(Aligner(AlignSettings()), steps)
+    everything = rows_of(Run(AlignSettings()), steps)
     kept = sum(len(row.values) for row in rows)
     wanted = sum(len(row.values) for row in everything if row.values.keys() & LOSSES)
     assert aligner.row_maker.take_thinned() == wanted - kept > 0
@@ -102,5 +103,5 @@ def test_all_roles_keep_the_same_steps_with_their_own_values_and_the_rest_is_cou
 
 
 def test_every_step_has_rows_unless_a_bound_is_set() -> None:
-    rows = rows_of(Aligner(AlignSettings()), range(2000))
+    rows = rows_of(Run(AlignSettings()), range(2000))
     assert {row.step for row in rows if row.values.keys() & LOSSES} == {*range(2000)}

@@ -1,39 +1,270 @@
-"""Liveness of the workers of each role: alive, expected, failed, recovery time. Pure.
+"""Which workers live, which have failed, and how the roles of a run stand."""
 
-Every export renews a lease. A lease that expires without an exit report is a failure, and the role
-has recovered when another instance takes the place of the failed one: with the same index, or any
-new one where no index is known. A worker with an exit report is no longer expected. An SDK without
-exit reports may send nothing while nothing changes: if its instance reports again, it was silent,
-its failure is withdrawn, and its lease lasts three such silences from then on. One that has sent
-spans or logs only while it started, none of a step or a phase, has no more to send, and is no
-failure: it is not expected.
-
-        last export            first export of the next instance
-    -------|..........lease..........|            failure, at the end of the lease
-           |--------- recovery ------|            or as soon as the replacement is known
-
-A lease lasts ``lease_s``, and three intervals of a worker that exports less often. Its interval is
-unknown at first. After a downtime of the bridge, exporters come back one after the other, as each
-tries again in its turn: as much later as the last of them came, the others may still come. Where
-any instances have an index, only those count: one without is then a helper process of them, such as
-a forked data loader.
-"""
-
-from collections import Counter
+from bisect import bisect_right
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Final
 
 from msgspec import field
 
-from otel_rl.bridge.journal.state import StateRefused, Stored
-from otel_rl.bridge.rows.liveness.failure_log import FailureLog, failure_of, last_error
-from otel_rl.bridge.rows.liveness.replacements import Replacements, replacements
-from otel_rl.bridge.rows.liveness.role_liveness import RoleLiveness
+from otel_rl.bridge.journal.state import Count, Int64, StateRefused, Stored
 from otel_rl.bridge.rows.series.streams import WorkerStanding, WorkerState
 from otel_rl.records import Departure, ExperimentStatus, RoleStanding, Worker, WorkerFailure
 
-__all__ = ["Liveness"]
+__all__ = [
+    "FailureLog",
+    "Liveness",
+    "Replacements",
+    "RoleLiveness",
+    "failure_of",
+    "last_error",
+    "replacements",
+]
 
-_NS_PER_S = 1_000_000_000
+_NS_PER_S: Final = 1_000_000_000
+
+_MAX_FAILURES: Final = 32
+"""Failures of a run that are kept with their causes; all are counted."""
+
+
+class FailureLog(Stored):
+    """Last failures of a run, in order, each with the last sign of its worker.
+
+    That time identifies the vacancy that the failure has left.
+    """
+
+    _failures: list[tuple[Int64, WorkerFailure]] = field(default_factory=list)
+
+    def add(self, since_ns: int, failure: WorkerFailure) -> None:
+        """Add a failure of a worker whose last sign was at ``since_ns``."""
+        self._failures.append((since_ns, failure))
+        del self._failures[:-_MAX_FAILURES]
+
+    def made_good(
+        self,
+        role: str,
+        since_ns: int,
+        now_ns: int,
+        *,
+        by_same: bool = False,
+        gone_ns: int | None = None,
+    ) -> None:
+        """Record that the place of a failed worker is taken, by another or the same process.
+
+        Args:
+            role: Of the worker.
+            since_ns: Its last sign before the failure.
+            now_ns: When its place was taken.
+            by_same: Whether the same process has taken it.
+            gone_ns: Last progress of the process that has taken it, if that was called failed: if
+                the failure has this time, it is the same one, whatever it sent since.
+        """
+        for place, (failed_ns, failure) in enumerate(self._failures):
+            is_it = failed_ns == since_ns and failure.worker.rpartition("/")[0] == role
+            if is_it and failure.recovery_s is None:
+                recovery_s = (now_ns - since_ns) / _NS_PER_S
+                self._failures[place] = (
+                    failed_ns,
+                    replace(
+                        failure,
+                        recovery_s=recovery_s,
+                        is_same=by_same or failure.time_ns == gone_ns,
+                    ),
+                )
+                return
+
+    def withdraw(self, worker: str) -> None:
+        """Remove the lasting failure of a worker, ``<role>/<index>``, that reports again."""
+        self._failures = [
+            (since_ns, failure)
+            for since_ns, failure in self._failures
+            if failure.worker != worker or failure.recovery_s is not None
+        ]
+
+    def at_steps(self, step_at: Callable[[int], int | None]) -> Sequence[WorkerFailure]:
+        """Return the failures, with the steps in progress where workers reported none."""
+        for place, (since_ns, failure) in enumerate(self._failures):
+            if failure.step is None and (step := step_at(failure.time_ns)) is not None:
+                self._failures[place] = since_ns, replace(failure, step=step)
+        return tuple(failure for _, failure in self._failures)
+
+
+def failure_of(departure: Departure, state: WorkerState) -> WorkerFailure:
+    """Return the failure that an exit report or an error in a step reports."""
+    is_in_step = departure.step is not None
+    return WorkerFailure(
+        f"{state.role}/{state.label}",
+        departure.time_ns,
+        departure.error,
+        departure.message,
+        departure.step if is_in_step else state.newest_step,
+        is_in_step,
+    )
+
+
+def last_error(state: WorkerState) -> WorkerFailure | None:
+    """Return the error that has left the worker's last step; None if it has made another since."""
+    error = state.error
+    if error is None or error.step is None:
+        return None
+    goes_on = state.newest_step is not None and state.newest_step > error.step
+    return None if goes_on else error
+
+
+def replacements(workers: Mapping[Worker, WorkerState]) -> Mapping[str, "Replacements"]:
+    """Return the possible replacements of each role at a run's end: workers with an index."""
+    of_role: dict[str, list[tuple[Worker, WorkerState]]] = defaultdict(list)
+    for worker, state in workers.items():
+        if worker.index is not None:
+            of_role[worker.role].append((worker, state))
+    found = {role: Replacements(there) for role, there in of_role.items()}
+    return defaultdict(lambda: Replacements(()), found)
+
+
+class Replacements:
+    """Possible replacements within a role, each used once.
+
+    Args:
+        workers: Of the role, those that live or have left.
+    """
+
+    def __init__(self, workers: Sequence[tuple[Worker, WorkerState]]) -> None:
+        self._by_index: dict[int | None, list[WorkerState]] = {}
+        for worker, state in sorted(workers, key=lambda one: one[1].first_ns):
+            self._by_index.setdefault(worker.index, []).append(state)
+
+    def successor(self, worker: Worker, state: WorkerState) -> WorkerState | None:
+        """Return the replacement of a worker since its last export."""
+        states = self._by_index.get(worker.index, [])
+        place = bisect_right(states, state.received_ns, key=lambda one: one.first_ns)
+        while place < len(states):
+            other_state = states[place]
+            has_failed = other_state.standing is WorkerStanding.FAILED
+            if not has_failed and not other_state.is_replacement:
+                return other_state
+            del states[place]  # not again in this check
+        return None
+
+
+# Vacancies of one role; beyond it, the oldest are forgotten.
+_MAX_VACANCIES = 1024
+
+
+class _Vacancy(Stored, gc=False):
+    """Place of a failed worker, since the last sign of its occupant."""
+
+    index: Int64 | None
+    since_ns: Int64
+
+
+class RoleLiveness(Stored):
+    """State of a role. Its living workers are in the table of workers.
+
+    Attributes:
+        announced: Largest number of workers that one of them has reported.
+        left: Indexes of workers that left with an exit report.
+        left_without_index: Number of workers without an index that left so.
+        vacancies: Places of failed workers without a replacement.
+        failures: Number of failed workers.
+        recovery_ns: Time that the last replacement took; None before the first.
+        silent: Number of workers that were gone at the end of the run without an exit report.
+        standing: Result of the last ``look``.
+        gaps: Times from the last sign of a failed worker to the first one of its replacement, for
+            ``take_dips``.
+    """
+
+    announced: Int64 = 0
+    left: set[Int64] = field(default_factory=set)
+    left_without_index: Count = 0
+    vacancies: list[_Vacancy] = field(default_factory=list)
+    failures: Count = 0
+    recovery_ns: Int64 | None = None
+    silent: Count = 0
+    standing: RoleStanding | None = None
+    gaps: list[tuple[Int64, Int64]] = field(default_factory=list)
+
+    def failed(self, index: int | None, since_ns: int) -> None:
+        """Record a failed worker: its place is vacant."""
+        if index is not None:
+            self.left.discard(index)
+        self.vacancies.append(_Vacancy(index, since_ns))
+        del self.vacancies[:-_MAX_VACANCIES]
+
+    def withdraw(self, index: int | None, since_ns: int) -> bool:
+        """Undo a failure whose worker reports again, unless another has taken its place.
+
+        Args:
+            index: Index of the worker, which identifies its place; None if it has none.
+            since_ns: Its last sign, which identifies the place of one without an index.
+
+        Returns:
+            Whether it is undone.
+        """
+        for place, vacancy in enumerate(self.vacancies):
+            if vacancy.index == index and (index is not None or vacancy.since_ns == since_ns):
+                del self.vacancies[place]
+                self.failures -= 1
+                return True
+        return False
+
+    def let_go(self, index: int | None, state: WorkerState) -> None:
+        """Record a worker that is not expected any more."""
+        state.standing = WorkerStanding.LEFT
+        if index is None:
+            self.left_without_index += 1
+        else:
+            self.left.add(index)
+
+    def arrived(self, worker: Worker, state: WorkerState, now_ns: int) -> int | None:
+        """Return the last sign of the failed worker that it replaces; None if there is none."""
+        # It may be gone again before the next check.
+        self.announced = max(self.announced, worker.count or 0)
+        if worker.index is not None:
+            self.left.discard(worker.index)
+        elif self.left_without_index:
+            self.left_without_index -= 1
+        for place, vacancy in enumerate(self.vacancies):
+            if vacancy.index == worker.index:
+                del self.vacancies[place]
+                self.recovered(vacancy.since_ns, now_ns)
+                state.is_replacement = True
+                return vacancy.since_ns
+        return None
+
+    def recovered(self, since_ns: int, now_ns: int) -> None:
+        """Record a replacement: when it came, and the last sign of the failed worker."""
+        self.recovery_ns = now_ns - since_ns
+        self.gaps.append((since_ns, now_ns))
+        del self.gaps[:-_MAX_VACANCIES]
+
+    def take_dips(self) -> Iterator[tuple[int, int]]:
+        """Yield the time of each failure that was made good since, and how many lived then."""
+        gaps, self.gaps = self.gaps, []
+        alive = self.standing.alive if self.standing is not None else 0
+        if not alive:  # all have left since, so that it is not known how many lived then
+            return
+        for at_ns in sorted({since_ns for since_ns, _ in gaps}):
+            missing = sum(since_ns <= at_ns < until_ns for since_ns, until_ns in gaps)
+            yield at_ns, max(0, alive - missing)
+
+    def look(self, living: Sequence[tuple[Worker, WorkerState]]) -> None:
+        """Update the standing from the workers that live now."""
+        self.announced = max((w.count for w, _ in living if w.count), default=self.announced)
+        indexes = {worker.index for worker, _ in living if worker.index is not None}
+        indexed = indexes or self.left or any(v.index is not None for v in self.vacancies)
+        if indexed:
+            alive = len(indexes)
+            gone = sum(index < self.announced for index in self.left - indexes)
+        else:
+            alive, gone = len(living), self.left_without_index
+        missed = 0 if indexed and self.announced else len(self.vacancies)
+        expected = max(alive + missed, self.announced - gone)
+        recovery_s = None if self.recovery_ns is None else self.recovery_ns / _NS_PER_S
+        self.standing = RoleStanding(
+            expected, alive, self.failures, recovery_s, self.silent or None
+        )
+
 
 # Lease after the first export: three intervals of an SDK with OpenTelemetry's default. Some split
 # an export into several requests, which arrive at once.

@@ -1,22 +1,12 @@
-"""Divides the time of a run's allocation into productive, overhead, idle and wasted. ADR 23. Pure.
+"""Goodput of a run: what its workers did with their time, and what of it was wasted."""
 
-Phases of a worker fill its place; the rest of the place's time is idle. Productive time becomes
-wasted when its result is thrown away:
-
-    attempt 1   ... 399 400 ... 500 (crash)     400 ... 500 is wasted
-    attempt 2                                    gap   400 ... 500 501
-"""
-
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from math import fsum
 from typing import Final, NamedTuple
 
 from msgspec import field
 
-from otel_rl.bridge.journal.state import Count, Int64, Stored, check_durations
-from otel_rl.bridge.rows.goodput.allocation import Place, Places
-from otel_rl.bridge.rows.goodput.waste import ThrownAway
-from otel_rl.bridge.rows.goodput.work_over_time import WorkOverTime
+from otel_rl.bridge.journal.state import Count, Int64, Number, StateRefused, Stored, check_durations
 from otel_rl.bridge.rows.series.streams import Group, Stream, WorkerState
 from otel_rl.bridge.rows.steps.step_axis import ValueTimeline
 from otel_rl.diagnose.classify import Work, goodput_part_of, work_of
@@ -24,14 +14,241 @@ from otel_rl.diagnose.history.run_history import PhaseKey
 from otel_rl.goodput import Spent
 from otel_rl.records import Attempt
 from otel_rl.semconv import names
-from otel_rl.semconv.names import RlGoodputPartValues
+from otel_rl.semconv.names import RlGoodputPartValues, RlOutcomeValues
 
-__all__ = ["TIMED", "Goodput"]
+__all__ = ["MAX_PLACES", "TIMED", "Goodput", "Place", "Places", "ThrownAway", "WorkOverTime"]
+
+_MAX_PARTS: Final = 1024
+_FINEST: Final = 20  # 2**20 ns are a millisecond
+_COARSEST: Final = 62
+
+
+class WorkOverTime(Stored):
+    """Seconds of work by time.
+
+    Attributes:
+        shift: A part is 2**shift ns long.
+        parts: Seconds by number of the part.
+    """
+
+    shift: int = _FINEST
+    parts: dict[int, Number] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not _FINEST <= self.shift <= _COARSEST:
+            raise StateRefused(f"it has work in parts of 2**{self.shift} ns")
+
+    def add(self, time_ns: int, seconds: float) -> None:
+        """Add work that ended at a time."""
+        place = time_ns >> self.shift
+        self.parts[place] = self.parts.get(place, 0.0) + seconds
+        if len(self.parts) > _MAX_PARTS:
+            self._join()
+
+    def take(self, from_ns: int, until_ns: int) -> float:
+        """Remove the work between two times, and return its seconds.
+
+        The first part is taken as a whole, the last as far as it is before ``until_ns``.
+        """
+        first, last = from_ns >> self.shift, until_ns >> self.shift
+        taken = 0.0
+        for place in [place for place in self.parts if first <= place <= last]:
+            seconds = self.parts.pop(place)
+            if place == last:
+                share = (until_ns - (place << self.shift)) / (1 << self.shift)
+                self.parts[place] = seconds * (1 - share)
+                seconds *= share
+            taken += seconds
+        return taken
+
+    def _join(self) -> None:
+        while len(self.parts) > _MAX_PARTS // 2 and self.shift < _COARSEST:
+            self.shift += 1
+            joined: dict[int, float] = {}
+            for place, seconds in self.parts.items():
+                joined[place >> 1] = joined.get(place >> 1, 0.0) + seconds
+            self.parts = joined
+
+
+_NS_PER_S: Final = 1_000_000_000
+
+MAX_PLACES: Final = 4_096
+"""Places of a role that are known apart; of more, the oldest that is not held is added up. Workers
+without an index have a place for each process, so there is no end to them."""
+
+
+class Place(Stored, eq=False):
+    """Place of a worker. Times are by the worker's clock.
+
+    Attributes:
+        begun_ns: First sign of life.
+        exported_ns: Last export; 0 before the first.
+        phase_ns: End of the last reported phase; 0 before it.
+        starting_ns: First sign of a process without a reported phase so far; else 0.
+        reported_s: Seconds in phases of that process.
+        productive_s: Seconds of productive phases.
+        overhead_s: Seconds of overhead.
+        is_held: Whether it is held although its worker is silent: none has reported its end.
+    """
+
+    begun_ns: Int64
+    exported_ns: Int64 = 0
+    phase_ns: Int64 = 0
+    starting_ns: Int64 = 0
+    reported_s: float = 0.0
+    productive_s: float = 0.0
+    overhead_s: float = 0.0
+    is_held: bool = False
+
+    @property
+    def last_ns(self) -> int:
+        """Return the last sign of life."""
+        return max(self.begun_ns, self.exported_ns, self.phase_ns)
+
+    def exported(self, event_ns: int, *, is_first: bool, is_held: bool) -> None:
+        """Record an export, after its phases.
+
+        Args:
+            event_ns: Its time.
+            is_first: Whether it is the first of a process.
+            is_held: See above.
+        """
+        if is_first:
+            has_phases = self.phase_ns > self.exported_ns
+            self.starting_ns = 0 if has_phases else event_ns
+            self.reported_s = 0.0
+        elif self.starting_ns and self.reported_s:
+            # Phases before the first export with some follow one another without a gap.
+            begun_ns = self.phase_ns - round(self.reported_s * _NS_PER_S)
+            self.overhead_s += max(0, begun_ns - self.starting_ns) / _NS_PER_S
+            self.starting_ns = 0
+        self.exported_ns = max(self.exported_ns, event_ns)
+        self.is_held = is_held
+
+    def spent(self, until_ns: int) -> tuple[float, float, float]:
+        """Return wall time, productive time and overhead, in seconds.
+
+        Args:
+            until_ns: Last sign of the role.
+        """
+        end_ns = max(self.last_ns, until_ns) if self.is_held else self.last_ns
+        wall_s = (end_ns - self.begun_ns) / _NS_PER_S
+        busy_s = self.productive_s + self.overhead_s
+        if busy_s <= wall_s:
+            return wall_s, self.productive_s, self.overhead_s
+        # Rounding may make it more than all there is.
+        productive_s = min(wall_s, self.productive_s * (wall_s / busy_s))
+        return wall_s, productive_s, wall_s - productive_s
+
+
+class Places(Stored):
+    """Places of a role, by label, the oldest first.
+
+    Attributes:
+        of: The places.
+        past: Wall time, productive time and overhead of forgotten ones, in seconds.
+    """
+
+    of: dict[str, Place] = field(default_factory=dict)
+    past: tuple[float, float, float] = (0.0, 0.0, 0.0)
+
+    def __post_init__(self) -> None:
+        check_durations(self.past)
+        for one in self.of.values():
+            check_durations((one.reported_s, one.productive_s, one.overhead_s))
+
+    def add(self, label: str, time_ns: int) -> Place:
+        """Add a place that begins at a time. Others may be forgotten."""
+        place = self.of[label] = Place(time_ns)
+        if len(self.of) > MAX_PLACES:
+            self._forget(but=label)
+        return place
+
+    def _forget(self, but: str) -> None:
+        for label, place in self.of.items():
+            if not place.is_held and label != but:
+                self.past = _sum((self.past, self.of.pop(label).spent(0)))
+                return
+
+    def spent(self) -> tuple[float, float, float]:
+        """Return wall time, productive time and overhead of all, in seconds."""
+        last_ns = max((place.last_ns for place in self.of.values()), default=0)
+        return _sum([self.past, *(place.spent(last_ns) for place in self.of.values())])
+
+
+def _sum(spent: Iterable[tuple[float, float, float]]) -> tuple[float, float, float]:
+    wall_s = productive_s = overhead_s = 0.0
+    for one in spent:
+        wall_s += one[0]
+        productive_s += one[1]
+        overhead_s += one[2]
+    return wall_s, productive_s, overhead_s
+
+
+_ABORTED: Final = "aborted"
+
+_COUNTED: Final = frozenset(
+    {
+        names.RL_GENERATOR_REQUESTS,
+        names.RL_REPLAY_BUFFER_EVICTIONS,
+        names.RL_REPLAY_BUFFER_WRITES,
+        names.RL_SAMPLE_DROPPED,
+        names.RL_SAMPLE_SAMPLES,
+    }
+)
+
+_REASONS: Final = ("finished_reason", "finish_reason")
+"""Attributes of inference servers."""
+
+
+class ThrownAway(Stored):
+    """Counts of the run so far.
+
+    Attributes:
+        counted: By the name of the counter; aborted requests by ``aborted``.
+    """
+
+    counted: dict[str, Number] = field(default_factory=dict)
+
+    def count(self, group: Group, growth: float) -> None:
+        """Add the growth of a worker's counter."""
+        if group.name not in _COUNTED or not 0 < growth < float("inf"):
+            return
+        self._add(group.name, growth)
+        if group.name == names.RL_GENERATOR_REQUESTS and _is_aborted(dict(group.attributes)):
+            self._add(_ABORTED, growth)
+
+    @property
+    def samples(self) -> float:
+        """Return the share of the samples that were not trained on."""
+        dropped = self._most(names.RL_REPLAY_BUFFER_EVICTIONS, names.RL_SAMPLE_DROPPED)
+        return _share(dropped, self._most(names.RL_SAMPLE_SAMPLES, names.RL_REPLAY_BUFFER_WRITES))
+
+    @property
+    def requests(self) -> float:
+        """Return the share of the requests that were aborted or have failed."""
+        return _share(self._most(_ABORTED), self._most(names.RL_GENERATOR_REQUESTS))
+
+    def _add(self, name: str, growth: float) -> None:
+        self.counted[name] = self.counted.get(name, 0.0) + growth
+
+    def _most(self, *counters: str) -> float:
+        return max(self.counted.get(name, 0.0) for name in counters)
+
+
+def _is_aborted(attributes: Mapping[str, str]) -> bool:
+    outcome = attributes.get(names.RL_OUTCOME, RlOutcomeValues.SUCCESS)
+    is_cut = any(attributes.get(name) == "abort" for name in _REASONS)
+    return is_cut or outcome != RlOutcomeValues.SUCCESS
+
+
+def _share(part: float, whole: float) -> float:
+    return min(1.0, part / whole) if whole > 0 else 0.0
+
 
 TIMED: Final = frozenset({names.RL_PHASE_DURATION, names.RL_ITERATION_DURATION})
 """Metrics that ``Goodput.measured`` takes."""
 
-_NS_PER_S: Final = 1_000_000_000
 
 _LONGEST_S: Final = 30 * 86_400.0
 """A longer duration is in another unit."""

@@ -7,9 +7,8 @@ import pytest
 from otel_rl.bridge.counters import Counter, Counters, Refusal, SampleDrop, StateFault
 from otel_rl.bridge.journal.runs import Commit, SavedRun
 from otel_rl.bridge.journal.spool import Spooled
-from otel_rl.bridge.rows.aligner import AlignSettings
-from otel_rl.bridge.rows.loaded_run import LoadedRun, Turn, load_run
-from otel_rl.bridge.rows.reports.bridge_report import BridgeReport
+from otel_rl.bridge.rows.run import Run, Turn
+from otel_rl.bridge.rows.settings import AlignSettings
 from otel_rl.records import Batch, ExperimentKey, Offset, Signal
 from tests.otlp_requests import gauge, key_values, metrics_request, point
 
@@ -37,18 +36,18 @@ def spooled(
     return Spooled(Offset(offset), Batch(KEY, Signal.METRICS, payload, T0), is_damaged)
 
 
-def loaded(counters: Counters, saved: SavedRun = NEW) -> LoadedRun:
-    report = BridgeReport(10 * S)
-    return load_run(KEY, saved, AlignSettings(start_wait_s=0), counters, report, epoch=0, now_ns=T0)
+def loaded(counters: Counters, saved: SavedRun = NEW) -> Run:
+    settings = AlignSettings(start_wait_s=0)
+    return Run.load(KEY, saved, settings, counters=counters, epoch=0, now_ns=T0)
 
 
 def turn(parts: int) -> Turn:
     return Turn(lambda: 0.0, 1.0, parts)
 
 
-def closed(run: LoadedRun) -> Mapping[int, float]:
+def closed(run: Run) -> Mapping[int, float]:
     """The loss of each step that the run gives, now that nothing more comes."""
-    rows = run.aligner.close(T0 + 60 * S, everything=True)
+    rows = run.close(T0 + 60 * S, everything=True)
     return {row.step: row.values["trainer/loss"] for row in rows if "trainer/loss" in row.values}
 
 
@@ -64,7 +63,7 @@ def test_after_a_restart_late_samples_join_the_rows_of_their_steps() -> None:
     run.read([spooled(1, range(3))], 1 << 20)
     run.take(turn(100), 100, T0)
     assert closed(run) == {0: 0.0, 1: 1.0, 2: 2.0}
-    again = loaded(counters, saved_after(run.take_commit([], None, None)))
+    again = loaded(counters, saved_after(run.commit([], None, T0)))
     again.read([spooled(2, range(1, 2), value=3.0)], 1 << 20)
     again.take(turn(100), 100, T0)
     assert closed(again) == {1: 2.0}
@@ -77,7 +76,7 @@ def test_a_batch_that_was_taken_in_part_is_taken_on_where_it_was_left() -> None:
     run.read([batch], 1)
     run.take(turn(2), 3, T0)
     assert not run.taken
-    commit = run.take_commit((), None, None)
+    commit = run.commit((), None, T0)
     again = loaded(counters, saved_after(commit))
     assert again.cut is not None
     assert again.cut[0] == 7
@@ -85,7 +84,7 @@ def test_a_batch_that_was_taken_in_part_is_taken_on_where_it_was_left() -> None:
     again.take(turn(100), 3, T0)
     assert [*again.taken] == [7]
     assert closed(again) == {step: float(step) for step in range(10)}
-    assert again.aligner.sample_counts.duplicate == 0
+    assert again.sample_counts.duplicate == 0
 
 
 @pytest.mark.parametrize(("part_points", "is_one_turn"), [(1_000, True), (10, False)])
@@ -154,7 +153,7 @@ def test_a_state_that_is_refused_begins_anew_and_is_counted() -> None:
     counters = Counters()
     run = loaded(counters, SavedRun(b"nothing of ours", (b"nor this",), 5, (b"nor this",)))
     assert counters.value(Counter.STATES_LOST, reason=StateFault.REFUSED) == 3
-    assert run.aligner.row_maker.next_number == 5
+    assert run.row_maker.next_number == 5
     run.read([spooled(1, range(3))], 1)
     run.take(turn(100), 3, T0)
     assert sorted(closed(run)) == [0, 1, 2]

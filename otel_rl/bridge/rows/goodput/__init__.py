@@ -1,1 +1,0 @@
-"""Goodput of a run: the time of its allocation in four parts. ADR 23."""

@@ -1,1 +1,0 @@
-"""Keeps spans and past steps of a run, and explains where the time of each step went."""

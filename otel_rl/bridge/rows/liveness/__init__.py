@@ -1,1 +1,0 @@
-"""Liveness of the workers of a run: expected, alive, failed, replaced."""

@@ -1,1 +1,0 @@
-"""Rows about the run itself: its metadata, data warnings, findings and sample counts."""

@@ -1,0 +1,944 @@
+"""One run, from its batches to its rows: what is open, what is known of it, and how it is stored.
+
+    batches ─ read, take ─> add ─> open steps and windows ─ close ─> rows ─ commit ─> Commit
+
+No clock and no I/O of its own: time is an argument. The whole state of a ``Run`` is stored in the
+same transaction as its rows. Beside it are logs that only grow, such as that of the accepted single
+points. A run whose commit failed is forgotten, and loaded again as it was at its last one.
+"""
+
+import dataclasses
+import logging
+import math
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Final, Self
+
+import msgspec
+
+from otel_rl.bridge.counters import (
+    ArchiveDrop,
+    Counter,
+    Counters,
+    SampleDrop,
+    StateFault,
+    ValueFold,
+)
+from otel_rl.bridge.journal.runs import Commit, SavedRun
+from otel_rl.bridge.journal.spool import Spooled
+from otel_rl.bridge.journal.state import (
+    StateRefused,
+    decode,
+    decode_keys,
+    encode,
+    encode_keys,
+    refusing,
+)
+from otel_rl.bridge.otlp.decode import decode_parts
+from otel_rl.bridge.rows.batch_limit import BatchLimit
+from otel_rl.bridge.rows.dedup.dedup_log import DedupLog
+from otel_rl.bridge.rows.history import ArchivedPoints, HistoryRecords, HistoryWriter
+from otel_rl.bridge.rows.intake.point_intake import PointIntake
+from otel_rl.bridge.rows.liveness import Liveness
+from otel_rl.bridge.rows.messages import (
+    DataWarning,
+    DroppedPoints,
+    Finding,
+    NewFindings,
+    RunMetadata,
+    of_continued,
+    of_overflowed,
+    of_sampled,
+    of_spans,
+    of_units,
+)
+from otel_rl.bridge.rows.row_maker import Closed, RowMaker
+from otel_rl.bridge.rows.run_values import STANDING_METRICS, BridgeReport, ChangeThrottle, RunValues
+from otel_rl.bridge.rows.series.series_table import StreamTable
+from otel_rl.bridge.rows.series.streams import WorkerStanding
+from otel_rl.bridge.rows.series.table_state import TableState
+from otel_rl.bridge.rows.series.worker_clock import tolerance_ns
+from otel_rl.bridge.rows.settings import AlignSettings
+from otel_rl.bridge.rows.spans import MAX_PLACES, SpanWindow, StepAnalysis
+from otel_rl.bridge.rows.steps.step_closing import ClosedStep
+from otel_rl.bridge.rows.steps.step_rows import OpenSteps
+from otel_rl.bridge.rows.stored_run import PausableClock, StoredRun, StoredState
+from otel_rl.bridge.rows.window_rows import ClosedWindow
+from otel_rl.records import (
+    Attempt,
+    Decoded,
+    Departure,
+    Description,
+    Device,
+    ExperimentKey,
+    ExperimentStatus,
+    Export,
+    Measurements,
+    Offset,
+    Point,
+    RoleStanding,
+    Row,
+    WorkerFailure,
+)
+
+__all__ = ["Run", "Turn"]
+
+_log = logging.getLogger(__name__)
+
+_NS_PER_S: Final = 1_000_000_000
+
+_UNRECOGNISED: Final = "repeated samples are not recognised"
+_UNJOINED: Final = "late samples make rows of their own"
+_UNEXPLAINED: Final = "steps go unexplained"
+_UNDESCRIBED: Final = "they are described again"
+
+_POINT_BYTES: Final = 64
+"""Fewest bytes of a point in a batch, about: a request of few points costs more for each."""
+
+_LARGE_BYTES: Final = 1 << 20
+"""Size of a batch that takes a multiple of it in memory while it is in progress."""
+
+_NO_METRICS = (
+    *("otel_rl.", "hw.", "system.", "rl.host.", "rl.goodput."),
+    *(name for name, _ in STANDING_METRICS),
+)
+"""Prefixes of metrics that a run has without any of its program."""
+
+
+@dataclass(slots=True)
+class Turn:
+    """One turn of a run: it ends by time, or by parts of batches, whichever is first.
+
+    Attributes:
+        clock_s: Monotonic clock, in seconds.
+        end_s: End by that clock.
+        parts_left: Parts of about a thousand points, see ``decode_parts``.
+    """
+
+    clock_s: Callable[[], float]
+    end_s: float
+    parts_left: float
+
+    def took(self, share: float = 1.0) -> None:
+        """Count a part, or the share of one that a small batch is."""
+        self.parts_left -= share
+
+    @property
+    def is_over(self) -> bool:
+        """Return whether the turn is over."""
+        return self.parts_left <= 0 or self.clock_s() >= self.end_s
+
+
+class Run:
+    """State of one run. One thread.
+
+    Rows are numbered without gaps. Within one call of ``close`` they are in order of event time.
+
+    Args:
+        settings: Of the alignment.
+        key: The run.
+        counters: Of the bridge.
+        kept: The run as it was stored; None for a new one.
+
+    Attributes:
+        intake: Open steps, windows and tables, with their series and workers.
+        sample_counts: Counts of the samples, since the experiment began.
+        counts: Other counts of the run, by name and reason.
+        row_maker: Numbers the rows, and catalogues their keys.
+        span_window: Recent spans.
+        findings: Findings of a diagnosis that are in no row yet.
+        clock: The bridge's clock without its downtime.
+        liveness: Which workers live.
+        metadata: From its merged announcements.
+        has_more: Whether ``close`` left complete rows for the next call.
+        is_one_launch: Whether all workers are of the one launch that the bridge is for.
+        report: The bridge's report in the run.
+        epoch: The ownership epoch in which it was loaded, see ``Ownership``.
+        used_ns: When it last had batches.
+        unread: Batches that were read and not taken completely, the first perhaps in part.
+        reads_on: Whether more may wait behind them.
+        parts: The rest of the first of them; None if no part of it was taken.
+        cut: That batch, and the position in it; None as before.
+        taken: Batches that were taken completely, since the commit.
+        taken_bytes: Their size.
+        taken_ns: When the first of them was taken, by the bridge's clock.
+        state_bytes: Size of its state at the last commit.
+        heard_ns: Arrival of the last taken one.
+        logged_failures: Failures of its workers that are not news for the log.
+        logged_failure_ns: Time of the last one in the log.
+        told_crash: What ended it, as in the log.
+        progress: Time of the newest stored history by the bridge's clock, and the newest step then;
+            None before. Any thread may read it.
+    """
+
+    def __init__(
+        self,
+        settings: AlignSettings | None = None,
+        *,
+        key: ExperimentKey | None = None,
+        counters: Counters | None = None,
+        kept: StoredRun | None = None,
+    ) -> None:
+        self.key = ExperimentKey("") if key is None else key
+        self._counters = counters or Counters()
+        self.intake = PointIntake(settings or AlignSettings())
+        self.row_maker = RowMaker(self.intake)
+        self.span_window = SpanWindow()
+        self.findings = NewFindings()
+        self.clock = PausableClock()
+        self.liveness = Liveness()
+        self._throttle = ChangeThrottle()
+        self.metadata = RunMetadata()
+        self.counts: dict[tuple[str, str], int] = {}
+        # Event time of the latest row.
+        self._newest_ns = 0
+        # Whether there was an export since everything was closed.
+        self._has_exports = False
+        # Of the batch that is taken in parts: whether it had points so far, and new ones.
+        self._begun: tuple[bool, bool] | None = None
+        # Whether all workers had ended at the last check, and when it was loaded, and none came.
+        self._is_over, self._was_over = False, False
+        self.cut: tuple[Offset, int] | None = None
+        if kept is not None:
+            self._restore(kept)
+        self.sample_counts = self.intake.sample_counts
+        self._values = RunValues(self.intake, self.liveness, self._throttle, self.row_maker.keys)
+        self.has_more = self.is_one_launch = False
+        self.report = BridgeReport()
+        self.epoch = self.used_ns = 0
+        # Of the sample counts, what is in the bridge's counters; and what was moved from those to
+        # ``counts`` since the commit.
+        self.counted = msgspec.structs.replace(self.sample_counts)
+        self._uncommitted: dict[tuple[str, str], int] = {}
+        # Since the commit: announcements over the bounds, and values left out of the archive.
+        self._left_out = self._unarchived = 0
+        # See ``SavedRun``; and the points dropped as they are of that time or before.
+        self.lost_ns = self._lost = 0
+        self.unread: deque[Spooled] = deque()
+        self.reads_on = False
+        self.parts: Iterator[Decoded] | None = None
+        self.taken: dict[Offset, None] = {}
+        self.taken_bytes = self.taken_ns = self.state_bytes = self.heard_ns = 0
+        self.archive_room: Callable[[], bool] | None = None
+        self.logged_failures: Sequence[WorkerFailure] = ()
+        self.logged_failure_ns = 0
+        self.told_crash = ""
+        self.progress: tuple[int, int] | None = None
+
+    @classmethod
+    def load(
+        cls,
+        key: ExperimentKey,
+        saved: SavedRun,
+        settings: AlignSettings,
+        *,
+        counters: Counters,
+        epoch: int,
+        now_ns: int,
+        archive_room: Callable[[], bool] | None = None,
+        is_one_launch: bool = False,
+    ) -> Self:
+        """Resume a run from the run store; damaged or refused state is counted and left out.
+
+        Args:
+            key: The run.
+            saved: From the run store.
+            settings: Of the alignment.
+            counters: Of the bridge.
+            epoch: The ownership epoch, from before ``saved`` was read.
+            now_ns: The bridge's clock.
+            archive_room: Tells whether the journal has room for values that wait for the archive;
+                None without an archive.
+            is_one_launch: See the attribute.
+        """
+        if saved.fault is not None:
+            counters.add(Counter.STATES_LOST, reason=saved.fault, run=key)
+        kept = None
+        if saved.state is not None:
+            what = f"The state of {key} in the journal is"
+            lost = f"open steps are lost, and {_UNRECOGNISED}"
+            with _counting_refusals(counters, key, what, lost), refusing():
+                kept = cls(
+                    settings, key=key, counters=counters, kept=decode(saved.state, StoredRun)
+                )
+        run = kept or cls(settings, key=key, counters=counters)
+        run.epoch, run.used_ns, run.is_one_launch = epoch, now_ns, is_one_launch
+        run.row_maker.next_number = saved.next_row
+        run.go_on(now_ns)
+        for body in saved.dedup:
+            with _counting_refusals(
+                counters, key, f"Points of {key} in the journal are", _UNRECOGNISED
+            ):
+                run.restore_dedup(body)
+        for body in saved.steps if kept is not None else ():
+            with _counting_refusals(counters, key, f"Steps of {key} in the journal are", _UNJOINED):
+                run.intake.steps.restore_log(body, len(run.intake.series.keys.groups))
+        run.intake.steps.is_restored()
+        for body in saved.spans:
+            with _counting_refusals(
+                counters, key, f"Spans of {key} in the journal are", _UNEXPLAINED
+            ):
+                run.restore_spans(body)
+        for body in saved.keys:
+            with _counting_refusals(
+                counters, key, f"Keys of {key} in the journal are", _UNDESCRIBED
+            ):
+                run.row_maker.keys.restore(decode_keys(body))
+        run.counted = msgspec.structs.replace(run.sample_counts)
+        run.lost_ns = saved.lost_ns
+        run.logged_failures = run.failures
+        if archive_room is not None:
+            run.intake.archived = ArchivedPoints()
+            run.archive_room = archive_room
+        return run
+
+    def restore_dedup(self, body: bytes) -> None:
+        """Restore the points of a ``DedupLog``.
+
+        Raises:
+            StateRefused: It is something else.
+        """
+        self.intake.series.memory.restore(body, self.intake.settings.max_remembered)
+
+    def restore_spans(self, body: bytes) -> None:
+        """Restore the spans of a ``SpanLog``.
+
+        Raises:
+            StateRefused: It is something else.
+        """
+        too_old = self.span_window.recent.restore(body, self.intake.settings)
+        self.sample_counts.spans_too_old += too_old
+
+    def go_on(self, now_ns: int) -> None:
+        """Skip the bridge's downtime until ``now_ns``: it does not count toward lateness."""
+        self.clock.go_on(now_ns)
+        self.liveness.resume(self.clock.resumed_ns)
+
+    def clock_is(self, now_ns: int) -> None:
+        """Set the bridge's clock, also while older batches are read; it may be set back."""
+        self.intake.axis.clock_is(self.clock.clock_is(now_ns))
+
+    def launched_is(self, pid: int | None) -> None:
+        """Set the process id of the command that the bridge was started for: it has no others."""
+        self.intake.steps.launched = pid
+
+    @property
+    def next_is_large(self) -> bool:
+        """Report whether the next batch takes much memory while it is in progress."""
+        return bool(self.unread) and len(self.unread[0].batch.payload) >= _LARGE_BYTES
+
+    def read(self, spooled: Sequence[Spooled], max_bytes: int) -> None:
+        """Add batches to take, valid ones or one damaged one.
+
+        Args:
+            spooled: The next batches of the run, in order.
+            max_bytes: Size at which the read ended; if they have as much, more may wait.
+        """
+        self.reads_on = sum(len(one.batch.payload) for one in spooled) >= max_bytes
+        for place, one in enumerate(spooled):
+            if one.is_damaged:
+                spooled = spooled[: max(1, place)]
+                self.reads_on = True
+                break
+        self.unread.extend(spooled)
+
+    def leave_batch(self) -> None:
+        """Abandon the rest of the batch that is taken in parts."""
+        self.cut = self._begun = None
+
+    def take(self, turn: Turn, part_points: int, now_ns: int) -> None:
+        """Take read batches, in parts of about ``part_points``, until the turn is over."""
+        while self.unread:
+            one = self.unread[0]
+            self.heard_ns = one.batch.received_ns
+            if self.parts is None:
+                self.parts = decode_parts(one.batch, part_points)
+                is_known = self.cut is not None and self.cut[0] == one.offset
+                # The part taken before a restart is in the state.
+                left = self.cut[1] if self.cut is not None and is_known else 0
+                while left > 0:
+                    left -= next(self.parts).items
+                self.cut = self.cut if is_known else (one.offset, 0)
+            for part in self.parts:
+                known = part if not self.lost_ns else _after(part, self.lost_ns)
+                self._lost += part.items - known.items
+                self.add(known, received_ns=one.batch.received_ns)
+                self._left_out += self.metadata.add(part.announcements)
+                assert self.cut is not None  # since the batch was begun
+                self.cut = one.offset, self.cut[1] + part.items
+                turn.took(_share(one, part, part_points))
+                if part.has_more and turn.is_over:
+                    return
+            self.parts = self.cut = None
+            self.taken_ns = self.taken_ns if self.taken else now_ns
+            self.taken[one.offset] = None
+            self.taken_bytes += len(one.batch.payload)
+            self.unread.popleft()
+            if turn.is_over:
+                return
+
+    def add(self, decoded: Decoded, *, received_ns: int) -> None:
+        """Add a batch, or a part of it.
+
+        Args:
+            decoded: Of this experiment. Parts of a batch come one after another.
+            received_ns: Arrival of the batch, by the bridge's clock.
+        """
+        intake = self.intake
+        arrived_ns, received_ns = received_ns, self.clock.at(received_ns)
+        if self._begun is None:
+            intake.series.make_room(intake.settings, received_ns)
+        has_points, is_new = self._begun or (False, False)
+        taken = self.sample_counts.taken
+        times_ns = [export.time_ns for export in decoded.exports if export.time_ns]
+        intake.first_ns = min([*times_ns, intake.first_ns or arrived_ns])
+        self._look_at_clocks(decoded.exports, arrived_ns)
+        intake.add_all(decoded.points, received_ns)
+        for sample in decoded.samples:
+            intake.add_sample(sample, received_ns)
+        self.span_window.missing.mark(decoded.sampled)
+        if decoded.spans:
+            intake.history.spanned(
+                self.span_window.recent.new_of(decoded.spans), intake.axis.steps.at, arrived_ns
+            )
+        self.sample_counts.spans_too_old += self.span_window.add(
+            decoded.spans, intake.settings, received_ns
+        )
+        has_points = has_points or bool(decoded.points)
+        is_new = is_new or self.sample_counts.taken > taken
+        self._begun = (has_points, is_new) if decoded.has_more else None
+        is_new = is_new or not has_points
+        self._add_exports(
+            decoded.exports, is_new=is_new, arrived_ns=arrived_ns, received_ns=received_ns
+        )
+        self._add_departures(decoded.departures, received_ns)
+
+    def _add_exports(
+        self, exports: Iterable[Export], *, is_new: bool, arrived_ns: int, received_ns: int
+    ) -> None:
+        """Add exports whose samples are already added.
+
+        Args:
+            exports: Of one batch.
+            is_new: Whether the batch holds a sample that is no repeat, or no sample.
+            arrived_ns: Arrival of the batch, by the bridge's clock.
+            received_ns: That without the bridge's downtime.
+        """
+        intake = self.intake
+        most_ns = tolerance_ns(intake.settings.wait_s)
+        arrived = self.liveness.arrived
+        for export in exports:
+            worker = intake.series.workers.lease(export.worker, intake.settings)
+            if worker is None:
+                continue
+            self._has_exports = True
+            worker.sends_exit_report = worker.sends_exit_report or export.sends_exit_report
+            worker.has_worked = worker.has_worked or export.has_work
+            self.liveness.exported(export.worker, worker, export.time_ns, received_ns)
+            is_held = export.worker.index is not None and worker.standing is WorkerStanding.ALIVE
+            intake.goodput.exported(worker, export.time_ns, is_held=is_held)
+            # A repeat shows neither the progress of its worker nor its clock.
+            event_ns = export.time_ns if is_new or export.time_ns > worker.event_ns else 0
+            # A clock that has stood still is no measure of another.
+            intake.history.exported(worker, event_ns, arrived_ns)
+            intake.history.placed(worker, export.host, export.pid)
+            if event_ns:
+                worker.clock.exported(event_ns, arrived_ns, most_ns)
+            worker.exported(received_ns=received_ns, event_ns=event_ns)
+            if self._is_over and self.liveness.arrived > arrived:
+                self._note_going_on(max(self._newest_ns, export.time_ns))
+
+    def _note_going_on(self, time_ns: int) -> None:
+        """Note that a run goes on after its end.
+
+        A launch may have one process after another, and starts again what has failed.
+        """
+        went_well = self.liveness.status() is ExperimentStatus.COMPLETE
+        if self._was_over or (went_well and not self.is_one_launch):
+            self.intake.warnings.append(of_continued(time_ns, went_well=went_well))
+        self._is_over = self._was_over = False
+
+    def _look_at_clocks(self, exports: Iterable[Export], arrived_ns: int) -> None:
+        """Compare the clocks of senders that are ahead, before their samples are added.
+
+        One sample of the future would close all windows until then.
+        """
+        workers, settings = self.intake.series.workers, self.intake.settings
+        most_ns = tolerance_ns(settings.wait_s)
+        for export in exports:
+            if export.time_ns - arrived_ns > most_ns:
+                worker = workers.lease(export.worker, settings)
+                if worker is None:
+                    continue
+                before_ns = worker.clock.ahead_ns
+                worker.clock.exported(export.time_ns, arrived_ns, most_ns)
+                # All of them are ahead if the bridge's own clock is behind.
+                if worker.clock.ahead_ns != before_ns:
+                    workers.compare_clocks(settings)
+
+    def _add_departures(self, departures: Iterable[Departure], received_ns: int) -> None:
+        """Add ends of workers that arrived at ``received_ns``, without the bridge's downtime."""
+        intake = self.intake
+        for departure in departures:
+            worker = intake.series.workers.lease(departure.worker, intake.settings)
+            if worker is not None:
+                self.liveness.ended(departure, worker, received_ns)
+                if worker.standing is WorkerStanding.LEFT:
+                    intake.goodput.left(worker)
+
+    def end(self, *, failed: bool, by: str | None = None) -> None:
+        """End all leases, as all workers have ended.
+
+        Args:
+            failed: Whether workers without an exit report have failed.
+            by: Signal that ended them; None if none is known.
+        """
+        self.liveness.end(self.intake.series.workers.states, failed=failed, by=by)
+
+    def close_surplus(self, now_ns: int) -> list[Row]:
+        """Remove and return open rows beyond the bounds. For the middle of a batch.
+
+        The progress of its workers is known at its end, and complete rows only then.
+
+        Args:
+            now_ns: The bridge's clock.
+        """
+        intake = self.intake
+        steps = intake.steps.close_surplus(
+            intake.series,
+            intake.settings,
+            self.clock.at(now_ns),
+            self.liveness.roles(),
+            intake.axis.leader,
+        )
+        intake.sample_counts.count_late(sum(step.late for step in steps))
+        windows = intake.windows.close_surplus(intake.series, intake.settings)
+        numeric: list[ClosedStep | ClosedWindow] = [*steps, *windows]
+        return self._rows([row for row in numeric if row.values])
+
+    def close(
+        self,
+        now_ns: int,
+        *,
+        everything: bool = False,
+        report: Mapping[str, float] | None = None,
+        at_most: float = math.inf,
+    ) -> list[Row]:
+        """Remove and return every row that is complete as of ``now_ns`` by the bridge's clock.
+
+        Args:
+            now_ns: The bridge's clock.
+            everything: Also close incomplete rows: no more data will come.
+            at_most: Approximate number of values; ``has_more`` is set if some were left.
+            report: The bridge's report, by tracker key. It goes into the last complete row; with
+                ``everything``, into a row of its own if there is none.
+        """
+        intake, room = self.intake, BatchLimit(at_most)
+        clock_ns, now_ns = now_ns, self.clock.at(now_ns)
+        self._look_at_workers(now_ns)
+        numeric = self._close_numeric(now_ns, clock_ns, room, everything=everything)
+        tables = intake.tables.close(intake.settings, now_ns, everything=everything, room=room)
+        analyses = self._close_analyses(now_ns, everything=everything)
+        self.has_more = room.is_used_up or self.span_window.has_more
+        self._values.add_to(
+            numeric,
+            report or {},
+            newest_ns=self._newest_ns,
+            clock_ns=clock_ns,
+            now_ns=now_ns,
+            everything=everything,
+        )
+        self._has_exports = self._has_exports and not everything
+        newest_ns = max([self._newest_ns, *(row.time_ns for row in numeric)]) or clock_ns
+        messages = self._take_messages(newest_ns)
+        dips = self._values.take_dips()
+        return self._rows([*numeric, *dips, *tables, *analyses, *messages])
+
+    def _look_at_workers(self, now_ns: int) -> None:
+        """Check the liveness of workers, and forget those that ended long ago."""
+        table, lease_ns = self.intake.series, int(self.intake.settings.lease_s * _NS_PER_S)
+        table.workers.compare_clocks(self.intake.settings)
+        for worker in table.workers.states.values():
+            worker.clock_is(now_ns)
+        self.liveness.look(table.workers.states, lease_ns=lease_ns, now_ns=now_ns)
+        self._is_over = self.liveness.has_ended
+        table.forget(self.intake.settings, now_ns)
+
+    def _close_numeric(
+        self, now_ns: int, clock_ns: int, room: BatchLimit, *, everything: bool
+    ) -> list[ClosedStep | ClosedWindow]:
+        """Remove and return the complete steps and windows that have a value."""
+        intake = self.intake
+        steps = intake.steps.close(
+            intake.series,
+            intake.settings,
+            now_ns,
+            everything=everything,
+            standings=self.liveness.roles(),
+            room=room,
+            leader=intake.axis.leader,
+            is_coarse=self.row_maker.is_coarse,
+        )
+        intake.sample_counts.count_late(sum(step.late for step in steps))
+        intake.goodput.follow(intake.steps.attempts.begun, intake.axis.steps)
+        windows = intake.windows.close(
+            intake.series,
+            intake.settings,
+            now_ns,
+            clock_ns=clock_ns,
+            everything=everything,
+            room=room,
+        )
+        # Their steps are those of the leader's times.
+        if shift_ns := intake.series.workers.shift_of(intake.axis.leader):
+            windows = [replace(row, time_ns=row.time_ns - shift_ns) for row in windows]
+        numeric: list[ClosedStep | ClosedWindow] = [*steps, *windows]
+        return [row for row in numeric if row.values]
+
+    def _close_analyses(self, now_ns: int, *, everything: bool) -> Sequence[StepAnalysis]:
+        """Remove and return the analyses of steps whose spans are complete."""
+
+        def missed() -> Mapping[str, tuple[int, int]]:
+            """Return the instances of workers whose last spans may be missing, and time ranges."""
+            found = {
+                worker.instance: state.silent_ns(now_ns, is_over=everything)
+                for worker, state in self.intake.series.workers.states.items()
+            }
+            return {instance: silent for instance, silent in found.items() if silent is not None}
+
+        window = self.span_window
+        was_crowded = bool(window.crowded_role)
+        analyses = window.close(
+            self.intake.axis.role,
+            self.intake.settings,
+            now_ns,
+            missed,
+            lambda: self.intake.axis.steps.values,
+            everything=everything,
+        )
+        if analyses and window.sampled and not self.intake.has_told_sampled:
+            self.intake.has_told_sampled = True
+            self.intake.warnings.append(of_sampled(window.sampled, analyses[-1].time_ns))
+        if analyses and not was_crowded and window.crowded_role:
+            end_ns = analyses[-1].time_ns
+            self.intake.warnings.append(of_spans(window.crowded_role, MAX_PLACES, end_ns))
+        return analyses
+
+    def _take_messages(self, newest_ns: int) -> Sequence[Finding | DataWarning]:
+        """Remove and return notes for the run, at its newest time."""
+        intake = self.intake
+        findings = self.findings.take()
+        warnings, intake.warnings = intake.warnings, []
+        warnings += of_units(intake.series.keys.take_unit_changes(), newest_ns)
+        warnings += of_overflowed(intake.series.keys, self.intake.settings, newest_ns)
+        return [*findings, *warnings]
+
+    def _rows(self, closed: list[Closed]) -> list[Row]:
+        """Return the closed rows, in order of time."""
+        closed.sort(key=lambda row: row.time_ns)
+        if closed:
+            self._newest_ns = max(self._newest_ns, closed[-1].time_ns)
+        return [row for one in closed for row in self.row_maker.rows(one)]
+
+    @property
+    def is_open(self) -> bool:
+        """Return whether some samples are in no row yet."""
+        intake = self.intake
+        parts = (intake.steps, intake.windows, intake.tables, self.span_window)
+        is_told = not (self.findings.waiting or intake.warnings)
+        return not is_told or any(part.is_open for part in parts)
+
+    @property
+    def is_watching(self) -> bool:
+        """Return whether time alone may close a row: samples wait, or a worker may be lost.
+
+        After everything was closed, False until the next export.
+        """
+        return self.is_open or (self._has_exports and self.liveness.has_living)
+
+    @property
+    def status(self) -> ExperimentStatus | None:
+        """Return the status of the experiment by its workers; None before the first export."""
+        return self.liveness.status()
+
+    @property
+    def step(self) -> int | None:
+        """Return the newest step; None before the first since a restart of the bridge."""
+        return self.intake.axis.steps.newest
+
+    @property
+    def attempts(self) -> Sequence[Attempt]:
+        """Return the last attempts after the first, in order, that have a row."""
+        return self.intake.steps.attempts.with_rows
+
+    @property
+    def failures(self) -> Sequence[WorkerFailure]:
+        """Return the last failures of workers, in order."""
+        return self.liveness.failures(self.intake.axis.steps.at)
+
+    @property
+    def has_metrics(self) -> bool:
+        """Return whether a worker has reported a metric besides its standing and its machine's."""
+        groups = self.intake.series.keys.groups
+        return any(not group.name.startswith(_NO_METRICS) for group in groups)
+
+    @property
+    def roles(self) -> Mapping[str, RoleStanding]:
+        """Return the standing of each role at the last close."""
+        return self.liveness.roles()
+
+    @property
+    def devices(self) -> Mapping[str, Device]:
+        """Return the GPUs and hosts that workers report, by the prefix of their keys."""
+        return self.intake.series.devices.devices
+
+    def report_values(self, gauges: Mapping[str, float]) -> Mapping[str, float]:
+        """Return the values of the bridge's report, with the counts of the run so far."""
+        counts = self.counts
+        for name, n in self._counters.take_run(self.key).items():
+            counts[name] = counts.get(name, 0) + n
+            self._uncommitted[name] = self._uncommitted.get(name, 0) + n
+        return self.report.values(self.sample_counts, counts, gauges)
+
+    def describe(self) -> Description:
+        """Return the run's description."""
+        return self.metadata.describe(self.status, self.devices, self.failures, self.attempts)
+
+    def take_history(self, now_ns: int, *, everything: bool = False) -> HistoryRecords | None:
+        """Return the history records since the last call.
+
+        Args:
+            now_ns: The bridge's clock.
+            everything: Also the most recent ones.
+        """
+        intake = self.intake
+        return intake.history.take(
+            now_ns,
+            intake.axis.step_at(now_ns),
+            intake.series.workers.states,
+            intake.series.workers.names(),
+            intake.settings.max_history_bytes,
+            everything=everything,
+            failures=self.failures,
+            status=self.status or "",
+            attempt=intake.steps.attempts.newest,
+        )
+
+    def take_dedup(self) -> DedupLog | None:
+        """Return the single points accepted since the last call; None if there are none."""
+        series = self.intake.series
+        most, ended_ns = self.intake.settings.max_remembered, series.ended.unknown_through_ns
+        return series.memory.take_log(most, ended_ns)
+
+    def commit(
+        self,
+        rows: Sequence[Row],
+        description: Description | None,
+        now_ns: int,
+        *,
+        everything: bool = False,
+    ) -> Commit:
+        """Return everything that changed since the last commit, with the present state.
+
+        Args:
+            rows: New rows.
+            description: If it has changed.
+            now_ns: The bridge's clock.
+            everything: No more data will come.
+        """
+        intake, recent = self.intake, self.span_window.recent
+        history = self.take_history(now_ns, everything=everything)
+        taken, self.taken, self.taken_bytes = [*self.taken], {}, 0
+        # Before the state, which includes what the logs forget.
+        dedup = self.take_dedup()
+        steps = intake.steps.take_log()
+        state = encode(self.stored())
+        self.state_bytes = len(state)
+        keys = self.row_maker.keys.take()
+        archive = [] if intake.archived is None else intake.archived.take()
+        if archive and self.archive_room is not None and not self.archive_room():
+            self._unarchived += sum(samples for samples, _ in archive)
+            archive = []
+        return Commit(
+            self.key,
+            rows,
+            self.row_maker.next_number,
+            state,
+            taken,
+            self.is_watching,
+            dedup,
+            intake.series.memory.forgotten_ns,
+            description,
+            recent.take_log(),
+            recent.forgotten_ns,
+            history,
+            intake.history.forgotten_ns,
+            self.roles,
+            self.epoch,
+            encode_keys(keys) if keys else None,
+            archive,
+            self.step,
+            steps,
+            intake.steps.logs.forgotten,
+        )
+
+    def committed(self) -> Mapping[str, DroppedPoints]:
+        """Add the committed counts to the bridge's counters.
+
+        Returns:
+            By worker, the points that were dropped by the series limit since the last commit.
+        """
+        now, before, add = self.sample_counts, self.counted, self._counters.add
+        for counter, reason, n in (
+            (Counter.SAMPLES_TAKEN, None, now.taken - before.taken),
+            (Counter.SAMPLES_LATE, None, now.late - before.late),
+            (Counter.SAMPLES_DUPLICATE, None, now.duplicate - before.duplicate),
+            (
+                Counter.SAMPLES_DROPPED,
+                SampleDrop.TOO_MANY_SERIES,
+                now.too_many_series - before.too_many_series,
+            ),
+            (Counter.SAMPLES_DROPPED, SampleDrop.TOO_OLD, now.too_old - before.too_old),
+            (Counter.SPANS_TOO_OLD, None, now.spans_too_old - before.spans_too_old),
+        ):
+            add(counter, n, reason=reason)
+        self.counted = msgspec.structs.replace(now)
+        self._uncommitted = {}
+        add(
+            Counter.SAMPLES_DROPPED,
+            self._left_out,
+            reason=SampleDrop.TOO_MANY_CONFIG_KEYS,
+            run=self.key,
+        )
+        self._left_out = 0
+        thinned = self.row_maker.take_thinned()
+        add(Counter.VALUES_FOLDED, thinned, reason=ValueFold.TOO_MANY_ROWS, run=self.key)
+        series = self.intake.series
+        folded, series.newly_folded = series.newly_folded, 0
+        add(Counter.VALUES_FOLDED, folded, reason=ValueFold.ATTRIBUTES, run=self.key)
+        add(Counter.ARCHIVE_DROPPED, self._unarchived, reason=ArchiveDrop.NO_ROOM, run=self.key)
+        self._unarchived = 0
+        if self._lost:
+            add(Counter.SAMPLES_DROPPED, self._lost, reason=SampleDrop.RUN_REMOVED, run=self.key)
+            _log.warning(
+                "%s was removed from the journal after its end, and %d samples came that may be in "
+                "it: they are dropped.",
+                self.key,
+                self._lost,
+            )
+            self._lost = 0
+        dropped, self.intake.dropped = self.intake.dropped, {}
+        return dropped
+
+    def unload(self) -> None:
+        """Give uncommitted counts back to the bridge's counters; the object is of no more use."""
+        self._counters.give_back_run(self.key, self._uncommitted)
+
+    def stored(self) -> StoredRun:
+        """Return the state for the journal, without the settings.
+
+        It shares the containers of the state: encode it before that changes.
+        """
+        intake = self.intake
+        state = StoredState(
+            next_number=self.row_maker.next_number,
+            sample_counts=intake.sample_counts,
+            counts=self.counts,
+            newest_ns=self._newest_ns,
+            table=intake.series.state.stored(),
+            axis=intake.axis,
+            steps=intake.steps.stored(),
+            attempts=intake.steps.attempts,
+            windows=intake.windows,
+            tables=intake.tables,
+            spans=self.span_window.stored(),
+            history=intake.history.kept,
+            findings=self.findings,
+            warnings=intake.warnings,
+            dropped=intake.dropped,
+            has_told_shared=intake.has_told_shared,
+            has_told_sampled=intake.has_told_sampled,
+            clock=self.clock,
+            liveness=self.liveness,
+            throttle=self._throttle,
+            is_watching=self._has_exports,
+            begun=self._begun,
+            goodput=intake.goodput,
+            first_ns=intake.first_ns,
+        )
+        return StoredRun(state, self.metadata, self.cut)
+
+    def _restore(self, stored: StoredRun) -> None:
+        """Undo ``stored``.
+
+        Raises:
+            Exception: It is none that ``stored`` has given, see ``refusing``.
+        """
+        kept, intake = stored.state, self.intake
+        self.metadata = stored.metadata
+        self.cut = None if stored.cut is None else (Offset(stored.cut[0]), stored.cut[1])
+        intake.sample_counts = kept.sample_counts
+        intake.series = StreamTable(TableState.restored(kept.table))
+        intake.axis = kept.axis
+        intake.steps, intake.windows = OpenSteps(kept.steps, kept.attempts), kept.windows
+        intake.tables = kept.tables
+        groups = len(intake.series.keys.groups)
+        intake.steps.check(groups)
+        intake.windows.check(groups)
+        intake.tables.check()
+        intake.history = HistoryWriter(kept.history)
+        intake.warnings, intake.dropped = kept.warnings, kept.dropped
+        intake.has_told_shared = kept.has_told_shared
+        intake.has_told_sampled = kept.has_told_sampled
+        intake.first_ns = kept.first_ns
+        intake.goodput = kept.goodput
+        kept.liveness.check(intake.series.workers.states)
+        self._is_over = self._was_over = kept.liveness.has_ended
+        self.row_maker.next_number = kept.next_number
+        self.span_window, self.findings, self.clock = kept.spans, kept.findings, kept.clock
+        self.liveness, self._throttle, self.counts = kept.liveness, kept.throttle, kept.counts
+        self._newest_ns, self._has_exports = kept.newest_ns, kept.is_watching
+        self._begun = kept.begun
+
+
+@contextmanager
+def _counting_refusals(
+    counters: Counters, key: ExperimentKey, what: str, lost: str
+) -> Iterator[None]:
+    """Count and log a refused state in the block, and go on without it."""
+    try:
+        yield
+    except StateRefused as exc:
+        counters.add(Counter.STATES_LOST, reason=StateFault.REFUSED, run=key)
+        _log.error(  # the error's message holds the remedy
+            "%s refused: %s. No bridge of this version has written that; %s. Find out who else "
+            "can write to the journal.",
+            what,
+            exc,
+            lost,
+        )
+
+
+def _share(one: Spooled, part: Decoded, part_points: int) -> float:
+    """Return the work of a part beside one of ``part_points``; a small batch is less than one."""
+    if part.has_more:
+        return 1.0
+    return min(1.0, len(one.batch.payload) / (part_points * _POINT_BYTES))
+
+
+def _after(part: Decoded, lost_ns: int) -> Decoded:
+    """Return the part after a time. Announcements may be repeated anyway."""
+    return dataclasses.replace(
+        part,
+        points=[point for point in part.points if _latest_ns(point) > lost_ns],
+        exports=[one for one in part.exports if not 0 < one.time_ns <= lost_ns],
+        samples=[sample for sample in part.samples if sample.time_ns > lost_ns],
+        spans=[span for span in part.spans if span.end_ns > lost_ns],
+        departures=[one for one in part.departures if one.time_ns > lost_ns],
+    )
+
+
+def _latest_ns(point: Point) -> int:
+    return max(point.times_ns) if isinstance(point, Measurements) else point.time_ns

@@ -1,0 +1,239 @@
+"""Values of a run as a whole, in the rows of its steps and windows: who lives, goodput, a report.
+
+They change slowly, and one wide row costs a tracker less than two.
+"""
+
+from collections.abc import Iterator, Mapping
+
+from msgspec import field
+
+from otel_rl.bridge.counters import Counter, SampleDrop
+from otel_rl.bridge.journal.state import Int64, Number, Stored
+from otel_rl.bridge.rows.intake.point_intake import PointIntake
+from otel_rl.bridge.rows.key_catalogue import TIME, KeyCatalogue
+from otel_rl.bridge.rows.liveness import Liveness
+from otel_rl.bridge.rows.messages import SampleCounts
+from otel_rl.bridge.rows.series.key_groups import GroupIdentity
+from otel_rl.bridge.rows.steps.step_closing import ClosedStep
+from otel_rl.bridge.rows.window_rows import ClosedWindow
+from otel_rl.goodput import Spent
+from otel_rl.records import RoleStanding
+from otel_rl.semconv import names
+from otel_rl.semconv.names import RlGoodputPartValues
+from otel_rl.semconv.spec import Reduction
+
+__all__ = ["STANDING_METRICS", "BridgeReport", "ChangeThrottle", "RunValues"]
+
+_NS_PER_S = 1_000_000_000
+
+# Interval of repeats in rows that are written anyway: a chart of them is no single dot.
+_REPEAT_NS = 10 * _NS_PER_S
+
+# How long a change waits for another row. Workers that start together then make one row.
+_PATIENCE_NS = 5 * _NS_PER_S
+
+
+class ChangeThrottle(Stored):
+    """Remembers the values last written."""
+
+    _written: Mapping[str, Number] = field(default_factory=dict)
+    _written_ns: Int64 = 0
+    _changed_ns: Int64 | None = None
+
+    def needs_a_row(
+        self, values: Mapping[str, float], now_ns: int, *, everything: bool = False
+    ) -> bool:
+        """Return whether ``values`` have changed and waited long enough.
+
+        Args:
+            values: Present values.
+            now_ns: As at every call.
+            everything: Do not wait any longer.
+        """
+        if values == self._written:
+            self._changed_ns = None
+            return False
+        if self._changed_ns is None or self._changed_ns > now_ns:
+            self._changed_ns = now_ns
+        return everything or now_ns - self._changed_ns >= _PATIENCE_NS
+
+    def take(self, values: Mapping[str, float], now_ns: int) -> Mapping[str, float]:
+        """Return the part of ``values`` for a row that is written now: all of them, or nothing."""
+        if values == self._written and 0 <= now_ns - self._written_ns < _REPEAT_NS:
+            return {}
+        self._written, self._written_ns, self._changed_ns = values, now_ns, None
+        return values
+
+
+class BridgeReport:
+    """Decides when a run gets a report."""
+
+    def __init__(self) -> None:
+        self._told_ns = 0
+        self._told: Mapping[str, float] = {}
+
+    def is_due(self, now_ns: int, interval_ns: int) -> bool:
+        """Return whether the last report is old enough, or of a clock that was set back since."""
+        return not 0 <= now_ns - self._told_ns < interval_ns
+
+    def has_changed(self, values: Mapping[str, float]) -> bool:
+        """Return whether ``values`` differ from the last report."""
+        return values != self._told
+
+    def written(self, values: Mapping[str, float], now_ns: int) -> None:
+        """Record that the run has these values."""
+        self._told, self._told_ns = values, now_ns
+
+    @staticmethod
+    def values(
+        sample_counts: SampleCounts,
+        counts: Mapping[tuple[str, str], int],
+        gauges: Mapping[str, float],
+    ) -> dict[str, float]:
+        """Return the section, by tracker key.
+
+        Args:
+            sample_counts: Counts of the run's samples.
+            counts: Other counts of the run, by (name, reason).
+            gauges: By the name of the gauge.
+        """
+        dropped = {
+            SampleDrop.TOO_MANY_SERIES: sample_counts.too_many_series,
+            SampleDrop.TOO_OLD: sample_counts.too_old,
+        }
+        return {
+            _key(Counter.SAMPLES_TAKEN): sample_counts.taken,
+            _key(Counter.SAMPLES_LATE): sample_counts.late,
+            _key(Counter.SAMPLES_DUPLICATE): sample_counts.duplicate,
+            **{_key(Counter.SAMPLES_DROPPED, reason): n for reason, n in dropped.items() if n},
+            **(
+                {_key(Counter.SPANS_TOO_OLD): sample_counts.spans_too_old}
+                if sample_counts.spans_too_old
+                else {}
+            ),
+            **{_key(name, reason): n for (name, reason), n in counts.items()},
+            **{_key(name): value for name, value in gauges.items()},
+        }
+
+
+def _key(name: str, reason: str = "") -> str:
+    path = name.replace(".", "/")
+    return f"{path}/{reason}" if reason else path
+
+
+# Metric and key suffix of each field of a ``RoleStanding``.
+STANDING_METRICS = (
+    (names.RL_SERVICE_EXPECTED, ""),
+    (names.RL_SERVICE_ALIVE, ""),
+    (names.RL_SERVICE_FAILURES, ""),
+    (names.RL_SERVICE_RECOVERY, "_s"),
+    (names.RL_SERVICE_SILENT, ""),
+)
+
+# Parts in the order of the fields of ``Spent``.
+_GOODPUT_PARTS = (
+    RlGoodputPartValues.PRODUCTIVE,
+    RlGoodputPartValues.OVERHEAD,
+    RlGoodputPartValues.IDLE,
+    RlGoodputPartValues.WASTED,
+)
+
+
+class RunValues:
+    """Adds the values of the run as a whole to the latest row, and makes one where none is."""
+
+    def __init__(
+        self,
+        intake: PointIntake,
+        liveness: Liveness,
+        throttle: ChangeThrottle,
+        catalogue: KeyCatalogue,
+    ) -> None:
+        self._intake = intake
+        self._liveness = liveness
+        self._throttle = throttle
+        self._catalogue = catalogue
+
+    def add_to(
+        self,
+        rows: list[ClosedStep | ClosedWindow],
+        report: Mapping[str, float],
+        *,
+        newest_ns: int,
+        clock_ns: int,
+        now_ns: int,
+        everything: bool,
+    ) -> None:
+        """Add to the latest of ``rows``, or append one if a change is due or all is closed.
+
+        Args:
+            rows: Of steps and windows.
+            report: The bridge's report, by tracker key.
+            newest_ns: Event time of the latest row before.
+            clock_ns: The bridge's clock.
+            now_ns: That without its downtime.
+            everything: No more data will come.
+        """
+        if report and everything and not rows and newest_ns:
+            rows.append(ClosedWindow(newest_ns, {}))
+        standings = self._standings(self._liveness.roles())
+        if self._throttle.needs_a_row(standings, now_ns, everything=everything) and not rows:
+            rows.append(ClosedWindow(max(newest_ns, clock_ns), {}))
+        if not rows:
+            return
+        latest = max(rows, key=lambda row: row.time_ns)
+        self._note(report)
+        latest.values.update(report)
+        latest.values.update(self._throttle.take(standings, now_ns))
+        is_over = everything or not self._liveness.has_living
+        goodput = self._goodput(self._intake.goodput.take(now_ns, is_over=is_over))
+        self._note(goodput)
+        latest.values.update(goodput)
+
+    def take_dips(self) -> Iterator[ClosedWindow]:
+        """Yield windows of moments when workers were missing, noticed only later."""
+        for role, at_ns, alive in self._liveness.take_dips():
+            values: dict[str, float] = {}
+            self._put(values, role, names.RL_SERVICE_ALIVE, float(alive))
+            if values:
+                yield ClosedWindow(at_ns, values)
+
+    def _standings(self, roles: Mapping[str, RoleStanding]) -> dict[str, float]:
+        """Return the standings of the roles, by tracker key."""
+        values: dict[str, float] = {}
+        for role, standing in roles.items():
+            for (name, suffix), value in zip(STANDING_METRICS, standing, strict=True):
+                self._put(values, role, name, value, suffix=suffix)
+        return values
+
+    def _goodput(self, spent: Mapping[str, Spent]) -> dict[str, float]:
+        """Return the goodput of the run and of its roles, by tracker key.
+
+        A part without any time has no key.
+        """
+        values: dict[str, float] = {}
+        for role, of in spent.items():
+            for part, seconds in zip(_GOODPUT_PARTS, of, strict=True):
+                attributes = ((names.RL_GOODPUT_PART, str(part)),)
+                self._put(values, role, names.RL_GOODPUT_TIME, seconds or None, attributes)
+            self._put(values, role, names.RL_GOODPUT_RATIO, of.ratio)
+        return values
+
+    def _put(
+        self,
+        values: dict[str, float],
+        role: str,
+        name: str,
+        value: float | None,
+        attributes: tuple[tuple[str, str], ...] = (),
+        *,
+        suffix: str = "",
+    ) -> None:
+        """Put a value under its key, if there is room for that."""
+        keys = self._intake.series.keys
+        identity = GroupIdentity(role, name + suffix, attributes, Reduction.LAST)
+        if value is not None and keys.has_room_for(identity, self._intake.settings):
+            values[keys.group(identity, suffix=suffix).key] = value
+
+    def _note(self, values: Mapping[str, float]) -> None:
+        self._catalogue.note(values, TIME, self._intake.series.keys.find)
