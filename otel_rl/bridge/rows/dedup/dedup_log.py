@@ -111,8 +111,12 @@ class DedupMemory:
         """
         if not self._seen[number].known_changes().take(*place, value):
             return False
-        for column, entry in zip(self._changed, (number, *place), strict=True):
-            column.append(entry)
+        step, start_ns, time_ns = place
+        numbers, steps, starts_ns, times_ns = self._changed
+        numbers.append(number)
+        steps.append(step)
+        starts_ns.append(start_ns)
+        times_ns.append(time_ns)
         self._values.append(value)
         self._remembered += 1
         return True

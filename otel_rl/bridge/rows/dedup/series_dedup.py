@@ -69,6 +69,11 @@ class Changes:
         """Record a value reported at ``time_ns``. Returns whether it is new."""
         rows = self._rows
         value = float(value)  # as it is kept: an integer beyond 2**53 does not equal its own float
+        if not rows or step > rows.last(0):  # nearly always: the first value of a new step
+            if step <= self.lost_step:
+                return False
+            rows.append((step, start_ns, time_ns, value))
+            return True
         place = rows.after((step, start_ns, time_ns))
         before, after = next(rows.backward(place), _NO_ROW), next(rows.forward(place), _NO_ROW)
         told_before = before[0] == step and before[1] == start_ns

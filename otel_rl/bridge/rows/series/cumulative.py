@@ -502,6 +502,9 @@ def _rebucketed(
     inside a wider new one. It is found by its middle, because the bounds of the two scales are
     computed differently and may differ in the last bit.
     """
+    counts = [old.get((lower, upper), 0) for lower, upper, _ in buckets]
+    if sum(counts) == sum(old.values()):
+        return counts  # nearly always: the bounds are those of the previous point
     uppers = [upper for _, upper, _ in buckets]
     counts = [0] * len(buckets)
     for (lower, upper), number in old.items():
