@@ -10,7 +10,7 @@ from otel_rl.setting_types import fields_of
 
 __all__ = ["setting_paths", "unknown_setting"]
 
-_ALIKE: Final = 0.6
+_ALIKE: Final = 0.7
 _SEE: Final = "See `otel-rl help bridge`."
 
 
@@ -30,10 +30,12 @@ def unknown_setting(
     """
     dotted = ".".join(path)
     known = list(setting_paths(model))
-    beside = [one for one in known if one.rpartition(".")[0] == dotted.rpartition(".")[0]]
-    near = get_close_matches(dotted, beside, 1, _ALIKE) or get_close_matches(
-        dotted, known, 1, _ALIKE
-    )
+    section, dot, name = dotted.rpartition(".")
+    # A section that both names have makes them no more alike.
+    beside = [one.rpartition(".")[2] for one in known if one.rpartition(".")[0] == section]
+    near = [f"{section}{dot}{one}" for one in get_close_matches(name, beside, 1, _ALIKE)]
+    near = near or [one for one in known if one.rpartition(".")[2] == name]
+    near = near or get_close_matches(dotted, known, 1, _ALIKE)
     written, meant = dotted, near[0] if near else ""
     if variable is not None:
         written, name_of = variable
