@@ -70,8 +70,10 @@ class DemoSettings(BaseModel):
     """Maximum number of requests at one generator replica."""
     batch_limit: int = Field(default=3, ge=1)
     """Maximum number of requests that one replica decodes in parallel."""
-    cache_tokens: int = Field(default=384, ge=1)
+    cache_tokens: int = Field(default=512, ge=64)
     """Capacity of one replica's KV cache, in tokens."""
+    cache_block_tokens: int = Field(default=4, ge=1)
+    """Tokens per block of the KV cache."""
 
     buffer_groups: int = Field(default=120, ge=1)
     """Capacity of the replay buffer in groups; the oldest is evicted from a full buffer."""
@@ -118,9 +120,9 @@ class DemoSettings(BaseModel):
 
     @property
     def request_tokens(self) -> int:
-        """Maximum KV cache of a request, in tokens: its prompt once, and its completions."""
-        prompt = task.longest_prompt(self.max_digits)
-        return prompt + self.group_size * self.max_completion
+        """Maximum KV cache of a request, in tokens of whole blocks."""
+        row_blocks = -(-self.shape.positions // self.cache_block_tokens)
+        return self.group_size * row_blocks * self.cache_block_tokens
 
     @property
     def kill_step(self) -> int | None:

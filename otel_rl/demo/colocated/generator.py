@@ -7,8 +7,7 @@ from otel_rl.demo import task
 from otel_rl.demo.colocated.host import Host
 from otel_rl.demo.control.messages import Completions, Group
 from otel_rl.demo.metrics.telemetry import report_as
-from otel_rl.demo.model import DecodeBatch, Job, KvCache, Parameters, tokenizer
-from otel_rl.demo.processes.reward import rewards_of
+from otel_rl.demo.model import Parameters, choose, forward, tokenizer
 from otel_rl.demo.settings import DemoSettings
 
 __all__ = ["generate"]
@@ -40,23 +39,39 @@ def _groups(
         task.prompt(rng, min_digits=settings.min_digits, max_digits=settings.max_digits)
         for _ in range(settings.groups_per_rank * settings.trainers)
     ]
-    jobs = [
-        Job(tokenizer.encode(prompt), settings.group_size, settings.max_completion, 1.0, 1.0)
-        for prompt in prompts
-    ]
-    cache = KvCache(len(jobs) * settings.request_tokens)  # all fit
-    batch = DecodeBatch(cache, policy, tokenizer.END, rng)
-    for job in jobs:
-        batch.add(job)
-    batch.run()
+    encoded = [tokenizer.encode(prompt) for prompt in prompts for _ in range(settings.group_size)]
+    begins = np.array([len(tokens) for tokens in encoded])
+    rows, ends = np.arange(len(encoded)), begins.copy()
+    tokens = np.full((len(encoded), settings.shape.positions), tokenizer.PAD, np.int64)
+    for row, prompt_tokens in enumerate(encoded):
+        tokens[row, : len(prompt_tokens)] = prompt_tokens
+    log_probabilities = np.zeros(tokens.shape, np.float32)
+    is_open = np.ones(len(encoded), bool)
+    ones = np.ones(len(encoded), np.float32)
+    for _ in range(settings.max_completion):
+        logits, _ = forward(policy, tokens[:, : int(ends.max())])
+        chosen = choose(logits[rows, ends - 1], ones, ones, rng)
+        tokens[rows[is_open], ends[is_open]] = chosen.tokens[is_open]
+        log_probabilities[rows[is_open], ends[is_open]] = chosen.log_probabilities[is_open]
+        ends += is_open
+        is_open &= chosen.tokens != tokenizer.END
     groups = []
     for place, prompt in enumerate(prompts):
+        of_prompt = range(place * settings.group_size, (place + 1) * settings.group_size)
+        sampled = [tuple(map(int, tokens[row, begins[row] : ends[row]])) for row in of_prompt]
         completions = Completions(
             prompt,
-            tuple(jobs[place].prompt),
-            batch.completions(place),
-            batch.log_probabilities(place),
+            tuple(encoded[of_prompt[0]]),
+            tuple(sampled),
+            tuple(
+                tuple(map(float, log_probabilities[row, begins[row] : ends[row]]))
+                for row in of_prompt
+            ),
             version,
         )
-        groups.append(Group(completions, rewards_of(completions)))
+        rewards = tuple(
+            task.score(prompt, tokenizer.decode(one), ended=one[-1] == tokenizer.END)
+            for one in sampled
+        )
+        groups.append(Group(completions, rewards))
     return groups

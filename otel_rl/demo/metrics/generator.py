@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from opentelemetry import metrics
 
 from otel_rl.demo.control.messages import Request
-from otel_rl.demo.model import KvCache
+from otel_rl.demo.model import BlockPool
 
 __all__ = ["GeneratorMetrics"]
 
@@ -61,9 +61,9 @@ class GeneratorMetrics:
         self._top_p.record(request.top_p)
         self._max_tokens.record(request.max_tokens)
 
-    def cache(self, cache: KvCache) -> None:
+    def cache(self, pool: BlockPool) -> None:
         """Record the state of the KV cache: the change since the last call, and the level."""
-        seen = (cache.limit_tokens, cache.used_tokens, cache.queried_tokens, cache.hit_tokens)
+        seen = (pool.limit_tokens, pool.used_tokens, pool.queried_tokens, pool.hit_tokens)
         limit, usage, queries, hits = (
             now - before for now, before in zip(seen, self._seen, strict=True)
         )
@@ -72,7 +72,7 @@ class GeneratorMetrics:
         self._cache_queries.add(queries)
         self._cache_hits.add(hits)
         self._seen = seen
-        self._cache_utilization.set(cache.used_tokens / cache.limit_tokens)
+        self._cache_utilization.set(pool.used_tokens / pool.limit_tokens)
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:

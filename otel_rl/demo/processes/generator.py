@@ -77,9 +77,13 @@ class Generator:
         with metrics.phase("model_load"):
             checkpoint = Path(control.start.checkpoint).read_bytes()
             self._policy = Parameters.from_bytes(self._shape, checkpoint)
-        self._cache = KvCache(settings.cache_tokens)
+            self._cache = KvCache(
+                self._shape,
+                limit_tokens=settings.cache_tokens,
+                block_tokens=settings.cache_block_tokens,
+            )
         metrics.phases()
-        metrics.cache(self._cache)
+        metrics.cache(self._cache.pool)
         metrics.preemptions.add(0)
         metrics.policy_version.set(self._version)
         self._faults = control.faults
@@ -129,6 +133,8 @@ class Generator:
         if isinstance(newer, Weights):
             self._policy = Parameters.from_bytes(self._shape, newer.flat)
             self._version = newer.version
+            # Keys and values of the old weights are invalid for the new ones.
+            self._cache.pool.forget()
             self._metrics.policy_updates.add(1)
             self._metrics.policy_version.set(newer.version)
             self._pulled = self._close_pull(newer, begun_ns)
@@ -163,7 +169,7 @@ class Generator:
             job = Job(
                 prompt, request.samples, request.max_tokens, request.temperature, request.top_p
             )
-            if not batch.fits(job):
+            if not job.fits(self._cache):
                 break
             self._waiting.popleft()
             self._metrics.queue_depth.add(-1)
@@ -174,11 +180,12 @@ class Generator:
             with self._metrics.phase("action_select"), self._pace():
                 batch.add(job)
         self._metrics.running.add(len(tasks))
-        self._metrics.cache(self._cache)
+        self._metrics.cache(self._cache.pool)
         with self._metrics.phase("action_select"):
             batch.run(self._pace)
         finished_s = time.perf_counter()
-        self._metrics.cache(self._cache)
+        batch.release()
+        self._metrics.cache(self._cache.pool)
         for place in sorted(batch.preempted, reverse=True):
             self._wait_again(tasks[place])
         done = [place for place in range(len(tasks)) if place not in batch.preempted]
@@ -207,10 +214,11 @@ class Generator:
 
     def _lose_cache(self) -> None:
         """Shrink the cache, as if another process used the device's memory."""
-        factor = self._faults.size(Kind.KV_THRASH)
-        if factor is not None:
-            left = round(self._whole_cache_tokens / factor)
-            self._cache.limit_tokens = max(self._least_cache_tokens, left)
+        pool, factor = self._cache.pool, self._faults.size(Kind.KV_THRASH)
+        if factor is None or pool.limit_tokens < self._whole_cache_tokens:
+            return
+        left = max(self._least_cache_tokens, round(pool.limit_tokens / factor))
+        pool.shrink((pool.limit_tokens - left) // pool.block_tokens)
 
     def _open_span(self, request: Request) -> Span:
         return self._tracer.start_span(

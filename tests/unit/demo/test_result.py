@@ -83,7 +83,7 @@ def test_a_failed_run_says_why_first() -> None:
 @pytest.mark.parametrize(
     ("wrong", "named"),
     [
-        ({"cache_tokens": 58}, "cache_tokens"),
+        ({"cache_tokens": 64}, "cache_tokens"),
         ({"min_digits": 9}, "min_digits"),
         ({"heads": 5}, "width"),
         ({"inventory_groups": 10}, "inventory_groups"),

@@ -3,9 +3,9 @@ import pytest
 
 from otel_rl.demo import DemoSettings
 from otel_rl.demo.control.messages import Completions, Group
-from otel_rl.demo.learning.learner import Adam, Learner, learning_rate
+from otel_rl.demo.learning.learner import Learner, learning_rate
 from otel_rl.demo.learning.packing import Staging, pack
-from otel_rl.demo.model import Parameters, tokenizer
+from otel_rl.demo.model import Adam, Parameters, tokenizer
 
 SETTINGS = DemoSettings(group_size=2, width=16)
 PROMPT = tuple(tokenizer.encode("reverse the digits : 3 1 4 ="))
