@@ -59,7 +59,6 @@ max_bytes = {journal_bytes}
 
 [archive]
 every = 2.0
-max_share = 1.0
 
 [align]
 per_worker = true
