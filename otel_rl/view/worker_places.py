@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from otel_rl.bridge.journal.reader import TableRow, read_tables, span_parts
 from otel_rl.bridge.journal.state import StateRefused
-from otel_rl.bridge.rows.spans import read_spans
+from otel_rl.bridge.rows.span_log import read_spans
 from otel_rl.diagnose.places import Place
 from otel_rl.diagnose.result import Diagnosis, Kind
 from otel_rl.records import STACKS, SpanRecord

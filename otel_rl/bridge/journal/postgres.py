@@ -428,5 +428,7 @@ def _is_alive(connection: _Server) -> bool:
 
 
 def _message(exc: Exception) -> str:
-    """The first line: others quote the statement."""
-    return (str(exc).strip() or type(exc).__name__).splitlines()[0].rstrip(".")
+    """The server's own words, else the first line: others quote the statement, or a place in it."""
+    primary = exc.diag.message_primary if isinstance(exc, psycopg.Error) else None
+    text = primary or str(exc).strip() or type(exc).__name__
+    return text.splitlines()[0].rstrip(".")

@@ -13,8 +13,9 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from otel_rl.bridge.journal.state import Int64, Stored, compress, decode, decompress_each, encode
+from otel_rl.bridge.journal.state import Int64, Stored
 from otel_rl.bridge.rows.settings import AlignSettings
+from otel_rl.bridge.rows.span_log import SpanLog, read_spans, span_log
 from otel_rl.bridge.tracker_keys import tracker_key
 from otel_rl.diagnose.spans.activity import PART, Activity, Process, Stretch
 from otel_rl.diagnose.spans.clocks import estimate_clocks, with_one_clock
@@ -34,13 +35,10 @@ __all__ = [
     "MissingSpans",
     "Place",
     "RecentSpans",
-    "SpanLog",
     "SpanSteps",
     "SpanWindow",
     "StepAnalysis",
     "explain",
-    "read_spans",
-    "span_log",
 ]
 
 _MAX_DEPTH: Final = 16
@@ -114,47 +112,6 @@ def _of_span_around(span: SpanRecord, by_id: Mapping[bytes, SpanRecord]) -> int 
             break
         around = None if around.parent_id is None else by_id.get(around.parent_id)
     return None if around is None else around.step
-
-
-_PART: Final = 512
-"""Spans in a part of the log, which is read part by part: even large ones take little memory."""
-
-_TEXTS: Final = ("role", "worker", "host", "name", "phase", "phase_class")
-
-
-class SpanLog(NamedTuple):
-    """Spans, to be stored beside the state and passed to ``RecentSpans.restore``.
-
-    Attributes:
-        newest_ns: The latest of their ends.
-        body: Opaque.
-    """
-
-    newest_ns: int
-    body: bytes
-
-
-def span_log(spans: Sequence[SpanRecord]) -> SpanLog:
-    """Return the log of these spans, at least one."""
-    parts = (spans[at : at + _PART] for at in range(0, len(spans), _PART))
-    body = b"".join(compress(encode(part)) for part in parts)
-    return SpanLog(max(span.end_ns for span in spans), body)
-
-
-def read_spans(body: bytes) -> Iterator[Sequence[SpanRecord]]:
-    """Yield the spans of ``SpanLog.body``, part by part.
-
-    Raises:
-        StateRefused: It is something else.
-    """
-    known: dict[str, str] = {}  # many spans have few different texts
-    for raw in decompress_each(body):
-        spans = decode(raw, list[SpanRecord])
-        for span in spans:
-            for name in _TEXTS:
-                text = getattr(span, name)
-                object.__setattr__(span, name, known.setdefault(text, text))
-        yield spans
 
 
 # Highest steps of one rank that are remembered, in whatever order they come.

@@ -14,7 +14,7 @@ from typing import BinaryIO, Final, cast
 from otel_rl.bridge.journal.interface import Connection
 from otel_rl.bridge.journal.reader import read_history, read_keys, span_parts
 from otel_rl.bridge.journal.state import StateRefused
-from otel_rl.bridge.rows.spans import read_spans
+from otel_rl.bridge.rows.span_log import read_spans
 from otel_rl.bridge.rows.stored_run import read_standing
 from otel_rl.cli.find_run import (
     FoundRun,

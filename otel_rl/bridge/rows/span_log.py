@@ -1,0 +1,54 @@
+"""Log of spans: those that are new since the last commit, stored beside the state of a run.
+
+Spans are too many to be written again with every commit. So each is stored once, in the transaction
+of the rows, and read again after a restart, as in ``dedup_log.py``. The page and exports read it,
+too: without the rules and settings of rows, and so without their libraries.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Final, NamedTuple
+
+from otel_rl.bridge.journal.state import compress, decode, decompress_each, encode
+from otel_rl.records import SpanRecord
+
+__all__ = ["SpanLog", "read_spans", "span_log"]
+
+_PART: Final = 512
+"""Spans in a part of the log, which is read part by part: even large ones take little memory."""
+
+_TEXTS: Final = ("role", "worker", "host", "name", "phase", "phase_class")
+
+
+class SpanLog(NamedTuple):
+    """Spans, to be stored beside the state and passed to ``RecentSpans.restore``.
+
+    Attributes:
+        newest_ns: The latest of their ends.
+        body: Opaque.
+    """
+
+    newest_ns: int
+    body: bytes
+
+
+def span_log(spans: Sequence[SpanRecord]) -> SpanLog:
+    """Return the log of these spans, at least one."""
+    parts = (spans[at : at + _PART] for at in range(0, len(spans), _PART))
+    body = b"".join(compress(encode(part)) for part in parts)
+    return SpanLog(max(span.end_ns for span in spans), body)
+
+
+def read_spans(body: bytes) -> Iterator[Sequence[SpanRecord]]:
+    """Yield the spans of ``SpanLog.body``, part by part.
+
+    Raises:
+        StateRefused: It is something else.
+    """
+    known: dict[str, str] = {}  # many spans have few different texts
+    for raw in decompress_each(body):
+        spans = decode(raw, list[SpanRecord])
+        for span in spans:
+            for name in _TEXTS:
+                text = getattr(span, name)
+                object.__setattr__(span, name, known.setdefault(text, text))
+        yield spans
