@@ -213,7 +213,7 @@ class ArchiveDrop(StrEnum):
     """Reason to leave accepted values out of the archive. Their rows are not affected.
 
     Attributes:
-        NO_ROOM: More than a tenth of ``journal.max_bytes`` waited.
+        NO_ROOM: More than a tenth of ``journal.max_bytes`` waited, and more than 16 MiB.
         DAMAGED: Damaged on the journal's disk.
         RUN_REMOVED: The run was removed.
     """

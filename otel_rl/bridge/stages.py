@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from starlette.routing import BaseRoute
 
-from otel_rl.bridge.archive.archiver import Archiver
+from otel_rl.bridge.archive.archiver import FILE_BYTES, Archiver
 from otel_rl.bridge.config import BridgeSettings
 from otel_rl.bridge.counters import Counter, Counters, Where
 from otel_rl.bridge.delivery.manager import DeliveryManager, DeliverySettings
@@ -35,7 +35,7 @@ __all__ = ["archiver", "delivery", "delivery_settings", "diagnosis", "retention"
 _FIRST_RETRY_S = 0.5
 
 _ARCHIVE_PART = 10
-"""A tenth of the journal is for values that are not in files yet."""
+"""A tenth of the journal, and at least a file, is for values that are not in files yet."""
 
 _ENDED_PART = 2
 """Half of the journal, and of a token's share of it, is for ended runs."""
@@ -65,7 +65,7 @@ def archiver(
         ArchiveStore(stores.journal, stores.owners),
         settings.archive.directory or settings.data / "archive",
         every_s=settings.archive.every_s,
-        max_waiting_bytes=settings.journal.max_bytes // _ARCHIVE_PART,
+        max_waiting_bytes=max(settings.journal.max_bytes // _ARCHIVE_PART, FILE_BYTES),
         counters=counters,
         clock_ns=clock_ns,
     )

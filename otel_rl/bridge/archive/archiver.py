@@ -27,7 +27,7 @@ from otel_rl.errors import JournalError, LeaseLost
 from otel_rl.records import ExperimentKey
 from otel_rl.run_id import run_id
 
-__all__ = ["FILE_WRITER", "ArchiveUnwritable", "Archiver"]
+__all__ = ["FILE_BYTES", "FILE_WRITER", "ArchiveUnwritable", "Archiver"]
 
 # Arrow loads pandas and numpy where they are installed, and needs neither for Parquet files. pandas
 # would take as much CPU as all else that a process does for a small file, numpy a quarter.
@@ -45,7 +45,7 @@ _log = logging.getLogger(__name__)
 
 _LOOK_EVERY_S: Final = 1.0
 
-_FILE_BYTES: Final = 16 << 20
+FILE_BYTES: Final = 16 << 20
 """Bytes of parts in a file: about half a million values, and twice as much memory of the child."""
 
 _FILES_AT_ONCE: Final = 100
@@ -183,14 +183,14 @@ class Archiver:
         oldest_ns = self._clock_ns() - self._every_ns
         waiting = self._store.waiting()
         due = [run for run in waiting if is_much or run.oldest_ns <= oldest_ns]
-        large = [run for run in waiting if run not in due and run.size >= _FILE_BYTES]
+        large = [run for run in waiting if run not in due and run.size >= FILE_BYTES]
         if due or large:
             settled_ns = self._clock_ns() - min(_SETTLED_NS, self._every_ns // 2)
             # A child process costs more than a look: none for values that are all too new, nor for
             # a small part of a large run's.
             files = [
                 *self._begin(due, settled_ns),
-                *self._begin(large, settled_ns, min_bytes=_FILE_BYTES),
+                *self._begin(large, settled_ns, min_bytes=FILE_BYTES),
             ]
             if files:
                 with self._child() as child:
@@ -206,7 +206,8 @@ class Archiver:
         except LeaseLost as exc:
             _log.debug("Another bridge continues a run's archive: %s", exc)
         except JournalError as exc:
-            _log.debug("The journal is unreachable, values wait for the archive: %s", exc)
+            level = logging.WARNING if self._stopping.is_set() else logging.DEBUG
+            _log.log(level, "The journal is unreachable, values wait for the archive: %s", exc)
         except ArchiveUnwritable as exc:
             self._wait_longer()
             if not self._is_given_up and self._may_log():
@@ -248,7 +249,7 @@ class Archiver:
         """
         through = () if made_through_ns is None else (made_through_ns,)
         begin = partial(self._store.begin_file, min_bytes=min_bytes)
-        found = ((run.key, begin(run.key, _FILE_BYTES, *through)) for run in due[:_FILES_AT_ONCE])
+        found = ((run.key, begin(run.key, FILE_BYTES, *through)) for run in due[:_FILES_AT_ONCE])
         return [_File(key, number) for key, number in found if number is not None]
 
     def _write(self, files: Sequence[_File], child: _Child) -> int:

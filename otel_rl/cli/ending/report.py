@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from otel_rl.bridge.bridge import Bridge
-from otel_rl.bridge.counters import Counter
+from otel_rl.bridge.counters import ArchiveDrop, Counter
 from otel_rl.bridge.delivery.manager import RunState, RunStatus
 from otel_rl.bridge.journal.interface import Connection
 from otel_rl.bridge.journal.reader import looking, read_runs
@@ -156,6 +156,7 @@ def report(bridge: Bridge, ending: Ending, told: str = "") -> None:
     if late := bridge.counters.value(Counter.SAMPLES_LATE):
         have, are = ("has", "is") if late == 1 else ("have", "are")
         say(f"{many(late, 'sample')} {have} arrived late and {are} in extra rows")
+    _say_unarchived(bridge)
     _say_defects(bridge)
     if ending.problem:
         say(ending.problem)
@@ -167,6 +168,17 @@ def report(bridge: Bridge, ending: Ending, told: str = "") -> None:
         say(f"write the rest with: {rest_command(data)}")
     for key in bridge.without_metrics:
         say(f"{key} ended with no metric. {NO_METRIC_HINT}")
+
+
+def _say_unarchived(bridge: Bridge) -> None:
+    no_room = bridge.counters.value(Counter.ARCHIVE_DROPPED, reason=ArchiveDrop.NO_ROOM)
+    damaged = bridge.counters.value(Counter.ARCHIVE_DROPPED, reason=ArchiveDrop.DAMAGED)
+    for values, why in (
+        (no_room, "too many waited because its files could not be written fast enough"),
+        (damaged, "the journal's disk has damaged them"),
+    ):
+        if values:
+            say(f"the archive lacks {many(values, 'value')}, the run has them: {why}")
 
 
 def _who_goes_on(others: int | None) -> str:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import LiteralString
 from urllib.parse import urlsplit
 
+import pandas as pd
 import psycopg
 import pytest
 import requests
@@ -70,6 +71,18 @@ def batch(step: int, *, experiment: str = "e", padding: int = 0, after_s: int = 
     return Batch(
         ExperimentKey(experiment), Signal.METRICS, request.SerializeToString(), time.time_ns()
     )
+
+
+def many_values(first: int, how_many: int) -> Batch:
+    """Values of one step, of which the archive keeps each."""
+    values = [point(float(first + one), time.time_ns() + first + one) for one in range(how_many)]
+    for value in values:
+        value.attributes.extend(key_values({"rl.loop.iteration": 1}))
+    request = metrics_request(
+        gauge(*values),
+        resource={"rl.experiment.name": "e", "service.instance.id": "one"},
+    )
+    return Batch(ExperimentKey("e"), Signal.METRICS, request.SerializeToString(), time.time_ns())
 
 
 def broken(experiment: str = "e") -> Batch:
@@ -438,3 +451,37 @@ def test_nothing_is_acknowledged_once_the_database_is_gone(
         bridge.accept([batch(1)])
     assert not finish(bridge, exit_code=0, is_over=False).is_complete
     assert "Traceback" not in caplog.text
+
+
+def test_a_small_journal_keeps_what_the_archive_cannot_take_yet(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    archive = tmp_path / "archive"
+    archive.write_text("no directory")
+    small = settings(
+        tmp_path, journal={"max_bytes": 1 << 20}, archive={"enabled": True, "every_s": 0.01}
+    )
+    running = Bridge(small)
+    running.start()
+    running.accept([many_values(0, 8_000)])
+    wait_until(lambda: "The archive cannot be written" in caplog.text, timeout_s=DEADLINE_S)
+    running.accept([many_values(8_000, 100)])
+    wait_until_drained(tmp_path)
+    archive.unlink()
+    running.stop()
+    found = pd.read_parquet(archive / run_id("e", "default"))
+    assert sorted(found[found["metric"] == "loss"]["value"]) == list(range(8_100))
+
+
+def test_what_the_archive_lacks_is_said_at_the_end(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    running = Bridge(settings(tmp_path, archive={"enabled": True, "every_s": 600.0}))
+    running.start()
+    running.accept([many_values(0, 3)])
+    wait_until_drained(tmp_path)
+    with closing(sqlite3.connect(tmp_path / JOURNAL_FILE)) as journal, journal:
+        journal.execute("UPDATE archive SET crc = crc + 1")
+    assert finish(running, exit_code=0, is_over=False).is_complete
+    said = "the archive lacks 3 values, the run has them: the journal's disk has damaged them"
+    assert said in capsys.readouterr().err

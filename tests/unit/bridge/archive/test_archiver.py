@@ -322,7 +322,7 @@ def test_several_files_of_a_run_are_written_by_one_process(
     life: Life, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     started = _started(monkeypatch)
-    monkeypatch.setattr(archiver, "_FILE_BYTES", 1)
+    monkeypatch.setattr(archiver, "FILE_BYTES", 1)
     for value in (1, 2, 3):
         life.take(losses(value))
     life.archiver.write_all()
@@ -367,7 +367,7 @@ def test_no_process_starts_for_the_settled_part_of_a_file(
     life.clock_ns = T0 + 60 * S
     life.take(losses(4, 5, 6), now_ns=T0 + 60 * S)
     # All that waits would fill a file; what may be written by now would not.
-    monkeypatch.setattr(archiver, "_FILE_BYTES", settled_bytes + 1)
+    monkeypatch.setattr(archiver, "FILE_BYTES", settled_bytes + 1)
     looks: list[int | None] = []
     begin = ArchiveStore.begin_file
 
