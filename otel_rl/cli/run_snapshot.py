@@ -9,6 +9,7 @@ from statistics import median
 from typing import Final, NamedTuple
 
 from otel_rl.bridge.config import BridgeSettings
+from otel_rl.bridge.counters import Counter
 from otel_rl.bridge.journal.interface import Connection
 from otel_rl.bridge.journal.reader import (
     RunOverview,
@@ -37,8 +38,8 @@ _NS_PER_S: Final = 1e9
 
 _DROPS: Final = frozenset(
     {
-        names.OTEL_RL_BRIDGE_SAMPLES_DROPPED,
-        names.OTEL_RL_BRIDGE_POINTS_REFUSED,
+        str(Counter.SAMPLES_DROPPED),
+        str(Counter.POINTS_REFUSED),
         names.OTEL_RL_WORKER_MEASUREMENTS_DROPPED,
         names.OTEL_RL_WORKER_SPANS_DROPPED,
     }

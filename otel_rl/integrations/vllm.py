@@ -14,26 +14,26 @@ from vllm.v1.metrics.loggers import (  # type: ignore[import-not-found]  # no de
 
 from otel_rl.errors import ConfigError
 from otel_rl.integrations.adapter import WorkerNames, guard, is_named, meter_of, start
-from otel_rl.semconv import instruments
-from otel_rl.semconv.names import RL_OUTCOME
+from otel_rl.semconv import names
+from otel_rl.semconv.spec import described
 
 __all__ = ["OtelStatLogger"]
 
 _OUTCOMES: Final = {"stop": "success", "length": "success", "abort": "cancelled", "error": "error"}
 
 _COUNTED: Final = {
-    "num_generation_tokens": instruments.create_rl_generator_tokens,
-    "num_preempted_reqs": instruments.create_rl_generator_preemptions,
+    "num_generation_tokens": names.RL_GENERATOR_TOKENS,
+    "num_preempted_reqs": names.RL_GENERATOR_PREEMPTIONS,
 }
 """By the attribute of an ``IterationStats``."""
 
 _MEASURED: Final = {
-    "e2e_latency": instruments.create_gen_ai_server_request_duration,
-    "max_tokens_param": instruments.create_rl_generator_sampling_max_tokens,
-    "mean_time_per_output_token": instruments.create_gen_ai_server_time_per_output_token,
-    "num_generation_tokens": instruments.create_rl_generator_response_tokens,
-    "num_prompt_tokens": instruments.create_rl_generator_prompt_tokens,
-    "queued_time": instruments.create_rl_generator_queue_duration,
+    "e2e_latency": names.GEN_AI_SERVER_REQUEST_DURATION,
+    "max_tokens_param": names.RL_GENERATOR_SAMPLING_MAX_TOKENS,
+    "mean_time_per_output_token": names.GEN_AI_SERVER_TIME_PER_OUTPUT_TOKEN,
+    "num_generation_tokens": names.RL_GENERATOR_RESPONSE_TOKENS,
+    "num_prompt_tokens": names.RL_GENERATOR_PROMPT_TOKENS,
+    "queued_time": names.RL_GENERATOR_QUEUE_DURATION,
 }
 """By the attribute of a finished request, or of its ``timing``."""
 
@@ -79,16 +79,25 @@ class _Statistics:
     """Instruments of vLLM's statistics, an unstable interface: each is read only if present."""
 
     def __init__(self, meter: Meter) -> None:
-        make = instruments
-        self._utilization = make.create_rl_generator_kv_cache_utilization(meter)
-        self._running = _level(make.create_rl_generator_requests_running(meter).add)
-        self._waiting = _level(make.create_rl_generator_queue_depth(meter).add)
-        self._queries = make.create_rl_generator_kv_cache_queries(meter)
-        self._hits = make.create_rl_generator_kv_cache_hits(meter)
-        self._requests = make.create_rl_generator_requests(meter)
-        self._first_token = make.create_gen_ai_server_time_to_first_token(meter)
-        self._counted = {name: create(meter) for name, create in _COUNTED.items()}
-        self._measured = {name: create(meter) for name, create in _MEASURED.items()}
+        self._utilization = meter.create_gauge(*described(names.RL_GENERATOR_KV_CACHE_UTILIZATION))
+        self._running = _level(
+            meter.create_up_down_counter(*described(names.RL_GENERATOR_REQUESTS_RUNNING)).add
+        )
+        self._waiting = _level(
+            meter.create_up_down_counter(*described(names.RL_GENERATOR_QUEUE_DEPTH)).add
+        )
+        self._queries = meter.create_counter(*described(names.RL_GENERATOR_KV_CACHE_QUERIES))
+        self._hits = meter.create_counter(*described(names.RL_GENERATOR_KV_CACHE_HITS))
+        self._requests = meter.create_counter(*described(names.RL_GENERATOR_REQUESTS))
+        self._first_token = meter.create_histogram(
+            *described(names.GEN_AI_SERVER_TIME_TO_FIRST_TOKEN)
+        )
+        self._counted = {
+            own: meter.create_counter(*described(name)) for own, name in _COUNTED.items()
+        }
+        self._measured = {
+            own: meter.create_histogram(*described(name)) for own, name in _MEASURED.items()
+        }
 
     def scheduled(self, stats: object) -> None:
         """Record a ``SchedulerStats``."""
@@ -116,7 +125,7 @@ class _Statistics:
                 self._first_token.record(seconds)
         for request in _items(stats, "finished_requests"):
             reason = str(getattr(request, "finish_reason", "stop"))
-            self._requests.add(1, {RL_OUTCOME: _OUTCOMES.get(reason, "success")})
+            self._requests.add(1, {names.RL_OUTCOME: _OUTCOMES.get(reason, "success")})
             timing = getattr(request, "timing", None)
             for name, histogram in self._measured.items():
                 measured = _number(request, name)

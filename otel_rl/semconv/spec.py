@@ -1,17 +1,21 @@
-"""Definitions of metrics and phases in the registry, as frozen data.
+"""Definitions of metrics and phases, read from ``registry.json``.
 
-``names.py`` is generated from ``registry/*.yaml`` and fills ``METRICS`` and ``PHASES`` with these.
+That file is generated from ``registry/*.yaml``, for which a training process would need a parser.
 """
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from pathlib import Path
 from types import MappingProxyType
-from typing import Final, TypeVar
+from typing import Any, Final
 
 __all__ = [
     "AWAITING",
     "BLOCK_STEPS",
+    "METRICS",
+    "PHASES",
     "STEP_SPAN",
     "TOOL_SPAN",
     "Instrument",
@@ -20,7 +24,7 @@ __all__ = [
     "Reduction",
     "Summary",
     "Tier",
-    "by_name",
+    "described",
 ]
 
 AWAITING: Final = frozenset({"wait", "sync", "transfer"})
@@ -206,9 +210,38 @@ class PhaseSpec:
     span: str = ""
 
 
-SpecT = TypeVar("SpecT", MetricSpec, PhaseSpec)
+def _metric(told: Mapping[str, Any]) -> MetricSpec:
+    return MetricSpec(
+        name=told["name"],
+        instrument=Instrument(told["instrument"]),
+        unit=told["unit"],
+        brief=told["brief"],
+        reduction=Reduction(told.get("reduction", Reduction.MEAN)),
+        statistics=tuple(told.get("statistics", ())),
+        per_worker=told.get("per_worker", False),
+        attributes=tuple(told.get("attributes", ())),
+        group=told["group"],
+        derived=told.get("derived", False),
+        tier=Tier(told.get("tier", Tier.FULL)),
+        tiers=tuple((name, Tier(tier)) for name, tier in told.get("tiers", {}).items()),
+        summary=Summary(told["summary"]) if "summary" in told else None,
+    )
 
 
-def by_name(*specs: SpecT) -> Mapping[str, SpecT]:
-    """Return definitions by their names, in their order."""
-    return MappingProxyType({spec.name: spec for spec in specs})
+_REGISTRY: Final = json.loads(Path(__file__).with_name("registry.json").read_bytes())
+
+METRICS: Final[Mapping[str, MetricSpec]] = MappingProxyType(
+    {told["name"]: _metric(told) for told in _REGISTRY["metrics"]}
+)
+"""Every metric by name."""
+
+PHASES: Final[Mapping[str, PhaseSpec]] = MappingProxyType(
+    {told["name"]: PhaseSpec(**told) for told in _REGISTRY["phases"]}
+)
+"""Every phase by its value, in the order of the registry."""
+
+
+def described(name: str) -> tuple[str, str, str]:
+    """Return name, unit and description of a metric: what ``meter.create_counter`` etc. take."""
+    spec = METRICS[name]
+    return name, spec.unit, spec.brief

@@ -1,4 +1,4 @@
-"""Writes ``names.py``, ``instruments.py`` and the documentation page from the registry.
+"""Writes ``names.py``, ``registry.json`` and the documentation page from the registry.
 
     python -m tools.semconv.generate            writes what is not up to date
     python -m tools.semconv.generate --check    writes nothing; exits 1 and names what differs
@@ -31,7 +31,7 @@ def rendered(registry_directory: Path = REGISTRY) -> Mapping[Path, str]:
     rules.check(registry)
     return {
         _PACKAGE / "names.py": render.names(registry),
-        _PACKAGE / "instruments.py": render.instruments(registry),
+        _PACKAGE / "registry.json": render.data(registry),
         Path("docs/semantic-conventions.md"): render.page(
             registry, TEMPLATE.read_text(encoding="utf-8")
         ),

@@ -1,53 +1,30 @@
-"""Renders the registry as Python constants, instrument constructors and a page of docs. Pure.
+"""Renders the registry as Python constants, as data for the run time, and as a page of docs. Pure.
 
 The output has the formatter's style, so that it passes the lint unchanged.
 """
 
+import json
 import re
-import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from string import Template
 
 from otel_rl.semconv.spec import Instrument, Reduction, Tier
 from tools.semconv.definition import Attribute, Event, Member, Metric, Registry
 
-__all__ = ["constant", "instruments", "names", "page"]
+__all__ = ["constant", "data", "names", "page"]
 
-_WIDTH = 100
-_HEADER = '''"""{first}
+_HEADER = '''"""Every name of the registry; METRICS and PHASES have what it says about each of them.
 
 Generated from ``registry/*.yaml`` by ``python -m tools.semconv.generate``. Do not edit.
 """
-'''
-_NAMES_IMPORTS = """\
-from collections.abc import Mapping
+
 from enum import StrEnum
 from typing import Final
 
-from otel_rl.semconv.spec import (
-    Instrument,
-    MetricSpec,
-    PhaseSpec,
-    Reduction,
-    Summary,
-    Tier,
-    by_name,
-)
+from otel_rl.semconv.spec import METRICS as METRICS
+from otel_rl.semconv.spec import PHASES as PHASES
 
-_QUANTILES: Final = ("p50", "p90", "p99", "min", "max")
-"""
-_INSTRUMENTS_IMPORTS = """\
-from opentelemetry.metrics import Counter, Histogram, Meter, UpDownCounter
-from opentelemetry.metrics import _Gauge as Gauge  # the API's own __all__ has it under this name
-
-from otel_rl.semconv import names
-
-
-def _described(name: str) -> tuple[str, str, str]:
-    \"\"\"Return name, unit and description of a metric.\"\"\"
-    spec = names.METRICS[name]
-    return name, spec.unit, spec.brief
-"""
+'''
 # The linter takes a singular "token" in the name of a constant for a password.
 _LOOKS_LIKE_A_SECRET = re.compile(r"(^|_)TOKEN(_|$)")
 # The counters of the bridge stand in docs/operations.md, with their reasons; what it derives, on
@@ -66,12 +43,6 @@ _DEFAULT_REDUCTION = {
     Instrument.HISTOGRAM: Reduction.MEAN,
 }
 _QUANTILES = ("p50", "p90", "p99", "min", "max")
-_CONSTRUCTORS = {
-    Instrument.GAUGE: ("create_gauge", "Gauge"),
-    Instrument.COUNTER: ("create_counter", "Counter"),
-    Instrument.UP_DOWN_COUNTER: ("create_up_down_counter", "UpDownCounter"),
-    Instrument.HISTOGRAM: ("create_histogram", "Histogram"),
-}
 
 
 def constant(name: str) -> str:
@@ -80,66 +51,33 @@ def constant(name: str) -> str:
 
 
 def names(registry: Registry) -> str:
-    """Return the source of ``names.py``: constants, values, ``METRICS`` and ``PHASES``."""
-    described: dict[str, list[str]] = {}
-    for attribute in registry.attributes:
-        described.setdefault(attribute.key, []).append(f"Attribute. {attribute.brief}")
-    for metric in registry.metrics:
-        kind = f"Metric ({metric.instrument}, {metric.unit})"
-        described.setdefault(metric.name, []).append(f"{kind}. {metric.brief}")
-    for event in registry.events:
-        described.setdefault(event.name, []).append(f"Event. {event.brief}")
-        for key in (key for key, _ in event.attributes if key not in described):
-            described[key] = ["Attribute, OpenTelemetry's own."]
-    parts = [
-        _HEADER.format(first="Every name of the registry, and what it says about each."),
-        _NAMES_IMPORTS,
-        _named(
-            "SCHEMA_URL", registry.schema_url, "Schema URL of the registry that these are from."
-        ),
-    ]
-    parts += [
-        _named(constant(name), name, " ".join(briefs))
-        for name, briefs in sorted(described.items(), key=lambda item: constant(item[0]))
-    ]
-    parts.append(
-        "\n".join(
-            f"\n{_values_class(attribute)}"
-            for attribute in sorted(registry.attributes, key=lambda attribute: attribute.key)
-            if attribute.members
-        )
+    """Return the source of ``names.py``: constants, and the known values of attributes."""
+    known = {
+        *(attribute.key for attribute in registry.attributes),
+        *(metric.name for metric in registry.metrics if not metric.name.startswith(_BRIDGE)),
+        *(event.name for event in registry.events),
+        *(key for event in registry.events for key, _ in event.attributes),
+    }
+    classes = "".join(
+        f"\n\n{_values_class(attribute)}"
+        for attribute in sorted(registry.attributes, key=lambda attribute: attribute.key)
+        if attribute.members
     )
-    parts.append(
-        "\n"
-        + _mapping(
-            "METRICS: Final[Mapping[str, MetricSpec]]",
-            "Every metric by name.",
-            (
-                _metric_entry(metric)
-                for metric in sorted(registry.metrics, key=lambda metric: metric.name)
-            ),
-        )
+    return (
+        _HEADER
+        + f'SCHEMA_URL: Final = "{registry.schema_url}"\n\n'
+        + "".join(_named(constant(name), name) for name in sorted(known, key=constant))
+        + classes
+        + f"\n\n{_event_names(registry.events)}"
     )
-    parts.append(
-        _mapping(
-            "PHASES: Final[Mapping[str, PhaseSpec]]",
-            "Every phase of the registry by its value, in the order of the registry.",
-            (_phase_entry(member) for member in _phases(registry)),
-        )
-    )
-    parts.append(_event_names(registry.events))
-    return "\n".join(parts)
 
 
-def instruments(registry: Registry) -> str:
-    """Return the source of ``instruments.py``: ``create_<name>(meter)`` for each worker metric."""
-    header = _HEADER.format(first="Makes the instruments that workers record with.")
-    recorded = sorted(
-        (metric for metric in registry.metrics if not metric.derived),
-        key=lambda metric: metric.name,
-    )
-    return "\n".join(
-        [header, _INSTRUMENTS_IMPORTS, *(f"\n{_constructor(metric)}" for metric in recorded)]
+def data(registry: Registry) -> str:
+    """Return ``registry.json``: what the program needs of metrics and phases, a line for each."""
+    metrics = (_metric(one) for one in sorted(registry.metrics, key=lambda metric: metric.name))
+    return (
+        f'{{"metrics": [\n{_lines(metrics)}\n],\n'
+        f'"phases": [\n{_lines(map(_phase, _phases(registry)))}\n]}}\n'
     )
 
 
@@ -187,120 +125,64 @@ def _phases(registry: Registry) -> Sequence[Member]:
     return next((a.members for a in registry.attributes if a.key == "rl.phase"), ())
 
 
-def _docstring(text: str, indent: str = "") -> str:
-    """Quote ``text``: on one line if it fits, else its first sentence and then the rest."""
-    one_line = f'{indent}"""{text}"""\n'
-    if len(one_line) <= _WIDTH:
-        return one_line
-    first, _, rest = text.partition(". ")
-    body = textwrap.fill(rest, _WIDTH - len(indent))
-    return textwrap.indent(f'"""{first}.\n\n{body}\n"""\n', indent)
-
-
-def _named(name: str, value: str, text: str) -> str:
+def _named(name: str, value: str) -> str:
     reason = "  # noqa: S105  # a token of text" if _LOOKS_LIKE_A_SECRET.search(name) else ""
-    return f'{name}: Final = "{value}"{reason}\n{_docstring(text)}'
-
-
-def _call(kind: str, arguments: Iterable[str]) -> str:
-    """Render ``kind(...),`` in as few lines as it needs."""
-    lines, line = [], f"    {kind}("
-    for argument in arguments:
-        # A tuple may be continued on the next line, a text may not.
-        for part in [argument] if argument.startswith('"') else argument.split(", "):
-            if len(line) + len(part) + 2 > _WIDTH:
-                lines.append(line.rstrip())
-                line = " " * 8
-            line += f"{part}, "
-    return "\n".join([*lines, line.removesuffix(", ") + "),"])
-
-
-def _quoted(text: str) -> str:
-    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
-    return f'"{escaped}"'
-
-
-def _tuple(values: Sequence[str]) -> str:
-    return "(" + ", ".join(values) + ("," if len(values) == 1 else "") + ")"
+    return f'{name}: Final = "{value}"{reason}\n'
 
 
 def _values_class(attribute: Attribute) -> str:
     name = "".join(word.title() for word in attribute.key.replace("_", ".").split(".")) + "Values"
     brief = f"Known values of ``{attribute.key}``; others are allowed."
-    members = "\n".join(
-        f'    {member.id.upper()} = "{member.value}"\n{_docstring(member.brief, "    ")}'
-        for member in attribute.members
+    members = "".join(
+        f'    {member.id.upper()} = "{member.value}"\n' for member in attribute.members
     )
     return f'class {name}(StrEnum):\n    """{brief}"""\n\n{members}'
 
 
-def _mapping(declaration: str, brief: str, entries: Iterable[str]) -> str:
-    body = "\n".join(entries)
-    return f'{declaration} = by_name(\n{body}\n)  # fmt: skip\n"""{brief}"""\n'
-
-
-def _metric_entry(metric: Metric) -> str:
-    keys = [
-        constant(key) if key.startswith(("rl.", "otel_rl.")) else _quoted(key)
-        for key, _ in metric.attributes
-    ]
-    statistics = "_QUANTILES"
-    if metric.statistics != _QUANTILES:
-        statistics = _tuple([_quoted(s) for s in metric.statistics])
-    tiers = [f"({_quoted(name)}, Tier.{tier.name})" for name, tier in metric.tiers]
-    options = {
-        f"reduction=Reduction.{metric.reduction.name}": metric.reduction is not Reduction.MEAN,
-        f"statistics={statistics}": metric.statistics,
-        "per_worker=True": metric.per_worker,
-        f"attributes={_tuple(keys)}": keys,
-        f'group="{metric.group}"': True,
-        "derived=True": metric.derived,
-        f"tier=Tier.{metric.tier.name}": metric.tier is not Tier.FULL,
-        f"tiers={_tuple(tiers)}": tiers,
-        f"summary=Summary.{metric.summary and metric.summary.name}": metric.summary,
+def _metric(metric: Metric) -> Mapping[str, object]:
+    options: Mapping[str, object] = {
+        "reduction": metric.reduction if metric.reduction is not Reduction.MEAN else None,
+        "statistics": metric.statistics,
+        "per_worker": metric.per_worker,
+        "attributes": [key for key, _ in metric.attributes],
+        "group": metric.group,
+        "derived": metric.derived,
+        "tier": metric.tier if metric.tier is not Tier.FULL else None,
+        "tiers": dict(metric.tiers),
+        "summary": metric.summary,
     }
-    return _call(
-        "MetricSpec",
-        [
-            constant(metric.name),
-            f"Instrument.{metric.instrument.name}",
-            _quoted(metric.unit),
-            _quoted(metric.brief),
-            *(option for option, is_set in options.items() if is_set),
-        ],
-    )
+    return {
+        "name": metric.name,
+        "instrument": metric.instrument,
+        "unit": metric.unit,
+        "brief": metric.brief,
+    } | _set(options)
 
 
-def _phase_entry(member: Member) -> str:
-    options = {
-        f"part_of=RlPhaseValues.{(member.part_of or '').upper()}": member.part_of,
-        "pipeline=True": member.pipeline,
-        f'span="{member.span}"': member.span,
+def _phase(member: Member) -> Mapping[str, object]:
+    options: Mapping[str, object] = {
+        "part_of": member.part_of,
+        "pipeline": member.pipeline,
+        "span": member.span,
     }
-    return _call(
-        "PhaseSpec",
-        [
-            f"RlPhaseValues.{member.id.upper()}",
-            f"RlPhaseClassValues.{member.phase_class.upper()}",
-            _quoted(member.brief),
-            *(option for option, is_set in options.items() if is_set),
-        ],
-    )
+    return {
+        "name": member.value,
+        "phase_class": member.phase_class,
+        "brief": member.brief,
+    } | _set(options)
+
+
+def _set(options: Mapping[str, object]) -> dict[str, object]:
+    return {name: value for name, value in options.items() if value}
+
+
+def _lines(ones: Iterable[Mapping[str, object]]) -> str:
+    return ",\n".join(json.dumps(one, ensure_ascii=False) for one in ones)
 
 
 def _event_names(events: Sequence[Event]) -> str:
     body = "\n".join(f"        {name}," for name in sorted(constant(e.name) for e in events))
-    brief = "The name of every event of the registry."
-    return f'EVENTS: Final[frozenset[str]] = frozenset(\n    {{\n{body}\n    }}\n)\n"""{brief}"""\n'
-
-
-def _constructor(metric: Metric) -> str:
-    method, kind = _CONSTRUCTORS[metric.instrument]
-    return (
-        f"def create_{constant(metric.name).lower()}(meter: Meter) -> {kind}:\n"
-        f"{_docstring(metric.brief, '    ')}"
-        f"    return meter.{method}(*_described(names.{constant(metric.name)}))\n"
-    )
+    return f"EVENTS: Final = frozenset(\n    {{\n{body}\n    }}\n)\n"
 
 
 def _codes(values: Iterable[str]) -> str:

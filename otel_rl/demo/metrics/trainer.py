@@ -10,7 +10,8 @@ from opentelemetry import metrics
 import otel_rl
 from otel_rl.demo.learning.grpo import Outcome
 from otel_rl.demo.model import Floats
-from otel_rl.semconv import instruments, names
+from otel_rl.semconv import names
+from otel_rl.semconv.spec import described
 
 __all__ = ["StepFigures", "TrainerMetrics"]
 
@@ -60,11 +61,13 @@ class TrainerMetrics:
         # All ranks train one policy; counts of each rank would add up to several.
         self._counts_policies = rank == 0
         meter = metrics.get_meter("otel_rl.demo.processes.trainer")
-        self.idle = instruments.create_rl_worker_idle_time(meter)
-        self._updates = instruments.create_rl_policy_updates(meter)
-        self._steps = instruments.create_rl_train_steps(meter)
-        self._tokens = instruments.create_rl_train_tokens(meter)
-        self.retrieval = instruments.create_rl_replay_buffer_retrieval_duration(meter)
+        self.idle = meter.create_counter(*described(names.RL_WORKER_IDLE_TIME))
+        self._updates = meter.create_counter(*described(names.RL_POLICY_UPDATES))
+        self._steps = meter.create_counter(*described(names.RL_TRAIN_STEPS))
+        self._tokens = meter.create_counter(*described(names.RL_TRAIN_TOKENS))
+        self.retrieval = meter.create_histogram(
+            *described(names.RL_REPLAY_BUFFER_RETRIEVAL_DURATION)
+        )
 
     def step(self, step: int, figures: StepFigures, *, mfu: float) -> None:
         """Report the results of a step.

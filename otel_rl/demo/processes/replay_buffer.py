@@ -23,7 +23,8 @@ from otel_rl.demo.control.rpc import listen, serve
 from otel_rl.demo.faults.plan import Kind
 from otel_rl.demo.metrics.telemetry import report_as
 from otel_rl.demo.scheduling.sample_buffer import ReplayBuffer
-from otel_rl.semconv import instruments, names
+from otel_rl.semconv import names
+from otel_rl.semconv.spec import described
 
 __all__ = ["main"]
 
@@ -100,13 +101,15 @@ class _BufferMetrics:
 
     def __init__(self) -> None:
         meter = metrics.get_meter("otel_rl.demo.processes.replay_buffer")
-        self.size = instruments.create_rl_replay_buffer_size(meter)
-        self.limit = instruments.create_rl_replay_buffer_limit(meter)
-        self.queue_depth = instruments.create_rl_replay_buffer_queue_depth(meter)
-        self.writes = instruments.create_rl_replay_buffer_writes(meter)
-        self.reads = instruments.create_rl_replay_buffer_reads(meter)
-        self._evictions = instruments.create_rl_replay_buffer_evictions(meter)
-        self._dropped = instruments.create_rl_sample_dropped(meter)
+        self.size = meter.create_up_down_counter(*described(names.RL_REPLAY_BUFFER_SIZE))
+        self.limit = meter.create_up_down_counter(*described(names.RL_REPLAY_BUFFER_LIMIT))
+        self.queue_depth = meter.create_up_down_counter(
+            *described(names.RL_REPLAY_BUFFER_QUEUE_DEPTH)
+        )
+        self.writes = meter.create_counter(*described(names.RL_REPLAY_BUFFER_WRITES))
+        self.reads = meter.create_counter(*described(names.RL_REPLAY_BUFFER_READS))
+        self._evictions = meter.create_counter(*described(names.RL_REPLAY_BUFFER_EVICTIONS))
+        self._dropped = meter.create_counter(*described(names.RL_SAMPLE_DROPPED))
         self._evicted_before = dict[str, int]()
 
     def evicted(self, by_reason: dict[str, int], *, group_size: int) -> None:

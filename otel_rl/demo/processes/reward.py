@@ -21,7 +21,8 @@ from otel_rl.demo.faults.plan import Kind
 from otel_rl.demo.metrics.rollouts import Rollouts
 from otel_rl.demo.metrics.telemetry import report_as
 from otel_rl.demo.model import tokenizer
-from otel_rl.semconv import instruments, names
+from otel_rl.semconv import names
+from otel_rl.semconv.spec import described
 
 __all__ = ["main", "rewards_of"]
 
@@ -49,11 +50,11 @@ class Verifier:
         self._rollouts = Rollouts()
         self._tracer = trace.get_tracer("otel_rl.demo.processes.reward")
         meter = metrics.get_meter("otel_rl.demo.processes.reward")
-        self._duration = instruments.create_rl_reward_duration(meter)
-        self._step_duration = instruments.create_rl_env_step_duration(meter)
-        self._episodes = instruments.create_rl_sample_episodes(meter)
-        self._deviation = instruments.create_rl_reward_std(meter)
-        self._iteration = instruments.create_rl_iteration_duration(meter)
+        self._duration = meter.create_histogram(*described(names.RL_REWARD_DURATION))
+        self._step_duration = meter.create_histogram(*described(names.RL_ENV_STEP_DURATION))
+        self._episodes = meter.create_counter(*described(names.RL_SAMPLE_EPISODES))
+        self._deviation = meter.create_gauge(*described(names.RL_REWARD_STD))
+        self._iteration = meter.create_gauge(*described(names.RL_ITERATION_DURATION))
 
     def answer(self, message: object) -> object:
         """Verify :class:`Completions`; answers once they are in the replay buffer."""

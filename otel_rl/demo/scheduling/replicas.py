@@ -10,7 +10,8 @@ from opentelemetry import metrics
 
 from otel_rl.demo.control.messages import Request
 from otel_rl.demo.scheduling.router import Router
-from otel_rl.semconv import instruments, names
+from otel_rl.semconv import names
+from otel_rl.semconv.spec import described
 
 __all__ = ["Replicas"]
 
@@ -32,9 +33,9 @@ class Replicas:
         self._failed_at_s: dict[int, float] = {}
         self._failed_starts: Counter[int] = Counter()
         meter = metrics.get_meter("otel_rl.demo.processes.orchestrator")
-        self._queue_depth = instruments.create_rl_replica_queue_depth(meter)
-        self._failures = instruments.create_rl_replica_failures(meter)
-        self._recovery = instruments.create_rl_replica_recovery_duration(meter)
+        self._queue_depth = meter.create_up_down_counter(*described(names.RL_REPLICA_QUEUE_DEPTH))
+        self._failures = meter.create_counter(*described(names.RL_REPLICA_FAILURES))
+        self._recovery = meter.create_histogram(*described(names.RL_REPLICA_RECOVERY_DURATION))
 
     @property
     def unfinished(self) -> int:

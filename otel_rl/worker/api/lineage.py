@@ -28,7 +28,8 @@ from typing import Final, NamedTuple, TypeVar, cast
 from opentelemetry.metrics import Meter
 from opentelemetry.trace import SpanContext, TraceFlags, get_current_span
 
-from otel_rl.semconv import instruments, names
+from otel_rl.semconv import names
+from otel_rl.semconv.spec import described
 from otel_rl.version import __version__
 from otel_rl.worker import served_policy, session
 from otel_rl.worker.drops import DropReason
@@ -346,7 +347,7 @@ def _measure(origins: Sequence[tuple[Origin, int]], version: int | None, step: i
         for statistic, value in _statistics(values):
             _set(meter, name, value, {names.RL_STATISTIC: statistic, **at_step})
     if stale := [age for age in ages.get(names.RL_SAMPLE_AGE_VERSIONS, ()) if age >= 0]:
-        staleness = instruments.create_rl_policy_staleness(meter)
+        staleness = meter.create_histogram(*described(names.RL_POLICY_STALENESS))
         for age in stale:
             staleness.record(age, at_step)
     samples = [origin for origin, n in origins for _ in range(n)]
@@ -387,9 +388,9 @@ def _produced(reward: float | None, length: int | None) -> None:
     step = _step(None)
     at_step = {} if step is None else {names.RL_LOOP_ITERATION: step}
     if reward is not None:
-        instruments.create_rl_sample_reward(meter).set(reward, at_step)
+        meter.create_gauge(*described(names.RL_SAMPLE_REWARD)).set(reward, at_step)
     if length is not None:
-        instruments.create_rl_sample_length(meter).record(length, at_step)
+        meter.create_histogram(*described(names.RL_SAMPLE_LENGTH)).record(length, at_step)
 
 
 def _of_rewards(rewards: Sequence[float]) -> Iterator[tuple[str, float]]:

@@ -8,7 +8,7 @@ from tools.semconv import generate
 
 FILES = (
     "otel_rl/semconv/names.py",
-    "otel_rl/semconv/instruments.py",
+    "otel_rl/semconv/registry.json",
     "docs/semantic-conventions.md",
 )
 
