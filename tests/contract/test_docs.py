@@ -154,10 +154,10 @@ def links(path: Path) -> Iterator[tuple[str, str]]:
             yield file, anchor
 
 
-@pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_every_relative_link_leads_somewhere(path: Path) -> None:
+def test_every_relative_link_leads_somewhere() -> None:
     broken = [
-        f"{file}#{anchor}"
+        f"{path.relative_to(ROOT)}: {file}#{anchor}"
+        for path in PAGES
         for file, anchor in links(path)
         if not (path.parent / file).exists()
         or (anchor and anchor not in anchors(path.parent / file if file else path))
