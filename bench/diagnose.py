@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from otel_rl.demo.faults.plan import Fault, Kind
+from otel_rl.demo.faults import Fault, Kind
 from otel_rl.demo.settings import DemoSettings
 
 __all__ = ["Case", "Verdict", "main", "summary"]

@@ -40,7 +40,7 @@ from otel_rl.bridge.delivery.wandb.account import WandbSettings
 from otel_rl.bridge.receive.answers import ANSWERS
 from otel_rl.cli import commands as cli
 from otel_rl.cli.main import COMMANDS
-from otel_rl.demo.faults.plan import Fault, Kind, affected_roles
+from otel_rl.demo.faults import Fault, Kind, affected_roles
 from otel_rl.diagnose.report_json import json_schema
 from otel_rl.errors import OtelRLError
 from otel_rl.worker.drops import DropReason

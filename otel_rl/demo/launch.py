@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from otel_rl.demo.control.children import demo_environment
+from otel_rl.demo.children import demo_environment
 from otel_rl.demo.result import RESULT_FILE, DemoResult
 from otel_rl.demo.settings import DemoSettings
 

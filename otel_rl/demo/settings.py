@@ -5,9 +5,9 @@ from typing import Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from otel_rl.demo import task
-from otel_rl.demo.faults.plan import Fault
-from otel_rl.demo.model import Shape, tokenizer
+from otel_rl.demo import task, tokenizer
+from otel_rl.demo.faults import Fault
+from otel_rl.demo.transformer import Shape
 
 __all__ = ["DemoSettings"]
 

@@ -11,7 +11,7 @@ import pytest
 from opentelemetry.proto.metrics.v1.metrics_pb2 import ExponentialHistogramDataPoint
 
 from otel_rl.demo import DemoSettings, run
-from otel_rl.demo.faults.plan import Fault
+from otel_rl.demo.faults import Fault
 from otel_rl.semconv import names
 from tests.otlp_sink import Measurement, Sink, pairs, serve, sums
 from tests.process.test_demo_learns import (

@@ -120,7 +120,7 @@ def _write_report(settings: BridgeSettings, key: ExperimentKey) -> None:
 
 def _demo_settings(arguments: argparse.Namespace, key: ExperimentKey) -> "DemoSettings":
     from otel_rl.demo import DemoSettings  # needs numpy
-    from otel_rl.demo.faults.plan import Fault
+    from otel_rl.demo.faults import Fault
 
     given: dict[str, object] = {
         "experiment": key.experiment,
@@ -142,7 +142,7 @@ def _demo_settings(arguments: argparse.Namespace, key: ExperimentKey) -> "DemoSe
 
 
 def _list_faults() -> int:
-    from otel_rl.demo.faults.plan import kinds_help
+    from otel_rl.demo.faults import kinds_help
 
     print(kinds_help())
     return 0

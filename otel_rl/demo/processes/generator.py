@@ -17,8 +17,12 @@ from opentelemetry import propagate, trace
 from opentelemetry.context import Context
 from opentelemetry.trace import Link, Span, SpanContext, SpanKind
 
-from otel_rl.demo.control.client import ControlClient
-from otel_rl.demo.control.messages import (
+from otel_rl.demo import tokenizer
+from otel_rl.demo.decoding import DecodeBatch, Job
+from otel_rl.demo.faults import Kind
+from otel_rl.demo.generator_metrics import GeneratorMetrics, observe_process
+from otel_rl.demo.kv_cache import KvCache
+from otel_rl.demo.messages import (
     Carrier,
     Completions,
     Finished,
@@ -27,11 +31,8 @@ from otel_rl.demo.control.messages import (
     Serving,
     Weights,
 )
-from otel_rl.demo.control.rpc import Remote
-from otel_rl.demo.faults.plan import Kind
-from otel_rl.demo.metrics.generator import GeneratorMetrics
-from otel_rl.demo.metrics.machine import observe_process
-from otel_rl.demo.model import DecodeBatch, Job, KvCache, Parameters, tokenizer
+from otel_rl.demo.rpc import ControlClient, Remote
+from otel_rl.demo.transformer import Parameters
 
 __all__ = ["main"]
 

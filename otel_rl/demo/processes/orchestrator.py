@@ -20,9 +20,10 @@ from pathlib import Path
 import numpy as np
 
 import otel_rl
-from otel_rl.demo.control.children import Child
-from otel_rl.demo.control.members import Members, RunFailed, ending
-from otel_rl.demo.control.messages import (
+from otel_rl.demo.children import Child
+from otel_rl.demo.faults import FaultPlan, Kind
+from otel_rl.demo.members import Members, RunFailed, ending
+from otel_rl.demo.messages import (
     Finished,
     GoOn,
     Hello,
@@ -32,17 +33,13 @@ from otel_rl.demo.control.messages import (
     StepDone,
     Stop,
 )
-from otel_rl.demo.faults.plan import FaultPlan, Kind
-from otel_rl.demo.metrics.telemetry import report_as
-from otel_rl.demo.model import Parameters
-from otel_rl.demo.progress import Progress
+from otel_rl.demo.metrics import report_as
+from otel_rl.demo.progress import Progress, Status
 from otel_rl.demo.result import RESULT_FILE, DemoResult
-from otel_rl.demo.run_record import RunRecord
-from otel_rl.demo.scheduling.admission import Admission
-from otel_rl.demo.scheduling.prompts import Prompts
-from otel_rl.demo.scheduling.replicas import Replicas
+from otel_rl.demo.scheduling import Admission, Prompts, Replicas
 from otel_rl.demo.settings import DemoSettings
-from otel_rl.semconv.names import RlExperimentStatusValues as Status
+from otel_rl.demo.transformer import Parameters
+from otel_rl.semconv.names import RlExperimentStatusValues
 
 __all__ = ["SETTINGS_FILE", "main"]
 
@@ -78,18 +75,18 @@ class Orchestrator:
         self._admission = Admission(settings)
         self._progress = Progress(sys.stdout)
         self._kill_is_due = False
-        self._record = RunRecord(settings)
+        self._record = _RunRecord(settings)
 
     def run(self) -> DemoResult:
         """Run the demo to its end or failure. Afterwards no process is left."""
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, self._members.interrupt)
-        reason, status = "", Status.CRASHED
+        reason, status = "", RlExperimentStatusValues.CRASHED
         try:
             self._start()
             self._train()
             self._stop()
-            status = Status.COMPLETE
+            status = RlExperimentStatusValues.COMPLETE
         except RunFailed as failure:
             reason, status = str(failure), failure.status
             self._dismiss()
@@ -257,6 +254,100 @@ class Orchestrator:
         while len(self._children) and time.monotonic() < deadline_s:
             self._stop_newcomers()
             self._children.exited()
+
+
+class _RunRecord:
+    """Accumulates reports. One thread.
+
+    Attributes:
+        level: Latest level of the replay buffer.
+    """
+
+    def __init__(self, settings: DemoSettings) -> None:
+        self.level = Level(0, 0)
+        self._settings = settings
+        self._steps: list[StepDone] = []
+        self._tokens = 0
+        self._requests = 0
+        self._begun_s = self._last_step_s = time.monotonic()
+
+    @property
+    def step(self) -> int:
+        """The step in progress, from 1."""
+        return len(self._steps) + 1
+
+    @property
+    def tokens(self) -> int:
+        """Number of tokens generated so far."""
+        return self._tokens
+
+    @property
+    def is_complete(self) -> bool:
+        """True after the last step."""
+        return len(self._steps) >= self._settings.steps
+
+    def all_joined(self) -> None:
+        """Start the clock of the training."""
+        self._begun_s = self._last_step_s = time.monotonic()
+
+    def since_last_step_s(self) -> float:
+        """Return the seconds since the last step."""
+        return time.monotonic() - self._last_step_s
+
+    def step_done(self, done: StepDone) -> None:
+        """Record an update of the trainers."""
+        self._steps.append(done)
+        self._last_step_s = time.monotonic()
+
+    def request_finished(self, tokens: int) -> None:
+        """Record a prompt with all its completions."""
+        self._requests += 1
+        self._tokens += tokens
+
+    def status(self, *, alive: int) -> Status | None:
+        """Return the status for the progress line; None before the first step.
+
+        Args:
+            alive: Living processes.
+        """
+        if not self._steps:
+            return None
+        last = self._steps[-1]
+        return Status(
+            step=last.step,
+            steps=self._settings.steps,
+            reward=last.reward,
+            tokens=self._tokens,
+            staleness=last.staleness,
+            buffered=self.level.size * self._settings.group_size,
+            buffer_limit=self._settings.buffer_groups * self._settings.group_size,
+            alive=alive,
+            expected=len(self._settings.members),
+        )
+
+    def result(self, *, reason: str, logs: Path, replicas: Replicas) -> DemoResult:
+        """Return the result.
+
+        Args:
+            reason: Reason of an early end; empty if complete.
+            logs: Directory with the logs of every process.
+            replicas: Failures and recoveries of the generators.
+        """
+        staleness = [step.staleness for step in self._steps]
+        return DemoResult(
+            reason=reason,
+            logs=logs,
+            steps=len(self._steps),
+            rewards=tuple(step.reward for step in self._steps),
+            staleness=float(np.mean(staleness)) if staleness else None,
+            tokens=self._tokens,
+            requests=self._requests,
+            rerouted=replicas.rerouted,
+            evicted=self.level.evicted * self._settings.group_size,
+            failures=replicas.failures,
+            recoveries_s=tuple(replicas.recoveries_s),
+            duration_s=self._last_step_s - self._begun_s,
+        )
 
 
 def main() -> None:

@@ -9,8 +9,8 @@ import threading
 import numpy as np
 from opentelemetry import metrics
 
-from otel_rl.demo.control.client import ControlClient
-from otel_rl.demo.control.messages import (
+from otel_rl.demo.faults import Kind
+from otel_rl.demo.messages import (
     Done,
     Fetch,
     Group,
@@ -19,10 +19,9 @@ from otel_rl.demo.control.messages import (
     Reserve,
     Reserved,
 )
-from otel_rl.demo.control.rpc import listen, serve
-from otel_rl.demo.faults.plan import Kind
-from otel_rl.demo.metrics.telemetry import report_as
-from otel_rl.demo.scheduling.sample_buffer import ReplayBuffer
+from otel_rl.demo.metrics import report_as
+from otel_rl.demo.rpc import ControlClient, listen, serve
+from otel_rl.demo.scheduling import ReplayBuffer
 from otel_rl.semconv import names
 from otel_rl.semconv.spec import described
 

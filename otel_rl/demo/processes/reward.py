@@ -12,15 +12,11 @@ from opentelemetry.trace import SpanKind
 
 import otel_rl
 from otel_rl import lineage
-from otel_rl.demo import task
-from otel_rl.demo.control.client import ControlClient
-from otel_rl.demo.control.messages import Completions, Done, Group
-from otel_rl.demo.control.rpc import Remote, listen, serve
-from otel_rl.demo.faults.injection import FaultInjection
-from otel_rl.demo.faults.plan import Kind
-from otel_rl.demo.metrics.rollouts import Rollouts
-from otel_rl.demo.metrics.telemetry import report_as
-from otel_rl.demo.model import tokenizer
+from otel_rl.demo import task, tokenizer
+from otel_rl.demo.faults import FaultInjection, Kind
+from otel_rl.demo.messages import Completions, Done, Group
+from otel_rl.demo.metrics import Rollouts, report_as
+from otel_rl.demo.rpc import ControlClient, Remote, listen, serve
 from otel_rl.semconv import names
 from otel_rl.semconv.spec import described
 

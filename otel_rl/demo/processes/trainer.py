@@ -22,8 +22,9 @@ from opentelemetry import trace
 
 import otel_rl
 from otel_rl import lineage
-from otel_rl.demo.control.client import ControlClient
-from otel_rl.demo.control.messages import (
+from otel_rl.demo.faults import Kind
+from otel_rl.demo.grpo import Batch, Learner, Ranks, Staging, pack
+from otel_rl.demo.messages import (
     Fetch,
     Group,
     Groups,
@@ -32,15 +33,8 @@ from otel_rl.demo.control.messages import (
     StepDone,
     Weights,
 )
-from otel_rl.demo.control.rpc import Remote, listen
-from otel_rl.demo.faults.plan import Kind
-from otel_rl.demo.learning.grpo import Batch
-from otel_rl.demo.learning.learner import Learner
-from otel_rl.demo.learning.packing import Staging, pack
-from otel_rl.demo.learning.ranks import Ranks
-from otel_rl.demo.metrics.peak_flops import peak_flops_per_s
-from otel_rl.demo.metrics.telemetry import report_as
-from otel_rl.demo.metrics.trainer import StepFigures, TrainerMetrics
+from otel_rl.demo.metrics import StepFigures, TrainerMetrics, peak_flops_per_s, report_as
+from otel_rl.demo.rpc import ControlClient, Remote, listen
 from otel_rl.semconv import names
 
 __all__ = ["main"]

@@ -5,11 +5,9 @@ A separate process, so that a slow generator never delays the trainer.
 
 import threading
 
-from otel_rl.demo.control.client import ControlClient
-from otel_rl.demo.control.messages import Done, NewerThan, Weights
-from otel_rl.demo.control.rpc import listen, serve
-from otel_rl.demo.faults.injection import FaultInjection
-from otel_rl.demo.faults.plan import Kind
+from otel_rl.demo.faults import FaultInjection, Kind
+from otel_rl.demo.messages import Done, NewerThan, Weights
+from otel_rl.demo.rpc import ControlClient, listen, serve
 
 __all__ = ["WeightStore", "main"]
 

@@ -1,8 +1,7 @@
 import numpy as np
 import pytest
 
-from otel_rl.demo import task
-from otel_rl.demo.model import tokenizer
+from otel_rl.demo import task, tokenizer
 
 PROMPT = "reverse the digits : 3 1 4 ="
 

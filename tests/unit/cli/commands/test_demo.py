@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from otel_rl.cli.main import main
-from otel_rl.demo.faults.plan import Kind
+from otel_rl.demo.faults import Kind
 
 
 @pytest.fixture(autouse=True)

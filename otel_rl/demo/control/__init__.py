@@ -1,1 +1,0 @@
-"""Control connections of the demo: processes start, join the run and exchange messages."""

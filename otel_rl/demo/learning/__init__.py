@@ -1,1 +1,0 @@
-"""GRPO: loss, gradient, batches and data-parallel ranks."""

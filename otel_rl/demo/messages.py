@@ -1,0 +1,260 @@
+"""Messages between the processes. Every message is plain frozen data.
+
+    orchestrator --Request--> generator --Completions--> reward --Group--> replay_buffer
+    trainers <--Groups-- replay_buffer        trainer 0 --Weights--> weight_store --> generators
+
+All other messages go to or from the orchestrator over the control connections.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from otel_rl.demo.faults import Kind
+from otel_rl.demo.settings import DemoSettings
+
+__all__ = [
+    "Address",
+    "Carrier",
+    "Completions",
+    "Done",
+    "Fetch",
+    "Finished",
+    "GoOn",
+    "Group",
+    "Groups",
+    "Hello",
+    "Impair",
+    "Level",
+    "NewerThan",
+    "Request",
+    "Reserve",
+    "Reserved",
+    "Serving",
+    "Start",
+    "StepDone",
+    "Stop",
+    "Weights",
+]
+
+Address = tuple[str, int]
+"""Loopback host and port."""
+
+Carrier = dict[str, str]
+"""W3C trace context, as written by the OpenTelemetry propagator."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """Report that a process is up. First message on its control connection.
+
+    Attributes:
+        role: Its role.
+        index: Its index among the processes of the role.
+        address: Address of its service, or None.
+    """
+
+    role: str
+    index: int
+    address: Address | None
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Answer to :class:`Hello`, once all processes have joined.
+
+    Attributes:
+        settings: Of the run.
+        checkpoint: File with the weights of policy version 0.
+        addresses: "role/index" to the address of its service.
+        faults: Initial faults of the process, with their sizes.
+    """
+
+    settings: DemoSettings
+    checkpoint: str
+    addresses: Mapping[str, Address]
+    faults: Mapping[Kind, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Impair:
+    """Start faults of the process, with their sizes."""
+
+    faults: Mapping[Kind, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """Finish the current work and exit with 0."""
+
+
+@dataclass(frozen=True, slots=True)
+class Serving:
+    """Report that a generator has loaded its model and accepts requests."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """Complete a prompt several times.
+
+    Attributes:
+        number: Unique in the run.
+        prompt: Text.
+        samples: Completions wanted.
+        max_tokens: A completion is cut off after so many.
+        temperature: Of the sampling.
+        top_p: Of the sampling.
+        context: The dispatching span.
+    """
+
+    number: int
+    prompt: str
+    samples: int
+    max_tokens: int
+    temperature: float
+    top_p: float
+    context: Carrier = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """Report that a generator has delivered the completions of a request.
+
+    Attributes:
+        number: Of the request.
+        tokens: Generated.
+    """
+
+    number: int
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Completions:
+    """Samples of one request.
+
+    Attributes:
+        prompt: Text.
+        prompt_tokens: Its token ids.
+        tokens: Token ids of each completion, with the end mark if complete.
+        log_probabilities: One per token of ``tokens``, under the policy that sampled them.
+        policy_version: Of that policy.
+        origin: The sampling span.
+        context: The delivering span.
+    """
+
+    prompt: str
+    prompt_tokens: tuple[int, ...]
+    tokens: tuple[tuple[int, ...], ...]
+    log_probabilities: tuple[tuple[float, ...], ...]
+    policy_version: int
+    origin: Carrier = field(default_factory=dict)
+    context: Carrier = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Completions with their rewards: the unit of the replay buffer.
+
+    Attributes:
+        completions: As sampled.
+        rewards: One for each.
+        stamps: One for each: time and span of the sampling, reward and length, see
+            ``otel_rl.lineage``.
+    """
+
+    completions: Completions
+    rewards: tuple[float, ...]
+    stamps: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Reserve:
+    """Reserve groups for a trainer; the answer comes when there are enough.
+
+    Attributes:
+        groups: Number of groups.
+        policy_version: The trainer's own, to detect stale groups.
+    """
+
+    groups: int
+    policy_version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Reserved:
+    """Answer to :class:`Reserve`: the groups are reserved under ``ticket``."""
+
+    ticket: int
+
+
+@dataclass(frozen=True, slots=True)
+class Fetch:
+    """Request the reserved groups."""
+
+    ticket: int
+
+
+@dataclass(frozen=True, slots=True)
+class Groups:
+    """Answer to :class:`Fetch`."""
+
+    groups: tuple[Group, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """Fill of the replay buffer, and its number of evicted groups so far."""
+
+    size: int
+    evicted: int
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """Policy weights.
+
+    Attributes:
+        version: Grows by one with each step.
+        flat: float32, from ``Parameters.to_bytes``.
+        stamp: Time and span of the push, see ``otel_rl.lineage``.
+    """
+
+    version: int
+    flat: bytes
+    stamp: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class NewerThan:
+    """Request :class:`Weights` newer than ``version``; the answer is None if there are none."""
+
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class StepDone:
+    """Report an update of trainer rank 0.
+
+    Attributes:
+        step: From 1.
+        reward: Mean over the batches of all ranks.
+        loss: Of its batch.
+        staleness: Mean age of the batches of all ranks, in policy versions.
+        episode_tokens: Mean completion length of its batch.
+    """
+
+    step: int
+    reward: float
+    loss: float
+    staleness: float
+    episode_tokens: float
+
+
+@dataclass(frozen=True, slots=True)
+class GoOn:
+    """Answer to :class:`StepDone`: make another step."""
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """Acknowledges a message that has no other answer."""

@@ -1,1 +1,0 @@
-"""Metrics of the demo's processes, through plain OpenTelemetry instruments."""

@@ -1,0 +1,292 @@
+"""What the orchestrator and the replay buffer decide: which prompts, where, and how far ahead.
+
+A request goes to the replica with the fewest unfinished ones, and stays there until the replica
+reports it as finished. Unfinished requests of a lost replica return to the front of the queue. A
+replica has recovered when it has finished a request again, not when its process is back.
+
+A group of samples is drawn once. The buffer evicts it when it is the oldest of a full buffer
+("capacity") or its policy is too many versions old ("stale").
+"""
+
+import itertools
+import time
+from collections import Counter, deque
+from collections.abc import Callable
+
+import numpy as np
+from opentelemetry import metrics, propagate, trace
+from opentelemetry.trace import SpanKind
+
+from otel_rl.demo import task
+from otel_rl.demo.messages import Carrier, Group, Request
+from otel_rl.demo.settings import DemoSettings
+from otel_rl.semconv import names
+from otel_rl.semconv.spec import described
+
+__all__ = ["Admission", "Prompts", "ReplayBuffer", "Replicas", "Router"]
+
+TEMPERATURES = (0.8, 1.2)
+TOP_PS = (0.95, 1.0)
+
+
+class Prompts:
+    """Endless source of requests."""
+
+    def __init__(self, settings: DemoSettings) -> None:
+        self._settings = settings
+        self._rng = np.random.default_rng([settings.seed, 2])
+        self._numbers = itertools.count()
+        self._tracer = trace.get_tracer("otel_rl.demo.processes.orchestrator")
+
+    def next(self, *, policy_version: int) -> Request:
+        """Return the next request, with the context of its dispatch span.
+
+        Args:
+            policy_version: The newest; determines the steps that may use the samples.
+        """
+        settings, rng = self._settings, self._rng
+        context: Carrier = {}
+        version = {"rl.policy.version": policy_version}
+        with self._tracer.start_as_current_span(
+            "rl.dispatch", kind=SpanKind.PRODUCER, attributes=version
+        ):
+            propagate.inject(context)
+        return Request(
+            number=next(self._numbers),
+            prompt=task.prompt(rng, min_digits=settings.min_digits, max_digits=settings.max_digits),
+            samples=settings.group_size,
+            max_tokens=settings.max_completion,
+            temperature=float(rng.uniform(*TEMPERATURES)),
+            top_p=float(rng.uniform(*TOP_PS)),
+            context=context,
+        )
+
+
+class Admission:
+    """Decides about single prompts. One thread."""
+
+    def __init__(self, settings: DemoSettings, clock: Callable[[], float] = time.monotonic) -> None:
+        self._wanted = settings.inventory_groups
+        self._line_limit = settings.generators * settings.queue_limit
+        self._clock = clock
+        self._begun_s = clock()
+        self._admitted = 0
+        self._interval_s = 0.0
+        self._next_s = 0.0
+        self._floods = False
+
+    def begin(self) -> None:
+        """Start the clock of the rate."""
+        self._begun_s = self._clock()
+
+    def admits(self, *, buffered: int, unfinished: int) -> bool:
+        """Report whether one more prompt is admitted, and count it.
+
+        Args:
+            buffered: Groups in the replay buffer.
+            unfinished: Prompts that wait or run.
+        """
+        if self._floods:
+            enough = unfinished >= self._line_limit
+        else:
+            enough = buffered + unfinished >= self._wanted
+        now_s = self._clock()
+        if enough or now_s < self._next_s:
+            return False
+        if self._interval_s:
+            # Relative to the schedule, so that a late call does not lower the rate.
+            self._next_s = max(self._next_s, now_s - self._interval_s) + self._interval_s
+        self._admitted += 1
+        return True
+
+    def throttle(self, factor: float) -> None:
+        """Slow down the prompts by this factor, relative to their rate until now."""
+        self._interval_s = factor * (self._clock() - self._begun_s) / max(1, self._admitted)
+
+    def flood(self) -> None:
+        """Admit prompts whenever a replica has room, independent of the inventory."""
+        self._floods = True
+
+
+class Router:
+    """Queue of requests, and the assigned requests of each replica."""
+
+    def __init__(self, *, queue_limit: int) -> None:
+        self._queue_limit = queue_limit
+        self._line: deque[Request] = deque()
+        self._given: dict[int, dict[int, Request]] = {}
+
+    @property
+    def unfinished(self) -> int:
+        """Requests in the queue and at the replicas."""
+        return len(self._line) + sum(map(len, self._given.values()))
+
+    def add_replica(self, replica: int) -> None:
+        """Add a replica."""
+        self._given[replica] = {}
+
+    def lose_replica(self, replica: int) -> int:
+        """Remove a replica and queue its requests again.
+
+        Returns:
+            The number of its requests.
+        """
+        lost = self._given.pop(replica, {})
+        self._line.extendleft(reversed(lost.values()))
+        return len(lost)
+
+    def submit(self, request: Request) -> None:
+        """Add a request to the end of the queue."""
+        self._line.append(request)
+
+    def next(self) -> tuple[int, Request] | None:
+        """Assign the oldest request in the queue, if a replica has room."""
+        if not self._line or not self._given:
+            return None
+        replica = min(self._given, key=lambda each: len(self._given[each]))
+        if len(self._given[replica]) >= self._queue_limit:
+            return None
+        request = self._line.popleft()
+        self._given[replica][request.number] = request
+        return replica, request
+
+    def finish(self, replica: int, number: int) -> bool:
+        """Record a finished request.
+
+        Returns:
+            False if the request is no longer the replica's: a late message of a lost replica, whose
+            request another one repeats.
+        """
+        return self._given.get(replica, {}).pop(number, None) is not None
+
+
+class Replicas:
+    """Router with metrics. One thread.
+
+    Attributes:
+        failures: Number of failed replicas.
+        rerouted: Requests repeated by another replica.
+        recoveries_s: Time from the detection of each failure until the replica served again.
+    """
+
+    def __init__(self, *, queue_limit: int) -> None:
+        self.failures = 0
+        self.rerouted = 0
+        self.recoveries_s: list[float] = []
+        self._router = Router(queue_limit=queue_limit)
+        self._failed_at_s: dict[int, float] = {}
+        self._failed_starts: Counter[int] = Counter()
+        meter = metrics.get_meter("otel_rl.demo.processes.orchestrator")
+        self._queue_depth = meter.create_up_down_counter(*described(names.RL_REPLICA_QUEUE_DEPTH))
+        self._failures = meter.create_counter(*described(names.RL_REPLICA_FAILURES))
+        self._recovery = meter.create_histogram(*described(names.RL_REPLICA_RECOVERY_DURATION))
+
+    @property
+    def unfinished(self) -> int:
+        """Requests in the queue and at the replicas."""
+        return self._router.unfinished
+
+    def serving(self, replica: int) -> None:
+        """Add a replica that accepts requests."""
+        self._router.add_replica(replica)
+        self._failures.add(0, _attributes(replica))
+
+    def lost(self, replica: int) -> int:
+        """Remove a dead replica.
+
+        Returns:
+            The number of its requests that go to others.
+        """
+        requests = self._router.lose_replica(replica)
+        self.failures += 1
+        self.rerouted += requests
+        self._failed_at_s[replica] = time.monotonic()
+        self._failed_starts[replica] += 1
+        self._failures.add(1, _attributes(replica))
+        self._queue_depth.add(-requests, _attributes(replica))
+        return requests
+
+    def failed_starts(self, replica: int) -> int:
+        """Return the number of the replica's deaths since it last finished a request."""
+        return self._failed_starts[replica]
+
+    def submit(self, request: Request) -> None:
+        """Add a request to the queue."""
+        self._router.submit(request)
+
+    def next(self) -> tuple[int, Request] | None:
+        """Assign a request to the replica with the fewest, if one has room."""
+        given = self._router.next()
+        if given is not None:
+            self._queue_depth.add(1, _attributes(given[0]))
+        return given
+
+    def finished(self, replica: int, number: int) -> float | None:
+        """Record a finished request.
+
+        Returns:
+            Seconds of recovery, if this ends a failure.
+        """
+        if not self._router.finish(replica, number):
+            return None
+        self._queue_depth.add(-1, _attributes(replica))
+        del self._failed_starts[replica]
+        failed_at_s = self._failed_at_s.pop(replica, None)
+        if failed_at_s is None:
+            return None
+        recovery_s = time.monotonic() - failed_at_s
+        self.recoveries_s.append(recovery_s)
+        self._recovery.record(recovery_s, _attributes(replica))
+        return recovery_s
+
+
+def _attributes(replica: int) -> dict[str, str]:
+    return {names.RL_REPLICA: f"generator-{replica}"}
+
+
+class ReplayBuffer:
+    """Groups of samples between the reward workers and the trainers.
+
+    Attributes:
+        limit: Capacity in groups.
+        evicted: Number of groups that left without being drawn, by reason.
+    """
+
+    def __init__(self, *, limit: int, max_staleness: int, rng: np.random.Generator) -> None:
+        self.limit = limit
+        self.evicted = {"capacity": 0, "stale": 0}
+        self._max_staleness = max_staleness
+        self._rng = rng
+        self._groups: deque[Group] = deque()
+
+    def __len__(self) -> int:
+        return len(self._groups)
+
+    def write(self, group: Group) -> None:
+        """Add a group; evicts the oldest if the buffer is full."""
+        if len(self._groups) == self.limit:
+            self._groups.popleft()
+            self.evicted["capacity"] += 1
+        self._groups.append(group)
+
+    def draw(self, count: int, *, policy_version: int) -> tuple[Group, ...] | None:
+        """Draw random groups and remove them.
+
+        Args:
+            count: Number of groups.
+            policy_version: Of the reader, to detect stale groups.
+
+        Returns:
+            The groups, or None if there are too few. Stale ones are evicted either way.
+        """
+        oldest = policy_version - self._max_staleness
+        fresh = deque(g for g in self._groups if g.completions.policy_version >= oldest)
+        self.evicted["stale"] += len(self._groups) - len(fresh)
+        self._groups = fresh
+        if len(fresh) < count:
+            return None
+        places = self._rng.choice(len(fresh), count, replace=False)
+        drawn = tuple(fresh[place] for place in places)
+        taken = set(places.tolist())
+        self._groups = deque(g for place, g in enumerate(fresh) if place not in taken)
+        return drawn

@@ -1,1 +1,0 @@
-"""Prompts, admission, routing to replicas, and the buffer of finished samples."""

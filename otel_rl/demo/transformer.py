@@ -1,0 +1,359 @@
+"""Policy: a small decoder transformer in numpy, with a hand-written gradient.
+
+Its parameters are one flat vector with named views: pushing weights, averaging gradients over ranks
+and an Adam step are each one operation on one array, while the transformer reads its matrices by
+name.
+
+Pre-norm blocks, causal attention, learned positions, RMS norms without bias. Sequences are padded
+on the right: causal attention never looks ahead, so padding cannot affect the positions before it.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import prod
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = [
+    "Adam",
+    "Block",
+    "Floats",
+    "Parameters",
+    "Shape",
+    "Tape",
+    "backward",
+    "forward",
+    "rms_norm",
+    "softmax",
+]
+
+Floats: TypeAlias = npt.NDArray[np.floating]
+"""float32 in the demo; the gradient check runs the same code in float64."""
+
+MLP_EXPANSION = 4  # the usual ratio of a transformer's hidden layer to its width
+INIT_SCALE = 0.08
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """Sizes that define the layout of the parameter vector.
+
+    Attributes:
+        vocabulary: Number of tokens.
+        positions: Longest sequence, prompt and completion together.
+        width: Size of the residual stream; a multiple of ``heads``.
+        heads: Attention heads per layer.
+        layers: Transformer blocks.
+    """
+
+    vocabulary: int
+    positions: int
+    width: int
+    heads: int
+    layers: int
+
+    @property
+    def head_width(self) -> int:
+        """Size of one head's queries, keys and values."""
+        return self.width // self.heads
+
+    def flops_per_token(self, context: int) -> int:
+        """Multiply-adds, counted as two, of one token's forward pass over ``context`` tokens."""
+        per_layer = 2 * self.width * self.width * (4 + 2 * MLP_EXPANSION)
+        attention = 2 * 2 * context * self.width
+        return self.layers * (per_layer + attention) + 2 * self.width * self.vocabulary
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Matrices of one transformer block."""
+
+    attention_gain: Floats
+    query_key_value: Floats
+    attention_out: Floats
+    mlp_gain: Floats
+    mlp_in: Floats
+    mlp_out: Floats
+
+
+class Parameters:
+    """Weights of one policy, or a gradient with respect to them.
+
+    Attributes:
+        shape: Sizes.
+        flat: All values. Shared with the views.
+    """
+
+    def __init__(self, shape: Shape, flat: Floats) -> None:
+        self.shape = shape
+        self.flat = flat
+        sizes = iter(_shapes(shape))
+        offset = 0
+
+        def take() -> Floats:
+            nonlocal offset
+            size = next(sizes)
+            view = flat[offset : offset + prod(size)].reshape(size)
+            offset += prod(size)
+            return view
+
+        self.tokens = take()
+        self.positions = take()
+        self.blocks = tuple(
+            Block(take(), take(), take(), take(), take(), take()) for _ in range(shape.layers)
+        )
+        self.final_gain = take()
+        self.head = take()
+
+    @classmethod
+    def random(cls, shape: Shape, rng: np.random.Generator) -> "Parameters":
+        """Make small normal matrices, and gains of one."""
+        flat = rng.normal(0.0, INIT_SCALE, size(shape)).astype(np.float32)
+        parameters = cls(shape, flat)
+        for block in parameters.blocks:
+            block.attention_gain[:] = 1.0
+            block.mlp_gain[:] = 1.0
+        parameters.final_gain[:] = 1.0
+        return parameters
+
+    @classmethod
+    def from_bytes(cls, shape: Shape, raw: bytes) -> "Parameters":
+        """Make a writable copy of the result of :meth:`to_bytes`."""
+        return cls(shape, np.frombuffer(raw, dtype=np.float32).copy())
+
+    def to_bytes(self) -> bytes:
+        """Return the vector as float32 in the machine's byte order: all processes share it."""
+        return self.flat.astype(np.float32, copy=False).tobytes()
+
+    def zeros(self) -> "Parameters":
+        """Make an empty gradient of the same type."""
+        return Parameters(self.shape, np.zeros_like(self.flat))
+
+
+def size(shape: Shape) -> int:
+    """Number of parameters."""
+    return sum(prod(each) for each in _shapes(shape))
+
+
+def _shapes(shape: Shape) -> Iterator[tuple[int, ...]]:
+    width = shape.width
+    yield (shape.vocabulary, width)
+    yield (shape.positions, width)
+    for _ in range(shape.layers):
+        yield (width,)
+        yield (width, 3 * width)
+        yield (width, width)
+        yield (width,)
+        yield (width, MLP_EXPANSION * width)
+        yield (MLP_EXPANSION * width, width)
+    yield (width,)
+    yield (width, shape.vocabulary)
+
+
+NORM_EPSILON = 1e-5
+
+
+@dataclass(frozen=True, slots=True)
+class _BlockTape:
+    """Intermediate values of one block for its gradient."""
+
+    entered: Floats
+    attention_scale: Floats
+    attention_input: Floats
+    queries: Floats
+    keys: Floats
+    values: Floats
+    attention: Floats
+    mixed: Floats
+    between: Floats
+    mlp_scale: Floats
+    mlp_input: Floats
+    hidden: Floats
+
+
+@dataclass(frozen=True, slots=True)
+class Tape:
+    """Intermediate values of :func:`forward` for :func:`backward`."""
+
+    tokens: npt.NDArray[np.int64]
+    blocks: tuple[_BlockTape, ...]
+    left: Floats
+    final_scale: Floats
+    final_input: Floats
+
+
+def forward(parameters: Parameters, tokens: npt.NDArray[np.int64]) -> tuple[Floats, Tape]:
+    """Compute the logits of the next token at every position.
+
+    Args:
+        parameters: The policy.
+        tokens: (rows, length) token ids, padded on the right.
+
+    Returns:
+        Logits (rows, length, vocabulary), and the tape for :func:`backward`.
+    """
+    stream: Floats = parameters.tokens[tokens] + parameters.positions[: tokens.shape[1]]
+    tapes = []
+    for block in parameters.blocks:
+        stream, tape = _block_forward(block, stream, parameters.shape.heads)
+        tapes.append(tape)
+    final_input, final_scale = rms_norm(stream, parameters.final_gain)
+    logits = final_input @ parameters.head
+    return logits, Tape(tokens, tuple(tapes), stream, final_scale, final_input)
+
+
+def backward(parameters: Parameters, tape: Tape, logits_gradient: Floats) -> Parameters:
+    """Compute the gradient of a loss with respect to every parameter.
+
+    Args:
+        parameters: The policy that made ``tape``.
+        tape: Of the forward pass.
+        logits_gradient: Gradient of the loss with respect to the logits, same shape.
+    """
+    gradient = parameters.zeros()
+    gradient.head[:] = _outer(tape.final_input, logits_gradient)
+    stream = _norm_backward(
+        logits_gradient @ parameters.head.T,
+        tape.left,
+        tape.final_scale,
+        parameters.final_gain,
+        gradient.final_gain,
+    )
+    for block, block_gradient, block_tape in zip(
+        reversed(parameters.blocks), reversed(gradient.blocks), reversed(tape.blocks), strict=True
+    ):
+        stream = _block_backward(block, block_gradient, block_tape, stream)
+    gradient.positions[: stream.shape[1]] = stream.sum(axis=0)
+    np.add.at(gradient.tokens, tape.tokens, stream)
+    return gradient
+
+
+def softmax(scores: Floats) -> Floats:
+    """Compute probabilities along the last axis, without overflow."""
+    powers = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    normalised: Floats = powers / powers.sum(axis=-1, keepdims=True)
+    return normalised
+
+
+def rms_norm(stream: Floats, gain: Floats) -> tuple[Floats, Floats]:
+    """Scale the stream to unit root-mean-square times ``gain``; also returns the scale factor."""
+    scale: Floats = 1.0 / np.sqrt((stream * stream).mean(axis=-1, keepdims=True) + NORM_EPSILON)
+    return stream * scale * gain, scale
+
+
+def _block_forward(block: Block, entered: Floats, heads: int) -> tuple[Floats, _BlockTape]:
+    rows, length, width = entered.shape
+    attention_input, attention_scale = rms_norm(entered, block.attention_gain)
+    projected = (attention_input @ block.query_key_value).reshape(
+        rows, length, 3, heads, width // heads
+    )
+    queries, keys, values = (projected[:, :, part].transpose(0, 2, 1, 3) for part in range(3))
+    scores = queries @ keys.swapaxes(-1, -2) * (width // heads) ** -0.5
+    scores = np.where(np.tri(length, dtype=bool), scores, scores.dtype.type(-1e9))
+    attention = softmax(scores)
+    mixed = (attention @ values).transpose(0, 2, 1, 3).reshape(rows, length, width)
+    between = entered + mixed @ block.attention_out
+    mlp_input, mlp_scale = rms_norm(between, block.mlp_gain)
+    hidden = np.maximum(mlp_input @ block.mlp_in, 0)
+    tape = _BlockTape(
+        entered,
+        attention_scale,
+        attention_input,
+        queries,
+        keys,
+        values,
+        attention,
+        mixed,
+        between,
+        mlp_scale,
+        mlp_input,
+        hidden,
+    )
+    return between + hidden @ block.mlp_out, tape
+
+
+def _block_backward(block: Block, gradient: Block, tape: _BlockTape, leaving: Floats) -> Floats:
+    rows, length, width = leaving.shape
+    heads = tape.queries.shape[1]
+    gradient.mlp_out[:] = _outer(tape.hidden, leaving)
+    hidden = (leaving @ block.mlp_out.T) * (tape.hidden > 0)
+    gradient.mlp_in[:] = _outer(tape.mlp_input, hidden)
+    between = leaving + _norm_backward(
+        hidden @ block.mlp_in.T, tape.between, tape.mlp_scale, block.mlp_gain, gradient.mlp_gain
+    )
+
+    gradient.attention_out[:] = _outer(tape.mixed, between)
+    mixed = (between @ block.attention_out.T).reshape(rows, length, heads, width // heads)
+    mixed = mixed.transpose(0, 2, 1, 3)
+    values = tape.attention.swapaxes(-1, -2) @ mixed
+    attention = mixed @ tape.values.swapaxes(-1, -2)
+    scores = tape.attention * (attention - (attention * tape.attention).sum(axis=-1, keepdims=True))
+    scores *= (width // heads) ** -0.5
+    queries = scores @ tape.keys
+    keys = scores.swapaxes(-1, -2) @ tape.queries
+    projected = np.stack([queries, keys, values], axis=2).transpose(0, 3, 2, 1, 4)
+    projected = projected.reshape(rows, length, 3 * width)
+    gradient.query_key_value[:] = _outer(tape.attention_input, projected)
+    return between + _norm_backward(
+        projected @ block.query_key_value.T,
+        tape.entered,
+        tape.attention_scale,
+        block.attention_gain,
+        gradient.attention_gain,
+    )
+
+
+def _norm_backward(
+    outcome: Floats, stream: Floats, scale: Floats, gain: Floats, gain_gradient: Floats
+) -> Floats:
+    """Compute the gradient through :func:`rms_norm`; fills ``gain_gradient``."""
+    normalised = stream * scale
+    gain_gradient[:] = (outcome * normalised).sum(axis=(0, 1))
+    scaled = outcome * gain
+    along = (scaled * normalised).mean(axis=-1, keepdims=True)
+    entering: Floats = scale * (scaled - normalised * along)
+    return entering
+
+
+def _outer(inputs: Floats, outputs: Floats) -> Floats:
+    """Compute the gradient of a matrix from ``inputs`` to ``outputs``, summed over positions."""
+    return inputs.reshape(-1, inputs.shape[-1]).T @ outputs.reshape(-1, outputs.shape[-1])
+
+
+DECAY_MEAN = 0.9
+DECAY_SQUARE = 0.95  # shorter than the usual 0.999: a run has only a hundred steps
+EPSILON = 1e-8
+
+
+class Adam:
+    """Moments of one optimiser. Equal on every rank, because the gradients are."""
+
+    def __init__(self, parameters: int) -> None:
+        self._mean: Floats = np.zeros(parameters, np.float32)
+        self._square: Floats = np.zeros(parameters, np.float32)
+        self._steps = 0
+
+    def step(self, weights: Floats, gradient: Floats, *, rate: float, max_norm: float) -> float:
+        """Update ``weights`` in place.
+
+        Args:
+            weights: Flat parameter vector.
+            gradient: Flat, not yet clipped.
+            rate: Learning rate.
+            max_norm: A gradient with a larger Euclidean norm is scaled down to it.
+
+        Returns:
+            The Euclidean norm of the change.
+        """
+        norm = float(np.linalg.norm(gradient))
+        clipped = gradient * min(1.0, max_norm / (norm + EPSILON))
+        self._steps += 1
+        self._mean += (1 - DECAY_MEAN) * (clipped - self._mean)
+        self._square += (1 - DECAY_SQUARE) * (clipped * clipped - self._square)
+        mean = self._mean / (1 - DECAY_MEAN**self._steps)
+        square = self._square / (1 - DECAY_SQUARE**self._steps)
+        change = (rate * mean / (np.sqrt(square) + EPSILON)).astype(np.float32)
+        weights -= change
+        return float(np.linalg.norm(change))
