@@ -5,9 +5,9 @@ from itertools import pairwise
 from statistics import median
 from typing import Final, NamedTuple
 
+from otel_rl.diagnose.detectors.always_slower import longer_by_design
+from otel_rl.diagnose.detectors.idle_workers import unused_workers
 from otel_rl.diagnose.detectors.processes import fell_silent_together
-from otel_rl.diagnose.detectors.resources.always_slower import longer_by_design
-from otel_rl.diagnose.detectors.resources.idle_workers import unused_workers
 from otel_rl.diagnose.detectors.slow_phases import (
     grown_together,
     least_slowdown,

@@ -10,8 +10,8 @@ from itertools import chain
 from typing import Final
 
 from otel_rl.diagnose.detectors.hung_worker import hung_workers
+from otel_rl.diagnose.detectors.idle_workers import idle_workers
 from otel_rl.diagnose.detectors.processes import first_failure
-from otel_rl.diagnose.detectors.resources.idle_workers import idle_workers
 from otel_rl.diagnose.detectors.stalls import stalls
 from otel_rl.diagnose.explain import SLACK
 from otel_rl.diagnose.history.run_history import RunHistory

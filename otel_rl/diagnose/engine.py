@@ -24,17 +24,17 @@ from otel_rl.diagnose.detectors import (
     stale_policy,
     stalls,
 )
-from otel_rl.diagnose.detectors.quality.logprob_mismatch import logprob_mismatch
-from otel_rl.diagnose.detectors.quality.reward_hacking import reward_hacking
-from otel_rl.diagnose.detectors.resources.always_slower import always_slower
-from otel_rl.diagnose.detectors.resources.flaky_calls import flaky_calls
-from otel_rl.diagnose.detectors.resources.frozen_workers import frozen_workers
-from otel_rl.diagnose.detectors.resources.host_pressure import host_pressure
-from otel_rl.diagnose.detectors.resources.idle_workers import idle_workers
-from otel_rl.diagnose.detectors.resources.slow_links import slow_links
-from otel_rl.diagnose.detectors.resources.slow_tools import slow_tools
-from otel_rl.diagnose.detectors.resources.stage_imbalance import stage_imbalance
-from otel_rl.diagnose.detectors.resources.uneven_work import uneven_work
+from otel_rl.diagnose.detectors.always_slower import always_slower
+from otel_rl.diagnose.detectors.flaky_calls import flaky_calls
+from otel_rl.diagnose.detectors.frozen_workers import frozen_workers
+from otel_rl.diagnose.detectors.host_pressure import host_pressure
+from otel_rl.diagnose.detectors.idle_workers import idle_workers
+from otel_rl.diagnose.detectors.logprob_mismatch import logprob_mismatch
+from otel_rl.diagnose.detectors.reward_hacking import reward_hacking
+from otel_rl.diagnose.detectors.slow_links import slow_links
+from otel_rl.diagnose.detectors.slow_tools import slow_tools
+from otel_rl.diagnose.detectors.stage_imbalance import stage_imbalance
+from otel_rl.diagnose.detectors.uneven_work import uneven_work
 from otel_rl.diagnose.detectors.workload import Workload, changes, slower_by_fewer_workers
 from otel_rl.diagnose.endings import in_order_of_time, stalls_before_the_end
 from otel_rl.diagnose.explain import SLACK, is_near, unexplained

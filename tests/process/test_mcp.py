@@ -16,7 +16,7 @@ from mcp import ClientSession, StdioServerParameters, stdio_client
 from mcp.client.streamable_http import streamable_http_client
 from mcp.types import TextContent
 
-from otel_rl.mcp.fitting import MAX_CHARS, fitted
+from otel_rl.mcp.tools import MAX_CHARS, fitted
 from otel_rl.records import ExperimentKey
 from tests.journals.small_run import ENDED, RANKS, STEPS, Life, begin, end, start_ns, step
 from tests.process.commands import OTEL_RL, clean_environment

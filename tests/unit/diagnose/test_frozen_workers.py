@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 import pytest
 
-from otel_rl.diagnose.detectors.resources.frozen_workers import frozen_workers
+from otel_rl.diagnose.detectors.frozen_workers import frozen_workers
 from otel_rl.diagnose.engine import diagnose
 from otel_rl.diagnose.explain import unexplained
 from otel_rl.diagnose.history.records import Facts, RowFacts, SpanFacts, WorkerFacts

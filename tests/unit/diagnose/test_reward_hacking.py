@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from otel_rl.diagnose.detectors.quality.reward_hacking import held_out_scores
+from otel_rl.diagnose.detectors.reward_hacking import held_out_scores
 from otel_rl.diagnose.engine import diagnose
 from otel_rl.diagnose.history.run_history import RunHistory
 from otel_rl.diagnose.result import Kind

@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from otel_rl.mcp.fitting import MAX_CHARS, fitted
+from otel_rl.mcp.tools import MAX_CHARS, fitted
 
 
 def test_numbers_are_short_and_what_is_no_number_is_null() -> None:

@@ -11,8 +11,7 @@ from mcp import Client
 from otel_rl.bridge.config import BridgeSettings
 from otel_rl.bridge.diagnosis.histories import MemoryBound
 from otel_rl.mcp.answers import Answers
-from otel_rl.mcp.lanes import Lanes
-from otel_rl.mcp.tools import make_server
+from otel_rl.mcp.tools import Lanes, make_server
 
 WAIT_S = 60.0
 

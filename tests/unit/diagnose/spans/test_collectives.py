@@ -6,9 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from otel_rl.diagnose.spans.collectives import collectives_in
 from otel_rl.diagnose.spans.critical_path import critical_path
-from otel_rl.diagnose.spans.span_forest import Forest
+from otel_rl.diagnose.spans.span_forest import Forest, collectives_in
 from otel_rl.records import SpanRecord
 from otel_rl.semconv.spec import STEP_SPAN
 from tests.unit.diagnose.span_builder import span

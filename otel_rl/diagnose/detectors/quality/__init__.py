@@ -1,1 +1,0 @@
-"""Detectors of training that goes on as if nothing was wrong, towards the wrong aim."""
