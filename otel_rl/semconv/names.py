@@ -82,7 +82,6 @@ RL_GENERATOR_TOKENS: Final = "rl.generator.tokens"
 RL_GOODPUT_PART: Final = "rl.goodput.part"
 RL_GOODPUT_RATIO: Final = "rl.goodput.ratio"
 RL_GOODPUT_TIME: Final = "rl.goodput.time"
-RL_GPU_ACTIVITY: Final = "rl.gpu.activity"
 RL_GPU_CLOCK_DOMAIN: Final = "rl.gpu.clock.domain"
 RL_GPU_CLOCK_FREQUENCY: Final = "rl.gpu.clock.frequency"
 RL_GPU_COUNT: Final = "rl.gpu.count"
@@ -98,7 +97,6 @@ RL_GPU_POWER_LIMIT: Final = "rl.gpu.power.limit"
 RL_GPU_PROCESS_MEMORY_USAGE: Final = "rl.gpu.process.memory.usage"
 RL_GPU_THROTTLED: Final = "rl.gpu.throttled"
 RL_GPU_THROTTLE_REASON: Final = "rl.gpu.throttle.reason"
-RL_GPU_UNIT: Final = "rl.gpu.unit"
 RL_HEALTH_BOUND: Final = "rl.health.bound"
 RL_HEALTH_BUBBLE: Final = "rl.health.bubble"
 RL_HEALTH_BUSY: Final = "rl.health.busy"
@@ -251,7 +249,6 @@ class RlGpuClockDomainValues(StrEnum):
 class RlGpuLinkValues(StrEnum):
     """Known values of ``rl.gpu.link``; others are allowed."""
 
-    PCIE = "pcie"
     NVLINK = "nvlink"
 
 
@@ -272,15 +269,6 @@ class RlGpuThrottleReasonValues(StrEnum):
     HW_SLOWDOWN = "hw_slowdown"
     POWER_BRAKE = "power_brake"
     SYNC_BOOST = "sync_boost"
-
-
-class RlGpuUnitValues(StrEnum):
-    """Known values of ``rl.gpu.unit``; others are allowed."""
-
-    SM = "sm"
-    WARPS = "warps"
-    TENSOR = "tensor"
-    MEMORY = "memory"
 
 
 class RlHostResourceValues(StrEnum):

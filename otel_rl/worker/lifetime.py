@@ -45,7 +45,6 @@ from otel_rl.worker.settings import (
     Settings,
 )
 from otel_rl.worker.system.host import HostRecorder
-from otel_rl.worker.system.mfu import ModelFlops
 from otel_rl.worker.system.sampler import GpuSampler
 from otel_rl.worker.tracing.provider import WorkerTracerProvider
 from otel_rl.worker.tracing.sharing import share_with_later
@@ -172,7 +171,6 @@ class Session:
     ) -> None:
         self.identity = identity
         self.settings = settings
-        self.model_flops = ModelFlops(settings.mfu, GUARD)
         self.is_guess = is_guess
         self.is_of_adapter = False
         self.may_be_killed = is_process_of_ray()
@@ -303,7 +301,6 @@ class Session:
         self.exit_report.failure = None
         self._provenance.forget()
         self._hangs.forget()
-        self.model_flops = ModelFlops(self.settings.mfu, GUARD)
         GUARD.forget()
         self.providers.gpus.forget()
         self.providers.gc_time.forget()
@@ -417,7 +414,6 @@ class Session:
             self.providers.gpus.start(self.settings.gpu, self.identity.role)
             host = str(self.providers.meter.resource.attributes["host.name"])
             self.providers.host.start(self.settings.host, host, self.identity.run_id)
-            self.model_flops.start()
         detail = self.settings.provenance
         if self.settings.logs.enabled and detail is not ProvenanceDetail.OFF:
             with_code = detail is ProvenanceDetail.FULL and not self.identity.index

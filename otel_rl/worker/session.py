@@ -144,8 +144,9 @@ def init(
         mode: ``online``, ``offline`` or ``shared``; default the bridge's.
         gpu: True samples the process's GPUs; options select how, e.g. ``{"roles": ["trainer"]}``;
             default ``OTEL_RL_GPU``, else no sampling.
-        mfu: ``{"model_flops_per_token": ...}`` reports ``rl.train.mfu`` of each step; default
-            ``OTEL_RL_MODEL_FLOPS_PER_TOKEN``, else none.
+        mfu: ``{"model_flops_per_token": ..., "peak_flops_per_s": ...}`` reports ``rl.train.mfu`` of
+            each step; defaults ``OTEL_RL_MODEL_FLOPS_PER_TOKEN`` and ``OTEL_RL_PEAK_FLOPS_PER_S``,
+            else none.
 
     Raises:
         ConfigError: An argument or variable is wrong, or the process already reports as another

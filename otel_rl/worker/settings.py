@@ -296,13 +296,26 @@ class MfuSettings:
     )
     """FLOPs of training on a token: about 6 for each parameter of a dense model."""
     peak_flops_per_s: float | None = setting(
-        "OTEL_RL_PEAK_FLOPS_PER_S",
-        optional(_POSITIVE),
-        otherwise="that of the visible GPUs: dense BF16; V100, T4: FP16",
+        "OTEL_RL_PEAK_FLOPS_PER_S", optional(_POSITIVE), otherwise="none; an MFU needs it"
     )
-    """Peak of one device."""
+    """Peak of one device, from its data sheet: 989.4e12 for dense BF16 of an H100 or H200 SXM."""
     devices: float = setting("OTEL_RL_MFU_DEVICES", _POSITIVE, "1")
     """Devices that train the tokens which this process counts, such as a tensor-parallel group."""
+
+    @property
+    def is_known(self) -> bool:
+        """Report whether steps have an MFU."""
+        return self.model_flops_per_token is not None and self.peak_flops_per_s is not None
+
+    def utilization(self, tokens: float, duration_s: float) -> float | None:
+        """Return the model FLOPs utilisation of a step that trained on ``tokens``; None if unknown.
+
+        tokens * FLOPs per token / (duration * devices * peak)
+        """
+        flops_per_token, peak = self.model_flops_per_token, self.peak_flops_per_s
+        if flops_per_token is None or peak is None or duration_s <= 0:
+            return None
+        return tokens * flops_per_token / (duration_s * peak * self.devices)
 
 
 @dataclass(frozen=True, slots=True)
@@ -602,6 +615,12 @@ def _mfu(environ: Mapping[str, str], given: object) -> MfuSettings:
         raise ConfigError(
             "mfu.model_flops_per_token: is missing.",
             hint="For a dense model take 6 times its number of parameters.",
+        )
+    if found.model_flops_per_token is not None and found.peak_flops_per_s is None:
+        raise ConfigError(
+            "mfu.peak_flops_per_s: is missing, and no MFU can be computed without it.",
+            hint="Pass it in mfu, or set OTEL_RL_PEAK_FLOPS_PER_S, to the peak of one device from "
+            "its data sheet: 989.4e12 for dense BF16 of an H100 or H200 SXM.",
         )
     return found
 

@@ -30,13 +30,19 @@ def compiler() -> str | None:
 
 
 @cache
-def library() -> Path:
-    """The directory of the compiled library. One of this process's own, built once."""
+def library(*options: str) -> Path:
+    """The directory of the compiled library. One of this process's own, built once.
+
+    ``-DOLD_DRIVER`` leaves out the functions that drivers before 510 do not have.
+    """
     directory = Path(tempfile.mkdtemp(prefix="nvml-"))
     atexit.register(shutil.rmtree, directory, ignore_errors=True)
     made = directory / SO_NAME
     subprocess.run(
-        [str(compiler()), "-shared", "-fPIC", "-O1", f"-Wl,-soname,{SO_NAME}", "-o", made, _SOURCE],
+        [
+            *(str(compiler()), "-shared", "-fPIC", "-O1", f"-Wl,-soname,{SO_NAME}", *options),
+            *("-o", made, _SOURCE),
+        ],
         check=True,
         timeout=60,
     )
@@ -68,13 +74,6 @@ def gpu(number: int, host: str = "host", **answers: object) -> Answers:
         "field_138": 10,
         "field_139": 20,
         "memory_reserved": 1 << 29,
-        "gpm": 1,
-        "gpm_2": 90.0,
-        "gpm_3": 50.0,
-        "gpm_5": 40.0,
-        "gpm_10": 25.0,
-        "gpm_20": 1.5,
-        "gpm_21": 2.5,
         "process_memory": 4 << 30,
         "process_pid": os.getpid(),
     }
@@ -104,6 +103,11 @@ class Machine:
         if load:
             # The loader knows a library by its own name, so that pynvml gets this one.
             ctypes.CDLL(str(library() / SO_NAME))
+
+    @property
+    def hangs(self) -> Path:
+        """A file that is there once a call of the library hangs."""
+        return self.script.with_suffix(".script.hangs")
 
     def set(self, *answers: Answers) -> None:
         """Say this and nothing else."""

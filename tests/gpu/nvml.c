@@ -1,18 +1,19 @@
 /* A libnvidia-ml.so.1 without hardware: every answer stands in the file that NVML_SCRIPT names.
  *
- * A line is a key and a value, "!N" for the error N. Keys are "init", "count", and of GPU 0 and its
- * MIG instance 1: "0.power 250000", "0/1.memory_used 42". A key that is not there is not supported.
- * The file is read again when it has changed.
+ * A line is a key and a value: "!N" for the error N, "?" for a call that hangs until the file says
+ * something else, and makes a file with the suffix ".hangs". Keys are "init", "count", and of GPU 0
+ * and its MIG instance 1: "0.power 250000", "0/1.memory_used 42". A key that is not there is not
+ * supported. The file is read again when it has changed.
  */
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #define NOT_SUPPORTED 3
 #define INSUFFICIENT_SIZE 7
-#define TIMEOUT 10
 #define UNINITIALIZED 1
 #define MAX_LINES 4096
 #define MAX_GPUS 16
@@ -26,7 +27,6 @@ static int line_count, users;
 static struct timespec read_at;
 static off_t read_size = -1;
 static Device gpus[MAX_GPUS], parts[MAX_GPUS][MAX_PARTS];
-static unsigned long long events_taken;
 
 static void read_script(void) {
   const char *path = getenv("NVML_SCRIPT");
@@ -52,6 +52,14 @@ static const char *find(const char *key) {
   return NULL;
 }
 
+static void hang(void) {
+  char path[4096];
+  snprintf(path, sizeof path, "%s.hangs", getenv("NVML_SCRIPT"));
+  FILE *file = fopen(path, "w");
+  if (file) fclose(file);
+  usleep(1000);
+}
+
 static int text(const Device *device, const char *word, const char **found) {
   char key[64];
   if (!users) return UNINITIALIZED;
@@ -61,7 +69,7 @@ static int text(const Device *device, const char *word, const char **found) {
     snprintf(key, sizeof key, "%d.%s", device->gpu, word);
   else
     snprintf(key, sizeof key, "%s", word);
-  *found = find(key);
+  while ((*found = find(key)) && **found == '?') hang();
   if (!*found) return NOT_SUPPORTED;
   return **found == '!' ? atoi(*found + 1) : 0;
 }
@@ -146,6 +154,7 @@ int nvmlDeviceGetMemoryInfo(Device *d, unsigned long long *memory) { /* total, f
   memory[1] = memory[0] - memory[2];
   return error;
 }
+#ifndef OLD_DRIVER
 typedef struct { unsigned version; unsigned long long total, reserved, free, used; } Memory;
 int nvmlDeviceGetMemoryInfo_v2(Device *d, Memory *memory) {
   int error = number(d, "memory_reserved", &memory->reserved);
@@ -155,6 +164,7 @@ int nvmlDeviceGetMemoryInfo_v2(Device *d, Memory *memory) {
   memory->free = memory->total - memory->reserved - memory->used;
   return 0;
 }
+#endif
 int nvmlDeviceGetPowerUsage(Device *d, unsigned *mw) { return small(d, "power", mw); }
 int nvmlDeviceGetEnforcedPowerLimit(Device *d, unsigned *mw) { return small(d, "power_limit", mw); }
 int nvmlDeviceGetTotalEnergyConsumption(Device *d, unsigned long long *mj) {
@@ -176,6 +186,7 @@ int nvmlDeviceGetTotalEccErrors(Device *d, unsigned kind, unsigned counter,
   return number(d, kind ? "ecc_uncorrected" : "ecc_corrected", count);
 }
 
+#ifndef OLD_DRIVER
 typedef struct {
   unsigned field, scope;
   long long timestamp, latency;
@@ -188,39 +199,6 @@ int nvmlDeviceGetFieldValues(Device *d, int count, Field *fields) {
     char word[32];
     snprintf(word, sizeof word, "field_%u", fields[i].field);
     fields[i].error = number(d, word, &fields[i].value);
-  }
-  return 0;
-}
-
-/* Counters: "gpm_4 25.5" is the mean of metric 4 of the last sample, since the one before. */
-typedef struct { unsigned version, supported; } Support;
-typedef struct { Device *device; } Sample;
-typedef struct {
-  unsigned id;
-  int error;
-  double value;
-  const char *name, *unit, *family;
-} Metric;
-typedef struct { unsigned version, count; Sample *before, *after; Metric metrics[]; } Metrics;
-int nvmlGpmQueryDeviceSupport(Device *d, Support *support) {
-  support->supported = 0;
-  small(d, "gpm", &support->supported);
-  return 0;
-}
-int nvmlGpmSampleAlloc(Sample **sample) {
-  *sample = calloc(1, sizeof **sample);
-  return *sample ? 0 : 20;
-}
-int nvmlGpmSampleFree(Sample *sample) { free(sample); return 0; }
-int nvmlGpmSampleGet(Device *d, Sample *sample) { sample->device = d; return 0; }
-int nvmlGpmMetricsGet(Metrics *asked) {
-  if (asked->before == asked->after || !asked->before->device || !asked->after->device) return 2;
-  for (unsigned i = 0; i < asked->count; i++) {
-    char word[32];
-    const char *value;
-    snprintf(word, sizeof word, "gpm_%u", asked->metrics[i].id);
-    asked->metrics[i].error = text(asked->after->device, word, &value);
-    if (!asked->metrics[i].error) asked->metrics[i].value = atof(value);
   }
   return 0;
 }
@@ -239,23 +217,4 @@ int nvmlDeviceGetComputeRunningProcesses_v3(Device *d, unsigned *count, Process 
   found[1] = (Process){pid, used, 0, 0};
   return 0;
 }
-
-/* Errors: "events 3" has happened 3 times, on GPU "event_gpu", with the number "event_xid". */
-int nvmlEventSetCreate(void **set) { *set = &users; return 0; }
-int nvmlEventSetFree(void *set) { (void)set; return 0; }
-int nvmlDeviceRegisterEvents(Device *d, unsigned long long types, void *set) {
-  (void)d, (void)types, (void)set;
-  return 0;
-}
-typedef struct { Device *device; unsigned long long type, data; unsigned gi, ci; } Event;
-int nvmlEventSetWait_v2(void *set, Event *event, unsigned timeout) {
-  (void)set, (void)timeout;
-  unsigned long long happened = 0, gpu = 0, xid = 0;
-  number(NULL, "events", &happened);
-  if (events_taken >= happened) return TIMEOUT;
-  events_taken++;
-  number(NULL, "event_gpu", &gpu);
-  number(NULL, "event_xid", &xid);
-  *event = (Event){&gpus[gpu], 8, xid, 0, 0};
-  return 0;
-}
+#endif

@@ -227,8 +227,8 @@ class step(_Block):  # noqa: N801  # reads as a statement: with step(12)
         _record_phase(current, UNACCOUNTED, _seconds(frame, UNACCOUNTED), None, number)
         at_step = {RL_LOOP_ITERATION: number}
         _record(current, RL_ITERATION_DURATION, _seconds(frame, None), at_step)
-        if tokens is not None and current.model_flops.is_known:
-            mfu = _seconds(frame, None, partial(current.model_flops.utilization, tokens))
+        if tokens is not None and current.settings.mfu.is_known:
+            mfu = _seconds(frame, None, partial(current.settings.mfu.utilization, tokens))
             if mfu is not None:
                 _record(current, RL_TRAIN_MFU, mfu, at_step)
 

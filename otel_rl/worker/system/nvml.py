@@ -7,11 +7,9 @@ import logging
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from math import isnan
-from time import monotonic
 from typing import Any, Final, NamedTuple
 
 from otel_rl.semconv.names import (
@@ -25,7 +23,6 @@ from otel_rl.semconv.names import (
     HW_GPU_UTILIZATION,
     HW_POWER,
     HW_TEMPERATURE,
-    RL_GPU_ACTIVITY,
     RL_GPU_CLOCK_DOMAIN,
     RL_GPU_CLOCK_FREQUENCY,
     RL_GPU_LINK,
@@ -33,11 +30,9 @@ from otel_rl.semconv.names import (
     RL_GPU_PROCESS_MEMORY_USAGE,
     RL_GPU_THROTTLE_REASON,
     RL_GPU_THROTTLED,
-    RL_GPU_UNIT,
     RlGpuClockDomainValues,
     RlGpuLinkValues,
     RlGpuThrottleReasonValues,
-    RlGpuUnitValues,
 )
 from otel_rl.worker.forks import IMPORTS
 
@@ -52,11 +47,7 @@ __all__ = [
     "visible",
 ]
 
-_MIB: Final = 1 << 20
-
 _ALL_LINKS: Final = 0xFFFFFFFF  # NVML's scope of an NVLink counter that is the sum over all links
-
-_MAX_EVENTS: Final = 64  # per sample; a faulty GPU may repeat an error endlessly
 
 _log = logging.getLogger("otel_rl")
 
@@ -170,8 +161,6 @@ class Driver:
     def __init__(self, logged: set[str]) -> None:
         nvml = self._nvml = _load()
         self._logged = logged
-        self._events: object = None
-        self._units: dict[str, _UnitCounters | None] = {}
         self._gone = {
             nvml.NVML_ERROR_GPU_IS_LOST,
             nvml.NVML_ERROR_GPU_NOT_FOUND,
@@ -180,6 +169,9 @@ class Driver:
             nvml.NVML_ERROR_UNINITIALIZED,
             nvml.NVML_ERROR_DRIVER_NOT_LOADED,
         }
+        # The last two are of a driver, and of a module, that is older than the other.
+        mismatch = getattr(nvml, "NVMLLibraryMismatchError", AttributeError)
+        self._lacks = (nvml.NVMLError, mismatch, AttributeError)
         try:
             nvml.nvmlInit()
         except nvml.NVMLError as error:
@@ -187,13 +179,6 @@ class Driver:
 
     def close(self) -> None:
         """Release what NVML has given. A failure has no consequence."""
-        for units in self._units.values():
-            if units is not None:
-                with suppress(self._nvml.NVMLError):
-                    units.close()
-        with suppress(self._nvml.NVMLError):
-            if self._events is not None:
-                self._nvml.nvmlEventSetFree(self._events)
         with suppress(self._nvml.NVMLError):
             self._nvml.nvmlShutdown()
 
@@ -218,6 +203,8 @@ class Driver:
             try:
                 gpus.append(self._gpu(number))
             except self._nvml.NVMLError as error:
+                if error.value == self._nvml.NVML_ERROR_NO_PERMISSION:
+                    continue  # another container's: CUDA does not number it either
                 log_once(self._logged, f"GPU {number} does not answer ({error}).")
                 gpus.append(None)
         chosen = visible(gpus, wanted)
@@ -235,56 +222,11 @@ class Driver:
         for query in _QUERIES_OF_INSTANCE if device.parent else _QUERIES:
             try:
                 found.extend(query(self._nvml, device.handle))
-            except self._nvml.NVMLError as error:
-                if error.value in self._gone:
+            except self._lacks as error:
+                if getattr(error, "value", None) in self._gone:
                     raise DeviceGone(str(error)) from error
                 self._log_lack(device, query.__name__.strip("_"), error)
         return found
-
-    def activity(self, devices: Iterable[Device]) -> Iterator[tuple[Device, list[Reading]]]:
-        """Yield what the units of each GPU did since the last call; nothing at the first call."""
-        for device in devices:
-            if device.parent:
-                continue
-            try:
-                if device.uuid not in self._units:
-                    self._units[device.uuid] = None
-                    self._units[device.uuid] = _UnitCounters(self._nvml, device.handle)
-                elif (units := self._units[device.uuid]) is not None:
-                    yield device, [*units.read()]
-            except (self._nvml.NVMLError, AttributeError) as error:  # or an old pynvml
-                self._units[device.uuid] = None
-                self._log_lack(device, "activity", error)
-
-    def watch_errors(self, devices: Iterable[Device]) -> None:
-        """Let NVML note XID errors from now on. Call this once, before ``errors``."""
-        nvml = self._nvml
-        try:
-            self._events = nvml.nvmlEventSetCreate()
-        except nvml.NVMLError as error:
-            log_once(self._logged, f"XID errors are not recorded: {error}.")
-            return
-        for device in devices:
-            if not device.parent:
-                try:
-                    nvml.nvmlDeviceRegisterEvents(
-                        device.handle, nvml.nvmlEventTypeXidCriticalError, self._events
-                    )
-                except nvml.NVMLError as error:
-                    self._log_lack(device, "xid_errors", error)
-
-    def errors(self, devices: Iterable[Device]) -> Iterator[tuple[Device, list[Reading]]]:
-        """Yield the XID errors of each device since the last call, by their number."""
-        by_handle = {_address(device.handle): device for device in devices}
-        for _ in range(_MAX_EVENTS if self._events is not None else 0):
-            try:
-                event = self._nvml.nvmlEventSetWait_v2(self._events, 0)
-            except self._nvml.NVMLError:
-                return  # mostly a timeout: there is no event
-            device = by_handle.get(_address(event.device))
-            if device is not None:
-                kind = (ERROR_TYPE, f"xid.{event.eventData}")
-                yield device, [Reading(HW_ERRORS, 1, (kind,), is_increment=True)]
 
     def _gpu(self, number: int) -> Device:
         nvml = self._nvml
@@ -314,80 +256,6 @@ class Driver:
         )
 
 
-def _io(direction: str, link: str) -> tuple[tuple[str, str], ...]:
-    return (("network.io.direction", direction), (RL_GPU_LINK, link))
-
-
-class _UnitCounters:
-    """Performance counters of Hopper and later GPUs (NVML's GPM).
-
-    A device is "utilized" as long as any kernel runs, however small. These counters tell what the
-    chip does. NVML computes their means between two samples.
-
-    Args:
-        nvml: The module ``pynvml``.
-        handle: NVML's handle of the GPU.
-
-    Raises:
-        NVMLError: The GPU or its driver has no such counters.
-    """
-
-    def __init__(self, nvml: Any, handle: object) -> None:
-        self._nvml = nvml
-        self._handle = handle
-        if not nvml.nvmlGpmQueryDeviceSupport(handle).isSupportedDevice:
-            raise nvml.NVMLError(nvml.NVML_ERROR_NOT_SUPPORTED)
-        self._samples = [nvml.nvmlGpmSampleAlloc() for _ in range(2)]
-        self._sample()
-
-    def read(self) -> Iterator[Reading]:
-        """Yield the activity and the bytes moved since the last call.
-
-        Raises:
-            NVMLError: The GPU does not answer.
-        """
-        begun_s = self._read_at_s
-        self._sample()
-        lasted_s = self._read_at_s - begun_s
-        asked = self._nvml.c_nvmlGpmMetricsGet_t()
-        asked.version = self._nvml.NVML_GPM_METRICS_GET_VERSION
-        asked.sample1, asked.sample2 = self._samples
-        asked.numMetrics = len(_MEANS)
-        for place, (name, _, _) in enumerate(_MEANS):
-            asked.metrics[place].metricId = getattr(self._nvml, f"NVML_GPM_METRIC_{name}")
-        self._nvml.nvmlGpmMetricsGet(asked)
-        for place, (_, metric, attributes) in enumerate(_MEANS):
-            answer = asked.metrics[place]
-            if answer.nvmlReturn or isnan(answer.value):
-                continue  # the driver cannot compute this one
-            if metric == RL_GPU_ACTIVITY:
-                yield Reading(metric, answer.value / 100, attributes)
-            else:
-                moved = answer.value * lasted_s * _MIB
-                yield Reading(metric, moved, attributes, is_increment=True)
-
-    def close(self) -> None:
-        """Free the samples."""
-        for sample in self._samples:
-            self._nvml.nvmlGpmSampleFree(sample)
-
-    def _sample(self) -> None:
-        self._samples.reverse()
-        self._nvml.nvmlGpmSampleGet(self._handle, self._samples[1])
-        self._read_at_s = monotonic()
-
-
-_MEANS: Final = (
-    # Metric of NVML (per cent, or MiB a second), ours, and its attributes.
-    ("SM_UTIL", RL_GPU_ACTIVITY, ((RL_GPU_UNIT, RlGpuUnitValues.SM),)),
-    ("SM_OCCUPANCY", RL_GPU_ACTIVITY, ((RL_GPU_UNIT, RlGpuUnitValues.WARPS),)),
-    ("ANY_TENSOR_UTIL", RL_GPU_ACTIVITY, ((RL_GPU_UNIT, RlGpuUnitValues.TENSOR),)),
-    ("DRAM_BW_UTIL", RL_GPU_ACTIVITY, ((RL_GPU_UNIT, RlGpuUnitValues.MEMORY),)),
-    ("PCIE_RX_PER_SEC", HW_GPU_IO, _io("receive", RlGpuLinkValues.PCIE)),
-    ("PCIE_TX_PER_SEC", HW_GPU_IO, _io("transmit", RlGpuLinkValues.PCIE)),
-)
-
-
 def _load() -> Any:
     """Load ``pynvml``; nothing else imports the module.
 
@@ -409,17 +277,11 @@ def renew_lock() -> None:
         module.libLoadLock = threading.Lock()
 
 
-def log_once(logged: set[str], message: str) -> None:
+def log_once(logged: set[str], message: str, level: int = logging.INFO) -> None:
     """Log a message that is not in ``logged``, and add it."""
     if message not in logged:
         logged.add(message)
-        _log.info(message)
-
-
-def _address(handle: Any) -> int | None:
-    import ctypes  # pynvml has loaded it
-
-    return ctypes.cast(handle, ctypes.c_void_p).value
+        _log.log(level, message)
 
 
 def _utilization(nvml: Any, handle: object) -> Iterator[Reading]:
@@ -497,7 +359,7 @@ def _nvlink_bytes(nvml: Any, handle: object) -> Iterator[Reading]:
     for direction, answer in zip(("receive", "transmit"), answers, strict=True):
         if answer.nvmlReturn:  # each field has an error of its own
             raise nvml.NVMLError(answer.nvmlReturn)
-        attributes = _io(direction, RlGpuLinkValues.NVLINK)
+        attributes = (("network.io.direction", direction), (RL_GPU_LINK, RlGpuLinkValues.NVLINK))
         yield Reading(HW_GPU_IO, answer.value.ullVal * 1024, attributes)
 
 

@@ -53,8 +53,6 @@ STOP_TIMEOUT_S: Final = 1.0
 _BETWEEN_TURNS_S: Final = 0.1
 """Shorter turns are divided by time alone: a driver does not answer faster."""
 
-_log = logging.getLogger("otel_rl")
-
 _Answers = list[tuple[Device, list[Reading]]]
 
 
@@ -135,6 +133,12 @@ class GpuSampler:
         self._ownership.changed.set()
         if thread is not None and thread is not threading.current_thread():
             thread.join(timeout_s)
+            if thread.is_alive():
+                self._guard.warn(
+                    "gpu_driver_hangs",
+                    "The NVIDIA driver does not answer a query. The last samples of the GPUs are "
+                    "missing in the run; nothing else waits for the driver.",
+                )
 
     def _run(self, settings: GpuSettings, stopping: threading.Event) -> None:
         while not stopping.is_set():
@@ -162,14 +166,11 @@ class GpuSampler:
             log_once(self._logged, "No GPU is sampled: none is visible to the process.")
             stopping.wait()
         self._has_devices = True
-        driver.watch_errors(devices)
         look_again_s = None if are_all else monotonic() + self._retry_s
         while not stopping.is_set():
             answers = self._answers(driver, devices)
             self._recorder.record(answers)
             self._share(answers)
-            self._recorder.record(driver.activity(devices))
-            self._recorder.record(driver.errors(devices))
             if not answers:
                 raise NoDriver("no device answers")
             if len(answers) < len(devices):
@@ -204,11 +205,11 @@ class GpuSampler:
             try:
                 answers.append((device, driver.read(device)))
             except DeviceGone as reason:
-                _log.warning(
-                    "GPU %s (%s) is gone: %s. The search for it is repeated.",
-                    device.name,
-                    device.uuid,
-                    reason,
+                log_once(
+                    self._logged,
+                    f"GPU {device.name} ({device.uuid}) is gone: {reason}. The search for it is "
+                    "repeated.",
+                    logging.WARNING,
                 )
         return answers
 
