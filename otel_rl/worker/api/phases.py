@@ -12,7 +12,7 @@ from time import time_ns
 from types import TracebackType
 from typing import Final, ParamSpec, Self, TypeVar, cast
 
-from opentelemetry.context import Context, attach, detach, get_current
+from opentelemetry.context import Context, attach, get_current
 from opentelemetry.metrics import _Gauge as Gauge
 from opentelemetry.util.types import Attributes
 
@@ -45,12 +45,12 @@ from otel_rl.worker.phases.timeline import (
     MAX_DEPTH,
     MAX_PHASES,
     Frame,
-    Refused,
+    InnerStep,
     StepFrame,
     Timeline,
 )
 from otel_rl.worker.settings import is_disabled
-from otel_rl.worker.step_context import StepScope, in_step, out_of_steps
+from otel_rl.worker.step_context import in_step, out_of_steps
 from otel_rl.worker.tensors import Deferred, as_step, is_cuda_in_use
 
 __all__ = ["phase", "step"]
@@ -61,22 +61,15 @@ _MAX_LABEL_CHARS: Final = 64
 P = ParamSpec("P")
 R = TypeVar("R")
 
-_WHY: Final = {
-    Refused.TOO_DEEP: (
-        DropReason.UNCLOSED_PHASE,
-        (
-            f"More than {MAX_DEPTH} steps and phases are nested; the "
-            "innermost are not measured. Use them in with statements, or close them."
-        ),
-    ),
-    Refused.TOO_MANY_PHASES: (
-        DropReason.TOO_MANY_PHASES,
-        (
-            f"The steps have more than {MAX_PHASES} different phases; further ones "
-            "are not measured. Phase names should not contain ids or numbers."
-        ),
-    ),
-}
+_TOO_DEEP: Final = (
+    f"More than {MAX_DEPTH} steps and phases are nested; the innermost are not measured. Use them "
+    "in with statements, or close them."
+)
+
+_TOO_MANY: Final = (
+    f"The steps have more than {MAX_PHASES} different phases; further ones are not measured. "
+    "Phase names should not contain ids or numbers."
+)
 
 
 class _Block:
@@ -106,8 +99,6 @@ class _Block:
     ) -> None:
         try:
             flow = flows.current()
-            if flow.was_refused(self):
-                return
             frame = flow.close(self)
             if frame is None:
                 # A generator closed by another thread or task; or a frame of the parent, after a
@@ -116,6 +107,9 @@ class _Block:
                 if elsewhere is None:
                     return
                 flow, frame = elsewhere
+            if isinstance(frame, StepFrame | InnerStep):
+                # Times of measurements in it may be beyond those of a clock that was set back.
+                frame.scope.ended_ns = max(time_ns(), frame.ended_ns + flow.wall_ns)
             if error is not None and isinstance(frame, StepFrame):
                 mark_step(error, frame.number)
                 current = session.running()
@@ -166,7 +160,6 @@ class step(_Block):  # noqa: N801  # reads as a statement: with step(12)
         try:
             number = as_step(self.number)
             if number is None:
-                flows.current().refuse(self)
                 session.GUARD.drop(
                     DropReason.BAD_STEP,
                     "otel_rl.step: the number must be an integer of 64 bits (got "
@@ -176,17 +169,16 @@ class step(_Block):  # noqa: N801  # reads as a statement: with step(12)
             found = tracer()
             flow = flows.current()
             frame = flow.open_step(self, number)
-            if isinstance(frame, Refused):
-                flow.refuse(self, _entered(number))
-                if frame is Refused.WITHIN_A_STEP:
-                    session.GUARD.warn(
-                        "step_within_a_step",
-                        "A step was opened within a step, and its time is a part of the outer "
-                        "one. Close each step before the next one; otel_rl.phase() measures parts "
-                        "of it.",
-                    )
-                else:
-                    session.GUARD.drop(*_WHY[frame])
+            if frame is None:
+                session.GUARD.drop(DropReason.UNCLOSED_PHASE, _TOO_DEEP)
+                return self
+            if isinstance(frame, InnerStep):
+                session.GUARD.warn(
+                    "step_within_a_step",
+                    "A step was opened within a step, and its time is a part of the outer one. "
+                    "Close each step before the next one; otel_rl.phase() measures parts of it.",
+                )
+                frame.token = attach(in_step(get_current(), frame.scope))
                 return self
             current = session.running()
             flow.report_to(current)
@@ -197,7 +189,7 @@ class step(_Block):  # noqa: N801  # reads as a statement: with step(12)
                     frame.scope, frame.begun_ns + flow.wall_ns, self
                 )
             if self._phases and not flow.report(filter(_is_name, self._phases)):
-                session.GUARD.drop(*_WHY[Refused.TOO_MANY_PHASES])
+                session.GUARD.drop(DropReason.TOO_MANY_PHASES, _TOO_MANY)
             begin_step_span(found, flow, frame)
         except Exception as error:  # noqa: BLE001  # nothing may raise into training code
             session.GUARD.caught(error)
@@ -206,8 +198,6 @@ class step(_Block):  # noqa: N801  # reads as a statement: with step(12)
     def _report(self, flow: Timeline, frame: Frame) -> None:
         if not isinstance(frame, StepFrame):
             return
-        # The times of measurements in it may be beyond those of a clock that was set back since.
-        frame.scope.ended_ns = max(time_ns(), frame.ended_ns + flow.wall_ns)
         tokens = None
         if frame.end_counts is not None:
             tokens = frame.end_counts(frame.ended_ns + flow.wall_ns)
@@ -231,18 +221,6 @@ class step(_Block):  # noqa: N801  # reads as a statement: with step(12)
             mfu = _seconds(frame, None, partial(current.settings.mfu.utilization, tokens))
             if mfu is not None:
                 _record(current, RL_TRAIN_MFU, mfu, at_step)
-
-
-def _entered(number: int) -> Callable[[], None]:
-    """Make ``number`` the step of what is recorded. Returns what restores the outer step."""
-    scope = StepScope(number)
-    token = attach(in_step(get_current(), scope))
-
-    def leave() -> None:
-        scope.ended_ns = time_ns()
-        detach(token)
-
-    return leave
 
 
 def _mark(flow: Timeline, step: StepFrame) -> None:
@@ -295,13 +273,14 @@ class phase(_Block):  # noqa: N801  # reads as a statement: with phase("train")
     def __enter__(self) -> Self:
         try:
             if not _is_name(self._name):
-                flows.current().refuse(self)
                 return self
             flow = flows.current()
             frame = flow.open_phase(self, self._name, self._phase_class)
-            if isinstance(frame, Refused):
-                flow.refuse(self)
-                session.GUARD.drop(*_WHY[frame])
+            if frame is None:
+                session.GUARD.drop(DropReason.UNCLOSED_PHASE, _TOO_DEEP)
+                return self
+            if frame.name != self._name:
+                session.GUARD.drop(DropReason.TOO_MANY_PHASES, _TOO_MANY)
                 return self
             if self._gpu:
                 current = session.running() or session.start_from_environment()

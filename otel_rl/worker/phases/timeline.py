@@ -17,10 +17,9 @@ import threading
 from collections.abc import Callable, ItemsView, Iterable
 from contextvars import Token
 from dataclasses import dataclass
-from enum import Enum, auto
 from time import monotonic_ns, time_ns
-from typing import TYPE_CHECKING, Final
-from weakref import WeakKeyDictionary, ref
+from typing import TYPE_CHECKING, Final, TypeVar
+from weakref import ref
 
 from opentelemetry.context import Context, detach
 from opentelemetry.trace import Span
@@ -36,7 +35,7 @@ __all__ = [
     "MAX_DEPTH",
     "MAX_PHASES",
     "Frame",
-    "Refused",
+    "InnerStep",
     "StepFrame",
     "Timeline",
     "TimelineView",
@@ -49,6 +48,9 @@ MAX_PHASES: Final = 128
 """Different phases of one flow's steps. Each is reported at every step, so names that contain an id
 would grow without bound.
 """
+
+
+_F = TypeVar("_F", bound="Frame")
 
 
 class Frame:
@@ -130,12 +132,19 @@ class StepFrame(Frame):
             durations_ns[whole] = durations_ns.get(whole, 0) + duration_ns
 
 
-class Refused(Enum):
-    """Reason why nothing was opened. The time stays with the open frames."""
+class InnerStep(Frame):
+    """Step within a step: its time counts in the frame around it.
 
-    TOO_DEEP = auto()
-    TOO_MANY_PHASES = auto()
-    WITHIN_A_STEP = auto()
+    Attributes:
+        scope: The step of what is recorded in the block.
+    """
+
+    __slots__ = ("scope",)
+
+    def __init__(self, opener: object, number: int, around: Frame, begun_ns: int) -> None:
+        step = around if isinstance(around, StepFrame) else around.step
+        super().__init__(opener, around.name, step, begun_ns)
+        self.scope = StepScope(number)
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +181,6 @@ class Timeline:
         "_frames",
         "_opened",
         "_phases",
-        "_refused",
         "_reporter",
         "_since_ns",
         "_task",
@@ -203,8 +211,6 @@ class Timeline:
         # Phases that its steps report, each with the class that the user gave, and for whom.
         self._phases: dict[str, str | None] = {}
         self._reporter: object = None
-        # Refused, unclosed blocks of each opener, which are its innermost ones. None: never any.
-        self._refused: WeakKeyDictionary[object, list[Callable[[], None] | None]] | None = None
 
     @property
     def task(self) -> "asyncio.Task[object] | None":
@@ -246,40 +252,34 @@ class Timeline:
                     phases[reported] = phase_class
         return True
 
-    def open_phase(
-        self, opener: object, name: str, phase_class: str | None = None
-    ) -> Frame | Refused:
-        """Open a phase within the open frames."""
+    def open_phase(self, opener: object, name: str, phase_class: str | None = None) -> Frame | None:
+        """Open a phase within the open frames.
+
+        Returns:
+            None if too many are nested: the time stays with the open frames. A frame with the name
+            of the one around it, in which the time counts, if the steps have too many phases.
+        """
         now_ns = self._settle()
         frames = self._frames
         if len(frames) >= MAX_DEPTH:
-            return Refused.TOO_DEEP
+            return None
         step = None
         if frames:
-            top = frames[-1]
-            step = top if isinstance(top, StepFrame) else top.step
+            step = self._step()
             is_new = step is not None and name not in self._phases
             if is_new and not self.report((name,), phase_class):
-                return Refused.TOO_MANY_PHASES
-        frame = Frame(opener, name, step, now_ns)
-        if not frames:
-            self._begin()
-        frames.append(frame)
-        return frame
+                name = frames[-1].name
+        return self._push(Frame(opener, name, step, now_ns))
 
-    def open_step(self, opener: object, number: int) -> StepFrame | Refused:
-        """Open a step, unless one is open: then later phases belong to the open one."""
+    def open_step(self, opener: object, number: int) -> StepFrame | InnerStep | None:
+        """Open a step. None if too many are nested: the time stays with the open frames."""
         now_ns = self._settle()
         frames = self._frames
         if len(frames) >= MAX_DEPTH:
-            return Refused.TOO_DEEP
+            return None
         if frames and self._step() is not None:
-            return Refused.WITHIN_A_STEP
-        frame = StepFrame(opener, number, now_ns)
-        if not frames:
-            self._begin()
-        frames.append(frame)
-        return frame
+            return self._push(InnerStep(opener, number, frames[-1], now_ns))
+        return self._push(StepFrame(opener, number, now_ns))
 
     def close(self, opener: object) -> Frame | None:
         """Close the innermost frame of ``opener``, at any depth.
@@ -310,27 +310,6 @@ class Timeline:
         elif isinstance(frame, StepFrame):
             self._end(frame)
         return frame
-
-    def refuse(self, opener: object, leave: Callable[[], None] | None = None) -> None:
-        """Record that a block was refused, so that its end closes nothing.
-
-        Args:
-            opener: The block.
-            leave: Called at the block's end.
-        """
-        if self._refused is None:
-            self._refused = WeakKeyDictionary()
-        self._refused.setdefault(opener, []).append(leave)
-
-    def was_refused(self, opener: object) -> bool:
-        """Report whether the ending block of ``opener`` was refused."""
-        blocks = None if self._refused is None else self._refused.get(opener)
-        if not blocks:
-            return False
-        leave = blocks.pop()
-        if leave is not None:
-            leave()
-        return True
 
     def credit(self, whole: str, duration_ns: int) -> bool:
         """Add a part's time outside steps to its containing phase. False if that is not open."""
@@ -430,11 +409,14 @@ class Timeline:
         if not frames:
             self._opened.pop(id(self), None)
 
-    def _begin(self) -> None:
-        # In this order: a thread that loses the processor between the two dates no end into the
-        # future, where it would give a step what is recorded after it.
-        self.wall_ns = time_ns() - self._clock_ns()
-        self._opened[id(self)] = self
+    def _push(self, frame: _F) -> _F:
+        if not self._frames:
+            # In this order: a thread that loses the processor between the two dates no end into
+            # the future, where it would give a step what is recorded after it.
+            self.wall_ns = time_ns() - self._clock_ns()
+            self._opened[id(self)] = self
+        self._frames.append(frame)
+        return frame
 
     def _step(self) -> StepFrame | None:
         """Return the open step. A frame must be open."""

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from otel_rl.worker.phases import UNACCOUNTED, WHOLES
-from otel_rl.worker.phases.timeline import MAX_DEPTH, MAX_PHASES, Refused, StepFrame, Timeline
+from otel_rl.worker.phases.timeline import MAX_DEPTH, MAX_PHASES, StepFrame, Timeline
 from tests.slow import examples
 
 PHASES = ["train", "collector_wait", "weight_sync", "weight_push", "mine"]
@@ -32,6 +32,7 @@ class Opened:
     step: "Opened | None" = None
     charged: Counter[str] = field(default_factory=Counter)
     begun_ns: int = 0
+    is_step: bool = False
 
 
 @dataclass
@@ -44,15 +45,14 @@ class Model:
         if not self.stack:
             return
         top = self.stack[-1]
-        if top.name == UNACCOUNTED:
-            top.charged[UNACCOUNTED] += duration_ns
-        elif top.step is not None:
-            top.step.charged[top.name] += duration_ns
+        step = top if top.is_step else top.step
+        if step is not None:
+            step.charged[top.name] += duration_ns
             if top.name in WHOLES:
-                top.step.charged[WHOLES[top.name]] += duration_ns
+                step.charged[WHOLES[top.name]] += duration_ns
 
     def step(self) -> Opened | None:
-        return next((frame for frame in self.stack if frame.name == UNACCOUNTED), None)
+        return next((frame for frame in self.stack if frame.is_step), None)
 
     def close(self, place: int) -> Opened:
         closed = self.stack.pop(place)
@@ -85,8 +85,13 @@ def test_phases_and_unaccounted_tile_a_step_exactly_whatever_is_closed_in_whatev
         clock.now_ns += duration_ns
         if kind == "step":
             opener = object()
-            if timeline.open_step(opener, 1) is not Refused.WITHIN_A_STEP:
-                model.stack.append(Opened(opener, UNACCOUNTED, begun_ns=clock.now_ns))
+            timeline.open_step(opener, 1)
+            around = model.step()
+            # Within a step its time goes to what is around it.
+            name = UNACCOUNTED if around is None else model.stack[-1].name
+            model.stack.append(
+                Opened(opener, name, around, begun_ns=clock.now_ns, is_step=around is None)
+            )
         elif kind != "close":
             opener = object()
             timeline.open_phase(opener, kind)
@@ -153,7 +158,7 @@ def test_the_time_of_a_part_goes_to_its_whole_if_that_is_open() -> None:
 def test_one_that_never_closes_is_stopped_at_a_depth_that_nobody_needs() -> None:
     timeline = Timeline({}, Clock())
     opened = [timeline.open_phase(object(), "train") for _ in range(MAX_DEPTH + 1)]
-    assert opened[-1] is Refused.TOO_DEEP
+    assert opened[-1] is None
     assert timeline.clear() == MAX_DEPTH
 
 
@@ -161,13 +166,14 @@ def test_names_with_an_id_are_stopped_and_their_time_stays_where_it_was() -> Non
     clock = Clock()
     timeline = Timeline({}, clock)
     timeline.open_step("step", 1)
-    refused = None
+    opened = None
     for n in range(MAX_PHASES + 1):
-        refused = timeline.open_phase(n, f"rollout-{n}")
+        opened = timeline.open_phase(n, f"rollout-{n}")
         clock.now_ns += 1
         timeline.close(n)
     frame = timeline.close("step")
-    assert refused is Refused.TOO_MANY_PHASES
+    assert opened is not None
+    assert opened.name == UNACCOUNTED
     assert isinstance(frame, StepFrame)
     assert frame.durations_ns[UNACCOUNTED] == 1
 

@@ -6,7 +6,6 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from time import monotonic
 
 import pytest
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
