@@ -409,7 +409,8 @@ class Session:
     def _begin_sampling(self) -> None:
         if self._is_ending:  # the last collection may be the worker's first report
             return
-        self.providers.gc_time.start(wanted=self.settings.measures_gc)
+        if self.settings.measures_gc:
+            self.providers.gc_time.start()
         if self.settings.metrics.enabled:
             self.providers.gpus.start(self.settings.gpu, self.identity.role)
             host = str(self.providers.meter.resource.attributes["host.name"])

@@ -375,10 +375,8 @@ class Settings:
     """`on` uses [files and a bridge](#without-an-endpoint) where there is no endpoint."""
     times_devices: bool = setting("OTEL_RL_DEVICE_CLOCK", SWITCH, "on")
     """`on` times [steps and phases on torch's GPU](adr/0028-device-clock.md)."""
-    measures_gc: bool | None = setting(
-        "OTEL_RL_GC", optional(SWITCH), otherwise="`on` in processes with steps or phases"
-    )
-    """`on` measures `rl.worker.gc.time`."""
+    measures_gc: bool = setting("OTEL_RL_GC", SWITCH, "on")
+    """`on` measures `rl.worker.gc.time` in processes with steps or phases."""
     config: Mapping[str, object] = setting(CONFIG, _JSON, compares=False)
     """Config of the run, as a JSON object; what a process of the run gives comes before it."""
 

@@ -1,7 +1,7 @@
 """Masks secrets in the texts of a worker: arguments, console, messages of errors."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from otel_rl.redaction import redacted
@@ -14,8 +14,13 @@ _MAX_ARGUMENTS: Final = 1_024
 
 _OPTION = re.compile(r"-{1,2}([A-Za-z][\w.-]*)(=?)(.*)", re.DOTALL)
 _SETTING = re.compile(r"\+{0,2}([A-Za-z_][\w./-]*)=(.*)", re.DOTALL)
-# Possessive, and only from the beginning of a word: linear also in a line without any space.
-_NAME_IN_LINE = re.compile(r"(?<![\w.-])([\w.-]++)[\"']?\s*+[:=]\s*+(?=\S)")
+# Possessive, and only from the beginning of a word: linear also in a line without any space. The
+# first group is as in "Incorrect API key provided: X".
+_NAME_IN_LINE = re.compile(
+    r"""(?<![\w.-])(?:((?i:(?:api|access|secret)\ (?:key|token)(?:\ \w++)?))|([\w.-]++))
+        ["']?\s*+[:=]\s*+(?=\S)""",
+    re.VERBOSE,
+)
 _MASK: Final = "***"
 
 # Narrower than the rule for settings of the bridge: a researcher looks for ``max_tokens``,
@@ -28,19 +33,6 @@ _SECRET = re.compile(
     r")|(?:.*\.)?token",
     re.IGNORECASE,
 )
-
-# Also as in "Incorrect API key provided: X".
-_NAME_IN_MESSAGE = re.compile(
-    r"""(?<![\w.-])([A-Za-z_][\w.-]*|(?:api|access|secret)\ (?:key|token)(?:\ \w+)?)
-        ["']?\s*[:=]\s*(["']?)""",
-    re.IGNORECASE | re.VERBOSE,
-)
-_SPACED = re.compile(r"(?:api|access|secret) (?:key|token).*", re.IGNORECASE)
-_VALUE: Final[Mapping[str, re.Pattern[str]]] = {
-    "": re.compile(r"[^\s\"',;&)}\]]+"),
-    "'": re.compile(r"[^']+"),
-    '"': re.compile(r'[^"]+'),
-}
 
 # What looks like a key of a provider, a signed token, or a random text of both digits and letters.
 _KEY = re.compile(
@@ -74,12 +66,12 @@ def masked(arguments: Sequence[str]) -> list[str]:
 
 
 def masked_lines(text: str) -> str:
-    """Mask values after names like ``api_key`` in a line, and passwords in URLs."""
+    """Mask the rest of a line after a name like ``api_key``, and passwords in URLs."""
     shown: list[str] = []
     copied = position = 0
     while (found := _NAME_IN_LINE.search(text, position)) is not None:
         position = found.end()
-        if is_secret(found[1]):
+        if found[1] or is_secret(found[2]):
             shown += text[copied:position], _MASK
             copied = position = _end_of_line(text, position)
     return redacted("".join((*shown, text[copied:])), with_names=False)
@@ -91,18 +83,8 @@ def _end_of_line(text: str, position: int) -> int:
 
 
 def masked_message(text: str) -> str:
-    """Return a text, such as the message of an error, with secrets masked."""
-    text = redacted(text, with_names=False)
-    parts: list[str] = []
-    end = 0
-    for found in _NAME_IN_MESSAGE.finditer(text):
-        follows_secret = is_secret(found[1]) or _SPACED.fullmatch(found[1]) is not None
-        value = _VALUE[found[2]].match(text, found.end()) if follows_secret else None
-        if value is not None and found.start() >= end:
-            parts += [text[end : found.end()], _MASK]
-            end = value.end()
-    parts.append(text[end:])
-    return _KEY.sub(_MASK, "".join(parts))
+    """Mask secrets in the message of an error: as in lines, and what looks like a key."""
+    return _KEY.sub(_MASK, masked_lines(text))
 
 
 def is_secret(name: str) -> bool:

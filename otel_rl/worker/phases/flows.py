@@ -191,8 +191,9 @@ def span_name(frame: Frame) -> str:
 class GcTime:
     """Reports the total duration of all garbage collections since ``start`` through ``meter``.
 
-    A collection stops every thread, and adds to the phase that happens to be open. The last total
-    is reported after ``stop``, too.
+    A collection stops every thread, and adds to the phase that happens to be open. It is reported
+    in processes with steps or phases: a script with one or two metrics gets no row for this. The
+    last total is reported after ``stop``, too.
 
     Costs about 0.3 us per collection, of which there is one per some thousand new objects.
     """
@@ -201,22 +202,14 @@ class GcTime:
         self._total_ns = 0
         self._begun_ns = 0
         self._is_shown = False
-        self._is_wanted = False
+        self._has_phases = False
         spec = METRICS[RL_WORKER_GC_TIME]
         meter.create_observable_counter(spec.name, [self._observe], spec.unit, spec.brief)
 
-    def start(self, *, wanted: bool | None = None) -> None:
-        """Start measuring from zero. Idempotent.
-
-        Args:
-            wanted: False does not measure. None reports only with steps or phases: a script with
-                one or two metrics gets no row for this.
-        """
-        if self._note in gc.callbacks:
-            return
-        self.forget()
-        if wanted is not False:
-            self._is_wanted = wanted is True
+    def start(self) -> None:
+        """Start measuring from zero. Idempotent."""
+        if self._note not in gc.callbacks:
+            self.forget()
             self._is_shown = True
             gc.callbacks.append(self._note)
 
@@ -241,5 +234,5 @@ class GcTime:
 
     def _observe(self, _options: CallbackOptions) -> Iterable[Observation]:
         # GC time alone does not make a process a worker.
-        self._is_wanted = self._is_wanted or any(True for _ in views())
-        return [Observation(self._total_ns / 1e9)] if self._is_shown and self._is_wanted else []
+        self._has_phases = self._has_phases or bool(views())
+        return [Observation(self._total_ns / 1e9)] if self._is_shown and self._has_phases else []

@@ -245,10 +245,6 @@ def test_every_switch_takes_the_words_of_every_other_one(on: str) -> None:
     assert off.measures_gc is False
 
 
-def test_the_garbage_collector_is_left_to_steps_and_phases_if_nothing_is_said() -> None:
-    assert read_settings({}).measures_gc is None
-
-
 def test_the_host_is_reported_as_often_as_is_said() -> None:
     assert read_settings({}).host == HostSettings(True, 15.0)
     assert read_settings({"OTEL_RL_HOST_INTERVAL": "1000"}).host.interval_s == 1.0

@@ -113,6 +113,7 @@ def test_without_git_or_a_repository_the_rest_is_told(
         ("config: {'lr': 1, 'hf_token': 's3cret'}", "config: {'lr': 1, 'hf_token': ***"),
         ("max_tokens=5, prompt_key=q, rate: 3/s", "max_tokens=5, prompt_key=q, rate: 3/s"),
         ("secret:", "secret:"),
+        ("Access Token: s3cret", "Access Token: ***"),
     ],
 )
 def test_secrets_anywhere_in_a_line_are_masked(given: str, shown: str) -> None:
@@ -120,7 +121,8 @@ def test_secrets_anywhere_in_a_line_are_masked(given: str, shown: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["x" * 1_000_000, "a.b-" * 250_000, "k=" * 500_000, " " * 1_000_000]
+    "text",
+    ["x" * 1_000_000, "a.b-" * 250_000, "api key " * 125_000, "k=" * 500_000, " " * 1_000_000],
 )
 def test_a_long_line_is_masked_in_linear_time(text: str) -> None:
     begin = time.process_time()
@@ -129,11 +131,9 @@ def test_a_long_line_is_masked_in_linear_time(text: str) -> None:
 
 
 MESSAGES = {
-    "Error: token=abc, retry=3": "Error: token=***, retry=3",
-    "{'api_key': 'a b c', 'max_tokens': 5}": "{'api_key': '***', 'max_tokens': 5}",
-    "Incorrect API key provided: sk-abc. See the docs.": (
-        "Incorrect API key provided: *** See the docs."
-    ),
+    "Error: token=abc, retry=3": "Error: token=***",
+    "{'api_key': 'a b c',\n'max_tokens': 5}": "{'api_key': ***\n'max_tokens': 5}",
+    "Incorrect API key provided: sk-abc. See the docs.": "Incorrect API key provided: ***",
     "401 for hf_abcdefghijklmnop": "401 for ***",
     "wandb: 0123456789abcdef0123456789abcdef01234567 is refused": "wandb: *** is refused",
     "Bearer abcdefghij refused": "Bearer *** refused",

@@ -8,7 +8,7 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader, NumberDataPoi
 import otel_rl
 from otel_rl.semconv.names import RL_WORKER_GC_TIME
 from otel_rl.worker.phases.flows import GcTime
-from tests.otlp_sink import Sink
+from tests.otlp_sink import Sink, sums
 from tests.waiting import collect_garbage
 
 
@@ -19,9 +19,15 @@ def callbacks_are_put_back() -> Iterator[None]:
     gc.callbacks[:] = before
 
 
-def shown(wanted: bool | None = True) -> InMemoryMetricReader:
+@pytest.fixture
+def in_a_phase() -> Iterator[None]:
+    with otel_rl.phase("train"):
+        yield
+
+
+def shown() -> InMemoryMetricReader:
     reader = InMemoryMetricReader()
-    GcTime(MeterProvider([reader]).get_meter("test")).start(wanted=wanted)
+    GcTime(MeterProvider([reader]).get_meter("test")).start()
     return reader
 
 
@@ -35,7 +41,7 @@ def total_s(reader: InMemoryMetricReader) -> float:
     return point.value
 
 
-def test_every_collection_adds_its_time() -> None:
+def test_every_collection_adds_its_time(in_a_phase: None) -> None:
     reader = shown()
     before_s = total_s(reader)
     collect_garbage()
@@ -43,30 +49,37 @@ def test_every_collection_adds_its_time() -> None:
     assert after_s > before_s
 
 
-def test_it_can_be_turned_off() -> None:
-    before = len(gc.callbacks)
-    assert shown(wanted=False).get_metrics_data() is None
-    assert len(gc.callbacks) == before
+def test_it_can_be_turned_off(
+    sink: Sink, clean_environment: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OTEL_RL_GC", "off")
+    before = [*gc.callbacks]
+    otel_rl.init(experiment="e", role="trainer", endpoint=sink.url, export_interval_s=60)
+    assert gc.callbacks == before
+    with otel_rl.phase("train"):
+        collect_garbage()
+    assert otel_rl.finish(timeout_s=60)
+    assert sums(sink.metrics, RL_WORKER_GC_TIME) == {}
 
 
-def test_nothing_is_shown_before_it_is_started_and_in_a_fork() -> None:
+def test_nothing_is_shown_before_it_is_started_and_in_a_fork(in_a_phase: None) -> None:
     reader = InMemoryMetricReader()
     gc_time = GcTime(MeterProvider([reader]).get_meter("test"))
     collect_garbage()
     assert reader.get_metrics_data() is None
-    gc_time.start(wanted=True)
+    gc_time.start()
     collect_garbage()
     assert total_s(reader) > 0
     gc_time.forget()
     before = len(gc.callbacks)
     assert reader.get_metrics_data() is None
-    gc_time.start(wanted=True)
-    gc_time.start(wanted=True)
+    gc_time.start()
+    gc_time.start()
     assert len(gc.callbacks) == before + 1
 
 
 def test_by_itself_it_begins_with_the_first_phase() -> None:
-    reader = shown(wanted=None)
+    reader = shown()
     assert reader.get_metrics_data() is None
     with otel_rl.phase("train"):
         assert total_s(reader) >= 0
@@ -74,10 +87,10 @@ def test_by_itself_it_begins_with_the_first_phase() -> None:
     assert total_s(reader) > 0
 
 
-def test_each_start_begins_with_zero_and_nothing_is_added_after_the_end() -> None:
+def test_each_start_begins_with_zero_and_nothing_is_added_after_the_end(in_a_phase: None) -> None:
     reader = InMemoryMetricReader()
     gc_time = GcTime(MeterProvider([reader]).get_meter("test"))
-    gc_time.start(wanted=True)
+    gc_time.start()
     collect_garbage()
     gc_time.stop()
     ended_s = total_s(reader)
@@ -86,7 +99,7 @@ def test_each_start_begins_with_zero_and_nothing_is_added_after_the_end() -> Non
     try:
         collect_garbage()
         assert total_s(reader) == ended_s
-        gc_time.start(wanted=True)
+        gc_time.start()
         assert total_s(reader) == 0
         collect_garbage()
         assert total_s(reader) > 0
@@ -96,7 +109,7 @@ def test_each_start_begins_with_zero_and_nothing_is_added_after_the_end() -> Non
 
 def test_a_program_may_remove_every_callback() -> None:
     gc_time = GcTime(MeterProvider([InMemoryMetricReader()]).get_meter("test"))
-    gc_time.start(wanted=True)
+    gc_time.start()
     gc.callbacks.clear()
     gc_time.stop()
     gc_time.forget()
