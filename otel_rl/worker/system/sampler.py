@@ -42,7 +42,7 @@ from otel_rl.worker.system.nvml import (
     renew_lock,
 )
 
-__all__ = ["GpuSampler", "PhaseOwnership", "PhaseShares"]
+__all__ = ["GpuOwners", "GpuSampler"]
 
 RETRY_S: Final = 30.0
 """Period of attempts to find a lost device, or a driver that was reset."""
@@ -66,9 +66,8 @@ class GpuSampler:
     """
 
     def __init__(self, meter: Meter, guard: Guard, *, retry_s: float = RETRY_S) -> None:
-        self._ownership = PhaseOwnership(monotonic_ns)
+        self._owners = GpuOwners(monotonic_ns)
         self._recorder = _Recorder(meter, self._held_without_devices_s)
-        self._shares = PhaseShares()
         self._guard = guard
         self._retry_s = retry_s
         self._logged: set[str] = set()
@@ -101,13 +100,13 @@ class GpuSampler:
             self._end(timeout_s)
 
     def begin_turn(self, turn: object, phase: str) -> None:
-        """Assign the GPUs to a phase; see ``PhaseOwnership``."""
+        """Assign the GPUs to a phase; see ``GpuOwners``."""
         self._recorder.show_turns()
-        self._ownership.begin(turn, phase)
+        self._owners.begin(turn, phase)
 
     def end_turn(self, turn: object) -> None:
         """End the turn."""
-        self._ownership.end(turn)
+        self._owners.end(turn)
 
     def count_anew(self) -> None:
         """Reset the sums for another worker."""
@@ -119,18 +118,17 @@ class GpuSampler:
         self._thread = None
         self._stopping = threading.Event()
         self._has_devices = False
-        self._shares = PhaseShares()
         renew_lock()
-        self._ownership.forget()
+        self._owners.forget()
         self._recorder.begin_anew()
 
     def _held_without_devices_s(self) -> Mapping[str, float]:
-        return {} if self._has_devices else self._ownership.held_s()
+        return {} if self._has_devices else self._owners.held_s()
 
     def _end(self, timeout_s: float) -> None:
         thread, self._thread = self._thread, None
         self._stopping.set()
-        self._ownership.changed.set()
+        self._owners.changed.set()
         if thread is not None and thread is not threading.current_thread():
             thread.join(timeout_s)
             if thread.is_alive():
@@ -170,7 +168,7 @@ class GpuSampler:
         while not stopping.is_set():
             answers = self._answers(driver, devices)
             self._recorder.record(answers)
-            self._share(answers)
+            self._recorder.record(self._owners.divide(answers))
             if not answers:
                 raise NoDriver("no device answers")
             if len(answers) < len(devices):
@@ -179,24 +177,19 @@ class GpuSampler:
             self._wait(driver, devices, stopping, _until_next_s(time(), settings.interval_s))
             if look_again_s is not None and monotonic() >= look_again_s:
                 return
-        self._share(self._answers(driver, devices))  # for a turn that ends with the process
+        # For a turn that ends with the process.
+        self._recorder.record(self._owners.divide(self._answers(driver, devices)))
 
     def _wait(
         self, driver: Driver, devices: Sequence[Device], stopping: threading.Event, wait_s: float
     ) -> None:
         """Wait for the next round. At each change of the phase, divide the interval before."""
-        until_s, changed = monotonic() + wait_s, self._ownership.changed
+        until_s, changed = monotonic() + wait_s, self._owners.changed
         while not stopping.is_set() and (left_s := until_s - monotonic()) > 0:
             if changed.wait(left_s) and not stopping.is_set():
                 changed.clear()
-                self._share(self._answers(driver, devices))
+                self._recorder.record(self._owners.divide(self._answers(driver, devices)))
                 stopping.wait(_BETWEEN_TURNS_S)
-
-    def _share(self, answers: _Answers) -> None:
-        """Record what each phase had of the devices, if any phase has held them."""
-        held_s = self._ownership.held_s()
-        if held_s:
-            self._recorder.record(self._shares.divide(monotonic(), held_s, answers))
 
     def _answers(self, driver: Driver, devices: Sequence[Device]) -> _Answers:
         """Return the readings of the devices that answer."""
@@ -223,17 +216,19 @@ def _until_next_s(now_s: float, interval_s: float) -> float:
     return next_s if next_s >= interval_s / 2 else next_s + interval_s
 
 
-class PhaseOwnership:
-    """Phase that holds the process's GPUs, of nested phases the innermost. Thread-safe.
+class GpuOwners:
+    """Phases that hold the process's GPUs, and what each had of every device. Thread-safe.
 
-    Processes that share a device in turns each know their own turns, and sample the device then. So
-    the bridge only adds up the shares.
+    Of nested phases the innermost holds the GPUs. The utilization of a sample applies to the
+    interval before it; each change of the holder triggers a sample, so that an interval belongs to
+    one phase. Energy is the device's own count. Processes that share a device in turns each know
+    their own turns, and sample the device then: the bridge only adds up what each reports.
 
     Args:
         clock_ns: Monotonic.
 
     Attributes:
-        changed: Set at each change of the holding phase.
+        changed: Set at each change of the holder.
     """
 
     def __init__(self, clock_ns: Callable[[], int]) -> None:
@@ -243,11 +238,15 @@ class PhaseOwnership:
     def forget(self) -> None:
         """Reset in a forked child, whose parent owns the open turns."""
         self.changed = threading.Event()
-        # _lock guards everything below.
+        # _lock guards the three below.
         self._lock = threading.Lock()
         self._open: list[tuple[object, str]] = []
         self._since_ns = 0
         self._held_ns: dict[str, int] = {}
+        # Of the sampling thread: the same at the last sample, and the devices' counts.
+        self._sampled_ns = 0
+        self._held_before_ns: Mapping[str, int] = {}
+        self._energy_j: dict[str, float] = {}
 
     def begin(self, turn: object, phase: str) -> None:
         """Assign the GPUs to ``phase``."""
@@ -270,38 +269,20 @@ class PhaseOwnership:
             self._settle()
             return {phase: held_ns / 1e9 for phase, held_ns in self._held_ns.items()}
 
-    def _settle(self) -> None:
-        now_ns = self._clock_ns()
-        if self._open:
-            self._held_ns[self._open[-1][1]] += now_ns - self._since_ns
-        self._since_ns = now_ns
-
-
-class PhaseShares:
-    """Divides the samples of this process's devices between the phases that held them.
-
-    The utilization of a sample applies to the interval before the sample. Each change of the phase
-    triggers a sample, so that an interval belongs to one phase. Energy is the device's own count.
-    """
-
-    def __init__(self) -> None:
-        self._sampled_s: float | None = None
-        self._held_s: Mapping[str, float] = {}
-        self._energy_j: dict[str, float] = {}
-
-    def divide(
-        self, now_s: float, held_s: Mapping[str, float], answers: _Answers
-    ) -> Iterator[tuple[Device, list[Reading]]]:
+    def divide(self, answers: _Answers) -> Iterator[tuple[Device, list[Reading]]]:
         """Yield what each phase had of each device since the last sample.
 
         Args:
-            now_s: Monotonic time of the sample.
-            held_s: Time that each phase has held the devices so far.
-            answers: Readings of each device.
+            answers: Readings of each device, at present.
         """
-        turns = {phase: s - self._held_s.get(phase, 0.0) for phase, s in held_s.items()}
-        passed_s = 0.0 if self._sampled_s is None else now_s - self._sampled_s
-        self._sampled_s, self._held_s = now_s, dict(held_s)
+        with self._lock:
+            self._settle()
+            now_ns, held_ns = self._since_ns, dict(self._held_ns)
+        turns = {
+            phase: (ns - self._held_before_ns.get(phase, 0)) / 1e9 for phase, ns in held_ns.items()
+        }
+        passed_s = (now_ns - self._sampled_ns) / 1e9 if self._sampled_ns else 0.0
+        self._sampled_ns, self._held_before_ns = now_ns, held_ns
         holder = max(turns, key=turns.__getitem__, default="")
         for device, readings in answers:
             found = {reading.metric: reading.value for reading in readings}
@@ -321,6 +302,12 @@ class PhaseShares:
                 used = found[HW_GPU_MEMORY_USAGE]
                 shares.append(Reading(RL_GPU_OWNER_MEMORY_USAGE, used, ((RL_GPU_OWNER, holder),)))
             yield device, shares
+
+    def _settle(self) -> None:
+        now_ns = self._clock_ns()
+        if self._open:
+            self._held_ns[self._open[-1][1]] += now_ns - self._since_ns
+        self._since_ns = now_ns
 
     def _used_j(self, device: Device, energy_j: float | None) -> float:
         if energy_j is None:

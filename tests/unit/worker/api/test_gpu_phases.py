@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import otel_rl
 from otel_rl.worker.system.nvml import Device, Reading
-from otel_rl.worker.system.sampler import PhaseOwnership, PhaseShares
+from otel_rl.worker.system.sampler import GpuOwners
 from tests.gpu.machine import Machine, compiler, gpu, uuid_of
 from tests.otlp_sink import Sink, pairs
 from tests.waiting import wait_until
@@ -37,50 +37,50 @@ class Clock:
 
 def test_each_phase_is_held_for_as_long_as_its_turns_last() -> None:
     clock = Clock()
-    ownership, train, generate = PhaseOwnership(clock), object(), object()
-    ownership.begin(train, "train")
+    owners, train, generate = GpuOwners(clock), object(), object()
+    owners.begin(train, "train")
     clock.pass_s(2)
-    ownership.end(train)
+    owners.end(train)
     clock.pass_s(10)
-    ownership.begin(generate, "generate")
+    owners.begin(generate, "generate")
     clock.pass_s(3)
-    assert ownership.held_s() == {"train": 2.0, "generate": 3.0}
+    assert owners.held_s() == {"train": 2.0, "generate": 3.0}
 
 
 def test_of_turns_within_each_other_the_innermost_counts() -> None:
     clock = Clock()
-    ownership, outer, inner = PhaseOwnership(clock), object(), object()
-    ownership.begin(outer, "train")
+    owners, outer, inner = GpuOwners(clock), object(), object()
+    owners.begin(outer, "train")
     clock.pass_s(1)
-    ownership.begin(inner, "offload")
+    owners.begin(inner, "offload")
     clock.pass_s(2)
-    ownership.end(inner)
+    owners.end(inner)
     clock.pass_s(4)
-    ownership.end(outer)
-    assert ownership.held_s() == {"train": 5.0, "offload": 2.0}
+    owners.end(outer)
+    assert owners.held_s() == {"train": 5.0, "offload": 2.0}
 
 
 def test_a_turn_that_ends_out_of_order_ends_no_other() -> None:
     clock = Clock()
-    ownership, first, second = PhaseOwnership(clock), object(), object()
-    ownership.begin(first, "train")
-    ownership.begin(second, "generate")
-    ownership.end(first)
+    owners, first, second = GpuOwners(clock), object(), object()
+    owners.begin(first, "train")
+    owners.begin(second, "generate")
+    owners.end(first)
     clock.pass_s(1)
-    ownership.end(second)
-    ownership.end(second)
+    owners.end(second)
+    owners.end(second)
     clock.pass_s(1)
-    assert ownership.held_s() == {"train": 0.0, "generate": 1.0}
+    assert owners.held_s() == {"train": 0.0, "generate": 1.0}
 
 
 def test_a_forked_child_holds_nothing() -> None:
     clock = Clock()
-    ownership = PhaseOwnership(clock)
-    ownership.begin(object(), "train")
+    owners = GpuOwners(clock)
+    owners.begin(object(), "train")
     clock.pass_s(1)
-    ownership.forget()
+    owners.forget()
     clock.pass_s(1)
-    assert ownership.held_s() == {}
+    assert owners.held_s() == {}
 
 
 def readings(utilization: float, energy_j: float = 0.0, memory: float = 1.0) -> list[Reading]:
@@ -96,11 +96,21 @@ class Shared:
 
     def __init__(self) -> None:
         self.totals: Totals = {}
-        self._shares = PhaseShares()
+        self._clock = Clock()
+        self._clock.now_ns = 0
+        self._owners = GpuOwners(self._clock)
+        self._held_s: dict[str, float] = {}
         self._device = Device("GPU-a", "gpu0")
 
     def sample(self, now_s: float, held_s: Mapping[str, float], found: list[Reading]) -> None:
-        for _, shares in self._shares.divide(now_s, held_s, [(self._device, found)]):
+        for phase, total_s in held_s.items():
+            turn = object()
+            self._owners.begin(turn, phase)
+            self._clock.pass_s(total_s - self._held_s.get(phase, 0.0))
+            self._owners.end(turn)
+        self._held_s = dict(held_s)
+        self._clock.now_ns = int(now_s * S)
+        for _, shares in self._owners.divide([(self._device, found)]):
             for reading in shares:
                 key = reading.metric.removeprefix("rl.gpu.owner."), reading.attributes[0][1]
                 before = self.totals.get(key, 0.0) if reading.is_increment else 0.0
