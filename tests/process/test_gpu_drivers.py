@@ -29,7 +29,7 @@ def sink() -> Iterator[Sink]:
 
 
 HANGING = """
-import pathlib, sys, time
+import os, pathlib, sys, time
 
 import otel_rl
 
@@ -40,13 +40,19 @@ for step in (1, 2):
     with otel_rl.step(step), otel_rl.phase("train", gpu=True):
         otel_rl.log({"seen": step})
 assert otel_rl.flush(timeout_s=60)
+child = os.fork()
+if not child:
+    otel_rl.init(role="generator", gpu={"interval_s": 0.02})
+    otel_rl.log({"seen_by_child": 1})
+    sys.exit()
+assert os.waitpid(child, 0)[1] == 0
 with otel_rl.step(3), otel_rl.phase("train", gpu=True):
     otel_rl.log({"seen": 3})
 """
 
 
 @pytest.mark.parametrize("answers", [{"init": "?"}, {"count": "?"}, gpu(0, power="?")])
-def test_a_driver_that_hangs_for_ever_holds_up_neither_init_nor_steps_nor_flush_nor_exit(
+def test_a_driver_that_hangs_for_ever_holds_up_neither_init_nor_steps_nor_flush_nor_forks_nor_exit(
     answers: dict[str, object], sink: Sink, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     machine = Machine(tmp_path, monkeypatch.setenv, load=False)
@@ -56,7 +62,9 @@ def test_a_driver_that_hangs_for_ever_holds_up_neither_init_nor_steps_nor_flush_
     assert (done.returncode, machine.hangs.exists()) == (0, True)
     assert {m.step: m.value for m in sink.measurements("seen")} == {1: 1.0, 2: 2.0, 3: 3.0}
     assert len(sink.measurements("rl.iteration.duration")) == 3
-    assert done.stderr.count("The NVIDIA driver does not answer a query") == 1
+    assert [m.value for m in sink.measurements("seen_by_child")] == [1.0]
+    # Once by each process.
+    assert done.stderr.count("The NVIDIA driver does not answer a query") == 2
 
 
 OLD = """
