@@ -20,6 +20,7 @@ from opentelemetry.metrics import _Gauge as Gauge  # the name in the API's own _
 
 import otel_rl
 from otel_rl.errors import OtelRLError
+from otel_rl.integrations.import_hook import when_imported, wrap
 from otel_rl.semconv.aliases import Alias, Dialect, Rule, dialect
 from otel_rl.semconv.names import (
     METRICS,
@@ -40,7 +41,6 @@ from otel_rl.worker.identity import (
     worker_names,
 )
 from otel_rl.worker.launch import process_name
-from otel_rl.worker.plugins.import_hook import when_imported, wrap
 from otel_rl.worker.session import GUARD, finished, running
 from otel_rl.worker.session import GUARD as guard  # noqa: N811  # one object, not a constant
 from otel_rl.worker.step_context import current_step

@@ -16,10 +16,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import Final
 
+from otel_rl.integrations.import_hook import when_imported
 from otel_rl.integrations.sweeps import PARAMETERS, SWEEPS, parameters
 from otel_rl.worker.identity import names_an_experiment
 from otel_rl.worker.launch import is_within, sweep_environment
-from otel_rl.worker.plugins.import_hook import when_imported
 
 __all__ = ["DIRECTORY", "begin", "join_sweep", "wait"]
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
 
-from otel_rl.worker.plugins.import_hook import wrap
+from otel_rl.integrations.import_hook import wrap
 
 __all__ = ["PARAMETERS", "SWEEPS", "parameters"]
 

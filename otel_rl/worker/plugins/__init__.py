@@ -1,1 +1,1 @@
-"""Entry points through which OpenTelemetry and imported frameworks load otel_rl."""
+"""Entry points through which OpenTelemetry loads otel_rl."""

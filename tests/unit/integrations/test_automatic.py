@@ -15,9 +15,8 @@ import wandb
 
 import otel_rl
 from otel_rl.cli.environment import adapter_environment
-from otel_rl.integrations import hook
+from otel_rl.integrations import hook, import_hook
 from otel_rl.integrations.automatic import DIRECTORY, wait
-from otel_rl.worker.plugins import import_hook
 from tests.otlp_sink import Sink
 
 Adapter = Callable[[str], ModuleType]

@@ -10,8 +10,8 @@ from types import ModuleType
 
 import pytest
 
-from otel_rl.worker.plugins import import_hook
-from otel_rl.worker.plugins.import_hook import when_imported
+from otel_rl.integrations import import_hook
+from otel_rl.integrations.import_hook import when_imported
 from otel_rl.worker.session import GUARD
 
 Write = Callable[..., str]
