@@ -23,7 +23,7 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from bench.family import descendants_cpu_s, measured
 from bench.figures import Figure, Limits
 from otel_rl.bridge.bridge import Bridge
-from otel_rl.bridge.config import BridgeSettings, GrpcSettings, HttpSettings, TrackerSettings
+from otel_rl.bridge.config import BridgeSettings, ListenSettings, TrackerSettings
 from otel_rl.bridge.counters import Counter
 from otel_rl.bridge.delivery.tracker import RunInfo
 from otel_rl.bridge.delivery.wandb.tracker import WandbTracker
@@ -37,6 +37,7 @@ from otel_rl.bridge.rows.run import Run
 from otel_rl.bridge.rows.settings import AlignSettings
 from otel_rl.records import Batch, ExperimentKey, Row, Signal
 from otel_rl.semconv.spec import Tier
+from otel_rl.setting_types import Address
 from otel_rl.worker.drops import Drops
 from otel_rl.worker.guard import Guard
 from otel_rl.worker.metrics.gauges import GaugeEncoder, Measured, Stream
@@ -213,8 +214,7 @@ def _end_to_end(tracker: str, exports: int) -> dict[str, float]:
 def _bridge_settings(directory: Path, tracker: str) -> BridgeSettings:
     return BridgeSettings(
         data=directory,
-        http=HttpSettings(port=0),
-        grpc=GrpcSettings(enabled=False),
+        listen=ListenSettings(http=Address("127.0.0.1", 0), grpc=None),
         align=AlignSettings(per_worker=True, max_rows_per_minute=0),
         tracker=TrackerSettings(
             name=tracker,

@@ -43,6 +43,7 @@ from otel_rl.cli.main import COMMANDS
 from otel_rl.demo.faults import Fault, Kind, affected_roles
 from otel_rl.diagnose.report_json import json_schema
 from otel_rl.errors import OtelRLError
+from otel_rl.setting_types import OFF, Address
 from otel_rl.worker.drops import DropReason
 from otel_rl.worker.settings import GROUPS, TABLE, GpuSettings, MfuSettings
 from otel_rl.worker.variables import Setting, settings_in
@@ -55,8 +56,8 @@ _ACTIONS: Final[Mapping[str, str]] = {
     "MalformedRequest": "fix the sender, proxy or port.",
     "RequestTooLarge": "smaller batches, or a higher `receive.max_body_bytes`.",
     "Unauthenticated": "give the sender a [token](security.md#tokens).",
-    "Overloaded": "fewer senders, or a higher `receive.max_in_flight_bytes`.",
-    "SlowSender": "check the network or raise `receive.body_timeout`.",
+    "Overloaded": "fewer senders, or a higher `receive.max_body_bytes`: 16 times as much is held.",
+    "SlowSender": "check the network or send smaller batches.",
     "JournalLocked": "stop the other process, or use another `--data`.",
     "JournalFull": "free disk space or raise `journal.max_bytes`.",
     "ShareUsedUp": "as above, or raise the token's `share`.",
@@ -266,7 +267,11 @@ def _settings(
             nested.append((name, value))
         else:
             is_time = name != field
-            yield (*path, name), _time(value) if is_time else value, meanings[field]
+            if is_time:
+                value = _time(value)
+            elif info.annotation == Address | None:
+                value = OFF if value is None else str(value)
+            yield (*path, name), value, meanings[field]
     for name, value in nested:
         yield from _settings(type(value), value, (*path, name))
 

@@ -36,6 +36,7 @@ def unknown_setting(
     near = [f"{section}{dot}{one}" for one in get_close_matches(name, beside, 1, _ALIKE)]
     near = near or [one for one in known if one.rpartition(".")[2] == name]
     near = near or get_close_matches(dotted, known, 1, _ALIKE)
+    near = near or [one for one in known if one.rpartition(".")[2] == path[0] != one]
     written, meant = dotted, near[0] if near else ""
     if variable is not None:
         written, name_of = variable

@@ -1,13 +1,18 @@
-"""Types of settings that people write: sizes and times with a unit, and the sections of them."""
+"""Types of settings that people write: sizes, times and addresses, and the sections of them."""
 
 import re
 from collections.abc import Mapping
-from typing import Annotated, Final
+from typing import Annotated, Final, NamedTuple
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict
+from pydantic import BaseModel, BeforeValidator, ConfigDict, PlainSerializer, PlainValidator
 from pydantic.fields import FieldInfo
 
-__all__ = ["Seconds", "Section", "Size", "fields_of"]
+__all__ = ["OFF", "Address", "Listen", "Seconds", "Section", "Size", "address_of", "fields_of"]
+
+OFF: Final = "off"
+"""Stands for the address of what does not listen."""
+
+_HOST: Final = "127.0.0.1"
 
 _SIZE: Final = re.compile(r"(\d+(?:\.\d+)?) ?([kmgt]?)(i?)b", re.IGNORECASE)
 
@@ -56,6 +61,55 @@ Size = Annotated[int, BeforeValidator(_bytes_of)]
 
 Seconds = Annotated[float, BeforeValidator(_seconds_of)]
 """Seconds; may be written as ``"5s"``, ``"500ms"`` or ``"30d"``."""
+
+
+class Address(NamedTuple):
+    """Where a server listens.
+
+    Attributes:
+        host: Name or address, without brackets.
+        port: TCP port; 0 picks a free one.
+    """
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        """Return ``HOST:PORT``, or ``[HOST]:PORT`` of IPv6."""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def address_of(text: str) -> Address:
+    """Read ``HOST:PORT``, ``[HOST]:PORT`` or ``PORT``, which is one of loopback.
+
+    Raises:
+        ValueError: It is none of these.
+    """
+    host, _, port = text.rpartition(":")
+    if not (port.isascii() and port.isdigit()) or int(port) > 65535:
+        raise ValueError("must be HOST:PORT, such as 127.0.0.1:4318; port 0 picks a free port")
+    return Address(host.strip("[]") or _HOST, int(port))
+
+
+def _listen_of(given: object) -> Address | None:
+    if given is None or isinstance(given, Address):
+        return given
+    if given == OFF:
+        return None
+    try:
+        return address_of(str(given) if isinstance(given, str | int) else "")
+    except ValueError as exc:
+        raise ValueError(f'{exc}; "{OFF}" listens nowhere') from exc
+
+
+def _listen_as_text(address: Address | None) -> str:
+    return OFF if address is None else str(address)
+
+
+Listen = Annotated[
+    Address | None, PlainValidator(_listen_of), PlainSerializer(_listen_as_text, return_type=str)
+]
+"""Address of a server, written as ``"HOST:PORT"``; None, written as ``"off"``, if it has none."""
 
 
 def _as_written(name: str) -> str:

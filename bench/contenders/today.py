@@ -109,18 +109,17 @@ def bridge(directory: str, *, per_worker: bool) -> None:
     from otel_rl.bridge.config import (
         ArchiveSettings,
         BridgeSettings,
-        GrpcSettings,
-        HttpSettings,
+        ListenSettings,
         TrackerSettings,
     )
     from otel_rl.bridge.rows.settings import AlignSettings
     from otel_rl.semconv.spec import Tier
+    from otel_rl.setting_types import Address
 
     bridge = Bridge(
         BridgeSettings(
             data=Path(directory),
-            http=HttpSettings(port=0),
-            grpc=GrpcSettings(enabled=False),
+            listen=ListenSettings(http=Address("127.0.0.1", 0), grpc=None),
             align=AlignSettings(per_worker=per_worker),
             # A second copy of all values, which needs an extra; the others make none.
             archive=ArchiveSettings(enabled=False),

@@ -52,15 +52,15 @@ CLIENTS: Mapping[str, Target] = {"mlflow": log_to_mlflow, "trackio": log_to_trac
 
 def through_otel_rl(tracker: str, directory: Path, options: Mapping[str, Any]) -> None:
     from otel_rl.bridge.bridge import Bridge
-    from otel_rl.bridge.config import BridgeSettings, GrpcSettings, HttpSettings, TrackerSettings
+    from otel_rl.bridge.config import BridgeSettings, ListenSettings, TrackerSettings
     from otel_rl.bridge.rows.settings import AlignSettings
     from otel_rl.semconv.spec import Tier
+    from otel_rl.setting_types import Address
 
     bridge = Bridge(
         BridgeSettings(
             data=directory,
-            http=HttpSettings(port=0),
-            grpc=GrpcSettings(enabled=False),
+            listen=ListenSettings(http=Address("127.0.0.1", 0), grpc=None),
             align=AlignSettings(per_worker=True),
             tracker=TrackerSettings(
                 name=tracker, detail=Tier.EVERYTHING, max_values_per_minute=0, options=options

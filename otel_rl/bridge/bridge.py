@@ -134,7 +134,7 @@ class Bridge:
             self._tls = load_tls(settings.tls)
             # The last: what listens can be used.
             self._servers = stages.servers(
-                settings,
+                settings.listen,
                 self._intake,
                 self._tls,
                 page=page,
@@ -356,12 +356,13 @@ class Bridge:
             self.counters,
             kept=lambda: self._row_thread.wake(),
         )
+        limits = ReceiveLimits.of(settings.receive)
         self._experiments = Experiments(
-            settings.receive.max_experiments, self._rows.experiments, shares=self._shares
+            limits.max_experiments, self._rows.experiments, shares=self._shares
         )
         self._intake = IngestPipeline(
             accept=self._durable.keep,
-            limits=ReceiveLimits.of(settings.receive),
+            limits=limits,
             counters=self.counters,
             clock_ns=self._clock_ns,
             tokens=self._tokens,

@@ -8,15 +8,15 @@ place.
 import os
 import tomllib
 from collections.abc import Mapping, Sequence
+from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import Final
 
 from pydantic import (
     Field,
     SecretStr,
     ValidationError,
     field_validator,
-    model_validator,
 )
 
 from otel_rl.bridge.delivery.selection import KeyNames
@@ -30,54 +30,37 @@ from otel_rl.bridge.setting_faults import faults_in_words
 from otel_rl.bridge.setting_variables import ENV_PREFIX, by_field, given_by_variables
 from otel_rl.errors import ConfigError
 from otel_rl.semconv.spec import Tier
-from otel_rl.setting_types import Seconds, Section, Size
+from otel_rl.setting_types import Address, Listen, Seconds, Section, Size
 
 __all__ = [
     "ENV_PREFIX",
+    "RUN_SHARE",
     "ArchiveSettings",
     "BridgeSettings",
-    "GrpcSettings",
-    "HealthSettings",
-    "HttpSettings",
     "JournalSettings",
+    "ListenSettings",
+    "Readers",
     "TelemetrySettings",
     "TrackerSettings",
     "load_settings",
 ]
 
 
+RUN_SHARE: Final = 0.5
+"""Part of ``journal.max_bytes`` for one experiment: one that no tracker takes stops no other."""
+
+
 class ListenSettings(Section):
-    """One listening socket."""
+    """Addresses of the bridge: ``HOST:PORT``, or ``off``. Port 0 picks a free one."""
 
-    host: str = "127.0.0.1"
-    """Listen address."""
+    http: Listen = Address("127.0.0.1", 4318)
+    """OTLP over HTTP, and the page with the runs."""
 
-    enabled: bool = True
-    """Listen for this protocol."""
-
-
-class HttpSettings(ListenSettings):
-    """OTLP over HTTP."""
-
-    port: int = Field(4318, ge=0, le=65535)
-    """TCP port; 0 picks a free one."""
-
-
-class GrpcSettings(ListenSettings):
+    grpc: Listen = Address("127.0.0.1", 4317)
     """OTLP over gRPC."""
 
-    port: int = Field(4317, ge=0, le=65535)
-    """TCP port; 0 picks a free one."""
-
-
-class HealthSettings(Section):
-    """A port for health probes: ``GET /healthz`` over plain HTTP, with any TLS and tokens."""
-
-    host: str = "127.0.0.1"
-    """Listen address."""
-
-    port: int | None = Field(None, ge=0, le=65535)
-    """TCP port that answers only ``GET /healthz``, without TLS and tokens. Unset: none."""
+    health: Listen = None
+    """Answers only ``GET /healthz``, without TLS and tokens."""
 
 
 class JournalSettings(Section):
@@ -91,10 +74,7 @@ class JournalSettings(Section):
     """Time until another bridge takes a killed one's runs."""
 
     max_bytes: Size = Field(10 << 30, ge=1 << 20)
-    """Waiting batches; beyond: 503. Rows may use as much again."""
-
-    max_share: float = Field(0.5, gt=0, le=1)
-    """Part of ``max_bytes`` for one experiment; beyond: 503."""
+    """Waiting batches, half of it for one experiment; beyond: 503. Rows may use as much again."""
 
     keep_ended_s: Seconds = Field(30 * 86_400.0, gt=0)
     """Time that an ended run stays."""
@@ -165,22 +145,34 @@ class TrackerSettings(Section):
             raise ValueError("must name a tracker")
         return value
 
-    @model_validator(mode="before")
+    @field_validator("name", mode="before")
     @classmethod
-    def _options_are_text(cls, data: Any) -> Any:  # raw input, of any shape
-        if not isinstance(data, dict):
-            return data
-        if isinstance(data.get("name"), list):
-            data = {**data, "name": ",".join(map(str, data["name"]))}
-        if isinstance(data.get("options"), dict):
-            texts: dict[str, str] = {}
-            for key, value in data["options"].items():
-                if isinstance(value, dict):
-                    texts |= {f"{key}.{name}": str(of) for name, of in value.items()}
-                else:
-                    texts[key] = str(value)
-            data = {**data, "options": texts}
-        return data
+    def _joined(cls, given: object) -> object:
+        return ",".join(map(str, given)) if isinstance(given, list) else given
+
+    @field_validator("options", mode="before")
+    @classmethod
+    def _as_texts(cls, given: object) -> object:
+        if not isinstance(given, dict):
+            return given
+        texts: dict[str, str] = {}
+        for name, value in given.items():
+            if isinstance(value, dict):
+                texts |= {f"{name}.{of}": _option(f"{name}.{of}", one) for of, one in value.items()}
+            else:
+                texts[name] = _option(name, value)
+        return texts
+
+
+def _option(name: str, value: object) -> str:
+    if isinstance(value, dict | list):
+        raise ConfigError(
+            f"tracker.options.{name}: must be a text or a number"
+            f" (got a {'list' if isinstance(value, list) else 'table'}).",
+            hint="Write one value; options of one of several trackers are in a table of its name, "
+            "such as [tracker.options.trackio].",
+        )
+    return str(value)
 
 
 class ArchiveSettings(Section):
@@ -203,14 +195,20 @@ class DiagnoseSettings(Section):
     """Shortest time between two diagnoses of a run; all take 1 % of a core. 0: off."""
 
 
+class Readers(StrEnum):
+    """Who may read the page with the runs."""
+
+    KNOWN = "known"
+    BEHIND_PROXY = "behind_proxy"
+    NOBODY = "nobody"
+
+
 class ViewSettings(Section):
     """Page with the runs, at the HTTP address of the bridge, if plotly is installed."""
 
-    enabled: bool = True
-    """Serve the page with the runs. Without ``auth.tokens`` on loopback only."""
-
-    behind_proxy: bool = False
-    """Serve it beyond loopback: only an authenticating proxy reaches it."""
+    readers: Readers = Readers.KNOWN
+    """``known``: those on loopback, or with one of ``auth.tokens``. ``behind_proxy``: all whom an
+    authenticating proxy lets through. ``nobody``: there is no page."""
 
 
 class TelemetrySettings(Section):
@@ -236,14 +234,8 @@ class BridgeSettings(Section):
     data: Path = Path(DATA_DIRECTORY)
     """Journal directory, for one bridge at a time."""
 
-    http: HttpSettings = HttpSettings()
-    """OTLP over HTTP."""
-
-    grpc: GrpcSettings = GrpcSettings()
-    """OTLP over gRPC."""
-
-    health: HealthSettings = HealthSettings()
-    """Port for health probes."""
+    listen: ListenSettings = ListenSettings()
+    """Addresses of the bridge."""
 
     journal: JournalSettings = JournalSettings()
     """Durability and its bounds."""

@@ -88,8 +88,8 @@ class Outcome(StrEnum):
         NOT_FOUND: Unknown path.
         DISCONNECTED: The sender left early.
         CANCELLED: gRPC call without a message, or with one over ``receive.max_body_bytes``.
-        SLOW: Over ``receive.body_timeout``, or too slow while other gRPC calls wait.
-        OVERLOADED: Over ``receive.max_in_flight_bytes``, or too many wait for their turn.
+        SLOW: Its body took over ten seconds, or was too slow while other gRPC calls wait.
+        OVERLOADED: Over 16 times ``receive.max_body_bytes`` in all, or too many requests wait.
         TOO_MANY_CONNECTIONS: Over ``receive.max_connections``.
         NO_ROOM: Journal or disk full.
         STOPPING: The bridge stops.
@@ -122,7 +122,7 @@ class Refusal(StrEnum):
         MALFORMED: Its resource is not OTLP.
         NO_EXPERIMENT: No ``rl.experiment.name`` or ``receive.default_experiment``.
         NOT_ALLOWED: The token may not write this experiment.
-        TOO_MANY_EXPERIMENTS: Beyond ``receive.max_experiments``.
+        TOO_MANY_EXPERIMENTS: Beyond 1,000 in use at once.
         SHARE_USED_UP: Beyond the token's share of the experiments.
         INVALID_NAME: A name or tag is no text, empty, long, unprintable or repeated.
         INVALID_METRIC_NAME: Empty, too long or unprintable.
@@ -136,7 +136,7 @@ class Refusal(StrEnum):
         ATTRIBUTE_TOO_LONG: A key, a value, or all attributes together.
         TOO_MANY_BUCKETS: More than 512 buckets or quantiles.
         TOO_MANY_EXEMPLARS: More than 4,096 exemplars of a point.
-        TIME_OUT_OF_RANGE: Beyond ``receive.max_age`` or ``receive.max_future``.
+        TIME_OUT_OF_RANGE: Over 14 days old, or over 10 minutes ahead.
     """
 
     MALFORMED = "malformed"
@@ -175,7 +175,7 @@ class SampleDrop(StrEnum):
     """Reason to drop an accepted sample.
 
     Attributes:
-        TOO_MANY_SERIES: Beyond ``align.max_series`` or ``align.max_keys``.
+        TOO_MANY_SERIES: Beyond ``align.max_series``, or twice as many tracker keys.
         TOO_OLD: Older than the points that are remembered, four million a run.
         RUN_REMOVED: From before the run's removal (``journal.keep_ended``).
         TOO_MANY_CONFIG_KEYS: Beyond 4,096 hyper-parameters or 256 tags of a run.
@@ -198,7 +198,7 @@ class ValueFold(StrEnum):
         WORKER: Series of single workers, beyond ``tracker.max_values_per_minute``.
         FURTHER: Beyond the basic detail, if that was not enough.
         TOO_MANY_KEYS: Beyond 100,000 keys in all runs.
-        ATTRIBUTES: Series beyond ``align.max_metric_keys``.
+        ATTRIBUTES: Series beyond 1,000 keys of a metric.
         TOO_MANY_ROWS: Steps left out by ``align.max_rows_per_minute``.
     """
 

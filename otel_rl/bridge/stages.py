@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from starlette.routing import BaseRoute
 
 from otel_rl.bridge.archive.archiver import FILE_BYTES, Archiver
-from otel_rl.bridge.config import BridgeSettings
+from otel_rl.bridge.config import BridgeSettings, ListenSettings
 from otel_rl.bridge.counters import Counter, Counters, Where
 from otel_rl.bridge.delivery.manager import DeliveryManager, DeliverySettings
 from otel_rl.bridge.delivery.tracker import backend
@@ -17,6 +17,7 @@ from otel_rl.bridge.journal.archive_store import ArchiveStore
 from otel_rl.bridge.journal.leases import FREE
 from otel_rl.bridge.journal.retention import EVERY_RUN, Retention
 from otel_rl.bridge.page import Page
+from otel_rl.bridge.receive.limits import ReceiveLimits
 from otel_rl.bridge.receive.pipeline import IngestPipeline
 from otel_rl.bridge.receive.server import HttpServer
 from otel_rl.bridge.receive.tls import Tls
@@ -25,6 +26,7 @@ from otel_rl.bridge.rows.scheduler import Scheduler
 from otel_rl.bridge.stores import Stores
 from otel_rl.errors import MissingExtra
 from otel_rl.records import ExperimentKey
+from otel_rl.setting_types import Address
 
 if TYPE_CHECKING:
     from otel_rl.bridge.receive.grpc import GrpcServer
@@ -87,7 +89,6 @@ def delivery_settings(settings: BridgeSettings, name: str) -> DeliverySettings:
         keep_confirmed_s=tracker.keep_confirmed_s,
         first_retry_s=min(_FIRST_RETRY_S, tracker.max_retry_s),
         max_retry_s=tracker.max_retry_s,
-        rejected_retry_s=tracker.max_retry_s,
         detail=tracker.detail,
         names=tracker.names,
         per_worker=settings.align.per_worker,
@@ -144,7 +145,7 @@ def retention(
         trackers=settings.tracker.trackers,
         keep_ns=int(journal.keep_ended_s * 1e9),
         share_of=share_of,
-        late_ns=int(settings.receive.max_future_s * 1e9),
+        late_ns=int(ReceiveLimits.of(settings.receive).max_future_s * 1e9),
         busy=busy,
         free=EVERY_RUN if journal.url is None else FREE,
     )
@@ -173,7 +174,7 @@ def diagnosis(
 
 
 def servers(
-    settings: BridgeSettings,
+    listen: ListenSettings,
     intake: IngestPipeline,
     tls: Tls | None,
     *,
@@ -184,7 +185,7 @@ def servers(
     """Bind the ports. The servers answer once they are started.
 
     Args:
-        settings: Of the bridge.
+        listen: Their addresses.
         intake: Takes requests.
         tls: Encrypts, if given.
         page: What is served beside OTLP over HTTP.
@@ -199,23 +200,21 @@ def servers(
     """
     bound: dict[str, HttpServer | GrpcServer] = {}
     try:
-        if settings.grpc.enabled:
-            bound["grpc"] = _grpc_server(settings, intake, tls)
-        if settings.http.enabled:
+        if listen.grpc is not None:
+            bound["grpc"] = _grpc_server(listen.grpc, intake, tls)
+        if listen.http is not None:
             grpc = bound["grpc"].address if "grpc" in bound else None
-            host, routes = settings.http.host, _routes(page, settings, intake, counters)
             http = HttpServer(
                 intake,
-                host,
-                settings.http.port,
+                *listen.http,
                 tls,
                 grpc=grpc,
-                routes=routes,
+                routes=_routes(page, listen.http.host, intake, counters),
                 takes_exports=takes_exports,
             )
             bound = {"http": http, **bound}
-        if (port := settings.health.port) is not None:
-            bound["health"] = HttpServer(intake, settings.health.host, port, is_health_only=True)
+        if listen.health is not None:
+            bound["health"] = HttpServer(intake, *listen.health, is_health_only=True)
     except BaseException:
         for server in bound.values():
             server.stop()
@@ -223,20 +222,20 @@ def servers(
     return bound
 
 
-def _grpc_server(settings: BridgeSettings, intake: IngestPipeline, tls: Tls | None) -> "GrpcServer":
+def _grpc_server(address: Address, intake: IngestPipeline, tls: Tls | None) -> "GrpcServer":
     from otel_rl.bridge.receive.grpc import GrpcServer  # 9 MB
 
-    return GrpcServer(intake, settings.grpc.host, settings.grpc.port, tls)
+    return GrpcServer(intake, *address, tls)
 
 
 def _routes(
-    page: Page | None, settings: BridgeSettings, intake: IngestPipeline, counters: Counters
+    page: Page | None, host: str, intake: IngestPipeline, counters: Counters
 ) -> Sequence[BaseRoute]:
     if page is None:
         return ()
     return page.routes(
         intake.grant,
         wants_token=intake.wants_token,
-        host=settings.http.host,
+        host=host,
         count_failure=lambda: counters.add(Counter.EXCEPTIONS, reason=Where.VIEW),
     )

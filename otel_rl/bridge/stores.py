@@ -5,7 +5,7 @@ import secrets
 import socket
 from collections.abc import Callable, Collection
 
-from otel_rl.bridge.config import BridgeSettings
+from otel_rl.bridge.config import RUN_SHARE, BridgeSettings
 from otel_rl.bridge.journal.deliveries import DeliveryStore
 from otel_rl.bridge.journal.interface import Journal, Ownership, SoleOwner
 from otel_rl.bridge.journal.leases import BridgeLeases
@@ -73,14 +73,14 @@ class Stores:
         self.owners: Ownership = self.leases or SoleOwner()
         self.spool = Spool(
             self.journal,
-            max_share=journal.max_share,
+            max_share=RUN_SHARE,
             is_shared=shares.are_needed,
             owners=self.owners,
         )
         self.room = JournalShares(shares, journal.max_bytes, self.spool.in_use, tenant)
         self.run_store = RunStore(
             self.journal,
-            max_share=journal.max_share,
+            max_share=RUN_SHARE,
             owners=self.owners,
             room=self.room if shares.are_needed else None,
         )

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from otel_rl.bridge.bridge import Bridge
-from otel_rl.bridge.config import BridgeSettings, TrackerSettings
+from otel_rl.bridge.config import BridgeSettings, Readers, TrackerSettings
 from otel_rl.bridge.delivery.tracker import backend, nearly_full
 from otel_rl.bridge.delivery.wandb.account import is_disabled
 from otel_rl.bridge.journal.places import Beside, home_of
@@ -25,6 +25,7 @@ from otel_rl.cli.standard_streams import say
 from otel_rl.errors import ConfigError, JournalLocked
 from otel_rl.records import ExperimentKey
 from otel_rl.run_id import run_id
+from otel_rl.setting_types import OFF
 
 __all__ = [
     "W_AND_B_IS_OFF",
@@ -49,8 +50,7 @@ def embedded_defaults(names: RunNames) -> dict[str, object]:
     that they do not wait for each other.
     """
     return {
-        "http": {"host": "127.0.0.1", "port": 0},
-        "grpc": {"host": "127.0.0.1", "port": 0},
+        "listen": {"http": "127.0.0.1:0", "grpc": "127.0.0.1:0"},
         "data": Path(DATA_DIRECTORY) / names.directory,
     }
 
@@ -148,7 +148,7 @@ def _check_room(settings: BridgeSettings) -> None:
 
 def _page(settings: BridgeSettings) -> Page | None:
     """Return the page with the runs, where its extra is installed."""
-    if not settings.view.enabled or importlib.util.find_spec("plotly") is None:
+    if settings.view.readers is Readers.NOBODY or importlib.util.find_spec("plotly") is None:
         return None
     from otel_rl.view.page_process import BridgePage  # of no use to a bridge without it
 
@@ -187,11 +187,13 @@ class Embedded:
         check_embedded(settings)
         self.names = names
         self.token = ""
-        listening = [one for one in (settings.http, settings.grpc) if one.enabled]
+        listen = settings.listen
         # Who is to send to a port that the user has chosen, or from another host, is not started
         # from here, and gets a token from the user.
         if not settings.auth.tokens and all(
-            listens_on_loopback(one.host) and not one.port for one in listening
+            listens_on_loopback(one.host) and not one.port
+            for one in (listen.http, listen.grpc)
+            if one is not None
         ):
             self.token = secrets.token_urlsafe(24)
             settings = settings.model_copy(update={"auth": auth_of(self.token)})
@@ -261,9 +263,9 @@ def renamed(key: ExperimentKey, name: ExperimentKey) -> None:
 
 def check_embedded(settings: BridgeSettings) -> None:
     """Raise ConfigError if a bridge inside of a command cannot have these settings."""
-    if not settings.http.enabled:
+    if settings.listen.http is None:
         raise ConfigError(
-            "http.enabled: an embedded bridge listens on HTTP (got false).",
+            f'listen.http: an embedded bridge listens on HTTP (got "{OFF}").',
             hint="Remove the setting.",
         )
     if settings.journal.url is not None:

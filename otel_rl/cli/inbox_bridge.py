@@ -35,20 +35,18 @@ from otel_rl.cli.signal_handlers import EndRequests, handled
 from otel_rl.cli.standard_streams import say
 from otel_rl.errors import ConfigError, JournalLocked
 from otel_rl.inbox import BRIDGE_LOCK, BRIDGE_STARTING, INBOX, WANTED, Lock, make_inbox, segments
+from otel_rl.setting_types import OFF
 
 __all__ = ["LISTENS_NOWHERE", "held", "join_inboxes", "of_inboxes", "serve_inbox"]
 
 LISTENS_NOWHERE: Final = {
-    "http": {"enabled": False},
-    "grpc": {"enabled": False},
-    "view": {"enabled": False},
+    "listen": {"http": OFF, "grpc": OFF},
+    "view": {"readers": "nobody"},
 }
 """Settings of a bridge that only writes what is there."""
 
 _LISTENS_FOR_THE_PAGE: Final = {
-    "http": {"host": "127.0.0.1", "port": 0},
-    "grpc": {"enabled": False},
-    "health": {"port": None},
+    "listen": {"http": "127.0.0.1:0", "grpc": OFF, "health": OFF},
 }
 
 _LOCK_TRIES: Final = 10

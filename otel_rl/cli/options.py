@@ -9,6 +9,7 @@ from otel_rl.bridge.config import BridgeSettings, load_settings
 from otel_rl.bridge.delivery.selection import KeyNames
 from otel_rl.bridge.delivery.wandb.account import OWN_RUN
 from otel_rl.semconv.spec import Tier
+from otel_rl.setting_types import OFF, Address, address_of
 
 __all__ = [
     "add_bridge_options",
@@ -48,15 +49,16 @@ def add_listen_options(parser: argparse.ArgumentParser) -> None:
     for name, default in (
         ("http", "default: 127.0.0.1:4318"),
         ("grpc", "default: 127.0.0.1:4317"),
-        ("health", "answer health probes, GET /healthz, there too, without TLS (default: no)"),
+        ("health", "answer health probes, GET /healthz, there too, without TLS (default: off)"),
     ):
-        parser.add_argument(f"--{name}", metavar="HOST:PORT", type=host_and_port, help=default)
+        parser.add_argument(f"--{name}", metavar="HOST:PORT", type=_address_or_off, help=default)
 
 
 def listen_settings(arguments: argparse.Namespace) -> Mapping[str, object]:
     """Return the settings of ``add_listen_options``, for ``settings_of``."""
     given = {name: getattr(arguments, name) for name in ("http", "grpc", "health")}
-    return {name: value for name, value in given.items() if value is not None}
+    listen = {name: value for name, value in given.items() if value is not None}
+    return {"listen": listen} if listen else {}
 
 
 def add_journal_options(parser: argparse.ArgumentParser) -> None:
@@ -181,16 +183,17 @@ def _qualified(option: str, takers: Sequence[str], trackers: Sequence[str]) -> S
     return [f"{tracker}.{option}" for tracker in trackers if tracker in takers]
 
 
-def host_and_port(text: str) -> dict[str, object]:
-    """Parse ``HOST:PORT``, ``[HOST]:PORT`` or ``PORT`` into settings, for argparse.
+def host_and_port(text: str) -> Address:
+    """Return an address, for argparse.
 
     Raises:
-        ArgumentTypeError: It is none of these.
+        ArgumentTypeError: It is none.
     """
-    host, _, port = text.rpartition(":")
-    if not port.isdigit() or int(port) > 65535:
-        raise argparse.ArgumentTypeError(
-            f'"{text}" is not an address. Write HOST:PORT, e.g. 127.0.0.1:4318; port 0 picks a '
-            "free port."
-        )
-    return {"host": host.strip("[]") or "127.0.0.1", "port": int(port)}
+    try:
+        return address_of(text)
+    except ValueError as exc:
+        raise argparse.ArgumentTypeError(f"{exc} (got {text!r})") from exc
+
+
+def _address_or_off(text: str) -> Address | str:
+    return text if text == OFF else host_and_port(text)

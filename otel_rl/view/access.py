@@ -54,7 +54,8 @@ class Access:
         if not listens_on_loopback(self.host):
             raise Forbidden(
                 "This bridge is reached from other machines and requires no token, so it does not "
-                "show runs. Set auth.tokens, or view.behind_proxy if a proxy authenticates readers."
+                'show runs. Set auth.tokens, or view.readers = "behind_proxy" if a proxy '
+                "authenticates readers."
             )
         # Another site's script may have its own name resolve to this machine.
         if not is_loopback(request.url.hostname or ""):

@@ -23,7 +23,7 @@ from typing import Final, TypeAlias
 import orjson
 from starlette.routing import BaseRoute
 
-from otel_rl.bridge.config import BridgeSettings
+from otel_rl.bridge.config import BridgeSettings, Readers
 from otel_rl.bridge.diagnosis.process import reading_environment
 from otel_rl.bridge.receive.tokens import Grant
 from otel_rl.errors import OtelRLError
@@ -76,7 +76,8 @@ class BridgePage:
     ) -> Sequence[BaseRoute]:
         """Return the routes for the server of a bridge, see ``Page``."""
         self._count_failure = count_failure
-        access = Access(grant, wants_token, host, self._settings.view.behind_proxy)
+        is_behind_proxy = self._settings.view.readers is Readers.BEHIND_PROXY
+        access = Access(grant, wants_token, host, is_behind_proxy)
         self._routes = PageRoutes(self._ask, access)
         return self._routes.routes()
 
@@ -159,9 +160,8 @@ def _handed_over(settings: BridgeSettings) -> dict[str, object]:
         "journal": {
             "url": None if url is None else url.get_secret_value(),
             "max_bytes": settings.journal.max_bytes,
-            "max_share": settings.journal.max_share,
         },
-        "align": {"max_keys": settings.align.max_keys, "trace_url": settings.align.trace_url},
+        "align": {"max_series": settings.align.max_series, "trace_url": settings.align.trace_url},
     }
 
 

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from otel_rl.bridge.config import GrpcSettings, HttpSettings
+from otel_rl.bridge.config import ListenSettings
+from otel_rl.setting_types import Address
 from tests.deploy.alerts import alerts
 from tests.docs_examples import anchors
 
@@ -31,10 +32,10 @@ def test_every_alert_says_what_to_do_and_leads_to_a_section_that_is_there(name: 
         assert anchor in anchors(ROOT / "docs" / f"{document}.md")
 
 
-@pytest.mark.parametrize("settings", [HttpSettings(), GrpcSettings()], ids=["http", "grpc"])
-def test_the_ports_of_a_bridge_are_documented(settings: HttpSettings | GrpcSettings) -> None:
+@pytest.mark.parametrize("address", [ListenSettings().http, ListenSettings().grpc], ids=str)
+def test_the_ports_of_a_bridge_are_documented(address: Address) -> None:
     told = section(page("operations"), "Ports and volumes")
-    assert f"{settings.host}:{settings.port}" in told
-    deployed = settings.port + 20
+    assert str(address) in told
+    deployed = address.port + 20
     assert f" {deployed} |" in told
     assert f":{deployed}" in (ROOT / "Dockerfile").read_text()

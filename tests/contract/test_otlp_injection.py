@@ -108,8 +108,8 @@ def events_that_say(name: str) -> list[LogRecord]:
 
 @pytest.mark.process
 def test_no_table_of_a_wandb_run_is_a_path(tmp_path: Path, stray: Path) -> None:
-    free, data = {"port": 0}, tmp_path / "data"
-    overrides = {"data": data, "http": free, "grpc": free, "tracker": {"name": "wandb"}}
+    free, data = {"http": "0", "grpc": "0"}, tmp_path / "data"
+    overrides = {"data": data, "listen": free, "tracker": {"name": "wandb"}}
     bridge = Bridge(load_settings(None, overrides))
     bridge.start()
     resource: Attributes = {"rl.experiment.name": "x", "rl.worker.role": "../../r"}
@@ -135,12 +135,10 @@ def test_no_name_is_a_path_and_every_name_is_a_run_of_its_own(
     tmp_path: Path, stray: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
-    free = {"port": 0}
+    free = {"http": "0", "grpc": "0"}
     data = tmp_path / "data"
     bridge = Bridge(
-        load_settings(
-            None, {"data": data, "http": free, "grpc": free, "tracker": {"name": "jsonl"}}
-        )
+        load_settings(None, {"data": data, "listen": free, "tracker": {"name": "jsonl"}})
     )
     bridge.start()
     for name in PRINTABLE:

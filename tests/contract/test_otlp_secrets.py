@@ -52,8 +52,8 @@ def config(directory: Path) -> Path:
     file.write_text(
         f"""
         data = "{directory}/data"
-        http.port = 0
-        grpc.port = 0
+        listen.http = 0
+        listen.grpc = 0
         tls.cert = "{secrets}/tls/server.pem"
         tls.key = "{secrets}/tls/server.key"
         tracker.name = "wandb"
@@ -226,7 +226,7 @@ def test_no_command_prints_a_secret_that_stands_in_the_settings(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     for name in ("HTTP", "GRPC"):
-        monkeypatch.setenv(f"OTEL_RL_BRIDGE__{name}__PORT", "0")
+        monkeypatch.setenv(f"OTEL_RL_BRIDGE__LISTEN__{name}", "0")
     file = tmp_path / "bridge.toml"
     file.write_text(mistake)
     assert main([command, "--config", str(file), "--data", str(tmp_path / "data")]) != 0

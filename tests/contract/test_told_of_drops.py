@@ -19,19 +19,20 @@ from otel_rl.bridge.bridge import Bridge
 from otel_rl.bridge.config import load_settings
 from otel_rl.bridge.counters import Counter, SampleDrop, ValueFold
 from otel_rl.bridge.rows.messages import DROPPED, FOLDED
+from otel_rl.bridge.rows.settings import AlignSettings
 from otel_rl.run_id import run_id
 from tests import plain_http
 from tests.otlp_requests import gauge, key_values, metrics_request, point
 from tests.waiting import wait_until
 
-MAX_SERIES, MAX_METRIC_KEYS = 5, 2
+MAX_SERIES = 5
+MAX_METRIC_KEYS = AlignSettings().max_metric_keys
 
 
-@pytest.fixture
-def bridge(tmp_path: Path) -> Iterator[Bridge]:
-    free = {"port": 0}
-    align = {"max_series": MAX_SERIES, "max_metric_keys": MAX_METRIC_KEYS}
-    given = {"data": tmp_path, "http": free, "grpc": free, "align": align}
+@pytest.fixture(params=[MAX_SERIES])
+def bridge(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Bridge]:
+    free = {"http": "0", "grpc": "0"}
+    given = {"data": tmp_path, "listen": free, "align": {"max_series": request.param}}
     running = Bridge(load_settings(None, {**given, "tracker": {"name": "jsonl"}}))
     running.start()
     yield running
@@ -92,15 +93,18 @@ def test_points_of_too_many_series_are_told_to_who_sent_them_once(
 
 
 @pytest.mark.process
+@pytest.mark.parametrize("bridge", [10_000], indirect=True)
 def test_an_attribute_that_makes_too_many_keys_is_told_to_the_run_the_log_and_a_counter(
     bridge: Bridge, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    metric = gauge(*(point(1.0, time_ns=time.time_ns()) for _ in range(4)), name="queue.depth")
+    values = MAX_METRIC_KEYS + 2
+    now_ns = time.time_ns()
+    metric = gauge(*(point(1.0, time_ns=now_ns) for _ in range(values)), name="queue.depth")
     for place, one in enumerate(metric.gauge.data_points):
         one.attributes.extend(key_values({"request.id": f"r{place}", "route": "/a"}))
     with caplog.at_level(logging.WARNING):
         post(bridge, metrics_request(metric, resource={"rl.experiment.name": "e"}))
-        wait_until(lambda: bridge.counters.value(Counter.SAMPLES_TAKEN) == 4, timeout_s=60)
+        wait_until(lambda: bridge.counters.value(Counter.SAMPLES_TAKEN) == values, timeout_s=60)
     bridge.stop()
     folded = bridge.counters.value(Counter.VALUES_FOLDED, reason=ValueFold.ATTRIBUTES)
     assert folded == 2
@@ -108,5 +112,4 @@ def test_an_attribute_that_makes_too_many_keys_is_told_to_the_run_the_log_and_a_
     (label,) = (row["labels"][FOLDED] for row in map(json.loads, lines) if "labels" in row)
     assert "'queue.depth'" in label
     assert "'request.id'" in label
-    assert "align.max_metric_keys" in label
     assert sum("'request.id'" in record.getMessage() for record in caplog.records) == 1

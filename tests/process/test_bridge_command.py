@@ -299,7 +299,7 @@ def test_a_port_in_use_is_an_error_at_start_that_says_how_to_go_on(tmp_path: Pat
         1,
         [
             ("[align]\nwindows = 5\n", "align.windows: unknown setting"),
-            ("[http]\nport = 'x'\n", "http.port"),
+            ("[listen]\nhttp = 'x'\n", "listen.http"),
             ("[tracker]\nname = 'wandbb'\n", "Known trackers: wandb, jsonl"),
             ("[[[", "is not TOML"),
         ],
@@ -313,10 +313,12 @@ def test_a_wrong_setting_is_an_error_at_start(tmp_path: Path, content: str, mess
 
 
 def test_each_of_two_mistakes_is_a_line_of_the_command(tmp_path: Path) -> None:
-    (tmp_path / "bridge.toml").write_text("[http]\nport = 'x'\n[journal]\nmax_bytes = '10 gigs'\n")
+    (tmp_path / "bridge.toml").write_text(
+        "[listen]\nhttp = 'x'\n[journal]\nmax_bytes = '10 gigs'\n"
+    )
     done = otel_rl_here("bridge", "--config", "bridge.toml", cwd=tmp_path)
     http, journal = done.err.splitlines()
-    assert http.startswith("otel-rl: http.port: must be a whole number (got 'x').")
+    assert http.startswith("otel-rl: listen.http: must be HOST:PORT")
     assert journal.startswith("otel-rl: journal.max_bytes: must be a size")
 
 
@@ -370,8 +372,8 @@ def test_an_unknown_variable_is_an_error_at_start(tmp_path: Path) -> None:
 
 
 def test_one_setting_of_a_section_leaves_the_others_at_their_defaults() -> None:
-    settings = load_settings(None, {"http": {"host": "::1"}})
-    assert (settings.http.host, settings.http.port) == ("::1", 4318)
+    listen = load_settings(None, {"listen": {"grpc": "off"}}).listen
+    assert (listen.http, listen.grpc) == (("127.0.0.1", 4318), None)
 
 
 def test_listening_beyond_loopback_is_said_loudly(tmp_path: Path) -> None:
@@ -390,7 +392,7 @@ def test_listening_beyond_loopback_is_said_loudly(tmp_path: Path) -> None:
 
 
 def test_doctor_finds_what_is_wrong_and_says_what_to_do(tmp_path: Path) -> None:
-    free = {"OTEL_RL_BRIDGE__HTTP__PORT": "0", "OTEL_RL_BRIDGE__GRPC__PORT": "0"}
+    free = {"OTEL_RL_BRIDGE__LISTEN__HTTP": "0", "OTEL_RL_BRIDGE__LISTEN__GRPC": "0"}
     well = otel_rl_here(
         "doctor", "--tracker", "jsonl", cwd=tmp_path, env=clean_environment(tmp_path, **free)
     )
@@ -409,7 +411,7 @@ def test_doctor_finds_what_is_wrong_and_says_what_to_do(tmp_path: Path) -> None:
 
 def test_doctor_makes_nothing_in_a_directory_that_has_no_journal(tmp_path: Path) -> None:
     (tmp_path / ".otel_rl" / "run").mkdir(parents=True)
-    free = {"OTEL_RL_BRIDGE__HTTP__PORT": "0", "OTEL_RL_BRIDGE__GRPC__PORT": "0"}
+    free = {"OTEL_RL_BRIDGE__LISTEN__HTTP": "0", "OTEL_RL_BRIDGE__LISTEN__GRPC": "0"}
     well = otel_rl_here(
         "doctor", "--tracker", "jsonl", cwd=tmp_path, env=clean_environment(tmp_path, **free)
     )

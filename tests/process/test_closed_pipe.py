@@ -14,7 +14,7 @@ from tests.slow import slow_after
 pytestmark = pytest.mark.process
 
 # The doctor looks at these ports, which anything else on the machine may have.
-FREE = {"OTEL_RL_BRIDGE__HTTP__PORT": "0", "OTEL_RL_BRIDGE__GRPC__PORT": "0"}
+FREE = {"OTEL_RL_BRIDGE__LISTEN__HTTP": "0", "OTEL_RL_BRIDGE__LISTEN__GRPC": "0"}
 
 
 def without_a_reader(directory: Path, *arguments: str) -> tuple[int, bytes]:

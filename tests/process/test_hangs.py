@@ -51,11 +51,9 @@ LINES = {"lock": "lock.acquire()", "sleep": "time.sleep(3_600)", "socket": "one.
 def hanging(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, dict[str, int]]]:
     """A bridge, and a process for each way to hang; yields the directory and the process ids."""
     home = tmp_path_factory.mktemp("hangs")
-    listen = {"host": "127.0.0.1", "port": 0}
     given = {
         "data": home / "data",
-        "http": listen,
-        "grpc": {"enabled": False},
+        "listen": {"http": "127.0.0.1:0", "grpc": "off"},
         "tracker": {"name": "jsonl"},
         "archive": {"enabled": False},
     }

@@ -146,7 +146,7 @@ def test_a_grpc_sdk_that_is_pointed_to_the_http_port_is_told_what_to_do(tmp_path
 
 
 def test_grpc_on_a_bridge_without_it_is_an_error_at_start(tmp_path: Path) -> None:
-    environment = clean_environment(tmp_path, OTEL_RL_BRIDGE__GRPC__ENABLED="false")
+    environment = clean_environment(tmp_path, OTEL_RL_BRIDGE__LISTEN__GRPC="off")
     done = otel_rl_here("run", "--grpc", "--", "touch", "started", cwd=tmp_path, env=environment)
     assert done.status == 2, done.err
     assert "--grpc: the bridge does not listen on gRPC" in done.err
@@ -154,7 +154,7 @@ def test_grpc_on_a_bridge_without_it_is_an_error_at_start(tmp_path: Path) -> Non
 
 @pytest.mark.slow
 def test_a_bridge_without_grpc_says_so_and_names_no_address(tmp_path: Path) -> None:
-    environ = {"OTEL_RL_BRIDGE__GRPC__ENABLED": "false", "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"}
+    environ = {"OTEL_RL_BRIDGE__LISTEN__GRPC": "off", "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"}
     done = run(tmp_path, HTTP_ONLY, **environ)
     assert done.status == 0, done.err
     assert "None" not in done.err

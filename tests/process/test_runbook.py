@@ -144,7 +144,7 @@ def test_a_journal_of_another_format_is_refused_and_left_as_it_is(tmp_path: Path
 def test_doctor_is_content_beside_a_bridge_that_is_well(tmp_path: Path) -> None:
     with Bridge(tmp_path / "bridge", BRIDGE) as bridge:
         http, grpc = map(str, bridge.ports)
-        variables = {"OTEL_RL_BRIDGE__HTTP__PORT": http, "OTEL_RL_BRIDGE__GRPC__PORT": grpc}
+        variables = {"OTEL_RL_BRIDGE__LISTEN__HTTP": http, "OTEL_RL_BRIDGE__LISTEN__GRPC": grpc}
         done = otel_rl_here(
             "doctor", "--tracker", "jsonl", "--data", bridge.directory / "data", cwd=tmp_path,
             env=clean_environment(tmp_path, **variables),
@@ -156,7 +156,7 @@ def test_doctor_is_content_beside_a_bridge_that_is_well(tmp_path: Path) -> None:
 def test_doctor_says_that_a_port_is_taken_by_something_else(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
-        variables = {"OTEL_RL_BRIDGE__HTTP__PORT": "0", "OTEL_RL_BRIDGE__GRPC__PORT": port}
+        variables = {"OTEL_RL_BRIDGE__LISTEN__HTTP": "0", "OTEL_RL_BRIDGE__LISTEN__GRPC": port}
         done = otel_rl_here(
             "doctor", "--tracker", "jsonl", cwd=tmp_path,
             env=clean_environment(tmp_path, **variables),

@@ -38,11 +38,9 @@ class Served:
     def __init__(self, data: Path, **settings: object) -> None:
         self.data = data
         write_run(data, LookedAt())
-        listen = {"host": "127.0.0.1", "port": 0}
         given = {
             "data": data,
-            "http": listen,
-            "grpc": {"enabled": False},
+            "listen": {"http": "127.0.0.1:0", "grpc": "off"},
             "tracker": {"name": "jsonl"},
             "archive": {"enabled": False},
             **settings,

@@ -474,12 +474,9 @@ class Retries:
 
     def pause_s(self, state: RunState) -> float:
         """Return the seconds until the next try after one more failure in ``state``."""
-        if state is RunState.REJECTED:
-            longest = self._settings.rejected_retry_s
-        else:
-            longest = min(
-                self._settings.first_retry_s * (1 << self._failures), self._settings.max_retry_s
-            )
+        longest = self._settings.max_retry_s
+        if state is not RunState.REJECTED:
+            longest = min(longest, self._settings.first_retry_s * (1 << self._failures))
             self._failures = min(self._failures + 1, 30)
         return longest * (0.5 + self._jitter() / 2)
 

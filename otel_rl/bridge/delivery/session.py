@@ -156,8 +156,8 @@ class DeliverySettings:
             answers from a replica, or is restored from a backup, may need it again. Shorter if the
             source has no room for more rows of the run.
         first_retry_s: Pause after the first failure; it doubles from there.
-        max_retry_s: Longest pause.
-        rejected_retry_s: Pause after the tracker has refused settings or credentials.
+        max_retry_s: Longest pause, and the one after the tracker has refused settings or
+            credentials.
         end_grace_s: How long after the end of an experiment its run stays open for further rows,
             counted from the last one.
         scratch: Directory of the logs and locks of writers; ``directory`` if not given.
@@ -178,7 +178,6 @@ class DeliverySettings:
     keep_confirmed_s: float = 600.0
     first_retry_s: float = 0.5
     max_retry_s: float = 60.0
-    rejected_retry_s: float = 60.0
     end_grace_s: float = 15.0
     scratch: Path | None = None
     detail: Tier = Tier.EVERYTHING

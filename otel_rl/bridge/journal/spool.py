@@ -311,7 +311,7 @@ class Spool:
             raise JournalFull(
                 f"{waiting} bytes of {key} wait to be made into rows, and {rows} bytes of"
                 " rows for the tracker, which is its share.",
-                hint="Raise journal.max_share or journal.max_bytes; senders retry meanwhile.",
+                hint="Raise journal.max_bytes; senders retry meanwhile.",
             )
         connection.execute(
             "INSERT INTO waiting (run_id, shard, bytes) VALUES (?, ?, ?)"

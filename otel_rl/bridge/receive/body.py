@@ -52,7 +52,7 @@ async def read(
     except TimeoutError as exc:
         raise SlowSender(
             f"The request took longer than {timeout_s:g} s to arrive.",
-            hint="Send it again. For a slow link, raise receive.body_timeout.",
+            hint="Send it again. For a slow link, send smaller batches.",
         ) from exc
     return body.getvalue()
 

@@ -250,7 +250,8 @@ class InFlight:
                 raise Overloaded(
                     f"More than {self._max_bytes} bytes of requests are in flight"
                     f"{f', or those of token {token} are over its share' * bool(token)}.",
-                    hint="Send it again later. If this stays, raise receive.max_in_flight_bytes.",
+                    hint="Send it again later. If this stays, raise receive.max_body_bytes."
+                    " of the bridge: it holds 16 times as much.",
                 )
             self._account.add(token, n)
 

@@ -102,7 +102,7 @@ class GrpcServer:
             raise ConfigError(
                 f"grpc: cannot listen on {host}:{port}.",
                 hint=f"Stop what uses port {port}, or give another one with --grpc HOST:PORT of "
-                "otel-rl bridge or OTEL_RL_BRIDGE__GRPC__PORT (0 is free).",
+                "otel-rl bridge or OTEL_RL_BRIDGE__LISTEN__GRPC (port 0 is free).",
             ) from exc
         self._address = f"{host}:{self._calls.port}"
         danger = exposure(

@@ -2,7 +2,7 @@
 
 from typing import Self
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from otel_rl.setting_types import Seconds, Section, Size
 
@@ -10,6 +10,9 @@ __all__ = ["MAX_HEAD_BYTES", "ReceiveLimits", "ReceiveSettings", "is_over"]
 
 MAX_HEAD_BYTES = 16 << 10
 """Most bytes of a request before its body, and of a gRPC call's metadata."""
+
+_BODIES = 16
+"""Largest bodies that are held at once."""
 
 
 class ReceiveSettings(Section):
@@ -20,43 +23,37 @@ class ReceiveSettings(Section):
 
     # Exporters send at most 4 MiB, gRPC's default.
     max_body_bytes: Size = Field(16 << 20, ge=1 << 10)
-    """Largest request, decompressed."""
-
-    max_in_flight_bytes: Size = Field(256 << 20, ge=1 << 10)
-    """Bodies held at once; at least twice ``max_body_bytes``."""
+    """Largest request, decompressed; 16 times as much is held of all requests together."""
 
     max_connections: int = Field(1024, ge=1)
     """Connections for each protocol."""
 
-    max_experiments: int = Field(1000, ge=1)
-    """Runs (experiment and trial) in use at once."""
-
-    body_timeout_s: Seconds = Field(10.0, gt=0)
-    """Time for a body or gRPC message."""
-
-    max_age_s: Seconds = Field(14 * 86_400.0, gt=0)
-    """Oldest event time."""
-
-    max_future_s: Seconds = Field(600.0, ge=0)
-    """Furthest event time ahead."""
-
     default_experiment: str | None = Field(None, min_length=1)
     """For data that names none. Unset: refused."""
-
-    @model_validator(mode="after")
-    def _one_request_fits(self) -> Self:
-        # A body that compresses badly is held twice while it is decompressed.
-        if self.max_in_flight_bytes < 2 * self.max_body_bytes:
-            msg = (
-                f"max_in_flight_bytes ({self.max_in_flight_bytes}) must be at least twice "
-                f"max_body_bytes ({self.max_body_bytes}), or the largest request never fits"
-            )
-            raise ValueError(msg)
-        return self
 
 
 class ReceiveLimits(ReceiveSettings):
     """The same, with the bounds that hold for all bridges."""
+
+    # At least twice the largest body: one that compresses badly is held twice while it is read.
+    max_in_flight_bytes: Size = Field(_BODIES * (16 << 20), ge=1 << 10)
+    """Bodies held at once."""
+
+    # Far more than one bridge writes at once: a bound on what a sender makes up.
+    max_experiments: int = Field(1000, ge=1)
+    """Runs (experiment and trial) in use at once."""
+
+    # A body of 16 MiB at 13 Mbit/s; exporters themselves give up after ten seconds.
+    body_timeout_s: Seconds = Field(10.0, gt=0)
+    """Time for a body or gRPC message."""
+
+    # Shorter than an ended run stays, so that no repetition outlives what is known of its run.
+    max_age_s: Seconds = Field(14 * 86_400.0, gt=0)
+    """Oldest event time."""
+
+    # A clock that is further ahead is set wrongly, and would order the rows by its error.
+    max_future_s: Seconds = Field(600.0, ge=0)
+    """Furthest event time ahead."""
 
     # Two bytes can encode a message, and parsing one takes up to 200 bytes.
     max_messages_per_request: int = Field(1_000_000, ge=1)
@@ -142,7 +139,7 @@ class ReceiveLimits(ReceiveSettings):
     @classmethod
     def of(cls, settings: ReceiveSettings) -> Self:
         """Return the bounds of a bridge with these settings."""
-        return cls.model_validate(settings.model_dump())
+        return cls(**settings.model_dump(), max_in_flight_bytes=_BODIES * settings.max_body_bytes)
 
 
 def is_over(text: str, max_bytes: int) -> bool:

@@ -244,7 +244,7 @@ def _cannot_listen(name: str, place: tuple[str, int], error: OSError) -> ConfigE
     return ConfigError(
         f"{name}: cannot listen on {host}:{port} ({error.strerror or error}).",
         hint=f"{advice} with --{name} HOST:PORT of otel-rl bridge or "
-        f"OTEL_RL_BRIDGE__{name.upper()}__PORT (0 is free).",
+        f"OTEL_RL_BRIDGE__LISTEN__{name.upper()} (port 0 is free).",
     )
 
 

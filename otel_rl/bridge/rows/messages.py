@@ -155,8 +155,8 @@ def of_dropped(series: Series, settings: AlignSettings, time_ns: int) -> DataWar
     words = (
         f"Points of new series are dropped, the first of {series.name!r} of {series.worker.role}: "
         f"the experiment has as many series as it may (align.max_series = {settings.max_series}, "
-        f"align.max_keys = {settings.max_keys}). An attribute with a new value every time makes a "
-        "series each time: send it as a value, or raise the bound."
+        f"and {settings.max_keys} tracker keys). An attribute with a new value every time makes a "
+        "series each time: send it as a value, or raise align.max_series."
     )
     return DataWarning(time_ns, {DROPPED: words})
 
@@ -208,8 +208,7 @@ def _in_one_key(group: Group, of_metric: Iterable[Group]) -> str:
         f"{group.name!r}{f' of {group.role!r}' if group.role else ''} has as many keys as a metric "
         "may: its attribute "
         f"{attribute!r} has {len(values[attribute])} values. Further ones are {group.key} "
-        "together. Leave it out of metrics, or put it into spans; if each value needs a chart, "
-        "raise align.max_metric_keys."
+        "together. Leave it out of metrics, or put it into spans."
     )
 
 

@@ -36,13 +36,7 @@ class RowSettings(Section):
     """Also each worker's own series."""
 
     max_series: int = Field(default=10_000, gt=0)
-    """Series per experiment, and workers that rows wait for."""
-
-    max_keys: int = Field(default=20_000, gt=0)
-    """Tracker keys per experiment."""
-
-    max_metric_keys: int = Field(default=1_000, gt=0)
-    """Those of one metric of a role."""
+    """Series per experiment, and workers that rows wait for; twice as many tracker keys."""
 
     spans_horizon_s: Seconds = Field(default=60.0, ge=0, le=86400)
     """Greatest age of analysed spans."""
@@ -53,6 +47,13 @@ class RowSettings(Section):
 
 class AlignSettings(RowSettings):
     """Rules that make rows of samples, with the bounds on memory that hold for all bridges."""
+
+    max_keys: int = Field(default=20_000, gt=0)
+    """Tracker keys per experiment."""
+
+    # Nobody reads as many charts of one metric; an attribute that has more values is an id.
+    max_metric_keys: int = Field(default=1_000, gt=0)
+    """Tracker keys of one metric of a role."""
 
     forget_s: Seconds = Field(default=3600.0, gt=0)
     """Time without an export until a worker leaves memory."""
@@ -94,6 +95,8 @@ class AlignSettings(RowSettings):
 
         Written steps stay in the journal as long as their run goes on: they must never fill it.
         """
-        rules = cls.model_validate(settings.model_dump())
+        rules = cls(**settings.model_dump())
         most = min(rules.max_written_bytes, journal_bytes // _WRITTEN_SHARE)
-        return rules.model_copy(update={"max_written_bytes": most})
+        return rules.model_copy(
+            update={"max_written_bytes": most, "max_keys": 2 * settings.max_series}
+        )

@@ -7,7 +7,7 @@ import signal
 from pathlib import Path
 
 from otel_rl.bridge.bridge import Bridge
-from otel_rl.bridge.config import BridgeSettings
+from otel_rl.bridge.config import BridgeSettings, Readers
 from otel_rl.bridge.receive.tls import listens_on_loopback
 from otel_rl.cli.embedded_bridge import W_AND_B_IS_OFF, started, without_disabled
 from otel_rl.cli.ending.end import finish, leave
@@ -90,8 +90,10 @@ def _enabled(settings: BridgeSettings) -> BridgeSettings:
 
 def _shows_runs(settings: BridgeSettings) -> bool:
     """Return whether any reader may see the page."""
-    is_open = settings.view.behind_proxy or listens_on_loopback(settings.http.host)
-    return is_open or bool(settings.auth.tokens)
+    if settings.view.readers is Readers.BEHIND_PROXY or settings.auth.tokens:
+        return True
+    http = settings.listen.http
+    return http is not None and listens_on_loopback(http.host)
 
 
 class _Signals:

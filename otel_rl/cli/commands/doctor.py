@@ -34,6 +34,7 @@ from otel_rl.cli.standard_streams import say
 from otel_rl.errors import ConfigError, JournalError, JournalLocked, OtelRLError
 from otel_rl.plurals import many
 from otel_rl.redaction import shown
+from otel_rl.setting_types import OFF, Address
 from otel_rl.worker.settings import read_settings
 
 __all__ = ["CHECKS", "add_parser"]
@@ -49,7 +50,7 @@ _PLUGINS = (
 _TIMEOUT_S = 3.0
 
 # Settings that somebody makes who starts a bridge of its own.
-_OF_A_SERVICE = frozenset({"http", "grpc", "health", "data", "journal", "tls", "auth"})
+_OF_A_SERVICE = frozenset({"listen", "data", "journal", "tls", "auth"})
 
 
 def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -131,19 +132,13 @@ def check_endpoint(_settings: BridgeSettings) -> Iterator[CheckResult]:
 def check_listen(settings: BridgeSettings) -> Iterator[CheckResult]:
     """Check that the bridge's addresses are free, or a bridge is there already."""
     there = _is_bridge_there(settings)
-    listens: dict[str, tuple[str, int] | None] = {
-        name: (listen.host, listen.port) if listen.enabled else None
-        for name, listen in (("http", settings.http), ("grpc", settings.grpc))
-    }
-    if settings.health.port is not None:
-        listens["health"] = (settings.health.host, settings.health.port)
-    for name, place in listens.items():
-        if place is None:
-            yield CheckResult(f"listen {name}", "disabled")
+    listen = settings.listen
+    for name, where in (("http", listen.http), ("grpc", listen.grpc), ("health", listen.health)):
+        if where is None:
+            if name != "health":  # which few want
+                yield CheckResult(f"listen {name}", OFF)
             continue
-        host, port = place
-        where = f"{host}:{port}"
-        free = _free(name, where, host, port)
+        free = _free(name, where)
         # A bridge that answers over HTTP serves all; gRPC has no check that identifies a bridge.
         if there and not free.ok:
             yield CheckResult(f"listen {name}", f"a bridge is on {where}")
@@ -267,11 +262,11 @@ def check_tracker(settings: BridgeSettings) -> Iterator[CheckResult]:
         yield from backend(name).check(tracker.options_of(name), tracker.directory or settings.data)
 
 
-def _free(name: str, where: str, host: str, port: int) -> CheckResult:
-    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
+def _free(name: str, where: Address) -> CheckResult:
+    with socket.socket(socket.AF_INET6 if ":" in where.host else socket.AF_INET) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            probe.bind((host, port))
+            probe.bind(where)
         except OSError as exc:
             return CheckResult(
                 f"listen {name}",
@@ -285,26 +280,24 @@ def _free(name: str, where: str, host: str, port: int) -> CheckResult:
 
 def _is_bridge_there(settings: BridgeSettings) -> bool:
     """Return whether a bridge with these settings runs already."""
-    health, listen, tls = settings.health, settings.http, settings.tls
-    if health.port is not None and _is_healthy("http", health.host, health.port):
+    listen, tls = settings.listen, settings.tls
+    if listen.health is not None and _is_healthy("http", listen.health):
         return True
-    if not listen.enabled:
+    if listen.http is None:
         return False
-    scheme = "http" if tls.cert is None else "https"
-    if _is_healthy(scheme, listen.host, listen.port):
+    if _is_healthy("http" if tls.cert is None else "https", listen.http):
         return True
     # It may want a certificate from whoever asks; its own shows which bridge it is.
-    return tls.cert is not None and _shows_certificate(tls.cert, listen.host, listen.port)
+    return tls.cert is not None and _shows_certificate(tls.cert, listen.http)
 
 
-def _is_healthy(scheme: str, host: str, port: int) -> bool:
+def _is_healthy(scheme: str, where: Address) -> bool:
     # Only its kind is asked for, and nothing is sent: any certificate will do, and no proxy.
     context = ssl.create_default_context()
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     opener = urllib.request.build_opener(
         urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=context)
     )
-    where = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     try:
         with opener.open(f"{scheme}://{where}/healthz", timeout=_TIMEOUT_S) as answer:
             return bool(answer.status == 200)
@@ -314,9 +307,9 @@ def _is_healthy(scheme: str, host: str, port: int) -> bool:
         return False
 
 
-def _shows_certificate(cert: Path, host: str, port: int) -> bool:
+def _shows_certificate(cert: Path, where: Address) -> bool:
     try:
-        shown = ssl.get_server_certificate((host, port), timeout=_TIMEOUT_S)
+        shown = ssl.get_server_certificate(where, timeout=_TIMEOUT_S)
         return shown.strip() in cert.read_text(encoding="utf-8", errors="replace")
     except (OSError, ValueError):
         return False

@@ -2,15 +2,15 @@
 
 import argparse
 import importlib.util
-from collections.abc import Mapping
 from contextlib import closing
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
-from otel_rl.bridge.config import BridgeSettings
+from otel_rl.bridge.config import BridgeSettings, Readers
 from otel_rl.cli.options import add_journal_options, host_and_port, settings_of
 from otel_rl.cli.standard_streams import say
 from otel_rl.errors import MissingExtra
+from otel_rl.setting_types import Address
 
 __all__ = ["add_parser"]
 
@@ -54,7 +54,7 @@ def _command(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _serve(settings: BridgeSettings, listen: Mapping[str, Any] | None) -> None:
+def _serve(settings: BridgeSettings, listen: Address | None) -> None:
     from otel_rl.bridge.diagnosis.histories import MemoryBound
     from otel_rl.mcp.answers import Answers
     from otel_rl.mcp.server import serve_http, serve_stdio
@@ -69,9 +69,8 @@ def _serve(settings: BridgeSettings, listen: Mapping[str, Any] | None) -> None:
         return
     listener = Listener(
         "--http",
-        listen["host"],
-        listen["port"],
-        is_behind_proxy=settings.view.behind_proxy,
+        *listen,
+        is_behind_proxy=settings.view.readers is Readers.BEHIND_PROXY,
         auth=settings.auth,
     )
     say(f"{listener.url}mcp (Ctrl-C ends it)")

@@ -143,9 +143,9 @@ def _command(arguments: argparse.Namespace) -> int:
             f"... -- {command[0]} ...; a `--` before CMD ends this note."
         )
     check_attach(arguments)
-    if arguments.grpc and not settings.grpc.enabled:
+    if arguments.grpc and settings.listen.grpc is None:
         raise ConfigError(
-            "--grpc: the bridge does not listen on gRPC (grpc.enabled is false).",
+            "--grpc: the bridge does not listen on gRPC (listen.grpc is off).",
             hint="Remove one of the two.",
         )
     requests = _Requests()

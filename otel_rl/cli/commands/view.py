@@ -5,11 +5,12 @@ import importlib.util
 import webbrowser
 from contextlib import closing
 
-from otel_rl.bridge.config import BridgeSettings
+from otel_rl.bridge.config import BridgeSettings, Readers
 from otel_rl.cli.find_run import add_run, take_directory
 from otel_rl.cli.options import add_journal_options, host_and_port, settings_of
 from otel_rl.cli.standard_streams import say
 from otel_rl.errors import MissingExtra
+from otel_rl.setting_types import Address
 from otel_rl.view.journals import Journals
 from otel_rl.view.server import ViewServer
 
@@ -41,7 +42,7 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     parser.add_argument(
         "--listen",
         type=host_and_port,
-        default={"host": "127.0.0.1", "port": 8800},
+        default=Address("127.0.0.1", 8800),
         metavar="HOST:PORT",
         help="default: 127.0.0.1:8800; on other addresses with the token in the link",
     )
@@ -63,10 +64,8 @@ def _command(arguments: argparse.Namespace) -> int:
             f"there is no directory {str(settings.data)!r} yet: the page is empty until a bridge "
             "makes it. Another one: otel-rl view DIR"
         )
-    listen = arguments.listen
-    server = ViewServer(
-        settings, listen["host"], listen["port"], is_behind_proxy=settings.view.behind_proxy
-    )
+    is_behind_proxy = settings.view.readers is Readers.BEHIND_PROXY
+    server = ViewServer(settings, *arguments.listen, is_behind_proxy=is_behind_proxy)
     url = server.url + place
 
     def started() -> None:

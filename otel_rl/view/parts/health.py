@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, Final
 
-from otel_rl.bridge.config import BridgeSettings
+from otel_rl.bridge.config import RUN_SHARE, BridgeSettings
+from otel_rl.bridge.rows.settings import AlignSettings
 from otel_rl.dashboard.arrange import unit_words
 from otel_rl.records import Description, KeySpec
 from otel_rl.redaction import redacted
@@ -36,7 +37,7 @@ def health(
         now_ns: By the clock of this machine.
     """
     run = found.run
-    share_bytes = int(settings.journal.max_bytes * settings.journal.max_share)
+    share_bytes = int(settings.journal.max_bytes * RUN_SHARE)
     return {
         "tracker": label(run.tracker),
         "location": label(redacted(run.location)),
@@ -50,7 +51,7 @@ def health(
             _bound(
                 "batches and rows in the journal", run.made_bytes + run.waiting_bytes, share_bytes
             ),
-            _bound("keys", len(data.series), settings.align.max_keys),
+            _bound("keys", len(data.series), AlignSettings.of(settings.align).max_keys),
         ],
         "counts": list(_counts(data, {spec.key: unit_words(spec.unit) for spec in keys})),
         "failures": [label(str(one)) for one in data.failures[-50:]],

@@ -51,8 +51,8 @@ OPEN_FOR_LONG = dict.fromkeys(("lease_s", "start_wait_s", "wait_s"), 600.0)
 
 
 def settings(directory: Path, **more: object) -> BridgeSettings:
-    free = {"port": 0}
-    given = {"data": directory, "http": free, "grpc": free, "tracker": {"name": "jsonl"}}
+    free = {"http": "0", "grpc": "0"}
+    given = {"data": directory, "listen": free, "tracker": {"name": "jsonl"}}
     return load_settings(None, {**given, "align": OPEN_FOR_LONG, **more})
 
 

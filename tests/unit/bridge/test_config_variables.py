@@ -20,8 +20,8 @@ def test_a_variable_wins_over_the_file_and_the_command_line_over_both(
 
 
 def test_a_variable_may_be_written_in_small_letters(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("otel_rl_bridge__http__port", "1234")
-    assert load_settings().http.port == 1234
+    monkeypatch.setenv("otel_rl_bridge__listen__http", "1234")
+    assert load_settings().listen.http == ("127.0.0.1", 1234)
 
 
 def test_a_variable_may_hold_a_whole_section(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ from pydantic import BaseModel
 
 from otel_rl.bridge.config import BridgeSettings, load_settings
 from otel_rl.errors import ConfigError
-from otel_rl.setting_types import fields_of
+from otel_rl.setting_types import Address, fields_of
 
 ADVISED = re.compile(r"OTEL_RL_BRIDGE__[A-Z0-9_]+(?:='.*?'(?=$|\.| ))?")
 
@@ -29,7 +29,7 @@ VALID: dict[str, object] = {
     "archive.enabled": True,
     "telemetry.endpoint": "http://localhost:4318",
     "tracker.max_live_runs": 5,
-    "health.port": 4339,
+    "listen.health": "127.0.0.1:4339",
     "receive.default_experiment": "x",
 }
 
@@ -78,7 +78,8 @@ def follow(advice: str, monkeypatch: pytest.MonkeyPatch) -> None:
         if not is_shown:
             path = variable.removeprefix("OTEL_RL_BRIDGE__").lower().replace("__", ".")
             default = VALID.get(path, SETTINGS[path])
-            value = default if isinstance(default, str) else json.dumps(default, default=str)
+            is_text = isinstance(default, str | Address)
+            value = str(default) if is_text else json.dumps(default, default=str)
             value = value.strip('"')
         monkeypatch.setenv(variable, value)
 
@@ -133,7 +134,7 @@ def test_the_way_out_of_a_wrong_variable_works_as_it_is_printed(
         *(f"{name} = 5" for name in fields_of(BridgeSettings) if name != "data"),
         '[tls]\ncert = "/cert"',
         '[tls]\nclient_ca = "/ca"',
-        "[receive]\nmax_in_flight_bytes = 5000",
+        "[listen]\nhttp = false",
         "[tracker]\noptions = 5",
         *(
             f"[[auth.tokens]]\n{token}"
@@ -167,7 +168,9 @@ def test_the_way_out_of_a_wrong_section_works_as_it_is_printed(
     ("variable", "meant"),
     [
         ("OTEL_RL_BRIDGE__AUTH__TOKENS__0__SHA256__0", "OTEL_RL_BRIDGE__AUTH__TOKENS='["),
-        ("OTEL_RL_BRIDGE__HTTP", "OTEL_RL_BRIDGE__HTTP__HOST"),
+        ("OTEL_RL_BRIDGE__HTTP", "OTEL_RL_BRIDGE__LISTEN__HTTP"),
+        ("OTEL_RL_BRIDGE__HTTP__PORT", "OTEL_RL_BRIDGE__LISTEN__HTTP"),
+        ("OTEL_RL_BRIDGE__LISTEN", "OTEL_RL_BRIDGE__LISTEN__HTTP"),
         ("OTEL_RL_BRIDGE__TLS__CRET", "OTEL_RL_BRIDGE__TLS__CERT"),
         ("OTEL_RL_BRIDGE_TLS_CERT", "OTEL_RL_BRIDGE__TLS__CERT"),
         ("OTEL_RL_BRIDGE_TLS__CERT", "OTEL_RL_BRIDGE__TLS__CERT"),
@@ -318,3 +321,55 @@ def test_a_variable_that_names_no_option_of_a_table_is_told(
     assert text.startswith(f"{variable}: names no value of a table.")
     follow(text, monkeypatch)
     assert load_settings().tracker.options
+
+
+@pytest.mark.parametrize(
+    ("written", "host", "port"),
+    [
+        ("head:4318", "head", 4318),
+        ("0.0.0.0:0", "0.0.0.0", 0),
+        ("[::1]:4318", "::1", 4318),
+        ("4318", "127.0.0.1", 4318),
+        (4318, "127.0.0.1", 4318),
+    ],
+)
+def test_an_address_is_host_and_port_and_written_again_as_it_was_read(
+    written: object, host: str, port: int, tmp_path: Path
+) -> None:
+    file = tmp_path / "bridge.toml"
+    file.write_text(toml("listen.grpc", written))
+    listen = load_settings(file).listen
+    assert listen.grpc == (host, port)
+    assert load_settings(None, {"listen": listen.model_dump()}).listen == listen
+
+
+def test_what_is_off_listens_nowhere(tmp_path: Path) -> None:
+    file = tmp_path / "bridge.toml"
+    file.write_text(toml("listen.http", "off"))
+    assert load_settings(file).listen.http is None
+
+
+@pytest.mark.parametrize("written", ["head", "head:", "head:65536", "", True, {"port": 1}])
+def test_an_error_in_an_address_shows_how_to_write_one(written: object, tmp_path: Path) -> None:
+    file = tmp_path / "bridge.toml"
+    table = "{port = 1}" if isinstance(written, dict) else json.dumps(written)
+    file.write_text(f"listen.http = {table}")
+    told = error_of(file)
+    assert told.startswith("listen.http: must be HOST:PORT, such as 127.0.0.1:4318")
+    assert '"off" listens nowhere' in told
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        ("[tracker.options.trackio.server]\nurl = 'x'", "trackio.server: must be"),
+        ("[tracker.options]\ntags = ['a', 'b']", "tags: must be"),
+        ("[tracker.options.wandb]\ntags = ['a', 'b']", "wandb.tags: must be"),
+    ],
+)
+def test_an_option_of_a_tracker_holds_no_table_and_no_list(
+    content: str, told: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "bridge.toml"
+    file.write_text(content)
+    assert error_of(file).startswith(f"tracker.options.{told} a text or a number")

@@ -63,8 +63,8 @@ def test_with_others_nothing_of_a_run_is_written_without_its_lease(
 
 
 def test_a_run_that_may_not_have_more_rows_is_pruned_at_once(tmp_path: Path) -> None:
-    stores = opened(tmp_path, max_bytes=64 << 20, max_share=0.0001)
-    row = Row(0, 0, 1, {"k" * 10_000: 1.0})
+    stores = opened(tmp_path, max_bytes=1 << 20)
+    row = Row(0, 0, 1, {"k" * 600_000: 1.0})
     stores.run_store.commit([Commit(KEY, [row], 1, b"")])
     stores.deliveries.confirmed(KEY, 1)
     stores.deliveries.finish(KEY, 1)

@@ -89,8 +89,7 @@ def test_a_bridge_exports_its_metrics_to_the_endpoint_that_it_is_given(tmp_path:
                 None,
                 {
                     "data": tmp_path,
-                    "http": {"port": 0},
-                    "grpc": {"port": 0},
+                    "listen": {"http": "127.0.0.1:0", "grpc": "127.0.0.1:0"},
                     "tracker": {"name": "jsonl"},
                     "telemetry": {"endpoint": receiver.url},
                 },
@@ -113,8 +112,7 @@ def test_a_bridge_exports_its_metrics_to_the_endpoint_that_it_is_given(tmp_path:
 def test_an_endpoint_that_is_away_keeps_no_bridge_from_stopping(tmp_path: Path) -> None:
     settings = {
         "data": tmp_path,
-        "http": {"port": 0},
-        "grpc": {"port": 0},
+        "listen": {"http": "127.0.0.1:0", "grpc": "127.0.0.1:0"},
         "tracker": {"name": "jsonl"},
         "telemetry": {"endpoint": "http://127.0.0.1:9"},
     }

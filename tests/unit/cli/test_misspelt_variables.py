@@ -15,7 +15,7 @@ from otel_rl.worker.settings import TABLE
     [
         ("OTEL_RL_TRAIL", "OTEL_RL_TRIAL"),
         ("OTEL_RL_EXPERIMNT", "OTEL_RL_EXPERIMENT"),
-        ("OTEL_RL_BRDIGE__HTTP__PORT", "OTEL_RL_BRIDGE__HTTP__PORT"),
+        ("OTEL_RL_BRDIGE__LISTEN__HTTP", "OTEL_RL_BRIDGE__LISTEN__HTTP"),
         ("OTEL_RL_TRACKER", "OTEL_RL_BRIDGE__TRACKER"),
         ("OTEL_RL_TRACKER__NAME", "OTEL_RL_BRIDGE__TRACKER__NAME"),
     ],
@@ -24,7 +24,7 @@ def test_what_was_meant_is_told(wrong: str, meant: str) -> None:
     assert list(misspelt({wrong: "1"})) == [f"{wrong} has no effect: did you mean {meant}?"]
 
 
-@pytest.mark.parametrize("name", ["OTEL_RL_TRIAL", "OTEL_RL_BRIDGE__HTTP__PORT", "OTEL_RL_MY_LAB"])
+@pytest.mark.parametrize("name", ["OTEL_RL_TRIAL", "OTEL_RL_BRIDGE__DATA", "OTEL_RL_MY_LAB"])
 def test_what_is_known_or_nothing_like_it_is_not_told(name: str) -> None:
     assert list(misspelt({name: "1"})) == []
 

@@ -55,7 +55,7 @@ def test_without_a_command_the_commands_are_listed(capsys: pytest.CaptureFixture
             "align.windows: unknown setting. Did you mean align.window? See",
         ),
         ("window = 5", "window: unknown setting. Did you mean align.window? See"),
-        ("[http]\nxyzzy = 5", "http.xyzzy: unknown setting. See `otel-rl help bridge`."),
+        ("[listen]\nxyzzy = 5", "listen.xyzzy: unknown setting. See `otel-rl help bridge`."),
     ],
 )
 def test_what_was_meant_in_a_file_is_told(tmp_path: Path, content: str, told: str) -> None:

@@ -116,7 +116,6 @@ class Bench:
             confirm_interval_s=0.2,
             first_retry_s=0.05,
             max_retry_s=0.5,
-            rejected_retry_s=0.5,
         )
         self.ahead_s = 0.0
         """Of the delivery's clock."""

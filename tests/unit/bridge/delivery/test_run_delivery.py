@@ -22,9 +22,7 @@ class Rig:
     def __init__(self, rows: Rows | None = None) -> None:
         self.rows = rows or Rows()
         self.now_s = 1000.0
-        settings = DeliverySettings(
-            "jsonl", Path(), {}, first_retry_s=0.5, max_retry_s=60.0, rejected_retry_s=300.0
-        )
+        settings = DeliverySettings("jsonl", Path(), {}, first_retry_s=0.5, max_retry_s=60.0)
         route = Route(self.rows, self.rows, settings, lambda *_, **__: None, lambda: self.now_s)
         self.retries = Retries(KEY, route, jitter=lambda: 1.0)
 
@@ -40,9 +38,9 @@ def test_pauses_double_up_to_the_longest_until_rows_are_taken_again() -> None:
     assert retries.pause_s(RunState.RETRYING) == 0.5
 
 
-def test_a_refusal_has_a_pause_of_its_own() -> None:
+def test_after_a_refusal_the_pause_is_the_longest_at_once() -> None:
     retries = Rig().retries
-    assert [retries.pause_s(RunState.REJECTED) for _ in range(3)] == [300.0] * 3
+    assert [retries.pause_s(RunState.REJECTED) for _ in range(3)] == [60.0] * 3
 
 
 def test_an_error_is_stored_once_a_minute_and_its_end_at_once() -> None:

@@ -39,8 +39,7 @@ def bridge(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Bridge]:
             None,
             {
                 "data": tmp_path,
-                "http": {"port": 0},
-                "grpc": {"enabled": False, "port": 0},
+                "listen": {"http": "127.0.0.1:0", "grpc": "off"},
                 "tracker": {"name": "jsonl", "keep_confirmed_s": 0, "confirm_interval_s": 0.05},
                 "align": {"start_wait_s": 0},
                 "journal": {"max_bytes": 2 * MIB, "url": url},

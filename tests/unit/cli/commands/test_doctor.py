@@ -38,8 +38,8 @@ class Report:
 def doctor(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Callable[[], Report]:
-    monkeypatch.setenv("OTEL_RL_BRIDGE__HTTP__PORT", "0")
-    monkeypatch.setenv("OTEL_RL_BRIDGE__GRPC__PORT", "0")
+    monkeypatch.setenv("OTEL_RL_BRIDGE__LISTEN__HTTP", "0")
+    monkeypatch.setenv("OTEL_RL_BRIDGE__LISTEN__GRPC", "0")
     monkeypatch.delenv("OTEL_EXPORTER_OTLP_ENDPOINT", raising=False)
 
     def run() -> Report:
@@ -104,7 +104,7 @@ def test_a_taken_port_is_no_failure_for_who_uses_no_bridge_of_its_own(
 def test_a_taken_port_is_a_failure_for_a_bridge_of_its_own(
     taken: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("OTEL_RL_BRIDGE__HTTP__PORT", "0")
+    monkeypatch.setenv("OTEL_RL_BRIDGE__LISTEN__HTTP", "0")
     monkeypatch.delenv("OTEL_EXPORTER_OTLP_ENDPOINT", raising=False)
     assert main(["doctor", "--tracker", "jsonl", "--data", str(tmp_path / "data")]) == 1
     said = capsys.readouterr()
