@@ -49,7 +49,7 @@ WARM = 12
 """Seconds sent before, enough for the first diagnosis of the run."""
 ROUNDS = 3
 
-SETTINGS = "align.max_series = 100000"
+SETTINGS = "rows.max_series = 100000"
 """Of the bridge: by default a run has 10,000, fewer than 512 workers of 40."""
 
 GATEWAY_GOAL = 0.7

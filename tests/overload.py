@@ -242,8 +242,8 @@ def bridge(
     settings = {
         "OTEL_RL_BRIDGE__JOURNAL__MAX_BYTES": str(journal_bytes),
         # A worker that has sent its last step is not waited for.
-        "OTEL_RL_BRIDGE__ALIGN__WAIT": "2",
-        "OTEL_RL_BRIDGE__ALIGN__LEASE": "2",
+        "OTEL_RL_BRIDGE__ROWS__WAIT": "2",
+        "OTEL_RL_BRIDGE__ROWS__WORKER_TIMEOUT": "2",
         "OTEL_RL_BRIDGE__TRACKER__KEEP_CONFIRMED": "1",
         "OTEL_RL_BRIDGE__TRACKER__CONFIRM_INTERVAL": "1",
     }

@@ -120,7 +120,7 @@ def bridge(directory: str, *, per_worker: bool) -> None:
         BridgeSettings(
             data=Path(directory),
             listen=ListenSettings(http=Address("127.0.0.1", 0), grpc=None),
-            align=AlignSettings(per_worker=per_worker),
+            rows=AlignSettings(per_worker=per_worker),
             # A second copy of all values, which needs an extra; the others make none.
             archive=ArchiveSettings(enabled=False),
             tracker=TrackerSettings(

@@ -61,7 +61,7 @@ def through_otel_rl(tracker: str, directory: Path, options: Mapping[str, Any]) -
         BridgeSettings(
             data=directory,
             listen=ListenSettings(http=Address("127.0.0.1", 0), grpc=None),
-            align=AlignSettings(per_worker=True),
+            rows=AlignSettings(per_worker=True),
             tracker=TrackerSettings(
                 name=tracker, detail=Tier.EVERYTHING, max_values_per_minute=0, options=options
             ),

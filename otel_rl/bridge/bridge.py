@@ -332,7 +332,7 @@ class Bridge:
         self._rows = Scheduler(
             stores.spool,
             stores.run_store,
-            AlignSettings.of(settings.align, settings.journal.max_bytes),
+            AlignSettings.of(settings.rows, settings.journal.max_bytes),
             self.counters,
             around=Around(
                 notify=self._delivery.notify,

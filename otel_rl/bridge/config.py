@@ -1,7 +1,7 @@
 """The bridge's settings: defaults < TOML file < environment < command line.
 
-Every setting has a place in the file (``[align] window = "2s"``) and a variable
-(``OTEL_RL_BRIDGE__ALIGN__WINDOW=2s``). A mistake is a ``ConfigError`` at start that names the
+Every setting has a place in the file (``[rows] window = "2s"``) and a variable
+(``OTEL_RL_BRIDGE__ROWS__WINDOW=2s``). A mistake is a ``ConfigError`` at start that names the
 place.
 """
 
@@ -249,7 +249,7 @@ class BridgeSettings(Section):
     receive: ReceiveSettings = ReceiveSettings()
     """Limits on requests."""
 
-    align: RowSettings = RowSettings()
+    rows: RowSettings = RowSettings()
     """Rules that make rows of samples."""
 
     tracker: TrackerSettings = TrackerSettings()

@@ -175,7 +175,7 @@ class SampleDrop(StrEnum):
     """Reason to drop an accepted sample.
 
     Attributes:
-        TOO_MANY_SERIES: Beyond ``align.max_series``, or twice as many tracker keys.
+        TOO_MANY_SERIES: Beyond ``rows.max_series``, or twice as many tracker keys.
         TOO_OLD: Older than the points that are remembered, four million a run.
         RUN_REMOVED: From before the run's removal (``journal.keep_ended``).
         TOO_MANY_CONFIG_KEYS: Beyond 4,096 hyper-parameters or 256 tags of a run.
@@ -199,7 +199,7 @@ class ValueFold(StrEnum):
         FURTHER: Beyond the basic detail, if that was not enough.
         TOO_MANY_KEYS: Beyond 100,000 keys in all runs.
         ATTRIBUTES: Series beyond 1,000 keys of a metric.
-        TOO_MANY_ROWS: Steps left out by ``align.max_rows_per_minute``.
+        TOO_MANY_ROWS: Steps left out by ``rows.max_rows_per_minute``.
     """
 
     WORKER = "worker"

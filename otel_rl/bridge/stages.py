@@ -91,7 +91,7 @@ def delivery_settings(settings: BridgeSettings, name: str) -> DeliverySettings:
         max_retry_s=tracker.max_retry_s,
         detail=tracker.detail,
         names=tracker.names,
-        per_worker=settings.align.per_worker,
+        per_worker=settings.rows.per_worker,
         max_values_per_minute=tracker.max_values_per_minute if name == "wandb" else 0,
     )
 

@@ -172,7 +172,7 @@ def settings_of(
     if arguments.data:
         given["data"] = arguments.data
     if arguments.per_worker:
-        given["align"] = {"per_worker": True}
+        given["rows"] = {"per_worker": True}
     return load_settings(arguments.config, given, defaults=defaults)
 
 

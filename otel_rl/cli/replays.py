@@ -150,7 +150,7 @@ class ArchiveSource:
         """See ``ReplaySource``."""
         from otel_rl.bridge.replay.archived_run import identity_of  # needs pyarrow
 
-        return self.files.values, identity_of(self.files, self.settings.align)
+        return self.files.values, identity_of(self.files, self.settings.rows)
 
     def opened(self, stack: contextlib.ExitStack, goes_on: Callable[[float], bool], /) -> StoredRun:
         """See ``ReplaySource``."""
@@ -159,7 +159,7 @@ class ArchiveSource:
         scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix="otel-rl-replay-"))
         journal = SqliteJournal(Path(scratch), max_bytes=_NO_BOUND)
         stack.callback(journal.close)
-        return archived_run(self.files, journal, self.settings.align, goes_on)
+        return archived_run(self.files, journal, self.settings.rows, goes_on)
 
 
 _NEWS_S: Final = 5.0

@@ -161,7 +161,7 @@ def _handed_over(settings: BridgeSettings) -> dict[str, object]:
             "url": None if url is None else url.get_secret_value(),
             "max_bytes": settings.journal.max_bytes,
         },
-        "align": {"max_series": settings.align.max_series, "trace_url": settings.align.trace_url},
+        "rows": {"max_series": settings.rows.max_series, "trace_url": settings.rows.trace_url},
     }
 
 

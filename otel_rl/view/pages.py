@@ -211,7 +211,7 @@ class Pages:
                 {"step": one.step, "time_ms": one.time_ns / 1e6, "worker": shown(one.worker[:160])}
                 for one in data.failures[-50:]
             ],
-            "trace_url": redacted(self._settings.align.trace_url),
+            "trace_url": redacted(self._settings.rows.trace_url),
         }
 
     def _panel(self, found: Found, query: Mapping[str, str]) -> Any:
@@ -275,7 +275,7 @@ class Pages:
     def _timeline(self, found: Found, query: Mapping[str, str]) -> Any:
         last = _step(query, "last")
         shown_ = timeline(found, first=_step(query, "first"), last=last)
-        answer = {**shown_, "gone": None, "trace_url": redacted(self._settings.align.trace_url)}
+        answer = {**shown_, "gone": None, "trace_url": redacted(self._settings.rows.trace_url)}
         if last is None or any(one["step"] == last for one in shown_["steps"]):
             return answer
         progress = self._journals.read(found)

@@ -32,7 +32,7 @@ MAX_METRIC_KEYS = AlignSettings().max_metric_keys
 @pytest.fixture(params=[MAX_SERIES])
 def bridge(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Bridge]:
     free = {"http": "0", "grpc": "0"}
-    given = {"data": tmp_path, "listen": free, "align": {"max_series": request.param}}
+    given = {"data": tmp_path, "listen": free, "rows": {"max_series": request.param}}
     running = Bridge(load_settings(None, {**given, "tracker": {"name": "jsonl"}}))
     running.start()
     yield running
@@ -81,7 +81,7 @@ def test_points_of_too_many_series_are_told_to_who_sent_them_once(
         told = send(bridge, protocol, 1, "greedy")
         assert told.rejected_data_points == 7
         assert "too_many_series" in told.error_message
-        assert "align.max_series" in told.error_message
+        assert "rows.max_series" in told.error_message
         wait_until(lambda: dropped() == 8, timeout_s=60)
         assert send(bridge, protocol, 1, "greedy").rejected_data_points == 1
     bridge.stop()

@@ -57,7 +57,7 @@ _TIMEOUT_S = 120.0
 _SETTINGS = """
 stop_timeout = {stop_timeout_s}
 
-[align]
+[rows]
 per_worker = true
 window = 0.5
 wait = 0.5

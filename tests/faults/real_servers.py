@@ -48,11 +48,11 @@ _PAGE = 5_000  # entries of one answer of Trackio
 _SETTINGS = """
 stop_timeout = 880
 
-[align]
+[rows]
 per_worker = true
 window = 0.5
 wait = 0.5
-lease = 1.0
+worker_timeout = 1.0
 start_wait = 0.1
 
 [tracker]

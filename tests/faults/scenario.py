@@ -60,11 +60,11 @@ max_bytes = {journal_bytes}
 [archive]
 every = 2.0
 
-[align]
+[rows]
 per_worker = true
 window = 0.5
 wait = 0.5
-lease = 1.0
+worker_timeout = 1.0
 start_wait = 0.1
 
 [tracker]

@@ -211,7 +211,7 @@ def job(
         env={
             "VERL_USE_EXTERNAL_MODULES": "otel_rl.integrations.verl",
             # Who is killed long before the end has failed, and a busy machine takes its time.
-            f"{ENV_PREFIX}ALIGN__LEASE": "3600",
+            f"{ENV_PREFIX}ROWS__WORKER_TIMEOUT": "3600",
         },
     )
     assert done.status == 0, done.err

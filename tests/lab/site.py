@@ -25,11 +25,11 @@ exporters:
 BRIDGE = """
 stop_timeout = 40
 
-[align]
+[rows]
 per_worker = true
 window = 0.5
 wait = 2.0
-lease = 2.0
+worker_timeout = 2.0
 start_wait = 0.1
 """
 

@@ -42,10 +42,10 @@ UP_S = 120.0
 
 SETTINGS = """
     environment:
-      OTEL_RL_BRIDGE__ALIGN__PER_WORKER: "true"
-      OTEL_RL_BRIDGE__ALIGN__WINDOW: "0.5"
-      OTEL_RL_BRIDGE__ALIGN__WAIT: "5"
-      OTEL_RL_BRIDGE__ALIGN__LEASE: "5"
+      OTEL_RL_BRIDGE__ROWS__PER_WORKER: "true"
+      OTEL_RL_BRIDGE__ROWS__WINDOW: "0.5"
+      OTEL_RL_BRIDGE__ROWS__WAIT: "5"
+      OTEL_RL_BRIDGE__ROWS__WORKER_TIMEOUT: "5"
 """
 OVERRIDE = f"services:\n  bridge:{SETTINGS}  bridges:{SETTINGS}"
 

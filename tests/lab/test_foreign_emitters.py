@@ -53,14 +53,14 @@ ARRIVES_S = 180.0
 
 # Nothing waits for it: a window is over when all have come past it, or the bridge ends. But how
 # fast six processes start on a busy machine must not make anything late.
-PATIENT = "wait = 600\nlease = 600"
+PATIENT = "wait = 600\nworker_timeout = 600"
 
 
 def one_window() -> str:
     """Settings with which all of a run is one window: it has begun a minute ago, for an hour."""
     begun_s = time.time() - 60
     return f"""
-[align]
+[rows]
 window = {begun_s / math.ceil(begun_s / 3600)!r}
 {PATIENT}
 per_worker = true
@@ -71,7 +71,7 @@ interval = 0.5
 
 
 MANY_WINDOWS = f"""
-[align]
+[rows]
 window = 0.5
 {PATIENT}
 per_worker = true
@@ -487,7 +487,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Sequence[Row]
         "nameless": nobody_has_a_name,
         "minute": an_export_has_many_steps,
     }
-    few_series = one_window().replace("[align]", f"[align]\nmax_series = {len(MANY_STEPS) // 2}")
+    few_series = one_window().replace("[rows]", f"[rows]\nmax_series = {len(MANY_STEPS) // 2}")
     with site_at(tmp_path_factory.mktemp("runs"), few_series) as site:
         for kind in SOME:
             for tell in told.values():

@@ -45,9 +45,9 @@ EVERY_KEY = {
 """A run with all keys under shared names: most tests are not about what is left out."""
 
 OPEN_FOR_LONG = {
-    "OTEL_RL_BRIDGE__ALIGN__LEASE": "600",
-    "OTEL_RL_BRIDGE__ALIGN__START_WAIT": "600",
-    "OTEL_RL_BRIDGE__ALIGN__WAIT": "600",
+    "OTEL_RL_BRIDGE__ROWS__WORKER_TIMEOUT": "600",
+    "OTEL_RL_BRIDGE__ROWS__START_WAIT": "600",
+    "OTEL_RL_BRIDGE__ROWS__WAIT": "600",
 }
 """A step waits for all workers, however much later than the first a busy machine starts them."""
 

@@ -414,7 +414,7 @@ def test_a_bridge_that_was_killed_writes_every_row_once_and_leaves_the_owners_al
         **variables,
         OTEL_RL_BRIDGE__TRACKER__OPTIONS__TRANSMIT_INTERVAL_S="1",
         OTEL_RL_BRIDGE__TRACKER__OPTIONS__SETTLE_S="2",
-        OTEL_RL_BRIDGE__ALIGN__WAIT="1",
+        OTEL_RL_BRIDGE__ROWS__WAIT="1",
     )
     (port,) = free_ports(1)
     url = f"http://127.0.0.1:{port}"

@@ -219,7 +219,7 @@ def test_what_was_acknowledged_before_kill_9_is_in_the_run_after_the_next_start(
 
 def test_rows_appear_while_the_run_goes_on(tmp_path: Path) -> None:
     # A busy machine may take longer to start the writer than a step stays open by default.
-    at_once = {**OPEN_FOR_LONG, "OTEL_RL_BRIDGE__ALIGN__START_WAIT": "0"}
+    at_once = {**OPEN_FOR_LONG, "OTEL_RL_BRIDGE__ROWS__START_WAIT": "0"}
     with bridge(tmp_path, "--tracker", "jsonl", **at_once) as service:
         service.log("a", {1: 1.0})
         service.log("a", {2: 2.0})
@@ -298,7 +298,7 @@ def test_a_port_in_use_is_an_error_at_start_that_says_how_to_go_on(tmp_path: Pat
     slow_after(
         1,
         [
-            ("[align]\nwindows = 5\n", "align.windows: unknown setting"),
+            ("[rows]\nwindows = 5\n", "rows.windows: unknown setting"),
             ("[listen]\nhttp = 'x'\n", "listen.http"),
             ("[tracker]\nname = 'wandbb'\n", "Known trackers: wandb, jsonl"),
             ("[[[", "is not TOML"),
@@ -365,10 +365,10 @@ def test_an_address_that_is_none_is_an_error_with_an_example(tmp_path: Path) -> 
 
 
 def test_an_unknown_variable_is_an_error_at_start(tmp_path: Path) -> None:
-    environment = clean_environment(tmp_path, OTEL_RL_BRIDGE__ALING__WINDOW_S="2")
+    environment = clean_environment(tmp_path, OTEL_RL_BRIDGE__ROSW__WINDOW_S="2")
     done = otel_rl_here("bridge", cwd=tmp_path, env=environment)
     assert done.status == 2
-    assert "OTEL_RL_BRIDGE__ALING__WINDOW_S: unknown setting" in done.err
+    assert "OTEL_RL_BRIDGE__ROSW__WINDOW_S: unknown setting" in done.err
 
 
 def test_one_setting_of_a_section_leaves_the_others_at_their_defaults() -> None:

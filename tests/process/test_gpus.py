@@ -67,7 +67,7 @@ CONFIG = """
 [tracker.options]
 transmit_interval_s = 1
 
-[align]
+[rows]
 window = 2
 """
 

@@ -62,7 +62,7 @@ CONFIG = """
 [tracker.options]
 transmit_interval_s = 1
 
-[align]
+[rows]
 window = 2
 """
 

@@ -251,7 +251,7 @@ if __name__ == "__main__":
 
 
 def test_children_of_a_program_are_in_its_run(tmp_path: Path) -> None:
-    done = python(CHILDREN, tmp_path, OTEL_RL_BRIDGE__ALIGN__START_WAIT="600")
+    done = python(CHILDREN, tmp_path, OTEL_RL_BRIDGE__ROWS__START_WAIT="600")
     assert done.returncode == 0, done.stderr
     run = tmp_path / ".otel_rl" / run_id("e", "default")
     wait_for_end(run)

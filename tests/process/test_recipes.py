@@ -104,7 +104,7 @@ class Site:
             PYTHONPATH=str(PAGE.parents[1]),
             OTEL_RL_BRIDGE__TRACKER__NAME="jsonl",
             OTEL_RL_BRIDGE__TRACKER__DIRECTORY=str(directory),
-            OTEL_RL_BRIDGE__ALIGN__PER_WORKER="true",
+            OTEL_RL_BRIDGE__ROWS__PER_WORKER="true",
             **OPEN_FOR_LONG,
         )
 

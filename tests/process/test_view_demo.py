@@ -88,7 +88,7 @@ def test_the_lane_of_a_killed_worker_ends_and_is_marked(tmp_path: Path) -> None:
     data = tmp_path / ".otel_rl" / run
     demo = ("demo", "--trial", "killed", "--tracker", "jsonl", "--steps", "24")
     # On a slow machine the demo outlasts the minute for which spans are kept.
-    kept = clean_environment(tmp_path, OTEL_RL_BRIDGE__ALIGN__SPANS_HORIZON="3600")
+    kept = clean_environment(tmp_path, OTEL_RL_BRIDGE__ROWS__SPANS_HORIZON="3600")
     done = otel_rl(*demo, cwd=tmp_path, env=kept, timeout_s=540)
     assert done.status == 0, done.err
     with served(data) as url, Browser(tmp_path / "profile") as browser:

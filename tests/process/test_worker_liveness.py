@@ -81,7 +81,7 @@ def wait(directory: Path, condition: Callable[[Mapping[str, float]], bool]) -> M
 @contextmanager
 def impatient_bridge(directory: Path) -> Iterator[Service]:
     settings = directory / "bridge.toml"
-    settings.write_text("[align]\nlease = 6.0\n")
+    settings.write_text("[rows]\nworker_timeout = 6.0\n")
     with bridge(directory, "--tracker", "jsonl", "--config", str(settings)) as service:
         yield service
 

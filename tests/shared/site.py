@@ -44,10 +44,10 @@ stop_timeout = 60
 [journal]
 lease = {lease_s}
 
-[align]
+[rows]
 window = 0.5
 wait = 0.5
-lease = 1.0
+worker_timeout = 1.0
 start_wait = 0.1
 
 [tracker]

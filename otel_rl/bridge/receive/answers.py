@@ -191,7 +191,7 @@ class Overflow:
         return points, (
             f"Data points dropped since the last answer: {points} (too_many_series), first of "
             f"{examples[0]}. The experiment has as many series as it may: send what has a new "
-            "value every time as a value, not as an attribute, or raise align.max_series "
+            "value every time as a value, not as an attribute, or raise rows.max_series "
             "of the bridge."
         )
 

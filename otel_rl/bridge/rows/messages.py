@@ -154,9 +154,9 @@ def of_dropped(series: Series, settings: AlignSettings, time_ns: int) -> DataWar
     """Make the warning about dropped points, at the first one."""
     words = (
         f"Points of new series are dropped, the first of {series.name!r} of {series.worker.role}: "
-        f"the experiment has as many series as it may (align.max_series = {settings.max_series}, "
+        f"the experiment has as many series as it may (rows.max_series = {settings.max_series}, "
         f"and {settings.max_keys} tracker keys). An attribute with a new value every time makes a "
-        "series each time: send it as a value, or raise align.max_series."
+        "series each time: send it as a value, or raise rows.max_series."
     )
     return DataWarning(time_ns, {DROPPED: words})
 

@@ -25,8 +25,8 @@ class RowSettings(Section):
     wait_s: Seconds = Field(default=15.0, gt=0, le=86400)
     """Wait of an incomplete step or window after its newest sample."""
 
-    lease_s: Seconds = Field(default=15.0, gt=0, le=86400)
-    """Worker timeout: time without an export."""
+    lease_s: Seconds = Field(default=15.0, gt=0, le=86400, alias="worker_timeout")
+    """Time without an export until a worker counts as gone."""
 
     max_rows_per_minute: int = Field(default=0, ge=0)
     """Rows of a run a minute; beyond, of every second step, then fourth, ... W&B advises 1000.

@@ -113,7 +113,7 @@ def _selected(settings: BridgeSettings, catalogue: Sequence[KeySpec]) -> Sequenc
     selection = KeySelection(
         settings.tracker.detail,
         settings.tracker.names,
-        per_worker=settings.align.per_worker,
+        per_worker=settings.rows.per_worker,
         keys=lambda: catalogue,
     )
     return selection.keys()

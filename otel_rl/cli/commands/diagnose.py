@@ -160,7 +160,7 @@ def _stored(
     arguments: argparse.Namespace, settings: BridgeSettings
 ) -> tuple[ExperimentKey, Sequence[bytes], str]:
     """Return the wanted run, its encoded history, and where a person sees its traces."""
-    wanted, trace_url = wanted_run(arguments), settings.align.trace_url
+    wanted, trace_url = wanted_run(arguments), settings.rows.trace_url
     if arguments.jaeger is not None:
         jaeger = _jaeger(arguments.jaeger, arguments.lookback)
         with progress("reading traces of the Jaeger"):

@@ -149,7 +149,7 @@ def _select(table: SpanTable, run: FoundRun, wanted: tuple[int, int] | None) -> 
         first, last = wanted
         raise ConfigError(
             f"--steps: the journal has spans {there} of {run.key} (got {first}:{last}).",
-            hint="A bridge keeps spans for align.spans_horizon, at most 100,000 of a run. Older "
+            hint="A bridge keeps spans for rows.spans_horizon, at most 100,000 of a run. Older "
             "ones are in Jaeger, if a Collector sends them there (`otel-rl help deploy`).",
         )
     first, last = max(wanted[0], known[0]), min(wanted[1], known[1])

@@ -30,7 +30,7 @@ __all__ = [
 SETTINGS_FILE: Final = "settings.json"
 STATUS_FILE: Final = "status.json"
 
-_KEPT: Final = {"journal", "align", "tracker", "archive", "stop_timeout_s"}
+_KEPT: Final = {"journal", "rows", "tracker", "archive", "stop_timeout_s"}
 
 # Variables that say where a tracker's runs are.
 _VARIABLES: Final = ("WANDB_", "MLFLOW_", "TRACKIO_")

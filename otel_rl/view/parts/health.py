@@ -51,7 +51,7 @@ def health(
             _bound(
                 "batches and rows in the journal", run.made_bytes + run.waiting_bytes, share_bytes
             ),
-            _bound("keys", len(data.series), AlignSettings.of(settings.align).max_keys),
+            _bound("keys", len(data.series), AlignSettings.of(settings.rows).max_keys),
         ],
         "counts": list(_counts(data, {spec.key: unit_words(spec.unit) for spec in keys})),
         "failures": [label(str(one)) for one in data.failures[-50:]],

@@ -1,7 +1,7 @@
 """Data of the page *Timeline*: spans of some steps, by worker, with the critical path.
 
 The spans are those that the bridge keeps to explain steps: of the last minute or more, see
-``align.spans_horizon``, at most 100,000.
+``rows.spans_horizon``, at most 100,000.
 """
 
 import heapq

@@ -53,7 +53,7 @@ OPEN_FOR_LONG = dict.fromkeys(("lease_s", "start_wait_s", "wait_s"), 600.0)
 def settings(directory: Path, **more: object) -> BridgeSettings:
     free = {"http": "0", "grpc": "0"}
     given = {"data": directory, "listen": free, "tracker": {"name": "jsonl"}}
-    return load_settings(None, {**given, "align": OPEN_FOR_LONG, **more})
+    return load_settings(None, {**given, "rows": OPEN_FOR_LONG, **more})
 
 
 def batch(step: int, *, experiment: str = "e", padding: int = 0, after_s: int = 0) -> Batch:
@@ -165,7 +165,7 @@ def test_a_batch_that_cannot_be_read_is_set_aside_and_harms_nobody(
 
 @pytest.mark.slow
 def test_nobody_is_missed_while_the_disk_keeps_every_request_waiting(tmp_path: Path) -> None:
-    bridge = Bridge(settings(tmp_path, align={**OPEN_FOR_LONG, "lease_s": 3.0}))
+    bridge = Bridge(settings(tmp_path, rows={**OPEN_FOR_LONG, "lease_s": 3.0}))
     bridge.start()
     ended = threading.Event()
 
@@ -260,7 +260,7 @@ def test_an_ended_run_is_removed_in_time_and_what_comes_after_goes_on_in_its_run
 ) -> None:
     more: dict[str, object] = {
         "journal": {"keep_ended": "20d"},
-        "align": {**OPEN_FOR_LONG, "start_wait_s": 0},
+        "rows": {**OPEN_FOR_LONG, "start_wait_s": 0},
     }
     later_ns = 0
     first = Bridge(settings(tmp_path, **more))
@@ -317,7 +317,9 @@ def test_nothing_is_accepted_after_a_stop(bridge: Bridge) -> None:
         bridge.accept([batch(1)])
 
 
-@pytest.mark.parametrize("place", ["align.lease", "tracker.keep_confirmed", "telemetry.interval"])
+@pytest.mark.parametrize(
+    "place", ["rows.worker_timeout", "tracker.keep_confirmed", "telemetry.interval"]
+)
 def test_a_setting_that_is_no_number_of_seconds_is_refused_at_start(place: str) -> None:
     section, name = place.split(".")
     with pytest.raises(ConfigError, match=place):

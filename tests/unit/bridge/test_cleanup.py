@@ -44,7 +44,7 @@ class Rig:
         processor = Scheduler(
             Spool(journal),
             self.run_store,
-            AlignSettings.of(settings.align),
+            AlignSettings.of(settings.rows),
             self.counters,
             around=Around(notify=delivery.notify),
         )

@@ -12,11 +12,11 @@ def test_a_variable_wins_over_the_file_and_the_command_line_over_both(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "bridge.toml"
-    file.write_text("[align]\nwindow = 2\nlease = 3\nwait = 4\n")
-    monkeypatch.setenv("OTEL_RL_BRIDGE__ALIGN__LEASE", "30")
-    monkeypatch.setenv("OTEL_RL_BRIDGE__ALIGN__WAIT", "40")
-    align = load_settings(file, {"align": {"wait_s": 400}}).align
-    assert (align.window_s, align.lease_s, align.wait_s) == (2, 30, 400)
+    file.write_text("[rows]\nwindow = 2\nworker_timeout = 3\nwait = 4\n")
+    monkeypatch.setenv("OTEL_RL_BRIDGE__ROWS__WORKER_TIMEOUT", "30")
+    monkeypatch.setenv("OTEL_RL_BRIDGE__ROWS__WAIT", "40")
+    rows = load_settings(file, {"rows": {"wait_s": 400}}).rows
+    assert (rows.window_s, rows.lease_s, rows.wait_s) == (2, 30, 400)
 
 
 def test_a_variable_may_be_written_in_small_letters(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -278,28 +278,28 @@ def test_a_time_is_seconds_or_has_a_unit(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     file = tmp_path / "bridge.toml"
-    file.write_text("" if is_variable else toml("align.window", written))
+    file.write_text("" if is_variable else toml("rows.window", written))
     if is_variable:
-        monkeypatch.setenv("OTEL_RL_BRIDGE__ALIGN__WINDOW", str(written))
+        monkeypatch.setenv("OTEL_RL_BRIDGE__ROWS__WINDOW", str(written))
     if seconds is None:
-        assert "align.window: must be at most 3600" in error_of(file)
+        assert "rows.window: must be at most 3600" in error_of(file)
     else:
-        assert load_settings(file).align.window_s == seconds
+        assert load_settings(file).rows.window_s == seconds
 
 
 def test_an_error_in_a_time_shows_how_to_write_one(tmp_path: Path) -> None:
     file = tmp_path / "bridge.toml"
-    file.write_text(toml("align.window", "5 seconds"))
+    file.write_text(toml("rows.window", "5 seconds"))
     assert '"5s"' in error_of(file)
 
 
 def test_of_a_section_as_json_and_a_part_of_it_the_part_wins(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setenv("OTEL_RL_BRIDGE__ALIGN__WAIT", "7s")
-    monkeypatch.setenv("OTEL_RL_BRIDGE__ALIGN", '{"wait": "9s", "window": "3s"}')
-    align = load_settings().align
-    assert (align.wait_s, align.window_s) == (7.0, 3.0)
+    monkeypatch.setenv("OTEL_RL_BRIDGE__ROWS__WAIT", "7s")
+    monkeypatch.setenv("OTEL_RL_BRIDGE__ROWS", '{"wait": "9s", "window": "3s"}')
+    rows = load_settings().rows
+    assert (rows.wait_s, rows.window_s) == (7.0, 3.0)
 
 
 @pytest.mark.parametrize("whole", ['{"options": null}', '{"options": "x"}'])

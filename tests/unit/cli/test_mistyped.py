@@ -47,14 +47,14 @@ def test_without_a_command_the_commands_are_listed(capsys: pytest.CaptureFixture
     [
         ("trackr = 'jsonl'", "trackr: unknown setting. Did you mean tracker? See"),
         (
-            "[align]\nwindow_s = 5",
-            "align.window_s: unknown setting. Did you mean align.window? See",
+            "[rows]\nwindow_s = 5",
+            "rows.window_s: unknown setting. Did you mean rows.window? See",
         ),
         (
-            "[align]\nwindows = 5",
-            "align.windows: unknown setting. Did you mean align.window? See",
+            "[rows]\nwindows = 5",
+            "rows.windows: unknown setting. Did you mean rows.window? See",
         ),
-        ("window = 5", "window: unknown setting. Did you mean align.window? See"),
+        ("window = 5", "window: unknown setting. Did you mean rows.window? See"),
         ("[listen]\nxyzzy = 5", "listen.xyzzy: unknown setting. See `otel-rl help bridge`."),
     ],
 )
@@ -69,10 +69,10 @@ def test_what_was_meant_in_a_file_is_told(tmp_path: Path, content: str, told: st
     ("variable", "told"),
     [
         (
-            "ALING__WINDOW_S",
+            "ROSW__WINDOW_S",
             (
-                "OTEL_RL_BRIDGE__ALING__WINDOW_S: unknown setting. Did you mean "
-                "OTEL_RL_BRIDGE__ALIGN__WINDOW? See"
+                "OTEL_RL_BRIDGE__ROSW__WINDOW_S: unknown setting. Did you mean "
+                "OTEL_RL_BRIDGE__ROWS__WINDOW? See"
             ),
         ),
         (

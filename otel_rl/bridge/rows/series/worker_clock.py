@@ -1,7 +1,7 @@
 """Clock of a worker that is wrong by more than rows wait.
 
 Windows are of time, and close when all workers have come past their end, or after
-``align.wait``. With a clock that differs by more, no window would have the counts of
+``rows.wait``. With a clock that differs by more, no window would have the counts of
 all. A time after its arrival is wrong for certain. One long before may be of data that waited on
 the way. But such data, once it comes, comes faster than it was measured; a clock that is wrong goes
 as fast as the bridge's. A delay that stays the same looks like such a clock.

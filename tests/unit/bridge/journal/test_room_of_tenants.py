@@ -41,7 +41,7 @@ def bridge(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Bridge]:
                 "data": tmp_path,
                 "listen": {"http": "127.0.0.1:0", "grpc": "off"},
                 "tracker": {"name": "jsonl", "keep_confirmed_s": 0, "confirm_interval_s": 0.05},
-                "align": {"start_wait_s": 0},
+                "rows": {"start_wait_s": 0},
                 "journal": {"max_bytes": 2 * MIB, "url": url},
                 "auth": {"tokens": tokens},
             },

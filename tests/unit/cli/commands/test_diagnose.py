@@ -193,7 +193,7 @@ def test_traces_are_links_where_it_is_known_where_a_person_sees_them(
     trace = json.loads(diagnose("grpo", "--json")[1])["causes"][0]["evidence"][0]["traces"][0]
     assert f"trace {trace}" in diagnose("grpo")[1]
     url = "http://jaeger:16686/trace/{trace_id}"
-    monkeypatch.setenv("OTEL_RL_BRIDGE__ALIGN__TRACE_URL", url)
+    monkeypatch.setenv("OTEL_RL_BRIDGE__ROWS__TRACE_URL", url)
     assert f"trace http://jaeger:16686/trace/{trace}\n" in diagnose("grpo")[1]
 
 
