@@ -5,7 +5,6 @@ receive ─ accept ─> spool ─ rows: decode ─> align ─> run store ─ not
 """
 
 import contextlib
-import threading
 import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
@@ -21,7 +20,6 @@ from otel_rl.bridge.durable_batches import DurableBatches, UnstoredBatches
 from otel_rl.bridge.garbage import collect_rarely, return_memory
 from otel_rl.bridge.journal.places import Beside, JournalPresence, RunNaming
 from otel_rl.bridge.journal.spool import InboxPositions
-from otel_rl.bridge.page import Page
 from otel_rl.bridge.receive.answers import Overflow
 from otel_rl.bridge.receive.experiments import Experiments
 from otel_rl.bridge.receive.inbox_reader import InboxReader
@@ -32,6 +30,7 @@ from otel_rl.bridge.receive.tokens import Tokens, TokenShares
 from otel_rl.bridge.row_thread import RowThread, stop_timeout_s
 from otel_rl.bridge.rows.scheduler import Around, Pace, Scheduler
 from otel_rl.bridge.rows.settings import AlignSettings
+from otel_rl.bridge.stages import Page
 from otel_rl.bridge.stores import Stores
 from otel_rl.bridge.telemetry import SelfMetrics, otlp_reader, queue_gauges
 from otel_rl.errors import ConfigError, JournalError, JournalGone
@@ -85,7 +84,6 @@ class Bridge:
         inbox: Reads the inboxes; None without one.
         counters: What happened, in numbers.
         cleanup: Removes ended runs.
-        launched: Process id of the one command whose processes report, if they have one.
         waiting: After ``stop``: number of acknowledged batches that could not be made into rows.
 
     Raises:
@@ -105,33 +103,27 @@ class Bridge:
         inboxes: Sequence[Path] = (),
     ) -> None:
         self.settings = settings
-        self.inbox: InboxReader | None = None
-        self._inboxes = inboxes
-        self.launched: int | None = None
         self.counters = Counters()
         self.waiting = 0
-        self._page = page
         self._clock_ns = clock_ns
-        self._opened = opened
-        self._is_one_launch = is_one_launch
-        self._beside = beside
-        self._shares = TokenShares(settings.auth)
-        self._stores = Stores(
-            settings,
-            self._shares,
-            tenant=lambda key: self._experiments.owner_of(key),
-            gained=self._gained,
-            lost=lambda keys: self._delivery.drop(keys),
-        )
-        self._presence = JournalPresence()
-        self._overflow = Overflow()
+        self._page = page
         self._telemetry: SelfMetrics | None = None
         self._ended: Sequence[RunStatus] | None = None
-        self._stopping = threading.Event()
+        self._tokens = Tokens(settings.auth)
+        self._tls = load_tls(settings.tls)
+        shares, limits = TokenShares(settings.auth), ReceiveLimits.of(settings.receive)
+        self._experiments = Experiments(limits.max_experiments, shares=shares)
+        # Once the leases are started, they tell of runs that are gained and lost.
+        self._stores = Stores(
+            settings,
+            shares,
+            tenant=self._experiments.owner_of,
+            gained=self._gained,
+            lost=self._lost,
+        )
         try:
-            self._make_stages()
-            self._make_threads()
-            self._tls = load_tls(settings.tls)
+            self._make_rows(opened, shares, is_one_launch=is_one_launch)
+            self._make_intake(shares, limits, beside, inboxes)
             # The last: what listens can be used.
             self._servers = stages.servers(
                 settings.listen,
@@ -144,6 +136,106 @@ class Bridge:
         except BaseException:
             self._stores.close()
             raise
+
+    def _make_rows(
+        self,
+        opened: Callable[[ExperimentKey, str], None],
+        shares: TokenShares,
+        *,
+        is_one_launch: bool,
+    ) -> None:
+        """Make the way from stored batches to the trackers, from its end on, and who watches it."""
+        settings, stores, counters = self.settings, self._stores, self.counters
+        tenant, clock_ns = self._experiments.owner_of, self._clock_ns
+        self._presence, self._overflow = JournalPresence(), Overflow()
+        self._archive = stages.archiver(settings, stores, counters, clock_ns)
+        self._delivery = delivery = stages.delivery(
+            settings, stores, counters, tenant=tenant, tenants=shares.tokens, opened=opened
+        )
+        self._rows = rows = Scheduler(
+            stores.spool,
+            stores.run_store,
+            AlignSettings.of(settings.rows, settings.journal.max_bytes),
+            counters,
+            around=Around(
+                notify=delivery.notify,
+                dropped=self._overflow.add,
+                gauges=lambda key: {Gauge.ROWS_PENDING: delivery.pending(key)},
+                tenant=tenant,
+                owners=stores.owners,
+                archive_room=None if self._archive is None else self._archive.has_room,
+                is_one_launch=is_one_launch,
+            ),
+            pace=Pace(
+                report_interval_s=settings.telemetry.interval_s, commit_every_s=_COMMIT_EVERY_S
+            ),
+        )
+        self._experiments.begin(rows.experiments)
+        self._diagnosis = stages.diagnosis(settings, stores, rows, counters, clock_ns)
+        self._row_thread = RowThread(
+            settings,
+            stores,
+            rows,
+            delivery=delivery,
+            diagnosis=self._diagnosis,
+            presence=self._presence,
+            counters=counters,
+            clock_ns=clock_ns,
+        )
+        self.cleanup = Cleanup(
+            settings,
+            stores,
+            stages.retention(
+                settings,
+                stores,
+                shares,
+                tenant=tenant,
+                busy=lambda: {*rows.experiments(), *delivery.busy()},
+            ),
+            delivery=delivery,
+            rows=rows,
+            counters=counters,
+            clock_ns=clock_ns,
+        )
+
+    def _make_intake(
+        self,
+        shares: TokenShares,
+        limits: ReceiveLimits,
+        beside: Beside | None,
+        inboxes: Sequence[Path],
+    ) -> None:
+        """Make the way from a request to stored batches, from its end on."""
+        stores, clock_ns, presence = self._stores, self._clock_ns, self._presence
+        self._durable = durable = DurableBatches(
+            stores.spool, stores.room, presence, self.counters, kept=self._row_thread.wake
+        )
+        name: RunNaming | None = None
+        if beside is not None:
+            name = RunNaming(beside, begin=lambda key: stores.spool.begin(key, clock_ns()))
+        self._intake = IngestPipeline(
+            accept=durable.keep,
+            limits=limits,
+            counters=self.counters,
+            clock_ns=clock_ns,
+            tokens=self._tokens,
+            experiments=self._experiments,
+            overflow=self._overflow,
+            problem=lambda: presence.problem,
+            shares=shares,
+            name=name,
+        )
+        self.inbox: InboxReader | None = None
+        if inboxes:
+            positions = InboxPositions(stores.journal)
+            self.inbox = InboxReader(
+                inboxes,
+                self._intake,
+                lambda batches, read, removed: durable.keep(
+                    batches, lambda connection: positions.write(connection, read, removed)
+                ),
+                positions.read,
+            )
 
     @property
     def addresses(self) -> Addresses:
@@ -163,7 +255,7 @@ class Bridge:
     @property
     def is_stopping(self) -> bool:
         """Return whether ``stop`` was called."""
-        return self._stopping.is_set()
+        return self._row_thread.is_stopping
 
     @property
     def problem(self) -> str:
@@ -185,6 +277,10 @@ class Bridge:
     def without_metrics(self) -> Collection[ExperimentKey]:
         """Return ended runs without any metric of their program, sorted."""
         return self._rows.without_metrics
+
+    def began(self, process_id: int) -> None:
+        """Know the one command whose processes report. Between ``start`` and its first report."""
+        self._rows.launched = process_id
 
     def start(self) -> None:
         """Resume where the last bridge on this journal stopped, then accept requests."""
@@ -297,7 +393,7 @@ class Bridge:
         self._diagnosis.stop()
         if self._archive is not None:
             self._archive.finish()
-        self.cleanup.join()
+        self.cleanup.stop()
         if leases is None:
             try:
                 self.waiting = self._stores.spool.pending()
@@ -317,113 +413,8 @@ class Bridge:
         self._stores.close()
         return statuses
 
-    def _make_stages(self) -> None:
-        settings, stores = self.settings, self._stores
-        self._tokens = Tokens(settings.auth)
-        self._archive = stages.archiver(settings, stores, self.counters, self._clock_ns)
-        self._delivery = stages.delivery(
-            settings,
-            stores,
-            self.counters,
-            tenant=lambda key: self._experiments.owner_of(key),
-            tenants=self._shares.tokens,
-            opened=self._opened,
-        )
-        self._rows = Scheduler(
-            stores.spool,
-            stores.run_store,
-            AlignSettings.of(settings.rows, settings.journal.max_bytes),
-            self.counters,
-            around=Around(
-                notify=self._delivery.notify,
-                dropped=self._overflow.add,
-                gauges=lambda key: {Gauge.ROWS_PENDING: self._delivery.pending(key)},
-                tenant=lambda key: self._experiments.owner_of(key),
-                owners=stores.owners,
-                archive_room=None if self._archive is None else self._archive.has_room,
-                launched=lambda: self.launched,
-                is_one_launch=self._is_one_launch,
-            ),
-            pace=Pace(
-                report_interval_s=settings.telemetry.interval_s,
-                commit_every_s=_COMMIT_EVERY_S,
-            ),
-        )
-        self._durable = DurableBatches(
-            stores.spool,
-            stores.room,
-            self._presence,
-            self.counters,
-            kept=lambda: self._row_thread.wake(),
-        )
-        limits = ReceiveLimits.of(settings.receive)
-        self._experiments = Experiments(
-            limits.max_experiments, self._rows.experiments, shares=self._shares
-        )
-        self._intake = IngestPipeline(
-            accept=self._durable.keep,
-            limits=limits,
-            counters=self.counters,
-            clock_ns=self._clock_ns,
-            tokens=self._tokens,
-            experiments=self._experiments,
-            overflow=self._overflow,
-            problem=lambda: self.problem,
-            shares=self._shares,
-            name=self._naming(),
-        )
-        if self._inboxes:
-            positions = InboxPositions(stores.journal)
-            self.inbox = InboxReader(
-                self._inboxes,
-                self._intake,
-                lambda batches, read, removed: self._durable.keep(
-                    batches, lambda connection: positions.write(connection, read, removed)
-                ),
-                positions.read,
-            )
-
-    def _naming(self) -> RunNaming | None:
-        if self._beside is None:
-            return None
-        spool = self._stores.spool
-        return RunNaming(self._beside, begin=lambda key: spool.begin(key, self._clock_ns()))
-
-    def _make_threads(self) -> None:
-        settings, stores = self.settings, self._stores
-        self.cleanup = Cleanup(
-            settings,
-            stores.run_store,
-            stores.deliveries,
-            stages.retention(
-                settings,
-                stores,
-                self._shares,
-                tenant=self._experiments.owner_of,
-                busy=lambda: {*self._rows.experiments(), *self._delivery.busy()},
-            ),
-            delivery=self._delivery,
-            rows=self._rows,
-            leases=stores.leases,
-            counters=self.counters,
-            clock_ns=self._clock_ns,
-            stopping=self._stopping,
-        )
-        self._diagnosis = stages.diagnosis(
-            settings, stores, self._rows, self.counters, self._clock_ns
-        )
-        self._row_thread = RowThread(
-            settings,
-            self._rows,
-            journal=stores.journal,
-            spool=stores.spool,
-            delivery=self._delivery,
-            diagnosis=self._diagnosis,
-            presence=self._presence,
-            counters=self.counters,
-            clock_ns=self._clock_ns,
-            stopping=self._stopping,
-        )
+    def _lost(self, keys: Collection[ExperimentKey]) -> None:
+        self._delivery.drop(keys)
 
     def _gained(self, key: ExperimentKey, has_rows: bool) -> None:  # noqa: FBT001  # a callback
         """Take over a run, in whatever state its last owner left it."""

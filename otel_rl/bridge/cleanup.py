@@ -13,11 +13,9 @@ from typing import Final
 from otel_rl.bridge.config import BridgeSettings
 from otel_rl.bridge.counters import ArchiveDrop, Counter, Counters, Removal, Where
 from otel_rl.bridge.delivery.manager import DeliveryManager, RunState, RunStatus
-from otel_rl.bridge.journal.deliveries import DeliveryStore
-from otel_rl.bridge.journal.leases import BridgeLeases
 from otel_rl.bridge.journal.retention import Retention
-from otel_rl.bridge.journal.runs import RunStore
 from otel_rl.bridge.rows.scheduler import Scheduler
+from otel_rl.bridge.stores import Stores
 from otel_rl.errors import JournalError
 from otel_rl.records import ExperimentKey
 
@@ -41,50 +39,45 @@ class Cleanup:
 
     Args:
         settings: Of the bridge.
-        run_store: The runs.
-        deliveries: Record of what is finished.
+        stores: The runs, what is finished of them, and the leases of those to give back.
         retention: Chooses and removes ended runs.
         delivery: Tells which runs the trackers have.
         rows: Tells which runs are in use.
-        leases: Gives back runs with which there is nothing to do; None without other bridges.
         counters: Of the bridge.
         clock_ns: Nanoseconds since the epoch.
-        stopping: Ends the thread.
     """
 
     def __init__(
         self,
         settings: BridgeSettings,
-        run_store: RunStore,
-        deliveries: DeliveryStore,
+        stores: Stores,
         retention: Retention,
         *,
         delivery: DeliveryManager,
         rows: Scheduler,
-        leases: BridgeLeases | None,
         counters: Counters,
         clock_ns: Callable[[], int],
-        stopping: threading.Event,
     ) -> None:
         self._settings = settings
-        self._run_store = run_store
-        self._deliveries = deliveries
+        self._run_store = stores.run_store
+        self._deliveries = stores.deliveries
+        self._leases = stores.leases
         self._retention = retention
         self._delivery = delivery
         self._rows = rows
-        self._leases = leases
         self._counters = counters
         self._clock_ns = clock_ns
         self._logged_s = -math.inf
-        self._stopping = stopping
+        self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="otel-rl-settle", daemon=True)
 
     def start(self) -> None:
         """Start the thread."""
         self._thread.start()
 
-    def join(self) -> None:
-        """Wait for the end of the thread, but not if it waits for the journal."""
+    def stop(self) -> None:
+        """End the thread; wait for its end, but not if it waits for the journal."""
+        self._stopping.set()
         if self._thread.is_alive():
             self._thread.join(_SETTLE_S)
 

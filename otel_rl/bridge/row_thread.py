@@ -10,10 +10,9 @@ from otel_rl.bridge.config import BridgeSettings
 from otel_rl.bridge.counters import Counter, Counters, Where
 from otel_rl.bridge.delivery.manager import DeliveryManager, RunStatus
 from otel_rl.bridge.diagnosis.scheduler import DiagnosisScheduler
-from otel_rl.bridge.journal.interface import Journal
 from otel_rl.bridge.journal.places import JournalPresence
-from otel_rl.bridge.journal.spool import Spool
 from otel_rl.bridge.rows.scheduler import Scheduler
+from otel_rl.bridge.stores import Stores
 from otel_rl.errors import JournalError, JournalGone
 
 __all__ = ["RowThread", "stop_timeout_s"]
@@ -59,42 +58,38 @@ class RowThread:
 
     Args:
         settings: Of the bridge.
+        stores: What rows are made of, and where they are kept.
         rows: Makes the rows; used by this thread alone.
-        journal: Where they are kept.
-        spool: What they are made of.
         delivery: Makes room for rows by delivering others.
         diagnosis: Looks at ended runs a last time.
         presence: Told whether the journal is there.
         counters: Of the bridge.
         clock_ns: Nanoseconds since the epoch.
-        stopping: Set by ``stop``.
     """
 
     def __init__(
         self,
         settings: BridgeSettings,
+        stores: Stores,
         rows: Scheduler,
         *,
-        journal: Journal,
-        spool: Spool,
         delivery: DeliveryManager,
         diagnosis: DiagnosisScheduler,
         presence: JournalPresence,
         counters: Counters,
         clock_ns: Callable[[], int],
-        stopping: threading.Event,
     ) -> None:
         self._settings = settings
         self._is_shared = settings.journal.url is not None
         self._rows = rows
-        self._journal = journal
-        self._spool = spool
+        self._journal = stores.journal
+        self._spool = stores.spool
         self._delivery = delivery
         self._diagnosis = diagnosis
         self._presence = presence
         self._counters = counters
         self._clock_ns = clock_ns
-        self._stopping = stopping
+        self._stopping = threading.Event()
         self._work = threading.Event()
         self._logged_ns = 0
         self._round_s = time.monotonic()
@@ -103,6 +98,11 @@ class RowThread:
         self._failed: bool | None = None
         self._ended_by: str | None = None
         self._thread = threading.Thread(target=self._run, name="otel-rl-drain", daemon=True)
+
+    @property
+    def is_stopping(self) -> bool:
+        """Return whether ``stop`` was called."""
+        return self._stopping.is_set()
 
     def start(self) -> None:
         """Start the thread."""

@@ -1,8 +1,8 @@
-"""Stages of a bridge, each made from the bridge's settings."""
+"""Stages of a bridge, each made from the bridge's settings, and the pages beside OTLP."""
 
 import importlib.util
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from starlette.routing import BaseRoute
 
@@ -11,17 +11,16 @@ from otel_rl.bridge.config import BridgeSettings, ListenSettings
 from otel_rl.bridge.counters import Counter, Counters, Where
 from otel_rl.bridge.delivery.manager import DeliveryManager, DeliverySettings
 from otel_rl.bridge.delivery.tracker import backend
-from otel_rl.bridge.diagnosis.process import arguments_of, environment_of
+from otel_rl.bridge.diagnosis.process import DiagnosisProcess, arguments_of, environment_of
 from otel_rl.bridge.diagnosis.scheduler import DiagnosisScheduler
 from otel_rl.bridge.journal.archive_store import ArchiveStore
 from otel_rl.bridge.journal.leases import FREE
 from otel_rl.bridge.journal.retention import EVERY_RUN, Retention
-from otel_rl.bridge.page import Page
 from otel_rl.bridge.receive.limits import ReceiveLimits
 from otel_rl.bridge.receive.pipeline import IngestPipeline
 from otel_rl.bridge.receive.server import HttpServer
 from otel_rl.bridge.receive.tls import Tls
-from otel_rl.bridge.receive.tokens import TokenShares
+from otel_rl.bridge.receive.tokens import Grant, TokenShares
 from otel_rl.bridge.rows.scheduler import Scheduler
 from otel_rl.bridge.stores import Stores
 from otel_rl.errors import MissingExtra
@@ -31,7 +30,7 @@ from otel_rl.setting_types import Address
 if TYPE_CHECKING:
     from otel_rl.bridge.receive.grpc import GrpcServer
 
-__all__ = ["archiver", "delivery", "delivery_settings", "diagnosis", "retention", "servers"]
+__all__ = ["Page", "archiver", "delivery", "delivery_settings", "diagnosis", "retention", "servers"]
 
 # Pause after a tracker's first failure; it doubles from there.
 _FIRST_RETRY_S = 0.5
@@ -159,18 +158,41 @@ def diagnosis(
     clock_ns: Callable[[], int],
 ) -> DiagnosisScheduler:
     """Return the scheduler of diagnoses of this bridge's runs."""
-    place, run_store = settings.journal_place, stores.run_store
+    place = settings.journal_place
     return DiagnosisScheduler(
-        run_store,
-        environment=environment_of(place),
-        arguments=arguments_of(place),
+        stores.run_store,
+        rows,
+        DiagnosisProcess(environment_of(place), arguments_of(place)),
         every_s=settings.diagnose.every_s,
-        experiments=lambda: [key for key in rows.begun() if run_store.is_ours(key)],
-        progress=rows.progress,
-        report=rows.add_finding,
         counters=counters,
         clock_ns=clock_ns,
     )
+
+
+class Page(Protocol):
+    """Pages for people at the HTTP address, made elsewhere."""
+
+    def routes(
+        self,
+        grant: Callable[[str | None], Grant | None],
+        *,
+        wants_token: bool,
+        host: str,
+        count_failure: Callable[[], None],
+    ) -> Sequence[BaseRoute]:
+        """Return the routes; none has a path of OTLP, and none blocks the event loop.
+
+        Args:
+            grant: Returns the grant of an ``Authorization`` header; None if no token is required.
+            wants_token: Whether one is.
+            host: Address that the server listens on.
+            count_failure: Called for each failure of the page that its reader gets as an answer.
+        """
+        ...
+
+    def stop(self) -> None:
+        """End requests that would delay the server's end. Any thread may call it; idempotent."""
+        ...
 
 
 def servers(

@@ -15,9 +15,9 @@ from otel_rl.bridge.delivery.tracker import backend, nearly_full
 from otel_rl.bridge.delivery.wandb.account import is_disabled
 from otel_rl.bridge.journal.places import Beside, home_of
 from otel_rl.bridge.journal.sqlite import DATA_DIRECTORY
-from otel_rl.bridge.page import Page
 from otel_rl.bridge.receive.tls import listens_on_loopback
 from otel_rl.bridge.receive.tokens import AuthSettings
+from otel_rl.bridge.stages import Page
 from otel_rl.cli.ending.files import keep_settings
 from otel_rl.cli.own_run import wandb_account
 from otel_rl.cli.run_names import RunNames
@@ -208,7 +208,7 @@ class Embedded:
 
     def began(self, process_id: int) -> None:
         """Tell the bridge which process the command is."""
-        self.bridge.launched = process_id
+        self.bridge.began(process_id)
 
     def _start_in_own_directory(self, settings: BridgeSettings, names: RunNames) -> Bridge:
         for free in names.alternatives():

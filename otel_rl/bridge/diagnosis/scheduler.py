@@ -8,10 +8,10 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from math import inf
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol
 
 from otel_rl.bridge.counters import Counter, Counters, Where
 from otel_rl.bridge.diagnosis.process import DiagnosisProcess
@@ -120,47 +120,55 @@ class _Looked(NamedTuple):
     newest_ns: int
 
 
+class LookedAt(Protocol):
+    """What makes rows of runs, as the diagnosis sees it."""
+
+    def begun(self) -> Collection[ExperimentKey]:
+        """Return the runs that may have new findings."""
+        ...
+
+    def progress(self, key: ExperimentKey, /) -> tuple[int, int] | None:
+        """Return the time of a run's newest stored history, and its newest step then."""
+        ...
+
+    def add_finding(self, key: ExperimentKey, finding: Finding, /) -> None:
+        """Put a finding into the run."""
+        ...
+
+
 class DiagnosisScheduler:
     """Looks at each active run, one at a time.
 
     Args:
         run_store: The runs.
-        environment: Environment of the diagnosis process; locates the journal.
-        arguments: Of its command line.
+        rows: Knows which have news, and takes the findings.
+        process: Looks at a run.
         every_s: Shortest time between two looks at a run; 0 for never.
-        experiments: Experiments that may have new findings.
-        report: Receives the findings.
         counters: Of the bridge.
         clock_ns: The bridge's clock.
-        progress: Returns the time of the newest stored history of a run, and its newest step then.
         last_timeout_s: Bound on the time of all last diagnoses together.
     """
 
     def __init__(
         self,
         run_store: RunStore,
+        rows: LookedAt,
+        process: DiagnosisProcess,
         *,
-        environment: Mapping[str, str],
-        arguments: Sequence[str],
         every_s: float,
-        experiments: Callable[[], Sequence[ExperimentKey]],
-        report: Callable[[ExperimentKey, Finding], None],
         counters: Counters,
         clock_ns: Callable[[], int],
-        progress: Callable[[ExperimentKey], tuple[int, int] | None] = lambda _: None,
         last_timeout_s: float = 20.0,
     ) -> None:
         self._run_store = run_store
-        self._process = DiagnosisProcess(environment, arguments)
+        self._rows = rows
+        self._process = process
         self._every_s = every_s
-        self._experiments = experiments
-        self._report = report
         self._counters = counters
         self._clock_ns = clock_ns
         self._last_timeout_s = last_timeout_s
         self._stopping = threading.Event()
         self._is_ended = False  # the diagnosis process is interrupted, which is no failure
-        self._progress = progress
         self._looked: dict[ExperimentKey, _Looked] = {}
         self._stalls: dict[ExperimentKey, StallWatch] = {}
         self._free_s = 0.0  # from when on another look is within the share
@@ -197,7 +205,7 @@ class DiagnosisScheduler:
         deadline_s = time.monotonic() + self._last_timeout_s
         found = False
         with self._failures_counted("at the end"):
-            for key in dict.fromkeys(self._experiments()):
+            for key in self._experiments():
                 left_s = deadline_s - time.monotonic()
                 if self._has_ended(key) and self._has_news(key) and left_s > 0:
                     found |= self._look(key, left_s)
@@ -211,7 +219,7 @@ class DiagnosisScheduler:
     def look(self) -> None:
         """Diagnose the runs that are due, and those that have begun to stall."""
         with self._failures_counted("of the runs"):
-            experiments = dict.fromkeys(self._experiments())
+            experiments = self._experiments()
             self._looked = {key: self._looked.get(key, _now(0, 0)) for key in experiments}
             self._stalls = {key: self._stalls.get(key) or StallWatch() for key in experiments}
             for key in experiments:
@@ -223,8 +231,11 @@ class DiagnosisScheduler:
                 if self._is_due(key) and self._has_news(key):
                     self._look(key, _TIMEOUT_S)
 
+    def _experiments(self) -> Sequence[ExperimentKey]:
+        return [key for key in dict.fromkeys(self._rows.begun()) if self._run_store.is_ours(key)]
+
     def _begins_to_stand(self, key: ExperimentKey) -> bool:
-        progress = self._progress(key)
+        progress = self._rows.progress(key)
         if progress is None or self._has_ended(key):
             return False
         return self._stalls[key].notices(*progress)
@@ -262,7 +273,7 @@ class DiagnosisScheduler:
 
     def _newest_ns(self, key: ExperimentKey) -> int:
         """Return when the last news of a live run came: one that makes no rows may stand still."""
-        progress = None if self._has_ended(key) else self._progress(key)
+        progress = None if self._has_ended(key) else self._rows.progress(key)
         return 0 if progress is None else progress[0]
 
     def _look(self, key: ExperimentKey, timeout_s: float) -> bool:
@@ -275,7 +286,7 @@ class DiagnosisScheduler:
             pause_s = answer.cpu_s / _SHARE
             if is_first:
                 pause_s = min(pause_s, _FIRST_PAUSE_S)
-            self._report(key, _finding(answer.report, self._clock_ns()))
+            self._rows.add_finding(key, _finding(answer.report, self._clock_ns()))
             found = True
         self._looked[key] = _now(rows, newest_ns)
         self._free_s = time.monotonic() + pause_s

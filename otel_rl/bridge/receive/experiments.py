@@ -39,7 +39,6 @@ class Experiments:
         shares: TokenShares | None = None,
     ) -> None:
         self._max_experiments = max_experiments
-        self._in_use = in_use
         self._clock_s = clock_s
         self._shares = shares or TokenShares(AuthSettings())
         # _lock guards everything below.
@@ -51,7 +50,12 @@ class Experiments:
         self._new: Counter[ExperimentKey] = Counter()
         self._owners: dict[ExperimentKey, str] = {}  # of both known and new ones
         self._used: Counter[str] = Counter()  # experiments per token
-        self._asked_s = clock_s()
+        self.begin(in_use)
+
+    def begin(self, in_use: Callable[[], Collection[ExperimentKey]]) -> None:
+        """Know the experiments in use, by ``in_use`` from now on. Before the first request."""
+        self._in_use = in_use
+        self._asked_s = self._clock_s()
         self._set_known(in_use())
 
     @contextmanager

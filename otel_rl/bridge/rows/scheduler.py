@@ -98,7 +98,6 @@ class Around:
         owners: Tells which runs this bridge owns.
         archive_room: Tells whether the journal has room for values that wait for the archive; None
             without an archive.
-        launched: Returns the process id of the command that the bridge was started for, if any.
         is_one_launch: Whether all workers are of one launch.
     """
 
@@ -108,7 +107,6 @@ class Around:
     tenant: Callable[[ExperimentKey], str] = lambda _: ""
     owners: Ownership = field(default_factory=SoleOwner)
     archive_room: Callable[[], bool] | None = None
-    launched: Callable[[], int | None] = lambda: None
     is_one_launch: bool = False
 
 
@@ -230,6 +228,7 @@ class Scheduler:
         self._counters = counters
         self._around = around or Around()
         self._pace = pace or Pace()
+        self.launched: int | None = None
         self._report_ns = int(self._pace.report_interval_s * _NS_PER_S)
         self._epoch = self._around.owners.epoch
         self._loaded: dict[ExperimentKey, Run] = {}
@@ -394,7 +393,7 @@ class Scheduler:
     ) -> None:
         run = self._load(key, now_ns)
         run.clock_is(now_ns)
-        run.intake.steps.launched = self._around.launched()
+        run.intake.steps.launched = self.launched
         self._pass_on_finding(key, run)
         if not run.unread:
             run.reads_on = False

@@ -1,7 +1,8 @@
 """What the tracker has is noted, and removed no earlier than the settings say."""
 
-import threading
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 from otel_rl.bridge.cleanup import Cleanup
 from otel_rl.bridge.config import load_settings
@@ -50,8 +51,10 @@ class Rig:
         )
         self.cleanup = Cleanup(
             settings,
-            self.run_store,
-            self.deliveries,
+            cast(
+                "Any",
+                SimpleNamespace(run_store=self.run_store, deliveries=self.deliveries, leases=None),
+            ),
             Retention(
                 journal,
                 trackers=[TRACKER],
@@ -62,10 +65,8 @@ class Rig:
             ),
             delivery=delivery,
             rows=processor,
-            leases=None,
             counters=self.counters,
             clock_ns=lambda: self.now_ns,
-            stopping=threading.Event(),
         )
 
     def status(self, state: RunState) -> RunStatus:

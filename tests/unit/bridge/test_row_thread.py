@@ -1,9 +1,9 @@
 """The thread that makes rows: woken by work, stopped by nothing but the bridge."""
 
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -70,15 +70,13 @@ class Site:
             load_settings(
                 None, {"data": directory, "tracker": {"name": "jsonl"}, "journal": journal}
             ),
+            cast("Any", SimpleNamespace(journal=self.work, spool=self.work)),
             cast("Any", self.work),
-            journal=cast("Any", self.work),
-            spool=cast("Any", self.work),
             delivery=cast("Any", self.work),
             diagnosis=cast("Any", self.work),
             presence=self.presence,
             counters=self.counters,
             clock_ns=time.time_ns,
-            stopping=threading.Event(),
         )
         self.thread.start()
 

@@ -46,6 +46,24 @@ def judges_are_slow(role: str, phase: str, index: int, step: int) -> float:
     return 20.0 if (role, phase) == ("judge", "score") and step >= 40 else 1.0
 
 
+class Rows:
+    """What makes rows of runs: those it has, how far they are, and what they are told."""
+
+    def __init__(self, keys: Sequence[ExperimentKey]) -> None:
+        self.keys = keys
+        self.newest: tuple[int, int] | None = None
+        self.told: list[tuple[ExperimentKey, Finding]] = []
+
+    def begun(self) -> Sequence[ExperimentKey]:
+        return self.keys
+
+    def progress(self, _key: ExperimentKey) -> tuple[int, int] | None:
+        return self.newest
+
+    def add_finding(self, key: ExperimentKey, finding: Finding) -> None:
+        self.told.append((key, finding))
+
+
 class Bench:
     """A run store with one run, and a watch over it."""
 
@@ -62,19 +80,16 @@ class Bench:
         self.journal = SqliteJournal(directory)
         self.run_store = RunStore(self.journal)
         self.counters = Counters()
-        self.told: list[tuple[ExperimentKey, Finding]] = []
-        self.progress: tuple[int, int] | None = None
+        self.rows = Rows(keys)
+        self.told = self.rows.told
         self.arguments = [*arguments_of(JournalPlace(directory, None, MAX_BYTES)), *arguments]
         self.watch = DiagnosisScheduler(
             self.run_store,
-            environment=environment,
-            arguments=self.arguments,
+            self.rows,
+            DiagnosisProcess(environment, self.arguments),
             every_s=every_s,
-            experiments=lambda: keys,
-            report=lambda key, finding: self.told.append((key, finding)),
             counters=self.counters,
             clock_ns=time.time_ns,
-            progress=lambda _: self.progress,
             last_timeout_s=last_timeout_s,
         )
 
@@ -96,7 +111,7 @@ class Bench:
         row = Row(number, facts.step, facts.time_ns, {"x": 1.0})
         history = facts.time_ns, facts.encode()
         self.run_store.commit([Commit(key, [row], number + 1, b"", history=history)])
-        self.progress = facts.time_ns, facts.step
+        self.rows.newest = facts.time_ns, facts.step
 
 
 @pytest.fixture
@@ -187,9 +202,9 @@ def test_a_run_that_only_tells_that_it_lives_is_looked_at_again(
     it.watch.look()
     it.watch.look()  # nothing has come
     assert len(it.told) == 1
-    assert it.progress is not None
-    newest_ns, step = it.progress
-    it.progress = newest_ns + 1, step  # no row has
+    assert it.rows.newest is not None
+    newest_ns, step = it.rows.newest
+    it.rows.newest = newest_ns + 1, step  # no row has
     it.watch.look()
     assert len(it.told) == 2
     it.watch.stop()
@@ -240,7 +255,7 @@ def test_a_run_that_has_ended_is_not_looked_at_because_it_makes_no_step(
         it.comes_to(facts)
         it.watch.look()
     it.end()
-    it.progress = last.time_ns, last.step
+    it.rows.newest = last.time_ns, last.step
     it.watch.look()
     assert it.told == []
     it.journal.close()
@@ -368,19 +383,18 @@ def test_a_journal_that_is_away_for_a_while_ends_no_watch(bench: Callable[..., B
     it = bench(every_s=0.1)
     asked: list[int] = []
 
-    def experiments() -> list[ExperimentKey]:
-        asked.append(len(asked))
-        if len(asked) < 3:
-            raise JournalUnavailable("The database does not answer.", hint="Look at it.")
-        return [KEY]
+    class Away(Rows):
+        def begun(self) -> Sequence[ExperimentKey]:
+            asked.append(len(asked))
+            if len(asked) < 3:
+                raise JournalUnavailable("The database does not answer.", hint="Look at it.")
+            return self.keys
 
     it.watch = DiagnosisScheduler(
         it.run_store,
-        environment={},
-        arguments=[],
+        Away([KEY]),
+        DiagnosisProcess({}, []),
         every_s=3600,
-        experiments=experiments,
-        report=lambda key, finding: None,
         counters=it.counters,
         clock_ns=time.time_ns,
     )
