@@ -33,7 +33,7 @@ from bench.listing import listing
 from bench.record import read
 from otel_rl import errors
 from otel_rl.bridge.config import BridgeSettings
-from otel_rl.bridge.counters import COUNTERS, GAUGES, Outcome, Refusal, SampleDrop
+from otel_rl.bridge.counters import Counter, Gauge, Outcome, Refusal, SampleDrop
 from otel_rl.bridge.delivery.mlflow import MlflowSettings
 from otel_rl.bridge.delivery.trackio import TrackioSettings
 from otel_rl.bridge.delivery.wandb.account import WandbSettings
@@ -191,19 +191,19 @@ def _options(parser: argparse.ArgumentParser) -> dict[str, str]:
 
 def counters() -> Iterator[str]:
     """Every counter and gauge of the bridge, with the reasons of the counters."""
-    for counter, spec in COUNTERS.items():
-        reasons = f" [Reasons](#{_section(spec.reasons).lower()})." if spec.reasons else ""
-        yield _item(counter, spec.description + reasons)
+    for counter in Counter:
+        reasons = f" [Reasons](#{_section(counter.reasons).lower()})." if counter.reasons else ""
+        yield _item(counter, counter.description + reasons)
     yield from ("", "Gauges:", "")
-    for gauge, shown in GAUGES.items():
-        yield _item(gauge, f"{shown.description.removesuffix('.')}, `{shown.unit}`.")
+    for gauge in Gauge:
+        yield _item(gauge, f"{gauge.description.removesuffix('.')}, `{gauge.unit}`.")
     for kind in _LONG_REASONS:
         yield from ("", f"### {kind.__name__}", "", _summary(kind), "")
         yield from _reasons(kind)
     yield from ("", f"### {_OTHER_REASONS}")
-    for counter, spec in COUNTERS.items():
-        if spec.reasons and spec.reasons not in _LONG_REASONS:
-            yield from ("", f"Of `{counter}`:", "", *_reasons(spec.reasons))
+    for counter in Counter:
+        if counter.reasons and counter.reasons not in _LONG_REASONS:
+            yield from ("", f"Of `{counter}`:", "", *_reasons(counter.reasons))
 
 
 def _section(reasons: type[StrEnum]) -> str:

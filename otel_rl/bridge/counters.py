@@ -1,26 +1,22 @@
 """The bridge's own counters: a closed set of names, each with a closed set of reasons.
 
-Every drop adds to a counter, and ``COUNTERS`` describes each one. To add a counter, add its name,
-its line in ``COUNTERS``, and if it has reasons, their enum.
+Every drop adds to a counter. To add a counter, add its line in ``Counter``, and if it has reasons,
+their enum. The documentation and the bridge's metrics are made of these lines.
 """
 
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import StrEnum
+from typing import Final, Self
 
 from otel_rl.records import ExperimentKey
 
 __all__ = [
-    "COUNTERS",
-    "GAUGES",
     "ArchiveDrop",
     "CommitRefusal",
     "Counter",
-    "CounterSpec",
     "Counters",
     "Gauge",
-    "GaugeSpec",
     "Outcome",
     "Refusal",
     "Reload",
@@ -32,45 +28,7 @@ __all__ = [
     "Where",
 ]
 
-
-class Counter(StrEnum):
-    """Names of the bridge's counters."""
-
-    REQUESTS = "otel_rl.bridge.requests"
-    POINTS_ACCEPTED = "otel_rl.bridge.points.accepted"
-    POINTS_REFUSED = "otel_rl.bridge.points.refused"
-    EXEMPLARS_REFUSED = "otel_rl.bridge.exemplars.refused"
-    SPANS_ACCEPTED = "otel_rl.bridge.spans.accepted"
-    SPANS_REFUSED = "otel_rl.bridge.spans.refused"
-    SPANS_TOO_OLD = "otel_rl.bridge.spans.too_old"
-    LOGS_ACCEPTED = "otel_rl.bridge.logs.accepted"
-    LOGS_REFUSED = "otel_rl.bridge.logs.refused"
-    LOGS_IGNORED = "otel_rl.bridge.logs.ignored"
-    BATCHES_SPOOLED = "otel_rl.bridge.batches.spooled"
-    SAMPLES_TAKEN = "otel_rl.bridge.samples.taken"
-    SAMPLES_DUPLICATE = "otel_rl.bridge.samples.duplicate"
-    SAMPLES_LATE = "otel_rl.bridge.samples.late"
-    SAMPLES_DROPPED = "otel_rl.bridge.samples.dropped"
-    ROWS_CREATED = "otel_rl.bridge.rows.created"
-    ROWS_WRITTEN = "otel_rl.bridge.rows.written"
-    ROWS_CONFIRMED = "otel_rl.bridge.rows.confirmed"
-    VALUES_FOLDED = "otel_rl.bridge.values.folded"
-    ARCHIVE_WRITTEN = "otel_rl.bridge.archive.written"
-    ARCHIVE_DROPPED = "otel_rl.bridge.archive.dropped"
-    TRACKER_RETRIES = "otel_rl.bridge.tracker.retries"
-    STATES_LOST = "otel_rl.bridge.states.lost"
-    COMMITS_REFUSED = "otel_rl.bridge.commits.refused"
-    RUNS_REMOVED = "otel_rl.bridge.runs.removed"
-    RELOADS = "otel_rl.bridge.reloads"
-    EXCEPTIONS = "otel_rl.bridge.exceptions"
-
-
-class Gauge(StrEnum):
-    """Names of the bridge's gauges."""
-
-    JOURNAL_SIZE = "otel_rl.bridge.journal.size"
-    SPOOL_SIZE = "otel_rl.bridge.spool.size"
-    ROWS_PENDING = "otel_rl.bridge.rows.pending"
+_PREFIX: Final = "otel_rl.bridge."
 
 
 class Outcome(StrEnum):
@@ -299,9 +257,8 @@ class Where(StrEnum):
     VIEW = "view"
 
 
-@dataclass(frozen=True, slots=True)
-class CounterSpec:
-    """Description of a counter.
+class Counter(StrEnum):
+    """The bridge's counters. Each is its name, which begins with ``otel_rl.bridge.``.
 
     Attributes:
         description: One sentence for people.
@@ -310,13 +267,73 @@ class CounterSpec:
     """
 
     description: str
-    reasons: type[StrEnum] | None = None
-    unit: str = "{sample}"
+    reasons: type[StrEnum] | None
+    unit: str
+
+    def __new__(
+        cls, name: str, unit: str, description: str, reasons: type[StrEnum] | None = None
+    ) -> Self:
+        """Make a counter of a line of the table."""
+        counter = str.__new__(cls, _PREFIX + name)
+        counter._value_ = _PREFIX + name
+        counter.description, counter.reasons, counter.unit = description, reasons, unit
+        return counter
+
+    REQUESTS = "requests", "{request}", "Export requests answered, by outcome.", Outcome
+    POINTS_ACCEPTED = "points.accepted", "{point}", "Data points acknowledged."
+    POINTS_REFUSED = "points.refused", "{point}", "Data points refused by partial success.", Refusal
+    EXEMPLARS_REFUSED = (
+        "exemplars.refused",
+        "{measurement}",
+        "Measurements refused from accepted points.",
+        Refusal,
+    )
+    SPANS_ACCEPTED = "spans.accepted", "{span}", "Spans acknowledged."
+    SPANS_REFUSED = "spans.refused", "{span}", "Spans refused by partial success.", Refusal
+    SPANS_TOO_OLD = "spans.too_old", "{span}", "Spans too late, or without room, for step analysis."
+    LOGS_ACCEPTED = "logs.accepted", "{record}", "Log events acknowledged."
+    LOGS_REFUSED = "logs.refused", "{record}", "Log events refused by partial success.", Refusal
+    LOGS_IGNORED = "logs.ignored", "{record}", "Other log records, not kept."
+    BATCHES_SPOOLED = "batches.spooled", "{batch}", "Batches stored and acknowledged."
+    SAMPLES_TAKEN = "samples.taken", "{sample}", "Samples in rows, written or still open."
+    SAMPLES_DUPLICATE = (
+        "samples.duplicate",
+        "{sample}",
+        "Repeated samples, or totals older than the known one.",
+    )
+    SAMPLES_LATE = "samples.late", "{sample}", "Samples that came after their row."
+    SAMPLES_DROPPED = "samples.dropped", "{sample}", "Accepted samples in no row.", SampleDrop
+    ROWS_CREATED = "rows.created", "{row}", "Rows numbered and stored for delivery."
+    ROWS_WRITTEN = "rows.written", "{row}", "Rows handed to the tracker, repeats included."
+    ROWS_CONFIRMED = "rows.confirmed", "{row}", "Rows confirmed by the tracker."
+    VALUES_FOLDED = (
+        "values.folded",
+        "{value}",
+        "Values left out of the tracker as too many.",
+        ValueFold,
+    )
+    ARCHIVE_WRITTEN = "archive.written", "{value}", "Values in files of the archive."
+    ARCHIVE_DROPPED = (
+        "archive.dropped",
+        "{value}",
+        "Accepted values left out of the archive.",
+        ArchiveDrop,
+    )
+    TRACKER_RETRIES = "tracker.retries", "{retry}", "Retried deliveries.", TrackerFailure
+    STATES_LOST = "states.lost", "{state}", "Unusable states, or parts of span logs.", StateFault
+    COMMITS_REFUSED = (
+        "commits.refused",
+        "{transaction}",
+        "Undone transactions of rows, retried.",
+        CommitRefusal,
+    )
+    RUNS_REMOVED = "runs.removed", "{run}", "Ended runs removed from the journal.", Removal
+    RELOADS = "reloads", "{reading}", "Readings of tokens and certificates on SIGHUP.", Reload
+    EXCEPTIONS = "exceptions", "{exception}", "Unexpected exceptions, by place.", Where
 
 
-@dataclass(frozen=True, slots=True)
-class GaugeSpec:
-    """Description of a gauge.
+class Gauge(StrEnum):
+    """The bridge's gauges. Each is its name, which begins with ``otel_rl.bridge.``.
 
     Attributes:
         description: One sentence for people.
@@ -326,82 +343,16 @@ class GaugeSpec:
     description: str
     unit: str
 
+    def __new__(cls, name: str, unit: str, description: str) -> Self:
+        """Make a gauge of a line of the table."""
+        gauge = str.__new__(cls, _PREFIX + name)
+        gauge._value_ = _PREFIX + name
+        gauge.description, gauge.unit = description, unit
+        return gauge
 
-GAUGES: Mapping[Gauge, GaugeSpec] = {
-    Gauge.JOURNAL_SIZE: GaugeSpec("Size of the journal, bounded by ``journal.max_bytes``.", "By"),
-    Gauge.SPOOL_SIZE: GaugeSpec("Acknowledged batches not yet in rows, by experiment.", "By"),
-    Gauge.ROWS_PENDING: GaugeSpec("Rows not yet handed to the tracker, by experiment.", "{row}"),
-}
-"""Every gauge, described. The documentation is checked against it."""
-
-
-COUNTERS: Mapping[Counter, CounterSpec] = {
-    Counter.REQUESTS: CounterSpec(
-        "Export requests answered, by outcome.", Outcome, unit="{request}"
-    ),
-    Counter.POINTS_ACCEPTED: CounterSpec("Data points acknowledged.", unit="{point}"),
-    Counter.POINTS_REFUSED: CounterSpec(
-        "Data points refused by partial success.", Refusal, unit="{point}"
-    ),
-    Counter.EXEMPLARS_REFUSED: CounterSpec(
-        "Measurements refused from accepted points.",
-        Refusal,
-        unit="{measurement}",
-    ),
-    Counter.SPANS_ACCEPTED: CounterSpec("Spans acknowledged.", unit="{span}"),
-    Counter.SPANS_REFUSED: CounterSpec("Spans refused by partial success.", Refusal, unit="{span}"),
-    Counter.SPANS_TOO_OLD: CounterSpec(
-        "Spans too late, or without room, for step analysis.", unit="{span}"
-    ),
-    Counter.LOGS_ACCEPTED: CounterSpec("Log events acknowledged.", unit="{record}"),
-    Counter.LOGS_REFUSED: CounterSpec(
-        "Log events refused by partial success.",
-        Refusal,
-        unit="{record}",
-    ),
-    Counter.LOGS_IGNORED: CounterSpec(
-        "Other log records, not kept.",
-        unit="{record}",
-    ),
-    Counter.BATCHES_SPOOLED: CounterSpec("Batches stored and acknowledged.", unit="{batch}"),
-    Counter.SAMPLES_TAKEN: CounterSpec("Samples in rows, written or still open."),
-    Counter.SAMPLES_DUPLICATE: CounterSpec("Repeated samples, or totals older than the known one."),
-    Counter.SAMPLES_LATE: CounterSpec("Samples that came after their row."),
-    Counter.SAMPLES_DROPPED: CounterSpec("Accepted samples in no row.", SampleDrop),
-    Counter.ROWS_CREATED: CounterSpec("Rows numbered and stored for delivery.", unit="{row}"),
-    Counter.ROWS_WRITTEN: CounterSpec(
-        "Rows handed to the tracker, repeats included.", unit="{row}"
-    ),
-    Counter.ROWS_CONFIRMED: CounterSpec("Rows confirmed by the tracker.", unit="{row}"),
-    Counter.VALUES_FOLDED: CounterSpec(
-        "Values left out of the tracker as too many.",
-        ValueFold,
-        unit="{value}",
-    ),
-    Counter.ARCHIVE_WRITTEN: CounterSpec("Values in files of the archive.", unit="{value}"),
-    Counter.ARCHIVE_DROPPED: CounterSpec(
-        "Accepted values left out of the archive.", ArchiveDrop, unit="{value}"
-    ),
-    Counter.TRACKER_RETRIES: CounterSpec("Retried deliveries.", TrackerFailure, unit="{retry}"),
-    Counter.STATES_LOST: CounterSpec(
-        "Unusable states, or parts of span logs.",
-        StateFault,
-        unit="{state}",
-    ),
-    Counter.COMMITS_REFUSED: CounterSpec(
-        "Undone transactions of rows, retried.",
-        CommitRefusal,
-        unit="{transaction}",
-    ),
-    Counter.RUNS_REMOVED: CounterSpec(
-        "Ended runs removed from the journal.", Removal, unit="{run}"
-    ),
-    Counter.RELOADS: CounterSpec(
-        "Readings of tokens and certificates on SIGHUP.", Reload, unit="{reading}"
-    ),
-    Counter.EXCEPTIONS: CounterSpec("Unexpected exceptions, by place.", Where, unit="{exception}"),
-}
-"""Every counter, described. The documentation is checked against it."""
+    JOURNAL_SIZE = "journal.size", "By", "Size of the journal, bounded by ``journal.max_bytes``."
+    SPOOL_SIZE = "spool.size", "By", "Acknowledged batches not yet in rows, by experiment."
+    ROWS_PENDING = "rows.pending", "{row}", "Rows not yet handed to the tracker, by experiment."
 
 
 class Counters:
@@ -416,8 +367,8 @@ class Counters:
         self._lock = threading.Lock()
         self._values: dict[tuple[str, str], int] = {}
         self._of_runs: dict[ExperimentKey, dict[tuple[str, str], int]] = {}
-        for counter, spec in COUNTERS.items():
-            reasons = [str(reason) for reason in spec.reasons] if spec.reasons else [""]
+        for counter in Counter:
+            reasons = [str(reason) for reason in counter.reasons] if counter.reasons else [""]
             self._values.update(((str(counter), reason), 0) for reason in reasons)
 
     def add(

@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING, Final
 
 from pydantic import BaseModel, ValidationError
 
-from otel_rl.bridge.setting_variables import as_json, variable_of
+from otel_rl.bridge.setting_variables import as_json, unknown_setting, variable_of
 from otel_rl.redaction import is_secret_name, redacted
-from otel_rl.setting_names import unknown_setting
 from otel_rl.setting_types import fields_of
 
 if TYPE_CHECKING:

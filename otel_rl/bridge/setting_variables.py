@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from difflib import get_close_matches
 from typing import Any, Final, get_origin
@@ -11,10 +11,16 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from otel_rl.errors import ConfigError
-from otel_rl.setting_names import setting_paths, unknown_setting
 from otel_rl.setting_types import fields_of
 
-__all__ = ["ENV_PREFIX", "as_json", "by_field", "given_by_variables", "variable_of"]
+__all__ = [
+    "ENV_PREFIX",
+    "as_json",
+    "by_field",
+    "given_by_variables",
+    "unknown_setting",
+    "variable_of",
+]
 
 ENV_PREFIX: Final = "OTEL_RL_BRIDGE__"
 
@@ -26,7 +32,7 @@ _SERVICE: Final = re.compile(
 )
 _SERVICE_ADDRESS: Final = re.compile(r"(tcp|udp|sctp)://")
 
-_ALIKE: Final = 0.75  # a gateway's OTEL_RL_BRIDGE_TOKEN and AUTH__TOKENS: 0.63
+_ALIKE: Final = 0.7  # a gateway's OTEL_RL_BRIDGE_TOKEN and AUTH__TOKENS: 0.63
 
 
 def variable_of(path: Sequence[str]) -> str:
@@ -128,7 +134,7 @@ def _value(model: type[BaseModel], variable: str, path: Sequence[str], value: st
                 )
         field = fields_of(section).get(name) if section is not None else None
         if field is None:
-            raise ConfigError(unknown_setting(model, path, variable=(variable, variable_of)))
+            raise ConfigError(unknown_setting(model, path, variable=variable))
         section = _section(field)
     if field is None or not (section is not None or _holds(field, Mapping) or _holds(field, tuple)):
         return value
@@ -152,10 +158,43 @@ def _meant(model: type[BaseModel], name: str, value: str) -> str:
     """Return the variable for which ``name``, with one underscore, was meant; empty if none."""
     if _SERVICE.fullmatch(name) or _SERVICE_ADDRESS.match(value):
         return ""
-    known = {path.replace(".", "_"): path for path in setting_paths(model)}
+    known = {path.replace(".", "_"): path for path in _paths(model)}
     written = name.removeprefix(_ONE_UNDERSCORE).lower().replace("__", "_")
     near = get_close_matches(written, known, 1, _ALIKE)
     return variable_of(known[near[0]].split(".")) if near else ""
+
+
+def unknown_setting(model: type[BaseModel], path: Sequence[str], *, variable: str = "") -> str:
+    """Return a message about a setting that does not exist, with what may have been meant.
+
+    Args:
+        model: All settings.
+        path: Sections and name.
+        variable: Its variable, as it was written; empty for a setting of a file.
+    """
+    dotted = ".".join(path)
+    known = list(_paths(model))
+    section, dot, name = dotted.rpartition(".")
+    # A section that both names have makes them no more alike.
+    beside = [one.rpartition(".")[2] for one in known if one.rpartition(".")[0] == section]
+    near = [f"{section}{dot}{one}" for one in get_close_matches(name, beside, 1, _ALIKE)]
+    near = near or [one for one in known if one.rpartition(".")[2] == name]
+    near = near or get_close_matches(dotted, known, 1, _ALIKE)
+    near = near or [one for one in known if one.rpartition(".")[2] == path[0] != one]
+    written, meant = dotted, near[0] if near else ""
+    if variable:
+        written, meant = variable, variable_of(meant.split(".")) if meant else ""
+    perhaps = f"Did you mean {meant}? " if meant else ""
+    return f"{written}: unknown setting. {perhaps}See `otel-rl help bridge`."
+
+
+def _paths(model: type[BaseModel], section: str = "") -> Iterator[str]:
+    """Yield the path of each section and setting, with dots."""
+    for name, field in fields_of(model).items():
+        yield f"{section}{name}"
+        below = _section(field)
+        if below is not None:
+            yield from _paths(below, f"{section}{name}.")
 
 
 def _section(field: FieldInfo) -> type[BaseModel] | None:

@@ -8,12 +8,11 @@ import contextlib
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from opentelemetry.metrics import CallbackOptions, Observation
 
-from otel_rl.bridge.counters import COUNTERS, GAUGES, Counter, Counters, Gauge
+from otel_rl.bridge.counters import Counter, Counters, Gauge
 from otel_rl.bridge.delivery.manager import DeliveryManager
 from otel_rl.bridge.journal.interface import Journal
 from otel_rl.bridge.journal.runs import RunStore
@@ -71,27 +70,25 @@ class SelfMetrics:
             readers, Resource.create(resource), shutdown_on_exit=False, views=()
         )
         meter = self._provider.get_meter(_SERVICE)
-        for counter, spec in COUNTERS.items():
+        for counter in Counter:
             meter.create_observable_counter(
-                counter, [self._observer(counter, spec.reasons)], spec.unit, spec.description
+                counter, [self._observer(counter)], counter.unit, counter.description
             )
-        for gauge, described in GAUGES.items():
+        for gauge in Gauge:
             meter.create_observable_gauge(
-                gauge, [self._level_observer(gauge)], described.unit, described.description
+                gauge, [self._level_observer(gauge)], gauge.unit, gauge.description
             )
 
     def stop(self) -> None:
         """Export a last time and stop. Waits at most a few seconds for the endpoint."""
         self._provider.shutdown(timeout_millis=3_000)
 
-    def _observer(
-        self, counter: Counter, reasons: type[StrEnum] | None
-    ) -> Callable[[CallbackOptions], Iterable[Observation]]:
+    def _observer(self, counter: Counter) -> Callable[[CallbackOptions], Iterable[Observation]]:
         def observe(_: CallbackOptions) -> Iterable[Observation]:
-            if reasons is None:
+            if counter.reasons is None:
                 yield Observation(self._counters.value(counter))
                 return
-            for reason in reasons:
+            for reason in counter.reasons:
                 value = self._counters.value(counter, reason=reason)
                 yield Observation(value, {names.RL_REASON: str(reason)})
 

@@ -15,7 +15,7 @@ import pytest
 
 from otel_rl import errors
 from otel_rl.bridge.config import load_settings
-from otel_rl.bridge.counters import COUNTERS, GAUGES
+from otel_rl.bridge.counters import Counter, Gauge
 from otel_rl.cli import main
 from otel_rl.run_id import run_id
 from otel_rl.semconv.names import PHASES
@@ -94,8 +94,8 @@ def test_messages_name_documentation_that_is_installed() -> None:
 
 
 def test_every_counter_and_reason_is_documented() -> None:
-    reasons = {reason for spec in COUNTERS.values() for reason in spec.reasons or ()}
-    named = [*COUNTERS, *GAUGES, *reasons, *DropReason]
+    reasons = {reason for counter in Counter for reason in counter.reasons or ()}
+    named = [*Counter, *Gauge, *reasons, *DropReason]
     assert [name for name in named if f"- `{name}`: " not in page("operations")] == []
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import opentelemetry.semconv
 import pytest
 
-from otel_rl.bridge.counters import COUNTERS, GAUGES
+from otel_rl.bridge.counters import Counter, Gauge
 from otel_rl.bridge.tracker_keys import tracker_key
 from otel_rl.semconv import names
 from otel_rl.semconv.spec import Instrument, Reduction, described
@@ -258,10 +258,10 @@ def test_every_event_is_named_among_the_events() -> None:
 
 def test_bridge_metrics_are_those_of_the_bridge() -> None:
     counted: dict[str, tuple[str, tuple[str, ...]]] = {
-        str(counter): (spec.unit, ("rl.reason",) if spec.reasons else ())
-        for counter, spec in COUNTERS.items()
+        str(counter): (counter.unit, ("rl.reason",) if counter.reasons else ())
+        for counter in Counter
     }
-    counted |= {str(gauge): (spec.unit, ()) for gauge, spec in GAUGES.items()}
+    counted |= {str(gauge): (gauge.unit, ()) for gauge in Gauge}
     registered = {
         spec.name: (spec.unit, spec.attributes)
         for spec in names.METRICS.values()

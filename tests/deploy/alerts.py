@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import yaml
 
-from otel_rl.bridge.counters import COUNTERS, GAUGES
+from otel_rl.bridge.counters import Counter, Gauge
 
 __all__ = [
     "ALERTS",
@@ -68,8 +68,6 @@ def metrics_of_bridges() -> frozenset[str]:
     Dots become underscores, a unit of bytes is spelled out, one in braces is left out, and a
     counter ends in ``_total``.
     """
-    counters = {f"{counter.replace('.', '_')}_total" for counter in COUNTERS}
-    gauges = {
-        f"{gauge.replace('.', '_')}{_UNITS.get(spec.unit, '')}" for gauge, spec in GAUGES.items()
-    }
+    counters = {f"{counter.replace('.', '_')}_total" for counter in Counter}
+    gauges = {f"{gauge.replace('.', '_')}{_UNITS.get(gauge.unit, '')}" for gauge in Gauge}
     return frozenset(counters | gauges)

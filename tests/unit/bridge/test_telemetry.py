@@ -10,8 +10,6 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader, NumberDataPoi
 from otel_rl.bridge.bridge import Bridge
 from otel_rl.bridge.config import load_settings
 from otel_rl.bridge.counters import (
-    COUNTERS,
-    GAUGES,
     Counter,
     Counters,
     Gauge,
@@ -54,9 +52,7 @@ def collected() -> Iterator[Collected]:
 
 def test_every_counter_is_there_with_every_reason_before_it_counts(collected: Collected) -> None:
     expected = {
-        (str(counter), str(reason))
-        for counter, spec in COUNTERS.items()
-        for reason in (spec.reasons or [""])
+        (str(counter), str(reason)) for counter in Counter for reason in (counter.reasons or [""])
     }
     found = collected.points()
     assert set(found) == expected
@@ -69,11 +65,10 @@ def test_counts_arrive_with_their_reason(collected: Collected) -> None:
 
 
 def test_levels_arrive_with_whose_they_are(collected: Collected) -> None:
-    for place, gauge in enumerate(GAUGES):
+    for place, gauge in enumerate(Gauge):
         collected.levels.append(GaugeValue(gauge, place, {"rl.experiment.name": "mine"}))
     found = collected.points()
-    assert [found[str(gauge), "mine"] for gauge in GAUGES] == list(range(len(GAUGES)))
-    assert len(GAUGES) == len(Gauge)
+    assert [found[str(gauge), "mine"] for gauge in Gauge] == list(range(len(Gauge)))
 
 
 def test_the_global_provider_is_left_alone() -> None:
@@ -105,7 +100,7 @@ def test_a_bridge_exports_its_metrics_to_the_endpoint_that_it_is_given(tmp_path:
             for scope_metrics in resource_metrics.scope_metrics
             for metric in scope_metrics.metrics
         }
-    assert {str(counter) for counter in COUNTERS} <= names
+    assert {str(counter) for counter in Counter} <= names
     assert str(Gauge.JOURNAL_SIZE) in names
 
 
