@@ -269,11 +269,19 @@ def _settings(
             is_time = name != field
             if is_time:
                 value = _time(value)
+            elif name.endswith("_bytes"):
+                value = _size(value)
             elif info.annotation == Address | None:
                 value = OFF if value is None else str(value)
             yield (*path, name), value, meanings[field]
     for name, value in nested:
         yield from _settings(type(value), value, (*path, name))
+
+
+def _size(n_bytes: int) -> str:
+    """How a size is written in the settings."""
+    mebibytes = n_bytes >> 20
+    return f"{mebibytes >> 10}GiB" if mebibytes % 1024 == 0 else f"{mebibytes}MiB"
 
 
 def _below_fields(model: type) -> dict[str, str]:
@@ -337,9 +345,6 @@ def _toml(value: object) -> str:
         return f"`{str(value).lower()}`"
     if isinstance(value, str | Path):
         return f'`"{value}"`'
-    if isinstance(value, int) and value >= 1 << 20 and value % (1 << 20) == 0:
-        mebibytes = value >> 20
-        return f"{mebibytes >> 10} GiB" if mebibytes % 1024 == 0 else f"{mebibytes} MiB"
     return f"`{value}`"
 
 

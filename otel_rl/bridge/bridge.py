@@ -1,5 +1,8 @@
 """The bridge, top to bottom. The only file that knows all stages.
 
+Each part is made after those that it needs: from the trackers to the sockets. They start in that
+order, and stop from the sockets to the trackers, so that what was accepted reaches the end.
+
 receive ─ accept ─> spool ─ rows: decode ─> align ─> run store ─ notify ─> delivery ─> tracker
       (200 after the spool's fsync)       (one transaction)     (one process per run)
 """
