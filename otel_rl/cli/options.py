@@ -47,8 +47,8 @@ def add_bridge_options(
 def add_listen_options(parser: argparse.ArgumentParser) -> None:
     """Add the options for the addresses of a bridge."""
     for name, default in (
-        ("http", "default: 127.0.0.1:4318"),
-        ("grpc", "default: 127.0.0.1:4317"),
+        ("http", "default: 127.0.0.1:4318; `off` listens nowhere"),
+        ("grpc", "default: 127.0.0.1:4317; `off` listens nowhere"),
         ("health", "answer health probes, GET /healthz, there too, without TLS (default: off)"),
     ):
         parser.add_argument(f"--{name}", metavar="HOST:PORT", type=_address_or_off, help=default)

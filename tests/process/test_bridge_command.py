@@ -3,6 +3,7 @@
 import gzip
 import json
 import math
+import re
 import signal
 import socket
 import subprocess
@@ -389,6 +390,22 @@ def test_listening_beyond_loopback_is_said_loudly(tmp_path: Path) -> None:
         assert "WARNING" in process.stderr.readline()
         process.terminate()
         assert process.wait(120) == 0
+
+
+def test_a_bridge_without_grpc_names_only_its_address_for_http(tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        [*OTEL_RL, "bridge", "--http", "127.0.0.1:0", "--grpc", "off", "--tracker", "jsonl"],
+        cwd=tmp_path,
+        env=clean_environment(tmp_path),
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stderr is not None
+    with process.stderr:
+        told = process.stderr.readline()
+        process.terminate()
+        assert process.wait(120) == 0
+    assert re.fullmatch(r"otel-rl: OTLP/HTTP on 127\.0\.0\.1:\d+, data in \.otel_rl\n", told)
 
 
 def test_doctor_finds_what_is_wrong_and_says_what_to_do(tmp_path: Path) -> None:

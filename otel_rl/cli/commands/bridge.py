@@ -51,7 +51,9 @@ def _command(arguments: argparse.Namespace) -> int:
     bridge = started(settings)
     addresses = bridge.addresses
     journal = settings.data if settings.journal.url is None else "the database of journal.url"
-    say(f"OTLP/HTTP on {addresses.http}, OTLP/gRPC on {addresses.grpc}, data in {journal}")
+    places = (("OTLP/HTTP", addresses.http), ("OTLP/gRPC", addresses.grpc))
+    told = [f"{name} on {address}" for name, address in places if address]
+    say(", ".join([*told, f"data in {journal}"]))
     if addresses.health:
         say(f"health on http://{addresses.health}/healthz")
     if bridge.has_page and _shows_runs(settings):
