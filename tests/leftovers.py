@@ -1,6 +1,6 @@
 """Finds what the tests of one file leave behind in the process.
 
-Files share a process with others, and chance says with which: a reader of metrics, a patched
+Files share a process with others, and chance says with which: an instrument, a patched
 function or a thread that one leaves makes a test of another one fail, each time another one.
 
 Looks at what is otel_rl's, and at settings of the interpreter that no library changes by its use.
@@ -56,11 +56,6 @@ _PATCHED: Final = frozenset(
     }
 )
 """Modules of which tests replace functions, besides otel_rl's."""
-
-_REPLACED_FOR_GOOD: Final = frozenset(
-    {"opentelemetry.metrics.set_meter_provider", "opentelemetry.trace.set_tracer_provider"}
-)
-"""By the first worker of a process."""
 
 _CALLED: Final = (FunctionType, type, classmethod, property, staticmethod)
 
@@ -125,7 +120,7 @@ def forget_the_launch() -> None:
 
 @contextmanager
 def own_instruments() -> Iterator[None]:
-    """Remove the instruments and readers that the block adds to the global MeterProvider.
+    """Remove the instruments that the block adds to the global MeterProvider.
 
     The next worker does without them. For programs there is no need of it.
     """
@@ -140,7 +135,6 @@ def own_instruments() -> Iterator[None]:
             del provider._meters[scope]
         for key in meter._instruments.keys() - before.get(scope, set()):
             del meter._instruments[key]
-    provider.shown, provider._of_readers = (), None
 
 
 @contextmanager
@@ -206,7 +200,6 @@ def _worker() -> Iterator[tuple[str, object]]:
     yield "flows with open phases", flows.open_flows()
     providers = session._providers
     meter = None if providers is None else providers.meter
-    yield "copies of instruments", () if meter is None else meter.shown
     observed = [
         (scope.name, key)
         for scope, each in ({} if meter is None else meter._meters).items()
@@ -225,7 +218,7 @@ def _functions() -> Iterator[tuple[str, object]]:
 
 def _functions_of(path: str, module: ModuleType) -> Iterator[tuple[str, object]]:
     for name, found in tuple(getattr(module, "__dict__", {}).items()):
-        if isinstance(found, _CALLED) and f"{path}.{name}" not in _REPLACED_FOR_GOOD:
+        if isinstance(found, _CALLED):
             yield f"{path}.{name}", found
             if isinstance(found, type) and found.__module__ == path:
                 for method, function in tuple(vars(found).items()):

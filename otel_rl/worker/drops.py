@@ -37,7 +37,6 @@ class DropReason(StrEnum):
         NOT_STARTED: Before ``init`` without an experiment, or after a shutdown.
         SHUTDOWN: Unsent when the process ended.
         CONSOLE: Console lines over the bounds.
-        NOT_COPIED: A gauge whose name the program's own readers refuse; the run has it.
         INTERNAL: A defect, see the log.
     """
 
@@ -62,7 +61,6 @@ class DropReason(StrEnum):
     NOT_STARTED = "not_started"
     SHUTDOWN = "shutdown"
     CONSOLE = "console"
-    NOT_COPIED = "not_copied"
     INTERNAL = "internal"
 
 

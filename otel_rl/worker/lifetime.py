@@ -32,7 +32,6 @@ from otel_rl.worker.events.starts import ProvenanceThread, RunMetadata, with_def
 from otel_rl.worker.export.sender import Sender, Source, open_transports
 from otel_rl.worker.guard import GUARD
 from otel_rl.worker.identity import Identity, instance_id
-from otel_rl.worker.later_providers import take_later
 from otel_rl.worker.launch import is_process_of_ray
 from otel_rl.worker.metrics.gauges import SCOPE_NAME
 from otel_rl.worker.metrics.provider import BufferedMeterProvider
@@ -47,7 +46,6 @@ from otel_rl.worker.settings import (
 from otel_rl.worker.system.host import HostRecorder
 from otel_rl.worker.system.sampler import GpuSampler
 from otel_rl.worker.tracing.provider import WorkerTracerProvider
-from otel_rl.worker.tracing.sharing import share_with_later
 from otel_rl.worker.tracing.spans import CountedSpans
 
 __all__ = ["UNREACHED_EXIT_TIMEOUT_S", "Providers", "Session", "resource_of"]
@@ -60,10 +58,7 @@ _CROWDED: Final = 0.25
 
 
 class Providers:
-    """Providers that user code holds for the life of the process, across sessions.
-
-    While they are the global ones, what they make is shared with those that the program sets later.
-    """
+    """Providers that user code holds for the life of the process, across sessions."""
 
     def __init__(self, resource: Resource, settings: Settings) -> None:
         self.meter = BufferedMeterProvider(resource, GUARD)
@@ -84,8 +79,6 @@ class Providers:
             unit="{span}",
             description="Spans that this worker could not deliver.",
         )
-        share_with_later(self.tracer, self.spans.guard)
-        take_later(metrics, "meter", self.meter, self.meter.share_with)
 
     def restart(self, resource: Resource, *, keep_buffer: bool) -> None:
         """Report as another worker from now on.

@@ -12,18 +12,14 @@ import operator
 import sys
 import threading
 from abc import ABC, abstractmethod
-from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from threading import Event, Thread
-from typing import Any, Final, Protocol, SupportsIndex, TypeAlias, runtime_checkable
-
-from otel_rl.worker.guard import Guard
+from typing import Any, Final, Protocol, SupportsIndex, runtime_checkable
 
 __all__ = [
     "PLAIN",
     "Deferred",
-    "LateCopies",
     "NotANumber",
     "as_step",
     "hold",
@@ -248,55 +244,6 @@ def _element_count(value: object) -> int:
     if isinstance(size, int):
         return size
     return 0 if hasattr(value, "__len__") else 1
-
-
-_MAX_WAITING: Final = 1 << 14
-"""Values. A reader sees only the last of each series, so further ones replace the oldest."""
-
-_Waiting: TypeAlias = tuple[object, object, Callable[[float], None]]
-"""(gauge, held value, function that records it)."""
-
-
-class LateCopies:
-    """Gauge values for the program's readers that devices have yet to compute.
-
-    The exporter thread records them, each with its function; those of one gauge in their order,
-    because a reader keeps the last one.
-
-    Args:
-        guard: Catches and counts what the functions, and failed devices, raise.
-    """
-
-    def __init__(self, guard: Guard) -> None:
-        self._guard = guard
-        self._new: deque[_Waiting] = deque(maxlen=_MAX_WAITING)
-        self._unready: list[_Waiting] = []
-
-    def add(self, gauge: object, value: object, record: Callable[[float], None]) -> None:
-        """Record a held ``value`` of ``gauge`` later, in another thread."""
-        self._new.append((gauge, value, record))
-
-    def record_ready(self) -> None:
-        """Record all values that are computed by now. For the exporter thread; never waits."""
-        waiting, self._unready = self._unready, []
-        waiting += [self._new.popleft() for _ in range(len(self._new))]
-        held_up: set[int] = set()
-        for entry in waiting[-_MAX_WAITING:]:
-            gauge, value, record = entry
-            with self._guard:
-                if id(gauge) in held_up or (isinstance(value, Deferred) and not value.is_ready):
-                    held_up.add(id(gauge))
-                    self._unready.append(entry)
-                    continue
-                plain = number(value)
-                if not isinstance(plain, NotANumber):
-                    record(plain)
-
-    def forget(self) -> None:
-        """Clear, in a forked child: the devices are its parent's. Copies are kept for ever."""
-        keep_for_ever([*self._unready, *self._new])
-        self._new.clear()
-        self._unready = []
 
 
 _RELAXED: Final = 2

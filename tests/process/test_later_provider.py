@@ -1,4 +1,4 @@
-"""A program's own MeterProvider that exports to the bridge, beside otel_rl's."""
+"""Providers and processors of a program's own, beside otel_rl's, which are the global ones."""
 
 import sys
 import textwrap
@@ -44,7 +44,7 @@ def test_the_run_has_each_value_once(tmp_path: Path, *, uses_its_own: bool) -> N
         sys.executable, "train.py", cwd=tmp_path, env=clean_environment(tmp_path),
     )  # fmt: skip
     assert done.status == 0, done.err
-    assert "Overriding" not in done.err
+    assert "Overriding of current MeterProvider is not allowed" in done.err
     rows = jsonl_rows(tmp_path, "e")
     losses = [
         (row.step, row.values["trainer/loss"]) for row in rows if "trainer/loss" in row.values
@@ -58,3 +58,24 @@ def test_the_run_has_each_value_once(tmp_path: Path, *, uses_its_own: bool) -> N
         assert [key for key in last if key.startswith("service/") and key.endswith("alive")] == [
             "service/trainer/alive"
         ]
+
+
+def test_spans_go_to_a_processor_of_the_program_to_the_last_one(tmp_path: Path) -> None:
+    script = """
+    from opentelemetry import trace
+
+    library = trace.get_tracer("library")
+
+    from opentelemetry.sdk.trace.export import BatchSpanProcessor, ConsoleSpanExporter
+
+    own = BatchSpanProcessor(ConsoleSpanExporter(), schedule_delay_millis=600_000)
+    trace.get_tracer_provider().add_span_processor(own)
+    library.start_span("the last one").end()
+    """
+    (tmp_path / "train.py").write_text(textwrap.dedent(script))
+    done = otel_rl(
+        "run", "--experiment", "e", "--role", "trainer", "--tracker", "jsonl", "--",
+        sys.executable, "train.py", cwd=tmp_path, env=clean_environment(tmp_path),
+    )  # fmt: skip
+    assert done.status == 0, done.err
+    assert '"name": "the last one"' in done.out

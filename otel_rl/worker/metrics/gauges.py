@@ -11,7 +11,6 @@ long, a third of what the SDK needs.
 import struct
 from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import partial
 from time import monotonic, sleep, time_ns
 from typing import Final, NamedTuple, TypeAlias
 
@@ -46,7 +45,6 @@ from otel_rl.worker.step_context import OPEN, scope_in
 from otel_rl.worker.tensors import (
     PLAIN,
     Deferred,
-    LateCopies,
     NotANumber,
     as_step,
     hold,
@@ -236,7 +234,6 @@ class BufferedGauge(_Gauge):
         self._entries = buffer.entries
         self._capacity = buffer.capacity
         self._guard = guard
-        self._shown: Sequence[_Gauge] = ()
 
     def set(
         self,
@@ -267,36 +264,6 @@ class BufferedGauge(_Gauge):
             )
         except Exception as error:  # noqa: BLE001  # nothing may raise into training code
             self._guard.caught(error)
-        if self._shown:
-            self._show(held, attributes, context)
-
-    def show_in(self, copies: Sequence[_Gauge], late: LateCopies) -> None:
-        """Record the values in other gauges as well, from now on.
-
-        Args:
-            copies: Of the SDK.
-            late: Receives the values that a device has yet to compute.
-        """
-        self._late = late
-        self._has_late = False
-        """True once a device had to compute one: later ones must not come before it."""
-        self._shown = copies
-
-    def _show(self, held: object, attributes: Attributes, context: Context | None) -> None:
-        with self._guard:
-            copied = without_step(attributes)
-            if self._has_late or isinstance(held, Deferred):
-                self._has_late = True
-                kept = {**copied} if copied else None
-                self._late.add(self, held, partial(self._copy, attributes=kept, context=context))
-                return
-            plain = number(held)
-            if not isinstance(plain, NotANumber):
-                self._copy(plain, copied, context)
-
-    def _copy(self, amount: float, attributes: Attributes, context: Context | None) -> None:
-        for gauge in self._shown:
-            gauge.set(amount, attributes, context)
 
 
 def without_step(attributes: Attributes) -> Attributes:

@@ -43,7 +43,7 @@ Record = Callable[[float, Attributes, Context | None], None]
 
 
 class Handle(Instrument):
-    """Counter or histogram of the SDK, and its copies. Never raises.
+    """Counter or histogram of the SDK. Never raises.
 
     Args:
         scope: Of the instrument.
@@ -63,9 +63,9 @@ class Handle(Instrument):
         self._steps = steps
         self._name = name
 
-    def bind(self, record: Record, copies: Sequence[Record]) -> None:
-        """Record in these instruments of the SDK from now on."""
-        self._record_in_sdk, self._copies = record, copies
+    def bind(self, record: Record) -> None:
+        """Record in this instrument of the SDK from now on."""
+        self._record_in_sdk = record
 
     def count(
         self, amount: float, attributes: Attributes = None, context: Context | None = None
@@ -79,11 +79,6 @@ class Handle(Instrument):
                 attributes = self._with_plain_step(attributes)
             self._record_in_sdk(plain, attributes, context)
             self._recorded(plain, attributes, context)
-            if self._copies:
-                copied = without_step(attributes)
-                for copy in self._copies:
-                    with self._guard:
-                        copy(plain, copied, context)
         except Exception as error:  # noqa: BLE001  # nothing may raise into training code
             self._guard.caught(error)
 

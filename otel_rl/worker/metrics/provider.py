@@ -10,7 +10,7 @@ of their points (ADR 15). Instruments in user code survive a fork.
 
 from collections.abc import Callable, Sequence
 from threading import Lock
-from time import monotonic, time_ns
+from time import time_ns
 from typing import Final, Protocol, TypeVar, cast
 
 from opentelemetry.metrics import (
@@ -40,11 +40,7 @@ from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.util.types import Attributes
 
-from otel_rl.semconv.names import (
-    OTEL_RL_COPY,
-    OTEL_RL_WORKER_MEASUREMENTS_DROPPED,
-    RL_TRAIN_TOKENS,
-)
+from otel_rl.semconv.names import OTEL_RL_WORKER_MEASUREMENTS_DROPPED, RL_TRAIN_TOKENS
 from otel_rl.signals import Signal
 from otel_rl.version import __version__
 from otel_rl.worker.drops import DropReason, Drops
@@ -75,7 +71,6 @@ from otel_rl.worker.otlp.requests import (
     encode_resource,
     pack_collected,
 )
-from otel_rl.worker.tensors import LateCopies
 
 __all__ = ["BufferedMeterProvider"]
 
@@ -113,11 +108,6 @@ class BufferedMeterProvider(MeterProvider):
         """Steps of the process."""
         self.reader: Reader | None = None
         """Sender of the measurements. They wait while it is None."""
-        self.late_copies = LateCopies(guard)
-        """Values for readers of the program that a device has yet to compute."""
-        self.shown: tuple[SdkMeterProvider, ...] = ()
-        """Providers of the SDK that show copies of all instruments."""
-        self._of_readers: SdkMeterProvider | None = None
         # Written with setdefault only, which is atomic: two threads get the same meter.
         self._meters: dict[InstrumentationScope, BufferedMeter] = {}
         self._drops = [guard.drops]
@@ -189,89 +179,29 @@ class BufferedMeterProvider(MeterProvider):
                 found = self._sdk[scope.name] = provider, reader
         return found[0].get_meter(scope.name, scope.version, scope.schema_url, scope.attributes)
 
-    def copies(self, scope: InstrumentationScope) -> Sequence[Meter]:
-        """Return the meters of a scope in which others see copies of all instruments.
-
-        The copies have an attribute, because a reader may export to the bridge, too.
-        """
-        attributes = {**(scope.attributes or {}), OTEL_RL_COPY: True}
-        return [
-            provider.get_meter(scope.name, scope.version, scope.schema_url, attributes)
-            for provider in self.shown
-        ]
-
     def force_flush(self, timeout_millis: float = 10_000) -> bool:
         """Send everything recorded before the call, spans and events too. Never raises.
 
         Returns:
-            True if the endpoint and the program's readers have accepted it.
+            True if the endpoint has accepted it.
         """
-        until_s = monotonic() + timeout_millis / 1000
-        reader = self.reader
-        is_delivered = reader is None or reader.flush(timeout_millis / 1000)
-        for provider in self.shown:
-            try:
-                is_delivered &= provider.force_flush(max(0.0, until_s - monotonic()) * 1000)
-            except Exception as error:  # noqa: BLE001  # the SDK raises a bare one for readers
-                is_delivered = False
-                self.guard.warn("readers", "A metric reader could not be flushed.", error=error)
-        return is_delivered
+        return self.reader is None or self.reader.flush(timeout_millis / 1000)
 
     def shutdown(self, timeout_millis: float = 30_000) -> None:
         """Flush for a program that shuts down its metrics; otel_rl continues. Never raises."""
-        until_s = monotonic() + timeout_millis / 1000
-        if self.reader is not None:
-            self.reader.flush(timeout_millis / 1000)
-        for provider in self.shown:
-            try:
-                provider.shutdown(max(0.0, until_s - monotonic()) * 1000)
-            except Exception as error:  # noqa: BLE001  # the SDK raises a bare one for readers
-                self.guard.warn("readers", "A metric reader could not be shut down.", error=error)
+        self.force_flush(timeout_millis)
 
     def add_metric_reader(self, metric_reader: MetricReader) -> None:
-        """Add a reader of all instruments, including existing ones. Never raises.
-
-        It reads measurements from now on, without steps, and of a gauge the last value, as any
-        reader. otel_rl's own export does not change.
-        """
-        with self.guard:
-            if self._of_readers is None:
-                # Another provider than that of the export, which begins anew in a forked child and
-                # with each trial. Its resource has the mark where scopes lose theirs.
-                marked = self._resource.merge(Resource({OTEL_RL_COPY: True}))
-                self._of_readers = SdkMeterProvider((), marked, shutdown_on_exit=False)
-                self._show_in(self._of_readers)
-            if hasattr(self._of_readers, "add_metric_reader"):
-                self._of_readers.add_metric_reader(metric_reader)
-            else:
-                self.guard.warn(
-                    "readers",
-                    "A metric reader was added to otel_rl's MeterProvider and gets nothing: that "
-                    "needs opentelemetry-sdk 1.43 or newer. Upgrade it, or give the reader to a "
-                    "MeterProvider of your own.",
-                )
+        """Say that the reader gets nothing, as the measurements go to the run. Never raises."""
+        self.guard.warn(
+            "readers",
+            f"A {type(metric_reader).__name__} was added to otel_rl's MeterProvider and gets "
+            "nothing. Give it to a MeterProvider of your own, and set that one before "
+            "otel_rl.init() and before any library asks for a meter.",
+        )
 
     def remove_metric_reader(self, metric_reader: MetricReader) -> None:
-        """See ``opentelemetry.sdk.metrics.MeterProvider.remove_metric_reader``. Never raises."""
-        if self._of_readers is not None and hasattr(self._of_readers, "remove_metric_reader"):
-            with self.guard:
-                self._of_readers.remove_metric_reader(metric_reader)
-
-    def share_with(self, later: object) -> bool:
-        """Show all instruments, including existing ones, in another provider, too.
-
-        Returns:
-            False for one that is not of the SDK.
-        """
-        if not isinstance(later, SdkMeterProvider):
-            return False
-        with self.guard:
-            self._show_in(later)
-        return True
-
-    def _show_in(self, provider: SdkMeterProvider) -> None:
-        self.shown = (*self.shown, provider)
-        self._rebind()
+        """Do nothing: no reader was added."""
 
     def collect(self, *, with_heartbeat: bool = False) -> list[Request]:
         """Return everything recorded since the last call, as requests ready to send.
@@ -300,7 +230,6 @@ class BufferedMeterProvider(MeterProvider):
         self._collected_ns = min(collected_ns, self.buffer.unready_since_ns or collected_ns)
         if with_heartbeat and packer.has_items:
             pack_heartbeat(packer, self._collected_ns)
-        self.late_copies.record_ready()
         return packer.requests()
 
     def _sdk_readers(self) -> Sequence[InMemoryMetricReader]:
@@ -335,13 +264,12 @@ class BufferedMeterProvider(MeterProvider):
         return RequestPacker(self._resource_bytes, Signal.METRICS)
 
     def discard(self) -> None:
-        """Forget the measurements since the last call; readers of the program have theirs."""
+        """Forget the measurements since the last call."""
         self.buffer.clear()
         self.steps.abandon_orphans()
         for reader in self._sdk_readers():
             with self.guard:
                 reader.get_metrics_data()
-        self.late_copies.record_ready()
 
     def restart(self, resource: Resource, *, keep_buffer: bool) -> None:
         """Start over with another resource; instruments in user code stay valid.
@@ -355,7 +283,6 @@ class BufferedMeterProvider(MeterProvider):
         if not keep_buffer:
             self.buffer.forget()
             self.steps.forget()
-            self.late_copies.forget()
             self._begin()
         for drops in tuple(self._drops):
             drops.begin_anew()
@@ -401,25 +328,9 @@ class BufferedMeter(Meter):
             stream = Stream(self._scope, name, unit or "", description or "")
             provider = self._provider
             gauge = BufferedGauge(stream, provider.buffer, provider.guard, provider.steps)
-            self._copy_gauge(gauge, stream)
-            return gauge, lambda: self._copy_gauge(gauge, stream)
+            return gauge, lambda: None
 
         return self._once(_NO_OP.create_gauge, (name, unit, description), make)
-
-    def _copy_gauge(self, gauge: BufferedGauge, stream: Stream) -> None:
-        meters = self._provider.copies(self._scope)
-        if not meters:
-            return
-        try:
-            copies = [
-                meter.create_gauge(stream.name, stream.unit, stream.description) for meter in meters
-            ]
-        except Exception as error:  # noqa: BLE001  # a bare one; the run takes more names
-            guard = self._provider.guard
-            guard.drops.add(DropReason.NOT_COPIED)
-            guard.warn("copy", "Metric readers of the program do not get a gauge.", error=error)
-        else:
-            gauge.show_in(copies, self._provider.late_copies)
 
     def create_counter(self, name: str, unit: str = "", description: str = "") -> Counter:
         """Create a counter, cumulative, that counts in steps, too."""
@@ -441,10 +352,7 @@ class BufferedMeter(Meter):
         *,
         explicit_bucket_boundaries_advisory: Sequence[float] | None = None,
     ) -> Histogram:
-        """Create a histogram, delta and exponential: finer than any advised buckets.
-
-        Readers of the program get the advised ones.
-        """
+        """Create a histogram, delta and exponential: finer than any advised buckets."""
         return self._synchronous(
             _NO_OP.create_histogram,
             HistogramHandle,
@@ -503,8 +411,7 @@ class BufferedMeter(Meter):
             handle = kind(self._scope, about[0], provider.guard, provider.steps)
 
             def bind() -> None:
-                copies = [record_of(meter) for meter in provider.copies(self._scope)]
-                handle.bind(record_of(provider.sdk_meter(self._scope)), copies)
+                handle.bind(record_of(provider.sdk_meter(self._scope)))
 
             bind()
             return handle, bind
@@ -522,9 +429,9 @@ class BufferedMeter(Meter):
         plain = plain_callbacks(callbacks, self._provider.guard)
 
         def bind() -> InstrumentT:
-            meters = self._provider.sdk_meter(self._scope), *self._provider.copies(self._scope)
-            made = [getattr(one, create.__name__)(name, plain, unit, description) for one in meters]
-            return cast("InstrumentT", made[0])
+            meter = self._provider.sdk_meter(self._scope)
+            made = getattr(meter, create.__name__)(name, plain, unit, description)
+            return cast("InstrumentT", made)
 
         return self._once(create, about, lambda: (bind(), bind))
 

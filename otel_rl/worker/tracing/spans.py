@@ -15,7 +15,6 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from opentelemetry.exporter.otlp.proto.common import trace_encoder
 from opentelemetry.metrics import NoOpMeterProvider
-from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
 
@@ -26,7 +25,7 @@ from otel_rl.worker.guard import Guard
 from otel_rl.worker.otlp.requests import MAX_REQUEST_BYTES, Request
 from otel_rl.worker.phases.device_clock import SpanTimes
 
-__all__ = ["CountedSpans", "copied", "span_requests", "without_metrics"]
+__all__ = ["CountedSpans", "span_requests", "without_metrics"]
 
 _BATCH: Final = 512
 """Spans of a batch, which is encoded as soon as it is full. The SDK's default."""
@@ -161,7 +160,7 @@ class CountedSpans(SpanProcessor):
         unready = [held for held in waiting if not held.times.is_ready]
         for span, times in waiting:
             if times.is_ready:
-                self._give(copied(span, times_ns=times.in_wall_ns()))
+                self._give(_at(span, times.in_wall_ns()))
         self.unready_since_ns = unready[0].span.end_time if unready else None
         self._on_device.extendleft(reversed(unready))
         lost = self._settled()
@@ -276,19 +275,14 @@ def span_requests(
         yield from span_requests(part, guard, max_request_bytes=max_request_bytes)
 
 
-def copied(
-    span: ReadableSpan,
-    *,
-    resource: Resource | None = None,
-    times_ns: tuple[int, int] | None = None,
-) -> ReadableSpan:
-    """A copy of an ended span with another resource, or with other times of begin and end."""
-    begun_ns, ended_ns = times_ns or (span.start_time, span.end_time)
+def _at(span: ReadableSpan, times_ns: tuple[int, int]) -> ReadableSpan:
+    """A copy of an ended span with other times of begin and end."""
+    begun_ns, ended_ns = times_ns
     return ReadableSpan(
         name=span.name,
         context=span.context,
         parent=span.parent,
-        resource=resource or span.resource,
+        resource=span.resource,
         attributes=span.attributes,
         events=span.events,
         links=span.links,

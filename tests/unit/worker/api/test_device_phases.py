@@ -2,17 +2,13 @@
 
 import sys
 import threading
-from collections.abc import Iterator
 from itertools import pairwise
 from threading import get_ident
 from time import monotonic_ns, sleep
 from types import ModuleType
-from typing import Any
 
 import pytest
-from opentelemetry import metrics
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
-from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
 import otel_rl
 from otel_rl.worker import session, tensors
@@ -180,19 +176,6 @@ def exchange(cuda: Cuda, monkeypatch: pytest.MonkeyPatch) -> Exchange:
     return made
 
 
-@pytest.fixture
-def own_reader(monkeypatch: pytest.MonkeyPatch) -> Iterator[InMemoryMetricReader]:
-    """A reader of the program, which no later test of this process has."""
-    provider: Any = metrics.get_meter_provider()
-    with monkeypatch.context() as patched:
-        patched.setattr(provider, "_of_readers", None)
-        patched.setattr(provider, "shown", ())
-        reader = InMemoryMetricReader()
-        provider.add_metric_reader(reader)
-        yield reader
-    reader.shutdown()
-
-
 # ``exchange`` is there before the threads of ``started``.
 def test_threads_that_query_the_device_leave_captures_of_others_alone(
     cuda: Cuda, exchange: Exchange, started: Sink
@@ -203,24 +186,6 @@ def test_threads_that_query_the_device_leave_captures_of_others_alone(
     assert cuda.queried_by
     assert cuda.queried_by <= exchange.told
     assert not exchange.too_late
-
-
-def test_a_reader_of_the_program_gets_the_device_s_times_and_the_training_thread_asks_for_none(
-    cuda: Cuda, started: Sink, own_reader: InMemoryMetricReader
-) -> None:
-    train(cuda, 1)
-    assert seconds(started, 1)["backward"] > 5
-    assert get_ident() not in cuda.queried_by
-    data = own_reader.get_metrics_data()
-    assert data is not None
-    durations = {
-        (point.attributes or {})["rl.phase"]: getattr(point, "value", None)
-        for scope in data.resource_metrics[0].scope_metrics
-        for metric in scope.metrics
-        if metric.name == "rl.phase.duration"
-        for point in metric.data.data_points
-    }
-    assert durations["backward"] == seconds(started, 1)["backward"]
 
 
 def test_a_device_that_fails_is_told_once_and_leaves_the_program_s_times(

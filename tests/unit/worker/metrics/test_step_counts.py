@@ -16,13 +16,6 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
     ExportMetricsServiceRequest,
 )
 from opentelemetry.proto.metrics.v1.metrics_pb2 import AGGREGATION_TEMPORALITY_CUMULATIVE
-from opentelemetry.sdk.metrics import (
-    AlwaysOnExemplarFilter,
-    MeterProvider,
-    SimpleFixedSizeExemplarReservoir,
-)
-from opentelemetry.sdk.metrics.export import InMemoryMetricReader
-from opentelemetry.sdk.metrics.view import View
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
@@ -151,28 +144,6 @@ def test_what_counts_in_a_step_is_its_share(provider: BufferedMeterProvider) -> 
         (7, ("kind", "a")): 3,
     }
     assert shares(provider) == []
-
-
-def test_a_step_has_its_counts_though_the_program_s_own_provider_fails(
-    provider: BufferedMeterProvider,
-) -> None:
-    class Failing(SimpleFixedSizeExemplarReservoir):
-        def offer(self, *_arguments: object, **_named: object) -> None:
-            raise RuntimeError("no room")
-
-    view = View(
-        instrument_name="*",
-        exemplar_reservoir_factory=lambda _: Failing,  # type: ignore[arg-type, return-value]  # by name
-    )
-    later = MeterProvider(
-        [InMemoryMetricReader()], exemplar_filter=AlwaysOnExemplarFilter(), views=[view]
-    )
-    assert provider.share_with(later)
-    tokens = provider.get_meter("m").create_counter("tokens")
-    with block(provider, 7):
-        tokens.add(2)
-    assert grown(provider) == {7: 2}
-    assert sum(provider.guard.drops.counts().values()) == 1
 
 
 def test_a_share_has_the_times_of_its_step(provider: BufferedMeterProvider) -> None:
