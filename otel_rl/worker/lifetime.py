@@ -56,6 +56,13 @@ UNREACHED_EXIT_TIMEOUT_S: Final = 0.5
 _CROWDED: Final = 0.25
 """Fill of the buffer that triggers an early export."""
 
+_LOOK_S: Final = 1.0
+"""Period of looks at the fill."""
+
+_OF_RAY_S: Final = 0.25
+"""The same in a process of Ray, which sends what it has at each look: Ray kills the processes of a
+job half a second after its driver has ended, and no exit handler runs."""
+
 
 class Providers:
     """Providers that user code holds for the life of the process, across sessions."""
@@ -147,8 +154,6 @@ class Session:
 
     Attributes:
         exit_report: Reports errors and the end of the worker.
-        may_be_killed: Whether ``hurry`` is to be called after each record: Ray kills the processes
-            of a job when its driver ends, and no exit handler runs.
         is_of_adapter: True if an adapter has started it.
         own_run: W&B run that the program has made, see ``report_own_run``.
     """
@@ -166,8 +171,7 @@ class Session:
         self.settings = settings
         self.is_guess = is_guess
         self.is_of_adapter = False
-        self.may_be_killed = is_process_of_ray()
-        self._is_hurried = False
+        self._may_be_killed = is_process_of_ray()
         self.providers = providers
         self._has_reported = self._has_started = False
         self.own_run: str | None = None
@@ -217,7 +221,9 @@ class Session:
                 else (buffer.abandon() + events.abandon(), spans.abandon())
             ),
             is_crowded=lambda: (
-                len(buffer.entries) >= (crowded if self._has_reported else 1) or events.is_crowded
+                len(buffer.entries) >= (1 if self._sends_at_once else crowded)
+                or events.is_crowded
+                or (self._may_be_killed and events.are_waiting)
             ),
             close=self._close,
             heartbeat=lambda: (
@@ -233,6 +239,7 @@ class Session:
                 else None
             ),
             spans_go_elsewhere=settings.traces.peer != settings.metrics.peer,
+            look_every_s=_OF_RAY_S if self._may_be_killed else _LOOK_S,
         )
 
     def report_start(self, metadata: RunMetadata) -> None:
@@ -304,12 +311,6 @@ class Session:
         """See ``otel_rl.worker.session.flush``."""
         return self._sender.flush(timeout_s)
 
-    def hurry(self) -> None:
-        """Make the sender send recorded data soon, without waiting for it."""
-        if not self._is_hurried:  # since the last collection
-            self._is_hurried = True
-            self._sender.hurry()
-
     def shutdown(
         self, timeout_s: float, *, announces_end: bool = True, is_followed: bool = False
     ) -> bool:
@@ -357,8 +358,12 @@ class Session:
         # something.
         return self._has_reported or not self.is_guess
 
+    @property
+    def _sends_at_once(self) -> bool:
+        # A receiver waits for the workers that it knows, so first measurements must not wait.
+        return self._may_be_killed or not self._has_reported
+
     def _collect(self) -> list[Request]:
-        self._is_hurried = False  # first: what is recorded from here on asks again
         if self.settings.traces.enabled:
             with GUARD:
                 self.providers.spans.collect()

@@ -104,8 +104,6 @@ def log_samples(
         for sample in taken[:MAX_SAMPLES]:
             with session.GUARD:
                 _report(current, sample, attributes)
-        if current.may_be_killed:
-            current.hurry()
 
 
 def finish(status: str | None = None, *, timeout_s: float = DEFAULT_EXIT_TIMEOUT_S) -> bool:

@@ -76,8 +76,6 @@ def log(
         if len(buffer.entries) < buffer.capacity:
             kept = step if type(step) is int else hold(step)
             buffer.entries.append(Logged(values, kept, reduce, when, get_current(), scope))
-            if current.may_be_killed:
-                current.hurry()
         else:
             guard.drop(DropReason.BUFFER_FULL, BUFFER_FULL, len(values))
     except (TypeError, ValueError):

@@ -124,8 +124,6 @@ class _Block:
             finally:
                 if frame.token is not None or frame.span is not None:
                     end_span(flow, frame, error)
-            if frame.step is None and current is not None and current.may_be_killed:
-                current.hurry()
         except Exception as failure:  # noqa: BLE001  # nothing may raise into training code
             session.GUARD.caught(failure)
 

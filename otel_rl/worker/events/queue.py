@@ -93,6 +93,11 @@ class EventQueue:
         self._numbers = count(1)
 
     @property
+    def are_waiting(self) -> bool:
+        """Report whether there are any."""
+        return bool(self._waiting)
+
+    @property
     def is_crowded(self) -> bool:
         """Report whether an export should take the events before the interval ends."""
         return self._waiting_bytes > self._max_waiting_bytes // 4

@@ -76,16 +76,9 @@ _DEVICE_PAUSE_S: Final = 0.02
 _COLLECTION_S: Final = 1.0
 """Time that ``shutdown`` allows a collection under way, to count its records. It needs only CPU."""
 
-_LOOK_EVERY_S: Final = 1.0
-"""Period of checks of the buffer's fill, if the export interval is longer."""
-
 _FIRST_LOOK_S: Final = 0.1
 """The same before the first collection. A receiver waits for the workers that it knows, so first
 measurements must not wait long."""
-
-_HURRY_EVERY_S: Final = 0.25
-"""Period of early exports: shorter than the half second that Ray waits before it ends a job."""
-
 
 def open_transport(signal: SignalSettings, beside: Sequence[Transport] = ()) -> Transport:
     """The transport that ``signal`` asks for. Loads the library of its protocol.
@@ -264,6 +257,7 @@ class Source:
         last: Last request, sent after everything else has been delivered.
         spans_go_elsewhere: True if they have an endpoint of their own. At the end ``last`` goes
             before them: an attempt to an endpoint that hangs takes longer than the end may.
+        look_every_s: Period of looks at ``is_crowded``, if the export interval is longer.
     """
 
     collect: Callable[[], list[Request]]
@@ -275,10 +269,11 @@ class Source:
     first: Callable[[], list[Request]] = list
     last: Callable[[], Request | None] = lambda: None
     spans_go_elsewhere: bool = False
+    look_every_s: float = 1.0
 
 
 class Sender:
-    """Runs one daemon thread. Other threads may ``put``, ``flush``, ``hurry`` and ``shutdown``.
+    """Runs one daemon thread. Other threads may ``put``, ``flush`` and ``shutdown``.
 
     A request is sent again unchanged until its endpoint has answered, because the answer may have
     been lost instead of the request: the receiver recognises repetitions by the points' times.
@@ -322,14 +317,13 @@ class Sender:
         # When the callers of a stop stop waiting, on the monotonic clock: for an endpoint that has
         # answered, and for one that never did. Both at once: the thread reads them unlocked.
         self._stop_s: tuple[float, float] | None = None
-        self._is_hurried = self._has_ended = self._has_delivered = False
+        self._has_ended = self._has_delivered = False
 
         self._store = Store(self._open_transports(), self._max_stored_bytes)
         self._last_failure = "no answer yet"
         self._next_s = time.monotonic() + self._interval_s
         self._next_beat_s = 0.0
         self._look_every_s = _FIRST_LOOK_S
-        self._collected_s = 0.0
         # What runs callbacks or locks the SDK.
         self._uncut = Uncut()
         # Held while records are neither in the source nor in the store.
@@ -387,16 +381,6 @@ class Sender:
             self._changed.notify_all()
             self._changed.wait_for(lambda: self._done >= ticket or self._has_ended, timeout_s)
             return self._delivered >= ticket
-
-    def hurry(self) -> None:
-        """Request an export without waiting: at once, or a moment after the last one.
-
-        For a process that may end soon without a chance to flush.
-        """
-        with self._changed:
-            if not self._is_hurried:
-                self._is_hurried = True
-                self._changed.notify_all()
 
     def shutdown(self, timeout_s: float, unreached_timeout_s: float | None = None) -> bool:
         """Send everything and end the thread. Idempotent; the first call sets the deadlines.
@@ -505,12 +489,7 @@ class Sender:
         now_s = time.monotonic()
         wake_s = min(self._next_s, now_s + self._look_every_s, self._store.wake_s())
         with self._changed:
-            self._changed.wait_for(
-                lambda: self._is_hurried or self._is_urgent, max(0.0, wake_s - now_s)
-            )
-            if self._is_hurried:
-                self._is_hurried = False
-                self._next_s = min(self._next_s, self._collected_s + _HURRY_EVERY_S)
+            self._changed.wait_for(lambda: self._is_urgent, max(0.0, wake_s - now_s))
             return self._wanted if self._wanted > self._done else 0, self._stop_s is not None
 
     @property
@@ -560,15 +539,13 @@ class Sender:
             self._changed.notify_all()
 
     def _collect(self) -> None:
-        now_s = time.monotonic()
-        self._next_s = now_s + self._interval_s
-        self._collected_s = now_s
+        self._next_s = time.monotonic() + self._interval_s
         failure: Exception | None = None
         with self._guard:
             leave_captures_alone()
         with self._uncut.work(), self._collecting:
             for request in self._source.collect():
-                self._look_every_s = _LOOK_EVERY_S  # the receiver knows this process
+                self._look_every_s = self._source.look_every_s  # the receiver knows this process
                 try:
                     self.put(request)
                 except Exception as error:  # noqa: BLE001  # it must not affect the other signal

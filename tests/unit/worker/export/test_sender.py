@@ -127,40 +127,6 @@ def test_a_crowded_buffer_is_emptied_before_the_interval_is_over(rig: Rig) -> No
     assert rig.endpoint.accepted == [b"a"]
 
 
-def test_a_hurried_sender_sends_before_the_interval_is_over_and_keeps_nobody_waiting(
-    rig: Rig,
-) -> None:
-    hanging = Event()
-
-    def hang(_body: bytes) -> Reply:
-        hanging.wait(PATIENCE_S)
-        return ACCEPTED
-
-    rig.endpoint.answer = hang
-    rig.record(b"a")
-    rig.sender.hurry()
-    wait_until(lambda: not rig.recorded, timeout_s=PATIENCE_S)
-    rig.sender.hurry()  # returns although the endpoint answers nobody
-    hanging.set()
-    assert rig.endpoint.attempts.acquire(timeout=PATIENCE_S)
-    assert rig.endpoint.accepted == [b"a"]
-
-
-def test_who_hurries_all_the_time_gets_a_few_exports_in_an_interval() -> None:
-    begun_s = monotonic()
-    rig = Rig(interval_s=0.4)
-    sent_after_s: list[float] = []
-    while len(sent_after_s) < 9:
-        if not rig.recorded:
-            rig.record(b"a")
-        rig.sender.hurry()
-        if rig.endpoint.attempts.acquire(timeout=0.001):
-            sent_after_s.append(monotonic() - begun_s)
-    assert sent_after_s[4] >= 0.4
-    assert sent_after_s[8] >= 0.8
-    rig.sender.shutdown(PATIENCE_S)
-
-
 def test_what_the_endpoint_cannot_take_now_is_sent_again_in_order(rig: Rig) -> None:
     failures = iter([AWAY, AWAY])
     rig.endpoint.answer = lambda _body: next(failures, ACCEPTED)
@@ -372,7 +338,6 @@ def test_what_is_just_being_collected_is_counted_or_said_to_be_uncounted(
 
     rig.sender._source = replace(rig.sender._source, collect=collect_slowly)
     rig.is_crowded.set()
-    rig.sender.hurry()
     assert collecting.wait(PATIENCE_S)
     packing = Timer(0.5, packed.set)
     if lost:
