@@ -162,8 +162,9 @@ class BridgeKeeper:
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
         log = os.open(self._run / LOG_FILE, flags, 0o600)
         try:
-            self._read = os.fstat(log).st_size
-            self._has_started = True
+            if not self._has_started:  # what an earlier one has said last is passed on, too
+                self._read = os.fstat(log).st_size
+                self._has_started = True
             # Not from the working directory, where a module may be called as one of Python's.
             command = [sys.executable, "-P", "-m", "otel_rl", "bridge", "--inbox", str(self._inbox)]
             _start_detached(starting, command, log)

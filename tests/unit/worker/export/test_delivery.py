@@ -4,7 +4,7 @@ from opentelemetry.sdk.resources import Resource
 
 from otel_rl.signals import Signal
 from otel_rl.worker.drops import Drops
-from otel_rl.worker.export.sender import Sender, Source, open_transports
+from otel_rl.worker.export.sender import Sender, Source, Store, open_transports
 from otel_rl.worker.guard import Guard
 from otel_rl.worker.metrics.provider import BufferedMeterProvider
 from otel_rl.worker.settings import read_settings
@@ -46,3 +46,17 @@ def test_what_the_queue_could_not_hold_is_counted_in_the_run_when_contact_return
     assert sums(sink.metrics, "otel_rl.worker.measurements.dropped") == {
         ("i", "queue_full"): 3_000 - len(arrived)
     }
+
+
+def test_ten_minutes_without_an_endpoint_lose_nothing_of_a_thousand_measurements_a_second() -> None:
+    provider = BufferedMeterProvider(Resource({"service.instance.id": "i"}), Guard(Drops()))
+    gauges = [provider.get_meter("m").create_gauge(f"rl.train.loss.{n}") for n in range(10)]
+    for step in range(100):
+        for gauge in gauges:
+            gauge.set(step / 3, {"rl.loop.iteration": step})
+    of_a_second = provider.collect(with_heartbeat=True)
+    metrics = read_settings({}).metrics
+    assert not metrics.gzip  # else less would be stored
+    store = Store(open_transports([metrics]))
+    assert sum(store.put(request) for _ in range(600) for request in of_a_second) == 0
+    assert store.measurements.waiting() == 600 * 1000
