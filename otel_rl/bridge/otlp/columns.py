@@ -330,9 +330,7 @@ class ResourceReading:
         sender: Its sender.
         beat_ns: The latest time of a gauge point without a value, as far as it was read; 0 if there
             is none.
-        points: Number of points that were read, those without a value and copies included.
-        is_copy: Whether its worker sends all of it itself, so that it tells of no other one. Valid
-            once all was read.
+        points: Number of points that were read, those without a value included.
     """
 
     def __init__(
@@ -352,7 +350,6 @@ class ResourceReading:
         self.sender: Sender = resource.sender
         self.beat_ns = 0
         self.points = 0
-        self.is_copy = self.sender.is_copy
         self._kept: Sequence[Columns] | None = None
 
     def keep(self) -> None:
@@ -368,8 +365,7 @@ class ResourceReading:
     def columns(self) -> Iterator[Columns]:
         """Return the points, in parts of about ``PART``, as they are read.
 
-        The points of a part are in the request's order, but for gauges, which are the first. A part
-        of copies is empty.
+        The points of a part are in the request's order, but for gauges, which are the first.
 
         Raises:
             DecodeError: A point, an exemplar or an attribute cannot be parsed.
@@ -390,12 +386,10 @@ class ResourceReading:
             measure(self._resource)
 
     def _parts(self) -> Iterator[Columns]:
-        waiting, copies = _Waiting(), 0
-        scopes, rules, mark = self._part.scope_metrics, self._rules, self._mark
-        for of_scope in scopes:
+        waiting, rules, mark = _Waiting(), self._rules, self._mark
+        for of_scope in self._part.scope_metrics:
             scope = self._resource.scope(of_scope.scope.SerializeToString())
             metrics = of_scope.metrics
-            copies += scope.is_copy
             if rules is not None and (scope.sound_for is not mark or not metrics):
                 raise InDoubt
             if mark is not None:
@@ -421,7 +415,6 @@ class ResourceReading:
                     if waiting.n >= PART:
                         yield self._read(waiting)
                         waiting = _Waiting()
-        self.is_copy = self.is_copy or 0 < len(scopes) == copies
         if waiting.n:
             yield self._read(waiting)
 
@@ -465,13 +458,12 @@ class ResourceReading:
         instrument: Instrument,
         data: str,
         attributes: tuple[bytes, ...],
-    ) -> Series | None:
-        found = self._identity(scope, name, unit, instrument, data, attributes)
-        return None if self.is_copy or scope.is_copy else found.series
+    ) -> Series:
+        return self._identity(scope, name, unit, instrument, data, attributes).series
 
     # For every measurement of a run: no calls.
-    def _gauges(self, waiting: _Waiting, found: Columns) -> None:  # noqa: C901  # one loop
-        now_ns, exact, all_copies = self._now_ns, self.sender.exact, self.is_copy
+    def _gauges(self, waiting: _Waiting, found: Columns) -> None:  # one loop
+        now_ns, exact = self._now_ns, self.sender.exact
         all_series, steps, times_ns = found.series, found.steps, found.times_ns
         values, starts_ns, ends_ns = found.values, found.starts_ns, found.ends_ns
         rows, mark = self._rows(waiting.gauges, has_measurements=True), self._mark
@@ -484,8 +476,6 @@ class ResourceReading:
             series = one.series
             if flags & _NO_VALUE:
                 self.beat_ns = max(self.beat_ns, end_ns)
-                continue
-            if series is None or all_copies or scope.is_copy:
                 continue
             if one.is_level:
                 found.others += self._shares(owner, one, row)
@@ -546,7 +536,7 @@ class ResourceReading:
         data = "delta" if temporality is Temporality.DELTA else ""
         for row in rows:
             one = self._identity(*owner, instrument, data, row[0])
-            if row[5] & _NO_VALUE or one.series is None or self.is_copy or owner[0].is_copy:
+            if row[5] & _NO_VALUE:
                 continue
             if row[6]:
                 yield from self._shares(owner, one, row)
@@ -742,8 +732,6 @@ def decoded_parts(resources: Iterable[ResourceReading], most: int = PART) -> Ite
                 if size >= most:
                     yield Decoded(JoinedColumns(points), (), has_more=True)
                     points, size = [], 0
-        if reading.is_copy:
-            continue
         sent_ns = reading.beat_ns if latest_ns is None else latest_ns
         before_ns = exports[sender.worker].time_ns if sender.worker in exports else 0
         exports[sender.worker] = Export(

@@ -16,7 +16,7 @@ from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 
 from otel_rl.bridge.otlp.attributes import experiment_of, step_of, text_pairs, typed_pairs
 from otel_rl.bridge.otlp.device_attributes import at_host
-from otel_rl.bridge.otlp.resource import COPY_MARKS, Sender, sender_of
+from otel_rl.bridge.otlp.resource import Sender, sender_of
 from otel_rl.bridge.otlp.scraped_names import translated
 from otel_rl.records import Series
 from otel_rl.semconv import names
@@ -36,9 +36,6 @@ __all__ = [
 
 STEP: Final = names.RL_LOOP_ITERATION.encode()
 """Is in every serialized attribute that names a step."""
-
-# The mark of a scope, as a Prometheus exporter writes it and as older receivers leave it.
-_COPY_LABEL: Final = "otel_scope_otel_rl_copy"
 
 _MAX_BYTES: Final = 96 << 20
 """Memory of all identities, about: those of 4,000 workers with 40 series each."""
@@ -64,7 +61,7 @@ class Identity:
     """Identity of the points of a metric with certain attributes.
 
     Attributes:
-        series: None if a worker sends these points itself, so that they are left out.
+        series: Of the points.
         scale: Factor from the values that are sent, of a metric under the name of its program.
         is_level: Whether a gauge under such a name is an up-down counter.
         sound_for: Rules that have accepted it; None if none have yet.
@@ -72,7 +69,7 @@ class Identity:
 
     __slots__ = ("is_level", "scale", "series", "sound_for")
 
-    def __init__(self, series: Series | None, scale: float = 1, *, is_level: bool = False) -> None:
+    def __init__(self, series: Series, scale: float = 1, *, is_level: bool = False) -> None:
         self.series = series
         self.scale = scale
         self.is_level = is_level
@@ -84,18 +81,16 @@ class Scope:
 
     Attributes:
         sender: The sender.
-        is_copy: Whether its points are a copy of what a worker sends itself.
         known: Its identities, by the arguments of ``identity``.
         size: Its memory in bytes, about.
         sound_for: The rules that have accepted it; None if none have yet.
     """
 
-    __slots__ = ("_name", "_reduction", "is_copy", "known", "sender", "size", "sound_for")
+    __slots__ = ("_name", "_reduction", "known", "sender", "size", "sound_for")
 
     def __init__(self, sender: Sender, serialized: bytes) -> None:
         scope = InstrumentationScope.FromString(serialized)
         self.sender = sender
-        self.is_copy = any(pair.key in COPY_MARKS for pair in scope.attributes)
         self.sound_for: object = None
         self.size = _SERIES_BYTES + 2 * len(serialized)
         self._name, self._reduction = _scope_name(scope), _reduction(scope)
@@ -136,9 +131,7 @@ class Scope:
         self, name: str, unit: str, instrument: Instrument, attributes: tuple[bytes, ...]
     ) -> Series:
         """Return the series of the shares of a counter with a series, see ``Series.data``."""
-        series = self.identity(name, unit, instrument, "share", attributes).series
-        assert series is not None  # the counter has one
-        return series
+        return self.identity(name, unit, instrument, "share", attributes).series
 
     def _read(
         self,
@@ -151,8 +144,6 @@ class Scope:
         sender, scale, is_level = self.sender, 1.0, False
         messages = [KeyValue.FromString(attribute) for attribute in attributes]
         if not sender.exact:
-            if any(pair.key == _COPY_LABEL for pair in messages):
-                return Identity(None)
             found = translated(name, unit, messages)
             if found is not None:
                 name, unit, messages, scale, is_level = found

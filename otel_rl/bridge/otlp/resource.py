@@ -10,10 +10,7 @@ from otel_rl.records import Worker
 from otel_rl.semconv import names
 from otel_rl.semconv.foreign_processes import own_identity
 
-__all__ = ["COPY_MARKS", "Sender", "sender_of"]
-
-COPY_MARKS = frozenset({names.OTEL_RL_COPY, names.OTEL_RL_COPY.replace(".", "_")})
-"""Marks copies of what a worker sends itself; scraped, it has Prometheus' spelling."""
+__all__ = ["Sender", "sender_of"]
 
 _DISTRO = "otel_rl"
 
@@ -43,7 +40,6 @@ class Sender:
         knows_starts: Whether its cumulative points are an SDK's own, with true starts. A Collector
             that scrapes uses the time of its first scrape.
         is_scraped: Whether a Collector scrapes it.
-        is_copy: Whether a worker sends all of it itself, too.
     """
 
     worker: Worker
@@ -52,7 +48,6 @@ class Sender:
     exact: bool
     knows_starts: bool
     is_scraped: bool
-    is_copy: bool
 
 
 def sender_of(serialized: bytes) -> Sender:
@@ -92,7 +87,6 @@ def _read_sender(serialized: bytes) -> Sender:
         # The resource of a scraped SDK may carry the SDK's own attributes beside the scrape's.
         knows_starts="telemetry.sdk.name" in attributes and _SCRAPED not in attributes,
         is_scraped=_SCRAPED in attributes,
-        is_copy=not COPY_MARKS.isdisjoint(attributes),
     )
 
 

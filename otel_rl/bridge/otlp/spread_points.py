@@ -23,9 +23,8 @@ from otel_rl.semconv.spec import Instrument
 
 __all__ = ["FindSeries", "covered", "spread_points", "start_of", "temporality_of"]
 
-FindSeries = Callable[[Instrument, str, tuple[bytes, ...]], Series | None]
-"""Returns the series of a metric's points by their instrument, kind of data and attributes; None
-for points that are left out."""
+FindSeries = Callable[[Instrument, str, tuple[bytes, ...]], Series]
+"""Returns the series of a metric's points by their instrument, kind of data and attributes."""
 
 _NO_VALUE: Final = DataPointFlags.DATA_POINT_FLAGS_NO_RECORDED_VALUE_MASK
 
@@ -72,11 +71,8 @@ def spread_points(
         series = find(
             Instrument.HISTOGRAM, f"{data} delta".lstrip() if is_delta else data, attributes
         )
-        if series is None:
-            continue
         if exemplars := exemplars_of(histogram):
             share = find(Instrument.HISTOGRAM, "share", attributes)
-            assert share is not None  # since the point has one
             yield from _shares(histogram, exemplars, share, now_ns)
         yield HistogramPoint(
             series=series,

@@ -80,6 +80,7 @@ _FIRST_LOOK_S: Final = 0.1
 """The same before the first collection. A receiver waits for the workers that it knows, so first
 measurements must not wait long."""
 
+
 def open_transport(signal: SignalSettings, beside: Sequence[Transport] = ()) -> Transport:
     """The transport that ``signal`` asks for. Loads the library of its protocol.
 
