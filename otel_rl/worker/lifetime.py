@@ -16,6 +16,7 @@ from otel_rl.semconv.names import (
     RL_EXPERIMENT_CONFIG,
     RL_EXPERIMENT_START,
     RL_LOOP_ITERATION,
+    RL_RUN_ID,
     RL_TRACKER_WANDB_RUN_PATH,
     RL_WORKER_COUNT,
     RL_WORKER_INDEX,
@@ -45,7 +46,8 @@ from otel_rl.worker.settings import (
 )
 from otel_rl.worker.system.host import HostRecorder
 from otel_rl.worker.system.sampler import GpuSampler
-from otel_rl.worker.tracing.provider import WorkerTracerProvider
+from otel_rl.worker.tracing.provider import made_tracer_provider
+from otel_rl.worker.tracing.sampler import StepSampler
 from otel_rl.worker.tracing.spans import CountedSpans
 
 __all__ = ["UNREACHED_EXIT_TIMEOUT_S", "Providers", "Session", "resource_of"]
@@ -76,9 +78,10 @@ class Providers:
         self.host = HostRecorder(meter, GUARD)
         self.events = EventQueue(resource, GUARD)
         self.console = Console(GUARD)
-        keeps_steps = settings.trace_steps is not None
-        self.spans = CountedSpans(settings.span_capacity, settings.span_interval_s)
-        self.tracer = WorkerTracerProvider(resource, self.spans, keeps_steps=keeps_steps)
+        self.spans = CountedSpans(resource, settings.span_capacity, settings.span_interval_s)
+        self.sampler = StepSampler(_run_of(resource))
+        sampler = None if settings.trace_steps is None else self.sampler
+        self.tracer = made_tracer_provider(resource, self.spans, sampler)
         self.meter.counts_anew(self.spans.guard.drops)
         meter.create_observable_counter(
             OTEL_RL_WORKER_SPANS_DROPPED,
@@ -97,7 +100,8 @@ class Providers:
         self.meter.restart(resource, keep_buffer=keep_buffer)
         self.gpus.count_anew()
         self.host.forget()
-        self.tracer.change_resource(resource)
+        self.sampler.run_id = _run_of(resource)
+        self.spans.bind(resource)
         self.events.bind(resource)
         if not keep_buffer:
             self.events.forget()
@@ -108,6 +112,10 @@ class Providers:
         _install_meter_provider(self.meter)
         if isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider):
             trace.set_tracer_provider(self.tracer)
+
+
+def _run_of(resource: Resource) -> str:
+    return str(resource.attributes.get(RL_RUN_ID, ""))
 
 
 def resource_of(identity: Identity) -> Resource:
@@ -201,7 +209,7 @@ class Session:
         else:
             providers.console.stop(providers.console.owner)
         if settings.trace_steps is not None:
-            providers.tracer.keep_steps(settings.trace_steps)
+            providers.sampler.keep(settings.trace_steps)
         if not is_guess:
             self.report_start(metadata or {})
             self._begin_sampling()

@@ -1,4 +1,4 @@
-"""The TracerProvider of a worker: the SDK's, with a resource that follows forks and ``init``.
+"""The TracerProvider of a worker, which is the SDK's, and the trace of its launcher.
 
 Spans that a program starts itself continue the trace of its launcher, which torchrun, mpirun and
 srun pass on in ``TRACEPARENT``. Steps and phases outside of a step are roots of their own and link
@@ -6,85 +6,39 @@ to it: a training run in one trace would have too many spans.
 """
 
 from collections.abc import Mapping
-from weakref import WeakSet
 
 from opentelemetry.context import Context, attach
 from opentelemetry.sdk.resources import Resource
-from opentelemetry.sdk.trace import Tracer as SdkTracer
 from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.trace import SpanContext, Tracer, get_current_span
+from opentelemetry.sdk.trace.sampling import Sampler
+from opentelemetry.trace import SpanContext, get_current_span
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
-from opentelemetry.util.types import Attributes
 
-from otel_rl.semconv.names import RL_RUN_ID
 from otel_rl.worker.step_context import StepOnSpans
-from otel_rl.worker.tracing.sampler import StepSampler
 from otel_rl.worker.tracing.spans import CountedSpans, without_metrics
 
-__all__ = ["WorkerTracerProvider", "continue_launcher_trace", "root_link"]
+__all__ = ["continue_launcher_trace", "made_tracer_provider", "root_link"]
 
 
-class WorkerTracerProvider(TracerProvider):
-    """SDK TracerProvider whose resource can change while tracers are in use.
+def made_tracer_provider(
+    resource: Resource, spans: CountedSpans, sampler: Sampler | None
+) -> TracerProvider:
+    """Return a provider of the SDK, whose spans know their step.
 
     Args:
-        resource: Resource of the spans.
-        spans: Receives ended spans.
-        keeps_steps: True samples spans by step; False by ``OTEL_TRACES_SAMPLER``.
+        resource: What processors of the program see, for the life of the process.
+        spans: Receives ended spans, and sends them with the worker's present resource.
+        sampler: None for that of ``OTEL_TRACES_SAMPLER``.
     """
-
-    def __init__(
-        self, resource: Resource, spans: CountedSpans, *, keeps_steps: bool = True
-    ) -> None:
-        self._current = resource
-        self.steps = StepSampler()
-        self.steps.run_id = _run_id(resource)
-        self._tracers_made = WeakSet[SdkTracer]()
-        super().__init__(
-            sampler=self.steps if keeps_steps else None,
-            resource=resource,
-            shutdown_on_exit=False,
-            **without_metrics(TracerProvider),
-        )
-        self.add_span_processor(StepOnSpans())
-        self.add_span_processor(spans)
-
-    @property
-    def resource(self) -> Resource:
-        """Present resource of the spans."""
-        return self._current
-
-    def get_tracer(
-        self,
-        instrumenting_module_name: str,
-        instrumenting_library_version: str | None = None,
-        schema_url: str | None = None,
-        attributes: Attributes = None,
-    ) -> Tracer:
-        """See ``opentelemetry.trace.TracerProvider.get_tracer``."""
-        tracer = super().get_tracer(
-            instrumenting_module_name, instrumenting_library_version, schema_url, attributes
-        )
-        # The SDK reads the resource once, when it makes a tracer. A newer SDK makes it once.
-        if isinstance(tracer, SdkTracer) and tracer not in self._tracers_made:
-            self._tracers_made.add(tracer)
-            tracer.resource = self._current
-        return tracer
-
-    def change_resource(self, resource: Resource) -> None:
-        """Set the resource of spans that start from now on."""
-        self._current = resource
-        self.steps.run_id = _run_id(resource)
-        for tracer in tuple(self._tracers_made):
-            tracer.resource = resource
-
-    def keep_steps(self, share: float) -> None:
-        """Keep the traces of a share of all steps, for traces that start from now on."""
-        self.steps.keep(share)
-
-
-def _run_id(resource: Resource) -> str:
-    return str(resource.attributes.get(RL_RUN_ID, ""))
+    made = TracerProvider(
+        sampler=sampler,
+        resource=resource,
+        shutdown_on_exit=False,
+        **without_metrics(TracerProvider),
+    )
+    made.add_span_processor(StepOnSpans())
+    made.add_span_processor(spans)
+    return made
 
 
 _launcher: SpanContext | None = None

@@ -37,8 +37,8 @@ class StepSampler(Sampler):
     serves. Without any of these it is kept.
     """
 
-    def __init__(self) -> None:
-        self.run_id = ""
+    def __init__(self, run_id: str = "") -> None:
+        self.run_id = run_id
         """Run of the steps. May be changed at any time."""
         self._threshold = 0
 

@@ -15,6 +15,7 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from opentelemetry.exporter.otlp.proto.common import trace_encoder
 from opentelemetry.metrics import NoOpMeterProvider
+from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
 
@@ -22,7 +23,7 @@ from otel_rl.signals import Signal
 from otel_rl.worker.drops import DropReason, Drops
 from otel_rl.worker.forks import Uncut
 from otel_rl.worker.guard import Guard
-from otel_rl.worker.otlp.requests import MAX_REQUEST_BYTES, Request
+from otel_rl.worker.otlp.requests import MAX_REQUEST_BYTES, Request, encode_resource
 from otel_rl.worker.phases.device_clock import SpanTimes
 
 __all__ = ["CountedSpans", "span_requests", "without_metrics"]
@@ -59,11 +60,13 @@ class CountedSpans(SpanProcessor):
     """Any thread may end a span; one thread collects. Ending takes no lock of otel_rl.
 
     Args:
+        resource: Of the worker.
         capacity: In spans, each about 3 KB until it is encoded.
         interval_s: Between two exports of the SDK's processor.
     """
 
-    def __init__(self, capacity: int, interval_s: float) -> None:
+    def __init__(self, resource: Resource, capacity: int, interval_s: float) -> None:
+        self.bind(resource)
         self._capacity = capacity
         self._interval_s = interval_s
         self.guard = Guard(Drops())
@@ -81,6 +84,10 @@ class CountedSpans(SpanProcessor):
         self._batches: BatchSpanProcessor | None = None
         self._follows_forks = False
         self._forget()
+
+    def bind(self, resource: Resource) -> None:
+        """Send the spans with this resource from now on; the SDK's provider has its first one."""
+        self._resource = encode_resource(resource)
 
     def _forget(self) -> None:
         """Start from zero in a forked child: the parent sends its spans."""
@@ -179,7 +186,7 @@ class CountedSpans(SpanProcessor):
         if sink is None:
             return
         with self._uncut.work():
-            for request in span_requests(spans, self.guard):
+            for request in span_requests(self._resource, spans, self.guard):
                 sink.put(request)
         self._exported += len(spans)
 
@@ -248,18 +255,28 @@ def without_metrics(kind: type) -> dict[str, Any]:
 
 
 def span_requests(
-    spans: Sequence[ReadableSpan], guard: Guard, *, max_request_bytes: int = MAX_REQUEST_BYTES
+    resource: bytes,
+    spans: Sequence[ReadableSpan],
+    guard: Guard,
+    *,
+    max_request_bytes: int = MAX_REQUEST_BYTES,
 ) -> Iterator[Request]:
     """Encode spans as the SDK does, in as many requests as the size limit needs, in order.
 
     Args:
+        resource: From ``encode_resource``, in place of that of the spans.
         spans: At least one, all ended.
         guard: Counts those that no request can hold, or that cannot be encoded.
         max_request_bytes: No request is larger.
     """
     too_large = DropReason.TOO_LARGE, "A span alone is larger than a request may be."
     try:
-        payload = trace_encoder.encode_spans(spans).SerializeToString()
+        request = trace_encoder.encode_spans(spans)
+        for part in request.resource_spans:
+            part.ClearField("resource")
+            part.ClearField("schema_url")
+            part.MergeFromString(resource)
+        payload = request.SerializeToString()
     except Exception as error:  # noqa: BLE001  # one span costs no other
         why = DropReason.INTERNAL, f"A span cannot be encoded ({type(error).__name__}: {error})."
     else:
@@ -271,8 +288,8 @@ def span_requests(
         guard.drop(*why)
         return
     middle = len(spans) // 2
-    for part in (spans[:middle], spans[middle:]):
-        yield from span_requests(part, guard, max_request_bytes=max_request_bytes)
+    for half in (spans[:middle], spans[middle:]):
+        yield from span_requests(resource, half, guard, max_request_bytes=max_request_bytes)
 
 
 def _at(span: ReadableSpan, times_ns: tuple[int, int]) -> ReadableSpan:

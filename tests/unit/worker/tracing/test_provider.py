@@ -1,7 +1,6 @@
-"""Spans of a worker's TracerProvider: the SDK's, with a resource that changes."""
+"""Spans of a worker's TracerProvider, which is the SDK's."""
 
 import asyncio
-from typing import cast
 
 from opentelemetry import trace
 from opentelemetry.context import Context
@@ -9,20 +8,22 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from opentelemetry.proto.trace.v1.trace_pb2 import Span as SpanMessage
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import Span as SdkSpan
-from opentelemetry.sdk.trace import SpanProcessor
-from opentelemetry.sdk.trace import Tracer as SdkTracer
+from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
 from opentelemetry.trace import StatusCode
 
 from otel_rl.worker.otlp.requests import Request
-from otel_rl.worker.tracing.provider import WorkerTracerProvider
+from otel_rl.worker.tracing.provider import made_tracer_provider
+from otel_rl.worker.tracing.sampler import StepSampler
 from otel_rl.worker.tracing.spans import CountedSpans
+
+RESOURCE = Resource({"service.name": "r"})
 
 
 class Taken:
     """Requests with spans that have ended."""
 
     def __init__(self) -> None:
-        self.spans = CountedSpans(1000, 3600.0)
+        self.spans = CountedSpans(RESOURCE, 1000, 3600.0)
         self.spans.open(self)
         self._requests: list[Request] = []
 
@@ -38,9 +39,9 @@ class Taken:
         return self._requests
 
 
-def provider() -> tuple[WorkerTracerProvider, Taken]:
+def provider(sampler: StepSampler | None = None) -> tuple[TracerProvider, Taken]:
     taken = Taken()
-    return WorkerTracerProvider(Resource({"service.name": "r"}), taken.spans), taken
+    return made_tracer_provider(RESOURCE, taken.spans, sampler or StepSampler()), taken
 
 
 def sent(buffer: Taken) -> list[SpanMessage]:
@@ -64,27 +65,27 @@ def test_a_span_is_one_of_the_sdk_and_can_be_read_while_it_is_open() -> None:
     assert {each.key: each.value.int_value for each in found.attributes} == {"a": 1, "b": 2}
 
 
-def test_spans_that_start_after_the_resource_has_changed_are_of_the_new_one() -> None:
+def test_spans_are_of_the_worker_that_the_process_is_when_they_are_sent() -> None:
     made, buffer = provider()
     tracer = made.get_tracer("s")
-    open_span = tracer.start_span("before", Context())
-    made.change_resource(Resource({"service.name": "other"}))
-    open_span.end()
+    tracer.start_span("before", Context()).end()
+    buffer.collect()
     tracer.start_span("after", Context()).end()
-    made.get_tracer("later").start_span("later", Context()).end()
-    names = {
-        span.name: part.resource.attributes[0].value.string_value
+    buffer.spans.bind(Resource({"service.name": "other"}, "https://schema/2"))
+    found = {
+        span.name: (part.resource.attributes[0].value.string_value, part.schema_url)
         for request in buffer.collect()
         for part in ExportTraceServiceRequest.FromString(request.payload).resource_spans
         for scope in part.scope_spans
         for span in scope.spans
     }
-    assert names == {"before": "r", "after": "other", "later": "other"}
+    assert found == {"before": ("r", ""), "after": ("other", "https://schema/2")}
 
 
 def test_spans_of_steps_that_are_not_kept_are_not_sent_and_nothing_within_them() -> None:
-    made, buffer = provider()
-    made.keep_steps(0.0)
+    sampler = StepSampler()
+    sampler.keep(0.0)
+    made, buffer = provider(sampler)
     around = made.get_tracer("s").start_span("step", Context(), attributes={"rl.loop.iteration": 1})
     within = made.get_tracer("s").start_span("phase", trace.set_span_in_context(around, Context()))
     for span in (within, around):
@@ -136,16 +137,3 @@ def test_an_async_function_may_be_a_span() -> None:
     assert asyncio.run(work()) == "done"
     within, theirs = sent(buffer)
     assert within.parent_span_id == theirs.span_id
-
-
-def test_a_tracer_is_the_same_each_time() -> None:
-    made, _buffer = provider()
-    assert made.get_tracer("a") is made.get_tracer("a")
-    assert made.get_tracer("a") is not made.get_tracer("b")
-
-
-def test_a_library_may_ask_a_tracer_what_it_asks_the_sdks() -> None:
-    made, _buffer = provider()
-    tracer = cast(SdkTracer, made.get_tracer("a"))
-    assert tracer.id_generator is made.id_generator
-    assert tracer.resource is made.resource

@@ -21,7 +21,7 @@ from otel_rl.semconv.spec import BLOCK_STEPS
 from otel_rl.worker import served_policy
 from otel_rl.worker.api import lineage
 from otel_rl.worker.settings import read_settings
-from otel_rl.worker.tracing.provider import WorkerTracerProvider
+from otel_rl.worker.tracing.provider import made_tracer_provider
 from otel_rl.worker.tracing.sampler import StepSampler
 from otel_rl.worker.tracing.spans import CountedSpans
 from tests.otlp_sink import Sink
@@ -157,7 +157,6 @@ def test_opentelemetrys_own_sampler_decides_where_it_is_named_alone(
     assert read_settings({**environ, "OTEL_RL_TRACE_STEPS": "0.5"}).trace_steps == 0.5
     assert read_settings({}).trace_steps == 1.0
     monkeypatch.setenv("OTEL_TRACES_SAMPLER", "always_off")
-    tracer = WorkerTracerProvider(Resource({}), CountedSpans(1, 1.0), keeps_steps=False).get_tracer(
-        "x"
-    )
+    spans = CountedSpans(Resource({}), 1, 1.0)
+    tracer = made_tracer_provider(Resource({}), spans, None).get_tracer("x")
     assert not tracer.start_span("x").is_recording()

@@ -19,12 +19,13 @@ from otel_rl.worker.export.sender import Sender, Source, open_transports
 from otel_rl.worker.guard import Guard
 from otel_rl.worker.otlp.requests import Request
 from otel_rl.worker.settings import read_settings
-from otel_rl.worker.tracing.provider import WorkerTracerProvider
+from otel_rl.worker.tracing.provider import made_tracer_provider
 from otel_rl.worker.tracing.spans import CountedSpans, span_requests
 from tests.otlp_sink import OK, Sink, serve
 
 LONG_S = 3600.0
 PATIENCE_S = 90.0
+RESOURCE = Resource({"service.name": "r"})
 AWAY = (503, {"Retry-After": "0"}, b"")
 
 
@@ -44,7 +45,7 @@ class Rig:
         interval_s: float = LONG_S,
         spans: CountedSpans | None = None,
     ) -> None:
-        self.spans = spans or CountedSpans(capacity, interval_s)
+        self.spans = spans or CountedSpans(RESOURCE, capacity, interval_s)
         traces = read_settings({}, endpoint=sink.url).traces
         self.sender = Sender(
             Source(self._collect, lambda: (0, self.spans.abandon()), lambda: False),
@@ -55,8 +56,7 @@ class Rig:
         )
         self.spans.open(self.sender)
         self.sender.start()
-        provider = WorkerTracerProvider(Resource({"service.name": "r"}), self.spans)
-        self.tracer = provider.get_tracer("t")
+        self.tracer = made_tracer_provider(RESOURCE, self.spans, None).get_tracer("t")
 
     def _collect(self) -> list[Request]:
         self.spans.collect()
@@ -102,7 +102,7 @@ def test_they_wait_for_an_endpoint_that_is_away_and_arrive_once(sink: Sink) -> N
 
 
 def test_spans_leave_as_often_as_is_said_however_seldom_measurements_do(sink: Sink) -> None:
-    rig = Rig(sink, spans=CountedSpans(100, interval_s=0.01))
+    rig = Rig(sink, spans=CountedSpans(RESOURCE, 100, interval_s=0.01))
     rig.end(1)
     sink.wait(lambda got: arrived(got) == Counter(["1"]), PATIENCE_S)
     rig.close()
@@ -212,7 +212,7 @@ def ended(name: str) -> ReadableSpan:
 def test_requests_keep_the_order_and_the_bound(sizes: list[int]) -> None:
     spans = [ended(f"{number:04}" + "x" * size) for number, size in enumerate(sizes)]
     guard = Guard(Drops())
-    requests = list(span_requests(spans, guard, max_request_bytes=300))
+    requests = list(span_requests(b"", spans, guard, max_request_bytes=300))
     assert all(len(request.payload) <= 300 for request in requests)
     names = read(requests)
     assert names == sorted(names)
@@ -224,6 +224,6 @@ def test_requests_keep_the_order_and_the_bound(sizes: list[int]) -> None:
 def test_a_span_that_cannot_be_encoded_costs_no_other_and_is_counted() -> None:
     guard = Guard(Drops())
     spans = [ended("a"), ended("no UTF-8: \ud800"), ended("c"), ended("d")]
-    requests = list(span_requests(spans, guard))
+    requests = list(span_requests(b"", spans, guard))
     assert read(requests) == ["a", "c", "d"]
     assert guard.drops.counts() == {DropReason.INTERNAL: 1}
