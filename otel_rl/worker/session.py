@@ -292,6 +292,7 @@ def _shutdown_at_exit() -> None:
             wait_for_bridges(_exit_wait_s, is_exit=True, is_child=is_child)
         if _providers is not None:
             with GUARD:
+                _providers.spans.is_over = True
                 _providers.tracer.shutdown()  # processors of the program have spans, too
     except KeyboardInterrupt:  # a second Ctrl-C: nobody waits any more for what is left
         if session is not None:

@@ -75,6 +75,8 @@ class CountedSpans(SpanProcessor):
         """Where spans go; None before the first session and after the last."""
         self.are_wanted = False
         """True if a span that ends without a sink counts as lost."""
+        self.is_over = False
+        """True at the end of the process, whose session has had its time for the rest."""
         self.device_times: dict[int, SpanTimes] = {}
         """Times on a device, by span id, of spans that are about to end."""
         self.unready_since_ns: int | None = None
@@ -156,8 +158,9 @@ class CountedSpans(SpanProcessor):
 
     def shutdown(self) -> None:
         """Flush for a program that shuts down its tracing; see ``SpanProcessor``."""
-        self.force_flush()
-        self.sink = None
+        if not self.is_over:
+            self.force_flush()
+            self.sink = None
 
     def collect(self) -> None:
         """Give the sink every span that has ended and is ready, and count those that are lost."""
