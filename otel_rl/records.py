@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import count
-from typing import Any, Final, NamedTuple, NewType
+from typing import Any, Final, NamedTuple, NewType, overload
 
 from otel_rl.semconv.names import LOG_IOSTREAM
 from otel_rl.semconv.spec import AWAITING, Instrument, Reduction, Tier
@@ -29,6 +29,7 @@ __all__ = [
     "Announcement",
     "Attempt",
     "Batch",
+    "Buckets",
     "Covered",
     "Decoded",
     "Departure",
@@ -254,7 +255,56 @@ class Temporality(StrEnum):
     CUMULATIVE = "cumulative"
 
 
-@dataclass(frozen=True, slots=True)
+class Buckets(Sequence[tuple[float, float, int]]):
+    """Buckets of a histogram: those with a count, as (lower bound, upper bound, count).
+
+    The points of a series nearly always have one layout. It is one object then, and what is new in
+    them is a difference of columns.
+
+    Attributes:
+        layout: Lower and upper bound of each bucket, of the empty ones too.
+        counts: Of each.
+    """
+
+    __slots__ = ("counts", "layout")
+
+    def __init__(self, layout: tuple[tuple[float, float], ...], counts: Sequence[int]) -> None:
+        self.layout = layout
+        self.counts = counts
+
+    @classmethod
+    def of(cls, buckets: Iterable[tuple[float, float, int]]) -> "Buckets":
+        """Return these buckets."""
+        known = [*buckets]
+        return cls(tuple([one[:2] for one in known]), [n for _, _, n in known])
+
+    def __iter__(self) -> Iterator[tuple[float, float, int]]:
+        for (lower, upper), n in zip(self.layout, self.counts, strict=True):
+            if n:
+                yield lower, upper, n
+
+    def __len__(self) -> int:
+        return len(self.counts) - self.counts.count(0)
+
+    @overload
+    def __getitem__(self, place: int) -> tuple[float, float, int]: ...
+    @overload
+    def __getitem__(self, place: slice) -> Sequence[tuple[float, float, int]]: ...
+    def __getitem__(
+        self, place: int | slice
+    ) -> tuple[float, float, int] | Sequence[tuple[float, float, int]]:
+        return [*self][place]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and [*self] == [*other]
+
+    __hash__ = None  # type: ignore[assignment]  # a count is no identity
+
+    def __repr__(self) -> str:
+        return repr([*self])
+
+
+@dataclass(slots=True)
 class SumPoint:
     """One point of a counter or up-down counter, as sent.
 
@@ -281,13 +331,13 @@ class SumPoint:
     is_scraped: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class HistogramPoint:
     """One point of an explicit-bucket or exponential histogram, as sent.
 
     A bucket is (lower bound, upper bound, count) and holds lower < measurement <= upper; the first
     lower bound may be -inf, the last upper bound +inf. The bounds of an exponential histogram are
-    computed. Empty buckets are omitted.
+    computed.
 
     Attributes:
         series: Identity.
@@ -314,7 +364,7 @@ class HistogramPoint:
     total: float | None
     minimum: float | None
     maximum: float | None
-    buckets: tuple[tuple[float, float, int], ...]
+    buckets: Buckets
     covers: Covered | None = None
     step: int | None = None
     bounds: tuple[float | None, float | None] = (None, None)

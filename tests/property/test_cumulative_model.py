@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from otel_rl.bridge.rows.series.cumulative import CounterStream, HistogramStream
-from otel_rl.records import HistogramPoint, Series, SumPoint, Temporality, Worker
+from otel_rl.records import Buckets, HistogramPoint, Series, SumPoint, Temporality, Worker
 from otel_rl.semconv.spec import Instrument
 from tests.slow import examples
 
@@ -54,7 +54,7 @@ class Look:
             float(sum(n * upper for _, upper, n in buckets)),
             None,
             None,
-            tuple(buckets),
+            Buckets.of(buckets),
             step=self.step,
         )
 

@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from otel_rl.bridge.rows.reduce import Distribution, Moments
+from otel_rl.records import Buckets
 from otel_rl.semconv.spec import Reduction
 
 _values = st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=60)
@@ -60,7 +61,7 @@ def test_a_quantile_is_off_by_at_most_its_bucket(values: list[float], q: float) 
             total=value,
             minimum=value,
             maximum=value,
-            buckets=[((index - 1) * width, index * width, 1)],
+            buckets=Buckets.of([((index - 1) * width, index * width, 1)]),
         )
     estimate = found.quantile(q)
     assert estimate is not None

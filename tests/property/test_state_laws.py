@@ -26,6 +26,7 @@ from otel_rl.bridge.rows.steps.role_steps import RoleSteps
 from otel_rl.bridge.rows.stored_run import StoredRun
 from otel_rl.records import (
     Announcement,
+    Buckets,
     Covered,
     Decoded,
     Departure,
@@ -140,7 +141,7 @@ def histograms(draw: st.DrawFn, now_ns: int) -> HistogramPoint:
         draw(st.none() | st.floats()),
         -1.0 if known else None,
         2.0 if known else None,
-        tuple((bounds[place], bounds[place + 1], count) for place, count in enumerate(counts)),
+        Buckets.of((bounds[place], bounds[place + 1], count) for place, count in enumerate(counts)),
         step=draw(st.none() | steps),
     )
 

@@ -274,7 +274,7 @@ def _size(point: Point) -> int:
     """Return the work of a point, in single values."""
     if isinstance(point, Measurements):
         return len(point.values)
-    return 1 + (len(point.buckets) >> 2 if isinstance(point, HistogramPoint) else 0)
+    return 1 + (len(point.buckets.counts) >> 2 if isinstance(point, HistogramPoint) else 0)
 
 
 def _latest_ns(point: Point) -> int:

@@ -15,7 +15,7 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import Exemplar
 
 from otel_rl.bridge.otlp.attributes import step_of
 from otel_rl.bridge.otlp.exemplars import read_exemplars
-from otel_rl.records import Covered
+from otel_rl.records import Buckets, Covered
 from otel_rl.semconv import names
 
 __all__ = ["StepDistribution", "StepSum", "step_distributions", "step_sums"]
@@ -66,7 +66,7 @@ class StepDistribution:
     total: float
     minimum: float
     maximum: float
-    buckets: tuple[tuple[float, float, int], ...]
+    buckets: Buckets
     covers: Covered | None
 
 
@@ -134,7 +134,7 @@ def step_distributions(
             total=sum(value * count for _, value, count in found),
             minimum=min(value for _, value, _ in found),
             maximum=max(value for _, value, _ in found),
-            buckets=tuple((*bounds, buckets[bounds]) for bounds in sorted(buckets)),
+            buckets=Buckets.of((*bounds, buckets[bounds]) for bounds in sorted(buckets)),
             covers=_part(start_ns, end_ns, place, len(of_steps)),
         )
 

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
+from itertools import pairwise
 from typing import Final, cast
 
 from opentelemetry.proto.metrics.v1.metrics_pb2 import (
@@ -18,7 +19,7 @@ from otel_rl.bridge.otlp.counts_of_steps import step_distributions
 from otel_rl.bridge.otlp.identities import serialized, split_step
 from otel_rl.bridge.otlp.resource import Sender
 from otel_rl.bridge.otlp.views import exemplars_of
-from otel_rl.records import Covered, HistogramPoint, Series, SummaryPoint, Temporality
+from otel_rl.records import Buckets, Covered, HistogramPoint, Series, SummaryPoint, Temporality
 from otel_rl.semconv.spec import Instrument
 
 __all__ = ["FindSeries", "covered", "spread_points", "start_of", "temporality_of"]
@@ -31,8 +32,11 @@ _NO_VALUE: Final = DataPointFlags.DATA_POINT_FLAGS_NO_RECORDED_VALUE_MASK
 _MAX_BUCKETS: Final = 1 << 13
 """Bounds of buckets of exponential histograms that are kept; a MiB."""
 
+_MAX_LAYOUTS: Final = 1 << 8
+"""Layouts of each kind that are kept, of mostly 16 to 160 buckets."""
+
 _Histogram = HistogramDataPoint | ExponentialHistogramDataPoint
-_Buckets = tuple[tuple[float, float, int], ...]
+_Layout = tuple[tuple[float, float], ...]
 
 
 def spread_points(
@@ -165,33 +169,51 @@ def _shares(
         )
 
 
-def _explicit_buckets(point: HistogramDataPoint) -> _Buckets:
-    bounds = [-math.inf, *point.explicit_bounds, math.inf]
-    return tuple(
-        [
-            (lower, upper, count)
-            for lower, upper, count in zip(bounds, bounds[1:], point.bucket_counts, strict=False)
-            if count
-        ]
+def _explicit_buckets(point: HistogramDataPoint) -> Buckets:
+    layout, counts = _explicit_layout(tuple(point.explicit_bounds)), [*point.bucket_counts]
+    if len(counts) != len(layout):  # a point may have none of both
+        n = min(len(counts), len(layout))
+        layout, counts = layout[:n], counts[:n]
+    return Buckets(layout, counts)
+
+
+def _scaled_buckets(point: ExponentialHistogramDataPoint) -> Buckets:
+    positive, negative = point.positive, point.negative
+    below, above = [*reversed(negative.bucket_counts)], [*positive.bucket_counts]
+    layout = _scaled_layout(
+        point.scale,
+        point.zero_threshold,
+        (negative.offset, len(below)),
+        (positive.offset, len(above)),
     )
+    return Buckets(layout, [*below, point.zero_count, *above])
 
 
-def _scaled_buckets(point: ExponentialHistogramDataPoint) -> _Buckets:
-    scale, positive, negative = point.scale, point.positive, point.negative
-    zero = [(-point.zero_threshold, point.zero_threshold, point.zero_count)]
+@lru_cache(maxsize=_MAX_LAYOUTS)
+def _explicit_layout(explicit_bounds: tuple[float, ...]) -> _Layout:
+    bounds = [-math.inf, *explicit_bounds, math.inf]
+    return tuple(pairwise(bounds))
+
+
+@lru_cache(maxsize=_MAX_LAYOUTS)
+def _scaled_layout(
+    scale: int, zero_threshold: float, below: tuple[int, int], above: tuple[int, int]
+) -> _Layout:
+    """Return the layout of an exponential histogram.
+
+    Args:
+        scale: Of the point.
+        zero_threshold: Of the point.
+        below: Offset and number of the buckets below zero.
+        above: The same of those above.
+    """
+    offset, n = below
+    negative = [_bucket(scale, index) for index in range(offset + n - 1, offset - 1, -1)]
+    offset, n = above
     return (
-        *[
-            (-upper, -lower, count)
-            for index, count in reversed([*enumerate(negative.bucket_counts, negative.offset)])
-            if count
-            for lower, upper in [_bucket(scale, index)]
-        ],
-        *(zero if point.zero_count else ()),
-        *[
-            (*_bucket(scale, index), count)
-            for index, count in enumerate(positive.bucket_counts, positive.offset)
-            if count
-        ],
+        *[(-upper, -lower) for lower, upper in negative],
+        (-zero_threshold, zero_threshold),
+        *[_bucket(scale, index) for index in range(offset, offset + n)],
     )
 
 

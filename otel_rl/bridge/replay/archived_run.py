@@ -28,6 +28,7 @@ from otel_rl.bridge.rows.run import Run
 from otel_rl.bridge.rows.settings import AlignSettings, RowSettings
 from otel_rl.errors import JournalClosed, JournalError
 from otel_rl.records import (
+    Buckets,
     Covered,
     Decoded,
     Departure,
@@ -261,7 +262,7 @@ def _point(series: Series, row: dict[str, Any]) -> Point:
         row["value"],
         row["minimum"],
         row["maximum"],
-        tuple((one["lower"], one["upper"], one["count"]) for one in row["buckets"]),
+        Buckets.of((one["lower"], one["upper"], one["count"]) for one in row["buckets"]),
         step=step,
         is_share=is_share,
     )
@@ -370,7 +371,8 @@ def _announced_share(series: Series) -> Point:
     """Return a share without a step: it announces others."""
     delta = Temporality.DELTA
     if series.instrument is Instrument.HISTOGRAM:
-        return HistogramPoint(series, 0, 0, delta, 0, None, None, None, (), is_share=True)
+        buckets = Buckets.of(())
+        return HistogramPoint(series, 0, 0, delta, 0, None, None, None, buckets, is_share=True)
     return SumPoint(series, 0, 0, 0.0, delta, is_share=True)
 
 

@@ -395,7 +395,7 @@ class ArchivedPoints:
                 point.total,
                 point.minimum,
                 point.maximum,
-                point.buckets,
+                [*point.buckets],
                 (),
             )
         )

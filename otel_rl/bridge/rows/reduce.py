@@ -13,7 +13,7 @@ import msgspec
 from msgspec import field
 
 from otel_rl.bridge.journal.state import Count, Int64, Number, Stored
-from otel_rl.records import HistogramPoint
+from otel_rl.records import Buckets, HistogramPoint
 from otel_rl.semconv.spec import Reduction
 
 __all__ = [
@@ -304,7 +304,7 @@ class Distribution(Stored, gc=False):
         total: float | None,
         minimum: float | None,
         maximum: float | None,
-        buckets: Iterable[tuple[float, float, int]],
+        buckets: Buckets,
         bounds: tuple[float | None, float | None] = (None, None),
     ) -> None:
         """Fold in one histogram. ``bounds`` apply where its extremes are unknown."""
@@ -325,10 +325,11 @@ class Distribution(Stored, gc=False):
             )
         self.count += count
         bucketed = 0
-        for lower_bound, upper_bound, number in buckets:
-            bucket = (lower_bound, upper_bound)
-            self.buckets[bucket] = self.buckets.get(bucket, 0) + number
-            bucketed += number
+        known = self.buckets
+        for bucket, number in zip(buckets.layout, buckets.counts, strict=True):
+            if number:
+                known[bucket] = known.get(bucket, 0) + number
+                bucketed += number
         if not bucketed:
             self.unbucketed += count
 
@@ -345,7 +346,7 @@ class Distribution(Stored, gc=False):
 
     def merge(self, other: "Distribution") -> None:
         """Fold in all of ``other``, which is left unchanged."""
-        buckets = [(*bounds, number) for bounds, number in other.buckets.items()]
+        buckets = Buckets(tuple(other.buckets), [*other.buckets.values()])
         unbucketed = self.unbucketed + other.unbucketed
         self.add(
             count=other.count,

@@ -5,9 +5,9 @@ they check sizes first: a message shorter than the shortest limit cannot exceed 
 """
 
 import math
+import operator
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
-from itertools import pairwise
 from typing import cast
 
 from opentelemetry.proto.common.v1.common_pb2 import InstrumentationScope, KeyValue
@@ -329,7 +329,8 @@ def _explicit_problem(metric: str, point: HistogramDataPoint, max_buckets: int) 
         return problem
     # Without any counts the point is only a count and a sum, which OTLP allows.
     has_right_shape = counts == bounds + 1 or counts == bounds == 0
-    if has_right_shape and all(low < high for low, high in pairwise(point.explicit_bounds)):
+    limits = point.explicit_bounds[:]
+    if has_right_shape and all(map(operator.lt, limits, limits[1:])):
         return None
     return (
         Refusal.INVALID_BUCKETS,

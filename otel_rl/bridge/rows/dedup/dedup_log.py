@@ -7,7 +7,7 @@ restart.
 """
 
 from array import array
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -96,9 +96,7 @@ class DedupMemory:
         marked = NO_STEP if step is None else step
         if not self._seen[number].take_time(time_ns, marked):
             return False
-        for column, value in zip(self._fresh, (number, time_ns, marked), strict=True):
-            column.append(value)
-        self._remembered += 1
+        self.took_times([number], [time_ns], [marked])
         return True
 
     def take_change(self, number: int, place: tuple[int, int, int], value: float) -> bool:
@@ -112,14 +110,21 @@ class DedupMemory:
         if not self._seen[number].known_changes().take(*place, value):
             return False
         step, start_ns, time_ns = place
-        numbers, steps, starts_ns, times_ns = self._changed
-        numbers.append(number)
-        steps.append(step)
-        starts_ns.append(start_ns)
-        times_ns.append(time_ns)
-        self._values.append(value)
-        self._remembered += 1
+        self.took_changes([number], [step], [start_ns], [time_ns], [value])
         return True
+
+    def took_times(self, *columns: Sequence[int]) -> None:
+        """Log single points that streams have taken: their numbers, times and steps."""
+        for column, values in zip(self._fresh, columns, strict=True):
+            column.extend(values)
+        self._remembered += len(columns[0])
+
+    def took_changes(self, *columns: Sequence[Any]) -> None:
+        """Log values of steps that streams have taken: numbers, steps, starts, times, values."""
+        logged: tuple[array[Any], ...] = (*self._changed, self._values)
+        for column, values in zip(logged, columns, strict=True):
+            column.extend(values)
+        self._remembered += len(columns[0])
 
     def lost_steps(self) -> dict[int, int]:
         """Return by stream the highest step of which values were forgotten."""

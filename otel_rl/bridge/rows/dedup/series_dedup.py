@@ -39,6 +39,7 @@ _MAX_CHANGES = 4
 _MANY = 16
 
 _NO_ROW: Final[Sequence[float]] = (math.nan, math.nan, math.nan, math.nan)
+_NO_COLUMNS: Final[Sequence[Sequence[float]]] = ((), (), (), ())
 
 
 class Changes:
@@ -69,11 +70,21 @@ class Changes:
         """Record a value reported at ``time_ns``. Returns whether it is new."""
         rows = self._rows
         value = float(value)  # as it is kept: an integer beyond 2**53 does not equal its own float
-        if not rows or step > rows.last(0):  # nearly always: the first value of a new step
+        steps, starts_ns, times_ns, values = rows.blocks[-1] if rows.blocks else _NO_COLUMNS
+        if not steps or step > steps[-1]:  # nearly always: the first value of a new step
             if step <= self.lost_step:
                 return False
             rows.append((step, start_ns, time_ns, value))
             return True
+        last = bisect_right(steps, step) - 1
+        if (
+            last >= 0
+            and steps[last] == step
+            and starts_ns[last] == start_ns
+            and times_ns[last] <= time_ns
+            and _same(values[last], value)
+        ):  # or a repetition of the last value of a step
+            return False
         place = rows.after((step, start_ns, time_ns))
         before, after = next(rows.backward(place), _NO_ROW), next(rows.forward(place), _NO_ROW)
         told_before = before[0] == step and before[1] == start_ns
@@ -209,7 +220,7 @@ class SeriesDedup:
     def take_time(self, time_ns: int, step: int = NO_STEP) -> bool:
         """Record a single point. Returns whether it is new."""
         points = self.points
-        if not points or time_ns > points.last(0):
+        if not points.blocks or time_ns > points.blocks[-1][0][-1]:
             points.append((time_ns, step))
             return True
         place = points.after((time_ns, step))

@@ -7,6 +7,7 @@ from operator import itemgetter
 from typing import Any, Final, NamedTuple, cast
 
 from otel_rl.bridge.otlp.columns import REPEATED, Columns
+from otel_rl.bridge.rows.dedup.series_dedup import NO_STEP
 from otel_rl.bridge.rows.goodput import TIMED
 from otel_rl.bridge.rows.intake.intake_state import IntakeState
 from otel_rl.bridge.rows.series.streams import Stream, WorkerState
@@ -52,7 +53,8 @@ class MeasurementIntake:
         """
         if not columns.series:
             return
-        streams, is_new = self._recognised(columns)
+        streams = self._streams(columns)
+        is_new = self._recognised(columns, streams)
         rows = _Rows(
             columns.series,
             cast("Sequence[Stream]", streams),
@@ -83,42 +85,60 @@ class MeasurementIntake:
                 )
                 start = end
 
-    def _recognised(self, columns: Columns) -> tuple[Sequence[Stream | None], Sequence[bool]]:
-        """Return the stream of each row, and whether the row is new."""
-        to, counts = self._to, self._to.sample_counts
-        streams = [*map(to.series.known, columns.series)]
-        counts.taken += len(streams) - streams.count(None)
-        memory, forgotten_ns = to.series.memory, to.series.memory.forgotten_ns
-        is_new = list[bool]()
-        for place, (series, step, time_ns, value, start_ns, end_ns) in enumerate(columns.rows()):
-            stream = streams[place]
-            if stream is None:
-                stream = streams[place] = to.stream(series, 1, time_ns)
+    def _streams(self, columns: Columns) -> Sequence[Stream | None]:
+        """Return the stream of each row; None without room."""
+        streams = self._to.series.known(columns.series)
+        self._to.sample_counts.taken += len(streams) - streams.count(None)
+        if None in streams:
+            for place, stream in enumerate(streams):
                 if stream is None:
-                    is_new.append(False)
-                    continue
-            if start_ns > 0 and end_ns > 0:
-                at_ns, oldest_ns = end_ns, stream.unknown_through_ns
-            else:
-                at_ns = end_ns if end_ns > 0 else time_ns
-                oldest_ns = max(stream.unknown_through_ns, forgotten_ns)
-            if at_ns <= oldest_ns:
+                    streams[place] = self._to.stream(
+                        columns.series[place], 1, columns.times_ns[place]
+                    )
+        return streams
+
+    # For every measurement of a run: few calls.
+    def _recognised(  # one loop
+        self, columns: Columns, streams: Sequence[Stream | None]
+    ) -> Sequence[bool]:
+        """Return whether each row is new."""
+        counts, memory = self._to.sample_counts, self._to.series.memory
+        forgotten_ns = memory.forgotten_ns
+        is_new = list[bool]()
+        singles, changes = list[tuple[int, int, int]](), list[tuple[int, int, int, int, float]]()
+        for stream, (_, step, time_ns, value, start_ns, end_ns) in zip(
+            streams, columns.rows(), strict=True
+        ):
+            if stream is None:
+                is_new.append(False)
+                continue
+            seen = stream.seen
+            at_ns = end_ns if end_ns > 0 else time_ns
+            tiles = start_ns > 0 and end_ns > 0
+            if at_ns <= stream.unknown_through_ns or (at_ns <= forgotten_ns and not tiles):
                 counts.drop_as_too_old(1)
                 is_new.append(False)
                 continue
-            if end_ns == REPEATED:
+            if tiles:
+                is_taken = seen.take_interval(start_ns, end_ns)
+            elif end_ns == REPEATED:
                 assert step is not None  # only steps are repeated
-                change = step, start_ns, time_ns
-                is_new.append(memory.take_change(stream.number, change, value))
-            elif end_ns <= 0:
-                is_new.append(memory.take_time(stream.number, time_ns, step))
-            elif start_ns > 0:
-                is_new.append(stream.seen.take_interval(start_ns, end_ns))
+                is_taken = seen.known_changes().take(step, start_ns, time_ns, value)
+                if is_taken:
+                    changes.append((stream.number, step, start_ns, time_ns, value))
             else:
-                is_new.append(memory.take_time(stream.number, end_ns))
-            if not is_new[-1]:
+                marked = NO_STEP if step is None or end_ns > 0 else step
+                is_taken = seen.take_time(at_ns, marked)
+                if is_taken:
+                    singles.append((stream.number, at_ns, marked))
+            if not is_taken:
                 counts.drop_as_duplicate(1)
-        return streams, is_new
+            is_new.append(is_taken)
+        if singles:
+            memory.took_times(*zip(*singles, strict=True))
+        if changes:
+            memory.took_changes(*zip(*changes, strict=True))
+        return is_new
 
     def _add_run(self, rows: "_Rows", received_ns: int) -> None:
         """Take new measurements of one worker in one step, or without a step."""

@@ -8,7 +8,14 @@ from otel_rl.bridge.rows.intake.measurement_intake import MeasurementIntake
 from otel_rl.bridge.rows.messages import of_shared, of_torn
 from otel_rl.bridge.rows.series.cumulative import CounterStream, HistogramStream
 from otel_rl.bridge.rows.series.streams import Stream
-from otel_rl.records import HistogramPoint, Measurements, SummaryPoint, SumPoint, Temporality
+from otel_rl.records import (
+    Buckets,
+    HistogramPoint,
+    Measurements,
+    SummaryPoint,
+    SumPoint,
+    Temporality,
+)
 from otel_rl.semconv.spec import Instrument
 
 __all__ = ["TotalIntake"]
@@ -225,6 +232,6 @@ def _counts_of(point: SummaryPoint) -> HistogramPoint:
         point.total,
         None,
         None,
-        (),
+        Buckets((), ()),
         step=point.step,
     )

@@ -21,12 +21,13 @@ precedes its time like any other, and the whole total counts.
 
 import bisect
 import math
-from collections.abc import Mapping
+import operator
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Generic, Self, TypeVar
+from typing import Generic, NamedTuple, Self, TypeVar
 
 from otel_rl.bridge.journal.state import Int64, Number, Stored
-from otel_rl.records import HistogramPoint, SumPoint, Temporality
+from otel_rl.records import Buckets, HistogramPoint, SumPoint, Temporality
 
 __all__ = ["CounterLives", "CounterStream", "HistogramLives", "HistogramStream", "Increment"]
 
@@ -59,8 +60,7 @@ _NO_INTERVAL: _Interval = (0, 0, ())
 _MAX_AMOUNTS = 64
 
 
-@dataclass(frozen=True, slots=True)
-class Increment:
+class Increment(NamedTuple):
     """Count of an interval.
 
     Attributes:
@@ -90,7 +90,15 @@ class _HistogramLife(_Life, gc=False):
     total: Number | None
     minimum: Number | None
     maximum: Number | None
-    buckets: dict[tuple[float, float], int]
+    layout: tuple[tuple[float, float], ...]
+    counts: Sequence[int]
+
+    def goes_on(self, point: HistogramPoint) -> None:
+        """Take a later point of it: the same object, because a life may have several starts."""
+        self.time_ns = max(self.time_ns, point.time_ns)
+        self.amount, self.total = point.count, point.total
+        self.minimum, self.maximum = point.minimum, point.maximum
+        self.layout, self.counts = point.buckets.layout, point.buckets.counts
 
 
 _LifeT = TypeVar("_LifeT", bound=_Life)
@@ -419,11 +427,7 @@ class HistogramStream(_Lives[_HistogramLife]):
         if life is None:
             life = _histogram_life(point)
         else:
-            # The same object, because a life may have several starts.
-            life.time_ns = max(life.time_ns, point.time_ns)
-            life.amount, life.total = point.count, point.total
-            life.minimum, life.maximum = point.minimum, point.maximum
-            life.buckets = {(lower, upper): n for lower, upper, n in point.buckets}
+            life.goes_on(point)
         self.note(point.start_ns, point.step, life)
         return new if new is not None and new.count else None
 
@@ -445,7 +449,8 @@ def _histogram_life(point: HistogramPoint) -> _HistogramLife:
         point.total,
         point.minimum,
         point.maximum,
-        {(lower, upper): n for lower, upper, n in point.buckets},
+        point.buckets.layout,
+        point.buckets.counts,
     )
 
 
@@ -464,12 +469,6 @@ def _all_of(point: HistogramPoint, since_ns: int) -> HistogramPoint:
 
 
 def _difference(life: _HistogramLife, point: HistogramPoint, since_ns: int) -> HistogramPoint:
-    before = _rebucketed(life.buckets, point.buckets)
-    buckets = tuple(
-        (lower, upper, n - old)
-        for (lower, upper, n), old in zip(point.buckets, before, strict=True)
-        if n > old
-    )
     total = None
     # After a NaN, every later sum of the life is NaN: the new part is unknown.
     if point.total is not None and life.total is not None and math.isfinite(life.total):
@@ -483,7 +482,7 @@ def _difference(life: _HistogramLife, point: HistogramPoint, since_ns: int) -> H
         total=total,
         minimum=_if_beyond(point.minimum, life.minimum),
         maximum=_if_beyond(point.maximum, life.maximum),
-        buckets=buckets,
+        buckets=_new_in(point.buckets, life),
         bounds=(point.minimum, point.maximum),
     )
 
@@ -493,26 +492,31 @@ def _if_beyond(extreme: float | None, before: float | None) -> float | None:
     return None if before is None or extreme == before else extreme
 
 
-def _rebucketed(
-    old: dict[tuple[float, float], int], buckets: tuple[tuple[float, float, int], ...]
-) -> list[int]:
-    """Return the counts of the previous point, in the buckets of this one.
+def _new_in(buckets: Buckets, life: _HistogramLife) -> Buckets:
+    """Return what buckets have beyond those of the previous point.
 
     An exponential histogram halves its resolution when its range grows, so an old bucket may lie
     inside a wider new one. It is found by its middle, because the bounds of the two scales are
     computed differently and may differ in the last bit.
     """
+    if life.layout == buckets.layout:  # nearly always
+        grown = [*map(operator.sub, buckets.counts, life.counts)]
+        if min(grown, default=0) >= 0:
+            return Buckets(buckets.layout, grown)
+    old = {bounds: n for bounds, n in zip(life.layout, life.counts, strict=True) if n}
     counts = [old.get((lower, upper), 0) for lower, upper, _ in buckets]
-    if sum(counts) == sum(old.values()):
-        return counts  # nearly always: the bounds are those of the previous point
-    uppers = [upper for _, upper, _ in buckets]
-    counts = [0] * len(buckets)
-    for (lower, upper), number in old.items():
-        middle = lower + (upper - lower) / 2 if math.isfinite(upper - lower) else upper
-        place = bisect.bisect_left(uppers, middle)
-        if place < len(counts):
-            counts[place] += number
-    return counts
+    if sum(counts) != sum(old.values()):
+        uppers = [upper for _, upper, _ in buckets]
+        counts = [0] * len(uppers)
+        for (lower, upper), number in old.items():
+            middle = lower + (upper - lower) / 2 if math.isfinite(upper - lower) else upper
+            place = bisect.bisect_left(uppers, middle)
+            if place < len(counts):
+                counts[place] += number
+    return Buckets.of(
+        (lower, upper, max(0, n - before))
+        for (lower, upper, n), before in zip(buckets, counts, strict=True)
+    )
 
 
 def _seconds(start_ns: int, end_ns: int) -> float:

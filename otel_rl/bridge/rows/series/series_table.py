@@ -67,9 +67,9 @@ class StreamTable:
         self._of_roles = None
         return stream
 
-    def known(self, series: Series) -> Stream | None:
-        """Return the stream of a known series."""
-        return self._streams.get(series)
+    def known(self, series: Iterable[Series]) -> list[Stream | None]:
+        """Return the streams of series; None for those that are not known."""
+        return [*map(self._streams.get, series)]
 
     @property
     def size(self) -> int:

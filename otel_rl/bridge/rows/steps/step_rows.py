@@ -19,7 +19,7 @@ from types import MappingProxyType
 from typing import cast
 
 from otel_rl.bridge.rows.batch_limit import BatchLimit
-from otel_rl.bridge.rows.reduce import put
+from otel_rl.bridge.rows.reduce import MAX_VALUES, put
 from otel_rl.bridge.rows.series.series_table import StreamTable
 from otel_rl.bridge.rows.series.streams import Stream, WorkerState
 from otel_rl.bridge.rows.settings import AlignSettings
@@ -120,7 +120,11 @@ class OpenSteps:
         for stream, value, time_ns in zip(streams, values, times_ns, strict=True):
             stream.last_step = step
             group, own = stream.group, stream.own
-            put(cells, group.number, value, time_ns, group.reduction)
+            cell = cells.get(group.number)
+            if type(cell) is list and len(cell) < MAX_VALUES:  # nearly always: ``put``
+                cell.append(value)
+            else:
+                put(cells, group.number, value, time_ns, group.reduction)
             if own is None:
                 continue
             if settings.per_worker:

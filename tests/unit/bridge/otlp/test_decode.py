@@ -318,7 +318,7 @@ def test_each_step_has_the_distribution_of_its_measurements() -> None:
     assert (seven.step, seven.count, seven.total) == (7, 3, 10.0)
     assert (seven.minimum, seven.maximum) == (2.0, 4.0)
     assert [(round(upper, 9), n) for _, upper, n in seven.buckets] == [(2.0, 1), (4.0, 2)]
-    assert (eight.step, eight.count, eight.buckets) == (8, 3, ((0.0, 0.0, 3),))
+    assert (eight.step, eight.count, [*eight.buckets]) == (8, 3, [(0.0, 0.0, 3)])
 
 
 def test_the_steps_of_a_histogram_tile_the_time_of_its_point() -> None:

@@ -21,6 +21,7 @@ from otel_rl.bridge.rows.run import Run
 from otel_rl.bridge.rows.settings import AlignSettings
 from otel_rl.errors import JournalError
 from otel_rl.records import (
+    Buckets,
     Decoded,
     ExperimentKey,
     Export,
@@ -81,7 +82,7 @@ def points_of(worker: Worker, second: int) -> Iterator[Point]:
         0.6,
         0.1,
         0.3,
-        ((0.0, 0.25, 2), (0.25, math.inf, 1)),
+        Buckets.of([(0.0, 0.25, 2), (0.25, math.inf, 1)]),
     )
     yield SummaryPoint(series("wait", Instrument.GAUGE, "summary"), time_ns, 4, 1.0, ((0.5, 0.2),))
 

@@ -12,6 +12,7 @@ from otel_rl.bridge.rows.reduce import Moments
 from otel_rl.bridge.rows.run import Run
 from otel_rl.bridge.rows.settings import AlignSettings
 from otel_rl.records import (
+    Buckets,
     Covered,
     Decoded,
     ExperimentKey,
@@ -472,7 +473,7 @@ def test_histograms_of_several_workers_are_merged_before_their_quantiles() -> No
                 total=bucket[2] * (bucket[0] + 5),
                 minimum=bucket[0],
                 maximum=bucket[1],
-                buckets=(bucket,),
+                buckets=Buckets.of([bucket]),
             ),
         )
     (row,) = bench.rows(everything=True)

@@ -15,6 +15,7 @@ from otel_rl.bridge.rows.scheduler import Scheduler
 from otel_rl.bridge.rows.settings import AlignSettings
 from otel_rl.records import (
     Batch,
+    Buckets,
     Decoded,
     ExperimentKey,
     Export,
@@ -61,7 +62,8 @@ def counted(worker: Worker, name: str, unit: str = "") -> SumPoint:
 def spread(worker: Worker, name: str) -> HistogramPoint:
     series = Series(worker, name, "s", instrument=Instrument.HISTOGRAM)
     return HistogramPoint(
-        series, T0 - 5 * S, T0, Temporality.DELTA, 4, 8.0, 1.0, 3.0, ((0.0, 4.0, 4),)
+        *(series, T0 - 5 * S, T0, Temporality.DELTA, 4, 8.0, 1.0, 3.0),
+        Buckets.of([(0.0, 4.0, 4)]),
     )
 
 

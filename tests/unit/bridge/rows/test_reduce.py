@@ -16,6 +16,7 @@ from otel_rl.bridge.rows.reduce import (
     reduced,
     statistic,
 )
+from otel_rl.records import Buckets
 from otel_rl.semconv.spec import Reduction
 
 
@@ -178,7 +179,7 @@ def test_few_values_beside_many_are_reduced_with_them(reduction: Reduction) -> N
 
 def test_the_mean_of_two_histograms_is_that_of_all_their_values() -> None:
     found = distribution((0, 1, 3), total=1.5)
-    found.add(count=1, total=10.0, minimum=None, maximum=None, buckets=[(1, 16, 1)])
+    found.add(count=1, total=10.0, minimum=None, maximum=None, buckets=Buckets.of([(1, 16, 1)]))
     assert found.statistic("mean") == pytest.approx(11.5 / 4)
 
 
@@ -189,7 +190,7 @@ def distribution(*buckets: tuple[float, float, int], **known: float) -> Distribu
         total=known.get("total"),
         minimum=known.get("minimum"),
         maximum=known.get("maximum"),
-        buckets=buckets,
+        buckets=Buckets.of(buckets),
     )
     return found
 
@@ -214,7 +215,7 @@ def test_quantiles_never_leave_what_was_measured() -> None:
 
 def test_the_extremes_of_some_parts_are_not_the_whole_s() -> None:
     found = distribution((0, 2, 100), total=100.0)
-    found.add(count=1, total=0.01, minimum=0.01, maximum=0.01, buckets=[(0, 2, 1)])
+    found.add(count=1, total=0.01, minimum=0.01, maximum=0.01, buckets=Buckets.of([(0, 2, 1)]))
     assert (found.minimum, found.maximum) == (None, None)
     assert found.quantile(0.5) == pytest.approx(1.0, abs=0.01)
 
@@ -225,7 +226,7 @@ def test_a_bucket_without_any_bound_has_no_quantile() -> None:
 
 def test_measurements_without_buckets_leave_no_quantile() -> None:
     found = distribution((0, 1, 5), minimum=0.1, maximum=0.9)
-    found.add(count=5, total=None, minimum=3.0, maximum=4.0, buckets=[])
+    found.add(count=5, total=None, minimum=3.0, maximum=4.0, buckets=Buckets.of([]))
     assert found.quantile(0.5) is None
     assert found.maximum == 4.0
 

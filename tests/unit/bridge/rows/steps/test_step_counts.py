@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from otel_rl.records import Covered, HistogramPoint, Series, SumPoint, Temporality, Worker
+from otel_rl.records import Buckets, Covered, HistogramPoint, Series, SumPoint, Temporality, Worker
 from otel_rl.semconv import names
 from otel_rl.semconv.spec import Instrument
 from tests.kept import revived
@@ -56,7 +56,7 @@ def ages(worker: Worker, step: int, at_s: float, *values: float) -> HistogramPoi
         sum(values),
         min(values),
         max(values),
-        tuple((value - 1, value, 1) for value in values),
+        Buckets.of((value - 1, value, 1) for value in values),
         Covered(T0 + int((at_s - 1) * S), T0 + int(at_s * S)),
         step,
         is_share=True,
