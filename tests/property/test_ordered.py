@@ -16,7 +16,7 @@ KEYS = st.tuples(st.integers(-3, 6), st.integers(0, 6))
 
 @pytest.fixture(autouse=True)
 def short_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sorted_rows, "_BLOCK", 2)
+    monkeypatch.setattr(sorted_rows, "BLOCK", 2)
 
 
 @given(st.lists(KEYS, max_size=40), KEYS, st.integers(-4, 7))

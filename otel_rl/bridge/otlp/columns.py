@@ -442,7 +442,9 @@ class ResourceReading:
         data: str,
         attributes: tuple[bytes, ...],
     ) -> Identity:
-        found = scope.identity(name, unit, instrument, data, attributes)
+        found = scope.known.get((name, unit, instrument, data, attributes))
+        if found is None:
+            found = scope.identity(name, unit, instrument, data, attributes)
         if found.sound_for is not self._mark:
             if self._rules is not None:
                 raise InDoubt

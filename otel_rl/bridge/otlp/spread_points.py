@@ -29,6 +29,11 @@ FindSeries = Callable[[Instrument, str, tuple[bytes, ...]], Series]
 
 _NO_VALUE: Final = DataPointFlags.DATA_POINT_FLAGS_NO_RECORDED_VALUE_MASK
 
+_DELTA: Final = AggregationTemporality.AGGREGATION_TEMPORALITY_DELTA
+
+_DATA: Final = {"histogram": "", "exponential_histogram": "exponential", "summary": "summary"}
+"""Of a metric's kind, see ``Series.data``."""
+
 _MAX_BUCKETS: Final = 1 << 13
 """Bounds of buckets of exponential histograms that are kept; a MiB."""
 
@@ -57,31 +62,35 @@ def spread_points(
         sender: Their sender.
         now_ns: Time of points without one.
     """
+    is_scaled, data = kind == "exponential_histogram", _DATA[kind]
+    temporality = Temporality.CUMULATIVE
+    if kind != "summary":
+        temporality = temporality_of(getattr(metric, kind).aggregation_temporality)
+    is_delta = temporality is Temporality.DELTA
+    if is_delta:
+        data = f"{data} delta".lstrip()
     for point in points:
         if point.flags & _NO_VALUE:
             continue
-        attributes, step = split_step(tuple(serialized(point.attributes)))
+        attributes, step = (), None
+        if point.attributes:
+            attributes, step = split_step(tuple(serialized(point.attributes)))
         if kind == "summary":
             summary = cast("SummaryDataPoint", point)
-            series = find(Instrument.GAUGE, "summary", attributes)
+            series = find(Instrument.GAUGE, data, attributes)
             if series is not None:
                 yield _summary(summary, series, step, sender, now_ns)
             continue
         histogram = cast("_Histogram", point)
-        temporality = temporality_of(getattr(metric, kind).aggregation_temporality)
-        is_delta = temporality is Temporality.DELTA
-        is_scaled = kind == "exponential_histogram"
-        data = "exponential" if is_scaled else ""
-        series = find(
-            Instrument.HISTOGRAM, f"{data} delta".lstrip() if is_delta else data, attributes
-        )
+        series = find(Instrument.HISTOGRAM, data, attributes)
         if exemplars := exemplars_of(histogram):
             share = find(Instrument.HISTOGRAM, "share", attributes)
             yield from _shares(histogram, exemplars, share, now_ns)
+        start_ns, time_ns = point.start_time_unix_nano, point.time_unix_nano
         yield HistogramPoint(
             series=series,
-            start_ns=start_of(sender, point.start_time_unix_nano),
-            time_ns=point.time_unix_nano or now_ns,
+            start_ns=start_of(sender, start_ns),
+            time_ns=time_ns or now_ns,
             temporality=temporality,
             count=histogram.count,
             total=histogram.sum if histogram.HasField("sum") else None,
@@ -90,12 +99,7 @@ def spread_points(
             buckets=_scaled_buckets(cast("ExponentialHistogramDataPoint", point))
             if is_scaled
             else _explicit_buckets(cast("HistogramDataPoint", point)),
-            covers=covered(
-                sender,
-                point.start_time_unix_nano,
-                point.time_unix_nano,
-                tiles=is_delta and step is None,
-            ),
+            covers=covered(sender, start_ns, time_ns, tiles=is_delta and step is None),
             step=step,
             is_scraped=sender.is_scraped,
         )
@@ -127,7 +131,7 @@ def covered(sender: Sender, start_ns: int, end_ns: int, *, tiles: bool) -> Cover
 
 def temporality_of(value: AggregationTemporality.ValueType) -> Temporality:
     """Return the temporality of a metric."""
-    is_delta = value == AggregationTemporality.AGGREGATION_TEMPORALITY_DELTA
+    is_delta = value == _DELTA
     return Temporality.DELTA if is_delta else Temporality.CUMULATIVE
 
 

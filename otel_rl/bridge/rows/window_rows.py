@@ -90,8 +90,11 @@ class _Counted(Stored, gc=False):
 
     def add(self, increment: Increment, time_ns: int) -> None:
         """Add a count up to ``time_ns``."""
-        self.from_ns = min(self.from_ns, time_ns - int(increment.seconds * _NS_PER_S))
-        self.to_ns = max(self.to_ns, time_ns)
+        from_ns = time_ns - int(increment.seconds * _NS_PER_S)
+        if from_ns < self.from_ns:
+            self.from_ns = from_ns
+        if time_ns > self.to_ns:
+            self.to_ns = time_ns
         if math.isfinite(increment.value):
             self.value += increment.value
         else:
@@ -393,8 +396,10 @@ class OpenWindows(Stored):
         if window is None:
             window = self._open[end_ns] = _Window(late=end_ns <= self._closed_through_ns)
             self._first_end_ns = min(self._first_end_ns or end_ns, end_ns)
-        window.time_ns = max(window.time_ns, time_ns)
-        window.received_ns = max(window.received_ns, received_ns)
+        if time_ns > window.time_ns:
+            window.time_ns = time_ns
+        if received_ns > window.received_ns:
+            window.received_ns = received_ns
         return window
 
 

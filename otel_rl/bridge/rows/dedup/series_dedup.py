@@ -20,7 +20,7 @@ from collections.abc import Iterator, Sequence
 from itertools import islice, takewhile
 from typing import Final
 
-from otel_rl.bridge.rows.dedup.sorted_rows import Place, SortedRows
+from otel_rl.bridge.rows.dedup.sorted_rows import BLOCK, Place, SortedRows
 
 __all__ = ["NO_STEP", "Changes", "SeriesDedup"]
 
@@ -39,7 +39,7 @@ _MAX_CHANGES = 4
 _MANY = 16
 
 _NO_ROW: Final[Sequence[float]] = (math.nan, math.nan, math.nan, math.nan)
-_NO_COLUMNS: Final[Sequence[Sequence[float]]] = ((), (), (), ())
+_NO_COLUMNS: Final = [array("q"), array("q"), array("q"), array("d")]
 
 
 class Changes:
@@ -74,7 +74,13 @@ class Changes:
         if not steps or step > steps[-1]:  # nearly always: the first value of a new step
             if step <= self.lost_step:
                 return False
-            rows.append((step, start_ns, time_ns, value))
+            if 0 < len(steps) < BLOCK:  # nearly always: ``append``
+                steps.append(step)
+                starts_ns.append(start_ns)
+                times_ns.append(time_ns)
+                values.append(value)
+            else:
+                rows.append((step, start_ns, time_ns, value))
             return True
         last = bisect_right(steps, step) - 1
         if (

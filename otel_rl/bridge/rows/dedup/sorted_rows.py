@@ -11,9 +11,9 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Any, Final
 
-__all__ = ["Place", "SortedRows"]
+__all__ = ["BLOCK", "Place", "SortedRows"]
 
-_BLOCK: Final = 1_024
+BLOCK: Final = 1_024
 """Rows of a block. A block of twice as many is split."""
 
 Place = tuple[int, int]
@@ -113,15 +113,15 @@ class SortedRows:
             column.insert(at, value)
         if not at:
             self._firsts[number] = self._key(number)
-        if len(block[0]) >= 2 * _BLOCK:
-            self.blocks.insert(number + 1, [column[_BLOCK:] for column in block])
+        if len(block[0]) >= 2 * BLOCK:
+            self.blocks.insert(number + 1, [column[BLOCK:] for column in block])
             for column in block:
-                del column[_BLOCK:]
+                del column[BLOCK:]
             self._firsts.insert(number + 1, self._key(number + 1))
 
     def append(self, row: Sequence[float]) -> None:
         """Append a row that is after all others."""
-        if not self.blocks or len(self.blocks[-1][0]) >= 2 * _BLOCK:
+        if not self.blocks or len(self.blocks[-1][0]) >= 2 * BLOCK:
             self.blocks.append([array(code) for code in self._typecodes])
             self._firsts.append(tuple(int(key) for key in row[: self._keys]))
         for column, value in zip(self.blocks[-1], row):  # noqa: B905  # for every sample

@@ -435,7 +435,8 @@ class HistogramStream(_Lives[_HistogramLife]):
 def _with_keys(lives: Mapping[_Key, _LifeT]) -> list[tuple[list[_Key], _LifeT]]:
     """Return each life once, with all its keys: points of any of them continue the same total."""
     if len(lives) == 1:  # nearly always
-        return [([key], life) for key, life in lives.items()]
+        ((key, life),) = lives.items()
+        return [([key], life)]
     found: dict[int, tuple[list[_Key], _LifeT]] = {}
     for key, life in lives.items():
         found.setdefault(id(life), ([], life))[0].append(key)
