@@ -21,7 +21,7 @@ from otel_rl.semconv.aliases import sections
 __all__ = ["APART", "fold"]
 
 APART: Final = "otel_rl.apart."
-"""Begins the name of an attribute that only tells series apart, see ``scraped_names.py``."""
+"""Begins the name of an attribute that only tells series apart, see ``identities.py``."""
 
 Attributes = tuple[tuple[str, str], ...]
 

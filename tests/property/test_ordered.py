@@ -7,16 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from otel_rl.bridge.rows.dedup import sorted_rows
-from otel_rl.bridge.rows.dedup.series_dedup import Changes
-from otel_rl.bridge.rows.dedup.sorted_rows import SortedRows
+from otel_rl.bridge.rows.dedup import series_dedup
+from otel_rl.bridge.rows.dedup.series_dedup import Changes, SortedRows
 
 KEYS = st.tuples(st.integers(-3, 6), st.integers(0, 6))
 
 
 @pytest.fixture(autouse=True)
 def short_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sorted_rows, "BLOCK", 2)
+    monkeypatch.setattr(series_dedup, "_BLOCK", 2)
 
 
 @given(st.lists(KEYS, max_size=40), KEYS, st.integers(-4, 7))

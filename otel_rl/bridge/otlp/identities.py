@@ -9,18 +9,18 @@ import threading
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
-from typing import Final
+from typing import Final, NamedTuple
 
-from opentelemetry.proto.common.v1.common_pb2 import InstrumentationScope, KeyValue
+from opentelemetry.proto.common.v1.common_pb2 import AnyValue, InstrumentationScope, KeyValue
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 
 from otel_rl.bridge.otlp.attributes import experiment_of, step_of, text_pairs, typed_pairs
 from otel_rl.bridge.otlp.device_attributes import at_host
 from otel_rl.bridge.otlp.resource import Sender, sender_of
-from otel_rl.bridge.otlp.scraped_names import translated
 from otel_rl.records import Series
 from otel_rl.semconv import names
-from otel_rl.semconv.folded_attributes import fold
+from otel_rl.semconv.aliases import scraped_alias
+from otel_rl.semconv.folded_attributes import APART, fold
 from otel_rl.semconv.spec import Instrument, Reduction
 
 __all__ = [
@@ -144,7 +144,7 @@ class Scope:
         sender, scale, is_level = self.sender, 1.0, False
         messages = [KeyValue.FromString(attribute) for attribute in attributes]
         if not sender.exact:
-            found = translated(name, unit, messages)
+            found = _translated(name, unit, messages)
             if found is not None:
                 name, unit, messages, scale, is_level = found
                 is_level = is_level and instrument is Instrument.GAUGE and not data
@@ -280,6 +280,51 @@ def _split_step(attributes: tuple[bytes, ...]) -> tuple[tuple[bytes, ...], int |
 
 
 _known_split = lru_cache(maxsize=_MAX_SPLIT)(_split_step)
+
+
+class _Translated(NamedTuple):
+    """What the points of a scraped metric are in the registry.
+
+    Attributes:
+        name: The metric's name.
+        unit: The metric's unit.
+        attributes: Of the points.
+        scale: Factor of their values; histograms in the rules have the registry's unit.
+        is_level: Whether it is an up-down counter, which Prometheus does not tell from a gauge.
+    """
+
+    name: str
+    unit: str
+    attributes: list[KeyValue]
+    scale: float
+    is_level: bool
+
+
+def _translated(name: str, unit: str, attributes: Iterable[KeyValue]) -> _Translated | None:
+    """Translate a metric with certain attributes; None if no rule applies."""
+    found = scraped_alias(name)
+    if found is None:
+        return None
+    dialect, alias = found
+    apart = [
+        KeyValue(key=f"{APART}{one.key}", value=one.value)
+        if one.key in dialect.series_labels
+        else one
+        for one in attributes
+    ]
+    if alias is None:
+        return _Translated(name, unit, apart, 1, is_level=False)
+    kept, texts = list[KeyValue](), dict(alias.attributes)
+    for label in apart:
+        known = dialect.labels.get(label.key)
+        if known is not None:
+            texts[known.name] = known.value.format(label.value.string_value)
+        elif label.key not in dialect.dropped_labels:
+            kept.append(label)
+    kept += [KeyValue(key=key, value=AnyValue(string_value=text)) for key, text in texts.items()]
+    spec = names.METRICS.get(alias.name)
+    is_level = spec is not None and spec.instrument is Instrument.UP_DOWN_COUNTER
+    return _Translated(alias.name, alias.unit, kept, alias.scale, is_level)
 
 
 def _scope_name(scope: InstrumentationScope) -> str:

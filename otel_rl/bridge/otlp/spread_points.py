@@ -72,9 +72,7 @@ def spread_points(
     for point in points:
         if point.flags & _NO_VALUE:
             continue
-        attributes, step = (), None
-        if point.attributes:
-            attributes, step = split_step(tuple(serialized(point.attributes)))
+        attributes, step = split_step(tuple(serialized(point.attributes)))
         if kind == "summary":
             summary = cast("SummaryDataPoint", point)
             series = find(Instrument.GAUGE, data, attributes)

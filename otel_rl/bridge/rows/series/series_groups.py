@@ -1,5 +1,8 @@
 """Groups into which the values of a series are reduced: of its role, its worker and its device."""
 
+import math
+from typing import Final, NamedTuple
+
 from otel_rl.bridge.otlp.device_attributes import (
     device_metric,
     is_shared,
@@ -7,10 +10,9 @@ from otel_rl.bridge.otlp.device_attributes import (
     without_labels,
 )
 from otel_rl.bridge.rows.reduce import OVER_RANKS
-from otel_rl.bridge.rows.series.device_table import DeviceTable
 from otel_rl.bridge.rows.series.key_groups import GroupIdentity, GroupTable
-from otel_rl.bridge.rows.series.own_names import own_name_of, without_own_name
 from otel_rl.bridge.rows.series.streams import Group, WorkerState
+from otel_rl.bridge.rows.series.worker_table import DeviceTable
 from otel_rl.bridge.rows.settings import AlignSettings
 from otel_rl.bridge.tracker_keys import OVERFLOW, device_key, tracker_key
 from otel_rl.records import HOSTS, Series
@@ -26,6 +28,12 @@ _FOLDED = 0.5
 _EXTRA = {Instrument.COUNTER: ("rate", "per_step"), Instrument.HISTOGRAM: ("count",)}
 
 _HISTOGRAM_STATISTICS = ("p50", "p90", "p99", "min", "max")
+
+_ADAPTERS: Final = "otel_rl.integrations."
+"""Begins the instrumentation scopes of the adapters."""
+
+_OWN: Final = frozenset({names.OTEL_RL_FRAMEWORK_METRIC, names.OTEL_RL_FRAMEWORK_SCALE})
+"""Attributes of an adapter that say how its framework calls a metric."""
 
 _Attributes = tuple[tuple[str, str], ...]
 
@@ -66,7 +74,7 @@ class SeriesGroups:
         group = self._keys.group(identity, statistics, key=key, unit=series.unit)
         is_of_others = is_folded(group) or labels_of(series.name, series.attributes) is not None
         if len(self._keys.groups) > before and not is_of_others:
-            group.own_name, group.own_scale = own_name_of(series)
+            group.own_name, group.own_scale = _own_name_of(series)
         return group
 
     def of_worker(
@@ -104,7 +112,7 @@ class SeriesGroups:
             before = len(self._keys.groups)
             one = self._keys.group(of_one, key=key)
             if len(self._keys.groups) > before and not is_folded(one):
-                one.own_name, one.own_scale = own_name_of(series)
+                one.own_name, one.own_scale = _own_name_of(series)
             wider.append(one)
         return tuple(wider), labels.uuid if is_shared(series.name) else ""
 
@@ -166,13 +174,51 @@ def _is_of_host(series: Series) -> bool:
 
 def _attributes_of(series: Series) -> _Attributes:
     """Return the attributes that are part of its key."""
-    return without_labels(series.name, without_own_name(series.attributes))
+    return without_labels(series.name, _without_own_name(series.attributes))
 
 
 def _key_attributes(series: Series, identity: GroupIdentity) -> _Attributes:
     """Return the attributes of a series for a device's key, which tell that it is a device's."""
-    shown = without_own_name(series.attributes)
+    shown = _without_own_name(series.attributes)
     if not is_folded(identity):
         return shown
     own = without_labels(series.name, shown)
     return (*(pair for pair in shown if pair not in own), OVERFLOW)
+
+
+class _OwnName(NamedTuple):
+    """A metric in its framework.
+
+    Attributes:
+        name: Empty without one.
+        scale: Factor from the framework's value to the reported one.
+    """
+
+    name: str = ""
+    scale: float = 1.0
+
+
+def _own_name_of(series: Series) -> _OwnName:
+    """Return the framework's name of a series: given by its adapter, or the unchanged one."""
+    said = dict(series.attributes) if series.attributes else {}
+    name = said.get(names.OTEL_RL_FRAMEWORK_METRIC, "")
+    if name:
+        return _OwnName(name, _scale(said.get(names.OTEL_RL_FRAMEWORK_SCALE, "1")))
+    if series.scope.startswith(_ADAPTERS) and series.name not in names.METRICS:
+        return _OwnName(series.name)
+    return _OwnName()
+
+
+def _without_own_name(attributes: _Attributes) -> _Attributes:
+    """Return the attributes that are part of a key."""
+    if not attributes or not any(key in _OWN for key, _ in attributes):
+        return attributes
+    return tuple(pair for pair in attributes if pair[0] not in _OWN)
+
+
+def _scale(text: str) -> float:
+    try:
+        scale = float(text)
+    except ValueError:
+        return 1.0
+    return scale if scale and math.isfinite(scale) else 1.0

@@ -9,7 +9,7 @@ from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from operator import attrgetter
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 from otel_rl.bridge.journal.state import (
     Count,
@@ -31,11 +31,9 @@ from otel_rl.bridge.rows.series.cumulative import (
     HistogramLives,
     HistogramStream,
 )
-from otel_rl.bridge.rows.series.device_table import DeviceTable
-from otel_rl.bridge.rows.series.ended_streams import EndedStream, EndedStreams
 from otel_rl.bridge.rows.series.key_groups import GroupIdentity, GroupTable, UnitChange
 from otel_rl.bridge.rows.series.streams import Group, Stream, WorkerState
-from otel_rl.bridge.rows.series.worker_table import WorkerTable
+from otel_rl.bridge.rows.series.worker_table import DeviceTable, WorkerTable
 from otel_rl.records import Device, Series, Worker
 from otel_rl.semconv.spec import Instrument, Reduction
 
@@ -61,6 +59,57 @@ _Attributes = tuple[tuple[str, str], ...]
 
 _Kind = tuple[str, str, _Attributes, Reduction | None, Instrument, str, _Attributes, str]
 """A series without its worker: the fields of ``Series``, in order. Workers have the same ones."""
+
+
+class _EndedStream(NamedTuple):
+    """State of a forgotten series, needed if its worker returns."""
+
+    number: int
+    counter: CounterStream | None
+    histogram: HistogramStream | None
+    level: float
+    bounds: "array[int]"
+    unknown_through_ns: int
+
+
+class EndedStreams:
+    """Keeps as many series as may live. Their counts are in the totals.
+
+    Attributes:
+        streams: The kept ones, the first to be dropped first.
+        unknown_through_ns: Accepted points through this time may be of a dropped series.
+    """
+
+    def __init__(self, unknown_through_ns: int = 0) -> None:
+        self.streams: dict[Series, _EndedStream] = {}
+        self.unknown_through_ns = unknown_through_ns
+
+    def end(self, series: Series, stream: Stream) -> None:
+        """Keep a series whose worker is forgotten."""
+        self.streams[series] = _EndedStream(
+            stream.number,
+            stream.counter,
+            stream.histogram,
+            stream.level or 0,  # as the journal keeps it
+            stream.seen.bounds,
+            stream.unknown_through_ns,
+        )
+
+    def take(self, series: Series) -> _EndedStream | None:
+        """Remove and return the state of a series that returns; None if it is unknown."""
+        return self.streams.pop(series, None)
+
+    def drop_surplus(self, max_series: int, memory: DedupMemory) -> None:
+        """Drop all but ``max_series``, with their accepted points."""
+        while len(self.streams) > max_series:
+            ended = self.streams.pop(next(iter(self.streams)))
+            seen = memory.drop(ended.number)
+            counted = (c.time_ns for c in (ended.counter, ended.histogram) if c is not None)
+            self.unknown_through_ns = max(self.unknown_through_ns, seen.newest_ns(), *counted)
+
+    def counts_again(self, start_ns: int) -> bool:
+        """Return whether a new cumulative series since ``start_ns`` may be counted already."""
+        return 0 < start_ns <= self.unknown_through_ns
 
 
 class _StoredStream(Stored, gc=False):
@@ -280,7 +329,7 @@ class TableState:
     def _restore_ended(self, identities: Identities) -> None:
         for one in identities.ended:
             series = Series(identities.ended_workers[one.worker], *identities.kinds[one.kind])
-            self.ended.streams[series] = EndedStream(
+            self.ended.streams[series] = _EndedStream(
                 one.number,
                 None if one.counter is None else CounterStream.restored(one.counter),
                 None if one.histogram is None else HistogramStream.restored(one.histogram),
