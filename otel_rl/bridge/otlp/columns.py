@@ -404,8 +404,7 @@ class ResourceReading:
                 if rules is not None and kind not in _NUMBERS and not rules.are_sound(metric, kind):
                     raise InDoubt
                 owner = scope, metric.name, metric.unit
-                for start in range(0, len(points), PART):
-                    some = points if len(points) <= PART else points[start : start + PART]
+                for some in [points] if len(points) <= PART else _pieces(points):
                     if kind == "gauge":
                         waiting.gauges += some
                         waiting.owners += repeat(owner, len(some))
@@ -610,7 +609,8 @@ class ResourceReading:
             attributes = list(zip(*of_points, strict=True))
             if any(STEP in b"".join(column) for column in of_points):
                 self._check(sum(map(len, attributes[0])) <= self._short_bytes)
-                attributes, steps = zip(*map(split_step, attributes), strict=True)
+                split = {one: split_step(one) for one in {*attributes}}
+                attributes, steps = zip(*[split[one] for one in attributes], strict=True)
         exemplars: Sequence[tuple[bytes, ...]] = [()] * n
         measured: Iterable[tuple[int, float, int | None] | None] = repeat(None)
         if _EXEMPLAR in places:
@@ -698,6 +698,10 @@ class ResourceReading:
 
 
 _NO_ROW: Final[_Row] = ((), None, 0, 0, None, 0, (), None)
+
+
+def _pieces(points: Sequence[Any]) -> Iterator[Sequence[Any]]:
+    return (points[start : start + PART] for start in range(0, len(points), PART))
 
 
 def read_resources(payload: bytes, now_ns: int) -> Iterator[ResourceReading]:

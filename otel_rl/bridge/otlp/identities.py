@@ -8,7 +8,6 @@ checks an identity by its rules when it is new, and marks it, so that it is not 
 import threading
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
-from functools import lru_cache
 from typing import Final, NamedTuple
 
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, InstrumentationScope, KeyValue
@@ -51,10 +50,6 @@ _MAX_KEY_BYTES: Final = 64 << 10
 
 _MAX_SCOPES: Final = 1 << 8
 """Scopes of a resource."""
-
-_MAX_SPLIT: Final = 1 << 14
-_MAX_SPLIT_BYTES: Final = 512
-"""Bounds of the cache of attributes with a step: it is the same in all series of an export."""
 
 
 class Identity:
@@ -265,21 +260,14 @@ def split_step(attributes: tuple[bytes, ...]) -> tuple[tuple[bytes, ...], int | 
 
     It is the place of the step in an SDK without exemplars of everything.
     """
-    if sum(map(len, attributes)) > _MAX_SPLIT_BYTES:
-        return _split_step(attributes)
-    return _known_split(attributes)
-
-
-def _split_step(attributes: tuple[bytes, ...]) -> tuple[tuple[bytes, ...], int | None]:
+    if not any(STEP in attribute for attribute in attributes):
+        return attributes, None
     messages = [KeyValue.FromString(attribute) for attribute in attributes]
     step = step_of(messages)
     if step is None:
         return attributes, None
     pairs = zip(messages, attributes, strict=True)
     return tuple([one for pair, one in pairs if pair.key != names.RL_LOOP_ITERATION]), step
-
-
-_known_split = lru_cache(maxsize=_MAX_SPLIT)(_split_step)
 
 
 class _Translated(NamedTuple):
