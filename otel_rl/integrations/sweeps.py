@@ -93,32 +93,45 @@ def _tune(module: ModuleType) -> None:
 
 
 def _ray_train(module: ModuleType) -> None:
-    """Let the workers of a Ray Train within a trial of Tune have its environment."""
-    module.ENV_VARS_TO_PROPAGATE.update(
-        (
-            *("OTEL_RESOURCE_ATTRIBUTES", "OTEL_RL_CONFIG", "OTEL_RL_SWEEP"),
-            *("OTEL_RL_TRIAL", "OTEL_RL_TYPED"),
-        )
-    )
+    """Give the workers of a Ray Train within a trial of Tune the variables of the trial."""
+
+    def fitting(original: Callable[..., Any]) -> Callable[..., Any]:
+        def fit(trainer: Any, *arguments: Any, **named: Any) -> Any:
+            if not os.environ.get("OTEL_RL_SWEEP"):
+                return original(trainer, *arguments, **named)
+            from otel_rl.worker.api.trials import VARIABLES  # here, because it loads the worker
+
+            ours = {name: os.environ[name] for name in VARIABLES if name in os.environ}
+            config = trainer.run_config
+            given = config.worker_runtime_env
+            variables = {**ours, **given.get("env_vars", {})}
+            config.worker_runtime_env = {**given, "env_vars": variables}
+            try:
+                return original(trainer, *arguments, **named)
+            finally:
+                config.worker_runtime_env = given  # it may be that of the next trial, too
+
+        return fit
+
+    wrap(module.DataParallelTrainer, "fit", fitting)
 
 
 def _hydra(module: ModuleType) -> None:
     """Make a trial of each job of a multirun; every launcher runs it by this function."""
 
     def running(original: Callable[..., Any]) -> Callable[..., Any]:
-        def run_job(*arguments: Any, **named: Any) -> Any:
-            config = named["config"] if "config" in named else arguments[1]
+        def run_job(task_function: Any, config: Any, *arguments: Any, **named: Any) -> Any:
             mode = getattr(config.hydra, "mode", None)  # from Hydra 1.2 on
-            if getattr(mode, "name", "") != "MULTIRUN":
-                return original(*arguments, **named)
-            _adapter().begin_trial(_job(config.hydra.job), _overridden(config))
-            result = None
-            try:
-                done = original(*arguments, **named)
-                result = getattr(done, "_return_value", None)  # the public one raises a failure
-                return done
-            finally:
-                _adapter().end_trial(result if isinstance(result, Exception) else None)
+            task = task_function
+            if getattr(mode, "name", "") == "MULTIRUN":
+                name, overridden = _job(config.hydra.job), _overridden(config)
+
+                @wraps(task_function)
+                def task(*of_task: Any) -> Any:
+                    with _adapter().trial(name, overridden):
+                        return task_function(*of_task)
+
+            return original(task, config, *arguments, **named)
 
         return run_job
 
@@ -244,7 +257,7 @@ SWEEPS: Final[dict[str, Callable[[ModuleType], None]]] = {
     "hydra.core.utils": _hydra,
     "optuna.study.study": _optuna,
     "optuna.trial": _optuna_trial,
-    "ray.train.v2._internal.constants": _ray_train,
+    "ray.train.v2.api.data_parallel_trainer": _ray_train,
     "ray.tune.trainable.trainable": _tune,
     "wandb.wandb_agent": _wandb,
 }

@@ -12,14 +12,19 @@ ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "otel_rl"
 PAGE = (ROOT / "docs" / "hooks.md").read_text(encoding="utf-8")
 
-DOCUMENTED = {"metrics._Gauge", "os._exit", "sys._current_frames"}
-"""Names with an underscore that Python documents, and that OpenTelemetry has in ``__all__``."""
+DOCUMENTED = {
+    "asyncio_module._get_running_loop", "metrics._Gauge", "os._exit", "sys._current_frames"
+}  # fmt: skip
+"""Names with an underscore that Python documents, or that a package has in ``__all__``."""
 
 MADE_TO_BE_SET = {"os.environ", "threading.excepthook"}
 
 OF_MODULES = {f"sys.modules.{name}" for name in ("pop", "setdefault", "update")}
 
 OF_NAMED_TUPLES = {"_asdict", "_fields", "_make", "_replace"}
+
+BY_NAME = {"getattr", "hasattr", "wrap", "before", "after"}
+"""Functions that take an object and the name of an attribute."""
 
 _PRIVATE_MODULE = re.compile(r"[a-z]\w*(?:\.\w+)*\._[a-z]\w*(?:\.\w+)*")
 
@@ -93,6 +98,10 @@ class Module:
         called = ast.unparse(node.func)
         first = ast.unparse(node.args[0]) if node.args else ""
         of_vars = re.fullmatch(r"vars\((\w+)\)\.update", called)
+        if called in BY_NAME and len(node.args) > 1 and isinstance(node.args[1], ast.Constant):
+            name = str(node.args[1].value)
+            if is_private(name) and name not in self.own and f"{first}.{name}" not in DOCUMENTED:
+                yield f"reads {first}.{name}"
         if called in ("setattr", "delattr") and first != "self":
             if self.sets_others or first.partition(".")[0] in self.foreign:
                 yield f"sets an attribute of {first}"
@@ -140,6 +149,33 @@ def test_what_is_touched_in_other_packages_is_public_or_on_the_page() -> None:
     assert {name: what for name, what in found.items() if what} == {}
 
 
+def test_an_adapter_touches_nothing_private_even_if_it_is_on_the_page() -> None:
+    adapters = sorted((PACKAGE / "integrations").rglob("*.py"))
+    private = [
+        f"{path.name} {one}"
+        for path in adapters
+        for one in touched(path)
+        if not one.startswith("sets ")  # marks of its own, and the user's sitecustomize
+    ]
+    assert private == []
+
+
+def test_every_function_that_an_adapter_replaces_is_in_its_row_of_the_page() -> None:
+    rows = {line.split("`")[1]: line for line in PAGE.splitlines() if line.startswith("| `otel_rl")}
+    missing = []
+    for path in sorted((PACKAGE / "integrations").rglob("*.py")):
+        if path.name == "adapter.py":  # which offers the functions that replace
+            continue
+        name = path.relative_to(ROOT).as_posix()
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) in ("wrap", "before", "after"):
+                replaced = node.args[1]
+                of = str(replaced.value) if isinstance(replaced, ast.Constant) else ""
+                if f"{of}`" not in rows.get(name, "").replace("()`", "`"):
+                    missing.append(f"{name} {of}")
+    assert missing == []
+
+
 def test_what_the_page_names_is_there() -> None:
     places = re.findall(r"`(otel_rl/[\w/.]+)`", PAGE)
     assert places
@@ -156,6 +192,7 @@ def test_what_the_page_names_is_there() -> None:
         ("from opentelemetry.sdk._logs import x", "imports opentelemetry.sdk._logs"),
         ("from threading import _shutdown", "imports threading._shutdown"),
         ("def f(run):\n    run._interface()", "reads run._interface"),
+        ("def f(job):\n    getattr(job, '_value', 1)", "reads job._value"),
         ("import os\nsetattr(os, 'fork', None)", "sets an attribute of os"),
         ("import inspect\nvars(inspect).update({})", "calls vars(inspect).update"),
     ],

@@ -83,6 +83,47 @@ TUNE = f"""
     os._exit(0)  # as Ray ends the process
 """
 
+RAY_TRAIN = """
+    import os
+    import ray
+    from ray import train, tune
+    from ray.train.torch import TorchTrainer
+
+    def worker(config):
+        import otel_rl
+        assert os.environ["GIVEN"] == "by the user"
+        rank = train.get_context().get_world_rank()
+        otel_rl.init(role="trainer", index=rank)
+        for step in range(1, 4):
+            with otel_rl.step(step):
+                otel_rl.log({f"of_rank_{rank}": config["lr"] * step}, step)
+        otel_rl.finish()
+
+    ray.init(num_cpus=4, include_dashboard=False)
+    run_config = train.RunConfig(
+        storage_path=os.getcwd(), worker_runtime_env={"env_vars": {"GIVEN": "by the user"}}
+    )
+
+    def trial(config):
+        trainer = TorchTrainer(
+            worker,
+            train_loop_config=config,
+            scaling_config=train.ScalingConfig(num_workers=2, resources_per_worker={"CPU": 0.5}),
+            run_config=run_config,
+        )
+        trainer.fit()
+        assert run_config.worker_runtime_env == {"env_vars": {"GIVEN": "by the user"}}
+
+    results = tune.Tuner(
+        tune.with_resources(trial, {"cpu": 0.5}),
+        param_space={"lr": tune.grid_search([10.0, 100.0])},
+        run_config=tune.RunConfig(storage_path=os.getcwd()),
+    ).fit()
+    assert not results.errors, results.errors
+    for result in results:
+        print("trial", result.config["lr"], result.metrics["trial_id"])
+"""
+
 HYDRA = f"""
     import hydra
     from hydra.core.config_store import ConfigStore
@@ -189,6 +230,18 @@ def test_trials_of_ray_tune_in_a_cluster_are_runs_with_their_config(
         expected = {step: float(lr) * step for step in range(1, 4)}
         assert losses(sweeps.directory, trial) == expected
         assert config(sweeps.directory, trial) == {"lr": float(lr)}
+
+
+def test_workers_of_ray_train_are_in_the_run_of_their_trial_of_tune(sweeps: Runner) -> None:
+    done = sweeps.run(RAY_TRAIN)
+    assert done.status == 0, done.err
+    trials = [line.split()[1:] for line in done.out.splitlines() if line.startswith("trial ")]
+    assert sorted(float(lr) for lr, _ in trials) == [10.0, 100.0]
+    for lr, number in trials:
+        rows = jsonl_rows(sweeps.directory, "real", f"default-trial_{number}")
+        for key in ("trainer/of_rank_0", "trainer/of_rank_1"):
+            found = {row.step: row.values[key] for row in rows if key in row.values}
+            assert found == {step: float(lr) * step for step in range(1, 4)}
 
 
 def test_trials_of_an_actor_of_ray_tune_are_runs(sweeps: Runner) -> None:

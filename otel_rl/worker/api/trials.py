@@ -16,9 +16,10 @@ from otel_rl.worker.launch import sweep_environment
 from otel_rl.worker.otlp.anyvalue import plain_config
 from otel_rl.worker.settings import CONFIG, SWEEP, TYPED, read_config
 
-__all__ = ["begin_trial", "end_trial", "log_trial_config", "trial"]
+__all__ = ["VARIABLES", "begin_trial", "end_trial", "log_trial_config", "trial"]
 
-_VARIABLES: Final = (CONFIG, "OTEL_RESOURCE_ATTRIBUTES", SWEEP, "OTEL_RL_TRIAL", TYPED)
+VARIABLES: Final = (CONFIG, "OTEL_RESOURCE_ATTRIBUTES", SWEEP, "OTEL_RL_TRIAL", TYPED)
+"""What tells a process that it is of a trial, and of which."""
 
 _MAX_CONFIG_CHARS: Final = 30_000
 """Of the config in the environment: a variable of Windows has 32,767, one of Linux 131,072."""
@@ -69,7 +70,7 @@ def begin_trial(name: str, config: Mapping[str, object] | None = None) -> None:
     with session.GUARD, _lock:
         running = session.running()
         so_far = None if running is None else running.identity.trial
-        _outer.append(({variable: os.environ.get(variable) for variable in _VARIABLES}, so_far))
+        _outer.append(({variable: os.environ.get(variable) for variable in VARIABLES}, so_far))
         variables = sweep_environment(os.environ, name)
         with session.GUARD:
             variables |= _with_config(_without_secrets(config or {}))

@@ -103,8 +103,10 @@ class Strict:
 )
 def test_a_job_of_hydra_runs_in_any_version_of_it(mode: dict[str, Any], expected: str) -> None:
     config = Strict(hydra=Strict(job=Strict(num=0, override_dirname=""), **mode))
-    module = launcher("hydra.core.utils", run_job=lambda _function, config: present())
-    assert module.run_job(None, config) == module.run_job(None, config=config) == expected
+    module = launcher("hydra.core.utils", run_job=lambda task, config: task(config))
+    assert module.run_job(task_function=lambda _: present(), config=config) == expected
+    assert module.run_job(lambda _: present(), config) == expected
+    assert present() == "monday"
 
 
 class Unresolved(Strict):
@@ -131,9 +133,8 @@ def test_overrides_of_a_job_of_hydra_are_the_config_of_its_run() -> None:
         flag=True,
     )
     found: list[object] = []
-    read = config
-    module = launcher("hydra.core.utils", run_job=lambda _function, config: found.append(read()))
-    module.run_job(None, given)
+    module = launcher("hydra.core.utils", run_job=lambda task, config: task(config))
+    module.run_job(lambda _: found.append(config()), given)
     assert found == [
         {
             "lr": 0.01,
@@ -151,11 +152,8 @@ def test_a_secret_that_is_overridden_is_in_no_name_and_no_config() -> None:
     overrides = Strict(task=["+hub_token=hf_1", "lr=0.1", "wandb.api_key=2"])
     given = Unresolved(hydra=Strict(job=job, mode=Strict(name="MULTIRUN"), overrides=overrides))
     found: list[object] = []
-    read = config
-    module = launcher(
-        "hydra.core.utils", run_job=lambda _function, config: found.extend((present(), read()))
-    )
-    module.run_job(None, given)
+    module = launcher("hydra.core.utils", run_job=lambda task, config: task(config))
+    module.run_job(lambda _: found.extend((present(), config())), given)
     assert found == ["monday-0-lr=0.1", {"lr": "0.1"}]
 
 
