@@ -101,11 +101,8 @@ def is_named() -> bool:
 
 def is_instrumented() -> bool:
     """Report whether the program uses ``otel_rl.init``, the W&B drop-in or the hook of W&B."""
-    drop_in = sys.modules.get("otel_rl.integrations.wandb")
-    wandb = sys.modules.get("wandb")
-    if drop_in is not None and wandb is drop_in:
-        return True
-    if "wandb_log" in _switched_on and getattr(wandb, "run", None) is not None:
+    run = getattr(sys.modules.get("wandb"), "run", None)
+    if "wandb_log" in _switched_on and run is not None:
         return True
     session = running()
     return session is not None and not (session.is_guess or session.is_of_adapter)

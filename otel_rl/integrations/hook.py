@@ -18,9 +18,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from inspect import signature
 from pathlib import Path, PurePath
-from time import time_ns
 from types import ModuleType
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from otel_rl.integrations.adapter import (
     Dialect,
@@ -38,7 +37,7 @@ from otel_rl.integrations.adapter import (
 )
 from otel_rl.semconv.aliases import dialect
 
-__all__ = ["WRITERS", "Writers", "present", "record_tensorboard", "record_wandb"]
+__all__ = ["TensorboardHook", "present", "record_tensorboard", "record_wandb"]
 
 _NO_NAMES: Final = WorkerNames()
 
@@ -220,8 +219,6 @@ def record_wandb(step_keys: Sequence[str] = (), role: str = "trainer") -> None:
     """
     import wandb  # only W&B's users have it
 
-    if wandb.__name__ != "wandb":  # the drop-in, which reports by itself
-        return
     global _of_wandb
     new = _OfWandb(step_keys, role)
     if _of_wandb is None or (_of_wandb.is_automatic and not new.is_automatic):
@@ -235,66 +232,26 @@ def _tell(call: str, *arguments: Any, **named: Any) -> None:
         getattr(_of_wandb, call)(*arguments, **named)
 
 
-def record_tensorboard(names: WorkerNames = _NO_NAMES, role: str = "trainer") -> "Writers":
-    """Record scalars of every ``SummaryWriter`` of this process, too, at their global step.
-
-    Args:
-        names: Experiment and trial; default those of the environment.
-        role: Default of the worker's role.
-
-    Returns:
-        The writers, whose ``stop`` ends the recording.
-    """
-    hook = Hook("tensorboard")
-
-    def begin(config: Mapping[str, object] | None = None, _metrics: object = None) -> None:
-        hook.begin(WorkerNames(role=present().role() or role), names, config)
-
-    def record(values: Mapping[str, object], step: object, _time_ns: int) -> None:
-        begin()
-        hook.log(values, step if present().has_step(values) else None)
-
-    return Writers(record, hparams=begin, close=hook.deliver)
-
-
-class _Record(Protocol):
-    def __call__(self, values: Mapping[str, object], step: object, time_ns: int, /) -> None: ...
-
-
-WRITERS: Final = ("torch.utils.tensorboard.writer", "tensorboardX.writer")
+_WRITERS: Final = ("torch.utils.tensorboard.writer", "tensorboardX.writer")
 """Modules with a class ``SummaryWriter``."""
 
 _SPLITS: Final = ("train", "eval", "test", "val", "valid", "validation")
 """Directory names of writers that name the split of their values."""
 
 
-class Writers:
+class TensorboardHook(Hook):
     """Follows the writers of PyTorch and tensorboardX, imports neither, until ``stop``.
 
     A program that trains and evaluates has a writer for each, with equal tags: those of a directory
     named after a split, or of another directory than the first, have its name before them.
-
-    Args:
-        record: Receives the values of one call with its step and time, after the writer has them.
-        hparams: Receives the hyper-parameters and the metrics of ``add_hparams``.
-        histogram: Makes a value for ``record`` of the numbers of ``add_histogram``.
-        close: Is called after a writer is closed.
     """
 
-    def __init__(
-        self,
-        record: _Record,
-        hparams: Callable[[Mapping[str, object], Mapping[str, object]], None],
-        histogram: Callable[[object], object] | None = None,
-        close: Callable[[], None] | None = None,
-    ) -> None:
-        self._record = record
-        self._hparams = hparams
-        self._histogram = histogram
-        self._close = close
+    def __init__(self, names: WorkerNames, role: str) -> None:
+        super().__init__("tensorboard")
+        self._names, self._role = names, role
         self._directories: list[PurePath] = []
         _following.append(self)
-        for module in WRITERS:
+        for module in _WRITERS:
             when_imported(module, _hook_writer)
 
     def stop(self) -> None:
@@ -305,24 +262,18 @@ class Writers:
     def written(self, name: str, given: Mapping[str, Any]) -> None:
         """Take a call of a writer's method, with its arguments by name."""
         if name == "close":
-            if self._close is not None:
-                self._close()
+            self.deliver()
             return
-        if name == "add_hparams":
-            self._hparams(given["hparam_dict"], given["metric_dict"])
-            return
-        tag = self._tag(given["self"], given["main_tag" if name == "add_scalars" else "tag"])
+        framework = present()
+        known = WorkerNames(role=framework.role() or self._role)
+        self.begin(known, self._names, given.get("hparam_dict"))
         if name == "add_scalar":
-            values = {tag: given["scalar_value"]}
+            values = {self._tag(given["self"], given["tag"]): given["scalar_value"]}
         elif name == "add_scalars":
-            values = {f"{tag}/{of}": value for of, value in given["tag_scalar_dict"].items()}
-        elif self._histogram is not None:
-            values = {tag: self._histogram(given["values"])}
+            values = {self._tag(given["self"], given["main_tag"]): given["tag_scalar_dict"]}
         else:
             return
-        walltime_s = given.get("walltime")
-        at_ns = time_ns() if walltime_s is None else int(walltime_s * 1e9)
-        self._record(values, given.get("global_step"), at_ns)
+        self.log(values, given.get("global_step") if framework.has_step(values) else None)
 
     def _tag(self, writer: Any, tag: str) -> str:
         directory = PurePath(
@@ -334,13 +285,26 @@ class Writers:
         return tag if is_first and directory.name not in _SPLITS else f"{directory.name}/{tag}"
 
 
-_following: Final[list[Writers]] = []
+def record_tensorboard(names: WorkerNames = _NO_NAMES, role: str = "trainer") -> TensorboardHook:
+    """Record scalars of every ``SummaryWriter`` of this process, too, at their global step.
+
+    Args:
+        names: Experiment and trial; default those of the environment.
+        role: Default of the worker's role.
+
+    Returns:
+        The hook, whose ``stop`` ends the recording.
+    """
+    return TensorboardHook(names, role)
+
+
+_following: Final[list[TensorboardHook]] = []
 
 _inside = threading.local()  # a writer that writes with another
 
 
 def _hook_writer(module: ModuleType) -> None:
-    for name in ("add_scalar", "add_scalars", "add_histogram", "add_hparams", "close"):
+    for name in ("add_scalar", "add_scalars", "add_hparams", "close"):
         if hasattr(module.SummaryWriter, name):
             wrap(module.SummaryWriter, name, partial(_followed, name))
 

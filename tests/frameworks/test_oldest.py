@@ -1,5 +1,6 @@
 """The oldest versions that are supported: every value of a real program is in the run, once."""
 
+import json
 import re
 from collections import Counter
 from pathlib import Path
@@ -8,9 +9,11 @@ import pytest
 
 from tests.frameworks.conftest import Runner, demand
 from tests.frameworks.test_ray_endings import ACTORS, LOSSES, RESTARTED
+from tests.frameworks.test_stable_baselines3 import AUTOMATICALLY
+from tests.frameworks.test_stable_baselines3 import SCRIPT as SB3
 from tests.frameworks.test_trl import GRPO
 from tests.frameworks.test_trl import STEPS as GRPO_STEPS
-from tests.frameworks.test_wandb_drop_in import ACCELERATE, DROP_IN, LIGHTNING, SB3, values
+from tests.frameworks.test_wandb_loggers import ACCELERATE, LIGHTNING, OFFLINE, values
 from tests.lab.frameworks.environment import OLDEST, OLDEST_SDK
 from tests.process.commands import jsonl_rows, wandb_run
 
@@ -136,21 +139,22 @@ def test_an_actor_of_ray_that_is_killed_and_restarted_has_every_value(
     assert values(oldest, "actor/loss") == LOSSES
 
 
-def test_stable_baselines3_has_the_last_value_of_each_scalar_in_the_run(oldest: Runner) -> None:
-    done = oldest.run(DROP_IN + SB3, "--role", "trainer")
+def test_stable_baselines3_has_each_dump_in_the_run(oldest: Runner) -> None:
+    done = oldest.run(SB3.format(kind="PPO", **AUTOMATICALLY), "--role", "trainer")
     assert done.status == 0, done.err
-    lasts = re.findall(r"^last (\S+) (\d+) (\S+)$", done.out, re.MULTILINE)
-    assert len(lasts) >= 10, done.out
-    for tag, step, value in lasts:
-        found = values(oldest, f"trainer/{tag.removeprefix('train/')}")
-        assert found[int(step)] == pytest.approx(float(value), rel=1e-6), tag
+    dumped = [
+        (step, of) for step, of in json.loads(done.out.splitlines()[-1]) if "train/loss" in of
+    ]
+    assert len(dumped) >= 3
+    expected = {step: pytest.approx(of["train/loss"]) for step, of in dumped}
+    assert values(oldest, "trainer/loss") == expected
 
 
 def test_accelerate_and_lightning_have_each_step_in_the_run(oldest: Runner) -> None:
-    done = oldest.run(DROP_IN + ACCELERATE, "--role", "trainer")
+    done = oldest.run(ACCELERATE, "--role", "trainer", env=OFFLINE)
     assert done.status == 0, done.err
     assert values(oldest, "trainer/loss") == {0: 1.0, 1: 0.5, 2: pytest.approx(1 / 3)}
-    done = oldest.run(DROP_IN + LIGHTNING, "--role", "lightning")
+    done = oldest.run(LIGHTNING, "--role", "lightning", env=OFFLINE)
     assert done.status == 0, done.err
     assert values(oldest, "lightning/index") == {0: 0.0, 1: 1.0, 2: 2.0, 3: 3.0}
 

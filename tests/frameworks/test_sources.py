@@ -33,13 +33,6 @@ BY_HAND = {
 
 AUTOMATICALLY = {"torchforge": "[]"}
 
-WAYS_FOR_WANDB = {
-    "drop-in": (
-        "import sys, otel_rl.integrations.wandb; sys.modules['wandb'] = otel_rl.integrations.wandb"
-    ),
-    "hook": _WANDB,
-}
-
 Run = Callable[..., list[Row]]
 
 
@@ -132,8 +125,8 @@ def test_torchforge_brings_every_recorded_value_to_the_last(run: Run) -> None:
     assert column(rows, "trainer/custom") == [(step, 7) for step in range(STEPS)]
 
 
-@pytest.fixture(params=WAYS_FOR_WANDB)
-def run_beside_wandb(request: pytest.FixtureRequest, frameworks: Runner) -> Run:
+@pytest.fixture
+def run_beside_wandb(frameworks: Runner) -> Run:
     """Runs a script at the source of a framework that logs to W&B by itself."""
 
     def run(name: str, code: str, wrap: str = "") -> list[Row]:
@@ -141,7 +134,7 @@ def run_beside_wandb(request: pytest.FixtureRequest, frameworks: Runner) -> Run:
         if not source.is_built():
             pytest.skip(source.not_verified())
         runner = replace(frameworks, sources=(source.path, Path(__file__).parent))
-        code = code.format(install=WAYS_FOR_WANDB[request.param], wrap=wrap)
+        code = code.format(install=_WANDB, wrap=wrap)
         done = runner.run(code, "--role", "trainer", env={"WANDB_MODE": "offline"})
         assert done.status == 0, done.err
         return list(jsonl_rows(frameworks.directory, "real"))

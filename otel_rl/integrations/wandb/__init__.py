@@ -9,12 +9,10 @@
 once, and its values are counted.
 """
 
-import sys as _sys
 from typing import TYPE_CHECKING, Any
 
-from otel_rl.integrations.wandb._absent import Error
+from otel_rl.integrations.wandb._absent import Error, errors
 from otel_rl.integrations.wandb._absent import attribute as _attribute
-from otel_rl.integrations.wandb._absent import install as _install
 from otel_rl.integrations.wandb._absent import warn_once as _warn_once
 from otel_rl.integrations.wandb._run import (
     Config,
@@ -26,15 +24,15 @@ from otel_rl.integrations.wandb._run import (
     log,
     login,
     tensorboard,
+    util,
 )
 from otel_rl.integrations.wandb._run import Summary as _Summary
 from otel_rl.integrations.wandb._run import current as _current
-from otel_rl.integrations.wandb._run import generate_id as _generate_id
 from otel_rl.integrations.wandb._values import Histogram, Table
 
 __all__ = [
     "Config", "Error", "Histogram", "Run", "Settings", "Table",
-    "define_metric", "finish", "init", "join", "log", "login", "tensorboard",
+    "define_metric", "errors", "finish", "init", "join", "log", "login", "tensorboard", "util",
 ]  # fmt: skip
 
 __version__ = "0.31.0"
@@ -59,9 +57,4 @@ def __getattr__(name: str) -> Any:  # the type depends on the name
             return getattr(run, name)
         _warn_once(f"{name} has no run before init(): writes to it are lost.")
         return Config() if name == "config" else _Summary()
-    if name == "generate_id":  # of `wandb.util`
-        return _generate_id
     return _attribute("wandb", name)
-
-
-_install(_sys.modules[__name__])

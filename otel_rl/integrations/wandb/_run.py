@@ -16,9 +16,9 @@ from typing import Any, ClassVar, Final, NamedTuple, Self, SupportsFloat, Suppor
 
 import otel_rl
 from otel_rl.errors import ConfigError
-from otel_rl.integrations.hook import Writers
+from otel_rl.integrations.hook import TensorboardHook, record_tensorboard
 from otel_rl.integrations.wandb._absent import INSTEAD, attribute, warn_once
-from otel_rl.integrations.wandb._values import Histogram, Row, Rows, flat_row
+from otel_rl.integrations.wandb._values import Row, Rows, flat_row
 from otel_rl.semconv.names import ERROR_TYPE, RlExperimentModeValues
 from otel_rl.worker.drops import DropReason
 from otel_rl.worker.events.starts import MAX_TAGS, MAX_WORD_CHARS, validated_metadata
@@ -30,7 +30,7 @@ from otel_rl.worker.tensors import NotANumber, as_step, number
 
 __all__ = [
     "Config", "Metric", "Run", "Settings", "Summary", "current", "define_metric", "finish",
-    "generate_id", "init", "log", "login", "tensorboard", "worker_of",
+    "init", "log", "login", "tensorboard", "util", "worker_of",
 ]  # fmt: skip
 
 _DEFAULT_PROJECT: Final = "uncategorized"
@@ -52,7 +52,7 @@ _current: "Run | None" = None
 # The session that the drop-in has started.
 _started: Session | None = None
 
-_writers: Writers | None = None
+_writers: TensorboardHook | None = None
 
 
 class Settings(SimpleNamespace):
@@ -211,7 +211,7 @@ def init(
         mode=(mode or "") if is_known else "",
         project=project_ or _DEFAULT_PROJECT,
         name=run_word(environ, "name", name, environ.get("WANDB_NAME")) or "",
-        id=given_id or generate_id(),
+        id=given_id or _generate_id(),
         entity=entity or "",
         group=group or environ.get("WANDB_RUN_GROUP") or "",
         job_type=job_type or environ.get("WANDB_JOB_TYPE") or "",
@@ -500,9 +500,12 @@ def _word(given: object) -> str:
     return text.strip()[:MAX_WORD_CHARS].strip()
 
 
-def generate_id(length: int = 8) -> str:
-    """Generate random lower-case letters and digits, like ``wandb.util.generate_id``."""
+def _generate_id(length: int = 8) -> str:
     return secrets.token_hex(length)[:length]
+
+
+util: Final = SimpleNamespace(generate_id=_generate_id)
+"""``wandb.util``."""
 
 
 def log(
@@ -543,18 +546,10 @@ def login(*_arguments: object, **_named: object) -> bool:
 
 
 def _follow_writers(*_arguments: object, **_named: object) -> None:
-    """Also log the values of each ``SummaryWriter``, at any step, until the run is finished."""
+    """Also record the scalars of each ``SummaryWriter``, until the run is finished."""
     global _writers  # one run per process
-
-    def record(values: Mapping[str, object], step: object, time_ns: int) -> None:
-        _send(flat_row(values, time_ns, _skip), step)
-
-    def record_settings(config: Mapping[str, object], metrics: Mapping[str, object]) -> None:
-        otel_rl.log_config(config)
-        _send(flat_row(metrics, time_ns(), _skip), None, "last")
-
     if _writers is None:
-        _writers = Writers(record, record_settings, Histogram)
+        _writers = record_tensorboard()
 
 
 def _stop_following() -> None:

@@ -55,10 +55,9 @@ def share() -> None:
 
         return init
 
-    if wandb.__name__ == "wandb":  # else it is the drop-in
-        wrap(wandb, "init", sharing, _PURPOSE)
-        wrap(wandb.Run, "log", _with_step, _PURPOSE)
-        wrap(wandb.Run, "define_metric", _noting_axis, _PURPOSE)
+    wrap(wandb, "init", sharing, _PURPOSE)
+    wrap(wandb.Run, "log", _with_step, _PURPOSE)
+    wrap(wandb.Run, "define_metric", _noting_axis, _PURPOSE)
 
 
 def hint() -> None:
@@ -79,8 +78,7 @@ def hint() -> None:
 
         return init
 
-    if wandb.__name__ == "wandb":
-        wrap(wandb, "init", hinting, _PURPOSE)
+    wrap(wandb, "init", hinting, _PURPOSE)
 
 
 def _may_share(

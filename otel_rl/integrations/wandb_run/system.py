@@ -15,8 +15,7 @@ import os
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from otel_rl.errors import ConfigError
 from otel_rl.worker import session
@@ -28,15 +27,12 @@ __all__ = ["SystemMetrics", "join", "leave"]
 
 _log = logging.getLogger("otel_rl")
 
-T = TypeVar("T")
-
 _SHARED: Final = "shared"
 _SERVICE: Final = "WANDB_SERVICE"
-_OPTIONS: Final = ("enabled", "roles", "gpu_device_ids")
+_OPTIONS: Final = {"enabled": bool, "roles": str, "gpu_device_ids": int}
 
 
-@dataclass(frozen=True, slots=True)
-class SystemMetrics:
+class SystemMetrics(NamedTuple):
     """Selection of the workers that W&B samples.
 
     Attributes:
@@ -46,50 +42,41 @@ class SystemMetrics:
     """
 
     enabled: bool = False
-    roles: tuple[str, ...] | None = None
-    gpu_device_ids: tuple[int, ...] | None = None
+    roles: Sequence[str] | None = None
+    gpu_device_ids: Sequence[int] | None = None
 
     @classmethod
-    def parse(cls, config: Mapping[str, object]) -> Self:
+    def parse(cls, config: Mapping[str, object]) -> "SystemMetrics":
         """Read ``mode`` and ``system_metrics`` of a W&B section of a configuration.
 
         Raises:
             ConfigError: An option is wrong, or the run is not in shared mode.
         """
-        given = config.get("system_metrics") or {}
+        given: Any = config.get("system_metrics") or {}
         if not isinstance(given, Mapping):
             raise _wrong("", f"must be a mapping (got {given!r})")
-        for name in given:
-            if name not in _OPTIONS:
+        for name, value in given.items():
+            kind = _OPTIONS.get(name)
+            if kind is None:
                 raise _wrong(f".{name}", "unknown option")
-        enabled = given.get("enabled", False)
-        if not isinstance(enabled, bool):
-            raise _wrong(".enabled", f"must be true or false (got {enabled!r})")
+            if kind is bool and not isinstance(value, bool):
+                raise _wrong(f".{name}", f"must be true or false (got {value!r})")
+            is_list = isinstance(value, list | tuple) and all(type(one) is kind for one in value)
+            if kind is not bool and value is not None and not is_list:
+                raise _wrong(f".{name}", f"must be a list of {kind.__name__} (got {value!r})")
         mode = config.get("mode") or os.environ.get("WANDB_MODE", "")
-        if enabled and mode != _SHARED:
+        if given.get("enabled") and mode != _SHARED:
             raise ConfigError(
                 f"system_metrics.enabled: workers can join a run in shared mode only "
                 f"(got mode {mode!r}).",
                 hint="Set mode: shared, and begin the run with "
                 'wandb.init(mode="shared", settings=wandb.Settings(x_primary=True)).',
             )
-        roles, numbers = _list(given, "roles", str), _list(given, "gpu_device_ids", int)
-        return cls(enabled, roles, numbers)
+        return cls(**given)
 
     def are_for(self, role: str) -> bool:
         """Report whether a worker of ``role`` joins."""
         return self.enabled and (self.roles is None or role in self.roles)
-
-
-def _list(given: Mapping[str, object], name: str, kind: type[T]) -> tuple[T, ...] | None:
-    value = given.get(name)
-    if value is None:
-        return None
-    if isinstance(value, Sequence) and not isinstance(value, str):
-        found = tuple(one for one in value if type(one) is kind)
-        if len(found) == len(value):
-            return found
-    raise _wrong(f".{name}", f"must be a list of {kind.__name__} (got {value!r})")
 
 
 def _wrong(option: str, complaint: str) -> ConfigError:

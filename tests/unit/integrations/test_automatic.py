@@ -123,22 +123,6 @@ def test_a_trainer_that_gets_the_callback_later_reports_once(
     assert values(sink, "rl.train.loss") == [(7, 0.5)]
 
 
-def test_a_trainer_that_logs_to_the_drop_in_gets_none(
-    sink: Sink, trainer: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "wandb", importlib.import_module("otel_rl.integrations.wandb"))
-    made = trainer()
-    assert made.callback_handler.callbacks == []
-
-
-def test_verl_that_logs_to_the_drop_in_reports_by_that_alone(
-    sink: Sink, waiting: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "wandb", importlib.import_module("otel_rl.integrations.wandb"))
-    tracking = waiting("verl.utils.tracking", VERL).Tracking("project", "experiment")
-    assert tracking.logger == {}
-
-
 def test_verl_in_a_program_that_starts_its_worker_reports_by_that_alone(
     sink: Sink, waiting: Any
 ) -> None:
