@@ -113,15 +113,9 @@ def register() -> None:
 
 
 def always(module: ModuleType) -> None:
-    """Make every rank report, independent of ``metric_logging``. It never raises then.
-
-    A torchforge without ``LoggingMode`` creates its backends differently and is left unchanged.
-    """
+    """Make every rank report, independent of ``metric_logging``. It never raises then."""
+    own = {"logging_mode": module.LoggingMode.PER_RANK_NO_REDUCE, _AUTOMATIC: True}
     register()
-    modes = getattr(module, "LoggingMode", None)
-    if modes is None or not hasattr(module, "MetricCollector"):
-        return
-    own = {"logging_mode": modes.PER_RANK_NO_REDUCE, _AUTOMATIC: True}
 
     def by(original: Callable[..., Any]) -> Callable[..., Any]:
         async def init_backends(

@@ -85,7 +85,6 @@ _FRAMEWORKS: Final = (
     ),
     Framework("roll", "roll"),
     Framework("skyrl", "skyrl"),
-    Framework("skyrl_train", "skyrl"),
     Framework("slime", "slime", ("train/step", "rollout/step", "eval/step"), by_time="eval/.*"),
     Framework("tunix", "tunix", by_time="(.*/)?eval/.*"),
 )

@@ -69,9 +69,8 @@ def register(tracking: Any, generations: Any = None) -> None:
         return
     tracking.supported_backend.append(NAME)
     wrap(tracking, "__init__", _joining)
-    last = "finish" if hasattr(tracking, "finish") else "__del__"  # older versions have the second
-    if hasattr(tracking, last):
-        wrap(tracking, last, _finishing)
+    if hasattr(tracking, "finish"):
+        wrap(tracking, "finish", _finishing)
     if generations is not None:
         wrap(generations, "log", _sampling)
 

@@ -101,7 +101,7 @@ class _Statistics:
 
     def scheduled(self, stats: object) -> None:
         """Record a ``SchedulerStats``."""
-        usage = _number(stats, "kv_cache_usage", "gpu_cache_usage")
+        usage = _number(stats, "kv_cache_usage")
         if usage is not None:
             self._utilization.set(usage)
         self._running(_number(stats, "num_running_reqs"))
@@ -148,13 +148,9 @@ def _level(add: Callable[[float], None]) -> Callable[[float | None], None]:
     return set_level
 
 
-def _number(stats: object, *names: str) -> float | None:
-    """Return the first attribute that is a number."""
-    for name in names:
-        value = getattr(stats, name, None)
-        if isinstance(value, int | float):
-            return value
-    return None
+def _number(stats: object, name: str) -> float | None:
+    value = getattr(stats, name, None)
+    return value if isinstance(value, int | float) else None
 
 
 def _items(stats: object, name: str) -> Iterable[object]:
