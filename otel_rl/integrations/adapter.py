@@ -69,6 +69,7 @@ __all__ = [
     "is_named",
     "log_trial_config",
     "logging_errors",
+    "may_be_number",
     "meter_of",
     "start",
     "trial",
@@ -224,13 +225,20 @@ def meter_of(framework: str, reduce: str | None = None) -> Meter | None:
     return session.providers.meter.get_meter(scope, otel_rl.__version__, None, attributes)
 
 
-def flat(metrics: Mapping[Any, Any], prefix: str = "", depth: int = 0) -> Iterator[tuple[str, Any]]:
-    """Return name and value of each metric; the names of nested ones are joined by ``/``."""
+def flat(
+    metrics: Mapping[Any, Any], separator: str = "/", prefix: str = "", depth: int = 0
+) -> Iterator[tuple[str, Any]]:
+    """Return name and value of each metric, and join the names of nested ones by a separator."""
     for key, value in metrics.items():
         if isinstance(value, Mapping) and depth < _MAX_DEPTH:
-            yield from flat(value, f"{prefix}{key}/", depth + 1)
+            yield from flat(value, separator, f"{prefix}{key}{separator}", depth + 1)
         else:
             yield f"{prefix}{key}", value
+
+
+def may_be_number(value: object) -> bool:
+    """Return whether a value is a number, or has a method that makes one of it."""
+    return type(value) in PLAIN or hasattr(value, "__float__") or hasattr(value, "item")
 
 
 Table = Dialect | Callable[[], Dialect] | None
@@ -298,7 +306,7 @@ class Recorder:
             for name, value in metrics.items():
                 if value is None:
                     continue
-                if not _is_number(value):
+                if not may_be_number(value):
                     GUARD.not_a_number(name, type(value).__name__, f"{self.framework} logs it.")
                     continue
                 alias = self._dialect.alias(name)
@@ -446,7 +454,3 @@ def _end_open(error: BaseException | None = None) -> None:
 def _copied(framework: str, table: Table, is_hook: bool, is_automatic: bool) -> Recorder:
     with automatically() if is_automatic else nullcontext():
         return Recorder(framework, table, is_hook=is_hook)
-
-
-def _is_number(value: object) -> bool:
-    return type(value) in PLAIN or hasattr(value, "__float__") or hasattr(value, "item")

@@ -5,7 +5,7 @@ otel_rl.integrations.areal.attach(trainer)
 """
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from types import ModuleType
 from typing import Any, Final
@@ -14,10 +14,10 @@ from otel_rl.integrations.adapter import (
     Recorder,
     WorkerNames,
     after,
+    before,
     deliver,
     guard,
     start,
-    wrap,
 )
 
 __all__ = ["always", "attach"]
@@ -52,24 +52,13 @@ def _follow(logger: Any) -> None:
     if is_dataclass(settings) and not isinstance(settings, type):
         recorder.config({f.name: getattr(settings, f.name) for f in fields(settings)})
 
-    def committing(original: Callable[..., None]) -> Callable[..., None]:
-        def commit(epoch: int, step: int, global_step: int, data: Any) -> None:
-            with guard:
-                _record(recorder, _first_step(logger, global_step), data)
-            original(epoch, step, global_step, data)
+    def commit(epoch: int, step: int, global_step: int, data: Any) -> None:
+        del epoch, step
+        _record(recorder, _first_step(logger, global_step), data)
 
-        return commit
-
-    def closing(original: Callable[[], None]) -> Callable[[], None]:
-        def close() -> None:
-            deliver()
-            original()
-
-        return close
-
-    wrap(logger, "commit", committing)
+    before(logger, "commit", commit)
     if hasattr(logger, "close"):
-        wrap(logger, "close", closing)
+        before(logger, "close", deliver)
     setattr(logger, _FOLLOWED, True)
 
 

@@ -16,6 +16,7 @@ from otel_rl.integrations.adapter import (
     Recorder,
     WorkerNames,
     after,
+    before,
     deliver,
     flat,
     guard,
@@ -72,13 +73,6 @@ def follow(*, algorithm: Any, **_named: Any) -> None:
 
         return log_result
 
-    def finishing(original: Callable[[], None]) -> Callable[[], None]:
-        def cleanup() -> None:
-            deliver()  # Ray ends the process of a trial without its exit handlers
-            original()
-
-        return cleanup
-
     def timing(original: Callable[..., Any]) -> Callable[..., Any]:
         def log_time(key: str | tuple[str, ...], *arguments: Any, **named: Any) -> Any:
             timer = original(key, *arguments, **named)
@@ -90,7 +84,7 @@ def follow(*, algorithm: Any, **_named: Any) -> None:
     # Of the object, because Ray copies the methods of an actor's class before it is made.
     wrap(algorithm, "step", stepping)
     wrap(algorithm, "log_result", recording)
-    wrap(algorithm, "cleanup", finishing)
+    before(algorithm, "cleanup", deliver)  # Ray ends a trial's process without exit handlers
     wrap(algorithm.metrics, "log_time", timing)
     setattr(algorithm, _FOLLOWED, True)
 

@@ -11,7 +11,15 @@ from types import ModuleType
 from typing import Any, Final
 
 import otel_rl
-from otel_rl.integrations.adapter import Recorder, WorkerNames, automatic, deliver, start, wrap
+from otel_rl.integrations.adapter import (
+    Recorder,
+    WorkerNames,
+    automatic,
+    before,
+    deliver,
+    start,
+    wrap,
+)
 
 __all__ = ["NAME", "OtelLogger", "always", "register"]
 
@@ -70,9 +78,9 @@ def register(tracking: Any, generations: Any = None) -> None:
     tracking.supported_backend.append(NAME)
     wrap(tracking, "__init__", _joining)
     if hasattr(tracking, "finish"):
-        wrap(tracking, "finish", _finishing)
+        before(tracking, "finish", _finish)
     if generations is not None:
-        wrap(generations, "log", _sampling)
+        before(generations, "log", _sample)
 
 
 def always(module: ModuleType) -> None:
@@ -108,32 +116,24 @@ def _joining(original: Callable[..., None]) -> Callable[..., None]:
     return init
 
 
-def _finishing(original: Callable[..., None]) -> Callable[..., None]:
-    def finish(tracking: Any, *arguments: object, **named: object) -> None:
-        own = getattr(tracking, "logger", {}).get(NAME)  # none if __init__ has failed
-        if isinstance(own, OtelLogger):
-            own.finish(named.get("exit_code", arguments[0] if arguments else 0))
-        original(tracking, *arguments, **named)
-
-    return finish
+def _finish(tracking: Any, exit_code: object = 0) -> None:
+    own = getattr(tracking, "logger", {}).get(NAME)  # none if __init__ has failed
+    if isinstance(own, OtelLogger):
+        own.finish(exit_code)
 
 
-def _sampling(original: Callable[..., None]) -> Callable[..., None]:
-    def log(
-        logger: object,
-        loggers: Iterable[str],
-        samples: Iterable[Sequence[object]],
-        step: int,
-        *arguments: object,
-        **named: object,
-    ) -> None:
-        original(logger, loggers, samples, step, *arguments, **named)
-        if NAME in loggers or _is_always:
-            fields = ("input", "output", "score")
-            rows = (dict(zip(fields, sample, strict=False)) for sample in samples)
-            otel_rl.log_samples(rows, step, "validation")
-
-    return log
+def _sample(
+    _logger: object,
+    loggers: Iterable[str],
+    samples: Iterable[Sequence[object]],
+    step: int,
+    *_: object,
+    **__: object,
+) -> None:
+    if NAME in loggers or _is_always:
+        fields = ("input", "output", "score")
+        rows = (dict(zip(fields, sample, strict=False)) for sample in samples)
+        otel_rl.log_samples(rows, step, "validation")
 
 
 try:

@@ -17,15 +17,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from otel_rl.integrations.adapter import flat, may_be_number
 from otel_rl.integrations.wandb._absent import Skipped, attribute, warn_once
-from otel_rl.worker.tensors import PLAIN, NotANumber, as_step, hold
+from otel_rl.worker.tensors import NotANumber, as_step, hold
 
 __all__ = ["Histogram", "Row", "Rows", "Table", "flat_row"]
 
 _STATISTICS: Final = ("mean", "min", "max", "p50", "p90", "p99")
-
-_MAX_DEPTH: Final = 32
-"""Deeper nesting indicates an object graph, possibly circular, instead of metrics."""
 
 _OWN: Final = frozenset({"_runtime", "_step", "_timestamp"})
 """W&B's columns. Of these a program may set the time, in seconds."""
@@ -187,42 +185,28 @@ def flat_row(data: Mapping[str, object], time_ns: int, skip: Skip) -> Row:
         skip: Receives name and kind of each value that a run cannot take.
     """
     row = Row(0, time_ns)
-    _put(row, skip, "", data, 0)
-    for name in _OWN.intersection(row.values):
-        value = row.values.pop(name)
-        if name == "_timestamp" and isinstance(value, int | float) and math.isfinite(value):
-            row.time_ns = int(value * 1e9)
-    return row
-
-
-def _put(row: Row, skip: Skip, prefix: str, data: Mapping[str, object], depth: int) -> None:
-    for key, value in data.items():
-        name = f"{prefix}{key}"
-        if type(value) in PLAIN:
-            row.values[name] = value
-        elif value is None:
+    for name, value in flat(data, "."):
+        if value is None:
             continue
-        elif isinstance(value, Mapping):
-            if depth < _MAX_DEPTH:
-                _put(row, skip, f"{name}.", value, depth + 1)
-            else:
-                skip(name, "dict nested too deep")
-        elif isinstance(value, Histogram):
+        if isinstance(value, Histogram):
             _put_statistics(row, skip, name, value.statistics)
         elif isinstance(value, Table):
             row.tables[name] = value.samples()
+        elif isinstance(value, Mapping):
+            skip(name, "dict nested too deep")
         elif isinstance(value, str | bytes):
             skip(name, "text")
-        elif isinstance(value, Skipped) or not _may_be_number(value):
+        elif isinstance(value, Skipped) or not may_be_number(value):
             skip(name, type(value).__name__)
         elif isinstance(held := hold(value), NotANumber):
             skip(name, held.description)
         else:
             row.values[name] = held
-
-
-def _may_be_number(value: object) -> bool:
-    return hasattr(value, "__float__") or hasattr(value, "item")
+    for name in _OWN.intersection(row.values):
+        value = row.values.pop(name)
+        if name == "_timestamp" and isinstance(value, int | float) and math.isfinite(value):
+            row.time_ns = int(value * 1e9)
+    return row
 
 
 def _put_statistics(row: Row, skip: Skip, name: str, statistics: Mapping[str, float]) -> None:
