@@ -9,8 +9,8 @@ from tests.otlp_sink import Sink
 
 ROOT = Path(__file__).parents[3]
 
-OTHERS = {"adapter", "automatic", "ray_tracing", "sweeps", "wandb", "wandb_run"}
-"""The interface, what adds adapters and trials, what needs nothing, and both ways to W&B."""
+OTHERS = {"adapter", "automatic", "import_hook", "ray_tracing", "sweeps", "wandb", "wandb_run"}
+"""The interface, what adds adapters and trials or needs nothing, and both ways to W&B."""
 
 
 def test_an_adapter_with_a_table_of_its_own_records_shared_and_own_names(sink: Sink) -> None:
