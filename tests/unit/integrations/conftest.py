@@ -53,9 +53,9 @@ def adapter(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], ModuleT
 
 
 def _is_adapter(name: str) -> bool:
-    """The W&B drop-in is imported by its own tests, which hold on to its modules."""
-    is_drop_in = f"{name}.".startswith("otel_rl.integrations.wandb.")
-    return name.startswith("otel_rl.integrations.") and not is_drop_in
+    """The W&B drop-in and the hook of imports stay: others hold on to their modules."""
+    kept = ("otel_rl.integrations.wandb.", "otel_rl.integrations.import_hook.")
+    return name.startswith("otel_rl.integrations.") and not f"{name}.".startswith(kept)
 
 
 def _is_stub(name: str) -> bool:
