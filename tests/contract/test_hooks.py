@@ -23,6 +23,8 @@ OF_MODULES = {f"sys.modules.{name}" for name in ("pop", "setdefault", "update")}
 
 OF_NAMED_TUPLES = {"_asdict", "_fields", "_make", "_replace"}
 
+OF_ENUMS = {"_value_"}  # Python documents it for the ``__new__`` of a class
+
 BY_NAME = {"getattr", "hasattr", "wrap", "before", "after"}
 """Functions that take an object and the name of an attribute."""
 
@@ -30,7 +32,9 @@ _PRIVATE_MODULE = re.compile(r"[a-z]\w*(?:\.\w+)*\._[a-z]\w*(?:\.\w+)*")
 
 
 def is_private(name: str) -> bool:
-    return name.startswith("_") and not name.endswith("__") and name not in OF_NAMED_TUPLES
+    return (
+        name.startswith("_") and not name.endswith("__") and name not in OF_NAMED_TUPLES | OF_ENUMS
+    )
 
 
 class Module:
