@@ -6,7 +6,7 @@ import os
 import re
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
@@ -249,10 +249,13 @@ class FoundRun:
     Attributes:
         overview: As the journal has it.
         directory: Of the journal; None for the database of ``journal.url``.
+        status: Exit status of a command that has done its work for the run: 1 if another journal in
+            reach, which may have the run too, or a later one, cannot be read.
     """
 
     overview: RunOverview
     directory: Path | None
+    status: int = 0
 
     @property
     def key(self) -> ExperimentKey:
@@ -323,6 +326,7 @@ def opened(settings: BridgeSettings, run: FoundRun) -> Iterator[Connection]:
 
 def _runs_of(directories: Iterable[Path], tell: Callable[[str], None]) -> Sequence[FoundRun]:
     found: list[FoundRun] = []
+    status = 0
     for directory in directories:
         try:
             # A run with several trackers comes once for each.
@@ -330,7 +334,8 @@ def _runs_of(directories: Iterable[Path], tell: Callable[[str], None]) -> Sequen
             found += [FoundRun(run, directory) for run in of_key.values()]
         except JournalError as exc:
             tell(str(exc))
-    return _by_activity(found)
+            status = 1
+    return _by_activity(replace(run, status=status) for run in found)
 
 
 def _by_activity(found: Iterable[FoundRun]) -> Sequence[FoundRun]:

@@ -11,7 +11,7 @@ from otel_rl.bridge.delivery.wandb.account import WandbSettings, find_account
 from otel_rl.bridge.delivery.wandb.workspace_view import VIEW_TITLE, save_view
 from otel_rl.bridge.journal.places import names_there_are
 from otel_rl.bridge.journal.reader import read_keys
-from otel_rl.cli.find_run import WantedRun, add_run, find_runs, opened, take_directory
+from otel_rl.cli.find_run import FoundRun, WantedRun, add_run, find_runs, opened, take_directory
 from otel_rl.cli.options import add_bridge_options, settings_of
 from otel_rl.dashboard.arrange import Section, arrange, as_json, in_words
 from otel_rl.errors import ConfigError, MissingExtra
@@ -56,17 +56,19 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
 def _command(arguments: argparse.Namespace) -> int:
     take_directory(arguments)
     settings = settings_of(arguments)
-    sections = arrange(_sent(settings, arguments.run))
+    runs = find_runs(settings)
+    sections = arrange(_sent(settings, runs, arguments.run))
+    status = max(run.status for run in runs)
     if arguments.json:
         print(json.dumps({"sections": as_json(sections)}, indent=1))
-        return 0
+        return status
     account = None
     if "wandb" in settings.tracker.trackers:
         options = settings.tracker.options_of("wandb")
         account = find_account(WandbSettings.parse(options), os.environ)
     if account is None or not account.online:
         _print(sections)
-        return 0
+        return status
     try:
         url = save_view(account, sections, settings.data, is_forced=arguments.force)
     except ModuleNotFoundError as exc:
@@ -74,7 +76,7 @@ def _command(arguments: argparse.Namespace) -> int:
         raise MissingExtra("Saving a W&B workspace", library, "dashboard") from exc
     panels = sum(len(section.panels) for section in sections)
     print(shown(f"Saved {many(panels, 'panel')} in {many(len(sections), 'section')}: {url}"))
-    return 0
+    return status
 
 
 def _print(sections: Sequence[Section]) -> None:
@@ -82,14 +84,15 @@ def _print(sections: Sequence[Section]) -> None:
         print(printable(line))
 
 
-def _sent(settings: BridgeSettings, wanted: str | None) -> Sequence[KeySpec]:
+def _sent(
+    settings: BridgeSettings, runs: Sequence[FoundRun], wanted: str | None
+) -> Sequence[KeySpec]:
     """Return the keys that the tracker gets of the runs, each once.
 
     Raises:
         ConfigError: There is no such run.
     """
     found: dict[str, KeySpec] = {}
-    runs = find_runs(settings)
     chosen = {*WantedRun(wanted).of([run.key for run in runs])}
     for run in runs:
         if run.key in chosen:

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from otel_rl import goodput
 from otel_rl.bridge.config import BridgeSettings
@@ -128,7 +128,8 @@ def _command(arguments: argparse.Namespace) -> int:
     settings = settings_of(arguments)
     if arguments.html is not None:
         _check_html(arguments)
-    key, bodies, trace_url = _stored(arguments, settings)
+    found = _stored(arguments, settings)
+    key, bodies = found.key, found.bodies
     with progress("reading the history") as news:
         told = counted(bodies, "reading the history", news)
         history = RunHistory(Facts.decode(body) for body in told)
@@ -142,31 +143,44 @@ def _command(arguments: argparse.Namespace) -> int:
     if arguments.json:
         answer = run_as_json(key, history, report)
         print(json.dumps(answer, indent=1, allow_nan=False))
-        return 0
+        return found.status
     attempt = f", attempt {history.attempt}" if history.attempt > 1 else ""
     size = f"{many(history.last, 'step')}{attempt}, {many(len(bodies), 'snapshot')}"
     print(shown(f"{key}, {size}"))
-    for line in in_words(report, trace_url=redacted(trace_url)):
+    for line in in_words(report, trace_url=redacted(found.trace_url)):
         print(printable(line))
     words = goodput.in_words(goodput_of(history))
     if words:
         print(printable(words))
     if arguments.html is not None:
         _write_html(arguments, settings, key)
-    return 0
+    return found.status
 
 
-def _stored(
-    arguments: argparse.Namespace, settings: BridgeSettings
-) -> tuple[ExperimentKey, Sequence[bytes], str]:
-    """Return the wanted run, its encoded history, and where a person sees its traces."""
+class _Stored(NamedTuple):
+    """A run that is diagnosed.
+
+    Attributes:
+        key: The run.
+        bodies: Its encoded history.
+        trace_url: Where a person sees its traces.
+        status: See ``FoundRun``.
+    """
+
+    key: ExperimentKey
+    bodies: Sequence[bytes]
+    trace_url: str
+    status: int = 0
+
+
+def _stored(arguments: argparse.Namespace, settings: BridgeSettings) -> _Stored:
     wanted, trace_url = wanted_run(arguments), settings.rows.trace_url
     if arguments.jaeger is not None:
         jaeger = _jaeger(arguments.jaeger, arguments.lookback)
         with progress("reading traces of the Jaeger"):
             traced = _traced(jaeger, wanted)
         if keys := wanted.of(traced):
-            return keys[-1], traced[keys[-1]], trace_url or jaeger.trace_url
+            return _Stored(keys[-1], traced[keys[-1]], trace_url or jaeger.trace_url)
         if traced:
             raise wanted.not_found(traced, "in that Jaeger")
         raise ConfigError(
@@ -176,7 +190,7 @@ def _stored(
         )
     with progress("reading the journal"):
         run = find_run(settings, wanted)
-        return run.key, _history(settings, run), trace_url
+        return _Stored(run.key, _history(settings, run), trace_url, run.status)
 
 
 def _diagnosed(

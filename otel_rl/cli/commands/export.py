@@ -114,7 +114,7 @@ def _command(arguments: argparse.Namespace) -> int:
         with _written(arguments.output) as file:
             summary = write_trace(file, table, names=names, counters=counters, about=about)
     _report(summary, chosen, unknown, arguments.output)
-    return 0
+    return run.status
 
 
 def _fill(table: SpanTable, connection: Connection, run: str) -> int:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from otel_rl.bridge.journal.runs import Commit, RunStore
-from otel_rl.bridge.journal.sqlite import SqliteJournal
+from otel_rl.bridge.journal.sqlite import JOURNAL_FILE, SqliteJournal
 from otel_rl.bridge.journal.state import encode_keys
 from otel_rl.cli.main import main
 from otel_rl.records import ExperimentKey, KeySpec, Row
@@ -75,6 +75,20 @@ def test_a_run_that_is_not_there_is_an_error_with_those_that_are(dashboard: Dash
     assert status == 2
     assert "'nobody'" in said
     assert "grpo/default, ppo/b" in said
+
+
+@pytest.mark.parametrize("options", [(), ("--json",)])
+def test_a_journal_that_cannot_be_read_is_said_beside_the_others(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], options: tuple[str, ...]
+) -> None:
+    keep(tmp_path / "good", {ExperimentKey("grpo"): [LOSS]})
+    (tmp_path / "bad").mkdir()
+    (tmp_path / "bad" / JOURNAL_FILE).write_bytes(b"not a database" * 1000)
+    command = ["dashboard", *options, "--tracker", "jsonl", "--data", str(tmp_path)]
+    assert main(command) == 1
+    printed = capsys.readouterr()
+    assert "actor/loss" in printed.out
+    assert "Cannot read the journal" in printed.err
 
 
 def test_an_empty_directory_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

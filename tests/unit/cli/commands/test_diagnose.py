@@ -228,6 +228,19 @@ def test_a_directory_without_a_journal_is_said(
     assert "There is no run in the journals below" in capsys.readouterr().err
 
 
+def test_a_journal_that_cannot_be_read_is_said_beside_the_answer(
+    kept: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(kept, tmp_path / "good")
+    (tmp_path / "bad").mkdir()
+    (tmp_path / "bad" / JOURNAL_FILE).write_bytes(b"not a database" * 1000)
+    for arguments in ((), ("ppo/sound",), ("--json",)):
+        assert main(["diagnose", *arguments, "--data", str(tmp_path)]) == 1
+        printed = capsys.readouterr()
+        assert "ppo" in printed.out
+        assert "Cannot read the journal" in printed.err
+
+
 def test_a_run_without_a_history_is_said(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from otel_rl.bridge.journal.runs import Commit, RunStore
-from otel_rl.bridge.journal.sqlite import SqliteJournal
+from otel_rl.bridge.journal.sqlite import JOURNAL_FILE, SqliteJournal
 from otel_rl.bridge.journal.state import encode_keys
 from otel_rl.cli.main import main
 from otel_rl.diagnose.history.records import Facts, StepFacts, WorkerFacts
@@ -55,6 +55,18 @@ def test_some_steps_of_a_run_that_is_named(export: Export, tmp_path: Path) -> No
     steps = {event["args"].get("step") for event in spans_of(tmp_path / "t.json")} - {None}
     assert names == {"rl.loop", "train", "weight_push", "generate", "weight_sync"}
     assert min(steps) >= 14
+
+
+def test_a_journal_that_cannot_be_read_is_said_beside_the_trace(
+    export: Export, tmp_path: Path
+) -> None:
+    keep_spans(tmp_path / "good", RUN, [*steps_of_a_run(range(2))])
+    (tmp_path / "bad").mkdir()
+    (tmp_path / "bad" / JOURNAL_FILE).write_bytes(b"not a database" * 1000)
+    status, said = export("-o", str(tmp_path / "t.json"))
+    assert status == 1
+    assert "Cannot read the journal" in said
+    assert spans_of(tmp_path / "t.json")
 
 
 def test_standard_output_is_the_trace_alone(
