@@ -160,4 +160,3 @@ class Cleanup:
         self._rows.let_go(keys)
         for key in keys:
             self._run_store.forget(key)
-            self._deliveries.forget(key)

@@ -13,6 +13,7 @@ import socket
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
+from functools import partial
 from multiprocessing.connection import Connection as Channel
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -23,7 +24,7 @@ from otel_rl.bridge.diagnosis.histories import LiveHistories, Open
 from otel_rl.bridge.diagnosis.process import URL_VARIABLE
 from otel_rl.bridge.garbage import collect_rarely, return_memory
 from otel_rl.bridge.journal.places import JournalPlace
-from otel_rl.bridge.journal.reader import LookingOn
+from otel_rl.bridge.journal.reader import looking
 from otel_rl.diagnose.engine import diagnose
 from otel_rl.diagnose.places import with_places
 from otel_rl.diagnose.report_json import run_as_json
@@ -102,9 +103,7 @@ class _Answers:
     def _open(self) -> _OpenJournal:
         with ExitStack() as stack:
             if self._place.url is None:
-                looking = LookingOn(self._place.directory)
-                stack.callback(looking.close)
-                open_: Open = looking
+                open_: Open = partial(looking, self._place.directory)
             else:
                 shared = stack.enter_context(contextlib.closing(self._place.open()))
                 open_ = shared.read

@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 
 from otel_rl import demo as demo_package
-from otel_rl.bridge.journal import reader
+from otel_rl.bridge.journal.reader import looking, read_keys
 from otel_rl.bridge.journal.sqlite import JOURNAL_FILE
 from otel_rl.bridge.tracker_keys import tracker_key
-from otel_rl.records import ExperimentKey, KeySpec
+from otel_rl.records import KeySpec
+from otel_rl.run_id import run_id
 from otel_rl.semconv import names
 from otel_rl.semconv.spec import Tier
 from tests.process.commands import OTEL_RL, clean_environment, jsonl_rows, otel_rl, wandb_run
@@ -222,7 +223,8 @@ def is_quiet(key: str) -> bool:
 def keys(directory: Path) -> Mapping[str, KeySpec]:
     """What the journal says of the keys of the run."""
     (journal,) = directory.rglob(JOURNAL_FILE)
-    found = reader.keys(journal.parent, ExperimentKey("grpo-demo", "t"))
+    with looking(journal.parent) as connection:
+        found = read_keys(connection, run_id("grpo-demo", "t"))
     assert len(found) == len({one.key for one in found}), "a key is described once"
     return {one.key: one for one in found}
 

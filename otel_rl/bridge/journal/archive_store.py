@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from otel_rl.bridge.journal.interface import (
-    RECORD_BYTES,
     Connection,
     Journal,
     Ownership,
@@ -149,7 +148,7 @@ class ArchiveStore:
                 return int(begun)
             last, size = None, 0
             cursor = connection.execute(
-                "SELECT number, LENGTH(body) FROM archive WHERE run_id = ? AND made_ns <= ?"
+                "SELECT number, bytes FROM archive WHERE run_id = ? AND made_ns <= ?"
                 " ORDER BY number",
                 (run, made_through_ns),
             )
@@ -198,15 +197,6 @@ class ArchiveStore:
         run = run_id(key.experiment, key.trial)
 
         def remove(connection: Connection) -> None:
-            (size,) = connection.execute(
-                f"SELECT COALESCE(SUM(LENGTH(body) + {RECORD_BYTES}), 0) FROM archive"  # noqa: S608  # ours
-                " WHERE run_id = ? AND file = ?",
-                (run, file),
-            ).fetchone()
             connection.execute("DELETE FROM archive WHERE run_id = ? AND file = ?", (run, file))
-            connection.execute(
-                "UPDATE runs SET archive_bytes = archive_bytes - ? WHERE run_id = ?",
-                (int(size), run),
-            )
 
         write_owned(self._journal, self._owners, key, remove)

@@ -4,11 +4,8 @@ Rows are removed only below the number that every tracker of the bridge has conf
 allows to remove: an unreachable tracker holds rows, but delays no other tracker.
 """
 
-import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from functools import partial
 from typing import Final, TypeVar
 
 from otel_rl.bridge.journal.interface import Connection, Journal, Ownership, SoleOwner, write_owned
@@ -20,19 +17,6 @@ __all__ = ["DeliveryStore", "all_closed", "all_confirmed", "all_ended", "lacks_r
 _T = TypeVar("_T")
 
 _PRUNED_AT_ONCE: Final = 2_000
-
-
-@dataclass(slots=True)
-class _Allowed:
-    """Rows that each tracker allows to remove, shared by the stores of a bridge.
-
-    Attributes:
-        below: By run and tracker; without an entry the tracker allows none.
-        lock: Guards ``below``.
-    """
-
-    below: dict[tuple[ExperimentKey, str], int] = field(default_factory=dict)
-    lock: threading.Lock = field(default_factory=threading.Lock)
 
 
 class DeliveryStore:
@@ -60,7 +44,6 @@ class DeliveryStore:
         self._journal = journal
         self._tracker = tracker
         self._all = (tracker, *others)
-        self._allowed = _Allowed()
         self._owners = owners or SoleOwner()
         self._has_room = has_room
         self._clock_ns = clock_ns
@@ -69,7 +52,7 @@ class DeliveryStore:
         """Return the store of one of the trackers; that of this one is this."""
         if tracker == self._tracker:
             return self
-        store = DeliveryStore(
+        return DeliveryStore(
             self._journal,
             tracker,
             others=[name for name in self._all if name != tracker],
@@ -77,8 +60,6 @@ class DeliveryStore:
             has_room=self._has_room,
             clock_ns=self._clock_ns,
         )
-        store._allowed = self._allowed  # of the same class
-        return store
 
     def unfinished(self) -> Sequence[ExperimentKey]:
         """The runs with rows that the tracker's run was not closed with."""
@@ -105,22 +86,21 @@ class DeliveryStore:
         Raises:
             JournalFull: No room even for that. Some may be removed.
         """
-        with self._allowed.lock:
-            self._allowed.below[key, self._tracker] = below
-            below = min(self._allowed.below.get((key, name), 0) for name in self._all)
-        self._remove(key, below)
+        self._remove(key, [self._tracker], below)
 
-    def forget(self, key: ExperimentKey) -> None:
-        """Forget the permissions to remove rows of a run that is over."""
-        with self._allowed.lock:
-            for name in self._all:
-                self._allowed.below.pop((key, name), None)
-
-    def _remove(self, key: ExperimentKey, below: int) -> None:
+    def _remove(self, key: ExperimentKey, allowing: Sequence[str], below: int) -> None:
+        """Remove the rows that all trackers allow; some of these allow those before ``below``."""
         run = run_id(key.experiment, key.trial)
-        while below and self._write(
-            key, partial(_remove_rows, run=run, trackers=self._all, below=below)
-        ):
+
+        def remove(connection: Connection) -> bool:
+            connection.execute(
+                "UPDATE deliveries SET allowed_row = ?"  # noqa: S608  # ours
+                f" WHERE run_id = ? AND tracker IN ({_marks(len(allowing))})",
+                (below, run, *allowing),
+            )
+            return _remove_rows(connection, run, self._all)
+
+        while self._write(key, remove):
             pass
 
     def settled(self) -> Sequence[ExperimentKey]:
@@ -158,7 +138,7 @@ class DeliveryStore:
             if self._owners.epoch(key) is None:
                 continue
             if confirmed_ns <= confirmed_before_ns or not self._has_room(key):
-                self._remove(key, next_row)
+                self._remove(key, self._all, next_row)
 
     def reported(self, key: ExperimentKey, state: str, error: str) -> None:
         """Store the error because of which the tracker accepts no rows, and its time; "" for none.
@@ -171,11 +151,12 @@ class DeliveryStore:
             key,
             lambda connection: connection.execute(
                 "INSERT INTO deliveries (run_id, tracker, state, error, error_ns)"
-                " VALUES (?, ?, ?, ?, ?) ON CONFLICT (run_id, tracker) DO UPDATE SET error_ns ="
+                " SELECT run_id, ?, ?, ?, ? FROM runs WHERE run_id = ?"
+                " ON CONFLICT (run_id, tracker) DO UPDATE SET error_ns ="
                 " CASE WHEN deliveries.error = '' THEN excluded.error_ns"
                 " ELSE deliveries.error_ns END,"
                 " state = excluded.state, error = excluded.error",
-                (run, self._tracker, state, error.replace("\0", ""), self._clock_ns()),
+                (self._tracker, state, error.replace("\0", ""), self._clock_ns(), run),
             ),
         )
 
@@ -201,43 +182,38 @@ class DeliveryStore:
         return int(found[0]) if found else 0
 
     def _put(self, key: ExperimentKey, **columns: int | str) -> None:
-        """Set these columns of the run's delivery."""
+        """Set these columns of the run's delivery, unless the run has been removed."""
         statement = (
             f"INSERT INTO deliveries (run_id, tracker, {', '.join(columns)})"  # noqa: S608  # ours
-            f" VALUES (?, ?{', ?' * len(columns)}) ON CONFLICT (run_id, tracker) DO UPDATE"
+            f" SELECT run_id, ?{', ?' * len(columns)} FROM runs WHERE run_id = ?"
+            " ON CONFLICT (run_id, tracker) DO UPDATE"
             f" SET {', '.join(f'{name} = excluded.{name}' for name in columns)}"
         )
-        values = (run_id(key.experiment, key.trial), self._tracker, *columns.values())
+        values = (self._tracker, *columns.values(), run_id(key.experiment, key.trial))
         self._write(key, lambda connection: connection.execute(statement, values))
 
     def _write(self, key: ExperimentKey, function: Callable[[Connection], _T]) -> _T:
         return write_owned(self._journal, self._owners, key, function)
 
 
-def _remove_rows(connection: Connection, *, run: str, trackers: Sequence[str], below: int) -> bool:
-    """Remove some confirmed rows, so few that no writer waits for long. Returns whether it did."""
-    names = ", ".join("?" * len(trackers))
-    confirmed = connection.execute(
-        f"SELECT next_row FROM deliveries WHERE run_id = ? AND tracker IN ({names})",  # noqa: S608
-        (run, *trackers),
-    ).fetchall()
-    found = connection.execute("SELECT pruned_row FROM runs WHERE run_id = ?", (run,)).fetchone()
-    if found is None or len(confirmed) < len(trackers):
-        return False
-    (first,) = found
-    end = min(below, first + _PRUNED_AT_ONCE, *(next_row for (next_row,) in confirmed))
-    if end <= first:
-        return False
-    (size,) = connection.execute(
-        "SELECT COALESCE(SUM(LENGTH(body)), 0) FROM rows WHERE run_id = ? AND number < ?",
-        (run, end),
+def _remove_rows(connection: Connection, run: str, trackers: Sequence[str]) -> bool:
+    """Remove rows, so few that no writer waits for long. Returns whether there are more to go."""
+    first, known, end = connection.execute(
+        "SELECT (SELECT pruned_row FROM runs WHERE run_id = ?), COUNT(*),"  # noqa: S608  # ours
+        " MIN(CASE WHEN allowed_row < next_row THEN allowed_row ELSE next_row END)"
+        f" FROM deliveries WHERE run_id = ? AND tracker IN ({_marks(len(trackers))})",
+        (run, run, *trackers),
     ).fetchone()
-    connection.execute("DELETE FROM rows WHERE run_id = ? AND number < ?", (run, end))
-    connection.execute(
-        "UPDATE runs SET row_bytes = row_bytes - ?, pruned_row = ? WHERE run_id = ?",
-        (size, end, run),
-    )
-    return True
+    if known < len(trackers) or end <= first:
+        return False
+    some = min(end, first + _PRUNED_AT_ONCE)
+    connection.execute("DELETE FROM rows WHERE run_id = ? AND number < ?", (run, some))
+    connection.execute("UPDATE runs SET pruned_row = ? WHERE run_id = ?", (some, run))
+    return bool(some < end)
+
+
+def _marks(n: int) -> str:
+    return ", ".join("?" * n)
 
 
 # Conditions on ``runs``: rows that several trackers have. The parameters are their names.
@@ -265,8 +241,7 @@ def all_ended(n: int) -> str:
 
 
 def _count(condition: str, n: int) -> str:
-    names = ", ".join("?" * n)
     return (
         "(SELECT COUNT(*) FROM deliveries AS d WHERE d.run_id = runs.run_id"  # noqa: S608  # ours
-        f" AND d.tracker IN ({names}) AND {condition})"
+        f" AND d.tracker IN ({_marks(n)}) AND {condition})"
     )

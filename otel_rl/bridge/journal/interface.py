@@ -50,7 +50,13 @@ RECORD_BYTES: Final = 100
 """What a record of a run takes beside its body: its key, its place in an index, the rest of a
 page."""
 
-MADE: Final = f"({ROOM_OF_ROWS} + state_bytes + description_bytes + log_bytes)"
+_BODIES: Final = " + ".join(
+    f"COALESCE((SELECT LENGTH(body) + {RECORD_BYTES} FROM {table}"  # noqa: S608  # ours
+    f" WHERE {table}.run_id = runs.run_id), 0)"
+    for table in ("states", "descriptions")
+)
+
+MADE: Final = f"({ROOM_OF_ROWS} + log_bytes + {_BODIES})"
 """Bytes of everything that was made of the batches of one of the ``runs``, about.
 
 Without what waits for the archive: that has a bound of its own, and holds back no rows."""
@@ -107,11 +113,6 @@ class Journal(Protocol):
     @property
     def shards(self) -> int:
         """Into how many counters a number is split that several write to at the same time."""
-        ...
-
-    @property
-    def hold_row(self) -> str:
-        """Ends a SELECT of one of the ``runs`` that may be changed meanwhile, but not removed."""
         ...
 
     @property

@@ -7,7 +7,7 @@ own. What is forgotten up to a time or number is every part whose newest is not 
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
 
-from otel_rl.bridge.journal.interface import RECORD_BYTES, Connection, Value, checksum
+from otel_rl.bridge.journal.interface import Connection, Value, checksum
 
 __all__ = ["Log", "LogChanges", "read_log"]
 
@@ -53,22 +53,6 @@ class LogChanges:
         limits = [(str(log), limit) for log, limit in forgotten.items() if limit]
         self._is_forgotten = " OR ".join(["kind = ? AND newest <= ?"] * len(limits))
         self._limits: Sequence[Value] = (run, *(value for limit in limits for value in limit))
-
-    @property
-    def added_bytes(self) -> int:
-        """Room that the new parts take."""
-        return sum(len(body) + RECORD_BYTES for _, _, _, body, _ in self._records)
-
-    @property
-    def freed_bytes(self) -> tuple[str, Sequence[Value]]:
-        """Room of what is forgotten, as an expression to evaluate before ``store``."""
-        if not self._is_forgotten:
-            return "0", ()
-        size = (
-            f"(SELECT COALESCE(SUM(LENGTH(body) + {RECORD_BYTES}), 0) FROM log"  # noqa: S608  # ours
-            f" WHERE run_id = ? AND ({self._is_forgotten}))"
-        )
-        return size, self._limits
 
     def store(self, connection: Connection) -> None:
         """Make the changes in a transaction."""

@@ -8,7 +8,7 @@ left out.
 import json
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -29,20 +29,16 @@ from otel_rl.records import (
     RoleStanding,
     Table,
 )
-from otel_rl.run_id import run_id
 
 __all__ = [
     "KnownWorker",
-    "LookingOn",
     "RunOverview",
     "Standing",
     "TableRow",
     "first_history",
-    "histories",
     "history_records",
     "history_size",
     "journals_below",
-    "keys",
     "looking",
     "newest_history",
     "overview",
@@ -254,11 +250,6 @@ LEFT JOIN descriptions ON descriptions.run_id = runs.run_id
 ORDER BY experiment, trial, tracker
 """  # noqa: S608  # ours
 
-_HISTORIES = f"""
-SELECT experiment, trial, log.run_id, newest, body, crc FROM log
-JOIN runs ON runs.run_id = log.run_id WHERE kind = '{_HISTORY}' {{}} ORDER BY log.number
-"""  # noqa: S608  # ours
-
 
 @dataclass(frozen=True, slots=True)
 class RunOverview:
@@ -348,41 +339,6 @@ def overview(where: Path | Journal) -> Sequence[RunOverview]:
         return read_runs(connection, where if isinstance(where, Path) else None)
 
 
-def histories(
-    where: Path | Journal, only: ExperimentKey | None = None
-) -> Mapping[ExperimentKey, Sequence[bytes]]:
-    """Return the records for a diagnosis: encoded ``Facts`` of each run, oldest first.
-
-    The most recently active run comes last. With ``only``, nothing of the other runs is read.
-
-    Raises:
-        JournalError: It cannot be read.
-    """
-    condition = "" if only is None else "AND log.run_id = ?"
-    parameters = () if only is None else (run_id(*only),)
-    found: dict[ExperimentKey, list[bytes]] = {}
-    latest: dict[ExperimentKey, int] = {}
-    with _opened(where) as connection:
-        for experiment, trial, run, newest, body, crc in connection.execute(
-            _HISTORIES.format(condition), parameters
-        ):
-            key = ExperimentKey(experiment, trial)
-            if checksum(body, run, _HISTORY) == crc:  # what is damaged is left out
-                found.setdefault(key, []).append(body)
-                latest[key] = max(newest, latest.get(key, 0))
-    return {key: found[key] for key in sorted(found, key=lambda key: latest[key])}
-
-
-def keys(where: Path | Journal, key: ExperimentKey) -> Sequence[KeySpec]:
-    """Return the meaning of the tracker keys of a run, see ``RunStore.keys``.
-
-    Raises:
-        JournalError: It cannot be read.
-    """
-    with _opened(where) as connection:
-        return read_keys(connection, run_id(*key))
-
-
 def removed_runs(where: Path | Journal) -> Mapping[ExperimentKey, int]:
     """Return the runs that ended and were removed, and when (ns).
 
@@ -426,58 +382,10 @@ def looking(directory: Path) -> Iterator[Connection]:
         ) as connection:
             yield connection
     except sqlite3.Error as exc:
-        raise _cannot_read(path, exc) from exc
-
-
-class LookingOn:
-    """Opens a journal as ``looking`` does, and keeps it open until its file is another one.
-
-    Opening it costs as much as a few looks. One thread.
-
-    Args:
-        directory: Of the journal.
-    """
-
-    def __init__(self, directory: Path) -> None:
-        self._directory = directory
-        self._opened: ExitStack = ExitStack()
-        self._connection: Connection | None = None
-        self._file: tuple[int, int] | None = None
-
-    @contextmanager
-    def __call__(self) -> Iterator[Connection]:
-        """Open the journal, or go on with it.
-
-        Raises:
-            JournalError: It cannot be read.
-        """
-        try:
-            found = (self._directory / JOURNAL_FILE).stat()
-            file = found.st_dev, found.st_ino
-        except OSError:
-            file = None
-        if file != self._file or file is None:
-            self.close()
-        try:
-            if self._connection is None:
-                self._connection = self._opened.enter_context(looking(self._directory))
-                self._file = file
-            yield self._connection
-        except sqlite3.Error as exc:
-            self.close()
-            raise _cannot_read(self._directory / JOURNAL_FILE, exc) from exc
-
-    def close(self) -> None:
-        """Close the journal. Idempotent."""
-        self._connection = self._file = None
-        self._opened.close()
-
-
-def _cannot_read(path: Path, exc: Exception) -> JournalError:
-    return JournalError(
-        f"Cannot read the journal {str(path.absolute())!r}: {exc}.",
-        hint="Run this command as the user of the bridge, with the same version of otel_rl.",
-    )
+        raise JournalError(
+            f"Cannot read the journal {str(path)!r}: {exc}.",
+            hint="Run this command as the user of the bridge, with the same version of otel_rl.",
+        ) from exc
 
 
 def read_runs(connection: Connection, directory: Path | None = None) -> Sequence[RunOverview]:

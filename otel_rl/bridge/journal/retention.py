@@ -12,13 +12,13 @@ any more which of them are in the run. A hundred thousand tombstones are kept, o
 """
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 
 from otel_rl.bridge.journal.deliveries import all_ended
 from otel_rl.bridge.journal.interface import MADE, Connection, Journal
-from otel_rl.bridge.journal.log import Log
 from otel_rl.records import ExperimentKey
 from otel_rl.run_id import run_id
 
@@ -33,17 +33,6 @@ _NS_PER_S: Final = 1_000_000_000
 _MIN_AGE_NS: Final = 3_600 * _NS_PER_S
 
 _TOMBSTONES: Final = 100_000
-
-# In one transaction.
-_RUNS_AT_ONCE: Final = 100
-_REMOVED_BYTES: Final = 4 << 20
-_REMOVED_AT_ONCE: Final = 200  # records of a history
-
-_TABLES: Final = (
-    *("log", "states", "descriptions", "rows", "deliveries"),
-    *("archive", "waiting", "set_aside", "runs"),
-)
-"""All that have something of a run."""
 
 _IS_QUIET: Final = (
     "is_open = 0"
@@ -136,8 +125,10 @@ class Retention:
                 used[tenant] -= one.size
                 chosen.append(one)
         removed = Removed()
-        for some in _in_parts(chosen):
-            for one, unarchived in self._remove(some, now_ns):
+        for one in chosen:
+            # A transaction for each, so that no writer waits for long.
+            unarchived = self._journal.write(partial(self._remove, one=one, now_ns=now_ns))
+            if unarchived is not None:
                 removed.unarchived += unarchived
                 is_old = self._is_old(one, now_ns)
                 (removed.too_old if is_old else removed.over_share).append(one.key)
@@ -162,28 +153,7 @@ class Retention:
             for experiment, trial, changed_ns, size in found
         ]
 
-    def _remove(self, some: Sequence[_Ended], now_ns: int) -> Sequence[tuple[_Ended, int]]:
-        """Remove runs that are as they were. Returns those that are gone, see ``_removed``."""
-        for one in some:
-            if one.size > _REMOVED_BYTES:
-                self._remove_history(one)
-        # In this order everywhere, so that no two wait for each other.
-        in_order = sorted(some, key=lambda one: one.key)
-        return self._journal.write(
-            lambda connection: [
-                (one, unarchived)
-                for one in in_order
-                if (unarchived := self._removed(connection, one, now_ns)) is not None
-            ]
-        )
-
-    def _remove_history(self, one: _Ended) -> None:
-        """Remove the history of a run, part by part. Nothing depends on them."""
-        run = run_id(one.key.experiment, one.key.trial)
-        while self._journal.write(lambda connection: _remove_some_history(connection, run)):
-            pass
-
-    def _removed(self, connection: Connection, one: _Ended, now_ns: int) -> int | None:
+    def _remove(self, connection: Connection, *, one: _Ended, now_ns: int) -> int | None:
         """Remove one run. Returns its values without a file; None if it has changed and stays."""
         run = run_id(one.key.experiment, one.key.trial)
         # No batch can be added to it from here on; earlier ones are seen by what follows.
@@ -192,7 +162,7 @@ class Retention:
             (run,),
         ).fetchall()
         found = connection.execute(
-            f"SELECT next_row FROM runs WHERE run_id = ? AND changed_ns = ?"  # noqa: S608
+            f"SELECT number FROM runs WHERE run_id = ? AND changed_ns = ?"  # noqa: S608
             f" AND {self._has_ended} AND {self._free}",
             (run, one.changed_ns, *self._trackers),
         ).fetchone()
@@ -201,8 +171,7 @@ class Retention:
         (unarchived,) = connection.execute(
             "SELECT COALESCE(SUM(samples), 0) FROM archive WHERE run_id = ?", (run,)
         ).fetchone()
-        lost_ns = one.changed_ns + self._late_ns
-        _bury(connection, one.key, found[0], lost_ns=lost_ns, now_ns=now_ns)
+        _bury(connection, run, lost_ns=one.changed_ns + self._late_ns, now_ns=now_ns)
         return int(unarchived)
 
 
@@ -210,58 +179,23 @@ def delete_run(journal: Journal, key: ExperimentKey, now_ns: int) -> None:
     """Remove a run as it is, with what waits of it; no bridge may be at work.
 
     Raises:
-        JournalError: The journal is unreachable. Some of the run's history may be removed.
+        JournalError: The journal is unreachable.
     """
     run = run_id(key.experiment, key.trial)
-
-    def remove(connection: Connection) -> None:
-        found = connection.execute("SELECT next_row FROM runs WHERE run_id = ?", (run,)).fetchone()
-        if found is not None:
-            connection.execute("DELETE FROM batches WHERE run_id = ?", (run,))
-            _bury(connection, key, found[0], lost_ns=now_ns, now_ns=now_ns)
-
-    while journal.write(lambda connection: _remove_some_history(connection, run)):
-        pass
-    journal.write(remove)
+    journal.write(lambda connection: _bury(connection, run, lost_ns=now_ns, now_ns=now_ns))
 
 
-def _bury(
-    connection: Connection, key: ExperimentKey, next_row: int, *, lost_ns: int, now_ns: int
-) -> None:
-    """Put a tombstone in place of a run."""
-    run = run_id(key.experiment, key.trial)
+def _bury(connection: Connection, run: str, *, lost_ns: int, now_ns: int) -> None:
+    """Put a tombstone in place of a run, and of all that belongs to it."""
     connection.execute(
         "INSERT INTO deleted (run_id, experiment, trial, next_row, lost_ns, deleted_ns)"
-        " VALUES (?, ?, ?, ?, ?, ?)"
+        " SELECT run_id, experiment, trial, next_row, CAST(? AS BIGINT), CAST(? AS BIGINT)"
+        " FROM runs WHERE run_id = ?"
         " ON CONFLICT (run_id) DO UPDATE SET next_row = excluded.next_row,"
         " lost_ns = excluded.lost_ns, deleted_ns = excluded.deleted_ns",
-        (run, key.experiment, key.trial, next_row, lost_ns, now_ns),
+        (lost_ns, now_ns, run),
     )
-    for table in _TABLES:
-        connection.execute(f"DELETE FROM {table} WHERE run_id = ?", (run,))  # noqa: S608
-
-
-def _in_parts(ended: Iterable[_Ended]) -> Iterator[Sequence[_Ended]]:
-    """Yield the runs to remove in one transaction each, so that no writer waits for long."""
-    some: list[_Ended] = []
-    size = 0
-    for one in ended:
-        some.append(one)
-        size += one.size
-        if len(some) >= _RUNS_AT_ONCE or size > _REMOVED_BYTES:
-            yield some
-            some, size = [], 0
-    if some:
-        yield some
-
-
-def _remove_some_history(connection: Connection, run: str) -> bool:
-    found = connection.execute(
-        "SELECT number FROM log WHERE run_id = ? AND kind = ? ORDER BY number LIMIT ?",
-        (run, str(Log.HISTORY), _REMOVED_AT_ONCE),
-    ).fetchall()
-    connection.executemany("DELETE FROM log WHERE number = ?", found)
-    return len(found) == _REMOVED_AT_ONCE
+    connection.execute("DELETE FROM runs WHERE run_id = ?", (run,))
 
 
 def _remove_old_tombstones(connection: Connection) -> None:

@@ -12,14 +12,12 @@ import dataclasses
 import json
 import logging
 import time
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from otel_rl.bridge.counters import StateFault
 from otel_rl.bridge.journal.interface import (
     MADE,
-    RECORD_BYTES,
     ROOM_OF_ROWS,
     WAITING,
     Connection,
@@ -47,17 +45,13 @@ __all__ = ["DAMAGED_ROW", "Commit", "PreparedCommit", "RunStore", "SavedRun"]
 _log = logging.getLogger(__name__)
 
 _CHANGE_RUN: Final = (
-    "UPDATE runs SET next_row = ?, is_open = ?, roles = ?, row_bytes = row_bytes + ?,"
-    " state_bytes = ?, description_bytes = COALESCE(?, description_bytes),"
-    " log_bytes = log_bytes + ? - {freed_bytes}, archive_bytes = archive_bytes + ?,"
+    "UPDATE runs SET next_row = ?, is_open = ?, roles = ?,"
     " begun_ns = CASE WHEN begun_ns = 0 THEN ? ELSE begun_ns END, changed_ns = ?,"
     " step_ns = CASE WHEN COALESCE(CAST(? AS BIGINT), step, -1) = COALESCE(step, -1)"
     " THEN step_ns ELSE ? END,"
     " step = COALESCE(CAST(? AS BIGINT), step)"
     " WHERE run_id = ? AND epoch = ? RETURNING number"
 )
-
-_REMOVED_AT_ONCE: Final = 500  # parameters of one statement
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -187,7 +181,9 @@ class PreparedCommit:
                 for samples, body in commit.archive
             ],
         )
-        _remove_batches(connection, run, commit.taken)
+        connection.executemany(
+            "DELETE FROM batches WHERE position = ?", [(offset,) for offset in commit.taken]
+        )
 
     def use(self, connection: Connection) -> Use:
         """Return the run's present use of the journal."""
@@ -199,42 +195,19 @@ class PreparedCommit:
 
     def _change_run(self, connection: Connection) -> bool:
         """Change the metadata of the run. Returns whether it exists and is ours."""
-        commit, description = self._commit, self._description
-        freed_bytes, limits = self._logs.freed_bytes
+        commit = self._commit
         changed = connection.execute(
-            _CHANGE_RUN.format(freed_bytes=freed_bytes),
+            _CHANGE_RUN,
             (
                 commit.next_row,
                 int(commit.is_open),
                 json.dumps(commit.roles),
-                sum(len(body) for _, _, body, _ in self._rows),
-                len(self._state) + RECORD_BYTES,
-                None if description is None else len(description) + RECORD_BYTES,
-                *(self._logs.added_bytes, *limits),
-                sum(len(body) + RECORD_BYTES for _, body in commit.archive),
                 *(self._now_ns, self._now_ns),
                 *(commit.step, self._now_ns, commit.step),
                 *(self._run, commit.epoch),
             ),
         ).fetchone()
         return changed is not None
-
-
-def _remove_batches(connection: Connection, run: str, taken: Sequence[Offset]) -> None:
-    freed: Counter[int] = Counter()
-    for place in range(0, len(taken), _REMOVED_AT_ONCE):
-        some = taken[place : place + _REMOVED_AT_ONCE]
-        marks = ", ".join("?" * len(some))
-        for shard, size in connection.execute(
-            f"DELETE FROM batches WHERE position IN ({marks})"  # noqa: S608  # ours
-            " RETURNING shard, LENGTH(payload)",
-            some,
-        ):
-            freed[shard] += size
-    connection.executemany(
-        "UPDATE waiting SET bytes = bytes - ? WHERE run_id = ? AND shard = ?",
-        [(size, run, shard) for shard, size in sorted(freed.items())],
-    )
 
 
 DAMAGED_ROW: Final = "otel_rl/bridge/rows/damaged"

@@ -1,13 +1,14 @@
 """The tables of a journal, of either kind, and the format that they have."""
 
 import secrets
-from collections.abc import Container
+from collections.abc import Container, Sequence
+from dataclasses import dataclass
 
-from otel_rl.bridge.journal.interface import Connection
+from otel_rl.bridge.journal.interface import RECORD_BYTES, Connection
 from otel_rl.errors import ConfigError
 from otel_rl.version import __version__
 
-__all__ = ["APPLICATION", "FORMAT", "META_COLUMNS", "identity_of", "statements"]
+__all__ = ["APPLICATION", "FORMAT", "META_COLUMNS", "Dialect", "identity_of"]
 
 APPLICATION = "otel-rl"
 """By this name a server of several bridges knows their connections."""
@@ -18,6 +19,10 @@ FORMAT = 1
 # `runs` is small, and written with the rows by the one who owns the run. `waiting` is written with
 # every batch, by anybody: so it is a table of its own, and its numbers are in shards, lest those
 # who write at the same moment wait for each other. The states are large.
+#
+# What a run takes is counted by triggers. A record is counted as long as it was when it came, even
+# if the disk has damaged it since: so its length is stored, before the body that need not be read.
+# All that is of a run goes with it.
 _TABLES = """
 CREATE TABLE meta (
   format   BIGINT NOT NULL,
@@ -32,11 +37,9 @@ CREATE TABLE runs (
   next_row   BIGINT NOT NULL DEFAULT 0,
   pruned_row BIGINT NOT NULL DEFAULT 0,
   is_open    BIGINT NOT NULL DEFAULT 0,
-  row_bytes  BIGINT NOT NULL DEFAULT 0,
-  state_bytes       BIGINT NOT NULL DEFAULT 0,
-  description_bytes BIGINT NOT NULL DEFAULT 0,
-  log_bytes         BIGINT NOT NULL DEFAULT 0,
-  archive_bytes     BIGINT NOT NULL DEFAULT 0,
+  row_bytes     BIGINT NOT NULL DEFAULT 0,
+  log_bytes     BIGINT NOT NULL DEFAULT 0,
+  archive_bytes BIGINT NOT NULL DEFAULT 0,
   begun_ns   BIGINT NOT NULL DEFAULT 0,
   changed_ns BIGINT NOT NULL DEFAULT 0,
   step       BIGINT,
@@ -58,71 +61,76 @@ CREATE TABLE deleted (
 ){keyed};
 CREATE INDEX deleted_by_age ON deleted (deleted_ns);
 CREATE TABLE waiting (
-  run_id TEXT NOT NULL,
+  run_id {of_run},
   shard  BIGINT NOT NULL,
   bytes  BIGINT NOT NULL,
   PRIMARY KEY (run_id, shard)
 ){keyed};
 CREATE TABLE batches (
   position    {number},
-  run_id      TEXT NOT NULL,
+  run_id      {of_run},
   shard       BIGINT NOT NULL,
   signal      TEXT NOT NULL,
   received_ns BIGINT NOT NULL,
+  bytes       BIGINT NOT NULL GENERATED ALWAYS AS (LENGTH(payload)) STORED,
   payload     {bytes} NOT NULL,
   crc         BIGINT NOT NULL
 );
 CREATE INDEX batches_of_run ON batches (run_id, position);
 CREATE TABLE set_aside (
   position    BIGINT NOT NULL PRIMARY KEY,
-  run_id      TEXT NOT NULL,
+  run_id      {of_run},
   signal      TEXT NOT NULL,
   received_ns BIGINT NOT NULL,
   payload     {bytes} NOT NULL,
   crc         BIGINT NOT NULL
 );
 CREATE TABLE states (
-  run_id TEXT NOT NULL PRIMARY KEY,
+  run_id {of_run} PRIMARY KEY,
   body   {bytes} NOT NULL,
   crc    BIGINT NOT NULL
 ){keyed};
 CREATE TABLE descriptions (
-  run_id TEXT NOT NULL PRIMARY KEY,
+  run_id {of_run} PRIMARY KEY,
   body   {bytes} NOT NULL,
   crc    BIGINT NOT NULL
 ){keyed};
 CREATE TABLE log (
   number {number},
-  run_id TEXT NOT NULL,
+  run_id {of_run},
   kind   TEXT NOT NULL,
   newest BIGINT NOT NULL,
+  bytes  BIGINT NOT NULL GENERATED ALWAYS AS (LENGTH(body)) STORED,
   body   {bytes} NOT NULL,
   crc    BIGINT NOT NULL
 );
 CREATE INDEX log_of_run ON log (run_id, kind, newest);
 CREATE TABLE archive (
   number    {number},
-  run_id    TEXT NOT NULL,
+  run_id    {of_run},
   samples   BIGINT NOT NULL,
   made_ns   BIGINT NOT NULL,
   file      BIGINT NOT NULL DEFAULT 0,
+  bytes     BIGINT NOT NULL GENERATED ALWAYS AS (LENGTH(body)) STORED,
   body      {bytes} NOT NULL,
   crc       BIGINT NOT NULL
 );
 CREATE INDEX archive_of_run ON archive (run_id, number);
 CREATE TABLE rows (
-  run_id TEXT NOT NULL,
+  run_id {of_run},
   number BIGINT NOT NULL,
+  bytes  BIGINT NOT NULL GENERATED ALWAYS AS (LENGTH(body)) STORED,
   body   {bytes} NOT NULL,
   crc    BIGINT NOT NULL,
   PRIMARY KEY (run_id, number)
 ){keyed};
 CREATE TABLE deliveries (
-  run_id       TEXT NOT NULL,
+  run_id       {of_run},
   tracker      TEXT NOT NULL,
   next_row     BIGINT NOT NULL DEFAULT 0,
   confirmed_ns BIGINT NOT NULL DEFAULT 0,
   finished_row BIGINT NOT NULL DEFAULT 0,
+  allowed_row  BIGINT NOT NULL DEFAULT 0,
   location     TEXT NOT NULL DEFAULT '',
   state        TEXT NOT NULL DEFAULT '',
   error        TEXT NOT NULL DEFAULT '',
@@ -131,18 +139,64 @@ CREATE TABLE deliveries (
 ){keyed};
 """
 
+_TRIGGERS = {
+    "INSERT ON batches": "INSERT INTO waiting (run_id, shard, bytes)"
+    " VALUES (NEW.run_id, NEW.shard, NEW.bytes) ON CONFLICT (run_id, shard)"
+    " DO UPDATE SET bytes = waiting.bytes + excluded.bytes",
+    "DELETE ON batches": "UPDATE waiting SET bytes = bytes - OLD.bytes"
+    " WHERE run_id = OLD.run_id AND shard = OLD.shard",
+} | {
+    f"{event} ON {table}": f"UPDATE runs SET {sum_} = {sum_} {change} WHERE run_id = {run}"  # noqa: S608
+    for table, sum_, more in (
+        ("rows", "row_bytes", 0),
+        ("log", "log_bytes", RECORD_BYTES),
+        ("archive", "archive_bytes", RECORD_BYTES),
+    )
+    for event, change, run in (
+        ("INSERT", f"+ NEW.bytes + {more}", "NEW.run_id"),
+        ("DELETE", f"- OLD.bytes - {more}", "OLD.run_id"),
+    )
+}
+"""The statement that follows an event of a table, for each record."""
 
-def statements(*, number: str, of_bytes: str, keyed: str) -> str:
-    """Return the statements that make the tables of a journal, with a new identity.
 
-    Args:
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """What differs between the databases in the statements that make the tables.
+
+    Attributes:
         number: Type of a key that counts up by itself; no number is ever given twice.
         of_bytes: Type of a column of bytes.
         keyed: What a table ends with that is stored by its key.
+        trigger: Statements that make a trigger.
     """
-    meta = f"{FORMAT}, '{__version__}', '{secrets.token_hex(16)}'"
-    tables = _TABLES.format(number=number, bytes=of_bytes, keyed=keyed)
-    return f"{tables}INSERT INTO meta VALUES ({meta});\n"  # noqa: S608  # ours
+
+    number: str
+    of_bytes: str
+    keyed: str
+    trigger: Sequence[str]
+
+    def statements(self) -> Sequence[str]:
+        """Return the statements that make the tables of a journal, with a new identity."""
+        tables = _TABLES.format(
+            number=self.number,
+            bytes=self.of_bytes,
+            keyed=self.keyed,
+            of_run="TEXT NOT NULL REFERENCES runs (run_id) ON DELETE CASCADE",
+        )
+        triggers = [
+            statement.format(
+                name=event.lower().replace(" ", "_"), event=f"AFTER {event}", change=change
+            )
+            for event, change in _TRIGGERS.items()
+            for statement in self.trigger
+        ]
+        meta = f"{FORMAT}, '{__version__}', '{secrets.token_hex(16)}'"
+        return [
+            *(statement for statement in tables.split(";") if statement.strip()),
+            *triggers,
+            f"INSERT INTO meta VALUES ({meta})",  # noqa: S608  # ours
+        ]
 
 
 META_COLUMNS = frozenset({"format", "version", "identity"})

@@ -254,7 +254,6 @@ class Spool:
             LeaseLost: The run belongs to another bridge. Nothing was written.
             JournalFull: No room. Nothing was written.
         """
-        run = run_id(key.experiment, key.trial)
 
         def move(connection: Connection) -> None:
             connection.execute(
@@ -264,15 +263,6 @@ class Spool:
                 (offset,),
             )
             connection.execute("DELETE FROM batches WHERE position = ?", (offset,))
-            # Counted anew: a damaged batch may not be as long as it was.
-            connection.execute("DELETE FROM waiting WHERE run_id = ?", (run,))
-            connection.execute(
-                "INSERT INTO waiting (run_id, shard, bytes)"
-                " SELECT run_id, shard, SUM(LENGTH(payload)) FROM batches WHERE run_id = ?"
-                " GROUP BY run_id, shard"
-                " ON CONFLICT (run_id, shard) DO UPDATE SET bytes = excluded.bytes",
-                (run,),
-            )
 
         write_owned(self._journal, self._owners, key, move)
 
@@ -298,8 +288,7 @@ class Spool:
         run = run_id(key.experiment, key.trial)
         self._journal.check_room(connection, size - self._over_bytes)
         known = connection.execute(
-            f"SELECT {WAITING}, {ROOM_OF_ROWS} FROM runs WHERE run_id = ?"  # noqa: S608  # ours
-            f"{self._journal.hold_row}",
+            f"SELECT {WAITING}, {ROOM_OF_ROWS} FROM runs WHERE run_id = ?",  # noqa: S608  # ours
             (run,),
         ).fetchone()
         if known is None:
@@ -313,11 +302,6 @@ class Spool:
                 " rows for the tracker, which is its share.",
                 hint="Raise journal.max_bytes; senders retry meanwhile.",
             )
-        connection.execute(
-            "INSERT INTO waiting (run_id, shard, bytes) VALUES (?, ?, ?)"
-            " ON CONFLICT (run_id, shard) DO UPDATE SET bytes = waiting.bytes + excluded.bytes",
-            (run, shard, size),
-        )
         connection.executemany(
             "INSERT INTO batches (run_id, shard, signal, received_ns, payload, crc)"
             " VALUES (?, ?, ?, ?, ?, ?)",

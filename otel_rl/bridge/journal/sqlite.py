@@ -12,7 +12,6 @@ and see everything whose ``write`` has returned.
 import contextlib
 import fcntl
 import logging
-import math
 import os
 import queue
 import shutil
@@ -24,10 +23,10 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
-from typing import Final, TextIO, TypeVar
+from typing import Any, Final, TextIO, TypeVar
 
 from otel_rl.bridge.journal.interface import Connection
-from otel_rl.bridge.journal.schema import identity_of, statements
+from otel_rl.bridge.journal.schema import Dialect, identity_of
 from otel_rl.bridge.private_files import make_private_directory, open_private
 from otel_rl.errors import (
     ConfigError,
@@ -55,6 +54,7 @@ __all__ = [
 _log = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
+_Write = tuple[Callable[[Connection], _T], Future[_T]]
 
 # Functions that share one commit: enough for every receiver thread, small enough to keep the
 # transaction short.
@@ -86,7 +86,7 @@ class SqliteJournal:
                 hint="Choose a directory that this user may write, with --data.",
             ) from exc
         self._path = directory / JOURNAL_FILE
-        self._queue: queue.SimpleQueue[_Work | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[_Write[Any] | None] = queue.SimpleQueue()
         self._closed = threading.Event()
         # When the commit that is being made was begun; written by the journal's thread alone.
         self._busy_since_s: float | None = None
@@ -124,29 +124,18 @@ class SqliteJournal:
         return 1
 
     @property
-    def hold_row(self) -> str:
-        """Nothing: one thread writes."""
-        return ""
-
-    @property
     def lock_row(self) -> str:
         """Nothing: one thread writes."""
         return ""
 
     def write(self, function: Callable[[Connection], _T], /) -> _T:
         """See ``Journal.write``."""
-        future: Future[_T] = Future()
-        future.set_running_or_notify_cancel()
-
-        def work(connection: sqlite3.Connection) -> Callable[[], None]:
-            result = function(connection)
-            return lambda: future.set_result(result)
-
+        result: Future[_T] = Future()
         with self._closing:
             if self._closed.is_set():
                 raise JournalClosed("The bridge is stopping.", hint="Send the batch again later.")
-            self._queue.put(_Work(work, future.set_exception))
-        return future.result()
+            self._queue.put((function, result))
+        return result.result()
 
     @contextlib.contextmanager
     def read(self) -> Iterator[sqlite3.Connection]:
@@ -155,11 +144,10 @@ class SqliteJournal:
         A cursor that is left open would show the connection's next reader the past. After an
         exception it is not used again, for the same reason.
         """
-        self._files.check_lately()
+        self._files.check()
         try:
             connection = self._readers.get_nowait()
         except queue.Empty:
-            self._files.check()  # else another program's new file would be read
             connection = sqlite3.connect(
                 f"{self._path.absolute().as_uri()}?mode=ro", uri=True, check_same_thread=False
             )
@@ -213,7 +201,7 @@ class SqliteJournal:
         ended = False
         while not ended:
             work = self._queue.get()
-            group: list[_Work] = []
+            group: list[_Write[Any]] = []
             while True:
                 if work is None:
                     ended = True
@@ -238,21 +226,9 @@ def _size(connection: Connection) -> int:
     return int(pages - free) * PAGE_BYTES
 
 
-class _Work:
-    """One function that waits for the database, and the result for its caller."""
-
-    __slots__ = ("fail", "run")
-
-    def __init__(
-        self,
-        run: Callable[[sqlite3.Connection], Callable[[], None]],
-        fail: Callable[[BaseException], None],
-    ) -> None:
-        self.run = run
-        self.fail = fail
-
-
-def _commit(connection: sqlite3.Connection, group: list[_Work], check: Callable[[], None]) -> None:
+def _commit(
+    connection: sqlite3.Connection, group: Sequence["_Write[Any]"], check: Callable[[], None]
+) -> None:
     """Run a group in one transaction; a failing member does not undo the others.
 
     Args:
@@ -260,50 +236,46 @@ def _commit(connection: sqlite3.Connection, group: list[_Work], check: Callable[
         group: Who waits for it.
         check: Raises JournalGone if what is written is not where it will be looked for.
     """
-    succeed: list[tuple[_Work, Callable[[], None]]] = []
-    failed: list[tuple[_Work, BaseException]] = []
+    done: list[Callable[[], None]] = []
     try:
         check()
         connection.execute("BEGIN IMMEDIATE")
         if len(group) == 1:  # nearly always: nobody else's work is to be kept if it fails
-            (work,) = group
-            succeed.append((work, work.run(connection)))
+            ((function, result),) = group
+            done.append(partial(result.set_result, function(connection)))
         else:
-            _run_each(connection, group, succeed, failed)
+            done += [_run_apart(connection, *one) for one in group]
         connection.execute("COMMIT")
         check()  # once more: it may have gone while the disk was waited for
     except Exception as exc:  # noqa: BLE001  # handed to every caller of the group
         with contextlib.suppress(sqlite3.Error):  # or the callers would wait for ever
             if connection.in_transaction:
                 connection.execute("ROLLBACK")
-        for work in group:
-            work.fail(_translated(exc))
+        for _, result in group:
+            result.set_exception(_translated(exc))
         return
-    for work, error in failed:
-        work.fail(error)
-    for _, done in succeed:
-        done()
+    for tell in done:
+        tell()
 
 
-def _run_each(
-    connection: sqlite3.Connection,
-    group: list[_Work],
-    succeed: list[tuple[_Work, Callable[[], None]]],
-    failed: list[tuple[_Work, BaseException]],
-) -> None:
-    """Run the members of a group, and undo what those did that fail."""
-    for work in group:
-        connection.execute("SAVEPOINT work")
-        try:
-            done = work.run(connection)
-        except Exception as exc:  # handed to the caller, who waits for it
-            if not connection.in_transaction:  # SQLite rolled everything back: disk full, I/O
-                raise
-            connection.execute("ROLLBACK TO work")
-            failed.append((work, _translated(exc)))
-        else:
-            succeed.append((work, done))
-        connection.execute("RELEASE work")
+def _run_apart(
+    connection: sqlite3.Connection, function: Callable[[Connection], _T], result: "Future[_T]"
+) -> Callable[[], None]:
+    """Run one of several in a transaction, and undo what it did if it fails.
+
+    Returns:
+        What tells its caller, once the transaction is durable.
+    """
+    connection.execute("SAVEPOINT work")
+    try:
+        tell = partial(result.set_result, function(connection))
+    except Exception as exc:  # handed to the caller, who waits for it
+        if not connection.in_transaction:  # SQLite rolled everything back: disk full, I/O
+            raise
+        connection.execute("ROLLBACK TO work")
+        tell = partial(result.set_exception, _translated(exc))
+    connection.execute("RELEASE work")
+    return tell
 
 
 def _translated(exc: Exception) -> Exception:
@@ -338,6 +310,13 @@ _BESIDE: Final = ("-wal", "-shm", "-journal")  # what SQLite puts beside it, as 
 
 _DAMAGED_HINT: Final = "Move the file away to start a new one, and keep it for inspection."
 _FULL_HINT: Final = "Free disk space, or choose another directory with --data."
+
+_DIALECT: Final = Dialect(
+    number="INTEGER PRIMARY KEY AUTOINCREMENT",
+    of_bytes="BLOB",
+    keyed=" WITHOUT ROWID",
+    trigger=["CREATE TRIGGER {name} {event} BEGIN {change}; END"],
+)
 
 _LEAST_FREE_BYTES: Final = 1 << 20  # an empty journal takes a third of it
 
@@ -381,6 +360,7 @@ def open_database(path: Path, max_bytes: int) -> tuple[sqlite3.Connection, str]:
 def _prepared(connection: sqlite3.Connection, path: Path, max_bytes: int) -> str:
     """Set a connection up, make what is missing, and return the identity of the journal."""
     connection.execute("PRAGMA journal_mode=WAL")
+    connection.execute("PRAGMA foreign_keys=ON")
     connection.execute("PRAGMA synchronous=FULL")
     # Some builds overwrite what is removed, which writes each taken batch once more.
     connection.execute("PRAGMA secure_delete=OFF")
@@ -388,10 +368,7 @@ def _prepared(connection: sqlite3.Connection, path: Path, max_bytes: int) -> str
     max_pages = max(2 * max_bytes // PAGE_BYTES, _MIN_PAGES)
     connection.execute(f"PRAGMA max_page_count={max_pages}")
     if not _columns_of_meta(connection):
-        schema = statements(
-            number="INTEGER PRIMARY KEY AUTOINCREMENT", of_bytes="BLOB", keyed=" WITHOUT ROWID"
-        )
-        connection.executescript(f"BEGIN;{schema}COMMIT")
+        connection.executescript(";".join(["BEGIN", *_DIALECT.statements(), "COMMIT"]))
     return identity_of(
         connection,
         _columns_of_meta(connection),
@@ -439,10 +416,6 @@ def make_directory(directory: Path) -> None:
             os.close(parent)
 
 
-_LATELY_S = 0.1
-"""A reader whose files were there this long ago reads on."""
-
-
 class OpenFiles:
     """The files of a journal, as they were when it was opened.
 
@@ -452,16 +425,6 @@ class OpenFiles:
 
     def __init__(self, paths: Sequence[Path]) -> None:
         self._known = {os.fspath(path): _on_disk(path) for path in paths}
-        self._checked_s = -math.inf
-
-    def check_lately(self) -> None:
-        """Check, unless that was done a moment ago.
-
-        Raises:
-            JournalGone: As of ``check``.
-        """
-        if time.monotonic() - self._checked_s > _LATELY_S:
-            self.check()
 
     def check(self) -> None:
         """Costs some microseconds, and lets other threads take the interpreter.
@@ -471,7 +434,6 @@ class OpenFiles:
         """
         for path, known in self._known.items():
             if _on_disk(path) != known:
-                self._checked_s = -math.inf
                 raise JournalGone(
                     f"{path!r} was removed or replaced while the bridge was using it. Nothing more "
                     "is acknowledged.",
@@ -479,7 +441,6 @@ class OpenFiles:
                     "was not acknowledged; acknowledged data that is not yet in a run is "
                     "lost.",
                 )
-        self._checked_s = time.monotonic()
 
 
 def _on_disk(path: str | Path) -> tuple[int, int] | None:

@@ -7,6 +7,7 @@ import pytest
 
 from otel_rl.bridge.journal.deliveries import DeliveryStore
 from otel_rl.bridge.journal.interface import Journal
+from otel_rl.bridge.journal.retention import delete_run
 from otel_rl.bridge.journal.runs import Commit, RunStore
 from otel_rl.records import ExperimentKey, Row
 from tests.stores import Store
@@ -169,3 +170,15 @@ def test_rows_that_one_tracker_has_never_confirmed_are_kept_whatever_is_allowed(
     first.prune(KEY, 10)
     second.prune(KEY, 10)
     assert kept(run_store) == list(range(10))
+
+
+def test_what_a_tracker_says_of_a_run_that_was_removed_leaves_nothing(journal: Journal) -> None:
+    run_store, deliveries = stores(journal)
+    run_store.commit([commit(row(0))])
+    delete_run(journal, KEY, 1)
+    deliveries.confirmed(KEY, 1)
+    deliveries.opened(KEY, "there")
+    deliveries.reported(KEY, "failed", "late")
+    deliveries.prune(KEY, 1)
+    with journal.read() as connection:
+        assert connection.execute("SELECT * FROM deliveries").fetchall() == []

@@ -142,9 +142,7 @@ def test_a_failing_write_takes_nothing_of_the_others_with_it(journal: Journal) -
 
     def fail(connection: Connection) -> None:
         connection.execute(
-            "INSERT INTO batches (run_id, shard, signal, received_ns, payload, crc)"
-            " VALUES (?, ?, ?, ?, ?, ?)",
-            ("run", 0, "metrics", 0, b"half", 0),
+            "INSERT INTO runs (run_id, experiment, trial) VALUES ('run', 'half', 't')"
         )
         raise ValueError("no")
 
@@ -166,6 +164,8 @@ def test_a_failing_write_takes_nothing_of_the_others_with_it(journal: Journal) -
         thread.join()
     assert results == ["failed", "failed"]
     assert payloads(spool) == [b"whole", b"whole"]
+    with journal.read() as connection:
+        assert connection.execute("SELECT COUNT(*) FROM runs").fetchone() == (1,)
 
 
 def test_a_full_journal_refuses_and_recovers(store: Store) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from otel_rl.bridge.config import BridgeSettings
-from otel_rl.bridge.journal.reader import keys
+from otel_rl.bridge.journal.reader import looking, read_keys
 from otel_rl.cli.main import main
 from otel_rl.records import Batch, ExperimentKey, Signal
 from otel_rl.run_id import run_id
@@ -103,7 +103,9 @@ def test_the_page_has_it(data: Path) -> None:
 
 
 def test_the_charts_to_keep_are_the_runs(data: Path) -> None:
-    specs = {spec.key: spec for spec in keys(data, RUN) if spec.key.startswith("goodput/")}
+    with looking(data) as connection:
+        keys = read_keys(connection, run_id(*RUN))
+    specs = {spec.key: spec for spec in keys if spec.key.startswith("goodput/")}
     assert {spec.axis for spec in specs.values()} == {"time"}
     assert {spec.tier for spec in specs.values()} == {Tier.BASIC}
     assert {spec.unit for spec in specs.values()} == {"s", "1"}
