@@ -27,6 +27,7 @@ from otel_rl.bridge.config import BridgeSettings, ListenSettings, TrackerSetting
 from otel_rl.bridge.counters import Counter
 from otel_rl.bridge.delivery.tracker import RunInfo
 from otel_rl.bridge.delivery.wandb.tracker import WandbTracker
+from otel_rl.bridge.journal.log import Log
 from otel_rl.bridge.journal.runs import Commit, RunStore
 from otel_rl.bridge.journal.sqlite import SqliteJournal
 from otel_rl.bridge.journal.state import encode
@@ -151,7 +152,9 @@ def _stages(series: int, steps: int, rounds: int) -> Mapping[str, float]:
             with watch("commit"):
                 log = aligner.take_dedup()
                 state = _state(aligner)
-                commit = Commit(KEY, rows, aligner.row_maker.next_number, state, dedup=log)
+                commit = Commit(
+                    KEY, rows, aligner.row_maker.next_number, state, added={Log.DEDUP: log}
+                )
                 run_store.commit([commit])
             with watch("state, part of commit"):
                 _state(aligner)

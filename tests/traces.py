@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
+from otel_rl.bridge.journal.log import Log
 from otel_rl.bridge.journal.runs import Commit, RunStore
 from otel_rl.bridge.journal.sqlite import SqliteJournal
 from otel_rl.bridge.rows.settings import AlignSettings
@@ -91,5 +92,5 @@ def keep_spans(directory: Path, key: ExperimentKey, spans: Sequence[SpanRecord])
         window.add(spans[first : first + 1_000], AlignSettings(max_spans=10**7), 0)
         log = window.recent.take_log()
         assert log is not None
-        store.commit([Commit(key, [], 0, b"", spans=log)])
+        store.commit([Commit(key, [], 0, b"", added={Log.SPANS: log})])
     journal.close()

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from otel_rl.bridge.journal.log import Log
 from otel_rl.bridge.journal.runs import Commit, RunStore
 from otel_rl.bridge.journal.sqlite import SqliteJournal
 from otel_rl.bridge.journal.state import encode_keys
@@ -91,9 +92,11 @@ def write_run(directory: Path, run: LookedAt, *, now_ns: int = T0) -> None:
                     [_row(run, number, step, facts.time_ns)],
                     number + 1,
                     b"",
-                    keys=keys if number == 0 else None,
                     description=description if number == 0 else None,
-                    history=(facts.time_ns, facts.encode()),
+                    added={
+                        Log.HISTORY: (facts.time_ns, facts.encode()),
+                        Log.KEYS: (0, keys) if number == 0 else None,
+                    },
                     step=step,
                 )
                 for number, (step, facts) in enumerate(_history(run, now_ns))

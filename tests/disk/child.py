@@ -16,6 +16,7 @@ from typing import TextIO
 
 from otel_rl.bridge.counters import Counters
 from otel_rl.bridge.journal.deliveries import DeliveryStore
+from otel_rl.bridge.journal.log import Log
 from otel_rl.bridge.journal.runs import Commit, RunStore
 from otel_rl.bridge.journal.spool import Spool
 from otel_rl.bridge.journal.sqlite import SqliteJournal
@@ -96,7 +97,9 @@ class Child:
             rows = [row(number) for number in range(first, first + n)]
             offsets = [one.offset for one in spooled]
             seen = (first + 1, state.encode())  # of 0 nothing is kept
-            commits.append(Commit(key(run), rows, first + n, state.encode(), offsets, dedup=seen))
+            commits.append(
+                Commit(key(run), rows, first + n, state.encode(), offsets, added={Log.DEDUP: seen})
+            )
         RunStore(self._opened()).commit(commits)
         return {"taken": taken}
 

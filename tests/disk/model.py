@@ -3,6 +3,7 @@
 import copy
 from dataclasses import dataclass, field
 
+from otel_rl.bridge.journal.log import Log
 from otel_rl.bridge.journal.runs import RunStore
 from otel_rl.bridge.journal.spool import Spool
 from otel_rl.bridge.journal.sqlite import SqliteJournal
@@ -98,7 +99,7 @@ def _run(spool: Spool, run_store: RunStore, run: str) -> Run:
         pruned,
         saved.next_row,
         "" if saved.state is None else saved.state.decode(),
-        [seen.decode() for seen in saved.dedup],
+        [seen.decode() for seen in saved.log(Log.DEDUP)],
     )
 
 

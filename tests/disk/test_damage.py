@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from otel_rl.bridge.journal.log import Log
 from otel_rl.bridge.journal.runs import DAMAGED_ROW, Commit, RunStore, SavedRun
 from otel_rl.bridge.journal.schema import FORMAT
 from otel_rl.bridge.journal.spool import Spool
@@ -47,7 +48,7 @@ class Content:
     batches: list[Batch] = field(default_factory=list)
     damaged: int = 0
     rows: list[Row] = field(default_factory=list)
-    saved: SavedRun = field(default_factory=lambda: SavedRun(None, [], 0, []))
+    saved: SavedRun = field(default_factory=lambda: SavedRun(None, 0))
 
 
 def fill(journal: SqliteJournal) -> None:
@@ -57,7 +58,9 @@ def fill(journal: SqliteJournal) -> None:
             first = number * ROWS // len(SEEN)
             rows = [row(n) for n in range(first, first + ROWS // len(SEEN))]
             state = f"state {number} of {run}".encode()
-            commit = Commit(key(run), rows, rows[-1].number + 1, state, dedup=(9, seen))
+            commit = Commit(
+                key(run), rows, rows[-1].number + 1, state, added={Log.DEDUP: (9, seen)}
+            )
             run_store.commit([commit])
         for n in range(BATCHES):
             spool.append([batch(run, f"{run}{n}:1000")])
@@ -257,12 +260,12 @@ FLIPS = {
     ),
     "state": Flip(
         f"UPDATE states SET body = SUBSTR(body, 1, 4) WHERE run_id = '{RUN_A}'",
-        lambda found, good: found.saved == SavedRun(None, good.saved.dedup, ROWS, []),
+        lambda found, good: found.saved == SavedRun(None, ROWS, good.saved.logs),
     ),
     "dedup": Flip(
         f"UPDATE log SET body = 'x' || SUBSTR(body, 2) WHERE run_id = '{RUN_A}'"
         " AND number = (SELECT MIN(number) FROM log WHERE kind = 'dedup')",
-        lambda found, good: found.saved == SavedRun(good.saved.state, [SEEN[1]], ROWS, []),
+        lambda found, good: found.saved == SavedRun(good.saved.state, ROWS, {Log.DEDUP: [SEEN[1]]}),
     ),
 }
 
@@ -330,4 +333,4 @@ def _check_told(found: Content, good: Content) -> None:
     assert [one.number for one in found.rows] == list(range(ROWS))
     assert all(one in good.rows or DAMAGED_ROW in one.values for one in found.rows)
     assert found.saved.state in {good.saved.state, None}
-    assert all(seen in SEEN for seen in found.saved.dedup)
+    assert all(seen in SEEN for seen in found.saved.log(Log.DEDUP))

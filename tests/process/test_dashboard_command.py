@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from otel_rl.bridge.journal.log import Log
 from otel_rl.bridge.journal.runs import Commit, RunStore
 from otel_rl.bridge.journal.sqlite import SqliteJournal
 from otel_rl.bridge.journal.state import encode_keys
@@ -64,7 +65,7 @@ class Place:
 def place(tmp_path: Path) -> Iterator[Place]:
     journal = SqliteJournal(tmp_path)
     row = Row(0, 0, 1, {spec.key: 1.0 for spec in KEYS})
-    commit = Commit(ExperimentKey("grpo"), [row], 1, b"", keys=encode_keys(KEYS))
+    commit = Commit(ExperimentKey("grpo"), [row], 1, b"", added={Log.KEYS: (0, encode_keys(KEYS))})
     RunStore(journal).commit([commit])
     journal.close()
     with WandbServer() as server:

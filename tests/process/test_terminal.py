@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from otel_rl.bridge.journal.log import Log
 from otel_rl.bridge.journal.runs import Commit, RunStore
 from otel_rl.bridge.journal.sqlite import SqliteJournal
 from otel_rl.bridge.journal.state import encode_keys
@@ -56,8 +57,7 @@ def data(tmp_path: Path) -> Path:
                 [Row(0, 9, 1, {"x": 1.0})],
                 1,
                 b"",
-                history=(1, facts.encode()),
-                keys=encode_keys(keys),
+                added={Log.HISTORY: (1, facts.encode()), Log.KEYS: (0, encode_keys(keys))},
                 roles={"trainer": RoleStanding(4, 3, 0, None)},
                 step=9,
             )

@@ -7,9 +7,9 @@ own. What is forgotten up to a time or number is every part whose newest is not 
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
 
-from otel_rl.bridge.journal.interface import Connection, Value, checksum
+from otel_rl.bridge.journal.interface import Connection, checksum
 
-__all__ = ["Log", "LogChanges", "read_log"]
+__all__ = ["Log", "change_logs", "read_log"]
 
 
 class Log(StrEnum):
@@ -31,40 +31,32 @@ class Log(StrEnum):
     """Meaning of the tracker keys, which is never forgotten."""
 
 
-class LogChanges:
-    """What one commit does to the logs of a run, as bytes.
+def change_logs(
+    connection: Connection,
+    run: str,
+    added: Mapping[Log, tuple[int, bytes] | None],
+    forgotten: Mapping[Log, int],
+) -> None:
+    """Add parts to the logs of a run, and remove others, in a transaction.
 
     Args:
+        connection: In the transaction.
         run: Its id.
         added: A new part of each log, after its newest.
         forgotten: Up to which parts of a log are not needed any more; 0 for none.
     """
-
-    def __init__(
-        self, run: str, added: Mapping[Log, tuple[int, bytes] | None], forgotten: Mapping[Log, int]
-    ) -> None:
-        self._records = [
-            (run, str(log), newest, body, checksum(body, run, str(log)))
+    connection.executemany(
+        "INSERT INTO log (run_id, kind, newest, body, crc) VALUES (?, ?, ?, ?, ?)",
+        [
+            (run, str(log), *part, checksum(part[1], run, str(log)))
             for log, part in added.items()
             if part is not None
-            for newest, body in [part]
-            if newest > (forgotten.get(log) or -1)
-        ]
-        limits = [(str(log), limit) for log, limit in forgotten.items() if limit]
-        self._is_forgotten = " OR ".join(["kind = ? AND newest <= ?"] * len(limits))
-        self._limits: Sequence[Value] = (run, *(value for limit in limits for value in limit))
-
-    def store(self, connection: Connection) -> None:
-        """Make the changes in a transaction."""
-        connection.executemany(
-            "INSERT INTO log (run_id, kind, newest, body, crc) VALUES (?, ?, ?, ?, ?)",
-            self._records,
-        )
-        if self._is_forgotten:
-            connection.execute(
-                f"DELETE FROM log WHERE run_id = ? AND ({self._is_forgotten})",  # noqa: S608  # ours
-                self._limits,
-            )
+        ],
+    )
+    connection.executemany(
+        "DELETE FROM log WHERE run_id = ? AND kind = ? AND newest <= ?",
+        [(run, str(log), newest) for log, newest in forgotten.items() if newest],
+    )
 
 
 def read_log(

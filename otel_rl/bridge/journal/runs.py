@@ -28,7 +28,7 @@ from otel_rl.bridge.journal.interface import (
     Use,
     checksum,
 )
-from otel_rl.bridge.journal.log import Log, LogChanges, read_log
+from otel_rl.bridge.journal.log import Log, change_logs, read_log
 from otel_rl.bridge.journal.state import (
     decode_row,
     encode_description,
@@ -66,20 +66,13 @@ class Commit:
         taken: The batches that are in the rows and the state. They need not be all before the last:
             where several bridges accept, one may become visible after another with a higher number.
         is_open: Whether time alone may bring a row.
-        dedup: The newest time of what was taken that the state does not hold, and that; or None.
-        dedup_forgotten_ns: What was taken up to this time is not needed any more.
+        added: New parts of the logs, each after what is newest in it; None for nothing new.
+        forgotten: Up to which time or number the parts of a log are not needed any more.
         description: What the run is; None if that is as it was.
-        spans: The latest end of spans that came and are still needed, and those; or None.
-        spans_forgotten_ns: Spans that ended up to this time are not needed any more.
-        history: When something became known that a diagnosis goes by, and that; or None.
-        history_forgotten_ns: What became known up to this time is not needed any more.
         roles: How each role stands, for people who look.
         epoch: The turn in which all this was made, see ``Ownership``.
-        keys: What the keys mean that are in a row for the first time, encoded; or None.
         archive: Parts of the archive: number of values and ``ArchivedPart``.
         step: The newest step, for people who look; None keeps the one of before.
-        steps: The number of this part, and the steps that got a row or were taken again; or None.
-        steps_forgotten: Parts up to this number are not needed any more.
     """
 
     key: ExperimentKey
@@ -88,20 +81,13 @@ class Commit:
     state: bytes
     taken: Sequence[Offset] = ()
     is_open: bool = False
-    dedup: tuple[int, bytes] | None = None
-    dedup_forgotten_ns: int = 0
+    added: Mapping[Log, tuple[int, bytes] | None] = dataclasses.field(default_factory=dict)
+    forgotten: Mapping[Log, int] = dataclasses.field(default_factory=dict)
     description: Description | None = None
-    spans: tuple[int, bytes] | None = None
-    spans_forgotten_ns: int = 0
-    history: tuple[int, bytes] | None = None
-    history_forgotten_ns: int = 0
     roles: Mapping[str, RoleStanding] = dataclasses.field(default_factory=dict)
     epoch: int = 0
-    keys: bytes | None = None
     archive: Sequence[tuple[int, bytes]] = ()
     step: int | None = None
-    steps: tuple[int, bytes] | None = None
-    steps_forgotten: int = 0
 
 
 class PreparedCommit:
@@ -124,22 +110,6 @@ class PreparedCommit:
         ]
         self._description = (
             None if commit.description is None else encode_description(commit.description)
-        )
-        self._logs = LogChanges(
-            self._run,
-            {
-                Log.DEDUP: commit.dedup,
-                Log.STEPS: commit.steps,
-                Log.SPANS: commit.spans,
-                Log.HISTORY: commit.history,
-                Log.KEYS: None if commit.keys is None else (now_ns, commit.keys),
-            },
-            {
-                Log.DEDUP: commit.dedup_forgotten_ns,
-                Log.STEPS: commit.steps_forgotten,
-                Log.SPANS: commit.spans_forgotten_ns,
-                Log.HISTORY: commit.history_forgotten_ns,
-            },
         )
 
     def store(self, connection: Connection) -> None:
@@ -173,7 +143,7 @@ class PreparedCommit:
                 " DO UPDATE SET body = excluded.body, crc = excluded.crc",
                 (run, self._description, checksum(self._description, run)),
             )
-        self._logs.store(connection)
+        change_logs(connection, run, commit.added, commit.forgotten)
         connection.executemany(
             "INSERT INTO archive (run_id, samples, made_ns, body, crc) VALUES (?, ?, ?, ?, ?)",
             [
@@ -220,24 +190,22 @@ class SavedRun:
 
     Attributes:
         state: ``Commit.state`` of the last commit; None for a run that is new.
-        dedup: Every ``Commit.dedup`` of the run that was not forgotten, oldest first.
         next_row: The number of the next row; not 0 without a state if the state is damaged.
-        spans: Every ``Commit.spans`` of the run that was not forgotten, oldest first.
+        logs: The parts of each log that were not forgotten, oldest first, without the history.
         fault: Why there is no state though one was kept; it was logged.
         lost_ns: It is unknown which points up to this time were taken; 0 if it is known.
             The run was removed, see ``Retention``.
-        keys: Every ``Commit.keys`` of the run, oldest first.
-        steps: Every ``Commit.steps`` of the run that was not forgotten, oldest first.
     """
 
     state: bytes | None
-    dedup: Sequence[bytes]
     next_row: int
-    spans: Sequence[bytes]
+    logs: Mapping[Log, Sequence[bytes]] = dataclasses.field(default_factory=dict)
     fault: StateFault | None = dataclasses.field(default=None, compare=False)
     lost_ns: int = 0
-    keys: Sequence[bytes] = dataclasses.field(default_factory=list)
-    steps: Sequence[bytes] = dataclasses.field(default_factory=list)
+
+    def log(self, kind: Log) -> Sequence[bytes]:
+        """Return the parts of a log."""
+        return self.logs.get(kind, ())
 
 
 class RunStore:
@@ -336,16 +304,18 @@ class RunStore:
         """Return the state from which the run resumes."""
         run = run_id(key.experiment, key.trial)
         with self._journal.read() as connection:
-            state = connection.execute(
-                "SELECT body, crc FROM states WHERE run_id = ?", (run,)
+            found = connection.execute(
+                "SELECT next_row, lost_ns, body, crc FROM runs"
+                " LEFT JOIN states ON states.run_id = runs.run_id WHERE runs.run_id = ?",
+                (run,),
             ).fetchone()
-            dedup = read_log(connection, run, Log.DEDUP)
-            spans = read_log(connection, run, Log.SPANS)
-            keys = read_log(connection, run, Log.KEYS)
-            steps = read_log(connection, run, Log.STEPS)
-        found, fault = _sound(key, *state) if state else (None, None)
-        lost_ns = self._number(key, "lost_ns")
-        return SavedRun(found, dedup, self.next_row(key), spans, fault, lost_ns, keys, steps)
+            logs: dict[Log, Sequence[bytes]] = {
+                kind: read_log(connection, run, kind) for kind in Log if kind != Log.HISTORY
+            }
+        next_row, lost_ns, body, crc = found or (0, 0, None, 0)
+        state, fault = (None, None) if body is None else _sound(key, body, crc)
+        parts = {kind: of_kind for kind, of_kind in logs.items() if of_kind}
+        return SavedRun(state, next_row, parts, fault, lost_ns)
 
     def keys(self, key: ExperimentKey) -> Sequence[KeySpec]:
         """Return the meaning of the tracker keys of the run, in order of appearance.

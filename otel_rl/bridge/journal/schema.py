@@ -85,6 +85,10 @@ CREATE TABLE set_aside (
   payload     {bytes} NOT NULL,
   crc         BIGINT NOT NULL
 );
+CREATE TABLE inbox (
+  segment  TEXT NOT NULL PRIMARY KEY,
+  position BIGINT NOT NULL
+){keyed};
 CREATE TABLE states (
   run_id {of_run} PRIMARY KEY,
   body   {bytes} NOT NULL,

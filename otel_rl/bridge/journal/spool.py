@@ -342,20 +342,10 @@ def _first_unread(connection: Connection, run: str, but: Collection[Offset]) -> 
 
 
 class InboxPositions:
-    """Positions in segments by the names of these, which no two workers share.
-
-    Args:
-        journal: Has a table of them from now on, which a journal without an inbox lacks.
-    """
+    """Positions in segments by the names of these, which no two workers share."""
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
-        journal.write(
-            lambda connection: connection.execute(
-                "CREATE TABLE IF NOT EXISTS inbox"
-                " (segment TEXT NOT NULL PRIMARY KEY, position BIGINT NOT NULL)"
-            ).close()
-        )
 
     def read(self) -> Mapping[str, int]:
         """Return the positions that are journaled."""

@@ -21,6 +21,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from otel_rl.bridge.journal.interface import Journal
+from otel_rl.bridge.journal.log import Log
 from otel_rl.bridge.journal.runs import Commit, RunStore
 from otel_rl.bridge.journal.state import encode_keys
 from otel_rl.bridge.replay.replay import StoredRun
@@ -392,7 +393,7 @@ def _keep(
                 aligner.row_maker.next_number,
                 b"",
                 description=description,
-                keys=encode_keys(keys) if keys else None,
+                added={Log.KEYS: (0, encode_keys(keys))} if keys else {},
             )
         ]
     )

@@ -26,6 +26,7 @@ from otel_rl.bridge.counters import (
     StateFault,
     ValueFold,
 )
+from otel_rl.bridge.journal.log import Log
 from otel_rl.bridge.journal.runs import Commit, SavedRun
 from otel_rl.bridge.journal.spool import Spooled
 from otel_rl.bridge.journal.state import (
@@ -267,21 +268,21 @@ class Run:
         run.epoch, run.used_ns, run.is_one_launch = epoch, now_ns, is_one_launch
         run.row_maker.next_number = saved.next_row
         run.go_on(now_ns)
-        for body in saved.dedup:
+        for body in saved.log(Log.DEDUP):
             with _counting_refusals(
                 counters, key, f"Points of {key} in the journal are", _UNRECOGNISED
             ):
                 run.restore_dedup(body)
-        for body in saved.steps if kept is not None else ():
+        for body in saved.log(Log.STEPS) if kept is not None else ():
             with _counting_refusals(counters, key, f"Steps of {key} in the journal are", _UNJOINED):
                 run.intake.steps.restore_log(body, len(run.intake.series.keys.groups))
         run.intake.steps.is_restored()
-        for body in saved.spans:
+        for body in saved.log(Log.SPANS):
             with _counting_refusals(
                 counters, key, f"Spans of {key} in the journal are", _UNEXPLAINED
             ):
                 run.restore_spans(body)
-        for body in saved.keys:
+        for body in saved.log(Log.KEYS):
             with _counting_refusals(
                 counters, key, f"Keys of {key} in the journal are", _UNDESCRIBED
             ):
@@ -767,21 +768,25 @@ class Run:
             self.row_maker.next_number,
             state,
             taken,
-            self.is_watching,
-            dedup,
-            intake.series.memory.forgotten_ns,
-            description,
-            recent.take_log(),
-            recent.forgotten_ns,
-            history,
-            intake.history.forgotten_ns,
-            self.roles,
-            self.epoch,
-            encode_keys(keys) if keys else None,
-            archive,
-            self.step,
-            steps,
-            intake.steps.logs.forgotten,
+            is_open=self.is_watching,
+            added={
+                Log.DEDUP: dedup,
+                Log.STEPS: steps,
+                Log.SPANS: recent.take_log(),
+                Log.HISTORY: history,
+                Log.KEYS: (now_ns, encode_keys(keys)) if keys else None,
+            },
+            forgotten={
+                Log.DEDUP: intake.series.memory.forgotten_ns,
+                Log.STEPS: intake.steps.logs.forgotten,
+                Log.SPANS: recent.forgotten_ns,
+                Log.HISTORY: intake.history.forgotten_ns,
+            },
+            description=description,
+            roles=self.roles,
+            epoch=self.epoch,
+            archive=archive,
+            step=self.step,
         )
 
     def committed(self) -> Mapping[str, DroppedPoints]:

@@ -23,6 +23,7 @@ from typing import Final
 
 from otel_rl.bridge.counters import CommitRefusal, Counter, Counters, SampleDrop, Where
 from otel_rl.bridge.journal.interface import Ownership, SoleOwner
+from otel_rl.bridge.journal.log import Log
 from otel_rl.bridge.journal.runs import Commit, RunStore
 from otel_rl.bridge.journal.spool import Spool, Spooled
 from otel_rl.bridge.rows import messages
@@ -673,8 +674,9 @@ class Scheduler:
         if dropped:
             self._around.dropped(commit.key, dropped)
         step = run.step
-        if commit.history is not None and step is not None:
-            run.progress = commit.history[0], step
+        history = commit.added.get(Log.HISTORY)
+        if history is not None and step is not None:
+            run.progress = history[0], step
         if commit.description is not None:
             _log_failures(commit.key, run, commit.description)
         for row in commit.rows:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from otel_rl.bridge.journal.log import Log
 from otel_rl.bridge.journal.reader import looking, read_runs
 from otel_rl.bridge.journal.runs import Commit, RunStore
 from otel_rl.bridge.journal.sqlite import SqliteJournal
@@ -39,10 +40,11 @@ class Kept:
 
     def keep(self, facts: Facts) -> None:
         roles = {"trainer": RoleStanding(2, 1, 0, None)}
-        history, keys = (facts.time_ns, facts.encode()), encode_keys(KEYS)
-        self._store.commit(
-            [Commit(RUN, [], 3, b"", history=history, keys=keys, roles=roles, step=7)]
-        )
+        added = {
+            Log.HISTORY: (facts.time_ns, facts.encode()),
+            Log.KEYS: (0, encode_keys(KEYS)),
+        }
+        self._store.commit([Commit(RUN, [], 3, b"", added=added, roles=roles, step=7)])
 
     def look(self, now_ns: int = 0) -> Snapshot:
         with looking(self.directory) as connection:

@@ -14,6 +14,7 @@ import pytest
 
 from otel_rl.bridge.config import BridgeSettings
 from otel_rl.bridge.journal.interface import Connection
+from otel_rl.bridge.journal.log import Log
 from otel_rl.bridge.journal.reader import Standing
 from otel_rl.bridge.journal.runs import Commit, RunStore
 from otel_rl.bridge.journal.sqlite import SqliteJournal
@@ -578,7 +579,9 @@ def test_a_run_of_spans_alone_has_its_newest_step(tmp_path: Path) -> None:
     journal = SqliteJournal(tmp_path)
     try:
         history = 7 * S, Facts(7 * S, 7).encode()  # and no step of a metric
-        RunStore(journal).commit([Commit(ExperimentKey("grpo", "1"), [], 1, b"", history=history)])
+        RunStore(journal).commit(
+            [Commit(ExperimentKey("grpo", "1"), [], 1, b"", added={Log.HISTORY: history})]
+        )
     finally:
         journal.close()
     assert Looked(tmp_path).get(f"runs/{RUN}/overview")["step"] == 7

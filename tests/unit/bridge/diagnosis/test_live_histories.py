@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from otel_rl.bridge.diagnosis.histories import LiveHistories, Looked, MemoryBound
+from otel_rl.bridge.journal.log import Log
 from otel_rl.bridge.journal.reader import looking
 from otel_rl.bridge.journal.runs import Commit, RunStore
 from otel_rl.bridge.journal.sqlite import SqliteJournal
@@ -36,7 +37,9 @@ class Stored:
     def add(self, first: int, last: int, key: ExperimentKey = KEY, forgotten_ns: int = 0) -> None:
         for facts in FACTS[first:last]:
             history = facts.time_ns, facts.encode()
-            commit = Commit(key, [], 0, b"", history=history, history_forgotten_ns=forgotten_ns)
+            commit = Commit(
+                key, [], 0, b"", added={Log.HISTORY: history}, forgotten={Log.HISTORY: forgotten_ns}
+            )
             self.run_store.commit([commit])
 
     def look(

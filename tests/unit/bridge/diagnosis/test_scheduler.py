@@ -21,6 +21,7 @@ from otel_rl.bridge.diagnosis.process import (
     environment_of,
 )
 from otel_rl.bridge.diagnosis.scheduler import DiagnosisScheduler
+from otel_rl.bridge.journal.log import Log
 from otel_rl.bridge.journal.places import JournalPlace
 from otel_rl.bridge.journal.runs import Commit, RunStore
 from otel_rl.bridge.journal.sqlite import SqliteJournal
@@ -110,7 +111,7 @@ class Bench:
         number = self.run_store.next_row(key)
         row = Row(number, facts.step, facts.time_ns, {"x": 1.0})
         history = facts.time_ns, facts.encode()
-        self.run_store.commit([Commit(key, [row], number + 1, b"", history=history)])
+        self.run_store.commit([Commit(key, [row], number + 1, b"", added={Log.HISTORY: history})])
         self.rows.newest = facts.time_ns, facts.step
 
 

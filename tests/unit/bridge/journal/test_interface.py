@@ -238,7 +238,7 @@ def test_a_damaged_state_is_none_and_the_rows_go_on(journal: Journal) -> None:
     run_store = RunStore(journal)
     run_store.commit([commit(row(0), state=b"good")])
     journal.write(lambda c: c.execute("UPDATE states SET body = ?", (b"0",)))
-    assert run_store.saved(KEY) == SavedRun(None, [], 1, [])
+    assert run_store.saved(KEY) == SavedRun(None, 1)
 
 
 def test_a_run_whose_rows_nobody_takes_has_no_room_for_more(store: Store) -> None:

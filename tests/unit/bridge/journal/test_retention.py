@@ -10,6 +10,7 @@ from otel_rl.bridge.counters import Counter, Counters, SampleDrop
 from otel_rl.bridge.journal.deliveries import DeliveryStore
 from otel_rl.bridge.journal.interface import Connection, Journal
 from otel_rl.bridge.journal.leases import FREE
+from otel_rl.bridge.journal.log import Log
 from otel_rl.bridge.journal.postgres import PostgresJournal
 from otel_rl.bridge.journal.retention import EVERY_RUN, Removed, Retention
 from otel_rl.bridge.journal.runs import Commit, RunStore
@@ -58,11 +59,13 @@ class Bench:
                     1,
                     key.experiment.encode(),
                     is_open=is_open,
-                    dedup=(self.now_ns, b"dedup"),
-                    spans=(self.now_ns, b"spans"),
-                    keys=b"keys",
+                    added={
+                        Log.DEDUP: (self.now_ns, b"dedup"),
+                        Log.SPANS: (self.now_ns, b"spans"),
+                        Log.KEYS: (0, b"keys"),
+                        Log.HISTORY: (self.now_ns, bytes(history)),
+                    },
                     description=ENDED,
-                    history=(self.now_ns, bytes(history)),
                     archive=[(values, b"values")],
                 )
                 for key in keys
@@ -164,7 +167,7 @@ def test_ended_runs_of_one_tenant_push_out_none_of_another(bench: Bench) -> None
 def test_a_long_history_goes_as_well(bench: Bench) -> None:
     bench.end(A)
     for n in range(450):
-        bench.run_store.commit([Commit(A, [], 1, b"state", history=(T0 + n, b"h"))])
+        bench.run_store.commit([Commit(A, [], 1, b"state", added={Log.HISTORY: (T0 + n, b"h")})])
     bench.now_ns += 31 * DAY
     assert bench.remove() == Removed(too_old=[A])
     assert bench.count("log") == 0

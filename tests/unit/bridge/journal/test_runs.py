@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from otel_rl.bridge.journal.interface import Journal
+from otel_rl.bridge.journal.log import Log
 from otel_rl.bridge.journal.runs import Commit, RunStore, SavedRun
 from otel_rl.bridge.journal.spool import Spool
 from otel_rl.records import Batch, ExperimentKey, Offset, Row, Signal
@@ -40,7 +41,7 @@ def test_rows_state_and_removal_are_one_commit(journal: Journal) -> None:
     spool.append([batch()])
     run_store.commit([commit(row(0), row(1), state=b"some state", taken=offsets(spool))])
     assert run_store.rows(KEY, start=0, limit=10) == [row(0), row(1)]
-    assert run_store.saved(KEY) == SavedRun(b"some state", [], 2, [])
+    assert run_store.saved(KEY) == SavedRun(b"some state", 2)
     assert spool.pending() == 0
     assert runs_of(journal) == [KEY]
 
@@ -50,10 +51,10 @@ def test_what_was_seen_is_kept_beside_the_state_until_it_is_forgotten(
 ) -> None:
     run_store = RunStore(journal)
     for number, newest_ns in enumerate((10, 30, 20)):
-        run_store.commit([replace(commit(), dedup=(newest_ns, b"%d" % number))])
-    assert run_store.saved(KEY).dedup == [b"0", b"1", b"2"]
-    run_store.commit([replace(commit(), dedup_forgotten_ns=20)])
-    assert run_store.saved(KEY).dedup == [b"1"]
+        run_store.commit([replace(commit(), added={Log.DEDUP: (newest_ns, b"%d" % number)})])
+    assert run_store.saved(KEY).log(Log.DEDUP) == [b"0", b"1", b"2"]
+    run_store.commit([replace(commit(), forgotten={Log.DEDUP: 20})])
+    assert run_store.saved(KEY).log(Log.DEDUP) == [b"1"]
 
 
 def test_a_row_number_is_given_once(journal: Journal) -> None:

@@ -6,6 +6,7 @@ import pytest
 
 from otel_rl.bridge.counters import Counter, Counters, StateFault
 from otel_rl.bridge.journal.interface import Journal, checksum
+from otel_rl.bridge.journal.log import Log
 from otel_rl.bridge.journal.reader import read_keys
 from otel_rl.bridge.journal.runs import RunStore
 from otel_rl.bridge.journal.spool import Spool
@@ -233,7 +234,7 @@ def test_keys_that_no_bridge_has_written_are_counted(store: Store) -> None:
     before.journal.close()
     after = Bridge(store.open())
     saved = after.store.saved(KEY)
-    assert len(saved.keys) == 1
+    assert len(saved.log(Log.KEYS)) == 1
     forged = b"nothing"
     forgery = forged, checksum(forged, run_id(KEY.experiment, KEY.trial), "keys")
     after.journal.write(

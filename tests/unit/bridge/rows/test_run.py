@@ -5,6 +5,7 @@ from collections.abc import Mapping
 import pytest
 
 from otel_rl.bridge.counters import Counter, Counters, Refusal, SampleDrop, StateFault
+from otel_rl.bridge.journal.log import Log
 from otel_rl.bridge.journal.runs import Commit, SavedRun
 from otel_rl.bridge.journal.spool import Spooled
 from otel_rl.bridge.rows.run import Run, Turn
@@ -15,7 +16,7 @@ from tests.otlp_requests import gauge, key_values, metrics_request, point
 S = 1_000_000_000
 T0 = 1_700_000_000 * S
 KEY = ExperimentKey("a")
-NEW = SavedRun(None, (), 0, ())
+NEW = SavedRun(None, 0)
 
 
 def spooled(
@@ -52,9 +53,8 @@ def closed(run: Run) -> Mapping[int, float]:
 
 
 def saved_after(commit: Commit) -> SavedRun:
-    seen = () if commit.dedup is None else (commit.dedup[1],)
-    steps = () if commit.steps is None else (commit.steps[1],)
-    return SavedRun(commit.state, seen, commit.next_row, (), steps=steps)
+    logs = {log: [part[1]] for log, part in commit.added.items() if part is not None}
+    return SavedRun(commit.state, commit.next_row, logs)
 
 
 def test_after_a_restart_late_samples_join_the_rows_of_their_steps() -> None:
@@ -125,7 +125,7 @@ def test_a_damaged_batch_is_read_alone() -> None:
 
 def test_points_of_a_removed_run_are_dropped_and_counted_once() -> None:
     counters = Counters()
-    run = loaded(counters, SavedRun(None, (), 0, (), lost_ns=T0 + 4))
+    run = loaded(counters, SavedRun(None, 0, lost_ns=T0 + 4))
     run.read([spooled(1, range(10))], 1)
     run.take(turn(100), 3, T0)
     assert sorted(closed(run)) == [5, 6, 7, 8, 9]
@@ -151,7 +151,10 @@ def test_counts_in_a_report_that_was_not_committed_are_reported_by_the_next() ->
 
 def test_a_state_that_is_refused_begins_anew_and_is_counted() -> None:
     counters = Counters()
-    run = loaded(counters, SavedRun(b"nothing of ours", (b"nor this",), 5, (b"nor this",)))
+    run = loaded(
+        counters,
+        SavedRun(b"nothing of ours", 5, dict.fromkeys((Log.DEDUP, Log.SPANS), (b"nor this",))),
+    )
     assert counters.value(Counter.STATES_LOST, reason=StateFault.REFUSED) == 3
     assert run.row_maker.next_number == 5
     run.read([spooled(1, range(3))], 1)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from otel_rl.bridge.journal.log import Log
 from otel_rl.bridge.journal.runs import Commit, RunStore
 from otel_rl.bridge.journal.sqlite import JOURNAL_FILE, SqliteJournal
 from otel_rl.bridge.journal.state import encode_keys
@@ -26,7 +27,7 @@ def keep(directory: Path, runs: Mapping[ExperimentKey, list[KeySpec]]) -> None:
     store = RunStore(journal)
     for key, specs in runs.items():
         row = Row(0, 0, 1, {spec.key: 1.0 for spec in specs})
-        store.commit([Commit(key, [row], 1, b"", keys=encode_keys(specs))])
+        store.commit([Commit(key, [row], 1, b"", added={Log.KEYS: (0, encode_keys(specs))})])
     journal.close()
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from otel_rl.bridge.journal.interface import Journal
+from otel_rl.bridge.journal.log import Log
 from otel_rl.bridge.journal.postgres import PostgresJournal
 from otel_rl.bridge.journal.retention import Retention
 from otel_rl.bridge.journal.runs import Commit, RunStore
@@ -38,7 +39,7 @@ def keep(journal: Journal, worlds: Mapping[ExperimentKey, World] | None = None) 
         for facts in world.facts():
             time_ns = facts.time_ns + 10**15 * place
             history = time_ns, facts._replace(time_ns=time_ns).encode()
-            run_store.commit([Commit(key, [], 0, b"", history=history)])
+            run_store.commit([Commit(key, [], 0, b"", added={Log.HISTORY: history})])
 
 
 @pytest.fixture(scope="module")
@@ -316,7 +317,9 @@ def test_nothing_that_a_terminal_would_obey_is_printed_or_sent_on(
 
     run_store = RunStore(journal := SqliteJournal(tmp_path))
     for facts in World(slower=slower).facts():
-        run_store.commit([Commit(SLOW, [], 0, b"", history=(facts.time_ns, facts.encode()))])
+        run_store.commit(
+            [Commit(SLOW, [], 0, b"", added={Log.HISTORY: (facts.time_ns, facts.encode())})]
+        )
     journal.close()
     assert main(["diagnose", "--data", str(tmp_path)]) == 0
     said = capsys.readouterr().out

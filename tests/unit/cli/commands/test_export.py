@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from otel_rl.bridge.journal.log import Log
 from otel_rl.bridge.journal.runs import Commit, RunStore
 from otel_rl.bridge.journal.sqlite import JOURNAL_FILE, SqliteJournal
 from otel_rl.bridge.journal.state import encode_keys
@@ -98,7 +99,9 @@ def test_queues_and_devices_of_workers_are_counters_and_others_are_not(
     ]
     journal = SqliteJournal(tmp_path)
     history = facts.time_ns, facts.encode()
-    RunStore(journal).commit([Commit(RUN, [], 0, b"", history=history, keys=encode_keys(keys))])
+    RunStore(journal).commit(
+        [Commit(RUN, [], 0, b"", added={Log.HISTORY: history, Log.KEYS: (0, encode_keys(keys))})]
+    )
     journal.close()
     assert export("-o", str(tmp_path / "t.json"))[0] == 0
     events = json.loads((tmp_path / "t.json").read_text())["traceEvents"]
@@ -118,7 +121,7 @@ def test_a_host_whose_clock_was_ahead_is_set_back(export: Export, tmp_path: Path
     worker = "generator/generator-0"  # an instance without a name
     facts = Facts(1, 1, steps=[StepFacts(1, 1, [], [], [(worker, 1.0)], "")])
     journal = SqliteJournal(tmp_path)
-    RunStore(journal).commit([Commit(RUN, [], 0, b"", history=(1, facts.encode()))])
+    RunStore(journal).commit([Commit(RUN, [], 0, b"", added={Log.HISTORY: (1, facts.encode())})])
     journal.close()
     assert export("-o", str(tmp_path / "t.json"))[0] == 0
     times = {event["name"]: event["ts"] for event in spans_of(tmp_path / "t.json")}
