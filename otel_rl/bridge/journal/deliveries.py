@@ -8,7 +8,14 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Final, TypeVar
 
-from otel_rl.bridge.journal.interface import Connection, Journal, Ownership, SoleOwner, write_owned
+from otel_rl.bridge.journal.interface import (
+    WAITS,
+    Connection,
+    Journal,
+    Ownership,
+    SoleOwner,
+    write_owned,
+)
 from otel_rl.records import ExperimentKey
 from otel_rl.run_id import run_id
 
@@ -114,8 +121,7 @@ class DeliveryStore:
             found = connection.execute(
                 "SELECT experiment, trial FROM runs"  # noqa: S608  # ours
                 f" WHERE is_open = 0 AND archive_bytes = 0 AND {all_closed(n)}"
-                f" AND (row_bytes = 0 OR NOT {all_confirmed(n)}) AND NOT EXISTS (SELECT 1"
-                " FROM waiting WHERE waiting.run_id = runs.run_id AND bytes <> 0)",
+                f" AND (row_bytes = 0 OR NOT {all_confirmed(n)}) AND NOT {WAITS}",
                 (*self._all, *self._all),
             ).fetchall()
         return [ExperimentKey(experiment, trial) for experiment, trial in found]

@@ -25,6 +25,7 @@ __all__ = [
     "RECORD_BYTES",
     "ROOM_OF_ROWS",
     "WAITING",
+    "WAITS",
     "Connection",
     "Cursor",
     "Journal",
@@ -42,7 +43,7 @@ _T = TypeVar("_T")
 Value = str | bytes | int | None
 """What a column holds."""
 
-ROOM_OF_ROWS: Final = "(row_bytes + 64 * (next_row - pruned_row))"
+ROOM_OF_ROWS: Final = "(row_bytes + 64 * (runs.next_row - pruned_row))"
 """Bytes that the rows of one of the ``runs`` take on the disk, about: their bodies, and for each
 its key and the empty part of its page (40 to 100 bytes, measured)."""
 
@@ -63,6 +64,11 @@ Without what waits for the archive: that has a bound of its own, and holds back 
 
 WAITING: Final = "COALESCE((SELECT SUM(bytes) FROM waiting WHERE waiting.run_id = runs.run_id), 0)"
 """Bytes of the batches of one of the ``runs``."""
+
+WAITS: Final = (
+    "EXISTS (SELECT 1 FROM waiting WHERE waiting.run_id = runs.run_id AND waiting.bytes <> 0)"
+)
+"""Condition on ``runs``: there are such batches."""
 
 
 class Cursor(Protocol):

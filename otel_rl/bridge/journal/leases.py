@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from otel_rl.bridge.journal.deliveries import all_confirmed, lacks_rows
-from otel_rl.bridge.journal.interface import Connection, Journal
+from otel_rl.bridge.journal.interface import WAITS, Connection, Journal
 from otel_rl.bridge.journal.schema import APPLICATION
 from otel_rl.errors import JournalError
 from otel_rl.records import ExperimentKey
@@ -254,13 +254,10 @@ _NOW_NS: Final = "CAST(EXTRACT(EPOCH FROM clock_timestamp()) * 1000000000 AS BIG
 FREE: Final = f"expires_ns < {_NOW_NS}"
 """Condition on ``runs``: no bridge works on it."""
 
-_HAS_WORK: Final = """(
-  is_open = 1
-  OR archive_bytes > 0
-  OR EXISTS (SELECT 1 FROM waiting WHERE waiting.run_id = runs.run_id AND bytes <> 0)
-  OR {has_rows}
-  OR row_bytes > 0 AND {confirmed}
-)"""
+_HAS_WORK: Final = (
+    f"(is_open = 1 OR archive_bytes > 0 OR {WAITS}"
+    " OR {has_rows} OR row_bytes > 0 AND {confirmed})"
+)
 """Batches that wait, open steps, rows to write or to remove, or values to archive."""
 
 _CLAIM: Final = f"""

@@ -234,8 +234,6 @@ _STATES: Final = {
 
 _TIMEOUT_S = 3.0  # a bridge that is just committing
 
-_MADE = MADE.replace("next_row", "runs.next_row")  # deliveries have one, too
-
 # In the order of the attributes below.
 _QUERY = f"""
 SELECT experiment, trial, roles, COALESCE(tracker, ''), runs.next_row,
@@ -243,7 +241,7 @@ SELECT experiment, trial, roles, COALESCE(tracker, ''), runs.next_row,
                             THEN finished_row ELSE COALESCE(d.next_row, 0) END,
        CAST({WAITING} AS BIGINT),
        COALESCE(state, ''), COALESCE(error, ''), COALESCE(error_ns, 0), owner,
-       COALESCE(location, ''), begun_ns, changed_ns, step, step_ns, CAST({_MADE} AS BIGINT),
+       COALESCE(location, ''), begun_ns, changed_ns, step, step_ns, CAST({MADE} AS BIGINT),
        descriptions.body, descriptions.crc
 FROM runs LEFT JOIN deliveries AS d ON d.run_id = runs.run_id
 LEFT JOIN descriptions ON descriptions.run_id = runs.run_id

@@ -18,7 +18,7 @@ from functools import partial
 from typing import Final
 
 from otel_rl.bridge.journal.deliveries import all_ended
-from otel_rl.bridge.journal.interface import MADE, Connection, Journal
+from otel_rl.bridge.journal.interface import MADE, WAITS, Connection, Journal
 from otel_rl.records import ExperimentKey
 from otel_rl.run_id import run_id
 
@@ -33,11 +33,6 @@ _NS_PER_S: Final = 1_000_000_000
 _MIN_AGE_NS: Final = 3_600 * _NS_PER_S
 
 _TOMBSTONES: Final = 100_000
-
-_IS_QUIET: Final = (
-    "is_open = 0"
-    " AND NOT EXISTS (SELECT 1 FROM waiting AS w WHERE w.run_id = runs.run_id AND w.bytes <> 0)"
-)
 
 
 @dataclass(slots=True)
@@ -101,7 +96,9 @@ class Retention:
     ) -> None:
         self._journal = journal
         self._trackers = tuple(trackers)
-        self._has_ended = f"{_IS_QUIET} AND (next_row = 0 OR {all_ended(len(trackers))})"
+        self._has_ended = (
+            f"is_open = 0 AND NOT {WAITS} AND (next_row = 0 OR {all_ended(len(trackers))})"
+        )
         self._keep_ns = keep_ns
         self._share_of = share_of
         self._late_ns = late_ns

@@ -103,7 +103,6 @@ class PreparedCommit:
         self._commit = commit
         self._now_ns = now_ns
         self._run = run_id(commit.key.experiment, commit.key.trial)
-        self._state = commit.state
         bodies = [(row.number, encode_row(row)) for row in commit.rows]
         self._rows = [
             (self._run, number, body, checksum(body, self._run, number)) for number, body in bodies
@@ -132,7 +131,7 @@ class PreparedCommit:
         connection.execute(
             "INSERT INTO states (run_id, body, crc) VALUES (?, ?, ?) ON CONFLICT (run_id)"
             " DO UPDATE SET body = excluded.body, crc = excluded.crc",
-            (run, self._state, checksum(self._state, run)),
+            (run, commit.state, checksum(commit.state, run)),
         )
         connection.executemany(
             "INSERT INTO rows (run_id, number, body, crc) VALUES (?, ?, ?, ?)", self._rows

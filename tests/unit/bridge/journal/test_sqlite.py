@@ -21,7 +21,6 @@ from otel_rl.bridge.journal.sqlite import (
     OpenFiles,
     SqliteJournal,
     is_in_use,
-    make_directory,
     open_database,
 )
 from otel_rl.errors import ConfigError, JournalError, JournalGone, JournalLocked
@@ -170,44 +169,6 @@ MAX_BYTES = 1 << 20
 
 def mode(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
-
-
-def test_a_journal_is_its_owners_alone_whoever_made_the_directory(tmp_path: Path) -> None:
-    tmp_path.chmod(0o755)
-    path = tmp_path / "journal.db"
-    path.touch(mode=0o644)
-    connection, _ = open_database(path, MAX_BYTES)
-    connection.close()
-    assert mode(path) == 0o600
-
-
-def test_a_new_directory_is_its_owners_alone(tmp_path: Path) -> None:
-    make_directory(tmp_path / "a" / "b")
-    assert mode(tmp_path / "a" / "b") == 0o700
-
-
-def test_an_opened_journal_keeps_its_identity(tmp_path: Path) -> None:
-    identities = set()
-    for _ in range(2):
-        connection, identity = open_database(tmp_path / "journal.db", MAX_BYTES)
-        connection.close()
-        identities.add(identity)
-    assert len(identities) == 1
-
-
-def test_what_is_no_journal_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "journal.db"
-    path.write_bytes(b"not a database" * 1000)
-    with pytest.raises(JournalError, match="Cannot open the journal"):
-        open_database(path, MAX_BYTES)
-
-
-def test_a_lock_is_held_until_it_is_closed(tmp_path: Path) -> None:
-    first = LockFile(tmp_path / "lock")
-    with pytest.raises(JournalLocked, match="in use by process"):
-        LockFile(tmp_path / "lock")
-    first.close()
-    LockFile(tmp_path / "lock").close()
 
 
 def test_a_file_that_is_replaced_is_gone_until_it_is_put_back(tmp_path: Path) -> None:

@@ -21,7 +21,6 @@ from otel_rl.bridge.journal.state import (
     check_json,
     compress,
     decode,
-    decode_row,
     decompress,
     decompress_each,
     encode,
@@ -32,7 +31,7 @@ from otel_rl.bridge.otlp import decode as otlp
 from otel_rl.bridge.rows.run import Run
 from otel_rl.bridge.rows.settings import AlignSettings
 from otel_rl.bridge.rows.stored_run import StoredRun
-from otel_rl.records import Row, Table
+from otel_rl.records import Row
 from tests.journals.small_run import HALF, LIVE, RANKS, Life, S, start_ns, step
 from tests.kept import to_bytes
 
@@ -216,34 +215,6 @@ def test_columns_are_the_same_on_every_machine(
 def test_a_column_of_something_else_is_refused(odd: object) -> None:
     with pytest.raises(StateRefused):
         decode(encode([odd]), Columns)
-
-
-TABLE = Table(("prompt", "reward"), [("a", 1.0)])
-
-
-@pytest.mark.parametrize(
-    "row",
-    [
-        Row(3, 7, 10**18, {}),
-        Row(3, 7, 10**18, {"a": float("inf"), "b": float("-inf"), "c": 2**62, "d": 0.1}, 5),
-        Row(3, 7, 10**18, {"a": 1}, None, {}, {"attempt": "second"}),
-    ],
-)
-def test_a_row_comes_back(row: Row) -> None:
-    assert decode_row(3, encode_row(row)) == row
-
-
-def test_not_a_number_comes_back() -> None:
-    (value,) = decode_row(0, encode_row(Row(0, 0, 0, {"a": float("nan")}))).values.values()
-    assert repr(value) == "nan"
-
-
-def test_a_table_comes_back() -> None:
-    back = decode_row(0, encode_row(Row(0, 0, 0, {}, None, {"samples": TABLE}))).tables["samples"]
-    assert (list(back.columns), [list(cells) for cells in back.rows]) == (
-        ["prompt", "reward"],
-        [["a", 1.0]],
-    )
 
 
 def test_rows_that_wait_for_a_commit_take_the_room_of_their_bytes() -> None:
