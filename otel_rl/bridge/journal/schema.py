@@ -144,9 +144,8 @@ CREATE TABLE deliveries (
 """
 
 _TRIGGERS = {
-    "INSERT ON batches": "INSERT INTO waiting (run_id, shard, bytes)"
-    " VALUES (NEW.run_id, NEW.shard, NEW.bytes) ON CONFLICT (run_id, shard)"
-    " DO UPDATE SET bytes = waiting.bytes + excluded.bytes",
+    # What comes is counted by who appends it: with a trigger for that, a server of PostgreSQL takes
+    # a third more CPU for each request.
     "DELETE ON batches": "UPDATE waiting SET bytes = bytes - OLD.bytes"
     " WHERE run_id = OLD.run_id AND shard = OLD.shard",
 } | {

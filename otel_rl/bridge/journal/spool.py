@@ -302,6 +302,11 @@ class Spool:
                 " rows for the tracker, which is its share.",
                 hint="Raise journal.max_bytes; senders retry meanwhile.",
             )
+        connection.execute(
+            "INSERT INTO waiting (run_id, shard, bytes) VALUES (?, ?, ?)"
+            " ON CONFLICT (run_id, shard) DO UPDATE SET bytes = waiting.bytes + excluded.bytes",
+            (run, shard, size),
+        )
         connection.executemany(
             "INSERT INTO batches (run_id, shard, signal, received_ns, payload, crc)"
             " VALUES (?, ?, ?, ?, ?, ?)",

@@ -60,6 +60,10 @@ class InFlight:
             " VALUES (?, ?, ?, ?, ?, ?)",
             (RUN, 99, "metrics", 5, self._content, checksum(self._content, RUN, "metrics", 5)),
         )
+        connection.execute(
+            "INSERT INTO waiting (run_id, shard, bytes) VALUES (?, ?, ?)",
+            (RUN, 99, len(self._content)),
+        )
         self._begun.set()
         assert self._may_end.wait(DEADLINE_S)
 
