@@ -29,11 +29,15 @@ from bench.family import family_cpu_s, family_states
 from bench.figures import Figure
 from bench.sparse_worker import EXPERIMENT, GAUGES, MIXED, SERIES, Instruments, traffic
 from otel_rl.bridge.counters import Counters
+from otel_rl.bridge.durable_batches import DurableBatches
+from otel_rl.bridge.journal.places import JournalPresence
 from otel_rl.bridge.journal.runs import RunStore
 from otel_rl.bridge.journal.spool import Spool
 from otel_rl.bridge.journal.sqlite import SqliteJournal
+from otel_rl.bridge.receive.journal_shares import JournalShares
 from otel_rl.bridge.receive.limits import ReceiveLimits
 from otel_rl.bridge.receive.pipeline import IngestPipeline
+from otel_rl.bridge.receive.tokens import AuthSettings, TokenShares
 from otel_rl.bridge.rows.scheduler import Scheduler
 from otel_rl.bridge.rows.settings import AlignSettings
 from otel_rl.run_id import run_id
@@ -149,7 +153,14 @@ def stages(workers: int, seconds: int, instruments: Instruments = GAUGES) -> Map
     with tempfile.TemporaryDirectory() as directory:
         journal = SqliteJournal(Path(directory))
         spool, counters = Spool(journal), Counters()
-        intake = IngestPipeline(accept=spool.append, limits=ReceiveLimits(), counters=counters)
+        durable = DurableBatches(
+            spool,
+            JournalShares(TokenShares(AuthSettings()), 1 << 30, spool.in_use, lambda _: ""),
+            JournalPresence(),
+            counters,
+            kept=lambda: None,
+        )
+        intake = IngestPipeline(accept=durable.keep, limits=ReceiveLimits(), counters=counters)
         rows = Scheduler(
             spool,
             RunStore(journal),

@@ -3,6 +3,7 @@
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from threading import Lock
 
@@ -284,8 +285,15 @@ class Journal:
         # _lock guards _batches.
         self._lock = Lock()
         self._batches: list[Batch] = []
+        self._threads = ThreadPoolExecutor(64)
 
-    def __call__(self, batches: Sequence[Batch]) -> None:
+    def __call__(self, batches: Sequence[Batch]) -> Future[None]:
+        return self._threads.submit(self._keep, batches)
+
+    def close(self) -> None:
+        self._threads.shutdown()
+
+    def _keep(self, batches: Sequence[Batch]) -> None:
         self.before()
         if self.error is not None:
             raise self.error
@@ -376,6 +384,8 @@ def http_receiver(
         yield receiver
     finally:
         server.stop()
+        door.close()
+        journal.close()
 
 
 @contextmanager
@@ -389,3 +399,5 @@ def grpc_receiver(
     door = intake(journal, counters, limits, auth)
     with GrpcServer(door, port=0, tls=_loaded(tls)) as server:
         yield Receiver(server, journal, counters)
+    door.close()
+    journal.close()

@@ -236,7 +236,7 @@ class Bridge:
                 self._intake,
                 lambda batches, read, removed: durable.keep(
                     batches, lambda connection: positions.write(connection, read, removed)
-                ),
+                ).result(),
                 positions.read,
             )
 
@@ -339,7 +339,7 @@ class Bridge:
             JournalClosed: The bridge is stopping; the sender retries.
             JournalGone: The journal was removed; the sender retries.
         """
-        self._durable.keep(batches)
+        self._durable.keep(batches).result()
 
     def status(self) -> Sequence[RunStatus]:
         """Every run written to since the start; of finished ones, the last hundreds."""
@@ -389,6 +389,7 @@ class Bridge:
             server.stop()
         if self.inbox is not None:
             self.inbox.stop()
+        self._intake.close()
         if leases is not None:
             leases.claim_no_more()
         self._diagnosis.pause()

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from hashlib import blake2b
 from typing import Final
 
@@ -10,7 +11,7 @@ from otel_rl.bridge.journal.interface import Connection
 from otel_rl.bridge.journal.places import JournalPresence
 from otel_rl.bridge.journal.spool import Spool
 from otel_rl.bridge.receive.journal_shares import JournalShares
-from otel_rl.errors import JournalClosed, JournalError, JournalGone
+from otel_rl.errors import JournalClosed, JournalError, JournalFull, JournalGone
 from otel_rl.records import Batch
 
 __all__ = ["DurableBatches", "UnstoredBatches"]
@@ -50,31 +51,49 @@ class DurableBatches:
 
     def keep(
         self, batches: Sequence[Batch], also: Callable[[Connection], None] | None = None
-    ) -> None:
-        """Store the batches of a request: they are durable when this returns.
+    ) -> Future[None]:
+        """Store the batches of a request: they are durable when the future is done.
 
         Args:
             batches: Of the request.
-            also: Run in the same transaction, see ``Spool.append``.
+            also: Run in the same transaction, see ``Spool.submit``.
 
-        Raises:
-            JournalFull: No room, or none in a tenant's share; the sender retries.
-            JournalClosed: The bridge is stopping; the sender retries.
-            JournalGone: The journal was removed; the sender retries.
+        Returns:
+            A future that cannot be cancelled, or has one of these errors, after which the sender
+            retries:
+
+            JournalFull: No room, or none in a tenant's share.
+            JournalClosed: The bridge is stopping.
+            JournalGone: The journal was removed.
         """
-        try:
-            self._room.take(batches)
-            self._spool.append(batches, also)
-        except JournalError as exc:
-            if isinstance(exc, JournalGone):
-                self._presence.gone(exc)
-            if not isinstance(exc, JournalClosed):  # a stop is no loss: all senders go on to retry
-                self.unstored.add(batches, exc)
-            raise
-        self.unstored.came_again(batches)
-        self._presence.there()
-        self._counters.add(Counter.BATCHES_SPOOLED, len(batches))
-        self._kept()
+        kept: Future[None] = Future()
+        kept.set_running_or_notify_cancel()
+
+        def settle(stored: Future[JournalFull | None]) -> None:
+            try:
+                self._settle(batches, stored.exception() or stored.result())
+            except BaseException as exc:  # noqa: BLE001  # for who waits
+                kept.set_exception(exc)
+            else:
+                kept.set_result(None)
+
+        # Shares are asked in the transaction, since that may read the journal.
+        self._spool.submit(batches, admit=self._room.take, also=also).add_done_callback(settle)
+        return kept
+
+    def _settle(self, batches: Sequence[Batch], error: BaseException | None) -> None:
+        if error is None:
+            self.unstored.came_again(batches)
+            self._presence.there()
+            self._counters.add(Counter.BATCHES_SPOOLED, len(batches))
+            self._kept()
+            return
+        if isinstance(error, JournalGone):
+            self._presence.gone(error)
+        # A stop is no loss: all senders go on to retry.
+        if isinstance(error, JournalError) and not isinstance(error, JournalClosed):
+            self.unstored.add(batches, error)
+        raise error
 
 
 class UnstoredBatches:

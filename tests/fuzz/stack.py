@@ -12,6 +12,7 @@ import socket
 import sys
 import threading
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager
 from pathlib import Path
 from random import Random
@@ -235,9 +236,12 @@ class Stack:
         }
         return {name: n for name, n in counts.items() if n}
 
-    def _accept(self, batches: Sequence[Batch]) -> None:
+    def _accept(self, batches: Sequence[Batch]) -> Future[None]:
         with self._lock:
             self._waiting.extend(batches)
+        kept: Future[None] = Future()
+        kept.set_result(None)
+        return kept
 
     def _in_use(self) -> Sequence[ExperimentKey]:
         with self._lock:

@@ -12,6 +12,7 @@ take the same statements, with ``?`` for parameters.
 
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, TypeVar
@@ -142,6 +143,13 @@ class Journal(Protocol):
             JournalUnavailable: The database is unreachable. Nothing was written, or all was:
                 only a read can find out.
             Exception: What ``function`` raised. Nothing was written.
+        """
+        ...
+
+    def submit(self, function: Callable[[Connection], _T], /) -> Future[_T]:
+        """Do the same as ``write`` without waiting: the future has its result, or what it raises.
+
+        The future is done in a thread of the journal, which runs its callbacks: they must be short.
         """
         ...
 

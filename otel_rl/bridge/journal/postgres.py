@@ -15,6 +15,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import lru_cache
 from select import POLLIN, poll
 from typing import Any, Final, LiteralString, TypeVar
@@ -134,6 +135,7 @@ class PostgresJournal:
     ) -> None:
         self._max_bytes = max_bytes
         self._pool = _Pool(url, connections)
+        self._threads = ThreadPoolExecutor(connections, thread_name_prefix="otel-rl-journal")
         # When each thread that writes began; each changes its own.
         self._begun: dict[int, float] = {}
         self._kept_at = -math.inf
@@ -188,6 +190,17 @@ class PostgresJournal:
             del self._begun[me]
         return result
 
+    def submit(self, function: Callable[[Connection], _T], /) -> Future[_T]:
+        """See ``Journal.submit``."""
+        try:
+            return self._threads.submit(self.write, function)
+        except RuntimeError:  # closed
+            future: Future[_T] = Future()
+            future.set_exception(
+                JournalClosed("The bridge is stopping.", hint="Send the batch again later.")
+            )
+            return future
+
     def _write(self, function: Callable[[Connection], _T]) -> _T:
         for attempt in range(_ATTEMPTS):
             with _translated_errors(), self._pool.borrowed() as borrowed:
@@ -234,6 +247,7 @@ class PostgresJournal:
 
     def close(self) -> None:
         """See ``Journal.close``."""
+        self._threads.shutdown()
         self._pool.close()
 
     def _room(self) -> int:

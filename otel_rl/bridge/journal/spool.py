@@ -12,6 +12,7 @@ import random
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Final
@@ -132,24 +133,40 @@ class Spool:
         self._over_bytes = journal.max_bytes // 2 if is_shared else 0
         self._columns = _ColumnsInMemory()
 
-    def append(
-        self, batches: Sequence[Batch], also: Callable[[Connection], None] | None = None
-    ) -> None:
+    def append(self, batches: Sequence[Batch]) -> None:
         """Keep the batches of a request. Concurrent calls share one fsync.
-
-        Args:
-            batches: Of the request.
-            also: Run in the same transaction: all is kept, or nothing is.
 
         Raises:
             JournalFull: No room for one of them. Those of other experiments were kept all the same,
                 so that they do not wait for its room; they are recognised when they come again.
-                With ``also`` nothing was written.
             JournalClosed: The bridge is stopping. Nothing was written.
+        """
+        full = self.submit(batches).result()
+        if full is not None:
+            raise full
+
+    def submit(
+        self,
+        batches: Sequence[Batch],
+        *,
+        admit: Callable[[Sequence[Batch]], object] = bool,
+        also: Callable[[Connection], None] | None = None,
+    ) -> Future[JournalFull | None]:
+        """Do the same as ``append`` without waiting.
+
+        Args:
+            batches: Of the request.
+            admit: Called with the batches in the transaction, and may refuse them by an error.
+            also: Run in the same transaction: all is kept, or nothing is.
+
+        Returns:
+            Why there is no room for one of the batches; None if all are kept. With ``also``, that
+            is an error, and nothing was written.
         """
         self._columns.keep(batches)
 
         def append(connection: Connection) -> JournalFull | None:
+            admit(batches)
             full = self._insert_all(connection, batches)
             if also is None:
                 return full
@@ -157,9 +174,7 @@ class Spool:
                 return also(connection)
             raise full
 
-        full = self._journal.write(append)
-        if full is not None:
-            raise full
+        return self._journal.submit(append)
 
     def _insert_all(self, connection: Connection, batches: Sequence[Batch]) -> JournalFull | None:
         """Insert the batches of each run, or none of that run; return why one has no room."""

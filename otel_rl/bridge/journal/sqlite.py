@@ -130,12 +130,21 @@ class SqliteJournal:
 
     def write(self, function: Callable[[Connection], _T], /) -> _T:
         """See ``Journal.write``."""
+        return self.submit(function).result()
+
+    def submit(self, function: Callable[[Connection], _T], /) -> Future[_T]:
+        """See ``Journal.submit``."""
         result: Future[_T] = Future()
+        result.set_running_or_notify_cancel()  # a caller that gives up must not stop the thread
         with self._closing:
-            if self._closed.is_set():
-                raise JournalClosed("The bridge is stopping.", hint="Send the batch again later.")
-            self._queue.put((function, result))
-        return result.result()
+            is_closed = self._closed.is_set()
+            if not is_closed:
+                self._queue.put((function, result))
+        if is_closed:
+            result.set_exception(
+                JournalClosed("The bridge is stopping.", hint="Send the batch again later.")
+            )
+        return result
 
     @contextlib.contextmanager
     def read(self) -> Iterator[sqlite3.Connection]:

@@ -1,15 +1,13 @@
 """OTLP/HTTP as an ASGI application.
 
-    head ─ authorise ─> body ─ turn ─> a thread: unpack, parse, validate, store ─> answer
+    head ─ authorise ─> body ─ turn ─> unpack, parse, validate ─> journal ─> answer
 
 Every answer has the encoding of its request: an export response for 200, a ``google.rpc.Status``
 for an error. The framework's own error pages (404, 405, 500, ...) never reach a sender.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Sequence
 from enum import StrEnum
 from functools import partial
 from inspect import signature
@@ -64,18 +62,14 @@ def create_app(
     """Create the application: ``POST`` to each of ``PATHS``, and ``GET /healthz``.
 
     Args:
-        intake: Takes the requests, from up to ``max_concurrent_requests`` threads at once.
+        intake: Takes the requests.
         routes: Further ones, with other paths, that do not block.
         takes_exports: False for a server without ``PATHS``.
     """
     from fastapi import FastAPI  # the port of health probes does without it
 
     exports, others = _Exports(intake), _Others(intake)
-    otlp = [
-        Route(path, partial(exports, signal), methods=["POST"])
-        for signal, path in PATHS.items()
-        if takes_exports
-    ]
+    signals = {path: signal for signal, path in PATHS.items() if takes_exports}
     # Newer versions report every request to the global providers, which belong to the program
     # around the bridge: exported to the bridge itself, each request would cause the next one, for
     # ever. They also log exceptions with their text.
@@ -86,21 +80,25 @@ def create_app(
     app = FastAPI(
         **quiet,
         openapi_url=None,
-        routes=[*otlp, _health(intake), *routes],
+        routes=[_health(intake), *routes],
         exception_handlers={HTTPException: others.answer, Exception: others.answer},
-        lifespan=exports.lifespan,
     )
     app.router.redirect_slashes = False
 
-    async def bounded(scope: Scope, receive: Receive, send: Send) -> None:
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
         # The parser bounds only headers that arrive in pieces.
-        if scope["type"] == "http" and _head_bytes(scope) > MAX_HEAD_BYTES:
+        if _head_bytes(scope) > MAX_HEAD_BYTES:
             refused = await others.refuse_head(Request(scope, receive))
             await refused(scope, receive, send)
-        else:
+        elif (signal := signals.get(scope["path"])) is None:
             await app(scope, receive, send)
+        elif scope["method"] == "POST":
+            await exports(signal, scope, receive, send)
+        else:
+            refused = await others.refuse_method(Request(scope, receive), "POST")
+            await refused(scope, receive, send)
 
-    return bounded
+    return answer
 
 
 def create_health_app(intake: IngestPipeline) -> ASGIApp:
@@ -161,23 +159,11 @@ class _Head(NamedTuple):
 
 
 class _Exports:
-    """Answers ``POST`` requests, and has the threads in which they are parsed and stored."""
+    """Answers ``POST`` requests."""
 
     def __init__(self, intake: IngestPipeline) -> None:
         self._intake = intake
         self._limits = intake.limits
-        self._threads: ThreadPoolExecutor
-
-    @asynccontextmanager
-    async def lifespan(self, _app: object) -> AsyncGenerator[None]:
-        """Keep the threads for as long as the application serves."""
-        with ThreadPoolExecutor(
-            self._limits.max_concurrent_requests, thread_name_prefix="otel-rl-http-worker"
-        ) as threads:
-            self._threads = threads
-            yield
-            # Requests cut off while they waited for a thread must not be stored later.
-            threads.shutdown(wait=True, cancel_futures=True)
 
     async def __call__(self, signal: Signal, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request of a signal."""
@@ -227,14 +213,9 @@ class _Exports:
                 unpack = partial(
                     body.decompress, received, encoding, max_bytes=limits.max_body_bytes, held=held
                 )
-                payload = await self._intake.unpacked(unpack, len(received), sender, self._threads)
+                payload = await self._intake.unpacked(unpack, len(received), sender)
             admitted = await self._intake.taken(
-                signal,
-                payload,
-                grant,
-                is_json=media is _Media.JSON,
-                sender=sender,
-                threads=self._threads,
+                signal, payload, grant, is_json=media is _Media.JSON, sender=sender
             )
         return _encoded(media, export_response(signal, admitted))
 
@@ -247,17 +228,10 @@ class _Others:
 
     async def answer(self, request: Request, error: Exception) -> Response:
         """Answer unknown paths, wrong methods, and pages that failed."""
+        if isinstance(error, HTTPException) and error.status_code == 405:
+            return await self.refuse_method(request, (error.headers or {}).get("Allow", "GET"))
         await self._drain(request)
         media = _Head.of(request.scope).media
-        if isinstance(error, HTTPException) and error.status_code == 405:
-            self._intake.count(Outcome.WRONG_METHOD)
-            allowed = (error.headers or {}).get("Allow", "POST")
-            return Response(
-                f"405 method not allowed, supported: [{allowed}]",
-                status_code=405,
-                headers={"allow": allowed},
-                media_type="text/plain",
-            )
         if isinstance(error, HTTPException) and error.status_code == 404:
             self._intake.count(Outcome.NOT_FOUND)
             message = f"{request.url.path!r} is not served. Paths: {', '.join(PATHS.values())}."
@@ -269,6 +243,17 @@ class _Others:
         await self._drain(request)
         error = MalformedRequest(f"The headers are over {MAX_HEAD_BYTES} bytes.")
         return _failed(_Head.of(request.scope).media, self._intake, error)
+
+    async def refuse_method(self, request: Request, allowed: str) -> Response:
+        """Answer a request for a known path with another method than ``allowed``."""
+        await self._drain(request)
+        self._intake.count(Outcome.WRONG_METHOD)
+        return Response(
+            f"405 method not allowed, supported: [{allowed}]",
+            status_code=405,
+            headers={"allow": allowed},
+            media_type="text/plain",
+        )
 
     async def _drain(self, request: Request) -> None:
         await body.drain(request.stream(), timeout_s=self._intake.limits.body_timeout_s)

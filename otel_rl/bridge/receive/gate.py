@@ -150,7 +150,7 @@ class Gate:
         return turn
 
     async def run(
-        self, sender: Sender, n: int, threads: Executor, function: Callable[[Turn], _T]
+        self, sender: Sender, n: int, threads: Executor, function: Callable[[], _T]
     ) -> _T:
         """Wait for a turn, and run a function in a thread; its end also ends the turn.
 
@@ -158,11 +158,11 @@ class Gate:
             sender: Whose turn it is.
             n: Size of the request.
             threads: Where the function runs.
-            function: Called with the turn. It runs to its end, also if its caller is cancelled.
+            function: Runs to its end, also if its caller is cancelled.
         """
         turn = await self.wait(sender, n)
         try:
-            running = threads.submit(function, turn)
+            running = threads.submit(function)
         except BaseException:
             turn.leave()
             raise

@@ -4,7 +4,6 @@ import asyncio
 import logging
 import threading
 from collections.abc import Coroutine
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, NoReturn, Self, TypeVar
 
@@ -72,11 +71,10 @@ class GrpcServer:
     final; ``start`` begins to answer.
 
     One thread reads the messages of all calls, of a bounded number at a time: gRPC keeps incomplete
-    messages in memory. A call uses a thread only while its message is stored, and neither thread
-    nor message memory before its token was checked.
+    messages in memory. A call uses no message memory before its token was checked.
 
     Args:
-        intake: Takes the requests, from up to ``max_concurrent_requests`` threads at once.
+        intake: Takes the requests.
         host: Address to listen on.
         port: 0 picks a free one.
         tls: Encrypts, if given.
@@ -177,9 +175,6 @@ class _Calls:
             max_waiting=_CALLS_PER_CONNECTION * limits.max_connections,
         )
         self._storing: set[asyncio.Task[Validated]] = set()
-        self._threads = ThreadPoolExecutor(
-            limits.max_concurrent_requests, thread_name_prefix="otel-rl-grpc-worker"
-        )
         server.add_generic_rpc_handlers([self._handlers(signal) for signal in SERVICES])
 
     async def start(self) -> None:
@@ -193,8 +188,6 @@ class _Calls:
             await self._server.start()  # a server that never started keeps its port
         await self._server.stop(grace_s)
         await asyncio.gather(*self._storing, return_exceptions=True)
-        # Off the loop, so that the loop goes on.
-        await asyncio.to_thread(self._threads.shutdown)
 
     def _handlers(self, signal: Signal) -> "grpc.GenericRpcHandler[bytes, bytes]":
         # Without a deserializer the message arrives as bytes: gRPC itself would answer INTERNAL to
@@ -306,9 +299,7 @@ class _Calls:
     ) -> Validated:
         with self._intake.hold(grant) as held:
             held.add(len(message))
-            return await self._intake.taken(
-                signal, message, grant, sender=sender[:2], threads=self._threads
-            )
+            return await self._intake.taken(signal, message, grant, sender=sender[:2])
 
     def _count_failure(self, storing: "asyncio.Task[Validated]") -> None:
         """Count the failure of a request whose call has ended."""

@@ -62,9 +62,9 @@ class ReceiveLimits(ReceiveSettings):
     max_points_per_request: int = Field(200_000, ge=1)
     """Points, spans or log records; resources, scopes and metrics together."""
 
-    # Waiting requests share one fsync, so this exceeds the number of cores.
+    # Threads share the interpreter: more make none faster, but each sender waits for fewer others.
     max_concurrent_requests: int = Field(64, ge=1, le=1024)
-    """Threads for each protocol."""
+    """Requests that are read at once, beside those read on arrival; gRPC calls likewise."""
 
     header_timeout_s: Seconds = Field(10.0, gt=0)
     """Time for HTTP headers."""

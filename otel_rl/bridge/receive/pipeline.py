@@ -1,15 +1,17 @@
 """Common path of HTTP and gRPC: authorise, bound, parse, validate, store, answer, count."""
 
+import asyncio
 import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Executor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
 
 from otel_rl.bridge.counters import Counter, Counters, Outcome, Refusal, Where
+from otel_rl.bridge.otlp.columns import InDoubt
 from otel_rl.bridge.receive.answers import UNFORESEEN, Answer, Overflow, answer_to
 from otel_rl.bridge.receive.experiments import Experiments, Newcomers
 from otel_rl.bridge.receive.gate import Gate, Held, InFlight, Sender
@@ -21,13 +23,17 @@ from otel_rl.bridge.receive.signal_specs import SIGNALS
 from otel_rl.bridge.receive.tokens import AuthSettings, Grant, Tokens, TokenShares, token_of
 from otel_rl.bridge.receive.validation.rules import Problem
 from otel_rl.bridge.receive.validation.sanitize import Admission
-from otel_rl.bridge.receive.validation.validate import Validated, validate
+from otel_rl.bridge.receive.validation.validate import Validated, validate, validate_known
 from otel_rl.errors import Unauthenticated
 from otel_rl.records import Batch, ExperimentKey, Signal
 
 __all__ = ["IngestPipeline"]
 
 _log = logging.getLogger(__name__)
+
+# A request of usual size, which takes up to 3 ms if all is known. One that costs most for its size,
+# or more of them at once, must not keep others from the event loop.
+_SHORT_BYTES = 16 << 10
 
 _MESSAGES_PER_OBJECT = 2  # lower bound of the cost of one JSON object in memory and time
 
@@ -50,9 +56,9 @@ class IngestPipeline:
     One for all servers of a bridge, so that its bounds hold for all of them together.
 
     Args:
-        accept: Makes the batches of a request durable before it returns. Called from many threads
-            at once, so that they share one fsync. Raises JournalFull or JournalClosed where it
-            cannot; the sender then retries.
+        accept: Makes the batches of a request durable, and says so by its future, which is not
+            cancelled. Where it cannot, that is JournalFull or JournalClosed; the sender then
+            retries.
         limits: Bounds on requests.
         counters: Counts every request and its items.
         clock_ns: The bridge's own clock.
@@ -67,7 +73,7 @@ class IngestPipeline:
     def __init__(
         self,
         *,
-        accept: Callable[[Sequence[Batch]], None],
+        accept: Callable[[Sequence[Batch]], Future[None]],
         limits: ReceiveLimits,
         counters: Counters,
         clock_ns: Callable[[], int] = time.time_ns,
@@ -80,6 +86,7 @@ class IngestPipeline:
     ) -> None:
         self.problem = problem
         self._name = name
+        self._names: dict[ExperimentKey, ExperimentKey] = {}
         self.limits = limits
         self._accept = accept
         self._counters = counters
@@ -96,10 +103,22 @@ class IngestPipeline:
         )
         largest = limits.max_body_bytes
         self._gate = Gate(lambda _: largest // _OWN, common=largest, least=largest // _LEAST)
+        self._threads = ThreadPoolExecutor(
+            limits.max_concurrent_requests, thread_name_prefix="otel-rl-intake"
+        )
+        self._storing: set[Future[None]] = set()
         self._refused = RefusedSenders()
         # _lock guards _next_log_s.
         self._lock = threading.Lock()
         self._next_log_s: dict[str, float] = {}  # by kind of line
+
+    def settle(self) -> None:
+        """Wait for the requests that are being stored."""
+        wait([*self._storing])
+
+    def close(self) -> None:
+        """End the threads; the servers have stopped."""
+        self._threads.shutdown()
 
     @property
     def wants_token(self) -> bool:
@@ -140,11 +159,9 @@ class IngestPipeline:
         """Account for a request's bytes in flight until the end of the block."""
         return self._in_flight.hold(token_of(grant))
 
-    async def unpacked(
-        self, unpack: Callable[[], bytes], n_bytes: int, sender: Sender, threads: Executor
-    ) -> bytes:
+    async def unpacked(self, unpack: Callable[[], bytes], n_bytes: int, sender: Sender) -> bytes:
         """Return what ``unpack`` makes of ``n_bytes``, in a thread when it is the sender's turn."""
-        return await self._gate.run(sender, n_bytes, threads, lambda _: unpack())
+        return await self._gate.run(sender, n_bytes, self._threads, unpack)
 
     async def taken(
         self,
@@ -154,16 +171,32 @@ class IngestPipeline:
         *,
         is_json: bool = False,
         sender: Sender,
-        threads: Executor,
     ) -> Validated:
-        """Do the same as ``take``, in a thread when it is the sender's turn."""
-        weight = len(payload) * (_WEIGHT_OF_JSON if is_json else 1)
-        return await self._gate.run(
-            sender,
-            weight,
-            threads,
-            lambda turn: self.take(signal, payload, grant, is_json=is_json, parsed=turn.leave),
-        )
+        """Do the same as ``take`` on an event loop.
+
+        A short request of which everything is known is read at once: that takes less than to hand
+        it to a thread. Any other one is read in a thread when it is the sender's turn.
+        """
+        now_ns = self._clock_ns()
+        with self._experiments.request(token_of(grant)) as newcomers:
+            try:
+                if signal is not Signal.METRICS or is_json or len(payload) > _SHORT_BYTES:
+                    raise InDoubt
+                admission = partial(self._problem_if_known, grant)
+                admitted = validate_known(payload, self.limits, now_ns, admission)
+                runs, admitted = self._named(admitted)
+            except InDoubt:
+                admission = partial(_problem, grant, newcomers)
+                read = partial(self._read, signal, payload, now_ns, admission, is_json=is_json)
+                weight = len(payload) * (_WEIGHT_OF_JSON if is_json else 1)
+                runs, admitted = await self._gate.run(sender, weight, self._threads, read)
+            if admitted.batches:
+                storing = self._accept(admitted.batches)
+                self._storing.add(storing)
+                storing.add_done_callback(self._storing.discard)
+                await asyncio.wrap_future(storing)
+                newcomers.keep(runs)
+        return self._counted(signal, admitted)
 
     def take(
         self,
@@ -173,7 +206,6 @@ class IngestPipeline:
         *,
         is_json: bool = False,
         accept: Callable[[Sequence[Batch]], object] | None = None,
-        parsed: Callable[[], object] = bool,
     ) -> Validated:
         """Validate a request and make it durable. Blocks for the disk.
 
@@ -185,7 +217,6 @@ class IngestPipeline:
             grant: Grant of the sender.
             is_json: Whether it is JSON.
             accept: Takes its batches, in place of what makes them durable.
-            parsed: Called before the wait for the disk.
 
         Raises:
             RequestError: The sender should not send this again.
@@ -195,24 +226,42 @@ class IngestPipeline:
         now_ns = self._clock_ns()
         with self._experiments.request(token_of(grant)) as newcomers:
             admission = partial(_problem, grant, newcomers)
-            admitted = self._parsed(signal, payload, now_ns, admission, is_json=is_json)
-            parsed()
+            runs, admitted = self._read(signal, payload, now_ns, admission, is_json=is_json)
             if admitted.batches:
-                senders = [batch.experiment for batch in admitted.batches]
-                admitted = self._named(admitted)
-                (accept or self._accept)(admitted.batches)
-                newcomers.keep([*senders, *(batch.experiment for batch in admitted.batches)])
+                if accept is None:
+                    self._accept(admitted.batches).result()
+                else:
+                    accept(admitted.batches)
+                newcomers.keep(runs)
         return self._counted(signal, admitted)
 
-    def _named(self, validated: Validated) -> Validated:
-        """Return the outcome under the names of this bridge's runs."""
-        name = self._name
-        if name is None:
-            return validated
-        names = {one.experiment: name(one.experiment) for one in validated.batches}
-        if all(sent == own for sent, own in names.items()):
-            return validated
-        return replace(
+    def _read(
+        self,
+        signal: Signal,
+        payload: bytes,
+        now_ns: int,
+        admission: Admission,
+        *,
+        is_json: bool,
+    ) -> tuple[Sequence[ExperimentKey], Validated]:
+        """Parse and validate a request; see ``_named``."""
+        return self._named(self._parsed(signal, payload, now_ns, admission, is_json=is_json))
+
+    def _named(self, validated: Validated) -> tuple[Sequence[ExperimentKey], Validated]:
+        """Return the runs of a request, under the names of both sides, and the outcome here.
+
+        A run is named once, which may wait for the disk.
+        """
+        sent = dict.fromkeys(batch.experiment for batch in validated.batches)
+        if self._name is None:
+            return [*sent], validated
+        for key in sent:
+            if key not in self._names:
+                self._names[key] = self._name(key)
+        names = self._names
+        if all(names[key] == key for key in sent):
+            return [*sent], validated
+        return [*sent, *(names[key] for key in sent)], replace(
             validated,
             batches=[replace(one, experiment=names[one.experiment]) for one in validated.batches],
             refused_of_runs={
@@ -268,6 +317,16 @@ class IngestPipeline:
         found = parse_json_partially(SIGNALS[signal], payload, max_objects=self._max_objects)
         request, unreadable = found.request, found.unreadable
         return validate(signal, request, self.limits, now_ns, admission, unreadable=unreadable)
+
+    def _problem_if_known(self, grant: Grant | None, key: ExperimentKey) -> Problem:
+        """Return why nothing of a known run is accepted, without waiting for anything.
+
+        Raises:
+            InDoubt: It is none.
+        """
+        if not self._experiments.knows(key) or (self._name and key not in self._names):
+            raise InDoubt
+        return grant.problem(key) if grant is not None else None
 
     @property
     def _max_objects(self) -> int:

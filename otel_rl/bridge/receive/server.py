@@ -100,7 +100,7 @@ class HttpServer:
             loop="asyncio",  # other loops do not ask the listener for connections
             access_log=False,
             log_config=None,
-            lifespan="on",
+            lifespan="off",
             server_header=False,
             timeout_keep_alive=math.ceil(limits.idle_timeout_s),
             ws="none",
@@ -136,6 +136,7 @@ class HttpServer:
             self._server.should_exit = True
             if self._thread.is_alive():
                 self._thread.join()
+                self._intake.settle()
             self._socket.close()
 
     def __enter__(self) -> Self:

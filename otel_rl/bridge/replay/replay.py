@@ -10,6 +10,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
@@ -60,6 +61,10 @@ class ReadOnlyJournal:
         Raises:
             JournalClosed: Always.
         """
+        raise JournalClosed(f"{function} may not write: the journal is only read.")
+
+    def submit(self, function: Callable[[Connection], _T], /) -> Future[_T]:
+        """Refuse it, see ``write``."""
         raise JournalClosed(f"{function} may not write: the journal is only read.")
 
     def read(self) -> AbstractContextManager[Connection]:

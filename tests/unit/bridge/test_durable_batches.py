@@ -49,15 +49,15 @@ def site(tmp_path: Path) -> Iterator[Site]:
 
 
 def test_batches_are_there_when_they_are_said_to_be(site: Site) -> None:
-    site.batches.keep(batches())
-    site.batches.keep(batches())
+    site.batches.keep(batches()).result()
+    site.batches.keep(batches()).result()
     assert (site.spool.pending(), site.kept) == (2, 2)
     assert site.counters.value(Counter.BATCHES_SPOOLED) == 2
 
 
 def test_what_finds_no_room_is_an_error_and_not_counted(site: Site) -> None:
     with pytest.raises(JournalFull):
-        site.batches.keep(batches(11 << 20))
+        site.batches.keep(batches(11 << 20)).result()
     assert (site.spool.pending(), site.kept) == (0, 0)
     assert site.counters.value(Counter.BATCHES_SPOOLED) == 0
 
@@ -66,17 +66,17 @@ def test_a_removed_journal_is_told_until_it_is_back(site: Site, tmp_path: Path) 
     file = tmp_path / "data" / JOURNAL_FILE
     file.rename(tmp_path / "elsewhere")
     with pytest.raises(JournalGone):
-        site.batches.keep(batches())
+        site.batches.keep(batches()).result()
     assert site.presence.problem
     (tmp_path / "elsewhere").rename(file)
-    site.batches.keep(batches())
+    site.batches.keep(batches()).result()
     assert not site.presence.problem
 
 
 def test_a_closed_journal_takes_nothing(site: Site) -> None:
     site.journal.close()
     with pytest.raises(JournalClosed):
-        site.batches.keep(batches())
+        site.batches.keep(batches()).result()
 
 
 def test_nothing_is_said_before_the_disk_has_it(site: Site) -> None:
@@ -89,7 +89,7 @@ def test_nothing_is_said_before_the_disk_has_it(site: Site) -> None:
     blocking = threading.Thread(target=site.journal.write, args=(block,))
     blocking.start()
     assert begun.wait(60)
-    keeping = threading.Thread(target=site.batches.keep, args=(batches(),))
+    keeping = threading.Thread(target=lambda: site.batches.keep(batches()).result())
     keeping.start()
     assert (site.kept, site.counters.value(Counter.BATCHES_SPOOLED)) == (0, 0)
     durable.set()
@@ -107,7 +107,7 @@ def refuse(site: Site, content: bytes) -> None:
     file = site.journal_file
     file.rename(file.with_suffix(".away"))
     with pytest.raises(JournalGone):
-        site.batches.keep(of(content))
+        site.batches.keep(of(content)).result()
     file.with_suffix(".away").rename(file)
 
 
@@ -115,23 +115,23 @@ def test_a_refused_batch_is_unstored_once_until_it_comes_again(site: Site) -> No
     for content in (b"one", b"one", b"two"):
         refuse(site, content)
     assert site.batches.unstored.count == 2
-    site.batches.keep(of(b"three"))
+    site.batches.keep(of(b"three")).result()
     assert site.batches.unstored.count == 2
-    site.batches.keep(of(b"one"))
+    site.batches.keep(of(b"one")).result()
     assert site.batches.unstored.count == 1
     assert "was removed or replaced" in site.batches.unstored.reason
 
 
 def test_a_batch_without_room_is_unstored(site: Site) -> None:
     with pytest.raises(JournalFull):
-        site.batches.keep(batches(11 << 20))
+        site.batches.keep(batches(11 << 20)).result()
     assert site.batches.unstored.count == 1
 
 
 def test_a_batch_that_a_stopping_bridge_refuses_is_not_counted(site: Site) -> None:
     site.journal.close()
     with pytest.raises(JournalClosed):
-        site.batches.keep(batches())
+        site.batches.keep(batches()).result()
     assert site.batches.unstored.count == 0
 
 

@@ -62,6 +62,7 @@ class Sanitizer:
         refusals: Collects the removed items.
         admission: Returns why nothing of an experiment is accepted; None if it is.
         size_bytes: Size of the request.
+        only_known: Whether metrics that are new or in doubt are an error.
 
     Attributes:
         accepted: Number of data points, spans or events that stayed.
@@ -78,6 +79,7 @@ class Sanitizer:
         admission: Admission | None = None,
         *,
         size_bytes: int,
+        only_known: bool = False,
     ) -> None:
         self.accepted = 0
         self.ignored = 0
@@ -86,6 +88,7 @@ class Sanitizer:
         self._max_items = limits.max_points_per_request
         self._may_hold_too_many = size_bytes > self._max_items * _MIN_ITEM_BYTES
         self._admission = admission
+        self._only_known = only_known
         # Experiment of the current resource.
         self._experiment: ExperimentKey | None = None
         self._now_ns = now_ns
@@ -105,6 +108,7 @@ class Sanitizer:
         Raises:
             DecodeError: A point, an exemplar or an attribute cannot be parsed.
             RequestTooLarge: It has too many points.
+            InDoubt: Something is, and only what is known is wanted.
         """
         resources = request.resource_metrics
         if self._may_hold_too_many:
@@ -123,6 +127,8 @@ class Sanitizer:
             try:
                 reading.keep()
             except (InDoubt, DecodeError):  # perhaps in an item that is refused
+                if self._only_known:
+                    raise
                 self._filter(scopes, self._keeps_scope_of_metrics)
                 reading = ResourceReading(
                     part, resource, self._now_ns, self._rules, is_checked=True
@@ -140,6 +146,8 @@ class Sanitizer:
         found = identified(resource.SerializeToString())
         if found.sound_for is self._rules.mark and found.experiment is not None:
             return found, self._admit(found.experiment)
+        if self._only_known:
+            raise InDoubt
         problem = self._resource_problem(resource)
         if problem is None:
             found = identified(resource.SerializeToString())  # now with the name of its experiment

@@ -13,7 +13,7 @@ from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsSer
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from otel_rl.bridge.counters import Refusal
-from otel_rl.bridge.otlp.columns import ResourceReading
+from otel_rl.bridge.otlp.columns import InDoubt, ResourceReading
 from otel_rl.bridge.otlp.views import MetricsView, RawMetrics
 from otel_rl.bridge.receive.limits import ReceiveLimits
 from otel_rl.bridge.receive.parsing.partial_parse import UnreadablePart, parse_partially
@@ -111,6 +111,28 @@ def validate(
     return replace(admitted, ignored=admitted.ignored + left_out) if left_out else admitted
 
 
+def validate_known(
+    payload: bytes, limits: ReceiveLimits, now_ns: int, admission: Admission
+) -> Validated:
+    """Do the same as ``validate`` for a metrics request of which everything is known.
+
+    Raises:
+        InDoubt: Something is not, or is not within the bounds.
+        RequestTooLarge: As in ``validate``.
+    """
+    refusals = Refusals(SIGNALS[Signal.METRICS].items)
+    try:
+        check_message_count(
+            payload,
+            MetricsView.DESCRIPTOR,
+            limits.max_messages_per_request,
+            limits.max_points_per_request,
+        )
+        return _admit(Signal.METRICS, payload, limits, now_ns, refusals, admission, only_known=True)
+    except MalformedRequest as exc:
+        raise InDoubt from exc
+
+
 def _refused(
     spec: SignalSpec, unreadable: Sequence[UnreadablePart], admission: Admission | None
 ) -> Refusals:
@@ -137,10 +159,14 @@ def _admit(
     now_ns: int,
     refusals: Refusals,
     admission: Admission | None,
+    *,
+    only_known: bool = False,
 ) -> Validated:
     """Validate a readable request. ``refusals`` holds earlier refusals, and then all."""
     spec = SIGNALS[signal]
-    screen = Sanitizer(limits, now_ns, refusals, admission, size_bytes=len(payload))
+    screen = Sanitizer(
+        limits, now_ns, refusals, admission, size_bytes=len(payload), only_known=only_known
+    )
     message: ExportRequest
     readings: Sequence[ResourceReading] = ()
     try:

@@ -1,16 +1,15 @@
 """How many requests are parsed at once, and what is remembered of those that were refused."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import pytest
 
 from otel_rl.bridge.counters import Counters
 from otel_rl.bridge.receive.answers import GrpcCode, answer_to
 from otel_rl.bridge.receive.limits import ReceiveLimits
-from otel_rl.bridge.receive.pipeline import IngestPipeline
 from otel_rl.errors import JournalFull, RequestTooLarge
-from otel_rl.records import Batch, ExperimentKey, Signal
+from otel_rl.records import ExperimentKey, Signal
 from tests.costs import cost_ratio
 from tests.otlp_requests import (
     Journal,
@@ -88,18 +87,12 @@ def test_nothing_is_counted_of_a_logs_request_that_could_not_be_stored() -> None
 
 
 def test_experiments_of_a_request_that_could_not_be_stored_take_no_room() -> None:
-    full = True
-
-    def accept(_batches: Sequence[Batch]) -> None:
-        if full:
-            raise JournalFull("full")
-
-    door = IngestPipeline(
-        accept=accept, limits=ReceiveLimits(max_experiments=1), counters=Counters()
-    )
+    journal = Journal()
+    journal.error = JournalFull("full")
+    door = intake(journal, Counters(), ReceiveLimits(max_experiments=1))
     with pytest.raises(JournalFull):
         door.take(Signal.METRICS, BODY)
-    full = False
+    journal.error = None
     other = metrics_request(resource={"rl.experiment.name": "other"}).SerializeToString()
     assert door.take(Signal.METRICS, other).accepted == 1
 
