@@ -6,6 +6,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 from urllib.parse import unquote
 
@@ -14,6 +15,7 @@ __all__ = ["RefusedSenders", "address_of", "host_of_call", "peer_of_call"]
 _IPV6_PREFIX_BITS = 64  # a host of IPv6 has all addresses of such a network
 
 
+@lru_cache(maxsize=1 << 12)
 def address_of(host: str) -> str:
     """Return the address that a share belongs to: an IPv4 address or an IPv6 network."""
     try:

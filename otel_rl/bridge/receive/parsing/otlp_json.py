@@ -25,7 +25,7 @@ from otel_rl.bridge.receive.signal_specs import SIGNALS, ExportRequest
 from otel_rl.errors import MalformedRequest, RequestTooLarge
 from otel_rl.signals import Signal
 
-__all__ = ["MAX_DEPTH", "Json", "fill", "json_of", "memory_of_json", "parse_json"]
+__all__ = ["MAX_DEPTH", "Json", "check_object_count", "fill", "json_of", "parse_json"]
 
 Json = dict[str, "Json"] | list["Json"] | str | int | float | bool | None
 Scalar = str | bytes | int | float | bool
@@ -34,9 +34,6 @@ MAX_DEPTH = 100  # nested messages; the limit of protobuf's own parsers
 
 # A Python object for each takes about as much memory as a protobuf message.
 _MEMBERS_PER_OBJECT = 4
-
-# Upper bounds in memory: an object with its protobuf message, and one of its members.
-_OBJECT_BYTES, _MEMBER_BYTES = 300, 64
 
 _ID_BYTES = {"trace_id": 16, "span_id": 8, "parent_span_id": 8}
 
@@ -61,7 +58,7 @@ def parse_json(signal: Signal, payload: bytes, *, max_objects: int) -> ExportReq
         MalformedRequest: The payload is not a request of this signal. Names the faulty path.
         RequestTooLarge: It holds too many of them.
     """
-    memory_of_json(payload, max_objects=max_objects)
+    check_object_count(payload, max_objects=max_objects)
     request = SIGNALS[signal].request()
     fill(request, json_of(payload), "$", MAX_DEPTH)
     return request
@@ -78,8 +75,8 @@ def json_of(payload: bytes) -> Json:
     return value
 
 
-def memory_of_json(payload: bytes, *, max_objects: int) -> int:
-    """Return an upper bound of the memory of ``parse_json``, in bytes, at a fraction of its cost.
+def check_object_count(payload: bytes, *, max_objects: int) -> None:
+    """Refuse a payload that would become too many objects, at a fraction of the cost of parsing.
 
     Raises:
         RequestTooLarge: As in ``parse_json``.
@@ -90,7 +87,6 @@ def memory_of_json(payload: bytes, *, max_objects: int) -> int:
     if objects > max_objects or members > max_members:
         msg = f"The request holds more than {max_objects} objects or {max_members} values."
         raise RequestTooLarge(msg, hint=SMALLER_BATCHES)
-    return objects * _OBJECT_BYTES + members * _MEMBER_BYTES + 2 * len(payload)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,9 +16,9 @@ from otel_rl.bridge.otlp.attributes import experiment_of
 from otel_rl.bridge.receive.parsing.otlp_json import (
     MAX_DEPTH,
     Json,
+    check_object_count,
     fill,
     json_of,
-    memory_of_json,
 )
 from otel_rl.bridge.receive.parsing.partial_parse import UnreadablePart
 from otel_rl.bridge.receive.signal_specs import ExportRequest, SignalSpec
@@ -60,7 +60,7 @@ def parse_json_partially(spec: SignalSpec, payload: bytes, *, max_objects: int) 
             faulty path.
         RequestTooLarge: It holds too many objects or values.
     """
-    memory_of_json(payload, max_objects=max_objects)
+    check_object_count(payload, max_objects=max_objects)
     not_json: MalformedRequest | None = None
     try:
         value = json_of(payload)

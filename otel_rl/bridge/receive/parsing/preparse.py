@@ -18,13 +18,9 @@ from otel_rl.errors import MalformedRequest, RequestTooLarge
 
 __all__ = [
     "SMALLER_BATCHES",
-    "MessageCounts",
     "check_message_count",
-    "contents",
     "count_messages",
     "fields",
-    "weigh",
-    "worst_bytes",
 ]
 
 SMALLER_BATCHES = (
@@ -40,11 +36,6 @@ _MIN_MESSAGE_BYTES = 2  # a tag and a length of 0
 
 # A text takes a fifth of the memory of a message. Every message of an attribute has one.
 _STRINGS_PER_MESSAGE = 2
-
-# Upper bound in memory: a parsed message with its Python object, measured as 45 to 165 bytes; a
-# text without its own bytes.
-_MESSAGE_BYTES = 200
-_STRING_BYTES = 64
 
 # Kinds that are counted. Even empty parts take time.
 _STRING, _OTHER = "strings", "messages"
@@ -68,15 +59,7 @@ def check_message_count(
 ) -> None:
     """Refuse a payload that would become more than ``max_messages`` messages when parsed.
 
-    Nearly every payload is too short for that and is not walked. See ``weigh``.
-    """
-    fewest = max_messages if max_parts is None else min(max_messages, max_parts)
-    if len(payload) >= fewest * _MIN_MESSAGE_BYTES:
-        weigh(payload, root, max_messages, max_parts)
-
-
-def weigh(payload: bytes, root: Descriptor, max_messages: int, max_parts: int | None = None) -> int:
-    """Count the messages of a payload.
+    Nearly every payload is too short for that and is not walked.
 
     Args:
         payload: A serialized message of type ``root``.
@@ -86,31 +69,17 @@ def weigh(payload: bytes, root: Descriptor, max_messages: int, max_parts: int | 
         max_parts: Bound on data points, spans and log records, and separately on resources, scopes
             and metrics. Defaults to ``max_messages``.
 
-    Returns:
-        Upper bound of the memory of the parsed payload, in bytes.
-
     Raises:
         RequestTooLarge: A bound is exceeded.
         MalformedRequest: The bytes are not protobuf.
     """
-    counts = MessageCounts(max_messages, max_messages if max_parts is None else max_parts)
-    _walk(payload, root, counts)
-    return counts.bytes + len(payload)
+    if max_parts is None:
+        max_parts = max_messages
+    if len(payload) >= min(max_messages, max_parts) * _MIN_MESSAGE_BYTES:
+        _walk(payload, root, _Counts(max_messages, max_parts))
 
 
-def contents(payload: bytes, root: Descriptor) -> Mapping[str, int]:
-    """Return the numbers of messages, parts and strings of a payload, for ``MessageCounts.add``.
-
-    Args:
-        payload: A serialized message of type ``root``, which was accepted.
-        root: Descriptor, which defines the fields that are messages.
-    """
-    counts = MessageCounts(len(payload), len(payload))
-    _walk(payload, root, counts)
-    return counts.found
-
-
-def _walk(payload: bytes, root: Descriptor, counts: "MessageCounts") -> None:
+def _walk(payload: bytes, root: Descriptor, counts: "_Counts") -> None:
     """Add the content of a payload."""
     open_messages = [(_kind(root), 0, len(payload))]
     while open_messages:
@@ -142,30 +111,19 @@ def _walk(payload: bytes, root: Descriptor, counts: "MessageCounts") -> None:
             counts.add(_STRING if child is None else child.part, n)
 
 
-class MessageCounts:
-    """Counts messages, parts and strings up to their bounds. See ``weigh``."""
+class _Counts:
+    """Counts messages, parts and strings up to their bounds. See ``check_message_count``."""
 
     def __init__(self, max_messages: int, max_parts: int) -> None:
-        max_strings = max_messages * _STRINGS_PER_MESSAGE
         self._counts = {_STRING: 0, _OTHER: 0, _ITEM: 0, _HOLDER: 0}
         self._most = {
-            _STRING: max_strings,
+            _STRING: max_messages * _STRINGS_PER_MESSAGE,
             _OTHER: max_messages,
             _ITEM: max_parts,
             _HOLDER: max_parts,
         }
         self._max_messages = max_messages
         self._messages = 0
-
-    @property
-    def found(self) -> Mapping[str, int]:
-        """Return the counts of each kind."""
-        return {kind: n for kind, n in self._counts.items() if n}
-
-    @property
-    def bytes(self) -> int:
-        """Return an upper bound of their memory, in bytes."""
-        return self._messages * _MESSAGE_BYTES + self._counts[_STRING] * _STRING_BYTES
 
     def add(self, what: str, n: int) -> None:
         """Count the content of a field.
@@ -212,11 +170,6 @@ def _kind(descriptor: Descriptor) -> _Kind:
         return found
 
     return of(descriptor)
-
-
-def worst_bytes(size_bytes: int) -> int:
-    """Return an upper bound of the memory of a parsed payload of this size."""
-    return size_bytes // _MIN_MESSAGE_BYTES * _MESSAGE_BYTES
 
 
 def count_messages(payload: bytes, root: Descriptor, types: Collection[str]) -> int:

@@ -17,14 +17,14 @@ from otel_rl.bridge.otlp.columns import InDoubt, ResourceReading
 from otel_rl.bridge.otlp.views import MetricsView, RawMetrics
 from otel_rl.bridge.receive.limits import ReceiveLimits
 from otel_rl.bridge.receive.parsing.partial_parse import UnreadablePart, parse_partially
-from otel_rl.bridge.receive.parsing.preparse import check_message_count, weigh
+from otel_rl.bridge.receive.parsing.preparse import check_message_count
 from otel_rl.bridge.receive.refused_items import Refusals, by_reason
 from otel_rl.bridge.receive.signal_specs import SIGNALS, ExportRequest, SignalSpec
 from otel_rl.bridge.receive.validation.sanitize import Admission, Sanitizer
 from otel_rl.errors import MalformedRequest
 from otel_rl.records import Batch, ExperimentKey, Signal
 
-__all__ = ["Validated", "memory_of", "validate"]
+__all__ = ["Validated", "validate"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,12 +66,11 @@ def validate(
     now_ns: int,
     admission: Admission | None = None,
     *,
-    is_weighed: bool = False,
     unreadable: Sequence[UnreadablePart] = (),
 ) -> Validated:
     """Apply the limits to a request.
 
-    Takes time and memory in proportion to its content, see ``weigh``.
+    Takes time and memory in proportion to its content, see ``check_message_count``.
 
     Args:
         signal: Signal of the request.
@@ -79,7 +78,6 @@ def validate(
         limits: The bounds.
         now_ns: The bridge's own clock; bounds the times of points.
         admission: See ``Sanitizer``.
-        is_weighed: Whether ``memory_of`` was called, so that nothing is counted again.
         unreadable: Parts of it that could not be read before.
 
     Raises:
@@ -89,13 +87,7 @@ def validate(
     payload = request if isinstance(request, bytes) else request.SerializeToString()
     spec = SIGNALS[signal]
     try:
-        if not is_weighed:
-            check_message_count(
-                payload,
-                _parsed_as(signal).DESCRIPTOR,
-                limits.max_messages_per_request,
-                limits.max_points_per_request,
-            )
+        _check_number(signal, payload, limits)
         refusals = _refused(spec, unreadable, admission)
         admitted = _admit(signal, payload, limits, now_ns, refusals, admission)
     except MalformedRequest:
@@ -122,12 +114,7 @@ def validate_known(
     """
     refusals = Refusals(SIGNALS[Signal.METRICS].items)
     try:
-        check_message_count(
-            payload,
-            MetricsView.DESCRIPTOR,
-            limits.max_messages_per_request,
-            limits.max_points_per_request,
-        )
+        _check_number(Signal.METRICS, payload, limits)
         return _admit(Signal.METRICS, payload, limits, now_ns, refusals, admission, only_known=True)
     except MalformedRequest as exc:
         raise InDoubt from exc
@@ -201,23 +188,14 @@ def _admit(
     )
 
 
-def memory_of(signal: Signal, payload: bytes, limits: ReceiveLimits) -> int:
-    """Return an upper bound of the memory of ``validate`` for a request, in bytes.
-
-    Raises:
-        RequestTooLarge: As in ``validate``.
-        MalformedRequest: The size is unknown; ``validate`` may accept parts of it.
-    """
-    return weigh(
+def _check_number(signal: Signal, payload: bytes, limits: ReceiveLimits) -> None:
+    parsed_as = MetricsView if signal is Signal.METRICS else SIGNALS[signal].request
+    check_message_count(
         payload,
-        _parsed_as(signal).DESCRIPTOR,
+        parsed_as.DESCRIPTOR,
         limits.max_messages_per_request,
         limits.max_points_per_request,
     )
-
-
-def _parsed_as(signal: Signal) -> type[ExportRequest]:
-    return MetricsView if signal is Signal.METRICS else SIGNALS[signal].request
 
 
 def _by_experiment(

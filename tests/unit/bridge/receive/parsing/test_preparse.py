@@ -16,7 +16,7 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from otel_rl.bridge.receive.limits import ReceiveLimits
-from otel_rl.bridge.receive.parsing.preparse import check_message_count, weigh
+from otel_rl.bridge.receive.parsing.preparse import check_message_count
 from otel_rl.errors import MalformedRequest, RequestTooLarge
 from tests.costs import cost_ratio
 from tests.otlp_requests import delimited, gauge, metrics_request, point
@@ -176,18 +176,18 @@ def test_every_message_is_counted_also_if_it_is_empty(
     assert depth == len(numbers)
     payload = nested(numbers, 1000)
     n_messages = 1000 + depth - 1
-    assert weigh(payload, root, n_messages) >= 1000 * 200
+    check_message_count(payload, root, n_messages)
     with pytest.raises(RequestTooLarge, match=f"more than {n_messages - 1} messages"):
-        weigh(payload, root, n_messages - 1)
+        check_message_count(payload, root, n_messages - 1)
 
 
 @pytest.mark.parametrize("numbers", [[1], [1, 2], [1, 2, 2]])
 @pytest.mark.parametrize("content", [b"", b"\x7a\x00"])
 def test_what_holds_points_is_bounded_as_they_are(numbers: list[int], content: bytes) -> None:
     payload = nested(numbers, 1000, content)
-    weigh(payload, ROOT, 10_000, 1002)
+    check_message_count(payload, ROOT, 10_000, 1002)
     with pytest.raises(RequestTooLarge, match="more than 999 resources, scopes and metrics"):
-        weigh(payload, ROOT, 10_000, 999)
+        check_message_count(payload, ROOT, 10_000, 999)
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 300)), max_size=30), st.integers(1, 40))
@@ -203,15 +203,18 @@ def test_rows_of_fields_are_counted_one_by_one(rows: list[tuple[int, int]], repe
         else:
             payload += delimited(0x7A, b"\x0a" * length) * repeat
             strings += repeat
-    counted = weigh(payload, ROOT, 10_000)
-    assert counted == messages * 200 + strings * 64 + len(payload)
+    fewest = max(messages, (strings + 1) // 2)
+    check(payload, fewest)
+    if fewest > 1:
+        with pytest.raises(RequestTooLarge):
+            check(payload, fewest - 1)
 
 
 @pytest.mark.slow
 def test_counting_costs_time_in_proportion_to_the_bytes() -> None:
-    for content in (b"", b"\x12\x00", b"\x7a\x00\x7a\x01x"):
+    for content, messages in ((b"", 1), (b"\x12\x00", 2), (b"\x7a\x00\x7a\x01x", 1)):
 
-        def weighing(n: int, content: bytes = content) -> Callable[[], object]:
-            return partial(weigh, nested([1, 2], n, content), ROOT, 1 << 30)
+        def counting(n: int, content: bytes = content, each: int = messages) -> Callable[[], None]:
+            return partial(check, nested([1, 2], n, content), n * each + 1)
 
-        assert cost_ratio(weighing, 6_000, most=10) < 10
+        assert cost_ratio(counting, 6_000, most=10) < 10
