@@ -122,6 +122,7 @@ class Stack:
             finally:
                 logging.getLogger().removeHandler(self._errors)
                 self._connection.close()
+        self._intake.close()
         self._journal.close()
 
     # Three ways in. Each gives the outcome as a word, and raises for what must not happen.
