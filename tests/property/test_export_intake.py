@@ -8,6 +8,7 @@ from otel_rl.bridge.otlp.columns import Columns
 from otel_rl.bridge.rows.history import ArchivedPoints
 from otel_rl.bridge.rows.intake.point_intake import PointIntake
 from otel_rl.bridge.rows.settings import AlignSettings
+from otel_rl.bridge.rows.steps.step_closing import Check, ClosedStep
 from otel_rl.diagnose.history.records import Facts, WorkerFields
 from otel_rl.records import Covered, Measurements, Point, Series, SumPoint, Temporality, Worker
 from otel_rl.semconv.spec import Instrument
@@ -67,41 +68,20 @@ def test_points_are_the_same_together_as_one_by_one(
             assert _closed(together, number) == _closed(single, number)
 
 
-@st.composite
-def points_of_steps(draw: st.DrawFn) -> Measurements:
-    """A point of several steps, which other series may have at the same times."""
-    steps = draw(st.sampled_from([(1, 2), (1, 2), (2, 3), (2, 2), (3, 1)]))
-    times_ns = draw(st.sampled_from([(S, 2 * S), (S, 2 * S), (3 * S, 2 * S)]))
-    return Measurements(draw(series), times_ns, (draw(st.floats()), draw(st.floats())), steps)
-
-
-@given(
-    st.lists(
-        st.tuples(
-            st.lists(points_of_steps(), max_size=6),
-            st.integers(1, 3),
-            st.sampled_from([False, True]),
-        )
-    )
-)
-@settings(max_examples=examples(300), deadline=None)
-def test_series_of_one_export_need_not_know_each_others_steps(
-    sent: list[tuple[list[Measurements], int, bool]],
-) -> None:
-    knows, forgets = PointIntake(SETTINGS), PointIntake(SETTINGS)
-    for export, number, closes in sent:
-        for point in export:
-            knows.add(point, number * S)
-            forgets.add(point, number * S)
-            forgets.steps.close_surplus(forgets.series, SETTINGS, number * S, {}, ("", ""))
-            assert _state(knows) == _state(forgets)
-        if closes:
-            assert _closed(knows, number) == _closed(forgets, number)
-
-
 def _closed(intake: PointIntake, number: int) -> str:
-    closed = intake.steps.close(intake.series, SETTINGS, number * S, everything=True)
-    return repr(closed)
+    return repr(_close(intake, number * S))
+
+
+def _close(intake: PointIntake, now_ns: int) -> list[ClosedStep]:
+    check = Check(
+        table=intake.series,
+        settings=SETTINGS,
+        now_ns=now_ns,
+        standings={},
+        leader=("", ""),
+        everything=True,
+    )
+    return intake.steps.close(check)
 
 
 def _state(intake: PointIntake) -> str:
@@ -224,5 +204,5 @@ def test_series_after_a_close_have_rows_of_their_own() -> None:
     intake = PointIntake(SETTINGS)
     for one in KEPT:
         intake.add(Measurements(one, (S, 2 * S), (1.0, 2.0), (1, 2)), S)
-        closed = intake.steps.close(intake.series, SETTINGS, S, everything=True)
+        closed = _close(intake, S)
         assert [step.step for step in closed] == [1, 2]

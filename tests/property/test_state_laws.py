@@ -21,8 +21,8 @@ from otel_rl.bridge.rows.reduce import Moments
 from otel_rl.bridge.rows.run import Run
 from otel_rl.bridge.rows.series.table_state import Identities
 from otel_rl.bridge.rows.settings import AlignSettings
-from otel_rl.bridge.rows.steps.open_step import OpenStep
 from otel_rl.bridge.rows.steps.role_steps import RoleSteps
+from otel_rl.bridge.rows.steps.step import OpenStep
 from otel_rl.bridge.rows.stored_run import StoredRun
 from otel_rl.records import (
     Announcement,

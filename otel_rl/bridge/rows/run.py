@@ -38,7 +38,6 @@ from otel_rl.bridge.journal.state import (
     refusing,
 )
 from otel_rl.bridge.otlp.decode import decode_parts
-from otel_rl.bridge.rows.batch_limit import BatchLimit
 from otel_rl.bridge.rows.dedup.dedup_log import DedupLog
 from otel_rl.bridge.rows.history import ArchivedPoints, HistoryRecords, HistoryWriter
 from otel_rl.bridge.rows.intake.point_intake import PointIntake
@@ -63,7 +62,7 @@ from otel_rl.bridge.rows.series.table_state import TableState
 from otel_rl.bridge.rows.series.worker_clock import tolerance_ns
 from otel_rl.bridge.rows.settings import AlignSettings
 from otel_rl.bridge.rows.spans import MAX_PLACES, SpanWindow, StepAnalysis
-from otel_rl.bridge.rows.steps.step_closing import ClosedStep
+from otel_rl.bridge.rows.steps.step_closing import Check, ClosedStep
 from otel_rl.bridge.rows.steps.step_rows import OpenSteps
 from otel_rl.bridge.rows.stored_run import PausableClock, StoredRun, StoredState
 from otel_rl.bridge.rows.window_rows import ClosedWindow
@@ -155,6 +154,7 @@ class Run:
         metadata: From its merged announcements.
         has_more: Whether ``close`` left complete rows for the next call.
         is_one_launch: Whether all workers are of the one launch that the bridge is for.
+        launched: Process id of the command that the bridge was started for, if there is one.
         report: The bridge's report in the run.
         epoch: The ownership epoch in which it was loaded, see ``Ownership``.
         used_ns: When it last had batches.
@@ -207,6 +207,7 @@ class Run:
         self.sample_counts = self.intake.sample_counts
         self._values = RunValues(self.intake, self.liveness, self._throttle, self.row_maker.keys)
         self.has_more = self.is_one_launch = False
+        self.launched: int | None = None
         self.report = BridgeReport()
         self.epoch = self.used_ns = 0
         # Of the sample counts, what is in the bridge's counters; and what was moved from those to
@@ -320,10 +321,6 @@ class Run:
     def clock_is(self, now_ns: int) -> None:
         """Set the bridge's clock, also while older batches are read; it may be set back."""
         self.intake.axis.clock_is(self.clock.clock_is(now_ns))
-
-    def launched_is(self, pid: int | None) -> None:
-        """Set the process id of the command that the bridge was started for: it has no others."""
-        self.intake.steps.launched = pid
 
     @property
     def next_is_large(self) -> bool:
@@ -506,16 +503,8 @@ class Run:
         Args:
             now_ns: The bridge's clock.
         """
-        intake = self.intake
-        steps = intake.steps.close_surplus(
-            intake.series,
-            intake.settings,
-            self.clock.at(now_ns),
-            self.liveness.roles(),
-            intake.axis.leader,
-        )
-        intake.sample_counts.count_late(sum(step.late for step in steps))
-        windows = intake.windows.close_surplus(intake.series, intake.settings)
+        steps = self._close_steps(self.clock.at(now_ns), only_surplus=True)
+        windows = self.intake.windows.close_surplus(self.intake.series, self.intake.settings)
         numeric: list[ClosedStep | ClosedWindow] = [*steps, *windows]
         return self._rows([row for row in numeric if row.values])
 
@@ -536,13 +525,15 @@ class Run:
             report: The bridge's report, by tracker key. It goes into the last complete row; with
                 ``everything``, into a row of its own if there is none.
         """
-        intake, room = self.intake, BatchLimit(at_most)
+        intake = self.intake
         clock_ns, now_ns = now_ns, self.clock.at(now_ns)
         self._look_at_workers(now_ns)
-        numeric = self._close_numeric(now_ns, clock_ns, room, everything=everything)
-        tables = intake.tables.close(intake.settings, now_ns, everything=everything, room=room)
+        numeric = self._close_numeric(now_ns, clock_ns, at_most, everything=everything)
+        left = at_most - sum(len(row.values) for row in numeric)
+        tables = intake.tables.close(intake.settings, now_ns, everything=everything, at_most=left)
+        left -= sum(len(table.samples) for table in tables)
         analyses = self._close_analyses(now_ns, everything=everything)
-        self.has_more = room.is_used_up or self.span_window.has_more
+        self.has_more = left <= 0 or self.span_window.has_more
         self._values.add_to(
             numeric,
             report or {},
@@ -567,22 +558,38 @@ class Run:
         self._is_over = self.liveness.has_ended
         table.forget(self.intake.settings, now_ns)
 
+    def _close_steps(
+        self,
+        now_ns: int,
+        *,
+        everything: bool = False,
+        only_surplus: bool = False,
+        at_most: float = math.inf,
+    ) -> list[ClosedStep]:
+        intake = self.intake
+        steps = intake.steps.close(
+            Check(
+                table=intake.series,
+                settings=intake.settings,
+                now_ns=now_ns,
+                standings=self.liveness.roles(),
+                leader=intake.axis.leader,
+                launched=self.launched,
+                everything=everything,
+                only_surplus=only_surplus,
+                is_coarse=self.row_maker.is_coarse,
+                at_most=at_most,
+            )
+        )
+        intake.sample_counts.count_late(sum(step.late for step in steps))
+        return steps
+
     def _close_numeric(
-        self, now_ns: int, clock_ns: int, room: BatchLimit, *, everything: bool
+        self, now_ns: int, clock_ns: int, at_most: float, *, everything: bool
     ) -> list[ClosedStep | ClosedWindow]:
         """Remove and return the complete steps and windows that have a value."""
         intake = self.intake
-        steps = intake.steps.close(
-            intake.series,
-            intake.settings,
-            now_ns,
-            everything=everything,
-            standings=self.liveness.roles(),
-            room=room,
-            leader=intake.axis.leader,
-            is_coarse=self.row_maker.is_coarse,
-        )
-        intake.sample_counts.count_late(sum(step.late for step in steps))
+        steps = self._close_steps(now_ns, everything=everything, at_most=at_most)
         intake.goodput.follow(intake.steps.attempts.begun, intake.axis.steps)
         windows = intake.windows.close(
             intake.series,
@@ -590,7 +597,7 @@ class Run:
             now_ns,
             clock_ns=clock_ns,
             everything=everything,
-            room=room,
+            at_most=at_most - sum(len(step.values) for step in steps),
         )
         # Their steps are those of the leader's times.
         if shift_ns := intake.series.workers.shift_of(intake.axis.leader):

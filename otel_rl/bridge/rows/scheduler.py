@@ -394,7 +394,7 @@ class Scheduler:
     ) -> None:
         run = self._load(key, now_ns)
         run.clock_is(now_ns)
-        run.intake.steps.launched = self.launched
+        run.launched = self.launched
         self._pass_on_finding(key, run)
         if not run.unread:
             run.reads_on = False

@@ -18,9 +18,8 @@ from otel_rl.bridge.rows.messages import (
 from otel_rl.bridge.rows.run_values import ChangeThrottle
 from otel_rl.bridge.rows.series.table_state import Identities, StoredTable
 from otel_rl.bridge.rows.spans import SpanWindow
-from otel_rl.bridge.rows.steps.attempts import Attempts
 from otel_rl.bridge.rows.steps.role_steps import RoleSteps
-from otel_rl.bridge.rows.steps.step_axis import StepAxis
+from otel_rl.bridge.rows.steps.step_axis import Attempts, StepAxis
 from otel_rl.bridge.rows.table_rows import OpenTables
 from otel_rl.bridge.rows.window_rows import OpenWindows
 

@@ -8,6 +8,7 @@ The console of the run is such a table, too: of all workers, with a numbered lin
 lines. By that number a tracker knows which lines it has.
 """
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -15,7 +16,6 @@ from typing import Annotated, Any
 from msgspec import Meta, field
 
 from otel_rl.bridge.journal.state import Count, Int64, Stored, check_json
-from otel_rl.bridge.rows.batch_limit import BatchLimit
 from otel_rl.bridge.rows.series.streams import WorkerState
 from otel_rl.bridge.rows.settings import AlignSettings
 from otel_rl.bridge.tracker_keys import MAX_KEY_BYTES
@@ -172,17 +172,24 @@ class OpenTables(Stored):
         now_ns: int,
         *,
         everything: bool,
-        room: BatchLimit | None = None,
+        at_most: float = math.inf,
     ) -> Sequence[ClosedTable]:
-        """Remove and return every table that has waited long enough and finds room."""
-        room = room or BatchLimit()
+        """Remove and return every table that has waited long enough.
+
+        Args:
+            settings: Rules of the run.
+            now_ns: The bridge's clock, without its downtime.
+            everything: Whether no more data will come.
+            at_most: Number of samples; tables beyond it stay open until the next call.
+        """
         wait_ns = int(settings.window_s * _NS_PER_S)
         closed, self._full = self._full, []
         for place, table in [*self._open.items()]:
             table.received_ns = min(table.received_ns, now_ns)  # the clock may be set back
             if everything or now_ns - table.received_ns >= wait_ns:
-                if not room.take(1 + len(table.samples)):
+                if at_most <= 0:
                     break
+                at_most -= len(table.samples)
                 closed.append((*place, self._open.pop(place)))
         return [self._closed(*one) for one in closed]
 

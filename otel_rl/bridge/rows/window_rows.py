@@ -4,7 +4,7 @@ Counters become totals and rates, histograms quantiles, levels (queue depths, ut
 reduction over workers of their measurements. Of several workers that report one GPU, one counts. A
 window is closed when every live worker has come past its end, or ``wait_s`` after its
 newest sample arrived. Later samples make a row of their own.
-What counts during steps has its rates and quantiles in rows of steps, see ``step_counts.py``.
+What counts during steps has its rates and quantiles in rows of steps, see ``steps/step.py``.
 
 A rate covers a whole window: that of a cut one, because its worker left before its end or the run
 ended, would be of a moment, and twelve thousand tokens of a step of twelve seconds would appear as
@@ -22,8 +22,6 @@ from typing import Annotated, TypeVar
 from msgspec import Meta, field
 
 from otel_rl.bridge.journal.state import Count, Int64, Number, Stored, check_places
-from otel_rl.bridge.rows.batch_limit import BatchLimit
-from otel_rl.bridge.rows.per_worker_rows import single_rows
 from otel_rl.bridge.rows.reduce import (
     Cell,
     Distribution,
@@ -32,8 +30,8 @@ from otel_rl.bridge.rows.reduce import (
     put,
     put_all,
     reduced,
-    statistic,
 )
+from otel_rl.bridge.rows.row_values import miss_ratios, single_rows, statistics_of
 from otel_rl.bridge.rows.series.cumulative import Increment
 from otel_rl.bridge.rows.series.key_groups import GroupIdentity
 from otel_rl.bridge.rows.series.series_table import StreamTable
@@ -141,12 +139,6 @@ class _Window(Stored, gc=False):
     distributions: dict[Count, Distribution] = field(default_factory=dict)
     single: dict[Count, list[tuple[Int64, Number]]] = field(default_factory=dict)
     devices: dict[Count, tuple[str, str]] = field(default_factory=dict)
-
-    def size(self) -> int:
-        """Return the approximate number of its values."""
-        levels, counted = self.levels.values(), self.counted.values()
-        of_streams = sum(map(len, levels)) + sum(map(len, counted)) + len(self.distributions)
-        return 1 + of_streams + sum(map(len, self.single.values()))
 
     def groups(self, stream: Stream) -> Iterator[Group]:
         """Yield the groups that the samples of a stream are reduced into."""
@@ -292,9 +284,9 @@ class OpenWindows(Stored):
         *,
         clock_ns: int,
         everything: bool,
-        room: BatchLimit | None = None,
+        at_most: float = math.inf,
     ) -> list[ClosedWindow]:
-        """Remove and return every window that is over and finds room, in order of time.
+        """Remove and return every window that is over, in order of time.
 
         Args:
             table: Streams, workers and keys.
@@ -302,9 +294,8 @@ class OpenWindows(Stored):
             now_ns: The bridge's clock without its downtime.
             clock_ns: The bridge's clock.
             everything: No more data will come.
-            room: For so many values.
+            at_most: Number of values of rows; windows beyond it stay open until the next call.
         """
-        room = room or BatchLimit()
         horizon_ns = now_ns - int(settings.lease_s * _NS_PER_S)
         young_ns = now_ns - int(settings.wait_s * _NS_PER_S)
         # A new worker without reported progress may hold data of any window.
@@ -325,11 +316,15 @@ class OpenWindows(Stored):
             over = come_ns >= end_ns
             overdue = now_ns - window.received_ns >= settings.wait_s * _NS_PER_S
             if everything or over or overdue or place < surplus:
-                if not room.take(window.size()):
+                if at_most <= 0:
                     break
                 # A window of the future, by a wrong clock, says nothing of those before it.
                 is_past = over or end_ns <= clock_ns + tolerance_ns(settings.wait_s)
-                rows += self._closed(end_ns, table, settings, is_last=everything, is_past=is_past)
+                closed = [
+                    *self._closed(end_ns, table, settings, is_last=everything, is_past=is_past)
+                ]
+                at_most -= sum(len(row.values) for row in closed)
+                rows += closed
         return rows
 
     def _closed(
@@ -424,7 +419,12 @@ def _rows(
     for number, distribution in window.distributions.items():
         if not groups[number].has_shares:
             values.update(distribution.values(groups[number].key, groups[number].statistics))
-    values.update(_miss_ratios(window, table))
+    counts = (
+        (groups[number], sum(cell.value for cell in counted.values()))
+        for number, counted in window.counted.items()
+        if not groups[number].has_shares
+    )
+    values.update(miss_ratios(counts, table))
     values.update(_device_counts(window, table))
     values.update(_turns(window, table, rates))
     single = {groups[number].key: measured for number, measured in window.single.items()}
@@ -509,28 +509,4 @@ def _level(group: Group, levels: dict[int, Cell]) -> Iterator[tuple[str, float]]
         value = reduced(cell, group.reduction)
     if value is not None:
         yield group.key, value
-    for suffix in group.statistics:
-        found = statistic(cell, suffix)
-        if found is not None:
-            yield f"{group.key}/{suffix}", found
-
-
-def _miss_ratios(window: _Window, table: StreamTable) -> Iterator[tuple[str, float]]:
-    """Yield 1 - hits / queries of each role's KV cache: a ratio of sums, never a mean of ratios."""
-    queries: dict[str, float] = {}
-    hits: dict[str, float] = {}
-    for number, counted in window.counted.items():
-        group = table.keys.groups[number]
-        if group.own or group.has_shares:
-            continue
-        found = sum(cell.value for cell in counted.values())
-        if group.name == names.RL_GENERATOR_KV_CACHE_QUERIES:
-            queries[group.role] = queries.get(group.role, 0) + found
-        elif group.name == names.RL_GENERATOR_KV_CACHE_HITS:
-            hits[group.role] = hits.get(group.role, 0) + found
-    for role, asked in queries.items():
-        if asked > 0:
-            group = table.keys.group(
-                GroupIdentity(role, names.RL_GENERATOR_KV_CACHE_MISS_RATIO, (), Reduction.MEAN)
-            )
-            yield group.key, 1 - hits.get(role, 0) / asked
+    yield from statistics_of(cell, group)

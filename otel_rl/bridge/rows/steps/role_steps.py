@@ -1,18 +1,19 @@
-"""Steps of one role: those that wait for samples, and those that have a row."""
+"""Steps of one role: those that wait for samples, those that have a row, and what joins which."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from msgspec import field
 
 from otel_rl.bridge.journal.state import Count, Int64, Stored
-from otel_rl.bridge.rows.steps.open_step import Export, OpenStep, ReachedSteps
+from otel_rl.bridge.rows.series.streams import Stream
+from otel_rl.bridge.rows.steps.step import OpenStep, Steps
 from otel_rl.bridge.rows.steps.step_passes import StepPasses
 from otel_rl.bridge.rows.steps.written_steps import WrittenSteps
 
 __all__ = ["RoleSteps"]
 
 
-class RoleSteps(Stored, dict=True):
+class RoleSteps(Stored):
     """Steps of a role.
 
     Attributes:
@@ -22,12 +23,9 @@ class RoleSteps(Stored, dict=True):
         late: Samples that join no step: it was left, or they are of the previous pass.
         again: Steps of the workers that have gone back, as long as others may follow.
         again_closed_through: Of those, the last that has a row.
-        again_samples: Number of samples in ``again``.
         passes: Workers that have gone back.
         size: The most workers that were in a row.
         begun_ns: When its rows began to be made, by the bridge's clock; 0 before that.
-        export: The last export: its worker and time. Not stored.
-        reached: The steps of its last series. Not stored.
     """
 
     open: dict[Int64, OpenStep] = field(default_factory=dict)
@@ -36,14 +34,9 @@ class RoleSteps(Stored, dict=True):
     late: dict[Int64, OpenStep] = field(default_factory=dict)
     again: dict[Int64, OpenStep] = field(default_factory=dict)
     again_closed_through: Int64 | None = None
-    again_samples: dict[Int64, Count] = field(default_factory=dict)
     passes: StepPasses = field(default_factory=StepPasses)
     size: Count = 0
     begun_ns: Int64 = 0
-
-    def __post_init__(self) -> None:
-        self.export: Export | None = None
-        self.reached: ReachedSteps | None = None
 
     @property
     def is_open(self) -> bool:
@@ -55,7 +48,62 @@ class RoleSteps(Stored, dict=True):
         for of in (self.open, self.late, self.again):
             yield from of.values()
 
-    def reopen(self, step: int, received_ns: int) -> bool:
+    def next_of(self, streams: Sequence[Stream], step: int, time_ns: int) -> OpenStep | None:
+        """Return the open step of samples of one worker, if it is certain: nearly always.
+
+        So it is if the step has no row, none of the streams has reported a later one, and no worker
+        has gone back. Otherwise None: ``placed`` tells where each of them belongs.
+
+        Args:
+            streams: Streams of the samples.
+            step: Step of the samples.
+            time_ns: Time of the last sample.
+        """
+        worker, passes = streams[0].worker, self.passes
+        if worker.newest_step is None or passes.returned or passes.before:
+            return None
+        if self.closed_through is not None and step <= self.closed_through:
+            return None
+        for stream in streams:
+            if stream.last_step is not None and stream.last_step > step:
+                return None
+        if step >= worker.newest_step:
+            passes.newest[worker.label] = step, time_ns
+        for stream in streams:
+            stream.reported(step)
+        return _opened(self.open, step)
+
+    def placed(
+        self, stream: Stream, steps: Sequence[int], times_ns: Sequence[int], received_ns: int
+    ) -> tuple[list[tuple[OpenStep, int]], int]:
+        """Find where the samples of one series belong, in columns of one length.
+
+        Returns:
+            The step and the index of each sample; and the number of late ones, whose steps were
+            closed before.
+        """
+        passes, closed_through = self.passes, self.closed_through
+        passes.look_back(stream, steps, times_ns, closed_through, received_ns)
+        on_time, late, past, again = passes.sort(stream, steps, times_ns, closed_through)
+        for places in on_time, late, past:
+            for place in places:
+                passes.went_on(stream.worker, steps[place], times_ns[place])
+            if places:
+                stream.reported(max(steps[place] for place in places))
+        joining = [place for place in late if self._reopens(steps[place], received_ns)]
+        alone = sorted({*late, *past}.difference(joining))
+        found: list[tuple[OpenStep, int]] = []
+        for of, places in (
+            (self.open, sorted([*on_time, *joining])),
+            (self.late, alone),
+            (self.again, again),
+        ):
+            found += [(_opened(of, steps[place]), place) for place in places]
+        for opened, _ in found[len(found) - len(again) :]:
+            opened.repeated += 1
+        return found, len(late) + len(past)
+
+    def _reopens(self, step: int, received_ns: int) -> bool:
         """Let a step with a row wait again, for samples that came late.
 
         Args:
@@ -74,3 +122,10 @@ class RoleSteps(Stored, dict=True):
             written.row.late_ns = received_ns
         self.open[step] = written
         return True
+
+
+def _opened(steps: Steps, step: int) -> OpenStep:
+    opened = steps.get(step)
+    if opened is None:
+        opened = steps[step] = OpenStep()
+    return opened

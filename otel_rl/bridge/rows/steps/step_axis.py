@@ -1,4 +1,4 @@
-"""Training step and policy version over time.
+"""Training step, policy version and attempt over time.
 
 Time-driven measurements (a queue's depth, a GPU's power) carry no step. They get the current step
 of the training loop, so that every chart of a run has the same axis.
@@ -6,14 +6,16 @@ of the training loop, so that every chart of a run has the same axis.
 
 import bisect
 from array import array
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from msgspec import field
 
 from otel_rl.bridge.journal.state import Int64, Integers, StateRefused, Stored
 from otel_rl.bridge.rows.series.streams import WorkerState
+from otel_rl.records import Attempt
 
-__all__ = ["StepAxis", "ValueTimeline", "is_integral"]
+__all__ = ["Attempts", "StepAxis", "ValueTimeline", "is_integral"]
 
 # Two hours of two steps a second, and 256 KB of every commit. Late data older than this gets no
 # step, like data from before the first.
@@ -126,6 +128,61 @@ class StepAxis(Stored):
     def version_at(self, time_ns: int) -> int | None:
         """Return the policy version; None before the first reported one."""
         return self.versions.at(time_ns)
+
+
+_MAX_ATTEMPTS = 100
+"""Attempts whose beginnings are known; older rows are of the oldest of them."""
+
+
+class Attempts(Stored):
+    """Passes over the steps of one run by the role that leads its axis (ADR 17), after the first.
+
+        attempt 1   401 ... 500 (crash)
+        attempt 2               400 401 ... 520
+
+    A row is of the attempt of its pass where its role leads the axis, else of the one at its time.
+
+    Attributes:
+        begun: In order, the last of them; one without a row has a ``first_row`` of -1.
+    """
+
+    begun: list[Attempt] = field(default_factory=list)
+
+    @property
+    def newest(self) -> int:
+        """Return the number of the present attempt, from 1."""
+        return self.begun[-1].number if self.begun else 1
+
+    @property
+    def with_rows(self) -> Sequence[Attempt]:
+        """Return the attempts after the first that have a row."""
+        return tuple(one for one in self.begun if one.first_row >= 0)
+
+    def at(self, time_ns: int) -> int:
+        """Return the attempt at a time."""
+        for one in reversed(self.begun):
+            if time_ns > one.since_ns:
+                return one.number
+        return self.begun[0].number - 1 if self.begun else 1
+
+    def begin(self, first_step: int, since_ns: int) -> None:
+        """Begin the next attempt.
+
+        Args:
+            first_step: The step that it goes back to.
+            since_ns: Later values are of the new attempt.
+        """
+        self.begun.append(Attempt(self.newest + 1, first_step, -1, since_ns))
+        del self.begun[:-_MAX_ATTEMPTS]
+
+    def has_row(self, attempt: int, number: int) -> None:
+        """Record that an attempt has a row of this number."""
+        for place in range(len(self.begun) - 1, -1, -1):
+            one = self.begun[place]
+            if one.number == attempt and one.first_row < 0:
+                self.begun[place] = replace(one, first_row=number)
+            if one.number <= attempt:
+                return
 
 
 def is_integral(value: float) -> bool:

@@ -5,27 +5,25 @@ step.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from otel_rl.bridge.rows.batch_limit import BatchLimit
-from otel_rl.bridge.rows.per_worker_rows import single_rows
-from otel_rl.bridge.rows.reduce import reduced, statistic
+from otel_rl.bridge.rows.reduce import reduced
+from otel_rl.bridge.rows.row_values import single_rows, statistics_of
 from otel_rl.bridge.rows.series.key_groups import GroupIdentity
 from otel_rl.bridge.rows.series.series_table import StreamTable
 from otel_rl.bridge.rows.series.streams import WorkerStanding, WorkerState
 from otel_rl.bridge.rows.settings import AlignSettings
-from otel_rl.bridge.rows.steps.attempts import Attempts
-from otel_rl.bridge.rows.steps.open_step import OpenStep, StepRow, Steps
 from otel_rl.bridge.rows.steps.role_steps import RoleSteps
-from otel_rl.bridge.rows.steps.step_axis import is_integral
+from otel_rl.bridge.rows.steps.step import OpenStep, StepRow, Steps
+from otel_rl.bridge.rows.steps.step_axis import Attempts, is_integral
 from otel_rl.bridge.rows.steps.step_passes import Returned
 from otel_rl.records import RoleStanding
 from otel_rl.semconv import names
 from otel_rl.semconv.names import RlPhaseValues
 from otel_rl.semconv.spec import Reduction
 
-__all__ = ["ClosedStep", "StepClosing"]
+__all__ = ["Check", "ClosedStep", "RoleCheck"]
 
 _NS_PER_S = 1_000_000_000
 
@@ -64,8 +62,8 @@ class ClosedStep:
         values: Tracker key to value.
         version: The policy version that was reported with the step, if any.
         late: Number of samples that turned out to be late when it was closed.
-        attempt: That it is of; None for the one at its time.
-        row: Of the step, if later samples may join it.
+        attempt: The attempt of the step; None for the one at its time.
+        row: The row of the step, if later samples may join it.
         is_again: Whether the step had a row before, which this one replaces.
     """
 
@@ -80,157 +78,175 @@ class ClosedStep:
     is_again: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class StepClosing:
-    """One check of the steps of a role.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """One check of all steps of a run.
 
     Attributes:
-        leader: Label of the worker that leads the run's axis, if it is of this role.
+        table: Series and workers of the run.
+        settings: Rules of the run.
+        now_ns: The bridge's clock, without its downtime.
+        standings: Expected workers of each role.
+        leader: Role and label of the worker that leads the run's axis.
         launched: Process id of the command that the bridge was started for, if there is one.
+        everything: Whether incomplete steps are closed, too.
+        only_surplus: Whether only the oldest steps above the bound are closed.
         is_coarse: Whether the bound on rows has left out any step.
+        at_most: Number of values of rows, see ``RoleCheck.closed``.
     """
 
-    name: str
-    role: RoleSteps
-    workers: Sequence[WorkerState]
     table: StreamTable
     settings: AlignSettings
     now_ns: int
-    room: BatchLimit
-    attempts: Attempts
-    leader: str | None
+    standings: Mapping[str, RoleStanding]
+    leader: tuple[str, str]
     launched: int | None = None
+    everything: bool = False
+    only_surplus: bool = False
     is_coarse: bool = False
+    at_most: float = math.inf
 
-    def surplus(self, standing: RoleStanding | None) -> list[ClosedStep]:
-        """Remove and return the oldest steps above the bound."""
-        role, rows = self.role, list[ClosedStep]()
-        expected = self._expected(standing)
-        for step in self._beyond(role.open):
-            rows += self._close_open(step, expected)
-        for step in self._beyond(role.late):
-            rows += self._close_late(step)
-        for step in self._beyond(role.again):
-            rows += self._close_again(step)
+
+class RoleCheck:
+    """One check of the steps of a role.
+
+    Args:
+        name: Name of the role.
+        role: Its steps.
+        workers: Its workers.
+        check: The check of the run.
+        attempts: Attempts of the run.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        role: RoleSteps,
+        workers: Sequence[WorkerState],
+        check: Check,
+        attempts: Attempts,
+    ) -> None:
+        self._name, self._role, self._workers = name, role, workers
+        self._check, self._attempts = check, attempts
+        self._settings, self._now_ns = check.settings, check.now_ns
+        self._table = check.table
+        self._wait_ns = int(check.settings.wait_s * _NS_PER_S)
+        standing = check.standings.get(name)
+        self._there = None if standing is None else standing.expected
+        # Label of the worker that leads the run's axis, if it is of this role.
+        self._leader = check.leader[1] if name == check.leader[0] else None
+
+    def closed(self, at_most: float) -> list[ClosedStep]:
+        """Remove and return steps that are complete, or have waited long enough.
+
+        Args:
+            at_most: Number of values of rows; steps beyond it stay open until the next check.
+        """
+        role, rows = self._role, list[ClosedStep]()
+        is_early = self._check.only_surplus or (not self._check.everything and self._is_starting())
+        waiting_for: Sequence[WorkerState] | None = None
+        if not is_early:
+            role.begun_ns = min(role.begun_ns or self._now_ns, self._now_ns)
+            should_be = role.size if self._there is None else min(role.size, self._there)
+            rows += self._turned(should_be)
+            waiting_for = self._waiting_for(should_be)
+        for steps, awaited, close in (
+            (role.open, waiting_for, self._close_open),
+            (role.late, None, self._close_late),
+            (role.again, None, self._close_again),
+        ):
+            for step in self._surplus(steps) if is_early else self._due(steps, awaited):
+                if at_most <= 0:
+                    return rows
+                closed = close(step)
+                at_most -= sum(len(row.values) for row in closed)
+                rows += closed
         return rows
 
-    def _close_open(self, step: int, expected: Callable[[OpenStep], int]) -> list[ClosedStep]:
-        role = self.role
+    def _surplus(self, steps: Steps) -> list[int]:
+        return sorted(steps)[: max(0, len(steps) - self._settings.max_open_steps)]
+
+    def _close_open(self, step: int, expected: int | None = None) -> list[ClosedStep]:
+        role = self._role
         opened = role.open.pop(step)
+        expected = self._expected(opened) if expected is None else expected
         role.closed_through = _later(step, role.closed_through)
         before = opened.row
-        row = opened.row = before or StepRow(expected(opened), self._attempt)
+        row = opened.row = before or StepRow(expected, self._attempt)
         if before is not None:
             opened.time_ns = max(opened.time_ns, row.time_ns + _APART_NS)
         row.time_ns = opened.time_ns
-        rows = _reduce(self.name, step, opened, self.table, 0, row.attempt)
+        rows = _reduce(self._name, step, opened, self._table, 0, row.attempt)
         rows[-1] = replace(rows[-1], row=row, is_again=before is not None)
         if self._mark(rows, opened, row.expected, is_marked=row.is_marked):
             row.is_marked = True
         role.size = max(role.size, len(opened.workers))
         opened.single.clear()
-        bounds = self.settings
+        bounds = self._settings
         role.written.put(
             step, opened, most=bounds.max_open_steps, most_bytes=bounds.max_written_bytes
         )
         return rows
 
     def _close_late(self, step: int) -> list[ClosedStep]:
-        return self._alone(step, self.role.late.pop(step), attempt=None)
+        return self._alone(step, self._role.late.pop(step), attempt=None)
 
     def _close_again(self, step: int) -> list[ClosedStep]:
-        role = self.role
-        role.again_closed_through = _later(step, role.again_closed_through)
-        late = role.again_samples.pop(step, 0)
-        return self._alone(step, role.again.pop(step), late=late, attempt=self._attempt)
+        self._role.again_closed_through = _later(step, self._role.again_closed_through)
+        return self._close_repeated(step)
 
-    def _beyond(self, steps: Steps) -> list[int]:
-        return sorted(steps)[: max(0, len(steps) - self.settings.max_open_steps)]
+    def _close_repeated(self, step: int) -> list[ClosedStep]:
+        opened = self._role.again.pop(step)
+        return self._alone(step, opened, late=opened.repeated, attempt=self._attempt)
 
-    def closed(self, standing: RoleStanding | None, *, everything: bool) -> list[ClosedStep]:
-        """Remove and return steps that are complete, or have waited long enough."""
-        role = self.role
-        should_be = role.size if standing is None else min(role.size, standing.expected)
-        if not everything and self._is_starting():
-            return self.surplus(standing)
-        role.begun_ns = min(role.begun_ns or self.now_ns, self.now_ns)
-        rows = self._turned(should_be, is_over=everything)
-        waiting_for = self._waiting_for(should_be)
-        expected = self._expected(standing)
-        for step, opened in self._due(role.open, waiting_for, everything=everything):
-            if not self._has_room(opened):
-                break
-            rows += self._close_open(step, expected)
-        for step, opened in self._due(role.late, None, everything=everything):
-            if not self._has_room(opened):
-                break
-            rows += self._close_late(step)
-        for step, opened in self._due(role.again, None, everything=everything):
-            if not self._has_room(opened):
-                break
-            rows += self._close_again(step)
-        return rows
-
-    def _has_room(self, opened: OpenStep) -> bool:
-        return self.room.take(opened.size())
-
-    def _due(
-        self,
-        steps: Steps,
-        waiting_for: Sequence[WorkerState] | None,
-        *,
-        everything: bool,
-    ) -> list[tuple[int, OpenStep]]:
+    def _due(self, steps: Steps, waiting_for: Sequence[WorkerState] | None) -> list[int]:
         """Return the steps that are complete or have waited long enough, ascending.
 
         Args:
-            steps: All.
+            steps: Steps that wait.
             waiting_for: Workers that must have gone past a step; None if unknown.
-            everything: All steps.
         """
         if not steps:
             return []
-        settings, now_ns = self.settings, self.now_ns
-        wait_ns = int(settings.wait_s * _NS_PER_S)
+        settings, now_ns, wait_ns = self._settings, self._now_ns, self._wait_ns
         complete_below = _complete_below(waiting_for)
         newest = max(steps)
         surplus = len(steps) - settings.max_open_steps
-        due: list[tuple[int, OpenStep]] = []
+        due: list[int] = []
         for place, step in enumerate(sorted(steps)):
             opened = steps[step]
             opened.received_ns = min(opened.received_ns, now_ns)  # the clock may be set back
             silent_ns = now_ns - opened.received_ns
             # When the last one has come, the others may have made their steps long ago.
-            waited_ns = min(silent_ns, now_ns - self.role.begun_ns)
+            waited_ns = min(silent_ns, now_ns - self._role.begun_ns)
             complete = complete_below is not None and step < complete_below
             if opened.row is not None:
                 opened.row.late_ns = min(opened.row.late_ns, now_ns)
                 complete |= len(opened.workers) >= opened.row.expected
                 complete = complete and silent_ns >= _QUIET_NS
                 waited_ns = now_ns - opened.row.late_ns
-                if self.is_coarse:
+                if self._check.is_coarse:
                     complete, waited_ns = False, waited_ns + wait_ns - max(wait_ns, _COARSE_NS)
             elif step == newest and not complete and waiting_for is not None:
                 # The newest, with all series of the previous step, from every worker.
-                before = due[-1][0] if due else self.role.closed_through
+                before = due[-1] if due else self._role.closed_through
                 complete = (
                     silent_ns >= _QUIET_NS
                     and before is not None
                     and all(worker.has_all_of(step, since=before) for worker in waiting_for)
                 )
-            if everything or complete or waited_ns >= wait_ns or place < surplus:
-                due.append((step, opened))
+            if self._check.everything or complete or waited_ns >= wait_ns or place < surplus:
+                due.append(step)
         return due
 
-    def _turned(self, should_be: int, *, is_over: bool) -> list[ClosedStep]:
+    def _turned(self, should_be: int) -> list[ClosedStep]:
         """Close the rest of the previous pass if all workers have gone back, or all is over."""
-        passes = self.role.passes
+        passes, is_over = self._role.passes, self._check.everything
         if not passes.returned:
             return []
-        wait_ns = int(self.settings.wait_s * _NS_PER_S)
-        live = [worker for worker in self.workers if self._is_live(worker)]
+        live = [worker for worker in self._workers if self._is_live(worker)]
         passes.keep({worker.label for worker in live})
-        after = passes.caught_up(self.role.closed_through)
+        after = passes.caught_up(self._role.closed_through)
         if after is not None:
             self._join(after)
         if passes.others or not passes.returned:
@@ -243,47 +259,44 @@ class StepClosing:
             for label, one in passes.returned.items()
         ):
             return []
-        is_overdue = is_over or self.now_ns - passes.since_ns >= wait_ns
+        is_overdue = is_over or self._now_ns - passes.since_ns >= self._wait_ns
         if len(passes.returned) < should_be and not is_overdue:
             return []
         return self._turn()
 
     def _join(self, after: int) -> None:
         """Join the steps after this one with those of the others."""
-        role = self.role
+        role = self._role
         for step in [step for step in role.again if step > after]:
             joining = role.again.pop(step)
-            role.again_samples.pop(step, None)
             if step in role.open:
                 role.open[step].join(joining)
             else:
                 role.open[step] = joining
 
     def _turn(self) -> list[ClosedStep]:
-        role = self.role
+        role = self._role
         rows: list[ClosedStep] = []
         for step in sorted(role.open):
-            rows += self._close_open(step, lambda _: role.size)
+            rows += self._close_open(step, role.size)
         first = min([*role.again, *(one.first for one in role.passes.returned.values())])
         role.written.drop_from(first)
         returned = role.passes.begin(first)
-        if self.leader is not None:
+        if self._leader is not None:
             self._begin_attempt(returned)
         closed_through = role.again_closed_through
         for step in sorted(role.again):
             if closed_through is not None and step <= closed_through:
-                late = role.again_samples.get(step, 0)
-                rows += self._alone(step, role.again.pop(step), late=late, attempt=self._attempt)
+                rows += self._close_repeated(step)
         role.written.leave_through(closed_through)
         role.open, role.again, role.again_closed_through = role.again, {}, None
-        role.again_samples.clear()
         if role.open and min(role.open) > _FIRST_STEP:
             closed_through = _later(min(role.open) - 1, closed_through)
         role.closed_through = closed_through
         role.size = len(returned)
-        for worker in self.workers:
+        for worker in self._workers:
             worker.start_again()
-        for stream in self.table.streams_of(self.name):
+        for stream in self._table.streams_of(self._name):
             one = returned.get(stream.worker.label)
             if one is not None:
                 step_of = one.positions.get(stream.number)
@@ -295,15 +308,15 @@ class StepClosing:
         """Begin an attempt of the run, unless its workers have only named an old step."""
         repeating = {label: one for label, one in returned.items() if one.is_attempt}
         if repeating:
-            leading = repeating.get(self.leader or "")
+            leading = repeating.get(self._leader or "")
             since_ns = min(one.since_ns for one in repeating.values())
-            self.attempts.begin(
+            self._attempts.begin(
                 min(one.first for one in repeating.values()),
                 since_ns if leading is None else leading.since_ns,
             )
 
     def _is_live(self, worker: WorkerState) -> bool:
-        return self.now_ns - worker.received_ns <= int(self.settings.lease_s * _NS_PER_S)
+        return self._now_ns - worker.received_ns <= int(self._settings.lease_s * _NS_PER_S)
 
     def _is_starting(self) -> bool:
         """Return whether the first row of the role waits for workers that may come.
@@ -311,25 +324,25 @@ class StepClosing:
         Of workers that announce a count, for all of them, as some may still import; otherwise, and
         where all have come, for some time after the last one came, or made its first step.
         """
-        wait_ns = int(self.settings.start_wait_s * _NS_PER_S)
-        living = (one for one in self.workers if one.standing <= WorkerStanding.ALIVE)
+        wait_ns = int(self._settings.start_wait_s * _NS_PER_S)
+        living = (one for one in self._workers if one.standing <= WorkerStanding.ALIVE)
         here = [worker for worker in living if worker.first_ns]
-        is_lone = len(here) == 1 and here[0].place[1] == self.launched is not None
-        if self.role.closed_through is not None or is_lone:
+        is_lone = len(here) == 1 and here[0].place[1] == self._check.launched is not None
+        if self._role.closed_through is not None or is_lone:
             return False
         stepping = [worker for worker in here if worker.streams]
         count = self._count
         if count and len({worker.label for worker in stepping}) >= count:
             return False
-        since_ns = min((worker.first_ns for worker in self.workers), default=self.now_ns)
-        if self._missing_count() and self.now_ns - since_ns < _MOST_WAITS_OF_COUNTED * wait_ns:
+        since_ns = min((worker.first_ns for worker in self._workers), default=self._now_ns)
+        if self._missing_count() and self._now_ns - since_ns < _MOST_WAITS_OF_COUNTED * wait_ns:
             return True
         if not here:  # all have ended, so that nobody else comes
             return False
         newest_ns = max(max(worker.first_ns, worker.stepped_ns) for worker in here)
-        begun_ns = min((one.stepped_ns or self.now_ns for one in stepping), default=self.now_ns)
+        begun_ns = min((one.stepped_ns or self._now_ns for one in stepping), default=self._now_ns)
         most_ns = (_MOST_WAITS_OF_COUNTED if count else _MOST_WAITS) * wait_ns
-        return self.now_ns - newest_ns < wait_ns and self.now_ns - begun_ns < most_ns
+        return self._now_ns - newest_ns < wait_ns and self._now_ns - begun_ns < most_ns
 
     def _waiting_for(self, should_be: int) -> list[WorkerState] | None:
         """Return the live workers of the role whose steps are waited for.
@@ -337,52 +350,46 @@ class StepClosing:
         None while a role is started again: for ``wait_s`` after each worker's first export, as many
         are waited for as there were before.
         """
-        wait_ns = int(self.settings.wait_s * _NS_PER_S)
-        live = [worker for worker in self.workers if self._is_live(worker)]
+        live = [worker for worker in self._workers if self._is_live(worker)]
         stepping = [worker for worker in live if worker.streams]
-        is_young = any(self.now_ns - worker.first_ns < wait_ns for worker in live)
+        is_young = any(self._now_ns - worker.first_ns < self._wait_ns for worker in live)
         if is_young and len({worker.label for worker in stepping}) < should_be:
             return None
         return stepping
 
-    def _expected(self, standing: RoleStanding | None) -> Callable[[OpenStep], int]:
+    def _expected(self, opened: OpenStep) -> int:
         """Return the number of workers expected in a row that was not closed before.
 
         As many as were in one before, without those that have reported their end since. If all
         workers make steps, those that were announced and have not come are expected, too.
         """
-        role = self.role
-        left = {worker.label for worker in self.workers if worker.standing is WorkerStanding.LEFT}
-        announced = self._missing_count() if all(one.streams for one in self.workers) else 0
-
-        def expected(opened: OpenStep) -> int:
-            size = max(role.size, announced)
-            there = size if standing is None else standing.expected
-            return min(size, there + len(left & opened.workers) if left else there)
-
-        return expected
+        announced = self._missing_count() if all(one.streams for one in self._workers) else 0
+        size = max(self._role.size, announced)
+        there = size if self._there is None else self._there
+        left = {worker.label for worker in self._workers if worker.standing is WorkerStanding.LEFT}
+        return min(size, there + len(left & opened.workers))
 
     @property
     def _count(self) -> int:
         """Return the number of workers that the newest one announces; 0 if none does."""
-        told = [worker for worker in self.workers if worker.count]
+        told = [worker for worker in self._workers if worker.count]
         return max(told, key=lambda one: one.first_ns).count or 0 if told else 0
 
     def _missing_count(self) -> int:
         """Return the number of announced workers, if some have not come; else 0."""
         count = self._count
-        return count if len({worker.label for worker in self.workers}) < count else 0
+        return count if len({worker.label for worker in self._workers}) < count else 0
 
     @property
     def _attempt(self) -> int | None:
-        return None if self.leader is None else self.attempts.newest
+        return None if self._leader is None else self._attempts.newest
 
     def _alone(
         self, step: int, opened: OpenStep, *, late: int = 0, attempt: int | None
     ) -> list[ClosedStep]:
         """Return the rows of a step that is left: later samples do not join it."""
-        rows = _reduce(self.name, step, opened, self.table, late, attempt)
-        self._mark(rows, opened, self.role.size)
+        rows = _reduce(self._name, step, opened, self._table, late, attempt)
+        self._mark(rows, opened, self._role.size)
         return rows
 
     def _mark(
@@ -408,9 +415,9 @@ class StepClosing:
             (names.RL_SERVICE_STEP_REPORTED, reported),
             (names.RL_SERVICE_STEP_EXPECTED, max(expected, reported)),
         ):
-            identity = GroupIdentity(self.name, name, (), Reduction.LAST)
-            if self.table.keys.has_room_for(identity, self.settings):
-                group = self.table.keys.group(identity)
+            identity = GroupIdentity(self._name, name, (), Reduction.LAST)
+            if self._table.keys.has_room_for(identity, self._settings):
+                group = self._table.keys.group(identity)
                 for row in rows:
                     row.values[group.key] = float(value)
         return is_partial
@@ -449,10 +456,7 @@ def _reduce(
         if value is None:
             continue
         values[group.key] = value
-        for suffix in group.statistics:
-            found = statistic(cell, suffix)
-            if found is not None:
-                values[f"{group.key}/{suffix}"] = found
+        values.update(statistics_of(cell, group))
         if group.name == names.RL_POLICY_VERSION and is_integral(value):
             version = int(value)
         if group.name == names.RL_PHASE_DURATION and not group.own:
@@ -463,7 +467,7 @@ def _reduce(
         )
         values[derived.key] = sum(value for phase, value in phases.items() if phase in _PIPELINE)
     if opened.counts is not None:
-        values.update(opened.counts.values(role, table))
+        values.update(opened.counts.values(table))
     groups, rows = table.keys.groups, list[tuple[int, dict[str, float]]]()
     if set(map(len, opened.single.values())) == {1}:  # nearly always, and much faster
         values.update([(groups[number].key, made[0][1]) for number, made in opened.single.items()])

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from otel_rl.bridge.journal.state import Count, Int64, Stored, decode, encode, refusing
-from otel_rl.bridge.rows.steps.open_step import OpenStep, StepRow
+from otel_rl.bridge.rows.steps.step import OpenStep, StepRow
 
 __all__ = ["LogPart", "StepLog", "StepLogs", "WrittenSteps"]
 

@@ -187,7 +187,7 @@ def test_a_worker_that_says_goodbye_before_another_comes_has_its_rows_at_once() 
 
 def test_the_command_of_otel_rl_run_is_waited_for_by_nobody() -> None:
     job = Job()
-    job.aligner.launched_is(4711)
+    job.aligner.launched = 4711
     worker = Worker("trainer", "one", None)
     series = Series(worker, "loss")
     point = Measurements(series, [T0, T0 + S // 2], [1.0, 2.0], [1, 2])

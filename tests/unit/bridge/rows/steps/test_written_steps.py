@@ -3,7 +3,7 @@
 import pytest
 
 from otel_rl.bridge.journal.state import StateRefused
-from otel_rl.bridge.rows.steps.open_step import OpenStep, StepRow
+from otel_rl.bridge.rows.steps.step import OpenStep, StepRow
 from otel_rl.bridge.rows.steps.written_steps import StepLogs, WrittenSteps
 
 GROUPS = 1_000

@@ -6,7 +6,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from otel_rl.bridge.rows.per_worker_rows import single_rows
+from otel_rl.bridge.rows.row_values import single_rows
 
 MEASURED = st.dictionaries(
     st.sampled_from("abcd"),

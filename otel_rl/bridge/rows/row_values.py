@@ -1,0 +1,80 @@
+"""What rows of steps and rows of windows have in common."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from otel_rl.bridge.rows.reduce import Cell, statistic
+from otel_rl.bridge.rows.series.key_groups import GroupIdentity
+from otel_rl.bridge.rows.series.series_table import StreamTable
+from otel_rl.bridge.rows.series.streams import Group
+from otel_rl.semconv import names
+from otel_rl.semconv.spec import Reduction
+
+__all__ = ["miss_ratios", "single_rows", "statistics_of"]
+
+
+def statistics_of(cell: Cell, group: Group) -> Iterator[tuple[str, float]]:
+    """Yield the further statistics of a group's values, by tracker key."""
+    for suffix in group.statistics:
+        found = statistic(cell, suffix)
+        if found is not None:
+            yield f"{group.key}/{suffix}", found
+
+
+def miss_ratios(
+    grown: Iterable[tuple[Group, float]], table: StreamTable
+) -> Iterator[tuple[str, float]]:
+    """Yield 1 - hits / queries of each role's KV cache: a ratio of sums, never a mean of ratios.
+
+    Args:
+        grown: Growth of all workers' counters, by group.
+        table: The run's series.
+    """
+    queries: dict[str, float] = {}
+    hits: dict[str, float] = {}
+    for group, growth in grown:
+        if group.own:
+            continue
+        if group.name == names.RL_GENERATOR_KV_CACHE_QUERIES:
+            queries[group.role] = queries.get(group.role, 0) + growth
+        elif group.name == names.RL_GENERATOR_KV_CACHE_HITS:
+            hits[group.role] = hits.get(group.role, 0) + growth
+    name = names.RL_GENERATOR_KV_CACHE_MISS_RATIO
+    for role, asked in queries.items():
+        if asked > 0:
+            ratio = table.keys.group(GroupIdentity(role, name, (), Reduction.MEAN))
+            yield ratio.key, 1 - hits.get(role, 0) / asked
+
+
+def single_rows(
+    single: Mapping[str, Sequence[tuple[int, float]]],
+) -> Iterator[tuple[int, dict[str, float]]]:
+    """Yield rows that hold every measurement once, in order of time.
+
+    Measurements of different series share a row as long as no series would be in it twice: few wide
+    rows cost a tracker far less than many narrow ones.
+
+    Args:
+        single: Tracker key to (time in ns, value) of each measurement, in the order of arrival.
+
+    Yields:
+        Time of the latest measurement in the row, and the row's values by key.
+    """
+    if set(map(len, single.values())) == {1}:  # nearly always, and much faster
+        row = {key: value for key, ((_, value),) in single.items()}
+        yield max(time_ns for ((time_ns, _),) in single.values()), row
+        return
+    ordered = sorted(
+        (time_ns, place, key, value)
+        for key, measured in single.items()
+        for place, (time_ns, value) in enumerate(measured)
+    )
+    row = {}
+    row_ns = 0
+    for time_ns, _, key, value in ordered:
+        if key in row:
+            yield row_ns, row
+            row = {}
+        row[key] = value
+        row_ns = time_ns
+    if row:
+        yield row_ns, row
