@@ -7,8 +7,8 @@ from typing import Annotated, Any
 
 import msgspec
 
+from otel_rl.bridge.rows.archived_points import ArchivedPart
 from otel_rl.bridge.rows.dedup.dedup_log import Part
-from otel_rl.bridge.rows.history import ArchivedPart
 from otel_rl.bridge.rows.series.table_state import Identities
 from otel_rl.bridge.rows.steps.written_steps import LogPart
 from otel_rl.bridge.rows.stored_run import StoredRun

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from otel_rl.bridge.rows.history import MAX_KEYS, MeasuredCells
+from otel_rl.bridge.rows.measured_cells import MAX_KEYS, MeasuredCells
 from otel_rl.bridge.rows.series.streams import Group, Stream, WorkerState
 from otel_rl.diagnose.history.records import ALL_RECORDED
 from otel_rl.semconv.spec import Reduction

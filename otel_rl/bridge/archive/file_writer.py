@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from otel_rl.bridge.journal.state import decode
-from otel_rl.bridge.rows.history import ArchivedDetail, ArchivedPart, ArchivedSeries
+from otel_rl.bridge.rows.archived_points import ArchivedDetail, ArchivedPart, ArchivedSeries
 
 __all__ = ["SCHEMA", "FileHead", "main", "tables_of", "write_file"]
 

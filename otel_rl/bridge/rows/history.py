@@ -1,26 +1,16 @@
-"""What a diagnosis and an archive read of a run: who measured what, and when."""
+"""What a diagnosis reads of a run: who measured what, and when."""
 
-import math
-from array import array
+from bisect import bisect_right, insort
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import chain, pairwise, repeat
-from typing import Any, Final, NamedTuple
+from itertools import pairwise
+from typing import Final, NamedTuple
 
-import msgspec
 from msgspec import field
 
-from otel_rl.bridge.journal.state import (
-    Count,
-    Floats,
-    Int64,
-    Integers,
-    Number,
-    Stored,
-    encode,
-    prepared,
-)
-from otel_rl.bridge.rows.series.streams import Stream, WorkerStanding, WorkerState
-from otel_rl.bridge.rows.spans import SpanSteps
+from otel_rl.bridge.journal.state import Count, Int64, Stored
+from otel_rl.bridge.rows.measured_cells import MAX_KEYS, MeasuredCells
+from otel_rl.bridge.rows.series.streams import WorkerStanding, WorkerState
 from otel_rl.diagnose.history.records import (
     ALL_RECORDED,
     MOST_EXTREME,
@@ -28,459 +18,83 @@ from otel_rl.diagnose.history.records import (
     RowFacts,
     SpanFacts,
     StepFacts,
-    WorkerFields,
 )
-from otel_rl.records import (
-    ExperimentStatus,
-    HistogramPoint,
-    Measurements,
-    Series,
-    SpanRecord,
-    SummaryPoint,
-    SumPoint,
-    Temporality,
-    Worker,
-    WorkerFailure,
-)
-from otel_rl.semconv.spec import TOOL_SPAN, Instrument
+from otel_rl.records import ExperimentStatus, SpanRecord, Worker, WorkerFailure
+from otel_rl.semconv.spec import STEP_SPAN, TOOL_SPAN
 
-__all__ = [
-    "MAX_KEYS",
-    "ArchivedDetail",
-    "ArchivedPart",
-    "ArchivedPoints",
-    "ArchivedSeries",
-    "HistoryRecords",
-    "HistoryWriter",
-    "KeptHistory",
-    "MeasuredCells",
-]
+__all__ = ["HistoryRecords", "HistoryWriter", "KeptHistory", "SpanSteps"]
 
-MAX_KEYS: Final = 4_096
-"""Tracker keys of one record."""
-
-# Steps of one worker in one message that are recorded separately.
-_MAX_STEPS: Final = 8
-
-# Measurements between two records that are separated by step.
-_MAX_CELLS: Final = 4_096
-
-_Place = tuple[WorkerState, int | None]
-_Fields = tuple[str, int | None, int, float, int]  # of ``WorkerFacts``
+_MAX_DEPTH: Final = 16
+_MAX_ROLES: Final = 64
+_MAX_ENDS: Final = 1_000  # of a role: spans arrive within a minute or two
 
 
-class MeasuredCells:
-    """Measurements of each worker in a step, by tracker key: number, sum and odd values."""
+class SpanSteps:
+    """Steps that spans have told."""
 
     def __init__(self) -> None:
-        self._cells: dict[str, dict[_Place, list[float]]] = {}
-        self._n_cells = 0
-        # By keys and step: exports of workers, with a value of each key, that stand in no cell.
-        self._exports: dict[
-            tuple[tuple[str, ...], int | None], tuple[list[WorkerState], list[Sequence[float]]]
-        ] = {}
-        self._exported: set[_Place] = set()
+        # By role: (end, the step that follows), in order.
+        self._ends: dict[str, list[tuple[int, int]]] = defaultdict(list)
+        self._loop = ""
 
-    def __bool__(self) -> bool:
-        return bool(self._cells or self._exports)
-
-    def add(
-        self, stream: Stream, values: Sequence[float], steps: Sequence[int | None] = ()
-    ) -> None:
-        """Record measurements or counts of a worker.
+    def of(
+        self, spans: Sequence[SpanRecord], step_at: Callable[[int], int | None]
+    ) -> Iterator[tuple[SpanRecord, int]]:
+        """Yield each span with its step.
 
         Args:
-            stream: Of the worker.
-            values: At least one.
-            steps: Of each value; empty without steps.
+            spans: New spans of one message.
+            step_at: Returns the step in progress at a time in ns; None where no metric tells it.
         """
-        of = self._cells.get(stream.group.key)
-        if of is None:
-            if len(self._cells) >= MAX_KEYS:
-                return
-            of = self._cells[stream.group.key] = {}
-        worker, before = stream.worker, len(of)
-        if steps and len(steps) <= _MAX_STEPS and self._n_cells < _MAX_CELLS:
-            for value, step in zip(values, steps, strict=True):
-                cell = of.get((worker, step))
-                if cell is None:
-                    cell = of[worker, step] = [0, 0.0, 0]
-                if value - value == 0:  # finite
-                    cell[0] += 1
-                    cell[1] += value
-                else:
-                    cell[2] += 1
-        else:  # too many to separate, or without a step
-            place = worker, steps[-1] if steps else None
-            cell = of.get(place)
-            if cell is None:
-                cell = of[place] = [0, 0.0, 0]
-            _put(cell, values)
-        self._n_cells += len(of) - before
+        by_id: Mapping[bytes, SpanRecord] = {}
+        if any(span.step is None for span in spans):
+            by_id = {span.span_id: span for span in spans}
+            self._observe(spans)
+        for span in spans:
+            yield span, self._step_of(span, by_id, step_at)
 
-    def add_export(
-        self, keys: tuple[str, ...], worker: WorkerState, step: int | None, values: Sequence[float]
-    ) -> None:
-        """Record a measurement of each of a worker's keys in a step, as ``add`` does.
-
-        Without a step, too.
-        """
-        place = worker, step
-        if place in self._exported:
-            self._put_export(keys, place, values)
-            return
-        self._exported.add(place)
-        workers, rows = self._exports.setdefault((keys, step), ([], []))
-        workers.append(worker)
-        rows.append(values)
-        self._n_cells += len(keys)
-
-    def fields(self) -> WorkerFields:
-        """Return the fields of the facts of a record. Exports whose keys have cells get cells."""
-        names, found = _Names(), dict[str, list[_Fields]]()
-        of_step: dict[int | None, set[str]] = {}
-        for (keys, step), (workers, rows) in self._exports.items():
-            columns = [*zip(*rows, strict=True)]
-            before = of_step.setdefault(step, set())
-            is_once = len({*keys}) == len(keys) and self._cells.keys().isdisjoint(keys)
-            # Of many workers, those with other keys, too, the outstanding ones are recorded.
-            is_once = is_once and before.isdisjoint(keys)
-            if is_once and all(map(math.isfinite, map(sum, columns))):
-                before.update(keys)
-                labels = [names[worker] for worker in workers]
-                for key, column in zip(keys, columns, strict=True):
-                    if key in found or len(found) + len(self._cells) < MAX_KEYS:
-                        found.setdefault(key, []).extend(_of_column(labels, step, column))
-            else:
-                for worker, values in zip(workers, rows, strict=True):
-                    self._put_export(keys, (worker, step), values)
-        for key, cells in self._cells.items():
-            if key in found or len(found) < MAX_KEYS:
-                found.setdefault(key, []).extend(_of_cells(cells, names))
-        return WorkerFields(found)
-
-    def _put_export(self, keys: tuple[str, ...], place: _Place, values: Sequence[float]) -> None:
-        for key, value in zip(keys, values, strict=True):
-            of = self._cells.get(key)
-            if of is None:
-                if len(self._cells) >= MAX_KEYS:
-                    continue
-                of = self._cells[key] = {}
-            cell = of.get(place)
-            if cell is None:
-                cell = of[place] = [0, 0.0, 0]
-                self._n_cells += 1
-            if value - value == 0:  # finite
-                cell[0] += 1
-                cell[1] += value
-            else:
-                cell[2] += 1
-
-
-class _Names(dict[WorkerState, str]):
-    """Names of workers, each made once."""
-
-    def __missing__(self, of: WorkerState) -> str:
-        name = self[of] = f"{of.role}/{of.label}"
-        return name
-
-
-def _put(cell: list[float], values: Sequence[float]) -> None:
-    total = sum(values)
-    if math.isfinite(total):
-        cell[0] += len(values)
-        cell[1] += total
-        return
-    finite = [value for value in values if math.isfinite(value)]
-    cell[0] += len(finite)
-    cell[1] += sum(finite)
-    cell[2] += len(values) - len(finite)
-
-
-def _of_column(
-    labels: Sequence[str], step: int | None, values: Sequence[float]
-) -> Iterator[_Fields]:
-    """Return the fields of one finite measurement by each of some workers, in one step.
-
-    Of many, as ``_outstanding`` does.
-    """
-    if len(values) > ALL_RECORDED:
-        order = sorted(range(len(values)), key=values.__getitem__)
-        order = order[: MOST_EXTREME // 2] + order[-MOST_EXTREME // 2 :]
-        labels, values = [labels[n] for n in order], [values[n] for n in order]
-    totals = [0.0 + value for value in values]  # as in a cell
-    return zip(labels, repeat(step), repeat(1), totals, repeat(0))
-
-
-def _of_cells(cells: Mapping[_Place, Sequence[float]], names: _Names) -> Iterator[_Fields]:
-    for (of, step), (count, total, oddities) in _recorded(cells):
-        yield names[of], step, int(count), total, int(oddities)
-
-
-def _recorded(
-    cells: Mapping[_Place, Sequence[float]],
-) -> Iterable[tuple[_Place, Sequence[float]]]:
-    """Return the cells to record, by step."""
-    if len({step for _, step in cells}) == 1:  # nearly always
-        return _outstanding([*cells.items()])
-    of_step: dict[int | None, list[tuple[_Place, Sequence[float]]]] = {}
-    for cell in cells.items():
-        of_step.setdefault(cell[0][1], []).append(cell)
-    return chain.from_iterable(map(_outstanding, of_step.values()))
-
-
-def _outstanding(
-    cells: list[tuple[_Place, Sequence[float]]],
-) -> list[tuple[_Place, Sequence[float]]]:
-    """Return the cells with the lowest and the highest means, where there are many.
-
-    Before they are made into facts: of 512 workers with 40 keys, that is most of the work.
-    """
-    if len(cells) <= ALL_RECORDED:
-        return cells
-    cells.sort(key=_oddities_and_mean)
-    return cells[: MOST_EXTREME // 2] + cells[-MOST_EXTREME // 2 :]
-
-
-def _oddities_and_mean(cell: tuple[_Place, Sequence[float]]) -> tuple[float, float]:
-    _, (count, total, oddities) = cell
-    return oddities, total / (count or 1)
-
-
-_NONE: Final = -(1 << 63)
-_LARGEST: Final = (1 << 63) - 1
-
-_PART_VALUES: Final = 16_384
-"""Values of a part: some hundred kilobytes."""
-
-_MAX_KNOWN: Final = 20_000
-"""Series whose encoding is kept, of some 200 bytes each."""
-
-_MEASURED: Final = 0
-_KINDS: Final = {Temporality.CUMULATIVE: 1, Temporality.DELTA: 2}
-_SHARE: Final = 3
-
-
-class ArchivedSeries(
-    msgspec.Struct, array_like=True, forbid_unknown_fields=True, frozen=True, gc=False
-):
-    """A series with its worker."""
-
-    role: str
-    instance: str
-    index: int | None
-    name: str
-    unit: str
-    attributes: tuple[tuple[str, str], ...]
-    instrument: Instrument
-    data: str
-    scope: str
-
-
-class ArchivedDetail(Stored, gc=False):
-    """Values of a histogram or summary beside its time and step; ``place`` has a column."""
-
-    place: Count
-    count: Count
-    total: Number | None
-    minimum: Number | None
-    maximum: Number | None
-    buckets: Sequence[tuple[Number, Number, Count]]
-    quantiles: Sequence[tuple[Number, Number]]
-
-
-class ArchivedPart(Stored, gc=False):
-    """Accepted values of a run, in columns.
-
-    The first four have an element for each run of values of one series: its place in ``series``,
-    the number of values, the start of the counted interval, and 0 for measurements, 1 for a
-    cumulative point, 2 for a delta, 3 for a share of a step. The other three have one for each
-    value. The lowest integer stands for no start and no step.
-    """
-
-    series: Sequence[ArchivedSeries]
-    places: Integers
-    lengths: Integers
-    starts_ns: Integers
-    kinds: bytes
-    times_ns: Integers
-    steps: Integers
-    values: Floats
-    details: Sequence[ArchivedDetail]
-
-
-class ArchivedPoints:
-    """Values since the last commit. One thread."""
-
-    def __init__(self) -> None:
-        self._known: dict[int, Any] = {}
-        self._parts: list[tuple[int, bytes]] = []
-        self._begin()
-
-    def _begin(self) -> None:
-        # Place of each series in the part, by the number of its stream.
-        self._order: dict[int, int] = {}
-        self._series: list[Any] = []
-        self._places, self._lengths = array("q"), array("q")
-        self._starts_ns, self._kinds = array("q"), bytearray()
-        self._times_ns, self._steps, self._values = array("q"), array("q"), array("d")
-        self._details: list[ArchivedDetail] = []
-
-    def measured(self, number: int, measured: Measurements) -> None:
-        """Add measurements.
-
-        Args:
-            number: Of the stream.
-            measured: Of it.
-        """
-        times_ns, steps = measured.times_ns, measured.steps
-        length = len(times_ns)
-        if length == 1:
-            step = steps[0]
-            self._add(number, measured.series, _NONE, _MEASURED, times_ns[0], step)
-            self._values.append(measured.values[0])
-            return
-        self._run(number, measured.series, length, _NONE, _MEASURED)
-        self._times_ns.extend(times_ns)
-        self._values.extend(measured.values)
-        self._steps.extend([_NONE if step is None else step for step in steps])
-
-    def measured_each(
+    def _step_of(
         self,
-        numbers: Sequence[int],
-        series: Sequence[Series],
-        times_ns: Sequence[int],
-        values: Sequence[float],
-        steps: Sequence[int | None],
-    ) -> None:
-        """Add a measurement of each of some streams, as ``measured`` does.
+        span: SpanRecord,
+        by_id: Mapping[bytes, SpanRecord],
+        step_at: Callable[[int], int | None],
+    ) -> int:
+        if span.step is not None:
+            return span.step
+        # Metrics are asked first: a span around ends later, and may come in a later message. Some
+        # spans of a worker would have its step and some that of the metrics, one apart.
+        step = step_at(span.end_ns)
+        if step is None:
+            step = _of_span_around(span, by_id)
+        return self._at(span) if step is None else step
 
-        Args:
-            numbers: Numbers of the streams.
-            series: Series of the streams.
-            times_ns: Time of each measurement.
-            values: The measurements.
-            steps: Step of each.
-        """
-        if len(self._values) >= _PART_VALUES:
-            self._end_part()
-        order, known, n = self._order, self._known, len(numbers)
-        if not order.keys() >= {*numbers}:
-            for number, one in zip(numbers, series, strict=True):
-                if number not in order:
-                    order[number] = len(self._series)
-                    self._series.append(known.get(number) or self._encoded(number, one))
-        self._places.extend([order[number] for number in numbers])
-        self._lengths.extend([1] * n)
-        self._starts_ns.extend([_NONE] * n)
-        self._kinds.extend(bytes([_MEASURED]) * n)
-        self._times_ns.extend(times_ns)
-        self._steps.extend([_NONE if step is None else step for step in steps])
-        self._values.extend(values)
+    def _observe(self, spans: Sequence[SpanRecord]) -> None:
+        for span in spans:
+            is_known = span.role in self._ends or len(self._ends) < _MAX_ROLES
+            if span.step is None or not is_known:
+                continue
+            if span.name == STEP_SPAN or not self._loop:
+                self._loop = span.role
+            ends = self._ends[span.role]
+            insort(ends, (span.end_ns, span.step + 1))
+            if len(ends) > _MAX_ENDS:
+                del ends[: _MAX_ENDS // 2]
 
-    def counted(self, number: int, point: SumPoint) -> None:
-        """Add a point of a counter."""
-        kind = _SHARE if point.is_share else _KINDS[point.temporality]
-        self._add(number, point.series, point.start_ns, kind, point.time_ns, point.step)
-        self._values.append(point.value)
+    def _at(self, span: SpanRecord) -> int:
+        """Return the step in progress when a span ended, by its own role, else by the loop."""
+        ends = self._ends.get(span.role) or self._ends.get(self._loop) or []
+        place = bisect_right(ends, span.end_ns, key=lambda one: one[0])
+        return ends[place - 1][1] if place else 0
 
-    def distributed(self, number: int, point: HistogramPoint) -> None:
-        """Add a point of a histogram."""
-        kind = _SHARE if point.is_share else _KINDS[point.temporality]
-        self._add(number, point.series, point.start_ns, kind, point.time_ns, point.step)
-        self._details.append(
-            ArchivedDetail(
-                len(self._values),
-                point.count,
-                point.total,
-                point.minimum,
-                point.maximum,
-                [*point.buckets],
-                (),
-            )
-        )
-        self._values.append(0.0)
 
-    def summarized(self, number: int, point: SummaryPoint) -> None:
-        """Add a point of a summary."""
-        cumulative = _KINDS[Temporality.CUMULATIVE]
-        self._add(number, point.series, point.start_ns, cumulative, point.time_ns, point.step)
-        self._details.append(
-            ArchivedDetail(
-                len(self._values), point.count, point.total, None, None, (), point.quantiles
-            )
-        )
-        self._values.append(0.0)
-
-    def take(self) -> Sequence[tuple[int, bytes]]:
-        """Return everything since the last call, in parts: number of values and encoding."""
-        if self._values:
-            self._end_part()
-        parts, self._parts = self._parts, []
-        return parts
-
-    def _add(
-        self,
-        number: int,
-        series: Series,
-        start_ns: int,
-        kind: int,
-        time_ns: int,
-        step: int | None,
-    ) -> None:
-        """Add all of one value but the value itself."""
-        # A start is not checked at the door, unlike a time.
-        self._run(number, series, 1, min(start_ns, _LARGEST) or _NONE, kind)
-        self._times_ns.append(time_ns)
-        self._steps.append(_NONE if step is None else step)
-
-    def _run(self, number: int, series: Series, length: int, start_ns: int, kind: int) -> None:
-        if len(self._values) >= _PART_VALUES:
-            self._end_part()
-        place = self._order.get(number)
-        if place is None:
-            place = self._order[number] = len(self._series)
-            self._series.append(self._encoded(number, series))
-        self._places.append(place)
-        self._lengths.append(length)
-        self._starts_ns.append(start_ns)
-        self._kinds.append(kind)
-
-    def _encoded(self, number: int, series: Series) -> Any:
-        known = self._known.get(number)
-        if known is None:
-            if len(self._known) >= _MAX_KNOWN:
-                self._known.clear()
-            worker = series.worker
-            known = self._known[number] = prepared(
-                ArchivedSeries(
-                    worker.role,
-                    worker.instance,
-                    worker.index,
-                    series.name,
-                    series.unit,
-                    series.attributes,
-                    series.instrument,
-                    series.data,
-                    series.scope,
-                )
-            )
-        return known
-
-    def _end_part(self) -> None:
-        part = ArchivedPart(
-            self._series,
-            self._places,
-            self._lengths,
-            self._starts_ns,
-            bytes(self._kinds),
-            self._times_ns,
-            self._steps,
-            self._values,
-            self._details,
-        )
-        self._parts.append((len(self._values), encode(part)))
-        self._begin()
+def _of_span_around(span: SpanRecord, by_id: Mapping[bytes, SpanRecord]) -> int | None:
+    """Return the step of a span, or of the nearest one around it."""
+    around: SpanRecord | None = span
+    for _ in range(_MAX_DEPTH):
+        if around is None or around.step is not None:
+            break
+        around = None if around.parent_id is None else by_id.get(around.parent_id)
+    return None if around is None else around.step
 
 
 _NS_PER_S: Final = 1_000_000_000

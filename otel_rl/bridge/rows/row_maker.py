@@ -7,7 +7,7 @@ from typing import Final
 from otel_rl.bridge.rows.intake.point_intake import PointIntake
 from otel_rl.bridge.rows.key_catalogue import STEP, TIME, KeyCatalogue
 from otel_rl.bridge.rows.messages import DataWarning, Finding
-from otel_rl.bridge.rows.spans import StepAnalysis
+from otel_rl.bridge.rows.step_analysis import StepAnalysis
 from otel_rl.bridge.rows.steps.step_closing import ClosedStep
 from otel_rl.bridge.rows.table_rows import ClosedTable, parts, trace_link
 from otel_rl.bridge.rows.window_rows import ClosedWindow

@@ -38,8 +38,9 @@ from otel_rl.bridge.journal.state import (
     refusing,
 )
 from otel_rl.bridge.otlp.decode import decode_parts
+from otel_rl.bridge.rows.archived_points import ArchivedPoints
 from otel_rl.bridge.rows.dedup.dedup_log import DedupLog
-from otel_rl.bridge.rows.history import ArchivedPoints, HistoryRecords, HistoryWriter
+from otel_rl.bridge.rows.history import HistoryRecords, HistoryWriter
 from otel_rl.bridge.rows.intake.point_intake import PointIntake
 from otel_rl.bridge.rows.liveness import Liveness
 from otel_rl.bridge.rows.messages import (
@@ -61,7 +62,8 @@ from otel_rl.bridge.rows.series.streams import WorkerStanding
 from otel_rl.bridge.rows.series.table_state import TableState
 from otel_rl.bridge.rows.series.worker_clock import tolerance_ns
 from otel_rl.bridge.rows.settings import AlignSettings
-from otel_rl.bridge.rows.spans import MAX_PLACES, SpanWindow, StepAnalysis
+from otel_rl.bridge.rows.spans import SpanWindow
+from otel_rl.bridge.rows.step_analysis import MAX_PLACES, StepAnalysis
 from otel_rl.bridge.rows.steps.step_closing import Check, ClosedStep
 from otel_rl.bridge.rows.steps.step_rows import OpenSteps
 from otel_rl.bridge.rows.stored_run import PausableClock, StoredRun, StoredState
@@ -623,7 +625,7 @@ class Run:
             self.intake.settings,
             now_ns,
             missed,
-            lambda: self.intake.axis.steps.values,
+            self.intake.axis.steps.values,
             everything=everything,
         )
         if analyses and window.sampled and not self.intake.has_told_sampled:
@@ -865,7 +867,7 @@ class Run:
             attempts=intake.steps.attempts,
             windows=intake.windows,
             tables=intake.tables,
-            spans=self.span_window.stored(),
+            spans=self.span_window,
             history=intake.history.kept,
             findings=self.findings,
             warnings=intake.warnings,

@@ -1,7 +1,8 @@
 """State that takes the points of one experiment."""
 
+from otel_rl.bridge.rows.archived_points import ArchivedPoints
 from otel_rl.bridge.rows.goodput import Goodput
-from otel_rl.bridge.rows.history import ArchivedPoints, HistoryWriter
+from otel_rl.bridge.rows.history import HistoryWriter
 from otel_rl.bridge.rows.messages import DataWarning, DroppedPoints, SampleCounts, of_dropped
 from otel_rl.bridge.rows.series.series_table import StreamTable
 from otel_rl.bridge.rows.series.streams import Stream

@@ -16,7 +16,7 @@ from otel_rl.bridge.replay.archived_run import (
     archives_below,
     identity_of,
 )
-from otel_rl.bridge.rows.history import ArchivedPoints
+from otel_rl.bridge.rows.archived_points import ArchivedPoints
 from otel_rl.bridge.rows.run import Run
 from otel_rl.bridge.rows.settings import AlignSettings
 from otel_rl.errors import JournalError

@@ -9,8 +9,9 @@ import pytest
 
 from otel_rl.bridge.journal.state import decode, encode
 from otel_rl.bridge.rows.messages import SAMPLED
+from otel_rl.bridge.rows.missing_spans import Gaps, MissingSpans
 from otel_rl.bridge.rows.settings import AlignSettings
-from otel_rl.bridge.rows.spans import Gaps, MissingSpans, SpanWindow
+from otel_rl.bridge.rows.spans import SpanWindow
 from otel_rl.records import Decoded, Worker
 from otel_rl.semconv.spec import BLOCK_STEPS
 from tests.unit.bridge.rows.steps.test_partial_steps import GENERATOR, T0, TRAINER, Bench, S, step
@@ -151,7 +152,7 @@ def test_sampled_spans_are_known_over_a_restart_until_their_steps_are_over() -> 
     found = SpanWindow()
     found.add(step(1), AlignSettings(), 0)
     found.missing.mark({TRAINER: T0 + 2 * S})
-    restored = decode(encode(found.stored()), SpanWindow)
+    restored = decode(encode(found), SpanWindow)
     assert restored.missing.marked_ns.keys() == {("trainer", "trainer-0")}
     restored.missing.unmark_through(T0 + 3 * S)
-    assert not decode(encode(restored.stored()), SpanWindow).sampled
+    assert not decode(encode(restored), SpanWindow).sampled

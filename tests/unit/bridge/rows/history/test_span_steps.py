@@ -1,6 +1,6 @@
 """Steps of spans that do not tell theirs."""
 
-from otel_rl.bridge.rows.spans import SpanSteps
+from otel_rl.bridge.rows.history import SpanSteps
 from tests.traces import span
 
 LOOP = span("rl.loop", 0, 100, step=22)

@@ -9,7 +9,8 @@ import pytest
 
 from otel_rl.bridge.journal.state import decode, encode
 from otel_rl.bridge.rows.settings import AlignSettings
-from otel_rl.bridge.rows.spans import MAX_WORKERS, SpanWindow, StepAnalysis
+from otel_rl.bridge.rows.spans import SpanWindow
+from otel_rl.bridge.rows.step_analysis import MAX_WORKERS, StepAnalysis
 from otel_rl.records import SpanRecord
 from tests.costs import cost_ratio
 from tests.unit.diagnose.span_builder import span
@@ -64,7 +65,7 @@ class Bench:
     def restart(self) -> None:
         """With the state and the log as they were committed."""
         log = self.window.recent.take_log()
-        self.window = decode(encode(self.window.stored()), SpanWindow)
+        self.window = decode(encode(self.window), SpanWindow)
         if log is not None:
             self.window.recent.restore(log.body, self.settings)
 
