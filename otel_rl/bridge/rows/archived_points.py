@@ -110,8 +110,8 @@ class ArchivedPoints:
         """Add measurements.
 
         Args:
-            number: Of the stream.
-            measured: Of it.
+            number: Number of the stream.
+            measured: Measurements of the stream.
         """
         times_ns, steps = measured.times_ns, measured.steps
         length = len(times_ns)

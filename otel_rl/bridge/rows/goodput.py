@@ -111,7 +111,7 @@ class Place(Stored, eq=False):
         Args:
             event_ns: Its time.
             is_first: Whether it is the first of a process.
-            is_held: See above.
+            is_held: See the attribute.
         """
         if is_first:
             has_phases = self.phase_ns > self.exported_ns
@@ -271,7 +271,7 @@ class _Role(Stored):
     """Account of a role.
 
     Attributes:
-        places: Of its workers.
+        places: Places of its workers.
         has_work: Whether a phase of work was reported, and not only steps and waits: there are
             frameworks that report no more.
         worked_s: Productive seconds by kind of work.
@@ -341,7 +341,7 @@ class Goodput(Stored, dict=True):
     """Account of one run.
 
     Attributes:
-        written: As in its last row with goodput: role to its time.
+        written: Role to its time, as in the last row with goodput.
     """
 
     _roles: dict[str, _Role] = field(default_factory=dict)
@@ -360,7 +360,7 @@ class Goodput(Stored, dict=True):
         """Take measurements of phases, and of steps.
 
         Args:
-            stream: Of a worker's ``rl.phase.duration`` or ``rl.iteration.duration``.
+            stream: A worker's series of ``rl.phase.duration`` or ``rl.iteration.duration``.
             values: In seconds.
             times_ns: When each ended.
         """
@@ -383,7 +383,7 @@ class Goodput(Stored, dict=True):
         """Take an export, after its points and before its worker's state does.
 
         Args:
-            worker: That has sent it.
+            worker: The worker that has sent the export.
             event_ns: Its time by the worker's clock; 0 if unknown.
             is_held: Whether its place stays its own while it is silent: it has an index, by which
                 its replacement gets the same place, and has not reported its end.

@@ -136,7 +136,7 @@ class HistoryWriter:
     """Collects data and returns records. The open record is not stored.
 
     Args:
-        kept: As in the journal; None for a new run.
+        kept: What the journal has; None for a new run.
 
     Attributes:
         measured: Measurements of the open record.
@@ -164,11 +164,6 @@ class HistoryWriter:
         self._ahead: dict[str, float] = {}  # of spans that end after their arrival
         self._rows: list[RowFacts] = []
         self._steps: list[StepFacts] = []
-
-    @property
-    def forgotten_ns(self) -> int:
-        """Return the time up to which no history by ``newest_ns`` is needed any more."""
-        return self.kept.forgotten_ns
 
     def spanned(
         self,
@@ -258,14 +253,14 @@ class HistoryWriter:
 
         Args:
             now_ns: The bridge's clock.
-            step: In progress.
+            step: The step in progress.
             workers: All known workers.
             names: Their names, by their instance.
             max_bytes: Bound of the stored history; the oldest is forgotten.
             everything: Do not wait.
-            failures: The last ones of workers.
-            status: Of the run, by its workers.
-            attempt: In progress.
+            failures: The last failures of workers.
+            status: Status of the run, by its workers.
+            attempt: The attempt in progress.
         """
         news = [one for one in failures if one not in self._reported[0]]
         has_ended = status not in {"", ExperimentStatus.RUNNING, self._reported[1]}

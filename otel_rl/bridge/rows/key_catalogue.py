@@ -60,7 +60,7 @@ class KeyCatalogue:
         """Describe the new keys of a row.
 
         Args:
-            keys: Of its values or tables.
+            keys: Keys of the row's values or tables.
             axis: ``STEP`` or ``TIME``.
             find: Returns the group of a key, and the statistic as the suffix of the key.
             sources: The metrics of keys without a group.

@@ -53,7 +53,7 @@ class FailureLog(Stored):
         """Record that the place of a failed worker is taken, by another or the same process.
 
         Args:
-            role: Of the worker.
+            role: Role of the worker.
             since_ns: Its last sign before the failure.
             now_ns: When its place was taken.
             by_same: Whether the same process has taken it.
@@ -126,7 +126,7 @@ class Replacements:
     """Possible replacements within a role, each used once.
 
     Args:
-        workers: Of the role, those that live or have left.
+        workers: Workers of the role that live or have left.
     """
 
     def __init__(self, workers: Sequence[tuple[Worker, WorkerState]]) -> None:

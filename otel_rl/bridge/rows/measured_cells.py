@@ -44,9 +44,9 @@ class MeasuredCells:
         """Record measurements or counts of a worker.
 
         Args:
-            stream: Of the worker.
+            stream: Series of the worker.
             values: At least one.
-            steps: Of each value; empty without steps.
+            steps: Step of each value; empty without steps.
         """
         of = self._cells.get(stream.group.key)
         if of is None:

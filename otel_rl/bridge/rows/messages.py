@@ -300,8 +300,8 @@ class NewFindings(Stored):
     """Findings of a run that differ from the one before.
 
     Attributes:
-        waiting: Those that are in no row yet.
-        last_subject: Subject of the last one; None before the first with a cause.
+        waiting: Findings that are in no row yet.
+        last_subject: Subject of the last finding; None before the first with a cause.
     """
 
     waiting: list[Finding] = field(default_factory=list)
@@ -381,7 +381,7 @@ class RunMetadata(Stored):
         Args:
             so_far: Status by the state of the workers, if no process has announced the end.
             devices: The run's GPUs and hosts, by the prefix of their keys.
-            failures: Of workers.
+            failures: Failures of workers.
             attempts: After the first.
         """
         _, status = self._status

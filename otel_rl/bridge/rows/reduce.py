@@ -7,7 +7,7 @@ nothing. An empty accumulator has no value: None, never 0.0.
 import math
 import operator
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Final
+from typing import Final, Self
 
 import msgspec
 from msgspec import field
@@ -24,7 +24,6 @@ __all__ = [
     "Moments",
     "merged",
     "put",
-    "put_all",
     "quantile_of_suffix",
     "reduced",
     "statistic",
@@ -62,8 +61,8 @@ class Moments(
         total: Their sum; exact as long as all are integers.
         minimum: The smallest.
         maximum: The largest.
-        last: The one with the latest time.
-        last_time_ns: That time.
+        last: The value with the latest time.
+        last_time_ns: Time of ``last``.
         mean: Running mean, for the spread alone (Welford; Chan et al. for merging).
         squares: Sum of squared deviations from ``mean``.
     """
@@ -93,23 +92,18 @@ class Moments(
         self.mean += deviation / self.count
         self.squares += deviation * (value - self.mean)
 
-    def extend(self, values: Sequence[float], times_ns: Sequence[int] = ()) -> None:
-        """Fold in many values. Without times they count as the oldest."""
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Self:
+        """Return the moments of many values without times; the last one is the latest."""
         if not values:
-            return
+            return cls()
         total = sum(values)
         smallest, largest = min(values), max(values)
         if total != total and any(value != value for value in values):
             smallest = largest = math.nan
         mean = _mean(values)
         squares = sum([(value - mean) * (value - mean) for value in values])
-        latest_ns = max(times_ns, default=0)
-        # Of equal times the last value.
-        place = len(times_ns) - 1
-        while place >= 0 and times_ns[place] != latest_ns:
-            place -= 1
-        last = values[place]
-        self.merge(Moments(len(values), total, smallest, largest, last, latest_ns, mean, squares))
+        return cls(len(values), total, smallest, largest, values[-1], 0, mean, squares)
 
     def merge(self, other: "Moments") -> None:
         """Fold in all values of ``other``, which is left unchanged."""
@@ -175,7 +169,7 @@ case and the fastest to add to, to store and to reduce; otherwise their moments.
 """
 
 MAX_VALUES: Final = 128
-"""Of a cell that is a list."""
+"""Most values of a cell that is a list."""
 
 # Used for every value; access to a member of an enum takes ten times as long (Python 3.11).
 _MEAN, _LAST = Reduction.MEAN, Reduction.LAST
@@ -187,7 +181,7 @@ def put(cells: dict[int, Cell], key: int, value: float, time_ns: int, reduction:
     if isinstance(cell, list):
         cell.append(value)
         if len(cell) > MAX_VALUES:
-            cells[key] = _moments(cell)
+            cells[key] = Moments.of(cell)
     elif cell is not None:
         cell.add(value, time_ns)
     elif reduction is not _LAST:
@@ -195,25 +189,6 @@ def put(cells: dict[int, Cell], key: int, value: float, time_ns: int, reduction:
     else:
         cells[key] = moments = Moments()
         moments.add(value, time_ns)
-
-
-def put_all(
-    cells: dict[int, Cell],
-    key: int,
-    values: Sequence[float],
-    times_ns: Sequence[int],
-    reduction: Reduction,
-) -> None:
-    """Fold in many values, in columns of one length."""
-    cell = cells.get(key)
-    if cell is None:
-        cell = cells[key] = Moments() if reduction is _LAST else []
-    if isinstance(cell, list):
-        cell.extend(values)
-        if len(cell) > MAX_VALUES:
-            cells[key] = _moments(cell)
-    else:
-        cell.extend(values, times_ns)
 
 
 def merged(cells: Iterable[Cell]) -> Cell:
@@ -227,7 +202,7 @@ def merged(cells: Iterable[Cell]) -> Cell:
             values += cell
     if not rest:
         return values
-    found = _moments(values)
+    found = Moments.of(values)
     for moments in rest:
         found.merge(moments)
     return found
@@ -238,13 +213,13 @@ def reduced(cell: Cell, reduction: Reduction) -> float | None:
     if isinstance(cell, list):
         if reduction is _MEAN:
             return _mean(cell) if cell else None
-        cell = _moments(cell)
+        cell = Moments.of(cell)
     return cell.result(reduction)
 
 
 def statistic(cell: Cell, suffix: str) -> float | None:
     """Return the statistic of suffix ``/suffix``; None if it has no value here."""
-    return (_moments(cell) if isinstance(cell, list) else cell).statistic(
+    return (Moments.of(cell) if isinstance(cell, list) else cell).statistic(
         suffix.removeprefix(OVER_RANKS)
     )
 
@@ -254,12 +229,6 @@ def _mean(values: Sequence[float]) -> float:
     if math.isinf(total):  # also of finite values, whose mean is finite
         return sum([value / len(values) for value in values])
     return total / len(values)
-
-
-def _moments(values: Sequence[float]) -> Moments:
-    moments = Moments()
-    moments.extend(values)
-    return moments
 
 
 def quantile_of_suffix(suffix: str) -> float | None:
@@ -285,7 +254,7 @@ class Distribution(Stored, gc=False):
         minimum: The smallest, if every part has one.
         maximum: The largest, if every part has one.
         bounds: No measurement is below the first or above the second, where they are known.
-        buckets: Of all parts.
+        buckets: Buckets of all parts, with their counts.
         unbucketed: Measurements of parts without buckets.
     """
 

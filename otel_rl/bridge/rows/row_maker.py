@@ -56,9 +56,9 @@ class StepThinning:
         """Return whether the values of a step have a row; the caller counts the row.
 
         Args:
-            step: Of the values.
-            time_ns: As in ``count``.
-            most: As in ``count``.
+            step: Step of the values.
+            time_ns: Event time of the row, see ``count``.
+            most: Rows in a minute; 0 for no bound.
         """
         if not most:
             return True

@@ -7,16 +7,12 @@ same transaction as its rows. Beside it are logs that only grow, such as that of
 points. A run whose commit failed is forgotten, and loaded again as it was at its last one.
 """
 
-import dataclasses
 import logging
 import math
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final, Self
-
-import msgspec
 
 from otel_rl.bridge.counters import (
     ArchiveDrop,
@@ -28,7 +24,6 @@ from otel_rl.bridge.counters import (
 )
 from otel_rl.bridge.journal.log import Log
 from otel_rl.bridge.journal.runs import Commit, SavedRun
-from otel_rl.bridge.journal.spool import Spooled
 from otel_rl.bridge.journal.state import (
     StateRefused,
     decode,
@@ -37,7 +32,6 @@ from otel_rl.bridge.journal.state import (
     encode_keys,
     refusing,
 )
-from otel_rl.bridge.otlp.decode import decode_parts
 from otel_rl.bridge.rows.archived_points import ArchivedPoints
 from otel_rl.bridge.rows.dedup.dedup_log import DedupLog
 from otel_rl.bridge.rows.history import HistoryRecords, HistoryWriter
@@ -49,18 +43,18 @@ from otel_rl.bridge.rows.messages import (
     Finding,
     NewFindings,
     RunMetadata,
-    of_continued,
+    SampleCounts,
     of_overflowed,
     of_sampled,
     of_spans,
     of_units,
 )
 from otel_rl.bridge.rows.row_maker import Closed, RowMaker
-from otel_rl.bridge.rows.run_values import STANDING_METRICS, BridgeReport, ChangeThrottle, RunValues
+from otel_rl.bridge.rows.run_batches import RunBatches, Turn
+from otel_rl.bridge.rows.run_counts import RunCounts
+from otel_rl.bridge.rows.run_values import STANDING_METRICS, ChangeThrottle, RunValues
 from otel_rl.bridge.rows.series.series_table import StreamTable
-from otel_rl.bridge.rows.series.streams import WorkerStanding
 from otel_rl.bridge.rows.series.table_state import TableState
-from otel_rl.bridge.rows.series.worker_clock import tolerance_ns
 from otel_rl.bridge.rows.settings import AlignSettings
 from otel_rl.bridge.rows.spans import SpanWindow
 from otel_rl.bridge.rows.step_analysis import MAX_PLACES, StepAnalysis
@@ -68,24 +62,21 @@ from otel_rl.bridge.rows.steps.step_closing import Check, ClosedStep
 from otel_rl.bridge.rows.steps.step_rows import OpenSteps
 from otel_rl.bridge.rows.stored_run import PausableClock, StoredRun, StoredState
 from otel_rl.bridge.rows.window_rows import ClosedWindow
+from otel_rl.bridge.rows.worker_reports import WorkerReports
 from otel_rl.records import (
     Attempt,
     Decoded,
-    Departure,
     Description,
     Device,
     ExperimentKey,
     ExperimentStatus,
-    Export,
-    Measurements,
     Offset,
-    Point,
     RoleStanding,
     Row,
     WorkerFailure,
 )
 
-__all__ = ["Run", "Turn"]
+__all__ = ["Run"]
 
 _log = logging.getLogger(__name__)
 
@@ -96,41 +87,11 @@ _UNJOINED: Final = "late samples make rows of their own"
 _UNEXPLAINED: Final = "steps go unexplained"
 _UNDESCRIBED: Final = "they are described again"
 
-_POINT_BYTES: Final = 64
-"""Fewest bytes of a point in a batch, about: a request of few points costs more for each."""
-
-_LARGE_BYTES: Final = 1 << 20
-"""Size of a batch that takes a multiple of it in memory while it is in progress."""
-
 _NO_METRICS = (
     *("otel_rl.", "hw.", "system.", "rl.host.", "rl.goodput."),
     *(name for name, _ in STANDING_METRICS),
 )
 """Prefixes of metrics that a run has without any of its program."""
-
-
-@dataclass(slots=True)
-class Turn:
-    """One turn of a run: it ends by time, or by parts of batches, whichever is first.
-
-    Attributes:
-        clock_s: Monotonic clock, in seconds.
-        end_s: End by that clock.
-        parts_left: Parts of about a thousand points, see ``decode_parts``.
-    """
-
-    clock_s: Callable[[], float]
-    end_s: float
-    parts_left: float
-
-    def took(self, share: float = 1.0) -> None:
-        """Count a part, or the share of one that a small batch is."""
-        self.parts_left -= share
-
-    @property
-    def is_over(self) -> bool:
-        """Return whether the turn is over."""
-        return self.parts_left <= 0 or self.clock_s() >= self.end_s
 
 
 class Run:
@@ -139,36 +100,27 @@ class Run:
     Rows are numbered without gaps. Within one call of ``close`` they are in order of event time.
 
     Args:
-        settings: Of the alignment.
+        settings: Rules of the rows.
         key: The run.
-        counters: Of the bridge.
+        counters: Counters of the bridge.
         kept: The run as it was stored; None for a new one.
 
     Attributes:
         intake: Open steps, windows and tables, with their series and workers.
-        sample_counts: Counts of the samples, since the experiment began.
-        counts: Other counts of the run, by name and reason.
+        counts: Counts of the run, and its reports of them.
         row_maker: Numbers the rows, and catalogues their keys.
+        batches: Batches in progress.
         span_window: Recent spans.
         findings: Findings of a diagnosis that are in no row yet.
         clock: The bridge's clock without its downtime.
         liveness: Which workers live.
-        metadata: From its merged announcements.
+        metadata: Merged announcements of the run.
         has_more: Whether ``close`` left complete rows for the next call.
-        is_one_launch: Whether all workers are of the one launch that the bridge is for.
+        reports: Takes the exports of workers.
         launched: Process id of the command that the bridge was started for, if there is one.
-        report: The bridge's report in the run.
         epoch: The ownership epoch in which it was loaded, see ``Ownership``.
         used_ns: When it last had batches.
-        unread: Batches that were read and not taken completely, the first perhaps in part.
-        reads_on: Whether more may wait behind them.
-        parts: The rest of the first of them; None if no part of it was taken.
-        cut: That batch, and the position in it; None as before.
-        taken: Batches that were taken completely, since the commit.
-        taken_bytes: Their size.
-        taken_ns: When the first of them was taken, by the bridge's clock.
         state_bytes: Size of its state at the last commit.
-        heard_ns: Arrival of the last taken one.
         logged_failures: Failures of its workers that are not news for the log.
         logged_failure_ns: Time of the last one in the log.
         told_crash: What ended it, as in the log.
@@ -185,7 +137,7 @@ class Run:
         kept: StoredRun | None = None,
     ) -> None:
         self.key = ExperimentKey("") if key is None else key
-        self._counters = counters or Counters()
+        self.counts = RunCounts(counters or Counters(), self.key)
         self.intake = PointIntake(settings or AlignSettings())
         self.row_maker = RowMaker(self.intake)
         self.span_window = SpanWindow()
@@ -194,37 +146,19 @@ class Run:
         self.liveness = Liveness()
         self._throttle = ChangeThrottle()
         self.metadata = RunMetadata()
-        self.counts: dict[tuple[str, str], int] = {}
         # Event time of the latest row.
         self._newest_ns = 0
-        # Whether there was an export since everything was closed.
-        self._has_exports = False
-        # Of the batch that is taken in parts: whether it had points so far, and new ones.
-        self._begun: tuple[bool, bool] | None = None
-        # Whether all workers had ended at the last check, and when it was loaded, and none came.
-        self._is_over, self._was_over = False, False
-        self.cut: tuple[Offset, int] | None = None
+        has_exports = False if kept is None else kept.state.is_watching
+        self.batches = RunBatches()
         if kept is not None:
             self._restore(kept)
-        self.sample_counts = self.intake.sample_counts
         self._values = RunValues(self.intake, self.liveness, self._throttle, self.row_maker.keys)
-        self.has_more = self.is_one_launch = False
+        self.reports = WorkerReports(self.intake, self.liveness, has_exports=has_exports)
+        self.counts.loaded(self.sample_counts)
+        self.has_more = False
         self.launched: int | None = None
-        self.report = BridgeReport()
         self.epoch = self.used_ns = 0
-        # Of the sample counts, what is in the bridge's counters; and what was moved from those to
-        # ``counts`` since the commit.
-        self.counted = msgspec.structs.replace(self.sample_counts)
-        self._uncommitted: dict[tuple[str, str], int] = {}
-        # Since the commit: announcements over the bounds, and values left out of the archive.
-        self._left_out = self._unarchived = 0
-        # See ``SavedRun``; and the points dropped as they are of that time or before.
-        self.lost_ns = self._lost = 0
-        self.unread: deque[Spooled] = deque()
-        self.reads_on = False
-        self.parts: Iterator[Decoded] | None = None
-        self.taken: dict[Offset, None] = {}
-        self.taken_bytes = self.taken_ns = self.state_bytes = self.heard_ns = 0
+        self.state_bytes = 0
         self.archive_room: Callable[[], bool] | None = None
         self.logged_failures: Sequence[WorkerFailure] = ()
         self.logged_failure_ns = 0
@@ -249,13 +183,13 @@ class Run:
         Args:
             key: The run.
             saved: From the run store.
-            settings: Of the alignment.
-            counters: Of the bridge.
+            settings: Rules of the rows.
+            counters: Counters of the bridge.
             epoch: The ownership epoch, from before ``saved`` was read.
             now_ns: The bridge's clock.
             archive_room: Tells whether the journal has room for values that wait for the archive;
                 None without an archive.
-            is_one_launch: See the attribute.
+            is_one_launch: Whether all workers are of the one launch that the bridge is for.
         """
         if saved.fault is not None:
             counters.add(Counter.STATES_LOST, reason=saved.fault, run=key)
@@ -268,30 +202,28 @@ class Run:
                     settings, key=key, counters=counters, kept=decode(saved.state, StoredRun)
                 )
         run = kept or cls(settings, key=key, counters=counters)
-        run.epoch, run.used_ns, run.is_one_launch = epoch, now_ns, is_one_launch
+        run.epoch, run.used_ns, run.reports.is_one_launch = epoch, now_ns, is_one_launch
         run.row_maker.next_number = saved.next_row
         run.go_on(now_ns)
-        for body in saved.log(Log.DEDUP):
-            with _counting_refusals(
-                counters, key, f"Points of {key} in the journal are", _UNRECOGNISED
-            ):
-                run.restore_dedup(body)
-        for body in saved.log(Log.STEPS) if kept is not None else ():
-            with _counting_refusals(counters, key, f"Steps of {key} in the journal are", _UNJOINED):
-                run.intake.steps.restore_log(body, len(run.intake.series.keys.groups))
+        logs: Sequence[tuple[str, Iterable[bytes], Callable[[bytes], None], str]] = (
+            ("Points", saved.log(Log.DEDUP), run.restore_dedup, _UNRECOGNISED),
+            (
+                "Steps",
+                saved.log(Log.STEPS) if kept is not None else (),
+                run.restore_steps,
+                _UNJOINED,
+            ),
+            ("Spans", saved.log(Log.SPANS), run.restore_spans, _UNEXPLAINED),
+            ("Keys", saved.log(Log.KEYS), run.restore_keys, _UNDESCRIBED),
+        )
+        for name, bodies, restore, lost in logs:
+            what = f"{name} of {key} in the journal are"
+            for body in bodies:
+                with _counting_refusals(counters, key, what, lost):
+                    restore(body)
         run.intake.steps.is_restored()
-        for body in saved.log(Log.SPANS):
-            with _counting_refusals(
-                counters, key, f"Spans of {key} in the journal are", _UNEXPLAINED
-            ):
-                run.restore_spans(body)
-        for body in saved.log(Log.KEYS):
-            with _counting_refusals(
-                counters, key, f"Keys of {key} in the journal are", _UNDESCRIBED
-            ):
-                run.row_maker.keys.restore(decode_keys(body))
-        run.counted = msgspec.structs.replace(run.sample_counts)
-        run.lost_ns = saved.lost_ns
+        run.counts.loaded(run.sample_counts)
+        run.batches.lost_ns = saved.lost_ns
         run.logged_failures = run.failures
         if archive_room is not None:
             run.intake.archived = ArchivedPoints()
@@ -305,6 +237,22 @@ class Run:
             StateRefused: It is something else.
         """
         self.intake.series.memory.restore(body, self.intake.settings.max_remembered)
+
+    def restore_steps(self, body: bytes) -> None:
+        """Restore the steps of a ``StepLog``; the parts of the log come in their order.
+
+        Raises:
+            StateRefused: It is something else.
+        """
+        self.intake.steps.restore_log(body, len(self.intake.series.keys.groups))
+
+    def restore_keys(self, body: bytes) -> None:
+        """Restore the keys of a commit.
+
+        Raises:
+            StateRefused: It is something else.
+        """
+        self.row_maker.keys.restore(decode_keys(body))
 
     def restore_spans(self, body: bytes) -> None:
         """Restore the spans of a ``SpanLog``.
@@ -324,77 +272,29 @@ class Run:
         """Set the bridge's clock, also while older batches are read; it may be set back."""
         self.intake.axis.clock_is(self.clock.clock_is(now_ns))
 
-    @property
-    def next_is_large(self) -> bool:
-        """Report whether the next batch takes much memory while it is in progress."""
-        return bool(self.unread) and len(self.unread[0].batch.payload) >= _LARGE_BYTES
-
-    def read(self, spooled: Sequence[Spooled], max_bytes: int) -> None:
-        """Add batches to take, valid ones or one damaged one.
-
-        Args:
-            spooled: The next batches of the run, in order.
-            max_bytes: Size at which the read ended; if they have as much, more may wait.
-        """
-        self.reads_on = sum(len(one.batch.payload) for one in spooled) >= max_bytes
-        for place, one in enumerate(spooled):
-            if one.is_damaged:
-                spooled = spooled[: max(1, place)]
-                self.reads_on = True
-                break
-        self.unread.extend(spooled)
-
-    def leave_batch(self) -> None:
-        """Abandon the rest of the batch that is taken in parts."""
-        self.cut = self._begun = None
-
     def take(self, turn: Turn, part_points: int, now_ns: int) -> None:
         """Take read batches, in parts of about ``part_points``, until the turn is over."""
-        while self.unread:
-            one = self.unread[0]
-            self.heard_ns = one.batch.received_ns
-            if self.parts is None:
-                self.parts = decode_parts(one.batch, part_points)
-                is_known = self.cut is not None and self.cut[0] == one.offset
-                # The part taken before a restart is in the state.
-                left = self.cut[1] if self.cut is not None and is_known else 0
-                while left > 0:
-                    left -= next(self.parts).items
-                self.cut = self.cut if is_known else (one.offset, 0)
-            for part in self.parts:
-                known = part if not self.lost_ns else _after(part, self.lost_ns)
-                self._lost += part.items - known.items
-                self.add(known, received_ns=one.batch.received_ns)
-                self._left_out += self.metadata.add(part.announcements)
-                assert self.cut is not None  # since the batch was begun
-                self.cut = one.offset, self.cut[1] + part.items
-                turn.took(_share(one, part, part_points))
-                if part.has_more and turn.is_over:
-                    return
-            self.parts = self.cut = None
-            self.taken_ns = self.taken_ns if self.taken else now_ns
-            self.taken[one.offset] = None
-            self.taken_bytes += len(one.batch.payload)
-            self.unread.popleft()
-            if turn.is_over:
-                return
+        for part, received_ns in self.batches.take(turn, part_points, now_ns):
+            self.add(part, received_ns=received_ns)
+            left_out = self.metadata.add(part.announcements)
+            self.counts.add(Counter.SAMPLES_DROPPED, left_out, SampleDrop.TOO_MANY_CONFIG_KEYS)
 
     def add(self, decoded: Decoded, *, received_ns: int) -> None:
         """Add a batch, or a part of it.
 
         Args:
-            decoded: Of this experiment. Parts of a batch come one after another.
+            decoded: Decoded batch of this run. Parts of a batch come one after another.
             received_ns: Arrival of the batch, by the bridge's clock.
         """
         intake = self.intake
         arrived_ns, received_ns = received_ns, self.clock.at(received_ns)
-        if self._begun is None:
+        if self.batches.begun is None:
             intake.series.make_room(intake.settings, received_ns)
-        has_points, is_new = self._begun or (False, False)
+        has_points, is_new = self.batches.begun or (False, False)
         taken = self.sample_counts.taken
         times_ns = [export.time_ns for export in decoded.exports if export.time_ns]
         intake.first_ns = min([*times_ns, intake.first_ns or arrived_ns])
-        self._look_at_clocks(decoded.exports, arrived_ns)
+        self.reports.look_at_clocks(decoded.exports, arrived_ns)
         intake.add_all(decoded.points, received_ns)
         for sample in decoded.samples:
             intake.add_sample(sample, received_ns)
@@ -408,85 +308,16 @@ class Run:
         )
         has_points = has_points or bool(decoded.points)
         is_new = is_new or self.sample_counts.taken > taken
-        self._begun = (has_points, is_new) if decoded.has_more else None
+        self.batches.begun = (has_points, is_new) if decoded.has_more else None
         is_new = is_new or not has_points
-        self._add_exports(
-            decoded.exports, is_new=is_new, arrived_ns=arrived_ns, received_ns=received_ns
+        self.reports.add(
+            decoded.exports,
+            is_new=is_new,
+            arrived_ns=arrived_ns,
+            received_ns=received_ns,
+            newest_ns=self._newest_ns,
         )
-        self._add_departures(decoded.departures, received_ns)
-
-    def _add_exports(
-        self, exports: Iterable[Export], *, is_new: bool, arrived_ns: int, received_ns: int
-    ) -> None:
-        """Add exports whose samples are already added.
-
-        Args:
-            exports: Of one batch.
-            is_new: Whether the batch holds a sample that is no repeat, or no sample.
-            arrived_ns: Arrival of the batch, by the bridge's clock.
-            received_ns: That without the bridge's downtime.
-        """
-        intake = self.intake
-        most_ns = tolerance_ns(intake.settings.wait_s)
-        arrived = self.liveness.arrived
-        for export in exports:
-            worker = intake.series.workers.lease(export.worker, intake.settings)
-            if worker is None:
-                continue
-            self._has_exports = True
-            worker.sends_exit_report = worker.sends_exit_report or export.sends_exit_report
-            worker.has_worked = worker.has_worked or export.has_work
-            self.liveness.exported(export.worker, worker, export.time_ns, received_ns)
-            is_held = export.worker.index is not None and worker.standing is WorkerStanding.ALIVE
-            intake.goodput.exported(worker, export.time_ns, is_held=is_held)
-            # A repeat shows neither the progress of its worker nor its clock.
-            event_ns = export.time_ns if is_new or export.time_ns > worker.event_ns else 0
-            # A clock that has stood still is no measure of another.
-            intake.history.exported(worker, event_ns, arrived_ns)
-            intake.history.placed(worker, export.host, export.pid)
-            if event_ns:
-                worker.clock.exported(event_ns, arrived_ns, most_ns)
-            worker.exported(received_ns=received_ns, event_ns=event_ns)
-            if self._is_over and self.liveness.arrived > arrived:
-                self._note_going_on(max(self._newest_ns, export.time_ns))
-
-    def _note_going_on(self, time_ns: int) -> None:
-        """Note that a run goes on after its end.
-
-        A launch may have one process after another, and starts again what has failed.
-        """
-        went_well = self.liveness.status() is ExperimentStatus.COMPLETE
-        if self._was_over or (went_well and not self.is_one_launch):
-            self.intake.warnings.append(of_continued(time_ns, went_well=went_well))
-        self._is_over = self._was_over = False
-
-    def _look_at_clocks(self, exports: Iterable[Export], arrived_ns: int) -> None:
-        """Compare the clocks of senders that are ahead, before their samples are added.
-
-        One sample of the future would close all windows until then.
-        """
-        workers, settings = self.intake.series.workers, self.intake.settings
-        most_ns = tolerance_ns(settings.wait_s)
-        for export in exports:
-            if export.time_ns - arrived_ns > most_ns:
-                worker = workers.lease(export.worker, settings)
-                if worker is None:
-                    continue
-                before_ns = worker.clock.ahead_ns
-                worker.clock.exported(export.time_ns, arrived_ns, most_ns)
-                # All of them are ahead if the bridge's own clock is behind.
-                if worker.clock.ahead_ns != before_ns:
-                    workers.compare_clocks(settings)
-
-    def _add_departures(self, departures: Iterable[Departure], received_ns: int) -> None:
-        """Add ends of workers that arrived at ``received_ns``, without the bridge's downtime."""
-        intake = self.intake
-        for departure in departures:
-            worker = intake.series.workers.lease(departure.worker, intake.settings)
-            if worker is not None:
-                self.liveness.ended(departure, worker, received_ns)
-                if worker.standing is WorkerStanding.LEFT:
-                    intake.goodput.left(worker)
+        self.reports.add_departures(decoded.departures, received_ns)
 
     def end(self, *, failed: bool, by: str | None = None) -> None:
         """End all leases, as all workers have ended.
@@ -529,7 +360,7 @@ class Run:
         """
         intake = self.intake
         clock_ns, now_ns = now_ns, self.clock.at(now_ns)
-        self._look_at_workers(now_ns)
+        self.reports.look(now_ns)
         numeric = self._close_numeric(now_ns, clock_ns, at_most, everything=everything)
         left = at_most - sum(len(row.values) for row in numeric)
         tables = intake.tables.close(intake.settings, now_ns, everything=everything, at_most=left)
@@ -544,21 +375,11 @@ class Run:
             now_ns=now_ns,
             everything=everything,
         )
-        self._has_exports = self._has_exports and not everything
+        self.reports.has_exports &= not everything
         newest_ns = max([self._newest_ns, *(row.time_ns for row in numeric)]) or clock_ns
         messages = self._take_messages(newest_ns)
         dips = self._values.take_dips()
         return self._rows([*numeric, *dips, *tables, *analyses, *messages])
-
-    def _look_at_workers(self, now_ns: int) -> None:
-        """Check the liveness of workers, and forget those that ended long ago."""
-        table, lease_ns = self.intake.series, int(self.intake.settings.lease_s * _NS_PER_S)
-        table.workers.compare_clocks(self.intake.settings)
-        for worker in table.workers.states.values():
-            worker.clock_is(now_ns)
-        self.liveness.look(table.workers.states, lease_ns=lease_ns, now_ns=now_ns)
-        self._is_over = self.liveness.has_ended
-        table.forget(self.intake.settings, now_ns)
 
     def _close_steps(
         self,
@@ -653,6 +474,11 @@ class Run:
         return [row for one in closed for row in self.row_maker.rows(one)]
 
     @property
+    def sample_counts(self) -> SampleCounts:
+        """Return the counts of the samples, since the experiment began."""
+        return self.intake.sample_counts
+
+    @property
     def is_open(self) -> bool:
         """Return whether some samples are in no row yet."""
         intake = self.intake
@@ -666,7 +492,7 @@ class Run:
 
         After everything was closed, False until the next export.
         """
-        return self.is_open or (self._has_exports and self.liveness.has_living)
+        return self.is_open or (self.reports.has_exports and self.liveness.has_living)
 
     @property
     def status(self) -> ExperimentStatus | None:
@@ -704,13 +530,9 @@ class Run:
         """Return the GPUs and hosts that workers report, by the prefix of their keys."""
         return self.intake.series.devices.devices
 
-    def report_values(self, gauges: Mapping[str, float]) -> Mapping[str, float]:
-        """Return the values of the bridge's report, with the counts of the run so far."""
-        counts = self.counts
-        for name, n in self._counters.take_run(self.key).items():
-            counts[name] = counts.get(name, 0) + n
-            self._uncommitted[name] = self._uncommitted.get(name, 0) + n
-        return self.report.values(self.sample_counts, counts, gauges)
+    def report(self, gauges: Mapping[str, float]) -> Mapping[str, float]:
+        """Return the bridge's report of now, by tracker key, see ``RunCounts.report``."""
+        return self.counts.report(self.sample_counts, gauges)
 
     def describe(self) -> Description:
         """Return the run's description."""
@@ -760,7 +582,7 @@ class Run:
         """
         intake, recent = self.intake, self.span_window.recent
         history = self.take_history(now_ns, everything=everything)
-        taken, self.taken, self.taken_bytes = [*self.taken], {}, 0
+        taken = self.batches.commit()
         # Before the state, which includes what the logs forget.
         dedup = self.take_dedup()
         steps = intake.steps.take_log()
@@ -769,14 +591,15 @@ class Run:
         keys = self.row_maker.keys.take()
         archive = [] if intake.archived is None else intake.archived.take()
         if archive and self.archive_room is not None and not self.archive_room():
-            self._unarchived += sum(samples for samples, _ in archive)
+            unarchived = sum(samples for samples, _ in archive)
+            self.counts.add(Counter.ARCHIVE_DROPPED, unarchived, ArchiveDrop.NO_ROOM)
             archive = []
         return Commit(
-            self.key,
-            rows,
-            self.row_maker.next_number,
-            state,
-            taken,
+            key=self.key,
+            rows=rows,
+            next_row=self.row_maker.next_number,
+            state=state,
+            taken=taken,
             is_open=self.is_watching,
             added={
                 Log.DEDUP: dedup,
@@ -789,10 +612,10 @@ class Run:
                 Log.DEDUP: intake.series.memory.forgotten_ns,
                 Log.STEPS: intake.steps.logs.forgotten,
                 Log.SPANS: recent.forgotten_ns,
-                Log.HISTORY: intake.history.forgotten_ns,
+                Log.HISTORY: intake.history.kept.forgotten_ns,
             },
             description=description,
-            roles=self.roles,
+            roles=self.liveness.roles(),
             epoch=self.epoch,
             archive=archive,
             step=self.step,
@@ -804,51 +627,26 @@ class Run:
         Returns:
             By worker, the points that were dropped by the series limit since the last commit.
         """
-        now, before, add = self.sample_counts, self.counted, self._counters.add
-        for counter, reason, n in (
-            (Counter.SAMPLES_TAKEN, None, now.taken - before.taken),
-            (Counter.SAMPLES_LATE, None, now.late - before.late),
-            (Counter.SAMPLES_DUPLICATE, None, now.duplicate - before.duplicate),
-            (
-                Counter.SAMPLES_DROPPED,
-                SampleDrop.TOO_MANY_SERIES,
-                now.too_many_series - before.too_many_series,
-            ),
-            (Counter.SAMPLES_DROPPED, SampleDrop.TOO_OLD, now.too_old - before.too_old),
-            (Counter.SPANS_TOO_OLD, None, now.spans_too_old - before.spans_too_old),
-        ):
-            add(counter, n, reason=reason)
-        self.counted = msgspec.structs.replace(now)
-        self._uncommitted = {}
-        add(
-            Counter.SAMPLES_DROPPED,
-            self._left_out,
-            reason=SampleDrop.TOO_MANY_CONFIG_KEYS,
-            run=self.key,
-        )
-        self._left_out = 0
-        thinned = self.row_maker.take_thinned()
-        add(Counter.VALUES_FOLDED, thinned, reason=ValueFold.TOO_MANY_ROWS, run=self.key)
-        series = self.intake.series
-        folded, series.newly_folded = series.newly_folded, 0
-        add(Counter.VALUES_FOLDED, folded, reason=ValueFold.ATTRIBUTES, run=self.key)
-        add(Counter.ARCHIVE_DROPPED, self._unarchived, reason=ArchiveDrop.NO_ROOM, run=self.key)
-        self._unarchived = 0
-        if self._lost:
-            add(Counter.SAMPLES_DROPPED, self._lost, reason=SampleDrop.RUN_REMOVED, run=self.key)
+        series, counts = self.intake.series, self.counts
+        counts.add(Counter.VALUES_FOLDED, self.row_maker.take_thinned(), ValueFold.TOO_MANY_ROWS)
+        counts.add(Counter.VALUES_FOLDED, series.newly_folded, ValueFold.ATTRIBUTES)
+        series.newly_folded = 0
+        lost, self.batches.lost = self.batches.lost, 0
+        if lost:
+            counts.add(Counter.SAMPLES_DROPPED, lost, SampleDrop.RUN_REMOVED)
             _log.warning(
                 "%s was removed from the journal after its end, and %d samples came that may be in "
                 "it: they are dropped.",
                 self.key,
-                self._lost,
+                lost,
             )
-            self._lost = 0
+        counts.committed(self.sample_counts)
         dropped, self.intake.dropped = self.intake.dropped, {}
         return dropped
 
     def unload(self) -> None:
         """Give uncommitted counts back to the bridge's counters; the object is of no more use."""
-        self._counters.give_back_run(self.key, self._uncommitted)
+        self.counts.give_back()
 
     def stored(self) -> StoredRun:
         """Return the state for the journal, without the settings.
@@ -859,7 +657,7 @@ class Run:
         state = StoredState(
             next_number=self.row_maker.next_number,
             sample_counts=intake.sample_counts,
-            counts=self.counts,
+            counts=self.counts.of_run,
             newest_ns=self._newest_ns,
             table=intake.series.state.stored(),
             axis=intake.axis,
@@ -877,12 +675,12 @@ class Run:
             clock=self.clock,
             liveness=self.liveness,
             throttle=self._throttle,
-            is_watching=self._has_exports,
-            begun=self._begun,
+            is_watching=self.reports.has_exports,
+            begun=self.batches.begun,
             goodput=intake.goodput,
             first_ns=intake.first_ns,
         )
-        return StoredRun(state, self.metadata, self.cut)
+        return StoredRun(state, self.metadata, self.batches.cut)
 
     def _restore(self, stored: StoredRun) -> None:
         """Undo ``stored``.
@@ -892,7 +690,8 @@ class Run:
         """
         kept, intake = stored.state, self.intake
         self.metadata = stored.metadata
-        self.cut = None if stored.cut is None else (Offset(stored.cut[0]), stored.cut[1])
+        if stored.cut is not None:
+            self.batches.cut = Offset(stored.cut[0]), stored.cut[1]
         intake.sample_counts = kept.sample_counts
         intake.series = StreamTable(TableState.restored(kept.table))
         intake.axis = kept.axis
@@ -909,12 +708,12 @@ class Run:
         intake.first_ns = kept.first_ns
         intake.goodput = kept.goodput
         kept.liveness.check(intake.series.workers.states)
-        self._is_over = self._was_over = kept.liveness.has_ended
         self.row_maker.next_number = kept.next_number
         self.span_window, self.findings, self.clock = kept.spans, kept.findings, kept.clock
-        self.liveness, self._throttle, self.counts = kept.liveness, kept.throttle, kept.counts
-        self._newest_ns, self._has_exports = kept.newest_ns, kept.is_watching
-        self._begun = kept.begun
+        self.liveness, self._throttle = kept.liveness, kept.throttle
+        self.counts.of_run = kept.counts
+        self._newest_ns = kept.newest_ns
+        self.batches.begun = kept.begun
 
 
 @contextmanager
@@ -933,26 +732,3 @@ def _counting_refusals(
             exc,
             lost,
         )
-
-
-def _share(one: Spooled, part: Decoded, part_points: int) -> float:
-    """Return the work of a part beside one of ``part_points``; a small batch is less than one."""
-    if part.has_more:
-        return 1.0
-    return min(1.0, len(one.batch.payload) / (part_points * _POINT_BYTES))
-
-
-def _after(part: Decoded, lost_ns: int) -> Decoded:
-    """Return the part after a time. Announcements may be repeated anyway."""
-    return dataclasses.replace(
-        part,
-        points=[point for point in part.points if _latest_ns(point) > lost_ns],
-        exports=[one for one in part.exports if not 0 < one.time_ns <= lost_ns],
-        samples=[sample for sample in part.samples if sample.time_ns > lost_ns],
-        spans=[span for span in part.spans if span.end_ns > lost_ns],
-        departures=[one for one in part.departures if one.time_ns > lost_ns],
-    )
-
-
-def _latest_ns(point: Point) -> int:
-    return max(point.times_ns) if isinstance(point, Measurements) else point.time_ns

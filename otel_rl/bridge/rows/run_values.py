@@ -7,12 +7,10 @@ from collections.abc import Iterator, Mapping
 
 from msgspec import field
 
-from otel_rl.bridge.counters import Counter, SampleDrop
 from otel_rl.bridge.journal.state import Int64, Number, Stored
 from otel_rl.bridge.rows.intake.point_intake import PointIntake
 from otel_rl.bridge.rows.key_catalogue import TIME, KeyCatalogue
 from otel_rl.bridge.rows.liveness import Liveness
-from otel_rl.bridge.rows.messages import SampleCounts
 from otel_rl.bridge.rows.series.key_groups import GroupIdentity
 from otel_rl.bridge.rows.steps.step_closing import ClosedStep
 from otel_rl.bridge.rows.window_rows import ClosedWindow
@@ -22,7 +20,7 @@ from otel_rl.semconv import names
 from otel_rl.semconv.names import RlGoodputPartValues
 from otel_rl.semconv.spec import Reduction
 
-__all__ = ["STANDING_METRICS", "BridgeReport", "ChangeThrottle", "RunValues"]
+__all__ = ["STANDING_METRICS", "ChangeThrottle", "RunValues"]
 
 _NS_PER_S = 1_000_000_000
 
@@ -47,7 +45,7 @@ class ChangeThrottle(Stored):
 
         Args:
             values: Present values.
-            now_ns: As at every call.
+            now_ns: Time by the clock of every call.
             everything: Do not wait any longer.
         """
         if values == self._written:
@@ -63,62 +61,6 @@ class ChangeThrottle(Stored):
             return {}
         self._written, self._written_ns, self._changed_ns = values, now_ns, None
         return values
-
-
-class BridgeReport:
-    """Decides when a run gets a report."""
-
-    def __init__(self) -> None:
-        self._told_ns = 0
-        self._told: Mapping[str, float] = {}
-
-    def is_due(self, now_ns: int, interval_ns: int) -> bool:
-        """Return whether the last report is old enough, or of a clock that was set back since."""
-        return not 0 <= now_ns - self._told_ns < interval_ns
-
-    def has_changed(self, values: Mapping[str, float]) -> bool:
-        """Return whether ``values`` differ from the last report."""
-        return values != self._told
-
-    def written(self, values: Mapping[str, float], now_ns: int) -> None:
-        """Record that the run has these values."""
-        self._told, self._told_ns = values, now_ns
-
-    @staticmethod
-    def values(
-        sample_counts: SampleCounts,
-        counts: Mapping[tuple[str, str], int],
-        gauges: Mapping[str, float],
-    ) -> dict[str, float]:
-        """Return the section, by tracker key.
-
-        Args:
-            sample_counts: Counts of the run's samples.
-            counts: Other counts of the run, by (name, reason).
-            gauges: By the name of the gauge.
-        """
-        dropped = {
-            SampleDrop.TOO_MANY_SERIES: sample_counts.too_many_series,
-            SampleDrop.TOO_OLD: sample_counts.too_old,
-        }
-        return {
-            _key(Counter.SAMPLES_TAKEN): sample_counts.taken,
-            _key(Counter.SAMPLES_LATE): sample_counts.late,
-            _key(Counter.SAMPLES_DUPLICATE): sample_counts.duplicate,
-            **{_key(Counter.SAMPLES_DROPPED, reason): n for reason, n in dropped.items() if n},
-            **(
-                {_key(Counter.SPANS_TOO_OLD): sample_counts.spans_too_old}
-                if sample_counts.spans_too_old
-                else {}
-            ),
-            **{_key(name, reason): n for (name, reason), n in counts.items()},
-            **{_key(name): value for name, value in gauges.items()},
-        }
-
-
-def _key(name: str, reason: str = "") -> str:
-    path = name.replace(".", "/")
-    return f"{path}/{reason}" if reason else path
 
 
 # Metric and key suffix of each field of a ``RoleStanding``.
@@ -171,7 +113,7 @@ class RunValues:
             report: The bridge's report, by tracker key.
             newest_ns: Event time of the latest row before.
             clock_ns: The bridge's clock.
-            now_ns: That without its downtime.
+            now_ns: The bridge's clock without its downtime.
             everything: No more data will come.
         """
         if report and everything and not rows and newest_ns:

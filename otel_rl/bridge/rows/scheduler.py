@@ -28,7 +28,8 @@ from otel_rl.bridge.journal.runs import Commit, RunStore
 from otel_rl.bridge.journal.spool import Spool, Spooled
 from otel_rl.bridge.rows import messages
 from otel_rl.bridge.rows.messages import TOLD, DroppedPoints, Finding
-from otel_rl.bridge.rows.run import Run, Turn
+from otel_rl.bridge.rows.run import Run
+from otel_rl.bridge.rows.run_batches import RunBatches, Turn
 from otel_rl.bridge.rows.settings import AlignSettings
 from otel_rl.errors import JournalError, LeaseLost, ShareUsedUp
 from otel_rl.records import PART, Description, ExperimentKey, ExperimentStatus, Row
@@ -55,11 +56,11 @@ _READ_BYTES: Final = 8 << 20
 """Read in one round, over all runs: enough to share a commit, few enough for prompt rows."""
 
 _MOST_LARGE: Final = 2
-"""Large batches that are in progress at a time, see ``Run.next_is_large``."""
+"""Large batches that are in progress at a time, see ``RunBatches.next_is_large``."""
 
 _ROUND_S: Final = 0.5
 _ROUND_PARTS: Final = 64
-"""Of all turns of a round: its rows are then committed."""
+"""Seconds and parts of all turns of a round: its rows are then committed."""
 
 _ROW_VALUES: Final = 100_000
 """Approximate number of a run's values that become rows in one transaction."""
@@ -207,10 +208,10 @@ class Scheduler:
     Args:
         spool: Source of batches.
         run_store: Destination of rows.
-        settings: Of the alignment.
-        counters: Of the bridge.
+        settings: Rules of the rows.
+        counters: Counters of the bridge.
         around: The rest of the bridge.
-        pace: Of turns and reports.
+        pace: Lengths of turns, and intervals of reports.
     """
 
     def __init__(
@@ -370,12 +371,12 @@ class Scheduler:
                 run = self._loaded[key]
                 if failed is not None:
                     run.end(failed=failed, by=by)
-                report = run.report_values(self._around.gauges(key))
-                if not run.report.has_changed(report):
+                report = run.report(self._around.gauges(key))
+                if not run.counts.has_changed(report):
                     report = {}
                 rows = run.close(now_ns, everything=True, report=report)
                 description = self._news(key, run)
-                if rows or run.taken or description is not None:
+                if rows or run.batches.taken or description is not None:
                     commits.append(run.commit(rows, description, now_ns, everything=True))
             except Exception:  # noqa: BLE001  # as above
                 self._set_back(key, now_ns)
@@ -396,71 +397,74 @@ class Scheduler:
         run.clock_is(now_ns)
         run.launched = self.launched
         self._pass_on_finding(key, run)
-        if not run.unread:
-            run.reads_on = False
+        batches = run.batches
+        if not batches.unread:
+            batches.reads_on = False
             if max_bytes:
                 self._read(key, run, max_bytes)
-        if run.unread:
+        if batches.unread:
             run.used_ns = now_ns
             if not self._take(key, run, turn, now_ns):
                 done.has_more = True
                 return
-        elif not run.taken and self._is_idle(run, now_ns):
+        elif not batches.taken and self._is_idle(run, now_ns):
             self._uncommitted_findings.pop(key, None)
             self._unload(key)
             return
-        has_more = run.reads_on or bool(run.unread)
+        has_more = batches.has_more
         is_due = self._is_due(key, run, now_ns, has_more=has_more)
         if not has_more:
             self._troubles.pop(key, None)
         done.has_more |= has_more
         # In a backlog the bridge's clock is far ahead of the data that it reads.
-        clock_ns = run.heard_ns if has_more else now_ns
+        clock_ns = batches.heard_ns if has_more else now_ns
         rows: Sequence[Row]
         description: Description | None = None
-        if run.parts is not None:
+        if batches.parts is not None:
             rows = run.close_surplus(clock_ns)
         else:
-            is_reported = run.report.is_due(now_ns, self._report_ns)
-            report = run.report_values(self._around.gauges(key)) if is_reported else {}
+            is_reported = run.counts.is_due(now_ns, self._report_ns)
+            report = run.report(self._around.gauges(key)) if is_reported else {}
             rows = run.close(clock_ns, report=report, at_most=_ROW_VALUES)
             done.has_more |= run.has_more
             if rows and report:
-                run.report.written(report, now_ns)
+                run.counts.written(report, now_ns)
             description = self._news(key, run)
         if rows or is_due or description is not None:
             done.commits.append(run.commit(rows, description, clock_ns))
-        elif run.parts is None and not run.taken:
+        elif batches.parts is None and not batches.taken:
             self._uncommitted_findings.pop(key, None)
 
     def _read(self, key: ExperimentKey, run: Run, max_bytes: int) -> None:
         """Read the next batches, valid ones or one damaged one."""
-        if run.cut is not None:
-            begun = self._spool.one(key, run.cut[0])
+        batches = run.batches
+        if batches.cut is not None:
+            begun = self._spool.one(key, batches.cut[0])
             if begun is not None:
-                run.unread.append(begun)
-                run.reads_on = True
+                batches.unread.append(begun)
+                batches.reads_on = True
                 return
-            run.leave_batch()
+            batches.leave_begun()
         if not self._run_store.has_room(key):
             return
         if self._is_one_by_one(key):
             max_bytes = 1  # a read returns at least one batch
-        spooled = self._spool.read(key, max_bytes=max_bytes, but=run.taken)
-        run.read(spooled, max_bytes)
+        spooled = self._spool.read(key, max_bytes=max_bytes, but=batches.taken)
+        batches.read(spooled, max_bytes)
 
     def _take(self, key: ExperimentKey, run: Run, turn: Turn, now_ns: int) -> bool:
         """Take read batches until the turn is over. Returns whether rows may result."""
-        if run.unread[0].is_damaged:
-            self._set_aside(key, run.unread.popleft(), SampleDrop.DAMAGED)
+        batches = run.batches
+        if batches.unread[0].is_damaged:
+            self._set_aside(key, batches.unread.popleft(), SampleDrop.DAMAGED)
             return False
-        if not self._may_begin(run):
+        if not self._may_begin(batches):
             return False
         try:
             run.take(turn, self._pace.part, now_ns)
         except Exception:  # noqa: BLE001  # counted and logged once the bad batch is found
-            bad = run.unread[0]
-            is_found = len(run.unread) + len(run.taken) == 1
+            bad = batches.unread[0]
+            is_found = len(batches.unread) + len(batches.taken) == 1
             self._go_back(key)
             if is_found:
                 self._set_aside(key, bad, SampleDrop.UNDECODABLE)
@@ -469,26 +473,27 @@ class Scheduler:
             return False
         return True
 
-    def _may_begin(self, run: Run) -> bool:
+    def _may_begin(self, batches: RunBatches) -> bool:
         """Return whether there is memory for the next batch: large ones are bounded in number."""
-        if run.parts is not None or not run.next_is_large:
+        if batches.parts is not None or not batches.next_is_large:
             return True
-        others = (other for other in self._loaded.values() if other is not run)
+        others = (one.batches for one in self._loaded.values() if one.batches is not batches)
         large = sum(other.parts is not None and other.next_is_large for other in others)
         return large < _MOST_LARGE
 
     def _is_due(self, key: ExperimentKey, run: Run, now_ns: int, *, has_more: bool) -> bool:
         """Return whether batches are to be committed without a row."""
-        if run.parts is not None or not run.taken:
+        batches = run.batches
+        if batches.parts is not None or not batches.taken:
             return False
         # Or the faulty one would not be distinguished from those before it.
         if self._is_one_by_one(key):
             return True
         # In a backlog the state may be as large as all batches that were taken since its beginning.
-        if has_more and run.taken_bytes < run.state_bytes:
+        if has_more and batches.taken_bytes < run.state_bytes:
             return False
-        return run.taken_bytes >= max(_UNCOMMITTED_BYTES, run.state_bytes) or _has_passed(
-            int(self._pace.commit_every_s * _NS_PER_S), run.taken_ns, now_ns
+        return batches.taken_bytes >= max(_UNCOMMITTED_BYTES, run.state_bytes) or _has_passed(
+            int(self._pace.commit_every_s * _NS_PER_S), batches.taken_ns, now_ns
         )
 
     def _news(self, key: ExperimentKey, run: Run) -> Description | None:
@@ -570,7 +575,7 @@ class Scheduler:
         run = self._loaded.get(key)
         if run is None or key in waiting or key in self._unloaded:
             return False
-        return not (run.unread or run.has_more)
+        return not (run.batches.unread or run.has_more)
 
     def _is_idle(self, run: Run, now_ns: int) -> bool:
         return now_ns - run.used_ns > _IDLE_NS and not run.is_watching

@@ -60,7 +60,7 @@ class StepAnalysis:
         step: The step.
         time_ns: Its end, on the last rank.
         values: Tracker key to seconds; their sum is the duration of the step.
-        trace_id: Of the step, in hexadecimal digits.
+        trace_id: Trace of the step, in hexadecimal digits.
         worker: The instance that took most of it.
         longest: ``<role>/<phase>`` that took most of it.
         path: (role, phase, instance) to seconds on the critical path.

@@ -159,7 +159,7 @@ def _by_the_bridges_clock(time_ns: int, event_ns: int, clock: PausableClock) -> 
     Args:
         time_ns: By the run's clock; 0 before an export.
         event_ns: By the worker's clock, to tell how far the run's was behind before its last pause.
-        clock: Of the run.
+        clock: Clock of the run.
     """
     if time_ns and time_ns > clock.since_ns - clock.deaf_ns:
         return time_ns + clock.deaf_ns

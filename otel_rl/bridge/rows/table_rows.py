@@ -45,8 +45,8 @@ class TableSample(Stored, gc=False):
     """Sample in a table.
 
     Attributes:
-        role: Of its worker.
-        label: Of its worker.
+        role: Role of its worker.
+        label: Label of its worker.
         time_ns: When it was reported.
         fields: As received.
     """
@@ -62,11 +62,11 @@ class ClosedTable:
     """Closed table.
 
     Attributes:
-        step: Of its samples; None if they have none.
+        step: Step of its samples; None if they have none.
         time_ns: Latest event time among them.
         key: Its tracker key.
         samples: In the order of event time.
-        first_line: Of the run's console, if this is a part of it.
+        first_line: Number of its first line, if this is a part of the run's console.
     """
 
     step: int | None
@@ -79,7 +79,7 @@ class ClosedTable:
         """Return the tracker's table: the step, the fields in order of appearance, the worker.
 
         Args:
-            step: Of all its lines.
+            step: Step of all its lines.
             trace_url: See ``trace_link``; with it a sample of a trace has a link to it.
         """
         if self.key == CONSOLE:
@@ -154,7 +154,7 @@ class OpenTables(Stored):
         Args:
             sample: As received.
             worker: The reporting worker.
-            key: Of its table.
+            key: Key of its table.
             received_ns: Its arrival, by the bridge's clock.
         """
         place = (key, sample.step)

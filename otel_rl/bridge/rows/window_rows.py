@@ -16,7 +16,6 @@ one. The totals have all.
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
 from typing import Annotated, TypeVar
 
 from msgspec import Meta, field
@@ -28,7 +27,6 @@ from otel_rl.bridge.rows.reduce import (
     Moments,
     merged,
     put,
-    put_all,
     reduced,
 )
 from otel_rl.bridge.rows.row_values import miss_ratios, single_rows, statistics_of
@@ -177,28 +175,8 @@ class OpenWindows(Stored):
         received_ns: int,
         settings: AlignSettings,
     ) -> int:
-        """Fold in measurements of a level, in columns of one length.
-
-        Returns:
-            Number of late ones.
-        """
-        length_ns = int(settings.window_s * _NS_PER_S)
-        if shift_ns := stream.worker.shift_ns:
-            times_ns = [time_ns + shift_ns for time_ns in times_ns]
-        late = start = 0
-        for _, run in groupby(time_ns // length_ns for time_ns in times_ns):
-            end = start + sum(1 for _ in run)
-            window_values, window_times_ns = values[start:end], times_ns[start:end]
-            start = end
-            window = self._window(max(window_times_ns), received_ns, settings)
-            late += window.late * len(window_values)
-            for group in window.groups(stream):
-                cells = window.levels.setdefault(group.number, {})
-                put_all(cells, stream.number, window_values, window_times_ns, group.reduction)
-            if stream.own is not None and settings.per_worker:
-                single = window.single.setdefault(stream.own.number, [])
-                single.extend(zip(window_times_ns, window_values, strict=True))
-        return late
+        """Fold in measurements of one level. Returns the number of late ones."""
+        return self.add_each([stream] * len(values), values, times_ns, received_ns, settings)
 
     def add_each(
         self,

@@ -22,7 +22,7 @@ class RoleSteps(Stored):
         written: Steps with a row and no sample since.
         late: Samples that join no step: it was left, or they are of the previous pass.
         again: Steps of the workers that have gone back, as long as others may follow.
-        again_closed_through: Of those, the last that has a row.
+        again_closed_through: The last step of ``again`` that has a row.
         passes: Workers that have gone back.
         size: The most workers that were in a row.
         begun_ns: When its rows began to be made, by the bridge's clock; 0 before that.

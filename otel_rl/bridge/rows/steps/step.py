@@ -49,7 +49,7 @@ class StepCounts(Stored, gc=False):
     Attributes:
         times_ns: Begin and end of each worker's step.
         grown: Growth of the counters.
-        distributions: Of all workers.
+        distributions: Distributions of the histograms of all workers.
     """
 
     times_ns: dict[str, tuple[Int64, Int64]] = field(default_factory=dict)

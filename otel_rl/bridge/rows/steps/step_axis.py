@@ -79,8 +79,8 @@ class StepAxis(Stored):
     checkpoint repeats steps.
 
     Attributes:
-        role: Of the worker that reports the steps.
-        label: Its label.
+        role: Role of the worker that reports the steps.
+        label: Label of that worker.
         heard_ns: Its last report, by the bridge's clock.
         steps: Reported steps.
         versions: Reported policy versions.

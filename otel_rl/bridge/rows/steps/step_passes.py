@@ -84,7 +84,7 @@ class StepPasses(Stored, dict=True):
     """Workers of a role that have gone back, by their labels.
 
     Attributes:
-        returned: Those after which others may still follow.
+        returned: Workers after which others may still follow.
         since_ns: When the first of them has, by the bridge's clock.
         newest: The newest step of each worker in this pass, and the latest time, by its clock, of
             its measurements. A replacement process has the same label.
@@ -125,8 +125,8 @@ class StepPasses(Stored, dict=True):
 
         Args:
             stream: Stream of the samples.
-            steps: Of the samples.
-            times_ns: Of the samples.
+            steps: Steps of the samples.
+            times_ns: Times of the samples.
             closed_through: Steps through this one have rows.
             received_ns: Their arrival, by the bridge's clock.
         """
@@ -206,7 +206,7 @@ class StepPasses(Stored, dict=True):
         """Check which workers are left beside those that have gone back.
 
         Args:
-            workers: Of the role.
+            workers: Workers of the role.
             now_ns: The bridge's clock.
         """
         self.vacant_step, self._others = None, []

@@ -16,17 +16,17 @@ from otel_rl.bridge.rows.steps.step import OpenStep, StepRow
 __all__ = ["LogPart", "StepLog", "StepLogs", "WrittenSteps"]
 
 _MOST_STEPS: Final = 1_000
-"""Of a role. Fast loops make twenty steps a second: a worker may be a minute behind."""
+"""Steps of a role. Fast loops make twenty steps a second: a worker may be a minute behind."""
 
 _MOST_WASTE_BYTES: Final = 64 << 10
-"""Of logged steps that were written again since, beside as many bytes as are needed."""
+"""Size of logged steps that were written again since, beside as many bytes as are needed."""
 
 
 class StepLog(NamedTuple):
     """Part of the log, to be stored beside the state and passed to ``StepLogs.restore``.
 
     Attributes:
-        number: Of the part.
+        number: Number of the part.
         body: Opaque.
     """
 
@@ -40,8 +40,8 @@ class _Written:
 
     Attributes:
         body: Without its row.
-        row: That it has had. Whether the run has the row is known only after ``put``.
-        part: Of the log that the step is in; 0 for none.
+        row: The row that it has had. Whether the run has it is known only after ``put``.
+        part: Number of the log's part with the step; 0 for none.
     """
 
     body: bytes
@@ -56,7 +56,7 @@ class WrittenSteps(Stored, dict=True):
 
     Attributes:
         left_through: The highest step that was left.
-        size_bytes: Of the steps that are here.
+        size_bytes: Size of the steps that are here.
         unrestored: Number of steps that are to be restored from the log.
     """
 
@@ -80,7 +80,7 @@ class WrittenSteps(Stored, dict=True):
             step: Its number.
             written: The step.
             most: Number of steps to keep, at most.
-            most_bytes: Of the steps to keep, encoded.
+            most_bytes: Size of the steps to keep, encoded.
         """
         row, written.row = written.row, None
         self._keep(step, _Written(encode(written), row))
@@ -117,7 +117,7 @@ class WrittenSteps(Stored, dict=True):
         """Yield the steps for a part of the log; None for those that are here no more.
 
         Args:
-            number: Of the part.
+            number: Number of the part.
             whole: All that are here.
         """
         changed, self._changed = self._changed, set()
@@ -204,7 +204,7 @@ class StepLogs:
 
         Args:
             body: The part.
-            roles: Of the run's state.
+            roles: Written steps of each role, from the run's state.
             groups: Number of its groups.
 
         Raises:

@@ -875,9 +875,7 @@ def test_few_values_and_many_reduce_alike(workers: int, reduction: Reduction) ->
         worker = Worker("trainer", str(index), index=index)
         bench.export(worker, steps(worker, {1: value}, reduction=reduction), at_s=1)
     ((_, found),) = by_step(bench.rows(everything=True))
-    whole = Moments()
-    whole.extend(values)
-    assert found == pytest.approx(whole.result(reduction))
+    assert found == pytest.approx(Moments.of(values).result(reduction))
 
 
 def test_what_is_remembered_point_by_point_is_bounded_and_what_is_older_is_counted() -> None:

@@ -1,6 +1,7 @@
 """Accumulators: many values to one."""
 
 import math
+from collections.abc import Sequence
 
 import pytest
 
@@ -11,7 +12,6 @@ from otel_rl.bridge.rows.reduce import (
     Moments,
     merged,
     put,
-    put_all,
     quantile_of_suffix,
     reduced,
     statistic,
@@ -25,6 +25,13 @@ def moments(*values: float) -> Moments:
     for place, value in enumerate(values):
         found.add(value, time_ns=place)
     return found
+
+
+def cell_of(values: Sequence[float], reduction: Reduction = Reduction.MEAN) -> Cell:
+    cells: dict[int, Cell] = {}
+    for value in values:
+        put(cells, 0, value, 0, reduction)
+    return cells[0]
 
 
 @pytest.mark.parametrize("reduction", list(Reduction))
@@ -66,27 +73,15 @@ def test_one_nan_rank_shows_after_a_merge() -> None:
 
 
 @pytest.mark.parametrize("number", [2, MAX_VALUES, MAX_VALUES + 1, 3 * MAX_VALUES])
-@pytest.mark.parametrize("is_list", [False, True])
-def test_the_mean_of_finite_values_is_finite_though_their_sum_is_not(
-    number: int, *, is_list: bool
-) -> None:
-    values = [1.5e308] * number
-    cells: dict[int, Cell] = {}
-    if is_list:
-        put_all(cells, 0, values, [0] * number, Reduction.MEAN)
-    else:
-        for value in values:
-            put(cells, 0, value, 0, Reduction.MEAN)
-    assert reduced(cells[0], Reduction.MEAN) == pytest.approx(1.5e308)
-    assert reduced(merged([cells[0], [1.5e308]]), Reduction.MEAN) == pytest.approx(1.5e308)
+def test_the_mean_of_finite_values_is_finite_though_their_sum_is_not(number: int) -> None:
+    cell = cell_of([1.5e308] * number)
+    assert reduced(cell, Reduction.MEAN) == pytest.approx(1.5e308)
+    assert reduced(merged([cell, [1.5e308]]), Reduction.MEAN) == pytest.approx(1.5e308)
 
 
 @pytest.mark.parametrize("number", [2, 2 * MAX_VALUES])
 def test_the_mean_of_an_infinity_is_infinite(number: int) -> None:
-    cells: dict[int, Cell] = {}
-    put_all(cells, 0, [1.0] * number + [math.inf], [0] * (number + 1), Reduction.MEAN)
-    put_all(cells, 0, [2.0], [0], Reduction.MEAN)
-    assert reduced(cells[0], Reduction.MEAN) == math.inf
+    assert reduced(cell_of([1.0] * number + [math.inf, 2.0]), Reduction.MEAN) == math.inf
 
 
 def test_infinity_is_the_maximum() -> None:
@@ -110,8 +105,7 @@ def test_a_mean_of_unequal_parts_is_weighted_by_their_counts() -> None:
 def test_one_nan_among_many_values_shows_in_both_extremes(place: int) -> None:
     values = [1.0, 2.0, 3.0]
     values[place] = math.nan
-    found = Moments()
-    found.extend(values)
+    found = Moments.of(values)
     assert math.isnan(found.minimum)
     assert math.isnan(found.maximum)
 
@@ -126,8 +120,7 @@ def test_nan_of_either_part_shows_after_a_merge(reduction: Reduction) -> None:
 
 
 def test_infinities_of_both_signs_are_the_extremes_of_many_values() -> None:
-    found = Moments()
-    found.extend([1.0, math.inf, -math.inf])
+    found = Moments.of([1.0, math.inf, -math.inf])
     assert (found.minimum, found.maximum) == (-math.inf, math.inf)
 
 
@@ -136,12 +129,9 @@ def test_the_last_of_many_is_that_of_the_latest_time_and_of_equal_times_the_late
     times_ns: tuple[int, ...], last: float
 ) -> None:
     found = Moments()
-    found.extend([1.0, 2.0, 3.0], times_ns)
-    assert found.last == last
-    one_by_one = Moments()
     for value, time_ns in zip([1.0, 2.0, 3.0], times_ns, strict=True):
-        one_by_one.add(value, time_ns)
-    assert one_by_one.last == last
+        found.add(value, time_ns)
+    assert found.last == last
 
 
 def test_of_equal_times_the_value_of_the_part_that_is_merged_later_is_the_last_one() -> None:
@@ -169,10 +159,8 @@ def test_nothing_has_no_statistic() -> None:
 
 @pytest.mark.parametrize("reduction", [Reduction.MEAN, Reduction.SUM, Reduction.MAX, Reduction.STD])
 def test_few_values_beside_many_are_reduced_with_them(reduction: Reduction) -> None:
-    cells: dict[int, Cell] = {}
-    put_all(cells, 0, [1.0] * 1_000, [0] * 1_000, reduction)
-    put_all(cells, 1, [7.0, 9.0], [0, 0], reduction)
-    assert reduced(merged(cells.values()), reduction) == pytest.approx(
+    cells = cell_of([1.0] * 1_000, reduction), cell_of([7.0, 9.0], reduction)
+    assert reduced(merged(cells), reduction) == pytest.approx(
         moments(*[1.0] * 1_000, 7.0, 9.0).result(reduction)
     )
 

@@ -8,7 +8,8 @@ from otel_rl.bridge.counters import Counter, Counters, Refusal, SampleDrop, Stat
 from otel_rl.bridge.journal.log import Log
 from otel_rl.bridge.journal.runs import Commit, SavedRun
 from otel_rl.bridge.journal.spool import Spooled
-from otel_rl.bridge.rows.run import Run, Turn
+from otel_rl.bridge.rows.run import Run
+from otel_rl.bridge.rows.run_batches import Turn
 from otel_rl.bridge.rows.settings import AlignSettings
 from otel_rl.records import Batch, ExperimentKey, Offset, Signal
 from tests.otlp_requests import gauge, key_values, metrics_request, point
@@ -60,11 +61,11 @@ def saved_after(commit: Commit) -> SavedRun:
 def test_after_a_restart_late_samples_join_the_rows_of_their_steps() -> None:
     counters = Counters()
     run = loaded(counters)
-    run.read([spooled(1, range(3))], 1 << 20)
+    run.batches.read([spooled(1, range(3))], 1 << 20)
     run.take(turn(100), 100, T0)
     assert closed(run) == {0: 0.0, 1: 1.0, 2: 2.0}
     again = loaded(counters, saved_after(run.commit([], None, T0)))
-    again.read([spooled(2, range(1, 2), value=3.0)], 1 << 20)
+    again.batches.read([spooled(2, range(1, 2), value=3.0)], 1 << 20)
     again.take(turn(100), 100, T0)
     assert closed(again) == {1: 2.0}
 
@@ -73,16 +74,16 @@ def test_a_batch_that_was_taken_in_part_is_taken_on_where_it_was_left() -> None:
     counters = Counters()
     run = loaded(counters)
     batch = spooled(7, range(10))
-    run.read([batch], 1)
+    run.batches.read([batch], 1)
     run.take(turn(2), 3, T0)
-    assert not run.taken
+    assert not run.batches.taken
     commit = run.commit((), None, T0)
     again = loaded(counters, saved_after(commit))
-    assert again.cut is not None
-    assert again.cut[0] == 7
-    again.read([batch], 1)
+    assert again.batches.cut is not None
+    assert again.batches.cut[0] == 7
+    again.batches.read([batch], 1)
     again.take(turn(100), 3, T0)
-    assert [*again.taken] == [7]
+    assert [*again.batches.taken] == [7]
     assert closed(again) == {step: float(step) for step in range(10)}
     assert again.sample_counts.duplicate == 0
 
@@ -92,41 +93,41 @@ def test_small_batches_share_a_turn_as_far_as_they_are_small(
     part_points: int, *, is_one_turn: bool
 ) -> None:
     run = loaded(Counters())
-    run.read([spooled(n, range(n, n + 1)) for n in range(50)], 1)
+    run.batches.read([spooled(n, range(n, n + 1)) for n in range(50)], 1)
     run.take(turn(1), part_points, T0)
-    assert len(run.taken) > 1
-    assert (len(run.taken) == 50) is is_one_turn
-    while run.unread:
+    assert len(run.batches.taken) > 1
+    assert (len(run.batches.taken) == 50) is is_one_turn
+    while run.batches.unread:
         run.take(turn(1), part_points, T0)
     assert closed(run) == {step: float(step) for step in range(50)}
 
 
 def test_a_large_batch_ends_a_turn_with_its_last_part() -> None:
     run = loaded(Counters())
-    run.read([spooled(1, range(10)), spooled(2, range(10, 11))], 1)
+    run.batches.read([spooled(1, range(10)), spooled(2, range(10, 11))], 1)
     run.take(turn(1), 4, T0)
-    assert not run.taken
+    assert not run.batches.taken
     for _ in range(2):
         run.take(turn(1), 4, T0)
-    assert [*run.taken] == [1]
+    assert [*run.batches.taken] == [1]
 
 
 def test_a_damaged_batch_is_read_alone() -> None:
     run = loaded(Counters())
     batches = [spooled(n, range(1), is_damaged=n == 2) for n in range(4)]
-    run.read(batches, 1 << 20)
-    assert [one.offset for one in run.unread] == [0, 1]
-    assert run.reads_on
-    run.unread.clear()
-    run.read(batches[2:], 1 << 20)
-    assert [one.offset for one in run.unread] == [2]
-    assert run.reads_on
+    run.batches.read(batches, 1 << 20)
+    assert [one.offset for one in run.batches.unread] == [0, 1]
+    assert run.batches.reads_on
+    run.batches.unread.clear()
+    run.batches.read(batches[2:], 1 << 20)
+    assert [one.offset for one in run.batches.unread] == [2]
+    assert run.batches.reads_on
 
 
 def test_points_of_a_removed_run_are_dropped_and_counted_once() -> None:
     counters = Counters()
     run = loaded(counters, SavedRun(None, 0, lost_ns=T0 + 4))
-    run.read([spooled(1, range(10))], 1)
+    run.batches.read([spooled(1, range(10))], 1)
     run.take(turn(100), 3, T0)
     assert sorted(closed(run)) == [5, 6, 7, 8, 9]
     for _ in range(2):
@@ -139,14 +140,14 @@ def test_counts_in_a_report_that_was_not_committed_are_reported_by_the_next() ->
     counters = Counters()
     counters.add(Counter.POINTS_REFUSED, 3, reason=Refusal.MALFORMED, run=KEY)
     run = loaded(counters)
-    told = run.report_values({})
+    told = run.report({})
     run.unload()
     again = loaded(counters)
-    assert again.report_values({}) == told
+    assert again.report({}) == told
     assert 3 in told.values()
     again.committed()
     again.unload()
-    assert 3 not in loaded(counters).report_values({}).values()
+    assert 3 not in loaded(counters).report({}).values()
 
 
 def test_a_state_that_is_refused_begins_anew_and_is_counted() -> None:
@@ -157,6 +158,6 @@ def test_a_state_that_is_refused_begins_anew_and_is_counted() -> None:
     )
     assert counters.value(Counter.STATES_LOST, reason=StateFault.REFUSED) == 3
     assert run.row_maker.next_number == 5
-    run.read([spooled(1, range(3))], 1)
+    run.batches.read([spooled(1, range(3))], 1)
     run.take(turn(100), 3, T0)
     assert sorted(closed(run)) == [0, 1, 2]

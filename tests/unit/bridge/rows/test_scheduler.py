@@ -20,8 +20,7 @@ from otel_rl.bridge.journal.interface import checksum
 from otel_rl.bridge.journal.reader import overview, read_history
 from otel_rl.bridge.journal.runs import Commit, RunStore, SavedRun
 from otel_rl.bridge.journal.spool import Spool
-from otel_rl.bridge.rows import run as one_run
-from otel_rl.bridge.rows import scheduler
+from otel_rl.bridge.rows import run_batches, scheduler
 from otel_rl.bridge.rows.messages import Finding
 from otel_rl.bridge.rows.run import Run
 from otel_rl.bridge.rows.scheduler import Around, Pace, Scheduler
@@ -330,7 +329,7 @@ def test_rows_are_committed_a_bounded_number_of_values_at_a_time(
 def test_two_large_batches_are_in_the_middle_at_a_time(
     store: Store, taken: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(one_run, "_LARGE_BYTES", 1_000)
+    monkeypatch.setattr(run_batches, "_LARGE_BYTES", 1_000)
     bench = Bench(store, clock_s=lambda: 0.0, slice_parts=1, part=10)
     keys = [ExperimentKey(f"large-{n}") for n in range(4)]
     bench.spool.append([steps_in_one_batch(key, range(100)) for key in keys])

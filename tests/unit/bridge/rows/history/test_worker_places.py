@@ -32,7 +32,7 @@ def records(*, restarts: bool = False, max_bytes: int = 1 << 20) -> list[Facts]:
         aligner.close(now_ns)
         record = aligner.take_history(now_ns, everything=True)
         found += [Facts.decode(record.body)] if record is not None else []
-    return [one for one in found if one.time_ns > aligner.intake.history.forgotten_ns]
+    return [one for one in found if one.time_ns > aligner.intake.history.kept.forgotten_ns]
 
 
 PLACES = {"trainer/0": ("node-0", 100), "trainer/1": ("node-1", 101)}

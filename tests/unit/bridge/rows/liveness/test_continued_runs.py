@@ -62,7 +62,7 @@ def test_a_worker_that_comes_while_another_one_lives_is_no_other_job(bench: Benc
 
 
 def test_processes_of_one_launch_may_come_one_after_the_other(bench: Bench) -> None:
-    bench.aligner.is_one_launch = True
+    bench.aligner.reports.is_one_launch = True
     bench.say_goodbye(generator(0, count=1))
     bench.run(3)
     another(bench)
@@ -76,7 +76,7 @@ def test_a_job_under_a_later_bridge_is_noted_however_the_first_one_ended(
     bench.say_goodbye(generator(0, count=1), failed=failed)
     bench.run(3)
     bench.restart_bridge(away_s=1)
-    bench.aligner.is_one_launch = True
+    bench.aligner.reports.is_one_launch = True
     another(bench)
     (note,) = notes(bench)
     assert note.startswith(f"The run had {word} and goes on")

@@ -1,0 +1,110 @@
+"""Counts of a run: in its reports, and once they are committed in the bridge's counters."""
+
+from collections.abc import Mapping
+from enum import StrEnum
+
+from msgspec.structs import replace
+
+from otel_rl.bridge.counters import Counter, Counters, SampleDrop
+from otel_rl.bridge.rows.messages import SampleCounts
+from otel_rl.records import ExperimentKey
+
+__all__ = ["RunCounts"]
+
+
+class RunCounts:
+    """Counts of one run, and when it gets a report of them.
+
+    Args:
+        counters: Counters of the bridge.
+        key: The run.
+
+    Attributes:
+        of_run: Counts beside those of samples, by name and reason, since the run began.
+    """
+
+    def __init__(self, counters: Counters, key: ExperimentKey) -> None:
+        self._counters, self._key = counters, key
+        self.of_run: dict[tuple[str, str], int] = {}
+        # What was moved from the bridge's counters to ``of_run`` since the commit.
+        self._moved: dict[tuple[str, str], int] = {}
+        # What is in the bridge's counters, and what will be with the next commit.
+        self._counted = SampleCounts()
+        self._waiting: dict[tuple[Counter, StrEnum], int] = {}
+        self._told_ns = 0
+        self._told: Mapping[str, float] = {}
+
+    def loaded(self, samples: SampleCounts) -> None:
+        """Record that the bridge's counters have the samples of a run that was stored."""
+        self._counted = replace(samples)
+
+    def add(self, counter: Counter, n: int, reason: StrEnum) -> None:
+        """Add to a counter of the bridge with the next commit."""
+        if n:
+            self._waiting[counter, reason] = self._waiting.get((counter, reason), 0) + n
+
+    def committed(self, samples: SampleCounts) -> None:
+        """Add the committed counts to the bridge's counters."""
+        now, before, add = samples, self._counted, self._counters.add
+        for counter, reason, n in (
+            (Counter.SAMPLES_TAKEN, None, now.taken - before.taken),
+            (Counter.SAMPLES_LATE, None, now.late - before.late),
+            (Counter.SAMPLES_DUPLICATE, None, now.duplicate - before.duplicate),
+            (
+                Counter.SAMPLES_DROPPED,
+                SampleDrop.TOO_MANY_SERIES,
+                now.too_many_series - before.too_many_series,
+            ),
+            (Counter.SAMPLES_DROPPED, SampleDrop.TOO_OLD, now.too_old - before.too_old),
+            (Counter.SPANS_TOO_OLD, None, now.spans_too_old - before.spans_too_old),
+        ):
+            add(counter, n, reason=reason)
+        self._counted, self._moved = replace(now), {}
+        for (counter, of), n in self._waiting.items():
+            add(counter, n, reason=of, run=self._key)
+        self._waiting = {}
+
+    def give_back(self) -> None:
+        """Give uncommitted counts back to the bridge's counters: the run is forgotten."""
+        self._counters.give_back_run(self._key, self._moved)
+
+    def is_due(self, now_ns: int, interval_ns: int) -> bool:
+        """Return whether the last report is old enough, or of a clock that was set back since."""
+        return not 0 <= now_ns - self._told_ns < interval_ns
+
+    def has_changed(self, report: Mapping[str, float]) -> bool:
+        """Return whether a report differs from the last one."""
+        return report != self._told
+
+    def written(self, report: Mapping[str, float], now_ns: int) -> None:
+        """Record that the run has this report."""
+        self._told, self._told_ns = report, now_ns
+
+    def report(self, samples: SampleCounts, gauges: Mapping[str, float]) -> Mapping[str, float]:
+        """Return the report of now, by tracker key.
+
+        Args:
+            samples: Counts of the run's samples.
+            gauges: Further values, by the name of the gauge.
+        """
+        for name, n in self._counters.take_run(self._key).items():
+            self.of_run[name] = self.of_run.get(name, 0) + n
+            self._moved[name] = self._moved.get(name, 0) + n
+        rare = {
+            _key(Counter.SAMPLES_DROPPED, SampleDrop.TOO_MANY_SERIES): samples.too_many_series,
+            _key(Counter.SAMPLES_DROPPED, SampleDrop.TOO_OLD): samples.too_old,
+            _key(Counter.SPANS_TOO_OLD): samples.spans_too_old,
+        }
+        return {
+            _key(Counter.SAMPLES_TAKEN): samples.taken,
+            _key(Counter.SAMPLES_LATE): samples.late,
+            _key(Counter.SAMPLES_DUPLICATE): samples.duplicate,
+            **{key: n for key, n in rare.items() if n},
+            **{_key(name, reason): n for (name, reason), n in self.of_run.items()},
+            **{_key(name): value for name, value in gauges.items()},
+        }
+
+
+def _key(name: str, reason: str = "") -> str:
+    path = name.replace(".", "/")
+    return f"{path}/{reason}" if reason else path
