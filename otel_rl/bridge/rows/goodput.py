@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from math import fsum
-from typing import Final, NamedTuple
+from typing import Final
 
 from msgspec import field
 
@@ -260,9 +260,6 @@ _MAX_ROLES: Final = 256
 _GENERATED, _SCORED, _LEARNED, _OVERHEAD, _IDLE, _STEP = range(6)
 _KINDS: Final = {Work.GENERATION: _GENERATED, Work.REWARD: _SCORED}
 
-_MAX_CLOCKS: Final = 65_536
-"""Series whose place is known at once; it is found again for more."""
-
 _EVERY_NS: Final = 10 * _NS_PER_S
 """Interval of values in rows."""
 
@@ -289,6 +286,19 @@ class _Role(Stored):
         _generated_s, _scored_s, _learned_s = self.worked_s  # so many
         check_durations((*self.worked_s, self.rolled_back_s))
 
+    def worked(self, place: Place, kind: int, seconds: float, time_ns: int) -> None:
+        """Add a phase of a worker that ended at a time."""
+        place.begun_ns = min(place.begun_ns, time_ns - int(seconds * _NS_PER_S))
+        place.phase_ns = max(place.phase_ns, time_ns)
+        if place.starting_ns and kind != _STEP:
+            place.reported_s += seconds
+        if kind == _OVERHEAD:
+            place.overhead_s += seconds
+        elif kind < _OVERHEAD and seconds:
+            place.productive_s += seconds
+            self.worked_s[kind] += seconds
+            self.over_time.add(time_ns, seconds)
+
     def roll_back(self, from_ns: int, until_ns: int) -> None:
         self.rolled_back_s += self.over_time.take(from_ns, until_ns)
 
@@ -310,33 +320,6 @@ class _Role(Stored):
         return min(1.0, 1 - kept + kept * lost_s / worked_s)
 
 
-class _Clock(NamedTuple):
-    """A series of phases, and the part of the time that it adds to."""
-
-    kind: int
-    role: _Role
-    place: Place
-
-    def add(self, seconds: float, time_ns: int) -> None:
-        """Add a phase that ended at a time. It runs for every phase of every step."""
-        if not 0 <= seconds <= _LONGEST_S:
-            return
-        kind, role, place = self
-        begun_ns = time_ns - int(seconds * _NS_PER_S)
-        if begun_ns < place.begun_ns:
-            place.begun_ns = begun_ns
-        if time_ns > place.phase_ns:
-            place.phase_ns = time_ns
-        if place.starting_ns and kind != _STEP:
-            place.reported_s += seconds
-        if kind == _OVERHEAD:
-            place.overhead_s += seconds
-        elif kind < _OVERHEAD and seconds:
-            place.productive_s += seconds
-            role.worked_s[kind] += seconds
-            role.over_time.add(time_ns, seconds)
-
-
 class Goodput(Stored, dict=True):
     """Account of one run.
 
@@ -353,8 +336,6 @@ class Goodput(Stored, dict=True):
     def __post_init__(self) -> None:
         # By number of the group: groups are never forgotten. None for phases within others.
         self._kinds: dict[int, int | None] = {}
-        # By number of the stream, of places that are known.
-        self._clocks: dict[int, _Clock] = {}
 
     def measured(self, stream: Stream, values: Sequence[float], times_ns: Sequence[int]) -> None:
         """Take measurements of phases, and of steps.
@@ -364,16 +345,15 @@ class Goodput(Stored, dict=True):
             values: In seconds.
             times_ns: When each ended.
         """
-        clock = self._clocks.get(stream.number)
-        if clock is None:
-            clock = self._clock(stream, times_ns[0])
-            if clock is None:
-                return
-        if len(values) == 1:  # nearly always
-            clock.add(values[0], times_ns[0])
+        kind = self._kind(stream.group)
+        found = None if kind is None else self._found(stream.worker, times_ns[0])
+        if kind is None or found is None:
             return
+        role, place = found
+        role.has_work |= kind < _OVERHEAD
         for seconds, time_ns in zip(values, times_ns, strict=True):
-            clock.add(seconds, time_ns)
+            if 0 <= seconds <= _LONGEST_S:
+                role.worked(place, kind, seconds, time_ns)
 
     def counted(self, group: Group, growth: float) -> None:
         """Take the growth of any counter."""
@@ -445,19 +425,6 @@ class Goodput(Stored, dict=True):
         self._written_ns, self.written = now_ns, spent
         return spent
 
-    def _clock(self, stream: Stream, time_ns: int) -> _Clock | None:
-        """Return the part that a series adds to; None for a phase within another."""
-        kind = self._kind(stream.group)
-        found = None if kind is None else self._found(stream.worker, time_ns)
-        if kind is None or found is None:
-            return None
-        role, place = found
-        role.has_work |= kind < _OVERHEAD
-        if len(self._clocks) >= _MAX_CLOCKS:
-            self._clocks.clear()
-        clock = self._clocks[stream.number] = _Clock(kind, role, place)
-        return clock
-
     def _kind(self, group: Group) -> int | None:
         if group.number not in self._kinds:
             self._kinds[group.number] = _kind_of(group)
@@ -472,7 +439,6 @@ class Goodput(Stored, dict=True):
         place = role.places.of.get(worker.label)
         if place is None:
             place = role.places.add(worker.label, time_ns)
-            self._clocks.clear()  # another place may be forgotten for it
         return role, place
 
 

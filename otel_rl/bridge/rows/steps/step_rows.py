@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from otel_rl.bridge.rows.series.streams import Stream, WorkerState
 from otel_rl.bridge.rows.settings import AlignSettings
 from otel_rl.bridge.rows.steps.role_steps import RoleSteps
+from otel_rl.bridge.rows.steps.step import OpenStep
 from otel_rl.bridge.rows.steps.step_axis import Attempts
 from otel_rl.bridge.rows.steps.step_closing import Check, ClosedStep, RoleCheck
 from otel_rl.bridge.rows.steps.written_steps import StepLog, StepLogs
@@ -56,7 +57,7 @@ class OpenSteps:
         Returns:
             Number of late ones: their step was closed before.
         """
-        found, late = self._role(stream).placed(stream, steps, times_ns, received_ns)
+        found, late = self._placed(stream, steps, times_ns, received_ns)
         for opened, place in found:
             opened.add(
                 (stream,),
@@ -94,12 +95,19 @@ class OpenSteps:
         self, stream: Stream, step: int, point: SumPoint | HistogramPoint, received_ns: int
     ) -> int:
         """Fold in a worker's share of a step. Returns the number of late ones, see ``add``."""
-        role, late = self._role(stream), 0
-        opened = role.next_of((stream,), step, point.time_ns)
-        if opened is None:
-            ((opened, _),), late = role.placed(stream, (step,), (point.time_ns,), received_ns)
+        ((opened, _),), late = self._placed(stream, (step,), (point.time_ns,), received_ns)
         opened.add_share(stream, point, received_ns)
         return late
+
+    def _placed(
+        self, stream: Stream, steps: Sequence[int], times_ns: Sequence[int], received_ns: int
+    ) -> tuple[Sequence[tuple[OpenStep, int]], int]:
+        role = self._role(stream)
+        if len(steps) == 1:
+            opened = role.next_of((stream,), steps[0], times_ns[0])
+            if opened is not None:
+                return [(opened, 0)], 0
+        return role.placed(stream, steps, times_ns, received_ns)
 
     def _role(self, stream: Stream) -> RoleSteps:
         role = self._roles.get(stream.worker.role)

@@ -3,7 +3,7 @@
 import pytest
 
 from otel_rl.bridge.rows.messages import CONTINUED
-from tests.unit.bridge.rows.liveness.liveness_bench import Bench, generator
+from tests.unit.bridge.rows.liveness_bench import Bench, generator
 
 
 @pytest.fixture

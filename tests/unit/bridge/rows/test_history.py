@@ -4,11 +4,18 @@ from dataclasses import replace
 
 import pytest
 
+from otel_rl.bridge.rows.history import SpanSteps
 from otel_rl.bridge.rows.run import Run
 from otel_rl.bridge.rows.settings import AlignSettings
+from otel_rl.diagnose.engine import diagnose
 from otel_rl.diagnose.history.records import Facts, SpanFacts, WorkerFacts
+from otel_rl.diagnose.history.run_history import RunHistory
+from otel_rl.diagnose.result import Kind, Verdict
 from otel_rl.records import Decoded, Departure, Export, Measurements, Series, SpanRecord, Worker
 from tests.kept import revived
+from tests.traces import span as traced_span
+from tests.unit.diagnose.made import changed, made
+from tests.unit.diagnose.span_builder import span as built_span
 
 S = 1_000_000_000
 T0 = 1_700_000_000 * S
@@ -291,3 +298,188 @@ def test_what_became_known_a_moment_ago_waits_for_more_unless_there_are_rows() -
     bench.measure(RANK0, "loss", {2: 1.0})
     assert bench.aligner.take_history(bench.now_ns + S // 2) is None
     assert bench.aligner.take_history(bench.now_ns + 2 * S) is not None
+
+
+# How late exports arrive, which is by what a diagnosis judges clocks.
+
+
+def measured(worker: Worker, step: int, time_ns: int) -> Decoded:
+    points = [Measurements(Series(worker, "loss"), [time_ns], [1.0], [step])]
+    return Decoded(points=points, exports=[Export(worker, time_ns)])
+
+
+def history_of_a_bridge_that_was_held_up(held_up_s: float) -> RunHistory:
+    """Four workers with right clocks, of which one ends before the bridge is held up."""
+    workers = [Worker("learner", f"l{rank}", index=rank, count=4) for rank in range(4)]
+    aligner, bodies, now_ns = Run(), [], T0
+    for step in range(40):
+        now_ns += S
+        if step == 20:
+            now_ns += int(held_up_s * S)
+            aligner = revived(aligner)
+            aligner.go_on(now_ns)
+        for worker in workers if step < 20 else workers[1:]:
+            aligner.clock_is(now_ns)
+            aligner.add(measured(worker, step, now_ns - S // 10), received_ns=now_ns)
+        aligner.close(now_ns)
+        record = aligner.take_history(now_ns, everything=True)
+        bodies += [record.body] if record is not None else []
+    return RunHistory(Facts.decode(body) for body in bodies)
+
+
+def test_a_bridge_that_was_held_up_makes_no_clock_wrong() -> None:
+    history = history_of_a_bridge_that_was_held_up(24.0)
+    lags = [lag_s for track in history.lags.values() for lag_s in track.values]
+    assert (round(min(lags), 3), round(max(lags), 3)) == (0.1, 0.1)
+    # The worker that ended told nobody, and the others went on.
+    causes = [(cause.kind, cause.worker) for cause in diagnose(history).causes]
+    assert causes == [(Kind.CRASH, "learner/0")]
+
+
+def history_of_spans(ahead_s: dict[str, float], late_s: float = 2.0) -> RunHistory:
+    """Workers of a plain SDK that send spans alone: their exports have no time."""
+    workers = [Worker("env", f"e{index}", index=index, count=6) for index in range(6)]
+    aligner, bodies, now_ns = Run(), [], T0
+    for step in range(40):
+        now_ns += S
+        for worker in workers:
+            own_ns = now_ns + int((ahead_s.get(worker.instance, 0.0) - late_s) * S)
+            span = SpanRecord(
+                f"{step:08}{worker.instance:>16}".encode(), None, (), "env", worker.instance,
+                "host", own_ns - S // 2, own_ns, "tool", "tool", "", step, failed=False,
+            )  # fmt: skip
+            aligner.clock_is(now_ns)
+            aligner.add(
+                Decoded((), [Export(worker, 0)], spans=[span], sampled={}), received_ns=now_ns
+            )
+        aligner.close(now_ns)
+        record = aligner.take_history(now_ns, everything=True)
+        bodies += [record.body] if record is not None else []
+    return RunHistory(Facts.decode(body) for body in bodies)
+
+
+@pytest.mark.parametrize(
+    ("ahead_s", "told"),
+    [
+        ({"e1": 30.0}, ["env/1"]),
+        ({"e1": 3.0}, []),  # within the time that exports take
+        ({}, []),
+        (dict.fromkeys(["e0", "e1", "e2", "e3", "e4", "e5"], 30.0), []),  # the bridge's is wrong
+    ],
+)
+def test_spans_that_end_after_their_arrival_prove_a_clock_ahead(
+    ahead_s: dict[str, float], told: list[str]
+) -> None:
+    causes = diagnose(history_of_spans(ahead_s)).causes
+    assert [one.worker for one in causes if one.kind is Kind.CLOCK_SKEW] == told
+    assert len(causes) == len(told)
+
+
+# Hosts and process ids of workers, which a diagnosis names beside the worker.
+
+RANKS = [Worker("trainer", f"t{rank}", index=rank, count=2) for rank in range(2)]
+
+
+def records(*, restarts: bool = False, max_bytes: int = 1 << 20) -> list[Facts]:
+    """What is kept of two trainers, of which one tells its host in every second export only."""
+    aligner = Run(AlignSettings(max_history_bytes=max_bytes))
+    found, now_ns = list[Facts](), T0
+    for step in range(200):
+        now_ns += S
+        if restarts and step == 100:
+            aligner = revived(aligner)
+        for worker in RANKS:
+            host = f"node-{worker.index}" if step % 2 or worker.index else ""
+            points = [Measurements(Series(worker, "loss"), [now_ns], [1.0], [step])]
+            export = Export(worker, now_ns, host=host, pid=100 + (worker.index or 0))
+            aligner.add(Decoded(points=points, exports=[export]), received_ns=now_ns)
+        aligner.close(now_ns)
+        record = aligner.take_history(now_ns, everything=True)
+        found += [Facts.decode(record.body)] if record is not None else []
+    return [one for one in found if one.time_ns > aligner.intake.history.kept.forgotten_ns]
+
+
+PLACES = {"trainer/0": ("node-0", 100), "trainer/1": ("node-1", 101)}
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_the_place_of_a_worker_is_recorded_when_it_is_told_and_after_a_restart(
+    restarts: bool,
+) -> None:
+    told = records(restarts=restarts)
+    assert RunHistory(told).places == PLACES
+    assert len([one for one in told if one.places]) == (4 if restarts else 2)
+    assert RunHistory(told).between(50, 60).places == PLACES
+
+
+def test_the_places_of_all_are_recorded_again_when_the_oldest_records_are_forgotten() -> None:
+    kept = records(max_bytes=8_000)
+    assert kept[0].step > 50
+    assert RunHistory(kept).places == PLACES
+
+
+def test_a_cause_names_the_host_and_the_process_of_its_worker() -> None:
+    spans = {("trainer", "train", rank): changed(1.0, 1.0 + 2 * (rank == 1)) for rank in range(4)}
+    history = made(spans=spans, step_s=changed(1.0, 3.0))
+    history.places.update(PLACES)
+    (cause,) = diagnose(history).causes
+    assert (cause.worker, cause.host, cause.pid) == ("trainer/1", "node-1", 101)
+
+
+# Runs that send spans and no metric.
+
+
+def step(role: str, number: int, took_s: int) -> list[SpanRecord]:
+    start = T0 + number * 10 * S
+    worker = f"{role}-0"
+    root = built_span(f"step#{number}", start, start + took_s * S, worker=worker, step=number)
+    train = built_span(
+        f"train#{number}", start, start + took_s * S, worker=worker, within=f"step#{number}"
+    )
+    return [train, replace(root, name="rl.loop")]
+
+
+@pytest.mark.parametrize("role", ["trainer", "controller"])
+def test_spans_without_any_metric_are_a_run_too(role: str) -> None:
+    aligner, bodies, now_ns = Run(), [], T0
+    for number in range(60):
+        now_ns = T0 + (number * 10 + 8) * S
+        spans = step(role, number, 2 if number < 30 else 6)
+        worker = Worker(role, f"{role}-0", index=0, count=1)
+        decoded = Decoded([], exports=[Export(worker, now_ns)], spans=spans)
+        aligner.add(decoded, received_ns=now_ns)
+        aligner.close(now_ns, everything=number == 59)
+        record = aligner.take_history(now_ns, everything=True)
+        bodies += [record.body] if record is not None else []
+    history = RunHistory(Facts.decode(body) for body in bodies)
+    assert (history.last, len(history.steps)) == (59, 60)
+    report = diagnose(history)
+    assert report.verdict is Verdict.CAUSE or report.verdict is Verdict.NO_CLEAR_CAUSE
+    assert report.symptoms == ["a step takes 3.0 times as long since step 30: 2 s before, 6 s now"]
+
+
+# Steps of spans that do not tell theirs.
+
+LOOP = traced_span("rl.loop", 0, 100, step=22)
+PART = traced_span("train", 10, 90, within="rl.loop")
+
+
+def test_metrics_tell_the_step_of_all_spans_whether_or_not_the_one_around_has_come() -> None:
+    """It ends later, and comes in a later message of some workers."""
+    steps = SpanSteps()
+
+    with_loop = {of.name: step for of, step in steps.of([PART, LOOP], lambda _: 21)}
+    alone = {of.name: step for of, step in steps.of([PART], lambda _: 21)}
+
+    assert with_loop == {"train": 21, "rl.loop": 22}
+    assert alone == {"train": 21}
+
+
+def test_without_metrics_a_span_has_the_step_of_the_one_around() -> None:
+    found = {of.name: step for of, step in SpanSteps().of([PART, LOOP], _no_metric)}
+
+    assert found == {"train": 22, "rl.loop": 22}
+
+
+def _no_metric(_: int) -> None:
+    return None

@@ -5,7 +5,7 @@ import pytest
 from otel_rl.diagnose.history.records import Facts
 from otel_rl.diagnose.history.run_history import RunHistory
 from otel_rl.records import ExperimentStatus, Worker
-from tests.unit.bridge.rows.liveness.liveness_bench import T0, Bench, S, generator
+from tests.unit.bridge.rows.liveness_bench import T0, Bench, S, generator
 
 STEP_S = 77.0
 
