@@ -77,6 +77,17 @@ def test_steps_that_wait_are_bounded_and_the_lowest_are_closed() -> None:
     assert [step for step, _ in by_step(bench.rows(at_s=1))] == [1, 2, 3]
 
 
+def test_a_row_has_the_time_of_the_latest_sample_of_its_step() -> None:
+    bench = Bench()
+    for step in (1, 2):
+        points = [
+            Measurements(Series(SOLO, name), [T0 + (10 * step + at_s) * S], [1.0], [step])
+            for name, at_s in (("loss", 1), ("kl", 3), ("lr", 2))
+        ]
+        bench.aligner.add(Decoded(points, []), received_ns=T0 + 10 * step * S)
+    assert [row.time_ns for row in bench.rows(everything=True)] == [T0 + 13 * S, T0 + 23 * S]
+
+
 def test_a_step_waits_no_longer_because_the_clock_was_set_back() -> None:
     bench = Bench(lease_s=10_000, wait_s=10)
     bench.export(RANK1, steps(RANK1, {1: 1.0}), at_s=0)

@@ -71,6 +71,16 @@ def test_a_rollback_in_the_middle_of_an_export_keeps_the_two_passes_apart() -> N
     assert job.marks() == []
 
 
+def test_steps_that_are_repeated_before_they_have_a_row_are_kept_apart() -> None:
+    job = Job({"wait_s": 1_000, "lease_s": 1_000})
+    leader, behind = ranks(2)
+    job.export(behind, [(0.0, 1)], 0.5)
+    at_s = job.run([leader], range(1, 21), from_s=0, value=1.0)
+    at_s = job.run([leader], range(5, 8), from_s=at_s + 1, value=100.0)
+    job.look(at_s + 1, everything=True)
+    assert [value for step, value in job.losses() if step == 6] == [1.0, 100.0]
+
+
 @pytest.mark.parametrize("restarts", [False, True])
 @pytest.mark.parametrize("known", [True, False])
 @pytest.mark.parametrize("away_s", slow_after(1, [6.0, 20.0]))
