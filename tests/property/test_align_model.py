@@ -81,7 +81,7 @@ class Alignment(RuleBasedStateMachine):
         settings = AlignSettings(
             window_s=1,
             wait_s=3,
-            lease_s=5,
+            worker_timeout_s=5,
             # One that is forgotten is taken for another process that goes back.
             forget_s=20 if self.goes_back else 3600,
             per_worker=per_worker,

@@ -306,7 +306,7 @@ def test_a_state_that_was_written_and_read_goes_on_as_it_would_have(
     set_up = AlignSettings(
         window_s=1,
         wait_s=3,
-        lease_s=5,
+        worker_timeout_s=5,
         forget_s=15,
         spans_wait_s=2,
         per_worker=per_worker,

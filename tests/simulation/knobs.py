@@ -39,7 +39,7 @@ class Knobs:
         align = AlignSettings(
             window_s=chance.choice([0.5, 1, 1, 5]),
             wait_s=chance.choice([1, 3, 3, 10]),
-            lease_s=chance.choice([2, 5, 5, 15]),
+            worker_timeout_s=chance.choice([2, 5, 5, 15]),
             start_wait_s=chance.choice([0, 0.5, 2]),
             forget_s=chance.choice([20, 40, 3600]),
             max_open_steps=chance.choice([2, 50, 1_000]),

@@ -21,7 +21,7 @@ _NS_PER_S: Final = 1_000_000_000
 _CLOSE_EVERY_NS: Final = 30 * _NS_PER_S
 
 # Traces have no end-of-worker events, so no worker is ever lost.
-_SETTINGS: Final = AlignSettings(lease_s=86_400.0)
+_SETTINGS: Final = AlignSettings(worker_timeout_s=86_400.0)
 
 
 def retrace(parts: Iterable[Decoded]) -> Sequence[bytes]:

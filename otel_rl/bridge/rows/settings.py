@@ -25,7 +25,7 @@ class RowSettings(Section):
     wait_s: Seconds = Field(default=15.0, gt=0, le=86400)
     """Wait of an incomplete step or window after its newest sample."""
 
-    lease_s: Seconds = Field(default=15.0, gt=0, le=86400, alias="worker_timeout")
+    worker_timeout_s: Seconds = Field(default=15.0, gt=0, le=86400)
     """Time without an export until a worker counts as gone."""
 
     max_rows_per_minute: int = Field(default=0, ge=0)

@@ -274,7 +274,7 @@ class OpenWindows(Stored):
             everything: No more data will come.
             at_most: Number of values of rows; windows beyond it stay open until the next call.
         """
-        horizon_ns = now_ns - int(settings.lease_s * _NS_PER_S)
+        horizon_ns = now_ns - int(settings.worker_timeout_s * _NS_PER_S)
         young_ns = now_ns - int(settings.wait_s * _NS_PER_S)
         # A new worker without reported progress may hold data of any window.
         come_ns = min(

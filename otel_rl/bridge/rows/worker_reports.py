@@ -122,7 +122,7 @@ class WorkerReports:
         table.workers.compare_clocks(settings)
         for worker in table.workers.states.values():
             worker.clock_is(now_ns)
-        lease_ns = int(settings.lease_s * _NS_PER_S)
+        lease_ns = int(settings.worker_timeout_s * _NS_PER_S)
         self._liveness.look(table.workers.states, lease_ns=lease_ns, now_ns=now_ns)
         self._is_over = self._liveness.has_ended
         table.forget(settings, now_ns)

@@ -47,7 +47,7 @@ pytestmark = pytest.mark.process
 DEADLINE_S = 90.0
 
 # A step that a busy machine lets close early would leave a row for the bridge's report at the end.
-OPEN_FOR_LONG = dict.fromkeys(("lease_s", "start_wait_s", "wait_s"), 600.0)
+OPEN_FOR_LONG = dict.fromkeys(("worker_timeout_s", "start_wait_s", "wait_s"), 600.0)
 
 
 def settings(directory: Path, **more: object) -> BridgeSettings:
@@ -165,7 +165,7 @@ def test_a_batch_that_cannot_be_read_is_set_aside_and_harms_nobody(
 
 @pytest.mark.slow
 def test_nobody_is_missed_while_the_disk_keeps_every_request_waiting(tmp_path: Path) -> None:
-    bridge = Bridge(settings(tmp_path, rows={**OPEN_FOR_LONG, "lease_s": 3.0}))
+    bridge = Bridge(settings(tmp_path, rows={**OPEN_FOR_LONG, "worker_timeout_s": 3.0}))
     bridge.start()
     ended = threading.Event()
 

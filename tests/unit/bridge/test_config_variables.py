@@ -16,7 +16,7 @@ def test_a_variable_wins_over_the_file_and_the_command_line_over_both(
     monkeypatch.setenv("OTEL_RL_BRIDGE__ROWS__WORKER_TIMEOUT", "30")
     monkeypatch.setenv("OTEL_RL_BRIDGE__ROWS__WAIT", "40")
     rows = load_settings(file, {"rows": {"wait_s": 400}}).rows
-    assert (rows.window_s, rows.lease_s, rows.wait_s) == (2, 30, 400)
+    assert (rows.window_s, rows.worker_timeout_s, rows.wait_s) == (2, 30, 400)
 
 
 def test_a_variable_may_be_written_in_small_letters(monkeypatch: pytest.MonkeyPatch) -> None:

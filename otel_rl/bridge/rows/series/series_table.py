@@ -101,7 +101,7 @@ class StreamTable:
         Series of dead workers must not displace those of living ones.
         """
         if len(self._streams) > _CROWDED * settings.max_series:
-            self.forget(settings, now_ns, away_s=settings.lease_s)
+            self.forget(settings, now_ns, away_s=settings.worker_timeout_s)
 
     def forget(self, settings: AlignSettings, now_ns: int, *, away_s: float | None = None) -> None:
         """Forget the workers that have not exported for ``away_s``, and their streams.

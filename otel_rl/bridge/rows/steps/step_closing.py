@@ -316,7 +316,7 @@ class RoleCheck:
             )
 
     def _is_live(self, worker: WorkerState) -> bool:
-        return self._now_ns - worker.received_ns <= int(self._settings.lease_s * _NS_PER_S)
+        return self._now_ns - worker.received_ns <= int(self._settings.worker_timeout_s * _NS_PER_S)
 
     def _is_starting(self) -> bool:
         """Return whether the first row of the role waits for workers that may come.

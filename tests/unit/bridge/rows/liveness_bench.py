@@ -19,7 +19,7 @@ class Bench:
     """An aligner, workers that export every second, and a clock that tests move by hand."""
 
     def __init__(self) -> None:
-        self.aligner = Run(AlignSettings(lease_s=LEASE_S))
+        self.aligner = Run(AlignSettings(worker_timeout_s=LEASE_S))
         self.now_s = 0.0
         self.living: dict[Worker, float] = {}
         self.rows: list[Row] = []

@@ -111,7 +111,7 @@ def test_a_rank_that_was_announced_and_has_not_come_is_waited_for() -> None:
 
 
 def test_a_dead_rank_holds_steps_open_only_until_its_lease_ends() -> None:
-    bench = Bench(wait_s=1000, lease_s=15)
+    bench = Bench(wait_s=1000, worker_timeout_s=15)
     bench.export(RANK0, steps(RANK0, {1: 1.0}), at_s=1)
     bench.export(RANK1, steps(RANK1, {1: 3.0}), at_s=1)
     bench.export(RANK0, steps(RANK0, {2: 1.0, 3: 1.0}), at_s=15)
@@ -561,7 +561,7 @@ def test_without_room_for_per_worker_series_there_are_none() -> None:
 
 
 def test_the_series_of_dead_workers_do_not_keep_out_those_of_the_living() -> None:
-    bench = Bench(max_series=100, lease_s=5, window_s=1)
+    bench = Bench(max_series=100, worker_timeout_s=5, window_s=1)
     for number in range(50):
         worker = Worker("env", f"e{number}")
         points = [levels(worker, {number * 2.0: 1.0}, name=f"m{i}") for i in range(9)]
@@ -645,7 +645,7 @@ def test_what_is_exported_at_the_end_of_each_step_has_its_true_rate_to_the_end(
 
 
 def test_a_worker_that_has_left_before_the_end_of_a_window_leaves_a_total_and_no_rate() -> None:
-    bench = Bench(lease_s=5)
+    bench = Bench(worker_timeout_s=5)
     for at_s in (1.0, 2.0, 3.0, 4.0, 5.0):
         bench.export(SOLO, counter(SOLO, at_s, 0.0))
     bench.export(SOLO, counter(SOLO, 5.6, 12_000.0))
@@ -657,7 +657,7 @@ def test_a_worker_that_has_left_before_the_end_of_a_window_leaves_a_total_and_no
 
 
 def test_a_worker_that_takes_the_place_of_one_that_left_does_not_end_its_window() -> None:
-    bench = Bench(lease_s=5)
+    bench = Bench(worker_timeout_s=5)
     for at_s in range(1, 6):
         bench.export(SOLO, counter(SOLO, at_s, 1000 * at_s))
     bench.export(SOLO, counter(SOLO, 5.6, 12_000.0))
@@ -671,7 +671,7 @@ def test_a_worker_that_takes_the_place_of_one_that_left_does_not_end_its_window(
 
 
 def test_of_workers_of_which_one_leaves_the_rate_goes_on() -> None:
-    bench = Bench(lease_s=5)
+    bench = Bench(worker_timeout_s=5)
     leaves, stays = (Worker("generator", f"g{n}", index=n, count=2) for n in range(2))
     bench.export(leaves, counter(leaves, 1, 1000))
     for at_s in range(1, 12):
@@ -740,7 +740,7 @@ def test_a_part_of_an_export_closes_no_window() -> None:
 
 
 def test_a_process_that_never_says_how_far_it_has_come_does_not_hold_up_windows_for_long() -> None:
-    bench = Bench(window_s=1, wait_s=5, lease_s=60)
+    bench = Bench(window_s=1, wait_s=5, worker_timeout_s=60)
     rows: list[Row] = []
     for at_s in range(10):
         bench.aligner.add(Decoded((), [Export(GENERATOR0, 0)]), received_ns=T0 + at_s * S)
@@ -976,7 +976,7 @@ def test_the_axis_stays_with_the_first_rank_when_another_one_joins() -> None:
 
 
 def test_a_bridge_whose_clock_is_set_back_holds_nothing_open_for_so_long() -> None:
-    bench = Bench(lease_s=15, start_wait_s=1)
+    bench = Bench(worker_timeout_s=15, start_wait_s=1)
     bench.export(RANK0, steps(RANK0, {1: 1.0}), levels(RANK0, {1: 1.0}), at_s=3600)
     assert bench.rows(at_s=1) == []
     rows = bench.rows(at_s=17)

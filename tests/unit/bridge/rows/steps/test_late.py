@@ -23,7 +23,7 @@ GENERATOR = Worker("generator", "g", index=0, count=1)
 
 def behind(**settings: float) -> Bench:
     """Rank 1 lives and has not come past the first step."""
-    bench = Bench(lease_s=1_000, **settings)
+    bench = Bench(worker_timeout_s=1_000, **settings)
     bench.export(RANK0, steps(RANK0, {1: 1.0}), at_s=0)
     bench.export(RANK1, steps(RANK1, {1: 1.0}), at_s=0)
     bench.rows(at_s=0)
@@ -38,7 +38,7 @@ def test_a_step_that_is_incomplete_waits_as_long_as_was_set_after_its_newest_sam
 
 
 def test_a_window_that_is_incomplete_waits_as_long_as_was_set_after_its_newest_sample() -> None:
-    bench = Bench(lease_s=1_000, wait_s=10, window_s=1)
+    bench = Bench(worker_timeout_s=1_000, wait_s=10, window_s=1)
     bench.export(RANK1, levels(RANK1, {0.1: 1.0}), at_s=0.1)
     bench.export(RANK0, levels(RANK0, {20.5: 5.0}), at_s=20.5)
     assert 5.0 not in values(bench, 30.4)
@@ -89,7 +89,7 @@ def test_a_row_has_the_time_of_the_latest_sample_of_its_step() -> None:
 
 
 def test_a_step_waits_no_longer_because_the_clock_was_set_back() -> None:
-    bench = Bench(lease_s=10_000, wait_s=10)
+    bench = Bench(worker_timeout_s=10_000, wait_s=10)
     bench.export(RANK1, steps(RANK1, {1: 1.0}), at_s=0)
     bench.export(RANK0, steps(RANK0, {2: 1.0}), at_s=3_600)
     bench.rows(at_s=1)
@@ -97,7 +97,7 @@ def test_a_step_waits_no_longer_because_the_clock_was_set_back() -> None:
 
 
 def test_a_worker_lives_no_longer_because_the_clock_was_set_back() -> None:
-    bench = Bench(lease_s=15, wait_s=10_000)
+    bench = Bench(worker_timeout_s=15, wait_s=10_000)
     bench.export(RANK1, steps(RANK1, {1: 1.0}), at_s=3_600)
     bench.export(RANK0, steps(RANK0, {1: 1.0}), at_s=3_600)
     bench.rows(at_s=1)
@@ -141,7 +141,7 @@ def test_a_window_waits_for_a_new_worker_until_it_has_said_how_far_it_is() -> No
 
 
 def test_a_window_does_not_wait_for_the_dead() -> None:
-    bench = Bench(window_s=1, wait_s=1_000, lease_s=10)
+    bench = Bench(window_s=1, wait_s=1_000, worker_timeout_s=10)
     bench.export(RANK1, levels(RANK1, {0.5: 1.0}), at_s=0.5)
     bench.export(RANK0, levels(RANK0, {12.5: 3.0, 14.5: 4.0}), at_s=14.5)
     assert 3.0 in values(bench, 14.5)

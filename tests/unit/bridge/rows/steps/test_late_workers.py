@@ -198,7 +198,7 @@ def test_the_command_of_otel_rl_run_is_waited_for_by_nobody() -> None:
 
 
 def test_a_row_that_is_written_again_keeps_the_policy_version_of_its_step() -> None:
-    job, (first, second) = Job({"start_wait_s": 0.0, "lease_s": 600.0}), ranks(2)
+    job, (first, second) = Job({"start_wait_s": 0.0, "worker_timeout_s": 600.0}), ranks(2)
     for n in range(12):
         at_ns = T0 + n * S
         version = Measurements(Series(first, "rl.policy.version"), [at_ns], [100.0 + n], [None])
@@ -216,7 +216,10 @@ def test_a_row_that_is_written_again_keeps_the_policy_version_of_its_step() -> N
 
 @pytest.mark.parametrize("restarts", [False, True])
 def test_a_row_that_is_whole_after_all_says_that_it_is(restarts: bool) -> None:
-    job, (first, second) = Job({"start_wait_s": 0.0, "lease_s": 600.0}, restarts=restarts), ranks(2)
+    job, (first, second) = (
+        Job({"start_wait_s": 0.0, "worker_timeout_s": 600.0}, restarts=restarts),
+        ranks(2),
+    )
     for n in range(6):
         job.export(first, [(n, n)], n + 0.5, names=["loss"])
         if n < 3:

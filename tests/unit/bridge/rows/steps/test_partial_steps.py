@@ -43,7 +43,7 @@ class Bench:
     """An aligner and a clock that tests move by hand."""
 
     def __init__(self) -> None:
-        self.aligner = Run(AlignSettings(spans_wait_s=10, lease_s=15))
+        self.aligner = Run(AlignSettings(spans_wait_s=10, worker_timeout_s=15))
         self.rows: list[Row] = []
 
     def hear(

@@ -72,7 +72,7 @@ def test_a_rollback_in_the_middle_of_an_export_keeps_the_two_passes_apart() -> N
 
 
 def test_steps_that_are_repeated_before_they_have_a_row_are_kept_apart() -> None:
-    job = Job({"wait_s": 1_000, "lease_s": 1_000})
+    job = Job({"wait_s": 1_000, "worker_timeout_s": 1_000})
     leader, behind = ranks(2)
     job.export(behind, [(0.0, 1)], 0.5)
     at_s = job.run([leader], range(1, 21), from_s=0, value=1.0)
@@ -166,7 +166,7 @@ def test_a_rank_that_begins_late_joins_the_steps_of_the_others() -> None:
 
 
 def test_what_is_closed_without_a_rank_says_so() -> None:
-    job = Job({"wait_s": 5.0, "lease_s": 3.0})
+    job = Job({"wait_s": 5.0, "worker_timeout_s": 3.0})
     workers = ranks()
     job.run(workers, range(1, 5), from_s=0)
     at_s = job.run(workers[:3], range(5, 20), from_s=4)
@@ -296,7 +296,7 @@ def test_a_step_is_written_again_when_late_samples_pause_or_after_the_time_it_ma
 
 
 def test_a_step_waits_for_a_live_rank_as_long_as_it_may_and_no_longer() -> None:
-    job = Job({"wait_s": 10.0, "lease_s": 1000.0})
+    job = Job({"wait_s": 10.0, "worker_timeout_s": 1000.0})
     workers = ranks(2)
     job.run(workers, range(1, 4), from_s=0)
     job.export(workers[0], [(4, 4)], 5)
@@ -309,7 +309,7 @@ def test_a_step_waits_for_a_live_rank_as_long_as_it_may_and_no_longer() -> None:
 
 
 def test_a_window_waits_for_a_live_worker_as_long_as_it_may_and_no_longer() -> None:
-    job = Job({"wait_s": 10.0, "lease_s": 1000.0, "window_s": 5.0})
+    job = Job({"wait_s": 10.0, "worker_timeout_s": 1000.0, "window_s": 5.0})
     workers = ranks(2)
     for rank, worker in enumerate(workers):
         job.export(worker, [], 0.1 + rank)
