@@ -6,6 +6,7 @@ import sqlite3
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future
 from functools import cache
 from pathlib import Path
 from typing import TypeVar
@@ -29,7 +30,7 @@ _POSTGRES_ONLY = (" FOR NO KEY UPDATE SKIP LOCKED", " FOR NO KEY UPDATE", ' COLL
 
 # The functions that write, by what a crash beside them is to a person.
 _KINDS = {
-    Spool.append.__qualname__: "a request",
+    Spool.submit.__qualname__: "a request",
     RunStore.commit.__qualname__: "rows",
     write_owned.__qualname__: "a position",
     BridgeLeases.__qualname__: "a lease",
@@ -88,6 +89,15 @@ class MemoryJournal(SqliteJournal):
         self._connection.execute("COMMIT")
         self._may_crash(f"crash after {kind}")
         return result
+
+    def submit(self, function: Callable[[Connection], _T], /) -> Future[_T]:
+        """Done at once: there is one thread. A crash is no answer."""
+        answer: Future[_T] = Future()
+        try:
+            answer.set_result(self.write(function))
+        except Exception as exc:  # noqa: BLE001  # handed to the caller
+            answer.set_exception(exc)
+        return answer
 
     @contextlib.contextmanager
     def read(self) -> Iterator[sqlite3.Connection]:
