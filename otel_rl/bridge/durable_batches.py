@@ -70,12 +70,16 @@ class DurableBatches:
         kept.set_running_or_notify_cancel()
 
         def settle(stored: Future[JournalFull | None]) -> None:
+            error = stored.exception() or stored.result()
             try:
-                self._settle(batches, stored.exception() or stored.result())
-            except BaseException as exc:  # noqa: BLE001  # for who waits
-                kept.set_exception(exc)
-            else:
+                self._settle(batches, error)
+            except Exception as exc:  # noqa: BLE001  # for who waits
+                error = exc
+            # Not raised here: it would hold this frame, and with it the batches.
+            if error is None:
                 kept.set_result(None)
+            else:
+                kept.set_exception(error)
 
         # Shares are asked in the transaction, since that may read the journal.
         self._spool.submit(batches, admit=self._room.take, also=also).add_done_callback(settle)
@@ -93,7 +97,6 @@ class DurableBatches:
         # A stop is no loss: all senders go on to retry.
         if isinstance(error, JournalError) and not isinstance(error, JournalClosed):
             self.unstored.add(batches, error)
-        raise error
 
 
 class UnstoredBatches:

@@ -139,6 +139,8 @@ class PostgresJournal:
         # When each thread that writes began; each changes its own.
         self._begun: dict[int, float] = {}
         self._kept_at = -math.inf
+        # What was waiting when the database was found unreachable need not find out by itself.
+        self._unreachable: tuple[float, JournalUnavailable] | None = None
         # _measuring guards the three below.
         self._measuring = threading.Lock()
         self._measured_at = -math.inf
@@ -192,8 +194,19 @@ class PostgresJournal:
 
     def submit(self, function: Callable[[Connection], _T], /) -> Future[_T]:
         """See ``Journal.submit``."""
+        since = time.monotonic()
+
+        def write() -> _T:
+            if self._unreachable is not None and self._unreachable[0] > since:
+                raise JournalUnavailable(*self._unreachable[1].args)
+            try:
+                return self.write(function)
+            except JournalUnavailable as exc:
+                self._unreachable = time.monotonic(), exc
+                raise
+
         try:
-            return self._threads.submit(self.write, function)
+            return self._threads.submit(write)
         except RuntimeError:  # closed
             future: Future[_T] = Future()
             future.set_exception(
@@ -247,8 +260,8 @@ class PostgresJournal:
 
     def close(self) -> None:
         """See ``Journal.close``."""
+        self._pool.close()  # whoever waits for a connection is told
         self._threads.shutdown()
-        self._pool.close()
 
     def _room(self) -> int:
         return self._max_bytes - self._measured_bytes - self._taken_bytes

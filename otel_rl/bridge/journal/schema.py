@@ -1,6 +1,7 @@
 """The tables of a journal, of either kind, and the format that they have."""
 
 import secrets
+import time
 from collections.abc import Container, Sequence
 from dataclasses import dataclass
 
@@ -27,7 +28,8 @@ _TABLES = """
 CREATE TABLE meta (
   format   BIGINT NOT NULL,
   version  TEXT NOT NULL,
-  identity TEXT NOT NULL
+  identity TEXT NOT NULL,
+  made_ns  BIGINT NOT NULL
 );
 CREATE TABLE runs (
   number     {number},
@@ -194,7 +196,7 @@ class Dialect:
             for event, change in _TRIGGERS.items()
             for statement in self.trigger
         ]
-        meta = f"{FORMAT}, '{__version__}', '{secrets.token_hex(16)}'"
+        meta = f"{FORMAT}, '{__version__}', '{secrets.token_hex(16)}', {time.time_ns()}"
         return [
             *(statement for statement in tables.split(";") if statement.strip()),
             *triggers,
@@ -202,9 +204,9 @@ class Dialect:
         ]
 
 
-META_COLUMNS = frozenset({"format", "version", "identity"})
-"""Columns of the table ``meta``: its format, the version of otel_rl that wrote it last, and its
-identity."""
+META_COLUMNS = frozenset({"format", "version", "identity", "made_ns"})
+"""Columns of the table ``meta``: its format, the version of otel_rl that wrote it last, its
+identity, and when it was made."""
 
 
 def identity_of(

@@ -163,11 +163,16 @@ class Spool:
             Why there is no room for one of the batches; None if all are kept. With ``also``, that
             is an error, and nothing was written.
         """
-        self._columns.keep(batches)
+        is_admitted = False
 
         def append(connection: Connection) -> JournalFull | None:
-            admit(batches)
+            nonlocal is_admitted
+            if not is_admitted:  # a transaction may be run again
+                admit(batches)
+                is_admitted = True
             full = self._insert_all(connection, batches)
+            if full is None:
+                self._columns.keep(batches)
             if also is None:
                 return full
             if full is None:
@@ -186,7 +191,7 @@ class Spool:
             try:
                 self._insert(connection, [*of_run], shard)
             except JournalFull as exc:
-                full = exc
+                full = exc.with_traceback(None)  # which would hold this frame, and the batches
         return full
 
     def begin(self, key: ExperimentKey, now_ns: int) -> None:

@@ -226,6 +226,7 @@ class SqliteJournal:
                 self._busy_since_s = time.monotonic()
                 _commit(connection, group, self._files.check)
                 self._busy_since_s = None
+            del work, group  # or the last batches would stay until others come
         connection.close()
 
 
@@ -298,7 +299,8 @@ def _translated(exc: Exception) -> Exception:
             f"The journal has no room: {exc}.",
             hint="Free disk space or raise journal.max_bytes; senders retry meanwhile.",
         )
-    return exc
+    # A refusal needs no traceback, whose frames would hold what was refused.
+    return exc.with_traceback(None) if isinstance(exc, JournalError) else exc
 
 
 JOURNAL_FILE: Final = "journal.db"
@@ -329,6 +331,8 @@ _DIALECT: Final = Dialect(
 
 _LEAST_FREE_BYTES: Final = 1 << 20  # an empty journal takes a third of it
 
+_OLDEST_SQLITE: Final = (3, 35)  # the first with RETURNING
+
 _MIN_PAGES: Final = 64  # in fewer there is hardly room for the schema
 
 
@@ -340,9 +344,15 @@ def open_database(path: Path, max_bytes: int) -> tuple[sqlite3.Connection, str]:
         max_bytes: See ``SqliteJournal``.
 
     Raises:
-        ConfigError: Another version wrote to it.
+        ConfigError: Another version wrote to it, or Python's SQLite is too old.
         JournalError: What is there is no journal, or a damaged one.
     """
+    if sqlite3.sqlite_version_info < _OLDEST_SQLITE:
+        oldest = ".".join(map(str, _OLDEST_SQLITE))
+        raise ConfigError(
+            f"The bridge needs SQLite {oldest} or newer; this Python has {sqlite3.sqlite_version}.",
+            hint="Use a Python that brings its own SQLite, such as one of uv or conda.",
+        )
     is_new = not path.exists()
     try:
         # SQLite gives the files beside it the mode of this one. A directory that was there

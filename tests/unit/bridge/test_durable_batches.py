@@ -1,8 +1,11 @@
 """Batches are durable before anyone is told so."""
 
+import gc
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
@@ -11,9 +14,10 @@ from otel_rl.bridge.durable_batches import DurableBatches, UnstoredBatches
 from otel_rl.bridge.journal.places import JournalPresence
 from otel_rl.bridge.journal.spool import Spool
 from otel_rl.bridge.journal.sqlite import JOURNAL_FILE, SqliteJournal
+from otel_rl.bridge.otlp.columns import ResourceReading
 from otel_rl.bridge.receive.journal_shares import JournalShares
 from otel_rl.bridge.receive.tokens import AuthSettings, TokenShares
-from otel_rl.errors import JournalClosed, JournalFull, JournalGone
+from otel_rl.errors import JournalClosed, JournalFull, JournalGone, ShareUsedUp
 from otel_rl.records import Batch, ExperimentKey, Signal
 
 KEY = ExperimentKey("a")
@@ -60,6 +64,35 @@ def test_what_finds_no_room_is_an_error_and_not_counted(site: Site) -> None:
         site.batches.keep(batches(11 << 20)).result()
     assert (site.spool.pending(), site.kept) == (0, 0)
     assert site.counters.value(Counter.BATCHES_SPOOLED) == 0
+
+
+def test_a_refused_request_is_freed_without_the_garbage_collector(site: Site) -> None:
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(3):
+            assert isinstance(site.batches.keep(batches(11 << 20)).exception(), JournalFull)
+            assert isinstance(site.spool.submit(batches(), admit=_refuse).exception(), ShareUsedUp)
+        held = [one for one in gc.get_objects() if isinstance(one, JournalFull)]
+    finally:
+        gc.enable()
+    assert held == []
+
+
+def test_batches_that_are_refused_take_no_room_from_the_columns_of_others(site: Site) -> None:
+    def read(received_ns: int) -> Sequence[Batch]:
+        columns = cast("Sequence[ResourceReading]", [SimpleNamespace(points=1)])
+        return [Batch(KEY, Signal.METRICS, b"x" * (1 << 20), received_ns, columns)]
+
+    for n in range(20):
+        assert site.spool.submit(read(n), admit=_refuse).exception() is not None
+    site.spool.submit(read(100)).result()
+    (found,) = site.spool.read(KEY, max_bytes=1)
+    assert found.batch.columns
+
+
+def _refuse(_: Sequence[Batch]) -> None:
+    raise ShareUsedUp("No room.")
 
 
 def test_a_removed_journal_is_told_until_it_is_back(site: Site, tmp_path: Path) -> None:

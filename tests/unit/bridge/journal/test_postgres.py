@@ -216,6 +216,27 @@ def test_who_waits_for_a_connection_of_a_bridge_that_stops_is_told(
         assert [str(exc) for exc in told] == ["The bridge is stopping. Send the batch again later."]
 
 
+def test_what_waits_for_a_database_that_does_not_answer_fails_with_the_first(
+    postgres: PostgresServer,
+) -> None:
+    tried: list[object] = []
+    all_wait = threading.Event()
+
+    def unreachable(connection: Connection) -> None:
+        tried.append(connection)
+        assert all_wait.wait(DEADLINE_S)
+        raise JournalUnavailable("The database does not answer.")
+
+    journal = PostgresJournal(postgres.new_url(), connections=1)
+    answers = [journal.submit(unreachable) for _ in range(20)]
+    all_wait.set()
+    told = {str(answer.exception(DEADLINE_S)) for answer in answers}
+    assert told == {"The database does not answer."}
+    assert len(tried) == 1
+    assert journal.submit(lambda _: 7).result(DEADLINE_S) == 7
+    journal.close()
+
+
 def test_an_address_where_nobody_answers_is_told(postgres: PostgresServer) -> None:
     with pytest.raises(JournalUnavailable, match="does not answer"):
         PostgresJournal("postgresql://127.0.0.1:1/nowhere")

@@ -1,13 +1,18 @@
 """How many requests are parsed at once, and what is remembered of those that were refused."""
 
+import asyncio
+import itertools
 import time
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from otel_rl.bridge.counters import Counters
+from otel_rl.bridge.receive import pipeline
 from otel_rl.bridge.receive.answers import GrpcCode, answer_to
 from otel_rl.bridge.receive.limits import ReceiveLimits
+from otel_rl.bridge.receive.validation.validate import Validated, validate_known
 from otel_rl.errors import JournalFull, RequestTooLarge
 from otel_rl.records import ExperimentKey, Signal
 from tests.costs import cost_ratio
@@ -156,3 +161,33 @@ def test_a_request_costs_time_in_proportion_to_what_is_in_it(
         return lambda: door.take(Signal.METRICS, payload)
 
     assert cost_ratio(taking, 20_000, most=10) < 10
+
+
+def test_a_round_of_the_event_loop_reads_few_requests_that_take_long(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now_s, on_the_loop = itertools.count(), list[bytes]()
+
+    def counted(payload: bytes, *others: Any) -> Validated:
+        on_the_loop.append(payload)
+        return validate_known(payload, *others)
+
+    door, sender = intake(Journal(), Counters()), ("", "10.0.0.1")
+
+    async def send() -> None:
+        await door.taken(Signal.METRICS, BODY, None, sender=sender)
+        on_the_loop.clear()
+        many = [door.taken(Signal.METRICS, BODY, None, sender=sender) for _ in range(9)]
+        taken = await asyncio.gather(*many)
+        assert [one.accepted for one in taken] == [1] * 9
+        assert len(on_the_loop) == 1
+        await door.taken(Signal.METRICS, BODY, None, sender=sender)
+        assert len(on_the_loop) == 2
+
+    with monkeypatch.context() as slow:
+        slow.setattr(pipeline, "validate_known", counted)
+        slow.setattr(
+            "otel_rl.bridge.receive.pipeline.time.perf_counter", lambda: float(next(now_s))
+        )
+        asyncio.run(send())
+    door.close()
