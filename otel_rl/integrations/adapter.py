@@ -180,6 +180,10 @@ def deliver(timeout_s: float | None = None) -> bool:
     return otel_rl.flush(timeout_s=_DELIVERY_S if timeout_s is None else timeout_s)
 
 
+_is_at_exit = False
+"""Whether ``_end_open`` is registered after the exit of the worker that runs."""
+
+
 def start(known: WorkerNames, given: WorkerNames = NO_NAMES, *, is_alone: bool = False) -> None:
     """Start a worker, unless the process already is one.
 
@@ -192,8 +196,10 @@ def start(known: WorkerNames, given: WorkerNames = NO_NAMES, *, is_alone: bool =
     Raises:
         ConfigError: See ``otel_rl.init``.
     """
-    atexit.unregister(_end_open)  # to run before the exit of the worker, it is the later one
+    global _is_at_exit
     session = running()
+    if session is not None and not session.is_guess and _is_at_exit:
+        return
     if session is None or session.is_guess:
         place = process_name()
         names = worker_names(os.environ, place, given=given, known=known, finished=finished)
@@ -207,7 +213,10 @@ def start(known: WorkerNames, given: WorkerNames = NO_NAMES, *, is_alone: bool =
         session = running()
         if session is not None:
             session.is_of_adapter = True
+    # To run before the exit of the worker, it has to be the later one.
+    atexit.unregister(_end_open)
     atexit.register(_end_open)
+    _is_at_exit = True
 
 
 def meter_of(framework: str, reduce: str | None = None) -> Meter | None:

@@ -103,8 +103,10 @@ def _ray_train(module: ModuleType) -> None:
 
             ours = {name: os.environ[name] for name in VARIABLES if name in os.environ}
             config = trainer.run_config
-            given = config.worker_runtime_env
-            variables = {**ours, **given.get("env_vars", {})}
+            given = getattr(config, "worker_runtime_env", None)
+            if not isinstance(given, dict):
+                return original(trainer, *arguments, **named)
+            variables = {**ours, **(given.get("env_vars") or {})}
             config.worker_runtime_env = {**given, "env_vars": variables}
             try:
                 return original(trainer, *arguments, **named)

@@ -82,6 +82,7 @@ class Providers:
         self.sampler = StepSampler(_run_of(resource))
         sampler = None if settings.trace_steps is None else self.sampler
         self.tracer = made_tracer_provider(resource, self.spans, sampler)
+        self.exit_timeout_s = settings.exit_timeout_s
         self.meter.counts_anew(self.spans.guard.drops)
         meter.create_observable_counter(
             OTEL_RL_WORKER_SPANS_DROPPED,
@@ -101,7 +102,7 @@ class Providers:
         self.gpus.count_anew()
         self.host.forget()
         self.sampler.run_id = _run_of(resource)
-        self.spans.bind(resource)
+        self.spans.bind(resource, is_same_worker=keep_buffer)
         self.events.bind(resource)
         if not keep_buffer:
             self.events.forget()
@@ -417,6 +418,13 @@ class Session:
             return
         if self.settings.measures_gc:
             self.providers.gc_time.start()
+        else:
+            self.providers.gc_time.forget()
+        mfu = self.settings.mfu
+        if mfu.model_flops_per_token is not None and not mfu.is_known:
+            GUARD.warn(
+                "mfu_without_peak", "No MFU is reported: OTEL_RL_PEAK_FLOPS_PER_S is not set."
+            )
         if self.settings.metrics.enabled:
             self.providers.gpus.start(self.settings.gpu, self.identity.role)
             host = str(self.providers.meter.resource.attributes["host.name"])

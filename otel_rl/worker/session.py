@@ -291,13 +291,28 @@ def _shutdown_at_exit() -> None:
             is_child = parent_pid() is not None
             wait_for_bridges(_exit_wait_s, is_exit=True, is_child=is_child)
         if _providers is not None:
-            with GUARD:
-                _providers.spans.is_over = True
-                _providers.tracer.shutdown()  # processors of the program have spans, too
+            _providers.spans.is_over = True
+            _end_tracer(_providers)
     except KeyboardInterrupt:  # a second Ctrl-C: nobody waits any more for what is left
         if session is not None:
             with suppress(KeyboardInterrupt):
                 session.shutdown(0.0)  # counts what is lost, unless that was done
+
+
+def _end_tracer(providers: Providers) -> None:
+    """Let span processors of the program have their last spans; one that hangs is left behind."""
+
+    def end() -> None:
+        with GUARD:
+            providers.tracer.shutdown()
+
+    thread = threading.Thread(target=end, name="otel-rl-last-spans", daemon=True)
+    try:
+        thread.start()
+    except RuntimeError:  # from Python 3.12 on no thread begins at the end of a process
+        end()
+    else:
+        thread.join(providers.exit_timeout_s)
 
 
 def _ended_session() -> Session | None:

@@ -614,7 +614,7 @@ def _mfu(environ: Mapping[str, str], given: object) -> MfuSettings:
             "mfu.model_flops_per_token: is missing.",
             hint="For a dense model take 6 times its number of parameters.",
         )
-    if found.model_flops_per_token is not None and found.peak_flops_per_s is None:
+    if options and found.peak_flops_per_s is None:
         raise ConfigError(
             "mfu.peak_flops_per_s: is missing, and no MFU can be computed without it.",
             hint="Pass it in mfu, or set OTEL_RL_PEAK_FLOPS_PER_S, to the peak of one device from "

@@ -84,7 +84,7 @@ def test_a_batch_that_cannot_be_decoded_is_a_failure(
     def fragile(*_: object) -> None:
         raise IndexError
 
-    monkeypatch.setattr("otel_rl.bridge.rows.run.decode_parts", fragile)
+    monkeypatch.setattr("otel_rl.bridge.rows.run_batches.decode_parts", fragile)
     report = Fuzzer(stack, 1).run(100)
     assert any("the bridge counted" in failure.what for failure in report.failures)
 

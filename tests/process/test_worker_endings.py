@@ -409,6 +409,24 @@ def wait_until_healed(endpoint: Endpoint) -> None:
     endpoint.healed.wait()
 
 
+def test_a_span_processor_of_the_program_that_hangs_does_not_hold_up_the_end() -> None:
+    program = f"""{PROLOGUE}
+from opentelemetry import trace
+from opentelemetry.sdk.trace import SpanProcessor
+
+class Hanging(SpanProcessor):
+    def shutdown(self):
+        threading.Event().wait()
+
+setup()
+trace.get_tracer_provider().add_span_processor(Hanging())
+log(range(50))
+"""
+    with serve(Sink()) as sink, worker(sink.url, program, OTEL_RL_EXIT_TIMEOUT="1") as running:
+        assert running.end() == 0
+        assert steps(sink) == once(range(50))
+
+
 def test_a_second_ctrl_c_ends_the_last_export_without_a_traceback_of_ours() -> None:
     program = f"{PROLOGUE}\nsetup()\nlog(range(100))\nprint('ready', flush=True)\nsignal.pause()\n"
     with (

@@ -53,6 +53,7 @@ _current: "Run | None" = None
 _started: Session | None = None
 
 _writers: TensorboardHook | None = None
+_wants_writers = False  # from the next ``init`` on
 
 
 class Settings(SimpleNamespace):
@@ -233,6 +234,8 @@ def init(
         if sync_tensorboard or tensorboard or getattr(settings, "sync_tensorboard", False):
             _follow_writers()
     _current = new
+    if _wants_writers and not is_disabled:
+        _follow_writers()
     excluded, included = config_exclude_keys or (), config_include_keys
     new.config.update({
         key: value
@@ -546,14 +549,16 @@ def login(*_arguments: object, **_named: object) -> bool:
 
 
 def _follow_writers(*_arguments: object, **_named: object) -> None:
-    """Also record the scalars of each ``SummaryWriter``, until the run is finished."""
-    global _writers  # one run per process
-    if _writers is None:
+    """Also record the scalars of each ``SummaryWriter``, from ``init`` to the end of the run."""
+    global _writers, _wants_writers  # one run per process
+    _wants_writers = _current is None
+    if _writers is None and not _wants_writers:
         _writers = record_tensorboard()
 
 
 def _stop_following() -> None:
-    global _writers  # see _follow_writers
+    global _writers, _wants_writers  # see _follow_writers
+    _wants_writers = False
     if _writers is not None:
         _writers.stop()
         _writers = None

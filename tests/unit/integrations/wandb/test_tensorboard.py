@@ -95,3 +95,28 @@ def test_writers_that_are_patched_before_the_run_are_followed(
     wandb.tensorboard.unpatch()
     writer.add_scalar("x", 2.0, 8)
     assert arrived(sink)["x"] == [(7, 1.0)]
+
+
+def test_what_a_patched_writer_is_given_before_the_run_does_not_begin_it(
+    sink: Sink, tensorboardx: Callable[[], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("OTEL_RL_EXPERIMENT", raising=False)
+    wandb.tensorboard.patch(root_logdir="runs")
+    writer = tensorboardx().SummaryWriter("runs/a")
+    writer.add_scalar("x", 1.0, 7)
+    wandb.init(project="chosen")
+    writer.add_scalar("x", 2.0, 8)
+    wandb.tensorboard.unpatch()
+    assert arrived(sink)["x"] == [(8, 2.0)]
+
+
+def test_many_scalars_register_nothing_for_the_end_of_the_process(
+    kind: type, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = kind("runs/a")
+    made.add_scalar("x", 1.0, 0)
+    registered: list[object] = []
+    monkeypatch.setattr("atexit.register", registered.append)
+    for step in range(1, 100):
+        made.add_scalar("x", 1.0, step)
+    assert registered == []

@@ -36,7 +36,6 @@ def test_settings_are_of_the_environment_and_arguments_of_init_win() -> None:
         ({}, {"model_flops_per_token": True}, "mfu.model_flops_per_token"),
         ({}, {"devices": 8}, "mfu.model_flops_per_token: is missing"),
         ({}, {"model_flops_per_token": 4e10}, "mfu.peak_flops_per_s: is missing"),
-        ({"OTEL_RL_MODEL_FLOPS_PER_TOKEN": "4e10"}, None, "mfu.peak_flops_per_s: is missing"),
         ({}, {"peak": 8}, "unknown option 'peak'"),
         ({}, 4e10, "must be a mapping"),
     ],
@@ -92,3 +91,18 @@ def test_a_step_has_the_mfu_of_its_tokens_time_and_devices(
 def test_without_the_models_flops_there_is_no_mfu(started: Sink) -> None:
     step_of(1, 1000)
     assert values(started, "rl.train.mfu") == {}
+
+
+def test_a_variable_without_the_peak_costs_the_mfu_and_nothing_else(
+    sink: Sink,
+    reporting: Callable[..., None],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setenv("OTEL_RL_MODEL_FLOPS_PER_TOKEN", "4e10")
+    reporting()
+    step_of(1, 100)
+    otel_rl.log({"loss": 1.0}, step=1)
+    assert values(sink, "loss") == {1: 1.0}
+    assert values(sink, "rl.train.mfu") == {}
+    assert "OTEL_RL_PEAK_FLOPS_PER_S is not set" in caplog.text

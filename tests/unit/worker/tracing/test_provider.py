@@ -65,7 +65,7 @@ def test_a_span_is_one_of_the_sdk_and_can_be_read_while_it_is_open() -> None:
     assert {each.key: each.value.int_value for each in found.attributes} == {"a": 1, "b": 2}
 
 
-def test_spans_are_of_the_worker_that_the_process_is_when_they_are_sent() -> None:
+def test_spans_of_a_worker_that_gets_its_name_later_have_that_name() -> None:
     made, buffer = provider()
     tracer = made.get_tracer("s")
     tracer.start_span("before", Context()).end()
