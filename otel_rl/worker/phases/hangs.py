@@ -7,7 +7,6 @@ a phase.
 
 import os
 import sys
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import FrameType
 from typing import Final, NamedTuple
@@ -19,7 +18,8 @@ from otel_rl.worker.phases.timeline import Timeline, TimelineView
 __all__ = ["HangWatch", "Stack"]
 
 _LONGEST: Final = 3  # times the longest phase of the name so far
-_START: Final = 5  # steps, or phases of a name outside of steps: they compile and fill caches
+_START: Final = 5  # steps, which may compile, load and fill caches; or phases outside of steps
+_LATER: Final = 10  # steps, after which the steps of the start are no measure
 _MAX_NAMES: Final = 256
 _MAX_TOLD: Final = 4  # flows in one export
 _AGAIN_NS: Final = 300_000_000_000  # the journal keeps what was delivered for ten minutes
@@ -73,6 +73,27 @@ class _Seen:
         self.tell_at_ns = 0
 
 
+class _Ended:
+    """Phases of one name that were seen and have ended. A look may miss many short ones."""
+
+    def __init__(self) -> None:
+        self._outside = 0
+        self._start_ns = self._later_ns = 0
+
+    def add(self, age_ns: int, nth_step: int | None) -> None:
+        """Add a phase of the n-th step of the process, or outside of steps."""
+        self._outside += nth_step is None
+        if (self._outside if nth_step is None else nth_step + 1) <= _START:
+            self._start_ns = max(self._start_ns, age_ns)
+        else:
+            self._later_ns = max(self._later_ns, age_ns)
+
+    def longest_ns(self, nth_step: int | None) -> int:
+        """Return the longest phase so far; one of the start only if no later one is known."""
+        is_later = nth_step is not None and nth_step >= _LATER
+        return self._later_ns if is_later else self._later_ns or self._start_ns
+
+
 class HangWatch:
     """Phases of one process that are open for too long. One thread.
 
@@ -89,8 +110,7 @@ class HangWatch:
     def forget(self) -> None:
         """Reset in a forked child."""
         self._first_step: int | None = None
-        self._longest_ns: dict[str, int] = {}  # of each name, the start aside
-        self._outside: Counter[str] = Counter()  # phases of each name that were not in a step
+        self._ended: dict[str, _Ended] = {}
         self._open: dict[tuple[int, int], _Seen] = {}
 
     def look(self, now_ns: int, wall_ns: int) -> list[Stack]:
@@ -124,20 +144,18 @@ class HangWatch:
         return found
 
     def _is_too_old(self, one: _Seen) -> bool:
-        usual_ns = _LONGEST * self._longest_ns.get(one.name, 0)
+        ended = self._ended.get(one.name)
+        usual_ns = 0 if ended is None else _LONGEST * ended.longest_ns(self._nth_step(one))
         return one.age_ns >= max(self._after_ns, usual_ns, one.tell_at_ns)
 
+    def _nth_step(self, one: _Seen) -> int | None:
+        return None if one.step is None or self._first_step is None else one.step - self._first_step
+
     def _remember(self, one: _Seen) -> None:
-        if len(self._longest_ns) + len(self._outside) >= _MAX_NAMES:  # there are ids in the names
-            self._longest_ns.clear()
-            self._outside.clear()
-        if one.step is None or self._first_step is None:
-            self._outside[one.name] += 1
-            is_start = self._outside[one.name] <= _START
-        else:
-            is_start = one.step - self._first_step < _START
-        if not is_start:
-            self._longest_ns[one.name] = max(one.age_ns, self._longest_ns.get(one.name, 0))
+        ended = self._ended[one.name] = self._ended.pop(one.name, _Ended())
+        ended.add(one.age_ns, self._nth_step(one))
+        if len(self._ended) > _MAX_NAMES:
+            del self._ended[next(iter(self._ended))]
 
     def _stack(self, timeline: Timeline, view: TimelineView, wall_ns: int) -> Stack:
         from otel_rl.worker.phases.flight_recorder import collective_in_words  # pickle: seldom
