@@ -128,9 +128,7 @@ def test_the_registry_knows_each_metric_by_this_instrument(world: World) -> None
     world.recorder.start(HostSettings(interval_s=15), "node1", "run")
     world.collect(after_s=0, reading=FIRST)
     found = world.collect(after_s=15, reading=SECOND)
-    counters = {
-        name for name, spec in METRICS.items() if spec.instrument is Instrument.COUNTER
-    }
+    counters = {name for name, spec in METRICS.items() if spec.instrument is Instrument.COUNTER}
     assert found.keys() & counters == {"system.disk.io", "system.network.io"}
     assert found.keys() <= METRICS.keys()
 
