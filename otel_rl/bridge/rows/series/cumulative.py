@@ -100,6 +100,19 @@ class _HistogramLife(_Life, gc=False):
         self.minimum, self.maximum = point.minimum, point.maximum
         self.layout, self.counts = point.buckets.layout, point.buckets.counts
 
+    def without_empty_buckets(self) -> "_HistogramLife":
+        """Return it as the journal keeps it: most buckets of most histograms are empty."""
+        filled = [place for place, n in enumerate(self.counts) if n]
+        return _HistogramLife(
+            self.time_ns,
+            self.amount,
+            self.total,
+            self.minimum,
+            self.maximum,
+            tuple([self.layout[place] for place in filled]),
+            [self.counts[place] for place in filled],
+        )
+
 
 _LifeT = TypeVar("_LifeT", bound=_Life)
 
@@ -399,6 +412,11 @@ class HistogramStream(_Lives[_HistogramLife]):
         stream = cls()
         stream.note(point.start_ns, point.step, _histogram_life(point))
         return stream
+
+    def stored(self) -> HistogramLives:
+        """Return the state for the journal."""
+        time_ns, lost_step, lives = _Lives.stored(self)
+        return time_ns, lost_step, [(keys, life.without_empty_buckets()) for keys, life in lives]
 
     def advance(self, point: HistogramPoint) -> HistogramPoint | None:
         """Take the next point.
