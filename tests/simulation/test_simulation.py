@@ -18,7 +18,7 @@ from tests.simulation.world import simulate
 from tests.slow import slow_after
 
 FIRST = int(os.environ.get("SIMULATION_FIRST", "0"))
-SEEDS = int(os.environ.get("SIMULATION_SEEDS", "225"))
+SEEDS = int(os.environ.get("SIMULATION_SEEDS", "250"))
 AT_ONCE = 25
 
 # Each of these has to happen in the worlds that are looked at, or they show nothing of it.
