@@ -284,7 +284,19 @@ class IngestPipeline:
         is_json: bool,
     ) -> tuple[Sequence[ExperimentKey], Validated]:
         """Parse and validate a request; see ``_named``."""
-        return self._named(self._parsed(signal, payload, now_ns, admission, is_json=is_json))
+        if not is_json:
+            return self._named(validate(signal, payload, self.limits, now_ns, admission))
+        found = parse_json_partially(SIGNALS[signal], payload, max_objects=self._max_objects)
+        return self._named(
+            validate(
+                signal,
+                found.request,
+                self.limits,
+                now_ns,
+                admission,
+                unreadable=found.unreadable,
+            )
+        )
 
     def _named(self, validated: Validated) -> tuple[Sequence[ExperimentKey], Validated]:
         """Return the runs of a request, under the names of both sides, and the outcome here.
@@ -340,22 +352,6 @@ class IngestPipeline:
         if self._may_log("unforeseen"):
             _log.error("A request failed unexpectedly, the sender will retry.", exc_info=error)
         return answer, "The bridge failed to store the request. See its log."
-
-    def _parsed(
-        self,
-        signal: Signal,
-        payload: bytes,
-        now_ns: int,
-        admission: Admission,
-        *,
-        is_json: bool,
-    ) -> Validated:
-        """Parse and validate a request."""
-        if not is_json:
-            return validate(signal, payload, self.limits, now_ns, admission)
-        found = parse_json_partially(SIGNALS[signal], payload, max_objects=self._max_objects)
-        request, unreadable = found.request, found.unreadable
-        return validate(signal, request, self.limits, now_ns, admission, unreadable=unreadable)
 
     def _problem_if_known(self, grant: Grant | None, key: ExperimentKey) -> Problem:
         """Return why nothing of a known run is accepted, without waiting for anything.
