@@ -14,7 +14,7 @@ CHECK_PYTHON = $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' |
 # Tests start hundreds of processes, each of which would compile the package again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test test-all lab compose faults fuzz mutants overload tenants lint format bench diagnose-bench diagnose-exam diagnose-second-exam docs lock clean
+.PHONY: help demo test test-all lab compose faults fuzz mutants overload tenants lint format bench diagnose-bench diagnose-exam diagnose-second-exam docs lock release-check clean
 
 help:  ## show the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -83,6 +83,10 @@ docs: $(VENV)/.installed  ## write the generated constants, tables and pages
 	@$(BIN)/python -m tools.semconv.generate
 	@$(BIN)/python -m docs.generate
 
+release-check:  ## build wheel and source distribution, try them as users will; into build/release (ARGS="--extras bridge")
+	@$(CHECK_PYTHON)
+	@$(PYTHON) tools/release_check.py $(ARGS)
+
 LOCK := $(BIN)/uv pip compile --quiet --generate-hashes --no-header
 LOCK_ALL := $(LOCK) --universal --python-version 3.11 pyproject.toml
 
@@ -92,6 +96,7 @@ lock: $(VENV)/.installed  ## pin every dependency, with hashes
 	@$(LOCK_ALL) --extra demo --group build --constraint requirements.lock -o requirements-demo.lock
 	@$(LOCK_ALL) --extra all --group build --constraint requirements.lock -o requirements-image.lock
 	@echo uv | $(LOCK) --universal --no-annotate - -o tools/uv.lock.txt
+	@$(LOCK) --universal --no-annotate --python-version 3.11 tools/release.in -o tools/release.lock.txt
 	@$(LOCK) --python-version 3.11 --python-platform x86_64-manylinux_2_28 \
 	  --no-annotate --constraint requirements-image.lock \
 	  $(UNUSED_BY_TESTS:%=--no-emit-package %) --extra bridge pyproject.toml tests/lab/frameworks/requirements.in \

@@ -1,0 +1,33 @@
+"""What a release says of itself is the same everywhere; what its workflows call is there."""
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+import yaml
+
+import otel_rl.version
+
+ROOT = Path(__file__).parents[2]
+WORKFLOWS = sorted((ROOT / ".github/workflows").glob("*.yml"))
+VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+
+
+def test_the_version_is_the_same_wherever_it_stands() -> None:
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    assert (otel_rl.version.__version__, citation["version"]) == (VERSION, VERSION)
+
+
+@pytest.mark.parametrize("workflow", WORKFLOWS, ids=lambda path: path.name)
+def test_a_workflow_calls_targets_of_the_makefile(workflow: Path) -> None:
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    called = set(re.findall(r"\bmake ([a-z-]+)", workflow.read_text()))
+    assert called
+    assert called <= targets
+
+
+@pytest.mark.parametrize("page", ["RELEASING.md", "SECURITY.md", "CODE_OF_CONDUCT.md"])
+def test_a_page_for_contributors_links_to_what_is_there(page: str) -> None:
+    targets = re.findall(r"\]\(([^)#:]+)\)", (ROOT / page).read_text())
+    assert [target for target in targets if not (ROOT / target).exists()] == []

@@ -1,0 +1,210 @@
+"""Builds what a release consists of, and tries it as its users will.
+
+    python3 tools/release_check.py            everything, into build/release
+    python3 tools/release_check.py --extras bridge wandb
+
+It builds the source distribution and the wheel from the last commit, checks their metadata and
+contents, installs the wheel with each extra into an empty environment, runs the example of the
+quickstart there, and writes a list of components (CycloneDX) and the hashes. Packages come from the
+index that pip is configured for. Needs only the standard library, git and pip.
+"""
+
+import argparse
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+import venv
+import zipfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+__all__ = ["main"]
+
+_CHECKOUT = Path(__file__).resolve().parents[1]
+_TOOLS = _CHECKOUT / "tools" / "release.lock.txt"
+_EXTRAS = (
+    *("", "bridge", "wandb", "dashboard", "view", "mlflow", "trackio", "tensorboard", "postgres"),
+    *("archive", "mcp", "demo", "all"),
+)
+_NOT_IN_A_WHEEL = ("tests", "exams", "bench", "tools", "examples")
+
+# As in docs/quickstart.md, which a test of the documentation runs too.
+_PROGRAM = """
+import otel_rl
+
+otel_rl.init(experiment="release", role="trainer")
+for step in range(1, 21):
+    with otel_rl.step(step):
+        otel_rl.log({"rl.train.loss": 1 / step})
+"""
+
+
+class _Failed(Exception):
+    """A check of the release found something."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Check a release; the exit status is 1 if something is wrong, with a line that says what."""
+    parser = argparse.ArgumentParser(
+        prog="tools/release_check.py",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--directory", type=Path, default=_CHECKOUT / "build" / "release")
+    parser.add_argument("--extras", nargs="*", default=_EXTRAS, metavar="EXTRA")
+    options = parser.parse_args(arguments)
+    directory: Path = options.directory.resolve()
+    shutil.rmtree(directory, ignore_errors=True)
+    dist = directory / "dist"
+    dist.mkdir(parents=True)
+    try:
+        with tempfile.TemporaryDirectory() as scratch:
+            tools = _environment(Path(scratch) / "tools", "--requirement", str(_TOOLS))
+            wheel, source = _build(tools, Path(scratch), dist)
+            _check_contents(tools, wheel, source)
+            for extra in options.extras:
+                _try(wheel, extra, Path(scratch) / f"with-{extra}")
+            _write_components(tools, wheel, Path(scratch), dist)
+        _write_hashes(dist)
+    except _Failed as failed:
+        sys.stderr.write(f"release-check: {failed}\n")
+        return 1
+    except subprocess.CalledProcessError as error:
+        said = f"{error.stdout or ''}{error.stderr or ''}".strip()
+        sys.stderr.write(f"release-check: {' '.join(map(str, error.cmd))} failed:\n{said}\n")
+        return 1
+    _show(f"All of it holds. The release is in {dist}:")
+    for file in sorted(dist.iterdir()):
+        _show(f"  {file.name}  {file.stat().st_size:,} bytes")
+    return 0
+
+
+def _show(text: str) -> None:
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
+
+
+def _run(*command: object, cwd: Path = _CHECKOUT, **variables: str) -> str:
+    """Run a program; returns what it printed."""
+    done = subprocess.run(
+        [str(word) for word in command],
+        cwd=cwd,
+        env={**_clean_environment(), **variables},
+        check=True,
+        text=True,
+        capture_output=True,
+    )
+    return done.stdout
+
+
+def _clean_environment() -> dict[str, str]:
+    """The variables, without those that would bring this checkout or a run into a trial."""
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if name != "PYTHONPATH" and not name.startswith(("OTEL_", "WANDB_"))
+    }
+
+
+def _environment(directory: Path, *packages: str) -> Path:
+    """Make an environment with packages; returns the directory of its programs."""
+    venv.create(directory, with_pip=True, symlinks=True)
+    programs = directory / "bin"
+    _run(programs / "python", "-m", "pip", "install", "--quiet", *_QUIETLY, *packages)
+    return programs
+
+
+_QUIETLY = ("--disable-pip-version-check", "--no-input")
+
+
+def _build(tools: Path, scratch: Path, dist: Path) -> tuple[Path, Path]:
+    """Build wheel and source distribution of the last commit; the wheel is made of the latter."""
+    _show("Building the source distribution and, of it, the wheel")
+    tree = scratch / "tree"
+    tree.mkdir()
+    archive = scratch / "tree.tar"
+    _run("git", "archive", "--output", archive, "HEAD")
+    with tarfile.open(archive) as packed:
+        packed.extractall(tree, filter="data")
+    _run(tools / "python", "-m", "build", "--outdir", dist, tree)
+    (wheel,), (source,) = dist.glob("*.whl"), dist.glob("*.tar.gz")
+    return wheel, source
+
+
+def _check_contents(tools: Path, wheel: Path, source: Path) -> None:
+    _show("Checking metadata and contents")
+    _run(tools / "twine", "check", "--strict", wheel, source)
+    _run(tools / "check-wheel-contents", "--toplevel", "otel_rl", wheel)
+    with zipfile.ZipFile(wheel) as packed:
+        names = packed.namelist()
+    strays = [name for name in names if set(Path(name).parts) & set(_NOT_IN_A_WHEEL)]
+    if strays:
+        raise _Failed(f"the wheel has files that no user needs: {', '.join(strays[:5])}")
+
+
+def _try(wheel: Path, extra: str, directory: Path) -> None:
+    """Install the wheel with an extra, and run what it is for."""
+    name = f"otel-rl[{extra}]" if extra else "otel-rl"
+    _show(f"Trying {name}")
+    needed = f"otel-rl[{extra}] @ {wheel.as_uri()}" if extra else f"otel-rl @ {wheel.as_uri()}"
+    programs = _environment(directory, needed)
+    run = directory / "run"
+    run.mkdir()
+    _run(programs / "python", "-c", "import otel_rl; otel_rl.init", cwd=run)
+    if extra:
+        _run(programs / "otel-rl", "--version", cwd=run)
+        _run(programs / "otel-rl", "doctor", "--help", cwd=run)
+        _try_training(programs, run)
+    _show(f"  {len(list(_packages(programs)))} packages")
+    shutil.rmtree(directory)
+
+
+def _try_training(programs: Path, run: Path) -> None:
+    """Run the quickstart's program below ``otel-rl run``, and look for its rows."""
+    program = run / "train.py"
+    program.write_text(_PROGRAM, encoding="utf-8")
+    command = [programs / "otel-rl", "run", "--tracker", "jsonl", "--"]
+    said = _run(*command, programs / "python", program, cwd=run)
+    files = [*run.rglob("*.jsonl")]
+    rows = [json.loads(line) for file in files for line in file.read_text("utf-8").splitlines()]
+    steps = {row["step"] for row in rows if "trainer/loss" in row["values"]}
+    if not {*range(1, 21)} <= steps:
+        raise _Failed(f"the quickstart's program left the steps {sorted(steps, key=str)}:\n{said}")
+
+
+def _packages(programs: Path) -> Iterator[str]:
+    listed = _run(programs / "python", "-m", "pip", "list", "--format=json", *_QUIETLY)
+    yield from (one["name"] for one in json.loads(listed))
+
+
+def _write_components(tools: Path, wheel: Path, scratch: Path, dist: Path) -> None:
+    """Write what an installation with all extras of the release's image contains."""
+    _show("Writing the list of components")
+    lock = _CHECKOUT / "requirements-image.lock"
+    programs = _environment(
+        scratch / "all", "--no-deps", "--require-hashes", "--requirement", str(lock)
+    )
+    _run(programs / "python", "-m", "pip", "install", "--quiet", *_QUIETLY, "--no-deps", wheel)
+    file = dist / f"{wheel.name.partition('-py3')[0]}.cdx.json"
+    _run(tools / "cyclonedx-py", "environment", "--output-file", file, programs / "python")
+    components = json.loads(file.read_text(encoding="utf-8"))["components"]
+    if "otel-rl" not in {one["name"] for one in components}:
+        raise _Failed("the list of components lacks otel-rl itself")
+    _show(f"  {len(components)} components")
+
+
+def _write_hashes(dist: Path) -> None:
+    lines = [
+        f"{hashlib.sha256(file.read_bytes()).hexdigest()}  {file.name}\n"
+        for file in sorted(dist.iterdir())
+    ]
+    (dist / "SHA256SUMS").write_text("".join(lines), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
