@@ -14,7 +14,7 @@ CHECK_PYTHON = $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' |
 # Tests start hundreds of processes, each of which would compile the package again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test test-all lab compose faults fuzz mutants overload tenants lint format bench diagnose-bench diagnose-exam diagnose-second-exam docs lock release-check clean
+.PHONY: help demo test test-all lab compose faults fuzz mutants overload tenants lint format bench diagnose-bench diagnose-exam diagnose-second-exam docs generate lock release-check clean
 
 help:  ## show the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -79,9 +79,21 @@ diagnose-exam: $(VENV)/.installed  ## the diagnosis examined with 300 runs drawn
 diagnose-second-exam: $(VENV)/.installed  ## the diagnosis examined with systems simulated apart from the first exam (ARGS="--seed 7 --rounds 2")
 	@$(BIN)/python -m exams.second $(ARGS)
 
-docs: $(VENV)/.installed  ## write the generated constants, tables and pages
+generate: $(VENV)/.installed  ## write the generated constants, tables and lists of the documentation
 	@$(BIN)/python -m tools.semconv.generate
 	@$(BIN)/python -m docs.generate
+
+DOCS := build/docs-environment
+
+docs: $(DOCS)/.installed  ## the documentation as a site, into build/site; a broken link fails
+	@NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build --quiet
+	@echo "Written: open build/site/index.html"
+
+$(DOCS)/.installed: tools/docs.lock.txt
+	@$(CHECK_PYTHON)
+	@$(PYTHON) -m venv --clear $(DOCS)
+	@$(DOCS)/bin/pip install --quiet --disable-pip-version-check --require-hashes --requirement $<
+	@touch $@
 
 release-check:  ## build wheel and source distribution, try them as users will; into build/release (ARGS="--extras bridge")
 	@$(CHECK_PYTHON)
@@ -96,7 +108,8 @@ lock: $(VENV)/.installed  ## pin every dependency, with hashes
 	@$(LOCK_ALL) --extra demo --group build --constraint requirements.lock -o requirements-demo.lock
 	@$(LOCK_ALL) --extra all --group build --constraint requirements.lock -o requirements-image.lock
 	@echo uv | $(LOCK) --universal --no-annotate - -o tools/uv.lock.txt
-	@$(LOCK) --universal --no-annotate --python-version 3.11 tools/release.in -o tools/release.lock.txt
+	@for set in docs release; do \
+	  $(LOCK) --universal --no-annotate --python-version 3.11 tools/$$set.in -o tools/$$set.lock.txt; done
 	@$(LOCK) --python-version 3.11 --python-platform x86_64-manylinux_2_28 \
 	  --no-annotate --constraint requirements-image.lock \
 	  $(UNUSED_BY_TESTS:%=--no-emit-package %) --extra bridge pyproject.toml tests/lab/frameworks/requirements.in \

@@ -5,7 +5,7 @@
                     [tracing]
 
 Every part runs in a process of its own. A missed goal is a finding and no failure. With
-``--publish`` the figures also go to docs/bench.json, from which ``make docs`` makes the chart and
+``--publish`` the figures also go to docs/bench.json, from which ``make generate`` makes the chart and
 the list of docs/performance.md.
 """
 

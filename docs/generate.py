@@ -382,7 +382,7 @@ def main(argv: list[str] | None = None) -> int:
             continue
         if check:
             stale = True
-            sys.stderr.write(f"docs/{path.name} is out of date. Run: make docs\n")
+            sys.stderr.write(f"docs/{path.name} is out of date. Run: make generate\n")
         else:
             path.write_text(filled, encoding="utf-8")
     for path, text in _files():
@@ -390,7 +390,7 @@ def main(argv: list[str] | None = None) -> int:
             continue
         if check:
             stale = True
-            sys.stderr.write(f"docs/{path.relative_to(DOCS)} is out of date. Run: make docs\n")
+            sys.stderr.write(f"docs/{path.relative_to(DOCS)} is out of date. Run: make generate\n")
         else:
             path.parent.mkdir(exist_ok=True)
             path.write_text(text, encoding="utf-8")
