@@ -5,8 +5,8 @@
                     [tracing]
 
 Every part runs in a process of its own. A missed goal is a finding and no failure. With
-``--publish`` the figures also go to docs/bench.json, from which ``make generate`` makes the chart and
-the list of docs/performance.md.
+``--publish`` the figures also go to docs/bench.json, from which ``make generate`` makes the chart
+and the list of docs/performance.md.
 """
 
 import argparse

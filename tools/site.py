@@ -1,7 +1,7 @@
 """Hooks of mkdocs for this repository's pages, which are also read as they are, on a code host.
 
 - A link to a file outside ``docs`` leads to a page of the site that shows the file.
-- The list of decisions is a page, and the reference of the Python interface is made from docstrings.
+- The list of decisions is a page; docstrings make the reference of the Python interface.
 """
 
 import posixpath
@@ -21,7 +21,7 @@ _HEADING = re.compile(r"^# (.+)$", re.MULTILINE)
 _MERMAID = re.compile(r"^```mermaid$.*?^```$", re.DOTALL | re.MULTILINE)
 _API = """# Python
 
-What a training program imports. Settings are variables and arguments of `init`: see [the worker](worker.md).
+What a training program imports. [The worker](worker.md) lists variables, the other settings.
 
 ::: otel_rl
     options:
