@@ -1,4 +1,4 @@
-"""Writes ``names.py``, ``registry.json`` and the documentation page from the registry.
+"""Writes ``names.py``, ``registry.json`` and two pages of documentation from the registry.
 
     python -m tools.semconv.generate            writes what is not up to date
     python -m tools.semconv.generate --check    writes nothing; exits 1 and names what differs
@@ -11,7 +11,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from tools.semconv import definition, render, rules
+from tools.semconv import definition, proposal, render, rules
 
 __all__ = ["main", "rendered"]
 
@@ -19,6 +19,7 @@ _CHECKOUT = Path(__file__).resolve().parents[2]
 _PACKAGE = Path("otel_rl/semconv")
 REGISTRY = _CHECKOUT / _PACKAGE / "registry"
 TEMPLATE = Path(__file__).with_name("semantic-conventions.md.in")
+PROPOSAL = Path(__file__).with_name("proposal.md.in")
 
 
 def rendered(registry_directory: Path = REGISTRY) -> Mapping[Path, str]:
@@ -34,6 +35,9 @@ def rendered(registry_directory: Path = REGISTRY) -> Mapping[Path, str]:
         _PACKAGE / "registry.json": render.data(registry),
         Path("docs/semantic-conventions.md"): render.page(
             registry, TEMPLATE.read_text(encoding="utf-8")
+        ),
+        Path("docs/upstream/reinforcement-learning.md"): proposal.document(
+            registry, PROPOSAL.read_text(encoding="utf-8")
         ),
     }
 
