@@ -29,6 +29,7 @@ from otel_rl.bridge.journal.interface import (
     checksum,
 )
 from otel_rl.bridge.journal.log import Log, change_logs, read_log
+from otel_rl.bridge.journal.retention import begin_run
 from otel_rl.bridge.journal.state import (
     decode_row,
     encode_description,
@@ -120,12 +121,8 @@ class PreparedCommit:
         commit, run = self._commit, self._run
         is_known = self._change_run(connection)
         if not is_known:  # new, or not ours
-            made = connection.execute(
-                "INSERT INTO runs (run_id, experiment, trial, epoch) VALUES (?, ?, ?, ?)"
-                " ON CONFLICT DO NOTHING RETURNING number",
-                (run, commit.key.experiment, commit.key.trial, commit.epoch),
-            ).fetchone()
-            is_known = made is not None and self._change_run(connection)
+            begin_run(connection, commit.key, self._now_ns, epoch=commit.epoch)
+            is_known = self._change_run(connection)
         if not is_known:
             raise LeaseLost(f"{commit.key} belongs to another bridge now.")
         connection.execute(
@@ -308,10 +305,12 @@ class RunStore:
                 " LEFT JOIN states ON states.run_id = runs.run_id WHERE runs.run_id = ?",
                 (run,),
             ).fetchone()
+            if found is None:  # logs that are there are of a life before, which is being removed
+                return SavedRun(None, 0)
             logs: dict[Log, Sequence[bytes]] = {
                 kind: read_log(connection, run, kind) for kind in Log if kind != Log.HISTORY
             }
-        next_row, lost_ns, body, crc = found or (0, 0, None, 0)
+        next_row, lost_ns, body, crc = found
         state, fault = (None, None) if body is None else _sound(key, body, crc)
         parts = {kind: of_kind for kind, of_kind in logs.items() if of_kind}
         return SavedRun(state, next_row, parts, fault, lost_ns)

@@ -4,6 +4,7 @@ import secrets
 import time
 from collections.abc import Container, Sequence
 from dataclasses import dataclass
+from typing import Final, NamedTuple
 
 from otel_rl.bridge.journal.interface import RECORD_BYTES, Connection
 from otel_rl.errors import ConfigError
@@ -23,7 +24,9 @@ FORMAT = 1
 #
 # What a run takes is counted by triggers. A record is counted as long as it was when it came, even
 # if the disk has damaged it since: so its length is stored, before the body that need not be read.
-# All that is of a run goes with it.
+#
+# What is small goes with its run. What may be large (`log`, `archive`, `rows`) goes after it, in
+# pieces; until then its tombstone in `deleted` says that there is a rest. See `Retention`.
 _TABLES = """
 CREATE TABLE meta (
   format   BIGINT NOT NULL,
@@ -59,9 +62,11 @@ CREATE TABLE deleted (
   trial      TEXT NOT NULL,
   next_row   BIGINT NOT NULL,
   lost_ns    BIGINT NOT NULL,
-  deleted_ns BIGINT NOT NULL
+  deleted_ns BIGINT NOT NULL,
+  has_rest   BIGINT NOT NULL
 ){keyed};
 CREATE INDEX deleted_by_age ON deleted (deleted_ns);
+CREATE INDEX deleted_with_rest ON deleted (run_id) WHERE has_rest = 1;
 CREATE TABLE waiting (
   run_id {of_run},
   shard  BIGINT NOT NULL,
@@ -103,7 +108,7 @@ CREATE TABLE descriptions (
 ){keyed};
 CREATE TABLE log (
   number {number},
-  run_id {of_run},
+  run_id TEXT NOT NULL,
   kind   TEXT NOT NULL,
   newest BIGINT NOT NULL,
   bytes  BIGINT NOT NULL GENERATED ALWAYS AS (LENGTH(body)) STORED,
@@ -113,7 +118,7 @@ CREATE TABLE log (
 CREATE INDEX log_of_run ON log (run_id, kind, newest);
 CREATE TABLE archive (
   number    {number},
-  run_id    {of_run},
+  run_id    TEXT NOT NULL,
   samples   BIGINT NOT NULL,
   made_ns   BIGINT NOT NULL,
   file      BIGINT NOT NULL DEFAULT 0,
@@ -123,7 +128,7 @@ CREATE TABLE archive (
 );
 CREATE INDEX archive_of_run ON archive (run_id, number);
 CREATE TABLE rows (
-  run_id {of_run},
+  run_id TEXT NOT NULL,
   number BIGINT NOT NULL,
   bytes  BIGINT NOT NULL GENERATED ALWAYS AS (LENGTH(body)) STORED,
   body   {bytes} NOT NULL,
@@ -145,24 +150,53 @@ CREATE TABLE deliveries (
 ){keyed};
 """
 
-_TRIGGERS = {
+
+class _Counted(NamedTuple):
+    """Bytes of records that a trigger adds to a sum, or takes from it.
+
+    Attributes:
+        event: What happens to the records: INSERT or DELETE.
+        table: Their table.
+        sums: Table of the sum.
+        sum: Its column.
+        more: Bytes that a record counts beside its body.
+        keys: Columns by which a record finds its sum.
+    """
+
+    event: str
+    table: str
+    sums: str
+    sum: str
+    more: int = 0
+    keys: Sequence[str] = ("run_id",)
+
+    def words(self) -> dict[str, str | int]:
+        """Return what differs between the triggers, for the statements of a ``Dialect``."""
+        side, sign = ("NEW", "+") if self.event == "INSERT" else ("OLD", "-")
+        return self._asdict() | {
+            "name": f"{self.event}_on_{self.table}".lower(),
+            "side": side,
+            "sign": sign,
+            "keys": ", ".join(self.keys),
+            "of_record": " AND ".join(f"{key} = {side}.{key}" for key in self.keys),
+            "of_records": " AND ".join(f"{self.sums}.{key} = records.{key}" for key in self.keys),
+        }
+
+
+_COUNTED: Final = (
     # What comes is counted by who appends it: with a trigger for that, a server of PostgreSQL takes
     # a third more CPU for each request.
-    "DELETE ON batches": "UPDATE waiting SET bytes = bytes - OLD.bytes"
-    " WHERE run_id = OLD.run_id AND shard = OLD.shard",
-} | {
-    f"{event} ON {table}": f"UPDATE runs SET {sum_} = {sum_} {change} WHERE run_id = {run}"  # noqa: S608
-    for table, sum_, more in (
-        ("rows", "row_bytes", 0),
-        ("log", "log_bytes", RECORD_BYTES),
-        ("archive", "archive_bytes", RECORD_BYTES),
-    )
-    for event, change, run in (
-        ("INSERT", f"+ NEW.bytes + {more}", "NEW.run_id"),
-        ("DELETE", f"- OLD.bytes - {more}", "OLD.run_id"),
-    )
-}
-"""The statement that follows an event of a table, for each record."""
+    _Counted("DELETE", "batches", "waiting", "bytes", keys=("run_id", "shard")),
+    *(
+        _Counted(event, table, "runs", sum_, more)
+        for table, sum_, more in (
+            ("rows", "row_bytes", 0),
+            ("log", "log_bytes", RECORD_BYTES),
+            ("archive", "archive_bytes", RECORD_BYTES),
+        )
+        for event in ("INSERT", "DELETE")
+    ),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +207,7 @@ class Dialect:
         number: Type of a key that counts up by itself; no number is ever given twice.
         of_bytes: Type of a column of bytes.
         keyed: What a table ends with that is stored by its key.
-        trigger: Statements that make a trigger.
+        trigger: Statements that make a trigger, with the ``words`` of it.
     """
 
     number: str
@@ -190,10 +224,8 @@ class Dialect:
             of_run="TEXT NOT NULL REFERENCES runs (run_id) ON DELETE CASCADE",
         )
         triggers = [
-            statement.format(
-                name=event.lower().replace(" ", "_"), event=f"AFTER {event}", change=change
-            )
-            for event, change in _TRIGGERS.items()
+            statement.format(**counted.words())
+            for counted in _COUNTED
             for statement in self.trigger
         ]
         meta = f"{FORMAT}, '{__version__}', '{secrets.token_hex(16)}', {time.time_ns()}"

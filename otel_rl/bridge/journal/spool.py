@@ -29,6 +29,7 @@ from otel_rl.bridge.journal.interface import (
     checksum,
     write_owned,
 )
+from otel_rl.bridge.journal.retention import begin_run
 from otel_rl.errors import JournalFull
 from otel_rl.records import Batch, ExperimentKey, Offset, Signal
 from otel_rl.run_id import run_id
@@ -196,7 +197,7 @@ class Spool:
 
     def begin(self, key: ExperimentKey, now_ns: int) -> None:
         """Keep that there is this run, before its first batch."""
-        self._journal.write(lambda connection: _begin(connection, key, now_ns))
+        self._journal.write(lambda connection: begin_run(connection, key, now_ns))
 
     def waiting(self) -> Sequence[ExperimentKey]:
         """The experiments that have batches, in the order in which they were first heard of."""
@@ -312,7 +313,7 @@ class Spool:
             (run,),
         ).fetchone()
         if known is None:
-            _begin(connection, key, batches[0].received_ns)
+            begin_run(connection, key, batches[0].received_ns)
         waiting, rows = known or (0, 0)
         # A batch that is larger than the share is taken when nothing else waits, or it never fits.
         is_alone = not waiting and len(batches) == 1
@@ -322,11 +323,6 @@ class Spool:
                 " rows for the tracker, which is its share.",
                 hint="Raise journal.max_bytes; senders retry meanwhile.",
             )
-        connection.execute(
-            "INSERT INTO waiting (run_id, shard, bytes) VALUES (?, ?, ?)"
-            " ON CONFLICT (run_id, shard) DO UPDATE SET bytes = waiting.bytes + excluded.bytes",
-            (run, shard, size),
-        )
         connection.executemany(
             "INSERT INTO batches (run_id, shard, signal, received_ns, payload, crc)"
             " VALUES (?, ?, ?, ?, ?, ?)",
@@ -342,19 +338,12 @@ class Spool:
                 for batch in batches
             ],
         )
-
-
-def _begin(connection: Connection, key: ExperimentKey, now_ns: int) -> None:
-    run = run_id(key.experiment, key.trial)
-    connection.execute(
-        # One that was removed goes on where it was.
-        "INSERT INTO runs"
-        " (run_id, experiment, trial, changed_ns, next_row, pruned_row, lost_ns)"
-        " SELECT ?, ?, ?, ?, COALESCE(MAX(next_row), 0), COALESCE(MAX(next_row), 0),"
-        " COALESCE(MAX(lost_ns), 0) FROM deleted WHERE run_id = ?"
-        " ON CONFLICT DO NOTHING",
-        (run, key.experiment, key.trial, now_ns, run),
-    )
+        # The batches have locked the run in `runs` before, as who removes it does: in one order.
+        connection.execute(
+            "INSERT INTO waiting (run_id, shard, bytes) VALUES (?, ?, ?)"
+            " ON CONFLICT (run_id, shard) DO UPDATE SET bytes = waiting.bytes + excluded.bytes",
+            (run, shard, size),
+        )
 
 
 def _first_unread(connection: Connection, run: str, but: Collection[Offset]) -> int | None:

@@ -326,7 +326,12 @@ _DIALECT: Final = Dialect(
     number="INTEGER PRIMARY KEY AUTOINCREMENT",
     of_bytes="BLOB",
     keyed=" WITHOUT ROWID",
-    trigger=["CREATE TRIGGER {name} {event} BEGIN {change}; END"],
+    trigger=[
+        (
+            "CREATE TRIGGER {name} AFTER {event} ON {table} BEGIN"
+            " UPDATE {sums} SET {sum} = {sum} {sign} ({side}.bytes + {more}) WHERE {of_record}; END"
+        )
+    ],
 )
 
 _LEAST_FREE_BYTES: Final = 1 << 20  # an empty journal takes a third of it

@@ -2,7 +2,10 @@
 
 import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from itertools import pairwise
+from typing import Any
 
 import pytest
 
@@ -12,8 +15,9 @@ from otel_rl.bridge.journal.interface import Connection, Journal
 from otel_rl.bridge.journal.leases import FREE
 from otel_rl.bridge.journal.log import Log
 from otel_rl.bridge.journal.postgres import PostgresJournal
+from otel_rl.bridge.journal.reader import overview, removed_runs
 from otel_rl.bridge.journal.retention import EVERY_RUN, Removed, Retention
-from otel_rl.bridge.journal.runs import Commit, RunStore
+from otel_rl.bridge.journal.runs import Commit, RunStore, SavedRun
 from otel_rl.bridge.journal.spool import Spool
 from otel_rl.bridge.journal.sqlite import SqliteJournal
 from otel_rl.bridge.rows.scheduler import Pace, Scheduler
@@ -23,6 +27,7 @@ from otel_rl.run_id import run_id
 from tests.otlp_requests import gauge, key_values, metrics_request, point
 from tests.postgres import PostgresServer
 from tests.stores import Store, runs_of
+from tests.waiting import wait_until
 
 S = 1_000_000_000
 HOUR = 3_600 * S
@@ -171,6 +176,148 @@ def test_a_long_history_goes_as_well(bench: Bench) -> None:
     bench.now_ns += 31 * DAY
     assert bench.remove() == Removed(too_old=[A])
     assert bench.count("log") == 0
+
+
+class Killed(Exception):
+    """The bridge does nothing more."""
+
+
+def killed_after(journal: Journal, transactions: int) -> pytest.MonkeyPatch:
+    """Let a journal make so many more transactions, and then none, as a kill does."""
+    write = journal.write
+
+    def counted(function: Callable[[Connection], Any], /) -> Any:
+        nonlocal transactions
+        if not transactions:
+            raise Killed
+        transactions -= 1
+        return write(function)
+
+    patched = pytest.MonkeyPatch()
+    patched.setattr(journal, "write", counted)
+    return patched
+
+
+LARGE = 9 << 20  # of a history, several pieces
+
+
+def a_large_run_whose_removal_was_killed(store: Store, transactions: int) -> Bench:
+    bench = Bench(store.open())
+    bench.end(A, history=1_000)
+    for n in range(90):
+        part = (T0 + n, bytes(LARGE // 90))
+        bench.run_store.commit([Commit(A, [], 1, b"state", added={Log.HISTORY: part})])
+    bench.now_ns += 31 * DAY
+    killed = killed_after(bench.journal, transactions)
+    with pytest.raises(Killed):
+        bench.remove()
+    killed.undo()
+    store.close()
+    again = Bench(store.open())
+    again.now_ns = bench.now_ns
+    return again
+
+
+@pytest.mark.parametrize("transactions", [1, 3])
+def test_a_run_whose_removal_was_killed_is_gone_for_readers_and_goes_wholly_with_the_next_turn(
+    store: Store, transactions: int
+) -> None:
+    bench = a_large_run_whose_removal_was_killed(store, transactions)
+    assert bench.count("log") > 20, "there is a rest"
+    assert not overview(bench.journal)
+    assert A in removed_runs(bench.journal)
+    assert bench.run_store.saved(A) == SavedRun(None, 0)
+    assert bench.remove() == Removed(), "it was removed before"
+    assert {table: bench.count(table) for table in TABLES} == dict.fromkeys(TABLES, 0)
+
+
+def test_a_run_that_begins_again_while_it_is_removed_has_nothing_of_its_life_before(
+    store: Store,
+) -> None:
+    bench = a_large_run_whose_removal_was_killed(store, transactions=3)
+    bench.spool.append([measured(A, 1, bench.now_ns)])
+    saved = bench.run_store.saved(A)
+    assert (saved.next_row, saved.logs) == (1, {})
+    bench.run_store.commit([Commit(A, [Row(1, 1, T0, {"x": 1.0})], 2, b"new", archive=[(1, b"v")])])
+    assert bench.remove() == Removed()
+    assert [row.number for row in bench.run_store.rows(A, start=0, limit=9)] == [1]
+    assert (bench.count("log"), bench.count("archive")) == (0, 1)
+    used = bench.spool.in_use()[A]
+    assert 0 < used.made < 1_000, "what was removed is not counted"
+
+
+def test_no_transaction_of_a_removal_takes_much_longer_than_another(store: Store) -> None:
+    bench = a_large_run_whose_removal_was_killed(store, transactions=1)
+    left = []
+    write = bench.journal.write
+
+    def looked(function: Callable[[Connection], Any], /) -> Any:
+        result = write(function)
+        with bench.journal.read() as connection:
+            (size,) = connection.execute("SELECT COALESCE(SUM(bytes), 0) FROM log").fetchone()
+        left.append(int(size))
+        return result
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(bench.journal, "write", looked)
+        bench.remove()
+    pieces = [before - after for before, after in pairwise([LARGE, *left])]
+    assert left[-1] == 0
+    assert max(pieces) < LARGE // 3
+
+
+def test_what_is_appended_to_a_run_and_what_removes_it_never_wait_for_each_other(
+    postgres: PostgresServer,
+) -> None:
+    journal = PostgresJournal(postgres.new_url())
+    begun = list[str]()
+    write = journal.write
+
+    def counted(name: str, function: Callable[[Connection], Any]) -> Any:
+        def run(connection: Connection) -> Any:
+            begun.append(name)
+            return function(connection)
+
+        return write(run)
+
+    def waiting(number: int) -> bool:
+        found = postgres.execute(
+            "SELECT COUNT(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
+        )
+        return found == [(number,)]
+
+    try:
+        bench = Bench(journal)
+        with pytest.MonkeyPatch.context() as patched, ThreadPoolExecutor(3) as threads:
+            patched.setattr(type(journal), "shards", 1)
+            bench.spool.append([measured(A, 1, T0)])
+            (first,) = bench.spool.read(A, max_bytes=1)
+            bench.end(A)
+            bench.run_store.commit([Commit(A, [], 1, b"state", taken=[first.offset])])
+            bench.now_ns += 31 * DAY
+            held, release = threading.Event(), threading.Event()
+
+            def hold(connection: Connection) -> None:
+                connection.execute("SELECT bytes FROM waiting FOR UPDATE").fetchall()
+                held.set()
+                release.wait(60)
+
+            holding = threads.submit(write, hold)
+            assert held.wait(60)
+            patched.setattr(journal, "write", partial(counted, "append"))
+            appending = threads.submit(bench.spool.append, [measured(A, 2, bench.now_ns)])
+            wait_until(lambda: waiting(1), "the append waits", timeout_s=60)
+            patched.setattr(journal, "write", partial(counted, "remove"))
+            removing = threads.submit(bench.remove)
+            wait_until(lambda: waiting(2), "the removal waits", timeout_s=60)
+            release.set()
+            holding.result(60)
+            appending.result(60)
+            assert removing.result(60) == Removed(), "it has got a batch meanwhile"
+        assert sorted(begun) == ["append", "remove"], "a transaction lost and was run again"
+        assert len(bench.spool.read(A, max_bytes=1)) == 1
+    finally:
+        journal.close()
 
 
 def test_what_comes_late_for_a_removed_run_is_counted_and_what_is_new_goes_on(
