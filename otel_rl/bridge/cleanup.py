@@ -39,7 +39,7 @@ class Cleanup:
 
     Args:
         settings: Of the bridge.
-        stores: The runs, what is finished of them, and the leases of those to give back.
+        stores: The runs, and what is finished of them.
         retention: Chooses and removes ended runs.
         delivery: Tells which runs the trackers have.
         rows: Tells which runs are in use.
@@ -61,7 +61,6 @@ class Cleanup:
         self._settings = settings
         self._run_store = stores.run_store
         self._deliveries = stores.deliveries
-        self._leases = stores.leases
         self._retention = retention
         self._delivery = delivery
         self._rows = rows
@@ -129,9 +128,8 @@ class Cleanup:
             )
 
     def _run(self) -> None:
-        every_s = _SETTLE_S if self._leases is None else self._settings.journal.lease_s / 2
         removed_s = -math.inf
-        while not self._stopping.wait(every_s):
+        while not self._stopping.wait(_SETTLE_S):
             try:
                 self._settle()
                 if time.monotonic() - removed_s >= _REMOVE_EVERY_S:
@@ -148,8 +146,6 @@ class Cleanup:
     def _settle(self) -> None:
         self.note_finished(self._delivery.status())
         self.prune()
-        if self._leases is not None:
-            self._leases.settle(self._deliveries.settled())
         in_use = {*self._rows.experiments()}
         over = [key for key in self._delivery.over() if key not in in_use]
         self._let_go(over[:-_KEPT_IN_MEMORY])

@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 from typing import Final, TypeVar
 
 from otel_rl.bridge.journal.interface import (
-    WAITS,
     Connection,
     Journal,
     Ownership,
@@ -109,22 +108,6 @@ class DeliveryStore:
 
         while self._write(key, remove):
             pass
-
-    def settled(self) -> Sequence[ExperimentKey]:
-        """Runs without work until new data arrives.
-
-        Nothing waits or is open, everything is archived, all trackers have finished them, and their
-        rows are gone, or will stay for ever because one confirms none.
-        """
-        n = len(self._all)
-        with self._journal.read() as connection:
-            found = connection.execute(
-                "SELECT experiment, trial FROM runs"  # noqa: S608  # ours
-                f" WHERE is_open = 0 AND archive_bytes = 0 AND {all_closed(n)}"
-                f" AND (row_bytes = 0 OR NOT {all_confirmed(n)}) AND NOT {WAITS}",
-                (*self._all, *self._all),
-            ).fetchall()
-        return [ExperimentKey(experiment, trial) for experiment, trial in found]
 
     def prune_finished(self, *, confirmed_before_ns: int) -> None:
         """Remove the rows of our runs that all trackers have finished, and had by that time.

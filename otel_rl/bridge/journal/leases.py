@@ -112,9 +112,8 @@ class BridgeLeases:
             # Of its own, because what it ends may be what the first one waits for.
             threading.Thread(target=self._end_silent, name="otel-rl-lease-silent", daemon=True),
         ]
-        # _changing guards the replacement of _held, and _settled.
+        # _changing guards the replacement of _held.
         self._changing = threading.Lock()
-        self._settled: set[ExperimentKey] = set()
 
     def epoch(self, key: ExperimentKey, /) -> int | None:
         """See ``Ownership.epoch``."""
@@ -125,11 +124,6 @@ class BridgeLeases:
         """Begin to claim runs."""
         for thread in self._threads:
             thread.start()
-
-    def settle(self, keys: Collection[ExperimentKey]) -> None:
-        """Give back these runs if they are ours: they need no owner until new data arrives."""
-        with self._changing:
-            self._settled.update(keys)
 
     def claim_no_more(self) -> None:
         """Keep the owned runs, and leave new ones to the other bridges."""
@@ -162,16 +156,16 @@ class BridgeLeases:
             self._stopping.wait(pause_s * (0.5 + random.random() / 2))  # noqa: S311  # it spreads
 
     def turn(self) -> None:
-        """Renew due leases, and claim free runs. A started thread does so.
+        """Renew due leases, give back those without work, and claim free runs.
+
+        A started thread does so.
 
         Raises:
             JournalError: The database is unreachable; what is held ends by itself.
         """
         if self._monotonic() - self._renewed_at >= self._lease_s / _RENEWALS:
             self._renew()
-            with self._changing:
-                settled, self._settled = self._settled, set()
-            self._release([key for key in settled if key in self._held])
+            self._release(self._without_work())
         if self._claims:
             self._claim()
         self._is_away = False
@@ -197,6 +191,10 @@ class BridgeLeases:
             )
             self._lost(lost)
         self._release([key for key in renewed if key not in self._held])
+
+    def _without_work(self) -> Sequence[ExperimentKey]:
+        with self._journal.read() as connection:
+            return [key for key in self._table.without_work(connection) if key in self._held]
 
     def _claim(self) -> None:
         asked_at = self._monotonic()
@@ -260,6 +258,8 @@ _HAS_WORK: Final = (
 )
 """Batches that wait, open steps, rows to write or to remove, or values to archive."""
 
+_WITHOUT_WORK: Final = "SELECT experiment, trial FROM runs WHERE owner = ? AND NOT {has_work}"
+
 _CLAIM: Final = f"""
 UPDATE runs SET owner = ?, epoch = epoch + 1, expires_ns = {_NOW_NS} + ? WHERE run_id IN (
   SELECT run_id FROM runs WHERE expires_ns < {_NOW_NS} AND {{has_work}}
@@ -299,6 +299,7 @@ class LeaseTable:
         # Rows that a tracker's run has not been closed with.
         has_rows = lacks_rows(n)
         has_work = _HAS_WORK.format(has_rows=has_rows, confirmed=all_confirmed(n))
+        self._without_work = _WITHOUT_WORK.format(has_work=has_work)
         self._claim = _CLAIM.format(has_work=has_work, has_rows=has_rows)
         self._counts = _COUNTS.format(has_work=has_work)
         self._lease_ns = lease_ns
@@ -324,6 +325,13 @@ class LeaseTable:
             (self._lease_ns, self._owner),
         ).fetchall()
         return {ExperimentKey(experiment, trial): epoch for experiment, trial, epoch in renewed}
+
+    def without_work(self, connection: Connection) -> Sequence[ExperimentKey]:
+        """Return the owner's runs that need none until new data arrives."""
+        found = connection.execute(
+            self._without_work, (self._owner, *self._trackers, *self._trackers)
+        ).fetchall()
+        return [ExperimentKey(experiment, trial) for experiment, trial in found]
 
     def claim(
         self, connection: Connection, *, owned: int

@@ -150,18 +150,6 @@ def test_a_tracker_that_has_confirmed_nothing_keeps_rows_from_a_bridge_that_was_
     assert again.of("trackio").unfinished() == [KEY]
 
 
-def test_a_run_is_settled_when_every_tracker_has_finished_it(journal: Journal) -> None:
-    run_store, first, second = two(journal)
-    for store in (first, second):
-        assert first.settled() == []
-        store.confirmed(KEY, 10)
-        store.finish(KEY, 10)
-    assert first.settled() == [], "its rows are still there"
-    first.prune_finished(confirmed_before_ns=1 << 62)
-    assert kept(run_store) == []
-    assert first.settled() == second.settled() == [KEY]
-
-
 def test_rows_that_one_tracker_has_never_confirmed_are_kept_whatever_is_allowed(
     journal: Journal,
 ) -> None:

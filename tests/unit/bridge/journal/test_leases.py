@@ -196,12 +196,11 @@ def test_a_bridge_that_ends_gives_its_runs_back_at_once(site: Site) -> None:
     site.bridge(LONG_S).wait_until_it_owns_all()
 
 
-def test_a_run_that_is_settled_has_no_owner_until_something_comes(site: Site) -> None:
+def test_a_run_without_work_has_no_owner_until_something_comes(site: Site) -> None:
     site.work(KEYS[0])
     bridge = site.bridge()
     wait_until(lambda: KEYS[0] in bridge.owned(), "it is not claimed")
     site.journal.write(lambda c: c.execute("UPDATE waiting SET bytes = 0"))
-    bridge.leases.settle([KEYS[0]])
     wait_until(lambda: not bridge.owned(), "it is not released")
     site.work(KEYS[0])
     wait_until(lambda: KEYS[0] in bridge.owned(), "it is not claimed again")
@@ -214,7 +213,6 @@ def test_rows_that_are_only_to_be_removed_have_an_owner_who_opens_no_run(site: S
     run_store.commit([Commit(KEYS[0], rows, 1, b"", taken_of(site))])
     deliveries.confirmed(KEYS[0], 1)
     deliveries.finish(KEYS[0], 1)
-    assert deliveries.settled() == []
     bridge = site.bridge(LONG_S)
     wait_until(lambda: bridge.gained == [(KEYS[0], False)], "it is not claimed")
 
@@ -223,14 +221,34 @@ def taken_of(site: Site) -> list[Offset]:
     return [one.offset for one in Spool(site.journal).read(KEYS[0], max_bytes=1 << 20)]
 
 
-def test_a_run_whose_rows_are_gone_is_settled(site: Site) -> None:
+def test_a_run_has_work_until_its_steps_are_closed_its_trackers_done_and_its_rows_gone(
+    site: Site,
+) -> None:
     site.work(*KEYS[:1])
-    run_store, deliveries = RunStore(site.journal), DeliveryStore(site.journal, "jsonl")
-    run_store.commit([Commit(KEYS[0], [Row(0, 0, 0, {"x": 1.0})], 1, b"", taken_of(site))])
-    deliveries.confirmed(KEYS[0], 1)
-    deliveries.finish(KEYS[0], 1)
-    deliveries.prune(KEYS[0], 1)
-    assert deliveries.settled() == KEYS[:1]
+    table = LeaseTable("one", ["jsonl", "wandb"], lease_ns=1 << 60)
+    run_store = RunStore(site.journal)
+    first = DeliveryStore(site.journal, "jsonl", others=["wandb"])
+    (claimed,) = site.journal.write(lambda connection: table.claim(connection, owned=0))
+    epoch = claimed[1]
+
+    def has_work() -> bool:
+        with site.journal.read() as connection:
+            return not table.without_work(connection)
+
+    def commit(rows: list[Row], *, is_open: bool) -> None:
+        taken = taken_of(site)
+        run_store.commit([Commit(KEYS[0], rows, 1, b"", taken, is_open=is_open, epoch=epoch)])
+
+    assert has_work(), "a batch waits"
+    commit([Row(0, 0, 0, {"x": 1.0})], is_open=True)
+    for store in (first, first.of("wandb")):
+        assert has_work(), "a tracker lacks rows"
+        store.confirmed(KEYS[0], 1)
+        store.finish(KEYS[0], 1)
+    first.prune_finished(confirmed_before_ns=1 << 62)
+    assert has_work(), "a step is open"
+    commit([], is_open=False)
+    assert not has_work()
 
 
 @pytest.mark.slow
@@ -412,7 +430,6 @@ def test_a_run_that_is_given_back_is_worked_on_no_more(
     hand = hands()
     hand.leases.turn()
     site.journal.write(lambda c: c.execute("UPDATE waiting SET bytes = 0"))
-    hand.leases.settle([KEYS[0]])
     hand.turn_after(0.4)
     assert (hand.owned(), hand.lost) == ({}, [KEYS[0]])
 
@@ -423,7 +440,7 @@ def test_what_another_bridge_has_claimed_meanwhile_is_not_given_back(
     site.work(KEYS[0])
     hand = hands()
     hand.leases.turn()
-    hand.leases.settle([KEYS[0]])
+    site.journal.write(lambda c: c.execute("UPDATE waiting SET bytes = 0"))
 
     def is_robbed(function: Callable[..., object]) -> None:
         if is_(function, "BridgeLeases._release."):

@@ -81,18 +81,6 @@ def test_an_error_is_as_old_as_its_first_report(journal: Journal) -> None:
     assert (since[:2], since[3]) == ([100, 100], 400)
 
 
-def test_a_run_with_open_steps_is_not_settled(journal: Journal) -> None:
-    spool, run_store = Spool(journal), RunStore(journal)
-    spool.append([batch()])
-    taken = [one.offset for one in spool.read(KEY, max_bytes=1)]
-    run_store.commit([Commit(KEY, [], 0, b"", taken, is_open=True)])
-    deliveries = DeliveryStore(journal, "jsonl")
-    deliveries.finish(KEY, 0)
-    assert deliveries.settled() == []
-    run_store.commit([Commit(KEY, [], 0, b"", ())])
-    assert deliveries.settled() == [KEY]
-
-
 def measured(rank: int, step: int, value: float) -> Batch:
     sample = point(value, T0 + step)
     sample.attributes.extend(key_values({"rl.loop.iteration": step}))
