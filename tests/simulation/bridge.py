@@ -3,6 +3,8 @@
 import contextlib
 import random
 from collections.abc import Callable, Collection, Sequence
+from functools import partial
+from itertools import count
 from typing import Self
 
 from otel_rl.bridge.counters import Counters
@@ -161,8 +163,8 @@ class Bridge:
             around=Around(owners=owners),
             pace=Pace(
                 commit_every_s=knobs.commit_every_s,
-                clock_s=lambda: 0.0,  # turns end by work alone, so that a world happens again
-                slice_parts=knobs.slice_parts,
+                clock_s=partial(next, count(0.0, 0.001)),  # so that a world happens again
+                slice_s=knobs.slice_s,
                 part=knobs.part,
             ),
         )

@@ -21,7 +21,7 @@ class Knobs:
         align: How samples become rows.
         delivery: How rows are delivered. Bounds small enough to be met.
         part: Points of which a batch is taken at a time.
-        slice_parts: Parts that an experiment may take in its turn.
+        slice_s: Of an experiment in its turn, in which a look at the clock takes a millisecond.
         commit_every_s: For how long batches without a row stay uncommitted.
     """
 
@@ -30,7 +30,7 @@ class Knobs:
     align: AlignSettings
     delivery: DeliverySettings
     part: int
-    slice_parts: int
+    slice_s: float
     commit_every_s: float
 
     @classmethod
@@ -56,6 +56,6 @@ class Knobs:
             keep_confirmed_s=chance.choice([2.0, 2.0, 10.0]),
         )
         bridges, lease_s = chance.choice([1, 1, 2, 3]), chance.choice([6.0, 12.0, 30.0])
-        part, slice_parts = {1: (1, 1), 8: (2, 3), 50: (1_000, 32)}[batch_rows]
+        part, slice_s = {1: (1, 0.001), 8: (2, 0.003), 50: (1_000, 0.032)}[batch_rows]
         commit_every_s = chance.choice([0.0, 1.0, 3.0])
-        return cls(bridges, lease_s, align, delivery, part, slice_parts, commit_every_s)
+        return cls(bridges, lease_s, align, delivery, part, slice_s, commit_every_s)

@@ -50,7 +50,7 @@ from otel_rl.bridge.rows.messages import (
     of_units,
 )
 from otel_rl.bridge.rows.row_maker import Closed, RowMaker
-from otel_rl.bridge.rows.run_batches import RunBatches, Turn
+from otel_rl.bridge.rows.run_batches import RunBatches
 from otel_rl.bridge.rows.run_counts import RunCounts
 from otel_rl.bridge.rows.run_values import STANDING_METRICS, ChangeThrottle, RunValues
 from otel_rl.bridge.rows.series.series_table import StreamTable
@@ -272,9 +272,9 @@ class Run:
         """Set the bridge's clock, also while older batches are read; it may be set back."""
         self.intake.axis.clock_is(self.clock.clock_is(now_ns))
 
-    def take(self, turn: Turn, part_points: int, now_ns: int) -> None:
+    def take(self, is_over: Callable[[], bool], part_points: int, now_ns: int) -> None:
         """Take read batches, in parts of about ``part_points``, until the turn is over."""
-        for part, received_ns in self.batches.take(turn, part_points, now_ns):
+        for part, received_ns in self.batches.take(is_over, part_points, now_ns):
             self.add(part, received_ns=received_ns)
             left_out = self.metadata.add(part.announcements)
             self.counts.add(Counter.SAMPLES_DROPPED, left_out, SampleDrop.TOO_MANY_CONFIG_KEYS)

@@ -3,40 +3,16 @@
 import dataclasses
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from otel_rl.bridge.journal.spool import Spooled
 from otel_rl.bridge.otlp.decode import decode_parts
 from otel_rl.records import Decoded, Measurements, Offset, Point
 
-__all__ = ["RunBatches", "Turn"]
-
-_POINT_BYTES: Final = 64
-"""Fewest bytes of a point in a batch, about: a request of few points costs more for each."""
+__all__ = ["RunBatches"]
 
 _LARGE_BYTES: Final = 1 << 20
 """Size of a batch that takes a multiple of it in memory while it is in progress."""
-
-
-@dataclass(slots=True)
-class Turn:
-    """One turn of a run: it ends by time, or by parts of batches, whichever is first.
-
-    Attributes:
-        clock_s: Monotonic clock, in seconds.
-        end_s: End by that clock.
-        parts_left: Parts of about a thousand points, see ``decode_parts``.
-    """
-
-    clock_s: Callable[[], float]
-    end_s: float
-    parts_left: float
-
-    @property
-    def is_over(self) -> bool:
-        """Return whether the turn is over."""
-        return self.parts_left <= 0 or self.clock_s() >= self.end_s
 
 
 class RunBatches:
@@ -95,10 +71,12 @@ class RunBatches:
         """Abandon the rest of the batch that is taken in parts."""
         self.cut = self.begun = None
 
-    def take(self, turn: Turn, part_points: int, now_ns: int) -> Iterator[tuple[Decoded, int]]:
+    def take(
+        self, is_over: Callable[[], bool], part_points: int, now_ns: int
+    ) -> Iterator[tuple[Decoded, int]]:
         """Yield the next parts, of about ``part_points``, and their arrival until the turn is over.
 
-        A part counts as taken when the next one is asked for.
+        There is one part at least. It counts as taken when the next one is asked for.
         """
         while self.unread:
             one = self.unread[0]
@@ -117,28 +95,20 @@ class RunBatches:
                 yield known, one.batch.received_ns
                 assert self.cut is not None  # since the batch was begun
                 self.cut = one.offset, self.cut[1] + part.items
-                turn.parts_left -= _share(one, part, part_points)
-                if part.has_more and turn.is_over:
+                if part.has_more and is_over():
                     return
             self.parts = self.cut = None
             self.taken_ns = self.taken_ns if self.taken else now_ns
             self.taken[one.offset] = None
             self.taken_bytes += len(one.batch.payload)
             self.unread.popleft()
-            if turn.is_over:
+            if is_over():
                 return
 
     def commit(self) -> Sequence[Offset]:
         """Return the batches that were taken completely, and forget them."""
         taken, self.taken, self.taken_bytes = [*self.taken], {}, 0
         return taken
-
-
-def _share(one: Spooled, part: Decoded, part_points: int) -> float:
-    """Return the work of a part beside one of ``part_points``; a small batch is less than one."""
-    if part.has_more:
-        return 1.0
-    return min(1.0, len(one.batch.payload) / (part_points * _POINT_BYTES))
 
 
 def _after(part: Decoded, lost_ns: int) -> Decoded:

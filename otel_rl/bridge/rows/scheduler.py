@@ -6,7 +6,7 @@
 Runs take turns, so that one does not delay another, and fail separately: a failed one is rolled
 back to its last commit and retried later, while the others go on.
 
-A turn ends after a slice of time or of work, also in the middle of a batch, where the run's next
+A turn ends after a slice of time, also in the middle of a batch, where the run's next
 turn resumes. Rows closed before that, because of the bounds on open data, are committed with the
 position in the batch: so after a crash nothing is taken twice.
 
@@ -29,7 +29,7 @@ from otel_rl.bridge.journal.spool import Spool, Spooled
 from otel_rl.bridge.rows import messages
 from otel_rl.bridge.rows.messages import TOLD, DroppedPoints, Finding
 from otel_rl.bridge.rows.run import Run
-from otel_rl.bridge.rows.run_batches import RunBatches, Turn
+from otel_rl.bridge.rows.run_batches import RunBatches
 from otel_rl.bridge.rows.settings import AlignSettings
 from otel_rl.errors import JournalError, LeaseLost, ShareUsedUp
 from otel_rl.records import PART, Description, ExperimentKey, ExperimentStatus, Row
@@ -59,8 +59,7 @@ _MOST_LARGE: Final = 2
 """Large batches that are in progress at a time, see ``RunBatches.next_is_large``."""
 
 _ROUND_S: Final = 0.5
-_ROUND_PARTS: Final = 64
-"""Seconds and parts of all turns of a round: its rows are then committed."""
+"""Seconds of all turns of a round: its rows are then committed."""
 
 _ROW_VALUES: Final = 100_000
 """Approximate number of a run's values that become rows in one transaction."""
@@ -120,15 +119,13 @@ class Pace:
         report_interval_s: Interval of the bridge's reports in a run.
         commit_every_s: Longest time for which batches without a row stay uncommitted.
         slice_s: Most seconds of a turn: other runs wait at most for the rest of it and one more.
-        slice_parts: Most parts of batches in a turn.
-        part: Approximate points of a part.
+        part: Approximate points of a batch that are taken before the turn looks at the clock.
         clock_s: Monotonic clock, in seconds, by which turns and rounds end.
     """
 
     report_interval_s: float = 10.0
     commit_every_s: float = 0.0
     slice_s: float = 0.25
-    slice_parts: int = 32
     part: int = PART
     clock_s: Callable[[], float] = time.monotonic
 
@@ -313,8 +310,13 @@ class Scheduler:
             if not looks and self._is_silent(key, waiting):
                 continue
             try:
-                turn = self._turn(len(waiting))
-                self._advance(key, share_bytes if key in waiting else 0, turn, now_ns, done)
+                self._advance(
+                    key,
+                    share_bytes if key in waiting else 0,
+                    is_over=self._turn(len(waiting)),
+                    now_ns=now_ns,
+                    done=done,
+                )
             except LeaseLost:
                 self._leave(key)
             except JournalError:
@@ -384,14 +386,24 @@ class Scheduler:
 
     # Below: a turn of one run.
 
-    def _turn(self, waiting: int) -> Turn:
-        """Return a turn for one of so many runs, which together take no more than a moment."""
-        pace, share = self._pace, max(1, waiting)
-        end_s = pace.clock_s() + min(pace.slice_s, _ROUND_S / share)
-        return Turn(pace.clock_s, end_s, max(1, min(pace.slice_parts, _ROUND_PARTS // share)))
+    def _turn(self, waiting: int) -> Callable[[], bool]:
+        """Begin a turn of one of so many runs, which together take no more than a moment.
+
+        Returns:
+            What says whether it is over.
+        """
+        clock_s = self._pace.clock_s
+        end_s = clock_s() + min(self._pace.slice_s, _ROUND_S / max(1, waiting))
+        return lambda: clock_s() >= end_s
 
     def _advance(
-        self, key: ExperimentKey, max_bytes: int, turn: Turn, now_ns: int, done: _Round
+        self,
+        key: ExperimentKey,
+        max_bytes: int,
+        *,
+        is_over: Callable[[], bool],
+        now_ns: int,
+        done: _Round,
     ) -> None:
         run = self._load(key, now_ns)
         run.clock_is(now_ns)
@@ -404,7 +416,7 @@ class Scheduler:
                 self._read(key, run, max_bytes)
         if batches.unread:
             run.used_ns = now_ns
-            if not self._take(key, run, turn, now_ns):
+            if not self._take(key, run, is_over, now_ns):
                 done.has_more = True
                 return
         elif not batches.taken and self._is_idle(run, now_ns):
@@ -452,7 +464,7 @@ class Scheduler:
         spooled = self._spool.read(key, max_bytes=max_bytes, but=batches.taken)
         batches.read(spooled, max_bytes)
 
-    def _take(self, key: ExperimentKey, run: Run, turn: Turn, now_ns: int) -> bool:
+    def _take(self, key: ExperimentKey, run: Run, is_over: Callable[[], bool], now_ns: int) -> bool:
         """Take read batches until the turn is over. Returns whether rows may result."""
         batches = run.batches
         if batches.unread[0].is_damaged:
@@ -461,7 +473,7 @@ class Scheduler:
         if not self._may_begin(batches):
             return False
         try:
-            run.take(turn, self._pace.part, now_ns)
+            run.take(is_over, self._pace.part, now_ns)
         except Exception:  # noqa: BLE001  # counted and logged once the bad batch is found
             bad = batches.unread[0]
             is_found = len(batches.unread) + len(batches.taken) == 1

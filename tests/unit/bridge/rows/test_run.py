@@ -1,15 +1,13 @@
 """A run in memory goes on from its last commit: no point twice, none lost, each counted once."""
 
-from collections.abc import Mapping
-
-import pytest
+from collections.abc import Callable, Mapping
+from itertools import count
 
 from otel_rl.bridge.counters import Counter, Counters, Refusal, SampleDrop, StateFault
 from otel_rl.bridge.journal.log import Log
 from otel_rl.bridge.journal.runs import Commit, SavedRun
 from otel_rl.bridge.journal.spool import Spooled
 from otel_rl.bridge.rows.run import Run
-from otel_rl.bridge.rows.run_batches import Turn
 from otel_rl.bridge.rows.settings import AlignSettings
 from otel_rl.records import Batch, ExperimentKey, Offset, Signal
 from tests.otlp_requests import gauge, key_values, metrics_request, point
@@ -43,8 +41,10 @@ def loaded(counters: Counters, saved: SavedRun = NEW) -> Run:
     return Run.load(KEY, saved, settings, counters=counters, epoch=0, now_ns=T0)
 
 
-def turn(parts: int) -> Turn:
-    return Turn(lambda: 0.0, 1.0, parts)
+def turn(parts: int) -> Callable[[], bool]:
+    """Of so many parts."""
+    looks = count(1)
+    return lambda: next(looks) >= parts
 
 
 def closed(run: Run) -> Mapping[int, float]:
@@ -86,20 +86,6 @@ def test_a_batch_that_was_taken_in_part_is_taken_on_where_it_was_left() -> None:
     assert [*again.batches.taken] == [7]
     assert closed(again) == {step: float(step) for step in range(10)}
     assert again.sample_counts.duplicate == 0
-
-
-@pytest.mark.parametrize(("part_points", "is_one_turn"), [(1_000, True), (10, False)])
-def test_small_batches_share_a_turn_as_far_as_they_are_small(
-    part_points: int, *, is_one_turn: bool
-) -> None:
-    run = loaded(Counters())
-    run.batches.read([spooled(n, range(n, n + 1)) for n in range(50)], 1)
-    run.take(turn(1), part_points, T0)
-    assert len(run.batches.taken) > 1
-    assert (len(run.batches.taken) == 50) is is_one_turn
-    while run.batches.unread:
-        run.take(turn(1), part_points, T0)
-    assert closed(run) == {step: float(step) for step in range(50)}
 
 
 def test_a_large_batch_ends_a_turn_with_its_last_part() -> None:

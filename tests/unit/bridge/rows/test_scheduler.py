@@ -85,7 +85,7 @@ class Bench:
     def __init__(self, store: Store, settings: AlignSettings | None = None, **turns: Any) -> None:
         self._store = store
         self._settings = settings or AlignSettings(start_wait_s=0)
-        # Turns and rounds end by work alone, unless a test says how time goes.
+        # Turns and rounds have no end, unless a test says how time goes.
         self._tenant = turns.pop("tenant", lambda _: "")
         self._pace = Pace(**{"clock_s": lambda: 0.0, **turns})
         self.now_ns = T0
@@ -235,14 +235,11 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return parts
 
 
-@pytest.mark.parametrize("limit", ["time", "work"])
 def test_a_turn_ends_in_the_middle_of_a_batch_and_the_next_experiment_has_its_own(
-    store: Store, taken: list[int], limit: str
+    store: Store, taken: list[int]
 ) -> None:
     seconds = count()
-    by_time: dict[str, Any] = {"clock_s": lambda: float(next(seconds)), "slice_s": 0.0}
-    by_work: dict[str, Any] = {"clock_s": lambda: 0.0, "slice_parts": 1}
-    bench = Bench(store, part=10, **(by_time if limit == "time" else by_work))
+    bench = Bench(store, part=10, clock_s=lambda: float(next(seconds)), slice_s=0.0)
     bench.spool.append([steps_in_one_batch(A, range(1_000))])
     assert bench.drain.round(bench.now_ns)  # the first turn
     assert taken == [10]
@@ -259,13 +256,11 @@ PART_S = 0.03
 
 
 @pytest.mark.parametrize("arrives", slow_after(3, [1, 8, 32, 9, 31, 33, 64, 65, 100]))
-@pytest.mark.parametrize(("limit", "most"), [("work", 64), ("time", 1.0 / PART_S)])
 def test_a_row_of_another_experiment_waits_for_a_second_of_a_burst_at_most(
-    store: Store, monkeypatch: pytest.MonkeyPatch, limit: str, most: float, arrives: int
+    store: Store, monkeypatch: pytest.MonkeyPatch, arrives: int
 ) -> None:
     taken = 0
-    part_s = PART_S if limit == "time" else 0.0
-    bench = Bench(store, part=10, clock_s=lambda: part_s * taken)
+    bench = Bench(store, part=10, clock_s=lambda: PART_S * taken)
     add = Run.add
 
     def noted(aligner: Run, decoded: Decoded, **options: Any) -> None:
@@ -281,7 +276,7 @@ def test_a_row_of_another_experiment_waits_for_a_second_of_a_burst_at_most(
     while taken < arrives or B in bench.spool.waiting():
         assert bench.drain.round(bench.now_ns)
     assert bench.steps(B)
-    assert taken - arrives <= most
+    assert taken - arrives <= 1.0 / PART_S
     assert A in bench.spool.waiting()
 
 
@@ -290,7 +285,7 @@ def test_a_batch_that_was_cut_goes_on_where_it_was_after_a_restart(
     store: Store, taken: list[int], rounds: int
 ) -> None:
     settings = AlignSettings(start_wait_s=0, max_open_steps=20)
-    bench = Bench(store, settings, clock_s=lambda: 0.0, slice_parts=1, part=10)
+    bench = Bench(store, settings, clock_s=lambda: 0.0, slice_s=0.0, part=10)
     bench.spool.append([steps_in_one_batch(A, range(100))])
     for _ in range(rounds):
         bench.drain.round(bench.now_ns)
@@ -305,7 +300,7 @@ def test_a_batch_that_was_cut_goes_on_where_it_was_after_a_restart(
 
 
 def test_what_is_said_of_a_whole_batch_is_heard_at_its_end(store: Store) -> None:
-    bench = Bench(store, clock_s=lambda: 0.0, slice_parts=1, part=10)
+    bench = Bench(store, clock_s=lambda: 0.0, slice_s=0.0, part=10)
     bench.spool.append([steps_in_one_batch(A, [*range(50), *range(50)])])
     for _ in range(8):
         assert bench.drain.round(bench.now_ns)
@@ -330,7 +325,7 @@ def test_two_large_batches_are_in_the_middle_at_a_time(
     store: Store, taken: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(run_batches, "_LARGE_BYTES", 1_000)
-    bench = Bench(store, clock_s=lambda: 0.0, slice_parts=1, part=10)
+    bench = Bench(store, clock_s=lambda: 0.0, slice_s=0.0, part=10)
     keys = [ExperimentKey(f"large-{n}") for n in range(4)]
     bench.spool.append([steps_in_one_batch(key, range(100)) for key in keys])
     bench.spool.append([batch(B, 1)])
