@@ -21,7 +21,7 @@ from otel_rl.bridge.counters import Counter, Counters, Gauge, Reload
 from otel_rl.bridge.delivery.manager import RunStatus
 from otel_rl.bridge.durable_batches import DurableBatches, UnstoredBatches
 from otel_rl.bridge.garbage import collect_rarely, return_memory
-from otel_rl.bridge.journal.places import Beside, JournalPresence, RunNaming
+from otel_rl.bridge.journal.places import Beside, RunNaming
 from otel_rl.bridge.journal.spool import InboxPositions
 from otel_rl.bridge.receive.answers import Overflow
 from otel_rl.bridge.receive.experiments import Experiments
@@ -150,7 +150,7 @@ class Bridge:
         """Make the way from stored batches to the trackers, from its end on, and who watches it."""
         settings, stores, counters = self.settings, self._stores, self.counters
         tenant, clock_ns = self._experiments.owner_of, self._clock_ns
-        self._presence, self._overflow = JournalPresence(), Overflow()
+        self._overflow = Overflow()
         self._archive = stages.archiver(settings, stores, counters, clock_ns)
         self._delivery = delivery = stages.delivery(
             settings, stores, counters, tenant=tenant, tenants=shares.tokens, opened=opened
@@ -181,7 +181,6 @@ class Bridge:
             rows,
             delivery=delivery,
             diagnosis=self._diagnosis,
-            presence=self._presence,
             counters=counters,
             clock_ns=clock_ns,
         )
@@ -209,9 +208,9 @@ class Bridge:
         inboxes: Sequence[Path],
     ) -> None:
         """Make the way from a request to stored batches, from its end on."""
-        stores, clock_ns, presence = self._stores, self._clock_ns, self._presence
+        stores, clock_ns = self._stores, self._clock_ns
         self._durable = durable = DurableBatches(
-            stores.spool, stores.room, presence, self.counters, kept=self._row_thread.wake
+            stores.spool, stores.room, self.counters, kept=self._row_thread.wake
         )
         name: RunNaming | None = None
         if beside is not None:
@@ -224,7 +223,7 @@ class Bridge:
             tokens=self._tokens,
             experiments=self._experiments,
             overflow=self._overflow,
-            problem=lambda: presence.problem,
+            problem=lambda: stores.journal.problem,
             shares=shares,
             name=name,
         )
@@ -263,7 +262,7 @@ class Bridge:
     @property
     def problem(self) -> str:
         """Return why the bridge accepts nothing until an operator acts; empty if it does."""
-        return self._presence.problem
+        return self._stores.journal.problem
 
     @property
     def other_bridges(self) -> int | None:
@@ -399,10 +398,8 @@ class Bridge:
             self._archive.finish()
         self.cleanup.stop()
         if leases is None:
-            try:
+            with contextlib.suppress(JournalGone):  # the journal has logged it
                 self.waiting = self._stores.spool.pending()
-            except JournalGone as exc:
-                self._presence.gone(exc)
         left_s = max(0.0, until_s - time.monotonic())
         statuses = self._delivery.stop(timeout_s=left_s, exit_code=exit_code)
         if self._archive is not None:

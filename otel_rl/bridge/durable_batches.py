@@ -8,10 +8,9 @@ from typing import Final
 
 from otel_rl.bridge.counters import Counter, Counters
 from otel_rl.bridge.journal.interface import Connection
-from otel_rl.bridge.journal.places import JournalPresence
 from otel_rl.bridge.journal.spool import Spool
 from otel_rl.bridge.receive.journal_shares import JournalShares
-from otel_rl.errors import JournalClosed, JournalError, JournalFull, JournalGone
+from otel_rl.errors import JournalClosed, JournalError, JournalFull
 from otel_rl.records import Batch
 
 __all__ = ["DurableBatches", "UnstoredBatches"]
@@ -26,7 +25,6 @@ class DurableBatches:
     Args:
         spool: Where batches are kept.
         room: Holds tenants to their shares.
-        presence: Told whether the journal is there.
         counters: Of the bridge.
         kept: Called after each request of ``keep``.
 
@@ -38,13 +36,11 @@ class DurableBatches:
         self,
         spool: Spool,
         room: JournalShares,
-        presence: JournalPresence,
         counters: Counters,
         kept: Callable[[], None],
     ) -> None:
         self._spool = spool
         self._room = room
-        self._presence = presence
         self._counters = counters
         self._kept = kept
         self.unstored = UnstoredBatches()
@@ -88,12 +84,9 @@ class DurableBatches:
     def _settle(self, batches: Sequence[Batch], error: BaseException | None) -> None:
         if error is None:
             self.unstored.came_again(batches)
-            self._presence.there()
             self._counters.add(Counter.BATCHES_SPOOLED, len(batches))
             self._kept()
             return
-        if isinstance(error, JournalGone):
-            self._presence.gone(error)
         # A stop is no loss: all senders go on to retry.
         if isinstance(error, JournalError) and not isinstance(error, JournalClosed):
             self.unstored.add(batches, error)

@@ -10,7 +10,6 @@ from otel_rl.bridge.config import BridgeSettings
 from otel_rl.bridge.counters import Counter, Counters, Where
 from otel_rl.bridge.delivery.manager import DeliveryManager, RunStatus
 from otel_rl.bridge.diagnosis.scheduler import DiagnosisScheduler
-from otel_rl.bridge.journal.places import JournalPresence
 from otel_rl.bridge.rows.scheduler import Scheduler
 from otel_rl.bridge.stores import Stores
 from otel_rl.errors import JournalError, JournalGone
@@ -62,7 +61,6 @@ class RowThread:
         rows: Makes the rows; used by this thread alone.
         delivery: Makes room for rows by delivering others.
         diagnosis: Looks at ended runs a last time.
-        presence: Told whether the journal is there.
         counters: Of the bridge.
         clock_ns: Nanoseconds since the epoch.
     """
@@ -75,7 +73,6 @@ class RowThread:
         *,
         delivery: DeliveryManager,
         diagnosis: DiagnosisScheduler,
-        presence: JournalPresence,
         counters: Counters,
         clock_ns: Callable[[], int],
     ) -> None:
@@ -86,7 +83,6 @@ class RowThread:
         self._spool = stores.spool
         self._delivery = delivery
         self._diagnosis = diagnosis
-        self._presence = presence
         self._counters = counters
         self._clock_ns = clock_ns
         self._stopping = threading.Event()
@@ -140,9 +136,8 @@ class RowThread:
                 else:
                     while self._round() and self._may_go_on():
                         pass
-            except JournalGone as exc:
-                pause_s = _RETRY_S
-                self._presence.gone(exc)
+            except JournalGone:
+                pause_s = _RETRY_S  # the journal has logged it
             except JournalError as exc:
                 pause_s = _RETRY_S
                 if self._may_log():
@@ -174,11 +169,7 @@ class RowThread:
         begun_s, last_s = time.monotonic(), self._round_s
         if begun_s - last_s > _HELD_UP_S:
             self._rows.go_on(self._clock_ns() - int(_HELD_UP_S * 1e9))
-        problem = self._presence.problem
         has_more = self._rows.round(self._clock_ns())
-        # A round may not need the table that is missing, or have read the journal before it went.
-        if not self._is_shared and self._presence.problem == problem:
-            self._presence.there()
         self._round_s = begun_s
         return has_more
 

@@ -10,6 +10,7 @@
 take the same statements, with ``?`` for parameters.
 """
 
+import logging
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
@@ -17,7 +18,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, TypeVar
 
-from otel_rl.errors import LeaseLost
+from otel_rl.errors import JournalGone, LeaseLost
 from otel_rl.records import ExperimentKey
 from otel_rl.run_id import run_id
 
@@ -31,6 +32,7 @@ __all__ = [
     "Cursor",
     "Journal",
     "Ownership",
+    "Presence",
     "Room",
     "SoleOwner",
     "Use",
@@ -38,6 +40,8 @@ __all__ = [
     "checksum",
     "write_owned",
 ]
+
+_log = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
 
@@ -128,6 +132,11 @@ class Journal(Protocol):
         ...
 
     @property
+    def problem(self) -> str:
+        """Why nothing is stored until an operator acts; empty if all is well."""
+        ...
+
+    @property
     def busy_s(self) -> float:
         """Seconds for which no waiting write could be stored; 0 if all is well."""
         ...
@@ -181,6 +190,31 @@ class Journal(Protocol):
     def close(self) -> None:
         """Finish accepted writes, then close. Idempotent."""
         ...
+
+
+class Presence:
+    """Whether a journal is where it was, as it was found last. Any thread may call any method."""
+
+    def __init__(self) -> None:
+        self._gone: JournalGone | None = None
+
+    @property
+    def problem(self) -> str:
+        """See ``Journal.problem``."""
+        gone = self._gone
+        return "" if gone is None else str(gone)
+
+    def gone(self, exc: JournalGone) -> None:
+        """Note that the journal was removed or replaced. The first time is logged."""
+        is_news, self._gone = self._gone is None, exc
+        if is_news:
+            _log.error("%s", exc)
+
+    def there(self) -> None:
+        """Note that the journal was used, and may have been put back."""
+        if self._gone is not None:
+            self._gone = None
+            _log.warning("The journal is back. Requests are accepted again.")
 
 
 def checksum(body: object, *columns: str | int) -> int:

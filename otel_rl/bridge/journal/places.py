@@ -1,4 +1,4 @@
-"""Places of journals: opens one, finds the one that has a run, and notes whether it is still there.
+"""Places of journals: opens one, and finds the one that has a run.
 
 Journals lie side by side where each `otel-rl run` has its own. A program may name a run that
 another journal has, for example because it was started again. Another launch is another run, as in
@@ -8,7 +8,6 @@ restart it decides the same.
 """
 
 import fcntl
-import logging
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -21,7 +20,7 @@ from typing import Final, NamedTuple
 from otel_rl.bridge.journal.interface import Connection, Journal
 from otel_rl.bridge.journal.reader import journals_below, looking
 from otel_rl.bridge.journal.sqlite import SqliteJournal
-from otel_rl.errors import ConfigError, JournalError, JournalGone, MissingExtra
+from otel_rl.errors import ConfigError, JournalError, MissingExtra
 from otel_rl.records import ExperimentKey
 from otel_rl.run_id import run_id
 
@@ -29,14 +28,11 @@ __all__ = [
     "WHERE_RUNS_ARE",
     "Beside",
     "JournalPlace",
-    "JournalPresence",
     "RunNaming",
     "home_of",
     "names_there_are",
     "open_journal",
 ]
-
-_log = logging.getLogger(__name__)
 
 WHERE_RUNS_ARE: Final = (
     "Name the data directory of `otel-rl run` or `otel-rl bridge`: --data DIR, or --config FILE."
@@ -219,31 +215,3 @@ class RunNaming:
 def _has_run(connection: Connection, key: ExperimentKey) -> bool:
     cursor = connection.execute("SELECT 1 FROM runs WHERE run_id = ?", (run_id(*key),))
     return cursor.fetchone() is not None
-
-
-class JournalPresence:
-    """Last known presence of a journal's files or tables. Any thread may call any method.
-
-    Nothing is acknowledged while the journal is not where it was.
-    """
-
-    def __init__(self) -> None:
-        self._gone: JournalGone | None = None
-
-    @property
-    def problem(self) -> str:
-        """Return why the bridge accepts nothing until an operator acts; empty if it does."""
-        gone = self._gone
-        return "" if gone is None else str(gone)
-
-    def gone(self, exc: JournalGone) -> None:
-        """Note that the journal was removed or replaced. The first time is logged."""
-        is_news, self._gone = self._gone is None, exc
-        if is_news:
-            _log.error("%s", exc)
-
-    def there(self) -> None:
-        """Note that the journal was used, and may have been put back."""
-        if self._gone is not None:
-            self._gone = None
-            _log.warning("The journal is back. Requests are accepted again.")

@@ -24,7 +24,7 @@ import psycopg
 from psycopg import errors
 from psycopg_pool import ConnectionPool, PoolClosed, PoolTimeout
 
-from otel_rl.bridge.journal.interface import MADE, Connection, Cursor, Value
+from otel_rl.bridge.journal.interface import MADE, Connection, Cursor, Presence, Value
 from otel_rl.bridge.journal.schema import APPLICATION, Dialect, identity_of
 from otel_rl.errors import (
     ConfigError,
@@ -150,13 +150,14 @@ class PostgresJournal:
         self._kept_at = -math.inf
         # What was waiting when the database was found unreachable need not find out by itself.
         self._unreachable: tuple[float, JournalUnavailable] | None = None
+        self._presence = Presence()
         # _measuring guards the three below.
         self._measuring = threading.Lock()
         self._measured_at = -math.inf
         self._measured_bytes = 0
         self._taken_bytes = 0  # since then, by this process
         try:
-            self._identity = self.write(_prepare)
+            self._identity = self._write(_prepare)
         except BaseException as exc:
             self._pool.close()
             if isinstance(exc, JournalUnavailable | JournalFull):  # no command goes on without it
@@ -180,6 +181,11 @@ class PostgresJournal:
         return _SHARDS
 
     @property
+    def problem(self) -> str:
+        """See ``Journal.problem``."""
+        return self._presence.problem
+
+    @property
     def busy_s(self) -> float:
         """See ``Journal.busy_s``."""
         begun = [*self._begun.values()]
@@ -197,6 +203,9 @@ class PostgresJournal:
         try:
             result = self._write(function)
             self._kept_at = time.monotonic()
+        except JournalGone as exc:
+            self._presence.gone(exc)
+            raise
         finally:
             del self._begun[me]
         return result
@@ -209,10 +218,13 @@ class PostgresJournal:
             if self._unreachable is not None and self._unreachable[0] > since:
                 raise JournalUnavailable(*self._unreachable[1].args)
             try:
-                return self.write(function)
+                result = self.write(function)
             except JournalUnavailable as exc:
                 self._unreachable = time.monotonic(), exc
                 raise
+            # Requests are submitted. What else is written may not need the table that is missing.
+            self._presence.there()
+            return result
 
         try:
             return self._threads.submit(write)
@@ -244,8 +256,12 @@ class PostgresJournal:
     @contextlib.contextmanager
     def read(self) -> Iterator[Connection]:
         """See ``Journal.read``."""
-        with _translated_errors(), self._pool.borrowed() as borrowed:
-            yield _Connection(borrowed)
+        try:
+            with _translated_errors(), self._pool.borrowed() as borrowed:
+                yield _Connection(borrowed)
+        except JournalGone as exc:
+            self._presence.gone(exc)
+            raise
 
     def check_room(self, connection: Connection, n_bytes: int, /) -> None:
         """See ``Journal.check_room``."""

@@ -25,7 +25,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, TextIO, TypeVar
 
-from otel_rl.bridge.journal.interface import Connection
+from otel_rl.bridge.journal.interface import Connection, Presence
 from otel_rl.bridge.journal.schema import Dialect, identity_of
 from otel_rl.bridge.private_files import make_private_directory, open_private
 from otel_rl.errors import (
@@ -99,6 +99,9 @@ class SqliteJournal:
         except BaseException:
             self._lock_file.close()
             raise
+        self._presence = Presence()
+        # _checking guards the moment between a look at the files and the note of what was found.
+        self._checking = threading.Lock()
         # From here on there are all four.
         self._files = OpenFiles(
             [directory / LOCK_FILE, *(Path(f"{self._path}{end}") for end in ("", "-wal", "-shm"))]
@@ -153,7 +156,7 @@ class SqliteJournal:
         A cursor that is left open would show the connection's next reader the past. After an
         exception it is not used again, for the same reason.
         """
-        self._files.check()
+        self._check()
         try:
             connection = self._readers.get_nowait()
         except queue.Empty:
@@ -180,6 +183,11 @@ class SqliteJournal:
             )
 
     @property
+    def problem(self) -> str:
+        """See ``Journal.problem``."""
+        return self._presence.problem
+
+    @property
     def busy_s(self) -> float:
         """For how long the disk has kept a commit waiting, and all who wait for it; 0 if none."""
         since_s = self._busy_since_s
@@ -200,6 +208,16 @@ class SqliteJournal:
         self._thread.join()
         self._close_readers()
         self._lock_file.close()
+
+    def _check(self) -> None:
+        """Raise JournalGone unless the files are where they were."""
+        with self._checking:
+            try:
+                self._files.check()
+            except JournalGone as exc:
+                self._presence.gone(exc)
+                raise
+            self._presence.there()
 
     def _close_readers(self) -> None:
         with contextlib.suppress(queue.Empty):
@@ -224,7 +242,7 @@ class SqliteJournal:
                     break
             if group:
                 self._busy_since_s = time.monotonic()
-                _commit(connection, group, self._files.check)
+                _commit(connection, group, self._check)
                 self._busy_since_s = None
             del work, group  # or the last batches would stay until others come
         connection.close()

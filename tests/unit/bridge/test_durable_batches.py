@@ -11,7 +11,6 @@ import pytest
 
 from otel_rl.bridge.counters import Counter, Counters
 from otel_rl.bridge.durable_batches import DurableBatches, UnstoredBatches
-from otel_rl.bridge.journal.places import JournalPresence
 from otel_rl.bridge.journal.spool import Spool
 from otel_rl.bridge.journal.sqlite import JOURNAL_FILE, SqliteJournal
 from otel_rl.bridge.otlp.columns import ResourceReading
@@ -34,11 +33,10 @@ class Site:
         self.journal = SqliteJournal(directory, max_bytes=max_bytes)
         self.journal_file = directory / JOURNAL_FILE
         self.spool = Spool(self.journal)
-        self.presence = JournalPresence()
         self.counters = Counters()
         self.kept = 0
         room = JournalShares(shares, max_bytes, self.spool.in_use, lambda _: "")
-        self.batches = DurableBatches(self.spool, room, self.presence, self.counters, self._kept)
+        self.batches = DurableBatches(self.spool, room, self.counters, self._kept)
 
     def _kept(self) -> None:
         assert self.spool.pending() > self.kept  # durable, and to be seen
@@ -100,10 +98,10 @@ def test_a_removed_journal_is_told_until_it_is_back(site: Site, tmp_path: Path) 
     file.rename(tmp_path / "elsewhere")
     with pytest.raises(JournalGone):
         site.batches.keep(batches()).result()
-    assert site.presence.problem
+    assert site.journal.problem
     (tmp_path / "elsewhere").rename(file)
     site.batches.keep(batches()).result()
-    assert not site.presence.problem
+    assert not site.journal.problem
 
 
 def test_a_closed_journal_takes_nothing(site: Site) -> None:

@@ -12,7 +12,6 @@ from otel_rl.bridge import row_thread
 from otel_rl.bridge.config import load_settings
 from otel_rl.bridge.counters import Counter, Counters, Where
 from otel_rl.bridge.delivery.manager import RunState, RunStatus
-from otel_rl.bridge.journal.places import JournalPresence
 from otel_rl.bridge.row_thread import RowThread, stop_timeout_s
 from otel_rl.errors import JournalFull, JournalGone
 from otel_rl.records import ExperimentKey
@@ -65,7 +64,6 @@ class Site:
     def __init__(self, directory: Path, *, busy_s: float = 0.0, **journal: object) -> None:
         self.work = Work(busy_s)
         self.counters = Counters()
-        self.presence = JournalPresence()
         self.thread = RowThread(
             load_settings(
                 None, {"data": directory, "tracker": {"name": "jsonl"}, "journal": journal}
@@ -74,7 +72,6 @@ class Site:
             cast("Any", self.work),
             delivery=cast("Any", self.work),
             diagnosis=cast("Any", self.work),
-            presence=self.presence,
             counters=self.counters,
             clock_ns=time.time_ns,
         )
@@ -103,7 +100,8 @@ def test_where_bridges_share_the_journal_steps_stay_open_for_them(tmp_path: Path
 
 
 @pytest.mark.parametrize(
-    ("error", "counted"), [(ValueError("a bug"), 1), (JournalFull("no room"), 0)]
+    ("error", "counted"),
+    [(ValueError("a bug"), 1), (JournalFull("no room"), 0), (JournalGone("it was removed"), 0)],
 )
 def test_a_failure_is_tried_again_and_a_bug_is_counted(
     site: Site, error: Exception, counted: int
@@ -114,13 +112,6 @@ def test_a_failure_is_tried_again_and_a_bug_is_counted(
         lambda: site.work.rounds >= rounds + 2, "it is not tried again", timeout_s=DEADLINE_S
     )
     assert (site.counters.value(Counter.EXCEPTIONS, reason=Where.DRAIN) >= 1) == bool(counted)
-
-
-def test_a_journal_that_is_gone_is_a_problem_until_a_round_works(site: Site) -> None:
-    site.work.error = JournalGone("'journal.db' was removed.")
-    wait_until(lambda: "removed" in site.presence.problem, "nobody is told", timeout_s=DEADLINE_S)
-    site.work.error = None
-    wait_until(lambda: not site.presence.problem, "it stays a problem", timeout_s=DEADLINE_S)
 
 
 def test_no_row_is_made_while_the_disk_keeps_every_request_waiting(tmp_path: Path) -> None:

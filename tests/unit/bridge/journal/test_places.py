@@ -8,11 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from otel_rl.bridge.journal.places import Beside, JournalPresence, RunNaming, home_of
+from otel_rl.bridge.journal.places import Beside, RunNaming, home_of
 from otel_rl.bridge.journal.reader import overview
 from otel_rl.bridge.journal.spool import Spool
 from otel_rl.bridge.journal.sqlite import SqliteJournal
-from otel_rl.errors import JournalGone
 from otel_rl.records import ExperimentKey
 
 A, A2, A3, B = (
@@ -130,23 +129,3 @@ def test_of_many_that_decide_at_once_each_has_a_run_of_its_own(site: Site) -> No
     for thread in threads:
         thread.join()
     assert len({*found}) == len(launches)
-
-
-def test_a_journal_is_there_until_someone_finds_it_gone() -> None:
-    presence = JournalPresence()
-    assert presence.problem == ""
-    presence.gone(JournalGone("'journal.db' was removed."))
-    assert "'journal.db' was removed." in presence.problem
-    presence.there()
-    assert presence.problem == ""
-
-
-def test_each_change_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
-    presence = JournalPresence()
-    with caplog.at_level("WARNING"):
-        presence.there()
-        for _ in range(3):
-            presence.gone(JournalGone("'journal.db' was removed."))
-        for _ in range(3):
-            presence.there()
-    assert [record.levelname for record in caplog.records] == ["ERROR", "WARNING"]

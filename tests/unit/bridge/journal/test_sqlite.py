@@ -152,16 +152,22 @@ def test_a_read_beside_unfinished_batches_does_not_look_at_the_whole_backlog(
     assert looked < 500, "steps of SQLite's machine"
 
 
-def test_a_reader_does_not_read_what_a_writer_has_found_gone(tmp_path: Path) -> None:
+def test_a_journal_that_is_gone_is_not_read_and_is_a_problem_until_it_is_back(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     with closing(SqliteJournal(tmp_path)) as journal:
         journal.size()  # looked for the files
+        assert journal.problem == ""
         (tmp_path / JOURNAL_FILE).rename(tmp_path / "elsewhere")
         with pytest.raises(JournalGone):
             journal.write(lambda connection: connection.execute("SELECT 1").fetchone())
         with pytest.raises(JournalGone):
             journal.size()
+        assert "journal.db' was removed" in journal.problem
         (tmp_path / "elsewhere").rename(tmp_path / JOURNAL_FILE)
         journal.size()
+        assert journal.problem == ""
+    assert [one.levelname for one in caplog.records] == ["ERROR", "WARNING"], "each change once"
 
 
 MAX_BYTES = 1 << 20
