@@ -58,8 +58,6 @@ _OptionsT = TypeVar("_OptionsT")
 _CONNECT_TIMEOUT_S = 3.0
 _LEAST_FREE_BYTES = 64 << 20  # of the disk of a data directory
 
-_FIRST_TRACKER: Final = "wandb"  # whose files had no name in theirs when there was one tracker
-
 
 @dataclass(frozen=True, slots=True)
 class RunInfo:
@@ -95,7 +93,7 @@ def writer_file(run: RunInfo, suffix: str, /) -> Path:
     make_private_directory(directory)
     if stat.S_IMODE(directory.stat().st_mode) & ~stat.S_IRWXU:
         directory.chmod(stat.S_IRWXU)  # set even for an old directory: logs may hold anything
-    owner = "" if run.tracker in ("", _FIRST_TRACKER) else f".{run.tracker}"
+    owner = f".{run.tracker}" if run.tracker else ""
     return directory / f"{run.run_id}{owner}.{suffix}"
 
 

@@ -183,8 +183,7 @@ class Bench:
     def writer_pid(self, key: ExperimentKey) -> int | None:
         """The process that holds the lock of the run."""
         # The whole path: a test that runs beside this one may write a run of the same name.
-        owner = "" if self.settings.tracker == "wandb" else f".{self.settings.tracker}"
-        name = f"{run_id(key.experiment, key.trial)}{owner}.lock"
+        name = f"{run_id(key.experiment, key.trial)}.{self.settings.tracker}.lock"
         lock = (self.settings.directory / "writers" / name).resolve()
         for process in Path("/proc").glob("[0-9]*"):
             if _has_open(process / "fd", lock):
