@@ -32,7 +32,7 @@ from otel_rl.bridge.rows.run import Run
 from otel_rl.bridge.rows.run_batches import RunBatches
 from otel_rl.bridge.rows.settings import AlignSettings
 from otel_rl.errors import JournalError, LeaseLost, ShareUsedUp
-from otel_rl.records import PART, Description, ExperimentKey, ExperimentStatus, Row
+from otel_rl.records import PART, Description, ExperimentKey, ExperimentStatus, Offset, Row
 
 __all__ = ["NO_METRIC_HINT", "Around", "Pace", "Rotation", "Scheduler"]
 
@@ -181,11 +181,11 @@ class _Trouble:
 
     Attributes:
         failed_ns: Time of the failure; a pause follows.
-        one_by_one: Its batches are read one at a time, to find the faulty one.
+        suspect: Batch that failed last; once it fails again, it is set aside.
     """
 
     failed_ns: int = 0
-    one_by_one: bool = False
+    suspect: Offset | None = None
 
 
 @dataclass(slots=True)
@@ -424,7 +424,7 @@ class Scheduler:
             self._unload(key)
             return
         has_more = batches.has_more
-        is_due = self._is_due(key, run, now_ns, has_more=has_more)
+        is_due = self._is_due(run, now_ns, has_more=has_more)
         if not has_more:
             self._troubles.pop(key, None)
         done.has_more |= has_more
@@ -459,8 +459,6 @@ class Scheduler:
             batches.leave_begun()
         if not self._run_store.has_room(key):
             return
-        if self._is_one_by_one(key):
-            max_bytes = 1  # a read returns at least one batch
         spooled = self._spool.read(key, max_bytes=max_bytes, but=batches.taken)
         batches.read(spooled, max_bytes)
 
@@ -474,14 +472,12 @@ class Scheduler:
             return False
         try:
             run.take(is_over, self._pace.part, now_ns)
-        except Exception:  # noqa: BLE001  # counted and logged once the bad batch is found
-            bad = batches.unread[0]
-            is_found = len(batches.unread) + len(batches.taken) == 1
+        except Exception:  # noqa: BLE001  # counted and logged once it fails again
+            bad, trouble = batches.unread[0], self._troubles.setdefault(key, _Trouble())
             self._go_back(key)
-            if is_found:
+            if trouble.suspect == bad.offset:
                 self._set_aside(key, bad, SampleDrop.UNDECODABLE)
-            else:
-                self._troubles[key] = _Trouble(one_by_one=True)
+            trouble.suspect = bad.offset
             return False
         return True
 
@@ -493,14 +489,11 @@ class Scheduler:
         large = sum(other.parts is not None and other.next_is_large for other in others)
         return large < _MOST_LARGE
 
-    def _is_due(self, key: ExperimentKey, run: Run, now_ns: int, *, has_more: bool) -> bool:
+    def _is_due(self, run: Run, now_ns: int, *, has_more: bool) -> bool:
         """Return whether batches are to be committed without a row."""
         batches = run.batches
         if batches.parts is not None or not batches.taken:
             return False
-        # Or the faulty one would not be distinguished from those before it.
-        if self._is_one_by_one(key):
-            return True
         # In a backlog the state may be as large as all batches that were taken since its beginning.
         if has_more and batches.taken_bytes < run.state_bytes:
             return False
@@ -597,10 +590,6 @@ class Scheduler:
     def _is_paused(self, key: ExperimentKey, now_ns: int) -> bool:
         trouble = self._troubles.get(key)
         return trouble is not None and not _has_passed(_RETRY_NS, trouble.failed_ns, now_ns)
-
-    def _is_one_by_one(self, key: ExperimentKey) -> bool:
-        trouble = self._troubles.get(key)
-        return trouble is not None and trouble.one_by_one
 
     def _pause(self, key: ExperimentKey, now_ns: int) -> None:
         """Roll a run back to its last commit, and leave it out for a while."""

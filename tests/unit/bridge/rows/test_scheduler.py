@@ -514,6 +514,23 @@ def test_a_bad_batch_is_set_aside_and_takes_nothing_else_with_it(bench: Bench) -
     assert bench.spool.pending() == 0
 
 
+def test_a_batch_that_fails_once_is_taken_again(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench.spool.append([batch(A, 0)])
+    add, failures = Run.add, iter([MemoryError()])
+
+    def fails_once(run: Run, decoded: Decoded, **options: Any) -> None:
+        for failure in failures:
+            raise failure
+        add(run, decoded, **options)
+
+    monkeypatch.setattr(Run, "add", fails_once)
+    bench.drain.finish(bench.now_ns)
+    assert bench.steps(A) == [0]
+    assert bench.counters.value(Counter.SAMPLES_DROPPED, reason=SampleDrop.UNDECODABLE) == 0
+
+
 def test_a_damaged_batch_is_set_aside_and_takes_nothing_else_with_it(bench: Bench) -> None:
     bench.spool.append([batch(A, 0), batch(A, 1), batch(A, 2)])
     bench.journal.write(
