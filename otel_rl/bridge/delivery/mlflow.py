@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
-from otel_rl.bridge.delivery.texts import storable_text
+from otel_rl.bridge.delivery.texts import metadata_of, storable_text
 from otel_rl.bridge.delivery.tracker import (
     CheckResult,
     RunInfo,
@@ -389,16 +389,10 @@ def _params_of(description: Description) -> Mapping[str, str]:
 
 def _tags_of(description: Description) -> Mapping[str, str]:
     """Return the rest of the metadata as tags. Those without a value are left out."""
-    crash = description.crash
-    tags = {mlflow_name(tag): "true" for tag in description.tags if tag}
-    tags |= {
-        _NOTES: description.notes,
-        "group": description.group,
-        "job_type": description.job_type,
-        "status": str(description.status),
-        "crash": "" if crash is None else f"{crash.as_crash}: {crash.message}".rstrip(": "),
-        "hosts": _text(dict(description.hosts)) if description.hosts else "",
-    }
+    tags: dict[str, Value] = {mlflow_name(tag): "true" for tag in description.tags if tag}
+    for name, value in metadata_of(description).items():
+        if name != "tags":
+            tags[_NOTES if name == "notes" else name] = value
     if description.provenance is not None:
         tags[_COMMIT] = description.provenance.commit
         tags[_SOURCE] = " ".join(description.provenance.command)

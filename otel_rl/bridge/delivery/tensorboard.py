@@ -30,7 +30,7 @@ from otel_rl.bridge.delivery.files import (
     sync_directory,
     unavailable,
 )
-from otel_rl.bridge.delivery.texts import storable_text
+from otel_rl.bridge.delivery.texts import metadata_of, storable_text
 from otel_rl.bridge.delivery.tracker import (
     CheckResult,
     RunInfo,
@@ -304,18 +304,8 @@ def _add_text(summary: "Summary", tag: str, text: str) -> None:
 
 def _known(description: Description) -> str:
     """Return the metadata of the run, as JSON in Markdown."""
-    crash = description.crash
-    known: dict[str, object] = {
-        "config": description.config,
-        "notes": description.notes,
-        "tags": [*description.tags],
-        "group": description.group,
-        "job_type": description.job_type,
-        "hosts": description.hosts,
-        "status": str(description.status),
-        "crash": "" if crash is None else f"{crash.as_crash}: {crash.message}".rstrip(": "),
-    }
-    shown = {name: value for name, value in known.items() if value}
+    config = {"config": description.config} if description.config else {}
+    shown = config | metadata_of(description)
     lines = json.dumps(shown, indent=2, ensure_ascii=False, default=_plain).splitlines()
     return "\n".join(f"    {storable_text(line)}" for line in lines)
 

@@ -1,12 +1,12 @@
-"""Texts and values that trackers can store, and lines of a console that a tracker lacks."""
+"""What several trackers store alike: texts, values, metadata of a run, and lines of its console."""
 
 import math
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from otel_rl.records import CONSOLE, CONSOLE_COLUMNS, Row, Value
+from otel_rl.records import CONSOLE, CONSOLE_COLUMNS, Description, Row, Value
 
-__all__ = ["ConsoleLines", "storable", "storable_text"]
+__all__ = ["ConsoleLines", "metadata_of", "storable", "storable_text"]
 
 _MAX_KEPT_PLACES: Final = 10_000
 
@@ -38,6 +38,21 @@ def storable(value: Value, *, keeps_nan: bool = False) -> Value:
         case Sequence():
             return [storable(item, keeps_nan=keeps_nan) for item in value]
     return value
+
+
+def metadata_of(description: Description) -> dict[str, Value]:
+    """Return what is known of a run beside its config, without what is empty."""
+    crash = description.crash
+    known: dict[str, Value] = {
+        "notes": description.notes,
+        "tags": [*description.tags],
+        "group": description.group,
+        "job_type": description.job_type,
+        "hosts": dict(description.hosts),
+        "status": str(description.status),
+        "crash": "" if crash is None else f"{crash.as_crash}: {crash.message}".rstrip(": "),
+    }
+    return {name: value for name, value in known.items() if value}
 
 
 class ConsoleLines:

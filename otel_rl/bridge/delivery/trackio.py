@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 from urllib.parse import urlsplit
 
-from otel_rl.bridge.delivery.texts import storable, storable_text
+from otel_rl.bridge.delivery.texts import metadata_of, storable, storable_text
 from otel_rl.bridge.delivery.tracker import (
     CheckResult,
     RunInfo,
@@ -339,7 +339,7 @@ class TrackioTracker:
         self._config = {
             _JOURNAL: self._journal,
             **{key: _stored(value) for key, value in description.config.items()},
-            **{key: _stored(value) for key, value in _known(description).items()},
+            **{f"otel_rl/{key}": _stored(value) for key, value in metadata_of(description).items()},
         }
         if self._next_row and self._next_row == self._safe_row:
             self._send_config()
@@ -488,21 +488,6 @@ def _directory() -> str:
     from trackio.utils import TRACKIO_DIR
 
     return str(TRACKIO_DIR)
-
-
-def _known(description: Description) -> dict[str, Value]:
-    """Return the metadata of the run, apart from its config."""
-    crash = description.crash
-    known: dict[str, Value] = {
-        "notes": description.notes,
-        "tags": [*description.tags],
-        "group": description.group,
-        "job_type": description.job_type,
-        "status": str(description.status),
-        "hosts": dict(description.hosts),
-        "crash": "" if crash is None else f"{crash.as_crash}: {crash.message}".rstrip(": "),
-    }
-    return {f"otel_rl/{name}": value for name, value in known.items() if value}
 
 
 def _stored(value: Value) -> Value:
