@@ -30,7 +30,6 @@ from bench.figures import Figure
 from bench.sparse_worker import EXPERIMENT, GAUGES, MIXED, SERIES, Instruments, traffic
 from otel_rl.bridge.counters import Counters
 from otel_rl.bridge.durable_batches import DurableBatches
-from otel_rl.bridge.journal.places import JournalPresence
 from otel_rl.bridge.journal.runs import RunStore
 from otel_rl.bridge.journal.spool import Spool
 from otel_rl.bridge.journal.sqlite import SqliteJournal
@@ -156,7 +155,6 @@ def stages(workers: int, seconds: int, instruments: Instruments = GAUGES) -> Map
         durable = DurableBatches(
             spool,
             JournalShares(TokenShares(AuthSettings()), 1 << 30, spool.in_use, lambda _: ""),
-            JournalPresence(),
             counters,
             kept=lambda: None,
         )

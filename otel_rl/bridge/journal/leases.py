@@ -11,7 +11,8 @@
 * Each turn of a run has a number, the epoch, which is larger than that of the turn before. What an
   owner writes, it writes under its number, in the same transaction; see ``RunStore``. So an owner
   that was asleep writes nothing after its turn.
-* Work is shared out evenly as it comes. A run that has an owner stays there.
+* Work is shared out evenly as it comes. A run that has an owner stays there, until it has no work:
+  then its lease is given back.
 * A bridge that was cut off in the middle of a transaction locks what the others need. Any bridge
   that sees the server wait for it ends its transaction.
 """

@@ -45,7 +45,7 @@ class ReadOnlyJournal:
     """
 
     shards = 1
-    lock_row = ""
+    lock_row = problem = ""
     busy_s = 0.0
     max_bytes = 0
 
