@@ -100,8 +100,6 @@ class SqliteJournal:
             self._lock_file.close()
             raise
         self._presence = Presence()
-        # _checking guards the moment between a look at the files and the note of what was found.
-        self._checking = threading.Lock()
         # From here on there are all four.
         self._files = OpenFiles(
             [directory / LOCK_FILE, *(Path(f"{self._path}{end}") for end in ("", "-wal", "-shm"))]
@@ -211,12 +209,13 @@ class SqliteJournal:
 
     def _check(self) -> None:
         """Raise JournalGone unless the files are where they were."""
-        with self._checking:
-            try:
-                self._files.check()
-            except JournalGone as exc:
-                self._presence.gone(exc)
-                raise
+        was_gone = bool(self._presence.problem)
+        try:
+            self._files.check()
+        except JournalGone as exc:
+            self._presence.gone(exc)
+            raise
+        if was_gone:  # not what another thread has found since this look began
             self._presence.there()
 
     def _close_readers(self) -> None:
