@@ -68,7 +68,6 @@ _ACTIONS: Final[Mapping[str, str]] = {
     "JournalError": "check the disk, keep `journal.db`, start with another directory.",
     "TrackerUnavailable": "none, rows are retried.",
     "RunDiverged": "use another trial name.",
-    "TraceStoreError": "check Jaeger and the address after `--jaeger`.",
     "TrackerRejected": "check key, entity and project; rows are retried every minute.",
 }
 """What to do about each exception."""

@@ -22,7 +22,6 @@
     * TrackerUnavailable     the same rows may be retried later
     * TrackerRejected        refused until an operator acts
       * RunDiverged            the tracker's run has rows of another writer
-  * TraceStoreError        a Jaeger does not answer a query, or not as one
 """
 
 from otel_rl.extras import how_to_install
@@ -46,7 +45,6 @@ __all__ = [
     "RunDiverged",
     "ShareUsedUp",
     "SlowSender",
-    "TraceStoreError",
     "TrackerError",
     "TrackerRejected",
     "TrackerUnavailable",
@@ -166,7 +164,3 @@ class TrackerRejected(TrackerError):
 
 class RunDiverged(TrackerRejected):
     """The tracker's run has rows of another writer. It is not written until a restart."""
-
-
-class TraceStoreError(OtelRLError):
-    """Jaeger did not answer, or not with a Jaeger response."""

@@ -1,16 +1,17 @@
-"""Finds the run that a command is asked for, in the journals that there are."""
+"""Finds the runs that a command is asked for, in the journals that there are."""
 
 import argparse
 import contextlib
 import os
 import re
-import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from datetime import UTC, datetime
-from itertools import islice
+from functools import partial
+from itertools import groupby, islice
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final, Self
 
 from otel_rl.bridge.config import BridgeSettings
 from otel_rl.bridge.journal.interface import Connection, Journal
@@ -19,7 +20,7 @@ from otel_rl.bridge.journal.reader import (
     RunOverview,
     journals_below,
     looking,
-    overview,
+    read_runs,
     removed_runs,
 )
 from otel_rl.bridge.journal.sqlite import JOURNAL_FILE
@@ -31,19 +32,13 @@ from otel_rl.run_id import run_id
 
 __all__ = [
     "FoundRun",
-    "WantedRun",
+    "Runs",
     "add_run",
-    "add_run_names",
     "directory_named",
-    "find_run",
-    "find_runs",
-    "journals",
-    "opened",
-    "runs_below",
+    "matching",
     "shared_journal",
     "steps",
     "take_directory",
-    "wanted_run",
 ]
 
 _MOST_NAMED: Final = 3
@@ -54,8 +49,6 @@ _HINT: Final = (
     "one run in it."
 )
 
-# The command line
-
 
 def add_run(parser: argparse.ArgumentParser, default: str = "the most recently active run") -> None:
     """Add the argument for a run, or a directory with runs; ``default`` is in its help."""
@@ -65,12 +58,6 @@ def add_run(parser: argparse.ArgumentParser, default: str = "the most recently a
         metavar="RUN|DIR",
         help=f"a run by EXPERIMENT[/TRIAL] or id, or a data directory (default: {default})",
     )
-
-
-def add_run_names(parser: argparse.ArgumentParser) -> None:
-    """Add the options for the exact names of a run."""
-    for name in ("experiment", "trial"):
-        parser.add_argument(f"--{name}", metavar="NAME", help=f"exact {name} of the run")
 
 
 def steps(text: str) -> tuple[int, int]:
@@ -85,86 +72,180 @@ def steps(text: str) -> tuple[int, int]:
     return int(found[1]), int(found[2] or found[1])
 
 
-class WantedRun(NamedTuple):
-    """Run named on the command line.
-
-    Attributes:
-        text: Name as typed; it may contain slashes, so several runs may match.
-        experiment: Exact experiment name; None for any.
-        trial: Exact trial name; None for any.
-    """
-
-    text: str | None
-    experiment: str | None = None
-    trial: str | None = None
-
-    @property
-    def key(self) -> ExperimentKey | None:
-        """Return the run if both of its names are given."""
-        if self.experiment is None or self.trial is None:
-            return None
-        return ExperimentKey(self.experiment, self.trial)
-
-    @property
-    def is_exact(self) -> bool:
-        """Return whether exact names are given."""
-        return self.experiment is not None or self.trial is not None
-
-    def of(self, keys: Iterable[ExperimentKey]) -> Sequence[ExperimentKey]:
-        """Return the runs that match, in their order.
-
-        Raises:
-            ConfigError: The same text matches several runs.
-        """
-        keys = [
-            key
-            for key in keys
-            if self.experiment in {None, key.experiment} and self.trial in {None, key.trial}
-        ]
-        if self.text is None:
-            return keys
-        whole = [key for key in keys if self.text == str(key)]
-        if len(whole) > 1:
-            runs = " or ".join(
-                f"--experiment={shlex.quote(key.experiment)} --trial={shlex.quote(key.trial)}"
-                for key in whole
-            )
-            raise ConfigError(f"{self.text!r} matches several runs.", hint=f"Write {runs}.")
-        return whole or [
-            key
-            for key in keys
-            if self.text in {key.experiment, key.trial, run_id(key.experiment, key.trial)}
-        ]
-
-    def not_found(self, names: Iterable[ExperimentKey], place: str) -> ConfigError:
-        """Return the error that ``place`` has other runs."""
-        name = self.text or "/".join(filter(None, (self.experiment, self.trial)))
-        return ConfigError(
-            f"There is no run {self} {place}.", hint=names_there_are(name, map(str, names))
-        )
-
-    def __str__(self) -> str:
-        if self.text is not None:
-            return repr(self.text)
-        given = (("experiment", self.experiment), ("trial", self.trial))
-        return " and ".join(f"{name} {value!r}" for name, value in given if value is not None)
-
-
-def wanted_run(arguments: argparse.Namespace) -> WantedRun:
-    """Return the run that is named.
+def matching(name: str | None, keys: Iterable[ExperimentKey]) -> Sequence[ExperimentKey]:
+    """Return the runs of a name in their order; all of them without a name.
 
     Args:
-        arguments: With ``run`` and the options of ``add_run_names``.
+        name: ``EXPERIMENT/TRIAL``, either of the two, or an id.
+        keys: Names of the runs that there are.
 
     Raises:
-        ConfigError: It is named twice.
+        ConfigError: Both parts may contain slashes, and the same text is that of several runs.
     """
-    wanted = WantedRun(arguments.run, arguments.experiment, arguments.trial)
-    if wanted.text is not None and wanted.is_exact:
-        raise ConfigError(
-            "Name the run either by --experiment and --trial, or by EXPERIMENT[/TRIAL]."
+    keys = [*keys]
+    if name is None:
+        return keys
+    whole = [key for key in keys if name == str(key)]
+    if len(whole) > 1:
+        ids = " or ".join(
+            f"{run_id(*key)} (experiment {key.experiment!r}, trial {key.trial!r})" for key in whole
         )
-    return wanted
+        raise ConfigError(f"{name!r} matches several runs.", hint=f"Name one by its id: {ids}.")
+    return whole or [key for key in keys if name in {key.experiment, key.trial, run_id(*key)}]
+
+
+@dataclass(frozen=True, slots=True)
+class FoundRun:
+    """Run of a journal.
+
+    Attributes:
+        overviews: As the journal has it, for each tracker.
+        directory: Of the journal; None for the database of ``journal.url``.
+        open: Opens the journal for reading, for the length of a context.
+    """
+
+    overviews: Sequence[RunOverview]
+    directory: Path | None
+    open: Callable[[], AbstractContextManager[Connection]]
+
+    @property
+    def overview(self) -> RunOverview:
+        """Return what no tracker makes different."""
+        return self.overviews[0]
+
+    @property
+    def key(self) -> ExperimentKey:
+        """Return its names."""
+        return self.overview.key
+
+    @property
+    def id(self) -> str:
+        """Return its ``rl.run.id``."""
+        return run_id(*self.key)
+
+
+class Runs:
+    """The runs of every journal in reach. Use it as a context, which closes a shared database.
+
+    Args:
+        settings: With the place of the journals.
+
+    Attributes:
+        faults: Why journals could not be read at the last look.
+
+    Raises:
+        OtelRLError: The database of ``journal.url`` cannot be used.
+    """
+
+    def __init__(self, settings: BridgeSettings) -> None:
+        self.faults: Sequence[str] = ()
+        self._place = settings.journal_place
+        self._shared = None if settings.journal.url is None else self._place.open()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._shared is not None:
+            self._shared.close()
+
+    def look(self) -> Sequence[FoundRun]:
+        """Return every run, the most recently active one first."""
+        if self._shared is not None:
+            with self._shared.read() as connection:
+                return _by_activity(_of_journal(read_runs(connection), None, self._shared.read))
+        return self.below(journals_below(self._place.directory))
+
+    def below(self, directories: Iterable[Path]) -> Sequence[FoundRun]:
+        """Return those of the journals in some directories."""
+        found: list[FoundRun] = []
+        faults: list[str] = []
+        for directory in directories:
+            try:
+                with looking(directory) as connection:
+                    overviews = read_runs(connection, directory)
+            except JournalError as exc:
+                faults.append(str(exc))
+                continue
+            found += _of_journal(overviews, directory, partial(looking, directory))
+        self.faults = faults
+        return _by_activity(found)
+
+    def named(self, name: str | None) -> Sequence[FoundRun]:
+        """Return the runs of a name, the most recently active one first.
+
+        Journals that cannot be read are said.
+
+        Raises:
+            ConfigError: There is none. Says which there are, or when it was removed.
+        """
+        runs = self.look()
+        self.status()
+        keys = [run.key for run in runs]
+        wanted = {*matching(name, keys)}
+        if wanted:
+            return [run for run in runs if run.key in wanted]
+        gone = self._removed()
+        for key in matching(name, gone)[-1:] if name is not None else ():
+            when = datetime.fromtimestamp(gone[key] / 1e9, UTC)
+            raise ConfigError(
+                f"{key} ended and was removed from the journal on {when:%Y-%m-%d}. Its rows are in "
+                "the tracker.",
+                hint="journal.keep_ended and journal.max_bytes set how long ended runs stay.",
+            )
+        raise self.not_found(name, keys)
+
+    def not_found(self, name: str | None, keys: Sequence[ExperimentKey]) -> ConfigError:
+        """Return the error that there are other runs, or none."""
+        if name is None or not keys:
+            return self._place.no_run()
+        return ConfigError(
+            f"There is no run {name!r} {self._place.words}.",
+            hint=names_there_are(name, map(str, keys)),
+        )
+
+    def status(self) -> int:
+        """Say which journals could not be read at the last look, and return the exit status."""
+        for fault in self.faults:
+            say(fault)
+        return 1 if self.faults else 0
+
+    def _removed(self) -> Mapping[ExperimentKey, int]:
+        """Return runs that ended and were removed from the journals, and when (ns)."""
+        if self._shared is not None:
+            return removed_runs(self._shared)
+        found: dict[ExperimentKey, int] = {}
+        for directory in journals_below(self._place.directory):
+            with contextlib.suppress(JournalError):  # it is among the faults
+                found.update(removed_runs(directory))
+        return found
+
+
+def _of_journal(
+    overviews: Iterable[RunOverview],
+    directory: Path | None,
+    open_: Callable[[], AbstractContextManager[Connection]],
+) -> Iterator[FoundRun]:
+    for _, of_run in groupby(overviews, key=lambda one: one.key):  # by name, so trackers adjoin
+        yield FoundRun([*of_run], directory, open_)
+
+
+def _by_activity(found: Iterable[FoundRun]) -> Sequence[FoundRun]:
+    return sorted(found, key=lambda one: (-one.overview.changed_ns, str(one.key)))
+
+
+@contextlib.contextmanager
+def shared_journal(settings: BridgeSettings) -> Iterator[Journal]:
+    """Open the database of ``journal.url`` for the length of the context.
+
+    Raises:
+        OtelRLError: The database cannot be used.
+    """
+    with contextlib.closing(settings.journal_place.open()) as journal:
+        yield journal
+
+
+# Directories in place of runs
 
 
 def take_directory(arguments: argparse.Namespace, *, may_be_empty: bool = False) -> None:
@@ -219,135 +300,5 @@ def _near(path: Path) -> str:
 
 def _is_run(arguments: argparse.Namespace, text: str) -> bool:
     """Return whether a run has the name, which is that of a directory, too."""
-    runs = find_runs(settings_of(arguments), tell=lambda _: None)
-    return bool(WantedRun(text).of({run.key: run for run in runs}))
-
-
-# The journals
-
-
-@contextlib.contextmanager
-def shared_journal(settings: BridgeSettings) -> Iterator[Journal]:
-    """Open the database of ``journal.url`` for the length of the context.
-
-    Raises:
-        OtelRLError: The database cannot be used.
-    """
-    with contextlib.closing(settings.journal_place.open()) as journal:
-        yield journal
-
-
-def journals(settings: BridgeSettings) -> Iterator[Path]:
-    """Return the paths of journals; `otel-rl run` has one for each run, below that of a bridge."""
-    return journals_below(settings.data)
-
-
-@dataclass(frozen=True, slots=True)
-class FoundRun:
-    """Run of a journal.
-
-    Attributes:
-        overview: As the journal has it.
-        directory: Of the journal; None for the database of ``journal.url``.
-        status: Exit status of a command that has done its work for the run: 1 if another journal in
-            reach, which may have the run too, or a later one, cannot be read.
-    """
-
-    overview: RunOverview
-    directory: Path | None
-    status: int = 0
-
-    @property
-    def key(self) -> ExperimentKey:
-        """Return its names."""
-        return self.overview.key
-
-
-def find_runs(settings: BridgeSettings, *, tell: Callable[[str], None] = say) -> Sequence[FoundRun]:
-    """Return every run in reach, the most recently active one last.
-
-    Args:
-        settings: With the place of the journals.
-        tell: Called with the reason for each journal that cannot be read.
-    """
-    if settings.journal.url is None:
-        return _runs_of(journals(settings), tell)
-    with shared_journal(settings) as journal:
-        return _by_activity([FoundRun(run, None) for run in overview(journal)])
-
-
-def runs_below(directory: Path) -> Sequence[FoundRun]:
-    """Return the same of the journals below a directory, at any depth."""
-    return _runs_of(sorted(path.parent for path in directory.rglob(JOURNAL_FILE)), say)
-
-
-def find_run(settings: BridgeSettings, wanted: WantedRun) -> FoundRun:
-    """Return the run that is wanted; of several, the most recently active one.
-
-    The journal of a bridge comes before those below it, where exact names are given.
-
-    Raises:
-        ConfigError: There is no such run. Says which there are, or when it was removed.
-    """
-    runs = find_runs(settings)
-    if wanted.is_exact:
-        own = [run for run in runs if run.directory == settings.data]
-        runs = own if wanted.of(run.key for run in own) else runs
-    of_key = {run.key: run for run in runs}
-    matching = {*wanted.of(of_key)}
-    if matching:
-        return next(run for run in reversed(runs) if run.key in matching)
-    gone = _removed(settings)
-    for key in wanted.of(gone)[-1:]:
-        when = datetime.fromtimestamp(gone[key] / 1e9, UTC)
-        raise ConfigError(
-            f"{key} ended and was removed from the journal on {when:%Y-%m-%d}. Its rows are in "
-            "the tracker.",
-            hint="journal.keep_ended and journal.max_bytes set how long ended runs stay.",
-        )
-    place = settings.journal_place
-    raise wanted.not_found(of_key, place.words) if runs else place.no_run()
-
-
-@contextlib.contextmanager
-def opened(settings: BridgeSettings, run: FoundRun) -> Iterator[Connection]:
-    """Open the journal of a run for reading, for the length of the context.
-
-    Raises:
-        JournalError: The journal cannot be read.
-    """
-    if run.directory is not None:
-        with looking(run.directory) as connection:
-            yield connection
-        return
-    with shared_journal(settings) as journal, journal.read() as connection:
-        yield connection
-
-
-def _runs_of(directories: Iterable[Path], tell: Callable[[str], None]) -> Sequence[FoundRun]:
-    found: list[FoundRun] = []
-    status = 0
-    for directory in directories:
-        try:
-            # A run with several trackers comes once for each.
-            of_key = {run.key: run for run in overview(directory)}
-            found += [FoundRun(run, directory) for run in of_key.values()]
-        except JournalError as exc:
-            tell(str(exc))
-            status = 1
-    return _by_activity(replace(run, status=status) for run in found)
-
-
-def _by_activity(found: Iterable[FoundRun]) -> Sequence[FoundRun]:
-    return sorted(found, key=lambda one: one.overview.changed_ns)
-
-
-def _removed(settings: BridgeSettings) -> Mapping[ExperimentKey, int]:
-    """Return runs that ended and were removed from the journals, and when (ns)."""
-    if settings.journal.url is not None:
-        with shared_journal(settings) as journal:
-            return removed_runs(journal)
-    found: dict[ExperimentKey, int] = {}
-    for directory in journals(settings):
-        found.update(removed_runs(directory))
-    return found
+    with Runs(settings_of(arguments)) as runs:
+        return bool(matching(text, [run.key for run in runs.look()]))

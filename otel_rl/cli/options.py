@@ -1,9 +1,9 @@
 """Options shared by several commands, and their mapping to the bridge's settings."""
 
 import argparse
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from otel_rl.bridge.config import BridgeSettings, load_settings
 from otel_rl.bridge.delivery.selection import KeyNames
@@ -21,7 +21,7 @@ __all__ = [
 ]
 
 
-_ATTACH: Final[Mapping[str, object]] = {
+_ATTACH: Final[Mapping[str, Any]] = {
     "metavar": "RUN",
     "nargs": "?",
     "const": OWN_RUN,
@@ -31,17 +31,47 @@ _ATTACH: Final[Mapping[str, object]] = {
 
 
 def add_bridge_options(
-    parser: argparse.ArgumentParser, *, attach: Mapping[str, object] = _ATTACH
+    parser: argparse.ArgumentParser, *, attach: Mapping[str, Any] = _ATTACH
 ) -> None:
-    """Add the options for the tracker and the making of rows.
+    """Add the options for the tracker and the making of rows, and for the journal.
 
     Args:
         parser: Of the command.
         attach: How the command takes ``--attach``, for argparse; default as a service bridge.
     """
     group = parser.add_argument_group("bridge")
-    _add_places(group)
-    _add_tracker_options(group, told=str, attach=attach)
+    group.add_argument(
+        "--tracker",
+        metavar="NAME",
+        action="append",
+        help="wandb (default), mlflow, trackio, tensorboard, jsonl or another package's; may be "
+        "repeated",
+    )
+    group.add_argument(
+        "--detail",
+        choices=[*Tier],
+        help="values that the tracker gets: the main ones (basic, the default), internals too "
+        "(full), or everything",
+    )
+    group.add_argument(
+        "--names",
+        choices=[*KeyNames],
+        help="names of a framework's metrics: its own (framework, the default), shared ones "
+        "(otel_rl), or both",
+    )
+    group.add_argument(
+        "--project",
+        metavar="NAME",
+        help="project in W&B or Trackio (default: $WANDB_PROJECT for W&B, else otel_rl)",
+    )
+    group.add_argument("--attach", **attach)
+    group.add_argument(
+        "--per-worker",
+        action="store_true",
+        default=None,
+        help="also write each worker's own series",
+    )
+    add_journal_options(parser)
 
 
 def add_listen_options(parser: argparse.ArgumentParser) -> None:
@@ -62,22 +92,8 @@ def listen_settings(arguments: argparse.Namespace) -> Mapping[str, object]:
 
 
 def add_journal_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of a command that only reads journals.
-
-    It accepts those of a bridge, too, for scripts that pass the same options to each command.
-    """
-    _add_places(parser.add_argument_group("journal"))
-    hidden = {**_ATTACH, "help": argparse.SUPPRESS}
-    _add_tracker_options(parser, told=lambda _: argparse.SUPPRESS, attach=hidden)
-
-
-class _Group(Protocol):
-    """A parser, or a group of its options."""
-
-    def add_argument(self, *names: str, **option: Any) -> object: ...
-
-
-def _add_places(group: _Group) -> None:
+    """Add the options of a command that only reads journals."""
+    group = parser.add_argument_group("journal")
     group.add_argument(
         "--config",
         type=Path,
@@ -89,51 +105,6 @@ def _add_places(group: _Group) -> None:
         type=Path,
         metavar="DIR",
         help="data directory with the journals (default: .otel_rl)",
-    )
-
-
-def _add_tracker_options(
-    group: _Group,
-    *,
-    told: Callable[[str], str],
-    attach: Mapping[str, object],
-) -> None:
-    group.add_argument(
-        "--tracker",
-        metavar="NAME",
-        action="append",
-        help=told(
-            "wandb (default), mlflow, trackio, tensorboard, jsonl or another package's; may be "
-            "repeated"
-        ),
-    )
-    group.add_argument(
-        "--detail",
-        choices=[*Tier],
-        help=told(
-            "values that the tracker gets: the main ones (basic, the default), internals too "
-            "(full), or everything"
-        ),
-    )
-    group.add_argument(
-        "--names",
-        choices=[*KeyNames],
-        help=told(
-            "names of a framework's metrics: its own (framework, the default), shared ones "
-            "(otel_rl), or both"
-        ),
-    )
-    group.add_argument(
-        "--project",
-        metavar="NAME",
-        help=told("project in W&B or Trackio (default: $WANDB_PROJECT for W&B, else otel_rl)"),
-    )
-    group.add_argument("--attach", **attach)
-    group.add_argument(
-        "--per-worker",
-        action="store_true",
-        default=None,
-        help=told("also write each worker's own series"),
     )
 
 
@@ -153,13 +124,24 @@ def settings_of(
     Raises:
         ConfigError: Names the setting at fault.
     """
-    tracker: dict[str, object] = {}
+    given: dict[str, object] = {**(overrides or {})}
+    if "tracker" in arguments:
+        given["tracker"] = _tracker(arguments)
+        if arguments.per_worker:
+            given["rows"] = {"per_worker": True}
+    if arguments.data:
+        given["data"] = arguments.data
+    return load_settings(arguments.config, given, defaults=defaults)
+
+
+def _tracker(arguments: argparse.Namespace) -> Mapping[str, object]:
     names = [name for given in arguments.tracker or () for name in given.split(",")]
-    if names:
-        tracker["name"] = ",".join(names)
-    chosen = {"detail": arguments.detail, "names": arguments.names}
-    tracker |= {name: value for name, value in chosen.items() if value}
-    tracker["options"] = {
+    chosen = {
+        "name": ",".join(names),
+        "detail": arguments.detail,
+        "names": arguments.names,
+    }
+    options = {
         name: value
         for option, value, takers in (
             ("project", arguments.project, ("wandb", "trackio")),
@@ -168,12 +150,7 @@ def settings_of(
         if value
         for name in _qualified(option, takers, names)
     }
-    given: dict[str, object] = {"tracker": tracker, **(overrides or {})}
-    if arguments.data:
-        given["data"] = arguments.data
-    if arguments.per_worker:
-        given["rows"] = {"per_worker": True}
-    return load_settings(arguments.config, given, defaults=defaults)
+    return {**{name: value for name, value in chosen.items() if value}, "options": options}
 
 
 def _qualified(option: str, takers: Sequence[str], trackers: Sequence[str]) -> Sequence[str]:

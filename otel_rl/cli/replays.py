@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING, Final, Protocol
 from otel_rl.bridge.config import BridgeSettings
 from otel_rl.bridge.delivery.manager import DeliverySettings, RunState, RunStatus
 from otel_rl.bridge.delivery.tracker import backend
+from otel_rl.bridge.journal.reader import journals_below
 from otel_rl.bridge.journal.runs import RunStore
 from otel_rl.bridge.journal.sqlite import SqliteJournal
 from otel_rl.bridge.replay.replay import ReadOnlyJournal, Replay, Replayed, StoredRun
 from otel_rl.bridge.stages import delivery_settings
-from otel_rl.cli.find_run import FoundRun, journals, shared_journal
+from otel_rl.cli.find_run import FoundRun, shared_journal
 from otel_rl.cli.standard_streams import say
 from otel_rl.errors import JournalError
 from otel_rl.plurals import many
@@ -47,7 +48,9 @@ def archive_place(settings: BridgeSettings, data: Path) -> Path:
 
 def archive_places(settings: BridgeSettings) -> Sequence[Path]:
     """Return the archive directories of all bridges, sorted."""
-    found = {archive_place(settings, data) for data in (settings.data, *journals(settings))}
+    found = {
+        archive_place(settings, data) for data in (settings.data, *journals_below(settings.data))
+    }
     return sorted(found)
 
 

@@ -3,23 +3,21 @@
 import shutil
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Protocol
 
 from otel_rl.bridge.config import BridgeSettings
-from otel_rl.bridge.journal.reader import overview
+from otel_rl.bridge.journal.reader import looking, read_runs
 from otel_rl.bridge.journal.retention import delete_run
 from otel_rl.bridge.journal.sqlite import JOURNAL_FILE, LOCK_FILE, LockFile, SqliteJournal
-from otel_rl.cli.find_run import FoundRun, WantedRun, find_runs
+from otel_rl.cli.find_run import FoundRun, Runs
 from otel_rl.cli.replays import archive_place
 from otel_rl.cli.standard_streams import say
 from otel_rl.errors import ConfigError, JournalLocked
 from otel_rl.plurals import many
-from otel_rl.records import ExperimentKey
 from otel_rl.redaction import shown
-from otel_rl.run_id import run_id
 
 __all__ = ["delete"]
 
@@ -41,13 +39,14 @@ def delete(settings: BridgeSettings, name: str, *, is_confirmed: bool) -> int:
             "--delete: the runs of a database are removed by its bridges.",
             hint="They do so journal.keep_ended after the end of a run.",
         )
-    key, directory = _wanted(settings, name)
-    identity = run_id(key.experiment, key.trial)
-    runs = overview(directory)
-    locations = [run.location for run in runs if run.key == key and run.location]
-    rows = max(run.rows for run in runs if run.key == key)
+    run, directory = _wanted(settings, name)
+    key, identity = run.key, run.id
+    locations = [one.location for one in run.overviews if one.location]
+    rows = max(one.rows for one in run.overviews)
     # `otel-rl run` makes a data directory for each run.
-    is_alone = {run.key for run in runs} == {key} and directory.name == identity
+    with looking(directory) as connection:
+        is_alone = {one.key for one in read_runs(connection)} == {key}
+    is_alone &= directory.name == identity
     with closing(_held(directory, settings, is_alone=is_alone)) as held:
         paths = [directory] if is_alone else [*_files(settings, directory, identity)]
         words = " and ".join([many(rows, "row"), *map(str, paths)])
@@ -65,36 +64,29 @@ def delete(settings: BridgeSettings, name: str, *, is_confirmed: bool) -> int:
     return 0
 
 
-def _wanted(settings: BridgeSettings, name: str) -> tuple[ExperimentKey, Path]:
-    """Return the run and the directory of its journal.
+def _wanted(settings: BridgeSettings, name: str) -> tuple[FoundRun, Path]:
+    """Return the run, and the directory of its journal.
 
     Raises:
         ConfigError: There is no such run, or more than one.
     """
-    runs = find_runs(settings)
-    place = settings.journal_place
-    if not runs:
-        raise place.no_run()
-    keys = WantedRun(name).of(dict.fromkeys(run.key for run in runs))
-    if not keys:
-        raise WantedRun(name).not_found([run.key for run in runs], place.words)
+    with Runs(settings) as runs:
+        found = runs.named(name)
+    keys = {run.key: run.id for run in found}
     if len(keys) > 1:
-        names = " or ".join(run_id(key.experiment, key.trial) for key in keys[:3])
+        names = " or ".join([*keys.values()][:3])
         raise ConfigError(
-            f"{name!r} names {len(keys)} runs {place.words}.",
+            f"{name!r} names {len(keys)} runs {settings.journal_place.words}.",
             hint=f"Write EXPERIMENT/TRIAL, or the id of one of them, such as {names}.",
         )
-    return keys[0], _only_place(runs, keys[0])
-
-
-def _only_place(runs: Sequence[FoundRun], key: ExperimentKey) -> Path:
-    places = [run.directory for run in runs if run.key == key and run.directory is not None]
+    places = [run.directory for run in found if run.directory is not None]
     if len(places) > 1:
         raise ConfigError(
-            f"{len(places)} journals have the run {key}: {', '.join(map(str, places[:3]))}.",
+            f"{len(places)} journals have the run {found[0].key}: "
+            f"{', '.join(map(str, places[:3]))}.",
             hint="Name the directory of one: otel-rl runs DIR --delete RUN.",
         )
-    return places[0]
+    return found[0], places[0]
 
 
 class _Held(Protocol):

@@ -1,38 +1,35 @@
-"""Snapshots of a run for a terminal, read from its journal again and again at little cost."""
+"""What a terminal shows of a run, read from its journal again and again at little cost."""
 
 import time
-from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections import defaultdict, deque
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from statistics import median
 from typing import Final, NamedTuple
 
-from otel_rl.bridge.config import BridgeSettings
 from otel_rl.bridge.counters import Counter
 from otel_rl.bridge.journal.interface import Connection
 from otel_rl.bridge.journal.reader import (
+    KnownWorker,
     RunOverview,
-    looking,
-    overview,
+    newest_history,
     read_history,
     read_keys,
-    read_runs,
     state_of,
 )
 from otel_rl.bridge.rows.stored_run import read_standing
-from otel_rl.cli.find_run import WantedRun, journals, shared_journal
-from otel_rl.cli.standard_streams import say
 from otel_rl.dashboard.resemblance import headlines
-from otel_rl.diagnose.history.records import Facts
-from otel_rl.errors import JournalError
+from otel_rl.diagnose.history.records import Facts, RowFacts
+from otel_rl.goodput import Spent
 from otel_rl.records import ExperimentKey, KeySpec
 from otel_rl.run_id import run_id
 from otel_rl.semconv import names
 from otel_rl.semconv.spec import STEP_SPAN
 
-__all__ = ["RunReader", "RunWatch", "Snapshot", "WorkerLine", "counted", "notable_first"]
+__all__ = ["RunWatch", "Snapshot", "WorkerLine", "summary", "worker_lines", "worst_first"]
 
+_ROWS: Final = 240
+_FURTHER: Final = 10  # times as far back, for a run whose steps take minutes
 _RATE_S: Final = 30.0  # steps of this long make the rate
 _NS_PER_S: Final = 1e9
 
@@ -48,8 +45,9 @@ _DROPS: Final = frozenset(
 _STANDINGS: Final = ("new", "alive", "ended", "failed", "silent")  # by ``WorkerStanding``
 _CURRENT: Final = {"new", "alive"}  # unknown without a bridge
 
+_SLOW: Final = 1.5  # times as long as its peers
 _BEHIND: Final = 2  # steps of a worker that is behind its role
-_LATE_S: Final = 10.0  # of an export, at least, and three times the usual
+_LATE_S: Final = 10.0  # of an export, or of a phase, at least, and three times the usual
 
 
 class WorkerLine(NamedTuple):
@@ -58,39 +56,56 @@ class WorkerLine(NamedTuple):
     Attributes:
         name: ``<role>/<index>``.
         standing: In one word; ``unknown`` in place of alive if the run is interrupted.
-        phase: The last one that is known; empty without one.
-        phase_s: For how long it lasts, or since when it is over.
         step: Its newest step; None without steps.
+        phase: Work in which it differs most from its peers, in the last minutes; empty if unknown.
+        phase_s: Its mean time of that phase in a step; or for how long it is in it, if it hangs.
+        ratio: How many times as long as for the median of its peers; None without peers.
         idle_s: Since its last export.
     """
 
     name: str
     standing: str
+    step: int | None
     phase: str
     phase_s: float
-    step: int | None
+    ratio: float | None
     idle_s: float
 
+    @property
+    def role(self) -> str:
+        """Return its role."""
+        return self.name.rpartition("/")[0]
 
-def notable_first(workers: Sequence[WorkerLine]) -> Sequence[WorkerLine]:
-    """Return failed and silent workers, then late ones and those behind, then all others.
 
-    For a screen without room for all; otherwise the order stays.
+def worst_first(workers: Sequence[WorkerLine], cause: str = "") -> Sequence[WorkerLine]:
+    """Return those that need a look before all others.
+
+    That is: the one that the diagnosis names; failed and silent ones; those that are slow, late or
+    behind their role, the slowest first; then the others in their order, and ended ones.
+
+    Args:
+        workers: In the order of roles and indexes.
+        cause: First cause of the diagnosis, such as ``straggler trainer/1``.
     """
     newest: dict[str, int] = {}
     for one in workers:
-        role = one.name.rpartition("/")[0]
-        newest[role] = max(newest.get(role, 0), one.step or 0)
+        newest[one.role] = max(newest.get(one.role, 0), one.step or 0)
     usual_s = median(one.idle_s for one in workers) if workers else 0.0
+    accused = cause.rpartition(" ")[2]
 
-    def rank(one: WorkerLine) -> int:
+    def rank(one: WorkerLine) -> tuple[int, float]:
+        if one.name == accused:
+            return 0, 0.0
         if one.standing in {"failed", "silent"}:
-            return 0
+            return 1, 0.0
         if one.standing == "ended":
-            return 3
-        is_behind = one.step is not None
-        is_behind &= newest[one.name.rpartition("/")[0]] - (one.step or 0) >= _BEHIND
-        return 1 if is_behind or one.idle_s > max(_LATE_S, 3 * usual_s) else 2
+            return 4, 0.0
+        ratio = one.ratio or 0.0
+        is_behind = one.step is not None and newest[one.role] - one.step >= _BEHIND
+        is_late = one.idle_s > max(_LATE_S, 3 * usual_s)
+        if ratio >= _SLOW or is_behind or is_late:
+            return 2, -ratio
+        return 3, 0.0
 
     return sorted(workers, key=rank)
 
@@ -101,17 +116,18 @@ class Snapshot:
 
     Attributes:
         key: The run.
-        state: As in ``otel-rl runs``.
+        state: ``running``, ``stalled``, ``interrupted``, or how it has ended.
         step: The newest step; None before the first.
         steps_per_s: Of the last half a minute; None before the second step.
         reward: Mean reward of the last step; None without one.
         alive: Workers that live; None if the run is interrupted.
         expected: Workers that should live.
-        lag_rows: Rows that the tracker has not confirmed.
         drops: Values that were dropped or refused, all reasons.
         verdict: First cause of the last diagnosis by the bridge, such as ``straggler trainer/1``,
             else its verdict; empty before one.
+        goodput: Time of its allocation, by role; nothing if it is unknown.
         age_s: Since the first data.
+        idle_s: Since the last data.
         workers: In the order of roles and indexes.
     """
 
@@ -122,30 +138,53 @@ class Snapshot:
     reward: float | None
     alive: int | None
     expected: int
-    lag_rows: int
     drops: int
     verdict: str
+    goodput: Mapping[str, Spent]
     age_s: float
+    idle_s: float
     workers: Sequence[WorkerLine]
 
+    @property
+    def is_faulty(self) -> bool:
+        """Return whether the diagnosis has found something."""
+        return self.verdict not in {"", "healthy"}
 
-class _Phase(NamedTuple):
-    name: str
-    begun_ns: int
+    @property
+    def counted(self) -> str:
+        """Return live and expected workers: ``3/4``; ``?/4`` if unknown, ``-`` if none is."""
+        if not self.expected:
+            return "-"
+        return f"{'?' if self.alive is None else self.alive}/{self.expected}"
+
+
+def summary(snapshot: Snapshot) -> str:
+    """Return a run in one line, what is wrong with it first: the end may be cut off."""
+    parts = [snapshot.verdict] if snapshot.is_faulty else []
+    parts.append("no step yet" if snapshot.step is None else f"step {snapshot.step}")
+    if snapshot.steps_per_s is not None:
+        parts.append(f"{snapshot.steps_per_s:.2g} steps/s")
+    if snapshot.reward is not None:
+        parts.append(f"reward {snapshot.reward:.3g}")
+    parts.append(f"workers {snapshot.counted}")
+    if snapshot.drops:
+        parts.append(f"dropped {snapshot.drops}")
+    return "  ".join(parts)
 
 
 class RunWatch:
-    """Reads the new part of one run. One thread."""
+    """Reads the newest part of one run, and then what is new. One thread.
 
-    def __init__(self, key: ExperimentKey) -> None:
-        self._key = key
-        self._run = run_id(key.experiment, key.trial)
-        self._after = 0
+    Args:
+        records: How many of the history are enough, each of about a second.
+    """
+
+    def __init__(self, records: int = 120) -> None:
+        self._records = records
+        self._after: int | None = None
+        self._facts: deque[Facts] = deque(maxlen=records)
+        self._rows: deque[RowFacts] = deque(maxlen=_ROWS)
         self._specs: Mapping[str, KeySpec] = {}
-        self._rewards: Mapping[str, None] = {}  # keys, the best first
-        self._steps: deque[tuple[int, int]] = deque()  # step and time of recent rows
-        self._values: dict[str, float] = {}  # rewards and drops, by key
-        self._phases: dict[str, _Phase] = {}  # by name of the worker
 
     def look(
         self, connection: Connection, overview: RunOverview, now_ns: int | None = None
@@ -158,169 +197,166 @@ class RunWatch:
             now_ns: Nanoseconds since the epoch; default: the clock.
         """
         now_ns = time.time_ns() if now_ns is None else now_ns
-        self._read_on(connection)
-        standing = read_standing(connection, self._run)
-        current = {worker.name: worker for worker in standing.workers}  # the last of each name
-        workers = []
-        for name, worker in sorted(current.items(), key=lambda item: _natural(item[0])):
-            workers.append(
-                WorkerLine(
-                    name,
-                    _standing(worker.standing, overview),
-                    *self.phase_of(name, now_ns),
-                    worker.newest_step,
-                    max(0.0, (now_ns - worker.received_ns) / _NS_PER_S),
-                )
-            )
+        run = run_id(*overview.key)
+        self._read_on(connection, run)
+        standing = read_standing(connection, run)
         roles = overview.roles.values()
+        idle_s = max(0.0, (now_ns - overview.changed_ns) / _NS_PER_S)
+        begun_ns = overview.begun_ns or overview.changed_ns
         return Snapshot(
-            self._key,
-            state_of(overview, standing, now_ns),
-            overview.step,
-            self._rate(),
-            self._reward(),
-            None if overview.is_interrupted else sum(role.alive for role in roles),
-            sum(role.expected for role in roles),
-            overview.unconfirmed,
-            int(sum(value for key, value in self._values.items() if self._is_drop(key))),
-            standing.cause or standing.verdict,
-            max(0.0, (now_ns - (overview.begun_ns or now_ns)) / _NS_PER_S),
-            workers,
+            key=overview.key,
+            state=state_of(overview, standing, now_ns),
+            step=self._step() if overview.step is None else overview.step,
+            steps_per_s=self._rate(),
+            reward=self._reward(),
+            alive=None if overview.is_interrupted else sum(role.alive for role in roles),
+            expected=sum(role.expected for role in roles),
+            drops=self._drops(),
+            verdict=standing.cause or standing.verdict,
+            goodput=standing.goodput,
+            age_s=max(idle_s, (now_ns - begun_ns) / _NS_PER_S),
+            idle_s=idle_s,
+            workers=worker_lines(
+                standing.workers,
+                self._facts,
+                self._specs,
+                now_ns,
+                is_interrupted=overview.is_interrupted,
+            ),
         )
 
-    def phase_of(self, worker: str, now_ns: int) -> tuple[str, float]:
-        """Return the last known phase of a worker, and for how long (s); empty without one."""
-        phase = self._phases.get(worker)
-        if phase is None:
-            return "", 0.0
-        return phase.name, max(0.0, (now_ns - phase.begun_ns) / _NS_PER_S)
+    def _read_on(self, connection: Connection, run: str) -> None:
+        if self._after is None:
+            self._after = newest_history(connection, run, records=self._records)
+            self._read_new(connection, run)
+            if not self._rows:
+                self._facts.clear()
+                self._after = newest_history(connection, run, records=_FURTHER * self._records)
+        self._read_new(connection, run)
 
-    def _read_on(self, connection: Connection) -> None:
-        is_new = False
-        while some := read_history(connection, self._run, after=self._after):
-            if not is_new:
-                specs = read_keys(connection, self._run)
-                self._specs, is_new = {spec.key: spec for spec in specs}, True
-                rewards = [spec.key for word, spec in headlines(specs) if word == "reward"]
-                self._rewards = dict.fromkeys(rewards)
-            for number, body in some:
-                self._after = number
+    def _read_new(self, connection: Connection, run: str) -> None:
+        while some := read_history(connection, run, after=self._after or 0):
+            self._after = some[-1][0]
+            for _, body in some:
                 if body is not None:
-                    self._take(Facts.decode(body))
+                    self._facts.append(facts := Facts.decode(body))
+                    self._rows += facts.rows
+            self._specs = {spec.key: spec for spec in read_keys(connection, run)}
 
-    def _take(self, facts: Facts) -> None:
-        for row in facts.rows:
-            if row.replaces and self._steps and row.step < self._steps[-1][0]:
-                continue  # what is newest is known
-            if not self._steps or row.step > self._steps[-1][0]:
-                self._steps.append((row.step, row.time_ns))
-            for key, value in row.values.items():
-                if key in self._rewards or self._is_drop(key):
-                    self._values[key] = value
-        while self._steps and self._steps[-1][1] - self._steps[0][1] > _RATE_S * _NS_PER_S:
-            if len(self._steps) <= 2:
-                break
-            self._steps.popleft()
-        self._take_phases(facts)
-
-    def _take_phases(self, facts: Facts) -> None:
-        for span in facts.spans:
-            if span.phase != STEP_SPAN:  # around all others
-                self._phases[span.worker] = _Phase(span.phase, facts.time_ns)
-        for key, measured in facts.workers.items():
-            spec = self._specs.get(key)
-            if spec is not None and spec.name == names.RL_WORKER_PHASE_AGE:
-                phase = dict(spec.attributes).get(names.RL_PHASE, "")
-                for one in measured:
-                    if phase and one.measurements:
-                        age_ns = round(one.total / one.measurements * _NS_PER_S)
-                        self._phases[one.worker] = _Phase(phase, facts.time_ns - age_ns)
-
-    def _is_drop(self, key: str) -> bool:
-        spec = self._specs.get(key)
-        return spec is not None and spec.name in _DROPS and spec.statistic in {"value", "total"}
-
-    def _reward(self) -> float | None:
-        return next((self._values[key] for key in self._rewards if key in self._values), None)
+    def _step(self) -> int | None:
+        """Return the newest step of a run without rows of steps, from its spans alone."""
+        return max((one.step for facts in self._facts for one in facts.steps), default=None)
 
     def _rate(self) -> float | None:
-        if len(self._steps) < 2:
+        steps: list[tuple[int, int]] = []  # numbers that grow, with their times
+        for row in self._rows:
+            if not steps or row.step > steps[-1][0]:
+                steps.append((row.step, row.time_ns))
+        if len(steps) < 2:
             return None
-        (first, begun_ns), (last, ended_ns) = self._steps[0], self._steps[-1]
+        last, ended_ns = steps[-1]
+        recent = [one for one in steps[:-1] if ended_ns - one[1] <= _RATE_S * _NS_PER_S]
+        first, begun_ns = recent[0] if recent else steps[-2]
         took_s = (ended_ns - begun_ns) / _NS_PER_S
         return (last - first) / took_s if took_s > 0 else None
 
+    def _reward(self) -> float | None:
+        keys = [spec.key for word, spec in headlines(self._specs.values()) if word == "reward"]
+        values = self._newest(keys)
+        return next((values[key] for key in keys if key in values), None)
 
-class RunReader:
-    """Reads all runs in reach, again and again.
+    def _drops(self) -> int:
+        counts = [
+            key
+            for key, spec in self._specs.items()
+            if spec.name in _DROPS and spec.statistic in {"value", "total"}
+        ]
+        return int(sum(self._newest(counts).values()))
+
+    def _newest(self, keys: Iterable[str]) -> Mapping[str, float]:
+        """Return the last value of each of these keys of rows."""
+        wanted = {*keys}
+        found: dict[str, float] = {}
+        for row in self._rows:
+            found.update((key, row.values[key]) for key in wanted & row.values.keys())
+        return found
+
+
+def worker_lines(
+    known: Sequence[KnownWorker],
+    facts: Sequence[Facts],
+    specs: Mapping[str, KeySpec],
+    now_ns: int,
+    *,
+    is_interrupted: bool = False,
+) -> Sequence[WorkerLine]:
+    """Return the workers of a run, in the order of roles and indexes.
 
     Args:
-        settings: With the place of the journals.
+        known: Its processes, in the order of appearance; of a name the last one counts.
+        facts: The newest of its history.
+        specs: Its keys.
+        now_ns: Nanoseconds since the epoch.
+        is_interrupted: Whether no bridge works on the run, so that nothing is known of now.
     """
-
-    def __init__(self, settings: BridgeSettings) -> None:
-        self._settings = settings
-        self._faults: Sequence[JournalError] = ()
-        self._watches: dict[tuple[Path | None, ExperimentKey], RunWatch] = {}
-
-    def runs(self) -> Iterator[tuple[RunOverview, Connection, Path | None]]:
-        """Yield each run, with its journal open for reading, and that journal's directory."""
-        if self._settings.journal.url is not None:
-            with shared_journal(self._settings) as journal:
-                overviews = overview(journal)
-                with journal.read() as connection:
-                    for run in overviews:
-                        yield run, connection, None
-            return
-        faults: list[JournalError] = []
-        for directory in journals(self._settings):
-            try:
-                with looking(directory) as connection:
-                    for run in read_runs(connection, directory):
-                        yield run, connection, directory
-            except JournalError as exc:
-                faults.append(exc)
-        self._faults = faults
-
-    def snapshots(self, wanted: WantedRun) -> Sequence[Snapshot]:
-        """Return the runs, the wanted one first, then the last active one.
-
-        Raises:
-            ConfigError: There is no run, or not the wanted one.
-        """
-        found: list[tuple[int, Snapshot]] = []
-        for run, connection, place in self.runs():
-            watch = self._watches.setdefault((place, run.key), RunWatch(run.key))
-            found.append((run.changed_ns, watch.look(connection, run)))
-        of_key: dict[ExperimentKey, Snapshot] = {}
-        for _, snapshot in sorted(found, key=lambda one: one[0], reverse=True):
-            of_key.setdefault(snapshot.key, snapshot)
-        matching = wanted.of(of_key)
-        in_words = self._settings.journal_place
-        if not of_key:
-            raise in_words.no_run()
-        if not matching:
-            raise wanted.not_found(of_key, in_words.words)
-        first = of_key.pop(matching[0])
-        return [first, *of_key.values()]
-
-    def status(self) -> int:
-        """Say which journals could not be read at the last look, and return the exit status."""
-        for fault in self._faults:
-            say(str(fault))
-        return 1 if self._faults else 0
+    times, ages = _phase_times(facts), _phase_ages(facts, specs, now_ns)
+    peers: dict[tuple[str, str], list[float]] = defaultdict(list)
+    for worker, phases in times.items():
+        for phase, mean_s in phases.items():
+            peers[worker.rpartition("/")[0], phase].append(mean_s)
+    usual = {of: median(means) for of, means in peers.items() if len(means) > 1}
+    lines = []
+    last = {one.name: one for one in known}
+    for name, process in sorted(last.items(), key=lambda item: _natural(item[0])):
+        word = _STANDINGS[process.standing]
+        if is_interrupted and word in _CURRENT:
+            word = "unknown"
+        role, phases = name.rpartition("/")[0], times.get(name, {})
+        more = {phase: mean_s - usual.get((role, phase), 0.0) for phase, mean_s in phases.items()}
+        phase = max(more, key=more.__getitem__, default="")
+        phase_s = phases.get(phase, 0.0)
+        lasting, age_s = ages.get(name, ("", 0.0))
+        if word in _CURRENT and age_s > max(_LATE_S, 3 * phases.get(lasting, 0.0)):
+            phase, phase_s = lasting, age_s
+        of_peers = usual.get((role, phase), 0.0)
+        ratio = phase_s / of_peers if of_peers > 0 else None
+        idle_s = max(0.0, (now_ns - process.received_ns) / _NS_PER_S)
+        lines.append(WorkerLine(name, word, process.newest_step, phase, phase_s, ratio, idle_s))
+    return lines
 
 
-def counted(snapshot: Snapshot) -> str:
-    """Return live and expected workers, such as ``3/4``; ``?/4`` if unknown, ``-`` if none is."""
-    if not snapshot.expected:
-        return "-"
-    return f"{'?' if snapshot.alive is None else snapshot.alive}/{snapshot.expected}"
+def _phase_times(facts: Iterable[Facts]) -> Mapping[str, Mapping[str, float]]:
+    """Return by worker the mean time of each phase in a step; waiting is no work."""
+    total_s: dict[tuple[str, str], float] = defaultdict(float)
+    steps: dict[tuple[str, str], set[int]] = defaultdict(set)
+    for span in (span for one in facts for span in one.spans):
+        if not span.is_wait and span.phase != STEP_SPAN:  # a step is around all others
+            total_s[span.worker, span.phase] += span.total_s
+            steps[span.worker, span.phase].add(span.step)
+    found: dict[str, dict[str, float]] = defaultdict(dict)
+    for (worker, phase), of_phase in steps.items():
+        found[worker][phase] = total_s[worker, phase] / len(of_phase)
+    return found
 
 
-def _standing(standing: int, overview: RunOverview) -> str:
-    word = _STANDINGS[standing]
-    return "unknown" if overview.is_interrupted and word in _CURRENT else word
+def _phase_ages(
+    facts: Sequence[Facts], specs: Mapping[str, KeySpec], now_ns: int
+) -> Mapping[str, tuple[str, float]]:
+    """Return by worker the phase that its last heartbeat told, and for how long it lasts (s)."""
+    found: dict[str, tuple[str, float]] = {}
+    for one in facts:
+        if facts[-1].time_ns - one.time_ns > _LATE_S * _NS_PER_S:
+            continue  # the phase has ended since
+        since_s = (now_ns - one.time_ns) / _NS_PER_S
+        for key, measured in one.workers.items():
+            spec = specs.get(key)
+            if spec is None or spec.name != names.RL_WORKER_PHASE_AGE:
+                continue
+            phase = dict(spec.attributes).get(names.RL_PHASE, "")
+            for told in measured:
+                if told.measurements:
+                    found[told.worker] = phase, told.total / told.measurements + since_s
+    return found
 
 
 def _natural(name: str) -> tuple[str, int, str]:

@@ -1,24 +1,37 @@
-"""What a command keeps up to date on a terminal: the live line of a run, or its own progress."""
+"""What a command keeps up to date on a terminal: a live line, its own progress, or all of it."""
 
 import os
+import re
+import select
 import shutil
+import signal
 import sys
+import termios
 import threading
 import time
+import tty
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Final, TextIO, TypeVar
+from typing import Final, NamedTuple, TextIO, TypeVar
 
 from otel_rl.bridge.journal.reader import looking, read_runs
-from otel_rl.cli.run_snapshot import RunWatch, Snapshot
-from otel_rl.cli.run_snapshot import counted as workers_of
+from otel_rl.cli.run_snapshot import RunWatch, summary
 from otel_rl.errors import JournalError
-from otel_rl.plurals import many
 from otel_rl.records import ExperimentKey
 from otel_rl.redaction import shown
 
-__all__ = ["LiveLine", "News", "counted", "is_live", "live_line", "progress", "summary"]
+__all__ = [
+    "Line",
+    "LiveLine",
+    "News",
+    "Screen",
+    "counted",
+    "is_live",
+    "keep_on_screen",
+    "live_line",
+    "progress",
+]
 
 # The command shares the terminal with the live line. So its lines scroll in a region that ends
 # above the last row, and the live line is written with one call that leaves the cursor where it
@@ -55,7 +68,7 @@ def live_line(journal: Path, key: ExperimentKey, *, is_wanted: bool) -> Iterator
                 runs = read_runs(connection, journal)
                 if runs:
                     run = max(runs, key=lambda one: (one.key == key, one.changed_ns))
-                    watch = watches.setdefault(run.key, RunWatch(run.key))
+                    watch = watches.setdefault(run.key, RunWatch())
                     said = summary(watch.look(connection, run))
                     return said if run.key == key else f"{run.key}: {said}"
         except JournalError as exc:
@@ -64,22 +77,6 @@ def live_line(journal: Path, key: ExperimentKey, *, is_wanted: bool) -> Iterator
 
     with LiveLine(sys.stderr, text):
         yield
-
-
-def summary(snapshot: Snapshot) -> str:
-    """Return a run in one line."""
-    parts = ["no step yet" if snapshot.step is None else f"step {snapshot.step}"]
-    if snapshot.steps_per_s is not None:
-        parts.append(f"{snapshot.steps_per_s:.2g} steps/s")
-    if snapshot.reward is not None:
-        parts.append(f"reward {snapshot.reward:.3g}")
-    parts.append(f"workers {workers_of(snapshot)}")
-    parts.append(f"lag {many(snapshot.lag_rows, 'row')}")
-    if snapshot.drops:
-        parts.append(f"dropped {snapshot.drops}")
-    if snapshot.verdict and snapshot.verdict != "healthy":
-        parts.append(snapshot.verdict)
-    return "  ".join(parts)
 
 
 class LiveLine:
@@ -138,10 +135,6 @@ class LiveLine:
 
 # Progress of a long command
 
-_AFTER_S: Final = 1.0  # what is done sooner needs no line
-_EVERY_S: Final = 0.25
-_CLEAR_FROM_START: Final = "\r\x1b[K"
-
 News = Callable[[str], None]
 """Takes what is being done, in words."""
 
@@ -149,30 +142,22 @@ T = TypeVar("T")
 
 
 @contextmanager
-def progress(
-    text: str, stream: TextIO | None = None, *, after_s: float = _AFTER_S
-) -> Iterator[News]:
-    """Keep one line up to date while the context lasts, and remove it then.
+def progress(text: str) -> Iterator[News]:
+    """Keep one line on standard error up to date while the context lasts, and remove it then.
+
+    Nothing is written if it is no terminal, or a dumb one.
 
     Args:
         text: What is being done, until there are news.
-        stream: Default: standard error. Nothing is written if it is no terminal, or a dumb one.
-        after_s: Time without a line.
     """
-    stream = sys.stderr if stream is None else stream
-    line = _Line(stream, text)
-    if not is_live(stream):
-        yield line.set
+    if not is_live(sys.stderr):
+        yield lambda _: None
         return
-    thread = threading.Thread(
-        target=line.keep, args=(after_s,), name="otel-rl-progress", daemon=True
-    )
-    thread.start()
-    try:
-        yield line.set
-    finally:
-        line.end()
-        thread.join()
+    from rich.console import Console  # takes long
+
+    console = Console(stderr=True, highlight=False, markup=False)
+    with console.status(shown(f"otel-rl: {text}")) as status:
+        yield lambda news: status.update(shown(f"otel-rl: {news}"))
 
 
 def counted(items: Sequence[T], what: str, news: News) -> Iterator[T]:
@@ -183,43 +168,106 @@ def counted(items: Sequence[T], what: str, news: News) -> Iterator[T]:
         yield item
 
 
-class _Line:
-    """Line at the end of the terminal's output."""
+# A screen that one can scroll
 
-    def __init__(self, stream: TextIO, text: str) -> None:
-        self._stream = stream
-        self._text = text
-        self._begun_s = time.monotonic()
-        self._is_over = threading.Event()
+_EVERY_S: Final = 2.0
+_LOOK_S: Final = 0.25
+_KEY: Final = re.compile(rb"\x1b[\[O][0-9;]*[A-Za-z~]|.", re.DOTALL)
+_LINES: Final = {b"\x1b[A": -1, b"\x1bOA": -1, b"k": -1, b"\x1b[B": 1, b"\x1bOB": 1, b"j": 1}
+_PAGES: Final = {b"\x1b[5~": -1, b"b": -1, b"\x1b[6~": 1, b" ": 1}
+_FIRST: Final = {b"\x1b[H", b"\x1bOH", b"\x1b[1~", b"g"}
+_LAST: Final = {b"\x1b[F", b"\x1bOF", b"\x1b[4~", b"G"}
 
-    def set(self, text: str) -> None:
-        """Take what is being done."""
-        self._text = text
 
-    def end(self) -> None:
-        """Let ``keep`` return."""
-        self._is_over.set()
+class Line(NamedTuple):
+    """Line of text in a style of ``rich``."""
 
-    def keep(self, after_s: float) -> None:
-        """Write the line now and then, until the end."""
-        with suppress(OSError):  # the terminal is gone
-            self._is_over.wait(after_s)
-            is_shown = False
-            while not self._is_over.is_set():
-                seconds = time.monotonic() - self._begun_s
-                line = shown(f"otel-rl: {self._text} ({seconds:.0f} s)")
-                self._write(f"{_CLEAR_FROM_START}{line[: self._columns() - 1]}")
-                is_shown = True
-                self._is_over.wait(_EVERY_S)
-            if is_shown:
-                self._write(_CLEAR_FROM_START)
+    text: str
+    style: str = ""
 
-    def _columns(self) -> int:
-        try:
-            return os.get_terminal_size(self._stream.fileno()).columns or 80
-        except OSError:
-            return 80
 
-    def _write(self, text: str) -> None:
-        self._stream.write(text)
-        self._stream.flush()
+class Screen(NamedTuple):
+    """What is shown: lines that stay at the top, and lines that scroll below."""
+
+    head: Sequence[Line]
+    body: Sequence[Line]
+
+
+def keep_on_screen(look: Callable[[int], Screen]) -> None:
+    """Show a screen until q, Ctrl-C or SIGTERM, after which the terminal is as it was.
+
+    Args:
+        look: Returns the screen of now for so many columns.
+    """
+    from rich.console import Console, Group
+    from rich.live import Live
+    from rich.text import Text
+
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    console = Console(highlight=False, markup=False)
+    first = 0  # line of the body that is shown
+
+    def shown_lines() -> Sequence[Line]:
+        nonlocal first
+        rows = console.size.height - len(screen.head)
+        if len(screen.body) <= rows:
+            first = 0
+            return [*screen.head, *screen.body]
+        rows = max(1, rows - 1)  # the last one tells where one is
+        first = max(0, min(first, len(screen.body) - rows))
+        where = (
+            f"{first + 1} to {first + rows} of {len(screen.body)}; arrow keys, PgUp, PgDn; q ends"
+        )
+        return [*screen.head, *screen.body[first : first + rows], Line(where, "dim")]
+
+    def renderable() -> Group:
+        lines = shown_lines()
+        return Group(
+            *(Text(text, style, no_wrap=True, overflow="ellipsis") for text, style in lines)
+        )
+
+    screen, next_s = look(console.size.width), time.monotonic() + _EVERY_S
+    with (
+        suppress(KeyboardInterrupt),
+        _keys_at_once(),
+        Live(get_renderable=renderable, console=console, screen=True, auto_refresh=False) as live,
+    ):
+        size = console.size
+        live.refresh()
+        while True:
+            page = max(1, console.size.height - len(screen.head) - 1)
+            for key in (keys := _keys()):
+                if key == b"q":
+                    return
+                first += _LINES.get(key, 0) + _PAGES.get(key, 0) * page
+                first = 0 if key in _FIRST else len(screen.body) if key in _LAST else first
+            is_due = time.monotonic() >= next_s
+            if is_due or console.size != size:
+                size = console.size
+                screen, next_s = look(size.width), time.monotonic() + _EVERY_S
+                live.refresh()
+            elif keys:
+                live.refresh()
+
+
+@contextmanager
+def _keys_at_once() -> Iterator[None]:
+    """Let the terminal hand over each key as it is pressed, and show none."""
+    if not sys.stdin.isatty():
+        yield
+        return
+    before = termios.tcgetattr(sys.stdin)
+    try:
+        tty.setcbreak(sys.stdin)
+        yield
+    finally:
+        termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)
+
+
+def _keys() -> Sequence[bytes]:
+    """Return the keys that are pressed now, or in a moment."""
+    if not sys.stdin.isatty():
+        time.sleep(_LOOK_S)
+        return ()
+    ready, _, _ = select.select([sys.stdin], [], [], _LOOK_S)
+    return _KEY.findall(os.read(sys.stdin.fileno(), 1024)) if ready else ()

@@ -111,7 +111,7 @@ def test_a_served_engine_has_all_its_requests_in_the_run(vllm: Runner) -> None:
 
 def exported(directory: Path) -> list[dict[str, str]]:
     """Spans of the run, as its trace for Perfetto has them."""
-    done = otel_rl_here("export", "--perfetto", "-o", "trace.json", cwd=directory)
+    done = otel_rl_here("export", "-o", "trace.json", cwd=directory)
     assert done.status == 0, done.err
     events = json.loads((directory / "trace.json").read_text())["traceEvents"]
     return [event for event in events if event["ph"] in {"X", "b"}]

@@ -83,7 +83,7 @@ def test_a_run_with_closed_standard_error_is_whole(trained: Path) -> None:
 
 @pytest.mark.parametrize("redirection", slow_after(1, ["<&- >&- 2>&-", ">&-", "2> /dev/full"]))
 def test_commands_with_closed_streams_end_well(trained: Path, redirection: str) -> None:
-    for command in (["runs"], ["top", "--once"], ["doctor", "--tracker", "jsonl"]):
+    for command in (["runs"], ["runs", "--watch"], ["doctor", "--tracker", "jsonl"]):
         status, said = shell(trained, redirection, *command)
         assert (command, status, "Traceback" in said) == (command, 0, False)
 
@@ -95,7 +95,7 @@ def test_output_that_cannot_be_written_is_an_error_in_a_line(trained: Path) -> N
 
 
 def test_top_whose_reader_is_gone_ends_as_other_commands(trained: Path) -> None:
-    assert without_a_reader(trained, "top", "--once") == (141, b"")
+    assert without_a_reader(trained, "runs", "--watch") == (141, b"")
 
 
 def test_a_run_whose_messages_have_no_reader_is_whole(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ def test_nothing_is_said_of_one_as_of_several(tmp_path: Path) -> None:
         ["run", "--experiment", "one", "--tracker", "jsonl", "--", sys.executable, "train.py"],
         ["diagnose"],
         ["export", "-o", "trace.json"],
-        ["top", "--once"],
+        ["runs", "one"],
         ["replay", "one", "--tracker", "jsonl", "--name", "two"],
     )
     said = [otel_rl(*command, cwd=tmp_path) for command in commands]

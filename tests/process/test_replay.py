@@ -213,7 +213,7 @@ def test_an_archive_that_has_grown_is_another_source_for_the_same_name(tmp_path:
 def test_runs_below_a_directory_may_be_chosen_by_name(tmp_path: Path) -> None:
     offline_run(tmp_path, "one", 3)
     offline_run(tmp_path, "two", 3)
-    words = ["replay", ".otel_rl", "--experiment", "two", "--tracker", "tensorboard"]
+    words = ["replay", ".otel_rl", "two", "--tracker", "tensorboard"]
     done = otel_rl(*words, cwd=tmp_path, env=clean_environment(tmp_path))
     assert done.status == 0, done.err
     assert "run two" in done.err

@@ -1,4 +1,4 @@
-"""``otel-rl top`` and the live line of ``otel-rl run`` in a real terminal, and without one."""
+"""``otel-rl runs --watch`` and the live line of ``otel-rl run``, in a terminal and without one."""
 
 import re
 import subprocess
@@ -12,8 +12,9 @@ from otel_rl.bridge.journal.log import Log
 from otel_rl.bridge.journal.runs import Commit, RunStore
 from otel_rl.bridge.journal.sqlite import SqliteJournal
 from otel_rl.bridge.journal.state import encode_keys
-from otel_rl.diagnose.history.records import Facts, RowFacts
+from otel_rl.diagnose.history.records import Facts, RowFacts, SpanFacts
 from otel_rl.records import ExperimentKey, KeySpec, RoleStanding, Row
+from tests.journals.small_run import LIVE, Life, begin, start_ns
 from tests.process.commands import OTEL_RL, clean_environment, otel_rl_here
 from tests.terminal import Terminal
 
@@ -67,35 +68,87 @@ def data(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def top(data: Path, **size: int) -> Terminal:
-    command = [*OTEL_RL, "top", "--data", str(data)]
-    return Terminal(command, cwd=data, environment=clean_environment(data), **size)
+def watch(data: Path, *run: str, rows: int = 24, columns: int = 100) -> Terminal:
+    command = [*OTEL_RL, "runs", *run, "--watch", "--data", str(data)]
+    environment = clean_environment(data)
+    return Terminal(command, cwd=data, environment=environment, rows=rows, columns=columns)
 
 
-def test_top_shows_the_runs_fits_the_terminal_and_leaves_it_as_it_was(data: Path) -> None:
-    with top(data) as terminal:
+def test_the_watched_table_fits_the_terminal_and_leaves_it_as_it_was(data: Path) -> None:
+    with watch(data) as terminal:
         rows = terminal.until(
             lambda rows: rows[0].startswith("RUN") and rows[2].startswith("ppo/two")
         )
-        shown = rows[1].split()
-        assert shown[:7] == [
-            "grpo/one",
-            "interrupted",
-            "9",
-            "2",
-            "0.9",
-            "?/4",
-            "1",
-        ]  # no bridge has the journal
-        assert shown[7:9] == ["row", "3"]
-        terminal.resize(24, 40)  # what does not fit is cut, not wrapped
-        terminal.until(lambda rows: "…" in rows[1] and rows[2].startswith("ppo"))
+        # No bridge has the journal, so nobody knows which of its workers live.
+        shown = ["grpo/one", "interrupted", "-", "9", "2", "0.9", "?/4", "-"]
+        assert rows[1].split()[: len(shown)] == shown
+        assert (
+            rows[4]
+            == "grpo/one: interrupted, step 9  2 steps/s  reward 0.9  workers ?/4  dropped 3"
+        )
+        terminal.resize(24, 60)  # what does not fit is left out, not wrapped
+        rows = terminal.until(lambda rows: rows[0].endswith("WORKERS"))
+        assert rows[0].split() == ["RUN", "STATE", "VERDICT", "STEP", "REWARD", "WORKERS"]
         terminal.resize(10, 120)
-        terminal.until(lambda rows: "VERDICT" in rows[0])
+        terminal.until(lambda rows: "GOODPUT" in rows[0])
         terminal.type(b"\x03")
         assert terminal.status() == 0
         left = terminal.raw.rindex(b"\x1b[?1049l")  # to the screen of before
         assert terminal.raw.rindex(b"\x1b[?1049h") < left
+
+
+WORKERS = 1_000
+SLOW = "trainer/777"
+
+
+@pytest.fixture(scope="module")
+def crowd(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The directory of a bridge with a run of a thousand workers, one of them slow."""
+    directory = tmp_path_factory.mktemp("crowd")
+    life = Life(directory)
+    life.take(*(begin(LIVE, rank) for rank in range(WORKERS)), now_ns=start_ns(LIVE))
+    with life.journal.read() as connection:
+        (state,) = connection.execute("SELECT body FROM states").fetchone()
+    spans = [
+        SpanFacts(1, "trainer", "train", worker, False, 1, took_s, took_s, 0)
+        for worker, took_s in [*((f"trainer/{n}", 2.0) for n in range(60)), (SLOW, 9.0)]
+    ]
+    history = {Log.HISTORY: (S, Facts(S, 1, spans=spans).encode())}
+    life.runs.commit([Commit(LIVE, [], 0, state, added=history)])
+    life.journal.close()
+    return directory
+
+
+def test_of_a_thousand_workers_the_slow_one_is_first_and_the_last_is_reached(crowd: Path) -> None:
+    with watch(crowd, "live", rows=24, columns=80) as terminal:
+        rows = terminal.until(lambda rows: any(row.startswith(SLOW) for row in rows))
+        (header,) = [place for place, row in enumerate(rows) if row.startswith("WORKER ")]
+        assert rows[header + 1].split()[:7] == [SLOW, "unknown", "-", "train", "9", "s", "4.5x"]
+        assert rows[-1].startswith(f"1 to {22 - header} of 1000;")
+        terminal.type(b"\x1b[6~")  # page down
+        terminal.until(lambda rows: rows[-1].startswith(f"{23 - header} to "))
+        terminal.type(b"\x1b[F")  # end
+        rows = terminal.until(lambda rows: "to 1000 of 1000;" in rows[-1])
+        assert rows[-2].startswith("trainer/999")
+        assert rows[header].startswith("WORKER ")  # it stays
+        terminal.type(b"\x1b[A")  # up
+        terminal.until(lambda rows: "to 999 of 1000;" in rows[-1])
+        terminal.type(b"\x1b[H")  # home
+        terminal.until(lambda rows: rows[header + 1].startswith(SLOW))
+        terminal.type(b"q")
+        assert terminal.status() == 0
+        assert b"\x1b[?1049l" in terminal.raw
+
+
+def test_without_colour_where_the_user_wants_none(data: Path) -> None:
+    command = [*OTEL_RL, "runs", "--watch", "--data", str(data)]
+    for variables, has_colour in (({}, True), ({"NO_COLOR": "1"}, False)):
+        environment = clean_environment(data, **variables)
+        with Terminal(command, cwd=data, environment=environment) as terminal:
+            terminal.until(lambda rows: rows[2].startswith("ppo/two"))
+            assert (b"\x1b[33m" in terminal.raw) == has_colour  # yellow
+            terminal.type(b"q")
+            assert terminal.status() == 0
 
 
 def test_runs_cuts_long_names_to_the_width_of_the_terminal(data: Path) -> None:
@@ -121,18 +174,21 @@ def test_help_goes_through_the_pager_of_a_terminal(tmp_path: Path) -> None:
         assert terminal.raw.startswith(b"paged: # Glossary")
 
 
-@pytest.mark.parametrize("command", [("top",), ("runs", "--watch")])
-def test_top_without_a_terminal_is_plain_text(data: Path, command: tuple[str, ...]) -> None:
-    done = otel_rl_here(*command, "--data", data, cwd=data)
+@pytest.mark.parametrize("options", [("--watch",), ("grpo/one",), ()])
+def test_without_a_terminal_it_is_plain_text(data: Path, options: tuple[str, ...]) -> None:
+    done = otel_rl_here("runs", *options, "--data", data, cwd=data)
     assert done.status == 0, done.err
     lines = done.out.splitlines()
-    assert lines[0].split()[:3] == ["RUN", "STATE", "STEP"]
-    assert lines[1].startswith("grpo/one")
+    if options == ("grpo/one",):
+        assert lines[0].startswith("grpo/one: interrupted, step 9")
+    else:
+        assert lines[0].split()[0] == "RUN"
+        assert lines[1].startswith("grpo/one")
     assert "\x1b" not in done.out + done.err
 
 
-def test_top_of_a_run_that_is_not_there_says_which_there_are(data: Path) -> None:
-    done = otel_rl_here("top", "nothing", "--data", data, cwd=data)
+def test_a_run_that_is_not_there_says_which_there_are(data: Path) -> None:
+    done = otel_rl_here("runs", "nothing", "--data", data, cwd=data)
     assert done.status == 2
     assert "There are: grpo/one, ppo/two." in done.err
 

@@ -1,1 +1,1 @@
-"""Diagnosis of live runs, and of traces read back from Jaeger."""
+"""Diagnosis of live runs."""

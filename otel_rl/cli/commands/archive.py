@@ -12,14 +12,14 @@ from otel_rl.bridge.config import BridgeSettings
 from otel_rl.bridge.counters import Counters
 from otel_rl.bridge.journal.archive_store import ArchiveStore
 from otel_rl.bridge.journal.places import WHERE_RUNS_ARE
+from otel_rl.bridge.journal.reader import journals_below
 from otel_rl.bridge.journal.sqlite import SqliteJournal
-from otel_rl.cli.find_run import WantedRun, add_run, journals, take_directory
-from otel_rl.cli.options import add_bridge_options, settings_of
+from otel_rl.cli.find_run import add_run, matching, take_directory
+from otel_rl.cli.options import add_journal_options, settings_of
 from otel_rl.cli.replays import archive_place, archive_places
 from otel_rl.cli.standard_streams import say
 from otel_rl.errors import ConfigError, JournalError, JournalLocked, MissingExtra
 from otel_rl.plurals import many
-from otel_rl.records import ExperimentKey
 from otel_rl.redaction import printable
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     )
     add_run(parser, "every run")
     parser.add_argument("--to", type=Path, metavar="DIR", help="copy the files to this directory")
-    add_bridge_options(parser)
+    add_journal_options(parser)
     parser.set_defaults(command=_command)
 
 
@@ -55,7 +55,9 @@ def _command(arguments: argparse.Namespace) -> int:
     take_directory(arguments, may_be_empty=True)  # an archive may be all that there is
     settings = settings_of(arguments)
     is_complete = _write_waiting(settings)
-    runs = [run for run in _runs(settings) if _is_wanted(run.key, arguments.run)]
+    runs = [*_runs(settings)]
+    wanted = matching(arguments.run, [run.key for run in runs])
+    runs = [run for run in runs if run.key in wanted]
     if not runs:
         raise ConfigError(
             f"There is no archive of {arguments.run or 'a run'} below {str(settings.data)!r}.",
@@ -78,7 +80,7 @@ def _write_waiting(settings: BridgeSettings) -> bool:
     if settings.journal.url is not None:
         return True  # a run's values are written by the bridge that has the run
     is_complete = True
-    for data in journals(settings):
+    for data in journals_below(settings.data):
         try:
             journal = SqliteJournal(data, max_bytes=settings.journal.max_bytes)
         except JournalLocked:
@@ -107,10 +109,6 @@ def _runs(settings: BridgeSettings) -> Iterator["ArchiveFiles"]:
 
     for place in archive_places(settings):
         yield from archives_below(place, lambda exc: say(str(exc)))
-
-
-def _is_wanted(key: ExperimentKey, text: str | None) -> bool:
-    return bool(WantedRun(text).of([key]))
 
 
 def _copy(files: Sequence[Path], directory: Path) -> None:

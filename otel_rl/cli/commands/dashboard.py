@@ -9,16 +9,14 @@ from otel_rl.bridge.config import BridgeSettings
 from otel_rl.bridge.delivery.selection import KeySelection
 from otel_rl.bridge.delivery.wandb.account import WandbSettings, find_account
 from otel_rl.bridge.delivery.wandb.workspace_view import VIEW_TITLE, save_view
-from otel_rl.bridge.journal.places import names_there_are
 from otel_rl.bridge.journal.reader import read_keys
-from otel_rl.cli.find_run import FoundRun, WantedRun, add_run, find_runs, opened, take_directory
+from otel_rl.cli.find_run import Runs, add_run, take_directory
 from otel_rl.cli.options import add_bridge_options, settings_of
 from otel_rl.dashboard.arrange import Section, arrange, as_json, in_words
 from otel_rl.errors import ConfigError, MissingExtra
 from otel_rl.plurals import many
 from otel_rl.records import KeySpec
 from otel_rl.redaction import printable, shown
-from otel_rl.run_id import run_id
 
 __all__ = ["add_parser"]
 
@@ -56,9 +54,9 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
 def _command(arguments: argparse.Namespace) -> int:
     take_directory(arguments)
     settings = settings_of(arguments)
-    runs = find_runs(settings)
-    sections = arrange(_sent(settings, runs, arguments.run))
-    status = max(run.status for run in runs)
+    with Runs(settings) as runs:
+        sections = arrange(_sent(settings, runs, arguments.run))
+    status = 1 if runs.faults else 0
     if arguments.json:
         print(json.dumps({"sections": as_json(sections)}, indent=1))
         return status
@@ -84,30 +82,23 @@ def _print(sections: Sequence[Section]) -> None:
         print(printable(line))
 
 
-def _sent(
-    settings: BridgeSettings, runs: Sequence[FoundRun], wanted: str | None
-) -> Sequence[KeySpec]:
+def _sent(settings: BridgeSettings, runs: Runs, wanted: str | None) -> Sequence[KeySpec]:
     """Return the keys that the tracker gets of the runs, each once.
 
     Raises:
-        ConfigError: There is no such run.
+        ConfigError: There is no such run, or it has no keys.
     """
     found: dict[str, KeySpec] = {}
-    chosen = {*WantedRun(wanted).of([run.key for run in runs])}
-    for run in runs:
-        if run.key in chosen:
-            with opened(settings, run) as connection:
-                catalogue = read_keys(connection, run_id(*run.key))
-            for spec in _selected(settings, catalogue):
-                found.setdefault(spec.key, spec)
-    place = settings.journal_place
-    if not runs:
-        raise place.no_run()
+    for run in reversed(runs.named(wanted)):
+        with run.open() as connection:
+            catalogue = read_keys(connection, run.id)
+        for spec in _selected(settings, catalogue):
+            found.setdefault(spec.key, spec)
     if not found:
-        name = "any run" if wanted is None else f"a run {wanted!r}"
         raise ConfigError(
-            f"There are no keys of {name} {place.words}.",
-            hint=names_there_are(wanted or "", [str(run.key) for run in runs]),
+            f"There are no keys of {'any run' if wanted is None else f'a run {wanted!r}'} "
+            f"{settings.journal_place.words}.",
+            hint="They come with the first values that a run reports.",
         )
     return [*found.values()]
 

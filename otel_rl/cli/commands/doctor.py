@@ -1,7 +1,6 @@
 """``otel-rl doctor``: one check, one function, each with a hint."""
 
 import argparse
-import contextlib
 import http.client
 import importlib.metadata
 import os
@@ -17,12 +16,12 @@ from urllib.parse import urlsplit
 
 from otel_rl.bridge.config import BridgeSettings
 from otel_rl.bridge.delivery.tracker import CheckResult, backend, check_writable
-from otel_rl.bridge.journal.reader import RunOverview, overview
+from otel_rl.bridge.journal.reader import RunOverview
 from otel_rl.bridge.journal.sqlite import JOURNAL_FILE, SqliteJournal
 from otel_rl.bridge.receive.tls import load_tls
 from otel_rl.bridge.receive.tokens import Tokens
 from otel_rl.cli.environment import misspelt
-from otel_rl.cli.find_run import journals, shared_journal
+from otel_rl.cli.find_run import Runs, shared_journal
 from otel_rl.cli.liveness_text import in_words
 from otel_rl.cli.options import (
     add_bridge_options,
@@ -31,7 +30,7 @@ from otel_rl.cli.options import (
     settings_of,
 )
 from otel_rl.cli.standard_streams import say
-from otel_rl.errors import ConfigError, JournalError, JournalLocked, OtelRLError
+from otel_rl.errors import ConfigError, JournalLocked, OtelRLError
 from otel_rl.plurals import many
 from otel_rl.redaction import shown
 from otel_rl.setting_types import OFF, Address
@@ -196,41 +195,25 @@ def check_data(settings: BridgeSettings) -> Iterator[CheckResult]:
 
 
 def check_runs(settings: BridgeSettings) -> Iterator[CheckResult]:
-    """Check that the rows of every run reach their tracker. A bridge may be writing them."""
-    runs: list[RunOverview] = []
-    if settings.journal.url is not None:
-        with contextlib.suppress(OtelRLError), shared_journal(settings) as journal:
-            runs += overview(journal)
-    for directory in journals(settings):
-        try:
-            runs += overview(directory)
-        except JournalError as exc:
-            yield CheckResult("runs", exc.args[0], ok=False, hint=exc.hint)
-    settled = [run for run in runs if not (run.error or run.unconfirmed or run.waiting_bytes)]
+    """Check that the rows of every run reach their tracker, and report its workers."""
+    try:
+        with Runs(settings) as runs:
+            found = runs.look()
+    except OtelRLError:
+        return  # check_data reports it
+    for fault in runs.faults:
+        yield CheckResult("runs", fault, ok=False)
+    overviews = [one for run in found for one in run.overviews]
+    settled = [one for one in overviews if not (one.error or one.unconfirmed or one.waiting_bytes)]
     if settled:
         yield CheckResult("runs", f"{len(settled)} with all rows written to their tracker")
-    for run in runs:
-        if run not in settled:
-            yield _run_result(run)
-
-
-def check_workers(settings: BridgeSettings) -> Iterator[CheckResult]:
-    """Report live and missing workers, in runs with unfinished workers."""
-    runs = [run for run in _runs(settings) if not run.is_interrupted]
-    workers = {str(run.key): "; ".join(in_words(run.roles)) for run in runs}
-    for key, words in workers.items():
-        if words:
-            yield CheckResult(f"workers {key}", words)
-
-
-def _runs(settings: BridgeSettings) -> Iterator[RunOverview]:
-    """Yield every run that can be read."""
-    if settings.journal.url is not None:
-        with contextlib.suppress(OtelRLError), shared_journal(settings) as journal:
-            yield from overview(journal)
-    for directory in journals(settings):
-        with contextlib.suppress(JournalError):  # check_runs reports it
-            yield from overview(directory)
+    for one in overviews:
+        if one not in settled:
+            yield _run_result(one)
+    for run in found:
+        words = "; ".join(in_words(run.overview.roles))
+        if words and not run.overview.is_interrupted:
+            yield CheckResult(f"workers {run.key}", words)
 
 
 def _run_result(run: RunOverview) -> CheckResult:
@@ -324,7 +307,6 @@ CHECKS: tuple[Callable[[BridgeSettings], Iterator[CheckResult]], ...] = (
     check_security,
     check_data,
     check_runs,
-    check_workers,
     check_tracker,
 )
 """All checks, in the order of the output."""

@@ -16,24 +16,14 @@ from otel_rl.bridge.journal.reader import read_history, read_keys, span_parts
 from otel_rl.bridge.journal.state import StateRefused
 from otel_rl.bridge.rows.span_log import read_spans
 from otel_rl.bridge.rows.stored_run import read_standing
-from otel_rl.cli.find_run import (
-    FoundRun,
-    add_run,
-    add_run_names,
-    find_run,
-    opened,
-    steps,
-    take_directory,
-    wanted_run,
-)
+from otel_rl.cli.find_run import FoundRun, Runs, add_run, steps, take_directory
 from otel_rl.cli.options import add_journal_options, settings_of
 from otel_rl.cli.standard_streams import say
-from otel_rl.cli.terminal import progress
+from otel_rl.cli.terminal import News, progress
 from otel_rl.diagnose.history.records import Facts
 from otel_rl.errors import ConfigError
 from otel_rl.perfetto import Counter, SpanTable, TraceSummary, write_trace
 from otel_rl.plurals import many
-from otel_rl.run_id import run_id
 
 __all__ = ["add_parser"]
 
@@ -66,10 +56,6 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add_run(parser)
-    add_run_names(parser)
-    parser.add_argument(
-        "--perfetto", action="store_true", help="as Chrome trace JSON (the only format)"
-    )
     parser.add_argument(
         "--steps",
         type=steps,
@@ -93,14 +79,23 @@ def _command(arguments: argparse.Namespace) -> int:
             "A trace is not text for a terminal.", hint="Name a file: -o trace.json.gz"
         )
     take_directory(arguments)
-    settings = settings_of(arguments)
-    run = find_run(settings, wanted_run(arguments))
-    identity = run_id(run.key.experiment, run.key.trial)
     with (
         progress("reading the spans") as news,
         SpanTable() as table,
-        opened(settings, run) as connection,
+        Runs(settings_of(arguments)) as runs,
     ):
+        run, *_ = runs.named(arguments.run)
+        chosen, unknown, summary = _export(run, table, arguments, news)
+    _report(summary, chosen, unknown, arguments.output)
+    return 1 if runs.faults else 0
+
+
+def _export(
+    run: FoundRun, table: SpanTable, arguments: argparse.Namespace, news: News
+) -> tuple[tuple[int, int], int, TraceSummary]:
+    """Write the trace. Returns its steps, the number of links to nowhere, and what it has."""
+    identity = run.id
+    with run.open() as connection:
         damaged = _fill(table, connection, identity)
         names = {of.instance: of.name for of in read_standing(connection, identity).workers}
         if damaged:
@@ -113,8 +108,7 @@ def _command(arguments: argparse.Namespace) -> int:
         counters = _counters(connection, identity)
         with _written(arguments.output) as file:
             summary = write_trace(file, table, names=names, counters=counters, about=about)
-    _report(summary, chosen, unknown, arguments.output)
-    return run.status
+    return chosen, unknown, summary
 
 
 def _fill(table: SpanTable, connection: Connection, run: str) -> int:

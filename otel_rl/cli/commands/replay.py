@@ -8,16 +8,9 @@ from typing import Final
 
 from otel_rl.bridge.config import BridgeSettings
 from otel_rl.bridge.delivery.tracker import backend
+from otel_rl.bridge.journal.sqlite import JOURNAL_FILE
 from otel_rl.bridge.replay.replay import Replayed
-from otel_rl.cli.find_run import (
-    FoundRun,
-    WantedRun,
-    add_run_names,
-    directory_named,
-    find_runs,
-    runs_below,
-    wanted_run,
-)
+from otel_rl.cli.find_run import FoundRun, Runs, directory_named, matching
 from otel_rl.cli.inbox_bridge import join_inboxes
 from otel_rl.cli.options import add_bridge_options, settings_of
 from otel_rl.cli.replays import (
@@ -45,7 +38,7 @@ examples:
   otel-rl replay grpo-7b --tracker trackio        a run that went elsewhere, live or ended
   otel-rl replay grpo-7b/lr-3e-6 --tracker wandb --name grpo-7b/again
   otel-rl replay /shared/runs --tracker wandb     every run below, from nodes without internet
-  otel-rl replay .otel_rl/archive --experiment grpo-7b --tracker mlflow    from Parquet files
+  otel-rl replay .otel_rl/archive grpo-7b --tracker mlflow    from Parquet files
   otel-rl replay node-0 node-1 --tracker wandb    one run of what two hosts have left in inboxes
 """
 
@@ -63,11 +56,10 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         "run",
         nargs="*",
         metavar="RUN|DIR",
-        help="EXPERIMENT[/TRIAL] or id of a run; or a directory, for every run in the journals and "
-        "archives below it. Several directories: what the hosts of a job have left in inboxes "
-        "there becomes one run of each",
+        help="EXPERIMENT[/TRIAL] or id of a run; and directories, for the runs in the journals and "
+        "archives below them, every one unless runs are named, too. What the hosts of a job have "
+        "left in inboxes there becomes one run",
     )
-    add_run_names(parser)
     parser.add_argument(
         "--name", metavar="NEW[/TRIAL]", help="name in the tracker (default: the run's own)"
     )
@@ -94,10 +86,16 @@ def _command(arguments: argparse.Namespace) -> int:
         raise ConfigError(f"--at-once: at least one run (got {arguments.at_once}).")
     settings = settings_of(arguments)
     _check(settings)
-    directories = _directories(arguments)
+    given = [(text, directory_named(text)) for text in arguments.run]
+    directories = [directory for _, directory in given if directory is not None]
+    names = [text for text, directory in given if directory is None]
+    if not given:
+        raise ConfigError(
+            "Name the run, or a directory with all that are wanted.", hint="See `otel-rl runs`."
+        )
     if inboxes := [path for one in directories for path in inboxes_below(one) if bytes_in(path)]:
         return _join(inboxes, arguments)
-    runs = _wanted(settings, arguments, directories)
+    runs = _wanted(settings, names, directories)
     if arguments.name and len(runs) > 1:
         raise ConfigError(
             f"--name: it is one name, and there are {len(runs)} runs.", hint="Name one run."
@@ -126,24 +124,6 @@ def _command(arguments: argparse.Namespace) -> int:
     return 1 if jobs.failed else 0
 
 
-def _directories(arguments: argparse.Namespace) -> Sequence[Path]:
-    """Return the directories that are named in place of a run, and leave the name of a run alone.
-
-    Raises:
-        ConfigError: There are several names, and one is of no directory.
-    """
-    given: Sequence[str] = arguments.run
-    named = [(text, directory_named(text)) for text in given]
-    wrong = [text for text, directory in named if directory is None]
-    arguments.run = wrong[0] if len(given) == 1 and wrong else None
-    if len(given) > 1 and wrong:
-        raise ConfigError(
-            f"There is no directory {wrong[0]!r}.",
-            hint="Name one run, or the directories of the hosts of a job.",
-        )
-    return [directory for _, directory in named if directory is not None]
-
-
 def _join(inboxes: Sequence[Path], arguments: argparse.Namespace) -> int:
     """Write the runs of some inboxes; those of one run have directories of the same name."""
     of_runs: dict[str, list[Path]] = {}
@@ -161,41 +141,39 @@ def _check(settings: BridgeSettings) -> None:
 
 
 def _wanted(
-    settings: BridgeSettings, arguments: argparse.Namespace, directories: Sequence[Path]
+    settings: BridgeSettings, names: Sequence[str], directories: Sequence[Path]
 ) -> Sequence[ReplaySource]:
-    """Return the runs to write.
+    """Return the runs to write: those of some names, or all.
+
+    Args:
+        settings: With the place of the journals where no directory is named.
+        names: Of runs.
+        directories: Above journals and archives.
 
     Raises:
         ConfigError: There are none, or it is unclear which.
     """
-    if directories:
-        named = WantedRun(None, arguments.experiment, arguments.trial)
-        found = [run for one in directories for run in _found(settings, runs_below(one), [one])]
-        keys = {*named.of([run.key for run in found])}
-        if not keys:
-            which = f"run {named}" if named.is_exact else "run"
-            raise ConfigError(
-                f"There is no {which} in the journals and archives below "
-                f"{', '.join(map(repr, map(str, directories)))}.",
-                hint="Name a directory that `otel-rl run` or `otel-rl bridge` had as --data, or "
-                "one of an archive.",
-            )
-        return [run for run in found if run.key in keys]
-    wanted = wanted_run(arguments)
-    if wanted == WantedRun(None):
-        raise ConfigError(
-            "Name the run, or a directory with all that are wanted.", hint="See `otel-rl runs`."
-        )
-    of_key = {
-        run.key: run for run in _found(settings, find_runs(settings), archive_places(settings))
-    }
-    chosen = wanted.of(of_key)
-    place = settings.journal_place
-    if not of_key:
-        raise place.no_run()
-    if not chosen:
-        raise wanted.not_found(of_key, place.words)
-    return [of_key[key] for key in chosen]
+    with Runs(settings) as runs:
+        if directories:
+            below = (path.parent for one in directories for path in one.rglob(JOURNAL_FILE))
+            found = runs.below(sorted(below))
+        else:
+            found = runs.look()
+        runs.status()
+        sources = _found(settings, found, directories or archive_places(settings))
+        keys = [one.key for one in sources]
+        wanted = {key for name in names or (None,) for key in matching(name, keys)}
+        chosen = [one for one in sources if one.key in wanted]
+        if chosen:
+            return chosen
+        if not directories:
+            raise runs.not_found(names[0], keys)
+    raise ConfigError(
+        f"There is no run {f'{names[0]!r} ' if names else ''}in the journals and archives below "
+        f"{', '.join(map(repr, map(str, directories)))}.",
+        hint="Name a directory that `otel-rl run` or `otel-rl bridge` had as --data, or one of an "
+        "archive.",
+    )
 
 
 def _found(

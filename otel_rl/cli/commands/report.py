@@ -4,8 +4,7 @@ import argparse
 import importlib.util
 from pathlib import Path
 
-from otel_rl.cli.commands.view import run_of
-from otel_rl.cli.find_run import add_run, take_directory
+from otel_rl.cli.find_run import Runs, add_run, take_directory
 from otel_rl.cli.options import add_journal_options, settings_of
 from otel_rl.cli.terminal import progress
 from otel_rl.errors import MissingExtra
@@ -52,8 +51,9 @@ def _command(arguments: argparse.Namespace) -> int:
         raise MissingExtra("`otel-rl report`", "plotly", "view")
     take_directory(arguments)
     settings = settings_of(arguments)
-    run = run_of(settings, arguments.run)
+    with Runs(settings) as runs:
+        run, *_ = runs.named(arguments.run)
     with progress("reading the history") as news:
-        size = write_report(settings, run, arguments.output, news=news)
+        size = write_report(settings, run.id, arguments.output, news=news)
     print(shown(f"{arguments.output} ({size / 1e6:.1f} MB)"))
-    return 0
+    return 1 if runs.faults else 0

@@ -1,4 +1,4 @@
-"""``otel-rl runs``: lists the runs of a data directory, live and ended."""
+"""``otel-rl runs``: one table of runs, or of the workers of one, once or kept up to date."""
 
 import argparse
 import json
@@ -6,27 +6,24 @@ import os
 import shutil
 import stat
 import sys
-import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from otel_rl.bridge.config import BridgeSettings
-from otel_rl.bridge.journal.interface import Connection
-from otel_rl.bridge.journal.reader import (
-    RunOverview,
-    state_of,
-)
-from otel_rl.bridge.rows.stored_run import read_standing
-from otel_rl.cli.find_run import WantedRun
+from otel_rl.bridge.journal.reader import RunOverview
+from otel_rl.bridge.journal.sqlite import DATA_DIRECTORY
+from otel_rl.cli.ending.report import own_command
+from otel_rl.cli.find_run import FoundRun, Runs, add_run, matching, take_directory
 from otel_rl.cli.options import add_journal_options, settings_of
 from otel_rl.cli.run_deletion import delete
-from otel_rl.cli.run_snapshot import RunReader
-from otel_rl.errors import ConfigError
-from otel_rl.goodput import Spent, as_json
+from otel_rl.cli.run_snapshot import RunWatch, Snapshot, WorkerLine, summary, worst_first
+from otel_rl.cli.terminal import Line, Screen, is_live, keep_on_screen
+from otel_rl.errors import JournalError
+from otel_rl.goodput import as_json
 from otel_rl.redaction import printable, redacted
-from otel_rl.run_id import run_id
 
 __all__ = ["add_parser"]
 
@@ -34,8 +31,9 @@ _EPILOG: Final = """\
 examples:
   otel-rl runs                   those of `otel-rl run` and `otel-rl bridge` in this directory
   otel-rl runs /data/otel_rl     those of another data directory
+  otel-rl runs grpo-7b           one run and its workers, those with a problem first
+  otel-rl runs --watch           kept up to date, with the workers of the last active one
   otel-rl runs --json            for a program
-  otel-rl runs --watch           kept up to date, with the workers of one: as `otel-rl top`
   otel-rl runs --delete ppo/7    delete a run; a directory before it says where
 
 states:
@@ -44,24 +42,35 @@ states:
              since the diagnosis has found a stall
   interrupted                    no bridge works on it: killed or stopped before the run ended
   finished, aborted, crashed     how the run ended
+
+workers: PHASE is the work in which a worker differs most from its peers in the last two minutes,
+TIME its mean time of that in a step, PEERS how many times that of the median of its role.
+--watch: arrow keys, PgUp, PgDn, Home and End scroll; q or Ctrl-C ends it.
 """
 
 _UNITS: Final = ((86_400, "d"), (3_600, "h"), (60, "min"))
-_COLUMNS: Final[Sequence[str]] = (
-    "RUN",
-    "ID",
-    "STATE",
-    "STEP",
-    "GOODPUT",
-    "AGE",
-    "ACTIVE",
-    "JOURNAL",
-    "FILES",
-    "LINK",
-)
 _GAP: Final = "  "
 _USUAL_NAME: Final = 60  # a longer one, in a pipe, leaves other lines as they are
-_SHORTEST_CUT: Final = 24
+_SHORTEST_CUT: Final = 20
+_LONGEST_VERDICT: Final = 24
+_OF_ONE, _OF_MANY = 120, 20  # newest records of the history that are read, each of about a second
+
+# What a narrow terminal does without, in this order; the first ones do not change while one looks.
+_STILL: Final = ("FILES", "JOURNAL", "AGE", "ID")
+_RARELY_NEEDED: Final = (
+    *("FILES", "JOURNAL", "AGE", "STEPS/S", "GOODPUT", "ACTIVE", "WORKERS", "REWARD"),
+)
+
+_STYLES: Final = {
+    "running": "green",
+    "alive": "green",
+    "stalled": "yellow",
+    "interrupted": "yellow",
+    "silent": "yellow",
+    "unknown": "yellow",
+    "crashed": "red",
+    "failed": "red",
+}
 
 
 def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -69,18 +78,16 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     parser = commands.add_parser(
         "runs",
         description="List the runs that a bridge keeps, the last active one first: id, state, "
-        "step, goodput, age, idle time, sizes, place in the tracker.",
+        "verdict, step, reward, goodput, sizes, place in the tracker; or the workers of one.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument(
-        "directory", nargs="?", type=Path, metavar="DIR", help="data directory (default: --data)"
-    )
+    add_run(parser, "all runs of --data")
     parser.add_argument("--json", action="store_true", help="as JSON")
     parser.add_argument(
         "--watch",
         action="store_true",
-        help="show runs, and the workers of one, until Ctrl-C; as `otel-rl top`",
+        help="keep it up to date until q or Ctrl-C; without a terminal it is printed once",
     )
     parser.add_argument(
         "--delete",
@@ -93,69 +100,157 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     parser.set_defaults(command=_command)
 
 
-@dataclass(frozen=True, slots=True)
-class _Listed:
-    """Run in the list.
+class _Listed(NamedTuple):
+    """Run in the table."""
 
-    Attributes:
-        run: As the journal has it.
-        state: In one word.
-        age_s: Since its first data.
-        idle_s: Since its last.
-        file_bytes: Size of the tracker's files on this machine; None if there are none.
-        goodput: Time of its allocation, by role; nothing if it is unknown.
-    """
-
-    run: RunOverview
-    state: str
-    age_s: float
-    idle_s: float
-    file_bytes: int | None
-    goodput: Mapping[str, Spent]
-
-    @property
-    def ratio(self) -> float | None:
-        """Return the productive share of the run's time; None if it is unknown."""
-        return self.goodput[""].ratio if "" in self.goodput else None
-
-    @property
-    def journal_bytes(self) -> int:
-        """Return its size in the journal, about."""
-        return self.run.made_bytes + self.run.waiting_bytes
+    run: FoundRun
+    now: Snapshot
 
 
 def _command(arguments: argparse.Namespace) -> int:
-    if arguments.directory is not None:
-        if arguments.data is not None:
-            raise ConfigError("Name the directory once, as DIR or by --data.")
-        arguments.data = arguments.directory
+    take_directory(arguments, may_be_empty=True)
     settings = settings_of(arguments)
-    is_named = arguments.data is not None and settings.journal.url is None
-    if is_named and not arguments.data.is_dir():
+    if arguments.data is not None and settings.journal.url is None and not settings.data.is_dir():
         raise settings.journal_place.no_run()
-    if arguments.watch:
-        from otel_rl.cli.commands.top import watch  # rich is not needed for a list
-
-        return watch(settings, WantedRun(None))
     if arguments.delete is not None:
         return delete(settings, arguments.delete, is_confirmed=arguments.yes)
-    reader, now_ns = RunReader(settings), time.time_ns()
-    listed = [_listed(run, connection, now_ns) for run, connection, _ in reader.runs()]
-    listed.sort(key=lambda one: (one.idle_s, str(one.run.key)))
-    if arguments.json:
-        print(json.dumps([_as_json(one) for one in listed], indent=1))
-    else:
-        for line in _table(listed) if listed else _nothing(settings):
-            print(line)
-    return reader.status()
+    with Runs(settings) as runs:
+        table = _Table(settings, runs, arguments.run)
+        if arguments.json:
+            found = [_as_json(one, of) for one in table.look() for of in one.run.overviews]
+            print(json.dumps(found, indent=1))
+        elif arguments.watch and is_live(sys.stdout):
+            keep_on_screen(lambda columns: table.screen(columns, is_watched=True))
+        else:
+            columns = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+            screen = table.screen(columns, is_watched=arguments.watch)
+            print(*(line.text for line in (*screen.head, *screen.body)), sep="\n")
+        return runs.status()
 
 
-def _listed(run: RunOverview, connection: Connection, now_ns: int) -> _Listed:
-    standing = read_standing(connection, run_id(*run.key))
-    idle_s = max(0.0, (now_ns - run.changed_ns) / 1e9)
-    age_s = max(idle_s, (now_ns - (run.begun_ns or run.changed_ns)) / 1e9)
-    state, size = state_of(run, standing, now_ns), _size(run.location)
-    return _Listed(run, state, age_s, idle_s, size, standing.goodput)
+@dataclass(frozen=True, slots=True)
+class _Table:
+    """The runs that a command shows, and what was read of each so far.
+
+    Attributes:
+        settings: With the place of the journals.
+        runs: All in reach.
+        name: Of those that are wanted; None for all.
+    """
+
+    settings: BridgeSettings
+    runs: Runs
+    name: str | None
+    _watches: dict[tuple[Path | None, str], RunWatch] = field(default_factory=dict)
+
+    def look(self, *, with_workers: bool = False) -> Sequence[_Listed]:
+        """Return the runs, the last active one first.
+
+        Args:
+            with_workers: Whether the workers of the first one will be shown.
+
+        Raises:
+            ConfigError: There is no run of the name.
+        """
+        found = self.runs.look()
+        if self.name is not None:
+            keys = [run.key for run in found]
+            wanted = matching(self.name, keys)
+            if not wanted:
+                raise self.runs.not_found(self.name, keys)
+            found = [run for run in found if run.key in wanted]
+        listed = []
+        for place, run in enumerate(found):
+            records = _OF_ONE if with_workers and place == 0 else _OF_MANY
+            watch = self._watches.setdefault((run.directory, run.id), RunWatch(records))
+            with suppress(JournalError), run.open() as connection:  # it was removed meanwhile
+                listed.append(_Listed(run, watch.look(connection, run.overview)))
+        return listed
+
+    def screen(self, columns: int | None, *, is_watched: bool) -> Screen:
+        """Return what is shown.
+
+        Args:
+            columns: Of the terminal; None without one.
+            is_watched: Whether it is kept up to date.
+        """
+        shows_workers = is_watched or self.name is not None
+        listed = self.look(with_workers=shows_workers)
+        if not listed:
+            return Screen([], [Line(text) for text in _nothing(self.settings)])
+        if self.name is not None and len(listed) == 1:
+            return self._one(listed[0], columns, is_watched=is_watched)
+        head, *body = _table_of_runs(listed, columns, is_watched=is_watched)
+        if shows_workers:
+            of_first = self._one(listed[0], columns, is_watched=is_watched)
+            body += [Line(""), *of_first.head, *of_first.body]
+        return Screen([head], body)
+
+    def _one(self, one: _Listed, columns: int | None, *, is_watched: bool) -> Screen:
+        """Return one run: its verdict, what it does, and its workers."""
+        now, key = one.now, str(one.run.key)
+        head = [f"{key}: {now.state}, {summary(now)}"]
+        if now.is_faulty:
+            place = () if self.settings.data == Path(DATA_DIRECTORY) else (str(self.settings.data),)
+            command = own_command("diagnose", key, *(("--data", *place) if place else ()))
+            head = [f"{now.verdict}; evidence and what to do: {command}", *head]
+        if not is_watched:
+            head += _notes(one, with_links=True)
+        workers = worst_first(now.workers, now.verdict)
+        above = [*map(Line, map(printable, head)), Line("")]
+        if not workers:
+            return Screen(above, [Line("no worker is known")])
+        title, *lines = _grid([_worker_cells(worker) for worker in workers], columns)
+        return Screen([*above, title], lines)
+
+
+def _notes(one: _Listed, *, with_links: bool) -> Sequence[str]:
+    crash = one.run.overview.description.crash
+    notes = [] if crash is None else [f"  {crash.as_crash}"]
+    if with_links:
+        notes += [f"  {link}" for link in _links(one)]
+    return [*map(printable, notes)]
+
+
+def _links(one: _Listed) -> Sequence[str]:
+    return [redacted(of.location) for of in one.run.overviews if of.location]
+
+
+def _as_json(one: _Listed, of: RunOverview) -> dict[str, object]:
+    now, crash = one.now, of.description.crash
+    ratio = _goodput(now)
+    return {
+        "experiment": printable(of.key.experiment),
+        "trial": printable(of.key.trial),
+        "id": one.run.id,
+        "state": now.state,
+        "verdict": now.verdict,
+        "crash": None if crash is None else printable(crash.as_crash),
+        "step": now.step,
+        "reward": now.reward,
+        "goodput": None if ratio is None else round(ratio, 4),
+        "spent": {printable(role): spent for role, spent in as_json(now.goodput).items()},
+        "age_s": round(now.age_s, 3),
+        "idle_s": round(now.idle_s, 3),
+        "begun_ns": of.begun_ns,
+        "changed_ns": of.changed_ns,
+        "tracker": of.tracker,
+        "location": printable(redacted(of.location)),
+        "rows": of.rows,
+        "unconfirmed_rows": of.unconfirmed,
+        "journal_bytes": _journal_bytes(of),
+        "file_bytes": _size(of.location),
+        "failures": [printable(str(failure)) for failure in of.description.failures],
+    }
+
+
+def _goodput(now: Snapshot) -> float | None:
+    """Return the productive share of a run's time; None if it is unknown."""
+    return now.goodput[""].ratio if "" in now.goodput else None
+
+
+def _journal_bytes(of: RunOverview) -> int:
+    return of.made_bytes + of.waiting_bytes
 
 
 def _size(location: str) -> int | None:
@@ -183,74 +278,105 @@ def _file_sizes(directory: Path) -> Iterator[int]:
                 yield status.st_size
 
 
-def _as_json(one: _Listed) -> dict[str, object]:
-    run = one.run
-    crash = run.description.crash
+# Cells
+
+
+def _table_of_runs(
+    listed: Sequence[_Listed], columns: int | None, *, is_watched: bool
+) -> Sequence[Line]:
+    """Return the header, and the lines of each run."""
+    without = {*_STILL, "LINK"} if is_watched else {"LINK"}
+    rows = [
+        {title: text for title, text in _cells(one).items() if title not in without}
+        for one in listed
+    ]
+    head, *lines = _grid(rows, columns)
+    if is_watched:
+        return [head, *lines]
+    links = [printable(" ".join(_links(one))) for one in listed]
+    room = columns and columns - len(_GAP) - max(len(line.text) for line in lines)
+    has_room = room is None or max(map(len, links)) <= room
+    if has_room:
+        head, *lines = _grid(
+            [{**row, "LINK": link or "-"} for row, link in zip(rows, links, strict=True)], columns
+        )
+    found = [head]
+    for one, line in zip(listed, lines, strict=True):
+        found += [line, *map(Line, _notes(one, with_links=not has_room))]
+    return found
+
+
+def _cells(one: _Listed) -> Mapping[str, str]:
+    now, ratio = one.now, _goodput(one.now)
+    sizes = [size for of in one.run.overviews if (size := _size(of.location)) is not None]
     return {
-        "experiment": printable(run.key.experiment),
-        "trial": printable(run.key.trial),
-        "id": run_id(*run.key),
-        "state": one.state,
-        "crash": None if crash is None else printable(crash.as_crash),
-        "step": run.step,
-        "goodput": None if one.ratio is None else round(one.ratio, 4),
-        "spent": {printable(role): of for role, of in as_json(one.goodput).items()},
-        "age_s": round(one.age_s, 3),
-        "idle_s": round(one.idle_s, 3),
-        "begun_ns": run.begun_ns,
-        "changed_ns": run.changed_ns,
-        "tracker": run.tracker,
-        "location": printable(redacted(run.location)),
-        "rows": run.rows,
-        "unconfirmed_rows": run.unconfirmed,
-        "journal_bytes": one.journal_bytes,
-        "file_bytes": one.file_bytes,
-        "failures": [printable(str(failure)) for failure in run.description.failures],
+        "RUN": str(one.run.key),
+        "ID": one.run.id,
+        "STATE": now.state,
+        "VERDICT": _cut(now.verdict, _LONGEST_VERDICT) or "-",
+        "STEP": _or_dash(now.step, "d"),
+        "STEPS/S": _or_dash(now.steps_per_s, ".3g"),
+        "REWARD": _or_dash(now.reward, ".3g"),
+        "WORKERS": now.counted,
+        "GOODPUT": _or_dash(ratio, ".0%"),
+        "AGE": _duration(now.age_s),
+        "ACTIVE": _duration(now.idle_s),
+        "JOURNAL": _bytes(_journal_bytes(one.run.overview)),
+        "FILES": _bytes(sum(sizes)) if sizes else "-",
     }
 
 
-def _table(listed: Iterable[_Listed]) -> Iterator[str]:
-    lines: list[tuple[Sequence[str], str]] = [(_COLUMNS, "")]
-    for one in listed:
-        run = one.run
-        crash = run.description.crash
-        cells = (
-            str(run.key),
-            run_id(*run.key),
-            one.state,
-            "-" if run.step is None else str(run.step),
-            "-" if one.ratio is None else f"{one.ratio:.0%}",
-            _duration(one.age_s),
-            _duration(one.idle_s),
-            _bytes(one.journal_bytes),
-            "-" if one.file_bytes is None else _bytes(one.file_bytes),
-            redacted(run.location) or "-",
-        )
-        lines.append(([*map(printable, cells)], "" if crash is None else crash.as_crash))
-    widths = [max(len(row[place]) for row, _ in lines) for place in range(len(_COLUMNS))]
-    longest = _room_for_names(widths)
-    widths[0] = min(widths[0], longest or _USUAL_NAME)
-    for (name, *row), note in lines:
-        padded = map(str.ljust, (_cut(name, longest), *row), widths)
-        yield _GAP.join(padded).rstrip()
-        if note:
-            yield printable(f"  {note}")
+def _worker_cells(worker: WorkerLine) -> Mapping[str, str]:
+    return {
+        "WORKER": worker.name,
+        "STATE": worker.standing,
+        "STEP": _or_dash(worker.step, "d"),
+        "PHASE": _cut(worker.phase, _LONGEST_VERDICT) or "-",
+        "TIME": _short(worker.phase_s) if worker.phase else "-",
+        "PEERS": "-" if worker.ratio is None else f"{worker.ratio:.1f}x",
+        "REPORT": f"{_duration(worker.idle_s)} ago",
+    }
 
 
-def _room_for_names(widths: Sequence[int]) -> int | None:
-    """Return how many characters of names leave room for the other columns of a terminal."""
-    if not sys.stdout.isatty():
-        return None
-    others = sum(widths[1:]) + len(_GAP) * (len(widths) - 1)
-    return max(_SHORTEST_CUT, shutil.get_terminal_size().columns - others)
+def _grid(rows: Sequence[Mapping[str, str]], columns: int | None) -> Sequence[Line]:
+    """Return a header, and a line for each row, all of the same cells.
+
+    On a terminal that is narrow the first cell is cut, and some others are left out.
+    """
+    rows = [{title: printable(text) for title, text in row.items()} for row in rows]
+    first, *_ = rows[0]
+    widths = {title: max(len(title), *(len(row[title]) for row in rows)) for title in rows[0]}
+    longest = None
+    if columns is None:
+        widths[first] = min(widths[first], _USUAL_NAME)
+    else:
+        least = min(widths[first], _SHORTEST_CUT)
+        for title in _RARELY_NEEDED:
+            if least + _others(widths) <= columns:
+                break
+            widths.pop(title, None)
+        longest = max(_SHORTEST_CUT, columns - _others(widths))
+        widths[first] = min(widths[first], longest)
+    found = []
+    for row in ({title: title for title in widths}, *rows):
+        cells = {**row, first: _cut(row[first], longest)}
+        text = _GAP.join(cells[title].ljust(width) for title, width in widths.items()).rstrip()
+        style = _STYLES.get(row.get("STATE", ""), "")
+        found.append(Line(text, style))
+    return found
 
 
-def _cut(name: str, longest: int | None) -> str:
-    """Return a name without its middle if it is too long: runs may differ at either end."""
-    if longest is None or len(name) <= longest:
-        return name
+def _others(widths: Mapping[str, int]) -> int:
+    """Return what all columns but the first one take, with their gaps."""
+    return sum(list(widths.values())[1:]) + len(_GAP) * (len(widths) - 1)
+
+
+def _cut(text: str, longest: int | None) -> str:
+    """Return a text without its middle if it is too long: names may differ at either end."""
+    if longest is None or len(text) <= longest:
+        return text
     end = longest // 3
-    return f"{name[: longest - end - 1]}…{name[-end:]}"
+    return f"{text[: longest - end - 1]}…{text[-end:]}"
 
 
 def _nothing(settings: BridgeSettings) -> Iterator[str]:
@@ -260,6 +386,14 @@ def _nothing(settings: BridgeSettings) -> Iterator[str]:
     yield "Start one with `otel-rl run -- python train.py` or `otel-rl demo`, or name the data"
     yield "directory of a bridge: otel-rl runs DIR. Ended runs are removed from a journal after"
     yield "journal.keep_ended; their rows stay in the tracker."
+
+
+def _or_dash(value: float | None, form: str) -> str:
+    return "-" if value is None else format(value, form)
+
+
+def _short(seconds: float) -> str:
+    return _duration(seconds) if seconds >= 60 else f"{seconds:.3g} s"
 
 
 def _duration(seconds: float) -> str:

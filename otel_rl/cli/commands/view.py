@@ -3,18 +3,16 @@
 import argparse
 import importlib.util
 import webbrowser
-from contextlib import closing
 
-from otel_rl.bridge.config import BridgeSettings, Readers
-from otel_rl.cli.find_run import add_run, take_directory
+from otel_rl.bridge.config import Readers
+from otel_rl.cli.find_run import Runs, add_run, take_directory
 from otel_rl.cli.options import add_journal_options, host_and_port, settings_of
 from otel_rl.cli.standard_streams import say
 from otel_rl.errors import MissingExtra
 from otel_rl.setting_types import Address
-from otel_rl.view.journals import Journals
 from otel_rl.view.server import ViewServer
 
-__all__ = ["add_parser", "run_of"]
+__all__ = ["add_parser"]
 
 _DESCRIPTION = """\
 Show runs in a browser, live and ended. Reads journals, also of running bridges, and changes
@@ -57,8 +55,10 @@ def _command(arguments: argparse.Namespace) -> int:
     if importlib.util.find_spec("plotly") is None:
         raise MissingExtra("`otel-rl view`", "plotly", "view")
     take_directory(arguments, may_be_empty=True)
-    settings, run = settings_of(arguments), arguments.run
-    place = "" if run is None else f"#/run/{run_of(settings, run)}/overview"
+    settings, place = settings_of(arguments), ""
+    if arguments.run is not None:
+        with Runs(settings) as runs:
+            place = f"#/run/{runs.named(arguments.run)[0].id}/overview"
     if settings.journal.url is None and not settings.data.is_dir():
         say(
             f"there is no directory {str(settings.data)!r} yet: the page is empty until a bridge "
@@ -75,13 +75,3 @@ def _command(arguments: argparse.Namespace) -> int:
 
     server.serve(started)
     return 0
-
-
-def run_of(settings: BridgeSettings, wanted: str | None) -> str:
-    """Return the id of the most recently active run, of a name if one is given.
-
-    Raises:
-        ConfigError: There is none.
-    """
-    with closing(Journals(settings.journal_place)) as journals:
-        return journals.named(wanted).id

@@ -20,8 +20,8 @@ from otel_rl.errors import ConfigError
         ("run --exp=x -- true", "otel-rl run", ": --exp=x. Did you mean --experiment?"),
         ("runs --js", "otel-rl runs", "unrecognized arguments: --js. Did you mean --json?"),
         ("runs --tr jsonl", "otel-rl runs", "unrecognized arguments: --tr."),
-        ("top --interval", "otel-rl top", "unrecognized arguments: --interval."),
-        ("top --zzz", "otel-rl top", "unrecognized arguments: --zzz."),
+        ("runs --interval", "otel-rl runs", "unrecognized arguments: --interval."),
+        ("runs --zzz", "otel-rl runs", "unrecognized arguments: --zzz."),
     ],
 )
 def test_what_was_meant_on_the_command_line_is_told(
@@ -97,9 +97,11 @@ def test_what_was_meant_in_a_variable_is_told(
 def test_a_directory_that_is_named_and_not_there_is_an_error(
     named: list[str], options: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["runs", *named, "no/such/place", *options]) == 2
+    assert main(["runs", *named, "./no/such/place", *options]) == 2
     said = capsys.readouterr()
-    assert "There is no directory 'no/such/place'. Name the data directory" in said.err
+    assert re.search(
+        "There is no directory '(./)?no/such/place'. Name the data directory", said.err
+    )
     assert not said.out
 
 

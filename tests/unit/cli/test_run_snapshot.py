@@ -8,14 +8,20 @@ from pathlib import Path
 import pytest
 
 from otel_rl.bridge.journal.log import Log
-from otel_rl.bridge.journal.reader import looking, read_runs
+from otel_rl.bridge.journal.reader import KnownWorker, looking, read_runs
 from otel_rl.bridge.journal.runs import Commit, RunStore
 from otel_rl.bridge.journal.sqlite import SqliteJournal
 from otel_rl.bridge.journal.state import encode_keys
 from otel_rl.bridge.rows.messages import Finding
-from otel_rl.cli.run_snapshot import RunWatch, Snapshot, WorkerLine, counted, notable_first
-from otel_rl.cli.terminal import summary
-from otel_rl.diagnose.history.records import Facts, RowFacts, SpanFacts, WorkerFacts
+from otel_rl.cli.run_snapshot import (
+    RunWatch,
+    Snapshot,
+    WorkerLine,
+    summary,
+    worker_lines,
+    worst_first,
+)
+from otel_rl.diagnose.history.records import Facts, RowFacts, SpanFacts, StepFacts, WorkerFacts
 from otel_rl.records import ExperimentKey, KeySpec, RoleStanding, Value
 from tests.journals.small_run import ENDED, LIVE, T0, Life, begin, start_ns, step
 
@@ -34,7 +40,7 @@ class Kept:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        self.watch = RunWatch(RUN)
+        self.watch = RunWatch()
         self._journal = SqliteJournal(directory)
         self._store = RunStore(self._journal)
 
@@ -72,9 +78,7 @@ def rows(first: int, last: int, every_s: float) -> list[RowFacts]:
 def test_a_run_in_one_line(tmp_path: Path) -> None:
     with kept(tmp_path) as journal:
         journal.keep(Facts(1, 7, rows=rows(0, 7, 0.5)))
-        assert summary(journal.look()) == (
-            "step 7  2 steps/s  reward 0.07  workers 1/2  lag 3 rows  dropped 2"
-        )
+        assert summary(journal.look()) == ("step 7  2 steps/s  reward 0.07  workers 1/2  dropped 2")
 
 
 def test_the_rate_is_that_of_the_last_half_minute(tmp_path: Path) -> None:
@@ -86,24 +90,89 @@ def test_the_rate_is_that_of_the_last_half_minute(tmp_path: Path) -> None:
         assert journal.look().steps_per_s == 0.25
 
 
-def test_a_worker_that_hangs_shows_its_phase_and_for_how_long(tmp_path: Path) -> None:
-    span = SpanFacts(1, "trainer", "sync", "trainer/0", False, 1, 0.1, 0.1, 0)
+def test_the_newest_part_of_a_long_history_is_enough(tmp_path: Path) -> None:
     with kept(tmp_path) as journal:
-        journal.keep(Facts(1 * S, 1, rows=rows(0, 1, 1), spans=[span]))
-        journal.look()
-        assert journal.watch.phase_of("trainer/0", 3 * S) == ("sync", 2.0)
-        hangs = {"age": [WorkerFacts("trainer/0", None, 1, 60.0, 0)]}
-        journal.keep(Facts(100 * S, 1, workers=hangs))
-        journal.look()
-        assert journal.watch.phase_of("trainer/0", 110 * S) == ("train", 70.0)
+        for second in range(300):
+            journal.keep(Facts(second * S, second, rows=rows(second, second, 1)))
+        assert (seen := journal.look()).steps_per_s == 1
+        assert seen.reward == 2.99
+
+
+def test_a_run_whose_steps_take_minutes_has_its_reward_too(tmp_path: Path) -> None:
+    with kept(tmp_path) as journal:
+        journal.keep(Facts(0, 7, rows=rows(7, 7, 1)))
+        for second in range(1, 200):
+            journal.keep(Facts(second * S, 7))  # heartbeats
+        assert journal.look().reward == 0.07
+
+
+def test_a_run_of_spans_alone_has_the_step_of_its_spans(tmp_path: Path) -> None:
+    with kept(tmp_path) as journal:
+        journal.keep(Facts(1, 9, steps=[StepFacts(8, 1, [], [], [], "")]))
+        with looking(tmp_path) as connection:
+            (run,) = read_runs(connection)
+            assert journal.watch.look(connection, replace(run, step=None)).step == 8
+
+
+def process(name: str, *, standing: int = 1, received_ns: int = 0) -> KnownWorker:
+    return KnownWorker(name, name, standing, 0, received_ns, 7)
+
+
+def phase(
+    worker: str, name: str, took_s: float, *, step: int = 1, waits: bool = False
+) -> SpanFacts:
+    role = worker.partition("/")[0]
+    return SpanFacts(step, role, name, worker, waits, 1, took_s, took_s, 0)
+
+
+def test_a_worker_shows_the_work_in_which_it_differs_from_its_peers() -> None:
+    trainers = [f"trainer/{n}" for n in range(5)]
+    spans = [
+        phase(name, work, took_s, step=step, waits=work == "wait")
+        for step in (1, 2)
+        for name in trainers
+        for work, took_s in (
+            ("train", 8.0 if name == "trainer/3" else 2.0),
+            ("load", 3.0),
+            ("wait", 0.0 if name == "trainer/3" else 6.0),
+        )
+    ]
+    lines = worker_lines([*map(process, trainers)], [Facts(S, 1, spans=spans)], {}, S)
+    slow = lines[3]
+    assert (slow.name, slow.phase, slow.phase_s, slow.ratio) == ("trainer/3", "train", 8.0, 4.0)
+    assert {(one.phase_s, one.ratio) for one in lines if one != slow} <= {(2.0, 1.0), (3.0, 1.0)}
+    assert worst_first(lines)[0] == slow
+
+
+def test_a_worker_alone_in_its_role_has_no_peers() -> None:
+    facts = Facts(S, 1, spans=[phase("judge/0", "score", 2.0)])
+    (line,) = worker_lines([process("judge/0")], [facts], {}, S)
+    assert (line.phase, line.phase_s, line.ratio) == ("score", 2.0, None)
+
+
+@pytest.mark.parametrize(
+    ("standing", "now_s", "seen"),
+    [(1, 110, ("train", 70.0)), (3, 110, ("sync", 0.1))],  # of a failed one it is over
+)
+def test_a_worker_that_hangs_shows_its_phase_and_for_how_long(
+    standing: int, now_s: int, seen: tuple[str, float]
+) -> None:
+    hangs = {"age": [WorkerFacts("trainer/0", None, 1, 60.0, 0)]}
+    facts = [
+        Facts(1 * S, 1, spans=[phase("trainer/0", "sync", 0.1)]),
+        Facts(100 * S, 1, workers=hangs),
+    ]
+    specs = {spec.key: spec for spec in KEYS}
+    (line,) = worker_lines([process("trainer/0", standing=standing)], facts, specs, now_s * S)
+    assert (line.phase, line.phase_s) == seen
 
 
 def test_workers_of_an_interrupted_run_are_not_called_alive(tmp_path: Path) -> None:
     def seen() -> tuple[str, list[str]]:
         with looking(tmp_path) as connection:
             (run,) = read_runs(connection, tmp_path)
-            snapshot = RunWatch(ENDED).look(connection, run)
-        return counted(snapshot), [one.standing for one in snapshot.workers]
+            snapshot = RunWatch().look(connection, run)
+        return snapshot.counted, [one.standing for one in snapshot.workers]
 
     life = Life(tmp_path)
     life.take(begin(ENDED, 0), begin(ENDED, 1), now_ns=start_ns(ENDED))
@@ -112,26 +181,34 @@ def test_workers_of_an_interrupted_run_are_not_called_alive(tmp_path: Path) -> N
     assert seen() == ("?/2", ["unknown", "unknown"])
 
 
-def test_of_many_workers_the_failed_the_late_and_those_behind_come_first() -> None:
+def test_the_accused_the_failed_the_slow_the_late_and_those_behind_come_first() -> None:
     def worker(
-        name: str, standing: str = "alive", step: int | None = 50, idle_s: float = 1.0
+        name: str,
+        standing: str = "alive",
+        step: int | None = 50,
+        idle_s: float = 1.0,
+        ratio: float | None = 1.0,
     ) -> WorkerLine:
-        return WorkerLine(name, standing, "train", 1.0, step, idle_s)
+        return WorkerLine(name, standing, step, "train", 1.0, ratio, idle_s)
 
     workers = [
-        worker("env/0", step=None),
+        worker("env/0", step=None, ratio=None),
         *(worker(f"trainer/{n}", step=50 - n % 2) for n in range(5)),
         worker("trainer/5", step=48),
         worker("trainer/6", "ended", step=10, idle_s=500),
-        worker("trainer/7", idle_s=11),
+        worker("trainer/7", idle_s=11, ratio=0.9),
         worker("trainer/8", "failed", step=3, idle_s=90),
+        worker("trainer/9", ratio=1.6),
+        worker("trainer/10", ratio=4.0),
+        worker("trainer/11"),
     ]
-    assert [one.name for one in notable_first(workers)] == [
-        *("trainer/8", "trainer/5", "trainer/7", "env/0"),
+    assert [one.name for one in worst_first(workers, "straggler trainer/11")] == [
+        *("trainer/11", "trainer/8", "trainer/10", "trainer/9", "trainer/5", "trainer/7"),
+        "env/0",
         *(f"trainer/{n}" for n in range(5)),
         "trainer/6",
     ]
-    assert notable_first([]) == []
+    assert worst_first([]) == []
 
 
 @pytest.mark.parametrize(
@@ -140,8 +217,22 @@ def test_of_many_workers_the_failed_the_late_and_those_behind_come_first() -> No
 def test_workers_are_counted_of_those_that_should_live(
     alive: int | None, expected: int, told: str
 ) -> None:
-    run = Snapshot(RUN, "finished", 7, None, None, alive, expected, 0, 0, "", 1.0, ())
-    assert counted(run) == told
+    run = Snapshot(
+        key=RUN,
+        state="finished",
+        step=7,
+        steps_per_s=None,
+        reward=None,
+        alive=alive,
+        expected=expected,
+        drops=0,
+        verdict="",
+        goodput={},
+        age_s=1.0,
+        idle_s=1.0,
+        workers=(),
+    )
+    assert run.counted == told
 
 
 @pytest.mark.parametrize(
@@ -164,10 +255,10 @@ def test_the_verdict_names_the_first_cause(
         life.take(begin(ENDED, 0), now_ns=start_ns(ENDED))
     with looking(tmp_path) as connection:
         (run,) = read_runs(connection, tmp_path)
-        snapshot = RunWatch(ENDED).look(connection, run)
+        snapshot = RunWatch().look(connection, run)
     life.journal.close()
     assert snapshot.verdict == told
-    assert summary(snapshot).endswith(told)
+    assert summary(snapshot).startswith(f"{told}  ")  # a narrow terminal cuts off the end
 
 
 @pytest.mark.parametrize(
@@ -189,7 +280,7 @@ def test_a_run_is_stalled_as_soon_as_the_diagnosis_says_so(
     life.take(begin(ENDED, 1), now_ns=start_ns(ENDED))
     with looking(tmp_path) as connection:
         (run,) = read_runs(connection, tmp_path)
-        snapshot = RunWatch(ENDED).look(connection, run, T0 + seconds_later * S)
+        snapshot = RunWatch().look(connection, run, T0 + seconds_later * S)
     life.journal.close()
     assert (run.step, snapshot.state) == (1, state)
 
@@ -231,6 +322,6 @@ def test_of_two_downtimes_of_a_bridge_both_count(tmp_path: Path) -> None:
 def idle(life: Life, directory: Path, now_ns: int) -> list[tuple[str, int]]:
     with looking(directory) as connection:
         (run,) = read_runs(connection, directory)
-        snapshot = RunWatch(LIVE).look(connection, run, now_ns)
+        snapshot = RunWatch().look(connection, run, now_ns)
     life.journal.close()
     return [(one.name, round(one.idle_s)) for one in snapshot.workers]

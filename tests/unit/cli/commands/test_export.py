@@ -25,7 +25,7 @@ Export = Callable[..., tuple[int, str]]
 @pytest.fixture
 def export(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Export:
     def run(*arguments: str) -> tuple[int, str]:
-        status = main(["export", "--perfetto", *arguments, "--data", str(tmp_path)])
+        status = main(["export", *arguments, "--data", str(tmp_path)])
         return status, capsys.readouterr().err
 
     return run

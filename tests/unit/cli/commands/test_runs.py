@@ -74,7 +74,7 @@ def data(tmp_path: Path) -> Path:
 @pytest.fixture
 def listing(data: Path, capsys: pytest.CaptureFixture[str]) -> Listing:
     def listed() -> Sequence[Mapping[str, Any]]:
-        assert main(["runs", str(data), "--json"]) == 0
+        assert main(["runs", "--data", str(data), "--json"]) == 0
         found: Sequence[Mapping[str, Any]] = json.loads(capsys.readouterr().out)
         return found
 
@@ -195,7 +195,11 @@ def test_a_person_sees_a_table(data: Path, capsys: pytest.CaptureFixture[str]) -
         "RUN",
         "ID",
         "STATE",
+        "VERDICT",
         "STEP",
+        "STEPS/S",
+        "REWARD",
+        "WORKERS",
         "GOODPUT",
         "AGE",
         "ACTIVE",
@@ -206,7 +210,8 @@ def test_a_person_sees_a_table(data: Path, capsys: pytest.CaptureFixture[str]) -
     assert "\\x1b" in line
     assert "secret" not in line
     of_run = run_id("grpo\x1b[31m", "t")
-    assert line.split()[1:9] == [of_run, "crashed", "3", "-", "2", "h", "2", "h"]
+    assert line.split()[1:5] == [of_run, "crashed", "-", "3"]
+    assert "  2 h  2 h  " in line
     assert crash == "  crashed: trainer/0, RuntimeError at step 3"
 
 
@@ -220,7 +225,7 @@ def test_a_very_long_name_leaves_other_lines_as_they_are(
     assert main(["runs", str(data)]) == 0
     lines = {line.split()[0]: line for line in capsys.readouterr().out.splitlines()}
     assert f"{'long' * 60}/t" in lines
-    assert len(lines["short/t"]) < 150
+    assert len(lines["short/t"]) < 200
 
 
 def test_without_any_run_it_says_how_to_get_one(
@@ -246,6 +251,7 @@ def test_a_journal_that_cannot_be_read_hides_no_other(
 
 
 def test_the_directory_is_named_once(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data.mkdir()
     assert main(["runs", str(data), "--data", str(data)]) == 2
     assert "once" in capsys.readouterr().err
 
