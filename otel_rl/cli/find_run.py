@@ -2,14 +2,13 @@
 
 import argparse
 import contextlib
-import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
-from itertools import groupby, islice
+from itertools import groupby
 from pathlib import Path
 from typing import Final, Self
 
@@ -41,8 +40,6 @@ __all__ = [
     "take_directory",
 ]
 
-_MOST_NAMED: Final = 3
-_MOST_LOOKED_AT: Final = 10_000
 _PATHS: Final = ("/", "./", "../", "~")
 _HINT: Final = (
     "Name the data directory of `otel-rl run` or `otel-rl bridge` (default: .otel_rl), or that of "
@@ -273,7 +270,7 @@ def take_directory(arguments: argparse.Namespace, *, may_be_empty: bool = False)
     if arguments.data is not None:
         raise ConfigError("Name the directory once, as DIR or by --data.")
     if not may_be_empty and next(journals_below(path), None) is None:
-        raise ConfigError(f"There is no journal in {text!r}, nor directly below.", hint=_near(path))
+        raise ConfigError(f"There is no journal in {text!r}, nor directly below.", hint=_HINT)
     arguments.data, arguments.run = path, None
 
 
@@ -285,17 +282,6 @@ def directory_named(text: str) -> Path | None:
         return path if path.is_dir() else None
     except (OSError, RuntimeError):  # too long, not to be read, or of a user that does not exist
         return None
-
-
-def _near(path: Path) -> str:
-    found: dict[str, None] = {}
-    for directory, _, files in islice(os.walk(path), _MOST_LOOKED_AT):  # it may be a whole disk
-        if JOURNAL_FILE in files:
-            found[str(Path(directory).parent)] = None
-        if len(found) == _MOST_NAMED:
-            break
-    places = ", ".join(found)
-    return f"There are some below {places}." if places else _HINT
 
 
 def _is_run(arguments: argparse.Namespace, text: str) -> bool:

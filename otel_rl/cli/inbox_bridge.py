@@ -7,7 +7,6 @@ port for requests, and its page needs the token of the link. It ends with the ru
 import argparse
 import os
 import secrets
-import signal
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -27,11 +26,11 @@ from otel_rl.cli.embedded_bridge import (
     tracker_of_a_program,
     without_disabled,
 )
-from otel_rl.cli.ending.end import finish, leave
+from otel_rl.cli.ending.end import finish, leave, write_rest
 from otel_rl.cli.ending.files import StatusFile
 from otel_rl.cli.ending.report import Ending
 from otel_rl.cli.options import settings_of
-from otel_rl.cli.signal_handlers import EndRequests, handled
+from otel_rl.cli.signal_handlers import EndRequests, end_requests
 from otel_rl.cli.standard_streams import say
 from otel_rl.errors import ConfigError, JournalLocked
 from otel_rl.inbox import BRIDGE_LOCK, BRIDGE_STARTING, INBOX, WANTED, Lock, make_inbox, segments
@@ -148,19 +147,9 @@ def join_inboxes(inboxes: Sequence[Path], arguments: argparse.Namespace) -> bool
     settings = settings_of(arguments, overrides=LISTENS_NOWHERE)
     tracker = tracker_of_a_program(settings.tracker)
     settings = settings.model_copy(update={"tracker": tracker})
-    requests = EndRequests()
-    with (
-        held(inboxes),
-        handled((signal.SIGINT, signal.SIGTERM), lambda number, _: requests.add(number)),
-    ):
+    with held(inboxes), end_requests() as requests:
         bridge = started(settings, **of_inboxes(settings, inboxes))
-        reader, number = bridge.inbox, 0
-        while reader is not None and not (reader.is_empty or number):
-            number = requests.wait(_LOOK_S)
-        ending = _finished(bridge, requests, is_over=not number)
-    if ending.interrupted:
-        leave(128 + ending.interrupted)
-    return ending.is_complete
+        return write_rest(bridge, requests)
 
 
 def _finished(bridge: Bridge, requests: EndRequests, *, is_over: bool) -> Ending:
@@ -188,8 +177,7 @@ def _serve(arguments: argparse.Namespace, inbox: Path) -> int:
     elif enabled is not settings:
         say(W_AND_B_IS_OFF)
     settings = enabled.model_copy(update={"tracker": tracker_of_a_program(enabled.tracker)})
-    requests = EndRequests()
-    with handled((signal.SIGINT, signal.SIGTERM), lambda number, _: requests.add(number)):
+    with end_requests() as requests:
         bridge = started(settings, token=token, **of_inboxes(settings, [inbox]))
         number = _wait(bridge, inbox, requests)
         ending = _finished(bridge, requests, is_over=not number)

@@ -5,6 +5,7 @@ Loads the module of the given command only, so that it works without the extras 
 
 import argparse
 import importlib
+import importlib.util
 import logging
 import os
 import re
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from otel_rl.bridge.garbage import collect_rarely
 from otel_rl.cli.standard_streams import (
     FULL,
+    Formatter,
     abandon_output,
     open_closed_streams,
     print_error,
@@ -37,11 +39,13 @@ class _Command(NamedTuple):
 
     Attributes:
         summary: One line for the list of commands.
-        extra: Extra with the libraries of its module; empty if it needs none.
+        extra: Extra with the libraries that it needs; empty if it needs none.
+        library: One of them that the command, but not its help, needs; empty for none.
     """
 
     summary: str
     extra: str
+    library: str = ""
 
 
 COMMANDS: Final = {
@@ -51,16 +55,20 @@ COMMANDS: Final = {
     ),
     "finish": _Command("write the rows that a run has left, to the tracker it was for", "bridge"),
     "demo": _Command(
-        "train a small policy by GRPO on this machine, ending in one tracker run", "demo"
+        "train a small policy by GRPO on this machine, ending in one tracker run", "demo", "numpy"
     ),
     "diagnose": _Command("find what makes a run slow or bad: worker, phase and evidence", "bridge"),
     "export": _Command("write the spans of a run as a trace for Perfetto", "bridge"),
     "replay": _Command("write stored runs to a tracker, again or for the first time", "bridge"),
-    "archive": _Command("write and list the Parquet files with every value of a run", "archive"),
+    "archive": _Command(
+        "write and list the Parquet files with every value of a run", "archive", "pyarrow"
+    ),
     "runs": _Command("list runs, or the workers of one; once, or kept up to date", "bridge"),
-    "view": _Command("show runs in a browser, live and ended, without any account", "view"),
-    "report": _Command("write one HTML file about a run, to mail or to keep", "view"),
-    "mcp": _Command("serve runs to agents, over the Model Context Protocol", "mcp"),
+    "view": _Command(
+        "show runs in a browser, live and ended, without any account", "view", "plotly"
+    ),
+    "report": _Command("write one HTML file about a run, to mail or to keep", "view", "plotly"),
+    "mcp": _Command("serve runs to agents, over the Model Context Protocol", "mcp", "mcp"),
     "dashboard": _Command("arrange the charts of runs in a W&B workspace, by topic", "bridge"),
     "help": _Command("print a page of the documentation, or list the topics", ""),
     "doctor": _Command("check this machine and its settings, and suggest remedies", "bridge"),
@@ -84,11 +92,12 @@ def main(argv: Sequence[str] | None = None, *, loaded: Callable[[], None] = lamb
     try:
         arguments = _parsed(given)
         handler = logging.StreamHandler(sys.stderr)
-        handler.setFormatter(_Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+        handler.setFormatter(Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
         logging.basicConfig(
             level=_log_level(os.environ.get("OTEL_RL_LOG_LEVEL") or "WARNING"), handlers=[handler]
         )
         _check_working_directory()
+        _check_extra(given[0])
         loaded()
         status: int = arguments.command(arguments)
         sys.stdout.flush()
@@ -110,6 +119,12 @@ def main(argv: Sequence[str] | None = None, *, loaded: Callable[[], None] = lamb
     return status
 
 
+def _check_extra(name: str) -> None:
+    command = COMMANDS[name]
+    if command.library and importlib.util.find_spec(command.library) is None:
+        raise MissingExtra(f"`otel-rl {name}`", command.library, command.extra)
+
+
 def _check_working_directory() -> None:
     try:
         Path.cwd()
@@ -117,13 +132,6 @@ def _check_working_directory() -> None:
         raise ConfigError(
             "The working directory was removed.", hint="Change to another one and call it again."
         ) from exc
-
-
-class _Formatter(logging.Formatter):
-    """Formats lines without secrets and without terminal control characters."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        return shown(super().format(record))
 
 
 def _log_level(name: str) -> int:

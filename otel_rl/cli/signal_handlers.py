@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
 
-__all__ = ["EndRequests", "handled"]
+__all__ = ["EndRequests", "end_requests", "handled"]
 
 _SIGNALLED = 128
 
@@ -23,6 +23,17 @@ def handled(
     finally:
         for number, former in before.items():
             signal.signal(number, former)
+
+
+@contextmanager
+def end_requests(
+    *numbers: signal.Signals,
+) -> Iterator["EndRequests"]:
+    """Take signals, by default SIGINT and SIGTERM, as requests for an end of the context."""
+    requests = EndRequests()
+    of = numbers or (signal.SIGINT, signal.SIGTERM)
+    with handled(of, lambda number, _frame: requests.add(number)):
+        yield requests
 
 
 class EndRequests:

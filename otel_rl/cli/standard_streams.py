@@ -1,6 +1,7 @@
 """Standard streams of a command, also where its caller has closed them or stops reading."""
 
 import errno
+import logging
 import os
 import sys
 from collections.abc import Mapping
@@ -9,7 +10,14 @@ from typing import Final
 
 from otel_rl.redaction import shown
 
-__all__ = ["FULL", "abandon_output", "open_closed_streams", "print_error", "say"]
+__all__ = [
+    "FULL",
+    "Formatter",
+    "abandon_output",
+    "open_closed_streams",
+    "print_error",
+    "say",
+]
 
 FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
 """Errors of standard output that its user can understand without a traceback."""
@@ -48,6 +56,19 @@ def print_error(text: str) -> None:
         sys.stderr.flush()
 
 
+class Formatter(logging.Formatter):
+    """Formats lines of the log without secrets and without terminal control characters."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return a line, which takes the place of a live line."""
+        return _new_line() + shown(super().format(record))
+
+
+def _new_line() -> str:
+    """Return what removes a live line from a terminal, so that another line takes its place."""
+    return _CLEAR_LINE if sys.stderr.isatty() else ""
+
+
 def say(text: str, *, token: str = "") -> None:
     """Print one line for the user on standard error; standard output belongs to the command.
 
@@ -55,6 +76,4 @@ def say(text: str, *, token: str = "") -> None:
         text: Shown without secrets.
         token: Shown behind it: a secret of this command that its user needs.
     """
-    # On a terminal it takes the place of a live line.
-    begin = _CLEAR_LINE if sys.stderr.isatty() else ""
-    print_error(begin + shown(f"otel-rl: {text}") + token)
+    print_error(_new_line() + shown(f"otel-rl: {text}") + token)

@@ -52,17 +52,16 @@ class Progress:
         self._tokens = 0
         self._tokens_at_s = time.monotonic()
         self._rate = 0.0
+        self._last: Status | None = None
 
     def show(self, status: Status) -> None:
         """Show the status. May be called at any rate."""
         now_s = time.monotonic()
+        self._last = status
         if self._live:
             if now_s - self._shown_at_s >= LIVE_INTERVAL_S:
                 self._shown_at_s = now_s
-                # A wrapped line cannot be overwritten.
-                room = shutil.get_terminal_size().columns - 1
-                self._stream.write("\r\x1b[K" + self._line(status, now_s)[:room])
-                self._stream.flush()
+                self._write(status, now_s)
         elif self._is_due(status):
             self._shown_step = status.step
             print(self._line(status, now_s), file=self._stream, flush=True)
@@ -83,9 +82,15 @@ class Progress:
         print(("\r\x1b[K" if self._live else "") + text, file=self._stream, flush=True)
 
     def close(self) -> None:
-        """Keep the last state of the live line."""
-        if self._live:
+        """Leave the last status in the live line."""
+        if self._live and self._last is not None:
+            self._write(self._last, time.monotonic())
             print(file=self._stream, flush=True)
+
+    def _write(self, status: Status, now_s: float) -> None:
+        room = shutil.get_terminal_size().columns - 1  # a wrapped line cannot be overwritten
+        self._stream.write("\r\x1b[K" + self._line(status, now_s)[:room])
+        self._stream.flush()
 
     def _is_due(self, status: Status) -> bool:
         every = max(1, status.steps // PLAIN_LINES)

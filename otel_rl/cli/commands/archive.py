@@ -2,10 +2,7 @@
 
 import argparse
 import contextlib
-import importlib.util
-import shutil
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 from otel_rl.bridge.config import BridgeSettings
@@ -18,7 +15,7 @@ from otel_rl.cli.find_run import add_run, matching, take_directory
 from otel_rl.cli.options import add_journal_options, settings_of
 from otel_rl.cli.replays import archive_place, archive_places
 from otel_rl.cli.standard_streams import say
-from otel_rl.errors import ConfigError, JournalError, JournalLocked, MissingExtra
+from otel_rl.errors import ConfigError, JournalError, JournalLocked
 from otel_rl.plurals import many
 from otel_rl.redaction import printable
 
@@ -30,7 +27,7 @@ __all__ = ["add_parser"]
 _EPILOG: Final = """\
 examples:
   otel-rl archive                         every run, and where its files are
-  otel-rl archive grpo-7b --to values/    copy the files of an experiment
+  otel-rl archive grpo-7b                 those of an experiment
 """
 
 
@@ -44,14 +41,11 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add_run(parser, "every run")
-    parser.add_argument("--to", type=Path, metavar="DIR", help="copy the files to this directory")
     add_journal_options(parser)
     parser.set_defaults(command=_command)
 
 
 def _command(arguments: argparse.Namespace) -> int:
-    if importlib.util.find_spec("pyarrow") is None:
-        raise MissingExtra("`otel-rl archive`", "pyarrow", "archive")
     take_directory(arguments, may_be_empty=True)  # an archive may be all that there is
     settings = settings_of(arguments)
     is_complete = _write_waiting(settings)
@@ -65,11 +59,7 @@ def _command(arguments: argparse.Namespace) -> int:
             "bridge runs.",
         )
     for run in runs:
-        directory = run.directory
-        if arguments.to is not None:
-            directory = arguments.to / directory.name
-            _copy(run.files, directory)
-        print(printable(f"{run.key}: {many(run.values, 'value')} in {directory}"))
+        print(printable(f"{run.key}: {many(run.values, 'value')} in {run.directory}"))
     return 0 if is_complete else 1
 
 
@@ -109,15 +99,3 @@ def _runs(settings: BridgeSettings) -> Iterator["ArchiveFiles"]:
 
     for place in archive_places(settings):
         yield from archives_below(place, lambda exc: say(str(exc)))
-
-
-def _copy(files: Sequence[Path], directory: Path) -> None:
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-        for file in files:
-            shutil.copy2(file, directory)
-    except OSError as exc:
-        raise ConfigError(
-            f"--to: cannot write to {str(directory)!r}: {exc.strerror}.",
-            hint="Choose a directory with room that this user may write.",
-        ) from exc

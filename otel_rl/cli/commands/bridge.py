@@ -1,7 +1,6 @@
 """``otel-rl bridge``: the bridge as a service."""
 
 import argparse
-import os
 import resource
 import signal
 from pathlib import Path
@@ -18,11 +17,13 @@ from otel_rl.cli.options import (
     listen_settings,
     settings_of,
 )
+from otel_rl.cli.signal_handlers import end_requests
 from otel_rl.cli.standard_streams import say
 from otel_rl.errors import ConfigError
 
 __all__ = ["add_parser"]
 
+_LOOK_S = 0.5  # a signal that another thread gets is handled when the main one wakes up
 _OTHER_FILES = 512  # the journal, the writers' pipes and logs, libraries
 
 
@@ -46,10 +47,26 @@ def _command(arguments: argparse.Namespace) -> int:
         return serve_inbox(arguments)
     settings = _enabled(settings_of(arguments, overrides=listen_settings(arguments)))
     _raise_file_limit(settings)
-    # Before the bridge starts, so that a signal during its start ends it in order.
-    signals = _Signals(signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    bridge = started(settings)
-    addresses = bridge.addresses
+    # From the start on, so that a signal while the bridge starts ends it in order.
+    with end_requests(signal.SIGINT, signal.SIGTERM, signal.SIGHUP) as requests:
+        bridge = started(settings)
+        _say_where(bridge)
+        # A terminal that closes sends SIGHUP, too: the bridge goes on.
+        while (number := requests.wait(_LOOK_S)) in (0, signal.SIGHUP):
+            if number:
+                _reload(bridge)
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        ending = finish(bridge, exit_code=0, is_over=False, requests=requests)
+    if ending.lost:
+        say(f"not in any run: {ending.lost_in_words}; see `otel-rl help operations`")
+    if ending.interrupted:
+        leave(128 + ending.interrupted)
+    return 0 if ending.is_complete else 1
+
+
+def _say_where(bridge: Bridge) -> None:
+    """Say on which addresses it listens, where its data is, and where its page."""
+    settings, addresses = bridge.settings, bridge.addresses
     journal = settings.data if settings.journal.url is None else "the database of journal.url"
     places = (("OTLP/HTTP", addresses.http), ("OTLP/gRPC", addresses.grpc))
     told = [f"{name} on {address}" for name, address in places if address]
@@ -58,15 +75,6 @@ def _command(arguments: argparse.Namespace) -> int:
         say(f"health on http://{addresses.health}/healthz")
     if bridge.has_page and _shows_runs(settings):
         say(f"page with the runs: http{'s' * (settings.tls.cert is not None)}://{addresses.http}/")
-    # A terminal that closes sends SIGHUP, too: the bridge goes on.
-    while signals.wait() == signal.SIGHUP:
-        _reload(bridge)
-    ending = finish(bridge, exit_code=0, is_over=False)
-    if ending.lost:
-        say(f"not in any run: {ending.lost_in_words}; see `otel-rl help operations`")
-    if ending.interrupted:
-        leave(128 + ending.interrupted)
-    return 0 if ending.is_complete else 1
 
 
 def _reload(bridge: Bridge) -> None:
@@ -96,25 +104,6 @@ def _shows_runs(settings: BridgeSettings) -> bool:
         return True
     http = settings.listen.http
     return http is not None and listens_on_loopback(http.host)
-
-
-class _Signals:
-    """Waits for one of ``numbers``, however early it comes.
-
-    Uses a byte in a pipe: a handler that sets a ``threading.Event`` deadlocks if the signal comes
-    while ``Event.wait`` holds the event's lock.
-    """
-
-    def __init__(self, *numbers: signal.Signals) -> None:
-        self._reading, writing = os.pipe()
-        os.set_blocking(writing, False)
-        signal.set_wakeup_fd(writing)
-        for number in numbers:
-            signal.signal(number, lambda *_: None)  # the wake-up byte does the work
-
-    def wait(self) -> int:
-        """Return the number of the next signal."""
-        return os.read(self._reading, 1)[0]
 
 
 def _raise_file_limit(settings: BridgeSettings) -> None:

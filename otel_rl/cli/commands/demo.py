@@ -1,7 +1,6 @@
 """``otel-rl demo``: a real asynchronous GRPO run on this machine, ending in one tracker run."""
 
 import argparse
-import importlib.util
 import os
 import shlex
 from typing import TYPE_CHECKING
@@ -14,8 +13,10 @@ from otel_rl.cli.ending.end import finish, leave, said_by_the_report
 from otel_rl.cli.environment import reporting_environment
 from otel_rl.cli.options import add_bridge_options, settings_of
 from otel_rl.cli.run_names import RunNames, run_names
+from otel_rl.cli.signal_handlers import end_requests
 from otel_rl.cli.standard_streams import say
-from otel_rl.errors import ConfigError, MissingExtra
+from otel_rl.cli.terminal import live_line
+from otel_rl.errors import ConfigError
 from otel_rl.records import ExperimentKey
 from otel_rl.run_id import run_id
 
@@ -71,8 +72,6 @@ def _positive(text: str) -> int:
 
 
 def _command(arguments: argparse.Namespace) -> int:
-    if importlib.util.find_spec("numpy") is None:
-        raise MissingExtra("`otel-rl demo`", "numpy", "demo")
     if "help" in (arguments.faults or ()):
         return _list_faults()
     names = run_names(arguments, os.environ, default_experiment="grpo-demo").settled()
@@ -93,10 +92,14 @@ def _command(arguments: argparse.Namespace) -> int:
             say("page of the run: ", token=link)
         work_dir = bridge.settings.data / "demo"
         settings = settings.model_copy(update={"work_dir": work_dir, "trial": key.trial})
-        with said_by_the_report(may_go_on=True):
+        with (
+            said_by_the_report(may_go_on=True),
+            live_line(bridge.settings.data, key, is_wanted=True),
+        ):
             status = _train(settings, names, bridge.http, colocated=colocated, token=embedded.token)
     finally:
-        ending = finish(bridge, exit_code=status, is_over=True)
+        with end_requests() as requests:
+            ending = finish(bridge, exit_code=status, is_over=True, requests=requests)
         if ending.interrupted:
             leave(128 + ending.interrupted)
     if bridge.has_page:

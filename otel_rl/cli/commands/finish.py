@@ -1,10 +1,7 @@
 """``otel-rl finish``: writes the rows that a command or a bridge has left, and ends."""
 
 import argparse
-import signal
 from collections.abc import Sequence
-from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -12,22 +9,17 @@ from otel_rl.bridge.bridge import Bridge
 from otel_rl.bridge.config import BridgeSettings
 from otel_rl.bridge.journal.reader import journals_below, overview
 from otel_rl.cli.embedded_bridge import tracker_of_a_program
-from otel_rl.cli.ending.end import Progress, finish, leave, left_behind, said_by_the_report
-from otel_rl.cli.ending.files import KeptSettings, amend_status
+from otel_rl.cli.ending.end import write_rest
+from otel_rl.cli.ending.files import KeptSettings
 from otel_rl.cli.inbox_bridge import LISTENS_NOWHERE, held, of_inboxes
 from otel_rl.cli.options import add_journal_options, settings_of
-from otel_rl.cli.signal_handlers import EndRequests, handled
+from otel_rl.cli.signal_handlers import EndRequests, end_requests
 from otel_rl.cli.standard_streams import say
-from otel_rl.errors import ConfigError, JournalError, JournalLocked, OtelRLError
+from otel_rl.errors import ConfigError, JournalLocked, OtelRLError
 from otel_rl.inbox import INBOX, bytes_in, inboxes_below
 from otel_rl.records import ExperimentKey
 
 __all__ = ["add_parser"]
-
-_PATIENCE_S: Final = 60.0
-"""Time without any progress until the rest stays where it is."""
-
-_LOOK_S: Final = 0.2
 
 _EPILOG: Final = """
 examples:
@@ -69,9 +61,7 @@ def _command(arguments: argparse.Namespace) -> int:
             hint="Name a directory that `otel-rl run` or `otel-rl bridge` had as its data "
             "directory: the last lines of its output do.",
         )
-    requests = EndRequests()
-    numbers = (signal.SIGINT, signal.SIGTERM)
-    with handled(numbers, lambda number, _frame: requests.add(number)):
+    with end_requests() as requests:
         found = [
             _finish(directory, arguments, requests, is_named=directory == below)
             for directory in directories
@@ -102,7 +92,7 @@ def _finish(
                 return None
             bridge = Bridge(settings, **of_inboxes(settings, [inbox]))
             bridge.start()
-            return _Rest(bridge, requests, kept.exit_status).write()
+            return write_rest(bridge, requests, kept.exit_status)
     except JournalLocked as exc:
         say(f"{exc.args[0]} If that is a bridge, it writes the rest itself.")
         return False
@@ -129,54 +119,3 @@ def _settings(directory: Path, arguments: argparse.Namespace, kept: KeptSettings
         return settings
     # No bridge has come so far: the run of a program.
     return settings.model_copy(update={"tracker": tracker_of_a_program(settings.tracker)})
-
-
-@dataclass(frozen=True, slots=True)
-class _Rest:
-    """What one bridge has to write.
-
-    Attributes:
-        bridge: Has started.
-        requests: Ask for an end at once.
-        exit_status: Of the command that has reported; None if it is unknown.
-    """
-
-    bridge: Bridge
-    requests: EndRequests
-    exit_status: int | None
-
-    def write(self) -> bool:
-        """Write it, for as long as there is progress. Returns whether nothing is left."""
-        patience_s = min(_PATIENCE_S, self.bridge.settings.stop_timeout_s)
-        progress = Progress(self.bridge, patience_s)
-        with said_by_the_report():
-            while self._has_rows():
-                number = self.requests.wait(min(_LOOK_S, max(0.0, progress.until_next_s())))
-                progress.look()
-                if number or progress.standstill_s() > patience_s:
-                    ending = left_behind(self.bridge, progress, number or None)
-                    amend_status(self.bridge.settings.data, ending)
-                    leave(self.requests.exit_status(number) if number else 1)
-        inbox, exit_status = self.bridge.inbox, self.exit_status
-        if inbox is not None and not inbox.living:
-            exit_status = exit_status or int(inbox.was_killed)
-        ending = finish(
-            self.bridge,
-            exit_code=exit_status or 0,
-            is_over=exit_status is not None,
-            requests=self.requests,
-        )
-        amend_status(self.bridge.settings.data, ending)
-        if ending.interrupted:
-            leave(self.requests.exit_status(ending.interrupted))
-        return ending.is_complete
-
-    def _has_rows(self) -> bool:
-        if self.bridge.inbox is not None and not self.bridge.inbox.is_empty:
-            return True
-        with suppress(JournalError):  # the stop reports it
-            left = self.bridge.left()
-            if not left.requests:
-                self.bridge.expect_nothing()
-            return bool(left.requests or left.rows)
-        return False

@@ -1,7 +1,6 @@
 """``otel-rl mcp``: answers programs that ask about runs by the Model Context Protocol."""
 
 import argparse
-import importlib.util
 from contextlib import closing
 from functools import partial
 from typing import Final
@@ -9,7 +8,6 @@ from typing import Final
 from otel_rl.bridge.config import BridgeSettings, Readers
 from otel_rl.cli.options import add_journal_options, host_and_port, settings_of
 from otel_rl.cli.standard_streams import say
-from otel_rl.errors import MissingExtra
 from otel_rl.setting_types import Address
 
 __all__ = ["add_parser"]
@@ -48,8 +46,6 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
 
 
 def _command(arguments: argparse.Namespace) -> int:
-    if importlib.util.find_spec("mcp") is None:
-        raise MissingExtra("`otel-rl mcp`", "mcp", "mcp")
     _serve(settings_of(arguments), arguments.http)
     return 0
 

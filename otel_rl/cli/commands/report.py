@@ -1,13 +1,11 @@
 """``otel-rl report``: writes one HTML file about a run."""
 
 import argparse
-import importlib.util
 from pathlib import Path
 
 from otel_rl.cli.find_run import Runs, add_run, take_directory
 from otel_rl.cli.options import add_journal_options, settings_of
 from otel_rl.cli.terminal import progress
-from otel_rl.errors import MissingExtra
 from otel_rl.redaction import shown
 from otel_rl.view.report import write_report
 
@@ -47,8 +45,6 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
 
 
 def _command(arguments: argparse.Namespace) -> int:
-    if importlib.util.find_spec("plotly") is None:
-        raise MissingExtra("`otel-rl report`", "plotly", "view")
     take_directory(arguments)
     settings = settings_of(arguments)
     with Runs(settings) as runs:

@@ -1,14 +1,12 @@
 """``otel-rl view``: shows runs in a browser, live and ended."""
 
 import argparse
-import importlib.util
 import webbrowser
 
 from otel_rl.bridge.config import Readers
 from otel_rl.cli.find_run import Runs, add_run, take_directory
 from otel_rl.cli.options import add_journal_options, host_and_port, settings_of
 from otel_rl.cli.standard_streams import say
-from otel_rl.errors import MissingExtra
 from otel_rl.setting_types import Address
 from otel_rl.view.server import ViewServer
 
@@ -52,8 +50,6 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
 
 
 def _command(arguments: argparse.Namespace) -> int:
-    if importlib.util.find_spec("plotly") is None:
-        raise MissingExtra("`otel-rl view`", "plotly", "view")
     take_directory(arguments, may_be_empty=True)
     settings, place = settings_of(arguments), ""
     if arguments.run is not None:

@@ -2,7 +2,6 @@
 
 import logging
 import os
-import signal
 import sys
 import threading
 import time
@@ -14,13 +13,14 @@ from typing import Final
 from otel_rl.bridge.bridge import Bridge, Left
 from otel_rl.bridge.counters import Counter, Where
 from otel_rl.bridge.delivery.manager import RunState, RunStatus
+from otel_rl.cli.ending.files import amend_status
 from otel_rl.cli.ending.report import Ending, report, rest_command
-from otel_rl.cli.signal_handlers import EndRequests, handled
+from otel_rl.cli.signal_handlers import EndRequests
 from otel_rl.cli.standard_streams import say
 from otel_rl.errors import JournalError, OtelRLError
 from otel_rl.plurals import many
 
-__all__ = ["Progress", "finish", "leave", "left_behind", "said_by_the_report"]
+__all__ = ["finish", "leave", "said_by_the_report", "write_rest"]
 
 _log = logging.getLogger(__name__)
 
@@ -46,8 +46,8 @@ def finish(
     *,
     exit_code: int,
     is_over: bool,
+    requests: EndRequests,
     by: str | None = None,
-    requests: EndRequests | None = None,
 ) -> Ending:
     """Stop the bridge and report the runs.
 
@@ -55,21 +55,9 @@ def finish(
         bridge: To be stopped.
         exit_code: See ``Bridge.stop``.
         is_over: See ``Bridge.stop``.
+        requests: Ask for an end at once: the rest stays in the journal, and the next signal exits.
         by: See ``Bridge.stop``.
-        requests: Ask for an end at once: the rest stays in the journal. SIGINT and SIGTERM do if
-            it is not given, and the next one exits with the status of a death by signal.
     """
-    if requests is None:
-        requests = EndRequests()
-        numbers = [signal.SIGINT, signal.SIGTERM]
-        with handled(numbers, lambda number, _frame: requests.add(number)):
-            return _finish(bridge, requests, exit_code=exit_code, is_over=is_over, by=by)
-    return _finish(bridge, requests, exit_code=exit_code, is_over=is_over, by=by)
-
-
-def _finish(
-    bridge: Bridge, requests: EndRequests, *, exit_code: int, is_over: bool, by: str | None
-) -> Ending:
     statuses: list[RunStatus] = []
     problems: list[str] = []
     has_stopped = threading.Event()
@@ -139,6 +127,63 @@ def leave(status: int) -> None:
     with suppress(OSError):
         sys.stdout.flush()
     os._exit(status)
+
+
+_PATIENCE_S: Final = 60.0
+"""Time without any progress until the rest stays where it is."""
+
+_REST_LOOK_S: Final = 0.2
+
+
+def write_rest(bridge: Bridge, requests: EndRequests, exit_status: int | None = None) -> bool:
+    """Write what a bridge finds in its journal and inboxes, for as long as there is progress.
+
+    Without progress, or after a signal, the process ends here and the rest stays where it is.
+
+    Args:
+        bridge: Has started.
+        requests: Ask for an end at once.
+        exit_status: Of the command that has reported; None if it is unknown.
+
+    Returns:
+        Whether nothing is left.
+    """
+    patience_s = min(_PATIENCE_S, bridge.settings.stop_timeout_s)
+    progress = Progress(bridge, patience_s)
+    with said_by_the_report():
+        while _has_rows(bridge):
+            number = requests.wait(min(_REST_LOOK_S, max(0.0, progress.until_next_s())))
+            progress.look()
+            if number or progress.standstill_s() > patience_s:
+                ending = left_behind(bridge, progress, number or None)
+                amend_status(bridge.settings.data, ending)
+                leave(requests.exit_status(number) if number else 1)
+    inbox = bridge.inbox
+    if inbox is not None and not inbox.living:
+        exit_status = exit_status or int(inbox.was_killed)
+    ending = finish(
+        bridge,
+        exit_code=exit_status or 0,
+        is_over=exit_status is not None,
+        requests=requests,
+    )
+    amend_status(bridge.settings.data, ending)
+    if ending.lost:
+        say(f"DATA WAS LOST: {ending.lost_in_words}.")
+    if ending.interrupted:
+        leave(requests.exit_status(ending.interrupted))
+    return ending.is_complete
+
+
+def _has_rows(bridge: Bridge) -> bool:
+    if bridge.inbox is not None and not bridge.inbox.is_empty:
+        return True
+    with suppress(JournalError):  # the stop reports it
+        left = bridge.left()
+        if not left.requests:
+            bridge.expect_nothing()
+        return bool(left.requests or left.rows)
+    return False
 
 
 @dataclass(slots=True)

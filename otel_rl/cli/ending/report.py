@@ -6,6 +6,7 @@ A normal end is one line for each run and tracker, and what went wrong is said o
 import shlex
 import shutil
 import sys
+from collections import Counter as Tally
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -20,15 +21,20 @@ from otel_rl.bridge.journal.interface import Connection
 from otel_rl.bridge.journal.reader import looking, read_runs
 from otel_rl.bridge.rows.scheduler import NO_METRIC_HINT
 from otel_rl.bridge.rows.stored_run import read_standing
-from otel_rl.cli.liveness_text import failures, listed, troubles
 from otel_rl.cli.own_run import not_joined
 from otel_rl.cli.standard_streams import say
 from otel_rl.errors import JournalError
 from otel_rl.plurals import many
-from otel_rl.records import ExperimentKey
+from otel_rl.records import (
+    Description,
+    ExperimentKey,
+    ExperimentStatus,
+    RoleStanding,
+    WorkerFailure,
+)
 from otel_rl.run_id import run_id
 
-__all__ = ["Ending", "own_command", "report", "rest_command"]
+__all__ = ["Ending", "own_command", "report", "rest_command", "troubles"]
 
 _PROGRAM: Final = "otel-rl"
 
@@ -252,3 +258,75 @@ def own_command(*words: str) -> str:
     own = Path(sys.argv[0])
     is_elsewhere = own.name == _PROGRAM and shutil.which(_PROGRAM) is None  # as for `make demo`
     return shlex.join([str(own) if is_elsewhere else _PROGRAM, *words])
+
+
+# What was wrong with a run
+
+_MOST: Final = 8  # failures that are listed
+
+_LAST_INTERVAL: Final = "up to an export interval (1 s unless set) of metrics"
+
+
+def troubles(
+    roles: Mapping[str, RoleStanding], listed: Sequence[WorkerFailure] = ()
+) -> Iterator[str]:
+    """Yield one phrase for each role with a fault.
+
+    Args:
+        roles: By name.
+        listed: Failures that are listed one by one.
+    """
+    named = Tally(map(_role, listed))
+    lasting = Tally(_role(one) for one in listed if one.recovery_s is None)
+    killed = Tally(_role(one) for one in listed if not one.is_reported)
+    for role, standing in sorted(roles.items()):
+        missing = standing.expected - standing.alive - lasting[role]
+        # Without a total: workers that reported their end are no longer expected.
+        words = [f"{missing} missing"] if missing > 0 else []
+        if standing.failures > named[role]:
+            words += _failed(standing)
+        words += _silent(standing)
+        if killed[role]:
+            words.append(f"{_LAST_INTERVAL} is missing, of {killed[role]} without an exit report")
+        if words:
+            yield f"{role}: {', '.join(words)}"
+
+
+def failures(description: Description) -> Iterator[str]:
+    """Yield a line for the failure that ended the run, its message, and the last other ones."""
+    crash = description.crash
+    if crash is not None:
+        yield crash.as_crash
+        if crash.message:
+            yield f"  {crash.message}"
+    elif description.status is ExperimentStatus.CRASHED:
+        yield "crashed"
+    for one in listed(description):
+        if one is not crash:
+            yield str(one)
+
+
+def listed(description: Description) -> Sequence[WorkerFailure]:
+    """Return the failures that ``failures`` names."""
+    last = [*description.failures[-_MOST:]]
+    crash = description.crash
+    return last if crash is None or crash in last else [crash, *last]
+
+
+def _role(failure: WorkerFailure) -> str:
+    return failure.worker.rpartition("/")[0]
+
+
+def _failed(standing: RoleStanding) -> Iterator[str]:
+    if standing.failures:
+        yield f"{standing.failures} failed"
+    if standing.recovery_s is not None:
+        yield f"replaced after {standing.recovery_s:.1f} s"
+
+
+def _silent(standing: RoleStanding) -> Iterator[str]:
+    if standing.silent:
+        yield (
+            f"{standing.silent} ended without an exit report, or outlived the command; "
+            f"{_LAST_INTERVAL}, or what followed the command, is missing"
+        )

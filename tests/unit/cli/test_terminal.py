@@ -1,13 +1,14 @@
 """The line of a long command on a terminal, and the live line of a terminal that goes away."""
 
 import io
+import logging
 import os
 import threading
 from contextlib import redirect_stderr
 
 import pytest
 
-from otel_rl.cli.standard_streams import say
+from otel_rl.cli.standard_streams import Formatter, say
 from otel_rl.cli.terminal import LiveLine, counted, progress
 from tests.waiting import wait_until
 
@@ -42,6 +43,14 @@ def test_a_line_that_is_said_meanwhile_is_written_at_once_with_its_end(
     with redirect_stderr(terminal):
         say("3 damaged parts of the spans are left out")
     assert written == ["\r\x1b[Kotel-rl: 3 damaged parts of the spans are left out\n"]
+
+
+def test_a_warning_takes_the_place_of_a_live_line(terminal: Terminal) -> None:
+    record = logging.LogRecord("bridge", logging.WARNING, "", 1, "generator/1 has gone", (), None)
+    with redirect_stderr(terminal):
+        assert Formatter().format(record) == "\r\x1b[Kgenerator/1 has gone"
+    with redirect_stderr(io.StringIO()):
+        assert Formatter().format(record) == "generator/1 has gone"
 
 
 def test_an_error_leaves_no_line(terminal: Terminal) -> None:

@@ -1,15 +1,12 @@
 """A directory in place of a run's name, for every command that reads journals."""
 
-import errno
-import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from otel_rl.bridge.journal.places import WHERE_RUNS_ARE
 from otel_rl.bridge.journal.sqlite import JOURNAL_FILE
-from otel_rl.cli import find_run
 from otel_rl.cli.main import main
 from otel_rl.records import ExperimentKey
 from otel_rl.run_id import run_id
@@ -71,7 +68,6 @@ def test_a_run_is_named_by_its_id(command: tuple[str, ...]) -> None:
     [
         (["empty"], "no journal in 'empty', nor directly below. Name the data directory"),
         (["runs"], "no journal in 'runs'"),
-        (["."], "There are some below runs/data."),
         (["./missing"], "There is no directory './missing'. Name the data directory"),
         (["runs/data", "--data", "empty"], "Name the directory once, as DIR or by --data."),
     ],
@@ -138,30 +134,6 @@ def test_a_run_whose_name_is_too_long_for_a_path_is_found(home: Path) -> None:
     name = "名" * 120
     write_run(home / "runs" / "data" / "long", LookedAt(ExperimentKey(name)))
     assert main(["runs", name, "--data", "runs/data"]) == 0
-
-
-def test_a_hint_is_not_looked_for_in_more_than_some_directories(
-    home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(find_run, "_MOST_LOOKED_AT", 1)
-    assert main(["diagnose", "."]) == 2
-    assert "Name the data directory" in capsys.readouterr().err
-
-
-def test_a_directory_that_is_removed_meanwhile_is_no_failure(
-    home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    list_directory = os.scandir
-
-    def without_runs(path: str = ".") -> "Iterator[os.DirEntry[str]]":
-        if Path(path).name == "runs":
-            raise FileNotFoundError(errno.ENOENT, "removed", path)
-        return list_directory(path)
-
-    (home / "runs" / "data").rename(home / "data")
-    monkeypatch.setattr(os, "scandir", without_runs)
-    assert main(["diagnose", "."]) == 2
-    assert "no journal in '.'" in capsys.readouterr().err
 
 
 def test_a_run_comes_before_a_directory_of_its_name(

@@ -17,7 +17,7 @@ from otel_rl.bridge.journal.runs import Commit, RunStore
 from otel_rl.bridge.journal.spool import Spool
 from otel_rl.bridge.journal.sqlite import JOURNAL_FILE, SqliteJournal
 from otel_rl.cli.main import main
-from otel_rl.records import Batch, ExperimentKey, RoleStanding, Row, Signal
+from otel_rl.records import Batch, ExperimentKey, Row, Signal
 from tests.postgres import PostgresServer
 
 A, B = ExperimentKey("grpo"), ExperimentKey("ppo", "try-2")
@@ -235,32 +235,6 @@ def test_a_journal_that_cannot_be_read_fails_with_a_hint(
     report = doctor()
     assert report.status == 1
     assert "Cannot read the journal" in report.about("runs")
-
-
-def test_the_workers_of_a_run_are_told_until_all_have_said_goodbye(
-    journal: Journal, doctor: Callable[[], Report]
-) -> None:
-    made(journal)
-    run_store = RunStore(journal)
-    there = {"generator": RoleStanding(3, 2, 1, 4.25), "trainer": RoleStanding(4, 4, 0, None)}
-    gone = {"trainer": RoleStanding(0, 0, 0, None)}
-    for key, roles in ((A, there), (B, gone)):
-        run_store.commit([Commit(key, [], 40, b"", roles=roles)])
-    report = doctor()
-    assert report.status == 0
-    told = "generator: 2 of 3 alive, 1 failed, replaced after 4.2 s; trainer: 4 of 4 alive"
-    assert report.about("workers grpo/default").endswith(told)
-    assert not any("workers ppo" in line for line in report.lines)
-
-
-def test_workers_of_an_interrupted_run_are_not_told(
-    tmp_path: Path, doctor: Callable[[], Report]
-) -> None:
-    journal = SqliteJournal(tmp_path / "data")
-    roles = {"trainer": RoleStanding(4, 4, 0, None)}
-    RunStore(journal).commit([Commit(A, [], 40, b"", roles=roles)])
-    journal.close()
-    assert not any("workers grpo" in line for line in doctor().lines)
 
 
 def test_runs_of_a_shared_database_are_shown_with_their_owners(

@@ -2,7 +2,7 @@ from typing import Any
 
 import pytest
 
-from otel_rl.cli.liveness_text import in_words, troubles
+from otel_rl.cli.ending.report import troubles
 from otel_rl.records import RoleStanding, WorkerFailure
 
 ROLES = {
@@ -12,13 +12,6 @@ ROLES = {
 }
 
 
-def test_who_is_there_is_said_of_roles_that_somebody_is_expected_in() -> None:
-    assert [*in_words(ROLES)] == [
-        "generator: 2 of 3 alive, 2 failed, replaced after 8.7 s",
-        "trainer: 2 of 2 alive",
-    ]
-
-
 def test_who_ended_without_a_goodbye_is_said_with_what_may_be_missing() -> None:
     roles = {"trainer": RoleStanding(0, 0, 0, None, silent=2)}
     said = (
@@ -26,7 +19,6 @@ def test_who_ended_without_a_goodbye_is_said_with_what_may_be_missing() -> None:
         "interval (1 s unless set) of metrics, or what followed the command, is missing"
     )
     assert [*troubles(roles)] == [said]
-    assert [*in_words(roles)] == [said]
 
 
 def killed(worker: str, **about: Any) -> WorkerFailure:
