@@ -11,7 +11,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from otel_rl.bridge.config import BridgeSettings
 from otel_rl.bridge.delivery.manager import DeliverySettings, RunState, RunStatus
@@ -31,13 +31,14 @@ if TYPE_CHECKING:
     from otel_rl.bridge.replay.archived_run import ArchiveFiles
 
 __all__ = [
-    "ArchiveSource",
-    "JournalSource",
     "ReplayJob",
     "ReplayJobs",
     "ReplaySource",
     "archive_place",
     "archive_places",
+    "has_first_row",
+    "of_archive",
+    "of_journal",
 ]
 
 
@@ -54,115 +55,76 @@ def archive_places(settings: BridgeSettings) -> Sequence[Path]:
     return sorted(found)
 
 
-class ReplaySource(Protocol):
-    """One run that is kept somewhere."""
+GoesOn = Callable[[float], bool]
+"""Is called now and then with the share that was read; False ends the work."""
 
-    @property
-    def key(self) -> ExperimentKey:
-        """Return its name there."""
-        ...
-
-    @property
-    def directory(self) -> Path | None:
-        """Return the data directory that it belongs to; None for a database."""
-        ...
-
-    @property
-    def mark(self) -> tuple[int, str]:
-        """Return a value that changes when there are more rows. Cheap."""
-        ...
-
-    def opened(self, stack: contextlib.ExitStack, goes_on: Callable[[float], bool], /) -> StoredRun:
-        """Return its rows, for the length of the context.
-
-        Args:
-            stack: The context.
-            goes_on: Called now and then with the share that is read; False ends the work.
-
-        Raises:
-            JournalError: They cannot be read, or ``goes_on`` is False.
-        """
-        ...
+_NO_BOUND: Final = 1 << 62  # but the disk's: rows are removed with the directory
 
 
 @dataclass(frozen=True, slots=True)
-class JournalSource:
-    """Run of a journal, see ``ReplaySource``."""
+class ReplaySource:
+    """One run that is kept somewhere.
 
-    found: FoundRun
-    settings: BridgeSettings
+    Attributes:
+        key: Its name there.
+        directory: The data directory that it belongs to; None for a database.
+        mark: Returns a value that changes when there are more rows. Cheap.
+        open: Returns its rows, for the length of a context. Raises JournalError if they cannot be
+            read.
+        is_archive: Whether they are made again from the files of an archive.
+    """
 
-    @property
-    def key(self) -> ExperimentKey:
-        """See ``ReplaySource``."""
-        return self.found.key
+    key: ExperimentKey
+    directory: Path | None
+    mark: Callable[[], tuple[int, str]]
+    open: Callable[[contextlib.ExitStack, GoesOn], StoredRun]
+    is_archive: bool
 
-    @property
-    def directory(self) -> Path | None:
-        """See ``ReplaySource``."""
-        return self.found.directory
 
-    @property
-    def mark(self) -> tuple[int, str]:
-        """See ``ReplaySource``."""
-        overview = self.found.overview
-        return overview.rows, overview.description.status.value
+def of_journal(found: FoundRun, settings: BridgeSettings) -> ReplaySource:
+    """Return a run of a journal."""
 
-    @property
-    def is_whole(self) -> bool:
-        """Return whether the journal still has the first row.
-
-        Raises:
-            JournalError: It cannot be read.
-        """
-        with contextlib.ExitStack() as stack:
-            return self.opened(stack, lambda _: True).first == 0
-
-    def opened(self, stack: contextlib.ExitStack, _: Callable[[float], bool], /) -> StoredRun:
-        """See ``ReplaySource``."""
-        if self.directory is not None:
-            store = RunStore(ReadOnlyJournal(self.directory))
+    def opened(stack: contextlib.ExitStack, _: GoesOn) -> StoredRun:
+        if found.directory is not None:
+            store = RunStore(ReadOnlyJournal(found.directory))
         else:
-            store = RunStore(stack.enter_context(shared_journal(self.settings)))
-        return StoredRun(store, self.key)
+            store = RunStore(stack.enter_context(shared_journal(settings)))
+        return StoredRun(store, found.key)
+
+    of = found.overview
+    mark = of.rows, of.description.status.value
+    return ReplaySource(found.key, found.directory, lambda: mark, opened, is_archive=False)
 
 
-_NO_BOUND = 1 << 62  # but the disk's: rows are removed with the directory
+def of_archive(files: "ArchiveFiles", settings: BridgeSettings) -> ReplaySource:
+    """Return a run of an archive, ``<data>/archive/<run id>`` or where the files were copied to.
 
+    Its rows are made again in a temporary directory.
+    """
+    from otel_rl.bridge.replay.archived_run import archived_run, identity_of  # need pyarrow
 
-@dataclass(frozen=True, slots=True)
-class ArchiveSource:
-    """Run of an archive, see ``ReplaySource``. Its rows are made again in a temporary directory."""
-
-    files: "ArchiveFiles"
-    settings: BridgeSettings
-
-    @property
-    def key(self) -> ExperimentKey:
-        """See ``ReplaySource``."""
-        return self.files.key
-
-    @property
-    def directory(self) -> Path:
-        """See ``ReplaySource``: ``<data>/archive/<run id>``, or where the files were copied to."""
-        place = self.files.directory.absolute().parent
-        return place.parent if place.name == "archive" else self.settings.data
-
-    @property
-    def mark(self) -> tuple[int, str]:
-        """See ``ReplaySource``."""
-        from otel_rl.bridge.replay.archived_run import identity_of  # needs pyarrow
-
-        return self.files.values, identity_of(self.files, self.settings.rows)
-
-    def opened(self, stack: contextlib.ExitStack, goes_on: Callable[[float], bool], /) -> StoredRun:
-        """See ``ReplaySource``."""
-        from otel_rl.bridge.replay.archived_run import archived_run  # needs pyarrow
-
+    def opened(stack: contextlib.ExitStack, goes_on: GoesOn) -> StoredRun:
         scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix="otel-rl-replay-"))
         journal = SqliteJournal(Path(scratch), max_bytes=_NO_BOUND)
         stack.callback(journal.close)
-        return archived_run(self.files, journal, self.settings.rows, goes_on)
+        return archived_run(files, journal, settings.rows, goes_on)
+
+    place = files.directory.absolute().parent
+    data = place.parent if place.name == "archive" else settings.data
+    return ReplaySource(
+        files.key,
+        data,
+        lambda: (files.values, identity_of(files, settings.rows)),
+        opened,
+        is_archive=True,
+    )
+
+
+def has_first_row(source: ReplaySource) -> bool:
+    """Return whether a journal still has the first row of a run."""
+    with contextlib.ExitStack() as stack, contextlib.suppress(JournalError):
+        return source.open(stack, lambda _: True).first == 0
+    return False
 
 
 _NEWS_S: Final = 5.0
@@ -246,15 +208,16 @@ class ReplayJobs:
         if self._stopping.is_set():
             return None
         found = job.found
-        if self.replayed.has(found.directory, job.tracker, job.key, found.mark):
+        mark = found.mark()
+        if self.replayed.has(found.directory, job.tracker, job.key, mark):
             job.is_known = True
             return None
         with contextlib.ExitStack() as stack:
-            source = found.opened(stack, partial(self._goes_on, job))
+            source = found.open(stack, partial(self._goes_on, job))
             job.replay = Replay(source, job.key, self._delivery(job), self.settings.stop_timeout_s)
             status = job.replay.run()
         if status is None or _is_complete(status, source.end):
-            self.replayed.note(found.directory, job.tracker, job.key, found.mark)
+            self.replayed.note(found.directory, job.tracker, job.key, mark)
         return status
 
     def _goes_on(self, job: ReplayJob, share_read: float) -> bool:

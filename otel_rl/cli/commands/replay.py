@@ -14,15 +14,16 @@ from otel_rl.cli.find_run import FoundRun, Runs, directory_named, matching
 from otel_rl.cli.inbox_bridge import join_inboxes
 from otel_rl.cli.options import add_bridge_options, settings_of
 from otel_rl.cli.replays import (
-    ArchiveSource,
-    JournalSource,
     ReplayJob,
     ReplayJobs,
     ReplaySource,
     archive_places,
+    has_first_row,
+    of_archive,
+    of_journal,
 )
 from otel_rl.cli.standard_streams import say
-from otel_rl.errors import ConfigError, JournalError, MissingExtra
+from otel_rl.errors import ConfigError, MissingExtra
 from otel_rl.inbox import bytes_in, inboxes_below
 from otel_rl.records import ExperimentKey
 
@@ -110,7 +111,7 @@ def _command(arguments: argparse.Namespace) -> int:
         arguments.at_once,
         Replayed(settings.tracker.options, enabled=not arguments.again),
     )
-    if any(not isinstance(run, JournalSource) for run in runs):
+    if any(run.is_archive for run in runs):
         say(f"an archive holds no {_NOT_ARCHIVED}")
     jobs.run()
     if jobs.known:
@@ -182,19 +183,12 @@ def _found(
     archives: Sequence[Path],
 ) -> Sequence[ReplaySource]:
     """Return every run once: from its journal, or its archive if that is all there is of it."""
-    sources = [JournalSource(run, settings) for run in runs]
+    sources = [of_journal(run, settings) for run in runs]
     archived = _archived(settings, archives)
     names = {one.key for one in archived}
-    alone = [one for one in sources if one.key not in names or _is_whole(one)]
+    alone = [one for one in sources if one.key not in names or has_first_row(one)]
     known = {one.key for one in alone}
     return [*alone, *(one for one in archived if one.key not in known)]
-
-
-def _is_whole(source: JournalSource) -> bool:
-    try:
-        return source.is_whole
-    except JournalError:
-        return False
 
 
 def _archived(settings: BridgeSettings, places: Sequence[Path]) -> Sequence[ReplaySource]:
@@ -207,7 +201,7 @@ def _archived(settings: BridgeSettings, places: Sequence[Path]) -> Sequence[Repl
     from otel_rl.bridge.replay.archived_run import archives_below
 
     return [
-        ArchiveSource(files, settings)
+        of_archive(files, settings)
         for place in places
         for files in archives_below(place, lambda exc: say(str(exc)))
     ]
