@@ -53,16 +53,13 @@ COMMANDS: Final = {
     "bridge": _Command(
         "receive OTLP from any sender, write one tracker run per experiment", "bridge"
     ),
-    "finish": _Command("write the rows that a run has left, to the tracker it was for", "bridge"),
+    "finish": _Command("write what a run has left, to its tracker and its archive", "bridge"),
     "demo": _Command(
         "train a small policy by GRPO on this machine, ending in one tracker run", "demo", "numpy"
     ),
     "diagnose": _Command("find what makes a run slow or bad: worker, phase and evidence", "bridge"),
     "export": _Command("write the spans of a run as a trace for Perfetto", "bridge"),
     "replay": _Command("write stored runs to a tracker, again or for the first time", "bridge"),
-    "archive": _Command(
-        "write and list the Parquet files with every value of a run", "archive", "pyarrow"
-    ),
     "runs": _Command("list runs, or the workers of one; once, or kept up to date", "bridge"),
     "view": _Command(
         "show runs in a browser, live and ended, without any account", "view", "plotly"

@@ -19,7 +19,6 @@ PACKAGES = {
     "view": "plotly",
     "report": "plotly",
     "demo": "numpy",
-    "archive": "pyarrow",
 }
 
 # Runs each command line of its argument in a process that has the libraries of `bridge` only.

@@ -138,7 +138,7 @@ class Archiver:
         if self._thread.is_alive():
             _log.warning(
                 "The archive is not complete, values wait in the journal. The next start writes "
-                "them, or `otel-rl archive`."
+                "them, or `otel-rl finish`."
             )
         self._is_given_up = True
         process = self._process

@@ -1,13 +1,13 @@
-"""``otel-rl finish``: writes the rows that a command or a bridge has left, and ends."""
+"""``otel-rl finish``: writes what a command or a bridge has left, and ends."""
 
 import argparse
-from collections.abc import Sequence
+import importlib.util
 from pathlib import Path
 from typing import Final
 
 from otel_rl.bridge.bridge import Bridge
 from otel_rl.bridge.config import BridgeSettings
-from otel_rl.bridge.journal.reader import journals_below, overview
+from otel_rl.bridge.journal.reader import journals_below, looking, overview
 from otel_rl.cli.embedded_bridge import tracker_of_a_program
 from otel_rl.cli.ending.end import write_rest
 from otel_rl.cli.ending.files import KeptSettings
@@ -36,7 +36,8 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     parser = commands.add_parser(
         "finish",
         description="Write the rows that `otel-rl run` or a stopped `otel-rl bridge` has left in "
-        "its data directory, to the tracker that they were meant for, and end.",
+        "its data directory, to the tracker that they were meant for, and the values that its "
+        "archive lacks, and end.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -87,12 +88,13 @@ def _finish(
         inbox = directory / INBOX
         with kept.in_environment(), held([inbox]):
             settings = _settings(directory, arguments, kept)
-            has_rest = bytes_in(inbox) or _has_rest(directory, settings.tracker.trackers)
+            has_rest = bytes_in(inbox) or _has_rest(directory, settings)
             if not (is_named or has_rest):
                 return None
             bridge = Bridge(settings, **of_inboxes(settings, [inbox]))
             bridge.start()
-            return write_rest(bridge, requests, kept.exit_status)
+            is_written = write_rest(bridge, requests, kept.exit_status)
+            return is_written and not _lacks_values(directory, settings)
     except JournalLocked as exc:
         say(f"{exc.args[0]} If that is a bridge, it writes the rest itself.")
         return False
@@ -101,14 +103,29 @@ def _finish(
         return False
 
 
-def _has_rest(directory: Path, trackers: Sequence[str]) -> bool:
-    """Return whether a tracker lacks something; one that was never reached has no record."""
+def _has_rest(directory: Path, settings: BridgeSettings) -> bool:
+    """Return whether a tracker or the archive lacks something.
+
+    A tracker that was never reached has no record.
+    """
+    if _lacks_values(directory, settings):
+        return True
     asked: dict[ExperimentKey, set[str]] = {}
     for run in overview(directory):
         if run.unconfirmed or run.waiting_bytes:
             return True
         asked.setdefault(run.key, set()).add(run.tracker)
-    return any(not names.issuperset(trackers) for names in asked.values())
+    return any(not names.issuperset(settings.tracker.trackers) for names in asked.values())
+
+
+def _lacks_values(directory: Path, settings: BridgeSettings) -> bool:
+    """Return whether values wait for an archive that can be written here."""
+    is_off = settings.archive.enabled is False or importlib.util.find_spec("pyarrow") is None
+    if is_off or next(journals_below(directory), None) != directory:
+        return False
+    with looking(directory) as connection:
+        (found,) = connection.execute("SELECT EXISTS (SELECT 1 FROM archive)").fetchone()
+    return bool(found)
 
 
 def _settings(directory: Path, arguments: argparse.Namespace, kept: KeptSettings) -> BridgeSettings:

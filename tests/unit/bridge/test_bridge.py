@@ -26,6 +26,8 @@ from otel_rl.bridge.journal.deliveries import DeliveryStore
 from otel_rl.bridge.journal.runs import RunStore
 from otel_rl.bridge.journal.sqlite import JOURNAL_FILE
 from otel_rl.cli.ending.end import finish
+from otel_rl.cli.ending.report import Ending
+from otel_rl.cli.signal_handlers import EndRequests
 from otel_rl.errors import (
     ConfigError,
     JournalClosed,
@@ -380,6 +382,10 @@ GONE = {
 }
 
 
+def ended(bridge: Bridge) -> Ending:
+    return finish(bridge, exit_code=0, is_over=False, requests=EndRequests())
+
+
 @pytest.mark.parametrize("strike", GONE.values(), ids=GONE)
 def test_nothing_is_acknowledged_once_the_journal_is_gone(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, strike: Callable[[Path], None]
@@ -395,7 +401,7 @@ def test_nothing_is_acknowledged_once_the_journal_is_gone(
             bridge.accept([batch(step)])
     assert health(bridge) == (503, f"{bridge.problem}\n")
     assert bridge.counters.value(Counter.BATCHES_SPOOLED) == 1
-    assert not finish(bridge, exit_code=0, is_over=False).is_complete  # the exit status is 1
+    assert not ended(bridge).is_complete  # the exit status is 1
     assert bridge.counters.value(Counter.EXCEPTIONS, reason=Where.DRAIN) == 0
     assert "Traceback" not in caplog.text
     assert caplog.text.count("Nothing more is acknowledged.") == 1
@@ -413,7 +419,7 @@ def test_a_bridge_whose_journal_is_put_back_goes_on(tmp_path: Path) -> None:
     away.rename(data)
     bridge.accept([batch(1)])
     wait_until(lambda: health(bridge) == (200, "ok\n"), "health again", timeout_s=DEADLINE_S)
-    assert finish(bridge, exit_code=0, is_over=False).is_complete
+    assert ended(bridge).is_complete
     assert steps(data) == [0, 1]
 
 
@@ -435,7 +441,7 @@ def test_nothing_is_acknowledged_once_the_tables_are_gone(
     with pytest.raises(JournalGone, match="were removed"):
         bridge.accept([batch(1)])
     assert health(bridge) == (503, f"{bridge.problem}\n")
-    assert not finish(bridge, exit_code=0, is_over=False).is_complete
+    assert not ended(bridge).is_complete
     assert "Traceback" not in caplog.text
 
 
@@ -451,7 +457,7 @@ def test_nothing_is_acknowledged_once_the_database_is_gone(
         bridge.accept([batch(1)])
     with pytest.raises(JournalGone, match="does not exist"):
         bridge.accept([batch(1)])
-    assert not finish(bridge, exit_code=0, is_over=False).is_complete
+    assert not ended(bridge).is_complete
     assert "Traceback" not in caplog.text
 
 
@@ -484,6 +490,6 @@ def test_what_the_archive_lacks_is_said_at_the_end(
     wait_until_drained(tmp_path)
     with closing(sqlite3.connect(tmp_path / JOURNAL_FILE)) as journal, journal:
         journal.execute("UPDATE archive SET crc = crc + 1")
-    assert finish(running, exit_code=0, is_over=False).is_complete
+    assert ended(running).is_complete
     said = "the archive lacks 3 values, the run has them: the journal's disk has damaged them"
     assert said in capsys.readouterr().err
