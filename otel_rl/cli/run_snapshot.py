@@ -26,7 +26,15 @@ from otel_rl.run_id import run_id
 from otel_rl.semconv import names
 from otel_rl.semconv.spec import STEP_SPAN
 
-__all__ = ["RunWatch", "Snapshot", "WorkerLine", "summary", "worker_lines", "worst_first"]
+__all__ = [
+    "RunWatch",
+    "Snapshot",
+    "WorkerLine",
+    "figures",
+    "summary",
+    "worker_lines",
+    "worst_first",
+]
 
 _ROWS: Final = 240
 _FURTHER: Final = 10  # times as far back, for a run whose steps take minutes
@@ -160,8 +168,12 @@ class Snapshot:
 
 def summary(snapshot: Snapshot) -> str:
     """Return a run in one line, what is wrong with it first: the end may be cut off."""
-    parts = [snapshot.verdict] if snapshot.is_faulty else []
-    parts.append("no step yet" if snapshot.step is None else f"step {snapshot.step}")
+    return "  ".join([*([snapshot.verdict] if snapshot.is_faulty else []), figures(snapshot)])
+
+
+def figures(snapshot: Snapshot) -> str:
+    """Return how far a run is, in one line."""
+    parts = ["no step yet" if snapshot.step is None else f"step {snapshot.step}"]
     if snapshot.steps_per_s is not None:
         parts.append(f"{snapshot.steps_per_s:.2g} steps/s")
     if snapshot.reward is not None:

@@ -139,7 +139,8 @@ def test_a_command_writes_what_a_killed_bridge_has_left(tmp_path: Path) -> None:
             assert time.monotonic() < deadline
             time.sleep(0.05)
     assert files(tmp_path) == 0
-    done = otel_rl("finish", tmp_path, cwd=tmp_path, env=clean_environment(tmp_path))
+    environment = clean_environment(tmp_path, **RARE)
+    done = otel_rl("finish", tmp_path, cwd=tmp_path, env=environment)
     assert done.status == 0, done.err
     assert archived(tmp_path) == Counter(float(value) for value in range(VALUES))
 

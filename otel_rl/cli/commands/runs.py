@@ -19,7 +19,7 @@ from otel_rl.cli.ending.report import own_command
 from otel_rl.cli.find_run import FoundRun, Runs, add_run, matching, take_directory
 from otel_rl.cli.options import add_journal_options, settings_of
 from otel_rl.cli.run_deletion import delete
-from otel_rl.cli.run_snapshot import RunWatch, Snapshot, WorkerLine, summary, worst_first
+from otel_rl.cli.run_snapshot import RunWatch, Snapshot, WorkerLine, figures, worst_first
 from otel_rl.cli.terminal import Line, Screen, is_live, keep_on_screen
 from otel_rl.errors import JournalError
 from otel_rl.goodput import as_json
@@ -189,10 +189,11 @@ class _Table:
     def _one(self, one: _Listed, columns: int | None, *, is_watched: bool) -> Screen:
         """Return one run: its verdict, what it does, and its workers."""
         now, key = one.now, str(one.run.key)
-        head = [f"{key}: {now.state}, {summary(now)}"]
+        head = [f"{key}: {now.state}, {figures(now)}"]
         if now.is_faulty:
-            place = () if self.settings.data == Path(DATA_DIRECTORY) else (str(self.settings.data),)
-            command = own_command("diagnose", key, *(("--data", *place) if place else ()))
+            data = self.settings.data
+            place = () if data == Path(DATA_DIRECTORY) else ("--data", str(data))
+            command = own_command("diagnose", key, *place)
             head = [f"{now.verdict}; evidence and what to do: {command}", *head]
         if not is_watched:
             head += _notes(one, with_links=True)
