@@ -119,7 +119,7 @@ def _add_tracker_options(
         "--names",
         choices=[*KeyNames],
         help=told(
-            "names of a framework's metrics: its own (framework, the default), shared ones "
+            "names of metrics: the program's own (framework, the default), shared ones "
             "(otel_rl), or both"
         ),
     )
