@@ -317,7 +317,9 @@ def test_the_quickstart_makes_the_rows_that_it_shows(run_of_examples: Path) -> N
     assert {row["trainer/loss"] * step for step, row in rows if each <= row.keys()} == {1.0}
 
 
-_COMMENTED_KEY = re.compile(r"(?:# |, )((?:trainer|eval)/[\w/]+|loss)(?= at step|,|$)", re.MULTILINE)
+_COMMENTED_KEY = re.compile(
+    r"(?:# |, )((?:trainer|eval)/[\w/]+|loss)(?= at step|,|$)", re.MULTILINE
+)
 
 
 @pytest.mark.slow

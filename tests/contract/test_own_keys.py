@@ -20,6 +20,7 @@ from tests.wandb_offline import read_offline_run, run_directories
 
 KEY = ExperimentKey("grpo")
 
+
 class Names:
     """The rows of a run as a tracker gets them, over restarts of the bridge."""
 
@@ -40,9 +41,7 @@ class Names:
     def close(self) -> list[Row]:
         rows = self.run.close(self.now_ns, everything=True)
         self.catalogue += self.run.row_maker.keys.take()
-        again = KeySelection(
-            Tier.BASIC, self._names, per_worker=False, keys=lambda: self.catalogue
-        )
+        again = KeySelection(Tier.BASIC, self._names, per_worker=False, keys=lambda: self.catalogue)
         return [*again.rows(rows)]
 
     def restart(self) -> None:
@@ -85,7 +84,11 @@ def test_a_second_role_has_its_name_in_front_and_the_first_keeps_the_key(*, rest
     assert keys(names.take(judge.sets(acc=0.5, own=1.0))) == {"judge/acc", "own"}
     if restarts:
         names.restart()
-    assert keys(names.take(judge.sets(acc=0.5), trainer.sets(acc=2.0))) == {"acc", "judge/acc", "own"}
+    assert keys(names.take(judge.sets(acc=0.5), trainer.sets(acc=2.0))) == {
+        "acc",
+        "judge/acc",
+        "own",
+    }
 
 
 def test_attributes_follow_an_own_name() -> None:

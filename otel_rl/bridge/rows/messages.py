@@ -353,13 +353,12 @@ class NewFindings(Stored):
     def _is_update(self, finding: Finding) -> bool:
         if finding.words == self.last_words or not finding.causes:
             return False
+        if finding.is_last or finding.has_ended != self.has_ended:
+            return True
         told, found = self.last_amount, finding.amount
-        is_known = told is not None and found is not None and told > 0
-        return (
-            finding.is_last
-            or finding.has_ended != self.has_ended
-            or (is_known and not 1 / _NEWS < found / told < _NEWS)
-        )
+        if not told or not found:
+            return False
+        return not 1 / _NEWS < found / told < _NEWS
 
     def take(self) -> list[Finding]:
         """Remove and return those that are in no row yet."""
