@@ -107,7 +107,7 @@ class Snapshot:
         reward: Mean reward of the last step; None without one.
         alive: Workers that live; None if the run is interrupted.
         expected: Workers that should live.
-        lag_rows: Rows that the tracker has not confirmed.
+        lag_rows: Rows that the tracker is behind.
         drops: Values that were dropped or refused, all reasons.
         verdict: First cause of the last diagnosis by the bridge, such as ``straggler trainer/1``,
             else its verdict; empty before one.
@@ -181,7 +181,7 @@ class RunWatch:
             self._reward(),
             None if overview.is_interrupted else sum(role.alive for role in roles),
             sum(role.expected for role in roles),
-            overview.unconfirmed,
+            overview.lag_rows,
             int(sum(value for key, value in self._values.items() if self._is_drop(key))),
             standing.cause or standing.verdict,
             max(0.0, (now_ns - (overview.begun_ns or now_ns)) / _NS_PER_S),

@@ -74,7 +74,8 @@ def summary(snapshot: Snapshot) -> str:
     if snapshot.reward is not None:
         parts.append(f"reward {snapshot.reward:.3g}")
     parts.append(f"workers {workers_of(snapshot)}")
-    parts.append(f"lag {many(snapshot.lag_rows, 'row')}")
+    if snapshot.lag_rows:
+        parts.append(f"lag {many(snapshot.lag_rows, 'row')}")
     if snapshot.drops:
         parts.append(f"dropped {snapshot.drops}")
     if snapshot.verdict and snapshot.verdict != "healthy":

@@ -214,6 +214,11 @@ class SpanWindow(Stored, dict=True):
         return bool(self._waiting)
 
     @property
+    def newest_step(self) -> int | None:
+        """Return the step that was explained last; None before the first."""
+        return next(reversed(self._explained))[1] if self._explained else None
+
+    @property
     def crowded_role(self) -> str:
         """Return the role with most phases in the rows, if there were too many; else empty."""
         if OTHERS not in self._places:

@@ -77,6 +77,27 @@ def test_a_run_in_one_line(tmp_path: Path) -> None:
         )
 
 
+@pytest.mark.parametrize(
+    ("location", "error", "lag"),
+    [
+        ("/data/wandb/offline-run-1", "", ""),
+        ("/data/wandb/offline-run-1", "the disk is full", "  lag 3 rows"),
+        ("https://wandb.ai/me/grpo/runs/1", "", "  lag 3 rows"),
+    ],
+    ids=["offline", "offline and failing", "online"],
+)
+def test_an_offline_run_lags_only_with_an_error(
+    tmp_path: Path, location: str, error: str, lag: str
+) -> None:
+    with kept(tmp_path) as journal:
+        journal.keep(Facts(1, 7, rows=rows(0, 7, 0.5)))
+        with looking(tmp_path) as connection:
+            (run,) = read_runs(connection)
+            run = replace(run, tracker="wandb", location=location, error=error)
+            line = summary(journal.watch.look(connection, run))
+    assert line == f"step 7  2 steps/s  reward 0.07  workers 1/2{lag}  dropped 2"
+
+
 def test_the_rate_is_that_of_the_last_half_minute(tmp_path: Path) -> None:
     with kept(tmp_path) as journal:
         journal.keep(Facts(1, 7, rows=rows(0, 99, 0.1)))
