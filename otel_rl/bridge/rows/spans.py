@@ -11,8 +11,8 @@ from typing import Final
 from msgspec import field
 
 from otel_rl.bridge.journal.state import Int64, Stored
-from otel_rl.bridge.rows.goodput import Pace
 from otel_rl.bridge.rows.missing_spans import Gaps, MissingSpans
+from otel_rl.bridge.rows.pace import Pace
 from otel_rl.bridge.rows.settings import AlignSettings
 from otel_rl.bridge.rows.span_log import SpanLog, read_spans, span_log
 from otel_rl.bridge.rows.step_analysis import OTHERS, StepAnalysis, explain

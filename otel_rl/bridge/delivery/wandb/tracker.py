@@ -27,7 +27,7 @@ from otel_rl.bridge.delivery.texts import ConsoleLines
 from otel_rl.bridge.delivery.tracker import RunInfo, writer_file
 from otel_rl.bridge.delivery.wandb.account import Account, WandbSettings, find_account
 from otel_rl.bridge.delivery.wandb.growing_tables import GrowingTables
-from otel_rl.bridge.delivery.wandb.metadata import ProvenanceFiles, show
+from otel_rl.bridge.delivery.wandb.metadata import ProvenanceFiles, pointer, show
 from otel_rl.bridge.delivery.wandb.offline import (
     OfflineCopy,
     check_room,
@@ -73,12 +73,13 @@ class WandbTracker:
         self._shown: OpenedRun | None = None
         self._files: ProvenanceFiles | None = None
         self._run_id = ""
+        self._pointer = ""  # to the page and the journal, in the notes
         self._upload = Upload("", 0, stall_timeout_s=0)
         self._copy: OfflineCopy | None = None  # of an offline run, until it is verified
 
     def open(self, run: RunInfo, /) -> int:
         """Create the run, or resume it online and start it anew offline."""
-        self._run_id = run.run_id
+        self._run_id, self._pointer = run.run_id, pointer(run)
         self._settings = WandbSettings.parse(dict(run.attributes))
         self._account = find_account(self._settings, os.environ, run.key, own_run="")
         online = self._account.online
@@ -155,7 +156,7 @@ class WandbTracker:
         """Update the run. Its group and job type are those at its opening."""
         shown = self._opened()
         with translated():
-            show(shown.run, description)
+            show(shown.run, description, self._pointer)
             if self._files is not None:
                 self._files.show(description.provenance)
         if shown.panels is not None:
