@@ -30,9 +30,12 @@ from otel_rl.records import CONSOLE, Row, Table, Value
 if TYPE_CHECKING:
     import wandb
 
-__all__ = ["GrowingTables"]
+__all__ = ["ALL_STEPS", "GrowingTables"]
 
 _log = logging.getLogger(__name__)
+
+ALL_STEPS: Final = "/all"
+"""Ends the key of a table of all steps."""
 
 MAX_SAMPLES: Final = 2_000
 MAX_BYTES: Final = 1 << 20
@@ -47,7 +50,6 @@ BYTES_PER_S: Final = 10_000
 MAX_INTERVAL_S: Final = 3_600.0
 """The longest time without the newest samples."""
 
-_ALL: Final = "/all"
 _STEP, _WORKER = "step", "worker"
 _VERSION: Final = "policy_version"
 
@@ -152,7 +154,7 @@ class GrowingTables:
         now_s = self._monotonic()
         for key, table in self._tables.items():
             if table.is_new and (everything or now_s - table.shown_s >= table.wait_s):
-                self._upload(f"{key}{_ALL}", as_table(table.table()))
+                self._upload(f"{key}{ALL_STEPS}", as_table(table.table()))
                 table.shown_s, table.is_new = now_s, False
                 if table.first_shown_s is None:
                     table.first_shown_s = now_s

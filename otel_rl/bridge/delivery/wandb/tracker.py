@@ -47,6 +47,7 @@ from otel_rl.bridge.delivery.wandb.sdk import (
 from otel_rl.bridge.delivery.wandb.server import JOURNAL_KEY, RemoteRun, RunOnServer, Upload
 from otel_rl.bridge.delivery.wandb.summary import RunSummary
 from otel_rl.bridge.delivery.wandb.system_panels import SystemPanels
+from otel_rl.bridge.delivery.wandb.workspace_view import ProjectView
 from otel_rl.errors import TrackerError, TrackerUnavailable
 from otel_rl.records import Description, Row
 from otel_rl.semconv import names
@@ -72,6 +73,7 @@ class WandbTracker:
         self._remote = RunOnServer(self._account, "", "")
         self._shown: OpenedRun | None = None
         self._files: ProvenanceFiles | None = None
+        self._view: ProjectView | None = None
         self._run_id = ""
         self._pointer = ""  # to the page and the journal, in the notes
         self._upload = Upload("", 0, stall_timeout_s=0)
@@ -119,6 +121,8 @@ class WandbTracker:
                 SystemPanels(opened) if self._settings.system_panels else None,
             )
         self._files = ProvenanceFiles(opened)
+        if online:
+            self._view = ProjectView(self._account, run.scratch or run.directory)
         self._upload = Upload(run.run_id, start, stall_timeout_s=self._settings.stall_timeout_s)
         if not online:
             self._copy = OfflineCopy(
@@ -140,6 +144,8 @@ class WandbTracker:
         given.begin()
         for row in rows:
             summary.learn(row.new_keys)
+            if self._view is not None:
+                self._view.learn(row.new_keys)
         summary.take(rows)
 
         def log(row: Row, line: Line) -> None:
@@ -186,6 +192,8 @@ class WandbTracker:
         """Finish the run, end ``wandb-core``, and check that the run is complete."""
         was_open = self._shown is not None
         if was_open:
+            if self._view is not None:
+                self._view.finish()
             self._finish(exit_code=exit_code)
         if not self._account.online:
             self._verify_copy()
