@@ -113,6 +113,7 @@ class Snapshot:
             else its verdict; empty before one.
         age_s: Since the first data.
         workers: In the order of roles and indexes.
+        total_steps: Last step, by the configuration of the run; None if that does not tell it.
     """
 
     key: ExperimentKey
@@ -127,6 +128,44 @@ class Snapshot:
     verdict: str
     age_s: float
     workers: Sequence[WorkerLine]
+    total_steps: int | None = None
+
+    @property
+    def left_s(self) -> float | None:
+        """Return how long the rest of the steps takes; None if that is unknown, or all are done."""
+        if self.total_steps is None or self.step is None or not self.steps_per_s:
+            return None
+        left = self.total_steps - self.step
+        return left / self.steps_per_s if left > 0 and self.state == "running" else None
+
+
+_TOTALS: Final = frozenset(
+    {
+        "max_iterations",
+        "max_steps",
+        "max_train_steps",
+        "num_iterations",
+        "num_rollout",
+        "num_train_steps",
+        "num_training_steps",
+        "total_steps",
+        "total_training_steps",
+    }
+)
+"""Names of the number of steps in configurations."""
+
+
+def total_steps(config: object) -> int | None:
+    """Return the number of steps that a configuration tells, in the outermost part that does."""
+    parts = [config]
+    for part in parts:
+        if isinstance(part, Mapping):
+            told = [part[name] for name in part if str(name).rpartition(".")[2] in _TOTALS]
+            counts = {one for one in told if type(one) is int and one > 0}
+            if len(counts) == 1:
+                return counts.pop()
+            parts += part.values()
+    return None
 
 
 class _Phase(NamedTuple):
@@ -186,6 +225,7 @@ class RunWatch:
             standing.cause or standing.verdict,
             max(0.0, (now_ns - (overview.begun_ns or now_ns)) / _NS_PER_S),
             workers,
+            total_steps(overview.description.config),
         )
 
     def phase_of(self, worker: str, now_ns: int) -> tuple[str, float]:

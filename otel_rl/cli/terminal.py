@@ -14,6 +14,7 @@ from otel_rl.bridge.journal.reader import looking, read_runs
 from otel_rl.cli.run_snapshot import RunWatch, Snapshot
 from otel_rl.cli.run_snapshot import counted as workers_of
 from otel_rl.errors import JournalError
+from otel_rl.goodput import duration
 from otel_rl.plurals import many
 from otel_rl.records import ExperimentKey
 from otel_rl.redaction import shown
@@ -68,9 +69,12 @@ def live_line(journal: Path, key: ExperimentKey, *, is_wanted: bool) -> Iterator
 
 def summary(snapshot: Snapshot) -> str:
     """Return a run in one line."""
-    parts = ["no step yet" if snapshot.step is None else f"step {snapshot.step}"]
+    of = "" if snapshot.total_steps is None else f"/{snapshot.total_steps}"
+    parts = ["no step yet" if snapshot.step is None else f"step {snapshot.step}{of}"]
     if snapshot.steps_per_s is not None:
         parts.append(f"{snapshot.steps_per_s:.2g} steps/s")
+    if snapshot.left_s is not None:
+        parts.append(f"{duration(snapshot.left_s)} left")
     if snapshot.reward is not None:
         parts.append(f"reward {snapshot.reward:.3g}")
     parts.append(f"workers {workers_of(snapshot)}")
