@@ -16,7 +16,8 @@ class Spent(NamedTuple):
         productive_s: Work whose result was kept.
         overhead_s: Weights, copies, checkpoints, loading, start-up.
         idle_s: Waiting, down, or nothing reported.
-        wasted_s: Work whose result was thrown away.
+        wasted_s: Work whose result was thrown away, and what work took beyond the pace of the run's
+            best window.
     """
 
     productive_s: float

@@ -36,6 +36,7 @@ class OfflineRun:
         entity: Of the run.
         run_id: Of the run.
         tags: Of the run.
+        notes: Of the run.
         summary: Key to its last value.
         system: Key to its last value, of what the System panels show.
         console: Text of each call of ``write_logs``.
@@ -53,6 +54,7 @@ class OfflineRun:
     entity: str = ""
     run_id: str = ""
     tags: list[str] = field(default_factory=list)
+    notes: str = ""
     summary: dict[str, object] = field(default_factory=dict)
     system: dict[str, float] = field(default_factory=dict)
     console: list[str] = field(default_factory=list)
@@ -81,6 +83,7 @@ def read_offline_run(path: Path) -> OfflineRun:
                 run.group = record.run.run_group
                 run.project, run.entity = record.run.project, record.run.entity
                 run.tags = [*record.run.tags]
+                run.notes = record.run.notes
                 run.config.update(_items(record.run.config.update))
             case "config":
                 run.config.update(_items(record.config.update))

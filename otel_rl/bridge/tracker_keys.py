@@ -28,6 +28,9 @@ All rules, in order:
 A statistic is one more suffix (``/max``, ``/p99``, ``/rate``). The series of a single worker is
 under ``workers/<role>/<index>/...``, with the rest of the key as above.
 
+A program's own names, ``actor/entropy``, are the exception that trackers get: ``own_key`` is a
+second name of the role's key, and ``delivery/selection.py`` chooses between the two.
+
 Rules 1 to 5 make a path, ``metric_path``, and rule 6 a key of it that ``read_key`` turns back. Two
 metrics have one key only if they have one path: ``a.b`` and ``a/b``. The second one then gets a
 last segment ``_xh<digits>_``, a digest of its whole identity. A key of more than ``MAX_KEY_BYTES``
@@ -53,6 +56,7 @@ __all__ = [
     "device_key",
     "device_prefix",
     "metric_path",
+    "own_key",
     "read_key",
     "tracker_key",
     "variant_key",
@@ -160,6 +164,17 @@ def metric_path(
     return (*head, *path, *values)
 
 
+def own_key(name: str, attributes: Iterable[tuple[str, str]] = ()) -> str:
+    """Return a name of the program as a key: as it is written, behind no role.
+
+    Only slashes divide it, rule 6 applies, and the values of attributes follow.
+    """
+    shown = [value for key, value in sorted(attributes) if key not in _NOT_IN_KEY]
+    path = [segment for segment in name.split("/") if segment] or [name]
+    values = [part for value in shown for part in _segments(value, _IN_VALUES)]
+    return _key((*path, *values), MAX_KEY_BYTES, is_file=False)
+
+
 def worker_key(role: str, label: str, key: str) -> str:
     """Return the key of one worker's own series, e.g. ``workers/trainer/1/loss``."""
     own = "/".join(map(_escaped, _of_role(role)))
@@ -202,9 +217,12 @@ def read_key(key: str) -> tuple[str, ...]:
 
 
 def alert_text(labels: Mapping[str, str]) -> str | None:
-    """Return the finding that a row with these labels alerts of; None without one."""
+    """Return the finding that a row with these labels alerts of; None without one.
+
+    A row that only brings the estimate of a known finding up to date has no label of its cause.
+    """
     words = labels.get(DIAGNOSIS_ALERT, NO_FINDING)
-    return None if words == NO_FINDING else words
+    return None if words == NO_FINDING or DIAGNOSIS_CAUSE not in labels else words
 
 
 def _segments(text: str, separators: re.Pattern[str]) -> list[str]:

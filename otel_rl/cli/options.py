@@ -56,7 +56,7 @@ def add_bridge_options(
     group.add_argument(
         "--names",
         choices=[*KeyNames],
-        help="names of a framework's metrics: its own (framework, the default), shared ones "
+        help="names of metrics: the program's own (framework, the default), shared ones "
         "(otel_rl), or both",
     )
     group.add_argument(

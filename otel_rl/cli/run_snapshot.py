@@ -20,7 +20,7 @@ from otel_rl.bridge.journal.reader import (
 from otel_rl.bridge.rows.stored_run import read_standing
 from otel_rl.dashboard.resemblance import headlines
 from otel_rl.diagnose.history.records import Facts, RowFacts
-from otel_rl.goodput import Spent
+from otel_rl.goodput import Spent, duration
 from otel_rl.records import ExperimentKey, KeySpec
 from otel_rl.run_id import run_id
 from otel_rl.semconv import names
@@ -137,6 +137,7 @@ class Snapshot:
         age_s: Since the first data.
         idle_s: Since the last data.
         workers: In the order of roles and indexes.
+        total_steps: Last step, by the configuration of the run; None if that does not tell it.
     """
 
     key: ExperimentKey
@@ -152,6 +153,15 @@ class Snapshot:
     age_s: float
     idle_s: float
     workers: Sequence[WorkerLine]
+    total_steps: int | None = None
+
+    @property
+    def left_s(self) -> float | None:
+        """Return how long the rest of the steps takes; None if that is unknown, or all are done."""
+        if self.total_steps is None or self.step is None or not self.steps_per_s:
+            return None
+        left = self.total_steps - self.step
+        return left / self.steps_per_s if left > 0 and self.state == "running" else None
 
     @property
     def is_faulty(self) -> bool:
@@ -166,6 +176,35 @@ class Snapshot:
         return f"{'?' if self.alive is None else self.alive}/{self.expected}"
 
 
+_TOTALS: Final = frozenset(
+    {
+        "max_iterations",
+        "max_steps",
+        "max_train_steps",
+        "num_iterations",
+        "num_rollout",
+        "num_train_steps",
+        "num_training_steps",
+        "total_steps",
+        "total_training_steps",
+    }
+)
+"""Names of the number of steps in configurations."""
+
+
+def total_steps(config: object) -> int | None:
+    """Return the number of steps that a configuration tells, in the outermost part that does."""
+    parts = [config]
+    for part in parts:
+        if isinstance(part, Mapping):
+            told = [part[name] for name in part if str(name).rpartition(".")[2] in _TOTALS]
+            counts = {one for one in told if type(one) is int and one > 0}
+            if len(counts) == 1:
+                return counts.pop()
+            parts += part.values()
+    return None
+
+
 def summary(snapshot: Snapshot) -> str:
     """Return a run in one line, what is wrong with it first: the end may be cut off."""
     return "  ".join([*([snapshot.verdict] if snapshot.is_faulty else []), figures(snapshot)])
@@ -173,9 +212,12 @@ def summary(snapshot: Snapshot) -> str:
 
 def figures(snapshot: Snapshot) -> str:
     """Return how far a run is, in one line."""
-    parts = ["no step yet" if snapshot.step is None else f"step {snapshot.step}"]
+    of = "" if snapshot.total_steps is None else f"/{snapshot.total_steps}"
+    parts = ["no step yet" if snapshot.step is None else f"step {snapshot.step}{of}"]
     if snapshot.steps_per_s is not None:
         parts.append(f"{snapshot.steps_per_s:.2g} steps/s")
+    if snapshot.left_s is not None:
+        parts.append(f"{duration(snapshot.left_s)} left")
     if snapshot.reward is not None:
         parts.append(f"reward {snapshot.reward:.3g}")
     parts.append(f"workers {snapshot.counted}")
@@ -235,6 +277,7 @@ class RunWatch:
                 now_ns,
                 is_interrupted=overview.is_interrupted,
             ),
+            total_steps=total_steps(overview.description.config),
         )
 
     def _read_on(self, connection: Connection, run: str) -> None:

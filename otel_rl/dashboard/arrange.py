@@ -10,12 +10,14 @@ from otel_rl.records import KeySpec
 from otel_rl.semconv import names
 from otel_rl.semconv.spec import Tier
 
-__all__ = ["Panel", "Section", "arrange", "as_json", "in_words", "unit_words"]
+__all__ = ["Panel", "Section", "arrange", "as_json", "in_words", "is_over_time", "unit_words"]
 
 _NO_CHARTS: Final = frozenset({"table", "text"})
 
 # Values of a counter or histogram that have another scale than the others.
 _APART: Final = frozenset({"count", "per_step", "rate", "total"})
+
+_LIVENESS: Final = "rl.service."
 
 _DIGITS: Final = re.compile("([0-9]{1,18})")
 
@@ -70,6 +72,11 @@ def arrange(keys: Iterable[KeySpec]) -> Sequence[Section]:
     for specs in groups.values():
         panels[_section(specs[0])].append(_panel(specs))
     return [Section(title, tuple(found)) for title, found in panels.items() if found]
+
+
+def is_over_time(spec: KeySpec) -> bool:
+    """Return whether a key is drawn over time: whether workers are alive is no matter of steps."""
+    return spec.name.startswith(_LIVENESS)
 
 
 def as_json(sections: Sequence[Section]) -> list[Mapping[str, object]]:
@@ -142,7 +149,7 @@ def _section(spec: KeySpec) -> str:
 def _panel_of(spec: KeySpec) -> tuple[object, ...]:
     """Return the common parts of the keys of one panel."""
     kind = spec.statistic if spec.statistic in _APART else ""
-    common = (spec.name or spec.key, spec.unit, spec.axis, kind)
+    common = (spec.name or spec.key, spec.unit, is_over_time(spec), kind)
     match _rule(spec).join:
         case Join.METRIC:
             return common
@@ -165,7 +172,7 @@ def _panel(specs: Sequence[KeySpec]) -> Panel:
     return Panel(
         f"{title} ({unit})" if unit else title,
         tuple(spec.key for spec in specs),
-        first.axis,
+        "time" if is_over_time(first) else "step",
         unit,
         rule.is_stacked,
     )

@@ -141,6 +141,25 @@ def test_a_large_table_keeps_its_newest_samples_and_is_shown_less_often(tmp_path
     assert numbers(run)[-4:] == [MAX_SAMPLES - 2] * 2 + [MAX_SAMPLES - 1] * 2
 
 
+def test_of_ten_thousand_steps_a_few_have_a_table_of_their_own() -> None:
+    tables = growing(_Run(), None, 0, [0.0])
+    logged = [tables.add(row) for row in rows(0, 10_000)]
+    own = [row.step for row in logged if "reward/rollouts" in row.tables]
+    assert own == [0, *(2**n for n in range(14))]
+    assert [row.number for row in logged] == [*range(10_000)]
+    assert all("diagnosis/ranked" in row.tables for row in logged)
+
+
+def test_a_run_of_a_day_shows_its_samples_some_thirty_times() -> None:
+    shown, now_s = list[str](), [0.0]
+    tables = GrowingTables(lambda key, _: shown.append(key), None, 0, lambda: now_s[0])
+    for minute, row in enumerate(rows(0, 24 * 60)):
+        now_s[0] = 60.0 * minute
+        tables.add(row)
+    assert set(shown) == {"reward/rollouts/all"}
+    assert len(shown) < 35
+
+
 def test_a_file_that_cannot_be_written_costs_no_row(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -45,8 +45,8 @@ ROWS = [
 
 AXES = {
     "*": "step",
-    REWARD.key: "step",
-    **dict.fromkeys((ALIVE.key, WORKER.key, DROPS.key, OWN.key), "hours"),
+    ALIVE.key: "hours",
+    **dict.fromkeys((REWARD.key, WORKER.key, DROPS.key, OWN.key), "step"),
 }
 HIDDEN = {"step", "hours", "attempt", WORKER.key, DROPS.key}
 

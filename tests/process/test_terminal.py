@@ -121,7 +121,9 @@ def crowd(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_of_a_thousand_workers_the_slow_one_is_first_and_the_last_is_reached(crowd: Path) -> None:
     with watch(crowd, "live", rows=24, columns=80) as terminal:
-        rows = terminal.until(lambda rows: any(row.startswith(SLOW) for row in rows))
+        rows = terminal.until(
+            lambda rows: " of 1000;" in rows[-1] and any(row.startswith(SLOW) for row in rows)
+        )
         (header,) = [place for place, row in enumerate(rows) if row.startswith("WORKER ")]
         assert rows[header + 1].split()[:7] == [SLOW, "unknown", "-", "train", "9", "s", "4.5x"]
         assert rows[-1].startswith(f"1 to {22 - header} of 1000;")

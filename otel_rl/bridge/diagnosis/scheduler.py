@@ -286,7 +286,9 @@ class DiagnosisScheduler:
             pause_s = answer.cpu_s / _SHARE
             if is_first:
                 pause_s = min(pause_s, _FIRST_PAUSE_S)
-            self._rows.add_finding(key, _finding(answer.report, self._clock_ns()))
+            self._rows.add_finding(
+                key, _finding(answer.report, self._clock_ns(), is_last=self._has_ended(key))
+            )
             found = True
         self._looked[key] = _now(rows, newest_ns)
         self._free_s = time.monotonic() + pause_s
@@ -297,7 +299,12 @@ def _now(rows: int, newest_ns: int) -> _Looked:
     return _Looked(time.monotonic(), rows, newest_ns)
 
 
-def _finding(report: Mapping[str, Any], time_ns: int) -> Finding:
+def _finding(report: Mapping[str, Any], time_ns: int, *, is_last: bool) -> Finding:
     return Finding(
-        report["steps"][1], time_ns, report["verdict"], report["words"], report["causes"]
+        report["steps"][1],
+        time_ns,
+        report["verdict"],
+        report["words"],
+        report["causes"],
+        is_last=is_last,
     )

@@ -295,6 +295,15 @@ class RunOverview:
     has_bridge: bool = True
 
     @property
+    def lag_rows(self) -> int:
+        """Return how many rows the tracker is behind.
+
+        An offline W&B run confirms its rows together, at the end: it is behind only with an error.
+        """
+        is_offline = self.tracker == "wandb" and "://" not in self.location
+        return 0 if is_offline and self.location and not self.error else self.unconfirmed
+
+    @property
     def is_interrupted(self) -> bool:
         """Return whether it has neither an end nor a bridge: its workers are unknown."""
         return self.description.status not in _STATES and not self.has_bridge

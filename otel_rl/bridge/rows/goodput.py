@@ -7,6 +7,7 @@ from typing import Final
 from msgspec import field
 
 from otel_rl.bridge.journal.state import Count, Int64, Number, StateRefused, Stored, check_durations
+from otel_rl.bridge.rows.pace import Pace
 from otel_rl.bridge.rows.series.streams import Group, Stream, WorkerState
 from otel_rl.bridge.rows.steps.step_axis import ValueTimeline
 from otel_rl.diagnose.classify import Work, goodput_part_of, work_of
@@ -16,7 +17,15 @@ from otel_rl.records import Attempt
 from otel_rl.semconv import names
 from otel_rl.semconv.names import RlGoodputPartValues, RlOutcomeValues
 
-__all__ = ["MAX_PLACES", "TIMED", "Goodput", "Place", "Places", "ThrownAway", "WorkOverTime"]
+__all__ = [
+    "MAX_PLACES",
+    "TIMED",
+    "Goodput",
+    "Place",
+    "Places",
+    "ThrownAway",
+    "WorkOverTime",
+]
 
 _MAX_PARTS: Final = 1024
 _FINEST: Final = 20  # 2**20 ns are a millisecond
@@ -274,6 +283,7 @@ class _Role(Stored):
         worked_s: Productive seconds by kind of work.
         rolled_back_s: Productive seconds of repeated steps.
         over_time: Productive seconds by time, without these.
+        paces: Productive seconds of each phase, by the number of its group.
     """
 
     places: Places = field(default_factory=Places)
@@ -281,12 +291,15 @@ class _Role(Stored):
     worked_s: list[float] = field(default_factory=lambda: [0.0, 0.0, 0.0])
     rolled_back_s: float = 0.0
     over_time: WorkOverTime = field(default_factory=WorkOverTime)
+    paces: dict[int, Pace] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         _generated_s, _scored_s, _learned_s = self.worked_s  # so many
         check_durations((*self.worked_s, self.rolled_back_s))
 
-    def worked(self, place: Place, kind: int, seconds: float, time_ns: int) -> None:
+    def worked(
+        self, place: Place, group: Group, kind: int, *, seconds: float, time_ns: int
+    ) -> None:
         """Add a phase of a worker that ended at a time."""
         place.begun_ns = min(place.begun_ns, time_ns - int(seconds * _NS_PER_S))
         place.phase_ns = max(place.phase_ns, time_ns)
@@ -298,6 +311,10 @@ class _Role(Stored):
             place.productive_s += seconds
             self.worked_s[kind] += seconds
             self.over_time.add(time_ns, seconds)
+            pace = self.paces.get(group.number)
+            if pace is None:
+                pace = self.paces[group.number] = Pace()
+            pace.add(seconds)
 
     def roll_back(self, from_ns: int, until_ns: int) -> None:
         self.rolled_back_s += self.over_time.take(from_ns, until_ns)
@@ -309,7 +326,10 @@ class _Role(Stored):
         return Spent(productive_s - wasted_s, overhead_s, idle_s, wasted_s)
 
     def _wasted(self, away: ThrownAway) -> float:
-        """Return the share of productive time whose result was thrown away."""
+        """Return the share of productive time that was for nothing.
+
+        Its result was thrown away, or it went into being slower than the run's best window.
+        """
         worked_s = fsum(self.worked_s)
         if worked_s <= 0:
             return 0.0
@@ -317,7 +337,9 @@ class _Role(Stored):
         samples = away.samples
         generated = 1 - (1 - samples) * (1 - away.requests)
         lost_s = self.worked_s[_GENERATED] * generated + self.worked_s[_SCORED] * samples
-        return min(1.0, 1 - kept + kept * lost_s / worked_s)
+        kept *= 1 - min(1.0, lost_s / worked_s)
+        slowed_s = fsum(pace.lost_s for pace in self.paces.values())
+        return 1 - kept * (1 - min(1.0, slowed_s / worked_s))
 
 
 class Goodput(Stored, dict=True):
@@ -353,7 +375,7 @@ class Goodput(Stored, dict=True):
         role.has_work |= kind < _OVERHEAD
         for seconds, time_ns in zip(values, times_ns, strict=True):
             if 0 <= seconds <= _LONGEST_S:
-                role.worked(place, kind, seconds, time_ns)
+                role.worked(place, stream.group, kind, seconds=seconds, time_ns=time_ns)
 
     def counted(self, group: Group, growth: float) -> None:
         """Take the growth of any counter."""

@@ -37,7 +37,16 @@ _WITHOUT_METRIC: Final = {
 
 _TABLES: Final = frozenset({CONSOLE, "diagnosis/ranked"})
 
-_SENT_TEXTS: Final = frozenset({DIAGNOSIS_ALERT, DIAGNOSIS_CAUSE, "critical_path/trace_url", *TOLD})
+_SENT_TEXTS: Final = frozenset(
+    {
+        DIAGNOSIS_ALERT,
+        DIAGNOSIS_CAUSE,
+        "diagnosis/verdict",
+        "diagnosis/worker",
+        "critical_path/trace_url",
+        *TOLD,
+    }
+)
 """Texts that a person should read, or has asked for; the others are no charts."""
 
 _QUANTILE: Final = re.compile(r"p[0-9.]+")

@@ -2,11 +2,12 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from msgspec import field
+from msgspec.structs import replace
 
-from otel_rl.bridge.journal.state import Int64, Stored, check_json
+from otel_rl.bridge.journal.state import Int64, Number, Stored, check_json
 from otel_rl.bridge.rows.series.key_groups import GroupTable, UnitChange, device_of
 from otel_rl.bridge.rows.series.streams import Group
 from otel_rl.bridge.rows.settings import AlignSettings
@@ -253,6 +254,8 @@ class Finding(Stored):
         verdict: ``cause``, ``no clear cause``, ``healthy`` or ``cannot tell``.
         words: One sentence.
         causes: Ranked, each with the fields of the table.
+        is_last: Whether the run had ended, so that it is the last word.
+        is_update: Whether the finding before was the same, by another estimate.
     """
 
     step: Int64
@@ -260,31 +263,47 @@ class Finding(Stored):
     verdict: str
     words: str
     causes: Sequence[Mapping[str, Any]] = ()
+    is_last: bool = False
+    is_update: bool = False
 
     def __post_init__(self) -> None:
         check_json(self.causes)
 
     @property
     def subject(self) -> tuple[str, ...]:
-        """Return a key that is equal for findings without news."""
+        """Return what a person is alerted of: a key that is equal for findings of one fault."""
         first = self.causes[0] if self.causes else {}
         return self.verdict, *(str(first.get(key)) for key in ("kind", "role", "worker"))
 
     @property
+    def amount(self) -> float | None:
+        """Return how large the first cause is; None if it is no matter of amount."""
+        amount = (self.causes[0].get("amount") if self.causes else None) or {}
+        return amount.get("ratio") or amount.get("after")
+
+    @property
+    def has_ended(self) -> bool:
+        """Return whether the fault of the first cause is over."""
+        return bool(self.causes) and self.causes[0].get("until_step") is not None
+
+    @property
     def labels(self) -> Mapping[str, str]:
-        """Return the labels of the row."""
+        """Return the labels of the row; without the cause's, which alerts, in an update."""
         cause = worker = alert = NO_FINDING
         if self.causes:
             first = self.causes[0]
             cause = str(first.get("kind"))
             worker = str(first.get("worker") or first.get("role") or "")
             alert = self.words
-        return {
+        labels = {
             "diagnosis/verdict": self.verdict,
             DIAGNOSIS_CAUSE: cause,
             "diagnosis/worker": worker,
             DIAGNOSIS_ALERT: alert,
         }
+        if self.is_update:
+            del labels[DIAGNOSIS_CAUSE]
+        return labels
 
     @property
     def table(self) -> Table:
@@ -296,24 +315,50 @@ class Finding(Stored):
         return Table(_COLUMNS, rows)
 
 
+_NEWS: Final = 1.25
+"""An amount that is so many times larger or smaller than the one that was told is news."""
+
+
 class NewFindings(Stored):
-    """Findings of a run that differ from the one before.
+    """Findings of a run that tell more than the one before.
+
+    Those are: another fault, the same one with a different amount or an end, and the last word on
+    it once the run has ended.
 
     Attributes:
         waiting: Findings that are in no row yet.
         last_subject: Subject of the last finding; None before the first with a cause.
+        last_words: Words of the last finding.
+        last_amount: Amount of the last finding.
+        has_ended: Whether the fault of the last finding was over.
     """
 
     waiting: list[Finding] = field(default_factory=list)
     last_subject: tuple[str, ...] | None = None
+    last_words: str = ""
+    last_amount: Number | None = None
+    has_ended: bool = False
 
     def add(self, finding: Finding) -> None:
-        """Add a finding, unless it repeats the last one."""
-        if finding.subject != self.last_subject and (
-            finding.causes or self.last_subject is not None
-        ):
-            self.last_subject = finding.subject
-            self.waiting.append(finding)
+        """Add a finding, unless it tells what the last one has told."""
+        if not finding.causes and self.last_subject is None:
+            return
+        is_same = finding.subject == self.last_subject
+        if is_same and not self._is_update(finding):
+            return
+        self.last_subject, self.last_words = finding.subject, finding.words
+        self.last_amount, self.has_ended = finding.amount, finding.has_ended
+        self.waiting.append(replace(finding, is_update=True) if is_same else finding)
+
+    def _is_update(self, finding: Finding) -> bool:
+        if finding.words == self.last_words or not finding.causes:
+            return False
+        if finding.is_last or finding.has_ended != self.has_ended:
+            return True
+        told, found = self.last_amount, finding.amount
+        if not told or not found:
+            return False
+        return not 1 / _NEWS < found / told < _NEWS
 
     def take(self) -> list[Finding]:
         """Remove and return those that are in no row yet."""

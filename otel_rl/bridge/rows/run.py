@@ -501,8 +501,9 @@ class Run:
 
     @property
     def step(self) -> int | None:
-        """Return the newest step; None before the first since a restart of the bridge."""
-        return self.intake.axis.steps.newest
+        """Return the newest step, by spans where no metric has one; None before the first."""
+        newest = self.intake.axis.steps.newest
+        return self.span_window.newest_step if newest is None else newest
 
     @property
     def attempts(self) -> Sequence[Attempt]:
@@ -516,7 +517,9 @@ class Run:
 
     @property
     def has_metrics(self) -> bool:
-        """Return whether a worker has reported a metric besides its standing and its machine's."""
+        """Return whether a worker has reported more than its standing and its machine's metrics."""
+        if self.span_window.newest_step is not None:
+            return True
         groups = self.intake.series.keys.groups
         return any(not group.name.startswith(_NO_METRICS) for group in groups)
 

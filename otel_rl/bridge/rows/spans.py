@@ -12,10 +12,13 @@ from msgspec import field
 
 from otel_rl.bridge.journal.state import Int64, Stored
 from otel_rl.bridge.rows.missing_spans import Gaps, MissingSpans
+from otel_rl.bridge.rows.pace import Pace
 from otel_rl.bridge.rows.settings import AlignSettings
 from otel_rl.bridge.rows.span_log import SpanLog, read_spans, span_log
 from otel_rl.bridge.rows.step_analysis import OTHERS, StepAnalysis, explain
+from otel_rl.bridge.tracker_keys import tracker_key
 from otel_rl.records import SpanRecord
+from otel_rl.semconv import names
 from otel_rl.semconv.spec import STEP_SPAN
 
 __all__ = ["RecentSpans", "SpanWindow"]
@@ -199,6 +202,7 @@ class SpanWindow(Stored, dict=True):
     _explained: dict[tuple[str, Int64], Int64] = field(default_factory=dict)
     _places: set[tuple[str, str]] = field(default_factory=set)  # roles and phases in the rows
     _looked_ns: Int64 = 0  # time of the last explanation, by the bridge's clock
+    _ideal: Pace = field(default_factory=Pace)  # lengths of steps if all roles worked in parallel
 
     def __post_init__(self) -> None:
         self.gaps = Gaps()
@@ -208,6 +212,11 @@ class SpanWindow(Stored, dict=True):
     def is_open(self) -> bool:
         """Return whether a step waits to be explained."""
         return bool(self._waiting)
+
+    @property
+    def newest_step(self) -> int | None:
+        """Return the step that was explained last; None before the first."""
+        return next(reversed(self._explained))[1] if self._explained else None
 
     @property
     def crowded_role(self) -> str:
@@ -316,7 +325,7 @@ class SpanWindow(Stored, dict=True):
         is_over = True
         for one in explaining.explained:
             if one is not None:
-                explained.append(self._with_missed(one))
+                explained.append(self._against_best(self._with_missed(one), explaining.role))
             if not everything and (one is None or len(explained) >= _STEPS_AT_A_TIME):
                 is_over = False
                 break
@@ -340,6 +349,18 @@ class SpanWindow(Stored, dict=True):
         else:
             dropped = {*dropped, *(worker for _, worker in self.missing.marked_ns)}
         return replace(of, missed=sorted({*of.missed, *dropped})) if dropped else of
+
+    def _against_best(self, of: StepAnalysis, role: str) -> StepAnalysis:
+        """Tell the efficiency by the best pace of the run: slower work is no better use of it."""
+        ideal_s = of.health.get(tracker_key(role, names.RL_HEALTH_IDEAL), 0.0)
+        if not ideal_s:
+            return of
+        self._ideal.add(ideal_s)
+        best_s = self._ideal.best_s
+        if best_s is None or ideal_s <= best_s:
+            return of
+        key = tracker_key(role, names.RL_HEALTH_EFFICIENCY)
+        return replace(of, health={**of.health, key: of.health[key] * best_s / ideal_s})
 
     def _over_ns(self, steps: Sequence[tuple[str, int]]) -> dict[tuple[str, int], int]:
         """Return the end of each step, on the last rank."""

@@ -55,7 +55,8 @@ def _command(arguments: argparse.Namespace) -> int:
     take_directory(arguments)
     settings = settings_of(arguments)
     with Runs(settings) as runs:
-        sections = arrange(_sent(settings, runs, arguments.run))
+        keys = _sent(settings, runs, arguments.run)
+    sections = arrange(keys)
     status = 1 if runs.faults else 0
     if arguments.json:
         print(json.dumps({"sections": as_json(sections)}, indent=1))
@@ -68,7 +69,7 @@ def _command(arguments: argparse.Namespace) -> int:
         _print(sections)
         return status
     try:
-        url = save_view(account, sections, settings.data, is_forced=arguments.force)
+        url = save_view(account, keys, settings.data, is_forced=arguments.force)
     except ModuleNotFoundError as exc:
         library = (exc.name or "").partition(".")[0]
         raise MissingExtra("Saving a W&B workspace", library, "dashboard") from exc

@@ -29,6 +29,8 @@ _OLDEST, _MOST_MIXED = 2.0, 4
 _FAR = 4.0
 _WELL_SPENT = 2.0
 
+_FINITE_AGAIN = 20  # steps after the last value that was not a number
+
 _LATER = 8  # steps after a reward that falls slowly, too
 
 _NEAR = 0.25  # of the range of the spread of rewards so far
@@ -58,18 +60,34 @@ def not_a_number(history: RunHistory) -> Iterator[Cause]:
     suspects = {worker for *_, worker in alone or first}
     _, key, worker = (alone or first)[0]
     role = worker.partition("/")[0]
+    until = None if counted else _finite_again(history, found)
+    since = f"is NaN or infinite since step {begun}"
+    if until is not None:
+        since = f"was NaN or infinite from step {begun} to {until}, and is finite again"
     yield Cause(
         Kind.NAN,
         0.99,
-        f"{key} of {worker if len(suspects) == 1 else role} is NaN or infinite since step {begun}",
+        f"{key} of {worker if len(suspects) == 1 else role} {since}",
         role=role,
         worker=worker if len(suspects) == 1 else None,
         since=begun,
+        until=until,
         evidence=[
             Evidence("NaN or infinite", of, by, after=math.nan)
             for _, of, by in (alone or first)[:6]
         ],
     )
+
+
+def _finite_again(history: RunHistory, found: Sequence[tuple[int, str, str]]) -> int | None:
+    """Return the last odd step, if every series that was odd has gone on without for long."""
+    last = max(track.steps[-1] for of in history.oddities.values() for track in of.values())
+    for _, key, worker in found:
+        rows, own = history.rows.get(key, Track()), history.workers[key].get(worker, Track())
+        later = max(sum(step > last for step in track.steps) for track in (rows, own))
+        if later < _FINITE_AGAIN:
+            return None
+    return last
 
 
 def _turned(history: RunHistory, key: str, worker: str, first: int) -> int | None:

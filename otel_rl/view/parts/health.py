@@ -45,7 +45,7 @@ def health(
         "error": label(redacted(run.error)),
         "error_s": (now_ns - run.error_ns) / _NS_PER_S if run.error_ns and run.error else None,
         "rows": run.rows,
-        "unconfirmed": run.unconfirmed,
+        "unconfirmed": run.lag_rows,
         "waiting_bytes": run.waiting_bytes,
         "bounds": [
             _bound(

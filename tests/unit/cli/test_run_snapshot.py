@@ -18,11 +18,12 @@ from otel_rl.cli.run_snapshot import (
     Snapshot,
     WorkerLine,
     summary,
+    total_steps,
     worker_lines,
     worst_first,
 )
 from otel_rl.diagnose.history.records import Facts, RowFacts, SpanFacts, StepFacts, WorkerFacts
-from otel_rl.records import ExperimentKey, KeySpec, RoleStanding, Value
+from otel_rl.records import Description, ExperimentKey, KeySpec, RoleStanding, Value
 from tests.journals.small_run import ENDED, LIVE, T0, Life, begin, start_ns, step
 
 S = 1_000_000_000
@@ -79,6 +80,34 @@ def test_a_run_in_one_line(tmp_path: Path) -> None:
     with kept(tmp_path) as journal:
         journal.keep(Facts(1, 7, rows=rows(0, 7, 0.5)))
         assert summary(journal.look()) == ("step 7  2 steps/s  reward 0.07  workers 1/2  dropped 2")
+
+
+@pytest.mark.parametrize(
+    ("config", "total"),
+    [
+        ({"max_steps": 100}, 100),
+        ({"trainer": {"total_training_steps": 100, "lr": 0.1}}, 100),
+        ({"trainer.num_train_steps": 100}, 100),
+        ({"max_steps": -1, "epochs": 3}, None),
+        ({"max_steps": 100, "num_iterations": 16}, None),  # which one is it?
+        ({}, None),
+    ],
+)
+def test_the_number_of_steps_is_what_the_configuration_tells(
+    config: dict[str, Value], total: int | None
+) -> None:
+    assert total_steps(config) == total
+
+
+def test_a_run_of_known_length_tells_what_is_left(tmp_path: Path) -> None:
+    with kept(tmp_path) as journal:
+        journal.keep(Facts(1, 7, rows=rows(0, 7, 0.5)))
+        with looking(tmp_path) as connection:
+            (run,) = read_runs(connection)
+            known = replace(run, description=Description({"max_steps": 107}))
+            at_ns = run.changed_ns
+            line = summary(journal.watch.look(connection, known, at_ns))
+    assert line.startswith("step 7/107  2 steps/s  50 s left  reward 0.07")
 
 
 def test_the_rate_is_that_of_the_last_half_minute(tmp_path: Path) -> None:

@@ -112,6 +112,14 @@ def test_the_rank_with_the_first_nan_is_named_though_all_have_it_later() -> None
     assert len(report.causes) == 1
 
 
+def test_a_nan_that_has_passed_is_no_cause_of_what_is_wrong_now() -> None:
+    world = World(odd=lambda _name, _index, step: step in {AT, AT + 1})
+    (cause,) = diagnose(world.history(), passed=True).causes
+    assert (cause.kind, cause.since, cause.until) == (Kind.NAN, AT, AT + 1)
+    assert f"from step {AT} to {AT + 1}, and is finite again" in cause.words
+    assert diagnose(world.history(), passed=False).verdict is Verdict.HEALTHY
+
+
 def of_value(name: str, change: Callable[[int, float], float]) -> World:
     def values(key: str, step: int, usual: float) -> float:
         return change(step, usual) if key.endswith(name) and step >= AT else usual

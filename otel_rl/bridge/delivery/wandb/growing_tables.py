@@ -1,8 +1,10 @@
 """Keeps one table of all text samples of a name, which grows, in the summary of a W&B run.
 
-A row's own table, ``reward/rollouts``, has the samples of one step, and W&B shows the last one.
 ``reward/rollouts/all`` has the newest samples of all steps. It is in the summary, not in a row: so
-the rows, their numbers and their axis do not change with it.
+the rows, their numbers and their axis do not change with it. Each time that W&B gets a table, it
+keeps it as an artifact for good. So the table is shown again after twice the time, and a row has
+the table of its own step, ``reward/rollouts``, only now and then: the first one of the steps from 1
+on, from 2, from 4, from 8 and so on.
 
 W&B's own incremental tables are no way to this: only the last 100 increments are shown, every line
 of the history names all increments before it, and a resumed run takes their list from the summary,
@@ -18,7 +20,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -28,9 +30,12 @@ from otel_rl.records import CONSOLE, Row, Table, Value
 if TYPE_CHECKING:
     import wandb
 
-__all__ = ["GrowingTables"]
+__all__ = ["ALL_STEPS", "GrowingTables"]
 
 _log = logging.getLogger(__name__)
+
+ALL_STEPS: Final = "/all"
+"""Ends the key of a table of all steps."""
 
 MAX_SAMPLES: Final = 2_000
 MAX_BYTES: Final = 1 << 20
@@ -42,20 +47,27 @@ MIN_INTERVAL_S: Final = 15.0
 BYTES_PER_S: Final = 10_000
 """A table is uploaded as a whole, so a large one less often."""
 
-_ALL: Final = "/all"
+MAX_INTERVAL_S: Final = 3_600.0
+"""The longest time without the newest samples."""
+
 _STEP, _WORKER = "step", "worker"
 _VERSION: Final = "policy_version"
 
 
 @dataclass(slots=True)
 class _Growing:
-    """One table: its newest samples, and when it was shown."""
+    """One table: its newest samples, and when it was shown.
+
+    ``octave`` is that of the last step whose own table is in its row.
+    """
 
     samples: deque[tuple[int, Mapping[str, Value], int]] = field(default_factory=deque)
     size: int = 0
     columns: dict[str, None] = field(default_factory=dict)
     is_new: bool = False
+    first_shown_s: float | None = None
     shown_s: float = float("-inf")
+    octave: int = -1
 
     def add(self, row: int, columns: Sequence[str], sample: Sequence[Value]) -> None:
         fields = dict(zip(columns, sample, strict=True))
@@ -66,6 +78,19 @@ class _Growing:
         while len(self.samples) > MAX_SAMPLES or (self.size > MAX_BYTES and len(self.samples) > 1):
             self.size -= self.samples.popleft()[2]
         self.is_new = True
+
+    @property
+    def wait_s(self) -> float:
+        """How long after the last time it is shown again."""
+        if self.first_shown_s is None:
+            return 0.0
+        twice_s = min(self.shown_s - self.first_shown_s, MAX_INTERVAL_S)
+        return max(MIN_INTERVAL_S, self.size / BYTES_PER_S, twice_s)
+
+    def begins_octave(self, step: int) -> bool:
+        """Return whether no step of as many binary digits had a table of its own before."""
+        is_first, self.octave = step.bit_length() != self.octave, step.bit_length()
+        return is_first
 
     def table(self) -> Table:
         own = [name for name in self.columns if name not in {_STEP, _VERSION, _WORKER}]
@@ -100,15 +125,25 @@ class GrowingTables:
         if path is not None:
             self._restore(path, start)
 
-    def add(self, row: Row) -> None:
-        """Add the samples of a row, and show tables that are due."""
+    def add(self, row: Row) -> Row:
+        """Add the samples of a row, show tables that are due, and return the row as it is logged.
+
+        It is without tables of samples whose step is none of the few that have one of their own.
+        """
+        left_out: set[str] = set()
         for key, table in row.tables.items():
             if key != CONSOLE and [*table.columns[:1], *table.columns[-1:]] == [_STEP, _WORKER]:
                 columns = [*table.columns, _VERSION]
                 samples = [[*sample, row.policy_version] for sample in table.rows]
                 self._add(row.number, key, columns, samples)
                 self._keep([row.number, key, columns, samples])
+                if key in self._tables and not self._tables[key].begins_octave(row.step):
+                    left_out.add(key)
         self.show()
+        if not left_out:
+            return row
+        tables = {key: table for key, table in row.tables.items() if key not in left_out}
+        return replace(row, tables=tables)
 
     def show(self, *, everything: bool = False) -> None:
         """Upload the tables that have new samples and were not uploaded for long enough.
@@ -118,10 +153,11 @@ class GrowingTables:
         """
         now_s = self._monotonic()
         for key, table in self._tables.items():
-            wait_s = max(MIN_INTERVAL_S, table.size / BYTES_PER_S)
-            if table.is_new and (everything or now_s - table.shown_s >= wait_s):
-                self._upload(f"{key}{_ALL}", as_table(table.table()))
+            if table.is_new and (everything or now_s - table.shown_s >= table.wait_s):
+                self._upload(f"{key}{ALL_STEPS}", as_table(table.table()))
                 table.shown_s, table.is_new = now_s, False
+                if table.first_shown_s is None:
+                    table.first_shown_s = now_s
 
     def _add(
         self, row: int, key: str, columns: Sequence[str], samples: Sequence[Sequence[Value]]

@@ -2,19 +2,23 @@
 
 import json
 import os
+import shlex
+import socket
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from otel_rl.bridge.delivery.texts import storable, storable_text
+from otel_rl.bridge.delivery.tracker import RunInfo
+from otel_rl.bridge.journal.sqlite import JOURNAL_FILE
 from otel_rl.records import Description, Provenance, Table, Value
 from otel_rl.redaction import printable
 
 if TYPE_CHECKING:
     import wandb
 
-__all__ = ["ProvenanceFiles", "as_table", "device_config", "show", "show_config"]
+__all__ = ["ProvenanceFiles", "as_table", "device_config", "pointer", "show", "show_config"]
 
 _MAX_TAG_LENGTH = 64  # the server's limit; the SDK raises above it
 
@@ -31,15 +35,38 @@ _DIFF: Final = "diff.patch"
 _PACKAGES: Final = "requirements.txt"
 
 
-def show(run: "wandb.Run", description: Description) -> None:
+def pointer(run: RunInfo) -> str:
+    """Return where the page, the report and the journal of a run are; empty without a local one."""
+    data = (run.scratch or run.directory).absolute()
+    if not (data / JOURNAL_FILE).exists():
+        return ""
+    place, name = shlex.quote(str(data)), shlex.quote(f"{run.key.experiment}/{run.key.trial}")
+    return storable_text(
+        printable(
+            f"otel_rl keeps this run with diagnosis, timeline and samples on "
+            f"{socket.gethostname()}, in {data}\n"
+            f"page: otel-rl view {place}\n"
+            f"report to mail: otel-rl report --data {place} {name}",
+            keep="\n",
+        )
+    )
+
+
+def show(run: "wandb.Run", description: Description, where: str) -> None:
     """Update the config, notes and tags of a run, and in its summary the status and the crash.
 
-    Edits made in W&B stay: notes are only set on a run without any, and tags are added.
+    Edits made in W&B stay: notes are only set on a run without any but ours, and tags are added.
+
+    Args:
+        run: Opened.
+        description: Of the run.
+        where: See ``pointer``; it ends the notes.
     """
     machines: dict[str, Value] = {_HOSTS: description.hosts} if description.hosts else {}
     show_config(run, {**machines, **description.config, **device_config(description)})
-    if description.notes and not run.notes:
-        run.notes = description.notes
+    notes = "\n\n".join(part for part in (description.notes, where) if part)
+    if notes and run.notes != notes and run.notes in (None, "", where):
+        run.notes = notes
     tags = [tag[:_MAX_TAG_LENGTH] for tag in description.tags if tag]
     known = run.tags or ()
     if not set(tags) <= set(known):

@@ -1,9 +1,9 @@
 """A row as W&B shows it: its line of the history, the definitions of its keys, and its alert.
 
-A key is defined once in each opening of a run: W&B replaces the definitions of an earlier one. Keys
-of steps are drawn over the training step, and once an attempt has repeated some, over the axis of
-the newest attempt, see ADR 17. All others come once a window, many in a long step, and are drawn
-over time.
+A key is defined once in each opening of a run: W&B replaces the definitions of an earlier one. All
+keys are drawn over the training step, which every row has, so that any two can be laid over each
+other; once an attempt has repeated some steps, over the axis of the newest attempt, see ADR 17.
+Whether workers are alive is drawn over time, and so is everything while the run has no step.
 """
 
 import json
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 from otel_rl.bridge.delivery.texts import storable_text
 from otel_rl.bridge.delivery.wandb.metadata import as_table
 from otel_rl.bridge.tracker_keys import DIAGNOSIS_CAUSE, alert_text
+from otel_rl.dashboard.arrange import is_over_time
 from otel_rl.records import CONSOLE, KeySpec, Row
 from otel_rl.redaction import printable
 from otel_rl.semconv import names
@@ -41,7 +42,7 @@ STEP = "step"
 """Key of the axis of charts over training steps."""
 
 HOURS = "hours"
-"""Key of the axis of other charts: hours since the first row."""
+"""Key of the axis of charts over time: hours since the first row."""
 
 ATTEMPT = "attempt"
 """Key of the attempt of a row."""
@@ -130,6 +131,7 @@ class KeyDisplay:
         self._has_axes = has_axes
         self._attempt = 0
         self._axis = ""
+        self._has_steps = False
         self._specs: dict[str, KeySpec] = {}
         for axis in (HOURS, STEP, ATTEMPT):
             run.define_metric(prefix + axis, hidden=True)
@@ -139,6 +141,9 @@ class KeyDisplay:
         """Define the new keys of a row, before it is logged."""
         if row.attempt > self._attempt:
             self._begin(row.attempt)
+        if row.step > 0 and not self._has_steps:
+            self._has_steps = True
+            self._define_again()
         for spec in row.new_keys:
             self._define(spec)
 
@@ -156,6 +161,9 @@ class KeyDisplay:
         self._run.define_metric(
             f"{self._prefix}*", step_metric=self._prefix + axis, step_sync=False
         )
+        self._define_again()
+
+    def _define_again(self) -> None:
         for spec in self._specs.values():
             self._define(spec)
 
@@ -164,11 +172,13 @@ class KeyDisplay:
         key = wandb_key(spec.key)
         if spec.statistic in _NO_CHARTS or "*" in key:
             return
-        if spec.axis == "step":
+        is_over_steps = not is_over_time(spec)
+        if is_over_steps:
             self._specs[spec.key] = spec
+            is_over_steps = self._has_steps or spec.axis == "step"
         self._run.define_metric(
             key if key.startswith(self._prefix) else self._prefix + key,
-            step_metric=self._prefix + (self._axis if spec.axis == "step" else HOURS),
+            step_metric=self._prefix + (self._axis if is_over_steps else HOURS),
             step_sync=False,
             hidden=_is_hidden(spec) or None,
         )

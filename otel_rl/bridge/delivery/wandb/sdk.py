@@ -125,11 +125,11 @@ class OpenedRun:
             log: Called with each row and its line.
         """
         with translated():
-            for row in rows:
+            for given in rows:
                 # Before the row, whose confirmation should not come without them.
-                if lines := self.console.of(row):
+                if lines := self.console.of(given):
                     _log_console(self.run, lines)
-                self.samples.add(row)
+                row = self.samples.add(given)
                 self.display.take(row)
                 log(row, payload(row, self.summary.hours(row.time_ns)))
                 alert(self.run, row)

@@ -27,7 +27,7 @@ from otel_rl.bridge.delivery.texts import ConsoleLines
 from otel_rl.bridge.delivery.tracker import RunInfo, writer_file
 from otel_rl.bridge.delivery.wandb.account import Account, WandbSettings, find_account
 from otel_rl.bridge.delivery.wandb.growing_tables import GrowingTables
-from otel_rl.bridge.delivery.wandb.metadata import ProvenanceFiles, show
+from otel_rl.bridge.delivery.wandb.metadata import ProvenanceFiles, pointer, show
 from otel_rl.bridge.delivery.wandb.offline import (
     OfflineCopy,
     check_room,
@@ -47,6 +47,7 @@ from otel_rl.bridge.delivery.wandb.sdk import (
 from otel_rl.bridge.delivery.wandb.server import JOURNAL_KEY, RemoteRun, RunOnServer, Upload
 from otel_rl.bridge.delivery.wandb.summary import RunSummary
 from otel_rl.bridge.delivery.wandb.system_panels import SystemPanels
+from otel_rl.bridge.delivery.wandb.workspace_view import ProjectView
 from otel_rl.errors import TrackerError, TrackerUnavailable
 from otel_rl.records import Description, Row
 from otel_rl.semconv import names
@@ -72,13 +73,15 @@ class WandbTracker:
         self._remote = RunOnServer(self._account, "", "")
         self._shown: OpenedRun | None = None
         self._files: ProvenanceFiles | None = None
+        self._view: ProjectView | None = None
         self._run_id = ""
+        self._pointer = ""  # to the page and the journal, in the notes
         self._upload = Upload("", 0, stall_timeout_s=0)
         self._copy: OfflineCopy | None = None  # of an offline run, until it is verified
 
     def open(self, run: RunInfo, /) -> int:
         """Create the run, or resume it online and start it anew offline."""
-        self._run_id = run.run_id
+        self._run_id, self._pointer = run.run_id, pointer(run)
         self._settings = WandbSettings.parse(dict(run.attributes))
         self._account = find_account(self._settings, os.environ, run.key, own_run="")
         online = self._account.online
@@ -118,6 +121,8 @@ class WandbTracker:
                 SystemPanels(opened) if self._settings.system_panels else None,
             )
         self._files = ProvenanceFiles(opened)
+        if online:
+            self._view = ProjectView(self._account, run.scratch or run.directory)
         self._upload = Upload(run.run_id, start, stall_timeout_s=self._settings.stall_timeout_s)
         if not online:
             self._copy = OfflineCopy(
@@ -139,6 +144,8 @@ class WandbTracker:
         given.begin()
         for row in rows:
             summary.learn(row.new_keys)
+            if self._view is not None:
+                self._view.learn(row.new_keys)
         summary.take(rows)
 
         def log(row: Row, line: Line) -> None:
@@ -155,7 +162,7 @@ class WandbTracker:
         """Update the run. Its group and job type are those at its opening."""
         shown = self._opened()
         with translated():
-            show(shown.run, description)
+            show(shown.run, description, self._pointer)
             if self._files is not None:
                 self._files.show(description.provenance)
         if shown.panels is not None:
@@ -185,6 +192,8 @@ class WandbTracker:
         """Finish the run, end ``wandb-core``, and check that the run is complete."""
         was_open = self._shown is not None
         if was_open:
+            if self._view is not None:
+                self._view.finish()
             self._finish(exit_code=exit_code)
         if not self._account.online:
             self._verify_copy()

@@ -1,33 +1,47 @@
 """Saves a dashboard as a workspace view of a W&B project.
 
-The view has a name of its own, so that no other view is touched, and is written again with each
-call. The server keeps no word of who changed it: a digest of the view as it was after the last call
-is kept in a file, and a view that differs is a person's from then on.
+The view has a name of its own, so that no other view is touched. The server keeps no word of who
+changed it: a digest of the view as it was after the last call is kept in a file, with its keys, and
+a view that differs is a person's from then on. So is the absence of a view that was written before.
+
+A run makes the view with its first row if the project has none, and replaces it once it has all its
+keys and more. ``otel-rl dashboard`` makes one of all runs of a journal.
 """
 
 import hashlib
 import json
+import logging
 import os
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from otel_rl.bridge.delivery.wandb.account import Account, writer_environment
+from otel_rl.bridge.delivery.wandb.growing_tables import ALL_STEPS
 from otel_rl.bridge.delivery.wandb.rows import HOURS, STEP, wandb_key
 from otel_rl.bridge.delivery.wandb.server import query
-from otel_rl.dashboard.arrange import Panel, Section
-from otel_rl.errors import TrackerRejected
+from otel_rl.dashboard.arrange import Panel, Section, arrange
+from otel_rl.errors import TrackerError, TrackerRejected
+from otel_rl.records import CONSOLE, KeySpec
 
 if TYPE_CHECKING:
     from wandb_workspaces.workspaces import Workspace
 
-__all__ = ["VIEW_TITLE", "save_view"]
+__all__ = ["VIEW_TITLE", "ProjectView", "save_view"]
+
+_log = logging.getLogger(__name__)
 
 VIEW_TITLE: Final = "otel_rl"
 
 _VIEW_NAME: Final = "nw-otelrl-v"  # as W&B names views; its middle is in the view's URL
 _TIMEOUT_S: Final = 30.0
+_LAST_TIMEOUT_S: Final = 10.0
+_MORE: Final = 1.25  # keys, times those of the last look
+
+_TABLES: Final = "Tables"
+_RANKED: Final = "diagnosis/ranked"
 
 _VIEWER = "query Viewer { viewer { id entity } }"
 
@@ -54,13 +68,13 @@ class _SavedView:
 
 
 def save_view(
-    account: Account, sections: Sequence[Section], directory: Path, *, is_forced: bool = False
+    account: Account, keys: Sequence[KeySpec], directory: Path, *, is_forced: bool = False
 ) -> str:
     """Create or replace the view, and return its URL.
 
     Args:
         account: Online.
-        sections: Of the dashboard.
+        keys: Of the dashboard.
         directory: Keeps what was written last.
         is_forced: Replace the view also if a person has changed it.
 
@@ -68,32 +82,114 @@ def save_view(
         TrackerRejected: A person has changed the view, or the server refuses.
         TrackerUnavailable: The server cannot be reached.
     """
-    # The library reads these, and nothing else.
-    os.environ.update(writer_environment(os.environ))
-    os.environ |= {"WANDB_BASE_URL": account.base_url, "WANDB_API_KEY": account.api_key}
     entity = account.entity or _default_entity(account)
-    note = directory / "dashboards" / f"{entity}.{account.project}"
+    note = _note(account, entity, directory)
     found = _saved(account, entity)
-    if found is not None and not is_forced and found.digest != _read(note):
+    if found is not None and not is_forced and found.digest != _read(note)[0]:
         raise TrackerRejected(
             f"The view {VIEW_TITLE!r} of {entity}/{account.project} was edited since otel_rl "
             "wrote it, and was not overwritten.",
             hint="Save your changes as another view, and replace this one with --force.",
         )
-    workspace = _workspace(account, entity, sections)
+    return _write(account, entity, keys, note, found)
+
+
+class ProjectView:
+    """View of the project of one online run, from its first row on. One thread.
+
+    A thread of its own asks and writes: rows do not wait for it, and no failure reaches them.
+
+    Args:
+        account: Online.
+        directory: See ``save_view``.
+    """
+
+    def __init__(self, account: Account, directory: Path) -> None:
+        self._account = account
+        self._directory = directory
+        self._keys: list[KeySpec] = []
+        self._looked = 0  # number of keys at the last look
+        self._thread: threading.Thread | None = None
+
+    def learn(self, keys: Sequence[KeySpec]) -> None:
+        """Take new keys, and look at the view if there are many more than at the last look."""
+        self._keys += keys
+        if len(self._keys) > _MORE * self._looked:
+            self._look()
+
+    def finish(self) -> None:
+        """Look once more if there are new keys, for a bounded time."""
+        self._join()
+        if len(self._keys) > self._looked:
+            self._look()
+            self._join()
+
+    def _look(self) -> None:
+        if self._thread is None or not self._thread.is_alive():
+            self._looked = len(self._keys)
+            self._thread = threading.Thread(
+                target=self._save, args=([*self._keys],), name="otel-rl-wandb-view", daemon=True
+            )
+            self._thread.start()
+
+    def _join(self) -> None:
+        if self._thread is not None:
+            self._thread.join(_LAST_TIMEOUT_S)
+
+    def _save(self, keys: Sequence[KeySpec]) -> None:
+        try:
+            entity = self._account.entity or _default_entity(self._account)
+            note = _note(self._account, entity, self._directory)
+            digest, known = _read(note)
+            found = _saved(self._account, entity)
+            is_ours = digest == ("" if found is None else found.digest)
+            if is_ours and known < {spec.key for spec in keys}:
+                _write(self._account, entity, keys, note, found)
+        except ModuleNotFoundError as exc:
+            _log.info("No view of the W&B project is saved, as %s is not installed.", exc.name)
+        except (TrackerError, OSError) as exc:
+            _log.info("The view of the W&B project was not saved: %s", exc)
+        except Exception:  # noqa: BLE001  # of W&B's library; the run goes on, and the log has it
+            _log.warning("The view of the W&B project was not saved.", exc_info=True)
+
+
+def _note(account: Account, entity: str, directory: Path) -> Path:
+    return directory / "dashboards" / f"{entity}.{account.project}"
+
+
+def _write(
+    account: Account,
+    entity: str,
+    keys: Sequence[KeySpec],
+    note: Path,
+    found: _SavedView | None,
+) -> str:
+    # The library reads these, and nothing else.
+    os.environ.update(writer_environment(os.environ))
+    os.environ |= {"WANDB_BASE_URL": account.base_url, "WANDB_API_KEY": account.api_key}
+    workspace = _workspace(account, entity, arrange(keys), _tables(keys))
     workspace._internal_name = _VIEW_NAME  # noqa: SLF001  # see pyproject.toml
     workspace._internal_id = found.id if found is not None else ""  # noqa: SLF001
     workspace.save()  # type: ignore[no-untyped-call]  # no hints
     written = _saved(account, entity)
     if written is not None:
         note.parent.mkdir(parents=True, exist_ok=True)
-        note.write_text(written.digest)
+        note.write_text("\n".join([written.digest, *(spec.key for spec in keys)]))
     return str(workspace.url)
 
 
-def _workspace(account: Account, entity: str, sections: Sequence[Section]) -> "Workspace":
+def _tables(keys: Sequence[KeySpec]) -> Sequence[str]:
+    """Return the tables in the summary of runs: the causes first, then the samples."""
+    tables = [spec.key for spec in keys if spec.statistic == "table" and spec.key != CONSOLE]
+    ranked = [key for key in tables if key == _RANKED]
+    return [*ranked, *(f"{key}{ALL_STEPS}" for key in tables if key != _RANKED)]
+
+
+def _workspace(
+    account: Account, entity: str, sections: Sequence[Section], tables: Sequence[str]
+) -> "Workspace":
     import wandb_workspaces.workspaces as ws
-    from wandb_workspaces.reports.v2.interface import LinePlot
+    from wandb_workspaces.reports.v2.interface import LinePlot, WeavePanelSummaryTable
 
     prefix = "otel_rl/" if account.attached_run else ""
 
@@ -105,19 +201,32 @@ def _workspace(account: Account, entity: str, sections: Sequence[Section]) -> "W
             plot_type="stacked-area" if panel.is_stacked else "line",
         )
 
+    of_tables = [
+        ws.Section(
+            name=_TABLES,
+            panels=[
+                WeavePanelSummaryTable(table_name=_own(wandb_key(key), prefix)) for key in tables
+            ],
+            is_open=True,
+            layout_settings=ws.SectionLayoutSettings(columns=2, rows=1),
+        )
+    ]
     return ws.Workspace(
         entity=entity,
         project=account.project,
         name=VIEW_TITLE,
         auto_generate_panels=False,
         sections=[
-            ws.Section(
-                name=section.title,
-                panels=[plot(panel) for panel in section.panels],
-                is_open=place == 0,
-                layout_settings=ws.SectionLayoutSettings(columns=3, rows=2),
-            )
-            for place, section in enumerate(sections)
+            *(of_tables if tables else ()),
+            *(
+                ws.Section(
+                    name=section.title,
+                    panels=[plot(panel) for panel in section.panels],
+                    is_open=place == 0,
+                    layout_settings=ws.SectionLayoutSettings(columns=3, rows=2),
+                )
+                for place, section in enumerate(sections)
+            ),
         ],
     )
 
@@ -155,8 +264,10 @@ def _saved(account: Account, entity: str) -> _SavedView | None:
     return _SavedView(str(node["id"]), hashlib.sha256(spec.encode()).hexdigest())
 
 
-def _read(note: Path) -> str:
+def _read(note: Path) -> tuple[str, set[str]]:
+    """Return the digest of the view as it was written last, and its keys."""
     try:
-        return note.read_text().strip()
-    except OSError:
-        return ""
+        digest, *keys = note.read_text().splitlines()
+    except (OSError, ValueError):
+        return "", set()
+    return digest, set(keys)

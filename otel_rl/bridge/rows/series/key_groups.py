@@ -113,6 +113,8 @@ class GroupTable:
         # Every key of a row that some group writes.
         self._written: set[str] = set()
         self._own_keys: set[str] = own_keys or set()
+        # By each name that a program has logged: the role that did so first.
+        self._roles: dict[str, str] = {}
         # Keys of each metric of a role or device, and identities that those beyond a bound share.
         self._sizes: Counter[tuple[str, str, _Attributes]] = Counter()
         self._folds: set[GroupIdentity] = set()
@@ -213,6 +215,16 @@ class GroupTable:
             group.unit = normal_unit(unit) or group.unit
         return group
 
+    def name_as_written(self, group: Group, own_name: str, scale: float) -> None:
+        """Give a new group its name in the program, unless another role has it.
+
+        A role that logs a name later has the role in front of all keys of it.
+        """
+        if own_name:
+            group.own_name, group.own_scale = own_name, scale
+            if self._roles.setdefault(_written_name(group), group.role) != group.role:
+                group.own_name, group.own_scale = "", 1.0
+
     def own(self, worker: WorkerState, group: Group, settings: AlignSettings) -> Group | None:
         """Return one worker's own key in a group; None if there are as many as allowed."""
         key = worker_key(worker.role, worker.label, group.key)
@@ -278,6 +290,8 @@ class GroupTable:
         self.groups.append(group)
         if not group.own:
             self._sizes[group.role, group.name, device_of(group)] += 1
+        if group.own_name and group.role:
+            self._roles.setdefault(_written_name(group), group.role)
         self._groups[identity] = self._keys[group.key] = group
         self._written.update(_written(group.key, (*group.statistics, *group.extra)))
 
@@ -294,6 +308,11 @@ class GroupTable:
             if self._written.isdisjoint(_written(candidate, suffixes)):
                 return candidate
         return variant_key(key, repr(tuple(identity)))
+
+
+def _written_name(group: Group) -> str:
+    """Return the name of a group's metric in its program, without the values of attributes."""
+    return group.own_name if group.name in names.METRICS else group.name
 
 
 def device_of(group: Group) -> _Attributes:

@@ -1,6 +1,7 @@
 """Groups into which the values of a series are reduced: of its role, its worker and its device."""
 
 import math
+import re
 from typing import Final, NamedTuple
 
 from otel_rl.bridge.otlp.device_attributes import (
@@ -14,7 +15,7 @@ from otel_rl.bridge.rows.series.key_groups import GroupIdentity, GroupTable
 from otel_rl.bridge.rows.series.streams import Group, WorkerState
 from otel_rl.bridge.rows.series.worker_table import DeviceTable
 from otel_rl.bridge.rows.settings import AlignSettings
-from otel_rl.bridge.tracker_keys import OVERFLOW, device_key, tracker_key
+from otel_rl.bridge.tracker_keys import OVERFLOW, device_key, own_key, tracker_key
 from otel_rl.records import HOSTS, Series
 from otel_rl.semconv import names
 from otel_rl.semconv.spec import Instrument, Reduction
@@ -29,8 +30,14 @@ _EXTRA = {Instrument.COUNTER: ("rate", "per_step"), Instrument.HISTOGRAM: ("coun
 
 _HISTOGRAM_STATISTICS = ("p50", "p90", "p99", "min", "max")
 
-_ADAPTERS: Final = "otel_rl.integrations."
-"""Begins the instrumentation scopes of the adapters."""
+_LOGGED: Final = ("otel_rl.integrations.", "otel_rl@")
+"""Begins the instrumentation scopes of adapters and of ``otel_rl.log``."""
+
+_COLLECTED: Final = "/receiver/"
+"""Is in the instrumentation scopes of a Collector, which collects from other programs."""
+
+_NAMESPACED: Final = re.compile("[.:]")
+"""Is in names by the conventions of OpenTelemetry and Prometheus: those of libraries."""
 
 _OWN: Final = frozenset({names.OTEL_RL_FRAMEWORK_METRIC, names.OTEL_RL_FRAMEWORK_SCALE})
 """Attributes of an adapter that say how its framework calls a metric."""
@@ -74,7 +81,7 @@ class SeriesGroups:
         group = self._keys.group(identity, statistics, key=key, unit=series.unit)
         is_of_others = is_folded(group) or labels_of(series.name, series.attributes) is not None
         if len(self._keys.groups) > before and not is_of_others:
-            group.own_name, group.own_scale = _own_name_of(series)
+            self._keys.name_as_written(group, *_own_name_of(series))
         return group
 
     def of_worker(
@@ -199,14 +206,25 @@ class _OwnName(NamedTuple):
 
 
 def _own_name_of(series: Series) -> _OwnName:
-    """Return the framework's name of a series: given by its adapter, or the unchanged one."""
+    """Return the name of a series in its program: given by its adapter, or the unchanged one.
+
+    What a library reports has none: several roles use it, so its keys tell the role.
+    """
     said = dict(series.attributes) if series.attributes else {}
     name = said.get(names.OTEL_RL_FRAMEWORK_METRIC, "")
     if name:
         return _OwnName(name, _scale(said.get(names.OTEL_RL_FRAMEWORK_SCALE, "1")))
-    if series.scope.startswith(_ADAPTERS) and series.name not in names.METRICS:
-        return _OwnName(series.name)
-    return _OwnName()
+    if series.name in names.METRICS or not _is_of_program(series):
+        return _OwnName()
+    return _OwnName(own_key(series.name, _attributes_of(series)))
+
+
+def _is_of_program(series: Series) -> bool:
+    """Return whether the program itself has chosen a name that is not in the registry."""
+    if series.scope.startswith(_LOGGED):
+        return True
+    is_collected = _COLLECTED in series.scope
+    return not is_collected and _NAMESPACED.search(series.name) is None
 
 
 def _without_own_name(attributes: _Attributes) -> _Attributes:

@@ -187,7 +187,7 @@ def test_a_run_that_begins_to_stand_still_is_told_of_it_at_once_and_once(
     new = NewFindings()
     for _, finding in it.told:
         new.add(finding)
-    (finding,) = new.take()
+    (finding,) = [one for one in new.take() if not one.is_update]
     assert finding.causes[0]["kind"] == "stall"
     assert 10 <= told_s[0] <= 15
     assert len(it.told) <= 4  # looks beyond the share of the CPU

@@ -40,6 +40,44 @@ def parts(of: object, prefix: str = "goodput") -> tuple[float, ...]:
     return tuple(of[f"{prefix}/{part}"] for part in PARTS)
 
 
+def measured(of: Goodput, phases: list[float], place: str = "0") -> None:
+    """Phases of a worker, one after the other, with nothing between."""
+    group = Group(0, "x", "trainer", "rl.phase.duration", (("rl.phase", "train"),), Reduction.MEAN)
+    stream = Stream(0, WorkerState("trainer", place), group)
+    end_ns = ns(0)
+    for seconds in phases:
+        end_ns += round(seconds * S)
+        of.measured(stream, [seconds], [end_ns])
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_work_that_becomes_slower_is_never_better(restarts: bool) -> None:
+    """Of 100 steps of a second, 60 take the given time: each second more is lost."""
+    ratios = []
+    for slow_s in (1.0, 1.5, 4.0, 20.0):
+        goodput = Goodput()
+        for part in ([1.0] * 40, [slow_s] * 60):
+            measured(goodput, part)
+            goodput = decode(encode(goodput), Goodput) if restarts else goodput
+        spent = goodput.spent()[""]
+        ratios.append(spent.productive_s / (spent.productive_s + spent.wasted_s))
+    assert ratios == [pytest.approx(100 / (40 + 60 * slow_s)) for slow_s in (1.0, 1.5, 4.0, 20.0)]
+
+
+def test_a_few_short_times_at_the_start_are_no_pace_of_a_long_run() -> None:
+    goodput = Goodput()
+    measured(goodput, [0.001] * 20 + [1.0] * 10_000)
+    spent = goodput.spent()[""]
+    assert spent.productive_s / spent.wall_s > 0.8
+
+
+def test_times_that_scatter_are_hardly_slower_than_the_best_window() -> None:
+    goodput = Goodput()
+    measured(goodput, [1.0 + 0.2 * (step * 7 % 11 - 5) / 5 for step in range(5_000)])
+    spent = goodput.spent()[""]
+    assert spent.productive_s / spent.wall_s > 0.97
+
+
 def approx(*values: float) -> object:
     return pytest.approx(values, abs=1e-6)
 

@@ -124,7 +124,12 @@ def test_a_counter_has_a_total_and_a_rate() -> None:
     total, rate = keys["generator/tokens"], keys["generator/tokens/rate"]
     assert (total.statistic, total.unit, total.axis) == ("total", "{token}", "time")
     assert (rate.statistic, rate.unit, rate.axis) == ("rate", "{token}/s", "time")
-    assert (total.tier, rate.tier) == (Tier.FULL, Tier.BASIC)
+    assert (total.tier, rate.tier) == (Tier.BASIC, Tier.BASIC)  # others can be drawn over tokens
+
+
+def test_the_total_of_most_counters_is_full() -> None:
+    _, keys = run_of(counted(GENERATOR, "rl.generator.requests", "{request}"))
+    assert keys["generator/requests"].tier is Tier.FULL
 
 
 def test_a_users_own_metrics_are_basic_and_their_further_statistics_full() -> None:

@@ -26,7 +26,7 @@ from otel_rl.bridge.rows.run import Run
 from otel_rl.bridge.rows.scheduler import Around, Pace, Scheduler
 from otel_rl.bridge.rows.settings import AlignSettings
 from otel_rl.bridge.rows.steps import step_closing
-from otel_rl.bridge.tracker_keys import DIAGNOSIS_CAUSE, alert_text
+from otel_rl.bridge.tracker_keys import DIAGNOSIS_ALERT, DIAGNOSIS_CAUSE, alert_text
 from otel_rl.diagnose.history.records import Facts
 from otel_rl.errors import JournalFull
 from otel_rl.records import Batch, Decoded, ExperimentKey, Signal, Value
@@ -938,6 +938,42 @@ def test_a_cause_that_has_passed_is_not_the_last_one_told(bench: Bench) -> None:
     causes = [row.labels[DIAGNOSIS_CAUSE] for row in rows if DIAGNOSIS_CAUSE in row.labels]
     assert causes == ["slow_reward", "none"]
     assert alerts(bench, A) == ["the judge is slow"]
+
+
+def slow(times: float, *, until: int | None = None, is_last: bool = False) -> Finding:
+    cause = {"kind": "slow_reward", "role": "judge", "amount": {"ratio": times, "after": 1.0}}
+    words = f"the judge is {times} times slower"
+    causes = [{**cause, "until_step": until, "words": words}]
+    return Finding(3, T0, "cause", words, causes, is_last=is_last)
+
+
+@pytest.mark.parametrize(
+    ("later", "told"),
+    [
+        (slow(4.5), ["the judge is 4.3 times slower"]),
+        (slow(8.4), ["the judge is 4.3 times slower", "the judge is 8.4 times slower"]),
+        (slow(2.0), ["the judge is 4.3 times slower", "the judge is 2.0 times slower"]),
+        (slow(4.4, until=9), ["the judge is 4.3 times slower", "the judge is 4.4 times slower"]),
+        (
+            slow(4.5, is_last=True),
+            ["the judge is 4.3 times slower", "the judge is 4.5 times slower"],
+        ),
+    ],
+    ids=["about as much", "more", "less", "over", "at the end"],
+)
+def test_the_estimate_in_a_run_stays_current_and_alerts_once(
+    bench: Bench, later: Finding, told: list[str]
+) -> None:
+    bench.spool.append([batch(A, 0)])
+    bench.run()
+    for finding in (slow(4.3), later, later):
+        bench.drain.add_finding(A, finding)
+        bench.run(seconds=2)
+    rows = bench.run_store.rows(A, start=0, limit=10_000)
+    assert [row.labels[DIAGNOSIS_ALERT] for row in rows if DIAGNOSIS_ALERT in row.labels] == told
+    ranked = [row.tables["diagnosis/ranked"] for row in rows if "diagnosis/ranked" in row.tables]
+    assert [table.rows[0][-1] for table in ranked] == told
+    assert alerts(bench, A) == told[:1]
 
 
 def spans_of(bench: Bench, key: ExperimentKey) -> dict[tuple[int, str], int]:

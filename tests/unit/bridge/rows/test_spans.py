@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from otel_rl.bridge.journal.state import decode, encode
+from otel_rl.bridge.rows.run import Run
 from otel_rl.bridge.rows.settings import AlignSettings
 from otel_rl.bridge.rows.spans import SpanWindow
 from otel_rl.bridge.rows.step_analysis import MAX_WORKERS, StepAnalysis
@@ -424,3 +425,32 @@ def test_making_room_costs_time_in_proportion_to_the_spans() -> None:
         return send
 
     assert cost_ratio(sending, 4_000, most=10) < 10
+
+
+def test_a_run_of_spans_alone_counts_its_steps() -> None:
+    bench, run = Bench(), Run()
+    run.span_window = bench.window
+    assert (run.step, run.has_metrics) == (None, False)
+    bench.send([one for number in (1, 2, 3) for one in step(number)])
+    bench.explain(after_s=10, everything=True)
+    assert (run.step, run.has_metrics) == (3, True)
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_a_step_with_slower_work_is_no_more_efficient(restarts: bool) -> None:
+    """From step 31 on training takes three seconds more: the wait is a smaller part of the step."""
+    bench = Bench()
+    for number in range(1, 31):
+        bench.send(step(number))
+    before = bench.explain(after_s=10, everything=True)
+    if restarts:
+        bench.restart()
+    for number in range(31, 34):
+        spans = step(10 * number)
+        slow = {one.span_id: replace(one, end_ns=one.end_ns + 3 * S) for one in spans}
+        bench.send([slow[one.span_id] if one.role == "trainer" else one for one in spans
+                    if "collector_wait" not in one.name])  # fmt: skip
+    after = bench.explain(after_s=10, everything=True)
+    key = "health/trainer/efficiency"
+    assert {round(one.health[key], 2) for one in before} == {0.5}
+    assert all(one.health[key] < 0.2 for one in after)

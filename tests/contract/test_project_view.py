@@ -1,0 +1,84 @@
+"""A W&B project gets an arranged view with its first row, and a person's view is never touched."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from otel_rl.bridge.delivery.tracker import RunInfo
+from otel_rl.bridge.delivery.writer import WriterProcess
+from otel_rl.records import ExperimentKey, KeySpec, Row
+from otel_rl.run_id import run_id
+from otel_rl.semconv import names
+from tests.wandb_server import WandbServer
+
+pytestmark = [pytest.mark.process, pytest.mark.usefixtures("no_login")]
+
+LOSS = KeySpec("loss", "loss", "trainer", axis="step")
+REWARD = KeySpec("trainer/reward/mean", names.RL_REWARD_MEAN, "trainer", axis="step")
+ROLLOUTS = KeySpec("reward/rollouts", statistic="table", role="reward")
+RANKED = KeySpec("diagnosis/ranked", statistic="table")
+
+
+def session(directory: Path, trial: str, *keys: Sequence[KeySpec]) -> None:
+    """A run whose rows bring these keys, one after the other."""
+    key = ExperimentKey("grpo", trial)
+    run = RunInfo(key, run_id(*key), directory, (("transmit_interval_s", "1"),))
+    with WriterProcess("wandb") as writer:
+        start = writer.open(run)
+        rows = [
+            Row(n, n + 1, 1_700_000_000_000_000_000 + n, {"loss": 1.0}, new_keys=new)
+            for n, new in enumerate(keys)
+        ]
+        writer.write(rows[start:])
+        writer.close(exit_code=0)
+
+
+def shown(server: WandbServer) -> dict[str, list[str]]:
+    """Keys of each section of the view."""
+    (view,) = server.views.values()
+    bank = json.loads(view["spec"])["section"]["panelBankConfig"]
+    return {
+        section["name"]: [
+            key
+            for panel in section["panels"]
+            for key in panel["config"].get("metrics") or [json.dumps(panel["config"])]
+        ]
+        for section in bank["sections"]
+    }
+
+
+def test_the_first_run_saves_it_with_all_its_keys_and_tables_on_top(
+    tmp_path: Path, server: WandbServer
+) -> None:
+    session(tmp_path, "one", [LOSS], [REWARD, ROLLOUTS, RANKED])
+    found = shown(server)
+    assert list(found) == ["Tables", "Learning"]
+    assert set(found["Learning"]) == {"loss", REWARD.key}
+    ranked, rollouts = found["Tables"]
+    assert "diagnosis/ranked" in ranked
+    assert "reward/rollouts/all" in rollouts
+
+
+def test_a_later_run_replaces_it_only_with_more(tmp_path: Path, server: WandbServer) -> None:
+    session(tmp_path, "one", [LOSS])
+    session(tmp_path, "two", [REWARD])  # without what the first one shows
+    assert shown(server) == {"Learning": ["loss"]}
+    session(tmp_path, "three", [LOSS, REWARD])
+    assert set(shown(server)["Learning"]) == {"loss", REWARD.key}
+
+
+@pytest.mark.parametrize("is_deleted", [False, True], ids=["changed", "deleted"])
+def test_what_a_person_has_made_of_it_stays(
+    tmp_path: Path, server: WandbServer, is_deleted: bool
+) -> None:
+    session(tmp_path, "one", [LOSS])
+    (name,) = server.views
+    if is_deleted:
+        del server.views[name]
+    else:
+        view = server.views[name]
+        view["spec"] = view["spec"].replace("Learning", "My charts")
+    session(tmp_path, "two", [LOSS, REWARD])
+    assert not server.views if is_deleted else list(shown(server)) == ["My charts"]
