@@ -356,14 +356,14 @@ class Recorder:
         if alias.scale != 1.0:
             value = cast("float", value) * alias.scale  # a tensor is scaled on its device
         attributes: dict[str, object] = dict(alias.attributes)
+        if step is not None:
+            attributes[RL_LOOP_ITERATION] = step
         if isinstance(instrument, Counter):
             instrument.add(cast("float", value), cast("dict[str, str]", attributes))
             return True
         attributes[OTEL_RL_FRAMEWORK_METRIC] = name
         if alias.scale != 1.0:
             attributes[OTEL_RL_FRAMEWORK_SCALE] = repr(alias.scale)
-        if step is not None:
-            attributes[RL_LOOP_ITERATION] = step
         instrument.set(cast("float", value), cast("dict[str, str]", attributes))
         return False
 

@@ -60,9 +60,6 @@ def log(
         values: dict[str, object] = dict(metrics)
         if not PLAIN.issuperset(map(type, values.values())):
             values = dict(_held(values, 0))
-        meter = current.providers.meter
-        if step is not None and meter.steps.follows_gauges:
-            meter.steps.reached(step, time_ns())
         when = time_ns() if at_ns is None else as_step(at_ns)
         if when is None or when < 0:
             guard.drop(
@@ -72,7 +69,7 @@ def log(
                 len(values),
             )
             return
-        buffer = meter.buffer
+        buffer = current.providers.meter.buffer
         if len(buffer.entries) < buffer.capacity:
             kept = step if type(step) is int else hold(step)
             buffer.entries.append(Logged(values, kept, reduce, when, get_current(), scope))

@@ -31,7 +31,6 @@ from otel_rl.semconv.spec import Reduction
 from otel_rl.version import __version__
 from otel_rl.worker.drops import DropReason
 from otel_rl.worker.guard import Guard
-from otel_rl.worker.metrics.step_counts import Steps
 from otel_rl.worker.otlp.anyvalue import attributes as encoded_attributes
 from otel_rl.worker.otlp.anyvalue import clean, key_value
 from otel_rl.worker.otlp.requests import (
@@ -225,12 +224,10 @@ class BufferedGauge(_Gauge):
         stream: Its identity on the wire.
         buffer: Receives the measurements.
         guard: Counts losses.
-        steps: Of the process.
     """
 
-    def __init__(self, stream: Stream, buffer: Buffer, guard: Guard, steps: Steps) -> None:
+    def __init__(self, stream: Stream, buffer: Buffer, guard: Guard) -> None:
         self._stream = stream
-        self._steps = steps
         self._entries = buffer.entries
         self._capacity = buffer.capacity
         self._guard = guard
@@ -246,14 +243,11 @@ class BufferedGauge(_Gauge):
         try:
             if len(self._entries) < self._capacity:
                 kept: dict[str, AnyValue] | int | None = None
-                now_ns = time_ns()
                 if attributes:
                     step = attributes.get(RL_LOOP_ITERATION)
                     # The common case is the step alone; a dict each would be half of the buffer.
                     kept = step if len(attributes) == 1 and type(step) is int else {**attributes}
-                    if step is not None and self._steps.follows_gauges:
-                        self._steps.reached(step, now_ns)
-                self._entries.append((self._stream, held, kept, now_ns, context or get_current()))
+                self._entries.append((self._stream, held, kept, time_ns(), context or get_current()))
             else:
                 self._guard.drop(DropReason.BUFFER_FULL, BUFFER_FULL)
         except (TypeError, AttributeError):

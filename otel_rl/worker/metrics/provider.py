@@ -331,7 +331,7 @@ class BufferedMeter(Meter):
                 raise ValueError(f"a name must be text of 1 to {MAX_NAME_LENGTH} characters")
             stream = Stream(self._scope, name, unit or "", description or "")
             provider = self._provider
-            gauge = BufferedGauge(stream, provider.buffer, provider.guard, provider.steps)
+            gauge = BufferedGauge(stream, provider.buffer, provider.guard)
             return gauge, lambda: None
 
         return self._once(_NO_OP.create_gauge, (name, unit, description), make)

@@ -4,9 +4,8 @@
     export ---------> the sums of ended steps are exemplars of the point          exporter thread
 
 The step of a count is that of its attribute ``rl.loop.iteration``; else the ``otel_rl.step`` block
-in its context, else the block opened last in the process. In a process without such blocks, what a
-counter counts belongs to the step of the next gauge. Counts outside of any step are in the totals
-only.
+in its context, else the block opened last in the process. Counts outside of any step are in the
+totals only.
 """
 
 import math
@@ -43,8 +42,6 @@ from otel_rl.worker.step_context import StepScope, scope_in
 from otel_rl.worker.tensors import as_step
 
 __all__ = ["AllBut", "EndCounts", "Step", "Steps", "Zeros", "add_zeros", "views_of"]
-
-_INT64: Final = range(-(1 << 63), 1 << 63)
 
 _MAX_STEPS: Final = 1024
 """Steps of a series between two exports: some ten thousand a second without one for 0.1 s."""
@@ -83,23 +80,19 @@ class Step:
     """One step.
 
     Attributes:
-        number: None while no gauge has told it.
+        number: None once it is forgotten.
         begun_ns: 0 if unknown.
         ended_ns: End so far.
         is_open: Whether its block has not ended.
-        is_counted: Whether something counted before a gauge tells its number.
-        told: The step that a gauge has told these counts to belong to.
         tokens: Of the counter that the utilization of the model is computed from.
     """
 
-    __slots__ = ("begun_ns", "ended_ns", "is_counted", "is_open", "number", "tokens", "told")
+    __slots__ = ("begun_ns", "ended_ns", "is_open", "number", "tokens")
 
-    def __init__(self, number: int | None, begun_ns: int = 0, *, is_open: bool = False) -> None:
-        self.number = number
+    def __init__(self, number: int, begun_ns: int = 0, *, is_open: bool = False) -> None:
+        self.number: int | None = number
         self.begun_ns = self.ended_ns = begun_ns
         self.is_open = is_open
-        self.is_counted = False
-        self.told: Step | None = None
         self.tokens: float | None = None
 
 
@@ -112,7 +105,7 @@ class Steps:
     Attributes:
         current: Step of counts that have no step of their own and are in no block; None outside of
             steps.
-        follows_gauges: Whether the steps are those of gauges, because there was no block yet.
+        ended_count: Number of the steps that have ended.
     """
 
     def __init__(self, guard: Guard) -> None:
@@ -124,15 +117,12 @@ class Steps:
         # _lock guards changes of everything below.
         self._lock = threading.RLock()
         self.current: Step | None = None
-        self.follows_gauges = True
         self._open: dict[StepScope, tuple[Step, ref[object]]] = {}
         self._explicit: dict[int, Step] = {}
-        self._explicit_ns = 0
-        self._gauge_step: Step | None = None
-        # Those that ended last, and the number of all that have.
-        self._ended: deque[Step] = deque(maxlen=_MAX_STEPS)
-        self._ended_count = 0
-        self._has_counters = False
+        self._explicit_ns = 0  # time of the last count that has told its step
+        self._has_blocks = False
+        self._ended: deque[Step] = deque(maxlen=_MAX_STEPS)  # those that ended last
+        self.ended_count = 0
         self._zeros: Zeros = {}
 
     def open(self, scope: StepScope, begun_ns: int, owner: object) -> EndCounts:
@@ -148,11 +138,7 @@ class Steps:
         """
         step = Step(scope.number, begun_ns, is_open=True)
         with self._lock:
-            if self.follows_gauges:
-                self.follows_gauges, self.current = False, None
-                if self._gauge_step is not None:
-                    self._end(self._gauge_step)
-                    self._gauge_step = None
+            self._has_blocks = True
             self._open[scope] = step, ref(owner)
             if len(self._open) > _MAX_OPEN:
                 self._abandon(next(iter(self._open)))
@@ -165,7 +151,8 @@ class Steps:
                 return None
             step = self._leave(scope)
             step.ended_ns = max(step.begun_ns, ended_ns)
-            self._end(step)
+            self._ended.append(step)
+            self.ended_count += 1
             return step.tokens
 
     def abandon_orphans(self) -> None:
@@ -183,56 +170,14 @@ class Steps:
         self.current = next((step for step, _ in reversed(self._open.values())), None)
         return step
 
-    def _end(self, step: Step) -> None:
-        self._ended.append(step)
-        self._ended_count += 1
-
-    def begin_counting(self) -> int:
-        """Keep the steps that end from now on. Returns the number of those before."""
-        with self._lock:
-            self._has_counters = True
-            return self._ended_count
-
     def ended_since(self, count: int) -> tuple[Sequence[Step], int]:
         """Return the steps that ended after the first ``count``, and the number of all of them.
 
         Of many, only the last.
         """
         with self._lock:
-            new = min(self._ended_count - count, len(self._ended))
-            return [*islice(self._ended, len(self._ended) - new, None)], self._ended_count
-
-    def reached(self, step: object, now_ns: int) -> None:
-        """Record that a gauge was measured with a step. Only if ``follows_gauges``."""
-        known = self._gauge_step
-        if known is not None and type(step) is int and step == known.number:
-            if self.current is not None and not self.current.is_counted:
-                known.ended_ns = now_ns  # nearly always
-                return
-        elif getattr(step, "is_cuda", False):
-            return  # reading it would wait for the device
-        number = step if type(step) is int and step in _INT64 else as_step(step)
-        if number is None:
-            return
-        with self._lock:
-            if not self.follows_gauges:
-                return
-            if known is not None and not self._has_counters and known is self._gauge_step:
-                # Steps before the first count have no sums, so none of them is kept.
-                known.number, known.begun_ns, known.ended_ns = number, known.ended_ns, now_ns
-                return
-            marked = self._gauge_step
-            if marked is None or marked.number != number:
-                begun_ns = 0
-                if marked is not None:
-                    begun_ns = marked.ended_ns
-                    self._end(marked)
-                marked = self._gauge_step = Step(number, begun_ns)
-            marked.ended_ns = now_ns
-            if self.current is None or self.current.is_counted:
-                if self.current is not None:
-                    self.current.told = marked  # first: a reservoir keeps it as long as it can
-                self.current = Step(None)
+            new = min(self.ended_count - count, len(self._ended))
+            return [*islice(self._ended, len(self._ended) - new, None)], self.ended_count
 
     def of(self, attributes: Attributes, context: Context | None) -> Step | None:
         """Return the step that a count belongs to, if any."""
@@ -246,10 +191,7 @@ class Steps:
             if found is not None:
                 return found[0]
             scope = scope.outer
-        step = self.current
-        if step is not None:
-            step.is_counted = True
-        return step
+        return self.current
 
     def _explicit_step(self, given: object) -> Step | None:
         """Return the step in a count's own attribute; None if it is not an integer."""
@@ -257,16 +199,13 @@ class Steps:
         if number is None:
             return None
         with self._lock:
-            self._has_counters = True  # what is returned keeps its number
-            if self._gauge_step is not None and self._gauge_step.number == number:
-                return self._gauge_step
             for step, _ in self._open.values():
                 if step.number == number:
                     return step
             found = self._explicit.get(number)
             if found is None:
                 # Beside blocks its begin is unknown.
-                found = Step(number, self._explicit_ns if self.follows_gauges else 0)
+                found = Step(number, 0 if self._has_blocks else self._explicit_ns)
                 self._explicit[number] = found
                 if len(self._explicit) > _MAX_OPEN:
                     del self._explicit[next(iter(self._explicit))]
@@ -438,10 +377,8 @@ class SumsOfSteps(ExemplarReservoir):
         # _lock guards everything below: threads offer while the exporter collects.
         self._lock = threading.Lock()
         self._sums: dict[Step, float] = {}
-        # The step of the newest count, and that of the newest exemplar, which may go on.
-        self._latest: Step | None = None
-        self._in_pieces: Step | None = None
-        self._told = steps.begin_counting()
+        self._in_pieces: Step | None = None  # that of the newest exemplar, which may go on
+        self._told = steps.ended_count
         self._before_ns = time_ns()
         self._is_announced = self._has_grown = False
 
@@ -454,21 +391,15 @@ class SumsOfSteps(ExemplarReservoir):
         if step is None:
             return
         with self._lock:
-            if step is not self._latest:
-                latest, self._latest = self._latest, step
-                if latest is not None and latest.told is not None:
-                    self._settle(latest)
             self._sums[step] = self._sums.get(step, 0) + value
             if len(self._sums) > _MAX_STEPS:
                 del self._sums[next(iter(self._sums))]
                 self._steps.lost(1)
 
     def collect(self, point_attributes: Attributes) -> list[Exemplar]:
-        """Return the sums of the steps that have ended, and of the gauges' step so far."""
+        """Return the sums of the steps that have ended, and of those that counts name so far."""
         del point_attributes
         with self._lock:
-            for step in [step for step in self._sums if step.told is not None]:
-                self._settle(step)
             ended, self._told = self._steps.ended_since(self._told)
             for step in ended:
                 if step in self._sums:
@@ -480,7 +411,7 @@ class SumsOfSteps(ExemplarReservoir):
             sums, self._sums = self._sums, {}
             closed: list[Step] = []
             for step, value in sums.items():
-                if step.is_open or step is self._steps.current or step.told is not None:
+                if step.is_open:
                     self._sums[step] = value
                 elif step.number is not None:
                     closed.append(step)
@@ -495,11 +426,6 @@ class SumsOfSteps(ExemplarReservoir):
                 self._is_announced = True
                 found.append(Exemplar({OTEL_RL_STEP_SHARE: 0}, 0, time_ns()))
             return found
-
-    def _settle(self, step: Step) -> None:
-        """Add what counted before a gauge told the step to that step."""
-        if step.told is not None and step in self._sums:
-            self._sums[step.told] = self._sums.get(step.told, 0) + self._sums.pop(step)
 
     def _exemplar(self, step: Step, value: float) -> Exemplar:
         before_ns = self._before_ns

@@ -191,16 +191,6 @@ def test_measurements_of_a_step_are_sent_while_it_lasts(provider: BufferedMeterP
             assert (one.step, one.value, one.count) == (7, age, 1)
 
 
-def test_a_histogram_of_gauges_steps_is_told_by_time(provider: BufferedMeterProvider) -> None:
-    meter = provider.get_meter("m")
-    ages, loss = meter.create_histogram("age"), meter.create_gauge("loss")
-    for number in range(3):
-        loss.set(0.5, {STEP: number})
-        ages.record(number + 1)
-    ages.record(7, {STEP: 9})
-    assert [(one.step, one.value) for one in shares(provider)] == [(9, 7)]
-
-
 @pytest.mark.parametrize("many", [1_500, 20_000])
 def test_of_many_measurements_count_sum_and_extremes_stay(
     provider: BufferedMeterProvider, many: int
@@ -312,76 +302,30 @@ def test_a_count_that_tells_its_step_is_in_that_one(provider: BufferedMeterProvi
     assert grown(provider) == {3: 3, 7: 12}
 
 
-def test_gauges_tell_the_steps_of_a_program_without_blocks(
+def test_a_step_that_counts_tell_in_pieces_has_each_count_once(
     provider: BufferedMeterProvider,
-) -> None:
-    meter = provider.get_meter("m")
-    tokens, loss, rate = meter.create_counter("tokens"), *map(meter.create_gauge, ("loss", "lr"))
-    for number in range(4):
-        tokens.add(10)
-        loss.set(0.5, {STEP: number})
-        tokens.add(1)
-        rate.set(0.1, {STEP: number, "group": 0})
-    # Nothing told of steps before the first gauge.
-    assert grown(provider) == {0: 1, 1: 11, 2: 11, 3: 11}
-
-
-@pytest.mark.parametrize(
-    ("number", "is_step"),
-    [(-(2**63) - 1, False), (-(2**63), True), (2**63 - 1, True), (2**63, False)],
-)
-def test_a_step_of_a_gauge_before_the_first_count_has_64_bits(
-    provider: BufferedMeterProvider, number: int, *, is_step: bool
 ) -> None:
     tokens = provider.get_meter("m").create_counter("tokens")
-    provider.steps.reached(1, time_ns())
-    provider.steps.reached(number, time_ns())
-    tokens.add(3)
-    provider.steps.reached(number if is_step else 1, time_ns())
-    assert grown(provider) == {number if is_step else 1: 3}
-
-
-def test_a_step_that_gauges_tell_in_pieces_has_each_count_once(
-    provider: BufferedMeterProvider,
-) -> None:
-    meter = provider.get_meter("m")
-    tokens, loss = meter.create_counter("tokens"), meter.create_gauge("loss")
-    loss.set(0.5, {STEP: 0})
+    tokens.add(1, {STEP: 0})
     for number in range(1, 3):
         pieces = []
         for _ in range(200):
-            tokens.add(1)
-            loss.set(0.5, {STEP: number})
+            tokens.add(1, {STEP: number})
         pieces += shares(provider)
-        tokens.add(1)
-        loss.set(0.5, {STEP: number})
+        tokens.add(1, {STEP: number})
         pieces += shares(provider)
         of_step = [one for one in pieces if one.step == number]
         assert sum(one.value for one in of_step) == 201
         assert of_step[0].end_ns == of_step[1].before_ns
 
 
-def test_an_export_between_a_count_and_the_gauge_that_tells_its_step_loses_nothing(
-    provider: BufferedMeterProvider,
-) -> None:
+def test_a_gauge_tells_no_step_of_a_count(provider: BufferedMeterProvider) -> None:
     meter = provider.get_meter("m")
     tokens, loss = meter.create_counter("tokens"), meter.create_gauge("loss")
-    loss.set(0.5, {STEP: 0})
-    tokens.add(10)
-    assert grown(provider) == {}
-    loss.set(0.5, {STEP: 1})
-    assert grown(provider) == {1: 10}
-
-
-def test_gauges_tell_no_steps_beside_blocks(provider: BufferedMeterProvider) -> None:
-    meter = provider.get_meter("m")
-    tokens, loss = meter.create_counter("tokens"), meter.create_gauge("loss")
-    with block(provider, 1):
+    for number in range(3):
         tokens.add(1)
-    loss.set(0.5, {STEP: 1})
-    tokens.add(2)
-    loss.set(0.5, {STEP: 2})
-    assert grown(provider) == {1: 1}
+        loss.set(0.5, {STEP: number})
+    assert grown(provider) == {}
 
 
 def test_without_steps_nothing_is_kept(provider: BufferedMeterProvider) -> None:
@@ -517,18 +461,6 @@ def test_the_block_of_the_api_has_the_times_of_its_span(started: Sink) -> None:
     assert (one.start_ns, one.end_ns) == (span.start_time_unix_nano, span.end_time_unix_nano)
 
 
-def test_values_that_are_logged_with_a_step_tell_it(started: Sink) -> None:
-    provider = of_the_session()
-    provider.steps.forget()  # a test before may have opened a block
-    tokens = provider.get_meter("m").create_counter("tokens")
-    for number in range(3):
-        tokens.add(10)
-        otel_rl.log({"loss": 0.5}, step=number)
-    assert otel_rl.flush(timeout_s=30)
-    found = {one.step: one.value for one in found_in(started.metrics) if one.value}
-    assert found == {1: 10, 2: 10}
-
-
 def of_the_session() -> BufferedMeterProvider:
     running = session.running()
     assert running is not None
@@ -553,23 +485,17 @@ def test_shares_and_what_is_counted_outside_of_steps_add_up_to_the_total(
     meter = provider.get_meter("m")
     tokens, loss = meter.create_counter("tokens"), meter.create_gauge("loss")
     ends: list[EndCounts] = []
-    outside = pending = found = 0.0
-    follows, told = True, False
+    outside = found = 0.0
     for action, number, step in actions:
         match action:
             case "add":
                 tokens.add(number, None if step is None else {STEP: step})
-                if step is None and follows and told:
-                    pending += number
-                elif step is None and not ends:
+                if step is None and not ends:
                     outside += number
             case "gauge":
                 loss.set(0.5, {STEP: number})
-                if follows:
-                    told, pending = True, 0
             case "open":
                 ends.append(opened(provider, number, time_ns(), tokens))
-                outside, pending, follows = outside + pending, 0, False
             case "close" if ends:
                 ends.pop(number % len(ends))(time_ns())
             case "collect":
@@ -578,15 +504,7 @@ def test_shares_and_what_is_counted_outside_of_steps_add_up_to_the_total(
         end(time_ns())
     requests = parsed(provider)
     found += sum(one.value for one in found_in(requests))
-    assert found + outside + pending == total(requests, "tokens")
-
-
-@pytest.mark.parametrize("step", ["7", None, 2**70, object()])
-def test_a_gauge_whose_step_is_none_tells_nothing(
-    provider: BufferedMeterProvider, step: object
-) -> None:
-    provider.steps.reached(step, time_ns())
-    assert provider.steps.current is None
+    assert found + outside == total(requests, "tokens")
 
 
 def test_zeros_of_a_histogram_are_at_their_step_beside_other_scopes(
