@@ -37,6 +37,7 @@ class DropReason(StrEnum):
         NOT_STARTED: Before ``init`` without an experiment, or after a shutdown.
         SHUTDOWN: Unsent when the process ended.
         CONSOLE: Console lines over the bounds.
+        NO_GPU: GPUs are to be sampled, and one or all of them cannot be; the log has the reason.
         INTERNAL: A defect, see the log.
     """
 
@@ -61,6 +62,7 @@ class DropReason(StrEnum):
     NOT_STARTED = "not_started"
     SHUTDOWN = "shutdown"
     CONSOLE = "console"
+    NO_GPU = "no_gpu"
     INTERNAL = "internal"
 
 

@@ -376,6 +376,8 @@ class Session:
         if self.settings.traces.enabled:
             with GUARD:
                 self.providers.spans.collect()
+        with GUARD:
+            self.providers.gpus.look()
         measured: list[Request] = []
         if self._is_followed:
             self.providers.meter.leave()

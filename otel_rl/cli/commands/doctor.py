@@ -7,6 +7,7 @@ import os
 import socket
 import ssl
 import sys
+import threading
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -34,6 +35,7 @@ from otel_rl.plurals import many
 from otel_rl.redaction import shown
 from otel_rl.setting_types import OFF, Address
 from otel_rl.worker.settings import read_settings
+from otel_rl.worker.system.nvml import Driver, NoDriver
 
 __all__ = ["CHECKS", "add_parser"]
 
@@ -46,6 +48,11 @@ _PLUGINS = (
 )
 
 _TIMEOUT_S = 3.0
+
+_NO_GPU_HINT = (
+    "`nvidia-smi` should list them here. Set OTEL_RL_GPU_ROLES to the roles that have GPUs, or "
+    "OTEL_RL_GPU=off."
+)
 
 # Settings that somebody makes who starts a bridge of its own.
 _OF_A_SERVICE = frozenset({"listen", "data", "journal", "tls", "auth"})
@@ -105,6 +112,32 @@ def check_variables(_settings: BridgeSettings) -> Iterator[CheckResult]:
         read_settings(os.environ)
     except ConfigError as exc:
         yield CheckResult("variables", exc.args[0], ok=False, hint=exc.hint)
+
+
+def check_gpus(_settings: BridgeSettings) -> Iterator[CheckResult]:
+    """Check that a worker finds the GPUs that it is to sample."""
+    try:
+        if not read_settings(os.environ).gpu.enabled:
+            return
+    except ConfigError:  # check_variables tells it
+        return
+    found: list[CheckResult] = []
+
+    def look() -> None:
+        try:
+            with contextlib.closing(Driver(set())) as driver:
+                devices, _ = driver.devices(os.environ.get("CUDA_VISIBLE_DEVICES"))
+            why = "none is visible to this process"
+        except NoDriver as reason:
+            devices, why = [], str(reason)
+        names = ", ".join(device.name for device in devices)
+        found.append(CheckResult("gpus", names or why, ok=bool(names), hint=_NO_GPU_HINT))
+
+    thread = threading.Thread(target=look, name="otel-rl-gpus", daemon=True)
+    thread.start()
+    thread.join(_TIMEOUT_S)
+    silent = CheckResult("gpus", "the NVIDIA driver does not answer", ok=False, hint=_NO_GPU_HINT)
+    yield found[0] if found else silent
 
 
 def check_endpoint(_settings: BridgeSettings) -> Iterator[CheckResult]:
@@ -297,6 +330,7 @@ CHECKS: tuple[Callable[[BridgeSettings], Iterator[CheckResult]], ...] = (
     check_python,
     check_plugins,
     check_variables,
+    check_gpus,
     check_endpoint,
     check_listen,
     check_security,

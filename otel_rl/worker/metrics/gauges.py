@@ -247,7 +247,9 @@ class BufferedGauge(_Gauge):
                     step = attributes.get(RL_LOOP_ITERATION)
                     # The common case is the step alone; a dict each would be half of the buffer.
                     kept = step if len(attributes) == 1 and type(step) is int else {**attributes}
-                self._entries.append((self._stream, held, kept, time_ns(), context or get_current()))
+                self._entries.append(
+                    (self._stream, held, kept, time_ns(), context or get_current())
+                )
             else:
                 self._guard.drop(DropReason.BUFFER_FULL, BUFFER_FULL)
         except (TypeError, AttributeError):

@@ -277,11 +277,13 @@ def renew_lock() -> None:
         module.libLoadLock = threading.Lock()
 
 
-def log_once(logged: set[str], message: str, level: int = logging.INFO) -> None:
-    """Log a message that is not in ``logged``, and add it."""
-    if message not in logged:
+def log_once(logged: set[str], message: str, level: int = logging.INFO) -> bool:
+    """Log a message that is not in ``logged``, and add it. Returns whether it is new."""
+    is_new = message not in logged
+    if is_new:
         logged.add(message)
         _log.log(level, message)
+    return is_new
 
 
 def _utilization(nvml: Any, handle: object) -> Iterator[Reading]:

@@ -29,6 +29,7 @@ from otel_rl.semconv.names import (
     RL_GPU_OWNER_TIME,
 )
 from otel_rl.semconv.spec import Instrument
+from otel_rl.worker.drops import DropReason
 from otel_rl.worker.guard import Guard
 from otel_rl.worker.settings import GpuSettings
 from otel_rl.worker.system.latest import Latest
@@ -50,6 +51,9 @@ RETRY_S: Final = 30.0
 STOP_TIMEOUT_S: Final = 1.0
 """Maximum time that the end of a process waits for a driver that does not answer."""
 
+_SILENT_S: Final = 30.0
+"""Age of a query that is told: a sound driver answers within a second."""
+
 _BETWEEN_TURNS_S: Final = 0.1
 """Shorter turns are divided by time alone: a driver does not answer faster."""
 
@@ -63,13 +67,23 @@ class GpuSampler:
         meter: Records the readings.
         guard: Catches errors.
         retry_s: See ``RETRY_S``.
+        silent_s: See ``_SILENT_S``.
     """
 
-    def __init__(self, meter: Meter, guard: Guard, *, retry_s: float = RETRY_S) -> None:
+    def __init__(
+        self,
+        meter: Meter,
+        guard: Guard,
+        *,
+        retry_s: float = RETRY_S,
+        silent_s: float = _SILENT_S,
+    ) -> None:
         self._owners = GpuOwners(monotonic_ns)
         self._recorder = _Recorder(meter, self._held_without_devices_s)
         self._guard = guard
         self._retry_s = retry_s
+        self._silent_s = silent_s
+        self._asked_s: float | None = None  # when the driver was asked what it has not answered yet
         self._logged: set[str] = set()
         self._has_devices = False  # or may have, as long as that is not known
         # _lock guards the three below.
@@ -108,6 +122,21 @@ class GpuSampler:
         """End the turn."""
         self._owners.end(turn)
 
+    def look(self) -> None:
+        """Tell of a driver that does not answer, which its own thread waits for."""
+        asked_s = self._asked_s
+        if asked_s is not None and monotonic() - asked_s > self._silent_s:
+            self._miss("the NVIDIA driver does not answer a query; nothing else waits for it")
+
+    def _miss(self, why: str) -> None:
+        """Count, and log once, why a GPU that is to be sampled is not."""
+        message = (
+            f"No GPU is sampled: {why}. Training is not affected. If this process has none, set "
+            "OTEL_RL_GPU_ROLES to the roles that have one."
+        )
+        if log_once(self._logged, message, logging.WARNING):
+            self._guard.drops.add(DropReason.NO_GPU)
+
     def count_anew(self) -> None:
         """Reset the sums for another worker."""
         self._recorder.begin_anew()
@@ -118,6 +147,8 @@ class GpuSampler:
         self._thread = None
         self._stopping = threading.Event()
         self._has_devices = False
+        self._asked_s = None
+        self._logged = set()
         renew_lock()
         self._owners.forget()
         self._recorder.begin_anew()
@@ -132,8 +163,8 @@ class GpuSampler:
         if thread is not None and thread is not threading.current_thread():
             thread.join(timeout_s)
             if thread.is_alive():
-                self._guard.warn(
-                    "gpu_driver_hangs",
+                self._guard.drop(
+                    DropReason.NO_GPU,
                     "The NVIDIA driver does not answer a query. The last samples of the GPUs are "
                     "missing in the run; nothing else waits for the driver.",
                 )
@@ -142,14 +173,15 @@ class GpuSampler:
         while not stopping.is_set():
             with self._guard:
                 try:
+                    self._asked_s = monotonic()
                     with closing(Driver(self._logged)) as driver:
                         self._sample(driver, settings, stopping)
                     continue
                 except NoDriver as reason:
                     self._has_devices = False
-                    log_once(
-                        self._logged, f"No GPU is sampled: {reason}. Training is not affected."
-                    )
+                    self._miss(str(reason))
+                finally:
+                    self._asked_s = None
             stopping.wait(self._retry_s)
 
     def _sample(self, driver: Driver, settings: GpuSettings, stopping: threading.Event) -> None:
@@ -161,7 +193,8 @@ class GpuSampler:
         devices, are_all = driver.devices(os.environ.get("CUDA_VISIBLE_DEVICES"))
         if are_all and not devices:
             self._has_devices = False
-            log_once(self._logged, "No GPU is sampled: none is visible to the process.")
+            self._asked_s = None
+            self._miss("none is visible to the process")
             stopping.wait()
         self._has_devices = True
         look_again_s = None if are_all else monotonic() + self._retry_s
@@ -194,16 +227,18 @@ class GpuSampler:
     def _answers(self, driver: Driver, devices: Sequence[Device]) -> _Answers:
         """Return the readings of the devices that answer."""
         answers: _Answers = []
+        self._asked_s = monotonic()
         for device in devices:
             try:
                 answers.append((device, driver.read(device)))
             except DeviceGone as reason:
-                log_once(
-                    self._logged,
+                message = (
                     f"GPU {device.name} ({device.uuid}) is gone: {reason}. The search for it is "
-                    "repeated.",
-                    logging.WARNING,
+                    "repeated."
                 )
+                if log_once(self._logged, message, logging.WARNING):
+                    self._guard.drops.add(DropReason.NO_GPU)
+        self._asked_s = None
         return answers
 
 

@@ -260,3 +260,15 @@ def test_a_database_that_does_not_answer_fails(
     assert report.status == 1
     assert "does not answer" in report.about("journal.url")
     assert not any("secret" in line for line in report.lines)
+
+
+def test_gpus_that_workers_cannot_sample_are_a_failure_with_a_way_out(
+    doctor: Callable[[], Report], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert not any("gpus:" in line for line in doctor().lines)
+    monkeypatch.setenv("OTEL_RL_GPU", "on")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")  # a machine with GPUs shows none either
+    report = doctor()
+    place = report.lines.index(report.about("gpus"))
+    assert report.lines[place].startswith("FAIL gpus: ")
+    assert "OTEL_RL_GPU_ROLES" in report.lines[place + 1]

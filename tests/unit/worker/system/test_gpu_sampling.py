@@ -14,7 +14,7 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
 
 import otel_rl
 from otel_rl.semconv.names import METRICS
-from otel_rl.worker.drops import Drops
+from otel_rl.worker.drops import DropReason, Drops
 from otel_rl.worker.guard import Guard
 from otel_rl.worker.metrics.provider import BufferedMeterProvider
 from otel_rl.worker.settings import GpuSettings
@@ -104,7 +104,7 @@ def sampled(provider: BufferedMeterProvider, drops: Drops) -> Iterator[Sampled]:
     sampled = Sampled(provider, drops)
     yield sampled
     sampled.sampler.stop(timeout_s=TIMEOUT_S)
-    assert drops.counts() == {}
+    assert {*drops.counts()} <= {DropReason.NO_GPU}
 
 
 def test_a_device_says_everything_in_the_units_of_the_registry(
@@ -308,14 +308,43 @@ def test_memory_of_other_processes_is_not_the_worker_s(machine: Machine, sampled
     assert sampled.value("rl.gpu.process.memory.usage") is None
 
 
-def test_a_machine_without_a_driver_is_normal(
-    machine: Machine, sampled: Sampled, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize(
+    ("answers", "why"),
+    [
+        ({"init": NO_DRIVER, "count": 0}, "Driver Not Loaded"),
+        ({"count": 0}, "none is visible to the process"),
+    ],
+)
+def test_why_there_is_no_gpu_is_counted_and_logged_once(
+    machine: Machine,
+    sampled: Sampled,
+    caplog: pytest.LogCaptureFixture,
+    answers: Mapping[str, object],
+    why: str,
 ) -> None:
-    caplog.set_level(logging.INFO, "otel_rl")
-    machine.set({"init": NO_DRIVER, "count": 0})
-    sampled.start()
-    sampled.wait_for(lambda: "No GPU is sampled" in caplog.text)
-    assert [r.levelname for r in caplog.records if r.name == "otel_rl"] == ["INFO"]
+    machine.set(answers)
+    for _ in range(3):
+        sampled.start()
+        sampled.wait_for(lambda: sampled.drops.counts())
+        sampled.sampler.stop(timeout_s=TIMEOUT_S)
+    (told,) = [record.getMessage() for record in caplog.records if record.name == "otel_rl"]
+    assert f"No GPU is sampled: {why}." in told
+    assert sampled.drops.counts() == {DropReason.NO_GPU: 1}
+
+
+def test_a_driver_that_does_not_answer_is_told_while_it_hangs(
+    machine: Machine, provider: BufferedMeterProvider, drops: Drops
+) -> None:
+    machine.set(gpu(0, temperature="?"))
+    sampler = GpuSampler(provider.get_meter("test"), Guard(drops), silent_s=0.01)
+    sampler.start(OFTEN, "trainer")
+    wait_until(machine.hangs.exists, "the query to hang", timeout_s=TIMEOUT_S)
+    wait_until(
+        lambda: sampler.look() or drops.counts(), "the driver to be told", timeout_s=TIMEOUT_S
+    )
+    assert drops.counts() == {DropReason.NO_GPU: 1}
+    machine.set(gpu(0))
+    sampler.stop(timeout_s=TIMEOUT_S)
 
 
 def test_other_roles_do_not_sample(machine: Machine, sampled: Sampled) -> None:
