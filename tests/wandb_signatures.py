@@ -18,7 +18,6 @@ METHODS = {
     "Run": ("log", "define_metric", "finish"),
     "Config": ("update", "setdefaults", "as_dict"),
     "Table": ("__init__", "add_data", "add_column", "get_column"),
-    "Histogram": ("__init__",),
 }
 ATTRIBUTES = (
     "config", "dir", "disabled", "entity", "group", "id", "job_type", "name", "notes", "offline",

@@ -23,16 +23,15 @@ from otel_rl.integrations.wandb._run import (
     init,
     log,
     login,
-    tensorboard,
     util,
 )
 from otel_rl.integrations.wandb._run import Summary as _Summary
 from otel_rl.integrations.wandb._run import current as _current
-from otel_rl.integrations.wandb._values import Histogram, Table
+from otel_rl.integrations.wandb._values import Table
 
 __all__ = [
-    "Config", "Error", "Histogram", "Run", "Settings", "Table",
-    "define_metric", "errors", "finish", "init", "join", "log", "login", "tensorboard", "util",
+    "Config", "Error", "Run", "Settings", "Table",
+    "define_metric", "errors", "finish", "init", "join", "log", "login", "util",
 ]  # fmt: skip
 
 __version__ = "0.31.0"

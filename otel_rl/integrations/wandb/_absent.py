@@ -79,8 +79,8 @@ class _Call(Skipped):
 
 
 _CLASSES: Final = (
-    "Artifact ArtifactTTL Audio Classes EvalTable Graph Html Image JoinedTable Molecule Object3D "
-    "Plotly Video"
+    "Artifact ArtifactTTL Audio Classes EvalTable Graph Histogram Html Image JoinedTable Molecule "
+    "Object3D Plotly Video"
 )
 _OBJECTS: Final = (
     "AlertLevel box3d config_static plot plot_table settings "
@@ -89,7 +89,7 @@ _OBJECTS: Final = (
 _CALLS: Final = (
     "alert display finish_artifact get_project_url get_sweep_url get_url link_artifact link_model "
     "log_artifact log_code log_model mark_preempting pin_config_keys project_name save status "
-    "sync_dir to_html unwatch upsert_artifact watch write_logs"
+    "sync_dir tensorboard to_html unwatch upsert_artifact watch write_logs"
 )
 
 _ABSENT: Final[dict[str, Any]] = {

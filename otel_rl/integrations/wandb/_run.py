@@ -16,7 +16,6 @@ from typing import Any, ClassVar, Final, NamedTuple, Self, SupportsFloat, Suppor
 
 import otel_rl
 from otel_rl.errors import ConfigError
-from otel_rl.integrations.hook import TensorboardHook, record_tensorboard
 from otel_rl.integrations.wandb._absent import INSTEAD, attribute, warn_once
 from otel_rl.integrations.wandb._values import Row, Rows, flat_row
 from otel_rl.semconv.names import ERROR_TYPE, RlExperimentModeValues
@@ -30,7 +29,7 @@ from otel_rl.worker.tensors import NotANumber, as_step, number
 
 __all__ = [
     "Config", "Metric", "Run", "Settings", "Summary", "current", "define_metric", "finish",
-    "init", "log", "login", "tensorboard", "util", "worker_of",
+    "init", "log", "login", "util", "worker_of",
 ]  # fmt: skip
 
 _DEFAULT_PROJECT: Final = "uncategorized"
@@ -41,6 +40,7 @@ _IGNORED: Final[Mapping[str, str]] = {
     "resume": "the same project and id or name is the same run",
     "resume_from": "start another trial",
     "fork_from": "start another trial",
+    "sync_tensorboard": "call otel_rl.integrations.hook.record_tensorboard()",
 }
 """Arguments of ``init`` with a replacement; for all others there is none."""
 
@@ -51,9 +51,6 @@ _current: "Run | None" = None
 
 # The session that the drop-in has started.
 _started: Session | None = None
-
-_writers: TensorboardHook | None = None
-_wants_writers = False  # from the next ``init`` on
 
 
 class Settings(SimpleNamespace):
@@ -226,16 +223,13 @@ def init(
         new.start(worker_of(given, environ, process_name()), is_named=bool(given_id))
         others |= {"resume": resume, "resume_from": resume_from, "fork_from": fork_from}
         others |= {"save_code": save_code, "monitor_gym": monitor_gym, "settings": settings}
+        others |= {"sync_tensorboard": sync_tensorboard or tensorboard}
         others |= {"mode": None if is_known else mode}
         for argument, value in others.items():
             if value and (argument, value) not in _MEANT_ANYWAY:
                 why = _IGNORED.get(argument, "a worker has no use for it")
                 warn_once(f"init({argument}=...) is not written to the run: {why}.")
-        if sync_tensorboard or tensorboard or getattr(settings, "sync_tensorboard", False):
-            _follow_writers()
     _current = new
-    if _wants_writers and not is_disabled:
-        _follow_writers()
     excluded, included = config_exclude_keys or (), config_include_keys
     new.config.update({
         key: value
@@ -415,7 +409,6 @@ class Run:
                 if self.disabled or was_finished:
                     return
                 self.complete()
-            _stop_following()
             before_end.remove(self.complete)
             session = running()
             if session is None:
@@ -487,12 +480,9 @@ def _skip_of_summary(name: str, _kind: str) -> None:
 def _send(row: Row, step: object, reduce: str | None = None) -> None:
     """Send a row at any step as the program gave it; an invalid one is counted."""
     at = cast("int | None", step)
-    of_reduction: dict[str | None, dict[str, SupportsFloat]] = {}
-    for name, value in row.values.items():
-        held = cast("SupportsFloat", value)  # flat_row lets nothing else in
-        of_reduction.setdefault(row.reductions.get(name, reduce), {})[name] = held
-    for reduction, numbers in of_reduction.items():
-        otel_rl.log(numbers, at, reduction, at_ns=row.time_ns)
+    if row.values:
+        values = cast("Mapping[str, SupportsFloat]", row.values)  # flat_row lets nothing else in
+        otel_rl.log(values, at, reduce, at_ns=row.time_ns)
     for name, samples in row.tables.items():
         otel_rl.log_samples(samples, at, name)
 
@@ -546,26 +536,6 @@ def finish(exit_code: int | None = None, quiet: bool | None = None) -> None:
 def login(*_arguments: object, **_named: object) -> bool:
     """Return True: a worker needs no key, the bridge has it."""
     return True
-
-
-def _follow_writers(*_arguments: object, **_named: object) -> None:
-    """Also record the scalars of each ``SummaryWriter``, from ``init`` to the end of the run."""
-    global _writers, _wants_writers  # one run per process
-    _wants_writers = _current is None
-    if _writers is None and not _wants_writers:
-        _writers = record_tensorboard()
-
-
-def _stop_following() -> None:
-    global _writers, _wants_writers  # see _follow_writers
-    _wants_writers = False
-    if _writers is not None:
-        _writers.stop()
-        _writers = None
-
-
-tensorboard: Final = SimpleNamespace(patch=_follow_writers, unpatch=_stop_following)
-"""``wandb.tensorboard``."""
 
 
 def _start_in_child() -> None:

@@ -21,59 +21,13 @@ from otel_rl.integrations.adapter import flat, may_be_number
 from otel_rl.integrations.wandb._absent import Skipped, attribute, warn_once
 from otel_rl.worker.tensors import NotANumber, as_step, hold
 
-__all__ = ["Histogram", "Row", "Rows", "Table", "flat_row"]
-
-_STATISTICS: Final = ("mean", "min", "max", "p50", "p90", "p99")
+__all__ = ["Row", "Rows", "Table", "flat_row"]
 
 _OWN: Final = frozenset({"_runtime", "_step", "_timestamp"})
 """W&B's columns. Of these a program may set the time, in seconds."""
 
 Samples = Sequence[Mapping[str, object]]
 Skip = Callable[[str, str], object]
-
-
-class Histogram:
-    """Numbers of one step, reduced at once to their mean, extremes and quantiles. Never raises.
-
-    Invalid input has no statistics. It is no OpenTelemetry histogram: those are merged over time.
-
-    Args:
-        sequence: Numbers, an array or a tensor of any shape.
-        np_histogram: Instead: counts and bin edges, as from ``numpy.histogram``. The error of a
-            statistic is at most the width of a bin.
-        num_bins: Ignored: statistics of a sequence are exact.
-    """
-
-    def __init__(
-        self,
-        sequence: Any = None,
-        np_histogram: "tuple[Iterable[float], Iterable[float]] | None" = None,
-        num_bins: int = 64,
-    ) -> None:
-        self.statistics: dict[str, float] = {}
-        try:
-            import numpy as np  # here, as in W&B: a program without histograms may not have it
-
-            if np_histogram is not None:
-                counts, edges = (np.asarray(given, dtype=float) for given in np_histogram)
-                kept = np.flatnonzero(counts)
-                ordered = edges[kept[0] : kept[-1] + 2]
-                ranks = np.concatenate([[0.0], np.cumsum(counts[kept[0] : kept[-1] + 1])])
-                mean = np.average((edges[1:] + edges[:-1]) / 2, weights=counts)
-            elif sequence is not None:
-                for name in ("detach", "float", "cpu"):  # a tensor of any type and device
-                    sequence = getattr(sequence, name, lambda given=sequence: given)()
-                ordered = np.sort(np.asarray(sequence, dtype=float), axis=None)
-                if np.isnan(ordered[-1]):  # it has no place in an order
-                    ordered[:] = np.nan
-                ranks, mean = np.arange(ordered.size), ordered.mean()
-            else:
-                return
-            found = np.interp(np.array([0.5, 0.9, 0.99]) * ranks[-1], ranks, ordered)
-            values = map(float, (mean, ordered[0], ordered[-1], *found))
-            self.statistics = dict(zip(_STATISTICS, values, strict=True))
-        except Exception:  # noqa: BLE001  # any library's array; counted when logged
-            return
 
 
 class Table:
@@ -147,20 +101,17 @@ class Row:
         step: The run's step.
         time_ns: Time of the last update, in ns since the Unix epoch.
         values: Flat name to value.
-        reductions: Name to ``min`` or ``max``, of values that are reduced so over the workers.
         tables: Name to the samples of a table.
     """
 
     step: int
     time_ns: int = 0
     values: dict[str, object] = field(default_factory=dict)
-    reductions: dict[str, str] = field(default_factory=dict)
     tables: dict[str, Samples] = field(default_factory=dict)
 
     def update(self, other: "Row") -> None:
         """Merge the content of ``other``, which replaces earlier values."""
         self.values |= other.values
-        self.reductions |= other.reductions
         self.tables |= other.tables
         self.time_ns = other.time_ns
 
@@ -176,8 +127,7 @@ class Row:
 def flat_row(data: Mapping[str, object], time_ns: int, skip: Skip) -> Row:
     """Return the numbers in ``data``, with nested dicts as dotted names.
 
-    None is skipped silently. Tensors are copied on their device without waiting for it. A histogram
-    becomes its mean under its name, and its other statistics below.
+    None is skipped silently. Tensors are copied on their device without waiting for it.
 
     Args:
         data: As given to ``log``.
@@ -188,9 +138,7 @@ def flat_row(data: Mapping[str, object], time_ns: int, skip: Skip) -> Row:
     for name, value in flat(data, "."):
         if value is None:
             continue
-        if isinstance(value, Histogram):
-            _put_statistics(row, skip, name, value.statistics)
-        elif isinstance(value, Table):
+        if isinstance(value, Table):
             row.tables[name] = value.samples()
         elif isinstance(value, Mapping):
             skip(name, "dict nested too deep")
@@ -207,16 +155,6 @@ def flat_row(data: Mapping[str, object], time_ns: int, skip: Skip) -> Row:
         if name == "_timestamp" and isinstance(value, int | float) and math.isfinite(value):
             row.time_ns = int(value * 1e9)
     return row
-
-
-def _put_statistics(row: Row, skip: Skip, name: str, statistics: Mapping[str, float]) -> None:
-    if not statistics:
-        skip(name, "Histogram without numbers")
-    for statistic, value in statistics.items():
-        key = name if statistic == "mean" else f"{name}/{statistic}"
-        row.values[key] = value
-        if statistic in ("min", "max"):
-            row.reductions[key] = statistic
 
 
 class Rows:

@@ -417,14 +417,6 @@ def test_the_summary_reads_last_values_and_carries_its_own(sink: Sink) -> None:
     assert (best.step, best.value, best.scope["rl.reduce"]) == (None, 0.5, "last")
 
 
-def test_extremes_of_a_histogram_stay_extremes_over_the_workers(sink: Sink) -> None:
-    wandb.init().log({"grad": wandb.Histogram([1, 2, 3])})
-    found = {m.name: (m.value, m.scope.get("rl.reduce"), m.step) for m in arrived(sink)}
-    assert found["grad"] == (2.0, None, 0)
-    assert found["grad/min"] == (1.0, "min", 0)
-    assert found["grad/max"] == (3.0, "max", 0)
-
-
 def test_config_is_that_of_init_and_can_be_selected(sink: Sink) -> None:
     wandb.init(config={"lr": 0.1, "secret": "x"}, config_exclude_keys=["secret"])
     wandb.config.seed = 1

@@ -53,13 +53,6 @@ def test_a_row_has_the_time_of_its_last_call() -> None:
     assert rows.add(Row(0, 20, {"b": 1}), None, commit=None) == [Row(0, 20, {"a": 1, "b": 1})]
 
 
-def test_the_last_extreme_of_a_name_wins() -> None:
-    rows = Rows()
-    rows.add(Row(0, 1, {"h/min": 1}, {"h/min": "min"}), 0, commit=None)
-    rows.add(Row(0, 2, {"h/min": 5}, {"h/min": "min"}), 0, commit=None)
-    assert rows.complete() == [Row(0, 2, {"h/min": 5}, {"h/min": "min"})]
-
-
 def test_what_is_forgotten_is_in_no_row() -> None:
     rows = Rows()
     rows.add(Row(0, 1, {"a": 1}), 3, commit=None)

@@ -5,7 +5,6 @@ import numpy as np
 import pytest
 
 import otel_rl.integrations.wandb as wandb
-from otel_rl.integrations.wandb import Histogram
 from otel_rl.integrations.wandb._values import Row, flat_row
 from otel_rl.worker.tensors import number
 
@@ -80,22 +79,3 @@ def test_a_circular_dict_ends() -> None:
     circle: dict[str, object] = {}
     circle["again"] = circle
     assert set(skipped(circle).values()) == {"dict nested too deep"}
-
-
-def test_a_histogram_is_its_mean_and_its_statistics() -> None:
-    row, _ = taken({"grad": Histogram([4, 1, 3, 2])})
-    assert row.values == pytest.approx(
-        {
-            "grad": 2.5,
-            "grad/min": 1.0,
-            "grad/max": 4.0,
-            "grad/p50": 2.5,
-            "grad/p90": 3.7,
-            "grad/p99": 3.97,
-        }
-    )
-    assert row.reductions == {"grad/min": "min", "grad/max": "max"}
-
-
-def test_a_histogram_of_nothing_is_left_out() -> None:
-    assert skipped({"h": Histogram([])}) == {"h": "Histogram without numbers"}

@@ -1,4 +1,4 @@
-"""With sync_tensorboard, scalars of a SummaryWriter are in the run at their global step."""
+"""Scalars of a SummaryWriter are in the run at their global step."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import otel_rl
-import otel_rl.integrations.wandb as wandb
+from otel_rl.integrations.hook import record_tensorboard
 from otel_rl.worker.session import GUARD
 from tests.otlp_sink import Sink
 
@@ -16,16 +16,16 @@ from tests.otlp_sink import Sink
 def kind(
     request: pytest.FixtureRequest, sink: Sink, tensorboardx: Callable[[], Any]
 ) -> Iterator[type]:
-    """A writer's class, imported before or after the run began."""
+    """A writer's class, imported before or after the hook was switched on."""
     if request.param == "before":
         tensorboardx()
-    wandb.init(sync_tensorboard=True)
+    hook = record_tensorboard()
     yield tensorboardx().SummaryWriter
-    wandb.finish()
+    hook.stop()
 
 
 def arrived(sink: Sink) -> dict[str, list[tuple[int | None, float]]]:
-    assert wandb.run is None or otel_rl.flush(timeout_s=60)
+    otel_rl.flush(timeout_s=60)
     found: dict[str, list[tuple[int | None, float]]] = {}
     for measurement in sink.measurements():
         found.setdefault(measurement.name, []).append((measurement.step, measurement.value))
@@ -75,39 +75,6 @@ def test_a_step_that_is_none_is_counted(sink: Sink, kind: type) -> None:
     kind("runs/a").add_scalar("x", 1.0, "three")
     assert "x" not in arrived(sink)
     assert GUARD.drops.counts()["bad_step"] == 1  # type: ignore[index]  # a StrEnum is its text
-
-
-def test_after_the_run_writers_write_and_nothing_is_recorded(sink: Sink, kind: type) -> None:
-    wandb.finish()
-    writer = kind("runs/a")
-    writer.add_scalar("x", 1.0, 1)
-    assert writer.written == [("x", 1.0, 1)]
-    assert "x" not in arrived(sink)
-
-
-def test_writers_that_are_patched_before_the_run_are_followed(
-    sink: Sink, tensorboardx: Callable[[], Any]
-) -> None:
-    wandb.tensorboard.patch(root_logdir="runs")
-    wandb.init()
-    writer = tensorboardx().SummaryWriter("runs/a")
-    writer.add_scalar("x", 1.0, 7)
-    wandb.tensorboard.unpatch()
-    writer.add_scalar("x", 2.0, 8)
-    assert arrived(sink)["x"] == [(7, 1.0)]
-
-
-def test_what_a_patched_writer_is_given_before_the_run_does_not_begin_it(
-    sink: Sink, tensorboardx: Callable[[], Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("OTEL_RL_EXPERIMENT", raising=False)
-    wandb.tensorboard.patch(root_logdir="runs")
-    writer = tensorboardx().SummaryWriter("runs/a")
-    writer.add_scalar("x", 1.0, 7)
-    wandb.init(project="chosen")
-    writer.add_scalar("x", 2.0, 8)
-    wandb.tensorboard.unpatch()
-    assert arrived(sink)["x"] == [(8, 2.0)]
 
 
 def test_many_scalars_register_nothing_for_the_end_of_the_process(
