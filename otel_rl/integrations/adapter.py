@@ -30,7 +30,7 @@ from otel_rl.semconv.names import (
     RL_REDUCE,
 )
 from otel_rl.semconv.spec import Instrument, Reduction
-from otel_rl.worker.api.trials import begin_trial, end_trial, log_trial_config, trial
+from otel_rl.worker.api.trials import begin_trial, end_trial, trial
 from otel_rl.worker.drops import DropReason
 from otel_rl.worker.identity import (
     NO_NAMES,
@@ -67,7 +67,6 @@ __all__ = [
     "guard",
     "is_instrumented",
     "is_named",
-    "log_trial_config",
     "logging_errors",
     "may_be_number",
     "meter_of",

@@ -19,9 +19,6 @@ _OPEN: Final = "_otel_rl_trial_is_open"
 _MAX_OVERRIDES: Final = 64
 """Characters of Hydra's overrides in a name, which has at most 128."""
 
-_UUID: Final = len("no-name-") + 8
-"""Characters of a study without a name that tell it from others."""
-
 PARAMETERS: Final = "WANDB_SWEEP_PARAM_PATH"
 """Variable with the path of the file in which an agent of W&B gives a run its hyper-parameters."""
 
@@ -173,60 +170,6 @@ def _at(config: Any, path: str, text: str) -> object:
     return value if isinstance(value, str | int | float | bool) else text
 
 
-def _optuna(module: ModuleType) -> None:
-    """Make a trial of each call of an objective."""
-
-    def optimizing(original: Callable[..., Any]) -> Callable[..., Any]:
-        def optimize(
-            study: Any, func: Any, n_trials: Any = None, timeout: Any = None, n_jobs: int = 1,
-            *arguments: Any, **named: Any,
-        ) -> Any:  # fmt: skip
-            if n_jobs == 1:
-                func = _objective(study.study_name, func, module.exceptions.TrialPruned)
-            else:
-                _adapter().guard.warn(
-                    "optuna_threads",
-                    "Optuna runs several trials in threads of this process, which share a run. "
-                    "For a run of each, start processes with one storage instead of n_jobs.",
-                )
-            return original(study, func, n_trials, timeout, n_jobs, *arguments, **named)
-
-        return optimize
-
-    wrap(module.Study, "optimize", optimizing)
-
-
-def _objective(study: str, func: Any, pruned: type[Exception]) -> Callable[[Any], Any]:
-    @wraps(func)
-    def objective(of: Any) -> Any:
-        name = study[:_UUID] if study.startswith("no-name-") else study
-        with _adapter().trial(f"{name}-{of.number}"):
-            of.__dict__[_OPEN] = True
-            try:
-                return func(of)
-            except pruned as error:  # no failure of the trial
-                ended = error
-        raise ended
-
-    return objective
-
-
-def _optuna_trial(module: ModuleType) -> None:
-    """Put what Optuna chooses within an objective into the config of the trial's run."""
-
-    def logging(original: Callable[..., Any]) -> Callable[..., Any]:
-        def suggest(of: Any, name: str, *arguments: Any, **named: Any) -> Any:
-            value = original(of, name, *arguments, **named)
-            if of.__dict__.get(_OPEN):
-                _adapter().log_trial_config({name: value})
-            return value
-
-        return suggest
-
-    for method in ("suggest_categorical", "suggest_float", "suggest_int"):
-        wrap(module.Trial, method, logging)
-
-
 def _wandb(module: ModuleType) -> None:
     """Make a trial of each call of an agent's function."""
 
@@ -257,8 +200,6 @@ def _adapter() -> Any:
 
 SWEEPS: Final[dict[str, Callable[[ModuleType], None]]] = {
     "hydra.core.utils": _hydra,
-    "optuna.study.study": _optuna,
-    "optuna.trial": _optuna_trial,
     "ray.train.v2.api.data_parallel_trainer": _ray_train,
     "ray.tune.trainable.trainable": _tune,
     "wandb.wandb_agent": _wandb,

@@ -2,8 +2,6 @@
 
 import os
 import socket
-from collections.abc import Mapping
-from dataclasses import replace
 from time import monotonic, monotonic_ns, time_ns
 from typing import Final
 
@@ -13,7 +11,6 @@ from opentelemetry.sdk.resources import Resource
 from otel_rl.run_id import run_id
 from otel_rl.semconv.names import (
     OTEL_RL_WORKER_SPANS_DROPPED,
-    RL_EXPERIMENT_CONFIG,
     RL_EXPERIMENT_START,
     RL_LOOP_ITERATION,
     RL_RUN_ID,
@@ -270,15 +267,6 @@ class Session:
         """
         self.own_run = path
         self.report_start({RL_TRACKER_WANDB_RUN_PATH: path})
-
-    def add_config(self, metadata: RunMetadata) -> None:
-        """Report hyper-parameters; a process that is no worker does so once it is. Never raises."""
-        with GUARD:
-            config = metadata.get(RL_EXPERIMENT_CONFIG)
-            if self._is_worker or not isinstance(config, Mapping):
-                self.report_start(metadata)
-            else:
-                self.settings = replace(self.settings, config={**self.settings.config, **config})
 
     def correct(self, identity: Identity) -> None:
         """Replace the guessed identity by the one from ``init``."""

@@ -140,10 +140,12 @@ HYDRA = f"""
 
 OPTUNA = f"""
     import optuna
+    from otel_rl.integrations import adapter
     {TRAINING}
     def objective(trial):
         lr = trial.suggest_float("lr", 1, 2)
-        training([1.0, 10.0][trial.number])
+        with adapter.trial(f"lr-{{trial.number}}", trial.params):
+            training([1.0, 10.0][trial.number])
         if trial.number:
             raise optuna.TrialPruned
         return lr
@@ -264,7 +266,9 @@ def test_jobs_of_a_multirun_of_hydra_are_runs(sweeps: Runner, launcher: str) -> 
     assert config(sweeps.directory, "default-1-lr=10") == {"lr": 10}
 
 
-def test_trials_of_optuna_are_runs_and_what_follows_is_the_commands(sweeps: Runner) -> None:
+def test_trials_of_optuna_that_say_so_are_runs_and_what_follows_is_the_commands(
+    sweeps: Runner,
+) -> None:
     done = sweeps.run(OPTUNA)
     assert done.status == 0, done.err
     for number, trial in enumerate(("default-lr-0", "default-lr-1", "default")):
@@ -273,13 +277,6 @@ def test_trials_of_optuna_are_runs_and_what_follows_is_the_commands(sweeps: Runn
     assert config(sweeps.directory, "default-lr-1") != config(sweeps.directory, "default-lr-0")
     assert config(sweeps.directory, "default") == {}
     assert "crashed" not in done.err  # pruned is not failed
-
-
-def test_trials_of_optuna_in_threads_share_the_run_which_is_said(sweeps: Runner) -> None:
-    done = sweeps.run(OPTUNA.replace("n_trials=2", "n_trials=2, n_jobs=2"))
-    assert done.status == 0, done.err
-    assert "start processes with one storage" in done.err
-    assert set(losses(sweeps.directory, "default")) == set(LOSSES)
 
 
 @pytest.mark.parametrize("kind", ["function", "program"])

@@ -15,7 +15,6 @@ _FRAMEWORKS = frozenset(
         "areal",
         "forge",
         "hydra",
-        "optuna",
         "ray.rllib",
         "ray.train",
         "ray.tune",

@@ -11,12 +11,11 @@ from otel_rl.errors import ConfigError
 from otel_rl.worker import session
 from otel_rl.worker.drops import DropReason
 from otel_rl.worker.events.masking import is_secret
-from otel_rl.worker.events.starts import config_metadata
 from otel_rl.worker.launch import sweep_environment
 from otel_rl.worker.otlp.anyvalue import plain_config
 from otel_rl.worker.settings import CONFIG, SWEEP, TYPED, read_config
 
-__all__ = ["VARIABLES", "begin_trial", "end_trial", "log_trial_config", "trial"]
+__all__ = ["VARIABLES", "begin_trial", "end_trial", "trial"]
 
 VARIABLES: Final = (CONFIG, "OTEL_RESOURCE_ATTRIBUTES", SWEEP, "OTEL_RL_TRIAL", TYPED)
 """What tells a process that it is of a trial, and of which."""
@@ -79,24 +78,6 @@ def begin_trial(name: str, config: Mapping[str, object] | None = None) -> None:
             _config_of(os.environ | variables),
         )
         os.environ.update(variables)
-
-
-def log_trial_config(config: Mapping[str, object]) -> None:
-    """Add hyper-parameters that are chosen within the trial. Never raises, never waits.
-
-    Processes that are started later report them, too. It starts no worker.
-
-    Args:
-        config: Name to value, as for ``otel_rl.log_config``.
-    """
-    with session.GUARD:
-        config = _without_secrets(config)
-        with _lock:
-            if _outer:
-                os.environ.update(_with_config(config))
-        running = session.running()
-        if running is not None:
-            running.add_config(config_metadata(config, session.GUARD))
 
 
 def end_trial(failure: Exception | None = None) -> None:

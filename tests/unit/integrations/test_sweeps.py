@@ -163,38 +163,6 @@ def test_a_secret_in_a_config_of_tune_is_in_none_of_a_run(trainable: Any) -> Non
     made.stop()
 
 
-def test_what_optuna_chooses_is_the_config_of_the_trials_run() -> None:
-    class Trial:
-        number = 0
-
-        def suggest_int(self, name: str, low: int, high: int) -> int:
-            return low
-
-        suggest_categorical = suggest_float = suggest_int
-
-    class Study:
-        study_name = "study"
-
-        def optimize(self, func: Any, *_arguments: object) -> None:
-            func(Trial())
-
-    launcher("optuna.trial", Trial=Trial)
-    exceptions = SimpleNamespace(TrialPruned=KeyError)
-    launcher("optuna.study.study", Study=Study, exceptions=exceptions)
-    found: list[object] = []
-
-    def objective(of: Trial) -> None:
-        of.suggest_int("layers", 2, high=3)
-        found.append(config())
-        of.suggest_float("lr", 5, 6)
-        found.append(config())
-
-    Study().optimize(objective)
-    assert found == [{"layers": 2}, {"layers": 2, "lr": 5}]
-    Trial().suggest_int("asked", 1, 2)  # outside an objective
-    assert config() is None
-
-
 def test_a_child_of_a_sweep_within_a_run_of_wandb_stays_in_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -1,6 +1,5 @@
 """Several trials in a process, as a receiver reads them."""
 
-import json
 import os
 import socket
 import threading
@@ -17,7 +16,6 @@ from otel_rl.integrations.adapter import (
     begin_trial,
     end_trial,
     is_instrumented,
-    log_trial_config,
     start,
     trial,
 )
@@ -100,16 +98,6 @@ def configs(sink: Sink) -> dict[object, dict[str, object]]:
     return found
 
 
-def test_hyper_parameters_alone_make_no_worker(environment: Sink) -> None:
-    begun = session.implicit_session()  # as a meter of the program does
-    assert begun is not None
-    log_trial_config({"lr": 0.5})
-    assert not begun.providers.events.take_all()
-    otel_rl.init(role="trainer")
-    log(1)
-    assert configs(environment) == {"monday": {"lr": 0.5}}
-
-
 def test_each_trial_has_its_config_within_that_of_the_command(
     environment: Sink, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -158,18 +146,6 @@ def test_a_worker_that_began_before_has_the_config_of_each_trial_and_its_own(
         "monday-lr_0": {"lr": 0.5},
         "monday-lr_1": {"lr": 0.25},
     }
-
-
-def test_what_is_chosen_within_a_trial_is_of_its_config_and_its_childrens(
-    environment: Sink,
-) -> None:
-    with trial("0"):
-        log_trial_config({"lr": 0.5})  # no worker yet
-        log(1)
-        log_trial_config({"layers": 2})
-        assert json.loads(os.environ["OTEL_RL_CONFIG"]) == {"lr": 0.5, "layers": 2}
-    log(2)
-    assert configs(environment) == {"monday-0": {"lr": 0.5, "layers": 2}, "monday": {}}
 
 
 def test_a_program_overrides_the_config_of_its_environment(
