@@ -14,8 +14,7 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.trace import ReadableSpan, Span, SpanProcessor, Tracer, TracerProvider
 
 import otel_rl
-from otel_rl.worker import session
-from otel_rl.worker.plugins import otel_providers
+from otel_rl.worker import plugins, session
 from tests.leftovers import own_instruments
 from tests.otlp_sink import Sink, serve, sums
 
@@ -103,8 +102,8 @@ def test_what_the_sdk_has_is_there_and_takes_the_same_arguments(sink: Sink, name
 @pytest.mark.parametrize(
     ("make", "kind"),
     [
-        (otel_providers.meter_provider, MeterProvider),
-        (otel_providers.tracer_provider, TracerProvider),
+        (plugins.meter_provider, MeterProvider),
+        (plugins.tracer_provider, TracerProvider),
     ],
 )
 def test_a_provider_that_does_nothing_has_it_too(

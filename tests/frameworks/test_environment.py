@@ -35,7 +35,7 @@ def test_otel_rl_is_the_one_of_this_checkout_with_its_entry_points(frameworks: R
     file, found = json.loads(done.out)
     assert Path(file).parents[1] == ROOT
     ours = {
-        "otel_rl.worker.plugins.otel_providers:meter_provider",
+        "otel_rl.worker.plugins:meter_provider",
         "otel_rl.integrations.vllm:OtelStatLogger",
     }
     assert ours <= set(found)

@@ -4,20 +4,35 @@ With ``OTEL_PYTHON_METER_PROVIDER=otel_rl`` and ``OTEL_PYTHON_TRACER_PROVIDER=ot
 calls the first two when a program first requests a meter or a tracer. ``opentelemetry-instrument``
 makes a ``WorkerConfigurator`` before the program begins. An exception here would surface in user
 code, so on any error the program gets the SDK's providers, which report to nobody.
+
+With ``OTEL_EXPERIMENTAL_RESOURCE_DETECTORS=otel_rl`` another SDK reports as the worker.
 """
 
 import logging
 import os
+import socket
 from importlib.metadata import entry_points
+from typing import TYPE_CHECKING
 
 from opentelemetry.metrics import MeterProvider
 from opentelemetry.sdk.metrics import MeterProvider as SdkMeterProvider
-from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.resources import OTELResourceDetector, Resource, ResourceDetector
 from opentelemetry.sdk.trace import TracerProvider as SdkTracerProvider
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 from opentelemetry.trace import TracerProvider
 
-__all__ = ["WorkerConfigurator", "meter_provider", "tracer_provider"]
+if TYPE_CHECKING:
+    from opentelemetry.instrumentation.distro import (  # type: ignore[attr-defined]  # it has mypy ignore the whole module
+        BaseDistro,
+    )
+
+__all__ = [
+    "WorkerConfigurator",
+    "WorkerResourceDetector",
+    "distro",
+    "meter_provider",
+    "tracer_provider",
+]
 
 _log = logging.getLogger("otel_rl")
 _logged: list[str] = []
@@ -89,3 +104,42 @@ def _log_once(error: Exception) -> None:
     if not _logged:
         _logged.append(str(error))
         _log.warning("otel_rl cannot start and records nothing: %s", error)
+
+
+def distro() -> "BaseDistro | None":
+    """Return what makes ``opentelemetry-instrument`` take otel_rl before other configurators.
+
+    Returns:
+        None without a named experiment, so that other distros are used.
+    """
+    # In the package that has the command, which no other program needs.
+    from opentelemetry.instrumentation.distro import BaseDistro
+
+    from otel_rl.worker.identity import names_an_experiment
+
+    class WorkerDistro(BaseDistro):  # type: ignore[misc]  # see above
+        def _configure(self, **_options: object) -> None:
+            os.environ.setdefault("OTEL_PYTHON_CONFIGURATOR", "otel_rl")
+
+    return WorkerDistro() if names_an_experiment(os.environ) else None
+
+
+class WorkerResourceDetector(ResourceDetector):
+    """Detects experiment, trial, role, index, count and tag as ``otel_rl.init`` does, and the host.
+
+    Unset attributes are omitted. ``OTEL_RESOURCE_ATTRIBUTES`` takes precedence.
+    """
+
+    def detect(self) -> Resource:
+        """Return the resource.
+
+        Raises:
+            ConfigError: The environment has a wrong value. The SDK logs it and continues without.
+        """
+        from otel_rl.worker.identity import detect, instance_id
+        from otel_rl.worker.launch import launch_of, process_name
+
+        found = detect(os.environ, process_name(), launch=lambda: launch_of(os.environ).id)
+        own = {"host.name": socket.gethostname(), "service.instance.id": instance_id(), **found}
+        # An older SDK merges its own detector and this one in any order.
+        return Resource(own).merge(OTELResourceDetector().detect())

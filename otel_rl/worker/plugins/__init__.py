@@ -1,1 +1,0 @@
-"""Entry points through which OpenTelemetry loads otel_rl."""
