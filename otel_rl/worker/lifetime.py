@@ -43,9 +43,8 @@ from otel_rl.worker.settings import (
 )
 from otel_rl.worker.system.host import HostRecorder
 from otel_rl.worker.system.sampler import GpuSampler
-from otel_rl.worker.tracing.provider import made_tracer_provider
 from otel_rl.worker.tracing.sampler import StepSampler
-from otel_rl.worker.tracing.spans import CountedSpans
+from otel_rl.worker.tracing.spans import CountedSpans, made_tracer_provider
 
 __all__ = ["UNREACHED_EXIT_TIMEOUT_S", "Providers", "Session", "resource_of"]
 

@@ -50,7 +50,6 @@ from otel_rl.worker.settings import (
     is_disabled,
     read_settings,
 )
-from otel_rl.worker.tracing.provider import continue_launcher_trace
 
 __all__ = [
     "GUARD",
@@ -426,8 +425,6 @@ def _start(
     _session = Session(identity, settings, _providers, is_guess=is_guess, metadata=metadata)
     _has_ended = False
     _hand_down(identity, settings)
-    with GUARD:
-        continue_launcher_trace(os.environ)
     at_end_of_multiprocessing_child(_shutdown_of_child)
     watch_multiprocessing(_begin_in_multiprocessing_child)
     return _session

@@ -31,7 +31,6 @@ from otel_rl.worker.phases.device_clock import SpanTimes
 from otel_rl.worker.phases.flows import span_name
 from otel_rl.worker.phases.timeline import Frame, StepFrame, Timeline
 from otel_rl.worker.step_context import in_step
-from otel_rl.worker.tracing.provider import root_link
 
 __all__ = ["SCOPE_NAME", "begin_phase_span", "begin_step_span", "end_span", "tracer"]
 
@@ -69,8 +68,7 @@ def begin_step_span(tracer: Tracer | None, flow: Timeline, frame: StepFrame) -> 
     """
     context = get_current()
     if tracer is not None:
-        current = trace.get_current_span(context).get_span_context()
-        around = root_link(current) or current
+        around = trace.get_current_span(context).get_span_context()
         frame.span = tracer.start_span(
             STEP_SPAN,
             Context(),
@@ -99,12 +97,10 @@ def begin_phase_span(tracer: Tracer, flow: Timeline, frame: Frame, phase_class: 
         links = [Link(served.pull)] if served.pull.is_valid else None
         if served.version is not None:
             attributes[RL_POLICY_VERSION] = served.version
-    launcher = root_link(trace.get_current_span().get_span_context())
     frame.span = tracer.start_span(
         span_name(frame),
-        None if launcher is None else Context(),
         attributes=attributes,
-        links=links if launcher is None else [*(links or ()), Link(launcher)],
+        links=links,
         start_time=frame.begun_ns + flow.wall_ns,
     )
     frame.token = attach(trace.set_span_in_context(frame.span))

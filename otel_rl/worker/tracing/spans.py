@@ -1,4 +1,4 @@
-"""Ended spans on their way to the store: batches of the SDK, and a count of what they lose.
+"""A worker's spans: the SDK's provider, its batches on their way to the store, and what they lose.
 
     end() -> held, if a device has yet to reach the end -> BatchSpanProcessor -> requests -> store
 
@@ -19,8 +19,9 @@ from opentelemetry.context import Context
 from opentelemetry.exporter.otlp.proto.common import trace_encoder
 from opentelemetry.metrics import NoOpMeterProvider
 from opentelemetry.sdk.resources import Resource
-from opentelemetry.sdk.trace import ReadableSpan, Span, SpanProcessor
+from opentelemetry.sdk.trace import ReadableSpan, Span, SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
+from opentelemetry.sdk.trace.sampling import Sampler
 
 from otel_rl.signals import Signal
 from otel_rl.worker.drops import DropReason, Drops
@@ -28,8 +29,9 @@ from otel_rl.worker.forks import Uncut
 from otel_rl.worker.guard import Guard
 from otel_rl.worker.otlp.requests import MAX_REQUEST_BYTES, Request, encode_resource
 from otel_rl.worker.phases.device_clock import SpanTimes
+from otel_rl.worker.step_context import StepOnSpans
 
-__all__ = ["CountedSpans", "span_requests", "without_metrics"]
+__all__ = ["CountedSpans", "made_tracer_provider", "span_requests"]
 
 _BATCH: Final = 512
 """Spans of a batch, which is encoded as soon as it is full. The SDK's default."""
@@ -130,7 +132,7 @@ class CountedSpans(SpanProcessor):
                 max_queue_size=self._capacity,
                 schedule_delay_millis=self._interval_s * 1e3,
                 max_export_batch_size=min(_BATCH, self._capacity),
-                **without_metrics(BatchSpanProcessor),
+                **_without_metrics(BatchSpanProcessor),
             )
         if not self._follows_forks and hasattr(os, "register_at_fork"):
             self._follows_forks = True
@@ -263,6 +265,27 @@ class CountedSpans(SpanProcessor):
         )
 
 
+def made_tracer_provider(
+    resource: Resource, spans: CountedSpans, sampler: Sampler | None
+) -> TracerProvider:
+    """Return a provider of the SDK, whose spans know their step.
+
+    Args:
+        resource: What processors of the program see, for the life of the process.
+        spans: Receives ended spans, and sends them with the worker's present resource.
+        sampler: None for that of ``OTEL_TRACES_SAMPLER``.
+    """
+    made = TracerProvider(
+        sampler=sampler,
+        resource=resource,
+        shutdown_on_exit=False,
+        **_without_metrics(TracerProvider),
+    )
+    made.add_span_processor(StepOnSpans())
+    made.add_span_processor(spans)
+    return made
+
+
 class _Exporter(SpanExporter):
     """End of the SDK's processor."""
 
@@ -279,7 +302,7 @@ class _Exporter(SpanExporter):
         """See ``SpanExporter``."""
 
 
-def without_metrics(kind: type) -> dict[str, Any]:
+def _without_metrics(kind: type) -> dict[str, Any]:
     """Return arguments that keep a part of the SDK from asking for the global MeterProvider.
 
     From 1.40 on the SDK has metrics of its own, and would ask from inside a lock.
