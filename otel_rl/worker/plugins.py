@@ -113,7 +113,9 @@ def distro() -> "BaseDistro | None":
         None without a named experiment, so that other distros are used.
     """
     # In the package that has the command, which no other program needs.
-    from opentelemetry.instrumentation.distro import BaseDistro
+    from opentelemetry.instrumentation.distro import (  # type: ignore[attr-defined]  # as above
+        BaseDistro,
+    )
 
     from otel_rl.worker.identity import names_an_experiment
 

@@ -339,9 +339,12 @@ def test_a_driver_that_does_not_answer_is_told_while_it_hangs(
     sampler = GpuSampler(provider.get_meter("test"), Guard(drops), silent_s=0.01)
     sampler.start(OFTEN, "trainer")
     wait_until(machine.hangs.exists, "the query to hang", timeout_s=TIMEOUT_S)
-    wait_until(
-        lambda: sampler.look() or drops.counts(), "the driver to be told", timeout_s=TIMEOUT_S
-    )
+
+    def told() -> bool:
+        sampler.look()
+        return bool(drops.counts())
+
+    wait_until(told, "the driver to be told", timeout_s=TIMEOUT_S)
     assert drops.counts() == {DropReason.NO_GPU: 1}
     machine.set(gpu(0))
     sampler.stop(timeout_s=TIMEOUT_S)
