@@ -72,6 +72,9 @@ class Uncut:
 
 _all: Final[list[ref[Uncut]]] = []
 
+_MAIN_THREAD: Final = threading.main_thread()
+"""In a child that another thread has forked, Python calls that one the main thread."""
+
 IMPORTS: Final = Uncut()
 """Enter around an import in a thread that otel_rl has started."""
 
@@ -176,7 +179,7 @@ def after_threads_of_fork(end: Callable[[], None]) -> None:
     Called in the child; in others nothing happens.
     """
     first = threading.main_thread()  # the one that has forked
-    if type(first).__name__ == "_MainThread":
+    if first is _MAIN_THREAD:
         return
 
     def wait() -> None:
