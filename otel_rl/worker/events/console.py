@@ -20,8 +20,8 @@ from otel_rl.redaction import printable
 from otel_rl.semconv.names import LOG_IOSTREAM, RL_WORKER_CONSOLE
 from otel_rl.worker.drops import DropReason
 from otel_rl.worker.events.masking import masked_lines
+from otel_rl.worker.events.queue import Event
 from otel_rl.worker.guard import Guard
-from otel_rl.worker.otlp.logs import Event
 
 __all__ = ["Console"]
 

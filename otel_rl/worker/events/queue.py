@@ -1,4 +1,4 @@
-"""Queue of a worker's events, each of which is sent once, and what it reports of its errors.
+"""Events of a worker: each is queued, encoded as an OTLP log record, and sent once.
 
 init, log_config, ... -> EventQueue -> exporter: start, samples | measurements | end of the run
 """
@@ -6,19 +6,23 @@ init, log_config, ... -> EventQueue -> exporter: start, samples | measurements |
 import sys
 import threading
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import count
 from time import time_ns
 from typing import Final
 
 from opentelemetry import trace
+from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValueList
+from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
 from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
 from otel_rl.semconv.names import (
     ERROR_TYPE,
     EXCEPTION_MESSAGE,
+    LOG_RECORD_UID,
     RL_EXPERIMENT_END,
     RL_LOOP_ITERATION,
     RL_ROLLOUT_SAMPLE,
@@ -27,18 +31,28 @@ from otel_rl.semconv.names import (
     RL_WORKER_STATUS,
     RlWorkerStatusValues,
 )
+from otel_rl.signals import Signal
+from otel_rl.version import __version__
+from otel_rl.worker.drops import DropReason
 from otel_rl.worker.events.masking import masked_message
 from otel_rl.worker.guard import Guard
-from otel_rl.worker.otlp.anyvalue import Plain, cut, text_of
-from otel_rl.worker.otlp.logs import Event, event_requests
-from otel_rl.worker.otlp.requests import Request, encode_resource
+from otel_rl.worker.otlp.anyvalue import Plain, attributes, cut, key_value, text_of
+from otel_rl.worker.otlp.requests import (
+    MAX_REQUEST_BYTES,
+    Request,
+    RequestPacker,
+    encode_resource,
+    encode_scope,
+)
 from otel_rl.worker.tensors import NotANumber, number
 
 __all__ = [
     "MAX_WAITING_BYTES",
+    "Event",
     "EventQueue",
     "ExitReport",
     "around",
+    "event_requests",
     "mark_step",
     "text_chars",
     "uncaught",
@@ -59,6 +73,35 @@ _MAX_CHAIN: Final = 16  # exceptions that are the cause of one another
 _MAX_TYPE_CHARS: Final = 256
 _MAX_MESSAGE_CHARS: Final = 512
 """The message of an exhausted GPU is as long."""
+
+
+_SCOPE: Final = encode_scope(InstrumentationScope("otel_rl", __version__)).head
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Event of a run, reported once.
+
+    Attributes:
+        name: One of ``names.EVENTS``.
+        time_ns: Time of the event.
+        attributes: Of the event.
+        body: Content, a text or fields in this order; None if the attributes hold everything.
+        span: Trace id and span id of the span in which it happened; None without one.
+        uid: Identifies a repetition; empty until the event is sent.
+    """
+
+    name: str
+    time_ns: int
+    attributes: Mapping[str, Plain]
+    body: Mapping[str, object] | str | None = None
+    span: tuple[int, int] | None = None
+    uid: str = ""
+
+    @property
+    def carries_data(self) -> bool:
+        """True if the loss of the event would lose data of the program."""
+        return bool(self.attributes or self.body) and self.name != RL_WORKER_END
 
 
 class EventQueue:
@@ -165,6 +208,47 @@ class EventQueue:
             found = number(held)
             return found.description if isinstance(found, NotANumber) else found
         return f"unreadable {type(held).__name__}"
+
+
+def _encoded(event: Event) -> bytes:
+    record = LogRecord(
+        time_unix_nano=event.time_ns,
+        attributes=attributes({**event.attributes, LOG_RECORD_UID: event.uid}),
+        event_name=event.name,
+    )
+    if isinstance(event.body, str):
+        text = event.body.encode("utf-8", "backslashreplace").decode()
+        record.body.CopyFrom(AnyValue(string_value=text))
+    elif event.body is not None:  # in the order of the program
+        fields = KeyValueList(values=[key_value(*pair) for pair in event.body.items()])
+        record.body.CopyFrom(AnyValue(kvlist_value=fields))
+    if event.span is not None:
+        trace_id, span_id = event.span
+        record.trace_id, record.span_id = trace_id.to_bytes(16), span_id.to_bytes(8)
+    encoded: bytes = record.SerializeToString()
+    return encoded
+
+
+def event_requests(
+    resource: bytes,
+    events: Iterable[Event],
+    guard: Guard,
+    *,
+    max_request_bytes: int = MAX_REQUEST_BYTES,
+) -> list[Request]:
+    """Pack events into as many requests as the size limit needs, in order.
+
+    Args:
+        resource: From ``encode_resource``.
+        events: Each much smaller than a request.
+        guard: Counts those that no request can hold.
+        max_request_bytes: Size limit of a request.
+    """
+    packer = RequestPacker(resource, Signal.LOGS, max_request_bytes)
+    for event in events:
+        if not packer.add(_SCOPE, _encoded(event), event.carries_data):
+            guard.drop(DropReason.TOO_LARGE, "An event alone is larger than a request may be.")
+    return packer.requests()
 
 
 def _span() -> tuple[int, int] | None:

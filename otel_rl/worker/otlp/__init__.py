@@ -1,1 +1,1 @@
-"""Encodes measurements, spans and events as OTLP requests."""
+"""Values and requests of OTLP, for measurements, spans and events."""
