@@ -1,6 +1,7 @@
 """``otel-rl doctor``: one check, one function, each with a hint."""
 
 import argparse
+import contextlib
 import http.client
 import importlib.metadata
 import os
