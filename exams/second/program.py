@@ -58,6 +58,7 @@ class Program:
         first_step, stride: The number that the program gives to step 0, and to each next one.
         stages: Pipeline stages of the trainers of an asynchronous system.
         has_surplus: Generators of an asynchronous system could make twice what is trained.
+        has_controller: One more process calls the ranks of a lockstep system, part by part.
     """
 
     system: System
@@ -77,6 +78,7 @@ class Program:
     first_step: int = 0
     stride: int = 1
     has_surplus: bool = False
+    has_controller: bool = False
 
     def told(self, step: int) -> int:
         """Return the number that the program gives to a step."""
@@ -91,7 +93,8 @@ def drawn(chance: random.Random, system: System, needs: frozenset[str], seed: st
     """Draw a program that has what a scenario needs to be visible at all.
 
     Args:
-        needs: Of ``ours``, ``spans``, ``metrics``, ``waits`` (collectives have phases of their
+        needs: Of ``ours``, ``stock`` (another SDK), ``spans``, ``metrics``, ``untraced`` (metrics
+            alone), ``controller`` (calls the ranks), ``waits`` (collectives have phases of their
             own), ``many`` (at least four workers of each role), ``quiet`` (noise up to 4 %),
             ``saves``, ``evaluates``, ``jumps`` (numbers of steps count updates, from a checkpoint
             on), ``surplus`` (generators have twice the capacity that is needed), ``short`` (steps
@@ -120,6 +123,7 @@ def drawn(chance: random.Random, system: System, needs: frozenset[str], seed: st
         first_step=4_000 if "jumps" in needs else 0,
         stride=16 if "jumps" in needs else 1,
         has_surplus="surplus" in needs,
+        has_controller="controller" in needs,
     )
 
 
@@ -145,10 +149,10 @@ def _sizes(chance: random.Random, system: System, least: int) -> dict[str, int]:
 
 
 def _telemetry(chance: random.Random, needs: frozenset[str], step_s: float) -> Telemetry:
-    is_ours = "ours" in needs or chance.random() < 0.4
+    is_ours = "ours" in needs or (chance.random() < 0.4 and "stock" not in needs)
     kind = chance.choice(["both", "both", "metrics", "spans"])
-    has_spans = is_ours or "spans" in needs or kind != "metrics"
-    has_metrics = is_ours or "metrics" in needs or kind != "spans"
+    has_spans = is_ours or "spans" in needs or (kind != "metrics" and "untraced" not in needs)
+    has_metrics = is_ours or not has_spans or "metrics" in needs or kind != "spans"
     fastest = 1.0 if is_ours else chance.choice([1.0, 5.0, 10.0])
     is_delta = is_ours or chance.random() < 0.85
     return Telemetry(

@@ -15,6 +15,8 @@ class What(StrEnum):
 
     SLOW = "slow"  # a phase takes ``size`` times as long
     HANG = "hang"  # a phase never ends
+    PAUSE = "pause"  # a phase is held up once, for ``size`` steps, and ends then
+    FREEZE = "freeze"  # the same of the process, which reports nothing meanwhile
     KILL = "kill"  # the process is gone without a word
     RAISE = "raise"  # the process ends with an exception
     LOOP = "loop"  # the process dies and comes back, again and again

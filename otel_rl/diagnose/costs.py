@@ -12,8 +12,9 @@ from statistics import fmean, median, variance
 from typing import Final, NamedTuple
 
 from otel_rl.diagnose.classify import only_waits
-from otel_rl.diagnose.detectors.slow_phases import step_time
+from otel_rl.diagnose.detectors.slow_phases import more_of, step_time
 from otel_rl.diagnose.detectors.workload import Workload
+from otel_rl.diagnose.explain import SLOW
 from otel_rl.diagnose.history.run_history import PhaseKey, RunHistory, Track
 from otel_rl.diagnose.result import Cause, Kind
 from otel_rl.diagnose.spans.critical_path import IDLE
@@ -22,9 +23,10 @@ from otel_rl.goodput import duration
 from otel_rl.semconv.names import RlPhaseValues
 from otel_rl.semconv.spec import STEP_SPAN
 
-__all__ = ["Cost", "cost_of", "with_cost"]
+__all__ = ["Cost", "cost_of", "ranked_by_cost"]
 
 _LEAST: Final = 0.01  # of a step
+_LEAST_UNCLEAR: Final = 0.05  # the same where steps are not clearly longer
 _FEWEST: Final = 5  # steps
 _ALSO_SLOW: Final = 1.3  # times as long
 _CLEAR: Final = 2.0  # times its standard error
@@ -63,6 +65,13 @@ class Cost(NamedTuple):
     devices: float
     unit: str
 
+    def __str__(self) -> str:
+        """Return what follows the words of its cause."""
+        without, usual = f"{self.without_s:.3g}", f"{self.step_s:.3g}"
+        # The median step has nothing of what comes now and then.
+        shorter = "" if without == usual else f"without it a step takes {without} s, not {usual}: "
+        return f"; {shorter}{duration(3600 * self.lost_hours)} of {self.unit} time lost so far"
+
     @property
     def lost_hours(self) -> float:
         """Return the hours that all devices together have lost."""
@@ -90,7 +99,8 @@ def cost_of(history: RunHistory, cause: Cause, *, is_only: bool = False) -> Cost
     else:
         return None
     lost_s = sum(saved.values())
-    if lost_s < _LEAST * sum(took.values()):
+    least = _LEAST if added is None or added.is_clear else _LEAST_UNCLEAR
+    if lost_s < least * sum(took.values()):
         return None
     without = [max(0.0, seconds - saved.get(step, 0.0)) for step, seconds in took.items()]
     devices, unit = _devices(history)
@@ -134,16 +144,52 @@ def _at_most(saved: Mapping[int, float], most_s: float) -> Mapping[int, float]:
     return {step: value * max(0.0, most_s) / all_s for step, value in saved.items()}
 
 
-def with_cost(history: RunHistory, cause: Cause, *, is_only: bool = False) -> Cause:
-    """Return the cause with its cost in its words; see ``cost_of``."""
-    cost = cost_of(history, cause, is_only=is_only)
-    if cost is None:
-        return cause
-    without, usual = f"{cost.without_s:.3g}", f"{cost.step_s:.3g}"
-    # The median step has nothing of what comes now and then.
-    shorter = "" if without == usual else f"without it a step takes {without} s, not {usual}: "
-    lost = f"{duration(3600 * cost.lost_hours)} of {cost.unit} time lost so far"
-    return replace(cause, words=f"{cause.words}; {shorter}{lost}")
+def ranked_by_cost(history: RunHistory, causes: Sequence[Cause]) -> Sequence[Cause]:
+    """Return the causes, with their cost in their words; those that buffers hide come later.
+
+    What one replica loses is found though no step takes longer. It matters less than what makes
+    steps longer.
+    """
+    costs = [cost_of(history, one, is_only=len(causes) == 1) for one in causes]
+    hidden = [
+        "" if cost is not None else _lost_by_one(history, one)
+        for one, cost in zip(causes, costs, strict=True)
+    ]
+    told = [
+        replace(one, words=f"{one.words}{loss if cost is None else cost}")
+        for one, cost, loss in zip(causes, costs, hidden, strict=True)
+    ]
+    if not any(costs):
+        return told
+    return [one for _, one in sorted(zip(map(bool, hidden), told, strict=True), key=_is_hidden)]
+
+
+def _is_hidden(one: tuple[bool, Cause]) -> bool:
+    return one[0]
+
+
+def _lost_by_one(history: RunHistory, cause: Cause) -> str:
+    """Return in words what a worker loses while steps take no longer; empty of other causes."""
+    worker, phase, since = cause.worker, cause.phase, cause.since
+    if worker is None or phase is None or since is None or cause.until is not None:
+        return ""
+    tracks = history.spans.get(PhaseKey(cause.role or "", phase), {})
+    if worker not in tracks or len(tracks) == 1 or not cause.evidence:
+        return ""
+    took = {one: value for one, value in zip(*_columns(history), strict=True) if _is_in(cause, one)}
+    added = _added(history, cause, took)
+    if added is None:
+        return ""
+    _, unit = _devices(history)
+    longer = f"steps are not longer{' by it' if added.is_clear else ''}"
+    if cause.kind is Kind.STALL:
+        return f"; {longer}; all of its {unit} time since then is lost"
+    before, after = cause.evidence[0].before, cause.evidence[0].after
+    if cause.kind not in SLOW or not before or not after:
+        return ""
+    place = PhaseKey(cause.role or "", phase)
+    lost = min(1.0, more_of(history, place, worker, since, before, after))
+    return f"; {longer}; {lost:.0%} of its {unit} time is lost"
 
 
 def _devices(history: RunHistory) -> tuple[float, str]:

@@ -8,7 +8,7 @@ from math import isfinite
 from statistics import median
 from typing import Final
 
-from otel_rl.diagnose.costs import with_cost
+from otel_rl.diagnose.costs import ranked_by_cost
 from otel_rl.diagnose.coverage import coverage, doubts
 from otel_rl.diagnose.detectors import (
     dataflow,
@@ -61,6 +61,7 @@ DETECTORS: Sequence[Callable[[RunHistory], Iterable[Cause]]] = (
     processes.crash_loops,
     stalls.stalls,
     hung_worker.hung_workers,
+    hung_worker.held_up_workers,
     idle_workers,
     frozen_workers,
     processes.clock_skew,
@@ -248,7 +249,7 @@ def _ranked(history: RunHistory, causes: Iterable[Cause]) -> list[Cause]:
     for cause in unexplained(in_order):
         whole = _with_worker(history, cause)
         named.setdefault((whole.kind, whole.role, whole.worker), whole)
-    return [with_cost(history, cause, is_only=len(named) == 1) for cause in named.values()]
+    return [*ranked_by_cost(history, [*named.values()])]
 
 
 def _innermost(history: RunHistory, causes: Sequence[Cause]) -> Iterator[Cause]:

@@ -8,9 +8,9 @@ from otel_rl.diagnose.history.timings import is_step
 from otel_rl.diagnose.result import Cause, Kind
 from otel_rl.semconv.spec import STEP_SPAN
 
-__all__ = ["SLACK", "is_near", "unexplained"]
+__all__ = ["SLACK", "SLOW", "is_near", "unexplained"]
 
-_SLOW: Final = frozenset(
+SLOW: Final = frozenset(
     {
         Kind.SLOW_GENERATION,
         Kind.SLOW_REWARD,
@@ -53,21 +53,21 @@ _EXPLAINS: Final[dict[Kind, frozenset[Kind]]] = {
     },
     Kind.LOGPROB_MISMATCH: _LEARNING,
     Kind.REWARD_BUG: _LEARNING,
-    Kind.CRASH: _SLOW | _BACKLOG | {Kind.STARVATION, Kind.STALL, Kind.NETWORK_DELAY},
-    Kind.CRASH_LOOP: _SLOW | _BACKLOG | {Kind.STARVATION, Kind.KV_THRASH, Kind.NETWORK_DELAY},
-    Kind.STALL: _SLOW | _BACKLOG | {Kind.STARVATION, Kind.NETWORK_DELAY},
-    Kind.CLOCK_SKEW: _SLOW | _BACKLOG | {Kind.NETWORK_DELAY, Kind.STARVATION},
-    Kind.GC_PAUSES: _SLOW | _BACKLOG | {Kind.STARVATION, Kind.NETWORK_DELAY},
-    Kind.THROTTLED: _SLOW | _BACKLOG | {Kind.STARVATION},
-    Kind.HOST_PRESSURE: _SLOW | _BACKLOG | {Kind.STARVATION, Kind.NETWORK_DELAY},
-    Kind.SLOW_LINK: _SLOW | _BACKLOG | {Kind.STARVATION},
-    Kind.KV_THRASH: _SLOW | _BACKLOG | {Kind.STARVATION},
+    Kind.CRASH: SLOW | _BACKLOG | {Kind.STARVATION, Kind.STALL, Kind.NETWORK_DELAY},
+    Kind.CRASH_LOOP: SLOW | _BACKLOG | {Kind.STARVATION, Kind.KV_THRASH, Kind.NETWORK_DELAY},
+    Kind.STALL: SLOW | _BACKLOG | {Kind.STARVATION, Kind.NETWORK_DELAY},
+    Kind.CLOCK_SKEW: SLOW | _BACKLOG | {Kind.NETWORK_DELAY, Kind.STARVATION},
+    Kind.GC_PAUSES: SLOW | _BACKLOG | {Kind.STARVATION, Kind.NETWORK_DELAY},
+    Kind.THROTTLED: SLOW | _BACKLOG | {Kind.STARVATION},
+    Kind.HOST_PRESSURE: SLOW | _BACKLOG | {Kind.STARVATION, Kind.NETWORK_DELAY},
+    Kind.SLOW_LINK: SLOW | _BACKLOG | {Kind.STARVATION},
+    Kind.KV_THRASH: SLOW | _BACKLOG | {Kind.STARVATION},
     Kind.SLOW_SYNC: _BACKLOG | {Kind.STARVATION} | _LEARNING | _BEHIND,
-    Kind.NETWORK_DELAY: _BACKLOG | _SLOW | {Kind.STARVATION},
+    Kind.NETWORK_DELAY: _BACKLOG | SLOW | {Kind.STARVATION},
     Kind.SLOW_GENERATION: _BACKLOG | {Kind.STARVATION, Kind.NETWORK_DELAY},
     Kind.SLOW_REWARD: _BACKLOG | {Kind.STARVATION, Kind.SLOW_GENERATION, Kind.NETWORK_DELAY},
     Kind.SLOW_TRAINING: _BACKLOG | {Kind.NETWORK_DELAY, Kind.STARVATION},
-    Kind.UNEVEN_WORK: _BACKLOG | _SLOW | {Kind.STARVATION},
+    Kind.UNEVEN_WORK: _BACKLOG | SLOW | {Kind.STARVATION},
     Kind.STRAGGLER: _BACKLOG | {Kind.NETWORK_DELAY, Kind.STARVATION},
     Kind.SLOW_PHASE: _BACKLOG | {Kind.STARVATION},
     Kind.SLOW_TOOL: _BACKLOG | {Kind.STARVATION},
@@ -154,22 +154,22 @@ def _explains(cause: Cause, effect: Cause) -> bool:
         return True
     if cause is effect or effect.kind not in _EXPLAINS.get(cause.kind, frozenset()):
         return False
-    if cause.kind is Kind.NETWORK_DELAY and effect.kind in _SLOW:
+    if cause.kind is Kind.NETWORK_DELAY and effect.kind in SLOW:
         # Work that waits for an answer is slower because of it. The answering role's work is not.
         return effect.role not in cause.answered_by and _is_before(cause, effect)
-    if effect.kind is Kind.NETWORK_DELAY and cause.kind in _SLOW:
+    if effect.kind is Kind.NETWORK_DELAY and cause.kind in SLOW:
         return cause.role in effect.answered_by and _is_before(cause, effect)
-    if cause.kind in _OF_PROCESS and effect.kind in _SLOW and effect.role != cause.role:
+    if cause.kind in _OF_PROCESS and effect.kind in SLOW and effect.role != cause.role:
         return False
-    if cause.kind is Kind.UNEVEN_WORK and effect.kind in _SLOW:
+    if cause.kind is Kind.UNEVEN_WORK and effect.kind in SLOW:
         return effect.worker == cause.worker and _is_by_its_work(cause, effect)
     if (cause.kind, effect.kind) == (Kind.SLOW_REWARD, Kind.SLOW_GENERATION):
         return cause.since is None or _are_near(cause.since, effect.since)
     if cause.kind is Kind.NAN and effect.worker is not None:
         return False  # the same policy is everywhere
-    if cause.kind in _AT_ONCE and effect.kind in _SLOW:
+    if cause.kind in _AT_ONCE and effect.kind in SLOW:
         return _are_near(cause.since or 0, effect.since)
-    if cause.kind in {Kind.KV_THRASH, Kind.CRASH_LOOP} and effect.kind in _SLOW:
+    if cause.kind in {Kind.KV_THRASH, Kind.CRASH_LOOP} and effect.kind in SLOW:
         return effect.role == cause.role and _is_before(cause, effect)
     return _is_before(cause, effect)
 
@@ -183,7 +183,7 @@ def _is_of_another_time(cause: Cause, effect: Cause) -> bool:
         return False
     if cause.until is not None and effect.until is None:
         return cause.until <= effect.since + SLACK
-    return cause.kind in _SLOW and cause.since is None
+    return cause.kind in SLOW and cause.since is None
 
 
 def _is_by_its_work(cause: Cause, effect: Cause) -> bool:
@@ -200,7 +200,7 @@ def _is_answer_to(answer: Cause, call: Cause) -> bool:
     one answers. Not for two weight phases: both wait for the transfer, whichever side starts it.
     """
     kinds = {answer.kind, call.kind}
-    if not kinds <= _SLOW or kinds == {Kind.SLOW_SYNC} or answer.role == call.role:
+    if not kinds <= SLOW or kinds == {Kind.SLOW_SYNC} or answer.role == call.role:
         return False
     if call.worker is not None and answer.worker is None:
         return False
@@ -225,7 +225,7 @@ def _is_waited_for(cause: Cause, rest: Cause) -> bool:
 
     Programs do not name all of their waits. A controller's step has the parts of others only.
     """
-    if not (cause.kind in _SLOW and rest.kind in _SLOW and _are_near(cause.since, rest.since)):
+    if not (cause.kind in SLOW and rest.kind in SLOW and _are_near(cause.since, rest.since)):
         return False
     if not _is_whole_step(rest) or _is_whole_step(cause):
         return False

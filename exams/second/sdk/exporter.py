@@ -39,6 +39,8 @@ class Exporter:
         self._open: dict[str, tuple[float, int | None]] = {}
         self._step: tuple[int, float] = (-1, begin_s)
         self._events = 0
+        self._is_frozen = False
+        self._kept: list[Record] = []
         self.is_gone = False
 
     def export(
@@ -61,6 +63,11 @@ class Exporter:
         for record in records:
             if isinstance(record.what, Event):
                 self._event(record.at_s, record.what, logs)
+        if self._is_frozen:
+            self._kept += records
+            return
+        records = [*self._kept, *records]
+        self._kept.clear()
         if self._how.metrics:
             self._metrics(records, at_s, metrics)
         finished = [one.what for one in records if isinstance(one.what, Span)]
@@ -79,6 +86,8 @@ class Exporter:
             self._open.pop(event.phase, None)
         elif event.name == "gone":
             self.is_gone = True
+        elif event.name in ("freeze", "thaw"):
+            self._is_frozen = event.name == "freeze"
         elif self._how.is_ours:
             self._log(at_s, event, logs)
 

@@ -36,6 +36,8 @@ class _Ranks:
         self.grown = 1.0  # work of a rank, if there are fewer
         self.tasks: list[Task] = []
         self.alive: list[Worker] = []
+        self.controller: Worker | None = None
+        self.called: dict[str, float] = {}  # begin of what the controller waits for
 
     def begin(self, first: int, last: int, life: int) -> None:
         self.alive = [Worker(self.world, "trainer", n, life) for n in range(self.size)]
@@ -48,6 +50,10 @@ class _Ranks:
             task.kill()
         self.tasks = [self.world.kernel.spawn(self._scorer(worker)) for worker in scorers]
         self.alive += scorers
+        if self.program.has_controller:
+            self.controller = Worker(self.world, "controller", 0, life)
+            self.calls = Barrier(self.world.kernel, self.size)
+            self.alive.append(self.controller)
 
     def _rank(self, rank: Worker, first: int, last: int) -> Work[None]:
         for step in range(first, last):
@@ -57,6 +63,8 @@ class _Ranks:
             yield from self._step(rank, step)
             rank.step_is_over(step, begin_s, has_loop=True)
             if rank.index == 0:
+                if self.controller is not None:
+                    self.controller.step_is_over(step, begin_s, has_loop=True)
                 self.world.step_ends.append((step, self.world.kernel.now))
         yield self.barrier.arrive()
         if rank.index == 0:
@@ -66,17 +74,33 @@ class _Ranks:
         step_s, world = self.program.step_s, self.world
         work = world.batch(step) * world.length(step) * self.grown
         yield from rank.work("load", 0.01 * step_s, step)
-        yield from rank.work("generate", 0.45 * step_s * work, step)
-        yield from self._score(rank, step)
-        yield from rank.work("reference", 0.07 * step_s * work, step)
+        generate = rank.work("generate", 0.45 * step_s * work, step)
+        yield from self._called(rank, "generate", step, generate)
+        yield from self._called(rank, "reward", step, self._score(rank, step))
+        reference = rank.work("reference", 0.07 * step_s * work, step)
+        yield from self._called(rank, "reference", step, reference)
         yield from rank.wait("rank_barrier", self.barrier.arrive(), step)
-        yield from self._train(rank, step, 0.25 * step_s * work * self._part_of_stage(rank, step))
-        sync_s = 0.06 * step_s
-        yield from rank.work("weight_sync", sync_s, step)
+        train = self._train(rank, step, 0.25 * step_s * work * self._part_of_stage(rank, step))
+        yield from self._called(rank, "train", step, train)
+        sync = rank.work("weight_sync", 0.06 * step_s, step)
+        yield from self._called(rank, "weight_sync", step, sync)
         yield self.barrier.arrive()
         yield from self._now_and_then(rank, step)
         policy.report(rank, step, all_ranks=self.program.telemetry.is_ours)
         report_device(rank, step)
+
+    def _called(self, rank: Worker, phase: str, step: int, part: Work[object]) -> Work[None]:
+        """Let a rank do its part; a controller calls all of them, and waits for the last one."""
+        if self.controller is None:
+            yield from part
+            return
+        if phase not in self.called:
+            self.called[phase] = self.world.kernel.now
+            self.controller.begun(phase, step)
+        yield from part
+        yield self.calls.arrive()
+        if rank.index == 0:
+            self.controller.phase(phase, self.called.pop(phase), step)
 
     def _part_of_stage(self, rank: Worker, step: int) -> float:
         """Return a rank's part of the work, if ranks are stages, and report its stage."""

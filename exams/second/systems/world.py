@@ -44,7 +44,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something about the process: ``start``, ``gone``, ``end``, ``open`` or ``close``."""
+    """Something about the process: its start and end, its phases, a time in which it is frozen."""
 
     name: str
     phase: str = ""
@@ -155,6 +155,7 @@ class Worker:
         self._root = self._ids(0)
         self.is_gone = False
         self._deaths = 0
+        self._was_held_up = False
         self.record(Event("start"))
 
     def record(self, what: Point | Span | Event) -> None:
@@ -178,6 +179,7 @@ class Worker:
         if self.world.troubles.is_on(What.HANG, self.role, self.index, step, phase):
             self.world.stop_soon()
             yield Signal()
+        yield from self._held_up(phase, step)
         yield self._seconds(phase, seconds, step)
         if until is not None:
             yield until
@@ -278,6 +280,20 @@ class Worker:
         if on and self._deaths < 5 and step >= on[0].step + 3 * self._deaths:
             self._deaths += 1
             yield from self._restart(1.2 * self.world.program.step_s)
+
+    def _held_up(self, phase: str, step: int) -> Work[None]:
+        for what in (What.PAUSE, What.FREEZE):
+            for one in self.world.troubles.of(what):
+                is_it = one.meets(self.role, self.index, phase) and step >= one.step
+                if not is_it or self._was_held_up:
+                    continue
+                self._was_held_up = True
+                is_frozen = what is What.FREEZE
+                if is_frozen:
+                    self.record(Event("freeze"))
+                yield one.size * self.world.program.step_s
+                if is_frozen:
+                    self.record(Event("thaw"))
 
     def _restart(self, after_s: float) -> Work[None]:
         self.record(Event("gone"))

@@ -1,14 +1,15 @@
-"""Detector of a worker that hangs in its work while the run goes on without it."""
+"""Detectors of a worker that hangs in its work, or did for a while and then went on."""
 
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from itertools import pairwise
+from operator import mul
 from statistics import median
 from typing import Final, NamedTuple
 
-from otel_rl.diagnose.classify import Subject, only_waits, tracks_about
-from otel_rl.diagnose.detectors.stalls import own_step
+from otel_rl.diagnose.classify import Subject, is_collective, only_waits, tracks_about
+from otel_rl.diagnose.detectors.stalls import STALL, own_step
 from otel_rl.diagnose.history.departures import departed
 from otel_rl.diagnose.history.recorded import may_lack_until
 from otel_rl.diagnose.history.rhythm import Rhythm
@@ -19,7 +20,7 @@ from otel_rl.goodput import duration
 from otel_rl.semconv import names
 from otel_rl.semconv.spec import AWAITING, STEP_SPAN
 
-__all__ = ["Hang", "hung_workers", "hung_workers_of"]
+__all__ = ["Hang", "held_up_workers", "hung_workers", "hung_workers_of"]
 
 _FEWEST: Final = 8  # times of the phase, to know the longest
 _FAR: Final = 4  # times the longest time of the phase, by any worker of the role
@@ -89,6 +90,99 @@ def hung_workers(history: RunHistory) -> Iterator[Cause]:
     A run without further steps is a stall.
     """
     yield from (one.as_cause for one in hung_workers_of(history) if one.is_told)
+
+
+def held_up_workers(history: RunHistory) -> Iterator[Cause]:
+    """Find workers of which one piece of work took as long as a stall, and then ended.
+
+    Few workers of a role, once: work of all takes long for a reason of all, and who is slow is so
+    more often.
+    """
+    rhythm = Rhythm.of(history)
+    if rhythm is None or rhythm.steps < _FEWEST:
+        return
+    least_s = STALL * rhythm.usual_s
+    for place in sorted(history.spans):
+        if place.phase == STEP_SPAN or _waits(history, place) or is_collective(place):
+            continue
+        long = list(_pieces(history, place, least_s))
+        stuck = sorted({one.worker for one in long})
+        if (
+            not long
+            or len(long) > len(stuck)
+            or len(stuck) > max(1, len(history.spans[place]) // 3)
+        ):
+            continue
+        others_s = _longest_beside(history, place, long)
+        if others_s is None or min(one.seconds for one in long) < _FAR * others_s:
+            continue
+        yield from (_held_up(history, place, one, others_s) for one in long)
+
+
+class _Piece(NamedTuple):
+    """Long piece of work of a worker.
+
+    Attributes:
+        worker: ``<role>/<index>``.
+        place: Of its record in the series.
+        seconds: That it took.
+        end_s: When it was told.
+    """
+
+    worker: str
+    place: int
+    seconds: float
+    end_s: float
+
+
+def _pieces(history: RunHistory, place: PhaseKey, least_s: float) -> Iterator[_Piece]:
+    """Yield the pieces of work that took so long; the others of one record took the usual time."""
+    for worker, track in history.spans[place].items():
+        totals = [*map(mul, track.values, history.counts[place][worker].values)]
+        if max(totals, default=0.0) < least_s:
+            continue
+        usual_s = median(track.values)
+        for at, total_s in enumerate(totals):
+            others = history.counts[place][worker].values[at] - 1
+            if total_s - others * usual_s >= least_s:
+                yield _Piece(worker, at, total_s - others * usual_s, track.times_s[at])
+
+
+def _longest_beside(history: RunHistory, place: PhaseKey, long: Sequence[_Piece]) -> float | None:
+    """Return the longest time of all other pieces of this work; None if these are few."""
+    left_out = {(one.worker, one.place) for one in long}
+    others = [
+        value
+        for worker, track in history.spans[place].items()
+        for at, value in enumerate(track.values)
+        if (worker, at) not in left_out
+    ]
+    return max(others) if len(others) >= _FEWEST else None
+
+
+def _held_up(history: RunHistory, place: PhaseKey, one: _Piece, others_s: float) -> Cause:
+    since, until = (_step_at(history, at_s) for at_s in (one.end_s - one.seconds, one.end_s))
+    return Cause(
+        Kind.STALL,
+        0.9,
+        f"{one.worker} was in {place.phase} for {duration(one.seconds)} in step {since}, at most "
+        f"{duration(others_s)} otherwise; over since step {until}",
+        role=place.role,
+        worker=one.worker,
+        phase=place.phase,
+        since=since,
+        until=until,
+        evidence=[
+            Evidence(
+                f"time of one {place.phase}",
+                f"phase/{place}",
+                one.worker,
+                others_s,
+                one.seconds,
+                "s",
+            )
+        ],
+    )
 
 
 def hung_workers_of(history: RunHistory) -> Iterator[Hang]:

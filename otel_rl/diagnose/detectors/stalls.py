@@ -2,7 +2,7 @@
 
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from itertools import pairwise
 from math import exp, inf, log
@@ -37,6 +37,7 @@ from otel_rl.semconv.spec import AWAITING, STEP_SPAN
 
 __all__ = [
     "SAVE_S",
+    "STALL",
     "STALL_S",
     "always_heard",
     "own_step",
@@ -45,6 +46,9 @@ __all__ = [
     "suspicious_s",
 ]
 
+STALL: Final = 10
+"""Times the usual duration of a step, after which a run stands, or a worker does."""
+
 STALL_S: Final = 10.0
 """Shortest time that tells anything: an export or two may be late."""
 
@@ -52,7 +56,6 @@ SAVE_S: Final = 300.0
 """Time that a first save, evaluation or compilation may take: none has told how long one takes."""
 
 _FEWEST_STEPS = 8
-_STALL = 10  # times the usual duration of a step
 _SUSPICIOUS = 1.0  # times the longest one, if work tells who holds up all
 _MISSED = 2  # exports, after which a worker is silent
 _NEWEST = 3  # steps that tell that a run goes on
@@ -61,6 +64,7 @@ _FAR_OF_ALL, _FAR_ALONE = 1.5, 2.0  # the same at least if others have done it, 
 # Times the noise that no work is beyond by chance: by its spread, and by its longest time.
 _NOISES, _NOISES_BY_LONGEST = 5.0, 6.0
 _NORMAL = NormalDist()
+_CALLS = 1.25  # times what it calls, a call usually takes at most: it does nothing beside
 _LATE, _LATE_OF_ROLE = 3, 1.5  # times the longest of it, and of all work of the role, behind others
 _TELLING_S = 7.0  # from the end of a span to its record: a stock SDK keeps spans for 5 s
 _LATE_S = 5.0  # of the last export of a process that ends with the last step
@@ -93,7 +97,7 @@ def stalls(history: RunHistory) -> Iterator[Cause]:
     if history.status == ExperimentStatus.COMPLETE:
         return
     stands_s, usual_s = rhythm.stands_s, rhythm.usual_s
-    ages = sorted(_ages(history), reverse=True)
+    ages = _innermost_first(history, sorted(_ages(history), reverse=True))
     if not _is_long(history, rhythm) and not _is_evident(history, rhythm, ages):
         return
     # Without phases the run may be over, unless its workers have not ended.
@@ -248,7 +252,7 @@ def stall_s(rhythm: Rhythm) -> float:
     """Return the time without a step from which on a run stands still; endless for a new run."""
     if rhythm.steps < _FEWEST_STEPS:
         return inf
-    return max(STALL_S, _STALL * rhythm.usual_s, _LONGEST * rhythm.longest_s)
+    return max(STALL_S, STALL * rhythm.usual_s, _LONGEST * rhythm.longest_s)
 
 
 def suspicious_s(rhythm: Rhythm) -> float:
@@ -531,6 +535,51 @@ def own_step(history: RunHistory, worker: str | None, *, before: int) -> Sequenc
     return (Evidence("step", OWN_STEP, worker, None, values[-1]),)
 
 
+def _innermost_first(history: RunHistory, ages: Sequence[_Age]) -> Sequence[_Age]:
+    """Return the ages with that of the work first which others call, and wait for."""
+    if not ages or not ages[0].is_work:
+        return ages
+    first = ages[0]
+    while inner := [one for one in ages if one.is_work and _calls(history, first, one)]:
+        first = inner[0]
+    return [first, *(one for one in ages if one is not first)]
+
+
+def _calls(history: RunHistory, outer: _Age, inner: _Age) -> bool:
+    """Return whether the worker of one phase waits in it for all workers of another: a controller.
+
+    It comes to an end with the last of them, in each step, and has begun before.
+    """
+    if outer.place.role == inner.place.role or inner.seconds + inner.told_ago_s > (
+        outer.seconds + outer.told_ago_s
+    ):
+        return False
+    calls_s = _by_step(history, outer.place, [outer.worker])
+    works_s = _by_step(history, inner.place, history.spans.get(inner.place, ()))
+    ratios = sorted(
+        calls_s[step] / seconds
+        for step, seconds in works_s.items()
+        if step in calls_s and seconds > 0
+    )
+    if len(ratios) < _FEWEST_STEPS:
+        return False
+    return ratios[len(ratios) // _FEWEST_STEPS] >= 1 and median(ratios) <= _CALLS
+
+
+def _by_step(history: RunHistory, place: PhaseKey, workers: Iterable[str]) -> Mapping[int, float]:
+    """Return the time of a phase in each step, of the worker that took longest."""
+    longest_s: dict[int, float] = defaultdict(float)
+    for worker in workers:
+        taken_s: dict[int, float] = defaultdict(float)
+        track = history.spans[place].get(worker, Track())
+        counts = history.counts[place].get(worker, Track()).values
+        for step, value, count in zip(track.steps, track.values, counts, strict=True):
+            taken_s[step] += value * count
+        for step, seconds in taken_s.items():
+            longest_s[step] = max(longest_s[step], seconds)
+    return longest_s
+
+
 def _ages(history: RunHistory) -> Iterator[_Age]:
     gone = departed(history)
     for key, worker, track in tracks_about(history, Subject.PHASE_AGE):
@@ -545,13 +594,16 @@ def _ages(history: RunHistory) -> Iterator[_Age]:
         is_work &= not only_waits(history, PhaseKey(worker.rpartition("/")[0], phase))
         is_work |= phase == names.RlPhaseValues.WEIGHT_PUSH  # for which all others wait
         told_s, age_s = track.times_s[-1], values[-1]
-        yield _Age(
+        one = _Age(
             is_work,
             history.age_s(told_s - age_s, told_s),
             worker,
             phase,
             history.age_s(told_s),
         )
+        # Weights that have come to its peers are there: who still waits for them hangs itself.
+        is_late = work_of(one.place) is Work.SYNC and not is_collective(one.place)
+        yield one._replace(is_work=is_work or (is_late and _is_done_by_others(history, one)))
 
 
 def _first_silent(history: RunHistory) -> tuple[int, list[str]]:

@@ -1,10 +1,12 @@
 """Costs of causes: as in a simulation without the fault, and in the devices that a run has."""
 
+from dataclasses import replace
+
 import pytest
 
 from exams.first.case import draw
 from exams.what_if.simulated import told_of
-from otel_rl.diagnose.costs import Cost, cost_of
+from otel_rl.diagnose.costs import Cost, cost_of, ranked_by_cost
 from otel_rl.diagnose.history.run_history import RunHistory
 from otel_rl.diagnose.result import Cause, Evidence, Kind
 from tests.slow import slow_after
@@ -89,3 +91,17 @@ def test_a_fault_without_a_phase_costs_what_steps_are_longer_if_it_is_the_only_o
 def test_a_fault_of_the_learning_costs_no_time() -> None:
     cause = Cause(Kind.NAN, 0.9, "NaN", "trainer", "trainer/1", since=AT)
     assert cost_of(run(train=TRAIN), cause, is_only=True) is None
+
+
+def test_a_slow_replica_that_no_step_waits_for_loses_its_own_time() -> None:
+    (cause,) = ranked_by_cost(run(lambda step: 2.0 + 0.1 * (step % 2), train=TRAIN), [straggler()])
+    assert cause.words == "slow; steps are not longer; 50% of its worker time is lost"
+
+
+def test_what_makes_steps_longer_comes_before_what_a_buffer_hides() -> None:
+    history = run(train=TRAIN, other=changed(0.1, 0.2))
+    hidden = replace(straggler(0.1, 0.1), worker="trainer/0", phase="other", score=1.0)
+    first, second = ranked_by_cost(history, [hidden, straggler()])
+    assert (first.phase, second.phase) == ("train", "other")
+    assert "time lost so far" in first.words
+    assert second.words == "slow; steps are not longer by it; 0% of its worker time is lost"

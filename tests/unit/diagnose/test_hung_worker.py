@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from otel_rl.diagnose.detectors.hung_worker import hung_workers
+from otel_rl.diagnose.detectors.hung_worker import held_up_workers, hung_workers
 from otel_rl.diagnose.engine import diagnose
 from otel_rl.diagnose.history.records import Facts, RowFacts, SpanFacts, WorkerFacts
 from otel_rl.diagnose.history.run_history import PhaseKey, RunHistory, Track
@@ -177,3 +177,65 @@ def test_times_of_peers_are_read_for_work_that_is_old_alone(age_s: float, *, is_
 
     assert len([*hung_workers(history)]) == (len(WORKERS) if is_read else 0)
     assert (told.times >= len(WORKERS)) == is_read
+
+
+LONG = 60  # usual times of a piece of work
+
+
+def once_held_up(
+    long: Sequence[str] = (STUCK,),
+    *,
+    took_s: float = LONG * 0.1,
+    others_s: float = 0.1,
+    role: str = "generator",
+    steps: int = STEPS,
+) -> RunHistory:
+    """Steps of 0.25 s, in which all do 0.1 s of work, but some of them longer, once."""
+    facts = []
+    for step in range(steps):
+        spans = []
+        for worker in WORKERS:
+            seconds = 0.1
+            if step == SINCE:
+                seconds = took_s if worker in long else others_s
+            name = worker.replace("generator", role)
+            spans.append(SpanFacts(step, role, "generate", name, False, 1, seconds, seconds, 0))
+        rows = [RowFacts(step, step * S, {"trainer/loss": 1.0})]
+        lags = [(worker, 0.1) for worker in WORKERS]
+        time_ns = int((1_000 + 0.25 * step) * S)
+        facts.append(Facts(time_ns, step, rows, spans=spans, lags=lags))
+    return RunHistory(facts)
+
+
+def held_up(history: RunHistory) -> Sequence[Cause]:
+    return [*held_up_workers(history)]
+
+
+def test_a_worker_that_hung_for_many_short_steps_and_went_on_is_named_after_it() -> None:
+    (cause,) = diagnose(once_held_up(), passed=True).causes
+    assert (cause.kind, cause.worker, cause.phase) == (Kind.STALL, STUCK, "generate")
+    assert cause.until == SINCE
+    assert "was in generate for 6 s" in cause.words
+
+
+@pytest.mark.parametrize(("took_s", "is_told"), [(2.4, False), (2.6, True)])
+def test_it_took_as_long_as_a_stall(took_s: float, *, is_told: bool) -> None:
+    assert bool(held_up(once_held_up(took_s=took_s))) is is_told
+
+
+def test_work_that_took_its_peers_nearly_as_long_had_a_reason_of_all() -> None:
+    assert not held_up(once_held_up(others_s=LONG * 0.1 / 3))
+    assert held_up(once_held_up(others_s=LONG * 0.1 / 5))
+
+
+def test_half_of_a_role_that_takes_long_is_no_hang_of_one() -> None:
+    assert not held_up(once_held_up(WORKERS[:2]))
+
+
+def test_steps_that_are_too_few_tell_no_usual_time() -> None:
+    assert not held_up(once_held_up(steps=6))
+
+
+def test_what_a_worker_hides_while_others_go_on_is_told() -> None:
+    (cause,) = stalls(run())
+    assert not cause.words.endswith("is lost")  # nothing measures how long steps take

@@ -13,6 +13,7 @@ from exams.second.scenario import Scenario
 from exams.second.scenarios import SCENARIOS
 from exams.second.trouble import Shape, What
 from otel_rl.diagnose.result import Diagnosis, Kind, Verdict
+from tests.slow import slow_after
 
 
 def _named(name: str) -> Scenario:
@@ -76,19 +77,29 @@ def test_a_case_is_played_to_a_bridge_that_sees_its_steps() -> None:
     assert mark.name == run.scenario.name
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", slow_after(1, [1, 2]))
 @pytest.mark.parametrize(
     "name",
-    ["async.one_generator_hangs_in_short_steps", "async.one_generates_slowly_in_short_steps"],
+    [
+        "async.one_generator_hangs_in_short_steps",
+        "async.one_generates_slowly_in_short_steps",
+        "async.one_generator_hangs_awhile_in_short_steps",
+        "lockstep.rank_frozen_awhile_in_short_steps",
+    ],
 )
-def test_a_generator_that_others_replace_is_named_in_steps_of_a_quarter_second(
-    name: str, seed: int
-) -> None:
+def test_a_worker_in_trouble_is_named_in_steps_of_a_quarter_second(name: str, seed: int) -> None:
     run = draw(_named(name), seed)
     mark, _, _ = examined(run)
     assert run.program.step_s < 1.0
     assert mark.is_right
     assert not mark.alarms
+
+
+@pytest.mark.parametrize("phase", slow_after(1, ["generation", "sync", "training"]))
+def test_the_rank_that_hangs_is_named_and_not_the_controller_that_waits_for_it(phase: str) -> None:
+    run = draw(_named(f"lockstep.called_rank_hangs_in_{phase}"), 601)
+    mark, looks, _ = examined(run)
+    assert mark.is_right, looks[-1].said.causes
 
 
 def test_silence_about_a_sick_run_is_wrong() -> None:
