@@ -1,6 +1,6 @@
 """Coverage of a diagnosis: what "healthy" rests on, and why it cannot be said."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from statistics import median
 from typing import Final, NamedTuple
@@ -10,11 +10,12 @@ from otel_rl.diagnose.detectors.idle_workers import unused_workers
 from otel_rl.diagnose.detectors.processes import fell_silent_together
 from otel_rl.diagnose.detectors.slow_phases import (
     grown_together,
-    least_slowdown,
+    least_slowdowns,
     step_time,
 )
 from otel_rl.diagnose.detectors.standing_work import standing_work
 from otel_rl.diagnose.history.run_history import RunHistory, Track
+from otel_rl.diagnose.result import Kind
 from otel_rl.diagnose.stats.changes import spread
 from otel_rl.diagnose.stats.levels import LONGER, LONGER_NOISE, settled
 from otel_rl.plurals import many
@@ -28,6 +29,15 @@ NO_PATH: Final = f"no critical path (no span {STEP_SPAN}, as otel_rl.step(n) mak
 """What costs a diagnosis the critical path, beside what it has seen."""
 
 _SILENT_TOGETHER: Final = "all workers fell silent at once: their SDK reports no end of a run"
+_WORK: Final = {
+    Kind.SLOW_GENERATION: "generation",
+    Kind.SLOW_REWARD: "reward",
+    Kind.SLOW_TRAINING: "training",
+    Kind.SLOW_SYNC: "weight sync",
+    Kind.SLOW_TOOL: "tools",
+    Kind.SLOW_DATA: "data",
+    Kind.SLOW_PHASE: "other",
+}
 _UNMEASURED: Final = "nothing tells their work (tokens, samples or lengths)"
 _UNTIMED: Final = "nothing measures how long steps take"
 _SILENT_S: Final = 60.0
@@ -47,7 +57,7 @@ class Coverage(NamedTuple):
         has_path: Whether the critical path of steps is known.
         least_ratio: The smallest lasting slowdown of steps that would be seen; None if their
             duration is unknown.
-        least_work: The same of the work of most phases; None without phases.
+        least_work: The same of each kind of slow work.
         longest: (step, seconds, times the usual) of the longest step after the start, if that is
             far longer than others; None otherwise.
         is_logged: Whether logged times are all that tells of parts of steps.
@@ -58,7 +68,7 @@ class Coverage(NamedTuple):
     timed: int
     has_path: bool
     least_ratio: float | None
-    least_work: float | None = None
+    least_work: Mapping[Kind, float] = {}
     longest: tuple[int, float, float] | None = None
     is_logged: bool = False
 
@@ -73,7 +83,7 @@ class Coverage(NamedTuple):
     @property
     def unknown(self) -> str:
         """Return what no finding can be about, in words; empty if times were measured."""
-        return _UNTIMED if self.least_ratio is None and self.least_work is None else ""
+        return _UNTIMED if self.least_ratio is None and not self.least_work else ""
 
     @property
     def _once(self) -> str:
@@ -86,13 +96,13 @@ class Coverage(NamedTuple):
     @property
     def _least(self) -> str:
         """The smallest slowdowns that would be seen."""
-        if self.least_ratio is None:
-            least = _UNTIMED
-            if self.least_work is not None:
-                least += f", work that takes {self.least_work:.1f} times as long would be seen"
-            return least
-        least = f"steps that take {self.least_ratio:.1f} times as long would be seen"
-        return least if self.least_work is None else f"{least}, or work {self.least_work:.1f} times"
+        parts = []
+        if self.least_ratio is not None:
+            parts.append(f"steps that take {self.least_ratio:.1f} times")
+        if work := sorted(self.least_work.items(), key=lambda one: (one[1], one[0])):
+            parts.append(", ".join(f"{_WORK[kind]} {least:.3g} times" for kind, least in work))
+        untimed = f"{_UNTIMED}, " if self.least_ratio is None and parts else ""
+        return f"{untimed}{', '.join(parts)} as long would be seen" if parts else _UNTIMED
 
 
 def coverage(history: RunHistory) -> Coverage:
@@ -105,14 +115,13 @@ def coverage(history: RunHistory) -> Coverage:
     if len(values) >= _FEWEST_STEPS and (usual := median(values)) > 0:
         least_ratio = max(LONGER, 1 + LONGER_NOISE * spread(values) / usual)
     has_path = bool(history.steps)
-    least_work = least_slowdown(history)
     return Coverage(
         _steps(history),
         len(workers),
         len(timed),
         has_path,
         least_ratio,
-        least_work,
+        least_slowdowns(history),
         _longest(times_s),
         all(
             place in history.unspanned and f"phase/{place}" not in history.workers

@@ -8,7 +8,8 @@ machine's, and is subtracted.
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import pairwise
+from functools import partial
+from itertools import islice, pairwise
 from math import inf, log, sqrt
 from statistics import median
 from typing import NamedTuple
@@ -33,7 +34,7 @@ __all__ = [
     "between_steps",
     "grown_together",
     "in_seconds",
-    "least_slowdown",
+    "least_slowdowns",
     "more_of",
     "slow_kind",
     "slow_work",
@@ -72,6 +73,10 @@ _FEWEST_STEPS = 10
 
 # A worker that joined or left has no level on one side.
 _NO_LEVELS = (0.0, 0.0)
+
+# Slowdowns that are tried to tell which would be found, and workers whose noise counts then.
+_TRIED = (1.2, 1.3, 1.4, 1.5, 1.7, 2.0, 2.5, 3.0, 4.0, 6.0, 10.0)
+_FEW_WORKERS = 16
 
 _KINDS = {
     Work.GENERATION: Kind.SLOW_GENERATION,
@@ -179,13 +184,7 @@ def traces_of(history: RunHistory, since: int, count: int = 3) -> list[str]:
 def slow_work(history: RunHistory) -> Iterator[Cause]:
     """Find phases in which a worker, or a whole role, takes clearly longer for the same work."""
     history = with_open_work(history)
-    work = {
-        place: tracks
-        for place, tracks in history.spans.items()
-        if not only_waits(history, place)
-        or work_of(place) in _MADE_BY_OTHERS
-        or is_collective(place)
-    }
+    work = {place: history.spans[place] for place in history.spans if _is_tested(history, place)}
     of_role = {
         place: _least(tracks) if is_collective(place) else pooled(history, place)
         for place, tracks in work.items()
@@ -236,6 +235,11 @@ def slow_work(history: RunHistory) -> Iterator[Cause]:
         if excess >= _least_ratio(found) and 2 * len(slow) >= len(tracks):
             is_alone = len(slow) == 1 < len(tracks) and _is_apart(slow[0], tracks)
             yield _cause(history, place, slow, is_alone=is_alone)
+
+
+def _is_tested(history: RunHistory, place: PhaseKey) -> bool:
+    is_made = work_of(place) in _MADE_BY_OTHERS or is_collective(place)
+    return is_made or not only_waits(history, place)
 
 
 def grown_together(history: RunHistory) -> Sequence[PhaseKey]:
@@ -338,14 +342,55 @@ def _least_ratio(found: LevelChange, uneven: float = 0.0, *, noise: float = 0.0)
     return max(_LEAST_RATIO, (1 + max(of_few, of_many)) * (1 + uneven * by_noise))
 
 
-def least_slowdown(history: RunHistory) -> float | None:
-    """Return the slowdown that stands out of the noise of most phases; None without phases."""
-    found = []
-    for place in history.spans:
-        values = [] if only_waits(history, place) else settled(pooled(history, place)).values
-        if len(values) >= _FEWEST_STEPS and (usual := median(values)) > 0:
-            found.append(min(_MIN_RATIO, max(_LEAST_RATIO, 1 + _STEADY * spread(values) / usual)))
-    return median(found) if found else None
+def least_slowdowns(history: RunHistory) -> Mapping[Kind, float]:
+    """Return for each kind of work how many times slower a role has to be to be found.
+
+    Found by the rules that decide: of the phase with most time, the second half of the run is made
+    so many times slower. Kinds that even ten times as much would not show are left out.
+    """
+    load, steps_s = Workload(history), step_time(history).finite().values
+    usual_s = median(steps_s) if steps_s else 0.0
+    work = {place: of for place, of in history.spans.items() if _is_tested(history, place)}
+    shares = {
+        place: _share(history, place, min(tracks), history.first)
+        for place, tracks in work.items()
+        if not is_collective(place)
+    }
+    found = {}
+    for place in sorted(shares, key=lambda place: shares[place]):
+        others = [pooled(history, other) for other in work if other != place]
+        few = dict(islice(history.spans[place].items(), _FEW_WORKERS))
+        is_seen = partial(_is_seen, load, place, few, pooled(history, place), others)
+        times = bisect_left(
+            _TRIED, 1, key=lambda times: is_seen(times, share=shares[place], usual_s=usual_s)
+        )
+        found[slow_kind(place)] = _TRIED[times] if times < len(_TRIED) else inf
+    return {kind: times for kind, times in found.items() if times < inf}
+
+
+def _is_seen(
+    load: Workload,
+    place: PhaseKey,
+    tracks: Mapping[str, Track],
+    of_role: Track,
+    others: Sequence[Track],
+    times: float,
+    *,
+    share: float,
+    usual_s: float,
+) -> bool:
+    """Return whether work that takes so many times as long from the middle on would be found."""
+    middle = len(of_role.values) // 2
+    slower = [*of_role.values[:middle], *(times * one for one in of_role.values[middle:])]
+    if len(slower) < _FEWEST_STEPS or (times - 1) * median(of_role.values) < (
+        _MIN_PART_OF_STEP * usual_s
+    ):
+        return False
+    found = _slowdown(load, place, tracks, Track.of(of_role.steps, of_role.times_s, slower))
+    if found is None or found.ratio / common_ratio(others, found.step) < _least_ratio(found):
+        return False
+    added = share * (times - 1)
+    return added / (1 + added) > _least_share(found)
 
 
 def _least_share(found: LevelChange) -> float:

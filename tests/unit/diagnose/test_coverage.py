@@ -8,7 +8,7 @@ from otel_rl.diagnose.history.records import Facts, RowFacts, StepFacts, WorkerF
 from otel_rl.diagnose.history.run_history import RunHistory
 from otel_rl.diagnose.render import in_words, summary
 from otel_rl.diagnose.report_json import as_json
-from otel_rl.diagnose.result import Verdict
+from otel_rl.diagnose.result import Kind, Verdict
 from otel_rl.records import WorkerFailure
 from tests.unit.diagnose.drawn import Style, drawn
 from tests.unit.diagnose.made import changed, made
@@ -20,7 +20,7 @@ S = 1_000_000_000
 def test_healthy_tells_how_many_steps_and_workers_and_what_would_have_been_seen() -> None:
     report = diagnose(World(sizes={"actor": 4, "judge": 2, "learner": 2}, noise=0.05).history())
     assert report.verdict is Verdict.HEALTHY
-    seen = "80 steps, 9 workers, spans or phases of 8; steps that take 1.5 times as long"
+    seen = "80 steps, 9 workers, spans or phases of 8; steps that take 1.5 times, "
     assert report.seen.startswith(seen)
     assert [*in_words(report)][-1] == f"  seen: {report.seen}"
     assert as_json(report)["seen"] == report.seen
@@ -29,17 +29,20 @@ def test_healthy_tells_how_many_steps_and_workers_and_what_would_have_been_seen(
 @pytest.mark.parametrize(
     ("ratios", "words"),
     [
-        ((1.5, 1.2), "steps that take 1.5 times as long would be seen, or work 1.2 times"),
-        ((1.5, None), "steps that take 1.5 times as long would be seen"),
         (
-            (None, 1.2),
-            "nothing measures how long steps take, work that takes 1.2 times as long would be seen",
+            (1.5, {Kind.SLOW_TRAINING: 2.0, Kind.SLOW_GENERATION: 1.2}),
+            "steps that take 1.5 times, generation 1.2 times, training 2 times as long would be seen",
         ),
-        ((None, None), "nothing measures how long steps take"),
+        ((1.5, {}), "steps that take 1.5 times as long would be seen"),
+        (
+            (None, {Kind.SLOW_SYNC: 2.0}),
+            "nothing measures how long steps take, weight sync 2 times as long would be seen",
+        ),
+        ((None, {}), "nothing measures how long steps take"),
     ],
 )
 def test_each_part_of_what_would_have_been_seen_is_a_sentence(
-    ratios: tuple[float | None, float | None], words: str
+    ratios: tuple[float | None, dict[Kind, float]], words: str
 ) -> None:
     assert (
         str(Coverage(30, 1, 0, True, *ratios)) == f"30 steps, 1 worker, no spans or phases; {words}"
@@ -63,7 +66,7 @@ def test_what_would_have_been_seen_is_less_where_steps_are_noisy() -> None:
 def test_one_step_that_took_far_longer_is_told_beside_healthy(longest_s: float, words: str) -> None:
     report = diagnose(made(step_s=lambda step: longest_s if step == 25 else 0.5))
     assert report.verdict is Verdict.HEALTHY
-    assert report.seen.partition(" times;")[0].partition("be seen")[2] == words
+    assert report.seen.partition("be seen")[2] == words
 
 
 def test_without_spans_it_is_said_that_there_is_no_critical_path() -> None:
@@ -218,3 +221,28 @@ def test_phases_without_spans_are_told_instead_of_what_spans_leave_unaccounted()
     assert bound is not None
     assert bound[:2] == ("trainer", "train")
     assert bound[2] == pytest.approx(0.6)
+
+
+@pytest.mark.parametrize("noise", [0.05, 0.3])
+@pytest.mark.parametrize(
+    ("role", "phase", "kind"),
+    [
+        ("actor", "rollout", Kind.SLOW_GENERATION),
+        ("judge", "score", Kind.SLOW_REWARD),
+        ("learner", "backward", Kind.SLOW_TRAINING),
+    ],
+)
+def test_what_would_be_seen_is_seen_and_half_of_it_need_not_be(
+    role: str, phase: str, kind: Kind, noise: float
+) -> None:
+    least = coverage(World(seed=3, noise=noise).history()).least_work[kind]
+
+    def is_named(times: float) -> bool:
+        def slower(of: str, work: str, index: int, step: int) -> float:
+            return times if (of, work) == (role, phase) and step >= 40 else 1.0
+
+        found = diagnose(World(seed=3, noise=noise, slower=slower).history())
+        return any((one.kind, one.phase) == (kind, phase) for one in found.causes)
+
+    assert is_named(least)
+    assert not is_named(1 + (least - 1) / 4)
