@@ -30,8 +30,8 @@ def test_healthy_tells_how_many_steps_and_workers_and_what_would_have_been_seen(
     ("ratios", "words"),
     [
         (
-            (1.5, {Kind.SLOW_TRAINING: 2.0, Kind.SLOW_GENERATION: 1.2}),
-            "steps that take 1.5 times, generation 1.2 times, training 2 times as long would be seen",
+            (1.5, {Kind.SLOW_TRAINING: 2.0, Kind.SLOW_DATA: 1.2}),
+            "steps that take 1.5 times, data 1.2 times, training 2 times as long would be seen",
         ),
         ((1.5, {}), "steps that take 1.5 times as long would be seen"),
         (
