@@ -220,3 +220,40 @@ def test_a_generator_that_has_not_pulled_yet_holds_up_nobody() -> None:
             facts[place] = facts[place]._replace(spans=[*facts[place].spans, span])
     (found,) = stalls(facts)
     assert (found.worker, found.phase) == ("trainer/1", "train")
+
+
+def called(ratio: float) -> list[Facts]:
+    """Ranks train for 0.8 s in each step; a controller has a phase of so many times that.
+
+    It has been in it for a minute, and one rank in its own.
+    """
+    ranks = [f"trainer/{index}" for index in range(4)]
+    work = [("controller", "update", "controller/0", 0.8 * ratio)]
+    work += [("trainer", "train", rank, 0.8) for rank in ranks]
+    facts = [
+        one._replace(
+            spans=[
+                SpanFacts(row.step, role, phase, worker, False, 1, s, s, 0)
+                for row in one.rows
+                for role, phase, worker, s in work
+            ]
+        )
+        for one in hung(1.0, 30, 60.0, phase=None)
+    ]
+    ages = {
+        "controller/worker/phase/age/update": [WorkerFacts("controller/0", None, 1, 60.0, 0)],
+        AGE + "train": [WorkerFacts("trainer/2", None, 1, 59.0, 0)],
+    }
+    facts[-1] = facts[-1]._replace(workers={**facts[-1].workers, **ages})
+    return facts
+
+
+def test_the_rank_that_a_controller_waits_for_is_named() -> None:
+    (cause,) = stalls(called(1.05))
+    assert (cause.worker, cause.phase) == ("trainer/2", "train")
+
+
+@pytest.mark.parametrize("ratio", [0.9, 1.3])
+def test_work_of_another_length_is_no_call(ratio: float) -> None:
+    (cause,) = stalls(called(ratio))
+    assert cause.worker == "controller/0"
