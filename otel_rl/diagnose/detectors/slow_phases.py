@@ -482,8 +482,8 @@ def _noise_of_all(relative: Iterable[Track], step: int) -> float:
     for track in relative:
         place = bisect_left(track.steps, step)
         for part in (track.values[:place], track.values[place:]):
-            if len(part) > 1:
-                usual, few = median(part), len(part) / (len(part) - _FITTED)
+            if len(part) > 1 and (usual := median(part)) > 0:
+                few = len(part) / (len(part) - _FITTED)
                 off += [few * abs(value / usual - 1) for value in part]
     return _DEVIATION * median(off) if off else 0.0
 
