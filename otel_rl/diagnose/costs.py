@@ -14,9 +14,8 @@ from typing import Final, NamedTuple
 from otel_rl.diagnose.classify import only_waits
 from otel_rl.diagnose.detectors.slow_phases import more_of, step_time
 from otel_rl.diagnose.detectors.workload import Workload
-from otel_rl.diagnose.explain import SLOW
 from otel_rl.diagnose.history.run_history import PhaseKey, RunHistory, Track
-from otel_rl.diagnose.result import Cause, Kind
+from otel_rl.diagnose.result import SLOW, Cause, Kind
 from otel_rl.diagnose.spans.critical_path import IDLE
 from otel_rl.diagnose.stats.levels import medians, settled
 from otel_rl.goodput import duration

@@ -5,23 +5,11 @@ from dataclasses import replace
 from typing import Final
 
 from otel_rl.diagnose.history.timings import is_step
-from otel_rl.diagnose.result import Cause, Kind
+from otel_rl.diagnose.result import SLOW, Cause, Kind
 from otel_rl.semconv.spec import STEP_SPAN
 
-__all__ = ["SLACK", "SLOW", "is_near", "unexplained"]
+__all__ = ["SLACK", "is_near", "unexplained"]
 
-SLOW: Final = frozenset(
-    {
-        Kind.SLOW_GENERATION,
-        Kind.SLOW_REWARD,
-        Kind.SLOW_TRAINING,
-        Kind.SLOW_SYNC,
-        Kind.SLOW_PHASE,
-        Kind.SLOW_TOOL,
-        Kind.SLOW_DATA,
-        Kind.STRAGGLER,
-    }
-)
 _LEARNING: Final = frozenset(
     {Kind.REWARD_DROP, Kind.ENTROPY_COLLAPSE, Kind.KL_GROWTH, Kind.REWARD_HACKING}
 )

@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Final
 
-__all__ = ["Cause", "Diagnosis", "Evidence", "Kind", "Verdict"]
+__all__ = ["SLOW", "Cause", "Diagnosis", "Evidence", "Kind", "Verdict"]
 
 
 class Kind(StrEnum):
@@ -41,6 +42,21 @@ class Kind(StrEnum):
     KL_GROWTH = "kl_growth"
     LOGPROB_MISMATCH = "logprob_mismatch"
     REWARD_HACKING = "reward_hacking"
+
+
+SLOW: Final = frozenset(
+    {
+        Kind.SLOW_GENERATION,
+        Kind.SLOW_REWARD,
+        Kind.SLOW_TRAINING,
+        Kind.SLOW_SYNC,
+        Kind.SLOW_PHASE,
+        Kind.SLOW_TOOL,
+        Kind.SLOW_DATA,
+        Kind.STRAGGLER,
+    }
+)
+"""Kinds of work that takes longer."""
 
 
 @dataclass(frozen=True, slots=True)
