@@ -40,6 +40,7 @@ from otel_rl.view.parts.rollouts import Order, Wanted, rollouts
 from otel_rl.view.parts.run_results import RunResults
 from otel_rl.view.parts.timeline import step_without_spans, timeline
 from otel_rl.view.parts.workers import heatmap, phases, standing
+from otel_rl.view.text import label
 
 __all__ = ["Answer", "Pages", "Question"]
 
@@ -206,7 +207,11 @@ class Pages:
             "shown": headline(newest, keys),
             "step_s": step_seconds(newest),
             "goodput": goodput(stands),
-            "sections": self._catalogue(found, query).sections(data),
+            "sections": (catalogue := self._catalogue(found, query)).sections(data),
+            "first": catalogue.first(data),
+            "amounts": {
+                label(key): word for key, word in catalogue.amounts.items() if key in data.series
+            },
             "failures": [
                 {"step": one.step, "time_ms": one.time_ns / 1e6, "worker": shown(one.worker[:160])}
                 for one in data.failures[-50:]
@@ -222,7 +227,7 @@ class Pages:
         lines = panel_lines(
             progress.data,
             panel,
-            by_time=query.get("x") == "time",
+            x=query.get("x", ""),
             first=float(query.get("first", -math.inf)),
             last=float(query.get("last", math.inf)),
             **({"most": _EVERY_POINT} if query.get("every") else {}),

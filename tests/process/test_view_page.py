@@ -406,7 +406,10 @@ def test_runs_that_are_compared_show_what_differs_in_their_config(viewed: Viewed
 
 def test_on_paper_every_chart_is_drawn_and_the_theme_is_light(viewed: Viewed) -> None:
     paper = ExperimentKey("paper")
-    write_run(viewed.data / "paper", LookedAt(paper, keys=[f"trainer/k{n}" for n in range(40)]))
+    write_run(
+        viewed.data / "paper",
+        LookedAt(paper, keys=[f"trainer/{a}{b}" for a in "abcdefgh" for b in "vwxyz"]),
+    )
     browser = viewed.open(paper, "overview")
     drawn = "[...document.querySelectorAll('[data-panel]')].filter((one) => one.data).length"
     assert browser.get(drawn) < 43

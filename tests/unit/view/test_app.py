@@ -2,6 +2,8 @@
 
 import asyncio
 import gzip
+import importlib.resources
+import re
 from hashlib import sha256
 from typing import Any
 
@@ -79,6 +81,16 @@ def test_the_page_names_no_other_host() -> None:
 )
 def test_only_files_of_the_page_are_served(name: str) -> None:
     assert Served().client.get(f"/static/{name}").status_code == 404
+
+
+def test_code_of_others_is_as_its_packages_have_it() -> None:
+    static = importlib.resources.files("otel_rl.view") / "static"
+    told = (static / "VENDORED.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (\w+\.js) \|.*\]\((.*?)\).*\| ([0-9a-f]{64}) \|$", told, re.MULTILINE)
+    assert len(rows) == 3
+    for name, licence, digest in rows:
+        assert sha256((static / name).read_bytes()).hexdigest() == digest
+        assert (static / licence).is_file()
 
 
 def test_parameters_reach_the_reader() -> None:
