@@ -77,8 +77,8 @@ const otelRl = {
         of.asked = url;
         of.again = false;
         const next = await otelRl.get(path, query).then((found) => ({ found, error: null, url }), (error) => ({ error }));
+        if (of.asked === url) of.asked = null;
         if (of.isOver || of.url !== url) return; // another address was wanted meanwhile
-        of.asked = null;
         setState((before) => ({ ...before, ...next }));
         if (of.again || (next.found && next.found.read < 1)) setTimeout(() => { if (!of.isOver && of.url === url && of.asked !== url) ask(); }, of.again ? 0 : 500);
       };

@@ -156,7 +156,7 @@
       const read = new Map();
       const timer = setInterval(async () => {
         const found = newest.current;
-        if (connection.value.state !== "live" || found?.state !== "running" || document.hidden) return;
+        if (connection.value.state !== "live" || !["running", "stalled"].includes(found?.state) || document.hidden) return;
         const panels = found.sections.flatMap((section) => section.panels.map((panel) => ["panel", { id: panel.id }]));
         const due = [["workers", {}], ["timeline", {}], ["rollouts", {}], ["health", {}], ...panels].find(([part, query]) => !(Date.now() - read.get(part + query.id) < PREFETCHED_EVERY_MS));
         if (!due) return;

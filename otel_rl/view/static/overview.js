@@ -97,7 +97,7 @@
       otelRl.charts.lines(element, panel, lines, { x, axis, marks, tools, range: zoom, onzoom: setZoom, onstep: pick });
       if (Boolean(element.isFull) !== isFull) { element.isFull = isFull; Plotly.Plots.resize(element); }
     };
-    const problem = failure ?? error?.message;
+    const problem = failure ?? (isSeen ? error?.message : null);
     return html`<article class=${`card chart ${isFull ? "full" : ""}`} ref=${card}>
       <div class="title"><h3 title=${`${panel.title}\n${panel.keys.join("\n")}`}><bdi>${panel.title}</bdi></h3>
         <span class="acting"><button type="button" class="star" aria-pressed=${String(isFirst(panel.id))} aria-label=${`Show first: ${panel.title}`} title="Show first" onClick=${() => star(panel.id)}>${isFirst(panel.id) ? "★" : "☆"}</button>

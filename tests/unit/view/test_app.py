@@ -37,7 +37,7 @@ class Served:
         ]
         tokens = Tokens(AuthSettings.model_validate({"tokens": given if token else []}))
         access = Access(tokens.grant, tokens.are_needed, host, is_behind_proxy)
-        self.page = PageRoutes(self._answer, access)
+        self.page = PageRoutes(self._answer, access, "otel-rl view here")
         app = Starlette(routes=[*self.page.routes()])
         self.client = TestClient(app, base_url="http://127.0.0.1:4318", follow_redirects=False)
 
@@ -170,4 +170,5 @@ def test_events_tell_of_a_change_and_end_with_the_server() -> None:
         lines = answer.iter_lines()
         assert next(lines) == 'data: {"revision":"1"}'
         served.page.stop()
-        assert [line for line in lines if line.startswith("data")] == []
+        told = [line for line in lines if line.startswith(("event", "data"))]
+        assert told == ["event: end", 'data: {"again":"otel-rl view here"}']
