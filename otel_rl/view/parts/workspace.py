@@ -145,10 +145,11 @@ def _is_evaluation(spec: KeySpec) -> bool:
     return resembled(name) in _SCORES and _EVALUATION.search(name.lower()) is not None
 
 
+_is_kl: Final = _is_like(names.RL_POLICY_KL_REFERENCE)
 _QUESTIONS: Final[Sequence[Callable[[KeySpec], bool]]] = (
     _is_evaluation,
     _is_like(names.RL_GENERATOR_RESPONSE_TOKENS, names.RL_EPISODE_LENGTH),
-    _is_like(names.RL_POLICY_KL_REFERENCE),
+    lambda spec: "coef" not in spec.key and _is_kl(spec),
     _is_like(names.RL_POLICY_ENTROPY),
     _is_like(names.RL_TRAIN_GRAD_NORM),
     lambda spec: spec.name == names.RL_PHASE_DURATION and spec.role == "trainer",

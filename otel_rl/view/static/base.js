@@ -64,8 +64,9 @@ const otelRl = {
   // Without a path nothing is asked. What is half read is asked for again.
   useAnswer(path, query, tick) {
     const { useEffect, useRef, useState } = preactHooks;
-    const [state, setState] = useState({ found: null, error: null, url: null });
     const url = path && otelRl.address(path, query);
+    // What was read before is shown at once: who goes back is where they were.
+    const [state, setState] = useState(() => { const found = otelRl.answers.get(url) ?? null; return { found, error: null, url: found && url }; });
     const current = useRef({});
     current.current.url = url;
     useEffect(() => () => { current.current.isOver = true; }, []);

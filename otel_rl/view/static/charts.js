@@ -71,7 +71,9 @@ otelRl.charts = {
         hovertemplate: `%{y:.4~g} ${plain(panel.unit)}`,
         ...(panel.stacked ? { stackgroup: "all", line: { width: 0.5, color: color("--card") }, fillcolor: shade } : {}),
       });
-      return tools.smooth > 0 && !panel.stacked ? smoothed(drawn, tools.smooth) : drawn;
+      if (!(tools.smooth > 0) || panel.stacked) return drawn;
+      const both = smoothed(drawn, tools.smooth);
+      return lines.length > 8 ? [both.at(-1)] : both; // of many lines the pale ones hide the others
     });
     const lost = otelRl.charts.notFinite(traces);
     if (lost) traces.push(lost);
@@ -130,19 +132,21 @@ otelRl.charts = {
 
   // The others show where the pointer is in one of them.
   shareCursor(element) {
-    const move = (x) => {
-      for (const other of document.querySelectorAll(".plot.js-plotly-plot")) {
-        const cursor = other.parentElement.querySelector(".cursor");
-        if (!cursor) continue;
-        const axis = other === element || x === null || !other.seen ? null : other._fullLayout.xaxis;
-        const pixel = axis && axis.type === element._fullLayout.xaxis.type ? axis.d2p(x) : -1;
-        const isIn = axis && pixel >= 0 && pixel <= axis._length;
-        cursor.style.display = isIn ? "block" : "none";
-        if (isIn) cursor.style.left = `${axis._offset + pixel}px`;
-      }
-    };
-    element.on("plotly_hover", (event) => move(event.points[0].x));
-    element.on("plotly_unhover", () => move(null));
+    const { moveCursors } = otelRl.charts;
+    element.on("plotly_hover", (event) => moveCursors(element, event.points[0].x));
+    element.on("plotly_unhover", () => moveCursors(element, null));
+  },
+
+  moveCursors(element, x) {
+    for (const other of document.querySelectorAll(".plot.js-plotly-plot")) {
+      const cursor = other.parentElement.querySelector(".cursor");
+      if (!cursor) continue;
+      const axis = other === element || x === null || !other.seen ? null : other._fullLayout.xaxis;
+      const pixel = axis && axis.type === element._fullLayout.xaxis.type ? axis.d2p(x) : -1;
+      const isIn = axis && pixel >= 0 && pixel <= axis._length;
+      cursor.style.display = isIn ? "block" : "none";
+      if (isIn) cursor.style.left = `${axis._offset + pixel}px`;
+    }
   },
 
   // Arrow keys go through the points of a chart: left and right within a row, up and down to another.
@@ -179,9 +183,10 @@ otelRl.charts = {
       at.x = x;
       if (event.key === "Enter") { pick?.(); return; }
       Plotly.Fx.hover(element, points);
+      if (x !== undefined) otelRl.charts.moveCursors(element, x);
       document.getElementById("told").textContent = text;
     });
-    element.addEventListener("blur", () => { if (element.data) Plotly.Fx.unhover(element); });
+    element.addEventListener("blur", () => { if (element.data) { Plotly.Fx.unhover(element); otelRl.charts.moveCursors(element, null); } });
   },
 
   // Shows half or twice as much around a point, or all, but nothing beyond the data.

@@ -218,25 +218,31 @@
 
   // Back leads to where one was, scrolled as it was.
   history.scrollRestoration = "manual";
-  let scrolling = null;
+  let noting = null;
+  let restoring = null;
   addEventListener("scroll", () => {
-    clearTimeout(scrolling);
-    scrolling = setTimeout(() => { try { history.replaceState({ scroll: window.scrollY }, ""); } catch { /* too many in a few seconds */ } }, 200);
+    if (restoring) return;
+    clearTimeout(noting);
+    noting = setTimeout(() => { try { history.replaceState({ scroll: window.scrollY }, ""); } catch { /* too many in a few seconds */ } }, 200);
   }, { passive: true });
+  const restored = () => { clearInterval(restoring); restoring = null; };
+  for (const kind of ["wheel", "pointerdown", "keydown"]) addEventListener(kind, restored, { passive: true });
+  function restore(scroll) {
+    restored();
+    window.scrollTo(0, scroll);
+    // The page grows as its parts arrive.
+    let looks = 0;
+    if (scroll) restoring = setInterval(() => { if (Math.abs(window.scrollY - scroll) < 2 && document.body.dataset.ready || looks++ > 100) restored(); else window.scrollTo(0, scroll); }, 100);
+  }
   addEventListener("hashchange", () => {
     clearTimeout(otelRl.writing);
-    clearTimeout(scrolling);
+    clearTimeout(noting);
     const before = route();
     otelRl.place.set(otelRl.readPlace());
     const after = route();
     if (before.run !== after.run || before.name !== after.name || before.more !== after.more) document.body.dataset.ready = "";
     changes.set(changes.value + 1);
-    const wanted = history.state?.scroll ?? 0;
-    window.scrollTo(0, wanted);
-    // The page grows as its parts arrive.
-    let looks = 0;
-    const again = () => { if (wanted && Math.abs(window.scrollY - wanted) > 2 && looks++ < 20) { window.scrollTo(0, wanted); setTimeout(again, 100); } };
-    again();
+    restore(history.state?.scroll ?? 0);
   });
 
   setTheme(root.dataset.theme);
